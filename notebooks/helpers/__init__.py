@@ -1,0 +1,19 @@
+"""What several pages need; each module says in one line what it is for.
+
+shapes
+    Check the shape of an array of any framework; fit a mask to the weights.
+checks
+    Refuse sizes, rates and names that make no sense, with one sentence.
+reference
+    Attention, norms, positions and one encoder block in NumPy float64: the answer
+    both frameworks are held to.
+weights
+    One safetensors file that both frameworks read and write.
+plots
+    NumPy in, figure out; never shows, never computes.
+model_jax, model_torch
+    The classes as they were built on the pages, for later pages.
+
+This file imports nothing, so a JAX page never loads torch and a PyTorch page never
+loads JAX.
+"""

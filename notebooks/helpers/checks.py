@@ -1,0 +1,73 @@
+"""Refuse sizes, rates and names that make no sense, with one sentence."""
+
+
+def check_sizes(**sizes):
+    """Hold every size to a whole number of at least 1.
+
+    Raises
+    ------
+    ValueError
+        Naming the first size that is not, and its value.
+    """
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"expected {name} to be a whole number >= 1, got {size!r}")
+
+
+def head_size(m, n_heads):
+    """Size ``d`` of one head when ``m`` features are split into ``n_heads``.
+
+    Raises
+    ------
+    ValueError
+        If ``m`` or ``n_heads`` is not a positive whole number, or ``m`` does not split.
+    """
+    check_sizes(m=m, n_heads=n_heads)
+    if m % n_heads:
+        raise ValueError(
+            f"m = {m} does not split into {n_heads} heads "
+            f"({m} % {n_heads} = {m % n_heads})"
+        )
+    return m // n_heads
+
+
+def check_dropout(rate):
+    """Return ``rate`` if it lies in [0, 1).
+
+    Raises
+    ------
+    ValueError
+        If it does not: at 1 nothing would be left.
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"expected a dropout rate in [0, 1), got {rate!r}")
+    return rate
+
+
+def check_length(length, max_length):
+    """Hold a sequence to the number of positions that a table has.
+
+    Raises
+    ------
+    ValueError
+        If the sequence is longer than the table.
+    """
+    if length > max_length:
+        raise ValueError(
+            f"the sequence has {length} positions, the table only {max_length}: "
+            "build the model with a larger max_length"
+        )
+
+
+def choose(name, options, what):
+    """Look ``name`` up in a dictionary of options.
+
+    Raises
+    ------
+    ValueError
+        If there is no such option; the message lists those there are.
+    """
+    if name not in options:
+        known = ", ".join(map(repr, options))
+        raise ValueError(f"unknown {what} {name!r}: expected one of {known}")
+    return options[name]

@@ -1,0 +1,225 @@
+"""NumPy in, figure out; never shows, never computes.
+
+Every function returns a ``matplotlib.figure.Figure`` that a cell shows by naming it in its
+last line. Figures have a light background of their own, so that they read the same in a
+light and in a dark book; colours are those of Okabe & Ito, told apart by line style too.
+"""
+
+from itertools import cycle
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from helpers.shapes import as_numpy
+
+PAPER, INK = "#fdfdfb", "#1b1f24"
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#7a3e74", "#8c6a00", "#1b1f24"]
+DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2))]
+STYLE = {
+    "font.size": 11,
+    "axes.titlesize": 11,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.edgecolor": "#5a6068",
+    "svg.hashsalt": "a fixed salt gives the same file in every build",
+}
+
+
+def use_style():
+    """Have Jupyter show figures as SVG, which stays sharp at any size."""
+    from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+    set_matplotlib_formats("svg", metadata={"Date": None})
+
+
+def new_figure(width, height):
+    """An empty figure in the style of the book; sizes in inches."""
+    with matplotlib.rc_context(STYLE):
+        return Figure(figsize=(width, height), layout="constrained")
+
+
+def words(rows, *, titles=None):
+    """Words shaded by their weights, one row of words per query.
+
+    Parameters
+    ----------
+    rows : list of (list of str, array ``k``)
+        The words, and the weight of each in [0, 1].
+    titles : list of str, optional
+        Written above each row.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    with matplotlib.rc_context(STYLE):
+        fig = new_figure(5.8, 1.15 * len(rows))
+        axes = fig.subplots(len(rows), 1, squeeze=False)[:, 0]
+        for ax, (tokens, weights), title in zip(axes, rows, titles or [""] * len(rows)):
+            weights = as_numpy(weights)
+            cells = ax.imshow(
+                weights[None], cmap="Blues", vmin=0, vmax=1, aspect="auto"
+            )
+            for place, (token, weight) in enumerate(zip(tokens, weights, strict=True)):
+                ink = PAPER if weight > 0.5 else INK
+                text = f"{token}\n{weight:.2f}"
+                ax.text(place, 0, text, ha="center", va="center", color=ink, size=10)
+            ax.set_title(title, loc="left")
+            ax.set_xticks([])
+            ax.set_yticks([])
+        fig.colorbar(cells, ax=axes, label="weight", ticks=[0, 0.5, 1])
+        return fig
+
+
+def heatmaps(
+    maps, *, titles=None, columns=None, x="key k", y="query q", x_ticks=None,
+    y_ticks=None, low=0, high=1, bar="weight", size=None,
+):  # fmt: skip
+    """A grid of matrices on one colour scale, with one colour bar.
+
+    Parameters
+    ----------
+    maps : sequence of arrays ``row column``
+        Drawn left to right, then down.
+    titles : list of str, optional
+    columns : int, optional
+        Maps in a row; all of them by default.
+    x, y : str
+        Names of the axes.
+    x_ticks, y_ticks : list of str, optional
+        One label per column or row of the matrix.
+    low, high : float
+        Ends of the colour scale; a scale with ``low < 0`` gets white at 0.
+    bar : str
+        Name of the colour bar.
+    size : (float, float), optional
+        Inches.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    maps = [as_numpy(values) for values in maps]
+    columns = columns or len(maps)
+    rows = -(-len(maps) // columns)
+    with matplotlib.rc_context(STYLE):
+        fig = new_figure(*(size or (1.0 + 1.7 * columns, 0.5 + 1.75 * rows)))
+        axes = fig.subplots(rows, columns, squeeze=False)
+        for place, ax in enumerate(axes.flat):
+            if place >= len(maps):
+                ax.axis("off")
+                continue
+            colours = "RdBu" if low < 0 else "Blues"
+            image = ax.imshow(
+                maps[place], cmap=colours, vmin=low, vmax=high, aspect="auto",
+                interpolation="nearest",
+            )  # fmt: skip
+            ax.set_title(titles[place] if titles else "")
+            label_ticks(ax, x_ticks, y_ticks)
+            last_row, first_column = place + columns >= len(maps), place % columns == 0
+            ax.set_xlabel(x if last_row else "")
+            ax.set_ylabel(y if first_column else "")
+            ax.tick_params(labelbottom=last_row, labelleft=first_column)
+        fig.colorbar(image, ax=axes, label=bar, ticks=[low, (low + high) / 2, high])
+        return fig
+
+
+def label_ticks(ax, x_ticks, y_ticks):
+    """Write one label per column and row, or leave the numbers."""
+    if x_ticks is not None:
+        turned = 90 if max(map(len, x_ticks)) > 2 else 0
+        ax.set_xticks(range(len(x_ticks)), x_ticks, rotation=turned)
+    if y_ticks is not None:
+        ax.set_yticks(range(len(y_ticks)), y_ticks)
+
+
+def curves(
+    panels, *, x, y=None, log_x=None, log_y=False, columns=None, size=None, marks=None,
+):  # fmt: skip
+    """Panels of lines over a common x axis.
+
+    Parameters
+    ----------
+    panels : dict of str to (dict of str to (array ``x``, array ``y``))
+        Title of each panel, and in it the name and the points of each line. A third
+        array per line, ``(x, low, high)``, is drawn as a band.
+    x, y : str
+        Names of the axes; the y axis is named by the title of the panel if ``y`` is None.
+    log_x : int, optional
+        Base of a logarithmic x axis.
+    log_y : bool
+    columns : int, optional
+        Panels in a row; all of them by default.
+    size : (float, float), optional
+        Inches.
+    marks : str, optional
+        Matplotlib's marker for the points.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    columns = columns or len(panels)
+    rows = -(-len(panels) // columns)
+    with matplotlib.rc_context(STYLE):
+        fig = new_figure(*(size or (1.0 + 2.6 * columns, 0.3 + 2.4 * rows)))
+        axes = fig.subplots(rows, columns, squeeze=False)
+        for ax, (title, lines) in zip(axes.flat, panels.items()):
+            styles = zip(cycle(COLOURS), cycle(DASHES))
+            for (name, points), (colour, dash) in zip(lines.items(), styles):
+                points = [as_numpy(p) for p in points]
+                if len(points) == 3:
+                    ax.fill_between(*points, color=colour, alpha=0.25, label=name)
+                    continue
+                ax.plot(*points, color=colour, linestyle=dash, label=name, marker=marks)
+            ax.set_title(title)
+            ax.set_xlabel(x)
+            ax.set_ylabel(y or "")
+            if log_x:
+                ax.set_xscale("log", base=log_x)
+            if log_y:
+                ax.set_yscale("log")
+            ax.grid(color="#d8dbdf", linewidth=0.6)
+            if any(lines):
+                ax.legend(fontsize=9, framealpha=0.9)
+        for ax in axes.flat[len(panels) :]:
+            ax.axis("off")
+        return fig
+
+
+def grid_of_numbers(values, *, names, title=""):
+    """A small matrix with its numbers written in the cells, for work by hand.
+
+    Parameters
+    ----------
+    values : list of arrays ``row column``
+    names : list of str
+        One title per matrix.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    values = [np.atleast_2d(as_numpy(v)) for v in values]
+    widths = [v.shape[1] for v in values]
+    with matplotlib.rc_context(STYLE):
+        fig = new_figure(0.62 * sum(widths) + 0.3 * len(widths), 2.1)
+        axes = fig.subplots(1, len(values), width_ratios=widths, squeeze=False)[0]
+        for ax, matrix, name in zip(axes, values, names, strict=True):
+            ax.imshow(np.zeros_like(matrix), cmap="Greys", vmin=0, vmax=1)
+            for place in np.ndindex(matrix.shape):
+                text = f"{matrix[place]:.2f}".rstrip("0").rstrip(".")
+                ax.text(*place[::-1], text, ha="center", va="center", size=10)
+            ax.set_title(name)
+            ax.set_xticks(np.arange(matrix.shape[1] + 1) - 0.5, labels=[])
+            ax.set_yticks(np.arange(matrix.shape[0] + 1) - 0.5, labels=[])
+            ax.grid(color="#b9bec5")
+            ax.tick_params(length=0)
+        fig.suptitle(title)
+        return fig

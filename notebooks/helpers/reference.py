@@ -1,0 +1,124 @@
+"""Attention, norms, positions and one encoder block in NumPy float64.
+
+Written to be checked against the formulas by eye, not to be fast: one query at a time,
+and a hidden key is left out of the sum instead of being given a low score. The
+parameters are a dictionary as ``weights.to_arrays`` makes it: dense matrices are
+``in out``, so that a dense layer is ``x @ weight + bias``.
+"""
+
+import math
+
+import numpy as np
+
+from helpers.shapes import expand_mask
+
+
+def softmax(scores):
+    """``exp(s_i) / sum_j exp(s_j)`` over the last axis."""
+    exp = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
+    return exp / exp.sum(axis=-1, keepdims=True)
+
+
+def attention(q, k, v, mask=None):
+    """Weighted mean of ``v``, one query at a time.
+
+    Parameters
+    ----------
+    q, k, v : arrays ``... q d``, ``... k d``, ``... k e``
+        Same leading axes.
+    mask : boolean array ``q k``, ``b q k`` or ``b h q k``, optional
+        True means "may look".
+
+    Returns
+    -------
+    tuple of arrays ``... q e``, ``... q k``
+        A query that sees nothing gets zeros.
+
+    Source: Vaswani et al. 2017, eq. 1.
+    """
+    q, k, v = (np.asarray(x, dtype=np.float64) for x in (q, k, v))
+    shape = (*q.shape[:-1], k.shape[-2])  # ... q k
+    seen = np.ones(shape, bool)
+    if mask is not None:
+        seen = np.broadcast_to(expand_mask(np.asarray(mask), shape), shape)
+    weights = np.zeros(shape)
+    out = np.zeros((*q.shape[:-1], v.shape[-1]))  # ... q e
+    for place in np.ndindex(shape[:-1]):
+        keys, lead = seen[place], place[:-1]
+        if keys.any():
+            scores = k[lead][keys] @ q[place] / math.sqrt(q.shape[-1])
+            weights[place][keys] = softmax(scores)
+            out[place] = weights[place][keys] @ v[lead][keys]
+    return out, weights
+
+
+def dense(x, params, name):
+    """``x W + b`` with the parameters called ``name``."""
+    return x @ params[f"{name}.weight"] + params[f"{name}.bias"]
+
+
+def multi_head_attention(x, params, n_heads, mask=None):
+    """Self-attention in ``n_heads`` heads: ``b s m -> b s m, b h s s``.
+
+    Source: Vaswani et al. 2017, sec. 3.2.2.
+    """
+    b, s, m = x.shape
+    stacked = dense(x, params, "qkv").reshape(b, s, 3, n_heads, m // n_heads)
+    q, k, v = stacked.transpose(2, 0, 3, 1, 4)  # each b h s d
+    values, weights = attention(q, k, v, mask)
+    joined = values.transpose(0, 2, 1, 3).reshape(b, s, m)
+    return dense(joined, params, "out"), weights
+
+
+def normalise(x, params, name, norm="layer", epsilon=1e-5):
+    """Layer norm (Ba et al. 2016) or RMS norm (Zhang & Sennrich 2019), last axis."""
+    if norm == "layer":
+        x = x - x.mean(axis=-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon)
+    return x * params[f"{name}.weight"] + params.get(f"{name}.bias", 0.0)
+
+
+def relu(x):
+    """``max(0, x)``."""
+    return np.maximum(0, x)
+
+
+def gelu(x):
+    """``x`` times the normal distribution function of ``x`` (Hendrycks & Gimpel 2016)."""
+    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def encoder_block(
+    x, params, n_heads, mask=None, activation="relu", norm="layer", norm_first=False
+):
+    """One block without dropout: ``b s m -> b s m, b h s s``.
+
+    Source: post-norm from Vaswani et al. 2017, sec. 3.1; pre-norm from Xiong et al. 2020.
+    """
+    act = {"relu": relu, "gelu": gelu}[activation]
+    inner = {
+        name.removeprefix("attention."): value
+        for name, value in params.items()
+        if name.startswith("attention.")
+    }
+    x = np.asarray(x, dtype=np.float64)
+    h = normalise(x, params, "norm1", norm) if norm_first else x
+    values, weights = multi_head_attention(h, inner, n_heads, mask)
+    x = x + values
+    x = x if norm_first else normalise(x, params, "norm1", norm)
+    h = normalise(x, params, "norm2", norm) if norm_first else x
+    x = x + dense(act(dense(h, params, "ffn.linear1")), params, "ffn.linear2")
+    return x if norm_first else normalise(x, params, "norm2", norm), weights
+
+
+def sinusoidal_positions(length, m):
+    """Sine on the even features, cosine on the odd ones: ``s m``.
+
+    Feature pair ``(i, i + 1)``, ``i`` even, turns with angle ``pos / 10000^(i/m)``.
+    Any ``m`` works; an odd one ends on a sine.
+
+    Source: Vaswani et al. 2017, sec. 3.5.
+    """
+    i = np.arange(m)
+    angle = np.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
+    return np.where(i % 2 == 0, np.sin(angle), np.cos(angle))
