@@ -10,10 +10,11 @@ from itertools import cycle
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from helpers.shapes import as_numpy
 
-PAPER, INK = "#fdfdfb", "#1b1f24"
+PAPER, INK, HIDDEN = "#fdfdfb", "#1b1f24", "#c9c9c4"
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#7a3e74", "#8c6a00", "#1b1f24"]
 DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2))]
 STYLE = {
@@ -61,7 +62,8 @@ def words(rows, *, titles=None):
     with matplotlib.rc_context(STYLE):
         fig = new_figure(5.8, 1.15 * len(rows))
         axes = fig.subplots(len(rows), 1, squeeze=False)[:, 0]
-        for ax, (tokens, weights), title in zip(axes, rows, titles or [""] * len(rows)):
+        titles = titles or [""] * len(rows)
+        for ax, (tokens, weights), title in zip(axes, rows, titles, strict=True):
             weights = as_numpy(weights)
             cells = ax.imshow(
                 weights[None], cmap="Blues", vmin=0, vmax=1, aspect="auto"
@@ -86,7 +88,7 @@ def heatmaps(
     Parameters
     ----------
     maps : sequence of arrays ``row column``
-        Drawn left to right, then down.
+        Drawn left to right, then down. NaN is drawn grey: a hidden cell.
     titles : list of str, optional
     columns : int, optional
         Maps in a row; all of them by default.
@@ -115,9 +117,9 @@ def heatmaps(
             if place >= len(maps):
                 ax.axis("off")
                 continue
-            colours = "RdBu" if low < 0 else "Blues"
+            colours = matplotlib.colormaps["RdBu" if low < 0 else "Blues"]
             image = ax.imshow(
-                maps[place], cmap=colours, vmin=low, vmax=high, aspect="auto",
+                maps[place], cmap=colours.with_extremes(bad=HIDDEN), vmin=low, vmax=high, aspect="auto",
                 interpolation="nearest",
             )  # fmt: skip
             ax.set_title(titles[place] if titles else "")
@@ -131,7 +133,9 @@ def heatmaps(
 
 
 def label_ticks(ax, x_ticks, y_ticks):
-    """Write one label per column and row, or leave the numbers."""
+    """Write one label per column and row, or leave whole numbers."""
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    ax.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     if x_ticks is not None:
         turned = 90 if max(map(len, x_ticks)) > 2 else 0
         ax.set_xticks(range(len(x_ticks)), x_ticks, rotation=turned)
@@ -140,7 +144,8 @@ def label_ticks(ax, x_ticks, y_ticks):
 
 
 def curves(
-    panels, *, x, y=None, log_x=None, log_y=False, columns=None, size=None, marks=None,
+    panels, *, x, y=None, log_x=None, log_y=False, share_y=False, columns=None,
+    size=None, marks=None,
 ):  # fmt: skip
     """Panels of lines over a common x axis.
 
@@ -149,11 +154,16 @@ def curves(
     panels : dict of str to (dict of str to (array ``x``, array ``y``))
         Title of each panel, and in it the name and the points of each line. A third
         array per line, ``(x, low, high)``, is drawn as a band.
-    x, y : str
-        Names of the axes; the y axis is named by the title of the panel if ``y`` is None.
+    x : str or list of str
+        Name of the x axis, or one per panel.
+    y : str, optional
+        Name of the y axis, where the title of the panel does not say it.
     log_x : int, optional
         Base of a logarithmic x axis.
-    log_y : bool
+    log_y : bool or list of str
+        Logarithmic y axis in all panels, or in those with these titles.
+    share_y : bool
+        The same y axis for all panels, and one legend, in the first.
     columns : int, optional
         Panels in a row; all of them by default.
     size : (float, float), optional
@@ -169,57 +179,65 @@ def curves(
     rows = -(-len(panels) // columns)
     with matplotlib.rc_context(STYLE):
         fig = new_figure(*(size or (1.0 + 2.6 * columns, 0.3 + 2.4 * rows)))
-        axes = fig.subplots(rows, columns, squeeze=False)
-        for ax, (title, lines) in zip(axes.flat, panels.items()):
-            styles = zip(cycle(COLOURS), cycle(DASHES))
-            for (name, points), (colour, dash) in zip(lines.items(), styles):
+        axes = fig.subplots(rows, columns, squeeze=False, sharey=share_y)
+        names = [x] * len(panels) if isinstance(x, str) else x
+        used = axes.flat[: len(panels)]
+        for ax, (title, lines), x_name in zip(used, panels.items(), names, strict=True):
+            styles = zip(lines.items(), cycle(COLOURS), cycle(DASHES), strict=False)
+            for (name, points), colour, dash in styles:
                 points = [as_numpy(p) for p in points]
                 if len(points) == 3:
                     ax.fill_between(*points, color=colour, alpha=0.25, label=name)
                     continue
                 ax.plot(*points, color=colour, linestyle=dash, label=name, marker=marks)
             ax.set_title(title)
-            ax.set_xlabel(x)
-            ax.set_ylabel(y or "")
+            ax.set_xlabel(x_name)
+            ax.set_ylabel((y or "") if ax is axes[0, 0] or not share_y else "")
+            ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
             if log_x:
                 ax.set_xscale("log", base=log_x)
-            if log_y:
+            if log_y is True or (log_y and title in log_y):
                 ax.set_yscale("log")
             ax.grid(color="#d8dbdf", linewidth=0.6)
-            if any(lines):
+            if any(lines) and (ax is axes[0, 0] or not share_y):
                 ax.legend(fontsize=9, framealpha=0.9)
         for ax in axes.flat[len(panels) :]:
             ax.axis("off")
         return fig
 
 
-def grid_of_numbers(values, *, names, title=""):
-    """A small matrix with its numbers written in the cells, for work by hand.
+def grid_of_numbers(matrices, *, columns=3):
+    """Small matrices with their numbers written in the cells, for work by hand.
 
     Parameters
     ----------
-    values : list of arrays ``row column``
-    names : list of str
-        One title per matrix.
+    matrices : dict of str to array ``row column``
+        Name and numbers, rounded to two digits.
+    columns : int
+        Matrices in a row.
 
     Returns
     -------
     matplotlib.figure.Figure
     """
-    values = [np.atleast_2d(as_numpy(v)) for v in values]
-    widths = [v.shape[1] for v in values]
+    rows = -(-len(matrices) // columns)
     with matplotlib.rc_context(STYLE):
-        fig = new_figure(0.62 * sum(widths) + 0.3 * len(widths), 2.1)
-        axes = fig.subplots(1, len(values), width_ratios=widths, squeeze=False)[0]
-        for ax, matrix, name in zip(axes, values, names, strict=True):
-            ax.imshow(np.zeros_like(matrix), cmap="Greys", vmin=0, vmax=1)
-            for place in np.ndindex(matrix.shape):
-                text = f"{matrix[place]:.2f}".rstrip("0").rstrip(".")
-                ax.text(*place[::-1], text, ha="center", va="center", size=10)
+        fig = new_figure(1.75 * columns, 1.75 * rows)
+        axes = fig.subplots(rows, columns, squeeze=False).flat
+        used = axes[: len(matrices)]
+        for ax, (name, values) in zip(used, matrices.items(), strict=True):
+            values = as_numpy(values)
+            ax.imshow(
+                np.zeros(values.shape), cmap="Greys", vmin=0, vmax=1, aspect="auto"
+            )
+            for place in np.ndindex(values.shape):
+                text = f"{values[place]:.2f}".rstrip("0").rstrip(".")
+                ax.text(*place[::-1], text, ha="center", va="center")
             ax.set_title(name)
-            ax.set_xticks(np.arange(matrix.shape[1] + 1) - 0.5, labels=[])
-            ax.set_yticks(np.arange(matrix.shape[0] + 1) - 0.5, labels=[])
+            ax.set_xticks(np.arange(values.shape[1] + 1) - 0.5, labels=[])
+            ax.set_yticks(np.arange(values.shape[0] + 1) - 0.5, labels=[])
             ax.grid(color="#b9bec5")
             ax.tick_params(length=0)
-        fig.suptitle(title)
+        for ax in axes[len(matrices) :]:
+            ax.axis("off")
         return fig

@@ -1,0 +1,707 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown] tags=["shared"]
+# # Attention
+#
+# By the end you can write attention in four lines, name the shape of every array in it,
+# hide part of its input, split it into heads, and show that it does not know the order
+# of what it reads. You need: Python, matrix products and the softmax.
+#
+# Every claim below is followed by a cell that would fail if the claim were false. Run
+# the page from top to bottom, then change a line and see what breaks.
+
+# %% [markdown] tags=["torch"]
+# This page speaks **PyTorch**. The same page in JAX:
+# [attention_jax](attention_jax.ipynb).
+
+# %% tags=["shared"]
+# %% tags=["shared", "hide-input"]
+# In Colab this fetches the helpers of the book; anywhere else it does nothing.
+import os
+import subprocess
+import sys
+
+REPOSITORY = "https://github.com/example/transformers-side-by-side"
+
+if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+    folder = REPOSITORY.rsplit("/", 1)[-1]
+    if not os.path.isdir(folder):
+        clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
+        subprocess.run(clone, check=True)
+    os.chdir(os.path.join(folder, "notebooks"))
+    sys.path.insert(0, os.getcwd())
+
+# %% tags=["shared"]
+import math
+import time
+from functools import partial
+
+import numpy as np
+
+from helpers import plots, reference
+from helpers.checks import head_size
+from helpers.shapes import as_numpy, check_shape, expand_mask
+from helpers.weights import from_arrays, to_arrays
+
+plots.use_style()
+
+# %% [markdown] tags=["torch"]
+# PyTorch tensors live on a device, and random numbers come from one global state,
+# seeded once. With a default device set, everything below is made there; without a GPU
+# that is the CPU.
+
+# %% tags=["torch"]
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.set_default_device(device)
+tensor = partial(torch.as_tensor, dtype=torch.float32, device=device)
+boolean = partial(torch.as_tensor, dtype=torch.bool, device=device)
+f"PyTorch {torch.__version__} on {device}"
+
+# %% [markdown] tags=["shared"]
+# ## Attention is a weighted mean
+#
+# A reader who meets the word *it* looks back for what it stands for. Attention does
+# this with numbers. It has four parts: a **query** says what I look for, each word
+# offers a **key** that says what it has, and a **value** that says what it gives; a
+# **score function** compares the query with a key. High scores become large weights,
+# and the answer is the mean of the values under those weights. Nothing is picked;
+# everything is mixed, in proportions computed from the data.
+
+# %% [markdown] tags=["shared"]
+# With the query $q$, the keys $k_i$, the values $v_i$ and the score function $f$, the
+# weights $\alpha_i$ and the output are
+#
+# $$\alpha_i = \frac{\exp f(k_i, q)}{\sum_j \exp f(k_j, q)}, \qquad
+# \mathrm{out} = \sum_i \alpha_i v_i .$$
+#
+# The exponential makes every weight positive, the division makes them sum to one. The
+# score here is the dot product. The two features of each key (*is a creature*, *is a
+# state*) and both queries are chosen by hand; a trained model finds its own.
+
+# %% tags=["shared"]
+tokens = ["the", "cat", "slept", "because", "it", "was", "tired"]
+keys = np.array([[0, 0], [1, 0], [0, 0.7], [0, 0], [0.3, 0], [0, 0.2], [0, 1]])  # k d
+queries = {"it looks for a creature": [5, 0], "was looks for a state": [0, 5]}
+
+
+def weights_of(query):
+    """Softmax of the dot products with every key: ``d -> k``."""
+    scores = np.exp(keys @ query)
+    return scores / scores.sum()
+
+
+rows = [(tokens, weights_of(np.array(query))) for query in queries.values()]
+
+# %% [markdown] tags=["shared"]
+# The check: weights are positive and sum to one, and the right word wins. Two limits
+# are worth keeping in mind. If all scores are equal, the output is the plain mean of
+# the values; if one score towers above the others, the output is a copy of one value.
+
+# %% tags=["shared"]
+for _, weights in rows:
+    assert (weights > 0).all() and math.isclose(weights.sum(), 1)
+assert [tokens[weights.argmax()] for _, weights in rows] == ["cat", "tired"]
+values = np.arange(len(tokens))[:, None]  # k 1
+np.testing.assert_allclose(weights_of(np.array([0, 0])) @ values, values.mean())
+np.testing.assert_allclose(weights_of(np.array([100, 0])) @ values, values[1])
+
+# %% tags=["shared"] mystnb={"image": {"alt": "The sentence twice, each word shaded by its weight. For the query 'it looks for a creature' the word cat is darkest; for 'was looks for a state' it is tired, then slept."}}
+plots.words(rows, titles=list(queries))
+
+# %% [markdown] tags=["shared"]
+# The same words, two queries, two sets of weights: this is what "computed from the
+# data" means.
+
+# %% [markdown] tags=["shared"]
+# ## Every number of a small example fits on one line
+#
+# Three words with two features each are enough to see all of attention, and few enough
+# to check by hand. There are three queries now, one per word; stacking them as the rows
+# of a matrix scores all pairs in one product.
+
+# %% tags=["shared"]
+q = np.array([[1, 0], [0, 1], [1, 1]])  # q d
+k = np.array([[1, 0], [0, 2], [1, 1]])  # k d
+v = np.array([[1, 0], [0, 1], [2, 2]])  # k d
+scores = q @ k.T / math.sqrt(2)  # q k
+scores.round(2)
+
+# %% [markdown] tags=["shared"]
+# A softmax along the keys, the last axis, turns each row of scores into weights; a
+# product with the values mixes them.
+
+# %% tags=["shared"]
+weights = reference.softmax(scores)  # q k
+out = weights @ v  # q d
+np.testing.assert_allclose(weights.sum(axis=1), 1)
+out.round(2)
+
+# %% tags=["shared"] mystnb={"image": {"alt": "Six small matrices with their numbers written in: Q, K and V as chosen, the scores, the weights and the output."}}
+plots.grid_of_numbers(
+    {"Q": q, "K": k, "V": v, "QKᵀ/√2": scores, "weights": weights, "out": out}
+)
+
+# %% [markdown] tags=["shared"]
+# Read one row: the first query $(1, 0)$ scores $(1, 0, 1)$ before the scale. Keys one
+# and three tie, so they get the same weight, and the second gets less.
+#
+# **Exercise 1, by hand.** What are the three weights of the *second* query? You need
+# $e^{1.414} \approx 4.11$ and $e^{0.707} \approx 2.03$. Write them down to two digits,
+# then open the answer.
+
+# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+by_hand = np.array([1, 4.11, 2.03])
+by_hand /= by_hand.sum()
+np.testing.assert_allclose(weights[1], by_hand, atol=5e-3)
+assert weights[0, 0] == weights[0, 2] > weights[0, 1]
+by_hand.round(2)
+
+# %% [markdown] tags=["shared"]
+# ## Two products and a softmax are all of it
+#
+# Nothing in the example depended on three or on two, nor on there being a single
+# sentence. If the last two axes are the matrix, all axes before them can count
+# sentences, heads, anything: each slice attends by itself. One function serves them
+# all.
+
+# %% [markdown] tags=["shared"]
+# $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d}}\right) V$$
+#
+# $Q$ holds one query per row, $K$ one key and $V$ one value per row, $d$ is the number
+# of features of a query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
+# equation 1). In the code `q` and `k` are also the names of axes: query position and
+# key position.
+
+# %% [markdown] tags=["torch"]
+# `einsum` names the axes and says which of them are summed. The softmax runs along the
+# keys; PyTorch calls that `dim`.
+
+
+# %% tags=["torch"]
+def plain_attention(q, k, v):
+    """Attention without a mask: ``... q d, ... k d, ... k e -> ... q e, ... q k``."""
+    scores = torch.einsum("...qd,...kd->...qk", q, k) / math.sqrt(q.shape[-1])
+    weights = torch.softmax(scores, dim=-1)  # ... q k
+    return torch.einsum("...qk,...kd->...qd", weights, v), weights
+
+
+# %% [markdown] tags=["shared"]
+# The check uses a different prime for every size, so that no swapped axis can hide, and
+# compares with a reference in NumPy that does one query at a time in double precision.
+
+# %% tags=["shared"]
+b, h, n_queries, n_keys, d = 2, 3, 5, 7, 11
+draw = np.random.default_rng(0).normal
+q = tensor(draw(size=(b, h, n_queries, d)))
+k = tensor(draw(size=(b, h, n_keys, d)))
+v = tensor(draw(size=(b, h, n_keys, d)))
+out, weights = plain_attention(q, k, v)
+check_shape(out, "b h q d", b=b, h=h, q=n_queries, d=d)
+check_shape(weights, "b h q k", q=n_queries, k=n_keys)
+expected, expected_weights = reference.attention(*map(as_numpy, (q, k, v)))
+np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
+np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# ## The scale keeps the softmax from saturating
+#
+# Why divide by $\sqrt{d}$? A dot product adds up $d$ terms, so its spread grows with
+# $d$. A softmax over widely spread scores puts nearly all weight on one key, and where
+# the weights hardly move any more, no gradient comes back.
+
+# %% [markdown] tags=["shared"]
+# If the entries of $q$ and $k$ are independent with mean 0 and variance $\sigma^2$,
+# each product has variance $\sigma^4$, and the sum of $d$ of them
+#
+# $$\mathrm{Var}(q^\top k) = \sigma^4 d, \qquad
+# \mathrm{Var}\!\left(\frac{q^\top k}{\sqrt{d}}\right) = \sigma^4 .$$
+#
+# The gradient of the softmax weights $w$ is the matrix $\mathrm{diag}(w) - w w^\top$;
+# its size tells how much the weights still respond.
+
+
+# %% tags=["shared"]
+def softmax_state(scores):
+    """Largest weight, entropy, size of the gradient; each a mean over the rows."""
+    w = reference.softmax(scores)  # n k
+    logs = np.log(np.maximum(w, 1e-300))
+    gradient = w[:, :, None] * (np.eye(w.shape[1]) - w[:, None, :])  # n k k
+    size = np.linalg.norm(gradient, axis=(1, 2))
+    return w.max(axis=1).mean(), -(w * logs).sum(axis=1).mean(), size.mean()
+
+
+# %% tags=["shared"]
+sigma, n_rows, n_keys = 1.0, 400, 16
+sizes = 2 ** np.arange(11)  # d = 1, 2, ..., 1024
+draw = np.random.default_rng(1).normal
+measured = {"without the scale": [], "with the scale": []}
+for d in map(int, sizes):
+    q, k = draw(0, sigma, (n_rows, d)), draw(0, sigma, (n_rows, n_keys, d))
+    dots = np.einsum("nd,nkd->nk", q, k)
+    for name, scores in zip(measured, (dots, dots / math.sqrt(d)), strict=True):
+        measured[name].append((scores.var(), *softmax_state(scores)))
+plain, scaled = (np.array(rows).T for rows in measured.values())  # 4 d
+np.testing.assert_allclose(plain[0], sigma**4 * sizes, rtol=0.2)
+np.testing.assert_allclose(scaled[0], sigma**4, rtol=0.2)
+assert plain[1, -1] > 0.9 and scaled[1].max() < 0.5
+assert plain[3, -1] < 0.2 * scaled[3, -1]
+
+# %% tags=["shared"] mystnb={"image": {"alt": "Four panels over the size of the head d from 1 to 1024. Without the scale the variance rises in proportion to d, the largest weight goes to one, entropy and gradient go to zero; with the scale all four stay level."}}
+titles = ["variance of the scores", "largest weight", "entropy", "size of the gradient"]
+panels = {
+    title: {name: (sizes, rows) for name, rows in zip(measured, pair, strict=True)}
+    for title, pair in zip(titles, zip(plain, scaled, strict=True), strict=True)
+}
+plots.curves(panels, x="size of a head d", log_x=2, log_y=titles[:1], columns=2)
+
+# %% [markdown] tags=["shared"]
+# With the scale all four curves are level beyond the smallest sizes: the softmax
+# behaves alike for every $d$. Without it, at $d = 1024$ one key takes more than 0.9 of
+# the weight on average, and less than a fifth of the gradient is left.
+
+# %% [markdown] tags=["shared"]
+# ## What a mask hides changes nothing
+#
+# Sentences in a batch have different lengths and are padded; a model that writes must
+# not read the words it has yet to write. In both cases some keys must not be seen. A
+# **mask** is a boolean array in which True means *may look*. A hidden key gets the
+# lowest score there is before the softmax, and exactly zero afterwards.
+
+# %% [markdown] tags=["shared"]
+# $$w_{ij} = \frac{M_{ij} \exp s_{ij}}{\sum_l M_{il} \exp s_{il}}, \qquad
+# w_{ij} = 0 \;\text{ if } M_{il} = 0 \text{ for all } l,$$
+#
+# where $s_{ij}$ is the score of query $i$ for key $j$, and $M_{ij}$ is 1 if $i$ may
+# look at $j$, else 0. The second rule is for a query that sees nothing: without it the
+# division is 0/0. A mask comes as `q k` (one for all), `b q k` (one per sentence) or `b
+# h q k` (one per head, too). `expand_mask` gives it the missing axes, and refuses what
+# is not boolean.
+
+
+# %% tags=["torch"]
+def masked_softmax(scores, mask=None):
+    """Softmax over the visible keys: ``... q k -> ... q k``; blind rows are zero."""
+    if mask is None:
+        return torch.softmax(scores, dim=-1)
+    mask = expand_mask(mask, scores.shape)
+    lowest = torch.finfo(scores.dtype).min
+    weights = torch.softmax(torch.where(mask, scores, lowest), dim=-1)
+    return torch.where(mask, weights, 0)
+
+
+def attention(q, k, v, mask=None):
+    """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``."""
+    scores = torch.einsum("...qd,...kd->...qk", q, k) / math.sqrt(q.shape[-1])
+    weights = masked_softmax(scores, mask)  # ... q k
+    return torch.einsum("...qk,...kd->...qd", weights, v), weights
+
+
+# %% [markdown] tags=["shared"]
+# Two masks in daily use, for two sentences of six words. *Causal*: position $i$ sees
+# itself and what came before. *Padding*: the second sentence has only four words, and
+# nobody looks at the rest; its two padded positions, as queries, see nothing at all.
+
+# %% tags=["shared"]
+b, s, d = 2, 6, 5
+q, k, v = np.random.default_rng(2).normal(size=(3, b, s, d))
+real = np.arange(s) < np.array([[6], [4]])  # b s
+causal = np.tril(np.ones((s, s), bool))  # q k
+padding = real[:, :, None] & real[:, None, :]  # b q k
+masks = {"none": np.ones_like(causal), "causal": causal, "padding": padding}
+maps = {}
+for name, mask in masks.items():
+    out, weights = attention(tensor(q), tensor(k), tensor(v), boolean(mask))
+    maps[name] = as_numpy(weights)
+    np.testing.assert_allclose(weights.sum(-1).max(), 1, atol=1e-6)
+    np.testing.assert_allclose(
+        as_numpy(out), reference.attention(q, k, v, mask)[0], atol=1e-5
+    )
+
+# %% tags=["shared"] mystnb={"image": {"alt": "Three maps of weights for the second sentence: without a mask all cells are filled; with the causal mask only the lower triangle, the rest is grey; with the padding mask the last two columns and the last two rows are grey."}}
+second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
+plots.heatmaps(list(second.values()), titles=list(second))
+
+# %% [markdown] tags=["shared"]
+# Now the promise of the heading. We put garbage behind the mask, in the keys and in the
+# values of the padded positions, and nothing that is visible may move, not by a single
+# bit.
+
+# %% tags=["shared"]
+k_garbage, v_garbage = k.copy(), v.copy()
+k_garbage[~real] = 1e4
+v_garbage[~real] = -1e4
+clean, _ = attention(tensor(q), tensor(k), tensor(v), boolean(padding))
+dirty, _ = attention(tensor(q), tensor(k_garbage), tensor(v_garbage), boolean(padding))
+np.testing.assert_array_equal(as_numpy(clean), as_numpy(dirty))
+np.testing.assert_array_equal(as_numpy(clean)[~real], 0)
+
+# %% [markdown] tags=["torch"]
+# A query that sees nothing gets zeros, and its gradient must be finite as well: a
+# single NaN would spoil every weight of a model. PyTorch records what happens to
+# *tensors* that ask for a gradient; `backward` then fills in their `grad`.
+
+
+# %% tags=["torch"]
+def total(q, k, v):
+    """Sum of all outputs, in single precision, to have one number to differentiate."""
+    return attention(q, k, v, boolean(padding))[0].float().sum()
+
+
+for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    inputs = [tensor(x).to(dtype).requires_grad_() for x in (q, k, v)]
+    out, weights = attention(*inputs, boolean(padding))
+    total(*inputs).backward()
+    assert out.dtype == weights.dtype == dtype
+    assert (as_numpy(out)[~real] == 0).all()
+    assert all(np.isfinite(as_numpy(x.grad)).all() for x in inputs)
+
+# %% [markdown] tags=["shared"]
+# A mask of numbers is refused rather than guessed, since a 1 could mean *look* to one
+# reader and *hide* to another:
+
+# %% tags=["shared"]
+try:
+    attention(tensor(q), tensor(k), tensor(v), tensor(padding))
+except TypeError as error:
+    print(error)
+else:
+    raise AssertionError("a mask of numbers went through")
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, change the code.** Make a mask under which every position sees itself
+# and at most two positions on either side, and show that no row of the weights has more
+# than five entries. The cost of such a *restricted* attention is in the table at the
+# end of this page.
+
+# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+place = np.arange(s)
+window = np.abs(place[:, None] - place) <= 2  # q k
+_, weights = attention(tensor(q), tensor(k), tensor(v), boolean(window))
+per_row = (as_numpy(weights) > 0).sum(axis=-1)  # b q
+assert per_row.max() == 5 and per_row[0, 0] == 3
+per_row
+
+# %% [markdown] tags=["shared"]
+# ## Several heads look for several things at once
+#
+# One query can look for one thing. **Multi-head attention** makes several smaller
+# queries from each word, lets each attend by itself, and joins the answers. With $h$
+# heads of size $d = m/h$ it costs about what one head of size $m$ costs.
+
+# %% [markdown] tags=["shared"]
+# $$\mathrm{head}_i = \mathrm{Attention}(X W^Q_i, X W^K_i, X W^V_i), \qquad
+# \mathrm{MultiHead}(X) = \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O$$
+#
+# $X$ is `s m`: one row per position. The matrices $W^Q_i$, $W^K_i$, $W^V_i$ of all
+# heads stand side by side in a single `m 3m` matrix, so that one product makes them all
+# (the biases are left out of the formula, not of the code). They start
+# [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html): drawn from
+# $\pm\sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$, which keeps the size of what passes
+# through; biases start at zero.
+
+# %% [markdown] tags=["torch"]
+# PyTorch keeps the matrix of a dense layer as `out in` and computes $xW^\top + b$.
+# Initial weights come from the global state and are overwritten in place.
+
+
+# %% tags=["torch"]
+def dense(n_in, n_out):
+    """Linear layer ``... n_in -> ... n_out``, Xavier-uniform weights, zero biases."""
+    layer = nn.Linear(n_in, n_out)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+# %% tags=["torch"]
+class MultiHeadAttention(nn.Module):
+    """Self-attention in several heads: ``b s m -> b s m, b h s s``."""
+
+    def __init__(self, m, n_heads):
+        super().__init__()
+        self.d = head_size(m, n_heads)
+        self.n_heads = n_heads
+        self.qkv = dense(m, 3 * m)
+        self.out = dense(m, m)
+
+    def forward(self, x, mask=None):
+        b, s, m = x.shape
+        stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, self.d)
+        q, k, v = torch.einsum("bsnhd->nbhsd", stacked)  # each b h s d
+        values, weights = attention(q, k, v, mask)
+        joined = torch.einsum("bhsd->bshd", values).reshape(b, s, m)
+        return self.out(joined), weights
+
+
+model = MultiHeadAttention(24, 4)
+
+# %% [markdown] tags=["shared"]
+# Four matrices of size $m \times m$ and four biases of size $m$ make $4m^2 + 4m$
+# numbers to learn, however many heads share them.
+
+# %% tags=["shared"]
+b, s, m, n_heads = 2, 7, 24, 4
+x = np.random.default_rng(3).normal(size=(b, s, m))
+out, weights = model(tensor(x))
+check_shape(out, "b s m", b=b, s=s, m=m)
+check_shape(weights, "b h q k", b=b, h=n_heads, q=s, k=s)
+params = to_arrays(model)
+assert sum(array.size for array in params.values()) == 4 * m**2 + 4 * m
+expected, _ = reference.multi_head_attention(x, params, n_heads)
+np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
+{name: array.shape for name, array in params.items()}
+
+# %% tags=["shared"] mystnb={"image": {"alt": "Eight maps of weights, one row per sentence and one column per head. Each head spreads its weights differently, although nothing has been trained yet."}}
+titles = [f"b = {i}, h = {j}" for i in range(b) for j in range(n_heads)]
+grid = as_numpy(weights).reshape(-1, s, s)  # b·h q k
+plots.heatmaps(grid, titles=titles, columns=n_heads, size=(7.6, 3.8))
+
+# %% [markdown] tags=["shared"]
+# Each row of each map sums to one, and no two heads agree: their matrices start from
+# different random numbers. A size that does not split is refused before anything is
+# built:
+
+# %% tags=["torch"]
+np.testing.assert_allclose(as_numpy(weights).sum(axis=-1), 1, atol=1e-6)
+assert np.abs(grid[0] - grid[1]).max() > 0.05
+try:
+    MultiHeadAttention(30, 4)
+except ValueError as error:
+    print(error)
+else:
+    raise AssertionError("30 features went into 4 heads")
+
+# %% [markdown] tags=["shared"]
+# ## Attention ignores order
+#
+# Nothing in the formula says which word came first. Shuffle the words, and every word
+# gets the same answer as before, at its new place.
+
+# %% [markdown] tags=["shared"]
+# For every permutation matrix $P$ and the layer $F$,
+#
+# $$F(PX) = P\,F(X), \qquad \text{and the weights become } P\,W P^\top .$$
+#
+# A layer with this property is **equivariant**. It is not *invariant*, which would be
+# $F(PX) = F(X)$: the rows do move.
+
+# %% tags=["shared"]
+order = np.random.default_rng(4).permutation(s)
+out, weights = map(as_numpy, model(tensor(x)))
+shuffled, shuffled_weights = map(as_numpy, model(tensor(x[:, order])))
+np.testing.assert_allclose(shuffled, out[:, order], atol=1e-6)
+np.testing.assert_allclose(
+    shuffled_weights, weights[:, :, order][..., order], atol=1e-6
+)
+assert np.abs(shuffled - out).max() > 0.1
+
+# %% tags=["shared"] mystnb={"image": {"alt": "Three matrices of outputs, positions by features: as given, after shuffling the words, and shuffled back. The first and the last are the same; the one between has the same rows in another order."}}
+back = shuffled[:, np.argsort(order)]
+plots.heatmaps(
+    [out[0], shuffled[0], back[0]], titles=["F(X)", "F(PX)", "PᵀF(PX)"],
+    x="feature", y="position", low=-2, high=2, bar="output", size=(6.4, 2.9),
+)  # fmt: skip
+
+# %% [markdown] tags=["shared"]
+# The middle map has the rows of the first in another order; shuffled back, they match.
+#
+# **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
+# are the same set of words. What would you add to the input so that it can tell them
+# apart? Try your idea before you open the answer, which adds to each row a multiple of
+# its position. The encoder chapter has a better one.
+
+# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+ramp = 0.3 * np.arange(s)[:, None]  # s 1
+placed = as_numpy(model(tensor(x + ramp))[0])
+placed_shuffled = as_numpy(model(tensor(x[:, order] + ramp))[0])
+gap = np.abs(placed_shuffled - placed[:, order]).max()
+assert gap > 0.01, "the order should matter now"
+f"largest difference with positions: {gap:.2f}"
+
+# %% [markdown] tags=["shared"]
+# ## The frameworks' own attention gives the same numbers
+#
+# Our function is there to be read. For speed you would call the framework's, which
+# takes the same arrays in its own layout; with the same weights inside, it must give
+# the same answer.
+
+# %% [markdown] tags=["torch"]
+# `F.scaled_dot_product_attention` wants `b h s d`, as ours, and a mask where True means
+# *may look*. `nn.MultiheadAttention` keeps the same stacked matrix as we do, but its
+# boolean mask means the opposite: True *hides*.
+
+# %% tags=["torch"]
+b, s, h, d = 2, 7, 3, 5
+q, k, v = (tensor(a) for a in np.random.default_rng(5).normal(size=(3, b, h, s, d)))
+causal = boolean(np.tril(np.ones((s, s), bool)))
+ours, _ = attention(q, k, v, causal)
+theirs = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=causal)
+np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
+
+# %% tags=["torch"]
+own = nn.MultiheadAttention(m, n_heads, batch_first=True)
+own.load_state_dict({
+    "in_proj_weight": model.qkv.weight, "in_proj_bias": model.qkv.bias,
+    "out_proj.weight": model.out.weight, "out_proj.bias": model.out.bias,
+})  # fmt: skip
+x_in, options = tensor(x), {"attn_mask": ~causal, "average_attn_weights": False}
+ours, weights = model(x_in, causal)
+theirs, their_weights = own(x_in, x_in, x_in, **options)
+np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
+np.testing.assert_allclose(as_numpy(weights), as_numpy(their_weights), atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# The same holds across frameworks. Parameters leave a model as plain NumPy arrays under
+# names that neither framework owns, and go into a model of either. Here they come from
+# a NumPy generator, so the twin of this page prints the same numbers.
+
+# %% tags=["shared"]
+draw = np.random.default_rng(6).normal
+drawn = {name: draw(0, 0.2, array.shape) for name, array in sorted(params.items())}
+from_arrays(model, drawn)
+out = as_numpy(model(tensor(x))[0])
+expected, _ = reference.multi_head_attention(x, drawn, n_heads)
+np.testing.assert_allclose(out, expected, atol=1e-5)
+out[0, 0, :4].round(4)
+
+# %% [markdown] tags=["shared"]
+# ## The cost grows with the square of the length
+#
+# Every position looks at every other, so doubling the length makes four times the work.
+# In return, any two positions are one step apart, and no step waits for another. Per
+# layer, for length $n$ and size $d$, with a convolution of width $k$ and a
+# neighbourhood of $r$ ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table
+# 1):
+#
+# | layer | operations | steps in sequence | longest path |
+# |---|---|---|---|
+# | self-attention | $n^2 d$ | $1$ | $1$ |
+# | recurrent | $n d^2$ | $n$ | $n$ |
+# | convolution | $k n d^2$ | $1$ | $\log_k n$ |
+# | restricted attention | $r n d$ | $1$ | $n / r$ |
+
+# %% tags=["shared"]
+operations = {
+    "attention": lambda n, d: n**2 * d,
+    "recurrent": lambda n, d: n * d**2,
+    "restricted": lambda n, d, r=16: r * n * d,
+}
+d, lengths = 64, 2 ** np.arange(4, 11)  # n = 16, 32, ..., 1024
+counts = {name: count(lengths, d) for name, count in operations.items()}
+cheaper = counts["attention"] < counts["recurrent"]
+np.testing.assert_array_equal(cheaper, lengths < d)
+np.testing.assert_array_equal(np.diff(np.log2(counts["attention"])), 2)
+
+# %% [markdown] tags=["shared"]
+# Counted in operations, attention is the cheaper one exactly while $n < d$. The clock
+# counts differently: attention is a few large products, a recurrent layer many small
+# ones that wait for each other. Here are both on this machine, the GRU being the
+# framework's own.
+
+# %% [markdown] tags=["torch"]
+# PyTorch returns before the GPU is done: the stopwatch waits for it with `synchronize`.
+# The first run, which sets up memory, is not counted.
+
+
+# %% tags=["torch"]
+def seconds(function, *args, repeats=3):
+    """Shortest of several runs, after one that warms up."""
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    runs = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        function(*args)
+        wait()
+        runs.append(time.perf_counter() - start)
+    return min(runs[1:])
+
+
+gru = nn.GRU(d, d, batch_first=True)
+layers = {"attention": lambda x: attention(x, x, x)[0], "GRU": torch.no_grad()(gru)}
+
+# %% tags=["shared"] mystnb={"image": {"alt": "Left, the operations of attention, a recurrent layer and attention restricted to 16 neighbours over the length, crossing at n equal to d. Right, measured milliseconds of attention and of a GRU over the same lengths."}}
+inputs = [tensor(np.random.default_rng(6).normal(size=(1, n, d))) for n in lengths]
+times = {name: [1e3 * seconds(f, x) for x in inputs] for name, f in layers.items()}
+panels = {
+    f"operations, d = {d}": {name: (lengths, c) for name, c in counts.items()},
+    "milliseconds": {name: (lengths, t) for name, t in times.items()},
+}
+faster = lengths[np.array(times["attention"]) < np.array(times["GRU"])]
+print(f"operations: attention needs fewer below n = {d}")
+print(f"the clock:  attention was faster at n = {', '.join(map(str, faster))}")
+plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o")
+
+# %% [markdown] tags=["shared"]
+# Memory is the other price: the written-out function keeps the whole $n \times n$
+# matrix of weights, and training needs it again on the way back. A **fused** kernel
+# works through the keys block by block and never holds the matrix.
+
+# %% [markdown] tags=["torch"]
+# `F.scaled_dot_product_attention` picks a fused kernel on the CPU and on the GPU. It
+# keeps inputs, outputs and one number per query, and computes the weights again on the
+# way back. A hook tells what a forward pass saves for the backward pass:
+
+# %% tags=["torch"]
+fused = nn.functional.scaled_dot_product_attention
+
+
+def work_memory(function, x):
+    """Bytes that the forward pass keeps for the gradient with respect to q, k and v."""
+    q, k, v = (x[:, None].clone().requires_grad_() for _ in range(3))  # b 1 s d
+    kept = {}
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    with hooks(lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t):
+        function(q, k, v)
+    return sum(t.nbytes for t in kept.values())
+
+
+kinds = {"written out": lambda *qkv: attention(*qkv)[0], "fused": fused}
+
+# %% tags=["shared"] mystnb={"image": {"alt": "Left, bytes needed for the gradient over the length, for written-out attention and for the framework's own call. Right, the milliseconds of both."}}
+memory = {name: [work_memory(f, x) for x in inputs] for name, f in kinds.items()}
+speed = {name: [1e3 * seconds(f, x, x, x) for x in inputs] for name, f in kinds.items()}
+panels = {
+    "bytes for the gradient": {n: (lengths, rows) for n, rows in memory.items()},
+    "milliseconds, forward": {n: (lengths, rows) for n, rows in speed.items()},
+}
+plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o")
+
+# %% [markdown] tags=["torch"]
+# From one length to its double, the memory of the written-out function grows about
+# fourfold; that of the fused one only doubles. In JAX both grow fourfold on a CPU.
+
+# %% tags=["torch"]
+growth = {name: rows[-1] / rows[-2] for name, rows in memory.items()}
+assert 3 < growth["written out"] < 5 and growth["fused"] < 2.2
+growth
+
+# %% [markdown] tags=["shared"]
+# ## What to take along
+#
+# * Attention is a mean of values; the weights come from comparing a query with every
+#   key.
+# * The scale $1/\sqrt{d}$ keeps the scores at variance one, whatever the size of a
+#   head.
+# * A mask is boolean, True means *may look*; a query that sees nothing gets zeros.
+# * Heads are one more leading axis: split, attend, join, project.
+# * The layer is equivariant: it cannot know the order, which is why an encoder adds
+#   positions.
+# * It needs $n^2 d$ operations, but only one step in sequence.
+
+# %% [markdown] tags=["torch"]
+# Next: [the encoder, in PyTorch](encoder_torch.ipynb).
