@@ -1,0 +1,97 @@
+"""The pages as the tools and the tests see them: their cells, and where each stands."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jupytext
+import nbformat
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = ROOT / "notebooks"
+SIDES = ("jax", "torch")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a page; ``number`` counts all cells of the page from 1."""
+
+    page: str
+    number: int
+    kind: str
+    source: str
+    metadata: dict = field(hash=False)
+    line: int = 0
+    id: str = ""
+
+    @property
+    def tags(self):
+        return self.metadata.get("tags", [])
+
+    @property
+    def side(self):
+        """``shared``, ``jax`` or ``torch``."""
+        found = [tag for tag in self.tags if tag in ("shared", *SIDES)]
+        return found[0] if len(found) == 1 else None
+
+    def __str__(self):
+        line = f" (line {self.line})" if self.line else ""
+        return f"{self.page}, cell {self.number}{line}"
+
+
+def config():
+    """The settings of the book."""
+    return yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+
+
+def repository():
+    """The address of the repository, from the one place where it is written."""
+    return config()["repository"]["url"]
+
+
+def chapters():
+    """Names of the chapters that have pages, in alphabetical order."""
+    names = {path.stem.rpartition("_")[0] for path in sources()}
+    return sorted(names)
+
+
+def sources():
+    """The ``.py`` of every page."""
+    return sorted(NOTEBOOKS.glob("*.py"))
+
+
+def read_py(path):
+    """Cells of a page in the percent format, each with its line in the file."""
+    notebook = jupytext.read(path, fmt="py:percent")
+    markers = [
+        number
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
+        if line.startswith("# %%")
+    ]
+    if len(markers) != len(notebook.cells):
+        markers = [0] * len(notebook.cells)
+    cells = []
+    for number, (cell, line) in enumerate(zip(notebook.cells, markers, strict=True), 1):
+        cell.metadata.pop("lines_to_next_cell", None)
+        cells.append(
+            Cell(path.name, number, cell.cell_type, cell.source, cell.metadata, line)
+        )
+    return cells
+
+
+def read_ipynb(path):
+    """Cells of a notebook, as they are in the file."""
+    notebook = nbformat.read(path, as_version=4)
+    return [
+        Cell(path.name, i, c.cell_type, c.source, c.metadata, 0, c.get("id", ""))
+        for i, c in enumerate(notebook.cells, start=1)
+    ]
+
+
+def toc():
+    """Every page of ``_toc.yml``, in order, without its ending."""
+    content = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    found = [content["root"]]
+    for part in content["parts"]:
+        found += [chapter["file"] for chapter in part["chapters"]]
+    return found

@@ -1,0 +1,82 @@
+"""Write the ``.ipynb`` of every page from its ``.py``: the same cells, no outputs.
+
+    python tools/sync.py            every page of notebooks/
+    python tools/sync.py FILE.py …  these pages
+
+A cell keeps the id that it has in the present ``.ipynb``, also when it is moved or
+edited or when cells are inserted around it. A new cell gets an id made from its text,
+so the same ``.py`` gives the same ``.ipynb`` on every machine.
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import jupytext
+import nbformat
+from jupytext.combine import map_outputs_to_inputs
+
+ROOT = Path(__file__).resolve().parent.parent
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+def pages(folder=ROOT / "notebooks"):
+    """The ``.py`` of every page, by name."""
+    return sorted(Path(folder).glob("*.py"))
+
+
+def new_id(cell, taken):
+    """An id from the text of the cell; a counter tells equal texts apart."""
+    for count in range(len(taken) + 1):
+        text = f"{cell.cell_type}\n{cell.source}\n{count}"
+        candidate = hashlib.sha256(text.encode()).hexdigest()[:8]
+        if candidate not in taken:
+            return candidate
+    raise AssertionError("unreachable: fewer ids are taken than were tried")
+
+
+def notebook(page):
+    """The notebook that belongs to the ``.py``, with the ids of the present one."""
+    page = Path(page)
+    fresh = jupytext.read(page, fmt="py:percent")
+    present = page.with_suffix(".ipynb")
+    before = nbformat.read(present, as_version=4).cells if present.exists() else []
+    kept = map_outputs_to_inputs(fresh.cells, before)
+    ids = [None if old is None else before[old].get("id") for old in kept]
+    taken = {cell_id for cell_id in ids if cell_id}
+    cells = []
+    for cell, cell_id in zip(fresh.cells, ids, strict=True):
+        if cell_id is None:
+            cell_id = new_id(cell, taken)
+            taken.add(cell_id)
+        make = {
+            "code": nbformat.v4.new_code_cell,
+            "markdown": nbformat.v4.new_markdown_cell,
+            "raw": nbformat.v4.new_raw_cell,
+        }[cell.cell_type]
+        cell.metadata.pop("lines_to_next_cell", None)  # only for the way back
+        cells.append(make(cell.source, id=cell_id, metadata=cell.metadata))
+    result = nbformat.v4.new_notebook(cells=cells, metadata=METADATA)
+    nbformat.validate(result)
+    return result
+
+
+def text(page):
+    """What the ``.ipynb`` of the page should hold, to the byte."""
+    return nbformat.writes(notebook(page)) + "\n"
+
+
+def main(arguments):
+    for page in [Path(name) for name in arguments] or pages():
+        target, wanted = page.with_suffix(".ipynb"), text(page)
+        if target.exists() and target.read_text(encoding="utf-8") == wanted:
+            continue
+        target.write_text(wanted, encoding="utf-8", newline="\n")
+        print(f"{target.name}: written")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
