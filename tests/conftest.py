@@ -1,0 +1,13 @@
+"""What several tests need: the pages, and the built book."""
+
+import build_book
+import pytest
+
+
+@pytest.fixture(scope="session")
+def html():
+    """Folder of the built book; it must have been built from the present sources."""
+    assert build_book.is_fresh(), (
+        "the built book is missing or older than its sources: run `make book`"
+    )
+    return build_book.HTML
