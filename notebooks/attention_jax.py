@@ -258,6 +258,9 @@ for d in map(int, sizes):
 plain, scaled = (np.array(rows).T for rows in measured.values())  # 4 d
 np.testing.assert_allclose(plain[0], sigma**4 * sizes, rtol=0.2)
 np.testing.assert_allclose(scaled[0], sigma**4, rtol=0.2)
+for wider in (0.5, 2.0):
+    q, k = draw(0, wider, (2, 5000, 64))
+    np.testing.assert_allclose((q * k).sum(axis=1).var(), wider**4 * 64, rtol=0.1)
 assert plain[1, -1] > 0.9 and scaled[1].max() < 0.5
 assert plain[3, -1] < 0.2 * scaled[3, -1]
 
@@ -449,7 +452,8 @@ model = MultiHeadAttention(24, 4, rngs=nnx.Rngs(0))
 
 # %% [markdown] tags=["shared"]
 # Four matrices of size $m \times m$ and four biases of size $m$ make $4m^2 + 4m$
-# numbers to learn, however many heads share them.
+# numbers to learn, however many heads share them. A mask of shape `b h q k` reaches a
+# single head: below, only the first one is causal.
 
 # %% tags=["shared"]
 b, s, m, n_heads = 2, 7, 24, 4
@@ -461,6 +465,11 @@ params = to_arrays(model)
 assert sum(array.size for array in params.values()) == 4 * m**2 + 4 * m
 expected, _ = reference.multi_head_attention(x, params, n_heads)
 np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
+per_head = np.ones((b, n_heads, s, s), bool)  # b h q k
+per_head[:, 0] = causal = np.tril(per_head[0, 0])  # only the first head is causal
+_, masked = model(tensor(x), boolean(per_head))
+assert (as_numpy(masked)[:, 0, ~causal] == 0).all()
+np.testing.assert_array_equal(as_numpy(masked)[:, 1:], as_numpy(weights)[:, 1:])
 {name: array.shape for name, array in params.items()}
 
 # %% tags=["shared"] mystnb={"image": {"alt": "Eight maps of weights, one row per sentence and one column per head. Each head spreads its weights differently, although nothing has been trained yet."}}
