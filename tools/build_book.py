@@ -30,7 +30,7 @@ DRAFT = ROOT / "_draft"
 STAMP = ROOT / "_build" / "sources.sha256"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 WARNING = re.compile(
-    r"^(?P<path>[^\s:][^:]*)(:(?P<line>\d+))?: (WARNING|ERROR|CRITICAL)"
+    r"^((?P<path>\S[^:]*)(:(?P<line>\d+))?: )?(WARNING|ERROR|CRITICAL): (?P<what>.*)"
 )
 FAILED = re.compile(r"ExecutionError: (?P<path>\S+\.(ipynb|md))\s*$")
 RULE = "-" * 18
@@ -150,7 +150,8 @@ def forget_outdated():
 
 def run(config, output):
     """Run Jupyter Book; return seconds, peak memory in bytes, and its exit status."""
-    command = [sys.executable, "-m", "jupyter_book", "build", str(ROOT), "--all"]
+    program = Path(sys.executable).with_name("jupyter-book")
+    command = [str(program), "build", str(ROOT), "--all"]
     command += ["-W", "-n", "--keep-going", "--config", str(config)]
     command += ["--path-output", str(output)]
     environment = dict(os.environ, PYTHONUNBUFFERED="1", PYTHONIOENCODING="utf-8")
@@ -182,9 +183,8 @@ def complaints(log):
     found = []
     for number, line in enumerate(log):
         if match := WARNING.match(line):
-            found.append(
-                f"{place(match['path'], match['line'])}: {line.partition(': ')[2]}"
-            )
+            where = place(match["path"], match["line"]) if match["path"] else "settings"
+            found.append(f"{where}: {match['what']}")
         elif match := FAILED.search(line):
             found.append(failed_cell(log[:number], Path(match["path"])))
     return list(dict.fromkeys(found))
