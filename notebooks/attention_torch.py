@@ -25,7 +25,6 @@
 # This page speaks **PyTorch**. The same page in JAX:
 # [attention_jax](attention_jax.ipynb).
 
-# %% tags=["shared"]
 # %% tags=["shared", "hide-input"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os
@@ -128,7 +127,7 @@ plots.words(rows, titles=list(queries))
 # data" means.
 
 # %% [markdown] tags=["shared"]
-# ## Every number of a small example fits on one line
+# ## A small example can be checked by hand
 #
 # Three words with two features each are enough to see all of attention, and few enough
 # to check by hand. There are three queries now, one per word; stacking them as the rows

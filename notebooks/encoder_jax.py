@@ -28,7 +28,6 @@
 # [encoder_torch](encoder_torch.ipynb). Before it comes [attention, in
 # JAX](attention_jax.ipynb).
 
-# %% tags=["shared"]
 # %% tags=["shared", "hide-input"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os

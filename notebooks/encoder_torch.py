@@ -27,7 +27,6 @@
 # This page speaks **PyTorch**. The same page in JAX: [encoder_jax](encoder_jax.ipynb).
 # Before it comes [attention, in PyTorch](attention_torch.ipynb).
 
-# %% tags=["shared"]
 # %% tags=["shared", "hide-input"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os
