@@ -374,9 +374,9 @@ gone, sum(full[name].size for name in gone)
 # (**post-norm**). Then the blocks near the output get large gradients at the start of
 # training, however deep the stack. If the norm stands inside the branch (**pre-norm**),
 # the residual path is a plain sum of all branches, and each block's share of it, and of
-# the gradient, shrinks as the stack deepens ([Xiong et al.
-# 2020](https://arxiv.org/abs/2002.04745)). This is why post-norm needs a warm-up of the
-# learning rate and pre-norm does not.
+# the gradient, shrinks as the stack deepens
+# ([Xiong et al. 2020](https://arxiv.org/abs/2002.04745)). This is why post-norm needs a
+# warm-up of the learning rate and pre-norm does not.
 
 # %% [markdown] tags=["shared"]
 # $$\text{post: } x \leftarrow \mathrm{LayerNorm}\big(x + \mathrm{branch}(x)\big), \qquad
@@ -839,5 +839,5 @@ for norm_first in (False, True):
 # * Positions are added as waves, or learned; without them the encoder is equivariant.
 
 # %% [markdown] tags=["torch"]
-# Back to [attention, in PyTorch](attention_torch.ipynb), or across to [this page in
-# JAX](encoder_jax.ipynb).
+# Back to [attention, in PyTorch](attention_torch.ipynb), or across to
+# [this page in JAX](encoder_jax.ipynb).
