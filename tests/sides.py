@@ -1,0 +1,276 @@
+"""One adapter per framework, so that each test is written once and runs on both.
+
+A side has ``models``, the module ``helpers.model_jax`` or ``helpers.model_torch``, and
+a few verbs: ``tensor`` and ``mask`` bring NumPy data in, ``build`` makes a module,
+``attend_and_back`` and ``model_grads`` differentiate. Results go back through
+``helpers.shapes.as_numpy``.
+
+Below them stand the modules that the frameworks bring themselves, behind the signature
+of ``helpers.reference``: NumPy in, NumPy out, and True in a mask means "may look".
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from torch import nn
+
+from helpers import model_jax, model_torch
+from helpers.shapes import as_numpy
+from helpers.weights import from_arrays, to_arrays
+
+jax.config.update("jax_default_matmul_precision", "float32")  # on a GPU too
+
+
+class Jax:
+    """What a test needs from JAX and Flax NNX."""
+
+    name, models = "jax", model_jax
+
+    def tensor(self, x, dtype="float32"):
+        return jnp.asarray(np.asarray(x).astype(jnp.dtype(dtype)))
+
+    def mask(self, mask):
+        return None if mask is None else jnp.asarray(mask)
+
+    def build(self, name, *sizes, seed=0, **options):
+        """A module of ``model_jax``; those without parameters take no seed."""
+        if name != "SinusoidalPositions":
+            options["rngs"] = nnx.Rngs(seed)
+        return getattr(model_jax, name)(*sizes, **options)
+
+    def attend(self, q, k, v, mask=None):
+        """``attention``, compiled: for many shapes that is quicker than op by op."""
+        return compiled_attention(q, k, v, mask)
+
+    def attend_and_back(self, q, k, v, mask=None):
+        """Outputs, weights, and the gradients of ``loss_of_attention`` in q, k, v."""
+        grads, pair = compiled_gradient(q, k, v, mask)
+        return *pair, *grads
+
+    def model_grads(self, model, loss, x, mask=None):
+        """Gradients of ``loss(*model(x, mask))``: by neutral name, and in ``x``."""
+        graph, params, rest = nnx.split(model, nnx.Param, ...)
+
+        def scalar(params, x):
+            return loss(*nnx.merge(graph, params, rest)(x, mask))
+
+        in_params, in_x = jax.jit(jax.grad(scalar, (0, 1)))(params, x)
+        return to_arrays(nnx.merge(graph, in_params, rest)), as_numpy(in_x)
+
+    def modes(self, model):
+        """Whether each dropout of the model is at work."""
+        drops = [m for _, m in nnx.iter_graph(model) if isinstance(m, nnx.Dropout)]
+        return [not drop.deterministic for drop in drops]
+
+    def drawn_next(self, model, x):
+        """What the next call would give, without using up the model's randomness."""
+        return as_numpy(nnx.clone(model)(x)[0])
+
+    def parameters(self, model):
+        return jax.tree.leaves(nnx.state(model, nnx.Param))
+
+
+class Torch:
+    """What a test needs from PyTorch."""
+
+    name, models = "torch", model_torch
+
+    def tensor(self, x, dtype="float32"):
+        return torch.tensor(np.asarray(x)).to(getattr(torch, dtype))
+
+    def mask(self, mask):
+        return None if mask is None else torch.tensor(mask)
+
+    def build(self, name, *sizes, seed=0, **options):
+        """A module of ``model_torch`` whose parameters follow from the seed."""
+        torch.manual_seed(seed)
+        return getattr(model_torch, name)(*sizes, **options)
+
+    def attend(self, q, k, v, mask=None):
+        """``attention`` as it stands."""
+        return model_torch.attention(q, k, v, mask)
+
+    def attend_and_back(self, q, k, v, mask=None):
+        """Outputs, weights, and the gradients of ``loss_of_attention`` in q, k, v."""
+        leaves = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+        pair = model_torch.attention(*leaves, mask)
+        return *pair, *torch.autograd.grad(loss_of_attention(*pair), leaves)
+
+    def model_grads(self, model, loss, x, mask=None):
+        """Gradients of ``loss(*model(x, mask))``: by neutral name, and in ``x``."""
+        x = x.detach().clone().requires_grad_()
+        params = list(model.parameters())
+        *in_params, in_x = torch.autograd.grad(loss(*model(x, mask)), [*params, x])
+        values = [param.detach().clone() for param in params]
+        try:
+            set_parameters(params, in_params)
+            return to_arrays(model), as_numpy(in_x)
+        finally:
+            set_parameters(params, values)
+
+    def modes(self, model):
+        """Whether each dropout of the model is at work."""
+        return [m.training for m in model.modules() if isinstance(m, nn.Dropout)]
+
+    def drawn_next(self, model, x):
+        """What the next call would give, without using up PyTorch's randomness."""
+        with torch.random.fork_rng(devices=[]):
+            return as_numpy(model(x)[0])
+
+    def parameters(self, model):
+        return list(model.parameters())
+
+
+def loss_of_attention(out, weights):
+    """A number that hangs on every output and every weight."""
+    return (out * out).sum() + (weights * weights).sum()
+
+
+def loss_and_attention(q, k, v, mask):
+    """The loss, and the pair it was made of."""
+    pair = model_jax.attention(q, k, v, mask)
+    return loss_of_attention(*pair), pair
+
+
+compiled_attention = jax.jit(model_jax.attention)
+compiled_gradient = jax.jit(jax.grad(loss_and_attention, (0, 1, 2), has_aux=True))
+
+
+@torch.no_grad()
+def set_parameters(params, values):
+    """Write one tensor into each parameter."""
+    for param, value in zip(params, values, strict=True):
+        param.copy_(value)
+
+
+jax_side, torch_side = Jax(), Torch()
+on_both_sides = pytest.mark.parametrize(
+    "side", [jax_side, torch_side], ids=lambda s: s.name
+)
+
+
+def draw(*shape, seed=0, scale=1.0):
+    """Normal numbers, the same for the same seed."""
+    return np.random.default_rng(seed).normal(scale=scale, size=shape)
+
+
+def draw_mask(*shape, seed=0, empty_rows=False):
+    """A random mask; each row sees a key, or the first row sees none."""
+    rng = np.random.default_rng(seed)
+    mask = rng.random(shape) < 0.5
+    seen = rng.integers(shape[-1], size=shape[:-1])
+    np.put_along_axis(mask, seen[..., None], True, axis=-1)
+    if empty_rows:
+        mask[..., 0, :] = False
+    return mask
+
+
+def fill(model, seed=0):
+    """Give every parameter a value of its own, biases and norms too; return them.
+
+    The zero biases and unit norms of a new model would hide a term that is left out.
+    """
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    for name, old in to_arrays(model).items():
+        scale = len(old) ** -0.5 if old.ndim == 2 else 0.3
+        middle = old if "norm" in name else 0
+        arrays[name] = rng.normal(middle, scale, old.shape).astype(np.float32)
+    from_arrays(model, arrays)
+    return arrays
+
+
+def four_axes(mask):
+    """``q k``, ``b q k`` or ``b h q k`` as ``b h q k``, with axes of size 1."""
+    axes = {2: (0, 1), 3: (1,), 4: ()}[mask.ndim]
+    return np.expand_dims(mask, axes)
+
+
+def torch_attention(q, k, v, mask=None):
+    """``F.scaled_dot_product_attention``; its weights are its output for unit ``v``."""
+    q, k, v = (torch.tensor(x) for x in (q, k, v))
+    mask = None if mask is None else torch.tensor(four_axes(mask))
+    unit = torch.eye(k.shape[-2], dtype=k.dtype).expand(*k.shape[:-1], -1)
+    own = nn.functional.scaled_dot_product_attention
+    return tuple(own(q, k, x, attn_mask=mask).numpy() for x in (v, unit))
+
+
+def jax_attention(q, k, v, mask=None):
+    """``jax.nn.dot_product_attention``: axes ``b s h d``, ``v`` as wide as ``k``."""
+    wide = [np.swapaxes(x, 1, 2).astype(np.float32) for x in (q, k, v)]
+    narrow = wide[2].shape[-1]
+    wide[2] = np.pad(wide[2], [(0, 0)] * 3 + [(0, wide[1].shape[-1] - narrow)])
+    mask = None if mask is None else jnp.asarray(four_axes(mask))
+    out = jax.nn.dot_product_attention(*map(jnp.asarray, wide), mask=mask)
+    return np.swapaxes(out, 1, 2)[..., :narrow], None
+
+
+def hidden_for_torch(mask, b, h, s):
+    """A mask for ``nn.MultiheadAttention``: ``b·h q k``, and True means "hidden"."""
+    if mask is None:
+        return None
+    mask = np.broadcast_to(four_axes(mask), (b, h, s, s))
+    return torch.tensor(~mask.reshape(b * h, s, s))
+
+
+def torch_multi_head_attention(x, params, n_heads, mask=None, dtype="float32"):
+    """``nn.MultiheadAttention`` with our weights: ``b s m -> b s m, b h s s``."""
+    b, s, m = x.shape
+    own = nn.MultiheadAttention(m, n_heads, batch_first=True)
+    own = own.to(getattr(torch, dtype))
+    set_parameters(
+        [own.in_proj_weight, own.in_proj_bias, own.out_proj.weight, own.out_proj.bias],
+        [torch.tensor(params[name].T) for name in dense_names("qkv", "out")],
+    )
+    x = torch.tensor(x).to(getattr(torch, dtype))
+    hidden = hidden_for_torch(mask, b, n_heads, s)
+    with torch.no_grad():
+        pair = own(x, x, x, attn_mask=hidden, average_attn_weights=False)
+    return tuple(y.numpy() for y in pair)
+
+
+def nnx_multi_head_attention(x, params, n_heads, mask=None):
+    """``nnx.MultiHeadAttention`` with our weights: ``b s m -> b s m, b h s s``."""
+    m, d = x.shape[-1], x.shape[-1] // n_heads
+    own = nnx.MultiHeadAttention(n_heads, m, decode=False, rngs=nnx.Rngs(0))
+    kernels = params["qkv.weight"].reshape(m, 3, n_heads, d).swapaxes(0, 1)
+    biases = params["qkv.bias"].reshape(3, n_heads, d)
+    layers = own.query, own.key, own.value
+    for layer, kernel, bias in zip(layers, kernels, biases, strict=True):
+        layer.kernel[...], layer.bias[...] = jnp.asarray(kernel), jnp.asarray(bias)
+    own.out.kernel[...] = jnp.asarray(params["out.weight"].reshape(n_heads, d, m))
+    own.out.bias[...] = jnp.asarray(params["out.bias"])
+    mask = None if mask is None else jnp.asarray(four_axes(mask))
+    call = {"mask": mask, "sow_weights": True}
+    if hasattr(nnx, "capture"):  # flax 0.12
+        out, seen = nnx.capture(own, nnx.Intermediate)(jnp.asarray(x), **call)
+    else:
+        out = own(jnp.asarray(x), **call)
+        seen = nnx.pop(own, nnx.Intermediate)
+    (weights,) = jax.tree.leaves(seen)
+    return np.asarray(out), np.asarray(weights)
+
+
+def torch_encoder_layer(
+    x, params, n_heads, mask=None, activation="relu", norm_first=False, dtype="float32"
+):
+    """``nn.TransformerEncoderLayer`` with our weights: ``b s m -> b s m``."""
+    b, s, m = x.shape
+    own = nn.TransformerEncoderLayer(
+        m, n_heads, params["ffn.linear1.bias"].size, dropout=0.3, activation=activation,
+        norm_first=norm_first, batch_first=True, dtype=getattr(torch, dtype),
+    ).eval()  # fmt: skip
+    names = dense_names("attention.qkv", "attention.out", "ffn.linear1", "ffn.linear2")
+    names += dense_names("norm1", "norm2")
+    values = [torch.tensor(params[name].T) for name in names]
+    set_parameters(list(own.parameters()), values)
+    x = torch.tensor(x).to(getattr(torch, dtype)).requires_grad_()  # no fast path
+    return own(x, src_mask=hidden_for_torch(mask, b, n_heads, s)).detach().numpy()
+
+
+def dense_names(*layers):
+    """The two parameters of each layer, in the order in which PyTorch lists them."""
+    return [f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]

@@ -1,0 +1,387 @@
+"""Attention and multi-head attention are what the formulas say, in both frameworks."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import example, given, seed, settings
+from hypothesis import strategies as st
+from sides import (
+    draw,
+    draw_mask,
+    fill,
+    four_axes,
+    jax_attention,
+    nnx_multi_head_attention,
+    on_both_sides,
+    torch_attention,
+    torch_multi_head_attention,
+)
+
+from helpers import reference
+from helpers.shapes import as_numpy, check_shape
+from helpers.weights import to_arrays
+
+B, H, Q, K, D, E = 2, 3, 5, 7, 13, 11
+MASKS = [
+    (Q, K), (Q, 1), (1, K), (B, Q, K), (B, 1, K), (1, Q, K), (B, Q, 1),
+    (B, H, Q, K), (B, 1, Q, K), (1, H, Q, K), (B, H, 1, K), (B, H, Q, 1), (1, 1, 1, 1),
+]  # fmt: skip
+DTYPES = ["float32", "bfloat16", "float16"]
+EPSILON = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
+
+
+def draw_qkv(*lead, q=Q, k=K, d=D, e=E, seed=0):
+    """Queries, keys and values in float32, ``lead`` the axes in front."""
+    sizes = (q, d), (k, d), (k, e)
+    return [
+        draw(*lead, *size, seed=seed + n).astype(np.float32)
+        for n, size in enumerate(sizes)
+    ]
+
+
+def assert_pair_equal(got, expected, atol=1e-5):
+    """Outputs and weights agree; a framework that shows no weights gives None."""
+    assert_close(got[0], expected[0], atol, "outputs")
+    if expected[1] is not None:
+        assert_close(got[1], expected[1], atol, "weights")
+
+
+def assert_close(got, expected, atol, what):
+    """Equal up to ``atol``; the failure says what of."""
+    np.testing.assert_allclose(as_numpy(got), expected, atol=atol, rtol=0, err_msg=what)
+
+
+@on_both_sides
+@pytest.mark.parametrize("shape", [None, *MASKS], ids=str)
+def test_attention_equals_the_reference(side, shape):
+    """With and without a mask of every shape, some rows of which see nothing."""
+    q, k, v = draw_qkv(B, H)
+    mask = shape and draw_mask(*shape, empty_rows=True)
+    got = side.attend(*map(side.tensor, (q, k, v)), side.mask(mask))
+    check_shape(got[0], "b h q e", b=B, h=H, q=Q, e=E)
+    check_shape(got[1], "b h q k", b=B, h=H, q=Q, k=K)
+    assert_pair_equal(got, reference.attention(q, k, v, mask))
+
+
+@on_both_sides
+@pytest.mark.parametrize(
+    ("lead", "shape"),
+    [
+        ((), None), ((), (Q, K)), ((), (Q, 1)),
+        ((B,), None), ((B,), (Q, K)), ((B,), (B, Q, K)), ((B,), (B, 1, K)),
+        ((17, B, H), None), ((17, B, H), (Q, K)), ((17, B, H), (B, H, Q, K)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_any_number_of_leading_axes_works(side, lead, shape):
+    """One sequence, a batch, a batch of heads, and one axis more."""
+    q, k, v = draw_qkv(*lead)
+    mask = shape and draw_mask(*shape, empty_rows=True)
+    got = side.attend(*map(side.tensor, (q, k, v)), side.mask(mask))
+    assert tuple(got[0].shape) == (*lead, Q, E)
+    assert tuple(got[1].shape) == (*lead, Q, K)
+    assert_pair_equal(got, reference.attention(q, k, v, mask))
+
+
+@on_both_sides
+@pytest.mark.parametrize("own", [torch_attention, jax_attention], ids=["torch", "jax"])
+@pytest.mark.parametrize(
+    "shape", [None, (Q, K), (1, K), (B, Q, K), (B, 1, K), (B, H, Q, K)], ids=str
+)
+def test_attention_equals_that_of_the_frameworks(side, own, shape):
+    """``F.scaled_dot_product_attention`` and ``jax.nn.dot_product_attention``.
+
+    Every row sees a key here. For one that sees none ours gives zeros, JAX's the mean
+    of all values, and PyTorch's has given NaN or zeros, by version and kernel.
+    """
+    q, k, v = draw_qkv(B, H)
+    mask = shape and draw_mask(*shape)
+    got = side.attend(*map(side.tensor, (q, k, v)), side.mask(mask))
+    assert_pair_equal(got, own(q, k, v, mask))
+
+
+@on_both_sides
+def test_scores_are_divided_by_the_root_of_d(side):
+    """Keys ``q`` and 0: the ratio of their weights is ``exp(|q|² / √d)``."""
+    d = 7
+    q = np.full((1, d), 0.5)
+    k = np.stack([q[0], np.zeros(d)])
+    _, weights = side.attend(*map(side.tensor, (q, k, k)))
+    first, second = as_numpy(weights)[0]
+    assert first / second == pytest.approx(math.exp(0.25 * d / math.sqrt(d)), rel=1e-5)
+
+
+@on_both_sides
+def test_attention_ignores_the_order_of_the_keys_and_keeps_that_of_the_queries(side):
+    """Keys and values change places together: same outputs. Queries: outputs follow."""
+    q, k, v = draw_qkv(B, H)
+    keys = np.random.default_rng(1).permutation(K)
+    queries = np.random.default_rng(2).permutation(Q)
+    turned = q[:, :, queries], k[:, :, keys], v[:, :, keys]
+    out, weights = side.attend(*map(side.tensor, (q, k, v)))
+    expected = as_numpy(out)[:, :, queries], as_numpy(weights)[:, :, queries][..., keys]
+    got = side.attend(*map(side.tensor, turned))
+    assert_pair_equal(got, expected, atol=1e-6)
+
+
+@on_both_sides
+def test_garbage_behind_a_mask_changes_no_bit_of_a_row_that_cannot_see_it(side):
+    """Key by key: 1e4 in one key and its value leaves the rows that hide it alone."""
+    q, k, v = draw_qkv(B, H)
+    mask = draw_mask(B, H, Q, K, empty_rows=True)
+    assert (~mask).any(axis=2).all(), "every key should be hidden from some query"
+    pair = side.attend(*map(side.tensor, (q, k, v)), side.mask(mask))
+    out, weights = map(as_numpy, pair)
+    for j in range(K):
+        k_bad, v_bad = k.copy(), v.copy()
+        k_bad[:, :, j], v_bad[:, :, j] = 1e4, -1e4
+        tensors = map(side.tensor, (q, k_bad, v_bad))
+        out_bad, weights_bad = map(as_numpy, side.attend(*tensors, side.mask(mask)))
+        rows = ~mask[..., j]
+        np.testing.assert_array_equal(out_bad[rows], out[rows])
+        np.testing.assert_array_equal(weights_bad[rows], weights[rows])
+        assert not np.allclose(out_bad[~rows], out[~rows]), "garbage in sight must show"
+
+
+# Properties: masks, dtypes, lengths and heads drawn by hypothesis
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes of one call of ``attention``, the shape of its mask, and a seed."""
+
+    b: int
+    h: int
+    q: int
+    k: int
+    d: int
+    e: int
+    mask_shape: tuple
+    density: float
+    dtype: str
+    seed: int
+
+    def make(self, side):
+        """Tensors of the side, and the mask as a NumPy array."""
+        arrays = draw_qkv(
+            self.b, self.h, q=self.q, k=self.k, d=self.d, e=self.e, seed=self.seed
+        )
+        mask = np.random.default_rng(self.seed).random(self.mask_shape) < self.density
+        return [side.tensor(x, self.dtype) for x in arrays], mask
+
+    def spread(self, mask):
+        """The mask on all axes of the weights."""
+        return np.broadcast_to(four_axes(mask), (self.b, self.h, self.q, self.k))
+
+
+@st.composite
+def cases(draw):
+    """Lengths 1 to 40, 1 to 5 heads, masks of 2 to 4 axes, some of them of size 1."""
+    b, h = draw(st.integers(1, 3)), draw(st.integers(1, 5))
+    q, k = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+    axes = draw(st.sampled_from([(q, k), (b, q, k), (b, h, q, k)]))
+    shape = tuple(n if draw(st.booleans()) else 1 for n in axes)
+    return Case(
+        b, h, q, k, draw(st.integers(1, 16)), draw(st.integers(1, 16)), shape,
+        draw(st.sampled_from([0.05, 0.5, 0.95])), draw(st.sampled_from(DTYPES)),
+        draw(st.integers(0, 999)),
+    )  # fmt: skip
+
+
+def every_length():
+    """Twenty cases in which every length from 1 to 40 occurs once.
+
+    Every dtype meets masks of 2, 3 and 4 axes, some of them with an axis of size 1.
+    """
+    rng = np.random.default_rng(0)
+    for n, (q, k) in enumerate((rng.permutation(40).reshape(20, 2) + 1).tolist()):
+        b, h = 2, n % 5 + 1
+        axes = [(q, k), (b, q, k), (b, h, q, k)][n // 3 % 3]
+        narrow = rng.integers(len(axes)) if n % 2 else None
+        shape = tuple(1 if axis == narrow else n for axis, n in enumerate(axes))
+        yield Case(b, h, q, k, 7, 11, shape, 0.5, DTYPES[n % 3], seed=n)
+
+
+def on_many_cases(test):
+    """Run a test on ``every_length``, then on cases that hypothesis draws.
+
+    One seed for all, so that every test meets the same cases: JAX compiles each once.
+    """
+    for case in every_length():
+        test = example(case)(test)
+    test = settings(max_examples=15, deadline=None, database=None)(test)
+    return seed(1)(given(case=cases())(test))
+
+
+@on_both_sides
+@on_many_cases
+def test_weights_are_shares_of_what_is_seen(side, case):
+    """Rows sum to 1, or to 0 where nothing is seen; what is hidden weighs exactly 0.
+
+    No weight is negative, and outputs and weights have the dtype of the input.
+    """
+    tensors, mask = case.make(side)
+    pair = side.attend_and_back(*tensors, side.mask(mask))[:2]
+    assert {str(x.dtype).removeprefix("torch.") for x in pair} == {case.dtype}
+    weights, seen = as_numpy(pair[1]).astype(np.float64), case.spread(mask)
+    check_shape(weights, "b h q k", b=case.b, h=case.h, q=case.q, k=case.k)
+    assert (weights >= 0).all()
+    assert (weights[~seen] == 0).all()
+    expected = seen.any(axis=-1).astype(float)
+    tolerance = 4 * EPSILON[case.dtype]
+    np.testing.assert_allclose(weights.sum(axis=-1), expected, atol=tolerance, rtol=0)
+    assert (weights.sum(axis=-1)[expected == 0] == 0).all()
+
+
+@on_both_sides
+@on_many_cases
+def test_attention_agrees_with_the_reference_as_far_as_the_dtype_can(side, case):
+    """The inputs are rounded to the dtype first, so that only the arithmetic differs.
+
+    A score that is off by ``δ`` moves a weight by a share of at most about ``δ``, hence
+    the largest score in the bound.
+    """
+    tensors, mask = case.make(side)
+    out, weights, *_ = side.attend_and_back(*tensors, side.mask(mask))
+    q, k, v = (as_numpy(x).astype(np.float64) for x in tensors)
+    right_out, right_weights = reference.attention(q, k, v, mask)
+    score = np.abs(np.einsum("bhqd,bhkd->bhqk", q, k)).max() / math.sqrt(case.d)
+    tolerance = 4 * EPSILON[case.dtype] * (1 + score)
+    assert_close(weights, right_weights, tolerance, "weights")
+    assert_close(out, right_out, tolerance * np.abs(v).max(), "outputs")
+
+
+@on_both_sides
+@on_many_cases
+def test_a_query_that_sees_nothing_gets_zeros_and_finite_gradients(side, case):
+    """Exact zeros, and no NaN on the way back: in the gradient of q, k and v.
+
+    The gradient in such a query is 0, for nothing depends on it.
+    """
+    tensors, mask = case.make(side)
+    mask[..., mask.shape[-2] // 2, :] = False
+    blind = ~case.spread(mask).any(axis=-1)
+    assert blind.any()
+    out, weights, *grads = map(
+        as_numpy, side.attend_and_back(*tensors, side.mask(mask))
+    )
+    assert (out[blind] == 0).all()
+    assert (weights[blind] == 0).all()
+    assert np.isfinite(out).all()
+    assert [g.shape for g in grads] == [tuple(x.shape) for x in tensors]
+    assert all(np.isfinite(g).all() for g in grads)
+    assert (grads[0][blind] == 0).all()
+
+
+@on_both_sides
+@on_many_cases
+def test_garbage_behind_a_mask_reaches_neither_outputs_nor_gradients(side, case):
+    """Huge keys and values that all queries of a sequence hide: nothing changes.
+
+    Not one bit of the outputs, the weights and the gradients of what can be seen.
+    """
+    (q, k, v), mask = case.make(side)
+    mask[..., : mask.shape[-1] // 2] = False
+    garbage = ~case.spread(mask).any(axis=(1, 2))[:, None, :, None]  # b 1 k 1
+    bad = [
+        side.tensor(np.where(garbage, size, as_numpy(x)), case.dtype)
+        for x, size in [(k, 1e4), (v, -1e4)]
+    ]
+    mask = side.mask(mask)
+    clean = map(as_numpy, side.attend_and_back(q, k, v, mask))
+    dirty = map(as_numpy, side.attend_and_back(q, *bad, mask))
+    names = "outputs", "weights", "gradient in q", "gradient in k", "gradient in v"
+    for name, a, b in zip(names, clean, dirty, strict=True):
+        assert np.isfinite(b).all(), name
+        np.testing.assert_array_equal(b, a, err_msg=name)
+
+
+# Multi-head attention
+
+S, M_D = 7, 5  # positions, size of a head
+
+
+def draw_heads(side, n_heads, seed=0):
+    """A module with a value of its own in every parameter, its parameters, an input."""
+    model = side.build("MultiHeadAttention", n_heads * M_D, n_heads)
+    x = draw(B, S, n_heads * M_D, seed=seed + 1).astype(np.float32)
+    return model, fill(model, seed), x
+
+
+@on_both_sides
+@pytest.mark.parametrize(
+    "own",
+    [
+        reference.multi_head_attention,
+        torch_multi_head_attention,
+        nnx_multi_head_attention,
+    ],
+    ids=["reference", "nn.MultiheadAttention", "nnx.MultiHeadAttention"],
+)
+@pytest.mark.parametrize(
+    "shape", [None, (S, S), (B, S, S), (B, 1, S), (B, H, S, S)], ids=str
+)
+def test_multi_head_attention_equals(side, own, shape):
+    """Outputs and the weights of every head, with copied weights.
+
+    Every row sees a key. For one that sees none ``nn.MultiheadAttention`` gives NaN,
+    and ``nnx.MultiHeadAttention`` the mean of all values.
+    """
+    model, params, x = draw_heads(side, H)
+    mask = shape and draw_mask(*shape)
+    got = model(side.tensor(x), side.mask(mask))
+    check_shape(got[0], "b s m", b=B, s=S, m=H * M_D)
+    check_shape(got[1], "b h s s", b=B, h=H, s=S)
+    assert_pair_equal(got, own(x, params, H, mask))
+
+
+@on_both_sides
+@pytest.mark.parametrize("n_heads", [1, 2, 3, 5])
+def test_the_number_of_heads_divides_the_features_in_order(side, n_heads):
+    """Head ``n`` works on features ``n·d`` to ``(n + 1)·d``, blind rows included."""
+    model, params, x = draw_heads(side, n_heads, seed=n_heads)
+    mask = draw_mask(S, S, empty_rows=True)
+    got = model(side.tensor(x), side.mask(mask))
+    assert_pair_equal(got, reference.multi_head_attention(x, params, n_heads, mask))
+
+
+@on_both_sides
+@pytest.mark.parametrize(("n_heads", "d"), [(1, 5), (3, 7), (5, 11)])
+def test_multi_head_attention_has_4m2_plus_4m_parameters(side, n_heads, d):
+    """Three projections in, one out, each ``m·m`` numbers and ``m`` biases."""
+    m = n_heads * d
+    model = side.build("MultiHeadAttention", m, n_heads)
+    counted = sum(math.prod(p.shape) for p in side.parameters(model))
+    assert counted == 4 * m**2 + 4 * m
+    assert counted == sum(array.size for array in to_arrays(model).values())
+
+
+@on_both_sides
+@pytest.mark.parametrize("layer", ["qkv", "out"])
+def test_new_projections_are_xavier_uniform_with_zero_biases(side, layer):
+    """Within ``√(6 / (n_in + n_out))``, filling that range evenly, and biases 0."""
+    arrays = to_arrays(side.build("MultiHeadAttention", 35, 5))
+    assert_xavier_uniform(arrays[f"{layer}.weight"])
+    assert (arrays[f"{layer}.bias"] == 0).all()
+
+
+def assert_xavier_uniform(weight):
+    """Range, mean and variance of a uniform distribution of Xavier's width."""
+    bound = math.sqrt(6 / sum(weight.shape))
+    assert np.abs(weight).max() <= bound
+    assert np.abs(weight).max() > 0.95 * bound
+    assert abs(weight.mean()) < 0.1 * bound
+    assert weight.var() == pytest.approx(bound**2 / 3, rel=0.15)
+
+
+@on_both_sides
+def test_permuting_the_inputs_permutes_the_outputs(side):
+    """Self-attention does not know the order: equivariant, and not invariant."""
+    model, _, x = draw_heads(side, H)
+    order = np.random.default_rng(3).permutation(S)
+    out, weights = map(as_numpy, model(side.tensor(x)))
+    expected = out[:, order], weights[:, :, order][..., order]
+    assert_pair_equal(model(side.tensor(x[:, order])), expected, atol=1e-6)
+    assert np.abs(out[:, order] - out).max() > 0.1, "the outputs do change places"

@@ -1,0 +1,451 @@
+"""Blocks, stacks and the predictor are what the formulas say, in both frameworks.
+
+All sizes differ, and all but ``m`` and the even number of blocks are odd primes.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from sides import (
+    draw,
+    draw_mask,
+    fill,
+    four_axes,
+    jax_side,
+    on_both_sides,
+    torch_encoder_layer,
+    torch_side,
+)
+
+from helpers import reference
+from helpers.shapes import as_numpy, check_shape
+from helpers.weights import copy_weights, to_arrays
+
+B, L, H, D, S, F, I, C = 3, 2, 5, 7, 11, 13, 17, 19  # noqa: E741
+M = H * D
+LENGTHS = np.array([11, 7, 2])
+PADDING = np.arange(S) < LENGTHS[:, None]  # b s: a place that holds something
+OPTIONS = [
+    {"norm_first": norm_first, "activation": activation, "norm": norm}
+    for norm_first in (False, True)
+    for activation in ("relu", "gelu")
+    for norm in ("layer", "rms")
+]
+
+MIXED = [OPTIONS[n] for n in (0, 3, 5, 6)]  # every choice twice
+
+
+def name_of(options):
+    """``pre-gelu-rms`` and so on, for the ids of tests."""
+    place = "pre" if options["norm_first"] else "post"
+    return "-".join(
+        [place, *(options[k] for k in ("activation", "norm") if k in options)]
+    )
+
+
+def build_block(side, seed=0, **options):
+    """A block and its parameters, each with a value of its own."""
+    model = side.build("EncoderBlock", M, H, F, **options)
+    return model, fill(model, seed)
+
+
+def build_encoder(side, seed=0, **options):
+    """A stack of ``L`` blocks and its parameters."""
+    model = side.build("Encoder", L, M, H, F, **options)
+    return model, fill(model, seed)
+
+
+def build_predictor(side, seed=0, **options):
+    """A predictor with ``L`` blocks and its parameters."""
+    options = {"n_blocks": L, "n_heads": H, "f": F, "max_length": 23, **options}
+    model = side.build("Predictor", I, M, C, **options)
+    return model, fill(model, seed)
+
+
+def draw_input(features=M, seed=9):
+    """A batch of sequences, float32."""
+    return draw(B, S, features, seed=seed).astype(np.float32)
+
+
+def assert_close(got, expected, atol=1e-5):
+    """Equal to ``atol`` for numbers around 1."""
+    np.testing.assert_allclose(as_numpy(got), as_numpy(expected), atol=atol, rtol=0)
+
+
+def of_block(params, block):
+    """The parameters of one block of a stack."""
+    start = f"blocks.{block}."
+    return {
+        name.removeprefix(start): value
+        for name, value in params.items()
+        if name.startswith(start)
+    }
+
+
+def reference_encoder(x, params, mask=None, **options):
+    """The stack in NumPy: block after block, and for pre-norm one more norm."""
+    maps = []
+    for block in range(L):
+        x, weights = reference.encoder_block(
+            x, of_block(params, block), H, mask, **options
+        )
+        maps.append(weights)
+    if options.get("norm_first"):
+        x = reference.normalise(x, params, "norm", options.get("norm", "layer"))
+    return x, np.stack(maps)
+
+
+def reference_predictor(x, params, mask=None, **options):
+    """The predictor in NumPy, with sinusoidal positions and without dropout."""
+    x = reference.dense(x.astype(np.float64), params, "embed")
+    x = x + reference.sinusoidal_positions(S, M)
+    start = "encoder."
+    stack = {n.removeprefix(start): v for n, v in params.items() if n.startswith(start)}
+    x, maps = reference_encoder(x, stack, mask, **options)
+    x = reference.normalise(reference.dense(x, params, "hidden"), params, "hidden_norm")
+    return reference.dense(reference.relu(x), params, "output"), maps
+
+
+# Equal to the reference
+
+
+@on_both_sides
+@pytest.mark.parametrize("options", OPTIONS, ids=name_of)
+def test_a_block_equals_the_reference(side, options):
+    """Norm after or before, ReLU or GELU, layer norm or RMS norm; some rows blind."""
+    model, params = build_block(side, **options)
+    x, mask = draw_input(), draw_mask(B, H, S, S, empty_rows=True)
+    out, weights = model(side.tensor(x), side.mask(mask))
+    expected = reference.encoder_block(x, params, H, mask, **options)
+    check_shape(weights, "b h s s", b=B, h=H, s=S)
+    assert_close(out, expected[0])
+    assert_close(weights, expected[1])
+
+
+@on_both_sides
+@pytest.mark.parametrize("options", MIXED, ids=name_of)
+def test_a_stack_equals_the_reference_block_by_block(side, options):
+    """Each block on the output of the one before; pre-norm ends with one more norm."""
+    model, params = build_encoder(side, **options)
+    x, mask = draw_input(), draw_mask(B, S, S)
+    out, maps = model(side.tensor(x), side.mask(mask))
+    expected = reference_encoder(x, params, mask, **options)
+    check_shape(maps, "l b h s s", l=L, b=B, h=H, s=S)
+    assert ("norm.weight" in params) == options["norm_first"]
+    assert_close(out, expected[0])
+    assert_close(maps, expected[1])
+
+
+@on_both_sides
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
+def test_the_predictor_equals_the_reference(side, norm_first):
+    """Linear, positions, encoder, linear, norm, ReLU, linear."""
+    model, params = build_predictor(side, norm_first=norm_first)
+    x, mask = draw_input(I), PADDING[:, None]
+    out, maps = model(side.tensor(x), side.mask(mask))
+    expected = reference_predictor(x, params, mask, norm_first=norm_first)
+    check_shape(out, "b s c", b=B, s=S, c=C)
+    assert_close(out, expected[0])
+    assert_close(maps, expected[1])
+
+
+@on_both_sides
+@pytest.mark.parametrize("options", OPTIONS[::2], ids=name_of)
+@pytest.mark.parametrize("shape", [None, (S, S), (B, 1, S), (B, H, S, S)], ids=str)
+def test_a_block_equals_the_encoder_layer_of_pytorch(side, options, shape):
+    """``nn.TransformerEncoderLayer`` with copied weights; it only has layer norm.
+
+    Every row sees a key: for one that sees none PyTorch's gives NaN.
+    """
+    model, params = build_block(side, **options)
+    x, mask = draw_input(), shape and draw_mask(*shape)
+    del (own := dict(options))["norm"]
+    out, _ = model(side.tensor(x), side.mask(mask))
+    assert_close(out, torch_encoder_layer(x, params, H, mask, **own))
+
+
+# Equal to each other
+
+
+@pytest.mark.parametrize("kind", ["stack", "predictor"])
+@pytest.mark.parametrize("options", MIXED, ids=name_of)
+def test_same_weights_give_the_same_in_both_frameworks(kind, options):
+    """Outputs, maps and gradients: in every parameter and in the input.
+
+    The loss is scaled so that gradients are of the order of 1.
+    """
+    build, features, outputs = {
+        "stack": (build_encoder, M, M),
+        "predictor": (build_predictor, I, C),
+    }[kind]
+    if kind == "predictor":
+        options = {"positions": "learned", **options}
+    jax_model, _ = build(jax_side, **options)
+    torch_model, _ = build(torch_side, seed=1, **options)
+    copy_weights(jax_model, torch_model)
+    x = draw_input(features)
+    probes = draw(B, S, outputs) / math.sqrt(x.size), draw(L, B, H, S, S)
+    ours = everything(jax_side, jax_model, x, probes)
+    theirs = everything(torch_side, torch_model, x, probes)
+    assert set(ours) == {"outputs", "maps", "input"} | set(to_arrays(torch_model))
+    for name, value in ours.items():
+        assert np.abs(value).max() > 0.01, f"{name} should not be nothing"
+        np.testing.assert_allclose(value, theirs[name], atol=1e-5, rtol=0, err_msg=name)
+
+
+def everything(side, model, x, probes):
+    """Outputs, maps, and gradients of their sum weighted by the probes, by name."""
+    x, mask = side.tensor(x), side.mask(PADDING[:, None])
+    probes = [side.tensor(probe) for probe in probes]
+
+    def loss(out, maps):
+        return (out * probes[0]).sum() + (maps * probes[1]).sum()
+
+    out, maps = model(x, mask)
+    in_params, in_x = side.model_grads(model, loss, x, mask)
+    return {"outputs": as_numpy(out), "maps": as_numpy(maps), "input": in_x} | in_params
+
+
+# Masks
+
+
+@on_both_sides
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
+@pytest.mark.parametrize("size", [1e4, -1e4])
+def test_garbage_behind_a_padding_mask_changes_nothing_in_any_layer(
+    side, norm_first, size
+):
+    """What stands in the padding reaches no visible output and no visible map.
+
+    Rows of padded queries are garbage themselves and belong to nobody; but not even
+    they look at a hidden key.
+    """
+    model, _ = build_predictor(side, norm_first=norm_first)
+    mask, x = side.mask(PADDING[:, None]), draw_input(I)
+    dirty = np.where(PADDING[:, :, None], x, np.float32(size))
+    out, maps = map(as_numpy, model(side.tensor(x), mask))
+    out_dirty, maps_dirty = map(as_numpy, model(side.tensor(dirty), mask))
+    assert_close(out_dirty[PADDING], out[PADDING], atol=1e-6)
+    for layer in range(L):
+        for b, length in enumerate(LENGTHS):
+            clean, other = maps[layer, b, :, :length], maps_dirty[layer, b, :, :length]
+            np.testing.assert_allclose(other, clean, atol=1e-6, rtol=0)
+            assert (maps_dirty[layer, b, :, :, length:] == 0).all()
+    seen_by_all, _ = model(side.tensor(dirty))
+    assert np.abs(as_numpy(seen_by_all) - out)[PADDING].max() > 0.1, (
+        "no mask, no shelter"
+    )
+
+
+@on_both_sides
+@pytest.mark.parametrize("shape", [(S, S), (B, S, S), (B, H, S, S)], ids=str)
+def test_the_mask_is_in_force_in_every_layer(side, shape):
+    """What the mask hides weighs exactly 0 in each map; what it shows does not."""
+    model, _ = build_encoder(side)
+    mask = draw_mask(*shape)
+    _, maps = model(side.tensor(draw_input()), side.mask(mask))
+    spread = np.broadcast_to(four_axes(mask), (B, H, S, S))
+    for layer in as_numpy(maps):
+        assert (layer[~spread] == 0).all()
+        assert (layer[spread] > 0).all()
+
+
+@on_both_sides
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
+def test_behind_a_causal_mask_the_future_changes_nothing(side, norm_first):
+    """Through two layers, an output depends on its own position and those before it."""
+    model, _ = build_predictor(side, norm_first=norm_first)
+    causal, x, start = np.tri(S, dtype=bool), draw_input(I), 5
+    other = x.copy()
+    other[:, start:] = 1e4
+    out, _ = model(side.tensor(x), side.mask(causal))
+    out_other, _ = model(side.tensor(other), side.mask(causal))
+    differs = np.abs(as_numpy(out) - as_numpy(out_other)).max(axis=(0, 2))
+    assert (differs[:start] <= 1e-6).all()
+    assert (differs[start:] > 0.01).all()
+
+
+@on_both_sides
+def test_one_sequence_does_not_touch_another(side):
+    """Each sequence of a batch comes out as it does alone."""
+    model, _ = build_predictor(side)
+    x, mask = draw_input(I), PADDING[:, None]
+    out, maps = map(as_numpy, model(side.tensor(x), side.mask(mask)))
+    for b in range(B):
+        one = slice(b, b + 1)
+        alone = model(side.tensor(x[one]), side.mask(mask[one]))
+        assert_close(alone[0], out[one])
+        assert_close(alone[1], maps[:, one])
+
+
+# Order
+
+
+@on_both_sides
+def test_without_positions_permuting_the_inputs_permutes_the_outputs(side):
+    """The encoder sees a set: outputs and maps follow the permutation."""
+    model, _ = build_predictor(side, positions="none")
+    x, order = draw_input(I), np.random.default_rng(3).permutation(S)
+    out, maps = map(as_numpy, model(side.tensor(x)))
+    got = model(side.tensor(x[:, order]))
+    assert_close(got[0], out[:, order])
+    assert_close(got[1], maps[..., order, :][..., order])
+    assert np.abs(out[:, order] - out).max() > 0.1, "the outputs do change places"
+
+
+@on_both_sides
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_with_positions_the_order_counts(side, positions):
+    """The same permutation now changes the outputs themselves."""
+    model, _ = build_predictor(side, positions=positions)
+    x, order = draw_input(I), np.random.default_rng(3).permutation(S)
+    out = as_numpy(model(side.tensor(x))[0])
+    got = as_numpy(model(side.tensor(x[:, order]))[0])
+    assert np.abs(got - out[:, order]).max() > 0.1
+
+
+# Maps and dropout
+
+DROPPING = {"dropout": 0.5, "input_dropout": 0.5}
+
+
+@on_both_sides
+def test_training_drops_and_evaluation_does_not(side):
+    """Two calls differ in training mode; in evaluation they equal a model without."""
+    model, _ = build_predictor(side, **DROPPING)
+    still, _ = build_predictor(side)
+    x = side.tensor(draw_input(I))
+    model.train()
+    first, second = (as_numpy(model(x)[0]) for _ in range(2))
+    assert np.abs(first - second).max() > 0.1
+    model.eval()
+    for got, expected in zip(model(x), still(x), strict=True):
+        np.testing.assert_array_equal(as_numpy(got), as_numpy(expected))
+
+
+@on_both_sides
+@pytest.mark.parametrize("rates", [{"dropout": 0.5}, {"input_dropout": 0.5}], ids=str)
+def test_each_rate_drops_on_its_own(side, rates):
+    """Neither rate stands in for the other."""
+    model, _ = build_predictor(side, **rates)
+    x = side.tensor(draw_input(I))
+    first, second = (as_numpy(model(x)[0]) for _ in range(2))
+    assert np.abs(first - second).max() > 0.1
+
+
+@on_both_sides
+@pytest.mark.parametrize("kind", ["stack", "predictor"])
+def test_the_maps_are_those_of_a_model_without_dropout(side, kind):
+    """``attention_maps`` twice, in training mode: equal, and equal to rate 0."""
+    build = build_encoder if kind == "stack" else build_predictor
+    rates = {"dropout": 0.5} if kind == "stack" else DROPPING
+    model, _ = build(side, **rates)
+    still, _ = build(side)
+    x = side.tensor(draw_input(M if kind == "stack" else I))
+    mask = side.mask(PADDING[:, None])
+    model.train()
+    first, second = (side.models.attention_maps(model, x, mask) for _ in range(2))
+    for a, b, expected in zip(first, second, still(x, mask), strict=True):
+        np.testing.assert_array_equal(as_numpy(a), as_numpy(b))
+        np.testing.assert_array_equal(as_numpy(a), as_numpy(expected))
+
+
+@on_both_sides
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_attention_maps_leaves_the_model_as_it_was(side, mode):
+    """Every dropout in its mode, every weight, and the randomness still to come."""
+    model, params = build_predictor(side, **DROPPING)
+    getattr(model, mode)()
+    x = side.tensor(draw_input(I))
+    modes = side.modes(model)
+    assert len(modes) == 2 + 2 * L
+    assert set(modes) == {mode == "train"}
+    coming = side.drawn_next(model, x)
+    side.models.attention_maps(model, x)
+    assert side.modes(model) == modes
+    np.testing.assert_array_equal(side.drawn_next(model, x), coming)
+    for name, value in to_arrays(model).items():
+        np.testing.assert_array_equal(value, params[name], err_msg=name)
+
+
+@on_both_sides
+def test_attention_maps_leaves_the_model_as_it_was_even_if_it_fails(side):
+    """A mask that does not fit is refused, and the model still trains."""
+    model, _ = build_predictor(side, **DROPPING)
+    modes = side.modes(model)
+    with pytest.raises(ValueError, match="mask"):
+        side.models.attention_maps(
+            model, side.tensor(draw_input(I)), side.mask(draw_mask(S, S + 1))
+        )
+    assert side.modes(model) == modes
+
+
+@on_both_sides
+def test_maps_and_outputs_come_from_one_forward_pass(side):
+    """``model(x, mask)`` in evaluation gives what ``attention_maps`` gives."""
+    model, _ = build_predictor(side, **DROPPING)
+    x, mask = side.tensor(draw_input(I)), side.mask(PADDING[:, None])
+    pair = side.models.attention_maps(model, x, mask)
+    model.eval()
+    for got, expected in zip(pair, model(x, mask), strict=True):
+        np.testing.assert_array_equal(as_numpy(got), as_numpy(expected))
+
+
+@on_both_sides
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
+def test_the_output_can_be_rebuilt_from_the_maps(side, norm_first, monkeypatch):
+    """The reference with its weights replaced by the maps ends on the same output.
+
+    Maps of another pass, another layer or before the mask would not.
+    """
+    model, params = build_encoder(side, norm_first=norm_first)
+    x, mask = draw_input(), draw_mask(B, H, S, S)
+    out, maps = side.models.attention_maps(model, side.tensor(x), side.mask(mask))
+    left = list(as_numpy(maps).astype(np.float64))
+
+    def given_weights(q, k, v, mask):
+        return left[0] @ v, left.pop(0)
+
+    monkeypatch.setattr(reference, "attention", given_weights)
+    rebuilt, _ = reference_encoder(x, params, norm_first=norm_first)
+    assert left == []
+    assert_close(out, rebuilt)
+
+
+# A new model
+
+
+@on_both_sides
+def test_new_dense_layers_are_xavier_uniform_with_zero_biases(side):
+    """All of them, within ``√(6 / (n_in + n_out))`` and filling that range."""
+    arrays = to_arrays(side.build("Predictor", I, M, C, n_blocks=L, n_heads=H, f=F))
+    dense = [n for n in arrays if n.endswith("weight") and arrays[n].ndim == 2]
+    assert len(dense) == 3 + 4 * L
+    for name in dense:
+        bound = math.sqrt(6 / sum(arrays[name].shape))
+        largest = np.abs(arrays[name]).max()
+        assert 0.95 * bound < largest <= bound, name
+        assert arrays[name].std() == pytest.approx(bound / math.sqrt(3), rel=0.1), name
+        assert (arrays[name.replace("weight", "bias")] == 0).all(), name
+
+
+@on_both_sides
+def test_a_block_has_the_parameters_that_its_formulas_have(side):
+    """Attention has ``4m² + 4m``, the two layers ``2mf + m + f``, the norms ``4m``."""
+    model = side.build("EncoderBlock", M, H, F)
+    counted = sum(math.prod(p.shape) for p in side.parameters(model))
+    assert counted == 4 * M**2 + 4 * M + 2 * M * F + M + F + 4 * M
+
+
+@on_both_sides
+def test_two_seeds_make_two_models_and_one_seed_makes_one(side):
+    """And no two layers of one model start alike."""
+    one, same, other = (
+        to_arrays(side.build("Encoder", L, M, H, F, seed=n)) for n in (1, 1, 2)
+    )
+    for name in one:
+        np.testing.assert_array_equal(one[name], same[name])
+    name = "attention.qkv.weight"
+    assert np.abs(one[f"blocks.0.{name}"] - other[f"blocks.0.{name}"]).max() > 0.01
+    assert np.abs(one[f"blocks.0.{name}"] - one[f"blocks.1.{name}"]).max() > 0.01
