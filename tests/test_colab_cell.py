@@ -1,0 +1,186 @@
+"""The first code cell of a page: Colab gets the folder, everyone else gets nothing.
+
+The last test is the whole thing: an empty folder with only the notebook, a stand-in for
+``google.colab``, and git told to find the repository's address in a local clone.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pages
+import pytest
+
+PAGES = pages.sources()
+STAND_IN = """
+import sys, types
+
+colab = types.ModuleType("google.colab")
+colab.output = types.ModuleType("google.colab.output")  # JAX asks for it in Colab
+sys.modules["google.colab"] = colab
+sys.modules["google.colab.output"] = colab.output
+"""
+FILES = {".py", ".md", ".yml", ".ipynb", ".txt", ".toml"}
+
+
+def first_code_cell(page):
+    return next(cell for cell in pages.read_py(page) if cell.kind == "code")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_cell_is_the_same_everywhere(page):
+    cell, model = first_code_cell(page), first_code_cell(PAGES[0])
+    assert cell.side == "shared", f"{cell} is not shared"
+    assert cell.source == model.source, f"{cell} differs from {model}"
+    assert len(cell.source.splitlines()) <= 20
+    assert "install" not in cell.source, "nothing is installed, so nothing is upgraded"
+    assert not any(
+        line.lstrip().startswith(("!", "%")) for line in cell.source.split("\n")
+    )
+
+
+def test_every_copy_of_the_address_is_the_one_of_the_settings():
+    """Whatever text of the repository names the host and the project names this one."""
+    address = pages.repository()
+    project = address.rpartition("/")[2]
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=pages.ROOT,
+        check=True,
+        capture_output=True,
+        encoding="utf-8",
+    ).stdout.splitlines()
+    copies = 0
+    for name in listed:
+        path = pages.ROOT / name
+        if path.suffix in FILES and path.is_file():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                if f"/{project}" in line and "https://" in line:
+                    assert address in line, (
+                        f"{name}: {line.strip()!r}, but not {address}"
+                    )
+                    copies += 1
+    assert copies > len(PAGES), "the pages hold the address"
+    for page in PAGES:
+        assert f'REPOSITORY = "{address}"' in first_code_cell(page).source
+
+
+def run_cell(folder, *, colab, environment=None):
+    """Run the cell in a fresh Python; return where it ended and what it can import."""
+    code = (STAND_IN if colab else "") + first_code_cell(PAGES[0]).source
+    code += "\nimport os, helpers.shapes; print(os.getcwd()); print(helpers.__file__)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert done.returncode == 0, done.stderr
+    return [Path(line).resolve() for line in done.stdout.splitlines()]
+
+
+def test_nothing_happens_outside_colab(tmp_path):
+    """No folder is changed, and nothing is fetched: any attempt to would fail."""
+    where, helpers = run_cell(
+        pages.NOTEBOOKS, colab=False, environment=offline(tmp_path)
+    )
+    assert where == pages.NOTEBOOKS
+    assert helpers.is_relative_to(pages.NOTEBOOKS)
+
+
+def test_nothing_happens_in_colab_when_the_folder_is_there(tmp_path):
+    where, _ = run_cell(pages.NOTEBOOKS, colab=True, environment=offline(tmp_path))
+    assert where == pages.NOTEBOOKS
+
+
+def test_in_colab_the_folder_is_fetched_once(tmp_path):
+    """A second run, and a run after the kernel restarted, find what the first fetched."""
+    content = tmp_path / "content"
+    content.mkdir()
+    fetched, helpers = run_cell(content, colab=True, environment=redirected(tmp_path))
+    assert fetched == content / pages.repository().rpartition("/")[2] / "notebooks"
+    assert helpers.is_relative_to(fetched)
+    assert run_cell(content, colab=True, environment=offline(tmp_path))[0] == fetched
+    assert run_cell(fetched, colab=True, environment=offline(tmp_path))[0] == fetched
+
+
+def test_a_failed_fetch_is_an_error(tmp_path):
+    """No page goes on without its helpers, and git's own words say why."""
+    with pytest.raises(AssertionError, match="nowhere"):
+        run_cell(tmp_path, colab=True, environment=offline(tmp_path))
+
+
+def offline(tmp_path):
+    """An environment in which any attempt to fetch the repository fails."""
+    return git_config(tmp_path / "nowhere")
+
+
+def redirected(tmp_path):
+    """An environment in which the repository's address is a local bare clone.
+
+    The clone holds the present state of the files, committed or not.
+    """
+    work, bare = tmp_path / "work", tmp_path / "bare.git"
+    work.mkdir()
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "notebooks"],
+        cwd=pages.ROOT,
+        check=True,
+        capture_output=True,
+        encoding="utf-8",
+    ).stdout.splitlines()
+    for name in listed:
+        if (pages.ROOT / name).is_file():
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(pages.ROOT / name, work / name)
+    me = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for command in (
+        ["init", "--quiet"],
+        ["add", "--all"],
+        [*me, "commit", "--quiet", "--message", "present state"],
+        ["clone", "--quiet", "--bare", ".", str(bare)],
+    ):
+        subprocess.run(["git", *command], cwd=work, check=True)
+    return git_config(bare)
+
+
+def git_config(target):
+    return dict(
+        os.environ,
+        GIT_CONFIG_COUNT="1",
+        GIT_CONFIG_KEY_0=f"url.{target.as_uri()}.insteadOf",
+        GIT_CONFIG_VALUE_0=pages.repository(),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", pages.SIDES)
+def test_a_page_runs_to_its_end_in_colab(side, tmp_path, monkeypatch):
+    """Only the ``.ipynb`` in a new folder, as when Colab opens it from the web."""
+    page = pages.NOTEBOOKS / f"{pages.chapters()[0]}_{side}.ipynb"
+    folder = tmp_path / "content"
+    folder.mkdir()
+    alone = Path(shutil.copy(page, folder))
+    for name, value in redirected(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    notebook = nbformat.read(alone, as_version=4)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(STAND_IN))
+    notebook.cells.append(
+        nbformat.v4.new_code_cell(
+            "import os, helpers; print(os.path.dirname(helpers.__file__))"
+        )
+    )
+    nbclient.NotebookClient(
+        notebook, timeout=1800, resources={"metadata": {"path": str(folder)}}
+    ).execute()
+    fetched = folder / pages.repository().rpartition("/")[2] / "notebooks" / "helpers"
+    assert Path(notebook.cells[-1].outputs[0].text.strip()).samefile(fetched)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            assert output.get("name") != "stderr", output.text

@@ -1,0 +1,201 @@
+"""The text of the pages: no loose numbers, alt texts, plain words, sizes."""
+
+import ast
+import re
+
+import pages
+import pytest
+
+PAGES = pages.sources()
+by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+# A measured number goes stale: the page prints it, and the text states a bound that the
+# next cell asserts ("more than 99 %"). A paragraph may quote a number if it links a source.
+UNITS = r"(s|sec|seconds?|ms|µs|milliseconds?|minutes?|hours?|[KMG]i?B|times|×|fold)"
+MEASURED = [
+    re.compile(r"\b\d+(\.\d+)?\s?(%|per ?cent)"),
+    re.compile(rf"\b\d+(\.\d+)?\s?{UNITS}\b(?! \d)"),
+    re.compile(r"(accuracy|loss|error|score|norm|speed)\w* (is|was|of|reaches) \d"),
+    re.compile(r"\b\d+\.\d{3,}\b"),
+]
+BOUND = re.compile(
+    r"(at least|at most|more than|less than|above|below|under|over|within|fewer than"
+    r"|[<>≤≥]|\\leq?|\\geq?)\s*\$?\s*$",
+    re.IGNORECASE,
+)
+AVOIDED = ["simply", "obviously", "just", "easy", "easily", "of course", "trivially"]
+MYST_ONLY = [
+    (re.compile(r"^(`{3,}|:{3,})\{"), "a directive"),
+    (re.compile(r"\{[a-z:-]+\}`"), "a role"),
+    (re.compile(r"^\([\w-]+\)=\s*$"), "a target"),
+    (re.compile(r"^\+\+\+|^% "), "a MyST break or comment"),
+    (re.compile(r"\{\{"), "a substitution"),
+]
+DRAWS = {"plots", "plt"}
+LINE, CELL, CLASS_CELL = 88, 20, 30
+FOLDED = {"hide-cell", "hide-input"}
+CODE_CELLS, WORDS = range(20, 36), range(1200, 2501)
+
+
+def markdown(page):
+    return [cell for cell in pages.read_py(page) if cell.kind == "markdown"]
+
+
+def code(page):
+    return [cell for cell in pages.read_py(page) if cell.kind == "code"]
+
+
+def without_maths(text):
+    """The text with formulas and code taken out: their numbers are not claims."""
+    text = re.sub(r"```.*?```", " ", text, flags=re.DOTALL)
+    text = re.sub(r"\$\$.*?\$\$", " ", text, flags=re.DOTALL)
+    return re.sub(r"\$[^$]*\$|`[^`]*`", "…", text)
+
+
+def loose_numbers(text):
+    """Measured numbers in paragraphs that name no source, and that are no bounds."""
+    for paragraph in re.split(r"\n\s*\n", without_maths(text)):
+        if re.search(r"\]\(https?://", paragraph):
+            continue
+        line = " ".join(paragraph.split())
+        for pattern in MEASURED:
+            for match in pattern.finditer(line):
+                if not BOUND.search(line[: match.start()]):
+                    yield match.group()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The accuracy is 98.3 % here.", True),
+        ("It took 12 seconds.", True),
+        ("This is 3.5 times faster.", True),
+        ("The loss was 0.4 at the end.", True),
+        ("It reached 0.9871 on the test set.", True),
+        ("The accuracy is above 99 %.", False),
+        ("The difference stays below 0.0001.", False),
+        ("A table of 96 positions and 48 features.", False),
+        ("They report [94.3 %](https://example.org/paper).", False),
+        ("For $d = 0.12345$ it is `0.12345 s`.", False),
+    ],
+)
+def test_the_search_for_loose_numbers_finds_them(text, found):
+    assert bool(list(loose_numbers(text))) == found
+
+
+@by_page
+def test_no_measured_number_in_prose(page):
+    for cell in markdown(page):
+        for number in loose_numbers(cell.source):
+            pytest.fail(
+                f"{cell}: {number!r} looks measured: print it, state a bound, or link a source"
+            )
+
+
+@by_page
+def test_every_figure_has_an_alt_text(page):
+    """Of at least a few words; a cell draws when it calls ``plots.…`` or ``plt.…``."""
+    figures = 0
+    for cell in code(page):
+        calls = [
+            n.func for n in ast.walk(ast.parse(cell.source)) if isinstance(n, ast.Call)
+        ]
+        draws = any(
+            isinstance(f, ast.Attribute)
+            and isinstance(f.value, ast.Name)
+            and f.value.id in DRAWS
+            and f.attr != "use_style"
+            for f in calls
+        )
+        if draws:
+            figures += 1
+            alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
+            assert len(alt.split()) >= 5, f"{cell} draws a figure without an alt text"
+    assert figures, f"{page.name} draws nothing"
+
+
+@by_page
+def test_words_that_belittle_the_reader_are_avoided(page):
+    for cell in markdown(page):
+        for word in AVOIDED:
+            found = re.search(rf"\b{word}\b", without_maths(cell.source), re.IGNORECASE)
+            assert not found, f"{cell} says {word!r}"
+
+
+@by_page
+def test_pages_are_plain_markdown(page):
+    """What only MyST understands shows as raw text in Colab and Jupyter."""
+    for cell in markdown(page):
+        for line in cell.source.splitlines():
+            for pattern, name in MYST_ONLY:
+                assert not pattern.search(line), f"{cell}: {name} in {line!r}"
+
+
+@by_page
+def test_lines_are_short_enough(page):
+    """88 characters; the markers of cells may be longer, they hold the alt texts."""
+    for number, line in enumerate(page.read_text("utf-8").splitlines(), start=1):
+        if not line.startswith("# %%"):
+            assert len(line) <= LINE, (
+                f"{page.name}, line {number}: {len(line)} characters"
+            )
+
+
+@by_page
+def test_code_cells_are_short(page):
+    """At most 20 lines; a cell that holds one class may have 30."""
+    for cell in code(page):
+        body = ast.parse(cell.source).body
+        whole = len(body) == 1 and isinstance(body[0], ast.ClassDef)
+        limit = CLASS_CELL if whole else CELL
+        lines = len(cell.source.splitlines())
+        assert lines <= limit, f"{cell}: {lines} lines, at most {limit} are good"
+
+
+@by_page
+def test_the_page_has_a_good_size(page):
+    """Code cells that are read; answers and the Colab cell are folded away."""
+    cells = sum(not FOLDED & {*cell.tags} for cell in code(page))
+    words = sum(len(cell.source.split()) for cell in markdown(page))
+    assert cells in CODE_CELLS, f"{page.name}: {cells} code cells, 20 to 35 are good"
+    assert words in WORDS, f"{page.name}: {words} words, 1,200 to 2,500 are good"
+
+
+def checks(source):
+    """Does the code state something that can turn out to be false?"""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if (
+                name.startswith("np.testing.")
+                or name.rpartition(".")[2] == "check_shape"
+            ):
+                return True
+    return False
+
+
+@by_page
+def test_every_section_checks_its_claim(page):
+    """A section with code has at least one assert."""
+    section, holds_code, holds_check = None, False, True
+    for cell in [*pages.read_py(page), None]:
+        begins = cell is None or (cell.kind == "markdown" and "## " in cell.source)
+        if begins and (cell is None or re.search(r"^## ", cell.source, re.MULTILINE)):
+            assert section is None or not holds_code or holds_check, (
+                f"{section}: this section checks nothing"
+            )
+            section, holds_code, holds_check = cell, False, False
+        elif cell.kind == "code":
+            holds_code = True
+            holds_check = holds_check or checks(cell.source)
+
+
+@by_page
+def test_the_page_begins_with_a_promise(page):
+    """A title, what the reader can do at the end, and what is needed for it."""
+    head = pages.read_py(page)[0]
+    assert head.kind == "markdown" and head.source.startswith("# "), f"{head}: no title"
+    assert "By the end you can" in head.source, f"{head}: promises nothing"
+    assert "You need" in head.source, f"{head}: does not say what is needed"
