@@ -25,7 +25,7 @@
 # This page speaks **PyTorch**. The same page in JAX:
 # [attention_jax](attention_jax.ipynb).
 
-# %% tags=["shared", "hide-input"]
+# %% tags=["shared", "hide-input"] mystnb={"code_prompt_show": "Show the set-up for Colab", "code_prompt_hide": "Hide the set-up for Colab"}
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os
 import subprocess
@@ -406,8 +406,10 @@ per_row
 # heads of size $d = m/h$ it costs about what one head of size $m$ costs.
 
 # %% [markdown] tags=["shared"]
-# $$\mathrm{head}_i = \mathrm{Attention}(X W^Q_i, X W^K_i, X W^V_i), \qquad
-# \mathrm{MultiHead}(X) = \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O$$
+# $$\begin{aligned}
+# \mathrm{head}_i &= \mathrm{Attention}(X W^Q_i,\, X W^K_i,\, X W^V_i) \\
+# \mathrm{MultiHead}(X) &= \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O
+# \end{aligned}$$
 #
 # $X$ is `s m`: one row per position. The matrices $W^Q_i$, $W^K_i$, $W^V_i$ of all
 # heads stand side by side in a single `m 3m` matrix, so that one product makes them all
@@ -477,7 +479,7 @@ np.testing.assert_array_equal(as_numpy(masked)[:, 1:], as_numpy(weights)[:, 1:])
 # %% tags=["shared"] mystnb={"image": {"alt": "Eight maps of weights, one row per sentence and one column per head. Each head spreads its weights differently, although nothing has been trained yet."}}
 titles = [f"b = {i}, h = {j}" for i in range(b) for j in range(n_heads)]
 grid = as_numpy(weights).reshape(-1, s, s)  # b·h q k
-plots.heatmaps(grid, titles=titles, columns=n_heads, size=(7.6, 3.8))
+plots.heatmaps(grid, titles=titles, columns=n_heads, size=(6.4, 3.6))
 
 # %% [markdown] tags=["shared"]
 # Each row of each map sums to one, and no two heads agree: their matrices start from
@@ -520,10 +522,9 @@ assert np.abs(shuffled - out).max() > 0.1
 
 # %% tags=["shared"] mystnb={"image": {"alt": "Three matrices of outputs, positions by features: as given, after shuffling the words, and shuffled back. The first and the last are the same; the one between has the same rows in another order."}}
 back = shuffled[:, np.argsort(order)]
-plots.heatmaps(
-    [out[0], shuffled[0], back[0]], titles=["F(X)", "F(PX)", "PᵀF(PX)"],
-    x="feature", y="position", low=-2, high=2, bar="output", size=(6.4, 2.9),
-)  # fmt: skip
+drawn = {"F(X)": out[0], "F(PX)": shuffled[0], "PᵀF(PX)": back[0]}
+style = {"x": "feature", "y": "position", "low": -2, "high": 2, "bar": "output"}
+plots.heatmaps(list(drawn.values()), titles=list(drawn), size=(5.8, 2.9), **style)
 
 # %% [markdown] tags=["shared"]
 # The middle map has the rows of the first in another order; shuffled back, they match.
@@ -563,10 +564,9 @@ np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
 
 # %% tags=["torch"]
 own = nn.MultiheadAttention(m, n_heads, batch_first=True)
-own.load_state_dict({
-    "in_proj_weight": model.qkv.weight, "in_proj_bias": model.qkv.bias,
-    "out_proj.weight": model.out.weight, "out_proj.bias": model.out.bias,
-})  # fmt: skip
+stacked = {f"in_proj_{n}": values for n, values in model.qkv.state_dict().items()}
+joined = {f"out_proj.{n}": values for n, values in model.out.state_dict().items()}
+own.load_state_dict(stacked | joined)
 x_in, options = tensor(x), {"attn_mask": ~causal, "average_attn_weights": False}
 ours, weights = model(x_in, causal)
 theirs, their_weights = own(x_in, x_in, x_in, **options)
@@ -690,8 +690,9 @@ panels = {
 plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o")
 
 # %% [markdown] tags=["torch"]
-# From one length to its double, the memory of the written-out function grows about
-# fourfold; that of the fused one only doubles. In JAX both grow fourfold on a CPU.
+# When the longest length is reached by doubling, the memory of the written-out function
+# grows about fourfold; that of the fused one only doubles. In JAX both grow fourfold on
+# a CPU.
 
 # %% tags=["torch"]
 growth = {name: rows[-1] / rows[-2] for name, rows in memory.items()}

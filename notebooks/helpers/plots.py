@@ -178,7 +178,7 @@ def curves(
     columns = columns or len(panels)
     rows = -(-len(panels) // columns)
     with matplotlib.rc_context(STYLE):
-        fig = new_figure(*(size or (1.0 + 2.6 * columns, 0.3 + 2.4 * rows)))
+        fig = new_figure(*(size or (0.6 + 2.4 * columns, 0.3 + 2.3 * rows)))
         axes = fig.subplots(rows, columns, squeeze=False, sharey=share_y)
         names = [x] * len(panels) if isinstance(x, str) else x
         used = axes.flat[: len(panels)]
@@ -200,7 +200,7 @@ def curves(
                 ax.set_yscale("log")
             ax.grid(color="#d8dbdf", linewidth=0.6)
             if any(lines) and (ax is axes[0, 0] or not share_y):
-                ax.legend(fontsize=9, framealpha=0.9)
+                ax.legend(fontsize=10, framealpha=0.9)
         for ax in axes.flat[len(panels) :]:
             ax.axis("off")
         return fig
