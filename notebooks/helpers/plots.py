@@ -28,7 +28,6 @@ STYLE = {
     "xtick.color": INK,
     "ytick.color": INK,
     "axes.edgecolor": "#5a6068",
-    "svg.hashsalt": "a fixed salt gives the same file in every build",
 }
 
 
@@ -37,6 +36,7 @@ def use_style():
     from matplotlib_inline.backend_inline import set_matplotlib_formats
 
     set_matplotlib_formats("svg", metadata={"Date": None})
+    matplotlib.rcParams["svg.hashsalt"] = "a fixed salt gives the same file every time"
 
 
 def new_figure(width, height):
