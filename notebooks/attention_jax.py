@@ -179,7 +179,8 @@ by_hand.round(2)
 # all.
 
 # %% [markdown] tags=["shared"]
-# $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d}}\right) V$$
+# $$\mathrm{Attention}(Q, K, V) =
+# \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d}}\right) V$$
 #
 # $Q$ holds one query per row, $K$ one key and $V$ one value per row, $d$ is the number
 # of features of a query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),

@@ -179,7 +179,8 @@ by_hand.round(2)
 # all.
 
 # %% [markdown] tags=["shared"]
-# $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d}}\right) V$$
+# $$\mathrm{Attention}(Q, K, V) =
+# \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d}}\right) V$$
 #
 # $Q$ holds one query per row, $K$ one key and $V$ one value per row, $d$ is the number
 # of features of a query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
@@ -664,8 +665,11 @@ plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o")
 # keeps inputs, outputs and one number per query, and computes the weights again on the
 # way back. A hook tells what a forward pass saves for the backward pass:
 
+
 # %% tags=["torch"]
-fused = nn.functional.scaled_dot_product_attention
+def fused(q, k, v):
+    """The framework's own attention, for one head: ``b s d -> b s d``."""
+    return nn.functional.scaled_dot_product_attention(q, k, v)
 
 
 def work_memory(function, x):

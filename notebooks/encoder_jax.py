@@ -113,7 +113,6 @@ NORMS = {
 }
 
 
-# %% tags=["jax"]
 class FeedForward(nnx.Module):
     """Two linear layers, the same for every position: ``b s m -> b s m``."""
 
@@ -418,7 +417,7 @@ def layer_gradients(encoder, x, probe):
     return np.array([np.linalg.norm(as_numpy(matrix[...])) for matrix in last])
 
 
-# %% tags=["shared"]
+# %% tags=["shared"] mystnb={"image": {"alt": "Gradient norm of each block at initialisation for stacks of 2, 6, 12 and 24 blocks. Post-norm: the last blocks have large gradients in every stack. Pre-norm: the deeper the stack, the smaller the gradients of the last blocks."}}
 x, probe = np.random.default_rng(4).normal(size=(2, b, s, m))
 gradients = {"post-norm": {}, "pre-norm": {}}
 for n_blocks in (2, 6, 12, 24):
@@ -426,8 +425,6 @@ for n_blocks in (2, 6, 12, 24):
         sizes = (n_blocks, m, n_heads, f)
         encoder = build(Encoder, *sizes, norm_first=name == "pre-norm")
         rows[n_blocks] = layer_gradients(encoder, x, probe)
-
-# %% tags=["shared"] mystnb={"image": {"alt": "Gradient norm of each block at initialisation for stacks of 2, 6, 12 and 24 blocks. Post-norm: the last blocks have large gradients in every stack. Pre-norm: the deeper the stack, the smaller the gradients of the last blocks."}}
 panels = {
     name: {f"{n} blocks": (np.arange(1, n + 1), y) for n, y in rows.items()}
     for name, rows in gradients.items()
