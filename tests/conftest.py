@@ -1,7 +1,8 @@
 """What several tests need: the pages, and the built book."""
 
-import build_book
 import pytest
+
+import build_book
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import nbclient
 import nbformat
-import pages
 import pytest
+
+import pages
 
 PAGES = pages.sources()
 STAND_IN = """
@@ -99,7 +100,7 @@ def test_nothing_happens_in_colab_when_the_folder_is_there(tmp_path):
 
 
 def test_in_colab_the_folder_is_fetched_once(tmp_path):
-    """A second run, and a run after the kernel restarted, find what the first fetched."""
+    """A second run and one after a restart find what the first fetched."""
     content = tmp_path / "content"
     content.mkdir()
     fetched, helpers = run_cell(content, colab=True, environment=redirected(tmp_path))

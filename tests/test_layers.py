@@ -4,8 +4,9 @@ import ast
 import subprocess
 import sys
 
-import pages
 import pytest
+
+import pages
 
 HELPERS = pages.NOTEBOOKS / "helpers"
 MODULES = sorted(path.stem for path in HELPERS.glob("*.py"))

@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import nbformat
-import pages
 import pytest
+
+import pages
 import sync
 
 PAGES = pages.sources()
@@ -24,7 +25,7 @@ def difference(left, right):
 
 
 def test_every_page_has_its_pair():
-    """No ``.py`` without ``.ipynb``, no ``.ipynb`` without ``.py``, and some of both."""
+    """No ``.py`` without ``.ipynb``, none the other way round, and some of both."""
     notebooks = {path.stem for path in pages.NOTEBOOKS.glob("*.ipynb")}
     assert notebooks == {path.stem for path in PAGES}
     assert notebooks
@@ -43,7 +44,7 @@ def test_the_pair_is_equal_cell_by_cell(page):
         )
         assert left.metadata == right.metadata, advice
     assert len(written) == len(generated), (
-        f"{page.name} has {len(written)} cells, its .ipynb {len(generated)}: `make sync`"
+        f"{page.name}: {len(written)} cells, its .ipynb: {len(generated)}; `make sync`"
     )
 
 
@@ -76,7 +77,7 @@ def test_no_cell_is_empty(page):
 
 
 def test_ids_stay_when_cells_are_edited_inserted_and_moved(tmp_path):
-    """An id belongs to its cell; only a new cell gets a new one, the same everywhere."""
+    """An id belongs to its cell; a new cell gets a new one, the same everywhere."""
     page = tmp_path / "page.py"
     texts = [f"# %%\nx{i} = {i}\n" for i in range(5)]
 

@@ -3,14 +3,16 @@
 import ast
 import re
 
-import pages
 import pytest
+
+import pages
 
 PAGES = pages.sources()
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 # A measured number goes stale: the page prints it, and the text states a bound that the
-# next cell asserts ("more than 99 %"). A paragraph may quote a number if it links a source.
+# next cell asserts ("more than 99 %"). A paragraph may quote a number if it links the
+# source.
 UNITS = r"(s|sec|seconds?|ms|µs|milliseconds?|minutes?|hours?|[KMG]i?B|times|×|fold)"
 MEASURED = [
     re.compile(r"\b\d+(\.\d+)?\s?(%|per ?cent)"),
@@ -88,7 +90,7 @@ def test_no_measured_number_in_prose(page):
     for cell in markdown(page):
         for number in loose_numbers(cell.source):
             pytest.fail(
-                f"{cell}: {number!r} looks measured: print it, state a bound, or link a source"
+                f"{cell}: {number!r} looks measured: print it, bound it, or link it"
             )
 
 

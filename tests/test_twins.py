@@ -4,8 +4,9 @@ import ast
 import re
 from itertools import zip_longest
 
-import pages
 import pytest
+
+import pages
 
 CHAPTERS = pages.chapters()
 SHARED_WORDS = 0.70
@@ -56,7 +57,7 @@ def test_twins_go_cell_by_cell(chapter):
         if a.side == "shared":
             same = a.source == b.source and a.metadata == b.metadata
             assert same, (
-                f"{pair} are shared, but differ in {first_difference(a.source, b.source)}"
+                f"{pair} are shared, but: {first_difference(a.source, b.source)}"
             )
         else:
             others = [[tag for tag in cell.tags if tag != cell.side] for cell in (a, b)]

@@ -19,9 +19,10 @@ import sys
 import time
 from pathlib import Path
 
-import pages
 import psutil
 import yaml
+
+import pages
 from build_costs import Watch
 
 ROOT = pages.ROOT

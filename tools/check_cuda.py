@@ -1,7 +1,7 @@
 """JAX's CUDA build and PyTorch in one process: same CUDA libraries, and both compute.
 
-Without a GPU both compute on the CPU. JAX is told so: its own check of the versions asks
-CUPTI, which crashes where there is no driver.
+Without a GPU both compute on the CPU. JAX is told so, because its own check of the
+versions asks CUPTI, which crashes where there is no driver.
 """
 
 import os
@@ -29,11 +29,10 @@ def main():
                 found = version(wanted.name)
                 assert wanted.specifier.contains(found), f"{line}, but found {found}"
 
+    import jax
     import jax.numpy as jnp
     import torch
     from jax_plugins import xla_cuda13
-
-    import jax
 
     xla_cuda13._load_nvidia_libraries()
     xla_cuda13._import_extensions()

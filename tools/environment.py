@@ -1,7 +1,7 @@
 """Make the virtual environment of the book, or say in one sentence why it cannot be.
 
     python tools/environment.py                                    .venv
-    python tools/environment.py --folder .venv-colab --lock …      another one
+    python tools/environment.py --folder .venv-colab --lock FILE   another one
 
 An environment that is complete and whose lock files are unchanged is left as it is; one
 that was interrupted is made anew. This file is written so that every Python since 2.7
@@ -30,6 +30,7 @@ GIB = 2.0**30
 # Measured after an installation; Linux brings NVIDIA's libraries for PyTorch.
 SPACE = 7.0 if sys.platform.startswith("linux") else 2.5
 CUDA_SPACE = 1.0
+NOTHING = 0.05  # a disk with less is full, whatever the program said
 
 
 class Problem(Exception):
@@ -49,8 +50,8 @@ def check_python(versions, found=None):
         first = tuple(int(part) for part in versions[0].split("."))
         age = "old" if tuple(found[:2]) < first else "new"
         raise Problem(
-            "Python %s at %s is too %s: the book needs Python %s; install one of them, or "
-            "name one with `make PYTHON=/path/to/python`."
+            "Python %s at %s is too %s: the book needs Python %s; install one of them, "
+            "or name one with `make PYTHON=/path/to/python`."
             % (name, sys.executable, age, wanted)
         )
 
@@ -63,8 +64,8 @@ def check_venv():
     except ImportError:
         raise Problem(
             "Python %d.%d at %s cannot make virtual environments: install its venv "
-            "package first, on Debian and Ubuntu with `sudo apt install python%d.%d-venv` "
-            "(or `python3-venv`)."
+            "package first, on Debian and Ubuntu with "
+            "`sudo apt install python%d.%d-venv` (or `python3-venv`)."
             % (
                 tuple(sys.version_info[:2])
                 + (sys.executable,)
@@ -78,8 +79,8 @@ def check_disk(folder, needed):
     free = shutil.disk_usage(os.path.dirname(folder)).free / GIB
     if free < needed:
         raise Problem(
-            "Too little disk space: the environment needs about %.1f GiB, and %.1f GiB are "
-            "free in %s." % (needed, free, os.path.dirname(folder))
+            "Too little disk space: the environment needs about %.1f GiB, and %.1f GiB "
+            "are free in %s." % (needed, free, os.path.dirname(folder))
         )
 
 
@@ -96,8 +97,8 @@ def has_gpu():
     major = int(driver[0].split(".")[0]) if driver and driver[0][:1].isdigit() else 0
     if 0 < major < OLDEST_DRIVER:
         print(
-            "An NVIDIA GPU is here, but its driver %s is older than %d, which CUDA 13 needs: "
-            "the book runs on the CPU." % (driver[0], OLDEST_DRIVER)
+            "An NVIDIA GPU is here, but its driver %s is older than %d, which CUDA 13 "
+            "needs: the book runs on the CPU." % (driver[0], OLDEST_DRIVER)
         )
     return major >= OLDEST_DRIVER
 
@@ -131,7 +132,7 @@ def is_complete(folder, locks):
         return False
 
 
-def run(command, folder):
+def run(command, folder, space):
     """Run a command, show what it prints; a full disk becomes a sentence."""
     process = subprocess.Popen(
         command,
@@ -141,26 +142,26 @@ def run(command, folder):
         cwd=ROOT,
     )
     printed = []
-    for line in process.stdout:
-        print(line, end="")
-        sys.stdout.flush()
-        printed.append(line)
+    with process.stdout:
+        for line in process.stdout:
+            print(line, end="")
+            sys.stdout.flush()
+            printed.append(line)
     if process.wait() == 0:
         return True
-    if FULL.search("".join(printed)):
-        places = [
-            os.path.dirname(folder),
-            os.path.expanduser("~"),
-            os.environ.get("TMPDIR", "/tmp"),
-        ]
-        free = ", ".join(
-            "%.1f GiB in %s" % (shutil.disk_usage(place).free / GIB, place)
-            for place in places
-            if os.path.isdir(place)
-        )
+    candidates = [
+        os.path.dirname(folder),
+        os.path.expanduser("~"),
+        os.environ.get("TMPDIR", "/tmp"),
+    ]
+    free = [
+        (shutil.disk_usage(p).free / GIB, p) for p in candidates if os.path.isdir(p)
+    ]
+    if FULL.search("".join(printed)) or min(free)[0] < NOTHING:
         raise Problem(
-            "The disk ran full during the installation, which needs about %.1f GiB; free "
-            "are now %s." % (SPACE, free)
+            "The disk ran full during the installation, which needs about %.1f GiB; "
+            "free are now %s."
+            % (space, ", ".join("%.1f GiB in %s" % pair for pair in free))
         )
     return False
 
@@ -174,7 +175,7 @@ def pinned(name):
     raise Problem("%s does not name %s; run `make lock`." % (MAIN_LOCK, name))
 
 
-def make(folder, locks):
+def make(folder, locks, space):
     """Make the environment from nothing; the stamp is written last."""
     shutil.rmtree(folder, ignore_errors=True)
     python = python_of(folder)
@@ -191,13 +192,13 @@ def make(folder, locks):
         ],
     ]
     for step in steps:
-        if not run(step, folder):
+        if not run(step, folder, space):
             raise Problem("This command failed, see above: %s" % " ".join(step))
     files = [part for lock in locks for part in ("-r", lock)]
     install = [python, "-m", "uv", "pip", "install", "--python", python] + files
-    if not run(install, folder):
+    if not run(install, folder, space):
         print("uv could not install the packages; pip tries now.")
-        if not run([python, "-m", "pip", "install", "--quiet"] + files, folder):
+        if not run([python, "-m", "pip", "install", "--quiet"] + files, folder, space):
             raise Problem(
                 "The packages could not be installed; the lines above say why."
             )
@@ -236,7 +237,7 @@ def main():
         % (options.folder, ", ".join(locks))
     )
     sys.stdout.flush()
-    make(folder, locks)
+    make(folder, locks, space)
 
 
 if __name__ == "__main__":
