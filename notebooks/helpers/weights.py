@@ -172,7 +172,7 @@ def nnx_slots(model):
             return np.asarray(param[...])
 
         def put(array):
-            param[...] = jnp.asarray(array, dtype=param[...].dtype)
+            param[...] = jnp.array(array, dtype=param[...].dtype)
 
         return get, put
 
