@@ -67,15 +67,30 @@ def browser():
         running.close()
 
 
+@pytest.fixture(scope="module")
+def contexts(browser):
+    """One window of the browser for each size and colour scheme, kept for all pages."""
+    opened = {}
+
+    def window(size, scheme):
+        key = size["width"], scheme
+        if key not in opened:
+            opened[key] = browser.new_context(viewport=size, color_scheme=scheme)
+        return opened[key]
+
+    yield window
+    for context in opened.values():
+        context.close()
+
+
 @pytest.fixture
-def visit(browser, address):
+def visit(contexts, address):
     """Open a page of the book; return it with all it complained about and asked for."""
-    contexts = []
+    opened = []
 
     def open_page(name, *, size=WIDE, scheme="light"):
-        context = browser.new_context(viewport=size, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
+        page = contexts(size, scheme).new_page()
+        opened.append(page)
         page.complaints, page.asked = [], []
         page.on("request", lambda request: page.asked.append(request.url))
         page.on("pageerror", lambda error: page.complaints.append(str(error)))
@@ -95,7 +110,7 @@ def visit(browser, address):
                 else None
             ),
         )
-        page.goto(f"{address}/{name}.html", wait_until="networkidle")
+        page.goto(f"{address}/{name}.html", wait_until="load")
         page.wait_for_function(
             "!document.querySelector('.math')"
             " || (window.MathJax?.startup?.promise"
@@ -105,8 +120,8 @@ def visit(browser, address):
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in opened:
+        page.close()
 
 
 @by_page
@@ -114,7 +129,7 @@ def test_the_page_loads_in_peace_from_one_host(visit, address, page_name):
     """No error in the console, no failed request, and no request to another host."""
     page = visit(page_name)
     page.mouse.wheel(0, 10_000)
-    page.wait_for_timeout(200)
+    page.wait_for_load_state("networkidle")
     assert not page.complaints, f"{page_name}: {page.complaints}"
     away = [
         url for url in page.asked if not url.startswith((address, "data:", "blob:"))
