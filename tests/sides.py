@@ -9,6 +9,11 @@ Below them stand the modules that the frameworks bring themselves, behind the si
 of ``helpers.reference``: NumPy in, NumPy out, and True in a mask means "may look".
 """
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,12 +55,12 @@ class Jax:
         grads, pair = compiled_gradient(q, k, v, mask)
         return *pair, *grads
 
-    def model_grads(self, model, loss, x, mask=None):
-        """Gradients of ``loss(*model(x, mask))``: by neutral name, and in ``x``."""
+    def model_grads(self, model, loss, x, *others):
+        """Gradients of ``loss(model(x, …))``: by neutral name, and in ``x``."""
         graph, params, rest = nnx.split(model, nnx.Param, ...)
 
         def scalar(params, x):
-            return loss(*nnx.merge(graph, params, rest)(x, mask))
+            return loss(nnx.merge(graph, params, rest)(x, *others))
 
         in_params, in_x = jax.jit(jax.grad(scalar, (0, 1)))(params, x)
         return to_arrays(nnx.merge(graph, in_params, rest)), as_numpy(in_x)
@@ -99,11 +104,11 @@ class Torch:
         pair = model_torch.attention(*leaves, mask)
         return *pair, *torch.autograd.grad(loss_of_attention(*pair), leaves)
 
-    def model_grads(self, model, loss, x, mask=None):
-        """Gradients of ``loss(*model(x, mask))``: by neutral name, and in ``x``."""
+    def model_grads(self, model, loss, x, *others):
+        """Gradients of ``loss(model(x, …))``: by neutral name, and in ``x``."""
         x = x.detach().clone().requires_grad_()
         params = list(model.parameters())
-        *in_params, in_x = torch.autograd.grad(loss(*model(x, mask)), [*params, x])
+        *in_params, in_x = torch.autograd.grad(loss(model(x, *others)), [*params, x])
         values = [param.detach().clone() for param in params]
         try:
             set_parameters(params, in_params)
@@ -175,7 +180,7 @@ def fill(model, seed=0):
     """
     rng = np.random.default_rng(seed)
     arrays = {}
-    for name, old in to_arrays(model).items():
+    for name, old in sorted(to_arrays(model).items()):
         scale = len(old) ** -0.5 if old.ndim == 2 else 0.3
         middle = old if "norm" in name else 0
         arrays[name] = rng.normal(middle, scale, old.shape).astype(np.float32)
@@ -187,6 +192,19 @@ def four_axes(mask):
     """``q k``, ``b q k`` or ``b h q k`` as ``b h q k``, with axes of size 1."""
     axes = {2: (0, 1), 3: (1,), 4: ()}[mask.ndim]
     return np.expand_dims(mask, axes)
+
+
+def run_python(code):
+    """What a fresh interpreter prints, one that finds the helpers and nothing else."""
+    notebooks = Path(model_jax.__file__).parents[1]
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=os.environ | {"PYTHONPATH": str(notebooks)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
 
 
 def torch_attention(q, k, v, mask=None):

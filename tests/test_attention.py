@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
+
+from helpers import reference
+from helpers.shapes import as_numpy, check_shape
+from helpers.weights import to_arrays
 from sides import (
     draw,
     draw_mask,
@@ -18,10 +22,6 @@ from sides import (
     torch_attention,
     torch_multi_head_attention,
 )
-
-from helpers import reference
-from helpers.shapes import as_numpy, check_shape
-from helpers.weights import to_arrays
 
 B, H, Q, K, D, E = 2, 3, 5, 7, 13, 11
 MASKS = [

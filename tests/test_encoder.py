@@ -7,6 +7,10 @@ import math
 
 import numpy as np
 import pytest
+
+from helpers import reference
+from helpers.shapes import as_numpy, check_shape
+from helpers.weights import copy_weights, to_arrays
 from sides import (
     draw,
     draw_mask,
@@ -17,10 +21,6 @@ from sides import (
     torch_encoder_layer,
     torch_side,
 )
-
-from helpers import reference
-from helpers.shapes import as_numpy, check_shape
-from helpers.weights import copy_weights, to_arrays
 
 B, L, H, D, S, F, I, C = 3, 2, 5, 7, 11, 13, 17, 19  # noqa: E741
 M = H * D
@@ -199,7 +199,8 @@ def everything(side, model, x, probes):
     x, mask = side.tensor(x), side.mask(PADDING[:, None])
     probes = [side.tensor(probe) for probe in probes]
 
-    def loss(out, maps):
+    def loss(pair):
+        out, maps = pair
         return (out * probes[0]).sum() + (maps * probes[1]).sum()
 
     out, maps = model(x, mask)

@@ -1,0 +1,127 @@
+"""Positions: the formula of 2017, what follows from it, and a learned table instead."""
+
+import math
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from helpers.reference import sinusoidal_positions
+from helpers.shapes import as_numpy
+from helpers.weights import save_weights, to_arrays
+from sides import draw, on_both_sides
+
+B, S, LONGEST = 2, 11, 37
+even_and_odd = pytest.mark.parametrize("m", [48, 23, 2, 1])
+
+
+def table_of(side, m, length=LONGEST):
+    """The table that a side adds, seen as what it makes of zeros."""
+    zeros = side.tensor(np.zeros((1, length, m)))
+    return as_numpy(side.build("SinusoidalPositions", m, length)(zeros))[0]
+
+
+def formula(pos, i, m):
+    """Feature ``i`` of position ``pos``, as in Vaswani et al. 2017, sec. 3.5."""
+    if i % 2 == 0:
+        return math.sin(pos / 10000 ** (i / m))
+    return math.cos(pos / 10000 ** ((i - 1) / m))
+
+
+@even_and_odd
+def test_the_reference_is_the_formula(m):
+    """Number by number, for even and odd ``m``."""
+    expected = [[formula(pos, i, m) for i in range(m)] for pos in range(LONGEST)]
+    found = sinusoidal_positions(LONGEST, m)
+    assert found.shape == (LONGEST, m)
+    np.testing.assert_allclose(found, expected, atol=1e-12, rtol=0)
+
+
+@on_both_sides
+@even_and_odd
+def test_both_sides_add_the_table_of_the_reference(side, m):
+    """To 1e-6, at every position up to the longest."""
+    found = table_of(side, m)
+    np.testing.assert_allclose(found, sinusoidal_positions(LONGEST, m), atol=1e-6)
+
+
+@on_both_sides
+@pytest.mark.parametrize("kind", ["SinusoidalPositions", "LearnedPositions"])
+def test_positions_are_added_to_each_sequence_from_the_start(side, kind):
+    """A shorter sequence gets the first rows of the table, each of a batch the same."""
+    m = 23
+    model = side.build(kind, m, LONGEST)
+    x = draw(B, S, m).astype(np.float32)
+    table = as_numpy(model(side.tensor(np.zeros((1, LONGEST, m)))))[0]
+    assert np.abs(table).max() > 0
+    out = as_numpy(model(side.tensor(x)))
+    np.testing.assert_allclose(out, x + table[:S], atol=1e-6)
+
+
+@on_both_sides
+@pytest.mark.parametrize("m", [48, 23])
+def test_a_step_is_the_same_rotation_everywhere(side, m):
+    """``PE(pos + k)`` is ``PE(pos)``, each pair of features turned by a fixed angle."""
+    table, k, pairs = table_of(side, m), 5, m // 2
+    angle = k / 10000 ** (2 * np.arange(pairs) / m)
+    sine, cosine = table[:-k, : 2 * pairs : 2], table[:-k, 1 : 2 * pairs : 2]
+    turned = np.empty((LONGEST - k, 2 * pairs))
+    turned[:, 0::2] = sine * np.cos(angle) + cosine * np.sin(angle)
+    turned[:, 1::2] = cosine * np.cos(angle) - sine * np.sin(angle)
+    np.testing.assert_allclose(table[k:, : 2 * pairs], turned, atol=1e-5)
+
+
+@on_both_sides
+def test_every_row_is_as_long(side):
+    """Each sine has its cosine, so a row of even ``m`` has length ``√(m/2)``."""
+    m = 48
+    norms = np.linalg.norm(table_of(side, m), axis=1)
+    np.testing.assert_allclose(norms, math.sqrt(m / 2), atol=1e-5)
+
+
+@on_both_sides
+def test_no_two_positions_look_alike(side):
+    """The nearest two rows of the table are still well apart."""
+    table = table_of(side, 48)
+    apart = np.linalg.norm(table[:, None] - table, axis=-1)
+    assert apart[~np.eye(LONGEST, dtype=bool)].min() > 0.5
+
+
+@on_both_sides
+def test_a_learned_table_has_one_number_per_position_and_feature(side):
+    """``max_length · m`` parameters, small and not all alike at the start."""
+    m = 23
+    model = side.build("LearnedPositions", m, LONGEST)
+    (name,), (table,) = zip(*to_arrays(model).items(), strict=True)
+    assert (name, table.shape) == ("table", (LONGEST, m))
+    assert sum(math.prod(p.shape) for p in side.parameters(model)) == LONGEST * m
+    assert table.std() == pytest.approx(0.02, rel=0.1)
+    assert abs(table.mean()) < 0.005
+
+
+@on_both_sides
+def test_a_learned_table_learns(side):
+    """Its gradient counts how often a position occurs; behind the end that is 0."""
+    m = 23
+    model = side.build("LearnedPositions", m, LONGEST)
+    x = side.tensor(draw(B, S, m))
+    grads, _ = side.model_grads(model, lambda out: out.sum(), x)
+    np.testing.assert_array_equal(grads["table"][:S], B)
+    np.testing.assert_array_equal(grads["table"][S:], 0)
+
+
+@on_both_sides
+def test_the_sinusoidal_table_is_no_parameter(side, tmp_path):
+    """It is not trained, and no file of weights carries it."""
+    assert side.parameters(side.build("SinusoidalPositions", 24, LONGEST)) == []
+    sizes = {"n_blocks": 1, "n_heads": 1, "f": 7, "max_length": LONGEST}
+    models = {
+        kind: side.build("Predictor", 5, 24, 2, positions=kind, **sizes)
+        for kind in ("sinusoidal", "learned", "none")
+    }
+    names = {}
+    for kind, model in models.items():
+        save_weights(model, tmp_path / kind)
+        names[kind] = set(load_file(tmp_path / kind))
+    assert names["sinusoidal"] == names["none"]
+    assert names["learned"] - names["none"] == {"positions.table"}
