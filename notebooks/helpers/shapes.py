@@ -90,7 +90,8 @@ def expand_mask(mask, shape):
     ValueError
         If the mask does not fit the weights.
     """
-    dtype = str(getattr(mask, "dtype", type(mask).__name__)).removeprefix("torch.")
+    no_array = f"a Python {type(mask).__name__}"
+    dtype = str(getattr(mask, "dtype", no_array)).removeprefix("torch.")
     if dtype != "bool":
         raise TypeError(
             f"expected a mask of dtype bool where True means 'may look', got {dtype}: "
