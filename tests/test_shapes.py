@@ -1,0 +1,125 @@
+"""``check_shape`` names the axis that is wrong; ``as_numpy`` takes what there is."""
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from helpers.shapes import as_numpy, check_shape, expand_mask
+from sides import draw_mask
+
+B, H, Q, K = 2, 3, 5, 7
+MAKERS = {"numpy": np.zeros, "jax": jnp.zeros, "torch": torch.zeros}
+in_each = pytest.mark.parametrize("zeros", MAKERS.values(), ids=MAKERS.keys())
+
+
+@in_each
+def test_every_axis_comes_back_with_its_size(zeros):
+    """Whether its size was given or not."""
+    sizes = check_shape(zeros((B, H, Q, K)), "b h q k", h=H)
+    assert sizes == {"b": B, "h": H, "q": Q, "k": K}
+    assert check_shape(zeros(()), "") == {}
+
+
+@in_each
+@pytest.mark.parametrize(
+    ("shape", "axes", "sizes", "message"),
+    [
+        (
+            (B, H, Q, K), "b h q k", {"h": 4},
+            "axis 'h' (number 1 of 'b h q k'): expected 4, got 3; shape (2, 3, 5, 7)",
+        ),
+        (
+            (B, Q, K), "b s s", {},
+            "axis 's' (number 2 of 'b s s'): expected 5, got 7; shape (2, 5, 7)",
+        ),
+        (
+            (B, Q, Q), "b s s", {"s": 11},
+            "axis 's' (number 1 of 'b s s'): expected 11, got 5; shape (2, 5, 5)",
+        ),
+        (
+            (B, Q, K), "b h q k", {},
+            "expected 4 axes (b h q k), got 3: shape (2, 5, 7)",
+        ),
+        (
+            (B, Q, K), "b q", {"b": B},
+            "expected 2 axes (b q), got 3: shape (2, 5, 7)",
+        ),
+        ((B, Q), "b q", {"h": H}, "no axis 'h' in 'b q'"),
+    ],
+    ids=["size", "repeated", "repeated and given", "too few", "too many", "unknown"],
+)  # fmt: skip
+def test_a_wrong_shape_is_named(zeros, shape, axes, sizes, message):
+    """The axis, both sizes and the shape; the same words for every framework."""
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        check_shape(zeros(shape), axes, **sizes)
+
+
+@in_each
+def test_a_repeated_name_holds_axes_to_one_size(zeros):
+    """Two axes of one name are equally long, and come back once."""
+    assert check_shape(zeros((B, Q, Q)), "b s s", s=Q) == {"b": B, "s": Q}
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype"),
+    [
+        (np.array([1.5, -2.0]), "float64"),
+        (jnp.array([1.5, -2.0]), "float32"),
+        (jnp.array([1.5, -2.0], jnp.bfloat16), "float32"),
+        (jnp.array([1.5, -2.0], jnp.float16), "float16"),
+        (torch.tensor([1.5, -2.0]), "float32"),
+        (torch.tensor([1.5, -2.0], dtype=torch.bfloat16), "float32"),
+        (torch.tensor([1.5, -2.0], dtype=torch.float16), "float16"),
+        (torch.tensor([1.5, -2.0], requires_grad=True), "float32"),
+        (torch.tensor([0.75, -1.0], requires_grad=True) * 2, "float32"),
+        ([1.5, -2.0], "float64"),
+    ],
+    ids=[
+        "numpy", "jax", "jax-bfloat16", "jax-float16", "torch", "torch-bfloat16",
+        "torch-float16", "parameter", "in a graph", "list",
+    ],
+)  # fmt: skip
+def test_anything_becomes_an_array_of_its_own(x, dtype):
+    """Same numbers; a bfloat16 arrives as float32; writing into it changes nothing."""
+    array = as_numpy(x)
+    assert type(array) is np.ndarray
+    assert array.dtype == dtype
+    np.testing.assert_array_equal(array, [1.5, -2.0])
+    array[:] = 0
+    np.testing.assert_array_equal(as_numpy(x), [1.5, -2.0])
+
+
+@pytest.mark.parametrize("convert", [np.array, jnp.array, torch.tensor])
+def test_masks_and_whole_numbers_keep_their_dtype(convert):
+    """A mask stays boolean, an index stays whole."""
+    assert as_numpy(convert([[True, False]])).tolist() == [[True, False]]
+    assert as_numpy(convert([1, 2])).dtype.kind == "i"
+
+
+@pytest.mark.parametrize("convert", [np.array, jnp.array, torch.tensor])
+@pytest.mark.parametrize(
+    ("given", "weights", "expanded"),
+    [
+        ((Q, K), (B, H, Q, K), (Q, K)),
+        ((1, K), (B, H, Q, K), (1, K)),
+        ((B, Q, K), (B, H, Q, K), (B, 1, Q, K)),
+        ((B, 1, K), (B, H, Q, K), (B, 1, 1, K)),
+        ((1, Q, K), (B, H, Q, K), (1, 1, Q, K)),
+        ((B, H, Q, K), (B, H, Q, K), (B, H, Q, K)),
+        ((B, 1, Q, 1), (B, H, Q, K), (B, 1, Q, 1)),
+        ((Q, K), (Q, K), (Q, K)),
+        ((B, Q, K), (B, Q, K), (B, Q, K)),
+    ],
+    ids=str,
+)
+def test_a_mask_gets_the_axes_it_needs(convert, given, weights, expanded):
+    """``b q k`` becomes ``b 1 q k``; nothing else changes, and no entry does."""
+    mask = convert(draw_mask(*given))
+    fitted = expand_mask(mask, weights)
+    assert type(fitted) is type(mask)
+    assert tuple(fitted.shape) == expanded
+    assert np.broadcast_shapes(expanded, weights) == weights
+    np.testing.assert_array_equal(as_numpy(fitted).ravel(), as_numpy(mask).ravel())
