@@ -35,6 +35,7 @@ WARNING = re.compile(
 )
 FAILED = re.compile(r"ExecutionError: (?P<path>\S+\.(ipynb|md))\s*$")
 RULE = "-" * 18
+ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt|Warning|Iteration|Exit)\b")
 
 
 def sources():
@@ -182,12 +183,12 @@ def run(config, output):
 def complaints(log):
     """One line for each warning and each failed cell: the page, the cell, the cause."""
     found = []
-    for number, line in enumerate(log):
+    for line in log:
         if match := WARNING.match(line):
             where = place(match["path"], match["line"]) if match["path"] else "settings"
             found.append(f"{where}: {match['what']}")
         elif match := FAILED.search(line):
-            found.append(failed_cell(log[:number], Path(match["path"])))
+            found.append(failed_cell(log, Path(match["path"])))
     return list(dict.fromkeys(found))
 
 
@@ -220,18 +221,27 @@ def failed_cell(log, path):
     rules = [number for number, line in enumerate(log) if line == RULE]
     if len(rules) < 2:
         return f"{shown}: a cell failed"
-    start, end = rules[-2:]
+    start, end = rules[:2]
     quoted = "\n".join(log[start + 1 : end]).strip()
-    cause = [
-        line for line in log[end:] if re.match(r"[A-Za-z_.]*(Error|Exception)\b", line)
-    ]
-    cause = f": {cause[0]}" if cause else ""
+    cause = f": {error}" if (error := last_error(log[end + 1 :])) else ""
     if path.suffix == ".ipynb":
         for cell in pages.read_ipynb(path):
             same = "\n".join(line.rstrip() for line in cell.source.splitlines()).strip()
             if cell.kind == "code" and same == quoted:
                 return f"{name_cell(shown, cell.number)} failed{cause}"
     return f"{shown}, the cell that begins with {quoted.splitlines()[:1]} failed{cause}"
+
+
+def last_error(log):
+    """The line that ends the traceback, with the first words of its message."""
+    end = next((i for i, line in enumerate(log) if line.startswith("The above")), None)
+    lines = [line for line in log[:end] if line.strip()]
+    for number in reversed(range(len(lines))):
+        line = lines[number]
+        if ERROR.match(line) and "Traceback (most" not in line:
+            said = line.rstrip(": ") != line.partition(":")[0]
+            return line if said else " ".join(lines[number : number + 2])
+    return ""
 
 
 def main():

@@ -110,7 +110,7 @@ def table(rows, env):
     """The table as nodes, with a last line that sums the seconds up."""
     lines = [
         (
-            env.titles[page].astext(),
+            title(page, env),
             page,
             f"{seconds:.1f}",
             "–" if not mib else f"{mib}",
@@ -128,6 +128,13 @@ def table(rows, env):
     widths = (nodes.colspec(colwidth=width) for width in (40, 30, 15, 15))
     group = nodes.tgroup("", *widths, head, body, cols=4)
     return nodes.table("", group, classes=["colwidths-auto", "build-costs"])
+
+
+def title(page, env):
+    """The title in the table of contents, which tells twins apart, or on the page."""
+    site_map = getattr(env.app.config, "external_site_map", {})
+    named = page in site_map and site_map[page].title
+    return named or env.titles[page].astext()
 
 
 def entry(text):
