@@ -5,8 +5,9 @@ import re
 import subprocess
 import sys
 
-import pages
 import pytest
+
+import pages
 
 sys.path.insert(0, str(pages.ROOT / "tools"))
 

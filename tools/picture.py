@@ -11,6 +11,7 @@ import sys
 
 import matplotlib
 import numpy as np
+
 import pages
 
 sys.path.insert(0, str(pages.NOTEBOOKS))
@@ -18,6 +19,7 @@ sys.path.insert(0, str(pages.NOTEBOOKS))
 from helpers import plots, reference
 
 TARGET = pages.ROOT / "book" / "figures" / "side-by-side.svg"
+STYLE = {**plots.STYLE, "svg.fonttype": "none", "svg.hashsalt": "side by side"}
 NAMES = {"jax": "JAX", "torch": "PyTorch"}
 
 
@@ -48,8 +50,7 @@ def maps():
 
 def draw():
     """The whole picture."""
-    style = {**plots.STYLE, "svg.fonttype": "none", "font.family": "sans-serif"}
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(STYLE):
         fig = matplotlib.figure.Figure(figsize=(11.4, 3.9), facecolor=plots.PAPER)
         for place, (side, name) in enumerate(NAMES.items()):
             left = 0.015 + 0.495 * place
@@ -72,5 +73,6 @@ def draw():
 
 if __name__ == "__main__":
     TARGET.parent.mkdir(exist_ok=True)
-    draw().savefig(TARGET, metadata={"Date": None})
+    with matplotlib.rc_context(STYLE):
+        draw().savefig(TARGET, metadata={"Date": None})
     print(f"{TARGET.relative_to(pages.ROOT)}: written")
