@@ -1,0 +1,310 @@
+"""Figures say what they are given, on a fixed scale, and leave the world as it was."""
+
+import io
+import re
+
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from matplotlib import pyplot
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib_inline import backend_inline
+
+from helpers import plots
+from sides import draw
+
+CONVERT = {
+    "numpy": np.array,
+    "jax": jnp.array,
+    "torch": torch.tensor,
+    "torch-bfloat16": lambda x: torch.tensor(x).bfloat16(),
+    "torch-in-a-graph": lambda x: torch.tensor(x, requires_grad=True) * 1,
+    "list": lambda x: x.tolist(),
+}
+SHARES = np.array([[0.25, 0.5, 0.0], [0.125, 0.0, 0.25]])  # none of them near 1
+POINTS = np.array([1.0, 2.0, 4.0, 8.0])
+
+
+def draw_words(convert):
+    return plots.words([(["a", "b", "c"], convert(SHARES[0]))], titles=["who?"])
+
+
+def draw_heatmaps(convert):
+    return plots.heatmaps([convert(SHARES), convert(SHARES / 2)])
+
+
+def draw_curves(convert):
+    return plots.curves({"panel": {"line": (POINTS, convert(POINTS**2))}}, x="n")
+
+
+def draw_grid(convert):
+    return plots.grid_of_numbers({"K": convert(SHARES)})
+
+
+of_each = pytest.mark.parametrize(
+    "figure_of", [draw_words, draw_heatmaps, draw_curves, draw_grid]
+)
+
+
+def images(fig):
+    """The matrices that a figure shows, in the order in which they were drawn."""
+    return [ax.images[0] for ax in fig.axes if ax.images and not is_bar(ax)]
+
+
+def is_bar(ax):
+    """Whether these axes are a colour bar."""
+    return ax.get_label() == "<colorbar>"
+
+
+def panels(fig):
+    """The axes of a figure that hold something and are no colour bar."""
+    return [ax for ax in fig.axes if ax.axison and not is_bar(ax)]
+
+
+def save(fig):
+    """The figure as SVG, as a page saves it."""
+    file = io.BytesIO()
+    fig.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
+# Every figure
+
+
+@of_each
+def test_a_figure_comes_back_and_nothing_else_happens(figure_of, monkeypatch):
+    """Nothing is shown, pyplot holds no figure, and no setting has changed."""
+
+    def refuse(*_, **__):
+        raise AssertionError("a plot must not show itself")
+
+    monkeypatch.setattr(Figure, "show", refuse)
+    monkeypatch.setattr(pyplot, "show", refuse)
+    before = dict(matplotlib.rcParams)
+    fig = figure_of(np.array)
+    assert type(fig) is Figure
+    assert len(save(fig)) > 1000
+    assert pyplot.get_fignums() == []
+    assert dict(matplotlib.rcParams) == before
+
+
+@of_each
+@pytest.mark.parametrize("convert", CONVERT.values(), ids=CONVERT.keys())
+def test_arrays_of_any_framework_give_the_same_figure(figure_of, convert):
+    """Also in bfloat16 and with a gradient attached: the same bytes as from NumPy."""
+    with matplotlib.rc_context({"svg.hashsalt": "any"}):
+        assert save(figure_of(convert)) == save(figure_of(np.array))
+
+
+@of_each
+def test_a_figure_has_the_colours_of_the_book(figure_of):
+    """Paper behind, ink on it: also when it is saved, long after it was styled."""
+    fig = figure_of(np.array)
+    assert to_hex(fig.get_facecolor()) == plots.PAPER
+    assert {to_hex(ax.get_facecolor()) for ax in panels(fig)} == {plots.PAPER}
+    assert {to_hex(ax.title.get_color()) for ax in panels(fig)} == {plots.INK}
+    assert f"fill: {plots.PAPER}".encode() in save(fig)
+
+
+@of_each
+def test_a_page_saves_the_same_bytes_in_every_build(figure_of, monkeypatch):
+    """After ``use_style``: no date, and no random names, in the SVG."""
+    asked = []
+    monkeypatch.setattr(
+        backend_inline,
+        "set_matplotlib_formats",
+        lambda *formats, **options: asked.append((formats, options)),
+    )
+    with matplotlib.rc_context():
+        plots.use_style()
+        assert asked == [(("svg",), {"metadata": {"Date": None}})]
+        first, second = save(figure_of(np.array)), save(figure_of(np.array))
+    assert first == second
+    assert b"<dc:date>" not in first
+
+
+# Colour scales
+
+
+@pytest.mark.parametrize("figure_of", [draw_words, draw_heatmaps])
+def test_weights_are_drawn_from_0_to_1_whatever_they_are(figure_of):
+    """Small weights look small: the scale does not stretch to them."""
+    fig = figure_of(np.array)
+    assert images(fig)
+    assert {image.get_clim() for image in images(fig)} == {(0, 1)}
+    assert {image.cmap.name for image in images(fig)} == {"Blues"}
+
+
+@pytest.mark.parametrize("figure_of", [draw_words, draw_heatmaps])
+def test_a_figure_of_weights_has_one_colour_bar(figure_of):
+    """However many maps there are; it is named, and its ends are marked."""
+    (bar,) = filter(is_bar, figure_of(np.array).axes)
+    assert bar.get_ylabel() == "weight"
+    assert bar.get_yticks().tolist() == [0, 0.5, 1]
+
+
+def test_another_scale_is_as_asked_for():
+    """From -1 to 1 is red to blue, white at 0, with the name that is given."""
+    fig = plots.heatmaps([draw(3, 5), draw(3, 5)], low=-1, high=1, bar="cosine")
+    assert {image.get_clim() for image in images(fig)} == {(-1, 1)}
+    low, middle, high = images(fig)[0].to_rgba(np.array([-1.0, 0.0, 1.0]))[:, :3]
+    assert middle.min() > 0.95
+    assert low[0] > low[2] + 0.2
+    assert high[2] > high[0] + 0.2
+    (bar,) = filter(is_bar, fig.axes)
+    assert bar.get_ylabel() == "cosine"
+    assert bar.get_yticks().tolist() == [-1, 0, 1]
+
+
+def test_a_hidden_cell_is_grey():
+    """NaN has a colour of its own, which is none of the scale."""
+    (image,) = images(plots.heatmaps([np.array([[0.0, np.nan, 1.0]])]))
+    colours = [to_hex(c) for c in image.to_rgba(image.get_array())[0]]
+    assert colours[1] == plots.HIDDEN
+    assert plots.HIDDEN not in [to_hex(image.cmap(n)) for n in range(256)]
+
+
+# Heat maps
+
+
+def test_maps_stand_left_to_right_then_down():
+    """Five maps in two columns: in order, and the sixth place stays empty."""
+    maps = [np.full((3, 7), n / 10) for n in range(5)]
+    fig = plots.heatmaps(maps, columns=2, titles=list("abcde"))
+    assert len(fig.axes) == 6 + 1
+    assert [ax.get_title() for ax in panels(fig)] == list("abcde")
+    for n, ax in enumerate(panels(fig)):
+        np.testing.assert_array_equal(ax.images[0].get_array(), maps[n])
+        place = ax.get_subplotspec()
+        assert (place.rowspan.start, place.colspan.start) == divmod(n, 2)
+
+
+def test_the_axes_of_maps_are_named_at_the_edge():
+    """Queries down the left, keys along the bottom, with the names that are given."""
+    maps = [SHARES] * 5
+    first, second, third, fourth, last = panels(plots.heatmaps(maps, columns=2))
+    assert [ax.get_ylabel() for ax in (first, third, last)] == ["query q"] * 3
+    assert [ax.get_ylabel() for ax in (second, fourth)] == [""] * 2
+    assert [ax.get_xlabel() for ax in (fourth, last)] == ["key k"] * 2
+    assert [ax.get_xlabel() for ax in (first, second, third)] == [""] * 3
+    (only,) = panels(plots.heatmaps([SHARES], x="feature i", y="position s"))
+    assert (only.get_xlabel(), only.get_ylabel()) == ("feature i", "position s")
+
+
+def test_ticks_have_the_labels_that_are_given():
+    """One per column and row; long ones stand upright. Otherwise whole numbers."""
+    (ax,) = panels(
+        plots.heatmaps([SHARES], x_ticks=["the", "cat", "sat"], y_ticks=["a", "b"])
+    )
+    assert ax.get_xticks().tolist() == [0, 1, 2]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["the", "cat", "sat"]
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["a", "b"]
+    assert {tick.get_rotation() for tick in ax.get_xticklabels()} == {90}
+    (ax,) = panels(plots.heatmaps([np.zeros((40, 2))]))
+    ticks = [*ax.get_xticks(), *ax.get_yticks()]
+    assert all(float(tick).is_integer() for tick in ticks)
+
+
+# Words and numbers
+
+
+def test_words_stand_in_their_shade_with_their_weight():
+    """Two digits under each word, dark on light and light on dark."""
+    tokens, shares = ["cat", "sat", "mat"], [0.125, 0.5, 0.625]
+    fig = plots.words([(tokens, shares), (tokens[:2], [0, 1])], titles=["one", "two"])
+    first, second = panels(fig)
+    assert [text.get_text() for text in first.texts] == [
+        "cat\n0.12", "sat\n0.50", "mat\n0.62"
+    ]  # fmt: skip
+    assert [text.get_position() for text in first.texts] == [(0, 0), (1, 0), (2, 0)]
+    np.testing.assert_array_equal(first.images[0].get_array(), [shares])
+    inks = [[text.get_color() for text in ax.texts] for ax in (first, second)]
+    dark, light = plots.INK, plots.PAPER
+    assert inks == [[dark, dark, light], [dark, light]]
+    assert [ax.get_title(loc="left") for ax in (first, second)] == ["one", "two"]
+
+
+@pytest.mark.parametrize("shares", [[0.5], [0.5, 0.25, 0.25]])
+def test_each_word_needs_its_weight(shares):
+    """Two words and one weight, or three, are a mistake."""
+    with pytest.raises(ValueError, match="zip"):
+        plots.words([(["cat", "sat"], shares)])
+
+
+def test_numbers_stand_where_they_stand_in_the_matrix():
+    """Rounded to two digits, without the zeros at the end."""
+    fig = plots.grid_of_numbers(
+        {"Q": [[1, 0.5], [-2.25, 10], [0, 0.126]], "K": [[3]]}, columns=1
+    )
+    first, second = panels(fig)
+    assert [ax.get_title() for ax in (first, second)] == ["Q", "K"]
+    written = {text.get_position(): text.get_text() for text in first.texts}
+    assert written == {
+        (0, 0): "1", (1, 0): "0.5",
+        (0, 1): "-2.25", (1, 1): "10",
+        (0, 2): "0", (1, 2): "0.13",
+    }  # fmt: skip
+    assert [text.get_text() for text in second.texts] == ["3"]
+
+
+# Curves
+
+
+def test_lines_go_through_the_points_that_are_given():
+    """Under their names, each with a colour and a dash of its own."""
+    lines = {f"line {n}": (POINTS, POINTS**n) for n in range(6)}
+    fig = plots.curves({"growth": lines}, x="length n", y="seconds")
+    (ax,) = panels(fig)
+    assert (ax.get_title(), ax.get_xlabel(), ax.get_ylabel()) == (
+        "growth", "length n", "seconds"
+    )  # fmt: skip
+    for line, (name, (x, y)) in zip(ax.lines, lines.items(), strict=True):
+        assert line.get_label() == name
+        np.testing.assert_array_equal(line.get_xydata(), np.stack([x, y], axis=1))
+    assert len({line.get_color() for line in ax.lines}) == 6
+    dashes = set(re.findall(rb"stroke-dasharray: ([^;\"]+)", save(fig)))
+    assert len(dashes) == 5, "five ways to dash, and a solid line"
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == list(lines)
+
+
+def test_three_arrays_are_a_band():
+    """From the lower to the upper one, in the legend too."""
+    (ax,) = panels(
+        plots.curves({"loss": {"seeds": (POINTS, POINTS - 1, POINTS + 1)}}, x="step")
+    )
+    assert ax.lines[:] == []
+    (band,) = ax.collections
+    corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
+    assert corners == {(x, x + y) for x in POINTS for y in (-1, 1)}
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["seeds"]
+
+
+def test_each_panel_has_the_axes_it_is_given():
+    """Names of x, logarithmic x and y, and nothing in the place that is left over."""
+    given = {name: {"": (POINTS, POINTS)} for name in ("a", "b", "c")}
+    fig = plots.curves(given, x=["n", "d", "s"], log_x=2, log_y=["b"], columns=2)
+    assert [ax.get_xlabel() for ax in panels(fig)] == ["n", "d", "s"]
+    assert [ax.get_title() for ax in panels(fig)] == ["a", "b", "c"]
+    assert [ax.get_xscale() for ax in panels(fig)] == ["log"] * 3
+    assert [ax.get_yscale() for ax in panels(fig)] == ["linear", "log", "linear"]
+    fig = plots.curves(given, x="n", y="loss", log_y=True, share_y=True)
+    assert [ax.get_yscale() for ax in panels(fig)] == ["log"] * 3
+    assert [ax.get_xscale() for ax in panels(fig)] == ["linear"] * 3
+    assert [ax.get_ylabel() for ax in panels(fig)] == ["loss", "", ""]
+    with pytest.raises(ValueError, match="zip"):
+        plots.curves(given, x=["n", "d"])
+
+
+def test_a_shared_y_axis_is_one_axis():
+    """The panel with the larger numbers stretches the other; one legend is enough."""
+    given = {"low": {"a": (POINTS, POINTS)}, "high": {"a": (POINTS, 10 * POINTS)}}
+    low, high = panels(plots.curves(given, x="n", share_y=True))
+    assert low.get_ylim() == high.get_ylim()
+    assert low.get_ylim()[1] >= 80
+    assert low.get_legend() is not None
+    assert high.get_legend() is None
+    low, high = panels(plots.curves(given, x="n"))
+    assert low.get_ylim()[1] < 10 < 80 <= high.get_ylim()[1]
