@@ -31,7 +31,7 @@ DRAFT = ROOT / "_draft"
 STAMP = ROOT / "_build" / "sources.sha256"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 WARNING = re.compile(
-    r"^((?P<path>\S[^:]*)(:(?P<line>\d+))?: )?(WARNING|ERROR|CRITICAL): (?P<what>.*)"
+    r"^((?P<path>\S.*?)(:(?P<line>\d+)?)?: )?(WARNING|ERROR|CRITICAL): (?P<what>.*)"
 )
 FAILED = re.compile(r"ExecutionError: (?P<path>\S+\.(ipynb|md))\s*$")
 RULE = "-" * 18
