@@ -27,6 +27,9 @@ from helpers.shapes import as_numpy
 from helpers.weights import from_arrays, to_arrays
 
 jax.config.update("jax_default_matmul_precision", "float32")  # on a GPU too
+# Hundreds of shapes run once each: compile them fast. The pages, which check themselves
+# against the same reference, run fully optimised.
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 class Jax:
