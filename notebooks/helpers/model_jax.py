@@ -63,7 +63,7 @@ def attention(q, k, v, mask=None):
     """
     scores = jnp.einsum("...qd,...kd->...qk", q, k) / math.sqrt(q.shape[-1])
     weights = masked_softmax(scores, mask)  # ... q k
-    return jnp.einsum("...qk,...kd->...qd", weights, v), weights
+    return jnp.einsum("...qk,...ke->...qe", weights, v), weights
 
 
 def dense(n_in, n_out, *, rngs):

@@ -62,7 +62,7 @@ def attention(q, k, v, mask=None):
     """
     scores = torch.einsum("...qd,...kd->...qk", q, k) / math.sqrt(q.shape[-1])
     weights = masked_softmax(scores, mask)  # ... q k
-    return torch.einsum("...qk,...kd->...qd", weights, v), weights
+    return torch.einsum("...qk,...ke->...qe", weights, v), weights
 
 
 def dense(n_in, n_out):
