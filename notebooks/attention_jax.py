@@ -360,7 +360,7 @@ np.testing.assert_array_equal(as_numpy(clean)[~real], 0)
 # %% [markdown] tags=["jax"]
 # A query that sees nothing gets zeros, and its gradient must be finite as well: a
 # single NaN would spoil every weight of a model. JAX differentiates a *function*;
-# `argnums` says with respect to which arguments.
+# `argnums` says with respect to which arguments; `jit` compiles it as a whole.
 
 
 # %% tags=["jax"]
@@ -372,7 +372,7 @@ def total(q, k, v):
 for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
     inputs = [jnp.asarray(x, dtype=dtype) for x in (q, k, v)]
     out, weights = attention(*inputs, boolean(padding))
-    gradients = jax.grad(total, argnums=(0, 1, 2))(*inputs)
+    gradients = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(*inputs)
     assert out.dtype == weights.dtype == dtype
     assert (as_numpy(out)[~real] == 0).all()
     assert all(np.isfinite(as_numpy(g)).all() for g in gradients)
