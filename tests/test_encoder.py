@@ -1,6 +1,6 @@
 """Blocks, stacks and the predictor are what the formulas say, in both frameworks.
 
-All sizes differ, and all but ``m`` and the even number of blocks are odd primes.
+All sizes differ, and all are prime but ``m = h·d``: no transposition can hide.
 """
 
 import math
