@@ -156,7 +156,8 @@ def test_the_predictor_equals_the_reference(side, norm_first):
 def test_a_block_equals_the_encoder_layer_of_pytorch(side, options, shape):
     """``nn.TransformerEncoderLayer`` with copied weights; it only has layer norm.
 
-    Every row sees a key: for one that sees none PyTorch's gives NaN.
+    Every row sees a key: for one that sees none, PyTorch's attention has given NaN or
+    zeros, by version and path.
     """
     model, params = build_block(side, **options)
     x, mask = draw_input(), shape and draw_mask(*shape)
