@@ -12,6 +12,7 @@ of ``helpers.reference``: NumPy in, NumPy out, and True in a mask means "may loo
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import jax
@@ -68,6 +69,13 @@ class Jax:
         in_params, in_x = jax.jit(jax.grad(scalar, (0, 1)))(params, x)
         return to_arrays(nnx.merge(graph, in_params, rest)), as_numpy(in_x)
 
+    def no_nan(self):
+        """A context in which JAX stops at the first NaN, op by op."""
+        stack = ExitStack()
+        stack.enter_context(jax.disable_jit())
+        stack.enter_context(jax.debug_nans(True))
+        return stack
+
     def modes(self, model):
         """Whether each dropout of the model is at work."""
         drops = [m for _, m in nnx.iter_graph(model) if isinstance(m, nnx.Dropout)]
@@ -118,6 +126,10 @@ class Torch:
             return to_arrays(model), as_numpy(in_x)
         finally:
             set_parameters(params, values)
+
+    def no_nan(self):
+        """A context in which PyTorch stops at the first NaN of a backward pass."""
+        return torch.autograd.set_detect_anomaly(True)
 
     def modes(self, model):
         """Whether each dropout of the model is at work."""

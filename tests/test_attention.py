@@ -145,6 +145,30 @@ def test_garbage_behind_a_mask_changes_no_bit_of_a_row_that_cannot_see_it(side):
         assert not np.allclose(out_bad[~rows], out[~rows]), "garbage in sight must show"
 
 
+@on_both_sides
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("float32", 1e6), ("bfloat16", 1e6), ("float16", 150)]
+)
+def test_no_visible_score_is_lower_than_a_hidden_one(side, dtype, size):
+    """Scores of ``-size²`` still share the whole weight; what is hidden gets none."""
+    q, k = np.full((1, 1), -size), np.full((K, 1), size)
+    seen = np.arange(K) % 2 == 0
+    tensors = [side.tensor(x, dtype) for x in (q, k, k)]
+    _, weights = side.attend(*tensors, side.mask(seen[None]))
+    expected = seen / seen.sum()
+    np.testing.assert_allclose(as_numpy(weights)[0], expected, rtol=2 * EPSILON[dtype])
+
+
+@on_both_sides
+def test_no_nan_arises_on_the_way(side):
+    """Not even one that a later step would hide: those stop a search for the others."""
+    tensors = map(side.tensor, draw_qkv(B, H))
+    mask = side.mask(draw_mask(Q, K, empty_rows=True))
+    with side.no_nan():
+        out, *_ = side.attend_and_back(*tensors, mask)
+    assert (as_numpy(out)[:, :, 0] == 0).all()
+
+
 # Properties: masks, dtypes, lengths and heads drawn by hypothesis
 
 
