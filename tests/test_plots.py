@@ -304,13 +304,20 @@ def test_each_panel_has_the_axes_it_is_given():
         plots.curves(given, x=["n", "d"])
 
 
+def test_panels_with_the_same_lines_share_a_legend():
+    """Where one panel has another line, each panel says what it shows."""
+    a, b = ({name: (POINTS, POINTS)} for name in "ab")
+    alike = panels(plots.curves({"left": a, "right": a}, x="n"))
+    assert [ax.get_legend() is not None for ax in alike] == [True, False]
+    others = panels(plots.curves({"left": a, "right": b}, x="n"))
+    assert [ax.get_legend() is not None for ax in others] == [True, True]
+
+
 def test_a_shared_y_axis_is_one_axis():
-    """The panel with the larger numbers stretches the other; one legend is enough."""
+    """The panel with the larger numbers stretches the other."""
     given = {"low": {"a": (POINTS, POINTS)}, "high": {"a": (POINTS, 10 * POINTS)}}
     low, high = panels(plots.curves(given, x="n", share_y=True))
     assert low.get_ylim() == high.get_ylim()
     assert low.get_ylim()[1] >= 80
-    assert low.get_legend() is not None
-    assert high.get_legend() is None
     low, high = panels(plots.curves(given, x="n"))
     assert low.get_ylim()[1] < 10 < 80 <= high.get_ylim()[1]

@@ -153,7 +153,8 @@ def curves(
     ----------
     panels : dict of str to (dict of str to (array ``x``, array ``y``))
         Title of each panel, and in it the name and the points of each line. A third
-        array per line, ``(x, low, high)``, is drawn as a band.
+        array per line, ``(x, low, high)``, is drawn as a band. Panels that all have
+        the same lines share one legend, in the first.
     x : str or list of str
         Name of the x axis, or one per panel.
     y : str, optional
@@ -163,7 +164,7 @@ def curves(
     log_y : bool or list of str
         Logarithmic y axis in all panels, or in those with these titles.
     share_y : bool
-        The same y axis for all panels, and one legend, in the first.
+        The same y axis for all panels.
     columns : int, optional
         Panels in a row; all of them by default.
     size : (float, float), optional
@@ -177,6 +178,7 @@ def curves(
     """
     columns = columns or len(panels)
     rows = -(-len(panels) // columns)
+    alike = len({tuple(lines) for lines in panels.values()}) == 1
     with matplotlib.rc_context(STYLE):
         fig = new_figure(*(size or (0.6 + 2.4 * columns, 0.3 + 2.3 * rows)))
         axes = fig.subplots(rows, columns, squeeze=False, sharey=share_y)
@@ -199,7 +201,7 @@ def curves(
             if log_y is True or (log_y and title in log_y):
                 ax.set_yscale("log")
             ax.grid(color="#d8dbdf", linewidth=0.6)
-            if any(lines) and (ax is axes[0, 0] or not share_y):
+            if any(lines) and (ax is axes[0, 0] or not alike):
                 ax.legend(fontsize=10, framealpha=0.9)
         for ax in axes.flat[len(panels) :]:
             ax.axis("off")
