@@ -10,7 +10,7 @@ import pytest
 
 from helpers import reference
 from helpers.shapes import as_numpy, check_shape
-from helpers.weights import copy_weights, to_arrays
+from helpers.weights import copy_weights, from_arrays, to_arrays
 from sides import (
     draw,
     draw_mask,
@@ -334,6 +334,56 @@ def test_each_rate_drops_on_its_own(side, rates):
     x = side.tensor(draw_input(I))
     first, second = (as_numpy(model(x)[0]) for _ in range(2))
     assert np.abs(first - second).max() > 0.1
+
+
+def assert_two_calls_differ(call):
+    """Chance is at work in what a call gives."""
+    first, second = (as_numpy(call()) for _ in range(2))
+    assert np.abs(first - second).max() > 0.1
+
+
+@on_both_sides
+def test_dropout_is_at_work_inside_the_feed_forward_net(side):
+    """Between its two layers."""
+    net = side.build("FeedForward", M, F, dropout=0.5)
+    fill(net)
+    assert_two_calls_differ(lambda: net(side.tensor(draw_input())))
+
+
+@on_both_sides
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
+@pytest.mark.parametrize(
+    ("name", "silent"),
+    [
+        ("EncoderBlock", ["ffn.linear2.weight", "ffn.linear2.bias"]),
+        ("EncoderBlock", ["attention.out", "ffn.linear2.weight"]),
+        ("Predictor", ["attention.out", "ffn.linear2"]),
+    ],
+    ids=["attention branch", "net branch", "before the output"],
+)
+def test_dropout_is_at_work_in_each_of_its_places(side, name, silent, norm_first):
+    """With every other place silenced by weights of zero, two calls still differ."""
+    options = {"dropout": 0.5, "norm_first": norm_first}
+    if name == "Predictor":
+        options |= {"n_blocks": L, "n_heads": H, "f": F}
+    sizes = {"EncoderBlock": (M, H, F), "Predictor": (M, M, M)}
+    model = side.build(name, *sizes[name], **options)
+    arrays = fill(model)
+    quiet = [param for param in arrays if any(part in param for part in silent)]
+    from_arrays(model, arrays | {param: 0 * arrays[param] for param in quiet})
+    assert_two_calls_differ(lambda: model(side.tensor(draw_input()))[0])
+
+
+@on_both_sides
+@pytest.mark.parametrize("kind", ["stack", "predictor"])
+def test_the_rate_reaches_the_blocks_of_the_stack(side, kind):
+    """Layer 0 looks at the same inputs twice, layer 1 at what layer 0 dropped from."""
+    build = build_encoder if kind == "stack" else build_predictor
+    model, _ = build(side, dropout=0.5)
+    x = side.tensor(draw_input(M if kind == "stack" else I))
+    first, second = (as_numpy(model(x)[1]) for _ in range(2))
+    np.testing.assert_array_equal(first[0], second[0])
+    assert np.abs(first[1] - second[1]).max() > 0.01
 
 
 @on_both_sides
