@@ -92,8 +92,8 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 # %% [markdown] tags=["shared"]
 # $$\begin{aligned}
 # x &\leftarrow \mathrm{LayerNorm}\big(x + \mathrm{MultiHead}(x)\big) \\
-# x &\leftarrow \mathrm{LayerNorm}\big(x + \mathrm{FFN}(x)\big), \qquad
-# \mathrm{FFN}(x) = \max(0,\, xW_1 + b_1)\, W_2 + b_2
+# x &\leftarrow \mathrm{LayerNorm}\big(x + \mathrm{FFN}(x)\big) \\
+# \mathrm{FFN}(x) &= \max(0,\, xW_1 + b_1)\, W_2 + b_2
 # \end{aligned}$$
 #
 # $W_1$ widens $m$ features to $f$, usually two to eight times as many, and $W_2$ brings
@@ -274,10 +274,10 @@ plots.curves(panels, x="blocks", log_y=["gradient of differences"], marks="o")
 # %% [markdown] tags=["shared"]
 # After three blocks without residuals the positions cannot be told apart: their
 # similarity is above 0.999, and less than a hundredth of the gradient is left; further
-# down, the curve meets the precision of the numbers. With residuals the similarity is
-# still below 0.6, and more than 0.8 of the gradient arrives. Residuals slow the
-# decline; they do not abolish it: after twelve blocks the similarity is above 0.9 here,
-# too, and less than 0.6 of the gradient is left.
+# down, the curve meets the precision of single-precision numbers. With residuals the
+# similarity is still below 0.6, and more than 0.8 of the gradient arrives. Residuals
+# slow the decline; they do not abolish it: after twelve blocks the similarity is above
+# 0.9 here, too, and less than 0.6 of the gradient is left.
 
 # %% tags=["shared"]
 without, kept = alike["without residuals"], alike["with residuals"]

@@ -154,7 +154,7 @@ def curves(
     panels : dict of str to (dict of str to (array ``x``, array ``y``))
         Title of each panel, and in it the name and the points of each line. A third
         array per line, ``(x, low, high)``, is drawn as a band. Panels that all have
-        the same lines share one legend, in the first.
+        the same lines share one legend, below them.
     x : str or list of str
         Name of the x axis, or one per panel.
     y : str, optional
@@ -178,13 +178,18 @@ def curves(
     """
     columns = columns or len(panels)
     rows = -(-len(panels) // columns)
-    alike = len({tuple(lines) for lines in panels.values()}) == 1
+    names = {tuple(lines) for lines in panels.values()}
+    alike = len(panels) > 1 and len(names) == 1 and any(*names)
     with matplotlib.rc_context(STYLE):
-        fig = new_figure(*(size or (0.6 + 2.4 * columns, 0.3 + 2.3 * rows)))
+        fig = new_figure(
+            *(size or (0.6 + 2.4 * columns, 0.3 + 2.3 * rows + 0.4 * alike))
+        )
         axes = fig.subplots(rows, columns, squeeze=False, sharey=share_y)
-        names = [x] * len(panels) if isinstance(x, str) else x
+        x_names = [x] * len(panels) if isinstance(x, str) else x
         used = axes.flat[: len(panels)]
-        for ax, (title, lines), x_name in zip(used, panels.items(), names, strict=True):
+        for ax, (title, lines), x_name in zip(
+            used, panels.items(), x_names, strict=True
+        ):
             styles = zip(lines.items(), cycle(COLOURS), cycle(DASHES), strict=False)
             for (name, points), colour, dash in styles:
                 points = [as_numpy(p) for p in points]
@@ -201,8 +206,11 @@ def curves(
             if log_y is True or (log_y and title in log_y):
                 ax.set_yscale("log")
             ax.grid(color="#d8dbdf", linewidth=0.6)
-            if any(lines) and (ax is axes[0, 0] or not alike):
+            if any(lines) and not alike:
                 ax.legend(fontsize=10, framealpha=0.9)
+        if alike:
+            handles = axes[0, 0].get_legend_handles_labels()
+            fig.legend(*handles, fontsize=10, loc="outside lower center", ncols=2)
         for ax in axes.flat[len(panels) :]:
             ax.axis("off")
         return fig
