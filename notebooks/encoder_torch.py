@@ -468,19 +468,21 @@ np.testing.assert_allclose(as_numpy(deepest(tensor(x))[0]).std(), 1, atol=0.01)
 
 # %% [markdown] tags=["torch"]
 # Dropout is switched off in the model itself: `eval()` sets `training` to False in
-# every layer; it has to be set back, also when something goes wrong in between.
+# every part; each has to be set back to what it was, also when something goes wrong in
+# between.
 
 
 # %% tags=["torch"]
 def attention_maps(model, x, mask=None):
     """Outputs and attention maps of one forward pass with dropout off."""
-    was_training = model.training
+    modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             return model(x, mask)
     finally:
-        model.train(was_training)
+        for part, was_training in modes:
+            part.training = was_training
 
 
 # %% [markdown] tags=["shared"]

@@ -422,6 +422,18 @@ def test_attention_maps_leaves_the_model_as_it_was(side, mode):
 
 
 @on_both_sides
+def test_attention_maps_leaves_each_part_in_its_own_mode(side):
+    """A model in training whose encoder alone is in evaluation stays so."""
+    model, _ = build_predictor(side, **DROPPING)
+    model.train()
+    model.encoder.eval()
+    modes = side.modes(model)
+    assert set(modes) == {True, False}
+    side.models.attention_maps(model, side.tensor(draw(2, 5, I)))
+    assert side.modes(model) == modes
+
+
+@on_both_sides
 def test_attention_maps_leaves_the_model_as_it_was_even_if_it_fails(side):
     """A mask that does not fit is refused, and the model still trains."""
     model, _ = build_predictor(side, **DROPPING)

@@ -154,8 +154,8 @@ def interrupted(*_, **__):
 class HalfWritten:
     """A file that takes half of what it is given and then fails."""
 
-    def __init__(self, handle, mode):
-        self.file = os.fdopen(handle, mode)
+    def __init__(self, path, mode):
+        self.file = path.open(mode)
 
     def __enter__(self):
         return self
@@ -379,3 +379,22 @@ def test_a_process_with_one_framework_reads_and_writes_files_of_the_other(
     )
     assert said == loaded
     assert back.read_bytes() == given.read_bytes()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_a_file_of_weights_is_as_readable_as_any_new_file(tmp_path):
+    """What others may read follows the umask, not the way the file was written."""
+    model, _ = build(jax_side)
+    save_weights(model, tmp_path / "weights.safetensors")
+    (tmp_path / "other").touch()
+    modes = [path.stat().st_mode for path in sorted(tmp_path.iterdir())]
+    assert modes[0] == modes[1]
+
+
+def test_half_precision_comes_out_as_float32_from_pytorch():
+    """NumPy has no bfloat16; every bfloat16 number is a float32 number."""
+    model, expected = build(torch_side)
+    got = to_arrays(model.bfloat16())
+    for name, values in expected.items():
+        assert got[name].dtype == np.float32
+        np.testing.assert_allclose(got[name], values, rtol=2**-8)

@@ -1,5 +1,7 @@
 """Refuse sizes, rates and names that make no sense, with one sentence."""
 
+from numbers import Integral
+
 
 def check_sizes(**sizes):
     """Hold every size to a whole number of at least 1.
@@ -10,7 +12,7 @@ def check_sizes(**sizes):
         Naming the first size that is not, and its value.
     """
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
             raise ValueError(f"expected {name} to be a whole number >= 1, got {size!r}")
 
 

@@ -349,10 +349,11 @@ def attention_maps(model, x, mask=None):
     -------
     tuple of arrays ``b s m`` or ``b s c``, ``l b h q k``
     """
-    was_training = model.training
+    modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             return model(x, mask)
     finally:
-        model.train(was_training)
+        for part, was_training in modes:
+            part.training = was_training

@@ -7,12 +7,13 @@ PyTorch keeps them ``out in``, so they are transposed on its side.
 
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import safetensors
 import safetensors.numpy
+
+from helpers.shapes import as_numpy
 
 NAMES = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
 
@@ -95,15 +96,15 @@ def save_weights(model, path):
     """
     path = Path(path)
     data = safetensors.numpy.save(to_arrays(model))
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
+    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
     try:
-        with open(handle, "wb") as file:
+        with open(draft, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
     except BaseException:
-        Path(draft).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
 
 
@@ -144,7 +145,7 @@ def torch_slots(model):
 
     def slot(param, turn):
         def get():
-            array = param.detach().cpu().numpy()
+            array = as_numpy(param)
             return array.T if turn else array
 
         def put(array):
