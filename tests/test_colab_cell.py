@@ -160,13 +160,12 @@ def git_config(target):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("side", pages.SIDES)
-def test_a_page_runs_to_its_end_in_colab(side, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_page_runs_to_its_end_in_colab(page, tmp_path, monkeypatch):
     """Only the ``.ipynb`` in a new folder, as when Colab opens it from the web."""
-    page = pages.NOTEBOOKS / f"{pages.chapters()[0]}_{side}.ipynb"
     folder = tmp_path / "content"
     folder.mkdir()
-    alone = Path(shutil.copy(page, folder))
+    alone = Path(shutil.copy(page.with_suffix(".ipynb"), folder))
     for name, value in redirected(tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("PYTHONPATH", raising=False)
