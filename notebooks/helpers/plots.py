@@ -97,7 +97,8 @@ def heatmaps(
     x_ticks, y_ticks : list of str, optional
         One label per column or row of the matrix.
     low, high : float
-        Ends of the colour scale; a scale with ``low < 0`` gets white at 0.
+        Ends of the colour scale; with ``low < 0`` its middle is white, so that
+        ``low = -high`` puts white at 0.
     bar : str
         Name of the colour bar.
     size : (float, float), optional
