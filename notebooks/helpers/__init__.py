@@ -7,12 +7,23 @@ checks
 reference
     Attention, norms, positions and one encoder block in NumPy float64: the answer
     both frameworks are held to.
+settings
+    One frozen dataclass per task: sizes, steps, seed, bounds; the twins share it.
+schedules
+    Warm-up and decay as functions of the step, framework-free.
+sequences
+    Reverse task: seeded NumPy data and batches.
+runs
+    A training in a folder: resumed after a kill, found when finished, seen in
+    TensorBoard.
 weights
     One safetensors file that both frameworks read and write.
 plots
     NumPy in, figure out; never shows, never computes.
 model_jax, model_torch
     The classes as they were built on the pages, for later pages.
+train_jax, train_torch
+    ``fit`` and ``evaluate``: same names, same arguments, same order.
 
 This file imports nothing, so a JAX page never loads torch and a PyTorch page never
 loads JAX.

@@ -73,3 +73,49 @@ def choose(name, options, what):
         known = ", ".join(map(repr, options))
         raise ValueError(f"unknown {what} {name!r}: expected one of {known}")
     return options[name]
+
+
+def check_data(data, what="data"):
+    """Hold arrays to one common, positive number of examples, and return it.
+
+    Raises
+    ------
+    ValueError
+        If there is no array or no example, or the arrays are of different length.
+    """
+    lengths = [len(array) for array in data]
+    if not lengths or not lengths[0] or len(set(lengths)) > 1:
+        raise ValueError(
+            f"expected the arrays of the {what} to be equally long and not empty, "
+            f"got {lengths} examples"
+        )
+    return lengths[0]
+
+
+def check_batches(index, settings, rows):
+    """Hold the batches of an epoch to the settings and to the rows that there are.
+
+    Parameters
+    ----------
+    index : integer array ``n b …``
+        Rows of the data: ``n`` updates of ``b`` examples.
+    settings : helpers.settings.Settings
+    rows : int
+        Rows of the data.
+
+    Raises
+    ------
+    ValueError
+        If the shape is another, or a row does not exist.
+    """
+    expected = settings.updates_per_epoch, settings.batch
+    if index.shape[:2] != expected or index.dtype.kind not in "iu":
+        raise ValueError(
+            f"expected batches n b … of whole numbers with n, b = {expected}, "
+            f"got {index.dtype} {index.shape}"
+        )
+    if index.min() < 0 or index.max() >= rows:
+        raise ValueError(
+            f"expected rows from 0 to {rows - 1}, got {index.min()} to {index.max()}"
+        )
+    return index

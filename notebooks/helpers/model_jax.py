@@ -9,7 +9,7 @@ from flax import nnx
 
 from helpers.checks import check_dropout, check_length, check_sizes, choose, head_size
 from helpers.reference import sinusoidal_positions
-from helpers.shapes import expand_mask
+from helpers.shapes import expand_mask, flat_product
 
 
 def masked_softmax(scores, mask=None):
@@ -66,13 +66,19 @@ def attention(q, k, v, mask=None):
     return jnp.einsum("...qk,...ke->...qe", weights, v), weights
 
 
+def build(kind, *sizes, seed=0, **options):
+    """Make a layer whose random numbers come from ``seed``."""
+    return kind(*sizes, rngs=nnx.Rngs(seed), **options)
+
+
 def dense(n_in, n_out, *, rngs):
     """Linear layer ``... n_in -> ... n_out`` with Xavier-uniform weights, zero biases.
 
     Source: Glorot & Bengio 2010, eq. 16.
     """
     xavier = nnx.initializers.xavier_uniform()
-    return nnx.Linear(n_in, n_out, kernel_init=xavier, rngs=rngs)
+    options = {"kernel_init": xavier, "dot_general": flat_product}
+    return nnx.Linear(n_in, n_out, **options, rngs=rngs)
 
 
 class MultiHeadAttention(nnx.Module):

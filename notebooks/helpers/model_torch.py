@@ -65,6 +65,12 @@ def attention(q, k, v, mask=None):
     return torch.einsum("...qk,...ke->...qe", weights, v), weights
 
 
+def build(kind, *sizes, seed=0, **options):
+    """Make a layer whose random numbers come from ``seed``."""
+    torch.manual_seed(seed)
+    return kind(*sizes, **options)
+
+
 def dense(n_in, n_out):
     """Linear layer ``... n_in -> ... n_out`` with Xavier-uniform weights, zero biases.
 

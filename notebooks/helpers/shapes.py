@@ -108,3 +108,13 @@ def expand_mask(mask, shape):
             f"got a mask of shape {given}"
         )
     return mask
+
+
+def flat_product(x, w, *_, **__):
+    """Product with a matrix: ``... i, i o -> ... o``, as a product of two matrices.
+
+    All axes of ``x`` but the last become one. XLA's code for CPUs is fastest in this
+    form, forwards and backwards; further arguments, as ``jax.lax.dot_general`` has them,
+    are ignored.
+    """
+    return (x.reshape(-1, x.shape[-1]) @ w).reshape(*x.shape[:-1], w.shape[-1])

@@ -94,8 +94,19 @@ def save_weights(model, path):
     path : str or path
         A file that stands there is replaced once the new one is complete.
     """
+    write_whole(path, safetensors.numpy.save(to_arrays(model)))
+
+
+def write_whole(path, data):
+    """Write bytes to a file, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or path
+        A file that stands there is replaced once the new one is complete.
+    data : bytes
+    """
     path = Path(path)
-    data = safetensors.numpy.save(to_arrays(model))
     draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
     try:
         with open(draft, "wb") as file:

@@ -1,0 +1,59 @@
+"""Reverse task: seeded NumPy data and batches, the same for both frameworks."""
+
+import numpy as np
+
+from helpers.checks import check_sizes
+
+
+def symbols(n, length, n_symbols, seed):
+    """``n`` random sequences: int32 array ``b s`` with numbers below ``n_symbols``."""
+    check_sizes(n=n, length=length, n_symbols=n_symbols)
+    draw = np.random.default_rng(seed)
+    return draw.integers(n_symbols, size=(n, length), dtype=np.int32)
+
+
+def one_hot(x, n_symbols):
+    """Each number as a row with a single 1: ``b s -> b s i``, float32."""
+    return np.eye(n_symbols, dtype=np.float32)[x]
+
+
+def reverse_data(settings):
+    """Training, validation and test data of the reverse task.
+
+    Parameters
+    ----------
+    settings : helpers.settings.Sequences
+        Seeds are those of the settings, and the next two.
+
+    Returns
+    -------
+    dict of str to (float32 array ``b s i``, int32 array ``b s``)
+        Sequences as one-hot rows; labels: the sequences from their end.
+    """
+    parts = {
+        "train": settings.n_train,
+        "validation": settings.n_validation,
+        "test": settings.n_test,
+    }
+    data = {}
+    for place, (name, n) in enumerate(parts.items()):
+        seed = settings.seed + place
+        x = symbols(n, settings.length, settings.n_symbols, seed)
+        data[name] = one_hot(x, settings.n_symbols), np.ascontiguousarray(x[:, ::-1])
+    return data
+
+
+def shuffled(settings):
+    """Batches of an epoch: a function from the epoch to an int32 array ``n b``.
+
+    Each epoch goes through the examples in an order of its own, which depends on the
+    seed and the number of the epoch alone, so that a resumed training sees the same.
+    """
+
+    def batches(epoch):
+        rng = np.random.default_rng([settings.seed, epoch])
+        order = rng.permutation(settings.n_train).astype(np.int32)
+        n = settings.updates_per_epoch
+        return order[: n * settings.batch].reshape(n, settings.batch)
+
+    return batches
