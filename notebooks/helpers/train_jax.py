@@ -198,7 +198,7 @@ def run_epoch(carry, data, batches, rates, *, graph, loss, clip):
         index, rate = given
 
         def objective(params):
-            model = nnx.merge(graph, params, rest)
+            model = nnx.merge(graph, params, rest, copy=True)
             value, accuracy = loss(model, *(x[index] for x in data))
             return value, (accuracy, nnx.split(model, nnx.Param, ...)[2])
 
