@@ -51,7 +51,7 @@ import numpy as np
 
 from helpers import plots, reference
 from helpers.checks import head_size
-from helpers.shapes import as_numpy, check_shape, expand_mask, flat_product
+from helpers.shapes import as_numpy, check_shape, expand_mask
 from helpers.weights import from_arrays, to_arrays
 
 plots.use_style()
@@ -66,6 +66,8 @@ plots.use_style()
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from helpers.shapes import flat_product
 
 jax.config.update("jax_default_matmul_precision", "highest")
 tensor = partial(jnp.asarray, dtype=jnp.float32)

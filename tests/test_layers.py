@@ -78,6 +78,28 @@ def test_a_helper_knows_at_most_its_own_framework(name):
             )
 
 
+@pytest.mark.parametrize(
+    "name", ["checks", "runs", "schedules", "sequences", "settings"]
+)
+def test_what_surrounds_a_training_knows_no_framework(name):
+    """Not even lazily, nor through a module of ``train_*`` or ``model_*``."""
+    for module, line in imports(read(name)):
+        top, _, rest = module.partition(".")
+        assert top not in FOREIGN, f"helpers/{name}.py, line {line}: {module}"
+        assert top != "helpers" or not level(rest), f"line {line}: {module}"
+
+
+@pytest.mark.parametrize("kind", ["model", "train"])
+def test_modules_of_the_two_sides_import_the_same_helpers(kind):
+    """Each knows its framework, and both take the same from below."""
+    below = {}
+    for side in pages.SIDES:
+        known = {module for module, _ in imports(read(f"{kind}_{side}"))}
+        assert {module.partition(".")[0] for module in known} & FRAMEWORKS[side]
+        below[side] = {module for module in known if module.startswith("helpers.")}
+    assert below["jax"] - {"helpers.shapes"} == below["torch"] - {"helpers.shapes"}
+
+
 def test_the_package_imports_nothing():
     assert not list(imports(read("__init__")))
 
@@ -94,7 +116,8 @@ def test_a_page_reads_only_helpers_of_its_side(page):
 
 @pytest.mark.parametrize(
     ("name", "stranger"),
-    [("model_jax", "torch"), ("model_torch", "jax")]
+    [(f"{kind}_jax", "torch") for kind in ("model", "train")]
+    + [(f"{kind}_torch", "jax") for kind in ("model", "train")]
     + [
         (name, both) for name in MODULES if not level(name) for both in ("jax", "torch")
     ],

@@ -2,7 +2,7 @@
 
 The frameworks do the updates (``train_jax``, ``train_torch``); what both need around them
 stands here. A folder holds one checkpoint, which is replaced as a whole after every
-epoch, and event files for TensorBoard, which repeat what the checkpoint knows.
+epoch, and an event file for TensorBoard, which has the same history.
 """
 
 import hashlib
@@ -86,8 +86,8 @@ def train(trainer, settings, batches, about, *, folder=None, retrain=False, bar=
                 best = to_arrays(trainer.model)
             history = {k: np.append(v, news[k]) for k, v in history.items()}
             if path:
+                events.write(history, n)  # first: a finished run is not touched again
                 write_checkpoint(path, about, trainer.state(), best, history)
-                events.write(history, n)
             shown.set_postfix_str(summary(history))
             shown.update(n)
     from_arrays(trainer.model, best)
@@ -138,7 +138,7 @@ def summary(history):
     return text if np.isnan(accuracy) else f"{text}, validation {accuracy:.2%}"
 
 
-def describe(framework, model, loss, data, settings, batches):
+def describe(framework, model, loss, data, settings, batches, validation=None):
     """What makes a run this run, as short texts by name.
 
     The settings one by one, and digests of the initial weights, the loss function, the
@@ -146,14 +146,15 @@ def describe(framework, model, loss, data, settings, batches):
     """
     try:
         source = inspect.getsource(loss)
-    except OSError:  # typed into a shell that keeps no source
-        source = loss.__qualname__
+    except (OSError, TypeError):  # typed into a shell that keeps no source; no function
+        source = getattr(loss, "__qualname__", type(loss).__qualname__)
     about = {"framework": framework}
     about |= {name: repr(value) for name, value in asdict(settings).items()}
     return about | {
         "initial weights": digest(to_arrays(model)),
-        "loss function": digest({"source": np.frombuffer(source.encode(), np.uint8)}),
+        "loss function": digest(in_bytes({"source": source})),
         "data": digest({str(place): x for place, x in enumerate(data)}),
+        "validation data": digest({str(i): x for i, x in enumerate(validation or ())}),
         "batches": digest({"first": batches(0)}),
     }
 
@@ -168,6 +169,11 @@ def digest(arrays):
     return total.hexdigest()
 
 
+def in_bytes(texts):
+    """Texts by name as arrays, for ``digest``."""
+    return {k: np.frombuffer(v.encode(), np.uint8) for k, v in texts.items()}
+
+
 def part(arrays, prefix):
     """The arrays whose name begins with a prefix, without it."""
     start = f"{prefix}/"
@@ -179,7 +185,8 @@ def write_checkpoint(path, about, state, best, history):
     parts = {"state": state, "best": best, "history": history}
     arrays = {f"{k}/{name}": x for k, v in parts.items() for name, x in v.items()}
     arrays = {name: np.array(x, order="C") for name, x in arrays.items()}
-    notes = {"title": TITLE, "about": json.dumps(about), "digest": digest(arrays)}
+    notes = {"title": TITLE, "about": json.dumps(about)}
+    notes["digest"] = digest(arrays | in_bytes(notes))
     for draft in path.parent.glob(f"{path.name}.*.draft"):
         draft.unlink()  # of a process that was killed while it wrote
     write_whole(path, safetensors.numpy.save(arrays, metadata=notes))
@@ -202,7 +209,7 @@ def read_checkpoint(path, about):
         raise ValueError(f"{path} is damaged ({error}): {cure}") from error
     if notes.get("title") != TITLE:
         raise ValueError(f"{path} is not {TITLE}: {cure}")
-    if notes["digest"] != digest(arrays):
+    if notes.pop("digest", None) != digest(arrays | in_bytes(notes)):
         raise ValueError(f"{path} is damaged (its contents have changed): {cure}")
     found = json.loads(notes["about"])
     for name in sorted({*found, *about}, key=[*about, *found].index):

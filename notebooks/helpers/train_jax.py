@@ -81,7 +81,7 @@ def fit(
     check_batches(batches(0), settings, rows)
     if validation is not None:
         check_data(validation, "validation data")
-    about = runs.describe("jax", model, loss, data, settings, batches)
+    about = runs.describe("jax", model, loss, data, settings, batches, validation)
     trainer = Trainer(model, loss, data, settings, validation, device)
     options = {"folder": folder, "retrain": retrain, "bar": bar}
     return runs.train(trainer, settings, batches, about, **options)

@@ -80,7 +80,7 @@ def fit(
     check_batches(batches(0), settings, rows)
     if validation is not None:
         check_data(validation, "validation data")
-    about = runs.describe("torch", model, loss, data, settings, batches)
+    about = runs.describe("torch", model, loss, data, settings, batches, validation)
     with own_random_numbers():
         trainer = Trainer(model, loss, data, settings, validation, device)
         options = {"folder": folder, "retrain": retrain, "bar": bar}
@@ -131,8 +131,9 @@ def find_device(name=None):
 
 def on_device(data, device):
     """NumPy arrays as tensors; whole numbers as PyTorch wants labels, with 64 bits."""
-    tensors = [torch.as_tensor(x, device=device) for x in data]
-    return [x if x.is_floating_point() else x.long() for x in tensors]
+    tensors = [torch.tensor(np.ascontiguousarray(x), device=device) for x in data]
+    whole = torch.uint8, torch.int8, torch.int16, torch.int32
+    return [x.long() if x.dtype in whole else x for x in tensors]
 
 
 @contextmanager
