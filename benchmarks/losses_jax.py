@@ -1,0 +1,24 @@
+"""What the trainings minimise, in JAX: ``(model, *batch) -> (loss, accuracy)``."""
+
+import jax
+import jax.numpy as jnp
+
+from helpers.train_jax import cross_entropy
+
+N_SYMBOLS = 10
+
+
+def reverse(model, x, labels):
+    """Sequences as integers ``b s``, made one-hot for each batch."""
+    return cross_entropy(model, jax.nn.one_hot(x, N_SYMBOLS), labels)
+
+
+def anomaly(model, features, labels):
+    """Features ``b s i``, and the place of the odd one: ``b``."""
+    return cross_entropy(lambda x: (model(x)[0].squeeze(-1), None), features, labels)
+
+
+def odd_one_last(model, features):
+    """The same where the odd one is always the last."""
+    b, s, _ = features.shape
+    return anomaly(model, features, jnp.full(b, s - 1))

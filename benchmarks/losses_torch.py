@@ -1,0 +1,25 @@
+"""What the trainings minimise, in PyTorch: ``(model, *batch) -> (loss, accuracy)``."""
+
+import torch
+from torch import nn
+
+from helpers.train_torch import cross_entropy
+
+N_SYMBOLS = 10
+
+
+def reverse(model, x, labels):
+    """Sequences as integers ``b s``, made one-hot for each batch."""
+    inputs = nn.functional.one_hot(x.long(), N_SYMBOLS).float()
+    return cross_entropy(model, inputs, labels.long())
+
+
+def anomaly(model, features, labels):
+    """Features ``b s i``, and the place of the odd one: ``b``."""
+    return cross_entropy(lambda x: (model(x)[0].squeeze(-1), None), features, labels)
+
+
+def odd_one_last(model, features):
+    """The same where the odd one is always the last."""
+    b, s, _ = features.shape
+    return anomaly(model, features, torch.full((b,), s - 1, device=features.device))

@@ -1,0 +1,119 @@
+"""One measurement, in a process of its own so that compilation counts; prints JSON.
+
+python -m benchmarks.measure --task reverse --framework jax --way fit
+"""
+
+import argparse
+import importlib
+import json
+import resource
+import sys
+import tempfile
+import time
+
+# `fit` loads this on its first write; imports are not timed, in neither way.
+import tensorboard.summary.writer.record_writer  # noqa: F401
+
+from benchmarks import tasks
+
+FRAMEWORKS = "jax", "torch"
+WAYS = "usual", "fit"
+
+
+class Case:
+    """A task in a framework: settings, data, model and losses, ready to train."""
+
+    def __init__(self, task, framework, updates=None):
+        self.task, self.framework = task, framework
+        self.settings = tasks.shortened(tasks.TASKS[task], updates)
+        self.losses = self.load("benchmarks.losses")
+        self.trainer = self.load("helpers.train")
+        models, options = self.load("helpers.model"), dict(self.settings.model)
+        sizes = [options.pop(name) for name in ("n_inputs", "m", "n_outputs")]
+        options["seed"] = self.settings.seed
+        self.model = models.build(models.Predictor, *sizes, **options)
+        make = {"reverse": tasks.sequences, "anomaly": tasks.features}[task]
+        self.data = make(self.settings)
+
+    def load(self, name):
+        """The module of that name for this framework."""
+        return importlib.import_module(f"{name}_{self.framework}")
+
+    def usual(self, folder):
+        """The usual training, as a function that makes it."""
+        training = self.load("benchmarks.usual").Training
+        loss = getattr(self.losses, self.task)
+        args = self.task, self.model, loss, self.data, self.settings, folder
+        return lambda: training(*args)
+
+    def arguments(self):
+        """Loss, data and options of ``fit``; making them is part of its time."""
+        train, validation = self.data
+        if self.task == "reverse":
+            n = self.settings.n_symbols
+            options = {"validation": tasks.reversal(validation, n)}
+            return self.trainer.cross_entropy, tasks.reversal(train, n), options
+        tests = validation[tasks.validation_sets(self.settings)]
+        options = {"batches": tasks.batches_of_sets(self.settings)}
+        return self.losses.odd_one_last, (train,), {**options, "validation": (tests,)}
+
+    def train(self, way, folder):
+        """A training, as a function that does it and returns its history."""
+        if way == "usual":
+            make = self.usual(folder)
+            return lambda: make().fit()
+
+        def fit():
+            loss, data, options = self.arguments()
+            options |= {"folder": folder, "bar": False}
+            return self.trainer.fit(self.model, loss, data, self.settings, **options)
+
+        return fit
+
+
+def measure(case, way):
+    """Seconds of a training, and what came out of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        train = case.train(way, folder)
+        began = time.perf_counter()
+        history = train()
+        seconds = time.perf_counter() - began
+    last = history["loss"][-100:]
+    record = {"seconds": seconds, "updates": len(history["loss"])}
+    record["loss"] = float(sum(last) / len(last))
+    for name in ("validation_loss", "validation_accuracy"):
+        record[name] = float(history[name][-1])
+    return record | {"peak_mib": peak_mib(), "device": device(case.framework)}
+
+
+def peak_mib():
+    """Most memory that this process has held, in MiB."""
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+def device(framework):
+    """Name of the GPU that is used, or None."""
+    if framework == "torch":
+        import torch
+
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    import jax
+
+    return None if jax.default_backend() == "cpu" else jax.devices()[0].device_kind
+
+
+def arguments():
+    """Of the command line; ``benchmarks.profiling`` has the same."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--task", choices=tasks.TASKS, required=True)
+    parser.add_argument("--framework", choices=FRAMEWORKS, required=True)
+    parser.add_argument("--way", choices=WAYS, default="fit")
+    parser.add_argument("--updates", type=int)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    given = arguments()
+    case = Case(given.task, given.framework, given.updates)
+    print(json.dumps(measure(case, given.way)))

@@ -1,0 +1,169 @@
+"""Compare ``fit`` with the usual way: pairs of measurements, a table, two files.
+
+    python -m benchmarks.run                              everything (`make benchmark`)
+    python -m benchmarks.run --task reverse --pairs 1 --updates 50      a trial
+    python -m benchmarks.run --profile                    where the time goes
+
+The two measurements of a pair follow each other, each in a process of its own; the next
+pair has them in the other order.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parent.parent
+TASKS, FRAMEWORKS, WAYS = ("reverse", "anomaly"), ("jax", "torch"), ("usual", "fit")
+PACKAGES = "jax", "flax", "optax", "torch", "numpy"
+SHOWN = "seconds", "updates", "loss", "validation_accuracy", "peak_mib"
+COLUMNS = (
+    "task", "framework", "updates", "usual s", "fit s", "usual / fit", "(range)",
+    "usual ms/update", "fit ms/update", "loss usual", "loss fit",
+    "validation accuracy usual", "validation accuracy fit", "usual MiB", "fit MiB",
+)  # fmt: skip
+
+
+def child(module, **options):
+    """Run a module of benchmarks in a fresh interpreter that finds the helpers."""
+    paths = [str(ROOT / "notebooks"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, "-m", f"benchmarks.{module}"]
+    for name, value in options.items():
+        command += [] if value is None else [f"--{name}", str(value)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command[1:])} failed; its message is above")
+    return done.stdout
+
+
+def pair(place, **options):
+    """One measurement of each way; odd pairs begin with ``fit``."""
+    order = WAYS if place % 2 == 0 else WAYS[::-1]
+    found = {}
+    for way in order:
+        print(f"pair {place + 1}: {options}, {way} …", file=sys.stderr, flush=True)
+        found[way] = json.loads(child("measure", way=way, **options).splitlines()[-1])
+    return {way: found[way] for way in WAYS}
+
+
+def row(task, framework, pairs):
+    """A line of the table: medians over the pairs; the range is that of the ratios."""
+    ratios = [p["usual"]["seconds"] / p["fit"]["seconds"] for p in pairs]
+    middle = {
+        way: {name: median(p[way][name] for p in pairs) for name in SHOWN}
+        for way in WAYS
+    }
+    usual, fit = middle["usual"], middle["fit"]
+    both = [(usual[name], fit[name]) for name in usual]
+    seconds, updates, losses, accuracies, memory = both
+    rates = [1000 * s / n for s, n in zip(seconds, updates, strict=True)]
+    return [
+        task, framework, f"{fit['updates']:.0f}", *(f"{x:.2f}" for x in seconds),
+        f"{median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}",
+        *(f"{x:.2f}" for x in rates), *(f"{x:.4f}" for x in losses),
+        *(f"{x:.2%}" for x in accuracies), *(f"{x:.0f}" for x in memory),
+    ]  # fmt: skip
+
+
+def table(rows):
+    """Rows as a Markdown table."""
+    lines = [COLUMNS, ["---"] * 2 + ["---:"] * (len(COLUMNS) - 2), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def processor():
+    """Model and number of cores of the CPU."""
+    name = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        text = Path("/proc/cpuinfo").read_text()
+        name = (re.findall(r"^model name\s*: (.*)$", text, re.MULTILINE) or [name])[0]
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    return f"{name.strip()}, {cores} cores"
+
+
+def machine(pairs):
+    """What the numbers depend on: devices and versions."""
+    used = {p[way]["device"] for p in pairs for way in WAYS} - {None}
+    return {
+        "device": ", ".join(sorted(used)) or processor(),
+        "cpu": processor(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in PACKAGES},
+    }
+
+
+def report(measured, given):
+    """The text and the record of a run."""
+    about = machine([pair for *_, pairs in measured for pair in pairs])
+    about |= {"date": f"{datetime.now():%Y-%m-%d %H:%M}", "pairs": given.pairs}
+    lines = [f"* {name}: {value}" for name, value in about.items()]
+    text = "\n".join([table([row(*line) for line in measured]), "", *lines, ""])
+    names = "task", "framework", "pairs"
+    raw = [dict(zip(names, line, strict=True)) for line in measured]
+    return text, {"about": about, "measured": raw}
+
+
+def write(folder, text, record):
+    """Both files, named by device and date."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about = record["about"]
+    name = re.sub(r"[^a-z0-9]+", "-", about["device"].lower()).strip("-")
+    path = folder / f"{name}-{about['date'][:10]}"
+    path.with_name(f"{path.name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    path.with_name(f"{path.name}.md").write_text(text, "utf-8")
+    print(f"{path}.md\n{path}.json")
+
+
+def positive(text):
+    """A whole number of at least 1."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
+    return number
+
+
+def arguments():
+    """Of the command line."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("--task", choices=TASKS, help="only this one")
+    parser.add_argument("--framework", choices=FRAMEWORKS, help="only this one")
+    parser.add_argument("--pairs", type=positive, default=5)
+    parser.add_argument("--updates", type=int, help="fewer than the task has")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--profile", action="store_true", help="where the time goes")
+    return parser.parse_args()
+
+
+def main():
+    """Measure, print, write."""
+    given = arguments()
+    cases = [
+        {"task": task, "framework": framework, "updates": given.updates}
+        for task in ([given.task] if given.task else TASKS)
+        for framework in ([given.framework] if given.framework else FRAMEWORKS)
+    ]
+    if given.profile:
+        for case in cases:
+            print(child("profiling", **case | {"updates": given.updates or 100}))
+        return
+    measured = []
+    for case in cases:
+        pairs = [pair(place, **case) for place in range(given.pairs)]
+        measured.append((case["task"], case["framework"], pairs))
+    text, record = report(measured, given)
+    print(text)
+    write(given.output, text, record)
+
+
+if __name__ == "__main__":
+    main()

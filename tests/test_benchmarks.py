@@ -1,0 +1,48 @@
+"""The comparison with the usual ways runs, and compares the same trainings."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+import pages
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """What a short run of the real command printed and wrote."""
+    folder = tmp_path_factory.mktemp("results")
+    options = "--task", "reverse", "--updates", "3", "--pairs", "1"
+    command = [sys.executable, "-m", "benchmarks.run", *options, "--output", folder]
+    printed = subprocess.run(
+        command, cwd=pages.ROOT, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    (text,), (record,) = (list(folder.glob(f"*.{kind}")) for kind in ("md", "json"))
+    return printed, text.read_text("utf-8"), json.loads(record.read_text("utf-8"))
+
+
+@pytest.mark.slow
+def test_both_ways_do_the_same_training(result):
+    """As many updates, and losses that agree although the batches are others."""
+    for line in result[2]["measured"]:
+        (pair,) = line["pairs"]
+        usual, fit = pair["usual"], pair["fit"]
+        assert usual["updates"] == fit["updates"] == 3
+        for name in ("loss", "validation_loss"):
+            assert usual[name] == pytest.approx(fit[name], rel=0.05), line["framework"]
+
+
+@pytest.mark.slow
+def test_the_table_has_a_row_with_numbers_for_each_framework(result):
+    """Ratios are finite and positive, and the file holds what was printed."""
+    printed, text, record = result
+    assert text in printed
+    head, _, *rows = [line.strip("| ") for line in text.splitlines() if "|" in line]
+    place = head.split(" | ").index("usual / fit")
+    rows = [row.split(" | ") for row in rows]
+    assert [row[:2] for row in rows] == [["reverse", "jax"], ["reverse", "torch"]]
+    ratios = [float(row[place]) for row in rows]
+    assert all(math.isfinite(ratio) and ratio > 0 for ratio in ratios), ratios
+    assert {"device", "python", "jax", "flax", "torch"} <= set(record["about"])
