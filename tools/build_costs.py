@@ -3,10 +3,13 @@
 While Sphinx reads a page (and executes its cells) a thread looks several times a second
 at the processes that the build has started, and keeps the largest sum of their memory.
 ``{build-costs}`` in a page becomes the table; ``costs.json`` beside the built pages
-holds the same numbers.
+holds the same numbers. So that they are true, every page trains for real in a build,
+whatever runs are kept elsewhere, and shows no progress bar.
 """
 
 import json
+import os
+import tempfile
 import threading
 from pathlib import Path
 
@@ -50,6 +53,22 @@ def resident(process):
         return process.memory_info().rss
     except psutil.Error:
         return 0
+
+
+def train_for_real(app):
+    """Give the pages an empty folder for their trainings, until the build ends."""
+    app.build_costs_runs = tempfile.TemporaryDirectory(prefix="runs-")
+    app.build_costs_environment = os.environ.copy()
+    os.environ.update(RUNS_FOLDER=app.build_costs_runs.name, TQDM_DISABLE="1")
+
+
+def forget_runs(app, _error):
+    """Remove that folder, and give the environment back as it was."""
+    for name in ("RUNS_FOLDER", "TQDM_DISABLE"):
+        os.environ.pop(name)
+        if name in app.build_costs_environment:
+            os.environ[name] = app.build_costs_environment[name]
+    app.build_costs_runs.cleanup()
 
 
 def start_watch(app, docname, _source):
@@ -162,6 +181,8 @@ def setup(app):
     app.add_node(CostsNode)
     app.add_directive("build-costs", CostsDirective)
     app.add_post_transform(CostsTable)
+    app.connect("builder-inited", train_for_real)
+    app.connect("build-finished", forget_runs)
     app.connect("source-read", start_watch)
     app.connect("doctree-read", stop_watch)
     app.connect("html-page-context", no_launch_button, priority=100)
