@@ -195,7 +195,7 @@ class Trainer:
             lr=self.rate, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0,
             amsgrad=False, maximize=False, fused=True, capturable=self.weights.is_cuda,
         )  # fmt: skip
-        return torch.stack([value.detach(), accuracy, self.rate, norm])
+        return torch.stack([value, accuracy, self.rate, norm]).detach()
 
     def capture(self, index):
         """Record one update as a CUDA graph: replayed, it needs no Python per kernel.
