@@ -1,0 +1,107 @@
+"""The data of the reverse task, and batches that follow from seed and epoch alone."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.sequences import one_hot, reverse_data, shuffled, symbols
+from helpers.settings import Reverse
+from sides import run_python
+
+SMALL = replace(
+    Reverse(), n_train=70, batch=8, epochs=7, n_validation=30, n_test=20, length=5
+)
+
+
+def test_labels_are_the_sequences_from_their_end():
+    """Inputs are the same symbols as rows with a single 1."""
+    data = reverse_data(SMALL)
+    sizes = {"train": 70, "validation": 30, "test": 20}
+    assert {name: len(x) for name, (x, _) in data.items()} == sizes
+    for x, labels in data.values():
+        assert x.shape == (len(x), 5, 10)
+        assert labels.shape == (len(x), 5)
+        assert (x.dtype, labels.dtype) == (np.float32, np.int32)
+        assert x.flags.c_contiguous
+        assert labels.flags.c_contiguous
+        assert set(np.unique(x)) == {0, 1}
+        assert (x.sum(-1) == 1).all()
+        np.testing.assert_array_equal(x.argmax(-1), labels[:, ::-1])
+
+
+def test_the_three_parts_are_different_sequences():
+    """At full length hardly any sequence comes twice: none is in two parts."""
+    data = reverse_data(replace(Reverse(), n_train=2_000, n_test=2_000))
+    parts = [{row.tobytes() for row in labels} for _, labels in data.values()]
+    assert not parts[0] & parts[1]
+    assert not parts[0] & parts[2]
+    assert not parts[1] & parts[2]
+
+
+def test_data_follow_from_the_seed():
+    same, other = reverse_data(SMALL), reverse_data(replace(SMALL, seed=7))
+    for name, (x, labels) in reverse_data(SMALL).items():
+        np.testing.assert_array_equal(x, same[name][0])
+        np.testing.assert_array_equal(labels, same[name][1])
+        assert (labels != other[name][1]).any()
+
+
+@given(st.integers(1, 30), st.integers(1, 12), st.integers(1, 9), st.integers(0, 99))
+def test_symbols_lie_below_their_number(n, length, n_symbols, seed):
+    x = symbols(n, length, n_symbols, seed)
+    assert (x.shape, x.dtype) == ((n, length), np.int32)
+    assert 0 <= x.min() <= x.max() < n_symbols
+    np.testing.assert_array_equal(one_hot(x, n_symbols).argmax(-1), x)
+
+
+def test_every_symbol_comes_about_equally_often():
+    x = symbols(1_000, 16, 10, seed=0)
+    share = np.bincount(x.ravel(), minlength=10) / x.size
+    np.testing.assert_allclose(share, 0.1, atol=0.01)
+
+
+@pytest.mark.parametrize("name", ["n", "length", "n_symbols"])
+def test_impossible_symbols_are_refused(name):
+    sizes = {"n": 3, "length": 4, "n_symbols": 5, name: 0}
+    message = f"expected {name} to be a whole number >= 1, got 0"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        symbols(**sizes, seed=0)
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 9), st.integers(0, 99))
+def test_an_epoch_takes_no_example_twice(n_train, batch, epoch, seed):
+    """Whole batches; what does not fill one is left out."""
+    batch = min(batch, n_train)
+    sizes = {"n_train": n_train, "batch": batch, "epochs": 2 * n_train, "warmup": 1}
+    index = shuffled(replace(SMALL, seed=seed, **sizes))(epoch)
+    assert index.shape == (n_train // batch, batch)
+    assert index.dtype == np.int32
+    assert index.flags.c_contiguous
+    assert len(np.unique(index)) == index.size
+    assert 0 <= index.min() <= index.max() < n_train
+
+
+def test_batches_follow_from_seed_and_epoch_alone():
+    """Whichever epochs came before: what a resumed training needs."""
+    forwards, backwards = shuffled(SMALL), shuffled(SMALL)
+    there = [forwards(epoch) for epoch in range(5)]
+    back = [backwards(epoch) for epoch in reversed(range(5))][::-1]
+    np.testing.assert_array_equal(there, back)
+    for epoch in range(4):
+        assert (there[epoch] != there[epoch + 1]).any()
+    assert (there[0] != shuffled(replace(SMALL, seed=43))(0)).any()
+    left_out = [set(range(70)) - set(index.ravel()) for index in there]
+    assert len(set(map(frozenset, left_out))) > 1, "always the same are left out"
+
+
+def test_batches_are_the_same_in_another_process():
+    """No state of this process is in them."""
+    code = (
+        "from helpers.sequences import shuffled; from helpers.settings import Reverse; "
+        "print(shuffled(Reverse())(3)[-1].tolist())"
+    )
+    assert run_python(code) == str(shuffled(Reverse())(3)[-1].tolist())

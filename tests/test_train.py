@@ -1,0 +1,579 @@
+"""``fit`` and ``evaluate``: what the plain way of each framework does; twins agree."""
+
+import copy
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+from flax import nnx
+
+import trainee
+from helpers import runs, train_jax, train_torch
+from helpers.schedules import SCHEDULES
+from helpers.sequences import reverse_data, shuffled
+from helpers.settings import Reverse, Sequences, Settings
+from helpers.weights import copy_weights, to_arrays
+from sides import jax_side, on_both_sides, torch_side
+
+TRAIN = {"jax": train_jax, "torch": train_torch}
+SMALL = Sequences(
+    n_train=50, batch=8, epochs=5, rate=0.01, warmup=4, clip=0.3, n_symbols=5, length=3,
+    n_validation=23, n_test=1, m=6, n_heads=2, f=10,
+)  # fmt: skip
+DATA = reverse_data(SMALL)
+
+
+def fit(side, model, loss, data, settings, **options):
+    """``fit`` of a side, without a bar."""
+    options = {"bar": False, **options}
+    return TRAIN[side.name].fit(model, loss, data, settings, **options)
+
+
+def predictor(side, settings=SMALL, **options):
+    return side.build("Predictor", **settings.model | options)
+
+
+def train(side, settings=SMALL, **options):
+    """Train a new predictor; return it and its history."""
+    model = predictor(side, settings)
+    loss = TRAIN[side.name].cross_entropy
+    return model, fit(side, model, loss, DATA["train"], settings, **options)
+
+
+# A model with one weight, which is its loss
+
+
+class JaxWeight(nnx.Module):
+    def __init__(self, start):
+        self.w = nnx.Param(jnp.float32(start))
+
+
+class TorchWeight(torch.nn.Module):
+    def __init__(self, start):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.tensor(float(start)))
+
+
+def weight(side, start=0.0):
+    return {"jax": JaxWeight, "torch": TorchWeight}[side.name](start)
+
+
+def value(model):
+    return to_arrays(model)["w"].item()
+
+
+def slope(model, x):
+    """The weight times the mean of the data; accurate near a weight of -1."""
+    w = model.w[...]
+    return (w * x).mean(), 1 - abs(w + 1)
+
+
+def one_row_each(epoch):
+    """Update ``u`` of the training takes row ``u`` of the data."""
+    return np.arange(5 * epoch, 5 * epoch + 5, dtype=np.int32)[:, None]
+
+
+ROWS = Settings(
+    n_train=5, batch=1, epochs=4, rate=0.1, warmup=2, schedule="warmup_constant",
+    clip=inf,
+)  # fmt: skip
+
+
+# The updates
+
+
+@on_both_sides
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_schedule_that_is_drawn_is_the_one_that_was_used(side, schedule):
+    """With a gradient of 1 at every update, Adam moves a weight by the very rate."""
+    settings = replace(
+        ROWS, n_train=20, epochs=3, rate=0.01, warmup=9, schedule=schedule
+    )
+    history = fit(side, weight(side), slope, (np.ones((20, 1), np.float32),), settings)
+    np.testing.assert_array_equal(history["rate"], settings.rates)
+    np.testing.assert_allclose(
+        -np.diff(history["loss"]), settings.rates[:-1], rtol=1e-5, atol=1e-7
+    )
+    np.testing.assert_allclose(history["gradient_norm"], 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("clip", [0.3, inf])
+def test_torch_updates_are_those_of_its_own_optimiser(clip):
+    """``torch.optim.Adam`` and ``clip_grad_norm_``, one parameter at a time."""
+    settings = replace(SMALL, clip=clip)
+    model, history = train(torch_side, settings)
+    plain, x, y = predictor(torch_side), *map(torch.tensor, DATA["train"])
+    adam = torch.optim.Adam(plain.parameters())
+    found = []
+    for epoch in range(settings.epochs):
+        for index in torch.tensor(shuffled(settings)(epoch)):
+            adam.param_groups[0]["lr"] = float(settings.rates[len(found)])
+            adam.zero_grad()
+            logits = plain(x[index])[0].permute(0, 2, 1)
+            loss = torch.nn.functional.cross_entropy(logits, y[index].long())
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), settings.clip)
+            adam.step()
+            found.append([loss.item(), norm.item()])
+    assert_trained_alike(model, history, plain, found, settings)
+
+
+@pytest.mark.parametrize("clip", [0.3, inf])
+def test_jax_updates_are_those_of_its_own_optimiser(clip):
+    """``optax.chain(clip_by_global_norm, adam)`` with a schedule, step by step."""
+    settings = replace(SMALL, clip=clip)
+    model, history = train(jax_side, settings)
+    plain, (x, y) = predictor(jax_side), DATA["train"]
+    rates = jnp.asarray(settings.rates)
+    adam = optax.chain(
+        optax.clip_by_global_norm(clip), optax.adam(lambda count: rates[count])
+    )
+    graph, params, rest = nnx.split(plain, nnx.Param, ...)
+    moments = adam.init(params)
+
+    @jax.jit
+    def step(params, moments, x, y):
+        def objective(params):
+            logits, _ = nnx.merge(graph, params, rest)(x)
+            each = optax.softmax_cross_entropy_with_integer_labels(logits, y)
+            return each.mean()
+
+        loss, gradient = jax.value_and_grad(objective)(params)
+        steps, moments = adam.update(gradient, moments)
+        norm = jnp.sqrt(sum((g**2).sum() for g in jax.tree.leaves(gradient)))
+        return optax.apply_updates(params, steps), moments, loss, norm
+
+    found = []
+    for epoch in range(settings.epochs):
+        for index in shuffled(settings)(epoch):
+            params, moments, *numbers = step(params, moments, x[index], y[index])
+            found.append([number.item() for number in numbers])
+    nnx.update(plain, params)
+    assert_trained_alike(model, history, plain, found, settings)
+
+
+def assert_trained_alike(model, history, plain, found, settings):
+    """Same losses and gradient norms, and weights to 1e-5; clipping was at work.
+
+    The bias of the keys has no gradient but rounding, which Adam enlarges: left out.
+    """
+    losses, norms = np.array(found).T
+    np.testing.assert_allclose(history["loss"], losses, rtol=1e-5)
+    np.testing.assert_allclose(history["gradient_norm"], norms, rtol=1e-4)
+    assert settings.updates == len(losses) == 30
+    assert (norms > 0.3).mean() > 0.5
+    arrays, expected = to_arrays(model), to_arrays(plain)
+    for name in expected:
+        got, want = arrays[name], expected[name]
+        if name.endswith("qkv.bias"):
+            got, want = np.delete([got, want], slice(6, 12), axis=1)
+        np.testing.assert_allclose(got, want, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_both_frameworks_learn_alike():
+    """The reverse task from the same weights, on the same batches: the same losses."""
+    settings = replace(Reverse(), n_train=100 * 128, epochs=2)
+    data, models = reverse_data(settings), {}
+    for side in (jax_side, torch_side):
+        models[side] = predictor(side, settings)
+    copy_weights(models[jax_side], models[torch_side])
+    ours, theirs = (
+        fit(side, model, TRAIN[side.name].cross_entropy, data["train"], settings)
+        for side, model in models.items()
+    )
+    assert len(ours["loss"]) == 200
+    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-3)
+    assert ours["loss"][-1] < 0.95 * ours["loss"][0]
+
+
+@on_both_sides
+def test_dropout_is_at_work_in_training_only(side):
+    """It changes the losses of the updates, not the way the model is measured."""
+    dropped = replace(SMALL, dropout=0.4)
+    model, history = train(side, dropped, validation=DATA["validation"])
+    assert (history["loss"] != train(side)[1]["loss"]).any()
+    np.testing.assert_array_equal(history["loss"], train(side, dropped)[1]["loss"])
+    loss = TRAIN[side.name].cross_entropy
+    measured = TRAIN[side.name].evaluate(model, loss, DATA["validation"])
+    best = np.argmax(history["validation_accuracy"])
+    assert measured[1] == history["validation_accuracy"].max()
+    assert history["validation_accuracy"][best] == measured[1]
+
+
+# The history, and the best weights
+
+
+@on_both_sides
+def test_the_history_has_every_update_and_every_epoch(side):
+    """As float64; without validation, its columns say that there is none."""
+    for validation in (None, DATA["validation"]):
+        _, history = train(side, validation=validation)
+        assert list(history) == [*runs.UPDATES, *runs.EPOCHS]
+        for name, column in history.items():
+            assert type(column) is np.ndarray
+            assert column.dtype == np.float64
+            assert len(column) == (30 if name in runs.UPDATES else 5)
+            missing = validation is None and "validation" in name
+            assert np.isnan(column).all() if missing else np.isfinite(column).all()
+        assert (history["seconds"] > 0).all()
+
+
+@on_both_sides
+def test_the_weights_with_the_highest_accuracy_are_kept(side):
+    """The weight falls past -1, where it is right, and goes on: -0.95 was the best."""
+    ones = (np.ones((20, 1), np.float32),)
+    settings = replace(ROWS, rate=0.2, warmup=1)
+    model = weight(side, 0.05)
+    history = fit(
+        side, model, slope, ones, settings, batches=one_row_each, validation=ones
+    )
+    accuracy = 1 - abs(np.array([-0.95, -1.95, -2.95, -3.95]) + 1)
+    np.testing.assert_allclose(history["validation_accuracy"], accuracy, atol=1e-4)
+    np.testing.assert_allclose(value(model), -0.95, atol=1e-4)
+    last = weight(side, 0.05)
+    fit(side, last, slope, ones, settings, batches=one_row_each)
+    np.testing.assert_allclose(value(last), -3.95, atol=1e-4)
+
+
+def always_half(model, x):
+    """An accuracy that never changes."""
+    loss = slope(model, x)[0]
+    return loss, 0 * loss + 0.5
+
+
+@on_both_sides
+@pytest.mark.parametrize(("sign", "best"), [(1, -2.0), (-1, -0.5)])
+def test_of_equal_accuracies_the_lower_loss_wins(side, sign, best):
+    """The validation loss falls with the weight, or rises: last or first epoch."""
+    ones = np.ones((20, 1), np.float32)
+    model = weight(side)
+    options = {"batches": one_row_each, "validation": (sign * ones,)}
+    fit(side, model, always_half, (ones,), replace(ROWS, warmup=1), **options)
+    np.testing.assert_allclose(value(model), best, atol=1e-4)
+
+
+def never_better(model, x):
+    """An accuracy and, on zeros, a loss that never change."""
+    loss = (model.w[...] * x).mean()
+    return loss, 0 * loss + 0.5
+
+
+@on_both_sides
+def test_of_equal_epochs_the_first_wins(side):
+    ones = np.ones((20, 1), np.float32)
+    model = weight(side)
+    options = {"batches": one_row_each, "validation": (0 * ones,)}
+    fit(side, model, never_better, (ones,), replace(ROWS, warmup=1), **options)
+    np.testing.assert_allclose(value(model), -0.5, atol=1e-4)
+
+
+# Losses that are no numbers
+
+
+@on_both_sides
+@pytest.mark.parametrize(
+    ("bad", "said", "norm"), [(np.nan, "nan", "nan"), (np.inf, "-inf", "inf")]
+)
+def test_a_loss_that_is_no_number_stops_the_training(side, bad, said, norm, tmp_path):
+    """At a known update; the epochs before it are kept, and the cause can be mended."""
+    x = np.ones((20, 1), np.float32)
+    settings = replace(ROWS, rate=0.25, warmup=4)
+    options = {"batches": one_row_each, "folder": tmp_path}
+    x[13] = bad
+    sentence = (
+        f"the loss is {said} at update 13: rate 0.25, gradient norm {norm}; "
+        "a lower rate, a longer warm-up or clipping may help"
+    )
+    with pytest.raises(FloatingPointError, match=f"^{re.escape(sentence)}$"):
+        fit(side, weight(side), slope, (x,), settings, **options)
+    (path,) = tmp_path.glob("checkpoint*")
+    kept = path.read_bytes()
+    with pytest.raises(FloatingPointError, match=f"^{re.escape(sentence)}$"):
+        fit(side, weight(side), slope, (x,), settings, **options)
+    assert path.read_bytes() == kept
+    assert sorted(p.name.split(".")[0] for p in tmp_path.iterdir()) == [
+        "checkpoint", "events"
+    ]  # fmt: skip
+
+
+@on_both_sides
+def test_a_rate_far_too_high_is_named(side, tmp_path):
+    """A real model whose weights overflow."""
+    settings = replace(SMALL, rate=1e30, warmup=1, clip=inf)
+    sentence = (
+        r"the loss is \S+ at update \d+: rate \S+e\+29, gradient norm \S+; a lower"
+    )
+    with pytest.raises(FloatingPointError, match=sentence):
+        train(side, settings, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+# evaluate
+
+
+@on_both_sides
+def test_evaluate_is_the_mean_over_all_examples(side):
+    """Worked out by hand from all at once, whatever the size of the batches."""
+    model, _ = train(side, replace(SMALL, dropout=0.3))
+    x, y = DATA["validation"]
+    logits = side.models.attention_maps(model, side.tensor(x))[0]
+    logits = np.asarray(logits.tolist(), np.float64)
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    loss = -np.take_along_axis(log_p, y[..., None], -1).mean()
+    accuracy = (logits.argmax(-1) == y).mean()
+    modes, train_of = side.modes(model), TRAIN[side.name]
+    assert any(modes)
+    for batch in (23, 1000, 10, 7, 1):
+        found = train_of.evaluate(model, train_of.cross_entropy, (x, y), batch=batch)
+        assert [type(number) for number in found] == [float, float]
+        np.testing.assert_allclose(found, [loss, accuracy], rtol=1e-5)
+    assert side.modes(model) == modes
+
+
+def test_evaluate_makes_no_gradients():
+    """In PyTorch: none is asked for, and those of the model stay as they are."""
+    asked = []
+
+    def loss(model, *batch):
+        value, accuracy = train_torch.cross_entropy(model, *batch)
+        asked.append(value.requires_grad)
+        return value, accuracy
+
+    model = predictor(torch_side)
+    train_torch.evaluate(model, loss, DATA["validation"], batch=20)
+    assert asked == [False, False]
+    assert all(param.grad is None for param in model.parameters())
+    assert all(param.requires_grad for param in model.parameters())
+
+
+@on_both_sides
+def test_evaluate_leaves_mode_and_randomness_alone_even_when_it_fails(side):
+    """Some parts training, some not: each as it was."""
+    model = predictor(side, dropout=0.3, input_dropout=0.2)
+    model.eval()
+    model.encoder.train()
+    modes, x = side.modes(model), side.tensor(DATA["validation"][0])
+    assert any(modes)
+    assert not all(modes)
+    before = side.drawn_next(model, x)
+    train_of = TRAIN[side.name]
+    train_of.evaluate(model, train_of.cross_entropy, DATA["validation"])
+    with pytest.raises(ZeroDivisionError):
+        train_of.evaluate(model, lambda *_: 1 / 0, DATA["validation"])
+    assert side.modes(model) == modes
+    np.testing.assert_array_equal(side.drawn_next(model, x), before)
+
+
+# Bad input
+
+
+X, Y = DATA["train"]
+INDEX = shuffled(SMALL)(0)
+WHOLE = "expected {} to be a whole number >= 1, got {}"
+LENGTHS = (
+    "expected the arrays of the {} to be equally long and not empty, got {} examples"
+)
+BATCHES = "expected batches n b … of whole numbers with n, b = (6, 8), got {} {}"
+DEVICE = "unknown device 'tpu': expected one of 'cpu'"
+BAD_FITS = {
+    "device": ({"device": "tpu"}, DEVICE),
+    "lengths": ({"data": (X, Y[:-1])}, LENGTHS.format("data", [50, 49])),
+    "no rows": ({"data": (X[:0], Y[:0])}, LENGTHS.format("data", [0, 0])),
+    "no arrays": ({"data": ()}, LENGTHS.format("data", [])),
+    "validation": (
+        {"validation": (X, Y[1:])},
+        LENGTHS.format("validation data", [50, 49]),
+    ),
+    "too few rows": (
+        {"data": (X[:40], Y[:40])},
+        f"expected rows from 0 to 39, got {INDEX.min()} to {INDEX.max()}",
+    ),
+    "below 0": (
+        {"batches": lambda _: INDEX - 1},
+        f"expected rows from 0 to 49, got {INDEX.min() - 1} to {INDEX.max() - 1}",
+    ),
+    "turned": ({"batches": lambda _: INDEX.T}, BATCHES.format("int32", (8, 6))),
+    "one batch": ({"batches": lambda _: INDEX[0]}, BATCHES.format("int32", (8,))),
+    "floats": (
+        {"batches": lambda _: INDEX.astype(np.float32)},
+        BATCHES.format("float32", (6, 8)),
+    ),
+    "a mask": ({"batches": lambda _: INDEX > 0}, BATCHES.format("bool", (6, 8))),
+}  # fmt: skip
+
+
+@on_both_sides
+@pytest.mark.parametrize(("options", "message"), BAD_FITS.values(), ids=BAD_FITS)
+def test_what_does_not_fit_is_refused_before_any_work(
+    side, options, message, tmp_path, monkeypatch
+):
+    """The same sentence on both sides; no update, no file, the model as it was."""
+    if side.name == "jax" and jax.default_backend() != "cpu":
+        message = message.replace("'cpu'", "'cpu', 'gpu'")
+    trainer = TRAIN[side.name].Trainer
+    monkeypatch.setattr(
+        trainer, "epoch", lambda *_: pytest.fail("an epoch was trained")
+    )
+    model = predictor(side)
+    before, options = to_arrays(model), {"data": DATA["train"], **options}
+    loss, data = TRAIN[side.name].cross_entropy, options.pop("data")
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        fit(side, model, loss, data, SMALL, folder=tmp_path / "run", **options)
+    assert not list(tmp_path.iterdir())
+    for name, array in to_arrays(model).items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+@on_both_sides
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 0}, WHOLE.format("batch", 0)),
+        ({"batch": -3}, WHOLE.format("batch", -3)),
+        ({"batch": 2.0}, WHOLE.format("batch", 2.0)),
+        ({"device": "tpu"}, DEVICE),
+        ({"data": (X, Y[:-2])}, LENGTHS.format("data", [50, 48])),
+        ({"data": (X[:0], Y[:0])}, LENGTHS.format("data", [0, 0])),
+    ],
+    ids=["0", "-3", "2.0", "device", "lengths", "no rows"],
+)
+def test_evaluate_refuses_what_does_not_fit(side, options, message):
+    loss = TRAIN[side.name].cross_entropy
+    options = {"data": DATA["train"], **options}
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        TRAIN[side.name].evaluate(predictor(side), loss, **options)
+
+
+# What fit leaves behind
+
+
+@on_both_sides
+def test_randomness_of_the_process_is_left_alone(side):
+    """PyTorch's and NumPy's global generators go on as if nothing had been trained."""
+    models = [predictor(side, dropout=0.3) for _ in range(2)]
+    loss = TRAIN[side.name].cross_entropy
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    state = np.random.get_state()[1].copy()
+    fit(side, models[0], loss, DATA["train"], SMALL, validation=DATA["validation"])
+    with pytest.raises(FloatingPointError):
+        hopeless = replace(SMALL, rate=1e30, warmup=1, clip=inf)
+        fit(side, models[1], loss, DATA["train"], hopeless)
+    torch.testing.assert_close(torch.rand(3), expected, rtol=0, atol=0)
+    np.testing.assert_array_equal(np.random.get_state()[1], state)
+
+
+@on_both_sides
+def test_a_trained_model_can_be_copied_and_trained_again(side):
+    """A copy stands alone, one made before the training too; both train on."""
+    clone = {"jax": nnx.clone, "torch": copy.deepcopy}[side.name]
+    loss = TRAIN[side.name].cross_entropy
+    settings = replace(SMALL, dropout=0.2)
+    model = predictor(side, settings)
+    first, arrays = clone(model), to_arrays(model)
+    fit(side, model, loss, DATA["train"], settings)
+    trained, second = to_arrays(model), clone(model)
+    history = fit(side, model, loss, DATA["train"], settings)
+    assert any((to_arrays(model)[name] != x).any() for name, x in trained.items())
+    for one, expected in [(first, arrays), (second, trained)]:
+        for name, x in to_arrays(one).items():
+            np.testing.assert_array_equal(x, expected[name], err_msg=name)
+    again = fit(side, second, loss, DATA["train"], settings)
+    if side.name == "torch":  # in JAX the keys of dropout are part of a model
+        np.testing.assert_array_equal(again["loss"], history["loss"])
+    fit(side, first, loss, DATA["train"], settings)
+    for name, x in to_arrays(first).items():
+        np.testing.assert_array_equal(x, trained[name], err_msg=name)
+
+
+@on_both_sides
+def test_the_data_are_not_changed_and_may_be_of_any_layout(side):
+    """Read-only, turned round, cut out: the same numbers give the same training."""
+    x, y = (array.copy() for array in DATA["train"])
+    expected = train(side)[1]["loss"]
+    views = x[::-1].copy()[::-1], np.asfortranarray(y)
+    for view in views:
+        view.flags.writeable = False
+    loss = TRAIN[side.name].cross_entropy
+    model = predictor(side)
+    found = fit(side, model, loss, views, SMALL, validation=views)["loss"]
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(views[0], x)
+    np.testing.assert_array_equal(views[1], y)
+
+
+def masked_slope(model, x, seen):
+    """Masks stay masks on their way to the loss."""
+    assert str(seen.dtype).endswith("bool")
+    loss = (model.w[...] * x * seen).mean()
+    return loss, 0 * loss
+
+
+@on_both_sides
+def test_data_may_hold_masks(side):
+    x = np.ones((20, 2), np.float32)
+    settings = replace(ROWS, warmup=1)
+    history = fit(
+        side, weight(side), masked_slope, (x, x > 0), settings, batches=one_row_each
+    )
+    np.testing.assert_allclose(history["gradient_norm"], 1, rtol=1e-6)
+
+
+class Loss:
+    """A loss that is no function."""
+
+    def __call__(self, model, x):
+        return slope(model, x)
+
+
+@on_both_sides
+def test_a_loss_may_be_any_callable(side):
+    ones = (np.ones((20, 1), np.float32),)
+    history = fit(side, weight(side), Loss(), ones, ROWS, batches=one_row_each)
+    assert history["loss"][-1] < 0
+
+
+# The bar
+
+
+@pytest.mark.parametrize("side", ["jax", "torch"])
+def test_a_bar_is_shown_and_cleared(side, tmp_path):
+    """On stderr alone; without a bar, or with TQDM_DISABLE=1, there is nothing."""
+    code = (
+        "import sys, trainee; side = sys.argv[1]; print('-', file=sys.stderr);"
+        "trainee.train(side, None, bar=True); print('-', file=sys.stderr);"
+        "trainee.train(side, None, bar=False); print('-', file=sys.stderr)"
+    )
+    paths = {"PYTHONPATH": str(Path(trainee.__file__).parent)}
+    environment = os.environ | paths | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    environment.pop("TQDM_DISABLE", None)
+    for off in ({}, {"TQDM_DISABLE": "1"}):
+        run = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code, side],
+            env=environment | off,
+            capture_output=True,
+            text=True,
+        )
+        assert run.returncode == 0, run.stderr
+        assert run.stdout == ""
+        _, shown, hidden, _ = run.stderr.replace("begins\n", "").split("-\n")
+        assert hidden == ""
+        if off:
+            assert shown == ""
+        else:
+            assert "/56" in shown
+            assert "loss" in shown
+            assert "update" in shown
+            assert re.search(r"\r +\r$", shown), "the bar is still there"
