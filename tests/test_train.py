@@ -564,11 +564,11 @@ def test_a_bar_is_shown_and_cleared(side, tmp_path):
             [sys.executable, "-W", "error", "-c", code, side],
             env=environment | off,
             capture_output=True,
-            text=True,
         )
-        assert run.returncode == 0, run.stderr
-        assert run.stdout == ""
-        _, shown, hidden, _ = run.stderr.replace("begins\n", "").split("-\n")
+        said = run.stderr.decode()
+        assert run.returncode == 0, said
+        assert run.stdout == b""
+        _, shown, hidden, _ = said.replace("begins\n", "").split("-\n")
         assert hidden == ""
         if off:
             assert shown == ""
