@@ -153,9 +153,10 @@ def curves(
     Parameters
     ----------
     panels : dict of str to (dict of str to (array ``x``, array ``y``))
-        Title of each panel, and in it the name and the points of each line. A third
-        array per line, ``(x, low, high)``, is drawn as a band. Panels that all have
-        the same lines share one legend, below them.
+        Title of each panel, and in it the name and the points of each line. Three
+        arrays, ``(x, low, high)``, are drawn as a band, four, ``(x, y, low, high)``, as
+        a line in its band. Panels that all have the same lines share one legend, below
+        them.
     x : str or list of str
         Name of the x axis, or one per panel.
     y : str, optional
@@ -194,10 +195,16 @@ def curves(
             styles = zip(lines.items(), cycle(COLOURS), cycle(DASHES), strict=False)
             for (name, points), colour, dash in styles:
                 points = [as_numpy(p) for p in points]
+                if len(points) > 2:
+                    band = ax.fill_between(
+                        points[0], *points[-2:], color=colour, alpha=0.25
+                    )
                 if len(points) == 3:
-                    ax.fill_between(*points, color=colour, alpha=0.25, label=name)
+                    band.set_label(name)
                     continue
-                ax.plot(*points, color=colour, linestyle=dash, label=name, marker=marks)
+                ax.plot(
+                    *points[:2], color=colour, linestyle=dash, label=name, marker=marks
+                )
             ax.set_title(title)
             ax.set_xlabel(x_name)
             ax.set_ylabel((y or "") if ax is axes[0, 0] or not share_y else "")

@@ -124,12 +124,9 @@ class Warmup(Sequences):
     epochs: int = 3
     rate: float = 3e-3
     warmup: int = 100
-    schedule: str = "warmup_constant"
     clip: float = inf  # what warm-up does is to show without other help
     n_blocks: int = 6
-    m: int = 64
     n_heads: int = 4
-    f: int = 128
 
 
 @dataclass(frozen=True, kw_only=True)

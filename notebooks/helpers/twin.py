@@ -1,0 +1,74 @@
+"""The same training in the other framework, in a process of its own.
+
+A page never loads both frameworks; to compare them it asks another Python.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from helpers import settings as tasks
+from helpers.sequences import reverse_data
+from helpers.weights import load_weights
+
+
+def losses(side, settings, weights):
+    """Loss of every update of a training on the reverse task, from given weights.
+
+    Parameters
+    ----------
+    side : {"jax", "torch"}
+    settings : helpers.settings.Sequences
+    weights : str or path
+        Initial weights, as ``helpers.weights.save_weights`` writes them.
+
+    Returns
+    -------
+    float64 array ``updates``
+
+    Raises
+    ------
+    RuntimeError
+        If the other process fails, with the end of what it said.
+    """
+    task = json.dumps({"task": type(settings).__name__, **asdict(settings)})
+    environment = dict(
+        os.environ, TQDM_DISABLE="1", XLA_PYTHON_CLIENT_PREALLOCATE="false"
+    )
+    with TemporaryDirectory() as folder:
+        found = Path(folder) / "losses.npy"
+        done = subprocess.run(
+            [sys.executable, "-m", __name__, side, task, str(Path(weights).resolve()), str(found)],
+            cwd=Path(__file__).parents[1],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise RuntimeError(f"the run in {side} failed:\n{done.stderr[-2000:]}")
+        return np.load(found)
+
+
+def main(side, task, weights, found):
+    """What the other process does."""
+    sizes = json.loads(task)
+    settings = getattr(tasks, sizes.pop("task"))(**sizes)
+    models, training = (
+        import_module(f"helpers.{kind}_{side}") for kind in ("model", "train")
+    )
+    model = models.build(models.Predictor, **settings.model)
+    load_weights(model, weights)
+    data = reverse_data(settings)["train"]
+    history = training.fit(model, training.cross_entropy, data, settings)
+    np.save(found, history["loss"])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
