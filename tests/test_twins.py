@@ -152,11 +152,15 @@ def module_definitions(path):
 @pytest.mark.parametrize("chapter", CHAPTERS)
 @pytest.mark.parametrize("side", pages.SIDES)
 def test_classes_are_those_that_later_pages_use(chapter, side):
-    """What a page builds and ``helpers/model_*.py`` holds is one and the same.
+    """What a page builds and the helpers hold is one and the same.
 
     If a page builds a thing twice, the last one is meant.
     """
-    model = module_definitions(pages.NOTEBOOKS / "helpers" / f"model_{side}.py")
+    model = {}
+    for module in (f"model_{side}", f"train_{side}", "schedules"):
+        found = module_definitions(pages.NOTEBOOKS / "helpers" / f"{module}.py")
+        assert not set(found) & set(model), f"defined twice: {set(found) & set(model)}"
+        model |= found
     on_page = {}
     for cell in twin(chapter, side):
         if cell.kind == "code":
@@ -164,11 +168,11 @@ def test_classes_are_those_that_later_pages_use(chapter, side):
                 if isinstance(node, ast.ClassDef | ast.FunctionDef):
                     on_page[node.name] = node, cell
     both = sorted(set(on_page) & set(model))
-    assert both, f"{chapter}_{side} builds nothing that helpers/model_{side}.py holds"
+    assert both, f"{chapter}_{side} builds nothing that the helpers hold"
     for name in both:
         node, cell = on_page[name]
         a, b = without_docstrings(node), without_docstrings(model[name])
         assert ast.dump(a) == ast.dump(b), (
-            f"{cell}: {name} is not the one of helpers/model_{side}.py: "
+            f"{cell}: {name} is not the one of the helpers: "
             f"{first_difference(ast.unparse(a), ast.unparse(b))}"
         )

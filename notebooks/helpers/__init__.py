@@ -16,6 +16,8 @@ sequences
 runs
     A training in a folder: resumed after a kill, found when finished, seen in
     TensorBoard.
+twin
+    The same training in the other framework, in a process of its own.
 weights
     One safetensors file that both frameworks read and write.
 plots
