@@ -464,9 +464,10 @@ plots.curves(panels, x="update", log_y=["gradient norm"], size=(7.2, 3.6))
 # %% [markdown] tags=["shared"]
 # Without warm-up the loss comes down to $\ln 10$, where guessing is, and no further:
 # for each seed it ends above 2. With warm-up, or with the norm first, it ends below
-# 0.5. The gradient norm tells how: after the first updates at the full rate the stuck
-# networks have small gradients and keep them. They were not thrown far away; they were
-# brought to a place where the loss is flat, and small steps do not lead out of it.
+# 0.5. The gradient norm tells how: without warm-up it is largest in the first updates,
+# and once the loss has come down to guessing it stays smaller than it was there. The
+# network sits where the loss is flat, and the steps that it can still make do not lead
+# out.
 
 # %% tags=["shared"]
 guessing = np.log(settings.n_symbols)
