@@ -436,6 +436,30 @@ def test_what_does_not_fit_is_refused_before_any_work(
 
 
 @on_both_sides
+def test_batches_of_a_later_epoch_are_held_to_the_data_too(side, tmp_path):
+    """JAX would take the last row instead, without a word. The first epoch is kept."""
+
+    def batches(epoch):
+        return shuffled(SMALL)(epoch) + 50 * (epoch == 1)
+
+    with pytest.raises(ValueError, match="^expected rows from 0 to 49, got 5"):
+        train(side, batches=batches, folder=tmp_path)
+    assert (tmp_path / "checkpoint.safetensors").exists()
+
+
+@on_both_sides
+def test_data_may_have_double_precision(side):
+    """They are trained with in single precision, as all is here."""
+    x, y = DATA["train"]
+    wide = x.astype(np.float64), y.astype(np.int64)
+    loss, settings = TRAIN[side.name].cross_entropy, replace(SMALL, epochs=1)
+    histories = [
+        fit(side, predictor(side), loss, data, settings) for data in (wide, (x, y))
+    ]
+    np.testing.assert_array_equal(histories[0]["loss"], histories[1]["loss"])
+
+
+@on_both_sides
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -76,9 +76,12 @@ def fit(
         If a loss or a gradient is no longer finite.
     """
     device = find_device(device)
-    batches = batches or shuffled(settings)
-    rows = check_data(data)
-    check_batches(batches(0), settings, rows)
+    rows, given = check_data(data), batches or shuffled(settings)
+
+    def batches(epoch):
+        return check_batches(given(epoch), settings, rows)
+
+    batches(0)
     if validation is not None:
         check_data(validation, "validation data")
     about = runs.describe("jax", model, loss, data, settings, batches, validation)

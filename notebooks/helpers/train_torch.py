@@ -75,9 +75,12 @@ def fit(
         If a loss or a gradient is no longer finite.
     """
     device = find_device(device)
-    batches = batches or shuffled(settings)
-    rows = check_data(data)
-    check_batches(batches(0), settings, rows)
+    rows, given = check_data(data), batches or shuffled(settings)
+
+    def batches(epoch):
+        return check_batches(given(epoch), settings, rows)
+
+    batches(0)
     if validation is not None:
         check_data(validation, "validation data")
     about = runs.describe("torch", model, loss, data, settings, batches, validation)
@@ -130,8 +133,9 @@ def find_device(name=None):
 
 
 def on_device(data, device):
-    """NumPy arrays as tensors; whole numbers as PyTorch wants labels, with 64 bits."""
+    """NumPy arrays as tensors: whole numbers with 64 bits, as labels, others with 32."""
     tensors = [torch.tensor(np.ascontiguousarray(x), device=device) for x in data]
+    tensors = [x.float() if x.is_floating_point() else x for x in tensors]
     whole = torch.uint8, torch.int8, torch.int16, torch.int32
     return [x.long() if x.dtype in whole else x for x in tensors]
 
