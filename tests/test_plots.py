@@ -279,6 +279,19 @@ def test_lines_go_through_the_points_that_are_given():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == list(lines)
 
 
+def test_four_arrays_are_a_line_in_its_band():
+    """One entry in the legend, one colour, and the band between low and high."""
+    lines = {"runs": ([1, 2], [5, 6], [4, 4], [7, 9])}
+    fig = plots.curves({"": lines}, x="update")
+    (ax,) = fig.axes
+    (line,), (band,) = ax.lines, ax.collections
+    np.testing.assert_array_equal(line.get_ydata(), [5, 6])
+    corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
+    assert {(1.0, 4.0), (2.0, 4.0), (1.0, 7.0), (2.0, 9.0)} <= corners
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["runs"]
+    assert to_hex(line.get_color()) == to_hex(band.get_facecolor()[0, :3])
+
+
 def test_three_arrays_are_a_band():
     """From the lower to the upper one, in the legend too."""
     (ax,) = panels(
