@@ -14,9 +14,9 @@
 # %% [markdown] tags=["shared"]
 # # The reverse task
 #
-# By the end you can train a Transformer to turn sequences round without a mistake, read
-# in its attention map how it does so, write the training loop yourself, stop it and go
-# on, and name what the model needs and what others lack. You need: the chapters on the
+# By the end you can train a Transformer to reverse sequences without a mistake, read in
+# its attention map how it does so, write the training loop yourself, stop it and go on,
+# and name what the model needs and what others lack. You need: the chapters on the
 # encoder and on warm-up.
 
 # %% [markdown] tags=["torch"]
@@ -122,11 +122,13 @@ f"{n:,} parameters"
 # %% [markdown] tags=["shared"]
 # ## A training loop fits into twenty lines
 #
-# The loss is the cross-entropy, averaged over all positions of all sequences in a
-# batch: with $p_{bs}$ the probability that the model gives to the right symbol at place
-# $s$,
+# The loss is the cross-entropy, averaged over all $s$ places of all $b$ sequences in a
+# batch:
 #
-# $$\mathrm{loss} = -\frac{1}{|b|\,|s|} \sum_{b,s} \ln p_{bs}.$$
+# $$\mathrm{loss} = -\frac{1}{b\,s} \sum_{i=1}^{b} \sum_{j=1}^{s} \ln p_{ij},$$
+#
+# where $p_{ij}$ is what the softmax of the model's outputs (the **logits**) gives to
+# the right symbol at place $j$ of sequence $i$.
 #
 # Beside it we keep the **accuracy**, the share of places where the largest output is
 # the right one.
@@ -201,7 +203,7 @@ f"loss after {epoch.updates} updates: {by_fit[-1]:.3f}"
 # sequences, a batch of 128 and ten epochs? At which of them is the rate highest?
 
 # %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
-assert settings.updates == 10 * (50_000 // 128) == 3900  # the last 80 of each wait
+assert settings.updates == 10 * (50_000 // 128) == 3900  # 80 left out of each
 assert np.argmax(settings.rates) == settings.warmup - 1 == 49  # the 50th
 settings.updates
 
@@ -224,10 +226,11 @@ print(f"test accuracy: {on_test:.2%}")
 print(f"seconds of training: {history['seconds'].sum():.1f}")
 
 # %% [markdown] tags=["shared"]
-# Every place of every sequence is right, on data that the training never saw.
+# Every place of every sequence is right, on data that the training never saw. (The
+# seconds include compiling, if there was any, and the validation.)
 
 # %% tags=["shared"]
-assert f"{on_validation:.2%}" == f"{on_test:.2%}" == "100.00%"
+assert on_validation == on_test == 1
 assert on_validation == history["validation_accuracy"].max()
 np.testing.assert_array_equal(history["rate"], settings.rates)
 
@@ -269,16 +272,16 @@ except ValueError as error:
 assert "its rate is 0.0005, here it is 0.001" in refused
 
 # %% [markdown] tags=["shared"]
-# **An interrupted run goes on.** We stop a small training in its third epoch, as Ctrl-C
-# would, and start it again: it ends with the weights, to the last bit, of one that was
-# left alone.
+# **An interrupted run goes on.** We stop a small training as its third epoch begins, as
+# Ctrl-C would, and start it again: it ends with the weights of one that was left alone.
+# What was done after the last checkpoint is done again.
 
 # %% tags=["shared"]
 small = replace(settings, n_train=20 * settings.batch, epochs=4)
 
 
 def stopped(epoch):
-    """Batches as usual, but somebody presses Ctrl-C in the third epoch."""
+    """Batches as usual, but somebody presses Ctrl-C before the third epoch."""
     if epoch == 2:
         raise KeyboardInterrupt
     return shuffled(small)(epoch)
@@ -300,20 +303,20 @@ with tempfile.TemporaryDirectory() as place:
         print("interrupted")
     resumed = train_small(folder=place)
 for name, array in whole.items():
-    np.testing.assert_array_equal(array, resumed[name])
+    np.testing.assert_allclose(array, resumed[name], atol=1e-6)
 
 # %% [markdown] tags=["shared"]
 # ## Both frameworks follow the same curve
 #
 # From the same initial weights, read from one file, and with the same batches, JAX and
 # PyTorch compute the same training. They round differently in the last digit, and
-# training magnifies such differences slowly. We compare the epoch from above with the
-# same epoch in the other framework, in a process of its own.
+# training magnifies such differences. We compare the epoch from above with the same
+# epoch in the other framework, in a process of its own.
 
 # %% tags=["shared"]
 here, there = by_fit, twin.losses(other_side, epoch, initial)
 gap = np.abs(here / there - 1)
-assert gap[:200].max() < 1e-3
+assert gap[:200].max() < 1e-3 and gap[150:200].max() > gap[:20].max()
 f"largest relative gap over 200 updates: {gap[:200].max():.1e}"
 
 # %% tags=["shared"] mystnb={"image": {"alt": "Left: the loss of both frameworks over one epoch; the two lines lie on each other. Right: their relative gap, which stays far below one in a thousand over the first 200 updates."}}
@@ -339,10 +342,10 @@ titles = ["one sequence", "mean of 1,000"]
 plots.heatmaps([maps[0], maps.mean(axis=0)], titles=titles, size=(6.6, 3.2))
 
 # %% [markdown] tags=["shared"]
-# So it is: each row looks most at its mirror image, in every one of the thousand
-# sequences. Some weight falls on the neighbours, more than three places away almost
-# none: neighbouring places have similar codes, as the encoder chapter saw, so a query
-# that asks for place 9 also finds 8 and 10 a little like it.
+# So it is: in every one of the thousand sequences each row looks most at its mirror
+# image. Some weight falls on the neighbours, further away almost none: neighbouring
+# places have similar codes, as the encoder chapter saw, so a query that asks for place
+# 9 also finds 8 and 10 a little like it.
 
 # %% tags=["shared"]
 mirror = np.arange(settings.length)[::-1]
@@ -351,7 +354,8 @@ q, k = np.indices(maps.shape[1:])
 by_distance = np.array(
     [maps.mean(0)[abs(k - mirror[q]) == n].mean() for n in range(16)]
 )
-assert by_distance[0] > 2 * by_distance[1] > 4 * by_distance[4:].max()
+assert by_distance[0] > 2 * by_distance[1]
+assert by_distance[1] > 0.05 > by_distance[2:].max()
 by_distance[:5].round(3)
 
 # %% [markdown] tags=["shared"]
@@ -377,9 +381,10 @@ assert accuracy_blind < best_blind + 0.005
 print(f"without positions: {accuracy_blind:.2%}, best possible: {best_blind:.2%}")
 
 # %% [markdown] tags=["shared"]
-# **Reading left to right.** A recurrent network hands a state from place to place. When
-# it has to fill the first half of the output, it has not yet seen the symbols it needs;
-# there it cannot do better than guess one of ten.
+# **Reading left to right.** A recurrent network, here a GRU (gated recurrent unit),
+# hands a state from place to place. When it has to fill the first half of the output,
+# it has not yet seen the symbols it needs; there it cannot do better than guess one of
+# ten. (One more GRU from right to left would see the rest.)
 
 
 # %% tags=["torch"]
@@ -431,6 +436,7 @@ plots.curves(panels, x=["place", "length"], y="accuracy", marks="o", size=(7, 2.
 
 # %% tags=["shared"]
 assert scores[0] == 1 and max(scores[1:]) < 1 / 3
+print({length: round(score, 3) for length, score in zip(lengths, scores, strict=True)})
 long = one_hot(symbols(500, 24, settings.n_symbols, seed=45), settings.n_symbols)
 _, maps = attention_maps(model, tensor(long))
 looks = as_numpy(maps)[0, :, 0, :16].argmax(axis=-1)  # b q
@@ -449,13 +455,14 @@ copier = build(Predictor, seed=settings.seed, **settings.model)
 pair = data["train"][0], data["train"][0].argmax(-1)
 fit(copier, cross_entropy, pair, copying)
 right = evaluate(copier, cross_entropy, (x, x.argmax(-1)))[1]
-assert right > 0.99  # but the map is free: the residual connection copies
-f"accuracy {right:.2%}"
+assert right > 0.99
+# It copies; but the residual connection carries each symbol to its own place already,
+# so that nothing forces the map to be a diagonal:
+_, copies = attention_maps(copier, tensor(x[:1000]))
+own = as_numpy(copies)[0, :, 0].argmax(-1) == np.arange(settings.length)
+f"accuracy {right:.2%}; {own.mean():.0%} of the rows look most at themselves"
 
 # %% [markdown] tags=["shared"]
-# The accuracy is there, but the diagonal need not be: the residual connection carries
-# each symbol to its own place without any attention.
-#
 # **Exercise 3, open.** How would you change the model, or its training, so that it
 # reverses sequences of any length up to 32?
 
@@ -466,16 +473,15 @@ mixed = one_hot(symbols(2, 32, settings.n_symbols, seed=46), settings.n_symbols)
 other_padding = np.where(real[..., None], mixed, 0.5)
 outs = [as_numpy(model(tensor(z), boolean(mask))[0]) for z in (mixed, other_padding)]
 np.testing.assert_array_equal(outs[0][real], outs[1][real])
+# Train on all lengths up to 32, padded and masked as here, where the padding changes
+# nothing; leave the padded places out of the loss; and since the right place depends on
+# the length, add a second code that counts places from the end.
 f"{mask.sum()} of {mask.size} pairs may look at each other"
 
 # %% [markdown] tags=["shared"]
-# Train on all lengths up to 32, padded and masked as in this cell, where the padding
-# changes nothing. And since the right place now depends on the length, add a second
-# code that counts places from the end.
-#
 # ## How long it took
 #
-# The seconds of training stand above, beside the accuracy. For scale: other authors
+# The seconds of training stand above, below the accuracy. For scale: other authors
 # trained this very model in 2022 on an RTX 3090 in 26 s with PyTorch and in 7 s with
 # JAX ([tutorial 6, University of Amsterdam](https://uvadlc-notebooks.readthedocs.io/)).
 #

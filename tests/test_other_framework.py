@@ -33,5 +33,5 @@ def test_the_other_framework_trains_from_the_same_weights_and_batches(here, tmp_
 @pytest.mark.slow
 def test_a_failure_over_there_is_an_error_here(tmp_path):
     """With the words of the other process."""
-    with pytest.raises(RuntimeError, match="(?s)the run in torch failed.*no weights"):
+    with pytest.raises(RuntimeError, match=r"(?s)the run in torch failed.*no weights"):
         twin.losses("torch", SHORT, tmp_path / "missing.safetensors")

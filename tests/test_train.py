@@ -442,7 +442,7 @@ def test_batches_of_a_later_epoch_are_held_to_the_data_too(side, tmp_path):
     def batches(epoch):
         return shuffled(SMALL)(epoch) + 50 * (epoch == 1)
 
-    with pytest.raises(ValueError, match="^expected rows from 0 to 49, got 5"):
+    with pytest.raises(ValueError, match=r"^expected rows from 0 to 49, got 5"):
         train(side, batches=batches, folder=tmp_path)
     assert (tmp_path / "checkpoint.safetensors").exists()
 
