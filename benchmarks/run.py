@@ -102,10 +102,11 @@ def machine(pairs):
     }
 
 
-def report(measured, given):
-    """The text and the record of a run."""
+def report(measured, began):
+    """The text and the record of what has been measured."""
     about = machine([pair for *_, pairs in measured for pair in pairs])
-    about |= {"date": f"{datetime.now():%Y-%m-%d %H:%M}", "pairs": given.pairs}
+    counts = sorted({len(pairs) for *_, pairs in measured})
+    about |= {"date": f"{began:%Y-%m-%d %H:%M}", "pairs": " or ".join(map(str, counts))}
     lines = [f"* {name}: {value}" for name, value in about.items()]
     text = "\n".join([table([row(*line) for line in measured]), "", *lines, ""])
     names = "task", "framework", "pairs"
@@ -113,15 +114,18 @@ def report(measured, given):
     return text, {"about": about, "measured": raw}
 
 
-def write(folder, text, record):
-    """Both files, named by device and date."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write(given, text, record):
+    """Both files, named by device, date and, of a part, what was measured."""
+    given.output.mkdir(parents=True, exist_ok=True)
     about = record["about"]
-    name = re.sub(r"[^a-z0-9]+", "-", about["device"].lower()).strip("-")
-    path = folder / f"{name}-{about['date'][:10]}"
-    path.with_name(f"{path.name}.json").write_text(json.dumps(record, indent=1) + "\n")
-    path.with_name(f"{path.name}.md").write_text(text, "utf-8")
-    print(f"{path}.md\n{path}.json")
+    parts = about["device"], about["date"][:10], given.task, given.framework
+    name = re.sub(r"[^a-z0-9]+", "-", " ".join(filter(None, parts)).lower()).strip("-")
+    contents = {"json": json.dumps(record, indent=1) + "\n", "md": text}
+    for kind, content in contents.items():
+        draft = given.output / f"{name}.{kind}.draft"
+        draft.write_text(content, "utf-8")
+        draft.replace(given.output / f"{name}.{kind}")
+    return [given.output / f"{name}.{kind}" for kind in contents]
 
 
 def positive(text):
@@ -145,7 +149,7 @@ def arguments():
 
 
 def main():
-    """Measure, print, write."""
+    """Measure and write, then print."""
     given = arguments()
     cases = [
         {"task": task, "framework": framework, "updates": given.updates}
@@ -156,13 +160,16 @@ def main():
         for case in cases:
             print(child("profiling", **case | {"updates": given.updates or 100}))
         return
-    measured = []
+    began, measured = datetime.now(), []
     for case in cases:
-        pairs = [pair(place, **case) for place in range(given.pairs)]
-        measured.append((case["task"], case["framework"], pairs))
-    text, record = report(measured, given)
-    print(text)
-    write(given.output, text, record)
+        measured.append((case["task"], case["framework"], pairs := []))
+        for place in range(given.pairs):
+            pairs.append(pair(place, **case))
+            text, record = report(measured, began)
+            paths = write(
+                given, text, record
+            )  # each pair is kept as soon as it is there
+    print(text, *paths, sep="\n")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ class Anomaly(Settings):
     per_class: int = 450
     n_features: int = 512
     set_size: int = 10
+    noise: float = 5.0  # around means of size 1
 
     @property
     def model(self):
@@ -89,7 +90,7 @@ def features(settings):
     parts = []
     for n in (settings.n_classes * settings.per_class, settings.validation_rows):
         noise = draw.standard_normal((n, settings.n_features), dtype=np.float32)
-        parts.append(means[np.arange(n) % settings.n_classes] + 3 * noise)
+        parts.append(means[np.arange(n) % settings.n_classes] + settings.noise * noise)
     return parts
 
 
