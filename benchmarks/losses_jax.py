@@ -1,7 +1,6 @@
 """What the trainings minimise, in JAX: ``(model, *batch) -> (loss, accuracy)``."""
 
 import jax
-import jax.numpy as jnp
 
 from helpers.train_jax import cross_entropy
 
@@ -16,9 +15,3 @@ def reverse(model, x, labels):
 def anomaly(model, features, labels):
     """Features ``b s i``, and the place of the odd one: ``b``."""
     return cross_entropy(lambda x: (model(x)[0].squeeze(-1), None), features, labels)
-
-
-def odd_one_last(model, features):
-    """The same where the odd one is always the last."""
-    b, s, _ = features.shape
-    return anomaly(model, features, jnp.full(b, s - 1))

@@ -1,6 +1,5 @@
 """What the trainings minimise, in PyTorch: ``(model, *batch) -> (loss, accuracy)``."""
 
-import torch
 from torch import nn
 
 from helpers.train_torch import cross_entropy
@@ -17,9 +16,3 @@ def reverse(model, x, labels):
 def anomaly(model, features, labels):
     """Features ``b s i``, and the place of the odd one: ``b``."""
     return cross_entropy(lambda x: (model(x)[0].squeeze(-1), None), features, labels)
-
-
-def odd_one_last(model, features):
-    """The same where the odd one is always the last."""
-    b, s, _ = features.shape
-    return anomaly(model, features, torch.full((b,), s - 1, device=features.device))

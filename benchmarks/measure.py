@@ -55,7 +55,7 @@ class Case:
             return self.trainer.cross_entropy, tasks.reversal(train, n), options
         tests = validation[tasks.validation_sets(self.settings)]
         options = {"batches": tasks.batches_of_sets(self.settings)}
-        return self.losses.odd_one_last, (train,), {**options, "validation": (tests,)}
+        return self.trainer.odd_one_out, (train,), {**options, "validation": (tests,)}
 
     def train(self, way, folder):
         """A training, as a function that does it and returns its history."""

@@ -142,7 +142,7 @@ def arguments():
     parser.add_argument("--task", choices=TASKS, help="only this one")
     parser.add_argument("--framework", choices=FRAMEWORKS, help="only this one")
     parser.add_argument("--pairs", type=positive, default=5)
-    parser.add_argument("--updates", type=int, help="fewer than the task has")
+    parser.add_argument("--updates", type=int, help="fewer, or whole epochs")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--profile", action="store_true", help="where the time goes")
     return parser.parse_args()

@@ -1,62 +1,37 @@
 """The two tasks of the comparison: settings, data and batches, all in NumPy."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from helpers.sequences import one_hot, shuffled, symbols
-from helpers.settings import Reverse, Settings
+from helpers import sets
+from helpers.sequences import one_hot, symbols
+from helpers.settings import Cifar100, Reverse
 
+VALIDATION_ROWS = 5_000
+SIGNAL, SPREAD = 20, 0.8  # axes in which class means differ, and by how much
 
-@dataclass(frozen=True, kw_only=True)
-class Anomaly(Settings):
-    """Find the odd one in a set of features: one epoch of the size of CIFAR-100.
-
-    A set has ``set_size - 1`` rows of one class and, as its last, one of another class.
-    Every row is the odd one of one set of the epoch, so ``n_train`` counts both.
-    """
-
-    n_train: int = 45_000
-    batch: int = 64
-    epochs: int = 1
-    rate: float = 5e-4
-    warmup: int = 100
-    n_validation: int = 1_000
-    validation_rows: int = 5_000
-    n_classes: int = 100
-    per_class: int = 450
-    n_features: int = 512
-    set_size: int = 10
-    noise: float = 5.0  # around means of size 1
-
-    @property
-    def model(self):
-        """Arguments of ``Predictor`` by name."""
-        sizes = {"n_inputs": self.n_features, "m": 256, "n_outputs": 1}
-        sizes |= {"n_blocks": 4, "n_heads": 4, "f": 512}
-        return sizes | {"dropout": 0.1, "input_dropout": 0.1, "positions": "none"}
-
-
-TASKS = {"reverse": Reverse(), "anomaly": Anomaly()}
+TASKS = {
+    "reverse": Reverse(),
+    "anomaly": replace(Cifar100(), epochs=1, n_validation=1_000),
+}
 
 
 def shortened(settings, updates=None):
-    """The same settings with fewer updates: a shorter epoch, or fewer of them.
+    """The same settings with another number of updates: part of an epoch, or epochs.
 
     Raises
     ------
     ValueError
-        If there would be fewer than 2 updates, more than there are, or a part of an
-        epoch after a whole one.
+        If there would be fewer than 2 updates, or a part of an epoch after a whole one.
     """
     n = settings.updates_per_epoch
     if updates is None:
         return settings
-    whole = updates % n == 0 and updates <= settings.updates
+    whole = updates % n == 0
     if updates < 2 or not (updates < n or whole):
         raise ValueError(
-            f"expected 2 to {n} updates, or whole epochs of {n} up to "
-            f"{settings.updates}, got {updates}"
+            f"expected 2 to {n} updates, or whole epochs of {n}, got {updates}"
         )
     shorter = {"epochs": updates // n} if whole else {"epochs": 1}
     if not whole:
@@ -77,55 +52,37 @@ def reversal(x, n_symbols):
 
 
 def features(settings):
-    """Rows around class means for training and validation; row ``r`` has class
-    ``r % n_classes``.
+    """Made-up features for training and validation: class means plus noise.
+
+    The means differ in the first ``SIGNAL`` axes only, as far as ``SPREAD`` says; noise
+    has size 1 in all of them.
 
     Returns
     -------
     list of two float32 arrays ``r i``
     """
     draw = np.random.default_rng(settings.seed)
-    size = settings.n_classes, settings.n_features
-    means = draw.standard_normal(size, dtype=np.float32)
+    means = np.zeros((settings.n_classes, settings.n_features), np.float32)
+    means[:, :SIGNAL] = draw.normal(0, SPREAD, size=(settings.n_classes, SIGNAL))
     parts = []
-    for n in (settings.n_classes * settings.per_class, settings.validation_rows):
+    for n in (settings.n_train, VALIDATION_ROWS):
         noise = draw.standard_normal((n, settings.n_features), dtype=np.float32)
-        parts.append(means[np.arange(n) % settings.n_classes] + settings.noise * noise)
+        parts.append(means[classes(n, settings)] + noise)
     return parts
 
 
-def rows_of_sets(odd, n_rows, settings, rng):
-    """Sets that end with the rows ``odd``, no row twice: integer array ``b s``."""
-    n_classes, n = settings.n_classes, settings.set_size - 1
-    other = rng.integers(n_classes - 1, size=len(odd))
-    other += other >= odd % n_classes  # any class but that of the odd one
-    places = rng.integers(n_rows // n_classes, size=(len(odd), n))
-    while (twice := repeated(places)).any():
-        places[twice] = rng.integers(n_rows // n_classes, size=(twice.sum(), n))
-    same = other[:, None] + n_classes * places
-    return np.concatenate([same, odd[:, None]], axis=1, dtype=np.int32)
-
-
-def repeated(places):
-    """Does a row hold a number twice? Boolean array ``b``."""
-    return (np.diff(np.sort(places, axis=1)) == 0).any(axis=1)
+def classes(n, settings):
+    """Classes of the rows, in turn: integer array ``n``."""
+    return np.arange(n) % settings.n_classes
 
 
 def batches_of_sets(settings):
     """Sets of an epoch: a function from the epoch to an int32 array ``n b s``."""
-    n_rows = settings.n_classes * settings.per_class
-    order = shuffled(settings)
-
-    def batches(epoch):
-        odd = order(epoch)
-        rng = np.random.default_rng([settings.seed, epoch, 1])
-        rows = rows_of_sets(odd.reshape(-1), n_rows, settings, rng)
-        return rows.reshape(*odd.shape, settings.set_size)
-
-    return batches
+    return sets.drawn(classes(settings.n_train, settings), settings)
 
 
 def validation_sets(settings):
-    """The sets to validate on, the same for all: integer array ``b s``."""
-    odd, rng = np.arange(settings.n_validation), np.random.default_rng(settings.seed)
-    return rows_of_sets(odd, settings.validation_rows, settings, rng)
+    """The sets to validate on, the same for all: int32 array ``b s``."""
+    labels = classes(VALIDATION_ROWS, settings)
+    sizes = settings.set_size, settings.n_validation
+    return sets.fixed(labels, *sizes, settings.seed)

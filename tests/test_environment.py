@@ -9,7 +9,6 @@ import ast
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,24 +16,12 @@ import pytest
 
 import environment
 import pages
+from disks import run, small_disk
 
 PROGRAM = pages.ROOT / "tools" / "environment.py"
 FIND = pages.ROOT / "tools" / "find-python.sh"
 REQUIREMENTS = pages.ROOT / "requirements"
 LOCKS = sorted(REQUIREMENTS.glob("lock*.txt"))
-
-
-def run(*command, **options):
-    """Run a command; return its exit status and all that it printed."""
-    options = {"cwd": pages.ROOT, "encoding": "utf-8", **options}
-    done = subprocess.run(
-        [str(part) for part in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        **options,
-    )
-    return done.returncode, done.stdout
 
 
 def is_one_sentence(text):
@@ -161,17 +148,6 @@ def test_a_missing_venv_package_is_named(tmp_path):
     assert status != 0 and is_one_sentence(text), text
     assert "sudo apt install python3" in text and "-venv" in text
     assert not (root / ".venv").exists()
-
-
-def small_disk(tmp_path, script, megabytes=16):
-    """Run a shell script with a file system of a few megabytes at ``$DISK``."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = f"mount -t tmpfs -o size={megabytes}m tmpfs '{disk}'"
-    unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
-    if not shutil.which("unshare") or run(*unshare, "sh", "-c", mount)[0] != 0:
-        pytest.skip("this machine lets nobody mount a small file system")
-    return run(*unshare, "sh", "-c", f"{mount} && DISK='{disk}' && {script}")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mounts a tmpfs")

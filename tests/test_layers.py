@@ -10,7 +10,10 @@ import pages
 
 HELPERS = pages.NOTEBOOKS / "helpers"
 MODULES = sorted(path.stem for path in HELPERS.glob("*.py"))
-FRAMEWORKS = {"jax": {"jax", "jaxlib", "flax", "optax"}, "torch": {"torch"}}
+FRAMEWORKS = {
+    "jax": {"jax", "jaxlib", "flax", "optax"},
+    "torch": {"torch", "torchvision"},
+}
 FOREIGN = set.union(*FRAMEWORKS.values())
 
 
@@ -66,10 +69,10 @@ def test_helpers_do_not_import_in_circles():
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_helper_knows_at_most_its_own_framework(name):
-    """``weights`` may know both, each lazily; the rest below knows neither."""
+    """``weights`` may know both, each lazily, ``photos`` PyTorch; the rest neither."""
     side = name.rpartition("_")[2] if level(name) else None
     allowed = FRAMEWORKS.get(side, set())
-    lazily = FOREIGN if name == "weights" else allowed
+    lazily = {"weights": FOREIGN, "photos": FRAMEWORKS["torch"]}.get(name, allowed)
     for lazy, permitted in ((False, allowed), (True, lazily)):
         for module, line in imports(read(name), lazy=lazy):
             top = module.partition(".")[0]
@@ -79,7 +82,7 @@ def test_a_helper_knows_at_most_its_own_framework(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["checks", "runs", "schedules", "sequences", "settings"]
+    "name", ["checks", "download", "runs", "schedules", "sequences", "sets", "settings"]
 )
 def test_what_surrounds_a_training_knows_no_framework(name):
     """Not even lazily, nor through a module of ``train_*`` or ``model_*``."""

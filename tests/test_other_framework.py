@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helpers import train_jax, train_torch, twin
+from helpers import sets, train_jax, train_torch, twin
 from helpers.sequences import reverse_data
-from helpers.settings import Reverse
+from helpers.settings import Digits, Reverse
 from helpers.weights import save_weights
 from sides import jax_side, torch_side
 
@@ -27,6 +27,25 @@ def test_the_other_framework_trains_from_the_same_weights_and_batches(here, tmp_
     data = reverse_data(SHORT)["train"]
     ours = training.fit(model, training.cross_entropy, data, SHORT, bar=False)["loss"]
     assert theirs.shape == ours.shape
+    np.testing.assert_allclose(theirs, ours, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("here", SIDES)
+def test_so_it_does_with_sets(here, tmp_path):
+    """Dropout is off: each framework would draw it in its own way."""
+    there = {"jax": "torch", "torch": "jax"}[here]
+    side, training = SIDES[here]
+    sizes = {"n_train": 10 * 64, "epochs": 2, "warmup": 5, "m": 16, "f": 32}
+    few = replace(Digits(), dropout=0.0, input_dropout=0.0, **sizes)
+    model = side.build("Predictor", **few.model)
+    save_weights(model, tmp_path / "initial.safetensors")
+    theirs = twin.losses(there, few, tmp_path / "initial.safetensors")
+    part = sets.load(few)[0]["train"]
+    options = {"batches": sets.drawn(part.labels, few), "bar": False}
+    data = (part.features,)
+    ours = training.fit(model, training.odd_one_out, data, few, **options)["loss"]
+    assert theirs.shape == ours.shape == (20,)
     np.testing.assert_allclose(theirs, ours, rtol=1e-4)
 
 

@@ -340,3 +340,56 @@ def test_a_shared_y_axis_is_one_axis():
     assert low.get_ylim()[1] >= 80
     low, high = panels(plots.curves(given, x="n"))
     assert low.get_ylim()[1] < 10 < 80 <= high.get_ylim()[1]
+
+
+# Pictures
+
+
+GREY = np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5) * 2
+FRAMES = {"odd": np.array([2, 0]), "chosen": np.array([2, 1])}
+
+
+def test_pictures_stand_in_rows_on_a_fixed_scale():
+    """Each set in its row, each element in its place; 255 is full ink."""
+    fig = plots.pictures(GREY)
+    shown = [ax.images[0] for ax in fig.axes]
+    for image, picture in zip(shown, GREY.reshape(6, 4, 5), strict=True):
+        np.testing.assert_array_equal(image.get_array(), picture)
+        assert image.get_clim() == (0, 255)
+    assert fig.legends == []
+    assert save(fig).endswith(b"</svg>\n")
+
+
+def test_coloured_pictures_keep_their_colours():
+    colours = np.stack([GREY, GREY + 1, GREY + 2], axis=-1)
+    shown = [ax.images[0].get_array() for ax in plots.pictures(colours).axes]
+    np.testing.assert_array_equal(shown, colours.reshape(6, 4, 5, 3))
+
+
+def test_captions_and_titles_stand_at_their_pictures():
+    captions = [["a", "b", "c"], ["d", "e", "f"]]
+    fig = plots.pictures(GREY, captions=captions, titles=["first", "second"])
+    assert [ax.get_xlabel() for ax in fig.axes] == list("abcdef")
+    titles = [ax.get_title(loc="left") for ax in fig.axes]
+    assert titles == ["first", "", "", "second", "", ""]
+
+
+def test_the_odd_one_and_the_chosen_one_have_frames_of_their_own():
+    """Told apart by colour, line and size, so that both can stand on one picture."""
+    fig = plots.pictures(GREY, **FRAMES)
+    found = {
+        divmod(place, 3): [
+            (to_hex(p.get_edgecolor()), p.get_linestyle()) for p in ax.patches
+        ]
+        for place, ax in enumerate(fig.axes)
+    }
+    odd, chosen = (plots.COLOURS[1], "-"), (plots.COLOURS[0], "--")
+    assert {place: frames for place, frames in found.items() if frames} == {
+        (0, 2): [odd, chosen], (1, 0): [odd], (1, 1): [chosen],
+    }  # fmt: skip
+    outer, inner = (patch.get_width() for patch in fig.axes[2].patches)
+    assert outer > inner
+    (legend,) = fig.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["odd one", "chosen"]
+    (legend,) = plots.pictures(GREY, odd=FRAMES["odd"]).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["odd one"]

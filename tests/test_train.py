@@ -341,6 +341,21 @@ def test_evaluate_is_the_mean_over_all_examples(side):
     assert side.modes(model) == modes
 
 
+@on_both_sides
+def test_the_odd_one_is_the_class_of_a_set(side):
+    """Cross-entropy over the elements, worked out by hand; the last one is right."""
+    x = np.random.default_rng(3).normal(size=(40, 5, 7)).astype(np.float32)
+    sizes = {"n_blocks": 1, "n_heads": 1, "f": 6, "positions": "none"}
+    model = side.build("Predictor", 7, 4, 1, **sizes)
+    logits = side.models.attention_maps(model, side.tensor(x))[0]
+    p = np.exp(np.asarray(logits.tolist(), np.float64)[..., 0])
+    p /= p.sum(axis=1, keepdims=True)
+    found = TRAIN[side.name].evaluate(model, TRAIN[side.name].odd_one_out, (x,))
+    expected = -np.log(p[:, -1]).mean(), (p.argmax(axis=1) == 4).mean()
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert 0 < expected[1] < 1
+
+
 def test_evaluate_makes_no_gradients():
     """In PyTorch: none is asked for, and those of the model stay as they are."""
     asked = []

@@ -157,7 +157,7 @@ def test_classes_are_those_that_later_pages_use(chapter, side):
     If a page builds a thing twice, the last one is meant.
     """
     model = {}
-    for module in (f"model_{side}", f"train_{side}", "schedules"):
+    for module in (f"model_{side}", f"train_{side}", "schedules", "sets"):
         found = module_definitions(pages.NOTEBOOKS / "helpers" / f"{module}.py")
         assert not set(found) & set(model), f"defined twice: {set(found) & set(model)}"
         model |= found

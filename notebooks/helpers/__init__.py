@@ -13,6 +13,12 @@ schedules
     Warm-up and decay as functions of the step, framework-free.
 sequences
     Reverse task: seeded NumPy data and batches.
+sets
+    Anomaly task: seeded sets with an odd one, from any features and labels.
+photos
+    CIFAR-10 and CIFAR-100 as one file each, their ResNet34 features as another.
+download
+    A file from the first address that has it: resumed, checked, whole or not at all.
 runs
     A training in a folder: resumed after a kill, found when finished, seen in
     TensorBoard.

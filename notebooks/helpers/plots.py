@@ -10,6 +10,8 @@ from itertools import cycle
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from helpers.shapes import as_numpy
@@ -259,3 +261,61 @@ def grid_of_numbers(matrices, *, columns=3):
         for ax in axes[len(matrices) :]:
             ax.axis("off")
         return fig
+
+
+def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
+    """Sets of small pictures, one set per row.
+
+    Parameters
+    ----------
+    sets : uint8 array ``b s y x`` or ``b s y x 3``
+        Grey (ink on paper) or coloured.
+    captions : list of list of str, optional
+        Written below each picture.
+    titles : list of str, optional
+        Written above each row.
+    odd, chosen : integer arrays ``b``, optional
+        Places that get a frame: solid for the odd one, dashed for the chosen one.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    sets = as_numpy(sets)
+    b, s = sets.shape[:2]
+    frames = {"odd one": (odd, COLOURS[1], "-"), "chosen": (chosen, COLOURS[0], "--")}
+    frames = {name: frame for name, frame in frames.items() if frame[0] is not None}
+    with matplotlib.rc_context(STYLE):
+        height = 0.78 + 0.2 * (captions is not None) + 0.25 * (titles is not None)
+        fig = new_figure(0.74 * s, height * b + 0.35 * bool(frames))
+        axes = fig.subplots(b, s, squeeze=False)
+        for row, place in np.ndindex(b, s):
+            ax = axes[row, place]
+            ax.imshow(sets[row, place], cmap="Greys", vmin=0, vmax=255)
+            ax.set_xticks([])
+            ax.set_yticks([])
+            ax.spines[:].set_visible(False)
+            if captions:
+                ax.set_xlabel(captions[row][place], size=10)
+            for inset, (places, colour, dash) in enumerate(frames.values()):
+                if places[row] == place:
+                    add_frame(ax, 0.03 + 0.09 * inset, colour, dash)
+        for row, title in enumerate(titles or []):
+            axes[row, 0].set_title(title, loc="left")
+        lines = [
+            Line2D([], [], color=c, linestyle=d, lw=2.5) for _, c, d in frames.values()
+        ]
+        if frames:
+            fig.legend(
+                lines, list(frames), fontsize=10, loc="outside lower center", ncols=2
+            )
+        return fig
+
+
+def add_frame(ax, inset, colour, dash):
+    """Frame a picture, ``inset`` (a share of its width) inside its edge."""
+    side = 1 - 2 * inset
+    options = {"transform": ax.transAxes, "fill": False, "lw": 2.5}
+    ax.add_patch(
+        Rectangle((inset, inset), side, side, color=colour, linestyle=dash, **options)
+    )

@@ -14,18 +14,20 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from helpers import sets
 from helpers import settings as tasks
 from helpers.sequences import reverse_data
 from helpers.weights import load_weights
 
 
 def losses(side, settings, weights):
-    """Loss of every update of a training on the reverse task, from given weights.
+    """Loss of every update of a training, from given weights.
 
     Parameters
     ----------
     side : {"jax", "torch"}
-    settings : helpers.settings.Sequences
+    settings : helpers.settings.Sequences or helpers.settings.Sets
+        The reverse task, or sets with an odd one.
     weights : str or path
         Initial weights, as ``helpers.weights.save_weights`` writes them.
 
@@ -65,9 +67,14 @@ def main(side, task, weights, found):
     )
     model = models.build(models.Predictor, **settings.model)
     load_weights(model, weights)
-    data = reverse_data(settings)["train"]
-    history = training.fit(model, training.cross_entropy, data, settings)
-    np.save(found, history["loss"])
+    if isinstance(settings, tasks.Sets):
+        part = sets.load(settings)[0]["train"]
+        loss, data = training.odd_one_out, (part.features,)
+        options = {"batches": sets.drawn(part.labels, settings)}
+    else:
+        loss, data = training.cross_entropy, reverse_data(settings)["train"]
+        options = {}
+    np.save(found, training.fit(model, loss, data, settings, **options)["loss"])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,306 @@
+"""Anomaly task: seeded sets with an odd one, from any features and labels, as arrays.
+
+A set is a row of row numbers: first images of one class, then the odd one of another. A
+whole epoch of sets is drawn at once; the features stay where they are.
+"""
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from helpers import photos
+from helpers.checks import check_sizes, choose
+from helpers.sequences import shuffled
+
+
+@dataclass(frozen=True)
+class Part:
+    """Images of one part of the data.
+
+    ``features`` float32 ``r i``, ``labels`` integers ``r``, ``images`` uint8 ``r y x`` or
+    ``r y x 3``; all in the same order.
+    """
+
+    features: np.ndarray
+    labels: np.ndarray
+    images: np.ndarray
+
+    def __post_init__(self):
+        check_lengths(self.features, self.labels)
+        check_lengths(self.images, self.labels)
+
+    def __len__(self):
+        return len(self.labels)
+
+    def take(self, rows):
+        """The part that has only these rows."""
+        return Part(self.features[rows], self.labels[rows], self.images[rows])
+
+    def only(self, classes):
+        """The part that has only images of these classes."""
+        return self.take(np.flatnonzero(np.isin(self.labels, classes)))
+
+
+def check_lengths(images, labels):
+    """Refuse images or features that have not a label each."""
+    if len(images) != len(labels):
+        raise ValueError(
+            f"expected a label for each image, got {len(images)} images and "
+            f"{len(labels)} labels"
+        )
+
+
+def check_classes(labels, set_size, n_odd=1):
+    """Hold labels to what sets can be drawn from.
+
+    Raises
+    ------
+    ValueError
+        If a set would have fewer than three elements, there are not enough classes, or a
+        class has too few images.
+    """
+    check_sizes(set_size=set_size, n_odd=n_odd)
+    if set_size < n_odd + 2:
+        raise ValueError(
+            f"expected a set to have at least {n_odd + 2} elements, two of them alike, "
+            f"got set_size = {set_size}"
+        )
+    classes, counts = np.unique(labels, return_counts=True)
+    if len(classes) < 2:
+        raise ValueError(
+            f"expected images of at least two classes, got {classes.tolist()}"
+        )
+    if counts.min() < set_size - n_odd:
+        raise ValueError(
+            f"class {classes[counts.argmin()]} has {counts.min()} images, a set of "
+            f"{set_size} needs {set_size - n_odd}"
+        )
+
+
+def draw_sets(labels, set_size, odd, rng):
+    """Put images of another class before each odd one.
+
+    Parameters
+    ----------
+    labels : integer array ``r``
+        Class of each image; classes may be of different size.
+    set_size : int
+        Elements of a set, the odd ones included.
+    odd : integer array ``b`` or ``b n``
+        Rows of the odd ones: one per set, or ``n``.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    int32 array ``b s``
+        Rows, none twice in a set: of one class, drawn evenly from those that the odd
+        ones are not of, and at the end the odd ones.
+
+    Raises
+    ------
+    ValueError
+        As ``check_classes``, or if the odd ones leave no class for the others.
+    """
+    odd = np.asarray(odd)
+    odd = odd[:, None] if odd.ndim == 1 else odd  # b n
+    check_classes(labels, set_size, odd.shape[1])
+    classes, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    lots = rng.random((len(odd), len(classes)))
+    np.put_along_axis(lots, which.reshape(-1)[odd], -1, axis=1)
+    if len(odd) and lots.max(axis=1).min() < 0:
+        raise ValueError(
+            f"the odd ones of a set are of all {len(classes)} classes: none is left for "
+            "the others"
+        )
+    same = lots.argmax(axis=1)  # b
+    places = distinct(counts[same], set_size - odd.shape[1], rng)
+    first = np.cumsum(counts) - counts  # where each class begins, once sorted
+    rows = np.argsort(labels, kind="stable")[first[same][:, None] + places]
+    return np.concatenate([rows, odd], axis=1, dtype=np.int32, casting="same_kind")
+
+
+def distinct(sizes, n, rng):
+    """Different numbers below each size, every choice equally likely: ``b -> b n``.
+
+    Source: R. Floyd's method (Bentley & Floyd 1987, A sample of brilliance).
+    """
+    chosen = np.empty((len(sizes), n), np.int64)
+    for place in range(n):
+        last = sizes - n + place
+        draw = rng.integers(last + 1)
+        taken = (chosen[:, :place] == draw[:, None]).any(axis=1)
+        chosen[:, place] = np.where(taken, last, draw)
+    return chosen
+
+
+def drawn(labels, settings):
+    """Batches of an epoch, new sets in each: from the epoch to an int32 array ``n b s``.
+
+    Every image is the odd one of one set of the epoch, except those that would not fill
+    a batch. Which sets there are depends on the seed and the number of the epoch alone.
+
+    Parameters
+    ----------
+    labels : integer array ``n_train``
+    settings : helpers.settings.Sets
+
+    Raises
+    ------
+    ValueError
+        As ``draw_sets``, or if there are not ``settings.n_train`` labels.
+    """
+    if len(labels) != settings.n_train:
+        raise ValueError(
+            f"expected n_train = {settings.n_train} labels, got {len(labels)}"
+        )
+    check_classes(labels, settings.set_size)
+    order = shuffled(settings)
+
+    def batches(epoch):
+        odd = order(epoch)  # n b
+        rng = np.random.default_rng([settings.seed, epoch, 1])
+        rows = draw_sets(labels, settings.set_size, odd.reshape(-1), rng)
+        return rows.reshape(*odd.shape, settings.set_size)
+
+    return batches
+
+
+def fixed(labels, set_size, n, seed):
+    """Sets to measure on, the same for all: int32 array ``n s``.
+
+    The images take turns in being the odd one, so that none is it twice before all were
+    it once. Errors as ``draw_sets``.
+    """
+    check_sizes(n=n)
+    check_classes(labels, set_size)
+    rng = np.random.default_rng(seed)
+    turns = -(-n // max(len(labels), 1))
+    odd = np.concatenate([rng.permutation(len(labels)) for _ in range(turns)])[:n]
+    return draw_sets(labels, set_size, odd, rng)
+
+
+def divide(labels, share, seed):
+    """Split rows in two, each class by the same share.
+
+    Parameters
+    ----------
+    labels : integer array ``r``
+    share : float
+        Of each class, that goes to the second part; rounded to whole images.
+    seed : int
+
+    Returns
+    -------
+    tuple of two integer arrays
+        Rows of the first and of the second part, rising.
+
+    Raises
+    ------
+    ValueError
+        If ``share`` does not lie between 0 and 1.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"expected a share between 0 and 1, got {share!r}")
+    rng = np.random.default_rng(seed)
+    second = np.zeros(len(labels), bool)
+    for name in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == name))
+        second[rows[: round(share * len(rows))]] = True
+    return np.flatnonzero(~second), np.flatnonzero(second)
+
+
+def digits(seed):
+    """The 1,797 handwritten digits of scikit-learn in three parts, and their names.
+
+    A fifth of each class is for the test, a tenth of the rest for validation; features
+    are the 64 grey values, divided by 16. All parts come from the same thirteen writers.
+
+    Returns
+    -------
+    dict of str to Part, list of str
+
+    Source: Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits (UCI).
+    """
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    grey = np.round(found.images * (255 / 16)).astype(np.uint8)
+    features = (found.data / 16).astype(np.float32)
+    whole = Part(features, found.target.astype(np.int32), grey)
+    rest, test = divide(whole.labels, 0.2, seed)
+    return with_validation(whole.take(rest), whole.take(test), seed), list("0123456789")
+
+
+def with_validation(rest, test, seed):
+    """Three parts, of which validation takes a tenth of each class from ``rest``."""
+    train, validation = divide(rest.labels, 0.1, seed)
+    parts = {"train": rest.take(train), "validation": rest.take(validation)}
+    return parts | {"test": test}
+
+
+def cifar100(seed):
+    """The photos of CIFAR-100 with their ResNet34 features, and the names of classes.
+
+    Returns and raises as ``digits`` and ``helpers.photos.load``.
+    """
+    parts, names = photos.load("cifar100")
+    whole = {name: Part(*arrays) for name, arrays in parts.items()}
+    return with_validation(whole["train"], whole["test"], seed), names
+
+
+SOURCES = {"digits": digits, "cifar100": cifar100}
+
+
+def load(settings):
+    """Images in three parts ``train``, ``validation``, ``test``, and names of classes.
+
+    Parameters
+    ----------
+    settings : helpers.settings.Sets
+        With a smaller ``n_train`` than there are images, the first ones are taken.
+
+    Returns
+    -------
+    dict of str to Part, list of str
+
+    Raises
+    ------
+    ValueError
+        If the source is unknown, or has other sizes than the settings say.
+    """
+    parts, names = choose(settings.source, SOURCES, "source")(settings.seed)
+    n_train, n_features = parts["train"].features.shape
+    expected = settings.n_features, settings.n_classes
+    if (n_features, len(names)) != expected or n_train < settings.n_train:
+        raise ValueError(
+            f"expected {settings.source} to have {settings.n_train} images for training, "
+            f"{expected[0]} features and {expected[1]} classes, got {n_train}, "
+            f"{n_features} and {len(names)}"
+        )
+    parts["train"] = parts["train"].take(np.arange(settings.n_train))
+    return parts, names
+
+
+def source():
+    """Where images come from: ``$SETS_SOURCE``, else photos if they are prepared.
+
+    Returns
+    -------
+    {"digits", "cifar100"}
+
+    Raises
+    ------
+    ValueError
+        If the variable names something else.
+    """
+    default = "cifar100" if photos.prepared("cifar100") else "digits"
+    name = os.environ.get("SETS_SOURCE") or default
+    choose(name, SOURCES, "source")
+    return name
+
+
+def farthest(sets):
+    """The element farthest from the mean of the others: ``b s i -> b``."""
+    others = (sets.sum(axis=1, keepdims=True) - sets) / (sets.shape[1] - 1)
+    return np.linalg.norm(sets - others, axis=-1).argmax(axis=-1)

@@ -1,0 +1,277 @@
+"""Sets with an odd one: seeded, of any classes, drawn a whole epoch at a time."""
+
+import re
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import sets
+from helpers.settings import Cifar100, Digits
+from sides import run_python
+
+UNEQUAL = np.repeat([0, 1, 2, 5], [7, 2, 11, 5])  # class 1 has two images
+SMALL = replace(Digits(), n_train=25, batch=4, epochs=50, warmup=3, set_size=3)
+
+
+def shuffled_labels(counts, seed=0):
+    labels = np.repeat(list(counts), list(counts.values()))
+    return np.random.default_rng(seed).permutation(labels)
+
+
+counts = st.dictionaries(
+    st.integers(0, 300), st.integers(4, 30), min_size=2, max_size=6
+)
+
+
+@given(counts, st.integers(3, 5), st.integers(1, 40), st.integers(0, 99))
+def test_a_set_has_one_of_another_class_at_its_end(counts, set_size, b, seed):
+    """All others are of one class; no image comes twice; the odd one is as asked."""
+    labels = shuffled_labels(counts, seed)
+    rng = np.random.default_rng(seed)
+    odd = rng.integers(len(labels), size=b)
+    rows = sets.draw_sets(labels, set_size, odd, rng)
+    assert (rows.shape, rows.dtype) == ((b, set_size), np.int32)
+    np.testing.assert_array_equal(rows[:, -1], odd)
+    kinds = labels[rows]
+    assert (kinds[:, :-1] == kinds[:, :1]).all()
+    assert (kinds[:, -1] != kinds[:, 0]).all()
+    assert (np.diff(np.sort(rows, axis=1)) > 0).all()
+
+
+@given(counts, st.integers(0, 99))
+def test_several_odd_ones_may_be_of_one_class_or_two(counts, seed):
+    """None of the others is of either class."""
+    labels = shuffled_labels({**counts, 301: 4, 302: 4}, seed)
+    rng = np.random.default_rng(seed)
+    odd = np.array([rng.choice(len(labels), 2, replace=False) for _ in range(9)])
+    rows = sets.draw_sets(labels, 5, odd, rng)
+    np.testing.assert_array_equal(rows[:, 3:], odd)
+    kinds = labels[rows]
+    assert (kinds[:, :3] == kinds[:, :1]).all()
+    assert (kinds[:, 3:] != kinds[:, :1]).all()
+
+
+def test_every_choice_of_the_others_is_equally_likely():
+    """Three of five: ten choices, a tenth of the draws each."""
+    chosen = np.sort(sets.distinct(np.full(20_000, 5), 3, np.random.default_rng(0)))
+    for three in combinations(range(5), 3):
+        assert abs((chosen == three).all(axis=1).mean() - 0.1) < 0.01, three
+
+
+def test_classes_of_unequal_size_take_equal_turns():
+    """The class of the others does not depend on how many images it has."""
+    odd = np.zeros(6_000, int)  # of class 0
+    rows = sets.draw_sets(UNEQUAL, 3, odd, np.random.default_rng(0))
+    share = np.bincount(UNEQUAL[rows[:, 0]], minlength=6) / len(rows)
+    np.testing.assert_allclose(share, [0, 1 / 3, 1 / 3, 0, 0, 1 / 3], atol=0.02)
+
+
+def test_a_class_that_just_suffices_is_used_whole():
+    rows = sets.draw_sets(UNEQUAL, 3, np.zeros(50, int), np.random.default_rng(0))
+    of_one = rows[UNEQUAL[rows[:, 0]] == 1]
+    assert len(of_one)
+    np.testing.assert_array_equal(np.unique(of_one[:, :2]), [7, 8])
+
+
+def test_labels_may_be_any_whole_numbers():
+    labels = np.array([-3] * 4 + [2**40] * 4)
+    rows = sets.draw_sets(labels, 4, np.arange(8), np.random.default_rng(0))
+    assert (labels[rows[:, :3]] != labels[:, None]).all()
+
+
+BAD = {
+    "two in a set": ({"set_size": 2}, "expected a set to have at least 3 elements, two "
+                     "of them alike, got set_size = 2"),
+    "none in a set": ({"set_size": 0}, "expected set_size to be a whole number >= 1, "
+                      "got 0"),
+    "one class": ({"labels": [4, 4, 4, 4]}, "expected images of at least two classes, "
+                  "got [4]"),
+    "too few": ({"labels": [3] * 6 + [8] * 2, "set_size": 4},
+                "class 8 has 2 images, a set of 4 needs 3"),
+    "no label": ({"labels": []}, "expected images of at least two classes, got []"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_impossible_sets_are_refused_in_a_sentence(case):
+    options, message = BAD[case]
+    options = {"labels": [0, 0, 0, 1, 1, 1], "set_size": 3, **options}
+    labels = np.array(options["labels"], int)
+    odd = np.arange(min(len(labels), 1))
+    for draw in (
+        lambda: sets.draw_sets(
+            labels, options["set_size"], odd, np.random.default_rng()
+        ),
+        lambda: sets.fixed(labels, options["set_size"], 3, seed=0),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            draw()
+
+
+def test_odd_ones_of_all_classes_are_refused():
+    labels = np.array([0] * 4 + [1] * 4)
+    message = "the odd ones of a set are of all 2 classes: none is left for the others"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        sets.draw_sets(labels, 4, np.array([[0, 5]]), np.random.default_rng(0))
+
+
+def test_features_without_labels_are_refused():
+    """Where a part is made, and where sets are checked."""
+    x, labels = np.zeros((5, 2), np.float32), np.zeros(4, int)
+    message = "^expected a label for each image, got 5 images and 4 labels$"
+    with pytest.raises(ValueError, match=message):
+        sets.Part(x, labels, np.zeros((5, 8, 8), np.uint8))
+    with pytest.raises(ValueError, match=r"got 4 images and 5 labels$"):
+        sets.Part(x, np.zeros(5, int), np.zeros((4, 8, 8), np.uint8))
+
+
+def test_an_epoch_shows_every_image_once_as_the_odd_one():
+    """But for those that do not fill a batch."""
+    rows = sets.drawn(UNEQUAL, SMALL)(0)
+    assert (rows.shape, rows.dtype) == ((6, 4, 3), np.int32)
+    assert len(np.unique(rows[..., -1])) == 24
+
+
+def test_every_visit_draws_new_sets():
+    """With the same odd one, others stand beside it in the next epoch."""
+    batches = sets.drawn(UNEQUAL, SMALL)
+    first, second = (
+        dict(zip(rows[..., -1].ravel(), rows.reshape(-1, 3), strict=True))
+        for rows in (batches(0), batches(1))
+    )
+    both = set(first) & set(second)
+    assert sum((first[odd] != second[odd]).any() for odd in both) > len(both) / 2
+
+
+def test_sets_follow_from_seed_and_epoch_alone():
+    """Whichever epochs came before, and in another process, too."""
+    forwards, backwards = sets.drawn(UNEQUAL, SMALL), sets.drawn(UNEQUAL, SMALL)
+    there = [forwards(epoch) for epoch in range(4)]
+    back = [backwards(epoch) for epoch in reversed(range(4))][::-1]
+    np.testing.assert_array_equal(there, back)
+    assert (there[0] != sets.drawn(UNEQUAL, replace(SMALL, seed=43))(0)).any()
+    code = (
+        "import numpy as np; from dataclasses import replace; "
+        "from helpers import sets; from helpers.settings import Digits; "
+        "labels = np.repeat([0, 1, 2, 5], [7, 2, 11, 5]); "
+        "sizes = dict(n_train=25, batch=4, epochs=50, warmup=3, set_size=3); "
+        "print(sets.drawn(labels, replace(Digits(), **sizes))(3).tolist())"
+    )
+    assert run_python(code) == str(there[3].tolist())
+
+
+def test_another_number_of_labels_is_refused():
+    message = "^expected n_train = 25 labels, got 24$"
+    with pytest.raises(ValueError, match=message):
+        sets.drawn(UNEQUAL[:-1], SMALL)
+
+
+def test_fixed_sets_are_always_the_same():
+    """Each image is the odd one twice before one is it three times."""
+    rows = sets.fixed(UNEQUAL, 3, 60, seed=1)
+    np.testing.assert_array_equal(rows, sets.fixed(UNEQUAL, 3, 60, seed=1))
+    assert (rows != sets.fixed(UNEQUAL, 3, 60, seed=2)).any()
+    times = np.bincount(rows[:, -1], minlength=25)
+    assert set(times) == {2, 3}
+    assert times.sum() == 60
+
+
+def test_each_class_gives_its_share():
+    labels = shuffled_labels({1: 10, 2: 35, 9: 4})
+    first, second = sets.divide(labels, 0.2, seed=0)
+    np.testing.assert_array_equal(np.sort([*first, *second]), np.arange(49))
+    assert np.bincount(labels[second], minlength=10)[[1, 2, 9]].tolist() == [2, 7, 1]
+    assert (second != sets.divide(labels, 0.2, seed=1)[1]).any()
+    for share in (0, 1, -0.1, 1.5):
+        with pytest.raises(ValueError, match=f"a share between 0 and 1, got {share}"):
+            sets.divide(labels, share, seed=0)
+
+
+def test_the_digits_are_those_of_scikit_learn():
+    """Each once, in one of three parts; pictures, features, labels belong together."""
+    from sklearn.datasets import load_digits
+
+    parts, names = sets.load(Digits())
+    assert names == list("0123456789")
+    assert len(parts["train"]) == Digits().n_train
+    found = load_digits()
+    known = {
+        row.tobytes(): label
+        for row, label in zip(found.data, found.target, strict=True)
+    }
+    seen = []
+    for part in parts.values():
+        assert (part.features.dtype, part.images.dtype) == (np.float32, np.uint8)
+        for row, label, image in zip(
+            part.features, part.labels, part.images, strict=True
+        ):
+            grey = (row * 16).astype(np.float64)
+            assert known[grey.tobytes()] == label
+            np.testing.assert_allclose(image.ravel() / 255, row, atol=1 / 255)
+            seen.append(grey.tobytes())
+    assert sorted(seen) == sorted(row.tobytes() for row in found.data)
+
+
+def test_fewer_images_may_be_asked_for():
+    """The first ones; the other parts stay as they are."""
+    few, whole = (
+        sets.load(replace(Digits(), n_train=n, warmup=50))[0] for n in (200, 1_295)
+    )
+    np.testing.assert_array_equal(few["train"].labels, whole["train"].labels[:200])
+    np.testing.assert_array_equal(few["test"].features, whole["test"].features)
+
+
+def test_other_sizes_than_the_settings_say_are_refused():
+    message = (
+        "expected digits to have 9999 images for training, 64 features and 10 classes, "
+        f"got {Digits().n_train}, 64 and 10"
+    )
+    with pytest.raises(ValueError, match=message):
+        sets.load(replace(Digits(), n_train=9999))
+    with pytest.raises(ValueError, match="unknown source 'letters'"):
+        sets.load(replace(Digits(), source="letters"))
+
+
+def test_the_farthest_from_the_others_is_found():
+    """Against the definition, element by element; the order does not matter."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(7, 5, 3))
+    far = [
+        [np.linalg.norm(s[i] - np.delete(s, i, axis=0).mean(0)) for i in range(5)]
+        for s in x
+    ]
+    np.testing.assert_array_equal(sets.farthest(x), np.argmax(far, axis=1))
+    order = draw.permutation(5)
+    np.testing.assert_array_equal(order[sets.farthest(x[:, order])], sets.farthest(x))
+
+
+def test_the_settings_are_the_published_ones():
+    """Of the University of Amsterdam's tutorial, for CIFAR-100."""
+    assert Cifar100().model == {
+        "n_inputs": 512, "m": 256, "n_outputs": 1, "n_blocks": 4, "n_heads": 4,
+        "f": 512, "dropout": 0.1, "input_dropout": 0.1, "positions": "none",
+    }  # fmt: skip
+    found = Cifar100()
+    assert (found.rate, found.warmup, found.batch) == (5e-4, 100, 64)
+    assert (found.epochs, found.clip, found.set_size) == (100, 1, 10)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"set_size": 2}, "at least 3 elements, two of them alike, got set_size = 2"),
+        ({"n_unseen": 9}, "on each side, got n_unseen = 9 of n_classes = 10"),
+        ({"n_unseen": 1}, "on each side, got n_unseen = 1 of n_classes = 10"),
+        ({"n_test": 0}, "expected n_test to be a whole number >= 1, got 0"),
+        ({"m": 30}, "m = 30 does not split into 4 heads"),
+        ({"input_dropout": 1}, "expected a dropout rate in [0, 1), got 1"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_refused(change, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        replace(Digits(), **change)
