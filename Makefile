@@ -21,8 +21,8 @@ book: environment  ## execute every page and write _build/html/index.html
 test: environment  ## lint, unit tests, every page, and the built book in a real browser
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m pytest -m "not book" tests
-	$(RUN) -m pytest --nbmake --nbmake-timeout=1800 notebooks
+	$(RUN) -m pytest -n 2 --dist loadfile -m "not book" tests
+	$(RUN) -m pytest -n 2 --nbmake --nbmake-timeout=1800 notebooks
 	$(RUN) tools/build_book.py --if-stale
 	$(RUN) -m pytest -m book tests
 

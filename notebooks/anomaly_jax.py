@@ -512,15 +512,15 @@ f"the largest probability is {sure.mean():.0%} on average"
 # the training above. Two hundred updates, the other framework in a process of its own.
 
 # %% tags=["shared"]
-n = min(settings.n_train // 256, 25)  # updates in an epoch, of 200 in all
+n = min(settings.n_train // 128, 50)  # updates in an epoch, of 200 in all
 gentle = {
-    "batch": 256,
+    "batch": 128,
     "rate": 3e-5,
     "warmup": 50,
     "dropout": 0.0,
     "input_dropout": 0.0,
 }
-same = replace(settings, n_train=256 * n, epochs=200 // n, **gentle)
+same = replace(settings, n_train=128 * n, epochs=200 // n, **gentle)
 initial = Path(tempfile.mkdtemp()) / "initial.safetensors"
 ours = build(Predictor, seed=settings.seed, **same.model)
 save_weights(ours, initial)

@@ -27,7 +27,12 @@ def small_disk(folder, script, kilobytes=16 << 10):
     disk = folder / "disk"
     disk.mkdir()
     mount = f"mount -t tmpfs -o size={kilobytes}k tmpfs '{disk}'"
-    unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
-    if not shutil.which("unshare") or run(*unshare, "sh", "-c", mount)[0] != 0:
+    if not shutil.which("unshare") or run(*in_a_namespace(mount))[0] != 0:
         pytest.skip("this machine lets nobody mount a small file system")
-    return run(*unshare, "sh", "-c", f"{mount} && DISK='{disk}' && {script}")
+    return run(*in_a_namespace(f"{mount} && DISK='{disk}' && {script}"))
+
+
+def in_a_namespace(script):
+    """The command that runs a shell script which may mount what nobody else sees."""
+    unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+    return [*unshare, "sh", "-c", script]

@@ -5,9 +5,14 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import pages
+
+sys.path.insert(0, str(pages.ROOT))
+
+from benchmarks import tasks, usual
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +51,20 @@ def test_the_table_has_a_row_with_numbers_for_each_framework(result):
     ratios = [float(row[place]) for row in rows]
     assert all(math.isfinite(ratio) and ratio > 0 for ratio in ratios), ratios
     assert {"device", "python", "jax", "flax", "torch"} <= set(record["about"])
+
+
+def test_the_sets_of_both_ways_are_of_the_size_of_cifar_100():
+    """Nine of a class and an odd one, drawn at once for ``fit``, else one by one."""
+    settings = tasks.TASKS["anomaly"]
+    assert (settings.n_train, settings.batch, settings.epochs) == (45_000, 64, 1)
+    assert tasks.shortened(settings, 70_300).epochs == 100
+    short = tasks.shortened(settings, 20)
+    train, validation = tasks.features(short)
+    assert train.shape == (20 * 64, 512)
+    one_by_one = usual.Sets(train, short)
+    drawn = tasks.batches_of_sets(short)(0).reshape(-1, 10)
+    rows = [np.append(one_by_one.draw(odd), odd) for odd in range(300)]
+    for sets in (drawn, rows, tasks.validation_sets(short)):
+        kinds = tasks.classes(len(validation), short)[np.array(sets)]
+        assert (kinds[:, :-1] == kinds[:, :1]).all()
+        assert (kinds[:, -1] != kinds[:, 0]).all()

@@ -172,7 +172,7 @@ def receive(address, part, bar):
                 part.open("ab" if done else "wb") as file,
                 tqdm(**shown) as progress,
             ):
-                for block in answer.iter_content(1 << 16):
+                for block in answer.iter_content(1 << 12):
                     file.write(block)
                     progress.update(len(block))
         except OSError as error:

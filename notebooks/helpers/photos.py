@@ -153,8 +153,8 @@ def read_npz(path, names):
     if not path.exists():
         raise FileNotFoundError(f"no {path.name} in {path.parent}: run `make data`")
     try:
-        with np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
+        with path.open("rb") as file, np.load(file) as found:
+            arrays = {name: found[name] for name in found.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is damaged ({error}): {CURE}") from error
     if set(arrays) != set(names):
