@@ -159,7 +159,7 @@ def git_config(target):
     )
 
 
-LONG = {"warmup", "reverse"}
+LONG = {"warmup", "reverse", "anomaly"}
 
 
 def last_import(cells):
