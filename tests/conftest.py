@@ -1,8 +1,12 @@
 """What several tests need: the pages, and the built book."""
 
+import hypothesis
 import pytest
 
 import build_book
+
+hypothesis.settings.register_profile("no time is asserted", deadline=None)
+hypothesis.settings.load_profile("no time is asserted")
 
 
 @pytest.fixture(scope="session")

@@ -128,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
         size, start = len(data), int(wanted[6:-1]) if wanted else 0
         if kind == "lie":
             data = data[:n] + bytes([data[n] ^ 1]) + data[n + 1 :]
-        if kind == "whole":
+        if kind.startswith("whole"):
             start = 0
         if start >= size:
             self.send_response(416)
@@ -145,7 +145,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_body(kind, n, data)
 
     def send_body(self, kind, n, data):
-        if kind in ("cut", "stall"):
+        if kind in ("cut", "stall", "whole cut"):
             self.wfile.write(data[:n])
             self.wfile.flush()
             time.sleep(30 if kind == "stall" else 0)

@@ -150,6 +150,21 @@ def test_no_network_is_one_sentence(path):
     assert names(path.parent) == []
 
 
+def test_what_is_no_address_is_refused_at_once(path):
+    with pytest.raises(
+        OSError, match=r"could not get file\.bin: file\.bin is no address"
+    ):
+        fetch(path, ["file.bin"], SUM, bar=False)
+
+
+def test_a_server_that_always_begins_anew_is_given_up(server, path):
+    """Without ranges and with a break every time, nothing more ever comes."""
+    server.faults = 20 * [("whole cut", 60_000)]
+    with pytest.raises(OSError, match="broke off"):
+        get(path, server)
+    assert len(server.asked) == 4
+
+
 def test_a_name_that_nobody_knows_is_one_sentence(path):
     with pytest.raises(OSError, match=r"could not get file\.bin: http://no\.invalid/x"):
         fetch(path, ["http://no.invalid/x"], SUM, bar=False)

@@ -25,7 +25,8 @@ def main():
     try:
         path = photos.prepare(name)
     except (OSError, ValueError) as error:
-        text = error.strerror if isinstance(error, OSError) and error.errno else error
+        text = getattr(error, "strerror", None) or error
+        text = f"{text}: {error.filename}" if getattr(error, "filename", "") else text
         raise SystemExit(f"{name} is not prepared: {text}") from None
     except KeyboardInterrupt:
         raise SystemExit("stopped; call it again to go on") from None

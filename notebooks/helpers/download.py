@@ -119,15 +119,20 @@ def part_of(path):
 def download(address, path, checksum, bar):
     """One address: go on until the file is there, or raise ``Refused``."""
     import requests
+    from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema
 
     part, idle = part_of(path), 0
     resumed = part.exists()
+    most = part.stat().st_size if resumed else 0
     while True:
-        before = part.stat().st_size if part.exists() else 0
         try:
             receive(address, part, bar)
+        except (InvalidSchema, InvalidURL, MissingSchema) as error:
+            raise Refused("is no address") from error
         except requests.RequestException as error:
-            idle = 0 if part.exists() and part.stat().st_size > before else idle + 1
+            size = part.stat().st_size if part.exists() else 0
+            idle = 0 if size > most else idle + 1
+            most = max(size, most)
             if idle == PATIENCE:
                 raise Refused(f"broke off ({reason(error)})") from error
             time.sleep(PAUSE * 2**idle / 2)
@@ -155,6 +160,8 @@ def receive(address, part, bar):
             return
         if answer.status_code not in (200, 206):
             raise Refused(f"answered {answer.status_code} {answer.reason}")
+        if answer.headers.get("Content-Encoding", "identity") != "identity":
+            raise Refused("sends the file in another encoding than was asked for")
         start = f"bytes {done}-"
         goes_on = answer.headers.get("Content-Range", "").startswith(start)
         if answer.status_code == 206 and not goes_on:
@@ -166,19 +173,16 @@ def receive(address, part, bar):
         shown = {"unit": "B", "unit_scale": True, "leave": False}
         shown |= {} if bar else {"disable": True}
         shown |= {"desc": part.stem, "total": total, "initial": done}
-        try:
-            with (
-                space(part.parent, size),
-                part.open("ab" if done else "wb") as file,
-                tqdm(**shown) as progress,
-            ):
-                for block in answer.iter_content(1 << 12):
-                    file.write(block)
-                    progress.update(len(block))
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                part.unlink(missing_ok=True)
-            raise
+        with space(part.parent, size), tqdm(**shown) as progress:
+            try:
+                with part.open("ab" if done else "wb") as file:
+                    for block in answer.iter_content(1 << 12):
+                        file.write(block)
+                        progress.update(len(block))
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    part.unlink(missing_ok=True)
+                raise
         if total is not None and part.stat().st_size < total:
             raise requests.ConnectionError(f"{megabytes(total)} were promised")
 

@@ -48,6 +48,11 @@ def features_file(name):
     return data_folder() / f"{name}-resnet34.npz"
 
 
+def batches_folder(name):
+    """Where features stand while they are extracted."""
+    return features_file(name).with_suffix(".parts")
+
+
 def prepared(name):
     """Are pictures and features there?"""
     return images_file(name).exists() and features_file(name).exists()
@@ -87,6 +92,7 @@ def prepare(name, *, bar=True):
     arrays = read_images(name)
     if features_file(name).exists():
         read_features(name, arrays)
+        shutil.rmtree(batches_folder(name), ignore_errors=True)
         return features_file(name)
     weights = network_weights(bar=bar)
     about = inputs(arrays, weights.read_bytes())
@@ -156,6 +162,8 @@ def read_npz(path, names):
         with path.open("rb") as file, np.load(file) as found:
             arrays = {name: found[name] for name in found.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        if isinstance(error, OSError) and error.errno:  # not the file's fault
+            raise
         raise ValueError(f"{path} is damaged ({error}): {CURE}") from error
     if set(arrays) != set(names):
         raise ValueError(
@@ -238,7 +246,7 @@ def inputs(arrays, weights):
 
 def write_features(name, arrays, run, about, *, bar=True):
     """Features of all pictures, a batch at a time; each batch is kept at once."""
-    parts = features_file(name).with_suffix(".parts")
+    parts = batches_folder(name)
     note = parts / "inputs.json"
     if note.exists() and json.loads(note.read_text() or "{}") != about:
         shutil.rmtree(parts)  # of other pictures or weights
@@ -278,7 +286,8 @@ def kept(path, images, run):
     if path.exists():
         try:
             rows = np.load(path)
-            if rows.shape == expected and rows.dtype == np.float32:
+            good = rows.shape == expected and rows.dtype == np.float32
+            if good and np.isfinite(rows).all():
                 return rows
         except (OSError, ValueError, EOFError):
             pass  # damaged: made again

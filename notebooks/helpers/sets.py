@@ -300,7 +300,7 @@ def source():
     return name
 
 
-def farthest(sets):
+def farthest(x):
     """The element farthest from the mean of the others: ``b s i -> b``."""
-    others = (sets.sum(axis=1, keepdims=True) - sets) / (sets.shape[1] - 1)
-    return np.linalg.norm(sets - others, axis=-1).argmax(axis=-1)
+    others = (x.sum(axis=1, keepdims=True) - x) / (x.shape[1] - 1)
+    return np.linalg.norm(x - others, axis=-1).argmax(axis=-1)

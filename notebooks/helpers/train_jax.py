@@ -33,22 +33,23 @@ def cross_entropy(model, inputs, labels):
     return -right.mean(), (logits.argmax(-1) == labels).mean()
 
 
-def odd_one_out(model, sets):
+def odd_one_out(model, x):
     """Cross-entropy and accuracy of finding the odd one, which stands last.
 
     Parameters
     ----------
     model : callable ``b s i -> b s 1, anything``
         One logit per element; the softmax goes over the set.
-    sets : array ``b s i``
+    x : array ``b s i``
+        Sets.
 
     Returns
     -------
     tuple of two numbers
     """
-    logits = model(sets)[0].squeeze(-1)  # b s
+    logits = model(x)[0].squeeze(-1)  # b s
     log_p = jax.nn.log_softmax(logits, axis=-1)
-    last = sets.shape[1] - 1
+    last = x.shape[1] - 1
     return -log_p[:, last].mean(), (logits.argmax(-1) == last).mean()
 
 

@@ -41,9 +41,12 @@ def losses(side, settings, weights):
         If the other process fails, with the end of what it said.
     """
     task = json.dumps({"task": type(settings).__name__, **asdict(settings)})
-    environment = dict(
-        os.environ, TQDM_DISABLE="1", XLA_PYTHON_CLIENT_PREALLOCATE="false"
-    )
+    environment = {
+        **os.environ,
+        "TQDM_DISABLE": "1",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "JAX_DEFAULT_MATMUL_PRECISION": "highest",  # as on the pages
+    }
     with TemporaryDirectory() as folder:
         found = Path(folder) / "losses.npy"
         done = subprocess.run(
