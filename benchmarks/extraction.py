@@ -1,6 +1,6 @@
 """Features of photos: pictures a second, against the plain forward pass of the network.
 
-    python -m benchmarks.extraction [--pictures 640] [--pairs 5]
+    PYTHONPATH=notebooks python -m benchmarks.extraction [--pictures 640] [--pairs 5]
 
 The whole way takes pictures of 32 x 32 from an array and leaves features in files, as
 ``make data`` does; the plain pass gets batches that are resized already. Weights are

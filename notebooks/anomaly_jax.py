@@ -281,9 +281,10 @@ assert on_test > baseline + settings.least_gain
 # the training sets than on those of the test, it goes by what does not carry over to
 # new pictures.
 #
-# For scale: on the test sets of CIFAR-100, after 100 epochs, other authors reached
-# 94.66 % with JAX and 94.30 % with PyTorch ([tutorial 6, University of
-# Amsterdam](https://uvadlc-notebooks.readthedocs.io/)).
+# For scale, the University of Amsterdam published, for the test sets of CIFAR-100 after
+# 100 epochs (tutorial 6),
+# [94.66 % with JAX](https://uvadlc-notebooks.readthedocs.io/) and
+# [94.30 % with PyTorch](https://uvadlc-notebooks.readthedocs.io/).
 
 # %% tags=["shared"] mystnb={"image": {"alt": "Two panels over the epochs. Left: the loss in training, with dropout, and in validation. Right: both accuracies, and the baseline as a level line."}}
 ends = np.arange(settings.epochs) + 1
