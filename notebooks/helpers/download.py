@@ -10,6 +10,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from helpers.weights import write_whole
+
 SILENCE = 60  # seconds without a byte, after which a connection counts as lost
 PATIENCE = 5  # tries in a row that bring nothing, before an address is given up
 PAUSE = 1.0  # seconds before the second try; each further one doubles them
@@ -100,14 +102,8 @@ def alike(folder, path):
 
 def copy(source, path):
     """Copy a file, whole or not at all."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-    try:
-        with space(path.parent, source.stat().st_size):
-            shutil.copyfile(source, draft)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    with space(path.parent, source.stat().st_size):
+        write_whole(path, source.read_bytes())
     return path
 
 
