@@ -87,9 +87,10 @@ f"JAX {jax.__version__} on {device}"
 # and need no download. If `make data` has prepared the photos of CIFAR-100, the page
 # takes these: each photo then goes in as 512 numbers, its **features**, which a network
 # trained on another, much larger collection of photos (ResNet34 on ImageNet) has
-# computed once for all. A digit's features are its grey values; all digits, those of
-# the test too, come from the same thirteen writers. On a CPU the photos are gone
-# through only twice, and less is promised.
+# computed once for all. None of them is negative, so the mean of the training photos is
+# subtracted: what all photos share tells nothing about the odd one. A digit's features
+# are its grey values; all digits, those of the test too, come from the same thirteen
+# writers. On a CPU the photos are gone through only twice, and less is promised.
 
 # %% tags=["shared"]
 source = sets.source()

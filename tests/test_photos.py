@@ -590,3 +590,16 @@ def test_pages_take_photos_when_they_are_prepared(ready, tmp_path, monkeypatch):
     monkeypatch.setenv("SETS_SOURCE", "letters")
     with pytest.raises(ValueError, match="unknown source 'letters'"):
         sets.source()
+
+
+def test_the_photos_come_centred_and_divided(ready, monkeypatch):
+    """Three parts; the mean of those to train on is subtracted from all."""
+    monkeypatch.setenv("DATA_FOLDER", str(ready[0]))
+    parts, _ = sets.cifar100(seed=0)
+    raw, _ = photos.load("cifar100")
+    assert len(parts["train"]) + len(parts["validation"]) == len(raw["train"][0])
+    np.testing.assert_allclose(parts["train"].features.mean(axis=0), 0, atol=1e-5)
+    steps = np.diff(parts["test"].features, axis=0)
+    shrunk = np.diff(raw["test"][0], axis=0)
+    ratio = shrunk.std() / steps.std()
+    np.testing.assert_allclose(steps * ratio, shrunk, rtol=1e-3, atol=1e-5)

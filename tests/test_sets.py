@@ -216,6 +216,29 @@ def test_the_digits_are_those_of_scikit_learn():
     assert sorted(seen) == sorted(row.tobytes() for row in found.data)
 
 
+def test_centred_features_are_measured_by_the_training_part():
+    """Mean 0 and size 1 there; the other part by the same numbers; the rest as it was."""
+    rng = np.random.default_rng(0)
+    raw = {
+        name: sets.Part(
+            rng.gamma(2, 3, size=(n, 5)).astype(np.float32), np.arange(n), np.zeros(n)
+        )
+        for name, n in {"train": 400, "test": 50}.items()
+    }
+    found = sets.centred(raw)
+    train, test = found["train"].features, found["test"].features
+    assert train.dtype == test.dtype == np.float32
+    np.testing.assert_allclose(train.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(train.std(), 1, rtol=1e-5)
+    mean = raw["train"].features.mean(axis=0)
+    size = (raw["train"].features - mean).std()
+    np.testing.assert_allclose(
+        test, (raw["test"].features - mean) / size, rtol=1e-4, atol=1e-6
+    )
+    for name, part in found.items():
+        assert part.labels is raw[name].labels and part.images is raw[name].images
+
+
 def test_fewer_images_may_be_asked_for():
     """The first ones; the other parts stay as they are."""
     few, whole = (

@@ -5,7 +5,7 @@ whole epoch of sets is drawn at once; the features stay where they are.
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -242,11 +242,32 @@ def with_validation(rest, test, seed):
 def cifar100(seed):
     """The photos of CIFAR-100 with their ResNet34 features, and the names of classes.
 
-    Returns and raises as ``digits`` and ``helpers.photos.load``.
+    The features are centred. Returns and raises as ``digits`` and
+    ``helpers.photos.load``.
     """
     parts, names = photos.load("cifar100")
     whole = {name: Part(*arrays) for name, arrays in parts.items()}
-    return with_validation(whole["train"], whole["test"], seed), names
+    return centred(with_validation(whole["train"], whole["test"], seed)), names
+
+
+def centred(parts):
+    """The same parts, with features whose mean is 0 and whose size is about 1.
+
+    What all images share says nothing about which is the odd one, and of features that
+    are never negative it is the larger part. The mean of each feature and one standard
+    deviation for all of them are those of ``parts["train"]``.
+
+    Parameters
+    ----------
+    parts : dict of str to Part
+    """
+    train = parts["train"].features
+    mean = train.mean(axis=0, dtype=np.float64).astype(np.float32)
+    size = (train - mean).std(dtype=np.float64).astype(np.float32)
+    return {
+        name: replace(part, features=(part.features - mean) / size)
+        for name, part in parts.items()
+    }
 
 
 SOURCES = {"digits": digits, "cifar100": cifar100}
