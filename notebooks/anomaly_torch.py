@@ -527,7 +527,7 @@ f"largest probability: {unsure.mean():.0%}, with an odd one {sure.mean():.0%}"
 n = min(settings.n_train // 128, 50)  # updates in an epoch, of 200 in all
 gentle = {
     "batch": 128,
-    "rate": 3e-5,
+    "rate": 1e-5,
     "warmup": 50,
     "dropout": 0.0,
     "input_dropout": 0.0,
