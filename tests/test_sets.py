@@ -217,7 +217,7 @@ def test_the_digits_are_those_of_scikit_learn():
 
 
 def test_centred_features_are_measured_by_the_training_part():
-    """Mean 0 and size 1 there; the same numbers for the other part; labels as before."""
+    """Mean 0 and size 1 there; the other part by the same numbers."""
     rng = np.random.default_rng(0)
     raw = {
         name: sets.Part(
