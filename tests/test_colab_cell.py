@@ -159,7 +159,7 @@ def git_config(target):
     )
 
 
-LONG = {"warmup", "reverse", "anomaly"}
+LONG = {"encoder", "warmup", "reverse", "anomaly"}
 
 
 def last_import(cells):

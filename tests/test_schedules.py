@@ -13,7 +13,8 @@ from helpers import schedules
 from helpers.schedules import SCHEDULES, factors, warmup_times_cosine
 from helpers.settings import Settings
 
-sizes = st.integers(2, 400).flatmap(
+MOST = 400
+sizes = st.integers(2, MOST).flatmap(
     lambda total: st.tuples(st.integers(1, total - 1), st.just(total))
 )
 in_every_schedule = pytest.mark.parametrize("name", SCHEDULES)
@@ -85,7 +86,8 @@ def test_warmup_cosine_is_that_of_optax(sizes):
         decay_steps=total,
     )
     ours = factors("warmup_cosine", warmup=warmup, total=total)
-    np.testing.assert_allclose(ours, theirs(np.arange(total)), atol=1e-6)
+    rates = theirs(np.arange(MOST))[:total]  # one length, so that it compiles once
+    np.testing.assert_allclose(ours, rates, atol=1e-6)
 
 
 @in_every_schedule
