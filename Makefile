@@ -24,7 +24,7 @@ test: environment  ## lint, unit tests, every page, and the built book in a real
 	$(RUN) -m pytest -n 2 --dist loadfile -m "not book" tests
 	$(RUN) -m pytest -n 2 --nbmake --nbmake-timeout=1800 notebooks
 	$(RUN) tools/build_book.py --if-stale
-	$(RUN) -m pytest -n 2 --dist loadfile -m book tests
+	$(RUN) -m pytest -m book tests
 
 test-colab:  ## every page with the versions that Colab has these days
 	@$(or $(COLAB_PYTHON),$(error $(NO_PYTHON))) tools/environment.py --folder .venv-colab --lock requirements/lock-colab.txt --python 3.12 3.13
