@@ -412,9 +412,10 @@ print(f"the true one came second in {second_choice.mean():.0%} of the mistakes")
 #
 # **Classes it has never seen.** Has the model learned to compare, or to tell the
 # classes apart by name? Train a second model on some of the classes only, for half the
-# epochs, and test it on the others, of which it has not seen a single picture. The
-# model from above, which knows all classes, answers the same sets. Predict: will the
-# second one beat the baseline there?
+# epochs, and test it on the others, of which training shows it not a single picture.
+# (The mean that is subtracted from photos is that of all classes.) The model from
+# above, which knows all classes, answers the same sets. Predict: will the second one
+# beat the baseline there?
 
 # %% tags=["shared"]
 n_seen = len(names) - settings.n_unseen
@@ -449,7 +450,7 @@ assert found["unseen"] > 1 / s
 # against it is therefore no matter of how hard these sets are, and it loses more where
 # the classes are new. So part of what is learned belongs to the classes, not to the
 # task. How large that part is, the lines say. With few classes in training it is enough
-# to tell these apart; a baseline that has learned nothing has nothing to lose.
+# to tell these apart.
 #
 # **Larger and smaller sets.** Nothing in the model depends on the number of elements.
 # It was trained on sets of ten; here are sets of other sizes.

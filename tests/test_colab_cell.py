@@ -159,7 +159,7 @@ def git_config(target):
     )
 
 
-LONG = {"encoder", "warmup", "reverse", "anomaly"}
+LONG = {"warmup", "reverse", "anomaly"}
 
 
 def last_import(cells):
