@@ -370,8 +370,18 @@ def test_captions_and_titles_stand_at_their_pictures():
     captions = [["a", "b", "c"], ["d", "e", "f"]]
     fig = plots.pictures(GREY, captions=captions, titles=["first", "second"])
     assert [ax.get_xlabel() for ax in fig.axes] == list("abcdef")
-    titles = [ax.get_title(loc="left") for ax in fig.axes]
-    assert titles == ["first", "", "", "second", "", ""]
+    titles = [[text.get_text() for text in ax.texts] for ax in fig.axes]
+    assert titles == [["first"], [], [], ["second"], [], []]
+
+
+def test_a_long_title_moves_no_picture():
+    """It spans its row; the columns stay where a short one leaves them."""
+    places = []
+    for title in ("3", "aquarium_fish, odd: pickup_truck"):
+        fig = plots.pictures(GREY, titles=[title, title])
+        fig.draw_without_rendering()
+        places.append([ax.get_position().bounds for ax in fig.axes])
+    np.testing.assert_allclose(*places, atol=1e-3)
 
 
 def test_the_odd_one_and_the_chosen_one_have_frames_of_their_own():

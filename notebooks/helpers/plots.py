@@ -301,7 +301,12 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
                 if places[row] == place:
                     add_frame(ax, 0.03 + 0.09 * inset, colour, dash)
         for row, title in enumerate(titles or []):
-            axes[row, 0].set_title(title, loc="left")
+            axes[row, 0].set_title(" ", loc="left")  # keeps the room above the row
+            heading = axes[row, 0].annotate(
+                title, (0, 1), (0, 6), "axes fraction", "offset points", va="baseline",
+                size=STYLE.get("axes.titlesize", "large"),
+            )  # fmt: skip
+            heading.set_in_layout(False)  # it spans the row, not its first picture
         lines = [
             Line2D([], [], color=c, linestyle=d, lw=2.5) for _, c, d in frames.values()
         ]
