@@ -18,8 +18,8 @@
 # hide part of its input, split it into heads, and show that it does not know the order
 # of what it reads. You need: Python, matrix products and the softmax.
 #
-# What a cell can check is checked by one, which would fail if the text were wrong. Run
-# the page from top to bottom, then change a line and see what breaks.
+# Every claim that code can check is followed by a cell that fails if the claim is
+# wrong. Run the page from top to bottom, then change a line and see what breaks.
 
 # %% [markdown] tags=["jax"]
 # This page speaks **JAX**, with Flax NNX for layers. The same page in PyTorch:
@@ -183,7 +183,7 @@ by_hand.round(2)
 
 # %% [markdown] tags=["shared"]
 # $$\mathrm{Attention}(Q, K, V) =
-# \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d}}\right) V$$
+# \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d}}\right) V \tag{1}$$
 #
 # $Q$ holds one query per row, $K$ one key and $V$ one value per row, $d$ is the number
 # of features of a query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
@@ -320,10 +320,10 @@ def attention(q, k, v, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# Two masks in daily use, for two sentences of six words. *Causal*: position $i$ sees
-# itself and what came before. *Padding*: the second sentence has only four words, and
-# nobody looks at the rest; its two padded positions, as queries, see nothing at all,
-# since nobody will read their outputs.
+# Two masks in daily use, for two sentences of six words. With a *causal mask* position
+# $i$ sees itself and what came before. With a *padding mask* nobody looks at what only
+# fills up the second sentence, which has four words; its two padded positions, as
+# queries, see nothing at all, since nobody will read their outputs.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -421,7 +421,7 @@ per_row
 #
 # $X$ is `s m`: one row per position. The matrices $W^Q_i$, $W^K_i$, $W^V_i$ of all
 # heads stand side by side in a single `m 3m` matrix, so that one product makes them all
-# (the biases are left out of the formula, not of the code). They start
+# (the biases are left out here, not in the code). They start
 # [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html): drawn evenly
 # between $-a$ and $a$ with $a = \sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$, so that what
 # passes through a square matrix keeps its variance; biases start at zero.
@@ -513,7 +513,7 @@ else:
 # %% [markdown] tags=["shared"]
 # ## Attention ignores order
 #
-# Nothing in the formula says which word came first. Shuffle the words, and every word
+# Nothing in formula (1) says which word came first. Shuffle the words, and every word
 # gets the same answer as before, at its new place.
 
 # %% [markdown] tags=["shared"]
@@ -688,7 +688,7 @@ plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o")
 # %% [markdown] tags=["shared"]
 # Memory is the other price: the written-out function keeps the whole $n \times n$
 # matrix of weights, and training needs it again on the way back. A **fused** kernel
-# works through the keys block by block and never holds the matrix.
+# works through the keys, a few at a time, and never holds the matrix.
 
 # %% [markdown] tags=["jax"]
 # `jax.nn.dot_product_attention` has two implementations: `"cudnn"` is a fused kernel

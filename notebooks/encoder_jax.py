@@ -573,7 +573,7 @@ plots.heatmaps(
 # The code of a position $t$ steps away is a rotation of the code here, the same
 # rotation wherever *here* is. So a layer can learn to look "three to the left" with one
 # matrix. We find the rotation of each pair by least squares, and it is one: orthogonal,
-# with the angle that the formula says.
+# with the angle $t \,/\, 10000^{\,i/m}$.
 
 # %% tags=["shared"]
 pairs = table.reshape(length, m // 2, 2)  # s i 2

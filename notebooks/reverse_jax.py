@@ -397,6 +397,10 @@ print(f"without positions: {accuracy_blind:.2%}, best possible: {best_blind:.2%}
 # it has not yet seen the symbols it needs; there it cannot do better than guess one of
 # ten. (One more GRU from right to left would see the rest.)
 
+# %% [markdown] tags=["jax"]
+# Flax's cell takes one step. `lax.scan` carries its state along the positions, which
+# have to be the first axis for that.
+
 
 # %% tags=["jax"]
 class Recurrent(nnx.Module):

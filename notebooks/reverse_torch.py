@@ -169,8 +169,8 @@ def train_by_hand(model, data, batches, rates):
     """All updates of ``batches`` ``n b``; changes the model, returns losses ``n``."""
     optimiser = torch.optim.Adam(model.parameters(), fused=True)
     losses = []
-    for index, rate in zip(batches, rates, strict=True):
-        optimiser.param_groups[0]["lr"] = float(rate)
+    for index, rate in zip(batches, rates.tolist(), strict=True):
+        optimiser.param_groups[0]["lr"] = rate
         loss, _ = cross_entropy(model, *(x[index] for x in data))
         optimiser.zero_grad()
         loss.backward()
@@ -385,6 +385,10 @@ print(f"without positions: {accuracy_blind:.2%}, best possible: {best_blind:.2%}
 # hands a state from place to place. When it has to fill the first half of the output,
 # it has not yet seen the symbols it needs; there it cannot do better than guess one of
 # ten. (One more GRU from right to left would see the rest.)
+
+# %% [markdown] tags=["torch"]
+# PyTorch's `nn.GRU` contains the loop over the positions, and takes batches first if it
+# is told so.
 
 
 # %% tags=["torch"]

@@ -62,7 +62,7 @@ from helpers.weights import to_arrays
 
 # %% [markdown] tags=["jax"]
 # An optimiser is a pair of pure functions in Optax: one makes its state from the
-# parameters, the other turns gradients into updates. The rate is a number that goes in.
+# parameters, the other turns gradients into steps. The rate is a number that goes in.
 
 # %% tags=["jax"]
 jax.config.update("jax_default_matmul_precision", "highest")
