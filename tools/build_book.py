@@ -29,6 +29,7 @@ ROOT = pages.ROOT
 HTML = ROOT / "_build" / "html"
 DRAFT = ROOT / "_draft"
 STAMP = ROOT / "_build" / "sources.sha256"
+UNREAD = {"__pycache__", ".ruff_cache", ".ipynb_checkpoints", "runs", "data"}
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 WARNING = re.compile(
     r"^((?P<path>\S.*?)(:(?P<line>\d+)?)?: )?(WARNING|ERROR|CRITICAL): (?P<what>.*)"
@@ -42,16 +43,25 @@ def sources():
     """Every file that the built book depends on."""
     found = [ROOT / name for name in ("_config.yml", "_toc.yml")]
     found += (ROOT / "requirements").glob("lock*.txt")
+    found += [ROOT / "CHANGELOG.md", ROOT / "CITATION.cff"]
     for folder in ("book", "notebooks", "tools"):
         found += (path for path in (ROOT / folder).rglob("*") if path.is_file())
-    return sorted(p for p in found if not {"__pycache__", ".ruff_cache"} & {*p.parts})
+    found = [path for path in found if not UNREAD & {*path.relative_to(ROOT).parts}]
+    return sorted(found) + photos()
+
+
+def photos():
+    """The files of photos that pages read, where ``make data`` has put them."""
+    folder = Path(os.environ.get("DATA_FOLDER") or pages.NOTEBOOKS / "data")
+    return sorted(folder.absolute().glob("*.npz"))
 
 
 def digest(paths):
     """One hash for the names and the contents of some files, and for Python."""
     total = hashlib.sha256(sys.version.encode())
     for path in paths:
-        total.update(path.relative_to(ROOT).as_posix().encode() + b"\0")
+        name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+        total.update(name.as_posix().encode() + b"\0")
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
 
@@ -83,7 +93,8 @@ def draft():
     DRAFT.mkdir(exist_ok=True)
     settings = pages.config()
     settings["execute"].update(execute_notebooks="cache", cache=str(DRAFT / "cache"))
-    settings["sphinx"]["local_extensions"]["build_costs"] = str(ROOT / "tools")
+    ours = settings["sphinx"]["local_extensions"]
+    ours.update(dict.fromkeys(ours, str(ROOT / "tools")))
     config = DRAFT / "_config.yml"
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
     forget_outdated()
@@ -124,9 +135,10 @@ def helper_imports(source):
 def surroundings():
     """What each executed page depends on besides its own cells, as one hash."""
     always = [*(ROOT / "requirements").glob("lock*.txt")]
-    data = [path for path in (ROOT / "data").rglob("*") if path.is_file()]
     found = {
-        str(page.with_suffix(".ipynb")): digest(sorted([*always, *data, *uses(page)]))
+        str(page.with_suffix(".ipynb")): digest(
+            sorted([*always, *photos(), *uses(page)])
+        )
         for page in pages.sources()
     }
     for name in pages.toc():

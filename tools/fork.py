@@ -10,11 +10,11 @@ import sys
 import pages
 import sync
 
-ENDINGS = {".py", ".md", ".yml", ".ipynb", ".txt"}
+ENDINGS = {".py", ".md", ".yml", ".ipynb", ".txt", ".cff"}
 
 
-def copies(address):
-    """The text files of the repository that hold the address."""
+def copies(addresses):
+    """The text files of the repository that hold one of the addresses."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=pages.ROOT,
@@ -26,7 +26,7 @@ def copies(address):
         path = pages.ROOT / name
         if path.suffix in ENDINGS and path.is_file():
             text = path.read_text(encoding="utf-8")
-            if address in text:
+            if any(address in text for address in addresses):
                 yield path, text
 
 
@@ -35,9 +35,13 @@ def main(arguments):
         r"https://[^\s/]+/\S+[^\s/]", arguments[0]
     ):
         sys.exit("say where to: make fork REPOSITORY=https://github.com/you/your-fork")
-    old, new = pages.repository(), arguments[0].removesuffix(".git")
+    old, new = map(
+        pages.addresses, (pages.repository(), arguments[0].removesuffix(".git"))
+    )
     for path, text in list(copies(old)):
-        path.write_text(text.replace(old, new), encoding="utf-8", newline="\n")
+        for there, here in zip(old, new, strict=True):
+            text = text.replace(there, here)
+        path.write_text(text, encoding="utf-8", newline="\n")
         print(f"{path.relative_to(pages.ROOT)}: changed")
     sync.main([])
 

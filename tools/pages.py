@@ -1,5 +1,6 @@
 """The pages as the tools and the tests see them: their cells, and where each stands."""
 
+import ast
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +50,22 @@ def repository():
     return config()["repository"]["url"]
 
 
+def addresses(url):
+    """Every form in which pages name the repository: itself, in Colab, its own site.
+
+    Only GitHub has the last two; elsewhere all three are the repository itself.
+    """
+    if not url.startswith("https://github.com/"):
+        return url, url, url
+    where = url.removeprefix("https://github.com/")
+    owner, _, project = where.partition("/")
+    return (
+        url,
+        f"https://colab.research.google.com/github/{where}",
+        f"https://{owner.lower()}.github.io/{project}",
+    )
+
+
 def chapters():
     """Names of the chapters that have pages, in alphabetical order."""
     names = {path.stem.rpartition("_")[0] for path in sources()}
@@ -86,6 +103,31 @@ def read_ipynb(path):
         Cell(path.name, i, c.cell_type, c.source, c.metadata, 0, c.get("id", ""))
         for i, c in enumerate(notebook.cells, start=1)
     ]
+
+
+def is_draft(page):
+    """Does a page of ``_toc.yml`` call itself a draft, by a tag of its first cell?"""
+    return "draft" in read_py(ROOT / f"{page}.py")[0].tags
+
+
+def definition(path, name):
+    """The source of a function or class as it stands on a page, the last one of it.
+
+    Raises
+    ------
+    LookupError
+        If the page defines no such thing.
+    """
+    found = None
+    for cell in read_py(path):
+        for node in ast.parse(cell.source).body if cell.kind == "code" else []:
+            if getattr(node, "name", None) == name:
+                lines = cell.source.splitlines()
+                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                found = "\n".join(lines[first - 1 : node.end_lineno])
+    if found is None:
+        raise LookupError(f"notebooks/{path.name} defines no {name}")
+    return found
 
 
 def toc():

@@ -6,7 +6,6 @@ The code is cut from the two attention pages, the weights come from the referenc
 tests/test_readme.py holds the picture to the pages.
 """
 
-import ast
 import sys
 
 import matplotlib
@@ -25,12 +24,8 @@ NAMES = {"jax": "JAX", "torch": "PyTorch"}
 
 def code(side, name="plain_attention"):
     """The lines of a function as they stand on the attention page of one side."""
-    for cell in pages.read_py(pages.NOTEBOOKS / f"attention_{side}.py"):
-        for node in ast.parse(cell.source).body if cell.kind == "code" else []:
-            if isinstance(node, ast.FunctionDef) and node.name == name:
-                lines = ast.get_source_segment(cell.source, node).splitlines()
-                return [line for line in lines if '"""' not in line]
-    raise LookupError(f"notebooks/attention_{side}.py defines no {name}")
+    source = pages.definition(pages.NOTEBOOKS / f"attention_{side}.py", name)
+    return [line for line in source.splitlines() if '"""' not in line]
 
 
 def maps():

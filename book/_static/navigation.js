@@ -1,0 +1,147 @@
+/* The reader's framework: remembered, followed by all pages, and the place kept.
+
+Every link works without this file; with it, the switch leads to the section (and the
+line) that is being read, and pages of no side show the links of the chosen framework
+(book.css hides the others). */
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const CHOICE = "sphinx-design-tab-id-framework"; // where synchronised tabs keep theirs
+  const PLACE = "place-in-the-twin";
+  const TABS = '.sd-tab-label[data-sync-group="framework"]';
+  const ownSide = sideOf(location.pathname);
+
+  function sideOf(path) {
+    const match = /\/notebooks\/\w+_(jax|torch)\.html$/.exec(path);
+    return match && match[1];
+  }
+
+  // A browser may forbid storage; then nothing is remembered, and all else works.
+  function keep(store, key, value) {
+    try {
+      store().setItem(key, value);
+    } catch {}
+  }
+
+  function take(store, key) {
+    try {
+      return store().getItem(key);
+    } catch {
+      return null;
+    }
+  }
+  const forAlways = () => localStorage;
+  const forNow = () => sessionStorage;
+
+  function choose(side) {
+    keep(forAlways, CHOICE, side);
+    if (ownSide) return; // a chapter's own links stay on its side
+    root.dataset.framework = side;
+    showChoice();
+    for (const tab of document.querySelectorAll(TABS)) {
+      if (tab.dataset.syncId === side) tab.control.checked = true;
+    }
+  }
+
+  function showChoice() {
+    for (const button of document.querySelectorAll("button[data-choose]")) {
+      button.setAttribute("aria-pressed", button.dataset.choose === root.dataset.framework);
+    }
+  }
+
+  // Where the reader is: the section under the header, and how far into which part.
+  function headerBottom() {
+    const header = document.querySelector(".bd-header-article");
+    return header ? Math.max(0, header.getBoundingClientRect().bottom) : 0;
+  }
+
+  function partsOf(section) {
+    return [...section.children].filter((node) => node.tagName !== "SECTION");
+  }
+
+  function currentPlace() {
+    const line = headerBottom() + 8;
+    const sections = [...document.querySelectorAll("article section[id] section[id]")];
+    const reached = (node) => node.getBoundingClientRect().top <= line + 16; // an anchor's gap
+    const section = sections.filter(reached).pop();
+    if (!section) return null;
+    const parts = partsOf(section);
+    const found = parts.findIndex((node) => node.getBoundingClientRect().bottom > line);
+    const index = found < 0 ? parts.length - 1 : found;
+    const box = parts[index].getBoundingClientRect();
+    const share = Math.min(1, Math.max(0, (line - box.top) / (box.height || 1)));
+    return { section: section.id, index, count: parts.length, share };
+  }
+
+  function goTo(place) {
+    const section = document.getElementById(place.section);
+    if (!section) return;
+    const parts = partsOf(section);
+    const index = Math.round((place.index / place.count) * parts.length);
+    const box = parts[Math.min(index, parts.length - 1)].getBoundingClientRect();
+    const top = window.scrollY + box.top + place.share * box.height - headerBottom() - 8;
+    window.scrollTo({ top: Math.max(0, top), behavior: "instant" });
+  }
+
+  function leadToTheSection(link) {
+    const place = currentPlace();
+    link.hash = place ? place.section : "";
+    return place;
+  }
+
+  function prepareSwitch() {
+    for (const link of document.querySelectorAll("a[data-choose]:not([aria-current])")) {
+      for (const event of ["pointerdown", "focus", "keydown"]) {
+        link.addEventListener(event, () => leadToTheSection(link));
+      }
+      link.addEventListener("click", () => {
+        const place = leadToTheSection(link);
+        if (place) keep(forNow, PLACE, JSON.stringify({ path: link.pathname, ...place }));
+      });
+    }
+    for (const button of document.querySelectorAll("button[data-choose]")) {
+      button.addEventListener("click", () => choose(button.dataset.choose));
+    }
+    showChoice();
+  }
+
+  // Following any link of the book to a chapter, or opening a tab, is a choice.
+  function watchChoices() {
+    document.addEventListener("click", (event) => {
+      const link = event.target.closest?.("a[href]");
+      const side = link && link.origin === location.origin && sideOf(link.pathname);
+      if (side && link.pathname !== location.pathname) choose(side);
+    });
+    for (const tab of document.querySelectorAll(TABS)) {
+      tab.control.addEventListener("change", () => choose(tab.dataset.syncId));
+    }
+    if (ownSide && !take(forAlways, CHOICE)) choose(ownSide);
+  }
+
+  // The browser goes to the section by itself when all has come, and formulas move what
+  // is below them; so the place is looked up again after each, until the reader moves.
+  async function returnToThePlace() {
+    const kept = take(forNow, PLACE);
+    keep(forNow, PLACE, "");
+    const place = kept && JSON.parse(kept);
+    if (!place || place.path !== location.pathname) return;
+    let moved = false;
+    for (const event of ["wheel", "touchmove", "keydown", "pointerdown"]) {
+      addEventListener(event, () => (moved = true), { once: true, passive: true });
+    }
+    const loaded = new Promise((resolve) => addEventListener("load", resolve));
+    if (document.readyState !== "complete") await loaded;
+    await new Promise(requestAnimationFrame);
+    if (!moved) goTo(place);
+    await window.MathJax?.startup?.promise;
+    if (!moved) goTo(place);
+  }
+
+  function start() {
+    prepareSwitch();
+    watchChoices();
+    returnToThePlace();
+  }
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
+})();

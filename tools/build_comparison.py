@@ -1,0 +1,130 @@
+"""Sphinx extension: what the page that compares both takes from the chapters.
+
+``{twin-code}`` shows a definition in two synchronised tabs, cut from the two pages of
+a chapter. ``{measured}`` is a table of figures which the pages printed while this book
+was built. A name or a figure that is not there is a warning, and so fails the build.
+"""
+
+import re
+from pathlib import Path
+
+import nbformat
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+import pages
+from build_costs import costs, entry
+from build_navigation import NAMES
+
+logger = logging.getLogger(__name__)
+SECONDS = "seconds"
+TAB = """
+:::{{tab-item}} {name}
+:sync: {side}
+
+```python
+{code}
+```
+:::
+"""
+
+
+class TwinCode(SphinxDirective):
+    """``{twin-code} chapter``, with names of functions and classes as its content."""
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self):
+        text = ["::::{tab-set}", ":sync-group: framework"]
+        for side, name in NAMES.items():
+            path = pages.NOTEBOOKS / f"{self.arguments[0]}_{side}.py"
+            self.env.note_dependency(str(path))
+            try:
+                parts = [pages.definition(path, word) for word in self.content]
+            except LookupError as error:
+                logger.warning(str(error), location=self.get_location())
+                return []
+            code = "\n\n\n".join(parts)
+            text += TAB.format(name=name, side=side, code=code).splitlines()
+        found = nodes.container()
+        lines = StringList([*text, "::::"], source=self.get_source_info()[0])
+        self.state.nested_parse(lines, self.content_offset, found)
+        return found.children
+
+
+class MeasuredNode(nodes.General, nodes.Element):
+    """Stands where the figures will be, until every page has been executed."""
+
+
+class Measured(SphinxDirective):
+    """Lines ``what | chapter | pattern``; the pattern's group is the figure.
+
+    A pattern is looked for in what the cells of a page put out, from the top. The word
+    ``seconds`` in its place stands for how long the page took.
+    """
+
+    has_content = True
+
+    def run(self):
+        rows = [[part.strip() for part in line.split("|")] for line in self.content]
+        here = self.get_location()
+        return [MeasuredNode(rows=[row for row in rows if row != [""]], location=here)]
+
+
+class MeasuredTable(SphinxPostTransform):
+    default_priority = 8
+
+    def run(self, **_):
+        for node in list(self.document.findall(MeasuredNode)):
+            rows = [
+                [what, *(figure(self.env, f"{chapter}_{s}", pattern) for s in NAMES)]
+                for what, chapter, pattern in node["rows"]
+            ]
+            for (what, _, _), row in zip(node["rows"], rows, strict=True):
+                if None in row:
+                    logger.warning(
+                        "no page printed %r", what, location=node["location"]
+                    )
+            node.replace_self(table(rows))
+
+
+def figure(env, page, pattern):
+    """What a page printed, or how long it took; None if it did not."""
+    if pattern == SECONDS:
+        found = costs(env).get(f"notebooks/{page}")
+        return found and f"{found[0]:.0f} s"
+    for text in printed(Path(env.app.outdir).parent / "jupyter_execute", page):
+        if match := re.search(pattern, text):
+            return match[1]
+    return None
+
+
+def printed(folder, page):
+    """What each output of an executed page says, in order."""
+    path = folder / "notebooks" / f"{page}.ipynb"
+    if path.exists():
+        for cell in nbformat.read(path, as_version=4).cells:
+            for output in cell.get("outputs", []):
+                yield output.get("text") or output.get("data", {}).get("text/plain", "")
+
+
+def table(rows):
+    body = nodes.tbody()
+    for row in rows:
+        body += nodes.row("", *(entry(text or "–") for text in row))
+    names = nodes.row("", *(entry(name) for name in ["", *NAMES.values()]))
+    widths = (nodes.colspec(colwidth=width) for width in (60, 20, 20))
+    group = nodes.tgroup("", *widths, nodes.thead("", names), body, cols=3)
+    return nodes.table("", group, classes=["colwidths-auto", "measured"])
+
+
+def setup(app):
+    app.add_node(MeasuredNode)
+    app.add_directive("twin-code", TwinCode)
+    app.add_directive("measured", Measured)
+    app.add_post_transform(MeasuredTable)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

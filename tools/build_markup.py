@@ -1,0 +1,59 @@
+"""Sphinx extension: what the pages that others write for us leave out.
+
+Each picture says how large it is, so that no text jumps when it comes: browsers keep
+the room free. And the bibliography is no list to a screen reader: it would have to hold
+nothing but list items, and holds entries with links back.
+"""
+
+import re
+from html import unescape
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from sphinx.util import logging
+
+logger = logging.getLogger(__name__)
+CITATIONS = '<div class="citation-list">'
+PIXELS = {"": 1, "px": 1, "pt": 4 / 3, "in": 96, "cm": 96 / 2.54, "mm": 96 / 25.4}
+
+
+def size_of_svg(text):
+    """``(width, height)`` in CSS pixels as the root of an SVG says, or None."""
+    root = re.search(r"<svg\b[^>]*>", text)
+    found = []
+    for name in ("width", "height"):
+        pattern = rf'\s{name}="([\d.]+)([a-z]*)"'
+        match = re.search(pattern, root[0]) if root else None
+        if not match or match[2] not in PIXELS:
+            return None
+        found.append(round(float(match[1]) * PIXELS[match[2]]))
+    return tuple(found)
+
+
+def complete_page(app, page, _template, context, _doctree):
+    body = context.get("body")
+    if body:
+        body = body.replace('<div role="list" class="citation-list">', CITATIONS)
+        sources = {
+            name: Path(app.srcdir) / src for src, name in app.builder.images.items()
+        }
+
+        def complete(tag):
+            if re.search(r'\s(width|height)="', tag[0]):
+                return tag[0]
+            address = re.search(r'\ssrc="([^"]*)"', tag[0])
+            path = sources.get(Path(unquote(urlsplit(unescape(address[1])).path)).name)
+            size = (
+                path and path.suffix == ".svg" and size_of_svg(path.read_text("utf-8"))
+            )
+            if not size:
+                logger.warning("%s: the size of %s is unknown", page, address[1])
+                return tag[0]
+            return f'<img width="{size[0]}" height="{size[1]}"{tag[0][4:]}'
+
+        context["body"] = re.sub(r"<img\b[^>]*>", complete, body)
+
+
+def setup(app):
+    app.connect("html-page-context", complete_page)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

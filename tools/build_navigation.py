@@ -1,0 +1,205 @@
+"""Sphinx extension: one step between the twins, and the way on in one framework.
+
+Every section of a chapter gets a link to the same section of its twin, every chapter a
+switch and a line with what can be taken along (Colab, notebook, script), and "next"
+and "previous" stay within a framework. All of these are plain links; what
+``book/_static/navigation.js`` adds is that the choice is remembered.
+"""
+
+import shutil
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from docutils import nodes
+from sphinx.util import logging
+
+import pages
+
+NAMES = {"jax": "JAX", "torch": "PyTorch"}
+COLAB = "https://colab.research.google.com"
+NOT_FOUND = """<h1>There is no such page</h1>
+<p>It may have been moved or renamed. Begin at the <a href="book/index.html">map of the
+chapters</a>, look into the <a href="book/glossary.html">glossary</a>, or
+<a href="search.html">search the book</a>.</p>"""
+logger = logging.getLogger(__name__)
+
+
+def side_of(page):
+    """``"jax"`` or ``"torch"`` for a page of a chapter, else None."""
+    side = page.rpartition("_")[2]
+    return side if page.startswith("notebooks/") and side in NAMES else None
+
+
+def on_side(page, side):
+    """The page of the same chapter on a side."""
+    return f"{page.rpartition('_')[0]}_{side}"
+
+
+def other_side(side):
+    return next(name for name in NAMES if name != side)
+
+
+def colab_address(page):
+    """Where Colab opens the notebook of a page, from the repository in the settings."""
+    settings = pages.config()["repository"]
+    where = settings["url"].removeprefix("https://").replace(".com/", "/", 1)
+    return f"{COLAB}/{where}/blob/{settings['branch']}/{page}.ipynb"
+
+
+def neighbours(page, step, order):
+    """The pages before (``step = -1``) or after a page.
+
+    A chapter's neighbours are on its own side. Beside the chapters a page of no side
+    has two neighbours, one of each side; the reader's choice shows one of them.
+    """
+    side, place = side_of(page), order.index(page) + step
+    while 0 <= place < len(order):
+        found = order[place]
+        if side_of(found) is None:
+            return [found]
+        if side is None:
+            return [on_side(found, name) for name in NAMES]
+        if side_of(found) == side:
+            return [found]
+        place += step
+    return []
+
+
+class TwinLink(nodes.Inline, nodes.Element):
+    """In the heading of a section: to the same section of the twin. Has no text of its
+    own, so that neither the contents of the page nor the search index show it."""
+
+
+class TakeAlong(nodes.Inline, nodes.Element):
+    """Below the title of a chapter: open it in Colab, download it."""
+
+
+def visit_twin_link(writer, node):
+    other = NAMES[node["side"]]
+    writer.body.append(
+        f'<a class="twin-link d-print-none" href="{node["refuri"]}" '
+        f'aria-label="This section in {other}">{other}</a>'
+    )
+
+
+def visit_take_along(writer, node):
+    links = "".join(
+        f'<a href="{address}"{" download" if label.startswith(".") else ""}>{text}</a>'
+        for label, address, text in node["links"]
+    )
+    writer.body.append(f'<p class="take-along d-print-none">{links}</p>')
+
+
+def depart(writer, node):
+    """Everything was written on the way in."""
+
+
+def skip(writer, node):
+    raise nodes.SkipNode
+
+
+def name_pages(app, env):
+    """Titles that tell the twins apart, in browser tabs and in search results."""
+    for page, entry in env.app.config.external_site_map.items():
+        if side_of(page) and entry.title:
+            env.titles[page] = env.longtitles[page] = nodes.title(text=entry.title)
+
+
+def add_links(app, doctree, page):
+    side = side_of(page)
+    if side is None or app.builder.format != "html":
+        return
+    twin = app.builder.get_relative_uri(page, on_side(page, other_side(side)))
+    for level, title in enumerate(doctree.findall(nodes.title)):
+        section = title.parent
+        if level == 0:
+            section.insert(section.index(title) + 1, TakeAlong(links=files(app, page)))
+        else:
+            refuri = f"{twin}#{section['ids'][0]}"
+            title += TwinLink(refuri=refuri, side=other_side(side))
+
+
+def files(app, page):
+    """``(label, address, text)`` of what a reader can take along."""
+    sources = app.builder.get_relative_uri(page, "_sources/x").removesuffix("x.html")
+    return [
+        ("colab", colab_address(page), "Open in Colab"),
+        (".ipynb", f"{sources}{page}.ipynb", "Download .ipynb"),
+        (".py", f"{sources}{page}.py", ".py"),
+    ]
+
+
+def add_context(app, page, _template, context, _doctree):
+    """What the templates of ``book/_templates`` show."""
+    side = side_of(page)
+    context["framework"] = side
+    context["frameworks"] = [
+        {
+            "key": key,
+            "name": name,
+            "url": side and app.builder.get_relative_uri(page, on_side(page, key)),
+        }
+        for key, name in NAMES.items()
+    ]
+    order = [p for p in app.config.external_site_map if p in app.env.found_docs]
+    for key, step in {"prev": -1, "next": 1}.items():
+        found = neighbours(page, step, order) if page in order else []
+        context[f"{key}_pages"] = [
+            {
+                "link": app.builder.get_relative_uri(page, other),
+                "title": app.env.titles[other].astext(),
+            }
+            for other in found
+        ]
+        context[key] = context[f"{key}_pages"][0] if found else None
+    if side:
+        add_script_button(context, page)
+
+
+def add_script_button(context, page):
+    """The ``.py`` beside the theme's own download of the notebook."""
+    for group in context.get("header_buttons", []):
+        if group.get("label") == "download-buttons":
+            notebook = group["buttons"][0]
+            script = {
+                "url": notebook["url"].replace(".ipynb", ".py"),
+                "text": ".py",
+                "tooltip": "Download the script",
+                "label": "download-script-button",
+            }
+            group["buttons"].insert(1, {**notebook, **script})
+
+
+def tell_the_home(app, config):
+    """The address of the book, written once, is also the one that previews name."""
+    config.ogp_site_url = config.html_baseurl
+
+
+def page_for_missing_pages(app):
+    """``404.html``, which web servers show in place of what they do not have."""
+    context = {
+        "title": "There is no such page",
+        "body": NOT_FOUND,
+        "site_path": urlsplit(app.config.html_baseurl).path or "/",
+    }
+    yield "404", context, "page.html"
+
+
+def copy_scripts(app, error):
+    """The ``.py`` of every page, beside the ``.ipynb`` that Sphinx copies."""
+    if error is None and app.builder.format == "html":
+        for page in filter(side_of, app.env.found_docs):
+            target = Path(app.outdir) / "_sources" / f"{page}.py"
+            shutil.copyfile(Path(app.srcdir) / f"{page}.py", target)
+
+
+def setup(app):
+    app.add_node(TwinLink, html=(visit_twin_link, depart), latex=(skip, None))
+    app.add_node(TakeAlong, html=(visit_take_along, depart), latex=(skip, None))
+    app.connect("config-inited", tell_the_home)
+    app.connect("html-collect-pages", page_for_missing_pages)
+    app.connect("env-check-consistency", name_pages)
+    app.connect("doctree-resolved", add_links)
+    app.connect("html-page-context", add_context, priority=900)
+    app.connect("build-finished", copy_scripts)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
