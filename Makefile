@@ -10,10 +10,10 @@ CUDA := .venv-cuda/$(BIN)/python
 NO_PYTHON = no Python was found; the book needs Python 3.11, 3.12 or 3.13
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-colab draft serve data benchmark sync lock fork check-cuda clean environment
+.PHONY: help book test test-colab draft serve data benchmark sync new-chapter lock fork check-cuda clean environment
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 book: environment  ## execute every page and write _build/html/index.html
 	@$(RUN) tools/build_book.py
@@ -35,7 +35,7 @@ draft: environment  ## the book in _draft; executes only the pages that changed
 
 serve: environment  ## show the built book on http://localhost:8000 (PORT=… for another)
 	@$(RUN) tools/build_book.py --if-stale
-	$(RUN) -m http.server --bind localhost --directory _build/html $(PORT)
+	@$(RUN) tools/serve.py $(PORT)
 
 data: environment  ## the photos of CIFAR-100 and their features, for the anomaly pages
 	@$(RUN) tools/data.py $(ARGS)
@@ -45,6 +45,9 @@ benchmark: environment  ## time the trainings against the usual ways (ARGS="--he
 
 sync: environment  ## write the .ipynb of every page from its .py
 	@$(RUN) tools/sync.py
+
+new-chapter: environment  ## NAME=… TITLE="…": two pages to begin a chapter with
+	@$(RUN) tools/new_chapter.py
 
 lock: environment  ## make the files requirements/lock*.txt anew
 	@$(RUN) tools/lock.py
