@@ -1,0 +1,83 @@
+"""Size and loading time of every page of the built book, in a real browser.
+
+    PYTHONPATH=notebooks:tools python -m benchmarks.reading [--repeats 5]
+
+A page counts as usable when its text stands and its formulas are set. Each visit is one
+of a new reader: nothing is cached. Times are medians, in milliseconds.
+"""
+
+import argparse
+import threading
+from statistics import median
+from urllib.parse import urljoin, urlsplit
+
+from bs4 import BeautifulSoup
+from playwright.sync_api import sync_playwright
+
+import browser
+import pages
+import serve
+from build_book import HTML
+
+USABLE = """() => new Promise(resolve => {
+    const done = () => resolve(performance.now());
+    const typeset = window.MathJax?.startup?.promise;
+    document.querySelector('.math') && typeset ? typeset.then(done) : done();
+})"""
+
+
+class Silent(serve.Book):
+    def log_message(self, *_):
+        """A benchmark prints its table only."""
+
+
+def size(page):
+    """``(KiB with pictures, KiB of pictures, pictures)`` of a page."""
+    path = HTML / f"{page}.html"
+    article = BeautifulSoup(path.read_text("utf-8"), "html.parser").select_one(
+        "article"
+    )
+    images = {
+        HTML / urlsplit(urljoin(f"{page}.html", image["src"])).path
+        for image in article.select("img[src]")
+    }
+    drawn = sum(image.stat().st_size for image in images)
+    return (path.stat().st_size + drawn) / 1024, drawn / 1024, len(images)
+
+
+def visit(chromium, address):
+    """Milliseconds until the text stands, all is loaded, and the page is usable."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.goto(address, wait_until="load")
+    usable = page.evaluate(USABLE)
+    entry = page.evaluate("performance.getEntriesByType('navigation')[0].toJSON()")
+    context.close()
+    return entry["domContentLoadedEventEnd"], entry["loadEventEnd"], usable
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    print("| page | KiB with pictures | pictures | text ms | loaded ms | usable ms |")
+    print("|---|---|---|---|---|---|")
+    with sync_playwright() as playwright, serve.server(HTML, handler=Silent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        chromium = playwright.chromium.launch(
+            executable_path=browser.find(), args=browser.OPTIONS
+        )
+        for page in pages.toc():
+            address = f"http://localhost:{server.server_port}/{page}.html"
+            visits = [visit(chromium, address) for _ in range(options.repeats)]
+            times = " | ".join(
+                f"{median(values):.0f}" for values in zip(*visits, strict=True)
+            )
+            total, _, count = size(page)
+            print(f"| {page} | {total:.0f} | {count} | {times} |", flush=True)
+        chromium.close()
+        server.shutdown()
+
+
+if __name__ == "__main__":
+    main()
