@@ -1,130 +1,16 @@
-"""The built book in a real Chromium: in light and dark, wide and narrow.
-
-The browser is one that is installed (chromium, google-chrome), else Playwright's own.
-"""
-
-import functools
-import http.server
-import os
-import shutil
-import threading
-from pathlib import Path
+"""The built book in a real Chromium: formulas, pictures and text, in light and dark."""
 
 import pytest
 
 import pages
-from build_book import HTML
+from conftest import by_page
 
 pytestmark = pytest.mark.book
 PAGES = pages.toc()
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-QUIET = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-by_page = pytest.mark.parametrize("page_name", PAGES)
+each_page = by_page(PAGES)
 
 
-class Silent(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        """A test prints nothing about requests that went well."""
-
-
-@pytest.fixture(scope="module")
-def address(html):
-    """The book on a port of localhost that was free."""
-    handler = functools.partial(Silent, directory=HTML)
-    with http.server.ThreadingHTTPServer(("localhost", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://localhost:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A browser, or one sentence why there is none; under CI there has to be one."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        installed = next(filter(None, map(shutil.which, NAMES)), None)
-        own = Path(playwright.chromium.executable_path)
-        if not installed and not own.exists():
-            sentence = "no Chromium: install it, or run `playwright install chromium`"
-            if os.environ.get("CI"):
-                pytest.fail(sentence)
-            pytest.skip(sentence)
-        running = playwright.chromium.launch(
-            executable_path=installed or own, args=QUIET, headless=True
-        )
-        yield running
-        running.close()
-
-
-@pytest.fixture(scope="module")
-def contexts(browser):
-    """One window of the browser for each size and colour scheme, kept for all pages."""
-    opened = {}
-
-    def window(size, scheme):
-        key = size["width"], scheme
-        if key not in opened:
-            opened[key] = browser.new_context(viewport=size, color_scheme=scheme)
-        return opened[key]
-
-    yield window
-    for context in opened.values():
-        context.close()
-
-
-@pytest.fixture
-def visit(contexts, address):
-    """Open a page of the book; return it with all it complained about and asked for."""
-    opened = []
-
-    def open_page(name, *, size=WIDE, scheme="light"):
-        page = contexts(size, scheme).new_page()
-        opened.append(page)
-        page.complaints, page.asked = [], []
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.on("pageerror", lambda error: page.complaints.append(str(error)))
-        page.on(
-            "console",
-            lambda message: (
-                page.complaints.append(f"{message.type}: {message.text}")
-                if message.type in ("error", "warning")
-                else None
-            ),
-        )
-        page.on(
-            "response",
-            lambda answer: (
-                page.complaints.append(f"{answer.status} {answer.url}")
-                if answer.status >= 400
-                else None
-            ),
-        )
-        page.goto(f"{address}/{name}.html", wait_until="load")
-        page.wait_for_function(
-            "!document.querySelector('.math')"
-            " || (window.MathJax?.startup?.promise"
-            " && document.querySelector('mjx-container'))"
-        )
-        page.evaluate("window.MathJax?.startup?.promise")
-        return page
-
-    yield open_page
-    for page in opened:
-        page.close()
-
-
-@by_page
+@each_page
 def test_the_page_loads_in_peace_from_one_host(visit, address, page_name):
     """No error in the console, no failed request, and no request to another host."""
     page = visit(page_name)
@@ -138,7 +24,7 @@ def test_the_page_loads_in_peace_from_one_host(visit, address, page_name):
     assert len(page.asked) > 5
 
 
-@by_page
+@each_page
 def test_formulas_are_typeset(visit, page_name):
     """Every formula became MathJax's own element, none an error; no `$$` is left."""
     page = visit(page_name)
@@ -166,7 +52,7 @@ def test_the_notation_has_formulas(visit):
     assert visit("book/notation").locator("article mjx-container").count() >= 2
 
 
-@by_page
+@each_page
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pictures_are_drawn_on_a_light_ground(visit, page_name, scheme):
     """Every picture has loaded, and neither colour scheme dims or inverts it."""
@@ -192,23 +78,7 @@ def test_pictures_are_drawn_on_a_light_ground(visit, page_name, scheme):
         assert pictures, f"{page_name} has no picture"
 
 
-@by_page
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_wider_than_a_phone(visit, page_name, scheme):
-    """At 390 pixels the page scrolls down, never sideways."""
-    page = visit(page_name, size=NARROW, scheme=scheme)
-    width, wide = page.evaluate(
-        """() => [document.documentElement.scrollWidth,
-            [...document.querySelectorAll('article *')]
-                .filter(n => n.getBoundingClientRect().right > innerWidth + 1
-                    && !n.closest('pre, table, mjx-container, .math, .output'))
-                .map(n => n.outerHTML.slice(0, 120)).slice(0, 3)]"""
-    )
-    assert width <= NARROW["width"], f"{page_name} is {width} pixels wide: {wide}"
-    assert not wide, f"{page_name}: {wide}"
-
-
-@by_page
+@each_page
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_its_ground(visit, page_name, scheme):
     """Contrast of the running text and of the code, by WCAG: at least 4.5 to 1."""
@@ -243,9 +113,7 @@ def test_text_stands_out_from_its_ground(visit, page_name, scheme):
     assert not low, f"{page_name}, {scheme}: {low[:3]}"
 
 
-@pytest.mark.parametrize(
-    "page_name", [name for name in PAGES if name.startswith("notebooks/")]
-)
+@by_page([name for name in PAGES if name.startswith("notebooks/")])
 def test_an_answer_opens_from_the_keyboard(visit, page_name):
     """Answers are folded; Enter on their line shows what they printed."""
     page = visit(page_name)

@@ -1,0 +1,273 @@
+"""One step between the twins, and the way on in the reader's own framework."""
+
+import itertools
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+import build_navigation
+import pages
+from conftest import NARROW, WIDE
+
+pytestmark = pytest.mark.book
+CHAPTERS = [
+    page.removeprefix("notebooks/").removesuffix("_jax")
+    for page in pages.toc()
+    if page.endswith("_jax")
+]
+LAST = CHAPTERS[-1]
+TORCH = "a[data-choose=torch], button[data-choose=torch]"
+MIDDLE = """() => {
+    const sections = document.querySelectorAll('article section[id] section[id]');
+    const section = sections[Math.min(2, sections.length - 2)];
+    const parts = [...section.children];
+    const part = parts[Math.floor(parts.length / 2)];
+    const header = document.querySelector('.bd-header-article');
+    const bottom = header.getBoundingClientRect().bottom;
+    window.scrollTo({top: scrollY + part.getBoundingClientRect().top - bottom - 8,
+        behavior: 'instant'});
+    return [section.id, Math.floor(parts.length / 2)];
+}"""
+PLACE = """([id, index]) => {
+    const header = document.querySelector('.bd-header-article');
+    const bottom = header.getBoundingClientRect().bottom;
+    const part = document.getElementById(id).children[index];
+    return part.getBoundingClientRect().top - bottom;
+}"""
+
+
+def shown(page, selector):
+    """Addresses of the links that a reader sees, without their folders."""
+    links = page.locator(selector).filter(visible=True)
+    return [re.sub(r".*/", "", a.get_attribute("href")) for a in links.all()]
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_the_switch_keeps_the_place(new_reader, chapter, size):
+    """The same part of the same section stands below the header, and back again."""
+    page = new_reader(viewport=size)
+    page.open(f"notebooks/{chapter}_jax.html")
+    page.evaluate("window.MathJax?.startup?.promise")
+    place = page.evaluate(MIDDLE)
+    page.locator(TORCH).click()
+    page.wait_for_url(f"**/{chapter}_torch.html#{place[0]}")
+    page.evaluate("window.MathJax?.startup?.promise")
+    page.wait_for_function(f"Math.abs(({PLACE})({place})) < 60")
+    page.locator("a[data-choose=jax]").click()
+    page.wait_for_url(f"**/{chapter}_jax.html#{place[0]}")
+    page.evaluate("window.MathJax?.startup?.promise")
+    page.wait_for_function(f"Math.abs(({PLACE})({place})) < 60")
+    assert not page.complaints
+
+
+def test_from_the_top_the_switch_leads_to_the_top(new_reader):
+    page = new_reader()
+    page.open("notebooks/encoder_torch.html")
+    page.locator("a[data-choose=jax]").click()
+    page.wait_for_url("**/encoder_jax.html")
+    assert page.evaluate("scrollY") == 0
+
+
+def test_a_deep_link_leads_to_the_twin_of_its_section(new_reader):
+    """Before anything was clicked, and from a section with a long name."""
+    page = new_reader()
+    section = "layer-norm-looks-at-one-position-only"
+    page.open(f"notebooks/encoder_torch.html#{section}")
+    page.evaluate("window.MathJax?.startup?.promise")
+    page.locator("a[data-choose=jax]").click()
+    page.wait_for_url(f"**/encoder_jax.html#{section}")
+
+
+@pytest.mark.parametrize("start", ["notebooks/warmup_jax.html", "book/index.html"])
+def test_the_choice_is_remembered(new_reader, start):
+    """Side bar, map, next and previous follow it, also after a reload."""
+    page = new_reader()
+    page.open(start)
+    page.locator(TORCH).click()
+    page.open("book/index.html")
+    for _ in range(2):
+        assert page.locator("html").get_attribute("data-framework") == "torch"
+        listed = shown(page, ".bd-links a[href*=notebooks]")
+        assert listed == [f"{chapter}_torch.html" for chapter in CHAPTERS]
+        expect(page.locator("button[data-choose=torch]")).to_have_attribute(
+            "aria-pressed", "true"
+        )
+        page.reload()
+    page.open("book/notation.html")
+    assert shown(page, "a.right-next") == [f"{CHAPTERS[0]}_torch.html"]
+    page.open("book/comparison.html")
+    assert shown(page, "a.left-prev") == [f"{LAST}_torch.html"]
+    assert page.locator(".sd-tab-content").filter(visible=True).first.inner_text()
+    chosen = page.locator("label[data-sync-id=torch]").all()
+    assert chosen and all(
+        page.locator(f"#{label.get_attribute('for')}").is_checked() for label in chosen
+    )
+
+
+def test_a_tab_of_the_comparison_is_a_choice_too(new_reader):
+    page = new_reader()
+    page.open("book/comparison.html")
+    page.locator("label[data-sync-id=torch]").nth(2).click()
+    expect(page.locator("html")).to_have_attribute("data-framework", "torch")
+    page.open("book/index.html")
+    expect(page.locator("html")).to_have_attribute("data-framework", "torch")
+
+
+def test_the_map_marks_the_chosen_framework(new_reader):
+    page = new_reader()
+    page.open("book/index.html")
+    colours = "link => getComputedStyle(link).backgroundColor"
+    links = {
+        side: page.locator(f"article table a[href$='{CHAPTERS[0]}_{side}.html']")
+        for side in pages.SIDES
+    }
+    before = {side: link.evaluate(colours) for side, link in links.items()}
+    page.locator(TORCH).click()
+    after = {side: link.evaluate(colours) for side, link in links.items()}
+    assert before["jax"] == after["torch"] != before["torch"] == after["jax"]
+
+
+def test_a_link_from_outside_changes_no_choice(new_reader):
+    """Its page speaks for itself; the reader's own choice holds elsewhere."""
+    page = new_reader()
+    page.open("book/index.html")
+    page.locator(TORCH).click()
+    page.open("notebooks/encoder_jax.html")
+    assert shown(page, "a.right-next") == ["warmup_jax.html"]
+    page.open("book/index.html")
+    expect(page.locator("html")).to_have_attribute("data-framework", "torch")
+
+
+def test_the_first_page_ever_opened_is_a_choice(new_reader):
+    page = new_reader()
+    page.open("notebooks/reverse_torch.html#what-to-take-along")
+    page.open("book/index.html")
+    expect(page.locator("html")).to_have_attribute("data-framework", "torch")
+
+
+@pytest.mark.parametrize("side", pages.SIDES)
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
+def test_next_walks_through_one_framework(new_reader, side, scripts):
+    """From the first chapter to the last, and back by previous."""
+    page = new_reader(java_script_enabled=scripts)
+    page.open(f"notebooks/{CHAPTERS[0]}_{side}.html")
+    for chapter in CHAPTERS[1:]:
+        page.locator("a.right-next").click()
+        page.wait_for_url(f"**/notebooks/{chapter}_{side}.html")
+    for chapter in CHAPTERS[-2::-1]:
+        page.locator("a.left-prev").click()
+        page.wait_for_url(f"**/notebooks/{chapter}_{side}.html")
+
+
+def test_without_scripts_every_section_links_its_twin(new_reader):
+    """And both frameworks stand in the side bar, because nothing can be chosen."""
+    page = new_reader(java_script_enabled=False)
+    page.open("notebooks/attention_jax.html")
+    assert shown(page, "nav.framework-switch a[data-choose=torch]")
+    headings = page.locator("article h2").count()
+    links = page.locator("article h2 a.twin-link").filter(visible=True)
+    assert links.count() == headings > 5
+    section = page.locator("article section section").nth(3).get_attribute("id")
+    links.nth(3).click()
+    page.wait_for_url(f"**/attention_torch.html#{section}")
+    listed = shown(
+        page, ".bd-links a[href$='_jax.html'], .bd-links a[href$='_torch.html']"
+    )
+    assert len(listed) == 2 * len(CHAPTERS) - 1  # and the page itself
+
+
+def test_where_nothing_can_be_stored_the_links_still_lead(new_reader):
+    """Storage that throws is a setting of some browsers."""
+    page = new_reader()
+    page.add_init_script(
+        "for (const name of ['localStorage', 'sessionStorage'])"
+        " Object.defineProperty(window, name, {get() { throw new Error('no'); }});"
+    )
+    page.open("notebooks/warmup_jax.html")
+    page.evaluate(MIDDLE)
+    page.locator(TORCH).click()
+    page.wait_for_url("**/warmup_torch.html#*")
+    ours = [text for text in page.complaints if "navigation.js" in text]
+    assert not ours
+
+
+def test_the_switch_works_by_keyboard(new_reader):
+    """Reached by Tab, followed by Enter; buttons are pressed with the space bar."""
+    page = new_reader()
+    page.open("notebooks/warmup_jax.html")
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.dataset.choose") == "torch":
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/warmup_torch.html")
+    page.open("book/notation.html")
+    page.locator("button[data-choose=jax]").focus()
+    page.keyboard.press("Space")
+    expect(page.locator("html")).to_have_attribute("data-framework", "jax")
+
+
+def test_twins_have_the_same_sections(html):
+    """So that the anchor of one page exists on the other."""
+    for chapter in CHAPTERS:
+        found = [
+            re.findall(
+                r'<section id="([^"]+)"',
+                (html / f"notebooks/{chapter}_{side}.html").read_text("utf-8"),
+            )
+            for side in pages.SIDES
+        ]
+        assert found[0] == found[1] and len(found[0]) > 5
+
+
+ORDER = ["start", "notebooks/a_jax", "notebooks/a_torch", "notebooks/b_jax"]
+ORDER += ["notebooks/b_torch", "end"]
+
+
+@pytest.mark.parametrize(
+    ("page", "step", "expected"),
+    [
+        ("start", -1, []),
+        ("start", 1, ["notebooks/a_jax", "notebooks/a_torch"]),
+        ("notebooks/a_jax", -1, ["start"]),
+        ("notebooks/a_torch", -1, ["start"]),
+        ("notebooks/a_jax", 1, ["notebooks/b_jax"]),
+        ("notebooks/a_torch", 1, ["notebooks/b_torch"]),
+        ("notebooks/b_torch", 1, ["end"]),
+        ("end", -1, ["notebooks/b_jax", "notebooks/b_torch"]),
+        ("end", 1, []),
+    ],
+)
+def test_neighbours(page, step, expected):
+    assert build_navigation.neighbours(page, step, ORDER) == expected
+
+
+def test_pages_can_be_taken_along(html, new_reader):
+    """The notebook and the script that are downloaded are those of the repository."""
+    for chapter, side in itertools.product(CHAPTERS, pages.SIDES):
+        for ending in (".py", ".ipynb"):
+            name = f"notebooks/{chapter}_{side}{ending}"
+            assert (html / "_sources" / name).read_bytes() == (
+                pages.ROOT / name
+            ).read_bytes()
+    page = new_reader(accept_downloads=True)
+    page.open("notebooks/reverse_torch.html")
+    for ending in (".py", ".ipynb"):
+        link = page.locator(f".take-along a[download][href$='{ending}']")
+        with page.expect_download() as download:
+            link.click()
+        assert download.value.suggested_filename == f"reverse_torch{ending}"
+
+
+def test_colab_opens_the_notebook_of_the_repository(html):
+    """For a fork, too: the address is made from the one of the settings."""
+    where = pages.repository().removeprefix("https://github.com/")
+    for chapter, side in itertools.product(CHAPTERS, pages.SIDES):
+        name = f"notebooks/{chapter}_{side}"
+        text = (html / f"{name}.html").read_text("utf-8")
+        expected = (
+            f"https://colab.research.google.com/github/{where}/blob/main/{name}.ipynb"
+        )
+        assert f'href="{expected}">Open in Colab' in text
