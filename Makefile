@@ -10,7 +10,7 @@ CUDA := .venv-cuda/$(BIN)/python
 NO_PYTHON = no Python was found; the book needs Python 3.11, 3.12 or 3.13
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-colab draft serve data benchmark sync new-chapter lock fork check-cuda clean environment
+.PHONY: help book test test-colab draft serve pdf data benchmark sync new-chapter lock fork check-cuda clean environment
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -36,6 +36,10 @@ draft: environment  ## the book in _draft; executes only the pages that changed
 serve: environment  ## show the built book on http://localhost:8000 (PORT=… for another)
 	@$(RUN) tools/build_book.py --if-stale
 	@$(RUN) tools/serve.py $(PORT)
+
+pdf: environment  ## print the built book to _build/pdf, one file for each framework
+	@$(RUN) tools/build_book.py --if-stale
+	@$(RUN) tools/pdf.py
 
 data: environment  ## the photos of CIFAR-100 and their features, for the anomaly pages
 	@$(RUN) tools/data.py $(ARGS)

@@ -40,3 +40,23 @@ def test_every_command_of_the_readme_is_a_target_of_the_makefile():
     named = set(re.findall(r"`make ([a-z-]+)", README))
     assert {"book", "test"} <= named
     assert named <= targets, f"no such targets: {sorted(named - targets)}"
+
+
+def test_every_measured_figure_stands_in_the_file_that_is_linked_beside_it():
+    """Ratios and ranges of the README are copied from ``benchmarks/results``."""
+    seen = 0
+    for row in re.findall(r"^\|.*\|$", README, flags=re.MULTILINE):
+        for target in re.findall(r"\]\((benchmarks/results/[^)]+)", row):
+            text = (pages.ROOT / target).read_text("utf-8")
+            for figure in re.findall(r"\b\d+\.\d+\b", row.partition("](")[0]):
+                seen += 1
+                assert f" {figure} " in text, f"{figure} is not in {target}"
+    assert seen >= 10
+
+
+def test_every_file_that_is_said_to_hold_a_promise_is_there():
+    table = README.partition("| | held by |")[2].partition("\n\n")[0]
+    named = re.findall(r"`((?:tests|notebooks)/[^`]+)`", table)
+    assert len(named) >= 5
+    for name in named:
+        assert [*pages.ROOT.glob(name)], f"README.md names {name}"

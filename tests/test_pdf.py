@@ -1,0 +1,60 @@
+"""The PDF has the pages of one framework in order, its outline and its links."""
+
+import io
+
+import pytest
+from pypdf import PdfReader
+
+import pages
+import pdf
+
+pytestmark = pytest.mark.book
+NAMES = ["book/index", "notebooks/warmup_torch", "book/glossary"]
+
+
+def test_each_pdf_has_the_chapters_of_its_framework():
+    for side in pages.SIDES:
+        names = pdf.chosen(side)
+        chapters = [name for name in names if name.startswith("notebooks/")]
+        assert [name.rpartition("_")[2] for name in chapters] == [side] * len(chapters)
+        assert names == [name for name in pages.toc() if name in names]
+        assert len(names) == len(pages.toc()) - len(chapters)
+
+
+@pytest.fixture(scope="module")
+def book(address, chromium):
+    content = io.BytesIO()
+    pdf.joined(pdf.printed(NAMES, address), address).write(content)
+    return PdfReader(content)
+
+
+def test_the_outline_has_pages_and_sections(book):
+    titles = [item.title for item in book.outline if not isinstance(item, list)]
+    assert titles == ["Transformers, side by side", "Warm-up in PyTorch", "Glossary"]
+    sections = [item.title for item in book.outline[3]]
+    assert "The rate rises in a line, then falls" in sections
+    assert sections[-1] == "What to take along"
+
+
+def test_answers_are_printed(book):
+    """They are folded on the screen, but on paper nothing can be unfolded."""
+    text = "".join(page.extract_text() for page in book.pages)
+    answer = (pages.NOTEBOOKS / "warmup_torch.py").read_text("utf-8")
+    answer = answer.partition("hide-cell")[2].split("\n", 1)[1].partition("\n")[0]
+    assert "".join(answer.split()) in "".join(text.split())
+    assert "Show the answer" not in text
+
+
+def test_links_stay_in_the_pdf_or_lead_to_the_public_book(book, address):
+    actions = [
+        note.get_object()
+        for page in book.pages
+        for note in page.get("/Annots", [])
+        if note.get_object().get("/Subtype") == "/Link"
+    ]
+    inside = [note for note in actions if "/Dest" in note]
+    urls = [note["/A"]["/URI"] for note in actions if "/URI" in note.get("/A", {})]
+    assert len(inside) > 20
+    assert not [url for url in urls if "localhost" in url]
+    home = pages.config()["html"]["baseurl"]
+    assert f"{home}notebooks/warmup_jax.html" in urls  # the twin is in the other PDF

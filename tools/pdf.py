@@ -1,0 +1,135 @@
+"""The book as a PDF, one for each framework: what a browser prints, page after page.
+
+    python tools/pdf.py [jax | torch]
+
+The built book is printed by Chromium and joined by pypdf. A link to another page of the
+PDF leads there, and one to a page that is not in it leads to the public book.
+"""
+
+import io
+import sys
+import threading
+
+from playwright.sync_api import sync_playwright
+from pypdf import PdfReader, PdfWriter
+from pypdf.annotations import Link
+from pypdf.generic import Fit, NameObject
+
+import browser
+import build_book
+import build_navigation
+import pages
+import serve
+
+TARGET = pages.ROOT / "_build" / "pdf"
+MARGIN = dict.fromkeys(["top", "bottom"], "18mm") | dict.fromkeys(
+    ["left", "right"], "16mm"
+)
+
+
+HEADINGS = """() => [...document.querySelectorAll('article :is(h2, h3)')].map(
+    h => [...h.childNodes].filter(n => !n.className?.includes?.('link'))
+        .map(n => n.textContent).join(''))"""
+
+
+class Silent(serve.Book):
+    def log_message(self, *_):
+        """One line for each PDF is enough."""
+
+
+def chosen(side):
+    """The pages of a PDF in order: the chapters of a framework, and all others."""
+    return [p for p in pages.toc() if build_navigation.side_of(p) in (None, side)]
+
+
+def printed(names, address):
+    """Each page as a browser prints it: ``{name: (title, headings, bytes)}``."""
+    found = {}
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=browser.find(), args=browser.OPTIONS
+        )
+        page = chromium.new_page(color_scheme="light")
+        for name in names:
+            page.goto(f"{address}/{name}.html", wait_until="load")
+            page.evaluate("window.MathJax?.startup?.promise")
+            content = page.pdf(
+                format="A4", margin=MARGIN, print_background=True,
+                outline=True, tagged=True,
+            )  # fmt: skip
+            title = page.title().partition(" — ")[0]
+            found[name] = title, page.evaluate(HEADINGS), content
+        chromium.close()
+    return found
+
+
+def sections(part, headings):
+    """Headings with their pages; a browser's outline loses blanks where lines wrap."""
+    todo = list(part.outline)
+    while todo:
+        item = todo.pop(0)
+        if isinstance(item, list):
+            todo = item + todo
+            continue
+        title = "".join(item.title.split())
+        for heading in headings:
+            if title.startswith("".join(heading.split())):
+                yield heading, part.get_destination_page_number(item)
+                break
+
+
+def joined(parts, address):
+    """One PDF of all parts, with their titles as its outline and with its links."""
+    writer, starts = PdfWriter(), {}
+    for name, (title, headings, content) in parts.items():
+        part, starts[name] = PdfReader(io.BytesIO(content)), len(writer.pages)
+        writer.append(part, import_outline=False)
+        chapter = writer.add_outline_item(title=title, page_number=starts[name])
+        for heading, page in sections(part, headings):
+            writer.add_outline_item(
+                title=heading, page_number=starts[name] + page, parent=chapter
+            )
+    home = pages.config()["html"]["baseurl"]
+    for number, page in enumerate(writer.pages):
+        for reference in list(page.get("/Annots", [])):
+            action = reference.get_object().get("/A", {})
+            url = action.get("/URI", "")
+            if not url.startswith(f"{address}/"):
+                continue
+            path = url.removeprefix(f"{address}/")
+            name = path.partition("#")[0].removesuffix(".html")
+            if name in starts:
+                place = reference.get_object()["/Rect"]
+                page["/Annots"].remove(reference)
+                link = Link(
+                    rect=place,
+                    target_page_index=starts[name],
+                    fit=Fit.fit_horizontally(),
+                )
+                writer.add_annotation(number, link)
+            else:
+                action[NameObject("/URI")] = type(url)(home + path)
+    return writer
+
+
+def main(sides):
+    if not (build_book.HTML / "index.html").exists():
+        sys.exit("there is no built book to print: `make book` makes it")
+    TARGET.mkdir(parents=True, exist_ok=True)
+    with serve.server(build_book.HTML, handler=Silent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://localhost:{server.server_port}"
+        for side in sides or build_navigation.NAMES:
+            path = TARGET / f"transformers-side-by-side-{side}.pdf"
+            pdf = joined(printed(chosen(side), address), address)
+            draft = path.with_suffix(".draft")
+            pdf.write(draft)
+            draft.replace(path)
+            size = path.stat().st_size / 2**20
+            shown = path.relative_to(pages.ROOT)
+            print(f"{shown}: {len(pdf.pages)} pages, {size:.1f} MiB", flush=True)
+        server.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
