@@ -13,7 +13,7 @@ NO_PYTHON = no Python was found; the book needs Python 3.11, 3.12 or 3.13
 .PHONY: help book test test-colab draft serve pdf data benchmark sync new-chapter lock fork check-cuda clean environment
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{name = $$1; sub(/^[^:]*: /, ""); printf "  make %-13s %s\n", name, $$0}'
 
 book: environment  ## execute every page and write _build/html/index.html
 	@$(RUN) tools/build_book.py

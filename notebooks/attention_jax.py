@@ -183,7 +183,7 @@ by_hand.round(2)
 
 # %% [markdown] tags=["shared"]
 # $$\mathrm{Attention}(Q, K, V) =
-# \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d}}\right) V \tag{1}$$
+# \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V \tag{1}$$
 #
 # $Q$ holds one query per row, $K$ one key and $V$ one value per row, $d$ is the number
 # of features of a query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
@@ -232,11 +232,12 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # If the entries of $q$ and $k$ are independent with mean 0 and variance $\sigma^2$,
 # each product has variance $\sigma^4$, and the sum of $d$ of them
 #
-# $$\mathrm{Var}(q^\top k) = \sigma^4 d, \qquad
-# \mathrm{Var}\!\left(\frac{q^\top k}{\sqrt{d}}\right) = \sigma^4 .$$
+# $$\mathrm{Var}(q^{\mathsf T} k) = \sigma^4 d, \qquad
+# \mathrm{Var}\!\left(\frac{q^{\mathsf T} k}{\sqrt{d}}\right) = \sigma^4 .$$
 #
 # The derivatives of the weights $w$ with respect to the scores form the matrix
-# $\mathrm{diag}(w) - w w^\top$; its size tells how much the weights still respond.
+# $\mathrm{diag}(w) - w w^{\mathsf T}$; its size tells how much the weights still
+# respond.
 
 
 # %% tags=["shared"]
@@ -519,7 +520,8 @@ else:
 # %% [markdown] tags=["shared"]
 # For every permutation matrix $P$ and the layer $F$,
 #
-# $$F(PX) = P\,F(X), \qquad \text{and the weights } A \text{ become } P A P^\top .$$
+# $$F(PX) = P\,F(X), \qquad
+# \text{and the weights } A \text{ become } P A P^{\mathsf T} .$$
 #
 # A layer with this property is **equivariant**. It is not *invariant*, which would be
 # $F(PX) = F(X)$: the rows do move.
@@ -752,4 +754,4 @@ growth
 # * Its cost grows with $n^2 d$, but it takes only one step in sequence.
 
 # %% [markdown] tags=["jax"]
-# Next: [the encoder, in JAX](encoder_jax.ipynb).
+# Next comes [the encoder, in JAX](encoder_jax.ipynb).

@@ -841,5 +841,5 @@ for norm_first in (False, True):
 # * Positions are added as waves, or learned; without them the encoder is equivariant.
 
 # %% [markdown] tags=["jax"]
-# Back to [attention, in JAX](attention_jax.ipynb), or across to
-# [this page in PyTorch](encoder_torch.ipynb).
+# Next comes [warm-up, in JAX](warmup_jax.ipynb): how such a stack is brought to
+# learn at all.

@@ -863,5 +863,5 @@ for norm_first in (False, True):
 # * Positions are added as waves, or learned; without them the encoder is equivariant.
 
 # %% [markdown] tags=["torch"]
-# Back to [attention, in PyTorch](attention_torch.ipynb), or across to
-# [this page in JAX](encoder_jax.ipynb).
+# Next comes [warm-up, in PyTorch](warmup_torch.ipynb): how such a stack is brought to
+# learn at all.

@@ -497,3 +497,7 @@ f"{mask.sum()} of {mask.size} pairs may look at each other"
 #   mirror place.
 # * Without positions it cannot; a reader from left to right cannot; and lengths that
 #   were not trained are not learned.
+
+# %% [markdown] tags=["torch"]
+# Next comes [finding the odd one out, in PyTorch](anomaly_torch.ipynb): the same model
+# on sets, where there is no order at all.

@@ -256,7 +256,7 @@ np.testing.assert_allclose(np.diff(linear[w:]), np.diff(linear[w:])[0])
 # divided by its own size, it becomes plus or minus 1, however small it was and however
 # little it says. Every weight moves by the full rate, at once and in a direction that
 # one batch has drawn. Warm-up keeps these steps short until the averages mean something
-# ([Liu et al. 2020](https://arxiv.org/abs/1908.03265)).
+# ([Liu et al. 2019](https://arxiv.org/abs/1908.03265)).
 
 # %% [markdown] tags=["shared"]
 # $$\begin{aligned}

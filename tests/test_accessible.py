@@ -92,14 +92,42 @@ def test_the_text_fits_a_small_screen(visit, page_name, width, scheme):
     """Only what has a box of its own, code, tables, formulas, may be wider."""
     page = visit(page_name, size={"width": width, "height": 844}, scheme=scheme)
     found, wide = page.evaluate(
-        """() => [document.documentElement.scrollWidth,
+        """() => {
+            const inBox = n => n.tagName !== 'ARTICLE' && (inBox(n.parentElement)
+                || /auto|scroll/.test(getComputedStyle(n.parentElement).overflowX));
+            return [document.documentElement.scrollWidth,
             [...document.querySelectorAll('article *')]
                 .filter(n => n.getBoundingClientRect().right > innerWidth + 1
-                    && !n.closest('pre, table, mjx-container, .math, .output'))
-                .map(n => n.outerHTML.slice(0, 120)).slice(0, 3)]"""
+                    && !inBox(n))
+                .map(n => n.outerHTML.slice(0, 120)).slice(0, 3)];
+        }"""
     )
     assert found <= width, f"{page_name} is {found} pixels wide: {wide}"
     assert not wide, f"{page_name}: {wide}"
+
+
+@each_page
+def test_pictures_keep_their_shape_and_size_on_a_phone(visit, page_name):
+    """Not squeezed, not much smaller than drawn: too wide ones scroll in their box."""
+    page = visit(page_name, size={"width": 390, "height": 844})
+    pictures = page.locator("article .cell_output img").evaluate_all(
+        """all => all.map(i => [i.src.split('/').pop(), i.clientWidth, i.clientHeight,
+            ...['width', 'height'].map(name => Number(i.getAttribute(name)))])"""
+    )
+    for name, width, height, drawn_width, drawn_height in pictures:
+        wanted = width * drawn_height / drawn_width
+        assert abs(height - wanted) <= 2, f"{page_name}, {name}: {width} x {height}"
+        assert width >= min(drawn_width, 440), f"{page_name}, {name}: {width} wide"
+
+
+def test_the_icon_of_the_search_stands_beside_the_text(visit):
+    page = visit("search")
+    icon = page.locator(
+        "article form i, .bd-main form.bd-search i"
+    ).first.bounding_box()
+    field = page.locator(".bd-main form.bd-search input").first
+    indent = field.evaluate("n => parseFloat(getComputedStyle(n).paddingLeft)")
+    assert icon["x"] + icon["width"] <= field.bounding_box()["x"] + indent
 
 
 @each_page
@@ -160,8 +188,13 @@ def test_everything_is_reached_by_keyboard(visit, page_name):
                 if (!seen.has(node)) seen.set(node, seen.size);
                 const style = getComputedStyle(node);
                 const reachable = node.matches('a[href], button, summary, input');
+                const [width, offset] = [style.outlineWidth, style.outlineOffset];
+                const cut = node.parentElement
+                    && getComputedStyle(node.parentElement).overflow === 'hidden'
+                    && parseFloat(offset) > -parseFloat(width);
+                const outlined = style.outlineStyle !== 'none' && !cut;
                 return [seen.get(node), node.tagName, reachable,
-                    style.outlineStyle !== 'none' || style.boxShadow !== 'none'];
+                    outlined || style.boxShadow !== 'none'];
             }"""
         )
         if state[1] == "BODY":

@@ -51,6 +51,7 @@ def test_each_word_is_linked_once_on_a_page_where_it_is_first_used(html):
     for page, article in articles(html):
         links = article.select("a.term")
         anchors = [link["href"].partition("#")[2] for link in links]
+        assert all(len(link["title"]) > 15 for link in links), f"{page}: no meaning"
         assert len(anchors) == len(set(anchors)), f"{page} links a word twice"
         used |= set(anchors)
         if page.startswith("notebooks/") and not pages.is_draft(page):

@@ -22,9 +22,9 @@ def test_each_pdf_has_the_chapters_of_its_framework():
 
 
 @pytest.fixture(scope="module")
-def book(address, chromium):
+def book(address, browser):
     content = io.BytesIO()
-    pdf.joined(pdf.printed(NAMES, address), address).write(content)
+    pdf.joined(pdf.printed(browser, NAMES, address), address).write(content)
     return PdfReader(content)
 
 

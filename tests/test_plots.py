@@ -320,6 +320,25 @@ def test_each_panel_has_the_axes_it_is_given():
         plots.curves(given, x=["n", "d"])
 
 
+@pytest.mark.parametrize("n", [2, 200])
+def test_a_legend_that_would_cover_a_line_stands_below_its_panel(n):
+    """A line that fills the panel leaves no room; a low one leaves the top free."""
+    x = np.linspace(0, 1, n)
+    wave = np.where(np.arange(n) % 2, 1.0, 0.0) if n > 2 else x
+    crossed = {"a": (x, wave), "b": (x, 1 - wave), "c": (x, 0 * x + 0.5)}
+    crossed |= {f"line {k}": (x, 0 * x + k / 10) for k in range(10)}
+    free = {"a": (x, 0 * x), "top": (x[:1], np.ones(1))}
+    fig = plots.curves({"crossed": crossed, "free": free}, x="x")
+    fig.draw_without_rendering()
+    for ax, below in zip(panels(fig), [True, False], strict=True):
+        legend, panel = ax.get_legend().get_window_extent(), ax.get_window_extent()
+        assert (legend.y1 < panel.y0) == below, ax.get_title()
+        assert legend.y0 >= 0, "the legend is cut off"
+        names = ax.xaxis.label.get_window_extent()
+        assert not legend.overlaps(names), "the legend lies on the name of the axis"
+        assert not any(plots.line_enters(legend, line) for line in ax.lines)
+
+
 def test_panels_with_the_same_lines_share_a_legend():
     """Where one panel has another line, each panel says what it shows."""
     a, b = ({name: (POINTS, POINTS)} for name in "ab")

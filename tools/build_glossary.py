@@ -1,7 +1,9 @@
 """Sphinx extension: on each page, the first use of a word of the glossary is a link.
 
-The pages stay plain Markdown: the words are found when the book is built. A term that
-ends with a bracket, ``key (of attention)``, is ambiguous and is never linked.
+The pages stay plain Markdown: the words are found when the book is built. What a word
+means is shown when the mouse rests on it. A term that ends with a bracket, ``key (of
+attention)``, is ambiguous and is never linked; neither are names of chapters after "You
+need:", nor words of the changelog.
 """
 
 import re
@@ -9,6 +11,7 @@ import re
 from docutils import nodes
 from sphinx import addnodes
 
+CHANGELOG = "book/changelog"
 NOT_IN = (
     nodes.title, nodes.reference, nodes.literal, nodes.literal_block, nodes.raw,
     nodes.math, nodes.math_block, nodes.caption, nodes.image, nodes.table,
@@ -23,6 +26,16 @@ def terms(env):
         for (kind, name), (page, anchor) in env.domains["std"].objects.items()
         if kind == "term" and not name.endswith(")")
     }
+
+
+def meanings(env, page):
+    """``{anchor: definition}`` of the terms on a page, as plain text."""
+    found = {}
+    for item in env.get_doctree(page).findall(nodes.definition_list_item):
+        for term in item.findall(nodes.term):
+            text = item.children[-1].astext()
+            found |= dict.fromkeys(term["ids"], " ".join(text.split()))
+    return found
 
 
 def pattern(names):
@@ -52,6 +65,8 @@ def is_prose(text):
     while node is not None:
         if isinstance(node, NOT_IN) or "cell_output" in node.get("classes", []):
             return False
+        if isinstance(node, nodes.paragraph) and "You need:" in node.astext():
+            return False
         node = node.parent
     return True
 
@@ -75,8 +90,10 @@ def link_first_uses(app, doctree, page):
     known = terms(app.env)
     if not known or app.builder.format != "html":
         return
-    if page in {where for where, _ in known.values()}:
+    glossary = {where for where, _ in known.values()}
+    if page in glossary | {CHANGELOG}:
         return
+    means = {a: t for where in glossary for a, t in meanings(app.env, where).items()}
     left = dict(known)
     join_lines(doctree)
     for text in [t for t in doctree.findall(nodes.Text) if is_prose(t)]:
@@ -88,6 +105,7 @@ def link_first_uses(app, doctree, page):
             address = f"{app.builder.get_relative_uri(page, where)}#{anchor}"
             link = nodes.reference("", match[0], internal=True, refuri=address)
             link["classes"].append("term")
+            link["reftitle"] = means[anchor]
             pieces += [nodes.Text(rest[: match.start()]), link]
             rest = rest[match.end() :]
         if pieces:

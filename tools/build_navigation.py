@@ -125,7 +125,7 @@ def files(app, page):
     return [
         ("colab", colab_address(page), "Open in Colab"),
         (".ipynb", f"{sources}{page}.ipynb", "Download .ipynb"),
-        (".py", f"{sources}{page}.py", ".py"),
+        (".py", f"{sources}{page}.py", "Download .py"),
     ]
 
 

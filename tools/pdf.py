@@ -42,24 +42,18 @@ def chosen(side):
     return [p for p in pages.toc() if build_navigation.side_of(p) in (None, side)]
 
 
-def printed(names, address):
+def printed(chromium, names, address):
     """Each page as a browser prints it: ``{name: (title, headings, bytes)}``."""
-    found = {}
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=browser.find(), args=browser.OPTIONS
+    found, page = {}, chromium.new_page(color_scheme="light")
+    for name in names:
+        page.goto(f"{address}/{name}.html", wait_until="load")
+        page.evaluate("window.MathJax?.startup?.promise")
+        content = page.pdf(
+            format="A4", margin=MARGIN, print_background=True, outline=True, tagged=True
         )
-        page = chromium.new_page(color_scheme="light")
-        for name in names:
-            page.goto(f"{address}/{name}.html", wait_until="load")
-            page.evaluate("window.MathJax?.startup?.promise")
-            content = page.pdf(
-                format="A4", margin=MARGIN, print_background=True,
-                outline=True, tagged=True,
-            )  # fmt: skip
-            title = page.title().partition(" — ")[0]
-            found[name] = title, page.evaluate(HEADINGS), content
-        chromium.close()
+        title = page.title().partition(" — ")[0]
+        found[name] = title, page.evaluate(HEADINGS), content
+    page.close()
     return found
 
 
@@ -116,19 +110,29 @@ def main(sides):
     if not (build_book.HTML / "index.html").exists():
         sys.exit("there is no built book to print: `make book` makes it")
     TARGET.mkdir(parents=True, exist_ok=True)
-    with serve.server(build_book.HTML, handler=Silent) as server:
+    with (
+        sync_playwright() as playwright,
+        serve.server(build_book.HTML, handler=Silent) as server,
+    ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://localhost:{server.server_port}"
+        chromium = playwright.chromium.launch(
+            executable_path=browser.find(), args=browser.OPTIONS
+        )
         for side in sides or build_navigation.NAMES:
-            path = TARGET / f"transformers-side-by-side-{side}.pdf"
-            pdf = joined(printed(chosen(side), address), address)
-            draft = path.with_suffix(".draft")
-            pdf.write(draft)
-            draft.replace(path)
-            size = path.stat().st_size / 2**20
-            shown = path.relative_to(pages.ROOT)
-            print(f"{shown}: {len(pdf.pages)} pages, {size:.1f} MiB", flush=True)
+            write(joined(printed(chromium, chosen(side), address), address), side)
+        chromium.close()
         server.shutdown()
+
+
+def write(pdf, side):
+    """Put a PDF in its place, whole or not at all."""
+    path = TARGET / f"transformers-side-by-side-{side}.pdf"
+    draft = path.with_suffix(".draft")
+    pdf.write(draft)
+    draft.replace(path)
+    shown, size = path.relative_to(pages.ROOT), path.stat().st_size / 2**20
+    print(f"{shown}: {len(pdf.pages)} pages, {size:.1f} MiB", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import ScaledTranslation
 
 from helpers.shapes import as_numpy
 
@@ -218,12 +219,34 @@ def curves(
             ax.grid(color="#d8dbdf", linewidth=0.6)
             if any(lines) and not alike:
                 ax.legend(fontsize=10, framealpha=0.9)
+        move_legends_off_lines(fig, used)
         if alike:
             handles = axes[0, 0].get_legend_handles_labels()
             fig.legend(*handles, fontsize=10, loc="outside lower center", ncols=2)
         for ax in axes.flat[len(panels) :]:
             ax.axis("off")
         return fig
+
+
+def move_legends_off_lines(fig, axes):
+    """Put a legend that would cover a piece of a line below its panel."""
+    fig.draw_without_rendering()
+    taller = 0
+    for ax in axes:
+        legend = ax.get_legend()
+        box = legend and legend.get_window_extent()
+        if box and any(line_enters(box, line) for line in ax.lines):
+            below = ScaledTranslation(0, -0.5, fig.dpi_scale_trans)
+            legend.set_loc("upper center")
+            legend.set_bbox_to_anchor((0.5, 0), ax.transAxes + below)
+            taller = max(taller, box.height / fig.dpi)
+    fig.set_figheight(fig.get_figheight() + taller)
+
+
+def line_enters(box, line):
+    """Does a line, or one of its points, lie in a box of the figure?"""
+    path = line.get_transform().transform_path(line.get_path())
+    return box.padded(4).count_contains(path.interpolated(20).vertices) > 0
 
 
 def grid_of_numbers(matrices, *, columns=3):
