@@ -231,8 +231,8 @@ def test_words_stand_in_their_shade_with_their_weight():
     assert [text.get_position() for text in first.texts] == [(0, 0), (1, 0), (2, 0)]
     np.testing.assert_array_equal(first.images[0].get_array(), [shares])
     inks = [[text.get_color() for text in ax.texts] for ax in (first, second)]
-    dark, light = plots.INK, plots.PAPER
-    assert inks == [[dark, dark, light], [dark, light]]
+    dark, light = "black", "white"
+    assert inks == [[dark, dark, dark], [dark, light]]
     assert [ax.get_title(loc="left") for ax in (first, second)] == ["one", "two"]
 
 
@@ -422,3 +422,28 @@ def test_the_odd_one_and_the_chosen_one_have_frames_of_their_own():
     assert [text.get_text() for text in legend.get_texts()] == ["odd one", "chosen"]
     (legend,) = plots.pictures(GREY, odd=FRAMES["odd"]).legends
     assert [text.get_text() for text in legend.get_texts()] == ["odd one"]
+
+
+# Contrast, by the WCAG: 4.5 for letters, 3 for lines
+
+
+def test_contrast_is_that_of_the_wcag():
+    assert plots.contrast("black", "white") == pytest.approx(21)
+    assert plots.contrast("#777777", "white") == pytest.approx(4.48, abs=0.005)
+    assert plots.contrast("white", "#777777") == plots.contrast("#777777", "white")
+
+
+@pytest.mark.parametrize("colour", plots.COLOURS)
+def test_lines_and_frames_stand_out_from_the_paper(colour):
+    assert plots.contrast(colour, plots.PAPER) >= 3
+
+
+def test_letters_stand_out_from_what_is_behind_them():
+    """Those of axes from the paper, those in cells from the shade of every weight."""
+    assert plots.contrast(plots.INK, plots.PAPER) >= 4.5
+    weights = np.linspace(0, 1, 101)
+    fig = plots.words([(["w"] * len(weights), weights)])
+    (cells,) = panels(fig)[0].images
+    for text, weight in zip(panels(fig)[0].texts, weights, strict=True):
+        found = plots.contrast(text.get_color(), cells.to_rgba(weight))
+        assert found >= 4.5, f"weight {weight:.2f}: {found:.1f}"

@@ -9,6 +9,7 @@ from itertools import cycle
 
 import matplotlib
 import numpy as np
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -48,6 +49,23 @@ def new_figure(width, height):
         return Figure(figsize=(width, height), layout="constrained")
 
 
+def contrast(one, other):
+    """Contrast of two colours, 1 to 21, as the WCAG define it."""
+    light = []
+    for colour in (one, other):
+        r, g, b = (
+            v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4
+            for v in to_rgb(colour)
+        )
+        light.append(0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05)
+    return max(light) / min(light)
+
+
+def readable_on(colour):
+    """Black or white, whichever stands out best: one of them does from every colour."""
+    return max("black", "white", key=lambda ink: contrast(ink, colour))
+
+
 def words(rows, *, titles=None):
     """Words shaded by their weights, one row of words per query.
 
@@ -72,7 +90,7 @@ def words(rows, *, titles=None):
                 weights[None], cmap="Blues", vmin=0, vmax=1, aspect="auto"
             )
             for place, (token, weight) in enumerate(zip(tokens, weights, strict=True)):
-                ink = PAPER if weight > 0.5 else INK
+                ink = readable_on(cells.to_rgba(weight))
                 text = f"{token}\n{weight:.2f}"
                 ax.text(place, 0, text, ha="center", va="center", color=ink, size=10)
             ax.set_title(title, loc="left")
