@@ -22,17 +22,13 @@ from build_book import HTML
 
 TIMES = """async () => {
     const first = kind => performance.getEntriesByType(kind)[0];
+    while (!first('paint')) await new Promise(done => setTimeout(done, 20));
     const visit = first('navigation');
     const page = [first('paint').startTime, visit.domInteractive];
     if (!document.querySelector('.math')) return [...page, visit.loadEventEnd];
     await window.MathJax.startup.promise;
     return [...page, performance.now()];
 }"""
-
-
-class Silent(serve.Book):
-    def log_message(self, *_):
-        """A benchmark prints its table only."""
 
 
 def size(page):
@@ -67,7 +63,10 @@ def main():
         "| page | KiB with pictures | pictures | painted ms | usable ms | complete ms |"
     )
     print("|---|---|---|---|---|---|")
-    with sync_playwright() as playwright, serve.server(HTML, handler=Silent) as server:
+    with (
+        sync_playwright() as playwright,
+        serve.server(HTML, handler=serve.Silent) as server,
+    ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         chromium = playwright.chromium.launch(
             executable_path=browser.find(), args=browser.OPTIONS

@@ -27,15 +27,10 @@ def html():
     return build_book.HTML
 
 
-class Silent(serve.Book):
-    def log_message(self, *_):
-        """A test prints nothing about requests that went well."""
-
-
 @pytest.fixture(scope="session")
 def address(html):
     """The book on a port of localhost that was free."""
-    with serve.server(html, handler=Silent) as server:
+    with serve.server(html, handler=serve.Silent) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://localhost:{server.server_port}"

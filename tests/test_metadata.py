@@ -8,6 +8,7 @@ import yaml
 from bs4 import BeautifulSoup
 
 import pages
+import serve
 
 PAGES = pages.toc()
 CITATION = yaml.safe_load((pages.ROOT / "CITATION.cff").read_text("utf-8"))
@@ -81,7 +82,7 @@ def test_the_citation_names_this_book():
 
 
 @pytest.mark.book
-def test_a_missing_page_gets_the_page_for_that(html, new_reader, tmp_path):
+def test_a_missing_page_gets_the_page_for_that(new_reader):
     """At any depth, in the book's own dress, with a way back; also below a folder."""
     page = new_reader()
     answer = page.open("notebooks/no/such/page.html")
@@ -89,6 +90,11 @@ def test_a_missing_page_gets_the_page_for_that(html, new_reader, tmp_path):
     assert page.locator("article h1").inner_text().startswith("There is no such page")
     page.locator("article a").first.click()
     page.wait_for_url("**/book/index.html")
+    home = serve.HOME.strip("/")  # as at its public home
+    page.open(f"{home}/nowhere/page.html")
+    page.wait_for_load_state("networkidle")
+    page.locator("article a", has_text="glossary").click()
+    page.wait_for_url(f"**/{home}/book/glossary.html")
     page.open("nowhere.html")
     page.wait_for_load_state("networkidle")
     colour = "getComputedStyle(document.querySelector('.framework-switch')).borderStyle"

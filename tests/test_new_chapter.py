@@ -1,47 +1,21 @@
 """``make new-chapter`` lays down two pages that run and pass the tests as they are."""
 
-import os
-import shutil
-import subprocess
-import sys
-
 import pytest
 import yaml
 
 import new_chapter
 import pages
-
-PARTS = ("book", "notebooks", "tests", "tools", "requirements")
-FILES = (
-    "_toc.yml", "_config.yml", "pyproject.toml", "conftest.py", "README.md", "Makefile",
-    "CHANGELOG.md", "CITATION.cff",
-)  # fmt: skip
+from clones import copy_of_the_repository, run
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
     """A copy of the repository's text, with a new chapter in it."""
-    root = tmp_path_factory.mktemp("clone")
-    unwanted = shutil.ignore_patterns("__pycache__", "runs", "data", ".*")
-    for name in PARTS:
-        shutil.copytree(pages.ROOT / name, root / name, ignore=unwanted)
-    for name in FILES:
-        shutil.copy(pages.ROOT / name, root)
-    subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
+    root = copy_of_the_repository(tmp_path_factory.mktemp("clone"))
     done = lay_down(root, NAME="trial", TITLE="A first & last 'trial'")
     assert done.returncode == 0, done.stderr
     assert "trial_jax.py and trial_torch.py" in done.stdout
     return root
-
-
-def run(root, *command, **environment):
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=root,
-        env=os.environ | environment,
-        capture_output=True,
-        encoding="utf-8",
-    )
 
 
 def lay_down(root, **variables):

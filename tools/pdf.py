@@ -32,11 +32,6 @@ HEADINGS = """() => [...document.querySelectorAll('article :is(h2, h3)')].map(
         .map(n => n.textContent).join(''))"""
 
 
-class Silent(serve.Book):
-    def log_message(self, *_):
-        """One line for each PDF is enough."""
-
-
 def chosen(side):
     """The pages of a PDF in order: the chapters of a framework, and all others."""
     return [p for p in pages.toc() if build_navigation.side_of(p) in (None, side)]
@@ -112,7 +107,7 @@ def main(sides):
     TARGET.mkdir(parents=True, exist_ok=True)
     with (
         sync_playwright() as playwright,
-        serve.server(build_book.HTML, handler=Silent) as server,
+        serve.server(build_book.HTML, handler=serve.Silent) as server,
     ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://localhost:{server.server_port}"

@@ -37,6 +37,13 @@ class Book(http.server.SimpleHTTPRequestHandler):
             self.wfile.write(content)
 
 
+class Silent(Book):
+    """The same, without a line for each request."""
+
+    def log_message(self, *_):
+        """Says nothing."""
+
+
 def server(folder, port=0, handler=Book):
     """A server of a folder on localhost; port 0 takes one that is free."""
     answer = functools.partial(handler, directory=folder)
