@@ -14,7 +14,18 @@ import pytest
 import pages
 
 pytestmark = pytest.mark.slow
-INDEX = "# Tiny\n\nA [page](../notebooks/tiny_jax.ipynb).\n\n```{build-costs}\n```\n"
+INDEX = """# Tiny
+
+A [page](../notebooks/tiny_jax.ipynb).
+
+```{build-costs}
+```
+
+```{measured}
+twice | tiny | twice two is ([0-9])
+time | tiny | seconds
+```
+"""
 TOC = "format: jb-book\nroot: book/index\nparts:\n  - chapters:\n"
 PAGE = """# %% [markdown] tags=["shared"]
 # # Tiny
@@ -39,8 +50,10 @@ def tiny(tmp_path):
     (root / "book").mkdir()
     shutil.copytree(pages.ROOT / "tools", root / "tools")
     shutil.copytree(pages.ROOT / "requirements", root / "requirements")
-    shutil.copytree(pages.ROOT / "book" / "_static", root / "book" / "_static")
-    shutil.copy(pages.ROOT / "_config.yml", root)
+    for name in ("_static", "_templates"):
+        shutil.copytree(pages.ROOT / "book" / name, root / "book" / name)
+    for name in ("_config.yml", "CHANGELOG.md", "CITATION.cff"):
+        shutil.copy(pages.ROOT / name, root)
     (root / "book" / "references.bib").write_text("")
     (root / "book" / "index.md").write_text(INDEX)
     toc = TOC + "".join(f"    - file: notebooks/tiny_{s}\n" for s in pages.SIDES)
@@ -49,7 +62,7 @@ def tiny(tmp_path):
     (helpers / "double.py").write_text("def double(x):\n    return 2 * x\n")
     (root / "notebooks" / "tiny_jax.py").write_text(PAGE)
     (root / "notebooks" / "tiny_torch.py").write_text(
-        "# %% [markdown]\n# # T\n\n# %%\n1\n"
+        "# %% [markdown]\n# # T\n\n# %%\n1\n\n# %%\n'twice two is 4'\n"
     )
     return root
 
@@ -156,12 +169,16 @@ def test_a_draft_executes_only_what_changed(tiny):
             if "Executing notebook" in line
         }
 
+    index = tiny / "_draft/_build/html/book/index.html"
     assert executed() == {"tiny_jax", "tiny_torch"}
     assert executed() == set()
+    row = "<td><p>twice</p></td>\n<td><p>4</p></td>\n<td><p>4</p></td>"
+    assert row in index.read_text(), "what cached pages printed is still in the table"
     change(tiny / "notebooks/helpers/double.py", "2 * x", "x + x + 1")
     assert executed() == {"tiny_jax"}
     draft = tiny / "_draft/_build/html/notebooks/tiny_jax.html"
     assert "twice two is 5" in draft.read_text()
+    assert row.replace("4", "5", 1) in index.read_text()
     change(tiny / "notebooks/tiny_torch.py", "\n1\n", "\n1 + 1\n")
     assert executed() == {"tiny_torch"}
     change(tiny / "notebooks/tiny_jax.py", "Some words.", "Other words.")

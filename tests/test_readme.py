@@ -31,6 +31,28 @@ def test_every_file_that_the_readme_links_exists():
             assert (pages.ROOT / target).exists(), f"README.md links to {target}"
 
 
+FINISHED = [
+    page for page in pages.toc()
+    if page.startswith("notebooks/") and not pages.is_draft(page)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("page", FINISHED)
+def test_a_finished_page_is_where_readers_look_for_it(page):
+    """A link to Colab here, a row in the map, and a link from the page before it."""
+    assert f"/blob/main/{page}.ipynb" in README, "README.md has no link to Colab"
+    index = (pages.ROOT / "book/index.md").read_text("utf-8")
+    (row,) = [line for line in index.splitlines() if f"../{page}.ipynb" in line]
+    promise = row.rsplit("|", 2)[1].strip()
+    assert len(promise) > 20, f"book/index.md says {promise!r} of {page}"
+    place = FINISHED.index(page)
+    if place >= len(pages.SIDES):
+        before = pages.ROOT / f"{FINISHED[place - len(pages.SIDES)]}.py"
+        end = pages.read_py(before)[-1].source
+        name = page.removeprefix("notebooks/")
+        assert f"]({name}.ipynb)" in end, f"the last cell of {before.name}: no {name}"
+
+
 def test_every_command_of_the_readme_is_a_target_of_the_makefile():
     """Each `make …` of the README stands in the list that `make help` prints."""
     listed = subprocess.run(

@@ -114,7 +114,7 @@ def test_most_words_are_shared(chapter, side):
     words = {"shared": 0, side: 0}
     for cell in twin(chapter, side):
         if cell.kind == "markdown":
-            words[cell.side] += len(cell.source.split())
+            words[cell.side or side] += len(cell.source.split())
     share = words["shared"] / sum(words.values())
     assert share >= SHARED_WORDS, (
         f"{chapter}_{side}: only {share:.0%} of the words shared"
@@ -168,7 +168,8 @@ def test_classes_are_those_that_later_pages_use(chapter, side):
                 if isinstance(node, ast.ClassDef | ast.FunctionDef):
                     on_page[node.name] = node, cell
     both = sorted(set(on_page) & set(model))
-    assert both, f"{chapter}_{side} builds nothing that the helpers hold"
+    draft = pages.is_draft(f"notebooks/{chapter}_{side}")
+    assert both or draft, f"{chapter}_{side} builds nothing that the helpers hold"
     for name in both:
         node, cell = on_page[name]
         a, b = without_docstrings(node), without_docstrings(model[name])

@@ -6,9 +6,7 @@ was built. A name or a figure that is not there is a warning, and so fails the b
 """
 
 import re
-from pathlib import Path
 
-import nbformat
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -63,7 +61,8 @@ class MeasuredNode(nodes.General, nodes.Element):
 class Measured(SphinxDirective):
     """Lines ``what | chapter | pattern``; the pattern's group is the figure.
 
-    A pattern is looked for in what the cells of a page put out, from the top. The word
+    A pattern is looked for in what the cells of a page put out, from the top; chapter
+    and side name the page. The word
     ``seconds`` in its place stands for how long the page took.
     """
 
@@ -97,19 +96,18 @@ def figure(env, page, pattern):
     if pattern == SECONDS:
         found = costs(env).get(f"notebooks/{page}")
         return found and f"{found[0]:.0f} s"
-    for text in printed(Path(env.app.outdir).parent / "jupyter_execute", page):
+    for text in printed(env, f"notebooks/{page}"):
         if match := re.search(pattern, text):
             return match[1]
     return None
 
 
-def printed(folder, page):
-    """What each output of an executed page says, in order."""
-    path = folder / "notebooks" / f"{page}.ipynb"
-    if path.exists():
-        for cell in nbformat.read(path, as_version=4).cells:
-            for output in cell.get("outputs", []):
-                yield output.get("text") or output.get("data", {}).get("text/plain", "")
+def printed(env, page):
+    """What each output of an executed page says, in order; also of a cached page."""
+    if page in env.found_docs:
+        for node in env.get_doctree(page).findall(nodes.container):
+            if node.get("nb_element") == "cell_code_output":
+                yield from (text.astext() for text in node.findall(nodes.literal_block))
 
 
 def table(rows):
