@@ -61,8 +61,7 @@ class MeasuredNode(nodes.General, nodes.Element):
 class Measured(SphinxDirective):
     """Lines ``what | chapter | pattern``; the pattern's group is the figure.
 
-    A pattern is looked for in what the cells of a page put out, from the top; chapter
-    and side name the page. The word
+    A pattern is looked for in what the cells of a page put out, from the top. The word
     ``seconds`` in its place stands for how long the page took.
     """
 

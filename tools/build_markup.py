@@ -60,6 +60,7 @@ def empty_the_script_of_icons(app, error):
     if error is None and app.builder.format == "html":
         if not script.exists():
             logger.warning("the theme has no %s any more", script.name)
+            return
         script.write_text("/* The fonts of fontawesome.css draw all icons. */\n")
 
 

@@ -11,17 +11,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from docutils import nodes
-from sphinx.util import logging
 
 import pages
 
 NAMES = {"jax": "JAX", "torch": "PyTorch"}
-COLAB = "https://colab.research.google.com"
 NOT_FOUND = """<h1>There is no such page</h1>
 <p>It may have been moved or renamed. Begin at the <a href="book/index.html">map of the
 chapters</a>, look into the <a href="book/glossary.html">glossary</a>, or
 <a href="search.html">search the book</a>.</p>"""
-logger = logging.getLogger(__name__)
 
 
 def side_of(page):
@@ -42,8 +39,9 @@ def other_side(side):
 def colab_address(page):
     """Where Colab opens the notebook of a page, from the repository in the settings."""
     settings = pages.config()["repository"]
-    where = settings["url"].removeprefix("https://").replace(".com/", "/", 1)
-    return f"{COLAB}/{where}/blob/{settings['branch']}/{page}.ipynb"
+    return (
+        f"{pages.addresses(settings['url'])[1]}/blob/{settings['branch']}/{page}.ipynb"
+    )
 
 
 def neighbours(page, step, order):
