@@ -49,7 +49,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from helpers import plots, sets, twin
+from helpers import plots, sets, twin, viewer
 from helpers import settings as tasks
 from helpers.model_torch import Predictor, attention_maps, build
 from helpers.runs import runs_folder
@@ -322,16 +322,21 @@ f"largest difference: {gap:.1e}"
 # ## Who looks at whom
 #
 # In every layer and head each element spreads a weight of 1 over the set. Here are the
-# maps of one set, all layers and heads, on a scale up to one half; the odd one is the
-# last column and the last row.
+# maps of three sets, on a scale up to one half; the odd one is the last column and the
+# last row. Choose a picture, and see whom it looks at; then another layer and head.
 
-# %% tags=["shared"] mystnb={"image": {"alt": "A grid of heat maps, one per layer and head, ten queries by ten keys, on a scale from zero to one half. The odd one is the last row and the last column."}}
+# %% tags=["shared"]
 _, maps = attention_maps(model, tensor(sample))
 maps = as_numpy(maps)  # l b h q k
-layers, heads = maps.shape[0], maps.shape[2]
-titles = [f"layer {i}, head {j}" for i in range(layers) for j in range(heads)]
-one = maps[:, 0].reshape(-1, s, s)
-plots.heatmaps(one, titles=titles, columns=heads, high=0.5)
+shown = test_sets[:3]  # b s
+viewer.attention(
+    maps[:, :3],
+    [[names[kind] for kind in row] for row in test.labels[shown]],
+    pictures=test.images[shown],
+    sequences=["first set", "second set", "third set"],
+    about="Attention maps of three sets of ten pictures, the last of which is odd",
+    high=0.5,
+)
 
 # %% [markdown] tags=["shared"]
 # Does the odd one get more than its share? Compare like with like: what it gets from

@@ -49,7 +49,7 @@ from itertools import combinations
 
 import numpy as np
 
-from helpers import plots, reference
+from helpers import plots, reference, viewer
 from helpers.checks import head_size
 from helpers.shapes import as_numpy, check_shape, expand_mask
 from helpers.weights import from_arrays, to_arrays
@@ -128,6 +128,33 @@ plots.words(rows, titles=list(queries))
 # %% [markdown] tags=["shared"]
 # The same words, two queries, two sets of weights: this is what "computed from the
 # data" means.
+#
+# Now a query for every word, again by hand: a row of weights for each makes a **map**.
+# *The* and *because* look for nothing, their queries are zero. Predict their weights.
+# Then move along the rows with the mouse, a finger or the arrow keys, and see where
+# each word looks.
+
+# %% tags=["shared"]
+looks_for = {"cat": [0, 3], "slept": [3, 0], "it": [5, 0], "was": [0, 5]}
+asked = np.array([looks_for.get(token, [0, 0]) for token in tokens])  # q d
+sentence_map = np.stack([weights_of(query) for query in asked])  # q k
+check_shape(sentence_map, "q k", q=len(tokens), k=len(tokens))
+viewer.attention(
+    sentence_map[None, None],  # one layer, one head
+    tokens,
+    about="Where each word of the sentence looks: a map of seven queries by seven keys",
+)
+
+# %% [markdown] tags=["shared"]
+# A query of zeros gets the plain mean: every weight is one seventh. *Slept* and *it*
+# both ask for a creature and find *cat*; the query of *it* is the longer one, and its
+# weights are the sharper ones.
+
+# %% tags=["shared"]
+by_word = dict(zip(tokens, sentence_map, strict=True))
+np.testing.assert_allclose(by_word["the"], 1 / 7)
+assert tokens[by_word["slept"].argmax()] == tokens[by_word["it"].argmax()] == "cat"
+assert by_word["it"].max() > by_word["slept"].max()
 
 # %% [markdown] tags=["shared"]
 # ## A small example can be checked by hand

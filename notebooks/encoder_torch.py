@@ -53,7 +53,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers import plots, reference
+from helpers import plots, reference, viewer
 from helpers.checks import check_dropout, check_length, check_sizes, choose
 from helpers.model_torch import MultiHeadAttention, dense
 from helpers.shapes import as_numpy, check_shape
@@ -289,6 +289,37 @@ start = np.linalg.norm(probe)  # the gradient without any block
 assert steep["without residuals"][2] < 0.01 * start
 assert steep["with residuals"][2] > 0.8 * start
 assert kept[-1] > 0.9 and steep["with residuals"][-1] < 0.6 * start
+
+# %% [markdown] tags=["shared"]
+# The attention maps tell the same story. Step through the layers: on the left positions
+# keep asking for different things; on the right, once all positions are alike, all
+# scores are, too, and each weight is one sixteenth.
+
+
+# %% tags=["shared"]
+def maps_by_depth(step, x, n_blocks=6):
+    """Maps of two heads on the way through the first blocks: ``l h q k``."""
+    maps = []
+    for block in blocks[:n_blocks]:
+        maps.append(as_numpy(block.attention(x)[1])[0, :2])
+        x = step(block, x)
+    return np.stack(maps)
+
+
+deep = {
+    step.__name__.replace("_", " "): maps_by_depth(step, tensor(x[:1]))
+    for step in (with_residuals, without_residuals)
+}
+viewer.attention(
+    deep,
+    about="Attention maps through six layers, with residuals and without",
+    high=0.25,
+)
+
+# %% tags=["shared"]
+np.testing.assert_allclose(deep["without residuals"][3:], 1 / 16, atol=0.001)
+uneven = np.ptp(deep["with residuals"], axis=-1).mean(axis=(1, 2))  # l
+assert uneven.min() > 1 / 16 and uneven[-1] < uneven[0]
 
 # %% [markdown] tags=["shared"]
 # ## Layer norm looks at one position only

@@ -49,14 +49,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers import plots, twin
+from helpers import plots, twin, viewer
 from helpers.model_torch import Predictor, attention_maps, build, dense
 from helpers.runs import runs_folder
 from helpers.sequences import one_hot, reverse_data, shuffled, symbols
 from helpers.settings import Reverse
 from helpers.shapes import as_numpy, check_shape
 from helpers.train_torch import evaluate, fit
-from helpers.weights import save_weights, to_arrays
+from helpers.weights import download_link, save_weights, to_arrays
 
 # %% [markdown] tags=["torch"]
 # An update changes the weights in place in PyTorch, and Python runs the loop; what
@@ -357,6 +357,31 @@ by_distance = np.array(
 assert by_distance[0] > 2 * by_distance[1]
 assert by_distance[1] > 0.05 > by_distance[2:].max()
 by_distance[:5].round(3)
+
+# %% [markdown] tags=["shared"]
+# Here are the maps of four sequences, before the training and after it. Choose a row
+# and follow its lines: what does an untrained model look at? It has the codes of the
+# places already, and a place is most like itself; what is missing is the turn.
+
+# %% tags=["shared"]
+untrained = build(Predictor, seed=settings.seed, **settings.model)
+before, after = (
+    as_numpy(attention_maps(m, tensor(x[:4]))[1]) for m in (untrained, model)
+)
+viewer.attention(
+    {"before training": before, "after training": after},
+    [[str(digit) for digit in row] for row in x[:4].argmax(-1)],
+    about="Attention maps of four sequences before and after the training",
+)
+
+# %% [markdown] tags=["shared"]
+# All that the model has learned is one small file. Save it if you like; the page
+# [Try the model](../book/playground.md) of this book runs it in your browser, where you
+# can type digits, switch off the positions, and silence a key.
+
+# %% tags=["shared"]
+assert after.max(axis=-1).mean() > before.max(axis=-1).mean()
+download_link(model, f"reverse_{side}.safetensors")
 
 # %% [markdown] tags=["shared"]
 # ## What the model needs, and what others lack

@@ -1,13 +1,16 @@
 """Sphinx extension: what the page that compares both takes from the chapters.
 
 ``{twin-code}`` shows a definition in two synchronised tabs, cut from the two pages of
-a chapter. ``{measured}`` is a table of figures which the pages printed while this book
-was built. A name or a figure that is not there is a warning, and so fails the build.
+a chapter, and on demand in a third, cut from the model in JavaScript. ``{measured}`` is
+a table of figures which the pages printed while this book was built. A name or a figure
+that is not there is a warning, and so fails the build.
 """
 
 import re
+from typing import ClassVar
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
@@ -19,11 +22,12 @@ from build_navigation import NAMES
 
 logger = logging.getLogger(__name__)
 SECONDS = "seconds"
+JAVASCRIPT = pages.ROOT / "book" / "_static" / "transformer.js"
 TAB = """
 :::{{tab-item}} {name}
 :sync: {side}
 
-```python
+```{language}
 {code}
 ```
 :::
@@ -34,24 +38,49 @@ class TwinCode(SphinxDirective):
     """``{twin-code} chapter``, with names of functions and classes as its content."""
 
     required_arguments = 1
+    option_spec: ClassVar = {"javascript": directives.flag}
     has_content = True
 
     def run(self):
         text = ["::::{tab-set}", ":sync-group: framework"]
-        for side, name in NAMES.items():
-            path = pages.NOTEBOOKS / f"{self.arguments[0]}_{side}.py"
+        tabs = [
+            (name, side, "python", pages.NOTEBOOKS / f"{self.arguments[0]}_{side}.py")
+            for side, name in NAMES.items()
+        ]
+        if "javascript" in self.options:
+            tabs.append(("JavaScript", "javascript", "javascript", JAVASCRIPT))
+        for name, side, language, path in tabs:
             self.env.note_dependency(str(path))
+            cut = javascript if language == "javascript" else pages.definition
             try:
-                parts = [pages.definition(path, word) for word in self.content]
+                parts = [cut(path, word) for word in self.content]
             except LookupError as error:
                 logger.warning(str(error), location=self.get_location())
                 return []
-            code = "\n\n\n".join(parts)
-            text += TAB.format(name=name, side=side, code=code).splitlines()
+            code = ("\n\n" if language == "javascript" else "\n\n\n").join(parts)
+            tab = TAB.format(name=name, side=side, language=language, code=code)
+            text += tab.splitlines()
         found = nodes.container()
         lines = StringList([*text, "::::"], source=self.get_source_info()[0])
         self.state.nested_parse(lines, self.content_offset, found)
         return found.children
+
+
+def javascript(path, name):
+    """The source of a function or class, whose name is ``likeThis`` in JavaScript.
+
+    Raises
+    ------
+    LookupError
+        If the file defines no such thing at its outermost level.
+    """
+    first, *others = name.split("_")
+    name = first + "".join(map(str.capitalize, others))
+    pattern = rf"^(?:function {name}\(|class {name}\b).*?^}}$"
+    match = re.search(pattern, path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    if not match:
+        raise LookupError(f"{path.name} defines no {name}")
+    return match[0]
 
 
 class MeasuredNode(nodes.General, nodes.Element):

@@ -9,6 +9,7 @@ line) that is being read, and pages of no side show the links of the chosen fram
   const CHOICE = "sphinx-design-tab-id-framework"; // where synchronised tabs keep theirs
   const PLACE = "place-in-the-twin";
   const TABS = '.sd-tab-label[data-sync-group="framework"]';
+  const SIDES = ["jax", "torch"];
   const ownSide = sideOf(location.pathname);
 
   function sideOf(path) {
@@ -33,9 +34,9 @@ line) that is being read, and pages of no side show the links of the chosen fram
   const forAlways = () => localStorage;
   const forNow = () => sessionStorage;
 
-  function choose(side) {
+  function choose(side, tabsStay = false) {
     keep(forAlways, CHOICE, side);
-    if (ownSide) return; // a chapter's own links stay on its side
+    if (ownSide || tabsStay) return; // a chapter's own links stay on its side
     root.dataset.framework = side;
     showChoice();
     for (const tab of document.querySelectorAll(TABS)) {
@@ -113,7 +114,9 @@ line) that is being read, and pages of no side show the links of the chosen fram
       if (side && link.pathname !== location.pathname) choose(side);
     });
     for (const tab of document.querySelectorAll(TABS)) {
-      tab.control.addEventListener("change", () => choose(tab.dataset.syncId));
+      // A third tab is no framework: the choice stays what it was.
+      const side = SIDES.find((name) => name === tab.dataset.syncId);
+      tab.control.addEventListener("change", () => choose(side ?? root.dataset.framework, !side));
     }
     if (ownSide && !take(forAlways, CHOICE)) choose(ownSide);
   }

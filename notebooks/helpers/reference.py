@@ -1,4 +1,4 @@
-"""Attention, norms, positions and one encoder block in NumPy float64.
+"""Attention, norms, positions, one encoder block and the predictor in NumPy float64.
 
 Written to be checked against the formulas by eye, not to be fast: one query at a time,
 and a hidden key is left out of the sum instead of being given a low score. The
@@ -122,3 +122,27 @@ def sinusoidal_positions(length, m):
     i = np.arange(m)
     angle = np.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
     return np.where(i % 2 == 0, np.sin(angle), np.cos(angle))
+
+
+def predictor(
+    x, params, n_blocks, n_heads, positions="sinusoidal", mask=None, **options
+):
+    """The model of the tasks without dropout: ``b s i -> b s c, l b h s s``.
+
+    ``options`` are those of ``encoder_block``; ``positions`` is "sinusoidal" or "none".
+    """
+    x = dense(np.asarray(x, dtype=np.float64), params, "embed")
+    if positions == "sinusoidal":
+        x = x + sinusoidal_positions(*x.shape[1:])
+    maps = []
+    for block in range(n_blocks):
+        start = f"encoder.blocks.{block}."
+        own = {
+            n.removeprefix(start): a for n, a in params.items() if n.startswith(start)
+        }
+        x, weights = encoder_block(x, own, n_heads, mask, **options)
+        maps.append(weights)
+    if options.get("norm_first"):
+        x = normalise(x, params, "encoder.norm", options.get("norm", "layer"))
+    hidden = relu(normalise(dense(x, params, "hidden"), params, "hidden_norm"))
+    return dense(hidden, params, "output"), np.stack(maps)

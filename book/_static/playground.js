@@ -1,0 +1,225 @@
+/* Type digits, and see what the trained model makes of them.
+
+The page (`tools/build_playground.py`) brings the weights of both frameworks, the sizes
+of the model and an attention viewer; `transformer.js` computes. At each change the model
+runs once, and only what is different is written. */
+(() => {
+  "use strict";
+  const SIDES = { jax: "JAX", torch: "PyTorch" };
+  const place = document.querySelector(".playground");
+  if (!place) return;
+  const settings = JSON.parse(place.dataset.settings);
+  const viewer = place.querySelector("attention-viewer");
+  const models = {};
+  for (const node of place.querySelectorAll("script[data-weights]")) {
+    const bytes = Uint8Array.from(atob(node.textContent), (letter) => letter.charCodeAt(0));
+    models[node.dataset.weights] = new Predictor(readSafetensors(bytes.buffer), settings);
+  }
+
+  const symbols = Array.from({ length: settings.nSymbols }, (_, i) => String(i));
+  const state = { digits: [], silenced: new Set(), positions: true, sharpness: 1 };
+  const side = () => (document.documentElement.dataset.framework === "torch" ? "torch" : "jax");
+  const oneHot = (digit) => symbols.map((symbol) => Number(symbol === digit));
+
+  function make(tag, attributes = {}, ...children) {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
+  }
+
+  function write(node, text) {
+    if (node.textContent !== text) node.textContent = text;
+  }
+
+  // What was typed or pasted: its digits, and a sentence about what was left out.
+  function read(text) {
+    const letters = Array.from(text.replace(/[\s,;]/g, ""));
+    const digits = letters.filter((letter) => symbols.includes(letter));
+    const others = [...new Set(letters.filter((letter) => !symbols.includes(letter)))];
+    const said = [];
+    if (others.length) {
+      const named = others.slice(0, 5).map((letter) => `“${letter}”`).join(", ");
+      said.push(`${named}${others.length > 5 ? " and others" : ""}: left out, for the model knows only the digits 0 to 9.`);
+    }
+    if (digits.length > settings.length) {
+      said.push(`The model has learned ${settings.length} places: only the first ${settings.length} digits are kept.`);
+    }
+    return { digits: digits.slice(0, settings.length), said: said.join(" ") };
+  }
+
+  // The controls.
+  const field = make("input", {
+    id: "digits", type: "text", inputmode: "numeric", autocomplete: "off", spellcheck: "false",
+    "aria-describedby": "refused",
+  });
+  const refused = make("p", { id: "refused", role: "status", class: "refused" });
+  const button = (text, act) => {
+    const node = make("button", { type: "button" }, text);
+    node.addEventListener("click", act);
+    return node;
+  };
+  const shuffle = button("Shuffle", () => {
+    const digits = [...state.digits];
+    for (let i = digits.length - 1; i > 0; i--) {
+      const j = Math.floor(Math.random() * (i + 1));
+      [digits[i], digits[j]] = [digits[j], digits[i]];
+    }
+    set(digits.join(""));
+  });
+  const draw = button("Draw new ones", () => {
+    const random = () => symbols[Math.floor(Math.random() * symbols.length)];
+    set(Array.from({ length: settings.length }, random).join(""));
+  });
+  const positions = make("input", { type: "checkbox", id: "positions", checked: "" });
+  positions.addEventListener("change", () => {
+    state.positions = positions.checked;
+    show();
+  });
+  const sharpness = make("input", {
+    type: "range", id: "sharpness", min: -5, max: 5, step: 0.5, value: 0,
+  });
+  const factor = make("output", { for: "sharpness" });
+  sharpness.addEventListener("input", () => {
+    state.sharpness = 2 ** Number(sharpness.value);
+    show();
+  });
+  const reset = button("As trained", () => {
+    positions.checked = state.positions = true;
+    sharpness.value = 0;
+    state.sharpness = 1;
+    state.silenced.clear();
+    show();
+  });
+  field.addEventListener("input", (event) => {
+    if (!event.isComposing) set(field.value);
+  });
+  field.addEventListener("compositionend", () => set(field.value));
+
+  // Digits that are no longer there cannot be silent.
+  function set(text) {
+    const { digits, said } = read(text);
+    const kept = digits.join("");
+    if (field.value !== kept) {
+      const caret = read(field.value.slice(0, field.selectionStart)).digits.length;
+      field.value = kept;
+      if (document.activeElement === field) field.setSelectionRange(caret, caret);
+    }
+    write(refused, said);
+    state.digits = digits;
+    for (const key of state.silenced) if (key >= digits.length) state.silenced.delete(key);
+    show();
+  }
+
+  // The table: a column for each place; what goes in, comes out, and how sure it is.
+  const ROWS = ["place", "in", "wanted", "out", "right"];
+  const table = make("table", { class: "digits" });
+  table.append(make("caption", {}, "Press a digit of the row “in” to silence it as a key."));
+  let columns = [];
+
+  function row(name, kind) {
+    const node = make("tr", { class: kind }, make("th", { scope: "row" }, name));
+    table.append(node);
+    return node;
+  }
+  const rows = Object.fromEntries(ROWS.map((name) => [name, row(name, name)]));
+  const chances = symbols.map((symbol) => row(`p(${symbol})`, "chance"));
+
+  function column(i) {
+    const key = make("button", { type: "button" });
+    key.addEventListener("click", () => {
+      if (!state.silenced.delete(i)) state.silenced.add(i);
+      show();
+    });
+    const cells = {
+      place: make("th", { scope: "col" }, String(i)),
+      in: make("td", {}, key),
+      wanted: make("td"),
+      out: make("td"),
+      right: make("td"),
+    };
+    for (const name of ROWS) rows[name].append(cells[name]);
+    const chance = chances.map((line) => line.appendChild(make("td")));
+    return { ...cells, key, chance };
+  }
+
+  function fitColumns(n) {
+    while (columns.length < n) columns.push(column(columns.length));
+    for (const { key, chance, ...cells } of columns.splice(n)) {
+      for (const cell of [...Object.values(cells), ...chance]) cell.remove();
+    }
+  }
+
+  const softmax = (logits) => maskedSoftmax([logits])[0];
+  const verdict = make("p", { class: "verdict", role: "status" });
+
+  function show() {
+    const n = state.digits.length;
+    fitColumns(n);
+    write(factor, `× ${Number(state.sharpness.toPrecision(2))}`);
+    const results = n ? answer() : null;
+    let right = 0;
+    columns.forEach((cells, i) => {
+      const wanted = state.digits[n - 1 - i];
+      const p = softmax(results.logits[i]);
+      const out = String(p.indexOf(Math.max(...p)));
+      const silent = state.silenced.has(i);
+      right += out === wanted;
+      write(cells.key, state.digits[i]);
+      cells.key.setAttribute("aria-pressed", silent);
+      cells.key.setAttribute("aria-label", `silence key ${i}, digit ${state.digits[i]}`);
+      write(cells.wanted, wanted);
+      write(cells.out, out);
+      write(cells.right, out === wanted ? "✓" : "✗");
+      cells.right.setAttribute("aria-label", out === wanted ? "right" : "wrong");
+      cells.out.classList.toggle("wrong", out !== wanted);
+      cells.chance.forEach((cell, symbol) => {
+        cell.style.setProperty("--chance", p[symbol].toFixed(3));
+        cell.setAttribute("aria-label", p[symbol].toFixed(2));
+        cell.classList.toggle("chosen", String(symbol) === out);
+      });
+    });
+    write(verdict, n ? `${right} of ${n} places are right (weights trained in ${SIDES[side()]}).` : "Type a digit.");
+    table.hidden = viewer.hidden = !n;
+    if (n) {
+      const shape = [results.maps.length, 1, results.maps[0].length, n, n];
+      viewer.view = {
+        about: settings.about,
+        shape,
+        maps: [{ name: "", weights: results.maps.flat(3) }],
+        queries: [state.digits],
+        keys: [state.digits],
+        pictures: null,
+        sequences: ["0"],
+        high: 1,
+      };
+    }
+  }
+
+  function answer() {
+    const mask = state.digits.map(() => state.digits.map((_, key) => !state.silenced.has(key)));
+    const x = state.digits.map(oneHot);
+    const { positions, sharpness } = state;
+    const [logits, maps] = models[side()].call(x, { mask, positions, sharpness });
+    return { logits, maps };
+  }
+
+  place.querySelector(".without-scripts").remove();
+  place.prepend(
+    make("p", { class: "typing" }, make("label", { for: "digits" }, "Digits"), field, shuffle, draw),
+    refused,
+    make(
+      "p",
+      { class: "switches" },
+      make("label", {}, positions, "positions"),
+      make("label", { for: "sharpness" }, "sharpness of the softmax"),
+      make("span", {}, sharpness, factor),
+      reset,
+    ),
+    verdict,
+    make("div", { class: "wide" }, table),
+    make("h3", {}, "Its attention map"),
+  );
+  new MutationObserver(show).observe(document.documentElement, { attributeFilter: ["data-framework"] });
+  set(settings.digits);
+})();

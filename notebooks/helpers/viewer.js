@@ -1,0 +1,362 @@
+/* <attention-viewer>: attention maps in which layer, head and query are chosen.
+
+`helpers/viewer.py` writes the element, with what it shows in its attribute `data-view`,
+and this script behind it. A script of one's own may hand it over as a property instead,
+and again whenever it changes:
+
+    element.view = {
+      about: "one sentence",           // what a screen reader says first
+      shape: [l, b, h, q, k],          // layers, sequences, heads, queries, keys
+      maps: [{ name: "", weights }],   // in the order of the shape, one after another
+      queries: [["the", "cat"]],       // a label for each element of each sequence
+      keys: [["the", "cat"]],
+      pictures: [["data:…"]] or null,  // in place of the labels, for both
+      sequences: ["1st sentence"],     // names of the sequences
+      high: 1,                         // the weight that gets the darkest colour
+    };
+
+Everything stands in a shadow root, so that neither the style of the page nor another
+viewer can get at it. Without JavaScript the reader sees what the element holds: a
+picture. Labels are only ever set as text. */
+(() => {
+  "use strict";
+  const NAME = "attention-viewer";
+  if (customElements.get(NAME)) return;
+  const STYLE = "viewer.css";
+  const SVG = "http://www.w3.org/2000/svg";
+  const CELL = { least: 14, most: 34 }; // pixels
+  const LINES = 76; // height of the room for the lines, in pixels
+  let viewers = 0;
+
+  function make(tag, attributes = {}, ...children) {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
+  }
+
+  const digits = (weight) => weight.toFixed(2);
+  const count = (n) => Array.from({ length: n }, (_, i) => i);
+
+  // "key 3", with its label where that says something else.
+  function inWords(what, labels, i) {
+    return labels[i] === String(i) ? `${what} ${i}` : `${what} ${i}, “${labels[i]}”`;
+  }
+
+  // Is the text around the viewer light? Then so is the text in it, on something dark.
+  function onDark(element) {
+    const [r, g, b] = getComputedStyle(element).color.match(/[\d.]+/g).map(Number);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b > 128;
+  }
+
+  class AttentionViewer extends HTMLElement {
+    #view = null;
+    #number = 0;
+    #panels = [];
+    #place = { sequence: 0, query: 0, key: 0 };
+    #watch = new MutationObserver(() => this.#followTheme());
+    #sizes = new ResizeObserver(() => this.#fit());
+    #scheme = matchMedia("(prefers-color-scheme: dark)");
+    #theme = () => this.#followTheme();
+
+    connectedCallback() {
+      if (!this.shadowRoot) {
+        this.#number = ++viewers;
+        this.attachShadow({ mode: "open" });
+        if (this.dataset.view) this.view = JSON.parse(this.dataset.view);
+        else if (this.#view) this.#build();
+      }
+      for (const node of [document.documentElement, document.body])
+        this.#watch.observe(node, { attributes: true });
+      this.#scheme.addEventListener("change", this.#theme);
+      this.#sizes.observe(this);
+      this.#followTheme();
+    }
+
+    disconnectedCallback() {
+      this.#watch.disconnect();
+      this.#sizes.disconnect();
+      this.#scheme.removeEventListener("change", this.#theme);
+    }
+
+    set view(view) {
+      const alike = (name) => JSON.stringify(this.#view?.[name]) === JSON.stringify(view[name]);
+      const same = ["shape", "about", "sequences", "pictures"].every(alike);
+      const sameMaps = this.#view?.maps.length === view.maps.length;
+      this.#view = view;
+      if (!this.shadowRoot) return;
+      if (same && sameMaps) this.#write();
+      else this.#build();
+    }
+
+    get view() {
+      return this.#view;
+    }
+
+    // What stands there: choosers, panels, a switch for the second panel.
+    #build() {
+      const { shape, maps, sequences, about } = this.#view;
+      const [layers, , heads, queries, keys] = shape;
+      const { sequence, query, key } = this.#place;
+      this.#place = {
+        sequence: Math.min(sequence, shape[1] - 1),
+        query: Math.min(query, queries - 1),
+        key: Math.min(key, keys - 1),
+      };
+      this.#panels = [];
+      this.panels = make("div", { class: "panels" });
+      const frame = make("div", { class: "frame", role: "group", "aria-label": about });
+      if (sequences.length > 1) {
+        frame.append(
+          this.#chooser("sequence", sequences, this.#place.sequence, (chosen) => {
+            this.#place.sequence = chosen;
+            this.#write();
+          }),
+        );
+      }
+      frame.append(this.panels);
+      this.#addPanel(0);
+      if (maps.length > 1) this.#addPanel(1);
+      if (layers * heads * maps.length > 1) frame.append(this.#compareSwitch());
+      frame.append(this.#scale());
+      this.shadowRoot.replaceChildren(make("style", {}, STYLE), frame);
+      this.#write();
+      this.#followTheme();
+      this.#fit();
+    }
+
+    #chooser(what, names, chosen, choose) {
+      const group = `${what}-${this.#number}-${this.#panels.length}`;
+      const field = make("fieldset", {}, make("legend", {}, what));
+      names.forEach((name, i) => {
+        const input = make("input", { type: "radio", name: group, value: i });
+        input.checked = i === chosen;
+        input.addEventListener("change", () => choose(i));
+        field.append(make("label", {}, input, make("span", {}, name)));
+      });
+      return field;
+    }
+
+    #compareSwitch() {
+      const input = make("input", { type: "checkbox" });
+      input.checked = this.#panels.length > 1;
+      input.addEventListener("change", () => {
+        if (input.checked) this.#addPanel(this.#view.maps.length - 1);
+        else this.#panels.pop().node.remove();
+        this.#write();
+        this.#fit();
+      });
+      return make("label", { class: "compare" }, input, "two maps side by side");
+    }
+
+    #scale() {
+      const { high } = this.#view;
+      const end = high < 1 ? `${high} or more` : "1";
+      const bar = make("span", { class: "bar" });
+      return make("p", { class: "scale", "aria-hidden": "true" }, "weight 0", bar, end);
+    }
+
+    #addPanel(map) {
+      const { shape, maps } = this.#view;
+      const [layers, , heads, queries, keys] = shape;
+      const other = this.#panels.length > 0 && maps.length === 1; // not twice the same
+      const panel = { map, layer: other && heads === 1 ? layers - 1 : 0, head: other ? heads - 1 : 0 };
+      const choosers = make("div", { class: "choosers" });
+      const ask = (what, names) => {
+        if (names.length < 2) return;
+        const choose = (chosen) => {
+          panel[what] = chosen;
+          this.#write();
+        };
+        choosers.append(this.#chooser(what, names, panel[what], choose));
+      };
+      ask("map", maps.map((m) => m.name));
+      ask("layer", count(layers));
+      ask("head", count(heads));
+      panel.grid = this.#grid(panel, queries, keys);
+      panel.lines = document.createElementNS(SVG, "svg");
+      panel.lines.setAttribute("aria-hidden", "true");
+      panel.lines.append(...count(keys).map(() => document.createElementNS(SVG, "line")));
+      panel.top = make("div", { class: "row top", "aria-hidden": "true" });
+      panel.top.append(...count(queries).map((q) => make("span", { class: "label", "data-query": q })));
+      panel.readout = make("p", { class: "readout", role: "status" });
+      const box = make("div", { class: "box" }, panel.top, panel.lines, panel.grid);
+      box.addEventListener("pointerover", (event) => this.#point(event));
+      panel.node = make("div", { class: "panel" }, choosers, box, panel.readout);
+      this.#panels.push(panel);
+      this.panels.append(panel.node);
+    }
+
+    #grid(panel, queries, keys) {
+      const corner = make("span", { class: "corner", role: "columnheader" });
+      corner.append(make("span", { class: "hidden" }, "query"));
+      const head = make("div", { class: "row head", role: "row" }, corner);
+      panel.columns = count(keys).map((k) => make("span", { class: "label", role: "columnheader", "data-key": k }));
+      head.append(...panel.columns);
+      const grid = make("div", { class: "grid", role: "grid" }, head);
+      panel.rows = count(queries).map((q) => {
+        const label = make("span", { class: "label", role: "rowheader" });
+        const cells = count(keys).map((k) => make("span", { class: "cell", role: "gridcell", "data-key": k, tabindex: -1 }));
+        const node = make("div", { class: "row", role: "row", "data-query": q }, label, ...cells);
+        grid.append(node);
+        return { node, label, cells };
+      });
+      grid.addEventListener("keydown", (event) => this.#press(event, panel));
+      grid.addEventListener("focusin", (event) => this.#point(event));
+      grid.addEventListener("click", (event) => this.#point(event)?.focus({ preventScroll: true }));
+      return grid;
+    }
+
+    // The pointer or the focus is on a query, on a key, or on a cell of both.
+    #point(event) {
+      const query = event.target.closest("[data-query]")?.dataset.query;
+      const key = event.target.closest("[data-key]")?.dataset.key;
+      if (query === undefined && key === undefined) return null;
+      const before = { ...this.#place };
+      if (query !== undefined) this.#place.query = Number(query);
+      if (key !== undefined) this.#place.key = Number(key);
+      const moved = before.query !== this.#place.query || before.key !== this.#place.key;
+      if (moved) this.#write(false);
+      return event.target.closest(".cell");
+    }
+
+    #press(event, panel) {
+      const [, , , queries, keys] = this.#view.shape;
+      const { query, key } = this.#place;
+      const goal = {
+        ArrowUp: [query - 1, key],
+        ArrowDown: [query + 1, key],
+        ArrowLeft: [query, key - 1],
+        ArrowRight: [query, key + 1],
+        Home: [query, 0],
+        End: [query, keys - 1],
+      }[event.key];
+      if (!goal || event.ctrlKey || event.altKey || event.metaKey) return;
+      event.preventDefault();
+      this.#place.query = Math.max(0, Math.min(queries - 1, goal[0]));
+      this.#place.key = Math.max(0, Math.min(keys - 1, goal[1]));
+      this.#write(false);
+      panel.rows[this.#place.query].cells[this.#place.key].focus();
+    }
+
+    // Fill in what the present choice shows; `all` also writes labels and colours.
+    #write(all = true) {
+      for (const panel of this.#panels) {
+        if (all) {
+          this.#writeLabels(panel);
+          this.#writeWeights(panel);
+        }
+        this.#lightUp(panel);
+      }
+    }
+
+    #labelled(node, texts, pictures, i) {
+      const picture = pictures?.[i];
+      if (picture) {
+        if (node.firstElementChild?.src === picture) return;
+        const image = make("img", { src: picture, alt: texts[i] });
+        node.replaceChildren(image);
+      } else if (node.textContent !== texts[i]) node.textContent = texts[i];
+    }
+
+    #writeLabels(panel) {
+      const { queries, keys, pictures } = this.#view;
+      const { sequence } = this.#place;
+      const drawn = pictures?.[sequence];
+      panel.columns.forEach((node, k) => this.#labelled(node, keys[sequence], drawn, k));
+      [...panel.top.children].forEach((node, q) => this.#labelled(node, queries[sequence], drawn, q));
+      panel.rows.forEach(({ label }, q) => this.#labelled(label, queries[sequence], drawn, q));
+      const long = (texts) => !drawn && texts.some((text) => [...text].length > 2);
+      panel.top.classList.toggle("turned", long(queries[sequence]));
+      panel.columns[0].parentNode.classList.toggle("turned", long(keys[sequence]));
+      panel.grid.setAttribute("aria-label", this.#nameOf(panel));
+    }
+
+    #nameOf({ map, layer, head }) {
+      const { maps, shape } = this.#view;
+      const parts = [maps[map].name, shape[0] > 1 && `layer ${layer}`, shape[2] > 1 && `head ${head}`];
+      return parts.filter(Boolean).join(", ") || "weights";
+    }
+
+    #row(panel, query) {
+      const { shape, maps } = this.#view;
+      const [, sequences, heads, queries, keys] = shape;
+      const before = (panel.layer * sequences + this.#place.sequence) * heads + panel.head;
+      const start = (before * queries + query) * keys;
+      return maps[panel.map].weights.slice(start, start + keys);
+    }
+
+    #writeWeights(panel) {
+      panel.rows.forEach(({ cells }, q) => {
+        const row = this.#row(panel, q);
+        cells.forEach((cell, k) => {
+          cell.style.setProperty("--weight", Math.min(1, row[k] / this.#view.high).toFixed(3));
+          cell.setAttribute("aria-label", digits(row[k]));
+        });
+      });
+    }
+
+    #lightUp(panel) {
+      const { query, key } = this.#place;
+      const row = this.#row(panel, query);
+      panel.rows.forEach(({ node, cells }, q) => {
+        node.setAttribute("aria-selected", q === query);
+        cells.forEach((cell, k) => {
+          cell.tabIndex = q === query && k === key ? 0 : -1;
+          cell.classList.toggle("chosen", q === query && k === key);
+        });
+      });
+      [...panel.top.children].forEach((node, q) => node.classList.toggle("chosen", q === query));
+      panel.columns.forEach((node, k) => node.classList.toggle("chosen", k === key));
+      this.#draw(panel, row);
+      this.#tell(panel, row);
+    }
+
+    #draw(panel, row) {
+      const [, , , queries, keys] = this.#view.shape;
+      const wide = Math.max(queries, keys);
+      [...panel.lines.children].forEach((line, k) => {
+        const at = { x1: (this.#place.query + 0.5) / wide, x2: (k + 0.5) / wide };
+        for (const [name, share] of Object.entries(at)) line.setAttribute(name, `${100 * share}%`);
+        line.setAttribute("y1", 1);
+        line.setAttribute("y2", LINES - 1);
+        const weight = row[k];
+        line.style.strokeWidth = `${(0.4 + 8 * weight).toFixed(2)}px`;
+        line.style.opacity = weight < 0.005 ? 0 : (0.3 + 0.7 * Math.min(1, weight / this.#view.high)).toFixed(2);
+        line.classList.toggle("chosen", k === this.#place.key);
+      });
+    }
+
+    #tell(panel, row) {
+      const { sequence, query, key } = this.#place;
+      const [queries, keys] = ["queries", "keys"].map((kind) => this.#view[kind][sequence]);
+      const best = count(row.length).sort((a, b) => row[b] - row[a] || a - b).slice(0, 3);
+      if (!best.includes(key)) best.push(key);
+      const parts = best.map((k) => `${inWords("key", keys, k)} (${digits(row[k])})`);
+      const most = row[best[0]] > 0 ? `most weight on ${parts.join(", ")}` : "looks at nothing";
+      const text = `${this.#nameOf(panel)}. ${inWords("Query", queries, query)}: ${most}.`;
+      if (panel.readout.textContent !== text) panel.readout.textContent = text;
+    }
+
+    #followTheme() {
+      this.shadowRoot.querySelector(".frame")?.classList.toggle("dark", onDark(this));
+    }
+
+    // As large as the room allows, between two bounds; beyond, a panel scrolls.
+    #fit() {
+      if (!this.#panels.length || !this.clientWidth) return;
+      const [, , , queries, keys] = this.#view.shape;
+      const beside = this.#panels.length > 1 && this.clientWidth >= 560 ? 2 : 1;
+      this.panels.style.setProperty("--columns", beside);
+      const longest = Math.max(...this.#view.queries.flat().map((text) => [...text].length));
+      const label = this.#view.pictures ? 34 : Math.min(110, 12 + 7.5 * longest);
+      const room = (this.clientWidth - 20 * (beside - 1)) / beside - label - 6;
+      const cell = Math.floor(room / Math.max(queries, keys));
+      this.style.setProperty("--label", `${label}px`);
+      this.style.setProperty("--wide", Math.max(queries, keys));
+      this.style.setProperty("--cell", `${Math.max(CELL.least, Math.min(CELL.most, cell))}px`);
+    }
+  }
+
+  customElements.define(NAME, AttentionViewer);
+})();

@@ -1,0 +1,245 @@
+"""An interactive view of attention maps as the output of a cell.
+
+NumPy in, HTML out: an element that needs no kernel, no widget and no other host, with
+``viewer.js`` and ``viewer.css`` written into it. Where scripts do not run, a picture of
+the maps stands there instead.
+"""
+
+import json
+from base64 import b64encode
+from functools import cache
+from html import escape
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from matplotlib.image import imsave
+
+from helpers.plots import INK, PAPER
+from helpers.shapes import as_numpy
+
+LARGEST = 20_000  # weights in a view; each takes about seven bytes
+
+
+def attention(
+    maps, queries=None, keys=None, *, about, pictures=None, sequences=None, high=1.0
+):
+    """Attention maps in which the reader chooses layer, head and query.
+
+    Parameters
+    ----------
+    maps : array ``l h q k`` or ``l b h q k``, or dict of str to such arrays
+        Weights of any framework, as ``attention_maps`` returns them. Several arrays of
+        one shape, such as before and after a training, stand side by side.
+    queries : list of str, or one list per sequence, optional
+        A label for each element, whatever it contains; numbers by default.
+    keys : as ``queries``, optional
+        Where the keys are other elements than the queries.
+    about : str
+        What there is to see, in a sentence: for those who do not see it.
+    pictures : uint8 array ``s y x`` or ``s y x 3``, with ``b`` in front if maps have it
+        Shown in place of the labels, which become what they are called.
+    sequences : list of str, optional
+        Names of the sequences of a batch, for the chooser.
+    high : float
+        The weight that gets the darkest colour, in (0, 1].
+
+    Returns
+    -------
+    View
+        Shown by naming it in the last line of a cell.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If something is no array of weights, or does not fit the others.
+    """
+    named = maps if isinstance(maps, dict) else {"": maps}
+    if not named:
+        raise ValueError("expected at least one array of weights, got none")
+    arrays = {str(name): checked(array, name) for name, array in named.items()}
+    shapes = {array.shape for array in arrays.values()}
+    if len(shapes) > 1:
+        raise ValueError(f"expected maps of one shape, got {sorted(shapes)}")
+    (shape,) = shapes
+    if (size := len(arrays) * np.prod(shape)) > LARGEST:
+        raise ValueError(f"expected at most {LARGEST:,} weights, got {size:,}")
+    if not 0 < high <= 1:
+        raise ValueError(f"expected high to lie in (0, 1], got {high!r}")
+    _, b, _, q, k = shape
+    if q != k and pictures is not None:
+        raise ValueError(
+            f"pictures stand for both, but there are {q} queries, {k} keys"
+        )
+    if keys is None and q == k:
+        keys = queries
+    names = [f"{i}" for i in range(b)] if sequences is None else list(sequences)
+    if len(names) != b:
+        raise ValueError(f"expected {b} names of sequences, got {len(names)}")
+    view = {
+        "about": str(about),
+        "shape": shape,
+        "maps": [
+            {"name": name, "weights": [round(float(w), 4) for w in array.flat]}
+            for name, array in arrays.items()
+        ],
+        "queries": labels(queries, b, q, "queries"),
+        "keys": labels(keys, b, k, "keys"),
+        "pictures": None if pictures is None else small(pictures, b, q),
+        "sequences": [str(name) for name in names],
+        "high": float(high),
+    }
+    return View(view)
+
+
+class View:
+    """What ``attention`` returns; Jupyter shows its HTML."""
+
+    def __init__(self, view):
+        self.view = view
+
+    def __repr__(self):
+        layers, b, heads, q, k = self.view["shape"]
+        return (
+            f"attention maps: {layers} layers, {b} sequences, {heads} heads, "
+            f"{q} queries, {k} keys"
+        )
+
+    def _repr_html_(self):
+        return f"{element(self.view)}\n<script>{script()}</script>"
+
+
+def checked(array, name):
+    """Weights as float64 ``l b h q k``, or one sentence about what else they are."""
+    what = f"the maps {name!r}" if name else "the maps"
+    array = as_numpy(array)
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"expected {what} to hold numbers, got {array.dtype}")
+    if array.ndim not in (4, 5) or 0 in array.shape:
+        raise ValueError(
+            f"expected {what} with axes l h q k or l b h q k, got shape {array.shape}"
+        )
+    array = array.astype(np.float64)
+    sums = array.sum(axis=-1)
+    if not (np.isfinite(array).all() and array.min() >= 0 and sums.max() < 1.01):
+        raise ValueError(
+            f"expected {what} to hold weights, at least 0, with rows that sum to 1 or 0;"
+            f" got {array.min():.3g} to {array.max():.3g}, sums up to {sums.max():.3g}"
+        )
+    return array if array.ndim == 5 else array[:, None]
+
+
+def labels(given, b, n, what):
+    """A list of ``n`` labels for each of ``b`` sequences."""
+    if given is None:
+        given = [str(i) for i in range(n)]
+    rows = list(given)
+    if isinstance(given, str) or all(np.ndim(row) == 0 for row in rows):
+        rows = [rows] * b
+    rows = [[str(label) for label in row] for row in rows]
+    if len(rows) != b or {len(row) for row in rows} != {n}:
+        sizes = [len(row) for row in rows]
+        raise ValueError(
+            f"expected {n} labels of {what} for {b} sequences, got {sizes}"
+        )
+    return rows
+
+
+def small(pictures, b, n):
+    """Pictures as PNG in data addresses, ``b`` lists of ``n``."""
+    pictures = as_numpy(pictures)
+    grey = pictures.ndim == 3 or (pictures.ndim == 4 and pictures.shape[-1] != 3)
+    if pictures.ndim == (3 if grey else 4):
+        pictures = np.broadcast_to(pictures, (b, *pictures.shape))
+    fits = pictures.ndim == (4 if grey else 5) and pictures.shape[:2] == (b, n)
+    if pictures.dtype != np.uint8 or not fits:
+        raise ValueError(
+            f"expected uint8 pictures s y x or s y x 3 of {n} elements in {b} sequences,"
+            f" got {pictures.dtype} of shape {pictures.shape}"
+        )
+    return [[png(picture, "Greys") for picture in row] for row in pictures]
+
+
+def png(pixels, colours):
+    """A data address of uint8 pixels; ``colours`` is for those that are grey."""
+    file = BytesIO()
+    imsave(file, pixels, format="png", cmap=colours, vmin=0, vmax=255)
+    return data_address("image/png", file.getvalue())
+
+
+def data_address(kind, content):
+    """Bytes as an address that holds them."""
+    return f"data:{kind};base64,{b64encode(content).decode()}"
+
+
+@cache
+def script():
+    """What makes the elements live, with its style written into it."""
+    style, code = (
+        Path(__file__).with_name(f"viewer.{kind}").read_text("utf-8")
+        for kind in ("css", "js")
+    )
+    return code.replace('"viewer.css"', json.dumps(style), 1)
+
+
+def element(view):
+    """The element alone: the view in an attribute, the picture for those without it."""
+    data = escape(json.dumps(view, separators=(",", ":"), ensure_ascii=False))
+    drawn, width, height = static_picture(view)
+    if view["pictures"]:
+        order = "".join(
+            f'<img src="{source}" alt="{escape(name)}" width="32" height="32"> '
+            for source, name in zip(view["pictures"][0], view["keys"][0], strict=True)
+        )
+    else:
+        order = " · ".join(f"<span>{escape(name)}</span>" for name in view["keys"][0])
+    return (
+        f'<attention-viewer data-view="{data}"><figure>'
+        f'<img src="{drawn}" alt="{escape(view["about"])}" '
+        f'width="{width}" height="{height}" style="max-width: 100%">'
+        f"<figcaption>From left to right the keys: {order}</figcaption>"
+        f"</figure></attention-viewer>"
+    )
+
+
+def static_picture(view):
+    """All maps of the first sequence as an SVG: its address, width and height."""
+    layers, b, heads, q, k = view["shape"]
+    maps = np.array([m["weights"] for m in view["maps"]]).reshape(
+        -1, layers, b, heads, q, k
+    )
+    maps = maps[:, :, 0]  # n l h q k
+    n_rows, columns = (layers, len(maps)) if heads == 1 else (len(maps) * layers, heads)
+    if heads == 1:
+        maps = maps.swapaxes(0, 1)
+    side, gap, top = (230 if n_rows * columns <= 2 else 140), 14, 20
+    high = min(side, side * q / k)
+    width, height = columns * (side + gap) + gap, n_rows * (high + top + gap) + gap
+    drawn = []
+    for place, (index, cells) in enumerate(
+        zip(np.ndindex(maps.shape[:3]), maps.reshape(-1, q, k), strict=True)
+    ):
+        x = gap + place % columns * (side + gap)
+        y = gap + place // columns * (high + top + gap)
+        name, layer, head = index if heads > 1 else (index[1], index[0], index[2])
+        words = [
+            view["maps"][name]["name"],
+            f"layer {layer}" if layers > 1 else "",
+            f"head {head}" if heads > 1 else "",
+        ]
+        title = escape(", ".join(filter(None, words)) or "queries by keys")
+        colours = png(
+            (255 * np.minimum(1, cells / view["high"])).astype(np.uint8), "Blues"
+        )
+        drawn.append(
+            f'<text x="{x}" y="{y + 13}">{title}</text>'
+            f'<image x="{x}" y="{y + top}" width="{side}" height="{high:.0f}" '
+            f'preserveAspectRatio="none" style="image-rendering: pixelated" '
+            f'href="{colours}"/>'
+        )
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:.0f}" '
+        f'font-family="sans-serif" font-size="12" fill="{INK}">'
+        f'<rect width="100%" height="100%" fill="{PAPER}"/>{"".join(drawn)}</svg>'
+    )
+    return data_address("image/svg+xml", svg.encode()), width, round(height)
