@@ -143,6 +143,7 @@ viewer.attention(
     sentence_map[None, None],  # one layer, one head
     tokens,
     about="Where each word of the sentence looks: a map of seven queries by seven keys",
+    query=tokens.index("it"),
 )
 
 # %% [markdown] tags=["shared"]

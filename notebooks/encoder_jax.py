@@ -288,9 +288,9 @@ assert steep["with residuals"][2] > 0.8 * start
 assert kept[-1] > 0.9 and steep["with residuals"][-1] < 0.6 * start
 
 # %% [markdown] tags=["shared"]
-# The attention maps tell the same story. Step through the layers: on the left positions
-# keep asking for different things; on the right, once all positions are alike, all
-# scores are, too, and each weight is one sixteenth.
+# The attention maps tell the same story. Step through the layers, counted from 0: with
+# residuals the rows go on asking for different things; without them, once all positions
+# are alike, all scores are, too, and each weight is one sixteenth.
 
 
 # %% tags=["shared"]
@@ -311,6 +311,7 @@ viewer.attention(
     deep,
     about="Attention maps through six layers, with residuals and without",
     high=0.25,
+    layer=2,
 )
 
 # %% tags=["shared"]

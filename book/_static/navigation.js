@@ -34,9 +34,9 @@ line) that is being read, and pages of no side show the links of the chosen fram
   const forAlways = () => localStorage;
   const forNow = () => sessionStorage;
 
-  function choose(side, tabsStay = false) {
+  function choose(side) {
     keep(forAlways, CHOICE, side);
-    if (ownSide || tabsStay) return; // a chapter's own links stay on its side
+    if (ownSide) return; // a chapter's own links stay on its side
     root.dataset.framework = side;
     showChoice();
     for (const tab of document.querySelectorAll(TABS)) {
@@ -114,9 +114,10 @@ line) that is being read, and pages of no side show the links of the chosen fram
       if (side && link.pathname !== location.pathname) choose(side);
     });
     for (const tab of document.querySelectorAll(TABS)) {
-      // A third tab is no framework: the choice stays what it was.
       const side = SIDES.find((name) => name === tab.dataset.syncId);
-      tab.control.addEventListener("change", () => choose(side ?? root.dataset.framework, !side));
+      // A third tab is no framework: what was chosen before is kept, once the tab is.
+      const act = side ? () => choose(side) : () => setTimeout(keep, 0, forAlways, CHOICE, root.dataset.framework);
+      tab.control.addEventListener("change", act);
     }
     if (ownSide && !take(forAlways, CHOICE)) choose(ownSide);
   }

@@ -192,6 +192,7 @@ runs once, and only what is different is written. */
         pictures: null,
         sequences: ["0"],
         high: 1,
+        chosen: { layer: 0, head: 0, query: 0 },
       };
     }
   }
@@ -218,7 +219,7 @@ runs once, and only what is different is written. */
     ),
     verdict,
     make("div", { class: "wide" }, table),
-    make("h3", {}, "Its attention map"),
+    make("p", {}, "Its attention map, a row for each output:"),
   );
   new MutationObserver(show).observe(document.documentElement, { attributeFilter: ["data-framework"] });
   set(settings.digits);

@@ -12,7 +12,8 @@ and again whenever it changes:
       keys: [["the", "cat"]],
       pictures: [["data:…"]] or null,  // in place of the labels, for both
       sequences: ["1st sentence"],     // names of the sequences
-      high: 1,                         // the weight that gets the darkest colour
+      high: 1,                         // the weight that gets the strongest colour
+      chosen: { layer: 0, head: 0, query: 0 }, // at first
     };
 
 Everything stands in a shadow root, so that neither the style of the page nor another
@@ -83,6 +84,7 @@ picture. Labels are only ever set as text. */
       const alike = (name) => JSON.stringify(this.#view?.[name]) === JSON.stringify(view[name]);
       const same = ["shape", "about", "sequences", "pictures"].every(alike);
       const sameMaps = this.#view?.maps.length === view.maps.length;
+      if (!this.#view) this.#place.query = view.chosen.query;
       this.#view = view;
       if (!this.shadowRoot) return;
       if (same && sameMaps) this.#write();
@@ -157,10 +159,14 @@ picture. Labels are only ever set as text. */
     }
 
     #addPanel(map) {
-      const { shape, maps } = this.#view;
+      const { shape, maps, chosen } = this.#view;
       const [layers, , heads, queries, keys] = shape;
-      const other = this.#panels.length > 0 && maps.length === 1; // not twice the same
-      const panel = { map, layer: other && heads === 1 ? layers - 1 : 0, head: other ? heads - 1 : 0 };
+      const panel = { map, layer: chosen.layer, head: chosen.head };
+      if (this.#panels.length > 0 && maps.length === 1) {
+        // Not twice the same: another head, or another layer if there is but one head.
+        if (heads > 1) panel.head = (chosen.head + 1) % heads;
+        else panel.layer = (chosen.layer + 1) % layers;
+      }
       const choosers = make("div", { class: "choosers" });
       const ask = (what, names) => {
         if (names.length < 2) return;
@@ -269,13 +275,13 @@ picture. Labels are only ever set as text. */
       const long = (texts) => !drawn && texts.some((text) => [...text].length > 2);
       panel.top.classList.toggle("turned", long(queries[sequence]));
       panel.columns[0].parentNode.classList.toggle("turned", long(keys[sequence]));
-      panel.grid.setAttribute("aria-label", this.#nameOf(panel));
+      panel.grid.setAttribute("aria-label", this.#nameOf(panel) || "weights");
     }
 
     #nameOf({ map, layer, head }) {
       const { maps, shape } = this.#view;
       const parts = [maps[map].name, shape[0] > 1 && `layer ${layer}`, shape[2] > 1 && `head ${head}`];
-      return parts.filter(Boolean).join(", ") || "weights";
+      return parts.filter(Boolean).join(", ");
     }
 
     #row(panel, query) {
@@ -334,7 +340,8 @@ picture. Labels are only ever set as text. */
       if (!best.includes(key)) best.push(key);
       const parts = best.map((k) => `${inWords("key", keys, k)} (${digits(row[k])})`);
       const most = row[best[0]] > 0 ? `most weight on ${parts.join(", ")}` : "looks at nothing";
-      const text = `${this.#nameOf(panel)}. ${inWords("Query", queries, query)}: ${most}.`;
+      const name = this.#nameOf(panel);
+      const text = `${name && `${name}. `}${inWords("Query", queries, query)}: ${most}.`;
       if (panel.readout.textContent !== text) panel.readout.textContent = text;
     }
 

@@ -22,8 +22,9 @@ LARGEST = 20_000  # weights in a view; each takes about seven bytes
 
 
 def attention(
-    maps, queries=None, keys=None, *, about, pictures=None, sequences=None, high=1.0
-):
+    maps, queries=None, keys=None, *, about, pictures=None, sequences=None, high=1.0,
+    layer=0, head=0, query=0,
+):  # fmt: skip
     """Attention maps in which the reader chooses layer, head and query.
 
     Parameters
@@ -42,7 +43,9 @@ def attention(
     sequences : list of str, optional
         Names of the sequences of a batch, for the chooser.
     high : float
-        The weight that gets the darkest colour, in (0, 1].
+        The weight that gets the strongest colour, in (0, 1].
+    layer, head, query : int
+        What is chosen at first.
 
     Returns
     -------
@@ -66,7 +69,11 @@ def attention(
         raise ValueError(f"expected at most {LARGEST:,} weights, got {size:,}")
     if not 0 < high <= 1:
         raise ValueError(f"expected high to lie in (0, 1], got {high!r}")
-    _, b, _, q, k = shape
+    layers, b, heads, q, k = shape
+    chosen = {"layer": (layer, layers), "head": (head, heads), "query": (query, q)}
+    for what, (number, n) in chosen.items():
+        if number not in range(n):
+            raise ValueError(f"expected a {what} from 0 to {n - 1}, got {number!r}")
     if q != k and pictures is not None:
         raise ValueError(
             f"pictures stand for both, but there are {q} queries, {k} keys"
@@ -77,17 +84,18 @@ def attention(
     if len(names) != b:
         raise ValueError(f"expected {b} names of sequences, got {len(names)}")
     view = {
-        "about": str(about),
+        "about": plain(about),
         "shape": shape,
         "maps": [
-            {"name": name, "weights": [round(float(w), 4) for w in array.flat]}
+            {"name": plain(name), "weights": [round(float(w), 4) for w in array.flat]}
             for name, array in arrays.items()
         ],
         "queries": labels(queries, b, q, "queries"),
         "keys": labels(keys, b, k, "keys"),
         "pictures": None if pictures is None else small(pictures, b, q),
-        "sequences": [str(name) for name in names],
+        "sequences": [plain(name) for name in names],
         "high": float(high),
+        "chosen": {what: int(number) for what, (number, _) in chosen.items()},
     }
     return View(view)
 
@@ -133,16 +141,23 @@ def labels(given, b, n, what):
     """A list of ``n`` labels for each of ``b`` sequences."""
     if given is None:
         given = [str(i) for i in range(n)]
+    if isinstance(given, str):
+        raise ValueError(f"expected a list of labels of {what}, got {given!r}")
     rows = list(given)
-    if isinstance(given, str) or all(np.ndim(row) == 0 for row in rows):
+    if all(np.ndim(row) == 0 for row in rows):
         rows = [rows] * b
-    rows = [[str(label) for label in row] for row in rows]
+    rows = [[plain(label) for label in row] for row in rows]
     if len(rows) != b or {len(row) for row in rows} != {n}:
         sizes = [len(row) for row in rows]
         raise ValueError(
             f"expected {n} labels of {what} for {b} sequences, got {sizes}"
         )
     return rows
+
+
+def plain(text):
+    """Text that can be written to a file: half a character becomes a question mark."""
+    return str(text).encode("utf-8", "replace").decode("utf-8")
 
 
 def small(pictures, b, n):

@@ -1,0 +1,542 @@
+"""The attention viewer: what it takes and refuses, and what a reader can do with it."""
+
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+from base64 import b64decode
+from urllib.parse import unquote
+
+import nbformat
+import numpy as np
+import pytest
+from bs4 import BeautifulSoup
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.image import imread
+from playwright.sync_api import expect
+
+import pages
+from conftest import NARROW, WIDE, watch
+from helpers import viewer
+from sides import jax_side, torch_side
+from test_accessible import axe
+
+WORDS = ["the", "cat", "slept", "because", "it", "was", "tired"]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def weights(*shape, seed=0):
+    """Random rows that sum to one."""
+    exp = np.exp(2 * np.random.default_rng(seed).normal(size=shape))
+    return exp / exp.sum(axis=-1, keepdims=True)
+
+
+def random_pictures(*shape):
+    return np.random.default_rng(1).integers(256, size=shape, dtype=np.uint8)
+
+
+def shown(view):
+    """What the element says, as the script reads it, and the element."""
+    node = BeautifulSoup(viewer.element(view.view), "html.parser").find()
+    return json.loads(node["data-view"]), node
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (2, 4, 3, 5, 7), (1, 1, 1, 1)])
+def test_maps_of_both_shapes_arrive_unchanged(shape):
+    maps = weights(*shape)
+    data, _ = shown(viewer.attention(maps, about="maps"))
+    layers, b, h, q, k = data["shape"]
+    assert (layers, h, q, k) == (shape[0], *shape[-3:]) and b == (
+        shape[1] if len(shape) == 5 else 1
+    )
+    np.testing.assert_allclose(data["maps"][0]["weights"], maps.ravel(), atol=5.1e-5)
+    assert data["queries"] == [[str(i) for i in range(q)]] * b
+    assert data["keys"] == [[str(i) for i in range(k)]] * b
+
+
+@pytest.mark.parametrize("side", [jax_side, torch_side], ids=["jax", "torch"])
+def test_arrays_of_both_frameworks_are_taken(side):
+    maps = weights(1, 2, 3, 3)
+    data, _ = shown(viewer.attention(side.tensor(maps), about="maps"))
+    np.testing.assert_allclose(data["maps"][0]["weights"], maps.ravel(), atol=6e-5)
+
+
+def test_sixteen_maps_stay_within_200_kilobytes():
+    view = viewer.attention(weights(4, 4, 16, 16), about="maps")
+    assert len(view._repr_html_().encode()) <= 200_000
+    assert repr(view).startswith("attention maps: 4 layers, 1 sequences, 4 heads")
+
+
+GOOD, SET = weights(2, 3, 4, 4), np.zeros((4, 8, 8), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"maps": GOOD[0]}, ValueError, "l h q k or l b h q k, got shape (3, 4, 4)"),
+        ({"maps": weights(4)}, ValueError, "got shape (4,)"),
+        ({"maps": GOOD[:0]}, ValueError, "got shape (0, 3, 4, 4)"),
+        ({"maps": {}}, ValueError, "expected at least one array of weights"),
+        ({"maps": 5 * GOOD}, ValueError, "rows that sum to 1 or 0"),
+        ({"maps": -GOOD}, ValueError, "at least 0"),
+        ({"maps": GOOD * np.nan}, ValueError, "got nan to nan"),
+        ({"maps": GOOD > 0}, TypeError, "to hold numbers, got bool"),
+        ({"maps": GOOD.astype(str)}, TypeError, "to hold numbers"),
+        (
+            {"maps": {"a": GOOD, "b": GOOD[:1]}},
+            ValueError,
+            "maps of one shape, got [(1",
+        ),
+        ({"maps": {"a": GOOD, "b": -GOOD}}, ValueError, "the maps 'b' to hold"),
+        (
+            {"maps": weights(9, 9, 16, 16)},
+            ValueError,
+            "at most 20,000 weights, got 20,7",
+        ),
+        ({"queries": list("abc")}, ValueError, "4 labels of queries for 1 sequences"),
+        ({"queries": [list("abcd")] * 2}, ValueError, "for 1 sequences, got [4, 4]"),
+        ({"queries": "abcd"}, ValueError, "expected a list of labels"),
+        ({"keys": list("abcde")}, ValueError, "4 labels of keys"),
+        ({"high": 0}, ValueError, "high to lie in (0, 1], got 0"),
+        ({"high": 1.5}, ValueError, "got 1.5"),
+        ({"layer": 2}, ValueError, "expected a layer from 0 to 1, got 2"),
+        ({"query": -1}, ValueError, "expected a query from 0 to 3, got -1"),
+        ({"sequences": ["a", "b"]}, ValueError, "1 names of sequences, got 2"),
+        (
+            {"pictures": SET[:3]},
+            ValueError,
+            "of 4 elements in 1 sequences, got uint8 of",
+        ),
+        ({"pictures": SET / 1.0}, ValueError, "expected uint8 pictures"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_sentence(arguments, error, says):
+    with pytest.raises(error, match=re.escape(says)) as caught:
+        viewer.attention(**{"maps": GOOD, "about": "maps", **arguments})
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
+
+
+def test_pictures_need_as_many_queries_as_keys():
+    with pytest.raises(ValueError, match="there are 3 queries, 4 keys"):
+        viewer.attention(GOOD[..., :3, :], about="maps", pictures=SET)
+
+
+NASTY = ["</script>", "<b>", '"', "'", "&amp;", "<!--", "]]>", "\u2028", "$x^", "é🙂"]
+
+
+@given(st.lists(st.text(st.characters()), min_size=4, max_size=4))
+def test_labels_arrive_whatever_they_contain(labels):
+    """And nothing of them becomes an element or an attribute."""
+    view = viewer.attention(GOOD, labels, about="".join(labels))
+    data, node = shown(view)
+    plain = [label.encode("utf-8", "replace").decode() for label in labels]
+    assert data["queries"] == data["keys"] == [plain]
+    assert {part.name for part in node.find_all()} <= {
+        "figure",
+        "img",
+        "figcaption",
+        "span",
+    }
+    assert set(node.attrs) == {"data-view"}
+    view._repr_html_().encode()  # a lone surrogate would fail here
+
+
+def test_nasty_labels_stay_in_their_attribute():
+    for label in NASTY:
+        _, node = shown(viewer.attention(GOOD, [label] * 4, about=label))
+        assert node.find("img")["alt"] == label
+        assert len(node.find_all("img")) == 1
+
+
+def test_it_asks_no_other_host():
+    text = viewer.attention(GOOD, about="maps")._repr_html_()
+    assert set(re.findall(r"https?://[^\s\"'\\)]+", text)) == {
+        "http://www.w3.org/2000/svg"  # a name, which nobody opens
+    }
+    assert not re.search(r"@import|url\(|fetch\(|import\(|XMLHttpRequest", text)
+
+
+def pixels(address):
+    kind, _, data = address.partition(";base64,")
+    assert kind == "data:image/png"
+    return imread(io.BytesIO(b64decode(data)))
+
+
+def test_the_static_picture_shows_every_map():
+    """Of the first sequence, each with its name, darkest where it looks most."""
+    maps = {"before": weights(2, 3, 2, 5, 5, seed=1), "after": weights(2, 3, 2, 5, 5)}
+    address, width, height = viewer.static_picture(
+        viewer.attention(maps, about="").view
+    )
+    svg = ET.fromstring(b64decode(address.partition(";base64,")[2]))
+    assert (svg.get("width"), svg.get("height")) == (str(width), str(height))
+    titles = [node.text for node in svg.iter(f"{SVG}text")]
+    images = [pixels(node.get("href")) for node in svg.iter(f"{SVG}image")]
+    assert titles[:2] == ["before, layer 0, head 0", "before, layer 0, head 1"]
+    assert titles[-1] == "after, layer 1, head 1"
+    drawn = [maps[name][i, 0, j] for name in maps for i in range(2) for j in range(2)]
+    for image, expected in zip(images, drawn, strict=True):
+        assert image.shape[:2] == (5, 5)
+        assert image[..., :3].sum(-1).argmin() == expected.argmax()
+
+
+def test_pictures_arrive_as_they_are():
+    colours = random_pictures(2, 4, 8, 8, 3)
+    maps = weights(1, 2, 1, 4, 4)
+    data, node = shown(viewer.attention(maps, about="sets", pictures=colours))
+    for row, pictures in zip(data["pictures"], colours, strict=True):
+        for address, picture in zip(row, pictures, strict=True):
+            got = np.round(255 * pixels(address)[..., :3])
+            np.testing.assert_array_equal(got, picture)
+    assert len(node.select("figcaption img")) == 4
+    grey, _ = shown(viewer.attention(maps, about="sets", pictures=colours[..., 0]))
+    assert len(grey["pictures"]) == 2
+    one, _ = shown(viewer.attention(maps, about="sets", pictures=colours[0]))
+    assert one["pictures"][0] == one["pictures"][1] == data["pictures"][0]
+
+
+ENDS = """all => all.map(line => [line.x1, line.x2].map(
+    x => x.baseVal.value / line.ownerSVGElement.clientWidth))"""
+FOCUS = """ask => {
+    const node = document.querySelector('attention-viewer').shadowRoot.activeElement;
+    if (ask === 'place')
+        return [node.parentNode.dataset.query, node.dataset.key].map(Number);
+    return ask === 'outline' ? getComputedStyle(node).outlineStyle : node.role;
+}"""
+TOY, LARGE = weights(1, 1, 7, 7), weights(3, 2, 4, 6, 6, seed=2)
+VIEWS = {
+    "toy": lambda: viewer.attention(TOY, WORDS, about="a toy sentence", query=4),
+    "large": lambda: viewer.attention(
+        {"before": LARGE, "after": LARGE[::-1]},
+        [list("abcdef"), list("ghijkl")],
+        sequences=["first", "second"], about="two maps", high=0.5,
+    ),
+    "one of many": lambda: viewer.attention(LARGE[:, 0], about="numbers"),
+    "nasty": lambda: viewer.attention(
+        weights(1, 1, 10, 10),
+        [f"{text}<img src=x onerror='alert(1)'>" for text in NASTY],
+        about="<img src=x onerror='alert(1)'>",
+    ),
+    "pictures": lambda: viewer.attention(
+        weights(1, 2, 1, 3, 3), ["cat", "dog", "<i>"], about="pictures",
+        pictures=random_pictures(2, 3, 8, 8),
+    ),
+    "blind": lambda: viewer.attention(
+        np.tril(np.ones((1, 1, 3, 3)), -1) / [[[[1], [1], [2]]]], about="blind"
+    ),
+}  # fmt: skip
+
+
+def document(names, style=""):
+    """A page with nothing but viewers, each as Jupyter would put it there."""
+    body = "".join(f"<h2>{n}</h2>{VIEWS[n]()._repr_html_()}" for n in names)
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>Viewers</title>"
+        f"<meta name=viewport content='width=device-width'>"
+        f"<body style='font-family: sans-serif; {style}'><main><h1>Viewers</h1>{body}"
+    )
+
+
+@pytest.fixture
+def page_of(browser):
+    """A new page that holds the named viewers."""
+    opened = []
+
+    def make(*names, style="", **options):
+        context = browser.new_context(**{"viewport": WIDE, **options})
+        opened.append(context)
+        page = watch(context.new_page())
+        page.set_content(document(names, style))
+        return page
+
+    yield make
+    for context in opened:
+        context.close()
+
+
+def chosen_row(page, viewer_number=0, panel=0):
+    """The labels of the row that is lit, and where its thickest line goes."""
+    node = page.locator("attention-viewer").nth(viewer_number)
+    box = node.locator(".panel").nth(panel)
+    row = box.locator("[role=row][aria-selected=true]")
+    assert row.count() == 1
+    widths = box.locator("line").evaluate_all(
+        "all => all.map(n => parseFloat(n.style.strokeWidth))"
+    )
+    ends = box.locator("line").evaluate_all(ENDS)
+    return {
+        "query": int(row.get_attribute("data-query")),
+        "values": [
+            float(cell.get_attribute("aria-label"))
+            for cell in row.locator("[role=gridcell]").all()
+        ],
+        "thickest": int(np.argmax(widths)),
+        "ends": np.array(ends),
+        "said": box.locator(".readout").inner_text(),
+    }
+
+
+def test_rows_follow_the_mouse(page_of):
+    """The row of the map, the lines and the sentence tell the same, row by row."""
+    page = page_of("toy")
+    assert chosen_row(page)["query"] == 4  # what was asked for at first
+    for query in (0, 6, 3):
+        page.locator(f"[role=row][data-query='{query}'] [data-key='2']").hover()
+        found = chosen_row(page)
+        assert found["query"] == query
+        row = TOY[0, 0, query]
+        np.testing.assert_allclose(found["values"], row, atol=0.0051)
+        assert found["thickest"] == row.argmax()
+        np.testing.assert_allclose(found["ends"][:, 0], (query + 0.5) / 7, atol=0.01)
+        np.testing.assert_allclose(
+            found["ends"][:, 1], (np.arange(7) + 0.5) / 7, atol=0.01
+        )
+        best = f"key {row.argmax()}, “{WORDS[row.argmax()]}” ({row.max():.2f})"
+        assert (
+            f"Query {query}, “{WORDS[query]}”: most weight on {best}" in found["said"]
+        )
+    page.locator(".top .label").nth(5).hover()  # above the lines, too
+    assert chosen_row(page)["query"] == 5
+    assert page.complaints == []
+
+
+def test_a_finger_chooses_a_row(page_of):
+    page = page_of("toy", viewport=NARROW, has_touch=True, is_mobile=True)
+    page.locator("[role=row][data-query='1'] [role=rowheader]").tap()
+    assert chosen_row(page)["query"] == 1
+    page.locator("[role=row][data-query='2'] [data-key='6']").tap()
+    assert chosen_row(page)["query"] == 2
+
+
+def test_all_is_done_by_keyboard(page_of):
+    """Tab to a chooser or to the map; arrows inside; the map is a single stop."""
+    page = page_of("large")
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    assert page.get_by_role("radio", name="second").is_checked()
+    stops = []
+    for _ in range(4):  # map, layer, head of the first panel, then its cells
+        page.keyboard.press("Tab")
+        stops.append(page.evaluate(FOCUS, "role"))
+    assert stops == [None, None, None, "gridcell"]  # three are inputs
+    for key, query, column in [
+        ("ArrowDown", 1, 0), ("ArrowDown", 2, 0), ("ArrowRight", 2, 1), ("End", 2, 5),
+        ("ArrowRight", 2, 5), ("ArrowUp", 1, 5), ("Home", 1, 0), ("ArrowLeft", 1, 0),
+    ]:  # fmt: skip
+        page.keyboard.press(key)
+        focus = page.evaluate(FOCUS, "place")
+        assert focus == [query, column]
+        for panel in (0, 1):
+            assert chosen_row(page, panel=panel)["query"] == query
+    assert page.evaluate(FOCUS, "outline") != "none"
+
+
+def test_layers_heads_maps_and_sequences_are_chosen(page_of):
+    """Every chooser leads to the array that it names."""
+    page = page_of("large")
+    left, right = page.locator(".panel").all()
+    page.locator("label", has_text="second").click()
+    left.locator("fieldset", has_text="layer").locator("label", has_text="2").click()
+    left.locator("fieldset", has_text="head").locator("label", has_text="3").click()
+    right.locator("fieldset", has_text="map").locator(
+        "label", has_text="before"
+    ).click()
+    page.locator("[role=row][data-query='5'] [data-key='0']").first.hover()
+    found = [chosen_row(page, panel=panel) for panel in (0, 1)]
+    np.testing.assert_allclose(found[0]["values"], LARGE[2, 1, 3, 5], atol=0.0051)
+    np.testing.assert_allclose(found[1]["values"], LARGE[0, 1, 0, 5], atol=0.0051)
+    assert found[0]["said"].startswith("before, layer 2, head 3. Query 5, “l”")
+    assert found[1]["said"].startswith("before, layer 0, head 0. Query 5, “l”")
+    assert (
+        left.get_by_role("grid").get_attribute("aria-label")
+        == "before, layer 2, head 3"
+    )
+
+
+def test_one_head_stands_beside_another(page_of):
+    page = page_of("one of many")
+    expect(page.locator(".panel")).to_have_count(1)
+    page.get_by_label("two maps side by side").check()
+    expect(page.locator(".panel")).to_have_count(2)
+    said = [chosen_row(page, panel=i)["said"].partition(".")[0] for i in (0, 1)]
+    assert said == ["layer 0, head 0", "layer 0, head 1"]
+    page.get_by_label("two maps side by side").uncheck()
+    expect(page.locator(".panel")).to_have_count(1)
+
+
+def test_colours_follow_the_weights(page_of):
+    page = page_of("large")
+    shares = (
+        page.locator(".panel")
+        .first.locator(".cell")
+        .evaluate_all(
+            "all => all.map(n => Number(n.style.getPropertyValue('--weight')))"
+        )
+    )
+    expected = np.minimum(1, LARGE[0, 0, 0] / 0.5).ravel()
+    np.testing.assert_allclose(shares, expected, atol=0.001)
+
+
+def test_several_on_a_page_leave_each_other_alone(page_of):
+    page = page_of("one of many", "large", "one of many", "blind", "pictures")
+    first, _, third = (page.locator("attention-viewer").nth(i) for i in range(3))
+    third.locator("fieldset", has_text="layer").locator("label", has_text="2").click()
+    third.locator("[role=row][data-query='4'] [data-key='1']").hover()
+    assert chosen_row(page, 2)["query"] == 4
+    assert chosen_row(page, 0)["query"] == 0
+    assert first.get_by_role("radio", name="0").first.is_checked()
+    assert page.evaluate("[...document.querySelectorAll('style')].length") == 0
+    assert page.complaints == []
+
+
+def test_nasty_labels_are_text(page_of):
+    page = page_of("nasty")
+    labels = page.locator("[role=rowheader]").all_inner_texts()
+    assert labels[1].startswith("<b><img src=x")
+    assert page.locator("attention-viewer .frame img").count() == 0
+    assert not [url for url in page.asked if url.endswith("/x")]
+    assert page.complaints == []
+
+
+def test_pictures_have_names(page_of):
+    page = page_of("pictures")
+    expect(page.get_by_role("rowheader", name="cat")).to_have_count(1)
+    expect(page.get_by_role("columnheader", name="<i>")).to_have_count(1)
+    before = page.locator("[role=rowheader] img").first.get_attribute("src")
+    page.locator("fieldset", has_text="sequence").locator("label", has_text="1").click()
+    assert page.locator("[role=rowheader] img").first.get_attribute("src") != before
+
+
+def test_a_query_that_sees_nothing_says_so(page_of):
+    page = page_of("blind")
+    found = chosen_row(page)
+    assert found["values"] == [0, 0, 0] and "looks at nothing" in found["said"]
+
+
+def test_a_reader_who_does_not_look_is_told_all(page_of):
+    """Roles, names and values as a screen reader gets them."""
+    tree = page_of("toy").locator("attention-viewer").aria_snapshot()
+    assert '- group "a toy sentence":' in tree
+    assert '- grid "weights":' in tree
+    for word in WORDS:
+        assert f'- columnheader "{word}"' in tree and f'rowheader "{word}"' in tree
+    assert len(re.findall(r'gridcell "0\.\d\d"', tree)) == 49
+    assert "- status: " in tree
+
+
+@pytest.mark.parametrize("style", ["", "background: #14181e; color: #ddd"])
+def test_axe_finds_nothing_serious(page_of, style):
+    page = page_of(*VIEWS, style=style)
+    dark = page.locator(".frame.dark").count()
+    assert dark == (len(VIEWS) if style else 0)
+    assert axe(page) == []
+
+
+def test_it_turns_dark_with_its_page(page_of):
+    page = page_of("toy")
+    expect(page.locator(".frame.dark")).to_have_count(0)
+    page.evaluate("document.body.style.color = 'white'")
+    expect(page.locator(".frame.dark")).to_have_count(1)
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_it_fits_its_room(page_of, width):
+    """What is too wide scrolls in its own box; nothing else does."""
+    page = page_of(*VIEWS, viewport={"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    if width >= 390:
+        for box in page.locator(".box").all():
+            assert box.evaluate("n => n.scrollWidth - n.clientWidth") <= 1
+        sizes = page.locator(".cell").evaluate_all("all => all.map(n => n.clientWidth)")
+        assert min(sizes) >= 12
+
+
+def test_it_survives_being_moved(page_of):
+    """Jupyter takes outputs away while they are out of sight, and puts them back."""
+    page = page_of("toy")
+    page.locator("[role=row][data-query='2'] [data-key='1']").hover()
+    page.evaluate(
+        """() => { const node = document.querySelector('attention-viewer');
+            const place = node.parentNode; node.remove(); place.prepend(node); }"""
+    )
+    page.mouse.move(0, 0)
+    assert chosen_row(page)["query"] == 2
+    page.locator("[role=row][data-query='6'] [data-key='1']").hover()
+    assert chosen_row(page)["query"] == 6
+
+
+def test_without_scripts_there_is_the_picture(page_of):
+    page = page_of("large", "pictures", java_script_enabled=False)
+    for picture in page.locator("figure > img").all():
+        expect(picture).to_be_visible()
+        assert picture.evaluate("n => n.naturalWidth") > 100
+    assert (
+        page.locator("figcaption").first.inner_text().endswith("a · b · c · d · e · f")
+    )
+
+
+WITH_VIEWERS = {"attention": 1, "encoder": 1, "reverse": 1, "anomaly": 1}
+on_each_page = pytest.mark.parametrize(
+    "page_name", [f"{name}_{side}" for name in WITH_VIEWERS for side in pages.SIDES]
+)
+
+
+@pytest.mark.book
+@on_each_page
+@pytest.mark.parametrize(
+    ("size", "scheme"), [(WIDE, "light"), (NARROW, "dark")], ids=["wide", "phone"]
+)
+def test_the_viewers_of_the_book_live(visit, page_name, size, scheme):
+    page = visit(f"notebooks/{page_name}", size=size, scheme=scheme)
+    found = page.locator("attention-viewer")
+    expect(found).to_have_count(WITH_VIEWERS[page_name.partition("_")[0]])
+    expect(page.locator("attention-viewer .frame.dark")).to_have_count(scheme == "dark")
+    page.locator("[role=row][data-query='2'] [data-key='1']").first.click()
+    assert chosen_row(page)["query"] == 2
+    page.keyboard.press("ArrowDown")
+    assert chosen_row(page)["query"] == 3
+    host = found.bounding_box()
+    for panel in found.locator(".panel").all():
+        box = panel.bounding_box()
+        assert box["x"] + box["width"] <= host["x"] + host["width"] + 1
+    assert page.complaints == []
+
+
+@pytest.mark.book
+@pytest.mark.parametrize("page_name", [f"{n}_jax" for n in WITH_VIEWERS])
+def test_the_book_without_scripts_shows_the_pictures(new_reader, page_name):
+    page = new_reader(java_script_enabled=False)
+    page.open(f"notebooks/{page_name}.html")
+    picture = page.locator("attention-viewer figure > img")
+    expect(picture).to_be_visible()
+    assert picture.evaluate("n => n.naturalWidth") > 200
+    assert len(picture.get_attribute("alt").split()) >= 5
+
+
+@pytest.mark.book
+@on_each_page
+def test_plain_jupyter_shows_the_same(html, browser, visit, page_name, tmp_path):
+    """The executed notebook, written by nbconvert, and the book: letter by letter."""
+    from nbconvert import HTMLExporter
+
+    executed = html.parent / "jupyter_execute" / "notebooks" / f"{page_name}.ipynb"
+    notebook = nbformat.read(executed, as_version=4)
+    exporter = HTMLExporter(require_js_url="", jquery_url="", mathjax_url="")
+    exporter.mermaid_js_url = ""
+    path = tmp_path / "page.html"
+    path.write_text(exporter.from_notebook_node(notebook)[0], encoding="utf-8")
+    context = browser.new_context(viewport=WIDE)
+    context.route(re.compile("^https?:"), lambda route: route.abort())
+    plain = context.new_page()
+    plain.goto(path.as_uri(), wait_until="domcontentloaded")
+    trees = []
+    for page in (plain, visit(f"notebooks/{page_name}", fresh=True)):
+        row = page.locator("[role=row][data-query='1'] [data-key='2']").first
+        row.click()
+        page.keyboard.press("ArrowDown")
+        tree = page.locator("attention-viewer").first.aria_snapshot()
+        trees.append((tree, chosen_row(page)["said"], chosen_row(page)["thickest"]))
+    context.close()
+    assert trees[0] == trees[1] and "gridcell" in trees[0][0]
+    assert unquote(plain.url).endswith("page.html")
