@@ -4,7 +4,8 @@
 
 A page can be read when its text is painted, and used when its links and its scrolling
 answer; formulas are set a moment later. Each visit is one of a new reader: nothing is
-cached. Times are medians, in milliseconds.
+cached. Times are medians, in milliseconds. A keystroke takes from the event to the end
+of the layout: computing, writing what changed, and placing it.
 """
 
 import argparse
@@ -30,6 +31,16 @@ TIMES = """async () => {
     return [...page, performance.now()];
 }"""
 
+LISTEN = """kind => {
+    window.taken = [];
+    let start;
+    addEventListener(kind, () => (start = performance.now()), {capture: true});
+    addEventListener(kind, () => {
+        document.body.getBoundingClientRect();
+        taken.push(performance.now() - start);
+    });
+}"""
+
 
 def size(page):
     """``(KiB with pictures, KiB of pictures, pictures)`` of a page."""
@@ -40,6 +51,7 @@ def size(page):
     images = {
         HTML / urlsplit(urljoin(f"{page}.html", image["src"])).path
         for image in article.select("img[src]")
+        if not image["src"].startswith("data:")  # that is in the page
     }
     drawn = sum(image.stat().st_size for image in images)
     return (path.stat().st_size + drawn) / 1024, drawn / 1024, len(images)
@@ -53,6 +65,26 @@ def visit(chromium, address):
     times = page.evaluate(TIMES)
     context.close()
     return times
+
+
+def keystrokes(chromium, address):
+    """Milliseconds of each of many keys: typed into the playground, and in a map."""
+    page = chromium.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"{address}/book/playground.html", wait_until="load")
+    page.evaluate(LISTEN, "input")
+    for start in range(10):
+        page.get_by_label("Digits").fill("")
+        page.keyboard.type("".join(str((start + 3 * i) % 10) for i in range(16)))
+    typed = page.evaluate("taken")
+    page.goto(f"{address}/notebooks/encoder_jax.html", wait_until="load")
+    page.evaluate(LISTEN, "keydown")
+    page.locator("[role=gridcell][tabindex='0']").first.focus()
+    for _ in range(5):
+        for key in ["ArrowDown"] * 15 + ["ArrowUp"] * 15:
+            page.keyboard.press(key)
+    moved = page.evaluate("taken")
+    page.close()
+    return {"a digit in the playground": typed, "an arrow in two maps": moved}
 
 
 def main():
@@ -79,6 +111,11 @@ def main():
             )
             total, _, count = size(page)
             print(f"| {page} | {total:.0f} | {count} | {times} |", flush=True)
+        print("\n| a key | keys | median ms | largest ms |\n|---|---|---|---|")
+        home = f"http://localhost:{server.server_port}"
+        for name, times in keystrokes(chromium, home).items():
+            found = f"{len(times)} | {median(times):.1f} | {max(times):.1f}"
+            print(f"| {name} | {found} |", flush=True)
         chromium.close()
         server.shutdown()
 

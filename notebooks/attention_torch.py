@@ -91,12 +91,14 @@ f"PyTorch {torch.__version__} on {device}"
 #
 # The exponential makes every weight positive, the division makes them sum to one. The
 # score here is the dot product. The two features of each key (*is a creature*, *is a
-# state*) and both queries are chosen by hand; a trained model finds its own.
+# state*) and the queries are chosen by hand; a trained model finds its own. *The*,
+# *because* and *tired* look for nothing: their queries are zero.
 
 # %% tags=["shared"]
 tokens = ["the", "cat", "slept", "because", "it", "was", "tired"]
 keys = np.array([[0, 0], [1, 0], [0, 0.7], [0, 0], [0.3, 0], [0, 0.2], [0, 1]])  # k d
-queries = {"it looks for a creature": [5, 0], "was looks for a state": [0, 5]}
+looks_for = {"cat": [0, 3], "slept": [3, 0], "it": [5, 0], "was": [0, 5]}
+queries = np.array([looks_for.get(token, [0, 0]) for token in tokens])  # q d
 
 
 def weights_of(query):
@@ -105,55 +107,41 @@ def weights_of(query):
     return exp / exp.sum()
 
 
-rows = [(tokens, weights_of(np.array(query))) for query in queries.values()]
+weights = np.stack([weights_of(query) for query in queries])  # q k
 
 # %% [markdown] tags=["shared"]
-# The check: weights are positive and sum to one, and the right word wins. Two limits
-# are worth keeping in mind. If all scores are equal, the output is the plain mean of
-# the values; if one score towers above the others, the output is a copy of one value.
+# A row of weights for each query makes a **map**. The check: weights are positive, rows
+# sum to one, and the right word wins. Two limits are worth keeping in mind. If all
+# scores are equal, the output is the plain mean of the values; if one score towers
+# above the others, the output is a copy of one value.
 
 # %% tags=["shared"]
-for _, weights in rows:
-    assert (weights > 0).all() and math.isclose(weights.sum(), 1)
-assert [tokens[weights.argmax()] for _, weights in rows] == ["cat", "tired"]
+assert (weights > 0).all()
+np.testing.assert_allclose(weights.sum(axis=1), 1)
+row = dict(zip(tokens, weights, strict=True))
+winners = {token: tokens[row[token].argmax()] for token in looks_for}
+assert winners == {"cat": "tired", "slept": "cat", "it": "cat", "was": "tired"}
+assert row["it"].max() > row["slept"].max()  # the longer query
 values = np.arange(len(tokens))[:, None]  # k 1
-np.testing.assert_allclose(weights_of(np.array([0, 0])) @ values, values.mean())
+np.testing.assert_allclose(row["the"] @ values, values.mean())
 np.testing.assert_allclose(weights_of(np.array([100, 0])) @ values, values[1])
 
-# %% tags=["shared"] mystnb={"image": {"alt": "The sentence twice, each word shaded by its weight. For the query 'it looks for a creature' the word cat is darkest; for 'was looks for a state' it is tired, then slept."}}
-plots.words(rows, titles=list(queries))
-
 # %% [markdown] tags=["shared"]
-# The same words, two queries, two sets of weights: this is what "computed from the
-# data" means.
-#
-# Now a query for every word, again by hand: a row of weights for each makes a **map**.
-# *The* and *because* look for nothing, their queries are zero. Predict their weights.
-# Then move along the rows with the mouse, a finger or the arrow keys, and see where
-# each word looks.
+# What do the weights of *the* look like? Whose are sharper, those of *slept* or of
+# *it*? Predict, then move along the rows with the mouse, a finger or the arrow keys.
 
 # %% tags=["shared"]
-looks_for = {"cat": [0, 3], "slept": [3, 0], "it": [5, 0], "was": [0, 5]}
-asked = np.array([looks_for.get(token, [0, 0]) for token in tokens])  # q d
-sentence_map = np.stack([weights_of(query) for query in asked])  # q k
-check_shape(sentence_map, "q k", q=len(tokens), k=len(tokens))
 viewer.attention(
-    sentence_map[None, None],  # one layer, one head
+    weights[None, None],  # one layer, one head
     tokens,
     about="Where each word of the sentence looks: a map of seven queries by seven keys",
     query=tokens.index("it"),
 )
 
 # %% [markdown] tags=["shared"]
-# A query of zeros gets the plain mean: every weight is one seventh. *Slept* and *it*
-# both ask for a creature and find *cat*; the query of *it* is the longer one, and its
-# weights are the sharper ones.
-
-# %% tags=["shared"]
-by_word = dict(zip(tokens, sentence_map, strict=True))
-np.testing.assert_allclose(by_word["the"], 1 / 7)
-assert tokens[by_word["slept"].argmax()] == tokens[by_word["it"].argmax()] == "cat"
-assert by_word["it"].max() > by_word["slept"].max()
+# The same words, other queries, other weights: this is what "computed from the data"
+# means. A query of zeros gets the plain mean, and the longer of two queries that point
+# the same way has the sharper weights.
 
 # %% [markdown] tags=["shared"]
 # ## A small example can be checked by hand

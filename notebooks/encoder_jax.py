@@ -278,6 +278,10 @@ plots.curves(panels, x="blocks", log_y=["gradient of differences"], marks="o")
 # similarity is still below 0.6, and more than 0.8 of the gradient arrives. Residuals
 # slow the decline; they do not abolish it: after twelve blocks the similarity is above
 # 0.9 here, too, and less than 0.6 of the gradient is left.
+#
+# The attention maps tell the same story. Step through the layers, counted from 0: with
+# residuals the rows go on asking for different things; without them, once all positions
+# are alike, all scores are, too, and each weight is one sixteenth.
 
 # %% tags=["shared"]
 without, kept = alike["without residuals"], alike["with residuals"]
@@ -286,38 +290,17 @@ start = np.linalg.norm(probe)  # the gradient without any block
 assert steep["without residuals"][2] < 0.01 * start
 assert steep["with residuals"][2] > 0.8 * start
 assert kept[-1] > 0.9 and steep["with residuals"][-1] < 0.6 * start
-
-# %% [markdown] tags=["shared"]
-# The attention maps tell the same story. Step through the layers, counted from 0: with
-# residuals the rows go on asking for different things; without them, once all positions
-# are alike, all scores are, too, and each weight is one sixteenth.
-
-
-# %% tags=["shared"]
-def maps_by_depth(step, x, n_blocks=6):
-    """Maps of two heads on the way through the first blocks: ``l h q k``."""
-    maps = []
-    for block in blocks[:n_blocks]:
-        maps.append(as_numpy(block.attention(x)[1])[0, :2])
-        x = step(block, x)
-    return np.stack(maps)
-
-
-deep = {
-    step.__name__.replace("_", " "): maps_by_depth(step, tensor(x[:1]))
-    for step in (with_residuals, without_residuals)
-}
+maps = {}
+for step in (with_residuals, without_residuals):
+    arrived = [stack(step, n)(tensor(x)) for n in range(6)]  # at each block
+    pairs = zip(blocks, arrived, strict=False)
+    found = [as_numpy(block.attention(y)[1])[0, :2] for block, y in pairs]
+    maps[step.__name__.replace("_", " ")] = np.stack(found)  # l h q k
+np.testing.assert_allclose(maps["without residuals"][3:], 1 / 16, atol=0.001)
+assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 1 / 16
 viewer.attention(
-    deep,
-    about="Attention maps through six layers, with residuals and without",
-    high=0.25,
-    layer=2,
+    maps, about="Maps of six layers, with and without residuals", high=0.25, layer=2
 )
-
-# %% tags=["shared"]
-np.testing.assert_allclose(deep["without residuals"][3:], 1 / 16, atol=0.001)
-uneven = np.ptp(deep["with residuals"], axis=-1).mean(axis=(1, 2))  # l
-assert uneven.min() > 1 / 16 and uneven[-1] < uneven[0]
 
 # %% [markdown] tags=["shared"]
 # ## Layer norm looks at one position only

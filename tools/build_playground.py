@@ -22,11 +22,6 @@ from sphinx.util.docutils import SphinxDirective
 import pages
 from build_navigation import NAMES
 
-sys.path.insert(0, str(pages.NOTEBOOKS))
-
-from helpers import reference, sequences, viewer
-from helpers.settings import Reverse
-
 logger = logging.getLogger(__name__)
 CHAPTER = "reverse"
 SCRIPTS = ["transformer.js", "playground.js"]  # in book/_static
@@ -41,8 +36,8 @@ class Playground(SphinxDirective):
     """``{playground}``, without arguments."""
 
     def run(self):
-        for path in (viewer.__file__, reference.__file__):
-            self.env.note_dependency(path)
+        for path in (pages.NOTEBOOKS / "helpers").glob("*.*"):
+            self.env.note_dependency(str(path))
         return [PlaygroundNode(location=self.get_location())]
 
 
@@ -76,7 +71,10 @@ def trained(env, side):
 
 def html(weights, up):
     """The playground; ``up`` leads from its page to the root of the book."""
-    settings = Reverse()
+    sys.path.insert(0, str(pages.NOTEBOOKS))
+    from helpers import reference, sequences, settings, viewer
+
+    settings = settings.Reverse()
     digits = sequences.symbols(1, settings.length, settings.n_symbols, seed=0)
     params = safetensors.numpy.load(b64decode(next(iter(weights.values()))))
     x = sequences.one_hot(digits, settings.n_symbols)

@@ -174,7 +174,10 @@ runs once, and only what is different is written. */
       cells.right.setAttribute("aria-label", out === wanted ? "right" : "wrong");
       cells.out.classList.toggle("wrong", out !== wanted);
       cells.chance.forEach((cell, symbol) => {
-        cell.style.setProperty("--chance", p[symbol].toFixed(3));
+        const chance = p[symbol].toFixed(3);
+        if (cell.chance === chance) return;
+        cell.chance = chance;
+        cell.style.setProperty("--chance", chance);
         cell.setAttribute("aria-label", p[symbol].toFixed(2));
         cell.classList.toggle("chosen", String(symbol) === out);
       });

@@ -5,7 +5,7 @@ shapes
 checks
     Refuse sizes, rates and names that make no sense, with one sentence.
 reference
-    Attention, norms, positions and one encoder block in NumPy float64: the answer
+    Attention, norms, positions, block and predictor in NumPy float64: the answer
     both frameworks are held to.
 settings
     One frozen dataclass per task: sizes, steps, seed, bounds; the twins share it.
@@ -28,6 +28,8 @@ weights
     One safetensors file that both frameworks read and write.
 plots
     NumPy in, figure out; never shows, never computes.
+viewer
+    Attention maps to touch, as the output of a cell: HTML that needs no kernel.
 model_jax, model_torch
     The classes as they were built on the pages, for later pages.
 train_jax, train_torch

@@ -9,7 +9,6 @@ from itertools import cycle
 
 import matplotlib
 import numpy as np
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -47,57 +46,6 @@ def new_figure(width, height):
     """An empty figure in the style of the book; sizes in inches."""
     with matplotlib.rc_context(STYLE):
         return Figure(figsize=(width, height), layout="constrained")
-
-
-def contrast(one, other):
-    """Contrast of two colours, 1 to 21, as the WCAG define it."""
-    light = []
-    for colour in (one, other):
-        r, g, b = (
-            v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4
-            for v in to_rgb(colour)
-        )
-        light.append(0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05)
-    return max(light) / min(light)
-
-
-def readable_on(colour):
-    """Black or white, whichever stands out best: one of them does from every colour."""
-    return max("black", "white", key=lambda ink: contrast(ink, colour))
-
-
-def words(rows, *, titles=None):
-    """Words shaded by their weights, one row of words per query.
-
-    Parameters
-    ----------
-    rows : list of (list of str, array ``k``)
-        The words, and the weight of each in [0, 1].
-    titles : list of str, optional
-        Written above each row.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    with matplotlib.rc_context(STYLE):
-        fig = new_figure(5.8, 1.15 * len(rows))
-        axes = fig.subplots(len(rows), 1, squeeze=False)[:, 0]
-        titles = titles or [""] * len(rows)
-        for ax, (tokens, weights), title in zip(axes, rows, titles, strict=True):
-            weights = as_numpy(weights)
-            cells = ax.imshow(
-                weights[None], cmap="Blues", vmin=0, vmax=1, aspect="auto"
-            )
-            for place, (token, weight) in enumerate(zip(tokens, weights, strict=True)):
-                ink = readable_on(cells.to_rgba(weight))
-                text = f"{token}\n{weight:.2f}"
-                ax.text(place, 0, text, ha="center", va="center", color=ink, size=10)
-            ax.set_title(title, loc="left")
-            ax.set_xticks([])
-            ax.set_yticks([])
-        fig.colorbar(cells, ax=axes, label="weight", ticks=[0, 0.5, 1])
-        return fig
 
 
 def heatmaps(

@@ -36,6 +36,12 @@ picture. Labels are only ever set as text. */
     return node;
   }
 
+  // As many children as asked for; those that are there stay.
+  function adjust(node, n, makeOne) {
+    while (node.childElementCount > n) node.lastElementChild.remove();
+    while (node.childElementCount < n) node.append(makeOne(node.childElementCount));
+  }
+
   const digits = (weight) => weight.toFixed(2);
   const count = (n) => Array.from({ length: n }, (_, i) => i);
 
@@ -53,10 +59,11 @@ picture. Labels are only ever set as text. */
   class AttentionViewer extends HTMLElement {
     #view = null;
     #number = 0;
+    #width = 0; // pixels, once it is known
     #panels = [];
     #place = { sequence: 0, query: 0, key: 0 };
     #watch = new MutationObserver(() => this.#followTheme());
-    #sizes = new ResizeObserver(() => this.#fit());
+    #sizes = new ResizeObserver(([{ contentRect }]) => this.#fit(contentRect.width));
     #scheme = matchMedia("(prefers-color-scheme: dark)");
     #theme = () => this.#followTheme();
 
@@ -82,13 +89,19 @@ picture. Labels are only ever set as text. */
 
     set view(view) {
       const alike = (name) => JSON.stringify(this.#view?.[name]) === JSON.stringify(view[name]);
-      const same = ["shape", "about", "sequences", "pictures"].every(alike);
-      const sameMaps = this.#view?.maps.length === view.maps.length;
+      const same = this.#view?.maps.length === view.maps.length
+        && this.#view.shape.slice(0, 3).every((size, axis) => size === view.shape[axis])
+        && ["about", "sequences", "pictures"].every(alike);
       if (!this.#view) this.#place.query = view.chosen.query;
       this.#view = view;
       if (!this.shadowRoot) return;
-      if (same && sameMaps) this.#write();
-      else this.#build();
+      if (!same) this.#build();
+      else {
+        this.#keepInside();
+        for (const panel of this.#panels) this.#resize(panel);
+        this.#write();
+        this.#fit();
+      }
     }
 
     get view() {
@@ -98,13 +111,8 @@ picture. Labels are only ever set as text. */
     // What stands there: choosers, panels, a switch for the second panel.
     #build() {
       const { shape, maps, sequences, about } = this.#view;
-      const [layers, , heads, queries, keys] = shape;
-      const { sequence, query, key } = this.#place;
-      this.#place = {
-        sequence: Math.min(sequence, shape[1] - 1),
-        query: Math.min(query, queries - 1),
-        key: Math.min(key, keys - 1),
-      };
+      const [layers, , heads] = shape;
+      this.#keepInside();
       this.#panels = [];
       this.panels = make("div", { class: "panels" });
       const frame = make("div", { class: "frame", role: "group", "aria-label": about });
@@ -125,6 +133,16 @@ picture. Labels are only ever set as text. */
       this.#write();
       this.#followTheme();
       this.#fit();
+    }
+
+    #keepInside() {
+      const [, sequences, , queries, keys] = this.#view.shape;
+      const { sequence, query, key } = this.#place;
+      this.#place = {
+        sequence: Math.min(sequence, sequences - 1),
+        query: Math.min(query, queries - 1),
+        key: Math.min(key, keys - 1),
+      };
     }
 
     #chooser(what, names, chosen, choose) {
@@ -160,7 +178,7 @@ picture. Labels are only ever set as text. */
 
     #addPanel(map) {
       const { shape, maps, chosen } = this.#view;
-      const [layers, , heads, queries, keys] = shape;
+      const [layers, , heads] = shape;
       const panel = { map, layer: chosen.layer, head: chosen.head };
       if (this.#panels.length > 0 && maps.length === 1) {
         // Not twice the same: another head, or another layer if there is but one head.
@@ -179,12 +197,11 @@ picture. Labels are only ever set as text. */
       ask("map", maps.map((m) => m.name));
       ask("layer", count(layers));
       ask("head", count(heads));
-      panel.grid = this.#grid(panel, queries, keys);
       panel.lines = document.createElementNS(SVG, "svg");
       panel.lines.setAttribute("aria-hidden", "true");
-      panel.lines.append(...count(keys).map(() => document.createElementNS(SVG, "line")));
       panel.top = make("div", { class: "row top", "aria-hidden": "true" });
-      panel.top.append(...count(queries).map((q) => make("span", { class: "label", "data-query": q })));
+      panel.grid = this.#grid(panel);
+      this.#resize(panel);
       panel.readout = make("p", { class: "readout", role: "status" });
       const box = make("div", { class: "box" }, panel.top, panel.lines, panel.grid);
       box.addEventListener("pointerover", (event) => this.#point(event));
@@ -193,24 +210,33 @@ picture. Labels are only ever set as text. */
       this.panels.append(panel.node);
     }
 
-    #grid(panel, queries, keys) {
+    #grid(panel) {
       const corner = make("span", { class: "corner", role: "columnheader" });
       corner.append(make("span", { class: "hidden" }, "query"));
-      const head = make("div", { class: "row head", role: "row" }, corner);
-      panel.columns = count(keys).map((k) => make("span", { class: "label", role: "columnheader", "data-key": k }));
-      head.append(...panel.columns);
-      const grid = make("div", { class: "grid", role: "grid" }, head);
-      panel.rows = count(queries).map((q) => {
-        const label = make("span", { class: "label", role: "rowheader" });
-        const cells = count(keys).map((k) => make("span", { class: "cell", role: "gridcell", "data-key": k, tabindex: -1 }));
-        const node = make("div", { class: "row", role: "row", "data-query": q }, label, ...cells);
-        grid.append(node);
-        return { node, label, cells };
-      });
+      panel.header = make("div", { class: "row head", role: "row" }, corner);
+      const grid = make("div", { class: "grid", role: "grid" }, panel.header);
       grid.addEventListener("keydown", (event) => this.#press(event, panel));
       grid.addEventListener("focusin", (event) => this.#point(event));
       grid.addEventListener("click", (event) => this.#point(event)?.focus({ preventScroll: true }));
       return grid;
+    }
+
+    // As many labels, lines and cells as there are queries and keys.
+    #resize(panel) {
+      const [, , , queries, keys] = this.#view.shape;
+      const label = (attributes) => make("span", { class: "label", ...attributes });
+      const cell = (k) => make("span", { class: "cell", role: "gridcell", tabindex: -1, "data-key": k });
+      const row = (q) => make("div", { class: "row", role: "row", "data-query": q }, label({ role: "rowheader" }));
+      adjust(panel.top, queries, (q) => label({ "data-query": q }));
+      adjust(panel.lines, keys, () => document.createElementNS(SVG, "line"));
+      adjust(panel.header, keys + 1, (i) => label({ role: "columnheader", "data-key": i - 1 }));
+      adjust(panel.grid, queries + 1, (i) => row(i - 1));
+      panel.columns = [...panel.header.children].slice(1);
+      panel.rows = [...panel.grid.children].slice(1).map((node) => {
+        adjust(node, keys + 1, (i) => cell(i - 1));
+        const [name, ...cells] = node.children;
+        return { node, label: name, cells };
+      });
     }
 
     // The pointer or the focus is on a query, on a key, or on a cell of both.
@@ -296,8 +322,10 @@ picture. Labels are only ever set as text. */
       panel.rows.forEach(({ cells }, q) => {
         const row = this.#row(panel, q);
         cells.forEach((cell, k) => {
-          cell.style.setProperty("--weight", Math.min(1, row[k] / this.#view.high).toFixed(3));
-          cell.setAttribute("aria-label", digits(row[k]));
+          const share = Math.min(1, row[k] / this.#view.high).toFixed(3);
+          if (cell.share !== share) cell.style.setProperty("--weight", (cell.share = share));
+          const value = digits(row[k]);
+          if (cell.value !== value) cell.setAttribute("aria-label", (cell.value = value));
         });
       });
     }
@@ -305,13 +333,15 @@ picture. Labels are only ever set as text. */
     #lightUp(panel) {
       const { query, key } = this.#place;
       const row = this.#row(panel, query);
-      panel.rows.forEach(({ node, cells }, q) => {
-        node.setAttribute("aria-selected", q === query);
-        cells.forEach((cell, k) => {
-          cell.tabIndex = q === query && k === key ? 0 : -1;
-          cell.classList.toggle("chosen", q === query && k === key);
-        });
-      });
+      const cell = panel.rows[query].cells[key];
+      panel.rows.forEach(({ node }, q) => node.setAttribute("aria-selected", q === query));
+      if (panel.chosen && panel.chosen !== cell) {
+        panel.chosen.tabIndex = -1;
+        panel.chosen.classList.remove("chosen");
+      }
+      panel.chosen = cell;
+      cell.tabIndex = 0;
+      cell.classList.add("chosen");
       [...panel.top.children].forEach((node, q) => node.classList.toggle("chosen", q === query));
       panel.columns.forEach((node, k) => node.classList.toggle("chosen", k === key));
       this.#draw(panel, row);
@@ -350,14 +380,15 @@ picture. Labels are only ever set as text. */
     }
 
     // As large as the room allows, between two bounds; beyond, a panel scrolls.
-    #fit() {
-      if (!this.#panels.length || !this.clientWidth) return;
+    #fit(width = this.#width || this.clientWidth) {
+      if (!this.#panels.length || !width) return;
+      this.#width = width;
       const [, , , queries, keys] = this.#view.shape;
-      const beside = this.#panels.length > 1 && this.clientWidth >= 560 ? 2 : 1;
+      const beside = this.#panels.length > 1 && width >= 560 ? 2 : 1;
       this.panels.style.setProperty("--columns", beside);
       const longest = Math.max(...this.#view.queries.flat().map((text) => [...text].length));
       const label = this.#view.pictures ? 34 : Math.min(110, 12 + 7.5 * longest);
-      const room = (this.clientWidth - 20 * (beside - 1)) / beside - label - 6;
+      const room = (width - 20 * (beside - 1)) / beside - label - 6;
       const cell = Math.floor(room / Math.max(queries, keys));
       this.style.setProperty("--label", `${label}px`);
       this.style.setProperty("--wide", Math.max(queries, keys));
