@@ -7,6 +7,7 @@ BIN := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
 RUN := .venv/$(BIN)/python
 COLAB := .venv-colab/$(BIN)/python
 CUDA := .venv-cuda/$(BIN)/python
+unexport PYTHONDONTWRITEBYTECODE  # else each of many processes compiles all it imports
 NO_PYTHON = no Python was found; the book needs Python 3.11, 3.12 or 3.13
 
 .DEFAULT_GOAL := help
