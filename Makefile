@@ -22,7 +22,7 @@ book: environment  ## execute every page and write _build/html/index.html
 test: environment  ## lint, unit tests, every page, and the built book in a real browser
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m pytest -n 2 --dist loadfile -m "not book" tests
+	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not book" tests
 	$(RUN) -m pytest -n 2 --nbmake --nbmake-timeout=1800 notebooks
 	$(RUN) tools/build_book.py --if-stale
 	$(RUN) -m pytest -m book tests
