@@ -7,6 +7,7 @@ BIN := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
 RUN := .venv/$(BIN)/python
 COLAB := .venv-colab/$(BIN)/python
 CUDA := .venv-cuda/$(BIN)/python
+unexport PYTHONDONTWRITEBYTECODE  # else each of many processes compiles all it imports
 NO_PYTHON = no Python was found; the book needs Python 3.11, 3.12 or 3.13
 
 .DEFAULT_GOAL := help
@@ -21,7 +22,7 @@ book: environment  ## execute every page and write _build/html/index.html
 test: environment  ## lint, unit tests, every page, and the built book in a real browser
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m pytest -n 2 --dist loadfile -m "not book" tests
+	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not book" tests
 	$(RUN) -m pytest -n 2 --nbmake --nbmake-timeout=1800 notebooks
 	$(RUN) tools/build_book.py --if-stale
 	$(RUN) -m pytest -m book tests

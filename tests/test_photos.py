@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import small_cifar
 from disks import in_a_namespace
 from helpers import download, photos, sets
 from helpers.download import fetch
+from warm import Warm
 
 DATA = os.urandom(300_000)
 SUM = f"md5:{small_cifar.md5(DATA)}"
@@ -242,13 +244,23 @@ def home(small, tmp_path, monkeypatch):
         yield server
 
 
-def run_tool(home, *arguments, wrap=None, **values):
-    """The real ``tools/data.py`` in a process of its own."""
+@pytest.fixture(scope="module")
+def warm():
+    """A Python that has imported torchvision, which takes longer than all the rest."""
+    with closing(Warm("torchvision")) as process:
+        yield process
+
+
+def stand_ins(home, **values):
+    """The file that says what to do: the arguments of ``small_cifar``."""
     file = home.data.parent / "stand-ins.json"
     file.write_text(json.dumps(home.values | values))
-    command = [sys.executable, small_cifar.__file__, str(file), *arguments]
-    command = wrap(command) if wrap else command
-    return subprocess.run(command, capture_output=True, text=True)
+    return small_cifar.__file__, str(file)
+
+
+def run_tool(warm, home, **values):
+    """The real ``tools/data.py`` in a process of its own."""
+    return warm.run(*stand_ins(home, **values))
 
 
 def contents(folder):
@@ -300,9 +312,9 @@ def test_features_are_those_of_the_plain_network(home, small):
 
 
 @pytest.mark.slow
-def test_the_command_prepares_everything(home, small):
+def test_the_command_prepares_everything(warm, home, small):
     """Then both parts can be loaded, each picture with its own features and label."""
-    done = run_tool(home)
+    done = run_tool(warm, home)
     assert done.returncode == 0, done.stderr
     assert "features of 100 train, 20 test pictures of 4 classes" in done.stdout
     assert photos.prepared("cifar100") and not photos.prepared("cifar10")
@@ -317,7 +329,7 @@ def test_the_command_prepares_everything(home, small):
         np.testing.assert_array_equal(pictures, images)
         np.testing.assert_allclose(features[::7], run(images[::7]), atol=1e-4)
     asked = len(home.asked)
-    again = run_tool(home)
+    again = run_tool(warm, home)
     assert again.returncode == 0 and len(home.asked) == asked, "all was there"
     weights = small[2]
     expected = {"cifar100.npz", "cifar100-resnet34.npz", values["filename"], weights}
@@ -348,17 +360,17 @@ def test_cut_off_three_times_it_goes_on_three_times(home, small):
 
 
 @pytest.mark.slow
-def test_killed_while_it_extracts_it_goes_on_where_it_was(home):
+def test_killed_while_it_extracts_it_goes_on_where_it_was(warm, home):
     """Three kills; every batch is computed once, and the features are the same."""
     whole = prepare().read_bytes()
     photos.features_file("cifar100").unlink()
     computed = 0
     for batches in (2, 4, 1):
-        done = run_tool(home, kill=batches)
+        done = run_tool(warm, home, kill=batches)
         assert done.returncode == -signal.SIGKILL
         computed += done.stderr.count("batch")
         assert not photos.prepared("cifar100")
-    done = run_tool(home, kill=1000)
+    done = run_tool(warm, home, kill=1000)
     assert done.returncode == 0, done.stderr
     computed += done.stderr.count("batch")
     assert computed == -(-100 // 16) + -(-20 // 16)
@@ -457,11 +469,9 @@ def test_a_full_disk_is_one_sentence_at_every_stage(home, small, tmp_path):
             mounts.append(f"mount -t tmpfs -o size={size >> 10}k tmpfs '{disk}'")
             disks.append((str(disk), told))
 
-    def wrap(command):
-        words = " ".join(f"'{word}'" for word in command)
-        return in_a_namespace(" && ".join([*mounts, words]))
-
-    done = run_tool(home, wrap=wrap, disks=disks)
+    words = " ".join(f"'{w}'" for w in [sys.executable, *stand_ins(home, disks=disks)])
+    command = in_a_namespace(" && ".join([*mounts, words]))
+    done = subprocess.run(command, capture_output=True, text=True)
     if "mount" in done.stderr:
         pytest.skip("this machine lets nobody mount a small file system")
     found = json.loads(done.stdout)

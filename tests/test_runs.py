@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from helpers.sequences import reverse_data, shuffled
 from helpers.settings import Sequences
 from helpers.weights import save_weights, to_arrays
 from sides import on_both_sides
+from warm import ONE_THREAD, Warm
 
 TRAIN = {"jax": train_jax, "torch": train_torch}
 N, EPOCHS = trainee.SETTINGS.updates_per_epoch, trainee.SETTINGS.epochs
@@ -45,29 +47,47 @@ DELAYS = {f"{1000 * s:.0f} ms after the first epoch": s for s in (0.02, 0.05)}
 TWICE = "twice, then a third time"
 
 
-def start(*arguments):
-    """A training in a process of its own."""
-    options = {
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "OMP_NUM_THREADS": "1",  # two of them at a time
+IMPORTED = {
+    "jax": ["jax", "flax.nnx", "optax", "safetensors.numpy"],
+    "torch": ["torch", "safetensors.numpy"],
+}
+FOR_EVENTS = ["tensorboard.compat.proto.event_pb2", "tensorboard.summary.writer"]
+PLAIN = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """Starts a training in a process of its own, with its framework imported already.
+
+    JAX keeps what it has compiled for the next one. Only these trainings know of that:
+    where they are brought to the end, everything is imported and compiled anew.
+    """
+    kept = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",  # each time it would list the processor's features
     }
-    return subprocess.Popen(
-        [sys.executable, trainee.__file__, *map(str, arguments)],
-        env=os.environ | options,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with ExitStack() as stack:
+        warm = {
+            side: stack.enter_context(
+                closing(Warm(*modules, *FOR_EVENTS, **PLAIN, **kept))
+            )
+            for side, modules in IMPORTED.items()
+        }
+        yield lambda task, side, *arguments: warm[side].start(
+            trainee.__file__, task, side, *arguments
+        )
 
 
-def train_until(point, side, folder, task="train"):
+def train_until(start, point, side, folder, task="train"):
     """Start a training that is killed at a point; the point must be reached."""
     process = start(task, side, folder, *point)
     said = process.communicate()[1]
     assert process.returncode == -signal.SIGKILL, said
 
 
-def train_for(delay, side, folder):
+def train_for(start, delay, side, folder):
     """Start a training and kill it, some seconds after its first epoch."""
     process = start("train", side, folder)
     assert "begins" in process.stderr.readline()
@@ -77,11 +97,18 @@ def train_for(delay, side, folder):
 
 
 def finish(side, folders):
-    """Go on in all folders, and once without one; what each came to."""
-    process = start("finish", side, *folders)
-    told, said = process.communicate()
-    assert process.returncode == 0, said
-    return json.loads(told)
+    """Go on in all folders, and once without one; what each came to.
+
+    In a Python that has nothing in common with those that were killed.
+    """
+    process = subprocess.run(
+        [sys.executable, trainee.__file__, "finish", side, *map(str, folders)],
+        env=os.environ | PLAIN | ONE_THREAD,
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
 def files(folder):
@@ -89,19 +116,19 @@ def files(folder):
 
 
 @pytest.fixture(scope="module", params=["jax", "torch"])
-def killed(request, tmp_path_factory):
+def killed(request, start, tmp_path_factory):
     """For each way to be killed: the folder after it, and the end that it came to."""
     side, root = request.param, tmp_path_factory.mktemp(request.param)
     folders = {name: root / f"run {name}" for name in [*POINTS, *DELAYS, TWICE]}
 
     def kill(name):
         if name in DELAYS:
-            train_for(DELAYS[name], side, folders[name])
+            train_for(start, DELAYS[name], side, folders[name])
         elif name in POINTS:
-            train_until(POINTS[name], side, folders[name])
+            train_until(start, POINTS[name], side, folders[name])
         else:
             for point in [("half", 3), ("before replace", 1), ("after events", 2)]:
-                train_until(point, side, folders[name])
+                train_until(start, point, side, folders[name])
         return name, files(folders[name])
 
     with ThreadPoolExecutor(2) as pool:
@@ -151,13 +178,13 @@ def test_the_kills_left_what_they_should(killed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["jax", "torch"])
-def test_a_retraining_that_is_killed_early_leaves_the_old_run(side, tmp_path):
+def test_a_retraining_that_is_killed_early_leaves_the_old_run(side, start, tmp_path):
     """The old checkpoint is there, whole, until the new one takes its place."""
     folder = tmp_path / "run"
     process = start("train", side, folder)
     assert process.communicate() and process.returncode == 0
     before = files(folder)["checkpoint.safetensors"]
-    train_until(("before replace", 1), side, folder, "retrain")
+    train_until(start, ("before replace", 1), side, folder, "retrain")
     assert files(folder)["checkpoint.safetensors"] == before
     found = finish(side, [folder])
     loaded, whole = found[str(folder)], found["None"]
