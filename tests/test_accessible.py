@@ -108,10 +108,14 @@ def test_the_text_fits_a_small_screen(visit, page_name, width, scheme):
 
 @each_page
 def test_pictures_keep_their_shape_and_size_on_a_phone(visit, page_name):
-    """Not squeezed, not much smaller than drawn: too wide ones scroll in their box."""
+    """Not squeezed, not much smaller than drawn: too wide ones scroll in their box.
+
+    All that are seen, but for those in a viewer, which are as large as its cells.
+    """
     page = visit(page_name, size={"width": 390, "height": 844})
     pictures = page.locator("article .cell_output img").evaluate_all(
-        """all => all.map(i => [i.src.split('/').pop(), i.clientWidth, i.clientHeight,
+        """all => all.filter(i => i.checkVisibility() && !i.getRootNode().host)
+            .map(i => [i.src.split('/').pop(), i.clientWidth, i.clientHeight,
             ...['width', 'height'].map(name => Number(i.getAttribute(name)))])"""
     )
     for name, width, height, drawn_width, drawn_height in pictures:

@@ -93,18 +93,19 @@ def html(weights, up):
     }
     parts = [
         f'<link rel="stylesheet" href="{up}_static/playground.css">',
+        *(f'<script src="{up}_static/{name}"></script>' for name in SCRIPTS),
+        *(
+            f'<script type="text/plain" data-weights="{side}">{data}</script>'
+            for side, data in weights.items()
+        ),
         f'<div class="playground" data-settings="{escape(json.dumps(sizes))}">',
         '<p class="without-scripts">Without JavaScript nothing can be typed here. '
         f"For {' '.join(names)} the model puts out {' '.join(answer)}, "
         "and this is its attention map.</p>",
         viewer.element(viewer.attention(maps[:, 0], names, about=ABOUT).view),
-        *(
-            f'<script type="text/plain" data-weights="{side}">{data}</script>'
-            for side, data in weights.items()
-        ),
-        "</div>",
         f"<script>{viewer.script()}</script>",
-        *(f'<script src="{up}_static/{name}"></script>' for name in SCRIPTS),
+        "<script>playground(document.currentScript.parentNode)</script>",
+        "</div>",
     ]
     return "\n".join(parts)
 

@@ -1,17 +1,17 @@
 /* Type digits, and see what the trained model makes of them.
 
 The page (`tools/build_playground.py`) brings the weights of both frameworks, the sizes
-of the model and an attention viewer; `transformer.js` computes. At each change the model
-runs once, and only what is different is written. */
-(() => {
-  "use strict";
+of the model and an attention viewer, and calls this right behind them, so that nothing
+jumps; `transformer.js` computes. At each change the model runs once, and only what is
+different is written. */
+"use strict";
+
+function playground(place) {
   const SIDES = { jax: "JAX", torch: "PyTorch" };
-  const place = document.querySelector(".playground");
-  if (!place) return;
   const settings = JSON.parse(place.dataset.settings);
   const viewer = place.querySelector("attention-viewer");
   const models = {};
-  for (const node of place.querySelectorAll("script[data-weights]")) {
+  for (const node of document.querySelectorAll("script[data-weights]")) {
     const bytes = Uint8Array.from(atob(node.textContent), (letter) => letter.charCodeAt(0));
     models[node.dataset.weights] = new Predictor(readSafetensors(bytes.buffer), settings);
   }
@@ -226,4 +226,4 @@ runs once, and only what is different is written. */
   );
   new MutationObserver(show).observe(document.documentElement, { attributeFilter: ["data-framework"] });
   set(settings.digits);
-})();
+}

@@ -286,7 +286,7 @@ picture. Labels are only ever set as text. */
       const picture = pictures?.[i];
       if (picture) {
         if (node.firstElementChild?.src === picture) return;
-        const image = make("img", { src: picture, alt: texts[i] });
+        const image = make("img", { src: picture, alt: texts[i], width: 32, height: 32 });
         node.replaceChildren(image);
       } else if (node.textContent !== texts[i]) node.textContent = texts[i];
     }

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.image import imsave
 
-from helpers.plots import INK, PAPER
 from helpers.shapes import as_numpy
 
 LARGEST = 20_000  # weights in a view; each takes about seven bytes
@@ -179,12 +178,7 @@ def png(pixels, colours):
     """A data address of uint8 pixels; ``colours`` is for those that are grey."""
     file = BytesIO()
     imsave(file, pixels, format="png", cmap=colours, vmin=0, vmax=255)
-    return data_address("image/png", file.getvalue())
-
-
-def data_address(kind, content):
-    """Bytes as an address that holds them."""
-    return f"data:{kind};base64,{b64encode(content).decode()}"
+    return f"data:image/png;base64,{b64encode(file.getvalue()).decode()}"
 
 
 @cache
@@ -198,9 +192,8 @@ def script():
 
 
 def element(view):
-    """The element alone: the view in an attribute, the picture for those without it."""
+    """The element alone: the view in an attribute; in it, what is seen without scripts."""
     data = escape(json.dumps(view, separators=(",", ":"), ensure_ascii=False))
-    drawn, width, height = static_picture(view)
     if view["pictures"]:
         order = "".join(
             f'<img src="{source}" alt="{escape(name)}" width="32" height="32"> '
@@ -209,52 +202,33 @@ def element(view):
     else:
         order = " · ".join(f"<span>{escape(name)}</span>" for name in view["keys"][0])
     return (
-        f'<attention-viewer data-view="{data}"><figure>'
-        f'<img src="{drawn}" alt="{escape(view["about"])}" '
-        f'width="{width}" height="{height}" style="max-width: 100%">'
-        f"<figcaption>From left to right the keys: {order}</figcaption>"
-        f"</figure></attention-viewer>"
+        f'<attention-viewer data-view="{data}"><p>{escape(view["about"])}. '
+        f"Queries from top to bottom, keys from left to right: {order}</p>"
+        f'<div style="display: flex; flex-wrap: wrap; gap: 14px">{drawn_maps(view)}'
+        "</div></attention-viewer>"
     )
 
 
-def static_picture(view):
-    """All maps of the first sequence as an SVG: its address, width and height."""
+def drawn_maps(view):
+    """Every map of the first sequence as a picture with a caption."""
     layers, b, heads, q, k = view["shape"]
-    maps = np.array([m["weights"] for m in view["maps"]]).reshape(
-        -1, layers, b, heads, q, k
-    )
-    maps = maps[:, :, 0]  # n l h q k
-    n_rows, columns = (layers, len(maps)) if heads == 1 else (len(maps) * layers, heads)
-    if heads == 1:
-        maps = maps.swapaxes(0, 1)
-    side, gap, top = (230 if n_rows * columns <= 2 else 140), 14, 20
-    high = min(side, side * q / k)
-    width, height = columns * (side + gap) + gap, n_rows * (high + top + gap) + gap
+    maps = np.array([m["weights"] for m in view["maps"]])
+    maps = maps.reshape(-1, layers, b, heads, q, k)[:, :, 0]  # n l h q k
+    side = 230 if maps[..., 0, 0].size <= 2 else 140
+    size = f'width="{side}" height="{round(side * q / k)}"'
     drawn = []
-    for place, (index, cells) in enumerate(
-        zip(np.ndindex(maps.shape[:3]), maps.reshape(-1, q, k), strict=True)
-    ):
-        x = gap + place % columns * (side + gap)
-        y = gap + place // columns * (high + top + gap)
-        name, layer, head = index if heads > 1 else (index[1], index[0], index[2])
+    for layer, name, head in np.ndindex(layers, len(maps), heads):
         words = [
             view["maps"][name]["name"],
             f"layer {layer}" if layers > 1 else "",
             f"head {head}" if heads > 1 else "",
         ]
-        title = escape(", ".join(filter(None, words)) or "queries by keys")
-        colours = png(
-            (255 * np.minimum(1, cells / view["high"])).astype(np.uint8), "Blues"
-        )
+        title = escape(", ".join(filter(None, words)) or "weights")
+        shades = 255 * np.minimum(1, maps[name, layer, head] / view["high"])
         drawn.append(
-            f'<text x="{x}" y="{y + 13}">{title}</text>'
-            f'<image x="{x}" y="{y + top}" width="{side}" height="{high:.0f}" '
-            f'preserveAspectRatio="none" style="image-rendering: pixelated" '
-            f'href="{colours}"/>'
+            f'<figure style="margin: 0; width: {side}px">'
+            f'<img src="{png(shades.astype(np.uint8), "Blues")}" alt="map: {title}" '
+            f'{size} style="image-rendering: pixelated">'
+            f"<figcaption>{title}</figcaption></figure>"
         )
-    svg = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:.0f}" '
-        f'font-family="sans-serif" font-size="12" fill="{INK}">'
-        f'<rect width="100%" height="100%" fill="{PAPER}"/>{"".join(drawn)}</svg>'
-    )
-    return data_address("image/svg+xml", svg.encode()), width, round(height)
+    return "".join(drawn)
