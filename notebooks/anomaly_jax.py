@@ -337,6 +337,8 @@ viewer.attention(
     sequences=["first set", "second set", "third set"],
     about="Attention maps of three sets of ten pictures, the last of which is odd",
     high=0.5,
+    layer=len(maps) - 1,
+    query=s - 1,
 )
 
 # %% [markdown] tags=["shared"]

@@ -272,6 +272,8 @@ def test_rows_follow_the_mouse(page_of):
     """The row of the map, the lines and the sentence tell the same, row by row."""
     page = page_of("toy")
     assert chosen_row(page)["query"] == 4  # what was asked for at first
+    key = page.locator(".cell.chosen").get_attribute("data-key")
+    assert int(key) == TOY[0, 0, 4].argmax()
     for query in (0, 6, 3):
         page.locator(f"[role=row][data-query='{query}'] [data-key='2']").hover()
         found = chosen_row(page)
@@ -312,8 +314,8 @@ def test_all_is_done_by_keyboard(page_of):
         stops.append(page.evaluate(FOCUS, "role"))
     assert stops == [None, None, None, "gridcell"]  # three are inputs
     for key, query, column in [
-        ("ArrowDown", 1, 0), ("ArrowDown", 2, 0), ("ArrowRight", 2, 1), ("End", 2, 5),
-        ("ArrowRight", 2, 5), ("ArrowUp", 1, 5), ("Home", 1, 0), ("ArrowLeft", 1, 0),
+        ("Home", 0, 0), ("ArrowDown", 1, 0), ("ArrowDown", 2, 0), ("ArrowRight", 2, 1),
+        ("End", 2, 5), ("ArrowRight", 2, 5), ("ArrowUp", 1, 5), ("Home", 1, 0), ("ArrowLeft", 1, 0),
     ]:  # fmt: skip
         page.keyboard.press(key)
         focus = page.evaluate(FOCUS, "place")

@@ -92,8 +92,14 @@ picture. Labels are only ever set as text. */
       const same = this.#view?.maps.length === view.maps.length
         && this.#view.shape.slice(0, 3).every((size, axis) => size === view.shape[axis])
         && ["about", "sequences", "pictures"].every(alike);
-      if (!this.#view) this.#place.query = view.chosen.query;
+      const first = !this.#view;
       this.#view = view;
+      if (first) {
+        // The key that the chosen query looks at most.
+        const { query } = (this.#place = { sequence: 0, ...view.chosen });
+        const row = this.#row({ map: 0, ...view.chosen }, query);
+        this.#place.key = row.indexOf(Math.max(...row));
+      }
       if (!this.shadowRoot) return;
       if (!same) this.#build();
       else {
