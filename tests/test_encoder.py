@@ -73,40 +73,6 @@ def assert_close(got, expected, atol=1e-5):
     np.testing.assert_allclose(as_numpy(got), as_numpy(expected), atol=atol, rtol=0)
 
 
-def of_block(params, block):
-    """The parameters of one block of a stack."""
-    start = f"blocks.{block}."
-    return {
-        name.removeprefix(start): value
-        for name, value in params.items()
-        if name.startswith(start)
-    }
-
-
-def reference_encoder(x, params, mask=None, **options):
-    """The stack in NumPy: block after block, and for pre-norm one more norm."""
-    maps = []
-    for block in range(L):
-        x, weights = reference.encoder_block(
-            x, of_block(params, block), H, mask, **options
-        )
-        maps.append(weights)
-    if options.get("norm_first"):
-        x = reference.normalise(x, params, "norm", options.get("norm", "layer"))
-    return x, np.stack(maps)
-
-
-def reference_predictor(x, params, mask=None, **options):
-    """The predictor in NumPy, with sinusoidal positions and without dropout."""
-    x = reference.dense(x.astype(np.float64), params, "embed")
-    x = x + reference.sinusoidal_positions(S, M)
-    start = "encoder."
-    stack = {n.removeprefix(start): v for n, v in params.items() if n.startswith(start)}
-    x, maps = reference_encoder(x, stack, mask, **options)
-    x = reference.normalise(reference.dense(x, params, "hidden"), params, "hidden_norm")
-    return reference.dense(reference.relu(x), params, "output"), maps
-
-
 # Equal to the reference
 
 
@@ -130,7 +96,7 @@ def test_a_stack_equals_the_reference_block_by_block(side, options):
     model, params = build_encoder(side, **options)
     x, mask = draw_input(), draw_mask(B, S, S)
     out, maps = model(side.tensor(x), side.mask(mask))
-    expected = reference_encoder(x, params, mask, **options)
+    expected = reference.encoder(x, params, L, H, mask, **options)
     check_shape(maps, "l b h s s", l=L, b=B, h=H, s=S)
     assert ("norm.weight" in params) == options["norm_first"]
     assert_close(out, expected[0])
@@ -144,7 +110,7 @@ def test_the_predictor_equals_the_reference(side, norm_first):
     model, params = build_predictor(side, norm_first=norm_first)
     x, mask = draw_input(I), PADDING[:, None]
     out, maps = model(side.tensor(x), side.mask(mask))
-    expected = reference_predictor(x, params, mask, norm_first=norm_first)
+    expected = reference.predictor(x, params, L, H, mask, norm_first=norm_first)
     check_shape(out, "b s c", b=B, s=S, c=C)
     assert_close(out, expected[0])
     assert_close(maps, expected[1])
@@ -472,7 +438,7 @@ def test_the_output_can_be_rebuilt_from_the_maps(side, norm_first, monkeypatch):
         return left[0] @ v, left.pop(0)
 
     monkeypatch.setattr(reference, "attention", given_weights)
-    rebuilt, _ = reference_encoder(x, params, norm_first=norm_first)
+    rebuilt, _ = reference.encoder(x, params, L, H, norm_first=norm_first)
     assert left == []
     assert_close(out, rebuilt)
 

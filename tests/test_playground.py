@@ -15,7 +15,7 @@ from helpers import reference
 from helpers.sequences import one_hot, symbols
 from helpers.settings import Reverse
 from helpers.shapes import as_numpy
-from helpers.weights import from_arrays, to_arrays
+from helpers.weights import from_arrays
 from sides import fill, jax_side, torch_side
 
 PAGE = "book/playground"
@@ -94,20 +94,6 @@ def test_javascript_agrees_with_the_reference(run_javascript, length, positions)
     )
     np.testing.assert_allclose(logits, expected, atol=1e-9)
     np.testing.assert_allclose(maps, expected_maps.swapaxes(0, 1), atol=1e-12)
-
-
-@pytest.mark.parametrize("side", [jax_side, torch_side], ids=["jax", "torch"])
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_the_reference_is_the_predictor(side, norm_first):
-    sizes = SETTINGS.model | {"n_blocks": 2, "norm_first": norm_first}
-    model = side.build("Predictor", **sizes)
-    params = fill(model)
-    x = one_hot(symbols(3, 7, 10, seed=5), 10)
-    logits, maps = side.models.attention_maps(model, side.tensor(x))
-    expected = reference.predictor(x, to_arrays(model), 2, 1, norm_first=norm_first)
-    assert set(params) == set(to_arrays(model))
-    np.testing.assert_allclose(as_numpy(logits), expected[0], atol=1e-4)
-    np.testing.assert_allclose(as_numpy(maps), expected[1], atol=1e-5)
 
 
 def test_sharpness_multiplies_the_scores(run_javascript):

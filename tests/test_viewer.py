@@ -315,7 +315,8 @@ def test_all_is_done_by_keyboard(page_of):
     assert stops == [None, None, None, "gridcell"]  # three are inputs
     for key, query, column in [
         ("Home", 0, 0), ("ArrowDown", 1, 0), ("ArrowDown", 2, 0), ("ArrowRight", 2, 1),
-        ("End", 2, 5), ("ArrowRight", 2, 5), ("ArrowUp", 1, 5), ("Home", 1, 0), ("ArrowLeft", 1, 0),
+        ("End", 2, 5), ("ArrowRight", 2, 5), ("ArrowUp", 1, 5), ("Home", 1, 0),
+        ("ArrowLeft", 1, 0),
     ]:  # fmt: skip
         page.keyboard.press(key)
         focus = page.evaluate(FOCUS, "place")

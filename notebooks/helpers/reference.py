@@ -96,11 +96,7 @@ def encoder_block(
     Source: post-norm from Vaswani et al. 2017, sec. 3.1; pre-norm from Xiong et al. 2020.
     """
     act = {"relu": relu, "gelu": gelu}[activation]
-    inner = {
-        name.removeprefix("attention."): value
-        for name, value in params.items()
-        if name.startswith("attention.")
-    }
+    inner = inside(params, "attention.")
     x = np.asarray(x, dtype=np.float64)
     h = normalise(x, params, "norm1", norm) if norm_first else x
     values, weights = multi_head_attention(h, inner, n_heads, mask)
@@ -124,25 +120,36 @@ def sinusoidal_positions(length, m):
     return np.where(i % 2 == 0, np.sin(angle), np.cos(angle))
 
 
-def predictor(
-    x, params, n_blocks, n_heads, positions="sinusoidal", mask=None, **options
-):
-    """The model of the tasks without dropout: ``b s i -> b s c, l b h s s``.
+def inside(params, path):
+    """The parameters of a part of a model, under the names they have in it."""
+    return {n.removeprefix(path): a for n, a in params.items() if n.startswith(path)}
 
-    ``options`` are those of ``encoder_block``; ``positions`` is "sinusoidal" or "none".
+
+def encoder(x, params, n_blocks, n_heads, mask=None, **options):
+    """A stack of blocks, without dropout: ``b s m -> b s m, l b h s s``.
+
+    ``options`` are those of ``encoder_block``; pre-norm ends with one more norm.
+    """
+    maps = []
+    for block in range(n_blocks):
+        own = inside(params, f"blocks.{block}.")
+        x, weights = encoder_block(x, own, n_heads, mask, **options)
+        maps.append(weights)
+    if options.get("norm_first"):
+        x = normalise(x, params, "norm", options.get("norm", "layer"))
+    return x, np.stack(maps)
+
+
+def predictor(
+    x, params, n_blocks, n_heads, mask=None, positions="sinusoidal", **options
+):
+    """The model of the tasks, without dropout: ``b s i -> b s c, l b h s s``.
+
+    ``positions`` is "sinusoidal" or "none"; ``options`` are those of ``encoder_block``.
     """
     x = dense(np.asarray(x, dtype=np.float64), params, "embed")
     if positions == "sinusoidal":
         x = x + sinusoidal_positions(*x.shape[1:])
-    maps = []
-    for block in range(n_blocks):
-        start = f"encoder.blocks.{block}."
-        own = {
-            n.removeprefix(start): a for n, a in params.items() if n.startswith(start)
-        }
-        x, weights = encoder_block(x, own, n_heads, mask, **options)
-        maps.append(weights)
-    if options.get("norm_first"):
-        x = normalise(x, params, "encoder.norm", options.get("norm", "layer"))
-    hidden = relu(normalise(dense(x, params, "hidden"), params, "hidden_norm"))
-    return dense(hidden, params, "output"), np.stack(maps)
+    x, maps = encoder(x, inside(params, "encoder."), n_blocks, n_heads, mask, **options)
+    x = relu(normalise(dense(x, params, "hidden"), params, "hidden_norm"))
+    return dense(x, params, "output"), maps
