@@ -184,6 +184,10 @@ def test_what_the_answers_say_is_so(trained, run_javascript, side):
     looks = run(digits, sharpness=0.5)[1].argmax(-1)
     assert (looks == length - 1 - np.arange(length)).mean() > 0.95
     assert right(digits, sharpness=0.125).mean() < 0.5
+    flat = run(digits, sharpness=0.125)[1]
+    mirrors = length - 1 - np.arange(length)
+    assert (flat.argmax(-1) == mirrors).mean() > 0.9
+    assert flat.max(-1).mean() < 1 / 3
 
     for key in (0, 6, length - 1):
         mask = np.ones((length, length), bool)
@@ -195,15 +199,24 @@ def test_what_the_answers_say_is_so(trained, run_javascript, side):
         beside = [k for k in (key - 1, key + 1) if 0 <= k < length]
         from_beside = (answers[:, mirror, None] == digits[:, beside]).any(axis=1)
         assert from_beside.mean() > 0.9
-        p = np.exp(logits[:, mirror] - logits[:, mirror].max(-1, keepdims=True))
-        sure = (p / p.sum(-1, keepdims=True)).max(-1)
-        assert sure[~good[:, mirror]].mean() > 0.5
+        assert (sure(logits[:, mirror])[~good[:, mirror]] > 0.5).mean() > 0.9
+
+    nothing = np.zeros((length, length), bool).tolist()
+    logits, maps = run(digits, mask=nothing)
+    assert (maps == 0).all() and right(digits, mask=nothing).mean() < 0.3
+    assert sure(logits).mean() > 0.5
 
     short = digits[:, :-1]
     answers = run(short)[0].argmax(-1)
     assert (answers[:, 0] == short[:, -1]).mean() > 0.8
     assert (answers[:, 1:] == short[:, :0:-1]).mean() > 0.8
     assert right(short)[:, 1:].mean() < 0.3
+
+
+def sure(logits):
+    """The largest probability of each output."""
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)).max(-1)
 
 
 def outputs(page):
@@ -229,6 +242,7 @@ def test_typing_changes_all_that_is_shown(playground):
     field.fill("")
     expect(playground.locator(".verdict")).to_have_text("Type a digit.")
     expect(playground.locator("attention-viewer")).to_be_hidden()
+    expect(playground.locator("table.digits").first).to_be_hidden()
     field.press_sequentially("1234567890123456")
     assert outputs(at(playground)) == "6543210987654321"
     expect(playground.locator(".verdict")).to_contain_text("16 of 16 places are right")
@@ -280,6 +294,39 @@ def test_a_refused_letter_leaves_the_caret_where_it_was(visit):
 
 
 @pytest.mark.book
+def test_a_full_field_is_typed_over(visit):
+    """Where the caret stands; at its end there is no room, and it says so."""
+    page = visit(PAGE)
+    field = page.get_by_label("Digits")
+    field.fill("1234567890123456")
+    field.evaluate("n => n.setSelectionRange(2, 2)")
+    page.keyboard.type("99")
+    assert field.input_value() == "1299567890123456"
+    assert outputs(page) == "6543210987659921"
+    field.press("End")
+    page.keyboard.type("1")
+    assert field.input_value() == "1299567890123456"
+    expect(page.locator("#refused")).to_contain_text("only the first 16 digits")
+
+
+@pytest.mark.book
+def test_who_comes_back_finds_what_is_shown(new_reader):
+    """The controls say what the model was given, whatever the browser remembers."""
+    page = new_reader()
+    page.open(f"{PAGE}.html")
+    page.get_by_label("positions").uncheck()
+    page.get_by_label("sharpness of the softmax").press("Home")
+    page.open("book/notation.html")
+    page.go_back()
+    expect(page.locator("table.digits").first).to_be_visible()
+    said = page.locator("output").inner_text()
+    value = page.get_by_label("sharpness of the softmax").input_value()
+    assert (said == "× 1") == (value == "0")
+    whole = "16 of 16" in page.locator(".verdict").inner_text()
+    assert whole == page.get_by_label("positions").is_checked()
+
+
+@pytest.mark.book
 def test_digits_can_be_pasted_and_shuffled(visit):
     page = visit(PAGE)
     field = page.get_by_label("Digits")
@@ -306,7 +353,8 @@ def test_the_switches_do_what_they_say(visit):
     slider = page.get_by_label("sharpness of the softmax")
     slider.focus()
     slider.press("Home")
-    expect(page.locator("output")).to_have_text("× 0.031")
+    expect(page.locator("output")).to_have_text("× 1/32")
+    expect(slider).to_have_attribute("aria-valuetext", "× 1/32")
     expect(page.locator(".verdict")).not_to_contain_text("16 of 16")
     slider.press("End")
     expect(page.locator("output")).to_have_text("× 32")
@@ -317,6 +365,7 @@ def test_the_switches_do_what_they_say(visit):
     key.press("Space")
     expect(key).to_have_attribute("aria-pressed", "true")
     expect(page.locator(".verdict")).to_contain_text("15 of 16")
+    expect(page.locator("attention-viewer .label.silent")).to_have_count(1)
     right = page.locator("tr.right td").evaluate_all("all => all.map(n => n.ariaLabel)")
     assert [place for place, word in enumerate(right) if word == "wrong"] == [13]
     column = page.locator("[role=gridcell][data-key='2']")

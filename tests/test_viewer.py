@@ -291,6 +291,12 @@ def test_rows_follow_the_mouse(page_of):
         )
     page.locator(".top .label").nth(5).hover()  # above the lines, too
     assert chosen_row(page)["query"] == 5
+    page.mouse.move(1, 1)  # a mouse that only passed by changes nothing
+    assert chosen_row(page)["query"] == 4
+    page.locator("[role=row][data-query='1'] [data-key='2']").click()
+    page.locator("[role=row][data-query='3'] [data-key='2']").hover()
+    page.mouse.move(1, 1)
+    assert chosen_row(page)["query"] == 1
     assert page.complaints == []
 
 
@@ -351,11 +357,11 @@ def test_layers_heads_maps_and_sequences_are_chosen(page_of):
 def test_one_head_stands_beside_another(page_of):
     page = page_of("one of many")
     expect(page.locator(".panel")).to_have_count(1)
-    page.get_by_label("two maps side by side").check()
+    page.get_by_label("two maps").check()
     expect(page.locator(".panel")).to_have_count(2)
     said = [chosen_row(page, panel=i)["said"].partition(".")[0] for i in (0, 1)]
     assert said == ["layer 0, head 0", "layer 0, head 1"]
-    page.get_by_label("two maps side by side").uncheck()
+    page.get_by_label("two maps").uncheck()
     expect(page.locator(".panel")).to_have_count(1)
 
 
@@ -400,6 +406,29 @@ def test_pictures_have_names(page_of):
     before = page.locator("[role=rowheader] img").first.get_attribute("src")
     page.locator("fieldset", has_text="sequence").locator("label", has_text="1").click()
     assert page.locator("[role=rowheader] img").first.get_attribute("src") != before
+
+
+def test_a_row_is_put_into_words(page_of):
+    """Places, with labels that say more than a number; what is even is called so."""
+    page = page_of("one of many", "toy")
+    row = LARGE[0, 0, 0, 0]
+    best = np.argsort(-row)[:3]
+    said = ", ".join(f"key {k} ({row[k]:.2f})" for k in best)
+    assert chosen_row(page)["said"].startswith(
+        f"layer 0, head 0. Query 0: most weight on {said}."
+    )
+    least = int(TOY[0, 0, 4].argmin())
+    page.locator(f"[role=row][data-query='4'] [data-key='{least}']").last.hover()
+    said = chosen_row(page, 1)["said"]
+    assert said.endswith(f"On key {least}, “{WORDS[least]}”: {TOY[0, 0, 4].min():.2f}.")
+    even = np.full((1, 1, 4, 4), 0.25).ravel().tolist()
+    page.locator("attention-viewer").last.evaluate(
+        """(n, weights) => n.view = {...n.view, shape: [1, 1, 1, 4, 4],
+            maps: [{name: '', weights}], queries: [['0', '1', '5', '3']],
+            keys: [['0', '1', '2', '3']]}""",
+        even,
+    )
+    assert "the same weight on every key (0.25)" in chosen_row(page, 1)["said"]
 
 
 def test_a_query_that_sees_nothing_says_so(page_of):
@@ -449,7 +478,7 @@ def test_it_fits_its_room(page_of, width):
 def test_it_survives_being_moved(page_of):
     """Jupyter takes outputs away while they are out of sight, and puts them back."""
     page = page_of("toy")
-    page.locator("[role=row][data-query='2'] [data-key='1']").hover()
+    page.locator("[role=row][data-query='2'] [data-key='1']").click()
     page.evaluate(
         """() => { const node = document.querySelector('attention-viewer');
             const place = node.parentNode; node.remove(); place.prepend(node); }"""
@@ -467,7 +496,8 @@ def test_without_scripts_there_are_the_pictures(page_of):
         expect(picture).to_be_visible()
         assert picture.evaluate("n => n.clientWidth") >= 140
     said = page.locator("attention-viewer p").first.inner_text()
-    assert said.startswith("two maps.") and said.endswith("a · b · c · d · e · f")
+    assert said.startswith("two maps (the first of 2 sequences). Queries")
+    assert said.endswith("a · b · c · d · e · f")
 
 
 WITH_VIEWERS = {"attention": 1, "encoder": 1, "reverse": 1, "anomaly": 1}
@@ -506,7 +536,7 @@ def test_the_book_without_scripts_shows_the_pictures(new_reader, page_name):
     page.open(f"notebooks/{page_name}.html")
     for picture in page.locator("attention-viewer figure img").all():
         expect(picture).to_be_visible()
-        assert picture.evaluate("n => n.clientWidth") >= 140
+        assert picture.evaluate("n => n.clientWidth") >= 120
     about = page.locator("attention-viewer p").first.inner_text().partition(".")[0]
     assert len(about.split()) >= 5
 

@@ -99,9 +99,10 @@ def html(weights, up):
             for side, data in weights.items()
         ),
         f'<div class="playground" data-settings="{escape(json.dumps(sizes))}">',
-        '<p class="without-scripts">Without JavaScript nothing can be typed here. '
-        f"For {' '.join(names)} the model puts out {' '.join(answer)}, "
-        "and this is its attention map.</p>",
+        '<p class="without-scripts">Without JavaScript nothing can be typed here, and '
+        f"nothing chosen. For {' '.join(names)} the model that was trained in "
+        f"{next(iter(NAMES.values()))} puts out {' '.join(answer)}; below is its "
+        "attention map.</p>",
         viewer.element(viewer.attention(maps[:, 0], names, about=ABOUT).view),
         f"<script>{viewer.script()}</script>",
         "<script>playground(document.currentScript.parentNode)</script>",

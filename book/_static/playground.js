@@ -53,6 +53,15 @@ function playground(place) {
     id: "digits", type: "text", inputmode: "numeric", autocomplete: "off", spellcheck: "false",
     "aria-describedby": "refused",
   });
+  // Where there is room for no more digits, one that is typed replaces the next one.
+  field.addEventListener("beforeinput", (event) => {
+    const { selectionStart: start, selectionEnd: end, value } = field;
+    const full = value.length === settings.length && start === end && start < settings.length;
+    if (event.inputType !== "insertText" || !full || !symbols.includes(event.data)) return;
+    event.preventDefault();
+    field.setRangeText(event.data, start, start + 1, "end");
+    set(field.value);
+  });
   const refused = make("p", { id: "refused", role: "status", class: "refused" });
   const button = (text, act) => {
     const node = make("button", { type: "button" }, text);
@@ -71,13 +80,15 @@ function playground(place) {
     const random = () => symbols[Math.floor(Math.random() * symbols.length)];
     set(Array.from({ length: settings.length }, random).join(""));
   });
-  const positions = make("input", { type: "checkbox", id: "positions", checked: "" });
+  const positions = make("input", {
+    type: "checkbox", id: "positions", checked: "", autocomplete: "off",
+  });
   positions.addEventListener("change", () => {
     state.positions = positions.checked;
     show();
   });
   const sharpness = make("input", {
-    type: "range", id: "sharpness", min: -5, max: 5, step: 0.5, value: 0,
+    type: "range", id: "sharpness", min: -5, max: 5, step: 0.5, value: 0, autocomplete: "off",
   });
   const factor = make("output", { for: "sharpness" });
   sharpness.addEventListener("input", () => {
@@ -111,19 +122,25 @@ function playground(place) {
     show();
   }
 
-  // The table: a column for each place; what goes in, comes out, and how sure it is.
-  const ROWS = ["place", "in", "wanted", "out", "right"];
-  const table = make("table", { class: "digits" });
-  table.append(make("caption", {}, "Press a digit of the row “in” to silence it as a key."));
-  let columns = [];
+  // Two tables, a column for each place: what goes in, comes out, and how sure the model
+  // is; and below the map the probability of every digit.
+  const ROWS = { place: "place", in: "in", wanted: "wanted", out: "out", right: "right", sure: "sure, %" };
+  const digitsTable = make("table", { class: "digits" });
+  digitsTable.append(make("caption", {}, "Press a digit in the row “in”, and no query can see it."));
+  const chanceTable = make("table", { class: "digits" });
+  chanceTable.append(make("caption", {}, "The probability of each digit at each place: the darker, the larger."));
+  const columns = [];
 
-  function row(name, kind) {
+  function row(table, name, kind) {
     const node = make("tr", { class: kind }, make("th", { scope: "row" }, name));
     table.append(node);
     return node;
   }
-  const rows = Object.fromEntries(ROWS.map((name) => [name, row(name, name)]));
-  const chances = symbols.map((symbol) => row(`p(${symbol})`, "chance"));
+  const rows = Object.fromEntries(
+    Object.entries(ROWS).map(([kind, name]) => [kind, row(digitsTable, name, kind)]),
+  );
+  const placeAgain = row(chanceTable, "place", "place");
+  const chances = symbols.map((symbol) => row(chanceTable, `p(${symbol})`, "chance"));
 
   function column(i) {
     const key = make("button", { type: "button" });
@@ -137,10 +154,12 @@ function playground(place) {
       wanted: make("td"),
       out: make("td"),
       right: make("td"),
+      sure: make("td"),
     };
-    for (const name of ROWS) rows[name].append(cells[name]);
+    for (const name of Object.keys(ROWS)) rows[name].append(cells[name]);
+    const again = placeAgain.appendChild(make("th", { scope: "col" }, String(i)));
     const chance = chances.map((line) => line.appendChild(make("td")));
-    return { ...cells, key, chance };
+    return { ...cells, again, key, chance };
   }
 
   function fitColumns(n) {
@@ -156,7 +175,9 @@ function playground(place) {
   function show() {
     const n = state.digits.length;
     fitColumns(n);
-    write(factor, `× ${Number(state.sharpness.toPrecision(2))}`);
+    const { sharpness: s } = state;
+    write(factor, s < 1 ? `× 1/${Number((1 / s).toPrecision(2))}` : `× ${Number(s.toPrecision(2))}`);
+    sharpness.setAttribute("aria-valuetext", factor.textContent);
     const results = n ? answer() : null;
     let right = 0;
     columns.forEach((cells, i) => {
@@ -173,6 +194,7 @@ function playground(place) {
       write(cells.right, out === wanted ? "✓" : "✗");
       cells.right.setAttribute("aria-label", out === wanted ? "right" : "wrong");
       cells.out.classList.toggle("wrong", out !== wanted);
+      write(cells.sure, String(Math.round(100 * Math.max(...p))));
       cells.chance.forEach((cell, symbol) => {
         const chance = p[symbol].toFixed(3);
         if (cell.chance === chance) return;
@@ -182,8 +204,9 @@ function playground(place) {
         cell.classList.toggle("chosen", String(symbol) === out);
       });
     });
-    write(verdict, n ? `${right} of ${n} places are right (weights trained in ${SIDES[side()]}).` : "Type a digit.");
-    table.hidden = viewer.hidden = !n;
+    const places = n === 1 ? "place is" : "places are";
+    write(verdict, n ? `${right} of ${n} ${places} right (weights trained in ${SIDES[side()]}).` : "Type a digit.");
+    upper.hidden = lower.hidden = viewer.hidden = !n;
     if (n) {
       const shape = [results.maps.length, 1, results.maps[0].length, n, n];
       viewer.view = {
@@ -195,6 +218,7 @@ function playground(place) {
         pictures: null,
         sequences: ["0"],
         high: 1,
+        silent: [...state.silenced],
         chosen: { layer: 0, head: 0, query: 0 },
       };
     }
@@ -208,22 +232,34 @@ function playground(place) {
     return { logits, maps };
   }
 
+  const upper = make(
+    "div",
+    {},
+    make("div", { class: "wide" }, digitsTable),
+    make("p", {}, "The attention map, a row for each output, a column for each digit that goes in:"),
+  );
+  const lower = make("div", { class: "wide" }, chanceTable);
   place.querySelector(".without-scripts").remove();
   place.prepend(
     make("p", { class: "typing" }, make("label", { for: "digits" }, "Digits"), field, shuffle, draw),
-    refused,
     make(
       "p",
       { class: "switches" },
       make("label", {}, positions, "positions"),
-      make("label", { for: "sharpness" }, "sharpness of the softmax"),
-      make("span", {}, sharpness, factor),
+      make("span", {}, make("label", { for: "sharpness" }, "sharpness of the softmax"), sharpness, factor),
       reset,
     ),
+    refused,
     verdict,
-    make("div", { class: "wide" }, table),
-    make("p", {}, "Its attention map, a row for each output:"),
+    upper,
   );
+  place.append(lower);
   new MutationObserver(show).observe(document.documentElement, { attributeFilter: ["data-framework"] });
+  addEventListener("pageshow", () => {
+    // Some browsers bring back what a control said when the reader comes back.
+    state.positions = positions.checked;
+    state.sharpness = 2 ** Number(sharpness.value);
+    show();
+  });
   set(settings.digits);
 }

@@ -13,6 +13,7 @@ and again whenever it changes:
       pictures: [["data:…"]] or null,  // in place of the labels, for both
       sequences: ["1st sentence"],     // names of the sequences
       high: 1,                         // the weight that gets the strongest colour
+      silent: [],                      // keys to strike out, if there are any
       chosen: { layer: 0, head: 0, query: 0 }, // at first
     };
 
@@ -45,9 +46,10 @@ picture. Labels are only ever set as text. */
   const digits = (weight) => weight.toFixed(2);
   const count = (n) => Array.from({ length: n }, (_, i) => i);
 
-  // "key 3", with its label where that says something else.
+  // "key 3", with its label unless the labels are but numbers of places.
   function inWords(what, labels, i) {
-    return labels[i] === String(i) ? `${what} ${i}` : `${what} ${i}, “${labels[i]}”`;
+    const plain = labels.every((label, place) => label === String(place));
+    return plain ? `${what} ${i}` : `${what} ${i}, “${labels[i]}”`;
   }
 
   // Is the text around the viewer light? Then so is the text in it, on something dark.
@@ -62,6 +64,7 @@ picture. Labels are only ever set as text. */
     #width = 0; // pixels, once it is known
     #panels = [];
     #place = { sequence: 0, query: 0, key: 0 };
+    #kept = null; // the place to which a mouse that only passed by returns
     #watch = new MutationObserver(() => this.#followTheme());
     #sizes = new ResizeObserver(([{ contentRect }]) => this.#fit(contentRect.width));
     #scheme = matchMedia("(prefers-color-scheme: dark)");
@@ -99,6 +102,7 @@ picture. Labels are only ever set as text. */
         const { query } = (this.#place = { sequence: 0, ...view.chosen });
         const row = this.#row({ map: 0, ...view.chosen }, query);
         this.#place.key = row.indexOf(Math.max(...row));
+        this.#kept = { ...this.#place };
       }
       if (!this.shadowRoot) return;
       if (!same) this.#build();
@@ -149,6 +153,7 @@ picture. Labels are only ever set as text. */
         query: Math.min(query, queries - 1),
         key: Math.min(key, keys - 1),
       };
+      this.#kept = { ...this.#place };
     }
 
     #chooser(what, names, chosen, choose) {
@@ -172,7 +177,7 @@ picture. Labels are only ever set as text. */
         this.#write();
         this.#fit();
       });
-      return make("label", { class: "compare" }, input, "two maps side by side");
+      return make("label", { class: "compare" }, input, "two maps");
     }
 
     #scale() {
@@ -206,24 +211,25 @@ picture. Labels are only ever set as text. */
       panel.lines = document.createElementNS(SVG, "svg");
       panel.lines.setAttribute("aria-hidden", "true");
       panel.top = make("div", { class: "row top", "aria-hidden": "true" });
+      panel.top.append(make("span", { class: "corner" }, "query"));
       panel.grid = this.#grid(panel);
       this.#resize(panel);
       panel.readout = make("p", { class: "readout", role: "status" });
       const box = make("div", { class: "box" }, panel.top, panel.lines, panel.grid);
       box.addEventListener("pointerover", (event) => this.#point(event));
+      box.addEventListener("pointerleave", () => this.#goTo(this.#kept));
+      box.addEventListener("click", (event) => this.#point(event, true)?.focus({ preventScroll: true }));
       panel.node = make("div", { class: "panel" }, choosers, box, panel.readout);
       this.#panels.push(panel);
       this.panels.append(panel.node);
     }
 
     #grid(panel) {
-      const corner = make("span", { class: "corner", role: "columnheader" });
-      corner.append(make("span", { class: "hidden" }, "query"));
+      const corner = make("span", { class: "corner", role: "columnheader", "aria-label": "query" }, "key");
       panel.header = make("div", { class: "row head", role: "row" }, corner);
       const grid = make("div", { class: "grid", role: "grid" }, panel.header);
       grid.addEventListener("keydown", (event) => this.#press(event, panel));
-      grid.addEventListener("focusin", (event) => this.#point(event));
-      grid.addEventListener("click", (event) => this.#point(event)?.focus({ preventScroll: true }));
+      grid.addEventListener("focusin", (event) => this.#point(event, true));
       return grid;
     }
 
@@ -233,10 +239,11 @@ picture. Labels are only ever set as text. */
       const label = (attributes) => make("span", { class: "label", ...attributes });
       const cell = (k) => make("span", { class: "cell", role: "gridcell", tabindex: -1, "data-key": k });
       const row = (q) => make("div", { class: "row", role: "row", "data-query": q }, label({ role: "rowheader" }));
-      adjust(panel.top, queries, (q) => label({ "data-query": q }));
+      adjust(panel.top, queries + 1, (i) => label({ "data-query": i - 1 }));
       adjust(panel.lines, keys, () => document.createElementNS(SVG, "line"));
       adjust(panel.header, keys + 1, (i) => label({ role: "columnheader", "data-key": i - 1 }));
       adjust(panel.grid, queries + 1, (i) => row(i - 1));
+      panel.asking = [...panel.top.children].slice(1);
       panel.columns = [...panel.header.children].slice(1);
       panel.rows = [...panel.grid.children].slice(1).map((node) => {
         adjust(node, keys + 1, (i) => cell(i - 1));
@@ -245,17 +252,21 @@ picture. Labels are only ever set as text. */
       });
     }
 
-    // The pointer or the focus is on a query, on a key, or on a cell of both.
-    #point(event) {
+    // The pointer or the focus is on a query, on a key, or on a cell of both; a click or
+    // the focus keeps the place.
+    #point(event, keep = false) {
       const query = event.target.closest("[data-query]")?.dataset.query;
       const key = event.target.closest("[data-key]")?.dataset.key;
       if (query === undefined && key === undefined) return null;
-      const before = { ...this.#place };
-      if (query !== undefined) this.#place.query = Number(query);
-      if (key !== undefined) this.#place.key = Number(key);
-      const moved = before.query !== this.#place.query || before.key !== this.#place.key;
-      if (moved) this.#write(false);
+      this.#goTo({ query: Number(query ?? this.#place.query), key: Number(key ?? this.#place.key) });
+      if (keep) this.#kept = { ...this.#place };
       return event.target.closest(".cell");
+    }
+
+    #goTo({ query, key }) {
+      if (query === this.#place.query && key === this.#place.key) return;
+      Object.assign(this.#place, { query, key });
+      this.#write(false);
     }
 
     #press(event, panel) {
@@ -271,10 +282,9 @@ picture. Labels are only ever set as text. */
       }[event.key];
       if (!goal || event.ctrlKey || event.altKey || event.metaKey) return;
       event.preventDefault();
-      this.#place.query = Math.max(0, Math.min(queries - 1, goal[0]));
-      this.#place.key = Math.max(0, Math.min(keys - 1, goal[1]));
-      this.#write(false);
-      panel.rows[this.#place.query].cells[this.#place.key].focus();
+      const [newQuery, newKey] = [queries, keys].map((n, i) => Math.max(0, Math.min(n - 1, goal[i])));
+      this.#goTo({ query: newQuery, key: newKey });
+      panel.rows[newQuery].cells[newKey].focus();
     }
 
     // Fill in what the present choice shows; `all` also writes labels and colours.
@@ -302,7 +312,9 @@ picture. Labels are only ever set as text. */
       const { sequence } = this.#place;
       const drawn = pictures?.[sequence];
       panel.columns.forEach((node, k) => this.#labelled(node, keys[sequence], drawn, k));
-      [...panel.top.children].forEach((node, q) => this.#labelled(node, queries[sequence], drawn, q));
+      panel.asking.forEach((node, q) => this.#labelled(node, queries[sequence], drawn, q));
+      const { silent = [] } = this.#view;
+      panel.columns.forEach((node, k) => node.classList.toggle("silent", silent.includes(k)));
       panel.rows.forEach(({ label }, q) => this.#labelled(label, queries[sequence], drawn, q));
       const long = (texts) => !drawn && texts.some((text) => [...text].length > 2);
       panel.top.classList.toggle("turned", long(queries[sequence]));
@@ -348,7 +360,7 @@ picture. Labels are only ever set as text. */
       panel.chosen = cell;
       cell.tabIndex = 0;
       cell.classList.add("chosen");
-      [...panel.top.children].forEach((node, q) => node.classList.toggle("chosen", q === query));
+      panel.asking.forEach((node, q) => node.classList.toggle("chosen", q === query));
       panel.columns.forEach((node, k) => node.classList.toggle("chosen", k === key));
       this.#draw(panel, row);
       this.#tell(panel, row);
@@ -373,11 +385,13 @@ picture. Labels are only ever set as text. */
       const { sequence, query, key } = this.#place;
       const [queries, keys] = ["queries", "keys"].map((kind) => this.#view[kind][sequence]);
       const best = count(row.length).sort((a, b) => row[b] - row[a] || a - b).slice(0, 3);
-      if (!best.includes(key)) best.push(key);
       const parts = best.map((k) => `${inWords("key", keys, k)} (${digits(row[k])})`);
-      const most = row[best[0]] > 0 ? `most weight on ${parts.join(", ")}` : "looks at nothing";
+      const even = Math.max(...row) - Math.min(...row) < 0.005;
+      let most = `most weight on ${parts.join(", ")}`;
+      if (even) most = row[0] > 0 ? `the same weight on every key (${digits(row[0])})` : "looks at nothing";
+      const here = even || best.includes(key) ? "" : ` On ${inWords("key", keys, key)}: ${digits(row[key])}.`;
       const name = this.#nameOf(panel);
-      const text = `${name && `${name}. `}${inWords("Query", queries, query)}: ${most}.`;
+      const text = `${name && `${name}. `}${inWords("Query", queries, query)}: ${most}.${here}`;
       if (panel.readout.textContent !== text) panel.readout.textContent = text;
     }
 
@@ -393,7 +407,7 @@ picture. Labels are only ever set as text. */
       const beside = this.#panels.length > 1 && width >= 560 ? 2 : 1;
       this.panels.style.setProperty("--columns", beside);
       const longest = Math.max(...this.#view.queries.flat().map((text) => [...text].length));
-      const label = this.#view.pictures ? 34 : Math.min(110, 12 + 7.5 * longest);
+      const label = this.#view.pictures ? 40 : Math.max(40, Math.min(110, 12 + 7.5 * longest));
       const room = (width - 20 * (beside - 1)) / beside - label - 6;
       const cell = Math.floor(room / Math.max(queries, keys));
       this.style.setProperty("--label", `${label}px`);

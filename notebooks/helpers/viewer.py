@@ -194,6 +194,7 @@ def script():
 def element(view):
     """The element alone: the view in an attribute; in it, what is seen without scripts."""
     data = escape(json.dumps(view, separators=(",", ":"), ensure_ascii=False))
+    b = view["shape"][1]
     if view["pictures"]:
         order = "".join(
             f'<img src="{source}" alt="{escape(name)}" width="32" height="32"> '
@@ -202,8 +203,8 @@ def element(view):
     else:
         order = " · ".join(f"<span>{escape(name)}</span>" for name in view["keys"][0])
     return (
-        f'<attention-viewer data-view="{data}"><p>{escape(view["about"])}. '
-        f"Queries from top to bottom, keys from left to right: {order}</p>"
+        f'<attention-viewer data-view="{data}"><p>{escape(view["about"])}'
+        f"{f' (the first of {b} sequences)' if b > 1 else ''}. Queries from top to bottom, keys from left to right: {order}</p>"
         f'<div style="display: flex; flex-wrap: wrap; gap: 14px">{drawn_maps(view)}'
         "</div></attention-viewer>"
     )
