@@ -162,7 +162,8 @@ def test_no_late_picture_moves_the_text(visit, page_name):
             new PerformanceObserver(list => {
                 for (const entry of list.getEntries())
                     for (const {node} of entry.sources ?? [])
-                        if (node?.closest?.('article') && node.querySelector('img'))
+                        if (node?.closest?.('article') && [...node.querySelectorAll(
+                            'img')].some(image => image.checkVisibility()))
                             found.push(node.outerHTML.slice(0, 99));
             }).observe({type: 'layout-shift', buffered: true});
             setTimeout(() => resolve(found), 100);

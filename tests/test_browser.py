@@ -60,7 +60,8 @@ def test_pictures_are_drawn_on_a_light_ground(visit, page_name, scheme):
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
     pictures = page.evaluate(
         """async () => {
-            const all = [...document.querySelectorAll('article img')];
+            const all = [...document.querySelectorAll('article img')]
+                    .filter(image => image.checkVisibility());
             all.forEach(image => { image.loading = 'eager'; });
             await Promise.all(all.map(image => image.decode().catch(() => null)));
             return all.map(image => ({

@@ -1,9 +1,8 @@
 /* Type digits, and see what the trained model makes of them.
 
 The page (`tools/build_playground.py`) brings the weights of both frameworks, the sizes
-of the model and an attention viewer, and calls this right behind them, so that nothing
-jumps; `transformer.js` computes. At each change the model runs once, and only what is
-different is written. */
+of the model and an attention viewer, and calls this right behind them; `transformer.js`
+computes. At each change the model runs once, and only what is different is written. */
 "use strict";
 
 function playground(place) {
@@ -124,11 +123,11 @@ function playground(place) {
 
   // Two tables, a column for each place: what goes in, comes out, and how sure the model
   // is; and below the map the probability of every digit.
-  const ROWS = { place: "place", in: "in", wanted: "wanted", out: "out", right: "right", sure: "sure, %" };
+  const ROWS = { place: "place", in: "in", wanted: "wanted", out: "out", right: "right", sure: "sure" };
   const digitsTable = make("table", { class: "digits" });
   digitsTable.append(make("caption", {}, "Press a digit in the row “in”, and no query can see it."));
   const chanceTable = make("table", { class: "digits" });
-  chanceTable.append(make("caption", {}, "The probability of each digit at each place: the darker, the larger."));
+  chanceTable.append(make("caption", {}, "The probability of each digit at each place: the stronger the colour, the larger."));
   const columns = [];
 
   function row(table, name, kind) {
@@ -194,7 +193,7 @@ function playground(place) {
       write(cells.right, out === wanted ? "✓" : "✗");
       cells.right.setAttribute("aria-label", out === wanted ? "right" : "wrong");
       cells.out.classList.toggle("wrong", out !== wanted);
-      write(cells.sure, String(Math.round(100 * Math.max(...p))));
+      write(cells.sure, String(Number(Math.max(...p).toFixed(1))).replace("0.", "."));
       cells.chance.forEach((cell, symbol) => {
         const chance = p[symbol].toFixed(3);
         if (cell.chance === chance) return;
@@ -238,7 +237,7 @@ function playground(place) {
     make("div", { class: "wide" }, digitsTable),
     make("p", {}, "The attention map, a row for each output, a column for each digit that goes in:"),
   );
-  const lower = make("div", { class: "wide" }, chanceTable);
+  const lower = make("div", { class: "wide lower" }, chanceTable);
   place.querySelector(".without-scripts").remove();
   place.prepend(
     make("p", { class: "typing" }, make("label", { for: "digits" }, "Digits"), field, shuffle, draw),
@@ -261,5 +260,6 @@ function playground(place) {
     state.sharpness = 2 ** Number(sharpness.value);
     show();
   });
+  place.classList.add("ready");
   set(settings.digits);
 }

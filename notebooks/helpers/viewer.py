@@ -197,8 +197,11 @@ def element(view):
     b = view["shape"][1]
     if view["pictures"]:
         order = "".join(
-            f'<img src="{source}" alt="{escape(name)}" width="32" height="32"> '
-            for source, name in zip(view["pictures"][0], view["keys"][0], strict=True)
+            f'<img src="{source}" alt="key {i}, a picture of {escape(name)}" '
+            'width="32" height="32"> '
+            for i, (source, name) in enumerate(
+                zip(view["pictures"][0], view["keys"][0], strict=True)
+            )
         )
     else:
         order = " · ".join(f"<span>{escape(name)}</span>" for name in view["keys"][0])
@@ -216,6 +219,7 @@ def drawn_maps(view):
     maps = np.array([m["weights"] for m in view["maps"]])
     maps = maps.reshape(-1, layers, b, heads, q, k)[:, :, 0]  # n l h q k
     side = 230 if maps[..., 0, 0].size <= 2 else 140
+    about = escape(view["about"])
     size = f'width="{side}" height="{round(side * q / k)}"'
     drawn = []
     for layer, name, head in np.ndindex(layers, len(maps), heads):
@@ -228,7 +232,7 @@ def drawn_maps(view):
         shades = 255 * np.minimum(1, maps[name, layer, head] / view["high"])
         drawn.append(
             f'<figure style="margin: 0; width: {side}px">'
-            f'<img src="{png(shades.astype(np.uint8), "Blues")}" alt="map: {title}" '
+            f'<img src="{png(shades.astype(np.uint8), "Blues")}" alt="{about}: {title}" '
             f'{size} style="image-rendering: pixelated">'
             f"<figcaption>{title}</figcaption></figure>"
         )
