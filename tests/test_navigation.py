@@ -97,8 +97,9 @@ def test_the_choice_is_remembered(new_reader, start):
         page.reload()
     page.open("book/notation.html")
     assert shown(page, "a.right-next") == [f"{CHAPTERS[0]}_torch.html"]
-    page.open("book/comparison.html")
+    page.open("book/playground.html")
     assert shown(page, "a.left-prev") == [f"{LAST}_torch.html"]
+    page.open("book/comparison.html")
     assert page.locator(".sd-tab-content").filter(visible=True).first.inner_text()
     chosen = page.locator("label[data-sync-id=torch]").all()
     assert chosen and all(

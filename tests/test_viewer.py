@@ -145,10 +145,7 @@ def test_nasty_labels_stay_in_their_attribute():
 
 def test_it_asks_no_other_host():
     text = viewer.attention(GOOD, about="maps")._repr_html_()
-    assert set(re.findall(r"https?://[^\s\"'\\)]+", text)) == {
-        "http://www.w3.org/2000/svg"  # a name, which nobody opens
-    }
-    assert not re.search(r"@import|url\(|fetch\(|import\(|XMLHttpRequest", text)
+    assert not re.search(r"https?:|@import|url\(|fetch\(|import\(|XMLHttpRequest", text)
 
 
 def pixels(address):

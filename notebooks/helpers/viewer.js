@@ -25,7 +25,8 @@ picture. Labels are only ever set as text. */
   const NAME = "attention-viewer";
   if (customElements.get(NAME)) return;
   const STYLE = "viewer.css";
-  const SVG = "http://www.w3.org/2000/svg";
+  const DRAWING = document.createElement("template");
+  DRAWING.innerHTML = "<svg aria-hidden='true'><line></line></svg>";
   const CELL = { least: 14, most: 34 }; // pixels
   const LINES = 76; // height of the room for the lines, in pixels
   let viewers = 0;
@@ -208,8 +209,7 @@ picture. Labels are only ever set as text. */
       ask("map", maps.map((m) => m.name));
       ask("layer", count(layers));
       ask("head", count(heads));
-      panel.lines = document.createElementNS(SVG, "svg");
-      panel.lines.setAttribute("aria-hidden", "true");
+      panel.lines = DRAWING.content.firstChild.cloneNode();
       panel.top = make("div", { class: "row top", "aria-hidden": "true" });
       panel.top.append(make("span", { class: "corner" }, "query"));
       panel.grid = this.#grid(panel);
@@ -240,7 +240,7 @@ picture. Labels are only ever set as text. */
       const cell = (k) => make("span", { class: "cell", role: "gridcell", tabindex: -1, "data-key": k });
       const row = (q) => make("div", { class: "row", role: "row", "data-query": q }, label({ role: "rowheader" }));
       adjust(panel.top, queries + 1, (i) => label({ "data-query": i - 1 }));
-      adjust(panel.lines, keys, () => document.createElementNS(SVG, "line"));
+      adjust(panel.lines, keys, () => DRAWING.content.firstChild.firstChild.cloneNode());
       adjust(panel.header, keys + 1, (i) => label({ role: "columnheader", "data-key": i - 1 }));
       adjust(panel.grid, queries + 1, (i) => row(i - 1));
       panel.asking = [...panel.top.children].slice(1);
