@@ -111,10 +111,11 @@ def main():
             )
             total, _, count = size(page)
             print(f"| {page} | {total:.0f} | {count} | {times} |", flush=True)
-        print("\n| a key | keys | median ms | largest ms |\n|---|---|---|---|")
+        print("\n| a key | keys | median ms | largest ms | above 16 ms |\n|---|---|---|---|---|")
         home = f"http://localhost:{server.server_port}"
         for name, times in keystrokes(chromium, home).items():
-            found = f"{len(times)} | {median(times):.1f} | {max(times):.1f}"
+            late = sum(time > 16 for time in times)
+            found = f"{len(times)} | {median(times):.1f} | {max(times):.1f} | {late}"
             print(f"| {name} | {found} |", flush=True)
         chromium.close()
         server.shutdown()
