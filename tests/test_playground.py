@@ -288,29 +288,24 @@ def test_what_is_no_digit_is_refused_kindly(visit, typed, kept, said):
 
 
 @pytest.mark.book
-def test_a_refused_letter_leaves_the_caret_where_it_was(visit):
+@pytest.mark.parametrize(
+    ("there", "caret", "typed", "then", "said"),
+    [
+        ("123456", 2, "x9", "1293456", ""),  # a refused letter moves nothing
+        ("1234567890123456", 2, "99", "1299567890123456", ""),  # full: typed over
+        ("1234567890123456", 16, "1", "1234567890123456", "only the first 16 digits"),
+    ],
+)
+def test_digits_come_where_the_caret_is(visit, there, caret, typed, then, said):
     page = visit(PAGE)
     field = page.get_by_label("Digits")
-    field.fill("123456")
-    field.evaluate("n => n.setSelectionRange(2, 2)")
-    page.keyboard.type("x9")
-    assert field.input_value() == "1293456"
-
-
-@pytest.mark.book
-def test_a_full_field_is_typed_over(visit):
-    """Where the caret stands; at its end there is no room, and it says so."""
-    page = visit(PAGE)
-    field = page.get_by_label("Digits")
-    field.fill("1234567890123456")
-    field.evaluate("n => n.setSelectionRange(2, 2)")
-    page.keyboard.type("99")
-    assert field.input_value() == "1299567890123456"
-    assert outputs(page) == "6543210987659921"
-    field.press("End")
-    page.keyboard.type("1")
-    assert field.input_value() == "1299567890123456"
-    expect(page.locator("#refused")).to_contain_text("only the first 16 digits")
+    field.fill(there)
+    field.evaluate("(n, caret) => n.setSelectionRange(caret, caret)", caret)
+    page.keyboard.type(typed)
+    assert field.input_value() == then
+    shown = page.locator("tr.in button").all_inner_texts()
+    assert "".join(shown) == then
+    expect(page.locator("#refused")).to_contain_text(said)
 
 
 @pytest.mark.book

@@ -196,11 +196,11 @@ function playground(place) {
       write(cells.sure, String(Number(Math.max(...p).toFixed(1))).replace("0.", "."));
       cells.chance.forEach((cell, symbol) => {
         const chance = p[symbol].toFixed(3);
+        cell.classList.toggle("chosen", String(symbol) === out);
         if (cell.chance === chance) return;
         cell.chance = chance;
         cell.style.setProperty("--chance", chance);
         cell.setAttribute("aria-label", p[symbol].toFixed(2));
-        cell.classList.toggle("chosen", String(symbol) === out);
       });
     });
     const places = n === 1 ? "place is" : "places are";

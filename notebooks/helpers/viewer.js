@@ -18,8 +18,8 @@ and again whenever it changes:
     };
 
 Everything stands in a shadow root, so that neither the style of the page nor another
-viewer can get at it. Without JavaScript the reader sees what the element holds: a
-picture. Labels are only ever set as text. */
+viewer can get at it. Without JavaScript the reader sees what the element holds:
+pictures. Labels are only ever set as text. */
 (() => {
   "use strict";
   const NAME = "attention-viewer";
@@ -28,7 +28,6 @@ picture. Labels are only ever set as text. */
   const DRAWING = document.createElement("template");
   DRAWING.innerHTML = "<svg aria-hidden='true'><line></line></svg>";
   const CELL = { least: 14, most: 34 }; // pixels
-  const LINES = 76; // height of the room for the lines, in pixels
   let viewers = 0;
 
   function make(tag, attributes = {}, ...children) {
@@ -372,8 +371,8 @@ picture. Labels are only ever set as text. */
       [...panel.lines.children].forEach((line, k) => {
         const at = { x1: (this.#place.query + 0.5) / wide, x2: (k + 0.5) / wide };
         for (const [name, share] of Object.entries(at)) line.setAttribute(name, `${100 * share}%`);
-        line.setAttribute("y1", 1);
-        line.setAttribute("y2", LINES - 1);
+        line.setAttribute("y1", 0);
+        line.setAttribute("y2", "100%");
         const weight = row[k];
         line.style.strokeWidth = `${(0.4 + 8 * weight).toFixed(2)}px`;
         line.style.opacity = weight < 0.005 ? 0 : (0.3 + 0.7 * Math.min(1, weight / this.#view.high)).toFixed(2);
@@ -410,9 +409,11 @@ picture. Labels are only ever set as text. */
       const label = this.#view.pictures ? 40 : Math.max(40, Math.min(110, 12 + 7.5 * longest));
       const room = (width - 20 * (beside - 1)) / beside - label - 6;
       const cell = Math.floor(room / Math.max(queries, keys));
-      this.style.setProperty("--label", `${label}px`);
-      this.style.setProperty("--wide", Math.max(queries, keys));
-      this.style.setProperty("--cell", `${Math.max(CELL.least, Math.min(CELL.most, cell))}px`);
+      const side = Math.max(CELL.least, Math.min(CELL.most, cell));
+      for (const { lines } of this.#panels) lines.style.width = `${side * Math.max(queries, keys)}px`;
+      const sizes = { "--label": `${label}px`, "--cell": `${side}px` };
+      for (const [name, size] of Object.entries(sizes))
+        if (this.style.getPropertyValue(name) !== size) this.style.setProperty(name, size);
     }
   }
 
