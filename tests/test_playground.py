@@ -225,7 +225,7 @@ def outputs(page):
 
 
 def at(page, shown=16):
-    expect(page.locator("table.digits tr.out td")).to_have_count(shown)
+    expect(page.locator("table.digits tr.out td:visible")).to_have_count(shown)
     return page
 
 

@@ -16,7 +16,7 @@ function playground(place) {
   }
 
   const symbols = Array.from({ length: settings.nSymbols }, (_, i) => String(i));
-  const state = { digits: [], silenced: new Set(), positions: true, sharpness: 1 };
+  const state = { digits: [], silenced: new Set() };
   const side = () => (document.documentElement.dataset.framework === "torch" ? "torch" : "jax");
   const oneHot = (digit) => symbols.map((symbol) => Number(symbol === digit));
 
@@ -82,22 +82,15 @@ function playground(place) {
   const positions = make("input", {
     type: "checkbox", id: "positions", checked: "", autocomplete: "off",
   });
-  positions.addEventListener("change", () => {
-    state.positions = positions.checked;
-    show();
-  });
+  positions.addEventListener("change", show);
   const sharpness = make("input", {
     type: "range", id: "sharpness", min: -5, max: 5, step: 0.5, value: 0, autocomplete: "off",
   });
   const factor = make("output", { for: "sharpness" });
-  sharpness.addEventListener("input", () => {
-    state.sharpness = 2 ** Number(sharpness.value);
-    show();
-  });
+  sharpness.addEventListener("input", show);
   const reset = button("As trained", () => {
-    positions.checked = state.positions = true;
+    positions.checked = true;
     sharpness.value = 0;
-    state.sharpness = 1;
     state.silenced.clear();
     show();
   });
@@ -123,22 +116,19 @@ function playground(place) {
 
   // Two tables, a column for each place: what goes in, comes out, and how sure the model
   // is; and below the map the probability of every digit.
-  const ROWS = { place: "place", in: "in", wanted: "wanted", out: "out", right: "right", sure: "sure" };
+  const ROWS = ["place", "in", "wanted", "out", "right", "sure"];
   const digitsTable = make("table", { class: "digits" });
   digitsTable.append(make("caption", {}, "Press a digit in the row “in”, and no query can see it."));
   const chanceTable = make("table", { class: "digits" });
   chanceTable.append(make("caption", {}, "The probability of each digit at each place: the stronger the colour, the larger."));
-  const columns = [];
 
-  function row(table, name, kind) {
+  function row(table, name, kind = name) {
     const node = make("tr", { class: kind }, make("th", { scope: "row" }, name));
     table.append(node);
     return node;
   }
-  const rows = Object.fromEntries(
-    Object.entries(ROWS).map(([kind, name]) => [kind, row(digitsTable, name, kind)]),
-  );
-  const placeAgain = row(chanceTable, "place", "place");
+  const rows = Object.fromEntries(ROWS.map((name) => [name, row(digitsTable, name)]));
+  const placeAgain = row(chanceTable, "place");
   const chances = symbols.map((symbol) => row(chanceTable, `p(${symbol})`, "chance"));
 
   function column(i) {
@@ -155,33 +145,31 @@ function playground(place) {
       right: make("td"),
       sure: make("td"),
     };
-    for (const name of Object.keys(ROWS)) rows[name].append(cells[name]);
+    for (const name of ROWS) rows[name].append(cells[name]);
     const again = placeAgain.appendChild(make("th", { scope: "col" }, String(i)));
     const chance = chances.map((line) => line.appendChild(make("td")));
-    return { ...cells, again, key, chance };
+    return { ...cells, key, chance, all: [...Object.values(cells), again, ...chance] };
   }
 
-  function fitColumns(n) {
-    while (columns.length < n) columns.push(column(columns.length));
-    for (const { key, chance, ...cells } of columns.splice(n)) {
-      for (const cell of [...Object.values(cells), ...chance]) cell.remove();
-    }
-  }
-
-  const softmax = (logits) => maskedSoftmax([logits])[0];
+  // Every column is there from the start, so that nothing moves while one types.
+  const columns = Array.from({ length: settings.length }, (_, i) => column(i));
   const verdict = make("p", { class: "verdict", role: "status" });
 
   function show() {
     const n = state.digits.length;
-    fitColumns(n);
-    const { sharpness: s } = state;
+    columns.forEach((cells, i) => {
+      const used = i < n;
+      if (cells.used !== used) for (const cell of cells.all) cell.classList.toggle("unused", !used);
+      cells.used = used;
+    });
+    const s = 2 ** Number(sharpness.value);
     write(factor, s < 1 ? `× 1/${Number((1 / s).toPrecision(2))}` : `× ${Number(s.toPrecision(2))}`);
     sharpness.setAttribute("aria-valuetext", factor.textContent);
-    const results = n ? answer() : null;
+    const { p, maps } = n ? answer(positions.checked, s) : { p: [] };
     let right = 0;
-    columns.forEach((cells, i) => {
+    p.forEach((p, i) => {
+      const cells = columns[i];
       const wanted = state.digits[n - 1 - i];
-      const p = softmax(results.logits[i]);
       const out = String(p.indexOf(Math.max(...p)));
       const silent = state.silenced.has(i);
       right += out === wanted;
@@ -195,23 +183,22 @@ function playground(place) {
       cells.out.classList.toggle("wrong", out !== wanted);
       write(cells.sure, String(Number(Math.max(...p).toFixed(1))).replace("0.", "."));
       cells.chance.forEach((cell, symbol) => {
-        const chance = p[symbol].toFixed(3);
+        const chance = p[symbol].toFixed(2);
         cell.classList.toggle("chosen", String(symbol) === out);
-        if (cell.chance === chance) return;
-        cell.chance = chance;
+        if (cell.ariaLabel === chance) return;
+        cell.ariaLabel = chance;
         cell.style.setProperty("--chance", chance);
-        cell.setAttribute("aria-label", p[symbol].toFixed(2));
       });
     });
     const places = n === 1 ? "place is" : "places are";
     write(verdict, n ? `${right} of ${n} ${places} right (weights trained in ${SIDES[side()]}).` : "Type a digit.");
-    upper.hidden = lower.hidden = viewer.hidden = !n;
+    place.classList.toggle("empty", !n);
     if (n) {
-      const shape = [results.maps.length, 1, results.maps[0].length, n, n];
+      const shape = [maps.length, 1, maps[0].length, n, n];
       viewer.view = {
         about: settings.about,
         shape,
-        maps: [{ name: "", weights: results.maps.flat(3) }],
+        maps: [{ name: "", weights: maps.flat(3) }],
         queries: [state.digits],
         keys: [state.digits],
         pictures: null,
@@ -223,17 +210,17 @@ function playground(place) {
     }
   }
 
-  function answer() {
+  // Probabilities s c and maps l h s s of the digits that are there.
+  function answer(positions, sharpness) {
     const mask = state.digits.map(() => state.digits.map((_, key) => !state.silenced.has(key)));
     const x = state.digits.map(oneHot);
-    const { positions, sharpness } = state;
     const [logits, maps] = models[side()].call(x, { mask, positions, sharpness });
-    return { logits, maps };
+    return { p: maskedSoftmax(logits), maps };
   }
 
   const upper = make(
     "div",
-    {},
+    { class: "upper" },
     make("div", { class: "wide" }, digitsTable),
     make("p", {}, "The attention map, a row for each output, a column for each digit that goes in:"),
   );
@@ -254,12 +241,7 @@ function playground(place) {
   );
   place.append(lower);
   new MutationObserver(show).observe(document.documentElement, { attributeFilter: ["data-framework"] });
-  addEventListener("pageshow", () => {
-    // Some browsers bring back what a control said when the reader comes back.
-    state.positions = positions.checked;
-    state.sharpness = 2 ** Number(sharpness.value);
-    show();
-  });
+  addEventListener("pageshow", show); // some browsers bring back what the controls said
   place.classList.add("ready");
   set(settings.digits);
 }

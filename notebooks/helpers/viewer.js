@@ -26,8 +26,9 @@ pictures. Labels are only ever set as text. */
   if (customElements.get(NAME)) return;
   const STYLE = "viewer.css";
   const DRAWING = document.createElement("template");
-  DRAWING.innerHTML = "<svg aria-hidden='true'><line></line></svg>";
+  DRAWING.innerHTML = "<svg aria-hidden='true' preserveAspectRatio='none'><line y1='0' y2='1'></line></svg>";
   const CELL = { least: 14, most: 34 }; // pixels
+  const DOT = 8; // side of a weight in the picture that is stretched behind the cells
   let viewers = 0;
 
   function make(tag, attributes = {}, ...children) {
@@ -35,6 +36,11 @@ pictures. Labels are only ever set as text. */
     for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
     node.append(...children);
     return node;
+  }
+
+  // An attribute, unless it says so already: writing costs the browser a new style.
+  function say(node, name, value) {
+    if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
   }
 
   // As many children as asked for; those that are there stay.
@@ -62,6 +68,7 @@ pictures. Labels are only ever set as text. */
     #view = null;
     #number = 0;
     #width = 0; // pixels, once it is known
+    #heat = ""; // the colour of weight 1
     #panels = [];
     #place = { sequence: 0, query: 0, key: 0 };
     #kept = null; // the place to which a mouse that only passed by returns
@@ -140,8 +147,8 @@ pictures. Labels are only ever set as text. */
       if (layers * heads * maps.length > 1) frame.append(this.#compareSwitch());
       frame.append(this.#scale());
       this.shadowRoot.replaceChildren(make("style", {}, STYLE), frame);
-      this.#write();
       this.#followTheme();
+      this.#write();
       this.#fit();
     }
 
@@ -214,7 +221,9 @@ pictures. Labels are only ever set as text. */
       panel.grid = this.#grid(panel);
       this.#resize(panel);
       panel.readout = make("p", { class: "readout", role: "status" });
-      const box = make("div", { class: "box" }, panel.top, panel.lines, panel.grid);
+      panel.canvas = make("canvas", { "aria-hidden": "true" });
+      const stack = make("div", { class: "stack" }, panel.canvas, panel.grid);
+      const box = make("div", { class: "box" }, panel.top, panel.lines, stack);
       box.addEventListener("pointerover", (event) => this.#point(event));
       box.addEventListener("pointerleave", () => this.#goTo(this.#kept));
       box.addEventListener("click", (event) => this.#point(event, true)?.focus({ preventScroll: true }));
@@ -335,23 +344,34 @@ pictures. Labels are only ever set as text. */
       return maps[panel.map].weights.slice(start, start + keys);
     }
 
+    // What a cell says; its colour is painted behind it, much faster than styles are.
     #writeWeights(panel) {
       panel.rows.forEach(({ cells }, q) => {
         const row = this.#row(panel, q);
-        cells.forEach((cell, k) => {
-          const share = Math.min(1, row[k] / this.#view.high).toFixed(3);
-          if (cell.share !== share) cell.style.setProperty("--weight", (cell.share = share));
-          const value = digits(row[k]);
-          if (cell.value !== value) cell.setAttribute("aria-label", (cell.value = value));
-        });
+        cells.forEach((cell, k) => say(cell, "aria-label", digits(row[k])));
       });
+      this.#paint(panel);
+    }
+
+    #paint({ canvas, ...panel }) {
+      const [, , , queries, keys] = this.#view.shape;
+      canvas.width = keys * DOT; // empties it
+      canvas.height = queries * DOT;
+      const pen = canvas.getContext("2d");
+      pen.fillStyle = this.#heat;
+      for (let q = 0; q < queries; q++) {
+        this.#row(panel, q).forEach((weight, k) => {
+          pen.globalAlpha = Math.min(1, weight / this.#view.high);
+          pen.fillRect(k * DOT, q * DOT, DOT, DOT);
+        });
+      }
     }
 
     #lightUp(panel) {
       const { query, key } = this.#place;
       const row = this.#row(panel, query);
       const cell = panel.rows[query].cells[key];
-      panel.rows.forEach(({ node }, q) => node.setAttribute("aria-selected", q === query));
+      panel.rows.forEach(({ node }, q) => say(node, "aria-selected", q === query));
       if (panel.chosen && panel.chosen !== cell) {
         panel.chosen.tabIndex = -1;
         panel.chosen.classList.remove("chosen");
@@ -365,18 +385,16 @@ pictures. Labels are only ever set as text. */
       this.#tell(panel, row);
     }
 
+    // Lines from the query, above, to each key, below; a cell is one wide.
     #draw(panel, row) {
       const [, , , queries, keys] = this.#view.shape;
-      const wide = Math.max(queries, keys);
+      say(panel.lines, "viewBox", `0 0 ${Math.max(queries, keys)} 1`);
       [...panel.lines.children].forEach((line, k) => {
-        const at = { x1: (this.#place.query + 0.5) / wide, x2: (k + 0.5) / wide };
-        for (const [name, share] of Object.entries(at)) line.setAttribute(name, `${100 * share}%`);
-        line.setAttribute("y1", 0);
-        line.setAttribute("y2", "100%");
-        const weight = row[k];
-        line.style.strokeWidth = `${(0.4 + 8 * weight).toFixed(2)}px`;
-        line.style.opacity = weight < 0.005 ? 0 : (0.3 + 0.7 * Math.min(1, weight / this.#view.high)).toFixed(2);
-        line.classList.toggle("chosen", k === this.#place.key);
+        const shade = 0.3 + 0.7 * Math.min(1, row[k] / this.#view.high);
+        say(line, "x1", this.#place.query + 0.5);
+        say(line, "x2", k + 0.5);
+        say(line, "stroke-width", (0.4 + 8 * row[k]).toFixed(2));
+        say(line, "opacity", row[k] < 0.005 ? 0 : shade.toFixed(2));
       });
     }
 
@@ -395,7 +413,13 @@ pictures. Labels are only ever set as text. */
     }
 
     #followTheme() {
-      this.shadowRoot.querySelector(".frame")?.classList.toggle("dark", onDark(this));
+      const frame = this.shadowRoot.querySelector(".frame");
+      if (!frame) return;
+      frame.classList.toggle("dark", onDark(this));
+      const heat = `rgb(${getComputedStyle(frame).getPropertyValue("--heat")})`;
+      if (heat === this.#heat) return;
+      this.#heat = heat;
+      for (const panel of this.#panels) this.#paint(panel);
     }
 
     // As large as the room allows, between two bounds; beyond, a panel scrolls.
