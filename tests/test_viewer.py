@@ -455,8 +455,13 @@ def test_axe_finds_nothing_serious(page_of, style):
 def test_it_turns_dark_with_its_page(page_of):
     page = page_of("toy")
     expect(page.locator(".frame.dark")).to_have_count(0)
+    light = page.locator("canvas").evaluate(PIXELS)
     page.evaluate("document.body.style.color = 'white'")
     expect(page.locator(".frame.dark")).to_have_count(1)
+    dark = page.locator("canvas").evaluate(PIXELS)
+    darkest = np.argmax(light[3::4])  # the cell of the largest weight
+    assert light[4 * darkest + 1] < 120 < dark[4 * darkest + 1]  # its green
+    assert light[3::4] == dark[3::4]
 
 
 @pytest.mark.parametrize("width", [320, 390, 1280])
@@ -469,6 +474,23 @@ def test_it_fits_its_room(page_of, width):
             assert box.evaluate("n => n.scrollWidth - n.clientWidth") <= 1
         sizes = page.locator(".cell").evaluate_all("all => all.map(n => n.clientWidth)")
         assert min(sizes) >= 12
+
+
+def test_a_new_view_forgets_no_row(page_of):
+    """Neither the one that was clicked nor that under the mouse, while they last."""
+    page = page_of("toy")
+    page.locator("[role=row][data-query='2'] [data-key='1']").click()
+    page.locator("[role=row][data-query='5'] [data-key='1']").hover()
+    node = page.locator("attention-viewer")
+    node.evaluate("n => n.view = {...n.view}")
+    assert chosen_row(page)["query"] == 5
+    page.mouse.move(1, 1)
+    assert chosen_row(page)["query"] == 2
+    node.evaluate(
+        """n => n.view = {...n.view, shape: [1, 1, 1, 2, 2],
+            maps: [{name: '', weights: [1, 0, 0, 1]}]}"""
+    )
+    assert chosen_row(page)["query"] == 1
 
 
 def test_it_survives_being_moved(page_of):

@@ -11,7 +11,6 @@ import re
 import sys
 from base64 import b64decode
 from html import escape
-from pathlib import Path
 
 import safetensors.numpy
 from docutils import nodes
@@ -111,16 +110,8 @@ def html(weights, up):
     return "\n".join(parts)
 
 
-def check_scripts(app):
-    """The scripts are there under the names that the page asks for."""
-    for name in SCRIPTS:
-        if not (Path(app.srcdir) / "book" / "_static" / name).exists():
-            logger.warning("book/_static/%s is missing", name)
-
-
 def setup(app):
     app.add_node(PlaygroundNode)
     app.add_directive("playground", Playground)
     app.add_post_transform(PlaygroundHtml)
-    app.connect("builder-inited", check_scripts)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -154,13 +154,11 @@ pictures. Labels are only ever set as text. */
 
     #keepInside() {
       const [, sequences, , queries, keys] = this.#view.shape;
-      const { sequence, query, key } = this.#place;
-      this.#place = {
-        sequence: Math.min(sequence, sequences - 1),
-        query: Math.min(query, queries - 1),
-        key: Math.min(key, keys - 1),
-      };
-      this.#kept = { ...this.#place };
+      for (const place of [this.#place, this.#kept]) {
+        place.sequence = Math.min(place.sequence, sequences - 1);
+        place.query = Math.min(place.query, queries - 1);
+        place.key = Math.min(place.key, keys - 1);
+      }
     }
 
     #chooser(what, names, chosen, choose) {
@@ -394,7 +392,7 @@ pictures. Labels are only ever set as text. */
         say(line, "x1", this.#place.query + 0.5);
         say(line, "x2", k + 0.5);
         say(line, "stroke-width", (0.4 + 8 * row[k]).toFixed(2));
-        say(line, "opacity", row[k] < 0.005 ? 0 : shade.toFixed(2));
+        say(line, "stroke-opacity", row[k] < 0.005 ? 0 : shade.toFixed(2));
       });
     }
 
