@@ -371,6 +371,12 @@ def test_the_switches_do_what_they_say(visit):
     assert {cell.get_attribute("aria-label") for cell in column.all()} == {"0.00"}
     key.press("Space")
     expect(page.locator(".verdict")).to_contain_text("16 of 16")
+    page.get_by_role("button", name="Silence all keys").click()
+    silent = page.locator("tr.in button[aria-pressed=true]")
+    expect(silent).to_have_count(16)
+    expect(page.locator("attention-viewer .readout")).to_contain_text("at nothing")
+    page.get_by_role("button", name="As trained").click()
+    expect(silent).to_have_count(0)
 
 
 @pytest.mark.book

@@ -88,6 +88,10 @@ function playground(place) {
   });
   const factor = make("output", { for: "sharpness" });
   sharpness.addEventListener("input", show);
+  const silence = button("Silence all keys", () => {
+    state.digits.forEach((_, key) => state.silenced.add(key));
+    show();
+  });
   const reset = button("As trained", () => {
     positions.checked = true;
     sharpness.value = 0;
@@ -233,6 +237,7 @@ function playground(place) {
       { class: "switches" },
       make("label", {}, positions, "positions"),
       make("span", {}, make("label", { for: "sharpness" }, "sharpness of the softmax"), sharpness, factor),
+      silence,
       reset,
     ),
     refused,
