@@ -152,6 +152,24 @@ def test_paper_gets_the_text_alone(visit, page_name):
     assert box["width"] > 0.75 * WIDE["width"], f"{page_name}: a column of {box}"
 
 
+def test_a_dark_page_is_printed_light(visit):
+    """By the browser's own printing; afterwards the screen is as dark as before."""
+    page = visit("book/playground", scheme="dark", fresh=True)
+    page.evaluate(
+        """() => addEventListener('beforeprint', async () => {
+            const frame = document.querySelector('attention-viewer').shadowRoot
+                .querySelector('.frame');
+            await null;
+            window.printed = [document.documentElement.dataset.theme,
+                getComputedStyle(document.body).backgroundColor,
+                frame.classList.contains('dark')];
+        })"""
+    )
+    page.pdf()
+    assert page.evaluate("printed") == ["light", "rgb(255, 255, 255)", False]
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
 @each_page
 def test_no_late_picture_moves_the_text(visit, page_name):
     """Every picture keeps its room free, and nothing jumps because of one."""

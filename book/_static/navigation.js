@@ -2,7 +2,7 @@
 
 Every link works without this file; with it, the switch leads to the section (and the
 line) that is being read, and pages of no side show the links of the chosen framework
-(book.css hides the others). */
+(book.css hides the others). It also prints dark pages light. */
 (() => {
   "use strict";
   const root = document.documentElement;
@@ -148,4 +148,12 @@ line) that is being read, and pages of no side show the links of the chosen fram
   }
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
   else start();
+
+  // Paper is light, whatever the screen is.
+  let theme;
+  addEventListener("beforeprint", () => {
+    theme = root.dataset.theme;
+    root.dataset.theme = "light";
+  });
+  addEventListener("afterprint", () => (root.dataset.theme = theme));
 })();
