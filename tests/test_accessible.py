@@ -156,16 +156,16 @@ def test_a_dark_page_is_printed_light(visit):
     """By the browser's own printing; afterwards the screen is as dark as before."""
     page = visit("book/playground", scheme="dark", fresh=True)
     page.evaluate(
-        """() => addEventListener('beforeprint', async () => {
-            const frame = document.querySelector('attention-viewer').shadowRoot
-                .querySelector('.frame');
-            await null;
+        """() => addEventListener('beforeprint', () => {
+            const viewer = document.querySelector('attention-viewer').shadowRoot;
             window.printed = [document.documentElement.dataset.theme,
                 getComputedStyle(document.body).backgroundColor,
-                frame.classList.contains('dark')];
+                viewer.querySelector('.frame').classList.contains('dark')];
         })"""
     )
     page.pdf()
+    assert page.evaluate("printed") == ["light", "rgb(255, 255, 255)", False]
+    page.evaluate("() => { printed = null; print(); }")  # as the theme's button does
     assert page.evaluate("printed") == ["light", "rgb(255, 255, 255)", False]
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 

@@ -291,11 +291,18 @@ def test_what_is_no_digit_is_refused_kindly(visit, typed, kept, said):
 @pytest.mark.parametrize(
     ("there", "caret", "typed", "then", "said"),
     [
-        ("123456", 2, "x9", "1293456", ""),  # a refused letter moves nothing
+        ("123456", 2, "9", "1293456", ""),
+        (
+            "123456", 2, "9x", "1293456",
+            "“x”: left out, for the model knows only the digits 0 to 9.",
+        ),
         ("1234567890123456", 2, "99", "1299567890123456", ""),  # full: typed over
-        ("1234567890123456", 16, "1", "1234567890123456", "only the first 16 digits"),
+        (
+            "1234567890123456", 16, "1", "1234567890123456",
+            "The model has learned 16 places: only the first 16 digits are kept.",
+        ),
     ],
-)
+)  # fmt: skip
 def test_digits_come_where_the_caret_is(visit, there, caret, typed, then, said):
     page = visit(PAGE)
     field = page.get_by_label("Digits")
@@ -305,7 +312,9 @@ def test_digits_come_where_the_caret_is(visit, there, caret, typed, then, said):
     assert field.input_value() == then
     shown = page.locator("tr.in button").all_inner_texts()
     assert "".join(shown) == then
-    expect(page.locator("#refused")).to_contain_text(said)
+    expect(page.locator("#refused")).to_have_text(said)
+    caret += len(typed.strip("x")) if there != then else 0
+    assert field.evaluate("n => n.selectionStart") == caret
 
 
 @pytest.mark.book

@@ -212,6 +212,7 @@ VIEWS = {
         weights(1, 2, 1, 3, 3), ["cat", "dog", "<i>"], about="pictures",
         pictures=random_pictures(2, 3, 8, 8),
     ),
+    "many": lambda: viewer.attention(weights(1, 1, 16, 16), about="sixteen keys"),
     "blind": lambda: viewer.attention(
         np.tril(np.ones((1, 1, 3, 3)), -1) / [[[[1], [1], [2]]]], about="blind"
     ),
@@ -464,11 +465,30 @@ def test_it_turns_dark_with_its_page(page_of):
     assert light[3::4] == dark[3::4]
 
 
+def test_the_choice_is_seen_in_forced_colours(page_of):
+    """Where shadows and colours of borders are the reader's, not the page's."""
+    page = page_of("toy", forced_colors="active")
+    look = """n => [getComputedStyle(n).borderTopWidth,
+        getComputedStyle(n).outlineStyle]"""
+    row = page.locator("[aria-selected=true]")
+    assert row.locator(".cell.chosen").evaluate(look) == ["3px", "solid"]
+    assert row.locator(".cell:not(.chosen)").first.evaluate(look) == ["3px", "none"]
+    assert page.locator(".cell").first.evaluate(look) == ["1px", "none"]
+
+
 @pytest.mark.parametrize("width", [320, 390, 1280])
 def test_it_fits_its_room(page_of, width):
     """What is too wide scrolls in its own box; nothing else does."""
     page = page_of(*VIEWS, viewport={"width": width, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for stack in page.locator(".stack").all():  # the painted cells lie below the cells
+        ends = stack.locator(".cell").first, stack.locator(".cell").last
+        first, last = (cell.bounding_box() for cell in ends)
+        picture = stack.locator("canvas").bounding_box()
+        assert abs(picture["x"] - first["x"]) + abs(picture["y"] - first["y"]) < 0.5
+        right, bottom = last["x"] + last["width"], last["y"] + last["height"]
+        assert abs(picture["x"] + picture["width"] - right) < 0.5
+        assert abs(picture["y"] + picture["height"] - bottom) < 0.5
     if width >= 390:
         for box in page.locator(".box").all():
             assert box.evaluate("n => n.scrollWidth - n.clientWidth") <= 1
@@ -499,10 +519,13 @@ def test_it_survives_being_moved(page_of):
     page.locator("[role=row][data-query='2'] [data-key='1']").click()
     page.evaluate(
         """() => { const node = document.querySelector('attention-viewer');
-            const place = node.parentNode; node.remove(); place.prepend(node); }"""
+            const place = node.parentNode; node.remove();
+            node.view = {...node.view, about: 'new words'}; place.prepend(node); }"""
     )
     page.mouse.move(0, 0)
     assert chosen_row(page)["query"] == 2
+    expect(page.get_by_role("group", name="new words")).to_be_visible()
+    assert max(page.locator("canvas").evaluate(PIXELS)) > 200
     page.locator("[role=row][data-query='6'] [data-key='1']").hover()
     assert chosen_row(page)["query"] == 6
 

@@ -149,11 +149,15 @@ line) that is being read, and pages of no side show the links of the chosen fram
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
   else start();
 
-  // Paper is light, whatever the screen is.
+  // Paper is light, whatever the screen is; who draws for it listens later than this.
   let theme;
-  addEventListener("beforeprint", () => {
-    theme = root.dataset.theme;
+  const lighten = () => {
+    theme ??= root.dataset.theme;
     root.dataset.theme = "light";
+  };
+  addEventListener("beforeprint", lighten, { capture: true });
+  addEventListener("afterprint", () => {
+    if (theme) root.dataset.theme = theme;
+    theme = undefined;
   });
-  addEventListener("afterprint", () => (root.dataset.theme = theme));
 })();

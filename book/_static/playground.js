@@ -133,7 +133,7 @@ function playground(place) {
   }
   const rows = Object.fromEntries(ROWS.map((name) => [name, row(digitsTable, name)]));
   const placeAgain = row(chanceTable, "place");
-  const chances = symbols.map((symbol) => row(chanceTable, `p(${symbol})`, "chance"));
+  const chanceRows = symbols.map((symbol) => row(chanceTable, `p(${symbol})`, "chance"));
 
   function column(i) {
     const key = make("button", { type: "button" });
@@ -151,11 +151,11 @@ function playground(place) {
     };
     for (const name of ROWS) rows[name].append(cells[name]);
     const again = placeAgain.appendChild(make("th", { scope: "col" }, String(i)));
-    const chance = chances.map((line) => line.appendChild(make("td")));
+    const chance = chanceRows.map((line) => line.appendChild(make("td")));
     return { ...cells, key, chance, all: [...Object.values(cells), again, ...chance] };
   }
 
-  // Every column is there from the start, so that nothing moves while one types.
+  // Every column is there from the start, so that none moves while one types.
   const columns = Array.from({ length: settings.length }, (_, i) => column(i));
   const verdict = make("p", { class: "verdict", role: "status" });
 
@@ -169,9 +169,9 @@ function playground(place) {
     const s = 2 ** Number(sharpness.value);
     write(factor, s < 1 ? `× 1/${Number((1 / s).toPrecision(2))}` : `× ${Number(s.toPrecision(2))}`);
     sharpness.setAttribute("aria-valuetext", factor.textContent);
-    const { p, maps } = n ? answer(positions.checked, s) : { p: [] };
+    const { chances, maps } = n ? answer(positions.checked, s) : { chances: [] };
     let right = 0;
-    p.forEach((p, i) => {
+    chances.forEach((p, i) => {
       const cells = columns[i];
       const wanted = state.digits[n - 1 - i];
       const out = String(p.indexOf(Math.max(...p)));
@@ -189,8 +189,8 @@ function playground(place) {
       cells.chance.forEach((cell, symbol) => {
         const chance = p[symbol].toFixed(2);
         cell.classList.toggle("chosen", String(symbol) === out);
-        if (cell.ariaLabel === chance) return;
-        cell.ariaLabel = chance;
+        if (cell.getAttribute("aria-label") === chance) return;
+        cell.setAttribute("aria-label", chance);
         cell.style.setProperty("--chance", chance);
       });
     });
@@ -219,7 +219,7 @@ function playground(place) {
     const mask = state.digits.map(() => state.digits.map((_, key) => !state.silenced.has(key)));
     const x = state.digits.map(oneHot);
     const [logits, maps] = models[side()].call(x, { mask, positions, sharpness });
-    return { p: maskedSoftmax(logits), maps };
+    return { chances: maskedSoftmax(logits), maps };
   }
 
   const upper = make(

@@ -87,6 +87,7 @@ pictures. Labels are only ever set as text. */
       for (const node of [document.documentElement, document.body])
         this.#watch.observe(node, { attributes: true });
       this.#scheme.addEventListener("change", this.#theme);
+      addEventListener("beforeprint", this.#theme); // no observer comes in time for it
       this.#sizes.observe(this);
       this.#followTheme();
     }
@@ -95,13 +96,15 @@ pictures. Labels are only ever set as text. */
       this.#watch.disconnect();
       this.#sizes.disconnect();
       this.#scheme.removeEventListener("change", this.#theme);
+      removeEventListener("beforeprint", this.#theme);
     }
 
     set view(view) {
       const alike = (name) => JSON.stringify(this.#view?.[name]) === JSON.stringify(view[name]);
       const same = this.#view?.maps.length === view.maps.length
         && this.#view.shape.slice(0, 3).every((size, axis) => size === view.shape[axis])
-        && ["about", "sequences", "pictures"].every(alike);
+        && ["about", "sequences", "pictures", "high"].every(alike)
+        && this.#view.maps.every(({ name }, i) => name === view.maps[i].name);
       const first = !this.#view;
       this.#view = view;
       if (first) {
@@ -412,7 +415,7 @@ pictures. Labels are only ever set as text. */
 
     #followTheme() {
       const frame = this.shadowRoot.querySelector(".frame");
-      if (!frame) return;
+      if (!frame || !this.isConnected) return;
       frame.classList.toggle("dark", onDark(this));
       const heat = `rgb(${getComputedStyle(frame).getPropertyValue("--heat")})`;
       if (heat === this.#heat) return;
