@@ -149,13 +149,13 @@ line) that is being read, and pages of no side show the links of the chosen fram
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
   else start();
 
-  // Paper is light, whatever the screen is; who draws for it listens later than this.
+  // Paper is light, whatever the screen is. (This file stands in the head, so that what
+  // draws in a page hears of printing later, and finds it light.)
   let theme;
-  const lighten = () => {
+  addEventListener("beforeprint", () => {
     theme ??= root.dataset.theme;
     root.dataset.theme = "light";
-  };
-  addEventListener("beforeprint", lighten, { capture: true });
+  });
   addEventListener("afterprint", () => {
     if (theme) root.dataset.theme = theme;
     theme = undefined;
