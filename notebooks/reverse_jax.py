@@ -164,31 +164,27 @@ f"loss {by_hand:.3f}, guessing {np.log(10):.3f}"
 
 # %% [markdown] tags=["jax"]
 # `lax.scan` repeats `update`, carries weights and Adam's averages along and collects
-# the losses. It is compiled once, and no Python runs between two updates. Adam has rate
-# 1 here; its steps are multiplied by the rate that comes in.
+# the losses. It is compiled once, and no Python runs between two updates. The chain
+# clips, then Adam takes the learning rate of the update that it counts.
 
 
 # %% tags=["jax"]
-def train_by_hand(model, data, batches, rates):
+def train_by_hand(model, data, batches, learning_rates):
     """All updates of ``batches`` ``n b``; changes the model, returns losses ``n``."""
+    clip = optax.clip_by_global_norm(settings.max_grad_norm)
+    optimizer = optax.chain(clip, optax.adam(lambda step: learning_rates[step]))
     graph, params, rest = nnx.split(model, nnx.Param, ...)
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(settings.max_grad_norm), optax.adam(1)
-    )
 
-    def update(carry, given):
-        (params, opt_state), (index, rate) = carry, given
+    def update(carry, index):
+        params, opt_state = carry
         batch = [x[index] for x in data]
-        loss_and_grad = jax.value_and_grad(
-            lambda p: cross_entropy(nnx.merge(graph, p, rest), *batch)[0]
-        )
-        loss, grad = loss_and_grad(params)
-        steps, opt_state = optimizer.update(grad, opt_state)
-        params = jax.tree.map(lambda p, step: p + rate * step, params, steps)
-        return (params, opt_state), loss
+        loss, grads = jax.value_and_grad(
+            lambda params: cross_entropy(nnx.merge(graph, params, rest), *batch)[0]
+        )(params)
+        steps, opt_state = optimizer.update(grads, opt_state)
+        return (optax.apply_updates(params, steps), opt_state), loss
 
-    carry = params, optimizer.init(params)
-    carry, losses = jax.lax.scan(update, carry, (batches, rates))
+    carry, losses = jax.lax.scan(update, (params, optimizer.init(params)), batches)
     nnx.update(model, carry[0])
     return losses
 

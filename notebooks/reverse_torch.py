@@ -165,11 +165,11 @@ f"loss {by_hand:.3f}, guessing {np.log(10):.3f}"
 
 
 # %% tags=["torch"]
-def train_by_hand(model, data, batches, rates):
+def train_by_hand(model, data, batches, learning_rates):
     """All updates of ``batches`` ``n b``; changes the model, returns losses ``n``."""
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     losses = []
-    for index, rate in zip(batches, rates.tolist(), strict=True):
+    for index, rate in zip(batches, learning_rates.tolist(), strict=True):
         optimizer.param_groups[0]["lr"] = rate
         loss, _ = cross_entropy(model, *(x[index] for x in data))
         optimizer.zero_grad()
