@@ -17,7 +17,7 @@ def cross_entropy(model, inputs, labels):
 
     Parameters
     ----------
-    model : callable ``… i -> … c, anything``
+    model : callable ``… i -> … c``
     inputs : array ``… i``
     labels : integer array ``…``
         The right one of the ``c`` classes.
@@ -26,7 +26,7 @@ def cross_entropy(model, inputs, labels):
     -------
     tuple of two numbers
     """
-    logits, _ = model(inputs)
+    logits = model(inputs)
     value = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
     return value, (logits.argmax(-1) == labels).float().mean()
 
@@ -36,7 +36,7 @@ def odd_one_out(model, x):
 
     Parameters
     ----------
-    model : callable ``b s i -> b s 1, anything``
+    model : callable ``b s i -> b s 1``
         One logit per element; the softmax goes over the set.
     x : array ``b s i``
         Sets.
@@ -45,7 +45,7 @@ def odd_one_out(model, x):
     -------
     tuple of two numbers
     """
-    logits = model(x)[0].squeeze(-1)  # b s
+    logits = model(x).squeeze(-1)  # b s
     log_p = torch.log_softmax(logits, dim=-1)
     last = x.shape[1] - 1
     return -log_p[:, last].mean(), (logits.argmax(-1) == last).float().mean()
