@@ -7,8 +7,32 @@ settings are refused before any work; ``dataclasses.replace`` makes variants.
 from dataclasses import dataclass, replace
 from math import inf
 
-from helpers.checks import check_dropout, check_sizes, choose, head_size
-from helpers.schedules import SCHEDULES, check_warmup, rates
+import numpy as np
+
+from helpers.checks import (
+    check_dropout,
+    check_length,
+    check_sizes,
+    check_types,
+    choose,
+    head_size,
+)
+from helpers.schedules import SCHEDULES, check_warmup, learning_rates
+
+POSITIONS = dict.fromkeys(("sinusoidal", "learned", "none"))
+MAX_LENGTH = 512  # positions of a predictor's table
+
+
+def check_rate(name, number):
+    """Hold a number to what float32 can hold above 0.
+
+    Raises
+    ------
+    ValueError
+        Naming the number.
+    """
+    if not 0 < np.float64(number) < np.finfo(np.float32).max:
+        raise ValueError(f"expected {name} to be above 0 and finite, got {number!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,17 +44,17 @@ class Settings:
     n_train : int
         Examples that one epoch goes through; those that do not fill a batch are left
         out, others in each epoch.
-    batch : int
+    batch_size : int
         Examples in an update.
     epochs : int
         Passes through the examples.
-    rate : float
+    learning_rate : float
         Peak learning rate of Adam.
     warmup : int
         Updates over which the rate rises, ``1 <= warmup < updates``; 1 is no rise.
     schedule : str
         A name of ``helpers.schedules.SCHEDULES``.
-    clip : float
+    max_grad_norm : float
         Largest global norm of the gradient; ``math.inf`` clips nothing.
     seed : int
         Of the initial weights, the order of the batches, and dropout.
@@ -42,30 +66,39 @@ class Settings:
     """
 
     n_train: int
-    batch: int
+    batch_size: int
     epochs: int
-    rate: float
+    learning_rate: float
     warmup: int
     schedule: str = "warmup_cosine"
-    clip: float = 1.0
+    max_grad_norm: float = 1.0
     seed: int = 42
 
     def __post_init__(self):
-        check_sizes(n_train=self.n_train, batch=self.batch, epochs=self.epochs)
-        if self.batch > self.n_train:
+        check_types(self)
+        check_sizes(
+            n_train=self.n_train, batch_size=self.batch_size, epochs=self.epochs
+        )
+        if self.batch_size > self.n_train:
             raise ValueError(
-                f"a batch of {self.batch} does not fit into {self.n_train} examples"
+                f"expected batch_size to be at most n_train = {self.n_train}, got "
+                f"{self.batch_size}"
             )
-        for name, number in {"rate": self.rate, "clip": self.clip}.items():
-            if not number > 0 or (name == "rate" and number == inf):
-                raise ValueError(f"expected {name} to be above 0, got {number!r}")
+        check_rate("learning_rate", self.learning_rate)
+        if self.max_grad_norm != inf:
+            check_rate("max_grad_norm", self.max_grad_norm)
+        if self.seed < 0:
+            raise ValueError(f"expected seed to be at least 0, got {self.seed}")
         choose(self.schedule, SCHEDULES, "schedule")
         check_warmup(self.warmup, self.updates)
+
+    def check_data(self, data):
+        """Hold training data to the sizes of the task, as far as there are any."""
 
     @property
     def updates_per_epoch(self):
         """Whole batches in an epoch."""
-        return self.n_train // self.batch
+        return self.n_train // self.batch_size
 
     @property
     def updates(self):
@@ -73,9 +106,9 @@ class Settings:
         return self.epochs * self.updates_per_epoch
 
     @property
-    def rates(self):
+    def learning_rates(self):
         """Learning rate of every update: float array ``updates``."""
-        return rates(self)
+        return learning_rates(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +139,24 @@ class Sequences(Settings):
         )  # fmt: skip
         head_size(self.m, self.n_heads)
         check_dropout(self.dropout)
+        choose(self.positions, POSITIONS, "kind of positions")
+        if self.positions != "none":
+            check_length(self.length, MAX_LENGTH)
+
+    def check_data(self, data):
+        """Hold inputs to the length and the number of symbols.
+
+        Raises
+        ------
+        ValueError
+            With both shapes.
+        """
+        expected = self.length, self.n_symbols
+        if data[0].shape[1:] != expected:
+            raise ValueError(
+                f"expected sequences of shape (length, n_symbols) = {expected}, as the "
+                f"settings say, got {data[0].shape[1:]}"
+            )
 
     @property
     def model(self):
@@ -120,11 +171,11 @@ class Warmup(Sequences):
     """Chapter *warm-up*: a post-norm stack deep enough that it needs a slow start."""
 
     n_train: int = 64 * 100
-    batch: int = 64
+    batch_size: int = 64
     epochs: int = 3
-    rate: float = 3e-3
+    learning_rate: float = 3e-3
     warmup: int = 100
-    clip: float = inf  # what warm-up does is to show without other help
+    max_grad_norm: float = inf  # what warm-up does is to show without other help
     n_blocks: int = 6
     n_heads: int = 4
 
@@ -134,9 +185,9 @@ class Reverse(Sequences):
     """Chapter *reverse*: one block with one head learns to turn sequences round."""
 
     n_train: int = 50_000
-    batch: int = 128
+    batch_size: int = 128
     epochs: int = 10
-    rate: float = 5e-4
+    learning_rate: float = 5e-4
     warmup: int = 50
 
 
@@ -192,6 +243,20 @@ class Sets(Settings):
                 f"{self.n_unseen} of n_classes = {self.n_classes}"
             )
 
+    def check_data(self, data):
+        """Hold images to their number of features.
+
+        Raises
+        ------
+        ValueError
+            With both numbers.
+        """
+        if data[0].shape[-1] != self.n_features:
+            raise ValueError(
+                f"expected n_features = {self.n_features}, as the settings say, got "
+                f"data of shape {data[0].shape}"
+            )
+
     @property
     def model(self):
         """Arguments of ``Predictor`` by name: one output per element, no positions."""
@@ -205,9 +270,9 @@ class Digits(Sets):
     """Chapter *anomaly* on scikit-learn's digits: trained within a minute on two cores."""
 
     n_train: int = 1_295
-    batch: int = 64
+    batch_size: int = 64
     epochs: int = 32
-    rate: float = 1e-3
+    learning_rate: float = 1e-3
     warmup: int = 100
     source: str = "digits"
     n_classes: int = 10
@@ -228,9 +293,9 @@ class Cifar100(Sets):
     """Chapter *anomaly* on ResNet34 features of CIFAR-100, in the published sizes."""
 
     n_train: int = 45_000
-    batch: int = 64
+    batch_size: int = 64
     epochs: int = 100
-    rate: float = 5e-4
+    learning_rate: float = 5e-4
     warmup: int = 100
     source: str = "cifar100"
     n_classes: int = 100
