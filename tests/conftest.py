@@ -47,15 +47,19 @@ def address(html):
         thread.join()
 
 
-@pytest.fixture(scope="session")
-def chromium():
-    """The path of a browser, or one sentence why there is none; CI has to have one."""
+def find_browser():
+    """The path of a browser; without one tests are skipped, and fail in CI."""
     try:
         return browsers.find()
     except LookupError as error:
         if os.environ.get("CI"):
             pytest.fail(str(error))
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    return find_browser()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,24 @@
+"""Without a browser its tests are skipped by name; in CI they fail."""
+
+import pytest
+
+import browser
+import conftest
+
+
+def test_an_installed_browser_is_used(tmp_path, monkeypatch):
+    path = tmp_path / browser.NAMES[-1]
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert browser.find() == str(path)
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("", "Skipped"), ("true", "Failed")])
+def test_a_missing_browser_fails_only_in_ci(tmp_path, monkeypatch, ci, outcome):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(BaseException, match="install Chromium") as raised:
+        conftest.find_browser()
+    assert type(raised.value).__name__ == outcome
