@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 import navigation
 import pages
-from conftest import NARROW, WIDE
+from browsing import NARROW, WIDE
 
 pytestmark = pytest.mark.book
 CHAPTERS = [
