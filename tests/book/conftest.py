@@ -1,28 +1,17 @@
-"""The built book, and a browser that shows it.
-
-With two workers (``-n 2 --dist loadgroup``), each page is opened by one of them only.
-"""
+"""The built book, and a browser that shows it."""
 
 import os
 import threading
-from pathlib import Path
 
+import nbformat
 import pytest
+from jupyter_cache import get_cache
 
 import browser as browsers
 import build_book
+import pages
 import serve
 from browsing import TYPESET, WIDE, watch
-
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if HERE in item.path.parents:
-            parameters = getattr(item, "callspec", None) and item.callspec.params
-            group = (parameters or {}).get("page_name", item.path.stem)
-            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +21,18 @@ def html():
         "the built book is missing or older than its sources: run `make book`"
     )
     return build_book.HTML
+
+
+@pytest.fixture(scope="session")
+def executed(html):
+    """Reads a page as the build executed it: code cells with their outputs."""
+    cache = get_cache(html.parent / "executed")
+
+    def read(page):
+        notebook = nbformat.read(pages.ROOT / f"{page}.ipynb", as_version=4)
+        return cache.merge_match_into_notebook(notebook)[1]
+
+    return read
 
 
 @pytest.fixture(scope="session")
@@ -72,20 +73,21 @@ def browser(chromium):
 def tab(browser, address):
     """Shows a page of the book with its formulas set, in a tab that is kept."""
     context = browser.new_context()
-    pages = []
+    tabs = []
 
     def show(name, size, scheme, fresh):
-        if fresh or not pages or pages[-1].name != name:
-            while pages:
-                pages.pop().close()
-            pages.append(watch(context.new_page()))
-            pages[-1].set_viewport_size(size)
-            pages[-1].emulate_media(color_scheme=scheme)
-            pages[-1].goto(f"{address}/{name}.html", wait_until="load")
-            pages[-1].wait_for_function(TYPESET)
-            pages[-1].evaluate("window.MathJax?.startup?.promise")
-            pages[-1].name = name
-        return pages[-1]
+        if fresh or not tabs or tabs[-1].name != name:
+            while tabs:
+                tabs.pop().close()
+            page = watch(context.new_page())
+            page.set_viewport_size(size)
+            page.emulate_media(color_scheme=scheme)
+            page.goto(f"{address}/{name}.html", wait_until="load")
+            page.wait_for_function(TYPESET)
+            page.evaluate("window.MathJax?.startup?.promise")
+            page.name = name
+            tabs.append(page)
+        return tabs[-1]
 
     yield show
     context.close()

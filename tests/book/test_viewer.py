@@ -5,7 +5,6 @@ import json
 import re
 from base64 import b64decode
 
-import nbformat
 import numpy as np
 import pytest
 from bs4 import BeautifulSoup
@@ -578,16 +577,16 @@ def test_book_without_scripts_shows_the_maps_as_pictures(new_reader):
 @pytest.mark.parametrize(
     "page_name", ["notebooks/encoder_jax", "notebooks/anomaly_torch"]
 )
-def test_plain_jupyter_shows_the_same(html, browser, visit, page_name, tmp_path):
+def test_plain_jupyter_shows_the_same(executed, browser, visit, page_name, tmp_path):
     """The executed notebook, written by nbconvert, and the book: letter by letter."""
     from nbconvert import HTMLExporter
 
-    executed = html.parent / "jupyter_execute" / f"{page_name}.ipynb"
-    notebook = nbformat.read(executed, as_version=4)
     exporter = HTMLExporter(require_js_url="", jquery_url="", mathjax_url="")
     exporter.mermaid_js_url = ""
     path = tmp_path / "page.html"
-    path.write_text(exporter.from_notebook_node(notebook)[0], encoding="utf-8")
+    path.write_text(
+        exporter.from_notebook_node(executed(page_name))[0], encoding="utf-8"
+    )
     context = browser.new_context(viewport=WIDE)
     context.route(re.compile("^https?:"), lambda route: route.abort())
     plain = context.new_page()
