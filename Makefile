@@ -1,17 +1,23 @@
 # Each target makes the environment it needs; `make` alone lists them.
 
-PYTHON ?= $(shell sh tools/find-python.sh 3.13 3.12 3.11)
-COLAB_PYTHON ?= $(shell sh tools/find-python.sh 3.12 3.13)
+VERSIONS := 3.13 3.12 3.11
+COLAB_VERSIONS := 3.12 3.13
+GIVEN := $(PYTHON)
+PYTHON ?= $(or $(call find,$(VERSIONS)),python3)
 PORT ?= 8000
 BIN := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
 RUN := .venv/$(BIN)/python
 COLAB := .venv-colab/$(BIN)/python
-CUDA := .venv-cuda/$(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE  # else each of many processes compiles all it imports
-NO_PYTHON = no Python was found; the book needs Python 3.11, 3.12 or 3.13
+
+# The first Python of some versions that runs: from the PATH, or pyenv's.
+find = $(shell for python in $(addprefix python,$(1)) python3 \
+	$(wildcard $(patsubst %,$(HOME)/.pyenv/versions/%.*/bin/python,$(1))); do \
+	$$python -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] not in "$(1)".split())' \
+	2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-colab draft serve pdf data benchmark sync new-chapter lock fork check-cuda clean environment
+.PHONY: help book test test-colab draft serve pdf data benchmark check-gpu sync lock clean environment
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{name = $$1; sub(/^[^:]*: /, ""); printf "  make %-13s %s\n", name, $$0}'
@@ -19,17 +25,14 @@ help:  ## this list
 book: environment  ## execute every page and write _build/html/index.html
 	@$(RUN) tools/build_book.py
 
-test: environment  ## lint, unit tests, every page, and the built book in a real browser
+test: environment  ## lint, every page, unit tests, and the built book in a real browser
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not book" tests
-	$(RUN) -m pytest -n 2 --nbmake --nbmake-timeout=1800 notebooks
-	$(RUN) tools/build_book.py --if-stale
-	$(RUN) -m pytest -m book tests
+	@$(RUN) tools/build_book.py --if-stale
+	$(RUN) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations=20 tests
 
-test-colab:  ## every page with the versions that Colab has these days
-	@$(or $(COLAB_PYTHON),$(error $(NO_PYTHON))) tools/environment.py --folder .venv-colab --lock requirements/lock-colab.txt --python 3.12 3.13
-	$(COLAB) -m pytest --nbmake --nbmake-timeout=1800 notebooks
+test-colab: .venv-colab/complete  ## every page with the versions that Colab has these days
+	$(COLAB) -m pytest -n 2 --nbmake --nbmake-timeout=1800 --durations=0 notebooks
 
 draft: environment  ## the book in _draft; executes only the pages that changed
 	@$(RUN) tools/build_book.py --draft
@@ -48,24 +51,40 @@ data: environment  ## the photos of CIFAR-100 and their features, for the anomal
 benchmark: environment  ## time the trainings against the usual ways (ARGS="--help")
 	@$(RUN) -m benchmarks.run $(ARGS)
 
+check-gpu:  ## every page, the unit tests and the benchmark on the GPU (PYTHON=… to choose)
+	@$(firstword $(GIVEN) $(wildcard $(RUN)) python3) tools/check_gpu.py $(ARGS)
+
 sync: environment  ## write the .ipynb of every page from its .py
 	@$(RUN) tools/sync.py
-
-new-chapter: environment  ## NAME=… TITLE="…": two pages to begin a chapter with
-	@$(RUN) tools/new_chapter.py
 
 lock: environment  ## make the files requirements/lock*.txt anew
 	@$(RUN) tools/lock.py
 
-fork: environment  ## REPOSITORY=https://…: make every copy of the address point there
-	@$(RUN) tools/fork.py $(REPOSITORY)
-
-check-cuda:  ## JAX's CUDA build beside PyTorch's, installed and imported; needs no GPU
-	@$(or $(PYTHON),$(error $(NO_PYTHON))) tools/environment.py --folder .venv-cuda --cuda yes
-	$(CUDA) tools/check_cuda.py
-
 clean:  ## remove everything that was built, but not the environments
 	rm -rf _build _draft .pytest_cache .hypothesis .ruff_cache
 
-environment:
-	@$(or $(PYTHON),$(error $(NO_PYTHON))) tools/environment.py
+environment: .venv/complete
+
+# The stamp is written last, so an interrupted installation is begun anew.
+.venv/complete: requirements/lock.txt requirements/lock-cuda.txt
+	@found=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); \
+	case " $(VERSIONS) " in *" $$found "*) ;; *) \
+	echo "The book needs Python 3.11, 3.12 or 3.13, but $(PYTHON) is $${found:-not there}: install one, or name it with make PYTHON=/path/to/python." >&2; exit 1;; esac
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+	echo "$(PYTHON) cannot make virtual environments: install its venv package, on Debian and Ubuntu with apt install python3-venv." >&2; exit 1; }
+	@echo "Making .venv; the first time takes some minutes and 7 GB."
+	@rm -rf .venv
+	@$(PYTHON) -m venv .venv
+	@$(RUN) -m pip install --quiet --disable-pip-version-check $$(grep -o '^uv==[^ ]*' requirements/lock.txt)
+	@locks="-r requirements/lock.txt"; \
+	driver=$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1); \
+	if [ "$$(uname)" = Linux ] && [ "0$${driver%%.*}" -ge 580 ]; then locks="$$locks -r requirements/lock-cuda.txt"; fi; \
+	$(RUN) -m uv pip install --python $(RUN) $$locks || $(RUN) -m pip install $$locks
+	@touch $@
+
+# uv downloads a Python for Colab's versions where the machine has none.
+.venv-colab/complete: requirements/lock-colab.txt | environment
+	@rm -rf .venv-colab
+	@$(RUN) -m uv venv --python $(or $(call find,$(COLAB_VERSIONS)),3.12) .venv-colab
+	@$(RUN) -m uv pip install --python $(COLAB) -r requirements/lock-colab.txt
+	@touch $@

@@ -1,56 +1,61 @@
-"""Build the book, and say in the last lines which page and which cell went wrong.
+"""Execute the pages, as many at a time as there are cores, and build the book.
 
     python tools/build_book.py             every page executed, into _build/html
     python tools/build_book.py --if-stale  only if a source changed since the last build
     python tools/build_book.py --draft     into _draft: executes only what changed
 
-The work is done by ``jupyter-book build . --all -W -n --keep-going``.
+Executed pages go into a jupyter-cache; ``jupyter-book build`` takes them from there
+(``book/_ext/execution.py``).
 """
 
 import argparse
-import ast
 import hashlib
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from modulefinder import ModuleFinder
 from pathlib import Path
 
+import nbformat
 import psutil
-import yaml
+from jupyter_cache import get_cache
+from jupyter_cache.base import CacheBundleIn
+from myst_nb.core.read import read_myst_markdown_notebook
+from nbclient import NotebookClient
+from nbclient.exceptions import (
+    CellExecutionError,
+    CellTimeoutError,
+    DeadKernelError,
+)
 
 import pages
 
-sys.path.insert(0, str(pages.ROOT / "book" / "_ext"))
-
-from costs import Watch
-
 ROOT = pages.ROOT
 HTML = ROOT / "_build" / "html"
-DRAFT = ROOT / "_draft"
 STAMP = ROOT / "_build" / "sources.sha256"
 UNREAD = {"__pycache__", ".ruff_cache", ".ipynb_checkpoints", "runs", "data"}
+GIB_PER_PAGE = 3  # at most; see the budgets of the design
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-WARNING = re.compile(
-    r"^((?P<path>\S.*?)(:(?P<line>\d+)?)?: )?(WARNING|ERROR|CRITICAL): (?P<what>.*)"
-)
-FAILED = re.compile(r"ExecutionError: (?P<path>\S+\.(ipynb|md))\s*$")
-RULE = "-" * 18
-ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt|Warning|Iteration|Exit)\b")
+LINE = re.compile(r"Cell In\[\d+\], line (\d+)")
 
 
 def sources():
     """Every file that the built book depends on."""
     found = [ROOT / name for name in ("_config.yml", "_toc.yml")]
-    found += (ROOT / "requirements").glob("lock*.txt")
-    found += [ROOT / "CHANGELOG.md", ROOT / "CITATION.cff"]
+    found += [ROOT / "CHANGELOG.md", ROOT / "CITATION.cff", *environment()]
     for folder in ("book", "notebooks", "tools"):
         found += (path for path in (ROOT / folder).rglob("*") if path.is_file())
-    found = [path for path in found if not UNREAD & {*path.relative_to(ROOT).parts}]
-    return sorted(found) + photos()
+    return sorted(p for p in found if not UNREAD & {*p.relative_to(ROOT).parts})
+
+
+def environment():
+    """The versions of all packages."""
+    return sorted((ROOT / "requirements").glob("lock*.txt"))
 
 
 def photos():
@@ -60,11 +65,10 @@ def photos():
 
 
 def digest(paths):
-    """One hash for the names and the contents of some files, and for Python."""
+    """One hash of the names and contents of files, and of Python's version."""
     total = hashlib.sha256(sys.version.encode())
     for path in paths:
-        name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-        total.update(name.as_posix().encode() + b"\0")
+        total.update(path.as_posix().removeprefix(ROOT.as_posix()).encode() + b"\0")
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
 
@@ -72,191 +76,154 @@ def digest(paths):
 def is_fresh():
     """Was the book built from exactly these sources?"""
     built = (HTML / "index.html").exists() and STAMP.exists()
-    return built and STAMP.read_text() == digest(sources())
+    return built and STAMP.read_text() == digest([*sources(), *photos()])
 
 
-def build():
+def surroundings(page):
+    """Hash of all that the outputs of a page depend on, besides its own cells."""
+    finder = ModuleFinder([str(pages.NOTEBOOKS)])
+    if page.with_suffix(".py").exists():
+        finder.run_script(str(page.with_suffix(".py")))
+    imported = [finder.modules[name] for name in sorted(finder.modules)[1:]]
+    helpers = [Path(module.__file__) for module in imported if module.__file__]
+    return digest([*environment(), *photos(), *helpers])
+
+
+def executable():
+    """The pages that have code cells; the last ones, which train longest, first."""
+    for name in reversed(pages.toc()):
+        notebook, text = ROOT / f"{name}.ipynb", ROOT / f"{name}.md"
+        if notebook.exists():
+            yield notebook
+        elif text.exists() and "\n```{code-cell}" in text.read_text("utf-8"):
+            yield text
+
+
+def read(page):
+    """The page as a notebook, as MyST-NB reads it."""
+    if page.suffix == ".md":
+        return read_myst_markdown_notebook(page.read_text("utf-8"))
+    return nbformat.read(page, as_version=4)
+
+
+def execute(page):
+    """Run a page; return it with its outputs, the seconds, and what is wrong or None.
+
+    Pages are held to what the settings of the book say: no error, nothing on stderr.
+    """
+    notebook, started, stopped = read(page), time.perf_counter(), None
+    try:
+        NotebookClient(
+            notebook,
+            timeout=pages.config()["execute"]["timeout"],
+            resources={"metadata": {"path": str(page.parent)}},
+            extra_arguments=["--log-level=ERROR"],  # of the kernel, not the page
+            record_timing=False,  # it would change the key in the cache
+        ).execute()
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        stopped = error
+    return notebook, time.perf_counter() - started, complaint(page, notebook, stopped)
+
+
+def complaint(page, notebook, stopped):
+    """What went wrong, in which cell and line, and the last lines it printed."""
+    for number, cell in reversed([*enumerate(notebook.cells, start=1)]):
+        for output in cell.get("outputs", []):
+            if stopped and output.output_type == "error":
+                trace = COLOUR.sub("", "\n".join(output.traceback))
+                line = int(LINE.search(trace)[1]) if LINE.search(trace) else 0
+                what = f"{output.ename}: {output.evalue}"
+                return f"{place(page, number, line)}: {what}{last_lines(trace)}"
+            if not stopped and output.get("name") == "stderr":
+                what = "writes to stderr, which the book refuses"
+                return f"{place(page, number)}: {what}{last_lines(output.text)}"
+    return stopped and f"{page.relative_to(ROOT)}: {stopped}"
+
+
+def place(page, number, line=0):
+    """``notebooks/page.py, line 21 (cell 3)``; both are counted from 1."""
+    source = page.with_suffix(".py")
+    if not source.exists():
+        return f"{page.relative_to(ROOT)}, cell {number}"
+    line += pages.read_py(source)[number - 1].line
+    return f"{source.relative_to(ROOT)}, line {line} (cell {number})"
+
+
+def last_lines(text, number=12):
+    return "".join(f"\n    {line}" for line in text.splitlines()[-number:])
+
+
+def workers():
+    """How many pages at a time: one for each core, one after the other on a GPU."""
+    if shutil.which("nvidia-smi"):
+        return 1
+    memory = psutil.virtual_memory().total // (GIB_PER_PAGE << 30)
+    return max(1, min(os.cpu_count(), memory))
+
+
+def execute_all(folder):
+    """Execute what the cache in a folder lacks; return what is wrong with the pages."""
+    cache, wrong, todo = get_cache(folder), [], []
+    for page in executable():
+        try:
+            cache.match_cache_notebook(read(page))
+        except KeyError:
+            todo.append(page)
+    number = workers()
+    threads = str(max(1, os.cpu_count() // number))
+    with tempfile.TemporaryDirectory(prefix="runs-") as runs:
+        os.environ.update(RUNS_FOLDER=runs, TQDM_DISABLE="1")
+        os.environ.setdefault("OMP_NUM_THREADS", threads)
+        with ProcessPoolExecutor(number) as pool:
+            for page, result in zip(todo, pool.map(execute, todo), strict=True):
+                notebook, seconds, complaint = result
+                print(f"{page.relative_to(ROOT)}: {seconds:.1f} s", flush=True)
+                if complaint:
+                    wrong.append(complaint)
+                    continue
+                data = {"execution_seconds": seconds, "from": surroundings(page)}
+                bundle = CacheBundleIn(notebook, str(page), data=data)
+                cache.cache_notebook_bundle(bundle, check_validity=False)
+    return wrong
+
+
+def forget_outdated(folder):
+    """Drop pages from the cache whose helpers, data or versions have changed."""
+    cache = get_cache(folder)
+    for record in cache.list_cache_records():
+        page = Path(record.uri)
+        if not page.exists() or record.data.get("from") != surroundings(page):
+            cache.remove_cache(record.pk)
+
+
+def build(output):
+    """The book in ``output/_build/html``; return an exit status."""
+    started, folder = time.perf_counter(), output / "_build" / "executed"
+    if wrong := execute_all(folder):
+        print("\nThe book was not built:", *wrong, sep="\n\n")
+        return 1
+    program = Path(sys.executable).with_name("jupyter-book")
+    command = [program, "build", ROOT, "--all", "-W", "-n", "--keep-going"]
+    command += ["--path-output", output]
+    variables = {**os.environ, "PAGES_CACHE": str(folder), "PYTHONIOENCODING": "utf-8"}
+    if status := subprocess.run(command, cwd=ROOT, env=variables).returncode:
+        print("\nThe book was not built. In a notebook, line 30001 means cell 3.")
+        return status
+    where = (output / "_build/html/index.html").relative_to(ROOT)
+    print(f"The book is in {where}: {time.perf_counter() - started:.0f} s")
+    return 0
+
+
+def build_anew():
     """Every page executed, nothing left over from an earlier build."""
-    for path in (HTML, ROOT / "_build" / ".doctrees", ROOT / "_build/jupyter_execute"):
-        shutil.rmtree(path, ignore_errors=True)
     STAMP.unlink(missing_ok=True)
-    before = digest(sources())
-    seconds, peak, status = run(ROOT / "_config.yml", ROOT)
+    for name in ("html", ".doctrees", "jupyter_execute", "executed"):
+        shutil.rmtree(ROOT / "_build" / name, ignore_errors=True)
+    before = digest([*sources(), *photos()])
+    status = build(ROOT)
     if status == 0:
         STAMP.write_text(before)
-        print(
-            f"The book is in {HTML.relative_to(ROOT)}/index.html: {seconds:.0f} s, "
-            f"at most {peak / 2**20:.0f} MiB for the build and the page it executed."
-        )
     return status
-
-
-def draft():
-    """The book in ``_draft``; a page is executed only if something it uses changed."""
-    DRAFT.mkdir(exist_ok=True)
-    settings = pages.config()
-    settings["execute"].update(execute_notebooks="cache", cache=str(DRAFT / "cache"))
-    ours = settings["sphinx"]["local_extensions"]
-    ours.update({name: str(ROOT / folder) for name, folder in ours.items()})
-    config = DRAFT / "_config.yml"
-    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    forget_outdated()
-    _, _, status = run(config, DRAFT)
-    if status == 0:
-        print(f"The draft is in {DRAFT.name}/_build/html/index.html")
-    return status
-
-
-def uses(page):
-    """The helpers that a page imports, directly or through each other, as files."""
-    found, todo = set(), [page]
-    while todo:
-        for name in helper_imports(todo.pop().read_text(encoding="utf-8")):
-            path = pages.NOTEBOOKS / "helpers" / f"{name}.py"
-            if path.exists() and path not in found:
-                found.add(path)
-                todo.append(path)
-    return found
-
-
-def helper_imports(source):
-    """Names of the modules of ``helpers`` that the source imports."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module == "helpers":
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            top, _, rest = node.module.partition(".")
-            if top == "helpers":
-                yield rest.partition(".")[0]
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                top, _, rest = alias.name.partition(".")
-                if top == "helpers":
-                    yield rest.partition(".")[0]
-
-
-def surroundings():
-    """What each executed page depends on besides its own cells, as one hash."""
-    always = [*(ROOT / "requirements").glob("lock*.txt")]
-    found = {
-        str(page.with_suffix(".ipynb")): digest(
-            sorted([*always, *photos(), *uses(page)])
-        )
-        for page in pages.sources()
-    }
-    for name in pages.toc():
-        page = ROOT / f"{name}.md"
-        if page.exists():
-            found[str(page)] = digest(sorted(always))
-    return found
-
-
-def forget_outdated():
-    """Drop from the cache the pages whose helpers, data or versions changed."""
-    from jupyter_cache import get_cache
-
-    notes = DRAFT / "surroundings.json"
-    before = json.loads(notes.read_text()) if notes.exists() else {}
-    now = surroundings()
-    cache = get_cache(str(DRAFT / "cache"))
-    for record in cache.list_cache_records():
-        if now.get(record.uri) != before.get(record.uri) or record.uri not in now:
-            cache.remove_cache(record.pk)
-    notes.write_text(json.dumps(now, indent=1))
-
-
-def run(config, output):
-    """Run Jupyter Book; return seconds, peak memory in bytes, and its exit status."""
-    program = Path(sys.executable).with_name("jupyter-book")
-    command = [str(program), "build", str(ROOT), "--all"]
-    command += ["-W", "-n", "--keep-going", "--config", str(config)]
-    command += ["--path-output", str(output)]
-    environment = dict(os.environ, PYTHONUNBUFFERED="1", PYTHONIOENCODING="utf-8")
-    started, log = time.perf_counter(), []
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-    )
-    watch = Watch(psutil.Process(process.pid), itself=True)
-    watch.start()
-    for line in process.stdout:
-        print(line, end="", flush=True)
-        log.append(COLOUR.sub("", line).rstrip())
-    status = process.wait()
-    peak = watch.stop()
-    if status != 0:
-        print("\nThe book was not built:", flush=True)
-        for complaint in complaints(log) or ["see the lines above"]:
-            print(f"  {complaint}")
-    return time.perf_counter() - started, peak, status
-
-
-def complaints(log):
-    """One line for each warning and each failed cell: the page, the cell, the cause."""
-    found = []
-    for line in log:
-        if match := WARNING.match(line):
-            where = place(match["path"], match["line"]) if match["path"] else "settings"
-            found.append(f"{where}: {match['what']}")
-        elif match := FAILED.search(line):
-            found.append(failed_cell(log, Path(match["path"])))
-    return list(dict.fromkeys(found))
-
-
-def place(path, line):
-    """Name a place; MyST-NB counts 10,000 lines for each cell of a notebook."""
-    path = Path(path)
-    shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-    if line is None:
-        return str(shown)
-    if path.suffix == ".ipynb":
-        return name_cell(shown, int(line) // 10_000)
-    return f"{shown}, line {line}"
-
-
-def name_cell(path, number):
-    """``notebooks/page.ipynb, cell 3 (page.py, line 21)``; cells are counted from 1."""
-    source = ROOT / path.with_suffix(".py")
-    if source.exists():
-        cells = pages.read_py(source)
-        if 1 <= number <= len(cells):
-            return (
-                f"{path}, cell {number} ({source.name}, line {cells[number - 1].line})"
-            )
-    return f"{path}, cell {number}"
-
-
-def failed_cell(log, path):
-    """Name the failed cell by the text that nbclient quotes between two rules."""
-    shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-    rules = [number for number, line in enumerate(log) if line == RULE]
-    if len(rules) < 2:
-        return f"{shown}: a cell failed"
-    start, end = rules[:2]
-    quoted = "\n".join(log[start + 1 : end]).strip()
-    cause = f": {error}" if (error := last_error(log[end + 1 :])) else ""
-    if path.suffix == ".ipynb":
-        for cell in pages.read_ipynb(path):
-            same = "\n".join(line.rstrip() for line in cell.source.splitlines()).strip()
-            if cell.kind == "code" and same == quoted:
-                return f"{name_cell(shown, cell.number)} failed{cause}"
-    return f"{shown}, the cell that begins with {quoted.splitlines()[:1]} failed{cause}"
-
-
-def last_error(log):
-    """The line that ends the traceback, with the first words of its message."""
-    end = next((i for i, line in enumerate(log) if line.startswith("The above")), None)
-    lines = [line for line in log[:end] if line.strip()]
-    for number in reversed(range(len(lines))):
-        line = lines[number]
-        if ERROR.match(line) and "Traceback (most" not in line:
-            said = line.rstrip(": ") != line.partition(":")[0]
-            return line if said else " ".join(lines[number : number + 2])
-    return ""
 
 
 def main():
@@ -265,11 +232,12 @@ def main():
     parser.add_argument("--draft", action="store_true")
     options = parser.parse_args()
     if options.draft:
-        return draft()
+        forget_outdated(ROOT / "_draft" / "_build" / "executed")
+        return build(ROOT / "_draft")
     if options.if_stale and is_fresh():
         print("The book is up to date with its sources.")
         return 0
-    return build()
+    return build_anew()
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ from typing import ClassVar
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
+from myst_nb.sphinx_ import NbMetadataCollector
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 import pages
-from costs import costs, entry
 from pages import NAMES
 
 logger = logging.getLogger(__name__)
@@ -122,8 +122,10 @@ class MeasuredTable(SphinxPostTransform):
 def figure(env, page, pattern):
     """What a page printed, or how long it took; None if it did not."""
     if pattern == SECONDS:
-        found = costs(env).get(f"notebooks/{page}")
-        return found and f"{found[0]:.0f} s"
+        run = NbMetadataCollector.get_doc_data(env)[f"notebooks/{page}"].get(
+            "exec_data"
+        )
+        return run and f"{run['runtime']:.0f} s"
     for text in printed(env, f"notebooks/{page}"):
         if match := re.search(pattern, text):
             return match[1]
@@ -136,6 +138,10 @@ def printed(env, page):
         for node in env.get_doctree(page).findall(nodes.container):
             if node.get("nb_element") == "cell_code_output":
                 yield from (text.astext() for text in node.findall(nodes.literal_block))
+
+
+def entry(text):
+    return nodes.entry("", nodes.paragraph(text=text))
 
 
 def table(rows):

@@ -162,6 +162,12 @@ def add_script_button(context, page):
             group["buttons"].insert(1, {**notebook, **script})
 
 
+def no_launch_button(app, pagename, *_):
+    """Colab opens notebooks only, so pages of another kind get no button for it."""
+    if not pagename.startswith("notebooks/"):
+        app.env.metadata[pagename].pop("kernelspec", None)
+
+
 def tell_the_home(app, config):
     """The address of the book, written once, is also the one that previews name."""
     config.ogp_site_url = config.html_baseurl
@@ -193,5 +199,6 @@ def setup(app):
     app.connect("env-check-consistency", name_pages)
     app.connect("doctree-resolved", add_links)
     app.connect("html-page-context", add_context, priority=900)
+    app.connect("html-page-context", no_launch_button, priority=100)
     app.connect("build-finished", copy_scripts)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,7 +1,11 @@
 """What tests do with a page in the browser: listen to it, and let axe-core check it."""
 
+import os
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+
+import browser
 
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 TYPESET = """() => !document.querySelector('.math')
@@ -27,6 +31,16 @@ AXE = """async rules => (await axe.run({
     ({id, impact, nodes}) => `${id} (${impact}): ${nodes[0].html.slice(0, 150)} and `
         + `${nodes.length - 1} more; ${nodes[0].failureSummary.slice(0, 200)}`)"""
 COLOURS = ["color-contrast", "link-in-text-block"]
+
+
+def find_browser():
+    """The path of a browser; without one tests are skipped, and fail in CI."""
+    try:
+        return browser.find()
+    except LookupError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
 
 
 def watch(page):

@@ -1,17 +1,16 @@
 """The built book, and a browser that shows it."""
 
-import os
 import threading
 
 import nbformat
 import pytest
 from jupyter_cache import get_cache
 
-import browser as browsers
+import browser
 import build_book
 import pages
 import serve
-from browsing import TYPESET, WIDE, watch
+from browsing import TYPESET, WIDE, find_browser, watch
 
 
 @pytest.fixture(scope="session")
@@ -46,24 +45,13 @@ def address(html):
         thread.join()
 
 
-@pytest.fixture(scope="session")
-def chromium():
-    """The path of a browser, or one sentence why there is none; CI has to have one."""
-    try:
-        return browsers.find()
-    except LookupError as error:
-        if os.environ.get("CI"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="session")
-def browser(chromium):
+@pytest.fixture(scope="session", name="browser")
+def running_browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(
-            executable_path=chromium, args=browsers.OPTIONS, headless=True
+            executable_path=find_browser(), args=browser.OPTIONS, headless=True
         )
         yield running
         running.close()

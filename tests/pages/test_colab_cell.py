@@ -1,7 +1,7 @@
 """The first code cell of a page: Colab gets the folder, everyone else gets nothing.
 
-The last test is the whole thing: an empty folder with only the notebook, a stand-in for
-``google.colab``, and git told to find the repository's address in a local clone.
+There is a stand-in for ``google.colab``, and git is told to find the repository's
+address in a local clone. Whole pages run with Colab's versions in ``make test-colab``.
 """
 
 import os
@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbclient
-import nbformat
 import pytest
 
 import pages
@@ -158,44 +156,3 @@ def git_config(target):
         GIT_CONFIG_KEY_0=f"url.{target.as_uri()}.insteadOf",
         GIT_CONFIG_VALUE_0=pages.repository(),
     )
-
-
-LONG = {"warmup", "reverse", "anomaly"}
-
-
-def last_import(cells):
-    """Number of the last cell that imports something from the helpers."""
-    return max(i for i, cell in enumerate(cells) if "\nfrom helpers" in cell.source)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_each_page_runs_in_colab(page, tmp_path, monkeypatch):
-    """Only the ``.ipynb`` in a new folder, as when Colab opens it from the web.
-
-    Pages that train for long run up to the end of their imports; their other cells run
-    when every page is executed with Colab's versions (``make test-colab``).
-    """
-    folder = tmp_path / "content"
-    folder.mkdir()
-    alone = Path(shutil.copy(page.with_suffix(".ipynb"), folder))
-    for name, value in redirected(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    notebook = nbformat.read(alone, as_version=4)
-    if page.stem.rpartition("_")[0] in LONG:
-        notebook.cells = notebook.cells[: last_import(notebook.cells) + 1]
-    notebook.cells.insert(0, nbformat.v4.new_code_cell(STAND_IN))
-    notebook.cells.append(
-        nbformat.v4.new_code_cell(
-            "import os, helpers; print(os.path.dirname(helpers.__file__))"
-        )
-    )
-    nbclient.NotebookClient(
-        notebook, timeout=1800, resources={"metadata": {"path": str(folder)}}
-    ).execute()
-    fetched = folder / pages.repository().rpartition("/")[2] / "notebooks" / "helpers"
-    assert Path(notebook.cells[-1].outputs[0].text.strip()).samefile(fetched)
-    for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            assert output.get("name") != "stderr", output.text

@@ -1,16 +1,18 @@
-"""Building fails when it should, and its last lines name the page and the cell.
+"""The build fails when it should, and names the page, the cell and the line.
 
-Each test builds a tiny book of its own, with the tools and the settings of this one.
+A tiny book, with the tools and the settings of this one, stands in for the real one.
 """
 
-import json
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import nbformat
 import pytest
 
+import build_book
 import pages
 
 pytestmark = pytest.mark.slow
@@ -18,7 +20,7 @@ INDEX = """# Tiny
 
 A [page](../notebooks/tiny_jax.ipynb).
 
-```{build-costs}
+```{nb-exec-table}
 ```
 
 ```{measured}
@@ -39,22 +41,27 @@ from helpers import double
 x = double.double(2)
 print("twice two is", x)
 """
+OTHER = """# %% [markdown]
+# # Other
+
+# %%
+import os
+print("twice two is 4;", "runs:", os.listdir(os.environ["RUNS_FOLDER"]))
+print("no bar:", os.environ["TQDM_DISABLE"])
+"""
 
 
 @pytest.fixture
 def tiny(tmp_path):
     """A book of two notebooks and an index; returns its folder."""
     root = tmp_path / "tiny"
-    helpers = root / "notebooks" / "helpers"
-    helpers.mkdir(parents=True)
-    (root / "book").mkdir()
-    shutil.copytree(pages.ROOT / "tools", root / "tools")
-    shutil.copytree(pages.ROOT / "book/_ext", root / "book/_ext")
-    shutil.copytree(pages.ROOT / "requirements", root / "requirements")
-    for name in ("_static", "_templates"):
-        shutil.copytree(pages.ROOT / "book" / name, root / "book" / name)
+    ignore = shutil.ignore_patterns("*.md", "__pycache__", "figures")
+    for name in ("tools", "requirements", "book"):
+        shutil.copytree(pages.ROOT / name, root / name, ignore=ignore)
     for name in ("_config.yml", "CHANGELOG.md", "CITATION.cff"):
         shutil.copy(pages.ROOT / name, root)
+    helpers = root / "notebooks" / "helpers"
+    helpers.mkdir(parents=True)
     (root / "book" / "references.bib").write_text("")
     (root / "book" / "index.md").write_text(INDEX)
     toc = TOC + "".join(f"    - file: notebooks/tiny_{s}\n" for s in pages.SIDES)
@@ -62,30 +69,23 @@ def tiny(tmp_path):
     (helpers / "__init__.py").write_text("")
     (helpers / "double.py").write_text("def double(x):\n    return 2 * x\n")
     (root / "notebooks" / "tiny_jax.py").write_text(PAGE)
-    (root / "notebooks" / "tiny_torch.py").write_text(
-        "# %% [markdown]\n# # T\n\n# %%\n1\n\n# %%\n'twice two is 4'\n"
-    )
+    (root / "notebooks" / "tiny_torch.py").write_text(OTHER)
     return root
 
 
-def tool(root, name, *arguments):
-    """Run one of the tools; return its exit status and the lines it printed."""
-    done = subprocess.run(
-        [sys.executable, str(root / "tools" / name), *arguments],
-        cwd=root,
-        env={**os.environ, "NO_COLOR": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        check=False,
-    )
-    return done.returncode, done.stdout.splitlines()
-
-
-def build(root, *arguments):
-    """Write the notebooks and build; return the status and what was printed."""
-    assert tool(root, "sync.py")[0] == 0
-    return tool(root, "build_book.py", *arguments)
+def run(root, *command):
+    """Write the notebooks and run a command; return its status and what it printed."""
+    for step in (["tools/sync.py"], command):
+        done = subprocess.run(
+            [sys.executable, *step],
+            cwd=root,
+            env={**os.environ, "NO_COLOR": "1", "RUNS_FOLDER": str(root)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            check=False,
+        )
+    return done.returncode, done.stdout
 
 
 def change(path, old, new):
@@ -94,97 +94,88 @@ def change(path, old, new):
     path.write_text(text.replace(old, new))
 
 
-def complaints(lines):
-    """What stands after the announcement at the end."""
-    assert "The book was not built:" in lines, "\n".join(lines[-30:])
-    return "\n".join(lines[lines.index("The book was not built:") + 1 :])
-
-
-def test_a_sound_book_is_built_and_then_up_to_date(tiny):
-    """Also a second time, and again when anything changed."""
-    status, lines = build(tiny)
-    assert status == 0, "\n".join(lines)
-    assert "The book is in _build/html/index.html" in lines[-1]
-    built = (tiny / "_build/html/notebooks/tiny_jax.html").read_text()
-    assert "twice two is 4" in built
-    costs = json.loads((tiny / "_build/html/costs.json").read_text())
-    assert list(costs) == ["notebooks/tiny_jax", "notebooks/tiny_torch"]
-    assert all(
-        0 < c["seconds"] < 60 and 10 < c["peak_mib"] < 999 for c in costs.values()
+def test_a_book_is_built_once_and_a_draft_executes_only_what_changed(tiny):
+    """Every page finds an empty folder for runs; a fresh book is left as it is."""
+    status, text = run(tiny, "tools/build_book.py")
+    assert status == 0, text
+    assert "Executing notebook" not in text, "Sphinx finds every page in the cache"
+    built = tiny / "_build/html"
+    index = (built / "book/index.html").read_text()
+    assert "<td><p>twice</p></td>\n<td><p>4</p></td>\n<td><p>4</p></td>" in index
+    assert index.count("<td><p>✅</p></td>") == 2, (
+        "MyST-NB's own table names both pages"
     )
-    assert "Tiny" in (tiny / "_build/html/book/index.html").read_text()
-    status, lines = build(tiny, "--if-stale")
-    assert (status, lines) == (0, ["The book is up to date with its sources."])
-    change(tiny / "notebooks/helpers/double.py", "2 * x", "3 * x")
-    status, lines = build(tiny, "--if-stale")
-    assert status == 0
-    assert (
-        "twice two is 6" in (tiny / "_build/html/notebooks/tiny_jax.html").read_text()
-    )
-
-
-def test_a_cell_that_fails_is_named(tiny):
-    """Here through a broken helper: page, cell, line of the ``.py``, and the error."""
-    change(tiny / "notebooks/helpers/double.py", "2 * x", "x / 0")
-    status, lines = build(tiny)
-    assert status != 0
-    said = complaints(lines)
-    assert "notebooks/tiny_jax.ipynb, cell 3 (tiny_jax.py, line 9) failed" in said
-    assert "ZeroDivisionError: division by zero" in said
-    assert not (tiny / "_build" / "sources.sha256").exists()
-
-
-def test_a_cell_that_warns_is_named(tiny):
-    warn = "import warnings; warnings.warn('?')\nx = "
-    change(tiny / "notebooks/tiny_jax.py", "x = ", warn)
-    status, lines = build(tiny)
-    assert status != 0
-    assert "notebooks/tiny_jax.ipynb, cell 3 (tiny_jax.py, line 9)" in complaints(lines)
-    assert "stderr" in complaints(lines)
-
-
-def test_a_broken_link_is_named(tiny):
-    change(tiny / "notebooks/tiny_jax.py", "Some words.", "See [it](nowhere.ipynb).")
-    status, lines = build(tiny)
-    assert status != 0
-    said = complaints(lines)
-    assert "notebooks/tiny_jax.ipynb, cell 1 (tiny_jax.py, line 1)" in said
-    assert "nowhere.ipynb" in said
-
-
-def test_a_page_that_is_missing_is_named(tiny):
-    change(tiny / "_toc.yml", "tiny_torch", "tiny_other")
-    status, lines = build(tiny)
-    assert status != 0 and "notebooks/tiny_other" in complaints(lines)
-
-
-def test_a_draft_executes_only_what_changed(tiny):
-    """A page runs again for its own cells and helpers, not for another page's."""
-
-    def executed():
-        status, lines = build(tiny, "--draft")
-        assert status == 0, "\n".join(lines[-30:])
-        return {
-            line.partition("notebooks/")[2].partition(".ipynb")[0]
-            for line in lines
-            if "Executing notebook" in line
-        }
-
-    index = tiny / "_draft/_build/html/book/index.html"
-    assert executed() == {"tiny_jax", "tiny_torch"}
-    assert executed() == set()
-    row = "<td><p>twice</p></td>\n<td><p>4</p></td>\n<td><p>4</p></td>"
-    assert row in index.read_text(), "what cached pages printed is still in the table"
+    other = (built / "notebooks/tiny_torch.html").read_text()
+    assert "runs: []\nno bar: 1" in other
+    status, text = run(tiny, "tools/build_book.py", "--if-stale")
+    assert (status, text) == (0, "The book is up to date with its sources.\n")
+    (tiny / "_draft").mkdir()
+    shutil.copytree(tiny / "_build", tiny / "_draft" / "_build")
     change(tiny / "notebooks/helpers/double.py", "2 * x", "x + x + 1")
-    assert executed() == {"tiny_jax"}
-    draft = tiny / "_draft/_build/html/notebooks/tiny_jax.html"
-    assert "twice two is 5" in draft.read_text()
-    assert row.replace("4", "5", 1) in index.read_text()
-    change(tiny / "notebooks/tiny_torch.py", "\n1\n", "\n1 + 1\n")
-    assert executed() == {"tiny_torch"}
-    change(tiny / "notebooks/tiny_jax.py", "Some words.", "Other words.")
-    assert executed() == set(), "text alone executes nothing"
-    assert "Other words." in draft.read_text()
-    lock = tiny / "requirements" / "lock.txt"
-    lock.write_text(lock.read_text() + "# newer\n")
-    assert executed() == {"tiny_jax", "tiny_torch"}
+    change(tiny / "notebooks/tiny_torch.py", "# Other", "# Another")
+    status, text = run(tiny, "tools/build_book.py", "--draft")
+    assert status == 0, text
+    draft = tiny / "_draft/_build/html/notebooks"
+    assert "twice two is 5" in (draft / "tiny_jax.html").read_text()
+    assert "Another" in (draft / "tiny_torch.html").read_text()
+    executed = [line for line in text.splitlines() if line.startswith("notebooks/")]
+    assert len(executed) == 1 and "tiny_jax" in executed[0]
+
+
+def test_jupyter_book_alone_executes_the_pages_and_names_a_broken_link(tiny):
+    change(tiny / "notebooks/tiny_jax.py", "Some words.", "See [it](nowhere.ipynb).")
+    program = str(Path(sys.executable).with_name("jupyter-book"))
+    status, text = run(tiny, program, "build", ".", "-W", "--keep-going")
+    assert status != 0
+    assert "notebooks/tiny_jax.ipynb:10004: WARNING" in text and "nowhere" in text, text
+    other = (tiny / "_build/html/notebooks/tiny_torch.html").read_text()
+    assert "runs: []\nno bar: 1" in other
+
+
+@pytest.fixture
+def page(tiny, monkeypatch):
+    """Executes the tiny page after a change; returns what is wrong with it."""
+    monkeypatch.setattr(build_book, "ROOT", tiny)
+
+    def complaint(old, new):
+        change(tiny / "notebooks/tiny_jax.py", old, new)
+        run(tiny, "-c", "")
+        return build_book.execute(tiny / "notebooks/tiny_jax.ipynb")[2]
+
+    return complaint
+
+
+def test_a_cell_that_fails_is_named(page):
+    """Its file, line and number; the error; the last lines of the traceback."""
+    said = page("double.double(2)", "1\ndouble.double('a') / 2")
+    assert said.startswith(
+        "notebooks/tiny_jax.py, line 11 (cell 3): TypeError: unsupported operand"
+    )
+    assert "----> 2 double.double('a') / 2" in said
+
+
+def test_a_cell_that_writes_to_stderr_is_named(page):
+    said = page("x = ", "import warnings; warnings.warn('careful')\nx = ")
+    assert said.startswith("notebooks/tiny_jax.py, line 9 (cell 3): writes to stderr")
+    assert "UserWarning: careful" in said
+
+
+def test_a_kernel_that_dies_is_reported(page):
+    said = page("x = ", "import os; os._exit(9)\nx = ")
+    assert said.startswith("notebooks/tiny_jax.ipynb: Kernel died")
+
+
+def test_a_page_depends_on_the_helpers_that_it_imports(tiny, monkeypatch):
+    monkeypatch.setattr(pages, "NOTEBOOKS", tiny / "notebooks")
+    page, other = (tiny / f"notebooks/tiny_{side}.ipynb" for side in pages.SIDES)
+    before = build_book.surroundings(page), build_book.surroundings(other)
+    change(tiny / "notebooks/helpers/double.py", "2 * x", "x + x")
+    assert build_book.surroundings(page) != before[0]
+    assert build_book.surroundings(other) == before[1]
+
+
+def test_the_cached_page_of_myst_markdown_is_the_one_that_the_build_looks_for():
+    """Else Sphinx would execute ``book/how-this-was-built.md`` once more."""
+    found = [p for p in build_book.executable() if p.suffix == ".md"]
+    assert [p.stem for p in found] == ["how-this-was-built"]
+    nbformat.validate(build_book.read(found[0]))
