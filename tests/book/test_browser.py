@@ -1,6 +1,9 @@
 """The built book in Chromium: every page in both colours, on a phone, printed."""
 
+import re
+
 import pytest
+from playwright.sync_api import expect
 
 import pages
 from browsing import NARROW, WIDE, by_page, serious_in_both_colours
@@ -8,6 +11,7 @@ from browsing import NARROW, WIDE, by_page, serious_in_both_colours
 pytestmark = pytest.mark.book
 PAGES = [*pages.toc(), "search", "404"]
 each_page = by_page(PAGES)
+WITH_VIEWER = re.compile("attention_|encoder_|reverse_|anomaly_|playground")
 SCHEMES = ("light", "dark")
 
 SHIFTS = """() => new Promise(resolve => {
@@ -119,6 +123,28 @@ def test_page_fits_a_phone(visit, page_name):
             wanted = shown * drawn_height / drawn_width
             assert abs(height - wanted) <= 2, f"{page_name}, {name}: {shown} x {height}"
             assert shown >= min(drawn_width, 440), f"{page_name}, {name}: {shown} wide"
+
+
+@each_page
+def test_viewers_respond(visit, page_name):
+    """In both colour schemes, on a wide screen and on a phone, within their column."""
+    for size, scheme in ((WIDE, "light"), (NARROW, "dark")):
+        page = visit(page_name, size=size, scheme=scheme)
+        viewer = page.locator("attention-viewer")
+        expect(viewer).to_have_count(int(bool(WITH_VIEWER.search(page_name))))
+        if viewer.count() == 0:
+            return
+        expect(viewer.locator(".frame.dark")).to_have_count(int(scheme == "dark"))
+        viewer.locator("[role=row][data-query='2'] [data-key='1']").first.click()
+        page.keyboard.press("ArrowDown")
+        row = viewer.locator("[role=row][aria-selected=true]").first
+        expect(row).to_have_attribute("data-query", "3")
+        edge, *panels = viewer.evaluate(
+            """n => [n, ...n.shadowRoot.querySelectorAll('.panel')].map(
+                part => part.getBoundingClientRect().right)"""
+        )
+        assert max(panels) <= edge + 1
+    assert not page.complaints, f"{page_name}: {page.complaints}"
 
 
 @each_page

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 from playwright.sync_api import expect
 
-import pages
-from browsing import NARROW, WIDE, by_page, serious, watch
+from browsing import NARROW, WIDE, serious, watch
 from helpers import viewer
 from sides import jax_side, torch_side
 
-CHAPTERS = ["attention", "encoder", "reverse", "anomaly"]  # those that show a viewer
 WORDS = ["the", "cat", "slept", "because", "it", "was", "tired"]
 
 
@@ -537,29 +535,6 @@ def test_without_scripts_there_are_the_pictures(page_of):
     said = page.locator("attention-viewer p").first.inner_text()
     assert said.startswith("two maps (the first of 2 sequences). Queries")
     assert said.endswith("a · b · c · d · e · f")
-
-
-@by_page(
-    [f"notebooks/{chapter}_{side}" for chapter in CHAPTERS for side in pages.SIDES]
-)
-@pytest.mark.book
-def test_viewers_of_the_book_respond(visit, page_name):
-    """In both colour schemes, on a wide screen and on a phone."""
-    for size, scheme in ((WIDE, "light"), (NARROW, "dark")):
-        page = visit(page_name, size=size, scheme=scheme)
-        found = page.locator("attention-viewer")
-        expect(found).to_have_count(1)
-        expect(found.locator(".frame.dark")).to_have_count(int(scheme == "dark"))
-        found.locator("[role=row][data-query='2'] [data-key='1']").first.click()
-        assert chosen_row(page)["query"] == 2
-        page.keyboard.press("ArrowDown")
-        assert chosen_row(page)["query"] == 3
-        edge, *panels = found.evaluate(
-            """n => [n, ...n.shadowRoot.querySelectorAll('.panel')].map(
-                part => part.getBoundingClientRect().right)"""
-        )
-        assert max(panels) <= edge + 1
-    assert page.complaints == []
 
 
 @pytest.mark.book
