@@ -14,4 +14,4 @@ def reverse(model, x, labels):
 
 def anomaly(model, features, labels):
     """Features ``b s i``, and the place of the odd one: ``b``."""
-    return cross_entropy(lambda x: (model(x)[0].squeeze(-1), None), features, labels)
+    return cross_entropy(lambda x: model(x).squeeze(-1), features, labels)

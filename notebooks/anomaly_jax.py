@@ -199,7 +199,7 @@ print(f"baseline accuracy: {baseline:.2%}")
 # %% tags=["jax"]
 def odd_one_out(model, x):
     """Cross-entropy and accuracy of finding the odd one, which stands last."""
-    logits = model(x)[0].squeeze(-1)  # b s
+    logits = model(x).squeeze(-1)  # b s
     log_p = jax.nn.log_softmax(logits, axis=-1)
     last = x.shape[1] - 1
     return -log_p[:, last].mean(), {"accuracy": (logits.argmax(-1) == last).mean()}

@@ -198,7 +198,7 @@ print(f"baseline accuracy: {baseline:.2%}")
 # %% tags=["torch"]
 def odd_one_out(model, x):
     """Cross-entropy and accuracy of finding the odd one, which stands last."""
-    logits = model(x)[0].squeeze(-1)  # b s
+    logits = model(x).squeeze(-1)  # b s
     log_p = torch.log_softmax(logits, dim=-1)
     last = x.shape[1] - 1
     accuracy = (logits.argmax(-1) == last).float().mean()

@@ -412,7 +412,7 @@ gone, sum(full[name].size for name in gone)
 
 # %% tags=["torch"]
 class Encoder(nn.Module):
-    """A stack of blocks: ``b s m -> b s m, l b h s s``, ``l`` counting the layers."""
+    """A stack of blocks: ``b s m -> b s m``, and with ``return_maps`` ``l b h s s``."""
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
         super().__init__()
@@ -423,12 +423,13 @@ class Encoder(nn.Module):
         make_norm = NORMS[options.get("norm", "layer")]
         self.norm = make_norm(m) if norm_first else None
 
-    def forward(self, x, mask=None):
+    def forward(self, x, mask=None, *, return_maps=False):
         maps = []
         for block in self.blocks:
             x, weights = block(x, mask)
             maps.append(weights)
-        return self.norm(x) if self.norm else x, torch.stack(maps)
+        x = self.norm(x) if self.norm else x
+        return (x, torch.stack(maps)) if return_maps else x
 
 
 # %% [markdown] tags=["torch"]
@@ -439,7 +440,7 @@ class Encoder(nn.Module):
 # %% tags=["torch"]
 def layer_gradients(encoder, x, probe):
     """Size of the gradient of each block's last matrix: ``l``."""
-    (encoder(tensor(x))[0] * tensor(probe)).sum().backward()
+    (encoder(tensor(x)) * tensor(probe)).sum().backward()
     last = [block.ffn.linear2.weight.grad for block in encoder.blocks]
     return np.array([np.linalg.norm(as_numpy(matrix)) for matrix in last])
 
@@ -471,7 +472,7 @@ deepest, total = encoder, tensor(x)  # pre-norm, 24 blocks
 for block in deepest.blocks:
     total, _ = block(total)
 assert as_numpy(total).std() > 3 * x.std()
-np.testing.assert_allclose(as_numpy(deepest(tensor(x))[0]).std(), 1, atol=0.01)
+np.testing.assert_allclose(as_numpy(deepest(tensor(x))).std(), 1, atol=0.01)
 
 # %% [markdown] tags=["shared"]
 # ## The maps come from the pass that makes the output
@@ -494,7 +495,7 @@ def attention_maps(model, x, mask=None):
     model.eval()
     try:
         with torch.no_grad():
-            return model(x, mask)
+            return model(x, mask, return_maps=True)
     finally:
         for part, was_training in modes:
             part.training = was_training
@@ -535,7 +536,7 @@ def forgetful(encoder, x, mask):
 plain = build(Encoder, 2, m, n_heads, f)  # no dropout
 leak = [forgetful(plain, tensor(inputs), boolean(mask)) for inputs in (x, garbage)]
 assert np.abs(leak[0] - leak[1])[real].max() > 1e-3
-same = [as_numpy(encoder(tensor(x), boolean(mask))[0]) for _ in range(2)]
+same = [as_numpy(encoder(tensor(x), boolean(mask))) for _ in range(2)]
 assert np.abs(same[0] - same[1]).max() > 0.1  # dropout is on in training
 dropped = as_numpy(encoder.blocks[0].dropout(tensor(np.ones(1000))))
 np.testing.assert_allclose(np.unique(dropped), [0, 1 / (1 - 0.2)])
@@ -725,7 +726,7 @@ assert found["16 for 10000"] > 1.3 * found["all"]
 
 # %% tags=["torch"]
 class Predictor(nn.Module):
-    """One output vector per element: ``b s i -> b s c, l b h s s``."""
+    """One output vector per element: ``b s i -> b s c``."""
 
     def __init__(
         self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, input_dropout=0.0,
@@ -747,12 +748,13 @@ class Predictor(nn.Module):
         self.dropout = nn.Dropout(options.get("dropout", 0.0))
         self.output = dense(m, n_outputs)
 
-    def forward(self, x, mask=None):
+    def forward(self, x, mask=None, *, return_maps=False):
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
-        x, maps = self.encoder(x, mask)
+        encoded = self.encoder(x, mask, return_maps=return_maps)
+        x, maps = encoded if return_maps else (encoded, None)
         x = self.dropout(torch.relu(self.hidden_norm(self.hidden(x))))
-        return self.output(x), maps  # b s c
+        return (self.output(x), maps) if return_maps else self.output(x)  # b s c
 
 
 # %% [markdown] tags=["shared"]

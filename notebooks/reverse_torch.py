@@ -140,14 +140,14 @@ f"{n:,} parameters"
 # %% tags=["torch"]
 def cross_entropy(model, inputs, labels):
     """Mean cross-entropy and accuracy of a model that puts out logits."""
-    logits, _ = model(inputs)
+    logits = model(inputs)
     loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
     return loss, {"accuracy": (logits.argmax(-1) == labels).float().mean()}
 
 
 # %% tags=["shared"]
 loss, metrics = cross_entropy(model, tensor(x[:500]), labels(y[:500]))
-log_p = as_numpy(model(tensor(x[:500]))[0]).astype(np.float64)
+log_p = as_numpy(model(tensor(x[:500]))).astype(np.float64)
 log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
 by_hand = -np.mean([log_p[b, s, y[b, s]] for b, s in np.ndindex(500, 16)])
 np.testing.assert_allclose(as_numpy(loss), by_hand, atol=1e-5)
@@ -503,7 +503,7 @@ real = np.arange(32) < np.array([[20], [32]])  # b s: a short and a long sequenc
 mask = real[:, :, None] & real[:, None, :]  # b q k
 mixed = one_hot(symbols(2, 32, settings.n_symbols, seed=46), settings.n_symbols)
 other_padding = np.where(real[..., None], mixed, 0.5)
-outs = [as_numpy(model(tensor(z), boolean(mask))[0]) for z in (mixed, other_padding)]
+outs = [as_numpy(model(tensor(z), boolean(mask))) for z in (mixed, other_padding)]
 np.testing.assert_array_equal(outs[0][real], outs[1][real])
 # Train on all lengths up to 32, padded and masked as here, where the padding changes
 # nothing; leave the padded places out of the loss; and since the right place depends on

@@ -59,12 +59,12 @@ class Jax:
         grads, pair = compiled_gradient(q, k, v, mask)
         return *pair, *grads
 
-    def model_grads(self, model, loss, x, *others):
+    def model_grads(self, model, loss, x, *others, **options):
         """Gradients of ``loss(model(x, …))``: by neutral name, and in ``x``."""
         graph, params, rest = nnx.split(model, nnx.Param, ...)
 
         def scalar(params, x):
-            return loss(nnx.merge(graph, params, rest)(x, *others))
+            return loss(nnx.merge(graph, params, rest)(x, *others, **options))
 
         in_params, in_x = jax.jit(jax.grad(scalar, (0, 1)))(params, x)
         return to_arrays(nnx.merge(graph, in_params, rest)), as_numpy(in_x)
@@ -83,7 +83,7 @@ class Jax:
 
     def drawn_next(self, model, x):
         """What the next call would give, without using up the model's randomness."""
-        return as_numpy(nnx.clone(model)(x)[0])
+        return as_numpy(nnx.clone(model)(x))
 
     def parameters(self, model):
         return jax.tree.leaves(nnx.state(model, nnx.Param))
@@ -115,11 +115,12 @@ class Torch:
         pair = model_torch.attention(*leaves, mask)
         return *pair, *torch.autograd.grad(loss_of_attention(*pair), leaves)
 
-    def model_grads(self, model, loss, x, *others):
+    def model_grads(self, model, loss, x, *others, **options):
         """Gradients of ``loss(model(x, …))``: by neutral name, and in ``x``."""
         x = x.detach().clone().requires_grad_()
         params = list(model.parameters())
-        *in_params, in_x = torch.autograd.grad(loss(model(x, *others)), [*params, x])
+        value = loss(model(x, *others, **options))
+        *in_params, in_x = torch.autograd.grad(value, [*params, x])
         values = [param.detach().clone() for param in params]
         try:
             set_parameters(params, in_params)
@@ -138,7 +139,7 @@ class Torch:
     def drawn_next(self, model, x):
         """What the next call would give, without using up PyTorch's randomness."""
         with torch.random.fork_rng(devices=[]):
-            return as_numpy(model(x)[0])
+            return as_numpy(model(x))
 
     def parameters(self, model):
         return list(model.parameters())

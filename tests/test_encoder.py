@@ -95,7 +95,7 @@ def test_a_stack_equals_the_reference_block_by_block(side, options):
     """Each block on the output of the one before; pre-norm ends with one more norm."""
     model, params = build_encoder(side, **options)
     x, mask = draw_input(), draw_mask(B, S, S)
-    out, maps = model(side.tensor(x), side.mask(mask))
+    out, maps = model(side.tensor(x), side.mask(mask), return_maps=True)
     expected = reference.encoder(x, params, L, H, mask, **options)
     check_shape(maps, "l b h s s", l=L, b=B, h=H, s=S)
     assert ("norm.weight" in params) == options["norm_first"]
@@ -109,7 +109,7 @@ def test_the_predictor_equals_the_reference(side, norm_first):
     """Linear, positions, encoder, linear, norm, ReLU, linear."""
     model, params = build_predictor(side, norm_first=norm_first)
     x, mask = draw_input(I), PADDING[:, None]
-    out, maps = model(side.tensor(x), side.mask(mask))
+    out, maps = model(side.tensor(x), side.mask(mask), return_maps=True)
     expected = reference.predictor(x, params, L, H, mask, norm_first=norm_first)
     check_shape(out, "b s c", b=B, s=S, c=C)
     assert_close(out, expected[0])
@@ -170,8 +170,8 @@ def everything(side, model, x, probes):
         out, maps = pair
         return (out * probes[0]).sum() + (maps * probes[1]).sum()
 
-    out, maps = model(x, mask)
-    in_params, in_x = side.model_grads(model, loss, x, mask)
+    out, maps = model(x, mask, return_maps=True)
+    in_params, in_x = side.model_grads(model, loss, x, mask, return_maps=True)
     return {"outputs": as_numpy(out), "maps": as_numpy(maps), "input": in_x} | in_params
 
 
@@ -192,15 +192,16 @@ def test_garbage_behind_a_padding_mask_changes_nothing_in_any_layer(
     model, _ = build_predictor(side, norm_first=norm_first)
     mask, x = side.mask(PADDING[:, None]), draw_input(I)
     dirty = np.where(PADDING[:, :, None], x, np.float32(size))
-    out, maps = map(as_numpy, model(side.tensor(x), mask))
-    out_dirty, maps_dirty = map(as_numpy, model(side.tensor(dirty), mask))
+    out, maps = map(as_numpy, model(side.tensor(x), mask, return_maps=True))
+    dirty = side.tensor(dirty)
+    out_dirty, maps_dirty = map(as_numpy, model(dirty, mask, return_maps=True))
     assert_close(out_dirty[PADDING], out[PADDING], atol=1e-6)
     for layer in range(L):
         for b, length in enumerate(LENGTHS):
             clean, other = maps[layer, b, :, :length], maps_dirty[layer, b, :, :length]
             np.testing.assert_allclose(other, clean, atol=1e-6, rtol=0)
             assert (maps_dirty[layer, b, :, :, length:] == 0).all()
-    seen_by_all, _ = model(side.tensor(dirty))
+    seen_by_all = model(dirty)
     assert np.abs(as_numpy(seen_by_all) - out)[PADDING].max() > 0.1, (
         "no mask, no shelter"
     )
@@ -212,7 +213,8 @@ def test_the_mask_is_in_force_in_every_layer(side, shape):
     """What the mask hides weighs exactly 0 in each map; what it shows does not."""
     model, _ = build_encoder(side)
     mask = draw_mask(*shape)
-    _, maps = model(side.tensor(draw_input()), side.mask(mask))
+    x = side.tensor(draw_input())
+    _, maps = model(x, side.mask(mask), return_maps=True)
     spread = np.broadcast_to(four_axes(mask), (B, H, S, S))
     for layer in as_numpy(maps):
         assert (layer[~spread] == 0).all()
@@ -227,8 +229,8 @@ def test_behind_a_causal_mask_the_future_changes_nothing(side, norm_first):
     causal, x, start = np.tri(S, dtype=bool), draw_input(I), 5
     other = x.copy()
     other[:, start:] = 1e4
-    out, _ = model(side.tensor(x), side.mask(causal))
-    out_other, _ = model(side.tensor(other), side.mask(causal))
+    out = model(side.tensor(x), side.mask(causal))
+    out_other = model(side.tensor(other), side.mask(causal))
     differs = np.abs(as_numpy(out) - as_numpy(out_other)).max(axis=(0, 2))
     assert (differs[:start] <= 1e-6).all()
     assert (differs[start:] > 0.01).all()
@@ -239,10 +241,11 @@ def test_one_sequence_does_not_touch_another(side):
     """Each sequence of a batch comes out as it does alone."""
     model, _ = build_predictor(side)
     x, mask = draw_input(I), PADDING[:, None]
-    out, maps = map(as_numpy, model(side.tensor(x), side.mask(mask)))
+    pair = model(side.tensor(x), side.mask(mask), return_maps=True)
+    out, maps = map(as_numpy, pair)
     for b in range(B):
         one = slice(b, b + 1)
-        alone = model(side.tensor(x[one]), side.mask(mask[one]))
+        alone = model(side.tensor(x[one]), side.mask(mask[one]), return_maps=True)
         assert_close(alone[0], out[one])
         assert_close(alone[1], maps[:, one])
 
@@ -255,8 +258,8 @@ def test_without_positions_permuting_the_inputs_permutes_the_outputs(side):
     """The encoder sees a set: outputs and maps follow the permutation."""
     model, _ = build_predictor(side, positions="none")
     x, order = draw_input(I), np.random.default_rng(3).permutation(S)
-    out, maps = map(as_numpy, model(side.tensor(x)))
-    got = model(side.tensor(x[:, order]))
+    out, maps = map(as_numpy, model(side.tensor(x), return_maps=True))
+    got = model(side.tensor(x[:, order]), return_maps=True)
     assert_close(got[0], out[:, order])
     assert_close(got[1], maps[..., order, :][..., order])
     assert np.abs(out[:, order] - out).max() > 0.1, "the outputs do change places"
@@ -268,8 +271,8 @@ def test_with_positions_the_order_counts(side, positions):
     """The same permutation now changes the outputs themselves."""
     model, _ = build_predictor(side, positions=positions)
     x, order = draw_input(I), np.random.default_rng(3).permutation(S)
-    out = as_numpy(model(side.tensor(x))[0])
-    got = as_numpy(model(side.tensor(x[:, order]))[0])
+    out = as_numpy(model(side.tensor(x)))
+    got = as_numpy(model(side.tensor(x[:, order])))
     assert np.abs(got - out[:, order]).max() > 0.1
 
 
@@ -285,11 +288,10 @@ def test_training_drops_and_evaluation_does_not(side):
     still, _ = build_predictor(side)
     x = side.tensor(draw_input(I))
     model.train()
-    first, second = (as_numpy(model(x)[0]) for _ in range(2))
+    first, second = (as_numpy(model(x)) for _ in range(2))
     assert np.abs(first - second).max() > 0.1
     model.eval()
-    for got, expected in zip(model(x), still(x), strict=True):
-        np.testing.assert_array_equal(as_numpy(got), as_numpy(expected))
+    np.testing.assert_array_equal(as_numpy(model(x)), as_numpy(still(x)))
 
 
 @on_both_sides
@@ -298,7 +300,7 @@ def test_each_rate_drops_on_its_own(side, rates):
     """Neither rate stands in for the other."""
     model, _ = build_predictor(side, **rates)
     x = side.tensor(draw_input(I))
-    first, second = (as_numpy(model(x)[0]) for _ in range(2))
+    first, second = (as_numpy(model(x)) for _ in range(2))
     assert np.abs(first - second).max() > 0.1
 
 
@@ -337,7 +339,9 @@ def test_dropout_is_at_work_in_each_of_its_places(side, name, silent, norm_first
     arrays = fill(model)
     quiet = [param for param in arrays if any(part in param for part in silent)]
     from_arrays(model, arrays | {param: 0 * arrays[param] for param in quiet})
-    assert_two_calls_differ(lambda: model(side.tensor(draw_input()))[0])
+    x = side.tensor(draw_input())
+    pair = name == "EncoderBlock"
+    assert_two_calls_differ(lambda: model(x)[0] if pair else model(x))
 
 
 @on_both_sides
@@ -347,7 +351,7 @@ def test_the_rate_reaches_the_blocks_of_the_stack(side, kind):
     build = build_encoder if kind == "stack" else build_predictor
     model, _ = build(side, dropout=0.5)
     x = side.tensor(draw_input(M if kind == "stack" else I))
-    first, second = (as_numpy(model(x)[1]) for _ in range(2))
+    first, second = (as_numpy(model(x, return_maps=True)[1]) for _ in range(2))
     np.testing.assert_array_equal(first[0], second[0])
     assert np.abs(first[1] - second[1]).max() > 0.01
 
@@ -364,7 +368,8 @@ def test_the_maps_are_those_of_a_model_without_dropout(side, kind):
     mask = side.mask(PADDING[:, None])
     model.train()
     first, second = (side.models.attention_maps(model, x, mask) for _ in range(2))
-    for a, b, expected in zip(first, second, still(x, mask), strict=True):
+    rest = still(x, mask, return_maps=True)
+    for a, b, expected in zip(first, second, rest, strict=True):
         np.testing.assert_array_equal(as_numpy(a), as_numpy(b))
         np.testing.assert_array_equal(as_numpy(a), as_numpy(expected))
 
@@ -413,13 +418,14 @@ def test_attention_maps_leaves_the_model_as_it_was_even_if_it_fails(side):
 
 @on_both_sides
 def test_maps_and_outputs_come_from_one_forward_pass(side):
-    """``model(x, mask)`` in evaluation gives what ``attention_maps`` gives."""
+    """``attention_maps`` gives what the model gives in evaluation, maps or none."""
     model, _ = build_predictor(side, **DROPPING)
     x, mask = side.tensor(draw_input(I)), side.mask(PADDING[:, None])
     pair = side.models.attention_maps(model, x, mask)
     model.eval()
-    for got, expected in zip(pair, model(x, mask), strict=True):
+    for got, expected in zip(pair, model(x, mask, return_maps=True), strict=True):
         np.testing.assert_array_equal(as_numpy(got), as_numpy(expected))
+    np.testing.assert_array_equal(as_numpy(pair[0]), as_numpy(model(x, mask)))
 
 
 @on_both_sides

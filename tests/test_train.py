@@ -119,7 +119,7 @@ def test_torch_updates_are_those_of_its_own_optimiser(clip):
         for index in torch.tensor(shuffled(settings)(epoch)):
             adam.param_groups[0]["lr"] = float(settings.learning_rates[len(found)])
             adam.zero_grad()
-            logits = plain(x[index])[0].permute(0, 2, 1)
+            logits = plain(x[index]).permute(0, 2, 1)
             loss = torch.nn.functional.cross_entropy(logits, y[index].long())
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(
@@ -146,7 +146,7 @@ def test_jax_updates_are_those_of_its_own_optimiser(clip):
     @jax.jit
     def step(params, moments, x, y):
         def objective(params):
-            logits, _ = nnx.merge(graph, params, rest)(x)
+            logits = nnx.merge(graph, params, rest)(x)
             each = optax.softmax_cross_entropy_with_integer_labels(logits, y)
             return each.mean()
 

@@ -200,7 +200,7 @@ class EncoderBlock(nnx.Module):
 
 
 class Encoder(nnx.Module):
-    """A stack of blocks: ``b s m -> b s m, l b h s s``, ``l`` counting the layers.
+    """A stack of blocks: ``b s m -> b s m``, and with ``return_maps`` ``l b h s s``.
 
     Parameters
     ----------
@@ -225,12 +225,13 @@ class Encoder(nnx.Module):
         make_norm = NORMS[options.get("norm", "layer")]
         self.norm = make_norm(m, rngs=rngs) if norm_first else None
 
-    def __call__(self, x, mask=None):
+    def __call__(self, x, mask=None, *, return_maps=False):
         maps = []
         for block in self.blocks:
             x, weights = block(x, mask)
             maps.append(weights)
-        return self.norm(x) if self.norm else x, jnp.stack(maps)
+        x = self.norm(x) if self.norm else x
+        return (x, jnp.stack(maps)) if return_maps else x
 
 
 class SinusoidalPositions(nnx.Module):
@@ -287,7 +288,7 @@ class LearnedPositions(nnx.Module):
 
 
 class Predictor(nnx.Module):
-    """One output vector per element: ``b s i -> b s c, l b h s s``.
+    """One output vector per element: ``b s i -> b s c``.
 
     Parameters
     ----------
@@ -330,12 +331,13 @@ class Predictor(nnx.Module):
         self.dropout = nnx.Dropout(options.get("dropout", 0.0), rngs=rngs)
         self.output = dense(m, n_outputs, rngs=rngs)
 
-    def __call__(self, x, mask=None):
+    def __call__(self, x, mask=None, *, return_maps=False):
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
-        x, maps = self.encoder(x, mask)
+        encoded = self.encoder(x, mask, return_maps=return_maps)
+        x, maps = encoded if return_maps else (encoded, None)
         x = self.dropout(jax.nn.relu(self.hidden_norm(self.hidden(x))))
-        return self.output(x), maps  # b s c
+        return (self.output(x), maps) if return_maps else self.output(x)  # b s c
 
 
 def attention_maps(model, x, mask=None):
@@ -354,4 +356,4 @@ def attention_maps(model, x, mask=None):
     """
     quiet = nnx.clone(model)
     quiet.eval()
-    return quiet(x, mask)
+    return quiet(x, mask, return_maps=True)

@@ -201,7 +201,7 @@ class EncoderBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of blocks: ``b s m -> b s m, l b h s s``, ``l`` counting the layers.
+    """A stack of blocks: ``b s m -> b s m``, and with ``return_maps`` ``l b h s s``.
 
     Parameters
     ----------
@@ -226,12 +226,13 @@ class Encoder(nn.Module):
         make_norm = NORMS[options.get("norm", "layer")]
         self.norm = make_norm(m) if norm_first else None
 
-    def forward(self, x, mask=None):
+    def forward(self, x, mask=None, *, return_maps=False):
         maps = []
         for block in self.blocks:
             x, weights = block(x, mask)
             maps.append(weights)
-        return self.norm(x) if self.norm else x, torch.stack(maps)
+        x = self.norm(x) if self.norm else x
+        return (x, torch.stack(maps)) if return_maps else x
 
 
 class SinusoidalPositions(nn.Module):
@@ -290,7 +291,7 @@ class LearnedPositions(nn.Module):
 
 
 class Predictor(nn.Module):
-    """One output vector per element: ``b s i -> b s c, l b h s s``.
+    """One output vector per element: ``b s i -> b s c``.
 
     Parameters
     ----------
@@ -333,12 +334,13 @@ class Predictor(nn.Module):
         self.dropout = nn.Dropout(options.get("dropout", 0.0))
         self.output = dense(m, n_outputs)
 
-    def forward(self, x, mask=None):
+    def forward(self, x, mask=None, *, return_maps=False):
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
-        x, maps = self.encoder(x, mask)
+        encoded = self.encoder(x, mask, return_maps=return_maps)
+        x, maps = encoded if return_maps else (encoded, None)
         x = self.dropout(torch.relu(self.hidden_norm(self.hidden(x))))
-        return self.output(x), maps  # b s c
+        return (self.output(x), maps) if return_maps else self.output(x)  # b s c
 
 
 def attention_maps(model, x, mask=None):
@@ -359,7 +361,7 @@ def attention_maps(model, x, mask=None):
     model.eval()
     try:
         with torch.no_grad():
-            return model(x, mask)
+            return model(x, mask, return_maps=True)
     finally:
         for part, was_training in modes:
             part.training = was_training

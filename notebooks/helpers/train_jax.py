@@ -18,7 +18,7 @@ def cross_entropy(model, inputs, labels):
 
     Parameters
     ----------
-    model : callable ``… i -> … c, anything``
+    model : callable ``… i -> … c``
     inputs : array ``… i``
     labels : integer array ``…``
         The right one of the ``c`` classes.
@@ -28,7 +28,7 @@ def cross_entropy(model, inputs, labels):
     tuple of a number and a dict
         The loss, and ``accuracy`` by name.
     """
-    logits, _ = model(inputs)
+    logits = model(inputs)
     log_p = jax.nn.log_softmax(logits)
     right = jnp.take_along_axis(log_p, labels[..., None], axis=-1)
     return -right.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
@@ -39,7 +39,7 @@ def odd_one_out(model, x):
 
     Parameters
     ----------
-    model : callable ``b s i -> b s 1, anything``
+    model : callable ``b s i -> b s 1``
         One logit per element; the softmax goes over the set.
     x : array ``b s i``
         Sets.
@@ -49,7 +49,7 @@ def odd_one_out(model, x):
     tuple of a number and a dict
         The loss, and ``accuracy`` by name.
     """
-    logits = model(x)[0].squeeze(-1)  # b s
+    logits = model(x).squeeze(-1)  # b s
     log_p = jax.nn.log_softmax(logits, axis=-1)
     last = x.shape[1] - 1
     return -log_p[:, last].mean(), {"accuracy": (logits.argmax(-1) == last).mean()}

@@ -17,7 +17,7 @@ def cross_entropy(model, inputs, labels):
 
     Parameters
     ----------
-    model : callable ``… i -> … c, anything``
+    model : callable ``… i -> … c``
     inputs : array ``… i``
     labels : integer array ``…``
         The right one of the ``c`` classes.
@@ -27,7 +27,7 @@ def cross_entropy(model, inputs, labels):
     tuple of a number and a dict
         The loss, and ``accuracy`` by name.
     """
-    logits, _ = model(inputs)
+    logits = model(inputs)
     loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
     return loss, {"accuracy": (logits.argmax(-1) == labels).float().mean()}
 
@@ -37,7 +37,7 @@ def odd_one_out(model, x):
 
     Parameters
     ----------
-    model : callable ``b s i -> b s 1, anything``
+    model : callable ``b s i -> b s 1``
         One logit per element; the softmax goes over the set.
     x : array ``b s i``
         Sets.
@@ -47,7 +47,7 @@ def odd_one_out(model, x):
     tuple of a number and a dict
         The loss, and ``accuracy`` by name.
     """
-    logits = model(x)[0].squeeze(-1)  # b s
+    logits = model(x).squeeze(-1)  # b s
     log_p = torch.log_softmax(logits, dim=-1)
     last = x.shape[1] - 1
     accuracy = (logits.argmax(-1) == last).float().mean()
