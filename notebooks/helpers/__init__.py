@@ -16,9 +16,9 @@ sequences
 sets
     Anomaly task: seeded sets with an odd one, from any features and labels.
 photos
-    CIFAR-10 and CIFAR-100 as one file each, their ResNet34 features as another.
+    Photos of CIFAR-10 or CIFAR-100 as one file, their ResNet34 features as another.
 download
-    A file from the first address that has it: resumed, checked, whole or not at all.
+    Download a file from a mirror or its home: resumed, checked, never a wrong one.
 runs
     A training in a folder: resumed after a kill, found when finished, seen in
     TensorBoard.

@@ -1,18 +1,13 @@
-"""CIFAR-10 and CIFAR-100 as one file each, and their ResNet34 features as another.
+"""Photos of CIFAR-10 or CIFAR-100 as one file, and their ResNet34 features as another.
 
 ``make data`` calls ``prepare``; pages only ``load``. torchvision reads the archives and
-has the network, so this module needs PyTorch, but only to prepare. Two settings: the
-folder ``$DATA_FOLDER``, by default ``data`` beside the pages, and ``$DATA_MIRRORS``,
-addresses of folders that hold the same files, apart by blanks.
+has the network, so preparing needs PyTorch, and loading does not. The files are in
+``$DATA_FOLDER``, by default ``data`` beside the pages.
 """
 
 import io
-import json
 import os
-import re
 import shutil
-import tarfile
-import tempfile
 import zipfile
 from pathlib import Path
 
@@ -20,16 +15,17 @@ import numpy as np
 from tqdm import tqdm
 
 from helpers.checks import choose
-from helpers.download import copy, fetch, space
-from helpers.runs import digest
 from helpers.weights import write_whole
 
 DATA = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}  # names in torchvision.datasets
+WEIGHTS = (
+    "https://download.pytorch.org/models/resnet34-b627a593.pth",
+    "sha256:b627a593bcbe140c234610266fe4f8ae95ea42fc881d091c9b6052e6b1d0590f",
+)  # ResNet34_Weights.IMAGENET1K_V1
 PARTS = "train", "test"
-SIZE = 224  # of a picture as the network gets it
+SIZE = 224  # of a photo as the network gets it
 N_FEATURES = 512
 BATCH = 64
-CURE = "remove it and run `make data` again"
 
 
 def data_folder():
@@ -39,7 +35,7 @@ def data_folder():
 
 
 def images_file(name):
-    """The file of the pictures."""
+    """The file of the photos, labels and names of classes."""
     return data_folder() / f"{name}.npz"
 
 
@@ -48,185 +44,99 @@ def features_file(name):
     return data_folder() / f"{name}-resnet34.npz"
 
 
-def batches_folder(name):
-    """Where features stand while they are extracted."""
-    return features_file(name).with_suffix(".parts")
-
-
 def prepared(name):
-    """Are pictures and features there?"""
+    """Are photos and features there?"""
     return images_file(name).exists() and features_file(name).exists()
 
 
-def addresses(url):
-    """Where a file may be found: the mirrors, then its home."""
-    file = url.rsplit("/", 1)[-1]
-    mirrors = os.environ.get("DATA_MIRRORS", "").split()
-    return [*(f"{mirror.rstrip('/')}/{file}" for mirror in mirrors), url]
-
-
-def prepare(name, *, bar=True):
-    """Download, check, convert, extract: whatever is not there yet.
+def prepare(name):
+    """Download, convert and extract features: whatever has not been done yet.
 
     Parameters
     ----------
     name : {"cifar10", "cifar100"}
-    bar : bool
-        Show progress bars.
 
     Returns
     -------
     path
-        Of the features. May be stopped at any point; called again, it goes on there.
+        Of the features. May be stopped at any point; the next call goes on there.
 
     Raises
     ------
     ValueError
-        If the name is unknown, or a file that is there is not what it should be.
+        If the name is unknown, or a file is damaged or another than expected.
     OSError
-        If a file cannot be had, or there is no space left.
+        If a file cannot be downloaded or written.
     """
     choose(name, DATA, "data set")
+    data_folder().mkdir(parents=True, exist_ok=True)
     if not images_file(name).exists():
-        write_images(name, bar=bar)
-    arrays = read_images(name)
-    if features_file(name).exists():
-        read_features(name, arrays)
-        shutil.rmtree(batches_folder(name), ignore_errors=True)
-        return features_file(name)
-    weights = network_weights(bar=bar)
-    about = inputs(arrays, weights.read_bytes())
-    return write_features(name, arrays, network(weights), about, bar=bar)
+        write_images(name)
+    if not features_file(name).exists():
+        write_features(name)
+    load(name)
+    return features_file(name)
 
 
-def write_images(name, *, bar=True):
-    """From the archive to one ``.npz`` of pictures, labels and names of classes."""
+def write_images(name):
+    """From torchvision's archive to one ``.npz``."""
     import torchvision
 
-    kind = getattr(torchvision.datasets, DATA[name])
-    folder = data_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        sets = both_parts(kind, folder)
-    except RuntimeError:  # not unpacked there, or not as it should be
-        urls, checksum = addresses(kind.url), f"md5:{kind.tgz_md5}"
-        sets = unpack(kind, fetch(folder / kind.filename, urls, checksum, bar=bar))
-    arrays = {"classes": np.array(sets[0].classes)}
-    for part, found in zip(PARTS, sets, strict=True):
+    from helpers.download import fetch
+
+    kind, folder = getattr(torchvision.datasets, DATA[name]), data_folder()
+    fetch(kind.url, f"md5:{kind.tgz_md5}", folder)
+    arrays = {}
+    for part in PARTS:
+        found = kind(folder, train=part == "train", download=True)  # only unpacks
         arrays[f"{part}_images"] = np.ascontiguousarray(found.data)
         arrays[f"{part}_labels"] = np.array(found.targets, np.int32)
-    write_npz(images_file(name), arrays)
+    write_npz(images_file(name), classes=np.array(found.classes), **arrays)
 
 
-def both_parts(kind, folder, **options):
-    """Training and test data as torchvision reads them."""
-    return [kind(folder, train=part == "train", **options) for part in PARTS]
+def write_features(name):
+    """From photos to features; each batch is kept until all are done."""
+    from helpers.download import fetch
 
-
-def unpack(kind, archive):
-    """Read an archive through torchvision; what it unpacks does not stay."""
-    for old in archive.parent.glob("unpacked-*"):
-        shutil.rmtree(old)  # of a process that was killed
-    with tempfile.TemporaryDirectory(dir=archive.parent, prefix="unpacked-") as folder:
-        try:
-            os.link(archive, Path(folder) / archive.name)
-        except OSError:  # a file system without links
-            copy(archive, Path(folder) / archive.name)
-        with tarfile.open(archive) as files:
-            size = sum(member.size for member in files)
-        with space(folder, size):
-            return both_parts(kind, folder, download=True)
-
-
-def write_npz(path, arrays):
-    """Write arrays to one file, whole or not at all."""
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    with space(path.parent, file.tell()):
-        write_whole(path, file.getvalue())
-
-
-def read_npz(path, names):
-    """The arrays of a file.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is none.
-    ValueError
-        If it is damaged or has other arrays.
-    """
-    if not path.exists():
-        raise FileNotFoundError(f"no {path.name} in {path.parent}: run `make data`")
-    try:
-        with path.open("rb") as file, np.load(file) as found:
-            arrays = {name: found[name] for name in found.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        if isinstance(error, OSError) and error.errno:  # not the file's fault
-            raise
-        raise ValueError(f"{path} is damaged ({error}): {CURE}") from error
-    if set(arrays) != set(names):
-        raise ValueError(
-            f"{path} holds {sorted(arrays)}, expected {sorted(names)}: {CURE}"
-        )
-    return arrays
-
-
-def read_images(name):
-    """Pictures, labels and names of classes, by name."""
-    path = images_file(name)
-    names = [f"{part}_{kind}" for part in PARTS for kind in ("images", "labels")]
-    arrays = read_npz(path, ["classes", *names])
+    arrays = read_npz(images_file(name))
+    run = network(fetch(*WEIGHTS, data_folder()))
+    folder = features_file(name).with_suffix(".parts")
+    folder.mkdir(exist_ok=True)
+    found = {}
     for part in PARTS:
-        images, labels = (arrays[f"{part}_{kind}"] for kind in ("images", "labels"))
-        good = images.dtype == np.uint8 and images.shape == (len(labels), 32, 32, 3)
-        if not good or labels.min() < 0 or labels.max() >= len(arrays["classes"]):
-            raise ValueError(
-                f"{path}: expected uint8 pictures n 32 32 3 and a label for each, got "
-                f"{images.dtype} {images.shape} and {len(labels)} labels: {CURE}"
-            )
-    return arrays
-
-
-def network_weights(*, bar=True):
-    """The file of weights ``ResNet34_Weights.IMAGENET1K_V1``."""
-    import torch
-
-    url = weights_url()
-    checksum = re.search(r"-([0-9a-f]{8,})\.pth$", url)[1]  # as torch.hub checks it
-    nearby = [Path(torch.hub.get_dir()) / "checkpoints"]
-    path = data_folder() / url.rsplit("/", 1)[-1]
-    return fetch(path, addresses(url), f"sha256:{checksum}", look_in=nearby, bar=bar)
-
-
-def weights_url():
-    """Home of the weights; the beginning of their sha256 is in the name."""
-    from torchvision.models import ResNet34_Weights
-
-    return ResNet34_Weights.IMAGENET1K_V1.url
+        images, rows = arrays[f"{part}_images"], []
+        starts = range(0, len(images), BATCH)
+        for start in tqdm(starts, f"features, {part}", unit="batch", leave=False):
+            path = folder / f"{part}-{start:06d}.npz"
+            if not path.exists():
+                write_npz(path, features=run(images[start : start + BATCH]))
+            rows.append(read_npz(path)["features"])
+        found[part] = np.concatenate(rows)
+    write_npz(features_file(name), **found)
+    shutil.rmtree(folder)
 
 
 def network(path):
-    """ResNet34 up to its average pooling: uint8 pictures ``b y x 3`` to ``b 512``."""
+    """ResNet34 up to its average pooling: uint8 photos ``b y x 3`` to ``b 512``."""
     import torch
     from torch.nn import functional
     from torchvision.models import ResNet34_Weights, resnet34
 
-    found = "cuda" if torch.cuda.is_available() else "cpu"
-    found = "mps" if torch.backends.mps.is_available() else found
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = "mps" if torch.backends.mps.is_available() else device
     net = resnet34()
     net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     net.fc = torch.nn.Identity()
-    net = net.eval().to(found, memory_format=torch.channels_last)
+    net = net.eval().to(device, memory_format=torch.channels_last)
     as_trained = ResNet34_Weights.IMAGENET1K_V1.transforms()
     mean, std = (
-        torch.tensor(numbers, device=found)[:, None, None]
+        torch.tensor(numbers, device=device)[:, None, None]
         for numbers in (as_trained.mean, as_trained.std)
     )
 
     @torch.inference_mode()
     def run(images):
-        x = torch.as_tensor(images, device=found).permute(0, 3, 1, 2) / 255
+        x = torch.as_tensor(images, device=device).permute(0, 3, 1, 2) / 255
         x = functional.interpolate(x, size=SIZE, mode="bilinear", antialias=True)
         x = ((x - mean) / std).contiguous(memory_format=torch.channels_last)
         return net(x).cpu().numpy()
@@ -234,102 +144,36 @@ def network(path):
     return run
 
 
-def inputs(arrays, weights):
-    """What features depend on, as short texts."""
-    images = {part: arrays[f"{part}_images"] for part in PARTS}
-    return {
-        "pictures": digest(images),
-        "weights": digest({"file": np.frombuffer(weights, np.uint8)}),
-        "size": str(SIZE),
-    }
-
-
-def write_features(name, arrays, run, about, *, bar=True):
-    """Features of all pictures, a batch at a time; each batch is kept at once."""
-    parts = batches_folder(name)
-    note = parts / "inputs.json"
-    if note.exists() and json.loads(note.read_text() or "{}") != about:
-        shutil.rmtree(parts)  # of other pictures or weights
-    parts.mkdir(exist_ok=True)
-    write_whole(note, json.dumps(about).encode())
-    total = sum(len(arrays[f"{part}_images"]) for part in PARTS)
-    found = {}
-    options = {"unit": " pictures", "desc": f"features of {name}", "leave": False}
-    options |= {} if bar else {"disable": True}
-    with (
-        space(data_folder(), 2 * total * N_FEATURES * 4 - size_of(parts)),
-        tqdm(total=total, **options) as shown,
-    ):
-        for part in PARTS:
-            images = arrays[f"{part}_images"]
-            rows = []
-            for start in range(0, len(images), BATCH):
-                batch = images[start : start + BATCH]
-                rows.append(kept(parts / f"{part}-{start:06d}.npy", batch, run))
-                shown.update(len(batch))
-            found[part] = np.concatenate(rows)
-        note = np.array(json.dumps(about))
-        write_npz(features_file(name), {**found, "inputs": note})
-    read_features(name, arrays)
-    shutil.rmtree(parts)
-    return features_file(name)
-
-
-def size_of(folder):
-    """Bytes of the files in a folder."""
-    return sum(path.stat().st_size for path in folder.iterdir())
-
-
-def kept(path, images, run):
-    """Features of a batch: from its file if there is a good one, else made and kept."""
-    expected = len(images), N_FEATURES
-    if path.exists():
-        try:
-            rows = np.load(path)
-            good = rows.shape == expected and rows.dtype == np.float32
-            if good and np.isfinite(rows).all():
-                return rows
-        except (OSError, ValueError, EOFError):
-            pass  # damaged: made again
-    rows = run(images)
-    if rows.shape != expected or not np.isfinite(rows).all():
-        raise ValueError(f"expected finite features {expected}, got {rows.shape}")
+def write_npz(path, **arrays):
+    """Write arrays to one file, whole or not at all."""
     file = io.BytesIO()
-    np.save(file, rows.astype(np.float32))
+    np.savez(file, **arrays)
     write_whole(path, file.getvalue())
-    return rows
 
 
-def read_features(name, arrays):
-    """Features by part, held to the pictures that they should be of.
+def read_npz(path):
+    """The arrays of a file.
 
     Raises
     ------
+    FileNotFoundError
+        If there is none.
     ValueError
-        If shape, dtype or numbers are not right, or they are of other pictures.
+        If it is damaged.
     """
-    path = features_file(name)
-    found = read_npz(path, [*PARTS, "inputs"])
-    about = json.loads(str(found.pop("inputs")))
-    for part, rows in found.items():
-        expected = len(arrays[f"{part}_images"]), N_FEATURES
-        if rows.shape != expected or rows.dtype != np.float32:
-            raise ValueError(
-                f"{path}: expected float32 {expected}, got {rows.dtype} {rows.shape}: "
-                f"{CURE}"
-            )
-        if not np.isfinite(rows).all():
-            raise ValueError(f"{path}: some features are not finite: {CURE}")
-    images = {part: arrays[f"{part}_images"] for part in PARTS}
-    if about.get("pictures") != digest(images):
+    if not path.exists():
+        raise FileNotFoundError(f"no {path.name} in {path.parent}: run `make data`")
+    try:
+        with path.open("rb") as file, np.load(file) as found:
+            return dict(found)
+    except (ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{path} is of other pictures than {images_file(name)}: {CURE}"
-        )
-    return found
+            f"{path} is damaged ({error}): remove it and run `make data` again"
+        ) from error
 
 
 def load(name):
-    """Features, labels and pictures of both parts, and names of the classes.
+    """Features, labels and photos of both parts, and names of the classes.
 
     Parameters
     ----------
@@ -347,10 +191,15 @@ def load(name):
         If the name is unknown, or a file is damaged or does not fit the other.
     """
     choose(name, DATA, "data set")
-    arrays = read_images(name)
-    features = read_features(name, arrays)
-    parts = {
-        part: (features[part], arrays[f"{part}_labels"], arrays[f"{part}_images"])
-        for part in PARTS
-    }
+    arrays, features = read_npz(images_file(name)), read_npz(features_file(name))
+    parts = {}
+    for part in PARTS:
+        images, rows = arrays[f"{part}_images"], features.get(part, np.zeros(0))
+        expected = len(images), N_FEATURES
+        if rows.shape != expected or not np.isfinite(rows).all():
+            raise ValueError(
+                f"{features_file(name)} is damaged (expected finite {part} features "
+                f"{expected}, got {rows.shape}): remove it and run `make data` again"
+            )
+        parts[part] = rows, arrays[f"{part}_labels"], images
     return parts, arrays["classes"].tolist()

@@ -1,7 +1,13 @@
 """Anomaly task: seeded sets with an odd one, from any features and labels, as arrays.
 
-A set is a row of row numbers: first images of one class, then the odd one of another. A
-whole epoch of sets is drawn at once; the features stay where they are.
+A set is a row of row numbers: first elements of one class, then the odd one of another.
+A whole epoch of sets is drawn at once; the features stay where they are.
+
+Your own data need two arrays:
+
+    parts = sets.split(features, labels)
+    settings = Sets.for_data(parts)  # of helpers.settings
+    batches = sets.drawn(parts["train"].labels, settings)
 """
 
 import os
@@ -13,41 +19,67 @@ from helpers import photos
 from helpers.checks import check_sizes, choose
 from helpers.sequences import shuffled
 
+LEAST = 30  # elements of a class, so that each of three parts has two or more
+
 
 @dataclass(frozen=True)
 class Part:
-    """Images of one part of the data.
+    """One part of the data, all arrays in the same order.
 
-    ``features`` float32 ``r i``, ``labels`` integers ``r``, ``images`` uint8 ``r y x`` or
-    ``r y x 3``; all in the same order.
+    ``features`` floats ``r i``; ``labels`` integers ``r``; ``images``, for figures only,
+    uint8 ``r y x`` or ``r y x 3``.
+
+    Raises
+    ------
+    ValueError
+        If the arrays are of other shapes or dtypes, or a feature is not finite.
     """
 
     features: np.ndarray
     labels: np.ndarray
-    images: np.ndarray
+    images: np.ndarray | None = None
 
     def __post_init__(self):
-        check_lengths(self.features, self.labels)
-        check_lengths(self.images, self.labels)
+        check_arrays(self.features, self.labels, self.images)
 
     def __len__(self):
         return len(self.labels)
 
     def take(self, rows):
         """The part that has only these rows."""
-        return Part(self.features[rows], self.labels[rows], self.images[rows])
+        images = None if self.images is None else self.images[rows]
+        return Part(self.features[rows], self.labels[rows], images)
 
     def only(self, classes):
-        """The part that has only images of these classes."""
+        """The part that has only elements of these classes."""
         return self.take(np.flatnonzero(np.isin(self.labels, classes)))
 
 
-def check_lengths(images, labels):
-    """Refuse images or features that have not a label each."""
-    if len(images) != len(labels):
+def check_arrays(features, labels, images=None):
+    """Hold arrays to what ``Part`` promises."""
+    if features.ndim != 2 or labels.ndim != 1:
         raise ValueError(
-            f"expected a label for each image, got {len(images)} images and "
-            f"{len(labels)} labels"
+            f"expected features r i and labels r, got shapes {features.shape} and "
+            f"{labels.shape}"
+        )
+    if labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"expected whole numbers as labels, got {labels.dtype}, such as "
+            f"{labels[:1].tolist()}: numpy.unique(labels, return_inverse=True)[1] "
+            "numbers the classes"
+        )
+    for what, array in {"features": features, "images": images}.items():
+        if array is not None and len(array) != len(labels):
+            raise ValueError(
+                f"expected {what} and labels of the same length, got {len(array)} and "
+                f"{len(labels)}"
+            )
+    bad = np.argwhere(~np.isfinite(features))
+    if len(bad):
+        row, column = bad[0].tolist()
+        raise ValueError(
+            f"expected finite features, got {features[row, column]} in row {row}, "
+            f"column {column}"
         )
 
 
@@ -58,7 +90,7 @@ def check_classes(labels, set_size, n_odd=1):
     ------
     ValueError
         If a set would have fewer than three elements, there are not enough classes, or a
-        class has too few images.
+        class has too few elements.
     """
     check_sizes(set_size=set_size, n_odd=n_odd)
     if set_size < n_odd + 2:
@@ -69,22 +101,22 @@ def check_classes(labels, set_size, n_odd=1):
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2:
         raise ValueError(
-            f"expected images of at least two classes, got {classes.tolist()}"
+            f"expected elements of at least two classes, got {classes.tolist()}"
         )
     if counts.min() < set_size - n_odd:
         raise ValueError(
-            f"class {classes[counts.argmin()]} has {counts.min()} images, a set of "
+            f"class {classes[counts.argmin()]} has {counts.min()} elements, a set of "
             f"{set_size} needs {set_size - n_odd}"
         )
 
 
 def draw_sets(labels, set_size, odd, rng):
-    """Put images of another class before each odd one.
+    """Put elements of another class before each odd one.
 
     Parameters
     ----------
     labels : integer array ``r``
-        Class of each image; classes may be of different size.
+        Class of each element; classes may be of different size.
     set_size : int
         Elements of a set, the odd ones included.
     odd : integer array ``b`` or ``b n``
@@ -137,8 +169,8 @@ def distinct(sizes, n, rng):
 def drawn(labels, settings):
     """Batches of an epoch, new sets in each: from the epoch to an int32 array ``n b s``.
 
-    Every image is the odd one of one set of the epoch, except those that would not fill
-    a batch. Which sets there are depends on the seed and the number of the epoch alone.
+    Every element is the odd one of one set of the epoch, except those that would not
+    fill a batch. Which sets there are depends on the seed and the number of the epoch alone.
 
     Parameters
     ----------
@@ -169,7 +201,7 @@ def drawn(labels, settings):
 def fixed(labels, set_size, n, seed):
     """Sets to measure on, the same for all: int32 array ``n s``.
 
-    The images take turns in being the odd one, so that none is it twice before all were
+    The elements take turns in being the odd one, so that none is it twice before all were
     it once. Errors as ``draw_sets``.
     """
     check_sizes(n=n)
@@ -180,41 +212,65 @@ def fixed(labels, set_size, n, seed):
     return draw_sets(labels, set_size, odd, rng)
 
 
-def divide(labels, share, seed):
-    """Split rows in two, each class by the same share.
+def split(features, labels, images=None, *, seed=42):
+    """Your own data in three parts.
+
+    A fifth of each class is for the test, a tenth of the rest for validation. Features
+    in different units should have one scale: see ``sklearn.preprocessing.scale``.
 
     Parameters
     ----------
-    labels : integer array ``r``
-    share : float
-        Of each class, that goes to the second part; rounded to whole images.
+    features : array ``r i``
+    labels : array of whole numbers ``r``
+    images : uint8 array ``r y x`` or ``r y x 3``, optional
+        For figures only.
     seed : int
 
     Returns
     -------
-    tuple of two integer arrays
-        Rows of the first and of the second part, rising.
+    dict of str to Part
+        ``train``, ``validation``, ``test``; each part in random order.
 
     Raises
     ------
     ValueError
-        If ``share`` does not lie between 0 and 1.
+        As ``Part``, or if a class has too few elements.
     """
-    if not 0 < share < 1:
-        raise ValueError(f"expected a share between 0 and 1, got {share!r}")
-    rng = np.random.default_rng(seed)
-    second = np.zeros(len(labels), bool)
-    for name in np.unique(labels):
-        rows = rng.permutation(np.flatnonzero(labels == name))
-        second[rows[: round(share * len(rows))]] = True
-    return np.flatnonzero(~second), np.flatnonzero(second)
+    labels = np.asarray(labels)
+    with np.errstate(over="ignore"):  # an infinite feature is named by Part
+        features = np.asarray(features).astype(np.float32)
+    whole = Part(features, labels, images)
+    classes, counts = np.unique(labels, return_counts=True)
+    if counts.min() < LEAST:
+        raise ValueError(
+            f"class {classes[counts.argmin()]} has {counts.min()} elements, three parts "
+            f"need at least {LEAST}"
+        )
+    rest, test = divided(whole, 0.2, seed)
+    return with_validation(rest, test, seed)
+
+
+def divided(part, share, seed):
+    """A part in two; the second one gets this share of each class."""
+    from sklearn.model_selection import train_test_split
+
+    rows = train_test_split(
+        np.arange(len(part)), test_size=share, stratify=part.labels, random_state=seed
+    )
+    return [part.take(chosen) for chosen in rows]
+
+
+def with_validation(rest, test, seed):
+    """Three parts, of which validation takes a tenth of each class from ``rest``."""
+    train, validation = divided(rest, 0.1, seed)
+    return {"train": train, "validation": validation, "test": test}
 
 
 def digits(seed):
     """The 1,797 handwritten digits of scikit-learn in three parts, and their names.
 
-    A fifth of each class is for the test, a tenth of the rest for validation; features
-    are the 64 grey values, divided by 16. All parts come from the same thirteen writers.
+    Features are the 64 grey values, divided by 16. All parts come from the same thirteen
+    writers.
 
     Returns
     -------
@@ -226,17 +282,7 @@ def digits(seed):
 
     found = load_digits()
     grey = np.round(found.images * (255 / 16)).astype(np.uint8)
-    features = (found.data / 16).astype(np.float32)
-    whole = Part(features, found.target.astype(np.int32), grey)
-    rest, test = divide(whole.labels, 0.2, seed)
-    return with_validation(whole.take(rest), whole.take(test), seed), list("0123456789")
-
-
-def with_validation(rest, test, seed):
-    """Three parts, of which validation takes a tenth of each class from ``rest``."""
-    train, validation = divide(rest.labels, 0.1, seed)
-    parts = {"train": rest.take(train), "validation": rest.take(validation)}
-    return parts | {"test": test}
+    return split(found.data / 16, found.target, grey, seed=seed), list("0123456789")
 
 
 def cifar100(seed):

@@ -195,10 +195,8 @@ class Reverse(Sequences):
 class Sets(Settings):
     """A predictor on sets with an odd one, as ``helpers.model_*`` builds it.
 
-    ``n_train`` in images, each the odd one of one set per epoch; ``set_size`` in images,
-    the odd one included; ``n_validation`` and ``n_test`` in sets; ``n_unseen`` in
-    classes. ``least_accuracy`` and ``least_gain`` over the baseline are what the chapter
-    promises, as shares.
+    ``n_train`` in elements, each the odd one of one set per epoch; ``set_size`` in
+    elements, the odd one included; ``n_validation`` and ``n_test`` in sets.
 
     Raises
     ------
@@ -206,18 +204,16 @@ class Sets(Settings):
         If a number makes no sense, alone or beside another one.
     """
 
-    source: str
     n_classes: int
     n_features: int
-    n_unseen: int
-    n_validation: int
-    n_test: int
-    least_accuracy: float
-    least_gain: float
-    n_blocks: int
-    m: int
-    n_heads: int
-    f: int
+    learning_rate: float = 1e-3
+    warmup: int = 100
+    n_validation: int = 1_000
+    n_test: int = 2_000
+    n_blocks: int = 2
+    m: int = 64
+    n_heads: int = 4
+    f: int = 128
     set_size: int = 10
     dropout: float = 0.1
     input_dropout: float = 0.1
@@ -225,7 +221,7 @@ class Sets(Settings):
     def __post_init__(self):
         super().__post_init__()
         check_sizes(
-            n_classes=self.n_classes, n_features=self.n_features, n_unseen=self.n_unseen,
+            n_classes=self.n_classes, n_features=self.n_features,
             n_validation=self.n_validation, n_test=self.n_test, n_blocks=self.n_blocks,
             f=self.f, set_size=self.set_size,
         )  # fmt: skip
@@ -237,11 +233,30 @@ class Sets(Settings):
                 f"expected a set to have at least 3 elements, two of them alike, got "
                 f"set_size = {self.set_size}"
             )
-        if min(self.n_unseen, self.n_classes - self.n_unseen) < 2:
-            raise ValueError(
-                f"expected two classes or more on each side, got n_unseen = "
-                f"{self.n_unseen} of n_classes = {self.n_classes}"
-            )
+
+    @classmethod
+    def for_data(cls, parts, **changes):
+        """Settings for your own data, with sizes taken from them.
+
+        A set has ten elements, or as many as the smallest class allows; epochs are as
+        many as give about 640 updates.
+
+        Parameters
+        ----------
+        parts : dict of str to helpers.sets.Part
+            As ``helpers.sets.split`` returns it.
+        **changes
+            Any other setting.
+        """
+        features, labels = parts["train"].features, parts["train"].labels
+        counts = (np.unique(p.labels, return_counts=True)[1] for p in parts.values())
+        sizes = {
+            "n_train": len(labels), "batch_size": min(64, -(-len(labels) // 8)),
+            "n_features": features.shape[1], "n_classes": len(np.unique(labels)),
+            "set_size": min(10, 1 + min(n.min() for n in counts).item()),
+        } | changes  # fmt: skip
+        updates = max(1, sizes["n_train"] // sizes["batch_size"])  # in an epoch
+        return cls(**{"epochs": -(-640 // updates)} | sizes)
 
     def check_data(self, data):
         """Hold images to their number of features.
@@ -266,37 +281,51 @@ class Sets(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Digits(Sets):
+class Anomaly(Sets):
+    """A source of ``helpers.sets``, and what the chapter promises on it.
+
+    ``n_unseen`` in classes; ``least_accuracy`` and ``least_gain`` over the baseline as
+    shares.
+    """
+
+    source: str
+    n_unseen: int
+    least_accuracy: float
+    least_gain: float
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_sizes(n_unseen=self.n_unseen)
+        if min(self.n_unseen, self.n_classes - self.n_unseen) < 2:
+            raise ValueError(
+                f"expected two classes or more on each side, got n_unseen = "
+                f"{self.n_unseen} of n_classes = {self.n_classes}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits(Anomaly):
     """Chapter *anomaly* on scikit-learn's digits: trained within a minute on two cores."""
 
-    n_train: int = 1_295
+    n_train: int = 1_293
     batch_size: int = 64
     epochs: int = 32
-    learning_rate: float = 1e-3
-    warmup: int = 100
     source: str = "digits"
     n_classes: int = 10
     n_features: int = 64
     n_unseen: int = 3
-    n_validation: int = 1_000
-    n_test: int = 2_000
     least_accuracy: float = 0.97
     least_gain: float = 0.10
-    n_blocks: int = 2
-    m: int = 64
-    n_heads: int = 4
-    f: int = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cifar100(Sets):
+class Cifar100(Anomaly):
     """Chapter *anomaly* on ResNet34 features of CIFAR-100, in the published sizes."""
 
     n_train: int = 45_000
     batch_size: int = 64
     epochs: int = 100
     learning_rate: float = 5e-4
-    warmup: int = 100
     source: str = "cifar100"
     n_classes: int = 100
     n_features: int = 512
@@ -307,7 +336,6 @@ class Cifar100(Sets):
     least_gain: float = 0.0
     n_blocks: int = 4
     m: int = 256
-    n_heads: int = 4
     f: int = 512
 
 

@@ -3,6 +3,20 @@
 Parameters get names that neither framework owns: the path of attributes joined by dots,
 ending in ``weight`` or ``bias``. Dense matrices are stored ``in out``, as in ``x W``;
 PyTorch keeps them ``out in``, so they are transposed on its side.
+
+Weights of another project need three steps: read its checkpoint as a dictionary of
+arrays, rename them, and transpose what PyTorch stores ``out in``:
+
+    found = torch.load("last.ckpt", weights_only=True)["state_dict"]  # Lightning
+    print({name: x.shape for name, x in to_arrays(model).items()})  # what is expected
+    arrays = {new: as_numpy(found[old]) for new, old in names.items()}
+    arrays["output.weight"] = arrays["output.weight"].T
+    from_arrays(model, arrays)  # names what is missing, unknown or of another shape
+
+A checkpoint of Flax is a nested dictionary, and ``in out`` already:
+
+    found = flax.serialization.msgpack_restore(Path(file).read_bytes())["params"]
+    found = flax.traverse_util.flatten_dict(found, sep=".")
 """
 
 import os
@@ -17,6 +31,7 @@ import safetensors.numpy
 
 from helpers.shapes import as_numpy
 
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 NAMES = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
 
 
@@ -38,7 +53,9 @@ def to_arrays(model):
     dict of str to numpy.ndarray
         Neutral names; dense matrices ``in out``.
     """
-    return {name: np.array(get(), order="C") for name, (get, _) in slots(model).items()}
+    return {
+        name: np.array(get(), order="C") for name, (get, *_) in slots(model).items()
+    }
 
 
 def from_arrays(model, arrays):
@@ -47,14 +64,15 @@ def from_arrays(model, arrays):
     Parameters
     ----------
     model : torch.nn.Module or flax.nnx.Module
-        Changed in place; keeps its dtypes and its device.
+        Changed in place; keeps its dtypes and its devices.
     arrays : dict of str to array
-        As ``to_arrays`` returns it.
+        As ``to_arrays`` returns it; real numbers of any dtype.
 
     Raises
     ------
     ValueError
-        If a name is missing or unknown, or a shape differs. The model is then as before.
+        If a name is missing or unknown, a shape differs, or a number is complex, NaN,
+        infinite, or too large for the model's dtype. The model is then as before.
     """
     places = slots(model)
     missing = sorted(set(places) - set(arrays))
@@ -65,15 +83,30 @@ def from_arrays(model, arrays):
             f"({', '.join(missing[:3])}), {len(unknown)} unknown "
             f"({', '.join(unknown[:3])})"
         )
-    for name, (get, _) in places.items():
-        expected, got = get().shape, arrays[name].shape
-        if expected != got:
-            raise ValueError(
-                f"these weights are of another model: {name} has shape {got}, "
-                f"expected {expected}"
-            )
-    for name, (_, put) in places.items():
-        put(arrays[name])
+    ready = {name: converted(name, arrays[name], places[name]) for name in places}
+    for name, (*_, put) in places.items():
+        put(ready[name])
+
+
+def converted(name, array, place):
+    """An array as its parameter needs it, checked."""
+    get, convert, _ = place
+    array, expected = as_numpy(array), get()
+    if array.shape != expected.shape:
+        raise ValueError(
+            f"these weights are of another model: {name} has shape {array.shape}, "
+            f"expected {expected.shape}"
+        )
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"expected real numbers in {name}, got {array.dtype}")
+    ready = convert(array)
+    bad = array[~np.isfinite(get(ready))]
+    if bad.size:
+        raise ValueError(
+            f"expected finite numbers in {name}, got {bad.size} that are not, or not as "
+            f"{str(ready.dtype).removeprefix('torch.')}: the first is {bad[0]}"
+        )
+    return ready
 
 
 def copy_weights(source, target):
@@ -160,59 +193,77 @@ def load_weights(model, path):
     if not path.is_file():
         raise FileNotFoundError(f"no weights file at {path}")
     try:
-        arrays = safetensors.numpy.load(path.read_bytes())
+        arrays = dict(map(decoded, safetensors.deserialize(path.read_bytes())))
+        from_arrays(model, arrays)
     except safetensors.SafetensorError as error:
         raise ValueError(
             f"{path} is not a complete safetensors file of weights: {error}"
         ) from error
-    try:
-        from_arrays(model, arrays)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
+def decoded(entry):
+    """Name and array of an entry of a safetensors file."""
+    name, found = entry
+    kind, data = found["dtype"], found["data"]
+    if kind == "BF16":  # the upper half of a float32
+        array = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    elif kind in DTYPES:
+        array = np.frombuffer(data, DTYPES[kind])
+    else:
+        raise ValueError(f"expected {name} as {', '.join(DTYPES)} or BF16, got {kind}")
+    return name, array.reshape(found["shape"])
+
+
 def slots(model):
-    """Where each parameter lives: neutral name to a reader and a writer."""
+    """Each parameter by neutral name: how to read, to convert and to write it."""
     return torch_slots(model) if is_torch(model) else nnx_slots(model)
 
 
 def torch_slots(model):
-    """Reader and writer of each parameter of a ``torch.nn.Module``."""
+    """How to read, to convert and to write each parameter of a ``torch.nn.Module``."""
     import torch
 
     def slot(param, turn):
-        def get():
-            array = as_numpy(param)
-            return array.T if turn else array
+        def get(x=param):
+            return as_numpy(x).T if turn else as_numpy(x)
 
-        def put(array):
-            array = array.T if turn else array
+        def convert(array):
+            array = np.array(array.T if turn else array, order="C")
+            return torch.from_numpy(array).to(param.dtype)
+
+        def put(ready):
             with torch.no_grad():
-                param.copy_(torch.from_numpy(np.array(array, order="C")))
+                param.copy_(ready)
 
-        return get, put
+        return get, convert, put
 
     places = {}
     for path, module in model.named_modules():
-        turn = isinstance(module, torch.nn.Linear)
+        dense = isinstance(module, torch.nn.Linear)
         for name, param in module.named_parameters(path, recurse=False):
-            places[name] = slot(param, turn and param.ndim == 2)
+            places[name] = slot(param, dense and param.ndim == 2)
     return places
 
 
 def nnx_slots(model):
-    """Reader and writer of each ``nnx.Param`` of a ``flax.nnx.Module``."""
-    import jax.numpy as jnp
+    """How to read, to convert and to write each ``nnx.Param`` of an ``nnx.Module``."""
+    import jax
     from flax import nnx
 
     def slot(param):
-        def get():
-            return np.asarray(param[...])
+        def get(x=None):
+            return as_numpy(param[...] if x is None else x)
 
-        def put(array):
-            param[...] = jnp.array(array, dtype=param[...].dtype)
+        def convert(array):
+            with np.errstate(over="ignore"):  # what overflows is found by the caller
+                return array.astype(param[...].dtype)
 
-        return get, put
+        def put(ready):
+            param[...] = jax.device_put(ready, param[...].sharding)
+
+        return get, convert, put
 
     places = {}
     for path, param in nnx.to_flat_state(nnx.state(model, nnx.Param)):

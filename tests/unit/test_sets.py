@@ -4,13 +4,14 @@ import re
 from dataclasses import replace
 from itertools import combinations
 
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import sets
-from helpers.settings import Cifar100, Digits
+from helpers.settings import Cifar100, Digits, Sets
 from sides import run_python
 
 UNEQUAL = np.repeat([0, 1, 2, 5], [7, 2, 11, 5])  # class 1 has two images
@@ -88,11 +89,11 @@ BAD = {
                      "of them alike, got set_size = 2"),
     "none in a set": ({"set_size": 0}, "expected set_size to be a whole number >= 1, "
                       "got 0"),
-    "one class": ({"labels": [4, 4, 4, 4]}, "expected images of at least two classes, "
-                  "got [4]"),
+    "one class": ({"labels": [4, 4, 4, 4]}, "expected elements of at least two "
+                  "classes, got [4]"),
     "too few": ({"labels": [3] * 6 + [8] * 2, "set_size": 4},
-                "class 8 has 2 images, a set of 4 needs 3"),
-    "no label": ({"labels": []}, "expected images of at least two classes, got []"),
+                "class 8 has 2 elements, a set of 4 needs 3"),
+    "no label": ({"labels": []}, "expected elements of at least two classes, got []"),
 }  # fmt: skip
 
 
@@ -119,14 +120,27 @@ def test_odd_ones_of_all_classes_are_refused():
         sets.draw_sets(labels, 4, np.array([[0, 5]]), np.random.default_rng(0))
 
 
-def test_features_without_labels_are_refused():
-    """Where a part is made, and where sets are checked."""
-    x, labels = np.zeros((5, 2), np.float32), np.zeros(4, int)
-    message = "^expected a label for each image, got 5 images and 4 labels$"
-    with pytest.raises(ValueError, match=message):
-        sets.Part(x, labels, np.zeros((5, 8, 8), np.uint8))
-    with pytest.raises(ValueError, match=r"got 4 images and 5 labels$"):
-        sets.Part(x, np.zeros(5, int), np.zeros((4, 8, 8), np.uint8))
+X, Y = np.ones((5, 2)), np.arange(5)
+NAN = np.where(np.eye(5, 2, -3, dtype=bool), np.nan, X)
+BAD_ARRAYS = {
+    "one axis": ((X[:, 0], Y), "features r i and labels r, got shapes (5,) and (5,)"),
+    "one-hot": ((X, np.eye(5, dtype=int)), "labels r, got shapes (5, 2) and (5, 5)"),
+    "fewer labels": ((X, Y[:4]), "features and labels of the same length, got 5 and 4"),
+    "more images": ((X, Y, np.zeros((6, 8, 8))), "same length, got 6 and 5"),
+    "float labels": ((X, Y / 2), "whole numbers as labels, got float64, such as [0.0]"),
+    "text labels": ((X, Y.astype(str)), "labels, got <U21, such as ['0']"),
+    "NaN": ((NAN, Y), "expected finite features, got nan in row 3, column 0"),
+    "too large": ((X * 1e39, Y), "finite features, got inf in row 0, column 0"),
+    "small class": ((np.ones((69, 2)), np.repeat([1, 2], [40, 29])),
+                    "class 2 has 29 elements, three parts need at least 30"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_ARRAYS)
+def test_bad_arrays_are_refused_in_a_sentence(case):
+    arrays, message = BAD_ARRAYS[case]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        sets.split(*arrays)
 
 
 def test_an_epoch_shows_every_image_once_as_the_odd_one():
@@ -180,15 +194,61 @@ def test_fixed_sets_are_always_the_same():
     assert times.sum() == 60
 
 
-def test_each_class_gives_its_share():
-    labels = shuffled_labels({1: 10, 2: 35, 9: 4})
-    first, second = sets.divide(labels, 0.2, seed=0)
-    np.testing.assert_array_equal(np.sort([*first, *second]), np.arange(49))
-    assert np.bincount(labels[second], minlength=10)[[1, 2, 9]].tolist() == [2, 7, 1]
-    assert (second != sets.divide(labels, 0.2, seed=1)[1]).any()
-    for share in (0, 1, -0.1, 1.5):
-        with pytest.raises(ValueError, match=f"a share between 0 and 1, got {share}"):
-            sets.divide(labels, share, seed=0)
+@hypothesis.settings(max_examples=20)
+@given(
+    st.lists(st.integers(sets.LEAST, 90), min_size=2, max_size=9), st.integers(0, 99)
+)
+def test_each_class_gives_its_share_to_each_part(counts, seed):
+    """No element twice, none lost, and of each class two or more, as sets need."""
+    labels = shuffled_labels(dict(enumerate(counts)), seed)
+    rows = np.arange(len(labels))
+    parts = sets.split(rows[:, None], labels, rows, seed=seed)
+    together = np.concatenate([part.images for part in parts.values()])
+    np.testing.assert_array_equal(np.sort(together), rows)
+    for part, share in zip(parts.values(), (0.72, 0.08, 0.2), strict=True):
+        np.testing.assert_array_equal(part.labels, labels[part.images])
+        np.testing.assert_array_equal(part.features[:, 0], part.images)
+        found = np.bincount(part.labels, minlength=len(counts))
+        assert found.min() >= 2
+        np.testing.assert_allclose(found, share * np.array(counts), atol=2)
+    again = sets.split(rows[:, None], labels, rows, seed=seed)["test"].images
+    np.testing.assert_array_equal(again, parts["test"].images)
+    other = sets.split(rows[:, None], labels, rows, seed=seed + 1)["test"].images
+    assert set(other) != set(again)
+
+
+@pytest.mark.slow
+def test_your_own_data_need_a_few_lines():
+    """scikit-learn's wines: two arrays, no image, three classes."""
+    from sklearn.datasets import load_wine
+    from sklearn.preprocessing import scale
+
+    from helpers.model_torch import Predictor, build
+    from helpers.train_torch import evaluate, fit, odd_one_out
+
+    features, labels = load_wine(return_X_y=True)
+    parts = sets.split(scale(features), labels)
+    settings = Sets.for_data(parts, epochs=15)
+    train, test = parts["train"], parts["test"]
+    batches = sets.drawn(train.labels, settings)
+    model = build(Predictor, seed=settings.seed, **settings.model)
+    fit(model, odd_one_out, (train.features,), settings, batches=batches)
+    x = test.features[sets.fixed(test.labels, settings.set_size, 500, seed=1)]
+    accuracy = evaluate(model, odd_one_out, (x,))["accuracy"]
+
+    baseline = (sets.farthest(x) == settings.set_size - 1).mean()
+    assert (settings.n_classes, settings.n_features, settings.set_size) == (3, 13, 5)
+    assert accuracy > max(baseline, 0.9)
+
+
+def test_settings_follow_from_the_data():
+    """Sets as large as the smallest class of a part allows, and about 640 updates."""
+    parts = sets.split(np.ones((4000, 7)), np.arange(4000) % 4)
+    found = Sets.for_data(parts, m=32, dropout=0.3)
+    assert (found.n_train, found.batch_size, found.set_size) == (2880, 64, 10)
+    assert (found.m, found.dropout, found.updates) == (32, 0.3, 675)
+    one = Sets.for_data(parts, batch_size=2880)
+    assert one.updates == one.epochs == 640
 
 
 def test_the_digits_are_those_of_scikit_learn():
@@ -242,7 +302,7 @@ def test_centred_features_are_measured_by_the_training_part():
 def test_fewer_images_may_be_asked_for():
     """The first ones; the other parts stay as they are."""
     few, whole = (
-        sets.load(replace(Digits(), n_train=n, warmup=50))[0] for n in (200, 1_295)
+        sets.load(replace(Digits(), n_train=n, warmup=50))[0] for n in (200, 1_293)
     )
     np.testing.assert_array_equal(few["train"].labels, whole["train"].labels[:200])
     np.testing.assert_array_equal(few["test"].features, whole["test"].features)
