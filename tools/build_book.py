@@ -23,7 +23,10 @@ import psutil
 import yaml
 
 import pages
-from build_costs import Watch
+
+sys.path.insert(0, str(pages.ROOT / "book" / "_ext"))
+
+from costs import Watch
 
 ROOT = pages.ROOT
 HTML = ROOT / "_build" / "html"
@@ -94,7 +97,7 @@ def draft():
     settings = pages.config()
     settings["execute"].update(execute_notebooks="cache", cache=str(DRAFT / "cache"))
     ours = settings["sphinx"]["local_extensions"]
-    ours.update(dict.fromkeys(ours, str(ROOT / "tools")))
+    ours.update({name: str(ROOT / folder) for name, folder in ours.items()})
     config = DRAFT / "_config.yml"
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
     forget_outdated()

@@ -15,7 +15,7 @@ import yaml
 
 import pages
 import sync
-from build_navigation import NAMES
+from pages import NAMES
 
 TEMPLATE = Path(__file__).with_name("new_chapter_template")
 TOC, INDEX = pages.ROOT / "_toc.yml", pages.ROOT / "book" / "index.md"

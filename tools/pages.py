@@ -10,7 +10,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
-SIDES = ("jax", "torch")
+NAMES = {"jax": "JAX", "torch": "PyTorch"}
+SIDES = tuple(NAMES)
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,12 @@ def is_draft(page):
     return "draft" in read_py(ROOT / f"{page}.py")[0].tags
 
 
+def side_of(page):
+    """``"jax"`` or ``"torch"`` for a page of a chapter, else None."""
+    side = page.rpartition("_")[2]
+    return side if page.startswith("notebooks/") and side in NAMES else None
+
+
 def definition(path, name):
     """The source of a function or class as it stands on a page, the last one of it.
 
@@ -137,3 +144,8 @@ def toc():
     for part in content["parts"]:
         found += [chapter["file"] for chapter in part["chapters"]]
     return found
+
+
+def setup(_app):
+    """Named among the extensions in ``_config.yml``, so that those can import it."""
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -17,7 +17,6 @@ from pypdf.generic import Fit, NameObject
 
 import browser
 import build_book
-import build_navigation
 import pages
 import serve
 
@@ -34,7 +33,7 @@ HEADINGS = """() => [...document.querySelectorAll('article :is(h2, h3)')].map(
 
 def chosen(side):
     """The pages of a PDF in order: the chapters of a framework, and all others."""
-    return [p for p in pages.toc() if build_navigation.side_of(p) in (None, side)]
+    return [p for p in pages.toc() if pages.side_of(p) in (None, side)]
 
 
 def printed(chromium, names, address):
@@ -114,7 +113,7 @@ def main(sides):
         chromium = playwright.chromium.launch(
             executable_path=browser.find(), args=browser.OPTIONS
         )
-        for side in sides or build_navigation.NAMES:
+        for side in sides or pages.NAMES:
             write(joined(printed(chromium, chosen(side), address), address), side)
         chromium.close()
         server.shutdown()

@@ -3,7 +3,7 @@
     python tools/picture.py
 
 The code is cut from the two attention pages, the weights come from the reference.
-tests/test_readme.py holds the picture to the pages.
+tests/pages/test_readme.py holds the picture to the pages.
 """
 
 import sys

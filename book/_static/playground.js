@@ -1,6 +1,6 @@
 /* Type digits, and see what the trained model makes of them.
 
-The page (`tools/build_playground.py`) brings the weights of both frameworks, the sizes
+The page (`book/_ext/playground.py`) brings the weights of both frameworks, the sizes
 of the model and an attention viewer, and calls this right behind them; `transformer.js`
 computes. At each change the model runs once, and only what is different is written. */
 "use strict";

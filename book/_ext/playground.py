@@ -19,7 +19,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 import pages
-from build_navigation import NAMES
+from pages import NAMES
 
 logger = logging.getLogger(__name__)
 CHAPTER = "reverse"

@@ -1,8 +1,8 @@
 """A small training in a process of its own, which may end itself at a chosen point.
 
-    python tests/trainee.py train jax FOLDER [POINT NUMBER]
-    python tests/trainee.py retrain jax FOLDER [POINT NUMBER]
-    python tests/trainee.py finish jax FOLDER...
+    python tests/unit/trainee.py train jax FOLDER [POINT NUMBER]
+    python tests/unit/trainee.py retrain jax FOLDER [POINT NUMBER]
+    python tests/unit/trainee.py finish jax FOLDER...
 
 ``train`` says "begins" on stderr with the second epoch. At a point, for the NUMBER-th
 time, the process sends itself the signal that cannot be caught. ``finish`` brings the
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "notebooks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "notebooks"))
 
 from helpers import runs, sequences, weights
 from helpers.settings import Sequences

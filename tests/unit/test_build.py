@@ -49,6 +49,7 @@ def tiny(tmp_path):
     helpers.mkdir(parents=True)
     (root / "book").mkdir()
     shutil.copytree(pages.ROOT / "tools", root / "tools")
+    shutil.copytree(pages.ROOT / "book/_ext", root / "book/_ext")
     shutil.copytree(pages.ROOT / "requirements", root / "requirements")
     for name in ("_static", "_templates"):
         shutil.copytree(pages.ROOT / "book" / name, root / "book" / name)

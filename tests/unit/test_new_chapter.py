@@ -26,7 +26,7 @@ def lay_down(root, **variables):
 def test_the_tests_accept_the_pages(clone):
     """Pairs, twins, text, Colab's cell; the sizes of a draft are not asked for."""
     tests = ["pairs", "twins", "prose", "colab_cell"]
-    files = [f"tests/test_{name}.py" for name in tests]
+    files = [f"tests/pages/test_{name}.py" for name in tests]
     chosen = "trial and not test_each_page_runs_in_colab"  # they run once, below
     done = run(clone, "-m", "pytest", "-q", "-p", "no:xdist", "-k", chosen, *files)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -6,7 +6,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-import build_navigation
+import navigation
 import pages
 from conftest import NARROW, WIDE
 
@@ -242,7 +242,7 @@ ORDER += ["notebooks/b_torch", "end"]
     ],
 )
 def test_neighbours(page, step, expected):
-    assert build_navigation.neighbours(page, step, ORDER) == expected
+    assert navigation.neighbours(page, step, ORDER) == expected
 
 
 def test_pages_can_be_taken_along(html, new_reader):

@@ -9,7 +9,7 @@ import safetensors.numpy
 from playwright.sync_api import expect
 
 import pages
-from build_comparison import JAVASCRIPT, javascript
+from comparison import JAVASCRIPT, javascript
 from conftest import NARROW, WIDE
 from helpers import reference
 from helpers.sequences import one_hot, symbols

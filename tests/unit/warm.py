@@ -5,7 +5,7 @@ the same one. So one process imports it, and forks for each program: it has comp
 nothing by then, and has a single thread. What comes out is a process like any other,
 with its own number, environment, output and memory, and can be killed like one.
 
-    python tests/warm.py MODULE...
+    python tests/unit/warm.py MODULE...
 
 imports the modules and waits for programs on a socket, which is its standard input.
 """

@@ -5,7 +5,7 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 
-import build_glossary
+import glossary
 import pages
 
 pytestmark = pytest.mark.book
@@ -28,14 +28,12 @@ pytestmark = pytest.mark.book
 )
 def test_forms_of_a_word(found, term):
     names = ["head", "query", "loss", "layer norm"]
-    match = build_glossary.pattern(names).search(f"the {found} of it")
-    assert (match and build_glossary.term_of(match[0], names)) == term
+    match = glossary.pattern(names).search(f"the {found} of it")
+    assert (match and glossary.term_of(match[0], names)) == term
 
 
 def test_the_longest_term_is_taken():
-    match = build_glossary.pattern(["mask", "causal mask"]).search(
-        "A causal mask hides"
-    )
+    match = glossary.pattern(["mask", "causal mask"]).search("A causal mask hides")
     assert match[0] == "causal mask"
 
 

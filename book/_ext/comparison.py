@@ -17,8 +17,8 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 import pages
-from build_costs import costs, entry
-from build_navigation import NAMES
+from costs import costs, entry
+from pages import NAMES
 
 logger = logging.getLogger(__name__)
 SECONDS = "seconds"

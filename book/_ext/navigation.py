@@ -13,18 +13,12 @@ from urllib.parse import urlsplit
 from docutils import nodes
 
 import pages
+from pages import NAMES, side_of
 
-NAMES = {"jax": "JAX", "torch": "PyTorch"}
 NOT_FOUND = """<h1>There is no such page</h1>
 <p>It may have been moved or renamed. Begin at the <a href="book/index.html">map of the
 chapters</a>, look into the <a href="book/glossary.html">glossary</a>, or
 <a href="search.html">search the book</a>.</p>"""
-
-
-def side_of(page):
-    """``"jax"`` or ``"torch"`` for a page of a chapter, else None."""
-    side = page.rpartition("_")[2]
-    return side if page.startswith("notebooks/") and side in NAMES else None
 
 
 def on_side(page, side):

@@ -1,7 +1,7 @@
 """Archives in CIFAR's format with few pictures, weights of an untrained ResNet34, and a
 server on localhost that has them, and may be slow, break off or lie.
 
-    python tests/small_cifar.py FOLDER/stand-ins.json [arguments of tools/data.py]
+    python tests/unit/small_cifar.py FOLDER/stand-ins.json [arguments of tools/data.py]
 
 runs the real ``tools/data.py`` with the addresses and checksums of such files.
 """
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FORMATS = {
     "cifar10": {
         "base_folder": "cifar-10-batches-py", "filename": "cifar-10-python.tar.gz",
