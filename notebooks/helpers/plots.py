@@ -6,7 +6,6 @@ in a light and in a dark book. Colours follow Okabe & Ito; lines differ in dashe
 """
 
 import sys
-from itertools import cycle
 from math import ceil
 
 import matplotlib
@@ -114,7 +113,7 @@ def heatmaps(
     for place, (ax, values) in enumerate(zip(axes, maps, strict=True)):
         check_count(x_ticks, values.shape[1], "x_ticks, one per column")
         check_count(y_ticks, values.shape[0], "y_ticks, one per row")
-        y_step, x_step = (ceil(n / 8) for n in values.shape)  # at most eight numbers
+        y_step, x_step = (ceil(n / 6) for n in values.shape)  # at most six numbers
         ticks = {"xticklabels": x_ticks or x_step, "yticklabels": y_ticks or y_step}
         seaborn.heatmap(values, ax=ax, cbar=False, rasterized=True, **colours, **ticks)
         ax.set_facecolor(HIDDEN)
@@ -149,7 +148,7 @@ def grid_of_numbers(matrices, *, columns=3):
     options = {"fmt": "", "cmap": [PAPER], "linecolor": HIDDEN, "linewidths": 0.8}
     options |= dict.fromkeys(["cbar", "xticklabels", "yticklabels"], False)
     for ax, (name, values) in zip(axes, matrices.items(), strict=True):
-        values = check_matrix(values, name)
+        values = check_matrix(values, repr(name))
         texts = [[f"{v:.2f}".rstrip("0").rstrip(".") for v in row] for row in values]
         seaborn.heatmap(
             0 * values,
@@ -203,11 +202,12 @@ def curves(
     fig, axes = panels_in_rows(
         len(panels), columns, size, (0.6, 0.3), (2.4, 2.3), sharey=share_y
     )
-    names = dict.fromkeys(name for lines in panels.values() for name in lines if name)
-    looks = list(zip(COLOURS, DASHES, strict=True))
-    look = {"": looks[0], **dict(zip(names, cycle(looks), strict=False))}
+    names = dict.fromkeys(["", *(n for lines in panels.values() for n in lines)])
+    style = styles_of(list(names), marks)
     for ax, (title, lines), x_name in zip(axes, panels.items(), x_names, strict=True):
-        draw_lines(ax, lines, look, marks)
+        if not lines:
+            raise ValueError(f"expected at least one line in panel {title!r}, got none")
+        draw_lines(ax, lines, legend=ax is axes[0] and "full", **style)
         ax.set(title=title, xlabel=x_name)
         ax.set_ylabel((y or "") if ax is axes[0] or not share_y else "")
         ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -215,12 +215,24 @@ def curves(
             ax.set_xscale("log", base=log_x)
         if log_y is True or (log_y and title in log_y):
             ax.set_yscale("log")
-    move_legend(fig, axes)
+    if legend := axes[0].get_legend():
+        move_legend(fig, legend)
     return fig
 
 
-def draw_lines(ax, lines, look, marks):
-    """Lines of one panel; ``look`` has colour and dashes of all names in the figure."""
+def styles_of(names, marks):
+    """Colour, dashes and marker of each name, for seaborn; "" looks like the first."""
+    numbers = [max(i - 1, 0) % len(COLOURS) for i in range(len(names))]
+    return {
+        **dict.fromkeys(["hue_order", "style_order"], names),
+        "palette": [COLOURS[i] for i in numbers],
+        "dashes": [DASHES[i] for i in numbers],
+        "markers": [marks] * len(names) if marks else False,
+    }
+
+
+def draw_lines(ax, lines, **options):
+    """Lines of one panel, those of several runs with their band."""
     table = {"x": [], "y": [], "line": []}
     for name, points in lines.items():
         xs, ys = map(as_numpy, points)
@@ -233,33 +245,22 @@ def draw_lines(ax, lines, look, marks):
         table["y"].append(ys.ravel())
         table["line"].append(np.repeat(name, ys.size))
     runs = any(np.ndim(ys) == 2 for _, ys in lines.values())
-    colours, dashes = ({name: pair[i] for name, pair in look.items()} for i in (0, 1))
     seaborn.lineplot(
-        {key: np.concatenate(parts) for key, parts in table.items()},
-        x="x", y="y", hue="line", style="line", hue_order=list(look), palette=colours,
-        style_order=list(look), dashes=dashes,
-        markers=dict.fromkeys(look, marks) if marks else False,
-        estimator="mean" if runs else None, errorbar=("pi", 100), sort=False,
-        legend="full", ax=ax,
+        {key: np.concatenate(parts) for key, parts in table.items()}, x="x", y="y",
+        hue="line", style="line", estimator="mean" if runs else None,
+        errorbar=("pi", 100), sort=False, ax=ax, **options,
     )  # fmt: skip
 
 
-def move_legend(fig, axes):
-    """Put the legend that all panels have below them, where it covers no line."""
-    legends = [ax.get_legend() for ax in axes]
-    names = [text.get_text() for text in legends[0].get_texts()]
-    shown = [
-        (line, name)
-        for line, name in zip(legends[0].legend_handles, names, strict=True)
-        if name
-    ]
-    for legend in legends:
-        legend.remove()
-    if shown:
-        inches = 0.6 + 0.08 * max(len(name) for _, name in shown)
-        columns = min(len(shown), max(1, int(fig.get_figwidth() / inches)))
-        fig.legend(*zip(*shown, strict=True), loc="outside lower center", ncols=columns)
-        fig.set_figheight(fig.get_figheight() + 0.25 * ceil(len(shown) / columns))
+def move_legend(fig, legend):
+    """Put a legend below all panels, where it covers no line."""
+    names = [text.get_text() for text in legend.get_texts()]
+    inches = 0.6 + 0.08 * max(map(len, names))
+    columns = min(len(names), max(1, int(fig.get_figwidth() / inches)))
+    place = {"loc": "outside lower center", "ncols": columns}
+    fig.legend(legend.legend_handles, names, **place)
+    fig.set_figheight(fig.get_figheight() + 0.1 + 0.2 * ceil(len(names) / columns))
+    legend.remove()
 
 
 def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
@@ -282,10 +283,15 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
     """
     sets = as_numpy(sets)
     if sets.ndim not in (4, 5) or 0 in sets.shape or sets.shape[4:] not in ((), (3,)):
-        raise ValueError(f"expected pictures b s y x or b s y x 3, got {sets.shape}")
+        raise ValueError(
+            f"expected pictures b s y x or b s y x 3, got shape {sets.shape}"
+        )
     b, s = sets.shape[:2]
-    for what, given in {"captions": captions, "titles": titles, "odd": odd}.items():
-        check_count(given, b, f"{what}, one per set")
+    given = {"captions": captions, "titles": titles, "odd": odd, "chosen": chosen}
+    for what, values in given.items():
+        check_count(values, b, f"{what}, one per set")
+    for row in captions or []:
+        check_count(row, s, "captions, one per picture")
     frames = {"odd one": (odd, COLOURS[1], "-"), "chosen": (chosen, COLOURS[0], "--")}
     frames = {name: frame for name, frame in frames.items() if frame[0] is not None}
     height = 0.78 + 0.2 * (captions is not None) + 0.25 * (titles is not None)
