@@ -1,4 +1,4 @@
-"""What the trainings minimise, in JAX: ``(model, *batch) -> (loss, accuracy)``."""
+"""What the trainings minimise, in JAX: ``(model, *batch) -> (loss, metrics)``."""
 
 import jax
 

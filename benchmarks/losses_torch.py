@@ -1,4 +1,4 @@
-"""What the trainings minimise, in PyTorch: ``(model, *batch) -> (loss, accuracy)``."""
+"""What the trainings minimise, in PyTorch: ``(model, *batch) -> (loss, metrics)``."""
 
 from torch import nn
 

@@ -78,7 +78,7 @@ def parts_of_fit(case):
     settings, batches = case.settings, options.get("batches", shuffled(case.settings))
     args = case.model, loss, data, settings, options["validation"]
     trainer = case.trainer.Trainer(*args, case.trainer.find_device())
-    parts, rates = Counter(), settings.rates[: settings.updates_per_epoch]
+    parts, rates = Counter(), settings.learning_rates[: settings.updates_per_epoch]
     rows = clocked(parts, "drawing batches", batches)(0)
     clocked(parts, "compile and run", trainer.epoch)(rows, rates)
     clocked(parts, "run", trainer.epoch)(rows, rates)

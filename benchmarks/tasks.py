@@ -36,7 +36,7 @@ def shortened(settings, updates=None):
         )
     shorter = {"epochs": updates // n} if whole else {"epochs": 1}
     if not whole:
-        shorter["n_train"] = updates * settings.batch
+        shorter["n_train"] = updates * settings.batch_size
     return replace(settings, warmup=min(settings.warmup, updates - 1), **shorter)
 
 

@@ -70,7 +70,7 @@ def loaders(name, settings, data, **options):
     else:
         train = Sets(data[0], settings)
         validation = FixedSets(data[1], tasks.validation_sets(settings))
-    size = settings.batch
+    size = settings.batch_size
     return (
         DataLoader(train, size, shuffle=True, drop_last=True, **options),
         DataLoader(validation, size, **options),

@@ -16,27 +16,27 @@ def stack(examples):
 def warmup_cosine(settings):
     """The schedule of the settings as Optax writes it."""
     assert settings.schedule == "warmup_cosine", settings.schedule
-    start, top = settings.rate / settings.warmup, settings.warmup - 1
+    start, top = settings.learning_rate / settings.warmup, settings.warmup - 1
     return optax.warmup_cosine_decay_schedule(
-        start, settings.rate, warmup_steps=top, decay_steps=settings.updates
+        start, settings.learning_rate, warmup_steps=top, decay_steps=settings.updates
     )
 
 
 class Training:
     """What a tutorial calls a trainer module."""
 
-    def __init__(self, name, model, loss, data, settings, folder):
-        self.loss, self.settings = loss, settings
+    def __init__(self, name, model, loss_fn, data, settings, folder):
+        self.loss_fn, self.settings = loss_fn, settings
         np.random.seed(settings.seed)
         self.batches, self.validation = loaders(name, settings, data, collate_fn=stack)
         self.schedule = warmup_cosine(settings)
-        clip = optax.clip_by_global_norm(settings.clip)
-        self.optimiser = optax.chain(clip, optax.adam(self.schedule))
+        clip = optax.clip_by_global_norm(settings.max_grad_norm)
+        self.optimizer = optax.chain(clip, optax.adam(self.schedule))
         model.eval()
         self.quiet = nnx.split(model, nnx.Param, ...)[0]
         model.train()
         self.graph, *self.state = nnx.split(model, nnx.Param, ...)
-        self.moments = self.optimiser.init(self.state[0])
+        self.opt_state = self.optimizer.init(self.state[0])
         self.step = jax.jit(self.one_step)
         self.score = jax.jit(self.one_score)
         self.log = Log(folder)
@@ -59,40 +59,41 @@ class Training:
 
     def update(self, batch, step):
         """One update."""
-        self.state, self.moments, numbers = self.step(
-            self.state, self.moments, batch, step
+        self.state, self.opt_state, numbers = self.step(
+            self.state, self.opt_state, batch, step
         )
         return numbers
 
-    def one_step(self, state, moments, batch, step):
+    def one_step(self, state, opt_state, batch, step):
         """Forward, backward, clip, Adam; compiled."""
         params, rest = state
 
         def objective(params):
             model = nnx.merge(self.graph, params, rest, copy=True)
-            loss, accuracy = self.loss(model, *batch)
-            return loss, (accuracy, nnx.split(model, nnx.Param, ...)[2])
+            loss, metrics = self.loss_fn(model, *batch)
+            return loss, (metrics, nnx.split(model, nnx.Param, ...)[2])
 
-        grad = jax.value_and_grad(objective, has_aux=True)
-        (loss, (accuracy, rest)), gradient = grad(params)
-        steps, moments = self.optimiser.update(gradient, moments, params)
-        numbers = loss, accuracy, self.schedule(step), optax.tree.norm(gradient)
-        return [optax.apply_updates(params, steps), rest], moments, numbers
+        loss_and_grads = jax.value_and_grad(objective, has_aux=True)
+        (loss, (metrics, rest)), grads = loss_and_grads(params)
+        steps, opt_state = self.optimizer.update(grads, opt_state, params)
+        numbers = loss, metrics, self.schedule(step), optax.tree.norm(grads)
+        return [optax.apply_updates(params, steps), rest], opt_state, numbers
 
-    def write(self, step, loss, accuracy, rate, norm):
+    def write(self, step, loss, metrics, rate, norm):
         """Log an update."""
-        numbers = {"loss": float(loss), "accuracy": float(accuracy)}
-        rates = {"rate": float(rate), "gradient_norm": float(norm)}
+        numbers = {"loss": float(loss), "accuracy": float(metrics["accuracy"])}
+        rates = {"learning_rate": float(rate), "grad_norm": float(norm)}
         self.log.write("train", step, **numbers, **rates)
 
     def one_score(self, state, batch):
         """Loss and accuracy of a batch without dropout; compiled."""
-        return self.loss(nnx.merge(self.quiet, *state), *batch)
+        return self.loss_fn(nnx.merge(self.quiet, *state), *batch)
 
     def evaluate(self):
         """Mean loss and accuracy on the validation data."""
         total, n = np.zeros(2), 0
         for batch in self.validation:
-            total += len(batch[0]) * np.array(self.score(self.state, self.move(batch)))
+            loss, metrics = self.score(self.state, self.move(batch))
+            total += len(batch[0]) * np.array([loss, metrics["accuracy"]])
             n += len(batch[0])
         return (total / n).tolist()

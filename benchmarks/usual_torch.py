@@ -12,15 +12,16 @@ from helpers.schedules import SCHEDULES
 class Training:
     """What a tutorial calls a trainer module."""
 
-    def __init__(self, name, model, loss, data, settings, folder):
+    def __init__(self, name, model, loss_fn, data, settings, folder):
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model, self.loss, self.settings = model.to(self.device), loss, settings
+        self.model, self.loss_fn = model.to(self.device), loss_fn
+        self.settings = settings
         torch.manual_seed(settings.seed)
         self.batches, self.validation = loaders(name, settings, data)
-        self.optimiser = torch.optim.Adam(model.parameters(), lr=settings.rate)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
         schedule = SCHEDULES[settings.schedule]
         sizes = {"warmup": settings.warmup, "total": settings.updates}
-        self.schedule = LambdaLR(self.optimiser, lambda step: schedule(step, **sizes))
+        self.schedule = LambdaLR(self.optimizer, lambda step: schedule(step, **sizes))
         self.log = Log(folder)
 
     def fit(self):
@@ -42,20 +43,21 @@ class Training:
 
     def update(self, batch):
         """One update: forward, backward, clip, Adam."""
-        loss, accuracy = self.loss(self.model, *batch)
-        self.optimiser.zero_grad()
+        loss, metrics = self.loss_fn(self.model, *batch)
+        self.optimizer.zero_grad()
         loss.backward()
-        clip = self.settings.clip
+        clip = self.settings.max_grad_norm
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), clip)
-        self.optimiser.step()
+        self.optimizer.step()
         rate = self.schedule.get_last_lr()[0]
         self.schedule.step()
-        return loss, accuracy, rate, norm
+        return loss, metrics, rate, norm
 
-    def write(self, step, loss, accuracy, rate, norm):
+    def write(self, step, loss, metrics, rate, norm):
         """Log an update."""
-        numbers = {"loss": loss.item(), "accuracy": accuracy.item()}
-        self.log.write("train", step, **numbers, rate=rate, gradient_norm=norm.item())
+        numbers = {"loss": loss.item(), "accuracy": metrics["accuracy"].item()}
+        rates = {"learning_rate": rate, "grad_norm": norm.item()}
+        self.log.write("train", step, **numbers, **rates)
 
     @torch.no_grad()
     def evaluate(self):
@@ -63,7 +65,8 @@ class Training:
         self.model.eval()
         total, n = torch.zeros(2), 0
         for batch in self.validation:
-            numbers = self.loss(self.model, *self.move(batch))
-            total += len(batch[0]) * torch.stack(numbers).cpu()
+            loss, metrics = self.loss_fn(self.model, *self.move(batch))
+            both = torch.stack([loss, metrics["accuracy"]])
+            total += len(batch[0]) * both.cpu()
             n += len(batch[0])
         return (total / n).tolist()

@@ -136,7 +136,7 @@ assert (np.diff(np.sort(test_sets, axis=1)) > 0).all()  # no picture twice
 # %% tags=["shared"]
 batches = sets.drawn(train.labels, settings)
 first, second = batches(0), batches(1)  # n b s
-n, b = settings.updates_per_epoch, settings.batch
+n, b = settings.updates_per_epoch, settings.batch_size
 check_shape(first, "n b s", n=n, b=b, s=s)
 assert len(np.unique(first[..., -1])) == n * b  # each is the odd one once
 both = set(map(bytes, np.sort(first).reshape(-1, s)))
@@ -202,7 +202,7 @@ def odd_one_out(model, x):
     logits = model(x)[0].squeeze(-1)  # b s
     log_p = jax.nn.log_softmax(logits, axis=-1)
     last = x.shape[1] - 1
-    return -log_p[:, last].mean(), (logits.argmax(-1) == last).mean()
+    return -log_p[:, last].mean(), {"accuracy": (logits.argmax(-1) == last).mean()}
 
 
 # %% tags=["shared"]
@@ -218,7 +218,7 @@ def probabilities(model, x):
 
 
 p = probabilities(model, sample)
-loss, _ = evaluate(model, odd_one_out, (sample,))
+loss = evaluate(model, odd_one_out, (sample,))["loss"]
 np.testing.assert_allclose(loss, -np.log(p[:, -1]).mean(), rtol=1e-5)
 assert abs(loss - np.log(s)) < 0.5  # untrained: not far from guessing
 f"loss {loss:.3f}, guessing {np.log(s):.3f}"
@@ -262,11 +262,10 @@ history = fit(
     model, odd_one_out, (train.features,), settings,
     batches=batches, validation=validation, folder=folder,
 )  # fmt: skip
-on_train = evaluate(model, odd_one_out, (fixed_sets(train, settings.n_test, seed=2),))[
-    1
-]
-on_validation = evaluate(model, odd_one_out, validation)[1]
-on_test = evaluate(model, odd_one_out, (test.features[test_sets],))[1]
+sets_of_train = (fixed_sets(train, settings.n_test, seed=2),)
+on_train = evaluate(model, odd_one_out, sets_of_train)["accuracy"]
+on_validation = evaluate(model, odd_one_out, validation)["accuracy"]
+on_test = evaluate(model, odd_one_out, (test.features[test_sets],))["accuracy"]
 
 # %% tags=["shared"]
 print(f"train accuracy: {on_train:.2%}")
@@ -440,8 +439,8 @@ fit(
 found = {}
 for name, classes in {"seen": known, "unseen": unknown}.items():
     x = fixed_sets(test.only(classes), settings.n_test // 2, seed=4)
-    found[name] = evaluate(model_few, odd_one_out, (x,))[1]
-    found[f"{name}, all known"] = evaluate(model, odd_one_out, (x,))[1]
+    found[name] = evaluate(model_few, odd_one_out, (x,))["accuracy"]
+    found[f"{name}, all known"] = evaluate(model, odd_one_out, (x,))["accuracy"]
     found[f"{name}, baseline"] = (farthest(x) == s - 1).mean()
 
 # %% tags=["shared"]
@@ -467,7 +466,7 @@ assert found["unseen"] > 1 / s
 lengths, by_length = [3, 5, 10, 15, 20], {"model": [], "baseline": [], "guessing": []}
 for length in lengths:
     x = fixed_sets(test, settings.n_test // 2, seed=5, set_size=length)
-    by_length["model"].append(evaluate(model, odd_one_out, (x,))[1])
+    by_length["model"].append(evaluate(model, odd_one_out, (x,))["accuracy"])
     by_length["baseline"].append((farthest(x) == length - 1).mean())
     by_length["guessing"].append(1 / length)
 lines = {name: (lengths, values) for name, values in by_length.items()}
@@ -537,8 +536,8 @@ f"largest probability: {unsure.mean():.0%}, with an odd one {sure.mean():.0%}"
 # %% tags=["shared"]
 n = min(settings.n_train // 128, 50)  # updates in an epoch, of 200 in all
 gentle = {
-    "batch": 128,
-    "rate": 1e-5,
+    "batch_size": 128,
+    "learning_rate": 1e-5,
     "warmup": 50,
     "dropout": 0.0,
     "input_dropout": 0.0,

@@ -145,16 +145,16 @@ def cross_entropy(model, inputs, labels):
     logits, _ = model(inputs)
     log_p = jax.nn.log_softmax(logits)
     right = jnp.take_along_axis(log_p, labels[..., None], axis=-1)
-    return -right.mean(), (logits.argmax(-1) == labels).mean()
+    return -right.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
 
 
 # %% tags=["shared"]
-loss, accuracy = cross_entropy(model, tensor(x[:500]), labels(y[:500]))
+loss, metrics = cross_entropy(model, tensor(x[:500]), labels(y[:500]))
 log_p = as_numpy(model(tensor(x[:500]))[0]).astype(np.float64)
 log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
 by_hand = -np.mean([log_p[b, s, y[b, s]] for b, s in np.ndindex(500, 16)])
 np.testing.assert_allclose(as_numpy(loss), by_hand, atol=1e-5)
-assert abs(as_numpy(accuracy) - 0.1) < 0.1  # untrained: about guessing
+assert abs(as_numpy(metrics["accuracy"]) - 0.1) < 0.1  # untrained: about guessing
 f"loss {by_hand:.3f}, guessing {np.log(10):.3f}"
 
 # %% [markdown] tags=["shared"]
@@ -164,29 +164,27 @@ f"loss {by_hand:.3f}, guessing {np.log(10):.3f}"
 
 # %% [markdown] tags=["jax"]
 # `lax.scan` repeats `update`, carries weights and Adam's averages along and collects
-# the losses. It is compiled once, and no Python runs between two updates. Adam has rate
-# 1 here; its steps are multiplied by the rate that comes in.
+# the losses. It is compiled once, and no Python runs between two updates. The chain
+# clips, then Adam takes the learning rate of the update that it counts.
 
 
 # %% tags=["jax"]
-def train_by_hand(model, data, batches, rates):
+def train_by_hand(model, data, batches, learning_rates):
     """All updates of ``batches`` ``n b``; changes the model, returns losses ``n``."""
+    clip = optax.clip_by_global_norm(settings.max_grad_norm)
+    optimizer = optax.chain(clip, optax.adam(lambda step: learning_rates[step]))
     graph, params, rest = nnx.split(model, nnx.Param, ...)
-    optimiser = optax.chain(optax.clip_by_global_norm(settings.clip), optax.adam(1))
 
-    def update(carry, given):
-        (params, moments), (index, rate) = carry, given
+    def update(carry, index):
+        params, opt_state = carry
         batch = [x[index] for x in data]
-        loss_and_gradient = jax.value_and_grad(
-            lambda p: cross_entropy(nnx.merge(graph, p, rest), *batch)[0]
-        )
-        loss, gradient = loss_and_gradient(params)
-        steps, moments = optimiser.update(gradient, moments)
-        params = jax.tree.map(lambda p, step: p + rate * step, params, steps)
-        return (params, moments), loss
+        loss, grads = jax.value_and_grad(
+            lambda params: cross_entropy(nnx.merge(graph, params, rest), *batch)[0]
+        )(params)
+        steps, opt_state = optimizer.update(grads, opt_state)
+        return (optax.apply_updates(params, steps), opt_state), loss
 
-    carry = params, optimiser.init(params)
-    carry, losses = jax.lax.scan(update, carry, (batches, rates))
+    carry, losses = jax.lax.scan(update, (params, optimizer.init(params)), batches)
     nnx.update(model, carry[0])
     return losses
 
@@ -197,7 +195,9 @@ initial = Path(tempfile.mkdtemp()) / "initial.safetensors"
 ours = build(Predictor, seed=settings.seed, **settings.model)
 save_weights(ours, initial)
 rows = tensor(data["train"][0]), labels(data["train"][1])
-by_hand = train_by_hand(ours, rows, labels(shuffled(epoch)(0)), tensor(epoch.rates))
+by_hand = train_by_hand(
+    ours, rows, labels(shuffled(epoch)(0)), tensor(epoch.learning_rates)
+)
 theirs = build(Predictor, seed=settings.seed, **settings.model)
 by_fit = fit(theirs, cross_entropy, data["train"], epoch)["loss"]
 np.testing.assert_allclose(as_numpy(by_hand)[:200], by_fit[:200], rtol=1e-3)
@@ -215,7 +215,7 @@ f"loss after {epoch.updates} updates: {by_fit[-1]:.3f}"
 
 # %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
 assert settings.updates == 10 * (50_000 // 128) == 3900  # 80 left out of each
-assert np.argmax(settings.rates) == settings.warmup - 1 == 49  # the 50th
+assert np.argmax(settings.learning_rates) == settings.warmup - 1 == 49  # the 50th
 settings.updates
 
 # %% [markdown] tags=["shared"]
@@ -230,8 +230,8 @@ history = fit(
     model, cross_entropy, data["train"], settings,
     validation=data["validation"], folder=folder,
 )  # fmt: skip
-_, on_validation = evaluate(model, cross_entropy, data["validation"])
-_, on_test = evaluate(model, cross_entropy, data["test"])
+on_validation = evaluate(model, cross_entropy, data["validation"])["accuracy"]
+on_test = evaluate(model, cross_entropy, data["test"])["accuracy"]
 print(f"validation accuracy: {on_validation:.2%}")
 print(f"test accuracy: {on_test:.2%}")
 print(f"seconds of training: {history['seconds'].sum():.1f}")
@@ -243,7 +243,7 @@ print(f"seconds of training: {history['seconds'].sum():.1f}")
 # %% tags=["shared"]
 assert on_validation == on_test == 1
 assert on_validation == history["validation_accuracy"].max()
-np.testing.assert_array_equal(history["rate"], settings.rates)
+np.testing.assert_array_equal(history["learning_rate"], settings.learning_rates)
 
 # %% tags=["shared"] mystnb={"image": {"alt": "Three panels over ten epochs: the loss falls from above two to almost nothing; accuracy reaches one within three epochs; the rate rises steeply at the start and falls along a cosine."}}
 updates = (np.arange(settings.updates) + 1) / settings.updates_per_epoch
@@ -257,7 +257,7 @@ panels = {
         "training": (updates, history["accuracy"]),
         "validation": (ends, history["validation_accuracy"]),
     },
-    "rate": {"": (updates, history["rate"])},
+    "learning rate": {"": (updates, history["learning_rate"])},
 }
 plots.curves(panels, x="epoch", log_y=["loss"], size=(7.2, 2.6))
 
@@ -274,13 +274,13 @@ np.testing.assert_array_equal(found["seconds"], history["seconds"])
 for name, array in to_arrays(again).items():
     np.testing.assert_array_equal(array, to_arrays(model)[name])
 assert list(folder.glob("events.out.tfevents.*")), "nothing for TensorBoard"
-other = replace(settings, rate=1e-3)
+other = replace(settings, learning_rate=1e-3)
 try:
     fit(build(Predictor, seed=settings.seed, **settings.model), cross_entropy,
         data["train"], other, **place)  # fmt: skip
 except ValueError as error:
     refused = str(error)
-assert "its rate is 0.0005, here it is 0.001" in refused
+assert "its learning_rate is 0.0005, here it is 0.001" in refused
 
 # %% [markdown] tags=["shared"]
 # **An interrupted run goes on.** We stop a small training as its third epoch begins, as
@@ -288,7 +288,7 @@ assert "its rate is 0.0005, here it is 0.001" in refused
 # What was done after the last checkpoint is done again.
 
 # %% tags=["shared"]
-small = replace(settings, n_train=20 * settings.batch, epochs=4)
+small = replace(settings, n_train=20 * settings.batch_size, epochs=4)
 
 
 def stopped(epoch):
@@ -413,7 +413,7 @@ best_blind = (counts.max(axis=-1) / (settings.length - 1)).mean()
 blind = replace(settings, positions="none", epochs=1)
 model_blind = build(Predictor, seed=settings.seed, **blind.model)
 fit(model_blind, cross_entropy, data["train"], blind)
-_, accuracy_blind = evaluate(model_blind, cross_entropy, data["test"])
+accuracy_blind = evaluate(model_blind, cross_entropy, data["test"])["accuracy"]
 assert accuracy_blind < best_blind + 0.005
 print(f"without positions: {accuracy_blind:.2%}, best possible: {best_blind:.2%}")
 
@@ -446,7 +446,7 @@ class Recurrent(nnx.Module):
 # %% tags=["shared"]
 n = settings.n_symbols
 reader = build(Recurrent, n, 64, n, seed=settings.seed)
-fast = replace(settings, epochs=2, rate=5e-3)
+fast = replace(settings, epochs=2, learning_rate=5e-3)
 fit(reader, cross_entropy, data["train"], fast)
 guess = as_numpy(reader(tensor(x))[0]).argmax(-1)
 by_place = (guess == y).mean(axis=0)
@@ -462,7 +462,7 @@ lengths, scores = [16, 17, 20, 24], []
 for length in lengths:
     long = symbols(1000, length, settings.n_symbols, seed=45)
     pair = one_hot(long, settings.n_symbols), long[:, ::-1].copy()
-    scores.append(evaluate(model, cross_entropy, pair)[1])
+    scores.append(evaluate(model, cross_entropy, pair)["accuracy"])
 exact = (as_numpy(logits).argmax(-1) == y[:1000]).mean(axis=0)
 places = np.arange(settings.length)
 panels = {
@@ -496,7 +496,7 @@ copying = replace(settings, epochs=2)
 copier = build(Predictor, seed=settings.seed, **settings.model)
 pair = data["train"][0], data["train"][0].argmax(-1)
 fit(copier, cross_entropy, pair, copying)
-right = evaluate(copier, cross_entropy, (x, x.argmax(-1)))[1]
+right = evaluate(copier, cross_entropy, (x, x.argmax(-1)))["accuracy"]
 assert right > 0.99
 # It copies; but the residual connection carries each symbol to its own place already,
 # so that nothing forces the map to be a diagonal:

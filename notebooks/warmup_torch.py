@@ -188,7 +188,7 @@ class OneWeight(nn.Module):
 
 def its_value(model, x):
     """The weight as the loss; there is nothing to be right about."""
-    return model(x).mean(), torch.zeros((), device=x.device)
+    return model(x).mean(), {"accuracy": torch.zeros((), device=x.device)}
 
 
 # %% [markdown] tags=["shared"]
@@ -197,14 +197,17 @@ def its_value(model, x):
 # happened at every update.
 
 # %% tags=["shared"]
-settings = Settings(n_train=8 * T, batch=8, epochs=1, rate=0.01, warmup=w, clip=inf)
+settings = Settings(
+    n_train=8 * T, batch_size=8, epochs=1, learning_rate=0.01, warmup=w,
+    max_grad_norm=inf,
+)  # fmt: skip
 model = OneWeight()
 history = fit(model, its_value, (np.ones(8 * T, np.float32),), settings, bar=False)
 after = [*history["loss"], *to_arrays(model).values()]  # the last update, too
 used = -np.diff(np.array(after, dtype=np.float64))
-np.testing.assert_array_equal(history["rate"], settings.rates)
-np.testing.assert_allclose(settings.rates, 0.01 * sequential, rtol=1e-6)
-np.testing.assert_allclose(used, settings.rates, atol=0.01 * 1e-3)
+np.testing.assert_array_equal(history["learning_rate"], settings.learning_rates)
+np.testing.assert_allclose(settings.learning_rates, 0.01 * sequential, rtol=1e-6)
+np.testing.assert_allclose(used, settings.learning_rates, atol=0.01 * 1e-3)
 f"first update {used[0]:.6f}, peak {used.max():.6f} at update {np.argmax(used) + 1}"
 
 # %% [markdown] tags=["shared"]
@@ -220,20 +223,20 @@ f"first update {used[0]:.6f}, peak {used.max():.6f} at update {np.argmax(used) +
 # %% tags=["torch"]
 def rates_of_the_framework(peak, warmup, total):
     """The schedule in PyTorch's own words: array ``total``."""
-    optimiser = torch.optim.SGD([torch.zeros(1)], lr=peak)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=peak)
     factor = partial(warmup_cosine, warmup=warmup, total=total)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     rates = []
     for _ in range(total):
-        rates.append(optimiser.param_groups[0]["lr"])
-        optimiser.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
         scheduler.step()
     return np.array(rates)
 
 
 # %% tags=["shared"]
 theirs = rates_of_the_framework(0.01, w, T)
-np.testing.assert_allclose(theirs, settings.rates, atol=1e-8)
+np.testing.assert_allclose(theirs, settings.learning_rates, atol=1e-8)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, a change of code.** Write `warmup_linear`, which rises in the same way
@@ -285,10 +288,10 @@ np.testing.assert_allclose(np.diff(linear[w:]), np.diff(linear[w:])[0])
 
 
 # %% tags=["shared"]
-def adam_steps(gradients, beta1=0.9, beta2=0.999, epsilon=1e-8):
+def adam_steps(grads, beta1=0.9, beta2=0.999, epsilon=1e-8):
     """What Adam makes of a stream of gradients, per unit of rate."""
     mean, square, steps = 0.0, 0.0, []
-    for t, g in enumerate(gradients, start=1):
+    for t, g in enumerate(grads, start=1):
         mean = beta1 * mean + (1 - beta1) * g
         square = beta2 * square + (1 - beta2) * g**2
         unbiased = mean / (1 - beta1**t), square / (1 - beta2**t)
@@ -305,16 +308,16 @@ def adam_steps(gradients, beta1=0.9, beta2=0.999, epsilon=1e-8):
 
 
 # %% tags=["torch"]
-def framework_steps(name, gradients):
+def framework_steps(name, grads):
     """Steps of an optimiser of PyTorch at rate 1: ``t n -> t n``."""
-    weight = nn.Parameter(torch.zeros(gradients.shape[1], dtype=torch.float64))
+    weight = nn.Parameter(torch.zeros(grads.shape[1], dtype=torch.float64))
     kind = {"adam": torch.optim.Adam, "radam": torch.optim.RAdam}[name]
-    optimiser, places = kind([weight], lr=1.0), [weight.detach().clone()]
-    for gradient in gradients:
-        weight.grad = torch.as_tensor(gradient, device=weight.device)
-        optimiser.step()
+    optimizer, places = kind([weight], lr=1.0), [weight.detach().clone()]
+    for grad in grads:
+        weight.grad = torch.as_tensor(grad, device=weight.device)
+        optimizer.step()
         places.append(weight.detach().clone())
-    return optimiser, -torch.diff(torch.stack(places), dim=0)
+    return optimizer, -torch.diff(torch.stack(places), dim=0)
 
 
 # %% tags=["shared"]
@@ -356,7 +359,7 @@ assert (sizes["RAdam"][5:] < 0.1).all() and sizes["RAdam"][-1] > 2 * sizes["RAda
 settings = Warmup()
 data = reverse_data(settings)["train"]
 batches = shuffled(settings)(0)  # n b
-f"{settings.n_blocks} blocks, m = {settings.m}, peak rate {settings.rate}"
+f"{settings.n_blocks} blocks, m = {settings.m}, peak rate {settings.learning_rate}"
 
 
 # %% tags=["torch"]
@@ -364,15 +367,15 @@ def network_steps(name, model, rate):
     """Mean size of each step on the network, per unit of rate: array ``n``."""
     kind = {"adam": torch.optim.Adam, "radam": torch.optim.RAdam}[name]
     params = list(model.parameters())
-    optimiser = kind(params, lr=rate)
+    optimizer = kind(params, lr=rate)
     inputs, targets = tensor(data[0]), labels(data[1])
     as_vector = nn.utils.parameters_to_vector
     sizes = []
     for index in labels(batches):
         before = as_vector(params).detach().clone()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         cross_entropy(model, inputs[index], targets[index])[0].backward()
-        optimiser.step()
+        optimizer.step()
         sizes.append((as_vector(params).detach() - before).abs().mean() / rate)
     return torch.stack(sizes)
 
@@ -381,7 +384,7 @@ def network_steps(name, model, rate):
 real = {}
 for name in ("adam", "radam"):
     model = build(Predictor, seed=settings.seed, **settings.model | {"n_blocks": 2})
-    real[name] = as_numpy(network_steps(name, model, settings.rate))
+    real[name] = as_numpy(network_steps(name, model, settings.learning_rate))
 names = {"adam": "Adam", "radam": "RAdam"}
 panels = {"": {names[name]: (count[: len(y)], y) for name, y in real.items()}}
 plots.curves(
@@ -478,7 +481,7 @@ def smooth(runs, key, width=10):
 
 panels = {"loss": {}, "gradient norm": {}}
 for name, runs in histories.items():
-    for title, key in {"loss": "loss", "gradient norm": "gradient_norm"}.items():
+    for title, key in {"loss": "loss", "gradient norm": "grad_norm"}.items():
         middle, low, high = smooth(runs, key)
         panels[title][name] = np.arange(len(middle)) + 10, middle, low, high
 plots.curves(panels, x="update", log_y=["gradient norm"], size=(7.2, 3.6))
@@ -497,10 +500,10 @@ assert all(loss < 0.5 for loss in last["post-norm, warm-up"])
 assert all(loss < 0.5 for loss in last["pre-norm, no warm-up"])
 for run in histories["post-norm, no warm-up"]:
     assert abs(run["loss"][50:100].mean() - guessing) < 0.05
-    assert run["gradient_norm"][50:].mean() < run["gradient_norm"][:5].mean() / 2
+    assert run["grad_norm"][50:].mean() < run["grad_norm"][:5].mean() / 2
 for name, changes in variants.items():
-    expected = replace(settings, **changes).rates
-    assert all((run["rate"] == expected).all() for run in histories[name])
+    expected = replace(settings, **changes).learning_rates
+    assert all((run["learning_rate"] == expected).all() for run in histories[name])
 
 # %% [markdown] tags=["shared"]
 # ## Clipping keeps one bad batch from spoiling many steps
@@ -520,10 +523,10 @@ for name, changes in variants.items():
 
 
 # %% tags=["shared"]
-def clip_by_global_norm(gradients, largest):
+def clip_by_global_norm(grads, largest):
     """Shorten a list of arrays to a common norm of at most ``largest``."""
-    norm = np.sqrt(sum((g**2).sum() for g in gradients))
-    return [g * min(1, largest / norm) for g in gradients]
+    norm = np.sqrt(sum((g**2).sum() for g in grads))
+    return [g * min(1, largest / norm) for g in grads]
 
 
 long = [10 * np.ones((2, 3)), -20 * np.ones(4)]
@@ -551,8 +554,8 @@ stream[50] *= 100
 tame = np.array([clip_by_global_norm([g], length)[0] for g in stream])
 assert (np.linalg.norm(tame, axis=1) <= length * (1 + 1e-9)).all()
 size = {
-    name: np.abs(adam_steps(gradients)).mean(axis=1)
-    for name, gradients in {"not clipped": stream, "clipped": tame}.items()
+    name: np.abs(adam_steps(grads)).mean(axis=1)
+    for name, grads in {"not clipped": stream, "clipped": tame}.items()
 }
 panels = {"": {name: (np.arange(200), y) for name, y in size.items()}}
 plots.curves(

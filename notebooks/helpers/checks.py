@@ -108,7 +108,7 @@ def check_batches(index, settings, rows):
     ValueError
         If the shape is another, or a row does not exist.
     """
-    expected = settings.updates_per_epoch, settings.batch
+    expected = settings.updates_per_epoch, settings.batch_size
     if index.shape[:2] != expected or index.dtype.kind not in "iu":
         raise ValueError(
             f"expected batches n b … of whole numbers with n, b = {expected}, "

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from helpers.weights import from_arrays, to_arrays, write_whole
 
-UPDATES = "loss", "accuracy", "rate", "gradient_norm"
+UPDATES = "loss", "accuracy", "learning_rate", "grad_norm"
 EPOCHS = "validation_loss", "validation_accuracy", "seconds"
 TITLE = "a training of helpers.runs"
 
@@ -73,14 +73,14 @@ def train(trainer, settings, batches, about, *, folder=None, retrain=False, bar=
             trainer.restore(part(arrays, "state"))
     elif path:
         path.parent.mkdir(parents=True, exist_ok=True)
-    n, rates = settings.updates_per_epoch, settings.rates
+    n, rates = settings.updates_per_epoch, settings.learning_rates
     first = len(history["seconds"])
     with progress(settings, first * n, bar and first < settings.epochs) as shown:
         for epoch in range(first, settings.epochs):
             started = time.perf_counter()
             news = trainer.epoch(batches(epoch), rates[epoch * n : (epoch + 1) * n])
             check_finite(news, epoch * n)
-            news["validation_loss"], news["validation_accuracy"] = trainer.score()
+            news |= {f"validation_{k}": x for k, x in trainer.score().items()}
             news["seconds"] = time.perf_counter() - started
             if best is None or is_better(news, history):
                 best = to_arrays(trainer.model)
@@ -112,10 +112,10 @@ def check_finite(news, first):
     FloatingPointError
         Naming the update, its rate and its gradient norm.
     """
-    finite = np.isfinite(news["loss"]) & np.isfinite(news["gradient_norm"])
+    finite = np.isfinite(news["loss"]) & np.isfinite(news["grad_norm"])
     if not finite.all():
         at = int(np.argmin(finite))
-        loss, rate, norm = (news[k][at] for k in ("loss", "rate", "gradient_norm"))
+        loss, rate, norm = (news[k][at] for k in ("loss", "learning_rate", "grad_norm"))
         raise FloatingPointError(
             f"the loss is {loss:.4g} at update {first + at}: rate {rate:.4g}, "
             f"gradient norm {norm:.4g}; a lower rate, a longer warm-up or clipping may "

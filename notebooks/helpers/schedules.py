@@ -105,8 +105,8 @@ def factors(name, *, warmup, total):
     return np.array([schedule(t, warmup=warmup, total=total) for t in range(total)])
 
 
-def rates(settings):
+def learning_rates(settings):
     """Learning rate of every update of a training: float32 array ``updates``."""
     name, sizes = settings.schedule, (settings.warmup, settings.updates)
     shape = factors(name, warmup=sizes[0], total=sizes[1])
-    return (settings.rate * shape).astype(np.float32)
+    return (settings.learning_rate * shape).astype(np.float32)

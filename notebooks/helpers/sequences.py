@@ -54,6 +54,6 @@ def shuffled(settings):
         rng = np.random.default_rng([settings.seed, epoch])
         order = rng.permutation(settings.n_train).astype(np.int32)
         n = settings.updates_per_epoch
-        return order[: n * settings.batch].reshape(n, settings.batch)
+        return order[: n * settings.batch_size].reshape(n, settings.batch_size)
 
     return batches

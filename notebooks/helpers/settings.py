@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from helpers.checks import check_dropout, check_sizes, choose, head_size
-from helpers.schedules import SCHEDULES, check_warmup, rates
+from helpers.schedules import SCHEDULES, check_warmup, learning_rates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,17 +20,17 @@ class Settings:
     n_train : int
         Examples that one epoch goes through; those that do not fill a batch are left
         out, others in each epoch.
-    batch : int
+    batch_size : int
         Examples in an update.
     epochs : int
         Passes through the examples.
-    rate : float
+    learning_rate : float
         Peak learning rate of Adam.
     warmup : int
         Updates over which the rate rises, ``1 <= warmup < updates``; 1 is no rise.
     schedule : str
         A name of ``helpers.schedules.SCHEDULES``.
-    clip : float
+    max_grad_norm : float
         Largest global norm of the gradient; ``math.inf`` clips nothing.
     seed : int
         Of the initial weights, the order of the batches, and dropout.
@@ -42,22 +42,25 @@ class Settings:
     """
 
     n_train: int
-    batch: int
+    batch_size: int
     epochs: int
-    rate: float
+    learning_rate: float
     warmup: int
     schedule: str = "warmup_cosine"
-    clip: float = 1.0
+    max_grad_norm: float = 1.0
     seed: int = 42
 
     def __post_init__(self):
-        check_sizes(n_train=self.n_train, batch=self.batch, epochs=self.epochs)
-        if self.batch > self.n_train:
+        check_sizes(
+            n_train=self.n_train, batch_size=self.batch_size, epochs=self.epochs
+        )
+        if self.batch_size > self.n_train:
             raise ValueError(
-                f"a batch of {self.batch} does not fit into {self.n_train} examples"
+                f"batch_size = {self.batch_size} is larger than n_train = {self.n_train}"
             )
-        for name, number in {"rate": self.rate, "clip": self.clip}.items():
-            if not number > 0 or (name == "rate" and number == inf):
+        for name in ("learning_rate", "max_grad_norm"):
+            number = getattr(self, name)
+            if not number > 0 or (name == "learning_rate" and number == inf):
                 raise ValueError(f"expected {name} to be above 0, got {number!r}")
         choose(self.schedule, SCHEDULES, "schedule")
         check_warmup(self.warmup, self.updates)
@@ -65,7 +68,7 @@ class Settings:
     @property
     def updates_per_epoch(self):
         """Whole batches in an epoch."""
-        return self.n_train // self.batch
+        return self.n_train // self.batch_size
 
     @property
     def updates(self):
@@ -73,9 +76,9 @@ class Settings:
         return self.epochs * self.updates_per_epoch
 
     @property
-    def rates(self):
+    def learning_rates(self):
         """Learning rate of every update: float array ``updates``."""
-        return rates(self)
+        return learning_rates(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +123,11 @@ class Warmup(Sequences):
     """Chapter *warm-up*: a post-norm stack deep enough that it needs a slow start."""
 
     n_train: int = 64 * 100
-    batch: int = 64
+    batch_size: int = 64
     epochs: int = 3
-    rate: float = 3e-3
+    learning_rate: float = 3e-3
     warmup: int = 100
-    clip: float = inf  # what warm-up does is to show without other help
+    max_grad_norm: float = inf  # what warm-up does is to show without other help
     n_blocks: int = 6
     n_heads: int = 4
 
@@ -134,9 +137,9 @@ class Reverse(Sequences):
     """Chapter *reverse*: one block with one head learns to turn sequences round."""
 
     n_train: int = 50_000
-    batch: int = 128
+    batch_size: int = 128
     epochs: int = 10
-    rate: float = 5e-4
+    learning_rate: float = 5e-4
     warmup: int = 50
 
 
@@ -205,9 +208,9 @@ class Digits(Sets):
     """Chapter *anomaly* on scikit-learn's digits: trained within a minute on two cores."""
 
     n_train: int = 1_295
-    batch: int = 64
+    batch_size: int = 64
     epochs: int = 32
-    rate: float = 1e-3
+    learning_rate: float = 1e-3
     warmup: int = 100
     source: str = "digits"
     n_classes: int = 10
@@ -228,9 +231,9 @@ class Cifar100(Sets):
     """Chapter *anomaly* on ResNet34 features of CIFAR-100, in the published sizes."""
 
     n_train: int = 45_000
-    batch: int = 64
+    batch_size: int = 64
     epochs: int = 100
-    rate: float = 5e-4
+    learning_rate: float = 5e-4
     warmup: int = 100
     source: str = "cifar100"
     n_classes: int = 100

@@ -25,12 +25,13 @@ def cross_entropy(model, inputs, labels):
 
     Returns
     -------
-    tuple of two numbers
+    tuple of a number and a dict
+        The loss, and ``accuracy`` by name.
     """
     logits, _ = model(inputs)
     log_p = jax.nn.log_softmax(logits)
     right = jnp.take_along_axis(log_p, labels[..., None], axis=-1)
-    return -right.mean(), (logits.argmax(-1) == labels).mean()
+    return -right.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
 
 
 def odd_one_out(model, x):
@@ -45,16 +46,17 @@ def odd_one_out(model, x):
 
     Returns
     -------
-    tuple of two numbers
+    tuple of a number and a dict
+        The loss, and ``accuracy`` by name.
     """
     logits = model(x)[0].squeeze(-1)  # b s
     log_p = jax.nn.log_softmax(logits, axis=-1)
     last = x.shape[1] - 1
-    return -log_p[:, last].mean(), (logits.argmax(-1) == last).mean()
+    return -log_p[:, last].mean(), {"accuracy": (logits.argmax(-1) == last).mean()}
 
 
 def fit(
-    model, loss, data, settings, *, batches=None, validation=None, folder=None,
+    model, loss_fn, data, settings, *, batches=None, validation=None, folder=None,
     retrain=False, device=None, bar=True,
 ):  # fmt: skip
     """Train a model with Adam, and leave it with its best weights.
@@ -64,7 +66,7 @@ def fit(
     model : flax.nnx.Module
         Changed in place: with ``validation`` it ends with the weights of the epoch that
         had the highest accuracy there, without it with the last ones.
-    loss : function ``(model, *batch) -> (loss, accuracy)``
+    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
     data : tuple of NumPy arrays
         A batch is the same rows of each; they are brought to the device once.
     settings : helpers.settings.Settings
@@ -84,7 +86,7 @@ def fit(
     Returns
     -------
     dict of str to float64 array
-        ``loss``, ``accuracy``, ``rate``, ``gradient_norm`` (before clipping) of every
+        ``loss``, ``accuracy``, ``learning_rate``, ``grad_norm`` (before clipping) of every
         update; ``validation_loss``, ``validation_accuracy``, ``seconds`` of every epoch.
 
     Raises
@@ -104,37 +106,40 @@ def fit(
     batches(0)
     if validation is not None:
         check_data(validation, "validation data")
-    about = runs.describe("jax", model, loss, data, settings, batches, validation)
-    trainer = Trainer(model, loss, data, settings, validation, device)
+    about = runs.describe("jax", model, loss_fn, data, settings, batches, validation)
+    trainer = Trainer(model, loss_fn, data, settings, validation, device)
     options = {"folder": folder, "retrain": retrain, "bar": bar}
     return runs.train(trainer, settings, batches, about, **options)
 
 
-def evaluate(model, loss, data, *, batch=1000, device=None):
+def evaluate(model, loss_fn, data, *, batch_size=1000, device=None):
     """Mean loss and accuracy with dropout off.
 
     Parameters
     ----------
     model : flax.nnx.Module
         Stays as it is, in training mode or not.
-    loss : function ``(model, *batch) -> (loss, accuracy)``
+    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
     data : tuple of NumPy arrays
-    batch : int
+    batch_size : int
         Examples at a time: a matter of memory, not of the result.
     device : {"cpu", "gpu"}, optional
 
     Returns
     -------
-    tuple of two floats
+    dict of str to float
+        ``loss`` and ``accuracy``.
 
     Raises
     ------
     ValueError
-        If the arrays differ in length, or ``batch`` or ``device`` make no sense.
+        If the arrays differ in length, or ``batch_size`` or ``device`` make no sense.
     """
     check_data(data)
-    check_sizes(batch=batch)
-    return score(model, loss, jax.device_put(tuple(data), find_device(device)), batch)
+    check_sizes(batch_size=batch_size)
+    return score(
+        model, loss_fn, jax.device_put(tuple(data), find_device(device)), batch_size
+    )
 
 
 def find_device(name=None):
@@ -154,12 +159,14 @@ def find_device(name=None):
 class Trainer:
     """One training on one device, an epoch at a time."""
 
-    def __init__(self, model, loss, data, settings, validation, device):
-        self.model, self.loss, self.settings = model, loss, settings
+    def __init__(self, model, loss_fn, data, settings, validation, device):
+        self.model, self.loss_fn, self.settings = model, loss_fn, settings
         model.train()
         self.graph, params, rest = nnx.split(model, nnx.Param, ...)
-        moments = optimiser(settings.rate, settings.clip).init(params)
-        self.carry = jax.device_put((params, moments, rest), device)
+        opt_state = optimizer(settings.learning_rate, settings.max_grad_norm).init(
+            params
+        )
+        self.carry = jax.device_put((params, opt_state, rest), device)
         self.data = jax.device_put(tuple(data), device)
         self.device = device
         self.validation = validation and jax.device_put(tuple(validation), device)
@@ -167,7 +174,11 @@ class Trainer:
     def epoch(self, batches, rates):
         """Do the updates of an epoch; their history as arrays."""
         given = jax.device_put((batches, rates), self.device)
-        fixed = {"graph": self.graph, "loss": self.loss, "clip": self.settings.clip}
+        fixed = {
+            "graph": self.graph,
+            "loss_fn": self.loss_fn,
+            "max_grad_norm": self.settings.max_grad_norm,
+        }
         self.carry, history = run_epoch(self.carry, self.data, *given, **fixed)
         self.write_model()
         return {name: np.asarray(x, np.float64) for name, x in history.items()}
@@ -179,8 +190,8 @@ class Trainer:
     def score(self):
         """Loss and accuracy on the validation data, or NaN if there is none."""
         if self.validation is None:
-            return np.nan, np.nan
-        return score(self.model, self.loss, self.validation, 1000)
+            return {"loss": np.nan, "accuracy": np.nan}
+        return score(self.model, self.loss_fn, self.validation, 1000)
 
     def state(self):
         """All that the next update depends on, as arrays."""
@@ -207,51 +218,51 @@ def raw(x):
     return jax.random.key_data(x) if is_key(x) else x
 
 
-def optimiser(rate, clip):
+def optimizer(rate, max_grad_norm):
     """Clipping by the global norm, then Adam."""
-    return optax.chain(optax.clip_by_global_norm(clip), optax.adam(rate))
+    return optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.adam(rate))
 
 
-@partial(jax.jit, static_argnames=("graph", "loss", "clip"))
-def run_epoch(carry, data, batches, rates, *, graph, loss, clip):
+@partial(jax.jit, static_argnames=("graph", "loss_fn", "max_grad_norm"))
+def run_epoch(carry, data, batches, rates, *, graph, loss_fn, max_grad_norm):
     """All updates of an epoch as one ``scan``: no Python, no copies in between."""
 
     def update(carry, given):
-        params, moments, rest = carry
+        params, opt_state, rest = carry
         index, rate = given
 
         def objective(params):
             model = nnx.merge(graph, params, rest, copy=True)
-            value, accuracy = loss(model, *(x[index] for x in data))
-            return value, (accuracy, nnx.split(model, nnx.Param, ...)[2])
+            loss, metrics = loss_fn(model, *(x[index] for x in data))
+            return loss, (metrics, nnx.split(model, nnx.Param, ...)[2])
 
-        grad = jax.value_and_grad(objective, has_aux=True)
-        (value, (accuracy, rest)), gradient = grad(params)
-        step = optimiser(rate, clip)
-        steps, moments = step.update(gradient, moments)
+        loss_and_grads = jax.value_and_grad(objective, has_aux=True)
+        (loss, (metrics, rest)), grads = loss_and_grads(params)
+        step = optimizer(rate, max_grad_norm)
+        steps, opt_state = step.update(grads, opt_state)
         params = optax.apply_updates(params, steps)
-        norm = optax.tree.norm(gradient)
-        history = {"loss": value, "accuracy": accuracy, "rate": rate}
-        return (params, moments, rest), history | {"gradient_norm": norm}
+        norm = optax.tree.norm(grads)
+        history = {"loss": loss, **metrics, "learning_rate": rate}
+        return (params, opt_state, rest), history | {"grad_norm": norm}
 
     return jax.lax.scan(update, carry, (batches, rates))
 
 
-def score(model, loss, data, batch):
+def score(model, loss_fn, data, batch_size):
     """Mean loss and accuracy; the last batch may be smaller."""
     quiet = nnx.clone(model)
     quiet.eval()
     graph, state = nnx.split(quiet)
     n = len(data[0])
     total = np.zeros(2)
-    for start in range(0, n, batch):
-        part = tuple(x[start : start + batch] for x in data)
-        numbers = run_batch(state, part, graph=graph, loss=loss)
-        total += len(part[0]) * np.array(numbers, dtype=np.float64)
-    return tuple(map(float, total / n))
+    for start in range(0, n, batch_size):
+        part = tuple(x[start : start + batch_size] for x in data)
+        loss, metrics = run_batch(state, part, graph=graph, loss_fn=loss_fn)
+        total += len(part[0]) * np.array([loss, metrics["accuracy"]], dtype=np.float64)
+    return dict(zip(("loss", "accuracy"), (total / n).tolist(), strict=True))
 
 
-@partial(jax.jit, static_argnames=("graph", "loss"))
-def run_batch(state, data, *, graph, loss):
+@partial(jax.jit, static_argnames=("graph", "loss_fn"))
+def run_batch(state, data, *, graph, loss_fn):
     """Loss and accuracy of one batch."""
-    return loss(nnx.merge(graph, state), *data)
+    return loss_fn(nnx.merge(graph, state), *data)

@@ -24,11 +24,12 @@ def cross_entropy(model, inputs, labels):
 
     Returns
     -------
-    tuple of two numbers
+    tuple of a number and a dict
+        The loss, and ``accuracy`` by name.
     """
     logits, _ = model(inputs)
-    value = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
-    return value, (logits.argmax(-1) == labels).float().mean()
+    loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+    return loss, {"accuracy": (logits.argmax(-1) == labels).float().mean()}
 
 
 def odd_one_out(model, x):
@@ -43,16 +44,18 @@ def odd_one_out(model, x):
 
     Returns
     -------
-    tuple of two numbers
+    tuple of a number and a dict
+        The loss, and ``accuracy`` by name.
     """
     logits = model(x)[0].squeeze(-1)  # b s
     log_p = torch.log_softmax(logits, dim=-1)
     last = x.shape[1] - 1
-    return -log_p[:, last].mean(), (logits.argmax(-1) == last).float().mean()
+    accuracy = (logits.argmax(-1) == last).float().mean()
+    return -log_p[:, last].mean(), {"accuracy": accuracy}
 
 
 def fit(
-    model, loss, data, settings, *, batches=None, validation=None, folder=None,
+    model, loss_fn, data, settings, *, batches=None, validation=None, folder=None,
     retrain=False, device=None, bar=True,
 ):  # fmt: skip
     """Train a model with Adam, and leave it with its best weights.
@@ -63,7 +66,7 @@ def fit(
         Changed in place, and moved to the device: with ``validation`` it ends with the
         weights of the epoch that had the highest accuracy there, without it with the
         last ones.
-    loss : function ``(model, *batch) -> (loss, accuracy)``
+    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
     data : tuple of NumPy arrays
         A batch is the same rows of each; they are brought to the device once.
     settings : helpers.settings.Settings
@@ -83,7 +86,7 @@ def fit(
     Returns
     -------
     dict of str to float64 array
-        ``loss``, ``accuracy``, ``rate``, ``gradient_norm`` (before clipping) of every
+        ``loss``, ``accuracy``, ``learning_rate``, ``grad_norm`` (before clipping) of every
         update; ``validation_loss``, ``validation_accuracy``, ``seconds`` of every epoch.
 
     Raises
@@ -103,39 +106,40 @@ def fit(
     batches(0)
     if validation is not None:
         check_data(validation, "validation data")
-    about = runs.describe("torch", model, loss, data, settings, batches, validation)
+    about = runs.describe("torch", model, loss_fn, data, settings, batches, validation)
     with own_random_numbers():
-        trainer = Trainer(model, loss, data, settings, validation, device)
+        trainer = Trainer(model, loss_fn, data, settings, validation, device)
         options = {"folder": folder, "retrain": retrain, "bar": bar}
         return runs.train(trainer, settings, batches, about, **options)
 
 
-def evaluate(model, loss, data, *, batch=1000, device=None):
+def evaluate(model, loss_fn, data, *, batch_size=1000, device=None):
     """Mean loss and accuracy with dropout off.
 
     Parameters
     ----------
     model : torch.nn.Module
         Stays in the mode it is in, and is moved to the device.
-    loss : function ``(model, *batch) -> (loss, accuracy)``
+    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
     data : tuple of NumPy arrays
-    batch : int
+    batch_size : int
         Examples at a time: a matter of memory, not of the result.
     device : {"cpu", "gpu"}, optional
 
     Returns
     -------
-    tuple of two floats
+    dict of str to float
+        ``loss`` and ``accuracy``.
 
     Raises
     ------
     ValueError
-        If the arrays differ in length, or ``batch`` or ``device`` make no sense.
+        If the arrays differ in length, or ``batch_size`` or ``device`` make no sense.
     """
     check_data(data)
-    check_sizes(batch=batch)
+    check_sizes(batch_size=batch_size)
     device = find_device(device)
-    return score(model.to(device), loss, on_device(data, device), batch)
+    return score(model.to(device), loss_fn, on_device(data, device), batch_size)
 
 
 def find_device(name=None):
@@ -174,8 +178,8 @@ class Trainer:
     are a few operations instead of a few for each parameter.
     """
 
-    def __init__(self, model, loss, data, settings, validation, device):
-        self.model, self.loss, self.settings = model.to(device), loss, settings
+    def __init__(self, model, loss_fn, data, settings, validation, device):
+        self.model, self.loss_fn, self.settings = model.to(device), loss_fn, settings
         self.data = on_device(data, device)
         self.validation = validation and on_device(validation, device)
         self.weights, self.gradient = as_vectors(model)
@@ -209,17 +213,17 @@ class Trainer:
 
     def update(self, index):
         """Loss, gradient, clipping, Adam; returns what the history has of it."""
-        value, accuracy = self.loss(self.model, *(x[index] for x in self.data))
+        loss, metrics = self.loss_fn(self.model, *(x[index] for x in self.data))
         self.gradient.zero_()
-        value.backward()
+        loss.backward()
         norm = torch.linalg.vector_norm(self.gradient)
-        self.gradient *= (self.settings.clip / (norm + 1e-6)).clamp(max=1)
+        self.gradient *= (self.settings.max_grad_norm / (norm + 1e-6)).clamp(max=1)
         adam(
             [self.weights], [self.gradient], [self.mean], [self.square], [], [self.step],
             lr=self.rate, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0,
             amsgrad=False, maximize=False, fused=True, capturable=self.weights.is_cuda,
         )  # fmt: skip
-        return torch.stack([value, accuracy, self.rate, norm]).detach()
+        return torch.stack([loss, metrics["accuracy"], self.rate, norm]).detach()
 
     def capture(self, index):
         """Record one update as a CUDA graph: replayed, it needs no Python per kernel.
@@ -245,8 +249,8 @@ class Trainer:
     def score(self):
         """Loss and accuracy on the validation data, or NaN if there is none."""
         if self.validation is None:
-            return np.nan, np.nan
-        return score(self.model, self.loss, self.validation, 1000)
+            return {"loss": np.nan, "accuracy": np.nan}
+        return score(self.model, self.loss_fn, self.validation, 1000)
 
     def state(self):
         """All that the next update depends on, as arrays."""
@@ -278,17 +282,18 @@ def as_vectors(model):
 
 
 @torch.no_grad()
-def score(model, loss, data, batch):
+def score(model, loss_fn, data, batch_size):
     """Mean loss and accuracy; the last batch may be smaller."""
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     n = len(data[0])
     total = torch.zeros(2, dtype=torch.float64, device=data[0].device)
     try:
-        for start in range(0, n, batch):
-            part = [x[start : start + batch] for x in data]
-            total += len(part[0]) * torch.stack(loss(model, *part))
+        for start in range(0, n, batch_size):
+            part = [x[start : start + batch_size] for x in data]
+            loss, metrics = loss_fn(model, *part)
+            total += len(part[0]) * torch.stack([loss, metrics["accuracy"]])
     finally:
         for part, was_training in modes:
             part.training = was_training
-    return tuple((total / n).tolist())
+    return dict(zip(("loss", "accuracy"), (total / n).tolist(), strict=True))

@@ -60,7 +60,7 @@ def test_the_table_has_a_row_with_numbers_for_each_framework(result):
 def test_the_sets_of_both_ways_are_of_the_size_of_cifar_100():
     """Nine of a class and an odd one, drawn at once for ``fit``, else one by one."""
     settings = tasks.TASKS["anomaly"]
-    assert (settings.n_train, settings.batch, settings.epochs) == (45_000, 64, 1)
+    assert (settings.n_train, settings.batch_size, settings.epochs) == (45_000, 64, 1)
     assert tasks.shortened(settings, 70_300).epochs == 100
     short = tasks.shortened(settings, 20)
     train, validation = tasks.features(short)

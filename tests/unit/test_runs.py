@@ -226,8 +226,8 @@ def assert_events_are(folder, history, n):
 # In this process
 
 SETTINGS = Sequences(
-    n_train=20, batch=4, epochs=3, rate=0.01, warmup=2, n_symbols=3, length=2,
-    n_validation=5, n_test=1, m=4, f=6,
+    n_train=20, batch_size=4, epochs=3, learning_rate=0.01, warmup=2, n_symbols=3,
+    length=2, n_validation=5, n_test=1, m=4, f=6,
 )  # fmt: skip
 DATA = reverse_data(SETTINGS)
 CURE = "move it away, or pass retrain=True to replace it"
@@ -296,7 +296,7 @@ def test_retrain_replaces_a_finished_run(side, finished, tmp_path):
     data, weights, *_ = finished(side)
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(data)
-    other = replace(SETTINGS, rate=0.02, epochs=2)
+    other = replace(SETTINGS, learning_rate=0.02, epochs=2)
     model, history = fit(side, tmp_path, other, retrain=True)
     assert any((to_arrays(model)[name] != x).any() for name, x in weights.items())
     assert len(history["loss"]) == other.updates
@@ -366,7 +366,9 @@ def test_a_truncated_checkpoint_is_refused(side, finished, tmp_path, size):
         lambda data: b"\0" * len(data),
         lambda data: b"Not a checkpoint but a letter.\n" * 100,
         lambda data: data[8:],
-        lambda data: data.replace(b'\\"rate\\": \\"0.01\\"', b'\\"rate\\": \\"0.02\\"'),
+        lambda data: data.replace(
+            b'\\"learning_rate\\": \\"0.01\\"', b'\\"learning_rate\\": \\"0.02\\"'
+        ),
         lambda data: data[:-1] + bytes([data[-1] ^ 1]),
     ],
     ids=["longer", "zeros", "a letter", "no size", "another rate", "the last bit"],
@@ -424,12 +426,12 @@ def test_other_weights_are_no_checkpoint(side, tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "old", "new"),
     [
-        ("rate", 0.02, "0.01", "0.02"),
+        ("learning_rate", 0.02, "0.01", "0.02"),
         ("epochs", 4, "3", "4"),
-        ("batch", 5, "4", "5"),
+        ("batch_size", 5, "4", "5"),
         ("warmup", 3, "2", "3"),
         ("schedule", "warmup_constant", "'warmup_cosine'", "'warmup_constant'"),
-        ("clip", 0.5, "1.0", "0.5"),
+        ("max_grad_norm", 0.5, "1.0", "0.5"),
         ("seed", 43, "42", "43"),
         ("dropout", 0.5, "0.0", "0.5"),
     ],
@@ -447,8 +449,8 @@ def test_a_run_of_other_settings_is_refused(
 
 def other_loss(cross_entropy):
     def half(model, *batch):
-        loss, accuracy = cross_entropy(model, *batch)
-        return loss / 2, accuracy
+        loss, metrics = cross_entropy(model, *batch)
+        return loss / 2, metrics
 
     return half
 

@@ -94,10 +94,12 @@ def test_warmup_cosine_is_that_of_optax(sizes):
 def test_torch_follows_the_same_function(name):
     """``LambdaLR`` with a schedule of ours sets the rates of the settings."""
     training = Settings(
-        n_train=40, batch=4, epochs=3, rate=0.02, warmup=7, schedule=name
+        n_train=40, batch_size=4, epochs=3, learning_rate=0.02, warmup=7, schedule=name
     )
     schedule, sizes = SCHEDULES[name], {"warmup": 7, "total": 30}
-    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=training.rate)
+    optimiser = torch.optim.SGD(
+        [torch.nn.Parameter(torch.zeros(1))], lr=training.learning_rate
+    )
     theirs = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda step: schedule(step, **sizes) if step < 30 else 0
     )
@@ -106,7 +108,7 @@ def test_torch_follows_the_same_function(name):
         found += theirs.get_last_lr()
         optimiser.step()
         theirs.step()
-    np.testing.assert_allclose(training.rates, found, rtol=1e-7)
+    np.testing.assert_allclose(training.learning_rates, found, rtol=1e-7)
 
 
 @in_every_schedule
@@ -115,12 +117,17 @@ def test_rates_are_the_factors_times_the_peak(name, sizes, rate):
     """float32, one for each update, none of them zero."""
     warmup, total = sizes
     training = Settings(
-        n_train=3, batch=3, epochs=total, rate=rate, warmup=warmup, schedule=name
+        n_train=3,
+        batch_size=3,
+        epochs=total,
+        learning_rate=rate,
+        warmup=warmup,
+        schedule=name,
     )
-    assert training.rates.dtype == np.float32
+    assert training.learning_rates.dtype == np.float32
     expected = rate * factors(name, warmup=warmup, total=total)
-    np.testing.assert_allclose(training.rates, expected, rtol=1e-7)
-    assert (training.rates > 0).all()
+    np.testing.assert_allclose(training.learning_rates, expected, rtol=1e-7)
+    assert (training.learning_rates > 0).all()
 
 
 @in_every_schedule

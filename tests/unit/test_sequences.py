@@ -13,7 +13,7 @@ from helpers.settings import Reverse
 from sides import run_python
 
 SMALL = replace(
-    Reverse(), n_train=70, batch=8, epochs=7, n_validation=30, n_test=20, length=5
+    Reverse(), n_train=70, batch_size=8, epochs=7, n_validation=30, n_test=20, length=5
 )
 
 
@@ -76,7 +76,12 @@ def test_impossible_symbols_are_refused(name):
 def test_an_epoch_takes_no_example_twice(n_train, batch, epoch, seed):
     """Whole batches; what does not fill one is left out."""
     batch = min(batch, n_train)
-    sizes = {"n_train": n_train, "batch": batch, "epochs": 2 * n_train, "warmup": 1}
+    sizes = {
+        "n_train": n_train,
+        "batch_size": batch,
+        "epochs": 2 * n_train,
+        "warmup": 1,
+    }
     index = shuffled(replace(SMALL, seed=seed, **sizes))(epoch)
     assert index.shape == (n_train // batch, batch)
     assert index.dtype == np.int32

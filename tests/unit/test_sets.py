@@ -14,7 +14,7 @@ from helpers.settings import Cifar100, Digits
 from sides import run_python
 
 UNEQUAL = np.repeat([0, 1, 2, 5], [7, 2, 11, 5])  # class 1 has two images
-SMALL = replace(Digits(), n_train=25, batch=4, epochs=50, warmup=3, set_size=3)
+SMALL = replace(Digits(), n_train=25, batch_size=4, epochs=50, warmup=3, set_size=3)
 
 
 def shuffled_labels(counts, seed=0):
@@ -158,7 +158,7 @@ def test_sets_follow_from_seed_and_epoch_alone():
         "import numpy as np; from dataclasses import replace; "
         "from helpers import sets; from helpers.settings import Digits; "
         "labels = np.repeat([0, 1, 2, 5], [7, 2, 11, 5]); "
-        "sizes = dict(n_train=25, batch=4, epochs=50, warmup=3, set_size=3); "
+        "sizes = dict(n_train=25, batch_size=4, epochs=50, warmup=3, set_size=3); "
         "print(sets.drawn(labels, replace(Digits(), **sizes))(3).tolist())"
     )
     assert run_python(code) == str(there[3].tolist())
@@ -279,8 +279,8 @@ def test_the_settings_are_the_published_ones():
         "f": 512, "dropout": 0.1, "input_dropout": 0.1, "positions": "none",
     }  # fmt: skip
     found = Cifar100()
-    assert (found.rate, found.warmup, found.batch) == (5e-4, 100, 64)
-    assert (found.epochs, found.clip, found.set_size) == (100, 1, 10)
+    assert (found.learning_rate, found.warmup, found.batch_size) == (5e-4, 100, 64)
+    assert (found.epochs, found.max_grad_norm, found.set_size) == (100, 1, 10)
 
 
 @pytest.mark.parametrize(

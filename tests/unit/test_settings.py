@@ -11,18 +11,24 @@ from helpers.settings import Reverse, Sequences, Settings, Warmup
 from helpers.weights import to_arrays
 from sides import on_both_sides
 
-GOOD = {"n_train": 50, "batch": 8, "epochs": 3, "rate": 0.01, "warmup": 4}
+GOOD = {"n_train": 50, "batch_size": 8, "epochs": 3, "learning_rate": 0.01, "warmup": 4}
 SIZE = "expected {} to be a whole number >= 1, got {!r}"
 ABOVE = "expected {} to be above 0, got {!r}"
 BAD = [
     ({name: value}, SIZE.format(name, value))
-    for name in ("n_train", "batch", "epochs", "warmup")
+    for name in ("n_train", "batch_size", "epochs", "warmup")
     for value in (0, -2, 1.5, "8", None, True)
 ]
-BAD += [({"rate": rate}, ABOVE.format("rate", rate)) for rate in (0, -1e-3, nan, inf)]
-BAD += [({"clip": clip}, ABOVE.format("clip", clip)) for clip in (0.0, -1.0, nan, -inf)]
 BAD += [
-    ({"batch": 51}, "a batch of 51 does not fit into 50 examples"),
+    ({"learning_rate": rate}, ABOVE.format("learning_rate", rate))
+    for rate in (0, -1e-3, nan, inf)
+]
+BAD += [
+    ({"max_grad_norm": clip}, ABOVE.format("max_grad_norm", clip))
+    for clip in (0.0, -1.0, nan, -inf)
+]
+BAD += [
+    ({"batch_size": 51}, "batch_size = 51 is larger than n_train = 50"),
     (
         {"schedule": "constant"},
         "unknown schedule 'constant': expected one of 'warmup_constant', "
@@ -34,7 +40,7 @@ BAD += [
         "in all",
     ),
     (
-        {"batch": 50, "epochs": 1},
+        {"batch_size": 50, "epochs": 1},
         "expected a warm-up shorter than the training, got warmup = 4 and 1 updates "
         "in all",
     ),
@@ -69,7 +75,12 @@ def test_bad_settings_are_refused_with_the_numbers(kind, change, message):
 
 
 def test_the_neighbours_of_bad_settings_are_taken():
-    for change in ({"batch": 50}, {"warmup": 17}, {"clip": inf}, {"warmup": 1}):
+    for change in (
+        {"batch_size": 50},
+        {"warmup": 17},
+        {"max_grad_norm": inf},
+        {"warmup": 1},
+    ):
         Settings(**{**GOOD, "epochs": 18, **change})
 
 
@@ -77,14 +88,16 @@ def test_updates_are_whole_batches():
     """Of 50 examples in batches of 8, two are left over in each epoch."""
     settings = Settings(**GOOD)
     assert (settings.updates_per_epoch, settings.updates) == (6, 18)
-    assert settings.rates.shape == (18,)
-    assert settings.rates[3] == np.float32(0.01) == settings.rates.max()
+    assert settings.learning_rates.shape == (18,)
+    assert (
+        settings.learning_rates[3] == np.float32(0.01) == settings.learning_rates.max()
+    )
 
 
 def test_settings_cannot_be_changed_in_place():
     """And every number has a name: places could be mixed up."""
     with pytest.raises(FrozenInstanceError):
-        Settings(**GOOD).rate = 1
+        Settings(**GOOD).learning_rate = 1
     with pytest.raises(TypeError):
         Settings(50, 8, 3, 0.01, 4)
 

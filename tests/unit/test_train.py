@@ -27,8 +27,8 @@ from sides import jax_side, on_both_sides, torch_side
 
 TRAIN = {"jax": train_jax, "torch": train_torch}
 SMALL = Sequences(
-    n_train=50, batch=8, epochs=5, rate=0.01, warmup=4, clip=0.3, n_symbols=5, length=3,
-    n_validation=23, n_test=1, m=6, n_heads=2, f=10,
+    n_train=50, batch_size=8, epochs=5, learning_rate=0.01, warmup=4, max_grad_norm=0.3,
+    n_symbols=5, length=3, n_validation=23, n_test=1, m=6, n_heads=2, f=10,
 )  # fmt: skip
 DATA = reverse_data(SMALL)
 
@@ -75,7 +75,7 @@ def value(model):
 def slope(model, x):
     """The weight times the mean of the data; accurate near a weight of -1."""
     w = model.w[...]
-    return (w * x).mean(), 1 - abs(w + 1)
+    return (w * x).mean(), {"accuracy": 1 - abs(w + 1)}
 
 
 def one_row_each(epoch):
@@ -84,8 +84,8 @@ def one_row_each(epoch):
 
 
 ROWS = Settings(
-    n_train=5, batch=1, epochs=4, rate=0.1, warmup=2, schedule="warmup_constant",
-    clip=inf,
+    n_train=5, batch_size=1, epochs=4, learning_rate=0.1, warmup=2,
+    schedule="warmup_constant", max_grad_norm=inf,
 )  # fmt: skip
 
 
@@ -97,32 +97,34 @@ ROWS = Settings(
 def test_the_schedule_that_is_drawn_is_the_one_that_was_used(side, schedule):
     """With a gradient of 1 at every update, Adam moves a weight by the very rate."""
     settings = replace(
-        ROWS, n_train=20, epochs=3, rate=0.01, warmup=9, schedule=schedule
+        ROWS, n_train=20, epochs=3, learning_rate=0.01, warmup=9, schedule=schedule
     )
     history = fit(side, weight(side), slope, (np.ones((20, 1), np.float32),), settings)
-    np.testing.assert_array_equal(history["rate"], settings.rates)
+    np.testing.assert_array_equal(history["learning_rate"], settings.learning_rates)
     np.testing.assert_allclose(
-        -np.diff(history["loss"]), settings.rates[:-1], rtol=1e-5, atol=1e-7
+        -np.diff(history["loss"]), settings.learning_rates[:-1], rtol=1e-5, atol=1e-7
     )
-    np.testing.assert_allclose(history["gradient_norm"], 1, rtol=1e-6)
+    np.testing.assert_allclose(history["grad_norm"], 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("clip", [0.3, inf])
 def test_torch_updates_are_those_of_its_own_optimiser(clip):
     """``torch.optim.Adam`` and ``clip_grad_norm_``, one parameter at a time."""
-    settings = replace(SMALL, clip=clip)
+    settings = replace(SMALL, max_grad_norm=clip)
     model, history = train(torch_side, settings)
     plain, x, y = predictor(torch_side), *map(torch.tensor, DATA["train"])
     adam = torch.optim.Adam(plain.parameters())
     found = []
     for epoch in range(settings.epochs):
         for index in torch.tensor(shuffled(settings)(epoch)):
-            adam.param_groups[0]["lr"] = float(settings.rates[len(found)])
+            adam.param_groups[0]["lr"] = float(settings.learning_rates[len(found)])
             adam.zero_grad()
             logits = plain(x[index])[0].permute(0, 2, 1)
             loss = torch.nn.functional.cross_entropy(logits, y[index].long())
             loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), settings.clip)
+            norm = torch.nn.utils.clip_grad_norm_(
+                plain.parameters(), settings.max_grad_norm
+            )
             adam.step()
             found.append([loss.item(), norm.item()])
     assert_trained_alike(model, history, plain, found, settings)
@@ -131,10 +133,10 @@ def test_torch_updates_are_those_of_its_own_optimiser(clip):
 @pytest.mark.parametrize("clip", [0.3, inf])
 def test_jax_updates_are_those_of_its_own_optimiser(clip):
     """``optax.chain(clip_by_global_norm, adam)`` with a schedule, step by step."""
-    settings = replace(SMALL, clip=clip)
+    settings = replace(SMALL, max_grad_norm=clip)
     model, history = train(jax_side, settings)
     plain, (x, y) = predictor(jax_side), DATA["train"]
-    rates = jnp.asarray(settings.rates)
+    rates = jnp.asarray(settings.learning_rates)
     adam = optax.chain(
         optax.clip_by_global_norm(clip), optax.adam(lambda count: rates[count])
     )
@@ -169,7 +171,7 @@ def assert_trained_alike(model, history, plain, found, settings):
     """
     losses, norms = np.array(found).T
     np.testing.assert_allclose(history["loss"], losses, rtol=1e-5)
-    np.testing.assert_allclose(history["gradient_norm"], norms, rtol=1e-4)
+    np.testing.assert_allclose(history["grad_norm"], norms, rtol=1e-4)
     assert settings.updates == len(losses) == 30
     assert (norms > 0.3).mean() > 0.5
     arrays, expected = to_arrays(model), to_arrays(plain)
@@ -207,8 +209,8 @@ def test_dropout_is_at_work_in_training_only(side):
     loss = TRAIN[side.name].cross_entropy
     measured = TRAIN[side.name].evaluate(model, loss, DATA["validation"])
     best = np.argmax(history["validation_accuracy"])
-    assert measured[1] == history["validation_accuracy"].max()
-    assert history["validation_accuracy"][best] == measured[1]
+    assert measured["accuracy"] == history["validation_accuracy"].max()
+    assert history["validation_accuracy"][best] == measured["accuracy"]
 
 
 # The history, and the best weights
@@ -233,7 +235,7 @@ def test_the_history_has_every_update_and_every_epoch(side):
 def test_the_weights_with_the_highest_accuracy_are_kept(side):
     """The weight falls past -1, where it is right, and goes on: -0.95 was the best."""
     ones = (np.ones((20, 1), np.float32),)
-    settings = replace(ROWS, rate=0.2, warmup=1)
+    settings = replace(ROWS, learning_rate=0.2, warmup=1)
     model = weight(side, 0.05)
     history = fit(
         side, model, slope, ones, settings, batches=one_row_each, validation=ones
@@ -249,7 +251,7 @@ def test_the_weights_with_the_highest_accuracy_are_kept(side):
 def always_half(model, x):
     """An accuracy that never changes."""
     loss = slope(model, x)[0]
-    return loss, 0 * loss + 0.5
+    return loss, {"accuracy": 0 * loss + 0.5}
 
 
 @on_both_sides
@@ -266,7 +268,7 @@ def test_of_equal_accuracies_the_lower_loss_wins(side, sign, best):
 def never_better(model, x):
     """An accuracy and, on zeros, a loss that never change."""
     loss = (model.w[...] * x).mean()
-    return loss, 0 * loss + 0.5
+    return loss, {"accuracy": 0 * loss + 0.5}
 
 
 @on_both_sides
@@ -288,7 +290,7 @@ def test_of_equal_epochs_the_first_wins(side):
 def test_a_loss_that_is_no_number_stops_the_training(side, bad, said, norm, tmp_path):
     """At a known update; the epochs before it are kept, and the cause can be mended."""
     x = np.ones((20, 1), np.float32)
-    settings = replace(ROWS, rate=0.25, warmup=4)
+    settings = replace(ROWS, learning_rate=0.25, warmup=4)
     options = {"batches": one_row_each, "folder": tmp_path}
     x[13] = bad
     sentence = (
@@ -310,7 +312,7 @@ def test_a_loss_that_is_no_number_stops_the_training(side, bad, said, norm, tmp_
 @on_both_sides
 def test_a_rate_far_too_high_is_named(side, tmp_path):
     """A real model whose weights overflow."""
-    settings = replace(SMALL, rate=1e30, warmup=1, clip=inf)
+    settings = replace(SMALL, learning_rate=1e30, warmup=1, max_grad_norm=inf)
     sentence = (
         r"the loss is \S+ at update \d+: rate \S+e\+29, gradient norm \S+; a lower"
     )
@@ -334,10 +336,12 @@ def test_evaluate_is_the_mean_over_all_examples(side):
     accuracy = (logits.argmax(-1) == y).mean()
     modes, train_of = side.modes(model), TRAIN[side.name]
     assert any(modes)
-    for batch in (23, 1000, 10, 7, 1):
-        found = train_of.evaluate(model, train_of.cross_entropy, (x, y), batch=batch)
-        assert [type(number) for number in found] == [float, float]
-        np.testing.assert_allclose(found, [loss, accuracy], rtol=1e-5)
+    loss_fn = train_of.cross_entropy
+    for batch_size in (23, 1000, 10, 7, 1):
+        found = train_of.evaluate(model, loss_fn, (x, y), batch_size=batch_size)
+        assert list(found) == ["loss", "accuracy"]
+        assert [type(number) for number in found.values()] == [float, float]
+        np.testing.assert_allclose([*found.values()], [loss, accuracy], rtol=1e-5)
     assert side.modes(model) == modes
 
 
@@ -352,7 +356,7 @@ def test_the_odd_one_is_the_class_of_a_set(side):
     p /= p.sum(axis=1, keepdims=True)
     found = TRAIN[side.name].evaluate(model, TRAIN[side.name].odd_one_out, (x,))
     expected = -np.log(p[:, -1]).mean(), (p.argmax(axis=1) == 4).mean()
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose([*found.values()], expected, rtol=1e-5)
     assert 0 < expected[1] < 1
 
 
@@ -361,12 +365,12 @@ def test_evaluate_makes_no_gradients():
     asked = []
 
     def loss(model, *batch):
-        value, accuracy = train_torch.cross_entropy(model, *batch)
+        value, metrics = train_torch.cross_entropy(model, *batch)
         asked.append(value.requires_grad)
-        return value, accuracy
+        return value, metrics
 
     model = predictor(torch_side)
-    train_torch.evaluate(model, loss, DATA["validation"], batch=20)
+    train_torch.evaluate(model, loss, DATA["validation"], batch_size=20)
     assert asked == [False, False]
     assert all(param.grad is None for param in model.parameters())
     assert all(param.requires_grad for param in model.parameters())
@@ -478,9 +482,9 @@ def test_data_may_have_double_precision(side):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch": 0}, WHOLE.format("batch", 0)),
-        ({"batch": -3}, WHOLE.format("batch", -3)),
-        ({"batch": 2.0}, WHOLE.format("batch", 2.0)),
+        ({"batch_size": 0}, WHOLE.format("batch_size", 0)),
+        ({"batch_size": -3}, WHOLE.format("batch_size", -3)),
+        ({"batch_size": 2.0}, WHOLE.format("batch_size", 2.0)),
         ({"device": "tpu"}, DEVICE),
         ({"data": (X, Y[:-2])}, LENGTHS.format("data", [50, 48])),
         ({"data": (X[:0], Y[:0])}, LENGTHS.format("data", [0, 0])),
@@ -508,7 +512,7 @@ def test_randomness_of_the_process_is_left_alone(side):
     state = np.random.get_state()[1].copy()
     fit(side, models[0], loss, DATA["train"], SMALL, validation=DATA["validation"])
     with pytest.raises(FloatingPointError):
-        hopeless = replace(SMALL, rate=1e30, warmup=1, clip=inf)
+        hopeless = replace(SMALL, learning_rate=1e30, warmup=1, max_grad_norm=inf)
         fit(side, models[1], loss, DATA["train"], hopeless)
     torch.testing.assert_close(torch.rand(3), expected, rtol=0, atol=0)
     np.testing.assert_array_equal(np.random.get_state()[1], state)
@@ -557,7 +561,7 @@ def masked_slope(model, x, seen):
     """Masks stay masks on their way to the loss."""
     assert str(seen.dtype).endswith("bool")
     loss = (model.w[...] * x * seen).mean()
-    return loss, 0 * loss
+    return loss, {"accuracy": 0 * loss}
 
 
 @on_both_sides
@@ -567,7 +571,7 @@ def test_data_may_hold_masks(side):
     history = fit(
         side, weight(side), masked_slope, (x, x > 0), settings, batches=one_row_each
     )
-    np.testing.assert_allclose(history["gradient_norm"], 1, rtol=1e-6)
+    np.testing.assert_allclose(history["grad_norm"], 1, rtol=1e-6)
 
 
 class Loss:

@@ -26,8 +26,8 @@ from helpers import runs, sequences, weights
 from helpers.settings import Sequences
 
 SETTINGS = Sequences(
-    n_train=56, batch=8, epochs=8, rate=0.01, warmup=5, n_symbols=5, length=3,
-    n_validation=20, n_test=1, m=4, f=6, dropout=0.3,
+    n_train=56, batch_size=8, epochs=8, learning_rate=0.01, warmup=5, n_symbols=5,
+    length=3, n_validation=20, n_test=1, m=4, f=6, dropout=0.3,
 )  # fmt: skip
 
 
