@@ -109,16 +109,12 @@ def heatmaps(
     maps = [check_matrix(values, f"map {i}") for i, values in enumerate(maps)]
     check_count(titles, len(maps), "titles, one per map")
     fig, axes = panels_in_rows(len(maps), columns, size, (1.0, 0.5), (1.7, 1.75))
-    colours = {"vmin": low, "vmax": high, "cmap": "RdBu" if low < 0 else "Blues"}
     for place, (ax, values) in enumerate(zip(axes, maps, strict=True)):
         check_count(x_ticks, values.shape[1], "x_ticks, one per column")
         check_count(y_ticks, values.shape[0], "y_ticks, one per row")
         y_step, x_step = (ceil(n / 6) for n in values.shape)  # at most six numbers
         ticks = {"xticklabels": x_ticks or x_step, "yticklabels": y_ticks or y_step}
-        seaborn.heatmap(values, ax=ax, cbar=False, rasterized=True, **colours, **ticks)
-        ax.set_facecolor(HIDDEN)
-        ax.grid(False)
-        ax.spines[:].set_visible(True)
+        draw_map(values, ax, low=low, high=high, **ticks)
         ax.set_title(titles[place] if titles else "")
         at = ax.get_subplotspec()
         below, left = place + at.get_gridspec().ncols >= len(maps), at.is_first_col()
@@ -128,6 +124,15 @@ def heatmaps(
     ticks = [low, (low + high) / 2, high]
     fig.colorbar(axes[0].collections[0], ax=list(axes), label=bar, ticks=ticks)
     return fig
+
+
+def draw_map(values, ax, *, low=0, high=1, **options):
+    """One matrix as cells of a scale; those that are hidden (NaN) show the ground."""
+    options |= {"vmin": low, "vmax": high, "cmap": "RdBu" if low < 0 else "Blues"}
+    seaborn.heatmap(values, ax=ax, cbar=False, rasterized=True, **options)
+    ax.set_facecolor(HIDDEN)
+    ax.grid(False)
+    ax.spines[:].set_visible(True)
 
 
 def grid_of_numbers(matrices, *, columns=3):
@@ -147,16 +152,11 @@ def grid_of_numbers(matrices, *, columns=3):
     fig, axes = panels_in_rows(len(matrices), columns, None, (0, 0), (1.75, 1.75))
     options = {"fmt": "", "cmap": [PAPER], "linecolor": HIDDEN, "linewidths": 0.8}
     options |= dict.fromkeys(["cbar", "xticklabels", "yticklabels"], False)
+    options["annot_kws"] = {"color": INK}
     for ax, (name, values) in zip(axes, matrices.items(), strict=True):
         values = check_matrix(values, repr(name))
         texts = [[f"{v:.2f}".rstrip("0").rstrip(".") for v in row] for row in values]
-        seaborn.heatmap(
-            0 * values,
-            annot=np.array(texts),
-            annot_kws={"color": INK},
-            ax=ax,
-            **options,
-        )
+        seaborn.heatmap(0 * values, annot=np.array(texts), ax=ax, **options)
         ax.set_title(name)
         ax.spines[:].set(visible=True, color=HIDDEN)
     return fig
