@@ -426,10 +426,7 @@ for name, norm_first in {"post-norm": False, "pre-norm": True}.items():
     norms = np.array([as_numpy(block_gradients(model, *batch)) for model in models])
     shares[name] = norms / norms[:, :1]  # seed l
 block = np.arange(1, settings.n_blocks + 1)
-bands = {
-    name: (block, share.mean(0), share.min(0), share.max(0))
-    for name, share in shares.items()
-}
+bands = {name: (block, share) for name, share in shares.items()}
 y = "gradient / that of block 1"
 plots.curves({"": bands}, x="block", y=y, size=(5.5, 3))
 
@@ -472,18 +469,12 @@ for name, losses in last.items():
 
 
 # %% tags=["shared"] mystnb={"image": {"alt": "Loss and gradient norm over 300 updates, as bands over three seeds. With warm-up, and with pre-norm, the loss leaves the level of guessing after about 100 updates and falls to almost zero; without warm-up it stays near there, and its gradient norm drops early and stays low."}}
-def smooth(runs, key, width=10):
-    """Middle, smallest and largest of some runs, each a mean over ``width`` updates."""
-    window = np.ones(width) / width
-    rows = [np.convolve(run[key], window, mode="valid") for run in runs]
-    return np.median(rows, axis=0), np.min(rows, axis=0), np.max(rows, axis=0)
-
-
+window = np.ones(10) / 10  # means over ten updates
 panels = {"loss": {}, "gradient norm": {}}
 for name, runs in histories.items():
     for title, key in {"loss": "loss", "gradient norm": "grad_norm"}.items():
-        middle, low, high = smooth(runs, key)
-        panels[title][name] = np.arange(len(middle)) + 10, middle, low, high
+        rows = [np.convolve(run[key], window, mode="valid") for run in runs]  # run t
+        panels[title][name] = np.arange(len(rows[0])) + 10, rows
 plots.curves(panels, x="update", log_y=["gradient norm"], size=(7.2, 3.6))
 
 # %% [markdown] tags=["shared"]

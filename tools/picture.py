@@ -18,7 +18,6 @@ sys.path.insert(0, str(pages.NOTEBOOKS))
 from helpers import plots, reference
 
 TARGET = pages.ROOT / "book" / "figures" / "side-by-side.svg"
-STYLE = {**plots.STYLE, "svg.fonttype": "none", "svg.hashsalt": "side by side"}
 NAMES = {"jax": "JAX", "torch": "PyTorch"}
 
 
@@ -45,29 +44,26 @@ def maps():
 
 def draw():
     """The whole picture."""
-    with matplotlib.rc_context(STYLE):
-        fig = matplotlib.figure.Figure(figsize=(11.4, 3.9), facecolor=plots.PAPER)
-        for place, (side, name) in enumerate(NAMES.items()):
-            left = 0.015 + 0.495 * place
-            fig.text(left, 0.9, name, size=13, weight="bold")
-            for row, line in enumerate(code(side)):
-                fig.text(
-                    left, 0.81 - 0.062 * row, line.replace(" ", "\u00a0"),
-                    family="monospace", size=7.9,
-                )  # fmt: skip
-        titles = ["every word sees every word", "a causal mask", "a padding mask"]
-        for place, (weights, title) in enumerate(zip(maps(), titles, strict=True)):
-            ax = fig.add_axes((0.09 + 0.31 * place, 0.04, 0.2, 0.4))
-            colours = matplotlib.colormaps["Blues"].with_extremes(bad=plots.HIDDEN)
-            ax.imshow(weights, cmap=colours, vmin=0, vmax=1)
-            ax.set_title(title)
-            ax.set_xticks([])
-            ax.set_yticks([])
-        return fig
+    fig = matplotlib.figure.Figure(figsize=(11.4, 3.9), dpi=200)
+    for place, (side, name) in enumerate(NAMES.items()):
+        left = 0.015 + 0.495 * place
+        fig.text(left, 0.9, name, size=13, weight="bold")
+        for row, line in enumerate(code(side)):
+            fig.text(
+                left, 0.81 - 0.062 * row, line.replace(" ", "\u00a0"),
+                family="monospace", size=7.9,
+            )  # fmt: skip
+    titles = ["every word sees every word", "a causal mask", "a padding mask"]
+    for place, (weights, title) in enumerate(zip(maps(), titles, strict=True)):
+        ax = fig.add_axes((0.09 + 0.31 * place, 0.04, 0.2, 0.4))
+        plots.draw_map(weights, ax, xticklabels=False, yticklabels=False, square=True)
+        ax.set_title(title)
+    return fig
 
 
 if __name__ == "__main__":
     TARGET.parent.mkdir(exist_ok=True)
-    with matplotlib.rc_context(STYLE):
-        draw().savefig(TARGET, metadata={"Date": None})
+    plots.use_style()
+    matplotlib.rcParams["svg.fonttype"] = "none"  # letters stay text
+    draw().savefig(TARGET, metadata={"Date": None})
     print(f"{TARGET.relative_to(pages.ROOT)}: written")

@@ -1,51 +1,80 @@
-"""NumPy in, figure out; never shows, never computes.
+"""NumPy in, figure out, drawn by seaborn; never shows, never computes.
 
-Every function returns a ``matplotlib.figure.Figure`` that a cell shows by naming it in its
-last line. Figures have a light background of their own, so that they read the same in a
-light and in a dark book; colours are those of Okabe & Ito, told apart by line style too.
+Every function returns a ``matplotlib.figure.Figure`` that a cell shows by naming it in
+its last line. Figures have a light background of their own, so that they look the same
+in a light and in a dark book. Colours follow Okabe & Ito; lines differ in dashes, too.
 """
 
-from itertools import cycle
+import sys
+from math import ceil
 
 import matplotlib
 import numpy as np
+import seaborn
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
-from matplotlib.transforms import ScaledTranslation
 
 from helpers.shapes import as_numpy
 
-PAPER, INK, HIDDEN = "#fdfdfb", "#1b1f24", "#c9c9c4"
+PAPER, INK, HIDDEN, EDGE = "#fdfdfb", "#1b1f24", "#c9c9c4", "#5a6068"
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#7a3e74", "#8c6a00", "#1b1f24"]
-DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2))]
-STYLE = {
-    "font.size": 11,
-    "axes.titlesize": 11,
-    "figure.facecolor": PAPER,
-    "axes.facecolor": PAPER,
-    "savefig.facecolor": PAPER,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.edgecolor": "#5a6068",
+DASHES = ["", (4, 1.5), (1, 1), (3, 1.2, 1, 1.2), (5, 1, 1, 1, 1, 1), (1, 2)]
+THEME = {
+    "style": "whitegrid",
+    "font": "DejaVu Sans",  # comes with matplotlib: the same letters on every machine
+    "font_scale": 0.9,
+    "palette": COLOURS,
+    "rc": {
+        **dict.fromkeys(["figure.facecolor", "axes.facecolor"], PAPER),
+        **dict.fromkeys(["text.color", "axes.labelcolor"], INK),
+        **dict.fromkeys(["xtick.color", "ytick.color"], INK),
+        "axes.edgecolor": EDGE,
+        "grid.linewidth": 0.6,
+        "svg.hashsalt": "a fixed salt gives the same file every time",
+    },
 }
 
 
 def use_style():
-    """Have Jupyter show figures as SVG, which stays sharp at any size."""
-    from matplotlib_inline.backend_inline import set_matplotlib_formats
+    """Set the book's theme; Jupyter shows figures as SVG, sharp at any size."""
+    seaborn.set_theme(**THEME)
+    ipython = sys.modules.get("IPython")
+    if ipython and ipython.get_ipython():  # not in a plain script
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
 
-    set_matplotlib_formats("svg", metadata={"Date": None})
-    matplotlib.rcParams["svg.hashsalt"] = "a fixed salt gives the same file every time"
+        set_matplotlib_formats("svg", metadata={"Date": None})
 
 
-def new_figure(width, height):
-    """An empty figure in the style of the book; sizes in inches."""
-    with matplotlib.rc_context(STYLE):
-        return Figure(figsize=(width, height), layout="constrained")
+def panels_in_rows(n, columns, size, base, each, **options):
+    """A figure and the axes of ``n`` panels; ``size`` in inches, or ``base + each``."""
+    if n == 0:
+        raise ValueError("expected at least one panel to draw, got none")
+    columns = columns or n
+    grid = ceil(n / columns), columns
+    size = size or [b + e * k for b, e, k in zip(base, each, grid[::-1], strict=True)]
+    fig = Figure(figsize=size, layout="constrained", dpi=200)
+    axes = fig.subplots(*grid, squeeze=False, **options).flat
+    for ax in axes[n:]:
+        ax.remove()
+    return fig, axes[:n]
+
+
+def check_matrix(values, name):
+    """``values`` as an array ``row column``; anything else raises an error."""
+    values = as_numpy(values)
+    if values.ndim != 2 or 0 in values.shape:
+        raise ValueError(
+            f"expected {name} to have axes row column, got shape {values.shape}"
+        )
+    return values
+
+
+def check_count(names, n, what):
+    """Raise an error unless ``names`` is None or has ``n`` elements."""
+    if names is not None and len(names) != n:
+        raise ValueError(f"expected {n} {what}, got {len(names)}")
 
 
 def heatmaps(
@@ -77,142 +106,33 @@ def heatmaps(
     -------
     matplotlib.figure.Figure
     """
-    maps = [as_numpy(values) for values in maps]
-    columns = columns or len(maps)
-    rows = -(-len(maps) // columns)
-    with matplotlib.rc_context(STYLE):
-        fig = new_figure(*(size or (1.0 + 1.7 * columns, 0.5 + 1.75 * rows)))
-        axes = fig.subplots(rows, columns, squeeze=False)
-        for place, ax in enumerate(axes.flat):
-            if place >= len(maps):
-                ax.axis("off")
-                continue
-            colours = matplotlib.colormaps["RdBu" if low < 0 else "Blues"]
-            image = ax.imshow(
-                maps[place], cmap=colours.with_extremes(bad=HIDDEN), vmin=low, vmax=high, aspect="auto",
-                interpolation="nearest",
-            )  # fmt: skip
-            ax.set_title(titles[place] if titles else "")
-            label_ticks(ax, x_ticks, y_ticks)
-            last_row, first_column = place + columns >= len(maps), place % columns == 0
-            ax.set_xlabel(x if last_row else "")
-            ax.set_ylabel(y if first_column else "")
-            ax.tick_params(labelbottom=last_row, labelleft=first_column)
-        fig.colorbar(image, ax=axes, label=bar, ticks=[low, (low + high) / 2, high])
-        return fig
+    maps = [check_matrix(values, f"map {i}") for i, values in enumerate(maps)]
+    check_count(titles, len(maps), "titles, one per map")
+    fig, axes = panels_in_rows(len(maps), columns, size, (1.0, 0.5), (1.7, 1.75))
+    for place, (ax, values) in enumerate(zip(axes, maps, strict=True)):
+        check_count(x_ticks, values.shape[1], "x_ticks, one per column")
+        check_count(y_ticks, values.shape[0], "y_ticks, one per row")
+        y_step, x_step = (ceil(n / 6) for n in values.shape)  # at most six numbers
+        ticks = {"xticklabels": x_ticks or x_step, "yticklabels": y_ticks or y_step}
+        draw_map(values, ax, low=low, high=high, **ticks)
+        ax.set_title(titles[place] if titles else "")
+        at = ax.get_subplotspec()
+        below, left = place + at.get_gridspec().ncols >= len(maps), at.is_first_col()
+        ax.set(xlabel=x if below else "", ylabel=y if left else "")
+        ax.tick_params("x", labelbottom=below)
+        ax.tick_params("y", labelleft=left, rotation=0)
+    ticks = [low, (low + high) / 2, high]
+    fig.colorbar(axes[0].collections[0], ax=list(axes), label=bar, ticks=ticks)
+    return fig
 
 
-def label_ticks(ax, x_ticks, y_ticks):
-    """Write one label per column and row, or leave whole numbers."""
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    ax.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    if x_ticks is not None:
-        turned = 90 if max(map(len, x_ticks)) > 2 else 0
-        ax.set_xticks(range(len(x_ticks)), x_ticks, rotation=turned)
-    if y_ticks is not None:
-        ax.set_yticks(range(len(y_ticks)), y_ticks)
-
-
-def curves(
-    panels, *, x, y=None, log_x=None, log_y=False, share_y=False, columns=None,
-    size=None, marks=None,
-):  # fmt: skip
-    """Panels of lines over a common x axis.
-
-    Parameters
-    ----------
-    panels : dict of str to (dict of str to (array ``x``, array ``y``))
-        Title of each panel, and in it the name and the points of each line. Three
-        arrays, ``(x, low, high)``, are drawn as a band, four, ``(x, y, low, high)``, as
-        a line in its band. Panels that all have the same lines share one legend, below
-        them.
-    x : str or list of str
-        Name of the x axis, or one per panel.
-    y : str, optional
-        Name of the y axis, where the title of the panel does not say it.
-    log_x : int, optional
-        Base of a logarithmic x axis.
-    log_y : bool or list of str
-        Logarithmic y axis in all panels, or in those with these titles.
-    share_y : bool
-        The same y axis for all panels.
-    columns : int, optional
-        Panels in a row; all of them by default.
-    size : (float, float), optional
-        Inches.
-    marks : str, optional
-        Matplotlib's marker for the points.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    columns = columns or len(panels)
-    rows = -(-len(panels) // columns)
-    names = {tuple(lines) for lines in panels.values()}
-    alike = len(panels) > 1 and len(names) == 1 and any(*names)
-    with matplotlib.rc_context(STYLE):
-        fig = new_figure(
-            *(size or (0.6 + 2.4 * columns, 0.3 + 2.3 * rows + 0.4 * alike))
-        )
-        axes = fig.subplots(rows, columns, squeeze=False, sharey=share_y)
-        x_names = [x] * len(panels) if isinstance(x, str) else x
-        used = axes.flat[: len(panels)]
-        for ax, (title, lines), x_name in zip(
-            used, panels.items(), x_names, strict=True
-        ):
-            styles = zip(lines.items(), cycle(COLOURS), cycle(DASHES), strict=False)
-            for (name, points), colour, dash in styles:
-                points = [as_numpy(p) for p in points]
-                if len(points) > 2:
-                    band = ax.fill_between(
-                        points[0], *points[-2:], color=colour, alpha=0.25
-                    )
-                if len(points) == 3:
-                    band.set_label(name)
-                    continue
-                ax.plot(
-                    *points[:2], color=colour, linestyle=dash, label=name, marker=marks
-                )
-            ax.set_title(title)
-            ax.set_xlabel(x_name)
-            ax.set_ylabel((y or "") if ax is axes[0, 0] or not share_y else "")
-            ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-            if log_x:
-                ax.set_xscale("log", base=log_x)
-            if log_y is True or (log_y and title in log_y):
-                ax.set_yscale("log")
-            ax.grid(color="#d8dbdf", linewidth=0.6)
-            if any(lines) and not alike:
-                ax.legend(fontsize=10, framealpha=0.9)
-        move_legends_off_lines(fig, used)
-        if alike:
-            handles = axes[0, 0].get_legend_handles_labels()
-            fig.legend(*handles, fontsize=10, loc="outside lower center", ncols=2)
-        for ax in axes.flat[len(panels) :]:
-            ax.axis("off")
-        return fig
-
-
-def move_legends_off_lines(fig, axes):
-    """Put a legend that would cover a piece of a line below its panel."""
-    fig.draw_without_rendering()
-    taller = 0
-    for ax in axes:
-        legend = ax.get_legend()
-        box = legend and legend.get_window_extent()
-        if box and any(line_enters(box, line) for line in ax.lines):
-            below = ScaledTranslation(0, -0.5, fig.dpi_scale_trans)
-            legend.set_loc("upper center")
-            legend.set_bbox_to_anchor((0.5, 0), ax.transAxes + below)
-            taller = max(taller, box.height / fig.dpi)
-    fig.set_figheight(fig.get_figheight() + taller)
-
-
-def line_enters(box, line):
-    """Does a line, or one of its points, lie in a box of the figure?"""
-    path = line.get_transform().transform_path(line.get_path())
-    return box.padded(4).count_contains(path.interpolated(20).vertices) > 0
+def draw_map(values, ax, *, low=0, high=1, **options):
+    """One matrix as cells of a scale; those that are hidden (NaN) show the ground."""
+    options |= {"vmin": low, "vmax": high, "cmap": "RdBu" if low < 0 else "Blues"}
+    seaborn.heatmap(values, ax=ax, cbar=False, rasterized=True, **options)
+    ax.set_facecolor(HIDDEN)
+    ax.grid(False)
+    ax.spines[:].set_visible(True)
 
 
 def grid_of_numbers(matrices, *, columns=3):
@@ -229,27 +149,118 @@ def grid_of_numbers(matrices, *, columns=3):
     -------
     matplotlib.figure.Figure
     """
-    rows = -(-len(matrices) // columns)
-    with matplotlib.rc_context(STYLE):
-        fig = new_figure(1.75 * columns, 1.75 * rows)
-        axes = fig.subplots(rows, columns, squeeze=False).flat
-        used = axes[: len(matrices)]
-        for ax, (name, values) in zip(used, matrices.items(), strict=True):
-            values = as_numpy(values)
-            ax.imshow(
-                np.zeros(values.shape), cmap="Greys", vmin=0, vmax=1, aspect="auto"
+    fig, axes = panels_in_rows(len(matrices), columns, None, (0, 0), (1.75, 1.75))
+    options = {"fmt": "", "cmap": [PAPER], "linecolor": HIDDEN, "linewidths": 0.8}
+    options |= dict.fromkeys(["cbar", "xticklabels", "yticklabels"], False)
+    options["annot_kws"] = {"color": INK}
+    for ax, (name, values) in zip(axes, matrices.items(), strict=True):
+        values = check_matrix(values, repr(name))
+        texts = [[f"{v:.2f}".rstrip("0").rstrip(".") for v in row] for row in values]
+        seaborn.heatmap(0 * values, annot=np.array(texts), ax=ax, **options)
+        ax.set_title(name)
+        ax.spines[:].set(visible=True, color=HIDDEN)
+    return fig
+
+
+def curves(
+    panels, *, x, y=None, log_x=None, log_y=False, share_y=False, columns=None,
+    size=None, marks=None,
+):  # fmt: skip
+    """Panels of lines, with one legend below them.
+
+    Parameters
+    ----------
+    panels : dict of str to (dict of str to (array ``x``, array ``y``))
+        Title of each panel, and in it the name and the points of each line. A line of
+        the same name looks the same in every panel. If ``y`` has two axes, ``run x``,
+        the line is the mean of the runs, in a band from the lowest to the highest.
+    x : str or list of str
+        Name of the x axis, or one per panel.
+    y : str, optional
+        Name of the y axis, where the title of the panel does not say it.
+    log_x : int, optional
+        Base of a logarithmic x axis.
+    log_y : bool or list of str
+        Logarithmic y axis in all panels, or in those with these titles.
+    share_y : bool
+        The same y axis for all panels.
+    columns : int, optional
+        Panels in a row; all of them by default.
+    size : (float, float), optional
+        Inches, without the legend.
+    marks : str, optional
+        Matplotlib's marker for the points.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    x_names = [x] * len(panels) if isinstance(x, str) else x
+    check_count(x_names, len(panels), "names of x axes, one per panel")
+    if unknown := set(() if isinstance(log_y, bool) else log_y) - set(panels):
+        raise ValueError(f"expected log_y from {list(panels)}, got {sorted(unknown)}")
+    fig, axes = panels_in_rows(
+        len(panels), columns, size, (0.6, 0.3), (2.4, 2.3), sharey=share_y
+    )
+    names = dict.fromkeys(["", *(n for lines in panels.values() for n in lines)])
+    style = styles_of(list(names), marks)
+    for ax, (title, lines), x_name in zip(axes, panels.items(), x_names, strict=True):
+        if not lines:
+            raise ValueError(f"expected at least one line in panel {title!r}, got none")
+        draw_lines(ax, lines, legend=ax is axes[0] and "full", **style)
+        ax.set(title=title, xlabel=x_name)
+        ax.set_ylabel((y or "") if ax is axes[0] or not share_y else "")
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        if log_x:
+            ax.set_xscale("log", base=log_x)
+        if log_y is True or (log_y and title in log_y):
+            ax.set_yscale("log")
+    if legend := axes[0].get_legend():
+        move_legend(fig, legend)
+    return fig
+
+
+def styles_of(names, marks):
+    """Colour, dashes and marker of each name, for seaborn; "" looks like the first."""
+    numbers = [max(i - 1, 0) % len(COLOURS) for i in range(len(names))]
+    return {
+        **dict.fromkeys(["hue_order", "style_order"], names),
+        "palette": [COLOURS[i] for i in numbers],
+        "dashes": [DASHES[i] for i in numbers],
+        "markers": [marks] * len(names) if marks else False,
+    }
+
+
+def draw_lines(ax, lines, **options):
+    """Lines of one panel, those of several runs with their band."""
+    table = {"x": [], "y": [], "line": []}
+    for name, points in lines.items():
+        xs, ys = map(as_numpy, points)
+        if ys.ndim not in (1, 2) or xs.shape != ys.shape[-1:] or 0 in ys.shape:
+            raise ValueError(
+                f"expected line {name!r} as arrays x and y, or x and run x; "
+                f"got shapes {xs.shape} and {ys.shape}"
             )
-            for place in np.ndindex(values.shape):
-                text = f"{values[place]:.2f}".rstrip("0").rstrip(".")
-                ax.text(*place[::-1], text, ha="center", va="center")
-            ax.set_title(name)
-            ax.set_xticks(np.arange(values.shape[1] + 1) - 0.5, labels=[])
-            ax.set_yticks(np.arange(values.shape[0] + 1) - 0.5, labels=[])
-            ax.grid(color="#b9bec5")
-            ax.tick_params(length=0)
-        for ax in axes[len(matrices) :]:
-            ax.axis("off")
-        return fig
+        table["x"].append(np.broadcast_to(xs, ys.shape).ravel())
+        table["y"].append(ys.ravel())
+        table["line"].append(np.repeat(name, ys.size))
+    runs = any(np.ndim(ys) == 2 for _, ys in lines.values())
+    seaborn.lineplot(
+        {key: np.concatenate(parts) for key, parts in table.items()}, x="x", y="y",
+        hue="line", style="line", estimator="mean" if runs else None,
+        errorbar=("pi", 100), sort=False, ax=ax, **options,
+    )  # fmt: skip
+
+
+def move_legend(fig, legend):
+    """Put a legend below all panels, where it covers no line."""
+    names = [text.get_text() for text in legend.get_texts()]
+    inches = 0.6 + 0.08 * max(map(len, names))
+    columns = min(len(names), max(1, int(fig.get_figwidth() / inches)))
+    place = {"loc": "outside lower center", "ncols": columns}
+    fig.legend(legend.legend_handles, names, **place)
+    fig.set_figheight(fig.get_figheight() + 0.1 + 0.2 * ceil(len(names) / columns))
+    legend.remove()
 
 
 def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
@@ -271,39 +282,39 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
     matplotlib.figure.Figure
     """
     sets = as_numpy(sets)
+    if sets.ndim not in (4, 5) or 0 in sets.shape or sets.shape[4:] not in ((), (3,)):
+        raise ValueError(
+            f"expected pictures b s y x or b s y x 3, got shape {sets.shape}"
+        )
     b, s = sets.shape[:2]
+    given = {"captions": captions, "titles": titles, "odd": odd, "chosen": chosen}
+    for what, values in given.items():
+        check_count(values, b, f"{what}, one per set")
+    for row in captions or []:
+        check_count(row, s, "captions, one per picture")
     frames = {"odd one": (odd, COLOURS[1], "-"), "chosen": (chosen, COLOURS[0], "--")}
     frames = {name: frame for name, frame in frames.items() if frame[0] is not None}
-    with matplotlib.rc_context(STYLE):
-        height = 0.78 + 0.2 * (captions is not None) + 0.25 * (titles is not None)
-        fig = new_figure(0.74 * s, height * b + 0.35 * bool(frames))
-        axes = fig.subplots(b, s, squeeze=False)
-        for row, place in np.ndindex(b, s):
-            ax = axes[row, place]
-            ax.imshow(sets[row, place], cmap="Greys", vmin=0, vmax=255)
-            ax.set_xticks([])
-            ax.set_yticks([])
-            ax.spines[:].set_visible(False)
-            if captions:
-                ax.set_xlabel(captions[row][place], size=10)
-            for inset, (places, colour, dash) in enumerate(frames.values()):
-                if places[row] == place:
-                    add_frame(ax, 0.03 + 0.09 * inset, colour, dash)
-        for row, title in enumerate(titles or []):
-            axes[row, 0].set_title(" ", loc="left")  # keeps the room above the row
-            heading = axes[row, 0].annotate(
-                title, (0, 1), (0, 6), "axes fraction", "offset points", va="baseline",
-                size=STYLE.get("axes.titlesize", "large"),
-            )  # fmt: skip
-            heading.set_in_layout(False)  # it spans the row, not its first picture
-        lines = [
-            Line2D([], [], color=c, linestyle=d, lw=2.5) for _, c, d in frames.values()
-        ]
-        if frames:
-            fig.legend(
-                lines, list(frames), fontsize=10, loc="outside lower center", ncols=2
-            )
-        return fig
+    height = 0.78 + 0.2 * (captions is not None) + 0.25 * (titles is not None)
+    fig, axes = panels_in_rows(
+        b * s, s, (0.74 * s, height * b + 0.35 * bool(frames)), None, None
+    )
+    for (row, place), ax in zip(np.ndindex(b, s), axes, strict=True):
+        ax.imshow(sets[row, place], cmap="Greys", vmin=0, vmax=255)
+        ax.set(xticks=[], yticks=[])
+        ax.spines[:].set_visible(False)
+        if captions:
+            ax.set_xlabel(captions[row][place], size=10)
+        for inset, (places, colour, dash) in enumerate(frames.values()):
+            if places[row] == place:
+                add_frame(ax, 0.03 + 0.09 * inset, colour, dash)
+        if titles and place == 0:
+            add_heading(ax, titles[row])
+    lines = [
+        Line2D([], [], color=c, linestyle=d, lw=2.5) for _, c, d in frames.values()
+    ]
+    if frames:
+        fig.legend(lines, list(frames), loc="outside lower center", ncols=2)
+    return fig
 
 
 def add_frame(ax, inset, colour, dash):
@@ -313,3 +324,12 @@ def add_frame(ax, inset, colour, dash):
     ax.add_patch(
         Rectangle((inset, inset), side, side, color=colour, linestyle=dash, **options)
     )
+
+
+def add_heading(ax, title):
+    """Write a title that spans the row and not only its first picture, ``ax``."""
+    ax.set_title(" ", loc="left")  # keeps the room above the row
+    place = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    size = matplotlib.rcParams["axes.titlesize"]
+    heading = ax.annotate(title, (0, 1), (0, 6), va="baseline", size=size, **place)
+    heading.set_in_layout(False)

@@ -128,10 +128,13 @@ def checked(array, name):
         )
     array = array.astype(np.float64)
     sums = array.sum(axis=-1)
-    if not (np.isfinite(array).all() and array.min() >= 0 and sums.max() < 1.01):
+    wrong = sums[np.minimum(np.abs(sums), np.abs(sums - 1)) > 0.01]
+    if not np.isfinite(array).all() or array.min() < 0 or wrong.size:
+        got = f"{array.min():.3g} to {array.max():.3g}"
+        got += f", a row that sums to {wrong[0]:.3g}" if wrong.size else ""
         raise ValueError(
             f"expected {what} to hold weights, at least 0, with rows that sum to 1 or 0;"
-            f" got {array.min():.3g} to {array.max():.3g}, sums up to {sums.max():.3g}"
+            f" got {got}"
         )
     return array if array.ndim == 5 else array[:, None]
 

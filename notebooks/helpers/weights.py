@@ -132,6 +132,13 @@ def save_weights(model, path):
     write_whole(path, safetensors.numpy.save(to_arrays(model)))
 
 
+class Html(str):
+    """Text that Jupyter shows as HTML, and a plain script as text."""
+
+    def _repr_html_(self):
+        return str(self)
+
+
 def download_link(model, name):
     """The parameters of a model as a link that a page can show; it holds the whole file.
 
@@ -144,13 +151,12 @@ def download_link(model, name):
 
     Returns
     -------
-    IPython.display.HTML
+    Html
+        Text that Jupyter shows as HTML.
     """
-    from IPython.display import HTML
-
     data = safetensors.numpy.save(to_arrays(model))
     address = f"data:application/octet-stream;base64,{b64encode(data).decode()}"
-    return HTML(
+    return Html(
         f'<a download="{escape(name)}" href="{address}">{escape(name)}</a> '
         f"({len(data) / 1024:.0f} KiB)"
     )

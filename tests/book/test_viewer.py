@@ -73,6 +73,7 @@ GOOD, SET = weights(2, 3, 4, 4), np.zeros((4, 8, 8), np.uint8)
         ({"maps": GOOD[:0]}, ValueError, "got shape (0, 3, 4, 4)"),
         ({"maps": {}}, ValueError, "expected at least one array of weights"),
         ({"maps": 5 * GOOD}, ValueError, "rows that sum to 1 or 0"),
+        ({"maps": GOOD / 2}, ValueError, "a row that sums to 0.5"),
         ({"maps": -GOOD}, ValueError, "at least 0"),
         ({"maps": GOOD * np.nan}, ValueError, "got nan to nan"),
         ({"maps": GOOD > 0}, TypeError, "to hold numbers, got bool"),

@@ -1,0 +1,88 @@
+"""``make check-gpu``: what it says without a GPU, and what it runs with one."""
+
+import ast
+import json
+import sys
+
+import jax
+import pytest
+import torch
+
+import check_gpu
+
+NO_JUPYTER = """import sys
+for name in ("IPython", "matplotlib_inline", "ipykernel", "jupytext"):
+    sys.modules[name] = None  # importing it fails, as where it is not installed
+"""
+FINE = """
+import numpy as np
+from helpers import plots, viewer, weights
+
+plots.use_style()
+plots.heatmaps(np.eye(2)[None])
+viewer.attention(np.eye(2)[None, None], about="two words")
+"""
+
+
+def test_without_a_gpu_one_sentence_says_what_each_framework_sees(monkeypatch):
+    """At once: nothing has been run, and a GPU for one framework is not enough."""
+    seen = {"JAX": "none", "PyTorch": "NVIDIA H200"}
+    monkeypatch.setattr(check_gpu, "machine", lambda: seen)
+    monkeypatch.setattr(sys, "argv", ["check_gpu.py"])
+    monkeypatch.delattr(check_gpu, "run_page")
+    with pytest.raises(SystemExit) as stopped:
+        check_gpu.main()
+    assert stopped.value.code == (
+        "no GPU that both frameworks see: JAX sees none, PyTorch sees NVIDIA H200"
+    )
+
+
+def test_all_missing_packages_are_named_in_one_sentence(monkeypatch):
+    missing = "jax", "seaborn"
+    monkeypatch.setattr(check_gpu, "find_spec", lambda name: name not in missing)
+    monkeypatch.setattr(sys, "argv", ["check_gpu.py"])
+    with pytest.raises(SystemExit, match="missing packages: jax, seaborn; in "):
+        check_gpu.main()
+
+
+def test_the_packages_asked_for_are_those_that_pages_import():
+    """They or their helpers, when loaded; what a function imports is optional."""
+    found = set()
+    for path in (check_gpu.ROOT / "notebooks").rglob("*.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add(node.module.split(".")[0])
+    assert found - sys.stdlib_module_names - {"helpers"} <= set(check_gpu.NEEDED)
+
+
+@pytest.mark.slow
+def test_each_framework_is_asked_in_a_process_of_its_own():
+    found = check_gpu.machine()
+    assert (found["PyTorch"] == "none") == (not torch.cuda.is_available())
+    assert (found["JAX"] == "none") == (jax.default_backend() != "gpu")
+
+
+@pytest.mark.slow
+def test_a_page_that_fails_is_named_and_stops_no_other(tmp_path, monkeypatch, capsys):
+    """Pages run without Jupyter; one JSON and one Markdown file hold the result."""
+    about = {"JAX": "none", "PyTorch": "none", "torch": "2.15"}
+    monkeypatch.setattr(check_gpu, "machine", lambda: about)
+    pages = [tmp_path / "broken.py", tmp_path / "fine.py"]
+    pages[0].write_text("raise ValueError('an axis is too long')\n")
+    pages[1].write_text(NO_JUPYTER + FINE)
+    out = tmp_path / "results"
+    options = ["--allow-cpu", "--output", str(out), *map(str, pages)]
+    monkeypatch.setattr(sys, "argv", ["check_gpu.py", *options])
+    assert check_gpu.main()
+    assert "ValueError: an axis is too long" in capsys.readouterr().out
+    (record,), (text,) = (list(out.glob(f"*.{kind}")) for kind in ("json", "md"))
+    broken, fine = json.loads(record.read_text())["parts"]
+    assert (broken["name"], broken["status"]) == ("broken", 1)
+    assert (fine["name"], fine["status"]) == ("fine", 0), fine["end"]
+    assert fine["seconds"] > 0 and fine["peak_mib"] >= 0
+    text = text.read_text("utf-8")
+    assert "| broken | 1 |" in text and "| fine | 0 |" in text
+    assert "broken failed:" in text and "an axis is too long" in text
+    assert "* torch: 2.15" in text
