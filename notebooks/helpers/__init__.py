@@ -1,7 +1,7 @@
 """What several pages need; each module says in one line what it is for.
 
 shapes
-    Check the shape of an array of any framework; fit a mask to the weights.
+    Check the shape of an array of any framework; copy it to NumPy.
 checks
     Refuse sizes, rates and names that make no sense, with one sentence.
 reference
