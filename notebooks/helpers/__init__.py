@@ -20,8 +20,10 @@ photos
 download
     A file from the first address that has it: resumed, checked, whole or not at all.
 runs
-    A training in a folder: resumed after a kill, found when finished, seen in
+    A training in a folder: resumed after a kill, reloaded when finished, seen in
     TensorBoard.
+fingerprint
+    Hashes of arrays and of code: what tells one run from another.
 twin
     The same training in the other framework, in a process of its own.
 weights
