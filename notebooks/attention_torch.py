@@ -334,7 +334,7 @@ def check_mask(mask, shape):
 
 # %% tags=["torch"]
 def masked_softmax(scores, mask=None):
-    """Softmax over the visible keys: ``... q k -> ... q k``; zeros if there are none."""
+    """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
     if mask is None:
         return torch.softmax(scores, dim=-1)
     check_mask(mask, scores.shape)
@@ -382,7 +382,8 @@ plots.heatmaps(list(second.values()), titles=list(second))
 # %% [markdown] tags=["shared"]
 # Grey is hidden. Now the promise of the heading. We put garbage behind the mask, in the
 # keys and in the values of the padded positions, and nothing that is visible may move,
-# not by a single bit. The garbage has to be finite: zero times NaN is NaN.
+# not by a single bit. The garbage has to be finite: zero times NaN is NaN. Last, a mask
+# of numbers raises an error, which says what was expected and what came.
 
 # %% tags=["shared"]
 k_garbage, v_garbage = k.copy(), v.copy()
@@ -392,6 +393,12 @@ clean, _ = attention(tensor(q), tensor(k), tensor(v), boolean(padding))
 dirty, _ = attention(tensor(q), tensor(k_garbage), tensor(v_garbage), boolean(padding))
 np.testing.assert_array_equal(as_numpy(clean), as_numpy(dirty))
 np.testing.assert_array_equal(as_numpy(clean)[~real], 0)
+try:
+    attention(tensor(q), tensor(k), tensor(v), tensor(padding))
+except TypeError as error:
+    print(error)
+else:
+    raise AssertionError("a mask of numbers went through")
 
 # %% [markdown] tags=["torch"]
 # A query that sees nothing gets zeros, and its gradient must be finite as well: a
@@ -412,18 +419,6 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
     assert out.dtype == weights.dtype == dtype
     assert (as_numpy(out)[~real] == 0).all()
     assert all(np.isfinite(as_numpy(x.grad)).all() for x in inputs)
-
-# %% [markdown] tags=["shared"]
-# Bad input gets one sentence that says what was expected and what came. Here a mask of
-# numbers:
-
-# %% tags=["shared"]
-try:
-    attention(tensor(q), tensor(k), tensor(v), tensor(padding))
-except TypeError as error:
-    print(error)
-else:
-    raise AssertionError("a mask of numbers went through")
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, change the code.** Make a mask under which every position sees itself
@@ -463,16 +458,29 @@ per_row
 # %% [markdown] tags=["torch"]
 # PyTorch keeps the matrix of a dense layer as `out in` and computes
 # $xW^{\mathsf T} + b$. Initial weights come from the global state and are overwritten
-# in place.
+# in place; `build` seeds that state before it makes a layer. It hides this difference,
+# so that most cells read the same in both frameworks.
 
 
 # %% tags=["torch"]
+def build(kind, *sizes, seed=0, **options):
+    """Make a layer whose random numbers come from ``seed``."""
+    torch.manual_seed(seed)
+    return kind(*sizes, **options)
+
+
 def dense(n_in, n_out):
-    """Linear layer ``... n_in -> ... n_out`` with Xavier-uniform weights, zero biases."""
+    """Linear layer ``... n_in -> ... n_out``, Xavier-uniform weights, zero biases."""
     layer = nn.Linear(n_in, n_out)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+def check_input(x, size):
+    """Raise an error unless an input is ``b s size``."""
+    if x.ndim != 3 or x.shape[-1] != size:
+        raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
 
 
 # %% tags=["torch"]
@@ -489,10 +497,8 @@ class MultiHeadAttention(nn.Module):
 
     def project(self, x):
         """Queries, keys and values of every head: ``b s m -> 3 b h s d``."""
-        m = self.qkv.in_features
-        if x.ndim != 3 or x.shape[-1] != m:
-            raise ValueError(f"expected an input b s {m}, got shape {tuple(x.shape)}")
-        b, s, _ = x.shape
+        check_input(x, self.qkv.in_features)
+        b, s, m = x.shape
         stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, m // self.n_heads)
         return stacked.permute(2, 0, 3, 1, 4)
 
@@ -505,8 +511,6 @@ class MultiHeadAttention(nn.Module):
         return self.out(joined), weights
 
 
-model = MultiHeadAttention(24, 4)
-
 # %% [markdown] tags=["shared"]
 # Four matrices of size $m \times m$ and four biases of size $m$ make $4m^2 + 4m$
 # numbers to learn. `to_arrays` copies them to NumPy under names that neither framework
@@ -514,6 +518,7 @@ model = MultiHeadAttention(24, 4)
 
 # %% tags=["shared"]
 b, s, m, n_heads = 2, 7, 24, 4
+model = build(MultiHeadAttention, m, n_heads)
 x = np.random.default_rng(3).normal(size=(b, s, m))
 out, weights = model(tensor(x))
 check_shape(out, "b s m", b=b, s=s, m=m)
@@ -538,9 +543,9 @@ plots.heatmaps(grid, titles=titles, columns=n_heads, size=(6.4, 3.6))
 # disturb another: a mask of shape `b h q k` that makes the first head causal leaves the
 # others as they were.
 #
-# With a second input, the `context`, the queries come from $X$, the keys and values from
-# the context: **cross-attention**, by which one sequence reads another. Its maps need
-# not be square.
+# With a second input, the `context`, queries come from $X$, keys and values from the
+# context: **cross-attention**, by which one sequence reads another. Its maps need not
+# be square.
 
 # %% tags=["shared"]
 maps = as_numpy(weights)  # b h q k

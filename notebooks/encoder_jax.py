@@ -56,27 +56,14 @@ import numpy as np
 from flax import nnx
 
 from helpers import plots, reference, viewer
-from helpers.model_jax import MultiHeadAttention, dense
+from helpers.model_jax import MultiHeadAttention, build, check_input, dense
 from helpers.shapes import as_numpy, check_shape
 from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
 
-# %% [markdown] tags=["jax"]
-# Initial weights and dropout draw from keys, which `rngs` hands out; each model gets
-# its own `rngs`. `build` hides this difference, so that most cells below read the same
-# in both frameworks.
-
-# %% tags=["jax"]
 jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
 tensor = partial(jnp.asarray, dtype=jnp.float32)
 boolean = partial(jnp.asarray, dtype=jnp.bool_)
-
-
-def build(kind, *sizes, seed=0, **options):
-    """Make a layer whose random numbers come from ``seed``."""
-    return kind(*sizes, rngs=nnx.Rngs(seed), **options)
-
-
 f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 
 # %% [markdown] tags=["shared"]
@@ -107,10 +94,8 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 
 # %% tags=["jax"]
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
-NORMS = {
-    "layer": partial(nnx.LayerNorm, epsilon=1e-5, use_fast_variance=False),
-    "rms": partial(nnx.RMSNorm, epsilon=1e-5, use_fast_variance=False),
-}
+EXACT = {"epsilon": 1e-5, "use_fast_variance": False}
+NORMS = {"layer": partial(nnx.LayerNorm, **EXACT), "rms": partial(nnx.RMSNorm, **EXACT)}
 
 
 class FeedForward(nnx.Module):
@@ -412,7 +397,7 @@ gone, sum(full[name].size for name in gone)
 
 # %% tags=["jax"]
 class Encoder(nnx.Module):
-    """A stack of blocks: ``b s m -> b s m``, with ``return_maps`` also ``l b h s s``."""
+    """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
         if n_blocks < 1:
@@ -677,6 +662,13 @@ class LearnedPositions(nnx.Module):
         return x + self.table[:s]
 
 
+POSITIONS = {
+    "sinusoidal": SinusoidalPositions,
+    "learned": LearnedPositions,
+    "none": None,
+}
+
+
 # %% tags=["shared"]
 waves, learned = SinusoidalPositions(m, length), build(LearnedPositions, m, length)
 zeros = tensor(np.zeros((1, length, m)))
@@ -724,13 +716,6 @@ assert found["16 for 10000"] > 1.3 * found["all"]
 
 
 # %% tags=["jax"]
-POSITIONS = {
-    "sinusoidal": SinusoidalPositions,
-    "learned": LearnedPositions,
-    "none": None,
-}
-
-
 class Predictor(nnx.Module):
     """One output vector per element: ``b s i -> b s c``."""
 
@@ -753,10 +738,7 @@ class Predictor(nnx.Module):
         self.output = dense(m, n_outputs, rngs=rngs)
 
     def __call__(self, x, mask=None, *, return_maps=False):
-        n_inputs = self.embed.in_features
-        if x.ndim != 3 or x.shape[-1] != n_inputs:
-            shape = tuple(x.shape)
-            raise ValueError(f"expected an input b s {n_inputs}, got shape {shape}")
+        check_input(x, self.embed.in_features)
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
         encoded = self.encoder(x, mask, return_maps=return_maps)

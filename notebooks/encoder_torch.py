@@ -54,29 +54,15 @@ import torch
 from torch import nn
 
 from helpers import plots, reference, viewer
-from helpers.model_torch import MultiHeadAttention, dense
+from helpers.model_torch import MultiHeadAttention, build, check_input, dense
 from helpers.shapes import as_numpy, check_shape
 from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
 
-# %% [markdown] tags=["torch"]
-# Initial weights and dropout draw from one global state, which is seeded before a model
-# is built. `build` hides this difference, so that most cells below read the same in
-# both frameworks.
-
-# %% tags=["torch"]
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
 plots.use_style()
 tensor = partial(torch.as_tensor, dtype=torch.float32, device=device)
 boolean = partial(torch.as_tensor, dtype=torch.bool, device=device)
-
-
-def build(kind, *sizes, seed=0, **options):
-    """Make a layer whose random numbers come from ``seed``."""
-    torch.manual_seed(seed)
-    return kind(*sizes, **options)
-
-
 f"PyTorch {torch.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -107,10 +93,7 @@ f"PyTorch {torch.__version__} on {device}"
 
 # %% tags=["torch"]
 ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
-NORMS = {
-    "layer": partial(nn.LayerNorm, eps=1e-5),
-    "rms": partial(nn.RMSNorm, eps=1e-5),
-}
+NORMS = {"layer": partial(nn.LayerNorm, eps=1e-5), "rms": partial(nn.RMSNorm, eps=1e-5)}
 
 
 class FeedForward(nn.Module):
@@ -415,7 +398,7 @@ gone, sum(full[name].size for name in gone)
 
 # %% tags=["torch"]
 class Encoder(nn.Module):
-    """A stack of blocks: ``b s m -> b s m``, with ``return_maps`` also ``l b h s s``."""
+    """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
         super().__init__()
@@ -688,6 +671,13 @@ class LearnedPositions(nn.Module):
         return x + self.table[:s]
 
 
+POSITIONS = {
+    "sinusoidal": SinusoidalPositions,
+    "learned": LearnedPositions,
+    "none": None,
+}
+
+
 # %% tags=["shared"]
 waves, learned = SinusoidalPositions(m, length), build(LearnedPositions, m, length)
 zeros = tensor(np.zeros((1, length, m)))
@@ -735,13 +725,6 @@ assert found["16 for 10000"] > 1.3 * found["all"]
 
 
 # %% tags=["torch"]
-POSITIONS = {
-    "sinusoidal": SinusoidalPositions,
-    "learned": LearnedPositions,
-    "none": None,
-}
-
-
 class Predictor(nn.Module):
     """One output vector per element: ``b s i -> b s c``."""
 
@@ -765,10 +748,7 @@ class Predictor(nn.Module):
         self.output = dense(m, n_outputs)
 
     def forward(self, x, mask=None, *, return_maps=False):
-        n_inputs = self.embed.in_features
-        if x.ndim != 3 or x.shape[-1] != n_inputs:
-            shape = tuple(x.shape)
-            raise ValueError(f"expected an input b s {n_inputs}, got shape {shape}")
+        check_input(x, self.embed.in_features)
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
         encoded = self.encoder(x, mask, return_maps=return_maps)

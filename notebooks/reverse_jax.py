@@ -423,7 +423,7 @@ print(f"without positions: {accuracy_blind:.2%}, best possible: {best_blind:.2%}
 
 # %% tags=["jax"]
 class Recurrent(nnx.Module):
-    """A GRU that reads left to right: ``b s i -> b s c, None``."""
+    """A GRU that reads left to right: ``b s i -> b s c``."""
 
     def __init__(self, n_inputs, m, n_outputs, *, rngs):
         self.cell = nnx.GRUCell(n_inputs, m, rngs=rngs)
@@ -432,8 +432,8 @@ class Recurrent(nnx.Module):
 
     def __call__(self, x):
         start = jnp.zeros((len(x), self.m))
-        _, states = jax.lax.scan(self.cell, start, jnp.einsum("bsi->sbi", x))
-        return self.output(jnp.einsum("sbm->bsm", states)), None
+        _, states = jax.lax.scan(self.cell, start, x.swapaxes(0, 1))
+        return self.output(states.swapaxes(0, 1))
 
 
 # %% tags=["shared"]

@@ -414,7 +414,7 @@ print(f"without positions: {accuracy_blind:.2%}, best possible: {best_blind:.2%}
 
 # %% tags=["torch"]
 class Recurrent(nn.Module):
-    """A GRU that reads left to right: ``b s i -> b s c, None``."""
+    """A GRU that reads left to right: ``b s i -> b s c``."""
 
     def __init__(self, n_inputs, m, n_outputs):
         super().__init__()
@@ -423,7 +423,7 @@ class Recurrent(nn.Module):
 
     def forward(self, x):
         states, _ = self.cells(x)  # b s m
-        return self.output(states), None
+        return self.output(states)
 
 
 # %% tags=["shared"]

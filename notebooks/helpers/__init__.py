@@ -1,7 +1,7 @@
 """What several pages need; each module says in one line what it is for.
 
 shapes
-    Check the shape of an array of any framework; fit a mask to the weights.
+    Check the shape of an array of any framework; copy it to NumPy.
 checks
     Refuse sizes, rates and names that make no sense, with one sentence.
 reference
@@ -20,8 +20,10 @@ photos
 download
     Download a file from a mirror or its home: resumed, checked, never a wrong one.
 runs
-    A training in a folder: resumed after a kill, found when finished, seen in
+    A training in a folder: resumed after a kill, reloaded when finished, seen in
     TensorBoard.
+fingerprint
+    Hashes of arrays and of code: what tells one run from another.
 twin
     The same training in the other framework, in a process of its own.
 weights

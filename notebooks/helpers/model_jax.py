@@ -111,6 +111,18 @@ def dense(n_in, n_out, *, rngs):
     return nnx.Linear(n_in, n_out, kernel_init=xavier, rngs=rngs)
 
 
+def check_input(x, size):
+    """Raise an error unless an input is ``b s size``.
+
+    Raises
+    ------
+    ValueError
+        If it has another number of axes or of features.
+    """
+    if x.ndim != 3 or x.shape[-1] != size:
+        raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
+
+
 class MultiHeadAttention(nnx.Module):
     """Attention in several heads: ``b q m -> b q m, b h q k``.
 
@@ -139,10 +151,8 @@ class MultiHeadAttention(nnx.Module):
 
     def project(self, x):
         """Queries, keys and values of every head: ``b s m -> 3 b h s d``."""
-        m = self.qkv.in_features
-        if x.ndim != 3 or x.shape[-1] != m:
-            raise ValueError(f"expected an input b s {m}, got shape {tuple(x.shape)}")
-        b, s, _ = x.shape
+        check_input(x, self.qkv.in_features)
+        b, s, m = x.shape
         stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, m // self.n_heads)
         return stacked.transpose(2, 0, 3, 1, 4)
 
@@ -166,10 +176,8 @@ class MultiHeadAttention(nnx.Module):
 
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
-NORMS = {
-    "layer": partial(nnx.LayerNorm, epsilon=1e-5, use_fast_variance=False),
-    "rms": partial(nnx.RMSNorm, epsilon=1e-5, use_fast_variance=False),
-}
+EXACT = {"epsilon": 1e-5, "use_fast_variance": False}
+NORMS = {"layer": partial(nnx.LayerNorm, **EXACT), "rms": partial(nnx.RMSNorm, **EXACT)}
 
 
 class FeedForward(nnx.Module):
@@ -421,10 +429,7 @@ class Predictor(nnx.Module):
 
         ``mask`` and ``return_maps`` are those of ``Encoder``.
         """
-        n_inputs = self.embed.in_features
-        if x.ndim != 3 or x.shape[-1] != n_inputs:
-            shape = tuple(x.shape)
-            raise ValueError(f"expected an input b s {n_inputs}, got shape {shape}")
+        check_input(x, self.embed.in_features)
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
         encoded = self.encoder(x, mask, return_maps=return_maps)

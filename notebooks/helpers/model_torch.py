@@ -112,6 +112,18 @@ def dense(n_in, n_out):
     return layer
 
 
+def check_input(x, size):
+    """Raise an error unless an input is ``b s size``.
+
+    Raises
+    ------
+    ValueError
+        If it has another number of axes or of features.
+    """
+    if x.ndim != 3 or x.shape[-1] != size:
+        raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
+
+
 class MultiHeadAttention(nn.Module):
     """Attention in several heads: ``b q m -> b q m, b h q k``.
 
@@ -140,10 +152,8 @@ class MultiHeadAttention(nn.Module):
 
     def project(self, x):
         """Queries, keys and values of every head: ``b s m -> 3 b h s d``."""
-        m = self.qkv.in_features
-        if x.ndim != 3 or x.shape[-1] != m:
-            raise ValueError(f"expected an input b s {m}, got shape {tuple(x.shape)}")
-        b, s, _ = x.shape
+        check_input(x, self.qkv.in_features)
+        b, s, m = x.shape
         stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, m // self.n_heads)
         return stacked.permute(2, 0, 3, 1, 4)
 
@@ -167,10 +177,7 @@ class MultiHeadAttention(nn.Module):
 
 
 ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
-NORMS = {
-    "layer": partial(nn.LayerNorm, eps=1e-5),
-    "rms": partial(nn.RMSNorm, eps=1e-5),
-}
+NORMS = {"layer": partial(nn.LayerNorm, eps=1e-5), "rms": partial(nn.RMSNorm, eps=1e-5)}
 
 
 class FeedForward(nn.Module):
@@ -423,10 +430,7 @@ class Predictor(nn.Module):
 
         ``mask`` and ``return_maps`` are those of ``Encoder``.
         """
-        n_inputs = self.embed.in_features
-        if x.ndim != 3 or x.shape[-1] != n_inputs:
-            shape = tuple(x.shape)
-            raise ValueError(f"expected an input b s {n_inputs}, got shape {shape}")
+        check_input(x, self.embed.in_features)
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
         encoded = self.encoder(x, mask, return_maps=return_maps)

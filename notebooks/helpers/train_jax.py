@@ -162,7 +162,7 @@ class Trainer:
         self.data = on_device(data, model)
         self.validation = validation and on_device(validation, model)
         model.train()
-        self.graph, params, rest = nnx.split(model, nnx.Param, ...)
+        self.graph, params, rest = nnx.split(with_flat_products(model), nnx.Param, ...)
         rates = settings.learning_rates
         optimizer = make_optimizer(rates, settings.max_grad_norm)
         self.carry = params, optimizer.init(params), rest
@@ -202,6 +202,25 @@ class Trainer:
         places = [jnp.asarray(leaf).sharding for leaf in jax.tree.leaves(self.carry)]
         self.carry = jax.tree.unflatten(tree, jax.device_put(leaves, places))
         self.write_model()
+
+
+def flat_product(x, w, _, **options):
+    """Product ``... i, i o -> ... o`` as one of two matrices.
+
+    All axes of ``x`` but the last become one. On CPUs, XLA computes the gradients of
+    this form faster; ``options`` are those of ``jax.lax.dot``.
+    """
+    out = jax.lax.dot(x.reshape(-1, x.shape[-1]), w, **options)
+    return out.reshape(*x.shape[:-1], w.shape[-1])
+
+
+def with_flat_products(model):
+    """A copy of the model whose dense layers use ``flat_product``."""
+    model = nnx.clone(model)
+    for _, part in nnx.iter_graph(model):
+        if isinstance(part, nnx.Linear) and part.dot_general is jax.lax.dot_general:
+            part.dot_general = flat_product
+    return model
 
 
 def is_key(x):

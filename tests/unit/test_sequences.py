@@ -33,6 +33,15 @@ def test_labels_are_the_sequences_from_their_end():
         np.testing.assert_array_equal(x.argmax(-1), labels[:, ::-1])
 
 
+@given(st.integers(1, 40), st.integers(1, 12))
+def test_labels_of_any_length_are_reversed(length, n_symbols):
+    """Place ``i`` of the labels is place ``length - 1 - i`` of the inputs."""
+    sizes = {"length": length, "n_symbols": n_symbols, "epochs": 60}
+    for x, labels in reverse_data(replace(SMALL, **sizes)).values():
+        for i in range(length):
+            np.testing.assert_array_equal(x[:, length - 1 - i].argmax(-1), labels[:, i])
+
+
 def test_the_three_parts_are_different_sequences():
     """At full length hardly any sequence comes twice: none is in two parts."""
     data = reverse_data(replace(Reverse(), n_train=2_000, n_test=2_000))

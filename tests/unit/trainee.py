@@ -21,7 +21,10 @@ SETTINGS = Sequences(
     n_train=56, batch_size=8, epochs=5, learning_rate=0.01, warmup=5, n_symbols=5,
     length=3, n_validation=20, n_test=1, m=4, f=6, dropout=0.3,
 )  # fmt: skip
-IMPORTED = "jax", "flax.nnx", "optax", "torch", "tensorboard.summary", "pytest"
+IMPORTED = (
+    "jax", "flax.nnx", "optax", "torch", "torch._dynamo", "tensorboard.summary",
+    "pytest",
+)  # fmt: skip
 
 
 def start(function, *arguments):
