@@ -1,7 +1,7 @@
 """Sphinx extension: what the page that compares both takes from the chapters.
 
-``{twin-code}`` shows a definition in two synchronised tabs, cut from the two pages of
-a chapter, and on demand in a third, cut from the model in JavaScript. ``{measured}`` is
+``{twin-code}`` shows definitions in two synchronised tabs, included from the two pages
+of a chapter, and on demand in a third, from the model in JavaScript. ``{measured}`` is
 a table of figures which the pages printed while this book was built. A name or a figure
 that is not there is a warning, and so fails the build.
 """
@@ -23,15 +23,6 @@ from pages import NAMES
 logger = logging.getLogger(__name__)
 SECONDS = "seconds"
 JAVASCRIPT = pages.ROOT / "book" / "_static" / "transformer.js"
-TAB = """
-:::{{tab-item}} {name}
-:sync: {side}
-
-```{language}
-{code}
-```
-:::
-"""
 
 
 class TwinCode(SphinxDirective):
@@ -42,24 +33,20 @@ class TwinCode(SphinxDirective):
     has_content = True
 
     def run(self):
-        text = ["::::{tab-set}", ":sync-group: framework"]
-        tabs = [
-            (name, side, "python", pages.NOTEBOOKS / f"{self.arguments[0]}_{side}.py")
-            for side, name in NAMES.items()
-        ]
+        text = ["::::{tab-set}", ":sync-group: framework", ""]
+        for side, name in NAMES.items():
+            text += [f":::{{tab-item}} {name}", f":sync: {side}", ""]
+            file = f"/notebooks/{self.arguments[0]}_{side}.py"
+            for word in self.content:
+                text += [f"```{{literalinclude}} {file}", f":pyobject: {word}", "```"]
+            text.append(":::")
         if "javascript" in self.options:
-            tabs.append(("JavaScript", "javascript", "javascript", JAVASCRIPT))
-        for name, side, language, path in tabs:
-            self.env.note_dependency(str(path))
-            cut = javascript if language == "javascript" else pages.definition
-            try:
-                parts = [cut(path, word) for word in self.content]
-            except LookupError as error:
-                logger.warning(str(error), location=self.get_location())
-                return []
-            code = ("\n\n" if language == "javascript" else "\n\n\n").join(parts)
-            tab = TAB.format(name=name, side=side, language=language, code=code)
-            text += tab.splitlines()
+            self.env.note_dependency(str(JAVASCRIPT))
+            text += [":::{tab-item} JavaScript", ":sync: javascript", ""]
+            for word in self.content:
+                code = javascript(JAVASCRIPT, word).splitlines()
+                text += ["```javascript", *code, "```"]
+            text.append(":::")
         found = nodes.container()
         lines = StringList([*text, "::::"], source=self.get_source_info()[0])
         self.state.nested_parse(lines, self.content_offset, found)

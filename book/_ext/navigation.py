@@ -16,9 +16,10 @@ import pages
 from pages import NAMES, side_of
 
 NOT_FOUND = """<h1>There is no such page</h1>
-<p>It may have been moved or renamed. Begin at the <a href="book/index.html">map of the
-chapters</a>, look into the <a href="book/glossary.html">glossary</a>, or
-<a href="search.html">search the book</a>.</p>"""
+<p>It may have been moved or renamed. Begin at the
+<a href="{home}book/index.html">map of the chapters</a>, look into the
+<a href="{home}book/glossary.html">glossary</a>, or
+<a href="{home}search.html">search the book</a>.</p>"""
 
 
 def on_side(page, side):
@@ -144,22 +145,6 @@ def add_context(app, page, _template, context, _doctree):
             for other in found
         ]
         context[key] = context[f"{key}_pages"][0] if found else None
-    if side:
-        add_script_button(context, page)
-
-
-def add_script_button(context, page):
-    """The ``.py`` beside the theme's own download of the notebook."""
-    for group in context.get("header_buttons", []):
-        if group.get("label") == "download-buttons":
-            notebook = group["buttons"][0]
-            script = {
-                "url": notebook["url"].replace(".ipynb", ".py"),
-                "text": ".py",
-                "tooltip": "Download the script",
-                "label": "download-script-button",
-            }
-            group["buttons"].insert(1, {**notebook, **script})
 
 
 def no_launch_button(app, pagename, *_):
@@ -169,18 +154,12 @@ def no_launch_button(app, pagename, *_):
 
 
 def tell_the_home(app, config):
-    """The address of the book, written once, is also the one that previews name."""
+    """The address of the book, written once, also for previews and ``404.html``."""
     config.ogp_site_url = config.html_baseurl
-
-
-def page_for_missing_pages(app):
-    """``404.html``, which web servers show in place of what they do not have."""
-    context = {
-        "title": "There is no such page",
-        "body": NOT_FOUND,
-        "site_path": urlsplit(app.config.html_baseurl).path or "/",
-    }
-    yield "404", context, "page.html"
+    home = urlsplit(config.html_baseurl).path or "/"
+    config.notfound_urls_prefix = home
+    body = NOT_FOUND.format(home=home)
+    config.notfound_context = {"title": "There is no such page", "body": body}
 
 
 def copy_scripts(app, error):
@@ -195,7 +174,6 @@ def setup(app):
     app.add_node(TwinLink, html=(visit_twin_link, depart), latex=(skip, None))
     app.add_node(TakeAlong, html=(visit_take_along, depart), latex=(skip, None))
     app.connect("config-inited", tell_the_home)
-    app.connect("html-collect-pages", page_for_missing_pages)
     app.connect("env-check-consistency", name_pages)
     app.connect("doctree-resolved", add_links)
     app.connect("html-page-context", add_context, priority=900)

@@ -8,7 +8,8 @@ from playwright.sync_api import expect
 
 import navigation
 import pages
-from conftest import NARROW, WIDE
+import serve
+from browsing import NARROW, WIDE
 
 pytestmark = pytest.mark.book
 CHAPTERS = [
@@ -43,9 +44,10 @@ def shown(page, selector):
     return [re.sub(r".*/", "", a.get_attribute("href")) for a in links.all()]
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("chapter", CHAPTERS)
-def test_the_switch_keeps_the_place(new_reader, chapter, size):
+@pytest.mark.parametrize(
+    ("chapter", "size"), [*zip(CHAPTERS, itertools.cycle([WIDE, NARROW]), strict=False)]
+)
+def test_switch_keeps_the_place(new_reader, chapter, size):
     """The same part of the same section stands below the header, and back again."""
     page = new_reader(viewport=size)
     page.open(f"notebooks/{chapter}_jax.html")
@@ -62,7 +64,7 @@ def test_the_switch_keeps_the_place(new_reader, chapter, size):
     assert not page.complaints
 
 
-def test_from_the_top_the_switch_leads_to_the_top(new_reader):
+def test_switch_leads_from_the_top_to_the_top(new_reader):
     page = new_reader()
     page.open("notebooks/encoder_torch.html")
     page.locator("a[data-choose=jax]").click()
@@ -70,7 +72,7 @@ def test_from_the_top_the_switch_leads_to_the_top(new_reader):
     assert page.evaluate("scrollY") == 0
 
 
-def test_a_deep_link_leads_to_the_twin_of_its_section(new_reader):
+def test_deep_link_leads_to_the_same_section_of_the_twin(new_reader):
     """Before anything was clicked, and from a section with a long name."""
     page = new_reader()
     section = "layer-norm-looks-at-one-position-only"
@@ -81,7 +83,7 @@ def test_a_deep_link_leads_to_the_twin_of_its_section(new_reader):
 
 
 @pytest.mark.parametrize("start", ["notebooks/warmup_jax.html", "book/index.html"])
-def test_the_choice_is_remembered(new_reader, start):
+def test_choice_is_remembered(new_reader, start):
     """Side bar, map, next and previous follow it, also after a reload."""
     page = new_reader()
     page.open(start)
@@ -107,7 +109,7 @@ def test_the_choice_is_remembered(new_reader, start):
     )
 
 
-def test_a_tab_of_the_comparison_is_a_choice_too(new_reader):
+def test_tab_of_the_comparison_sets_the_choice(new_reader):
     page = new_reader()
     page.open("book/comparison.html")
     page.locator("label[data-sync-id=torch]").nth(2).click()
@@ -116,7 +118,7 @@ def test_a_tab_of_the_comparison_is_a_choice_too(new_reader):
     expect(page.locator("html")).to_have_attribute("data-framework", "torch")
 
 
-def test_the_map_marks_the_chosen_framework(new_reader):
+def test_index_marks_the_chosen_framework(new_reader):
     page = new_reader()
     page.open("book/index.html")
     colours = "link => getComputedStyle(link).backgroundColor"
@@ -130,7 +132,7 @@ def test_the_map_marks_the_chosen_framework(new_reader):
     assert before["jax"] == after["torch"] != before["torch"] == after["jax"]
 
 
-def test_a_link_from_outside_changes_no_choice(new_reader):
+def test_link_from_outside_keeps_the_choice(new_reader):
     """Its page speaks for itself; the reader's own choice holds elsewhere."""
     page = new_reader()
     page.open("book/index.html")
@@ -141,28 +143,14 @@ def test_a_link_from_outside_changes_no_choice(new_reader):
     expect(page.locator("html")).to_have_attribute("data-framework", "torch")
 
 
-def test_the_first_page_ever_opened_is_a_choice(new_reader):
+def test_first_chapter_ever_opened_sets_the_choice(new_reader):
     page = new_reader()
     page.open("notebooks/reverse_torch.html#what-to-take-along")
     page.open("book/index.html")
     expect(page.locator("html")).to_have_attribute("data-framework", "torch")
 
 
-@pytest.mark.parametrize("side", pages.SIDES)
-@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
-def test_next_walks_through_one_framework(new_reader, side, scripts):
-    """From the first chapter to the last, and back by previous."""
-    page = new_reader(java_script_enabled=scripts)
-    page.open(f"notebooks/{CHAPTERS[0]}_{side}.html")
-    for chapter in CHAPTERS[1:]:
-        page.locator("a.right-next").click()
-        page.wait_for_url(f"**/notebooks/{chapter}_{side}.html")
-    for chapter in CHAPTERS[-2::-1]:
-        page.locator("a.left-prev").click()
-        page.wait_for_url(f"**/notebooks/{chapter}_{side}.html")
-
-
-def test_without_scripts_every_section_links_its_twin(new_reader):
+def test_every_section_links_its_twin_without_scripts(new_reader):
     """And both frameworks stand in the side bar, because nothing can be chosen."""
     page = new_reader(java_script_enabled=False)
     page.open("notebooks/attention_jax.html")
@@ -179,7 +167,7 @@ def test_without_scripts_every_section_links_its_twin(new_reader):
     assert len(listed) == 2 * len(CHAPTERS) - 1  # and the page itself
 
 
-def test_where_nothing_can_be_stored_the_links_still_lead(new_reader):
+def test_links_work_where_storage_is_forbidden(new_reader):
     """Storage that throws is a setting of some browsers."""
     page = new_reader()
     page.add_init_script(
@@ -194,7 +182,7 @@ def test_where_nothing_can_be_stored_the_links_still_lead(new_reader):
     assert not ours
 
 
-def test_the_switch_works_by_keyboard(new_reader):
+def test_switch_works_by_keyboard(new_reader):
     """Reached by Tab, followed by Enter; buttons are pressed with the space bar."""
     page = new_reader()
     page.open("notebooks/warmup_jax.html")
@@ -208,19 +196,6 @@ def test_the_switch_works_by_keyboard(new_reader):
     page.locator("button[data-choose=jax]").focus()
     page.keyboard.press("Space")
     expect(page.locator("html")).to_have_attribute("data-framework", "jax")
-
-
-def test_twins_have_the_same_sections(html):
-    """So that the anchor of one page exists on the other."""
-    for chapter in CHAPTERS:
-        found = [
-            re.findall(
-                r'<section id="([^"]+)"',
-                (html / f"notebooks/{chapter}_{side}.html").read_text("utf-8"),
-            )
-            for side in pages.SIDES
-        ]
-        assert found[0] == found[1] and len(found[0]) > 5
 
 
 ORDER = ["start", "notebooks/a_jax", "notebooks/a_torch", "notebooks/b_jax"]
@@ -245,30 +220,14 @@ def test_neighbours(page, step, expected):
     assert navigation.neighbours(page, step, ORDER) == expected
 
 
-def test_pages_can_be_taken_along(html, new_reader):
-    """The notebook and the script that are downloaded are those of the repository."""
-    for chapter, side in itertools.product(CHAPTERS, pages.SIDES):
-        for ending in (".py", ".ipynb"):
-            name = f"notebooks/{chapter}_{side}{ending}"
-            assert (html / "_sources" / name).read_bytes() == (
-                pages.ROOT / name
-            ).read_bytes()
-    page = new_reader(accept_downloads=True)
-    page.open("notebooks/reverse_torch.html")
-    for ending in (".py", ".ipynb"):
-        link = page.locator(f".take-along a[download][href$='{ending}']")
-        with page.expect_download() as download:
-            link.click()
-        assert download.value.suggested_filename == f"reverse_torch{ending}"
-
-
-def test_colab_opens_the_notebook_of_the_repository(html):
-    """For a fork, too: the address is made from the one of the settings."""
-    where = pages.repository().removeprefix("https://github.com/")
-    for chapter, side in itertools.product(CHAPTERS, pages.SIDES):
-        name = f"notebooks/{chapter}_{side}"
-        text = (html / f"{name}.html").read_text("utf-8")
-        expected = (
-            f"https://colab.research.google.com/github/{where}/blob/main/{name}.ipynb"
-        )
-        assert f'href="{expected}">Open in Colab' in text
+def test_missing_page_is_answered_in_the_style_of_the_book(new_reader):
+    """At any depth, also below the folder of the public home, with ways back."""
+    page = new_reader()
+    home = serve.HOME.strip("/")
+    for address in ("notebooks/no/such/page.html", f"{home}/nowhere/page.html"):
+        assert page.open(address).status == 404
+        assert page.locator("article h1").inner_text().startswith("There is no such")
+        style = "getComputedStyle(document.querySelector('.framework-switch')).display"
+        assert page.evaluate(style) == "flex"  # by the book's own style sheet
+        page.locator("article a", has_text="glossary").click()
+        page.wait_for_url(f"**/{home}/book/glossary.html")

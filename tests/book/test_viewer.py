@@ -4,9 +4,7 @@ import io
 import json
 import re
 from base64 import b64decode
-from urllib.parse import unquote
 
-import nbformat
 import numpy as np
 import pytest
 from bs4 import BeautifulSoup
@@ -15,11 +13,9 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 from playwright.sync_api import expect
 
-import pages
-from conftest import NARROW, WIDE, watch
+from browsing import NARROW, WIDE, serious, watch
 from helpers import viewer
 from sides import jax_side, torch_side
-from test_accessible import axe
 
 WORDS = ["the", "cat", "slept", "because", "it", "was", "tired"]
 
@@ -109,7 +105,7 @@ GOOD, SET = weights(2, 3, 4, 4), np.zeros((4, 8, 8), np.uint8)
         ({"pictures": SET / 1.0}, ValueError, "expected uint8 pictures"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_sentence(arguments, error, says):
+def test_invalid_arguments_raise_a_short_error(arguments, error, says):
     with pytest.raises(error, match=re.escape(says)) as caught:
         viewer.attention(**{"maps": GOOD, "about": "maps", **arguments})
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
@@ -143,7 +139,7 @@ def test_nasty_labels_stay_in_their_attribute():
         assert len(node.find_all("img")) == 6
 
 
-def test_it_asks_no_other_host():
+def test_viewer_requests_no_other_host():
     text = viewer.attention(GOOD, about="maps")._repr_html_()
     assert not re.search(r"https?:|@import|url\(|fetch\(|import\(|XMLHttpRequest", text)
 
@@ -300,7 +296,7 @@ def test_rows_follow_the_mouse(page_of):
     assert page.complaints == []
 
 
-def test_a_finger_chooses_a_row(page_of):
+def test_tap_chooses_a_row(page_of):
     page = page_of("toy", viewport=NARROW, has_touch=True, is_mobile=True)
     page.locator("[role=row][data-query='1'] [role=rowheader]").tap()
     assert chosen_row(page)["query"] == 1
@@ -308,7 +304,7 @@ def test_a_finger_chooses_a_row(page_of):
     assert chosen_row(page)["query"] == 2
 
 
-def test_all_is_done_by_keyboard(page_of):
+def test_every_choice_works_by_keyboard(page_of):
     """Tab to a chooser or to the map; arrows inside; the map is a single stop."""
     page = page_of("large")
     page.keyboard.press("Tab")
@@ -375,7 +371,7 @@ def test_colours_follow_the_weights(page_of):
     np.testing.assert_allclose(shares, expected, atol=0.003)
 
 
-def test_several_on_a_page_leave_each_other_alone(page_of):
+def test_viewers_of_one_page_are_independent(page_of):
     page = page_of("one of many", "large", "one of many", "blind", "pictures")
     first, _, third = (page.locator("attention-viewer").nth(i) for i in range(3))
     third.locator("fieldset", has_text="layer").locator("label", has_text="2").click()
@@ -405,7 +401,7 @@ def test_pictures_have_names(page_of):
     assert page.locator("[role=rowheader] img").first.get_attribute("src") != before
 
 
-def test_a_row_is_put_into_words(page_of):
+def test_row_is_described_in_words(page_of):
     """Places, with labels that say more than a number; what is even is called so."""
     page = page_of("one of many", "toy")
     row = LARGE[0, 0, 0, 0]
@@ -428,13 +424,13 @@ def test_a_row_is_put_into_words(page_of):
     assert "the same weight on every key (0.25)" in chosen_row(page, 1)["said"]
 
 
-def test_a_query_that_sees_nothing_says_so(page_of):
+def test_row_of_zeros_is_named(page_of):
     page = page_of("blind")
     found = chosen_row(page)
     assert found["values"] == [0, 0, 0] and "looks at nothing" in found["said"]
 
 
-def test_a_reader_who_does_not_look_is_told_all(page_of):
+def test_screen_readers_get_roles_names_and_values(page_of):
     """Roles, names and values as a screen reader gets them."""
     tree = page_of("toy").locator("attention-viewer").aria_snapshot()
     assert '- group "a toy sentence":' in tree
@@ -450,10 +446,10 @@ def test_axe_finds_nothing_serious(page_of, style):
     page = page_of(*VIEWS, style=style)
     dark = page.locator(".frame.dark").count()
     assert dark == (len(VIEWS) if style else 0)
-    assert axe(page) == []
+    assert serious(page) == []
 
 
-def test_it_turns_dark_with_its_page(page_of):
+def test_viewer_turns_dark_with_its_page(page_of):
     page = page_of("toy")
     expect(page.locator(".frame.dark")).to_have_count(0)
     light = page.locator("canvas").evaluate(PIXELS)
@@ -465,7 +461,7 @@ def test_it_turns_dark_with_its_page(page_of):
     assert light[3::4] == dark[3::4]
 
 
-def test_the_choice_is_seen_in_forced_colours(page_of):
+def test_choice_is_visible_in_forced_colours(page_of):
     """Where shadows and colours of borders are the reader's, not the page's."""
     page = page_of("toy", forced_colors="active")
     look = """n => [getComputedStyle(n).borderTopWidth,
@@ -477,7 +473,7 @@ def test_the_choice_is_seen_in_forced_colours(page_of):
 
 
 @pytest.mark.parametrize("width", [320, 390, 1280])
-def test_it_fits_its_room(page_of, width):
+def test_viewer_fits_its_container(page_of, width):
     """What is too wide scrolls in its own box; nothing else does."""
     page = page_of(*VIEWS, viewport={"width": width, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -496,7 +492,7 @@ def test_it_fits_its_room(page_of, width):
         assert min(sizes) >= 12
 
 
-def test_a_new_view_forgets_no_row(page_of):
+def test_new_view_keeps_the_chosen_row(page_of):
     """Neither the one that was clicked nor that under the mouse, while they last."""
     page = page_of("toy")
     page.locator("[role=row][data-query='2'] [data-key='1']").click()
@@ -513,7 +509,7 @@ def test_a_new_view_forgets_no_row(page_of):
     assert chosen_row(page)["query"] == 1
 
 
-def test_it_survives_being_moved(page_of):
+def test_viewer_survives_being_moved(page_of):
     """Jupyter takes outputs away while they are out of sight, and puts them back."""
     page = page_of("toy")
     page.locator("[role=row][data-query='2'] [data-key='1']").click()
@@ -541,40 +537,10 @@ def test_without_scripts_there_are_the_pictures(page_of):
     assert said.endswith("a · b · c · d · e · f")
 
 
-WITH_VIEWERS = {"attention": 1, "encoder": 1, "reverse": 1, "anomaly": 1}
-on_each_page = pytest.mark.parametrize(
-    "page_name", [f"{name}_{side}" for name in WITH_VIEWERS for side in pages.SIDES]
-)
-
-
 @pytest.mark.book
-@on_each_page
-@pytest.mark.parametrize(
-    ("size", "scheme"), [(WIDE, "light"), (NARROW, "dark")], ids=["wide", "phone"]
-)
-def test_the_viewers_of_the_book_live(visit, page_name, size, scheme):
-    page = visit(f"notebooks/{page_name}", size=size, scheme=scheme)
-    found = page.locator("attention-viewer")
-    expect(found).to_have_count(WITH_VIEWERS[page_name.partition("_")[0]])
-    expect(page.locator("attention-viewer .frame.dark")).to_have_count(
-        int(scheme == "dark")
-    )
-    page.locator("[role=row][data-query='2'] [data-key='1']").first.click()
-    assert chosen_row(page)["query"] == 2
-    page.keyboard.press("ArrowDown")
-    assert chosen_row(page)["query"] == 3
-    host = found.bounding_box()
-    for panel in found.locator(".panel").all():
-        box = panel.bounding_box()
-        assert box["x"] + box["width"] <= host["x"] + host["width"] + 1
-    assert page.complaints == []
-
-
-@pytest.mark.book
-@pytest.mark.parametrize("page_name", [f"{n}_jax" for n in WITH_VIEWERS])
-def test_the_book_without_scripts_shows_the_pictures(new_reader, page_name):
+def test_book_without_scripts_shows_the_maps_as_pictures(new_reader):
     page = new_reader(java_script_enabled=False)
-    page.open(f"notebooks/{page_name}.html")
+    page.open("notebooks/anomaly_jax.html")
     for picture in page.locator("attention-viewer figure img").all():
         expect(picture).to_be_visible()
         assert picture.evaluate("n => n.clientWidth") >= 120
@@ -583,28 +549,28 @@ def test_the_book_without_scripts_shows_the_pictures(new_reader, page_name):
 
 
 @pytest.mark.book
-@on_each_page
-def test_plain_jupyter_shows_the_same(html, browser, visit, page_name, tmp_path):
+@pytest.mark.parametrize(
+    "page_name", ["notebooks/encoder_jax", "notebooks/anomaly_torch"]
+)
+def test_plain_jupyter_shows_the_same(executed, browser, visit, page_name, tmp_path):
     """The executed notebook, written by nbconvert, and the book: letter by letter."""
     from nbconvert import HTMLExporter
 
-    executed = html.parent / "jupyter_execute" / "notebooks" / f"{page_name}.ipynb"
-    notebook = nbformat.read(executed, as_version=4)
     exporter = HTMLExporter(require_js_url="", jquery_url="", mathjax_url="")
     exporter.mermaid_js_url = ""
     path = tmp_path / "page.html"
-    path.write_text(exporter.from_notebook_node(notebook)[0], encoding="utf-8")
+    path.write_text(
+        exporter.from_notebook_node(executed(page_name))[0], encoding="utf-8"
+    )
     context = browser.new_context(viewport=WIDE)
     context.route(re.compile("^https?:"), lambda route: route.abort())
     plain = context.new_page()
     plain.goto(path.as_uri(), wait_until="domcontentloaded")
     trees = []
-    for page in (plain, visit(f"notebooks/{page_name}", fresh=True)):
-        row = page.locator("[role=row][data-query='1'] [data-key='2']").first
-        row.click()
+    for page in (plain, visit(page_name, fresh=True)):
+        page.locator("[role=row][data-query='1'] [data-key='2']").first.click()
         page.keyboard.press("ArrowDown")
         tree = page.locator("attention-viewer").first.aria_snapshot()
         trees.append((tree, chosen_row(page)["said"], chosen_row(page)["thickest"]))
     context.close()
     assert trees[0] == trees[1] and "gridcell" in trees[0][0]
-    assert unquote(plain.url).endswith("page.html")

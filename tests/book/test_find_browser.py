@@ -3,10 +3,10 @@
 import pytest
 
 import browser
-import conftest
+from browsing import find_browser
 
 
-def test_an_installed_browser_is_used(tmp_path, monkeypatch):
+def test_installed_browser_is_used(tmp_path, monkeypatch):
     path = tmp_path / browser.NAMES[-1]
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
@@ -15,10 +15,12 @@ def test_an_installed_browser_is_used(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("ci", "outcome"), [("", "Skipped"), ("true", "Failed")])
-def test_a_missing_browser_fails_only_in_ci(tmp_path, monkeypatch, ci, outcome):
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
+def test_missing_browser_fails_only_in_ci(monkeypatch, ci, outcome):
+    def find():
+        raise LookupError("no Chromium found: install Chromium")
+
+    monkeypatch.setattr(browser, "find", find)
     monkeypatch.setenv("CI", ci)
     with pytest.raises(BaseException, match="install Chromium") as raised:
-        conftest.find_browser()
+        find_browser()
     assert type(raised.value).__name__ == outcome

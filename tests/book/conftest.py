@@ -1,0 +1,115 @@
+"""The built book, and a browser that shows it."""
+
+import threading
+
+import nbformat
+import pytest
+from jupyter_cache import get_cache
+
+import browser
+import build_book
+import pages
+import serve
+from browsing import TYPESET, WIDE, find_browser, watch
+
+
+@pytest.fixture(scope="session")
+def html():
+    """Folder of the built book; it must have been built from the present sources."""
+    assert build_book.is_fresh(), (
+        "the built book is missing or older than its sources: run `make book`"
+    )
+    return build_book.HTML
+
+
+@pytest.fixture(scope="session")
+def executed(html):
+    """Reads a page as the build executed it: code cells with their outputs."""
+    cache = get_cache(html.parent / "executed")
+
+    def read(page):
+        notebook = nbformat.read(pages.ROOT / f"{page}.ipynb", as_version=4)
+        return cache.merge_match_into_notebook(notebook)[1]
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def address(html):
+    """The book on a port of localhost that was free."""
+    with serve.server(html, handler=serve.Silent) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://localhost:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="session", name="browser")
+def running_browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(
+            executable_path=find_browser(), args=browser.OPTIONS, headless=True
+        )
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="session")
+def tab(browser, address):
+    """Shows a page of the book with its formulas set, in a tab that is kept."""
+    context = browser.new_context()
+    tabs = []
+
+    def show(name, size, scheme, fresh):
+        if fresh or not tabs or tabs[-1].name != name:
+            while tabs:
+                tabs.pop().close()
+            page = watch(context.new_page())
+            page.set_viewport_size(size)
+            page.emulate_media(color_scheme=scheme)
+            page.goto(f"{address}/{name}.html", wait_until="load")
+            page.wait_for_function(TYPESET)
+            page.evaluate("window.MathJax?.startup?.promise")
+            page.name = name
+            tabs.append(page)
+        return tabs[-1]
+
+    yield show
+    context.close()
+
+
+@pytest.fixture
+def visit(tab):
+    """Open a page of the book; tests in a row share its tab, but no setting."""
+
+    def open_page(name, *, size=WIDE, scheme="light", fresh=False):
+        page = tab(name, size, scheme, fresh)
+        page.set_viewport_size(size)
+        page.emulate_media(
+            color_scheme=scheme, media="screen", reduced_motion="no-preference"
+        )
+        page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
+        page.evaluate("scrollTo({top: 0, behavior: 'instant'})")
+        return page
+
+    return open_page
+
+
+@pytest.fixture
+def new_reader(browser, address):
+    """A reader who was never here: opens pages in a window of their own."""
+    opened = []
+
+    def window(**options):
+        context = browser.new_context(**{"viewport": WIDE, **options})
+        opened.append(context)
+        page = watch(context.new_page())
+        page.open = lambda name: page.goto(f"{address}/{name}")
+        return page
+
+    yield window
+    for context in opened:
+        context.close()
