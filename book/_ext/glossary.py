@@ -7,6 +7,7 @@ need:", nor words of the changelog.
 """
 
 import re
+from itertools import groupby
 
 from docutils import nodes
 from sphinx import addnodes
@@ -39,24 +40,15 @@ def meanings(env, page):
 
 
 def pattern(names):
-    """Finds the longest term at a place, also in the plural, whole words only."""
-    longest_first = sorted(names, key=len, reverse=True)
-    words = (spaced(name).removesuffix("y") + ending(name) for name in longest_first)
-    return re.compile(rf"(?<![\w-])(?:{'|'.join(words)})(?![\w-])", re.IGNORECASE)
+    """Finds the longest term at a place, also in the plural, whole words only.
 
-
-def spaced(name):
-    """A term as a pattern; a line may end between its words."""
-    return r"\s+".join(map(re.escape, name.split()))
-
-
-def ending(name):
-    return r"(?:y|ies)" if name.endswith("y") else r"(?:s|es)?"
-
-
-def term_of(found, names):
-    """The term of which ``found`` is a form."""
-    return next(name for name in names if pattern([name]).fullmatch(found))
+    The group of a match counts the names, from 1. A line may end inside a term.
+    """
+    words = [r"\s+".join(map(re.escape, name.split())) for name in names]
+    forms = [
+        f"({w[:-1]}(?:y|ies))" if w.endswith("y") else f"({w}(?:s|es)?)" for w in words
+    ]
+    return re.compile(rf"(?<![\w-])(?:{'|'.join(forms)})(?![\w-])", re.IGNORECASE)
 
 
 def is_prose(text):
@@ -74,16 +66,12 @@ def is_prose(text):
 def join_lines(doctree):
     """Make one text of those that stand side by side: MyST makes one of each line."""
     for parent in {text.parent for text in doctree.findall(nodes.Text)}:
-        children = []
-        for child in parent.children:
-            if children and all(
-                isinstance(c, nodes.Text) for c in (child, children[-1])
-            ):
-                child = nodes.Text(children.pop().astext() + child.astext())
-            children.append(child)
-        if len(children) < len(parent.children):
-            parent.children = []
-            parent.extend(children)
+        joined = []
+        for are_texts, group in groupby(parent, lambda n: isinstance(n, nodes.Text)):
+            texts = [*group]
+            whole = "".join(text.astext() for text in texts) if are_texts else ""
+            joined += [nodes.Text(whole)] if are_texts else texts
+        parent[:] = joined
 
 
 def link_first_uses(app, doctree, page):
@@ -94,13 +82,12 @@ def link_first_uses(app, doctree, page):
     if page in glossary | {CHANGELOG}:
         return
     means = {a: t for where in glossary for a, t in meanings(app.env, where).items()}
-    left = dict(known)
+    left = dict(sorted(known.items(), key=lambda item: -len(item[0])))
     join_lines(doctree)
     for text in [t for t in doctree.findall(nodes.Text) if is_prose(t)]:
         pieces, rest = [], text.astext()
         while left and (match := pattern(left).search(rest)):
-            term = term_of(match[0], left)
-            where, anchor = left[term]
+            where, anchor = [*left.values()][match.lastindex - 1]
             left = {name: place for name, place in left.items() if place[1] != anchor}
             address = f"{app.builder.get_relative_uri(page, where)}#{anchor}"
             link = nodes.reference("", match[0], internal=True, refuri=address)

@@ -70,44 +70,44 @@ def trained(env, side):
 
 def html(weights, up):
     """The playground; ``up`` leads from its page to the root of the book."""
+    sizes, digits, answer, view = example(next(iter(weights.values())))
+    if answer != digits[::-1]:
+        logger.warning("the model of %s makes a mistake in its example", CHAPTER)
+    return "\n".join(
+        [
+            f'<link rel="stylesheet" href="{up}_static/playground.css">',
+            *(f'<script src="{up}_static/{name}"></script>' for name in SCRIPTS),
+            *(
+                f'<script type="text/plain" data-weights="{side}">{data}</script>'
+                for side, data in weights.items()
+            ),
+            f'<div class="playground" data-settings="{escape(json.dumps(sizes))}">',
+            '<p class="without-scripts">Without JavaScript nothing can be typed here, '
+            f"and nothing chosen. For {' '.join(digits)} the model that was trained in "
+            f"{next(iter(NAMES.values()))} puts out {' '.join(answer)}; below is its "
+            f"attention map.</p>{view}",
+            "<script>playground(document.currentScript.parentNode)</script></div>",
+        ]
+    )
+
+
+def example(data):
+    """The sizes of the model, digits, what it puts out for them, and its map."""
     sys.path.insert(0, str(pages.NOTEBOOKS))
     from helpers import reference, sequences, settings, viewer
 
-    settings = settings.Reverse()
-    digits = sequences.symbols(1, settings.length, settings.n_symbols, seed=0)
-    params = safetensors.numpy.load(b64decode(next(iter(weights.values()))))
-    x = sequences.one_hot(digits, settings.n_symbols)
-    logits, maps = reference.predictor(x, params, settings.n_blocks, settings.n_heads)
+    s = settings.Reverse()
+    digits = sequences.symbols(1, s.length, s.n_symbols, seed=0)
+    params = safetensors.numpy.load(b64decode(data))
+    x = sequences.one_hot(digits, s.n_symbols)
+    logits, maps = reference.predictor(x, params, s.n_blocks, s.n_heads)
     names = [str(digit) for digit in digits[0]]
     answer = [str(digit) for digit in logits[0].argmax(-1)]
-    if answer != names[::-1]:
-        logger.warning("the model of %s makes a mistake in its example", CHAPTER)
-    sizes = {
-        "nBlocks": settings.n_blocks,
-        "nHeads": settings.n_heads,
-        "nSymbols": settings.n_symbols,
-        "length": settings.length,
-        "digits": "".join(names),
-        "about": ABOUT,
-    }
-    parts = [
-        f'<link rel="stylesheet" href="{up}_static/playground.css">',
-        *(f'<script src="{up}_static/{name}"></script>' for name in SCRIPTS),
-        *(
-            f'<script type="text/plain" data-weights="{side}">{data}</script>'
-            for side, data in weights.items()
-        ),
-        f'<div class="playground" data-settings="{escape(json.dumps(sizes))}">',
-        '<p class="without-scripts">Without JavaScript nothing can be typed here, and '
-        f"nothing chosen. For {' '.join(names)} the model that was trained in "
-        f"{next(iter(NAMES.values()))} puts out {' '.join(answer)}; below is its "
-        "attention map.</p>",
-        viewer.element(viewer.attention(maps[:, 0], names, about=ABOUT).view),
-        f"<script>{viewer.script()}</script>",
-        "<script>playground(document.currentScript.parentNode)</script>",
-        "</div>",
-    ]
-    return "\n".join(parts)
+    view = viewer.attention(maps[:, 0], names, about=ABOUT).view
+    sizes = {"nBlocks": s.n_blocks, "nHeads": s.n_heads, "nSymbols": s.n_symbols}
+    sizes |= {"length": s.length, "digits": "".join(names), "about": ABOUT}
+    shown = f"{viewer.element(view)}\n<script>{viewer.script()}</script>"
+    return sizes, names, answer, shown
 
 
 def setup(app):

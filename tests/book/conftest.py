@@ -93,6 +93,7 @@ def visit(tab):
         )
         page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
         page.evaluate("scrollTo({top: 0, behavior: 'instant'})")
+        page.mouse.move(0, 0)  # nothing is hovered
         return page
 
     return open_page

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from bs4 import BeautifulSoup
 
+import glossary
 import pages
 from build_book import HTML
 
@@ -263,3 +264,40 @@ def test_next_and_previous_stay_in_one_framework(side):
             links = whole(page).select(f"a.{kind}")
             found = [urljoin(f"{page}.html", link["href"]) for link in links]
             assert found == [f"{other}.html"]
+
+
+def test_first_use_of_a_glossary_term_links_to_it():
+    """No page links a term twice, every chapter has some, and no term is unused."""
+    used = set()
+    for page in PAGES:
+        links = article(page).select("a.term")
+        terms = [link["href"].partition("#")[2] for link in links]
+        assert all(len(link["title"]) > 15 for link in links), f"{page}: no meaning"
+        assert len(terms) == len(set(terms)), f"{page} links a term twice"
+        used |= set(terms)
+        if page in NOTEBOOKS and not pages.is_draft(page):
+            assert len(terms) >= 5, f"{page}: only {terms}"
+    known = {
+        term["id"]
+        for term in article("book/glossary").select("dl.glossary dt")
+        if not re.search(r"\)\W*$", term.get_text())
+    }
+    assert used == known, f"never used: {known - used}"
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "term"),
+    [
+        ("a head", "head", "head"),
+        ("Heads", "Heads", "head"),
+        ("the queries", "queries", "query"),
+        ("losses", "losses", "loss"),
+        ("a causal mask hides", "causal mask", "causal mask"),
+        ("headings, overhead, multi-head, head-on", None, None),
+    ],
+)
+def test_glossary_terms_are_found_in_the_plural_and_as_whole_words(text, form, term):
+    names = ["causal mask", "query", "head", "loss", "mask"]
+    match = glossary.pattern(names).search(text)
+    assert (match and match[0]) == form
+    assert (match and names[match.lastindex - 1]) == term
