@@ -1,52 +1,73 @@
-"""A training in a folder: resumed after a kill, found when finished, seen in TensorBoard.
+"""A training in a folder: resumed after a kill, reloaded when finished, in TensorBoard.
 
-The frameworks do the updates (``train_jax``, ``train_torch``); what both need around them
-stands here. A folder holds one checkpoint, which is replaced as a whole after every
-epoch, and an event file for TensorBoard, which has the same history.
+The frameworks do the updates (``train_jax``, ``train_torch``); what both need around
+them stands here. A run is kept in ``folder/<digest>``; the digest covers all that makes
+it: settings, data, batches, initial weights, and the code of loss and model. So another
+learning rate is another run, and an edited model is never served from an old one. There
+lie one checkpoint, which is replaced as a whole after every epoch, an event file for
+TensorBoard with the same history, and ``about.json``, which says what the run is.
 """
 
-import hashlib
-import inspect
 import json
 import os
 import time
 from dataclasses import asdict
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 from tqdm import tqdm
 
+from helpers.fingerprint import code, digest, in_bytes
 from helpers.weights import from_arrays, to_arrays, write_whole
 
 UPDATES = "loss", "accuracy", "learning_rate", "grad_norm"
 EPOCHS = "validation_loss", "validation_accuracy", "seconds"
 TITLE = "a training of helpers.runs"
+CURE = "move it away, or pass retrain=True to replace it"
+NOTHING = {name: np.zeros(0) for name in (*UPDATES, *EPOCHS)}
+LATEST = WeakKeyDictionary()  # model -> its latest training in this process
 
 
 def runs_folder(name):
-    """Where the run ``name`` is kept: below ``$RUNS_FOLDER``, by default ``runs``."""
+    """Where the runs ``name`` are kept: below ``$RUNS_FOLDER``, by default ``runs``."""
     return Path(os.environ.get("RUNS_FOLDER", "runs")) / name
 
 
+def describe(modules, loss_fn, settings, data, validation, batches):
+    """What makes a run this run, but for the initial weights: short texts by name.
+
+    The settings one by one, and digests of the code of the model and of the loss
+    function, of the data, and of the batches of the first epoch.
+    """
+    return {
+        **{name: repr(value) for name, value in asdict(settings).items()},
+        "model": code(*modules),
+        "loss function": code(loss_fn),
+        "data": digest({str(place): x for place, x in enumerate(data)}),
+        "validation data": digest({str(i): x for i, x in enumerate(validation or ())}),
+        "batches": digest({"first": batches(0)}),
+    }
+
+
 def train(trainer, settings, batches, about, *, folder=None, retrain=False, bar=True):
-    """Go through all epochs, from the start or from where the folder's run stands.
+    """Go through all epochs, from the start or from where the run stands.
 
     Parameters
     ----------
     trainer : object
-        ``trainer.model``; ``epoch(batches, rates) -> dict`` of arrays named as in
-        ``UPDATES``; ``score() -> (loss, accuracy)`` or None; ``state() -> dict`` of
-        arrays; ``restore(arrays)``.
+        ``trainer.model``; ``epoch(number, batches)`` and ``score()``, which return
+        numbers by name; ``state()``, which returns arrays by name; ``restore(arrays)``.
     settings : helpers.settings.Settings
     batches : function from the epoch to an integer array ``n b …``
     about : dict
-        What makes this run this run; a checkpoint that says otherwise is refused.
+        What makes this run this run, as ``describe`` returns it.
     folder : str or path, optional
-        Without one nothing is written.
+        The run is kept in a folder below it; without one nothing is written.
     retrain : bool
-        Begin anew, whatever the folder holds.
+        Begin with the initial weights, whatever the folder holds.
     bar : bool
         Show a progress bar.
 
@@ -58,40 +79,65 @@ def train(trainer, settings, batches, about, *, folder=None, retrain=False, bar=
     Raises
     ------
     ValueError
-        If the checkpoint in the folder is damaged, or of another run.
+        If the folder cannot be written, or the checkpoint of the run is damaged.
     FloatingPointError
         If a loss or a gradient is no longer finite.
     """
-    path = None if folder is None else Path(folder) / "checkpoint.safetensors"
-    history = {name: np.zeros(0) for name in (*UPDATES, *EPOCHS)}
-    best, events = None, Events(folder)
-    if path and path.exists() and not retrain:
-        arrays = read_checkpoint(path, about)
-        history = part(arrays, "history")
-        best = part(arrays, "best")
-        if len(history["seconds"]) < settings.epochs:
-            trainer.restore(part(arrays, "state"))
-    elif path:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    weights = begin(trainer, about, again=retrain or folder is not None)
+    run = None if folder is None else Run(folder, about | {"initial weights": weights})
+    found = None if run is None or retrain else run.load()
+    state, best, history = found or (LATEST[trainer.model]["state"], None, NOTHING)
+    if len(history["seconds"]) < settings.epochs:
+        trainer.restore(state)
+    else:
+        print(f"{run} is finished and reloaded; retrain=True would train it again")
+    try:
+        best, history = go_through(
+            trainer, settings, batches, run, best, history, bar=bar
+        )
+        from_arrays(trainer.model, best)
+    finally:
+        LATEST[trainer.model]["left"] = digest(to_arrays(trainer.model))
+        if run:
+            run.close()
+    return history
+
+
+def begin(trainer, about, *, again):
+    """Note where a training begins, and return the digest of its initial weights.
+
+    With ``again``, a model that the same training has left, and nothing has changed
+    since, begins where it began then. So the same call is the same run, also when it
+    was interrupted, and ``retrain`` repeats it.
+    """
+    latest = LATEST.get(trainer.model, {})
+    weights = digest(to_arrays(trainer.model))
+    if not (again and latest.get("left") == weights and latest["about"] == about):
+        latest = {"about": about, "weights": weights, "state": trainer.state()}
+        LATEST[trainer.model] = latest
+    return latest["weights"]
+
+
+def go_through(trainer, settings, batches, run, best, history, *, bar):
+    """Train the epochs that are left; the best weights and the history."""
     n, rates = settings.updates_per_epoch, settings.learning_rates
     first = len(history["seconds"])
     with progress(settings, first * n, bar and first < settings.epochs) as shown:
         for epoch in range(first, settings.epochs):
             started = time.perf_counter()
-            news = trainer.epoch(batches(epoch), rates[epoch * n : (epoch + 1) * n])
+            news = trainer.epoch(epoch, batches(epoch))
+            news["learning_rate"] = rates[epoch * n : (epoch + 1) * n]
             check_finite(news, epoch * n)
             news |= {f"validation_{k}": x for k, x in trainer.score().items()}
             news["seconds"] = time.perf_counter() - started
             if best is None or is_better(news, history):
                 best = to_arrays(trainer.model)
-            history = {k: np.append(v, news[k]) for k, v in history.items()}
-            if path:
-                events.write(history, n)  # first: a finished run is not touched again
-                write_checkpoint(path, about, trainer.state(), best, history)
+            history = {name: np.append(history[name], news[name]) for name in history}
+            if run:
+                run.write(trainer.state(), best, history, n)
             shown.set_postfix_str(summary(history))
             shown.update(n)
-    from_arrays(trainer.model, best)
-    return history
+    return best, history
 
 
 def is_better(news, history):
@@ -110,16 +156,16 @@ def check_finite(news, first):
     Raises
     ------
     FloatingPointError
-        Naming the update, its rate and its gradient norm.
+        Naming the update, its learning rate and its gradient norm.
     """
     finite = np.isfinite(news["loss"]) & np.isfinite(news["grad_norm"])
     if not finite.all():
         at = int(np.argmin(finite))
         loss, rate, norm = (news[k][at] for k in ("loss", "learning_rate", "grad_norm"))
         raise FloatingPointError(
-            f"the loss is {loss:.4g} at update {first + at}: rate {rate:.4g}, "
-            f"gradient norm {norm:.4g}; a lower rate, a longer warm-up or clipping may "
-            "help"
+            f"the loss is {loss:.4g} at update {first + at}: learning rate {rate:.4g}, "
+            f"gradient norm {norm:.4g}; a lower learning rate, a longer warm-up or "
+            "clipping may help"
         )
 
 
@@ -138,40 +184,85 @@ def summary(history):
     return text if np.isnan(accuracy) else f"{text}, validation {accuracy:.2%}"
 
 
-def describe(framework, model, loss, data, settings, batches, validation=None):
-    """What makes a run this run, as short texts by name.
+class Run:
+    """The folder of a run: its checkpoint and its events.
 
-    The settings one by one, and digests of the initial weights, the loss function, the
-    data, and the batches of the first epoch.
+    Raises
+    ------
+    ValueError
+        If the folder cannot be written: one sentence.
     """
-    try:
-        source = inspect.getsource(loss)
-    except (OSError, TypeError):  # typed into a shell that keeps no source; no function
-        source = getattr(loss, "__qualname__", type(loss).__qualname__)
-    about = {"framework": framework}
-    about |= {name: repr(value) for name, value in asdict(settings).items()}
-    return about | {
-        "initial weights": digest(to_arrays(model)),
-        "loss function": digest(in_bytes({"source": source})),
-        "data": digest({str(place): x for place, x in enumerate(data)}),
-        "validation data": digest({str(i): x for i, x in enumerate(validation or ())}),
-        "batches": digest({"first": batches(0)}),
-    }
+
+    def __init__(self, folder, about):
+        if not os.fspath(folder):
+            raise ValueError("expected folder to be the path of a folder, got ''")
+        self.folder = Path(folder) / digest(in_bytes(about))[:16]
+        self.path = self.folder / "checkpoint.safetensors"
+        self.about, self.events = about, None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not (self.folder / "about.json").exists():
+                text = json.dumps(about, indent=1)
+                write_whole(self.folder / "about.json", text.encode())
+        except OSError as error:
+            raise ValueError(
+                f"cannot keep a run in {folder}: {error.strerror} ({error.filename})"
+            ) from error
+        if self.path.is_dir():
+            raise ValueError(f"{self.path} is a folder, expected a file: {CURE}")
+
+    def __str__(self):
+        date = time.strftime(
+            "%Y-%m-%d %H:%M", time.localtime(self.path.stat().st_mtime)
+        )
+        return f"run {self.folder.parent.name}/{self.folder.name} of {date}"
+
+    def load(self):
+        """State, best weights and history, or None if nothing has been trained yet."""
+        if not self.path.exists():
+            return None
+        arrays = read_checkpoint(self.path, self.about)
+        return tuple(part(arrays, name) for name in ("state", "best", "history"))
+
+    def write(self, state, best, history, n):
+        """Write the events of an epoch of ``n`` updates, then the checkpoint.
+
+        In this order, since a finished run is not touched again.
+        """
+        self.write_events(history, n)
+        write_checkpoint(self.path, self.about, state, best, history)
+
+    def write_events(self, history, n):
+        """Write the latest epoch for TensorBoard; at first, all epochs until now.
+
+        The files of earlier processes are removed: so the events are those of the
+        checkpoint, whenever a process was killed.
+        """
+        first = len(history["seconds"]) - 1
+        if self.events is None:
+            from tensorboard.summary import Writer  # takes a moment
+
+            for old in self.folder.glob("events.out.tfevents.*"):
+                old.unlink()
+            self.events, first = Writer(str(self.folder)), 0
+        for step, values in events(history, n, first):
+            for name, value in values.items():
+                self.events.add_scalar(name, value, step)
+        self.events.flush()
+
+    def close(self):
+        """Let go of the event file."""
+        if self.events is not None:
+            self.events.close()
 
 
-def digest(arrays):
-    """A hash of names, shapes, dtypes and contents of some arrays."""
-    total = hashlib.blake2b(digest_size=16)
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        total.update(f"{name} {array.shape} {array.dtype}".encode())
-        total.update(array.reshape(-1).view(np.uint8).data)
-    return total.hexdigest()
-
-
-def in_bytes(texts):
-    """Texts by name as arrays, for ``digest``."""
-    return {k: np.frombuffer(v.encode(), np.uint8) for k, v in texts.items()}
+def events(history, n, first):
+    """``(update, {tag: number})`` of the epochs from ``first`` on."""
+    for step in range(first * n, len(history["loss"])):
+        yield step, {f"train/{name}": history[name][step] for name in UPDATES}
+    for epoch in range(first, len(history["seconds"])):
+        values = {name.replace("_", "/"): history[name][epoch] for name in EPOCHS}
+        yield (epoch + 1) * n - 1, {k: x for k, x in values.items() if not np.isnan(x)}
 
 
 def part(arrays, prefix):
@@ -187,7 +278,7 @@ def write_checkpoint(path, about, state, best, history):
     arrays = {name: np.array(x, order="C") for name, x in arrays.items()}
     notes = {"title": TITLE, "about": json.dumps(about)}
     notes["digest"] = digest(arrays | in_bytes(notes))
-    for draft in path.parent.glob(f"{path.name}.*.draft"):
+    for draft in path.parent.glob("*.draft"):
         draft.unlink()  # of a process that was killed while it wrote
     write_whole(path, safetensors.numpy.save(arrays, metadata=notes))
 
@@ -200,74 +291,16 @@ def read_checkpoint(path, about):
     ValueError
         One sentence that names the file, what is wrong with it and what to do.
     """
-    cure = "move it away, or pass retrain=True to replace it"
     try:
         with safetensors.safe_open(path, "numpy") as file:
             notes = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} is damaged ({error}): {cure}") from error
+        raise ValueError(f"{path} is damaged ({error}): {CURE}") from error
     if notes.get("title") != TITLE:
-        raise ValueError(f"{path} is not {TITLE}: {cure}")
+        raise ValueError(f"{path} is not {TITLE}: {CURE}")
     if notes.pop("digest", None) != digest(arrays | in_bytes(notes)):
-        raise ValueError(f"{path} is damaged (its contents have changed): {cure}")
-    found = json.loads(notes["about"])
-    for name in sorted({*found, *about}, key=[*about, *found].index):
-        theirs, ours = (d.get(name, "nothing") for d in (found, about))
-        if theirs != ours:
-            raise ValueError(
-                f"{path} is of another run: its {name} is {theirs}, here it is {ours}: "
-                f"{cure}"
-            )
+        raise ValueError(f"{path} is damaged (its contents have changed): {CURE}")
+    if json.loads(notes["about"]) != about:
+        raise ValueError(f"{path} is of another run: {CURE}")
     return arrays
-
-
-class Events:
-    """Writes a history to a TensorBoard event file in ``folder``.
-
-    A resumed run writes all of it again, and removes the older files: so the events are
-    those of the checkpoint, whenever the process was killed.
-    """
-
-    def __init__(self, folder):
-        self.folder = folder and Path(folder)
-        self.file = None
-        self.done = 0
-
-    def write(self, history, n):
-        """Add the epochs of ``n`` updates that are not written yet."""
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        now = time.time()
-        if self.file is None:
-            for old in self.folder.glob("events.out.tfevents.*"):
-                old.unlink()
-            self.file = self.folder / f"events.out.tfevents.{int(now)}.{os.getpid()}"
-            self.file.touch()
-        with self.file.open("ab") as file:
-            writer = RecordWriter(file)
-            if not self.done:
-                header = Event(wall_time=now, file_version="brain.Event:2")
-                writer.write(header.SerializeToString())
-            for step, values in events(history, n, self.done):
-                scalars = [
-                    Summary.Value(tag=k, simple_value=v) for k, v in values.items()
-                ]
-                event = Event(wall_time=now, step=step, summary=Summary(value=scalars))
-                writer.write(event.SerializeToString())
-        self.done = len(history["seconds"])
-
-
-def events(history, n, first):
-    """``(update, {tag: number})`` of the epochs from ``first`` on."""
-    for step in range(first * n, len(history["loss"])):
-        yield step, {f"train/{name}": history[name][step] for name in UPDATES}
-    for epoch in range(first, len(history["seconds"])):
-        values = {
-            name.replace("_", "/"): history[name][epoch]
-            for name in EPOCHS
-            if not np.isnan(history[name][epoch])
-        }
-        yield (epoch + 1) * n - 1, values

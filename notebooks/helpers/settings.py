@@ -9,8 +9,30 @@ from math import inf
 
 import numpy as np
 
-from helpers.checks import check_dropout, check_sizes, choose, head_size
+from helpers.checks import (
+    check_dropout,
+    check_length,
+    check_sizes,
+    check_types,
+    choose,
+    head_size,
+)
 from helpers.schedules import SCHEDULES, check_warmup, learning_rates
+
+POSITIONS = dict.fromkeys(("sinusoidal", "learned", "none"))
+MAX_LENGTH = 512  # positions of a predictor's table
+
+
+def check_rate(name, number):
+    """Hold a number to what float32 can hold above 0.
+
+    Raises
+    ------
+    ValueError
+        Naming the number.
+    """
+    if not 0 < np.float64(number) < np.finfo(np.float32).max:
+        raise ValueError(f"expected {name} to be above 0 and finite, got {number!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,19 +75,25 @@ class Settings:
     seed: int = 42
 
     def __post_init__(self):
+        check_types(self)
         check_sizes(
             n_train=self.n_train, batch_size=self.batch_size, epochs=self.epochs
         )
         if self.batch_size > self.n_train:
             raise ValueError(
-                f"batch_size = {self.batch_size} is larger than n_train = {self.n_train}"
+                f"expected batch_size to be at most n_train = {self.n_train}, got "
+                f"{self.batch_size}"
             )
-        for name in ("learning_rate", "max_grad_norm"):
-            number = getattr(self, name)
-            if not number > 0 or (name == "learning_rate" and number == inf):
-                raise ValueError(f"expected {name} to be above 0, got {number!r}")
+        check_rate("learning_rate", self.learning_rate)
+        if self.max_grad_norm != inf:
+            check_rate("max_grad_norm", self.max_grad_norm)
+        if self.seed < 0:
+            raise ValueError(f"expected seed to be at least 0, got {self.seed}")
         choose(self.schedule, SCHEDULES, "schedule")
         check_warmup(self.warmup, self.updates)
+
+    def check_data(self, data):
+        """Hold training data to the sizes of the task, as far as there are any."""
 
     @property
     def updates_per_epoch(self):
@@ -111,6 +139,24 @@ class Sequences(Settings):
         )  # fmt: skip
         head_size(self.m, self.n_heads)
         check_dropout(self.dropout)
+        choose(self.positions, POSITIONS, "kind of positions")
+        if self.positions != "none":
+            check_length(self.length, MAX_LENGTH)
+
+    def check_data(self, data):
+        """Hold inputs to the length and the number of symbols.
+
+        Raises
+        ------
+        ValueError
+            With both shapes.
+        """
+        expected = self.length, self.n_symbols
+        if data[0].shape[1:] != expected:
+            raise ValueError(
+                f"expected sequences of shape (length, n_symbols) = {expected}, as the "
+                f"settings say, got {data[0].shape[1:]}"
+            )
 
     @property
     def model(self):
@@ -211,6 +257,20 @@ class Sets(Settings):
         } | changes  # fmt: skip
         updates = max(1, sizes["n_train"] // sizes["batch_size"])  # in an epoch
         return cls(**{"epochs": -(-640 // updates)} | sizes)
+
+    def check_data(self, data):
+        """Hold images to their number of features.
+
+        Raises
+        ------
+        ValueError
+            With both numbers.
+        """
+        if data[0].shape[-1] != self.n_features:
+            raise ValueError(
+                f"expected n_features = {self.n_features}, as the settings say, got "
+                f"data of shape {data[0].shape}"
+            )
 
     @property
     def model(self):

@@ -9,7 +9,13 @@ import optax
 from flax import nnx
 
 from helpers import runs
-from helpers.checks import check_batches, check_data, check_sizes, choose
+from helpers.checks import (
+    check_batches,
+    check_data,
+    check_fit,
+    check_labels,
+    check_sizes,
+)
 from helpers.sequences import shuffled
 
 
@@ -57,7 +63,7 @@ def odd_one_out(model, x):
 
 def fit(
     model, loss_fn, data, settings, *, batches=None, validation=None, folder=None,
-    retrain=False, device=None, bar=True,
+    retrain=False, bar=True,
 ):  # fmt: skip
     """Train a model with Adam, and leave it with its best weights.
 
@@ -65,65 +71,66 @@ def fit(
     ----------
     model : flax.nnx.Module
         Changed in place: with ``validation`` it ends with the weights of the epoch that
-        had the highest accuracy there, without it with the last ones.
+        had the highest accuracy there, without it with the last ones. The data are
+        brought to the device of its parameters.
     loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
+        If it is called ``cross_entropy``, the labels are checked, too.
     data : tuple of NumPy arrays
-        A batch is the same rows of each; they are brought to the device once.
+        A batch is the same rows of each.
     settings : helpers.settings.Settings
     batches : function from the epoch to an integer array ``n b …``, optional
         Rows of the data for each update; by default ``sequences.shuffled(settings)``.
     validation : tuple of NumPy arrays, optional
         Examples to measure loss and accuracy on after every epoch.
     folder : str or path, optional
-        Keep the run here: a finished one is loaded, an interrupted one goes on.
+        Keep the run below this folder, under its digest (``helpers.runs``): a finished
+        run is reloaded, an interrupted one is resumed.
     retrain : bool
-        Train from the start, whatever the folder holds.
-    device : {"cpu", "gpu"}, optional
-        The GPU by default, if there is one.
+        Train from the initial weights, also when the run is finished.
     bar : bool
         Show a progress bar.
 
     Returns
     -------
     dict of str to float64 array
-        ``loss``, ``accuracy``, ``learning_rate``, ``grad_norm`` (before clipping) of every
-        update; ``validation_loss``, ``validation_accuracy``, ``seconds`` of every epoch.
+        ``loss``, ``accuracy``, ``learning_rate``, ``grad_norm`` (before clipping) of
+        every update; ``validation_loss``, ``validation_accuracy``, ``seconds`` of every
+        epoch.
 
     Raises
     ------
     ValueError
-        Before any work: if data, batches, settings or device do not fit, or the
-        checkpoint in the folder is damaged or of another run.
+        Before any work: if model, data, batches, settings or folder do not fit each
+        other, or the checkpoint of the run is damaged.
     FloatingPointError
         If a loss or a gradient is no longer finite.
     """
-    device = find_device(device)
-    rows, given = check_data(data), batches or shuffled(settings)
+    given = batches or shuffled(settings)
+    check_fit(model, loss_fn, data, settings, given, validation)
 
     def batches(epoch):
-        return check_batches(given(epoch), settings, rows)
+        return check_batches(given(epoch), settings, len(data[0]))
 
-    batches(0)
-    if validation is not None:
-        check_data(validation, "validation data")
-    about = runs.describe("jax", model, loss_fn, data, settings, batches, validation)
-    trainer = Trainer(model, loss_fn, data, settings, validation, device)
+    modules = [
+        part for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module)
+    ]
+    about = runs.describe(modules, loss_fn, settings, data, validation, batches)
+    trainer = Trainer(model, loss_fn, data, settings, validation)
     options = {"folder": folder, "retrain": retrain, "bar": bar}
     return runs.train(trainer, settings, batches, about, **options)
 
 
-def evaluate(model, loss_fn, data, *, batch_size=1000, device=None):
+def evaluate(model, loss_fn, data, *, batch_size=1000):
     """Mean loss and accuracy with dropout off.
 
     Parameters
     ----------
     model : flax.nnx.Module
-        Stays as it is, in training mode or not.
+        Stays in the mode it is in, and where it is.
     loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
     data : tuple of NumPy arrays
     batch_size : int
         Examples at a time: a matter of memory, not of the result.
-    device : {"cpu", "gpu"}, optional
 
     Returns
     -------
@@ -133,59 +140,47 @@ def evaluate(model, loss_fn, data, *, batch_size=1000, device=None):
     Raises
     ------
     ValueError
-        If the arrays differ in length, or ``batch_size`` or ``device`` make no sense.
+        If the data do not fit the model or each other, or ``batch_size`` makes no sense.
     """
-    check_data(data)
     check_sizes(batch_size=batch_size)
-    return score(
-        model, loss_fn, jax.device_put(tuple(data), find_device(device)), batch_size
-    )
+    check_data(data)
+    check_labels(model, loss_fn, data)
+    return score(model, loss_fn, on_device(data, model), batch_size)
 
 
-def find_device(name=None):
-    """A JAX device: "cpu", "gpu", or by default the best there is.
-
-    Raises
-    ------
-    ValueError
-        If there is no such device here.
-    """
-    found = {"cpu": jax.devices("cpu")[0]}
-    if jax.default_backend() != "cpu":
-        found["gpu"] = jax.devices()[0]
-    return choose(name, found, "device") if name else [*found.values()][-1]
+def on_device(data, model):
+    """NumPy arrays as JAX arrays, on the device where the model is."""
+    weights = jax.tree.leaves(nnx.state(model, nnx.Param))
+    return jax.device_put(tuple(data), jnp.asarray(weights[0]).sharding)
 
 
 class Trainer:
-    """One training on one device, an epoch at a time."""
+    """A model, its optimizer's state and its data; trains an epoch at a time."""
 
-    def __init__(self, model, loss_fn, data, settings, validation, device):
+    def __init__(self, model, loss_fn, data, settings, validation):
         self.model, self.loss_fn, self.settings = model, loss_fn, settings
+        self.data = on_device(data, model)
+        self.validation = validation and on_device(validation, model)
         model.train()
         self.graph, params, rest = nnx.split(model, nnx.Param, ...)
-        opt_state = optimizer(settings.learning_rate, settings.max_grad_norm).init(
-            params
-        )
-        self.carry = jax.device_put((params, opt_state, rest), device)
-        self.data = jax.device_put(tuple(data), device)
-        self.device = device
-        self.validation = validation and jax.device_put(tuple(validation), device)
+        rates = settings.learning_rates
+        optimizer = make_optimizer(rates, settings.max_grad_norm)
+        self.carry = params, optimizer.init(params), rest
 
-    def epoch(self, batches, rates):
-        """Do the updates of an epoch; their history as arrays."""
-        given = jax.device_put((batches, rates), self.device)
-        fixed = {
-            "graph": self.graph,
-            "loss_fn": self.loss_fn,
-            "max_grad_norm": self.settings.max_grad_norm,
-        }
-        self.carry, history = run_epoch(self.carry, self.data, *given, **fixed)
+    def epoch(self, number, batches):
+        """Loss, accuracy and gradient norm of every update of an epoch: arrays."""
+        self.carry, history = run_epoch(
+            self.carry, self.data, batches, self.settings.learning_rates,
+            graph=self.graph, loss_fn=self.loss_fn,
+            max_grad_norm=self.settings.max_grad_norm,
+        )  # fmt: skip
         self.write_model()
         return {name: np.asarray(x, np.float64) for name, x in history.items()}
 
     def write_model(self):
-        """Bring the trained numbers into the model."""
-        nnx.update(self.model, self.carry[0], self.carry[2])
+        """Bring the trained weights, and the state of dropout, into the model."""
+        params, _, rest = self.carry
+        nnx.update(self.model, params, rest)
 
     def score(self):
         """Loss and accuracy on the validation data, or NaN if there is none."""
@@ -194,17 +189,18 @@ class Trainer:
         return score(self.model, self.loss_fn, self.validation, 1000)
 
     def state(self):
-        """All that the next update depends on, as arrays."""
+        """All that the next epoch depends on: weights, Adam, dropout, as arrays."""
         leaves = enumerate(jax.tree.leaves(self.carry))
         return {f"{place:04d}": np.asarray(raw(leaf)) for place, leaf in leaves}
 
     def restore(self, arrays):
         """Go on from such a state."""
         leaves, tree = jax.tree.flatten(self.carry)
-        new = [jnp.asarray(arrays[name]) for name in sorted(arrays)]
+        new = [arrays[name] for name in sorted(arrays)]
         pairs = zip(leaves, new, strict=True)
         leaves = [jax.random.wrap_key_data(b) if is_key(a) else b for a, b in pairs]
-        self.carry = jax.device_put(jax.tree.unflatten(tree, leaves), self.device)
+        places = [jnp.asarray(leaf).sharding for leaf in jax.tree.leaves(self.carry)]
+        self.carry = jax.tree.unflatten(tree, jax.device_put(leaves, places))
         self.write_model()
 
 
@@ -218,18 +214,19 @@ def raw(x):
     return jax.random.key_data(x) if is_key(x) else x
 
 
-def optimizer(rate, max_grad_norm):
-    """Clipping by the global norm, then Adam."""
-    return optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.adam(rate))
+def make_optimizer(learning_rates, max_grad_norm):
+    """Clip by the global norm, then Adam with the learning rate of each update."""
+    clip = optax.clip_by_global_norm(max_grad_norm)
+    return optax.chain(clip, optax.adam(lambda count: learning_rates[count]))
 
 
 @partial(jax.jit, static_argnames=("graph", "loss_fn", "max_grad_norm"))
-def run_epoch(carry, data, batches, rates, *, graph, loss_fn, max_grad_norm):
+def run_epoch(carry, data, batches, learning_rates, *, graph, loss_fn, max_grad_norm):
     """All updates of an epoch as one ``scan``: no Python, no copies in between."""
+    optimizer = make_optimizer(learning_rates, max_grad_norm)
 
-    def update(carry, given):
+    def update(carry, index):
         params, opt_state, rest = carry
-        index, rate = given
 
         def objective(params):
             model = nnx.merge(graph, params, rest, copy=True)
@@ -238,31 +235,30 @@ def run_epoch(carry, data, batches, rates, *, graph, loss_fn, max_grad_norm):
 
         loss_and_grads = jax.value_and_grad(objective, has_aux=True)
         (loss, (metrics, rest)), grads = loss_and_grads(params)
-        step = optimizer(rate, max_grad_norm)
-        steps, opt_state = step.update(grads, opt_state)
+        steps, opt_state = optimizer.update(grads, opt_state)
         params = optax.apply_updates(params, steps)
-        norm = optax.tree.norm(grads)
-        history = {"loss": loss, **metrics, "learning_rate": rate}
-        return (params, opt_state, rest), history | {"grad_norm": norm}
+        history = {"loss": loss, "accuracy": metrics["accuracy"]}
+        history["grad_norm"] = optax.tree.norm(grads)
+        return (params, opt_state, rest), history
 
-    return jax.lax.scan(update, carry, (batches, rates))
+    return jax.lax.scan(update, carry, batches)
 
 
 def score(model, loss_fn, data, batch_size):
-    """Mean loss and accuracy; the last batch may be smaller."""
+    """Mean loss and accuracy with dropout off; the last batch may be smaller."""
     quiet = nnx.clone(model)
     quiet.eval()
     graph, state = nnx.split(quiet)
-    n = len(data[0])
-    total = np.zeros(2)
-    for start in range(0, n, batch_size):
-        part = tuple(x[start : start + batch_size] for x in data)
-        loss, metrics = run_batch(state, part, graph=graph, loss_fn=loss_fn)
-        total += len(part[0]) * np.array([loss, metrics["accuracy"]], dtype=np.float64)
-    return dict(zip(("loss", "accuracy"), (total / n).tolist(), strict=True))
+    total = 0
+    for start in range(0, len(data[0]), batch_size):
+        batch = tuple(x[start : start + batch_size] for x in data)
+        loss, metrics = run_batch(state, batch, graph=graph, loss_fn=loss_fn)
+        total += len(batch[0]) * np.array([loss, metrics["accuracy"]], np.float64)
+    loss, accuracy = (total / len(data[0])).tolist()
+    return {"loss": loss, "accuracy": accuracy}
 
 
 @partial(jax.jit, static_argnames=("graph", "loss_fn"))
-def run_batch(state, data, *, graph, loss_fn):
-    """Loss and accuracy of one batch."""
-    return loss_fn(nnx.merge(graph, state), *data)
+def run_batch(state, batch, *, graph, loss_fn):
+    """Loss and metrics of one batch."""
+    return loss_fn(nnx.merge(graph, state), *batch)

@@ -68,6 +68,9 @@ def main(side, task, weights, found):
     models, training = (
         import_module(f"helpers.{kind}_{side}") for kind in ("model", "train")
     )
+    if side == "torch":  # as on the pages; JAX finds the GPU by itself
+        torch = import_module("torch")
+        torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
     model = models.build(models.Predictor, **settings.model)
     load_weights(model, weights)
     if isinstance(settings, tasks.Sets):

@@ -1,15 +1,10 @@
-"""A training survives a kill at any moment, and no checkpoint is taken for another."""
+"""A training survives a kill at any moment, and no run is taken for another."""
 
 import json
-import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,130 +12,101 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
 
 import trainee
 from helpers import runs, train_jax, train_torch
+from helpers.fingerprint import code
 from helpers.sequences import reverse_data, shuffled
 from helpers.settings import Sequences
 from helpers.weights import save_weights, to_arrays
-from sides import on_both_sides
-from warm import ONE_THREAD, Warm
+from sides import on_both_sides, run_python
 
 TRAIN = {"jax": train_jax, "torch": train_torch}
 N, EPOCHS = trainee.SETTINGS.updates_per_epoch, trainee.SETTINGS.epochs
 
 # Killed, and brought to the end
 
-POINTS = {
-    "before the first update": ("batches", 3),
-    "between two epochs": ("batches", 6),
-    "a piece of the header": ("header", 3),
-    "half a draft": ("half", 2),
-    "before the file is replaced": ("before replace", 4),
-    "after the file is replaced": ("after replace", 3),
-    "before the events": ("before events", 2),
-    "after the events": ("after events", 5),
-    "half the last draft": ("half", EPOCHS),
-    "after the last file is replaced": ("after replace", EPOCHS),
+POINTS = {  # how often each is reached, and the first epoch that is trained again
+    "before the first update": ("batches", 3, 0),
+    "between two epochs": ("batches", 5, 2),
+    "half a draft": ("half", 2, 1),
+    "before the file is replaced": ("before replace", 3, 2),
+    "after the events": ("after events", 4, 3),
+    "half the last draft": ("half", EPOCHS, EPOCHS - 1),
+    "after the last file is replaced": ("after replace", EPOCHS, EPOCHS),
 }
-DELAYS = {f"{1000 * s:.0f} ms after the first epoch": s for s in (0.02, 0.05)}
-TWICE = "twice, then a third time"
-
-
-IMPORTED = {
-    "jax": ["jax", "flax.nnx", "optax", "safetensors.numpy"],
-    "torch": ["torch", "safetensors.numpy"],
-}
-FOR_EVENTS = ["tensorboard.compat.proto.event_pb2", "tensorboard.summary.writer"]
-PLAIN = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+TWICE = [("half", 3), ("before replace", 1), ("after events", 2)]
+ALL = [*POINTS, "three times", "at a random moment"]
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory):
-    """Starts a training in a process of its own, with its framework imported already.
-
-    JAX keeps what it has compiled for the next one. Only these trainings know of that:
-    where they are brought to the end, everything is imported and compiled anew.
-    """
-    kept = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        "TF_CPP_MIN_LOG_LEVEL": "3",  # each time it would list the processor's features
-    }
-    with ExitStack() as stack:
-        warm = {
-            side: stack.enter_context(
-                closing(Warm(*modules, *FOR_EVENTS, **PLAIN, **kept))
-            )
-            for side, modules in IMPORTED.items()
-        }
-        yield lambda task, side, *arguments: warm[side].start(
-            trainee.__file__, task, side, *arguments
-        )
+def quick(tmp_path_factory):
+    """The environment of the trainings: one thread, compiled quickly, and only once."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "OMP_NUM_THREADS": "1",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+            "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            "TF_CPP_MIN_LOG_LEVEL": "3",  # it would list the processor's features
+        }.items():
+            patch.setenv(name, value)
+        yield
 
 
-def train_until(start, point, side, folder, task="train"):
-    """Start a training that is killed at a point; the point must be reached."""
-    process = start(task, side, folder, *point)
-    said = process.communicate()[1]
-    assert process.returncode == -signal.SIGKILL, said
+def killed_by_itself(*arguments):
+    """Train until a point; the point must be reached."""
+    process = trainee.start(trainee.train_until, *arguments)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL, arguments
 
 
-def train_for(start, delay, side, folder):
-    """Start a training and kill it, some seconds after its first epoch."""
-    process = start("train", side, folder)
-    assert "begins" in process.stderr.readline()
-    time.sleep(random.uniform(0.5, 1) * delay)
+def killed_from_outside(side, folder):
+    """Kill a training at any moment after its first epoch."""
+    process = trainee.start(trainee.train_until, side, folder, None, 0)
+    while process.is_alive() and not list(folder.glob("*/checkpoint.safetensors")):
+        time.sleep(0.005)
+    time.sleep(random.uniform(0, 0.05))
     process.kill()
-    process.communicate()
+    process.join()
 
 
-def finish(side, folders):
-    """Go on in all folders, and once without one; what each came to.
-
-    In a Python that has nothing in common with those that were killed.
-    """
-    process = subprocess.run(
-        [sys.executable, trainee.__file__, "finish", side, *map(str, folders)],
-        env=os.environ | PLAIN | ONE_THREAD,
-        capture_output=True,
-        encoding="utf-8",
-    )
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
+def finish(side, folders, root):
+    """Go on in all folders, and once without one; what each came to."""
+    report = root / "report.json"
+    process = trainee.start(trainee.finish, side, [str(f) for f in folders], report)
+    process.join()
+    assert process.exitcode == 0
+    return json.loads(report.read_text())
 
 
 def files(folder):
-    return {path.name: path.read_bytes() for path in Path(folder).glob("*")}
+    """The files of the only run in a folder."""
+    found = [path for path in Path(folder).glob("*/*") if path.name != "about.json"]
+    assert len({path.parent for path in found}) <= 1
+    return {path.name: path.read_bytes() for path in found}
 
 
 @pytest.fixture(scope="module", params=["jax", "torch"])
-def killed(request, start, tmp_path_factory):
+def killed(request, quick, tmp_path_factory):
     """For each way to be killed: the folder after it, and the end that it came to."""
     side, root = request.param, tmp_path_factory.mktemp(request.param)
-    folders = {name: root / f"run {name}" for name in [*POINTS, *DELAYS, TWICE]}
-
-    def kill(name):
-        if name in DELAYS:
-            train_for(start, DELAYS[name], side, folders[name])
-        elif name in POINTS:
-            train_until(start, POINTS[name], side, folders[name])
-        else:
-            for point in [("half", 3), ("before replace", 1), ("after events", 2)]:
-                train_until(start, point, side, folders[name])
-        return name, files(folders[name])
-
-    with ThreadPoolExecutor(2) as pool:
-        left = dict(pool.map(kill, folders))
-    found = finish(side, folders.values())
-    whole = found.pop("None")
+    folders = {name: root / name for name in ALL}
+    for name, (point, number, _) in POINTS.items():
+        killed_by_itself(side, folders[name], point, number)
+    for point in TWICE:
+        killed_by_itself(side, folders["three times"], *point)
+    killed_from_outside(side, folders["at a random moment"])
+    left = {name: files(folder) for name, folder in folders.items()}
+    found = finish(side, folders.values(), root)
     ends = {name: found[str(folder)] for name, folder in folders.items()}
-    return {"left": left, "ends": ends, "folders": folders, "whole": whole}
+    return {"left": left, "ends": ends, "folders": folders, "whole": found["None"]}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*POINTS, *DELAYS, TWICE])
+@pytest.mark.parametrize("name", ALL)
 def test_a_killed_training_ends_as_if_nothing_had_happened(killed, name):
     """Weights and history to the last bit; one checkpoint, one event file, no draft."""
     end, whole, folder = killed["ends"][name], killed["whole"], killed["folders"][name]
@@ -156,41 +122,29 @@ def test_a_killed_training_ends_as_if_nothing_had_happened(killed, name):
 def test_the_kills_left_what_they_should(killed):
     """So the test above tests what it says; epochs begin where the kill left them."""
     left, ends = killed["left"], killed["ends"]
+    whole = len(left["half a draft"]["checkpoint.safetensors"])
     drafts = {
-        name: sorted(len(data) for file, data in found.items() if ".draft" in file)
+        name: [len(data) for file, data in found.items() if file.endswith(".draft")]
         for name, found in left.items()
     }
-    assert drafts["a piece of the header"] == [100]
-    whole = len(left["half a draft"]["checkpoint.safetensors"])
-    assert len(drafts["half a draft"]) == 1
     assert 0 < drafts["half a draft"][0] < whole
     assert drafts["before the file is replaced"][0] >= whole
     assert "checkpoint.safetensors" not in left["before the first update"]
-    again = {name: end["epochs"][2:] for name, end in ends.items()}  # two to look
-    firsts = {name: min(epochs, default=EPOCHS) for name, epochs in again.items()}
-    expected = dict(zip(POINTS, [0, 3, 2, 1, 3, 3, 1, 4, 7, 8], strict=True))
-    expected[TWICE] = 3
-    assert {name: firsts[name] for name in expected} == expected
-    for name, epochs in again.items():
-        assert epochs == list(range(firsts[name], EPOCHS))
-        assert name not in DELAYS or firsts[name] >= 1
+    for name, end in ends.items():
+        again = end["epochs"][2:]  # two to look
+        first = POINTS[name][2] if name in POINTS else min(again, default=EPOCHS)
+        assert again == list(range(first, EPOCHS)), name
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["jax", "torch"])
-def test_a_retraining_that_is_killed_early_leaves_the_old_run(side, start, tmp_path):
+def test_a_retraining_that_is_killed_early_leaves_the_old_run(side, quick, tmp_path):
     """The old checkpoint is there, whole, until the new one takes its place."""
     folder = tmp_path / "run"
-    process = start("train", side, folder)
-    assert process.communicate() and process.returncode == 0
+    trainee.train(side, folder)
     before = files(folder)["checkpoint.safetensors"]
-    train_until(start, ("before replace", 1), side, folder, "retrain")
+    killed_by_itself(side, folder, "before replace", 1, True)
     assert files(folder)["checkpoint.safetensors"] == before
-    found = finish(side, [folder])
-    loaded, whole = found[str(folder)], found["None"]
-    assert loaded["epochs"] == [0, 0], "nothing was left to train"
-    assert loaded["weights"] == whole["weights"]
-    assert loaded["history"] == whole["history"]
 
 
 # TensorBoard
@@ -198,16 +152,19 @@ def test_a_retraining_that_is_killed_early_leaves_the_old_run(side, start, tmp_p
 
 def read_events(folder):
     """``{tag: [(step, number)]}`` as TensorBoard itself reads a folder."""
-    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    reader = EventAccumulator(str(folder), size_guidance={"tensors": 0})
     reader.Reload()
-    scalars = {tag: reader.Scalars(tag) for tag in reader.Tags()["scalars"]}
-    return {tag: [(e.step, e.value) for e in es] for tag, es in scalars.items()}
+    found = {tag: reader.Tensors(tag) for tag in reader.Tags()["tensors"]}
+    return {
+        tag: [(e.step, make_ndarray(e.tensor_proto).item()) for e in events]
+        for tag, events in found.items()
+    }
 
 
 def assert_events_are(folder, history, n):
     """Every update and every epoch once, with the numbers of the history."""
-    assert len(list(Path(folder).glob("events.out.tfevents.*"))) == 1
-    found = read_events(folder)
+    (path,) = Path(folder).glob("*/events.out.tfevents.*")
+    found = read_events(path.parent)
     updates = {f"train/{name}": history[name] for name in runs.UPDATES}
     epochs = {
         f"validation/{k}": history[f"validation_{k}"] for k in ("loss", "accuracy")
@@ -230,31 +187,47 @@ SETTINGS = Sequences(
     length=2, n_validation=5, n_test=1, m=4, f=6,
 )  # fmt: skip
 DATA = reverse_data(SETTINGS)
-CURE = "move it away, or pass retrain=True to replace it"
 
 
-def fit(side, folder, settings=SETTINGS, *, seed=0, loss=None, data=None, **options):
+def predictor(side, seed=0):
+    return side.build("Predictor", **SETTINGS.model, seed=seed)
+
+
+def fit(side, folder, settings=SETTINGS, *, model=None, **options):
     """Train the predictor of the settings; return model and history."""
-    model = side.build("Predictor", **SETTINGS.model, seed=seed)
-    loss = loss or TRAIN[side.name].cross_entropy
+    model = model or predictor(side)
     options = {"validation": DATA["validation"], "bar": False, **options}
-    data = data or DATA["train"]
-    fit = TRAIN[side.name].fit
-    return model, fit(model, loss, data, settings, folder=folder, **options)
+    train = TRAIN[side.name]
+    args = model, train.cross_entropy, DATA["train"], settings
+    return model, train.fit(*args, folder=folder, **options)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The bytes of a finished run's checkpoint, of each side; weights and history."""
+    """A finished run of each side: its checkpoint's path, weights and history."""
     made = {}
 
     def make(side):
         if side.name not in made:
             folder = tmp_path_factory.mktemp("finished")
             model, history = fit(side, folder)
-            data = (folder / "checkpoint.safetensors").read_bytes()
-            made[side.name] = data, to_arrays(model), history, folder
+            (path,) = folder.glob("*/checkpoint.safetensors")
+            made[side.name] = path, to_arrays(model), history
         return made[side.name]
+
+    return make
+
+
+@pytest.fixture
+def damaged(finished, tmp_path):
+    """Puts other bytes in the place of a finished run's checkpoint; their path."""
+
+    def make(side, change):
+        path = finished(side)[0]
+        wrong = tmp_path / path.parent.name / path.name
+        wrong.parent.mkdir()
+        wrong.write_bytes(change(path.read_bytes()))
+        return wrong
 
     return make
 
@@ -268,52 +241,100 @@ def assert_same(model, history, weights, expected):
         np.testing.assert_array_equal((arrays | history)[name], x, err_msg=name)
 
 
-@on_both_sides
-def test_a_finished_run_is_loaded(side, finished, monkeypatch):
-    """No update, no epoch, nothing written; the same weights and history come back."""
-    _, weights, history, folder = finished(side)
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("*")}
-    assert len(before) == 2
-    asked = []
+def must_not_train(side, patch):
+    trainer = TRAIN[side.name].Trainer
+    patch.setattr(trainer, "epoch", lambda *_: pytest.fail("an epoch was trained"))
 
-    def batches(epoch):
-        asked.append(epoch)
+
+@on_both_sides
+def test_a_finished_run_is_reloaded(side, finished, monkeypatch, capsys):
+    """Nothing is trained or written; the same weights and history, and one line."""
+    path, weights, history = finished(side)
+    before = {p: p.stat().st_mtime_ns for p in path.parent.glob("*")}
+    assert len(before) == 3
+    must_not_train(side, monkeypatch)
+    assert_same(*fit(side, path.parents[1]), weights, history)
+    said = capsys.readouterr().out
+    name = re.escape(f"{path.parents[1].name}/{path.parent.name}")
+    assert re.fullmatch(rf"run {name} of [-\d]+ [:\d]+ is finished .*\n", said)
+    assert {p: p.stat().st_mtime_ns for p in path.parent.glob("*")} == before
+    assert_events_are(path.parents[1], history, SETTINGS.updates_per_epoch)
+
+
+@on_both_sides
+def test_retrain_starts_from_the_initial_weights(side, tmp_path, capsys):
+    """Also when the model passed in has been trained, or its run been reloaded."""
+    model, history = fit(side, tmp_path)
+    weights = to_arrays(model)
+    for options in ({"retrain": True}, {}, {"retrain": True}):
+        _, again = fit(side, tmp_path, model=model, **options)
+        assert (again["seconds"] != history["seconds"]).any() == ("retrain" in options)
+        again["seconds"] = history["seconds"] = history["seconds"] * 0
+        assert_same(model, again, weights, history)
+        history = again
+    assert len(list(tmp_path.iterdir())) == 1
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+@on_both_sides
+def test_an_interrupted_model_resumes_its_run(side, finished, tmp_path):
+    """Ctrl-C, then the same cell again: the very model goes on."""
+
+    def stopped(epoch):
+        if epoch == 1:
+            raise KeyboardInterrupt
         return shuffled(SETTINGS)(epoch)
 
-    trainer = TRAIN[side.name].Trainer
-    monkeypatch.setattr(
-        trainer, "epoch", lambda *_: pytest.fail("an epoch was trained")
-    )
-    assert_same(*fit(side, folder, batches=batches), weights, history)
-    assert set(asked) == {0}, "only the first epoch's are looked at, to tell runs apart"
-    assert {path: path.stat().st_mtime_ns for path in folder.glob("*")} == before
-    assert_events_are(folder, history, SETTINGS.updates_per_epoch)
+    model, (_, weights, history) = predictor(side), finished(side)
+    with pytest.raises(KeyboardInterrupt):
+        fit(side, tmp_path, model=model, batches=stopped)
+    _, again = fit(side, tmp_path, model=model)
+    again["seconds"] = history["seconds"]
+    assert_same(model, again, weights, history)
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 @on_both_sides
-def test_retrain_replaces_a_finished_run(side, finished, tmp_path):
-    """Also one of other settings; afterwards the new one is the one that is loaded."""
-    data, weights, *_ = finished(side)
-    path = tmp_path / "checkpoint.safetensors"
-    path.write_bytes(data)
-    other = replace(SETTINGS, learning_rate=0.02, epochs=2)
-    model, history = fit(side, tmp_path, other, retrain=True)
+def test_changed_weights_are_a_run_of_their_own(side, tmp_path):
+    """A model that is trained on, with weights from elsewhere, or another seed."""
+    model, _ = fit(side, tmp_path)
+    fit(side, tmp_path, replace(SETTINGS, learning_rate=0.02), model=model)
+    fit(side, tmp_path, model=predictor(side, seed=1))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@on_both_sides
+def test_another_learning_rate_trains_another_run(side, finished, tmp_path):
+    """And leaves the first one alone."""
+    path, weights, history = finished(side)
+    kept = tmp_path / path.parent.name / path.name
+    kept.parent.mkdir()
+    kept.write_bytes(path.read_bytes())
+    model, _ = fit(side, tmp_path, replace(SETTINGS, learning_rate=0.02))
     assert any((to_arrays(model)[name] != x).any() for name, x in weights.items())
-    assert len(history["loss"]) == other.updates
-    assert_same(*fit(side, tmp_path, other), to_arrays(model), history)
-    assert_events_are(tmp_path, history, other.updates_per_epoch)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert_same(*fit(side, tmp_path), weights, history)
 
 
 @on_both_sides
 def test_a_folder_changes_no_number(side, finished, tmp_path):
     """Nor does its being deep, or a string; without one nothing is written."""
-    _, weights, history, _ = finished(side)
-    del history["seconds"]
+    _, weights, history = finished(side)
     for folder in (None, str(tmp_path / "some" / "folders")):
         model, again = fit(side, folder)
-        del again["seconds"]
-        assert_same(model, again, weights, history)
+        assert_same(model, again | {"seconds": history["seconds"]}, weights, history)
     assert [path.name for path in tmp_path.iterdir()] == ["some"]
+
+
+def test_files_of_others_are_left_alone(tmp_path):
+    """Event files and drafts beside the runs are not deleted."""
+    from sides import torch_side
+
+    theirs = [tmp_path / name for name in ("events.out.tfevents.1", "x.draft")]
+    for path in theirs:
+        path.write_text("")
+    fit(torch_side, tmp_path)
+    assert all(path.exists() for path in theirs)
 
 
 def test_runs_stand_below_one_folder(monkeypatch):
@@ -323,39 +344,153 @@ def test_runs_stand_below_one_folder(monkeypatch):
     assert runs.runs_folder("reverse_jax") == Path("/elsewhere/reverse_jax")
 
 
-# Damaged, or of another run
+# What makes a run
 
 
-def refusal(call):
-    """The one sentence that a call is refused with."""
+def about(**changes):
+    """What is known of a run, with something changed."""
+    given = {
+        "modules": [predictor.__class__],
+        "loss_fn": train_torch.cross_entropy,
+        "settings": SETTINGS,
+        "data": DATA["train"],
+        "validation": DATA["validation"],
+        "batches": shuffled(SETTINGS),
+    }
+    return runs.describe(**given | changes)
+
+
+def changed(**changes):
+    """Names of what is another after a change."""
+    new, old = about(**changes), about()
+    return [name for name in old if new[name] != old[name]]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", 0.02),
+        ("epochs", 4),
+        ("batch_size", 5),
+        ("warmup", 3),
+        ("schedule", "warmup_constant"),
+        ("max_grad_norm", 0.5),
+        ("seed", 43),
+        ("dropout", 0.5),
+    ],
+)
+def test_every_setting_counts(name, value):
+    assert changed(settings=replace(SETTINGS, **{name: value})) == [name]
+
+
+def test_loss_data_and_batches_count():
+    x, y = DATA["train"]
+    assert changed(loss_fn=train_torch.odd_one_out) == ["loss function"]
+    assert changed(data=(x, y[::-1])) == ["data"]
+    assert changed(validation=DATA["test"]) == ["validation data"]
+    assert changed(validation=None) == ["validation data"]
+    assert changed(batches=lambda n: shuffled(SETTINGS)(n + 1)) == ["batches"]
+
+
+CELL = """
+SCALE = 2
+def helper(x, shift={shift}):
+    return [x {sign} shift for _ in range(3)]
+class Base:
+    kind = "{kind}"
+class Model(Base):
+    def __init__(self, heads={heads}):
+        self.heads, self.training = heads, True
+    def __call__(self, x):  {comment}
+        inner = lambda y: helper(y) in {{"a", "b", "c"}}
+        return inner(x * SCALE{power})
+"""
+PLAIN = {
+    "shift": 1, "sign": "+", "kind": "a", "heads": 1, "comment": "", "power": ""
+}  # fmt: skip
+
+
+def cell(name="__main__", **changes):
+    """The class of a notebook's cell, typed in with some changes."""
+    space = {"__name__": name}
+    exec(CELL.format(**PLAIN | changes), space)
+    return space
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"shift": 2}, {"sign": "-"}, {"kind": "b"}, {"heads": 2}, {"power": " ** 2"}],
+    ids=["default", "helper", "base", "attribute", "call"],
+)
+def test_an_edited_model_is_another(change):
+    """In its methods, in a function it calls, in its base class, in its attributes."""
+    assert code(cell()["Model"]()) != code(cell(**change)["Model"]())
+
+
+def test_a_changed_constant_is_another_model():
+    space = cell()
+    before = code(space["Model"])
+    space["SCALE"] = 3
+    assert code(space["Model"]) != before
+
+
+def test_comments_modes_and_processes_do_not_make_another_model():
+    model = cell(comment="# as always")["Model"]()
+    model.training = False
+    assert code(model) == code(cell()["Model"]())
+    text = CELL.format(**PLAIN)
+    script = f"{text}\nfrom helpers.fingerprint import code; print(code(Model()))"
+    assert {run_python(script), run_python(script)} == {code(cell()["Model"]())}
+
+
+@on_both_sides
+def test_an_edited_model_trains_a_run_of_its_own(side, finished, tmp_path, monkeypatch):
+    """One function of the helpers is enough; the old run is not served."""
+    path = finished(side)[0]
+    (tmp_path / path.parent.name).mkdir()
+    block = side.models.EncoderBlock
+    monkeypatch.setattr(block, "extra", lambda self: 1, raising=False)
+    fit(side, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@on_both_sides
+def test_hyperparameters_of_the_model_count(side):
+    """Two heads instead of one, with the same weights, are another model."""
+    parts = {}
+    for n_heads in (1, 2):
+        model = side.build("Predictor", **SETTINGS.model | {"n_heads": n_heads})
+        parts[n_heads] = code(model.encoder.blocks[0].attention)
+    assert parts[1] != parts[2]
+
+
+# Damaged, or in a place that cannot be used
+
+
+def refusal(side, folder, **options):
+    """The one sentence that a call is refused with; nothing is written."""
+    before = files(folder) if Path(folder).is_dir() else None
     with pytest.raises(ValueError) as caught:
-        call()
-    sentence = str(caught.value)
-    assert "\n" not in sentence
-    assert sentence.endswith(f": {CURE}")
-    return sentence
+        fit(side, folder, **options)
+    assert "\n" not in str(caught.value)
+    assert before is None or files(folder) == before
+    return str(caught.value)
 
 
-def assert_refused(side, path, expected, **options):
-    """In one sentence with the file's name; nothing is written until ``retrain``."""
-    before = files(path.parent)
-    sentence = refusal(lambda: fit(side, path.parent, **options))
-    assert re.fullmatch(f"{re.escape(str(path))} {expected}: {CURE}", sentence), (
-        sentence
-    )
-    assert files(path.parent) == before
-    model, history = fit(side, path.parent, retrain=True, **options)
-    assert_same(*fit(side, path.parent, **options), to_arrays(model), history)
+def assert_refused(side, path, expected):
+    """In one sentence with the file's name; ``retrain`` replaces it."""
+    sentence = refusal(side, path.parents[1])
+    expected = rf"{re.escape(str(path))} {expected}: {re.escape(runs.CURE)}"
+    assert re.fullmatch(expected, sentence), sentence
 
 
 @on_both_sides
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 100, 0.3, 0.6, 0.99, -1])
-def test_a_truncated_checkpoint_is_refused(side, finished, tmp_path, size):
-    data = finished(side)[0]
-    size = int(size * len(data)) if 0 < size < 1 else size
-    path = tmp_path / "checkpoint.safetensors"
-    path.write_bytes(data[:size])
-    assert_refused(side, path, r"is damaged \(.+\)")
+def test_a_truncated_checkpoint_is_refused(side, damaged, size):
+    def cut(data):
+        return data[: int(size * len(data)) if 0 < size < 1 else size]
+
+    assert_refused(side, damaged(side, cut), r"is damaged \(.+\)")
 
 
 @on_both_sides
@@ -366,40 +501,40 @@ def test_a_truncated_checkpoint_is_refused(side, finished, tmp_path, size):
         lambda data: b"\0" * len(data),
         lambda data: b"Not a checkpoint but a letter.\n" * 100,
         lambda data: data[8:],
-        lambda data: data.replace(
-            b'\\"learning_rate\\": \\"0.01\\"', b'\\"learning_rate\\": \\"0.02\\"'
-        ),
+        lambda data: data.replace(b"0.01", b"0.02"),
         lambda data: data[:-1] + bytes([data[-1] ^ 1]),
     ],
     ids=["longer", "zeros", "a letter", "no size", "another rate", "the last bit"],
 )
-def test_a_changed_checkpoint_is_refused(side, finished, tmp_path, change):
-    data = finished(side)[0]
-    path = tmp_path / "checkpoint.safetensors"
-    path.write_bytes(change(data))
-    assert path.read_bytes() != data
-    assert_refused(side, path, r"is damaged \(.+\)")
+def test_a_changed_checkpoint_is_refused(side, damaged, change):
+    assert_refused(side, damaged(side, change), r"is damaged \(.+\)")
 
 
 @on_both_sides
-def test_any_flipped_bit_is_noticed(side, finished, tmp_path):
-    """In every byte of the file, header or data; or else nothing has changed."""
-    data = finished(side)[0]
-    path = tmp_path / "checkpoint.safetensors"
-    path.write_bytes(data)
-    about, arrays = about_of(path), load_file(path)
+def test_retrain_replaces_a_damaged_checkpoint(side, damaged, finished):
+    path, (_, weights, history) = damaged(side, lambda data: data[:100]), finished(side)
+    model, again = fit(side, path.parents[1], retrain=True)
+    assert_same(model, again | {"seconds": history["seconds"]}, weights, history)
+    assert_same(*fit(side, path.parents[1]), weights, again)
+
+
+@on_both_sides
+def test_any_flipped_bit_is_noticed(side, damaged):
+    """In the header or in the data; or else nothing has changed."""
+    path = damaged(side, lambda data: data)
+    data, arrays = path.read_bytes(), load_file(path)
+    said = about_of(path)
     wrong, rng = bytearray(data), random.Random(0)
     header = 8 + int.from_bytes(data[:8], "little")
-    places = [*range(header), *rng.sample(range(header, len(data)), 500)]
-    for place in places:
+    places = [*range(20), *rng.sample(range(20, header), 150)]
+    for place in [*places, *rng.sample(range(header, len(data)), 80)]:
         wrong[place] ^= 1 << rng.randrange(8)
         path.write_bytes(wrong)
         try:
-            found = runs.read_checkpoint(path, about)
+            found = runs.read_checkpoint(path, said)
         except ValueError as error:
             assert str(error).startswith(f"{path} is "), place
-            assert str(error).endswith(CURE), place
-            assert "\n" not in str(error), place
+            assert str(error).endswith(runs.CURE), place
         else:
             assert set(found) == set(arrays), place
             assert all((found[k] == arrays[k]).all() for k in arrays), place
@@ -415,78 +550,28 @@ def about_of(path):
 
 
 @on_both_sides
-def test_other_weights_are_no_checkpoint(side, tmp_path):
-    """A file of ``save_weights`` under the name of a checkpoint."""
-    path = tmp_path / "checkpoint.safetensors"
-    save_weights(side.build("Predictor", **SETTINGS.model), path)
+def test_other_files_are_no_checkpoint(side, finished, damaged, tmp_path):
+    """Weights of ``save_weights``, the checkpoint of another run, a folder."""
+    path = damaged(side, lambda data: data)
+    save_weights(predictor(side), path)
     assert_refused(side, path, "is not a training of helpers.runs")
+    fit(side, tmp_path / "other", replace(SETTINGS, epochs=2))
+    (other,) = (tmp_path / "other").glob("*/checkpoint.safetensors")
+    path.write_bytes(other.read_bytes())
+    assert_refused(side, path, "is of another run")
+    path.unlink()
+    path.mkdir()
+    sentence = f"{path} is a folder, expected a file: {runs.CURE}"
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        fit(side, tmp_path)
 
 
 @on_both_sides
-@pytest.mark.parametrize(
-    ("name", "value", "old", "new"),
-    [
-        ("learning_rate", 0.02, "0.01", "0.02"),
-        ("epochs", 4, "3", "4"),
-        ("batch_size", 5, "4", "5"),
-        ("warmup", 3, "2", "3"),
-        ("schedule", "warmup_constant", "'warmup_cosine'", "'warmup_constant'"),
-        ("max_grad_norm", 0.5, "1.0", "0.5"),
-        ("seed", 43, "42", "43"),
-        ("dropout", 0.5, "0.0", "0.5"),
-    ],
-)
-def test_a_run_of_other_settings_is_refused(
-    side, finished, tmp_path, name, value, old, new
+def test_a_folder_that_cannot_be_used_is_refused_before_any_work(
+    side, tmp_path, monkeypatch
 ):
-    """With both values."""
-    path = tmp_path / "checkpoint.safetensors"
-    path.write_bytes(finished(side)[0])
-    settings = replace(SETTINGS, **{name: value})
-    sentence = f"is of another run: its {name} is {old}, here it is {new}"
-    assert_refused(side, path, re.escape(sentence), settings=settings)
-
-
-def other_loss(cross_entropy):
-    def half(model, *batch):
-        loss, metrics = cross_entropy(model, *batch)
-        return loss / 2, metrics
-
-    return half
-
-
-@on_both_sides
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("initial weights", lambda side: {"seed": 1}),
-        (
-            "loss function",
-            lambda side: {"loss": other_loss(TRAIN[side.name].cross_entropy)},
-        ),
-        ("data", lambda side: {"data": (DATA["train"][0], DATA["train"][1][::-1])}),
-        ("validation data", lambda side: {"validation": DATA["test"]}),
-        ("validation data", lambda side: {"validation": None}),
-        ("batches", lambda side: {"batches": lambda n: shuffled(SETTINGS)(n + 1)}),
-    ],
-    ids=["weights", "loss", "data", "validation", "no validation", "batches"],
-)
-def test_a_run_of_something_else_is_refused(side, finished, tmp_path, name, change):
-    """Told apart by digests; the sentence says what differs."""
-    path = tmp_path / "checkpoint.safetensors"
-    path.write_bytes(finished(side)[0])
-    sentence = f"is of another run: its {name} is [0-9a-f]{{32}}, here it is .{{32}}"
-    assert_refused(side, path, sentence, **change(side))
-
-
-@on_both_sides
-def test_a_run_of_the_other_framework_is_refused(side, finished, tmp_path):
-    from sides import jax_side, torch_side
-
-    other = {"jax": torch_side, "torch": jax_side}[side.name]
-    path = tmp_path / "checkpoint.safetensors"
-    path.write_bytes(finished(other)[0])
-    sentence = (
-        f"is of another run: its framework is {other.name}, here it is {side.name}"
-    )
-    assert_refused(side, path, sentence)
+    must_not_train(side, monkeypatch)
+    assert refusal(side, "") == "expected folder to be the path of a folder, got ''"
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert refusal(side, folder).startswith(f"cannot keep a run in {folder}: ")

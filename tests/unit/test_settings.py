@@ -13,22 +13,37 @@ from sides import on_both_sides
 
 GOOD = {"n_train": 50, "batch_size": 8, "epochs": 3, "learning_rate": 0.01, "warmup": 4}
 SIZE = "expected {} to be a whole number >= 1, got {!r}"
-ABOVE = "expected {} to be above 0, got {!r}"
+TYPE = "expected {} to be {}, got {!r}"
+ABOVE = "expected {} to be above 0 and finite, got {!r}"
 BAD = [
     ({name: value}, SIZE.format(name, value))
     for name in ("n_train", "batch_size", "epochs", "warmup")
-    for value in (0, -2, 1.5, "8", None, True)
+    for value in (0, -2)
+]
+BAD += [
+    ({name: value}, TYPE.format(name, "a whole number", value))
+    for name in ("n_train", "batch_size", "epochs", "warmup", "seed")
+    for value in (1.5, "8", None, True)
+]
+BAD += [
+    ({name: value}, TYPE.format(name, "a number", value))
+    for name in ("learning_rate", "max_grad_norm")
+    for value in (None, "1e-3", True)
+]
+BAD += [
+    ({"schedule": None}, TYPE.format("schedule", "a text", None)),
+    ({"seed": -1}, "expected seed to be at least 0, got -1"),
 ]
 BAD += [
     ({"learning_rate": rate}, ABOVE.format("learning_rate", rate))
-    for rate in (0, -1e-3, nan, inf)
+    for rate in (0, -1e-3, nan, inf, 1e300)
 ]
 BAD += [
     ({"max_grad_norm": clip}, ABOVE.format("max_grad_norm", clip))
     for clip in (0.0, -1.0, nan, -inf)
 ]
 BAD += [
-    ({"batch_size": 51}, "batch_size = 51 is larger than n_train = 50"),
+    ({"batch_size": 51}, "expected batch_size to be at most n_train = 50, got 51"),
     (
         {"schedule": "constant"},
         "unknown schedule 'constant': expected one of 'warmup_constant', "
@@ -50,8 +65,21 @@ BAD_SEQUENCES = [
     for name in (
         "n_symbols", "length", "n_validation", "n_test", "n_blocks", "m", "n_heads", "f"
     )
-    for value in (0, -1, 2.0)
+    for value in (0, -1)
 ] + [
+    ({"f": 2.0}, TYPE.format("f", "a whole number", 2.0)),
+    ({"dropout": "0.1"}, TYPE.format("dropout", "a number", "0.1")),
+    ({"norm_first": "False"}, TYPE.format("norm_first", "True or False", "False")),
+    (
+        {"positions": "rotary"},
+        "unknown kind of positions 'rotary': expected one of 'sinusoidal', 'learned', "
+        "'none'",
+    ),
+    (
+        {"length": 513},
+        "the sequence has 513 positions, the table only 512: build the model with a "
+        "larger max_length",
+    ),
     ({"n_heads": 5}, "m = 32 does not split into 5 heads (32 % 5 = 2)"),
     ({"dropout": 1.0}, "expected a dropout rate in [0, 1), got 1.0"),
     ({"dropout": -0.1}, "expected a dropout rate in [0, 1), got -0.1"),

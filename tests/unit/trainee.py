@@ -1,34 +1,36 @@
-"""A small training in a process of its own, which may end itself at a chosen point.
+"""Small trainings in processes of their own, which may end themselves at a point.
 
-    python tests/unit/trainee.py train jax FOLDER [POINT NUMBER]
-    python tests/unit/trainee.py retrain jax FOLDER [POINT NUMBER]
-    python tests/unit/trainee.py finish jax FOLDER...
-
-``train`` says "begins" on stderr with the second epoch. At a point, for the NUMBER-th
-time, the process sends itself the signal that cannot be caught. ``finish`` brings the
-runs in all folders to their end, trains once more without a folder, and prints as JSON
-what each run came to.
+They are forked from a process that has imported the frameworks (``multiprocessing``'s
+forkserver), so that each costs little more than its training.
 """
 
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "notebooks"))
-
 from helpers import runs, sequences, weights
 from helpers.settings import Sequences
 
 SETTINGS = Sequences(
-    n_train=56, batch_size=8, epochs=8, learning_rate=0.01, warmup=5, n_symbols=5,
+    n_train=56, batch_size=8, epochs=5, learning_rate=0.01, warmup=5, n_symbols=5,
     length=3, n_validation=20, n_test=1, m=4, f=6, dropout=0.3,
 )  # fmt: skip
+IMPORTED = "jax", "flax.nnx", "optax", "torch", "tensorboard.summary", "pytest"
+
+
+def start(function, *arguments):
+    """A process that calls a function of this module."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(IMPORTED))
+    process = context.Process(target=function, args=arguments)
+    process.start()
+    return process
 
 
 class Trap:
@@ -40,7 +42,7 @@ class Trap:
     def __call__(self, point):
         self.left -= point == self.point
         if point == self.point and not self.left:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)  # cannot be caught
 
 
 class Draft:
@@ -59,60 +61,73 @@ class Draft:
         self.file.close()
 
     def write(self, data):
-        for point, size in {"empty": 0, "header": 100, "half": len(data) // 2}.items():
-            self.file.truncate(0)
-            self.file.seek(0)
-            self.file.write(data[:size])
-            self.file.flush()
-            self.trap(point)
-        self.file.write(data[size:])
+        self.file.write(data[: len(data) // 2])
+        self.file.flush()
+        self.trap("half")
+        self.file.write(data[len(data) // 2 :])
 
 
 def set_traps(trap):
     """Put the trap at every point of a training."""
-    replace, write = os.replace, runs.Events.write
+    replace, write = os.replace, runs.Run.write_events
 
-    def trapped_replace(*arguments):
-        trap("before replace")
-        replace(*arguments)
-        trap("after replace")
+    def open_checkpoint(path, mode):
+        if "checkpoint" in Path(path).name:
+            return Draft(trap, path, mode)
+        return Path(path).open(mode)
+
+    def trapped_replace(source, target):
+        at_checkpoint = "checkpoint" in Path(target).name
+        at_checkpoint and trap("before replace")
+        replace(source, target)
+        at_checkpoint and trap("after replace")
 
     def trapped_write(*arguments):
-        trap("before events")
         write(*arguments)
         trap("after events")
 
-    weights.open = lambda *arguments: Draft(trap, *arguments)
-    os.replace, runs.Events.write = trapped_replace, trapped_write
+    weights.open = open_checkpoint
+    os.replace, runs.Run.write_events = trapped_replace, trapped_write
 
 
 def train(side, folder, trap=None, epochs_seen=None, **options):
     """Train in a folder; return model and history."""
-    trap = trap or Trap()
     model_of = import_module(f"helpers.model_{side}")
     train_of = import_module(f"helpers.train_{side}")
     data = sequences.reverse_data(SETTINGS)
     batches_of = sequences.shuffled(SETTINGS)
 
     def batches(epoch):
-        trap("batches")
+        if trap is not None:
+            trap("batches")
         if epochs_seen is not None:
             epochs_seen.append(epoch)
-        if epoch == 1:
-            print("begins", file=sys.stderr, flush=True)
         return batches_of(epoch)
 
     model = model_of.build(model_of.Predictor, **SETTINGS.model)
     options = {"validation": data["validation"], "bar": False, **options}
-    return model, train_of.fit(
-        model,
-        train_of.cross_entropy,
-        data["train"],
-        SETTINGS,
-        batches=batches,
-        folder=folder,
-        **options,
-    )
+    args = model, train_of.cross_entropy, data["train"], SETTINGS
+    return model, train_of.fit(*args, batches=batches, folder=folder, **options)
+
+
+def train_until(side, folder, point, number, retrain=False):
+    """Train, and end the process when a point is reached for the NUMBER-th time."""
+    trap = Trap(point, number)
+    set_traps(trap)
+    train(side, folder, trap, retrain=retrain)
+
+
+def finish(side, folders, report):
+    """Bring the runs in all folders to their end, and train once without a folder.
+
+    What each came to goes to the file ``report``, as JSON.
+    """
+    found = {}
+    for folder in [*folders, None]:
+        seen = []
+        found[str(folder)] = result(*train(side, folder, epochs_seen=seen))
+        found[str(folder)]["epochs"] = seen
+    Path(report).write_text(json.dumps(found))
 
 
 def result(model, history):
@@ -127,23 +142,3 @@ def result(model, history):
 
 def digest(array):
     return hashlib.sha256(np.ascontiguousarray(array)).hexdigest()[:16]
-
-
-def main():
-    task, side, *rest = sys.argv[1:]
-    if task != "finish":
-        folder, *plan = rest
-        trap = Trap(*plan)
-        set_traps(trap)
-        train(side, folder, trap, retrain=task == "retrain")
-        return
-    found = {}
-    for folder in [*rest, None]:
-        seen = []
-        found[str(folder)] = result(*train(side, folder, epochs_seen=seen))
-        found[str(folder)]["epochs"] = seen
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
