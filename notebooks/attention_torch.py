@@ -50,8 +50,7 @@ from itertools import combinations
 import numpy as np
 
 from helpers import plots, reference, viewer
-from helpers.checks import head_size
-from helpers.shapes import as_numpy, check_shape, expand_mask
+from helpers.shapes import as_numpy, check_shape
 from helpers.weights import from_arrays, to_arrays
 
 plots.use_style()
@@ -205,17 +204,17 @@ by_hand.round(2)
 # key position.
 
 # %% [markdown] tags=["torch"]
-# `einsum` names the axes, `...` stands for all leading ones, and an axis that is
-# missing after the arrow is summed. The softmax runs along the keys; PyTorch calls that
-# `dim`.
+# `@` multiplies the matrices in the last two axes, one for each place in the leading
+# axes, and `transpose` turns the keys. The softmax runs along the keys; PyTorch calls
+# that `dim`.
 
 
 # %% tags=["torch"]
 def plain_attention(q, k, v):
     """Attention without a mask: ``... q d, ... k d, ... k e -> ... q e, ... q k``."""
-    scores = torch.einsum("...qd,...kd->...qk", q, k) / math.sqrt(q.shape[-1])
-    weights = torch.softmax(scores, dim=-1)  # ... q k
-    return torch.einsum("...qk,...ke->...qe", weights, v), weights
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # ... q k
+    weights = torch.softmax(scores, dim=-1)
+    return weights @ v, weights
 
 
 # %% [markdown] tags=["shared"]
@@ -311,27 +310,47 @@ plots.curves(panels, x="size of a head d", log_x=2, log_y=titles[:1], columns=2)
 # w_{ij} = 0 \;\text{ if } M_{il} = 0 \text{ for all } l,$$
 #
 # where $z_{ij}$ is the score of query $i$ for key $j$, and $M_{ij}$ is 1 if $i$ may
-# look at $j$, else 0. The second rule is for a query that sees nothing. A mask comes as
-# `q k` (one for all), `b q k` (one per sentence) or `b h q k` (one per head, too).
-# `expand_mask` gives it the missing axes, and refuses what is not boolean.
+# look at $j$, else 0. The second rule is for a query that may look nowhere. A mask is
+# `q k`, one for all, or has the axes of the weights, where an axis of size 1 serves all
+# its places. Three axes for weights `b h q k` raise an error: is it one mask per
+# sentence, or one per head? So does a mask of numbers, since a 1 could mean *look* to
+# one reader and *hide* to another.
+
+
+# %% tags=["torch"]
+def check_mask(mask, shape):
+    """Raise an error unless a mask is boolean and fits the attention weights."""
+    dtype = getattr(mask, "dtype", type(mask).__name__)
+    if dtype != torch.bool:
+        raise TypeError(f"expected a mask of dtype torch.bool, got {dtype}")
+    sizes = zip(mask.shape[::-1], shape[::-1], strict=False)  # from the last axis on
+    fits = all(size in (1, full) for size, full in sizes)
+    if mask.ndim not in (2, len(shape)) or not fits:
+        raise ValueError(
+            f"expected a mask of 2 or {len(shape)} axes that broadcasts to the weights "
+            f"{tuple(shape)}, got {tuple(mask.shape)}"
+        )
 
 
 # %% tags=["torch"]
 def masked_softmax(scores, mask=None):
-    """Softmax over the visible keys: ``... q k -> ... q k``; blind rows are zero."""
+    """Softmax over the visible keys: ``... q k -> ... q k``; zeros if there are none."""
     if mask is None:
         return torch.softmax(scores, dim=-1)
-    mask = expand_mask(mask, scores.shape)
-    lowest = torch.finfo(scores.dtype).min
-    weights = torch.softmax(torch.where(mask, scores, lowest), dim=-1)
-    return torch.where(mask, weights, 0)
+    check_mask(mask, scores.shape)
+    scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
+    return torch.where(mask, torch.softmax(scores, dim=-1), 0)
 
 
 def attention(q, k, v, mask=None):
     """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``."""
-    scores = torch.einsum("...qd,...kd->...qk", q, k) / math.sqrt(q.shape[-1])
-    weights = masked_softmax(scores, mask)  # ... q k
-    return torch.einsum("...qk,...ke->...qe", weights, v), weights
+    d = q.shape[-1]
+    if d == 0 or d != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
+        raise ValueError(f"expected ... q d, ... k d, ... k e, got {shapes}")
+    scores = q @ k.transpose(-1, -2) / math.sqrt(d)  # ... q k
+    weights = masked_softmax(scores, mask)
+    return weights @ v, weights
 
 
 # %% [markdown] tags=["shared"]
@@ -395,8 +414,8 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
     assert all(np.isfinite(as_numpy(x.grad)).all() for x in inputs)
 
 # %% [markdown] tags=["shared"]
-# A mask of numbers is refused rather than guessed, since a 1 could mean *look* to one
-# reader and *hide* to another:
+# Bad input gets one sentence that says what was expected and what came. Here a mask of
+# numbers:
 
 # %% tags=["shared"]
 try:
@@ -449,7 +468,7 @@ per_row
 
 # %% tags=["torch"]
 def dense(n_in, n_out):
-    """Linear layer ``... n_in -> ... n_out``, Xavier-uniform weights, zero biases."""
+    """Linear layer ``... n_in -> ... n_out`` with Xavier-uniform weights, zero biases."""
     layer = nn.Linear(n_in, n_out)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -458,21 +477,31 @@ def dense(n_in, n_out):
 
 # %% tags=["torch"]
 class MultiHeadAttention(nn.Module):
-    """Self-attention in several heads: ``b s m -> b s m, b h s s``."""
+    """Attention in several heads: ``b q m -> b q m, b h q k``."""
 
     def __init__(self, m, n_heads):
         super().__init__()
-        self.d = head_size(m, n_heads)
+        if n_heads < 1 or m % n_heads:
+            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
         self.n_heads = n_heads
         self.qkv = dense(m, 3 * m)
         self.out = dense(m, m)
 
-    def forward(self, x, mask=None):
-        b, s, m = x.shape
-        stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, self.d)
-        q, k, v = torch.einsum("bsnhd->nbhsd", stacked)  # each b h s d
+    def project(self, x):
+        """Queries, keys and values of every head: ``b s m -> 3 b h s d``."""
+        m = self.qkv.in_features
+        if x.ndim != 3 or x.shape[-1] != m:
+            raise ValueError(f"expected an input b s {m}, got shape {tuple(x.shape)}")
+        b, s, _ = x.shape
+        stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, m // self.n_heads)
+        return stacked.permute(2, 0, 3, 1, 4)
+
+    def forward(self, x, mask=None, context=None):
+        q, k, v = self.project(x)  # each b h s d
+        if context is not None:
+            _, k, v = self.project(context)  # b h k d
         values, weights = attention(q, k, v, mask)
-        joined = torch.einsum("bhsd->bshd", values).reshape(b, s, m)
+        joined = values.transpose(1, 2).reshape(x.shape)  # b q m
         return self.out(joined), weights
 
 
@@ -507,7 +536,11 @@ plots.heatmaps(grid, titles=titles, columns=n_heads, size=(6.4, 3.6))
 # %% [markdown] tags=["shared"]
 # No two heads agree: their matrices start from different random numbers. Nor does one
 # disturb another: a mask of shape `b h q k` that makes the first head causal leaves the
-# others as they were. A size that does not split is refused before anything is built.
+# others as they were.
+#
+# With a second input, the `context`, the queries come from $X$, the keys and values from
+# the context: **cross-attention**, by which one sequence reads another. Its maps need
+# not be square.
 
 # %% tags=["shared"]
 maps = as_numpy(weights)  # b h q k
@@ -519,12 +552,11 @@ per_head[:, 0] = causal
 masked = as_numpy(model(tensor(x), boolean(per_head))[1])
 assert (masked[:, 0, ~causal] == 0).all()
 np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
-try:
-    head_size(30, 4)
-except ValueError as error:
-    print(error)
-else:
-    raise AssertionError("30 features went into 4 heads")
+context = np.random.default_rng(7).normal(size=(b, 11, m))
+out, weights = model(tensor(x), context=tensor(context))
+check_shape(weights, "b h q k", b=b, h=n_heads, q=s, k=11)
+expected, _ = reference.multi_head_attention(x, params, n_heads, context=context)
+np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # ## Attention ignores order

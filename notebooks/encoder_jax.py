@@ -56,7 +56,6 @@ import numpy as np
 from flax import nnx
 
 from helpers import plots, reference, viewer
-from helpers.checks import check_dropout, check_length, check_sizes, choose
 from helpers.model_jax import MultiHeadAttention, dense
 from helpers.shapes import as_numpy, check_shape
 from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
@@ -118,11 +117,14 @@ class FeedForward(nnx.Module):
     """Two linear layers, the same for every position: ``b s m -> b s m``."""
 
     def __init__(self, m, f, *, dropout=0.0, activation="relu", rngs):
-        check_sizes(m=m, f=f)
-        self.activation = choose(activation, ACTIVATIONS, "activation")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation {activation!r} is not in {list(ACTIVATIONS)}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout {dropout} is not in [0, 1)")
+        self.activation = ACTIVATIONS[activation]
         self.linear1 = dense(m, f, rngs=rngs)
         self.linear2 = dense(f, m, rngs=rngs)
-        self.dropout = nnx.Dropout(check_dropout(dropout), rngs=rngs)
+        self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
     def __call__(self, x):
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
@@ -142,12 +144,13 @@ class EncoderBlock(nnx.Module):
         self, m, n_heads, f, *, dropout=0.0, activation="relu", norm="layer",
         norm_first=False, rngs,
     ):  # fmt: skip
-        make_norm = choose(norm, NORMS, "norm")
+        if norm not in NORMS:
+            raise ValueError(f"norm {norm!r} is not in {list(NORMS)}")
         self.norm_first = norm_first
         self.attention = MultiHeadAttention(m, n_heads, rngs=rngs)
         self.ffn = FeedForward(m, f, dropout=dropout, activation=activation, rngs=rngs)
-        self.norm1 = make_norm(m, rngs=rngs)
-        self.norm2 = make_norm(m, rngs=rngs)
+        self.norm1 = NORMS[norm](m, rngs=rngs)
+        self.norm2 = NORMS[norm](m, rngs=rngs)
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
     def __call__(self, x, mask=None):
@@ -218,7 +221,7 @@ counted, wide
 def similarity(x):
     """Mean cosine between two positions: ``b s m -> number``."""
     x = x / np.linalg.norm(x, axis=-1, keepdims=True)
-    cosines = np.einsum("bim,bjm->bij", x, x)
+    cosines = x @ x.swapaxes(-1, -2)  # b s s
     s = x.shape[1]
     return (cosines.sum() / len(x) - s) / (s * (s - 1))
 
@@ -409,10 +412,11 @@ gone, sum(full[name].size for name in gone)
 
 # %% tags=["jax"]
 class Encoder(nnx.Module):
-    """A stack of blocks: ``b s m -> b s m``, and with ``return_maps`` ``l b h s s``."""
+    """A stack of blocks: ``b s m -> b s m``, with ``return_maps`` also ``l b h s s``."""
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
-        check_sizes(n_blocks=n_blocks)
+        if n_blocks < 1:
+            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
         options = {"norm_first": norm_first, "rngs": rngs, **options}
         blocks = [EncoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nnx.data(blocks)
@@ -497,14 +501,16 @@ def attention_maps(model, x, mask=None):
 # garbage there. What is visible stays the same, and nothing in any map points at the
 # padding. An encoder that forgets the mask after its first layer fails the same test.
 # And dropout: two calls in training differ, a number that is not dropped is scaled by
-# $1/(1-p)$, and two calls of `attention_maps` agree.
+# $1/(1-p)$, and two calls of `attention_maps` agree. The garbage must be finite, and
+# stay so in every layer: where a square overflows, above $10^{19}$ in single precision,
+# it may arrive as $0 \cdot \mathrm{NaN}$.
 
 # %% tags=["shared"]
 encoder = build(Encoder, 2, m, n_heads, f, dropout=0.2)
 x = np.random.default_rng(5).normal(size=(2, 9, m))
 real = np.arange(9) < np.array([[9], [6]])  # b s
-mask = real[:, None, :] & real[:, :, None]  # b q k
-garbage = np.where(real[..., None], x, 1e3)
+mask = (real[:, None, :] & real[:, :, None])[:, None]  # b 1 q k
+garbage = np.where(real[..., None], x, 1e15)
 out, maps = map(as_numpy, attention_maps(encoder, tensor(x), boolean(mask)))
 dirty, dirty_maps = map(
     as_numpy, attention_maps(encoder, tensor(garbage), boolean(mask))
@@ -512,7 +518,7 @@ dirty, dirty_maps = map(
 check_shape(maps, "l b h q k", l=2, b=2, h=n_heads, q=9, k=9)
 np.testing.assert_array_equal(dirty[real], out[real])
 np.testing.assert_array_equal(dirty_maps, maps)
-for sentence, query, key in np.argwhere(~mask):
+for sentence, _, query, key in np.argwhere(~mask):
     assert (maps[:, sentence, :, query, key] == 0).all()
 
 
@@ -560,17 +566,22 @@ plots.heatmaps(shown, titles=titles, columns=2, size=(4.8, 4.2))
 # of a clock; one turn takes $2\pi$ positions in the first pair, and longer in each that
 # follows, towards $10000 \cdot 2\pi$.
 
+# %% [markdown] tags=["jax"]
+# JAX works in single precision, which is too little for the angle of a far position. A
+# constant like this table is made once, in NumPy's double precision.
 
-# %% tags=["shared"]
+
+# %% tags=["jax"]
 def sinusoidal_positions(length, m):
-    """Sine on the even features, cosine on the odd ones: ``s m``."""
+    """Sine on the even features, cosine on the odd ones: ``s m``, in float64."""
     i = np.arange(m)
     angle = np.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
     return np.where(i % 2 == 0, np.sin(angle), np.cos(angle))
 
 
+# %% tags=["shared"]
 m, length = 48, 96
-table = sinusoidal_positions(length, m)
+table = as_numpy(sinusoidal_positions(length, m))
 check_shape(sinusoidal_positions(7, 5), "s m", s=7, m=5)  # an odd m ends on a sine
 wavelengths = 2 * np.pi * 10000 ** (np.arange(0, m, 2) / m)
 angles = np.arctan2(table[1, ::2], table[1, 1::2])  # of one step, per pair
@@ -640,15 +651,15 @@ assert (np.diff(products[0, :6]) < 0).all() and (products[0, 5:] < 0.75).all()
 class SinusoidalPositions(nnx.Module):
     """Adds the sine and cosine code of each position: ``b s m -> b s m``."""
 
-    def __init__(self, m, max_length):
-        check_sizes(m=m, max_length=max_length)
-        self.max_length = max_length
+    def __init__(self, m, max_length, *, rngs=None):
         table = sinusoidal_positions(max_length, m)  # s m
         self.table = jnp.asarray(table, dtype=jnp.float32)
 
     def __call__(self, x):
-        check_length(x.shape[1], self.max_length)
-        return x + self.table[: x.shape[1]]
+        s, longest = x.shape[1], self.table.shape[0]
+        if s > longest:
+            raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+        return x + self.table[:s].astype(x.dtype)
 
 
 # %% tags=["jax"]
@@ -656,14 +667,14 @@ class LearnedPositions(nnx.Module):
     """Adds a learned vector for each position: ``b s m -> b s m``."""
 
     def __init__(self, m, max_length, *, rngs):
-        check_sizes(m=m, max_length=max_length)
-        self.max_length = max_length
         table = jax.random.normal(rngs.params(), (max_length, m))  # s m
         self.table = nnx.Param(0.02 * table)
 
     def __call__(self, x):
-        check_length(x.shape[1], self.max_length)
-        return x + self.table[: x.shape[1]]
+        s, longest = x.shape[1], self.table.shape[0]
+        if s > longest:
+            raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+        return x + self.table[:s]
 
 
 # %% tags=["shared"]
@@ -713,6 +724,13 @@ assert found["16 for 10000"] > 1.3 * found["all"]
 
 
 # %% tags=["jax"]
+POSITIONS = {
+    "sinusoidal": SinusoidalPositions,
+    "learned": LearnedPositions,
+    "none": None,
+}
+
+
 class Predictor(nnx.Module):
     """One output vector per element: ``b s i -> b s c``."""
 
@@ -720,15 +738,14 @@ class Predictor(nnx.Module):
         self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, input_dropout=0.0,
         positions="sinusoidal", max_length=512, rngs, **options,
     ):  # fmt: skip
-        check_sizes(n_inputs=n_inputs, m=m, n_outputs=n_outputs, max_length=max_length)
-        tables = {
-            "sinusoidal": lambda: SinusoidalPositions(m, max_length),
-            "learned": lambda: LearnedPositions(m, max_length, rngs=rngs),
-            "none": lambda: None,
-        }
-        self.input_dropout = nnx.Dropout(check_dropout(input_dropout), rngs=rngs)
+        if positions not in POSITIONS:
+            raise ValueError(f"positions {positions!r} is not in {list(POSITIONS)}")
+        if not 0 <= input_dropout < 1:
+            raise ValueError(f"input_dropout {input_dropout} is not in [0, 1)")
+        kind = POSITIONS[positions]
+        self.input_dropout = nnx.Dropout(input_dropout, rngs=rngs)
         self.embed = dense(n_inputs, m, rngs=rngs)
-        self.positions = choose(positions, tables, "kind of positions")()
+        self.positions = kind(m, max_length, rngs=rngs) if kind else None
         self.encoder = Encoder(n_blocks, m, n_heads, f, rngs=rngs, **options)
         self.hidden = dense(m, m, rngs=rngs)
         self.hidden_norm = NORMS["layer"](m, rngs=rngs)
@@ -736,6 +753,10 @@ class Predictor(nnx.Module):
         self.output = dense(m, n_outputs, rngs=rngs)
 
     def __call__(self, x, mask=None, *, return_maps=False):
+        n_inputs = self.embed.in_features
+        if x.ndim != 3 or x.shape[-1] != n_inputs:
+            shape = tuple(x.shape)
+            raise ValueError(f"expected an input b s {n_inputs}, got shape {shape}")
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
         encoded = self.encoder(x, mask, return_maps=return_maps)

@@ -503,7 +503,7 @@ f"accuracy {right:.2%}; {own.mean():.0%} of the rows look most at themselves"
 
 # %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
 real = np.arange(32) < np.array([[20], [32]])  # b s: a short and a long sequence
-mask = real[:, :, None] & real[:, None, :]  # b q k
+mask = (real[:, :, None] & real[:, None, :])[:, None]  # b 1 q k
 mixed = one_hot(symbols(2, 32, settings.n_symbols, seed=46), settings.n_symbols)
 other_padding = np.where(real[..., None], mixed, 0.5)
 outs = [as_numpy(model(tensor(z), boolean(mask))) for z in (mixed, other_padding)]

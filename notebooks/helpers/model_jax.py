@@ -5,11 +5,38 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
-from helpers.checks import check_dropout, check_length, check_sizes, choose, head_size
-from helpers.reference import sinusoidal_positions
-from helpers.shapes import expand_mask, flat_product
+
+def check_mask(mask, shape):
+    """Raise an error unless a mask is boolean and fits the attention weights.
+
+    Parameters
+    ----------
+    mask : boolean array ``q k``, or with as many axes as the weights
+        True means "may look". An axis of size 1 broadcasts. Three axes for weights
+        ``b h q k`` would be ambiguous: one mask per sequence, or one per head?
+    shape : tuple of int
+        Shape of the weights, ``... q k``.
+
+    Raises
+    ------
+    TypeError
+        If the mask is no boolean array of this framework.
+    ValueError
+        If it has another number of axes, or does not broadcast to the weights.
+    """
+    dtype = getattr(mask, "dtype", type(mask).__name__)
+    if dtype != jnp.bool_:
+        raise TypeError(f"expected a mask of dtype bool, got {dtype}")
+    sizes = zip(mask.shape[::-1], shape[::-1], strict=False)  # from the last axis on
+    fits = all(size in (1, full) for size, full in sizes)
+    if mask.ndim not in (2, len(shape)) or not fits:
+        raise ValueError(
+            f"expected a mask of 2 or {len(shape)} axes that broadcasts to the weights "
+            f"{tuple(shape)}, got {tuple(mask.shape)}"
+        )
 
 
 def masked_softmax(scores, mask=None):
@@ -18,25 +45,24 @@ def masked_softmax(scores, mask=None):
     Parameters
     ----------
     scores : array ``... q k``
-    mask : boolean array ``q k``, ``b q k`` or ``b h q k``, optional
+    mask : boolean array ``q k``, or with as many axes as the scores, optional
         True means "may look".
 
     Returns
     -------
     array ``... q k``
-        Rows that sum to 1, or to 0 where the query sees nothing.
+        Rows that sum to 1, or to 0 where a query may look nowhere.
 
     Raises
     ------
     TypeError, ValueError
-        If the mask is not boolean or does not fit the scores.
+        As ``check_mask``.
     """
     if mask is None:
         return jax.nn.softmax(scores, axis=-1)
-    mask = expand_mask(mask, scores.shape)
-    lowest = jnp.finfo(scores.dtype).min
-    weights = jax.nn.softmax(jnp.where(mask, scores, lowest), axis=-1)
-    return jnp.where(mask, weights, 0)
+    check_mask(mask, scores.shape)
+    scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
+    return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
 
 
 def attention(q, k, v, mask=None):
@@ -46,24 +72,29 @@ def attention(q, k, v, mask=None):
     ----------
     q, k, v : arrays ``... q d``, ``... k d``, ``... k e``
         The leading axes are the same for all three.
-    mask : boolean array ``q k``, ``b q k`` or ``b h q k``, optional
-        True means "may look". What is hidden must be finite.
+    mask : boolean array ``q k``, or with as many axes as the weights, optional
+        True means "may look". Hidden keys and values must be finite: 0 · NaN is NaN.
 
     Returns
     -------
     tuple of arrays ``... q e``, ``... q k``
-        Outputs and weights. A query that sees nothing gets zeros.
+        Outputs and weights, both zero for a query that may look nowhere.
 
     Raises
     ------
     TypeError, ValueError
-        If the mask is not boolean or does not fit the weights.
+        If the shapes of ``q``, ``k`` and ``v`` contradict each other, or as
+        ``check_mask``.
 
     Source: Vaswani et al. 2017, eq. 1.
     """
-    scores = jnp.einsum("...qd,...kd->...qk", q, k) / math.sqrt(q.shape[-1])
-    weights = masked_softmax(scores, mask)  # ... q k
-    return jnp.einsum("...qk,...ke->...qe", weights, v), weights
+    d = q.shape[-1]
+    if d == 0 or d != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
+        raise ValueError(f"expected ... q d, ... k d, ... k e, got {shapes}")
+    scores = q @ k.swapaxes(-1, -2) / math.sqrt(d)  # ... q k
+    weights = masked_softmax(scores, mask)
+    return weights @ v, weights
 
 
 def build(kind, *sizes, seed=0, **options):
@@ -77,12 +108,11 @@ def dense(n_in, n_out, *, rngs):
     Source: Glorot & Bengio 2010, eq. 16.
     """
     xavier = nnx.initializers.xavier_uniform()
-    options = {"kernel_init": xavier, "dot_general": flat_product}
-    return nnx.Linear(n_in, n_out, **options, rngs=rngs)
+    return nnx.Linear(n_in, n_out, kernel_init=xavier, rngs=rngs)
 
 
 class MultiHeadAttention(nnx.Module):
-    """Self-attention in several heads: ``b s m -> b s m, b h s s``.
+    """Attention in several heads: ``b q m -> b q m, b h q k``.
 
     Parameters
     ----------
@@ -94,23 +124,44 @@ class MultiHeadAttention(nnx.Module):
     Raises
     ------
     ValueError
-        If ``m`` does not split into ``n_heads`` heads.
+        If ``m`` is not divisible by ``n_heads``; when called, if an input is not
+        ``b s m``.
 
     Source: Vaswani et al. 2017, sec. 3.2.2.
     """
 
     def __init__(self, m, n_heads, *, rngs):
-        self.d = head_size(m, n_heads)
+        if n_heads < 1 or m % n_heads:
+            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
         self.n_heads = n_heads
         self.qkv = dense(m, 3 * m, rngs=rngs)
         self.out = dense(m, m, rngs=rngs)
 
-    def __call__(self, x, mask=None):
-        b, s, m = x.shape
-        stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, self.d)
-        q, k, v = jnp.einsum("bsnhd->nbhsd", stacked)  # each b h s d
+    def project(self, x):
+        """Queries, keys and values of every head: ``b s m -> 3 b h s d``."""
+        m = self.qkv.in_features
+        if x.ndim != 3 or x.shape[-1] != m:
+            raise ValueError(f"expected an input b s {m}, got shape {tuple(x.shape)}")
+        b, s, _ = x.shape
+        stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, m // self.n_heads)
+        return stacked.transpose(2, 0, 3, 1, 4)
+
+    def __call__(self, x, mask=None, context=None):
+        """Outputs ``b q m`` and weights ``b h q k``.
+
+        Parameters
+        ----------
+        x : array ``b q m``
+            Makes the queries, and without ``context`` also the keys and values.
+        mask : boolean array ``q k`` or ``b h q k``, optional
+        context : array ``b k m``, optional
+            Makes the keys and values instead, as in cross-attention.
+        """
+        q, k, v = self.project(x)  # each b h s d
+        if context is not None:
+            _, k, v = self.project(context)  # b h k d
         values, weights = attention(q, k, v, mask)
-        joined = jnp.einsum("bhsd->bshd", values).reshape(b, s, m)
+        joined = values.swapaxes(1, 2).reshape(x.shape)  # b q m
         return self.out(joined), weights
 
 
@@ -129,24 +180,27 @@ class FeedForward(nnx.Module):
     m, f : int
         Sizes of the model and of the hidden layer.
     dropout : float
-        Rate after the activation, in [0, 1).
+        Dropout after the activation, in [0, 1).
     activation : {"relu", "gelu"}
     rngs : nnx.Rngs
 
     Raises
     ------
     ValueError
-        If the rate or the name is not one of those.
+        If ``dropout`` or ``activation`` is none of those.
 
     Source: Vaswani et al. 2017, eq. 2.
     """
 
     def __init__(self, m, f, *, dropout=0.0, activation="relu", rngs):
-        check_sizes(m=m, f=f)
-        self.activation = choose(activation, ACTIVATIONS, "activation")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation {activation!r} is not in {list(ACTIVATIONS)}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout {dropout} is not in [0, 1)")
+        self.activation = ACTIVATIONS[activation]
         self.linear1 = dense(m, f, rngs=rngs)
         self.linear2 = dense(f, m, rngs=rngs)
-        self.dropout = nnx.Dropout(check_dropout(dropout), rngs=rngs)
+        self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
     def __call__(self, x):
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
@@ -162,7 +216,7 @@ class EncoderBlock(nnx.Module):
     m, n_heads, f : int
         Sizes of the model and of the feed-forward net, number of heads.
     dropout : float
-        Rate on both branches and inside the feed-forward net, in [0, 1).
+        Dropout on both branches and inside the feed-forward net, in [0, 1).
     activation : {"relu", "gelu"}
     norm : {"layer", "rms"}
     norm_first : bool
@@ -172,7 +226,8 @@ class EncoderBlock(nnx.Module):
     Raises
     ------
     ValueError
-        If the sizes do not split, or a rate or name is not one of those.
+        If ``m`` is not divisible by ``n_heads``, or ``dropout``, ``activation`` or
+        ``norm`` is none of those.
 
     Source: Vaswani et al. 2017, sec. 3.1.
     """
@@ -181,12 +236,13 @@ class EncoderBlock(nnx.Module):
         self, m, n_heads, f, *, dropout=0.0, activation="relu", norm="layer",
         norm_first=False, rngs,
     ):  # fmt: skip
-        make_norm = choose(norm, NORMS, "norm")
+        if norm not in NORMS:
+            raise ValueError(f"norm {norm!r} is not in {list(NORMS)}")
         self.norm_first = norm_first
         self.attention = MultiHeadAttention(m, n_heads, rngs=rngs)
         self.ffn = FeedForward(m, f, dropout=dropout, activation=activation, rngs=rngs)
-        self.norm1 = make_norm(m, rngs=rngs)
-        self.norm2 = make_norm(m, rngs=rngs)
+        self.norm1 = NORMS[norm](m, rngs=rngs)
+        self.norm2 = NORMS[norm](m, rngs=rngs)
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
     def __call__(self, x, mask=None):
@@ -200,7 +256,7 @@ class EncoderBlock(nnx.Module):
 
 
 class Encoder(nnx.Module):
-    """A stack of blocks: ``b s m -> b s m``, and with ``return_maps`` ``l b h s s``.
+    """A stack of blocks: ``b s m -> b s m``, with ``return_maps`` also ``l b h s s``.
 
     Parameters
     ----------
@@ -218,7 +274,8 @@ class Encoder(nnx.Module):
     """
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
-        check_sizes(n_blocks=n_blocks)
+        if n_blocks < 1:
+            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
         options = {"norm_first": norm_first, "rngs": rngs, **options}
         blocks = [EncoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nnx.data(blocks)
@@ -226,12 +283,34 @@ class Encoder(nnx.Module):
         self.norm = make_norm(m, rngs=rngs) if norm_first else None
 
     def __call__(self, x, mask=None, *, return_maps=False):
+        """Outputs ``b s m``; with ``return_maps`` the pair of them and ``l b h s s``.
+
+        Parameters
+        ----------
+        x : array ``b s m``
+        mask : boolean array ``q k`` or ``b h q k``, optional
+            In force in every block. What it hides changes nothing that is visible, as
+            long as no square of it overflows on the way, which holds for entries up to
+            1e15 in float32; beyond, it may arrive as 0 · NaN.
+        return_maps : bool
+            Return the attention weights of all blocks, too.
+        """
         maps = []
         for block in self.blocks:
             x, weights = block(x, mask)
             maps.append(weights)
         x = self.norm(x) if self.norm else x
         return (x, jnp.stack(maps)) if return_maps else x
+
+
+def sinusoidal_positions(length, m):
+    """Sine on the even features, cosine on the odd ones: ``s m``, in float64.
+
+    Source: Vaswani et al. 2017, sec. 3.5.
+    """
+    i = np.arange(m)
+    angle = np.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
+    return np.where(i % 2 == 0, np.sin(angle), np.cos(angle))
 
 
 class SinusoidalPositions(nnx.Module):
@@ -250,15 +329,15 @@ class SinusoidalPositions(nnx.Module):
     Source: Vaswani et al. 2017, sec. 3.5.
     """
 
-    def __init__(self, m, max_length):
-        check_sizes(m=m, max_length=max_length)
-        self.max_length = max_length
+    def __init__(self, m, max_length, *, rngs=None):
         table = sinusoidal_positions(max_length, m)  # s m
         self.table = jnp.asarray(table, dtype=jnp.float32)
 
     def __call__(self, x):
-        check_length(x.shape[1], self.max_length)
-        return x + self.table[: x.shape[1]]
+        s, longest = x.shape[1], self.table.shape[0]
+        if s > longest:
+            raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+        return x + self.table[:s].astype(x.dtype)
 
 
 class LearnedPositions(nnx.Module):
@@ -277,14 +356,21 @@ class LearnedPositions(nnx.Module):
     """
 
     def __init__(self, m, max_length, *, rngs):
-        check_sizes(m=m, max_length=max_length)
-        self.max_length = max_length
         table = jax.random.normal(rngs.params(), (max_length, m))  # s m
         self.table = nnx.Param(0.02 * table)
 
     def __call__(self, x):
-        check_length(x.shape[1], self.max_length)
-        return x + self.table[: x.shape[1]]
+        s, longest = x.shape[1], self.table.shape[0]
+        if s > longest:
+            raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+        return x + self.table[:s]
+
+
+POSITIONS = {
+    "sinusoidal": SinusoidalPositions,
+    "learned": LearnedPositions,
+    "none": None,
+}
 
 
 class Predictor(nnx.Module):
@@ -297,7 +383,7 @@ class Predictor(nnx.Module):
     n_blocks, n_heads, f : int
         As in ``Encoder``.
     input_dropout : float
-        Rate on the input features, in [0, 1).
+        Dropout on the input features, in [0, 1).
     positions : {"sinusoidal", "learned", "none"}
     max_length : int
         Length of the table of positions.
@@ -308,23 +394,22 @@ class Predictor(nnx.Module):
     Raises
     ------
     ValueError
-        If a size, a rate or a name makes no sense, or, when called, if the sequence is
-        longer than the table of positions.
+        If ``positions`` or ``input_dropout`` is none of those, or as ``Encoder``; when
+        called, if the input is not ``b s i``, or longer than the table of positions.
     """
 
     def __init__(
         self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, input_dropout=0.0,
         positions="sinusoidal", max_length=512, rngs, **options,
     ):  # fmt: skip
-        check_sizes(n_inputs=n_inputs, m=m, n_outputs=n_outputs, max_length=max_length)
-        tables = {
-            "sinusoidal": lambda: SinusoidalPositions(m, max_length),
-            "learned": lambda: LearnedPositions(m, max_length, rngs=rngs),
-            "none": lambda: None,
-        }
-        self.input_dropout = nnx.Dropout(check_dropout(input_dropout), rngs=rngs)
+        if positions not in POSITIONS:
+            raise ValueError(f"positions {positions!r} is not in {list(POSITIONS)}")
+        if not 0 <= input_dropout < 1:
+            raise ValueError(f"input_dropout {input_dropout} is not in [0, 1)")
+        kind = POSITIONS[positions]
+        self.input_dropout = nnx.Dropout(input_dropout, rngs=rngs)
         self.embed = dense(n_inputs, m, rngs=rngs)
-        self.positions = choose(positions, tables, "kind of positions")()
+        self.positions = kind(m, max_length, rngs=rngs) if kind else None
         self.encoder = Encoder(n_blocks, m, n_heads, f, rngs=rngs, **options)
         self.hidden = dense(m, m, rngs=rngs)
         self.hidden_norm = NORMS["layer"](m, rngs=rngs)
@@ -332,6 +417,14 @@ class Predictor(nnx.Module):
         self.output = dense(m, n_outputs, rngs=rngs)
 
     def __call__(self, x, mask=None, *, return_maps=False):
+        """Outputs ``b s c``; with ``return_maps`` the pair of them and ``l b h s s``.
+
+        ``mask`` and ``return_maps`` are those of ``Encoder``.
+        """
+        n_inputs = self.embed.in_features
+        if x.ndim != 3 or x.shape[-1] != n_inputs:
+            shape = tuple(x.shape)
+            raise ValueError(f"expected an input b s {n_inputs}, got shape {shape}")
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
         encoded = self.encoder(x, mask, return_maps=return_maps)
@@ -348,7 +441,7 @@ def attention_maps(model, x, mask=None):
     model : Encoder or Predictor
         Stays as it is, in training mode or not.
     x : array ``b s m`` or ``b s i``
-    mask : boolean array ``q k``, ``b q k`` or ``b h q k``, optional
+    mask : boolean array ``q k`` or ``b h q k``, optional
 
     Returns
     -------

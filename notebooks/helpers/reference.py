@@ -10,8 +10,6 @@ import math
 
 import numpy as np
 
-from helpers.shapes import expand_mask
-
 
 def softmax(scores):
     """``exp(s_i) / sum_j exp(s_j)`` over the last axis."""
@@ -26,13 +24,18 @@ def attention(q, k, v, mask=None):
     ----------
     q, k, v : arrays ``... q d``, ``... k d``, ``... k e``
         Same leading axes.
-    mask : boolean array ``q k``, ``b q k`` or ``b h q k``, optional
+    mask : boolean array ``q k``, or with as many axes as the weights, optional
         True means "may look".
 
     Returns
     -------
     tuple of arrays ``... q e``, ``... q k``
-        A query that sees nothing gets zeros.
+        Both zero for a query that may look nowhere.
+
+    Raises
+    ------
+    ValueError
+        If the mask is not boolean or does not fit the weights.
 
     Source: Vaswani et al. 2017, eq. 1.
     """
@@ -40,7 +43,11 @@ def attention(q, k, v, mask=None):
     shape = (*q.shape[:-1], k.shape[-2])  # ... q k
     seen = np.ones(shape, bool)
     if mask is not None:
-        seen = np.broadcast_to(expand_mask(np.asarray(mask), shape), shape)
+        if mask.dtype != bool or mask.ndim not in (2, len(shape)):
+            raise ValueError(
+                f"expected a mask for {shape}, got {mask.dtype} {mask.shape}"
+            )
+        seen = np.broadcast_to(mask, shape)
     weights = np.zeros(shape)
     out = np.zeros((*q.shape[:-1], v.shape[-1]))  # ... q e
     for place in np.ndindex(shape[:-1]):
@@ -57,16 +64,22 @@ def dense(x, params, name):
     return x @ params[f"{name}.weight"] + params[f"{name}.bias"]
 
 
-def multi_head_attention(x, params, n_heads, mask=None):
-    """Self-attention in ``n_heads`` heads: ``b s m -> b s m, b h s s``.
+def multi_head_attention(x, params, n_heads, mask=None, context=None):
+    """Attention in ``n_heads`` heads: ``b q m -> b q m, b h q k``.
+
+    Keys and values come from ``context`` ``b k m``, or without it from ``x``.
 
     Source: Vaswani et al. 2017, sec. 3.2.2.
     """
-    b, s, m = x.shape
-    stacked = dense(x, params, "qkv").reshape(b, s, 3, n_heads, m // n_heads)
-    q, k, v = stacked.transpose(2, 0, 3, 1, 4)  # each b h s d
+
+    def heads(x, third):
+        projected = np.split(dense(x, params, "qkv"), 3, axis=-1)[third]  # b s m
+        return projected.reshape(*x.shape[:2], n_heads, -1).swapaxes(1, 2)  # b h s d
+
+    context = x if context is None else context
+    q, k, v = heads(x, 0), heads(context, 1), heads(context, 2)
     values, weights = attention(q, k, v, mask)
-    joined = values.transpose(0, 2, 1, 3).reshape(b, s, m)
+    joined = values.swapaxes(1, 2).reshape(x.shape)  # b q m
     return dense(joined, params, "out"), weights
 
 

@@ -33,7 +33,16 @@ jax.config.update("jax_default_matmul_precision", "float32")  # on a GPU too
 jax.config.update("jax_disable_most_optimizations", True)
 
 
-class Jax:
+class Side:
+    """What both have in common."""
+
+    def build(self, name, *sizes, seed=0, **options):
+        """A module of ``models``, by the function that the pages build it with."""
+        kind = getattr(self.models, name)
+        return self.models.build(kind, *sizes, seed=seed, **options)
+
+
+class Jax(Side):
     """What a test needs from JAX and Flax NNX."""
 
     name, models = "jax", model_jax
@@ -43,12 +52,6 @@ class Jax:
 
     def mask(self, mask):
         return None if mask is None else jnp.asarray(mask)
-
-    def build(self, name, *sizes, seed=0, **options):
-        """A module of ``model_jax``; those without parameters take no seed."""
-        if name != "SinusoidalPositions":
-            options["rngs"] = nnx.Rngs(seed)
-        return getattr(model_jax, name)(*sizes, **options)
 
     def attend(self, q, k, v, mask=None):
         """``attention``, compiled: for many shapes that is quicker than op by op."""
@@ -76,10 +79,22 @@ class Jax:
         stack.enter_context(jax.debug_nans(True))
         return stack
 
+    def dropouts(self, model):
+        """Every dropout of the model, by its place in it."""
+        parts = nnx.iter_graph(model)
+        return {
+            ".".join(map(str, path)): part
+            for path, part in parts
+            if isinstance(part, nnx.Dropout)
+        }
+
+    def rates(self, model):
+        """The rate of every dropout of the model, by its place in it."""
+        return {path: drop.rate for path, drop in self.dropouts(model).items()}
+
     def modes(self, model):
-        """Whether each dropout of the model is at work."""
-        drops = [m for _, m in nnx.iter_graph(model) if isinstance(m, nnx.Dropout)]
-        return [not drop.deterministic for drop in drops]
+        """Whether each dropout of the model is on."""
+        return [not drop.deterministic for drop in self.dropouts(model).values()]
 
     def drawn_next(self, model, x):
         """What the next call would give, without using up the model's randomness."""
@@ -88,8 +103,14 @@ class Jax:
     def parameters(self, model):
         return jax.tree.leaves(nnx.state(model, nnx.Param))
 
+    def in_dtype(self, model, dtype):
+        """The model with every parameter in a dtype."""
+        cast = jax.tree.map(lambda x: x.astype(dtype), nnx.state(model, nnx.Param))
+        nnx.update(model, cast)
+        return model
 
-class Torch:
+
+class Torch(Side):
     """What a test needs from PyTorch."""
 
     name, models = "torch", model_torch
@@ -99,11 +120,6 @@ class Torch:
 
     def mask(self, mask):
         return None if mask is None else torch.tensor(mask)
-
-    def build(self, name, *sizes, seed=0, **options):
-        """A module of ``model_torch`` whose parameters follow from the seed."""
-        torch.manual_seed(seed)
-        return getattr(model_torch, name)(*sizes, **options)
 
     def attend(self, q, k, v, mask=None):
         """``attention`` as it stands."""
@@ -132,8 +148,13 @@ class Torch:
         """A context in which PyTorch stops at the first NaN of a backward pass."""
         return torch.autograd.set_detect_anomaly(True)
 
+    def rates(self, model):
+        """The rate of every dropout of the model, by its place in it."""
+        parts = model.named_modules()
+        return {path: part.p for path, part in parts if isinstance(part, nn.Dropout)}
+
     def modes(self, model):
-        """Whether each dropout of the model is at work."""
+        """Whether each dropout of the model is on."""
         return [m.training for m in model.modules() if isinstance(m, nn.Dropout)]
 
     def drawn_next(self, model, x):
@@ -143,6 +164,12 @@ class Torch:
 
     def parameters(self, model):
         return list(model.parameters())
+
+    def in_dtype(self, model, dtype):
+        """The model with every parameter in a dtype."""
+        for param in model.parameters():
+            param.data = param.data.to(getattr(torch, dtype))
+        return model
 
 
 def loss_of_attention(out, weights):
@@ -205,9 +232,8 @@ def fill(model, seed=0):
 
 
 def four_axes(mask):
-    """``q k``, ``b q k`` or ``b h q k`` as ``b h q k``, with axes of size 1."""
-    axes = {2: (0, 1), 3: (1,), 4: ()}[mask.ndim]
-    return np.expand_dims(mask, axes)
+    """``q k`` or ``b h q k`` as ``b h q k``, with axes of size 1."""
+    return mask if mask.ndim == 4 else mask[None, None]
 
 
 def run_python(code):
@@ -242,32 +268,35 @@ def jax_attention(q, k, v, mask=None):
     return np.swapaxes(out, 1, 2)[..., :narrow], None
 
 
-def hidden_for_torch(mask, b, h, s):
+def hidden_for_torch(mask, b, h, q, k):
     """A mask for ``nn.MultiheadAttention``: ``b·h q k``, and True means "hidden"."""
     if mask is None:
         return None
-    mask = np.broadcast_to(four_axes(mask), (b, h, s, s))
-    return torch.tensor(~mask.reshape(b * h, s, s))
+    mask = np.broadcast_to(four_axes(mask), (b, h, q, k))
+    return torch.tensor(~mask.reshape(b * h, q, k))
 
 
-def torch_multi_head_attention(x, params, n_heads, mask=None, dtype="float32"):
-    """``nn.MultiheadAttention`` with our weights: ``b s m -> b s m, b h s s``."""
-    b, s, m = x.shape
+def torch_multi_head_attention(
+    x, params, n_heads, mask=None, context=None, dtype="float32"
+):
+    """``nn.MultiheadAttention`` with our weights: ``b q m -> b q m, b h q k``."""
+    context = x if context is None else context
+    b, q, m = x.shape
     own = nn.MultiheadAttention(m, n_heads, batch_first=True)
     own = own.to(getattr(torch, dtype))
     set_parameters(
         [own.in_proj_weight, own.in_proj_bias, own.out_proj.weight, own.out_proj.bias],
         [torch.tensor(params[name].T) for name in dense_names("qkv", "out")],
     )
-    x = torch.tensor(x).to(getattr(torch, dtype))
-    hidden = hidden_for_torch(mask, b, n_heads, s)
+    x, keys = (torch.tensor(y).to(getattr(torch, dtype)) for y in (x, context))
+    hidden = hidden_for_torch(mask, b, n_heads, q, keys.shape[1])
     with torch.no_grad():
-        pair = own(x, x, x, attn_mask=hidden, average_attn_weights=False)
+        pair = own(x, keys, keys, attn_mask=hidden, average_attn_weights=False)
     return tuple(y.numpy() for y in pair)
 
 
-def nnx_multi_head_attention(x, params, n_heads, mask=None):
-    """``nnx.MultiHeadAttention`` with our weights: ``b s m -> b s m, b h s s``."""
+def nnx_multi_head_attention(x, params, n_heads, mask=None, context=None):
+    """``nnx.MultiHeadAttention`` with our weights: ``b q m -> b q m, b h q k``."""
     m, d = x.shape[-1], x.shape[-1] // n_heads
     own = nnx.MultiHeadAttention(n_heads, m, decode=False, rngs=nnx.Rngs(0))
     kernels = params["qkv.weight"].reshape(m, 3, n_heads, d).swapaxes(0, 1)
@@ -279,10 +308,11 @@ def nnx_multi_head_attention(x, params, n_heads, mask=None):
     own.out.bias[...] = jnp.asarray(params["out.bias"])
     mask = None if mask is None else jnp.asarray(four_axes(mask))
     call = {"mask": mask, "sow_weights": True}
+    inputs = [jnp.asarray(y) for y in (x, context) if y is not None]
     if hasattr(nnx, "capture"):  # flax 0.12
-        out, seen = nnx.capture(own, nnx.Intermediate)(jnp.asarray(x), **call)
+        out, seen = nnx.capture(own, nnx.Intermediate)(*inputs, **call)
     else:
-        out = own(jnp.asarray(x), **call)
+        out = own(*inputs, **call)
         seen = nnx.pop(own, nnx.Intermediate)
     (weights,) = jax.tree.leaves(seen)
     return np.asarray(out), np.asarray(weights)
@@ -302,7 +332,7 @@ def torch_encoder_layer(
     values = [torch.tensor(params[name].T) for name in names]
     set_parameters(list(own.parameters()), values)
     x = torch.tensor(x).to(getattr(torch, dtype)).requires_grad_()  # no fast path
-    return own(x, src_mask=hidden_for_torch(mask, b, n_heads, s)).detach().numpy()
+    return own(x, src_mask=hidden_for_torch(mask, b, n_heads, s, s)).detach().numpy()
 
 
 def dense_names(*layers):

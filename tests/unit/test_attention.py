@@ -17,16 +17,19 @@ from sides import (
     fill,
     four_axes,
     jax_attention,
+    jax_side,
+    loss_of_attention,
     nnx_multi_head_attention,
     on_both_sides,
     torch_attention,
     torch_multi_head_attention,
+    torch_side,
 )
 
 B, H, Q, K, D, E = 2, 3, 5, 7, 13, 11
 MASKS = [
-    (Q, K), (Q, 1), (1, K), (B, Q, K), (B, 1, K), (1, Q, K), (B, Q, 1),
-    (B, H, Q, K), (B, 1, Q, K), (1, H, Q, K), (B, H, 1, K), (B, H, Q, 1), (1, 1, 1, 1),
+    (Q, K), (Q, 1), (1, K), (1, 1), (B, H, Q, K), (B, 1, Q, K), (1, H, Q, K),
+    (B, H, 1, K), (B, H, Q, 1), (B, 1, 1, K), (B, 1, Q, 1), (1, 1, 1, 1),
 ]  # fmt: skip
 DTYPES = ["float32", "bfloat16", "float16"]
 EPSILON = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
@@ -71,7 +74,7 @@ def test_attention_equals_the_reference(side, shape):
     [
         ((), None), ((), (Q, K)), ((), (Q, 1)),
         ((B,), None), ((B,), (Q, K)), ((B,), (B, Q, K)), ((B,), (B, 1, K)),
-        ((17, B, H), None), ((17, B, H), (Q, K)), ((17, B, H), (B, H, Q, K)),
+        ((17, B, H), None), ((17, B, H), (Q, K)), ((17, B, H), (17, 1, H, Q, K)),
     ],
     ids=str,
 )  # fmt: skip
@@ -88,7 +91,7 @@ def test_any_number_of_leading_axes_works(side, lead, shape):
 @on_both_sides
 @pytest.mark.parametrize("own", [torch_attention, jax_attention], ids=["torch", "jax"])
 @pytest.mark.parametrize(
-    "shape", [None, (Q, K), (1, K), (B, Q, K), (B, 1, K), (B, H, Q, K)], ids=str
+    "shape", [None, (Q, K), (1, K), (B, 1, Q, K), (B, 1, 1, K), (B, H, Q, K)], ids=str
 )
 def test_attention_equals_that_of_the_frameworks(side, own, shape):
     """``F.scaled_dot_product_attention`` and ``jax.nn.dot_product_attention``.
@@ -202,10 +205,10 @@ class Case:
 
 @st.composite
 def cases(draw):
-    """Lengths 1 to 40, 1 to 5 heads, masks of 2 to 4 axes, some of them of size 1."""
+    """Lengths 1 to 40, 1 to 5 heads, masks of 2 or 4 axes, some of them of size 1."""
     b, h = draw(st.integers(1, 3)), draw(st.integers(1, 5))
     q, k = draw(st.integers(1, 40)), draw(st.integers(1, 40))
-    axes = draw(st.sampled_from([(q, k), (b, q, k), (b, h, q, k)]))
+    axes = draw(st.sampled_from([(q, k), (b, h, q, k)]))
     shape = tuple(n if draw(st.booleans()) else 1 for n in axes)
     return Case(
         b, h, q, k, draw(st.integers(1, 16)), draw(st.integers(1, 16)), shape,
@@ -217,12 +220,12 @@ def cases(draw):
 def every_length():
     """Twenty cases in which every length from 1 to 40 occurs once.
 
-    Every dtype meets masks of 2, 3 and 4 axes, some of them with an axis of size 1.
+    Every dtype meets masks of 2 and of 4 axes, some of them with an axis of size 1.
     """
     rng = np.random.default_rng(0)
     for n, (q, k) in enumerate((rng.permutation(40).reshape(20, 2) + 1).tolist()):
         b, h = 2, n % 5 + 1
-        axes = [(q, k), (b, q, k), (b, h, q, k)][n // 3 % 3]
+        axes = [(q, k), (b, 1, q, k), (b, h, q, k)][n // 3 % 3]
         narrow = rng.integers(len(axes)) if n % 2 else None
         shape = tuple(1 if axis == narrow else n for axis, n in enumerate(axes))
         yield Case(b, h, q, k, 7, 11, shape, 0.5, DTYPES[n % 3], seed=n)
@@ -324,7 +327,7 @@ def test_garbage_behind_a_mask_reaches_neither_outputs_nor_gradients(side, case)
 
 # Multi-head attention
 
-S, M_D = 7, 5  # positions, size of a head
+S, T, M_D = 7, 11, 5  # positions, those of a context, size of a head
 
 
 def draw_heads(side, n_heads, seed=0):
@@ -334,8 +337,7 @@ def draw_heads(side, n_heads, seed=0):
     return model, fill(model, seed), x
 
 
-@on_both_sides
-@pytest.mark.parametrize(
+each_oracle = pytest.mark.parametrize(
     "own",
     [
         reference.multi_head_attention,
@@ -344,8 +346,12 @@ def draw_heads(side, n_heads, seed=0):
     ],
     ids=["reference", "nn.MultiheadAttention", "nnx.MultiHeadAttention"],
 )
+
+
+@on_both_sides
+@each_oracle
 @pytest.mark.parametrize(
-    "shape", [None, (S, S), (B, S, S), (B, 1, S), (B, H, S, S)], ids=str
+    "shape", [None, (S, S), (B, 1, S, S), (B, 1, 1, S), (B, H, S, S)], ids=str
 )
 def test_multi_head_attention_equals(side, own, shape):
     """Outputs and the weights of every head, with copied weights.
@@ -362,9 +368,47 @@ def test_multi_head_attention_equals(side, own, shape):
 
 
 @on_both_sides
+@each_oracle
+@pytest.mark.parametrize("shape", [None, (S, T), (B, 1, 1, T), (B, H, S, T)], ids=str)
+def test_cross_attention_equals(side, own, shape):
+    """Keys and values from a context of another length: rectangular maps."""
+    model, params, x = draw_heads(side, H)
+    context = draw(B, T, H * M_D, seed=5).astype(np.float32)
+    mask = shape and draw_mask(*shape)
+    got = model(side.tensor(x), side.mask(mask), context=side.tensor(context))
+    check_shape(got[0], "b s m", b=B, s=S, m=H * M_D)
+    check_shape(got[1], "b h s t", b=B, h=H, s=S, t=T)
+    assert_pair_equal(got, own(x, params, H, mask, context))
+
+
+def test_cross_attention_is_the_same_in_both_frameworks():
+    """Outputs and maps, and gradients in every parameter and the queries' input."""
+    context, mask = draw(B, T, H * M_D, seed=5), draw_mask(S, T, empty_rows=True)
+    results = []
+    for side in (jax_side, torch_side):
+        model, _, x = draw_heads(side, H)
+        call = side.tensor(x), side.mask(mask), side.tensor(context)
+        grads, in_x = side.model_grads(model, lambda p: loss_of_attention(*p), *call)
+        out, weights = map(as_numpy, model(*call))
+        results.append(grads | {"x": in_x, "out": out, "weights": weights})
+    for name, value in results[0].items():
+        assert np.abs(value).max() > 0.01, name
+        size = max(1, np.abs(value).max())
+        assert_close(results[1][name] / size, value / size, 1e-5, name)
+
+
+@on_both_sides
+def test_the_input_as_its_own_context_changes_nothing(side):
+    """Self-attention is cross-attention with oneself."""
+    model, _, x = draw_heads(side, H)
+    x = side.tensor(x)
+    assert_pair_equal(model(x, context=x), [*map(as_numpy, model(x))], atol=1e-6)
+
+
+@on_both_sides
 @pytest.mark.parametrize("n_heads", [1, 2, 5])
 def test_the_number_of_heads_divides_the_features_in_order(side, n_heads):
-    """Head ``n`` works on features ``n·d`` to ``(n + 1)·d``, blind rows included."""
+    """Head ``n`` works on features ``n·d`` to ``(n + 1)·d``, in empty rows, too."""
     model, params, x = draw_heads(side, n_heads, seed=n_heads)
     mask = draw_mask(S, S, empty_rows=True)
     got = model(side.tensor(x), side.mask(mask))

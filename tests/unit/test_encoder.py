@@ -4,6 +4,7 @@ All sizes differ, and all are prime but ``m = h·d``: no transposition can hide.
 """
 
 import math
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_a_block_equals_the_reference(side, options):
 def test_a_stack_equals_the_reference_block_by_block(side, options):
     """Each block on the output of the one before; pre-norm ends with one more norm."""
     model, params = build_encoder(side, **options)
-    x, mask = draw_input(), draw_mask(B, S, S)
+    x, mask = draw_input(), draw_mask(B, 1, S, S)
     out, maps = model(side.tensor(x), side.mask(mask), return_maps=True)
     expected = reference.encoder(x, params, L, H, mask, **options)
     check_shape(maps, "l b h s s", l=L, b=B, h=H, s=S)
@@ -108,7 +109,7 @@ def test_a_stack_equals_the_reference_block_by_block(side, options):
 def test_the_predictor_equals_the_reference(side, norm_first):
     """Linear, positions, encoder, linear, norm, ReLU, linear."""
     model, params = build_predictor(side, norm_first=norm_first)
-    x, mask = draw_input(I), PADDING[:, None]
+    x, mask = draw_input(I), PADDING[:, None, None]
     out, maps = model(side.tensor(x), side.mask(mask), return_maps=True)
     expected = reference.predictor(x, params, L, H, mask, norm_first=norm_first)
     check_shape(out, "b s c", b=B, s=S, c=C)
@@ -118,7 +119,7 @@ def test_the_predictor_equals_the_reference(side, norm_first):
 
 @on_both_sides
 @pytest.mark.parametrize("options", OPTIONS[::2], ids=name_of)
-@pytest.mark.parametrize("shape", [None, (S, S), (B, 1, S), (B, H, S, S)], ids=str)
+@pytest.mark.parametrize("shape", [None, (S, S), (B, 1, 1, S), (B, H, S, S)], ids=str)
 def test_a_block_equals_the_encoder_layer_of_pytorch(side, options, shape):
     """``nn.TransformerEncoderLayer`` with copied weights; it only has layer norm.
 
@@ -163,7 +164,7 @@ def test_same_weights_give_the_same_in_both_frameworks(kind, options):
 
 def everything(side, model, x, probes):
     """Outputs, maps, and gradients of their sum weighted by the probes, by name."""
-    x, mask = side.tensor(x), side.mask(PADDING[:, None])
+    x, mask = side.tensor(x), side.mask(PADDING[:, None, None])
     probes = [side.tensor(probe) for probe in probes]
 
     def loss(pair):
@@ -180,7 +181,7 @@ def everything(side, model, x, probes):
 
 @on_both_sides
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
-@pytest.mark.parametrize("size", [1e4, -1e4])
+@pytest.mark.parametrize("size", [1e4, -1e15])
 def test_garbage_behind_a_padding_mask_changes_nothing_in_any_layer(
     side, norm_first, size
 ):
@@ -190,7 +191,7 @@ def test_garbage_behind_a_padding_mask_changes_nothing_in_any_layer(
     they look at a hidden key.
     """
     model, _ = build_predictor(side, norm_first=norm_first)
-    mask, x = side.mask(PADDING[:, None]), draw_input(I)
+    mask, x = side.mask(PADDING[:, None, None]), draw_input(I)
     dirty = np.where(PADDING[:, :, None], x, np.float32(size))
     out, maps = map(as_numpy, model(side.tensor(x), mask, return_maps=True))
     dirty = side.tensor(dirty)
@@ -208,7 +209,7 @@ def test_garbage_behind_a_padding_mask_changes_nothing_in_any_layer(
 
 
 @on_both_sides
-@pytest.mark.parametrize("shape", [(S, S), (B, S, S), (B, H, S, S)], ids=str)
+@pytest.mark.parametrize("shape", [(S, S), (B, 1, S, S), (B, H, S, S)], ids=str)
 def test_the_mask_is_in_force_in_every_layer(side, shape):
     """What the mask hides weighs exactly 0 in each map; what it shows does not."""
     model, _ = build_encoder(side)
@@ -223,12 +224,13 @@ def test_the_mask_is_in_force_in_every_layer(side, shape):
 
 @on_both_sides
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
-def test_behind_a_causal_mask_the_future_changes_nothing(side, norm_first):
+@pytest.mark.parametrize("size", [1e4, -1e15])
+def test_behind_a_causal_mask_the_future_changes_nothing(side, norm_first, size):
     """Through two layers, an output depends on its own position and those before it."""
     model, _ = build_predictor(side, norm_first=norm_first)
     causal, x, start = np.tri(S, dtype=bool), draw_input(I), 5
     other = x.copy()
-    other[:, start:] = 1e4
+    other[:, start:] = size
     out = model(side.tensor(x), side.mask(causal))
     out_other = model(side.tensor(other), side.mask(causal))
     differs = np.abs(as_numpy(out) - as_numpy(out_other)).max(axis=(0, 2))
@@ -240,7 +242,7 @@ def test_behind_a_causal_mask_the_future_changes_nothing(side, norm_first):
 def test_one_sequence_does_not_touch_another(side):
     """Each sequence of a batch comes out as it does alone."""
     model, _ = build_predictor(side)
-    x, mask = draw_input(I), PADDING[:, None]
+    x, mask = draw_input(I), PADDING[:, None, None]
     pair = model(side.tensor(x), side.mask(mask), return_maps=True)
     out, maps = map(as_numpy, pair)
     for b in range(B):
@@ -279,6 +281,7 @@ def test_with_positions_the_order_counts(side, positions):
 # Maps and dropout
 
 DROPPING = {"dropout": 0.5, "input_dropout": 0.5}
+DROPOUTS = "dropout", "ffn.dropout"  # of a block
 
 
 @on_both_sides
@@ -311,7 +314,16 @@ def assert_two_calls_differ(call):
 
 
 @on_both_sides
-def test_dropout_is_at_work_inside_the_feed_forward_net(side):
+def test_every_dropout_of_a_model_has_its_rate(side):
+    """On the input, in and around the nets of all blocks, and before the output."""
+    model, _ = build_predictor(side, dropout=0.3, input_dropout=0.2)
+    inside = [f"encoder.blocks.{n}.{place}" for n in range(L) for place in DROPOUTS]
+    expected = dict.fromkeys([*inside, "dropout"], 0.3) | {"input_dropout": 0.2}
+    assert side.rates(model) == expected
+
+
+@on_both_sides
+def test_dropout_is_on_inside_the_feed_forward_net(side):
     """Between its two layers."""
     net = side.build("FeedForward", M, F, dropout=0.5)
     fill(net)
@@ -329,7 +341,7 @@ def test_dropout_is_at_work_inside_the_feed_forward_net(side):
     ],
     ids=["attention branch", "net branch", "before the output"],
 )
-def test_dropout_is_at_work_in_each_of_its_places(side, name, silent, norm_first):
+def test_dropout_is_on_in_each_of_its_places(side, name, silent, norm_first):
     """With every other place silenced by weights of zero, two calls still differ."""
     options = {"dropout": 0.5, "norm_first": norm_first}
     if name == "Predictor":
@@ -365,7 +377,7 @@ def test_the_maps_are_those_of_a_model_without_dropout(side, kind):
     model, _ = build(side, **rates)
     still, _ = build(side)
     x = side.tensor(draw_input(M if kind == "stack" else I))
-    mask = side.mask(PADDING[:, None])
+    mask = side.mask(PADDING[:, None, None])
     model.train()
     first, second = (side.models.attention_maps(model, x, mask) for _ in range(2))
     rest = still(x, mask, return_maps=True)
@@ -417,10 +429,23 @@ def test_attention_maps_leaves_the_model_as_it_was_even_if_it_fails(side):
 
 
 @on_both_sides
+def test_no_map_is_stacked_unless_asked_for(side, monkeypatch):
+    """A training step must not pay for what it throws away."""
+    model, _ = build_predictor(side)
+    framework = {"jax": "jnp", "torch": "torch"}[side.name]
+    stack = Mock(side_effect=AssertionError("maps were stacked"))
+    monkeypatch.setattr(getattr(side.models, framework), "stack", stack)
+    x = side.tensor(draw_input(I))
+    check_shape(model(x), "b s c", b=B, s=S, c=C)
+    with pytest.raises(AssertionError, match="maps were stacked"):
+        model(x, return_maps=True)
+
+
+@on_both_sides
 def test_maps_and_outputs_come_from_one_forward_pass(side):
     """``attention_maps`` gives what the model gives in evaluation, maps or none."""
     model, _ = build_predictor(side, **DROPPING)
-    x, mask = side.tensor(draw_input(I)), side.mask(PADDING[:, None])
+    x, mask = side.tensor(draw_input(I)), side.mask(PADDING[:, None, None])
     pair = side.models.attention_maps(model, x, mask)
     model.eval()
     for got, expected in zip(pair, model(x, mask, return_maps=True), strict=True):

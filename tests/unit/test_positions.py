@@ -125,3 +125,14 @@ def test_the_sinusoidal_table_is_no_parameter(side, tmp_path):
         names[kind] = set(load_file(tmp_path / kind))
     assert names["sinusoidal"] == names["none"]
     assert names["learned"] - names["none"] == {"positions.table"}
+
+
+@on_both_sides
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "none"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_a_model_keeps_its_dtype(side, positions, dtype):
+    """Outputs and maps of a model in half precision are not turned into float32."""
+    sizes = {"n_blocks": 1, "n_heads": 2, "f": 7, "positions": positions}
+    model = side.in_dtype(side.build("Predictor", 5, 24, 2, **sizes), dtype)
+    pair = model(side.tensor(draw(B, S, 5), dtype), return_maps=True)
+    assert {str(x.dtype).removeprefix("torch.") for x in pair} == {dtype}

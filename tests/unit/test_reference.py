@@ -46,7 +46,7 @@ def test_a_query_that_sees_nothing_gets_zeros():
     np.testing.assert_array_equal(weights[:, 1:], rest[1])
 
 
-@pytest.mark.parametrize("shape", [None, (Q, K), (B, 1, K), (B, H, Q, K)], ids=str)
+@pytest.mark.parametrize("shape", [None, (Q, K), (B, 1, 1, K), (B, H, Q, K)], ids=str)
 def test_attention_equals_pytorch_in_double_precision(shape):
     """``F.scaled_dot_product_attention`` in float64, to 1e-12."""
     q, k, v = draw(B, H, Q, D), draw(B, H, K, D, seed=1), draw(B, H, K, E, seed=2)
@@ -75,7 +75,7 @@ def block_of():
     return params, draw(B, Q, M, seed=3)
 
 
-@pytest.mark.parametrize("shape", [None, (Q, Q), (B, Q, Q), (B, H, Q, Q)], ids=str)
+@pytest.mark.parametrize("shape", [None, (Q, Q), (B, 1, Q, Q), (B, H, Q, Q)], ids=str)
 def test_multi_head_attention_equals_pytorch_in_double_precision(shape):
     """``nn.MultiheadAttention`` in float64, outputs and weights, to 1e-12."""
     params, x = block_of()

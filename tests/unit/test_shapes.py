@@ -1,15 +1,13 @@
-"""Shapes are named, arrays brought to NumPy, products are those of ``matmul``."""
+"""Shapes are named, and arrays are brought to NumPy."""
 
 import re
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
-from helpers.shapes import as_numpy, check_shape, expand_mask, flat_product
-from sides import draw, draw_mask
+from helpers.shapes import as_numpy, check_shape
 
 B, H, Q, K = 2, 3, 5, 7
 MAKERS = {"numpy": np.zeros, "jax": jnp.zeros, "torch": torch.zeros}
@@ -98,50 +96,3 @@ def test_masks_and_whole_numbers_keep_their_dtype(convert):
     """A mask stays boolean, an index stays whole."""
     assert as_numpy(convert([[True, False]])).tolist() == [[True, False]]
     assert as_numpy(convert([1, 2])).dtype.kind == "i"
-
-
-@pytest.mark.parametrize("convert", [np.array, jnp.array, torch.tensor])
-@pytest.mark.parametrize(
-    ("given", "weights", "expanded"),
-    [
-        ((Q, K), (B, H, Q, K), (Q, K)),
-        ((1, K), (B, H, Q, K), (1, K)),
-        ((B, Q, K), (B, H, Q, K), (B, 1, Q, K)),
-        ((B, 1, K), (B, H, Q, K), (B, 1, 1, K)),
-        ((1, Q, K), (B, H, Q, K), (1, 1, Q, K)),
-        ((B, H, Q, K), (B, H, Q, K), (B, H, Q, K)),
-        ((B, 1, Q, 1), (B, H, Q, K), (B, 1, Q, 1)),
-        ((Q, K), (Q, K), (Q, K)),
-        ((B, Q, K), (B, Q, K), (B, Q, K)),
-    ],
-    ids=str,
-)
-def test_a_mask_gets_the_axes_it_needs(convert, given, weights, expanded):
-    """``b q k`` becomes ``b 1 q k``; nothing else changes, and no entry does."""
-    mask = convert(draw_mask(*given))
-    fitted = expand_mask(mask, weights)
-    assert type(fitted) is type(mask)
-    assert tuple(fitted.shape) == expanded
-    assert np.broadcast_shapes(expanded, weights) == weights
-    np.testing.assert_array_equal(as_numpy(fitted).ravel(), as_numpy(mask).ravel())
-
-
-@pytest.mark.parametrize("convert", [np.asarray, jnp.asarray, torch.tensor])
-@pytest.mark.parametrize(
-    "lead", [(5,), (2, 5), (2, 3, 5), (2, 3, 5, 7), (1, 1), (0, 3)]
-)
-def test_a_flat_product_is_the_product(convert, lead):
-    """For any number of leading axes, as the array of the framework it was."""
-    x, w = draw(*lead, 11).astype(np.float32), draw(11, 13, seed=1).astype(np.float32)
-    found = flat_product(convert(x), convert(w))
-    assert type(found) is type(convert(x))
-    assert found.shape == (*lead, 13)
-    np.testing.assert_allclose(as_numpy(found), np.matmul(x, w), atol=1e-5)
-
-
-def test_a_flat_product_stands_in_for_dot_general():
-    """Called as a layer of Flax calls it, with arguments that change nothing."""
-    x, w = jnp.asarray(draw(2, 3, 11)), jnp.asarray(draw(11, 13, seed=1))
-    how = ((2,), (0,)), ((), ())
-    found = flat_product(x, w, how, precision=None, preferred_element_type=None)
-    np.testing.assert_allclose(found, jax.lax.dot_general(x, w, how), atol=1e-5)
