@@ -11,10 +11,11 @@ import sys
 import tempfile
 import time
 
-# `fit` loads this on its first write; imports are not timed, in neither way.
-import tensorboard.summary.writer.record_writer  # noqa: F401
+# Loaded on first use by both ways; imports are not timed, in neither.
+import tensorboard.summary  # noqa: F401
 
 from benchmarks import tasks
+from helpers.weights import to_arrays
 
 FRAMEWORKS = "jax", "torch"
 WAYS = "usual", "fit"
@@ -32,6 +33,10 @@ class Case:
         sizes = [options.pop(name) for name in ("n_inputs", "m", "n_outputs")]
         options["seed"] = self.settings.seed
         self.model = models.build(models.Predictor, *sizes, **options)
+        if framework == "torch":
+            torch = importlib.import_module("torch")
+            importlib.import_module("torch._dynamo")  # the first optimizer loads it
+            self.model.to("cuda" if torch.cuda.is_available() else "cpu")
         make = {"reverse": tasks.sequences, "anomaly": tasks.features}[task]
         self.data = make(self.settings)
 
@@ -83,7 +88,46 @@ def measure(case, way):
     record["loss"] = float(sum(last) / len(last))
     for name in ("validation_loss", "validation_accuracy"):
         record[name] = float(history[name][-1])
-    return record | {"peak_mib": peak_mib(), "device": device(case.framework)}
+    record |= {"peak_mib": peak_mib(), "device": device(case.framework)}
+    if way == "fit":
+        quickest = min(history["seconds"]) / case.settings.updates_per_epoch
+        record["gflops"] = flops(case) / quickest / 1e9
+        record["matmul_gflops"] = matmul_flops(case.framework) / 1e9
+    return record
+
+
+def flops(case):
+    """Operations of an update, by formula: two per product and sum, back twice forth.
+
+    ``6 · N · tokens`` for the ``N`` numbers of all matrices, and for scores and means
+    of ``l`` blocks ``12 · l · b · s² · m``.
+    """
+    settings = case.settings
+    n = sum(x.size for x in to_arrays(case.model).values() if x.ndim == 2)
+    s = getattr(settings, "length", 0) or settings.set_size
+    attention = 12 * settings.n_blocks * settings.batch_size * s**2 * settings.m
+    return 6 * n * settings.batch_size * s + attention
+
+
+def matmul_flops(framework, n=2048, repeats=5):
+    """Operations a second of a large float32 matrix product: what is possible here."""
+    if framework == "torch":
+        import torch
+
+        x = torch.ones(n, n, device="cuda" if torch.cuda.is_available() else "cpu")
+        product = lambda: (x @ x)[0, 0].item()  # noqa: E731
+    else:
+        import jax
+
+        x, multiply = jax.numpy.ones((n, n)), jax.jit(jax.numpy.matmul)
+        product = lambda: multiply(x, x).block_until_ready()  # noqa: E731
+    product()
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        product()
+        seconds.append(time.perf_counter() - began)
+    return 2 * n**3 / min(seconds)
 
 
 def peak_mib():
@@ -104,7 +148,7 @@ def device(framework):
 
 
 def arguments():
-    """Of the command line; ``benchmarks.profiling`` has the same."""
+    """Of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", choices=tasks.TASKS, required=True)
     parser.add_argument("--framework", choices=FRAMEWORKS, required=True)

@@ -2,7 +2,6 @@
 
     python -m benchmarks.run                              everything (`make benchmark`)
     python -m benchmarks.run --task reverse --pairs 1 --updates 50      a trial
-    python -m benchmarks.run --profile                    where the time goes
 
 The two measurements of a pair follow each other, each in a process of its own; the next
 pair has them in the other order.
@@ -24,10 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 TASKS, FRAMEWORKS, WAYS = ("reverse", "anomaly"), ("jax", "torch"), ("usual", "fit")
 PACKAGES = "jax", "flax", "optax", "torch", "numpy"
 SHOWN = "seconds", "updates", "loss", "validation_accuracy", "peak_mib"
+SPEEDS = "gflops", "matmul_gflops"
 COLUMNS = (
     "task", "framework", "updates", "usual s", "fit s", "usual / fit", "(range)",
     "usual ms/update", "fit ms/update", "loss usual", "loss fit",
     "validation accuracy usual", "validation accuracy fit", "usual MiB", "fit MiB",
+    "fit GFLOP/s", "matrix product GFLOP/s",
 )  # fmt: skip
 
 
@@ -72,6 +73,7 @@ def row(task, framework, pairs):
         f"{median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}",
         *(f"{x:.2f}" for x in rates), *(f"{x:.4f}" for x in losses),
         *(f"{x:.2%}" for x in accuracies), *(f"{x:.0f}" for x in memory),
+        *(f"{median(p['fit'][k] for p in pairs):.1f}" for k in SPEEDS),
     ]  # fmt: skip
 
 
@@ -144,7 +146,6 @@ def arguments():
     parser.add_argument("--pairs", type=positive, default=5)
     parser.add_argument("--updates", type=int, help="fewer, or whole epochs")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
-    parser.add_argument("--profile", action="store_true", help="where the time goes")
     return parser.parse_args()
 
 
@@ -156,10 +157,6 @@ def main():
         for task in ([given.task] if given.task else TASKS)
         for framework in ([given.framework] if given.framework else FRAMEWORKS)
     ]
-    if given.profile:
-        for case in cases:
-            print(child("profiling", **case | {"updates": given.updates or 100}))
-        return
     began, measured = datetime.now(), []
     for case in cases:
         measured.append((case["task"], case["framework"], pairs := []))

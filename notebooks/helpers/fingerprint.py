@@ -121,8 +121,9 @@ def of_object(thing, seen):
 
 
 def is_of_library(thing):
-    """Whether it comes with Python, or was installed."""
-    top = thing.__module__.partition(".")[0]
+    """Whether it comes with Python, or was installed; what was typed in was not."""
+    if thing.__module__ == "__main__":
+        return False
     path = getattr(sys.modules.get(thing.__module__), "__file__", None) or ""
     installed = "site-packages" in path or "dist-packages" in path
-    return installed or (top in sys.stdlib_module_names and top != "__main__")
+    return installed or thing.__module__.split(".")[0] in sys.stdlib_module_names
