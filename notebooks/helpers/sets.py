@@ -8,6 +8,8 @@ Your own data need two arrays:
     parts = sets.split(features, labels)
     settings = Sets.for_data(parts)  # of helpers.settings
     batches = sets.drawn(parts["train"].labels, settings)
+    model = build(Predictor, seed=settings.seed, **settings.model)
+    fit(model, odd_one_out, (parts["train"].features,), settings, batches=batches)
 """
 
 import os
@@ -56,7 +58,7 @@ class Part:
 
 
 def check_arrays(features, labels, images=None):
-    """Hold arrays to what ``Part`` promises."""
+    """Check shapes, dtypes and lengths, and that the features are finite."""
     if features.ndim != 2 or labels.ndim != 1:
         raise ValueError(
             f"expected features r i and labels r, got shapes {features.shape} and "
@@ -84,7 +86,7 @@ def check_arrays(features, labels, images=None):
 
 
 def check_classes(labels, set_size, n_odd=1):
-    """Hold labels to what sets can be drawn from.
+    """Check that sets can be drawn from these labels.
 
     Raises
     ------
@@ -111,7 +113,7 @@ def check_classes(labels, set_size, n_odd=1):
 
 
 def draw_sets(labels, set_size, odd, rng):
-    """Put elements of another class before each odd one.
+    """Complete each odd one to a set with elements of another class.
 
     Parameters
     ----------
@@ -126,8 +128,8 @@ def draw_sets(labels, set_size, odd, rng):
     Returns
     -------
     int32 array ``b s``
-        Rows, none twice in a set: of one class, drawn evenly from those that the odd
-        ones are not of, and at the end the odd ones.
+        Row numbers, none repeated within a set: elements of one class, drawn uniformly
+        from the classes of none of the odd ones; at the end the odd ones.
 
     Raises
     ------
@@ -167,10 +169,10 @@ def distinct(sizes, n, rng):
 
 
 def drawn(labels, settings):
-    """Batches of an epoch, new sets in each: from the epoch to an int32 array ``n b s``.
+    """New sets for every epoch: from the epoch to an int32 array ``n b s``.
 
     Every element is the odd one of one set of the epoch, except those that would not
-    fill a batch. Which sets there are depends on the seed and the number of the epoch alone.
+    fill a batch. The sets depend on the seed and the epoch alone.
 
     Parameters
     ----------
@@ -199,10 +201,9 @@ def drawn(labels, settings):
 
 
 def fixed(labels, set_size, n, seed):
-    """Sets to measure on, the same for all: int32 array ``n s``.
+    """Fixed sets for validation and test: int32 array ``n s``.
 
-    The elements take turns in being the odd one, so that none is it twice before all were
-    it once. Errors as ``draw_sets``.
+    Every element is the odd one once before any is it twice. Errors as ``draw_sets``.
     """
     check_sizes(n=n)
     check_classes(labels, set_size)
@@ -297,11 +298,11 @@ def cifar100(seed):
 
 
 def centred(parts):
-    """The same parts, with features whose mean is 0 and whose size is about 1.
+    """The same parts with centred features of standard deviation 1.
 
-    What all images share says nothing about which is the odd one, and of features that
-    are never negative it is the larger part. The mean of each feature and one standard
-    deviation for all of them are those of ``parts["train"]``.
+    What all images share does not help to find the odd one, and it dominates features
+    that are never negative. The mean of each feature and one standard deviation for all
+    of them are those of ``parts["train"]``.
 
     Parameters
     ----------
@@ -334,7 +335,7 @@ def load(settings):
     Raises
     ------
     ValueError
-        If the source is unknown, or has other sizes than the settings say.
+        If the source is unknown, or its sizes differ from the settings.
     """
     parts, names = choose(settings.source, SOURCES, "source")(settings.seed)
     n_train, n_features = parts["train"].features.shape

@@ -127,7 +127,7 @@ def save_weights(model, path):
     ----------
     model : torch.nn.Module or flax.nnx.Module
     path : str or path
-        A file that stands there is replaced once the new one is complete.
+        An existing file is replaced once the new one is complete.
     """
     write_whole(path, safetensors.numpy.save(to_arrays(model)))
 
@@ -140,14 +140,14 @@ class Html(str):
 
 
 def download_link(model, name):
-    """The parameters of a model as a link that a page can show; it holds the whole file.
+    """A link to download the parameters of a model; it contains the whole file.
 
     Parameters
     ----------
     model : torch.nn.Module or flax.nnx.Module
-        A small one: the page gets longer by four bytes for three of the file.
+        A small one: the page grows by four bytes for every three of the file.
     name : str
-        What the file will be called.
+        Name of the downloaded file.
 
     Returns
     -------
@@ -168,7 +168,7 @@ def write_whole(path, data):
     Parameters
     ----------
     path : str or path
-        A file that stands there is replaced once the new one is complete.
+        An existing file is replaced once the new one is complete.
     data : bytes
     """
     path = Path(path)

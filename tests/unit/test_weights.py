@@ -282,23 +282,14 @@ def test_a_file_cut_off_anywhere_is_refused(side, tmp_path):
     load_weights(model, path)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        np.random.default_rng(0).bytes(5000),
-        b"\0" * 5000,
-        b"PK\x03\x04 an archive, as torch.save writes them" * 50,
-        b"<!doctype html><title>404</title>" * 50,
-    ],
-    ids=["noise", "zeros", "archive", "web page"],
-)
-def test_a_file_of_something_else_is_refused(data, tmp_path):
+def test_a_file_of_something_else_is_refused(tmp_path):
     """What a broken download or another program may leave under that name."""
     path = tmp_path / "garbage.safetensors"
-    path.write_bytes(data)
-    kind, message = refusal(build(torch_side)[0], path)
-    assert kind is ValueError
-    assert "is not a complete safetensors file of weights" in message
+    for data in b"\0" * 5000, b"PK\x03\x04 as torch.save" * 50, b"<!doctype html>" * 50:
+        path.write_bytes(data)
+        kind, message = refusal(build(torch_side)[0], path)
+        assert kind is ValueError
+        assert "is not a complete safetensors file of weights" in message
 
 
 @on_both_sides
