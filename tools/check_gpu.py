@@ -20,6 +20,7 @@ from datetime import date
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDED = "flax hypothesis jax matplotlib numpy optax pytest safetensors seaborn sklearn"
@@ -105,8 +106,9 @@ def machine():
         seen = re.search(r"^sees (.+) \| (.+)", text, re.MULTILINE | re.DOTALL)
         gpu, cuda = seen.groups() if seen else ("none", text[-200:])
         found |= {side: gpu, f"CUDA of {side}": " ".join(cuda.split())}
-    smi = "nvidia-smi --query-gpu=driver_version --format=csv,noheader"
-    found["driver"] = subprocess.getoutput(smi).splitlines()[0]
+    smi = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.check_output(smi, text=True) if which(smi[0]) else "none"
+    found["driver"] = driver.splitlines()[0]
     found |= {"python": platform.python_version(), "date": f"{date.today()}"}
     return found | {p: version(p) for p in ("torch", "jax", "flax", "optax", "numpy")}
 
@@ -118,7 +120,7 @@ def report(record):
         "|---|---|---|---|",
     ]
     for part in record["parts"]:
-        cells = [part.get(n, "") for n in ("name", "status", "seconds", "peak_mib")]
+        cells = [part.get(n) or "" for n in ("name", "status", "seconds", "peak_mib")]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     lines += ["", *(f"* {name}: {value}" for name, value in record["about"].items())]
     for part in record["parts"]:
