@@ -75,7 +75,9 @@ boolean = partial(torch.as_tensor, dtype=torch.bool, device=device)
 def build(kind, *sizes, seed=0, **options):
     """Make a layer whose random numbers come from ``seed``."""
     torch.manual_seed(seed)
-    return kind(*sizes, **options)
+    with torch.device("cpu"):  # the same numbers on every device
+        layer = kind(*sizes, **options)
+    return layer.to(torch.get_default_device())
 
 
 f"PyTorch {torch.__version__} on {device}"
