@@ -743,7 +743,8 @@ plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o")
 # %% [markdown] tags=["jax"]
 # `jax.nn.dot_product_attention` has two implementations: `"cudnn"` is a fused kernel
 # for NVIDIA GPUs and half precision; `"xla"` runs everywhere, and is the same chain of
-# operations as ours. XLA tells the size of the working memory of a compiled gradient:
+# operations as ours. XLA tells the size of the working memory of a compiled gradient;
+# we compile for the CPU, since a GPU's libraries add buffers of a fixed size:
 
 
 # %% tags=["jax"]
@@ -762,6 +763,7 @@ def framework_attention(q, k, v):
 
 def work_memory(function, x):
     """Bytes that XLA sets aside to compute the gradient with respect to q, k and v."""
+    x = jax.device_put(x, jax.devices("cpu")[0])
     gradient = jax.grad(lambda *qkv: function(*qkv).sum(), argnums=(0, 1, 2))
     compiled = jax.jit(gradient).lower(x, x, x).compile()
     return compiled.memory_analysis().temp_size_in_bytes

@@ -466,7 +466,9 @@ per_row
 def build(kind, *sizes, seed=0, **options):
     """Make a layer whose random numbers come from ``seed``."""
     torch.manual_seed(seed)
-    return kind(*sizes, **options)
+    with torch.device("cpu"):  # the same numbers on every device
+        layer = kind(*sizes, **options)
+    return layer.to(torch.get_default_device())
 
 
 def dense(n_in, n_out):

@@ -20,6 +20,7 @@ from datetime import date
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDED = "flax hypothesis jax matplotlib numpy optax pytest safetensors seaborn sklearn"
@@ -55,21 +56,20 @@ def measure(page):
     os.chdir(page.parent)
     sys.path[0] = str(ROOT / "notebooks")
     runpy.run_path(str(page), run_name="__main__")
-    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
-    if torch and torch.cuda.is_available():
-        peak = torch.cuda.max_memory_allocated()
-    else:
-        peak = ((jax and jax.devices()[0].memory_stats()) or {}).get(
-            "peak_bytes_in_use"
-        )
-    print(f"\npeak MiB: {round((peak or 0) / 2**20)}")
+    peaks = [0]
+    if torch := sys.modules.get("torch"):
+        peaks.append(torch.cuda.max_memory_allocated())
+    if jax := sys.modules.get("jax"):
+        statistics = jax.devices()[0].memory_stats() or {}  # a CPU has none
+        peaks.append(statistics.get("peak_bytes_in_use", 0))
+    print(f"\npeak MiB: {round(max(peaks) / 2**20)}")
 
 
 def run_page(page):
     """One page, with its peak of device memory."""
     result = run(__file__, "--measure", page.resolve())
     peak = re.search(r"^peak MiB: (\d+)$", "\n".join(result["end"]), re.MULTILINE)
-    return {"name": page.stem, **result, "peak_mib": peak and int(peak[1])}
+    return {"name": page.stem, **result, "peak_mib": int(peak[1]) if peak else ""}
 
 
 def needs_jupyter(path):
@@ -105,8 +105,9 @@ def machine():
         seen = re.search(r"^sees (.+) \| (.+)", text, re.MULTILINE | re.DOTALL)
         gpu, cuda = seen.groups() if seen else ("none", text[-200:])
         found |= {side: gpu, f"CUDA of {side}": " ".join(cuda.split())}
-    smi = "nvidia-smi --query-gpu=driver_version --format=csv,noheader"
-    found["driver"] = subprocess.getoutput(smi).splitlines()[0]
+    smi = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.check_output(smi, text=True) if which(smi[0]) else "none"
+    found["driver"] = driver.splitlines()[0]
     found |= {"python": platform.python_version(), "date": f"{date.today()}"}
     return found | {p: version(p) for p in ("torch", "jax", "flax", "optax", "numpy")}
 
@@ -130,14 +131,20 @@ def report(record):
 
 def arguments():
     """Of the command line."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pages", nargs="*", type=Path, help="only these, and no tests")
     parser.add_argument("--allow-cpu", action="store_true", help="to try this command")
     parser.add_argument("--benchmark", default="", help="its options, as `--pairs 1`")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def keep(record, file):
+    """Write the record as JSON and as Markdown."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    file.with_suffix(".md").write_text(report(record), "utf-8")
 
 
 def main():
@@ -155,20 +162,15 @@ def main():
     steps = [lambda page=page: run_page(page) for page in pages]
     if not given.pages:
         steps += [run_tests, lambda: run_benchmark(given.benchmark)]
+    name = re.sub(r"\W+", "-", f"gpu-{about['PyTorch']}-{about['date']}".lower())
     record = {"about": about, "parts": []}
-    given.output.mkdir(parents=True, exist_ok=True)
-    file = given.output / re.sub(
-        r"\W+", "-", f"gpu-{about['PyTorch']}-{date.today()}".lower()
-    )
     for step in steps:
         record["parts"].append(part := step())
         print(f"{part['name']}: exit status {part['status']}, {part['seconds']} s")
-        file.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-        file.with_suffix(".md").write_text(report(record), "utf-8")
-    failed = [part for part in record["parts"] if part["status"]]
-    for part in failed:
-        print(f"\n{part['name']} failed:", *part["end"], sep="\n")
-    return bool(failed)
+        if part["status"]:
+            print("", *part["end"], "", sep="\n")
+        keep(record, given.output / name)
+    return any(part["status"] for part in record["parts"])
 
 
 if __name__ == "__main__":

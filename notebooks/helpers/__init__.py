@@ -29,7 +29,7 @@ twin
 weights
     One safetensors file that both frameworks read and write.
 plots
-    NumPy in, figure out; never shows, never computes.
+    NumPy in, figure out, drawn by seaborn; never shows, never computes.
 viewer
     Attention maps to touch, as the output of a cell: HTML that needs no kernel.
 model_jax, model_torch

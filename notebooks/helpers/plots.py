@@ -54,6 +54,7 @@ def panels_in_rows(n, columns, size, base, each, **options):
     columns = columns or n
     grid = ceil(n / columns), columns
     size = size or [b + e * k for b, e, k in zip(base, each, grid[::-1], strict=True)]
+    # cells and pictures are pixels in the SVG: 200 dots per inch keep their edges sharp
     fig = Figure(figsize=size, layout="constrained", dpi=200)
     axes = fig.subplots(*grid, squeeze=False, **options).flat
     for ax in axes[n:]:

@@ -67,7 +67,7 @@ def test_each_framework_is_asked_in_a_process_of_its_own():
 @pytest.mark.slow
 def test_a_page_that_fails_is_named_and_stops_no_other(tmp_path, monkeypatch, capsys):
     """Pages run without Jupyter; one JSON and one Markdown file hold the result."""
-    about = {"JAX": "none", "PyTorch": "none", "torch": "2.15"}
+    about = {"JAX": "none", "PyTorch": "none", "date": "today", "torch": "2.15"}
     monkeypatch.setattr(check_gpu, "machine", lambda: about)
     pages = [tmp_path / "broken.py", tmp_path / "fine.py"]
     pages[0].write_text("raise ValueError('an axis is too long')\n")
