@@ -37,7 +37,6 @@ def test_so_it_does_with_sets(here, tmp_path):
     there = {"jax": "torch", "torch": "jax"}[here]
     side, training = SIDES[here]
     sizes = {"n_train": 10 * 64, "epochs": 2, "warmup": 5, "m": 16, "f": 32}
-    sizes |= {"learning_rate": 1e-4}  # training magnifies rounding
     few = replace(Digits(), dropout=0.0, input_dropout=0.0, **sizes)
     model = side.build("Predictor", **few.model)
     save_weights(model, tmp_path / "initial.safetensors")
@@ -47,7 +46,8 @@ def test_so_it_does_with_sets(here, tmp_path):
     data = (part.features,)
     ours = training.fit(model, training.odd_one_out, data, few, **options)["loss"]
     assert theirs.shape == ours.shape == (20,)
-    np.testing.assert_allclose(theirs, ours, rtol=1e-4)
+    np.testing.assert_allclose(theirs[:10], ours[:10], rtol=1e-4)
+    np.testing.assert_allclose(theirs, ours, rtol=1e-3)  # training magnifies rounding
 
 
 @pytest.mark.slow
