@@ -10,6 +10,7 @@ hypothesis.settings.register_profile("no time is asserted", deadline=None)
 hypothesis.settings.load_profile("no time is asserted")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     """Of two workers, one runs all tests of a file, or of a page in the browser.
 
