@@ -29,7 +29,7 @@ test: environment  ## lint, every page, unit tests, and the built book in a real
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	@$(RUN) tools/build_book.py --if-stale
-	$(RUN) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations=20 tests
+	$(RUN) -m pytest -n 2 --no-loadscope-reorder --durations=20 tests
 
 test-colab: .venv-colab/complete  ## every page with the versions that Colab has these days
 	$(COLAB) -m pytest -n 2 --nbmake --nbmake-timeout=1800 --durations=0 notebooks

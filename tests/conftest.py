@@ -1,6 +1,7 @@
 """Settings of all tests."""
 
 import os
+import re
 from collections import Counter
 
 import hypothesis
@@ -10,16 +11,25 @@ hypothesis.settings.register_profile("no time is asserted", deadline=None)
 hypothesis.settings.load_profile("no time is asserted")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
-    """Of two workers, one runs all tests of a file, or of a page in the browser.
-
-    They begin with the files that take long, and end at about one time.
-    """
-    for item in items:
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        group = parameters.get("page_name", str(item.path))
-        item.add_marker(pytest.mark.xdist_group(group))
+    """Workers begin with the files that take long, to end at about one time."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = Counter(i.path for i in items if i.get_closest_marker("slow"))
         items.sort(key=lambda item: -slow[item.path])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """One worker runs all tests of a file that share a framework or a page of the book.
+
+    So what they share is made once. (``--dist loadgroup`` does nothing in pytest 9.2.)
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFileAndPage(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file, _, test = nodeid.partition("::")
+            shared = re.search(r"\[.*?\b((book|notebooks)/[\w-]+|jax|torch)\b", test)
+            return f"{file} {shared[1]}" if shared else file
+
+    return ByFileAndPage(config, log)
