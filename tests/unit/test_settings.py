@@ -7,7 +7,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from helpers.settings import Digits, Reverse, Sequences, Settings, Warmup
+from helpers.settings import Reverse, Sequences, Settings, Warmup
 from helpers.weights import to_arrays
 from sides import on_both_sides
 
@@ -156,17 +156,6 @@ def test_every_choice_reaches_the_model(side):
     drops = [part.rate if side.name == "jax" else part.p for part in dropouts(model)]
     assert 0.3 in drops
     assert set(drops) <= {0, 0.3}
-
-
-@on_both_sides
-def test_a_model_of_sets_drops_inputs_too_and_knows_no_order(side):
-    settings = Digits(dropout=0.3, input_dropout=0.2)
-    model = side.build("Predictor", **settings.model)
-    rates = side.rates(model)
-    assert rates.pop("input_dropout") == 0.2
-    assert set(rates.values()) == {0.3}
-    assert model.positions is None
-    assert to_arrays(model)["output.weight"].shape == (settings.m, 1)
 
 
 def dropouts(model):
