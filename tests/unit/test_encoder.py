@@ -252,6 +252,17 @@ def test_one_sequence_does_not_touch_another(side):
         assert_close(alone[1], maps[:, one])
 
 
+@on_both_sides
+def test_a_layer_norm_is_exact_far_from_zero(side):
+    """Its variance is not the difference of two large squares."""
+    model, params = build_block(side)
+    x = (1000 + draw(B, S, M)).astype(np.float32)
+    expected = reference.normalise(x.astype(np.float64), params, "norm1")
+    np.testing.assert_allclose(
+        as_numpy(model.norm1(side.tensor(x))), expected, atol=0.01
+    )
+
+
 # Order
 
 

@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -424,6 +425,28 @@ def cell(name="__main__", **changes):
 def test_an_edited_model_is_another(change):
     """In its methods, in a function it calls, in its base class, in its attributes."""
     assert code(cell()["Model"]()) != code(cell(**change)["Model"]())
+
+
+def with_keyword_default(n):
+    def shifted(x, *, shift=n):
+        return x + shift
+
+    return shifted
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        with_keyword_default,
+        lambda n: lambda x: x + n,
+        lambda n: partial(max, default=n),
+        lambda n: {"kind": n},
+    ],
+    ids=["keyword default", "closure", "partial", "table"],
+)
+def test_what_a_function_carries_counts(make):
+    """As in a table of norms that differ in nothing but their epsilon."""
+    assert code(make(1)) == code(make(1)) != code(make(2))
 
 
 def test_a_changed_constant_is_another_model():

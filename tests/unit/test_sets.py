@@ -161,6 +161,13 @@ def test_every_visit_draws_new_sets():
     assert sum((first[odd] != second[odd]).any() for odd in both) > len(both) / 2
 
 
+def test_every_epoch_draws_its_own_others():
+    """At one place of the epoch: not the order of the odd ones alone is another."""
+    batches = sets.drawn(UNEQUAL, SMALL)
+    others = {batches(epoch)[0, 0, :-1].tobytes() for epoch in range(20)}
+    assert len(others) > 10
+
+
 def test_sets_follow_from_seed_and_epoch_alone():
     """Whichever epochs came before, and in another process, too."""
     forwards, backwards = sets.drawn(UNEQUAL, SMALL), sets.drawn(UNEQUAL, SMALL)
