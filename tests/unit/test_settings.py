@@ -29,7 +29,8 @@ BAD = [
     for value in values
 ]
 WARMUP = (
-    "expected a warm-up shorter than the training, got warmup = {} and {} updates in all"
+    "expected a warm-up shorter than the training, got warmup = {} and {} updates "
+    "in all"
 )
 BAD += [
     ({"batch_size": 51}, "expected batch_size to be at most n_train = 50, got 51"),
