@@ -32,8 +32,8 @@ class Settings:
     Parameters
     ----------
     n_train : int
-        Examples that one epoch goes through; those that do not fill a batch are left
-        out, others in each epoch.
+        Examples in an epoch; those that do not fill a batch are left out, others in
+        each epoch.
     batch_size : int
         Examples in an update.
     epochs : int
@@ -309,8 +309,8 @@ class Cifar100(Anomaly):
 def anomaly(source, device):
     """Settings of the chapter *anomaly* for a source of images and a device.
 
-    On a CPU the photos are gone through twice instead of a hundred times, and less is
-    promised: that takes minutes instead of hours.
+    On a CPU, training on the photos takes two epochs instead of a hundred, minutes
+    instead of hours, and the promised accuracy is lower.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ import pytest
 
 from helpers import reference
 from helpers.shapes import as_numpy, check_shape
-from helpers.weights import copy_weights, from_arrays, to_arrays
+from helpers.weights import from_arrays, to_arrays
 from sides import (
     draw,
     draw_mask,
@@ -149,9 +149,9 @@ def test_same_weights_give_the_same_in_both_frameworks(kind, options):
     }[kind]
     if kind == "predictor":
         options = {"positions": "learned", **options}
-    jax_model, _ = build(jax_side, **options)
+    jax_model, arrays = build(jax_side, **options)
     torch_model, _ = build(torch_side, seed=1, **options)
-    copy_weights(jax_model, torch_model)
+    from_arrays(torch_model, arrays)
     x = draw_input(features)
     probes = draw(B, S, outputs) / math.sqrt(x.size), draw(L, B, H, S, S)
     ours = everything(jax_side, jax_model, x, probes)

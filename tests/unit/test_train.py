@@ -18,7 +18,7 @@ from helpers import runs, train_jax, train_torch
 from helpers.schedules import SCHEDULES
 from helpers.sequences import reverse_data, shuffled
 from helpers.settings import Reverse, Sequences, Settings
-from helpers.weights import copy_weights, to_arrays
+from helpers.weights import from_arrays, to_arrays
 from sides import jax_side, on_both_sides, torch_side
 
 TRAIN = {"jax": train_jax, "torch": train_torch}
@@ -185,7 +185,7 @@ def test_both_frameworks_learn_alike():
     data, models = reverse_data(settings), {}
     for side in (jax_side, torch_side):
         models[side] = predictor(side, settings)
-    copy_weights(models[jax_side], models[torch_side])
+    from_arrays(models[torch_side], to_arrays(models[jax_side]))
     ours, theirs = (
         fit(side, model, TRAIN[side.name].cross_entropy, data["train"], settings)
         for side, model in models.items()
