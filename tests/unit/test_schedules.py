@@ -29,26 +29,6 @@ def test_factors_lie_above_zero_and_up_to_one(name, sizes):
     assert (found <= 1).all()
 
 
-@in_every_schedule
-@given(sizes)
-def test_the_peak_ends_the_rise(name, sizes):
-    """Update ``warmup - 1`` has the whole rate; the product of both falls below it."""
-    warmup, total = sizes
-    found = factors(name, warmup=warmup, total=total)
-    rise, rest = found[:warmup], found[warmup:]
-    assert (np.diff(rest) <= 0).all()
-    if name == "warmup_times_cosine":
-        assert (found[1:] < 1).all()
-        assert (found[0] == 1) == (warmup == 1)
-    else:
-        np.testing.assert_allclose(rise, np.arange(1, warmup + 1) / warmup, rtol=1e-15)
-        assert rise[-1] == 1
-    if name in ("warmup_cosine", "inverse_square_root"):
-        assert (rest < 1).all()
-    if name == "warmup_constant":
-        assert (rest == 1).all()
-
-
 def test_small_schedules_are_those_worked_out_by_hand():
     """Two updates of rise in six. There are four schedules, by the names of these."""
     falls = [(1 + np.cos(np.pi * t / 5)) / 2 for t in range(1, 5)]

@@ -7,7 +7,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from helpers.settings import Digits, Reverse, Sequences, Settings, Warmup
+from helpers.settings import Digits, Reverse, Sequences, Settings
 from helpers.weights import to_arrays
 from sides import on_both_sides
 
@@ -99,19 +99,6 @@ def test_settings_cannot_be_changed_in_place():
         Settings(**GOOD).learning_rate = 1
     with pytest.raises(TypeError):
         Settings(50, 8, 3, 0.01, 4)
-
-
-@on_both_sides
-@pytest.mark.parametrize("kind", [Warmup, Reverse])
-def test_the_tasks_build_their_models(side, kind):
-    """Same names and shapes in both frameworks, from the same settings."""
-    settings = kind()
-    params = to_arrays(side.build("Predictor", **settings.model))
-    assert params["embed.weight"].shape == (settings.n_symbols, settings.m)
-    assert params["output.weight"].shape == (settings.m, settings.n_symbols)
-    blocks = {name.split(".")[2] for name in params if ".blocks." in name}
-    assert blocks == set(map(str, range(settings.n_blocks)))
-    assert params["encoder.blocks.0.ffn.linear1.bias"].shape == (settings.f,)
 
 
 @on_both_sides

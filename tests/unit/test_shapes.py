@@ -51,27 +51,23 @@ def test_a_wrong_shape_raises_an_error_with_both_sizes(
         check_shape(zeros(shape), axes, **sizes)
 
 
-@pytest.mark.parametrize(
-    ("x", "dtype"),
-    [
-        (np.array([1.5, -2.0]), "float64"),
-        (jnp.array([1.5, -2.0]), "float32"),
-        (jnp.array([1.5, -2.0], jnp.bfloat16), "float32"),
-        (jnp.array([1.5, -2.0], jnp.float16), "float16"),
-        (torch.tensor([1.5, -2.0]), "float32"),
-        (torch.tensor([1.5, -2.0], dtype=torch.bfloat16), "float32"),
-        (torch.tensor([1.5, -2.0], dtype=torch.float16), "float16"),
-        (torch.tensor([1.5, -2.0], requires_grad=True), "float32"),
-        (torch.tensor([0.75, -1.0], requires_grad=True) * 2, "float32"),
-        ([1.5, -2.0], "float64"),
-    ],
-    ids=[
-        "numpy", "jax", "jax-bfloat16", "jax-float16", "torch", "torch-bfloat16",
-        "torch-float16", "parameter", "in a graph", "list",
-    ],
-)  # fmt: skip
-def test_anything_becomes_an_array_of_its_own(x, dtype):
+NUMBERS = [1.5, -2.0]
+ARRAYS = {
+    "numpy": (np.array(NUMBERS), "float64"),
+    "jax": (jnp.array(NUMBERS), "float32"),
+    "jax-bfloat16": (jnp.array(NUMBERS, jnp.bfloat16), "float32"),
+    "torch": (torch.tensor(NUMBERS), "float32"),
+    "torch-bfloat16": (torch.tensor(NUMBERS).bfloat16(), "float32"),
+    "torch-float16": (torch.tensor(NUMBERS).half(), "float16"),
+    "in a graph": (torch.tensor(NUMBERS, requires_grad=True) * 1, "float32"),
+    "list": (NUMBERS, "float64"),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_anything_becomes_an_array_of_its_own(kind):
     """Same numbers; a bfloat16 arrives as float32; writing into it changes nothing."""
+    x, dtype = ARRAYS[kind]
     array = as_numpy(x)
     assert type(array) is np.ndarray
     assert array.dtype == dtype
