@@ -23,8 +23,9 @@ from pathlib import Path
 from shutil import which
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDED = "flax hypothesis jax matplotlib numpy optax pytest safetensors seaborn sklearn"
-NEEDED = [*NEEDED.split(), "tensorboard", "torch", "tqdm"]
+NEEDED = "flax hypothesis jax matplotlib numpy optax pooch pytest requests safetensors"
+NEEDED = [*NEEDED.split(), "seaborn", "sklearn", "tensorboard", "torch"]
+NEEDED += ["tqdm", "urllib3"]
 GPU = {  # what each framework is asked
     "JAX": """import jax; d = jax.devices()[0]; gpu = d.platform == "gpu"
 print("sees", d.device_kind if gpu else "none", "|", d.client.platform_version)""",
