@@ -94,7 +94,7 @@ def test_attention_equals_that_of_the_frameworks(side, own, shape):
 
 
 @on_both_sides
-def test_garbage_behind_a_mask_changes_no_bit_of_a_row_that_cannot_see_it(side):
+def test_masked_keys_change_no_bit_of_the_rows_that_mask_them(side):
     """Key by key: 1e4 in one key and its value leaves the rows that hide it alone."""
     q, k, v = draw_qkv(B, H)
     mask = draw_mask(B, H, Q, K, empty_rows=True)
@@ -116,7 +116,7 @@ def test_garbage_behind_a_mask_changes_no_bit_of_a_row_that_cannot_see_it(side):
 @pytest.mark.parametrize(
     ("dtype", "size"), [("float32", 1e6), ("bfloat16", 1e6), ("float16", 150)]
 )
-def test_no_visible_score_is_lower_than_a_hidden_one(side, dtype, size):
+def test_very_low_scores_still_outweigh_masked_ones(side, dtype, size):
     """Scores of ``-size²`` still share the whole weight; what is hidden gets none."""
     q, k = np.full((1, 1), -size), np.full((K, 1), size)
     seen = np.arange(K) % 2 == 0
@@ -127,7 +127,7 @@ def test_no_visible_score_is_lower_than_a_hidden_one(side, dtype, size):
 
 
 @on_both_sides
-def test_no_nan_arises_on_the_way(side):
+def test_no_intermediate_value_is_nan(side):
     """Not even one that a later step would hide: those stop a search for the others."""
     tensors = map(side.tensor, draw_qkv(B, H))
     mask = side.mask(draw_mask(Q, K, empty_rows=True))
@@ -228,7 +228,7 @@ def test_weights_are_a_distribution_over_the_visible_keys(side, case):
 
 @on_both_sides
 @on_many_cases
-def test_attention_agrees_with_the_reference_as_far_as_the_dtype_can(side, case):
+def test_attention_equals_the_reference_within_the_precision_of_the_dtype(side, case):
     """The inputs are rounded to the dtype first, so that only the arithmetic differs.
 
     A score that is off by ``δ`` moves a weight by a share of at most about ``δ``, hence
@@ -246,7 +246,7 @@ def test_attention_agrees_with_the_reference_as_far_as_the_dtype_can(side, case)
 
 @on_both_sides
 @on_many_cases
-def test_a_query_that_sees_nothing_gets_zeros_and_finite_gradients(side, case):
+def test_a_fully_masked_query_gets_zeros_and_finite_gradients(side, case):
     """Exact zeros, and no NaN on the way back: in the gradient of q, k and v.
 
     The gradient in such a query is 0, for nothing depends on it.
@@ -268,7 +268,7 @@ def test_a_query_that_sees_nothing_gets_zeros_and_finite_gradients(side, case):
 
 @on_both_sides
 @on_many_cases
-def test_garbage_behind_a_mask_reaches_neither_outputs_nor_gradients(side, case):
+def test_masked_keys_affect_neither_outputs_nor_gradients(side, case):
     """Huge keys and values that all queries of a sequence hide: nothing changes.
 
     Not one bit of the outputs, the weights and the gradients of what can be seen.
@@ -313,7 +313,7 @@ def draw_heads(side, n_heads, seed=0):
 )
 @pytest.mark.parametrize("keys", [None, T], ids=["self", "cross"])
 @pytest.mark.parametrize("lead", [None, (S,), (B, 1, 1), (B, H, S)], ids=str)
-def test_multi_head_attention_equals(side, own, keys, lead):
+def test_multi_head_attention_equals_reference_and_frameworks(side, own, keys, lead):
     """Outputs and the weights of every head, with copied weights.
 
     Keys and values come from the input or from a context of another length. Every row
@@ -348,7 +348,7 @@ def test_cross_attention_is_the_same_in_both_frameworks():
 
 @on_both_sides
 @pytest.mark.parametrize("n_heads", [1, 2, 5])
-def test_the_number_of_heads_divides_the_features_in_order(side, n_heads):
+def test_heads_split_the_features_in_order(side, n_heads):
     """Head ``n`` works on features ``n·d`` to ``(n + 1)·d``, in empty rows, too."""
     model, params, x = draw_heads(side, n_heads, seed=n_heads)
     mask = draw_mask(S, S, empty_rows=True)

@@ -137,7 +137,7 @@ def test_a_block_equals_the_encoder_layer_of_pytorch(side, options, shape):
 
 @pytest.mark.parametrize("kind", ["stack", "predictor"])
 @pytest.mark.parametrize("options", MIXED, ids=name_of)
-def test_same_weights_give_the_same_in_both_frameworks(kind, options):
+def test_both_frameworks_agree_for_the_same_weights(kind, options):
     """Outputs, maps and gradients: in every parameter and in the input.
 
     The loss is scaled so that gradients are of the order of 1.
@@ -181,9 +181,7 @@ def everything(side, model, x, probes):
 @on_both_sides
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
 @pytest.mark.parametrize("size", [1e4, -1e15])
-def test_garbage_behind_a_padding_mask_changes_nothing_in_any_layer(
-    side, norm_first, size
-):
+def test_padded_positions_have_no_effect_in_any_layer(side, norm_first, size):
     """What stands in the padding reaches no visible output and no visible map.
 
     Rows of padded queries are garbage themselves and belong to nobody; but not even
@@ -210,7 +208,7 @@ def test_garbage_behind_a_padding_mask_changes_nothing_in_any_layer(
 @on_both_sides
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
 @pytest.mark.parametrize("size", [1e4, -1e15])
-def test_behind_a_causal_mask_the_future_changes_nothing(side, norm_first, size):
+def test_future_positions_have_no_effect_behind_a_causal_mask(side, norm_first, size):
     """Through two layers, an output depends on its own position and those before it."""
     model, _ = build_predictor(side, norm_first=norm_first)
     causal, x, start = np.tri(S, dtype=bool), draw_input(I), 5
@@ -228,7 +226,7 @@ def test_behind_a_causal_mask_the_future_changes_nothing(side, norm_first, size)
 
 @on_both_sides
 @pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned"])
-def test_the_order_counts_only_with_positions(side, positions):
+def test_order_matters_only_with_positions(side, positions):
     """Without them, permuting the inputs permutes outputs and maps in the same way."""
     model, _ = build_predictor(side, positions=positions)
     x, order = draw_input(I), np.random.default_rng(3).permutation(S)
@@ -249,7 +247,7 @@ DROPOUTS = "dropout", "ffn.dropout"  # of a block
 
 
 @on_both_sides
-def test_training_drops_and_evaluation_does_not(side):
+def test_dropout_is_active_in_training_only(side):
     """Two calls differ in training mode; in evaluation they equal a model without."""
     model, _ = build_predictor(side, **DROPPING)
     still, _ = build_predictor(side)
@@ -288,7 +286,7 @@ def test_every_dropout_of_a_model_has_its_rate(side):
     ],
     ids=["attention branch", "net branch", "in the net", "before the output"],
 )
-def test_dropout_is_on_in_each_of_its_places(side, name, silent, norm_first):
+def test_every_dropout_layer_is_active_in_training(side, name, silent, norm_first):
     """With every other place silenced by weights of zero, two calls still differ."""
     options = {"dropout": 0.5}
     if name != "FeedForward":
@@ -344,7 +342,7 @@ def test_attention_maps_leaves_the_model_as_it_was(side, mode):
 
 
 @on_both_sides
-def test_no_map_is_stacked_unless_asked_for(side, monkeypatch):
+def test_maps_are_stacked_only_on_request(side, monkeypatch):
     """A training step must not pay for what it throws away."""
     model, _ = build_predictor(side)
     framework = {"jax": "jnp", "torch": "torch"}[side.name]

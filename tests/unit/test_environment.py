@@ -83,7 +83,7 @@ def test_a_complete_environment_is_left_alone_until_the_lock_changes(project):
     assert "-r requirements/lock.txt" in make(project)[2]
 
 
-def test_an_interrupted_installation_is_begun_anew(project):
+def test_an_interrupted_installation_starts_again(project):
     broken = SOUND | {"install": 'case "$*" in *"-r "*) exit 1;; esac'}
     add(project, "python3", PYTHON.format(**broken))
     status, _, calls = make(project)
@@ -105,7 +105,7 @@ def test_an_interrupted_installation_is_begun_anew(project):
     ],
     ids=["too old", "too new", "no Python", "no venv"],
 )
-def test_an_unsuitable_python_is_one_sentence(project, python, said):
+def test_an_unsuitable_python_gives_one_clear_error(project, python, said):
     if python:
         add(project, "python3", PYTHON.format(**SOUND | python))
     status, text, calls = make(project)
@@ -113,7 +113,7 @@ def test_an_unsuitable_python_is_one_sentence(project, python, said):
     assert said in sentence(text)
 
 
-def test_the_first_python_that_runs_is_taken(project):
+def test_the_first_working_python_is_used(project):
     """A name alone is not enough: pyenv's shims, for one, may lead nowhere."""
     add(project, "python3.13", "#!/bin/sh\nexit 127\n")
     add(project, "python3.12", PYTHON.format(**SOUND))

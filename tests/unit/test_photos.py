@@ -16,9 +16,7 @@ import numpy as np
 import pytest
 
 import data as tool
-from helpers import photos, sets
-
-download = pytest.importorskip("helpers.download", exc_type=ImportError)
+from helpers import download, photos, sets
 
 CONTENT = os.urandom(300_000)
 HASH = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
@@ -161,7 +159,7 @@ def test_a_cut_off_download_is_resumed_by_the_next_call(home, folder):
     assert contents(folder) == {"file.bin"}
 
 
-def test_a_server_without_ranges_starts_again_or_is_given_up(home, folder):
+def test_a_server_without_ranges_restarts_or_is_skipped(home, folder):
     """Given up when nothing more arrives than before."""
     home.faults = [("cut", 70_000), ("no ranges", len(CONTENT))]
     assert fetch(home, folder).read_bytes() == CONTENT
@@ -189,7 +187,7 @@ BAD_MIRRORS = {
 
 
 @pytest.mark.parametrize("case", BAD_MIRRORS)
-def test_a_bad_mirror_is_given_up_for_the_next(home, folder, monkeypatch, case):
+def test_a_bad_mirror_is_skipped(home, folder, monkeypatch, case):
     """Mirrors come first, in order; one may hold the file in any folder."""
     with serving(home.files) as bad, serving(home.files) as good:
         bad.faults = list(BAD_MIRRORS[case])
@@ -198,7 +196,7 @@ def test_a_bad_mirror_is_given_up_for_the_next(home, folder, monkeypatch, case):
         assert bad.asked and good.asked and not home.asked
 
 
-def test_mirrors_that_cannot_exist_are_given_up(home, folder, monkeypatch):
+def test_impossible_mirrors_are_skipped(home, folder, monkeypatch):
     mirrors = "http://127.0.0.1:9 http://no.invalid http://a..b http://[ ftp://x x"
     monkeypatch.setenv("DATA_MIRRORS", mirrors)
     assert fetch(home, folder).read_bytes() == CONTENT
@@ -307,7 +305,7 @@ def usual_features(weights, images):
 
 
 @pytest.mark.slow
-def test_the_command_stops_goes_on_and_leaves_other_files_alone(
+def test_the_command_can_be_interrupted_and_leaves_other_files_alone(
     cifar, untrained, folder, monkeypatch, capsys
 ):
     """Interrupted in the third of five batches; none is computed twice."""
@@ -424,7 +422,7 @@ def test_missing_photos_raise_an_error_that_says_what_to_do(folder):
         photos.load("imagenet")
 
 
-def test_pages_take_photos_when_they_are_prepared(folder, monkeypatch, request):
+def test_pages_use_photos_when_they_are_prepared(folder, monkeypatch, request):
     """Unless a setting says otherwise."""
     monkeypatch.delenv("SETS_SOURCE", raising=False)
     assert sets.source() == "digits"

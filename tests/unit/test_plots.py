@@ -144,7 +144,7 @@ def test_a_hidden_cell_is_grey():
     assert plots.HIDDEN not in [to_hex(cmap(n)) for n in range(256)]
 
 
-def test_maps_stand_left_to_right_then_down_with_names_at_the_edge():
+def test_maps_are_laid_out_in_rows_with_labels_at_the_edge():
     """Five maps in two columns; queries down the left, keys along the bottom."""
     maps = [np.full((3, 7), n / 10) for n in range(5)]
     drawn = panels(plots.heatmaps(maps, columns=2, titles=list("abcde")))
@@ -173,7 +173,7 @@ def test_ticks_have_the_given_labels_or_whole_numbers():
     assert ticks == ["0", "7", "14", "21", "28", "35"]
 
 
-def test_numbers_stand_where_they_stand_in_the_matrix():
+def test_numbers_are_drawn_in_their_cells():
     """Rounded to two digits, without the zeros at the end."""
     q = [[1, 0.5], [-2.25, 10], [0, 0.126]]
     first, second = panels(plots.grid_of_numbers({"Q": q, "K": [[3]]}, columns=1))
@@ -205,7 +205,7 @@ def test_lines_go_through_their_points_and_look_different():
     assert names_in(fig.legends[0]) == list(lines)
 
 
-def test_runs_are_their_mean_in_a_band_from_the_lowest_to_the_highest():
+def test_several_runs_are_drawn_as_mean_and_range():
     runs = np.array([[5, 7], [1, 2], [0, 6]])  # run x
     fig = plots.curves({"": {"a": ([3, 4], runs)}}, x="update")
     (ax,) = panels(fig)
@@ -237,7 +237,7 @@ def test_a_shared_y_axis_is_one_axis():
         assert [ax.get_yscale() for ax in fig.axes] == ["log"] * 2
 
 
-def test_the_legend_stands_below_the_panels_and_covers_nothing():
+def test_the_legend_is_below_the_panels():
     """Many long names make the figure taller; the panels keep their height."""
     heights = []
     for n in (2, 13):
@@ -267,7 +267,7 @@ def test_a_line_looks_the_same_in_every_panel():
 # Pictures
 
 
-def test_pictures_stand_in_rows_on_a_fixed_scale():
+def test_pictures_are_in_rows_on_a_fixed_scale():
     """Each set in its row, each element in its place; 255 is full ink."""
     captions = [["a", "b", "c"], ["d", "e", "f"]]
     fig = plots.pictures(GREY, captions=captions, titles=["first", "second"])
@@ -329,7 +329,7 @@ def test_the_odd_one_and_the_chosen_one_have_different_frames():
         (lambda: plots.pictures(GREY, captions=["abc", "ab"]), "3 captions, .* got 2"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_drawn_raises_a_sentence_with_both_values(draw, sentence):
+def test_invalid_input_raises_an_error_with_both_values(draw, sentence):
     with pytest.raises(ValueError, match=sentence):
         draw()
 
@@ -349,7 +349,7 @@ def contrast(*colours):
     return max(light) / min(light)
 
 
-def test_lines_and_letters_stand_out_from_the_paper():
+def test_colours_have_enough_contrast():
     """Figures keep their paper in a dark book."""
     assert contrast("black", "white") == pytest.approx(21)
     assert contrast("#777777", "white") == pytest.approx(4.48, abs=0.005)

@@ -104,7 +104,7 @@ def killed(request, quick, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
-def test_a_killed_training_ends_as_if_nothing_had_happened(killed, name):
+def test_a_killed_training_resumes_exactly(killed, name):
     """Weights and history to the last bit; one checkpoint, one event file, no draft."""
     end, whole, folder = killed["ends"][name], killed["whole"], killed["folders"][name]
     assert end["history"] == whole["history"]
@@ -282,7 +282,7 @@ def test_an_interrupted_model_resumes_its_run(side, finished, tmp_path):
 
 
 @on_both_sides
-def test_changed_weights_are_a_run_of_their_own(side, tmp_path):
+def test_changed_weights_start_another_run(side, tmp_path):
     """A model that is trained on, with weights from elsewhere, or another seed."""
     model, _ = fit(side, tmp_path)
     fit(side, tmp_path, replace(SETTINGS, learning_rate=0.02), model=model)
@@ -304,7 +304,7 @@ def test_another_learning_rate_trains_another_run(side, finished, tmp_path):
 
 
 @on_both_sides
-def test_a_folder_changes_no_number(side, finished, tmp_path):
+def test_keeping_a_run_changes_no_number(side, finished, tmp_path):
     """Nor does its being deep, or a string; without one nothing is written."""
     _, weights, history = finished(side)
     for folder in (None, str(tmp_path / "some" / "folders")):
@@ -324,7 +324,7 @@ def test_files_of_others_are_left_alone(tmp_path):
     assert all(path.exists() for path in theirs)
 
 
-def test_runs_stand_below_one_folder(monkeypatch):
+def test_runs_are_below_one_folder(monkeypatch):
     monkeypatch.delenv("RUNS_FOLDER", raising=False)
     assert runs.runs_folder("reverse_jax") == Path("runs/reverse_jax")
     monkeypatch.setenv("RUNS_FOLDER", "/elsewhere")
@@ -360,11 +360,11 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_every_setting_counts(name):
+def test_every_setting_changes_the_description(name):
     assert changed(settings=replace(SETTINGS, **{name: OTHERS[name]})) == [name]
 
 
-def test_loss_data_and_batches_count():
+def test_loss_data_and_batches_change_the_description():
     x, y = DATA["train"]
     assert changed(loss_fn=train_torch.odd_one_out) == ["loss function"]
     assert changed(data=(x, y[::-1])) == ["data"]
@@ -407,12 +407,12 @@ def cell(name="__main__", **changes):
     ],
     ids=["constant", "default", "helper", "base", "attribute", "call"],
 )  # fmt: skip
-def test_an_edited_model_is_another(change):
+def test_an_edited_model_has_another_digest(change):
     """Its methods, functions it calls, base class, attributes, constants."""
     assert code(cell()["Model"]()) != code(cell(**change)["Model"]())
 
 
-def test_comments_modes_and_processes_do_not_make_another_model():
+def test_comments_modes_and_processes_keep_the_digest():
     model = cell(comment="# as always")["Model"]()
     model.training = False
     assert code(model) == code(cell()["Model"]())
@@ -422,7 +422,7 @@ def test_comments_modes_and_processes_do_not_make_another_model():
 
 
 @on_both_sides
-def test_an_edited_model_trains_a_run_of_its_own(side, finished, tmp_path, monkeypatch):
+def test_an_edited_model_trains_another_run(side, finished, tmp_path, monkeypatch):
     """One function of the helpers is enough; the old run is not served."""
     path = finished(side)[0]
     (tmp_path / path.parent.name).mkdir()
@@ -433,7 +433,7 @@ def test_an_edited_model_trains_a_run_of_its_own(side, finished, tmp_path, monke
 
 
 @on_both_sides
-def test_hyperparameters_of_the_model_count(side):
+def test_hyperparameters_change_the_digest(side):
     """Two heads instead of one, with the same weights, are another model."""
     parts = {}
     for n_heads in (1, 2):
@@ -490,7 +490,7 @@ def test_retrain_replaces_a_damaged_checkpoint(side, damaged, finished):
 
 
 @on_both_sides
-def test_any_flipped_bit_is_noticed(side, damaged):
+def test_any_flipped_bit_is_detected(side, damaged):
     """In the header or in the data; or else nothing has changed."""
     path = damaged(side, lambda data: data)
     data, arrays = path.read_bytes(), load_file(path)
@@ -521,7 +521,9 @@ def about_of(path):
 
 
 @on_both_sides
-def test_other_files_are_no_checkpoint(side, damaged, tmp_path, tmp_path_factory):
+def test_other_files_are_not_accepted_as_a_checkpoint(
+    side, damaged, tmp_path, tmp_path_factory
+):
     """Weights of ``save_weights``, the checkpoint of another run, a folder."""
     path = damaged(side, lambda data: data)
     save_weights(predictor(side), path)

@@ -20,7 +20,7 @@ in_every_schedule = pytest.mark.parametrize("name", SCHEDULES)
 
 @in_every_schedule
 @given(sizes)
-def test_factors_lie_above_zero_and_up_to_one(name, sizes):
+def test_factors_are_above_0_and_at_most_1(name, sizes):
     """From the first update, which would be lost at zero, to the last."""
     warmup, total = sizes
     found = factors(name, warmup=warmup, total=total)
@@ -29,7 +29,7 @@ def test_factors_lie_above_zero_and_up_to_one(name, sizes):
     assert (found <= 1).all()
 
 
-def test_small_schedules_are_those_worked_out_by_hand():
+def test_schedules_equal_values_computed_by_hand():
     """Two updates of rise in six. There are four schedules, by the names of these."""
     falls = [(1 + np.cos(np.pi * t / 5)) / 2 for t in range(1, 5)]
     lower, upper = (2 - 3**0.5) / 4, (2 + 3**0.5) / 4
@@ -47,7 +47,7 @@ def test_small_schedules_are_those_worked_out_by_hand():
 
 @settings(deadline=None)  # its first call compiles
 @given(sizes)
-def test_warmup_cosine_is_that_of_optax(sizes):
+def test_warmup_cosine_equals_that_of_optax(sizes):
     """``optax.warmup_cosine_decay_schedule`` at every update, in its float32."""
     warmup, total = sizes
     theirs = optax.warmup_cosine_decay_schedule(

@@ -63,7 +63,7 @@ def test_every_choice_of_the_others_is_equally_likely():
         assert abs((chosen == three).all(axis=1).mean() - 0.1) < 0.01, three
 
 
-def test_classes_of_unequal_size_take_equal_turns():
+def test_classes_are_equally_likely_whatever_their_size():
     """The class of the others does not depend on how many images it has."""
     odd = np.zeros(6_000, int)  # of class 0
     rows = sets.draw_sets(UNEQUAL, 3, odd, np.random.default_rng(0))
@@ -71,7 +71,7 @@ def test_classes_of_unequal_size_take_equal_turns():
     np.testing.assert_allclose(share, [0, 1 / 3, 1 / 3, 0, 0, 1 / 3], atol=0.02)
 
 
-def test_a_class_that_just_suffices_is_used_whole():
+def test_a_class_of_minimal_size_is_used():
     rows = sets.draw_sets(UNEQUAL, 3, np.zeros(50, int), np.random.default_rng(0))
     of_one = rows[UNEQUAL[rows[:, 0]] == 1]
     assert len(of_one)

@@ -65,7 +65,7 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("kind", ARRAYS)
-def test_anything_becomes_an_array_of_its_own(kind):
+def test_arrays_of_any_framework_are_copied_to_numpy(kind):
     """Same numbers; a bfloat16 arrives as float32; writing into it changes nothing."""
     x, dtype = ARRAYS[kind]
     array = as_numpy(x)

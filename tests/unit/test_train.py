@@ -88,7 +88,7 @@ ROWS = Settings(
 
 @on_both_sides
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_schedule_that_is_drawn_is_the_one_that_was_used(side, schedule):
+def test_learning_rates_follow_the_schedule(side, schedule):
     """With a gradient of 1 at every update, Adam moves a weight by the very rate."""
     settings = replace(
         ROWS, n_train=20, epochs=3, learning_rate=0.01, warmup=9, schedule=schedule
@@ -175,7 +175,7 @@ def test_updates_are_those_of_the_optimizer_of_the_framework(side, clip):
 
 
 @pytest.mark.slow
-def test_both_frameworks_learn_alike():
+def test_both_frameworks_have_the_same_losses():
     """The reverse task from the same weights, on the same batches: the same losses."""
     settings = replace(Reverse(), n_train=100 * 128, epochs=2)
     data, models = reverse_data(settings), {}
@@ -193,7 +193,7 @@ def test_both_frameworks_learn_alike():
 
 @on_both_sides
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_dropout_draws_other_masks_in_every_update(side, dropout):
+def test_dropout_draws_new_masks_in_every_update(side, dropout):
     """At a learning rate near 0, on one batch again and again, only they differ."""
     still = replace(SMALL, dropout=dropout, learning_rate=1e-30, epochs=2)
     same = np.broadcast_to(np.arange(8), (6, 8))
@@ -218,7 +218,7 @@ def test_validation_numbers_are_those_of_the_validation_data(side):
 
 
 @on_both_sides
-def test_build_begins_where_its_seed_says(side):
+def test_build_uses_its_seed(side):
     """The function of the pages itself: three seeds are three starts, each its own."""
     starts = [
         to_arrays(side.models.build(side.models.Predictor, seed=seed, **SMALL.model))
@@ -274,7 +274,7 @@ def constant_accuracy(model, x):
 
 @on_both_sides
 @pytest.mark.parametrize(("scale", "best"), [(1, -2.0), (-1, -0.5), (0, -0.5)])
-def test_of_equal_accuracies_the_lower_loss_wins_and_else_the_first(side, scale, best):
+def test_ties_in_accuracy_are_broken_by_loss_then_by_epoch(side, scale, best):
     """The validation loss falls with the weight, rises, or is always 0."""
     ones = np.ones((20, 1), np.float32)
     model = weight(side)
@@ -358,7 +358,7 @@ def test_the_odd_one_is_the_class_of_a_set(side):
 
 
 @on_both_sides
-def test_evaluate_leaves_mode_and_randomness_alone_even_when_it_fails(side):
+def test_evaluate_keeps_mode_and_random_state_even_when_it_fails(side):
     """Some parts training, some not: each as it was."""
     model = predictor(side, dropout=0.3, input_dropout=0.2)
     model.eval()
@@ -501,7 +501,7 @@ def test_evaluate_raises_an_error_for_bad_input(side, options, message):
 
 
 @on_both_sides
-def test_randomness_of_the_process_is_left_alone(side):
+def test_fit_keeps_the_global_random_state(side):
     """PyTorch's and NumPy's global generators go on as if nothing had been trained."""
     settings = replace(SMALL, dropout=0.3)
     models = [predictor(side, settings) for _ in range(2)]
@@ -567,7 +567,7 @@ def test_a_flat_product_is_the_product(lead):
     assert (wide.shape, wide.dtype) == ((*lead, 13), jnp.float32)
 
 
-def test_training_with_flat_products_leaves_the_layers_of_the_model_alone():
+def test_flat_products_are_used_only_in_the_trained_copy():
     """The copy that is trained has them in every dense layer, the model in none."""
     model = predictor(jax_side)
     copy = train_jax.with_flat_products(model)
