@@ -94,8 +94,8 @@ BAD = {
     "too few": ({"labels": [3] * 6 + [8] * 2, "set_size": 4},
                 "class 8 has 2 elements, a set of 4 needs 3"),
     "no label": ({"labels": []}, "expected elements of at least two classes, got []"),
-    "no class left": ({"odd": np.array([[0, 5]]), "set_size": 4}, "the odd ones of a set are of all 2 "
-                      "classes: none is left for the others"),
+    "no class left": ({"odd": np.array([[0, 5]]), "set_size": 4}, "the odd ones of a "
+                      "set are of all 2 classes: none is left for the others"),
 }  # fmt: skip
 
 
