@@ -54,7 +54,7 @@ class Training:
         return self.log.history
 
     def move(self, batch):
-        """Bring a batch to the device."""
+        """Move a batch to the device."""
         return jax.device_put(batch)
 
     def update(self, batch, step):

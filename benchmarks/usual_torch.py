@@ -38,7 +38,7 @@ class Training:
         return self.log.history
 
     def move(self, batch):
-        """Bring a batch to the device."""
+        """Move a batch to the device."""
         return [x.to(self.device) for x in batch]
 
     def update(self, batch):

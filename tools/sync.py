@@ -65,7 +65,7 @@ def notebook(page):
 
 
 def text(page):
-    """What the ``.ipynb`` of the page should hold, to the byte."""
+    """The content of the page's ``.ipynb``, to the byte."""
     return nbformat.writes(notebook(page)) + "\n"
 
 

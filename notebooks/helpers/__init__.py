@@ -3,10 +3,10 @@
 shapes
     Check the shape of an array of any framework; copy it to NumPy.
 checks
-    Refuse sizes, rates and names that make no sense, with one sentence.
+    Check sizes, settings, data and labels; errors name both values.
 reference
-    Attention, norms, positions, block and predictor in NumPy float64: the answer
-    both frameworks are held to.
+    Attention, norms, positions, block and predictor in NumPy float64: the reference
+    that both frameworks are compared with.
 settings
     One frozen dataclass per task: sizes, steps, seed, bounds; the twins share it.
 schedules
@@ -18,12 +18,12 @@ sets
 photos
     Photos of CIFAR-10 or CIFAR-100 as one file, their ResNet34 features as another.
 download
-    Download a file from a mirror or its home: resumed, checked, never a wrong one.
+    Download a file from a mirror or its home: resumable, with a checked hash.
 runs
     A training in a folder: resumed after a kill, reloaded when finished, seen in
     TensorBoard.
 fingerprint
-    Hashes of arrays and of code: what tells one run from another.
+    Digests of arrays and of code, which identify a run.
 twin
     The same training in the other framework, in a process of its own.
 weights
@@ -31,7 +31,7 @@ weights
 plots
     NumPy in, figure out, drawn by seaborn; never shows, never computes.
 viewer
-    Attention maps to touch, as the output of a cell: HTML that needs no kernel.
+    Interactive attention maps as the output of a cell: HTML that needs no kernel.
 model_jax, model_torch
     The classes as they were built on the pages, for later pages.
 train_jax, train_torch

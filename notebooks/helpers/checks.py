@@ -1,13 +1,27 @@
-"""Refuse sizes, rates and names that make no sense, with one sentence."""
+"""Check sizes, settings, data and labels; errors name both values."""
 
 from dataclasses import fields
+from math import inf
 from numbers import Integral, Real
 
 import numpy as np
 
+TINY, LARGEST = np.finfo(np.float32).tiny.item(), np.finfo(np.float32).max.item()
+RULES = {  # by name or else by type: kind, description, least and largest value
+    "seed": (Integral, "a whole number >= 0", 0, inf),
+    "max_grad_norm": (Real, "a number above 0", TINY, inf),
+    "dropout": (Real, "a number in [0, 1)", 0, np.nextafter(1, 0)),
+    "accuracy": (Real, "a number in [0, 1]", 0, 1),
+    "gain": (Real, "a number in [0, 1]", 0, 1),
+    int: (Integral, "a whole number >= 1", 1, inf),
+    float: (Real, "a number above 0 and finite", TINY, LARGEST),
+    bool: (bool, "True or False", False, True),
+    str: (str, "a text", None, None),
+}
+
 
 def check_sizes(**sizes):
-    """Hold every size to a whole number of at least 1.
+    """Raise an error unless every size is a whole number of at least 1.
 
     Raises
     ------
@@ -17,51 +31,6 @@ def check_sizes(**sizes):
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
             raise ValueError(f"expected {name} to be a whole number >= 1, got {size!r}")
-
-
-def head_size(m, n_heads):
-    """Size ``d`` of one head when ``m`` features are split into ``n_heads``.
-
-    Raises
-    ------
-    ValueError
-        If ``m`` or ``n_heads`` is not a positive whole number, or ``m`` does not split.
-    """
-    check_sizes(m=m, n_heads=n_heads)
-    if m % n_heads:
-        raise ValueError(
-            f"m = {m} does not split into {n_heads} heads "
-            f"({m} % {n_heads} = {m % n_heads})"
-        )
-    return m // n_heads
-
-
-def check_dropout(rate):
-    """Return ``rate`` if it lies in [0, 1).
-
-    Raises
-    ------
-    ValueError
-        If it does not: at 1 nothing would be left.
-    """
-    if not 0 <= rate < 1:
-        raise ValueError(f"expected a dropout rate in [0, 1), got {rate!r}")
-    return rate
-
-
-def check_length(length, max_length):
-    """Hold a sequence to the number of positions that a table has.
-
-    Raises
-    ------
-    ValueError
-        If the sequence is longer than the table.
-    """
-    if length > max_length:
-        raise ValueError(
-            f"the sequence has {length} positions, the table only {max_length}: "
-            "build the model with a larger max_length"
-        )
 
 
 def choose(name, options, what):
@@ -78,41 +47,31 @@ def choose(name, options, what):
     return options[name]
 
 
-def check_types(settings):
-    """Hold every field of a data class to its type: int, float, bool or str.
-
-    Whole numbers pass as floats; a truth value passes as neither.
+def check_fields(settings):
+    """Raise an error unless every field of a data class is valid, by name or type.
 
     Raises
     ------
     ValueError
-        Naming the first field that is of another type, and its value.
+        Naming the first invalid field, what was expected, and its value.
     """
-    kinds = {int: Integral, float: Real, bool: bool, str: str}
-    names = {
-        int: "a whole number",
-        float: "a number",
-        bool: "True or False",
-        str: "a text",
-    }
     for field in fields(settings):
-        if field.type not in kinds:
-            continue
+        name = field.name.removeprefix("input_").removeprefix("least_")
+        kind, what, low, high = RULES.get(name) or RULES[field.type]
         value = getattr(settings, field.name)
-        truth = isinstance(value, bool) and field.type is not bool
-        if truth or not isinstance(value, kinds[field.type]):
-            raise ValueError(
-                f"expected {field.name} to be {names[field.type]}, got {value!r}"
-            )
+        truth = isinstance(value, bool) and kind is not bool
+        valid = isinstance(value, kind) and not truth
+        if not valid or not (kind is str or low <= value <= high):
+            raise ValueError(f"expected {field.name} to be {what}, got {value!r}")
 
 
 def check_fit(model, loss_fn, data, settings, batches, validation):
-    """Hold all that a training is made of to each other, before any work.
+    """Check that model, data, settings and batches fit each other, before any work.
 
     Raises
     ------
     ValueError
-        Naming what does not fit, with what was expected and what came.
+        Naming the first mismatch, with what was expected and what came.
     """
     check_model(model, settings)
     check_data(data)
@@ -125,7 +84,7 @@ def check_fit(model, loss_fn, data, settings, batches, validation):
 
 
 def check_data(data, what="data"):
-    """Hold arrays to one common, positive number of examples, and to finite numbers.
+    """Check that arrays are equally long, not empty, and finite.
 
     Raises
     ------
@@ -149,7 +108,7 @@ def check_data(data, what="data"):
 
 
 def check_labels(model, loss_fn, data, what="data"):
-    """Hold labels to the classes that a model puts out.
+    """Check that labels are classes that the model has outputs for.
 
     Only for a loss function called ``cross_entropy``, whose data are inputs ``b … i``
     and labels ``b …``, and a model whose last layer is called ``output``.
@@ -176,7 +135,7 @@ def check_labels(model, loss_fn, data, what="data"):
 
 
 def check_model(model, settings):
-    """Hold a ``Predictor`` to the sizes in the settings it is trained with.
+    """Check that a ``Predictor`` has the sizes in the settings.
 
     Raises
     ------
@@ -207,7 +166,7 @@ def check_model(model, settings):
 
 
 def check_batches(index, settings, rows):
-    """Hold the batches of an epoch to the settings and to the rows that there are.
+    """Check the batches of an epoch against the settings and the number of rows.
 
     Parameters
     ----------

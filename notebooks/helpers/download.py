@@ -1,4 +1,4 @@
-"""Download a file from a mirror or its home: resumed, checked, never a wrong one.
+"""Download a file from a mirror or its home: resumable, with a checked hash.
 
 ``pooch`` checks the hash and moves the complete file into place; the downloader that it
 is given here resumes, and gives up an address that is too slow.

@@ -1,4 +1,4 @@
-"""Fingerprints of arrays and of code: what tells one run from another."""
+"""Digests of arrays and of code, which identify a run."""
 
 import hashlib
 import sys
@@ -32,9 +32,9 @@ def in_bytes(texts):
 def code(*things):
     """Hash of the code of functions, classes and objects, and of all that it uses.
 
-    Names are followed into other functions and classes, but not into libraries. It is
-    the byte code that counts: unlike a source text it is there for what was typed into
-    a notebook or a shell, too, and comments do not change it.
+    Names are followed into other functions and classes, but not into libraries. Byte
+    code is hashed: unlike source text it exists also for what was typed into a notebook
+    or a shell, and comments do not change it.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """A training in a folder: resumed after a kill, reloaded when finished, in TensorBoard.
 
-The frameworks do the updates (``train_jax``, ``train_torch``); what both need around
-them stands here. A run is kept in ``folder/<digest>``; the digest covers all that makes
+The frameworks do the updates (``train_jax``, ``train_torch``); what both share is
+here. A run is kept in ``folder/<digest>``; the digest covers everything that identifies
 it: settings, data, batches, initial weights, and the code of loss and model. So another
 learning rate is another run, and an edited model is never served from an old one. There
 lie one checkpoint, which is replaced as a whole after every epoch, an event file for
@@ -37,7 +37,7 @@ def runs_folder(name):
 
 
 def describe(modules, loss_fn, settings, data, validation, batches):
-    """What makes a run this run, but for the initial weights: short texts by name.
+    """Everything that identifies a run but its initial weights: short texts by name.
 
     The settings one by one, and digests of the code of the model and of the loss
     function, of the data, and of the batches of the first epoch.
@@ -53,7 +53,7 @@ def describe(modules, loss_fn, settings, data, validation, batches):
 
 
 def train(trainer, settings, batches, about, *, folder=None, retrain=False, bar=True):
-    """Go through all epochs, from the start or from where the run stands.
+    """Train all epochs, from the start or from the last checkpoint.
 
     Parameters
     ----------
@@ -63,11 +63,11 @@ def train(trainer, settings, batches, about, *, folder=None, retrain=False, bar=
     settings : helpers.settings.Settings
     batches : function from the epoch to an integer array ``n b …``
     about : dict
-        What makes this run this run, as ``describe`` returns it.
+        What identifies the run, as ``describe`` returns it.
     folder : str or path, optional
         The run is kept in a folder below it; without one nothing is written.
     retrain : bool
-        Begin with the initial weights, whatever the folder holds.
+        Start from the initial weights, also if the run is finished.
     bar : bool
         Show a progress bar.
 
@@ -104,7 +104,7 @@ def train(trainer, settings, batches, about, *, folder=None, retrain=False, bar=
 
 
 def begin(trainer, about, *, again):
-    """Note where a training begins, and return the digest of its initial weights.
+    """Record the start of a training, and return the digest of its initial weights.
 
     With ``again``, a model that the same training has left, and nothing has changed
     since, begins where it began then. So the same call is the same run, also when it
@@ -190,7 +190,7 @@ class Run:
     Raises
     ------
     ValueError
-        If the folder cannot be written: one sentence.
+        If the folder cannot be written.
     """
 
     def __init__(self, folder, about):
@@ -251,7 +251,7 @@ class Run:
         self.events.flush()
 
     def close(self):
-        """Let go of the event file."""
+        """Close the event file."""
         if self.events is not None:
             self.events.close()
 
@@ -289,7 +289,7 @@ def read_checkpoint(path, about):
     Raises
     ------
     ValueError
-        One sentence that names the file, what is wrong with it and what to do.
+        With the file, what is wrong with it and what to do.
     """
     try:
         with safetensors.safe_open(path, "numpy") as file:

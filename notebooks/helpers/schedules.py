@@ -12,7 +12,7 @@ from helpers.checks import check_sizes, choose
 
 
 def check_warmup(warmup, total):
-    """Hold a warm-up to ``1 <= warmup < total``.
+    """Raise an error unless ``1 <= warmup < total``.
 
     Raises
     ------

@@ -46,8 +46,8 @@ def reverse_data(settings):
 def shuffled(settings):
     """Batches of an epoch: a function from the epoch to an int32 array ``n b``.
 
-    Each epoch goes through the examples in an order of its own, which depends on the
-    seed and the number of the epoch alone, so that a resumed training sees the same.
+    Each epoch has its own order, which depends only on the seed and the number of the
+    epoch, so that a resumed training sees the same batches.
     """
 
     def batches(epoch):

@@ -24,7 +24,7 @@ def as_numpy(x):
 
 
 def check_shape(x, axes, **sizes):
-    """Hold the shape of ``x`` to named axes and return the size of each.
+    """Check the shape of ``x`` against named axes and return the size of each.
 
     Parameters
     ----------

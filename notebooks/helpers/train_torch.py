@@ -68,7 +68,7 @@ def fit(
     model : torch.nn.Module
         Changed in place: with ``validation`` it ends with the weights of the epoch that
         had the highest accuracy there, without it with the last ones. The data are
-        brought to the device of its parameters.
+        moved to the device of its parameters.
     loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
         If it is called ``cross_entropy``, the labels are checked, too.
     data : tuple of NumPy arrays
@@ -96,7 +96,7 @@ def fit(
     Raises
     ------
     ValueError
-        Before any work: if model, data, batches, settings or folder do not fit each
+        Before any work: if model, data, batches, settings or folder contradict each
         other, or the checkpoint of the run is damaged.
     FloatingPointError
         If a loss or a gradient is no longer finite.
@@ -134,7 +134,7 @@ def evaluate(model, loss_fn, data, *, batch_size=1000):
     Raises
     ------
     ValueError
-        If the data do not fit the model or each other, or ``batch_size`` makes no sense.
+        If the data do not fit the model or each other, or ``batch_size`` is invalid.
     """
     check_sizes(batch_size=batch_size)
     check_data(data)

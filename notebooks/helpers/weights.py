@@ -109,17 +109,6 @@ def converted(name, array, place):
     return ready
 
 
-def copy_weights(source, target):
-    """Copy all parameters from one model to another, across frameworks or within one.
-
-    Raises
-    ------
-    ValueError
-        If the two models differ in a name or a shape.
-    """
-    from_arrays(target, to_arrays(source))
-
-
 def save_weights(model, path):
     """Write the parameters to a safetensors file, whole or not at all.
 

@@ -1,11 +1,11 @@
 """One adapter per framework, so that each test is written once and runs on both.
 
 A side has ``models``, the module ``helpers.model_jax`` or ``helpers.model_torch``, and
-a few verbs: ``tensor`` and ``mask`` bring NumPy data in, ``build`` makes a module,
+a few verbs: ``tensor`` and ``mask`` convert NumPy data, ``build`` makes a module,
 ``attend_and_back`` and ``model_grads`` differentiate. Results go back through
 ``helpers.shapes.as_numpy``.
 
-Below them stand the modules that the frameworks bring themselves, behind the signature
+Below them are the frameworks' own modules, with the signatures
 of ``helpers.reference``: NumPy in, NumPy out, and True in a mask means "may look".
 """
 

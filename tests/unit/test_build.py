@@ -132,37 +132,33 @@ def test_jupyter_book_alone_executes_the_pages_and_names_a_broken_link(tiny):
     assert "runs: []\nno bar: 1" in other
 
 
-@pytest.fixture
-def page(tiny, monkeypatch):
-    """Executes the tiny page after a change; returns what is wrong with it."""
-    monkeypatch.setattr(build_book, "ROOT", tiny)
+FAILURES = {
+    "fails": (
+        "1\ndouble.double('a') / 2\nx = ",
+        "tiny_jax.py, line 11 (cell 3): TypeError: unsupported operand",
+        "----> 2 double.double('a') / 2",
+    ),
+    "writes to stderr": (
+        "import warnings; warnings.warn('careful')\nx = ",
+        "tiny_jax.py, line 9 (cell 3): writes to stderr",
+        "UserWarning: careful",
+    ),
+    "kills the kernel": (
+        "import os; os._exit(9)\nx = ", "tiny_jax.ipynb: Kernel died", ""
+    ),
+}  # fmt: skip
 
-    def complaint(old, new):
-        change(tiny / "notebooks/tiny_jax.py", old, new)
-        run(tiny, "-c", "")
-        return build_book.execute(tiny / "notebooks/tiny_jax.ipynb")[2]
 
-    return complaint
-
-
-def test_a_cell_that_fails_is_named(page):
+@pytest.mark.parametrize("case", FAILURES)
+def test_a_cell_that_fails_is_named(tiny, monkeypatch, case):
     """Its file, line and number; the error; the last lines of the traceback."""
-    said = page("double.double(2)", "1\ndouble.double('a') / 2")
-    assert said.startswith(
-        "notebooks/tiny_jax.py, line 11 (cell 3): TypeError: unsupported operand"
-    )
-    assert "----> 2 double.double('a') / 2" in said
-
-
-def test_a_cell_that_writes_to_stderr_is_named(page):
-    said = page("x = ", "import warnings; warnings.warn('careful')\nx = ")
-    assert said.startswith("notebooks/tiny_jax.py, line 9 (cell 3): writes to stderr")
-    assert "UserWarning: careful" in said
-
-
-def test_a_kernel_that_dies_is_reported(page):
-    said = page("x = ", "import os; os._exit(9)\nx = ")
-    assert said.startswith("notebooks/tiny_jax.ipynb: Kernel died")
+    code, first, last = FAILURES[case]
+    monkeypatch.setattr(build_book, "ROOT", tiny)
+    change(tiny / "notebooks/tiny_jax.py", "x = ", code)
+    run(tiny, "-c", "")
+    complaint = build_book.execute(tiny / "notebooks/tiny_jax.ipynb")[2]
+    assert complaint.startswith(f"notebooks/{first}")
+    assert last in complaint
 
 
 def test_a_page_depends_on_the_helpers_that_it_imports(tiny, monkeypatch):

@@ -89,62 +89,41 @@ HEADED = build("MultiHeadAttention", M, H)
 BLOCK = build("EncoderBlock", M, H, F)
 CASES = [
     Bad("heads", build("MultiHeadAttention", 30, 4), HEADS.format(30, 4)),
-    Bad("heads-0", build("MultiHeadAttention", 30, 0), HEADS.format(30, 0)),
-    Bad("heads-block", build("EncoderBlock", 31, 5, F), HEADS.format(31, 5)),
     Bad("heads-stack", build("Encoder", 2, 5, 7, F), HEADS.format(5, 7)),
-    Bad("heads-all", predictor(n_heads=2), HEADS.format(33, 2)),
     Bad("blocks", build("Encoder", 0, M, H, F), BLOCKS.format(0)),
-    Bad("blocks-all", predictor(n_blocks=-3), BLOCKS.format(-3)),
     # queries, keys and values that contradict each other
     Bad("one-key", attend_shapes((Q, D), (1, D), (K, D)),
         QKV.format((Q, D), (1, D), (K, D))),
-    Bad("one-value", attend_shapes((B, Q, D), (B, K, D), (B, 1, D)),
-        QKV.format((B, Q, D), (B, K, D), (B, 1, D))),
     Bad("features", attend_shapes((Q, D), (K, 1), (K, D)),
         QKV.format((Q, D), (K, 1), (K, D))),
     Bad("no-features", attend_shapes((Q, 0), (K, 0), (K, D)),
         QKV.format((Q, 0), (K, 0), (K, D))),
     # masks of a wrong shape, one for each number of axes
-    Bad("mask-0", attend(ones()), SHAPE.format(4, W, ())),
-    Bad("mask-1", attend(ones(K)), SHAPE.format(4, W, (K,))),
     Bad("mask-2-turned", attend(ones(K, Q)), SHAPE.format(4, W, (K, Q))),
-    Bad("mask-2-short", attend(ones(Q, K - 1)), SHAPE.format(4, W, (Q, K - 1))),
     Bad("mask-2-b-k", attend(ones(B, K)), SHAPE.format(4, W, (B, K))),
     Bad("mask-3", attend(ones(B, Q, K)), SHAPE.format(4, W, (B, Q, K))),
-    Bad("mask-3-heads", attend(ones(H, Q, K)), SHAPE.format(4, W, (H, Q, K))),
-    Bad("mask-3-ones", attend(ones(1, Q, K)), SHAPE.format(4, W, (1, Q, K))),
     Bad("mask-3-both", attend(ones(Q, Q, K), (Q, Q, Q, K)),
         SHAPE.format(4, (Q, Q, Q, K), (Q, Q, K))),
     Bad("mask-4-turned", attend(ones(H, B, Q, K)), SHAPE.format(4, W, (H, B, Q, K))),
-    Bad("mask-4-keys", attend(ones(B, H, K, Q)), SHAPE.format(4, W, (B, H, K, Q))),
     Bad("mask-5", attend(ones(1, 1, 1, Q, K)), SHAPE.format(4, W, (1, 1, 1, Q, K))),
     Bad("mask-3-on-2", attend(ones(1, Q, K), W[2:]),
         SHAPE.format(2, W[2:], (1, Q, K))),
-    Bad("mask-4-on-3", attend(ones(1, 1, Q, K), (B, Q, K)),
-        SHAPE.format(3, (B, Q, K), (1, 1, Q, K))),
     Bad("mask-all", run(predictor(), B, Q, 2, mask=ones(Q, K)),
         SHAPE.format(4, (B, H, Q, Q), (Q, K))),
-    Bad("mask-3-all", run(predictor(), B, Q, 2, mask=ones(B, Q, Q)),
-        SHAPE.format(4, (B, H, Q, Q), (B, Q, Q))),
     # inputs with another number of axes or of features
     Bad("axes-2", run(HEADED, Q, M), INPUT.format(M, (Q, M))),
-    Bad("axes-4-block", run(BLOCK, 1, B, Q, M), INPUT.format(M, (1, B, Q, M))),
-    Bad("features-heads", run(HEADED, B, Q, M + 1), INPUT.format(M, (B, Q, M + 1))),
     Bad("features-block", run(BLOCK, B, Q, D), INPUT.format(M, (B, Q, D))),
     Bad("features-context", run(HEADED, B, Q, M, context=(B, K, D)),
         INPUT.format(M, (B, K, D))),
     Bad("axes-2-all", run(predictor(), Q, 2), INPUT.format(2, (Q, 2))),
-    Bad("axes-4-all", run(predictor(), 1, B, Q, 2), INPUT.format(2, (1, B, Q, 2))),
     Bad("features-all", run(predictor(), B, Q, 3), INPUT.format(2, (B, Q, 3))),
     # sequences longer than the table
     Bad("long-sinusoidal", run(build("SinusoidalPositions", M, 7), B, 8, M),
         LENGTH.format(8, 7)),
     Bad("long-learned", run(build("LearnedPositions", M, 7), B, 11, M),
         LENGTH.format(11, 7)),
-    Bad("long-all", run(predictor(max_length=5), B, 7, 2), LENGTH.format(7, 5)),
     Bad("long-all-learned", run(predictor(max_length=5, positions="learned"), B, 7, 2),
         LENGTH.format(7, 5)),
-    Bad("long-default", run(predictor(), 1, 513, 2), LENGTH.format(513, 512)),
 ]  # fmt: skip
 CASES += [
     Bad(
@@ -160,14 +139,13 @@ CASES += [
     )
     for name, mask in {
         "int32": ones(Q, K, dtype="int32"),
-        "uint8": ones(Q, K, dtype="uint8"),
         "float32": ones(Q, K, dtype="float32"),
         "list": [[True] * K] * Q,
     }.items()
 ]
 CASES += [
     Bad(f"dropout-{where}-{rate}", call(rate), DROPOUT.format(name, rate))
-    for rate in (-0.1, 1, 1.0, 1.5, float("nan"))
+    for rate in (-0.1, 1, float("nan"))
     for where, name, call in [
         ("net", "dropout", lambda rate: build("FeedForward", M, F, dropout=rate)),
         ("all", "dropout", lambda rate: predictor(dropout=rate)),
@@ -178,20 +156,14 @@ CASES += [
     Bad(f"{option}-{where}-{value}", call(**{option: value}), message.format(value))
     for option, value, message in [
         ("norm", "batch", NORM),
-        ("norm", "Layer", NORM),
-        ("norm", None, NORM),
         ("activation", "tanh", ACTIVATION),
-        ("activation", "", ACTIVATION),
     ]
     for where, call in {
         "block": lambda **options: build("EncoderBlock", M, H, F, **options),
         "all": predictor,
     }.items()
 ]
-CASES += [
-    Bad(f"positions-{value}", predictor(positions=value), POSITIONS.format(value))
-    for value in ("rotary", None)
-]
+CASES += [Bad("positions", predictor(positions="rotary"), POSITIONS.format("rotary"))]
 
 
 @on_both_sides
@@ -205,7 +177,7 @@ def test_bad_input_raises_one_sentence_with_both_values(side, bad):
 
 
 @on_both_sides
-def test_a_mask_of_the_other_framework_is_refused(side):
+def test_a_mask_of_the_other_framework_raises_an_error(side):
     """By its dtype; a NumPy mask is one of JAX's own kinds, and none of PyTorch's."""
     masks = {
         "jax": torch_side.mask(ones(Q, K)), "torch": jax_side.mask(ones(Q, K))

@@ -59,35 +59,6 @@ def test_positions_are_added_to_each_sequence_from_the_start(side, kind):
 
 
 @on_both_sides
-@pytest.mark.parametrize("m", [48, 23])
-def test_a_step_is_the_same_rotation_everywhere(side, m):
-    """``PE(pos + k)`` is ``PE(pos)``, each pair of features turned by a fixed angle."""
-    table, k, pairs = table_of(side, m), 5, m // 2
-    angle = k / 10000 ** (2 * np.arange(pairs) / m)
-    sine, cosine = table[:-k, : 2 * pairs : 2], table[:-k, 1 : 2 * pairs : 2]
-    turned = np.empty((LONGEST - k, 2 * pairs))
-    turned[:, 0::2] = sine * np.cos(angle) + cosine * np.sin(angle)
-    turned[:, 1::2] = cosine * np.cos(angle) - sine * np.sin(angle)
-    np.testing.assert_allclose(table[k:, : 2 * pairs], turned, atol=1e-5)
-
-
-@on_both_sides
-def test_every_row_is_as_long(side):
-    """Each sine has its cosine, so a row of even ``m`` has length ``√(m/2)``."""
-    m = 48
-    norms = np.linalg.norm(table_of(side, m), axis=1)
-    np.testing.assert_allclose(norms, math.sqrt(m / 2), atol=1e-5)
-
-
-@on_both_sides
-def test_no_two_positions_look_alike(side):
-    """The nearest two rows of the table are still well apart."""
-    table = table_of(side, 48)
-    apart = np.linalg.norm(table[:, None] - table, axis=-1)
-    assert apart[~np.eye(LONGEST, dtype=bool)].min() > 0.5
-
-
-@on_both_sides
 def test_a_learned_table_has_one_number_per_position_and_feature(side):
     """``max_length · m`` parameters, small and not all alike at the start."""
     m = 23

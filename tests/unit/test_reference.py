@@ -34,7 +34,7 @@ def test_attention_by_hand():
     np.testing.assert_array_equal(out, [[4.0, 0.0]])
 
 
-def test_a_query_that_sees_nothing_gets_zeros():
+def test_a_fully_masked_query_gets_zeros():
     """Its row of weights and its output are 0; the others are as without it."""
     q, k, v = draw(B, Q, D), draw(B, K, D, seed=1), draw(B, K, E, seed=2)
     mask = draw_mask(Q, K, empty_rows=True)

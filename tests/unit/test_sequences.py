@@ -1,10 +1,8 @@
 """The data of the reverse task, and batches that follow from seed and epoch alone."""
 
-import re
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,26 +57,12 @@ def test_data_follow_from_the_seed():
         assert (labels != other[name][1]).any()
 
 
-@given(st.integers(1, 30), st.integers(1, 12), st.integers(1, 9), st.integers(0, 99))
-def test_symbols_lie_below_their_number(n, length, n_symbols, seed):
-    x = symbols(n, length, n_symbols, seed)
-    assert (x.shape, x.dtype) == ((n, length), np.int32)
-    assert 0 <= x.min() <= x.max() < n_symbols
-    np.testing.assert_array_equal(one_hot(x, n_symbols).argmax(-1), x)
-
-
 def test_every_symbol_comes_about_equally_often():
     x = symbols(1_000, 16, 10, seed=0)
+    assert (x.shape, x.dtype) == ((1_000, 16), np.int32)
     share = np.bincount(x.ravel(), minlength=10) / x.size
     np.testing.assert_allclose(share, 0.1, atol=0.01)
-
-
-@pytest.mark.parametrize("name", ["n", "length", "n_symbols"])
-def test_impossible_symbols_are_refused(name):
-    sizes = {"n": 3, "length": 4, "n_symbols": 5, name: 0}
-    message = f"expected {name} to be a whole number >= 1, got 0"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        symbols(**sizes, seed=0)
+    np.testing.assert_array_equal(one_hot(x, 10).argmax(-1), x)
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 9), st.integers(0, 99))
@@ -100,7 +84,7 @@ def test_an_epoch_takes_no_example_twice(n_train, batch, epoch, seed):
 
 
 def test_batches_follow_from_seed_and_epoch_alone():
-    """Whichever epochs came before: what a resumed training needs."""
+    """Whichever epochs came before, and in another process: needed to resume."""
     forwards, backwards = shuffled(SMALL), shuffled(SMALL)
     there = [forwards(epoch) for epoch in range(5)]
     back = [backwards(epoch) for epoch in reversed(range(5))][::-1]
@@ -110,10 +94,6 @@ def test_batches_follow_from_seed_and_epoch_alone():
     assert (there[0] != shuffled(replace(SMALL, seed=43))(0)).any()
     left_out = [set(range(70)) - set(index.ravel()) for index in there]
     assert len(set(map(frozenset, left_out))) > 1, "always the same are left out"
-
-
-def test_batches_are_the_same_in_another_process():
-    """No state of this process is in them."""
     code = (
         "from helpers.sequences import shuffled; from helpers.settings import Reverse; "
         "print(shuffled(Reverse())(3)[-1].tolist())"

@@ -1,4 +1,4 @@
-"""Shapes are named, and arrays are brought to NumPy."""
+"""Shapes are checked by named axes; arrays of any framework become NumPy arrays."""
 
 import re
 
@@ -16,9 +16,10 @@ in_each = pytest.mark.parametrize("zeros", MAKERS.values(), ids=MAKERS.keys())
 
 @in_each
 def test_every_axis_comes_back_with_its_size(zeros):
-    """Whether its size was given or not."""
+    """Whether its size was given or not; axes of one name come back once."""
     sizes = check_shape(zeros((B, H, Q, K)), "b h q k", h=H)
     assert sizes == {"b": B, "h": H, "q": Q, "k": K}
+    assert check_shape(zeros((B, Q, Q)), "b s s", s=Q) == {"b": B, "s": Q}
     assert check_shape(zeros(()), "") == {}
 
 
@@ -35,54 +36,38 @@ def test_every_axis_comes_back_with_its_size(zeros):
             "axis 's' (number 2 of 'b s s'): expected 5, got 7; shape (2, 5, 7)",
         ),
         (
-            (B, Q, Q), "b s s", {"s": 11},
-            "axis 's' (number 1 of 'b s s'): expected 11, got 5; shape (2, 5, 5)",
-        ),
-        (
             (B, Q, K), "b h q k", {},
             "expected 4 axes (b h q k), got 3: shape (2, 5, 7)",
         ),
-        (
-            (B, Q, K), "b q", {"b": B},
-            "expected 2 axes (b q), got 3: shape (2, 5, 7)",
-        ),
         ((B, Q), "b q", {"h": H}, "no axis 'h' in 'b q'"),
     ],
-    ids=["size", "repeated", "repeated and given", "too few", "too many", "unknown"],
+    ids=["size", "repeated", "too few axes", "unknown"],
 )  # fmt: skip
-def test_a_wrong_shape_is_named(zeros, shape, axes, sizes, message):
-    """The axis, both sizes and the shape; the same words for every framework."""
+def test_a_wrong_shape_raises_an_error_with_both_sizes(
+    zeros, shape, axes, sizes, message
+):
+    """It names the axis and the shape; the same words for every framework."""
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         check_shape(zeros(shape), axes, **sizes)
 
 
-@in_each
-def test_a_repeated_name_holds_axes_to_one_size(zeros):
-    """Two axes of one name are equally long, and come back once."""
-    assert check_shape(zeros((B, Q, Q)), "b s s", s=Q) == {"b": B, "s": Q}
+NUMBERS = [1.5, -2.0]
+ARRAYS = {
+    "numpy": (np.array(NUMBERS), "float64"),
+    "jax": (jnp.array(NUMBERS), "float32"),
+    "jax-bfloat16": (jnp.array(NUMBERS, jnp.bfloat16), "float32"),
+    "torch": (torch.tensor(NUMBERS), "float32"),
+    "torch-bfloat16": (torch.tensor(NUMBERS).bfloat16(), "float32"),
+    "torch-float16": (torch.tensor(NUMBERS).half(), "float16"),
+    "in a graph": (torch.tensor(NUMBERS, requires_grad=True) * 1, "float32"),
+    "list": (NUMBERS, "float64"),
+}
 
 
-@pytest.mark.parametrize(
-    ("x", "dtype"),
-    [
-        (np.array([1.5, -2.0]), "float64"),
-        (jnp.array([1.5, -2.0]), "float32"),
-        (jnp.array([1.5, -2.0], jnp.bfloat16), "float32"),
-        (jnp.array([1.5, -2.0], jnp.float16), "float16"),
-        (torch.tensor([1.5, -2.0]), "float32"),
-        (torch.tensor([1.5, -2.0], dtype=torch.bfloat16), "float32"),
-        (torch.tensor([1.5, -2.0], dtype=torch.float16), "float16"),
-        (torch.tensor([1.5, -2.0], requires_grad=True), "float32"),
-        (torch.tensor([0.75, -1.0], requires_grad=True) * 2, "float32"),
-        ([1.5, -2.0], "float64"),
-    ],
-    ids=[
-        "numpy", "jax", "jax-bfloat16", "jax-float16", "torch", "torch-bfloat16",
-        "torch-float16", "parameter", "in a graph", "list",
-    ],
-)  # fmt: skip
-def test_anything_becomes_an_array_of_its_own(x, dtype):
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_arrays_of_any_framework_are_copied_to_numpy(kind):
     """Same numbers; a bfloat16 arrives as float32; writing into it changes nothing."""
+    x, dtype = ARRAYS[kind]
     array = as_numpy(x)
     assert type(array) is np.ndarray
     assert array.dtype == dtype

@@ -4,7 +4,6 @@ They are forked from a process that has imported the frameworks (``multiprocessi
 forkserver), so that each costs little more than its training.
 """
 
-import hashlib
 import json
 import multiprocessing
 import os
@@ -12,9 +11,7 @@ import signal
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
-
-from helpers import runs, sequences, weights
+from helpers import fingerprint, runs, sequences, weights
 from helpers.settings import Sequences
 
 SETTINGS = Sequences(
@@ -121,7 +118,7 @@ def train_until(side, folder, point, number, retrain=False):
 
 
 def finish(side, folders, report):
-    """Bring the runs in all folders to their end, and train once without a folder.
+    """Resume the runs in all folders, and train once without a folder.
 
     What each came to goes to the file ``report``, as JSON.
     """
@@ -135,13 +132,8 @@ def finish(side, folders, report):
 
 def result(model, history):
     """What a training came to, bit for bit; its history can be read."""
-    arrays = weights.to_arrays(model)
     kept = {name: x for name, x in history.items() if name != "seconds"}
     return {
-        "weights": {name: digest(x) for name, x in sorted(arrays.items())},
+        "weights": fingerprint.digest(weights.to_arrays(model)),
         "history": {name: x.tolist() for name, x in kept.items()},
     }
-
-
-def digest(array):
-    return hashlib.sha256(np.ascontiguousarray(array)).hexdigest()[:16]
