@@ -19,6 +19,7 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from modulefinder import ModuleFinder
+from multiprocessing import Queue
 from pathlib import Path
 
 import nbformat
@@ -161,6 +162,15 @@ def workers():
     return max(1, min(os.cpu_count(), memory))
 
 
+def take_cores(shares):
+    """Keep a worker, and so the pages it runs, to its share of the cores (Linux).
+
+    Else each page computes with a thread for every core, and they wait for each other.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, shares.get())
+
+
 def execute_all(folder):
     """Execute what the cache in a folder lacks; return what is wrong with the pages."""
     cache, wrong, todo = get_cache(folder), [], []
@@ -169,12 +179,15 @@ def execute_all(folder):
             cache.match_cache_notebook(read(page))
         except KeyError:
             todo.append(page)
-    number = workers()
+    number, shares = workers(), Queue()
+    for first in range(number):
+        shares.put(range(first, os.cpu_count(), number))
     threads = str(max(1, os.cpu_count() // number))
     with tempfile.TemporaryDirectory(prefix="runs-") as runs:
         os.environ.update(RUNS_FOLDER=runs, TQDM_DISABLE="1")
         os.environ.setdefault("OMP_NUM_THREADS", threads)
-        with ProcessPoolExecutor(number) as pool:
+        start = {"initializer": take_cores, "initargs": (shares,)}
+        with ProcessPoolExecutor(number, **start) as pool:
             for page, result in zip(todo, pool.map(execute, todo), strict=True):
                 notebook, seconds, complaint = result
                 print(f"{page.relative_to(ROOT)}: {seconds:.1f} s", flush=True)
