@@ -154,12 +154,19 @@ def last_lines(text, number=12):
     return "".join(f"\n    {line}" for line in text.splitlines()[-number:])
 
 
+def cores():
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count()))
+
+
 def workers():
     """How many pages at a time: one for each core, one after the other on a GPU."""
     if shutil.which("nvidia-smi"):
         return 1
     memory = psutil.virtual_memory().total // (GIB_PER_PAGE << 30)
-    return max(1, min(os.cpu_count(), memory))
+    return max(1, min(len(cores()), memory))
 
 
 def take_cores(shares):
@@ -181,8 +188,8 @@ def execute_all(folder):
             todo.append(page)
     number, shares = workers(), Queue()
     for first in range(number):
-        shares.put(range(first, os.cpu_count(), number))
-    threads = str(max(1, os.cpu_count() // number))
+        shares.put(cores()[first::number])
+    threads = str(len(cores()) // number)
     with tempfile.TemporaryDirectory(prefix="runs-") as runs:
         os.environ.update(RUNS_FOLDER=runs, TQDM_DISABLE="1")
         os.environ.setdefault("OMP_NUM_THREADS", threads)
