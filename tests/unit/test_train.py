@@ -342,6 +342,23 @@ def test_evaluate_is_the_mean_over_all_examples(side):
     assert side.modes(model) == modes
 
 
+def test_evaluate_builds_no_gradients():
+    """In PyTorch, where a graph would hold every activation of a large batch."""
+    recorded = []
+
+    def loss_fn(model, x, y):
+        loss, metrics = train_torch.cross_entropy(model, x, y)
+        recorded.append(loss.requires_grad)
+        return loss, metrics
+
+    model = predictor(torch_side)
+    train_torch.evaluate(model, loss_fn, DATA["validation"])
+    assert recorded == [False]
+    fit(torch_side, model, loss_fn, DATA["train"], SMALL)
+    assert len(recorded) > 1
+    assert all(recorded[1:])
+
+
 @on_both_sides
 def test_the_odd_one_is_the_class_of_a_set(side):
     """Cross-entropy over the elements, worked out by hand; the last one is right."""
