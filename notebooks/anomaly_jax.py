@@ -24,7 +24,7 @@
 # [anomaly_torch](anomaly_torch.ipynb). Before it comes [the reverse task, in
 # JAX](reverse_jax.ipynb).
 
-# %% tags=["shared", "hide-input"] mystnb={"code_prompt_show": "Show the set-up for Colab", "code_prompt_hide": "Hide the set-up for Colab"}
+# %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os
 import subprocess
@@ -149,7 +149,7 @@ f"{n * b:,} sets in an epoch, of {len(train):,} pictures"
 # different sets of ten are there? Compare with the number of sets that the training
 # shows.
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 r = len(train) // len(names)
 possible = len(train) * (len(names) - 1) * math.comb(r, s - 1)
 shown = settings.epochs * n * b
@@ -366,7 +366,7 @@ assert np.abs(np.log2(from_others)).max() > np.log2(1.2)
 # the model a mask in which each sees only itself, and predict its accuracy. What is the
 # most that any model could reach under this mask?
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 alone = np.eye(s, dtype=bool)  # q k
 logits, _ = attention_maps(
     model, tensor(test.features[test_sets[:1000]]), boolean(alone)
@@ -514,7 +514,7 @@ print({name: f"{share:.1%}" for name, share in both_found.items()}, f"{by_chance
 # **Exercise 3, open.** A set may have no odd one at all. What does the model say then,
 # and how would you change model or training so that it can answer "none"?
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 rng = np.random.default_rng(7)
 kinds = rng.choice(test.labels, 300)
 alike = [rng.choice(np.flatnonzero(test.labels == kind), s, False) for kind in kinds]

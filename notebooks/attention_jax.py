@@ -25,7 +25,7 @@
 # This page speaks **JAX**, with Flax NNX for layers. The same page in PyTorch:
 # [attention_torch](attention_torch.ipynb).
 
-# %% tags=["shared", "hide-input"] mystnb={"code_prompt_show": "Show the set-up for Colab", "code_prompt_hide": "Hide the set-up for Colab"}
+# %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os
 import subprocess
@@ -180,7 +180,7 @@ plots.grid_of_numbers(
 # $e^{1.414} \approx 4.11$ and $e^{0.707} \approx 2.03$. Write them down to two digits,
 # then open the answer.
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 by_hand = np.array([1, 4.11, 2.03])
 by_hand /= by_hand.sum()
 np.testing.assert_allclose(weights[1], by_hand, atol=5e-3)
@@ -426,7 +426,7 @@ for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
 # than five entries. The cost of such a *restricted* attention is in the table at the
 # end of this page.
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 place = np.arange(s)
 window = np.abs(place[:, None] - place) <= 2  # q k
 _, weights = attention(tensor(q), tensor(k), tensor(v), boolean(window))
@@ -598,7 +598,7 @@ plots.heatmaps(list(drawn.values()), titles=list(drawn), size=(5.8, 2.9), **styl
 # apart? Try your idea before you open the answer, which adds to each row a multiple of
 # its position. The encoder chapter has a better one.
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 ramp = 0.3 * np.arange(s)[:, None]  # s 1
 placed = as_numpy(model(tensor(x + ramp))[0])
 placed_shuffled = as_numpy(model(tensor(x[:, order] + ramp))[0])

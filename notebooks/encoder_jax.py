@@ -28,7 +28,7 @@
 # [encoder_torch](encoder_torch.ipynb). Before it comes
 # [attention, in JAX](attention_jax.ipynb).
 
-# %% tags=["shared", "hide-input"] mystnb={"code_prompt_show": "Show the set-up for Colab", "code_prompt_hide": "Hide the set-up for Colab"}
+# %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os
 import subprocess
@@ -172,7 +172,7 @@ np.testing.assert_allclose(as_numpy(alone), as_numpy(together)[:, 3:4], atol=1e-
 # Count the matrices and biases of attention and feed-forward net, and two numbers per
 # feature for each norm. What comes out for $f = 4m$?
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 attention_size, ffn_size, norms_size = 4 * m**2 + 4 * m, 2 * m * f + f + m, 2 * 2 * m
 counted = sum(array.size for array in to_arrays(block).values())
 assert counted == attention_size + ffn_size + norms_size
@@ -364,7 +364,7 @@ assert all(w > c for w, c in zip(wild, calm, strict=True))
 # out the mean: it divides by the root of the mean square, and learns no shift. Build a
 # block with `norm="rms"`. Which parameters are gone, and how many numbers is that?
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 full, rms = (to_arrays(build(EncoderBlock, 12, 3, 29, norm=n)) for n in NORMS)
 gone = sorted(set(full) - set(rms))
 assert gone == ["norm1.bias", "norm2.bias"]
@@ -689,7 +689,7 @@ else:
 # half, and with a smaller number in place of 10000?
 
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 def closest(codes):
     """Smallest distance between the codes of two positions."""
     distances = np.linalg.norm(codes[:, None] - codes, axis=-1)

@@ -24,7 +24,7 @@
 # [reverse_torch](reverse_torch.ipynb). Before it comes [warm-up, in
 # JAX](warmup_jax.ipynb).
 
-# %% tags=["shared", "hide-input"] mystnb={"code_prompt_show": "Show the set-up for Colab", "code_prompt_hide": "Hide the set-up for Colab"}
+# %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os
 import subprocess
@@ -213,7 +213,7 @@ f"loss after {epoch.updates} updates: {by_fit[-1]:.3f}"
 # **Exercise 1, by hand.** How many updates does the training make, with 50,000
 # sequences, a batch of 128 and ten epochs? At which of them is the rate highest?
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 assert settings.updates == 10 * (50_000 // 128) == 3900  # 80 left out of each
 assert np.argmax(settings.learning_rates) == settings.warmup - 1 == 49  # the 50th
 settings.updates
@@ -484,7 +484,7 @@ f"{old:.0%} of the rows look at 15 - i, {new:.0%} at 23 - i"
 # its own inputs as labels, for two epochs. Predict its accuracy, and whether the map
 # must become a diagonal.
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 copying = replace(settings, epochs=2)
 copier = build(Predictor, seed=settings.seed, **settings.model)
 pair = data["train"][0], data["train"][0].argmax(-1)
@@ -501,7 +501,7 @@ f"accuracy {right:.2%}; {own.mean():.0%} of the rows look most at themselves"
 # **Exercise 3, open.** How would you change the model, or its training, so that it
 # reverses sequences of any length up to 32?
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 real = np.arange(32) < np.array([[20], [32]])  # b s: a short and a long sequence
 mask = (real[:, :, None] & real[:, None, :])[:, None]  # b 1 q k
 mixed = one_hot(symbols(2, 32, settings.n_symbols, seed=46), settings.n_symbols)

@@ -24,7 +24,7 @@
 # [warmup_torch](warmup_torch.ipynb). Before it comes [the encoder, in
 # JAX](encoder_jax.ipynb).
 
-# %% tags=["shared", "hide-input"] mystnb={"code_prompt_show": "Show the set-up for Colab", "code_prompt_hide": "Hide the set-up for Colab"}
+# %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os
 import subprocess
@@ -156,7 +156,7 @@ for function, y in zip(schedules, drawn.values(), strict=True):
 # peak rate, and after how many updates has it fallen to half of that?
 
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 def rate_2017(n, m=512, w=4000):
     return m**-0.5 * min(n**-0.5, n * w**-1.5)
 
@@ -239,7 +239,7 @@ np.testing.assert_allclose(theirs, settings.learning_rates, atol=1e-8)
 # 0. Assert where its peak is, and that no update has rate zero.
 
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 def warmup_linear(step, *, warmup, total):
     """Linear rise, then linear fall: a factor in (0, 1]."""
     check_warmup(warmup, total)
@@ -563,7 +563,7 @@ assert np.allclose(kept[50:], kept[40:50].mean(), rtol=0.2)
 # and $\nu$ were not. It goes on with the rate it had. What happens in the first
 # updates, and what would you do about it?
 
-# %% tags=["shared", "hide-cell"] jupyter={"source_hidden": true}
+# %% tags=["shared", "answer"]
 fresh = adam_steps(stream[:50])  # as if begun anew: the first step has size 1
 going_on = adam_steps(np.concatenate([stream[:50], stream[:50]]))[50:]
 assert np.abs(fresh[0]).mean() > 3 * np.abs(going_on[0]).mean()

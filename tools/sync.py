@@ -6,6 +6,9 @@
 A cell keeps the id that it has in the present ``.ipynb``, also when it is moved or
 edited or when cells are inserted around it. A new cell gets an id made from its text,
 so the same ``.py`` gives the same ``.ipynb`` on every machine.
+
+In the ``.py`` one tag says what kind of code a cell holds; what the book, Jupyter and
+Colab need to fold it is added here.
 """
 
 import hashlib
@@ -21,6 +24,45 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+
+CHECKED = "# Checked: "
+FOLDS = {  # kind of cell: the tag that folds it, the line that unfolds it
+    "setup": ("hide-input", "the set-up for Colab"),
+    "check": ("hide-input", None),  # its first line says what is checked
+    "figure": ("hide-input", "the code of this figure"),
+    "say": ("hide-input", "how these numbers are computed"),
+    "answer": ("hide-cell", "the answer"),
+}
+
+
+def folded(metadata, source):
+    """Metadata of a cell, with what folds it if one of its tags is in ``FOLDS``.
+
+    Raises
+    ------
+    ValueError
+        If a check does not begin with what it checks.
+    """
+    found = [tag for tag in metadata.get("tags", []) if tag in FOLDS]
+    if not found:
+        return metadata
+    fold, what = FOLDS[found[0]]
+    if found[0] == "check":
+        claim = source.partition("\n")[0].removeprefix(CHECKED)
+        if not source.startswith(CHECKED):
+            raise ValueError(f"expected a check to begin {CHECKED!r}, got {claim!r}")
+        prompts = (f"✓ Checked: {claim}",) * 2
+    else:
+        prompts = f"Show {what}", f"Hide {what}"
+    names = "code_prompt_show", "code_prompt_hide"
+    mystnb = dict(zip(names, prompts, strict=True))
+    return {
+        **metadata,
+        "tags": [*metadata["tags"], fold],
+        "mystnb": {**metadata.get("mystnb", {}), **mystnb},
+        "jupyter": {"source_hidden": True},
+        "cellView": "form",
+    }
 
 
 def pages(folder=ROOT / "notebooks"):
@@ -58,7 +100,8 @@ def notebook(page):
             "raw": nbformat.v4.new_raw_cell,
         }[cell.cell_type]
         cell.metadata.pop("lines_to_next_cell", None)  # only for the way back
-        cells.append(make(cell.source, id=cell_id, metadata=cell.metadata))
+        metadata = folded(cell.metadata, cell.source)
+        cells.append(make(cell.source, id=cell_id, metadata=metadata))
     result = nbformat.v4.new_notebook(cells=cells, metadata=METADATA)
     nbformat.validate(result)
     return result

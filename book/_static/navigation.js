@@ -8,6 +8,7 @@ line) that is being read, and pages of no side show the links of the chosen fram
   const root = document.documentElement;
   const CHOICE = "sphinx-design-tab-id-framework"; // where synchronised tabs keep theirs
   const PLACE = "place-in-the-twin";
+  const CHECKS = "checks";
   const TABS = '.sd-tab-label[data-sync-group="framework"]';
   const SIDES = ["jax", "torch"];
   const ownSide = sideOf(location.pathname);
@@ -141,7 +142,30 @@ line) that is being read, and pages of no side show the links of the chosen fram
     if (!moved) goTo(place);
   }
 
+  // All checks of a page can be unfolded at once; the choice is remembered.
+  function prepareChecks() {
+    const checks = document.querySelectorAll(".cell.tag_check details");
+    const line = document.querySelector(".take-along");
+    if (!checks.length || !line) return;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "unfold-checks";
+    const show = (open) => {
+      for (const check of checks) check.open = open;
+      button.textContent = open ? "Fold all checks" : `Unfold all ${checks.length} checks`;
+    };
+    let open = take(forAlways, CHECKS) === "open";
+    button.addEventListener("click", () => {
+      open = !open;
+      keep(forAlways, CHECKS, open ? "open" : "folded");
+      show(open);
+    });
+    show(open);
+    line.append(button);
+  }
+
   function start() {
+    prepareChecks();
     prepareSwitch();
     watchChoices();
     returnToThePlace();

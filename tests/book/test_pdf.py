@@ -40,7 +40,7 @@ def test_answers_are_printed(book):
     """They are folded on the screen, but on paper nothing can be unfolded."""
     text = "".join(page.extract_text() for page in book.pages)
     answer = (pages.NOTEBOOKS / "warmup_torch.py").read_text("utf-8")
-    answer = answer.partition("hide-cell")[2].split("\n", 1)[1].partition("\n")[0]
+    answer = answer.partition('"answer"]')[2].split("\n", 1)[1].partition("\n")[0]
     assert "".join(answer.split()) in "".join(text.split())
     assert "Show the answer" not in text
 

@@ -35,7 +35,7 @@ MYST_ONLY = [
 ]
 DRAWS = {"plots", "plt"}
 LINE, CELL, CLASS_CELL = 88, 20, 30
-FOLDED = {"hide-cell", "hide-input"}
+FOLDED = {"setup", "check", "figure", "say", "answer"}
 CODE_CELLS, WORDS = range(20, 36), range(1200, 2501)
 
 

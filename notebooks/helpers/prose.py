@@ -1,0 +1,28 @@
+"""Sentences with computed numbers, as the output of a cell."""
+
+import sys
+
+
+def say(text):
+    """Show a sentence as Markdown: text in Jupyter, Colab and the book, not code.
+
+    Parameters
+    ----------
+    text : str
+        Markdown, mostly an f-string: ``say(f"**{accuracy:.1%}** of the sets")``. A
+        plain script prints it.
+
+    Raises
+    ------
+    TypeError
+        If it is no string.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"expected a sentence (str), got {type(text).__name__}")
+    ipython = sys.modules.get("IPython")
+    if ipython and ipython.get_ipython():
+        from IPython.display import Markdown, display
+
+        display(Markdown(text))
+    else:
+        print(text)
