@@ -552,7 +552,7 @@ here = fit(ours, odd_one_out, (rows.features,), same, batches=drawn)["loss"]
 there = twin.losses(other_side, same, initial)
 gap = np.abs(here / there - 1)
 assert len(gap) == 200 and 0 < gap.max() < 1e-3
-assert here[-20:].mean() < 0.9 * here[0]  # it has begun to learn
+assert here[-20:].mean() < 0.95 * here[0]  # it has begun to learn
 f"largest relative gap over {len(gap)} updates: {gap.max():.1e}"
 
 # %% [markdown] tags=["shared"]
