@@ -360,7 +360,8 @@ assert np.abs(np.log2(from_others)).max() > np.log2(1.1)
 # %% [markdown] tags=["shared"]
 # At least one head tells the odd one from the others: on average over two hundred sets
 # it gives it more than a tenth more than each of them, or a twelfth less. Such a head
-# has found it, or collects what the others have in common; the maps alone do not say which.
+# has found it, or collects what the others have in common; the maps alone do not say
+# which.
 #
 # **Exercise 2, a change of code.** What is left if no element may look at another? Hand
 # the model a mask in which each sees only itself, and predict its accuracy. What is the
