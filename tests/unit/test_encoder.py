@@ -44,6 +44,9 @@ def name_of(options):
     )
 
 
+INPUT_ONLY = {"input_dropout": 0.5}
+
+
 def build_block(side, seed=0, **options):
     """A block and its parameters, each with a value of its own."""
     model = side.build("EncoderBlock", M, H, F, **options)
@@ -312,6 +315,16 @@ def test_every_dropout_layer_is_active_in_training(side, name, silent, norm_firs
     x = side.tensor(draw_input())
     pair = name == "EncoderBlock"
     assert_two_calls_differ(lambda: model(x)[0] if pair else model(x))
+
+
+@on_both_sides
+def test_input_dropout_acts_on_the_features_and_not_on_their_embedding(side):
+    """Where the embedding ignores its input, two calls in training are equal."""
+    model = side.build("Predictor", I, M, C, n_blocks=L, n_heads=H, f=F, **INPUT_ONLY)
+    arrays, x = fill(model), side.tensor(draw_input(I))
+    assert_two_calls_differ(lambda: model(x))
+    from_arrays(model, arrays | {"embed.weight": 0 * arrays["embed.weight"]})
+    np.testing.assert_array_equal(*(as_numpy(model(x)) for _ in range(2)))
 
 
 @on_both_sides
