@@ -44,9 +44,6 @@ def name_of(options):
     )
 
 
-INPUT_ONLY = {"input_dropout": 0.5}
-
-
 def build_block(side, seed=0, **options):
     """A block and its parameters, each with a value of its own."""
     model = side.build("EncoderBlock", M, H, F, **options)
@@ -320,7 +317,8 @@ def test_every_dropout_layer_is_active_in_training(side, name, silent, norm_firs
 @on_both_sides
 def test_input_dropout_acts_on_the_features_and_not_on_their_embedding(side):
     """Where the embedding ignores its input, two calls in training are equal."""
-    model = side.build("Predictor", I, M, C, n_blocks=L, n_heads=H, f=F, **INPUT_ONLY)
+    options = {"n_blocks": L, "n_heads": H, "f": F, "input_dropout": 0.5}
+    model = side.build("Predictor", I, M, C, **options)
     arrays, x = fill(model), side.tensor(draw_input(I))
     assert_two_calls_differ(lambda: model(x))
     from_arrays(model, arrays | {"embed.weight": 0 * arrays["embed.weight"]})
