@@ -315,6 +315,17 @@ def test_every_dropout_layer_is_active_in_training(side, name, silent, norm_firs
 
 
 @on_both_sides
+def test_input_dropout_acts_on_the_features_and_not_on_their_embedding(side):
+    """Where the embedding ignores its input, two calls in training are equal."""
+    options = {"n_blocks": L, "n_heads": H, "f": F, "input_dropout": 0.5}
+    model = side.build("Predictor", I, M, C, **options)
+    arrays, x = fill(model), side.tensor(draw_input(I))
+    assert_two_calls_differ(lambda: model(x))
+    from_arrays(model, arrays | {"embed.weight": 0 * arrays["embed.weight"]})
+    np.testing.assert_array_equal(*(as_numpy(model(x)) for _ in range(2)))
+
+
+@on_both_sides
 @pytest.mark.parametrize("kind", ["stack", "predictor"])
 def test_the_maps_are_those_of_a_model_without_dropout(side, kind):
     """``attention_maps`` twice, in training mode: equal, and equal to rate 0."""

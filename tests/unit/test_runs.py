@@ -369,6 +369,7 @@ def test_loss_data_and_batches_change_the_description():
     x, y = DATA["train"]
     assert changed(loss_fn=train_torch.odd_one_out) == ["loss function"]
     assert changed(data=(x, y[::-1])) == ["data"]
+    assert changed(data=(x, y.reshape(len(y), -1, 1))) == ["data"]  # the same bytes
     assert changed(validation=DATA["test"]) == ["validation data"]
     assert changed(validation=None) == ["validation data"]
     assert changed(batches=lambda n: shuffled(SETTINGS)(n + 1)) == ["batches"]
