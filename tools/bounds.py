@@ -90,7 +90,7 @@ class Noting(ast.NodeTransformer):
             names = [type(op).__name__ for op in node.ops]
             terms = [node.left, *node.comparators]
             if {*names} <= {*COMPARES}:
-                bounds = [self.is_bound(term) for term in terms]
+                bounds = [self.is_bound(term) + is_number(term) for term in terms]
                 return ast.Call(
                     self.caller(compare, node, line, names, bounds), terms, []
                 )
@@ -131,10 +131,8 @@ def compare(note, names, bounds, *terms):
     """What ``a < b``, or ``a < b < c``, gives; the pairs with a bound are noted."""
     result = True
     for i, (name, pair) in enumerate(zip(names, pairwise(terms), strict=True)):
-        if bounds[i + 1]:
-            note(i, *pair)
-        elif bounds[i]:
-            note(i, *pair[::-1])
+        if any(bounds[i : i + 2]):  # the number itself rather than a term with one
+            note(i, *(pair[::-1] if bounds[i] > bounds[i + 1] else pair))
         result = result and COMPARES[name](*pair)
     return result
 
@@ -183,9 +181,14 @@ def read():
     return sorted(found, key=lambda entry: -entry["slack"])
 
 
-def is_free(entry):
-    """Is it no bound of a result: a sign, a count, or a tolerance of rounding?"""
-    return entry["counts"] or abs(entry["bound"]) <= ROUNDING
+def is_result(entry):
+    """Is it the bound of a result: no sign, no count, no tolerance of rounding?"""
+    return not entry["counts"] and abs(entry["bound"]) > ROUNDING
+
+
+def is_loose(entry):
+    """Is the bound of a result far from what is measured, without a reason?"""
+    return is_result(entry) and not entry["loose"] and entry["slack"] > LIMIT
 
 
 def table(entries):
@@ -202,4 +205,4 @@ def table(entries):
 
 
 if __name__ == "__main__":
-    print(table(entry for entry in read() if not is_free(entry)))
+    print(table(filter(is_result, read())))
