@@ -1,4 +1,4 @@
-"""What the kinds of cells do in the built book: checks are silent, sentences are text."""
+"""The kinds of cells in the built book: checks are silent, sentences are text."""
 
 import json
 import re
