@@ -23,7 +23,7 @@ import numpy as np
 
 FOLDER = Path(__file__).resolve().parent.parent / "_build" / "bounds"
 LIMIT = 3  # times; the room that other machines get
-ROUNDING = 1e-3  # tolerances up to here are those of rounding
+ROUNDING = 1e-3  # what stays below such a bound is the error of rounding
 CLAIM = re.compile(r"\A# Checked: (.*)")
 LOOSE = re.compile(r"# loose: (.+)")
 COMPARES = {name: getattr(operator, name.lower()) for name in ("Lt", "Gt")}
@@ -37,18 +37,21 @@ CLOSE = {  # and the relative tolerance that it has by default
 
 
 def load_ipython_extension(shell):
-    """Note the bounds of every cell in the file that ``BOUNDS_FILE`` names."""
+    """Note the bounds of every cell, for ``$PAGE`` in ``$BOUNDS_FOLDER``."""
+    if "BOUNDS_FOLDER" not in os.environ:
+        return
+    file = Path(os.environ["BOUNDS_FOLDER"], os.environ["PAGE"]).with_suffix(".json")
     found, source = {}, [""]
     shell.ast_transformers.append(Noting(source, partial(note, found)))
-    shell.events.register(
-        "pre_run_cell", lambda info: source.__setitem__(0, info.raw_cell or "")
-    )
-    shell.events.register(
-        "post_run_cell",
-        lambda _: Path(os.environ["BOUNDS_FILE"]).write_text(
-            json.dumps([*found.values()], indent=1), encoding="utf-8"
-        ),
-    )
+
+    def before(info):
+        source[0] = info.raw_cell or ""
+
+    def after(_):
+        file.write_text(json.dumps([*found.values()], indent=1), encoding="utf-8")
+
+    shell.events.register("pre_run_cell", before)
+    shell.events.register("post_run_cell", after)
 
 
 class Noting(ast.NodeTransformer):
@@ -183,7 +186,8 @@ def read():
 
 def is_result(entry):
     """Is it the bound of a result: no sign, no count, no tolerance of rounding?"""
-    return not entry["counts"] and abs(entry["bound"]) > ROUNDING
+    size, bound = abs(entry["measured"]), abs(entry["bound"])
+    return not entry["counts"] and bound > (ROUNDING if size <= bound else 0)
 
 
 def is_loose(entry):

@@ -114,8 +114,7 @@ def execute(page):
     Pages are held to what the settings of the book say: no error, nothing on stderr.
     """
     notebook, started, stopped = read(page), time.perf_counter(), None
-    bounds_file = Path(os.environ["BOUNDS_FOLDER"], f"{page.stem}.json")
-    variables = {"PYTHONPATH": str(ROOT / "tools"), "BOUNDS_FILE": str(bounds_file)}
+    variables = {"PYTHONPATH": str(ROOT / "tools"), "PAGE": page.stem}
     try:
         NotebookClient(
             notebook,

@@ -12,7 +12,9 @@ import bounds
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Run a cell in a shell that notes bounds: its error, and what is noted."""
-    monkeypatch.setenv("BOUNDS_FILE", str(tmp_path / "page.json"))
+    monkeypatch.setenv("BOUNDS_FOLDER", str(tmp_path))
+    monkeypatch.setenv("PAGE", "page")
+    monkeypatch.setattr(bounds, "FOLDER", tmp_path)
     shell = InteractiveShell()
     shell.run_cell("import numpy as np")
     bounds.load_ipython_extension(shell)
@@ -20,7 +22,6 @@ def run(tmp_path, monkeypatch):
     def execute(source):
         result = shell.run_cell(source)
         found = json.loads((tmp_path / "page.json").read_text("utf-8"))
-        monkeypatch.setattr(bounds, "FOLDER", tmp_path)
         return result.error_in_exec, found
 
     return execute
@@ -52,6 +53,13 @@ def test_what_is_compared_with_a_number_is_noted(run, source, pairs):
     assert error is None
     noted = [(entry["measured"], entry["bound"]) for entry in found]
     np.testing.assert_allclose(noted, pairs or np.empty(0), rtol=1e-6)
+
+
+def test_a_small_lower_bound_is_none_of_rounding(run):
+    run("y = 0.2\nassert y > 1e-3")
+    assert [entry["slack"] for entry in bounds.read() if bounds.is_loose(entry)] == [
+        200
+    ]
 
 
 def test_an_assertion_fails_as_before(run):
