@@ -303,7 +303,7 @@ def drawn(fig, panel, line):
 
 def look(line):
     """What tells a line from others, in a panel and in the legend."""
-    return to_hex(line.get_color()), line._dash_pattern, line.get_marker()
+    return to_hex(line.get_color()), str(line._dash_pattern), str(line.get_marker())
 
 
 def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
