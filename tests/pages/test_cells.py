@@ -93,13 +93,17 @@ def assertions_outside_checks(cells):
             yield f"{cell}: asserts, but is no cell of the kind 'check' or 'answer'"
 
 
-def checks_without_a_claim(cells):
+def checks_that_are_none(cells):
     for cell in cells:
         if "check" in cell.tags:
             if not re.match(r"# Checked: \S", cell.source):
                 yield f"{cell}: a check begins '# Checked: …'"
             if not checks(cell):
                 yield f"{cell}: checks nothing"
+            last = ast.parse(cell.source).body[-1:]
+            shown = [n.value for n in last if isinstance(n, ast.Expr)]
+            if shown and not ast.unparse(shown[0]).startswith("np.testing."):
+                yield f"{cell}: shows its last line, {ast.unparse(shown[0])}"
 
 
 def drawings_outside_figures(cells):
@@ -189,12 +193,13 @@ RULES = {
             [("open", "def f(x):\n    assert x")],
         ],
     ),
-    checks_without_a_claim: (
+    checks_that_are_none: (
         [[("check", CHECK)], [("open", SUM)]],
         [
             [("check", "assert 1 < 2")],
             [("check", "# Checked: \nassert 1 < 2")],
             [("check", f"# Checked: a sum\n{SUM}")],
+            [("check", "# Checked: it has two axes\ncheck_shape(x, 'b s')")],
         ],
     ),
     drawings_outside_figures: (
