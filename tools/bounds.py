@@ -24,6 +24,7 @@ import numpy as np
 FOLDER = Path(__file__).resolve().parent.parent / "_build" / "bounds"
 LIMIT = 3  # times; the room that other machines get
 ROUNDING = 1e-3  # what stays below such a bound is the error of rounding
+LACKING = 0.1  # of a share: nearer to the whole, all bounds above 0.7 are near enough
 CLAIM = re.compile(r"\A# Checked: (.*)")
 LOOSE = re.compile(r"# loose: (.+)")
 COMPARES = {name: getattr(operator, name.lower()) for name in ("Lt", "Gt")}
@@ -134,8 +135,9 @@ def compare(note, names, bounds, *terms):
     """What ``a < b``, or ``a < b < c``, gives; the pairs with a bound are noted."""
     result = True
     for i, (name, pair) in enumerate(zip(names, pairwise(terms), strict=True)):
-        if any(bounds[i : i + 2]):  # the number itself rather than a term with one
-            note(i, *(pair[::-1] if bounds[i] > bounds[i + 1] else pair))
+        kinds = bounds[i : i + 2]
+        if any(kinds):  # the number itself rather than a term with one
+            note(i, *pair[:: -1 if kinds[0] > kinds[1] else 1], max(kinds) == 2)
         result = result and COMPARES[name](*pair)
     return result
 
@@ -150,22 +152,29 @@ def close(note, default, function, *terms, **options):
     return result
 
 
-def note(found, about, place, measured, bound):
-    """Keep what is nearest to its bound: of an array, and of all rounds of a loop."""
+def note(found, about, place, measured, bound, is_number=False):
+    """Keep what is nearest to its bound: of an array, and of all rounds of a loop.
+
+    The slack is how many times one is the other; of a share above a number, as 0.97 of
+    all sets, it is that of what the share lacks, too, which counts as at least 0.1.
+    """
     try:
         pair = np.broadcast_arrays(*(np.asarray(x) for x in (measured, bound)))
         size = np.sort(np.abs(np.array(pair, dtype=float)).reshape(2, -1), axis=0)
     except (TypeError, ValueError, RuntimeError):  # no numbers, or not yet
         return
-    sides = [np.ravel(side) for side in pair]
+    sides = [np.ravel(side).astype(float) for side in pair]
     with np.errstate(divide="ignore", invalid="ignore"):
         slack = np.where(sides[0] * sides[1] > 0, size[1] / size[0], np.inf)
+        share = is_number & (sides[1] > 0) & (sides[1] < sides[0]) & (sides[0] <= 1)
+        lacks = (1 - sides[1]) / np.maximum(1 - sides[0], LACKING)
+        slack = np.where(share, np.maximum(slack, lacks), slack)
     if not slack.size:
         return
     at = int(slack.argmin())
     before = found.get((id(about), place), {"slack": np.inf})
     if slack[at] <= before["slack"]:
-        counts = all(side.dtype.kind in "iub" for side in sides)
+        counts = all(side.dtype.kind in "iub" for side in pair)
         values = {"measured": float(sides[0][at]), "bound": float(sides[1][at])}
         found[id(about), place] = {
             **about, **values, "slack": float(slack[at]), "counts": counts

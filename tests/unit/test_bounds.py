@@ -62,6 +62,18 @@ def test_a_small_lower_bound_is_none_of_rounding(run):
     ]
 
 
+@pytest.mark.parametrize(
+    ("measured", "bound", "loose"),
+    [(0.99, 0.97, False), (0.99, 0.4, True), (0.6, 0.4, False), (0.99, 0.72, False)],
+)
+def test_the_bound_of_a_share_is_judged_by_what_the_share_lacks(
+    run, measured, bound, loose
+):
+    """Forty of a hundred sets are no bound for a model that finds 99."""
+    run(f"assert np.array({measured}) > {bound}")
+    assert [bounds.is_loose(entry) for entry in bounds.read()] == [loose]
+
+
 def test_an_assertion_fails_as_before(run):
     error, found = run("# Checked: two is less than one\nassert 2 / 1 < 1, 'it is not'")
     assert isinstance(error, AssertionError) and str(error) == "it is not"
