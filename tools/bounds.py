@@ -103,8 +103,11 @@ class Noting(ast.NodeTransformer):
     def is_bound(self, node):
         """Does a term hold a number that somebody chose, as in ``0.7 * post``?"""
         if isinstance(node, ast.BinOp):
-            parts = [node.left] + [node.right] * (not isinstance(node.op, ast.Pow))
-            return any(self.is_bound(part) for part in parts)
+            left, right = self.is_bound(node.left), self.is_bound(node.right)
+            if isinstance(node.op, ast.Pow):
+                return left
+            chance = isinstance(node.op, ast.Div) and ast.unparse(node.left) == "1"
+            return right or (left and not chance)  # as 1 / n
         return is_number(node) or ast.unparse(node) in self.numbers
 
     def caller(self, function, node, line, *more):

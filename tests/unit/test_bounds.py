@@ -42,6 +42,8 @@ def run(tmp_path, monkeypatch):
         ("np.testing.assert_allclose(y, [1.9, 2.1], atol=0.5)", [(0.1, 0.5)]),
         ("assert x < y and y**2 > x and len('ab') == 2", []),
         ("assert y < 4 or x", []),
+        ("assert 1 / y < y + 1", [(0.5, 3.0)]),
+        ("assert 1 / y < y and y > 1 / 2", [(2.0, 0.5)]),
         ("np.testing.assert_allclose(y, 2 + 1e-6, rtol=1e-5)", []),
         ("assert 'a' < 'b' and x is not None", []),
         ("if y < 4:\n    pass", []),
