@@ -38,6 +38,7 @@ import pages
 
 ROOT = pages.ROOT
 HTML = ROOT / "_build" / "html"
+KERNEL = ["--log-level=ERROR", "--IPKernelApp.extra_extensions=bounds"]
 STAMP = ROOT / "_build" / "sources.sha256"
 UNREAD = {"__pycache__", ".ruff_cache", ".ipynb_checkpoints", "runs", "data"}
 GIB_PER_PAGE = 3  # at most; see the budgets of the design
@@ -113,14 +114,15 @@ def execute(page):
     Pages are held to what the settings of the book say: no error, nothing on stderr.
     """
     notebook, started, stopped = read(page), time.perf_counter(), None
+    variables = {"PYTHONPATH": str(ROOT / "tools"), "PAGE": page.stem}
     try:
         NotebookClient(
             notebook,
             timeout=pages.config()["execute"]["timeout"],
             resources={"metadata": {"path": str(page.parent)}},
-            extra_arguments=["--log-level=ERROR"],  # of the kernel, not the page
+            extra_arguments=KERNEL,
             record_timing=False,  # it would change the key in the cache
-        ).execute()
+        ).execute(env=os.environ | variables)
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         stopped = error
     return notebook, time.perf_counter() - started, complaint(page, notebook, stopped)
@@ -190,8 +192,11 @@ def execute_all(folder):
     for first in range(number):
         shares.put(cores()[first::number])
     threads = str(len(cores()) // number)
+    bounds = folder.with_name("bounds")
+    bounds.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="runs-") as runs:
         os.environ.update(RUNS_FOLDER=runs, TQDM_DISABLE="1")
+        os.environ["BOUNDS_FOLDER"] = str(bounds)
         os.environ.setdefault("OMP_NUM_THREADS", threads)
         start = {"initializer": take_cores, "initargs": (shares,)}
         with ProcessPoolExecutor(number, **start) as pool:
@@ -237,7 +242,7 @@ def build(output):
 def build_anew():
     """Every page executed, nothing left over from an earlier build."""
     STAMP.unlink(missing_ok=True)
-    for name in ("html", ".doctrees", "jupyter_execute", "executed"):
+    for name in ("html", ".doctrees", "jupyter_execute", "executed", "bounds"):
         shutil.rmtree(ROOT / "_build" / name, ignore_errors=True)
     before = digest([*sources(), *photos()])
     status = build(ROOT)

@@ -152,7 +152,8 @@ line) that is being read, and pages of no side show the links of the chosen fram
     button.className = "unfold-checks";
     const show = (open) => {
       for (const check of checks) check.open = open;
-      button.textContent = open ? "Fold all checks" : `Unfold all ${checks.length} checks`;
+      const which = checks.length === 1 ? "the check" : `all ${checks.length} checks`;
+      button.textContent = open ? `Fold ${which}` : `Unfold ${which}`;
     };
     let open = take(forAlways, CHECKS) === "open";
     button.addEventListener("click", () => {

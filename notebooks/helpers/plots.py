@@ -11,6 +11,7 @@ from math import ceil
 import matplotlib
 import numpy as np
 import seaborn
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -262,6 +263,47 @@ def move_legend(fig, legend):
     fig.legend(legend.legend_handles, names, **place)
     fig.set_figheight(fig.get_figheight() + 0.1 + 0.2 * ceil(len(names) / columns))
     legend.remove()
+
+
+def drawn(fig, panel, line):
+    """The points of a line of ``curves`` as a reader finds them: by title and legend.
+
+    Parameters
+    ----------
+    fig : matplotlib.figure.Figure
+    panel : str
+        Title of the panel, "" if it has none.
+    line : str
+        Name in the legend, "" in a figure without a legend.
+
+    Returns
+    -------
+    x, y : arrays
+        Of several runs, the mean.
+
+    Raises
+    ------
+    ValueError
+        If there is no such panel, or if the panel has no such line.
+    """
+    axes = {ax.get_title(): ax for ax in fig.axes}
+    if panel not in axes:
+        raise ValueError(f"expected a panel from {list(axes)}, got {panel!r}")
+    shown = {look(one): one for one in axes[panel].lines if len(one.get_xdata())}
+    names = {
+        text.get_text(): look(handle)
+        for legend in fig.legends
+        for text, handle in zip(legend.texts, legend.legend_handles, strict=True)
+    } or {"": next(iter(shown))}
+    found = {name: shown[key] for name, key in names.items() if key in shown}
+    if line not in found:
+        raise ValueError(f"expected a line from {list(found)}, got {line!r}")
+    return tuple(found[line].get_data())
+
+
+def look(line):
+    """What tells a line from others, in a panel and in the legend."""
+    return to_hex(line.get_color()), str(line._dash_pattern), str(line.get_marker())
 
 
 def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):

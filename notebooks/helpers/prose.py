@@ -1,6 +1,49 @@
-"""Sentences with computed numbers, as the output of a cell."""
+"""Sentences with computed numbers, as the output of a cell.
+
+A sentence that compares takes its comparing word from ``word``, which raises an error
+if the comparison is false: ``say(f"It needs {word('fewer', a, b)} updates.")``.
+"""
 
 import sys
+
+import numpy as np
+
+LESS = (
+    "less fewer lower smaller shorter narrower weaker cheaper closer nearer below"
+    " earlier sooner faster falls drops shrinks"
+)
+MORE = (
+    "more higher larger greater bigger longer wider stronger dearer further above"
+    " later slower rises grows exceeds"
+)
+COMPARES = {
+    **dict.fromkeys(LESS.split(), np.less),
+    **dict.fromkeys(MORE.split(), np.greater),
+    **dict.fromkeys(["at most", "no more"], np.less_equal),
+    **dict.fromkeys(["at least", "no less"], np.greater_equal),
+}
+
+
+def word(comparing, a, b):
+    """The comparing word itself, if ``a`` compares with ``b`` in that way.
+
+    Parameters
+    ----------
+    comparing : str
+        One of ``COMPARES``. Of two times or counts of steps, the smaller one is faster.
+    a, b : float or array
+        Numbers, or arrays that broadcast; then all pairs must compare so.
+
+    Raises
+    ------
+    ValueError
+        If the word is unknown, or if the comparison is false.
+    """
+    if comparing not in COMPARES:
+        raise ValueError(f"expected one of {', '.join(COMPARES)}; got {comparing!r}")
+    if not np.all(COMPARES[comparing](a, b)):
+        raise ValueError(f"the sentence says {comparing!r}, but compares {a} with {b}")
+    return comparing
 
 
 def say(text):

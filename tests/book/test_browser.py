@@ -242,3 +242,21 @@ def test_answers_open_from_the_keyboard(visit):
     answer.locator("summary").focus()
     page.keyboard.press("Enter")
     assert answer.evaluate("node => node.open")
+
+
+def test_all_checks_unfold_at_once_and_stay_so(new_reader):
+    """The button says how many there are; the choice holds on the next page, too."""
+    page = new_reader()
+    page.open("notebooks/attention_jax.html")
+    checks = page.locator("article .tag_check details")
+    button = page.locator("button.unfold-checks")
+    expect(button).to_have_text(f"Unfold all {checks.count()} checks")
+    for chapter, opened in (("attention_torch", True), ("encoder_jax", False)):
+        button.focus()
+        page.keyboard.press("Enter")
+        page.open(f"notebooks/{chapter}.html")
+        found = checks.evaluate_all("all => all.map(node => node.open)")
+        assert found and {*found} == {opened}
+        expect(button).to_have_text(
+            re.compile("^Fold all" if opened else "^Unfold all")
+        )

@@ -45,6 +45,21 @@ def test_answers_are_printed(book):
     assert "Show the answer" not in text
 
 
+def test_a_check_is_printed_as_its_claim(book):
+    """Neither its code, nor what unfolds the code of figures and sentences."""
+    text = "".join("".join(page.extract_text() for page in book.pages).split())
+    checks = [
+        cell.source
+        for cell in pages.read_py(pages.NOTEBOOKS / "warmup_torch.py")
+        if "check" in cell.tags
+    ]
+    for source in checks:
+        claim = source.partition("\n")[0].removeprefix("# ")
+        assert "".join(claim.split()) in text
+        assert "".join(source.split()) not in text
+    assert checks and "Showthecode" not in text and "Showhow" not in text
+
+
 def test_links_stay_in_the_pdf_or_lead_to_the_public_book(book, address):
     actions = [
         note.get_object()

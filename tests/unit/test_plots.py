@@ -264,6 +264,54 @@ def test_a_line_looks_the_same_in_every_panel():
         assert one == other if look.startswith("_") else one() == other()
 
 
+# Curves as they are drawn
+
+
+def two_panels():
+    """Two lines, one of them in both panels, and there of three runs."""
+    runs = POINTS * [[1], [2], [6]]
+    left = {"a": (POINTS, POINTS), "b": (POINTS, 2 * POINTS)}
+    return {"left": left, "right": {"b": (POINTS, runs)}}
+
+
+@pytest.mark.parametrize("marks", [None, "o"])
+def test_a_drawn_line_is_found_by_its_panel_and_its_name(marks):
+    """Of several runs, the mean."""
+    fig = plots.curves(two_panels(), x="n", log_y=True, marks=marks)
+    for (panel, line), factor in {
+        ("left", "a"): 1, ("left", "b"): 2, ("right", "b"): 3
+    }.items():  # fmt: skip
+        x, y = plots.drawn(fig, panel, line)
+        np.testing.assert_array_equal(x, POINTS)
+        np.testing.assert_allclose(y, factor * POINTS)
+
+
+@pytest.mark.parametrize("n", [2, 6])
+def test_lines_that_are_swapped_are_drawn_swapped(n):
+    """Under their names in the data, or under the legend of the finished figure."""
+    lines = {f"line {k}": (POINTS, k * POINTS) for k in range(n)}
+    fig = plots.curves({"": lines}, x="n")
+    for k in range(n):
+        np.testing.assert_array_equal(
+            plots.drawn(fig, "", f"line {k}")[1], k * POINTS, strict=True
+        )
+    swapped = lines | {"line 0": lines["line 1"], "line 1": lines["line 0"]}
+    other = plots.curves({"": swapped}, x="n")
+    first, second, *_ = fig.legends[0].texts
+    first.set_text("line 1")
+    second.set_text("line 0")
+    for figure in (fig, other):
+        for name, factor in {"line 0": 1, "line 1": 0}.items():
+            np.testing.assert_array_equal(
+                plots.drawn(figure, "", name)[1], factor * POINTS
+            )
+
+
+def test_a_line_without_a_legend_has_no_name():
+    fig = plots.curves({"growth": {"": (POINTS, POINTS)}}, x="n")
+    np.testing.assert_array_equal(plots.drawn(fig, "growth", ""), [POINTS, POINTS])
+
+
 # Pictures
 
 
@@ -310,6 +358,11 @@ def test_the_odd_one_and_the_chosen_one_have_different_frames():
 # Errors: one sentence with both values
 
 
+def drawn(*names):
+    """A line of the figure with two panels."""
+    return plots.drawn(plots.curves(two_panels(), x="n"), *names)
+
+
 @pytest.mark.parametrize(
     ("draw", "sentence"),
     [
@@ -323,6 +376,8 @@ def test_the_odd_one_and_the_chosen_one_have_different_frames():
         (lambda: plots.curves({"": LINE}, x=["n", "d"]), "1 names of x axes, .* got 2"),
         (lambda: plots.curves({"": LINE}, x="n", log_y=["b"]), r"\[''\], got \['b'\]"),
         (lambda: plots.curves({"": {"a": (POINTS, [1])}}, x=""), r"\(4,\) .*\(1,\)"),
+        (lambda: drawn("up", "a"), r"\['left', 'right'\], got 'up'"),
+        (lambda: drawn("right", "a"), r"a line from \['b'\], got 'a'"),
         (lambda: plots.pictures(GREY[0]), r"pictures b s y x or .* \(3, 4, 5\)"),
         (lambda: plots.pictures(GREY[:0]), r"got shape \(0, 3, 4, 5\)"),
         (lambda: plots.pictures(GREY, odd=[1]), "2 odd, one per set, got 1"),

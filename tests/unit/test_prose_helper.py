@@ -4,11 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from helpers.prose import say
+from helpers.prose import COMPARES, say, word
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SENTENCE = "It finds **98.5 %**."
@@ -38,3 +39,39 @@ def test_a_notebook_shows_the_sentence_as_markdown():
 def test_anything_but_a_string_raises_an_error():
     with pytest.raises(TypeError, match=r"expected a sentence \(str\), got float"):
         say(0.5)
+
+
+@pytest.mark.parametrize("comparing", COMPARES)
+def test_a_comparing_word_raises_an_error_where_it_is_false(comparing):
+    """Exactly one of the two directions is true; NaN is true in neither."""
+    true = [pair for pair in ((1, 2), (2, 1)) if COMPARES[comparing](*pair)]
+    (false,) = {(1, 2), (2, 1)} - {*true}
+    assert word(comparing, *true[0]) == comparing
+    for a, b in (false, (np.nan, 1)):
+        with pytest.raises(
+            ValueError, match=f"{comparing!r}, but compares {a} with 1|2"
+        ):
+            word(comparing, a, b)
+
+
+def test_a_comparing_word_holds_for_all_numbers_of_an_array():
+    assert word("fewer", np.array([1, 2]), 3) == "fewer"
+    with pytest.raises(ValueError, match="'fewer'"):
+        word("fewer", np.array([1, 3]), 3)
+
+
+@pytest.mark.parametrize(
+    ("comparing", "equal"), [("at least", True), ("at most", True), ("more", False)]
+)
+def test_equal_numbers_are_at_least_and_at_most_but_not_more(comparing, equal):
+    if equal:
+        assert word(comparing, 3, 3) == comparing
+    else:
+        with pytest.raises(ValueError, match="'more'"):
+            word(comparing, 3, 3)
+
+
+def test_a_word_without_a_direction_raises_an_error():
+    """Whether better means more or less depends on what is measured."""
+    with pytest.raises(ValueError, match=r"expected one of less, .* got 'better'"):
+        word("better", 1, 2)

@@ -1,0 +1,67 @@
+"""The kinds of cells in the built book: checks are silent, sentences are text."""
+
+import json
+import re
+
+import pytest
+from bs4 import BeautifulSoup
+from sphinx.search.en import SearchEnglish
+
+import pages
+
+pytestmark = pytest.mark.book
+NOTEBOOKS = [page for page in pages.toc() if page.startswith("notebooks/")]
+by_notebook = pytest.mark.parametrize("page", NOTEBOOKS)
+
+
+def cells_of(notebook, kind):
+    return [c for c in notebook.cells if kind in c.metadata.get("tags", [])]
+
+
+def said(notebook):
+    """The sentences of a page, in pieces of plain words between markup and numbers."""
+    for cell in cells_of(notebook, "say"):
+        texts = [o["data"]["text/markdown"] for o in cell.outputs if "data" in o]
+        assert texts, f"says nothing: {cell.source[:60]}"
+        for text in texts:
+            text = re.sub(r"\$[^$]*\$|`[^`]*`|\]\([^)]*\)", "\n", text)
+            yield from re.findall(r"[^\W\d_]+(?: [^\W\d_]+)*", text)
+
+
+@by_notebook
+def test_checks_show_nothing(executed, page):
+    for cell in cells_of(executed(page), "check"):
+        assert not cell.outputs, f"{page} shows something: {cell.source[:60]}"
+
+
+@by_notebook
+def test_computed_sentences_are_text_of_the_page(executed, html, page):
+    """As one reads it, not as code."""
+    article = BeautifulSoup((html / f"{page}.html").read_text("utf-8"), "html.parser")
+    outputs = article.select("article .cell.tag_say .cell_output")
+    shown = " ".join(" ".join(node.get_text(" ") for node in outputs).split())
+    pieces = [*said(executed(page))]
+    missing = [piece for piece in pieces if piece not in shown]
+    assert pieces and not missing, f"{page}: {missing}"
+
+
+@by_notebook
+def test_the_search_finds_computed_sentences(executed, html, page):
+    index = (html / "searchindex.js").read_text("utf-8")
+    index = json.loads(index[index.index("{") : index.rindex("}") + 1])
+    number, stem = index["docnames"].index(page), SearchEnglish({}).stem
+    words = {w.lower() for piece in said(executed(page)) for w in piece.split()}
+    for word in sorted(word for word in words if len(word) > 5 and word.isascii()):
+        found = [index[key].get(stem(word), []) for key in ("terms", "titleterms")]
+        assert number in [*map(int, re.findall(r"\d+", str(found)))], f"{page}: {word}"
+
+
+@by_notebook
+def test_what_unfolds_a_cell_has_words_of_its_own(html, page):
+    """A screen reader reads out the claim of a check, too."""
+    article = BeautifulSoup((html / f"{page}.html").read_text("utf-8"), "html.parser")
+    for cell in article.select("article .cell:is(.tag_check, .tag_say, .tag_figure)"):
+        line = cell.select_one("details.hide > summary")
+        assert line and not line.get("aria-label"), f"{page}: {cell.get_text()[:60]}"
+        claim = "✓ Checked: " if "tag_check" in cell["class"] else "Show "
+        assert line.select_one(".collapsed").get_text().startswith(claim)
