@@ -91,9 +91,7 @@ class Canvas:
     def box(self, x, y, w, h, name, note="", kind="plain", shape=""):
         """A named box around ``x``, from ``y`` down; below the name a note, a shape."""
         colour = KINDS[kind]
-        style = {"fc": tint(colour), "ec": colour, "lw": 1.1}
-        form = "round,pad=0,rounding_size=5"
-        self.ax.add_patch(FancyBboxPatch((x - w / 2, y), w, h, boxstyle=form, **style))
+        self.frame(Box(x - w / 2, y, w, h), colour)
         lines = [("name", name, 10), ("note", note, 8.5), ("shape", shape, 8.5)]
         lines = [line for line in lines if line[1]]
         for i, (what, words, size) in enumerate(lines):
@@ -101,6 +99,12 @@ class Canvas:
                 x, y + h / 2 + 13 * (i - len(lines) / 2 + 0.5), words, what, size=size
             )
         return Box(x - w / 2, y, w, h)
+
+    def frame(self, box, colour):
+        """The edge and the ground of a box."""
+        style = {"fc": tint(colour), "ec": colour, "lw": 1.1}
+        form = "round,pad=0,rounding_size=5"
+        self.ax.add_patch(FancyBboxPatch(box[:2], box.w, box.h, boxstyle=form, **style))
 
     def below(self, above, *place, **options):
         """A box with an arrow from the point above it."""
@@ -133,10 +137,13 @@ class Canvas:
             xs, ys = (*xs[:-1], base[0] + way[0]), (*ys[:-1], base[1] + way[1])
         self.ax.plot(xs, ys, zorder=1, solid_joinstyle="round", **style)
 
-    def plus(self, x, y):
-        """A circle in which two arrows are added."""
+    def plus(self, x, y, sign="+"):
+        """A circle in which two arrows meet."""
         self.ax.plot(x, y, "o", ms=15, mfc=PAPER, mec=EDGE, mew=1.1, zorder=2)
-        self.ax.plot(x, y, "+", ms=8, mec=INK, mew=1.2, zorder=3)
+        if sign == "+":
+            self.ax.plot(x, y, "+", ms=8, mec=INK, mew=1.2, zorder=3)
+        else:
+            self.text(x, y, sign, "name", zorder=3)
         return Box(x - 7.5, y - 7.5, 15, 15)
 
     def cells(self, x, y, colours, cell=15, frame=None):
@@ -273,4 +280,222 @@ def encoder_block(norm_first=False):
             y += 40
     canvas.text(x + 7, y + 9, "b s m", "shape", ha="left")
     canvas.line(above, (x, y + 24))
+    return canvas.fig
+
+
+def heads(n_heads=2):
+    """One product makes q, k and v of all heads; each head attends by itself.
+
+    Parameters
+    ----------
+    n_heads : int
+        From 1 to 4.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    if not 1 <= n_heads <= 4:
+        raise ValueError(f"expected 1 to 4 heads to draw, got n_heads = {n_heads}")
+    canvas, x, d = Canvas(424), 124, 2
+    m, cell = n_heads * d, min(12, 208 / (3 * n_heads * d + 2))
+    colours = [GREEN, PURPLE, ORANGE, BROWN][:n_heads]
+    columns = [tint(colour, 0.55) for colour in colours for _ in range(d)]
+    inputs = canvas.cells(x - m * cell / 2, 6, [[tint(GREY, 0.3)] * m] * 3, cell)
+    canvas.label(inputs.right[0] + 10, 16, "x", "b s m", ha="left")
+    box = canvas.below(inputs.bottom, x, 60, 92, 24, "qkv", kind="dense")
+    canvas.line(box.bottom, (x, 116))
+    canvas.text(x + 7, 96, "b s 3m", "shape", ha="left")
+    span = (m + 1) * cell
+    starts = [x + span * (i - 1.5) + cell / 2 for i in range(3)]
+    for name, start in zip("qkv", starts, strict=True):
+        group = canvas.cells(start, 118, [columns] * 3, cell)
+        if name != "k":
+            canvas.text(group.top[0], 110, name, "name")
+    canvas.text(x - 12, 110, "k", "name")
+
+    room = 236 / n_heads
+    rng = np.random.default_rng(1)
+    joined = x - m * cell / 2
+    for i, colour in enumerate(colours):
+        at = x + room * (i - (n_heads - 1) / 2)
+        card = Box(at - room / 2 + 5, 196, room - 10, 97)
+        for j, start in enumerate(starts):
+            begin = start + (i + 0.5) * d * cell, 118 + 3 * cell + 2
+            canvas.line(begin, (at + 14 * (j - 1), card.y), colour=colour)
+        canvas.frame(card, colour)
+        q, k, v = rng.normal(scale=1.3, size=(3, 4, 4))
+        weights = reference.attention(q, k, v)[1]
+        canvas.text(at, card.y + 12, "attention", "name", size=9 - 1.5 * (n_heads > 3))
+        canvas.cells(
+            at - 22, card.y + 24, shades(weights, colour, 0, weights.max()), 11
+        )
+        canvas.text(at, card.y + 76, f"head {i + 1}", size=8.5)
+        canvas.text(at, card.y + 88, "b q d", "shape", size=8.5)
+        end = joined + (i + 0.5) * d * cell, 325
+        canvas.line(card.bottom, end, colour=colour)
+    grid = canvas.cells(joined, 327, [columns] * 3, cell)
+    canvas.label(grid.right[0] + 10, 338, "joined", "b q m", ha="left")
+    box = canvas.below(grid.bottom, x, 378, 92, 24, "out", kind="dense")
+    canvas.line(box.bottom, (x, 420))
+    canvas.text(x + 7, 411, "b q m", "shape", ha="left")
+    return canvas.fig
+
+
+def predictor():
+    """From the features of each element to one output each.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    canvas, x, w = Canvas(464), 134, 124
+    canvas.text(x, 12, "x", "name")
+    steps = [
+        ("b s i", "embed", "", "dense", 24),
+        ("b s m", "positions", "adds a code to each", "positions", 38),
+        ("b s m", "encoder", "n_blocks blocks", "attention", 62),
+        ("b s m", "hidden", "", "dense", 24),
+        ("", "hidden_norm", "", "norm", 24),
+        ("", "relu", "", "plain", 24),
+        ("", "output", "", "output", 24),
+    ]
+    above = x, 22
+    for shape, name, note, kind, h in steps:
+        canvas.text(x + 7, above[1] + 14, shape, "shape", ha="left")
+        stack = 8 * (name == "encoder")
+        y = above[1] + (32 if shape else 16)
+        for shift in range(stack, 0, -4):
+            canvas.frame(Box(x - w / 2 + shift, y + stack - shift, w, h), ORANGE)
+        canvas.line(above, (x, y))
+        box = canvas.box(x, y + stack, w, h, name, note, kind)
+        above = box.bottom
+        if stack:
+            canvas.text(30, box.y + 16, "mask", "name", size=9)
+            canvas.line((45, box.y + 16), (box.x, box.y + 16))
+            canvas.text(30, box.y + 36, "maps", "name", size=9)
+            canvas.text(30, box.y + 48, "l b h q k", "shape", size=8)
+            canvas.line((box.x, box.y + 36), (48, box.y + 36))
+    canvas.text(x + 7, above[1] + 14, "b s c", "shape", ha="left")
+    canvas.line(above, (x, above[1] + 30))
+    return canvas.fig
+
+
+def mask():
+    """Padding and causal mask together decide which scores reach the softmax.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    n, c, x = 5, 11, 58
+    canvas = Canvas(318)
+    key, query = np.arange(n), np.arange(n)[:, None]
+    padding, causal = np.broadcast_to(key < 4, (n, n)), key <= query
+    rng = np.random.default_rng(3)
+    q, k = rng.normal(size=(2, n, 3))
+    _, weights = reference.attention(q, k, k, padding & causal)
+
+    def boolean(at, y, allowed):
+        shown = [[tint(PURPLE, 0.3) if see else HIDDEN for see in r] for r in allowed]
+        return canvas.cells(at - n * c / 2, y, shown, c)
+
+    scores = q @ k.T
+    shown = shades(scores, PURPLE, scores.min(), scores.max())
+    scores = canvas.cells(x - n * c / 2, 38, shown, c)
+    canvas.label(x, 11, "scores", "b h q k")
+    first, second = boolean(144, 38, padding), boolean(212, 38, causal)
+    canvas.label(144, 11, "padding", "b 1 1 k")
+    canvas.label(212, 11, "causal", "q k")
+    both = canvas.plus(178, 121, "&")
+    for start in (first.bottom, second.bottom):
+        canvas.line(
+            start, (start[0], 121), (both.left if start[0] < 178 else both.right)
+        )
+    together = boolean(178, 145.5, padding & causal)
+    canvas.line(both.bottom, together.top)
+    canvas.label(178, 213, "mask", "b 1 q k")
+    box = canvas.below(scores.bottom, x, 160, 104, 26, "masked_softmax")
+    canvas.line(together.left, box.right)
+    shown = np.where(padding & causal, weights, np.nan)
+    result = canvas.cells(x - n * c / 2, 216, shades(shown, PURPLE, 0, 1), c)
+    canvas.line(box.bottom, result.top)
+    canvas.label(x, 284, "weights", "b h q k")
+    canvas.text(104, 250, "grey: hidden, weight 0", size=8.5, ha="left")
+    canvas.text(104, 264, "1: shared by all heads", size=8.5, ha="left")
+    return canvas.fig
+
+
+def training_loop():
+    """Forward on the left, backward on the right, once for every batch.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    canvas, left, right = Canvas(298), 94, 200
+    canvas.text(left, 12, "inputs", "name")
+    canvas.text(left + 7, 34, "b s i", "shape", ha="left")
+    model = canvas.below((left, 22), left, 52, 76, 40, "model", "forward", "attention")
+    canvas.text(left + 7, 108, "b s c", "shape", ha="left")
+    loss_fn = canvas.below(model.bottom, left, 130, 76, 40, "loss_fn", "", "output")
+    canvas.text(21, 150, "labels", "name", size=9)
+    canvas.text(21, 162, "b s", "shape", size=8)
+    canvas.line((40, 150), loss_fn.left)
+    canvas.line(loss_fn.bottom, (left, 200))
+    canvas.text(left, 209, "loss", "name")
+    clip = canvas.box(right, 130, 88, 40, "max_grad_norm", "clip", "plain")
+    canvas.line((left + 17, 209), (right, 209), clip.bottom)
+    canvas.text(right + 6, 190, "grads", "name", size=9, ha="left")
+    canvas.text(148, 199, "each batch", size=8.5)
+    step = canvas.box(right, 52, 88, 40, "optimizer", "Adam", "dense")
+    canvas.line(clip.top, step.bottom)
+    canvas.text(right, 12, "learning_rate", "name", size=9)
+    canvas.line((right, 22), step.top)
+    canvas.line(step.left, model.right)
+    canvas.line((left, 219), (left, 252), dashed=True)
+    canvas.text(left + 7, 234, "each epoch", size=8.5, ha="left")
+    canvas.box(left, 252, 150, 40, "validation", "keep the best weights")
+    return canvas.fig
+
+
+def set_model():
+    """A set through the model: nothing depends on the order of its elements.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    canvas, x, w = Canvas(392), 124, 228
+    places, odd = x + 46 * (np.arange(5) - 2), 3
+
+    def arrows(above, y, shape):
+        for place in places:
+            canvas.line((place, above), (place, y))
+        canvas.text(x + 23, (above + y) / 2 - 2, shape, "shape")
+
+    for i, place in enumerate(places):
+        canvas.frame(Box(place - 15, 6, 30, 30), ORANGE if i == odd else GREY)
+        digit = {"family": "DejaVu Serif", "style": "italic", "size": 17}
+        canvas.text(place, 21, "7" if i == odd else "4", **digit)
+    arrows(36, 60, "b s i")
+    canvas.box(x, 60, w, 24, "embed", kind="dense")
+    arrows(84, 108, "b s m")
+    canvas.frame(Box(x - w / 2, 108, w, 86), ORANGE)
+    canvas.text(x, 121, "encoder", "name")
+    for i, start in enumerate(places):
+        for end in places:
+            style = (ORANGE, 1.4) if i == odd else (GREY, 0.6)
+            canvas.ax.plot((start, end), (135, 183), color=style[0], lw=style[1])
+    arrows(194, 218, "b s m")
+    canvas.box(x, 218, w, 24, "output", kind="output")
+    arrows(242, 266, "b s 1")
+    canvas.box(x, 266, w, 24, "softmax")
+    arrows(290, 314, "b s")
+    for i, place in enumerate(places):
+        p = 0.92 if i == odd else 0.02
+        canvas.cells(place - 16, 316, [[tint(GREEN, 0.06 + 0.6 * p)]], 32)
+        canvas.text(place, 332, f"{p:.2f}", size=9)
+    canvas.text(x, 366, "no positions: shuffling the set", size=8.5)
+    canvas.text(x, 379, "shuffles the probabilities along", size=8.5)
     return canvas.fig
