@@ -22,7 +22,7 @@ GREY = EDGE
 # What a box does has a colour, the same in all drawings.
 KINDS = {
     "attention": ORANGE, "dense": BLUE, "norm": BROWN, "positions": PURPLE,
-    "output": GREEN, "plain": GREY,
+    "output": GREEN, "plain": GREY, "later": HIDDEN,
 }  # fmt: skip
 SANS, MONO = "DejaVu Sans", "DejaVu Sans Mono"  # they come with matplotlib
 WIDTH = 248
@@ -100,9 +100,10 @@ class Canvas:
             )
         return Box(x - w / 2, y, w, h)
 
-    def frame(self, box, colour):
-        """The edge and the ground of a box."""
-        style = {"fc": tint(colour), "ec": colour, "lw": 1.1}
+    def frame(self, box, colour, share=0.16):
+        """The edge and the ground of a box; a pale one is dashed."""
+        style = {"fc": tint(colour, share), "ec": colour, "lw": 1.1}
+        style |= {"linestyle": (0, (3, 2)) if colour == HIDDEN else "-"}
         form = "round,pad=0,rounding_size=5"
         self.ax.add_patch(FancyBboxPatch(box[:2], box.w, box.h, boxstyle=form, **style))
 
@@ -184,12 +185,7 @@ def small_attention():
 
 
 def attention():
-    """One head: a score stands where the row of a query meets the column of a key.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
+    """One head: a score stands where the row of a query meets the column of a key."""
     q, k, v, mask, scores, weights, out = small_attention()
     canvas = Canvas(358)
 
@@ -241,10 +237,6 @@ def encoder_block(norm_first=False):
     ----------
     norm_first : bool
         Norm before each branch instead of after each sum.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
     """
     canvas = Canvas(352)
     x, w, y = 130, 122, 22
@@ -290,10 +282,6 @@ def heads(n_heads=2):
     ----------
     n_heads : int
         From 1 to 4.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
     """
     if not 1 <= n_heads <= 4:
         raise ValueError(f"expected 1 to 4 heads to draw, got n_heads = {n_heads}")
@@ -343,12 +331,7 @@ def heads(n_heads=2):
 
 
 def predictor():
-    """From the features of each element to one output each.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
+    """From the features of each element to one output each."""
     canvas, x, w = Canvas(464), 134, 124
     canvas.text(x, 12, "x", "name")
     steps = [
@@ -382,12 +365,7 @@ def predictor():
 
 
 def mask():
-    """Padding and causal mask together decide which scores reach the softmax.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
+    """Padding and causal mask together decide which scores reach the softmax."""
     n, c, x = 5, 11, 58
     canvas = Canvas(318)
     key, query = np.arange(n), np.arange(n)[:, None]
@@ -427,12 +405,7 @@ def mask():
 
 
 def training_loop():
-    """Forward on the left, backward on the right, once for every batch.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
+    """Forward on the left, backward on the right, once for every batch."""
     canvas, left, right = Canvas(298), 94, 200
     canvas.text(left, 12, "inputs", "name")
     canvas.text(left + 7, 34, "b s i", "shape", ha="left")
@@ -446,7 +419,7 @@ def training_loop():
     canvas.text(left, 209, "loss", "name")
     clip = canvas.box(right, 130, 88, 40, "max_grad_norm", "clip", "plain")
     canvas.line((left + 17, 209), (right, 209), clip.bottom)
-    canvas.text(right + 6, 190, "grads", "name", size=9, ha="left")
+    canvas.text(right + 6, 190, "gradient", size=8.5, ha="left")
     canvas.text(148, 199, "each batch", size=8.5)
     step = canvas.box(right, 52, 88, 40, "optimizer", "Adam", "dense")
     canvas.line(clip.top, step.bottom)
@@ -460,12 +433,7 @@ def training_loop():
 
 
 def set_model():
-    """A set through the model: nothing depends on the order of its elements.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
+    """A set through the model: nothing depends on the order of its elements."""
     canvas, x, w = Canvas(392), 124, 228
     places, odd = x + 46 * (np.arange(5) - 2), 3
 
@@ -498,4 +466,90 @@ def set_model():
         canvas.text(place, 332, f"{p:.2f}", size=9)
     canvas.text(x, 366, "no positions: shuffling the set", size=8.5)
     canvas.text(x, 379, "shuffles the probabilities along", size=8.5)
+    return canvas.fig
+
+
+class Part(NamedTuple):
+    """A part of the map: what it is, its name in the code, its kind, and its place.
+
+    The place is the middle and the top, then width and height. A part without a name
+    is not built yet.
+    """
+
+    term: str
+    name: str
+    kind: str
+    x: float
+    y: float
+    w: float
+    h: float
+
+    @property
+    def box(self):
+        return Box(self.x - self.w / 2, self.y, self.w, self.h)
+
+
+ENCODER, DECODER = Box(6, 102, 112, 220), Box(130, 102, 112, 206)
+PARTS = [  # the index of the book draws them, too, with links
+    Part("embedding", "embed", "dense", 66, 42, 92, 20),
+    Part("positions", "positions", "positions", 66, 74, 92, 20),
+    Part("attention", "attention", "attention", 66, 114, 92, 54),
+    Part("softmax", "scores", "plain", 44, 136, 41, 24),
+    Part("mask", "mask", "plain", 89, 136, 37, 24),
+    Part("residual", "+", "plain", 66, 177, 16, 16),
+    Part("norm", "norm1", "norm", 66, 202, 92, 18),
+    Part("feed-forward", "ffn", "dense", 66, 240, 92, 20),
+    Part("residual", "+", "plain", 66, 269, 16, 16),
+    Part("norm", "norm2", "norm", 66, 294, 92, 18),
+    Part("output", "output", "output", 66, 344, 92, 20),
+    Part("embedding", "", "later", 184, 42, 92, 20),
+    Part("positions", "", "later", 184, 74, 92, 20),
+    Part("causal attention", "", "later", 184, 114, 92, 20),
+    Part("norm", "", "later", 184, 144, 92, 18),
+    Part("cross-attention", "", "later", 184, 182, 92, 20),
+    Part("norm", "", "later", 184, 212, 92, 18),
+    Part("feed-forward", "", "later", 184, 250, 92, 20),
+    Part("norm", "", "later", 184, 280, 92, 18),
+    Part("output", "", "later", 184, 344, 92, 20),
+]
+
+
+def map_lines():
+    """The arrows of the map: their points, and whether what they lead to is built."""
+    lines = [([(66, 332), (124, 332), (124, 192), (138, 192)], False)]
+    for x in (184, 66):
+        boxes = [part.box for part in PARTS if part.x == x]
+        ends = [(x, 32), *(p for box in boxes for p in (box.top, box.bottom)), (x, 380)]
+        lines += [(ends[i : i + 2], x == 66) for i in range(0, len(ends), 2)]
+    for fork, y in ((107, 185), (230, 277)):
+        lines.append(([(66, fork), (14, fork), (14, y), (58, y)], True))
+    return lines
+
+
+def transformer():
+    """The whole Transformer: what the book builds, and in grey what is to come."""
+    canvas = Canvas(398)
+    canvas.frame(ENCODER, GREY, 0.05)
+    canvas.frame(DECODER, HIDDEN, 0.05)
+    canvas.text(66, 10, "encoder", "name")
+    canvas.text(184, 10, "decoder, to come", colour=GREY)
+    for y, here, later in (
+        (25, "inputs", "outputs so far"), (389, "one per element", "next token"),
+    ):  # fmt: skip
+        canvas.text(66, y, here)
+        canvas.text(184, y, later, colour=GREY)
+    canvas.text(33, 331, "n_blocks times", size=7.5)
+    for points, built in map_lines():
+        canvas.line(*points, colour=EDGE if built else HIDDEN)
+    for part in PARTS:
+        x, y = part.box.middle
+        if part.name == "+":
+            canvas.plus(x, y)
+            continue
+        canvas.frame(part.box, KINDS[part.kind])
+        y -= 16 * (part.name == "attention")  # the rest is inside of it
+        if part.name:
+            canvas.text(x, y, part.name, "name", size=9 if part.w < 50 else 10)
+        else:
+            canvas.text(x, y, part.term, colour=GREY)
     return canvas.fig
