@@ -366,7 +366,7 @@ def predictor():
 
 def mask():
     """Padding and causal mask together decide which scores reach the softmax."""
-    n, c, x = 5, 11, 58
+    n, c, left = 5, 11, 58
     canvas = Canvas(318)
     key, query = np.arange(n), np.arange(n)[:, None]
     padding, causal = np.broadcast_to(key < 4, (n, n)), key <= query
@@ -380,11 +380,12 @@ def mask():
 
     scores = q @ k.T
     shown = shades(scores, PURPLE, scores.min(), scores.max())
-    scores = canvas.cells(x - n * c / 2, 38, shown, c)
-    canvas.label(x, 11, "scores", "b h q k")
+    scores = canvas.cells(left - n * c / 2, 38, shown, c)
+    canvas.label(left, 11, "scores", "b h q k")
     first, second = boolean(144, 38, padding), boolean(212, 38, causal)
-    canvas.label(144, 11, "padding", "b 1 1 k")
-    canvas.label(212, 11, "causal", "q k")
+    for x, word, shape in ((144, "padding", "b 1 1 k"), (212, "causal", "q k")):
+        canvas.text(x, 11, word)
+        canvas.text(x, 24, shape, "shape")
     both = canvas.plus(178, 121, "&")
     for start in (first.bottom, second.bottom):
         canvas.line(
@@ -393,12 +394,12 @@ def mask():
     together = boolean(178, 145.5, padding & causal)
     canvas.line(both.bottom, together.top)
     canvas.label(178, 213, "mask", "b 1 q k")
-    box = canvas.below(scores.bottom, x, 160, 104, 26, "masked_softmax")
+    box = canvas.below(scores.bottom, left, 160, 104, 26, "masked_softmax")
     canvas.line(together.left, box.right)
     shown = np.where(padding & causal, weights, np.nan)
-    result = canvas.cells(x - n * c / 2, 216, shades(shown, PURPLE, 0, 1), c)
+    result = canvas.cells(left - n * c / 2, 216, shades(shown, PURPLE, 0, 1), c)
     canvas.line(box.bottom, result.top)
-    canvas.label(x, 284, "weights", "b h q k")
+    canvas.label(left, 284, "weights", "b h q k")
     canvas.text(104, 250, "grey: hidden, weight 0", size=8.5, ha="left")
     canvas.text(104, 264, "1: shared by all heads", size=8.5, ha="left")
     return canvas.fig
