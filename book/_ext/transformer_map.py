@@ -98,7 +98,7 @@ class Targets:
         found = [(i, h) for i, h in headings.items() if words.lower() in h.lower()]
         if words and len(found) != 1:
             logger.warning(
-                "the map's part %r needs one heading of %s with %r; found it in %s of %s",
+                "the part %r needs one heading of %s with %r; found it in %s of %s",
                 part, page, words, [h for _, h in found], [*headings.values()],
                 location=self.location,
             )  # fmt: skip

@@ -147,23 +147,45 @@ class Canvas:
             self.text(x, y, sign, "name", zorder=3)
         return Box(x - 7.5, y - 7.5, 15, 15)
 
+    def residual(self, fork, plus):
+        """A way around a branch, on its right."""
+        right = fork[0] + 88
+        self.line(fork, (right, fork[1]), (right, plus.middle[1]), plus.right)
+        place = right + 9, (fork[1] + plus.middle[1]) / 2
+        self.text(*place, "residual", size=8.5, rotation=-90, va="center")
+
+    def mask_and(self, name, shape, box):
+        """On the left of a box: the mask that it takes, the weights that it returns."""
+        x, y = 28, box.middle[1]
+        self.text(x, y - 10, "mask", "name", size=9)
+        self.line((x + 15, y - 10), (box.x, y - 10))
+        self.text(x, y + 8, name, "name", size=9)
+        self.text(x, y + 20, shape, "shape", size=8)
+        self.line((box.x, y + 8), (x + 6 + 2.3 * len(name), y + 8))
+
     def cells(self, x, y, colours, cell=15, frame=None):
         """A matrix as coloured cells, ``row column rgb``; ``frame`` marks a row."""
-        rows, columns = len(colours), len(colours[0])
-        for i, row in enumerate(colours):
-            for j, colour in enumerate(row):
-                at = x + j * cell, y + i * cell
-                self.ax.add_patch(
-                    Rectangle(at, cell, cell, fc=colour, ec=PAPER, lw=1.2)
-                )
+        for (i, j), _ in np.ndenumerate(np.empty((len(colours), len(colours[0])))):
+            place = x + j * cell, y + i * cell
+            style = {"fc": colours[i][j], "ec": PAPER, "lw": 1.2}
+            self.ax.add_patch(Rectangle(place, cell, cell, **style))
+        box = Box(x, y, len(colours[0]) * cell, len(colours) * cell)
         if frame is not None:
-            self.ax.add_patch(
-                Rectangle(
-                    (x, y + frame * cell), columns * cell, cell, fill=False, ec=INK,
-                    lw=1.6, zorder=4,
-                )
-            )  # fmt: skip
-        return Box(x, y, columns * cell, rows * cell)
+            place = x, y + frame * cell
+            style = {"fill": False, "ec": INK, "lw": 1.6, "zorder": 4}
+            self.ax.add_patch(Rectangle(place, box.w, cell, **style))
+        return box
+
+    def matrix(self, x, y, values, colour, cell=15, frame=None, low=None):
+        """Numbers as cells, from pale (the lowest, or ``low``) to dark; NaN is grey."""
+        low = np.nanmin(values) if low is None else low
+        shown = shades(values, colour, low, np.nanmax(values))
+        return self.cells(x, y, shown, cell, frame)
+
+    def allowed(self, x, y, mask, cell):
+        """A mask as cells: grey is hidden."""
+        colours = {True: tint(PURPLE, 0.3), False: HIDDEN}
+        return self.cells(x, y, [[colours[bool(see)] for see in r] for r in mask], cell)
 
 
 def shades(values, colour, low, high):
@@ -176,52 +198,44 @@ def shades(values, colour, low, high):
 
 
 def small_attention():
-    """Queries, keys, values, mask, scaled scores, weights and outputs of one head."""
+    """Queries, keys, values, mask, scores, weights and outputs of one head."""
     rng = np.random.default_rng(7)
     q, k, v = (rng.normal(size=(n, 3)) for n in (4, 5, 5))
     mask = np.broadcast_to(np.arange(5) < 4, (4, 5))
     out, weights = reference.attention(q, k, v, mask)
-    return q, k, v, mask, q @ k.T / np.sqrt(3), weights, out
+    return q, k, v, mask, q @ k.T, weights, out
 
 
 def attention():
     """One head: a score stands where the row of a query meets the column of a key."""
     q, k, v, mask, scores, weights, out = small_attention()
     canvas = Canvas(358)
-
-    def matrix(x, y, values, colour, frame=None):
-        low, high = np.nanmin(values), np.nanmax(values)
-        return canvas.cells(x, y, shades(values, colour, low, high), frame=frame)
-
-    keys = matrix(84, 12, k.T, ORANGE)
+    keys = canvas.matrix(84, 12, k.T, ORANGE)
     canvas.label(167, 27, "k", "b h k d", "keys", ha="left")
     canvas.text(167, 53, "a column each", size=8, ha="left")
-    matrix(14, 81, q, BLUE, frame=1)
+    canvas.matrix(14, 81, q, BLUE, frame=1)
     canvas.label(36.5, 52, "q", "b h q d", "queries")
-    crossing = matrix(84, 81, scores, PURPLE, frame=1)
+    crossing = canvas.matrix(84, 81, scores, PURPLE, frame=1)
     canvas.label(167, 104, "scores", "b h q k", ha="left")
     canvas.line(keys.bottom, crossing.top)
     canvas.line((59, 103.5), (84, 103.5))
 
-    above = crossing
+    steps = [crossing]
     for y, step in zip((159, 194, 229), ("/ √d", "mask", "softmax"), strict=True):
-        above = box = canvas.below(above.bottom, 121.5, y, 64, 21, step)
+        steps.append(canvas.below(steps[-1].bottom, 121.5, y, 64, 21, step))
         if step == "mask":
-            allowed = [
-                [tint(PURPLE, 0.3) if see else HIDDEN for see in r] for r in mask
-            ]
-            small = canvas.cells(19, box.middle[1] - 14, allowed, 7)
-            canvas.line(small.right, box.left)
-            canvas.text(36.5, small.y + 37, "b h q k", "shape")
+            small = canvas.allowed(19, y - 3.5, mask, 7)
+            canvas.line(small.right, steps[-1].left)
+            canvas.text(36.5, y + 33.5, "b h q k", "shape")
     shown = np.where(mask, weights, np.nan)
-    mixing = canvas.cells(84, 264, shades(shown, PURPLE, 0, weights.max()), frame=1)
-    canvas.line(above.bottom, mixing.top)
+    mixing = canvas.matrix(84, 264, shown, PURPLE, frame=1, low=0)
+    canvas.line(steps[-1].bottom, mixing.top)
     canvas.label(42, 282, "weights", "b h q k")
     canvas.text(42, 310, "rows sum to 1", size=8)
 
-    values = matrix(189, 170, v, GREEN)
+    values = canvas.matrix(189, 170, v, GREEN)
     canvas.label(211.5, 140, "v", "b h k d", "values")
-    result = matrix(189, 264, out, GREEN, frame=1)
+    result = canvas.matrix(189, 264, out, GREEN, frame=1)
     canvas.label(211.5, 335, "weights @ v", "b h q d")
     canvas.line((159, 286.5), (189, 286.5))
     canvas.line(values.bottom, result.top)
@@ -238,40 +252,30 @@ def encoder_block(norm_first=False):
     norm_first : bool
         Norm before each branch instead of after each sum.
     """
-    canvas = Canvas(352)
-    x, w, y = 130, 122, 22
+    canvas, x, w = Canvas(352), 130, 122
     canvas.text(x, 12, "x", "name")
-    above = (x, y)
-    branches = [
-        ("attention", "several heads", "", "norm1"),
-        ("ffn", "each position alone", "m → f → m", "norm2"),
-    ]
-    for name, note, sizes, norm in branches:
+    above = x, 22
+    for name, note, kind, sizes, norm in (
+        ("attention", "several heads", "attention", "", "norm1"),
+        ("ffn", "each position alone", "dense", "m → f → m", "norm2"),
+    ):
+        y = above[1]
         canvas.text(x + 7, y + 9, "b s m", "shape", ha="left")
-        fork = (x, y + 18)
-        y += 34
+        fork = x, y + 18
         if norm_first:
-            above = canvas.below(above, x, y, w, 24, norm, kind="norm").bottom
+            above = canvas.below(above, x, y + 34, w, 24, norm, kind="norm").bottom
             y += 40
-        kind = "attention" if name == "attention" else "dense"
-        box = canvas.below(above, x, y, w, 46, name, note, kind, sizes)
+        box = canvas.below(above, x, y + 34, w, 46, name, note, kind, sizes)
         if name == "attention":
-            canvas.text(28, y + 13, "mask", "name", size=9)
-            canvas.line((43, y + 13), (box.x, y + 13))
-            canvas.text(28, y + 31, "weights", "name", size=9)
-            canvas.text(28, y + 43, "b h q k", "shape", size=8)
-            canvas.line((box.x, y + 31), (50, y + 31))
-        plus = canvas.plus(x, y + 68)
+            canvas.mask_and("weights", "b h q k", box)
+        plus = canvas.plus(x, y + 102)
         canvas.line(box.bottom, plus.top)
-        canvas.line(fork, (x + 88, fork[1]), (x + 88, y + 68), plus.right)
-        beside = (fork[1] + y + 68) / 2
-        canvas.text(x + 97, beside, "residual", size=8.5, rotation=-90, va="center")
-        above, y = plus.bottom, y + 76
+        canvas.residual(fork, plus)
+        above = plus.bottom
         if not norm_first:
-            above = canvas.below(above, x, y + 16, w, 24, norm, kind="norm").bottom
-            y += 40
-    canvas.text(x + 7, y + 9, "b s m", "shape", ha="left")
-    canvas.line(above, (x, y + 24))
+            above = canvas.below(above, x, y + 126, w, 24, norm, kind="norm").bottom
+    canvas.text(x + 7, above[1] + 9, "b s m", "shape", ha="left")
+    canvas.line(above, (x, above[1] + 24))
     return canvas.fig
 
 
@@ -289,45 +293,43 @@ def heads(n_heads=2):
     m, cell = n_heads * d, min(12, 208 / (3 * n_heads * d + 2))
     colours = [GREEN, PURPLE, ORANGE, BROWN][:n_heads]
     columns = [tint(colour, 0.55) for colour in colours for _ in range(d)]
-    inputs = canvas.cells(x - m * cell / 2, 6, [[tint(GREY, 0.3)] * m] * 3, cell)
+    left = x - m * cell / 2  # of a matrix with m columns in the middle
+    inputs = canvas.cells(left, 6, [[tint(GREY, 0.3)] * m] * 3, cell)
     canvas.label(inputs.right[0] + 10, 16, "x", "b s m", ha="left")
     box = canvas.below(inputs.bottom, x, 60, 92, 24, "qkv", kind="dense")
     canvas.line(box.bottom, (x, 116))
     canvas.text(x + 7, 96, "b s 3m", "shape", ha="left")
-    span = (m + 1) * cell
-    starts = [x + span * (i - 1.5) + cell / 2 for i in range(3)]
+    starts = [left + (m + 1) * cell * i for i in (-1, 0, 1)]
     for name, start in zip("qkv", starts, strict=True):
         group = canvas.cells(start, 118, [columns] * 3, cell)
-        if name != "k":
-            canvas.text(group.top[0], 110, name, "name")
-    canvas.text(x - 12, 110, "k", "name")
+        canvas.text(group.top[0] - 12 * (name == "k"), 110, name, "name")
 
-    room = 236 / n_heads
-    rng = np.random.default_rng(1)
-    joined = x - m * cell / 2
+    joined = canvas.cells(left, 327, [columns] * 3, cell)
+    canvas.label(joined.right[0] + 10, 338, "joined", "b q m", ha="left")
+    room, rng = 236 / n_heads, np.random.default_rng(1)
     for i, colour in enumerate(colours):
-        at = x + room * (i - (n_heads - 1) / 2)
-        card = Box(at - room / 2 + 5, 196, room - 10, 97)
+        at, inside = x + room * (i - (n_heads - 1) / 2), (i + 0.5) * d * cell
+        card = one_head(canvas, at, room, i + 1, colour, rng)
         for j, start in enumerate(starts):
-            begin = start + (i + 0.5) * d * cell, 118 + 3 * cell + 2
+            begin = start + inside, 120 + 3 * cell
             canvas.line(begin, (at + 14 * (j - 1), card.y), colour=colour)
-        canvas.frame(card, colour)
-        q, k, v = rng.normal(scale=1.3, size=(3, 4, 4))
-        weights = reference.attention(q, k, v)[1]
-        canvas.text(at, card.y + 12, "attention", "name", size=9 - 1.5 * (n_heads > 3))
-        canvas.cells(
-            at - 22, card.y + 24, shades(weights, colour, 0, weights.max()), 11
-        )
-        canvas.text(at, card.y + 76, f"head {i + 1}", size=8.5)
-        canvas.text(at, card.y + 88, "b q d", "shape", size=8.5)
-        end = joined + (i + 0.5) * d * cell, 325
-        canvas.line(card.bottom, end, colour=colour)
-    grid = canvas.cells(joined, 327, [columns] * 3, cell)
-    canvas.label(grid.right[0] + 10, 338, "joined", "b q m", ha="left")
-    box = canvas.below(grid.bottom, x, 378, 92, 24, "out", kind="dense")
+        canvas.line(card.bottom, (left + inside, 325), colour=colour)
+    box = canvas.below(joined.bottom, x, 378, 92, 24, "out", kind="dense")
     canvas.line(box.bottom, (x, 420))
     canvas.text(x + 7, 411, "b q m", "shape", ha="left")
     return canvas.fig
+
+
+def one_head(canvas, x, room, number, colour, rng):
+    """A card around ``x`` with the weights of one head."""
+    card = Box(x - room / 2 + 5, 196, room - 10, 97)
+    canvas.frame(card, colour)
+    canvas.text(x, 208, "attention", "name", size=7.5 if room < 70 else 9)
+    q, k = rng.normal(scale=1.3, size=(2, 4, 4))
+    canvas.matrix(x - 22, 220, reference.attention(q, k, k)[1], colour, 11, low=0)
+    canvas.text(x, 272, f"head {number}", size=8.5)
+    canvas.text(x, 284, "b q d", "shape", size=8.5)
+    return card
 
 
 def predictor():
@@ -345,7 +347,8 @@ def predictor():
     ]
     above = x, 22
     for shape, name, note, kind, h in steps:
-        canvas.text(x + 7, above[1] + 14, shape, "shape", ha="left")
+        if shape:
+            canvas.text(x + 7, above[1] + 14, shape, "shape", ha="left")
         stack = 8 * (name == "encoder")
         y = above[1] + (32 if shape else 16)
         for shift in range(stack, 0, -4):
@@ -354,11 +357,7 @@ def predictor():
         box = canvas.box(x, y + stack, w, h, name, note, kind)
         above = box.bottom
         if stack:
-            canvas.text(30, box.y + 16, "mask", "name", size=9)
-            canvas.line((45, box.y + 16), (box.x, box.y + 16))
-            canvas.text(30, box.y + 36, "maps", "name", size=9)
-            canvas.text(30, box.y + 48, "l b h q k", "shape", size=8)
-            canvas.line((box.x, box.y + 36), (48, box.y + 36))
+            canvas.mask_and("maps", "l b h q k", box)
     canvas.text(x + 7, above[1] + 14, "b s c", "shape", ha="left")
     canvas.line(above, (x, above[1] + 30))
     return canvas.fig
@@ -366,38 +365,31 @@ def predictor():
 
 def mask():
     """Padding and causal mask together decide which scores reach the softmax."""
-    n, c, left = 5, 11, 58
-    canvas = Canvas(318)
-    key, query = np.arange(n), np.arange(n)[:, None]
-    padding, causal = np.broadcast_to(key < 4, (n, n)), key <= query
-    rng = np.random.default_rng(3)
-    q, k = rng.normal(size=(2, n, 3))
-    _, weights = reference.attention(q, k, k, padding & causal)
-
-    def boolean(at, y, allowed):
-        shown = [[tint(PURPLE, 0.3) if see else HIDDEN for see in r] for r in allowed]
-        return canvas.cells(at - n * c / 2, y, shown, c)
-
-    scores = q @ k.T
-    shown = shades(scores, PURPLE, scores.min(), scores.max())
-    scores = canvas.cells(left - n * c / 2, 38, shown, c)
+    canvas, left, right = Canvas(318), 58, 178
+    key, query = np.arange(5), np.arange(5)[:, None]
+    padding, causal = np.broadcast_to(key < 4, (5, 5)), key <= query
+    q, k = np.random.default_rng(3).normal(size=(2, 5, 3))
+    scores = canvas.matrix(left - 27.5, 38, q @ k.T, PURPLE, 11)
     canvas.label(left, 11, "scores", "b h q k")
-    first, second = boolean(144, 38, padding), boolean(212, 38, causal)
-    for x, word, shape in ((144, "padding", "b 1 1 k"), (212, "causal", "q k")):
+
+    both = canvas.plus(right, 121, "&")
+    for x, word, shape, given, end in (
+        (144, "padding", "b 1 1 k", padding, both.left),
+        (212, "causal", "q k", causal, both.right),
+    ):
         canvas.text(x, 11, word)
         canvas.text(x, 24, shape, "shape")
-    both = canvas.plus(178, 121, "&")
-    for start in (first.bottom, second.bottom):
-        canvas.line(
-            start, (start[0], 121), (both.left if start[0] < 178 else both.right)
-        )
-    together = boolean(178, 145.5, padding & causal)
+        grid = canvas.allowed(x - 27.5, 38, given, 11)
+        canvas.line(grid.bottom, (x, 121), end)
+    together = canvas.allowed(right - 27.5, 145.5, padding & causal, 11)
     canvas.line(both.bottom, together.top)
-    canvas.label(178, 213, "mask", "b 1 q k")
+    canvas.label(right, 213, "mask", "b 1 q k")
+
     box = canvas.below(scores.bottom, left, 160, 104, 26, "masked_softmax")
     canvas.line(together.left, box.right)
+    weights = reference.attention(q, k, k, padding & causal)[1]
     shown = np.where(padding & causal, weights, np.nan)
-    result = canvas.cells(left - n * c / 2, 216, shades(shown, PURPLE, 0, 1), c)
+    result = canvas.matrix(left - 27.5, 216, shown, PURPLE, 11, low=0)
     canvas.line(box.bottom, result.top)
     canvas.label(left, 284, "weights", "b h q k")
     canvas.text(104, 250, "grey: hidden, weight 0", size=8.5, ha="left")

@@ -146,7 +146,7 @@ def test_shapes_of_heads(side):
     q = layer.project(x)[0]
     out, _ = layer(x)
     head = q[:, 0]
-    traced = [x, layer.qkv(x), *[head] * 3, out, out]
+    traced = [x, layer.qkv(x), out, *[head] * 3, out]
     drawn = [drawn_shape(text) for text in words(diagrams.heads(3), "shape")]
     assert drawn == [shape_of(array) for array in traced]
 
