@@ -49,8 +49,8 @@ AROUND = {
         ("warm-up", 156, 52),
         ("clipping", 214, 52),
     ],
-    "Use it": [("reverse a sequence", 98, 92), ("odd one out", 194, 92)],
-    "Around it": [("two frameworks", 98, 92), ("what it costs", 194, 92)],
+    "Use it": [("reverse a sequence", 97.5, 91), ("odd one out", 194.5, 91)],
+    "Around it": [("two frameworks", 97.5, 91), ("what it costs", 194.5, 91)],
 }
 WIDTH, HEIGHT, BELOW, ROW = 248, 496, 410, 30
 
@@ -113,47 +113,48 @@ def svg(side, targets):
     sys.path.insert(0, str(pages.NOTEBOOKS))
     from helpers import diagrams
 
-    shapes = [frame(diagrams.ENCODER, "block"), frame(diagrams.DECODER, "block later")]
-    for points, built in diagrams.map_lines():
-        shapes.append(arrow(points, built))
-    for y, here, later in (
-        (29, "inputs", "outputs so far"), (393, "one per element", "next token"),
-    ):  # fmt: skip
-        shapes += [text(66, y, here), text(184, y, later, "later")]
-    shapes += [
-        text(33, 334, "several times", "small"),
-        text(184, 14, "decoder: to come", "later"),
-    ]
-    parts = [link("encoder", "encoder", targets, text(66, 14, "encoder", "title"))]
-    for part in diagrams.PARTS:
-        x, y = part.box.middle
-        y -= 16 * (part.name == "attention")
-        if part.name == "+":
-            circle = f'<circle cx="{x}" cy="{y}" r="8"/>'
-            parts.append(
-                link(
-                    "+", "residual connection", targets, circle + text(x, y + 3.4, "+")
-                )
-            )
-        else:
-            drawn = frame(part.box) + text(
-                x, y + 3.2, part.term, "small" * (part.w < 50)
-            )
-            parts.append(link(part.name, part.term, targets, drawn, part.kind))
-    for row, (words, around) in enumerate(AROUND.items()):
-        y = BELOW + ROW * row
-        parts.append(text(6, y + 15, words, "row"))
-        for name, x, w in around:
-            drawn = frame(diagrams.Box(x - w / 2, y, w, 22)) + text(
-                x, y + 14.2, name, "small"
-            )
-            parts.append(link(name, name, targets, drawn, "plain"))
+    lines = "".join(arrow(*line) for line in diagrams.map_lines())
+    built = [architecture(part, targets) for part in diagrams.PARTS if part.name]
+    later = [architecture(part, targets) for part in diagrams.PARTS if not part.name]
+    title = box(66, 2, 72, 17, "encoder", 14, kind="ground", size="title")
     return (
         f'<div class="transformer-map" data-side="{side}"><p>In {NAMES[side]}</p>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="group" '
         f'aria-label="Map of the Transformer: links to the sections in {NAMES[side]}">'
-        f'<g aria-hidden="true">{"".join(shapes)}</g>{"".join(parts)}</svg></div>'
+        f'<g aria-hidden="true">{frame(*diagrams.ENCODER, "block")}'
+        f"{frame(*diagrams.DECODER, 'block later')}{lines}</g>"
+        f"{link('encoder', 'encoder', targets, title)}{text(66, 29, 'inputs')}"
+        f"{''.join(built)}{text(33, 334, 'several times', 'small')}"
+        f"{text(66, 393, 'one per element')}{around(targets)}"
+        f'<g role="group" aria-label="decoder, to come">'
+        f"{text(184, 14, 'decoder: to come', 'later')}"
+        f"{text(184, 29, 'outputs so far', 'later')}"
+        f"{''.join(later)}{text(184, 393, 'next token', 'later')}</g></svg></div>"
     )
+
+
+def architecture(part, targets):
+    """A part of the Transformer."""
+    x, y = part.box.middle
+    if part.name == "+":
+        drawn = f'<circle cx="{x:g}" cy="{y:g}" r="8"/>{text(x, y + 3.4, "+")}'
+        return link("+", "residual connection", targets, drawn)
+    y -= 16 * (part.name == "attention")  # the rest is inside of it
+    size = "small" if part.w < 50 else ""
+    drawn = box(part.x, part.y, part.w, part.h, part.term, y + 3.2, size=size)
+    return link(part.name, part.term, targets, drawn, part.kind)
+
+
+def around(targets):
+    """The rows below the architecture."""
+    drawn = []
+    for row, (words, parts) in enumerate(AROUND.items()):
+        y = BELOW + ROW * row
+        drawn.append(text(6, y + 15, words, "row"))
+        for name, x, w in parts:
+            shape = box(x, y, w, 22, name, y + 14.2, size="small")
+            drawn.append(link(name, name, targets, shape))
+    return "".join(drawn)
 
 
 def link(part, words, targets, drawn, kind="plain"):
@@ -168,15 +169,18 @@ def link(part, words, targets, drawn, kind="plain"):
     )
 
 
-def frame(box, kind=""):
-    return (
-        f'<rect class="{kind}" x="{box.x}" y="{box.y}" width="{box.w}" '
-        f'height="{box.h}" rx="5"/>'
-    )
+def box(x, y, w, h, words, line, *, kind="", size=""):
+    """A frame around ``x``, from ``y`` down, with its words on a line."""
+    return frame(x - w / 2, y, w, h, kind) + text(x, line, words, size)
+
+
+def frame(x, y, w, h, kind=""):
+    place = f'x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}"'
+    return f'<rect class="{kind}" {place} rx="5"/>'
 
 
 def text(x, y, words, kind=""):
-    return f'<text class="{kind}" x="{x}" y="{y}">{escape(words)}</text>'
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}">{escape(words)}</text>'
 
 
 def arrow(points, built):

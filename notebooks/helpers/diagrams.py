@@ -416,7 +416,7 @@ def training_loop():
     canvas.text(148, 199, "each batch", size=8.5)
     step = canvas.box(right, 52, 88, 40, "optimizer", "Adam", "dense")
     canvas.line(clip.top, step.bottom)
-    canvas.text(right, 12, "learning_rate", "name", size=9)
+    canvas.text(right, 12, "learning_rates", "name", size=9)
     canvas.line((right, 22), step.top)
     canvas.line(step.left, model.right)
     canvas.line((left, 219), (left, 252), dashed=True)
