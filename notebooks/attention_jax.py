@@ -452,17 +452,12 @@ per_row
 # heads stand side by side in a single `m 3m` matrix, so that one product makes them all
 # (the biases are left out here, not in the code).
 #
-# **Initial weights** are drawn evenly between $-1/\sqrt{n}$ and $1/\sqrt{n}$, where $n$ is
-# the number of inputs, as in `torch.nn.Linear`; biases start at zero. The entries have
-# variance $1/(3n)$, so $Q$, $K$ and $V$ have a third of the variance of $X$, and the
-# scaled scores a ninth of its square: every head starts close to a plain mean, and no
-# layer makes its input larger. Another usual choice is
-# [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html), with the bound
-# $\sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$. It keeps the variance in a square matrix, but
-# counts the `m 3m` matrix as one, so that $Q$, $K$ and $V$ get a half and the scores a
-# quarter. A model as large as that of the last chapter reached a
-# [lower loss with the smaller start](https://github.com/example/transformers-side-by-side/blob/main/benchmarks/results/initialisation.md),
-# with each of five seeds, and the next chapters use it for all their linear layers.
+# **Initial weights** lie evenly between $-1/\sqrt{n}$ and $1/\sqrt{n}$, with $n$ the
+# number of inputs, as in `torch.nn.Linear`; biases start at zero. So $Q$, $K$ and $V$
+# have a third of the variance of $X$, and every head starts close to a plain mean.
+# [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html) takes the `m 3m`
+# matrix as one, which makes it a half. The smaller start
+# [gave the lower loss](../book/how-this-was-built.md) with each of five seeds.
 
 # %% [markdown] tags=["jax"]
 # NNX keeps the matrix of a dense layer as `in out`, so that a layer is $xW + b$ as

@@ -108,8 +108,7 @@ def dense(n_in, n_out):
 
     Source: Glorot & Bengio 2010, eq. 1, and ``torch.nn.Linear``.
     """
-    layer = nn.Linear(n_in, n_out)
-    bound = 1 / math.sqrt(n_in)
+    layer, bound = nn.Linear(n_in, n_out), 1 / math.sqrt(n_in)
     nn.init.uniform_(layer.weight, -bound, bound)
     nn.init.zeros_(layer.bias)
     return layer
