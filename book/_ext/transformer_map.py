@@ -37,7 +37,7 @@ SECTIONS = {
     "training loop": ("reverse", "training"),
     "warm-up": ("warmup", "rate rises"),
     "clipping": ("warmup", "clipping"),
-    "reverse a sequence": ("reverse", "mistake"),
+    "reverse task": ("reverse", "mistake"),
     "odd one out": ("anomaly", "it finds the odd one"),
     "two frameworks": ("frameworks", ""),
     "what it costs": ("costs", ""),
@@ -49,7 +49,7 @@ AROUND = {
         ("warm-up", 156, 52),
         ("clipping", 214, 52),
     ],
-    "Use it": [("reverse a sequence", 97.5, 91), ("odd one out", 194.5, 91)],
+    "Use it": [("reverse task", 97.5, 91), ("odd one out", 194.5, 91)],
     "Around it": [("two frameworks", 97.5, 91), ("what it costs", 194.5, 91)],
 }
 WIDTH, HEIGHT, BELOW, ROW = 248, 496, 410, 30
