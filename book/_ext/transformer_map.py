@@ -8,6 +8,7 @@ the book, and a part without a name in the code, are drawn without a link.
 """
 
 import sys
+from functools import cache
 from html import escape
 
 from docutils import nodes
@@ -85,16 +86,19 @@ class Targets:
     def __init__(self, app, side, location):
         self.app, self.side, self.location = app, side, location
 
+    @cache  # noqa: B019, a page has hundreds of nodes, and this lives for one map
+    def headings(self, page):
+        """``{anchor: heading}`` of a page."""
+        titles = self.app.env.get_doctree(page).findall(nodes.title)
+        return {title.parent["ids"][0]: title.astext() for title in titles}
+
     def __getitem__(self, part):
         """``(address, heading)`` of the section that builds a part, or None."""
         chapter, words = SECTIONS[part]
         page = f"notebooks/{chapter}_{self.side}"
         if page not in self.app.env.found_docs:
             return None
-        headings = {
-            title.parent["ids"][0]: title.astext()
-            for title in self.app.env.get_doctree(page).findall(nodes.title)
-        }
+        headings = self.headings(page)
         found = [(i, h) for i, h in headings.items() if words.lower() in h.lower()]
         if words and len(found) != 1:
             logger.warning(
