@@ -25,7 +25,7 @@ MARGIN = dict.fromkeys(["top", "bottom"], "18mm") | dict.fromkeys(
     ["left", "right"], "16mm"
 )
 
-
+CHOICE = "sphinx-design-tab-id-framework"  # where book/_static/navigation.js keeps it
 HEADINGS = """() => [...document.querySelectorAll('article :is(h2, h3)')].map(
     h => [...h.childNodes].filter(n => !n.className?.includes?.('link'))
         .map(n => n.textContent).join(''))"""
@@ -39,6 +39,8 @@ def chosen(side):
 def printed(chromium, names, address):
     """Each page as a browser prints it: ``{name: (title, headings, bytes)}``."""
     found, page = {}, chromium.new_page(color_scheme="light")
+    side = next(filter(None, map(pages.side_of, names)), None)  # for pages of no side
+    page.add_init_script(f"localStorage['{CHOICE}'] = '{side}'")
     for name in names:
         page.goto(f"{address}/{name}.html", wait_until="load")
         page.evaluate("window.MathJax?.startup?.promise")

@@ -30,6 +30,8 @@ weights
     One safetensors file that both frameworks read and write.
 plots
     NumPy in, figure out, drawn by seaborn; never shows, never computes.
+diagrams
+    Architectures as drawings: boxes with the names of the code, shapes on the arrows.
 viewer
     Interactive attention maps as the output of a cell: HTML that needs no kernel.
 model_jax, model_torch

@@ -73,3 +73,5 @@ def test_links_stay_in_the_pdf_or_lead_to_the_public_book(book, address):
     assert not [url for url in urls if "localhost" in url]
     home = pages.config()["html"]["baseurl"]
     assert f"{home}notebooks/warmup_jax.html" in urls  # the twin is in the other PDF
+    sides = {url.partition("_")[2].partition("#")[0] for url in urls if "html#" in url}
+    assert "torch.html" in sides and "jax.html" not in sides, "the map on the index"

@@ -1,0 +1,212 @@
+"""Sphinx extension: a map of the Transformer whose parts lead to their sections.
+
+``{transformer-map}`` draws the parts of ``helpers.diagrams`` as SVG, once for each
+framework; ``book/_static/book.css`` shows the one that is chosen, and without scripts
+both. A section is found by its chapter and by words of its heading, which must stand in
+exactly one heading of the page; anything else is a warning. A chapter that is not in
+the book, and a part without a name in the code, are drawn without a link.
+"""
+
+import sys
+from functools import cache
+from html import escape
+
+from docutils import nodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+import pages
+from pages import NAMES
+
+logger = logging.getLogger(__name__)
+
+# Where a part leads: chapter, and words of the heading ("" is the top of the page).
+# The second norm has a line of its own: it is about the order of norm and branch.
+SECTIONS = {
+    "encoder": ("encoder", "the maps come from"),
+    "embed": ("reverse", "one-hot times a matrix"),
+    "positions": ("encoder", "sines and cosines"),
+    "attention": ("attention", "heads attend"),
+    "scores": ("attention", "products and a softmax"),
+    "mask": ("attention", "mask"),
+    "+": ("encoder", "without residual"),
+    "norm1": ("encoder", "layer norm"),
+    "ffn": ("encoder", "works on each one alone"),
+    "norm2": ("encoder", "pre-norm"),
+    "output": ("encoder", "the predictor maps"),
+    "training loop": ("reverse", "training"),
+    "warm-up": ("warmup", "rate rises"),
+    "clipping": ("warmup", "clipping"),
+    "reverse task": ("reverse", "mistake"),
+    "odd one out": ("anomaly", "it finds the odd one"),
+    "two frameworks": ("frameworks", ""),
+    "what it costs": ("costs", ""),
+}
+# Below the architecture: what surrounds it, in rows of (words, middle, width).
+AROUND = {
+    "Train it": [
+        ("training loop", 88, 72),
+        ("warm-up", 156, 52),
+        ("clipping", 214, 52),
+    ],
+    "Use it": [("reverse task", 97.5, 91), ("odd one out", 194.5, 91)],
+    "Around it": [("two frameworks", 97.5, 91), ("what it costs", 194.5, 91)],
+}
+WIDTH, HEIGHT, BELOW, ROW = 248, 496, 410, 30
+
+
+class MapNode(nodes.General, nodes.Element):
+    """Stands where the map will be, until the headings of all pages are known."""
+
+
+class TransformerMap(SphinxDirective):
+    """``{transformer-map}``, without arguments."""
+
+    def run(self):
+        self.env.note_reread()  # a heading of any page may have changed
+        self.env.note_dependency(str(pages.NOTEBOOKS / "helpers" / "diagrams.py"))
+        return [MapNode(location=self.get_location())]
+
+
+class MapHtml(SphinxPostTransform):
+    default_priority = 8
+
+    def run(self, **_):
+        for node in list(self.document.findall(MapNode)):
+            maps = [
+                svg(side, Targets(self.app, side, node["location"])) for side in NAMES
+            ]
+            node.replace_self(nodes.raw("", "\n".join(maps), format="html"))
+
+
+class Targets:
+    """Where the parts lead in one framework."""
+
+    def __init__(self, app, side, location):
+        self.app, self.side, self.location = app, side, location
+
+    @cache  # noqa: B019, a page has hundreds of nodes, and this lives for one map
+    def headings(self, page):
+        """``{anchor: heading}`` of a page."""
+        titles = self.app.env.get_doctree(page).findall(nodes.title)
+        return {title.parent["ids"][0]: title.astext() for title in titles}
+
+    def __getitem__(self, part):
+        """``(address, heading)`` of the section that builds a part, or None."""
+        chapter, words = SECTIONS[part]
+        page = f"notebooks/{chapter}_{self.side}"
+        if page not in self.app.env.found_docs:
+            return None
+        headings = self.headings(page)
+        found = [(i, h) for i, h in headings.items() if words.lower() in h.lower()]
+        if words and len(found) != 1:
+            logger.warning(
+                "the part %r needs one heading of %s with %r; found it in %s of %s",
+                part, page, words, [h for _, h in found], [*headings.values()],
+                location=self.location,
+            )  # fmt: skip
+            return None
+        address = self.app.builder.get_relative_uri(self.app.env.docname, page)
+        anchor, heading = found[0]
+        return (f"{address}#{anchor}" if words else address), heading
+
+
+def svg(side, targets):
+    """The map for one framework."""
+    sys.path.insert(0, str(pages.NOTEBOOKS))
+    from helpers import diagrams
+
+    lines = "".join(arrow(*line) for line in diagrams.map_lines())
+    built = [architecture(part, targets) for part in diagrams.PARTS if part.name]
+    later = [architecture(part, targets) for part in diagrams.PARTS if not part.name]
+    title = box(66, 2, 72, 17, "encoder", 14, kind="ground", size="title")
+    return (
+        f'<div class="transformer-map" data-side="{side}"><p>In {NAMES[side]}</p>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="group" '
+        f'aria-label="Map of the Transformer: links to the sections in {NAMES[side]}">'
+        f'<g aria-hidden="true">{frame(*diagrams.ENCODER, "block")}'
+        f"{frame(*diagrams.DECODER, 'block later')}{lines}</g>"
+        f"{link('encoder', 'encoder', targets, title)}{text(66, 29, 'inputs')}"
+        f"{''.join(built)}{text(33, 334, 'several times', 'small')}"
+        f"{text(66, 393, 'one per element')}{around(targets)}"
+        f'<g role="group" aria-label="decoder, to come">'
+        f"{text(184, 14, 'decoder: to come', 'later')}"
+        f"{text(184, 29, 'outputs so far', 'later')}"
+        f"{''.join(later)}{text(184, 393, 'next token', 'later')}</g></svg></div>"
+    )
+
+
+def architecture(part, targets):
+    """A part of the Transformer."""
+    x, y = part.box.middle
+    if part.name == "+":
+        drawn = f'<circle cx="{x:g}" cy="{y:g}" r="8"/>{text(x, y + 3.4, "+")}'
+        return link("+", "residual connection", targets, drawn)
+    y -= 16 * (part.name == "attention")  # the rest is inside of it
+    size = "small" if part.w < 50 else ""
+    drawn = box(part.x, part.y, part.w, part.h, part.term, y + 3.2, size=size)
+    return link(part.name, part.term, targets, drawn, part.kind)
+
+
+def around(targets):
+    """The rows below the architecture."""
+    drawn = []
+    for row, (words, parts) in enumerate(AROUND.items()):
+        y = BELOW + ROW * row
+        drawn.append(text(6, y + 15, words, "row"))
+        for name, x, w in parts:
+            shape = box(x, y, w, 22, name, y + 14.2, size="small")
+            drawn.append(link(name, name, targets, shape))
+    return "".join(drawn)
+
+
+def link(part, words, targets, drawn, kind="plain"):
+    """A part as a link with the name of its section, or pale where there is none."""
+    target = targets[part] if part else None
+    if target is None:
+        return f'<g class="part later">{drawn}</g>'
+    address, heading = map(escape, target)
+    return (
+        f'<a class="part {kind}" href="{address}" aria-label="{words}: {heading}">'
+        f"{drawn}</a>"
+    )
+
+
+def box(x, y, w, h, words, line, *, kind="", size=""):
+    """A frame around ``x``, from ``y`` down, with its words on a line."""
+    return frame(x - w / 2, y, w, h, kind) + text(x, line, words, size)
+
+
+def frame(x, y, w, h, kind=""):
+    place = f'x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}"'
+    return f'<rect class="{kind}" {place} rx="5"/>'
+
+
+def text(x, y, words, kind=""):
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}">{escape(words)}</text>'
+
+
+def arrow(points, built):
+    """A line through the points, with a head at the end."""
+    (x0, y0), (x, y) = points[-2:]
+    dx, dy = (x > x0) - (x < x0), (y > y0) - (y < y0)
+    across = 2.8 * dy, 2.8 * dx
+    corners = [(x, y)] + [
+        (x - 5 * dx + sign * across[0], y - 5 * dy + sign * across[1])
+        for sign in (1, -1)
+    ]
+    way = [*points[:-1], (x - 4 * dx, y - 4 * dy)]
+    line, head = (" ".join(f"{a:g},{b:g}" for a, b in p) for p in (way, corners))
+    kind = "line" if built else "line later"
+    return (
+        f'<polyline class="{kind}" points="{line}"/>'
+        f'<polygon class="{kind}" points="{head}"/>'
+    )
+
+
+def setup(app):
+    app.add_node(MapNode)
+    app.add_directive("transformer-map", TransformerMap)
+    app.add_post_transform(MapHtml)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

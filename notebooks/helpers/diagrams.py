@@ -1,0 +1,548 @@
+"""Architectures as drawings: boxes with the names of the code, shapes on the arrows.
+
+Every function returns a ``matplotlib.figure.Figure`` that a cell shows by naming it in
+its last line. Drawings are read from top to bottom, like the code, and are narrow
+enough for a phone. The paper is light, as in ``helpers.plots``. Lengths are points.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.textpath import TextPath
+
+from helpers import reference
+from helpers.plots import COLOURS, EDGE, HIDDEN, INK, PAPER
+
+BLUE, ORANGE, GREEN, PURPLE, BROWN, _ = COLOURS
+GREY = EDGE
+# What a box does has a colour, the same in all drawings.
+KINDS = {
+    "attention": ORANGE, "dense": BLUE, "norm": BROWN, "positions": PURPLE,
+    "output": GREEN, "plain": GREY, "later": HIDDEN,
+}  # fmt: skip
+SANS, MONO = "DejaVu Sans", "DejaVu Sans Mono"  # they come with matplotlib
+WIDTH = 248
+
+
+def tint(colour, share=0.16):
+    """A colour mixed into the paper."""
+    mixed = share * np.array(to_rgb(colour)) + (1 - share) * np.array(to_rgb(PAPER))
+    return tuple(mixed)
+
+
+def width(words, family, size):
+    """How wide a line of text is."""
+    path = TextPath((0, 0), words, size=size, prop=FontProperties(family=family))
+    return path.get_extents().width
+
+
+class Box(NamedTuple):
+    """Where a box is; arrows start and end on its edges."""
+
+    x: float
+    y: float
+    w: float
+    h: float
+
+    @property
+    def middle(self):
+        return self.x + self.w / 2, self.y + self.h / 2
+
+    @property
+    def top(self):
+        return self.middle[0], self.y
+
+    @property
+    def bottom(self):
+        return self.middle[0], self.y + self.h
+
+    @property
+    def left(self):
+        return self.x, self.middle[1]
+
+    @property
+    def right(self):
+        return self.x + self.w, self.middle[1]
+
+
+class Canvas:
+    """A sheet of paper, in points, with y growing downwards."""
+
+    def __init__(self, height, width=WIDTH):
+        self.fig = Figure(figsize=(width / 72, height / 72), dpi=200, facecolor=PAPER)
+        self.ax = self.fig.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+        self.ax.set_axis_off()
+
+    def text(self, x, y, words, what="note", *, size=None, colour=None, **options):
+        """Words of a kind: the ``name`` of code, a ``shape``, or a ``note``."""
+        style = {
+            "name": {"family": MONO, "weight": "bold", "size": 10, "color": INK},
+            "shape": {"family": MONO, "size": 9, "color": BLUE},
+            "note": {"family": SANS, "size": 9, "color": INK},
+        }[what]
+        style |= {"ha": "center", "va": "center_baseline", "label": what, **options}
+        style |= {"size": size or style["size"], "color": colour or style["color"]}
+        return self.ax.text(x, y, words, **style)
+
+    def box(self, x, y, w, h, name, note="", kind="plain", shape=""):
+        """A named box around ``x``, from ``y`` down; below the name a note, a shape."""
+        colour = KINDS[kind]
+        self.frame(Box(x - w / 2, y, w, h), colour)
+        lines = [("name", name, 10), ("note", note, 8.5), ("shape", shape, 8.5)]
+        lines = [line for line in lines if line[1]]
+        for i, (what, words, size) in enumerate(lines):
+            self.text(
+                x, y + h / 2 + 13 * (i - len(lines) / 2 + 0.5), words, what, size=size
+            )
+        return Box(x - w / 2, y, w, h)
+
+    def frame(self, box, colour, share=0.16):
+        """The edge and the ground of a box; a pale one is dashed."""
+        style = {"fc": tint(colour, share), "ec": colour, "lw": 1.1}
+        style |= {"linestyle": (0, (3, 2)) if colour == HIDDEN else "-"}
+        form = "round,pad=0,rounding_size=5"
+        self.ax.add_patch(FancyBboxPatch(box[:2], box.w, box.h, boxstyle=form, **style))
+
+    def below(self, above, *place, **options):
+        """A box with an arrow from the point above it."""
+        box = self.box(*place, **options)
+        self.line(above, box.top)
+        return box
+
+    def label(self, x, y, name, shape, note="", **options):
+        """Beside a matrix: its name, maybe with a word for it, and below its shape."""
+        first = self.text(x, y, name, "name", **options)
+        if note:
+            gap, w = 5, width(note, SANS, 9)
+            first.set_x(x - (w + gap) / 2 * (first.get_ha() == "center"))
+            after = width(name, MONO, 10) / (1 if first.get_ha() == "left" else 2)
+            self.text(first.get_position()[0] + after + gap, y, note, ha="left")
+        self.text(x, y + 13, shape, "shape", **options)
+
+    def line(self, *points, colour=EDGE, head=True, dashed=False):
+        """Straight pieces through the points, with an arrow's head at the end."""
+        xs, ys = zip(*points, strict=True)
+        style = {"color": colour, "lw": 1.2, "solid_capstyle": "butt"}
+        style |= {"linestyle": (0, (3, 2)) if dashed else "-"}
+        if head:
+            start, end = np.array(points[-2], float), np.array(points[-1], float)
+            way = (end - start) / np.hypot(*(end - start))
+            across = np.array([-way[1], way[0]])
+            base = end - 5 * way
+            corners = np.array([end, base + 2.8 * across, base - 2.8 * across])
+            self.ax.fill(*corners.T, color=colour, lw=0, zorder=3)
+            xs, ys = (*xs[:-1], base[0] + way[0]), (*ys[:-1], base[1] + way[1])
+        self.ax.plot(xs, ys, zorder=1, solid_joinstyle="round", **style)
+
+    def plus(self, x, y, sign="+"):
+        """A circle in which two arrows meet."""
+        self.ax.plot(x, y, "o", ms=15, mfc=PAPER, mec=EDGE, mew=1.1, zorder=2)
+        if sign == "+":
+            self.ax.plot(x, y, "+", ms=8, mec=INK, mew=1.2, zorder=3)
+        else:
+            self.text(x, y, sign, "name", zorder=3)
+        return Box(x - 7.5, y - 7.5, 15, 15)
+
+    def residual(self, fork, plus):
+        """A way around a branch, on its right."""
+        right = fork[0] + 88
+        self.line(fork, (right, fork[1]), (right, plus.middle[1]), plus.right)
+        place = right + 9, (fork[1] + plus.middle[1]) / 2
+        self.text(*place, "residual", size=8.5, rotation=-90, va="center")
+
+    def mask_and(self, name, shape, box):
+        """On the left of a box: the mask that it takes, the weights that it returns."""
+        x, y = 28, box.middle[1]
+        self.text(x, y - 10, "mask", "name", size=9)
+        self.line((x + 15, y - 10), (box.x, y - 10))
+        self.text(x, y + 8, name, "name", size=9)
+        self.text(x, y + 20, shape, "shape", size=8)
+        self.line((box.x, y + 8), (x + 6 + 2.3 * len(name), y + 8))
+
+    def cells(self, x, y, colours, cell=15, frame=None):
+        """A matrix as coloured cells, ``row column rgb``; ``frame`` marks a row."""
+        for (i, j), _ in np.ndenumerate(np.empty((len(colours), len(colours[0])))):
+            place = x + j * cell, y + i * cell
+            style = {"fc": colours[i][j], "ec": PAPER, "lw": 1.2}
+            self.ax.add_patch(Rectangle(place, cell, cell, **style))
+        box = Box(x, y, len(colours[0]) * cell, len(colours) * cell)
+        if frame is not None:
+            place = x, y + frame * cell
+            style = {"fill": False, "ec": INK, "lw": 1.6, "zorder": 4}
+            self.ax.add_patch(Rectangle(place, box.w, cell, **style))
+        return box
+
+    def matrix(self, x, y, values, colour, cell=15, frame=None, low=None):
+        """Numbers as cells, from pale (the lowest, or ``low``) to dark; NaN is grey."""
+        low = np.nanmin(values) if low is None else low
+        shown = shades(values, colour, low, np.nanmax(values))
+        return self.cells(x, y, shown, cell, frame)
+
+    def allowed(self, x, y, mask, cell):
+        """A mask as cells: grey is hidden."""
+        colours = {True: tint(PURPLE, 0.3), False: HIDDEN}
+        return self.cells(x, y, [[colours[bool(see)] for see in r] for r in mask], cell)
+
+
+def shades(values, colour, low, high):
+    """Each number as a mixture of paper and colour; NaN is grey: hidden."""
+    share = (np.asarray(values, float) - low) / (high - low)
+    return [
+        [HIDDEN if np.isnan(s) else tint(colour, 0.06 + 0.84 * s) for s in row]
+        for row in share
+    ]
+
+
+def small_attention():
+    """Queries, keys, values, mask, scores, weights and outputs of one head."""
+    rng = np.random.default_rng(7)
+    q, k, v = (rng.normal(size=(n, 3)) for n in (4, 5, 5))
+    mask = np.broadcast_to(np.arange(5) < 4, (4, 5))
+    out, weights = reference.attention(q, k, v, mask)
+    return q, k, v, mask, q @ k.T, weights, out
+
+
+def attention():
+    """One head: a score stands where the row of a query meets the column of a key."""
+    q, k, v, mask, scores, weights, out = small_attention()
+    canvas = Canvas(358)
+    keys = canvas.matrix(84, 12, k.T, ORANGE)
+    canvas.label(167, 27, "k", "b h k d", "keys", ha="left")
+    canvas.text(167, 53, "a column each", size=8, ha="left")
+    canvas.matrix(14, 81, q, BLUE, frame=1)
+    canvas.label(36.5, 52, "q", "b h q d", "queries")
+    crossing = canvas.matrix(84, 81, scores, PURPLE, frame=1)
+    canvas.label(167, 104, "scores", "b h q k", ha="left")
+    canvas.line(keys.bottom, crossing.top)
+    canvas.line((59, 103.5), (84, 103.5))
+
+    steps = [crossing]
+    for y, step in zip((159, 194, 229), ("/ √d", "mask", "softmax"), strict=True):
+        steps.append(canvas.below(steps[-1].bottom, 121.5, y, 64, 21, step))
+        if step == "mask":
+            small = canvas.allowed(19, y - 3.5, mask, 7)
+            canvas.line(small.right, steps[-1].left)
+            canvas.text(36.5, y + 33.5, "b h q k", "shape")
+    shown = np.where(mask, weights, np.nan)
+    mixing = canvas.matrix(84, 264, shown, PURPLE, frame=1, low=0)
+    canvas.line(steps[-1].bottom, mixing.top)
+    canvas.label(42, 282, "weights", "b h q k")
+    canvas.text(42, 310, "rows sum to 1", size=8)
+
+    values = canvas.matrix(189, 170, v, GREEN)
+    canvas.label(211.5, 140, "v", "b h k d", "values")
+    result = canvas.matrix(189, 264, out, GREEN, frame=1)
+    canvas.label(211.5, 335, "weights @ v", "b h q d")
+    canvas.line((159, 286.5), (189, 286.5))
+    canvas.line(values.bottom, result.top)
+    canvas.text(121.5, 337, "framed: one query", size=8)
+    canvas.text(121.5, 348, "grey: hidden", size=8)
+    return canvas.fig
+
+
+def encoder_block(norm_first=False):
+    """Attention and feed-forward net, each with its residual and its norm.
+
+    Parameters
+    ----------
+    norm_first : bool
+        Norm before each branch instead of after each sum.
+    """
+    canvas, x, w = Canvas(352), 130, 122
+    canvas.text(x, 12, "x", "name")
+    above = x, 22
+    for name, note, kind, sizes, norm in (
+        ("attention", "several heads", "attention", "", "norm1"),
+        ("ffn", "each position alone", "dense", "m → f → m", "norm2"),
+    ):
+        y = above[1]
+        canvas.text(x + 7, y + 9, "b s m", "shape", ha="left")
+        fork = x, y + 18
+        if norm_first:
+            above = canvas.below(above, x, y + 34, w, 24, norm, kind="norm").bottom
+            y += 40
+        box = canvas.below(above, x, y + 34, w, 46, name, note, kind, sizes)
+        if name == "attention":
+            canvas.mask_and("weights", "b h q k", box)
+        plus = canvas.plus(x, y + 102)
+        canvas.line(box.bottom, plus.top)
+        canvas.residual(fork, plus)
+        above = plus.bottom
+        if not norm_first:
+            above = canvas.below(above, x, y + 126, w, 24, norm, kind="norm").bottom
+    canvas.text(x + 7, above[1] + 9, "b s m", "shape", ha="left")
+    canvas.line(above, (x, above[1] + 24))
+    return canvas.fig
+
+
+def heads(n_heads=2):
+    """One product makes q, k and v of all heads; each head attends by itself.
+
+    Parameters
+    ----------
+    n_heads : int
+        From 1 to 4.
+    """
+    if not 1 <= n_heads <= 4:
+        raise ValueError(f"expected 1 to 4 heads to draw, got n_heads = {n_heads}")
+    canvas, x, d = Canvas(424), 124, 2
+    m, cell = n_heads * d, min(12, 208 / (3 * n_heads * d + 2))
+    colours = [GREEN, PURPLE, ORANGE, BROWN][:n_heads]
+    columns = [tint(colour, 0.55) for colour in colours for _ in range(d)]
+    left = x - m * cell / 2  # of a matrix with m columns in the middle
+    inputs = canvas.cells(left, 6, [[tint(GREY, 0.3)] * m] * 3, cell)
+    canvas.label(inputs.right[0] + 10, 16, "x", "b s m", ha="left")
+    box = canvas.below(inputs.bottom, x, 60, 92, 24, "qkv", kind="dense")
+    canvas.line(box.bottom, (x, 116))
+    canvas.text(x + 7, 96, "b s 3m", "shape", ha="left")
+    starts = [left + (m + 1) * cell * i for i in (-1, 0, 1)]
+    for name, start in zip("qkv", starts, strict=True):
+        group = canvas.cells(start, 118, [columns] * 3, cell)
+        canvas.text(group.top[0] - 12 * (name == "k"), 110, name, "name")
+
+    joined = canvas.cells(left, 327, [columns] * 3, cell)
+    canvas.label(joined.right[0] + 10, 338, "joined", "b q m", ha="left")
+    room, rng = 236 / n_heads, np.random.default_rng(1)
+    for i, colour in enumerate(colours):
+        at, inside = x + room * (i - (n_heads - 1) / 2), (i + 0.5) * d * cell
+        card = one_head(canvas, at, room, i + 1, colour, rng)
+        for j, start in enumerate(starts):
+            begin = start + inside, 120 + 3 * cell
+            canvas.line(begin, (at + 14 * (j - 1), card.y), colour=colour)
+        canvas.line(card.bottom, (left + inside, 325), colour=colour)
+    box = canvas.below(joined.bottom, x, 378, 92, 24, "out", kind="dense")
+    canvas.line(box.bottom, (x, 420))
+    canvas.text(x + 7, 411, "b q m", "shape", ha="left")
+    return canvas.fig
+
+
+def one_head(canvas, x, room, number, colour, rng):
+    """A card around ``x`` with the weights of one head."""
+    card = Box(x - room / 2 + 5, 196, room - 10, 97)
+    canvas.frame(card, colour)
+    canvas.text(x, 208, "attention", "name", size=7.5 if room < 70 else 9)
+    q, k = rng.normal(scale=1.3, size=(2, 4, 4))
+    canvas.matrix(x - 22, 220, reference.attention(q, k, k)[1], colour, 11, low=0)
+    canvas.text(x, 272, f"head {number}", size=8.5)
+    canvas.text(x, 284, "b q d", "shape", size=8.5)
+    return card
+
+
+def predictor():
+    """From the features of each element to one output each."""
+    canvas, x, w = Canvas(464), 134, 124
+    canvas.text(x, 12, "x", "name")
+    steps = [
+        ("b s i", "embed", "", "dense", 24),
+        ("b s m", "positions", "adds a code to each", "positions", 38),
+        ("b s m", "encoder", "n_blocks blocks", "attention", 62),
+        ("b s m", "hidden", "", "dense", 24),
+        ("", "hidden_norm", "", "norm", 24),
+        ("", "relu", "", "plain", 24),
+        ("", "output", "", "output", 24),
+    ]
+    above = x, 22
+    for shape, name, note, kind, h in steps:
+        if shape:
+            canvas.text(x + 7, above[1] + 14, shape, "shape", ha="left")
+        stack = 8 * (name == "encoder")
+        y = above[1] + (32 if shape else 16)
+        for shift in range(stack, 0, -4):
+            canvas.frame(Box(x - w / 2 + shift, y + stack - shift, w, h), ORANGE)
+        canvas.line(above, (x, y))
+        box = canvas.box(x, y + stack, w, h, name, note, kind)
+        above = box.bottom
+        if stack:
+            canvas.mask_and("maps", "l b h q k", box)
+    canvas.text(x + 7, above[1] + 14, "b s c", "shape", ha="left")
+    canvas.line(above, (x, above[1] + 30))
+    return canvas.fig
+
+
+def mask():
+    """Padding and causal mask together decide which scores reach the softmax."""
+    canvas, left, right = Canvas(318), 58, 178
+    key, query = np.arange(5), np.arange(5)[:, None]
+    padding, causal = np.broadcast_to(key < 4, (5, 5)), key <= query
+    q, k = np.random.default_rng(3).normal(size=(2, 5, 3))
+    scores = canvas.matrix(left - 27.5, 38, q @ k.T, PURPLE, 11)
+    canvas.label(left, 11, "scores", "b h q k")
+
+    both = canvas.plus(right, 121, "&")
+    for x, word, shape, given, end in (
+        (144, "padding", "b 1 1 k", padding, both.left),
+        (212, "causal", "q k", causal, both.right),
+    ):
+        canvas.text(x, 11, word)
+        canvas.text(x, 24, shape, "shape")
+        grid = canvas.allowed(x - 27.5, 38, given, 11)
+        canvas.line(grid.bottom, (x, 121), end)
+    together = canvas.allowed(right - 27.5, 145.5, padding & causal, 11)
+    canvas.line(both.bottom, together.top)
+    canvas.label(right, 213, "mask", "b 1 q k")
+
+    box = canvas.below(scores.bottom, left, 160, 104, 26, "masked_softmax")
+    canvas.line(together.left, box.right)
+    weights = reference.attention(q, k, k, padding & causal)[1]
+    shown = np.where(padding & causal, weights, np.nan)
+    result = canvas.matrix(left - 27.5, 216, shown, PURPLE, 11, low=0)
+    canvas.line(box.bottom, result.top)
+    canvas.label(left, 284, "weights", "b h q k")
+    canvas.text(104, 250, "grey: hidden, weight 0", size=8.5, ha="left")
+    canvas.text(104, 264, "1: shared by all heads", size=8.5, ha="left")
+    return canvas.fig
+
+
+def training_loop():
+    """Forward on the left, backward on the right, once for every batch."""
+    canvas, left, right = Canvas(298), 94, 200
+    canvas.text(left, 12, "inputs", "name")
+    canvas.text(left + 7, 34, "b s i", "shape", ha="left")
+    model = canvas.below((left, 22), left, 52, 76, 40, "model", "forward", "attention")
+    canvas.text(left + 7, 108, "b s c", "shape", ha="left")
+    loss_fn = canvas.below(model.bottom, left, 130, 76, 40, "loss_fn", "", "output")
+    canvas.text(21, 150, "labels", "name", size=9)
+    canvas.text(21, 162, "b s", "shape", size=8)
+    canvas.line((40, 150), loss_fn.left)
+    canvas.line(loss_fn.bottom, (left, 200))
+    canvas.text(left, 209, "loss", "name")
+    clip = canvas.box(right, 130, 88, 40, "max_grad_norm", "clip", "plain")
+    canvas.line((left + 17, 209), (right, 209), clip.bottom)
+    canvas.text(right + 6, 190, "gradient", size=8.5, ha="left")
+    canvas.text(148, 199, "each batch", size=8.5)
+    step = canvas.box(right, 52, 88, 40, "optimizer", "Adam", "dense")
+    canvas.line(clip.top, step.bottom)
+    canvas.text(right, 12, "learning_rates", "name", size=9)
+    canvas.line((right, 22), step.top)
+    canvas.line(step.left, model.right)
+    canvas.line((left, 219), (left, 252), dashed=True)
+    canvas.text(left + 7, 234, "each epoch", size=8.5, ha="left")
+    canvas.box(left, 252, 150, 40, "validation", "keep the best weights")
+    return canvas.fig
+
+
+def set_model():
+    """A set through the model: nothing depends on the order of its elements."""
+    canvas, x, w = Canvas(392), 124, 228
+    places, odd = x + 46 * (np.arange(5) - 2), 3
+
+    def arrows(above, y, shape):
+        for place in places:
+            canvas.line((place, above), (place, y))
+        canvas.text(x + 23, (above + y) / 2 - 2, shape, "shape")
+
+    for i, place in enumerate(places):
+        canvas.frame(Box(place - 15, 6, 30, 30), ORANGE if i == odd else GREY)
+        digit = {"family": "DejaVu Serif", "style": "italic", "size": 17}
+        canvas.text(place, 21, "7" if i == odd else "4", **digit)
+    arrows(36, 60, "b s i")
+    canvas.box(x, 60, w, 24, "embed", kind="dense")
+    arrows(84, 108, "b s m")
+    canvas.frame(Box(x - w / 2, 108, w, 86), ORANGE)
+    canvas.text(x, 121, "encoder", "name")
+    for i, start in enumerate(places):
+        for end in places:
+            style = (ORANGE, 1.4) if i == odd else (GREY, 0.6)
+            canvas.ax.plot((start, end), (135, 183), color=style[0], lw=style[1])
+    arrows(194, 218, "b s m")
+    canvas.box(x, 218, w, 24, "output", kind="output")
+    arrows(242, 266, "b s 1")
+    canvas.box(x, 266, w, 24, "softmax")
+    arrows(290, 314, "b s")
+    for i, place in enumerate(places):
+        p = 0.92 if i == odd else 0.02
+        canvas.cells(place - 16, 316, [[tint(GREEN, 0.06 + 0.6 * p)]], 32)
+        canvas.text(place, 332, f"{p:.2f}", size=9)
+    canvas.text(x, 366, "no positions: shuffling the set", size=8.5)
+    canvas.text(x, 379, "shuffles the probabilities along", size=8.5)
+    return canvas.fig
+
+
+class Part(NamedTuple):
+    """A part of the map: what it is, its name in the code, its kind, and its place.
+
+    The place is the middle and the top, then width and height. A part without a name
+    is not built yet.
+    """
+
+    term: str
+    name: str
+    kind: str
+    x: float
+    y: float
+    w: float
+    h: float
+
+    @property
+    def box(self):
+        return Box(self.x - self.w / 2, self.y, self.w, self.h)
+
+
+ENCODER, DECODER = Box(6, 102, 112, 220), Box(130, 102, 112, 206)
+PARTS = [  # the index of the book draws them, too, with links
+    Part("embedding", "embed", "dense", 66, 42, 92, 20),
+    Part("positions", "positions", "positions", 66, 74, 92, 20),
+    Part("attention", "attention", "attention", 66, 114, 92, 54),
+    Part("softmax", "scores", "plain", 44, 136, 41, 24),
+    Part("mask", "mask", "plain", 89, 136, 37, 24),
+    Part("residual", "+", "plain", 66, 177, 16, 16),
+    Part("norm", "norm1", "norm", 66, 202, 92, 18),
+    Part("feed-forward", "ffn", "dense", 66, 240, 92, 20),
+    Part("residual", "+", "plain", 66, 269, 16, 16),
+    Part("norm", "norm2", "norm", 66, 294, 92, 18),
+    Part("output", "output", "output", 66, 344, 92, 20),
+    Part("embedding", "", "later", 184, 42, 92, 20),
+    Part("positions", "", "later", 184, 74, 92, 20),
+    Part("causal attention", "", "later", 184, 114, 92, 20),
+    Part("norm", "", "later", 184, 144, 92, 18),
+    Part("cross-attention", "", "later", 184, 182, 92, 20),
+    Part("norm", "", "later", 184, 212, 92, 18),
+    Part("feed-forward", "", "later", 184, 250, 92, 20),
+    Part("norm", "", "later", 184, 280, 92, 18),
+    Part("output", "", "later", 184, 344, 92, 20),
+]
+
+
+def map_lines():
+    """The arrows of the map: their points, and whether what they lead to is built."""
+    lines = [([(66, 332), (124, 332), (124, 192), (138, 192)], False)]
+    for x in (184, 66):
+        boxes = [part.box for part in PARTS if part.x == x]
+        ends = [(x, 32), *(p for box in boxes for p in (box.top, box.bottom)), (x, 380)]
+        lines += [(ends[i : i + 2], x == 66) for i in range(0, len(ends), 2)]
+    for fork, y in ((107, 185), (230, 277)):
+        lines.append(([(66, fork), (14, fork), (14, y), (58, y)], True))
+    return lines
+
+
+def transformer():
+    """The whole Transformer: what the book builds, and in grey what is to come."""
+    canvas = Canvas(398)
+    canvas.frame(ENCODER, GREY, 0.05)
+    canvas.frame(DECODER, HIDDEN, 0.05)
+    canvas.text(66, 10, "encoder", "name")
+    canvas.text(184, 10, "decoder, to come", colour=GREY)
+    for y, here, later in (
+        (25, "inputs", "outputs so far"), (389, "one per element", "next token"),
+    ):  # fmt: skip
+        canvas.text(66, y, here)
+        canvas.text(184, y, later, colour=GREY)
+    canvas.text(33, 331, "n_blocks times", size=7.5)
+    for points, built in map_lines():
+        canvas.line(*points, colour=EDGE if built else HIDDEN)
+    for part in PARTS:
+        x, y = part.box.middle
+        if part.name == "+":
+            canvas.plus(x, y)
+            continue
+        canvas.frame(part.box, KINDS[part.kind])
+        y -= 16 * (part.name == "attention")  # the rest is inside of it
+        if part.name:
+            canvas.text(x, y, part.name, "name", size=9 if part.w < 50 else 10)
+        else:
+            canvas.text(x, y, part.term, colour=GREY)
+    return canvas.fig

@@ -1,0 +1,287 @@
+"""Drawings show the models as they are: names, shapes and numbers; all is legible."""
+
+import ast
+import inspect
+import io
+import re
+from itertools import combinations
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.patches import FancyBboxPatch
+
+from helpers import (
+    diagrams,
+    model_jax,
+    model_torch,
+    plots,
+    train_jax,
+    train_torch,
+)
+from helpers.shapes import as_numpy
+from sides import on_both_sides
+
+DRAWINGS = {
+    "attention": diagrams.attention,
+    "heads": diagrams.heads,
+    "one head": lambda: diagrams.heads(1),
+    "four heads": lambda: diagrams.heads(4),
+    "post-norm": diagrams.encoder_block,
+    "pre-norm": lambda: diagrams.encoder_block(norm_first=True),
+    "predictor": diagrams.predictor,
+    "mask": diagrams.mask,
+    "training loop": diagrams.training_loop,
+    "set": diagrams.set_model,
+    "transformer": diagrams.transformer,
+}
+each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
+# All different, so that a shape says which letters it has; keys come from the queries.
+SIZES = {"b": 2, "s": 5, "h": 3, "d": 4, "m": 12, "i": 7, "f": 13, "c": 17, "l": 1}
+
+
+@pytest.fixture(autouse=True)
+def style():
+    """The book's theme, for the time of one test."""
+    with matplotlib.rc_context():
+        plots.use_style()
+        yield
+
+
+def words(fig, what=None):
+    """The texts of a drawing, or those of a kind: ``name``, ``shape`` or ``note``."""
+    texts = fig.axes[0].texts
+    return [t.get_text() for t in texts if what is None or t.get_label() == what]
+
+
+def shape_of(x):
+    """The letters of an array's axes."""
+    letters = {size: letter for letter, size in SIZES.items()} | {36: "3m"}
+    return " ".join(letters[size] for size in x.shape)
+
+
+def drawn_shape(text):
+    """A shape on a drawing, with queries and keys from the same positions."""
+    return re.sub("[qk]", "s", text)
+
+
+def shapes_by_name(fig):
+    """The shape that stands beside each name, where there is one."""
+    found, name = {}, None
+    for text in fig.axes[0].texts:
+        if text.get_label() == "name":
+            name = text.get_text()
+        elif text.get_label() == "shape":
+            found[name] = text.get_text()
+    return found
+
+
+def identifiers(*modules):
+    """Every name that the code of some modules uses."""
+    found = set()
+    for module in modules:
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            fields = (getattr(node, key, None) for key in ("id", "attr", "arg", "name"))
+            found |= {name for name in fields if isinstance(name, str)}
+    return found
+
+
+def boxes_on_screen(fig):
+    """The rectangles of the texts of a drawing, in pixels."""
+    renderer = FigureCanvasAgg(fig).get_renderer()
+    return {t: t.get_window_extent(renderer) for t in fig.axes[0].texts}
+
+
+# Names and shapes
+
+
+@each_drawing
+def test_names_are_those_of_the_code_in_both_frameworks(draw):
+    names = {n for text in words(draw(), "name") for n in re.findall(r"[a-z]\w*", text)}
+    for side in ((model_jax, train_jax), (model_torch, train_torch)):
+        missing = names - identifiers(*side)
+        assert names and not missing, f"{missing} is not in {side[0].__name__}"
+
+
+@on_both_sides
+def test_every_part_of_a_model_is_drawn(side):
+    """All that has parameters, under the name that it has in the built model."""
+    block = side.build("EncoderBlock", 12, 3, 13)
+    model = side.build("Predictor", 7, 12, 17, n_blocks=1, n_heads=3, f=13)
+    heads = side.build("MultiHeadAttention", 12, 3)
+    for drawn, built, parts in (
+        (diagrams.encoder_block(), block, "attention norm1 ffn norm2"),
+        (diagrams.encoder_block(True), block, "norm1 attention norm2 ffn"),
+        (
+            diagrams.predictor(),
+            model,
+            "embed positions encoder hidden hidden_norm output",
+        ),
+        (diagrams.set_model(), model, "embed encoder output"),
+        (diagrams.heads(), heads, "qkv out"),
+    ):
+        assert all(hasattr(built, part) for part in parts.split())
+        order = [name for name in words(drawn, "name") if name in parts.split()]
+        assert order == parts.split(), "from top to bottom as in the code"
+
+
+@on_both_sides
+def test_shapes_of_attention(side):
+    q, k, v = (side.tensor(np.ones((2, 3, n, 4))) for n in (5, 11, 11))
+    mask = side.mask(np.ones((2, 3, 5, 11), bool))
+    out, weights = side.attend(q, k, v, mask)
+    letters = {2: "b", 3: "h", 5: "q", 11: "k", 4: "d"}
+    arrays = {"k": k, "q": q, "scores": weights, "mask": mask, "weights": weights}
+    arrays |= {"v": v, "weights @ v": out}
+    assert shapes_by_name(diagrams.attention()) == {
+        name: " ".join(letters[n] for n in x.shape) for name, x in arrays.items()
+    }
+
+
+@on_both_sides
+def test_shapes_of_heads(side):
+    layer = side.build("MultiHeadAttention", 12, 3)
+    x = side.tensor(np.ones((2, 5, 12)))
+    q = layer.project(x)[0]
+    out, _ = layer(x)
+    head = q[:, 0]
+    traced = [x, layer.qkv(x), out, *[head] * 3, out]
+    drawn = [drawn_shape(text) for text in words(diagrams.heads(3), "shape")]
+    assert drawn == [shape_of(array) for array in traced]
+
+
+@on_both_sides
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_shapes_of_the_block(side, norm_first):
+    block = side.build("EncoderBlock", 12, 3, 13, norm_first=norm_first)
+    x = side.tensor(np.ones((2, 5, 12)))
+    out, weights = block(x)
+    middle = x + block.attention(x)[0]
+    inside = " → ".join(map(shape_of_last, (x, block.ffn.linear1(x), block.ffn(x))))
+    traced = [shape_of(x), shape_of(weights), shape_of(middle), inside, shape_of(out)]
+    drawn = words(diagrams.encoder_block(norm_first), "shape")
+    assert [drawn_shape(text) for text in drawn] == traced
+
+
+def shape_of_last(x):
+    """The letter of the last axis."""
+    return shape_of(x).split()[-1]
+
+
+@on_both_sides
+def test_shapes_of_the_predictor_and_the_set(side):
+    model = side.build("Predictor", 7, 12, 17, n_blocks=1, n_heads=3, f=13)
+    x = side.tensor(np.ones((2, 5, 7)))
+    e = model.embed(x)
+    p = model.positions(e)
+    out, maps = model(x, return_maps=True)
+    traced = [x, e, p, maps, model.encoder(p), out]
+    drawn = [drawn_shape(text) for text in words(diagrams.predictor(), "shape")]
+    assert drawn == [shape_of(array) for array in traced]
+
+    drawn = words(diagrams.set_model(), "shape")
+    assert drawn[:3] == [shape_of(x), shape_of(e), shape_of(model.encoder(e))]
+    assert drawn[3:] == ["b s 1", "b s"], "one logit each, without its axis"
+
+    drawn = words(diagrams.training_loop(), "shape")
+    assert drawn == [shape_of(x), shape_of(out), "b s"]
+
+
+@on_both_sides
+def test_drawn_masks_broadcast_to_the_scores(side):
+    sizes = {"b": 2, "1": 1, "q": 5, "k": 7, "h": 3}
+    scores, *drawn, mask, weights = (
+        np.ones([sizes[letter] for letter in text.split()], bool)
+        for text in words(diagrams.mask(), "shape")
+    )
+    padding, causal = drawn
+    assert (padding & causal).shape == mask.shape
+    given = side.models.masked_softmax(side.tensor(scores), side.mask(mask))
+    assert given.shape == weights.shape == scores.shape
+
+
+@on_both_sides
+def test_numbers_of_attention_are_those_of_the_model(side):
+    """The weights that are drawn; hidden keys are grey, and only they."""
+    q, k, v, mask, scores, weights, out = diagrams.small_attention()
+    model = side.attend(*map(side.tensor, (q, k, v)), side.mask(mask))
+    for array, own in zip(model, (out, weights), strict=True):
+        np.testing.assert_allclose(as_numpy(array), own, atol=1e-6)
+    np.testing.assert_allclose(weights[mask.nonzero()].reshape(4, 4).sum(-1), 1)
+    shown = diagrams.shades(np.where(mask, weights, np.nan), diagrams.PURPLE, 0, 1)
+    grey = [[cell == diagrams.HIDDEN for cell in row] for row in shown]
+    np.testing.assert_array_equal(grey, weights == 0)
+    np.testing.assert_allclose(scores, q @ k.T)
+
+
+# Legibility
+
+
+@each_drawing
+def test_drawing_is_legible_on_a_phone(draw):
+    """At its own size it fits a column of 350 pixels, with letters of 10 and more."""
+    fig = draw()
+    assert fig.get_figwidth() * 96 <= 350
+    assert fig.get_figheight() * 96 <= 640
+    assert min(text.get_size() for text in fig.axes[0].texts) * 96 / 72 >= 10
+
+
+@each_drawing
+def test_texts_stay_apart_and_on_the_paper(draw):
+    fig = draw()
+    boxes = boxes_on_screen(fig)
+    for (one, here), (other, there) in combinations(boxes.items(), 2):
+        assert not here.overlaps(there), f"{one.get_text()} and {other.get_text()}"
+    for text, box in boxes.items():
+        inside = fig.bbox.containsx(box.x0) and fig.bbox.containsx(box.x1)
+        inside = inside and fig.bbox.containsy(box.y0) and fig.bbox.containsy(box.y1)
+        assert inside, f"{text.get_text()} leaves the paper"
+
+
+@each_drawing
+def test_texts_stay_in_their_boxes_and_off_the_lines(draw):
+    fig = draw()
+    ax = fig.axes[0]
+    frames = [p.get_window_extent() for p in ax.patches if type(p) is FancyBboxPatch]
+    paths = [line.get_transform().transform_path(line.get_path()) for line in ax.lines]
+    for text, box in boxes_on_screen(fig).items():
+        for frame in frames:
+            ends = frame.contains(box.x0, box.y0), frame.contains(box.x1, box.y1)
+            crosses = frame.overlaps(box) and not all(ends)
+            assert not crosses, f"{text.get_text()} crosses the edge of a box"
+        for path in paths:
+            crosses = len(path) > 1 and path.intersects_bbox(box, filled=False)
+            assert not crosses, f"a line runs through {text.get_text()}"
+
+
+@each_drawing
+def test_same_drawing_gives_the_same_file(draw):
+    first, second = io.BytesIO(), io.BytesIO()
+    for file in (first, second):
+        draw().savefig(file, format="svg", metadata={"Date": None})
+    assert first.getvalue() == second.getvalue()
+
+
+@pytest.mark.parametrize("n_heads", [0, 5])
+def test_heads_that_cannot_be_drawn(n_heads):
+    with pytest.raises(ValueError, match=f"expected 1 to 4 .* n_heads = {n_heads}"):
+        diagrams.heads(n_heads)
+
+
+# The map
+
+
+def test_map_names_what_is_built_and_greys_what_is_not():
+    built = {part.name for part in diagrams.PARTS if part.name}
+    later = [part for part in diagrams.PARTS if not part.name]
+    assert built <= set(words(diagrams.transformer(), "name")) | {"+"}
+    assert {"causal attention", "cross-attention"} <= {part.term for part in later}
+    assert all(part.kind == "later" for part in later)
+
+
+def test_lines_of_the_map_end_at_its_parts():
+    boxes = [part.box for part in diagrams.PARTS]
+    edges = {edge for box in boxes for edge in (box.top, box.bottom, box.left)}
+    for points, _ in diagrams.map_lines():
+        assert points[-1] in edges or points[-1][1] == 380, "the way out"

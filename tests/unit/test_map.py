@@ -1,0 +1,67 @@
+"""The map of the Transformer: a part whose section is not found is a warning."""
+
+from types import SimpleNamespace
+
+import pytest
+from docutils import nodes
+
+import transformer_map
+from helpers import diagrams
+from transformer_map import SECTIONS, Targets
+
+HEADINGS = ["Attention", "Heads attend independently", "Masked positions", "Key points"]
+
+
+@pytest.fixture
+def app():
+    """A book of one page, ``attention_jax``, with a few headings."""
+    page = nodes.section(ids=["attention"])
+    page += nodes.title(text=HEADINGS[0])
+    for heading in HEADINGS[1:]:
+        section = nodes.section(ids=[heading.lower().replace(" ", "-")])
+        section += nodes.title(text=heading)
+        page += section
+    document = nodes.document("", "")
+    document += page
+    found = {"notebooks/attention_jax": document}
+    env = SimpleNamespace(
+        docname="book/index", found_docs=found, get_doctree=found.__getitem__
+    )
+    to = SimpleNamespace(get_relative_uri=lambda here, there: f"../{there}.html")
+    return SimpleNamespace(env=env, builder=to)
+
+
+def look_up(app, monkeypatch, words, side="jax"):
+    """Where a part leads that is looked for by some words."""
+    monkeypatch.setitem(SECTIONS, "mask", ("attention", words))
+    return Targets(app, side, "book/index")["mask"]
+
+
+def test_section_is_found_by_words_of_its_heading(app, monkeypatch, caplog):
+    found = look_up(app, monkeypatch, "masked")
+    address = "../notebooks/attention_jax.html"
+    assert found == (f"{address}#masked-positions", "Masked positions")
+    assert look_up(app, monkeypatch, "") == (address, "Attention")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("words", ["masks of padding", "positions in", "t"])
+def test_no_section_or_several_are_a_warning(app, monkeypatch, caplog, words):
+    """With what was looked for, and the headings there are."""
+    assert look_up(app, monkeypatch, words) is None
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    said = record.getMessage()
+    assert repr(words) in said and "notebooks/attention_jax" in said
+    assert all(heading in said for heading in HEADINGS)
+
+
+def test_chapter_that_is_not_in_the_book_has_no_link(app, monkeypatch, caplog):
+    assert look_up(app, monkeypatch, "masked", side="torch") is None
+    assert not caplog.records
+
+
+def test_every_part_of_the_code_and_every_neighbour_has_a_section():
+    around = [name for row in transformer_map.AROUND.values() for name, _, _ in row]
+    built = [part.name for part in diagrams.PARTS if part.name]
+    assert {"encoder", *built, *around} == set(SECTIONS)
