@@ -1,0 +1,837 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown] tags=["shared"]
+# # Two frameworks in twenty minutes
+#
+# By the end you can put arrays on a device, draw random numbers that repeat,
+# differentiate a function, write a model as a module, train it on handwritten digits in
+# fifteen lines, and save it; and you know what surprises newcomers. You need: Python
+# with NumPy, matrix products, and a first idea of gradient descent.
+#
+# NumPy can compute every formula of this book, but it cannot train a Transformer. That
+# takes the derivatives of one number with respect to all parameters, often millions,
+# thousands of times, on a GPU. JAX and PyTorch add both, in two styles. **JAX**
+# transforms pure functions: from a function it makes another one that computes the
+# gradient, or runs compiled. **PyTorch** works on objects: tensors record how they were
+# computed, and a training changes them in place. Later pages use what is introduced
+# here; skim what you know.
+
+# %% [markdown] tags=["torch"]
+# This page uses **PyTorch**. The same page in JAX:
+# [frameworks_jax](frameworks_jax.ipynb).
+
+# %% tags=["shared", "setup"]
+# In Colab this fetches the helpers of the book; anywhere else it does nothing.
+import os
+import subprocess
+import sys
+
+REPOSITORY = "https://github.com/example/transformers-side-by-side"
+
+if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+    folder = REPOSITORY.rsplit("/", 1)[-1]
+    if not os.path.isdir(folder):
+        clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
+        subprocess.run(clone, check=True)
+    os.chdir(os.path.join(folder, "notebooks"))
+    sys.path.insert(0, os.getcwd())
+
+# %% tags=["torch"]
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+from sklearn.datasets import load_digits
+from torch import nn
+
+from helpers import diagrams, plots
+from helpers.prose import say
+from helpers.shapes import as_numpy, check_shape
+from helpers.weights import load_weights, save_weights, to_arrays
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.set_default_device(device)
+plots.use_style()
+f"PyTorch {torch.__version__} on {device}"
+
+# %% [markdown] tags=["shared"]
+# ## An array has a shape, a dtype and a device
+#
+# Two of the three are known from NumPy: the *shape* is the size along each axis, the
+# *dtype* the type of the numbers. The *device* is new: the memory that holds the array,
+# and the processor that computes with it, a CPU or a GPU. Arrays that meet in an
+# operation have to be on the same device. Formulas look as in NumPy: `x @ w` is a
+# matrix product, and shapes broadcast.
+
+# %% [markdown] tags=["torch"]
+# Arrays are called *tensors*, an axis is a `dim`. New tensors are on the CPU unless
+# another default is set, as above; `to` moves them. `partial` fills in an argument in
+# advance.
+
+# %% tags=["torch"]
+tensor = partial(torch.as_tensor, dtype=torch.float32, device=device)
+labels = partial(torch.as_tensor, dtype=torch.int64, device=device)
+x = tensor([[1, 2, 3], [4, 5, 6]])  # b i
+x.shape, x.dtype, x.device
+
+# %% [markdown] tags=["shared"]
+# When two dtypes meet, the result gets a common one: *dtype promotion*. NumPy prefers
+# float64. Both frameworks prefer float32, which has seven digits, takes half the memory
+# and is many times faster on a GPU; bfloat16 halves the memory again and keeps two to
+# three digits.
+
+# %% tags=["torch"]
+counts = torch.arange(3, dtype=torch.int32)
+mixed = {
+    "int32 array + float32 array": counts + x[0],
+    "int32 array / 2": counts / 2,
+    "float32 array + 0.5": x + 0.5,
+    "bfloat16 array + float32 array": x[0].to(torch.bfloat16) + x[0],
+    "NumPy's float64, as an array": torch.as_tensor(np.ones(3)),
+}
+
+# %% tags=["shared", "say"]
+whole, real = np.arange(3, dtype=np.int32), np.ones(3, dtype=np.float32)
+numpys = [whole + real, whole / 2, real + 0.5, None, np.ones(3)]
+rows = [
+    f"| {what} | {str(here.dtype).removeprefix('torch.')} | {getattr(own, 'dtype', '–')} |"
+    for (what, here), own in zip(mixed.items(), numpys, strict=True)
+]
+say("\n".join(["| operation | dtype here | in NumPy |", "|---|---|---|", *rows]))
+
+# %% tags=["shared", "check"]
+# Checked: int32 with float32, or halved, gives float32 here and float64 in NumPy
+kinds = [str(array.dtype).removeprefix("torch.") for array in mixed.values()]
+assert kinds[:4] == ["float32"] * 4
+assert [numpys[place].dtype for place in (0, 1, 2)] == ["float64", "float64", "float32"]
+
+# %% [markdown] tags=["torch"]
+# PyTorch keeps NumPy's float64, and refuses to multiply matrices of different dtypes;
+# so `tensor` names the dtype.
+
+# %% [markdown] tags=["shared"]
+# ## JAX arrays never change, PyTorch tensors can
+#
+# In PyTorch, `x[0, 0] = 7` changes `x` *in place*, as in NumPy. A slice is a *view* of
+# the same memory, so a change of the one is a change of the other. Methods that work in
+# place end in an underscore: `x.zero_()`. In JAX arrays are immutable: `x[0, 0] = 7` is
+# an error, and `x.at[0, 0].set(7)` returns a new array. So a JAX function cannot change
+# its arguments, and that is what allows JAX to transform it.
+
+# %% tags=["torch"]
+changed = x.clone()  # a copy; without it, x would change
+changed[0, 0] = 7
+row = changed[0]  # a view
+row.zero_()  # changes the first row of changed
+as_numpy(changed)
+
+# %% tags=["torch", "check"]
+# Checked: the clone left the original alone, the view did not
+np.testing.assert_array_equal(as_numpy(x), [[1, 2, 3], [4, 5, 6]])
+np.testing.assert_array_equal(as_numpy(changed), [[0, 0, 0], [4, 5, 6]])
+np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
+
+# %% [markdown] tags=["shared"]
+# ## The same seed gives the same random numbers
+#
+# A computer's random numbers are computed from a *seed*, so an experiment can be
+# repeated. A PyTorch *generator* has a state that every draw advances: insert one draw,
+# and all later ones are different. JAX has no such state. Each function takes a *key*,
+# and the same key gives the same numbers; for new numbers, `split` the key. A key used
+# twice is a common bug, and no error tells you: two layers start with equal weights.
+
+# %% tags=["torch"]
+generator = torch.Generator(device).manual_seed(0)
+first = torch.randn(3, generator=generator)
+other = torch.randn(3, generator=generator)  # the state has advanced
+generator.manual_seed(0)
+again = torch.randn(3, generator=generator)
+
+# %% tags=["shared", "check"]
+# Checked: the same key or seed repeats the numbers, and the next draw is different
+np.testing.assert_array_equal(as_numpy(first), as_numpy(again))
+assert (as_numpy(first) != as_numpy(other)).all()
+
+# %% [markdown] tags=["torch"]
+# Layers draw their weights from a global generator, one per device, that
+# `torch.manual_seed(0)` seeds.
+
+# %% [markdown] tags=["shared"]
+# From the same seed, JAX, PyTorch and NumPy draw different numbers. Whatever our twin
+# pages share (data, order of the batches, sometimes initial weights) comes from NumPy.
+
+# %% [markdown] tags=["shared"]
+# ## Automatic differentiation is exact up to rounding
+#
+# Training lowers a *loss*, a number that says how wrong the model is, by small steps
+# against its gradient. One could find each derivative by trying: move one weight by $h$
+# and look at the loss. That costs two evaluations per weight, and no $h$ is good: a
+# large one misses the curvature, a small one drowns in rounding. *Automatic
+# differentiation* (autograd in PyTorch) applies the chain rule to every operation of
+# the program, from the loss back to the weights: all derivatives for the price of a few
+# evaluations.
+
+# %% [markdown] tags=["shared"]
+# Our example is a single neuron with weights $w$. Of $b$ examples, the one with number
+# $j$ has the inputs $x_j$ and the target $y_j$:
+#
+# $$L(w) = \frac1b \sum_{j=1}^b \big(\tanh(x_j \cdot w) - y_j\big)^2 .$$
+
+# %% tags=["shared"]
+rng = np.random.default_rng(0)
+inputs, targets = rng.normal(size=(7, 3)), rng.normal(size=7)  # b i, b
+start = np.array([0.5, -1.0, 0.25])  # i
+
+# %% [markdown] tags=["torch"]
+# `requires_grad_` tells PyTorch to record what is computed from `w`; `backward` goes
+# back through the record and adds the derivatives to `w.grad`.
+
+# %% tags=["torch"]
+x, y, w = tensor(inputs), tensor(targets), tensor(start).requires_grad_()
+
+
+def loss_fn(w):
+    """Mean squared error of the neuron: ``i -> ``."""
+    return ((torch.tanh(x @ w) - y) ** 2).mean()
+
+
+loss = loss_fn(w)
+loss.backward()
+gradient = w.grad.clone()
+as_numpy(gradient)
+
+# %% [markdown] tags=["shared"]
+# Compare it with difference quotients, in float32 and float64. The reference is the
+# chain rule on paper, $\frac2b \sum_j (p_j - y_j)(1 - p_j^2)\, x_j$ with
+# $p_j = \tanh(x_j \cdot w)$.
+
+
+# %% tags=["shared"]
+def differences(w, h):
+    """Central difference quotients of the loss, one per weight, in the dtype of ``w``."""
+
+    def loss(w):
+        p = np.tanh(inputs.astype(w.dtype) @ w)
+        return np.mean((p - targets.astype(w.dtype)) ** 2)
+
+    moves = h * np.eye(len(w), dtype=w.dtype)
+    return np.array([(loss(w + move) - loss(w - move)) / (2 * h) for move in moves])
+
+
+p = np.tanh(inputs @ start)
+exact = 2 / 7 * ((p - targets) * (1 - p**2)) @ inputs
+sizes = 10.0 ** np.arange(-9, -0.5, 0.5)
+errors = {
+    kind: [np.abs(differences(start.astype(kind), h) - exact).max() for h in sizes]
+    for kind in ("float64", "float32")
+}
+error = np.abs(as_numpy(gradient) - exact).max()
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Error of a gradient against the step h, both logarithmic. The difference quotients fall and rise again, the one in float32 with its lowest point far above that of float64; automatic differentiation in float32 is a flat line below all of float32."}}
+lines = {f"differences, {kind}": (sizes, values) for kind, values in errors.items()}
+lines["automatic, float32"] = sizes, np.full(len(sizes), error)
+panels = {"The gradient without a step size": lines}
+fig = plots.curves(
+    panels, x="step h", y="largest error", log_x=10, log_y=True, size=(5.5, 3)
+)
+fig
+
+# %% tags=["shared", "say"]
+best = {kind: min(values) for kind, values in errors.items()}
+say(
+    f"The best step leaves an error of {best['float32']:.0e} in float32; automatic "
+    f"differentiation in float32 is off by {error:.0e}, **{best['float32'] / error:.0f} "
+    f"times less**. (The gradient itself has a norm of {np.linalg.norm(exact):.1f}.)"
+)
+
+# %% tags=["shared", "check"]
+# Checked: the automatic gradient is at least 10 times closer than any quotient in float32
+title = "The gradient without a step size"
+flat = plots.drawn(fig, title, "automatic, float32")[1]
+single = plots.drawn(fig, title, "differences, float32")[1]
+double = plots.drawn(fig, title, "differences, float64")[1]
+assert (single > 10 * flat).all() and single.min() > 1000 * double.min()
+assert single[0] > 100 * single.min() < 0.1 * single[-1]  # falls and rises again
+
+# %% [markdown] tags=["torch"]
+# `backward` *adds*: called twice, the gradient is twice as large. A training clears it
+# before every update.
+
+# %% tags=["torch"]
+loss_fn(w).backward()  # w.grad holds the first gradient still
+twice = w.grad.clone()
+w.grad = None  # cleared
+
+# %% tags=["shared", "check"]
+# Checked: two gradients add up to twice the first
+np.testing.assert_allclose(as_numpy(twice), 2 * as_numpy(gradient), rtol=1e-6)
+
+# %% [markdown] tags=["shared"]
+# ## Eager code runs at every call, traced code once
+#
+# PyTorch executes an operation as soon as Python reaches it: *eagerly*. So does JAX,
+# unless `jax.jit` compiles the function. Then the first call *traces* it: Python runs
+# the body with *tracers*, placeholders that have a shape and a dtype but no values; the
+# operations that they meet are recorded and compiled into one program. Later calls with
+# the same shapes and dtypes run this program, without Python. (PyTorch's counterpart is
+# `torch.compile`; this book doesn't need it.) How often does Python run this body?
+
+# %% tags=["shared"]
+runs = []
+
+
+def squares(x):
+    """Sum of squares: ``n -> ``; notes every run of its body."""
+    runs.append(tuple(x.shape))
+    return (x**2).sum()
+
+
+# %% tags=["torch"]
+results = [squares(torch.ones(n)) for n in (3, 3, 3, 5)]
+n_runs = len(runs)
+
+# %% tags=["shared", "say"]
+say(f"Four calls, two shapes: Python ran the body **{n_runs} times**.")
+
+# %% tags=["torch", "check"]
+# Checked: Python runs the body at every call, and every call returns its sum
+assert n_runs == 4
+np.testing.assert_array_equal([float(result) for result in results], [3, 3, 3, 5])
+
+# %% [markdown] tags=["torch"]
+# So Python's `print` and `if` work as ever; on a GPU, though, `if x.sum() > 0` has to
+# wait for the value, and `torch.where(x > 0, a, b)` does not. PyTorch records as well,
+# but for the gradient only, and at every call. From the result back:
+
+
+# %% tags=["torch"]
+def operations(function, x):
+    """Names of the operations that PyTorch records for the gradient, last one first."""
+    node, names = function(x.requires_grad_()).grad_fn, []
+    while node:
+        names.append(node.name())
+        node = node.next_functions[0][0] if node.next_functions else None
+    return names
+
+
+operations(squares, torch.ones(3))
+
+# %% [markdown] tags=["shared"]
+# ## Keep values, not graphs or tracers
+#
+# A training collects its losses. In PyTorch a loss refers to its *graph*, the record of
+# how it was computed, and the graph holds the intermediate results: a list of losses
+# fills the memory. `loss.detach()` is the same number without the graph, and under
+# `torch.no_grad()` nothing is recorded. In JAX a function that appends to a list while
+# it is traced keeps a tracer, which has no value; to use it later is an error. What you
+# want to keep, return.
+
+# %% tags=["torch"]
+kept = []
+
+
+def noted_loss(w):
+    """The loss without its graph; keeps it with it in a list, which is the mistake."""
+    loss = loss_fn(w)
+    kept.append(loss)
+    return loss.detach()
+
+
+values = [noted_loss(w) for _ in range(3)]
+print("kept:    ", kept)
+print("returned:", values)
+
+# %% tags=["torch", "check"]
+# Checked: losses that were kept hold their graphs, detached ones do not
+assert all(loss.grad_fn is not None for loss in kept)
+assert all(value.grad_fn is None for value in values)
+np.testing.assert_allclose(as_numpy(torch.stack(values)), float(loss), rtol=1e-6)
+
+# %% [markdown] tags=["shared"]
+# ## A long loop is a scan in JAX, a Python loop in PyTorch
+#
+# A training is a loop: from a state and a batch to the next state. Under `jit` a Python
+# loop is traced turn by turn, and a thousand turns make a program a thousand times as
+# long. `jax.lax.scan(step, state, inputs)` traces `step` once and repeats it on the
+# device: `step` takes the state and one input, and returns the next state, of the same
+# shape and dtype, and an output; the outputs come back stacked. In PyTorch Python runs
+# the loop, and the state can change in place. Our example is a running average of
+# values $v_t$, with a $\beta$ a little below 1:
+#
+# $$\mu_t = \beta\, \mu_{t-1} + (1-\beta)\, v_t, \qquad \mu_0 = 0.$$
+
+
+# %% tags=["torch"]
+def running_average(values, beta):
+    """Exponential moving average after each value: ``n -> n``."""
+    mean, means = torch.zeros(()), []
+    for value in values:
+        mean.mul_(beta).add_((1 - beta) * value)  # in place
+        means.append(mean.clone())  # without clone(): n times the same tensor
+    return torch.stack(means)
+
+
+# %% tags=["shared"]
+stream = np.random.default_rng(2).normal(loc=1.0, size=1000)
+averages = running_average(tensor(stream), 0.99)
+as_numpy(averages)[[0, 9, 99, 999]]
+
+# %% tags=["shared", "check"]
+# Checked: the loop agrees with the sum that it stands for, in NumPy
+powers = 0.01 * 0.99 ** np.arange(1000)
+wanted = [powers[: t + 1][::-1] @ stream[: t + 1] for t in range(1000)]
+np.testing.assert_allclose(as_numpy(averages), wanted, atol=1e-5)
+
+# %% [markdown] tags=["torch"]
+# (`torch.vmap` maps a function over the first axis, all at once; we broadcast instead.)
+
+# %% [markdown] tags=["shared"]
+# ## A module is a tree of parameters
+#
+# The arrays that training changes are called *parameters*. A *module* holds them as
+# attributes; modules contain modules, so a model is a tree with parameters as leaves.
+# This one has two dense layers, $y = xW + b$, and between them a ReLU, which keeps
+# positive numbers and sets others to zero. It takes the $i = 64$ pixels of a picture,
+# has $f$ hidden features, and returns $c = 10$ numbers, one for each digit. These are
+# called *logits*: the larger, the more likely.
+
+
+# %% tags=["torch"]
+class Classifier(nn.Module):
+    """Two dense layers: pixels to logits, ``b i -> b c``."""
+
+    def __init__(self, i, f, c):
+        super().__init__()
+        self.hidden = nn.Linear(i, f)
+        self.output = nn.Linear(f, c)
+
+    def forward(self, x):
+        return self.output(torch.relu(self.hidden(x)))
+
+
+def build(kind, *sizes, seed=0, **options):
+    """Make a layer whose random numbers come from ``seed``."""
+    torch.manual_seed(seed)
+    with torch.device("cpu"):  # the same numbers on every device
+        layer = kind(*sizes, **options)
+    return layer.to(torch.get_default_device())
+
+
+model = build(Classifier, 64, 64, 10)
+
+# %% [markdown] tags=["torch"]
+# `parameters()` lists what an optimiser changes. The *state dict* maps the path of each
+# parameter to its tensor; `load_state_dict` is the way back. An array that belongs to
+# the model, but isn't trained, is registered as a *buffer* (`register_buffer`): it is
+# in the state dict, too, and moves to the GPU with the model.
+
+# %% tags=["torch"]
+state = model.state_dict()
+halved = {name: leaf / 2 for name, leaf in state.items()}
+before = to_arrays(model)
+model.load_state_dict(halved)
+leaves = state.items()
+{path: tuple(leaf.shape) for path, leaf in leaves}
+
+# %% [markdown] tags=["shared"]
+# Flax stores a dense matrix in × out, as in the formula; PyTorch stores out × in, and
+# multiplies by its transpose. `to_arrays` of this book's helpers copies the parameters
+# to NumPy, in × out on both sides.
+
+# %% tags=["shared", "check"]
+# Checked: every parameter was halved
+for name, array in to_arrays(model).items():
+    np.testing.assert_array_equal(array, before[name] / 2)
+check_shape(before["hidden.weight"], "i f", i=64, f=64)
+check_shape(before["output.weight"], "f c", f=64, c=10)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 1, by hand.** How many numbers are the parameters of this model? A training
+# with Adam keeps, for each of them, a gradient and two averages. How many bytes is that
+# together, in float32?
+
+# %% tags=["shared", "answer"]
+n_params = sum(array.size for array in to_arrays(model).values())
+assert n_params == (64 * 64 + 64) + (64 * 10 + 10)
+say(
+    f"Each layer has a matrix and a bias: $64 \\cdot 64 + 64 + 64 \\cdot 10 + 10 = "
+    f"{n_params:,}$ parameters. With gradient and averages that is four times as many "
+    f"numbers, of four bytes each: {4 * 4 * n_params:,} bytes."
+)
+
+# %% [markdown] tags=["shared"]
+# ## train() and eval() switch dropout
+#
+# Some layers do one thing in training and another in use. *Dropout* sets each number to
+# zero with probability $p$ and multiplies the others by $1/(1-p)$, which keeps the mean;
+# in use it does nothing. The methods `train()` and `eval()` set the mode of a module
+# and of all modules inside. Without `eval()` a trained model gives other outputs at
+# every call, and no error tells you.
+
+# %% tags=["torch"]
+ones = torch.ones(1000)
+dropout = nn.Dropout(0.5)
+dropout.train()
+noisy, noisy_again = dropout(ones), dropout(ones)
+dropout.eval()
+unchanged = dropout(ones)
+
+# %% tags=["shared", "check"]
+# Checked: in training half the ones become 0 and the others 2; after eval() all stay
+noisy, noisy_again, unchanged = map(as_numpy, (noisy, noisy_again, unchanged))
+assert set(noisy.tolist()) == {0, 2} and abs(noisy.mean() - 1) < 0.15
+assert (noisy != noisy_again).any()
+np.testing.assert_array_equal(unchanged, 1)
+
+# %% [markdown] tags=["shared"]
+# ## An overflow becomes NaN, and NaN spreads
+#
+# The loss of a classifier is the *cross-entropy*, minus the logarithm of the
+# probability that a *softmax* gives to the right class, averaged over the batch. With
+# the logits $z_{jk}$ of example $j$ and class $k$, and the right class $y_j$,
+#
+# $$p_{jk} = \frac{e^{z_{jk}}}{\sum_l e^{z_{jl}}}, \qquad
+# \mathrm{loss} = -\frac1b \sum_{j=1}^b \ln p_{j y_j}.$$
+#
+# In float32, $e^{89}$ is already infinite, and infinity over infinity is *NaN*, "not a
+# number". Whatever is computed from NaN is NaN: one in the loss, and after the next
+# update all parameters are. So the frameworks' log-softmax subtracts the largest logit
+# first.
+
+
+# %% tags=["torch"]
+def probabilities(logits):
+    """Softmax as its formula says: ``… c -> … c``."""
+    exp = torch.exp(logits)
+    return exp / exp.sum(dim=-1, keepdim=True)
+
+
+def cross_entropy(model, inputs, labels):
+    """Mean cross-entropy and accuracy of a model that returns logits."""
+    logits = model(inputs)
+    loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+    return loss, {"accuracy": (logits.argmax(-1) == labels).float().mean()}
+
+
+(
+    as_numpy(probabilities(tensor([1000.0, 0.0]))),
+    as_numpy(probabilities(tensor([2.0, 0.0]))),
+)
+
+# %% tags=["shared", "check"]
+# Checked: a logit of 1000 makes the formula NaN, and leaves the cross-entropy finite
+assert np.isnan(as_numpy(probabilities(tensor([1000.0, 0.0])))).any()
+large, right = tensor([[1000.0, 0.0], [2.0, 0.0]]), labels([1, 0])
+found = cross_entropy(lambda logits: logits, large, right)[0]
+np.testing.assert_allclose(float(found), (1000 + np.log(1 + np.exp(-2))) / 2, rtol=1e-6)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, a change of code.** Softmax stays the same if one number is subtracted
+# from all logits. Change `probabilities` so that logits of 1000 do no harm.
+
+
+# %% tags=["torch", "answer"]
+def probabilities(logits):
+    """Softmax that cannot overflow: ``… c -> … c``."""
+    exp = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
+    return exp / exp.sum(dim=-1, keepdim=True)
+
+
+# The largest exponent is now 0, so no exponential exceeds 1 and their sum is at least 1.
+np.testing.assert_array_equal(as_numpy(probabilities(tensor([1000.0, 0.0]))), [1, 0])
+
+# %% [markdown] tags=["shared"]
+# ## An optimiser turns gradients into steps
+#
+# Gradient descent subtracts the gradient times a *learning rate* $\eta$; on random
+# batches it is called SGD. *Adam* divides a running average of the gradient by a
+# running average of its size, so that every parameter moves at a similar pace. These
+# averages are the optimiser's state. In Optax an optimiser is a pair of pure functions:
+# `init` makes the state, `update` turns gradients and state into steps and the next
+# state. In PyTorch it is an object that holds the parameters and the state: `step()`
+# changes both in place. One step of gradient descent with $\eta = 0.1$:
+
+# %% tags=["torch"]
+optimizer = torch.optim.SGD([w], lr=0.1)
+optimizer.zero_grad()
+loss_fn(w).backward()
+optimizer.step()  # changes w
+moved = w.detach()
+
+# %% tags=["shared", "check"]
+# Checked: the step is minus the learning rate times the gradient
+wanted = start - 0.1 * as_numpy(gradient)
+np.testing.assert_allclose(as_numpy(moved), wanted, atol=1e-6)
+
+# %% [markdown] tags=["shared"]
+# ## Fifteen lines train a classifier
+#
+# Everything is at hand for a training: batch, loss, gradient, step, repeated.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop as a circle of boxes: a batch goes through the model to the loss, from there back to the gradient, to the optimiser, and to new parameters, with which it begins again."}}
+diagrams.training_loop()
+
+# %% [markdown] tags=["shared"]
+# The data are the 1,797 handwritten digits of scikit-learn, of 8 × 8 pixels. A fifth is
+# set aside for the test. An *epoch* goes once through the training data, in a new order
+# each time; a batch is a row of `batches`, which holds row numbers of the data.
+
+# %% tags=["shared"]
+pixels, classes = load_digits(return_X_y=True)  # b i, b
+order = np.random.default_rng(0).permutation(len(pixels))
+pixels, classes = pixels[order] / 16, classes[order]  # ink from 0 to 1
+n_train, batch_size, epochs, learning_rate = 1437, 64, 20, 0.003
+
+rng = np.random.default_rng(1)
+n_batches = n_train // batch_size
+orders = [rng.permutation(n_train)[: n_batches * batch_size] for _ in range(epochs)]
+batches = np.concatenate(orders).reshape(-1, batch_size)  # n b
+initial = {
+    "hidden.weight": rng.normal(0, (2 / 64) ** 0.5, size=(64, 64)),  # i f
+    "hidden.bias": np.zeros(64),
+    "output.weight": rng.normal(0, (1 / 64) ** 0.5, size=(64, 10)),  # f c
+    "output.bias": np.zeros(10),
+}
+initial = {name: array.astype(np.float32) for name, array in initial.items()}
+folder = Path(tempfile.mkdtemp())
+save_file(initial, folder / "initial.safetensors")
+
+# %% [markdown] tags=["shared"]
+# Why these settings? 64 examples make a gradient that is steady enough; after 20 epochs
+# there is little left to gain. Adam's usual rate is 0.001; so small a model bears 0.003.
+# For another task, try 0.001 first, then three times more and less. The initial weights
+# are random with variance $2/i$ before a ReLU and $1/f$ else, which keeps the size of
+# the numbers from layer to layer ([He et al. 2015](https://arxiv.org/abs/1502.01852)).
+
+# %% [markdown] tags=["torch"]
+# The loop is Python's. `loss.detach()` keeps the value and drops the graph, and nothing
+# waits for a number to be printed.
+
+
+# %% tags=["torch"]
+def train(model, x, y, batches, learning_rate):
+    """Adam on the rows ``batches`` ``n b``; changes the model, returns the losses."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    losses = []
+    for rows in batches:
+        loss, _ = cross_entropy(model, x[rows], y[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+# %% tags=["shared"]
+def accuracy(model, rows):
+    """Share of the digits in ``rows`` whose largest logit is that of their class."""
+    logits = as_numpy(model(tensor(pixels[rows])))
+    return (logits.argmax(-1) == classes[rows]).mean()
+
+
+load_weights(model, folder / "initial.safetensors")
+x, y = tensor(pixels[:n_train]), labels(classes[:n_train])
+losses = as_numpy(train(model, x, y, labels(batches), learning_rate))
+on_train, on_test = (
+    accuracy(model, rows) for rows in (slice(n_train), slice(n_train, None))
+)
+
+# %% tags=["shared", "say"]
+say(
+    f"After {len(batches)} updates the model reads **{on_test:.1%}** of the "
+    f"{len(pixels) - n_train} test digits, and {on_train:.1%} of those it was trained "
+    f"on. The loss fell from {losses[0]:.2f} to {losses[-22:].mean():.2f}, averaged "
+    "over the last epoch."
+)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: it begins above two and falls below a tenth, steeply at first."}}
+panels = {"Loss of every update": {"training": (np.arange(len(losses)), losses)}}
+plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
+
+# %% tags=["shared", "check"]
+# Checked: more than 96 of 100 test digits are right, and more of the training digits
+assert 0.96 < on_test < on_train
+assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
+
+# %% [markdown] tags=["shared"]
+# What would it take in NumPy? The gradient by hand, rewritten for every new model:
+
+
+# %% tags=["shared"]
+def loss_and_gradient(w, x, y):
+    """Cross-entropy of the classifier, and its gradient by the chain rule."""
+    hidden = np.maximum(x @ w["hidden.weight"] + w["hidden.bias"], 0)  # b f
+    logits = hidden @ w["output.weight"] + w["output.bias"]  # b c
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    by_logits = (p - np.eye(10)[y]) / len(y)  # b c
+    by_hidden = by_logits @ w["output.weight"].T * (hidden > 0)  # b f
+    return -np.log(p[np.arange(len(y)), y]).mean(), {
+        "hidden.weight": x.T @ by_hidden,
+        "hidden.bias": by_hidden.sum(axis=0),
+        "output.weight": hidden.T @ by_logits,
+        "output.bias": by_logits.sum(axis=0),
+    }
+
+
+# %% [markdown] tags=["shared"]
+# With it, the whole training can be repeated in float64. Both twins read the same
+# weights file, take the same batches, and follow these losses; so they agree with each
+# other.
+
+# %% tags=["shared", "check"]
+# Checked: 200 updates in NumPy, with Adam written out, have the same losses to 0.1 %
+values = {name: array.astype(np.float64) for name, array in initial.items()}
+mean, square = ({name: 0 * array for name, array in values.items()} for _ in "ab")
+for t, rows in enumerate(batches[:200], start=1):
+    loss, grads = loss_and_gradient(values, pixels[rows], classes[rows])
+    np.testing.assert_allclose(losses[t - 1], loss, rtol=1e-3)
+    for name, g in grads.items():
+        mean[name] += 0.1 * (g - mean[name])
+        square[name] += 0.001 * (g**2 - square[name])
+        root = np.sqrt(square[name] / (1 - 0.999**t)) + 1e-8
+        values[name] -= learning_rate * mean[name] / (1 - 0.9**t) / root
+
+# %% [markdown] tags=["shared"]
+# The test digits of which the model is least sure, with their class and its guess:
+
+# %% tags=["shared"]
+logits = as_numpy(model(tensor(pixels[n_train:]))).astype(np.float64)  # b c
+truth = classes[n_train:]
+log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+hardest = log_p[np.arange(len(truth)), truth].argsort()[:8]
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Eight blurred digits of 8 by 8 pixels in a row; below each its class and the class that the model chose."}}
+images = (255 * pixels[n_train:][hardest]).astype(np.uint8).reshape(1, 8, 8, 8)
+captions = [[f"{truth[i]} → {logits[i].argmax()}" for i in hardest]]
+plots.pictures(images, captions=captions, titles=["class → guess"])
+
+# %% tags=["shared", "check"]
+# Checked: the least probable of them are mistakes
+assert (logits[hardest].argmax(axis=1) != truth[hardest])[:4].all()
+
+# %% [markdown] tags=["shared"]
+# **Exercise 3, open.** Train on the first 50 digits only, then on 200, with as many
+# updates. What happens to the accuracy on these digits, and on the test digits?
+
+# %% tags=["shared", "answer"]
+found = {}
+for n in (50, 200):
+    reader = build(Classifier, 64, 64, 10)
+    load_weights(reader, folder / "initial.safetensors")
+    train(reader, x, y, labels(rng.integers(n, size=batches.shape)), learning_rate)
+    found[n] = accuracy(reader, slice(n)), accuracy(reader, slice(n_train, None))
+assert found[50][0] == found[200][0] == 1 and found[50][1] < found[200][1] < on_test
+assert found[50][1] < 0.93
+say(
+    f"With 50 digits the model gets {found[50][0]:.0%} of them right, but only "
+    f"{found[50][1]:.1%} of the test digits; with 200 it gets {found[200][1]:.1%}, with "
+    f"all {on_test:.1%}. It has *overfitted*: it fits the digits it was trained on in "
+    "ways that do not carry over to others. More data is the best remedy."
+)
+
+# %% [markdown] tags=["shared"]
+# ## Time the result, not the call
+#
+# A GPU works *asynchronously*: a call returns once its work is queued, while the GPU
+# goes on computing. JAX does the same on a CPU. A clock that does not wait measures the
+# queueing. `jax.block_until_ready(result)` and `torch.cuda.synchronize()` wait; so does
+# whatever needs the value, such as `float(loss)`, which is why a training does not print
+# every loss. And the first call of a compiled function contains its compilation.
+
+
+# %% tags=["torch"]
+def product(x):
+    """A product that takes a while: ``n n -> n n``."""
+    return x @ x
+
+
+def clock(function, x):
+    """Seconds until the call returns, and until its result is there."""
+    start = time.perf_counter()
+    result = function(x)
+    returned = time.perf_counter() - start
+    if result.is_cuda:
+        torch.cuda.synchronize()
+    return returned, time.perf_counter() - start
+
+
+big = torch.ones(2000, 2000)
+first_call, later_call = clock(product, big), clock(product, big)
+
+# %% tags=["shared", "say"]
+say(
+    "\n".join(
+        [
+            "| milliseconds | until the call returns | until the result is there |",
+            "|---|---|---|",
+            f"| first call | {1e3 * first_call[0]:.2f} | {1e3 * first_call[1]:.0f} |",
+            f"| later call | {1e3 * later_call[0]:.2f} | {1e3 * later_call[1]:.0f} |",
+        ]
+    )
+)
+
+# %% tags=["torch", "check"]
+# Checked: on a CPU the call returns with its result, on a GPU before
+assert later_call[0] <= later_call[1]
+assert device == "cuda" or later_call[0] > 0.9 * later_call[1]
+
+# %% [markdown] tags=["shared"]
+# ## A file keeps names and numbers
+#
+# Save the parameters of a model, not the Python object: code changes, and a pickled
+# object can run any code when it is opened. *safetensors* is a file format that holds
+# named arrays and nothing else, and every framework reads it. `save_weights` and
+# `load_weights` of our helpers write names and layouts that belong to neither
+# framework, so the twin page can load the file. Each framework has a way of its own,
+# too. To resume a training, save the optimiser's state as well.
+
+# %% [markdown] tags=["torch"]
+# PyTorch saves the state dict; `weights_only` refuses anything but data.
+
+# %% tags=["torch"]
+torch.save(model.state_dict(), folder / "trained.pt")
+
+copy = build(Classifier, 64, 64, 10, seed=1)
+copy.load_state_dict(torch.load(folder / "trained.pt", weights_only=True))
+
+# %% tags=["shared"]
+save_weights(model, folder / "trained.safetensors")
+twin = build(Classifier, 64, 64, 10, seed=2)
+load_weights(twin, folder / "trained.safetensors")
+
+# %% tags=["shared", "check"]
+# Checked: both copies compute the logits of the trained model, to the last bit
+for loaded in (copy, twin):
+    np.testing.assert_array_equal(as_numpy(loaded(x)), as_numpy(model(x)))
+
+# %% [markdown] tags=["shared"]
+# ## Key points
+#
+# * Name the dtype: float32 here, float64 in NumPy. JAX arrays are immutable, PyTorch
+#   tensors share memory with their views and can change in place.
+# * A JAX key is used once, then split; a PyTorch generator advances at every draw.
+# * JAX: `jax.grad` and `jax.jit` make new functions, traced once per shape; `lax.scan`
+#   is the loop; state goes in and comes out.
+# * PyTorch: `backward` adds to `grad`; clear it, detach what you keep.
+# * `eval()` before use, log-softmax instead of softmax and logarithm, a clock that
+#   waits for the result.
+
+# %% [markdown] tags=["torch"]
+# Next comes [attention, in PyTorch](attention_torch.ipynb): the operation that the
+# Transformer is built of.
