@@ -22,10 +22,11 @@
 # NumPy can compute every formula of this book, but it cannot train a Transformer. That
 # takes the derivatives of one number with respect to all parameters, often millions,
 # thousands of times, on a GPU. JAX and PyTorch add both, in two styles. **JAX**
-# transforms pure functions: from a function it makes another one that computes the
-# gradient, or runs compiled. **PyTorch** works on objects: tensors record how they were
-# computed, and a training changes them in place. Later pages use what is introduced
-# here; skim what you know.
+# transforms *pure* functions, whose result depends on their arguments alone and which
+# change nothing: from such a function it makes another that computes the gradient, or
+# runs compiled. **PyTorch** works on objects: tensors record how they were computed,
+# and a training changes them in place. Later pages use all that is introduced here;
+# skim what you know.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX:
@@ -76,7 +77,8 @@ f"PyTorch {torch.__version__} on {device}"
 # *dtype* the type of the numbers. The *device* is new: the memory that holds the array,
 # and the processor that computes with it, a CPU or a GPU. Arrays that meet in an
 # operation have to be on the same device. Formulas look as in NumPy: `x @ w` is a
-# matrix product, and shapes broadcast.
+# matrix product, and shapes broadcast. A comment such as `# b i` names the axes: here
+# $b$ examples with $i$ inputs each.
 
 # %% [markdown] tags=["torch"]
 # Arrays are called *tensors*, an axis is a `dim`. New tensors are on the CPU unless
@@ -127,11 +129,11 @@ assert [numpys[place].dtype for place in (0, 1, 2)] == ["float64", "float64", "f
 # %% [markdown] tags=["shared"]
 # ## JAX arrays never change, PyTorch tensors can
 #
-# In PyTorch, `x[0, 0] = 7` changes `x` *in place*, as in NumPy. A slice is a *view* of
-# the same memory, so a change of the one is a change of the other. Methods that work in
-# place end in an underscore: `x.zero_()`. In JAX arrays are immutable: `x[0, 0] = 7` is
-# an error, and `x.at[0, 0].set(7)` returns a new array. So a JAX function cannot change
-# its arguments, and that is what allows JAX to transform it.
+# In PyTorch, `x[0, 0] = 7` is an *in-place* update, as in NumPy: it changes `x` itself.
+# A slice is a *view* of the same memory, so whoever changes the slice changes the
+# array. Methods that work in place end in an underscore: `x.zero_()`. In JAX arrays are
+# immutable: `x[0, 0] = 7` is an error, and `x.at[0, 0].set(7)` returns a new array. So
+# no function can change an array that it was given, as pure functions must not.
 
 # %% tags=["torch"]
 changed = x.clone()  # a copy; without it, x would change
@@ -284,12 +286,13 @@ np.testing.assert_allclose(as_numpy(twice), 2 * as_numpy(gradient), rtol=1e-6)
 # %% [markdown] tags=["shared"]
 # ## Eager code runs at every call, traced code once
 #
-# PyTorch executes an operation as soon as Python reaches it: *eagerly*. So does JAX,
-# unless `jax.jit` compiles the function. Then the first call *traces* it: Python runs
-# the body with *tracers*, placeholders that have a shape and a dtype but no values; the
-# operations that they meet are recorded and compiled into one program. Later calls with
-# the same shapes and dtypes run this program, without Python. (PyTorch's counterpart is
-# `torch.compile`; this book doesn't need it.) How often does Python run this body?
+# PyTorch executes an operation as soon as Python reaches it: it is *eager*. So is JAX,
+# unless `jax.jit` (*jit*, "just in time") compiles the function. Then the first call
+# begins with *tracing*: Python runs the body on *tracers*, placeholders that have a
+# shape and a dtype but no values. The operations are recorded and compiled into one
+# program. Later calls with the same shapes and dtypes run this program, without Python,
+# which is faster. (PyTorch's counterpart is `torch.compile`; this book does not need
+# it.) How often does Python run the body of this function?
 
 # %% tags=["shared"]
 runs = []
@@ -365,13 +368,13 @@ np.testing.assert_allclose(as_numpy(torch.stack(values)), float(loss), rtol=1e-6
 # %% [markdown] tags=["shared"]
 # ## A long loop is a scan in JAX, a Python loop in PyTorch
 #
-# A training is a loop: from a state and a batch to the next state. Under `jit` a Python
-# loop is traced turn by turn, and a thousand turns make a program a thousand times as
-# long. `jax.lax.scan(step, state, inputs)` traces `step` once and repeats it on the
-# device: `step` takes the state and one input, and returns the next state, of the same
-# shape and dtype, and an output; the outputs come back stacked. In PyTorch Python runs
-# the loop, and the state can change in place. Our example is a running average of
-# values $v_t$, with a $\beta$ a little below 1:
+# A training is a loop: from a state and a batch to the next state. In a compiled
+# function a Python loop is *unrolled*: traced turn by turn, so that a thousand turns
+# make a program a thousand times as long. A scan, `jax.lax.scan(step, state, inputs)`,
+# traces `step` once and repeats it on the device: `step` takes the state and one input,
+# and returns the next state, of the same shape and dtype, and an output; the outputs
+# come back stacked. In PyTorch Python runs the loop, and the state can change in place.
+# Our example is a running average of values $v_t$, with a $\beta$ a little below 1:
 #
 # $$\mu_t = \beta\, \mu_{t-1} + (1-\beta)\, v_t, \qquad \mu_0 = 0.$$
 
@@ -559,9 +562,9 @@ np.testing.assert_array_equal(as_numpy(probabilities(tensor([1000.0, 0.0]))), [1
 # ## An optimiser turns gradients into steps
 #
 # Gradient descent subtracts the gradient times a *learning rate* $\eta$; on random
-# batches it is called SGD. *Adam* divides a running average of the gradient by a
-# running average of its size, so that every parameter moves at a similar pace. These
-# averages are the optimiser's state. In Optax an optimiser is a pair of pure functions:
+# batches it is called SGD. *Adam* divides a running average of the gradient by the root
+# of a running average of its square, so that all parameters move at a similar pace.
+# These averages are the optimiser's state. In Optax an optimiser is a pair of pure functions:
 # `init` makes the state, `update` turns gradients and state into steps and the next
 # state. In PyTorch it is an object that holds the parameters and the state: `step()`
 # changes both in place. One step of gradient descent with $\eta = 0.1$:
@@ -588,8 +591,9 @@ diagrams.training_loop()
 
 # %% [markdown] tags=["shared"]
 # The data are the 1,797 handwritten digits of scikit-learn, of 8 × 8 pixels. A fifth is
-# set aside for the test. An *epoch* goes once through the training data, in a new order
-# each time; a batch is a row of `batches`, which holds row numbers of the data.
+# set aside as test data. An *epoch* goes once through the training data, in a new order
+# each time. Data that fit into memory need no loader (such as PyTorch's `DataLoader`):
+# a batch is a row of `batches`, which holds row numbers of the data.
 
 # %% tags=["shared"]
 pixels, classes = load_digits(return_X_y=True)  # b i, b
@@ -614,9 +618,11 @@ save_file(initial, folder / "initial.safetensors")
 # %% [markdown] tags=["shared"]
 # Why these settings? 64 examples make a gradient that is steady enough; after 20 epochs
 # there is little left to gain. Adam's usual rate is 0.001; so small a model bears 0.003.
-# For another task, try 0.001 first, then three times more and less. The initial weights
-# are random with variance $2/i$ before a ReLU and $1/f$ else, which keeps the size of
-# the numbers from layer to layer ([He et al. 2015](https://arxiv.org/abs/1502.01852)).
+# The initial weights are random with variance $2/i$ before a ReLU and $1/f$ else, which
+# keeps the size of the numbers from layer to layer ([He et al.
+# 2015](https://arxiv.org/abs/1502.01852)). For a table of your own, replace `pixels`,
+# `classes` and the sizes 64 and 10, and try the rate 0.001 first, then three times more
+# and less.
 
 # %% [markdown] tags=["torch"]
 # The loop is Python's. `loss.detach()` keeps the value and drops the graph, and nothing
@@ -690,9 +696,9 @@ def loss_and_gradient(w, x, y):
 
 
 # %% [markdown] tags=["shared"]
-# With it, the whole training can be repeated in float64. Both twins read the same
-# weights file, take the same batches, and follow these losses; so they agree with each
-# other.
+# With it, the training can be repeated in float64. Both twins read the same weights
+# file, take the same batches, and follow these losses; so they agree with each other.
+# Frameworks spare you this function, for every model that you will ever write.
 
 # %% tags=["shared", "check"]
 # Checked: 200 updates in NumPy, with Adam written out, have the same losses to 0.1 %
@@ -727,7 +733,9 @@ assert (logits[hardest].argmax(axis=1) != truth[hardest])[:4].all()
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, open.** Train on the first 50 digits only, then on 200, with as many
-# updates. What happens to the accuracy on these digits, and on the test digits?
+# updates. What happens to the accuracy on these digits, and on the test digits? (A
+# model that is right more often on its training data than on others shows
+# *overfitting*.)
 
 # %% tags=["shared", "answer"]
 found = {}
@@ -741,15 +749,15 @@ assert found[50][1] < 0.93
 say(
     f"With 50 digits the model gets {found[50][0]:.0%} of them right, but only "
     f"{found[50][1]:.1%} of the test digits; with 200 it gets {found[200][1]:.1%}, with "
-    f"all {on_test:.1%}. It has *overfitted*: it fits the digits it was trained on in "
-    "ways that do not carry over to others. More data is the best remedy."
+    f"all {on_test:.1%}. It has overfitted: it fits the few digits in ways that do not "
+    "carry over to others. More data is the best remedy."
 )
 
 # %% [markdown] tags=["shared"]
 # ## Time the result, not the call
 #
-# A GPU works *asynchronously*: a call returns once its work is queued, while the GPU
-# goes on computing. JAX does the same on a CPU. A clock that does not wait measures the
+# A GPU is *asynchronous*: a call returns once its work is queued, while the GPU goes on
+# computing. JAX does the same on a CPU. A clock that does not wait measures the
 # queueing. `jax.block_until_ready(result)` and `torch.cuda.synchronize()` wait; so does
 # whatever needs the value, such as `float(loss)`, which is why a training does not print
 # every loss. And the first call of a compiled function contains its compilation.
