@@ -65,6 +65,7 @@ from helpers.prose import say, word
 from helpers.shapes import as_numpy, check_shape
 from helpers.weights import load_weights, save_weights, to_arrays
 
+# %% tags=["torch"]
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
 plots.use_style()
@@ -74,11 +75,11 @@ f"PyTorch {torch.__version__} on {device}"
 # ## An array has a shape, a dtype and a device
 #
 # Two of the three are known from NumPy: the *shape* is the size along each axis, the
-# *dtype* the type of the numbers. The *device* is new: the memory that holds the array,
+# *dtype* the type of the numbers. The *device* is new: the memory that holds the array
 # and the processor that computes with it, a CPU or a GPU. Arrays that meet in an
-# operation have to be on the same device. Formulas look as in NumPy: `x @ w` is a
-# matrix product, and shapes broadcast. A comment such as `# b i` names the axes: here
-# $b$ examples with $i$ inputs each.
+# operation have to be on one device. Formulas look as in NumPy: `x @ w` is a matrix
+# product, and shapes broadcast. A comment such as `# b i` names the axes: $b$ examples
+# with $i$ inputs each.
 
 # %% [markdown] tags=["torch"]
 # Arrays are called *tensors*, an axis is a `dim`. New tensors are on the CPU unless
@@ -174,8 +175,8 @@ assert (as_numpy(first) != as_numpy(other)).all()
 # `torch.manual_seed(0)` seeds.
 
 # %% [markdown] tags=["shared"]
-# From the same seed, JAX, PyTorch and NumPy draw different numbers. Whatever our twin
-# pages share (data, order of the batches, sometimes initial weights) comes from NumPy.
+# From the same seed, JAX, PyTorch and NumPy draw different numbers. What the twins of
+# this book share (data, batches, sometimes initial weights) comes from NumPy.
 
 # %% [markdown] tags=["shared"]
 # ## Automatic differentiation is exact up to rounding
@@ -184,9 +185,8 @@ assert (as_numpy(first) != as_numpy(other)).all()
 # against its gradient. One could find each derivative by trying: move one weight by $h$
 # and look at the loss. That costs two evaluations per weight, and no $h$ is good: a
 # large one misses the curvature, a small one drowns in rounding. *Automatic
-# differentiation* (autograd in PyTorch) applies the chain rule to every operation of
-# the program, from the loss back to the weights: all derivatives for the price of a few
-# evaluations.
+# differentiation* (autograd in PyTorch) applies the chain rule to every operation, from
+# the loss back to the weights: all derivatives for the price of a few evaluations.
 
 # %% [markdown] tags=["shared"]
 # Our example is a single neuron with weights $w$. Of $b$ examples, the one with number
@@ -218,10 +218,10 @@ gradient = w.grad.clone()
 as_numpy(gradient)
 
 # %% [markdown] tags=["shared"]
-# Is it right? We compare it with the chain rule on paper,
-# $\frac2b \sum_j (p_j - y_j)(1 - p_j^2)\, x_j$ with $p_j = \tanh(x_j \cdot w)$, and see
-# how close difference quotients come, $\big(L(w + h) - L(w - h)\big) / 2h$ for each
-# weight, in float32 and in float64.
+# Is it right? We compare it with the chain rule on paper, $\frac2b \sum_j (p_j - y_j)(1
+# - p_j^2)\, x_j$ with $p_j = \tanh(x_j \cdot w)$, and see how close difference
+# quotients come, $\big(L(w + h) - L(w - h)\big) / 2h$ for each weight, in float32 and
+# in float64.
 
 
 # %% tags=["shared"]
@@ -290,12 +290,12 @@ np.testing.assert_allclose(as_numpy(twice), 2 * as_numpy(gradient), rtol=1e-6)
 # ## Eager code runs at every call, traced code once
 #
 # PyTorch executes an operation as soon as Python reaches it: it is *eager*. So is JAX,
-# unless `jax.jit` compiles the function (*jit*: when it is first called). Then the first
-# call begins with *tracing*: Python runs the body on *tracers*, placeholders that have a
-# shape and a dtype but no values. The operations are recorded and compiled into one
-# program. Later calls with the same shapes and dtypes run this program, without Python,
-# which is faster. (PyTorch's counterpart is `torch.compile`; this book does not need
-# it.) How often does Python run the body of this function?
+# unless `jax.jit` compiles the function (*jit*: when it is first called). Then the
+# first call begins with *tracing*: Python runs the body on *tracers*, placeholders that
+# have a shape and a dtype but no values. The operations are recorded and compiled into
+# one program. Later calls with the same shapes and dtypes run this program, without
+# Python, which is faster. (PyTorch's counterpart is `torch.compile`; this book does not
+# need it.) How often does Python run the body of this function?
 
 # %% tags=["shared"]
 runs = []
@@ -404,7 +404,7 @@ wanted = [powers[: t + 1][::-1] @ stream[: t + 1] for t in range(1000)]
 np.testing.assert_allclose(as_numpy(averages), wanted, atol=1e-5)
 
 # %% [markdown] tags=["torch"]
-# (`torch.vmap` maps a function over the first axis, all at once; we broadcast instead.)
+# (`torch.vmap` maps a function over the first axis, all at once.)
 
 # %% [markdown] tags=["shared"]
 # ## A module is a tree of parameters
@@ -414,7 +414,8 @@ np.testing.assert_allclose(as_numpy(averages), wanted, atol=1e-5)
 # This one has two dense layers, $y = xW + b$, and between them a ReLU, which keeps
 # positive numbers and sets others to zero. It takes the $i = 64$ pixels of a picture,
 # has $f$ hidden features, and returns $c = 10$ numbers, one for each digit. These are
-# called *logits*: the larger, the more likely.
+# called *logits*: the larger, the more likely. `build` makes a model from a seed, here
+# and on all later pages.
 
 
 # %% tags=["torch"]
@@ -430,6 +431,7 @@ class Classifier(nn.Module):
         return self.output(torch.relu(self.hidden(x)))
 
 
+# %% tags=["torch"]
 def build(kind, *sizes, seed=0, **options):
     """Make a layer whose random numbers come from ``seed``."""
     torch.manual_seed(seed)
@@ -484,10 +486,10 @@ say(
 # ## train() and eval() switch dropout
 #
 # Some layers do one thing in training and another in use. *Dropout* sets each number to
-# zero with probability $p$ and multiplies the others by $1/(1-p)$, which keeps the mean;
-# in use it does nothing. The methods `train()` and `eval()` set the mode of a module
-# and of all modules inside. Without `eval()` a trained model gives other outputs at
-# every call, and no error tells you.
+# zero with probability $p$ and multiplies the others by $1/(1-p)$, which keeps the
+# mean; in use it does nothing. The methods `train()` and `eval()` set the mode of a
+# module and of all modules inside. Without `eval()` a trained model gives other outputs
+# at every call, and no error tells you.
 
 # %% tags=["torch"]
 ones = torch.ones(1000)
@@ -555,7 +557,7 @@ def probabilities(logits):
     return exp / exp.sum(dim=-1, keepdim=True)
 
 
-# The largest exponent is now 0, so no exponential exceeds 1 and their sum is at least 1.
+# The largest exponent is 0 now: no exponential exceeds 1, and their sum is at least 1.
 np.testing.assert_array_equal(as_numpy(probabilities(tensor([1000.0, 0.0]))), [1, 0])
 
 # %% [markdown] tags=["shared"]
@@ -564,10 +566,10 @@ np.testing.assert_array_equal(as_numpy(probabilities(tensor([1000.0, 0.0]))), [1
 # Gradient descent subtracts the gradient times a *learning rate* $\eta$; on random
 # batches it is called SGD. *Adam* divides a running average of the gradient by the root
 # of a running average of its square, so that all parameters move at a similar pace.
-# These averages are the optimiser's state. In Optax an optimiser is a pair of pure functions:
-# `init` makes the state, `update` turns gradients and state into steps and the next
-# state. In PyTorch it is an object that holds the parameters and the state: `step()`
-# changes both in place. One step of gradient descent with $\eta = 0.1$:
+# These averages are the optimiser's state. In Optax an optimiser is a pair of pure
+# functions: `init` makes the state, `update` turns gradients and state into steps and
+# the next state. In PyTorch it is an object that holds the parameters and the state:
+# `step()` changes both in place. One step of gradient descent with $\eta = 0.1$:
 
 # %% tags=["torch"]
 optimizer = torch.optim.SGD([w], lr=0.1)
@@ -618,16 +620,14 @@ save_file(initial, folder / "initial.safetensors")
 # %% [markdown] tags=["shared"]
 # Why these settings? 64 examples make a gradient that is steady enough; after 20 epochs
 # there is little left to gain. Adam's usual rate is $0.001$; a model this small bears
-# three times as much.
-# The initial weights are uniform within $\pm 1/\sqrt{n}$ for a layer with $n$ inputs, as
-# in the rest of this book: not equal, or all hidden features would stay equal, and
-# small, so that the first logits are. For a table of your own, replace `pixels`,
-# `classes` and the sizes 64 and 10, and try the rate $0.001$ first, then three times more
-# and less.
+# three times as much. The initial weights are uniform within $\pm 1/\sqrt{n}$ for a
+# layer with $n$ inputs, as in the rest of this book: not equal, or all hidden features
+# would stay equal, and small, so that the first logits are. For a table of your own,
+# replace `pixels`, `classes` and the sizes 64 and 10, and try the rate $0.001$ first,
+# then three times more and less.
 
 # %% [markdown] tags=["torch"]
-# The loop is Python's. `loss.detach()` keeps the value and drops the graph, and nothing
-# waits for a number to be printed.
+# The loop is Python's. `loss.detach()` keeps the value and drops the graph.
 
 
 # %% tags=["torch"]
@@ -666,7 +666,7 @@ say(
     f"($\\ln 10$), and ended at {losses[-n_batches:].mean():.2f}."
 )
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: it begins above two and falls below a tenth, steeply at first."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: a steep fall at first, then a gentle one to the end."}}
 panels = {"Loss of every update": {"training": (np.arange(len(losses)), losses)}}
 plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
 
@@ -699,7 +699,6 @@ def loss_and_gradient(w, x, y):
 # %% [markdown] tags=["shared"]
 # With it, the training can be repeated in float64. Both twins read the same weights
 # file, take the same batches, and follow these losses; so they agree with each other.
-# Frameworks spare you this function, for every model that you will ever write.
 
 # %% tags=["shared", "check"]
 # Checked: 200 updates in NumPy, with Adam written out, have the same losses to 0.1 %
@@ -749,8 +748,8 @@ assert found[50][0] == found[200][0] == 1 and found[50][1] < found[200][1] < on_
 assert found[50][1] < 0.93
 say(
     f"With 50 digits the model gets {found[50][0]:.0%} of them right, but only "
-    f"{found[50][1]:.1%} of the test digits; with 200 it gets {found[200][1]:.1%}, with "
-    f"all {on_test:.1%}. It has overfitted: it fits the few digits in ways that do not "
+    f"{found[50][1]:.1%} of the test digits; with 200 it gets {found[200][1]:.1%} of "
+    f"these, with all {on_test:.1%}. It has overfitted: it fits the few digits in ways that do not "
     "carry over to others. More data is the best remedy."
 )
 
@@ -760,8 +759,8 @@ say(
 # A GPU is *asynchronous*: a call returns once its work is queued, while the GPU goes on
 # computing. JAX does the same on a CPU. A clock that does not wait measures the
 # queueing. `jax.block_until_ready(result)` and `torch.cuda.synchronize()` wait; so does
-# whatever needs the value, such as `float(loss)`, which is why a training does not print
-# every loss. And the first call of a compiled function contains its compilation.
+# whatever needs the value, such as `float(loss)`, which is why a training does not
+# print every loss. And the first call of a compiled function contains its compilation.
 
 
 # %% tags=["torch"]
@@ -804,11 +803,10 @@ assert device == "cuda" or later_call[0] > 0.9 * later_call[1]
 # ## A file keeps names and numbers
 #
 # Save the parameters of a model, not the Python object: code changes, and a pickled
-# object can run any code when it is opened. *safetensors* is a file format that holds
-# named arrays and nothing else, and every framework reads it. `save_weights` and
-# `load_weights` of our helpers write names and layouts that belong to neither
-# framework, so the twin page can load the file. Each framework has a way of its own,
-# too. To resume a training, save the optimiser's state as well.
+# object can run any code when it is opened. *safetensors* files hold named arrays and
+# nothing else. `save_weights` of our helpers writes them with names and layouts that
+# belong to neither framework, so the twin page can load them. Each framework has a way
+# of its own, too. To resume a training, save the optimiser's state as well.
 
 # %% [markdown] tags=["torch"]
 # PyTorch saves the state dict; `weights_only` refuses anything but data.
