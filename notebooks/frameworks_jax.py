@@ -162,6 +162,7 @@ first = jax.random.normal(key, (3,))
 again = jax.random.normal(key, (3,))  # the same key
 key, subkey = jax.random.split(key)
 other = jax.random.normal(subkey, (3,))
+first, again, other
 
 # %% tags=["shared", "check"]
 # Checked: the same key or seed repeats the numbers, and the next draw is different
@@ -392,14 +393,20 @@ def running_average(values, beta):
 
 # %% tags=["shared"]
 stream = np.random.default_rng(2).normal(loc=1.0, size=1000)
-averages = running_average(tensor(stream), 0.99)
-as_numpy(averages)[[0, 9, 99, 999]]
+averages = as_numpy(running_average(tensor(stream), 0.99))
+
+# %% tags=["shared", "say"]
+after = ", ".join(f"{averages[n - 1]:.2f} after {n:,}" for n in (10, 100, 1000))
+say(
+    f"The average begins at 0 and approaches the mean of the stream, 1: it is {after} "
+    "values. (Adam divides by $1 - \\beta^t$ to correct for this start.)"
+)
 
 # %% tags=["shared", "check"]
 # Checked: the loop agrees with the sum that it stands for, in NumPy
 powers = 0.01 * 0.99 ** np.arange(1000)
 wanted = [powers[: t + 1][::-1] @ stream[: t + 1] for t in range(1000)]
-np.testing.assert_allclose(as_numpy(averages), wanted, atol=1e-5)
+np.testing.assert_allclose(averages, wanted, atol=1e-5)
 
 # %% [markdown] tags=["jax"]
 # A relative of `scan`: `jax.vmap(f)` maps `f` over the first axis, all at once.
@@ -410,10 +417,10 @@ np.testing.assert_allclose(as_numpy(averages), wanted, atol=1e-5)
 # The arrays that training changes are called *parameters*. A *module* holds them as
 # attributes; modules contain modules, so a model is a tree with parameters as leaves.
 # This one has two dense layers, $y = xW + b$, and between them a ReLU, which keeps
-# positive numbers and sets others to zero. It takes the $i = 64$ pixels of a picture,
-# has $f$ hidden features, and returns $c = 10$ numbers, one for each digit. These are
-# called *logits*: the larger, the more likely. `build` makes a model from a seed, here
-# and on all later pages.
+# positive numbers and sets others to zero. From the $i = 64$ pixels of a picture it
+# makes $f$ hidden features, and from these $c = 10$ *logits*, one per digit: the
+# larger, the more likely. `build` makes a model from a seed, here and on all later
+# pages.
 
 
 # %% tags=["jax"]
@@ -464,9 +471,9 @@ check_shape(before["hidden.weight"], "i f", i=64, f=64)
 check_shape(before["output.weight"], "f c", f=64, c=10)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, by hand.** How many numbers are the parameters of this model? A training
-# with Adam keeps, for each of them, a gradient and two averages. How many bytes is that
-# together, in float32?
+# **Exercise 1, by hand.** How many parameters does this model have? A training with the
+# optimiser Adam stores, besides each of them, its gradient and two averages. How many
+# bytes are these four numbers per parameter, in float32?
 
 # %% tags=["shared", "answer"]
 n_params = sum(array.size for array in to_arrays(model).values())
@@ -493,6 +500,7 @@ dropout.train()
 noisy, noisy_again = dropout(ones), dropout(ones)
 dropout.eval()
 unchanged = dropout(ones)
+as_numpy(noisy)[:9], as_numpy(unchanged)[:9]
 
 # %% tags=["shared", "check"]
 # Checked: in training half the ones become 0 and the others 2; after eval() all stay
@@ -515,6 +523,9 @@ np.testing.assert_array_equal(unchanged, 1)
 # number". Whatever is computed from NaN is NaN: one in the loss, and after the next
 # update all parameters are. So the frameworks' log-softmax subtracts the largest logit
 # first.
+
+# %% [markdown] tags=["jax"]
+# `take_along_axis` picks what belongs to the labels. (Optax has this loss, too.)
 
 
 # %% tags=["jax"]
@@ -572,6 +583,7 @@ optimizer = optax.sgd(0.1)
 opt_state = optimizer.init(w)
 steps, opt_state = optimizer.update(jax.grad(loss_fn)(w), opt_state)
 moved = optax.apply_updates(w, steps)
+as_numpy(moved)
 
 # %% tags=["shared", "check"]
 # Checked: the step is minus the learning rate times the gradient
@@ -752,11 +764,12 @@ for n in (50, 200):
     found[n] = accuracy(reader, slice(n)), accuracy(reader, slice(n_train, None))
 assert found[50][0] == found[200][0] == 1 and found[50][1] < found[200][1] < on_test
 assert found[50][1] < 0.93
+few, some = found[50], found[200]
 say(
-    f"With 50 digits the model gets {found[50][0]:.0%} of them right, but only "
-    f"{found[50][1]:.1%} of the test digits; with 200 it gets {found[200][1]:.1%} of "
-    f"these, with all {on_test:.1%}. It has overfitted: it fits the few digits in ways that do not "
-    "carry over to others. More data is the best remedy."
+    f"With 50 digits the model gets {few[0]:.0%} of them right, but only {few[1]:.1%} "
+    f"of the test digits; with 200 it gets {some[1]:.1%} of these, with all "
+    f"{on_test:.1%}. It has overfitted: it fits the few digits in ways that do not carry "
+    "over to others. The best remedy is more data."
 )
 
 # %% [markdown] tags=["shared"]
@@ -840,14 +853,14 @@ for loaded in (copy, twin):
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * Name the dtype: float32 here, float64 in NumPy. JAX arrays are immutable, PyTorch
-#   tensors share memory with their views and can change in place.
+# * Name the dtype. JAX arrays are immutable; PyTorch tensors share memory with their
+#   views and can change in place.
 # * A JAX key is used once, then split; a PyTorch generator advances at every draw.
 # * JAX: `jax.grad` and `jax.jit` make new functions, traced once per shape; `lax.scan`
 #   is the loop; state goes in and comes out.
-# * PyTorch: `backward` adds to `grad`; clear it, detach what you keep.
-# * `eval()` before use, log-softmax instead of softmax and logarithm, a clock that
-#   waits for the result.
+# * PyTorch: `backward` adds to `grad`; clear it, and detach what you keep.
+# * Call `eval()` before use, log-softmax instead of the logarithm of a softmax, and
+#   wait for the result before you read the clock.
 
 # %% [markdown] tags=["jax"]
 # Next comes [attention, in JAX](attention_jax.ipynb): the operation that the
