@@ -74,12 +74,11 @@ f"PyTorch {torch.__version__} on {device}"
 # %% [markdown] tags=["shared"]
 # ## An array has a shape, a dtype and a device
 #
-# Two of the three are known from NumPy: the *shape* is the size along each axis, the
-# *dtype* the type of the numbers. The *device* is new: the memory that holds the array
-# and the processor that computes with it, a CPU or a GPU. Arrays that meet in an
-# operation have to be on one device. Formulas look as in NumPy: `x @ w` is a matrix
-# product, and shapes broadcast. A comment such as `# b i` names the axes: $b$ examples
-# with $i$ inputs each.
+# As in NumPy, the *shape* is the size along each axis and the *dtype* the type of the
+# numbers. The *device* is new: the memory that holds the array and the processor that
+# computes with it, a CPU or a GPU. Arrays that meet in an operation have to be on one
+# device. Formulas look as in NumPy: `x @ w` is a matrix product, and shapes broadcast.
+# A comment such as `# b i` names the axes: $b$ examples with $i$ inputs each.
 
 # %% [markdown] tags=["torch"]
 # Arrays are called *tensors*, an axis is a `dim`. New tensors are on the CPU unless
@@ -95,8 +94,7 @@ x.shape, x.dtype, x.device
 # %% [markdown] tags=["shared"]
 # When two dtypes meet, the result gets a common one: *dtype promotion*. NumPy prefers
 # float64. Both frameworks prefer float32, which has seven digits, takes half the memory
-# and is many times faster on a GPU; bfloat16 halves the memory again and keeps two to
-# three digits.
+# and is much faster on a GPU; bfloat16 halves the memory again, and the digits.
 
 # %% tags=["torch"]
 counts = torch.arange(3, dtype=torch.int32)
@@ -598,7 +596,7 @@ np.testing.assert_allclose(as_numpy(moved), wanted, atol=1e-6)
 # %% [markdown] tags=["shared"]
 # ## Fifteen lines train a classifier
 #
-# Everything is at hand for a training: batch, loss, gradient, step, repeated.
+# Batch, loss, gradient, step: repeated, this is a training.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop as a circle of boxes: a batch goes through the model to the loss, from there back to the gradient, to the optimiser, and to new parameters, with which it begins again."}}
 diagrams.training_loop()
@@ -632,11 +630,10 @@ save_file(initial, folder / "initial.safetensors")
 # %% [markdown] tags=["shared"]
 # Why these settings? 64 examples make a gradient that is steady enough; after 20 epochs
 # there is little left to gain. Adam's usual rate is $0.001$; a model this small bears
-# three times as much. The initial weights are uniform within $\pm 1/\sqrt{n}$ for a
-# layer with $n$ inputs, as in the rest of this book: not equal, or all hidden features
-# would stay equal, and small, so that the first logits are. For a table of your own,
-# replace `pixels`, `classes` and the sizes 64 and 10, and try the rate $0.001$ first,
-# then three times more and less.
+# three times as much. Initial weights are random, because equal features would stay
+# equal: uniform within $\pm 1/\sqrt{n}$ for a layer with $n$ inputs, as in the rest of
+# this book. For a table of your own, replace `pixels`, `classes` and the sizes 64 and
+# 10, and try the rate $0.001$ first, then three times more and less.
 
 # %% [markdown] tags=["torch"]
 # The loop is Python's. `loss.detach()` keeps the value and drops the graph.
@@ -796,15 +793,10 @@ big = torch.ones(2000, 2000)
 first_call, later_call = clock(product, big), clock(product, big)
 
 # %% tags=["shared", "say"]
+(returned, done), first_done = 1e3 * np.array(later_call), 1e3 * first_call[1]
 say(
-    "\n".join(
-        [
-            "| milliseconds | until the call returns | until the result is there |",
-            "|---|---|---|",
-            f"| first call | {1e3 * first_call[0]:.2f} | {1e3 * first_call[1]:.0f} |",
-            f"| later call | {1e3 * later_call[0]:.2f} | {1e3 * later_call[1]:.0f} |",
-        ]
-    )
+    f"The call returned after {returned:.2f} ms, its result was there after {done:.0f} ms "
+    f"(in the first call after {first_done:.0f} ms)."
 )
 
 # %% tags=["torch", "check"]
