@@ -21,12 +21,12 @@
 #
 # NumPy can compute every formula of this book, but it cannot train a Transformer. That
 # takes the derivatives of one number with respect to all parameters, often millions,
-# thousands of times, on a GPU. JAX and PyTorch add both, in two styles. **JAX**
-# transforms *pure* functions, whose result depends on their arguments alone and which
-# change nothing: from such a function it makes another that computes the gradient, or
-# runs compiled. **PyTorch** works on objects: tensors record how they were computed,
-# and a training changes them in place. Later pages use all that is introduced here;
-# skim what you know.
+# thousands of times, on a GPU. JAX and PyTorch add both. **JAX** transforms *pure*
+# functions, whose result depends on their arguments alone and which change nothing:
+# from such a function it makes another that computes the gradient, or runs compiled.
+# **PyTorch** works on objects: tensors record how they were computed, and a training
+# changes them in place. Later pages use all that is introduced here; skim what you
+# know.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers and Optax for optimisers. The same
@@ -256,7 +256,7 @@ best = min(errors["float32"])
 say(
     f"With the best step, float32 quotients are off by {best:.0e}. Automatic "
     f"differentiation in float32 is off by {error:.0e}, **{best / error:.0f} times "
-    f"{word('less', error, best)}**. No step had to be chosen."
+    f"{word('less', error, best)}**."
 )
 
 # %% tags=["shared", "check"]
@@ -765,8 +765,8 @@ few, some = found[50], found[200]
 say(
     f"With 50 digits the model gets {few[0]:.0%} of them right, but only {few[1]:.1%} "
     f"of the test digits; with 200 it gets {some[1]:.1%} of these, with all "
-    f"{on_test:.1%}. It has overfitted: it fits the few digits in ways that do not carry "
-    "over to others. The best remedy is more data."
+    f"{on_test:.1%}. It has overfitted: it fits the few digits in ways that do not "
+    "carry over to others. The best remedy is more data."
 )
 
 # %% [markdown] tags=["shared"]
@@ -801,8 +801,8 @@ first_call, later_call = clock(product, big), clock(product, big)
 # %% tags=["shared", "say"]
 (returned, done), first_done = 1e3 * np.array(later_call), 1e3 * first_call[1]
 say(
-    f"The call returned after {returned:.2f} ms, its result was there after {done:.0f} ms "
-    f"(in the first call after {first_done:.0f} ms)."
+    f"The call returned after {returned:.2f} ms, its result was there after "
+    f"{done:.0f} ms (in the first call after {first_done:.0f} ms)."
 )
 
 # %% tags=["jax", "check"]
