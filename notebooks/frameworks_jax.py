@@ -591,9 +591,10 @@ np.testing.assert_allclose(as_numpy(moved), wanted, atol=1e-6)
 # %% [markdown] tags=["shared"]
 # ## Fifteen lines train a classifier
 #
-# Batch, loss, gradient, step: repeated, this is a training.
+# Batch, loss, gradient, step: repeated, this is a training. (Clipping, a schedule for
+# the learning rate and validation data come in later chapters.)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop as a circle of boxes: a batch goes through the model to the loss, from there back to the gradient, to the optimiser, and to new parameters, with which it begins again."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A batch of inputs goes through the model; with the labels it gives the loss. The gradient goes back up, through clipping, to the optimiser, which changes the model: once for each batch. After each epoch, validation keeps the best weights."}}
 diagrams.training_loop()
 
 # %% [markdown] tags=["shared"]
@@ -675,9 +676,9 @@ on_train, on_test = (
 
 # %% tags=["shared", "say"]
 say(
-    f"After {len(batches)} updates the model reads **{on_test:.1%}** of the "
-    f"{len(pixels) - n_train} test digits, and {on_train:.1%} of those it was trained "
-    f"on. The loss began at {losses[0]:.2f}, near the {np.log(10):.2f} of a guess "
+    f"After {len(batches)} updates the model gets **{on_test:.1%}** of the "
+    f"{len(pixels) - n_train} test digits right, and {on_train:.1%} of those it was "
+    f"trained on. The loss began at {losses[0]:.2f}, near the {np.log(10):.2f} of a guess "
     f"($\\ln 10$), and ended at {losses[-n_batches:].mean():.2f}."
 )
 
@@ -718,7 +719,8 @@ def loss_and_gradient(w, x, y):
 # %% tags=["shared", "check"]
 # Checked: 200 updates in NumPy, with Adam written out, have the same losses to 0.1 %
 values = {name: array.astype(np.float64) for name, array in initial.items()}
-mean, square = ({name: 0 * array for name, array in values.items()} for _ in "ab")
+mean = {name: 0 * array for name, array in values.items()}
+square = {name: 0 * array for name, array in values.items()}
 for t, rows in enumerate(batches[:200], start=1):
     loss, grads = loss_and_gradient(values, pixels[rows], classes[rows])
     np.testing.assert_allclose(losses[t - 1], loss, rtol=1e-3)
@@ -729,7 +731,7 @@ for t, rows in enumerate(batches[:200], start=1):
         values[name] -= learning_rate * mean[name] / (1 - 0.9**t) / root
 
 # %% [markdown] tags=["shared"]
-# The test digits of which the model is least sure, with their class and its guess:
+# The test digits whose class got the lowest probability, and what the model chose:
 
 # %% tags=["shared"]
 logits = as_numpy(model(tensor(pixels[n_train:]))).astype(np.float64)  # b c
@@ -743,7 +745,7 @@ captions = [[f"{truth[i]} → {logits[i].argmax()}" for i in hardest]]
 plots.pictures(images, captions=captions, titles=["class → guess"])
 
 # %% tags=["shared", "check"]
-# Checked: the least probable of them are mistakes
+# Checked: the first four of them are mistakes
 assert (logits[hardest].argmax(axis=1) != truth[hardest])[:4].all()
 
 # %% [markdown] tags=["shared"]
