@@ -25,8 +25,7 @@
 # functions, whose result depends on their arguments alone and which change nothing:
 # from such a function it makes another that computes the gradient, or runs compiled.
 # **PyTorch** works on objects: tensors record how they were computed, and a training
-# changes them in place. Later pages use all that is introduced here; skim what you
-# know.
+# changes them in place. Later pages build on this one; skim what you know.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers and Optax for optimisers. The same
@@ -485,7 +484,7 @@ say(
 # %% [markdown] tags=["shared"]
 # ## train() and eval() switch dropout
 #
-# Some layers do one thing in training and another in use. *Dropout* sets each number to
+# Some layers behave differently in training and in use. *Dropout* sets each number to
 # zero with probability $p$ and multiplies the others by $1/(1-p)$, which keeps the
 # mean; in use it does nothing. The methods `train()` and `eval()` set the mode of a
 # module and of all modules inside. Without `eval()` a trained model gives other outputs
@@ -608,6 +607,7 @@ pixels, classes = load_digits(return_X_y=True)  # b i, b
 order = np.random.default_rng(0).permutation(len(pixels))
 pixels, classes = pixels[order] / 16, classes[order]  # ink from 0 to 1
 n_train, batch_size, epochs, learning_rate = 1437, 64, 20, 0.003
+truth = classes[n_train:]
 
 rng = np.random.default_rng(1)
 n_batches = n_train // batch_size
@@ -677,8 +677,8 @@ on_train, on_test = (
 # %% tags=["shared", "say"]
 say(
     f"After {len(batches)} updates the model gets **{on_test:.1%}** of the "
-    f"{len(pixels) - n_train} test digits right, and {on_train:.1%} of those it was "
-    f"trained on. The loss began at {losses[0]:.2f}, near the {np.log(10):.2f} of a guess "
+    f"{len(truth)} test digits right, and {on_train:.1%} of those it was trained on. "
+    f"The loss began at {losses[0]:.2f}, near the {np.log(10):.2f} of a guess "
     f"($\\ln 10$), and ended at {losses[-n_batches:].mean():.2f}."
 )
 
@@ -735,7 +735,6 @@ for t, rows in enumerate(batches[:200], start=1):
 
 # %% tags=["shared"]
 logits = as_numpy(model(tensor(pixels[n_train:]))).astype(np.float64)  # b c
-truth = classes[n_train:]
 log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 hardest = log_p[np.arange(len(truth)), truth].argsort()[:8]
 
@@ -750,9 +749,8 @@ assert (logits[hardest].argmax(axis=1) != truth[hardest])[:4].all()
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, open.** Train on the first 50 digits only, then on 200, with as many
-# updates. What happens to the accuracy on these digits, and on the test digits? (A
-# model that is right more often on its training data than on others shows
-# *overfitting*.)
+# updates. What happens to the accuracy on these digits, and on the test digits? (A gap
+# between the two is called *overfitting*.)
 
 # %% tags=["shared", "answer"]
 found = {}
@@ -851,7 +849,7 @@ for loaded in (copy, twin):
 #   views and can change in place.
 # * A JAX key is used once, then split; a PyTorch generator advances at every draw.
 # * JAX: `jax.grad` and `jax.jit` make new functions, traced once per shape; `lax.scan`
-#   is the loop; state goes in and comes out.
+#   is the loop.
 # * PyTorch: `backward` adds to `grad`; clear it, and detach what you keep.
 # * Call `eval()` before use, log-softmax instead of the logarithm of a softmax, and
 #   wait for the result before you read the clock.
