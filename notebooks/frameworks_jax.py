@@ -234,7 +234,7 @@ def differences(w, h):
 # %% tags=["shared"]
 p = np.tanh(inputs @ start)
 exact = 2 / 7 * ((p - targets) * (1 - p**2)) @ inputs
-sizes = 10.0 ** np.arange(-9, -0.5, 0.5)
+sizes = 10.0 ** np.arange(-9, 0.5, 0.5)
 errors = {
     kind: [np.abs(differences(start.astype(kind), h) - exact).max() for h in sizes]
     for kind in ("float64", "float32")
@@ -265,7 +265,7 @@ flat = plots.drawn(fig, title, "automatic, float32")[1]
 single = plots.drawn(fig, title, "differences, float32")[1]
 double = plots.drawn(fig, title, "differences, float64")[1]
 assert (single > 10 * flat).all() and single.min() > 1000 * double.min()
-assert single[0] > 100 * single.min() < 0.1 * single[-1]  # falls and rises again
+assert min(single[0], single[-1]) > 100 * single.min()  # falls and rises again
 
 # %% [markdown] tags=["jax"]
 # The gradient is the result of a function: nothing is stored, so nothing has to be
@@ -360,7 +360,7 @@ try:
 except jax.errors.UnexpectedTracerError:
     error_raised = True
 assert error_raised and len(kept) == 1
-np.testing.assert_allclose(values, float(loss), rtol=1e-6)
+np.testing.assert_allclose(values, as_numpy(loss), rtol=1e-6)
 
 # %% [markdown] tags=["shared"]
 # ## A long loop is a scan in JAX, a Python loop in PyTorch
@@ -462,10 +462,10 @@ leaves = nnx.to_flat_state(params)
 
 # %% tags=["shared", "check"]
 # Checked: every parameter was halved
-for name, array in to_arrays(model).items():
-    np.testing.assert_array_equal(array, before[name] / 2)
 check_shape(before["hidden.weight"], "i f", i=64, f=64)
 check_shape(before["output.weight"], "f c", f=64, c=10)
+for name, array in to_arrays(model).items():
+    np.testing.assert_array_equal(array, before[name] / 2)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** How many parameters does this model have? A training with the
@@ -717,11 +717,11 @@ def loss_and_gradient(w, x, y):
 # file, take the same batches, and follow these losses; so they agree with each other.
 
 # %% tags=["shared", "check"]
-# Checked: 200 updates in NumPy, with Adam written out, have the same losses to 0.1 %
+# Checked: 100 updates in NumPy, with Adam written out, have the same losses to 0.1 %
 values = {name: array.astype(np.float64) for name, array in initial.items()}
 mean = {name: 0 * array for name, array in values.items()}
 square = {name: 0 * array for name, array in values.items()}
-for t, rows in enumerate(batches[:200], start=1):
+for t, rows in enumerate(batches[:100], start=1):
     loss, grads = loss_and_gradient(values, pixels[rows], classes[rows])
     np.testing.assert_allclose(losses[t - 1], loss, rtol=1e-3)
     for name, g in grads.items():
@@ -775,7 +775,7 @@ say(
 # A GPU is *asynchronous*: a call returns once its work is queued, while the GPU goes on
 # computing. JAX does the same on a CPU. A clock that does not wait measures the
 # queueing. `jax.block_until_ready(result)` and `torch.cuda.synchronize()` wait; so does
-# whatever needs the value, such as `float(loss)`, which is why a training does not
+# whatever needs the value, such as `print(loss)`, which is why a training does not
 # print every loss. And the first call of a compiled function contains its compilation.
 
 
