@@ -244,7 +244,7 @@ error = np.abs(as_numpy(gradient) - exact).max()
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Error of a gradient against the step h, both logarithmic. The difference quotients fall and rise again, the one in float32 with its lowest point far above that of float64; automatic differentiation in float32 is a flat line below all of float32."}}
 lines = {f"differences, {kind}": (sizes, values) for kind, values in errors.items()}
 lines["automatic, float32"] = sizes, np.full(len(sizes), error)
-panels = {"The gradient without a step size": lines}
+panels = {"Every step is too large or too small": lines}
 fig = plots.curves(
     panels, x="step h", y="largest error", log_x=10, log_y=True, size=(5.5, 3)
 )
@@ -253,14 +253,14 @@ fig
 # %% tags=["shared", "say"]
 best = min(errors["float32"])
 say(
-    f"With the best step, float32 quotients are off by {best:.0e}. Automatic "
-    f"differentiation in float32 is off by {error:.0e}, **{best / error:.0f} times "
+    f"With the best step, float32 quotients are off by {best:.0e}; automatic "
+    f"differentiation, in the same float32, by {error:.0e}: **{best / error:.0f} times "
     f"{word('less', error, best)}**."
 )
 
 # %% tags=["shared", "check"]
 # Checked: the automatic gradient is more than 10 times closer than float32 quotients
-title = "The gradient without a step size"
+title = "Every step is too large or too small"
 flat = plots.drawn(fig, title, "automatic, float32")[1]
 single = plots.drawn(fig, title, "differences, float32")[1]
 double = plots.drawn(fig, title, "differences, float64")[1]
