@@ -6,6 +6,9 @@ import pages
 
 pytestmark = pytest.mark.book
 WORDS = {
+    "pytree": "frameworks",
+    "state dict": "frameworks",
+    "tracing": "frameworks",
     "softmax": "attention",
     "multi-head": "attention",
     "causal mask": "attention",
