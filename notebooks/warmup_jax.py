@@ -431,17 +431,17 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: without warm-up the loss ends above guessing less 0.1, with it below 0.011
-assert stuck.min() > guessing - 0.1 and learned.max() < 0.011
+# Checked: without warm-up the loss ends above 2.2, with it below 0.011
+assert stuck.min() > 2.2 and learned.max() < 0.011
 assert half.min() > 0.2
-assert half.max() < guessing - 0.1  # loose: seeds differ in when they begin to learn
+assert half.max() < 2.2  # loose: seeds differ in when they begin to learn
 for losses, norms in zip(*runs["no warm-up"], strict=True):
     assert abs(losses[50:100].mean() - guessing) < 1e-2  # loose: it equals guessing
     assert norms[50:].mean() < norms[:5].mean() / 2
 x, gone = plots.drawn(fig, "loss", "warm-up")
 _, slow = plots.drawn(fig, "loss", "no warm-up, half the rate")
 assert gone[x == 100] < 1.5 and (gone[x >= 100] < slow[x >= 100]).all()
-assert plots.drawn(fig, "loss", "no warm-up")[1].min() > guessing - 0.1
+assert plots.drawn(fig, "loss", "no warm-up")[1].min() > 2.2
 _, low = plots.drawn(fig, "gradient norm", "no warm-up")
 assert low[0] > 2 * low[x > 60].mean()
 
@@ -471,7 +471,7 @@ assert low[0] > 2 * low[x > 60].mean()
 # Both begin at 0; dividing by $1-\beta^t$ makes up for that, and $\epsilon = 10^{-8}$
 # keeps the denominator from 0. At the first update $\hat\mu_1 = g_1$ and $\hat\nu_1 =
 # g_1^2$: every weight moves by $\pm\eta_1$, except where the gradient is 0 or not much
-# larger than $\epsilon$.
+# larger than $\epsilon$, as for the biases of the keys, which the softmax cancels.
 
 
 # %% tags=["shared"]
@@ -526,8 +526,8 @@ noise = np.random.default_rng(0).normal(size=(1000, 2000))  # t n
 factor = 1 / np.sqrt(adam_averages(noise)[1])  # t n
 bounds = np.quantile(factor, [0.99, 0.5, 0.01], axis=1)
 end = 2 / (1 - 0.999) - 1
-in_the_long_run = np.sqrt(end / (2 * (end - 2) * (end - 4)))
-measured = in_the_long_run / factor.std(axis=1)
+long_run = np.sqrt(end / (2 * (end - 2) * (end - 4)))  # deviation, by Liu et al.
+measured = long_run / factor.std(axis=1)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left: Adam's factor of 2000 weights over 1000 updates, both axes logarithmic. At the first update the largest hundredth lies above sixty and the smallest below one half; the two limits approach one, fast at first. Right: RAdam's factor r rises from below 0.1 to about two thirds, and the measured ratio of standard deviations lies on it."}}
 t = np.arange(1, 1001)
@@ -638,12 +638,12 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: Adam stays above guessing less 0.1, also with averages filled; RAdam is below
+# Checked: Adam stays above 2.2, also with averages filled; RAdam ends below that
 stays = [plots.drawn(fig, "", name)[1] for name in names[:2]]
-assert all(y.min() > guessing - 0.1 for y in stays) and filled.min() > guessing - 0.1
+assert all(y.min() > 2.2 for y in stays) and filled.min() > 2.2
 _, falls = plots.drawn(fig, "", "RAdam")
-assert falls[-1] < guessing - 0.5  # loose: likewise
-assert radam.max() < guessing - 0.1  # loose: seeds differ in when they begin to learn
+assert falls[-1] < 1.8  # loose: likewise
+assert radam.max() < 2.2  # loose: seeds differ in when they begin to learn
 assert falls[-1] < falls[len(falls) // 2]
 
 # %% [markdown] tags=["shared"]
@@ -728,10 +728,10 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: without warm-up pre-norm ends below 1, post-norm above guessing less 0.1
+# Checked: without warm-up pre-norm ends below 1, post-norm above 2.2
 assert pre_norm.max() < 1
 lost, found = (plots.drawn(fig, "loss", name)[1] for name in [*names][1:])
-assert lost.min() > guessing - 0.1 and found[-1] < 0.6
+assert lost.min() > 2.2 and found[-1] < 0.6
 lost, found = (plots.drawn(fig, "gradient norm", name)[1] for name in [*names][1:])
 assert lost[50] < lost[0] / 1.5 and found[:60].min() < found[0] / 1.5
 assert found.max() > 1.2 * found[0]
