@@ -15,12 +15,20 @@
 # # Warm-up
 #
 # By the end you can write the learning-rate schedule of the Transformer, check that the
-# optimiser follows it, name two reasons why the rate has to start small, and show a
-# network that learns with warm-up and does not without. You need: the encoder chapter,
-# and a first idea of gradient descent.
+# optimiser follows it, show a network that learns with warm-up and fails without, and
+# test two explanations of that on it. You need: the encoder chapter, and the idea of
+# gradient descent.
+#
+# Some trainings fail within their first few updates: the loss falls to the level of
+# guessing and stays there, although model, data and loss are right. The Transformer of
+# 2017 is prone to this. Its authors let the learning rate rise from almost zero over
+# 4,000 updates ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)); without such
+# a warm-up the same network hardly learns to translate ([Xiong et al.
+# 2020](https://arxiv.org/abs/2002.04745)). This page shows the failure and the remedy
+# on a small network, and then looks for the cause.
 
 # %% [markdown] tags=["torch"]
-# This page speaks **PyTorch**. The same page in JAX: [warmup_jax](warmup_jax.ipynb).
+# This page uses **PyTorch**. The same page in JAX: [warmup_jax](warmup_jax.ipynb).
 # Before it comes [the encoder, in PyTorch](encoder_torch.ipynb).
 
 # %% tags=["shared", "setup"]
@@ -48,8 +56,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers import plots
+from helpers import diagrams, plots
 from helpers.model_torch import Predictor, build
+from helpers.prose import say, word
 from helpers.schedules import check_warmup, factors
 from helpers.sequences import reverse_data, shuffled
 from helpers.settings import Settings, Warmup
@@ -58,42 +67,44 @@ from helpers.train_torch import cross_entropy, fit
 from helpers.weights import to_arrays
 
 # %% [markdown] tags=["torch"]
-# An optimiser is an object in PyTorch that holds the parameters and changes them in
-# place. The rate stands in its `param_groups` and is overwritten before each step.
+# The two short functions below make tensors of numbers and of indices, on the GPU if
+# there is one.
 
 # %% tags=["torch"]
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
 plots.use_style()
 tensor = partial(torch.as_tensor, dtype=torch.float32, device=device)
-labels = partial(torch.as_tensor, dtype=torch.int64, device=device)
+whole = partial(torch.as_tensor, dtype=torch.int64, device=device)
 f"PyTorch {torch.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
-# ## The rate rises in a line, then falls
+# ## The learning rate rises linearly, then falls
 #
-# The **learning rate** says how far one update moves the weights. An update uses one
-# batch of examples; an **epoch** goes once through all of them. Early on, a post-norm
-# Transformer bears only small steps; later, larger ones save time; at the end, small
-# ones let the weights settle. So the rate follows a **schedule**: a factor for each
-# update, by which a peak rate is multiplied. The rise at the start is the **warm-up**.
+# The **learning rate** scales each update of the weights. One **update** uses one
+# batch; an **epoch** is one pass through all examples. With a high rate a network
+# learns fast, but at the start it can throw the weights to where nothing more is
+# learned, and at the end it keeps them from settling. So the rate follows a
+# **schedule**: a peak rate, times a factor for each update. The rise of this factor at
+# the start is the **warm-up**.
 
 # %% [markdown] tags=["shared"]
-# With $t$ updates made so far, $w$ updates of warm-up and $T$ in all, three schedules
-# are common:
+# Let $t = 1, \dots, T$ count the updates, and let the warm-up take the first $w$ of
+# them. Three schedules are common:
 #
 # $$\begin{aligned}
-# \text{rise, then cosine:}\quad & \tfrac{t+1}{w} \text{ for } t < w, \text{ then }
-# \tfrac12\Big(1+\cos\pi\tfrac{t-w+1}{T-w+1}\Big) \\
+# \text{rise, then cosine:}\quad & \tfrac{t}{w} \text{ for } t \le w, \text{ then }
+# \tfrac12\Big(1+\cos\pi\tfrac{t-w}{T-w+1}\Big) \\
 # \text{rise times cosine:}\quad &
-# \min\!\big(1, \tfrac{t+1}{w}\big)\cdot\tfrac12\big(1+\cos\pi\tfrac{t}{T}\big) \\
+# \min\!\big(1, \tfrac{t}{w}\big)\cdot\tfrac12\big(1+\cos\pi\tfrac{t-1}{T}\big) \\
 # \text{inverse square root:}\quad &
-# \min\!\Big(\tfrac{t+1}{w}, \sqrt{\tfrac{w}{t+1}}\Big)
+# \min\!\Big(\tfrac{t}{w}, \sqrt{\tfrac{w}{t}}\Big)
 # \end{aligned}$$
 #
-# The last one is that of 2017 ([Vaswani et al.](https://arxiv.org/abs/1706.03762),
-# section 5.3), divided by its peak; the cosine comes from [Loshchilov & Hutter
-# 2017](https://arxiv.org/abs/1608.03983).
+# The last one is that of [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
+# section 5.3, divided by its peak; the cosine comes from [Loshchilov & Hutter
+# 2017](https://arxiv.org/abs/1608.03983). In the code, as in most libraries, `step`
+# counts the updates already made: `step` $= t - 1$.
 
 
 # %% tags=["shared"]
@@ -118,60 +129,114 @@ def inverse_square_root(step, *, warmup, total):
     return min((step + 1) / warmup, sqrt(warmup / (step + 1)))
 
 
-# %% tags=["shared"] mystnb={"image": {"alt": "Three schedules over 2000 updates. All rise for 100 updates. The first then falls along a cosine from one to zero; the second does the same a little lower; the third falls fast at first, and then ever more slowly."}}
-w, T = 100, 2000
-schedules = warmup_cosine, warmup_times_cosine, inverse_square_root
-drawn = {
-    function.__name__.replace("_", " "): np.array(
-        [function(t, warmup=w, total=T) for t in range(T)]
-    )
-    for function in schedules
-}
-lines = {name: (np.arange(T), y) for name, y in drawn.items()}
-start = {name: (np.arange(3 * w), y[: 3 * w]) for name, y in drawn.items()}
-panels = {"the whole training": lines, f"the first {3 * w} updates": start}
-plots.curves(panels, x="update", y="factor", share_y=True, size=(7, 3.2))
-
-# %% [markdown] tags=["shared"]
-# The first and the third reach 1 at the last update of the rise, and only there. The
-# product stays below 1, because its cosine has begun to fall by then; for a warm-up
-# this short the difference stays below 0.1. No schedule has a factor of zero at any
-# update.
-
 # %% tags=["shared"]
-sequential, product, root = drawn.values()
-assert sequential[w - 1] == root[w - 1] == 1
-assert (np.delete(sequential, w - 1) < 1).all() and (np.delete(root, w - 1) < 1).all()
-assert product.max() < 1 and np.argmax(product) == w - 1
-assert 0 < np.abs(product - sequential).max() < 0.1
-assert all((y > 0).all() for y in drawn.values())
-for function, y in zip(schedules, drawn.values(), strict=True):
-    np.testing.assert_array_equal(y, factors(function.__name__, warmup=w, total=T))
+w, T = 100, 2000
+schedules = {
+    "rise, then cosine": warmup_cosine,
+    "rise times cosine": warmup_times_cosine,
+    "inverse square root": inverse_square_root,
+}
+values = {
+    name: np.array([schedule(step, warmup=w, total=T) for step in range(T)])
+    for name, schedule in schedules.items()
+}
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three schedules over 2000 updates. All rise for 100 updates. The first then falls along a cosine from one to almost zero; the second does the same a little lower; the third falls fast at first, and then ever more slowly, and ends highest."}}
+t = np.arange(1, T + 1)
+panels = {
+    "the whole training": {name: (t, y) for name, y in values.items()},
+    "the first 300 updates": {n: (t[:300], y[:300]) for n, y in values.items()},
+}
+fig = plots.curves(panels, x="update t", y="factor", share_y=True, size=(7, 3.2))
+fig
+
+# %% tags=["shared", "say"]
+sequential, product, root = values.values()
+gap = np.abs(product - sequential).max()
+say(
+    "The two cosines differ little when the warm-up is short: the product has begun to "
+    f"fall while it still rises, and peaks at {product.max():.3f}, not at 1. At most "
+    f"the two are {gap:.3f} apart. The inverse square root is still at "
+    f"{root[-1]:.2f} after {T:,} updates: it suits a training whose end is not planned."
+)
+
+# %% tags=["shared", "check"]
+# Checked: all peak at update w, the product below 1; no update has rate zero
+first, second, third = (
+    plots.drawn(fig, "the whole training", name)[1] for name in values
+)
+for y, schedule in zip((first, second, third), schedules.values(), strict=True):
+    assert np.argmax(y) == w - 1 and y.min() > 0
+    np.testing.assert_array_equal(y, factors(schedule.__name__, warmup=w, total=T))
+assert first[w - 1] == third[w - 1] == 1 and 0.99 < second[w - 1] < 1
+assert (second[1:] < first[1:]).all() and np.abs(second - first).max() < 0.1
+assert first[-1] < 1e-5 and (np.diff(third[w:], 2) > 0).all() and third[-1] > 0.2
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, by hand.** The first paper trained with $m = 512$ and $w = 4000$, and
-# its rate was $m^{-1/2}\min(n^{-1/2}, n\,w^{-3/2})$ at update $n = t + 1$. What is its
-# peak rate, and after how many updates has it fallen to half of that?
+# **Exercise 1, by hand.** The Transformer of 2017 had $m = 512$ and $w = 4000$, and its
+# rate at update $t$ was $m^{-1/2}\min(t^{-1/2}, t\,w^{-3/2})$. What is its peak rate,
+# and at which update has it fallen to half of that?
 
 
 # %% tags=["shared", "answer"]
-def rate_2017(n, m=512, w=4000):
-    return m**-0.5 * min(n**-0.5, n * w**-1.5)
+def rate_2017(t, m=512, w=4000):
+    return m**-0.5 * min(t**-0.5, t * w**-1.5)
 
 
-assert np.isclose(rate_2017(4000), 1 / sqrt(512 * 4000))  # the peak: (m w)^-1/2
-assert np.isclose(rate_2017(4 * 4000), rate_2017(4000) / 2)  # √(w/n) = 1/2 at n = 4w
-f"peak {rate_2017(4000):.2e}"
+# Both terms of the minimum are equal at t = w: there the rate peaks, at 1 / √(m w).
+# After it, the rate falls as 1 / √t: half of the peak needs four times as many updates.
+say(
+    f"The peak is {rate_2017(4_000):.1e}, which is 1 / √(512 · 4000) = "
+    f"{1 / sqrt(512 * 4_000):.1e}. At t = 4 w = 16,000 the rate is "
+    f"{rate_2017(16_000):.1e}, one half of it."
+)
 
 # %% [markdown] tags=["shared"]
-# ## The rates that are drawn are the rates that are used
+# ## The schedule enters the loop at the optimiser
 #
-# It is a common slip to draw one schedule and train with another: to count epochs
-# instead of updates, or to start at $t/w$, so that the first update has rate zero and
-# its batch is wasted. To see what an optimiser really does, give it a task in which the
-# answer can be read off. Let a model be a single weight, and its loss the weight
-# itself. The gradient is 1 at every update, so Adam's step is the rate, and the loss
-# falls by exactly what was used.
+# A common slip is to draw one schedule and to train with another: to count epochs
+# instead of updates, or to begin at $(t-1)/w$, so that the first update has rate zero.
+# Its gradient enters Adam's averages, but no weight moves. Here is where the rate
+# belongs in a training loop: it goes into the optimiser, a new number for every update.
+# (Clipping is the subject of the last section, validation one of the next chapter.)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop as a cycle: inputs go through the model to the loss, gradients flow back through clipping to the optimizer, which changes the model. The learning rate enters at the optimizer."}}
+diagrams.training_loop()
+
+# %% [markdown] tags=["torch"]
+# An optimiser in PyTorch is an object: it holds the parameters, changes them in place,
+# and keeps its learning rate in `param_groups`, where the loop overwrites it before
+# each step. (`fused` and `foreach` make the step faster and change nothing else.)
+
+# %% tags=["torch"]
+OPTIMIZERS = {
+    "adam": partial(torch.optim.Adam, fused=True),
+    "radam": partial(torch.optim.RAdam, foreach=True),
+}
+
+
+# %% tags=["torch"]
+def train(model, loss_fn, data, batches, rates, *, kind="adam", beta2=0.999):
+    """Train in place, one update per row of ``batches``: loss, gradient norm ``t``."""
+    params = list(model.parameters())
+    optimizer = OPTIMIZERS[kind](params, betas=(0.9, beta2))
+    history = []
+    for index, rate in zip(batches, rates.tolist(), strict=True):
+        loss, _ = loss_fn(model, *(x[index] for x in data))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        norm = nn.utils.get_total_norm([p.grad for p in params])
+        history.append(torch.stack([loss.detach(), norm]))
+    return torch.stack(history).T
+
+
+# %% [markdown] tags=["shared"]
+# To see which rates an optimiser really uses, give it a task with a known answer. Let a
+# model be a single weight, and let its loss be the weight itself. The gradient is 1 at
+# every update, so each step of Adam is as long as the rate, and the loss falls by
+# exactly the rate that was used.
 
 
 # %% tags=["torch"]
@@ -187,42 +252,49 @@ class OneWeight(nn.Module):
 
 
 def its_value(model, x):
-    """The weight as the loss; there is nothing to be right about."""
+    """The weight as the loss; the accuracy is a placeholder."""
     return model(x).mean(), {"accuracy": torch.zeros((), device=x.device)}
 
 
-# %% [markdown] tags=["shared"]
-# `fit` of `helpers` is the training loop of this book; the next chapter opens it. It
-# takes a model, a function for the loss, the data and settings, and returns what
-# happened at every update.
-
 # %% tags=["shared"]
+rates = 0.01 * sequential
+ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
+model = OneWeight()
+losses, _ = train(model, its_value, (tensor(ones),), whole(batches), tensor(rates))
+after = np.append(as_numpy(losses)[1:], *to_arrays(model).values())
+used = as_numpy(losses) - after  # t
+
+# %% tags=["shared", "say"]
+say(
+    f"The first update moved the weight by {used[0]:.4f}, a hundredth of the peak rate "
+    f"of 0.01; the longest step, {used.max():.4f}, is that of update "
+    f"{np.argmax(used) + 1}. Every step is the rate that was drawn, to a thousandth of "
+    "the peak. (The loss is in single precision, which limits the comparison.)"
+)
+
+# %% tags=["shared", "check"]
+# Checked: each step equals the rate drawn, here and in the fit of later pages
+np.testing.assert_allclose(used, rates, atol=0.01 * 1e-3)
 settings = Settings(
     n_train=8 * T, batch_size=8, epochs=1, learning_rate=0.01, warmup=w,
     max_grad_norm=inf,
 )  # fmt: skip
 model = OneWeight()
-history = fit(model, its_value, (np.ones(8 * T, np.float32),), settings, bar=False)
-after = [*history["loss"], *to_arrays(model).values()]  # the last update, too
-used = -np.diff(np.array(after, dtype=np.float64))
+history = fit(model, its_value, (ones,), settings, bar=False)
+after = np.append(history["loss"][1:], *to_arrays(model).values())
 np.testing.assert_array_equal(history["learning_rate"], settings.learning_rates)
-np.testing.assert_allclose(settings.learning_rates, 0.01 * sequential, rtol=1e-6)
-np.testing.assert_allclose(used, settings.learning_rates, atol=0.01 * 1e-3)
-f"first update {used[0]:.6f}, peak {used.max():.6f} at update {np.argmax(used) + 1}"
-
-# %% [markdown] tags=["shared"]
-# Step by step, what moved the weight is what was drawn, to a thousandth of the peak
-# (the loss is a single-precision number, which has no more digits to tell).
+np.testing.assert_allclose(settings.learning_rates, rates, rtol=1e-6)
+np.testing.assert_allclose(history["loss"] - after, rates, atol=0.01 * 1e-3)
 
 # %% [markdown] tags=["torch"]
-# PyTorch's scheduler multiplies the rate of an optimiser by a factor that we give it, a
-# function of the number of calls of `scheduler.step()`. The first update uses the
-# factor at 0, before any call.
+# PyTorch's `LambdaLR` multiplies the rate of an optimiser by any factor that is a
+# function of the calls of `scheduler.step()`. The first update uses the factor at 0,
+# before any call.
 
 
 # %% tags=["torch"]
 def rates_of_the_framework(peak, warmup, total):
-    """The schedule in PyTorch's own words: array ``total``."""
+    """The schedule in a scheduler of PyTorch at every update: array ``t``."""
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=peak)
     factor = partial(warmup_cosine, warmup=warmup, total=total)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
@@ -234,14 +306,15 @@ def rates_of_the_framework(peak, warmup, total):
     return np.array(rates)
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "check"]
+# Checked: the schedule of the framework gives the same rate at every update
 theirs = rates_of_the_framework(0.01, w, T)
-np.testing.assert_allclose(theirs, settings.learning_rates, atol=1e-8)
+np.testing.assert_allclose(theirs, rates, atol=1e-8)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, a change of code.** Write `warmup_linear`, which rises in the same way
 # and then falls in a straight line, so that the factor after the last update would be
-# 0. Assert where its peak is, and that no update has rate zero.
+# 0. Where is its peak, and what is its last factor?
 
 
 # %% tags=["shared", "answer"]
@@ -251,22 +324,144 @@ def warmup_linear(step, *, warmup, total):
     return min((step + 1) / warmup, (total - step) / (total - warmup + 1))
 
 
-linear = np.array([warmup_linear(t, warmup=w, total=T) for t in range(T)])
-assert np.argmax(linear) == w - 1 and linear[w - 1] == 1
-assert (linear > 0).all() and warmup_linear(T, warmup=w, total=T) == 0
-np.testing.assert_allclose(np.diff(linear[w:]), np.diff(linear[w:])[0])
+# The fall is a line through 1 at step = w - 1 and 0 at step = T; the smaller of rise
+# and fall is the schedule.
+linear = np.array([warmup_linear(step, warmup=w, total=T) for step in range(T)])
+say(
+    f"The peak is {linear.max():.0f}, at update {np.argmax(linear) + 1}; the last "
+    f"factor is 1 / (T - w + 1) = 1 / {T - w + 1} = {linear[-1]:.5f}, not 0."
+)
 
 # %% [markdown] tags=["shared"]
-# ## Adam's first steps are too large
+# ## With warm-up this network learns, without it does not
 #
-# Adam divides each gradient by the size that this weight's gradients have had so far, a
-# moving average. At the first update the average holds one number, the gradient itself:
-# divided by its own size, it becomes plus or minus 1, however small it was and however
-# little it says. Every weight moves by the full rate, at once and in a direction that
-# one batch has drawn. Warm-up keeps these steps short until the averages mean something
-# ([Liu et al. 2019](https://arxiv.org/abs/1908.03265)).
+# Now the experiment. The task is to reverse a sequence of 16 symbols: the model reads
+# all of them and predicts, at every position, the symbol that belongs there in the
+# reversed sequence. The loss is $-\ln p$, where $p$ is the probability of the right
+# symbol; guessing among ten costs $\ln 10 \approx 2.3$. The network is a post-norm
+# stack, as in 2017, and small, so that we can train it many times.
+
+# %% tags=["shared"]
+settings = Warmup()
+data = reverse_data(settings)["train"]
+data = tensor(data[0]), whole(data[1])  # b s i, b s
+
+# %% tags=["shared", "say"]
+one = settings
+rows = [
+    f"blocks | {one.n_blocks}, post-norm | as in the encoder of 2017",
+    f"$m$, heads, $f$ | {one.m}, {one.n_heads}, {one.f} | a training takes seconds",
+    f"updates | {one.updates}, of {one.batch_size} sequences | enough for the task",
+    f"peak rate | {one.learning_rate:g} | high on purpose; elsewhere try 1e-3 first",
+    f"warm-up | {one.warmup} updates | long, as the training is short; elsewhere "
+    "try 2,000, or a twentieth of the training",
+    "after the warm-up | cosine | the first schedule above",
+    "Adam's $\\beta_1$, $\\beta_2$ | 0.9, 0.999 | the defaults of the framework",
+    "clipping, dropout | none | so that nothing else makes the difference",
+]
+say(
+    "\n".join(
+        ["| setting | value | reason |", "|---|---|---|"] + [f"| {r} |" for r in rows]
+    )
+)
 
 # %% [markdown] tags=["shared"]
+# Each variant is trained from three seeds, which set initial weights and batches. All
+# variants see the same data.
+
+# %% tags=["shared"]
+SEEDS = 0, 1, 2
+
+
+def trainings(settings, *, kind="adam", beta2=0.999, waiting=0):
+    """One training per seed, the first updates at rate 0: loss and norm ``n t``."""
+    options = {"kind": kind, "beta2": beta2}
+    runs = []
+    for seed in SEEDS:
+        chosen = replace(settings, seed=seed)
+        batches = np.concatenate([shuffled(chosen)(e) for e in range(chosen.epochs)])
+        rates = np.append(np.zeros(waiting), chosen.learning_rates)[: len(batches)]
+        batches, rates = whole(batches), tensor(rates)
+        model = build(Predictor, seed=seed, **chosen.model)
+        run = train(model, cross_entropy, data, batches, rates, **options)
+        runs.append([as_numpy(x)[waiting:] for x in run])
+    return np.swapaxes(runs, 0, 1)
+
+
+# %% [markdown] tags=["shared"]
+# There is a control, too: perhaps the rate is too high, and half of it does as well
+# without any warm-up.
+
+# %% tags=["shared"]
+no_warmup = replace(settings, warmup=1)  # the first update has the full rate
+half_rate = replace(no_warmup, learning_rate=settings.learning_rate / 2)
+runs = {
+    "warm-up": trainings(settings),
+    "no warm-up": trainings(no_warmup),
+    "no warm-up, half the rate": trainings(half_rate),
+}
+
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss and gradient norm over 200 updates, as bands over three seeds. With warm-up the loss leaves the level of guessing within the first 100 updates and falls to almost zero. Without it the loss stays at the level of guessing, and the gradient norm falls and stays low. At half the rate the loss leaves that level later and ends above that with warm-up."}}
+def smooth(rows):
+    """Means over ten updates, and the updates at which they end."""
+    means = [np.convolve(row, np.ones(10) / 10, mode="valid") for row in rows]
+    return np.arange(10, 10 + len(means[0])), means
+
+
+panels = {"loss": {}, "gradient norm": {}}
+for name, histories in runs.items():
+    for panel, rows in zip(panels.values(), histories, strict=True):
+        panel[name] = smooth(rows)
+fig = plots.curves(panels, x="update t", log_y=["gradient norm"], size=(7.2, 3.6))
+fig
+
+# %% tags=["shared", "say"]
+guessing = np.log(settings.n_symbols)
+ends = {name: losses[:, -10:].mean(axis=1) for name, (losses, _) in runs.items()}
+learned, stuck, half = (np.sort(end) for end in ends.values())
+three = "{:.2f}, {:.2f} and {:.2f}".format
+say(
+    f"With warm-up, the loss ends at {learned[0]:.3f}, {learned[1]:.3f} and "
+    f"{learned[2]:.3f} for the three seeds. Without it, at {three(*stuck)}: the model "
+    f"still guesses ({guessing:.2f}). Half the rate learns without warm-up, but it is "
+    f"slow and ends at {three(*half)}. So on this network, warm-up makes a "
+    f"{word('higher', settings.learning_rate, half_rate.learning_rate)} rate usable, "
+    f"and after the same {settings.updates} updates the loss is "
+    f"{word('lower', learned.max(), half.min())}."
+)
+
+# %% tags=["shared", "check"]
+# Checked: without warm-up the loss ends above 2.2, with it below 0.011
+assert stuck.min() > 2.2 and learned.max() < 0.011
+assert half.min() > 0.2
+assert half.max() < 2.2  # loose: seeds differ in when they begin to learn
+for losses, norms in zip(*runs["no warm-up"], strict=True):
+    assert abs(losses[50:100].mean() - guessing) < 1e-2  # loose: it equals guessing
+    assert norms[50:].mean() < norms[:5].mean() / 2
+x, gone = plots.drawn(fig, "loss", "warm-up")
+_, slow = plots.drawn(fig, "loss", "no warm-up, half the rate")
+assert gone[x == 100] < 1.5 and (gone[x >= 100] < slow[x >= 100]).all()
+assert plots.drawn(fig, "loss", "no warm-up")[1].min() > 2.2
+_, low = plots.drawn(fig, "gradient norm", "no warm-up")
+assert low[0] > 2 * low[x > 60].mean()
+
+# %% [markdown] tags=["shared"]
+# Try it: how short may the warm-up be? `trainings(replace(settings, warmup=20))`.
+
+# %% [markdown] tags=["shared"]
+# ## First explanation: Adam divides by an estimate from few gradients
+#
+# Adam gives each weight a step size of its own: it divides by the typical size of that
+# weight's gradients, estimated from those it has seen. At the start these are one, two,
+# three. A weight whose first gradients happen to be small gets far too large a factor,
+# another one too small a factor. [Liu et al. 2019](https://arxiv.org/abs/1908.03265)
+# blame this spread: warm-up helps because the rate is low until the estimates are good.
+
+# %% [markdown] tags=["shared"]
+# With the gradient $g_t$ of a weight $\theta$ at update $t$ and the rate $\eta_t$, Adam
+# keeps two moving averages, of the gradients ($\mu$) and of their squares ($\nu$):
+#
 # $$\begin{aligned}
 # \mu_t &= \beta_1 \mu_{t-1} + (1-\beta_1)\, g_t & \hat\mu_t &= \mu_t / (1-\beta_1^t) \\
 # \nu_t &= \beta_2 \nu_{t-1} + (1-\beta_2)\, g_t^2 &
@@ -274,138 +469,195 @@ np.testing.assert_allclose(np.diff(linear[w:]), np.diff(linear[w:])[0])
 # \theta_t &= \theta_{t-1} - \eta_t\, \hat\mu_t / (\sqrt{\hat\nu_t} + \epsilon)
 # \end{aligned}$$
 #
-# Here $g_t$ is the gradient at update $t = 1, 2, \dots$, $\eta_t$ the rate, $\beta_1 =
-# 0.9$, $\beta_2 = 0.999$ and $\epsilon = 10^{-8}$. **RAdam** multiplies the step by
+# Both begin at 0; dividing by $1-\beta^t$ makes up for that, and $\epsilon = 10^{-8}$
+# keeps the denominator from 0. At the first update $\hat\mu_1 = g_1$ and $\hat\nu_1 =
+# g_1^2$: every weight moves by $\pm\eta_1$, except where the gradient is 0 or not much
+# larger than $\epsilon$, as for the biases of the keys, which the softmax cancels.
+
+
+# %% tags=["shared"]
+def adam_averages(grads, beta1=0.9, beta2=0.999):
+    """Adam's μ̂ and ν̂ after every gradient: ``t n -> t n, t n``."""
+    mean, square, averages = 0.0, 0.0, []
+    for t, g in enumerate(grads, start=1):
+        mean = beta1 * mean + (1 - beta1) * g
+        square = beta2 * square + (1 - beta2) * g**2
+        averages.append((mean / (1 - beta1**t), square / (1 - beta2**t)))
+    return np.swapaxes(averages, 0, 1)
+
+
+def adam_steps(grads, epsilon=1e-8):
+    """Adam's steps per unit of rate: ``t n -> t n``."""
+    mean, square = adam_averages(grads)
+    return mean / (np.sqrt(square) + epsilon)
+
+
+# %% [markdown] tags=["shared"]
+# To see the spread alone, take 2,000 weights whose gradients are random numbers of one
+# and the same distribution, with standard deviation 1. A perfect estimate would give
+# all of them the factor $1/\sqrt{\hat\nu} = 1$. (We look at this factor and not at the
+# whole step, because $\hat\mu$ shortens the steps within ten updates for a reason of
+# its own: noise averages out.)
+
+# %% [markdown] tags=["shared"]
+# **RAdam**, the optimiser of Liu et al., makes up for the spread: it multiplies each
+# step of Adam by the standard deviation that the factor has in the long run, divided by
+# the one that it has at update $t$. For normally distributed gradients, they
+# approximate this ratio by
 #
 # $$r_t = \sqrt{\frac{(\rho_t-4)(\rho_t-2)\,\rho_\infty}
 # {(\rho_\infty-4)(\rho_\infty-2)\,\rho_t}},
 # \qquad \rho_t = \rho_\infty - \frac{2t\beta_2^t}{1-\beta_2^t},
-# \qquad \rho_\infty = \frac{2}{1-\beta_2} - 1,$$
+# \qquad \rho_\infty = \frac{2}{1-\beta_2} - 1.$$
 #
-# which grows from near 0 towards 1, as $\hat\nu_t$ rests on more and more gradients. In
-# the first few updates, where $r_t$ is undefined or of no use, it leaves the division
-# out and moves by the mean $\hat\mu_t$ alone.
+# Here $\rho_t$ is roughly the number of gradients that $\hat\nu_t$ averages over, and
+# $\rho_\infty$ its limit. In the first five updates, while $\rho_t \le 5$, RAdam leaves
+# the division out and moves by $\hat\mu_t$ alone.
 
 
 # %% tags=["shared"]
-def adam_steps(grads, beta1=0.9, beta2=0.999, epsilon=1e-8):
-    """What Adam makes of a stream of gradients, per unit of rate."""
-    mean, square, steps = 0.0, 0.0, []
-    for t, g in enumerate(grads, start=1):
-        mean = beta1 * mean + (1 - beta1) * g
-        square = beta2 * square + (1 - beta2) * g**2
-        unbiased = mean / (1 - beta1**t), square / (1 - beta2**t)
-        steps.append(unbiased[0] / (np.sqrt(unbiased[1]) + epsilon))
-    return np.array(steps)
+def rectification(t, beta2=0.999):
+    """RAdam's factor ``r_t`` at update ``t``, from 6 on."""
+    end = 2 / (1 - beta2) - 1
+    rho = end - 2 * t * beta2**t / (1 - beta2**t)
+    return np.sqrt((rho - 4) * (rho - 2) * end / ((end - 4) * (end - 2) * rho))
 
 
-# %% [markdown] tags=["shared"]
-# First on paper: streams of random gradients that point nowhere, so that every step is
-# noise. How large are Adam's steps, on average?
+noise = np.random.default_rng(0).normal(size=(1000, 2000))  # t n
+factor = 1 / np.sqrt(adam_averages(noise)[1])  # t n
+bounds = np.quantile(factor, [0.99, 0.5, 0.01], axis=1)
+end = 2 / (1 - 0.999) - 1
+long_run = np.sqrt(end / (2 * (end - 2) * (end - 4)))  # deviation, by Liu et al.
+measured = long_run / factor.std(axis=1)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left: Adam's factor of 2000 weights over 1000 updates, both axes logarithmic. At the first update the largest hundredth lies above sixty and the smallest below one half; the two limits approach one, fast at first. Right: RAdam's factor r rises from below 0.1 to about two thirds, and the measured ratio of standard deviations lies on it."}}
+t = np.arange(1, 1001)
+names = "largest hundredth", "median", "smallest hundredth"
+panels = {
+    "factor 1/√ν̂ of 2,000 weights": dict(
+        zip(names, ((t, y) for y in bounds), strict=True)
+    ),
+    "RAdam's $r_t$": {
+        "formula": (t[5:], rectification(t[5:])),
+        "measured": (t[5:], measured[5:]),
+    },
+}
+log_y = [*panels][:1]
+fig = plots.curves(panels, x="update t", log_x=10, log_y=log_y, size=(7.2, 3.2))
+fig
+
+# %% tags=["shared", "say"]
+spread = bounds[0] / bounds[2]
+say(
+    "All factors should be 1. After the first update, the limit of the largest "
+    f"hundredth is **{spread[0]:.0f} times** that of the smallest; after ten updates "
+    f"{spread[9]:.1f} times, and after $1/(1-\\beta_2) = 1000$ still {spread[-1]:.2f} "
+    "times. RAdam measures this by the long run and is slow to trust the average: "
+    f"$r_t$ is {rectification(10):.2f} at update 10, {rectification(100):.2f} at "
+    f"update 100 and {rectification(1000):.2f} at update 1,000."
+)
+
+# %% tags=["shared", "check"]
+# Checked: the spread falls from above 100 to below 1.2, and r_t is the measured ratio
+upper, middle, lower = (
+    plots.drawn(fig, "factor 1/√ν̂ of 2,000 weights", name)[1] for name in names
+)
+assert (upper > middle).all() and (middle > lower).all()
+assert upper[0] / lower[0] > 100 and upper[-1] / lower[-1] < 1.2
+assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
+formula, ratio = (
+    plots.drawn(fig, "RAdam's $r_t$", name)[1] for name in ("formula", "measured")
+)
+assert formula[0] < 0.05 and 0.6 < formula[-1] < 0.7 and (np.diff(formula) > 0).all()
+np.testing.assert_allclose(ratio[14:], formula[14:], rtol=0.1)  # from update 20 on
+np.testing.assert_allclose(ratio[:14], formula[:14], rtol=0.6)
 
 # %% [markdown] tags=["torch"]
-# PyTorch's own Adam, on the same stream, gives the same steps.
+# PyTorch has both optimisers. The steps they take on the same gradients:
 
 
 # %% tags=["torch"]
-def framework_steps(name, grads):
+def framework_steps(kind, grads):
     """Steps of an optimiser of PyTorch at rate 1: ``t n -> t n``."""
-    weight = nn.Parameter(torch.zeros(grads.shape[1], dtype=torch.float64))
-    kind = {"adam": torch.optim.Adam, "radam": torch.optim.RAdam}[name]
-    optimizer, places = kind([weight], lr=1.0), [weight.detach().clone()]
+    weight = nn.Parameter(torch.zeros_like(grads[0]))
+    optimizer, steps = OPTIMIZERS[kind]([weight], lr=1.0), []
     for grad in grads:
-        weight.grad = torch.as_tensor(grad, device=weight.device)
+        before = weight.detach().clone()
+        weight.grad = grad.clone()
         optimizer.step()
-        places.append(weight.detach().clone())
-    return optimizer, -torch.diff(torch.stack(places), dim=0)
+        steps.append(before - weight.detach())
+    return torch.stack(steps)
 
 
-# %% tags=["shared"]
-noise = np.random.default_rng(0).normal(size=(100, 4000))  # t n
-ours = adam_steps(noise)
-_, adam = framework_steps("adam", noise)
-np.testing.assert_allclose(as_numpy(adam), ours, atol=1e-3)
-_, radam = framework_steps("radam", noise)
-t = np.arange(1, 101)
-rho_end = 2 / (1 - 0.999) - 1
-rho = rho_end - 2 * t * 0.999**t / (1 - 0.999**t)
-r = (rho - 4) * (rho - 2) * rho_end / ((rho_end - 4) * (rho_end - 2) * rho)
-r = np.sqrt(r[5:, None])  # from the sixth update on
-np.testing.assert_allclose(as_numpy(radam)[5:], r * ours[5:], rtol=0.02, atol=1e-3)
-
-# %% tags=["shared"] mystnb={"image": {"alt": "Mean size of a step over the first 100 updates on random gradients. Adam begins at one and falls below a third within about ten updates; RAdam begins at the sixth update below a hundredth and rises slowly."}}
-sizes = {"Adam": np.abs(ours).mean(axis=1)}
-sizes["RAdam"] = np.abs(as_numpy(radam)).mean(axis=1)
-count = np.arange(1, 101)
-panels = {"": {name: (count[5:], y[5:]) for name, y in sizes.items()}}
-panels[""]["Adam"] = (count, sizes["Adam"])
-plots.curves(
-    panels, x="update", y="mean size of a step / rate", log_y=True, size=(6, 3)
-)
+# %% tags=["shared", "check"]
+# Checked: the framework's Adam makes our steps; its RAdam the same times r_t
+ours, few = adam_steps(noise[:100]), tensor(noise[:100])
+np.testing.assert_allclose(as_numpy(framework_steps("adam", few)), ours, atol=1e-3)
+rectified = rectification(np.arange(6, 101))[:, None] * ours[5:]
+radam = as_numpy(framework_steps("radam", few))[5:]
+np.testing.assert_allclose(
+    radam, rectified, rtol=0.02, atol=1e-3
+)  # loose: Optax computes ρ in single precision
+np.testing.assert_allclose(np.abs(ours[0]), 1, atol=1e-3)  # the first step is the rate
 
 # %% [markdown] tags=["shared"]
-# Adam's first step has size 1, no later one is as long on average, and for several
-# updates the steps are more than twice as long as at the end. RAdam starts with plain
-# means of gradients (outside the picture); from then on its factor keeps the steps
-# below a tenth here, and lets them grow: a warm-up that the optimiser brings along. On
-# a real network, trained at the full rate from the start, the picture is similar (two
-# of the six blocks of the experiment below, to keep it quick).
+# Does RAdam train our network without warm-up? Its factor rises over some
+# $1/(1-\beta_2)$ updates. That would be 1,000 with the default, and our training has
+# 200; so here $\beta_2 = 0.99$.
 
 # %% tags=["shared"]
-np.testing.assert_allclose(sizes["Adam"][0], 1, atol=1e-6)
-assert (sizes["Adam"][:4] > 2 * sizes["Adam"][-1]).all()
-assert sizes["Adam"][1:].max() < 1
-assert (sizes["RAdam"][5:] < 0.1).all() and sizes["RAdam"][-1] > 2 * sizes["RAdam"][5]
-settings = Warmup()
-data = reverse_data(settings)["train"]
-batches = shuffled(settings)(0)  # n b
-f"{settings.n_blocks} blocks, m = {settings.m}, peak rate {settings.learning_rate}"
-
-
-# %% tags=["torch"]
-def network_steps(name, model, rate):
-    """Mean size of each step on the network, per unit of rate: array ``n``."""
-    kind = {"adam": torch.optim.Adam, "radam": torch.optim.RAdam}[name]
-    params = list(model.parameters())
-    optimizer = kind(params, lr=rate)
-    inputs, targets = tensor(data[0]), labels(data[1])
-    as_vector = nn.utils.parameters_to_vector
-    sizes = []
-    for index in labels(batches):
-        before = as_vector(params).detach().clone()
-        optimizer.zero_grad()
-        cross_entropy(model, inputs[index], targets[index])[0].backward()
-        optimizer.step()
-        sizes.append((as_vector(params).detach() - before).abs().mean() / rate)
-    return torch.stack(sizes)
-
-
-# %% tags=["shared"] mystnb={"image": {"alt": "Mean size of a step of the network over the first 100 updates. Adam begins near one and falls; RAdam stays far below it and rises slowly."}}
-real = {}
-for name in ("adam", "radam"):
-    model = build(Predictor, seed=settings.seed, **settings.model | {"n_blocks": 2})
-    real[name] = as_numpy(network_steps(name, model, settings.learning_rate))
-names = {"adam": "Adam", "radam": "RAdam"}
-panels = {"": {names[name]: (count[: len(y)], y) for name, y in real.items()}}
-plots.curves(
-    panels, x="update", y="mean size of a step / rate", log_y=True, size=(6, 3)
-)
-
-# %% tags=["shared"]
-assert real["adam"][0] > 0.8 and real["adam"][10] < real["adam"][0] / 2
-assert (real["radam"][:10] < 0.7 * real["adam"][:10]).all()
-{name: sizes[[0, 5, 10]].round(3) for name, sizes in real.items()}
+runs["RAdam"] = trainings(no_warmup, kind="radam", beta2=0.99)
 
 # %% [markdown] tags=["shared"]
-# ## Post-norm keeps large gradients near the output
+# That alone would not prove the explanation. $r_t$ depends on $t$ and on nothing else,
+# so RAdam is Adam with a schedule that rises slowly. ([Ma & Yarats
+# 2019](https://arxiv.org/abs/1910.04209) blame the size of the first steps instead, and
+# recommend a linear rise over $2/(1-\beta_2)$ updates.) So let us take the spread away
+# and leave the rate high. For 100 updates the rate is 0: Adam's averages fill, while
+# the weights stay where they are. Then the rate jumps to its peak. If the spread does
+# the harm, the network must learn now. (Liu et al. made a test of this kind on a
+# translation model, and there it helped.)
+
+# %% tags=["shared"]
+runs["averages filled first"] = trainings(no_warmup, waiting=100, beta2=0.99)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss of three variants without warm-up, as bands over three seeds. Adam stays at the level of guessing, over 100 updates also with its averages filled first. RAdam falls below it and goes on falling."}}
+names = "no warm-up", "averages filled first", "RAdam"
+lines = {name: smooth(runs[name][0]) for name in names}
+fig = plots.curves({"": lines}, x="update t", y="loss", size=(6, 3))
+fig
+
+# %% tags=["shared", "say"]
+filled, radam = (np.sort(runs[name][0][:, -10:].mean(axis=1)) for name in names[1:])
+t = settings.updates
+say(
+    f"RAdam does not get stuck: the three seeds end at {three(*radam)}. Its factor is "
+    f"{rectification(t, 0.99):.2f} at update {t}; with the default it would be "
+    f"{rectification(t):.2f}, and the training slow. But **filled averages do not help "
+    f"here**: the loss stays at {three(*filled)}, at guessing. So in this network, at "
+    "this rate, the harm is not done by the spread of the factors, which leaves the "
+    "size of the steps."
+)
+
+# %% tags=["shared", "check"]
+# Checked: Adam stays above 2.2, also with averages filled; RAdam ends below that
+stays = [plots.drawn(fig, "", name)[1] for name in names[:2]]
+assert all(y.min() > 2.2 for y in stays) and filled.min() > 2.2
+_, falls = plots.drawn(fig, "", "RAdam")
+assert falls[-1] < 1.8  # loose: likewise
+assert radam.max() < 2.2  # loose: seeds differ in when they begin to learn
+assert falls[-1] < falls[len(falls) // 2]
+
+# %% [markdown] tags=["shared"]
+# ## Second explanation: post-norm keeps large gradients near the output
 #
-# The second reason lies in the network. The encoder chapter found that with the norm
-# after each sum, the last blocks receive large gradients in a stack of any depth, while
-# with the norm first they shrink as the stack deepens ([Xiong et al.
-# 2020](https://arxiv.org/abs/2002.04745)). Adam takes the size out of its step, but the
-# gradient still says how much the loss changes with a weight: where it is large, a
-# full-sized step changes the output a lot. Here are the gradients of the loss of our
-# task, at the start.
+# The second explanation lies in the network. With the norm after each sum (post-norm),
+# the last blocks receive large gradients in a stack of any depth; with the norm first
+# (pre-norm), these gradients shrink as the stack deepens ([Xiong et al.
+# 2020](https://arxiv.org/abs/2002.04745), and the encoder chapter). Adam takes the size
+# of the gradient out of its step, but the gradient still says how much the loss changes
+# with a weight: where it is large, a step of full length changes the output a lot. Here
+# is the gradient of each block's last matrix before training, on our task.
 
 
 # %% tags=["torch"]
@@ -417,100 +669,89 @@ def block_gradients(model, inputs, targets):
     return torch.stack([torch.linalg.norm(matrix) for matrix in matrices])
 
 
-# %% tags=["shared"] mystnb={"image": {"alt": "Gradient of each of the six blocks at the start, divided by that of the first block, as bands over five seeds. Post-norm stays at or above one on average; pre-norm falls to about half."}}
-batch = tensor(data[0][:64]), labels(data[1][:64])
+# %% tags=["shared"]
+batch = tuple(x[:64] for x in data)
 shares = {}
 for name, norm_first in {"post-norm": False, "pre-norm": True}.items():
     options = settings.model | {"norm_first": norm_first}
     models = [build(Predictor, seed=seed, **options) for seed in range(5)]
     norms = np.array([as_numpy(block_gradients(model, *batch)) for model in models])
     shares[name] = norms / norms[:, :1]  # seed l
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient of each of the six blocks before training, divided by that of the first block, as bands over five seeds. On average, post-norm stays close to one in all blocks; pre-norm lies below it and falls towards the last block."}}
 block = np.arange(1, settings.n_blocks + 1)
-bands = {name: (block, share) for name, share in shares.items()}
-y = "gradient / that of block 1"
-plots.curves({"": bands}, x="block", y=y, size=(5.5, 3))
+lines = {name: (block, share) for name, share in shares.items()}
+fig = plots.curves({"": lines}, x="block", y="gradient / first block's", size=(5.5, 3))
+fig
 
-# %% [markdown] tags=["shared"]
-# The bands span five seeds. On average, post-norm gives the last block at least 0.85 of
-# the gradient of the first; pre-norm less than 0.9, and less than 0.8 of the share
-# that post-norm gives.
-
-# %% tags=["shared"]
+# %% tags=["shared", "say"]
 post, pre = (share[:, -1].mean() for share in shares.values())
-assert post > 0.85 and pre < 0.9 and pre < 0.8 * post
+say(
+    f"On average over five seeds, the last block's gradient is {post:.2f} times that "
+    f"of the first block with post-norm, and {pre:.2f} times with pre-norm. (Single "
+    "seeds differ, and their bands overlap.)"
+)
+
+# %% tags=["shared", "check"]
+# Checked: the last gradient is above 0.85 of the first, with pre-norm below post-norm's
+post, pre = (plots.drawn(fig, "", name)[1] for name in shares)
+assert post[-1] > 0.85 and pre[-1] < 0.9 and pre[-1] < 0.8 * post[-1]
+assert (pre[1:] < post[1:]).all()
 
 # %% [markdown] tags=["shared"]
-# ## Without warm-up, this network does not learn
-#
-# Now the experiment. The task is to reverse a sequence of 16 symbols, and the loss is
-# $-\ln p$, with $p$ the probability that the model gives to the right symbol: guessing
-# among ten costs $\ln 10 \approx 2.3$. The network is a post-norm stack, trained three
-# times with warm-up and three times without, from three seeds; and a pre-norm stack
-# without warm-up, three times as well. Data, optimiser and peak rate are the same; the
-# cosine begins where the rise ends.
+# The test is a training of the pre-norm stack without warm-up. Data, optimiser, peak
+# rate and batches are the same.
 
 # %% tags=["shared"]
-seeds = 0, 1, 2
-variants = {
-    "post-norm, warm-up": {},
-    "post-norm, no warm-up": {"warmup": 1},
-    "pre-norm, no warm-up": {"warmup": 1, "norm_first": True},
+runs["pre-norm, no warm-up"] = trainings(replace(no_warmup, norm_first=True))
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss and gradient norm over 200 updates, as bands over three seeds. Without warm-up, post-norm stays at the level of guessing, while pre-norm falls below it. The gradient norm of both drops within the first updates; that of pre-norm then rises above its start."}}
+names = {
+    "post-norm, warm-up": "warm-up",
+    "post-norm, no warm-up": "no warm-up",
+    "pre-norm, no warm-up": "pre-norm, no warm-up",
 }
-histories = {}
-for name, changes in variants.items():
-    histories[name] = []
-    for seed in seeds:
-        chosen = replace(settings, seed=seed, **changes)
-        model = build(Predictor, seed=seed, **chosen.model)
-        histories[name].append(fit(model, cross_entropy, data, chosen))
-last = {n: [h["loss"][-20:].mean() for h in runs] for n, runs in histories.items()}
-for name, losses in last.items():
-    print(f"{name:22}", *(f"{loss:.3f}" for loss in losses))
+panels = {
+    panel: {name: smooth(runs[run][i]) for name, run in names.items()}
+    for i, panel in enumerate(["loss", "gradient norm"])
+}
+fig = plots.curves(panels, x="update t", log_y=["gradient norm"], size=(7.2, 3.4))
+fig
 
+# %% tags=["shared", "say"]
+pre_norm = np.sort(runs["pre-norm, no warm-up"][0][:, -10:].mean(axis=1))
+say(
+    f"Without warm-up, pre-norm learns: its loss ends at {three(*pre_norm)}, where "
+    f"post-norm guesses ({guessing:.2f}). This agrees with the second explanation. It "
+    "is one depth and one rate; Xiong et al. saw the same in translation. The gradient "
+    "norm drops at first in both, so a low gradient norm alone does not say that a "
+    "training is lost."
+)
 
-# %% tags=["shared"] mystnb={"image": {"alt": "Loss and gradient norm over 300 updates, as bands over three seeds. With warm-up, and with pre-norm, the loss leaves the level of guessing after about 100 updates and falls to almost zero; without warm-up it stays near there, and its gradient norm drops early and stays low."}}
-window = np.ones(10) / 10  # means over ten updates
-panels = {"loss": {}, "gradient norm": {}}
-for name, runs in histories.items():
-    for title, key in {"loss": "loss", "gradient norm": "grad_norm"}.items():
-        rows = [np.convolve(run[key], window, mode="valid") for run in runs]  # run t
-        panels[title][name] = np.arange(len(rows[0])) + 10, rows
-plots.curves(panels, x="update", log_y=["gradient norm"], size=(7.2, 3.6))
-
-# %% [markdown] tags=["shared"]
-# Without warm-up the loss comes down to $\ln 10$, where guessing is, and hardly further
-# in 300 updates: for each seed it ends above 2. With warm-up, or with the norm first,
-# it ends below 0.5. The gradient norm without warm-up drops in the first updates, and
-# its later mean is less than half of what it was. Pre-norm passes through such a
-# valley, too, and leaves it; so the norm alone does not tell who gets out.
-
-# %% tags=["shared"]
-guessing = np.log(settings.n_symbols)
-assert all(loss > 2 for loss in last["post-norm, no warm-up"])
-assert all(loss < 0.5 for loss in last["post-norm, warm-up"])
-assert all(loss < 0.5 for loss in last["pre-norm, no warm-up"])
-for run in histories["post-norm, no warm-up"]:
-    assert abs(run["loss"][50:100].mean() - guessing) < 0.05
-    assert run["grad_norm"][50:].mean() < run["grad_norm"][:5].mean() / 2
-for name, changes in variants.items():
-    expected = replace(settings, **changes).learning_rates
-    assert all((run["learning_rate"] == expected).all() for run in histories[name])
+# %% tags=["shared", "check"]
+# Checked: without warm-up pre-norm ends below 1, post-norm above 2.2
+assert pre_norm.max() < 1
+lost, found = (plots.drawn(fig, "loss", name)[1] for name in [*names][1:])
+assert lost.min() > 2.2 and found[-1] < 0.6
+lost, found = (plots.drawn(fig, "gradient norm", name)[1] for name in [*names][1:])
+assert lost[50] < lost[0] / 1.5 and found[:60].min() < found[0] / 1.5
+assert found.max() > 1.2 * found[0]
 
 # %% [markdown] tags=["shared"]
-# ## Clipping keeps one bad batch from spoiling many steps
+# ## Clipping limits the damage of one bad batch
 #
-# A batch can be unlucky: a gradient a hundred times as long as its neighbours. With
-# plain gradient descent it throws the weights far off. Adam divides the spike by its
-# own size, but remembers it twice. The mean $\mu$ forgets within some ten updates:
-# until then the steps are too long, and all point where the spike did. The average of
-# squares $\nu$ forgets within about a thousand: from then on the steps are too short.
-# **Clipping by the global norm** shortens a gradient that is longer than $c$, and
-# leaves its direction:
+# A batch can be unlucky: a gradient a hundred times as long as its neighbours. Plain
+# gradient descent would throw the weights far off. Adam divides such a spike by its own
+# size, but remembers it twice. The mean $\mu$ forgets it within some ten updates: until
+# then the steps are too long, and all point where the spike did. The average of squares
+# $\nu$ forgets it within about a thousand: from then on the steps are too short.
+# **Clipping by the global norm** shortens a gradient that is longer than $c$, and keeps
+# its direction:
 #
 # $$g \leftarrow g \cdot \min\!\big(1,\ c / \lVert g \rVert\big),$$
 #
 # with the norm taken over all weights together. Common values of $c$ lie between 0.5
-# and 10.
+# and 10; 1 is the one to try first.
 
 
 # %% tags=["shared"]
@@ -522,70 +763,96 @@ def clip_by_global_norm(grads, largest):
 
 long = [10 * np.ones((2, 3)), -20 * np.ones(4)]
 short = clip_by_global_norm(long, 1.0)
-np.testing.assert_allclose(np.sqrt(sum((g**2).sum() for g in short)), 1)
-np.testing.assert_allclose(short[1][0] / short[0][0, 0], -2)  # the same direction
-np.testing.assert_array_equal(clip_by_global_norm([long[0] / 100], 1.0)[0], 0.1)
 
 # %% [markdown] tags=["torch"]
-# PyTorch clips the gradients that stand in the parameters, between `backward` and
-# `step`, and returns the norm they had.
+# PyTorch clips the gradients that stand in the parameters, in place, between `backward`
+# and `step`, and returns the norm they had.
 
 # %% tags=["torch"]
 params = [nn.Parameter(tensor(np.zeros(g.shape))) for g in long]
 for param, g in zip(params, long, strict=True):
     param.grad = tensor(g)
 nn.utils.clip_grad_norm_(params, 1.0)
-for param, b in zip(params, short, strict=True):
-    np.testing.assert_allclose(as_numpy(param.grad), b, rtol=1e-5)
+theirs = [param.grad for param in params]
 
-# %% tags=["shared"] mystnb={"image": {"alt": "Mean size of Adam's steps over 200 updates, with a spike in the gradient at update 50. Without clipping the steps jump up at the spike, and from about 15 updates later are much shorter; with clipping they go on as before."}}
+# %% tags=["shared", "check"]
+# Checked: the norm becomes 1, directions and short gradients stay, as in the framework
+np.testing.assert_allclose(np.sqrt(sum((g**2).sum() for g in short)), 1)
+np.testing.assert_allclose(short[1][0] / short[0][0, 0], -2)  # the same direction
+np.testing.assert_array_equal(clip_by_global_norm([long[0] / 100], 1.0)[0], 0.1)
+for a, b in zip(theirs, short, strict=True):
+    np.testing.assert_allclose(as_numpy(a), b, rtol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# Now a spike: 400 weights with random gradients, at update 50 a hundred times as long.
+# The limit $c$ is the largest norm of the others.
+
+# %% tags=["shared"]
 stream = np.random.default_rng(1).normal(size=(200, 400))  # t n
-length = np.linalg.norm(stream, axis=1).max()
-stream[50] *= 100
-tame = np.array([clip_by_global_norm([g], length)[0] for g in stream])
-assert (np.linalg.norm(tame, axis=1) <= length * (1 + 1e-9)).all()
-size = {
+c = np.linalg.norm(stream, axis=1).max()
+stream[49] *= 100  # update 50
+clipped = np.array([clip_by_global_norm([g], c)[0] for g in stream])
+step_size = {
     name: np.abs(adam_steps(grads)).mean(axis=1)
-    for name, grads in {"not clipped": stream, "clipped": tame}.items()
+    for name, grads in {"not clipped": stream, "clipped": clipped}.items()
 }
-panels = {"": {name: (np.arange(200), y) for name, y in size.items()}}
-plots.curves(
-    panels, x="update", y="mean size of a step / rate", log_y=True, size=(6, 3)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Mean size of Adam's steps over 200 updates, with a spike in the gradient at update 50. Without clipping the steps jump up at the spike, and from about 15 updates later are much shorter; with clipping they go on as before."}}
+lines = {name: (np.arange(1, 201), y) for name, y in step_size.items()}
+fig = plots.curves(
+    {"": lines}, x="update t", y="mean size of a step / rate", log_y=True, size=(6, 3)
+)
+fig
+
+# %% tags=["shared", "say"]
+spoilt, kept = step_size.values()
+say(
+    f"At the spike the steps become {spoilt[49] / kept[49]:.1f} times as long as with "
+    f"clipping; from update 80 to the end they are at most "
+    f"{(spoilt[79:] / kept[79:]).max():.2f} of the length. The clipped steps go on as "
+    "before."
+)
+
+# %% tags=["shared", "check"]
+# Checked: unclipped steps are twice as long after the spike, later less than half
+assert (np.linalg.norm(clipped, axis=1) <= c * (1 + 1e-9)).all()
+spoilt, kept = (plots.drawn(fig, "", name)[1] for name in step_size)
+assert (spoilt[49:54] > 2 * kept[49:54]).all()
+assert (spoilt[79:] < kept[79:] / 2).all()
+assert np.allclose(kept[49:], kept[39:49].mean(), rtol=0.2)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 3, open.** A training was interrupted after 50 updates; its weights were
+# saved, Adam's $\mu$ and $\nu$ were not. It goes on with the rate it had. How long is
+# the first step, compared with a training that was never interrupted, and what would
+# you do about it? Try `adam_steps` on the first 50 gradients of `clipped`.
+
+# %% tags=["shared", "answer"]
+before = clipped[:49]  # the updates before the spike
+fresh = adam_steps(before)  # averages begin anew: the first step has size 1
+going_on = adam_steps(np.concatenate([before, before]))[49:]
+first = [np.abs(steps[0]).mean() for steps in (fresh, going_on)]
+# Save the optimiser's state with the weights, as `fit` does, or warm up again.
+say(
+    f"The first step has the size {first[0]:.2f} instead of {first[1]:.2f}: with empty "
+    "averages, Adam starts at the full rate, in the direction of a single batch, and "
+    "with the spread of the first updates. Save the optimiser's state with the "
+    "weights, as the next chapter does; without it, warm up again."
 )
 
 # %% [markdown] tags=["shared"]
-# Right after the spike, the steps of the first run are more than twice those of the
-# second; thirty updates later and to the end they are less than half of them. The
-# second took no notice.
-
-# %% tags=["shared"]
-spoilt, kept = size["not clipped"], size["clipped"]
-assert (spoilt[50:55] > 2 * kept[50:55]).all()
-assert (spoilt[80:] < kept[80:] / 2).all()
-assert np.allclose(kept[50:], kept[40:50].mean(), rtol=0.2)
-
-# %% [markdown] tags=["shared"]
-# **Exercise 3, open.** A training was interrupted; its weights were saved, Adam's $\mu$
-# and $\nu$ were not. It goes on with the rate it had. What happens in the first
-# updates, and what would you do about it?
-
-# %% tags=["shared", "answer"]
-fresh = adam_steps(stream[:50])  # as if begun anew: the first step has size 1
-going_on = adam_steps(np.concatenate([stream[:50], stream[:50]]))[50:]
-assert np.abs(fresh[0]).mean() > 3 * np.abs(going_on[0]).mean()
-first = [np.abs(steps[0]).mean() for steps in (fresh, going_on)]
-# So: save the optimiser's state with the weights, as `fit` does, or warm up again.
-f"first step: {first[0]:.2f} instead of {first[1]:.2f}"
-
-# %% [markdown] tags=["shared"]
-# ## What to take along
+# ## Key points
 #
-# * A schedule is a factor per update; its first value is $1/w$, not 0, and a weight
-#   whose loss is its value shows what an optimiser used.
-# * Adam's first step has the full size of the rate, whatever the gradient says.
-# * A post-norm stack passes large gradients to its last blocks; started at the full
-#   rate, ours got stuck, and with warm-up it learned. Pre-norm learned without.
-# * Clipping by the global norm protects Adam's memory from single spikes.
+# * A schedule is a factor per update. Its first value is $1/w$, not 0, and a model with
+#   a single weight shows which rates the optimiser really used.
+# * Our post-norm network (six blocks, rate 6e-3) got stuck at guessing without warm-up
+#   and learned with it. Half the rate did not get stuck, but was slow.
+# * First explanation: Adam's factors vary widely while they rest on few gradients (Liu
+#   et al.). RAdam makes up for it, with a warm-up of its own. Filling the averages
+#   beforehand did not help our network, so there the length of the steps matters.
+# * Second explanation: post-norm passes large gradients to the last blocks (Xiong et
+#   al.). With pre-norm, the same network learned without warm-up.
+# * Clipping by the global norm protects Adam's averages from single spikes.
 
 # %% [markdown] tags=["torch"]
 # Next comes [the reverse task, in PyTorch](reverse_torch.ipynb): one training from its

@@ -148,11 +148,11 @@ class Sequences(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Warmup(Sequences):
-    """Chapter *warm-up*: a post-norm stack deep enough that it needs a slow start."""
+    """Chapter *warm-up*: a post-norm stack that does not learn at its peak rate at once."""
 
     n_train: int = 64 * 100
     batch_size: int = 64
-    epochs: int = 3
+    epochs: int = 2
     learning_rate: float = 6e-3
     warmup: int = 100
     max_grad_norm: float = inf  # what warm-up does is to show without other help

@@ -32,8 +32,8 @@ def test_the_outline_has_pages_and_sections(book):
     titles = [item.title for item in book.outline if not isinstance(item, list)]
     assert titles == ["Transformers, side by side", "Warm-up in PyTorch", "Glossary"]
     sections = [item.title for item in book.outline[3]]
-    assert "The rate rises in a line, then falls" in sections
-    assert sections[-1] == "What to take along"
+    assert "The learning rate rises linearly, then falls" in sections
+    assert sections[-1] == "Key points"
 
 
 def test_answers_are_printed(book):
