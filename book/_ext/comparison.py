@@ -125,7 +125,9 @@ def printed(env, page):
         for node in env.get_doctree(page).findall(nodes.container):
             if node.get("nb_element") == "cell_code_output":
                 kinds = nodes.literal_block, nodes.paragraph  # print, and say
-                yield from (text.astext() for kind in kinds for text in node.findall(kind))
+                yield from (
+                    text.astext() for kind in kinds for text in node.findall(kind)
+                )
 
 
 def entry(text):
