@@ -355,12 +355,12 @@ from_itself = m[..., -1, -1] / alike[..., own].mean(axis=-1)
 for name, ratios in {"others": from_others, "itself": from_itself}.items():
     for layer, row in enumerate(ratios):
         print(f"{name}, layer {layer}:", *(f"{ratio:.2f}" for ratio in row))
-assert np.abs(np.log2(from_others)).max() > np.log2(1.2)
+assert np.abs(np.log2(from_others)).max() > np.log2(1.1)
 
 # %% [markdown] tags=["shared"]
 # At least one head tells the odd one from the others: on average over two hundred sets
-# it gives it a fifth more than each of them, or a sixth less. Such a head has found it,
-# or collects what the others have in common; the maps alone do not say which.
+# it gives it more than a tenth more than each of them, or a twelfth less. Such a head
+# has found it, or collects what the others have in common; the maps alone do not say which.
 #
 # **Exercise 2, a change of code.** What is left if no element may look at another? Hand
 # the model a mask in which each sees only itself, and predict its accuracy. What is the
@@ -537,7 +537,7 @@ f"largest probability: {unsure.mean():.0%}, with an odd one {sure.mean():.0%}"
 n = min(settings.n_train // 128, 50)  # updates in an epoch, of 200 in all
 gentle = {
     "batch_size": 128,
-    "learning_rate": 1e-5,
+    "learning_rate": 5e-5,
     "warmup": 50,
     "dropout": 0.0,
     "input_dropout": 0.0,
@@ -552,7 +552,7 @@ here = fit(ours, odd_one_out, (rows.features,), same, batches=drawn)["loss"]
 there = twin.losses(other_side, same, initial)
 gap = np.abs(here / there - 1)
 assert len(gap) == 200 and 0 < gap.max() < 1e-3
-assert here[-20:].mean() < 0.98 * here[0]  # it has begun to learn
+assert here[-20:].mean() < 0.9 * here[0]  # it has begun to learn
 f"largest relative gap over {len(gap)} updates: {gap.max():.1e}"
 
 # %% [markdown] tags=["shared"]

@@ -450,10 +450,19 @@ per_row
 #
 # $X$ is `s m`: one row per position. The matrices $W^Q_i$, $W^K_i$, $W^V_i$ of all
 # heads stand side by side in a single `m 3m` matrix, so that one product makes them all
-# (the biases are left out here, not in the code). They start
-# [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html): drawn evenly
-# between $-a$ and $a$ with $a = \sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$, so that what
-# passes through a square matrix keeps its variance; biases start at zero.
+# (the biases are left out here, not in the code).
+#
+# **Initial weights** are drawn evenly between $-1/\sqrt{n}$ and $1/\sqrt{n}$, where $n$ is
+# the number of inputs, as in `torch.nn.Linear`; biases start at zero. The entries have
+# variance $1/(3n)$, so $Q$, $K$ and $V$ have a third of the variance of $X$, and the
+# scaled scores a ninth of its square: every head starts close to a plain mean, and no
+# layer makes its input larger. Another usual choice is
+# [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html), with the bound
+# $\sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$. It keeps the variance in a square matrix, but
+# counts the `m 3m` matrix as one, so that $Q$, $K$ and $V$ get a half and the scores a
+# quarter. A model as large as that of the last chapter reached a
+# [lower loss with the smaller start](https://github.com/example/transformers-side-by-side/blob/main/benchmarks/results/initialisation.md),
+# with each of five seeds, and the next chapters use it for all their linear layers.
 
 # %% [markdown] tags=["jax"]
 # NNX keeps the matrix of a dense layer as `in out`, so that a layer is $xW + b$ as
@@ -469,9 +478,9 @@ def build(kind, *sizes, seed=0, **options):
 
 
 def dense(n_in, n_out, *, rngs):
-    """Linear layer ``... n_in -> ... n_out``, Xavier-uniform weights, zero biases."""
-    xavier = nnx.initializers.xavier_uniform()
-    return nnx.Linear(n_in, n_out, kernel_init=xavier, rngs=rngs)
+    """Linear layer ``... n_in -> ... n_out``: weights within ±1/√n_in, zero biases."""
+    uniform = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+    return nnx.Linear(n_in, n_out, kernel_init=uniform, rngs=rngs)
 
 
 def check_input(x, size):
@@ -525,7 +534,7 @@ expected, _ = reference.multi_head_attention(x, params, n_heads)
 np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 for name in ("qkv", "out"):
     matrix, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-    bound = math.sqrt(6 / sum(matrix.shape))
+    bound = 1 / math.sqrt(m)
     assert 0.9 * bound < np.abs(matrix).max() <= bound and not bias.any()
 {name: array.shape for name, array in params.items()}
 
