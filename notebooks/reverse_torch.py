@@ -19,11 +19,10 @@
 # model cannot compute from what it has not learned. You need: the chapters on the
 # encoder and on warm-up.
 #
-# Outputs often depend on inputs that are far away. A translator from German needs the
-# verb at the end of a sentence to write the beginning of the English one; a program
-# needs the bracket that opened a hundred lines ago. Reversing a sequence is the purest
-# case. It is a good laboratory: we know the right output, and we know where the model
-# must look, so we can see whether attention does what we believe it does.
+# Outputs often depend on inputs that are far away. To translate a German sentence, you
+# need the verb at its end to write the beginning of the English one. Reversing a
+# sequence is the purest case, and a good laboratory: we know the right output and where
+# the model must look. So we can see whether attention does what we believe it does.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [reverse_jax](reverse_jax.ipynb).
@@ -83,8 +82,7 @@ f"PyTorch {torch.__version__} on {device}"
 #
 # A sequence of 16 digits goes in. The same digits in reverse order come out, all at
 # once. Position 0 of the output needs position 15 of the input; position 7 needs its
-# neighbour, position 8. A network that passes information from neighbour to neighbour
-# has a long way to go. Attention reaches every position in one step.
+# neighbour, position 8. Attention reaches both in one step.
 
 # %% tags=["shared"]
 settings = Reverse()
@@ -94,9 +92,8 @@ print("in: ", *x_test[0].argmax(-1))
 print("out:", *y_test[0])
 
 # %% [markdown] tags=["shared"]
-# The sequences are random, from one seed each for training, validation and test data.
-# There are $10^{16}$ different sequences, so a model that memorised its training data
-# would fail on the test data.
+# The sequences are random. There are $10^{16}$ of them, so a model that memorised its
+# training data would fail on the test data.
 
 # %% tags=["shared", "check"]
 # Checked: labels are the inputs reversed; no test sequence is in the training data
@@ -110,14 +107,14 @@ assert not any(row.tobytes() in trained_on for row in y_test)
 # ## One-hot times a matrix is an embedding
 #
 # The digits are symbols: 8 is not twice 4. So each goes in as a **one-hot** vector,
-# zeros with a single 1 at the index of the symbol. The first layer of the model, a
-# dense layer, multiplies it by a matrix $W$. For symbol $a$ with one-hot vector $e_a$
-# the product picks a row,
+# zeros with a single 1 at the index of the symbol. The first layer of the model
+# multiplies it by a matrix $W$. For symbol $a$ with one-hot vector $e_a$ the product
+# picks a row,
 #
 # $$e_a\, W = W_a,$$
 #
 # so the layer is a table with one learned vector for each symbol: an **embedding**.
-# `nn.Embedding` in PyTorch and `nnx.Embed` in Flax look up the row without the product.
+# `nn.Embedding` in PyTorch and `nnx.Embed` in Flax look the row up.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Flow chart of the predictor from top to bottom: x, embed, positions, encoder with its mask and its attention maps, hidden, hidden norm, ReLU, output, with the shapes between them."}}
 diagrams.predictor()
@@ -182,7 +179,9 @@ log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
 of_label = [log_p[u, j, y_test[u, j]] for u, j in np.ndindex(500, 16)]
 np.testing.assert_allclose(as_numpy(first_loss), -np.mean(of_label), atol=1e-5)
 assert as_numpy(first_loss) > np.log(10)
-assert abs(as_numpy(metrics["accuracy"]) - 0.1) < 0.05
+np.testing.assert_allclose(
+    as_numpy(metrics["accuracy"]), 1 / 10, atol=0.05
+)  # loose: chance
 
 # %% [markdown] tags=["torch"]
 # **The optimizer.** An optimizer of PyTorch is an object: it keeps its state and refers
@@ -200,8 +199,7 @@ def make_optimizer(model):
 # **One update.** `backward` *adds* the gradients to those that the parameters hold, so
 # `zero_grad` clears them first. `step` changes the parameters and Adam's averages in
 # place. Dropout draws its masks from PyTorch's global generator, which moves on by
-# itself. `detach` cuts the numbers off the graph of the computation, which can be freed
-# then.
+# itself. `detach` cuts a number off the autograd graph, so that the graph can be freed.
 
 
 # %% tags=["torch"]
@@ -282,12 +280,11 @@ for name in ("loss", "grad_norm"):
 # That is no accident: `fit` calls `run_epoch`, the same function, for every epoch. What
 # it adds stands around it:
 #
-# * **before**, it checks that model, data, labels, batches and settings fit each other,
-#   and it moves the data to the device of the model;
-# * **after every epoch**, it stops if a loss or a gradient was NaN or infinite,
-#   measures loss and accuracy on the validation data, keeps a copy of the weights if
-#   they are the best there so far, writes a checkpoint and the history for TensorBoard,
-#   and moves a progress bar;
+# * **before**, it checks that model, data, batches and settings fit each other, and
+#   moves the data to the model's device;
+# * **after every epoch**, it stops if a loss or gradient was NaN or infinite, computes
+#   loss and accuracy on the validation data, keeps the best weights so far, writes a
+#   checkpoint and the history for TensorBoard, and moves a progress bar;
 # * **at the end**, it gives the model its best weights and returns the history.
 
 # %% [markdown] tags=["torch"]
@@ -301,20 +298,20 @@ for name in ("loss", "grad_norm"):
 
 # %% tags=["shared", "say"]
 choices = {
-    "n_train": ("enough not to be memorised", "all that you have"),
+    "n_train": ("too many to memorise", "all that you have"),
     "batch_size": ("smooth gradients, still many updates", "32 to 256"),
     "epochs": (
         "three suffice; the rest makes it sure",
         "until validation stops rising",
     ),
-    "learning_rate": ("safe; four times as much works, see below", "3e-4 to 1e-3"),
+    "learning_rate": ("four times as much works, too", "3e-4 to 1e-3"),
     "warmup": ("one eighth of the first epoch", "1 to 10 % of all updates"),
     "max_grad_norm": ("bounds rare large steps", "1"),
     "n_blocks": ("one look is enough", "2 to 6"),
     "n_heads": ("one map to read", "so many that m / n_heads is 16 to 64"),
     "m": ("ten symbols and 16 positions fit", "64 to 512"),
     "f": ("2 m", "4 m"),
-    "dropout": ("more data than it can memorise", "0.1, more for little data"),
+    "dropout": ("too many sequences to memorise", "0.1; 0.3 if data are few"),
 }
 table_head = (
     "| setting | value | why here | try first for another task |\n|---|---|---|---|"
@@ -394,7 +391,7 @@ for line in ("training", "validation"):
     epoch, accuracy = plots.drawn(fig, "accuracy", line)
     assert accuracy[epoch >= 3].min() > 0.95
     epoch, loss = plots.drawn(fig, "loss", line)
-    assert loss[0] > 2 * loss[-1] and loss[-1] < 0.01
+    assert loss[-1] < 0.01 and (np.diff(loss[epoch == epoch.round()]) < 0).all()
 epoch, rate = plots.drawn(fig, "learning rate", "training")
 assert 8 * (settings.warmup - 1) < settings.updates_per_epoch < 8 * settings.warmup
 assert (np.diff(rate[epoch < 0.12]) > 0).all() and (
@@ -457,10 +454,10 @@ for name, array in uninterrupted.items():
 # %% [markdown] tags=["shared"]
 # ## Both frameworks follow the same curve
 #
-# From the same initial weights, read from one file, and on the same batches, JAX and
-# PyTorch compute the same training. They round differently in the last digit, and
-# training amplifies such differences. We repeat the 200 updates from above in the other
-# framework, in a process of its own.
+# From the same initial weights and on the same batches, JAX and PyTorch compute the same
+# training. They round differently in the last digit, and training amplifies such
+# differences. We repeat the 200 updates from above in the other framework, in a process
+# of its own.
 
 # %% tags=["shared"]
 here, there = fitted["loss"], twin.losses(other_side, short, initial)
@@ -544,8 +541,8 @@ viewer.attention(
 
 # %% tags=["shared", "say"]
 say(
-    f"Before training no weight is above {before.max():.2f}: every row looks a little at "
-    f"everything. After it the largest weight of a row is {after.max(-1).mean():.2f} on "
+    f"Before training no weight exceeds {before.max():.2f}: every row looks a little at "
+    f"every key. After it the largest weight of a row is {after.max(-1).mean():.2f} on "
     "average."
 )
 
@@ -564,18 +561,17 @@ download_link(model, f"reverse_{side}.safetensors")
 # %% [markdown] tags=["shared"]
 # ## Attention is not explanation until it is tested
 #
-# The map looks like an explanation. But a map shows how much of a value is mixed in,
-# not whether what follows depends on it. [Jain and Wallace
-# (2019)](https://arxiv.org/abs/1902.10186) found in classifiers of text that attention
-# weights often disagree with other measures of importance, and that very different
-# weights can give the same output: "Attention is not explanation". [Wiegreffe and
-# Pinter (2019)](https://arxiv.org/abs/1908.04626) answered that this depends on what is
-# meant by explanation, and that it can be tested, model by model: do other seeds find
-# the same map? Does the output suffer if the weights are taken away?
+# The map looks like an explanation. But it shows how much of each value is mixed in, not
+# whether the output depends on it. In text classifiers, [Jain and Wallace
+# (2019)](https://arxiv.org/abs/1902.10186) found attention weights that disagree with
+# other measures of importance, and very different weights with the same output:
+# "Attention is not explanation". [Wiegreffe and Pinter
+# (2019)](https://arxiv.org/abs/1908.04626) replied that it depends on what explanation
+# means, and that it can be tested for each model: do other seeds find the same weights?
+# Does the model do as well without them?
 #
-# We ask both. For a contrast we train a second task on which a map need not mean
-# anything: to **copy** the sequence. The residual connection carries each symbol to its
-# own output already.
+# We ask both. For contrast we train a second task, to **copy** the sequence. There the
+# residual connection already carries each symbol to its own output.
 
 # %% tags=["shared"]
 quick = replace(settings, learning_rate=2e-3, epochs=2)
@@ -644,10 +640,10 @@ say("\n".join([head, "|---|---|---|---|---|", *lines]))
 
 # %% [markdown] tags=["shared"]
 # "Seeds agree" is the share of rows in which two models from different seeds look most
-# at the same key. The reversing model passes both tests: take away the key it looks at
-# most, and it guesses; another key, and little changes; another seed finds the same
-# map. Here the map explains. The copying model fails both: it also has maps with a
-# largest weight in every row, and they say nothing about its output.
+# at the same key. The reversing model passes both tests: without its top key it
+# guesses, without another key little changes, and another seed finds the same map. Here
+# the map explains. The copying model fails both: its maps have a largest weight in
+# every row, too, and say nothing about the output.
 
 # %% tags=["shared", "check"]
 # Checked: the map explains the reversing model and not the copying one
@@ -659,15 +655,14 @@ assert min(plain, without_top, without_other) > 0.99 and agree < 0.5
 # %% [markdown] tags=["shared"]
 # ## Without positions the model can only count
 #
-# Take the position codes away, and the model sees a set: it knows which symbols there
-# are and which one stands at its own position, but not where the others stand. The best
-# it can do is to guess the most frequent symbol among the other fifteen. The accuracy
-# of this guess can be computed without any model:
+# Take the position codes away, and the model sees a set. Each position knows its own
+# symbol and which others there are, but not where. The best it can do is to guess the
+# most frequent symbol among the other fifteen, which is right with probability
 #
 # $$\mathrm{best} = \mathbb{E}\Big[\tfrac{1}{15} \max_a n_a\Big],$$
 #
 # where $n_a$ counts how often symbol $a$ occurs at the other positions, and
-# $\mathbb{E}$ is the mean over all sequences and positions.
+# $\mathbb{E}$ averages over all sequences and positions.
 
 # %% tags=["shared"]
 counts = x_test.sum(axis=1, keepdims=True) - x_test  # b s i
@@ -692,14 +687,14 @@ assert best_guess - 0.03 < accuracy_blind < best_guess + 0.005
 # ## A GRU fails from causality, not from memory
 #
 # A GRU ([gated recurrent unit](https://arxiv.org/abs/1406.1078)) reads symbol by symbol
-# and keeps what it has read in a **state** of fixed size. Reading from left to right,
-# its state at position $q$ contains symbols $0$ to $q$ and nothing of what follows. In
-# the first half of the output, symbol $s - 1 - q$ still lies ahead. No training can
-# change that: the network is *causal*. In the second half the symbol has passed; there
-# the question is whether the state remembers it.
+# and keeps what it has read in a **state** of fixed size. From left to right, its state
+# at position $q$ depends on symbols $0$ to $q$ only: it is **causal**. In the first half
+# of the output, the symbol $s - 1 - q$ still lies ahead, and no training can change
+# that. In the second half it has been read; there the question is whether the state
+# remembers it.
 #
 # To separate the two, we add a second GRU that reads from right to left and concatenate
-# both states: a **bidirectional** GRU. It is not causal, and its memory is as small.
+# the states: a **bidirectional** GRU.
 
 # %% [markdown] tags=["torch"]
 # PyTorch's `nn.GRU` contains the loop over the positions, and both directions if told
@@ -721,9 +716,8 @@ class Recurrent(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# All three models get the same batches and equally many updates. The sequences have 8
-# symbols here, so that memory is no obstacle within a short training; each model has
-# the learning rate at which it did best of four that we tried.
+# All three models get the same batches and equally many updates, each at a learning rate
+# that suits it. We shorten the sequences to 8 symbols, few enough to remember.
 
 # %% tags=["shared"]
 half_task = replace(settings, length=8, epochs=1)
@@ -768,11 +762,20 @@ _, ours = plots.drawn(fig, "", "Transformer")
 assert abs(gru[:4] - 0.1).max() < 0.02 and gru[4:].min() > 0.8
 assert both.min() > 0.8 and ours.min() > 0.99
 
+# %% tags=["shared", "check"]
+# Checked: another last symbol changes no earlier output of the GRU, but of the others
+changed = x_half[:200].copy()
+changed[:, -1] = np.roll(changed[:, -1], 1, axis=-1)
+for name, (contestant, _) in contestants.items():
+    was, now = (as_numpy(contestant(tensor(x))) for x in (x_half[:200], changed))
+    same = np.allclose(was[:, :-1], now[:, :-1], atol=1e-6)
+    assert same == (name == "GRU")
+
 # %% [markdown] tags=["shared"]
 # ## A padding mask lets one model learn every length
 #
-# Our model was trained on 16 symbols only. Give it more or fewer, and it fails: it has
-# learned which position belongs to which, not how to reverse.
+# Our model was trained on 16 symbols. With more or fewer it fails: it has learned which
+# position belongs to which.
 
 
 # %% tags=["shared"]
@@ -873,8 +876,8 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    f"Trained for {many.updates} updates on all lengths together, the same model is right at "
-    f"{min(any_length):.1%} of the positions or more, at every length drawn here."
+    f"Trained for {many.updates} updates on all lengths together, the model is right at "
+    f"{min(any_length):.1%} of the positions in the worst of the lengths drawn here."
 )
 
 # %% tags=["shared", "check"]
