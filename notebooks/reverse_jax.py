@@ -110,9 +110,9 @@ assert not any(row.tobytes() in trained_on for row in y_test)
 # ## One-hot times a matrix is an embedding
 #
 # The digits are symbols: 8 is not twice 4. So each goes in as a **one-hot** vector,
-# zeros with a single 1 at the index of the symbol. The first layer of the model
-# multiplies it by a matrix $W$. For symbol $a$ with one-hot vector $e_a$ the product
-# picks a row,
+# zeros with a single 1 at the index of the symbol. The first layer of the model, `embed`
+# in the drawing, multiplies it by a matrix $W$ and adds a bias. For symbol $a$ with
+# one-hot vector $e_a$ the product picks a row,
 #
 # $$e_a\, W = W_a,$$
 #
@@ -159,7 +159,7 @@ diagrams.training_loop()
 
 # %% tags=["jax"]
 def cross_entropy(model, inputs, labels):
-    """Mean cross-entropy and accuracy of a model that puts out logits."""
+    """Mean cross-entropy and accuracy of a model that returns logits."""
     logits = model(inputs)
     log_p = jax.nn.log_softmax(logits)
     right = jnp.take_along_axis(log_p, labels[..., None], axis=-1)
@@ -203,8 +203,8 @@ def make_optimizer(learning_rates, max_grad_norm):
 # **One update.** Everything that changes travels in the `carry`: the parameters, Adam's
 # averages, and the `rest` of the model's state, such as the random state of dropout.
 # Each is a **pytree**, nested dictionaries and tuples with arrays as leaves. `merge`
-# builds the model from its structure, `graph`, and these arrays; `split` takes it
-# apart. `copy=True` keeps the caller's random state as it is: the new one is returned
+# builds the model from its structure, `graph`, and these arrays; `split` takes it apart
+# into parameters and all the rest (`...`). `copy=True` keeps the caller's random state as it is: the new one is returned
 # beside the loss (`has_aux`), so that every update draws other dropout masks.
 
 
@@ -268,10 +268,11 @@ def train_by_hand(model, loss_fn, data, batches, learning_rates, max_grad_norm=1
 
 # %% [markdown] tags=["shared"]
 # We train two models with the same initial weights for 200 updates: one with this loop,
-# one with `fit` of `helpers`.
+# one with `fit` of `helpers`. For such short trainings we take a high learning rate.
 
 # %% tags=["shared"]
-short = replace(settings, n_train=200 * settings.batch_size, epochs=1)
+quick = replace(settings, learning_rate=3e-3, epochs=1)
+short = replace(quick, n_train=200 * settings.batch_size)
 initial = Path(tempfile.mkdtemp()) / "initial.safetensors"
 by_hand, by_fit = (
     build(Predictor, seed=settings.seed, **settings.model) for _ in range(2)
@@ -324,7 +325,10 @@ choices = {
         "three suffice; the rest makes it sure",
         "until validation stops rising",
     ),
-    "learning_rate": ("four times as much works, too", "3e-4 to 1e-3"),
+    "learning_rate": (
+        "safe; our short trainings take six times as much",
+        "3e-4 to 1e-3",
+    ),
     "warmup": ("one eighth of the first epoch", "1 to 10 % of all updates"),
     "max_grad_norm": ("bounds rare large steps", "1"),
     "n_blocks": ("one look is enough", "2 to 6"),
@@ -542,7 +546,8 @@ say(
 # %% tags=["shared", "check"]
 # Checked: every row of every map has its largest weight on the antidiagonal
 assert (maps.argmax(axis=-1) == mirror).all()
-assert on > 2 * beside > 8 * beyond
+assert on > 2 * beside and beside > 0.1
+assert beyond < 0.01  # loose: nearly nothing
 
 # %% [markdown] tags=["shared"]
 # Here are the maps of four sequences before and after training. Choose a row and follow
@@ -568,7 +573,7 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: training turns maps without a clear maximum into maps with one
-assert before.max() < 1 / 5 and after.max(axis=-1).mean() > 1 / 2
+assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
 
 # %% [markdown] tags=["shared"]
 # All that the model has learned fits into one small file. The page
@@ -594,12 +599,10 @@ download_link(model, f"reverse_{side}.safetensors")
 # residual connection already carries each symbol to its own output.
 
 # %% tags=["shared"]
-quick = replace(settings, learning_rate=2e-3, epochs=2)
-quick_copy = replace(quick, n_train=200 * settings.batch_size, epochs=1)
 x_train, y_train = data["train"]
 tasks = {  # settings and labels of each
     "reverse": (quick, y_train),
-    "copy": (quick_copy, x_train.argmax(-1)),
+    "copy": (short, x_train.argmax(-1)),
 }
 
 
@@ -668,9 +671,10 @@ say("\n".join([head, "|---|---|---|---|---|", *lines]))
 # %% tags=["shared", "check"]
 # Checked: the map explains the reversing model and not the copying one
 plain, without_top, without_other, agree = evidence["reverse"]
-assert plain == 1 and without_top < 0.3 and without_other > 0.9 and agree > 0.99
+assert plain == 1 and without_top < 0.15 and without_other > 0.9 and agree > 0.9
 plain, without_top, without_other, agree = evidence["copy"]
-assert min(plain, without_top, without_other) > 0.99 and agree < 0.5
+assert min(plain, without_top, without_other) > 0.99
+assert agree < 0.5  # loose: chance, other for each pair of seeds
 
 # %% [markdown] tags=["shared"]
 # ## Without positions the model can only count
@@ -687,16 +691,16 @@ assert min(plain, without_top, without_other) > 0.99 and agree < 0.5
 # %% tags=["shared"]
 counts = x_test.sum(axis=1, keepdims=True) - x_test  # b s i
 best_guess = (counts.max(axis=-1) / (settings.length - 1)).mean()
-without = replace(quick, positions="none", n_train=200 * settings.batch_size, epochs=1)
+without = replace(short, positions="none")
 blind = build(Predictor, seed=settings.seed, **without.model)
 fit(blind, cross_entropy, data["train"], without)
 accuracy_blind = evaluate(blind, cross_entropy, data["test"])["accuracy"]
 
 # %% tags=["shared", "say"]
 say(
-    f"Trained for 200 updates without positions: {accuracy_blind:.2%}, the best possible "
-    f"guess: {best_guess:.2%}. With positions, after as many updates: "
-    f"{fitted['accuracy'][-1]:.0%} and rising."
+    f"Trained for {without.updates} updates without positions: {accuracy_blind:.2%}, the "
+    f"best possible guess: {best_guess:.2%}. With positions, after as many updates: "
+    f"{fitted['accuracy'][-10:].mean():.0%}."
 )
 
 # %% tags=["shared", "check"]
@@ -742,16 +746,17 @@ class Recurrent(nnx.Module):
 
 # %% [markdown] tags=["shared"]
 # All three models get the same batches and equally many updates, each at a learning rate
-# that suits it. We shorten the sequences to 8 symbols, few enough to remember.
+# that suits it. We shorten the sequences to 6 symbols, few enough to remember.
 
 # %% tags=["shared"]
-half_task = replace(settings, length=8, epochs=1)
+half_task = replace(quick, length=6)
 x_half, y_half = (parts := reverse_data(half_task))["test"]
 one_way, both_ways = (
     build(Recurrent, 10, 64, 10, both=both, seed=1) for both in (False, True)
 )
+ours = build(Predictor, seed=1, **half_task.model)
 contestants = {
-    "Transformer": (build(Predictor, seed=1, **half_task.model), 3e-3),
+    "Transformer": (ours, quick.learning_rate),
     "GRU": (one_way, 1e-2),
     "bidirectional GRU": (both_ways, 1e-2),
 }
@@ -769,23 +774,24 @@ fig = plots.curves(panels, x="position", y="accuracy", marks="o", size=(5.2, 2.9
 fig
 
 # %% tags=["shared", "say"]
-first, second = slice(0, 4), slice(4, 8)
-gru, both, ours = (by_position[n] for n in ("GRU", "bidirectional GRU", "Transformer"))
+first, second = slice(0, 3), slice(3, 6)
+transformer, gru, both = by_position.values()
 say(
     f"After {half_task.updates} updates the GRU from left to right is right at "
     f"{gru[first].mean():.0%} of the positions in the first half, where guessing gives "
     f"10 %, and at {gru[second].mean():.0%} in the second. So it remembers what it has "
     f"read. The bidirectional GRU is right at {both[first].mean():.0%} and "
-    f"{both[second].mean():.0%}, the Transformer at {ours.mean():.1%}."
+    f"{both[second].mean():.0%}, the Transformer at {transformer.mean():.1%}."
 )
 
 # %% tags=["shared", "check"]
 # Checked: the GRU guesses the first half only; a second direction mends that
 _, gru = plots.drawn(fig, "", "GRU")
 _, both = plots.drawn(fig, "", "bidirectional GRU")
-_, ours = plots.drawn(fig, "", "Transformer")
-assert abs(gru[:4] - 0.1).max() < 0.02 and gru[4:].min() > 0.8
-assert both.min() > 0.8 and ours.min() > 0.99
+_, transformer = plots.drawn(fig, "", "Transformer")
+assert abs(gru[:3] - 0.1).max() < 0.012  # loose: four standard deviations of chance
+assert gru[3:].min() > 0.9
+assert both.min() > 0.9 and transformer.min() > 0.99
 
 # %% tags=["shared", "check"]
 # Checked: another last symbol changes no earlier output of the GRU, but of the others
@@ -810,7 +816,7 @@ def of_length(length, n=500):
     return one_hot(digits, settings.n_symbols), np.ascontiguousarray(digits[:, ::-1])
 
 
-lengths = [4, 8, 12, 14, 15, 16, 17, 18, 20, 24]
+lengths = [8, 12, 15, 16, 17, 20, 24]
 fixed = [evaluate(model, cross_entropy, of_length(n))["accuracy"] for n in lengths]
 _, long_maps = attention_maps(model, tensor(of_length(24)[0]))
 looks = as_numpy(long_maps)[0, :, 0, :16].argmax(axis=-1)  # b q
@@ -827,7 +833,7 @@ say(
 # %% tags=["shared", "check"]
 # Checked: other lengths than the trained one fail, since rows look at the trained place
 assert score[16] == 1 and max(score[n] for n in lengths if n != 16) < 0.4
-assert at_old > 5 * at_new
+assert at_old > 0.8 and at_old > at_new
 
 # %% [markdown] tags=["shared"]
 # A batch is one array, so sequences of several lengths are **padded** to the longest.
@@ -880,10 +886,10 @@ many = Settings(
 )
 sizes = settings.model | {"n_inputs": settings.n_symbols + longest}
 flexible = build(Predictor, seed=settings.seed, **sizes)
-fit(flexible, padded_loss, padded(drawn, seed=42), many)
+flexible_history = fit(flexible, padded_loss, padded(drawn, seed=42), many)
 
 # %% tags=["shared"]
-short_lengths = [n for n in lengths if n <= longest]
+short_lengths = [1, 2, 4, 8, 12, 15, 16]
 any_length = [
     evaluate(flexible, padded_loss, padded(np.full(500, n), seed=45))["accuracy"]
     for n in short_lengths
