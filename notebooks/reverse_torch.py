@@ -302,7 +302,7 @@ choices = {
     "n_train": ("too many to memorise", "all that you have"),
     "batch_size": ("smooth gradients, still many updates", "32 to 256"),
     "epochs": (
-        "three suffice; the rest makes it sure",
+        "two would do; the rest lowers the loss",
         "until validation stops rising",
     ),
     "learning_rate": (
@@ -356,8 +356,7 @@ on_test = evaluate(model, cross_entropy, data["test"])["accuracy"]
 n_parameters = sum(array.size for array in to_arrays(model).values())
 say(
     f"The model has {n_parameters:,} parameters. Validation accuracy: {on_validation:.2%}, "
-    f"test accuracy: {on_test:.2%}, seconds of training: {history['seconds'].sum():.1f} "
-    "(with validation, and with compiling, if there was any)."
+    f"test accuracy: {on_test:.2%}, seconds of training: {history['seconds'].sum():.1f}."
 )
 
 # %% tags=["shared", "check"]
@@ -372,7 +371,7 @@ np.testing.assert_array_equal(history["learning_rate"], settings.learning_rates)
 # and in 7 s [with
 # JAX](https://uvadlc-notebooks.readthedocs.io/en/latest/tutorial_notebooks/JAX/tutorial6/Transformers_and_MHAttention.html).
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three panels over ten epochs: training and validation loss fall from above two to almost nothing; both accuracies reach one within three epochs; the learning rate rises steeply at the start and falls along a cosine."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three panels over ten epochs: training and validation loss fall from above two to almost nothing; both accuracies reach one within two epochs; the learning rate rises steeply at the start and falls along a cosine."}}
 at_update = (np.arange(settings.updates) + 1) / settings.updates_per_epoch
 at_epoch = np.arange(settings.epochs) + 1
 panels = {
@@ -390,12 +389,12 @@ fig = plots.curves(panels, x="epoch", log_y=["loss"], size=(7.2, 2.6))
 fig
 
 # %% tags=["shared", "check"]
-# Checked: accuracy is above 99 % from the third epoch on; the loss ends near 0
+# Checked: after two epochs accuracy stays above 97 %; the loss ends below 0.004
 for line in ("training", "validation"):
     epoch, accuracy = plots.drawn(fig, "accuracy", line)
-    assert accuracy[epoch >= 3].min() > 0.95
+    assert accuracy[epoch >= 2].min() > 0.97
     epoch, loss = plots.drawn(fig, "loss", line)
-    assert loss[-1] < 0.01 and (np.diff(loss[epoch == epoch.round()]) < 0).all()
+    assert loss[-1] < 0.004 and (line == "validation" or loss[0] > 2)
 epoch, rate = plots.drawn(fig, "learning rate", "training")
 assert 8 * (settings.warmup - 1) < settings.updates_per_epoch < 8 * settings.warmup
 assert (np.diff(rate[epoch < 0.12]) > 0).all() and (
@@ -530,8 +529,7 @@ assert on > 2 * beside and beside > 0.1
 assert beyond < 0.01  # loose: nearly nothing
 
 # %% [markdown] tags=["shared"]
-# Here are the maps of four sequences before and after training. Choose a row and follow
-# its lines.
+# Here are four sequences before and after training. Choose a row and follow its lines.
 
 # %% tags=["shared"]
 untrained = build(Predictor, seed=settings.seed, **settings.model)
@@ -556,9 +554,8 @@ say(
 assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
 
 # %% [markdown] tags=["shared"]
-# All that the model has learned fits into one small file. The page
-# [Try the model](../book/playground.md) of this book runs it in your browser: type
-# digits, switch off the positions, silence a key.
+# All that the model has learned fits into one small file. [Try the
+# model](../book/playground.md) runs it in your browser.
 
 # %% tags=["shared"]
 download_link(model, f"reverse_{side}.safetensors")
@@ -646,7 +643,7 @@ say("\n".join([head, "|---|---|---|---|---|", *lines]))
 # at the same key. The reversing model passes both tests: without its top key it
 # guesses, without another key little changes, and another seed finds the same map. Here
 # the map explains. The copying model fails both: its maps have a largest weight in
-# every row, too, and say nothing about the output.
+# every row, too, but the output does not depend on them.
 
 # %% tags=["shared", "check"]
 # Checked: the map explains the reversing model and not the copying one
@@ -951,16 +948,16 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * A training repeats one update: batch, loss, gradient, clipped step. Checks,
-#   validation, best weights and checkpoints stand around this loop.
+# * A training repeats one update: batch, loss, gradient, clipped step. Validation, best
+#   weights and checkpoints stand around this loop.
 # * One block with one head reverses sequences without a mistake. Its map is an
 #   antidiagonal, and silencing shows that the output depends on it.
-# * A map explains only what a test confirms: the maps of a model that copies have
-#   maxima, too, and they mean nothing.
-# * Without positions the model can only count. A GRU that reads from left to right
-#   cannot know what comes later, however good its memory.
-# * What was not trained is not learned: other lengths need a padding mask, a loss
-#   without the padding, and an input from which the length can be known.
+# * A map explains only what a test confirms: a model that copies has maps, too, and its
+#   output does not depend on them.
+# * Without positions the model can only count. A causal GRU cannot know what comes
+#   later, however good its memory.
+# * Other lengths must be trained: with a padding mask, a loss without the padding, and an
+#   input from which the length can be known.
 
 # %% [markdown] tags=["torch"]
 # Next comes [finding the odd one out, in PyTorch](anomaly_torch.ipynb): the same model
