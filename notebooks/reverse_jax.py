@@ -110,9 +110,9 @@ assert not any(row.tobytes() in trained_on for row in y_test)
 # ## One-hot times a matrix is an embedding
 #
 # The digits are symbols: 8 is not twice 4. So each goes in as a **one-hot** vector,
-# zeros with a single 1 at the index of the symbol. The first layer of the model, `embed`
-# in the drawing, multiplies it by a matrix $W$ and adds a bias. For symbol $a$ with
-# one-hot vector $e_a$ the product picks a row,
+# zeros with a single 1 at the index of the symbol. The first layer of the model,
+# `embed` in the drawing, multiplies it by a matrix $W$ and adds a bias. For symbol $a$
+# with one-hot vector $e_a$ the product picks a row,
 #
 # $$e_a\, W = W_a,$$
 #
@@ -204,8 +204,9 @@ def make_optimizer(learning_rates, max_grad_norm):
 # averages, and the `rest` of the model's state, such as the random state of dropout.
 # Each is a **pytree**, nested dictionaries and tuples with arrays as leaves. `merge`
 # builds the model from its structure, `graph`, and these arrays; `split` takes it apart
-# into parameters and all the rest (`...`). `copy=True` keeps the caller's random state as it is: the new one is returned
-# beside the loss (`has_aux`), so that every update draws other dropout masks.
+# into parameters and all the rest (`...`). `copy=True` keeps the caller's random state
+# as it is: the new one is returned beside the loss (`has_aux`), so that every update
+# draws other dropout masks.
 
 
 # %% tags=["jax"]
@@ -317,32 +318,21 @@ for name in ("loss", "grad_norm"):
 # Now the whole training. These are its settings.
 
 # %% tags=["shared", "say"]
-choices = {
-    "n_train": ("too many to memorise", "all that you have"),
-    "batch_size": ("smooth gradients, still many updates", "32 to 256"),
-    "epochs": (
-        "two would do; the rest lowers the loss",
-        "until validation stops rising",
-    ),
-    "learning_rate": (
-        "safe; our short trainings take six times as much",
-        "3e-4 to 1e-3",
-    ),
-    "warmup": ("one eighth of the first epoch", "1 to 10 % of all updates"),
-    "max_grad_norm": ("bounds rare large steps", "1"),
-    "n_blocks": ("one look is enough", "2 to 6"),
-    "n_heads": ("one map to read", "so many that m / n_heads is 16 to 64"),
-    "m": ("ten symbols and 16 positions fit", "64 to 512"),
-    "f": ("2 m", "4 m"),
-    "dropout": ("too many sequences to memorise", "0.1; 0.3 if data are few"),
-}
-table_head = (
-    "| setting | value | why here | try first for another task |\n|---|---|---|---|"
-)
-table_rows = (
-    f"| `{k}` | {getattr(settings, k):,} | {a} | {b} |" for k, (a, b) in choices.items()
-)
-say("\n".join([table_head, *table_rows]))
+choices = """n_train | too many to memorise | all that you have
+batch_size | smooth gradients, still many updates | 32 to 256
+epochs | two would do; the rest lowers the loss | until validation stops rising
+learning_rate | safe; our short trainings take six times as much | 3e-4 to 1e-3
+warmup | one eighth of the first epoch | 1 to 10 % of all updates
+max_grad_norm | bounds rare large steps | 1
+n_blocks | one look is enough | 2 to 6
+n_heads | one map to read | m / n_heads from 16 to 64
+m | ten symbols and 16 positions fit | 64 to 512
+dropout | too many sequences to memorise | 0.1; 0.3 if data are few"""
+lines = ["setting | value | why here | try first for another task", "---|---|---|---"]
+for line in choices.splitlines():
+    name, rest = line.split(" | ", 1)
+    lines.append(f"`{name}` | {getattr(settings, name):,} | {rest}")
+say("\n".join(f"| {line} |" for line in lines))
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** How many updates does this training make? In which update is
@@ -356,7 +346,7 @@ assert highest == settings.warmup - 1 == 49 and half == 24
 say(
     f"An epoch has 390 whole batches, so there are {settings.updates:,} updates. The "
     f"rate rises by 1/50 of its peak in each of the first 50, so it is highest in "
-    f"update {highest + 1} and half as high in update {half + 1}. Then the cosine falls."
+    f"update {highest + 1} and half as high in update {half + 1}."
 )
 
 # %% [markdown] tags=["shared"]
@@ -373,9 +363,14 @@ on_test = evaluate(model, cross_entropy, data["test"])["accuracy"]
 
 # %% tags=["shared", "say"]
 n_parameters = sum(array.size for array in to_arrays(model).values())
+site = "https://uvadlc-notebooks.readthedocs.io/en/latest/tutorial_notebooks"
+theirs = "tutorial6/Transformers_and_MHAttention.html"
 say(
-    f"The model has {n_parameters:,} parameters. Validation accuracy: {on_validation:.2%}, "
-    f"test accuracy: {on_test:.2%}, seconds of training: {history['seconds'].sum():.1f}."
+    f"The model has {n_parameters:,} parameters. "
+    f"Validation accuracy: {on_validation:.2%}, test accuracy: {on_test:.2%}, "
+    f"seconds of training: {history['seconds'].sum():.1f}. For scale: others trained "
+    "this model in 2022 on an RTX 3090, in 26 seconds "
+    f"[with PyTorch]({site}/{theirs}) and in 7 [with JAX]({site}/JAX/{theirs})."
 )
 
 # %% tags=["shared", "check"]
@@ -383,12 +378,6 @@ say(
 assert on_validation == on_test == 1
 assert on_validation == history["validation_accuracy"].max()
 np.testing.assert_array_equal(history["learning_rate"], settings.learning_rates)
-
-# %% [markdown] tags=["shared"]
-# For scale: others trained this very model in 2022 on an RTX 3090 in 26 s [with
-# PyTorch](https://uvadlc-notebooks.readthedocs.io/en/latest/tutorial_notebooks/tutorial6/Transformers_and_MHAttention.html)
-# and in 7 s [with
-# JAX](https://uvadlc-notebooks.readthedocs.io/en/latest/tutorial_notebooks/JAX/tutorial6/Transformers_and_MHAttention.html).
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three panels over ten epochs: training and validation loss fall from above two to almost nothing; both accuracies reach one within two epochs; the learning rate rises steeply at the start and falls along a cosine."}}
 at_update = (np.arange(settings.updates) + 1) / settings.updates_per_epoch
@@ -476,10 +465,9 @@ for name, array in uninterrupted.items():
 # %% [markdown] tags=["shared"]
 # ## Both frameworks follow the same curve
 #
-# From the same initial weights and on the same batches, JAX and PyTorch compute the same
-# training. They round differently in the last digit, and training amplifies such
-# differences. We repeat the 200 updates from above in the other framework, in a process
-# of its own.
+# From the same initial weights and on the same batches, JAX and PyTorch compute the
+# same training, up to rounding in the last digit, which training amplifies. We repeat
+# the 200 updates from above in the other framework, in a process of its own.
 
 # %% tags=["shared"]
 here, there = fitted["loss"], twin.losses(other_side, short, initial)
@@ -532,9 +520,9 @@ on, beside, beyond = (
     maps.mean(0)[at].mean() for at in (away == 0, away == 1, away > 1)
 )
 say(
-    f"In each of the 1,000 sequences every row looks most at its mirror position. There "
-    f"it puts {on:.0%} of its weight on average, {beside:.0%} on each neighbour of that "
-    f"position, and {beyond:.1%} on each other key."
+    "In each of the 1,000 sequences every row looks most at its mirror position. It "
+    f"puts {on:.0%} of its weight there on average, {beside:.0%} on each neighbour, and "
+    f"{beyond:.1%} on each other key."
 )
 
 # %% [markdown] tags=["shared"]
@@ -563,9 +551,9 @@ viewer.attention(
 
 # %% tags=["shared", "say"]
 say(
-    f"Before training no weight exceeds {before.max():.2f}: every row looks a little at "
-    f"every key. After it the largest weight of a row is {after.max(-1).mean():.2f} on "
-    "average."
+    f"Before training no weight exceeds {before.max():.2f}: every row looks a little "
+    "at every key. After it the largest weight of a row is "
+    f"{after.max(-1).mean():.2f} on average."
 )
 
 # %% tags=["shared", "check"]
@@ -582,8 +570,8 @@ download_link(model, f"reverse_{side}.safetensors")
 # %% [markdown] tags=["shared"]
 # ## Attention is not explanation until it is tested
 #
-# The map looks like an explanation. But it shows how much of each value is mixed in, not
-# whether the output depends on it. In text classifiers, [Jain and Wallace
+# The map looks like an explanation. But it shows how much of each value is mixed in,
+# not whether the output depends on it. In text classifiers, [Jain and Wallace
 # (2019)](https://arxiv.org/abs/1902.10186) found attention weights that disagree with
 # other measures of importance, and very different weights with the same output:
 # "Attention is not explanation". [Wiegreffe and Pinter
@@ -694,9 +682,9 @@ accuracy_blind = evaluate(blind, cross_entropy, data["test"])["accuracy"]
 
 # %% tags=["shared", "say"]
 say(
-    f"Trained for {without.updates} updates without positions: {accuracy_blind:.2%}, the "
-    f"best possible guess: {best_guess:.2%}. With positions, after as many updates: "
-    f"{fitted['accuracy'][-10:].mean():.0%}."
+    f"Trained for {without.updates} updates without positions: {accuracy_blind:.2%}, "
+    f"the best possible guess: {best_guess:.2%}. With positions, "
+    f"after as many updates: {fitted['accuracy'][-10:].mean():.0%}."
 )
 
 # %% tags=["shared", "check"]
@@ -708,10 +696,10 @@ assert best_guess - 0.03 < accuracy_blind < best_guess + 0.005
 #
 # A GRU ([gated recurrent unit](https://arxiv.org/abs/1406.1078)) reads symbol by symbol
 # and keeps what it has read in a **state** of fixed size. From left to right, its state
-# at position $q$ depends on symbols $0$ to $q$ only: it is **causal**. In the first half
-# of the output, the symbol $s - 1 - q$ still lies ahead, and no training can change
-# that. In the second half it has been read; there the question is whether the state
-# remembers it.
+# at position $q$ depends on symbols $0$ to $q$ only: it is **causal**. In the first
+# half of the output, the symbol $s - 1 - q$ still lies ahead, and no training can
+# change that. In the second half it has been read; there the question is whether the
+# state remembers it.
 #
 # To separate the two, we add a second GRU that reads from right to left and concatenate
 # the states: a **bidirectional** GRU.
@@ -741,8 +729,8 @@ class Recurrent(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# All three models get the same batches and equally many updates, each at a learning rate
-# that suits it. We shorten the sequences to 6 symbols, few enough to remember.
+# All three models get the same batches and equally many updates, each at a learning
+# rate that suits it. We shorten the sequences to 6 symbols, few enough to remember.
 
 # %% tags=["shared"]
 half_task = replace(quick, length=6)
@@ -821,9 +809,9 @@ at_old, at_new = ((looks == n - 1 - np.arange(16)).mean() for n in (16, 24))
 # %% tags=["shared", "say"]
 score = dict(zip(lengths, fixed, strict=True))
 say(
-    f"Right at length 16: {score[16]:.0%}, at 15: {score[15]:.0%}, at 17: {score[17]:.0%}. "
-    f"In sequences of 24, {at_old:.0%} of the first 16 rows look at $15 - q$, as they "
-    f"did in training, and {at_new:.0%} at $23 - q$, where the symbol is."
+    f"Right at length 16: {score[16]:.0%}, at 15: {score[15]:.0%}, "
+    f"at 17: {score[17]:.0%}. In sequences of 24, {at_old:.0%} of the first 16 rows "
+    f"look at $15 - q$, as in training, and {at_new:.0%} at $23 - q$, where the symbol is."
 )
 
 # %% tags=["shared", "check"]
@@ -903,8 +891,8 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    f"Trained for {many.updates} updates on all lengths together, the model is right at "
-    f"{min(any_length):.1%} of the positions in the worst of the lengths drawn here."
+    f"Trained for {many.updates} updates on all lengths together, the model is right "
+    f"at {min(any_length):.1%} of the positions in the worst of the lengths drawn here."
 )
 
 # %% tags=["shared", "check"]
@@ -965,8 +953,8 @@ _, flat_maps = attention_maps(uniform, tensor(x_few))
 np.testing.assert_allclose(as_numpy(flat_maps), 1 / settings.length, atol=1e-6)
 assert accuracy < best_guess + 0.005
 say(
-    f"At most {best_guess:.1%}, the best guess of a model without positions. Ours drops to "
-    f"{accuracy:.1%}: it was not trained for equal weights. So here the weights matter."
+    f"At most {best_guess:.1%}, the best guess of a model without positions. Ours "
+    f"drops to {accuracy:.1%}: it was not trained for equal weights. Here the weights matter."
 )
 
 # %% [markdown] tags=["shared"]
@@ -980,8 +968,8 @@ say(
 #   output does not depend on them.
 # * Without positions the model can only count. A causal GRU cannot know what comes
 #   later, however good its memory.
-# * Other lengths must be trained: with a padding mask, a loss without the padding, and an
-#   input from which the length can be known.
+# * Other lengths must be trained: with a padding mask, a loss without the padding, and
+#   an input from which the length can be known.
 
 # %% [markdown] tags=["jax"]
 # Next comes [finding the odd one out, in JAX](anomaly_jax.ipynb): the same model
