@@ -273,7 +273,7 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: the loop on this page and `fit` compute the same losses and gradient norms
-assert fitted["loss"][-1] < fitted["loss"][0] - 0.2
+assert fitted["loss"][-1] < 0.6 * fitted["loss"][0]
 for name in ("loss", "grad_norm"):  # later, rounding may have grown
     np.testing.assert_allclose(as_numpy(loop[name])[:50], fitted[name][:50], rtol=1e-3)
 
