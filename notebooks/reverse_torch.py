@@ -724,12 +724,12 @@ contestants = {
     "GRU": (one_way, 1e-2),
     "bidirectional GRU": (both_ways, 1e-2),
 }
-by_position = {}
+outputs, by_position = {}, {}
 for name, (contestant, rate) in contestants.items():
     own = replace(six, learning_rate=rate)
     fit(contestant, cross_entropy, parts["train"], own)
-    guesses = as_numpy(contestant(tensor(x_six))).argmax(-1)
-    by_position[name] = (guesses == y_six).mean(axis=0)
+    outputs[name] = as_numpy(contestant(tensor(x_six)))  # b s c
+    by_position[name] = (outputs[name].argmax(-1) == y_six).mean(axis=0)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy by position. The Transformer is right at all positions, and so is, nearly, the bidirectional GRU. The GRU from left to right is at one in ten in the first half and nearly right in the second."}}
 positions = np.arange(six.length)
@@ -759,11 +759,11 @@ assert both.min() > 0.9 and transformer.min() > 0.99
 
 # %% tags=["shared", "check"]
 # Checked: another last symbol changes no earlier output of the GRU, but of the others
-changed = x_six[:200].copy()
+changed = x_six.copy()
 changed[:, -1] = np.roll(changed[:, -1], 1, axis=-1)
 for name, (contestant, _) in contestants.items():
-    was, now = (as_numpy(contestant(tensor(x))) for x in (x_six[:200], changed))
-    same = np.allclose(was[:, :-1], now[:, :-1], atol=1e-6)
+    before_it, now = outputs[name][:, :-1], as_numpy(contestant(tensor(changed)))
+    same = np.allclose(before_it, now[:, :-1], atol=1e-5)
     assert same == (name == "GRU")
 
 # %% [markdown] tags=["shared"]
@@ -780,7 +780,7 @@ def of_length(length, n=500):
     return one_hot(digits, settings.n_symbols), np.ascontiguousarray(digits[:, ::-1])
 
 
-tried = [8, 12, 15, 16, 17, 20, 24]
+tried = [8, 12, 15, 16, 17, 24]
 fixed = [evaluate(model, cross_entropy, of_length(n))["accuracy"] for n in tried]
 _, long_maps = attention_maps(model, tensor(of_length(24)[0]))
 looks = as_numpy(long_maps)[0, :, 0, :16].argmax(axis=-1)  # b q
