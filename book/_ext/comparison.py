@@ -124,7 +124,10 @@ def printed(env, page):
     if page in env.found_docs:
         for node in env.get_doctree(page).findall(nodes.container):
             if node.get("nb_element") == "cell_code_output":
-                yield from (text.astext() for text in node.findall(nodes.literal_block))
+                kinds = nodes.literal_block, nodes.paragraph  # print, and say
+                yield from (
+                    text.astext() for kind in kinds for text in node.findall(kind)
+                )
 
 
 def entry(text):

@@ -239,28 +239,34 @@ def make_optimizer(learning_rates, max_grad_norm):
     return optax.chain(clip, optax.adam(lambda count: learning_rates[count]))
 
 
+def update(carry, batch, *, optimizer, graph, loss_fn):
+    """One update: new weights, new state of Adam, new state of dropout."""
+    params, opt_state, rest = carry
+
+    def objective(params):
+        model = nnx.merge(graph, params, rest, copy=True)
+        loss, metrics = loss_fn(model, *batch)
+        return loss, (metrics, nnx.split(model, nnx.Param, ...)[2])
+
+    loss_and_grads = jax.value_and_grad(objective, has_aux=True)
+    (loss, (metrics, rest)), grads = loss_and_grads(params)
+    steps, opt_state = optimizer.update(grads, opt_state)
+    params = optax.apply_updates(params, steps)
+    history = {"loss": loss, "accuracy": metrics["accuracy"]}
+    history["grad_norm"] = optax.tree.norm(grads)
+    return (params, opt_state, rest), history
+
+
 @partial(jax.jit, static_argnames=("graph", "loss_fn", "max_grad_norm"))
 def run_epoch(carry, data, batches, learning_rates, *, graph, loss_fn, max_grad_norm):
     """All updates of an epoch as one ``scan``: no Python, no copies in between."""
     optimizer = make_optimizer(learning_rates, max_grad_norm)
+    fixed = {"optimizer": optimizer, "graph": graph, "loss_fn": loss_fn}
 
-    def update(carry, index):
-        params, opt_state, rest = carry
+    def step(carry, index):
+        return update(carry, [x[index] for x in data], **fixed)
 
-        def objective(params):
-            model = nnx.merge(graph, params, rest, copy=True)
-            loss, metrics = loss_fn(model, *(x[index] for x in data))
-            return loss, (metrics, nnx.split(model, nnx.Param, ...)[2])
-
-        loss_and_grads = jax.value_and_grad(objective, has_aux=True)
-        (loss, (metrics, rest)), grads = loss_and_grads(params)
-        steps, opt_state = optimizer.update(grads, opt_state)
-        params = optax.apply_updates(params, steps)
-        history = {"loss": loss, "accuracy": metrics["accuracy"]}
-        history["grad_norm"] = optax.tree.norm(grads)
-        return (params, opt_state, rest), history
-
-    return jax.lax.scan(update, carry, batches)
+    return jax.lax.scan(step, carry, batches)
 
 
 def score(model, loss_fn, data, batch_size):

@@ -158,9 +158,7 @@ class Trainer:
         self.model, self.loss_fn, self.settings = model, loss_fn, settings
         self.data = on_device(data, model)
         self.validation = validation and on_device(validation, model)
-        self.optimizer = torch.optim.Adam(
-            model.parameters(), lr=settings.learning_rate, fused=True
-        )
+        self.optimizer = make_optimizer(model)
 
     def epoch(self, number, batches):
         """Loss, accuracy and gradient norm of every update of an epoch: arrays."""
@@ -169,22 +167,12 @@ class Trainer:
         self.model.train()
         batches = torch.tensor(batches, device=self.data[0].device).long()
         first = number * len(batches)
-        rates = self.settings.learning_rates[first : first + len(batches)].tolist()
-        steps = zip(batches, rates, strict=True)
-        history = torch.stack([self.update(*step) for step in steps])
-        columns = history.T.cpu().numpy().astype(np.float64)
-        return dict(zip(("loss", "accuracy", "grad_norm"), columns, strict=True))
-
-    def update(self, index, learning_rate):
-        """One step of Adam on the rows ``index`` of the data."""
-        loss, metrics = self.loss_fn(self.model, *(x[index] for x in self.data))
-        self.optimizer.zero_grad()
-        loss.backward()
-        max_norm = self.settings.max_grad_norm
-        grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
-        self.optimizer.param_groups[0]["lr"] = learning_rate
-        self.optimizer.step()
-        return torch.stack([loss.detach(), metrics["accuracy"].detach(), grad_norm])
+        history = run_epoch(
+            self.model, self.optimizer, self.data, batches,
+            self.settings.learning_rates[first : first + len(batches)].tolist(),
+            loss_fn=self.loss_fn, max_grad_norm=self.settings.max_grad_norm,
+        )  # fmt: skip
+        return {name: x.cpu().numpy().astype(np.float64) for name, x in history.items()}
 
     def score(self):
         """Loss and accuracy on the validation data, or NaN if there is none."""
@@ -208,6 +196,35 @@ class Trainer:
             place, key = name.split("/")
             state.setdefault(int(place), {})[key] = x
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state})
+
+
+def make_optimizer(model):
+    """Adam that updates all weights in one call; each update sets its learning rate."""
+    return torch.optim.Adam(model.parameters(), fused=True)
+
+
+def update(model, optimizer, batch, learning_rate, *, loss_fn, max_grad_norm):
+    """One update: changes the weights and Adam's averages in place."""
+    loss, metrics = loss_fn(model, *batch)
+    optimizer.zero_grad()
+    loss.backward()
+    grad_norm = nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+    optimizer.param_groups[0]["lr"] = learning_rate
+    optimizer.step()
+    return torch.stack([loss.detach(), metrics["accuracy"].detach(), grad_norm])
+
+
+def run_epoch(
+    model, optimizer, data, batches, learning_rates, *, loss_fn, max_grad_norm
+):
+    """All updates of an epoch, without waiting for the device."""
+    fixed = {"loss_fn": loss_fn, "max_grad_norm": max_grad_norm}
+    history = []
+    for index, learning_rate in zip(batches, learning_rates, strict=True):
+        batch = [x[index] for x in data]
+        history.append(update(model, optimizer, batch, learning_rate, **fixed))
+    columns = torch.stack(history).T
+    return dict(zip(("loss", "accuracy", "grad_norm"), columns, strict=True))
 
 
 @torch.no_grad()

@@ -145,7 +145,7 @@ def test_link_from_outside_keeps_the_choice(new_reader):
 
 def test_first_chapter_ever_opened_sets_the_choice(new_reader):
     page = new_reader()
-    page.open("notebooks/reverse_torch.html#what-to-take-along")
+    page.open("notebooks/reverse_torch.html#key-points")
     page.open("book/index.html")
     expect(page.locator("html")).to_have_attribute("data-framework", "torch")
 

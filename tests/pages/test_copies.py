@@ -20,8 +20,6 @@ OWN = {
     "torch": {"torch", "math", "functools"},
 }
 FORWARD = """
-from types import SimpleNamespace
-
 sizes = {"n_blocks": 2, "n_heads": 3, "f": 7}
 model = build(Predictor, 5, 12, 3, **sizes)
 x, mask = ones((2, 7, 5)), ones((7, 7)) > 0
@@ -31,10 +29,17 @@ assert maps.shape == (2, 2, 3, 7, 7)
 assert build(MultiHeadAttention, 5, 1)(x, context=x[:, :4])[1].shape == (2, 1, 7, 4)
 for options in ({"positions": "learned", "norm_first": True}, {"norm": "rms"}):
     assert build(Predictor, 5, 12, 3, **sizes, **options)(x).shape == (2, 7, 3)
-settings = SimpleNamespace(max_grad_norm=1.0)  # a value of the page, not a definition
 batches, labels = whole([[0, 1]] * 9), whole([[0] * 7] * 2)
-losses = train_by_hand(model, (x, labels), batches, 0.01 * ones(9))
-assert losses[-1] < losses[0]
+
+
+def losses(model, rates):
+    return train_by_hand(model, cross_entropy, (x, labels), batches, rates)["loss"]
+
+
+learned = losses(model, 0.01 * ones(9))
+assert learned[-1] < learned[0]
+dropping = losses(build(Predictor, 5, 12, 3, **sizes, dropout=0.5), 0 * ones(9))
+assert len({float(loss) for loss in dropping}) == 9, "the same dropout in each update"
 """
 START = {
     "jax": "ones, whole = jnp.ones, jnp.array\n",
