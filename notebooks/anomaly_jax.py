@@ -22,10 +22,10 @@
 # Nine birds and a fox: you see the odd one at once, even among animals that you have no
 # name for. Among nine foxes the odd one would be the bird. So "odd" is no property of a
 # picture, but of a picture *in its set*: the category need not be a class. A classifier
-# looks at one picture at a time and cannot learn this. The elements have to be
-# compared, and attention compares. The same question comes up with parts from one
-# machine (which one is defective?), payments from one account (which one is fraud?) or
-# files in one folder (which one is misplaced?).
+# looks at one picture at a time, which is not enough. The elements have to be compared,
+# and attention compares. The same question comes up with parts from one machine (which
+# one is defective?), payments from one account (which one is fraud?) or files in one
+# folder (which one is misplaced?).
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch:
@@ -328,21 +328,17 @@ model = build(Predictor, seed=settings.seed, **settings.model)
 # The settings, each with its reason, and what to try first for another task:
 
 # %% tags=["shared", "say"]
-sizes = [f"{settings.n_blocks} blocks", f"{settings.n_heads} heads"]
-sizes = ", ".join([*sizes, f"`m` {settings.m}", f"`f` {settings.f}"])
+sizes = f"{settings.n_blocks} blocks, {settings.n_heads} heads, "
+sizes += f"`m` {settings.m}, `f` {settings.f}"
+dropouts = f"{settings.dropout}, also on the input"
 rows = [
     ["positions", "none", "a set has no order", "none for sets"],
     ["size", sizes, "a minute on a CPU", "`m` near the number of features, `f` = 2`m`"],
-    [
-        "dropout",
-        settings.dropout,
-        "few pictures",
-        "0.1; raise it if the model overfits",
-    ],
+    ["dropout", dropouts, "few pictures", "0.1; raise it if the model overfits"],
     ["batch size", settings.batch_size, f"{settings.batch_size * s} pictures", 64],
-    ["peak rate", settings.learning_rate, "a small model", "0.001; 0.0003 if it jumps"],
+    ["peak rate", settings.learning_rate, "the model is small", "0.001, then a third"],
     ["warm-up", settings.warmup, "post-norm needs it", "a tenth of the updates"],
-    ["epochs", settings.epochs, "then validation is flat", "until it is flat"],
+    ["epochs", settings.epochs, "validation is flat by then", "until it is flat"],
     ["clipping", f"{settings.max_grad_norm:g}", "cuts rare peaks", 1],
 ]
 for row in rows[1:] if source == "cifar100" else []:
@@ -538,9 +534,10 @@ viewer.attention(
 # %% tags=["shared"]
 mean_map = maps.mean(axis=1)  # l h q k
 alike = mean_map[..., :-1, :-1]  # the nine among themselves
-own = np.eye(s - 1, dtype=bool)
-from_others = mean_map[..., :-1, -1].mean(axis=-1) / alike[..., ~own].mean(axis=-1)
-from_itself = mean_map[..., -1, -1] / alike[..., own].mean(axis=-1)  # l h
+diagonal = np.eye(s - 1, dtype=bool)
+among, to_self = (alike[..., which].mean(axis=-1) for which in (~diagonal, diagonal))
+from_others = mean_map[..., :-1, -1].mean(axis=-1) / among  # l h
+from_itself = mean_map[..., -1, -1] / to_self  # l h
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two small maps with a row for each layer and a column for each head, in red for less and blue for more weight than one of the nine. Left: the weight that the odd one gets from the others. Right: the weight that it gives to itself."}}
 plots.heatmaps(
@@ -578,11 +575,11 @@ blind = (as_numpy(logits)[..., 0].argmax(axis=-1) == s - 1).mean()
 say(
     f"The accuracy falls to **{blind:.1%}** (guessing: {1 / s:.0%}, baseline: "
     f"{baseline:.1%}). Each element now gets a score of its own, without comparison. "
-    "Take two classes A and B. If a score finds the one A among nine B, then A has "
-    "the higher scores, and it misses the one B among nine A. With equally frequent "
-    "classes both sets come up equally often: **one half** is the most, for any "
-    "model. If some classes are more frequent, a model can do a little better by "
-    "preferring those as the odd one."
+    "Compare one A with one B: only one of them has the higher score. To find an A "
+    "among nine B it has to be the A, to find a B among nine A the B. With equally "
+    "frequent classes both sets come up equally often, so **one half** is the most, "
+    "for any model. Where some classes are more frequent, a model can do a little "
+    "better by preferring those as the odd one."
 )
 assert blind < 0.5 and blind < baseline
 
@@ -677,12 +674,12 @@ seen, unseen = found["seen"], found["unseen"]
 assert seen["few"] > seen["baseline"] and unseen["few"] > 1 / s
 assert lost["unseen"] > max(lost["seen"], 0)
 if source == "digits":
-    assert unseen["few"] < unseen["baseline"] - 0.25 and lost["seen"] < 0.06
-    assert unseen["all"] > 0.95
+    assert unseen["few"] < 0.6 * unseen["baseline"]
+    assert seen["few"] > 0.95 and unseen["all"] > 0.95
 
 # %% tags=["shared", "say"]
 some, all_known, none_known = (unseen[name] for name in ("few", "all", "baseline"))
-text = f"It had not learned {lost['unseen'] / all_known:.0%} of what it needed there."
+text = f"It keeps {some / all_known:.0%} of the accuracy that knowing them gives."
 if source == "digits":
     text = (
         f"**{some:.0%}**, where a baseline that has seen no class at all finds "
