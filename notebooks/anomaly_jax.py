@@ -152,11 +152,13 @@ assert (np.diff(np.sort(test_sets, axis=1)) > 0).all()
 #     return net(as_trained(x)).numpy()
 # ```
 #
-# What all photos share says nothing about the odd one. So the mean of the training
-# photos is subtracted from each feature, and all are divided by one standard deviation.
+# What all photos share says nothing about the odd one. So from each feature its mean
+# over the training photos is subtracted, and all features are divided by one common
+# standard deviation.
 #
 # A digit's features are its 64 grey values, divided by 16. Whether features are good
-# can be measured before any training: is an element closer to its own class?
+# can be measured before any training: are elements of one class closer to each other
+# than to those of other classes?
 
 
 # %% tags=["shared"]
@@ -200,18 +202,18 @@ if source == "digits":
 # %% [markdown] tags=["shared"]
 # ## Split the pictures first, then draw sets
 #
-# The pictures are few, the sets made of them are many. So sets are not stored but
-# drawn, as rows of ten row numbers. A training epoch takes each picture once as the odd
+# The pictures are few, the sets made of them are many. So a set is stored as ten row
+# numbers, drawn when it is needed. A training epoch takes each picture once as the odd
 # one (those that would not fill a batch are left out), draws another class for it, and
 # nine different pictures of that class. Every epoch draws new sets.
 #
-# Validation and test sets are drawn once, from fixed seeds: a yardstick must not
-# change. And the *pictures* are split first, by class. Otherwise the test would show
-# pictures that the model has trained on.
+# Validation and test sets are drawn once, from fixed seeds, so that every epoch is
+# measured alike. And the *pictures* are split first, by class. Otherwise the test would
+# show pictures that the model has trained on.
 
 # %% [markdown] tags=["jax"]
-# `fit` compiles an epoch to one loop, and compiled code cannot call NumPy. So all sets
-# of an epoch are drawn before it, as one array with axes update, set of the batch,
+# `fit` compiles an epoch to one loop, and NumPy does not run in compiled code. So all
+# sets of an epoch are drawn before it, as one array with axes update, set of the batch,
 # element.
 
 # %% tags=["shared"]
@@ -378,9 +380,9 @@ assert abs(loss - np.log(s)) < 0.5
 # Could the model learn "always choose the last"? It cannot even represent it. Attention
 # without positions is equivariant; embedding, norms, feed-forward net and output treat
 # each element alone, so they are equivariant, too; and so is one equivariant function
-# after another, whatever the weights. Dropout hits all places with the same
-# probability. So sets that differ only in their order have the same loss and the same
-# gradient: to the model they are one example. Shuffle each set, and see:
+# after another, whatever the weights. Dropout treats all places alike. So sets that
+# differ only in their order have the same loss and the same gradient: to the model they
+# are one example. Shuffle each set, and see:
 
 
 # %% tags=["shared"]
@@ -632,9 +634,9 @@ assert second_choice.mean() > 3 / (s - 1)
 # choose the class that occurs once. With the fox among birds you compare. And the
 # model?
 #
-# Unseen classes tell. A second model trains without some of the classes, for half the
-# epochs; neither training nor validation shows a picture of them. Then it gets test
-# sets made of them alone. Predict: will it beat the baseline?
+# Unseen classes tell the two apart. A second model trains without some of the classes,
+# for half the epochs; neither training nor validation shows a picture of them. Then it
+# gets test sets made of them alone. Predict: will it beat the baseline?
 
 # %% tags=["shared"]
 n_seen = len(names) - settings.n_unseen
@@ -697,7 +699,8 @@ say(text)
 #
 # **Exercise 3, open.** How would you make the second model better on the unseen classes
 # without showing it one? Think of a way to make new classes out of the pictures you
-# have. Train with it, and measure `found["unseen"]` again.
+# have (`sets.Part(features, labels)` makes training data of two arrays). Train with it,
+# and measure `found["unseen"]` again.
 
 
 # %% tags=["shared", "answer"]
@@ -833,7 +836,7 @@ assert 1 / s < none.mean() < (0.9 if source == "digits" else 1) * sure.mean()
 # Images are not needed. `sets.split` makes three parts; `Sets.for_data` derives the
 # settings: sets of ten, or as many as the smallest class allows, and about 640 updates.
 # Any setting can be given by name. Features in different units need one scale first.
-# Here are chemical analyses of 178 wines from three grapes:
+# Here are chemical analyses of 178 wines of three grape varieties:
 
 # %% tags=["shared"]
 from sklearn.datasets import load_wine
