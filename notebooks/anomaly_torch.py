@@ -893,7 +893,7 @@ updates = np.arange(len(gap)) + 1
 in_jax, in_torch = (here, there) if side == "jax" else (there, here)
 panels = {
     "loss": {"JAX": (updates, in_jax), "PyTorch": (updates, in_torch)},
-    "relative difference": {"": (updates, gap)},
+    "relative difference": {"difference": (updates, gap)},
 }
 fig = plots.curves(panels, x="update", log_y=["relative difference"], size=(7, 2.6))
 fig
@@ -908,7 +908,7 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: the difference stays small for 50 updates, rises, and ends at equal losses
-difference = plots.drawn(fig, "relative difference", "")[1]
+difference = plots.drawn(fig, "relative difference", "difference")[1]
 assert len(difference) == 200 and 0 < difference[:50].max() < 1e-3
 assert difference[-50:].max() > difference[:50].max()
 np.testing.assert_allclose(here[-20:].mean(), there[-20:].mean(), rtol=0.1)
