@@ -264,9 +264,9 @@ plots.curves(panels, x="blocks", log_y=["gradient of differences"], marks="o")
 # After three blocks without residuals the positions cannot be told apart: their
 # similarity is above 0.999, and less than a hundredth of the gradient is left; further
 # down, the curve meets the precision of single-precision numbers. With residuals the
-# similarity is still below 0.6, and more than 0.8 of the gradient arrives. Residuals
+# similarity is still below 0.1, and more than 0.9 of the gradient arrives. Residuals
 # slow the decline; they do not abolish it: after twelve blocks the similarity is above
-# 0.9 here, too, and less than 0.6 of the gradient is left.
+# 0.2 here, too, and less than 0.95 of the gradient is left.
 #
 # The attention maps tell the same story. Step through the layers, counted from 0: with
 # residuals the rows go on asking for different things; without them, once all positions
@@ -274,11 +274,11 @@ plots.curves(panels, x="blocks", log_y=["gradient of differences"], marks="o")
 
 # %% tags=["shared"]
 without, kept = alike["without residuals"], alike["with residuals"]
-assert without[2] > 0.999 and kept[2] < 0.6
+assert without[2] > 0.999 and kept[2] < 0.1
 start = np.linalg.norm(probe)  # the gradient without any block
 assert steep["without residuals"][2] < 0.01 * start
-assert steep["with residuals"][2] > 0.8 * start
-assert kept[-1] > 0.9 and steep["with residuals"][-1] < 0.6 * start
+assert steep["with residuals"][2] > 0.9 * start
+assert kept[-1] > 0.2 and steep["with residuals"][-1] < 0.95 * start
 maps = {}
 for step in (with_residuals, without_residuals):
     arrived = [stack(step, n)(tensor(x)) for n in range(6)]  # at each block
@@ -286,7 +286,7 @@ for step in (with_residuals, without_residuals):
     found = [as_numpy(block.attention(y)[1])[0, :2] for block, y in pairs]
     maps[step.__name__.replace("_", " ")] = np.stack(found)  # l h q k
 np.testing.assert_allclose(maps["without residuals"][3:], 1 / 16, atol=0.001)
-assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 1 / 16
+assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 0.05
 viewer.attention(
     maps, about="Maps of six layers, with and without residuals", high=0.25, layer=2
 )
@@ -447,18 +447,19 @@ panels = {
 plots.curves(panels, x="block", y="gradient norm", log_y=True, share_y=True, marks=".")
 
 # %% [markdown] tags=["shared"]
-# From 2 to 24 blocks the last gradient of pre-norm falls to less than 0.55 of its size;
-# that of post-norm keeps more than 0.75 of its own, and at 24 blocks is more than twice
-# that of pre-norm. The output of pre-norm, without its last norm, has more than three
-# times the spread of its input.
+# From 2 to 24 blocks the last gradient of pre-norm falls to less than 0.65 of its size;
+# that of post-norm keeps more than 0.9 of its own, and at 24 blocks is more than one
+# and a half times that of pre-norm. The output of pre-norm, without its last norm, has
+# more than 1.7 times the spread of its input.
 
 # %% tags=["shared"]
 post, pre = (np.array([y[-1] for y in rows.values()]) for rows in gradients.values())
-assert pre[-1] < 0.55 * pre[0] and post[-1] > 0.75 * post[0] and post[-1] > 2 * pre[-1]
+assert pre[-1] < 0.65 * pre[0] and post[-1] > 0.9 * post[0]
+assert post[-1] > 1.5 * pre[-1]
 deepest, total = encoder, tensor(x)  # pre-norm, 24 blocks
 for block in deepest.blocks:
     total, _ = block(total)
-assert as_numpy(total).std() > 3 * x.std()
+assert as_numpy(total).std() > 1.7 * x.std()
 np.testing.assert_allclose(as_numpy(deepest(tensor(x))).std(), 1, atol=0.01)
 
 # %% [markdown] tags=["shared"]

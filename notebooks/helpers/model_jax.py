@@ -103,12 +103,12 @@ def build(kind, *sizes, seed=0, **options):
 
 
 def dense(n_in, n_out, *, rngs):
-    """Linear layer ``... n_in -> ... n_out`` with Xavier-uniform weights, zero biases.
+    """Linear layer ``... n_in -> ... n_out``: weights within ±1/√n_in, zero biases.
 
-    Source: Glorot & Bengio 2010, eq. 16.
+    Source: Glorot & Bengio 2010, eq. 1, and ``torch.nn.Linear``.
     """
-    xavier = nnx.initializers.xavier_uniform()
-    return nnx.Linear(n_in, n_out, kernel_init=xavier, rngs=rngs)
+    uniform = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+    return nnx.Linear(n_in, n_out, kernel_init=uniform, rngs=rngs)
 
 
 def check_input(x, size):

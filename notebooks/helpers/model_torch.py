@@ -104,12 +104,12 @@ def build(kind, *sizes, seed=0, **options):
 
 
 def dense(n_in, n_out):
-    """Linear layer ``... n_in -> ... n_out`` with Xavier-uniform weights, zero biases.
+    """Linear layer ``... n_in -> ... n_out``: weights within ±1/√n_in, zero biases.
 
-    Source: Glorot & Bengio 2010, eq. 16.
+    Source: Glorot & Bengio 2010, eq. 1, and ``torch.nn.Linear``.
     """
-    layer = nn.Linear(n_in, n_out)
-    nn.init.xavier_uniform_(layer.weight)
+    layer, bound = nn.Linear(n_in, n_out), 1 / math.sqrt(n_in)
+    nn.init.uniform_(layer.weight, -bound, bound)
     nn.init.zeros_(layer.bias)
     return layer
 

@@ -153,7 +153,7 @@ class Warmup(Sequences):
     n_train: int = 64 * 100
     batch_size: int = 64
     epochs: int = 3
-    learning_rate: float = 3e-3
+    learning_rate: float = 6e-3
     warmup: int = 100
     max_grad_norm: float = inf  # what warm-up does is to show without other help
     n_blocks: int = 6

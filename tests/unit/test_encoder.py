@@ -369,13 +369,13 @@ def test_maps_are_stacked_only_on_request(side, monkeypatch):
 
 
 @on_both_sides
-def test_new_dense_layers_are_xavier_uniform_with_zero_biases(side):
-    """All of them, within ``√(6 / (n_in + n_out))`` and filling that range."""
+def test_new_linear_layers_are_uniform_with_zero_biases(side):
+    """All of them, within ``1 / √n_in`` and filling that range."""
     arrays = to_arrays(side.build("Predictor", I, M, C, n_blocks=L, n_heads=H, f=F))
     dense = [n for n in arrays if n.endswith("weight") and arrays[n].ndim == 2]
     assert len(dense) == 3 + 4 * L
     for name in dense:
-        bound = math.sqrt(6 / sum(arrays[name].shape))
+        bound = 1 / math.sqrt(arrays[name].shape[0])
         largest = np.abs(arrays[name]).max()
         assert 0.95 * bound < largest <= bound, name
         assert arrays[name].std() == pytest.approx(bound / math.sqrt(3), rel=0.1), name
