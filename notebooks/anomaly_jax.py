@@ -95,8 +95,8 @@ f"JAX {jax.__version__} on {device}"
 # sum, it is *invariant*.) [Zaheer et al. 2017](https://arxiv.org/abs/1703.06114) build
 # networks of both kinds, [Vinyals et al. 2015](https://arxiv.org/abs/1511.06391) an
 # invariant encoder, [Lee et al. 2019](https://arxiv.org/abs/1810.00825) networks for
-# sets from attention. We have what it takes: attention without positions is
-# equivariant, as its chapter showed.
+# sets from attention. Attention without positions is equivariant, as its chapter
+# showed.
 #
 # The pictures are scikit-learn's handwritten digits, or the photos of CIFAR-100 if
 # `make data` has prepared them.
@@ -532,7 +532,7 @@ viewer.attention(
 # Does the odd one get more than its share? Divide the weight that it gets from the
 # others by the weight that one of the nine gets from another of the nine. Above 1, a
 # head looks at the odd one; below 1, it looks past it, at what the others have in
-# common. Either way it tells them apart.
+# common.
 
 # %% tags=["shared"]
 mean_map = maps.mean(axis=1)  # l h q k
@@ -559,7 +559,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: one head's weight for the odd one differs by a factor of 1.15 from the others'
+# Checked: a head's weight for the odd one differs by a factor of 1.15 from the others
 assert max(strongest, 1 / strongest) > 1.15
 
 # %% [markdown] tags=["shared"]
@@ -860,8 +860,7 @@ wine_baseline = np.mean(farthest(x) == own.set_size - 1)
 say(
     f"`for_data` chose sets of {own.set_size}. After {own.updates} updates the model "
     f"finds the odd wine in **{wine_accuracy:.1%}** of the test sets, the baseline in "
-    f"{wine_baseline:.1%}. Always compare: where the baseline is as good, you need no "
-    "model."
+    f"{wine_baseline:.1%}."
 )
 
 # %% tags=["shared", "check"]
