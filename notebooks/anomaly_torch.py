@@ -554,12 +554,12 @@ strongest = from_others[layer, head]
 say(
     f"Head {head} of layer {layer} makes the largest difference: the odd one gets "
     f"**{strongest:.2f}** times the weight that one of the nine gets (checked: a "
-    "factor of 1.15, up or down)."
+    "factor of 1.1, up or down)."
 )
 
 # %% tags=["shared", "check"]
-# Checked: a head's weight for the odd one differs by a factor of 1.15 from the others
-assert max(strongest, 1 / strongest) > 1.15
+# Checked: a head's weight for the odd one differs by a factor of 1.1 from the others
+assert max(strongest, 1 / strongest) > 1.1
 
 # %% [markdown] tags=["shared"]
 # A map shows where information may flow, not whether it matters. A mask tests that: cut
@@ -731,10 +731,10 @@ if source == "digits":
         "New classes out of old ones: a digit turned by a quarter is a new character. "
         f"With {len(np.unique(many.labels))} classes instead of {n_seen}, made of the "
         "same pictures, the accuracy on unseen classes rises from "
-        f"{found['unseen']['few']:.1%} to **{turned_too:.1%}** (checked: 1.5 times). "
+        f"{found['unseen']['few']:.1%} to **{turned_too:.1%}** (checked: 1.2 times). "
         "It still does not reach the baseline: a few dozen classes are few."
     )
-    assert 1.5 * found["unseen"]["few"] < turned_too < found["unseen"]["baseline"]
+    assert 1.2 * found["unseen"]["few"] < turned_too < found["unseen"]["baseline"]
 else:
     say(
         "Turned or mirrored photos are new classes, too, but their features have to "
@@ -914,8 +914,9 @@ say(
 difference = plots.drawn(fig, "relative difference", "difference")[1]
 assert len(difference) == 200 and 0 < difference[:25].max() < 1e-3
 assert difference[-50:].max() > 10 * difference[:25].max()  # loose: chaotic
-np.testing.assert_allclose(in_jax[-20:].mean(), in_torch[-20:].mean(), rtol=0.3)
-assert here[-20:].mean() < 0.1 * here[0]  # loose: the last losses are noisy
+ends = in_jax[-20:].mean(), in_torch[-20:].mean()
+np.testing.assert_allclose(*ends, rtol=0.1)  # loose: chaotic, other machines differ
+assert max(ends) < 0.1 * here[0]  # loose: single losses are noisy
 
 # %% [markdown] tags=["shared"]
 # ## Key points
