@@ -69,3 +69,29 @@ def say(text):
         display(Markdown(text))
     else:
         print(text)
+
+
+def table(head, *rows):
+    """A table in Markdown, for ``say``.
+
+    Parameters
+    ----------
+    head : list of str
+        Names of the columns.
+    *rows : list
+        Cells; as many as there are columns.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    ValueError
+        If a row has another number of cells.
+    """
+    for row in rows:
+        if len(row) != len(head):
+            raise ValueError(f"expected {len(head)} cells in a row, got {len(row)}")
+    lines = head, ["---"] * len(head), *rows
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)

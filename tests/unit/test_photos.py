@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import os
 import pickle
 import re
@@ -302,6 +303,36 @@ def usual_features(weights, images):
     ])  # fmt: skip
     with torch.inference_mode():
         return net.eval()(prepare(torch.as_tensor(images))).numpy()
+
+
+@pytest.mark.parametrize("side", ["jax", "torch"])
+def test_the_extraction_shown_on_the_page_gives_the_same_features(
+    untrained, tmp_path, monkeypatch, side
+):
+    """The block of ten lines, run with other weights so that none are downloaded."""
+    import torch
+    import torchvision
+
+    def net(weights):
+        made = torchvision.models.ResNet(
+            torchvision.models.resnet.BasicBlock, [3, 4, 6, 3]
+        )
+        made.load_state_dict(torch.load(io.BytesIO(untrained), weights_only=True))
+        return made
+
+    page = Path(__file__).parents[2] / "notebooks" / f"anomaly_{side}.ipynb"
+    cells = json.loads(page.read_text("utf-8"))["cells"]
+    text = "\n".join(
+        "".join(c["source"]) for c in cells if c["cell_type"] == "markdown"
+    )
+    (block,) = re.findall("```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "net.pth").write_bytes(untrained)
+    images = IMAGES.reshape(-1, 32, 32, 3)[:2]
+    expected = photos.network(tmp_path / "net.pth")(images)
+    monkeypatch.setattr(torchvision.models, "resnet34", net)
+    names = {}
+    exec(block, names)
+    np.testing.assert_allclose(names["extract"](images), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

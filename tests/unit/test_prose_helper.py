@@ -26,6 +26,21 @@ def test_a_script_prints_the_sentence():
     assert (done.stdout.strip(), done.stderr) == (SENTENCE, "")
 
 
+def test_a_table_is_markdown_with_a_line_for_each_row():
+    from helpers.prose import table
+
+    assert table(["a", "b"], [1, "**2**"], ["", 3]) == (
+        "| a | b |\n| --- | --- |\n| 1 | **2** |\n|  | 3 |"
+    )
+
+
+def test_a_row_with_too_few_cells_raises_an_error():
+    from helpers.prose import table
+
+    with pytest.raises(ValueError, match="expected 2 cells in a row, got 1"):
+        table(["a", "b"], [1])
+
+
 def test_a_notebook_shows_the_sentence_as_markdown():
     """One output, of the kind that Jupyter, Colab and the book typeset."""
     code = f"from helpers.prose import say\nsay({SENTENCE!r})"
