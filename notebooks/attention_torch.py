@@ -18,25 +18,24 @@
 # mask parts of its input, split it into heads, and show that it ignores the order of
 # its input. You need: Python, NumPy, matrix products and the softmax.
 #
-# In 2014, neural translation worked in two steps. A recurrent network read the sentence
-# word by word into one vector of fixed size; a second network wrote the translation
-# from that vector alone. Long sentences did not fit into it, and their translations
+# In 2014, a neural network translated in two steps. One recurrent network read the
+# sentence into one vector of fixed size; a second wrote the translation from that
+# vector alone. Long sentences did not fit, and their translations
 # [got worse](https://arxiv.org/abs/1409.1259).
 # [Bahdanau et al. 2015](https://arxiv.org/abs/1409.0473) let the second network look
-# back at all words of the sentence, at every step, and learn where to look: that is
-# **attention**. [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) dropped the
-# recurrence and kept the attention. Their **Transformer** became the model behind
+# back at all words, at every step, and learn where to look: that is **attention**. The
+# **Transformer** ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)) dropped the
+# recurrence and kept the attention. It became the model behind
 # [BERT](https://arxiv.org/abs/1810.04805), [GPT](https://arxiv.org/abs/2005.14165) and,
 # with patches of a picture in place of words, much of
 # [computer vision](https://arxiv.org/abs/2010.11929).
 #
 # This page builds its attention layer. The next chapters stack such layers into an
-# *encoder*, the form that BERT and vision models have, and train it. The *decoder* of
-# GPT has the same parts and the causal mask of this page; the book does not train one.
+# *encoder*, as in BERT and vision models, and train it. A *decoder*, as in GPT, has the
+# same parts and a causal mask; the book shows the mask and trains no decoder.
 #
-# Claims that code can check are followed by a folded cell, *✓ Checked*, which fails if
-# the claim is wrong. Run the page from top to bottom, then change a line and see what
-# breaks.
+# A folded cell, *✓ Checked*, fails if the claim beside it is wrong. Run the page from
+# top to bottom, then change a line and see what breaks.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX:
@@ -92,9 +91,8 @@ f"PyTorch {torch.__version__} on {device}"
 # ## Attention is a weighted mean
 #
 # In *the cat drank milk because it was thirsty*, what does *it* stand for? A reader
-# looks back and finds the cat. Attention does the same with numbers. Describe each word
-# by a few features. Here they are chosen by hand, so that you can read them; a trained
-# model finds its own.
+# looks back and finds the cat. Attention does the same with numbers. Each word has a
+# few features, chosen by hand here, so that you can read them.
 
 # %% tags=["shared"]
 tokens = ["the", "cat", "drank", "milk", "because", "it", "was", "thirsty"]
@@ -104,11 +102,10 @@ words = np.array([[kind == f for f in features] for kind in kinds], float)  # s 
 words
 
 # %% [markdown] tags=["shared"]
-# Attention has four parts. A **query** says what a word looks for. Each word offers a
+# Attention has four parts. A **query** says what a word looks for. Each word has a
 # **key**, to be compared with the query, and a **value**, to be passed on. A **score
 # function** compares a query with a key. High scores become large weights, and the
-# output is the mean of the values under these weights. Nothing is picked; everything is
-# mixed, in proportions that depend on the data.
+# output is the mean of the values under these weights.
 
 # %% [markdown] tags=["shared"]
 # With the query $q$, the keys $k_i$, the values $v_i$ and the score function $f$, the
@@ -143,9 +140,9 @@ np.testing.assert_allclose(weights.sum(), 1)
 np.testing.assert_allclose(out, [np.exp(4) / (np.exp(4) + 7), *[out[1]] * 4])
 
 # %% [markdown] tags=["shared"]
-# Two limits are worth keeping in mind. If all scores are equal, the output is the plain
-# mean of the values. If one score towers above the others, the output is a copy of one
-# value. Try `query = np.array([0, 0, 0, 0, 0])`, then a `100` in place of the `4`.
+# There are two limits. If all scores are equal, the output is the plain mean of the
+# values. If one score towers above the others, it is a copy of one value. Try a `0`,
+# then a `100` in place of the `4`.
 
 # %% tags=["shared", "check"]
 # Checked: equal scores give the mean of all values, one towering score a copy
@@ -162,9 +159,9 @@ np.testing.assert_allclose(reference.softmax(words @ (25 * query)) @ words, word
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
-# A model learns the three matrices by gradient descent, like all its weights; nobody
-# tells it to look for animals. Here is a set made by hand. Row by row, `w_query` says
-# what a word with a feature looks for.
+# A model learns these matrices by gradient descent; nobody tells it to look for
+# animals. Here is a set made by hand. A row of `w_query` says what a word with that
+# feature looks for.
 
 # %% tags=["shared"]
 w_query = np.array([
@@ -182,10 +179,9 @@ weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)  # q k
 outputs = weights @ values  # q e
 
 # %% [markdown] tags=["shared"]
-# Eight queries in one product: `scores` has a row for each query and a column for each
-# key. This is **self-attention**: queries, keys and values are projections of the same
-# sequence. In **cross-attention** the queries come from one sequence, the keys and
-# values from another, as in translation.
+# One product scores all pairs: a row for each query, a column for each key. This is
+# **self-attention**: queries, keys and values are projections of the same sequence. In
+# **cross-attention**, keys and values come from another one, as in translation.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two matrices, words by features. Left, the values: one dark cell each for cat, drank, milk and thirsty; all other rows, it among them, are empty. Right, the outputs: the rows of it and thirsty are dark at animal, the row of cat is shared by action and state, and the rows of the, because and was are evenly pale."}}
 plots.heatmaps(
@@ -194,13 +190,13 @@ plots.heatmaps(
 )  # fmt: skip
 
 # %% [markdown] tags=["shared"]
-# The row of *it* was empty and is now that of an animal. The cat knows what it did and
+# The row of *it* was empty and is now that of an animal. The cat has what it did and
 # how it was. *Thirsty* has become an animal and lost its own feature: the output
 # *replaces* the input. The encoder will add the two.
 #
-# A row of weights for each query makes a **map**. Which weights do you expect for
-# *the*, whose query is zero? Whose are sharper, those of *it* or of *thirsty*? Predict,
-# then move along the rows with the mouse, a finger or the arrow keys.
+# All weights together make a **map**. Which weights do you expect for *the*, whose
+# query is zero? Whose are sharper, those of *it* or of *thirsty*? Predict, then move
+# along the rows with the mouse, a finger or the arrow keys.
 
 # %% tags=["shared", "figure"]
 viewer.attention(
@@ -222,19 +218,19 @@ assert after["it"][0] > 0.8 and after["thirsty"][3] < 0.01
 np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 
 # %% [markdown] tags=["shared"]
-# The dot product is one score function of several. *Additive attention*
+# There are other score functions. *Additive attention*
 # ([Bahdanau et al. 2015](https://arxiv.org/abs/1409.0473)) puts query and key through a
 # small network with one hidden layer. The *cosine* of the angle between them ignores
 # their lengths; [Graves et al. 2014](https://arxiv.org/abs/1410.5401) multiply it by a
-# learned sharpness. [Luong et al. 2015](https://arxiv.org/abs/1508.04025) compare more.
-# The dot product is the cheapest: one matrix product scores all pairs.
+# learned sharpness. [Luong et al. 2015](https://arxiv.org/abs/1508.04025) compare
+# several. The dot product is the cheapest: one matrix product scores all pairs.
 
 # %% [markdown] tags=["shared"]
 # ## A small example can be checked by hand
 #
-# Three words with two features each are enough to see every step, and few enough to
-# compute with a pencil. The scores are divided by $\sqrt{2}$, the root of the number of
-# features; why, is the question of a later section.
+# Three words with two features each are few enough to compute with a pencil. The scores
+# are divided by $\sqrt{2}$, the root of the number of features; a later section says
+# why.
 
 # %% tags=["shared"]
 q = np.array([[1, 0], [0, 1], [1, 1]])  # q d
@@ -278,9 +274,9 @@ assert weights[0, 0] == weights[0, 2] > weights[0, 1]
 # %% [markdown] tags=["shared"]
 # ## Attention is two matrix products and a softmax
 #
-# Nothing in the example depended on three words or two features, or on a single
-# sentence. Let the last two axes be the matrices. All axes before them count sentences,
-# heads, anything: each slice attends separately.
+# Nothing in the example depended on three words or two features. Let the last two axes
+# be the matrices. All axes before them count sentences, heads, anything: each slice
+# attends separately.
 
 # %% [markdown] tags=["shared"]
 # $$\mathrm{Attention}(Q, K, V) =
@@ -313,9 +309,9 @@ as_numpy(out).round(2)
 
 
 # %% [markdown] tags=["shared"]
-# The same numbers as in the grid above. With two leading axes the function is compared
-# with a reference in NumPy that does one query at a time in double precision. Each axis
-# has another prime as its size, so that no swapped axis can hide.
+# These are the numbers of the grid above. The check compares with a reference in NumPy
+# that takes one query at a time. Each axis has another prime as its size, so that no
+# swapped axis can hide.
 
 # %% tags=["shared", "check"]
 # Checked: with any leading axes it agrees with a reference, one query at a time
@@ -331,10 +327,9 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # %% [markdown] tags=["shared"]
 # ## The scale keeps the softmax from saturating
 #
-# Why divide by $\sqrt{d}$? A dot product is a sum of $d$ terms, so it spreads more
-# widely the larger $d$ is. A softmax over widely spread scores puts nearly all weight
-# on one key. Then the weights hardly react to the scores, and almost no gradient flows
-# back to queries and keys.
+# Why divide by $\sqrt{d}$? A dot product is a sum of $d$ terms, so its spread grows
+# with $d$. A softmax over widely spread scores puts nearly all weight on one key, where
+# it *saturates*: almost no gradient flows back to queries and keys.
 
 # %% [markdown] tags=["shared"]
 # If the entries of $q$ and $k$ are independent with mean 0 and variance $\sigma^2$,
@@ -408,11 +403,10 @@ for sigma in (0.5, 2.0):
 # %% [markdown] tags=["shared"]
 # ## Masked positions have no effect
 #
-# Sentences of a batch differ in length, and what fills up the shorter ones should not
-# be read. A model that predicts the next word must not see it. A **mask** says which
-# keys a query may look at: a boolean array, where **True means "may look"**. A hidden
-# score becomes $-\infty$, and after the softmax its weight is zero. That is one more
-# line:
+# Sentences of a batch differ in length, and the *padding* of the shorter ones should
+# not be read. A model that predicts the next word must not see it. A **mask** says
+# which keys a query may look at: a boolean array, where **True means "may look"**. A
+# hidden score becomes $-\infty$, so that its weight is zero. That is one more line:
 
 
 # %% tags=["torch"]
@@ -430,14 +424,14 @@ as_numpy(weights).round(2)
 
 
 # %% [markdown] tags=["shared"]
-# The first row has nothing to normalise, and $0/0$ is NaN. One NaN in the output makes
-# the loss NaN, then the gradient, then every weight of the model. The version that this
-# book keeps therefore hides with the lowest finite number, and sets hidden weights to
-# zero after the softmax: a query that may look nowhere gets zeros.
+# The first row has nothing to normalise, and $0/0$ is NaN, "not a number". One NaN in
+# an output makes the loss NaN, then the gradient, then every weight of the model. So
+# the version to keep hides scores with the lowest finite number, and sets hidden
+# weights to zero afterwards: a query that may look nowhere gets zeros.
 #
-# It also refuses masks that NumPy's rules of broadcasting would accept without a word:
-# integers and floats, whose zeros and ones mean the opposite in other libraries, and
-# three axes for weights `b h q k`, which could mean a mask per sentence or per head.
+# It also raises an error for masks that could be misread: integers and floats, whose
+# zeros and ones mean the opposite elsewhere, and three axes for weights `b h q k`,
+# which could mean a mask per sentence or per head.
 
 
 # %% tags=["torch"]
@@ -477,10 +471,10 @@ def attention(q, k, v, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# Two masks are in daily use. Under the *causal mask*, position $i$ sees itself and what
-# comes before. Under a *padding mask*, nobody sees the padding. Below are two sentences
-# of up to six words; the second has four, and its two padded positions see nothing
-# either, since nobody will read their outputs.
+# Two masks are in daily use. Under the *causal mask*, a position sees itself and what
+# comes before. Under a *padding mask*, nobody sees the padding. Of the two sentences
+# below, the second has four words and two padded positions. These see nothing either,
+# since nobody will read their outputs.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -507,9 +501,8 @@ for name, mask in masks.items():
     np.testing.assert_allclose(maps[name], expected_weights, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# Grey is hidden. Now the claim of the heading: put garbage into the padded keys and
-# values, and nothing that is visible may change, not by a single bit. (The garbage has
-# to be finite: zero times NaN is NaN.)
+# Grey is hidden. Now put garbage into the padded keys and values: the outputs must not
+# change by a single bit. (The garbage has to be finite: zero times NaN is NaN.)
 
 # %% tags=["shared"]
 k_garbage, v_garbage = k.copy(), v.copy()
@@ -566,7 +559,7 @@ for dtype, found in gradients.items():
 # %% [markdown] tags=["shared"]
 # **Exercise 2, change the code.** Make a mask under which every position sees itself
 # and at most two positions on either side, and count the weights in each row that are
-# not zero. (The chapter on costs tells what such a *restricted* attention saves.)
+# not zero.
 
 # %% tags=["shared", "answer"]
 position = np.arange(s)
@@ -582,10 +575,10 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Heads attend independently of each other
 #
-# *Drank* looks for two things, who drank and what. With one softmax it has to mix them:
-# its output is half cat, half milk, and does not say which is which. **Multi-head
-# attention** gives each word several smaller queries, keys and values. Each head
-# attends by itself, and the heads' outputs are concatenated, so that they stay apart.
+# *Drank* looks for two things, who drank and what. One softmax has to mix them: its
+# output is half cat, half milk. **Multi-head attention** gives each word several
+# smaller queries, keys and values. Each head attends by itself, and their outputs are
+# concatenated, so that they stay apart.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Multi-head attention as a flow: one stacked projection makes queries, keys and values, which are split into heads; each head attends by itself; the outputs of the heads are concatenated and go through a last projection. The shape stands on each arrow."}}
 diagrams.heads()
@@ -596,14 +589,13 @@ diagrams.heads()
 # \mathrm{MultiHead}(X) &= \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O
 # \end{aligned} \tag{2}$$
 #
-# $X$ is `s m`, one word per row, and a head has the size $d = m/h$. So $h$ heads take
-# as many multiplications for their scores as one head of size $m$. The matrices
-# $W^Q_i$, $W^K_i$, $W^V_i$ of all heads stand side by side in one matrix `m 3m`, and
-# one product makes all queries, keys and values. $W^O$ mixes the heads' outputs. (In
-# the code, each product also adds a bias.)
+# $X$ is `s m`, one word per row. A head has the size $d = m/h$, so $h$ heads take as
+# many multiplications as one head of size $m$. The matrices $W^Q_i$, $W^K_i$, $W^V_i$
+# of all heads stand side by side in one matrix `m 3m`; $W^O$ mixes the heads' outputs.
+# (In the code, each product also adds a bias.)
 
 # %% [markdown] tags=["shared"]
-# How many heads? Common models keep $d$ near 64 and let $h$ grow with $m$:
+# How many heads? Common models choose $d = 64$ or $128$ and let $h$ grow with $m$:
 #
 # | model | $m$ | heads | $d$ |
 # |---|---|---|---|
@@ -613,8 +605,8 @@ diagrams.heads()
 # | [GPT-3, largest](https://arxiv.org/abs/2005.14165) | 12,288 | 96 | 128 |
 #
 # With $m$ fixed, more heads are smaller heads: more things to look for, each described
-# by fewer numbers. In translation, one head was 0.9 BLEU worse than the best choice,
-# and 32 heads were worse than 8 or 16
+# by fewer numbers. In translation, one head scored 0.9 BLEU less than the best choice,
+# and 32 heads less than 8 or 16
 # ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 3). After training,
 # many heads [can be removed](https://arxiv.org/abs/1905.10650) at little cost.
 
@@ -629,8 +621,7 @@ diagrams.heads()
 # %% [markdown] tags=["torch"]
 # PyTorch keeps the matrix of a dense layer as `out in` and computes
 # $xW^{\mathsf T} + b$. Initial weights come from the global generator, which `build`
-# seeds before it makes a layer. It hides how the two frameworks handle random numbers,
-# so that most cells read the same in both.
+# seeds before it makes a layer.
 
 
 # %% tags=["torch"]
@@ -657,10 +648,9 @@ def check_input(x, size):
 
 
 # %% [markdown] tags=["shared"]
-# `project` makes queries, keys and values of all heads at once: one product, then the
-# axis `3m` is split into `3 h d`, and `3` and `h` move to the front. The call attends,
-# moves the heads back beside their features, and flattens `h d` to `m`: that is the
-# concatenation.
+# `project` makes queries, keys and values of all heads in one product, splits the axis
+# `3m` into `3 h d`, and moves `3` and `h` to the front. After attention, `h` moves back
+# beside `d`, and flattening `h d` to `m` concatenates the heads.
 
 
 # %% tags=["torch"]
@@ -716,9 +706,9 @@ grid = as_numpy(weights).reshape(-1, s, s)  # b·h q k
 plots.heatmaps(grid, titles=titles, columns=n_heads, size=(6.4, 3.6), high=0.5)
 
 # %% [markdown] tags=["shared"]
-# No two heads have the same weights, because their matrices start from different random
-# numbers. Nor does one disturb another: a mask of shape `b h q k` that makes the first
-# head causal leaves the others as they were.
+# No two heads have the same weights: their matrices start from different random
+# numbers. Nor does one disturb another: making the first head causal, with a mask
+# `b h q k`, leaves the others as they were.
 
 # %% tags=["shared", "check"]
 # Checked: all heads differ, and masking one leaves the others unchanged
@@ -733,8 +723,7 @@ assert (masked[:, 0, ~causal] == 0).all()
 np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
 
 # %% [markdown] tags=["shared"]
-# What did the stacked matrix do to the variance? A wider layer shows it without much
-# noise:
+# What does the stacked matrix do to the variance? A wider layer shows it:
 
 # %% tags=["shared"]
 wide = build(MultiHeadAttention, 256, 4)
@@ -747,9 +736,8 @@ scores = q_wide @ k_wide.swapaxes(-1, -2) / math.sqrt(64)  # b h q k
 say(
     f"Inputs of variance 1 become queries, keys and values of variance "
     f"{projected.var():.2f}, and scaled scores of variance {scores.var():.2f}: close to "
-    "½ and ¼. The attention of an untrained layer is therefore nearly even. PyTorch's "
-    "own `nn.MultiheadAttention` starts in the same way; initialising each projection "
-    "by itself would keep both at 1."
+    "½ and ¼. So the attention of an untrained layer is nearly even. Initialising each "
+    "projection by itself would keep both at 1."
 )
 
 # %% tags=["shared", "check"]
@@ -803,8 +791,7 @@ style = {"x": "feature", "y": "position", "low": -2, "high": 2, "bar": "output"}
 plots.heatmaps(list(results.values()), titles=list(results), size=(5.8, 2.9), **style)
 
 # %% [markdown] tags=["shared"]
-# The middle map has the rows of the first in another order; shuffled back, they are the
-# same.
+# The middle map has the rows of the first in another order.
 
 # %% tags=["shared", "check"]
 # Checked: shuffling the words shuffles outputs and weights in the same way
@@ -818,7 +805,7 @@ assert np.abs(shuffled - out).max() > 0.1
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
 # are the same set of words. What would you add to the input so that it can tell them
-# apart? Try your idea before you open the answer. The encoder chapter has a better one.
+# apart? Try your idea before you open the answer.
 
 # %% tags=["shared", "answer"]
 ramp = 0.3 * np.arange(s)[:, None]  # s 1: a multiple of the position, in all features
@@ -835,9 +822,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## The frameworks' own attention gives the same numbers
 #
-# Our function is there to be read. For speed, call the framework's, which gives the
-# same numbers wherever a query sees something. For a query that sees nothing, libraries
-# disagree: zeros, the mean of all values, or NaN. The first row below shows what this
+# Our function is there to be read. The framework's is faster, and gives the same
+# numbers wherever a query sees something. For a query that sees nothing, libraries
+# return zeros, the mean of all values, or NaN. The first row below shows what this
 # version does; ours is zero.
 
 # %% [markdown] tags=["torch"]
@@ -859,9 +846,8 @@ np.testing.assert_allclose(ours[:, :, 1:], theirs[:, :, 1:], atol=1e-5)
 np.testing.assert_array_equal(ours[:, :, 0], 0)
 
 # %% [markdown] tags=["shared"]
-# The same holds across frameworks: arrays under neutral names go into a model of
-# either. Here they come from a NumPy generator, so the twin of this page prints the
-# same numbers.
+# The same holds across frameworks. Weights from a NumPy generator go into the model, and
+# the twin of this page prints the same numbers.
 
 # %% tags=["shared"]
 draw = np.random.default_rng(6).normal
@@ -902,12 +888,11 @@ np.testing.assert_allclose(as_numpy(weights), as_numpy(their_weights), atol=1e-5
 #   every key.
 # * In self-attention, queries, keys and values are learned projections of the same
 #   sequence; in cross-attention, keys and values come from another one.
-# * The scale $1/\sqrt{d}$ keeps the variance of the scores from growing with the size
-#   of a head.
+# * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$.
 # * A mask is boolean, True means "may look"; a query that sees nothing gets zeros.
 # * Heads are one more leading axis: project, split, attend, concatenate, project.
-# * The layer is equivariant: it ignores order, which is why an encoder adds positions.
+# * The layer is equivariant: it ignores order, so an encoder adds positions.
 
 # %% [markdown] tags=["torch"]
-# Next comes [the encoder, in PyTorch](encoder_torch.ipynb). What attention costs in
-# time and memory is measured in the last chapter, [costs](costs_torch.ipynb).
+# Next comes [the encoder, in PyTorch](encoder_torch.ipynb). The last chapter measures
+# [what attention costs](costs_torch.ipynb).

@@ -17,6 +17,7 @@ WORDS = {
     "recurrent": "reverse",
     "equivariant": "anomaly",
     "CIFAR": "anomaly",
+    "utilisation": "costs",
     "Optax": "comparison",
 }
 
