@@ -97,7 +97,7 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 tokens = ["the", "cat", "drank", "milk", "because", "it", "was", "thirsty"]
 features = ["animal", "drink", "action", "state", "pronoun"]
 kinds = ["", "animal", "action", "drink", "", "pronoun", "", "state"]
-words = np.array([[kind == f for f in features] for kind in kinds], float)  # s m
+words = np.array([[kind == name for name in features] for kind in kinds], float)  # s m
 words
 
 # %% [markdown] tags=["shared"]
@@ -127,7 +127,7 @@ dict(zip(features, out.round(2).tolist(), strict=True))
 # %% tags=["shared", "say"]
 cat = tokens.index("cat")
 say(
-    f"The cat gets the weight **{weights[cat]:.2f}**, each of the other seven words "
+    f"The cat gets the weight **{weights[cat]:.2f}**, each of the seven other words "
     f"{weights[0]:.3f}. *It* came in as a pronoun and nothing else; its output is "
     f"{out[0]:.0%} animal. It means *cat* now, with a trace of every other word."
 )
@@ -140,8 +140,8 @@ np.testing.assert_allclose(out, [np.exp(4) / (np.exp(4) + 7), *[out[1]] * 4])
 
 # %% [markdown] tags=["shared"]
 # There are two limits. If all scores are equal, the output is the plain mean of the
-# values. If one score towers above the others, it is a copy of one value. Try a `0`,
-# then a `100` in place of the `4`.
+# values. If one score towers above the others, the output is a copy of one value. Try a
+# `0`, then a `100` in place of the `4`.
 
 # %% tags=["shared", "check"]
 # Checked: equal scores give the mean of all values, one towering score a copy
@@ -326,8 +326,8 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # ## The scale keeps the softmax from saturating
 #
 # Why divide by $\sqrt{d}$? A dot product is a sum of $d$ terms, so its spread grows
-# with $d$. A softmax over widely spread scores puts nearly all weight on one key, where
-# it *saturates*: almost no gradient flows back to queries and keys.
+# with $d$. A softmax over widely spread scores *saturates*: nearly all weight goes to
+# one key, and almost no gradient flows back to queries and keys.
 
 # %% [markdown] tags=["shared"]
 # If the entries of $q$ and $k$ are independent with mean 0 and variance $\sigma^2$,

@@ -131,7 +131,7 @@ paths
 # Checked: the paths have the lengths of the table
 assert paths["self-attention"] == 1 and paths["recurrent"] == n - 1
 assert paths["convolution"] == math.ceil((n - 1) / (w - 1))  # w - 1 further per layer
-assert paths["dilated convolution"] == math.log(n, w) == 4
+assert w ** paths["dilated convolution"] == n  # each layer w times as far
 assert paths["attention to r neighbours"] == math.ceil((n - 1) / r)
 
 # %% [markdown] tags=["shared"]
@@ -259,9 +259,8 @@ np.testing.assert_array_equal(drawn["attention"] < drawn["GRU"], lengths < m)
 np.testing.assert_array_equal(drawn["attention"] == drawn["GRU"], lengths == m)
 growth = drawn["16 neighbours"][1:] / drawn["16 neighbours"][:-1]
 np.testing.assert_array_equal(growth, 4)  # linear in n
-np.testing.assert_array_equal(
-    np.diff(counts["attention"] - 4 * lengths * m**2) > 0, True
-)
+quadratic = drawn["attention"] - 4 * lengths * m**2
+np.testing.assert_array_equal(quadratic[1:], 16 * quadratic[:-1])
 
 # %% tags=["shared", "say"]
 faster = lengths[np.array(times["attention"]) < np.array(times["GRU"])]
@@ -278,8 +277,8 @@ say(
 # The last two numbers explain the first two. A recurrent layer multiplies one row at a
 # time, because each step waits for the one before. Such a product reads the whole
 # matrix to use each number once; a product of many rows reads it once for all of them,
-# and can be divided among cores. This is what "one sequential step" is worth, and it is
-# worth more on a GPU than on a CPU. (Larger batches give a GRU more rows, too.)
+# and can be divided among cores. This is what few sequential steps are worth. (A larger
+# batch gives a GRU more rows, too.)
 
 # %% [markdown] tags=["shared"]
 # ## A fused kernel never holds all weights
@@ -334,9 +333,10 @@ def saved_tensors(function, *args):
 
 
 def work_memory(function, x):
-    """Bytes that are kept for the gradient with respect to q, k and v."""
-    inputs = (x.clone().requires_grad_() for _ in range(3))
-    return sum(x.nbytes for x in saved_tensors(function, *inputs).values())
+    """Bytes that are kept for the gradient with respect to q, k and v, which count."""
+    inputs = [x.clone().requires_grad_() for _ in range(3)]
+    kept = saved_tensors(function, *inputs) | {x.data_ptr(): x for x in inputs}
+    return sum(x.nbytes for x in kept.values())
 
 
 # %% tags=["torch"]
