@@ -51,7 +51,7 @@ from functools import partial
 import numpy as np
 
 from helpers import plots
-from helpers.prose import say
+from helpers.prose import say, word
 from helpers.shapes import as_numpy
 from helpers.weights import to_arrays
 
@@ -175,9 +175,9 @@ fades = norms["GRU"][-1] / norms["GRU"][0]
 evens = norms["attention"][1:].min() / norms["attention"][1:].max()
 say(
     f"Over {n - 1} steps the GRU's gradient shrinks to {fades:.0e} of what it is at the "
-    "last position (checked: below 1e-5). In attention, the smallest gradient of an "
-    f"earlier position is {evens:.2f} of the largest, wherever it stands (checked: "
-    "above 0.2)."
+    f"last position (checked: {word('below', fades, 1e-5)} 1e-5). In attention, the "
+    f"smallest gradient of all other positions is {evens:.2f} of the largest (checked: "
+    f"{word('above', evens, 0.2)} 0.2)."
 )
 
 # %% tags=["shared", "check"]
@@ -229,14 +229,14 @@ def seconds(function, *args, repeats=3):
 # %% tags=["torch"]
 times = {name: [seconds(f, x) for x in inputs] for name, f in layers.items()}
 matrix = torch.randn(m, 3 * m)
-products = [seconds(torch.matmul, x[0], matrix, repeats=20) for x in inputs]
+many_rows = [seconds(torch.matmul, x[0], matrix, repeats=20) for x in inputs]
 one_row = seconds(torch.matmul, inputs[0][0, :1], matrix, repeats=20)
 
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, multiplications of attention, of a GRU and of attention restricted to 16 neighbours over the length n: the first two cross at n equal to m. In the middle, measured milliseconds of attention and of a GRU. Right, the multiplications per second that attention, the GRU and a single product of n rows reach."}}
 rows = np.array([1, *lengths])
 rates = {name: counts[name] / np.array(found) for name, found in times.items()}
-single = rows * 3 * m**2 / np.array([one_row, *products])  # of a product by itself
+single = rows * 3 * m**2 / np.array([one_row, *many_rows])  # of a product by itself
 panels = {
     f"multiplications, m = {m}": {name: (lengths, c) for name, c in counts.items()},
     "milliseconds": {name: (lengths, 1e3 * np.array(t)) for name, t in times.items()},
@@ -263,10 +263,10 @@ quadratic = drawn["attention"] - 4 * lengths * m**2
 np.testing.assert_array_equal(quadratic[1:], 16 * quadratic[:-1])
 
 # %% tags=["shared", "say"]
-faster = lengths[np.array(times["attention"]) < np.array(times["GRU"])]
+won = lengths[np.array(times["attention"]) < np.array(times["GRU"])]
 say(
-    f"By count, attention is cheaper only below n = {m}. By the clock of this machine, "
-    f"attention was faster at n = {', '.join(map(str, faster)) or 'none of these'}. At "
+    f"By count, the two cross at n = {m}. By the clock of this machine, attention won at "
+    f"n = {', '.join(map(str, won)) or 'none of these'}. At "
     f"n = {lengths[-1]:,}, attention did {rates['attention'][-1] / 1e9:.1f} billion "
     f"multiplications a second, the GRU {rates['GRU'][-1] / 1e9:.1f} billion. A product "
     f"of a single row ran at {single[0] / 1e9:.1f} billion, one of {lengths[-1]:,} rows "
@@ -360,13 +360,12 @@ fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o")
 fig
 
 # %% tags=["shared", "say"]
-grows = {name: found[-1] / found[-2] for name, found in memory.items()}
-own = grows["framework's own"]
+whole, parts, own = (found[-1] / found[-2] for found in memory.values())
 say(
     f"From n = {lengths[-2]} to {lengths[-1]:,}, four times the length, the written-out "
-    f"function needs {grows['written out']:.1f} times the memory (checked: more than "
-    f"10), in blocks {grows['in blocks']:.1f} times (checked: less than 5), the "
-    f"framework's own {own:.1f} times."
+    f"function needs {whole:.1f} times the memory (checked: {word('more', whole, 10)} "
+    f"than 10), in blocks {parts:.1f} times (checked: {word('less', parts, 5)} than 5), "
+    f"and the framework's own {own:.1f} times."
 )
 
 # %% tags=["shared", "check"]
@@ -375,12 +374,12 @@ np.testing.assert_allclose(outputs["in blocks"], outputs["written out"], atol=1e
 np.testing.assert_allclose(
     outputs["framework's own"], outputs["written out"], atol=1e-5
 )
-whole, in_parts = (
+square, linear = (
     plots.drawn(fig, "bytes for the gradient", name)[1]
     for name in ("written out", "in blocks")
 )
-assert whole[-1] > 10 * whole[-2] and in_parts[-1] < 5 * in_parts[-2]
-assert in_parts[-1] < whole[-1] / 3
+assert square[-1] > 10 * square[-2] and linear[-1] < 5 * linear[-2]
+assert linear[-1] < square[-1] / 3
 
 # %% [markdown] tags=["torch"]
 # PyTorch's own kernel is fused on the CPU and on the GPU: its memory is linear, too.
@@ -530,9 +529,9 @@ say(
 # %% tags=["shared", "check"]
 # Checked: as drawn, the count follows 6N + 12 l n m, and leaves 6N behind
 title = "operations per token"
-found, flat, line = (plots.drawn(fig, title, name)[1] for name in per_token)
+found, level, line = (plots.drawn(fig, title, name)[1] for name in per_token)
 np.testing.assert_allclose(found / line, 1, atol=0.1)
-assert 0.9 < found[0] / flat[0] < 1.1 and found[-1] > 1.8 * flat[-1]
+assert 0.9 < found[0] / level[0] < 1.1 and found[-1] > 1.8 * level[-1]
 
 # %% [markdown] tags=["shared"]
 # ## Matrix products set the limit of the machine
@@ -707,29 +706,27 @@ def linear_attention(q, k, v):
 k = np.random.default_rng(3).normal(size=(1, 64, 64))  # b s d
 identity = tensor(np.eye(64)[None])
 exact = as_numpy(attention(tensor(4 * k), tensor(k), identity)[0])[0]  # q k
-linear = as_numpy(linear_attention(tensor(4 * k), tensor(k), identity))[0]  # q k
+flat = as_numpy(linear_attention(tensor(4 * k), tensor(k), identity))[0]  # q k
 
 # %% tags=["shared", "say"]
+sharp, pale = exact.diagonal().mean(), flat.diagonal().mean()
 say(
-    f"Softmax attention gives its own key **{exact.diagonal().mean():.3f}** of the "
-    f"weight, linear attention **{linear.diagonal().mean():.3f}**; an even share would "
-    f"be {1 / 64:.3f} (checked: more than 0.99, less than 0.05)."
+    f"Softmax attention gives its own key **{sharp:.3f}** of the weight (checked: "
+    f"{word('more', sharp, 0.99)} than 0.99), linear attention **{pale:.3f}** (checked: "
+    f"{word('less', pale, 0.05)} than 0.05); an even share would be {1 / 64:.3f}."
 )
 
 # %% tags=["shared", "check"]
 # Checked: linear weights are those of φ(q)·φ(k), sum to one, and cannot be sharp
-features = (
-    np.where(k > 0, k + 1, np.exp(k))[0],
-    np.where(k > 0, 4 * k + 1, np.exp(4 * k))[0],
-)
-expected = features[1] @ features[0].T
-np.testing.assert_allclose(linear, expected / expected.sum(1, keepdims=True), atol=1e-5)
-np.testing.assert_allclose(linear.sum(axis=1), 1, atol=1e-5)
-assert exact.diagonal().mean() > 0.99 and linear.diagonal().mean() < 0.05
+phi_q, phi_k = (np.where(x > 0, x + 1, np.exp(x))[0] for x in (4 * k, k))
+products = phi_q @ phi_k.T  # q k
+np.testing.assert_allclose(flat, products / products.sum(1, keepdims=True), atol=1e-5)
+np.testing.assert_allclose(flat.sum(axis=1), 1, atol=1e-5)
+assert sharp > 0.99 and pale < 0.05
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** You want to train GPT-2 small on sequences of 1,024
-# tokens, on a GPU with 24 GiB, in single precision. How many sequences fit into a
+# tokens, on a GPU with $24$ GiB, in single precision. How many sequences fit into a
 # batch, and what would you change first? Measure the activations of one block with
 # $m = 768$, and do not forget the logits over 50,257 tokens.
 
