@@ -34,8 +34,8 @@
 # *encoder*, as in BERT and vision models, and train it. A *decoder*, as in GPT, has the
 # same parts and a causal mask; the book shows the mask and trains no decoder.
 #
-# A folded cell, *✓ Checked*, fails if the claim beside it is wrong. Run the page from
-# top to bottom, then change a line and see what breaks.
+# A folded cell, *✓ Checked*, fails if its claim is wrong. Run the page, then change a
+# line and see what breaks.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
@@ -113,9 +113,9 @@ words
 # $$\alpha_i = \frac{\exp f(k_i, q)}{\sum_j \exp f(k_j, q)}, \qquad
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
-# The exponential makes every weight positive, the division makes them sum to one:
-# together they are the softmax. Let *it* look for an animal, let the features of a word
-# be its key and its value, and let the score be the dot product:
+# Exponential and division are the *softmax*: all weights are positive and sum to one.
+# Let *it* look for an animal, let the features of a word be its key and its value, and
+# let the score be the dot product:
 
 # %% tags=["shared"]
 query = np.array([4, 0, 0, 0, 0])  # looks for an animal
@@ -245,8 +245,8 @@ plots.grid_of_numbers(
 )
 
 # %% [markdown] tags=["shared"]
-# Read the first row. The query $(1, 0)$ has the dot products $1$, $0$ and $1$ with the
-# keys. Keys one and three tie, so they get the same weight, and the second gets less.
+# The first query, $(1, 0)$, has the dot products $1$, $0$ and $1$ with the keys: the
+# first and the third get the same weight, the second gets less.
 #
 # **Exercise 1, by hand.** A fourth word has the query $(-1, 1)$. What are its three
 # weights, and what is its output? You need $e^{1.414} \approx 4.11$ and
@@ -378,8 +378,8 @@ say(
     f"At $d = 1024$, without the scale, the scores have a variance of "
     f"{unscaled[0, -1]:,.0f}, one of 16 keys gets {unscaled[1, -1]:.0%} of the weight, "
     f"and the gradient has {unscaled[3, -1] / scaled[3, -1]:.0%} of the norm that it "
-    f"has with the scale. With it, the variance is {scaled[0, -1]:.2f}, and the largest "
-    f"weight {scaled[1, -1]:.0%}."
+    f"has with the scale. With it, the variance is {scaled[0, -1]:.2f}, and the "
+    f"largest weight {scaled[1, -1]:.0%}."
 )
 
 # %% tags=["shared", "check"]
@@ -498,8 +498,8 @@ for name, mask in masks.items():
     np.testing.assert_allclose(maps[name], expected_weights, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# Grey is hidden. Now put garbage into the padded keys and values: the outputs must not
-# change by a single bit. (The garbage has to be finite: zero times NaN is NaN.)
+# Grey is hidden. Put garbage into the padded keys and values, and no output changes by
+# a single bit. (The garbage has to be finite: zero times NaN is NaN.)
 
 # %% tags=["shared"]
 k_garbage, v_garbage = k.copy(), v.copy()
@@ -527,7 +527,7 @@ else:
 # The gradient of a query that sees nothing must be finite as well. `jax.grad` turns a
 # *function* that returns one number into the function of its gradient; `argnums` says
 # with respect to which arguments. Half precision has the least room: `bfloat16` has
-# fewer digits than `float32`, `float16` also a smaller range.
+# fewer digits, `float16` also a smaller range.
 
 
 # %% tags=["jax"]
@@ -564,8 +564,8 @@ _, weights = attention(tensor(q), tensor(k), tensor(v), boolean(window))
 per_row = (as_numpy(weights) > 0).sum(axis=-1)  # b q
 assert per_row.max() == 5 and per_row[0, 0] == 3
 say(
-    f"Weights per row: {', '.join(map(str, per_row[0]))}. A row in the middle has five, "
-    "the first and the last have three, because two neighbours are missing there."
+    f"Weights per row: {', '.join(map(str, per_row[0]))}. A row in the middle has "
+    "five, the first and the last have three, because two neighbours are missing there."
 )
 
 # %% [markdown] tags=["shared"]
@@ -595,10 +595,10 @@ diagrams.heads()
 #
 # | model | $m$ | heads | $d$ |
 # |---|---|---|---|
-# | [Transformer, base and big](https://arxiv.org/abs/1706.03762) | 512, 1024 | 8, 16 | 64 |
-# | [BERT, base and large](https://arxiv.org/abs/1810.04805) | 768, 1024 | 12, 16 | 64 |
-# | [GPT-2, small](https://github.com/openai/gpt-2/blob/master/src/model.py) | 768 | 12 | 64 |
-# | [GPT-3, largest](https://arxiv.org/abs/2005.14165) | 12,288 | 96 | 128 |
+# | [Transformer](https://arxiv.org/abs/1706.03762) | 512, 1024 | 8, 16 | 64 |
+# | [BERT](https://arxiv.org/abs/1810.04805) | 768, 1024 | 12, 16 | 64 |
+# | [GPT-2](https://github.com/openai/gpt-2), small | 768 | 12 | 64 |
+# | [GPT-3](https://arxiv.org/abs/2005.14165), largest | 12,288 | 96 | 128 |
 #
 # With $m$ fixed, more heads are smaller heads: more things to look for, each described
 # by fewer numbers. In translation, one head scored 0.9 BLEU less than the best choice,
@@ -725,9 +725,9 @@ scores = q_wide @ k_wide.swapaxes(-1, -2) / math.sqrt(64)  # b h q k
 # %% tags=["shared", "say"]
 say(
     f"Inputs of variance 1 become queries, keys and values of variance "
-    f"{projected.var():.2f}, and scaled scores of variance {scores.var():.2f}: close to "
-    "½ and ¼. So the attention of an untrained layer is nearly even. Initialising each "
-    "projection by itself would keep both at 1."
+    f"{projected.var():.2f}, and scaled scores of variance {scores.var():.2f}: close "
+    "to ½ and ¼. So the attention of an untrained layer is nearly even. Initialising "
+    "each projection by itself would keep both at 1."
 )
 
 # %% tags=["shared", "check"]
@@ -804,9 +804,10 @@ moved = as_numpy(model(tensor(x[:, order] + ramp))[0])
 gap = np.abs(moved - given[:, order]).max()
 assert gap > 0.1, "the order should matter now"
 say(
-    "Here, each word is shifted by a multiple of its position, so that a word at another "
-    f"position is another input. Outputs now differ by up to {gap:.2f} when the words "
-    "are shuffled. A ramp grows without bound in long sentences; sines and cosines do not."
+    "Here, each word is shifted by a multiple of its position, so that a word at "
+    f"another position is another input. Outputs now differ by up to {gap:.2f} when "
+    "the words are shuffled. A ramp grows without bound in long sentences; sines and "
+    "cosines do not."
 )
 
 # %% [markdown] tags=["shared"]
@@ -814,8 +815,7 @@ say(
 #
 # Our function is there to be read. The framework's is faster, and gives the same
 # numbers wherever a query sees something. For a query that sees nothing, libraries
-# return zeros, the mean of all values, or NaN. The first row below shows what this
-# version does; ours is zero.
+# return zeros, the mean of all values, or NaN: see the first row below. Ours is zero.
 
 # %% [markdown] tags=["jax"]
 # `jax.nn.dot_product_attention` wants the heads *behind* the positions, `b s h d`, and
@@ -838,8 +838,8 @@ np.testing.assert_allclose(ours[:, :, 1:], theirs[:, :, 1:], atol=1e-5)
 np.testing.assert_array_equal(ours[:, :, 0], 0)
 
 # %% [markdown] tags=["shared"]
-# The same holds across frameworks. Weights from a NumPy generator go into the model, and
-# the twin of this page prints the same numbers.
+# The same holds across frameworks: with weights from a NumPy generator, the twin of
+# this page prints the same numbers.
 
 # %% tags=["shared"]
 draw = np.random.default_rng(6).normal

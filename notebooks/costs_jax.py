@@ -175,10 +175,10 @@ fig
 fades = norms["GRU"][-1] / norms["GRU"][0]
 evens = norms["attention"][1:].min() / norms["attention"][1:].max()
 say(
-    f"Over {n - 1} steps the GRU's gradient shrinks to {fades:.0e} of what it is at the "
-    f"last position (checked: {word('below', fades, 1e-5)} 1e-5). In attention, the "
-    f"smallest gradient of all other positions is {evens:.2f} of the largest (checked: "
-    f"{word('above', evens, 0.2)} 0.2)."
+    f"Over {n - 1} steps the GRU's gradient shrinks to {fades:.0e} of what it is at "
+    f"the last position (checked: {word('below', fades, 1e-5)} 1e-5). In attention, "
+    f"the smallest gradient of all other positions is {evens:.2f} of the largest "
+    f"(checked: {word('above', evens, 0.2)} 0.2)."
 )
 
 # %% tags=["shared", "check"]
@@ -264,12 +264,12 @@ np.testing.assert_array_equal(quadratic[1:], 16 * quadratic[:-1])
 # %% tags=["shared", "say"]
 won = lengths[np.array(times["attention"]) < np.array(times["GRU"])]
 say(
-    f"By count, the two cross at n = {m}. By the clock of this machine, attention won at "
-    f"n = {', '.join(map(str, won)) or 'none of these'}. At "
+    f"By count, the two cross at n = {m}. By the clock of this machine, attention won "
+    f"at n = {', '.join(map(str, won)) or 'none of these'}. At "
     f"n = {lengths[-1]:,}, attention did {rates['attention'][-1] / 1e9:.1f} billion "
-    f"multiplications a second, the GRU {rates['GRU'][-1] / 1e9:.1f} billion. A product "
-    f"of a single row ran at {single[0] / 1e9:.1f} billion, one of {lengths[-1]:,} rows "
-    f"at {single[-1] / 1e9:.1f} billion."
+    f"multiplications a second, the GRU {rates['GRU'][-1] / 1e9:.1f} billion. A "
+    f"product of a single row ran at {single[0] / 1e9:.1f} billion, one of "
+    f"{lengths[-1]:,} rows at {single[-1] / 1e9:.1f} billion."
 )
 
 # %% [markdown] tags=["shared"]
@@ -319,23 +319,31 @@ def framework_attention(q, k, v):
 
 
 # %% [markdown] tags=["jax"]
-# How many bytes does a gradient need? XLA reports the size of the working memory of a
-# compiled function; we compile for the CPU, since the libraries of a GPU add buffers of
-# a fixed size.
+# How many bytes does a forward pass keep for the backward pass? `jax.vjp` returns the
+# backward pass as a *pytree*, a nested structure of arrays, which contains all it
+# keeps. `eval_shape` *traces* it: Python runs once, with shapes in place of numbers.
 
 
 # %% tags=["jax"]
-def on_cpu(tree):
-    """The same arrays on the CPU, so that functions of them are compiled for it."""
-    return jax.device_put(tree, jax.devices("cpu")[0])
+def kept_arrays(function, *args):
+    """What the forward pass keeps for the backward pass, besides its arguments."""
+    kept = {}
+
+    def forward(args):
+        _, backward = jax.vjp(function, *args)
+        given = {id(a) for a in jax.tree.leaves(args)}
+        arrays = {id(a): a for a in jax.tree.leaves(backward)}
+        kept.update({i: a for i, a in arrays.items() if i not in given})
+        return 0
+
+    jax.eval_shape(forward, args)
+    return kept
 
 
 def work_memory(function, x):
-    """Bytes that XLA sets aside for the gradient with respect to q, k and v."""
-    x = on_cpu(x)
-    gradient = jax.grad(lambda *qkv: function(*qkv).sum(), argnums=(0, 1, 2))
-    compiled = jax.jit(gradient).lower(x, x, x).compile()
-    return compiled.memory_analysis().temp_size_in_bytes
+    """Bytes that are kept for the gradient of q, k and v, and these themselves."""
+    kept = kept_arrays(function, x, x, x)
+    return 3 * x.nbytes + sum(a.size * a.dtype.itemsize for a in kept.values())
 
 
 # %% tags=["jax"]
@@ -361,10 +369,10 @@ fig
 # %% tags=["shared", "say"]
 whole, parts, own = (found[-1] / found[-2] for found in memory.values())
 say(
-    f"From n = {lengths[-2]} to {lengths[-1]:,}, four times the length, the written-out "
-    f"function needs {whole:.1f} times the memory (checked: {word('more', whole, 10)} "
-    f"than 10), in blocks {parts:.1f} times (checked: {word('less', parts, 5)} than 5), "
-    f"and the framework's own {own:.1f} times."
+    f"From n = {lengths[-2]} to {lengths[-1]:,}, four times the length, the "
+    f"written-out function needs {whole:.1f} times the memory (checked: "
+    f"{word('more', whole, 10)} than 10), in blocks {parts:.1f} times (checked: "
+    f"{word('less', parts, 5)} than 5), and the framework's own {own:.1f} times."
 )
 
 # %% tags=["shared", "check"]
@@ -384,8 +392,16 @@ assert linear[-1] < square[-1] / 3
 # With `"xla"`, JAX's own call needs as much as the function written out.
 
 # %% tags=["jax", "check"]
-# Checked: the framework's own call without cudnn needs as much as ours
+# Checked: so it is in the working memory of XLA, and "xla" needs as much as ours
 assert 0.7 < memory["framework's own"][-1] / memory["written out"][-1] < 1.4
+cpu, used = jax.devices("cpu")[0], {}  # a GPU's libraries add buffers of a fixed size
+for name in ("written out", "in blocks"):
+    gradient = jax.grad(lambda *qkv, f=kinds[name]: f(*qkv).sum(), argnums=(0, 1, 2))
+    for x in inputs[-2:]:
+        compiled = jax.jit(gradient).lower(*[jax.device_put(x, cpu)] * 3).compile()
+        used[name, x.shape[1]] = compiled.memory_analysis().temp_size_in_bytes
+assert used["written out", 1024] > 8 * used["written out", 256]
+assert used["in blocks", 1024] < 6 * used["in blocks", 256]
 
 # %% [markdown] tags=["shared"]
 # ## The parameters follow from the sizes
@@ -434,9 +450,9 @@ m, f, vocabulary, context = 768, 4 * 768, 50_257, 1_024  # GPT-2 small
 stack = 12 * block_parameters(m, f)
 gpt2 = stack + vocabulary * m + context * m + 2 * m  # tables, last norm
 say(
-    f"Our model has {n_parameters:,} parameters. The same formula with $m = 768$ and 12 "
-    f"blocks gives {stack:,}; with the tables of {vocabulary:,} tokens and {context:,} "
-    f"positions and a last norm that makes {gpt2:,}: "
+    f"Our model has {n_parameters:,} parameters. The same formula with $m = 768$ and "
+    f"12 blocks gives {stack:,}; with the tables of {vocabulary:,} tokens and "
+    f"{context:,} positions and a last norm that makes {gpt2:,}: "
     "[GPT-2 small](https://github.com/openai/gpt-2), known as 124M."
 )
 
@@ -475,8 +491,8 @@ say(
 
 # %% [markdown] tags=["jax"]
 # XLA knows the operations of a function that it has compiled: `cost_analysis` tells.
-# `nnx.split` separates the parameters, a *pytree* (a nested structure of arrays), from
-# the structure of the model, so that the loss is a function of parameters alone.
+# `nnx.split` separates the parameters, a pytree, from the structure of the model, so
+# that the loss is a function of the parameters.
 
 
 # %% tags=["jax"]
@@ -497,7 +513,7 @@ def loss_of(params, x, labels):
 
 def measured_flops(params, x, labels):
     """Operations of one forward and one backward pass."""
-    arguments = on_cpu((params, x, labels))
+    arguments = jax.device_put((params, x, labels), jax.devices("cpu")[0])
     compiled = jax.jit(jax.grad(loss_of)).lower(*arguments).compile()
     return compiled.cost_analysis()["flops"]
 
@@ -570,12 +586,12 @@ took = seconds(step, params, optimiser.init(params), *batch(8, 64))
 work = (6 * n_parameters + 12 * options["n_blocks"] * 64 * sizes["m"]) * 8 * 64
 days = 6 * gpt2 * 20 * gpt2 / limit / 86_400
 say(
-    f"This machine multiplies matrices at {limit / 1e9:,.0f} billion operations a second. "
-    f"A step on 8 sequences of 64 tokens takes {1e3 * took:.1f} ms for "
+    f"This machine multiplies matrices at {limit / 1e9:,.0f} billion operations a "
+    f"second. A step on 8 sequences of 64 tokens takes {1e3 * took:.1f} ms for "
     f"{work / 1e9:.1f} billion operations: a utilisation of {work / took / limit:.0%}. "
-    "Training GPT-2 small on 20 tokens per parameter, the best use of a budget according "
-    "to [Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556), would take it at least "
-    f"{days:,.1f} days."
+    "Training GPT-2 small on 20 tokens per parameter, the best use of a budget "
+    "according to [Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556), would take "
+    f"it at least {days:,.1f} days."
 )
 
 # %% [markdown] tags=["shared"]
@@ -595,38 +611,30 @@ assert loss < loss_of(params, *batch(8, 64))
 #
 # A training step holds four kinds of numbers: the **weights**; their **gradients**, as
 # many again; **Adam's averages**, two for each weight; and the **activations**, all
-# that the forward pass keeps for the backward pass. The first three follow from $N$, at
-# 4 bytes a number 16 bytes per parameter. The activations grow with the batch and with
-# the length, and the attention maps, `b h n n` in every block, with its square.
+# that the forward pass keeps for the backward pass. The first three follow from $N$:
+# four numbers of 4 bytes are 16 bytes per parameter. The activations grow with the
+# batch and the length, and the attention maps, `b h n n` in every block, with its
+# square.
 
 # %% [markdown] tags=["jax"]
-# `jax.vjp` returns the backward pass as a pytree that contains all it keeps.
-# `eval_shape` traces it: Python runs once, with shapes in place of numbers. (A compiled
-# step may keep less: XLA computes cheap things again.)
+# `kept_arrays` from above counts all but its argument, the parameters. (A compiled step
+# may keep less: XLA computes cheap things again.)
 
 
 # %% tags=["jax"]
 def activation_bytes(params, x, labels):
     """Bytes that the forward pass keeps for the backward pass."""
-    found = {}
-
-    def trace(params):
-        _, backward = jax.vjp(lambda params: loss_of(params, x, labels), params)
-        parameters = {id(p) for p in jax.tree.leaves(params)}
-        arrays = {id(a): a for a in jax.tree.leaves(backward)}
-        found.update({i: a for i, a in arrays.items() if i not in parameters})
-        return 0
-
-    jax.eval_shape(trace, params)
-    return sum(a.size * a.dtype.itemsize for a in found.values())
+    kept = kept_arrays(lambda params: loss_of(params, x, labels), params)
+    return sum(a.size * a.dtype.itemsize for a in kept.values())
 
 
 # %% tags=["jax"]
-kept = {n: activation_bytes(params, *batch(8, n)) for n in lengths.tolist()}
+kept = {n: activation_bytes(params, *batch(4, n)) for n in lengths.tolist()}
+doubled = activation_bytes(params, *batch(8, 64)) / kept[64]
 moments = [a for a in jax.tree.leaves(optimiser.init(params)) if a.ndim]
 adam_bytes = sum(a.nbytes for a in moments)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "MiB of a training step over the length n, for a batch of 8, each line on top of the one before: weights, gradients, Adam's averages, activations. The first three are level; the activations are above them everywhere and rise, at the end with the square of n."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "MiB of a training step over the length n, for a batch of 4, each line on top of the one before: weights, gradients, Adam's averages, activations. The first three are level; the activations are above them everywhere and rise, at the end with the square of n."}}
 fixed = {"weights": 1, "+ gradients": 2, "+ Adam's averages": 4}
 lines = {name: (lengths, [4 * k * n_parameters] * 4) for name, k in fixed.items()}
 lines["+ activations"] = lengths, 16 * n_parameters + np.array([*kept.values()])
@@ -637,19 +645,20 @@ fig
 
 # %% tags=["shared", "say"]
 share = {n: size / (size + 16 * n_parameters) for n, size in kept.items()}
-maps = (
-    4 * options["n_blocks"] * 8 * options["n_heads"] * 1024**2
-)  # l b h n n, 4 bytes each
+all_heads = 4 * options["n_blocks"] * options["n_heads"]  # b l h
+maps = 4 * all_heads * 1024**2  # four bytes for each weight
 say(
-    f"Weights, gradients and averages take {16 * n_parameters / 2**20:.1f} MiB at every "
-    f"length. Activations are {share[16]:.0%} of the whole at n = 16 and "
-    f"{share[1024]:.1%} at n = 1,024, where they take {kept[1024] / 2**30:.1f} GiB; the "
-    f"attention maps alone are {maps / 2**30:.1f} GiB, once for every time they are kept."
+    f"Weights, gradients and averages take {16 * n_parameters / 2**20:.1f} MiB at "
+    f"every length. Activations are {share[16]:.0%} of the whole at n = 16 and "
+    f"{share[1024]:.1%} at n = 1,024, where they take {kept[1024] / 2**30:.1f} GiB; "
+    f"the attention maps alone are {maps / 2**30:.1f} GiB, once for every time they "
+    "are kept."
 )
 
 # %% tags=["shared", "check"]
 # Checked: Adam's averages are twice the weights; activations grow with b, faster with n
 assert adam_bytes == 2 * 4 * n_parameters
+np.testing.assert_allclose(doubled, 2, rtol=1e-3)
 title = "MiB of a training step"
 total, states = (plots.drawn(fig, title, name)[1] for name in list(lines)[:1:-1])
 grown = (total - states)[1:] / (total - states)[:-1]  # n times four
@@ -664,7 +673,7 @@ assert grown[2] > 8
 # %% tags=["jax", "answer"]
 eight = build(Predictor, *sizes.values(), **options | {"n_heads": 8})
 structure, params_of_eight, rest = nnx.split(eight, nnx.Param, ...)  # for loss_of
-more = activation_bytes(params_of_eight, *batch(8, 256)) / kept[256]
+more = activation_bytes(params_of_eight, *batch(4, 256)) / kept[256]
 assert sum(array.size for array in to_arrays(eight).values()) == n_parameters
 assert 1.2 < more < 2
 say(
@@ -678,8 +687,7 @@ say(
 # and compute the rest again, for about a third more operations
 # ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). Use a fused kernel, which
 # keeps no maps. Compute in half precision, for half the bytes
-# ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)). A smaller model helps
-# least: its parameters are a small part of the memory.
+# ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)).
 
 # %% [markdown] tags=["shared"]
 # ## Cheaper attention gives something up
@@ -690,13 +698,20 @@ say(
 #
 # | way | operations | gives up |
 # |---|---|---|
-# | windows of $r$ neighbours ([Beltagy et al. 2020](https://arxiv.org/abs/2004.05150)) | $r n m$ | direct paths |
-# | sparse patterns ([Child et al. 2019](https://arxiv.org/abs/1904.10509)) | $n \sqrt{n}\, m$ | most direct paths |
-# | $r$ mixtures in place of $n$ keys: Linformer ([Wang et al. 2020](https://arxiv.org/abs/2006.04768)) | $r n m$ | single keys; a fixed length |
-# | linear attention ([Katharopoulos et al. 2020](https://arxiv.org/abs/2006.16236)), Performer ([Choromanski et al. 2021](https://arxiv.org/abs/2009.14794)) | $n m d$ | sharp weights |
+# | windows of $r$ neighbours | $r n m$ | direct paths |
+# | sparse patterns | $n \sqrt{n}\, m$ | most direct paths |
+# | $r$ mixtures in place of $n$ keys | $r n m$ | single keys, a free length |
+# | linear attention | $n m d$ | sharp weights |
 #
-# Linear attention replaces $\exp(q \cdot k)$ by a product $\varphi(q) \cdot \varphi(k)$.
-# Without an exponential between the two products, the brackets can move:
+# The sources, row by row: Longformer
+# ([Beltagy et al. 2020](https://arxiv.org/abs/2004.05150));
+# [Child et al. 2019](https://arxiv.org/abs/1904.10509); Linformer
+# ([Wang et al. 2020](https://arxiv.org/abs/2006.04768));
+# [Katharopoulos et al. 2020](https://arxiv.org/abs/2006.16236) and Performer
+# ([Choromanski et al. 2021](https://arxiv.org/abs/2009.14794)).
+#
+# Linear attention replaces $\exp(q \cdot k)$ by $\varphi(q) \cdot \varphi(k)$. Without an
+# exponential between the two products, the brackets can move:
 #
 # $$(\varphi(Q)\,\varphi(K)^{\mathsf T})\,V = \varphi(Q)\,(\varphi(K)^{\mathsf T} V) ,$$
 #
@@ -727,8 +742,9 @@ flat = as_numpy(linear_attention(tensor(4 * k), tensor(k), identity))[0]  # q k
 sharp, pale = exact.diagonal().mean(), flat.diagonal().mean()
 say(
     f"Softmax attention gives its own key **{sharp:.3f}** of the weight (checked: "
-    f"{word('more', sharp, 0.99)} than 0.99), linear attention **{pale:.3f}** (checked: "
-    f"{word('less', pale, 0.05)} than 0.05); an even share would be {1 / 64:.3f}."
+    f"{word('more', sharp, 0.99)} than 0.99), linear attention **{pale:.3f}** "
+    f"(checked: {word('less', pale, 0.05)} than 0.05); an even share would be "
+    f"{1 / 64:.3f}."
 )
 
 # %% tags=["shared", "check"]
@@ -749,12 +765,8 @@ assert sharp > 0.99 and pale < 0.05
 block = build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)
 inner, own_params, others = nnx.split(block, nnx.Param, ...)
 x = jax.ShapeDtypeStruct((1, 1024, 768), jnp.float32)  # a shape is enough to trace
-_, backward = jax.eval_shape(
-    lambda p, x: jax.vjp(lambda p, x: nnx.merge(inner, p, others)(x)[0], p, x),
-    own_params, x,
-)  # fmt: skip
-one_block = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(backward))
-one_block -= sum(a.nbytes for a in jax.tree.leaves(own_params))
+of_block = kept_arrays(lambda p, x: nnx.merge(inner, p, others)(x)[0], own_params, x)
+one_block = sum(a.size * a.dtype.itemsize for a in of_block.values())
 
 # %% tags=["shared", "answer"]
 logits = 2 * 4 * 1024 * 50_257  # they and their softmax
@@ -763,11 +775,11 @@ fits = (24 * 2**30 - 16 * gpt2) // sequence
 without_maps = 12 * (one_block - 4 * 12 * 1024**2) + logits
 assert 1 <= fits < (24 * 2**30 - 16 * gpt2) // without_maps
 say(
-    f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB, a sequence takes "
-    f"{12 * one_block / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} GiB for "
-    f"the logits: {fits} sequences fit. A fused kernel comes first, since it costs "
-    f"nothing: one map of {12 * 1024**2 * 4 / 2**20:.0f} MiB less per block, and more if "
-    "the map is kept twice. Then half precision, then recomputation."
+    f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB, a sequence "
+    f"takes {12 * one_block / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} "
+    f"GiB for the logits: {fits} sequences fit. A fused kernel comes first, since it "
+    f"costs nothing: one map of {12 * 1024**2 * 4 / 2**20:.0f} MiB less per block, and "
+    "more if the map is kept twice. Then half precision, then recomputation."
 )
 
 # %% [markdown] tags=["shared"]
