@@ -710,8 +710,8 @@ say(
 # [Katharopoulos et al. 2020](https://arxiv.org/abs/2006.16236) and Performer
 # ([Choromanski et al. 2021](https://arxiv.org/abs/2009.14794)).
 #
-# Linear attention replaces $\exp(q \cdot k)$ by $\varphi(q) \cdot \varphi(k)$. Without an
-# exponential between the two products, the brackets can move:
+# Linear attention replaces $\exp(q \cdot k)$ by $\varphi(q) \cdot \varphi(k)$. Without
+# an exponential between the two products, the brackets can move:
 #
 # $$(\varphi(Q)\,\varphi(K)^{\mathsf T})\,V = \varphi(Q)\,(\varphi(K)^{\mathsf T} V) ,$$
 #
