@@ -145,10 +145,9 @@ np.testing.assert_allclose(out, [np.exp(4) / (np.exp(4) + 7), *[out[1]] * 4])
 
 # %% tags=["shared", "check"]
 # Checked: equal scores give the mean of all values, one towering score a copy
-np.testing.assert_allclose(
-    reference.softmax(words @ (0 * query)) @ words, words.mean(0)
-)
-np.testing.assert_allclose(reference.softmax(words @ (25 * query)) @ words, words[cat])
+equal, towering = (reference.softmax(words @ (c * query)) @ words for c in (0, 25))
+np.testing.assert_allclose(equal, words.mean(axis=0))
+np.testing.assert_allclose(towering, words[cat], atol=1e-9)
 
 # %% [markdown] tags=["shared"]
 # ## In self-attention, each word makes its own query, key and value
@@ -213,7 +212,7 @@ np.testing.assert_allclose(row["the"] @ values, values.mean(axis=0))
 assert tokens[row["it"].argmax()] == tokens[row["thirsty"].argmax()] == "cat"
 assert row["thirsty"].max() > row["it"].max() > 0.8
 after = dict(zip(tokens, outputs, strict=True))
-assert after["it"][0] > 0.8 and after["thirsty"][3] < 0.01
+assert after["it"][0] > 0.8 and after["thirsty"][3] < 0.005
 np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 
 # %% [markdown] tags=["shared"]
@@ -257,7 +256,7 @@ plots.grid_of_numbers(
 exps = np.array([0.49, 4.11, 1])  # their exponentials
 by_hand = exps / exps.sum()  # divided by their sum, 5.6
 np.testing.assert_allclose(
-    by_hand, reference.softmax(np.array([-1, 1]) @ k.T / math.sqrt(2)), atol=5e-3
+    by_hand, reference.softmax(np.array([-1, 1]) @ k.T / math.sqrt(2)), atol=1e-3
 )
 say(
     f"The weights are {by_hand[0]:.2f}, {by_hand[1]:.2f} and {by_hand[2]:.2f}, the "
@@ -388,15 +387,15 @@ rising, falling = ([plots.drawn(fig, t, n)[1] for t in titles] for n in states)
 np.testing.assert_allclose(rising[0], sizes, rtol=0.2)
 np.testing.assert_allclose(falling[0], 1, rtol=0.2)
 assert rising[1][-1] > 0.9 and falling[1].max() < 0.45
-assert rising[2][-1] < 0.2 and rising[3][-1] < 0.15 * falling[3][-1]
+assert rising[2][-1] < 0.2 and rising[3][-1] < 0.25 * falling[3][-1]
 for level in falling[1:]:
-    assert np.ptp(level[2:]) < 0.2 * level[2:].mean()
+    assert np.ptp(level[2:]) < 0.15 * level[2:].mean()
 
 # %% tags=["shared", "check"]
 # Checked: the variance of a dot product grows with the fourth power of sigma
 for sigma in (0.5, 2.0):
     pairs = draw(0, sigma, (2, 5000, 64))
-    np.testing.assert_allclose(pairs.prod(0).sum(1).var(), sigma**4 * 64, rtol=0.1)
+    np.testing.assert_allclose(pairs.prod(0).sum(1).var(), sigma**4 * 64, rtol=0.05)
 
 # %% [markdown] tags=["shared"]
 # ## Masked positions have no effect
