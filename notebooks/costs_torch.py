@@ -172,20 +172,21 @@ fig
 
 # %% tags=["shared", "say"]
 fades = norms["GRU"][-1] / norms["GRU"][0]
+per_step = fades ** (1 / (n - 1))
 evens = norms["attention"][1:].min() / norms["attention"][1:].max()
 say(
-    f"Over {n - 1} steps the GRU's gradient shrinks to {fades:.0e} of what it is at "
-    f"the last position (checked: {word('below', fades, 1e-5)} 1e-5). In attention, "
-    f"the smallest gradient of all other positions is {evens:.2f} of the largest "
-    f"(checked: {word('above', evens, 0.2)} 0.2)."
+    f"The GRU's gradient shrinks to {per_step:.2f} with every step back (checked: "
+    f"{word('below', per_step, 0.8)} 0.8), over {n - 1} steps to {fades:.0e}. In "
+    f"attention, the smallest gradient of all earlier positions is {evens:.2f} of the "
+    f"largest (checked: {word('above', evens, 0.1)} 0.1), however far back it is."
 )
 
 # %% tags=["shared", "check"]
 # Checked: as drawn, the GRU's gradient fades with distance and attention's does not
 title = "gradient of the last output"
 fading, level = (plots.drawn(fig, title, name)[1] for name in ("GRU", "attention"))
-assert fading[-1] < 1e-5 * fading[0]
-assert level[1:].min() > 0.2 * level[1:].max()
+assert (fading[-1] / fading[0]) ** (1 / (n - 1)) < 0.8
+assert level[1:].min() / level[1:].max() > 0.1
 near, far = level[1 : n // 2].mean(), level[n // 2 :].mean()
 assert 0.7 < near / far < 1.4
 
@@ -229,21 +230,16 @@ def seconds(function, *args, repeats=3):
 # %% tags=["torch"]
 times = {name: [seconds(f, x) for x in inputs] for name, f in layers.items()}
 matrix = torch.randn(m, 3 * m)
-many_rows = [seconds(torch.matmul, x[0], matrix, repeats=20) for x in inputs]
-one_row = seconds(torch.matmul, inputs[0][0, :1], matrix, repeats=20)
+product_times = [seconds(torch.matmul, x[0], matrix, repeats=20) for x in inputs]
 
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, multiplications of attention, of a GRU and of attention restricted to 16 neighbours over the length n: the first two cross at n equal to m. In the middle, measured milliseconds of attention and of a GRU. Right, the multiplications per second that attention, the GRU and a single product of n rows reach."}}
-rows = np.array([1, *lengths])
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, multiplications of attention, of a GRU and of attention restricted to 16 neighbours over the length n: the first two cross at n equal to m. In the middle, measured milliseconds of attention and of a GRU. Right, the billions of multiplications per second that attention, the GRU and a single product of n rows reach."}}
 rates = {name: counts[name] / np.array(found) for name, found in times.items()}
-single = rows * 3 * m**2 / np.array([one_row, *many_rows])  # of a product by itself
+rates["one product of n rows"] = 3 * lengths * m**2 / np.array(product_times)
 panels = {
     f"multiplications, m = {m}": {name: (lengths, c) for name, c in counts.items()},
     "milliseconds": {name: (lengths, 1e3 * np.array(t)) for name, t in times.items()},
-    "multiplications per second": {
-        "one product of n rows": (rows, single),
-        **{name: (lengths, rate) for name, rate in rates.items()},
-    },
+    "billions per second": {name: (lengths, r / 1e9) for name, r in rates.items()},
 }
 fig = plots.curves(
     panels, x="length n", log_x=2, log_y=True, marks="o", size=(7.6, 2.6)
@@ -264,21 +260,26 @@ np.testing.assert_array_equal(quadratic[1:], 16 * quadratic[:-1])
 
 # %% tags=["shared", "say"]
 won = lengths[np.array(times["attention"]) < np.array(times["GRU"])]
+step_time = times["GRU"][-1] / lengths[-1]
+ideal = 6 * m**2 / rates["one product of n rows"][-1]
+reached = ", ".join(f"{name} {rate[-1] / 1e9:.1f}" for name, rate in rates.items())
 say(
     f"By count, the two cross at n = {m}. By the clock of this machine, attention won "
-    f"at n = {', '.join(map(str, won)) or 'none of these'}. At "
-    f"n = {lengths[-1]:,}, attention did {rates['attention'][-1] / 1e9:.1f} billion "
-    f"multiplications a second, the GRU {rates['GRU'][-1] / 1e9:.1f} billion. A "
-    f"product of a single row ran at {single[0] / 1e9:.1f} billion, one of "
-    f"{lengths[-1]:,} rows at {single[-1] / 1e9:.1f} billion."
+    f"at n = {', '.join(map(str, won)) or 'none of these'}. Billions of multiplications "
+    f"per second at n = {lengths[-1]:,}: {reached}. A step of the GRU took "
+    f"{1e6 * step_time:.1f} µs; at the rate of the large product, its {6 * m**2:,} "
+    f"multiplications would take {1e6 * ideal:.2f} µs."
 )
 
 # %% [markdown] tags=["shared"]
-# The last two numbers explain the first two. A recurrent layer multiplies one row at a
-# time, because each step waits for the one before. Such a product reads the whole
-# matrix to use each number once; a product of many rows reads it once for all of them,
-# and can be divided among cores. This is what few sequential steps are worth. (A larger
-# batch gives a GRU more rows, too.)
+# Attention is a few large products, which fill the machine. The GRU's steps wait for
+# each other, however many cores are idle: each starts several small operations, and
+# reads its matrices to use every number once, for a single row. (A larger batch gives
+# it more rows.) So the count says how the work grows, and not how long it takes.
+
+# %% [markdown] tags=["torch"]
+# PyTorch starts every operation of every step by itself, which takes most of a step. A
+# compiled loop, as on the JAX page, takes less; on a GPU it is what decides.
 
 # %% [markdown] tags=["shared"]
 # ## A fused kernel never holds all weights
@@ -379,7 +380,7 @@ square, linear = (
     for name in ("written out", "in blocks")
 )
 assert square[-1] > 10 * square[-2] and linear[-1] < 5 * linear[-2]
-assert linear[-1] < square[-1] / 3
+assert linear[-1] < square[-1] / 4
 
 # %% [markdown] tags=["torch"]
 # PyTorch's own kernel is fused on the CPU and on the GPU: its memory is linear, too.
@@ -449,7 +450,7 @@ say(
 
 # %% tags=["shared", "answer"]
 by_hand, exact = 6 * 12 * 512**2, 6 * block_parameters(512, 2048)
-assert abs(by_hand / exact - 1) < 0.01
+assert abs(by_hand / exact - 1) < 0.005
 say(
     f"$512^2$ is about 0.26 million, times 12 is 3.1, times six {by_hand / 1e6:.0f} "
     f"million. With all biases and norms it is {exact:,}: they are "
@@ -522,7 +523,7 @@ say(
     f"At n = {lengths[0]} the measured count is {ratio[0]:.2f} of $6ND$, at "
     f"n = {lengths[-1]:,} it is {ratio[-1]:.2f}. With the term for the pairs, it is "
     f"{closer.min():.2f} to {closer.max():.2f} of the formula at all lengths (checked: "
-    f"0.9 to 1.1). The pairs take as much as the parameters at n = {equal:.0f}, about "
+    f"0.97 to 1.03). The pairs take as much as the parameters at n = {equal:.0f}, about "
     "$6m$: for short sequences, attention is a small part of the work."
 )
 
@@ -530,7 +531,7 @@ say(
 # Checked: as drawn, the count follows 6N + 12 l n m, and leaves 6N behind
 title = "operations per token"
 found, level, line = (plots.drawn(fig, title, name)[1] for name in per_token)
-np.testing.assert_allclose(found / line, 1, atol=0.1)
+np.testing.assert_allclose(found / line, 1, atol=0.03)
 assert 0.9 < found[0] / level[0] < 1.1 and found[-1] > 1.8 * level[-1]
 
 # %% [markdown] tags=["shared"]
