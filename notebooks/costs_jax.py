@@ -264,10 +264,10 @@ ideal = 6 * m**2 / rates["one product of n rows"][-1]
 reached = ", ".join(f"{name} {rate[-1] / 1e9:.1f}" for name, rate in rates.items())
 say(
     f"By count, the two cross at n = {m}. By the clock of this machine, attention won "
-    f"at n = {', '.join(map(str, won)) or 'none of these'}. Billions of multiplications "
-    f"per second at n = {lengths[-1]:,}: {reached}. A step of the GRU took "
-    f"{1e6 * step_time:.1f} µs; at the rate of the large product, its {6 * m**2:,} "
-    f"multiplications would take {1e6 * ideal:.2f} µs."
+    f"at n = {', '.join(map(str, won)) or 'none of these'}. Billions of "
+    f"multiplications per second at n = {lengths[-1]:,}: {reached}. A step of the GRU "
+    f"took {1e6 * step_time:.1f} µs; at the rate of the large product, its "
+    f"{6 * m**2:,} multiplications would take {1e6 * ideal:.2f} µs."
 )
 
 # %% [markdown] tags=["shared"]
@@ -542,8 +542,8 @@ say(
     f"At n = {lengths[0]} the measured count is {ratio[0]:.2f} of $6ND$, at "
     f"n = {lengths[-1]:,} it is {ratio[-1]:.2f}. With the term for the pairs, it is "
     f"{closer.min():.2f} to {closer.max():.2f} of the formula at all lengths (checked: "
-    f"0.97 to 1.03). The pairs take as much as the parameters at n = {equal:.0f}, about "
-    "$6m$: for short sequences, attention is a small part of the work."
+    f"0.97 to 1.03). The pairs take as much as the parameters at n = {equal:.0f}, "
+    "about $6m$: for short sequences, attention is a small part of the work."
 )
 
 # %% tags=["shared", "check"]
