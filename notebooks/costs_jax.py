@@ -277,8 +277,8 @@ say(
 # it more rows.) So the count says how the work grows, and not how long it takes.
 
 # %% [markdown] tags=["jax"]
-# `scan` compiles the loop, so that starting a step takes little on a CPU; PyTorch's GRU
-# starts every operation by itself. On a GPU, starting operations is what decides.
+# `scan` compiles the loop, so that a step takes little to start on a CPU; PyTorch's GRU
+# starts every operation of every step by itself. On a GPU, so does XLA.
 
 # %% [markdown] tags=["shared"]
 # ## A fused kernel never holds all weights

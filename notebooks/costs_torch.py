@@ -278,8 +278,8 @@ say(
 # it more rows.) So the count says how the work grows, and not how long it takes.
 
 # %% [markdown] tags=["torch"]
-# PyTorch starts every operation of every step by itself, which takes most of a step. A
-# compiled loop, as on the JAX page, takes less; on a GPU it is what decides.
+# On a CPU, PyTorch's GRU starts every operation of every step by itself, where the JAX
+# page compiles the loop. On a GPU, it is a kernel of cuDNN.
 
 # %% [markdown] tags=["shared"]
 # ## A fused kernel never holds all weights
