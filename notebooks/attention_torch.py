@@ -14,15 +14,31 @@
 # %% [markdown] tags=["shared"]
 # # Attention
 #
-# By the end you can write attention in four lines, name the shape of every array in it,
-# hide part of its input, split it into heads, and show that it does not know the order
-# of what it reads. You need: Python, matrix products and the softmax.
+# By the end you can write attention in four lines, give the shape of every array in it,
+# mask parts of its input, split it into heads, and show that it ignores the order of
+# its input. You need: Python, NumPy, matrix products and the softmax.
 #
-# Every claim that code can check is followed by a cell that fails if the claim is
-# wrong. Run the page from top to bottom, then change a line and see what breaks.
+# In 2014, a neural network translated in two steps. One recurrent network read the
+# sentence into one vector of fixed size; a second wrote the translation from that
+# vector alone. Long sentences did not fit, and their translations
+# [got worse](https://arxiv.org/abs/1409.1259).
+# [Bahdanau et al. 2015](https://arxiv.org/abs/1409.0473) let the second network look
+# back at all words, at every step, and learn where to look: that is **attention**. The
+# **Transformer** ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)) dropped the
+# recurrence and kept the attention. It became the model behind
+# [BERT](https://arxiv.org/abs/1810.04805), [GPT](https://arxiv.org/abs/2005.14165) and,
+# with patches of a picture in place of words, much of
+# [computer vision](https://arxiv.org/abs/2010.11929).
+#
+# This page builds its attention layer. The next chapters stack such layers into an
+# *encoder*, as in BERT and vision models, and train it. A *decoder*, as in GPT, has the
+# same parts and a causal mask; the book shows the mask and trains no decoder.
+#
+# A folded cell, *✓ Checked*, fails if its claim is wrong. Run the page, then change a
+# line and see what breaks.
 
 # %% [markdown] tags=["torch"]
-# This page speaks **PyTorch**. The same page in JAX:
+# This page uses **PyTorch**. The same page in JAX:
 # [attention_jax](attention_jax.ipynb).
 
 # %% tags=["shared", "setup"]
@@ -43,22 +59,22 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
 
 # %% tags=["shared"]
 import math
-import time
 from functools import partial
 from itertools import combinations
 
 import numpy as np
 
-from helpers import plots, reference, viewer
+from helpers import diagrams, plots, reference, viewer
+from helpers.prose import say
 from helpers.shapes import as_numpy, check_shape
 from helpers.weights import from_arrays, to_arrays
 
 plots.use_style()
 
 # %% [markdown] tags=["torch"]
-# PyTorch tensors live on a device, and random numbers come from one global state,
-# seeded once. With a default device set, everything below is made there; without a GPU
-# that is the CPU.
+# A PyTorch tensor lives on a device. With a default device set, everything below is
+# made there; without a GPU that is the CPU. Random numbers come from one global
+# generator, which `torch.manual_seed` sets.
 
 # %% tags=["torch"]
 import torch
@@ -74,12 +90,22 @@ f"PyTorch {torch.__version__} on {device}"
 # %% [markdown] tags=["shared"]
 # ## Attention is a weighted mean
 #
-# A reader who meets the word *it* looks back for what it stands for. Attention does
-# this with numbers. It has four parts: a **query** says what I look for, each word
-# offers a **key** that says what it has, and a **value** that says what it gives; a
-# **score function** compares the query with a key. High scores become large weights,
-# and the answer is the mean of the values under those weights. Nothing is picked;
-# everything is mixed, in proportions computed from the data.
+# In *the cat drank milk because it was thirsty*, what does *it* stand for? A reader
+# looks back and finds the cat. Attention does the same with numbers. Each word has a
+# few features, chosen by hand here, so that you can read them.
+
+# %% tags=["shared"]
+tokens = ["the", "cat", "drank", "milk", "because", "it", "was", "thirsty"]
+features = ["animal", "drink", "action", "state", "pronoun"]
+kinds = ["", "animal", "action", "drink", "", "pronoun", "", "state"]
+words = np.array([[kind == name for name in features] for kind in kinds], float)  # s m
+words
+
+# %% [markdown] tags=["shared"]
+# Attention has four parts. A **query** says what a word looks for. Each word has a
+# **key**, to be compared with the query, and a **value**, to be passed on. A **score
+# function** compares a query with a key. High scores become large weights, and the
+# output is the mean of the values under these weights.
 
 # %% [markdown] tags=["shared"]
 # With the query $q$, the keys $k_i$, the values $v_i$ and the score function $f$, the
@@ -88,125 +114,185 @@ f"PyTorch {torch.__version__} on {device}"
 # $$\alpha_i = \frac{\exp f(k_i, q)}{\sum_j \exp f(k_j, q)}, \qquad
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
-# The exponential makes every weight positive, the division makes them sum to one. The
-# score here is the dot product. The two features of each key (*is a creature*, *is a
-# state*) and the queries are chosen by hand; a trained model finds its own. *The*,
-# *because* and *tired* look for nothing: their queries are zero.
+# Exponential and division are the *softmax*: all weights are positive and sum to one.
+# Let *it* look for an animal, let the features of a word be its key and its value, and
+# let the score be the dot product:
 
 # %% tags=["shared"]
-tokens = ["the", "cat", "slept", "because", "it", "was", "tired"]
-keys = np.array([[0, 0], [1, 0], [0, 0.7], [0, 0], [0.3, 0], [0, 0.2], [0, 1]])  # k d
-looks_for = {"cat": [0, 3], "slept": [3, 0], "it": [5, 0], "was": [0, 5]}
-queries = np.array([looks_for.get(token, [0, 0]) for token in tokens])  # q d
+query = np.array([4, 0, 0, 0, 0])  # looks for an animal
+scores = words @ query  # k
+weights = np.exp(scores) / np.exp(scores).sum()  # k
+out = weights @ words  # m
+dict(zip(features, out.round(2).tolist(), strict=True))
 
+# %% tags=["shared", "say"]
+cat = tokens.index("cat")
+say(
+    f"The cat gets the weight **{weights[cat]:.2f}**, each of the seven other words "
+    f"{weights[0]:.3f}. *It* came in as a pronoun and nothing else; its output is "
+    f"{out[0]:.0%} animal. It means *cat* now, with a trace of every other word."
+)
 
-def weights_of(query):
-    """Softmax of the dot products with every key: ``d -> k``."""
-    exp = np.exp(keys @ query)
-    return exp / exp.sum()
-
-
-weights = np.stack([weights_of(query) for query in queries])  # q k
+# %% tags=["shared", "check"]
+# Checked: the weights are positive, sum to one, and the cat's is the largest
+assert (weights > 0).all() and tokens[weights.argmax()] == "cat"
+np.testing.assert_allclose(weights.sum(), 1)
+np.testing.assert_allclose(out, [np.exp(4) / (np.exp(4) + 7), *[out[1]] * 4])
 
 # %% [markdown] tags=["shared"]
-# A row of weights for each query makes a **map**. The check: weights are positive, rows
-# sum to one, and the right word wins. Two limits are worth keeping in mind. If all
-# scores are equal, the output is the plain mean of the values; if one score towers
-# above the others, the output is a copy of one value.
+# There are two limits. If all scores are equal, the output is the plain mean of the
+# values. If one score towers above the others, the output is a copy of one value. Try a
+# `0`, then a `100` in place of the `4`.
 
-# %% tags=["shared"]
-assert (weights > 0).all()
-np.testing.assert_allclose(weights.sum(axis=1), 1)
-row = dict(zip(tokens, weights, strict=True))
-winners = {token: tokens[row[token].argmax()] for token in looks_for}
-assert winners == {"cat": "tired", "slept": "cat", "it": "cat", "was": "tired"}
-assert row["it"].max() > row["slept"].max()  # the longer query
-values = np.arange(len(tokens))[:, None]  # k 1
-np.testing.assert_allclose(row["the"] @ values, values.mean())
-np.testing.assert_allclose(weights_of(np.array([100, 0])) @ values, values[1])
+# %% tags=["shared", "check"]
+# Checked: equal scores give the mean of all values, one towering score a copy
+equal, towering = (reference.softmax(words @ (c * query)) @ words for c in (0, 25))
+np.testing.assert_allclose(equal, words.mean(axis=0))
+np.testing.assert_allclose(towering, words[cat], atol=1e-9)
 
 # %% [markdown] tags=["shared"]
-# What do the weights of *the* look like? Whose are sharper, those of *slept* or of
-# *it*? Predict, then move along the rows with the mouse, a finger or the arrow keys.
+# ## In self-attention, each word makes its own query, key and value
+#
+# Where does the query of *it* come from? From the word itself, by a matrix. So do its
+# key and its value, by two others. With one word per row of $X$,
+#
+# $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
+#
+# A model learns these matrices by gradient descent; nobody tells it to look for
+# animals. Here is a set made by hand. A row of `w_query` says what a word with that
+# feature looks for.
 
 # %% tags=["shared"]
+w_query = np.array([
+    [0, 0, 3, 3, 0],  # an animal looks for what it does and how it is
+    [0, 0, 3, 0, 0],  # a drink looks for what is done with it
+    [3, 3, 0, 0, 0],  # an action looks for who does it, and with what
+    [6, 0, 0, 0, 0],  # a state looks for whose state it is
+    [4, 0, 0, 0, 0],  # a pronoun looks for an animal
+])  # fmt: skip
+w_key = np.eye(5)  # a word offers its features
+w_value = np.eye(5)[:, :4]  # and passes on all of them but "pronoun"
+queries, keys, values = words @ w_query, words @ w_key, words @ w_value
+scores = queries @ keys.T  # q k
+weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)  # q k
+outputs = weights @ values  # q e
+
+# %% [markdown] tags=["shared"]
+# One product scores all pairs: a row for each query, a column for each key. This is
+# **self-attention**: queries, keys and values are projections of the same sequence. In
+# **cross-attention**, keys and values come from another one, as in translation.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two matrices, words by features. Left, the values: one dark cell each for cat, drank, milk and thirsty; all other rows, it among them, are empty. Right, the outputs: the rows of it and thirsty are dark at animal, the row of cat is shared by action and state, and the rows of the, because and was are evenly pale."}}
+plots.heatmaps(
+    [values, outputs], titles=["values: before", "outputs: after"], x="", y="",
+    x_ticks=features[:4], y_ticks=tokens, bar="feature", size=(5.6, 3.2),
+)  # fmt: skip
+
+# %% [markdown] tags=["shared"]
+# The row of *it* was empty and is now that of an animal. The cat has what it did and
+# how it was. *Thirsty* has become an animal and lost its own feature: the output
+# *replaces* the input. The encoder will add the two.
+#
+# All weights together make a **map**. Which weights do you expect for *the*, whose
+# query is zero? Whose are sharper, those of *it* or of *thirsty*? Predict, then move
+# along the rows with the mouse, a finger or the arrow keys.
+
+# %% tags=["shared", "figure"]
 viewer.attention(
     weights[None, None],  # one layer, one head
     tokens,
-    about="Where each word of the sentence looks: a map of seven queries by seven keys",
+    about="Where each word of the sentence looks: a map of eight queries by eight keys",
     query=tokens.index("it"),
 )
 
+# %% tags=["shared", "check"]
+# Checked: "the" gets the mean, "it" the cat, and the longer query sharper weights
+row = dict(zip(tokens, weights, strict=True))
+np.testing.assert_allclose(weights.sum(axis=1), 1)
+np.testing.assert_allclose(row["the"] @ values, values.mean(axis=0))
+assert tokens[row["it"].argmax()] == tokens[row["thirsty"].argmax()] == "cat"
+assert row["thirsty"].max() > row["it"].max() > 0.8
+after = dict(zip(tokens, outputs, strict=True))
+assert after["it"][0] > 0.8 and after["thirsty"][3] < 0.005
+np.testing.assert_allclose(after["cat"][2], after["cat"][3])
+
 # %% [markdown] tags=["shared"]
-# The same words, other queries, other weights: this is what "computed from the data"
-# means. A query of zeros gets the plain mean, and the longer of two queries that point
-# the same way has the sharper weights.
+# There are other score functions. *Additive attention*
+# ([Bahdanau et al. 2015](https://arxiv.org/abs/1409.0473)) puts query and key through a
+# small network with one hidden layer. The *cosine* of the angle between them ignores
+# their lengths; [Graves et al. 2014](https://arxiv.org/abs/1410.5401) multiply it by a
+# learned sharpness. [Luong et al. 2015](https://arxiv.org/abs/1508.04025) compare
+# several. The dot product is the cheapest: one matrix product scores all pairs.
 
 # %% [markdown] tags=["shared"]
 # ## A small example can be checked by hand
 #
-# Three words with two features each are enough to see all of attention, and few enough
-# to check by hand. There are three queries now, one per word; stacking them as the rows
-# of a matrix scores all pairs in one product.
+# Three words with two features each are few enough to compute with a pencil. The scores
+# are divided by $\sqrt{2}$, the root of the number of features; a later section says
+# why.
 
 # %% tags=["shared"]
 q = np.array([[1, 0], [0, 1], [1, 1]])  # q d
 k = np.array([[1, 0], [0, 2], [1, 1]])  # k d
 v = np.array([[1, 0], [0, 1], [2, 2]])  # k d
 scores = q @ k.T / math.sqrt(2)  # q k
-scores.round(2)
-
-# %% [markdown] tags=["shared"]
-# A softmax along the keys, the last axis, turns each row of scores into weights; a
-# product with the values mixes them.
-
-# %% tags=["shared"]
-weights = reference.softmax(scores)  # q k
+weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)  # q k
 out = weights @ v  # q d
-np.testing.assert_allclose(weights.sum(axis=1), 1)
-assert weights[0, 0] == weights[0, 2] > weights[0, 1]
-out.round(2)
 
-# %% tags=["shared"] mystnb={"image": {"alt": "Six small matrices with their numbers written in: Q, K and V as chosen, the scores, the weights and the output."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Six small matrices with their numbers written in: Q, K and V as chosen, the scores, the weights and the output."}}
 plots.grid_of_numbers(
-    {"Q": q, "K": k, "V": v, "QKᵀ/√2": scores, "weights": weights, "out": out}
+    {"Q": q, "K": k, "V": v, "QKᵀ/√2": scores, "weights": weights, "output": out}
 )
 
 # %% [markdown] tags=["shared"]
-# Read one row: the first query $(1, 0)$ scores $(1, 0, 1)$ before the scale. Keys one
-# and three tie, so they get the same weight, and the second gets less.
+# The first query, $(1, 0)$, has the dot products $1$, $0$ and $1$ with the keys: the
+# first and the third get the same weight, the second gets less.
 #
-# **Exercise 1, by hand.** What are the three weights of the *second* query? You need
-# $e^{1.414} \approx 4.11$ and $e^{0.707} \approx 2.03$. Write them down to two digits,
-# then open the answer.
+# **Exercise 1, by hand.** A fourth word has the query $(-1, 1)$. What are its three
+# weights, and what is its output? You need $e^{1.414} \approx 4.11$ and
+# $e^{-0.707} \approx 0.49$. Write them down to two digits, then open the answer.
 
 # %% tags=["shared", "answer"]
-by_hand = np.array([1, 4.11, 2.03])
-by_hand /= by_hand.sum()
-np.testing.assert_allclose(weights[1], by_hand, atol=5e-3)
-by_hand.round(2)
+# The dot products are -1, 2 and 0, the scores -0.707, 1.414 and 0.
+exps = np.array([0.49, 4.11, 1])  # their exponentials
+by_hand = exps / exps.sum()  # divided by their sum, 5.6
+np.testing.assert_allclose(
+    by_hand, reference.softmax(np.array([-1, 1]) @ k.T / math.sqrt(2)), atol=1e-3
+)
+say(
+    f"The weights are {by_hand[0]:.2f}, {by_hand[1]:.2f} and {by_hand[2]:.2f}, the "
+    f"output is ({(by_hand @ v)[0]:.2f}, {(by_hand @ v)[1]:.2f}): mostly the second "
+    "value, (0, 1), and some of the third, (2, 2)."
+)
+
+# %% tags=["shared", "check"]
+# Checked: rows of weights sum to one, and equal scores get equal weights
+np.testing.assert_allclose(weights.sum(axis=1), 1)
+assert weights[0, 0] == weights[0, 2] > weights[0, 1]
 
 # %% [markdown] tags=["shared"]
-# ## Two products and a softmax are all of it
+# ## Attention is two matrix products and a softmax
 #
-# Nothing in the example depended on three or on two, nor on there being a single
-# sentence. If the last two axes are the matrix, all axes before them can count
-# sentences, heads, anything: each slice attends by itself. One function serves them
-# all.
+# Nothing in the example depended on three words or two features. Let the last two axes
+# be the matrices. All axes before them count sentences, heads, anything: each slice
+# attends separately.
 
 # %% [markdown] tags=["shared"]
 # $$\mathrm{Attention}(Q, K, V) =
 # \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V \tag{1}$$
 #
-# $Q$ holds one query per row, $K$ one key and $V$ one value per row, $d$ is the number
-# of features of a query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
-# equation 1). In the code `q` and `k` are also the names of axes: query position and
-# key position.
+# $Q$ holds one query per row, $K$ one key and $V$ one value per row; $d$ is the number
+# of features of a query and a key
+# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). In shapes, `q`
+# and `k` are also the names of axes: query position and key position.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys meet in a matrix product, the scores are scaled, masked and put through a softmax, and the weights take the mean of the values. The shape stands on each arrow."}}
+diagrams.attention()
 
 # %% [markdown] tags=["torch"]
-# `@` multiplies the matrices in the last two axes, one for each place in the leading
-# axes, and `transpose` turns the keys. The softmax runs along the keys; PyTorch calls
-# that `dim`.
+# `@` multiplies the matrices in the last two axes, for every index of the leading axes,
+# and `transpose` exchanges the axes of the keys. The softmax runs along the keys, the
+# last axis; PyTorch calls an axis `dim`.
 
 
 # %% tags=["torch"]
@@ -217,109 +303,139 @@ def plain_attention(q, k, v):
     return weights @ v, weights
 
 
-# %% [markdown] tags=["shared"]
-# The check uses a different prime for every size, so that no swapped axis can hide, and
-# compares with a reference in NumPy that does one query at a time in double precision.
+out, weights = plain_attention(tensor(q), tensor(k), tensor(v))
+as_numpy(out).round(2)
 
-# %% tags=["shared"]
-b, h, n_queries, n_keys, d = 2, 3, 5, 7, 11
+
+# %% [markdown] tags=["shared"]
+# These are the numbers of the grid above. The check compares with a reference in NumPy
+# that takes one query at a time. Each axis has another prime as its size, so that no
+# swapped axis can hide.
+
+# %% tags=["shared", "check"]
+# Checked: with any leading axes it agrees with a reference, one query at a time
 draw = np.random.default_rng(0).normal
-q = tensor(draw(size=(b, h, n_queries, d)))
-k = tensor(draw(size=(b, h, n_keys, d)))
-v = tensor(draw(size=(b, h, n_keys, d)))
-out, weights = plain_attention(q, k, v)
-check_shape(out, "b h q d", b=b, h=h, q=n_queries, d=d)
-check_shape(weights, "b h q k", q=n_queries, k=n_keys)
-expected, expected_weights = reference.attention(*map(as_numpy, (q, k, v)))
+arrays = draw(size=(2, 3, 5, 11)), draw(size=(2, 3, 7, 11)), draw(size=(2, 3, 7, 13))
+out, weights = plain_attention(*map(tensor, arrays))
+check_shape(out, "b h q e", b=2, h=3, q=5, e=13)
+check_shape(weights, "b h q k", q=5, k=7)
+expected, expected_weights = reference.attention(*arrays)
 np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # ## The scale keeps the softmax from saturating
 #
-# Why divide by $\sqrt{d}$? A dot product adds up $d$ terms, so its spread grows with
-# $d$. A softmax over widely spread scores puts nearly all weight on one key, and where
-# the weights hardly move any more, no gradient comes back.
+# Why divide by $\sqrt{d}$? A dot product is a sum of $d$ terms, so its spread grows
+# with $d$. A softmax over widely spread scores *saturates*: nearly all weight goes to
+# one key, and almost no gradient flows back to queries and keys.
 
 # %% [markdown] tags=["shared"]
 # If the entries of $q$ and $k$ are independent with mean 0 and variance $\sigma^2$,
-# each product has variance $\sigma^4$, and the sum of $d$ of them
+# each term has variance $\sigma^4$, and the sum of $d$ of them
 #
 # $$\mathrm{Var}(q^{\mathsf T} k) = \sigma^4 d, \qquad
 # \mathrm{Var}\!\left(\frac{q^{\mathsf T} k}{\sqrt{d}}\right) = \sigma^4 .$$
 #
-# The derivatives of the weights $w$ with respect to the scores form the matrix
-# $\mathrm{diag}(w) - w w^{\mathsf T}$; its size tells how much the weights still
-# respond.
+# The derivatives of the weights $\alpha$ with respect to the scores form the matrix
+# $\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}$; its norm measures how sensitive
+# the weights still are.
 
 
 # %% tags=["shared"]
 def softmax_state(scores):
-    """Largest weight, entropy, size of the gradient; each a mean over the rows."""
-    w = reference.softmax(scores)  # n k
-    logs = np.log(np.maximum(w, 1e-300))  # 0 log 0 counts as 0
-    gradient = w[:, :, None] * (np.eye(w.shape[1]) - w[:, None, :])  # n k k
-    size = np.linalg.norm(gradient, axis=(1, 2))
-    return w.max(axis=1).mean(), -(w * logs).sum(axis=1).mean(), size.mean()
+    """Largest weight, entropy, norm of the gradient; each a mean over the rows."""
+    weights = reference.softmax(scores)  # n k
+    logs = np.log(np.maximum(weights, 1e-300))  # 0 log 0 counts as 0
+    entropy = -(weights * logs).sum(axis=1)
+    diagonal = weights[:, :, None] * np.eye(weights.shape[1])
+    gradient = diagonal - weights[:, :, None] * weights[:, None, :]  # n k k
+    norm = np.linalg.norm(gradient, axis=(1, 2))
+    return weights.max(axis=1).mean(), entropy.mean(), norm.mean()
 
 
 # %% tags=["shared"]
-sigma, n_rows, n_keys = 1.0, 400, 16
-sizes = 2 ** np.arange(11)  # d = 1, 2, ..., 1024
+n_rows, n_keys, sizes = 400, 16, 2 ** np.arange(11)  # d = 1, 2, ..., 1024
 draw = np.random.default_rng(1).normal
-measured = {"without the scale": [], "with the scale": []}
-for d in map(int, sizes):
-    q, k = draw(0, sigma, (n_rows, d)), draw(0, sigma, (n_rows, n_keys, d))
-    dots = np.einsum("nd,nkd->nk", q, k)
-    for name, scores in zip(measured, (dots, dots / math.sqrt(d)), strict=True):
-        measured[name].append((scores.var(), *softmax_state(scores)))
-plain, scaled = (np.array(rows).T for rows in measured.values())  # 4 d
-np.testing.assert_allclose(plain[0], sigma**4 * sizes, rtol=0.2)
-np.testing.assert_allclose(scaled[0], sigma**4, rtol=0.2)
-for wider in (0.5, 2.0):
-    q, k = draw(0, wider, (2, 5000, 64))
-    np.testing.assert_allclose((q * k).sum(axis=1).var(), wider**4 * 64, rtol=0.1)
-assert plain[1, -1] > 0.9 and scaled[1].max() < 0.5
-assert plain[3, -1] < 0.2 * scaled[3, -1]
-assert (np.ptp(scaled[:, 2:], axis=1) < 0.2 * scaled[:, 2:].mean(axis=1)).all()
+states = {"without the scale": [], "with the scale": []}
+for d in sizes.tolist():
+    rows, columns = draw(size=(n_rows, d)), draw(size=(n_rows, n_keys, d))
+    dots = np.einsum("nd,nkd->nk", rows, columns)  # one query, 16 keys in each row
+    for name, scores in zip(states, (dots, dots / math.sqrt(d)), strict=True):
+        states[name].append((scores.var(), *softmax_state(scores)))
+unscaled, scaled = (np.array(found).T for found in states.values())  # 4 d
 
-# %% tags=["shared"] mystnb={"image": {"alt": "Four panels over the size of the head d from 1 to 1024. Without the scale the variance rises in proportion to d, the largest weight goes to one, entropy and gradient go to zero; with the scale all four stay level."}}
-titles = ["variance of the scores", "largest weight", "entropy", "size of the gradient"]
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Four panels over the size of the head d from 1 to 1024. Without the scale the variance of the scores rises in proportion to d, the largest weight goes to one, and entropy and gradient fall towards zero; with the scale all four stay level."}}
+titles = ["variance of the scores", "largest weight", "entropy", "norm of the gradient"]
 panels = {
-    title: {name: (sizes, rows) for name, rows in zip(measured, pair, strict=True)}
-    for title, pair in zip(titles, zip(plain, scaled, strict=True), strict=True)
+    title: {name: (sizes, line) for name, line in zip(states, pair, strict=True)}
+    for title, pair in zip(titles, zip(unscaled, scaled, strict=True), strict=True)
 }
-plots.curves(panels, x="size of a head d", log_x=2, log_y=titles[:1], columns=2)
+fig = plots.curves(panels, x="size of a head d", log_x=2, log_y=titles[:1], columns=2)
+fig
+
+# %% tags=["shared", "say"]
+say(
+    f"At $d = 1024$, without the scale, the scores have a variance of "
+    f"{unscaled[0, -1]:,.0f}, one of 16 keys gets {unscaled[1, -1]:.0%} of the weight, "
+    f"and the gradient has {unscaled[3, -1] / scaled[3, -1]:.0%} of the norm that it "
+    f"has with the scale. With it, the variance is {scaled[0, -1]:.2f}, and the "
+    f"largest weight {scaled[1, -1]:.0%}."
+)
+
+# %% tags=["shared", "check"]
+# Checked: as drawn, the scale keeps level what without it grows or vanishes
+rising, falling = ([plots.drawn(fig, t, n)[1] for t in titles] for n in states)
+np.testing.assert_allclose(rising[0], sizes, rtol=0.2)
+np.testing.assert_allclose(falling[0], 1, rtol=0.2)
+assert rising[1][-1] > 0.9 and falling[1].max() < 0.45
+assert rising[2][-1] < 0.2 and rising[3][-1] < 0.25 * falling[3][-1]
+for level in falling[1:]:
+    assert np.ptp(level[2:]) < 0.15 * level[2:].mean()
+
+# %% tags=["shared", "check"]
+# Checked: the variance of a dot product grows with the fourth power of sigma
+for sigma in (0.5, 2.0):
+    pairs = draw(0, sigma, (2, 5000, 64))
+    np.testing.assert_allclose(pairs.prod(0).sum(1).var(), sigma**4 * 64, rtol=0.05)
 
 # %% [markdown] tags=["shared"]
-# With the scale, all four curves are level from $d = 4$ on: the softmax behaves alike
-# for every size. Without it, at $d = 1024$ one key takes more than 0.9 of the weight on
-# average, and the gradient is less than a fifth of what it is with the scale.
-
-# %% [markdown] tags=["shared"]
-# ## What a mask hides changes nothing
+# ## Masked positions have no effect
 #
-# Sentences in a batch have different lengths and are padded; a model that writes must
-# not read the words it has yet to write. In both cases some keys must not be seen. A
-# **mask** is a boolean array in which True means *may look*. A hidden key gets the
-# lowest score there is before the softmax, and exactly zero afterwards. The lowest
-# *finite* score: with $-\infty$, a query that sees nothing would compute 0/0.
+# Sentences of a batch differ in length, and the *padding* of the shorter ones should
+# not be read. A model that predicts the next word must not see it. A **mask** says
+# which keys a query may look at: a boolean array, where **True means "may look"**. A
+# hidden score becomes $-\infty$, so that its weight is zero. That is one more line:
+
+
+# %% tags=["torch"]
+def masked_attention(q, k, v, mask):
+    """Attention to visible keys only; not yet safe, see below."""
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # ... q k
+    scores = torch.where(mask, scores, -math.inf)
+    weights = torch.softmax(scores, dim=-1)
+    return weights @ v, weights
+
+
+visible = boolean([[0, 0, 0], [1, 1, 0], [1, 1, 1]])  # the first query sees nothing
+_, weights = masked_attention(tensor(q), tensor(k), tensor(v), visible)
+as_numpy(weights).round(2)
+
 
 # %% [markdown] tags=["shared"]
-# $$w_{ij} = \frac{M_{ij} \exp z_{ij}}{\sum_l M_{il} \exp z_{il}}, \qquad
-# w_{ij} = 0 \;\text{ if } M_{il} = 0 \text{ for all } l,$$
+# The first row has nothing to normalise, and $0/0$ is NaN, "not a number". One NaN in
+# an output makes the loss NaN, then the gradient, then every weight of the model. So
+# the version to keep hides scores with the lowest finite number, and sets hidden
+# weights to zero afterwards: a query that may look nowhere gets zeros.
 #
-# where $z_{ij}$ is the score of query $i$ for key $j$, and $M_{ij}$ is 1 if $i$ may
-# look at $j$, else 0. The second rule is for a query that may look nowhere. A mask is
-# `q k`, one for all, or has the axes of the weights, where an axis of size 1 serves all
-# its places. Three axes for weights `b h q k` raise an error: is it one mask per
-# sentence, or one per head? So does a mask of numbers, since a 1 could mean *look* to
-# one reader and *hide* to another.
+# It also raises an error for masks that could be misread: integers and floats, whose
+# zeros and ones mean the opposite elsewhere, and three axes for weights `b h q k`,
+# which could mean a mask per sentence or per head.
 
 
 # %% tags=["torch"]
 def check_mask(mask, shape):
-    """Raise an error unless a mask is boolean and fits the attention weights."""
+    """Raise an error unless a mask is boolean and fits the weights ``... q k``."""
     dtype = getattr(mask, "dtype", type(mask).__name__)
     if dtype != torch.bool:
         raise TypeError(f"expected a mask of dtype torch.bool, got {dtype}")
@@ -354,10 +470,10 @@ def attention(q, k, v, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# Two masks in daily use, for two sentences of six words. With a *causal mask* position
-# $i$ sees itself and what came before. With a *padding mask* nobody looks at what only
-# fills up the second sentence, which has four words; its two padded positions, as
-# queries, see nothing at all, since nobody will read their outputs.
+# Two masks are in daily use. Under the *causal mask*, a position sees itself and what
+# comes before. Under a *padding mask*, nobody sees the padding. Of the two sentences
+# below, the second has four words and two padded positions. These see nothing either,
+# since nobody will read their outputs.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -369,21 +485,23 @@ masks = {"none": np.ones_like(causal), "causal": causal, "padding": padding}
 maps = {}
 for name, mask in masks.items():
     out, weights = attention(tensor(q), tensor(k), tensor(v), boolean(mask))
-    maps[name] = as_numpy(weights)
-    sees = np.broadcast_to(mask, (b, s, s)).any(axis=-1)  # b q
-    np.testing.assert_allclose(maps[name].sum(axis=-1), sees, atol=1e-6)
-    expected, _ = reference.attention(q, k, v, mask)
-    np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
+    maps[name] = as_numpy(weights)  # b q k
 
-# %% tags=["shared"] mystnb={"image": {"alt": "Three maps of weights for the second sentence: without a mask all cells are filled; with the causal mask only the lower triangle, the rest is grey; with the padding mask the last two columns and the last two rows are grey."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three maps of weights for the second sentence: without a mask all cells are filled; with the causal mask only the lower triangle, the rest is grey; with the padding mask the last two columns and the last two rows are grey."}}
 second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
 plots.heatmaps(list(second.values()), titles=list(second))
 
+# %% tags=["shared", "check"]
+# Checked: rows sum to one, or to zero where nothing is visible; a reference agrees
+for name, mask in masks.items():
+    sees = np.broadcast_to(mask, (b, s, s)).any(axis=-1)  # b q
+    np.testing.assert_allclose(maps[name].sum(axis=-1), sees, atol=1e-6)
+    expected, expected_weights = reference.attention(q, k, v, mask)
+    np.testing.assert_allclose(maps[name], expected_weights, atol=1e-5)
+
 # %% [markdown] tags=["shared"]
-# Grey is hidden. Now the promise of the heading. We put garbage behind the mask, in the
-# keys and in the values of the padded positions, and nothing that is visible may move,
-# not by a single bit. The garbage has to be finite: zero times NaN is NaN. Last, a mask
-# of numbers raises an error, which says what was expected and what came.
+# Grey is hidden. Put garbage into the padded keys and values, and no output changes by
+# a single bit. (The garbage has to be finite: zero times NaN is NaN.)
 
 # %% tags=["shared"]
 k_garbage, v_garbage = k.copy(), v.copy()
@@ -391,79 +509,121 @@ k_garbage[~real] = 1e4
 v_garbage[~real] = -1e4
 clean, _ = attention(tensor(q), tensor(k), tensor(v), boolean(padding))
 dirty, _ = attention(tensor(q), tensor(k_garbage), tensor(v_garbage), boolean(padding))
+np.array_equal(as_numpy(clean), as_numpy(dirty))
+
+# %% tags=["shared", "check"]
+# Checked: hidden keys and values change no output by a single bit
 np.testing.assert_array_equal(as_numpy(clean), as_numpy(dirty))
 np.testing.assert_array_equal(as_numpy(clean)[~real], 0)
+
+# %% tags=["shared", "check"]
+# Checked: a mask of numbers raises an error that names both types
 try:
     attention(tensor(q), tensor(k), tensor(v), tensor(padding))
 except TypeError as error:
-    print(error)
+    assert "bool" in str(error) and "float32" in str(error)
 else:
-    raise AssertionError("a mask of numbers went through")
+    raise AssertionError("a mask of numbers was accepted")
 
 # %% [markdown] tags=["torch"]
-# A query that sees nothing gets zeros, and its gradient must be finite as well: a
-# single NaN would spoil every weight of a model. PyTorch records what happens to
-# *tensors* that ask for a gradient; `backward` then fills in their `grad`.
+# The gradient of a query that sees nothing must be finite as well. PyTorch's *autograd*
+# records the operations on every tensor with `requires_grad_`; `backward` goes through
+# the record in reverse and fills in `grad`. Half precision has the least room:
+# `bfloat16` has fewer digits, `float16` also a smaller range.
 
 
 # %% tags=["torch"]
 def total(q, k, v):
-    """Sum of all outputs, in single precision, to have one number to differentiate."""
+    """Sum of all outputs, one number to differentiate; in single precision."""
     return attention(q, k, v, boolean(padding))[0].float().sum()
 
 
+gradients = {}
 for dtype in (torch.float32, torch.bfloat16, torch.float16):
     inputs = [tensor(x).to(dtype).requires_grad_() for x in (q, k, v)]
-    out, weights = attention(*inputs, boolean(padding))
     total(*inputs).backward()
+    gradients[dtype] = [as_numpy(x.grad) for x in inputs]
+
+
+# %% tags=["torch", "check"]
+# Checked: a query that sees nothing gets zeros and finite gradients, in every dtype
+for dtype, found in gradients.items():
+    assert all(np.isfinite(x).all() and x.any() for x in found[1:])
+    np.testing.assert_array_equal(found[0][~real], 0)
+    inputs = [tensor(x).to(dtype) for x in (q, k, v)]
+    out, weights = attention(*inputs, boolean(padding))
     assert out.dtype == weights.dtype == dtype
     assert (as_numpy(out)[~real] == 0).all()
-    assert all(np.isfinite(as_numpy(x.grad)).all() for x in inputs)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, change the code.** Make a mask under which every position sees itself
-# and at most two positions on either side, and show that no row of the weights has more
-# than five entries. The cost of such a *restricted* attention is in the table at the
-# end of this page.
+# and at most two positions on either side, and count the weights in each row that are
+# not zero.
 
 # %% tags=["shared", "answer"]
-place = np.arange(s)
-window = np.abs(place[:, None] - place) <= 2  # q k
+position = np.arange(s)
+window = np.abs(position[:, None] - position) <= 2  # q k
 _, weights = attention(tensor(q), tensor(k), tensor(v), boolean(window))
 per_row = (as_numpy(weights) > 0).sum(axis=-1)  # b q
 assert per_row.max() == 5 and per_row[0, 0] == 3
-per_row
+say(
+    f"Weights per row: {', '.join(map(str, per_row[0]))}. A row in the middle has "
+    "five, the first and the last have three, because two neighbours are missing there."
+)
 
 # %% [markdown] tags=["shared"]
 # ## Heads attend independently of each other
 #
-# One query can look for one thing. **Multi-head attention** makes several smaller
-# queries from each word, lets each attend by itself, and joins the answers. The scores
-# of $h$ heads of size $d = m/h$ take as many multiplications as those of one head of
-# size $m$.
+# *Drank* looks for two things, who drank and what. One softmax has to mix them: its
+# output is half cat, half milk. **Multi-head attention** gives each word several
+# smaller queries, keys and values. Each head attends by itself, and their outputs are
+# concatenated, so that they stay apart.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Multi-head attention as a flow: one stacked projection makes queries, keys and values, which are split into heads; each head attends by itself; the outputs of the heads are concatenated and go through a last projection. The shape stands on each arrow."}}
+diagrams.heads()
 
 # %% [markdown] tags=["shared"]
 # $$\begin{aligned}
 # \mathrm{head}_i &= \mathrm{Attention}(X W^Q_i,\, X W^K_i,\, X W^V_i) \\
 # \mathrm{MultiHead}(X) &= \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O
-# \end{aligned}$$
+# \end{aligned} \tag{2}$$
 #
-# $X$ is `s m`: one row per position. The matrices $W^Q_i$, $W^K_i$, $W^V_i$ of all
-# heads stand side by side in a single `m 3m` matrix, so that one product makes them all
-# (the biases are left out here, not in the code).
+# $X$ is `s m`, one word per row. A head has the size $d = m/h$, so $h$ heads take as
+# many multiplications as one head of size $m$. The matrices $W^Q_i$, $W^K_i$, $W^V_i$
+# of all heads stand side by side in one matrix `m 3m`; $W^O$ mixes the heads' outputs.
+# (In the code, each product also adds a bias.)
+
+# %% [markdown] tags=["shared"]
+# How many heads? Common models choose $d = 64$ or $128$ and let $h$ grow with $m$:
 #
-# **Initial weights** lie evenly between $-1/\sqrt{n}$ and $1/\sqrt{n}$, with $n$ the
-# number of inputs, as in `torch.nn.Linear`; biases start at zero. So $Q$, $K$ and $V$
-# have a third of the variance of $X$, and every head starts close to a plain mean.
-# [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html) takes the `m 3m`
-# matrix as one, which makes it a half. The smaller start
-# [gave the lower loss](../book/how-this-was-built.md) with each of five seeds.
+# | model | $m$ | heads | $d$ |
+# |---|---|---|---|
+# | [Transformer](https://arxiv.org/abs/1706.03762) | 512, 1024 | 8, 16 | 64 |
+# | [BERT](https://arxiv.org/abs/1810.04805) | 768, 1024 | 12, 16 | 64 |
+# | [GPT-2](https://github.com/openai/gpt-2), small | 768 | 12 | 64 |
+# | [GPT-3](https://arxiv.org/abs/2005.14165), largest | 12,288 | 96 | 128 |
+#
+# With $m$ fixed, more heads are smaller heads: more things to look for, each described
+# by fewer numbers. In translation, one head scored 0.9 BLEU less than the best choice,
+# and 32 heads less than 8 or 16
+# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 3). After training,
+# many heads [can be removed](https://arxiv.org/abs/1905.10650) at little cost.
+
+# %% [markdown] tags=["shared"]
+# The entries of each matrix start evenly between $-1/\sqrt{n}$ and $1/\sqrt{n}$, with
+# $n$ the number of inputs, as in `torch.nn.Linear`; biases start at zero. The variance
+# of such an entry is $1/(3n)$, so a layer passes on a third of the variance of its
+# input. A common alternative is
+# [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html), with the bound
+# $\sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$: it keeps the variance in a square matrix, but
+# counts the stacked matrix as one from $m$ to $3m$, which halves it. Why smaller still?
+# With [each of five seeds](../book/how-this-was-built.md), a model of the size of the
+# last training chapter ended with a lower loss.
 
 # %% [markdown] tags=["torch"]
 # PyTorch keeps the matrix of a dense layer as `out in` and computes
-# $xW^{\mathsf T} + b$. Initial weights come from the global state and are overwritten
-# in place; `build` seeds that state before it makes a layer. It hides this difference,
-# so that most cells read the same in both frameworks.
+# $xW^{\mathsf T} + b$. Initial weights come from the global generator, which `build`
+# seeds before it makes a layer.
 
 
 # %% tags=["torch"]
@@ -487,6 +647,12 @@ def check_input(x, size):
     """Raise an error unless an input is ``b s size``."""
     if x.ndim != 3 or x.shape[-1] != size:
         raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
+
+
+# %% [markdown] tags=["shared"]
+# `project` makes queries, keys and values of all heads in one product, splits the axis
+# `3m` into `3 h d`, and moves `3` and `h` to the front. After attention, `h` moves back
+# beside `d`, and flattening `h d` to `m` concatenates the heads.
 
 
 # %% tags=["torch"]
@@ -518,42 +684,36 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# Four matrices of size $m \times m$ and four biases of size $m$ make $4m^2 + 4m$
-# numbers to learn. `to_arrays` copies them to NumPy under names that neither framework
-# owns.
+# Two sentences of seven words, random numbers in place of words, four heads:
 
 # %% tags=["shared"]
 b, s, m, n_heads = 2, 7, 24, 4
 model = build(MultiHeadAttention, m, n_heads)
 x = np.random.default_rng(3).normal(size=(b, s, m))
 out, weights = model(tensor(x))
+params = to_arrays(model)  # copied to NumPy, under names of neither framework
+{name: array.shape for name, array in params.items()}
+
+# %% tags=["shared", "check"]
+# Checked: shapes, 4m² + 4m parameters, and the numbers of a reference
 check_shape(out, "b s m", b=b, s=s, m=m)
 check_shape(weights, "b h q k", b=b, h=n_heads, q=s, k=s)
-params = to_arrays(model)
 assert sum(array.size for array in params.values()) == 4 * m**2 + 4 * m
 expected, _ = reference.multi_head_attention(x, params, n_heads)
 np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
-for name in ("qkv", "out"):
-    matrix, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-    bound = 1 / math.sqrt(m)
-    assert 0.9 * bound < np.abs(matrix).max() <= bound and not bias.any()
-{name: array.shape for name, array in params.items()}
 
-# %% tags=["shared"] mystnb={"image": {"alt": "Eight maps of weights, one row per sentence and one column per head. Each head spreads its weights differently, although nothing has been trained yet."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Eight maps of weights, one row per sentence and one column per head. Each head spreads its weights differently, although nothing has been trained yet."}}
 titles = [f"b = {i}, h = {j}" for i in range(b) for j in range(n_heads)]
 grid = as_numpy(weights).reshape(-1, s, s)  # b·h q k
-plots.heatmaps(grid, titles=titles, columns=n_heads, size=(6.4, 3.6))
+plots.heatmaps(grid, titles=titles, columns=n_heads, size=(6.4, 3.6), high=0.5)
 
 # %% [markdown] tags=["shared"]
-# No two heads agree: their matrices start from different random numbers. Nor does one
-# disturb another: a mask of shape `b h q k` that makes the first head causal leaves the
-# others as they were.
-#
-# With a second input, the `context`, queries come from $X$, keys and values from the
-# context: **cross-attention**, by which one sequence reads another. Its maps need not
-# be square.
+# No two heads have the same weights: their matrices start from different random
+# numbers. Nor does one disturb another: making the first head causal, with a mask
+# `b h q k`, leaves the others as they were.
 
-# %% tags=["shared"]
+# %% tags=["shared", "check"]
+# Checked: all heads differ, and masking one leaves the others unchanged
 maps = as_numpy(weights)  # b h q k
 for i, j in combinations(range(n_heads), 2):
     assert np.abs(maps[:, i] - maps[:, j]).max() > 0.05
@@ -563,8 +723,47 @@ per_head[:, 0] = causal
 masked = as_numpy(model(tensor(x), boolean(per_head))[1])
 assert (masked[:, 0, ~causal] == 0).all()
 np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
-context = np.random.default_rng(7).normal(size=(b, 11, m))
+
+# %% [markdown] tags=["shared"]
+# What does this do to the variance? A wider layer shows it:
+
+# %% tags=["shared"]
+wide = build(MultiHeadAttention, 256, 4)
+unit = tensor(np.random.default_rng(8).normal(size=(4, 64, 256)))  # variance 1
+projected = as_numpy(wide.project(unit))  # 3 b h s d
+q_wide, k_wide, _ = projected
+scores = q_wide @ k_wide.swapaxes(-1, -2) / math.sqrt(64)  # b h q k
+
+# %% tags=["shared", "say"]
+say(
+    f"Inputs of variance 1 become queries, keys and values of variance "
+    f"{projected.var():.2f}, and scaled scores of variance {scores.var():.2f}: close "
+    "to ⅓ and its square. So the attention of an untrained layer is nearly even. With "
+    "Xavier-uniform, these two would be ½ and ¼."
+)
+
+# %% tags=["shared", "check"]
+# Checked: queries, keys and values get a third of the variance, scaled scores a ninth
+np.testing.assert_allclose(projected.var(axis=(1, 2, 3, 4)), 1 / 3, rtol=0.05)
+np.testing.assert_allclose(scores.var(), 1 / 9, rtol=0.1)
+larger = np.sqrt(6 / (256 + 3 * 256)) * np.sqrt(256)  # Xavier's bound over this one
+np.testing.assert_allclose([larger**2 / 3, larger**4 / 9], [1 / 2, 1 / 4])
+for name in ("qkv", "out"):
+    matrix, bias = params[f"{name}.weight"], params[f"{name}.bias"]
+    bound = 1 / math.sqrt(m)
+    assert 0.9 * bound < np.abs(matrix).max() <= bound and not bias.any()
+
+# %% [markdown] tags=["shared"]
+# With a second input, the `context`, the same layer does cross-attention: queries come
+# from `x`, keys and values from the context. Its maps need not be square.
+
+# %% tags=["shared"]
+context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
 out, weights = model(tensor(x), context=tensor(context))
+tuple(weights.shape)
+
+# %% tags=["shared", "check"]
+# Checked: in cross-attention keys and values come from the context, as in a reference
 check_shape(weights, "b h q k", b=b, h=n_heads, q=s, k=11)
 expected, _ = reference.multi_head_attention(x, params, n_heads, context=context)
 np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
@@ -572,8 +771,8 @@ np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 # %% [markdown] tags=["shared"]
 # ## Attention ignores order
 #
-# Nothing in formula (1) says which word came first. Shuffle the words, and every word
-# gets the same answer as before, at its new place.
+# Nothing in formula (2) says which word came first. Shuffle the words, and every word
+# gets the same output as before, at its new position.
 
 # %% [markdown] tags=["shared"]
 # For every permutation matrix $P$ and the layer $F$,
@@ -588,42 +787,49 @@ np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 order = np.random.default_rng(4).permutation(s)
 out, weights = map(as_numpy, model(tensor(x)))
 shuffled, shuffled_weights = map(as_numpy, model(tensor(x[:, order])))
+back = shuffled[:, np.argsort(order)]  # the words in their first order again
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three matrices of outputs, positions by features: as given, after shuffling the words, and shuffled back. The first and the last are the same; the one between has the same rows in another order."}}
+results = {"F(X)": out[0], "F(PX)": shuffled[0], "PᵀF(PX)": back[0]}
+style = {"x": "feature", "y": "position", "low": -2, "high": 2, "bar": "output"}
+plots.heatmaps(list(results.values()), titles=list(results), size=(5.8, 2.9), **style)
+
+# %% [markdown] tags=["shared"]
+# The middle map has the rows of the first in another order.
+
+# %% tags=["shared", "check"]
+# Checked: shuffling the words shuffles outputs and weights in the same way
 np.testing.assert_allclose(shuffled, out[:, order], atol=1e-6)
+np.testing.assert_allclose(back, out, atol=1e-6)
 np.testing.assert_allclose(
     shuffled_weights, weights[:, :, order][..., order], atol=1e-6
 )
 assert np.abs(shuffled - out).max() > 0.1
 
-# %% tags=["shared"] mystnb={"image": {"alt": "Three matrices of outputs, positions by features: as given, after shuffling the words, and shuffled back. The first and the last are the same; the one between has the same rows in another order."}}
-back = shuffled[:, np.argsort(order)]
-drawn = {"F(X)": out[0], "F(PX)": shuffled[0], "PᵀF(PX)": back[0]}
-style = {"x": "feature", "y": "position", "low": -2, "high": 2, "bar": "output"}
-plots.heatmaps(list(drawn.values()), titles=list(drawn), size=(5.8, 2.9), **style)
-
 # %% [markdown] tags=["shared"]
-# The middle map has the rows of the first in another order; shuffled back, they match.
-#
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
 # are the same set of words. What would you add to the input so that it can tell them
-# apart? Try your idea before you open the answer, which adds to each row a multiple of
-# its position. The encoder chapter has a better one.
+# apart? Try your idea before you open the answer.
 
 # %% tags=["shared", "answer"]
-ramp = 0.3 * np.arange(s)[:, None]  # s 1
-placed = as_numpy(model(tensor(x + ramp))[0])
-placed_shuffled = as_numpy(model(tensor(x[:, order] + ramp))[0])
-gap = np.abs(placed_shuffled - placed[:, order]).max()
-assert gap > 0.01, "the order should matter now"
-f"largest difference with positions: {gap:.2f}"
+ramp = 0.3 * np.arange(s)[:, None]  # s 1: a multiple of the position, in all features
+given = as_numpy(model(tensor(x + ramp))[0])
+moved = as_numpy(model(tensor(x[:, order] + ramp))[0])
+gap = np.abs(moved - given[:, order]).max()
+assert gap > 0.1, "the order should matter now"
+say(
+    "Here, each word is shifted by a multiple of its position, so that a word at "
+    f"another position is another input. Outputs now differ by up to {gap:.2f} when "
+    "the words are shuffled. A ramp grows without bound in long sentences; sines and "
+    "cosines do not."
+)
 
 # %% [markdown] tags=["shared"]
 # ## The frameworks' own attention gives the same numbers
 #
-# Our function is there to be read. For speed you would call the framework's, which
-# takes the same arrays in its own layout. Wherever a query sees something, it must give
-# the same answer. For a query that sees nothing there is no agreement: libraries answer
-# with zeros, with a mean of all values, or with NaN. The first row below shows what
-# this version does; ours is zero.
+# Our function is there to be read. The framework's is faster, and gives the same
+# numbers wherever a query sees something. For a query that sees nothing, libraries
+# return zeros, the mean of all values, or NaN: see the first row below. Ours is zero.
 
 # %% [markdown] tags=["torch"]
 # `nn.functional.scaled_dot_product_attention` wants `b h s d`, like ours, and a mask
@@ -632,27 +838,32 @@ f"largest difference with positions: {gap:.2f}"
 # %% tags=["torch"]
 b, s, h, d = 2, 7, 3, 5
 q, k, v = (tensor(a) for a in np.random.default_rng(5).normal(size=(3, b, h, s, d)))
-some = np.tril(np.ones((s, s), bool), k=-1)  # the first query sees nothing
-ours = as_numpy(attention(q, k, v, boolean(some))[0])
+before = np.tril(np.ones((s, s), bool), k=-1)  # q k: the first query sees nothing
+ours = as_numpy(attention(q, k, v, boolean(before))[0])
 own_attention = nn.functional.scaled_dot_product_attention
-theirs = as_numpy(own_attention(q, k, v, attn_mask=boolean(some)))
-np.testing.assert_allclose(ours[:, :, 1:], theirs[:, :, 1:], atol=1e-5)
-np.testing.assert_array_equal(ours[:, :, 0], 0)
+theirs = as_numpy(own_attention(q, k, v, attn_mask=boolean(before)))
 theirs[0, 0, :2].round(2)
 
+# %% tags=["shared", "check"]
+# Checked: ours and the framework's agree where a query sees something; else ours is 0
+np.testing.assert_allclose(ours[:, :, 1:], theirs[:, :, 1:], atol=1e-5)
+np.testing.assert_array_equal(ours[:, :, 0], 0)
+
 # %% [markdown] tags=["shared"]
-# The same holds across frameworks: arrays under neutral names go into a model of
-# either. Here they come from a NumPy generator, so the twin of this page prints the
-# same numbers.
+# The same holds across frameworks: with weights from a NumPy generator, the twin of
+# this page prints the same numbers.
 
 # %% tags=["shared"]
 draw = np.random.default_rng(6).normal
-drawn = {name: draw(0, 0.2, array.shape) for name, array in sorted(params.items())}
-from_arrays(model, drawn)
+chosen = {name: draw(0, 0.2, array.shape) for name, array in sorted(params.items())}
+from_arrays(model, chosen)
 out = as_numpy(model(tensor(x))[0])
-expected, _ = reference.multi_head_attention(x, drawn, n_heads)
-np.testing.assert_allclose(out, expected, atol=1e-5)
 out[0, 0, :4].round(4)
+
+# %% tags=["shared", "check"]
+# Checked: with weights from NumPy the layer gives the numbers of the reference
+expected, _ = reference.multi_head_attention(x, chosen, n_heads)
+np.testing.assert_allclose(out, expected, atol=1e-5)
 
 # %% [markdown] tags=["torch"]
 # `nn.MultiheadAttention` keeps the same stacked matrix as we do, but its boolean mask
@@ -660,154 +871,32 @@ out[0, 0, :4].round(4)
 
 # %% tags=["torch"]
 own = nn.MultiheadAttention(m, n_heads, batch_first=True)
-stacked = {f"in_proj_{n}": values for n, values in model.qkv.state_dict().items()}
-joined = {f"out_proj.{n}": values for n, values in model.out.state_dict().items()}
-own.load_state_dict(stacked | joined)
+stacked = {f"in_proj_{n}": array for n, array in model.qkv.state_dict().items()}
+last = {f"out_proj.{n}": array for n, array in model.out.state_dict().items()}
+own.load_state_dict(stacked | last)
 x_in, hidden = tensor(x), ~boolean(causal)
-ours, weights = model(x_in, boolean(causal))
 theirs, their_weights = own(
     x_in, x_in, x_in, attn_mask=hidden, average_attn_weights=False
 )
+
+# %% tags=["torch", "check"]
+# Checked: our layer and the framework's agree under a causal mask
+ours, weights = model(x_in, boolean(causal))
 np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
 np.testing.assert_allclose(as_numpy(weights), as_numpy(their_weights), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# ## The cost grows with the square of the length
+# ## Key points
 #
-# Every position looks at every other, so doubling the length makes four times as many
-# pairs. In return, any two positions are one step apart, and no step waits for another.
-# Per layer, up to a constant factor, for length $n$ and size $d$, with a convolution of
-# width $w$ and a neighbourhood of $r$
-# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 1):
-#
-# | layer | operations | steps in sequence | longest path |
-# |---|---|---|---|
-# | self-attention | $n^2 d$ | $1$ | $1$ |
-# | recurrent | $n d^2$ | $n$ | $n$ |
-# | convolution | $w n d^2$ | $1$ | $\log_w n$ |
-# | restricted attention | $r n d$ | $1$ | $n / r$ |
-#
-# Where do attention and a recurrent layer cross? Count all multiplications of one head
-# of size $d$ and of a GRU: attention has four products of $n \times d$ with $d \times
-# d$, then $n^2 d$ for the scores and $n^2 d$ for the means; a GRU has six of the
-# former. They are equal at $n = d$.
-
-# %% tags=["shared"]
-d, r, lengths = 64, 16, 2 ** np.arange(4, 11)  # n = 16, 32, ..., 1024
-projections, pairs = 4 * lengths * d**2, lengths**2
-counts = {
-    "attention": projections + 2 * pairs * d,
-    "GRU": 6 * lengths * d**2,
-    "16 neighbours": projections + 2 * r * lengths * d,
-}
-np.testing.assert_array_equal(counts["attention"] < counts["GRU"], lengths < d)
-np.testing.assert_array_equal(counts["attention"] == counts["GRU"], lengths == d)
-np.testing.assert_array_equal(pairs[1:], 4 * pairs[:-1])
-
-# %% [markdown] tags=["shared"]
-# Counted in multiplications, attention is the cheaper one exactly while $n < d$. The
-# clock counts differently: attention is a few large products, a recurrent layer many
-# small ones that wait for each other. Here are both on this machine, our layer with one
-# head and the framework's GRU.
+# * Attention is a weighted mean of values; the weights come from comparing a query with
+#   every key.
+# * In self-attention, queries, keys and values are learned projections of the same
+#   sequence; in cross-attention, keys and values come from another one.
+# * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$.
+# * A mask is boolean, True means "may look"; a query that sees nothing gets zeros.
+# * Heads are one more leading axis: project, split, attend, concatenate, project.
+# * The layer is equivariant: it ignores order, so an encoder adds positions.
 
 # %% [markdown] tags=["torch"]
-# PyTorch returns before the GPU is done: the stopwatch waits for it with `synchronize`.
-# The first run, which sets up memory, is not counted.
-
-
-# %% tags=["torch"]
-def seconds(function, *args, repeats=3):
-    """Shortest of several runs, after one that warms up."""
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    runs = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        with torch.no_grad():
-            function(*args)
-        wait()
-        runs.append(time.perf_counter() - start)
-    return min(runs[1:])
-
-
-gru, one_head = nn.GRU(d, d, batch_first=True), MultiHeadAttention(d, 1)
-layers = {"attention": one_head, "GRU": gru}
-
-# %% tags=["shared"] mystnb={"image": {"alt": "Left, the multiplications of attention, of a GRU and of attention restricted to 16 neighbours over the length; the first two cross at n equal to d. Right, measured milliseconds of attention and of a GRU over the same lengths."}}
-inputs = [tensor(np.random.default_rng(6).normal(size=(1, n, d))) for n in lengths]
-times = {name: [1e3 * seconds(f, x) for x in inputs] for name, f in layers.items()}
-panels = {
-    f"multiplications, d = {d}": {name: (lengths, c) for name, c in counts.items()},
-    "milliseconds": {name: (lengths, t) for name, t in times.items()},
-}
-faster = lengths[np.array(times["attention"]) < np.array(times["GRU"])]
-print(f"multiplications: attention needs fewer below n = {d}")
-print(f"the clock: attention was faster at n = {', '.join(map(str, faster)) or 'none'}")
-plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o")
-
-# %% [markdown] tags=["shared"]
-# Memory is the other price: the written-out function keeps the whole $n \times n$
-# matrix of weights, and training needs it again on the way back. A **fused** kernel
-# works through the keys, a few at a time, and never holds the matrix.
-
-# %% [markdown] tags=["torch"]
-# `nn.functional.scaled_dot_product_attention` picks a fused kernel on the CPU and on
-# the GPU. For the way back it keeps inputs, outputs and a few numbers per query, and
-# computes the weights again. A hook tells what a forward pass saves for the backward
-# pass:
-
-
-# %% tags=["torch"]
-def written_out(q, k, v):
-    """Our own attention, for one head: ``b s d -> b s d``."""
-    return attention(q, k, v)[0]
-
-
-def framework_attention(q, k, v):
-    """The framework's own attention, for one head: ``b s d -> b s d``."""
-    return nn.functional.scaled_dot_product_attention(q, k, v)
-
-
-def work_memory(function, x):
-    """Bytes that the forward pass keeps for the gradient with respect to q, k and v."""
-    q, k, v = (x[:, None].clone().requires_grad_() for _ in range(3))  # b 1 s d
-    kept = {}
-    hooks = torch.autograd.graph.saved_tensors_hooks
-    with hooks(lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t):
-        function(q, k, v)
-    return sum(t.nbytes for t in kept.values())
-
-
-# %% tags=["shared"] mystnb={"image": {"alt": "Left, bytes needed for the gradient over the length, for written-out attention and for the framework's own call. Right, the milliseconds of both."}}
-kinds = {"written out": written_out, "framework's own": framework_attention}
-memory = {name: [work_memory(f, x) for x in inputs] for name, f in kinds.items()}
-speed = {name: [1e3 * seconds(f, x, x, x) for x in inputs] for name, f in kinds.items()}
-panels = {
-    "bytes for the gradient": {n: (lengths, rows) for n, rows in memory.items()},
-    "milliseconds, forward": {n: (lengths, rows) for n, rows in speed.items()},
-}
-plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o")
-
-# %% [markdown] tags=["torch"]
-# From $n = 512$ to $1024$ the memory of the written-out function grows by more than
-# three times; that of the fused kernel only doubles.
-
-# %% tags=["torch"]
-growth = {name: rows[-1] / rows[-2] for name, rows in memory.items()}
-assert growth["written out"] > 3 and growth["framework's own"] < 2.2
-growth
-
-# %% [markdown] tags=["shared"]
-# ## What to take along
-#
-# * Attention is a mean of values; the weights come from comparing a query with every
-#   key.
-# * The scale $1/\sqrt{d}$ keeps the variance of the scores from growing with the size
-#   of a head.
-# * A mask is boolean, True means *may look*; a query that sees nothing gets zeros.
-# * Heads are one more leading axis: split, attend, join, project.
-# * The layer is equivariant: it cannot know the order, which is why an encoder adds
-#   positions.
-# * Its cost grows with $n^2 d$, but it takes only one step in sequence.
-
-# %% [markdown] tags=["torch"]
-# Next comes [the encoder, in PyTorch](encoder_torch.ipynb).
+# Next comes [the encoder, in PyTorch](encoder_torch.ipynb). The last chapter measures
+# [what attention costs](costs_torch.ipynb).

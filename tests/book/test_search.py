@@ -20,6 +20,7 @@ WORDS = {
     "recurrent": "reverse",
     "equivariant": "anomaly",
     "CIFAR": "anomaly",
+    "utilisation": "costs",
     "Optax": "comparison",
 }
 

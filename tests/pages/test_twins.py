@@ -169,7 +169,10 @@ def test_classes_are_those_that_later_pages_use(chapter, side):
                     on_page[node.name] = node, cell
     both = sorted(set(on_page) & set(model))
     draft = pages.is_draft(f"notebooks/{chapter}_{side}")
-    assert both or draft, f"{chapter}_{side} builds nothing that the helpers hold"
+    measures = chapter == "costs"  # it measures what earlier chapters have built
+    assert both or draft or measures, (
+        f"{chapter}_{side} builds nothing that the helpers hold"
+    )
     for name in both:
         node, cell = on_page[name]
         a, b = without_docstrings(node), without_docstrings(model[name])
