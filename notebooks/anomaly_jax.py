@@ -930,3 +930,6 @@ assert max(ends) < 0.1 * here[0]  # loose: single losses are noisy
 # * Measure a baseline that needs no training, and look at the mistakes.
 # * Good accuracy on known classes does not show *what* was learned: test on unseen
 #   ones.
+
+# %% [markdown] tags=["jax"]
+# The last chapter asks [what attention costs, in JAX](costs_jax.ipynb).

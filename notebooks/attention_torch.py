@@ -610,15 +610,13 @@ diagrams.heads()
 # many heads [can be removed](https://arxiv.org/abs/1905.10650) at little cost.
 
 # %% [markdown] tags=["shared"]
-# The entries of each matrix start evenly between $-1/\sqrt{n}$ and $1/\sqrt{n}$, with
-# $n$ the number of inputs, as in `torch.nn.Linear`; biases start at zero. The variance
-# of such an entry is $1/(3n)$, so a layer passes on a third of the variance of its
-# input. A common alternative is
-# [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html), with the bound
-# $\sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$: it keeps the variance in a square matrix, but
-# counts the stacked matrix as one from $m$ to $3m$, which halves it. Why smaller still?
-# With [each of five seeds](../book/how-this-was-built.md), a model of the size of the
-# last training chapter ended with a lower loss.
+# Matrix entries start evenly between $-1/\sqrt{n}$ and $1/\sqrt{n}$, with $n$ the
+# number of inputs, as in `torch.nn.Linear`; biases start at zero. Their variance is
+# $1/(3n)$, so a layer passes on a third of the variance of its input.
+# [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html), a common
+# alternative with the bound $\sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$, keeps it in a
+# square matrix, but halves it in the stacked one. With
+# [each of five seeds](../book/how-this-was-built.md) the smaller start trained better.
 
 # %% [markdown] tags=["torch"]
 # PyTorch keeps the matrix of a dense layer as `out in` and computes

@@ -24,11 +24,11 @@
 # of the first. One attention layer looks only once: it makes all its queries from the
 # words as they came in. To look for what was found, a model needs a second layer.
 #
-# Stacking brings new problems. Layers only average; something must compute with the
-# averages. Many averages make all words alike. Gradients must pass through all layers.
-# And no layer knows the order of the words. The **encoder** of
+# Stacking brings new problems. Layers only average; something must compute with that.
+# Many averages make all words alike. Gradients must pass through all layers. No layer
+# knows the order of the words. The **encoder** of
 # [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has one part for each problem.
-# We build it, and measure what happens without each part.
+# We measure what happens without each.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [encoder_jax](encoder_jax.ipynb).
@@ -92,8 +92,7 @@ f"PyTorch {torch.__version__} on {device}"
 # whole sentence.
 #
 # We put two layers in a row, replace the *last* word, and watch how strongly word 0
-# prefers word 1 to word 2: the ratio of its two weights. (Layers and positions count
-# from 0.)
+# prefers word 1 to word 2: the ratio of its two weights. (We count from 0.)
 
 # %% tags=["shared"]
 b, s, m, n_heads = 2, 7, 24, 4
@@ -1141,4 +1140,4 @@ for norm_first in (False, True):
 #   lengths. Without them the encoder is equivariant.
 
 # %% [markdown] tags=["torch"]
-# Next comes [warm-up, in PyTorch](warmup_torch.ipynb): how to train such a stack.
+# Next comes [warm-up, in PyTorch](warmup_torch.ipynb).
