@@ -703,7 +703,7 @@ plots.heatmaps(grid, titles=titles, columns=n_heads, size=(6.4, 3.6), high=0.5)
 # Checked: all heads differ, and masking one leaves the others unchanged
 maps = as_numpy(weights)  # b h q k
 for i, j in combinations(range(n_heads), 2):
-    assert np.abs(maps[:, i] - maps[:, j]).max() > 0.05
+    assert np.abs(maps[:, i] - maps[:, j]).max() > 0.15
 causal = np.tril(np.ones((s, s), bool))
 per_head = np.ones((b, n_heads, s, s), bool)
 per_head[:, 0] = causal
@@ -731,8 +731,8 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: queries, keys and values get half the variance, scaled scores a quarter
-np.testing.assert_allclose(projected.var(axis=(1, 2, 3, 4)), 1 / 2, rtol=0.05)
-np.testing.assert_allclose(scores.var(), 1 / 4, rtol=0.1)
+np.testing.assert_allclose(projected.var(axis=(1, 2, 3, 4)), 1 / 2, rtol=0.03)
+np.testing.assert_allclose(scores.var(), 1 / 4, rtol=0.03)  # loose: by the draw
 for name in ("qkv", "out"):
     matrix, bias = params[f"{name}.weight"], params[f"{name}.bias"]
     bound = math.sqrt(6 / sum(matrix.shape))
@@ -789,7 +789,7 @@ np.testing.assert_allclose(back, out, atol=1e-6)
 np.testing.assert_allclose(
     shuffled_weights, weights[:, :, order][..., order], atol=1e-6
 )
-assert np.abs(shuffled - out).max() > 0.1
+assert np.abs(shuffled - out).max() > 0.4
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
@@ -801,7 +801,7 @@ ramp = 0.3 * np.arange(s)[:, None]  # s 1: a multiple of the position, in all fe
 given = as_numpy(model(tensor(x + ramp))[0])
 moved = as_numpy(model(tensor(x[:, order] + ramp))[0])
 gap = np.abs(moved - given[:, order]).max()
-assert gap > 0.1, "the order should matter now"
+assert gap > 0.4, "the order should matter now"
 say(
     "Here, each word is shifted by a multiple of its position, so that a word at "
     f"another position is another input. Outputs now differ by up to {gap:.2f} when "
