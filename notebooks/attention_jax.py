@@ -285,7 +285,7 @@ assert weights[0, 0] == weights[0, 2] > weights[0, 1]
 # ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). In shapes, `q`
 # and `k` are also the names of axes: query position and key position.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys meet in a matrix product, the scores are scaled, masked and put through a softmax, and the weights take the mean of the values. The shape stands on each arrow."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d, masked and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
 diagrams.attention()
 
 # %% [markdown] tags=["jax"]
@@ -575,7 +575,7 @@ say(
 # smaller queries, keys and values. Each head attends by itself, and their outputs are
 # concatenated, so that they stay apart.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Multi-head attention as a flow: one stacked projection makes queries, keys and values, which are split into heads; each head attends by itself; the outputs of the heads are concatenated and go through a last projection. The shape stands on each arrow."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Multi-head attention as a flow for two heads: one stacked projection makes queries, keys and values, of which each head takes its half; each attends by itself; their outputs are concatenated and go through a last projection. Each array has its shape beside it."}}
 diagrams.heads()
 
 # %% [markdown] tags=["shared"]
