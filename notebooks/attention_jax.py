@@ -284,7 +284,7 @@ assert weights[0, 0] == weights[0, 2] > weights[0, 1]
 # ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). In shapes, `q`
 # and `k` are also the names of axes: query position and key position.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys meet in a matrix product, the scores are scaled, masked and put through a softmax, and the weights take the mean of the values. The shape stands on each arrow."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d, masked and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
 diagrams.attention()
 
 # %% [markdown] tags=["jax"]
@@ -574,7 +574,7 @@ say(
 # smaller queries, keys and values. Each head attends by itself, and their outputs are
 # concatenated, so that they stay apart.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Multi-head attention as a flow: one stacked projection makes queries, keys and values, which are split into heads; each head attends by itself; the outputs of the heads are concatenated and go through a last projection. The shape stands on each arrow."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Multi-head attention as a flow for two heads: one stacked projection makes queries, keys and values, of which each head takes its half; each attends by itself; their outputs are concatenated and go through a last projection. Each array has its shape beside it."}}
 diagrams.heads()
 
 # %% [markdown] tags=["shared"]
@@ -703,7 +703,7 @@ plots.heatmaps(grid, titles=titles, columns=n_heads, size=(6.4, 3.6), high=0.5)
 # Checked: all heads differ, and masking one leaves the others unchanged
 maps = as_numpy(weights)  # b h q k
 for i, j in combinations(range(n_heads), 2):
-    assert np.abs(maps[:, i] - maps[:, j]).max() > 0.05
+    assert np.abs(maps[:, i] - maps[:, j]).max() > 0.15
 causal = np.tril(np.ones((s, s), bool))
 per_head = np.ones((b, n_heads, s, s), bool)
 per_head[:, 0] = causal
@@ -791,7 +791,7 @@ np.testing.assert_allclose(back, out, atol=1e-6)
 np.testing.assert_allclose(
     shuffled_weights, weights[:, :, order][..., order], atol=1e-6
 )
-assert np.abs(shuffled - out).max() > 0.1
+assert np.abs(shuffled - out).max() > 0.4
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
@@ -803,7 +803,7 @@ ramp = 0.3 * np.arange(s)[:, None]  # s 1: a multiple of the position, in all fe
 given = as_numpy(model(tensor(x + ramp))[0])
 moved = as_numpy(model(tensor(x[:, order] + ramp))[0])
 gap = np.abs(moved - given[:, order]).max()
-assert gap > 0.1, "the order should matter now"
+assert gap > 0.4, "the order should matter now"
 say(
     "Here, each word is shifted by a multiple of its position, so that a word at "
     f"another position is another input. Outputs now differ by up to {gap:.2f} when "
