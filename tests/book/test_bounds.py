@@ -17,6 +17,6 @@ def test_no_bound_is_far_from_what_is_measured():
     """Else a result could change by more than three times, and nobody would know."""
     loose = [entry for entry in bounds.read() if bounds.is_loose(entry)]
     assert not loose, (
-        f"{len(loose)} bounds are more than {bounds.LIMIT} times off: tighten them, or "
-        f"say why not in a comment `# loose: …`\n{bounds.table(loose)}"
+        f"{len(loose)} bounds are too far from what is measured: tighten them, "
+        f"or say why not in a comment `# loose: …`\n{bounds.table(loose)}"
     )

@@ -19,6 +19,9 @@ FREE |= {"at most", "at least", "earlier", "later", "closer", "nearer", "further
 WORD = re.compile(rf"\b({'|'.join(sorted(COMPARES, key=len, reverse=True))})\b")
 UNCLEAR = re.compile(r"\b(better|worse)\b")
 THAN = re.compile(rf"{WORD.pattern}[^.]*\bthan\b", re.DOTALL)
+LIMIT = re.compile(rf"{WORD.pattern} (?:than )?(\d[\d,]*(?:\.\d+)?)( ?%)?")
+WAY = {word: "less" if word in LESS else "more" for word in COMPARES}
+OTHER = {"less": "more", "more": "less"}
 SIGNS = {ast.Lt: "less", ast.LtE: "less", ast.Gt: "more", ast.GtE: "more"}
 DRAWS = re.compile(r"(plots|plt|diagrams)\.(?!use_style|drawn)\w+")
 
@@ -142,16 +145,31 @@ def comparing_figures_without_a_check(cells):
 
 
 def against(text, source):
-    """What a text says, if all that is asserted points the other way."""
-    said = {"less" if word in LESS else "more": word for word in WORD.findall(text)}
-    asserted = set()
+    """What a text says, if all that is asserted points the other way.
+
+    A number that the text compares with ("less than 0.15", "97 %") is looked up among
+    what is asserted of this number.
+    """
+    asserted = {"": set()}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare):
-            asserted |= {SIGNS[type(op)] for op in node.ops if type(op) in SIGNS}
+            terms = [node.left, *node.comparators]
+            for op, pair in zip(node.ops, pairwise(terms), strict=True):
+                if type(op) in SIGNS:
+                    sign = SIGNS[type(op)]
+                    asserted[""].add(sign)
+                    for term, own in zip(pair, (OTHER[sign], sign), strict=True):
+                        value = getattr(term, "value", None)
+                        asserted.setdefault(value, set()).add(own)
         if isinstance(node, ast.Attribute) and node.attr == "assert_array_less":
-            asserted.add("less")
-    if said and asserted and not {*said} & asserted:
-        return f"says {[*said.values()]}, but asserts only {asserted}"
+            asserted[""].add("less")
+    claims = {"": {WAY[found] for found in WORD.findall(text)}}
+    for found, number, percent in LIMIT.findall(text):
+        value = float(number.replace(",", "")) / (100 if percent else 1)
+        claims[value] = {WAY[found]}
+    for value, said in claims.items():
+        if said and asserted.get(value) and not said & asserted[value]:
+            return f"says {said} {value}, but asserts only {asserted[value]}"
     return None
 
 
@@ -234,12 +252,16 @@ RULES = {
             [("check", "# Checked: A needs more than B\nassert a > b and c < d")],
             [("check", "# Checked: a wider model is no more work\nassert a <= b")],
             [("check", "# Checked: the order is kept\nassert a < b")],
+            [("check", "# Checked: more than 97 %, below 1\nassert 0.97 < x < 1")],
         ],
         [
             [("check", CHECK.replace("less", "more"))],
             [("check", "# Checked: at most one\nassert x >= 1")],
             [("check", "# Checked: at least one\nassert all(x < 1 for x in xs)")],
             [("check", "# Checked: A is more\nnp.testing.assert_array_less(a, b)")],
+            [("check", "# Checked: more than 0.15\nassert (x < 0.15).all() and a > b")],
+            [("check", "# Checked: loss above 0.5\nassert a > b and 0.5 > loss")],
+            [("check", "# Checked: below 97 %\nassert 0.97 < x < y < 1")],
         ],
     ),
     comparing_words_that_nothing_checks: (

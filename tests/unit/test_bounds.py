@@ -76,6 +76,21 @@ def test_the_bound_of_a_share_is_judged_by_what_the_share_lacks(
     assert [bounds.is_loose(entry) for entry in bounds.read()] == [loose]
 
 
+@pytest.mark.parametrize(
+    ("line", "loose"),
+    [
+        ("assert abs(y - 2.1) < 0.6", False),
+        ("assert abs(y - 2.1) < 2", True),
+        ("np.testing.assert_allclose(y, 2.1, atol=0.6)", False),
+        ("np.testing.assert_allclose(y, 2.1, atol=2)", True),
+        ("assert abs(y - 2.1) > 0.02", True),
+    ],
+)
+def test_a_difference_that_happens_to_be_small_has_more_room(run, line, loose):
+    run(f"y = 2.0\n{line}")
+    assert [bounds.is_loose(entry) for entry in bounds.read()] == [loose]
+
+
 def test_an_assertion_fails_as_before(run):
     error, found = run("# Checked: two is less than one\nassert 2 / 1 < 1, 'it is not'")
     assert isinstance(error, AssertionError) and str(error) == "it is not"
