@@ -24,8 +24,8 @@
 # thousands of times, on a GPU. JAX and PyTorch add both. **JAX** transforms *pure*
 # functions, whose result depends on their arguments alone and which change nothing:
 # from such a function it makes another that computes the gradient, or runs compiled.
-# **PyTorch** works on objects: tensors record how they were computed, and a training
-# changes them in place. Later pages build on this one; skim what you know.
+# **PyTorch** works on objects: tensors, its arrays, record how they were computed, and
+# a training changes them in place. Later pages build on this one; skim what you know.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers and Optax for optimisers. The same
@@ -103,6 +103,7 @@ mixed = {
     "float32 array + 0.5": x + 0.5,
     "bfloat16 array + float32 array": x[0].astype(jnp.bfloat16) + x[0],
     "NumPy's float64, as an array": jnp.asarray(np.ones(3)),
+    # try: float16 and bfloat16
 }
 
 # %% tags=["shared", "say"]
@@ -151,7 +152,8 @@ np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
 # repeated. A PyTorch *generator* has a state that every draw advances: insert one draw,
 # and all later ones are different. JAX has no such state. Each function takes a *key*,
 # and the same key gives the same numbers; for new numbers, `split` the key. A key used
-# twice is a common bug, and no error tells you: two layers start with equal weights.
+# twice is a common bug, and no error tells you: two layers, say, start with equal
+# weights.
 
 # %% tags=["jax"]
 key = jax.random.key(0)
@@ -212,10 +214,10 @@ loss, gradient = jax.value_and_grad(loss_fn)(w)
 as_numpy(gradient)
 
 # %% [markdown] tags=["shared"]
-# Is it right? We compare it with the chain rule on paper, $\frac2b \sum_j (p_j - y_j)(1
-# - p_j^2)\, x_j$ with $p_j = \tanh(x_j \cdot w)$, and see how close difference
-# quotients come, $\big(L(w + h) - L(w - h)\big) / 2h$ for each weight, in float32 and
-# in float64.
+# Is it right? We compare it with the chain rule on paper,
+# $\frac2b \sum_j (p_j - y_j)(1-p_j^2)\, x_j$ with $p_j = \tanh(x_j \cdot w)$, and see
+# how close difference quotients come, $\big(L(w + h) - L(w - h)\big) / 2h$ for each
+# weight, in float32 and in float64.
 
 
 # %% tags=["shared"]
@@ -314,9 +316,9 @@ np.testing.assert_array_equal([float(result) for result in results], [3, 3, 3, 5
 
 # %% [markdown] tags=["jax"]
 # So whatever Python does besides (printing, counting, appending to a list) happens
-# while tracing only. A value is unknown then, and `if x > 0` an error; `jnp.where(x >
-# 0, a, b)` selects number by number. An argument that Python needs to know, such as a
-# size or a function, is named in `static_argnames`. What was recorded:
+# while tracing only. A value is unknown then, and `if x > 0` an error;
+# `jnp.where(x > 0, a, b)` selects number by number. An argument that Python needs to
+# know, such as a size or a function, is named in `static_argnames`. What was recorded:
 
 
 # %% tags=["jax"]
@@ -448,7 +450,8 @@ model = build(Classifier, 64, 64, 10)
 # leaf. `nnx.merge` is the way back, `nnx.update` writes into the module.
 
 # %% tags=["jax"]
-graph, params, rest = nnx.split(model, nnx.Param, ...)
+kernel = model.hidden.kernel[...]  # the array of a parameter
+graph, params, rest = nnx.split(model, nnx.Param, ...)  # ... is all the rest
 halved = jax.tree.map(lambda leaf: leaf / 2, params)
 before = to_arrays(model)
 nnx.update(model, halved)
@@ -458,7 +461,8 @@ leaves = nnx.to_flat_state(params)
 # %% [markdown] tags=["shared"]
 # Flax stores a dense matrix in × out, as in $xW$; PyTorch stores out × in, and
 # multiplies by its transpose. `to_arrays` of this book's helpers copies the parameters
-# to NumPy, in × out on both sides.
+# to NumPy, in × out on both sides. A list of modules has to be wrapped: `nnx.data([…])`
+# or `nn.ModuleList([…])`.
 
 # %% tags=["shared", "check"]
 # Checked: every parameter was halved
@@ -492,7 +496,7 @@ say(
 
 # %% tags=["jax"]
 ones = jnp.ones(1000)
-dropout = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+dropout = nnx.Dropout(0.5, rngs=nnx.Rngs(0))  # try 0.9
 dropout.train()
 noisy, noisy_again = dropout(ones), dropout(ones)
 dropout.eval()
@@ -795,7 +799,7 @@ def clock(function, x):
     return returned, time.perf_counter() - start
 
 
-big = jnp.ones((2000, 2000))
+big = jnp.ones((2000, 2000))  # try 200
 first_call, later_call = clock(product, big), clock(product, big)
 
 # %% tags=["shared", "say"]
@@ -815,8 +819,8 @@ assert later_call[0] < later_call[1] and later_call[0] < first_call[0]
 # Save the parameters of a model, not the Python object: code changes, and a pickled
 # object can run any code when it is opened. *safetensors* files hold named arrays and
 # nothing else. `save_weights` of our helpers writes them with names and layouts that
-# belong to neither framework, so the twin page can load them. Each framework has a way
-# of its own, too. To resume a training, save the optimiser's state as well.
+# belong to neither framework, so the twin page can load them. To resume a training,
+# save the optimiser's state as well.
 
 # %% [markdown] tags=["jax"]
 # Flax turns a pytree into bytes; for large models, Orbax writes checkpoints.

@@ -24,8 +24,8 @@
 # thousands of times, on a GPU. JAX and PyTorch add both. **JAX** transforms *pure*
 # functions, whose result depends on their arguments alone and which change nothing:
 # from such a function it makes another that computes the gradient, or runs compiled.
-# **PyTorch** works on objects: tensors record how they were computed, and a training
-# changes them in place. Later pages build on this one; skim what you know.
+# **PyTorch** works on objects: tensors, its arrays, record how they were computed, and
+# a training changes them in place. Later pages build on this one; skim what you know.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX:
@@ -103,6 +103,7 @@ mixed = {
     "float32 array + 0.5": x + 0.5,
     "bfloat16 array + float32 array": x[0].to(torch.bfloat16) + x[0],
     "NumPy's float64, as an array": torch.as_tensor(np.ones(3)),
+    # try: float16 and bfloat16
 }
 
 # %% tags=["shared", "say"]
@@ -153,7 +154,8 @@ np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
 # repeated. A PyTorch *generator* has a state that every draw advances: insert one draw,
 # and all later ones are different. JAX has no such state. Each function takes a *key*,
 # and the same key gives the same numbers; for new numbers, `split` the key. A key used
-# twice is a common bug, and no error tells you: two layers start with equal weights.
+# twice is a common bug, and no error tells you: two layers, say, start with equal
+# weights.
 
 # %% tags=["torch"]
 generator = torch.Generator(device).manual_seed(0)
@@ -216,10 +218,10 @@ gradient = w.grad.clone()
 as_numpy(gradient)
 
 # %% [markdown] tags=["shared"]
-# Is it right? We compare it with the chain rule on paper, $\frac2b \sum_j (p_j - y_j)(1
-# - p_j^2)\, x_j$ with $p_j = \tanh(x_j \cdot w)$, and see how close difference
-# quotients come, $\big(L(w + h) - L(w - h)\big) / 2h$ for each weight, in float32 and
-# in float64.
+# Is it right? We compare it with the chain rule on paper,
+# $\frac2b \sum_j (p_j - y_j)(1-p_j^2)\, x_j$ with $p_j = \tanh(x_j \cdot w)$, and see
+# how close difference quotients come, $\big(L(w + h) - L(w - h)\big) / 2h$ for each
+# weight, in float32 and in float64.
 
 
 # %% tags=["shared"]
@@ -453,6 +455,7 @@ model = build(Classifier, 64, 64, 10)
 # in the state dict, too, and moves to the GPU with the model.
 
 # %% tags=["torch"]
+kernel = model.hidden.weight.detach()  # the array of a parameter
 state = model.state_dict()
 halved = {name: leaf / 2 for name, leaf in state.items()}
 before = to_arrays(model)
@@ -463,7 +466,8 @@ leaves = state.items()
 # %% [markdown] tags=["shared"]
 # Flax stores a dense matrix in × out, as in $xW$; PyTorch stores out × in, and
 # multiplies by its transpose. `to_arrays` of this book's helpers copies the parameters
-# to NumPy, in × out on both sides.
+# to NumPy, in × out on both sides. A list of modules has to be wrapped: `nnx.data([…])`
+# or `nn.ModuleList([…])`.
 
 # %% tags=["shared", "check"]
 # Checked: every parameter was halved
@@ -497,7 +501,7 @@ say(
 
 # %% tags=["torch"]
 ones = torch.ones(1000)
-dropout = nn.Dropout(0.5)
+dropout = nn.Dropout(0.5)  # try 0.9
 dropout.train()
 noisy, noisy_again = dropout(ones), dropout(ones)
 dropout.eval()
@@ -789,7 +793,7 @@ def clock(function, x):
     return returned, time.perf_counter() - start
 
 
-big = torch.ones(2000, 2000)
+big = torch.ones(2000, 2000)  # try 200
 first_call, later_call = clock(product, big), clock(product, big)
 
 # %% tags=["shared", "say"]
@@ -810,8 +814,8 @@ assert device == "cuda" or later_call[0] > 0.9 * later_call[1]
 # Save the parameters of a model, not the Python object: code changes, and a pickled
 # object can run any code when it is opened. *safetensors* files hold named arrays and
 # nothing else. `save_weights` of our helpers writes them with names and layouts that
-# belong to neither framework, so the twin page can load them. Each framework has a way
-# of its own, too. To resume a training, save the optimiser's state as well.
+# belong to neither framework, so the twin page can load them. To resume a training,
+# save the optimiser's state as well.
 
 # %% [markdown] tags=["torch"]
 # PyTorch saves the state dict; `weights_only` refuses anything but data.
