@@ -631,9 +631,8 @@ maps = 4 * all_heads * 1024**2  # four bytes for each weight
 say(
     f"Weights, gradients and averages take {16 * n_parameters / 2**20:.1f} MiB at "
     f"every length. Activations are {share[16]:.0%} of the whole at n = 16 and "
-    f"{share[1024]:.1%} at n = 1,024, where they take {kept[1024] / 2**30:.1f} GiB; "
-    f"the attention maps alone are {maps / 2**30:.1f} GiB, once for every time they "
-    "are kept."
+    f"{share[1024]:.1%} at n = 1,024, where they take {kept[1024] / 2**20:.0f} MiB; a "
+    f"single copy of all attention maps is {maps / 2**20:.0f} MiB."
 )
 
 # %% tags=["shared", "check"]
