@@ -176,8 +176,8 @@ class FeedForward(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# The block also returns its attention weights. With `norm_first=True` the norm comes
-# before each branch; a later section needs that.
+# The block also returns its attention weights. `norm_first=True` puts the norm before
+# each branch, for a later section.
 
 
 # %% tags=["torch"]
@@ -387,10 +387,9 @@ assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 1 / 16
 # ## Layer norm looks at one position only
 #
 # A norm brings numbers to mean 0 and variance 1. **Batch norm**, common in vision,
-# takes both from each feature over the whole batch (in training; afterwards from
-# running averages). The output for one sentence then depends on the padding and the
-# outliers of all others. **Layer norm** takes both over the features of one position;
-# nothing else enters.
+# takes both from each feature over the whole batch, in training. The output for one
+# sentence then depends on the padding and the outliers of all others. **Layer norm**
+# takes both over the features of one position; nothing else enters.
 
 # %% [markdown] tags=["shared"]
 # $$\mathrm{LayerNorm}(x) =
