@@ -178,8 +178,8 @@ class FeedForward(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# The block also returns its attention weights. With `norm_first=True` the norm comes
-# before each branch; a later section needs that.
+# The block also returns its attention weights. `norm_first=True` puts the norm before
+# each branch, for a later section.
 
 
 # %% tags=["jax"]
@@ -387,10 +387,9 @@ assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 1 / 16
 # ## Layer norm looks at one position only
 #
 # A norm brings numbers to mean 0 and variance 1. **Batch norm**, common in vision,
-# takes both from each feature over the whole batch (in training; afterwards from
-# running averages). The output for one sentence then depends on the padding and the
-# outliers of all others. **Layer norm** takes both over the features of one position;
-# nothing else enters.
+# takes both from each feature over the whole batch, in training. The output for one
+# sentence then depends on the padding and the outliers of all others. **Layer norm**
+# takes both over the features of one position; nothing else enters.
 
 # %% [markdown] tags=["shared"]
 # $$\mathrm{LayerNorm}(x) =
@@ -966,19 +965,20 @@ erased = [np.where(np.arange(7)[:, None] == i, 0, x) for i in range(7)]
 assert min(np.abs(read_cls(y) - read_cls(x)).max() for y in erased) > 1e-3
 
 # %% [markdown] tags=["shared"]
-# ## Learned and sinusoidal positions are equal within the trained length, not beyond
+# ## Sinusoids give distances at once, and neither kind reaches beyond the training
 #
 # [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) got nearly the same results
-# with both kinds, and chose sinusoids in the hope that a model could read longer
-# sequences than in its training. We try both on a small task in which only the position
-# helps: every place names the symbol three places before it (the first three name the
-# first symbol). Training sequences have 24 symbols, test sequences 24 or 48.
+# with both kinds after a long training, and chose sinusoids in the hope that a model
+# could read longer sequences than it had seen. We try both in a short training on a
+# task in which only the position helps: every place names the symbol three places
+# before it (the first three name the first symbol). Training sequences have 24 symbols,
+# test sequences 24 or 48.
 
 # %% tags=["shared"]
 settings = Sequences(
     length=24, n_symbols=10,  # the test goes to twice this length
     n_blocks=1, n_heads=1, m=32, f=64,  # one look-up per place: one block, one head
-    n_train=6_400, batch_size=64, epochs=3,  # 300 updates: enough for both kinds
+    n_train=6_400, batch_size=64, epochs=3,  # 300 updates: enough for sinusoids
     learning_rate=3e-3, warmup=50,  # a high rate, so it rises slowly (next chapter)
 )  # fmt: skip
 
@@ -1009,7 +1009,7 @@ for positions in ("sinusoidal", "learned"):
         right = as_numpy(logits).argmax(-1) == labels[:, :n]  # b s
         found[positions] = right.mean(axis=0)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each of 48 positions. Over the 24 trained positions, shaded, both lines are at one. Beyond, learned positions fall to chance at once; sinusoidal ones fall within a few positions and stay a little above chance."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each of 48 positions. Sinusoidal: at one over almost all of the 24 trained positions, which are shaded; then it drops, and swings between low and medium values. Learned: at one for the first four positions, which need no search, and low everywhere else, within the trained length and beyond."}}
 places = np.arange(2 * settings.length)
 panels = {
     "accuracy at each position": {name: (places, rows) for name, rows in far.items()}
@@ -1021,30 +1021,32 @@ fig
 # %% tags=["shared", "say"]
 beyond = {name: rows[settings.length :] for name, rows in far.items()}
 say(
-    f"Within the trained length the accuracy is {near['sinusoidal'].mean():.1%} with "
-    f"sinusoids and {near['learned'].mean():.1%} with learned positions; beyond it, "
-    f"**{beyond['sinusoidal'].mean():.0%}** and **{beyond['learned'].mean():.0%}**, "
-    f"where guessing gives {1 / settings.n_symbols:.0%}. At the first position beyond, "
-    f"it is {beyond['sinusoidal'][0]:.0%} and {beyond['learned'][0]:.0%}."
+    f"After {settings.updates} updates the accuracy within the trained length is "
+    f"**{near['sinusoidal'].mean():.1%}** with sinusoids and "
+    f"**{near['learned'].mean():.0%}** with learned positions. At the 24 positions "
+    f"beyond, it is {beyond['sinusoidal'].mean():.0%} and "
+    f"{beyond['learned'].mean():.0%}; guessing gives {1 / settings.n_symbols:.0%}."
 )
 
 # %% [markdown] tags=["shared"]
-# That was measured for this model and this task. The reason is general: rows of a
-# learned table that no training example reached are still random. Sinusoids have a
-# value everywhere, but their slow waves reach angles there that the layers have never
-# seen. Models for long texts mostly put the *distance* into the scores instead, such as
-# [RoPE](https://arxiv.org/abs/2104.09864) and
+# That was measured for this model, this task and this short training. With sinusoids,
+# "three to the left" is the same rotation everywhere; a table starts from noise, and
+# has to learn each of its rows. Rows that no training example reached stay noise.
+# Sinusoids have a value everywhere, but their slow waves reach angles there that the
+# layers have never seen. Models for long texts mostly put the *distance* into the
+# scores instead, such as [RoPE](https://arxiv.org/abs/2104.09864) and
 # [ALiBi](https://arxiv.org/abs/2108.12409).
 
 # %% tags=["shared", "check"]
-# Checked: both kinds work within the trained length; beyond, sinusoids only fail later
-for name in near:
-    assert near[name].mean() > 0.99
-    _, line = plots.drawn(fig, "accuracy at each position", name)
-    assert line[:24].mean() > 0.95 and line[24:].mean() < 0.5
-_, waves = plots.drawn(fig, "accuracy at each position", "sinusoidal")
-_, table_rows = plots.drawn(fig, "accuracy at each position", "learned")
-assert waves[24:].mean() > table_rows[24:].mean() + 0.05
+# Checked: after this training sinusoids work within the trained length; nothing beyond
+assert near["sinusoidal"].mean() > 0.995
+assert 0.2 < near["learned"].mean() < 0.6
+title = "accuracy at each position"
+_, waves = plots.drawn(fig, title, "sinusoidal")
+_, rows = plots.drawn(fig, title, "learned")
+assert waves[:20].mean() > 0.95 and rows[:4].min() > 0.95
+assert 0.12 < rows[4:24].mean() < 0.35 and 0.12 < waves[24:].mean() < 0.5
+assert rows[24:].mean() < 0.3 and waves[24:].mean() > 1.2 * rows[24:].mean()
 
 # %% [markdown] tags=["shared"]
 # ## The same weights give the same outputs in both frameworks
@@ -1073,10 +1075,6 @@ folder = Path(tempfile.mkdtemp())
 save_weights(encoder, folder / "encoder.safetensors")
 copy = build(Encoder, 2, 12, 3, 29, norm_first=True, seed=1)
 load_weights(copy, folder / "encoder.safetensors")
-
-# %% [markdown] tags=["shared"]
-# A file that is damaged, or belongs to another model, raises an error before anything
-# changes.
 
 # %% tags=["shared", "check"]
 # Checked: a saved encoder loads; a damaged or foreign file raises and changes nothing
