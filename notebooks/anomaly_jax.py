@@ -587,7 +587,7 @@ say(
 assert blind < 0.5 and blind < baseline
 
 # %% [markdown] tags=["shared"]
-# ## The mistakes are unsure ones
+# ## Where it is wrong, it is mostly unsure
 #
 # Mistakes on the test sets, those first in which the model was surest, with its
 # probabilities:
