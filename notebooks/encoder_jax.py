@@ -24,16 +24,15 @@
 # of the first. One attention layer looks only once: it makes all its queries from the
 # words as they came in. To look for what was found, a model needs a second layer.
 #
-# Stacking brings new problems. Layers only average; something must compute with that.
-# Many averages make all words alike. Gradients must pass through all layers. No layer
-# knows the order of the words. The **encoder** of
+# Stacking brings new problems. Layers only average; something must compute with the
+# averages. Many averages make all words alike. Gradients must pass through all layers.
+# And no layer knows the order of the words. The **encoder** of
 # [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has one part for each problem.
-# We measure what happens without each.
+# We build it, and measure what happens without each part.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
-# [encoder_torch](encoder_torch.ipynb). Before it:
-# [attention, in JAX](attention_jax.ipynb).
+# [encoder_torch](encoder_torch.ipynb).
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
@@ -93,7 +92,7 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 # whole sentence.
 #
 # We put two layers in a row, replace the *last* word, and watch how strongly word 0
-# prefers word 1 to word 2: the ratio of its two weights. (We count from 0.)
+# prefers word 1 to word 2: the ratio of its two weights.
 
 # %% tags=["shared"]
 b, s, m, n_heads = 2, 7, 24, 4
@@ -107,9 +106,9 @@ def preference(x):
     return [w[:, :, 0, 1] / w[:, :, 0, 2] for w in layers]
 
 
-x = np.random.default_rng(0).normal(size=(b, s, m))
+x = np.random.default_rng(0).normal(scale=4, size=(b, s, m))  # 4: sharper weights
 replaced = x.copy()
-replaced[:, -1] = np.random.default_rng(1).normal(size=(b, m))
+replaced[:, -1] = np.random.default_rng(1).normal(scale=4, size=(b, m))
 pairs = zip(preference(replaced), preference(x), strict=True)
 shift = [np.abs(after / before - 1).max() for after, before in pairs]
 
@@ -122,7 +121,7 @@ say(
 # %% tags=["shared", "check"]
 # Checked: a third word changes a preference in the second layer, not in the first
 assert shift[0] < 1e-5
-assert shift[1] > 0.02
+assert shift[1] > 0.1
 
 # %% [markdown] tags=["shared"]
 # ## A block mixes positions, then works on each one alone
@@ -354,12 +353,12 @@ panel = "similarity of positions"
 _, line = plots.drawn(fig, panel, "without residuals")
 assert line[2] > 0.999 and (line[1:] > 0.99).all()
 _, line = plots.drawn(fig, panel, "with residuals")
-assert line[2] < 0.5 and line[-1] > 0.95 and (np.diff(line) > 0).all()
+assert line[2] < 0.1 and line[-1] > 0.2 and (np.diff(line) > 0).all()
 panel = "gradient of differences"
 _, line = plots.drawn(fig, panel, "without residuals")
 assert line[2] < 1e-3 * start and line[3] < 1e-3 * line[0]
 _, line = plots.drawn(fig, panel, "with residuals")
-assert line[2] > 0.8 * start and line[-1] < 0.4 * start
+assert line[2] > 0.8 * start and line[-1] < 0.97 * start
 
 # %% [markdown] tags=["shared"]
 # The attention maps show the same. Step through the layers: with residual connections
@@ -381,7 +380,7 @@ viewer.attention(
 # %% tags=["shared", "check"]
 # Checked: without residual connections the maps become uniform, with them they do not
 np.testing.assert_allclose(maps["without residuals"][3:], 1 / 16, atol=0.001)
-assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 1 / 16
+assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 0.03
 
 # %% [markdown] tags=["shared"]
 # ## Layer norm looks at one position only
@@ -589,12 +588,12 @@ for name, n in product(gradients, (2, 6, 12, 24)):
     _, line = plots.drawn(fig, name, f"{n} blocks")
     ends[name].append(line[-1])
 post, pre = map(np.array, ends.values())
-assert (np.diff(pre) < 0).all() and pre[-1] < 0.45 * pre[0]
-assert (post > 0.75 * post[0]).all() and post[-1] > 2.5 * pre[-1]
+assert (np.diff(pre) < 0).all() and pre[-1] < 0.7 * pre[0]
+assert (post > 0.75 * post[0]).all() and post[-1] > 1.4 * pre[-1]
 
 # %% tags=["shared", "check"]
 # Checked: the residual path of pre-norm grows with depth, and the last norm rescales it
-assert growth > 3
+assert growth > 1.5
 np.testing.assert_allclose(as_numpy(deepest(tensor(x))).std(), 1, atol=1e-3)
 
 # %% [markdown] tags=["shared"]
@@ -670,7 +669,7 @@ assert leaked > 0.15
 # %% tags=["shared", "check"]
 # Checked: dropout is on in training, scales what it keeps, and is off in the maps
 same = [as_numpy(encoder(tensor(x), boolean(mask))) for _ in range(2)]
-assert np.abs(same[0] - same[1]).max() > 1.5
+assert np.abs(same[0] - same[1]).max() > 0.7
 dropped = as_numpy(encoder.blocks[0].dropout(tensor(np.ones(1000))))
 np.testing.assert_allclose(np.unique(dropped), [0, 1 / (1 - 0.2)])
 again, _ = attention_maps(encoder, tensor(x), boolean(mask))
@@ -1122,4 +1121,4 @@ for norm_first in (False, True):
 #   lengths. Without them the encoder is equivariant.
 
 # %% [markdown] tags=["jax"]
-# Next comes [warm-up, in JAX](warmup_jax.ipynb).
+# Next comes [warm-up, in JAX](warmup_jax.ipynb): how to train such a stack.
