@@ -99,7 +99,9 @@ def test_without_scripts_both_maps_are_shown(new_reader):
 def test_only_what_the_book_builds_is_a_link(visit):
     """The decoder is drawn, but leads nowhere; so does a chapter that is not there."""
     page = visit("book/index")
-    later = page.locator(".transformer-map:visible .part.later text").all_inner_texts()
+    later = page.locator(
+        ".transformer-map:visible .part.later text"
+    ).all_text_contents()
     assert {"causal attention", "cross-attention"} <= set(later)
     missing = [
         part for part, (name, _) in transformer_map.SECTIONS.items()
