@@ -196,7 +196,7 @@ say(text)
 
 # %% tags=["shared", "check"]
 # Checked: features of one class are closer; one pixel moves a digit further than that
-assert ratio < 0.85 and ratio < of_pixels + 0.01
+assert ratio < (0.85 if source == "digits" else 1) and ratio < of_pixels + 0.01
 if source == "digits":
     assert shift > 1.3 * in_pixels[0]
 
@@ -373,7 +373,7 @@ say(
 # %% tags=["shared", "check"]
 # Checked: the loss is the mean of $-\ln p_s$; untrained, it is close to guessing
 np.testing.assert_allclose(loss, -np.log(p[:, -1]).mean(), rtol=1e-5)
-assert abs(loss - np.log(s)) < 0.03
+assert abs(loss - np.log(s)) < (0.03 if source == "digits" else 0.5)
 
 # %% [markdown] tags=["shared"]
 # ## The place of the odd one gives nothing away
@@ -464,7 +464,7 @@ say(
 assert accuracy["test"] > settings.least_accuracy
 assert accuracy["test"] > baseline + settings.least_gain
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over the epochs. Left: the loss falls in training, where dropout is on, and in validation, where it ends lower. Right: both accuracies rise above the level line of the baseline and flatten."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over the epochs. Left: the loss falls in training and in validation. Right: both accuracies rise; the baseline is a level line."}}
 ends = np.arange(settings.epochs) + 1
 by_epoch = {
     name: history[name].reshape(settings.epochs, -1).mean(axis=1)
@@ -485,20 +485,21 @@ fig = plots.curves(panels, x="epoch", size=(7, 2.8))
 fig
 
 # %% tags=["shared", "check"]
-# Checked: in the figure losses fall, accuracies end above the baseline, validation best
+# Checked: in the figure losses fall and accuracies rise; digits end above the baseline
 losses = {name: plots.drawn(fig, "loss", name)[1] for name in panels["loss"]}
 rates = {name: plots.drawn(fig, "accuracy", name)[1] for name in panels["accuracy"]}
 level = rates.pop("baseline on test")
 np.testing.assert_allclose(level, baseline)
 for name in ("training", "validation"):
-    assert losses[name][-1] < losses[name][0] and rates[name][-1] > level[0]
-assert losses["validation"][-1] < losses["training"][-1]
+    assert losses[name][-1] < losses[name][0] and rates[name][-1] > rates[name][0]
 if source == "digits":
+    assert min(rates["training"][-1], rates["validation"][-1]) > level[0]
+    assert losses["validation"][-1] < losses["training"][-1]
     assert np.ptp(rates["validation"][-8:]) < 0.01  # loose: ten of a thousand sets
 
 # %% [markdown] tags=["shared"]
-# Dropout is off in validation, so its loss is the lower one. The trained model ignores
-# the order, too.
+# Dropout is on in training, which raises the loss there. The trained model ignores the
+# order, too.
 
 # %% tags=["shared", "check"]
 # Checked: the trained model is equivariant to rounding
@@ -623,8 +624,9 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: it is less sure where it is wrong, and then the true one often comes second
-assert sure[wrong].mean() < 0.85 * sure[right].mean()
-assert second_choice.mean() > 3 / (s - 1)
+share, times_chance = (0.85, 3) if source == "digits" else (1, 2)
+assert sure[wrong].mean() < share * sure[right].mean()
+assert second_choice.mean() > times_chance / (s - 1)
 
 # %% [markdown] tags=["shared"]
 # ## Unseen classes are the real test
@@ -901,13 +903,13 @@ fig = plots.curves(panels, x="update", log_y=["relative difference"], size=(7, 2
 fig
 
 # %% tags=["shared", "say"]
-alike_for = int(np.argmax(gap > 1e-3))  # updates
+alike_for = int(np.argmax([*(gap > 1e-3), True]))  # updates
 say(
     f"For **{alike_for}** updates the two losses agree to a thousandth, while they "
-    f"fall from {here[0]:.2f} to {here[alike_for]:.2f}. Then rounding shows: in the "
-    f"last 50 updates they differ by up to {gap[-50:].max():.0%}. But the result is "
-    f"the same: the last 20 losses have a mean of {in_jax[-20:].mean():.3f} in JAX and "
-    f"{in_torch[-20:].mean():.3f} in PyTorch."
+    f"fall from {here[0]:.2f} to {here[alike_for - 1]:.2f}. Then rounding shows: in "
+    f"the last 50 updates they differ by up to {gap[-50:].max():.0%}. But the result "
+    f"is the same: the last 20 losses have a mean of {in_jax[-20:].mean():.3f} in JAX "
+    f"and {in_torch[-20:].mean():.3f} in PyTorch."
 )
 
 # %% tags=["shared", "check"]
@@ -917,7 +919,8 @@ assert len(difference) == 200 and 0 < difference[:25].max() < 1e-3
 assert difference[-50:].max() > 10 * difference[:25].max()  # loose: chaotic
 ends = in_jax[-20:].mean(), in_torch[-20:].mean()
 np.testing.assert_allclose(*ends, rtol=0.1)  # loose: chaotic, other machines differ
-assert max(ends) < 0.1 * here[0]  # loose: single losses are noisy
+least = 0.1 if source == "digits" else 1
+assert max(ends) < least * here[0]  # loose: single losses are noisy
 
 # %% [markdown] tags=["shared"]
 # ## Key points
