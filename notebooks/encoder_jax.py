@@ -356,7 +356,8 @@ _, line = plots.drawn(fig, panel, "with residuals")
 assert line[2] < 0.1 and line[-1] > 0.2 and (np.diff(line) > 0).all()
 panel = "gradient of differences"
 _, line = plots.drawn(fig, panel, "without residuals")
-assert line[2] < 1e-3 * start and line[3] < 1e-3 * line[0]
+assert line[2] < 6e-4 * start  # loose: initial weights differ
+assert line[3] < 1e-3 * line[0]  # loose: what is left is rounding
 _, line = plots.drawn(fig, panel, "with residuals")
 assert line[2] > 0.8 * start and line[-1] < 0.97 * start
 
@@ -938,7 +939,8 @@ for positions in ("none", "sinusoidal", "learned"):
     shuffled, _ = attention_maps(model, tensor(x[:, order]))
     check_shape(out, "b s c", b=2, s=7, c=3)
     moved[positions] = np.abs(as_numpy(shuffled) - as_numpy(out)[:, order]).max()
-assert moved["none"] < 1e-5 and min(moved["sinusoidal"], moved["learned"]) > 1e-3
+assert moved["none"] < 1e-5
+assert min(moved["sinusoidal"], moved["learned"]) > 0.03
 
 # %% [markdown] tags=["shared"]
 # For *one* output per sequence, put an extra element in front, often called `[CLS]`,
@@ -961,7 +963,7 @@ def read_cls(x):
 # Checked: the output of [CLS] ignores the order of the others, and needs each of them
 np.testing.assert_allclose(read_cls(x[:, order]), read_cls(x), atol=1e-5)
 erased = [np.where(np.arange(7)[:, None] == i, 0, x) for i in range(7)]
-assert min(np.abs(read_cls(y) - read_cls(x)).max() for y in erased) > 1e-3
+assert min(np.abs(read_cls(y) - read_cls(x)).max() for y in erased) > 0.03
 
 # %% [markdown] tags=["shared"]
 # ## Both kinds of positions work within the trained length, and neither beyond
@@ -1007,7 +1009,7 @@ for positions in ("sinusoidal", "learned"):
         right = as_numpy(logits).argmax(-1) == labels[:, :n]  # b s
         found[positions] = right.mean(axis=0)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each of 32 positions. Over the 16 trained positions, which are shaded, both lines are at one. Beyond, the learned line drops at once to one tenth, the level of guessing, and stays there; the sinusoidal line drops to between one and four tenths."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each of 32 positions. Over the 16 trained positions, which are shaded, both lines are at one, the sinusoidal one except for the last three. Beyond, the learned line drops at once to one tenth, the level of guessing, and stays there; the sinusoidal line drops, too, and wanders between one and five tenths."}}
 places = np.arange(2 * settings.length)
 panels = {
     "accuracy at each position": {name: (places, rows) for name, rows in far.items()}
@@ -1038,7 +1040,7 @@ say(
 for name in near:
     assert near[name].mean() > 0.995
     _, line = plots.drawn(fig, "accuracy at each position", name)
-    assert line[:16].mean() > 0.97
+    assert line[:16].mean() > 0.93
     assert 0.05 < line[16:].mean() < 0.4
 
 # %% [markdown] tags=["shared"]
