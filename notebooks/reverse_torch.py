@@ -249,7 +249,7 @@ def train_by_hand(model, loss_fn, data, batches, learning_rates, max_grad_norm=1
 
 # %% [markdown] tags=["shared"]
 # We train two models with the same initial weights for 200 updates: one with this loop,
-# one with `fit` of `helpers`. For such short trainings we take a high learning rate.
+# one with `fit` of `helpers`. Short trainings like these take a high learning rate.
 
 # %% tags=["shared"]
 quick = replace(settings, learning_rate=3e-3, epochs=1)
@@ -446,11 +446,12 @@ for name, array in uninterrupted.items():
 # ## Both frameworks follow the same curve
 #
 # From the same initial weights and on the same batches, JAX and PyTorch compute the
-# same training, up to rounding in the last digit, which training amplifies. We train
-# for 200 updates here, and in the other framework in a process of its own.
+# same training, up to rounding in the last digit, which training amplifies; so we take
+# the low learning rate. We train for 200 updates here, and in the other framework in a
+# process of its own.
 
 # %% tags=["shared"]
-paired = replace(short, learning_rate=1e-3)
+paired = replace(short, learning_rate=settings.learning_rate)
 again = build(Predictor, seed=settings.seed, **settings.model)  # as saved in `initial`
 here = fit(again, cross_entropy, data["train"], paired)["loss"]
 there = twin.losses(other_side, paired, initial)
