@@ -124,7 +124,7 @@ def printed(env, page):
     if page in env.found_docs:
         for node in env.get_doctree(page).findall(nodes.container):
             if node.get("nb_element") == "cell_code_output":
-                kinds = nodes.literal_block, nodes.paragraph  # print, and say
+                kinds = nodes.literal_block, nodes.paragraph, nodes.row  # print, say
                 yield from (
                     text.astext() for kind in kinds for text in node.findall(kind)
                 )
