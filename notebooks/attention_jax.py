@@ -733,7 +733,7 @@ say(
 # %% tags=["shared", "check"]
 # Checked: queries, keys and values get a third of the variance, scaled scores a ninth
 np.testing.assert_allclose(projected.var(axis=(1, 2, 3, 4)), 1 / 3, rtol=0.05)
-np.testing.assert_allclose(scores.var(), 1 / 9, rtol=0.1)
+np.testing.assert_allclose(scores.var(), 1 / 9, rtol=0.1)  # loose: by the draw
 larger = np.sqrt(6 / (256 + 3 * 256)) * np.sqrt(256)  # Xavier's bound over this one
 np.testing.assert_allclose([larger**2 / 3, larger**4 / 9], [1 / 2, 1 / 4])
 for name in ("qkv", "out"):
@@ -792,7 +792,7 @@ np.testing.assert_allclose(back, out, atol=1e-6)
 np.testing.assert_allclose(
     shuffled_weights, weights[:, :, order][..., order], atol=1e-6
 )
-assert np.abs(shuffled - out).max() > 0.1
+assert np.abs(shuffled - out).max() > 0.12
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*

@@ -121,7 +121,7 @@ say(
 # %% tags=["shared", "check"]
 # Checked: a third word changes a preference in the second layer, not in the first
 assert shift[0] < 1e-5
-assert shift[1] > 0.1
+assert shift[1] > 0.1  # loose: other weights in the twin shift it less
 
 # %% [markdown] tags=["shared"]
 # ## A block mixes positions, then works on each one alone
@@ -963,7 +963,8 @@ def read_cls(x):
 # Checked: the output of [CLS] ignores the order of the others, and needs each of them
 np.testing.assert_allclose(read_cls(x[:, order]), read_cls(x), atol=1e-5)
 erased = [np.where(np.arange(7)[:, None] == i, 0, x) for i in range(7)]
-assert min(np.abs(read_cls(y) - read_cls(x)).max() for y in erased) > 0.03
+changes = [np.abs(read_cls(y) - read_cls(x)).max() for y in erased]
+assert min(changes) > 0.03  # loose: other weights in the twin
 
 # %% [markdown] tags=["shared"]
 # ## Both kinds of positions work within the trained length, and neither beyond

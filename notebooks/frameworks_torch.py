@@ -270,8 +270,10 @@ title = "Every step is too large or too small"
 flat = plots.drawn(fig, title, "automatic, float32")[1]
 single = plots.drawn(fig, title, "differences, float32")[1]
 double = plots.drawn(fig, title, "differences, float64")[1]
-assert (single > 10 * flat).all() and single.min() > 1000 * double.min()
-assert min(single[0], single[-1]) > 100 * single.min()  # falls and rises again
+assert (single > 10 * flat).all()  # loose: rounding differs between machines
+assert single.min() > 1000 * double.min()  # loose: rounding, as above
+ends = min(single[0], single[-1])  # falls and rises again
+assert ends > 100 * single.min()  # loose: rounding, as above
 
 # %% [markdown] tags=["torch"]
 # `backward` *adds*: called twice, the gradient is twice as large. A training clears it

@@ -730,7 +730,7 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: without warm-up pre-norm ends below 1, post-norm above 2.2
-assert pre_norm.max() < 1
+assert pre_norm.max() < 1  # loose: seeds differ by a factor of four
 lost, found = (plots.drawn(fig, "loss", name)[1] for name in [*names][1:])
 assert lost.min() > 2.2 and found[-1] < 0.6
 lost, found = (plots.drawn(fig, "gradient norm", name)[1] for name in [*names][1:])

@@ -25,6 +25,7 @@ def said(notebook):
         assert texts, f"says nothing: {cell.source[:60]}"
         for text in texts:
             text = re.sub(r"\$[^$]*\$|`[^`]*`|\]\([^)]*\)", "\n", text)
+            text = re.sub(r"\w*\d\w*", "\n", text)  # bfloat16
             yield from re.findall(r"[^\W\d_]+(?: [^\W\d_]+)*", text)
 
 
