@@ -128,8 +128,8 @@ assert (np.diff(np.sort(test_sets, axis=1)) > 0).all()
 # ## Compare features, not pixels
 #
 # Two photos of foxes agree in hardly any pixel: another background, another pose. So a
-# [ResNet34](https://arxiv.org/abs/1512.03385), trained to tell apart the 1,000 classes
-# of ImageNet, first turns each photo into 512 numbers, its **features**. Similar things
+# ResNet34 ([source](https://arxiv.org/abs/1512.03385)), trained on the 1,000 classes of
+# ImageNet, first turns each photo into 512 numbers, its **features**. Similar things
 # get similar features, even if ImageNet lacks their class. The ResNet stays as it is:
 # each photo goes through it once, and our model, which is much smaller, trains on
 # vectors. `make data` does this, in batches:

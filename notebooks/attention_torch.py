@@ -583,10 +583,10 @@ say(
 diagrams.heads()
 
 # %% [markdown] tags=["shared"]
-# $$\begin{aligned}
-# \mathrm{head}_i &= \mathrm{Attention}(X W^Q_i,\, X W^K_i,\, X W^V_i) \\
-# \mathrm{MultiHead}(X) &= \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O
-# \end{aligned} \tag{2}$$
+# $$\mathrm{head}_i = \mathrm{Attention}(X W^Q_i,\, X W^K_i,\, X W^V_i)$$
+#
+# $$\mathrm{MultiHead}(X) =
+# \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O \tag{2}$$
 #
 # $X$ is `s m`, one word per row. A head has the size $d = m/h$, so $h$ heads take as
 # many multiplications as one head of size $m$. The matrices $W^Q_i$, $W^K_i$, $W^V_i$

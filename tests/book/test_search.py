@@ -21,7 +21,8 @@ WORDS = {
     "equivariant": "anomaly",
     "CIFAR": "anomaly",
     "utilisation": "costs",
-    "Optax": "comparison",
+    "Optax": "frameworks",
+    "dictionary": "comparison",
 }
 
 
