@@ -371,7 +371,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: the loss is the mean of $-\ln p_s$; untrained, it is close to guessing
+# Checked: the loss is the mean of -ln p of the odd one; untrained, it is near guessing
 np.testing.assert_allclose(loss, -np.log(p[:, -1]).mean(), rtol=1e-5)
 assert abs(loss - np.log(s)) < (0.03 if source == "digits" else 0.5)
 

@@ -129,7 +129,7 @@ assert [numpys[place].dtype for place in (0, 1)] == ["float64"] * 2
 # ## JAX arrays never change, PyTorch tensors can
 #
 # In PyTorch, `x[0, 0] = 7` is an *in-place* update, as in NumPy: it changes `x` itself.
-# A slice is a *view* of the same memory, so whoever changes the slice changes the
+# A slice is a *view* of the same memory, so changing the slice changes the
 # array. Methods that work in place end in an underscore: `x.zero_()`. In JAX arrays are
 # immutable: `x[0, 0] = 7` is an error, and `x.at[0, 0].set(7)` returns a new array. So
 # no function can change an array that it was given, as pure functions must not.

@@ -457,8 +457,8 @@ def set_model():
         p = 0.92 if i == odd else 0.02
         canvas.cells(place - 16, 316, [[tint(GREEN, 0.06 + 0.6 * p)]], 32)
         canvas.text(place, 332, f"{p:.2f}", size=9)
-    canvas.text(x, 366, "no positions: shuffling the set", size=8.5)
-    canvas.text(x, 379, "shuffles the probabilities along", size=8.5)
+    canvas.text(x, 366, "no positions: permuting the set", size=8.5)
+    canvas.text(x, 379, "permutes the probabilities", size=8.5)
     return canvas.fig
 
 
