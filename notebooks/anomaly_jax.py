@@ -70,14 +70,14 @@ from helpers.train_jax import evaluate, fit
 from helpers.weights import save_weights
 
 # %% [markdown] tags=["jax"]
-# JAX finds a GPU by itself; `highest` keeps its products in full float32. `tensor` and
-# `boolean` make JAX arrays of NumPy's.
+# JAX finds a GPU by itself; `highest` keeps its products in full float32. `floats` and
+# `booleans` make JAX arrays of NumPy's.
 
 # %% tags=["jax"]
 jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
-tensor = partial(jnp.asarray, dtype=jnp.float32)
-boolean = partial(jnp.asarray, dtype=jnp.bool_)
+floats = partial(jnp.asarray, dtype=jnp.float32)
+booleans = partial(jnp.asarray, dtype=jnp.bool_)
 device = jax.devices()[0].platform
 side, other_side = "jax", "torch"
 f"JAX {jax.__version__} on {device}"
@@ -355,7 +355,7 @@ sample = x_test[:1000]  # b s i
 def probabilities(model, x):
     """Softmax over the set, with dropout off: ``b s i -> b s``."""
     chunks = [x[start : start + 1000] for start in range(0, len(x), 1000)]
-    outputs = [as_numpy(attention_maps(model, tensor(some))[0]) for some in chunks]
+    outputs = [as_numpy(attention_maps(model, floats(some))[0]) for some in chunks]
     logits = np.concatenate(outputs)[..., 0]
     p = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return p / p.sum(axis=-1, keepdims=True)
@@ -513,7 +513,7 @@ assert reordering_gap(model, sample, seed=1) < 1e-5
 # and see what it attends to; then another layer and head.
 
 # %% tags=["shared"]
-_, maps = attention_maps(model, tensor(sample))
+_, maps = attention_maps(model, floats(sample))
 maps = as_numpy(maps)  # l b h q k
 shown = test_sets[:3]  # b s
 
@@ -568,13 +568,13 @@ assert max(strongest, 1 / strongest) > 1.1
 # the connections, and measure what is lost.
 #
 # **Exercise 2, a change of code.** Pass `attention_maps` a mask in which each element
-# sees only itself (`boolean`, defined at the top, makes a mask of a NumPy array), and
+# sees only itself (`booleans`, defined at the top, makes a mask of a NumPy array), and
 # measure the accuracy on `sample`. Predict it first. What is the most that any model
 # could reach under this mask, if all classes are equally frequent?
 
 # %% tags=["shared", "answer"]
 alone = np.eye(s, dtype=bool)  # q k
-logits, _ = attention_maps(model, tensor(sample), boolean(alone))
+logits, _ = attention_maps(model, floats(sample), booleans(alone))
 blind = (as_numpy(logits)[..., 0].argmax(axis=-1) == s - 1).mean()
 say(
     f"The accuracy falls to **{blind:.1%}** (guessing: {1 / s:.0%}, baseline: "

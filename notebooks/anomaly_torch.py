@@ -69,14 +69,14 @@ from helpers.weights import save_weights
 
 # %% [markdown] tags=["torch"]
 # PyTorch has to be told to use a GPU: from here on, new tensors lie there if there is
-# one. `tensor` and `boolean` make tensors of NumPy arrays.
+# one. `floats` and `booleans` make tensors of NumPy arrays.
 
 # %% tags=["torch"]
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
 plots.use_style()
-tensor = partial(torch.as_tensor, dtype=torch.float32, device=device)
-boolean = partial(torch.as_tensor, dtype=torch.bool, device=device)
+floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
+booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
 side, other_side = "torch", "jax"
 f"PyTorch {torch.__version__} on {device}"
 
@@ -354,7 +354,7 @@ sample = x_test[:1000]  # b s i
 def probabilities(model, x):
     """Softmax over the set, with dropout off: ``b s i -> b s``."""
     chunks = [x[start : start + 1000] for start in range(0, len(x), 1000)]
-    outputs = [as_numpy(attention_maps(model, tensor(some))[0]) for some in chunks]
+    outputs = [as_numpy(attention_maps(model, floats(some))[0]) for some in chunks]
     logits = np.concatenate(outputs)[..., 0]
     p = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return p / p.sum(axis=-1, keepdims=True)
@@ -512,7 +512,7 @@ assert reordering_gap(model, sample, seed=1) < 1e-5
 # and see what it attends to; then another layer and head.
 
 # %% tags=["shared"]
-_, maps = attention_maps(model, tensor(sample))
+_, maps = attention_maps(model, floats(sample))
 maps = as_numpy(maps)  # l b h q k
 shown = test_sets[:3]  # b s
 
@@ -567,13 +567,13 @@ assert max(strongest, 1 / strongest) > 1.1
 # the connections, and measure what is lost.
 #
 # **Exercise 2, a change of code.** Pass `attention_maps` a mask in which each element
-# sees only itself (`boolean`, defined at the top, makes a mask of a NumPy array), and
+# sees only itself (`booleans`, defined at the top, makes a mask of a NumPy array), and
 # measure the accuracy on `sample`. Predict it first. What is the most that any model
 # could reach under this mask, if all classes are equally frequent?
 
 # %% tags=["shared", "answer"]
 alone = np.eye(s, dtype=bool)  # q k
-logits, _ = attention_maps(model, tensor(sample), boolean(alone))
+logits, _ = attention_maps(model, floats(sample), booleans(alone))
 blind = (as_numpy(logits)[..., 0].argmax(axis=-1) == s - 1).mean()
 say(
     f"The accuracy falls to **{blind:.1%}** (guessing: {1 / s:.0%}, baseline: "

@@ -82,8 +82,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 jax.config.update("jax_default_matmul_precision", "highest")
-tensor = partial(jnp.asarray, dtype=jnp.float32)
-boolean = partial(jnp.asarray, dtype=jnp.bool_)
+floats = partial(jnp.asarray, dtype=jnp.float32)
+booleans = partial(jnp.asarray, dtype=jnp.bool_)
 f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 
 # %% [markdown] tags=["shared"]
@@ -302,7 +302,7 @@ def plain_attention(q, k, v):
     return weights @ v, weights
 
 
-out, weights = plain_attention(tensor(q), tensor(k), tensor(v))
+out, weights = plain_attention(floats(q), floats(k), floats(v))
 as_numpy(out).round(2)
 
 # %% [markdown] tags=["shared"]
@@ -314,7 +314,7 @@ as_numpy(out).round(2)
 # Checked: with any leading axes it agrees with a reference, one query at a time
 draw = np.random.default_rng(0).normal
 arrays = draw(size=(2, 3, 5, 11)), draw(size=(2, 3, 7, 11)), draw(size=(2, 3, 7, 13))
-out, weights = plain_attention(*map(tensor, arrays))
+out, weights = plain_attention(*map(floats, arrays))
 check_shape(out, "b h q e", b=2, h=3, q=5, e=13)
 check_shape(weights, "b h q k", q=5, k=7)
 expected, expected_weights = reference.attention(*arrays)
@@ -415,8 +415,8 @@ def masked_attention(q, k, v, mask):
     return weights @ v, weights
 
 
-visible = boolean([[0, 0, 0], [1, 1, 0], [1, 1, 1]])  # the first query sees nothing
-_, weights = masked_attention(tensor(q), tensor(k), tensor(v), visible)
+visible = booleans([[0, 0, 0], [1, 1, 0], [1, 1, 1]])  # the first query sees nothing
+_, weights = masked_attention(floats(q), floats(k), floats(v), visible)
 as_numpy(weights).round(2)
 
 # %% [markdown] tags=["shared"]
@@ -481,7 +481,7 @@ padding = real[:, :, None] & real[:, None, :]  # b q k
 masks = {"none": np.ones_like(causal), "causal": causal, "padding": padding}
 maps = {}
 for name, mask in masks.items():
-    out, weights = attention(tensor(q), tensor(k), tensor(v), boolean(mask))
+    out, weights = attention(floats(q), floats(k), floats(v), booleans(mask))
     maps[name] = as_numpy(weights)  # b q k
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three maps of weights for the second sentence: without a mask all cells are filled; with the causal mask only the lower triangle, the rest is grey; with the padding mask the last two columns and the last two rows are grey."}}
@@ -504,8 +504,8 @@ for name, mask in masks.items():
 k_garbage, v_garbage = k.copy(), v.copy()
 k_garbage[~real] = 1e4
 v_garbage[~real] = -1e4
-clean, _ = attention(tensor(q), tensor(k), tensor(v), boolean(padding))
-dirty, _ = attention(tensor(q), tensor(k_garbage), tensor(v_garbage), boolean(padding))
+clean, _ = attention(floats(q), floats(k), floats(v), booleans(padding))
+dirty, _ = attention(floats(q), floats(k_garbage), floats(v_garbage), booleans(padding))
 np.array_equal(as_numpy(clean), as_numpy(dirty))
 
 # %% tags=["shared", "check"]
@@ -516,7 +516,7 @@ np.testing.assert_array_equal(as_numpy(clean)[~real], 0)
 # %% tags=["shared", "check"]
 # Checked: a mask of numbers raises an error that names both types
 try:
-    attention(tensor(q), tensor(k), tensor(v), tensor(padding))
+    attention(floats(q), floats(k), floats(v), floats(padding))
 except TypeError as error:
     assert "bool" in str(error) and "float32" in str(error)
 else:
@@ -532,7 +532,7 @@ else:
 # %% tags=["jax"]
 def total(q, k, v):
     """Sum of all outputs, one number to differentiate; in single precision."""
-    return attention(q, k, v, boolean(padding))[0].astype(jnp.float32).sum()
+    return attention(q, k, v, booleans(padding))[0].astype(jnp.float32).sum()
 
 
 gradients = {}
@@ -547,7 +547,7 @@ for dtype, found in gradients.items():
     assert all(np.isfinite(x).all() and x.any() for x in found[1:])
     np.testing.assert_array_equal(found[0][~real], 0)
     inputs = [jnp.asarray(x, dtype=dtype) for x in (q, k, v)]
-    out, weights = attention(*inputs, boolean(padding))
+    out, weights = attention(*inputs, booleans(padding))
     assert out.dtype == weights.dtype == dtype
     assert (as_numpy(out)[~real] == 0).all()
 
@@ -559,7 +559,7 @@ for dtype, found in gradients.items():
 # %% tags=["shared", "answer"]
 position = np.arange(s)
 window = np.abs(position[:, None] - position) <= 2  # q k
-_, weights = attention(tensor(q), tensor(k), tensor(v), boolean(window))
+_, weights = attention(floats(q), floats(k), floats(v), booleans(window))
 per_row = (as_numpy(weights) > 0).sum(axis=-1)  # b q
 assert per_row.max() == 5 and per_row[0, 0] == 3
 say(
@@ -678,7 +678,7 @@ class MultiHeadAttention(nnx.Module):
 b, s, m, n_heads = 2, 7, 24, 4
 model = build(MultiHeadAttention, m, n_heads)
 x = np.random.default_rng(3).normal(size=(b, s, m))
-out, weights = model(tensor(x))
+out, weights = model(floats(x))
 params = to_arrays(model)  # copied to NumPy, under names of neither framework
 {name: array.shape for name, array in params.items()}
 
@@ -708,7 +708,7 @@ for i, j in combinations(range(n_heads), 2):
 causal = np.tril(np.ones((s, s), bool))
 per_head = np.ones((b, n_heads, s, s), bool)
 per_head[:, 0] = causal
-masked = as_numpy(model(tensor(x), boolean(per_head))[1])
+masked = as_numpy(model(floats(x), booleans(per_head))[1])
 assert (masked[:, 0, ~causal] == 0).all()
 np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
 
@@ -717,7 +717,7 @@ np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
 
 # %% tags=["shared"]
 wide = build(MultiHeadAttention, 256, 4)
-unit = tensor(np.random.default_rng(8).normal(size=(4, 64, 256)))  # variance 1
+unit = floats(np.random.default_rng(8).normal(size=(4, 64, 256)))  # variance 1
 projected = as_numpy(wide.project(unit))  # 3 b h s d
 q_wide, k_wide, _ = projected
 scores = q_wide @ k_wide.swapaxes(-1, -2) / math.sqrt(64)  # b h q k
@@ -747,7 +747,7 @@ for name in ("qkv", "out"):
 
 # %% tags=["shared"]
 context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
-out, weights = model(tensor(x), context=tensor(context))
+out, weights = model(floats(x), context=floats(context))
 tuple(weights.shape)
 
 # %% tags=["shared", "check"]
@@ -773,8 +773,8 @@ np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 
 # %% tags=["shared"]
 order = np.random.default_rng(4).permutation(s)
-out, weights = map(as_numpy, model(tensor(x)))
-shuffled, shuffled_weights = map(as_numpy, model(tensor(x[:, order])))
+out, weights = map(as_numpy, model(floats(x)))
+shuffled, shuffled_weights = map(as_numpy, model(floats(x[:, order])))
 back = shuffled[:, np.argsort(order)]  # the words in their first order again
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three matrices of outputs, positions by features: as given, after shuffling the words, and shuffled back. The first and the last are the same; the one between has the same rows in another order."}}
@@ -801,8 +801,8 @@ assert np.abs(shuffled - out).max() > 0.12
 
 # %% tags=["shared", "answer"]
 ramp = 0.3 * np.arange(s)[:, None]  # s 1: a multiple of the position, in all features
-given = as_numpy(model(tensor(x + ramp))[0])
-moved = as_numpy(model(tensor(x[:, order] + ramp))[0])
+given = as_numpy(model(floats(x + ramp))[0])
+moved = as_numpy(model(floats(x[:, order] + ramp))[0])
 gap = np.abs(moved - given[:, order]).max()
 assert gap > 0.1, "the order should matter now"
 say(
@@ -825,11 +825,11 @@ say(
 
 # %% tags=["jax"]
 b, s, h, d = 2, 7, 3, 5
-q, k, v = (tensor(a) for a in np.random.default_rng(5).normal(size=(3, b, h, s, d)))
+q, k, v = (floats(a) for a in np.random.default_rng(5).normal(size=(3, b, h, s, d)))
 before = np.tril(np.ones((s, s), bool), k=-1)  # q k: the first query sees nothing
-ours = as_numpy(attention(q, k, v, boolean(before))[0])
+ours = as_numpy(attention(q, k, v, booleans(before))[0])
 theirs = jax.nn.dot_product_attention(
-    *(x.swapaxes(1, 2) for x in (q, k, v)), mask=boolean(before)[None, None]
+    *(x.swapaxes(1, 2) for x in (q, k, v)), mask=booleans(before)[None, None]
 )
 theirs = as_numpy(theirs.swapaxes(1, 2))
 theirs[0, 0, :2].round(2)
@@ -847,7 +847,7 @@ np.testing.assert_array_equal(ours[:, :, 0], 0)
 draw = np.random.default_rng(6).normal
 chosen = {name: draw(0, 0.2, array.shape) for name, array in sorted(params.items())}
 from_arrays(model, chosen)
-out = as_numpy(model(tensor(x))[0])
+out = as_numpy(model(floats(x))[0])
 out[0, 0, :4].round(4)
 
 # %% tags=["shared", "check"]
@@ -864,14 +864,14 @@ own = nnx.MultiHeadAttention(n_heads, m, decode=False, rngs=nnx.Rngs(1))
 kernels = chosen["qkv.weight"].reshape(m, 3, n_heads, -1)  # m 3 h d
 biases = chosen["qkv.bias"].reshape(3, n_heads, -1)  # 3 h d
 for i, layer in enumerate((own.query, own.key, own.value)):
-    layer.kernel[...], layer.bias[...] = tensor(kernels[:, i]), tensor(biases[i])
-own.out.kernel[...] = tensor(chosen["out.weight"].reshape(n_heads, -1, m))  # h d m
-own.out.bias[...] = tensor(chosen["out.bias"])
-theirs = own(tensor(x), mask=boolean(causal)[None, None])
+    layer.kernel[...], layer.bias[...] = floats(kernels[:, i]), floats(biases[i])
+own.out.kernel[...] = floats(chosen["out.weight"].reshape(n_heads, -1, m))  # h d m
+own.out.bias[...] = floats(chosen["out.bias"])
+theirs = own(floats(x), mask=booleans(causal)[None, None])
 
 # %% tags=["jax", "check"]
 # Checked: our layer and the framework's agree under a causal mask
-ours, _ = model(tensor(x), boolean(causal))
+ours, _ = model(floats(x), booleans(causal))
 np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
 
 # %% [markdown] tags=["shared"]

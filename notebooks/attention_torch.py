@@ -83,8 +83,8 @@ from torch import nn
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
-tensor = partial(torch.as_tensor, dtype=torch.float32, device=device)
-boolean = partial(torch.as_tensor, dtype=torch.bool, device=device)
+floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
+booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
 f"PyTorch {torch.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -303,7 +303,7 @@ def plain_attention(q, k, v):
     return weights @ v, weights
 
 
-out, weights = plain_attention(tensor(q), tensor(k), tensor(v))
+out, weights = plain_attention(floats(q), floats(k), floats(v))
 as_numpy(out).round(2)
 
 
@@ -316,7 +316,7 @@ as_numpy(out).round(2)
 # Checked: with any leading axes it agrees with a reference, one query at a time
 draw = np.random.default_rng(0).normal
 arrays = draw(size=(2, 3, 5, 11)), draw(size=(2, 3, 7, 11)), draw(size=(2, 3, 7, 13))
-out, weights = plain_attention(*map(tensor, arrays))
+out, weights = plain_attention(*map(floats, arrays))
 check_shape(out, "b h q e", b=2, h=3, q=5, e=13)
 check_shape(weights, "b h q k", q=5, k=7)
 expected, expected_weights = reference.attention(*arrays)
@@ -417,8 +417,8 @@ def masked_attention(q, k, v, mask):
     return weights @ v, weights
 
 
-visible = boolean([[0, 0, 0], [1, 1, 0], [1, 1, 1]])  # the first query sees nothing
-_, weights = masked_attention(tensor(q), tensor(k), tensor(v), visible)
+visible = booleans([[0, 0, 0], [1, 1, 0], [1, 1, 1]])  # the first query sees nothing
+_, weights = masked_attention(floats(q), floats(k), floats(v), visible)
 as_numpy(weights).round(2)
 
 
@@ -484,7 +484,7 @@ padding = real[:, :, None] & real[:, None, :]  # b q k
 masks = {"none": np.ones_like(causal), "causal": causal, "padding": padding}
 maps = {}
 for name, mask in masks.items():
-    out, weights = attention(tensor(q), tensor(k), tensor(v), boolean(mask))
+    out, weights = attention(floats(q), floats(k), floats(v), booleans(mask))
     maps[name] = as_numpy(weights)  # b q k
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three maps of weights for the second sentence: without a mask all cells are filled; with the causal mask only the lower triangle, the rest is grey; with the padding mask the last two columns and the last two rows are grey."}}
@@ -507,8 +507,8 @@ for name, mask in masks.items():
 k_garbage, v_garbage = k.copy(), v.copy()
 k_garbage[~real] = 1e4
 v_garbage[~real] = -1e4
-clean, _ = attention(tensor(q), tensor(k), tensor(v), boolean(padding))
-dirty, _ = attention(tensor(q), tensor(k_garbage), tensor(v_garbage), boolean(padding))
+clean, _ = attention(floats(q), floats(k), floats(v), booleans(padding))
+dirty, _ = attention(floats(q), floats(k_garbage), floats(v_garbage), booleans(padding))
 np.array_equal(as_numpy(clean), as_numpy(dirty))
 
 # %% tags=["shared", "check"]
@@ -519,7 +519,7 @@ np.testing.assert_array_equal(as_numpy(clean)[~real], 0)
 # %% tags=["shared", "check"]
 # Checked: a mask of numbers raises an error that names both types
 try:
-    attention(tensor(q), tensor(k), tensor(v), tensor(padding))
+    attention(floats(q), floats(k), floats(v), floats(padding))
 except TypeError as error:
     assert "bool" in str(error) and "float32" in str(error)
 else:
@@ -535,12 +535,12 @@ else:
 # %% tags=["torch"]
 def total(q, k, v):
     """Sum of all outputs, one number to differentiate; in single precision."""
-    return attention(q, k, v, boolean(padding))[0].float().sum()
+    return attention(q, k, v, booleans(padding))[0].float().sum()
 
 
 gradients = {}
 for dtype in (torch.float32, torch.bfloat16, torch.float16):
-    inputs = [tensor(x).to(dtype).requires_grad_() for x in (q, k, v)]
+    inputs = [floats(x).to(dtype).requires_grad_() for x in (q, k, v)]
     total(*inputs).backward()
     gradients[dtype] = [as_numpy(x.grad) for x in inputs]
 
@@ -550,8 +550,8 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
 for dtype, found in gradients.items():
     assert all(np.isfinite(x).all() and x.any() for x in found[1:])
     np.testing.assert_array_equal(found[0][~real], 0)
-    inputs = [tensor(x).to(dtype) for x in (q, k, v)]
-    out, weights = attention(*inputs, boolean(padding))
+    inputs = [floats(x).to(dtype) for x in (q, k, v)]
+    out, weights = attention(*inputs, booleans(padding))
     assert out.dtype == weights.dtype == dtype
     assert (as_numpy(out)[~real] == 0).all()
 
@@ -563,7 +563,7 @@ for dtype, found in gradients.items():
 # %% tags=["shared", "answer"]
 position = np.arange(s)
 window = np.abs(position[:, None] - position) <= 2  # q k
-_, weights = attention(tensor(q), tensor(k), tensor(v), boolean(window))
+_, weights = attention(floats(q), floats(k), floats(v), booleans(window))
 per_row = (as_numpy(weights) > 0).sum(axis=-1)  # b q
 assert per_row.max() == 5 and per_row[0, 0] == 3
 say(
@@ -688,7 +688,7 @@ class MultiHeadAttention(nn.Module):
 b, s, m, n_heads = 2, 7, 24, 4
 model = build(MultiHeadAttention, m, n_heads)
 x = np.random.default_rng(3).normal(size=(b, s, m))
-out, weights = model(tensor(x))
+out, weights = model(floats(x))
 params = to_arrays(model)  # copied to NumPy, under names of neither framework
 {name: array.shape for name, array in params.items()}
 
@@ -718,7 +718,7 @@ for i, j in combinations(range(n_heads), 2):
 causal = np.tril(np.ones((s, s), bool))
 per_head = np.ones((b, n_heads, s, s), bool)
 per_head[:, 0] = causal
-masked = as_numpy(model(tensor(x), boolean(per_head))[1])
+masked = as_numpy(model(floats(x), booleans(per_head))[1])
 assert (masked[:, 0, ~causal] == 0).all()
 np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
 
@@ -727,7 +727,7 @@ np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
 
 # %% tags=["shared"]
 wide = build(MultiHeadAttention, 256, 4)
-unit = tensor(np.random.default_rng(8).normal(size=(4, 64, 256)))  # variance 1
+unit = floats(np.random.default_rng(8).normal(size=(4, 64, 256)))  # variance 1
 projected = as_numpy(wide.project(unit))  # 3 b h s d
 q_wide, k_wide, _ = projected
 scores = q_wide @ k_wide.swapaxes(-1, -2) / math.sqrt(64)  # b h q k
@@ -757,7 +757,7 @@ for name in ("qkv", "out"):
 
 # %% tags=["shared"]
 context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
-out, weights = model(tensor(x), context=tensor(context))
+out, weights = model(floats(x), context=floats(context))
 tuple(weights.shape)
 
 # %% tags=["shared", "check"]
@@ -783,8 +783,8 @@ np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 
 # %% tags=["shared"]
 order = np.random.default_rng(4).permutation(s)
-out, weights = map(as_numpy, model(tensor(x)))
-shuffled, shuffled_weights = map(as_numpy, model(tensor(x[:, order])))
+out, weights = map(as_numpy, model(floats(x)))
+shuffled, shuffled_weights = map(as_numpy, model(floats(x[:, order])))
 back = shuffled[:, np.argsort(order)]  # the words in their first order again
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three matrices of outputs, positions by features: as given, after shuffling the words, and shuffled back. The first and the last are the same; the one between has the same rows in another order."}}
@@ -811,8 +811,8 @@ assert np.abs(shuffled - out).max() > 0.12
 
 # %% tags=["shared", "answer"]
 ramp = 0.3 * np.arange(s)[:, None]  # s 1: a multiple of the position, in all features
-given = as_numpy(model(tensor(x + ramp))[0])
-moved = as_numpy(model(tensor(x[:, order] + ramp))[0])
+given = as_numpy(model(floats(x + ramp))[0])
+moved = as_numpy(model(floats(x[:, order] + ramp))[0])
 gap = np.abs(moved - given[:, order]).max()
 assert gap > 0.1, "the order should matter now"
 say(
@@ -835,11 +835,11 @@ say(
 
 # %% tags=["torch"]
 b, s, h, d = 2, 7, 3, 5
-q, k, v = (tensor(a) for a in np.random.default_rng(5).normal(size=(3, b, h, s, d)))
+q, k, v = (floats(a) for a in np.random.default_rng(5).normal(size=(3, b, h, s, d)))
 before = np.tril(np.ones((s, s), bool), k=-1)  # q k: the first query sees nothing
-ours = as_numpy(attention(q, k, v, boolean(before))[0])
+ours = as_numpy(attention(q, k, v, booleans(before))[0])
 own_attention = nn.functional.scaled_dot_product_attention
-theirs = as_numpy(own_attention(q, k, v, attn_mask=boolean(before)))
+theirs = as_numpy(own_attention(q, k, v, attn_mask=booleans(before)))
 theirs[0, 0, :2].round(2)
 
 # %% tags=["shared", "check"]
@@ -855,7 +855,7 @@ np.testing.assert_array_equal(ours[:, :, 0], 0)
 draw = np.random.default_rng(6).normal
 chosen = {name: draw(0, 0.2, array.shape) for name, array in sorted(params.items())}
 from_arrays(model, chosen)
-out = as_numpy(model(tensor(x))[0])
+out = as_numpy(model(floats(x))[0])
 out[0, 0, :4].round(4)
 
 # %% tags=["shared", "check"]
@@ -872,14 +872,14 @@ own = nn.MultiheadAttention(m, n_heads, batch_first=True)
 stacked = {f"in_proj_{n}": array for n, array in model.qkv.state_dict().items()}
 last = {f"out_proj.{n}": array for n, array in model.out.state_dict().items()}
 own.load_state_dict(stacked | last)
-x_in, hidden = tensor(x), ~boolean(causal)
+x_in, hidden = floats(x), ~booleans(causal)
 theirs, their_weights = own(
     x_in, x_in, x_in, attn_mask=hidden, average_attn_weights=False
 )
 
 # %% tags=["torch", "check"]
 # Checked: our layer and the framework's agree under a causal mask
-ours, weights = model(x_in, boolean(causal))
+ours, weights = model(x_in, booleans(causal))
 np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
 np.testing.assert_allclose(as_numpy(weights), as_numpy(their_weights), atol=1e-5)
 

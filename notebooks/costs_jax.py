@@ -74,7 +74,7 @@ from helpers.model_jax import (
 from helpers.train_jax import cross_entropy
 
 jax.config.update("jax_default_matmul_precision", "highest")
-tensor = partial(jnp.asarray, dtype=jnp.float32)
+floats = partial(jnp.asarray, dtype=jnp.float32)
 
 # %% [markdown] tags=["shared"]
 # ## Self-attention has the shortest paths and the most pairs
@@ -152,7 +152,7 @@ assert paths["attention to r neighbours"] == math.ceil((n - 1) / r)
 # %% tags=["jax"]
 def gradient_norms(layer, x):
     """Norm of the gradient of the last output for each position: ``1 s m -> s``."""
-    gradient = jax.grad(lambda x: layer(x)[0, -1].sum())(tensor(x))
+    gradient = jax.grad(lambda x: layer(x)[0, -1].sum())(floats(x))
     return as_numpy(jnp.linalg.norm(gradient[0], axis=-1))
 
 
@@ -206,7 +206,7 @@ counts = {
     "GRU": 6 * lengths * m**2,
     "16 neighbours": 4 * lengths * m**2 + 2 * 16 * lengths * m,
 }
-inputs = [tensor(np.random.default_rng(6).normal(size=(1, n, m))) for n in lengths]
+inputs = [floats(np.random.default_rng(6).normal(size=(1, n, m))) for n in lengths]
 
 # %% [markdown] tags=["jax"]
 # The clock counts differently. JAX returns before the work is done, and compiles at the
@@ -500,7 +500,7 @@ say(
 def batch(b, s):
     """Random inputs ``b s i`` and labels ``b s``."""
     draw = np.random.default_rng(1)
-    x = tensor(draw.normal(size=(b, s, sizes["n_inputs"])))
+    x = floats(draw.normal(size=(b, s, sizes["n_inputs"])))
     return x, jnp.asarray(draw.integers(32, size=(b, s)))
 
 
@@ -734,9 +734,9 @@ def linear_attention(q, k, v):
 
 # %% tags=["shared"]
 k = np.random.default_rng(3).normal(size=(1, 64, 64))  # b s d
-identity = tensor(np.eye(64)[None])
-exact = as_numpy(attention(tensor(4 * k), tensor(k), identity)[0])[0]  # q k
-flat = as_numpy(linear_attention(tensor(4 * k), tensor(k), identity))[0]  # q k
+identity = floats(np.eye(64)[None])
+exact = as_numpy(attention(floats(4 * k), floats(k), identity)[0])[0]  # q k
+flat = as_numpy(linear_attention(floats(4 * k), floats(k), identity))[0]  # q k
 
 # %% tags=["shared", "say"]
 sharp, pale = exact.diagonal().mean(), flat.diagonal().mean()

@@ -74,7 +74,7 @@ from helpers.train_torch import cross_entropy
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
-tensor = partial(torch.as_tensor, dtype=torch.float32, device=device)
+floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
 
 # %% [markdown] tags=["shared"]
 # ## Self-attention has the shortest paths and the most pairs
@@ -151,7 +151,7 @@ assert paths["attention to r neighbours"] == math.ceil((n - 1) / r)
 # %% tags=["torch"]
 def gradient_norms(layer, x):
     """Norm of the gradient of the last output for each position: ``1 s m -> s``."""
-    x = tensor(x).requires_grad_()
+    x = floats(x).requires_grad_()
     layer(x)[0][0, -1].sum().backward()
     return as_numpy(x.grad[0].norm(dim=-1))
 
@@ -205,7 +205,7 @@ counts = {
     "GRU": 6 * lengths * m**2,
     "16 neighbours": 4 * lengths * m**2 + 2 * 16 * lengths * m,
 }
-inputs = [tensor(np.random.default_rng(6).normal(size=(1, n, m))) for n in lengths]
+inputs = [floats(np.random.default_rng(6).normal(size=(1, n, m))) for n in lengths]
 
 # %% [markdown] tags=["torch"]
 # The clock counts differently. On a GPU, PyTorch returns before the work is done; the
@@ -483,7 +483,7 @@ say(
 def batch(b, s):
     """Random inputs ``b s i`` and labels ``b s``."""
     draw = np.random.default_rng(1)
-    x = tensor(draw.normal(size=(b, s, sizes["n_inputs"])))
+    x = floats(draw.normal(size=(b, s, sizes["n_inputs"])))
     return x, torch.as_tensor(draw.integers(32, size=(b, s)), device=device)
 
 
@@ -713,9 +713,9 @@ def linear_attention(q, k, v):
 
 # %% tags=["shared"]
 k = np.random.default_rng(3).normal(size=(1, 64, 64))  # b s d
-identity = tensor(np.eye(64)[None])
-exact = as_numpy(attention(tensor(4 * k), tensor(k), identity)[0])[0]  # q k
-flat = as_numpy(linear_attention(tensor(4 * k), tensor(k), identity))[0]  # q k
+identity = floats(np.eye(64)[None])
+exact = as_numpy(attention(floats(4 * k), floats(k), identity)[0])[0]  # q k
+flat = as_numpy(linear_attention(floats(4 * k), floats(k), identity))[0]  # q k
 
 # %% tags=["shared", "say"]
 sharp, pale = exact.diagonal().mean(), flat.diagonal().mean()
@@ -742,7 +742,7 @@ assert sharp > 0.99 and pale < 0.05
 
 # %% tags=["torch", "answer"]
 block = build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)
-x = tensor(np.random.default_rng(2).normal(size=(1, 1024, 768)))
+x = floats(np.random.default_rng(2).normal(size=(1, 1024, 768)))
 mine = {p.data_ptr() for p in block.parameters()}
 of_block = kept_arrays(block, x.requires_grad_())
 one_block = sum(a.nbytes for address, a in of_block.items() if address not in mine)

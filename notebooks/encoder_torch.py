@@ -79,8 +79,8 @@ from helpers.train_torch import cross_entropy, fit
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
-tensor = partial(torch.as_tensor, dtype=torch.float32, device=device)
-boolean = partial(torch.as_tensor, dtype=torch.bool, device=device)
+floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
+booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
 f"PyTorch {torch.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -100,7 +100,7 @@ first, second = (build(MultiHeadAttention, m, n_heads, seed=i) for i in range(2)
 
 def preference(x):
     """How much word 0 prefers word 1 to word 2, in layers 0 and 1: each ``b h``."""
-    out, weights = first(tensor(x))
+    out, weights = first(floats(x))
     layers = as_numpy(weights), as_numpy(second(out)[1])  # each b h q k
     return [w[:, :, 0, 1] / w[:, :, 0, 2] for w in layers]
 
@@ -219,7 +219,7 @@ class EncoderBlock(nn.Module):
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
 block = build(EncoderBlock, m, n_heads, f)
 x = np.random.default_rng(2).normal(size=(b, s, m))
-out, weights = block(tensor(x))  # b s m, b h q k
+out, weights = block(floats(x))  # b s m, b h q k
 {name: array.shape for name, array in to_arrays(block).items()}
 
 # %% tags=["shared", "check"]
@@ -229,13 +229,13 @@ check_shape(weights, "b h q k", b=b, h=n_heads, q=s, k=s)
 for norm_first, activation, norm in product((False, True), ACTIVATIONS, NORMS):
     options = {"norm_first": norm_first, "activation": activation, "norm": norm}
     variant = build(EncoderBlock, m, n_heads, f, **options)
-    found, _ = variant(tensor(x))
+    found, _ = variant(floats(x))
     expected, _ = reference.encoder_block(x, to_arrays(variant), n_heads, **options)
     np.testing.assert_allclose(as_numpy(found), expected, atol=1e-5)
 
 # %% tags=["shared", "check"]
 # Checked: the feed-forward net gives a position the same output alone or in company
-alone, together = block.ffn(tensor(x[:, 3:4])), block.ffn(tensor(x))
+alone, together = block.ffn(floats(x[:, 3:4])), block.ffn(floats(x))
 np.testing.assert_allclose(as_numpy(alone), as_numpy(together)[:, 3:4], atol=1e-6)
 
 # %% [markdown] tags=["shared"]
@@ -305,8 +305,8 @@ def with_residuals(block, x):
 # %% tags=["torch"]
 def input_gradient(function, x, probe):
     """Norm of the gradient of ``sum(function(x) * probe)`` with respect to ``x``."""
-    x = tensor(x).requires_grad_()
-    (function(x) * tensor(probe)).sum().backward()
+    x = floats(x).requires_grad_()
+    (function(x) * floats(probe)).sum().backward()
     return np.linalg.norm(as_numpy(x.grad))
 
 
@@ -326,7 +326,7 @@ def stack(step, depth):
 alike, gradient = {}, {}
 for step in (without_residuals, with_residuals):
     name, stacks = step.__name__.replace("_", " "), [stack(step, n) for n in depths]
-    alike[name] = [similarity(as_numpy(forward(tensor(x)))) for forward in stacks]
+    alike[name] = [similarity(as_numpy(forward(floats(x)))) for forward in stacks]
     gradient[name] = [input_gradient(forward, x, probe) for forward in stacks]
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over depth from 1 to 12 blocks. Left: without residuals the similarity of positions is one from the second block on; with residuals it rises slowly. Right: without residuals the gradient drops by a factor of more than a thousand within four blocks; with residuals it stays level for several blocks."}}
@@ -369,7 +369,7 @@ assert line[2] > 0.8 * start and line[-1] < 0.97 * start
 # %% tags=["shared"]
 maps = {}
 for step in (with_residuals, without_residuals):
-    arrived = [stack(step, n)(tensor(x)) for n in range(6)]  # at each block
+    arrived = [stack(step, n)(floats(x)) for n in range(6)]  # at each block
     pairs = zip(blocks, arrived, strict=False)
     found = [as_numpy(block.attention(y)[1])[0, :2] for block, y in pairs]
     maps[step.__name__.replace("_", " ")] = np.stack(found)  # l h q k
@@ -425,7 +425,7 @@ say(
 # Checked: padding in one sequence changes others through batch norm, not layer norm
 assert layer_change == 0
 assert batch_change > 1
-own = as_numpy(build(NORMS["layer"], 8)(tensor(x)))
+own = as_numpy(build(NORMS["layer"], 8)(floats(x)))
 np.testing.assert_allclose(own, layer_norm(x), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
@@ -546,7 +546,7 @@ class Encoder(nn.Module):
 # %% tags=["torch"]
 def layer_gradients(encoder, x, probe):
     """Norm of the gradient of each block's last matrix: ``l``."""
-    (encoder(tensor(x)) * tensor(probe)).sum().backward()
+    (encoder(floats(x)) * floats(probe)).sum().backward()
     last = [block.ffn.linear2.weight.grad for block in encoder.blocks]
     return np.array([np.linalg.norm(as_numpy(matrix)) for matrix in last])
 
@@ -571,7 +571,7 @@ fig
 
 # %% tags=["shared", "say"]
 post, pre = (np.array([y[-1] for y in rows.values()]) for rows in gradients.values())
-deepest, total = encoder, tensor(x)  # pre-norm, 24 blocks
+deepest, total = encoder, floats(x)  # pre-norm, 24 blocks
 for block in deepest.blocks:
     total, _ = block(total)
 growth = as_numpy(total).std() / x.std()
@@ -595,7 +595,7 @@ assert (post > 0.75 * post[0]).all() and post[-1] > 1.4 * pre[-1]
 # %% tags=["shared", "check"]
 # Checked: the residual path of pre-norm grows with depth, and the last norm rescales it
 assert growth > 1.5
-np.testing.assert_allclose(as_numpy(deepest(tensor(x))).std(), 1, atol=1e-3)
+np.testing.assert_allclose(as_numpy(deepest(floats(x))).std(), 1, atol=1e-3)
 
 # %% [markdown] tags=["shared"]
 # ## The mask acts in every layer, and the maps come from the same pass
@@ -641,8 +641,8 @@ x = np.random.default_rng(5).normal(size=(2, 9, m))
 real = np.arange(9) < np.array([[9], [6]])  # b s
 mask = (real[:, None, :] & real[:, :, None])[:, None]  # b 1 q k
 garbage = np.where(real[..., None], x, 1e15)
-out, maps = map(as_numpy, attention_maps(encoder, tensor(x), boolean(mask)))
-found = attention_maps(encoder, tensor(garbage), boolean(mask))
+out, maps = map(as_numpy, attention_maps(encoder, floats(x), booleans(mask)))
+found = attention_maps(encoder, floats(garbage), booleans(mask))
 out_garbage, maps_garbage = map(as_numpy, found)
 
 
@@ -654,7 +654,7 @@ def forgetful(encoder, x, mask):
 
 
 plain = build(Encoder, 2, m, n_heads, f)  # no dropout
-leak = [forgetful(plain, tensor(inputs), boolean(mask)) for inputs in (x, garbage)]
+leak = [forgetful(plain, floats(inputs), booleans(mask)) for inputs in (x, garbage)]
 
 # %% tags=["shared", "say"]
 change = np.abs(out_garbage - out)[real].max()
@@ -675,11 +675,11 @@ assert leaked > 0.15
 
 # %% tags=["shared", "check"]
 # Checked: dropout is on in training, scales what it keeps, and is off in the maps
-same = [as_numpy(encoder(tensor(x), boolean(mask))) for _ in range(2)]
+same = [as_numpy(encoder(floats(x), booleans(mask))) for _ in range(2)]
 assert np.abs(same[0] - same[1]).max() > 0.7
-dropped = as_numpy(encoder.blocks[0].dropout(tensor(np.ones(1000))))
+dropped = as_numpy(encoder.blocks[0].dropout(floats(np.ones(1000))))
 np.testing.assert_allclose(np.unique(dropped), [0, 1 / (1 - 0.2)])
-again, _ = attention_maps(encoder, tensor(x), boolean(mask))
+again, _ = attention_maps(encoder, floats(x), booleans(mask))
 np.testing.assert_array_equal(as_numpy(again), out)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Four maps of weights for the padded sequence, two layers by two heads. In all of them the last three columns and rows are grey: hidden in every layer."}}
@@ -851,12 +851,12 @@ POSITIONS = {
 # %% tags=["shared", "check"]
 # Checked: only a learned table has parameters; too long a sequence raises an error
 waves, learned = SinusoidalPositions(m, length), build(LearnedPositions, m, length)
-zeros = tensor(np.zeros((1, length, m)))
+zeros = floats(np.zeros((1, length, m)))
 np.testing.assert_allclose(as_numpy(waves(zeros))[0], table, atol=1e-6)
 assert to_arrays(waves) == {} and to_arrays(learned)["table"].shape == (length, m)
 for positions in (waves, learned):
     try:
-        positions(tensor(np.zeros((1, length + 1, m))))
+        positions(floats(np.zeros((1, length + 1, m))))
     except ValueError as error:
         assert str(error) == "97 positions, but the table has max_length = 96"
     else:
@@ -944,8 +944,8 @@ sizes = {"n_blocks": 2, "n_heads": 3, "f": 29}
 moved = {}
 for positions in ("none", "sinusoidal", "learned"):
     model = build(Predictor, 5, 12, 3, positions=positions, **sizes)
-    out, _ = attention_maps(model, tensor(x))
-    shuffled, _ = attention_maps(model, tensor(x[:, order]))
+    out, _ = attention_maps(model, floats(x))
+    shuffled, _ = attention_maps(model, floats(x[:, order]))
     check_shape(out, "b s c", b=2, s=7, c=3)
     moved[positions] = np.abs(as_numpy(shuffled) - as_numpy(out)[:, order]).max()
 assert moved["none"] < 1e-5
@@ -964,7 +964,7 @@ cls = np.random.default_rng(9).normal(size=(1, 1, 12)).repeat(2, axis=0)  # b 1 
 
 def read_cls(x):
     """Output of the extra element: ``b s m -> b m``."""
-    with_cls = tensor(np.concatenate([cls, x], axis=1))  # b 1+s m
+    with_cls = floats(np.concatenate([cls, x], axis=1))  # b 1+s m
     return as_numpy(attention_maps(encoder, with_cls)[0])[:, 0]
 
 
@@ -1015,7 +1015,7 @@ for positions in ("sinusoidal", "learned"):
     model = build(Predictor, seed=settings.seed, **sizes)
     fit(model, cross_entropy, train, chosen, bar=False)
     for found, n in ((near, settings.length), (far, 2 * settings.length)):
-        logits, _ = attention_maps(model, tensor(inputs[:, :n]))  # b s c
+        logits, _ = attention_maps(model, floats(inputs[:, :n]))  # b s c
         right = as_numpy(logits).argmax(-1) == labels[:, :n]  # b s
         found[positions] = right.mean(axis=0)
 
@@ -1067,7 +1067,7 @@ draw = np.random.default_rng(10).normal
 shapes = {name: array.shape for name, array in sorted(to_arrays(encoder).items())}
 drawn = {name: draw(0, 0.3, shape) for name, shape in shapes.items()}
 from_arrays(encoder, drawn)
-out = as_numpy(attention_maps(encoder, tensor(x))[0])
+out = as_numpy(attention_maps(encoder, floats(x))[0])
 out[0, 0, :4].round(4)
 
 # %% tags=["shared", "check"]
@@ -1094,7 +1094,7 @@ for wrong in (None, other, cut):
             assert wrong.name in str(error)
         else:
             raise AssertionError(f"{wrong.name} raised no error")
-    np.testing.assert_array_equal(as_numpy(attention_maps(copy, tensor(x))[0]), out)
+    np.testing.assert_array_equal(as_numpy(attention_maps(copy, floats(x))[0]), out)
 
 # %% [markdown] tags=["torch"]
 # PyTorch has a whole encoder layer, `nn.TransformerEncoderLayer`. With copied weights
@@ -1102,7 +1102,7 @@ for wrong in (None, other, cut):
 
 # %% tags=["torch", "check"]
 # Checked: both blocks agree with nn.TransformerEncoderLayer under a causal mask
-causal = boolean(np.tril(np.ones((7, 7), bool)))
+causal = booleans(np.tril(np.ones((7, 7), bool)))
 names = {
     "attention.qkv.": "self_attn.in_proj_",
     "attention.out.": "self_attn.out_proj.",
@@ -1116,8 +1116,8 @@ for norm_first in (False, True):
     for old, new in {**names, "ffn.": ""}.items():
         state = {name.replace(old, new): values for name, values in state.items()}
     own.load_state_dict(state)
-    ours, _ = block(tensor(x), causal)
-    theirs = own(tensor(x), src_mask=~causal)
+    ours, _ = block(floats(x), causal)
+    theirs = own(floats(x), src_mask=~causal)
     np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
 
 # %% [markdown] tags=["shared"]

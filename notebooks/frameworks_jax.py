@@ -85,9 +85,9 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 # there is one; `jax.device_put` moves them. `partial` fills in an argument in advance.
 
 # %% tags=["jax"]
-tensor = partial(jnp.asarray, dtype=jnp.float32)
-labels = partial(jnp.asarray, dtype=jnp.int32)
-x = tensor([[1, 2, 3], [4, 5, 6]])  # b i
+floats = partial(jnp.asarray, dtype=jnp.float32)
+integers = partial(jnp.asarray, dtype=jnp.int32)
+x = floats([[1, 2, 3], [4, 5, 6]])  # b i
 x.shape, x.dtype, x.device
 
 # %% [markdown] tags=["shared"]
@@ -107,8 +107,8 @@ mixed = {
 }
 
 # %% tags=["shared", "say"]
-whole, real = np.arange(3, dtype=np.int32), np.ones(3, dtype=np.float32)
-numpys = [whole + real, whole / 2, real + 0.5, None, np.ones(3)]
+ints, real = np.arange(3, dtype=np.int32), np.ones(3, dtype=np.float32)
+numpys = [ints + real, ints / 2, real + 0.5, None, np.ones(3)]
 rows = [
     f"| {what} | {as_numpy(array).dtype} | {getattr(own, 'dtype', '–')} |"
     for (what, array), own in zip(mixed.items(), numpys, strict=True)
@@ -202,7 +202,7 @@ start = np.array([0.5, -1.0, 0.25])  # i
 # first argument; `jax.value_and_grad` returns the loss as well.
 
 # %% tags=["jax"]
-x, y, w = tensor(inputs), tensor(targets), tensor(start)
+x, y, w = floats(inputs), floats(targets), floats(start)
 
 
 def loss_fn(w):
@@ -394,7 +394,7 @@ def running_average(values, beta):
 
 # %% tags=["shared"]
 stream = np.random.default_rng(2).normal(loc=1.0, size=1000)
-averages = as_numpy(running_average(tensor(stream), 0.99))
+averages = as_numpy(running_average(floats(stream), 0.99))
 
 # %% tags=["shared", "say"]
 after = ", ".join(f"{averages[n - 1]:.2f} after {n:,}" for n in (10, 100, 1000))
@@ -546,12 +546,12 @@ def cross_entropy(model, inputs, labels):
     return -right.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
 
 
-[as_numpy(probabilities(tensor([logit, 0.0]))) for logit in (2, 1000)]
+[as_numpy(probabilities(floats([logit, 0.0]))) for logit in (2, 1000)]
 
 # %% tags=["shared", "check"]
 # Checked: a logit of 1000 makes the formula NaN, and leaves the cross-entropy finite
-assert np.isnan(as_numpy(probabilities(tensor([1000.0, 0.0])))).any()
-large, right = tensor([[1000.0, 0.0], [2.0, 0.0]]), labels([1, 0])
+assert np.isnan(as_numpy(probabilities(floats([1000.0, 0.0])))).any()
+large, right = floats([[1000.0, 0.0], [2.0, 0.0]]), integers([1, 0])
 found = cross_entropy(lambda logits: logits, large, right)[0]
 np.testing.assert_allclose(float(found), (1000 + np.log(1 + np.exp(-2))) / 2, rtol=1e-6)
 
@@ -568,7 +568,7 @@ def probabilities(logits):
 
 
 # The largest exponent is 0 now: no exponential exceeds 1, and their sum is at least 1.
-np.testing.assert_array_equal(as_numpy(probabilities(tensor([1000.0, 0.0]))), [1, 0])
+np.testing.assert_array_equal(as_numpy(probabilities(floats([1000.0, 0.0]))), [1, 0])
 
 # %% [markdown] tags=["shared"]
 # ## An optimiser turns gradients into steps
@@ -669,13 +669,13 @@ def train(model, x, y, batches, learning_rate):
 # %% tags=["shared"]
 def accuracy(model, rows):
     """Share of the digits in ``rows`` whose largest logit is that of their class."""
-    logits = as_numpy(model(tensor(pixels[rows])))
+    logits = as_numpy(model(floats(pixels[rows])))
     return (logits.argmax(-1) == classes[rows]).mean()
 
 
 load_weights(model, folder / "initial.safetensors")
-x, y = tensor(pixels[:n_train]), labels(classes[:n_train])
-losses = as_numpy(train(model, x, y, labels(batches), learning_rate))
+x, y = floats(pixels[:n_train]), integers(classes[:n_train])
+losses = as_numpy(train(model, x, y, integers(batches), learning_rate))
 on_train, on_test = (
     accuracy(model, rows) for rows in (slice(n_train), slice(n_train, None))
 )
@@ -740,7 +740,7 @@ for t, rows in enumerate(batches[:100], start=1):
 # The test digits whose class got the lowest probability, and what the model chose:
 
 # %% tags=["shared"]
-logits = as_numpy(model(tensor(pixels[n_train:]))).astype(np.float64)  # b c
+logits = as_numpy(model(floats(pixels[n_train:]))).astype(np.float64)  # b c
 log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 hardest = log_p[np.arange(len(truth)), truth].argsort()[:8]
 
@@ -763,7 +763,7 @@ found = {}
 for n in (50, 200):
     reader = build(Classifier, 64, 64, 10)
     load_weights(reader, folder / "initial.safetensors")
-    train(reader, x, y, labels(rng.integers(n, size=batches.shape)), learning_rate)
+    train(reader, x, y, integers(rng.integers(n, size=batches.shape)), learning_rate)
     found[n] = accuracy(reader, slice(n)), accuracy(reader, slice(n_train, None))
 assert found[50][0] == found[200][0] == 1 and found[50][1] < found[200][1] < on_test
 assert found[50][1] < 0.93

@@ -71,9 +71,9 @@ from helpers.weights import download_link, from_arrays, save_weights, to_arrays
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
 plots.use_style()
-tensor = partial(torch.as_tensor, dtype=torch.float32, device=device)
+floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
 integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
-boolean = partial(torch.as_tensor, dtype=torch.bool, device=device)
+booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
 side, other_side = "torch", "jax"
 f"PyTorch {torch.__version__} on {device}"
 
@@ -123,7 +123,7 @@ diagrams.predictor()
 model = build(Predictor, seed=settings.seed, **settings.model)
 parameters = to_arrays(model)  # NumPy arrays by name
 table, bias = parameters["embed.weight"], parameters["embed.bias"]  # i m, m
-embedded = as_numpy(model.embed(tensor(x_test[:5])))  # b s m
+embedded = as_numpy(model.embed(floats(x_test[:5])))  # b s m
 looked_up = table[x_test[:5].argmax(-1)] + bias  # b s m
 
 # %% tags=["shared", "check"]
@@ -164,7 +164,7 @@ def cross_entropy(model, inputs, labels):
 
 
 # %% tags=["shared"]
-first_loss, metrics = cross_entropy(model, tensor(x_test[:500]), integers(y_test[:500]))
+first_loss, metrics = cross_entropy(model, floats(x_test[:500]), integers(y_test[:500]))
 
 # %% tags=["shared", "say"]
 say(
@@ -174,7 +174,7 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: the loss is the mean of -ln p; an untrained model is no better than guessing
-log_p = as_numpy(model(tensor(x_test[:500]))).astype(np.float64)
+log_p = as_numpy(model(floats(x_test[:500]))).astype(np.float64)
 log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
 of_label = [log_p[u, j, y_test[u, j]] for u, j in np.ndindex(500, 16)]
 np.testing.assert_allclose(as_numpy(first_loss), -np.mean(of_label), atol=1e-5)
@@ -259,8 +259,8 @@ by_hand, by_fit = (
     build(Predictor, seed=settings.seed, **settings.model) for _ in range(2)
 )
 save_weights(by_hand, initial)
-rows = tensor(data["train"][0]), integers(data["train"][1])
-batches, rates = integers(shuffled(short)(0)), tensor(short.learning_rates)  # n b, n
+rows = floats(data["train"][0]), integers(data["train"][1])
+batches, rates = integers(shuffled(short)(0)), floats(short.learning_rates)  # n b, n
 loop = train_by_hand(by_hand, cross_entropy, rows, batches, rates)
 fitted = fit(by_fit, cross_entropy, data["train"], short)
 
@@ -489,7 +489,7 @@ assert len(drawn_gap) == 200 and drawn_gap[150:].max() > drawn_gap[:20].max()
 
 # %% tags=["shared"]
 x_few, y_few = x_test[:1000], y_test[:1000]
-logits, maps = attention_maps(model, tensor(x_few))
+logits, maps = attention_maps(model, floats(x_few))
 maps = as_numpy(maps)[0, :, 0]  # b q k
 mirror = np.arange(settings.length)[::-1]  # the key that each row should look at
 
@@ -525,7 +525,7 @@ assert beyond < 0.01  # loose: nearly nothing
 # %% tags=["shared"]
 untrained = build(Predictor, seed=settings.seed, **settings.model)
 before, after = (
-    as_numpy(attention_maps(one, tensor(x_test[:4]))[1]) for one in (untrained, model)
+    as_numpy(attention_maps(one, floats(x_test[:4]))[1]) for one in (untrained, model)
 )
 
 # %% tags=["shared", "figure"]
@@ -598,13 +598,13 @@ pairs = {
 # %% tags=["shared"]
 def looked_at(model):
     """The key with the largest weight in every row: ``b q``."""
-    return as_numpy(attention_maps(model, tensor(x_few))[1])[0, :, 0].argmax(-1)
+    return as_numpy(attention_maps(model, floats(x_few))[1])[0, :, 0].argmax(-1)
 
 
 def silenced(model, keys):
     """Predictions ``b q`` of a model whose query ``q`` does not see ``keys[b, q]``."""
     allowed = np.arange(settings.length) != keys[..., None]  # b q k
-    return as_numpy(model(tensor(x_few), boolean(allowed[:, None]))).argmax(-1)
+    return as_numpy(model(floats(x_few), booleans(allowed[:, None]))).argmax(-1)
 
 
 # %% tags=["shared"]
@@ -729,7 +729,7 @@ outputs, by_position = {}, {}
 for name, (contestant, rate) in contestants.items():
     own = replace(six, learning_rate=rate)
     fit(contestant, cross_entropy, parts["train"], own)
-    outputs[name] = as_numpy(contestant(tensor(x_six)))  # b s c
+    outputs[name] = as_numpy(contestant(floats(x_six)))  # b s c
     by_position[name] = (outputs[name].argmax(-1) == y_six).mean(axis=0)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy by position. The Transformer is right at all positions, and so is, nearly, the bidirectional GRU. The GRU from left to right is at one in ten in the first half and nearly right in the second."}}
@@ -763,7 +763,7 @@ assert both.min() > 0.9 and transformer.min() > 0.99
 changed = x_six.copy()
 changed[:, -1] = np.roll(changed[:, -1], 1, axis=-1)
 for name, (contestant, _) in contestants.items():
-    before_it, now = outputs[name][:, :-1], as_numpy(contestant(tensor(changed)))
+    before_it, now = outputs[name][:, :-1], as_numpy(contestant(floats(changed)))
     same = np.allclose(before_it, now[:, :-1], atol=1e-5)
     assert same == (name == "GRU")
 
@@ -783,7 +783,7 @@ def of_length(length, n=500):
 
 tried = [8, 12, 15, 16, 17, 24]
 fixed = [evaluate(model, cross_entropy, of_length(n))["accuracy"] for n in tried]
-_, long_maps = attention_maps(model, tensor(of_length(24)[0]))
+_, long_maps = attention_maps(model, floats(of_length(24)[0]))
 looks = as_numpy(long_maps)[0, :, 0, :16].argmax(axis=-1)  # b q
 at_old, at_new = ((looks == n - 1 - np.arange(16)).mean() for n in (16, 24))
 
@@ -905,7 +905,7 @@ rotator = build(Predictor, seed=settings.seed, **quick.model)
 fit(rotator, cross_entropy, (x_train, np.roll(x_train.argmax(-1), -3, axis=1)), quick)
 rotated = np.roll(x_test.argmax(-1), -3, axis=1)
 accuracy = evaluate(rotator, cross_entropy, (x_test, rotated))["accuracy"]
-_, rotator_maps = attention_maps(rotator, tensor(x_few))
+_, rotator_maps = attention_maps(rotator, floats(x_few))
 source = (np.arange(settings.length) + 3) % settings.length
 hits = (as_numpy(rotator_maps)[0, :, 0].argmax(-1) == source).mean()
 assert accuracy > 0.99 and hits > 0.95
@@ -932,7 +932,7 @@ for kind in ("weight", "bias"):
 uniform = build(Predictor, **settings.model)
 from_arrays(uniform, equal)
 accuracy = evaluate(uniform, cross_entropy, data["test"])["accuracy"]
-_, flat_maps = attention_maps(uniform, tensor(x_few))
+_, flat_maps = attention_maps(uniform, floats(x_few))
 np.testing.assert_allclose(as_numpy(flat_maps), 1 / settings.length, atol=1e-6)
 assert accuracy < best_guess + 0.005
 say(
