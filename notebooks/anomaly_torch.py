@@ -48,6 +48,7 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     sys.path.insert(0, os.getcwd())
 
 # %% tags=["torch"]
+import itertools
 import math
 import tempfile
 from collections import Counter
@@ -584,7 +585,7 @@ say(
 # Checked: isolating the odd one costs more than any other cut; digits: most of it
 assert min(by_nine, by_other) > by_odd
 if source == "digits":
-    assert min(by_nine, by_other) > 0.95 and by_odd < 0.25 and min(by_head) > 0.4
+    assert min(by_nine, by_other) > 0.95 and by_odd < 0.25 and min(by_head) > 0.9
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, a change of code.** Give `accuracy_under` a mask in which *each* element
@@ -616,13 +617,15 @@ edges = np.linspace(0, 1, 6)
 groups = {"right": sure[right], "wrong": sure[wrong]}
 share = {name: np.histogram(x, edges)[0] / len(x) for name, x in groups.items()}
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Share of the sets over the largest probability, in five bins. Of the sets in which the model is right, nearly all are in the last bin; those in which it is wrong are spread over four bins."}}
-middles = (edges[1:] + edges[:-1]) / 2
-lines = {name: (middles, values) for name, values in share.items()}
-fig = plots.curves(
-    {"": lines}, x="largest probability (bins of a fifth)", y="share of the sets",
-    marks="o", size=(5, 3),
-)  # fmt: skip
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Share of the sets over the largest probability, as bars in five bins. Of the sets in which the model is right, nearly all are in the last bin; those in which it is wrong are spread over the bins."}}
+fig, (ax,) = plots.panels_in_rows(1, None, (5, 2.8), (0, 0), (0, 0))
+places = np.arange(len(edges) - 1)
+for shift, (name, values) in zip((-0.2, 0.2), share.items(), strict=True):
+    ax.bar(places + shift, values, 0.4, label=f"sets in which the model is {name}")
+bins = [f"{100 * a:.0f} to {100 * b:.0f}" for a, b in itertools.pairwise(edges)]
+ax.set(xticks=places, xticklabels=bins, xlabel="largest probability, in percent")
+ax.set(ylabel="share of these sets", ylim=(0, 1))
+ax.legend(loc="upper left")
 fig
 
 # %% tags=["shared", "say"]
@@ -638,8 +641,9 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: right sets are in the last bin more often than wrong ones, which are unsure
-drawn = {name: plots.drawn(fig, "", name)[1] for name in share}
-assert source != "digits" or drawn["right"][-1] > drawn["wrong"][-1]
+heights = [[bar.get_height() for bar in group] for group in fig.axes[0].containers]
+np.testing.assert_allclose(heights, list(share.values()))
+assert source != "digits" or heights[0][-1] > heights[1][-1]
 assert sure[wrong].mean() < (0.85 if source == "digits" else 1) * sure[right].mean()
 
 # %% [markdown] tags=["shared"]
@@ -896,7 +900,7 @@ assert source != "digits" or drawn["model"][1:].min() > 0.96
 # And if there is no odd one? Leave the last element out:
 
 # %% tags=["shared"]
-none = probabilities(model, x_test[:, :-1]).max(axis=1)
+none = probabilities(model, sample[:, :-1]).max(axis=1)
 
 # %% tags=["shared", "say"]
 say(
@@ -912,7 +916,7 @@ kinds = test.labels[test_sets]  # n s
 fits = np.roll(kinds[:, -1], -1) != kinds[:, 0]  # the next odd one is odd here, too
 next_odd = np.roll(x_test[:, -1:], -1, axis=0)  # n 1 i
 two = np.concatenate([x_test[:, 1:], next_odd], axis=1)[fits]  # n s i
-top = np.argsort(probabilities(model, two), axis=1)[:, -2:]
+top = np.argsort(probabilities(model, two[:1000]), axis=1)[:, -2:]
 both_found = (top >= s - 2).all(axis=1).mean()
 assert both_found > (0.92 if source == "digits" else 5 / math.comb(s, 2))
 assert none.mean() < (0.6 if source == "digits" else 1) * sure.mean()
@@ -994,7 +998,7 @@ rows = train.take(np.arange(short.n_train))
 drawn_sets = sets.drawn(rows.labels, short)
 here = fit(ours, odd_one_out, (rows.features,), short, batches=drawn_sets)["loss"]
 gap = np.abs(here / twin.losses(other_side, short, initial) - 1)
-assert len(gap) == 200 and gap.max() < 1e-3
+assert len(gap) == 200 and gap.max() < 1e-3  # loose: chaotic, grows with rounding
 
 # %% tags=["shared", "say"]
 alike_for = int(np.argmax([*(gap > 1e-3), True]))  # updates
