@@ -925,10 +925,11 @@ assert none.mean() < (0.6 if source == "digits" else 1) * sure.mean()
 # ## Your own data
 #
 # You need two arrays: features, a row for each element, and classes, as whole numbers.
-# `sets.split` makes three parts. Features with different units are standardised *after*
-# the split, with the mean and the deviation of the training part: test data must not
-# take part in anything that is learned. Here are chemical analyses of 178 wines of
-# three grape varieties:
+# `sets.split` makes three parts. Few classes teach mostly recognition: if new classes
+# will come, keep some out of training, and test on them. Here are chemical analyses of
+# 178 wines, and the third of three grape varieties is kept out. Features with different
+# units are standardised *after* the split, by the mean and the deviation of what is
+# trained on: test data must not take part in anything that is learned.
 
 # %% tags=["shared"]
 from sklearn.datasets import load_wine
@@ -936,18 +937,16 @@ from sklearn.preprocessing import StandardScaler
 
 features, labels = load_wine(return_X_y=True)
 wines = sets.split(features, labels)
-scaler = StandardScaler().fit(wines["train"].features)
+scaler = StandardScaler().fit(wines["train"].only([0, 1]).features)
 for name, part in wines.items():
     wines[name] = sets.Part(scaler.transform(part.features), part.labels)
+seen = {name: part.only([0, 1]) for name, part in wines.items()}
 
 # %% [markdown] tags=["shared"]
-# Few classes teach recognition only. So decide first what you need to know. If classes
-# will come that training never showed, keep some out of it, as here the third variety.
 # `Sets.for_data` derives the settings: sets of ten, or as many as the smallest class
 # allows, and about 640 updates. Any setting can be given by name.
 
 # %% tags=["shared"]
-seen = {name: part.only([0, 1]) for name, part in wines.items()}
 own = tasks.Sets.for_data(seen, epochs=15)  # short; leave epochs out for yours
 wine_model = build(Predictor, seed=own.seed, **own.model)
 fit(
@@ -972,7 +971,7 @@ rows = [[name, *(f"{value:.1%}" for value in row)] for name, row in of_wines.ite
 (on_seen, rule), (on_new, _) = of_wines.values()
 say(
     f"{table([f'sets of {own.set_size} wines', 'model', 'baseline'], *rows)}\n\nThe "
-    f"**{on_seen:.1%}** promise nothing for new classes: there it finds {on_new:.1%}."
+    f"**{on_seen:.1%}** promise nothing for new classes: of these it finds {on_new:.1%}."
 )
 
 # %% tags=["shared", "check"]
