@@ -971,7 +971,7 @@ rows = [[name, *(f"{value:.1%}" for value in row)] for name, row in of_wines.ite
 (on_seen, rule), (on_new, _) = of_wines.values()
 say(
     f"{table([f'sets of {own.set_size} wines', 'model', 'baseline'], *rows)}\n\nThe "
-    f"**{on_seen:.1%}** promise nothing for new classes: of these it finds {on_new:.1%}."
+    f"**{on_seen:.1%}** promise nothing for new classes: there, it is {on_new:.1%}."
 )
 
 # %% tags=["shared", "check"]
