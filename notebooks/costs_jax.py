@@ -24,10 +24,9 @@
 # into the memory? And if the answer is bad, what helps: shorter sequences, half the
 # heads, a smaller batch, a different kind of attention?
 #
-# Each of these changes a different term of the cost. This chapter finds the terms one
-# after the other, measures each of them on the machine that runs the page, and puts
-# them together to answer the question. The last section is a table to keep: problem,
-# change, factor, price.
+# Each of these changes a different term of the cost. This chapter finds and measures
+# the terms, answers the question, and ends with a table to keep: problem, change,
+# factor, price.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
@@ -57,7 +56,7 @@ from functools import partial
 import numpy as np
 
 from helpers import diagrams, plots  # drawings and figures
-from helpers.prose import say  # prints a sentence with computed numbers
+from helpers.prose import say, table  # say() prints a sentence with computed numbers
 from helpers.shapes import as_numpy  # an array of the framework as a NumPy array
 from helpers.weights import to_arrays  # all parameters of a model
 
@@ -84,34 +83,30 @@ floats = partial(jnp.asarray, dtype=jnp.float32)  # makes a float32 array
 # %% [markdown] tags=["shared"]
 # ## Self-attention has the shortest paths
 #
-# Before 2017, most networks read sequences with recurrent or convolutional layers. What
-# does attention buy, compared with them? Suppose that the last word of a sentence
-# depends on the first. How many steps does this information have to take?
+# What does attention offer that recurrent and convolutional layers do not? Suppose that
+# the last word of a sentence depends on the first. How many steps does this information
+# have to take?
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}}
 diagrams.paths()
 
 # %% [markdown] tags=["shared"]
-# A recurrent layer hands its state from each position to the next. A convolution of
-# width $w$ looks back $w - 1$ positions, so it takes several layers to get far. In
-# attention every position looks at every other position directly.
-#
 # Three numbers compare the layers. *Operations* are the work. *Sequential steps* cannot
 # run at the same time, however many cores there are. The *longest path* is the number
-# of steps or layers from the first position to the last. For $n$ positions of size $m$,
-# the first two up to constant factors
+# of steps or layers from the first position to the last. For $n$ positions of size $m$
+# and convolutions of width $w$, the first two up to constant factors
 # ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 1):
 #
-# | layer | operations | sequential steps | longest path | $n=256$, $w=4$, $r=16$ |
+# | layer | operations | sequential steps | longest path | $n=256,w=4,r=16$ |
 # |---|---|---|---|---|
-# | self-attention | $n^2 m$ | $1$ | $1$ | $1$ |
-# | recurrent | $n m^2$ | $n$ | $n - 1$ | $255$ |
-# | convolution | $w n m^2$ | $1$ | $(n-1) / (w-1)$ | $85$ |
-# | dilated convolution | $w n m^2$ | $1$ | $\log_w n$ | $4$ |
-# | attention to $r$ neighbours | $r n m$ | $1$ | $(n-1) / r$ | $16$ |
+# | self-attention | $n^2m$ | $1$ | $1$ | $1$ |
+# | recurrent | $nm^2$ | $n$ | $n-1$ | $255$ |
+# | convolution | $wnm^2$ | $1$ | $(n-1)/(w-1)$ | $85$ |
+# | dilated convolution | $wnm^2$ | $1$ | $\log_wn$ | $4$ |
+# | attention to $r$ neighbours | $rnm$ | $1$ | $(n-1)/r$ | $16$ |
 #
-# The layers of a *dilated* convolution look at every neighbour, then at every $w$-th
-# position, then at every $w^2$-th, so each layer reaches $w$ times as far.
+# A *dilated* convolution looks at neighbours, its next layer at every $w$-th position,
+# the next at every $w^2$-th, so each layer reaches $w$ times as far.
 
 # %% tags=["shared", "check"]
 # Checked: counted layer by layer, the paths have the lengths of the table
@@ -142,13 +137,11 @@ assert paths["neighbours"] == math.ceil((n - 1) / r)
 # it shrinks exponentially
 # ([Bengio et al. 1994](https://doi.org/10.1109/72.279181)), and the model cannot learn
 # from what is far away. A GRU, a recurrent layer with gates, can keep a state, but it
-# has to learn to do so. To see where learning starts, take the last output of an
-# untrained GRU and of an untrained attention layer: how large is its gradient with
-# respect to each position of the input?
+# has to learn this first. Take the last output of an untrained GRU and of an untrained
+# attention layer: how large is its gradient at each position of the input?
 
 # %% [markdown] tags=["jax"]
-# `lax.scan` compiles one step of the GRU and repeats it, carrying the state along;
-# `jax.grad` goes back through all steps.
+# `lax.scan` repeats one step of the GRU and carries the state along.
 
 
 # %% tags=["jax"]
@@ -178,15 +171,14 @@ fades = norms["GRU"][-1] / norms["GRU"][0]
 per_step = fades ** (1 / (n - 1))
 evens = norms["attention"][1:].min() / norms["attention"][1:].max()
 say(
-    "The GRU's line is straight on the logarithmic scale: every step back multiplies "
-    f"its gradient by about {per_step:.2f} (the value depends on the initial weights). "
-    f"After {n - 1} steps, $10^{{{round(math.log10(fades))}}}$ of it is left. In "
-    "attention, distance makes no difference: the smallest gradient of all earlier "
-    f"positions is {evens:.0%} of the largest, and both can be anywhere."
+    f"Every step back multiplies the GRU's gradient by about {per_step:.2f} (for these "
+    f"initial weights). After {n - 1} steps, only "
+    f"$10^{{{round(math.log10(fades))}}}$ of it is left. In attention, distance makes "
+    f"no difference: the smallest gradient is {evens:.0%} of the largest."
 )
 
 # %% tags=["shared", "check"]
-# Checked: as drawn, a step leaves less than 0.8 of the GRU's gradient; attention is level
+# Checked: as drawn, a step leaves less than 0.8 of the GRU's gradient; attention, all
 title = "gradient of the last output"
 fading, level = (plots.drawn(fig, title, name)[1] for name in ("GRU", "attention"))
 assert (fading[-1] / fading[0]) ** (1 / (n - 1)) < 0.8
@@ -198,11 +190,11 @@ assert 0.7 < near / far < 1.4
 # ## The number of operations does not predict the time
 #
 # The price of the short paths is that all $n^2$ pairs are computed. From which length
-# on is attention more expensive than a recurrent layer? Count. A product of `n m` with
-# `m m` takes $nm^2$ multiplications and as many additions, so $2nm^2$ floating-point
-# operations (*FLOPs*). One head of size $m$ has four such products, then $2n^2m$
-# operations for the scores and $2n^2m$ for the weighted means. A GRU has six such
-# products, so the two are equal at $n = m$. And by the clock?
+# on is attention more expensive than a GRU? A product of `n m` with `m m` takes $nm^2$
+# multiplications and as many additions: $2nm^2$ floating-point operations (*FLOPs*).
+# One head of size $m$ has four such products, and $2n^2m$ operations each for scores
+# and weighted means. A GRU has six such products, so the two are equal at $n = m$. And
+# by the clock?
 
 # %% tags=["shared"]
 lengths = 4 ** np.arange(2, 7)  # n = 16, 64, 256, 1024, 4096
@@ -213,9 +205,8 @@ counts = {
 inputs = [floats(np.random.default_rng(6).normal(size=(1, n, m))) for n in lengths]
 
 # %% [markdown] tags=["jax"]
-# JAX returns before the work is done, and it compiles a function at the first call. So
-# the stopwatch leaves the first call out, and waits for each result with
-# `block_until_ready`.
+# JAX compiles a function at the first call, and returns before the work is done. So the
+# stopwatch leaves out the first call and waits with `block_until_ready`.
 
 
 # %% tags=["jax"]
@@ -269,21 +260,19 @@ by_clock = lengths[np.array(times["attention"]) > np.array(times["GRU"])]
 rates = {name: counts[name] / np.array(found) / 1e9 for name, found in times.items()}
 say(
     f"By operations, the GRU wins from n = {lengths[lengths > m][0]} on. By the clock "
-    f"of this machine, it wins at n = {', '.join(map(str, by_clock)) or 'no length'}. "
-    f"The rates explain the difference: at n = 1,024, attention does "
-    f"{rates['attention'][3]:.0f} billion operations a second and the GRU "
-    f"{rates['GRU'][3]:.0f}."
+    f"of this machine, it wins at n = {' and '.join(map('{:,}'.format, by_clock))}. "
+    f"At n = 1,024, attention does {rates['attention'][3]:.0f} billion operations a "
+    f"second, and the GRU {rates['GRU'][3]:.0f}."
 )
 
 # %% [markdown] tags=["shared"]
-# Why is the rate so different? A processor can only multiply what it has read from
-# memory. A product of $n$ rows with a matrix `m m` reads $m^2$ numbers of 4 bytes and
-# does $2nm^2$ operations: for small $n$ that is about $n/2$ operations per byte, its
-# *arithmetic intensity*. With a single row, every number is read and used only once, so
-# the processor waits for the memory. With many rows, every number is used many times.
-# Drawn over the intensity, the rate follows a **roofline**
-# ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)): a slope, where the
-# memory sets the limit, and then a flat roof, where the arithmetic does.
+# Why do the rates differ? A processor can only multiply what it has read from memory. A
+# product of $n$ rows with a matrix `m m` reads $m^2$ numbers of 4 bytes and does
+# $2nm^2$ operations: for small $n$, about $n/2$ per byte, its *arithmetic intensity*.
+# With a single row, every number is read to be used once, and the processor waits for
+# the memory. Over the intensity, the rate follows a **roofline**
+# ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)): a slope, where
+# memory is the limit, and a flat roof, where arithmetic is.
 
 # %% tags=["jax"]
 size, rows = 2048, 4 ** np.arange(6)  # 1, 4, 16, …, 1,024 rows
@@ -311,10 +300,9 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    f"With one row the machine does {speed[0] / 1e9:.0f} billion operations a second, "
-    f"while it reads {bandwidth / 1e9:.0f} GB a second. With many rows it reaches "
-    f"{limit / 1e9:.0f} billion, {limit / speed[0]:.1f} times as many: the limit that "
-    "we shall use from here on."
+    f"With one row this machine does {speed[0] / 1e9:.0f} billion operations a second, "
+    f"with many rows {limit / 1e9:.0f} billion, {limit / speed[0]:.1f} times as many. "
+    "That is its limit."
 )
 
 # %% tags=["shared", "check"]
@@ -325,9 +313,7 @@ np.testing.assert_allclose(intensity[0], 0.5, rtol=0.01)
 
 # %% [markdown] tags=["shared"]
 # A step of the GRU multiplies its six matrices with a single row, far left on the
-# slope, and has to wait for the step before. Attention multiplies all $n$ rows at once.
-# (A larger batch gives the GRU more rows, too.) So operations tell how the work grows,
-# and the roofline tells how fast it is done.
+# slope, and waits for the step before. Attention multiplies all $n$ rows at once.
 
 # %% [markdown] tags=["jax"]
 # `scan` compiles the whole loop of the GRU, so that starting a step costs little.
@@ -335,32 +321,28 @@ np.testing.assert_allclose(intensity[0], 0.5, rtol=0.01)
 # %% tags=["shared", "say"]
 cache = 2 * 12 * 1024 * 768 * 4  # l, n, m, bytes
 say(
-    "A decoder that writes text has the same problem: it computes one token at a time, "
-    "so it reads all its weights for a single row. To avoid computing old keys and "
-    "values again, it keeps them: $2\\,l\\,n\\,m$ numbers for $l$ blocks, the *KV "
-    f"cache*. For GPT-2 small and 1,024 tokens these are {cache / 2**20:.0f} MiB."
+    "A decoder that writes one token at a time has the same problem: it reads all its "
+    "weights for a single row. It also keeps the keys and values of earlier tokens, "
+    f"the *KV cache*: $2lnm$ numbers for $l$ blocks, {cache / 2**20:.0f} MiB for 1,024 "
+    "tokens in GPT-2 small."
 )
 
 # %% [markdown] tags=["shared"]
 # ## Computed in chunks, attention never holds all weights
 #
-# Memory is the other price of the pairs. Our function holds the whole $n \times n$
-# matrix of weights, and keeps it for the backward pass. But a row of outputs needs only
-# its own row of weights. So take the queries in chunks, forget the weights of each
-# chunk, and compute them *again* in the backward pass. The result is exact, and memory
-# grows like $n$ instead of $n^2$ (after
-# [Rabe & Staats 2021](https://arxiv.org/abs/2112.05682), who split the keys as well).
-#
-# A program that runs on a processor as one unit is a *kernel*. A *fused* kernel for
-# attention splits queries and keys, does products and softmax in one, and keeps the
-# scores in the fastest memory, so that no $n \times n$ matrix is ever written
-# ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
+# Memory is the other price of the pairs. Our function keeps the whole $n \times n$
+# matrix of weights for the backward pass. But a row of outputs needs only its own row
+# of weights. So take the queries in chunks, forget the weights of each chunk, and
+# compute them *again* in the backward pass. The result is exact, and memory grows like
+# $n$ (after [Rabe & Staats 2021](https://arxiv.org/abs/2112.05682), who split the keys
+# as well). A *fused kernel* does all this in one program, and keeps the scores in the
+# processor's fastest memory ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
 
 # %% [markdown] tags=["jax"]
-# `jax.checkpoint` marks a function to be run again in the backward pass (it has nothing
-# to do with files of saved weights); `lax.map` runs one chunk after the other. JAX's
-# own attention is fused with `implementation="cudnn"`, on NVIDIA GPUs in half
-# precision. With `"xla"` it runs everywhere, but unfused.
+# `jax.checkpoint` marks a function to be run again in the backward pass (not to be
+# confused with a saved file); `lax.map` runs one chunk after the other. JAX's own
+# attention is fused with `implementation="cudnn"`, for NVIDIA GPUs and half precision;
+# `"xla"` runs everywhere.
 
 
 # %% tags=["jax"]
@@ -385,10 +367,10 @@ def framework_attention(q, k, v):
 
 
 # %% [markdown] tags=["jax"]
-# How much does a forward pass keep for the backward pass?
-# `jax.ad_checkpoint.print_saved_residuals` prints a list of it. To add up the bytes, we
-# take the arrays out of the backward function that `jax.vjp` returns, which is a
-# *pytree*. `eval_shape` *traces*: it runs Python once with shapes in place of numbers.
+# What does a forward pass keep for the backward pass?
+# `jax.ad_checkpoint.print_saved_residuals` prints a list. To add up the bytes, we take
+# the arrays out of the backward function of `jax.vjp`, a *pytree*; `eval_shape` runs
+# Python with shapes in place of numbers.
 
 
 # %% tags=["jax"]
@@ -437,11 +419,10 @@ fig
 steps = [memory["written out"][i + 1] / memory["written out"][i] for i in (1, 2, 3)]
 parts = memory["in chunks"][-1] / memory["in chunks"][-2]
 say(
-    "With every four times the length, the written-out function needs "
-    f"{steps[0]:.1f}, then {steps[1]:.1f}, then {steps[2]:.1f} times the memory. The "
-    "factor approaches 16, but does not begin there, because queries, keys and values "
-    "grow only like $n$, and their share shrinks. In chunks, the last factor is "
-    f"{parts:.1f}, and 4,096 positions need "
+    f"Each time $n$ grows fourfold, the written-out function needs {steps[0]:.1f}, "
+    f"then {steps[1]:.1f}, then {steps[2]:.1f} times the memory. The factor approaches 16, "
+    "because the share of queries, keys and values, which grow like $n$, shrinks. In "
+    f"chunks, the last factor is {parts:.1f}, and 4,096 positions need "
     f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of the memory."
 )
 
@@ -463,9 +444,8 @@ needs, takes = (
     found["framework's own"][-1] / found["written out"][-1] for found in (memory, times)
 )
 say(
-    f'JAX\'s own call with `"xla"` is not fused: at n = 4,096 it needs {needs:.1f} '
-    f"times the memory of our function and takes {takes:.1f} times as long. On an "
-    'NVIDIA GPU, `"cudnn"` is the one to use.'
+    f"JAX's own call with `xla` is not fused: at n = 4,096 it needs {needs:.1f} times "
+    f"the memory of our function and {takes:.1f} times the time."
 )
 
 # %% tags=["jax", "check"]
@@ -483,15 +463,12 @@ assert used["in chunks", 1024] < 6 * used["in chunks", 256]
 # %% [markdown] tags=["shared"]
 # ## The parameters follow from the sizes
 #
-# Now a whole model. A block has four matrices `m m` and their biases in attention, two
-# matrices between $m$ and $f$ and their biases in the feed-forward net, and two norms
-# of $2m$:
+# Now a whole model. A block has four matrices `m m` in attention, two matrices between
+# $m$ and $f$ in the feed-forward net, their biases, and two norms of $2m$:
 #
-# $$N_\mathrm{block} = (4m^2 + 4m) + (2mf + f + m) + 4m .$$
+# $$N_\mathrm{block}=(4m^2+4m)+(2mf+f+m)+4m .$$
 #
-# With the usual $f = 4m$ that is about $12m^2$; the length of the sequence and the
-# number of heads do not occur. Around the blocks, the predictor of this book has an
-# input layer and a small net for the outputs.
+# With the usual $f = 4m$ that is about $12m^2$, for any length and number of heads.
 
 
 # %% tags=["shared"]
@@ -516,9 +493,8 @@ for m, f, built in ((128, 512, model), (48, 7, None)):
     assert counted == 4 * block_parameters(m, f) + around
 
 # %% [markdown] tags=["shared"]
-# The same formula counts [GPT-2 small](https://github.com/openai/gpt-2): 12 blocks with
-# $m = 768$, a last norm, and two tables, with a row for each of 50,257 tokens and each
-# of 1,024 positions.
+# [GPT-2 small](https://github.com/openai/gpt-2) has 12 blocks with $m = 768$, a last
+# norm, and a row for each of 50,257 tokens and 1,024 positions in two tables:
 
 # %% tags=["shared"]
 m, f = 768, 4 * 768
@@ -531,15 +507,14 @@ blocks, token_table, gpt2
 say(
     f"GPT-2 small has {blocks / 1e6:.0f} million parameters in its blocks and "
     f"{token_table / 1e6:.0f} million in its table of tokens: with embeddings "
-    f"**{gpt2 / 1e6:.0f} million**, without them {blocks / 1e6:.0f}. When you read a "
-    "number of parameters, ask which of the two it is."
+    f"**{gpt2 / 1e6:.0f} million**, without them {blocks / 1e6:.0f}."
 )
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** The encoder of
-# [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has six blocks with $m = 512$
-# and $f = 2048$. How many millions of parameters is that, without the embeddings? Use
-# $12m^2$ and compute to two digits.
+# [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has six blocks with $m=512$
+# and $f=2048$. How many millions of parameters is that, without embeddings? Compute to
+# two digits.
 
 # %% tags=["shared", "answer"]
 by_hand, exact = 6 * 12 * 512**2, 6 * block_parameters(512, 2048)
@@ -554,28 +529,27 @@ say(
 # ## A training step takes six operations per parameter and token
 #
 # In the forward pass, each parameter of a matrix is multiplied with one number of every
-# token, and the product is added to a sum: two operations per parameter and token. The
-# backward pass does this twice, once for the gradient of the matrix and once for the
-# gradient of its input. With $N$ parameters and $D$ tokens
+# token, and the product is added to a sum: two operations. The backward pass does this
+# twice, for the gradient of the matrix and for that of its input. With $N$ parameters
+# and $D$ tokens
 # ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)),
 #
-# $$C \approx 6\,N\,D .$$
+# $$C\approx 6\,N\,D .$$
 #
-# Kaplan et al. leave the embeddings out of $N$, because a table is looked up and not
-# multiplied. GPT-2 uses its table of tokens a second time, as the matrix of its output,
-# and that is a product. So we leave out its table of positions only.
+# Kaplan et al. leave embeddings out of $N$: a table is looked up, not multiplied. But
+# GPT-2 also uses its table of tokens as the matrix of its output, so we leave out only
+# its table of positions.
 #
-# Not in $6ND$ are the products of two *activations*, the intermediate results: scores
-# and weighted means take $4nm$ operations per token and block, and with the backward
-# pass $12nm$. For $l$ blocks
+# Missing are the products of two *activations*, the intermediate results: scores and
+# weighted means take $4nm$ operations per token and block, with the backward pass
+# $12nm$. For $l$ blocks
 # ([Chowdhery et al. 2022](https://arxiv.org/abs/2204.02311), appendix B),
 #
-# $$C \approx (6N + 12\,l\,n\,m)\,D .$$
+# $$C\approx(6N+12\,l\,n\,m)\,D .$$
 
 # %% [markdown] tags=["jax"]
-# XLA knows the operations of a function that it has compiled: `cost_analysis` tells.
-# `nnx.split` separates the parameters, a pytree, from the structure of the model, so
-# that the loss becomes a function of the parameters.
+# `cost_analysis` tells the operations of a function that XLA has compiled. `nnx.split`
+# separates the parameters from the structure of the model.
 
 
 # %% tags=["jax"]
@@ -630,9 +604,8 @@ equal = n_parameters / (2 * options["n_blocks"] * sizes["m"])
 share = 12 * 12 * 1024 * 768 / (6 * (gpt2 - position_table))
 say(
     f"At all four lengths the measured count is {ratio.min():.2f} to {ratio.max():.2f} "
-    f"of the formula. The pairs take as much as the parameters at n = {equal:.0f}, "
-    "about $6m$. So for short sequences attention is a small part of the work: in "
-    f"GPT-2 small with 1,024 tokens, the pairs add {share:.0%} to $6ND$."
+    f"of the formula. Pairs and parameters take the same at n = {equal:.0f}, about "
+    f"$6m$. In GPT-2 small with 1,024 tokens, the pairs add {share:.0%} to $6ND$."
 )
 
 # %% tags=["shared", "check"]
@@ -645,14 +618,13 @@ assert 0.9 < found[0] / level[0] < 1.1 and found[-1] > 1.8 * level[-1]
 # %% [markdown] tags=["shared"]
 # ## Training time is operations divided by speed
 #
-# Now the time. Training takes at least its operations divided by the limit of the
-# machine, which we have measured with a large product. A real step reaches only a part
-# of this limit, its **utilisation**. What is it for our small model?
+# Training takes at least its operations divided by the limit of the machine. A real
+# step reaches only a part of this limit, its **utilisation**.
 
 # %% [markdown] tags=["jax"]
-# One training step is compiled as one function: forward, backward, an update by Adam.
-# `donate_argnums=(0, 1)` lets XLA write the new parameters and averages into the memory
-# of the old ones, which cannot be used any more: so each timed call gets a copy.
+# A step is compiled as one function. `donate_argnums=(0, 1)` lets XLA write the new
+# parameters and averages into the memory of the old ones, which cannot be used again:
+# so each timed call gets a copy.
 
 # %% tags=["jax"]
 optimizer = optax.adam(1e-3)
@@ -681,14 +653,13 @@ utilisation = work / took / limit
 say(
     f"A step on 8 sequences of 64 tokens takes {1e3 * took:.0f} ms for "
     f"{work / 1e9:.1f} billion operations: a utilisation of **{utilisation:.0%}**. The "
-    "other part of the time goes into norms, softmax and activation functions, which "
-    "are on the slope of the roofline, and into products too small to fill the machine."
+    f"missing {1 - utilisation:.0%} go into norms, softmax and activation functions, "
+    "which are on the slope of the roofline, and into small products."
 )
 
 # %% [markdown] tags=["shared"]
-# And GPT-2 small? For a given budget of operations, about 20 tokens per parameter are
-# best ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)). That gives $D$, and
-# the formula gives $C$.
+# And GPT-2 small? About 20 tokens per parameter are the best use of a budget
+# ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)).
 
 # %% tags=["shared"]
 tokens = 20 * gpt2
@@ -704,12 +675,12 @@ def rounded(x):
 
 
 say(
-    f"GPT-2 small takes {operations:.1e} operations. **On this machine that is at least "
-    f"{rounded(days)} days**; at the utilisation of our small model, "
-    f"{rounded(days / utilisation)}. A thousand times the speed makes hours of it: "
-    "[Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) report 502 petaFLOP/s "
-    f"on 3,072 A100 GPUs in half precision; a single one at this rate takes "
-    f"{rounded(hours_a100)} hours."
+    f"That makes ${operations / 1e18:.1f} \\cdot 10^{{18}}$ operations. **This machine "
+    f"needs at least {rounded(days)} days**, and {rounded(days / utilisation)} at the "
+    "utilisation of our small model. "
+    "[Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) reach "
+    "502 petaFLOP/s on 3,072 A100 GPUs in half precision: at this rate, one of them "
+    f"takes **{hours_a100:.1f} hours**."
 )
 
 # %% tags=["jax", "check"]
@@ -724,18 +695,16 @@ assert losses[-1] < losses[0]
 # %% [markdown] tags=["shared"]
 # ## Activations, not weights, fill the memory
 #
-# Does it fit? A training step holds four kinds of numbers: the **weights**; their
-# **gradients**, as many again; **Adam's averages**, two for each weight; and the
-# **activations**, all that the forward pass keeps for the backward pass. The first
-# three follow from $N$: four numbers of 4 bytes are 16 bytes per parameter. The
-# activations grow with the batch and the length, and the attention maps, `b h n n` in
-# every block, with the square of the length.
+# Does it fit? A training step holds the **weights**; their **gradients**, as many
+# again; **Adam's averages**, two for each weight; and the **activations** that the
+# forward pass keeps for the backward pass. The first three are four numbers of 4 bytes:
+# 16 bytes per parameter. The activations grow with batch and length, and the attention
+# maps, `b h n n` in every block, with the square of the length.
 
 # %% [markdown] tags=["jax"]
-# The 16 bytes need the donation above. Without it, XLA holds the old and the new
-# weights and averages at the same time: 28 bytes per parameter. `activations` lists all
-# that is kept, except the parameters. (A compiled step may keep less, because XLA
-# computes cheap things again.)
+# The 16 bytes need the donation above: without it, XLA holds old and new weights and
+# averages at once, 28 bytes per parameter. `activations` lists all that is kept except
+# the parameters. (A compiled step may keep less.)
 
 
 # %% tags=["jax"]
@@ -783,11 +752,10 @@ fig
 filled = {n: size / (size + 16 * n_parameters) for n, size in kept.items()}
 say(
     f"Weights, gradients and averages take {16 * n_parameters / 2**20:.1f} MiB at "
-    f"every length. Activations are {filled[16]:.0%} of the whole at n = 16 and "
-    f"{filled[1024]:.0%} at n = 1,024, where the attention maps alone take "
-    f"{maps[1024] / 2**20:.0f} MiB. At n = 256, the maps are "
-    f"{maps[256] / 2**20:.0f} of {kept[256] / 2**20:.0f} MiB of activations. So the "
-    "pairs are a small part of the operations and a large part of the memory."
+    f"every length. Activations are {filled[16]:.0%} of the whole at n = 16, and "
+    f"{filled[1024]:.0%} at n = 1,024, mostly attention maps. At n = 256, the maps are "
+    f"{maps[256] / 2**20:.0f} of {kept[256] / 2**20:.0f} MiB of activations: a small "
+    "part of the operations can be a large part of the memory."
 )
 
 # %% tags=["jax", "check"]
@@ -810,10 +778,9 @@ assert heights[4, -1] > 0.5 * heights[:, -1].sum()
 np.testing.assert_allclose(heights[4, 1:] / heights[4, :-1], 16)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, change the code.** What grows when the model gets eight heads instead of
-# four: operations, parameters, activations? By which factor at $n = 256$? Predict it
-# from the numbers above, then build a second model with `options | {"n_heads": 8}` and
-# measure.
+# **Exercise 2, change the code.** What grows with eight heads instead of four, and by
+# which factor at $n = 256$? Predict it from the numbers above, then measure a second
+# model with `options | {"n_heads": 8}`.
 
 # %% tags=["shared", "answer"]
 eight = build(Predictor, *sizes.values(), **options | {"n_heads": 8})
@@ -822,31 +789,36 @@ predicted = 1 + maps[256] / kept[256]
 assert sum(array.size for array in to_arrays(eight).values()) == n_parameters
 assert abs(found / predicted - 1) < 0.02
 say(
-    "Only the activations grow: there are twice as many maps, and everything else is as "
-    f"before, because each head has half the size. Twice the maps are {predicted:.2f} "
+    "Only the activations grow: there are twice as many maps, and each head has half "
+    f"the size, so everything else is as before. Twice the maps make {predicted:.2f} "
     f"times the activations; measured: {found:.2f}."
 )
 
 # %% [markdown] tags=["shared"]
 # ## Cheaper attention gives something up
 #
-# Fused kernels save memory and time, and compute exactly the same. To save the $n^2$
-# operations themselves, attention has to be replaced.
-# [Tay et al. 2020](https://arxiv.org/abs/2009.06732) survey many ways:
+# Fused kernels compute exactly the same. To save the $n^2$ operations themselves,
+# attention has to be replaced ([Tay et al. 2020](https://arxiv.org/abs/2009.06732)):
 #
 # | way | operations | gives up |
 # |---|---|---|
-# | windows of $r$ neighbours ([Longformer](https://arxiv.org/abs/2004.05150)) | $n r m$ | direct paths |
-# | sparse patterns ([Child et al. 2019](https://arxiv.org/abs/1904.10509)) | $n \sqrt{n}\, m$ | most direct paths |
-# | $n$ keys mixed into $r$ ([Linformer](https://arxiv.org/abs/2006.04768)) | $n r m$ | a look at a single key; lengths that vary |
-# | linear attention ([Katharopoulos et al. 2020](https://arxiv.org/abs/2006.16236)) | $n d m$ | softmax, often sharp weights |
-# | random features ([Performer](https://arxiv.org/abs/2009.14794)) | $n r m$ | exactness |
+# | windows of $r$ neighbours | $nrm$ | direct paths |
+# | sparse patterns | $n\sqrt{n}\,m$ | most direct paths |
+# | $n$ keys mixed into $r$ | $nrm$ | single keys, a free length |
+# | linear attention | $ndm$ | often sharp weights |
+# | $r$ random features | $nrm$ | exactness |
 #
-# Take linear attention. It replaces $\exp(q \cdot k)$ by $\varphi(q) \cdot \varphi(k)$,
-# where $\varphi$ is a function that makes positive features. Without an exponential
-# between the two products, the brackets can move:
+# Sources, row by row: [Longformer](https://arxiv.org/abs/2004.05150),
+# [Child et al. 2019](https://arxiv.org/abs/1904.10509),
+# [Linformer](https://arxiv.org/abs/2006.04768),
+# [Katharopoulos et al. 2020](https://arxiv.org/abs/2006.16236),
+# [Performer](https://arxiv.org/abs/2009.14794).
 #
-# $$(\varphi(Q)\,\varphi(K)^{\mathsf T})\,V = \varphi(Q)\,(\varphi(K)^{\mathsf T} V) ,$$
+# Linear attention replaces $\exp(q\cdot k)$ by $\varphi(q)\cdot\varphi(k)$, where
+# $\varphi$ makes features positive. Without an exponential between the two products,
+# the brackets can move:
+#
+# $$(\varphi(Q)\,\varphi(K)^{\mathsf T})\,V=\varphi(Q)\,(\varphi(K)^{\mathsf T}V) ,$$
 #
 # and the matrix in brackets on the right is `d d`, however long the sequence.
 
@@ -861,7 +833,7 @@ def linear_attention(q, k, v):
 
 
 # %% [markdown] tags=["shared"]
-# What is given up? Let every query point in the direction of its own key, $q = 4k$, so
+# What is given up? Let every query point in the direction of its own key, $q=4k$, so
 # that it should look at this key only. With the identity matrix as values, the output
 # *is* the matrix of weights.
 
@@ -890,9 +862,8 @@ assert sharp > 0.99 and pale < 0.05
 # %% [markdown] tags=["shared"]
 # ## Each remedy changes one term
 #
-# Here is the table to keep. The column on the right says what is left in our model with
-# 1,024 tokens: of the activations in the rows on memory, of the operations per token in
-# the rows on time.
+# Here is the table to keep. "Left here" is the share of the activations (memory) or of
+# the operations per token (time) of our model at 1,024 tokens.
 
 # %% tags=["shared"]
 whole = kept[1024]
@@ -912,53 +883,46 @@ fewer = np.array([6 * n_parameters + pairs[-1] / 2, windowed]) / formula[-1]
 smaller = (6 * n_parameters / 4 + pairs[-1] / 2) / formula[-1]
 
 # %% tags=["shared", "say"]
-say(f"""
-| too little | change | factor | left here | price |
-|---|---|---|---|---|
-| memory | half the batch; add up the gradients of two | ½ | {0.5:.2f} | small products |
-| memory | half the length | maps ¼, others ½ | {halved["length"]:.2f} | context |
-| memory | half the heads | maps ½ | {halved["heads"]:.2f} | half of the patterns |
-| memory | a fused kernel | no maps | {unfused:.2f} | none |
-| memory | recompute blocks | one block, all inputs | {again:.2f} | ⅓ on top of the time |
-| memory | half precision | ½ | {0.5:.2f} | digits; the 16 bytes stay |
-| memory | update in place | 16 bytes for 28 | – | the old weights are gone |
-| time | twice the batch | utilisation up to 1 | {1:.2f} | memory |
-| time | half the length | pairs ½ per token | {fewer[0]:.2f} | context |
-| time | a window of 16 keys | pairs $16/n$ | {fewer[1]:.2f} | direct paths |
-| time | half of $m$ | blocks ¼, pairs ½ | {smaller:.2f} | quality |
-""")
+rows_of_table = [
+    ["memory", "half the batch, twice", "½", "0.50", "small products"],
+    ["memory", "half the length", "maps ¼", f"{halved['length']:.2f}", "context"],
+    ["memory", "half the heads", "maps ½", f"{halved['heads']:.2f}", "patterns"],
+    ["memory", "a fused kernel", "no maps", f"{unfused:.2f}", "none"],
+    ["memory", "recompute blocks", "one block", f"{again:.2f}", "⅓ of the time"],
+    ["memory", "half precision", "½", "0.50", "digits"],
+    ["memory", "in place", "16 bytes for 28", "–", "the old weights"],
+    ["time", "twice the batch", "utilisation", "–", "memory"],
+    ["time", "half the length", "pairs ½", f"{fewer[0]:.2f}", "context"],
+    ["time", "16 neighbours", "pairs $16/n$", f"{fewer[1]:.2f}", "direct paths"],
+    ["time", "half of $m$", "blocks ¼", f"{smaller:.2f}", "quality"],
+]
+say(table(["too little", "change", "factor", "left here", "price"], *rows_of_table))
 
 # %% [markdown] tags=["shared"]
-# Two of the prices need a word. To recompute is to do the forward pass twice, so four
-# parts of work in place of three
-# ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). And half precision, as it is
-# usually done (*mixed precision*,
-# [Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)), computes products and
-# keeps activations in two bytes, but an exact copy of the weights and Adam's averages
-# stay in float32, so that small updates are not lost. On a GPU it also raises the roof.
-#
-# ### In your own code
+# "Twice" means to add up the gradients of two half batches. To recompute is one more
+# forward pass ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). Half precision
+# ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)) halves the activations,
+# but weights and Adam's averages stay in float32, so that small updates are not lost.
+# In your own code:
 
-# %% [markdown] tags=["jax"]
-# Fused attention for half precision on an NVIDIA GPU, recomputed blocks, and the
-# operations and bytes of your own compiled `step`:
-#
-# ```python
-# out = jax.nn.dot_product_attention(  # b s h d
-#     q, k, v, is_causal=True, implementation="cudnn")
-# block = jax.checkpoint(block)
-#
-# compiled = jax.jit(step, donate_argnums=(0, 1)).lower(*arguments).compile()
-# print(compiled.cost_analysis()["flops"], compiled.memory_analysis())
-# ```
+
+# %% tags=["jax"]
+def fused_attention(q, k, v):
+    """Needs an NVIDIA GPU and half precision: ``b s h d -> b s h d``."""
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
+
+
+# operations and bytes of your own compiled step; blocks again: jax.checkpoint(block)
+compiled = step.lower(params, optimizer.init(params), *data).compile()
+compiled.cost_analysis()["flops"], compiled.memory_analysis().temp_size_in_bytes
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** You want to train GPT-2 small on sequences of 1,024
-# tokens, on a GPU with $24$ GiB, in single precision. How many sequences fit into a
-# batch, and what would you change first? Three hints. A block is
-# `build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)`; measure one
-# sequence with `activations(block, lambda block, x: block(x)[0], x)`. Of the outputs,
-# count the logits over 50,257 tokens and their softmax. And remember the 16 bytes.
+# tokens in float32 on a GPU with $24$ GiB. How many sequences fit into a batch, and
+# what would you change first? Hints: a block is
+# `build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)`; measure it
+# with `activations(block, lambda block, x: block(x)[0], x)`. Add the logits over 50,257
+# tokens, their softmax, and the 16 bytes.
 
 # %% tags=["shared", "answer"]
 block = build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)
@@ -981,19 +945,15 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * Self-attention has paths of length one and one sequential step, for $n^2 m$
-#   operations and, written out, $n^2$ weights to keep.
-# * Operations tell how the work grows. How fast it is done depends on the operations
-#   per byte that is read: the roofline. Many rows at once use the machine well.
-# * Computing chunks of weights again makes memory linear in $n$, with exact results; a
-#   fused kernel does it best.
-# * A block has about $12m^2$ parameters; a training step takes $6ND$ operations, and
-#   $12\,l\,n\,m$ more per token for the pairs. Divide by the speed, and by the
-#   utilisation, for the time.
-# * Weights, gradients and Adam's averages take 16 bytes per parameter in float32, if the
-#   step works in place; activations usually take most of the memory.
-# * Windows, low rank and linear attention save operations, and give up direct paths,
-#   single keys or sharp weights.
+# * Self-attention has paths of length one, for $n^2m$ operations and, written out,
+#   $n^2$ weights to keep.
+# * Operations tell how the work grows; operations per byte tell how fast it can be
+#   done: the roofline.
+# * A block has about $12m^2$ parameters; a training step takes $(6N+12\,l\,n\,m)D$
+#   operations. Divide by speed and utilisation for the time.
+# * Weights, gradients and Adam's averages take 16 bytes per parameter in float32;
+#   activations usually take most of the memory. A fused kernel keeps no maps.
+# * Cheaper attention gives up direct paths, single keys, sharp weights or exactness.
 
 # %% [markdown] tags=["jax"]
 # This is the last chapter. What differs between the frameworks is collected on the page
