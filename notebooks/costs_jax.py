@@ -105,8 +105,9 @@ diagrams.paths()
 # | dilated convolution | $wnm^2$ | $1$ | $\log_wn$ | $4$ |
 # | attention to $r$ neighbours | $rnm$ | $1$ | $(n-1)/r$ | $16$ |
 #
-# A *dilated* convolution looks at neighbours, its next layer at every $w$-th position,
-# the next at every $w^2$-th, so each layer reaches $w$ times as far.
+# A convolution gets $w-1$ positions further per layer. If it is *dilated*, its first
+# layer looks at neighbours, the second at every $w$-th position, the third at every
+# $w^2$-th, so each layer reaches $w$ times as far.
 
 # %% tags=["shared", "check"]
 # Checked: counted layer by layer, the paths have the lengths of the table
@@ -178,7 +179,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: as drawn, a step leaves less than 0.8 of the GRU's gradient; attention, all
+# Checked: each step leaves less than 0.8 of the GRU's gradient; attention's is even
 title = "gradient of the last output"
 fading, level = (plots.drawn(fig, title, name)[1] for name in ("GRU", "attention"))
 assert (fading[-1] / fading[0]) ** (1 / (n - 1)) < 0.8
@@ -225,7 +226,7 @@ def seconds(function, *args, repeats=3):
 times = {name: [seconds(f, x) for x in inputs] for name, f in layers.items()}
 
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, operations of attention and of a GRU over the length n: the lines cross at n equal to m. Right, the measured milliseconds of both. Dotted guides show what grows like n and like n squared."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, operations of attention and of a GRU over the length n: the lines cross at n equal to m. Right, the measured milliseconds of both. Dotted guides of slope n and n squared."}}
 def add_guides(ax):
     """Dotted lines that grow like n and n squared, and plain numbers on the axes."""
     low, high = ax.get_ylim()
@@ -256,11 +257,11 @@ quadratic = 1e6 * drawn["attention"] - 8 * lengths * m**2
 np.testing.assert_allclose(quadratic[1:], 16 * quadratic[:-1])
 
 # %% tags=["shared", "say"]
-by_clock = lengths[np.array(times["attention"]) > np.array(times["GRU"])]
+by_clock = lengths[np.array(times["attention"]) > np.array(times["GRU"])].tolist()
 rates = {name: counts[name] / np.array(found) / 1e9 for name, found in times.items()}
 say(
     f"By operations, the GRU wins from n = {lengths[lengths > m][0]} on. By the clock "
-    f"of this machine, it wins at n = {' and '.join(map('{:,}'.format, by_clock))}. "
+    f"of this machine, it wins at n = {', '.join(map(str, by_clock)) or 'none'}. "
     f"At n = 1,024, attention does {rates['attention'][3]:.0f} billion operations a "
     f"second, and the GRU {rates['GRU'][3]:.0f}."
 )
@@ -306,7 +307,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: as drawn, the rate of a product grows with its rows, by more than half
+# Checked: as drawn, many rows reach more than 1.5 times the rate of a single row
 found = plots.drawn(fig, "billion operations per second", "measured")[1]
 assert found.max() / found[0] > 1.5  # loose: memory and cache differ by machine
 np.testing.assert_allclose(intensity[0], 0.5, rtol=0.01)
@@ -420,9 +421,9 @@ steps = [memory["written out"][i + 1] / memory["written out"][i] for i in (1, 2,
 parts = memory["in chunks"][-1] / memory["in chunks"][-2]
 say(
     f"Each time $n$ grows fourfold, the written-out function needs {steps[0]:.1f}, "
-    f"then {steps[1]:.1f}, then {steps[2]:.1f} times the memory. The factor approaches 16, "
-    "because the share of queries, keys and values, which grow like $n$, shrinks. In "
-    f"chunks, the last factor is {parts:.1f}, and 4,096 positions need "
+    f"then {steps[1]:.1f}, then {steps[2]:.1f} times the memory. The factor approaches "
+    "16, because the share of queries, keys and values, which grow like $n$, shrinks. "
+    f"In chunks, the last factor is {parts:.1f}, and 4,096 positions need "
     f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of the memory."
 )
 
@@ -684,7 +685,7 @@ say(
 )
 
 # %% tags=["jax", "check"]
-# Checked: the step that was timed lowers the loss, and the loss of a batch is finite
+# Checked: the step that was timed lowers the loss
 fresh, after = jax.tree.map(jnp.copy, (params, optimizer.init(params)))
 losses = []
 for _ in range(8):
@@ -869,13 +870,13 @@ assert sharp > 0.99 and pale < 0.05
 whole = kept[1024]
 
 
-def left(n=1024, **changed):
-    """Activations of a changed model or length, as a share of those above."""
+def left(n=1024, b=4, **changed):
+    """Activations of a changed model or batch, as a share of those above."""
     other = build(Predictor, *sizes.values(), **options | changed)
-    return total_bytes(activations(other, loss_of, *batch(4, n))) / whole
+    return total_bytes(activations(other, loss_of, *batch(b, n))) / whole
 
 
-halved = {"length": left(512), "heads": left(n_heads=2)}
+halved = {"length": left(512), "heads": left(n_heads=2), "batch": left(b=2)}
 unfused = 1 - maps[1024] / whole
 again = 4 * 4 * 1024 * sizes["m"] / whole + 1 / 4  # inputs of 4 blocks; one block
 windowed = 6 * n_parameters + pairs[0]  # 16 neighbours
@@ -884,7 +885,13 @@ smaller = (6 * n_parameters / 4 + pairs[-1] / 2) / formula[-1]
 
 # %% tags=["shared", "say"]
 rows_of_table = [
-    ["memory", "half the batch, twice", "½", "0.50", "small products"],
+    [
+        "memory",
+        "half the batch, twice",
+        "½",
+        f"{halved['batch']:.2f}",
+        "small products",
+    ],
     ["memory", "half the length", "maps ¼", f"{halved['length']:.2f}", "context"],
     ["memory", "half the heads", "maps ½", f"{halved['heads']:.2f}", "patterns"],
     ["memory", "a fused kernel", "no maps", f"{unfused:.2f}", "none"],
@@ -897,6 +904,13 @@ rows_of_table = [
     ["time", "half of $m$", "blocks ¼", f"{smaller:.2f}", "quality"],
 ]
 say(table(["too little", "change", "factor", "left here", "price"], *rows_of_table))
+
+# %% tags=["shared", "check"]
+# Checked: half of the batch, length or heads leaves what the sizes of the maps predict
+share = maps[1024] / whole
+expected = {"length": (1 - share) / 2 + share / 4, "heads": 1 - share / 2, "batch": 0.5}
+for name, found in halved.items():
+    np.testing.assert_allclose(found, expected[name], rtol=0.02)
 
 # %% [markdown] tags=["shared"]
 # "Twice" means to add up the gradients of two half batches. To recompute is one more
