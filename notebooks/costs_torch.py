@@ -289,15 +289,18 @@ speed = 2 * rows * size**2 / np.array(products)  # operations per second
 limit, bandwidth = speed.max(), moved[0] / products[0]  # per second
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Billions of operations per second of a product over its operations per byte. The measured rate rises with the intensity and levels off at a limit, along a roofline made of a slope and a flat roof."}}
-roof = np.minimum(limit, bandwidth * intensity)
-lines = {"measured": (intensity, speed / 1e9), "roofline": (intensity, roof / 1e9)}
+knee = limit / bandwidth  # here memory and arithmetic take the same time
+corners = np.array([intensity[0], knee, max(knee, intensity[-1])])
+roof = np.minimum(limit, bandwidth * corners) / 1e9
+lines = {"measured": (intensity, speed / 1e9), "roofline": (corners, roof)}
 panels = {"billion operations per second": lines}
 fig = plots.curves(
     panels, x="operations per byte", log_x=4, log_y=True, marks="o", size=(5.6, 2.8)
 )
-fig.axes[0].xaxis.set_major_formatter("{x:g}")
-fig.axes[0].yaxis.set_major_formatter("{x:g}")
-fig.axes[0].yaxis.set_minor_formatter("")
+ax = fig.axes[0]
+ax.set_yscale("log", base=2)
+ax.xaxis.set_major_formatter("{x:g}")
+ax.yaxis.set_major_formatter("{x:g}")
 fig
 
 # %% tags=["shared", "say"]
@@ -702,22 +705,22 @@ for n in short.tolist():
     kept[n] = total_bytes(arrays)
     maps[n] = total_bytes(a for a in arrays if a.shape[-2:] == (n, n))
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Stacked bars of the MiB of a training step for four lengths n and a batch of 4. Weights, gradients and Adam's averages are the same thin layers in all bars. The other activations grow with n; the attention maps, invisible for short sequences, are most of the bar at n = 1,024."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Stacked bars of the memory of a training step in percent, for four lengths n and a batch of 4, with the MiB above each bar. At n = 16, weights, gradients and Adam's averages fill most of the bar. With the length, the other activations and then the attention maps take over; at n = 1,024, the maps fill most of the bar."}}
 every, own = (np.array([*found.values()]) for found in (kept, maps))
 parts = {"weights": 4 * n_parameters, "gradients": 4 * n_parameters}
 parts |= {"Adam's averages": 8 * n_parameters}
 parts |= {"other activations": every - own, "attention maps": own}
+total = sum(parts.values())
 fig, (ax,) = plots.panels_in_rows(1, None, (7, 3), None, None)
 top = np.zeros(4)
 for colour, (name, size) in zip(plots.COLOURS, parts.items(), strict=False):
-    high = np.broadcast_to(size, 4) / 2**20
-    ax.bar([f"{n:,}" for n in kept], high, bottom=top, color=colour, label=name)
-    top = top + high
-for place, mib in enumerate(top):
-    ax.text(place, mib, f"{mib:.0f} MiB", ha="center", va="bottom")
-ax.set(xlabel="length n", ylabel="MiB", ylim=(0, 1.1 * top[-1]))
-ax.set_title("MiB of a training step")
-ax.legend(*[list(reversed(x)) for x in ax.get_legend_handles_labels()])
+    names = [f"{n:,}" for n in kept]
+    ax.bar(names, 100 * size / total, bottom=top, color=colour, label=name)
+    top = top + 100 * size / total
+for place, size in enumerate(total):
+    ax.text(place, 101, f"{size / 2**20:.0f} MiB", ha="center", va="bottom")
+ax.set(xlabel="length n", ylabel="% of the memory", ylim=(0, 112))
+ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
 fig
 
 # %% tags=["shared", "say"]
@@ -739,15 +742,16 @@ assert sum(a.nbytes for a in state) == 2 * 4 * n_parameters
 assert [p.data_ptr() for p in model.parameters()] == before
 
 # %% tags=["shared", "check"]
-# Checked: activations grow with b, and as drawn faster with n; maps are most at the end
+# Checked: activations grow with b, and faster with n; as drawn, the maps take over
 doubled = total_bytes(activations(model, loss_of, *batch(8, 64))) / kept[64]
 np.testing.assert_allclose(doubled, 2, rtol=1e-3)
+grown = np.array([kept[4 * n] / kept[n] for n in (16, 64, 256)])
+assert 3.9 < grown[0] < grown[1] < grown[2] < 16 and grown[2] > 8
+assert [maps[4 * n] / maps[n] for n in (16, 64, 256)] == [16] * 3
 heights = np.array([[bar.get_height() for bar in c] for c in fig.axes[0].containers])
-np.testing.assert_allclose(heights[:3].sum(0) * 2**20, 16 * n_parameters)
-grown = heights[3:].sum(0)[1:] / heights[3:].sum(0)[:-1]  # n times four
-assert 3.9 < grown[0] < grown[1] < grown[2] < 16 and grown[2] > 5.5
-assert heights[4, -1] > 0.5 * heights[:, -1].sum()
-np.testing.assert_allclose(heights[4, 1:] / heights[4, :-1], 16)
+np.testing.assert_allclose(heights.sum(0), 100)
+assert heights[3:, 0].sum() < 50 < heights[4, -1]
+assert (heights[4, :-1] < heights[4, 1:]).all()
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, change the code.** What grows with eight heads instead of four, and by
