@@ -91,6 +91,9 @@ floats = partial(jnp.asarray, dtype=jnp.float32)  # makes a float32 array
 diagrams.paths()
 
 # %% [markdown] tags=["shared"]
+# A recurrent layer passes everything on from neighbour to neighbour; attention connects
+# any two positions directly.
+#
 # Three numbers compare the layers. *Operations* are the work. *Sequential steps* cannot
 # run at the same time, however many cores there are. The *longest path* is the number
 # of steps or layers from the first position to the last. For $n$ positions of size $m$
@@ -271,7 +274,7 @@ say(
 # product of $n$ rows with a matrix `m m` reads $m^2$ numbers of 4 bytes and does
 # $2nm^2$ operations: for small $n$, about $n/2$ per byte, its *arithmetic intensity*.
 # With a single row, every number is read to be used once, and the processor waits for
-# the memory. Over the intensity, the rate follows a **roofline**
+# the memory. So the rate follows a **roofline**
 # ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)): a slope, where
 # memory is the limit, and a flat roof, where arithmetic is.
 
@@ -373,8 +376,7 @@ def framework_attention(q, k, v):
 # %% [markdown] tags=["jax"]
 # What does a forward pass keep for the backward pass?
 # `jax.ad_checkpoint.print_saved_residuals` prints a list. To add up the bytes, we take
-# the arrays out of the backward function of `jax.vjp`, a *pytree*; `eval_shape` runs
-# Python with shapes in place of numbers.
+# the arrays out of the backward function of `jax.vjp`, a *pytree*.
 
 
 # %% tags=["jax"]
@@ -389,7 +391,7 @@ def kept_arrays(function, *args):
         kept.update({i: a for i, a in arrays.items() if i not in given})
         return 0
 
-    jax.eval_shape(forward, args)
+    jax.eval_shape(forward, args)  # runs Python with shapes in place of numbers
     return kept
 
 
@@ -544,8 +546,8 @@ say(
 # GPT-2 also uses its table of tokens as the matrix of its output, so we leave out only
 # its table of positions.
 #
-# Missing are the products of two *activations*, the intermediate results: scores and
-# weighted means take $4nm$ operations per token and block, with the backward pass
+# Not counted yet are products of two *activations*, the intermediate results: scores
+# and weighted means take $4nm$ operations per token and block, with the backward pass
 # $12nm$. For $l$ blocks
 # ([Chowdhery et al. 2022](https://arxiv.org/abs/2204.02311), appendix B),
 #
@@ -662,8 +664,8 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# And GPT-2 small? About 20 tokens per parameter are the best use of a budget
-# ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)).
+# And GPT-2 small? About 20 tokens per parameter make the best use of a given number of
+# operations ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)).
 
 # %% tags=["shared"]
 tokens = 20 * gpt2
@@ -756,10 +758,11 @@ fig
 filled = {n: size / (size + 16 * n_parameters) for n, size in kept.items()}
 say(
     f"Weights, gradients and averages take {16 * n_parameters / 2**20:.1f} MiB at "
-    f"every length. Activations are {filled[16]:.0%} of the whole at n = 16, and "
-    f"{filled[1024]:.0%} at n = 1,024, mostly attention maps. At n = 256, the maps are "
-    f"{maps[256] / 2**20:.0f} of {kept[256] / 2**20:.0f} MiB of activations: a small "
-    "part of the operations can be a large part of the memory."
+    f"every length, and {16 * gpt2 / 2**30:.1f} GiB for GPT-2 small. Activations are "
+    f"{filled[16]:.0%} of the whole at n = 16, and {filled[1024]:.0%} at n = 1,024, "
+    f"mostly attention maps. At n = 256, the maps are {maps[256] / 2**20:.0f} of "
+    f"{kept[256] / 2**20:.0f} MiB of activations: a small part of the operations can be "
+    "a large part of the memory."
 )
 
 # %% tags=["jax", "check"]
@@ -820,8 +823,8 @@ say(
 # [Performer](https://arxiv.org/abs/2009.14794).
 #
 # Linear attention replaces $\exp(q\cdot k)$ by $\varphi(q)\cdot\varphi(k)$, where
-# $\varphi$ makes features positive. Without an exponential between the two products,
-# the brackets can move:
+# $\varphi$ is a function that makes positive features. Without an exponential between
+# the two products, the brackets can move:
 #
 # $$(\varphi(Q)\,\varphi(K)^{\mathsf T})\,V=\varphi(Q)\,(\varphi(K)^{\mathsf T}V) ,$$
 #
@@ -917,7 +920,7 @@ for name, found in halved.items():
     np.testing.assert_allclose(found, expected[name], rtol=0.02)
 
 # %% [markdown] tags=["shared"]
-# "Twice" means to add up the gradients of two half batches. To recompute is one more
+# "Twice" means to add up the gradients of two half batches. Recomputing takes one more
 # forward pass ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). Half precision
 # ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)) halves the activations,
 # but weights and Adam's averages stay in float32, so that small updates are not lost.

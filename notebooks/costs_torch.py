@@ -92,6 +92,9 @@ floats = partial(torch.as_tensor, dtype=torch.float32, device=device)  # float32
 diagrams.paths()
 
 # %% [markdown] tags=["shared"]
+# A recurrent layer passes everything on from neighbour to neighbour; attention connects
+# any two positions directly.
+#
 # Three numbers compare the layers. *Operations* are the work. *Sequential steps* cannot
 # run at the same time, however many cores there are. The *longest path* is the number
 # of steps or layers from the first position to the last. For $n$ positions of size $m$
@@ -273,7 +276,7 @@ say(
 # product of $n$ rows with a matrix `m m` reads $m^2$ numbers of 4 bytes and does
 # $2nm^2$ operations: for small $n$, about $n/2$ per byte, its *arithmetic intensity*.
 # With a single row, every number is read to be used once, and the processor waits for
-# the memory. Over the intensity, the rate follows a **roofline**
+# the memory. So the rate follows a **roofline**
 # ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)): a slope, where
 # memory is the limit, and a flat roof, where arithmetic is.
 
@@ -534,15 +537,16 @@ say(
 # GPT-2 also uses its table of tokens as the matrix of its output, so we leave out only
 # its table of positions.
 #
-# Missing are the products of two *activations*, the intermediate results: scores and
-# weighted means take $4nm$ operations per token and block, with the backward pass
+# Not counted yet are products of two *activations*, the intermediate results: scores
+# and weighted means take $4nm$ operations per token and block, with the backward pass
 # $12nm$. For $l$ blocks
 # ([Chowdhery et al. 2022](https://arxiv.org/abs/2204.02311), appendix B),
 #
 # $$C\approx(6N+12\,l\,n\,m)\,D .$$
 
 # %% [markdown] tags=["torch"]
-# `FlopCounterMode` counts the operations of all matrix products inside its `with`.
+# `FlopCounterMode` counts the operations of all matrix products inside its `with`
+# statement.
 
 
 # %% tags=["torch"]
@@ -641,8 +645,8 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# And GPT-2 small? About 20 tokens per parameter are the best use of a budget
-# ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)).
+# And GPT-2 small? About 20 tokens per parameter make the best use of a given number of
+# operations ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)).
 
 # %% tags=["shared"]
 tokens = 20 * gpt2
@@ -727,10 +731,11 @@ fig
 filled = {n: size / (size + 16 * n_parameters) for n, size in kept.items()}
 say(
     f"Weights, gradients and averages take {16 * n_parameters / 2**20:.1f} MiB at "
-    f"every length. Activations are {filled[16]:.0%} of the whole at n = 16, and "
-    f"{filled[1024]:.0%} at n = 1,024, mostly attention maps. At n = 256, the maps are "
-    f"{maps[256] / 2**20:.0f} of {kept[256] / 2**20:.0f} MiB of activations: a small "
-    "part of the operations can be a large part of the memory."
+    f"every length, and {16 * gpt2 / 2**30:.1f} GiB for GPT-2 small. Activations are "
+    f"{filled[16]:.0%} of the whole at n = 16, and {filled[1024]:.0%} at n = 1,024, "
+    f"mostly attention maps. At n = 256, the maps are {maps[256] / 2**20:.0f} of "
+    f"{kept[256] / 2**20:.0f} MiB of activations: a small part of the operations can be "
+    "a large part of the memory."
 )
 
 # %% tags=["torch", "check"]
@@ -791,8 +796,8 @@ say(
 # [Performer](https://arxiv.org/abs/2009.14794).
 #
 # Linear attention replaces $\exp(q\cdot k)$ by $\varphi(q)\cdot\varphi(k)$, where
-# $\varphi$ makes features positive. Without an exponential between the two products,
-# the brackets can move:
+# $\varphi$ is a function that makes positive features. Without an exponential between
+# the two products, the brackets can move:
 #
 # $$(\varphi(Q)\,\varphi(K)^{\mathsf T})\,V=\varphi(Q)\,(\varphi(K)^{\mathsf T}V) ,$$
 #
@@ -888,7 +893,7 @@ for name, found in halved.items():
     np.testing.assert_allclose(found, expected[name], rtol=0.02)
 
 # %% [markdown] tags=["shared"]
-# "Twice" means to add up the gradients of two half batches. To recompute is one more
+# "Twice" means to add up the gradients of two half batches. Recomputing takes one more
 # forward pass ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). Half precision
 # ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)) halves the activations,
 # but weights and Adam's averages stay in float32, so that small updates are not lost.
