@@ -761,8 +761,8 @@ say(
     f"every length, and {16 * gpt2 / 2**30:.1f} GiB for GPT-2 small. Activations are "
     f"{filled[16]:.0%} of the whole at n = 16, and {filled[1024]:.0%} at n = 1,024, "
     f"mostly attention maps. At n = 256, the maps are {maps[256] / 2**20:.0f} of "
-    f"{kept[256] / 2**20:.0f} MiB of activations: a small part of the operations can be "
-    "a large part of the memory."
+    f"{kept[256] / 2**20:.0f} MiB of activations: a small part of the operations can "
+    "be a large part of the memory."
 )
 
 # %% tags=["jax", "check"]
