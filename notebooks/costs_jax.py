@@ -274,7 +274,7 @@ say(
 # product of $n$ rows with a matrix `m m` reads $m^2$ numbers of 4 bytes and does
 # $2nm^2$ operations: for small $n$, about $n/2$ per byte, its *arithmetic intensity*.
 # With a single row, every number is read to be used once, and the processor waits for
-# the memory. So the rate follows a **roofline**
+# the memory. So the rate is limited by a **roofline**
 # ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)): a slope, where
 # memory is the limit, and a flat roof, where arithmetic is.
 
