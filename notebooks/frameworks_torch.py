@@ -16,26 +16,21 @@
 #
 # By the end you can put arrays on a device, draw random numbers that repeat,
 # differentiate a function, write a model as a module, train it on handwritten digits in
-# fifteen lines, and save it; and you know the traps that surprise newcomers. You need:
-# Python with NumPy, matrix products, and a first idea of gradient descent. Twenty
-# minutes are enough if you know one of the two frameworks; take an hour if you know
-# neither. Later pages point back to this one, so you can also look things up here when
-# you need them.
+# fifteen lines, and save it. You need: Python with NumPy, matrix products, and a first
+# idea of gradient descent. Twenty minutes are enough if you know one of the frameworks;
+# take an hour if you know neither. Later pages point back to this one.
 #
-# You could compute every formula of this book in NumPy. But training needs the gradient
-# of one number, the loss, with respect to millions of parameters, and it needs this
-# gradient thousands of times. In NumPy you would derive each gradient by hand, and wait
-# for it, because NumPy does not use a GPU. JAX and PyTorch compute gradients by
-# themselves, on a GPU if there is one. Their styles are different:
+# NumPy computes every formula of this book. But training needs the gradient of one
+# number, the loss, with respect to millions of parameters, thousands of times. In NumPy
+# you would derive it by hand, and without a GPU. JAX and PyTorch do it for you:
 #
 # - **JAX** works with *pure* functions: the result depends on the arguments alone, and
 #   nothing else changes. JAX turns such a function into another one, for example one
-#   that computes its gradient, or a compiled version.
+#   that computes its gradient.
 # - **PyTorch** works with objects. Its arrays, called *tensors*, remember how they were
 #   computed, and training changes them in place.
 #
-# We begin with one array, differentiate a single neuron, and end with a network that
-# reads digits. A line that begins with "✓ Checked" unfolds to the test of a claim.
+# A line that begins with "✓ Checked" unfolds to the test of a claim.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX:
@@ -86,14 +81,13 @@ f"PyTorch {torch.__version__} on {device}"
 #
 # As in NumPy, the *shape* is the size along each axis and the *dtype* the type of the
 # numbers. The *device* is new: the memory that holds the array and the processor that
-# computes with it, a CPU or a GPU. Formulas look as in NumPy: `x @ w` is a matrix
-# product, and shapes broadcast. A comment such as `# b i` names the axes: $b$ examples
-# with $i$ inputs each. On all pages of this book, `floats(…)` makes an array of float32
-# numbers and `integers(…)` an array of whole numbers, both on the default device.
+# computes with it, a CPU or a GPU. A comment such as `# b i` names the axes: $b$
+# examples with $i$ inputs each. On all pages, `floats(…)` makes an array of float32
+# numbers and `integers(…)` one of whole numbers.
 
 # %% [markdown] tags=["torch"]
 # An axis of a tensor is called a `dim`. New tensors are on the CPU unless another
-# default is set, as above. `x.to(device)` moves a tensor, `model.to(device)` a model.
+# default is set, as above; `x.to(device)` moves a tensor, `model.to(device)` a model.
 # An operation on tensors of two devices is an error.
 
 # %% tags=["torch"]
@@ -113,13 +107,12 @@ except (RuntimeError, TypeError) as error:
 
 # %% [markdown] tags=["shared"]
 # When two dtypes meet, the result gets a common one (*dtype promotion*). NumPy prefers
-# float64. Both frameworks prefer float32, which has seven digits, takes half the memory
-# and is much faster on a GPU. bfloat16 takes half the memory again; it has the range of
-# float32, but only two or three digits.
+# float64, both frameworks float32: it has seven digits, takes half the memory and is
+# much faster on a GPU. bfloat16 takes half of that again; it has the range of float32,
+# but only two or three digits.
 
 # %% [markdown] tags=["torch"]
-# PyTorch keeps the float64 of a NumPy array and refuses to multiply float64 and float32
-# matrices; so `floats` names the dtype.
+# PyTorch keeps the float64 of a NumPy array; so `floats` names the dtype.
 
 # %% tags=["torch", "check"]
 # Checked: int32 with float32, or halved, gives float32 here and float64 in NumPy
@@ -135,8 +128,7 @@ assert [(whole + real).dtype, (whole / 2).dtype] == ["float64"] * 2
 # ## JAX arrays never change, PyTorch tensors can
 #
 # - **JAX**: arrays are immutable. `a[0, 0] = 7` is an error; `a.at[0, 0].set(7)`
-#   returns a new array. So no function can change its arguments, which is what purity
-#   asks for.
+#   returns a new array. So no function can change its arguments.
 # - **PyTorch**: `a[0, 0] = 7` is an *in-place* update, as in NumPy: it changes `a`
 #   itself. A slice is a *view* of the same memory, so a change of the slice changes the
 #   whole array. Methods that work in place end in an underscore: `a.zero_()`.
@@ -157,14 +149,13 @@ np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
 # %% [markdown] tags=["shared"]
 # ## The same seed gives the same random numbers
 #
-# A computer's random numbers are computed from a *seed*, so an experiment can be
-# repeated.
-#
-# - **JAX**: every function of `jax.random` takes a *key*, and the same key gives the
-#   same numbers. For new numbers, `split` the key. A key used twice is a common bug:
-#   two layers then start with the same weights, for example, and nothing warns you.
-# - **PyTorch**: a *generator* has a state that every draw advances. If you insert one
-#   draw, all later ones are different.
+# Random numbers are computed from a *seed*, so an experiment can be repeated. JAX,
+# PyTorch and NumPy draw different numbers from the same seed; what both versions of a
+# page (its *twins*) share, such as data and batches, therefore comes from NumPy.
+
+# %% [markdown] tags=["torch"]
+# A *generator* has a state that every draw advances. If you insert one draw, all later
+# ones are different.
 
 # %% tags=["torch"]
 generator = torch.Generator(device).manual_seed(0)
@@ -184,31 +175,22 @@ assert (as_numpy(first) != as_numpy(other)).all()
 # one); `torch.manual_seed(0)` seeds them all.
 
 # %% [markdown] tags=["shared"]
-# From the same seed, JAX, PyTorch and NumPy draw different numbers. What both versions
-# of a page (we call them twins) have in common, such as data, batches and sometimes
-# initial weights, therefore comes from NumPy.
-
-# %% [markdown] tags=["shared"]
 # ## Automatic differentiation is exact up to rounding
 #
 # Training makes a *loss* small, a number that says how wrong the model is, by small
-# steps against its gradient. How do we get the gradient? One could change one weight by
-# a small $\epsilon$ and see how the loss changes. With a million weights, this takes a
-# million evaluations of the loss for a single step.
-#
-# *Automatic differentiation* (autograd in PyTorch) applies the chain rule to every
-# operation instead, from the loss back to the weights. All derivatives together cost no
-# more than a few evaluations. Here is one neuron with a single weight, $w = 0.5$, for
-# one example with the input $x = 2$ and the target $y = 1$:
+# steps against its gradient. One could change one weight by a small $\epsilon$ and see
+# how the loss changes: a million evaluations per step for a million weights. *Automatic
+# differentiation* (autograd in PyTorch) instead applies the chain rule to every
+# operation, from the loss back to the weights, for the price of a few evaluations. Here
+# is a neuron with one weight $w = 0.5$, the input $x = 2$ and the target $y = 1$:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}}
 diagrams.chain_rule()
 
 # %% [markdown] tags=["shared"]
-# On the way down (*forward*), every operation stores what it will need. On the way up
-# (*backward*), every operation multiplies the derivative that arrives by its own. The
-# result, $-0.40$, says: a larger $w$ would make the loss smaller. With several weights
-# and $b$ examples, the loss is a mean over the examples:
+# Forward, every operation stores what it will need. Backward, it multiplies the
+# derivative that arrives by its own. The result, $-0.40$, says: a larger $w$ makes the
+# loss smaller. With several weights and $b$ examples, the loss is a mean:
 #
 # $$L(w) = \frac1b \sum_{(x, y)} \big(\tanh(x \cdot w) - y\big)^2 .$$
 
@@ -237,9 +219,8 @@ gradient
 
 # %% [markdown] tags=["shared"]
 # How exact is it? We compare the automatic gradient, and difference quotients
-# $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$ for each weight, with the
-# chain rule on paper: $\frac2b \sum (p - y)(1-p^2)\, x$ with $p = \tanh(x \cdot w)$.
-# For a fair comparison both compute once in float32 and once in float64.
+# $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$, with the chain rule on
+# paper (`exact` below): once in float32, once in float64.
 
 
 # %% tags=["torch"]
@@ -297,10 +278,9 @@ times = {kind: min(by_steps[kind]) / by_chain_rule[kind] for kind in kinds}
 single, double = (f"{float(f'{times[kind]:.0e}'):,.0f}" for kind in kinds)
 larger = word("larger", min(times.values()), 1)
 say(
-    "A large step leaves the tangent; with a small step both losses are nearly equal, "
-    "and their difference is mostly rounding. Even with the best step, the error of "
-    f"the quotients is about **{single} times** {larger} than that of automatic "
-    f"differentiation in float32, and {double} times in float64."
+    "A large step leaves the tangent; with a small one, little but rounding is left. Even "
+    f"with the best step, the error of the quotients is about **{single} times** {larger} "
+    f"than that of automatic differentiation in float32, and {double} times in float64."
 )
 
 # %% tags=["shared", "check"]
@@ -315,8 +295,7 @@ np.testing.assert_allclose(as_numpy(gradient), exact, atol=1e-6)
 
 # %% [markdown] tags=["torch"]
 # `backward` *adds* to `w.grad`: called twice, it leaves twice the gradient. So training
-# clears `w.grad` before every update. Whoever forgets it trains with the sum of all
-# gradients so far, and nothing warns you.
+# clears `w.grad` before every update; if you forget it, nothing warns you.
 
 # %% tags=["torch"]
 loss_fn(w, x, y).backward()  # w.grad still holds the first gradient
@@ -328,9 +307,9 @@ w.grad = None  # cleared
 np.testing.assert_allclose(as_numpy(twice), 2 * as_numpy(gradient), rtol=1e-6)
 
 # %% [markdown] tags=["torch"]
-# `torch.func` has JAX's transformations of functions, and they combine: `vmap` maps a
-# function over the first axis of its arguments (`None`: not over this one), so `vmap`
-# of `grad` is the gradient of each example by itself, without a loop.
+# `torch.func` has JAX's transformations, and they combine: `vmap` maps a function over
+# the first axis of its arguments (`None`: not of this one), so `vmap` of `grad` is the
+# gradient of each example by itself.
 
 # %% tags=["torch"]
 each_gradient = torch.func.vmap(torch.func.grad(loss_fn), in_dims=(None, 0, 0))
@@ -349,16 +328,15 @@ np.testing.assert_allclose(mean, as_numpy(gradient), atol=1e-6)
 # - **PyTorch** is *eager*: it executes an operation as soon as Python reaches it.
 # - **JAX** is eager, too, unless a function is wrapped in `jax.jit` (*just in time*: it
 #   is compiled at its first call). The first call begins with *tracing*: Python runs
-#   the function on *tracers*, placeholders that have a shape and a dtype but no values.
-#   The operations are recorded and compiled into one program. Later calls with the same
-#   shapes and dtypes run this program, without Python, which is faster.
+#   the function on *tracers*, placeholders with a shape and a dtype but no values. What
+#   they pass through is compiled into one program. Later calls with the same shapes and
+#   dtypes run it without Python, which is faster. (PyTorch has `torch.compile`.)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
 diagrams.eager_and_traced()
 
 # %% [markdown] tags=["shared"]
-# (PyTorch's counterpart of `jit` is `torch.compile`; this book does not need it.) Before
-# you read on: how often does Python run the body of `squares` in the next two cells?
+# Before you read on: how often does Python run the body of `squares`?
 
 # %% tags=["shared"]
 runs = []
@@ -385,8 +363,8 @@ np.testing.assert_array_equal([float(result) for result in results], [3, 3, 3, 5
 # %% [markdown] tags=["torch"]
 # So Python's `print` and `if` work as usual. On a GPU, however, `if x.sum() > 0` makes
 # Python wait for the value; `torch.where(x > 0, a, b)` does not. PyTorch records
-# operations, too, but only for the gradient, and anew at every call. Here are the
-# recorded operations of `squares`, the last one first:
+# operations, too, but only for the gradient, and anew at every call. Here are those of
+# `squares`, the last one first:
 
 # %% tags=["torch"]
 last = squares(torch.ones(3, requires_grad=True)).grad_fn
@@ -395,16 +373,13 @@ last.name(), last.next_functions[0][0].name()
 # %% [markdown] tags=["shared"]
 # ## Keep values, not graphs or tracers
 #
-# A training run collects its losses, to draw them later. This goes wrong if the list
-# gets more than numbers:
-#
-# - **JAX**: a function that appends to a list while it is traced stores a tracer, which
-#   has no value; using the tracer later is an error. Return whatever you want to keep.
-# - **PyTorch**: a loss refers to its *graph*, the record of the operations that led to
-#   it, and the graph holds their intermediate results. `backward()` frees these results.
-#   Where no `backward()` follows, as in validation, they stay in memory as long as the
-#   loss is in the list. `loss.detach()` is the same number without the graph, and under
-#   `torch.no_grad()` nothing is recorded.
+# A training run collects its losses in a list. The list should get numbers only.
+
+# %% [markdown] tags=["torch"]
+# A loss refers to its *graph*, the record of the operations behind it, with their
+# intermediate results. `backward()` frees these results; without it, as in validation,
+# they stay in memory as long as the loss does. `loss.detach()` is the number without the
+# graph, and under `torch.no_grad()` nothing is recorded.
 
 # %% tags=["torch"]
 kept = []
@@ -436,19 +411,13 @@ assert "second time" in message and "freed" in message
 # %% [markdown] tags=["shared"]
 # ## A long loop is a scan in JAX, a Python loop in PyTorch
 #
-# Training is a loop. Each turn takes a state and a batch and makes the next state.
-#
-# - **JAX**: in a compiled function, a Python loop is *unrolled*: traced turn by turn, so
-#   that a thousand turns make a program a thousand times as long. A scan,
-#   `jax.lax.scan(step, state, inputs)`, traces `step` once and repeats it on the device.
-#   `step` takes the state and one input; it returns the next state, of the same shape
-#   and dtype, and an output. The outputs come back stacked.
-# - **PyTorch**: the loop is plain Python, and the state can change in place.
-#
-# Our example is the running average of values $v_t$, with a $\beta$ a little below 1.
-# Optimisers use such averages of gradients.
+# Training is a loop: each turn takes a state and a batch and makes the next state. Our
+# example is the running average that optimisers use, with $\beta$ a little below 1:
 #
 # $$\mu_t = \beta\, \mu_{t-1} + (1-\beta)\, v_t, \qquad \mu_0 = 0$$
+
+# %% [markdown] tags=["torch"]
+# The loop is plain Python, and the state can change in place.
 
 
 # %% tags=["torch"]
@@ -464,10 +433,7 @@ def running_average(values, beta):
 # %% tags=["shared"]
 stream = np.random.default_rng(2).normal(loc=1.0, size=1000)
 averages = as_numpy(running_average(floats(stream), 0.99))
-
-# %% tags=["shared", "say"]
-after = ", ".join(f"{averages[n - 1]:.2f} after {n:,}" for n in (10, 100, 1000))
-say(f"The average begins at 0 and approaches the mean of the values, 1: it is {after}.")
+averages[[9, 99, 999]]  # from 0 towards the mean of the values, 1
 
 # %% tags=["shared", "check"]
 # Checked: the loop agrees with the sum that it stands for, in NumPy
@@ -478,13 +444,12 @@ np.testing.assert_allclose(averages, wanted, atol=1e-5)
 # %% [markdown] tags=["shared"]
 # ## A module is a tree of parameters
 #
-# The arrays that training changes are called *parameters*. A *module* holds them as
-# attributes; modules contain modules, so a model is a tree with parameters as leaves.
-# This one has two dense layers, $y = xW + b$, and between them a ReLU, which keeps
-# positive numbers and sets others to zero. From the $i = 64$ pixels of a picture it
-# makes $f = 64$ hidden features, and from these $c = 10$ *logits*, one per digit: the
-# larger a logit, the more likely its digit. `build` makes a model from a seed, here and
-# on all later pages.
+# A *module* holds the arrays that training changes, its *parameters*, and other modules:
+# a model is a tree with parameters as leaves. This one has two dense layers,
+# $y = xW + b$, and between them a ReLU, which keeps positive numbers and sets others to
+# zero. It makes $f = 64$ hidden features of the $i = 64$ pixels of a picture, and of
+# these $c = 10$ *logits*, one per digit: the larger a logit, the more likely its digit.
+# `build` makes a model from a seed, here and on all later pages.
 
 
 # %% tags=["torch"]
@@ -514,19 +479,17 @@ model = build(Classifier, 64, 64, 10)
 # %% [markdown] tags=["torch"]
 # `parameters()` lists what an optimiser changes. The *state dict* maps the path of each
 # parameter to its tensor; `load_state_dict` copies such a dict into a model. An array
-# that belongs to the model, but is not trained, is registered as a *buffer*
-# (`register_buffer`): it is in the state dict, too, and moves to the GPU with the model.
+# of the model that is not trained is registered as a *buffer* (`register_buffer`): it is
+# in the state dict, too, and moves to the GPU with the model.
 
 # %% tags=["torch"]
 state = model.state_dict()
 {path: tuple(array.shape) for path, array in state.items()}
 
 # %% [markdown] tags=["shared"]
-# Flax stores a dense matrix in × out, as in $xW$; PyTorch stores out × in, and
-# multiplies by its transpose. `to_arrays` of this book's helpers copies the parameters
-# to NumPy, in × out on both sides. A list of modules has to be wrapped, or its
-# parameters are not found: `nnx.data([…])` (in newer Flax also `nnx.List`) or
-# `nn.ModuleList([…])`.
+# Flax stores a dense matrix in × out, as in $xW$, PyTorch out × in; `to_arrays` of this
+# book copies the parameters to NumPy, in × out on both sides. A list of modules has to
+# be wrapped: `nnx.data([…])` (or `nnx.List` in newer Flax), `nn.ModuleList([…])`.
 
 # %% tags=["torch", "check"]
 # Checked: a dict with halved parameters, once loaded, halves those of the model
@@ -540,11 +503,10 @@ for name, array in to_arrays(model).items():
 # %% [markdown] tags=["shared"]
 # ## train() and eval() switch dropout
 #
-# Some layers behave differently in training and in use. *Dropout* sets each number to
-# zero with probability $p$ and multiplies the others by $1/(1-p)$, which keeps the
-# mean; in use, dropout does nothing. The methods `train()` and `eval()` set the mode of
-# a module and of all modules inside. Without `eval()` a trained model gives different
-# outputs at every call, and no error tells you.
+# *Dropout* sets each number to zero with probability $p$ and multiplies the others by
+# $1/(1-p)$, which keeps the mean. It does so in training only: `train()` and `eval()`
+# set the mode of a module and of all modules inside. Without `eval()` a trained model
+# gives different outputs at every call, and no error tells you.
 
 # %% tags=["torch"]
 ones = torch.ones(1000)
@@ -566,16 +528,14 @@ np.testing.assert_array_equal(unchanged, 1)
 # ## An overflow becomes NaN, and NaN spreads
 #
 # The loss of a classifier is the *cross-entropy*: minus the logarithm of the probability
-# that the model gives to the right class, averaged over the batch. The probabilities
-# come from the logits by a *softmax*. For one example with the logits $z_1, …, z_c$ and
-# the right class $y$,
+# that the model gives to the right class, averaged over the batch. A *softmax* makes
+# probabilities of the logits: for an example with logits $z_1, …, z_c$ and class $y$,
 #
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
 # In float32, $e^{89}$ is already infinite, and infinity over infinity is *NaN*, "not a
-# number". Nearly everything that is computed from NaN is NaN. If the loss is NaN once,
-# all parameters are NaN after the next update, and the training run is lost. So compute
-# the loss from the logits with the function of the framework, which cannot overflow.
+# number". Nearly everything that is computed from NaN is NaN, so after the next update
+# all parameters are. Compute the loss from the logits, with a function of the framework.
 
 # %% [markdown] tags=["torch"]
 # `nn.functional.cross_entropy` expects logits with two axes, `b c`; so `flatten` makes
@@ -607,8 +567,8 @@ np.testing.assert_allclose(float(found), (1000 + np.log(1 + np.exp(-2))) / 2, rt
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, a change of code.** Subtract the same number from all logits, and their
-# softmax stays as it is. (Why?) Choose this number so that no logits, however large or
-# small, turn `probabilities` into NaN, and try $(1000, 0)$ and $(-1000, -1001)$.
+# softmax stays as it is. (Why?) Choose this number so that `probabilities` never gives
+# NaN. Try $(1000, 0)$ and $(-1000, -1001)$.
 
 
 # %% tags=["torch", "answer"]
@@ -634,14 +594,10 @@ say(
 # Gradient descent subtracts the gradient times a *learning rate* $\eta$; on random
 # batches it is called SGD. *Adam* divides a running average of the gradient by the root
 # of a running average of its square, so that all parameters move at a similar pace.
-# These two averages are the optimiser's state.
-#
-# - **JAX**: an optimiser of Optax is a pair of pure functions. `init` makes the state;
-#   `update` takes gradients, state and parameters and returns steps and the next state.
-# - **PyTorch**: an optimiser is an object that holds the parameters and the state;
-#   `step()` changes both in place.
-#
-# One step of gradient descent with $\eta = 0.1$:
+
+# %% [markdown] tags=["torch"]
+# An optimiser is an object that holds the parameters and its state, such as Adam's
+# averages; `step()` changes both in place.
 
 # %% tags=["torch"]
 weights = floats(start).requires_grad_()
@@ -657,10 +613,10 @@ wanted = start - 0.1 * as_numpy(gradient)
 np.testing.assert_allclose(as_numpy(weights), wanted, atol=1e-6)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, by hand.** How many parameters has `build(Classifier, 64, 64, 10)`?
-# Training with Adam stores four numbers for each parameter: the parameter, its gradient
-# and the two averages. How many bytes is that in float32? And can you train a model with
-# a billion parameters in this way on a GPU with 16 GB?
+# **Exercise 2, by hand.** How many parameters has `build(Classifier, 64, 64, 10)`? With
+# Adam, training stores four float32 numbers for each: the parameter, its gradient, two
+# averages. How many bytes is that? Does a model with a billion parameters fit on a GPU
+# with 16 GB?
 
 # %% tags=["shared", "answer"]
 n_params = sum(array.size for array in to_arrays(model).values())
@@ -675,17 +631,16 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Fifteen lines train a classifier
 #
-# Training repeats four things: take a batch, compute the loss, compute the gradient,
-# make a step.
+# Take a batch, compute the loss, compute the gradient, make a step, and repeat:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop: a batch of inputs goes through the model; with the labels it gives the loss. The gradient of the loss goes to the optimiser, which changes the model. Then comes the next batch."}}
 diagrams.training_loop(basic=True)
 
 # %% [markdown] tags=["shared"]
-# The data are the 1,797 handwritten digits of scikit-learn, of 8 × 8 pixels. A fifth is
+# The data are the 1,797 handwritten digits of scikit-learn, of 8 × 8 pixels; a fifth is
 # set aside as test data. An *epoch* is one pass through the training data, in a new
-# order each time. Each row of the array `batches` is one batch: the row numbers of its
-# 64 digits. (An incomplete last batch of an epoch is left out.)
+# order each time. A row of `batches` is one batch: the row numbers of its digits. (An
+# incomplete last batch is left out.)
 
 # %% tags=["shared"]
 pixels, classes = load_digits(return_X_y=True)  # b i, b
@@ -700,8 +655,7 @@ batches = np.concatenate(orders).reshape(-1, batch_size)  # n b
 
 # %% [markdown] tags=["shared"]
 # Initial weights are random (exercise 3 asks why): uniform within $\pm 1/\sqrt{n}$ for a
-# layer with $n$ inputs, as in the rest of this book. We store them in a file that both
-# twins read.
+# layer with $n$ inputs. Both twins read them from one file.
 
 # %% tags=["shared"]
 initial = {
@@ -715,11 +669,10 @@ folder = Path(tempfile.mkdtemp())
 save_file(initial, folder / "initial.safetensors")
 
 # %% [markdown] tags=["shared"]
-# Why these settings? 64 examples make a gradient that is steady enough, and 20 epochs
-# take seconds. Adam's usual rate is $0.001$; a model as small as this one tolerates three
-# times that. For data of your own (a table of numbers and an array of classes), replace
-# `pixels`, `classes` and the sizes 64 and 10, and try the rate $0.001$ first, then
-# $0.003$ and $0.0003$.
+# 64 examples make a steady gradient, and 20 epochs take seconds. Adam's usual rate is
+# $0.001$; a model as small as this one tolerates three times that. For your own table of
+# numbers and array of classes, replace `pixels`, `classes` and the sizes 64 and 10, and
+# try the rates $0.001$, $0.003$ and $0.0003$.
 
 # %% [markdown] tags=["torch"]
 # The loop is Python's, and the model changes in place.
@@ -763,9 +716,8 @@ on_train, on_test = accuracy(model, for_training), accuracy(model, for_test)
 say(
     f"After {len(batches)} updates the model classifies **{on_test:.1%}** of the test "
     f"digits correctly, and {on_train:.1%} of those it was trained on. The loss began at "
-    f"{losses[0]:.2f}, close to $\\ln 10 = {np.log(10):.2f}$, the loss of a model that "
-    "gives each of the ten digits the same probability. In the last epoch it was "
-    f"{losses[-n_batches:].mean():.2f} on average."
+    f"{losses[0]:.2f}, close to $\\ln 10 = {np.log(10):.2f}$, that of ten equal "
+    f"probabilities; in the last epoch it was {losses[-n_batches:].mean():.2f} on average."
 )
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: a steep fall at first, then a gentle one to the end."}}
@@ -778,8 +730,7 @@ assert on_train > on_test > 0.96
 assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
 
 # %% [markdown] tags=["shared"]
-# Which digits does the model get wrong? First those to whose true class it gives the
-# lowest probability:
+# These digits are classified wrongly, the least probable class first:
 
 # %% tags=["shared"]
 truth, test_logits = classes[n_train:], predict(model, pixels[n_train:])  # b, b c
@@ -793,7 +744,7 @@ captions = [[f"{truth[n]} → {test_logits[n].argmax()}" for n in hardest]]
 plots.pictures(images, captions=captions, titles=["class → what the model chose"])
 
 # %% [markdown] tags=["shared"]
-# What happens with little data? We train on the first 50 digits only:
+# What if we train on the first 50 digits only?
 
 # %% tags=["shared"]
 few = build(Classifier, 64, 64, 10)
@@ -804,8 +755,7 @@ few_known, few_new = accuracy(few, slice(50)), accuracy(few, for_test)
 # %% tags=["shared", "say"]
 say(
     f"It classifies {few_known:.0%} of these 50 digits correctly, but only "
-    f"{few_new:.1%} of the test digits. It has *overfitted*: it fits the few digits in "
-    "ways that do not carry over to new ones. The remedy that helps most is more data."
+    f"{few_new:.1%} of the test digits: it has *overfitted*."
 )
 
 # %% tags=["shared", "check"]
@@ -814,10 +764,8 @@ assert few_known == 1
 assert few_new < on_test and few_new < 0.93
 
 # %% [markdown] tags=["shared"]
-# In NumPy we would write the gradient by hand, and write it again for every new model.
-# The next two checks do this, with Adam, in float64. The twin of this page starts from
-# the same file and takes the same batches. Both match the losses of NumPy, so they match
-# each other.
+# In NumPy we would write the gradient by hand. The next two checks do, and find the same
+# losses, on the page of either framework.
 
 
 # %% tags=["shared", "check"]
@@ -855,14 +803,13 @@ for t, rows in enumerate(batches[:100], start=1):
         values[name] -= learning_rate * mean[name] / (1 - 0.9**t) / root
 
 # %% [markdown] tags=["shared"]
-# **In your own code.** Other projects write this loop in another way. AdamW, the usual
+# **In your own code.** This is how most projects write the loop. AdamW, the usual
 # optimiser of Transformers, is Adam with [decoupled weight
 # decay](https://arxiv.org/abs/1711.05101): each step also shrinks the weights a little.
 
 # %% [markdown] tags=["torch"]
-# A `DataLoader` draws the batches; it can load data that do not fit into memory. The
-# next lines to try on a GPU are `model = torch.compile(model)` and, around the loss,
-# `with torch.autocast("cuda", torch.bfloat16):`.
+# A `DataLoader` draws the batches. On a GPU, try `model = torch.compile(model)` and,
+# around the loss, `with torch.autocast("cuda", torch.bfloat16):`.
 
 
 # %% tags=["torch"]
@@ -887,10 +834,9 @@ for images, labels in data:  # one epoch
 assert accuracy(usual, for_test) > 0.5
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, open.** Why are initial weights random? Set all numbers in both weight
-# matrices of `initial` to $0.05$, save them in another file, load the file, and train.
-# Predict first: how will the 64 hidden features differ after the training, and how many
-# test digits will be right?
+# **Exercise 3, open.** Why are initial weights random? Set all numbers in both matrices
+# of `initial` to $0.05$, save them in another file, load it, and train. Predict first:
+# how will the 64 hidden features differ, and how many test digits will be right?
 
 # %% tags=["shared", "answer"]
 same = {name: np.full_like(array, 0.05) for name, array in initial.items()}
@@ -910,11 +856,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Time the result, not the call
 #
-# A GPU is *asynchronous*: a call returns once its work is queued, while the GPU goes on
-# computing. JAX does the same on a CPU. If you stop the clock without waiting, you
-# measure only how long the call took. `jax.block_until_ready(result)` and
-# `torch.cuda.synchronize()` wait. So does whatever needs the value, such as
-# `print(loss)`, which is why a training loop does not print every loss.
+# A GPU is *asynchronous*: a call returns once its work is queued. JAX does the same on a
+# CPU. `jax.block_until_ready(result)` and `torch.cuda.synchronize()` wait, and so does
+# `print(loss)`; so a training loop does not print every loss.
 
 
 # %% tags=["torch"]
@@ -954,9 +898,8 @@ assert device == "cuda" or returned > 0.9 * done
 #
 # Save the parameters of a model, not the Python object: code changes, and a pickled
 # object can run any code when it is opened. *safetensors* files hold named arrays and
-# nothing else. `save_weights` of our helpers writes such a file with names and layouts
-# that belong to neither framework, so the twin of this page can load it. To resume
-# training, save the state of the optimiser as well.
+# nothing else; with `save_weights` of this book, both twins can load them. To resume
+# training, save the optimiser's state as well.
 
 # %% [markdown] tags=["torch"]
 # Without our helpers, save the state dict; `weights_only` refuses anything but data.
@@ -980,11 +923,9 @@ for loaded in (copy, twin):
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * Name the dtype. JAX arrays are immutable; PyTorch tensors share memory with their
-#   views and can change in place.
-# * A JAX key is used once, then split; a PyTorch generator advances at every draw.
-# * JAX: `jax.grad`, `jax.vmap` and `jax.jit` make new functions, and `jit` traces once
-#   per shape; `lax.scan` is the loop.
+# * JAX arrays are immutable; PyTorch tensors can change in place, and views with them.
+# * JAX: `grad`, `vmap` and `jit` make new functions; a key is used once; `lax.scan` is
+#   the loop.
 # * PyTorch: `backward` adds to `grad`, so clear it; detach what you keep.
 # * Call `eval()` before use, compute the loss from logits, and wait for the result
 #   before you stop the clock.
