@@ -20,9 +20,10 @@
 # idea of gradient descent. Twenty minutes are enough if you know one of the frameworks;
 # take an hour if you know neither. Later pages point back to this one.
 #
-# NumPy computes every formula of this book. But training needs the gradient of one
-# number, the loss, with respect to millions of parameters, thousands of times. In NumPy
-# you would derive it by hand, and without a GPU. JAX and PyTorch do it for you:
+# You could compute every formula of this book in NumPy. But training needs the gradient
+# of one number, the loss, with respect to millions of parameters, thousands of times. In
+# NumPy you would derive each gradient by hand, and could not use a GPU. JAX and PyTorch
+# find gradients by themselves, and run on a GPU if there is one:
 #
 # - **JAX** works with *pure* functions: the result depends on the arguments alone, and
 #   nothing else changes. JAX turns such a function into another one, for example one
@@ -87,8 +88,7 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 
 # %% [markdown] tags=["jax"]
 # `jax.numpy` has NumPy's functions under NumPy's names. New arrays are on the GPU if
-# there is one; `jax.device_put(x, device)` places an array elsewhere. An operation on
-# arrays that you have placed on two devices is an error.
+# there is one; `jax.device_put(x, device)` places an array elsewhere.
 
 # %% tags=["jax"]
 floats = partial(jnp.asarray, dtype=jnp.float32)
@@ -128,7 +128,8 @@ assert [(whole + real).dtype, (whole / 2).dtype] == ["float64"] * 2
 # ## JAX arrays never change, PyTorch tensors can
 #
 # - **JAX**: arrays are immutable. `a[0, 0] = 7` is an error; `a.at[0, 0].set(7)`
-#   returns a new array. So no function can change its arguments.
+#   returns a new array. So a function cannot change the arrays that it is given, which
+#   is what purity asks for.
 # - **PyTorch**: `a[0, 0] = 7` is an *in-place* update, as in NumPy: it changes `a`
 #   itself. A slice is a *view* of the same memory, so a change of the slice changes the
 #   whole array. Methods that work in place end in an underscore: `a.zero_()`.
@@ -326,9 +327,10 @@ np.testing.assert_allclose(mean, as_numpy(gradient), atol=1e-6)
 # - **PyTorch** is *eager*: it executes an operation as soon as Python reaches it.
 # - **JAX** is eager, too, unless a function is wrapped in `jax.jit` (*just in time*: it
 #   is compiled at its first call). The first call begins with *tracing*: Python runs
-#   the function on *tracers*, placeholders with a shape and a dtype but no values. What
-#   they pass through is compiled into one program. Later calls with the same shapes and
-#   dtypes run it without Python, which is faster. (PyTorch has `torch.compile`.)
+#   the function on *tracers*, placeholders with a shape and a dtype but no values. The
+#   operations are recorded and compiled into one program. Later calls with the same
+#   shapes and dtypes run this program, without Python, which is faster. (PyTorch's
+#   counterpart is `torch.compile`.)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
 diagrams.eager_and_traced()
@@ -371,7 +373,7 @@ jax.make_jaxpr(squares)(jnp.ones(3))
 # %% [markdown] tags=["shared"]
 # ## Keep values, not graphs or tracers
 #
-# A training run collects its losses in a list. The list should get numbers only.
+# Every update has a loss. A list that keeps these losses should hold numbers only.
 
 # %% [markdown] tags=["jax"]
 # A function that appends while it is traced stores a tracer, which has no value; using
@@ -530,8 +532,9 @@ np.testing.assert_array_equal(unchanged, 1)
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
 # In float32, $e^{89}$ is already infinite, and infinity over infinity is *NaN*, "not a
-# number". Nearly everything that is computed from NaN is NaN, so after the next update
-# all parameters are. Compute the loss from the logits, with a function of the framework.
+# number". Nearly everything that is computed from NaN is NaN: one NaN in the loss, and
+# all parameters are NaN after the next update. So compute the loss from the logits, with
+# a function of the framework that cannot overflow.
 
 # %% [markdown] tags=["jax"]
 # `log_softmax` returns the logarithms of all probabilities; `take_along_axis` picks those
