@@ -21,9 +21,9 @@
 # take an hour if you know neither. Later pages point back to this one.
 #
 # You could compute every formula of this book in NumPy. But training needs the gradient
-# of one number, the loss, with respect to millions of parameters, thousands of times. In
-# NumPy you would derive each gradient by hand, and could not use a GPU. JAX and PyTorch
-# find gradients by themselves, and run on a GPU if there is one:
+# of one number, the loss, with respect to millions of parameters, thousands of times.
+# In NumPy you would derive each gradient by hand, and could not use a GPU. JAX and
+# PyTorch find gradients by themselves, and run on a GPU if there is one:
 #
 # - **JAX** works with *pure* functions: the result depends on the arguments alone, and
 #   nothing else changes. JAX turns such a function into another one, for example one
@@ -262,7 +262,7 @@ kinds = ("float32", "float64")
 by_steps = {kind: [error_of(quotients(kind, step)) for step in steps] for kind in kinds}
 by_chain_rule = {kind: error_of(automatic(kind)) for kind in kinds}
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Error of a gradient against the step, both logarithmic, in two panels: float32 and float64. In each, the difference quotients fall and rise again, and automatic differentiation is a flat line far below them."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Error of a gradient against the step, both logarithmic, in two panels: float32 and float64. In each, the difference quotients fall and rise again, and stay above the flat line of automatic differentiation."}}
 panels = {
     kind: {
         "difference quotients": (steps, by_steps[kind]),
@@ -280,9 +280,10 @@ times = {kind: min(by_steps[kind]) / by_chain_rule[kind] for kind in kinds}
 single, double = (f"{float(f'{times[kind]:.0e}'):,.0f}" for kind in kinds)
 larger = word("larger", min(times.values()), 1)
 say(
-    "A large step leaves the tangent; with a small one, little but rounding is left. Even "
-    f"with the best step, the error of the quotients is about **{single} times** {larger} "
-    f"than that of automatic differentiation in float32, and {double} times in float64."
+    "A large step leaves the tangent; with a small one, little but rounding is left. "
+    f"Even with the best step, the error of the quotients is about **{single} times** "
+    f"{larger} than that of automatic differentiation in float32, and {double} times in "
+    "float64."
 )
 
 # %% tags=["shared", "check"]
@@ -328,8 +329,8 @@ np.testing.assert_allclose(mean, as_numpy(gradient), atol=1e-6)
 # ## Eager code runs at every call, traced code once
 #
 # - **PyTorch** is *eager*: it executes an operation as soon as Python reaches it.
-# - **JAX** is eager, too, unless a function is wrapped in `jax.jit` (*just in time*: it
-#   is compiled at its first call). The first call begins with *tracing*: Python runs
+# - **JAX** is eager, too, unless a function is wrapped in `jax.jit` (*jit*: it is
+#   compiled at its first call). The first call begins with *tracing*: Python runs
 #   the function on *tracers*, placeholders with a shape and a dtype but no values. The
 #   operations are recorded and compiled into one program. Later calls with the same
 #   shapes and dtypes run this program, without Python, which is faster. (PyTorch's
@@ -381,8 +382,8 @@ last.name(), last.next_functions[0][0].name()
 # %% [markdown] tags=["torch"]
 # A loss refers to its *graph*, the record of the operations behind it, with their
 # intermediate results. `backward()` frees these results; without it, as in validation,
-# they stay in memory as long as the loss does. `loss.detach()` is the number without the
-# graph, and under `torch.no_grad()` nothing is recorded.
+# they stay in memory as long as the loss does. `loss.detach()` is the number without
+# the graph, and under `torch.no_grad()` nothing is recorded.
 
 # %% tags=["torch"]
 kept = []
@@ -400,7 +401,7 @@ print("kept:    ", kept)
 print("returned:", values)
 
 # %% tags=["torch", "check"]
-# Checked: kept losses hold their graphs until backward() frees them; detached ones do not
+# Checked: kept losses hold graphs until backward() frees them; detached ones have none
 assert all(loss.grad_fn is not None for loss in kept)
 assert all(value.grad_fn is None for value in values)
 np.testing.assert_allclose(torch.stack(values).cpu(), as_numpy(loss), rtol=1e-6)
@@ -447,8 +448,8 @@ np.testing.assert_allclose(averages, wanted, atol=1e-5)
 # %% [markdown] tags=["shared"]
 # ## A module is a tree of parameters
 #
-# A *module* holds the arrays that training changes, its *parameters*, and other modules:
-# a model is a tree with parameters as leaves. This one has two dense layers,
+# A *module* holds the arrays that training changes, its *parameters*, and other
+# modules: a model is a tree with parameters as leaves. This one has two dense layers,
 # $y = xW + b$, and between them a ReLU, which keeps positive numbers and sets others to
 # zero. It makes $f = 64$ hidden features of the $i = 64$ pixels of a picture, and of
 # these $c = 10$ *logits*, one per digit: the larger a logit, the more likely its digit.
@@ -482,8 +483,8 @@ model = build(Classifier, 64, 64, 10)
 # %% [markdown] tags=["torch"]
 # `parameters()` lists what an optimiser changes. The *state dict* maps the path of each
 # parameter to its tensor; `load_state_dict` copies such a dict into a model. An array
-# of the model that is not trained is registered as a *buffer* (`register_buffer`): it is
-# in the state dict, too, and moves to the GPU with the model.
+# of the model that is not trained is registered as a *buffer* (`register_buffer`): it
+# is in the state dict, too, and moves to the GPU with the model.
 
 # %% tags=["torch"]
 state = model.state_dict()
@@ -530,16 +531,17 @@ np.testing.assert_array_equal(unchanged, 1)
 # %% [markdown] tags=["shared"]
 # ## An overflow becomes NaN, and NaN spreads
 #
-# The loss of a classifier is the *cross-entropy*: minus the logarithm of the probability
-# that the model gives to the right class, averaged over the batch. A *softmax* makes
-# probabilities of the logits: for an example with logits $z_1, …, z_c$ and class $y$,
+# The loss of a classifier is the *cross-entropy*: minus the logarithm of the
+# probability that the model gives to the right class, averaged over the batch. A
+# *softmax* makes probabilities of the logits: for an example with logits $z_1, …, z_c$
+# and class $y$,
 #
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
 # In float32, $e^{89}$ is already infinite, and infinity over infinity is *NaN*, "not a
 # number". Nearly everything that is computed from NaN is NaN: one NaN in the loss, and
-# all parameters are NaN after the next update. So compute the loss from the logits, with
-# a function of the framework that cannot overflow.
+# all parameters are NaN after the next update. So compute the loss from the logits,
+# with a function of the framework that cannot overflow.
 
 # %% [markdown] tags=["torch"]
 # `nn.functional.cross_entropy` expects logits with two axes, `b c`; so `flatten` makes
@@ -620,7 +622,7 @@ np.testing.assert_allclose(as_numpy(weights), wanted, atol=1e-6)
 # **Exercise 2, by hand.** How many parameters has `build(Classifier, 64, 64, 10)`? With
 # Adam, training stores four float32 numbers for each: the parameter, its gradient, two
 # averages. How many bytes is that? Does a model with a billion parameters fit on a GPU
-# with 16 GB?
+# with $16$ GB?
 
 # %% tags=["shared", "answer"]
 n_params = sum(array.size for array in to_arrays(model).values())
@@ -629,7 +631,7 @@ say(
     f"Each layer has a matrix and a bias: $64 \\cdot 64 + 64 + 64 \\cdot 10 + 10 = "
     f"{n_params:,}$ parameters. Four numbers of four bytes each make 16 bytes per "
     f"parameter, so {16 * n_params:,} bytes. With a billion parameters, these numbers "
-    "alone fill the 16 GB, and nothing is left for the data and the intermediate results."
+    "alone fill the 16 GB, and nothing is left for data and intermediate results."
 )
 
 # %% [markdown] tags=["shared"]
@@ -658,8 +660,8 @@ orders = [rng.permutation(n_train)[: n_batches * batch_size] for _ in range(epoc
 batches = np.concatenate(orders).reshape(-1, batch_size)  # n b
 
 # %% [markdown] tags=["shared"]
-# Initial weights are random (exercise 3 asks why): uniform within $\pm 1/\sqrt{n}$ for a
-# layer with $n$ inputs. Both twins read them from one file.
+# Initial weights are random (exercise 3 asks why): uniform within $\pm 1/\sqrt{n}$ for
+# a layer with $n$ inputs. Both twins read them from one file.
 
 # %% tags=["shared"]
 initial = {
@@ -674,9 +676,9 @@ save_file(initial, folder / "initial.safetensors")
 
 # %% [markdown] tags=["shared"]
 # 64 examples make a steady gradient, and 20 epochs take seconds. Adam's usual rate is
-# $0.001$; a model as small as this one tolerates three times that. For your own table of
-# numbers and array of classes, replace `pixels`, `classes` and the sizes 64 and 10, and
-# try the rates $0.001$, $0.003$ and $0.0003$.
+# $0.001$; a model as small as this one tolerates three times that. For your own table
+# of numbers and array of classes, replace `pixels`, `classes` and the sizes 64 and 10,
+# and try the rates $0.001$, $0.003$ and $0.0003$.
 
 # %% [markdown] tags=["torch"]
 # The loop is Python's, and the model changes in place.
@@ -697,6 +699,7 @@ def train(model, x, y, batches, learning_rate):
     return torch.stack(losses)
 
 
+# %% tags=["torch"]
 @torch.no_grad()
 def predict(model, x):
     """Logits of the model in use: ``b i -> b c``."""
@@ -719,9 +722,10 @@ on_train, on_test = accuracy(model, for_training), accuracy(model, for_test)
 # %% tags=["shared", "say"]
 say(
     f"After {len(batches)} updates the model classifies **{on_test:.1%}** of the test "
-    f"digits correctly, and {on_train:.1%} of those it was trained on. The loss began at "
-    f"{losses[0]:.2f}, close to $\\ln 10 = {np.log(10):.2f}$, that of ten equal "
-    f"probabilities; in the last epoch it was {losses[-n_batches:].mean():.2f} on average."
+    f"digits correctly, and {on_train:.1%} of those it was trained on. The loss began "
+    f"at {losses[0]:.2f}, close to $\\ln 10 = {np.log(10):.2f}$, that of ten equal "
+    f"probabilities; in the last epoch it was {losses[-n_batches:].mean():.2f} on "
+    "average."
 )
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: a steep fall at first, then a gentle one to the end."}}
@@ -763,13 +767,13 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: with 50 digits the model gets all of them right, and fewer new ones than before
+# Checked: with 50 digits the model gets all of them right, and fewer new ones
 assert few_known == 1
 assert few_new < on_test and few_new < 0.93
 
 # %% [markdown] tags=["shared"]
-# In NumPy we would write the gradient by hand. The next two checks do, and find the same
-# losses, on the page of either framework.
+# In NumPy we would write the gradient by hand. The next two checks do, and find the
+# same losses, on the page of either framework.
 
 
 # %% tags=["shared", "check"]
@@ -851,18 +855,18 @@ train(alike, x_train, y_train, integers(batches), learning_rate)
 columns, same_right = to_arrays(alike)["hidden.weight"], accuracy(alike, for_test)
 assert np.ptp(columns, axis=1).max() < 0.001 * np.ptp(columns) and same_right < 0.4
 say(
-    "All hidden features compute the same number, so they get the same gradient, and "
-    "they stay the same: the model works as if it had one hidden feature instead of 64. "
-    f"It gets {same_right:.0%} of the test digits right. Random numbers make the features "
+    "All hidden features compute the same number, get the same gradient, and stay the "
+    "same: the model works as if it had one hidden feature instead of 64. It gets "
+    f"{same_right:.0%} of the test digits right. Random numbers make the features "
     "different from the start, so that they can learn different things."
 )
 
 # %% [markdown] tags=["shared"]
 # ## Time the result, not the call
 #
-# A GPU is *asynchronous*: a call returns once its work is queued. JAX does the same on a
-# CPU. `jax.block_until_ready(result)` and `torch.cuda.synchronize()` wait, and so does
-# `print(loss)`; so a training loop does not print every loss.
+# A GPU is *asynchronous*: a call returns once its work is queued. JAX does the same on
+# a CPU. `jax.block_until_ready(result)` and `torch.cuda.synchronize()` wait, and so
+# does `print(loss)`; so a training loop does not print every loss.
 
 
 # %% tags=["torch"]
@@ -888,8 +892,8 @@ returned, done = np.median(later_calls, axis=0)
 # %% tags=["torch", "say"]
 where = "On this GPU" if device == "cuda" else "On a CPU, PyTorch waits"
 say(
-    f"{where}: the call returned after {returned:.1f} ms, and its result was there after "
-    f"{done:.1f} ms (medians of {len(later_calls)} calls)."
+    f"{where}: the call returned after {returned:.1f} ms, and its result was there "
+    f"after {done:.1f} ms (medians of {len(later_calls)} calls)."
 )
 
 # %% tags=["torch", "check"]
