@@ -281,8 +281,8 @@ larger = word("larger", min(times.values()), 1)
 say(
     "A large step leaves the tangent; with a small one, little but rounding is left. "
     f"Even with the best step, the error of the quotients is about **{single} times** "
-    f"{larger} than that of automatic differentiation in float32, and {double} times in "
-    "float64."
+    f"{larger} than that of automatic differentiation in float32, and {double} times "
+    "in float64."
 )
 
 # %% tags=["shared", "check"]
@@ -774,7 +774,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: with 50 digits the model gets all of them right, and fewer new ones
+# Checked: all of the 50 digits are right, and fewer test digits than before
 assert few_known == 1
 assert few_new < on_test and few_new < 0.93
 
