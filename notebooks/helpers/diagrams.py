@@ -572,7 +572,7 @@ def minus(number):
 
 def chain_rule():
     """A neuron: forward, value by value, and backward, derivative by derivative."""
-    canvas, x = Canvas(268), 124
+    canvas, x = Canvas(314), 124
     weight, given, target = 0.5, 2.0, 1.0
     product = weight * given
     p = np.tanh(product)
