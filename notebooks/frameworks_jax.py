@@ -326,8 +326,8 @@ np.testing.assert_allclose(mean, as_numpy(gradient), atol=1e-6)
 # ## Eager code runs at every call, traced code once
 #
 # - **PyTorch** is *eager*: it executes an operation as soon as Python reaches it.
-# - **JAX** is eager, too, unless a function is wrapped in `jax.jit` (*jit*: it is
-#   compiled at its first call). The first call begins with *tracing*: Python runs
+# - **JAX** is eager, too, unless `jax.jit` compiles a function at its first call (*jit*
+#   is short for `just in time`). The first call begins with *tracing*: Python runs
 #   the function on *tracers*, placeholders with a shape and a dtype but no values. The
 #   operations are recorded and compiled into one program. Later calls with the same
 #   shapes and dtypes run this program, without Python, which is faster. (PyTorch's
@@ -378,7 +378,7 @@ jax.make_jaxpr(squares)(jnp.ones(3))
 
 # %% [markdown] tags=["jax"]
 # A function that appends while it is traced stores a tracer, which has no value; using
-# it later is an error. Return whatever you want to keep.
+# the tracer later is an error. Return whatever you want to keep.
 
 # %% tags=["jax"]
 kept = []
@@ -916,28 +916,23 @@ assert returned < first_call[0]
 # training, save the optimiser's state as well.
 
 # %% [markdown] tags=["jax"]
-# Without our helpers, `flax.serialization` turns a pytree into bytes; for large models
-# there is Orbax.
-
-# %% tags=["jax"]
-state = nnx.state(model, nnx.Param)
-data = serialization.msgpack_serialize(nnx.to_pure_dict(state))
-(folder / "trained.msgpack").write_bytes(data)
-
-copy = build(Classifier, 64, 64, 10, seed=1)
-state = nnx.state(copy, nnx.Param)
-data = (folder / "trained.msgpack").read_bytes()
-nnx.replace_by_pure_dict(state, serialization.msgpack_restore(data))
-nnx.update(copy, state)
+# Flax's own way is `flax.serialization`, which turns a pytree into bytes; for large
+# models there is Orbax.
 
 # %% tags=["shared"]
 save_weights(model, folder / "trained.safetensors")
-twin = build(Classifier, 64, 64, 10, seed=2)
-load_weights(twin, folder / "trained.safetensors")
+copy = build(Classifier, 64, 64, 10, seed=1)
+load_weights(copy, folder / "trained.safetensors")
 
-# %% tags=["shared", "check"]
-# Checked: both copies compute the logits of the trained model, to the last bit
-for loaded in (copy, twin):
+# %% tags=["jax", "check"]
+# Checked: the copy computes the logits of the model to the last bit; so does Flax's
+state = nnx.state(model, nnx.Param)
+data = serialization.msgpack_serialize(nnx.to_pure_dict(state))
+other = build(Classifier, 64, 64, 10, seed=2)
+state = nnx.state(other, nnx.Param)
+nnx.replace_by_pure_dict(state, serialization.msgpack_restore(data))
+nnx.update(other, state)
+for loaded in (copy, other):
     np.testing.assert_array_equal(predict(loaded, pixels), predict(model, pixels))
 
 # %% [markdown] tags=["shared"]

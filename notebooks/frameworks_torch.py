@@ -329,8 +329,8 @@ np.testing.assert_allclose(mean, as_numpy(gradient), atol=1e-6)
 # ## Eager code runs at every call, traced code once
 #
 # - **PyTorch** is *eager*: it executes an operation as soon as Python reaches it.
-# - **JAX** is eager, too, unless a function is wrapped in `jax.jit` (*jit*: it is
-#   compiled at its first call). The first call begins with *tracing*: Python runs
+# - **JAX** is eager, too, unless `jax.jit` compiles a function at its first call (*jit*
+#   is short for `just in time`). The first call begins with *tracing*: Python runs
 #   the function on *tracers*, placeholders with a shape and a dtype but no values. The
 #   operations are recorded and compiled into one program. Later calls with the same
 #   shapes and dtypes run this program, without Python, which is faster. (PyTorch's
@@ -910,22 +910,20 @@ assert device == "cuda" or returned > 0.9 * done
 # training, save the optimiser's state as well.
 
 # %% [markdown] tags=["torch"]
-# Without our helpers, save the state dict; `weights_only` refuses anything but data.
-
-# %% tags=["torch"]
-torch.save(model.state_dict(), folder / "trained.pt")
-
-copy = build(Classifier, 64, 64, 10, seed=1)
-copy.load_state_dict(torch.load(folder / "trained.pt", weights_only=True))
+# PyTorch's own way is `torch.save(model.state_dict(), path)` and, back,
+# `torch.load(path, weights_only=True)`, which refuses anything but data.
 
 # %% tags=["shared"]
 save_weights(model, folder / "trained.safetensors")
-twin = build(Classifier, 64, 64, 10, seed=2)
-load_weights(twin, folder / "trained.safetensors")
+copy = build(Classifier, 64, 64, 10, seed=1)
+load_weights(copy, folder / "trained.safetensors")
 
-# %% tags=["shared", "check"]
-# Checked: both copies compute the logits of the trained model, to the last bit
-for loaded in (copy, twin):
+# %% tags=["torch", "check"]
+# Checked: the copy computes the logits of the model to the last bit; so does PyTorch's
+torch.save(model.state_dict(), folder / "trained.pt")
+other = build(Classifier, 64, 64, 10, seed=2)
+other.load_state_dict(torch.load(folder / "trained.pt", weights_only=True))
+for loaded in (copy, other):
     np.testing.assert_array_equal(predict(loaded, pixels), predict(model, pixels))
 
 # %% [markdown] tags=["shared"]
