@@ -22,8 +22,7 @@
 #
 # You could compute every formula of this book in NumPy. But training needs the gradient
 # of one number, the loss, with respect to millions of parameters, thousands of times.
-# In NumPy you would derive each gradient by hand, and could not use a GPU. JAX and
-# PyTorch find gradients by themselves, and run on a GPU if there is one:
+# NumPy computes no gradients and uses no GPU. JAX and PyTorch do both:
 #
 # - **JAX** works with *pure* functions: the result depends on the arguments alone, and
 #   nothing else changes. JAX turns such a function into another one, for example one
@@ -179,11 +178,11 @@ assert (as_numpy(first) != as_numpy(other)).all()
 # ## Automatic differentiation is exact up to rounding
 #
 # Training makes a *loss* small, a number that says how wrong the model is, by small
-# steps against its gradient. One could change one weight by a small $\epsilon$ and see
-# how the loss changes: a million evaluations per step for a million weights. *Automatic
-# differentiation* (autograd in PyTorch) instead applies the chain rule to every
-# operation, from the loss back to the weights, for the price of a few evaluations. Here
-# is a neuron with one weight $w = 0.5$, the input $x = 2$ and the target $y = 1$:
+# steps against its gradient. To change each weight a little and see how the loss
+# changes would need an evaluation per weight. *Automatic differentiation* (autograd in
+# PyTorch) instead applies the chain rule to every operation, from the loss back to the
+# weights, for the price of a few evaluations. Here is a neuron with the weight $w =
+# 0.5$, the input $x = 2$ and the target $y = 1$:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}}
 diagrams.chain_rule()
@@ -299,11 +298,9 @@ np.testing.assert_allclose(as_numpy(gradient), exact, atol=1e-6)
 # The gradient is the result of a function and is stored nowhere. (PyTorch adds it to an
 # attribute of the weight, which has to be cleared before every update.)
 
-# %% tags=["jax"]
-twice = gradient + jax.grad(loss_fn)(w, x, y)  # to sum gradients, add them
-
-# %% tags=["shared", "check"]
-# Checked: two gradients add up to twice the first
+# %% tags=["jax", "check"]
+# Checked: the gradient of twice the loss is twice the gradient
+twice = jax.grad(lambda w: 2 * loss_fn(w, x, y))(w)
 np.testing.assert_allclose(as_numpy(twice), 2 * as_numpy(gradient), rtol=1e-6)
 
 # %% [markdown] tags=["jax"]
@@ -337,7 +334,7 @@ np.testing.assert_allclose(mean, as_numpy(gradient), atol=1e-6)
 diagrams.eager_and_traced()
 
 # %% [markdown] tags=["shared"]
-# Before you read on: how often does Python run the body of `squares`?
+# How often does Python run the body of `squares`? Predict it first:
 
 # %% tags=["shared"]
 runs = []
@@ -503,9 +500,9 @@ for name, array in to_arrays(model).items():
 # ## train() and eval() switch dropout
 #
 # *Dropout* sets each number to zero with probability $p$ and multiplies the others by
-# $1/(1-p)$, which keeps the mean. It does so in training only: `train()` and `eval()`
-# set the mode of a module and of all modules inside. Without `eval()` a trained model
-# gives different outputs at every call, and no error tells you.
+# $1/(1-p)$, which keeps the mean; but only in training. `train()` and `eval()` set the
+# mode of a module and of all modules inside. Without `eval()` a trained model gives
+# different outputs at every call, and no error tells you.
 
 # %% tags=["jax"]
 ones = jnp.ones(1000)
@@ -673,9 +670,9 @@ save_file(initial, folder / "initial.safetensors")
 
 # %% [markdown] tags=["shared"]
 # 64 examples make a steady gradient, and 20 epochs take seconds. Adam's usual rate is
-# $0.001$; a model as small as this one tolerates three times that. For your own table
-# of numbers and array of classes, replace `pixels`, `classes` and the sizes 64 and 10,
-# and try the rates $0.001$, $0.003$ and $0.0003$.
+# $0.001$; a model as small as this one tolerates three times that. For data of
+# your own, replace `pixels`, `classes` and the sizes 64 and 10, and try the rates
+# $0.001$, $0.003$ and $0.0003$.
 
 # %% [markdown] tags=["jax"]
 # The state of the scan is the pair of parameters and optimiser state. (With dropout,
@@ -779,8 +776,8 @@ assert few_known == 1
 assert few_new < on_test and few_new < 0.93
 
 # %% [markdown] tags=["shared"]
-# In NumPy we would write the gradient by hand. The next two checks do, and find the
-# same losses, on the page of either framework.
+# The next two checks write the gradient by hand, in NumPy, and find the same losses,
+# here and on the twin page.
 
 
 # %% tags=["shared", "check"]
@@ -819,8 +816,8 @@ for t, rows in enumerate(batches[:100], start=1):
 
 # %% [markdown] tags=["shared"]
 # **In your own code.** This is how most projects write the loop. AdamW, the usual
-# optimiser of Transformers, is Adam with [decoupled weight
-# decay](https://arxiv.org/abs/1711.05101): each step also shrinks the weights a little.
+# optimiser of Transformers, also [shrinks the weights a little in each
+# step](https://arxiv.org/abs/1711.05101).
 
 # %% [markdown] tags=["jax"]
 # `nnx.jit` splits and merges the model at every call, which takes time with small
@@ -911,9 +908,9 @@ assert returned < first_call[0]
 # ## A file keeps names and numbers
 #
 # Save the parameters of a model, not the Python object: code changes, and a pickled
-# object can run any code when it is opened. *safetensors* files hold named arrays and
-# nothing else; with `save_weights` of this book, both twins can load them. To resume
-# training, save the optimiser's state as well.
+# object can run any code when it is opened. *safetensors* files hold named arrays only;
+# with `save_weights` of this book, both twins can read them. To resume training, save
+# the optimiser's state as well.
 
 # %% [markdown] tags=["jax"]
 # Flax's own way is `flax.serialization`, which turns a pytree into bytes; for large
@@ -938,10 +935,10 @@ for loaded in (copy, other):
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * JAX arrays are immutable; PyTorch tensors can change in place, and views with them.
-# * JAX: `grad`, `vmap` and `jit` make new functions; a key is used once; `lax.scan` is
-#   the loop.
-# * PyTorch: `backward` adds to `grad`, so clear it; detach what you keep.
+# * JAX: arrays are immutable, keys are used once; `grad`, `vmap` and `jit` make new
+#   functions; `lax.scan` is the loop.
+# * PyTorch: tensors change in place, and views with them; `backward` adds to `grad`, so
+#   clear it; detach what you keep.
 # * Call `eval()` before use, compute the loss from logits, and wait for the result
 #   before you stop the clock.
 
