@@ -581,7 +581,7 @@ def chain_rule():
     arriving = np.cumprod([1.0, *own[::-1]])[::-1]
     canvas.text(57, 14, "forward: values", colour=BLUE)
     canvas.text(184, 14, "backward: derivatives", colour=ORANGE)
-    canvas.text(x, 35, "w", "name")
+    canvas.text(x, 35, "w", family=MONO, weight="bold", size=10)
     above = 44
     for i, operation in enumerate(("times 2", "tanh", "squared distance to 1", "")):
         below = above + 32
