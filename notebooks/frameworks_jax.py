@@ -90,6 +90,7 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 # there is one; `jax.device_put(x, device)` places an array elsewhere.
 
 # %% tags=["jax"]
+# partial: a function with some of its arguments filled in
 floats = partial(jnp.asarray, dtype=jnp.float32)
 integers = partial(jnp.asarray, dtype=jnp.int32)
 a = floats([[1, 2, 3], [4, 5, 6]])  # b i
@@ -181,8 +182,8 @@ assert (as_numpy(first) != as_numpy(other)).all()
 # steps against its gradient. To change each weight a little and see how the loss
 # changes would need an evaluation per weight. *Automatic differentiation* (autograd in
 # PyTorch) instead applies the chain rule to every operation, from the loss back to the
-# weights, for the price of a few evaluations. Here is a neuron with the weight $w =
-# 0.5$, the input $x = 2$ and the target $y = 1$:
+# weights, for the price of a few evaluations. Here is a neuron with the weight
+# $w = 0.5$, the input $x = 2$ and the target $y = 1$:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}}
 diagrams.chain_rule()
@@ -742,7 +743,8 @@ assert on_train > on_test > 0.96
 assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
 
 # %% [markdown] tags=["shared"]
-# These digits are classified wrongly, the least probable class first:
+# These test digits are classified wrongly; first come those whose true class got the
+# lowest probability:
 
 # %% tags=["shared"]
 truth, test_logits = classes[n_train:], predict(model, pixels[n_train:])  # b, b c
