@@ -39,6 +39,8 @@ DRAWINGS = {
     "set": diagrams.set_model,
     "transformer": diagrams.transformer,
     "paths": diagrams.paths,
+    "chain rule": diagrams.chain_rule,
+    "eager and traced": diagrams.eager_and_traced,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 # All different, so that a shape says which letters it has; keys come from the queries.
