@@ -14,30 +14,25 @@
 # %% [markdown] tags=["shared"]
 # # Attention
 #
-# By the end you can write attention as a function of four lines, give the shape of
-# every array in it, hide parts of its input with a mask, split it into heads, and show
-# that it ignores the order of its input. You need: Python, NumPy and matrix products.
+# By the end you can write attention as a function of four lines, hide parts of its
+# input with a mask, split it into heads, and show that it ignores order. You need:
+# Python, NumPy and matrix products.
 #
-# In 2014, a neural network translated in two steps. One recurrent network read the
-# sentence, word by word, into one vector of fixed size. A second one wrote the
-# translation from that vector alone. Long sentences did not fit into it: the longer the
-# sentence, [the worse its translation](https://arxiv.org/abs/1409.1259).
-# [Bahdanau et al. 2015](https://arxiv.org/abs/1409.0473) let the second network look
-# back at all words of the sentence, at every step, and learn where to look. That is
-# **attention**. The **Transformer**
-# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)) dropped the recurrence and
-# kept the attention. It became the model behind
-# [BERT](https://arxiv.org/abs/1810.04805), [GPT-3](https://arxiv.org/abs/2005.14165)
-# and, with patches of a picture in place of words, much of
-# [computer vision](https://arxiv.org/abs/2010.11929).
+# In 2014, one recurrent network read a sentence into one vector of fixed size, and a
+# second one wrote the translation from that vector alone. The longer the sentence, [the
+# worse its translation](https://arxiv.org/abs/1409.1259). [Bahdanau et al.
+# 2015](https://arxiv.org/abs/1409.0473) let the second network look back at all words
+# and learn where to look: this is **attention**. The **Transformer** ([Vaswani et al.
+# 2017](https://arxiv.org/abs/1706.03762)) dropped the recurrence and kept the
+# attention. It became the model behind [BERT](https://arxiv.org/abs/1810.04805),
+# [GPT-3](https://arxiv.org/abs/2005.14165) and, with patches of a picture in place of
+# words, much of [computer vision](https://arxiv.org/abs/2010.11929).
 #
-# This page builds the Transformer's attention layer. The next chapters stack such
-# layers into an *encoder*, as in BERT and in vision models, and train it. The
-# *decoder*, as in GPT-3, comes later; this page already shows its mask and its
-# cross-attention.
+# This page builds its attention layer. The next chapters stack such layers into an
+# *encoder*, as in BERT, and train it. The *decoder*, as in GPT-3, comes later; this
+# page already shows its mask and its cross-attention.
 #
-# A line *✓ Checked: …* unfolds to code that fails if the claim is wrong. Run the page,
-# then change a number and see which check fails.
+# A line *✓ Checked: …* unfolds to code that fails if the claim is wrong.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
@@ -66,22 +61,16 @@ from itertools import combinations
 
 import numpy as np
 
-from helpers import (  # drawings, figures, maps to explore
-    diagrams,
-    plots,
-    reference,  # the same formulas in NumPy, to compare with
-    viewer,
-)
+from helpers import diagrams, plots, reference, viewer  # reference: formulas in NumPy
 from helpers.prose import say  # say() prints a sentence with computed numbers
-from helpers.shapes import as_numpy, check_shape  # as_numpy: from either framework
+from helpers.shapes import as_numpy, check_shape  # as_numpy() takes either framework's
 from helpers.weights import from_arrays, to_arrays  # all parameters of a model
 
 plots.use_style()
 
 # %% [markdown] tags=["jax"]
-# `floats` and `booleans` make JAX arrays of numbers (float32) and of True and False. On
-# a GPU, JAX may round the inputs of a matrix product to fewer bits; `"highest"` asks
-# for full float32, so that results can be compared.
+# `floats` and `booleans` make JAX arrays of float32 numbers and of True and False. On a
+# GPU, JAX may round the inputs of a matrix product; `"highest"` asks for full float32.
 
 # %% tags=["jax"]
 import jax
@@ -97,8 +86,8 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 # ## Attention is a weighted mean
 #
 # In *the cat drank milk because it was thirsty*, what does *it* stand for? A reader
-# looks back and finds the cat. Attention does the same with numbers. Each word has a
-# row of features, which we have chosen by hand, so that you can read them.
+# looks back and finds the cat. Attention does so with numbers. Each word has a row of
+# features, chosen by hand here, so that you can read them.
 
 # %% tags=["shared"]
 tokens = ["the", "cat", "drank", "milk", "because", "it", "was", "thirsty"]
@@ -115,32 +104,22 @@ words = np.array([
 ])  # s m  # fmt: skip
 
 # %% [markdown] tags=["jax"]
-# Nobody chooses features by hand in practice. A model learns them, hundreds of numbers
-# for each word (its *embedding*), with a layer that comes before attention: `embed` in
-# [the encoder](encoder_jax.ipynb).
+# In practice, a model learns hundreds of features for each word, its *embedding*, with
+# a layer that comes before attention: `embed` in [the encoder](encoder_jax.ipynb).
 
 # %% [markdown] tags=["shared"]
-# Think of a dictionary in Python: it compares a key with what you ask for, and returns
-# the value of the one key that is equal. Attention is a soft dictionary, with vectors
-# in place of words:
-#
-# * A **query** says what a word looks for.
-# * Each word has a **key**, which is compared with the query, and a **value**, which is
-#   passed on.
-# * A **score function** says how well a key fits the query.
-#
-# High scores become large weights, and the output is the mean of *all* values under
-# these weights. With the query $q$, the keys $k_i$, the values $v_i$ and the score
-# function $f$, the weights $\alpha_i$ and the output are
+# A dictionary in Python returns the value of the one key that equals what you ask for.
+# Attention is a soft dictionary. A **query** says what a word looks for. Each word has
+# a **key**, which is compared with the query, and a **value**, which is passed on. A
+# **score function** $f$ says how well they fit. High scores become large weights, and
+# the output is the mean of *all* values under these weights:
 #
 # $$\alpha_i = \frac{\exp f(q, k_i)}{\sum_j \exp f(q, k_j)}, \qquad
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
-# The exponential and the division together are called *softmax*. All weights are
-# positive and sum to one; a score that is higher by 1 makes a weight $e \approx 2.7$
-# times as large. (In physics, this is the Boltzmann distribution, with the score as
-# negative energy.) Picking the largest score would be simpler, but has no useful
-# gradient to learn from.
+# The exponential and the division together are called *softmax*. The weights are
+# positive and sum to one, and a score that is higher by 1 makes a weight $e \approx
+# 2.7$ times as large. (In physics, this is the Boltzmann distribution.)
 #
 # Suppose that the word *it* looks for an animal. The features of each word serve as its
 # key and as its value, and the score is the dot product:
@@ -156,9 +135,8 @@ dict(zip(features, out.round(2).tolist(), strict=True))
 cat = tokens.index("cat")
 say(
     f"The cat gets the weight **{weights[cat]:.2f}**, each of the seven other words "
-    f"{weights[0]:.3f}. *It* came in as a pronoun and nothing else. Its output is "
-    f"{weights[cat]:.2f} times the row of *cat*, whose one feature is *animal*, and a "
-    "trace of every other row."
+    f"{weights[0]:.3f}. *It* came in as a pronoun. Its output is {weights[cat]:.2f} "
+    "times the row of *cat*, which is *animal* alone, and a trace of all other rows."
 )
 
 # %% tags=["shared", "check"]
@@ -168,9 +146,9 @@ np.testing.assert_allclose(weights.sum(), 1)
 np.testing.assert_allclose(out, [np.exp(4) / (np.exp(4) + 7), *[out[1]] * 4])
 
 # %% [markdown] tags=["shared"]
-# There are two limits. If all scores are equal, the output is the plain mean of the
-# values. If one score is much larger than the others, the output is nearly a copy of
-# one value. Try a `0`, then a `100` in place of the `4`.
+# If all scores are equal, the output is the plain mean of the values. If one score is
+# much larger than the others, the output is nearly a copy of one value. Try a `0`, then
+# a `100` in place of the `4`.
 
 # %% tags=["shared", "check"]
 # Checked: equal scores give the mean of all values, one very large score a copy
@@ -187,11 +165,10 @@ np.testing.assert_allclose(large, words[cat], atol=1e-9)
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
-# Three matrices, because a word looks for one thing, is found by a second and passes on
-# a third: *drank* looks for an animal and a drink, and is found by its feature
-# *action*. A model learns these matrices by gradient descent, and nobody tells it what
-# to look for. Here they are made by hand. A row of `w_query` says what a word with that
-# feature looks for.
+# There are three, because what a word looks for differs from what it is found by:
+# *drank* looks for an animal and a drink, and is found as an action. A model learns the
+# matrices by gradient descent; here they are made by hand. A row of `w_query` says what
+# a word with that feature looks for.
 
 # %% tags=["shared"]
 w_query = np.array([
@@ -207,8 +184,7 @@ w_value = np.eye(5)[
 ]  # it passes on all but "pronoun", which tells nobody anything
 
 # %% [markdown] tags=["shared"]
-# One product of matrices makes the scores of all pairs, a row for each query and a
-# column for each key:
+# One product scores all pairs, a row per query and a column per key:
 
 
 # %% tags=["shared"]
@@ -225,8 +201,8 @@ outputs, weights = self_attention(words, w_query, w_key, w_value)  # q e, q k
 
 # %% [markdown] tags=["shared"]
 # This is **self-attention**: queries, keys and values are projections of the same
-# sequence. In **cross-attention**, keys and values come from a second sequence. In
-# translation, for example, the words being written look at those of the original.
+# sequence. In **cross-attention**, keys and values come from a second one: in
+# translation, from the original sentence.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two matrices, words by features. Left, the values: one dark cell each for cat, drank, milk and thirsty; all other rows, it among them, are empty. Right, the outputs: the rows of it and thirsty are dark at animal, the row of cat is shared by action and state, and the rows of the, because and was are evenly pale."}}
 plots.heatmaps(
@@ -236,14 +212,13 @@ plots.heatmaps(
 
 # %% [markdown] tags=["shared"]
 # *It* passes on nothing, so its row on the left is empty; on the right, it is nearly
-# the cat's row on the left. The row of *cat* now holds an action and a state: what the cat did,
-# and how it was. The row of *thirsty* has become that of an animal and has lost its own
-# feature, because the output *replaces* the input. The encoder will add the two.
+# that of the cat on the left. The row of *cat* now holds what the cat did, and how it
+# was. *Thirsty* has lost its own feature, because the output *replaces* the input. The
+# encoder will add the two.
 #
 # All weights together form a **map**. Which weights do you expect for *the*, whose
-# query is zero? Which row has the sharper peak: that of *it*, with a 4 in its query, or
-# that of *thirsty*, with a 6? Predict, then move along the rows with the mouse, a
-# finger or the arrow keys.
+# query is zero? Which row has the sharper peak, *it* (4 in its query) or *thirsty* (6)?
+# Predict, then move along the rows with mouse, finger or arrow keys.
 
 # %% tags=["shared", "figure"]
 viewer.attention(
@@ -265,20 +240,16 @@ assert after["it"][0] > 0.8 and after["thirsty"][3] < 0.005
 np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 
 # %% [markdown] tags=["shared"]
-# There are other score functions. *Additive attention*
-# ([Bahdanau et al. 2015](https://arxiv.org/abs/1409.0473)) puts query and key through a
-# small network with one hidden layer. The *cosine* of the angle between them ignores
-# their lengths; [Graves et al. 2014](https://arxiv.org/abs/1410.5401) multiply it by a
-# number that the network chooses. [Luong et al. 2015](https://arxiv.org/abs/1508.04025) compare
-# several. The Transformer uses the dot product, because one product of matrices scores
-# all pairs.
+# There are other score functions, such as a small network ([additive
+# attention](https://arxiv.org/abs/1409.0473)) or the
+# [cosine](https://arxiv.org/abs/1410.5401). The dot product needs only one product of
+# matrices for all pairs.
 
 # %% [markdown] tags=["shared"]
 # ## A small example can be checked by hand
 #
-# Three words with two features each are few enough to compute with a pencil. The scores
-# are divided by $\sqrt{2}$, the root of the number of features; the section on the
-# scale says why.
+# Three words with two features each are few enough for a pencil. The scores are divided
+# by $\sqrt{2}$, the root of the number of features (why: see below).
 
 # %% tags=["shared"]
 q = np.array([[1, 0], [0, 1], [1, 1]])  # q d
@@ -294,9 +265,8 @@ plots.grid_of_numbers(
 )
 
 # %% [markdown] tags=["shared"]
-# Read along the first rows. The query $(1, 0)$ has the dot products $1$, $0$ and $1$
-# with the three keys. So the first and the third key get the same weight, and the
-# second gets less.
+# The query $(1, 0)$ has the dot products $1$, $0$ and $1$ with the keys, so the first
+# and the third key get the same weight.
 
 # %% tags=["shared", "check"]
 # Checked: rows of weights sum to one, and equal scores get equal weights
@@ -305,8 +275,8 @@ assert weights[0, 0] == weights[0, 2] > weights[0, 1]
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** A fourth word has the query $(-1, 1)$. What are its three
-# weights, and what is its output? You need $e^{1.414} \approx 4.11$ and
-# $e^{-0.707} \approx 0.49$. Write them down to two digits, then open the answer.
+# weights, and what is its output? You need $e^{1.414} \approx 4.11$ and $e^{-0.707}
+# \approx 0.49$. Write them down to two digits, then open the answer.
 
 # %% tags=["shared", "answer"]
 # The dot products are -1, 2 and 0, the scores -0.707, 1.414 and 0.
@@ -324,26 +294,24 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Attention is two matrix products and a softmax
 #
-# Nothing in the example depended on three words or two features. An array may also have
-# more axes, for example one for the sentences of a batch. Then the last two axes are
-# the rows and columns of a matrix, and attention is computed for each matrix by itself.
+# Nothing in the example depended on three words or two features. If an array has more
+# axes, such as one for the sentences of a batch, the last two are the rows and columns
+# of a matrix, and attention is computed for each matrix by itself.
 
 # %% [markdown] tags=["shared"]
 # $$\mathrm{Attention}(Q, K, V) =
 # \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V \tag{1}$$
 #
-# $Q$ holds one query per row, $K$ one key and $V$ one value per row; $d$ is the number
-# of features of a query and a key
-# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). In shapes, `q`
-# and `k` are also the names of axes: query position and key position.
+# $Q$, $K$ and $V$ hold one query, key or value per row; $d$ is the number of features
+# of a query and a key ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
+# equation 1). In shapes, `q` and `k` are also names of axes.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
 diagrams.attention(mask=False)
 
 # %% [markdown] tags=["jax"]
-# `@` multiplies the matrices in the last two axes, for every index of the leading axes,
-# and `swapaxes` exchanges the axes of the keys. The softmax runs along the keys, the
-# last axis.
+# `@` multiplies the matrices in the last two axes, and `swapaxes` exchanges the axes of
+# the keys. The softmax runs along the keys, the last axis.
 
 
 # %% tags=["jax"]
@@ -376,12 +344,11 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # %% [markdown] tags=["shared"]
 # ## The scale keeps the softmax from saturating
 #
-# Why divide by $\sqrt{d}$? A dot product is a sum of $d$ terms, so its variance grows in
-# proportion to $d$, and its standard deviation, the typical size of a score, in
-# proportion to $\sqrt{d}$. Large scores *saturate* the softmax: one key gets nearly all
-# the weight, and small changes of queries and keys change almost nothing. So little
-# gradient flows back, and the layer learns slowly. Division by $\sqrt{d}$ gives scores
-# the same typical size for every $d$.
+# A dot product is a sum of $d$ terms. So its variance grows in proportion to $d$, and
+# its standard deviation, the typical size of a score, in proportion to $\sqrt{d}$.
+# Large scores *saturate* the softmax: one key gets nearly all the weight, the weights
+# hardly react to small changes of queries and keys, and so little gradient flows back.
+# Divided by $\sqrt{d}$, scores have the same typical size for every $d$.
 
 # %% [markdown] tags=["shared"]
 # If the entries of $q$ and $k$ are independent with mean 0 and variance $\sigma^2$,
@@ -390,9 +357,9 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # $$\mathrm{Var}(q^{\mathsf T} k) = \sigma^4 d, \qquad
 # \mathrm{Var}\!\left(\frac{q^{\mathsf T} k}{\sqrt{d}}\right) = \sigma^4 .$$
 #
-# How much do the weights react? The derivatives of all weights $\alpha$ with respect to
-# all scores form the matrix $\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}$. The
-# root of the sum of its squared entries, its *norm*, is our measure of sensitivity.
+# The derivatives of the weights with respect to the scores form the matrix
+# $\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}$. Its norm, the root of the sum of
+# squares, measures their sensitivity.
 
 
 # %% tags=["shared"]
@@ -427,13 +394,11 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    f"Means over {n_rows} queries. At $d = 1024$, without the scale, the scores have a "
-    f"variance of {unscaled[0, -1]:,.0f}, one of 16 keys gets {unscaled[1, -1]:.0%} of "
-    f"the weight, and the weights have {unscaled[2, -1] / scaled[2, -1]:.0%} of the "
-    f"sensitivity that they have with the scale. With it, the variance is "
-    f"{scaled[0, -1]:.2f} and the largest weight {scaled[1, -1]:.0%}. (Weights are most "
-    "sensitive when a few keys share them, so the curve without the scale first rises, "
-    f"up to $d = {sizes[unscaled[2].argmax()]}$.)"
+    f"At $d = 1024$, without the scale, one of 16 keys gets {unscaled[1, -1]:.0%} of "
+    f"the weight, and {unscaled[2, -1] / scaled[2, -1]:.0%} of the sensitivity is "
+    f"left. With the scale, the largest weight is {scaled[1, -1]:.0%} (means of "
+    f"{n_rows} queries). Weights are most sensitive when two keys share them, so the "
+    "curve without the scale first rises."
 )
 
 # %% tags=["shared", "check"]
@@ -456,11 +421,10 @@ for sigma in (0.5, 2.0):
 # %% [markdown] tags=["shared"]
 # ## Masked positions have no effect
 #
-# Sentences of a batch differ in length. Short ones are filled up with *padding*, which
-# nobody should read. And while a model learns to predict the next word, it must not see
-# that word. A **mask** says which keys a query may look at: a boolean array, where
-# **True means "may look"**. A hidden score becomes $-\infty$, so that its weight is
-# zero. That is one more line:
+# Short sentences of a batch are filled up with *padding*, which nobody should read. And
+# a model that learns to predict the next word must not see that word. A **mask** says
+# which keys a query may look at: a boolean array, where **True means "may look"**. A
+# hidden score becomes $-\infty$, so that its weight is zero:
 
 
 # %% tags=["jax"]
@@ -477,11 +441,10 @@ _, weights = masked_attention(floats(q), floats(k), floats(v), visible)
 as_numpy(weights).round(2)
 
 # %% [markdown] tags=["shared"]
-# The first row has nothing to normalise, and $0/0$ is NaN, "not a number". One NaN in
-# an output makes the loss NaN, then the gradient, then every parameter of the model.
-# The final version therefore replaces a hidden score by the lowest finite number instead
-# of $-\infty$, and then sets its weight to zero. A query that may look nowhere gets
-# zeros.
+# The first row has nothing to normalise, and $0/0$ is NaN, "not a number". One NaN
+# makes the loss NaN, then the gradient, then every parameter. The final version
+# therefore replaces hidden scores by the lowest finite number, and then sets their
+# weights to zero. A query that may look nowhere gets zeros.
 
 
 # %% tags=["jax"]
@@ -503,10 +466,8 @@ def attention(q, k, v, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# The two `check_` functions raise an error for what could be misread. That is a mask of
-# numbers, because their zeros and ones mean the opposite in some libraries; and a mask
-# with three axes where the weights have four, `b h q k`: is its first axis the sentence
-# or the head?
+# The `check_` functions refuse masks that could be misread: numbers, or three axes
+# where the weights have four, `b h q k` (is the first one the sentence or the head?).
 
 
 # %% tags=["jax"]
@@ -533,12 +494,11 @@ def check_mask(mask, shape):
 
 
 # %% [markdown] tags=["shared"]
-# Two masks are in daily use. Under the *causal mask*, a position sees itself and what
-# comes before. Under a *padding mask*, nobody sees the padding. Of the two sentences
-# below, the second has four words and two padded positions. Here, padded positions also
-# see nothing themselves, because nobody reads their outputs. (Most libraries hide only
-# the padded keys; both are right.) Masks are combined with `&`: for a decoder and a
-# batch with padding, `causal & padding`.
+# Under the *causal mask*, a position sees itself and what comes before. Under a
+# *padding mask*, nobody sees the padding. Below, the second sentence has four words and
+# two padded positions, which see nothing themselves, because nobody reads their
+# outputs. (Most libraries hide only the padded keys; both are right.) `causal &
+# padding` combines the masks.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -557,9 +517,8 @@ second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
 plots.heatmaps(list(second.values()), titles=list(second))
 
 # %% [markdown] tags=["shared"]
-# Grey is hidden. Fill the padded keys and values with arbitrary numbers, and no output
-# changes by a single bit. (The numbers have to be finite, because zero times NaN is
-# NaN.)
+# Grey is hidden. Arbitrary finite numbers in the padded keys and values change no
+# output by a single bit:
 
 # %% tags=["shared", "check"]
 # Checked: rows sum to one, or to zero where nothing is visible; a reference agrees
@@ -611,14 +570,13 @@ for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
 # %% [markdown] tags=["shared"]
 # ## Heads attend independently of each other
 #
-# *Drank* looks for two things: who drank, and what. One softmax has only one weight of
-# 1 to share, so its output is half cat, half milk. In *the cat chased the dog*, the
-# mean of two animals would not even say who chased whom. **Multi-head attention**
-# gives each word several queries, keys and values. Each head attends by itself, and the
-# heads' outputs are concatenated, so that they stay apart.
+# *Drank* looks for two things: who drank, and what. One softmax has only a weight of 1
+# to share, and its output is half cat, half milk. In *the cat chased the dog*, such a
+# mean would not say who chased whom. **Multi-head attention** gives each word several
+# queries, keys and values. Each head attends by itself, and their outputs are
+# concatenated, so that they stay apart.
 #
-# Two heads by hand: *who* looks for animals only, *what* for everything else. Each has
-# its own `w_query`, and one more axis in front, `h`, is enough to compute both:
+# Two heads by hand, *who* and *what*, need one more axis in front, `h`:
 
 # %% tags=["shared"]
 looks_for = np.array([
@@ -633,7 +591,7 @@ joined = np.concatenate(list(head_outputs), axis=1)  # q h·e
 viewer.attention(
     {"head who": head_weights[:1][None], "head what": head_weights[1:][None]},
     tokens,
-    about="Two heads by hand: for drank, the head who looks at cat, the head what at milk",
+    about="Two heads by hand: for drank, head who looks at cat, head what at milk",
     query=tokens.index("drank"),
 )
 
@@ -642,13 +600,11 @@ drank, milk = tokens.index("drank"), tokens.index("milk")
 _, one_head = self_attention(words, w_query, w_key, w_value)
 shown = [", ".join(f"{x:.2f}" for x in half) for half in np.split(joined[drank], 2)]
 say(
-    f"With one head, *drank* gives *cat* and *milk* a weight of "
-    f"{one_head[drank, cat]:.2f} each. With two, the head *who* gives *cat* "
-    f"{head_weights[0, drank, cat]:.2f}, and the head *what* gives *milk* "
-    f"{head_weights[1, drank, milk]:.2f}. The output of *drank* now has eight numbers: "
-    f"({shown[0]}) from *who*, mostly *animal*, then ({shown[1]}) from *what*, mostly "
-    "*drink*. A head whose query is zero, such as *what* for the word *it*, returns the "
-    "plain mean."
+    f"With one head, *drank* gives *cat* and *milk* {one_head[drank, cat]:.2f} each. "
+    f"With two, *who* gives *cat* {head_weights[0, drank, cat]:.2f}, and *what* gives "
+    f"*milk* {head_weights[1, drank, milk]:.2f}. The output of *drank* is now "
+    f"({shown[0]}) from *who*, mostly *animal*, followed by ({shown[1]}) from *what*, "
+    "mostly *drink*."
 )
 
 # %% tags=["shared", "check"]
@@ -662,10 +618,10 @@ it = tokens.index("it")
 np.testing.assert_allclose(head_outputs[1, it], (words @ w_value).mean(axis=0))
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, change the code.** In the head *what*, the *cat* still has to share its
-# weight between what it did (*drank*) and how it was (*thirsty*). Write a `looks_for`
-# with three heads that separates the two. Which weight does *cat* give to *drank*
-# before, and which after? Predict with $e^3 \approx 20$, then compute.
+# **Exercise 2, change the code.** In the head *what*, *cat* still shares its weight
+# between what it did (*drank*) and how it was (*thirsty*). Write a `looks_for` with
+# three heads that separates the two. Which weight does *cat* give to *drank* before and
+# after? Predict with $e^3 \approx 20$, then compute.
 
 # %% tags=["shared", "answer"]
 three = np.array([
@@ -679,13 +635,13 @@ np.testing.assert_allclose(apart[1, cat, drank], apart[2, cat, thirsty])
 say(
     f"Before, two keys share the weight: 20 / (20 + 20 + 6) = 0.43, computed "
     f"{head_weights[1, cat, drank]:.2f}. After, one key is alone against seven: "
-    f"20 / (20 + 7) = 0.74, computed {apart[1, cat, drank]:.2f}; *thirsty* gets the same "
-    "weight in the third head."
+    f"20 / (20 + 7) = 0.74, computed {apart[1, cat, drank]:.2f}; in the third head, "
+    "*thirsty* gets the same."
 )
 
 # %% [markdown] tags=["shared"]
-# A trained layer finds its heads by gradient descent, and each is smaller than the
-# whole: with $h$ heads and $m$ features, a head has the size $d = m/h$.
+# A model learns its heads, and splits its $m$ features among them: a head has the size
+# $d = m/h$.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Multi-head attention as a flow for two heads: one stacked projection makes queries, keys and values, of which each head takes its half; each attends by itself; their outputs are concatenated and go through a last projection. Each array has its shape beside it."}}
 diagrams.heads()
@@ -696,16 +652,13 @@ diagrams.heads()
 # $$\mathrm{MultiHead}(X) =
 # \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O \tag{2}$$
 #
-# $X$ is `s m`, one word per row. Since $d = m/h$, all heads together take as many
-# multiplications as one head of size $m$. The matrices $W^Q_i$, $W^K_i$, $W^V_i$ of all
-# heads are kept as one matrix `m 3m`. The last one, $W^O$, mixes what the heads have
-# found: without it, each head could write only to its own $d$ features. (In the code,
-# each product also adds a bias.)
+# So all heads together cost as much as one head of size $m$. Their matrices $W^Q_i$,
+# $W^K_i$, $W^V_i$ are kept as one, `m 3m`. $W^O$ mixes what they have found: without
+# it, each could write only to its own $d$ features.
 
 # %% [markdown] tags=["jax"]
-# NNX keeps the matrix of a dense layer as `in out`, so that a layer is $xW + b$ as
-# written. Its initial entries are drawn with keys, which an `nnx.Rngs` hands out;
-# `build` makes one for each model.
+# NNX keeps the matrix of a dense layer as `in out`. Its initial entries are drawn with
+# keys, which an `nnx.Rngs` hands out.
 
 
 # %% tags=["jax"]
@@ -728,8 +681,8 @@ def check_input(x, size):
 
 # %% [markdown] tags=["shared"]
 # `project` makes queries, keys and values of all heads in one product, splits the axis
-# `3m` into `3 h d`, and moves `3` and `h` to the front. After attention, `h` moves back
-# beside `d`, and flattening `h d` to `m` concatenates the heads.
+# `3m` into `3 h d`, and moves `3` and `h` to the front. After attention, `h d` are
+# flattened to `m`: the heads are concatenated.
 
 
 # %% tags=["jax"]
@@ -759,12 +712,8 @@ class MultiHeadAttention(nnx.Module):
         return self.out(joined), weights
 
 
-# %% [markdown] tags=["shared"]
-# Two sentences of seven words, with random numbers in place of words, through four
-# heads:
-
 # %% tags=["shared"]
-b, s, m, n_heads = 2, 7, 24, 4
+b, s, m, n_heads = 2, 7, 24, 4  # two sentences of seven words, random for now
 model = build(MultiHeadAttention, m, n_heads)
 x = np.random.default_rng(3).normal(size=(b, s, m))
 out, weights = model(floats(x))
@@ -780,9 +729,8 @@ expected, _ = reference.multi_head_attention(x, params, n_heads)
 np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# The heads differ, because their parameters start from different random numbers, and
-# they do not influence each other: a mask `b h q k` that makes one head causal leaves
-# the others as they were.
+# Heads do not influence each other: a mask `b h q k` can make one of them causal and
+# leave the others as they were.
 
 # %% tags=["shared", "check"]
 # Checked: all heads differ, and masking one leaves the others unchanged
@@ -799,8 +747,7 @@ np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
 # %% [markdown] tags=["shared"]
 # With a second input, the `context`, the same layer does cross-attention: queries come
 # from `x`, keys and values from the context, and the maps need not be square. (To keep
-# the code short, `project` always computes all three. Half of its work is thrown away
-# here; a layer for cross-attention only would have separate matrices.)
+# the code short, `project` computes all three; half is thrown away here.)
 
 # %% tags=["shared"]
 context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
@@ -814,28 +761,22 @@ expected, _ = reference.multi_head_attention(x, params, n_heads, context=context
 np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# How many heads? Common models choose $d = 64$ or $128$ and let $h$ grow with $m$:
-#
-# | model | $m$ | heads | $d$ |
-# |---|---|---|---|
-# | [Transformer](https://arxiv.org/abs/1706.03762) | 512, 1024 | 8, 16 | 64 |
-# | [BERT](https://arxiv.org/abs/1810.04805) | 768, 1024 | 12, 16 | 64 |
-# | [GPT-2](https://github.com/openai/gpt-2), small | 768 | 12 | 64 |
-# | [GPT-3](https://arxiv.org/abs/2005.14165), largest | 12,288 | 96 | 128 |
-#
-# With $m$ fixed, more heads are smaller heads: more things to look for, each described
-# by fewer numbers. In translation, one head scored 0.9 BLEU less than the best choice,
-# and 32 heads less than 8 or 16
-# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 3; BLEU rates
-# translations from 0 to 100). After training, many heads
-# [can be removed](https://arxiv.org/abs/1905.10650) at little cost.
+# How many heads? Common models choose $d = 64$ or $128$ and let $h$ grow with $m$: the
+# [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$,
+# [BERT](https://arxiv.org/abs/1810.04805) (base) 12 for 768, the largest
+# [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. More heads look for more
+# things, each described by fewer numbers. In translation, one head scored 0.9 BLEU (of
+# 100) less than the best choice, and 32 heads less than 8 or 16 ([Vaswani et al.
+# 2017](https://arxiv.org/abs/1706.03762), table 3). After training, many heads [can be
+# removed](https://arxiv.org/abs/1905.10650) at little cost.
 
 # %% [markdown] tags=["shared"]
-# How large should the parameters be before training? `dense` draws the entries of its
-# matrix uniformly between $-1/\sqrt{n}$ and $1/\sqrt{n}$, where $n$ is the number of
-# inputs, as PyTorch's `nn.Linear` does. Its biases start at zero (those of `nn.Linear`
-# do not). Such entries have the variance $1/(3n)$. So inputs of mean 0 and variance 1
-# become outputs of variance ⅓. A wider layer shows it:
+# ## A new layer attends almost evenly
+#
+# Before training, `dense` draws the entries of its matrix uniformly between
+# $-1/\sqrt{n}$ and $1/\sqrt{n}$, where $n$ is the number of inputs; its biases start at
+# zero. Such entries have the variance $1/(3n)$, so inputs of mean 0 and variance 1
+# become outputs of variance ⅓:
 
 # %% tags=["shared"]
 wide = build(MultiHeadAttention, 256, 4)
@@ -847,19 +788,16 @@ scores = q_wide @ k_wide.swapaxes(-1, -2) / math.sqrt(64)  # b h q k
 # %% tags=["shared", "say"]
 say(
     f"Queries, keys and values have the variance {projected.var():.2f}, scaled scores "
-    f"{scores.var():.2f}: close to ⅓ and its square. So an untrained layer hardly "
-    "prefers any word; its output is close to a plain mean, and training decides where "
-    "to look."
+    f"{scores.var():.2f}, close to ⅓ and its square. Scores near zero give almost "
+    "equal weights; training decides where to look."
 )
 
 # %% [markdown] tags=["shared"]
-# A common alternative is
 # [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html), with the bound
-# $\sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$. It keeps the variance if a matrix is square;
-# for our matrix of $m$ inputs and $3m$ outputs it gives ½, and scores of variance ¼. On
-# photos (a later chapter, run once in PyTorch), the smaller start ended with the lower
-# loss for each of five seeds, by 2 to 4 %: see
-# [the table](../book/how-this-was-built.md).
+# $\sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$, keeps the variance if a matrix is square;
+# for our `m 3m` it gives ½, and scores of variance ¼. On the photos of a later chapter,
+# the smaller start led to the lower loss with each of five seeds, by 2 to 4 %
+# ([table](../book/how-this-was-built.md)).
 
 # %% tags=["shared", "check"]
 # Checked: queries, keys and values get a third of the variance, scaled scores a ninth
@@ -876,8 +814,7 @@ for name in ("qkv", "out"):
 # ## Attention ignores order
 #
 # Nothing in formulas (1) and (2) says which word came first. Shuffle the words, and
-# every word gets the same output as before, at its new position. The hand-made matrices
-# show it:
+# every word gets the same output as before, at its new position:
 
 # %% tags=["shared"]
 order = np.random.default_rng(4).permutation(len(tokens))
@@ -898,10 +835,8 @@ for label in (label for ax in fig.axes[:2] for label in ax.get_yticklabels()):
 fig
 
 # %% [markdown] tags=["shared"]
-# The rows have moved together with their words: *it* still gets the animal, although
-# *cat* is now somewhere else.
-#
-# As a formula, for every permutation matrix $P$ and the layer $F$,
+# The rows have moved together with their words: *it* still gets the animal, wherever
+# *cat* is. For every permutation matrix $P$ and the layer $F$,
 #
 # $$F(PX) = P\,F(X), \qquad
 # \text{and the weights } A \text{ become } P A P^{\mathsf T} .$$
@@ -924,8 +859,7 @@ assert np.abs(moved - out).max() > 0.12
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
 # are the same set of words. What would you add to the input so that it can tell them
-# apart? Take the three random rows `x[:, :3]` for the three words, and try your idea
-# before you open the answer.
+# apart? Try it on three random words, `x[:, :3]`.
 
 # %% tags=["shared", "answer"]
 dog_bites_man = x[:, :3]
@@ -939,7 +873,7 @@ for added in (0, ramp):
 assert gaps[0] < 1e-5 and gaps[1] > 0.1
 say(
     f"Without any addition, each word gets the same output in both sentences. With its "
-    f"position added to each word, the outputs differ by up to {gaps[1]:.2f}. But a ramp "
+    f"position added to each word, the outputs differ by up to {gaps[1]:.2f}. A ramp "
     "grows without bound in long sentences; the encoder adds sines and cosines, which "
     "do not."
 )
@@ -947,10 +881,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## In your own code, call the framework's attention
 #
-# Our function is there to be read. The framework's own computes the same numbers, and
-# some of its versions for GPUs never store all weights, which saves memory; the last
-# chapter measures it. It takes the causal mask as a flag, and a padding mask of shape
-# `b 1 1 k`, which hides the padded keys from all heads and queries.
+# Our function is there to be read. The framework's computes the same numbers, on some
+# GPUs without storing all weights (see the last chapter). It takes the causal mask as a
+# flag, and a padding mask as `b 1 1 k`, for all heads and queries:
 
 # %% tags=["shared"]
 b, s, h, d = 2, 7, 3, 5
@@ -963,14 +896,14 @@ causal_out = jax.nn.dot_product_attention(q, k, v, is_causal=True)  # b s h d
 padded_out = jax.nn.dot_product_attention(q, k, v, mask=key_mask)  # b s h d
 
 # %% [markdown] tags=["shared"]
-# Look up two conventions before you use a library: the order of the axes, and what
-# happens to a query that sees nothing. Ours gives zeros.
+# Libraries differ in the order of axes and in the output of a query that sees nothing
+# (ours: zeros):
 #
-# - **JAX**: `jax.nn.dot_product_attention` wants the heads *behind* the positions,
-#   `b s h d`. A query that sees nothing gets the mean of all values.
-# - **PyTorch**: `nn.functional.scaled_dot_product_attention` wants `b h s d`, as we do.
-#   A query that sees nothing gets zeros. `nn.MultiheadAttention` returns NaN for it, and
-#   its boolean masks mean the opposite: True *hides*.
+# - **JAX**: `jax.nn.dot_product_attention` wants the heads *behind* the positions, `b s
+#   h d`. A query that sees nothing gets the mean of all values.
+# - **PyTorch**: `scaled_dot_product_attention` wants `b h s d` and returns zeros, as we
+#   do. `nn.MultiheadAttention` returns NaN, and its boolean masks mean the opposite:
+#   True *hides*.
 
 # %% tags=["jax", "check"]
 # Checked: the framework's function gives our numbers; without a visible key, the mean
@@ -988,9 +921,8 @@ np.testing.assert_allclose(theirs[:, :, 0], as_numpy(v).mean(axis=2), atol=1e-5)
 np.testing.assert_array_equal(ours[:, :, 0], 0)
 
 # %% [markdown] tags=["jax"]
-# A whole layer is `nnx.MultiHeadAttention`; it takes `b 1 1 k` masks, too. It does not
-# return its weights; with `sow_weights=True` it stores them, and `nnx.pop` takes them
-# out.
+# A whole layer is `nnx.MultiHeadAttention`. With `sow_weights=True` it stores its
+# weights, and `nnx.pop` takes them out.
 
 # %% tags=["jax"]
 layer = nnx.MultiHeadAttention(n_heads, m, decode=False, rngs=nnx.Rngs(1))
@@ -1022,16 +954,15 @@ for mask in (causal, key_mask):
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * Attention is a weighted mean of values; the weights come from comparing a query with
-#   every key.
-# * In self-attention, queries, keys and values are learned projections of the same
-#   sequence; in cross-attention, keys and values come from a second one.
+# * Attention is a weighted mean of values; a weight compares a query with a key.
+# * In self-attention, queries, keys and values are learned projections of one sequence;
+#   in cross-attention, keys and values come from a second one.
 # * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$.
 # * A mask is boolean, True means "may look"; a query that sees nothing gets zeros.
 # * Heads are one more leading axis: project, split, attend, concatenate, project.
 # * The layer is equivariant: it ignores order, so an encoder adds positions.
 
 # %% [markdown] tags=["jax"]
-# Next comes [the encoder, in JAX](encoder_jax.ipynb), which stacks such layers. Maps of
-# trained models follow in [the reverse task](reverse_jax.ipynb), and the last chapter
-# measures [what attention costs](costs_jax.ipynb).
+# Next comes [the encoder, in JAX](encoder_jax.ipynb). [The reverse
+# task](reverse_jax.ipynb) shows learned maps, and [the last chapter](costs_jax.ipynb)
+# what attention costs.
