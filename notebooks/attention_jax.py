@@ -294,8 +294,8 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Attention is two matrix products and a softmax
 #
-# Nothing in the example depended on three words or two features. If an array has more
-# axes, such as one for the sentences of a batch, the last two are the rows and columns
+# The example works with any sizes. If an array has more axes, such as `b` for the
+# sentences of a batch or `h` for the heads below, the last two are the rows and columns
 # of a matrix, and attention is computed for each matrix by itself.
 
 # %% [markdown] tags=["shared"]
@@ -817,7 +817,7 @@ for name in ("qkv", "out"):
 # every word gets the same output as before, at its new position:
 
 # %% tags=["shared"]
-order = np.random.default_rng(4).permutation(len(tokens))
+order = np.array([4, 5, 6, 7, 0, 1, 2, 3])
 given, given_weights = self_attention(words, w_query, w_key, w_value)
 shuffled, shuffled_weights = self_attention(words[order], w_query, w_key, w_value)
 " ".join(tokens[i] for i in order)
@@ -835,8 +835,8 @@ for label in (label for ax in fig.axes[:2] for label in ax.get_yticklabels()):
 fig
 
 # %% [markdown] tags=["shared"]
-# The rows have moved together with their words: *it* still gets the animal, wherever
-# *cat* is. For every permutation matrix $P$ and the layer $F$,
+# The rows have moved together with their words:  *it* still gets the animal, although
+# *cat* now comes later. For every permutation matrix $P$ and the layer $F$,
 #
 # $$F(PX) = P\,F(X), \qquad
 # \text{and the weights } A \text{ become } P A P^{\mathsf T} .$$
