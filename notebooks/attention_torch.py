@@ -105,8 +105,9 @@ words = np.array([
 ])  # s m  # fmt: skip
 
 # %% [markdown] tags=["torch"]
-# In practice, a model learns hundreds of features for each word, its *embedding*, with
-# a layer that comes before attention: `embed` in [the encoder](encoder_torch.ipynb).
+# In practice, a model learns hundreds of features for each word, called its
+# *embedding*, in a layer before attention: `embed` in [the
+# encoder](encoder_torch.ipynb).
 
 # %% [markdown] tags=["shared"]
 # A dictionary in Python returns the value of the one key that equals what you ask for.
@@ -166,10 +167,10 @@ np.testing.assert_allclose(large, words[cat], atol=1e-9)
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
-# There are three, because what a word looks for differs from what it is found by:
-# *drank* looks for an animal and a drink, and is found as an action. A model learns the
-# matrices by gradient descent; here they are made by hand. A row of `w_query` says what
-# a word with that feature looks for.
+# There are three matrices, because what a word looks for differs from what it is found
+# by: *drank* looks for an animal and a drink, and is found by *action*. A model learns
+# the matrices by gradient descent; here they are made by hand. A row of `w_query` says
+# what a word with that feature looks for.
 
 # %% tags=["shared"]
 w_query = np.array([
@@ -250,7 +251,7 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # ## A small example can be checked by hand
 #
 # Three words with two features each are few enough for a pencil. The scores are divided
-# by $\sqrt{2}$, the root of the number of features (why: see below).
+# by $\sqrt{2}$, the root of the number of features.
 
 # %% tags=["shared"]
 q = np.array([[1, 0], [0, 1], [1, 1]])  # q d
@@ -277,7 +278,7 @@ assert weights[0, 0] == weights[0, 2] > weights[0, 1]
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** A fourth word has the query $(-1, 1)$. What are its three
 # weights, and what is its output? You need $e^{1.414} \approx 4.11$ and $e^{-0.707}
-# \approx 0.49$. Write them down to two digits, then open the answer.
+# \approx 0.49$. Write them down to two digits.
 
 # %% tags=["shared", "answer"]
 # The dot products are -1, 2 and 0, the scores -0.707, 1.414 and 0.
@@ -396,10 +397,10 @@ fig
 # %% tags=["shared", "say"]
 say(
     f"At $d = 1024$, without the scale, one of 16 keys gets {unscaled[1, -1]:.0%} of "
-    f"the weight, and {unscaled[2, -1] / scaled[2, -1]:.0%} of the sensitivity is "
-    f"left. With the scale, the largest weight is {scaled[1, -1]:.0%} (means of "
-    f"{n_rows} queries). Weights are most sensitive when two keys share them, so the "
-    "curve without the scale first rises."
+    f"the weight. With the scale, it gets {scaled[1, -1]:.0%}, and the weights are "
+    f"{scaled[2, -1] / unscaled[2, -1]:.1f} times as sensitive (means of {n_rows} "
+    "queries). Weights are most sensitive when two keys share them, so the curve "
+    "without the scale first rises."
 )
 
 # %% tags=["shared", "check"]
@@ -642,8 +643,7 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# A model learns its heads, and splits its $m$ features among them: a head has the size
-# $d = m/h$.
+# A model learns its heads. Each projects the $m$ features to $d = m/h$ of its own.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Multi-head attention as a flow for two heads: one stacked projection makes queries, keys and values, of which each head takes its half; each attends by itself; their outputs are concatenated and go through a last projection. Each array has its shape beside it."}}
 diagrams.heads()
@@ -755,7 +755,7 @@ np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
 # %% [markdown] tags=["shared"]
 # With a second input, the `context`, the same layer does cross-attention: queries come
 # from `x`, keys and values from the context, and the maps need not be square. (To keep
-# the code short, `project` computes all three; half is thrown away here.)
+# the code short, `project` computes all three; about half is thrown away.)
 
 # %% tags=["shared"]
 context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
@@ -867,7 +867,7 @@ assert np.abs(moved - out).max() > 0.12
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
 # are the same set of words. What would you add to the input so that it can tell them
-# apart? Try it on three random words, `x[:, :3]`.
+# apart? Try it with `model` and three random words, `x[:, :3]`.
 
 # %% tags=["shared", "answer"]
 dog_bites_man = x[:, :3]
@@ -948,6 +948,8 @@ stacked = {f"in_proj_{n}": array for n, array in model.qkv.state_dict().items()}
 last = {f"out_proj.{n}": array for n, array in model.out.state_dict().items()}
 layer.load_state_dict(stacked | last)
 given = {"attn_mask": ~causal}, {"key_padding_mask": hidden}
+nothing, _ = layer(*[floats(x)] * 3, attn_mask=~before)
+assert np.isnan(as_numpy(nothing)[:, 0]).all()  # the first query sees nothing
 for mask, hides in zip((causal, key_mask), given, strict=True):
     theirs, their_weights = layer(*[floats(x)] * 3, **hides, **options)
     ours, weights = model(floats(x), mask)
@@ -959,7 +961,7 @@ for mask, hides in zip((causal, key_mask), given, strict=True):
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * Attention is a weighted mean of values; a weight compares a query with a key.
+# * Attention is a weighted mean of values; each weight comes from a query and a key.
 # * In self-attention, queries, keys and values are learned projections of one sequence;
 #   in cross-attention, keys and values come from a second one.
 # * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$.
