@@ -878,7 +878,7 @@ for added in (0, ramp):
     one = as_numpy(model(floats(dog_bites_man + added))[0])
     two = as_numpy(model(floats(man_bites_dog + added))[0])[:, ::-1]
     gaps.append(np.abs(one - two).max())  # per word, between the two sentences
-assert gaps[0] < 1e-5 and gaps[1] > 0.1
+assert gaps[0] < 1e-5 and gaps[1] > 0.25
 say(
     f"Without any addition, each word gets the same output in both sentences. With its "
     f"position added to each word, the outputs differ by up to {gaps[1]:.2f}. A ramp "
