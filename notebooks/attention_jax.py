@@ -19,14 +19,15 @@
 # Python, NumPy and matrix products.
 #
 # In 2014, one recurrent network read a sentence into one vector of fixed size, and a
-# second one wrote the translation from that vector alone. The longer the sentence, [the
-# worse its translation](https://arxiv.org/abs/1409.1259). [Bahdanau et al.
-# 2015](https://arxiv.org/abs/1409.0473) let the second network look back at all words
-# and learn where to look: this is **attention**. The **Transformer** ([Vaswani et al.
-# 2017](https://arxiv.org/abs/1706.03762)) dropped the recurrence and kept the
-# attention. It became the model behind [BERT](https://arxiv.org/abs/1810.04805),
-# [GPT-3](https://arxiv.org/abs/2005.14165) and, with patches of a picture in place of
-# words, much of [computer vision](https://arxiv.org/abs/2010.11929).
+# second one wrote the translation from that vector alone. The longer the sentence,
+# [the worse its translation](https://arxiv.org/abs/1409.1259).
+# [Bahdanau et al. 2015](https://arxiv.org/abs/1409.0473) let the second network look
+# back at all words and learn where to look: this is **attention**. The **Transformer**
+# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)) dropped the recurrence and
+# kept the attention. It became the model behind
+# [BERT](https://arxiv.org/abs/1810.04805), [GPT-3](https://arxiv.org/abs/2005.14165)
+# and, with patches of a picture in place of words, much of
+# [computer vision](https://arxiv.org/abs/2010.11929).
 #
 # This page builds its attention layer. The next chapters stack such layers into an
 # *encoder*, as in BERT, and train it. The *decoder*, as in GPT-3, comes later; this
@@ -118,8 +119,8 @@ words = np.array([
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
 # The exponential and the division together are called *softmax*. The weights are
-# positive and sum to one, and a score that is higher by 1 makes a weight $e \approx
-# 2.7$ times as large. (In physics, this is the Boltzmann distribution.)
+# positive and sum to one, and a score that is higher by 1 makes a weight
+# $e \approx 2.7$ times as large. (In physics, this is the Boltzmann distribution.)
 #
 # Suppose that the word *it* looks for an animal. The features of each word serve as its
 # key and as its value, and the score is the dot product:
@@ -240,8 +241,8 @@ assert after["it"][0] > 0.8 and after["thirsty"][3] < 0.005
 np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 
 # %% [markdown] tags=["shared"]
-# There are other score functions, such as a small network ([additive
-# attention](https://arxiv.org/abs/1409.0473)) or the
+# There are other score functions, such as a small network
+# ([additive attention](https://arxiv.org/abs/1409.0473)) or the
 # [cosine](https://arxiv.org/abs/1410.5401). The dot product needs only one product of
 # matrices for all pairs.
 
@@ -275,8 +276,8 @@ assert weights[0, 0] == weights[0, 2] > weights[0, 1]
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** A fourth word has the query $(-1, 1)$. What are its three
-# weights, and what is its output? You need $e^{1.414} \approx 4.11$ and $e^{-0.707}
-# \approx 0.49$. Write them down to two digits.
+# weights, and what is its output? You need $e^{1.414} \approx 4.11$ and
+# $e^{-0.707} \approx 0.49$. Write them down to two digits.
 
 # %% tags=["shared", "answer"]
 # The dot products are -1, 2 and 0, the scores -0.707, 1.414 and 0.
@@ -497,8 +498,8 @@ def check_mask(mask, shape):
 # Under the *causal mask*, a position sees itself and what comes before. Under a
 # *padding mask*, nobody sees the padding. Below, the second sentence has four words and
 # two padded positions, which see nothing themselves, because nobody reads their
-# outputs. (Most libraries hide only the padded keys; both are right.) `causal &
-# padding` combines the masks.
+# outputs. (Most libraries hide only the padded keys; both are right.)
+# `causal & padding` combines the masks.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -765,9 +766,9 @@ np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 # [BERT](https://arxiv.org/abs/1810.04805) (base) 12 for 768, the largest
 # [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. More heads look for more
 # things, each described by fewer numbers. In translation, one head scored 0.9 BLEU (of
-# 100) less than the best choice, and 32 heads less than 8 or 16 ([Vaswani et al.
-# 2017](https://arxiv.org/abs/1706.03762), table 3). After training, many heads [can be
-# removed](https://arxiv.org/abs/1905.10650) at little cost.
+# 100) less than the best choice, and 32 heads less than 8 or 16
+# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 3). After training,
+# many heads [can be removed](https://arxiv.org/abs/1905.10650) at little cost.
 
 # %% [markdown] tags=["shared"]
 # ## A new layer attends almost evenly
@@ -898,8 +899,8 @@ padded_out = jax.nn.dot_product_attention(q, k, v, mask=key_mask)  # b s h d
 # Libraries differ in the order of axes and in the output of a query that sees nothing
 # (ours: zeros):
 #
-# - **JAX**: `jax.nn.dot_product_attention` wants the heads *behind* the positions, `b s
-#   h d`. A query that sees nothing gets the mean of all values.
+# - **JAX**: `jax.nn.dot_product_attention` wants the heads *behind* the positions,
+#   `b s h d`. A query that sees nothing gets the mean of all values.
 # - **PyTorch**: `scaled_dot_product_attention` wants `b h s d` and returns zeros, as we
 #   do. `nn.MultiheadAttention` returns NaN, and its boolean masks mean the opposite:
 #   True *hides*.
@@ -962,6 +963,6 @@ for mask in (causal, key_mask):
 # * The layer is equivariant: it ignores order, so an encoder adds positions.
 
 # %% [markdown] tags=["jax"]
-# Next comes [the encoder, in JAX](encoder_jax.ipynb). [The reverse
-# task](reverse_jax.ipynb) shows learned maps, and [the last chapter](costs_jax.ipynb)
-# what attention costs.
+# Next comes [the encoder, in JAX](encoder_jax.ipynb).
+# [The reverse task](reverse_jax.ipynb) shows learned maps, and
+# [the last chapter](costs_jax.ipynb) what attention costs.
