@@ -395,9 +395,9 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    f"At $d = 1024$, without the scale, one of 16 keys gets {unscaled[1, -1]:.0%} of "
-    f"the weight. With the scale, it gets {scaled[1, -1]:.0%}, and the weights are "
-    f"{scaled[2, -1] / unscaled[2, -1]:.1f} times as sensitive (means of {n_rows} "
+    f"At $d = 1024$, without the scale, the largest of 16 weights is "
+    f"{unscaled[1, -1]:.0%}. With the scale, it is {scaled[1, -1]:.0%}, and the weights "
+    f"are {scaled[2, -1] / unscaled[2, -1]:.1f} times as sensitive (means of {n_rows} "
     "queries). Weights are most sensitive when two keys share them, so the curve "
     "without the scale first rises."
 )
