@@ -351,7 +351,8 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # its standard deviation, the typical size of a score, in proportion to $\sqrt{d}$.
 # Large scores *saturate* the softmax: one key gets nearly all the weight, the weights
 # hardly react to small changes of queries and keys, and so little gradient flows back.
-# Divided by $\sqrt{d}$, scores have the same typical size for every $d$.
+# Divided by $\sqrt{d}$ (a temperature, for physicists), scores have the same typical
+# size for every $d$.
 
 # %% [markdown] tags=["shared"]
 # If the entries of $q$ and $k$ are independent with mean 0 and variance $\sigma^2$,
@@ -398,7 +399,7 @@ fig
 # %% tags=["shared", "say"]
 say(
     f"At $d = 1024$, without the scale, the largest of 16 weights is "
-    f"{unscaled[1, -1]:.0%}. With the scale, it is {scaled[1, -1]:.0%}, and the weights "
+    f"{unscaled[1, -1]:.0%}. With the scale, it is {scaled[1, -1]:.0%}, and weights "
     f"are {scaled[2, -1] / unscaled[2, -1]:.1f} times as sensitive (means of {n_rows} "
     "queries). Weights are most sensitive when two keys share them, so the curve "
     "without the scale first rises."
@@ -837,7 +838,7 @@ fig = plots.heatmaps(
     x_ticks=features[:4], y_ticks=tokens, bar="output", size=(6.4, 3.2),
 )  # fmt: skip
 fig.axes[1].tick_params("y", labelleft=True)
-fig.axes[1].set_yticklabels([tokens[i] for i in order])
+fig.axes[1].set(yticklabels=[tokens[i] for i in order])
 for label in (label for ax in fig.axes[:2] for label in ax.get_yticklabels()):
     if label.get_text() in ("cat", "it"):
         label.set(color=plots.COLOURS[1], weight="bold")
@@ -852,6 +853,21 @@ fig
 #
 # A layer with this property is **equivariant**. It is not *invariant*, which would be
 # $F(PX) = F(X)$: the rows do move.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two attention maps, words by words, for the sentence as given and shuffled. Rows and columns have moved together: in both, the dark cell of the row it is in the column cat."}}
+fig = plots.heatmaps(
+    [given_weights, shuffled_weights], titles=["A: as given", "PAPᵀ: shuffled"], x="",
+    y="", x_ticks=tokens, y_ticks=tokens, size=(6.4, 3.6),
+)  # fmt: skip
+mixed = [tokens[i] for i in order]
+fig.axes[1].tick_params("y", labelleft=True)
+fig.axes[1].set(xticklabels=mixed, yticklabels=mixed)
+for ax in fig.axes[:2]:
+    ax.tick_params("x", rotation=90)
+    for label in (*ax.get_xticklabels(), *ax.get_yticklabels()):
+        if label.get_text() in ("cat", "it"):
+            label.set(color=plots.COLOURS[1], weight="bold")
+fig
 
 # %% tags=["shared", "check"]
 # Checked: shuffling the words shuffles outputs and weights in the same way
