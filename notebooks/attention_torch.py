@@ -150,8 +150,8 @@ np.testing.assert_allclose(out, [np.exp(4) / (np.exp(4) + 7), *[out[1]] * 4])
 
 # %% [markdown] tags=["shared"]
 # If all scores are equal, the output is the plain mean of the values. If one score is
-# much larger than the others, the output is nearly a copy of one value. Try a `0`, then
-# a `100` in place of the `4`.
+# far above all others, the output is nearly a copy of one value. Try a `0`, then a
+# `100` in place of the `4`.
 
 # %% tags=["shared", "check"]
 # Checked: equal scores give the mean of all values, one very large score a copy
