@@ -653,9 +653,9 @@ diagrams.heads()
 # $$\mathrm{MultiHead}(X) =
 # \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O \tag{2}$$
 #
-# So all heads together cost as much as one head of size $m$. Their matrices $W^Q_i$,
-# $W^K_i$, $W^V_i$ are kept as one, `m 3m`. $W^O$ mixes what they have found: without
-# it, each could write only to its own $d$ features.
+# So all heads together take as many multiplications as one head of size $m$. Their
+# matrices $W^Q_i$, $W^K_i$, $W^V_i$ are kept as one, `m 3m`. $W^O$ mixes what the heads
+# have found: without it, each head could write only to its own $d$ features.
 
 # %% [markdown] tags=["jax"]
 # NNX keeps the matrix of a dense layer as `in out`. Its initial entries are drawn with
