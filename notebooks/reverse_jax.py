@@ -236,8 +236,8 @@ def update(carry, batch, *, optimizer, graph, loss_fn):
 # %% [markdown] tags=["jax"]
 # **An epoch.** The data are on the device from the start; a batch is an array of row
 # numbers. `lax.scan` calls `step` for each batch, hands the carry from one update to
-# the next, and stacks the histories; no Python runs in between. (For large models,
-# `donate_argnames="carry"` lets XLA reuse the memory of the old arrays.)
+# the next, and stacks the histories; no Python runs in between. (With
+# `donate_argnames="carry"`, XLA would reuse the memory of the old arrays.)
 
 
 # %% tags=["jax"]
@@ -273,8 +273,8 @@ def train_by_hand(model, loss_fn, data, batches, learning_rates, max_grad_norm=1
 
 # %% [markdown] tags=["shared"]
 # The rest of the book trains with `fit` of `helpers`, which contains this loop. To be
-# sure, we train two models from the same initial weights, one with each. Such a quick
-# run of 400 updates tolerates a higher learning rate than a long one.
+# sure, we train two models from the same initial weights, one with each. A quick run
+# like these, 400 updates, tolerates a higher learning rate.
 
 # %% tags=["shared"]
 quick = replace(
@@ -700,8 +700,8 @@ class Recurrent(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# All models make 400 updates, the GRUs at a rate of 0.01, which is the best of 0.003,
-# 0.01 and 0.02. For 16 symbols we already have a Transformer, `by_fit`.
+# All models make 400 updates, the GRUs at a rate of 0.03, the best of 0.003, 0.01 and
+# 0.03. For 16 symbols we already have a Transformer, `by_fit`.
 
 
 # %% tags=["shared"]
@@ -712,7 +712,7 @@ def by_position(model, inputs, labels):
 
 contestants, tests, shares = {}, {}, {}
 for length in (6, 16):
-    own = replace(quick, length=length, learning_rate=1e-2)
+    own = replace(quick, length=length, learning_rate=0.03)
     parts = reverse_data(own)
     tests[length] = parts["test"]
     for name, both in {"GRU": False, "bidirectional GRU": True}.items():
@@ -745,7 +745,7 @@ say(
 say(
     f"**16 symbols.** In the second half, the one-way GRU reaches only "
     f"{gru_16[8:].mean():.0%}: it has not learned to keep so many symbols, though more "
-    f"training could help. Reading both ways does not cure that ({both_16.mean():.0%}). "
+    f"training might help. Reading both ways does not cure that ({both_16.mean():.0%}). "
     f"The Transformer reaches {shares[16, 'Transformer'].mean():.1%}."
 )
 
@@ -756,7 +756,7 @@ assert abs(gru[:3] - 0.1).max() < 0.012  # loose: four standard deviations of ch
 assert gru[3:].min() > 0.9 and both.min() > 0.9
 _, gru = plots.drawn(fig, "16 symbols", "GRU")
 assert abs(gru[:8] - 0.1).max() < 0.02  # loose: chance
-assert gru[8:].max() < 0.6  # loose: differs between machines
+assert gru[8:].mean() < 0.8  # loose: differs between machines
 _, transformer = plots.drawn(fig, "16 symbols", "Transformer")
 assert transformer.min() > 0.98
 
