@@ -290,10 +290,7 @@ loop = train_by_hand(by_hand, cross_entropy, rows, batches, rates)
 fitted = fit(by_fit, cross_entropy, data["train"], quick)
 
 # %% tags=["shared", "say"]
-say(
-    f"Both losses fall from {fitted['loss'][0]:.2f} to {fitted['loss'][-1]:.2f}, along "
-    "the same curve."
-)
+say(f"Both losses fall from {fitted['loss'][0]:.2f} to about {fitted['loss'][-1]:.2f}.")
 
 # %% tags=["shared", "check"]
 # Checked: the loop on this page and `fit` compute the same losses and gradient norms
@@ -476,11 +473,10 @@ assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
 
 # %% tags=["shared"]
 half = np.random.default_rng(0).permutation(8)
-code = np.concatenate(
-    [half, 15 - half[::-1]]
-)  # position p gets code[p]; mirrored pairs
+code = np.concatenate([half, 15 - half[::-1]])  # position p gets the code of code[p]
 mixed = build(Predictor, seed=1, **quick.model)
-mixed.positions.table = mixed.positions.table[code]  # 16 m
+order = np.concatenate([code, np.arange(16, 512)])  # the table has 512 rows
+mixed.positions.table = mixed.positions.table[order]
 fit(mixed, cross_entropy, data["train"], quick)
 mixed_map = as_numpy(attention_maps(mixed, floats(x_few))[1]).mean(axis=1)[0, 0]  # q k
 codes_away = abs(code - code[mirror][:, None])  # between key and mirror, in codes
@@ -573,12 +569,12 @@ for task, (one, other_seed) in pairs.items():
     other = (top + shift) % settings.length
     distance = abs(keys - top[..., None])  # b q k
     choices = [distance < 0, distance == 0, distance == 1, keys == other[..., None]]
-    shares = [accuracy_without(one, chosen, right[task]) for chosen in choices]
-    evidence[task] = [*shares, (top == looked_at(other_seed)).mean()]
+    evidence[task] = [accuracy_without(one, hide, right[task]) for hide in choices]
+    evidence[task].append((top == looked_at(other_seed)).mean())
 
 # %% tags=["shared", "say"]
 head = ["model", "nothing silenced", "top key", "its neighbours", "a random other key"]
-lines = [[task, *(f"{x:.1%}" for x in shares)] for task, shares in evidence.items()]
+lines = [[task, *(f"{x:.1%}" for x in found)] for task, found in evidence.items()]
 say("Accuracy, and agreement of two seeds:")
 say(table([*head, "seeds agree"], *lines))
 
@@ -710,7 +706,7 @@ def by_position(model, inputs, labels):
     return (as_numpy(model(floats(inputs))).argmax(-1) == labels).mean(axis=0)
 
 
-contestants, tests, shares = {}, {}, {}
+contestants, tests, right_at = {}, {}, {}
 for length in (6, 16):
     own = replace(quick, length=length, learning_rate=0.03)
     parts = reverse_data(own)
@@ -721,11 +717,11 @@ for length in (6, 16):
         contestants[length, name] = gru
 contestants[16, "Transformer"] = by_fit
 for (length, name), one in contestants.items():
-    shares[length, name] = by_position(one, *tests[length])
+    right_at[length, name] = by_position(one, *tests[length])
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy by position for sequences of 6 and of 16 symbols. The GRU from left to right is at one in ten in the first half of both; in the second half it is nearly right for 6 symbols and mostly wrong for 16. The bidirectional GRU is nearly right everywhere for 6 symbols. The Transformer is right everywhere for 16."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy by position for sequences of 6 and of 16 symbols. The GRU from left to right is at one in ten in the first half of both; in the second half it is nearly right for 6 symbols, but not for 16. The bidirectional GRU is nearly right everywhere for 6 symbols. The Transformer is right everywhere for 16."}}
 panels = {"6 symbols": {}, "16 symbols": {}}
-for (length, name), share in shares.items():
+for (length, name), share in right_at.items():
     panels[f"{length} symbols"][name] = np.arange(length), share
 fig = plots.curves(
     panels, x="position q of the output", y="accuracy", marks="o", share_y=True,
@@ -734,8 +730,8 @@ fig = plots.curves(
 fig
 
 # %% tags=["shared", "say"]
-gru, both = shares[6, "GRU"], shares[6, "bidirectional GRU"]
-gru_16, both_16 = shares[16, "GRU"], shares[16, "bidirectional GRU"]
+gru, both = right_at[6, "GRU"], right_at[6, "bidirectional GRU"]
+gru_16, both_16 = right_at[16, "GRU"], right_at[16, "bidirectional GRU"]
 say(
     f"**6 symbols.** The one-way GRU is right at {gru[:3].mean():.0%} of the first half, "
     f"where guessing gives 10 %, and at {gru[3:].mean():.0%} of the second half. So it "
@@ -745,8 +741,9 @@ say(
 say(
     f"**16 symbols.** In the second half, the one-way GRU reaches only "
     f"{gru_16[8:].mean():.0%}: it has not learned to keep so many symbols, though more "
-    f"training might help. Reading both ways does not cure that ({both_16.mean():.0%}). "
-    f"The Transformer reaches {shares[16, 'Transformer'].mean():.1%}."
+    f"training might help. The bidirectional GRU has to keep as many, and reaches "
+    f"{both_16.mean():.0%}. The Transformer, which can look everything up, reaches "
+    f"{right_at[16, 'Transformer'].mean():.1%}."
 )
 
 # %% tags=["shared", "check"]
@@ -757,11 +754,12 @@ assert gru[3:].min() > 0.9 and both.min() > 0.9
 _, gru = plots.drawn(fig, "16 symbols", "GRU")
 assert abs(gru[:8] - 0.1).max() < 0.02  # loose: chance
 assert gru[8:].mean() < 0.8  # loose: differs between machines
+_, both = plots.drawn(fig, "16 symbols", "bidirectional GRU")
 _, transformer = plots.drawn(fig, "16 symbols", "Transformer")
-assert transformer.min() > 0.98
+assert both.min() > 0.15 and transformer.min() > 0.98  # loose: not chance
 
 # %% tags=["shared", "check"]
-# Checked: changing the last symbol changes earlier outputs, but not those of a GRU
+# Checked: changing the last symbol changes earlier outputs, but not those of a one-way GRU
 for (length, name), one in contestants.items():
     inputs = tests[length][0]
     changed = inputs.copy()
@@ -845,7 +843,7 @@ accuracies = {
 }
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy by length. The model trained on length 16 is right at 16 only. The model trained on lengths 1 to 16 without knowing the end is right at length 1 and falls to about one third. The model that is told the distance from the end stays at one everywhere."}}
-panels = {"": {name: (tried, shares) for name, shares in accuracies.items()}}
+panels = {"": {name: (tried, found) for name, found in accuracies.items()}}
 fig = plots.curves(panels, x="length", y="accuracy", marks="o", size=(5.4, 3.1))
 fig
 
@@ -910,7 +908,8 @@ second = ["".join(vocabulary[i] for i in row[at]) for row, at in pairs_of_rows]
 assert second == ["TGTAATC", "TACGG"]
 
 # %% [markdown] tags=["shared"]
-# Then train a `Predictor` with `inputs.shape[-1]` inputs and an output for each symbol.
+# Then train a `Predictor` with `inputs.shape[-1]` inputs and an output for each symbol,
+# using `padded_loss`.
 
 # %% [markdown] tags=["shared"]
 # ## Runs can be kept, resumed and repeated
