@@ -718,7 +718,7 @@ say(
     f"**16 symbols.** In the second half, the one-way GRU reaches only "
     f"{gru_16[8:].mean():.0%}: it has not learned to keep so many symbols, though more "
     f"training might help. The bidirectional GRU has to keep as many, and reaches "
-    f"{both_16.mean():.0%}. The Transformer, which can look everything up, reaches "
+    f"{both_16.mean():.0%}. The Transformer reaches "
     f"{right_at[16, 'Transformer'].mean():.1%}."
 )
 
@@ -735,7 +735,7 @@ _, transformer = plots.drawn(fig, "16 symbols", "Transformer")
 assert both.min() > 0.15 and transformer.min() > 0.98  # loose: not chance
 
 # %% tags=["shared", "check"]
-# Checked: changing the last symbol changes earlier outputs, but not those of a one-way GRU
+# Checked: the last symbol changes earlier outputs, except those of a one-way GRU
 for (length, name), one in contestants.items():
     inputs = tests[length][0]
     changed = inputs.copy()
@@ -955,7 +955,7 @@ for name, array in to_arrays(by_fit).items():
 # * Without positions the model can only count. A one-way GRU cannot know what comes
 #   later.
 # * For several lengths, use a padding mask, a loss without the padding, and an input
-#   that contains what the output depends on: here the distance from the end.
+#   that says where the end is.
 
 # %% [markdown] tags=["torch"]
 # Next comes [finding the odd one out, in PyTorch](anomaly_torch.ipynb): the same model
