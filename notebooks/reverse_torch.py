@@ -83,7 +83,7 @@ f"PyTorch {torch.__version__} on {device}"
 #
 # A sequence of 16 digits goes in. The same digits come out in reverse order, all at
 # once. Output 0 is input 15, at the other end; output 7 is input 8, the next position.
-# Attention reaches the far input as easily as the near one, in one step.
+# Attention reaches the far input like the near one, in one step.
 
 # %% tags=["shared"]
 settings = Reverse()
@@ -134,8 +134,8 @@ looked_up = W[x_few.argmax(-1)] + bias  # b s m
 np.testing.assert_allclose(embedded, looked_up, atol=1e-6)
 
 # %% [markdown] tags=["torch"]
-# **In your own code**, with thousands of symbols, `nn.Embedding(n_symbols, m)` looks the
-# rows up: integers `b s` in, `b s m` out.
+# **In your own code**, with thousands of symbols, `nn.Embedding(n_symbols, m)` looks
+# the rows up: integers `b s` in, `b s m` out.
 
 # %% [markdown] tags=["shared"]
 # ## Training repeats one update
@@ -190,9 +190,9 @@ assert first["loss"] > np.log(10)
 np.testing.assert_allclose(first["accuracy"], 1 / 10, atol=0.05)  # loose: chance
 
 # %% [markdown] tags=["torch"]
-# **The optimiser** is an object: it keeps its state and refers to the parameters that it
-# changes. `fused` updates all of them in one call. Each update will set its own learning
-# rate.
+# **The optimiser** is an object: it keeps its state and refers to the parameters that
+# it changes. `fused` updates all of them in one call. Each update will set its own
+# learning rate.
 
 
 # %% tags=["torch"]
@@ -366,9 +366,9 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    f"After two epochs {history['validation_accuracy'][1]:.1%} of the outputs are right, "
-    f"and the loss falls on to {history['validation_loss'][-1]:.4f}. The line of the "
-    "validation lies on that of the training: the model has not overfitted."
+    f"After two epochs {history['validation_accuracy'][1]:.1%} of the outputs are "
+    f"right, and the loss falls on to {history['validation_loss'][-1]:.4f}. The line "
+    "of the validation lies on that of the training: the model has not overfitted."
 )
 
 # %% tags=["shared", "check"]
@@ -411,8 +411,8 @@ away = abs(np.arange(settings.length) - mirror[:, None])  # from the mirror posi
 on, beside, beyond = (mean_map[at].mean() for at in (away == 0, away == 1, away > 1))
 say(
     "In each of the 1,000 sequences, every row looks most at its mirror position. On "
-    f"average it puts {on:.0%} of its weight there, {beside:.0%} on each neighbour, and "
-    f"{beyond:.1%} on every other key."
+    f"average it puts {on:.0%} of its weight there, {beside:.0%} on each neighbour, "
+    f"and {beyond:.1%} on every other key."
 )
 
 # %% tags=["shared", "check"]
@@ -438,8 +438,8 @@ viewer.attention(
 
 # %% tags=["shared", "say"]
 say(
-    f"Before training no weight exceeds {before.max():.2f}. After it the largest weight "
-    f"of a row is {after.max(-1).mean():.2f} on average."
+    f"Before training no weight exceeds {before.max():.2f}. After it the largest "
+    f"weight of a row is {after.max(-1).mean():.2f} on average."
 )
 
 # %% tags=["shared", "check"]
@@ -447,9 +447,9 @@ say(
 assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
 
 # %% [markdown] tags=["shared"]
-# **Why do the neighbours get weight?** Neighbouring positions have similar codes, as the
-# encoder chapter showed, so a query that matches position 9 also matches 8 and 10. If
-# this is the reason, the weight must follow the codes. To test that, we shuffle the
+# **Why do the neighbours get weight?** Neighbouring positions have similar codes, as
+# the encoder chapter showed, so a query that matches position 9 also matches 8 and 10.
+# If this is the reason, the weight must follow the codes. To test that, we shuffle the
 # table of codes (in mirrored pairs, so that the task is as hard as before) and train
 # again.
 
@@ -467,9 +467,9 @@ in_code = mixed_map[(codes_away == 1) & (away > 1)].mean()
 
 # %% tags=["shared", "say"]
 say(
-    f"With the shuffled table, a neighbour in the sequence gets {in_sequence:.1%} of the "
-    f"weight, and a position with a neighbouring code {in_code:.0%}. So similar codes "
-    "are the reason."
+    f"With the shuffled table, a neighbour in the sequence gets {in_sequence:.1%} of "
+    f"the weight, and a position with a neighbouring code {in_code:.0%}. So similar "
+    "codes are the reason."
 )
 
 # %% tags=["shared", "check"]
@@ -497,9 +497,9 @@ hits = (as_numpy(rotator_maps)[0, :, 0].argmax(-1) == source).mean()
 assert accuracy > 0.99 and hits > 0.95
 say(
     f"Accuracy {accuracy:.2%}; {hits:.1%} of the rows look most at $q + 3$. To a "
-    "Transformer a rotation is as easy as a reversal: at the length that it was trained "
-    "on, any fixed rearrangement takes one look for each output. The map is a diagonal "
-    "moved by three; its last three rows look at the first three keys."
+    "Transformer a rotation is as easy as a reversal: at the length that it was "
+    "trained on, any fixed rearrangement takes one look for each output. The map is a "
+    "diagonal moved by three; its last three rows look at the first three keys."
 )
 
 # %% [markdown] tags=["shared"]
@@ -563,13 +563,13 @@ say(table([*head, "seeds agree"], *lines))
 # %% tags=["shared", "say"]
 plain, without_top, without_beside, without_other, agree = evidence["reverse"]
 say(
-    '"Seeds agree": the share of rows in which two models from different seeds look most '
-    f"at the same key (by chance {1 / 16:.1%}). The reversing model passes both tests. "
-    "Without its top key it guesses, so the output needs this key. Without the "
-    f"neighbours, which have {2 * beside:.0%} of the weight, it stays right: the layers "
-    "after attention follow the largest share. So the map shows from where each output "
-    "takes its symbol. The copying model fails both: its output does not depend on the "
-    "map."
+    '"Seeds agree": the share of rows in which two models from different seeds look '
+    f"most at the same key (by chance {1 / 16:.1%}). The reversing model passes both "
+    "tests. Without its top key it guesses, so the output needs this key. Without the "
+    f"neighbours, which have {2 * beside:.0%} of the weight, it stays right: the "
+    "layers after attention follow the largest share. So the map shows from where "
+    "each output takes its symbol. The copying model fails both: its output does not "
+    "depend on the map."
 )
 
 # %% tags=["shared", "check"]
@@ -603,8 +603,8 @@ accuracy_blind = evaluate(blind, cross_entropy, data["test"])["accuracy"]
 # %% tags=["shared", "say"]
 say(
     f"Trained for {without.updates} updates without positions: {accuracy_blind:.2%}; "
-    f"the best possible guess: {best_guess:.2%}. With positions, after as many updates: "
-    f"{fitted['accuracy'][-10:].mean():.0%}."
+    f"the best possible guess: {best_guess:.2%}. With positions, after as many "
+    f"updates: {fitted['accuracy'][-10:].mean():.0%}."
 )
 
 # %% tags=["shared", "check"]
@@ -632,11 +632,11 @@ accuracy = (as_numpy(logits).argmax(-1) == y_few).mean()
 np.testing.assert_allclose(as_numpy(flat_maps), 1 / settings.length, atol=1e-6)
 assert accuracy < best_guess + 0.005
 say(
-    f"At most {best_guess:.1%}, the best guess of a model without positions: the values "
-    "are linear in symbol plus position code, so their plain mean is the same for every "
-    "order of the symbols. Zero queries make all scores equal. Our model then drops to "
-    f"{accuracy:.1%}, because it was not trained for equal weights. Here the weights "
-    "matter."
+    f"At most {best_guess:.1%}, the best guess of a model without positions: the "
+    "values are linear in symbol plus position code, so their plain mean is the same "
+    "for every order of the symbols. Zero queries make all scores equal. Our model "
+    f"then drops to {accuracy:.1%}, because it was not trained for equal weights. Here "
+    "the weights matter."
 )
 
 # %% [markdown] tags=["shared"]
@@ -672,8 +672,8 @@ class Recurrent(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# All models make 400 updates, the GRUs at a rate of 0.03, the best of 0.003, 0.01 and
-# 0.03. For 16 symbols we already have a Transformer, `by_fit`.
+# All models make 400 updates, each kind at a learning rate that suits it. For 16
+# symbols we already have a Transformer, `by_fit`.
 
 
 # %% tags=["shared"]
@@ -684,7 +684,7 @@ def by_position(model, inputs, labels):
 
 contestants, tests, right_at = {}, {}, {}
 for length in (6, 16):
-    own = replace(quick, length=length, learning_rate=0.03)
+    own = replace(quick, length=length, learning_rate=0.03)  # best of .003, .01, .03
     parts = reverse_data(own)
     tests[length] = parts["test"]
     for name, both in {"GRU": False, "bidirectional GRU": True}.items():
@@ -709,21 +709,21 @@ fig
 gru, both = right_at[6, "GRU"], right_at[6, "bidirectional GRU"]
 gru_16, both_16 = right_at[16, "GRU"], right_at[16, "bidirectional GRU"]
 say(
-    f"**6 symbols.** The one-way GRU is right at {gru[:3].mean():.0%} of the first half, "
-    f"where guessing gives 10 %, and at {gru[3:].mean():.0%} of the second half. So it "
-    "keeps what it has read, and fails only where it cannot know. The bidirectional GRU "
-    f"reaches {both.mean():.0%}."
+    f"**6 symbols.** The one-way GRU is right at {gru[:3].mean():.0%} of the first "
+    f"half, where guessing gives 10 %, and at {gru[3:].mean():.0%} of the second half. "
+    "So it keeps what it has read, and fails only where it cannot know. The "
+    f"bidirectional GRU reaches {both.mean():.0%}."
 )
 say(
     f"**16 symbols.** In the second half, the one-way GRU reaches only "
-    f"{gru_16[8:].mean():.0%}: it has not learned to keep so many symbols, though more "
-    f"training might help. The bidirectional GRU has to keep as many, and reaches "
+    f"{gru_16[8:].mean():.0%}: it has not learned to keep so many symbols (with many "
+    f"updates it might). The bidirectional GRU has to keep as many, and reaches "
     f"{both_16.mean():.0%}. The Transformer reaches "
     f"{right_at[16, 'Transformer'].mean():.1%}."
 )
 
 # %% tags=["shared", "check"]
-# Checked: the one-way GRU guesses the first half, at both lengths, and the others do not
+# Checked: at both lengths, the one-way GRU guesses the first half, the others do not
 gru, both = (plots.drawn(fig, "6 symbols", n)[1] for n in ("GRU", "bidirectional GRU"))
 assert abs(gru[:3] - 0.1).max() < 0.012  # loose: four standard deviations of chance
 assert gru[3:].min() > 0.9 and both.min() > 0.9
@@ -807,8 +807,8 @@ def by_length(model, n_inputs, told):
     found = []
     for n in tried:
         inputs, real, labels = padded(few_digits, np.full(1000, n), told=told)
-        parts = inputs[..., :n_inputs], real, labels
-        found.append(evaluate(model, padded_loss, parts)["accuracy"])
+        padded_few = inputs[..., :n_inputs], real, labels
+        found.append(evaluate(model, padded_loss, padded_few)["accuracy"])
     return found
 
 
@@ -826,9 +826,9 @@ fig
 # %% tags=["shared", "say"]
 at_16, untold, told = accuracies.values()
 say(
-    f"The model trained on length 16 is right at {at_16[-1]:.0%} of the positions there "
-    f"and at {at_16[-2]:.0%} at length 15. The model that is not told the end is right "
-    f"at {untold[0]:.0%} at length 1, where there is nothing to reverse, and at "
+    f"The model trained on length 16 is right at {at_16[-1]:.0%} of the positions "
+    f"there and at {at_16[-2]:.0%} at length 15. The model that is not told the end is "
+    f"right at {untold[0]:.0%} at length 1, where there is nothing to reverse, and at "
     f"{untold[-1]:.0%} at length 16. The model that is told the end is right at "
     f"{min(told):.1%} even at its worst length."
 )
