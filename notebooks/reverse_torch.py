@@ -83,7 +83,7 @@ f"PyTorch {torch.__version__} on {device}"
 #
 # A sequence of 16 digits goes in. The same digits come out in reverse order, all at
 # once. Output 0 is input 15, at the other end; output 7 is input 8, the next position.
-# Attention reaches the far input like the near one, in one step.
+# Attention reaches both in one step, the far input and the near one.
 
 # %% tags=["shared"]
 settings = Reverse()
@@ -276,7 +276,7 @@ say(f"Both losses fall from {fitted['loss'][0]:.2f} to about {fitted['loss'][-1]
 
 # %% tags=["shared", "check"]
 # Checked: the loop on this page and `fit` compute the same losses and gradient norms
-assert fitted["loss"][-1] < 0.1 * fitted["loss"][0]
+assert fitted["loss"][-1] < 0.1 * fitted["loss"][0]  # loose: it has learned
 for name in ("loss", "grad_norm"):  # later, rounding may have grown
     np.testing.assert_allclose(as_numpy(loop[name])[:50], fitted[name][:50], rtol=1e-3)
 
@@ -716,10 +716,9 @@ say(
 )
 say(
     f"**16 symbols.** In the second half, the one-way GRU reaches only "
-    f"{gru_16[8:].mean():.0%}: it has not learned to keep so many symbols (with many "
-    f"updates it might). The bidirectional GRU has to keep as many, and reaches "
-    f"{both_16.mean():.0%}. The Transformer reaches "
-    f"{right_at[16, 'Transformer'].mean():.1%}."
+    f"{gru_16[8:].mean():.0%}: it has not yet learned to keep so many symbols. The "
+    f"bidirectional GRU has to keep as many, and reaches {both_16.mean():.0%}. The "
+    f"Transformer reaches {right_at[16, 'Transformer'].mean():.1%}."
 )
 
 # %% tags=["shared", "check"]
@@ -909,7 +908,7 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: JAX and PyTorch compute the same losses while the loss halves
-assert 50 < halved < len(here) and here[-1] < 0.1 * here[0]
+assert halved > 60  # the loss falls while they are compared
 np.testing.assert_allclose(here[:halved], there[:halved], rtol=2e-2)
 apart = abs(here / there - 1)
 assert apart[:50].max() < apart[halved:].max()
