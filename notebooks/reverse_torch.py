@@ -86,8 +86,8 @@ f"PyTorch {torch.__version__} on {device}"
 # Attention reaches both in one step, the far input and the near one.
 
 # %% tags=["shared"]
-settings = Reverse()
-data = reverse_data(settings)  # of each part: inputs b s i, labels b s
+settings = Reverse()  # all numbers of this task, shown in a table below
+data = reverse_data(settings)  # seeded; of each part: inputs b s i, labels b s
 x_train, y_train = data["train"]
 x_test, y_test = data["test"]
 print("in: ", *x_test[0].argmax(-1))
@@ -266,7 +266,8 @@ by_hand, by_fit = (build(Predictor, seed=1, **quick.model) for _ in range(2))
 initial = Path(tempfile.mkdtemp()) / "initial.safetensors"
 save_weights(by_hand, initial)
 rows = floats(x_train), integers(y_train)
-epochs = [shuffled(quick)(epoch) for epoch in range(quick.epochs)]  # each n b
+# the seeded batches of each epoch, rows of the data: n b
+epochs = [shuffled(quick)(epoch) for epoch in range(quick.epochs)]
 batches, rates = integers(np.concatenate(epochs)), floats(quick.learning_rates)
 loop = train_by_hand(by_hand, cross_entropy, rows, batches, rates)
 fitted = fit(by_fit, cross_entropy, data["train"], quick)
@@ -895,7 +896,8 @@ assert second == ["TGTAATC", "TACGG"]
 # rounding.
 
 # %% tags=["shared"]
-here, there = fitted["loss"], twin.losses(other_side, quick, initial)
+here = fitted["loss"]
+there = twin.losses(other_side, quick, initial)  # trains in a process of its own
 halved = int(np.argmax(here < here[0] / 2))  # the first update with half of the loss
 gap = abs(here / there - 1)[:halved].max()
 
