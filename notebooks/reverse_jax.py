@@ -689,7 +689,7 @@ class Recurrent(nnx.Module):
     def __call__(self, x):
         steps = x.swapaxes(0, 1)  # s b i
         start = jnp.zeros((len(x), self.m))
-        states = [
+        states = [  # a cell can be scanned, because it changes nothing of its own
             jax.lax.scan(cell, start, steps, reverse=backwards)[1]  # s b m
             for cell, backwards in zip(self.cells, (False, True), strict=False)
         ]
