@@ -23,7 +23,7 @@
 # its verb, and an English translation needs this verb near the beginning. Reversing a
 # sequence is the purest case, and a good laboratory: we know the right output, and
 # where the model has to look for it. So we can see whether attention does what we
-# believe.
+# believe it does.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [reverse_jax](reverse_jax.ipynb).
@@ -255,8 +255,8 @@ def train_by_hand(model, loss_fn, data, batches, learning_rates, max_grad_norm=1
 
 # %% [markdown] tags=["shared"]
 # The rest of the book trains with `fit` of `helpers`, which contains this loop. To be
-# sure, we train two models from the same initial weights, one with each. A quick run
-# like these, 400 updates, tolerates a higher learning rate.
+# sure, we train two models from the same initial weights, one with the loop and one
+# with `fit`. A quick run of 400 updates tolerates a higher learning rate.
 
 # %% tags=["shared"]
 quick = replace(
@@ -423,7 +423,7 @@ assert on > 2 * beside and beside > 0.1
 assert beyond < 0.01  # loose: nearly nothing
 
 # %% [markdown] tags=["shared"]
-# Here are four sequences. Choose a row and follow its lines.
+# Choose a sequence and a row, and follow its lines.
 
 # %% tags=["shared"]
 untrained = build(Predictor, seed=settings.seed, **settings.model)
@@ -508,8 +508,8 @@ say(
 #
 # The map looks like an explanation. But it shows how much of each value is mixed in,
 # not whether the output depends on it. In text classifiers, [Jain and Wallace
-# (2019)](https://arxiv.org/abs/1902.10186) found very different attention weights with
-# the same output: "Attention is not explanation". [Wiegreffe and Pinter
+# (2019)](https://arxiv.org/abs/1902.10186) found that very different attention weights
+# can give the same output: "Attention is not explanation". [Wiegreffe and Pinter
 # (2019)](https://arxiv.org/abs/1908.04626) replied that this depends on what one calls
 # an explanation, and can be tested: do other seeds find the same weights? Does the
 # model do as well without them?
@@ -641,14 +641,14 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## A GRU cannot know what comes later
+# ## A one-way GRU cannot know what comes later
 #
 # A GRU ([gated recurrent unit](https://arxiv.org/abs/1406.1078)) reads symbol by symbol
-# and keeps what it has read in a **state** of fixed size. From left to right, its state
-# at position $q$ depends on the symbols $0$ to $q$ only: it is **causal**. In the first
-# half of the output, where symbol $s - 1 - q$ still lies ahead, no training can change
-# that. In the second half the symbol has been read, and the question is whether the
-# state has kept it.
+# and keeps what it has read in a **state** of fixed size. If it reads from left to
+# right, it is **causal**: its state at position $q$ depends on the symbols $0$ to $q$
+# only. In the first half of the output, where symbol $s - 1 - q$ still lies ahead, no
+# training can change that. In the second half the symbol has been read, and the
+# question is whether the state has kept it.
 #
 # To separate the two, we train on short and on long sequences. And we add a GRU that
 # reads from right to left and concatenate the states: a **bidirectional** GRU.
@@ -752,7 +752,8 @@ for (length, name), one in contestants.items():
 #
 # Is this enough? Output $q$ of a sequence of length $n$ needs key $n - 1 - q$, which is
 # also the distance of $q$ from the end. A position does not know this distance. So we
-# tell it, by a second one-hot vector beside the first, if `told` is true.
+# tell the model, by a second one-hot vector beside the first. With `told=False` that
+# vector is zero.
 
 
 # %% tags=["shared"]
@@ -784,7 +785,8 @@ def padded_loss(model, inputs, real, labels):
 
 
 # %% [markdown] tags=["shared"]
-# We train both kinds on lengths from 1 to 16.
+# We train a model that is told the distance and one that is not, on lengths from 1 to
+# 16.
 
 # %% tags=["shared"]
 digits, few_digits = x_train[: quick.n_train].argmax(-1), x_few.argmax(-1)
@@ -861,7 +863,7 @@ assert evaluate(of_any_length[True], padded_loss, other) == expected
 # %% [markdown] tags=["shared"]
 # Why does the first model fail at length 15? Its rows still look at key $15 - q$, but
 # the symbol is at $14 - q$. The mask makes sure that the padding has no effect; without
-# it, a model would have to learn that.
+# the mask, a model would have to learn to ignore the padding.
 #
 # **In your own code.** The second strand of DNA is the first one reversed, with A and T
 # exchanged, and C and G. Your own sequences need a **vocabulary**, which is a list of
@@ -955,8 +957,8 @@ for name, array in to_arrays(by_fit).items():
 #   not the copying one.
 # * Without positions the model can only count. A one-way GRU cannot know what comes
 #   later.
-# * For several lengths, use a padding mask, a loss without the padding, and an input
-#   that says where the end is.
+# * Several lengths need a padding mask, a loss without the padding, and an input that
+#   says where the end is.
 
 # %% [markdown] tags=["torch"]
 # Next comes [finding the odd one out, in PyTorch](anomaly_torch.ipynb): the same model
