@@ -85,7 +85,7 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 #
 # A sequence of 16 digits goes in. The same digits come out in reverse order, all at
 # once. Output 0 is input 15, at the other end; output 7 is input 8, the next position.
-# Attention reaches both in one step, the far input and the near one.
+# Attention reaches both in one step.
 
 # %% tags=["shared"]
 settings = Reverse()  # all numbers of this task, shown in a table below
@@ -673,7 +673,7 @@ say(
 
 # %% [markdown] tags=["jax"]
 # Flax's cell makes one step. `lax.scan` carries the state along the positions, which
-# have to be the first axis for that; with `reverse` it begins at the last one. In your
+# have to be the first axis; with `reverse` it begins at the last one. In your
 # own code, `nnx.RNN` and `nnx.Bidirectional` do this.
 
 

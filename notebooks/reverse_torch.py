@@ -83,7 +83,7 @@ f"PyTorch {torch.__version__} on {device}"
 #
 # A sequence of 16 digits goes in. The same digits come out in reverse order, all at
 # once. Output 0 is input 15, at the other end; output 7 is input 8, the next position.
-# Attention reaches both in one step, the far input and the near one.
+# Attention reaches both in one step.
 
 # %% tags=["shared"]
 settings = Reverse()  # all numbers of this task, shown in a table below
