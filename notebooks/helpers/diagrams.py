@@ -563,3 +563,122 @@ def transformer():
         else:
             canvas.text(x, y, part.term, colour=GREY)
     return canvas.fig
+
+
+def paths():
+    """How far it is from the first to the last of seven positions, in three layers."""
+    canvas = Canvas(312)
+    recurrent = [(i, 1, i + 1, 1) for i in range(6)]  # column and row, from and to
+    inputs = [(i, 0, i, 1) for i in range(7)]
+    draw_paths(canvas, 48, 30, 2, recurrent, inputs)
+    windows = [
+        (key, row, i, row + 1)
+        for row in range(3)
+        for i in range(7)
+        for key in range(max(0, i - 2), i + 1)
+    ]
+    shortest = [(2 * row, row, 2 * row + 2, row + 1) for row in range(3)]
+    draw_paths(canvas, 124, 27, 4, shortest, windows)
+    everyone = [(key, 0, i, 1) for i in range(7) for key in range(7)]
+    draw_paths(canvas, 252, 44, 2, [(0, 0, 6, 1)], everyone)
+    for y, words in (
+        (12, f"recurrent layer: {len(recurrent)} steps"),
+        (105, f"convolutions of width 3: {len(shortest)} layers"),
+    ):
+        canvas.text(124, y, words)
+    canvas.text(140, 233, "attention", "name", ha="right")
+    canvas.text(142, 233, ": 1 layer", ha="left")
+    for x, words in ((34, "first"), (214, "last")):
+        canvas.text(x, 33, words, size=8)
+    return canvas.fig
+
+
+def draw_paths(canvas, y, gap, rows, shortest, others):
+    """Rows of seven positions; the shortest path from first to last is orange."""
+
+    def place(column, row):
+        return np.array([34 + 30 * column, y + gap * row])
+
+    for links, colour in ((others, HIDDEN), (shortest, ORANGE)):
+        for link in links:
+            start, end = place(*link[:2]), place(*link[2:])
+            way = (end - start) / np.hypot(*(end - start))
+            ends = tuple(start + 5.5 * way), tuple(end - 5.5 * way)
+            canvas.line(*ends, colour=colour, head=colour == ORANGE)
+    on_path = {end for link in shortest for end in (link[:2], link[2:])}
+    for column, row in np.ndindex(7, rows):
+        colour = ORANGE if (column, row) in on_path else EDGE
+        style = {"ms": 9, "mfc": tint(colour, 0.3), "mec": colour, "zorder": 4}
+        canvas.ax.plot(*place(column, row), "o", **style)
+
+
+def minus(number):
+    """Two digits, with a minus sign as in formulas."""
+    return f"{number:.2f}".replace("-", "−")
+
+
+def chain_rule():
+    """A neuron: forward, value by value, and backward, derivative by derivative."""
+    canvas, x = Canvas(314), 124
+    weight, given, target = 0.5, 2.0, 1.0
+    product = weight * given
+    p = np.tanh(product)
+    values = weight, product, p, (p - target) ** 2
+    own = given, 1 - p**2, 2 * (p - target)  # the derivative of each operation
+    arriving = np.cumprod([1.0, *own[::-1]])[::-1]
+    canvas.text(57, 14, "forward: values", colour=BLUE)
+    canvas.text(184, 14, "backward: derivatives", colour=ORANGE)
+    canvas.text(x, 35, "w", family=MONO, weight="bold", size=10)
+    above = 44
+    for i, operation in enumerate(("times 2", "tanh", "squared distance to 1", "")):
+        below = above + 32
+        canvas.line((x - 18, above), (x - 18, below), colour=BLUE)
+        canvas.line((x + 18, below), (x + 18, above), colour=ORANGE)
+        y = (above + below) / 2
+        canvas.text(x - 26, y, f"{values[i]:.2f}", ha="right", colour=BLUE)
+        canvas.text(x + 26, y, minus(arriving[i]), ha="left", colour=ORANGE)
+        if operation:
+            canvas.frame(Box(x - 70, below, 140, 40), GREY)
+            canvas.text(x, below + 13, operation)
+            canvas.text(x, below + 28, f"derivative {minus(own[i])}", colour=ORANGE)
+            above = below + 40
+    canvas.text(x, below + 10, "loss", "name")
+    return canvas.fig
+
+
+def eager_and_traced():
+    """Two calls of a function: Python runs it at both, or only while it is traced."""
+    canvas, left, right = Canvas(346), 62, 186
+
+    def step(x, y, first, second, colour, above=None):
+        box = Box(x - 55, y, 110, 36)
+        if above:
+            canvas.line(above.bottom, box.top)
+        canvas.frame(box, colour)
+        canvas.text(x, y + 11, first, "name" if first == "loss_fn" else "note")
+        canvas.text(x, y + 25, second)
+        return box
+
+    for x, word, where in ((left, "eager", "PyTorch"), (right, "traced", "jax.jit")):
+        canvas.text(x, 10, word, weight="bold")
+        canvas.text(x, 23, where, size=8.5)
+    canvas.line((8, 220), (240, 220), colour=HIDDEN, head=False, dashed=True)
+    for y, call in ((34, "first call"), (220, "second call")):
+        canvas.text(124, y + 7, call, size=8.5, colour=GREY)
+        later = call == "second call"
+        python = step(left, y + 18, "loss_fn", "Python runs it", BLUE)
+        run = y + (72 if later else 124)
+        device = step(left, run, "operations", "one after the other", ORANGE, python)
+        above = None
+        if not later:
+            traced = step(right, y + 18, "loss_fn", "Python, on tracers", BLUE)
+            above = step(
+                right, y + 71, "operations", "recorded, compiled", GREY, traced
+            )
+        else:
+            canvas.line((right, y + 18), (right, run))
+        program = step(right, run, "one program", "without Python", ORANGE, above)
+        for box in (device, program):
+            canvas.line(box.bottom, (box.middle[0], run + 50))
+            canvas.text(box.middle[0] + 6, run + 44, "result", size=8.5, ha="left")
+    return canvas.fig

@@ -9,6 +9,20 @@ import numpy as np
 from flax import nnx
 
 
+def check_shapes(q, k, v):
+    """Raise an error unless the inputs are ``... q d, ... k d, ... k e``.
+
+    Raises
+    ------
+    ValueError
+        If the shapes contradict each other, or if there are no features.
+    """
+    d = q.shape[-1]
+    if d == 0 or d != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
+        raise ValueError(f"expected ... q d, ... k d, ... k e, got {shapes}")
+
+
 def check_mask(mask, shape):
     """Raise an error unless a mask is boolean and fits the attention weights.
 
@@ -83,16 +97,12 @@ def attention(q, k, v, mask=None):
     Raises
     ------
     TypeError, ValueError
-        If the shapes of ``q``, ``k`` and ``v`` contradict each other, or as
-        ``check_mask``.
+        As ``check_shapes`` and ``check_mask``.
 
     Source: Vaswani et al. 2017, eq. 1.
     """
-    d = q.shape[-1]
-    if d == 0 or d != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
-        raise ValueError(f"expected ... q d, ... k d, ... k e, got {shapes}")
-    scores = q @ k.swapaxes(-1, -2) / math.sqrt(d)  # ... q k
+    check_shapes(q, k, v)
+    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])  # ... q k
     weights = masked_softmax(scores, mask)
     return weights @ v, weights
 
