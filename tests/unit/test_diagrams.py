@@ -35,6 +35,15 @@ DRAWINGS = {
     "training loop": diagrams.training_loop,
     "set": diagrams.set_model,
     "transformer": diagrams.transformer,
+    "walk": lambda: diagrams.walk_through(
+        ["step", "by", "step"],
+        [3, 1, 3],
+        *np.random.default_rng(0).normal(size=(3, 3, 4)),
+        np.random.default_rng(1).normal(size=(3, 2)),
+    ),
+    "clocks": lambda: diagrams.clocks(
+        np.tile([1.0, 0.0, -0.6, 0.8], (6, 1)), {0: "fast", 2: "slow"}
+    ),
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 # All different, so that a shape says which letters it has; keys come from the queries.
