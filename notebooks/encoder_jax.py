@@ -202,8 +202,8 @@ plots.heatmaps(
 # %% tags=["shared", "say"]
 say(
     f"In layer 1 the question gives {first[3, 0]:.0%} of its weight to *Anna's brother "
-    f"is Ben* and finds **{names[found[3].argmax()]}**. In layer 2 it searches for Ben, "
-    f"gives {second[3, 1]:.0%} to *Ben lives in Rome*, and finds "
+    f"is Ben* and finds **{names[found[3].argmax()]}**. In layer 2 it searches for "
+    f"Ben, gives {second[3, 1]:.0%} to *Ben lives in Rome*, and finds "
     f"**{names[answer[3].argmax()]}**. A single layer would have ended with Ben."
 )
 
@@ -518,10 +518,11 @@ faded, flows = map(np.array, gradient.values())
 power = int(np.floor(np.log10(1 / faded[2])))
 say(
     f"Without residual connections the similarity after three blocks is {lost[2]:.3f}, "
-    f"and the gradient has shrunk by a factor of more than {10**power:,}. With residual "
-    f"connections the similarity is **{kept[2]:.2f}** and the gradient {flows[2]:.0%} of "
-    "what it is without any block. The positions still become alike, only slowly: after "
-    f"twelve blocks the similarity is {kept[-1]:.2f} and the gradient {flows[-1]:.0%}."
+    f"and the gradient has shrunk by a factor of over {10**power:,}. With residual "
+    f"connections the similarity is **{kept[2]:.2f}** and the gradient {flows[2]:.0%} "
+    "of what it is without any block. The positions still become alike, only slowly: "
+    f"after twelve blocks the similarity is {kept[-1]:.2f} and the gradient "
+    f"{flows[-1]:.0%}."
 )
 
 # %% tags=["shared", "check"]
@@ -597,8 +598,8 @@ fig
 # %% tags=["shared", "say"]
 wild, calm = (largest[name][-1] for name in ("without norms", "with norms"))
 say(
-    f"Without norms the standard deviation is {spread['without norms'][-1]:.1f} at block "
-    f"24, and a query gives **{wild:.0%}** of its weight to a single one of 16 keys. "
+    f"Without norms the standard deviation is {spread['without norms'][-1]:.1f} at "
+    f"block 24, and a query gives **{wild:.0%}** of its weight to a single one of 16 keys. "
     f"With norms the standard deviation stays {spread['with norms'][-1]:.1f}, and the "
     f"largest weight is {calm:.0%}. These are initial weights; trained weights are "
     "mostly larger, and the effect with them."
@@ -645,8 +646,8 @@ batch_change = np.abs(batch_norm(padded)[:2] - batch_norm(sentences)[:2]).max()
 
 # %% tags=["shared", "say"]
 say(
-    "The outputs for the first two sentences change by up to "
-    f"**{batch_change:.1f}** with batch norm, and by {layer_change:.0f} with layer norm."
+    f"The outputs for the first two sentences change by up to **{batch_change:.1f}** "
+    f"with batch norm, and by {layer_change:.0f} with layer norm."
 )
 
 # %% tags=["shared", "check"]
@@ -797,10 +798,11 @@ growth = as_numpy(total).std() / inputs.std()
 say(
     "From 2 to 24 blocks the gradient of the last block falls to "
     f"**{pre[-1] / pre[0]:.2f}** of its size with pre-norm. With post-norm it ends at "
-    f"{post[-1] / post[0]:.2f} of its size. For pre-norm, Xiong et al. derive a decline "
-    f"with one over the root of the depth: {np.sqrt(2 / 24):.2f} here. We see little of it, "
-    "because our initial values are small: after 24 blocks the sum on the residual path "
-    f"has {growth:.1f} times the spread of the input, which still is a large part of it."
+    f"{post[-1] / post[0]:.2f} of its size. For pre-norm, Xiong et al. derive a "
+    f"decline with one over the root of the depth: {np.sqrt(2 / 24):.2f} here. We are still "
+    "on the way there, because our initial values are small: after 24 blocks the sum on the "
+    f"residual path has {growth:.1f} times the spread of the input, so the input is "
+    "still a large part of it."
 )
 
 # %% tags=["shared", "check"]
@@ -996,8 +998,8 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    f"The product is one at distance zero and falls to {products[0, 5]:.2f} within five "
-    "positions. Then it goes up and down, between "
+    f"The product is one at distance zero and falls to {products[0, 5]:.2f} within "
+    "five positions. Then it goes up and down, between "
     f"{products[0, 5:].min():.2f} and {products[0, 5:].max():.2f}: close neighbours "
     "stand out, but the product does not order far positions by their distance."
 )
@@ -1101,9 +1103,10 @@ assert without > 0.99 * full and alone < 0.005 and other > 1.3 * full
 say(
     f"The closest two codes are {full:.2f} apart with all features, {without:.2f} "
     f"without the last 14 and {alone:.4f} with those alone, which say almost nothing "
-    "about the position here. They are not wasted: they are nearly constant, so the word "
-    "vector can use these features freely. With base 16 the slowest hand turns about "
-    f"once in $16 \\cdot 2\\pi \\approx 100$ positions, and the distance is {other:.2f}."
+    "about the position here. They are not wasted: they are nearly constant, so the "
+    "word vector can use these features freely. With base 16 the slowest hand turns "
+    "about once in $16 \\cdot 2\\pi \\approx 100$ positions, and the distance is "
+    f"{other:.2f}."
 )
 
 # %% [markdown] tags=["shared"]
@@ -1258,12 +1261,12 @@ beyond = {name: rows[settings.length :] for name, rows in far.items()}
 say(
     "The trained positions are shaded. In sequences of 16 symbols the accuracy is "
     f"**{near['sinusoidal'].mean():.1%}** with sinusoids and "
-    f"**{near['learned'].mean():.1%}** with learned positions. In sequences of 32 it is "
-    f"**{beyond['sinusoidal'].mean():.0%}** and **{beyond['learned'].mean():.0%}** at "
-    f"the 16 new positions; guessing gives {1 / settings.n_symbols:.0%}. With sinusoids "
-    f"the last trained position suffers, too: {far['sinusoidal'][15]:.0%}. The first 16 "
-    "symbols are the same in both panels, so only the new symbols to its right can be "
-    "the reason: their keys draw weight."
+    f"**{near['learned'].mean():.1%}** with learned positions. In sequences of 32 it "
+    f"is **{beyond['sinusoidal'].mean():.0%}** and **{beyond['learned'].mean():.0%}** "
+    f"at the 16 new positions; guessing gives {1 / settings.n_symbols:.0%}. With "
+    f"sinusoids the last trained position has {far['sinusoidal'][15]:.0%} there. The "
+    "first 16 symbols are the same in both panels, so only the new symbols to its "
+    "right can be the reason: their keys draw weight."
 )
 
 # %% [markdown] tags=["shared"]
