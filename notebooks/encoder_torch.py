@@ -15,27 +15,22 @@
 # # The encoder
 #
 # By the end you can stack attention layers into the encoder of the Transformer, say
-# what each of its parts is for, read its attention maps, give it the order of the
-# words, and use your framework's own parts. You need: the attention chapter, and the
-# idea of a gradient.
+# what each of its parts is for, read its attention maps, and give it the order of the
+# words. You need: the attention chapter, and gradients.
 #
 # *Anna's brother is Ben. Ben lives in Rome.* Where does Anna's brother live? You look
-# twice: first for Anna's brother, then for Ben, and the second search needs the result
-# of the first. One attention layer looks only once: it makes all its queries from the
-# words as they came in. To search with the result of a first search, a model needs a
-# second layer.
+# twice: first for Anna's brother, then for Ben. One attention layer looks only once. To
+# search with the result of a first search, a model needs a second layer.
 #
 # Stacking layers brings new problems. Attention only averages, so something else has to
-# compute with the averages. Averaging again and again makes all words alike, and
-# gradients have to pass through all layers. The numbers must not grow from layer to
-# layer. And no layer knows the order of the words. The **encoder** of
-# [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has one part for each problem.
-# We build it, and show for each part what happens without it.
+# compute with the averages. Averaging again and again makes all words alike. The
+# numbers must not grow from layer to layer. And no layer knows the order of the words.
+# The **encoder** of [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has one
+# part for each problem. We build it, and show for each part what happens without it.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [encoder_jax](encoder_jax.ipynb).
-# `floats`, `integers` and `booleans` make tensors of these kinds, and `as_numpy` turns
-# a tensor into a NumPy array.
+# `floats`, `integers` and `booleans` make tensors of these kinds.
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
@@ -94,10 +89,9 @@ f"PyTorch {torch.__version__} on {device}"
 # %% [markdown] tags=["shared"]
 # ## A few words walk through the model
 #
-# A model computes with numbers, so a text is first cut into **tokens**, words or pieces
-# of words. Each token has a number in a fixed *vocabulary*, its id. An **embedding** is
-# a table with one row of $m$ numbers for each token of the vocabulary, and the id says
-# which row to take. The rows are parameters: they are learned like all others.
+# A text is first cut into **tokens**, words or pieces of words. Each token has an id,
+# its number in a fixed *vocabulary*. An **embedding** is a table with one row of $m$
+# learned numbers for each token, and the id says which row to take.
 
 # %% tags=["shared"]
 vocabulary = ["a", "by", "night", "step", "the"]  # a real one has tens of thousands
@@ -111,10 +105,9 @@ rows = embedding(integers([ids]))  # b s m
 rows.shape
 
 # %% [markdown] tags=["shared"]
-# We get the same rows if we write each token as a *one-hot* vector (zeros, and a one at
-# its id) and multiply it by the table. So a linear layer on one-hot vectors is an
-# embedding. The model of this page has such a layer, because it also takes inputs that
-# are no tokens, for example the features of pictures.
+# *One-hot* vectors (zeros, and a one at the id), multiplied by the table, give the same
+# rows: a linear layer on one-hot vectors is an embedding. Our model has such a layer,
+# because it also takes other inputs, such as features of pictures.
 
 # %% tags=["shared"]
 table = to_arrays(embedding)["weight"]  # i m
@@ -126,8 +119,8 @@ np.testing.assert_allclose(as_numpy(rows), x @ table, atol=1e-6)
 assert rows.shape == (1, 3, 4)
 
 # %% [markdown] tags=["shared"]
-# Here is the whole way from tokens to outputs, in the model that this page builds part
-# by part. It is untrained, so its outputs mean nothing yet.
+# Here is the whole way, in the model that this page builds part by part. It is
+# untrained, so its outputs mean nothing yet.
 
 # %% tags=["shared"]
 model = build(ready.Predictor, len(vocabulary), 4, 2, n_blocks=2, n_heads=2, f=16)
@@ -142,11 +135,9 @@ stages = [as_numpy(stage)[0] for stage in (embedded, placed, encoded, scores)]
 diagrams.walk_through(tokens, ids, *stages)
 
 # %% [markdown] tags=["shared"]
-# Each token keeps a row of its own from top to bottom. The two rows of *step* are equal
-# after `embed`. They differ after `positions`, because each gets a code for its
-# position. In the encoder, attention moves information between the rows: after it, each
-# row depends on all three tokens. The sections of this page build the encoder, then the
-# positions, then the model around them.
+# The two rows of *step* are equal after `embed`, and differ after `positions`, because
+# each gets a code for its position. In the encoder, attention moves information between
+# rows: after it, each row depends on all three tokens.
 
 # %% tags=["shared", "check"]
 # Checked: equal tokens differ once positions are added; encoded rows depend on all
@@ -159,19 +150,18 @@ assert (np.abs(moved - np.abs(as_numpy(encoded))).max(axis=-1) > 1e-4).all()  # 
 # %% [markdown] tags=["shared"]
 # ## The second layer can look for what the first one found
 #
-# Back to Anna. Let each position hold one sentence, and write down whom it is *about*,
-# what it *says*, and what it *asks*:
+# Let each position hold one sentence, and write down whom it is *about*, what it
+# *says*, and what it *asks*:
 #
-# | position | sentence | about | says | asks |
+# | | sentence | about | says | asks |
 # |---|---|---|---|---|
 # | 0 | Anna's brother is Ben. | Anna | Ben | |
 # | 1 | Ben lives in Rome. | Ben | Rome | |
 # | 2 | Carl lives in Oslo. | Carl | Oslo | |
 # | 3 | Where does Anna's brother live? | | | Anna |
 #
-# As in the attention chapter, we choose queries, keys and values by hand. Keys are what
-# the sentences are about; values are what they say. The queries of the first layer are
-# what the sentences ask, and those of the second layer are what the first one *found*.
+# Keys are what the sentences are about, values what they say. Queries of the first
+# layer are what they ask; queries of the second, what the first *found*.
 
 # %% tags=["shared"]
 names = ["Anna", "Ben", "Carl", "Rome", "Oslo"]
@@ -208,9 +198,8 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# One layer cannot do both steps, whatever its matrices are: the score of the question
-# and *Ben lives in Rome* is made from these two alone, and neither of them says who
-# Anna's brother is.
+# One layer cannot do both steps, whatever its matrices: its score of the question and
+# *Ben lives in Rome* is made from these two alone, and neither names Anna's brother.
 
 # %% tags=["shared", "check"]
 # Checked: if Ben lives in Oslo, the first layer finds the same, the second finds Oslo
@@ -239,11 +228,11 @@ assert shift[1] > 0.1  # loose: other weights in the twin shift it less
 # %% [markdown] tags=["shared"]
 # ## A block mixes positions, then works on each one alone
 #
-# Attention moves information between positions, but only averages it. To compute
-# something new, a small network of two linear layers follows, the **feed-forward net**,
-# applied to every position separately with the same weights. Attention and this net are
-# the two **branches** of a block. The output of each branch is *added* to its input (a
-# **residual connection**), and the sum is brought back to a common scale (a **norm**).
+# Attention moves information between positions. To compute something new, a small
+# network of two linear layers follows, the **feed-forward net**, with the same weights
+# at every position. These are the two **branches** of a block. The output of each is
+# *added* to its input (a **residual connection**), and the sum is rescaled (a
+# **norm**).
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The encoder block as a flow from top to bottom: attention, a plus where the input is added again, norm1; then ffn, which treats each position alone, a plus, norm2. A residual path leads around attention and another around ffn. A mask enters attention, its weights come out."}}
 diagrams.encoder_block()
@@ -256,14 +245,12 @@ diagrams.encoder_block()
 # \end{aligned}$$
 #
 # Here $x$ has one row of $m$ features per position. $W_1$ widens the row to $f$ hidden
-# features, and $W_2$ brings it back to $m$; $b_1$ and $b_2$ are biases. The activation
+# features, and $W_2$ brings it back; $b_1$ and $b_2$ are biases. The activation
 # $\max(0, \cdot)$ is the ReLU; GELU is a smooth version. In training, **dropout** sets
-# a random share of the hidden features and of both branches' outputs to zero and scales
-# up the rest, so that the model does not rely on single features.
+# a random share of the hidden features and of both branches' outputs to zero.
 
 # %% [markdown] tags=["torch"]
-# We name the activations and norms that a block can have. `pick` and `check_rate` only
-# refuse wrong options.
+# `pick` and `check_rate` only refuse wrong options.
 
 # %% tags=["torch"]
 ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
@@ -332,11 +319,9 @@ class EncoderBlock(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# Our sizes are small and all different, so that a swapped axis raises an error. For a
-# task of your own, start from the ratios of 2017 instead: $f = 4m$ and heads of 64
-# features. The encoder of that year has 6 blocks, $m = 512$, 8 heads, $f = 2048$;
-# [BERT-base](https://arxiv.org/abs/1810.04805) has 12 blocks, $m = 768$, 12 heads,
-# $f = 3072$. That $f$ is four times $m$ is a habit; no theory demands it.
+# Our sizes are small and all different, so that a swapped axis raises an error. For
+# your own task start from the ratios of [BERT](https://arxiv.org/abs/1810.04805) and
+# the encoder of 2017: $f = 4m$ (a habit, no law) and heads of 64 features.
 
 # %% tags=["shared"]
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
@@ -383,9 +368,8 @@ say(
 #
 # A sequence has two bits. Are they different? A head that looks at both alike passes on
 # their mean: 0, ½ or 1. The right output is one at ½ and zero at both ends. A linear
-# layer can only draw a straight line, and no line goes up and down again. A
-# feed-forward net with two hidden features can: we choose
-# $\mathrm{FFN}(x) = \max(0, 2x) - 2\max(0, 2x - 1)$.
+# layer draws a straight line, which cannot go up and down again. A feed-forward net
+# with two hidden features can: $\max(0, 2x) - 2\max(0, 2x - 1)$.
 
 # %% tags=["shared"]
 bits = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
@@ -425,30 +409,21 @@ _, line = plots.drawn(fig, "are the bits different?", "feed-forward net")
 assert line.max() == line[50] and line[0] == line[-1] == 0
 
 # %% [markdown] tags=["shared"]
-# The attention *weights* are not linear, because a softmax makes them. But once the
-# weights are there, attention only adds up values, so a stack without nets adds up sums
-# of sums. In trained language models, many of the $f$ hidden features respond to one
-# kind of text each, and each adds its own vector to the row:
-# [Geva et al. 2021](https://arxiv.org/abs/2012.14913) read these nets as a memory.
+# [Geva et al. 2021](https://arxiv.org/abs/2012.14913) found that in language models
+# many of the $f$ hidden features respond to one kind of text each.
 
 # %% [markdown] tags=["shared"]
 # ## Without residual connections the positions become indistinguishable
 #
-# Attention is a mean, and each time we average, the differences between the words get
-# smaller. A residual connection lets each position keep what it had; the branch adds
-# only what is missing. For stacks of attention alone,
-# [Dong et al. 2021](https://arxiv.org/abs/2103.03404) proved that the outputs of all
-# positions become equal, faster with each layer. Gradients vanish, too: if all outputs
-# are almost equal, changing one input hardly changes how they differ.
+# Each time we average, the differences between the words get smaller. With a residual
+# connection each position keeps what it had, and the branch only adds to it. For stacks
+# of attention alone, [Dong et al. 2021](https://arxiv.org/abs/2103.03404) proved that
+# the outputs of all positions become equal, faster with each layer. Gradients vanish,
+# too: if all outputs are equal, changing one input hardly changes how they differ.
 
 # %% [markdown] tags=["shared"]
-# We measure two numbers. The first is the mean cosine between the outputs $x_i$, $x_j$
-# of two of the $s$ positions. It is one if all outputs point the same way.
-#
-# $$\mathrm{similarity} = \frac{1}{s(s-1)} \sum_{i \ne j}
-# \frac{x_i \cdot x_j}{\lVert x_i \rVert\, \lVert x_j \rVert}$$
-#
-# The second is a gradient norm. We add up the outputs with random coefficients, the
+# We measure the `similarity` of positions, the mean cosine between the outputs of two
+# of them, and a gradient norm: we add up the outputs with random coefficients, the
 # `probe`, and differentiate with respect to the input. The coefficients sum to zero
 # over the positions, so that only *differences* between positions count.
 
@@ -541,8 +516,8 @@ _, line = plots.drawn(fig, panel, "with residuals")
 assert line[2] > 0.8 and line[-1] < 0.97
 
 # %% [markdown] tags=["shared"]
-# The attention maps show the same. Step through the layers: with residual connections
-# the rows differ; without them each of the 16 keys gets one sixteenth.
+# Step through the layers: without residual connections each of the 16 keys gets one
+# sixteenth.
 
 # %% tags=["shared"]
 maps = {}
@@ -565,10 +540,9 @@ assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 0.03
 # ## Layer norm keeps every position on one scale
 #
 # Each block adds to the row of a position, so without a norm the numbers grow with
-# depth. That is bad for attention: if rows are ten times as large, scores are a hundred
-# times as large, and the softmax gives nearly all weight to one key and lets nearly no
-# gradient through. A norm brings numbers back to mean 0 and variance 1. We take the
-# norms out of a stack of 24 blocks:
+# depth. Scores grow with their square; then the softmax gives nearly all weight to one
+# key and lets nearly no gradient through. We take the norms out of a stack of 24
+# blocks:
 
 
 # %% tags=["shared"]
@@ -600,10 +574,9 @@ fig
 wild, calm = (largest[name][-1] for name in ("without norms", "with norms"))
 say(
     f"Without norms the standard deviation is {spread['without norms'][-1]:.1f} at "
-    f"block 24, and a query gives **{wild:.0%}** of its weight to a single one of 16 keys. "
+    f"block 24, and a query gives **{wild:.0%}** of its weight to one of 16 keys. "
     f"With norms the standard deviation stays {spread['with norms'][-1]:.1f}, and the "
-    f"largest weight is {calm:.0%}. These are initial weights; trained weights are "
-    "mostly larger, and the effect with them."
+    f"largest weight is {calm:.0%}."
 )
 
 # %% tags=["shared", "check"]
@@ -618,17 +591,16 @@ _, line = plots.drawn(fig, "largest weight of a query", "with norms")
 assert line.max() < 0.2
 
 # %% [markdown] tags=["shared"]
+# A norm brings numbers back to mean 0 and variance 1:
+#
 # $$\mathrm{LayerNorm}(x) =
 # \gamma\,\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta,$$
 #
-# with the mean $\mu$ and the variance $\sigma^2$ of the $m$ features of one position, a
-# learned scale $\gamma$ and shift $\beta$ per feature, and a small $\epsilon$ against
-# division by zero ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)).
-#
-# Why not **batch norm**, common in vision? In training, batch norm computes mean and
-# variance of each feature over all positions of the batch. The output for one sentence
-# then depends on all other sentences, and on their padding. Layer norm looks at one
-# position only. We fill the padding of one sentence with a large number:
+# with the mean $\mu$ and the variance $\sigma^2$ of the $m$ features of one position,
+# learned $\gamma$ and $\beta$ per feature, and a small $\epsilon$ against division by
+# zero ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)). **Batch norm**, common in
+# vision, averages over all positions of the batch instead, so that an output depends on
+# all other sentences and on their padding.
 
 
 # %% tags=["shared"]
@@ -640,19 +612,13 @@ def normalise(x, axes, epsilon=1e-5):
 
 layer_norm, batch_norm = partial(normalise, axes=-1), partial(normalise, axes=(0, 1))
 sentences = np.random.default_rng(2).normal(1, 3, size=(3, 6, 8))  # b s m
+
+# %% tags=["shared", "check"]
+# Checked: padding in one sentence changes others through batch norm, not layer norm
 padded = sentences.copy()
 padded[2, 4:] = 50  # only the third sentence changes, and only its padding
 layer_change = np.abs(layer_norm(padded)[:2] - layer_norm(sentences)[:2]).max()
 batch_change = np.abs(batch_norm(padded)[:2] - batch_norm(sentences)[:2]).max()
-
-# %% tags=["shared", "say"]
-say(
-    f"The outputs for the first two sentences change by up to **{batch_change:.1f}** "
-    f"with batch norm, and by {layer_change:.0f} with layer norm."
-)
-
-# %% tags=["shared", "check"]
-# Checked: padding in one sentence changes others through batch norm, not layer norm
 assert layer_change == 0
 assert batch_change > 1
 own = as_numpy(build(NORMS["layer"], 8)(floats(sentences)))
@@ -678,10 +644,9 @@ assert normal[0] == normal.max() and (heavy > normal).all()
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, change the code.** [RMS norm](https://arxiv.org/abs/1910.07467) has
-# neither mean nor shift: it divides by the root of the mean square, and multiplies by a
-# scale. Write it in the way of `normalise`, and compare it with `NORMS["rms"]`. How
-# many parameters fewer does a block with RMS norm have for $m = 12$? Will the
-# similarity after twelve blocks change?
+# neither mean nor shift: it divides by the root of the mean square. Write it in the way
+# of `normalise`, and compare it with `NORMS["rms"]`. How many parameters does a block
+# with $m = 12$ lose? Will the similarity after twelve blocks change?
 
 
 # %% tags=["shared", "answer"]
@@ -708,33 +673,23 @@ say(
 # %% [markdown] tags=["shared"]
 # ## With pre-norm the gradients of the last blocks shrink with depth
 #
-# In the Transformer of 2017 the norm comes after each sum, on the residual path
-# (**post-norm**). Every sum is rescaled, so the last branch contributes as much to the
-# output in a deep stack as in a shallow one, and its gradient is as large. In most
-# models today the norm comes first inside each branch (**pre-norm**). The residual path
-# is then a plain sum, and the share of each block in this sum shrinks with depth.
-#
-# Small gradients are an advantage here, at the start of training: one learning rate has
-# to suit all blocks. [Xiong et al. 2020](https://arxiv.org/abs/2002.04745) conclude
-# that this is why post-norm needs *warm-up*, a learning rate that starts small, and
-# pre-norm does not. The next chapter tests it.
+# In 2017 the norm came after each sum, on the residual path (**post-norm**). In most
+# models today it comes first inside each branch (**pre-norm**). The residual path is
+# then a plain sum, and the share of each block in it shrinks with depth. At the start
+# of training that helps, because one learning rate has to suit all blocks. Post-norm
+# needs *warm-up*, a learning rate that starts small ([Xiong et al.
+# 2020](https://arxiv.org/abs/2002.04745)); the next chapter tests it.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The encoder block with pre-norm, from top to bottom: norm1 and attention, a plus; norm2 and ffn, a plus. Each residual path starts before the norm, so it meets nothing but the two sums."}}
 diagrams.encoder_block(norm_first=True)
 
 # %% [markdown] tags=["shared"]
-# $$\begin{aligned}
-# \text{post: } x &\leftarrow \mathrm{LayerNorm}\big(x + \mathrm{branch}(x)\big) \\
-# \text{pre: } x &\leftarrow x + \mathrm{branch}\big(\mathrm{LayerNorm}(x)\big)
-# \end{aligned}$$
-#
-# With pre-norm nothing rescales the sum, which grows with depth. So the stack ends with
-# one more norm. The stack of blocks is the encoder; it also collects the attention
-# weights of its blocks, the *maps*.
+# With pre-norm the sum grows, so the stack ends with one more norm. The stack of blocks
+# is the encoder; it also collects their attention weights, the *maps*.
 
 # %% [markdown] tags=["torch"]
-# A module finds the layers among its attributes, but ignores those in a plain list
-# without an error. `nn.ModuleList` is the list that it looks into.
+# A module does not find layers in a plain list, and raises no error. `nn.ModuleList` is
+# the list that it looks into.
 
 
 # %% tags=["torch"]
@@ -795,13 +750,12 @@ for block in deepest.blocks:
     total, _ = block(total)
 growth = as_numpy(total).std() / inputs.std()
 say(
-    "From 2 to 24 blocks the gradient of the last block falls to "
+    "From 2 to 24 blocks the last gradient falls to "
     f"**{pre[-1] / pre[0]:.2f}** of its size with pre-norm. With post-norm it ends at "
-    f"{post[-1] / post[0]:.2f} of its size. For pre-norm, Xiong et al. derive a "
-    f"decline with one over the root of the depth: {np.sqrt(2 / 24):.2f} here. We are still "
-    "on the way there, because our initial values are small: after 24 blocks the sum on the "
-    f"residual path has {growth:.1f} times the spread of the input, so the input is "
-    "still a large part of it."
+    f"{post[-1] / post[0]:.2f}. Xiong et al. derive one over the root of the depth for "
+    f"pre-norm, {np.sqrt(2 / 24):.2f} here. Ours is not there yet, because our initial "
+    f"values are small: after 24 blocks the sum has {growth:.1f} times the spread of "
+    "the input."
 )
 
 # %% tags=["shared", "check"]
@@ -831,8 +785,8 @@ diagrams.mask()
 # from one pass.
 
 # %% [markdown] tags=["torch"]
-# `eval()` switches dropout off in every part of the model; afterwards each part is set
-# back, also after an error. `no_grad` turns autograd off.
+# `eval()` switches dropout off; afterwards each part is set back. `no_grad` turns
+# autograd off.
 
 
 # %% tags=["torch"]
@@ -849,9 +803,8 @@ def attention_maps(model, x, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# A test: the last three positions of the second sentence are padding, and we fill them
-# with garbage. The outputs of the real positions must stay the same to the last bit. As
-# a control, we take an encoder that forgets the mask after its first layer.
+# A test: we fill the last three positions of the second sentence, its padding, with
+# garbage. The control is an encoder that forgets the mask after its first layer.
 
 # %% tags=["shared"]
 encoder = build(Encoder, 2, m, n_heads, f, dropout=0.2)
@@ -906,18 +859,12 @@ titles = [f"layer {i}, head {j}" for i in range(2) for j in range(2)]
 plots.heatmaps(shown, titles=titles, columns=2, high=0.5, size=(4.8, 4.2))
 
 # %% [markdown] tags=["shared"]
-# Grey cells are hidden, in the second layer as in the first. Hidden numbers still pass
-# through the norms, which square them. So they have to be finite and below about
-# $10^{19}$, the root of the largest number in float32.
-
-# %% [markdown] tags=["shared"]
 # ## Sines and cosines encode the position
 #
-# Attention ignores order, and so does a feed-forward net. So we add to the vector of
-# each word a vector that depends on its position, the **positional encoding**. That of
-# 2017 consists of pairs of features, and each pair is the hand of a clock. Fast hands
-# tell neighbours apart, and slow hands tell the beginning from the end, as the last and
-# the first digits of a number do.
+# Attention and the feed-forward net ignore order. So we add a vector to each word that
+# depends on its position, the **positional encoding**. That of 2017 consists of pairs
+# of features, and each pair is the hand of a clock. Fast hands tell neighbours apart,
+# slow ones tell the beginning from the end.
 
 # %% [markdown] tags=["shared"]
 # $$PE_{pos,\,i} = \begin{cases}
@@ -929,8 +876,7 @@ plots.heatmaps(shown, titles=titles, columns=2, high=0.5, size=(4.8, 4.2))
 # positions in the first pair and, for large $m$, up to $10000 \cdot 2\pi$ in the last.
 
 # %% [markdown] tags=["torch"]
-# The angle of a far position needs more digits than float32 has, so the table is made
-# in `float64`.
+# Far angles need more digits than float32 has, so the table is made in `float64`.
 
 
 # %% tags=["torch"]
@@ -972,12 +918,10 @@ assert (moves[-14:] < 0.15).all()
 assert (moves[:-14].reshape(-1, 2).max(axis=1) > 0.15).all()
 
 # %% [markdown] tags=["shared"]
-# Why clocks? Moving on by $t$ positions turns each hand by the same angle, wherever one
-# starts: the code of position $p + t$ is the code of position $p$, rotated by
-# $t \,/\, 10000^{\,i/m}$ in each pair. So one matrix can mean "three words to the left"
-# anywhere in a sentence. And the dot product of two codes depends on their distance
-# only. We divide it by $m/2$, the number of pairs: since $\sin^2 + \cos^2 = 1$ in each,
-# the product of a code with itself is then one.
+# The code of position $p + t$ is the code of position $p$, rotated by $t \,/\,
+# 10000^{\,i/m}$ in each pair, for every $p$. So one matrix can mean "three words to the
+# left" anywhere. The dot product of two codes, here divided by the number of pairs
+# $m/2$, depends on their distance only:
 
 # %% tags=["shared", "check"]
 # Checked: a step of t positions is the same rotation everywhere
@@ -1002,10 +946,9 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    f"The product is one at distance zero and falls to {products[0, 5]:.2f} within "
-    "five positions. Then it goes up and down, between "
-    f"{products[0, 5:].min():.2f} and {products[0, 5:].max():.2f}: close neighbours "
-    "stand out, but the product does not order far positions by their distance."
+    f"The product falls to {products[0, 5]:.2f} within five positions, then goes up "
+    f"and down between {products[0, 5:].min():.2f} and {products[0, 5:].max():.2f}: it "
+    "tells close neighbours apart, but does not order far positions by distance."
 )
 
 # %% tags=["shared", "check"]
@@ -1019,15 +962,12 @@ assert (np.diff(line[:6]) < 0).all() and (line[5:] < 0.75).all()
 assert (np.diff(line[5:]) > 0).any()  # not monotonic
 
 # %% [markdown] tags=["shared"]
-# A model computes the table once and adds it to its input. (Vaswani et al. multiply the
-# embedding by $\sqrt{m}$ before that, so that the code does not dominate a small
-# embedding, and apply dropout to the sum.) The alternative is a table that is
-# **learned** like any other parameter; BERT has one. Sinusoids have a value for every
-# position; a learned table ends, and a longer sequence raises an error.
+# The table is computed once and added to the input. (Vaswani et al. multiply the
+# embedding by $\sqrt{m}$ before.) The alternative is a table that is **learned** like
+# any other parameter; BERT has one. It ends, and a longer sequence raises an error.
 
 # %% [markdown] tags=["torch"]
-# A **buffer** moves with the model to its device but is no parameter; an `nn.Parameter`
-# is one. The learned table starts with numbers around 0.02, small beside the input.
+# A **buffer** moves with the model to its device but is no parameter.
 
 
 # %% tags=["torch"]
@@ -1088,10 +1028,9 @@ for positions in (waves, learned):
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** In the heat map, the last 14 of the 48 features
-# hardly change. Are they wasted? What would you change if no sequence were longer than
-# 96? Measure how far apart the two closest codes are: with all features, without the
-# last 14, with those alone, and with a smaller base than 10000. (Which base makes the
-# slowest hand turn about once in 96 positions?)
+# hardly change. Are they wasted? Measure how far apart the two closest codes are: with
+# all features, without the last 14, with those alone, and with a smaller base than
+# 10000. (Which base turns the slowest hand about once in 96 positions?)
 
 
 # %% tags=["shared", "answer"]
@@ -1118,18 +1057,15 @@ say(
 # %% [markdown] tags=["shared"]
 # ## The predictor maps each element to an output
 #
-# For a task, the encoder needs two ends. In front, a linear layer brings each element
-# to size $m$: the embedding of our first section. At the end, a small network turns
-# each vector into what is asked for, such as the scores of $c$ classes: one hidden
-# layer with a norm and a ReLU, then a linear layer. Positions are optional: a *set* has
-# none.
+# In front of the encoder, a linear layer brings each element to size $m$: the embedding
+# of our first section. Behind it, a small network turns each vector into what is asked
+# for, such as the scores of $c$ classes. Positions are optional: a *set* has none.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}}
 diagrams.predictor()
 
 # %% [markdown] tags=["shared"]
-# `input_dropout` hides a random share of the input features in training. The other
-# `options` are those of a block: `dropout`, `activation`, `norm` and `norm_first`.
+# The other `options` are `dropout`, `activation`, `norm` and `norm_first`.
 
 
 # %% tags=["torch"]
@@ -1164,7 +1100,7 @@ class Predictor(nn.Module):
 
 # %% [markdown] tags=["shared"]
 # Without positions the predictor is equivariant, as attention is: shuffled inputs give
-# the same outputs in shuffled order. With positions of either kind it is not.
+# the same outputs in shuffled order.
 
 # %% tags=["shared", "check"]
 # Checked: the predictor is equivariant without positions, and only without them
@@ -1182,9 +1118,8 @@ assert moved["none"] < 1e-5
 assert min(moved["sinusoidal"], moved["learned"]) > 0.03
 
 # %% [markdown] tags=["shared"]
-# For *one* output per sequence, put an extra element in front, often called `[CLS]`,
-# with a learned vector of its own, and read only its output. Without positions this
-# output is *invariant*: it depends on every other element, but not on their order.
+# For *one* output per sequence, put an extra element with a learned vector in front,
+# often called `[CLS]`, and read only its output.
 
 # %% tags=["shared", "check"]
 # Checked: the output of [CLS] ignores the order of the others, and needs each of them
@@ -1207,13 +1142,10 @@ assert min(changes) > 0.03  # loose: other weights in the twin
 # %% [markdown] tags=["shared"]
 # ## Both kinds of positions work within the trained length, and neither beyond
 #
-# [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) got nearly the same results
-# with both kinds, and chose sinusoids in the hope that a model could read longer
-# sequences than in its training. We try both on a small task that can be solved by
-# position alone: the output at each position is the symbol three positions earlier (at
-# the first three positions, the first symbol). Training sequences have 16 symbols, test
-# sequences 16 or 32. `Sequences` holds the settings; its `model` are those that
-# `Predictor` takes.
+# [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) hoped that sinusoids would
+# work for sequences beyond the trained lengths. We try both kinds on a task that
+# position alone can solve: the output at each position is the symbol three positions
+# earlier.
 
 # %% tags=["shared"]
 settings = Sequences(
@@ -1235,8 +1167,8 @@ train = shifted(settings.n_train, settings.length, seed=0)
 inputs, labels = shifted(1_000, 2 * settings.length, seed=1)
 
 # %% [markdown] tags=["shared"]
-# `fit` minimises the cross-entropy with Adam (the reverse chapter explains it). The
-# learned table has 32 rows, of which training reaches 16.
+# `fit` minimises the cross-entropy with Adam (the reverse chapter explains it);
+# `chosen.model` are the sizes that `Predictor` takes.
 
 # %% tags=["shared"]
 near, far, tables = {}, {}, []  # accuracy at each position, in sequences of 16 and 32
@@ -1266,24 +1198,21 @@ fig
 # %% tags=["shared", "say"]
 beyond = {name: rows[settings.length :] for name, rows in far.items()}
 say(
-    "The trained positions are shaded. In sequences of 16 symbols the accuracy is "
+    "In sequences of 16 the accuracy is "
     f"**{near['sinusoidal'].mean():.1%}** with sinusoids and "
     f"**{near['learned'].mean():.1%}** with learned positions. In sequences of 32 it "
     f"is **{beyond['sinusoidal'].mean():.0%}** and **{beyond['learned'].mean():.0%}** "
-    f"at the 16 new positions; guessing gives {1 / settings.n_symbols:.0%}. With "
-    f"sinusoids the last trained position has {far['sinusoidal'][15]:.0%} there. The "
-    "first 16 symbols are the same in both panels, so only the new symbols to its "
-    "right can be the reason: their keys draw weight."
+    f"at the new ones; guessing gives {1 / settings.n_symbols:.0%}. With sinusoids "
+    f"even the last trained one has {far['sinusoidal'][15]:.0%}: the first 16 symbols "
+    "are the same, so the new keys to the right must draw weight."
 )
 
 # %% [markdown] tags=["shared"]
-# That was measured for this model and this task. But there are general reasons. No
-# training example reached the last 16 rows of the learned table, so they still hold
-# their initial random numbers. Sinusoids have values at the new positions, but their
-# slow hands reach angles that the layers have never seen. Many models for long texts
-# put the *distance* of two positions into the scores instead, for example with
-# [RoPE](https://arxiv.org/abs/2104.09864) or
-# [ALiBi](https://arxiv.org/abs/2108.12409).
+# No training example reached the last 16 rows of the learned table, so they still hold
+# their initial random numbers. Sinusoids have values there, but their slow hands reach
+# angles that the layers have never seen. Many models for long texts put the *distance*
+# of two positions into the scores instead ([RoPE](https://arxiv.org/abs/2104.09864),
+# [ALiBi](https://arxiv.org/abs/2108.12409)).
 
 # %% tags=["shared", "check"]
 # Checked: both kinds of positions work within the trained length, and neither beyond
@@ -1304,9 +1233,8 @@ assert np.abs(after[:16] - before[:16]).max(axis=1).min() > 0.03
 # %% [markdown] tags=["shared"]
 # ## Your framework has these parts, too
 #
-# In your own code you need not build everything by hand. Here is a pre-norm encoder
-# from ready-made parts, for sentences with padding: `real`, of shape `b s`, is True at
-# real positions.
+# In your own code, start from ready-made parts. Here is pre-norm for sentences with
+# padding: `real`, of shape `b s`, is True at real positions.
 
 # %% [markdown] tags=["torch"]
 # PyTorch has the whole encoder. **Its mask has the opposite meaning: True hides.** Its
@@ -1338,8 +1266,7 @@ unmasked = as_numpy(ready_made(floats(garbage), booleans(np.ones((2, 9), bool)))
 assert np.abs(unmasked - outs[0])[real].max() > 0.02
 
 # %% [markdown] tags=["torch"]
-# With copied weights, PyTorch's layer gives the same outputs as our block, and so does
-# a file with weights from the JAX page.
+# With copied weights it gives the same outputs as our block.
 
 # %% tags=["shared", "check"]
 # Checked: weights from a file give the outputs of the NumPy reference, as in the twin
@@ -1394,18 +1321,13 @@ for norm_first in (False, True):
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * An embedding is a table with a row for each token; the model keeps one row per
-#   position all the way.
-# * A second layer can look for what the first one found.
-# * In a block, attention mixes positions; the feed-forward net computes something new
-#   at each position alone.
+# * A second layer can look for what the first found.
+# * Attention mixes positions; the feed-forward net computes something new at each one.
 # * Residual connections keep positions distinct and gradients alive for longer; norms
-#   keep the numbers, and with them the softmax, on one scale.
-# * With pre-norm the gradients of the last blocks shrink with depth; with post-norm
-#   they do not.
-# * The mask acts in every layer; the maps come from the pass that makes the output.
-# * Positions are added, as sinusoids or learned; neither is reliable beyond the trained
-#   lengths. Without them the encoder is equivariant.
+#   keep the numbers on one scale.
+# * With pre-norm the gradients of the last blocks shrink with depth.
+# * The mask acts in every layer.
+# * Positions are added; neither kind is reliable beyond the trained lengths.
 
 # %% [markdown] tags=["torch"]
 # Next comes [warm-up, in PyTorch](warmup_torch.ipynb): how to train such a stack.
