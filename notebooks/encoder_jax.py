@@ -251,8 +251,8 @@ diagrams.encoder_block()
 # a random share of the hidden features and of both branches' outputs to zero.
 
 # %% [markdown] tags=["jax"]
-# NNX's own defaults are an approximate GELU and an epsilon of $10^{-6}$; we set those
-# of PyTorch. `pick` and `check_rate` only refuse wrong options.
+# We set PyTorch's options for the norms and the GELU. `pick` and `check_rate` only
+# refuse wrong options.
 
 # %% tags=["jax"]
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
@@ -1255,7 +1255,7 @@ unmasked = as_numpy(ready_made(floats(garbage), booleans(np.ones((2, 9), bool)))
 assert np.abs(unmasked - outs[0])[real].max() > 0.02
 
 # %% [markdown] tags=["jax"]
-# A file with weights of one framework can be loaded in the other.
+# Both frameworks read the same file of weights.
 
 # %% tags=["shared", "check"]
 # Checked: weights from a file give the outputs of the NumPy reference, as in the twin
