@@ -597,8 +597,8 @@ assert line.max() < 0.2
 # \gamma\,\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta,$$
 #
 # with the mean $\mu$ and the variance $\sigma^2$ of the $m$ features of one position,
-# learned $\gamma$ and $\beta$ per feature, and a small $\epsilon$ against division by
-# zero ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)). **Batch norm**, common in
+# learned $\gamma$ and $\beta$ per feature, and a small $\epsilon$
+# ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)). **Batch norm**, common in
 # vision, averages over all positions of the batch instead, so that an output depends on
 # all other sentences and on their padding.
 
