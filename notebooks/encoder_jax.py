@@ -145,8 +145,9 @@ diagrams.walk_through(tokens, ids, *stages)
 for stage, equal in ((embedded, True), (placed, False), (encoded, False)):
     assert np.allclose(as_numpy(stage)[0, 0], as_numpy(stage)[0, 2]) == equal
 other = one_hot(np.array([[3, 2, 3]]), len(vocabulary))  # step night step
-moved = np.abs(as_numpy(model.encoder(model.positions(model.embed(floats(other))))))
-assert (np.abs(moved - np.abs(as_numpy(encoded))).max(axis=-1) > 1e-4).all()  # loose
+replaced = as_numpy(model.encoder(model.positions(model.embed(floats(other)))))
+moved = np.abs(replaced - as_numpy(encoded))[0].max(axis=-1)
+assert (moved > 1e-3).all()  # loose: more than rounding
 
 # %% [markdown] tags=["shared"]
 # ## The second layer can look for what the first one found
@@ -290,7 +291,7 @@ class FeedForward(nnx.Module):
 
 # %% [markdown] tags=["shared"]
 # The block also returns its attention weights. `norm_first=True` puts the norm before
-# each branch, for a later section.
+# each branch (see below).
 
 
 # %% tags=["jax"]
