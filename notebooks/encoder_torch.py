@@ -677,9 +677,9 @@ say(
 # In 2017 the norm came after each sum, on the residual path (**post-norm**). In most
 # models today it comes first inside each branch (**pre-norm**). The residual path is
 # then a plain sum, and the share of each block in it shrinks with depth. At the start
-# of training that helps, because one learning rate has to suit all blocks. Post-norm
-# needs *warm-up*, a learning rate that starts small ([Xiong et al.
-# 2020](https://arxiv.org/abs/2002.04745)); the next chapter tests it.
+# of training that helps, because one learning rate has to suit all blocks.
+# [Xiong et al. 2020](https://arxiv.org/abs/2002.04745) conclude that post-norm needs
+# *warm-up*, a learning rate that starts small; the next chapter tests it.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The encoder block with pre-norm, from top to bottom: norm1 and attention, a plus; norm2 and ffn, a plus. Each residual path starts before the norm, so it meets nothing but the two sums."}}
 diagrams.encoder_block(norm_first=True)
@@ -751,7 +751,7 @@ for block in deepest.blocks:
     total, _ = block(total)
 growth = as_numpy(total).std() / inputs.std()
 say(
-    "From 2 to 24 blocks the last gradient falls to "
+    "From 2 to 24 blocks the gradient of the last block falls to "
     f"**{pre[-1] / pre[0]:.2f}** of its size with pre-norm. With post-norm it ends at "
     f"{post[-1] / post[0]:.2f}. Xiong et al. derive one over the root of the depth for "
     f"pre-norm, {np.sqrt(2 / 24):.2f} here. Ours is not there yet, because our initial "
@@ -782,8 +782,7 @@ diagrams.mask()
 
 # %% [markdown] tags=["shared"]
 # To read a model, one draws its attention weights. They must be those that made the
-# output: with the mask in every layer and with dropout off. Our encoder returns both
-# from one pass.
+# output, with the mask in every layer and with dropout off.
 
 # %% [markdown] tags=["torch"]
 # `eval()` switches dropout off; afterwards each part is set back. `no_grad` turns
@@ -1203,8 +1202,8 @@ say(
     f"**{near['sinusoidal'].mean():.1%}** with sinusoids and "
     f"**{near['learned'].mean():.1%}** with learned positions. In sequences of 32 it "
     f"is **{beyond['sinusoidal'].mean():.0%}** and **{beyond['learned'].mean():.0%}** "
-    f"at the new ones; guessing gives {1 / settings.n_symbols:.0%}. With sinusoids "
-    f"even the last trained one has {far['sinusoidal'][15]:.0%}: the first 16 symbols "
+    f"at the new positions; guessing gives {1 / settings.n_symbols:.0%}. With "
+    f"sinusoids even position 15 has {far['sinusoidal'][15]:.0%}: the first 16 symbols "
     "are the same, so the new keys to the right must draw weight."
 )
 
