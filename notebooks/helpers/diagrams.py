@@ -565,6 +565,95 @@ def transformer():
     return canvas.fig
 
 
+def numbers(canvas, x, y, values, w=33, h=15):
+    """A matrix with its numbers, one decimal each; blue is positive, orange negative."""
+    top = np.abs(values).max() or 1
+    for (i, j), value in np.ndenumerate(values):
+        colour = tint(BLUE if value > 0 else ORANGE, 0.5 * abs(value) / top)
+        place = x + j * w, y + i * h
+        style = {"fc": colour, "ec": PAPER, "lw": 1.2}
+        canvas.ax.add_patch(Rectangle(place, w, h, **style))
+        text = f"{value + 0.0:.1f}".replace("-", "−")
+        canvas.text(place[0] + w / 2, place[1] + h / 2, text, size=8.5)
+    return Box(x, y, w * values.shape[1], h * len(values))
+
+
+def walk_through(tokens, ids, embedded, placed, encoded, scores, n_blocks=2):
+    """A few words on their way through a predictor, with the numbers of every stage.
+
+    Parameters
+    ----------
+    tokens : list of str
+        Up to four.
+    ids : list of int
+        Their numbers in the vocabulary.
+    embedded, placed, encoded : arrays ``s m``
+        The rows of the embedding, with positions added, and after the encoder; up to
+        five features.
+    scores : array ``s c``
+    n_blocks : int
+    """
+    row, gap, s = 15, 50, len(tokens)
+    stages = [
+        ("embed", "a row of a table", "dense", embedded, "b s m"),
+        ("positions", "adds a code", "positions", placed, "b s m"),
+        ("encoder", f"{n_blocks} blocks", "attention", encoded, "b s m"),
+        ("output", "c scores each", "output", scores, "b s c"),
+    ]
+    canvas = Canvas(30 + s * row + len(stages) * (gap + s * row))
+    x, y = WIDTH / 2 + 10, 24
+    canvas.text(x - 22, 11, "token", size=8.5)
+    canvas.text(x + 28, 11, "id", size=8.5)
+    for i, (token, number) in enumerate(zip(tokens, ids, strict=True)):
+        middle = y + (i + 0.5) * row
+        canvas.text(x - 22, middle, token)
+        canvas.text(x + 28, middle, str(number), "name", size=9)
+    canvas.text(WIDTH - 26, y + s * row / 2, "b s", "shape")
+    for name, note, kind, values, shape in stages:
+        y += s * row
+        canvas.line((x, y + 2), (x, y + 12))
+        canvas.frame(Box(x - 88, y + 12, 176, 24), KINDS[kind])
+        canvas.text(x - 45, y + 24, name, "name")
+        canvas.text(x + 40, y + 24, note, size=8.5)
+        canvas.line((x, y + 36), (x, y + gap - 2))
+        y += gap
+        w = 33 * values.shape[1]
+        numbers(canvas, x - w / 2, y, values)
+        for i, token in enumerate(tokens):
+            canvas.text(x - 86, y + (i + 0.5) * row, token, size=8.5)
+        canvas.text(WIDTH - 26, y + s * row / 2, shape, "shape")
+    return canvas.fig
+
+
+def clocks(table, pairs):
+    """Pairs of features of a position code as clocks, a row per pair.
+
+    Parameters
+    ----------
+    table : array ``s m``
+        Codes of the positions 0, 1, …, up to six; sines even, cosines odd.
+    pairs : dict of int to str
+        First feature of each pair, and a note that says how fast it turns.
+    """
+    row, radius = 62, 13
+    canvas = Canvas(40 + row * len(pairs))
+    left = 20 + radius
+    step = (WIDTH - 2 * left + 14) / (len(table) - 1)
+    for j, (i, note) in enumerate(pairs.items()):
+        y = 66 + row * j
+        canvas.text(14, y - 26, f"features {i} and {i + 1}: {note}", ha="left")
+        for position, code in enumerate(table):
+            x = left - 7 + step * position
+            style = {"ms": 2 * radius, "mfc": tint(PURPLE, 0.12), "mec": PURPLE}
+            canvas.ax.plot(x, y, "o", mew=1.1, zorder=1, **style)
+            end = x + 0.8 * radius * code[i], y - 0.8 * radius * code[i + 1]
+            canvas.line((x, y), end, colour=INK)
+    for position in range(len(table)):
+        canvas.text(left - 7 + step * position, 26, str(position), size=8.5)
+    canvas.text(WIDTH / 2, 11, "positions", "name")
+    return canvas.fig
+
+
 def paths():
     """How far it is from the first to the last of seven positions, in three layers."""
     canvas = Canvas(312)

@@ -38,6 +38,15 @@ DRAWINGS = {
     "basic loop": lambda: diagrams.training_loop(basic=True),
     "set": diagrams.set_model,
     "transformer": diagrams.transformer,
+    "walk": lambda: diagrams.walk_through(
+        ["step", "by", "step"],
+        [3, 1, 3],
+        *np.random.default_rng(0).normal(size=(3, 3, 4)),
+        np.random.default_rng(1).normal(size=(3, 2)),
+    ),
+    "clocks": lambda: diagrams.clocks(
+        np.tile([1.0, 0.0, -0.6, 0.8], (6, 1)), {0: "fast", 2: "slow"}
+    ),
     "paths": diagrams.paths,
     "chain rule": diagrams.chain_rule,
     "eager and traced": diagrams.eager_and_traced,
