@@ -148,9 +148,8 @@ fig
 # %% tags=["shared", "say"]
 root = values["inverse square root"]
 say(
-    f"Both peak at update {w}. The cosine ends near zero, so you have to plan the length "
-    f"of the run. The inverse square root is still at {root[-1]:.2f} after {T:,} "
-    "updates: it suits a run whose end is not planned."
+    f"Both peak at update {w}. The cosine ends near zero: plan the length of the run. "
+    f"The inverse square root is still at {root[-1]:.2f} after {T:,} updates."
 )
 
 # %% tags=["shared", "check"]
@@ -189,9 +188,8 @@ say(
 # update.
 
 # %% [markdown] tags=["jax"]
-# An optimiser of Optax is a pair of pure functions: `init` makes its state from the
-# parameters, `update` turns gradients and state into steps and a new state. Its
-# learning rate is a number, or a function of the updates made so far: a schedule. The
+# In Optax, the learning rate of an optimiser is a number, or a function of the updates
+# made so far: a schedule. The
 # loop over all batches is a `lax.scan`, and `nnx.jit` compiles it as a whole. The
 # static arguments are part of the compiled program: a different value means a new
 # compilation, which takes longer here than the run. The rates are data: all schedules
@@ -225,10 +223,9 @@ def train(model, loss_fn, data, batches, rates, *, kind="adam", beta2=0.999):
 
 
 # %% [markdown] tags=["shared"]
-# To see which rates an optimiser really uses, give it a task with a known answer. Let a
-# model be a single weight, and let its loss be the weight itself. The gradient is 1 at
-# every update, so each step of Adam is as long as the rate, and the loss falls by
-# exactly the rate that was used.
+# To see which rates an optimiser really uses, let a model be a single weight, and let
+# its loss be this weight. The gradient is 1 at every update, so each step of Adam is as
+# long as the rate, and the loss falls by exactly the rate that was used.
 
 
 # %% tags=["jax"]
@@ -259,7 +256,7 @@ say(
     f"The first update moved the weight by {used[0]:.4f}, a hundredth of the peak rate "
     f"of 0.01; the longest step, {used.max():.4f}, is that of update "
     f"{np.argmax(used) + 1}. Every step is the rate that was drawn, to a thousandth of "
-    "the peak. (The loss is in single precision, which limits the comparison.)"
+    "the peak, the precision of the loss."
 )
 
 # %% tags=["shared", "check"]
@@ -298,8 +295,8 @@ np.testing.assert_allclose(theirs, rates, atol=1e-8)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, a change of code.** Write `warmup_linear`, which rises in the same way
-# and then falls in a straight line, so that the factor after the last update would be
-# 0. Where is its peak, and what is its last factor?
+# and then falls in a straight line that would reach 0 one update after the last. Where
+# is its peak, and what is its last factor?
 
 
 # %% tags=["shared", "answer"]
@@ -320,11 +317,11 @@ say(
 # %% [markdown] tags=["shared"]
 # ## With warm-up this network learns, without it does not
 #
-# Now the experiment. The task is to reverse a sequence of 16 symbols: the model reads
-# all of them and predicts, at every position, the symbol that belongs there in the
-# reversed sequence. The loss is $-\ln p$, where $p$ is the probability of the right
-# symbol; guessing among ten costs $\ln 10 \approx 2.3$. The network is a post-norm
-# stack, as in 2017, and small, so that we can train it many times.
+# The task is to reverse a sequence of 16 symbols: the model reads all of them and
+# predicts, at every position, the symbol of the reversed sequence. The loss is $-\ln
+# p$, where $p$ is the probability of the right symbol; guessing among ten costs $\ln 10
+# \approx 2.3$. The network is a post-norm stack, as in 2017, and small, so that we can
+# train it many times.
 
 # %% tags=["shared"]
 settings = Warmup()
@@ -364,8 +361,7 @@ def new_model(settings):
 
 
 # %% [markdown] tags=["shared"]
-# Each variant is trained from three seeds, which set initial weights and batches. All
-# variants see the same data.
+# Each variant is trained from three seeds, which set initial weights and batches.
 
 
 # %% tags=["shared"]
@@ -375,6 +371,7 @@ def all_batches(settings):
     return np.concatenate([shuffled(settings)(epoch) for epoch in epochs])
 
 
+# %% tags=["shared"]
 def train_seeds(settings, seeds=(0, 1, 2), *, kind="adam", waiting=0):
     """One run per seed, the first updates at rate 0: losses ``n t`` and models."""
     losses, models = [], []
@@ -392,6 +389,7 @@ def train_seeds(settings, seeds=(0, 1, 2), *, kind="adam", waiting=0):
     return np.array(losses), models
 
 
+# %% tags=["shared"]
 no_warmup = replace(settings, warmup=1)  # the first update has the full rate
 losses, models = {}, {}
 losses["warm-up"], models["warm-up"] = train_seeds(settings)
@@ -427,12 +425,12 @@ assert stuck.min() > 2.2 and learned.max() < 0.015
 assert abs(losses["no warm-up"][:, 50:].mean() - guessing) < 1e-2  # loose: it guesses
 x, falls = plots.drawn(fig, title, "warm-up")
 _, stays = plots.drawn(fig, title, "no warm-up")
-assert falls[x == 150] < 1 and falls[-1] < 0.015 and stays.min() > 2.2
+assert falls[x == 120] < 0.6 and falls[-1] < 0.015 and stays.min() > 2.2
 
 # %% [markdown] tags=["shared"]
-# Is the rate perhaps too high? To find a peak rate in practice, one trains briefly
-# at several rates, each twice the one before, and compares where the losses end: a
-# **sweep**. Here it is, with and without warm-up, for one seed.
+# Is the rate perhaps too high? To find a peak rate in practice, one trains briefly at
+# several rates and compares the final losses: a **sweep**. Here is one, with and
+# without warm-up, for one seed.
 
 # %% tags=["shared"]
 peaks = np.array([1.5e-3, 3e-3, 6e-3, 12e-3, 24e-3])
@@ -450,7 +448,7 @@ for name, options in {"warm-up": settings, "no warm-up": no_warmup}.items():
 title = "Warm-up makes higher rates usable"
 lines = {name: (1000 * peaks, np.array(y)) for name, y in sweep.items()}
 fig = plots.curves(
-    {title: lines}, x="peak rate / 0.001", y="final loss", log_x=2, marks="o",
+    {title: lines}, x="peak rate / 0.001", y="final loss", marks="o",
     size=(6.5, 3.2),
 )  # fmt: skip
 fig
@@ -512,7 +510,7 @@ inside = {
     "trained without": [differences(model) for model in models["no warm-up"]],
 }
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "How much the outputs of each of six blocks differ between positions and sequences, logarithmic, as bands over three seeds. Before training and after training with warm-up the lines stay above 0.1 in all blocks. After training without warm-up the line falls by orders of magnitude from block to block."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "How much the outputs of each of six blocks differ between positions and sequences, logarithmic, as bands over three seeds. Before training and after training with warm-up the lines stay above 0.2 in all blocks. After training without warm-up the line falls by orders of magnitude from block to block."}}
 block = np.arange(1, settings.n_blocks + 1)
 title = "Without warm-up, all outputs become alike"
 lines = {name: (block, np.array(rows)) for name, rows in inside.items()}
@@ -528,20 +526,19 @@ say(
     f"After the last block, the outputs differ by {start[-1]:.2f} before training and "
     f"by {kept[-1]:.2f} after training with warm-up. In the stuck network only "
     f"**{lost[-1]:.1g}** is left: at every position of every sequence the output is "
-    "nearly the same, so the network can only predict how frequent each symbol is. "
-    "Almost no gradient tells the positions apart, so the network stays like this."
+    "nearly the same, so the network can only predict how frequent each symbol is."
 )
 
 # %% tags=["shared", "check"]
 # Checked: in the stuck network the last difference is below a hundredth of the first
 y = {name: plots.drawn(fig, title, name)[1] for name in inside}
-assert y["before training"].min() > 0.1 and y["trained with warm-up"].min() > 0.1
-assert y["trained without"][-1] < 0.01 * y["before training"][-1]
+assert y["before training"].min() > 0.2 and y["trained with warm-up"].min() > 0.4
+assert y["trained without"][-1] < 0.006 * y["before training"][-1]
 assert (np.diff(y["trained without"]) < 0).all()
 
 # %% [markdown] tags=["shared"]
-# The network was not like this at the start. Something in the first updates did it.
-# There are two published explanations, and each can be tested.
+# Something in the first updates did this. There are two published explanations, and
+# each can be tested.
 
 # %% [markdown] tags=["shared"]
 # ## First explanation: Adam divides by an estimate from few gradients
@@ -629,6 +626,24 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 # divided by its standard deviation at update $t$. (In the first five updates the
 # libraries leave out the division by $\sqrt{\hat\nu}$ instead.)
 
+
+# %% tags=["shared", "check"]
+# Checked: r_t is the measured ratio of the two standard deviations
+def rectification(t, beta2=0.999):
+    """RAdam's factor ``r_t`` at update ``t``, from 6 on (Liu et al., algorithm 2)."""
+    end = 2 / (1 - beta2) - 1
+    rho = end - 2 * t * beta2**t / (1 - beta2**t)  # about the number of gradients
+    return np.sqrt((rho - 4) * (rho - 2) * end / ((end - 4) * (end - 2) * rho))
+
+
+end = 2 / (1 - 0.999) - 1
+long_run = np.sqrt(end / (2 * (end - 2) * (end - 4)))  # deviation, by Liu et al.
+deviation = (1 / np.sqrt(adam_averages(noise)[1])).std(axis=1)
+formula, measured = rectification(np.arange(6, 1001)), long_run / deviation[5:]
+assert formula[0] < 0.05 and 0.6 < formula[-1] < 0.7 and (np.diff(formula) > 0).all()
+np.testing.assert_allclose(measured[14:], formula[14:], rtol=0.1)  # from update 20 on
+np.testing.assert_allclose(measured[:14], formula[:14], rtol=0.6)
+
 # %% [markdown] tags=["jax"]
 # Optax has both optimisers. Its steps on the same gradients:
 
@@ -646,21 +661,7 @@ def framework_steps(kind, grads):
 
 
 # %% tags=["shared", "check"]
-# Checked: r_t is the measured ratio; RAdam takes r_t of our Adam's steps
-def rectification(t, beta2=0.999):
-    """RAdam's factor ``r_t`` at update ``t``, from 6 on (Liu et al., algorithm 2)."""
-    end = 2 / (1 - beta2) - 1
-    rho = end - 2 * t * beta2**t / (1 - beta2**t)  # about the number of gradients
-    return np.sqrt((rho - 4) * (rho - 2) * end / ((end - 4) * (end - 2) * rho))
-
-
-end = 2 / (1 - 0.999) - 1
-long_run = np.sqrt(end / (2 * (end - 2) * (end - 4)))  # deviation, by Liu et al.
-deviation = (1 / np.sqrt(adam_averages(noise)[1])).std(axis=1)
-formula, measured = rectification(np.arange(6, 1001)), long_run / deviation[5:]
-assert formula[0] < 0.05 and 0.6 < formula[-1] < 0.7 and (np.diff(formula) > 0).all()
-np.testing.assert_allclose(measured[14:], formula[14:], rtol=0.1)  # from update 20 on
-np.testing.assert_allclose(measured[:14], formula[:14], rtol=0.6)
+# Checked: the framework's Adam takes our steps; its RAdam r_t times these
 ours, short = adam_steps(noise[:100]), floats(noise[:100])
 np.testing.assert_allclose(as_numpy(framework_steps("adam", short)), ours, atol=1e-3)
 rectified = rectification(np.arange(6, 101))[:, None] * ours[5:]
@@ -673,8 +674,7 @@ np.testing.assert_allclose(np.abs(ours[0]), 1, atol=1e-3)  # the first step is t
 # Does our network learn with RAdam and without warm-up? If it does, that alone would
 # not prove the explanation, because $r_t$ rises slowly with $t$ whatever the gradients
 # are: RAdam is Adam with a warm-up of its own. ([Ma & Yarats
-# 2019](https://arxiv.org/abs/1910.04209) blame the size of the first steps instead, and
-# recommend a linear rise over $2/(1-\beta_2)$ updates.)
+# 2019](https://arxiv.org/abs/1910.04209) blame the size of the first steps instead.)
 #
 # So let us also remove the spread, but keep the high rate. For 50 updates the rate is
 # 0: Adam's averages fill, while the weights stay where they are. Then the rate jumps to
@@ -698,9 +698,8 @@ fig
 ends = {name: np.sort(losses[name][:, -10:].mean(axis=1)) for name in names}
 t = settings.updates
 say(
-    f"RAdam does not get stuck: the three seeds end at {three(*ends['RAdam'])}. Its "
-    f"factor is {rectification(20, 0.99):.2f} at update 20 and "
-    f"{rectification(t, 0.99):.2f} at update {t}. But **filled averages do not help "
+    f"RAdam does not get stuck: the three seeds end at {three(*ends['RAdam'])}. But "
+    "**filled averages do not help "
     f"here**: {t - 50} updates after the jump, the loss is {three(*ends[filled])}. So "
     "the spread alone does not explain this failure. The size of the first steps is "
     "the next suspect, and the sweep supports it: at a quarter and at half of the rate "
@@ -727,9 +726,8 @@ assert plots.drawn(fig, title, "warm-up")[1][-1] < 0.015
 # object that Adam divides the size of the gradient out, and blame the sum itself: a
 # post-norm block leans more on its own layers, so errors in them add up.
 #
-# Both predict that pre-norm needs no warm-up. So train the pre-norm stack without:
-# data, optimiser, peak rate and batches are the same. And look inside both kinds of
-# stacks after the first ten updates.
+# Both predict that pre-norm needs no warm-up. So train the pre-norm stack without, with
+# everything else the same, and look inside both stacks after the first ten updates.
 
 # %% tags=["shared"]
 pre_norm = replace(no_warmup, norm_first=True)
@@ -779,12 +777,12 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: without warm-up pre-norm ends below 2.2; its positions differ above 0.1
+# Checked: without warm-up pre-norm ends below 2.2; its outputs differ above 0.15
 lost, found = (plots.drawn(fig, titles[0], name)[1] for name in pair)
 assert lost.min() > 2.2 and found[-1] < 1.8  # loose: seeds differ in when they begin
 assert free.max() < 2.2  # loose: likewise
 post, pre = (plots.drawn(fig, titles[1], name)[1] for name in pair)
-assert pre.min() > 0.1 and post[-1] < 0.1 * pre[-1] and (np.diff(post) < 0).all()
+assert pre.min() > 0.15 and post[-1] < 0.05 * pre[-1] and (np.diff(post) < 0).all()
 assert pre.max() < 2 * pre.min()
 
 # %% [markdown] tags=["shared"]
@@ -911,10 +909,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * A schedule is a factor per update; its first value is $1/w$, not 0. Find the peak
-#   rate by a sweep.
-# * Our post-norm network (six blocks, rate 0.006) got stuck without warm-up. Half the
-#   rate did not get stuck, but was slow: warm-up makes higher rates usable.
+# * A schedule is a factor per update. Find the peak rate by a sweep.
+# * At a high rate, our post-norm network got stuck without warm-up. At half the rate it
+#   did not, but was slow: warm-up makes higher rates usable.
 # * In the stuck network all outputs are nearly the same: it no longer sees its input.
 # * First explanation: Adam's scalings vary widely while they rest on few gradients (Liu
 #   et al. 2019). RAdam makes up for this, with a warm-up of its own. Filling the
