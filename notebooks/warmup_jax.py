@@ -189,11 +189,10 @@ say(
 
 # %% [markdown] tags=["jax"]
 # In Optax, the learning rate of an optimiser is a number, or a function of the updates
-# made so far: a schedule. The
-# loop over all batches is a `lax.scan`, and `nnx.jit` compiles it as a whole. The
-# static arguments are part of the compiled program: a different value means a new
-# compilation, which takes longer here than the run. The rates are data: all schedules
-# share one program. (`copy=True` leaves the model outside the loop untouched.)
+# made so far: a schedule. The loop over all batches is a `lax.scan`, and `nnx.jit`
+# compiles it as a whole. The static arguments are part of the compiled program: a
+# different value means a new compilation, which takes longer here than the run. The
+# rates are data: all schedules share one program.
 
 # %% tags=["jax"]
 OPTIMIZERS = {"adam": optax.adam, "radam": optax.radam}
@@ -703,7 +702,7 @@ say(
     f"here**: {t - 50} updates after the jump, the loss is {three(*ends[filled])}. So "
     "the spread alone does not explain this failure. The size of the first steps is "
     "the next suspect, and the sweep supports it: at a quarter and at half of the rate "
-    "the network did not get stuck."
+    "it did not get stuck."
 )
 
 # %% tags=["shared", "check"]
@@ -747,10 +746,6 @@ def after_updates(n, settings):
 early = {"post-norm": no_warmup, "pre-norm": pre_norm}
 early = {
     name: differences(after_updates(10, options)) for name, options in early.items()
-}
-late = {
-    "post-norm": differences(models["no warm-up"][0]),
-    "pre-norm": differences(models["pre-norm"][0]),
 }
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels. Left: loss over 200 updates without warm-up, as bands over three seeds; post-norm stays at the level of guessing, pre-norm falls below it. Right: how much the outputs of each of six blocks differ, after ten updates; with pre-norm the line stays level, with post-norm it falls from block to block."}}
@@ -884,6 +879,9 @@ def usual_optimizer(total, peak=1e-3):
     rates = optax.warmup_cosine_decay_schedule(peak / w, peak, w - 1, total)
     adamw = optax.adamw(rates, weight_decay=0.1)
     return optax.chain(optax.clip_by_global_norm(1.0), adamw)
+
+
+optimizer = usual_optimizer(total=2000)
 
 
 # %% [markdown] tags=["shared"]

@@ -701,7 +701,7 @@ say(
     f"here**: {t - 50} updates after the jump, the loss is {three(*ends[filled])}. So "
     "the spread alone does not explain this failure. The size of the first steps is "
     "the next suspect, and the sweep supports it: at a quarter and at half of the rate "
-    "the network did not get stuck."
+    "it did not get stuck."
 )
 
 # %% tags=["shared", "check"]
@@ -745,10 +745,6 @@ def after_updates(n, settings):
 early = {"post-norm": no_warmup, "pre-norm": pre_norm}
 early = {
     name: differences(after_updates(10, options)) for name, options in early.items()
-}
-late = {
-    "post-norm": differences(models["no warm-up"][0]),
-    "pre-norm": differences(models["pre-norm"][0]),
 }
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels. Left: loss over 200 updates without warm-up, as bands over three seeds; post-norm stays at the level of guessing, pre-norm falls below it. Right: how much the outputs of each of six blocks differ, after ten updates; with pre-norm the line stays level, with post-norm it falls from block to block."}}
@@ -886,6 +882,9 @@ def usual_optimizer(params, total, peak=1e-3):
     optimizer = torch.optim.AdamW(params, lr=peak, weight_decay=0.1)
     factor = partial(warmup_cosine, warmup=total // 20, total=total)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+optimizer, scheduler = usual_optimizer(model.parameters(), total=2000)
 
 
 # %% [markdown] tags=["shared"]
