@@ -197,50 +197,58 @@ def shades(values, colour, low, high):
     ]
 
 
-def small_attention():
+def small_attention(masked=True):
     """Queries, keys, values, mask, scores, weights and outputs of one head."""
     rng = np.random.default_rng(7)
     q, k, v = (rng.normal(size=(n, 3)) for n in (4, 5, 5))
-    mask = np.broadcast_to(np.arange(5) < 4, (4, 5))
+    mask = np.broadcast_to(np.arange(5) < (4 if masked else 5), (4, 5))
     out, weights = reference.attention(q, k, v, mask)
     return q, k, v, mask, q @ k.T, weights, out
 
 
-def attention():
-    """One head: a score stands where the row of a query meets the column of a key."""
-    q, k, v, mask, scores, weights, out = small_attention()
-    canvas = Canvas(358)
+def attention(mask=True):
+    """One head: a score stands where the row of a query meets the column of a key.
+
+    Parameters
+    ----------
+    mask : bool
+        Draw the step of the mask, and hide the last key.
+    """
+    q, k, v, allowed, scores, weights, out = small_attention(mask)
+    canvas = Canvas(358 if mask else 323)
     keys = canvas.matrix(84, 12, k.T, ORANGE)
     canvas.label(167, 27, "k", "b h k d", "keys", ha="left")
     canvas.text(167, 53, "a column each", size=8, ha="left")
     canvas.matrix(14, 81, q, BLUE, frame=1)
     canvas.label(36.5, 52, "q", "b h q d", "queries")
     crossing = canvas.matrix(84, 81, scores, PURPLE, frame=1)
-    canvas.label(167, 104, "scores", "b h q k", ha="left")
+    canvas.label(167, 104 if mask else 88, "scores", "b h q k", ha="left")
     canvas.line(keys.bottom, crossing.top)
     canvas.line((59, 103.5), (84, 103.5))
 
-    steps = [crossing]
-    for y, step in zip((159, 194, 229), ("/ √d", "mask", "softmax"), strict=True):
-        steps.append(canvas.below(steps[-1].bottom, 121.5, y, 64, 21, step))
+    above, y = crossing, 159
+    for step in ("/ √d", "mask", "softmax") if mask else ("/ √d", "softmax"):
+        above = canvas.below(above.bottom, 121.5, y, 64, 21, step)
         if step == "mask":
-            small = canvas.allowed(19, y - 3.5, mask, 7)
-            canvas.line(small.right, steps[-1].left)
+            small = canvas.allowed(19, y - 3.5, allowed, 7)
+            canvas.line(small.right, above.left)
             canvas.text(36.5, y + 33.5, "b h q k", "shape")
-    shown = np.where(mask, weights, np.nan)
-    mixing = canvas.matrix(84, 264, shown, PURPLE, frame=1, low=0)
-    canvas.line(steps[-1].bottom, mixing.top)
-    canvas.label(42, 282, "weights", "b h q k")
-    canvas.text(42, 310, "rows sum to 1", size=8)
+        y += 35
+    shown = np.where(allowed, weights, np.nan)
+    mixing = canvas.matrix(84, y, shown, PURPLE, frame=1, low=0)
+    canvas.line(above.bottom, mixing.top)
+    canvas.label(42, y + 18, "weights", "b h q k")
+    canvas.text(42, y + 46, "rows sum to 1", size=8)
 
-    values = canvas.matrix(189, 170, v, GREEN)
-    canvas.label(211.5, 140, "v", "b h k d", "values")
-    result = canvas.matrix(189, 264, out, GREEN, frame=1)
-    canvas.label(211.5, 335, "weights @ v", "b h q d")
-    canvas.line((159, 286.5), (189, 286.5))
+    values = canvas.matrix(189, y - 89, v, GREEN)
+    canvas.label(211.5, y - 115, "v", "b h k d", "values")
+    result = canvas.matrix(189, y, out, GREEN, frame=1)
+    canvas.label(211.5, y + 71, "weights @ v", "b h q d")
+    canvas.line((159, y + 22.5), (189, y + 22.5))
     canvas.line(values.bottom, result.top)
-    canvas.text(121.5, 337, "framed: one query", size=8)
-    canvas.text(121.5, 348, "grey: hidden", size=8)
+    canvas.text(121.5, y + 73, "framed: one query", size=8)
+    if mask:
+        canvas.text(121.5, y + 84, "grey: hidden", size=8)
     return canvas.fig
 
 
@@ -397,31 +405,40 @@ def mask():
     return canvas.fig
 
 
-def training_loop():
-    """Forward on the left, backward on the right, once for every batch."""
-    canvas, left, right = Canvas(298), 94, 200
+def training_loop(basic=False):
+    """Forward on the left, backward on the right, once for every batch.
+
+    Parameters
+    ----------
+    basic : bool
+        Only the batch, the model, the loss and the optimiser: no schedule of the
+        learning rate, no clipping, no validation; one prediction per example.
+    """
+    canvas, left, right = Canvas(218 if basic else 298), 94, 200
     canvas.text(left, 12, "inputs", "name")
-    canvas.text(left + 7, 34, "b s i", "shape", ha="left")
+    canvas.text(left + 7, 34, "b i" if basic else "b s i", "shape", ha="left")
     model = canvas.below((left, 22), left, 52, 76, 40, "model", "forward", "attention")
-    canvas.text(left + 7, 108, "b s c", "shape", ha="left")
+    canvas.text(left + 7, 108, "b c" if basic else "b s c", "shape", ha="left")
     loss_fn = canvas.below(model.bottom, left, 130, 76, 40, "loss_fn", "", "output")
     canvas.text(21, 150, "labels", "name", size=9)
-    canvas.text(21, 162, "b s", "shape", size=8)
+    canvas.text(21, 162, "b" if basic else "b s", "shape", size=8)
     canvas.line((40, 150), loss_fn.left)
     canvas.line(loss_fn.bottom, (left, 200))
     canvas.text(left, 209, "loss", "name")
-    clip = canvas.box(right, 130, 88, 40, "max_grad_norm", "clip", "plain")
-    canvas.line((left + 17, 209), (right, 209), clip.bottom)
+    step = canvas.box(right, 52, 88, 40, "optimizer", "Adam", "dense")
+    canvas.line(step.left, model.right)
+    above = step
+    if not basic:
+        above = canvas.box(right, 130, 88, 40, "max_grad_norm", "clip", "plain")
+        canvas.line(above.top, step.bottom)
+        canvas.text(right, 12, "learning_rates", "name", size=9)
+        canvas.line((right, 22), step.top)
+        canvas.line((left, 219), (left, 252), dashed=True)
+        canvas.text(left + 7, 234, "each epoch", size=8.5, ha="left")
+        canvas.box(left, 252, 150, 40, "validation", "keep the best weights")
+    canvas.line((left + 17, 209), (right, 209), above.bottom)
     canvas.text(right + 6, 190, "gradient", size=8.5, ha="left")
     canvas.text(148, 199, "each batch", size=8.5)
-    step = canvas.box(right, 52, 88, 40, "optimizer", "Adam", "dense")
-    canvas.line(clip.top, step.bottom)
-    canvas.text(right, 12, "learning_rates", "name", size=9)
-    canvas.line((right, 22), step.top)
-    canvas.line(step.left, model.right)
-    canvas.line((left, 219), (left, 252), dashed=True)
-    canvas.text(left + 7, 234, "each epoch", size=8.5, ha="left")
-    canvas.box(left, 252, 150, 40, "validation", "keep the best weights")
     return canvas.fig
 
 

@@ -25,6 +25,7 @@ from sides import on_both_sides
 
 DRAWINGS = {
     "attention": diagrams.attention,
+    "attention without a mask": lambda: diagrams.attention(mask=False),
     "heads": diagrams.heads,
     "one head": lambda: diagrams.heads(1),
     "four heads": lambda: diagrams.heads(4),
@@ -33,6 +34,7 @@ DRAWINGS = {
     "predictor": diagrams.predictor,
     "mask": diagrams.mask,
     "training loop": diagrams.training_loop,
+    "basic loop": lambda: diagrams.training_loop(basic=True),
     "set": diagrams.set_model,
     "transformer": diagrams.transformer,
 }
@@ -134,9 +136,10 @@ def test_shapes_of_attention(side):
     letters = {2: "b", 3: "h", 5: "q", 11: "k", 4: "d"}
     arrays = {"k": k, "q": q, "scores": weights, "mask": mask, "weights": weights}
     arrays |= {"v": v, "weights @ v": out}
-    assert shapes_by_name(diagrams.attention()) == {
-        name: " ".join(letters[n] for n in x.shape) for name, x in arrays.items()
-    }
+    shapes = {n: " ".join(letters[size] for size in arrays[n].shape) for n in arrays}
+    assert shapes_by_name(diagrams.attention()) == shapes
+    del shapes["mask"]
+    assert shapes_by_name(diagrams.attention(mask=False)) == shapes
 
 
 @on_both_sides
@@ -186,6 +189,8 @@ def test_shapes_of_the_predictor_and_the_set(side):
 
     drawn = words(diagrams.training_loop(), "shape")
     assert drawn == [shape_of(x), shape_of(out), "b s"]
+    drawn = words(diagrams.training_loop(basic=True), "shape")
+    assert drawn == [shape_of(x[:, 0]), shape_of(out[:, 0]), "b"]
 
 
 @on_both_sides
