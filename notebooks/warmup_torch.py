@@ -766,8 +766,8 @@ say(
     f"the outputs of the last block differ by {pre[-1]:.2f} with pre-norm, but by "
     f"{post[-1]:.2g} with post-norm. In both, the steps have made one vector common to "
     f"all outputs: its mean size is {common[1]:.1f} and {common[0]:.1f}. Pre-norm adds "
-    "this vector to a sum which still contains the input. Post-norm divides each sum by "
-    "its standard deviation, so the differences shrink, block by block."
+    "this vector to a sum which still contains the input. Post-norm divides each sum "
+    "by its standard deviation, so the differences shrink, block by block."
 )
 
 # %% tags=["shared", "check"]
