@@ -458,11 +458,11 @@ fig
 with_it, without = (np.array(y) for y in sweep.values())
 say(
     "Every point is the mean of the last ten of 200 updates. Without warm-up, the best "
-    f"of the five rates ends at {without.min():.2f}; at 0.006 and above, the network "
-    f"does not learn at all. With warm-up, the loss ends at {with_it[2]:.3f} at 0.006, "
-    f"which is {word('lower', with_it[2], without.min())}. Small rates are too slow for "
-    "200 updates, and the highest one is too high even with this warm-up. So warm-up "
-    "makes a range of rates usable in which the network learns quickly."
+    f"of the five rates ends at {without.min():.2f}; from 0.006 on, the network does not "
+    f"learn at all. With warm-up, the loss ends at {with_it[2]:.3f} at the rate 0.006, "
+    f"which is {word('lower', with_it[2], without.min())}, and at {with_it[4]:.2f} at "
+    "0.024. Small rates are too slow for 200 updates. So warm-up makes a range of rates "
+    "usable in which the network learns quickly."
 )
 
 # %% tags=["shared", "check"]
@@ -911,8 +911,8 @@ say(
 # ## Key points
 #
 # * A schedule is a factor per update. Find the peak rate by a sweep.
-# * At a high rate, our post-norm network got stuck without warm-up; low rates were slow.
-#   Warm-up makes higher rates usable.
+# * At a high rate, our post-norm network got stuck without warm-up; low rates were
+#   slow. Warm-up makes higher rates usable.
 # * In the stuck network all outputs are nearly the same: it no longer sees its input.
 # * First explanation: Adam's scalings vary widely while they rest on few gradients (Liu
 #   et al. 2019). RAdam makes up for this, with a warm-up of its own. Filling the
