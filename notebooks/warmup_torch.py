@@ -456,10 +456,10 @@ fig
 with_it, without = (np.array(y) for y in sweep.values())
 say(
     "Every point is the mean of the last ten of 200 updates. Without warm-up, the best "
-    f"of the five rates ends at {without.min():.2f}; from 0.006 on, the network does not "
-    f"learn at all. With warm-up, the loss ends at {with_it[2]:.3f} at the rate 0.006, "
-    f"which is {word('lower', with_it[2], without.min())}, and at {with_it[4]:.2f} at "
-    "0.024. Small rates are too slow for 200 updates. So warm-up makes a range of rates "
+    f"of the five rates ends at {without.min():.2f}; from 0.006 on, the network learns "
+    f"nothing. With warm-up, the loss ends at {with_it[2]:.3f} at the rate 0.006, which "
+    f"is {word('lower', with_it[2], without.min())}, and at {with_it[4]:.2f} at 0.024. "
+    "Small rates are too slow for 200 updates. So warm-up makes a range of rates "
     "usable in which the network learns quickly."
 )
 
