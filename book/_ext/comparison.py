@@ -1,8 +1,8 @@
 """Sphinx extension: what the page that compares both takes from the chapters.
 
-``{twin-code}`` shows definitions of the two pages of a chapter: side by side where there
-is room, else in two synchronised tabs; on demand there is a third tab, with the model
-in JavaScript. ``{measured}`` is
+``{twin-code}`` shows definitions of the two pages of a chapter: side by side where
+there is room, else in two synchronised tabs; on demand there is a third tab, with the
+model in JavaScript. ``{measured}`` is
 a table of figures which the pages printed while this book was built. A name or a figure
 that is not there is a warning, and so fails the build.
 """

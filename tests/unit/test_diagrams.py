@@ -10,6 +10,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
 from helpers import (
@@ -37,6 +38,7 @@ DRAWINGS = {
     "basic loop": lambda: diagrams.training_loop(basic=True),
     "set": diagrams.set_model,
     "transformer": diagrams.transformer,
+    "paths": diagrams.paths,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 # All different, so that a shape says which letters it has; keys come from the queries.
@@ -218,6 +220,14 @@ def test_numbers_of_attention_are_those_of_the_model(side):
     grey = [[cell == diagrams.HIDDEN for cell in row] for row in shown]
     np.testing.assert_array_equal(grey, weights == 0)
     np.testing.assert_allclose(scores, q @ k.T)
+
+
+def test_drawn_paths_have_their_lengths():
+    """One orange arrow for each step that the drawing counts."""
+    fig = diagrams.paths()
+    counted = [int(n) for t in words(fig) for n in re.findall(r"(\d+) (?:step|lay)", t)]
+    heads = [p for p in fig.axes[0].patches if to_hex(p.get_fc()) == diagrams.ORANGE]
+    assert counted == [6, 3, 1] and len(heads) == sum(counted)
 
 
 # Legibility
