@@ -699,7 +699,7 @@ fig
 ends = {name: np.sort(losses[name][:, -10:].mean(axis=1)) for name in names}
 t = settings.updates
 say(
-    f"RAdam learns: the three seeds end at {three(*ends['RAdam'])}. But "
+    f"RAdam begins to learn: the seeds end at {three(*ends['RAdam'])}. But "
     f"**filled averages do not help here**: {t - 50} updates after the jump, the loss "
     f"is {three(*ends[filled])}. So the spread alone does not explain this failure. "
     "The size of the first steps is the next suspect: RAdam, whose first steps are "
