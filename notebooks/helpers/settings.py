@@ -150,8 +150,8 @@ class Sequences(Settings):
 class Warmup(Sequences):
     """Chapter *warm-up*: a post-norm stack that does not learn at its peak rate at once."""
 
-    n_train: int = 64 * 100
-    batch_size: int = 64
+    n_train: int = 32 * 100
+    batch_size: int = 32
     epochs: int = 2
     learning_rate: float = 6e-3
     warmup: int = 100
