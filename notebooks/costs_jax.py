@@ -316,7 +316,7 @@ say(
 # Checked: as drawn, many rows reach more than 1.5 times the rate of a single row
 found = plots.drawn(fig, "billion operations per second", "measured")[1]
 assert found.max() / found[0] > 1.5  # loose: memory and cache differ by machine
-np.testing.assert_allclose(intensity[0], 0.5, rtol=0.01)
+np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
 
 # %% [markdown] tags=["shared"]
 # A step of the GRU multiplies its six matrices with a single row, far left on the
@@ -782,7 +782,7 @@ assert 3.9 < grown[0] < grown[1] < grown[2] < 16 and grown[2] > 8
 assert [maps[4 * n] / maps[n] for n in (16, 64, 256)] == [16] * 3
 heights = np.array([[bar.get_height() for bar in c] for c in fig.axes[0].containers])
 np.testing.assert_allclose(heights.sum(0), 100)
-assert heights[3:, 0].sum() < 50 < heights[4, -1]
+assert heights[3:, 0].sum() < 33 and heights[4, -1] > 50
 assert (heights[4, :-1] < heights[4, 1:]).all()
 
 # %% [markdown] tags=["shared"]
@@ -795,7 +795,7 @@ eight = build(Predictor, *sizes.values(), **options | {"n_heads": 8})
 found = total_bytes(activations(eight, loss_of, *batch(4, 256))) / kept[256]
 predicted = 1 + maps[256] / kept[256]
 assert sum(array.size for array in to_arrays(eight).values()) == n_parameters
-assert abs(found / predicted - 1) < 0.02
+assert abs(found / predicted - 1) < 0.02  # loose: devices keep a little more
 say(
     "Only the activations grow: there are twice as many maps, and each head has half "
     f"the size, so everything else is as before. Twice the maps make {predicted:.2f} "
@@ -917,7 +917,7 @@ say(table(["too little", "change", "factor", "left here", "price"], *rows_of_tab
 share = maps[1024] / whole
 expected = {"length": (1 - share) / 2 + share / 4, "heads": 1 - share / 2, "batch": 0.5}
 for name, found in halved.items():
-    np.testing.assert_allclose(found, expected[name], rtol=0.02)
+    np.testing.assert_allclose(found, expected[name], rtol=0.02)  # loose: likewise
 
 # %% [markdown] tags=["shared"]
 # "Twice" means to add up the gradients of two half batches. Recomputing takes one more

@@ -1219,7 +1219,7 @@ for name in near:
 # Checked: training leaves the rows of positions that it never reached as they were
 _, _, before, after = tables
 np.testing.assert_array_equal(after[16:], before[16:])
-assert np.abs(after[:16] - before[:16]).max(axis=1).min() > 0.03
+assert np.abs(after[:16] - before[:16]).max(axis=1).min() > 0.15
 
 # %% [markdown] tags=["shared"]
 # ## Your framework has these parts, too
@@ -1252,7 +1252,7 @@ garbage = np.where(real[..., None], x, 100)
 outs = [as_numpy(ready_made(floats(y), booleans(real))) for y in (x, garbage)]
 np.testing.assert_allclose(outs[0][real], outs[1][real], atol=1e-5)
 unmasked = as_numpy(ready_made(floats(garbage), booleans(np.ones((2, 9), bool))))
-assert np.abs(unmasked - outs[0])[real].max() > 0.02
+assert np.abs(unmasked - outs[0])[real].max() > 0.1
 
 # %% [markdown] tags=["jax"]
 # Both frameworks read the same file of weights.

@@ -858,7 +858,9 @@ alike = build(Classifier, 64, 64, 10)
 load_weights(alike, folder / "same.safetensors")
 train(alike, x_train, y_train, integers(batches), learning_rate)
 columns, same_right = to_arrays(alike)["hidden.weight"], accuracy(alike, for_test)
-assert np.ptp(columns, axis=1).max() < 0.001 * np.ptp(columns) and same_right < 0.4
+between = 0.001 * np.ptp(columns)
+assert np.ptp(columns, axis=1).max() < between  # loose: equal but for rounding
+assert same_right < 0.4
 say(
     "All hidden features compute the same number, get the same gradient, and stay the "
     "same: the model works as if it had one hidden feature instead of 64. It gets "

@@ -533,8 +533,9 @@ say(
 # %% tags=["shared", "check"]
 # Checked: in the stuck network the last difference is below a hundredth of the first
 y = {name: plots.drawn(fig, title, name)[1] for name in inside}
-assert y["before training"].min() > 0.2 and y["trained with warm-up"].min() > 0.4
-assert y["trained without"][-1] < 0.006 * y["before training"][-1]
+assert y["before training"].min() > 0.2 and y["trained with warm-up"].min() > 0.7
+least = 0.006 * y["before training"][-1]
+assert y["trained without"][-1] < least  # loose: frameworks differ twofold
 assert (np.diff(y["trained without"]) < 0).all()
 
 # %% [markdown] tags=["shared"]
@@ -668,7 +669,9 @@ np.testing.assert_allclose(as_numpy(framework_steps("adam", short)), ours, atol=
 rectified = rectification(np.arange(6, 101))[:, None] * ours[5:]
 radam = as_numpy(framework_steps("radam", short))[5:]
 # loose: Optax computes ρ in single precision
-np.testing.assert_allclose(radam, rectified, rtol=0.02, atol=1e-3)
+np.testing.assert_allclose(
+    radam, rectified, rtol=0.02, atol=1e-3
+)  # loose: Optax computes ρ in single precision
 np.testing.assert_allclose(np.abs(ours[0]), 1, atol=1e-3)  # the first step is the rate
 
 # %% [markdown] tags=["shared"]
@@ -779,9 +782,9 @@ lost, found = (plots.drawn(fig, titles[0], name)[1] for name in pair)
 assert lost.min() > 2.2 and found[-1] < 1.8  # loose: seeds differ in when they begin
 assert free.max() < 2.2  # loose: likewise
 post, pre = (plots.drawn(fig, titles[1], name)[1] for name in pair)
-assert pre.min() > 0.15 and post[-1] < 0.05 * pre[-1] and (np.diff(post) < 0).all()
+assert pre.min() > 0.15 and post[-1] < 0.035 * pre[-1] and (np.diff(post) < 0).all()
 assert pre.max() < 2 * pre.min()
-assert common[1] > 3 * pre[-1] and common[0] > 30 * post[-1]
+assert common[1] > 8 * pre[-1] and common[0] > 80 * post[-1]
 
 # %% [markdown] tags=["shared"]
 # This is one network, one task and one rate. But the result agrees with practice: large
