@@ -743,7 +743,8 @@ def after_updates(n, settings):
     batches = all_batches(chosen)
     rates = np.where(np.arange(len(batches)) < n, chosen.learning_rates, 0)
     model = new_model(chosen)
-    train(model, cross_entropy, data, integers(batches), floats(rates), beta2=0.99)
+    options = {"kind": "adam", "beta2": 0.99}
+    train(model, cross_entropy, data, integers(batches), floats(rates), **options)
     return model
 
 
