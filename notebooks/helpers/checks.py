@@ -189,27 +189,17 @@ def check_texts(texts, n_tokens, longest, what="data"):
 
 
 def check_model(model, settings):
-    """Check that a ``Predictor`` has the sizes in the settings.
+    """Check that a model of ``helpers.model_*`` has the sizes in the settings.
 
     Raises
     ------
     ValueError
         Naming the first that differs, with both values.
     """
-    if type(model).__name__ != "Predictor" or not hasattr(settings, "model"):
+    kinds = "Predictor", "LanguageModel", "Translator"
+    if type(model).__name__ not in kinds or not hasattr(settings, "model"):
         return
-    block, positions = model.encoder.blocks[0], type(model.positions).__name__
-    found = {
-        "n_inputs": model.embed.in_features,
-        "m": model.embed.out_features,
-        "n_outputs": model.output.out_features,
-        "n_blocks": len(model.encoder.blocks),
-        "n_heads": block.attention.n_heads,
-        "f": block.ffn.linear1.out_features,
-        "dropout": getattr(block.dropout, "p", getattr(block.dropout, "rate", None)),
-        "norm_first": block.norm_first,
-        "positions": positions.removesuffix("Positions").replace("NoneType", "none"),
-    }
+    found = sizes_of(model)
     for name, expected in settings.model.items():
         got = found.get(name, expected)
         if str(got).lower() != str(expected).lower():
@@ -217,6 +207,32 @@ def check_model(model, settings):
                 f"expected a model with {name} = {expected!r}, as the settings say, "
                 f"got one with {name} = {got!r}"
             )
+
+
+def sizes_of(model):
+    """Sizes and choices that a model was made with, by the names of its arguments."""
+    target = getattr(model, "target", model)
+    blocks = (getattr(model, "encoder", None) or target.decoder).blocks
+    block, positions = blocks[0], type(model.positions).__name__
+    sizes = {
+        "m": block.attention.qkv.in_features,
+        "n_blocks": len(blocks),
+        "n_heads": block.attention.n_heads,
+        "f": block.ffn.linear1.out_features,
+        "dropout": getattr(block.dropout, "p", getattr(block.dropout, "rate", None)),
+        "norm_first": block.norm_first,
+        "positions": positions.removesuffix("Positions").replace("NoneType", "none"),
+    }
+    if type(model).__name__ == "Predictor":
+        n_inputs, n_outputs = model.embed.in_features, model.output.out_features
+        return sizes | {"n_inputs": n_inputs, "n_outputs": n_outputs}
+    n_target = target.embed.num_embeddings
+    n_source = (model.embed or target.embed).num_embeddings
+    return sizes | {
+        "n_tokens": n_target, "n_source": n_source, "n_target": n_target,
+        "max_length": target.max_length, "tied": target.output is None,
+        "shared": model.embed is None,
+    }  # fmt: skip
 
 
 def check_batches(index, settings, rows):

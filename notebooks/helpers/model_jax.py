@@ -775,7 +775,7 @@ def new_cache(model, first, length, context=None, context_mask=None):
     n_heads, m = blocks[0].attention.n_heads, model.embed.features
     shape = len(first), n_heads, length, m // n_heads  # b h s d
     empty = jnp.zeros(shape, model.embed.embedding.dtype)
-    context = [b.cross.project(context)[1:] if b.cross else None for b in blocks]
+    context = [tuple(b.cross.project(context)[1:]) if b.cross else None for b in blocks]
     return {
         "start": jnp.int32(0), "first": first, "blocks": [(empty, empty)] * len(blocks),
         "context": context, "context_mask": context_mask,
@@ -796,7 +796,8 @@ def advance_block(block, x, cache, start, mask, context, context_mask):
 def advance(model, tokens, cache):
     """Logits of the next tokens of each row, ``b n -> b n t``, from a key-value cache.
 
-    Equal to those of the model without a cache, at the work of ``n`` positions.
+    Equal to those of the model without a cache, at the work of ``n`` positions. The
+    cache must have room for them.
 
     Parameters
     ----------

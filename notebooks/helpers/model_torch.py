@@ -781,7 +781,7 @@ def new_cache(model, first, length, context=None, context_mask=None):
     blocks = model.decoder.blocks
     n_heads, table = blocks[0].attention.n_heads, model.embed.weight
     shape = len(first), n_heads, length, table.shape[1] // n_heads  # b h s d
-    context = [b.cross.project(context)[1:] if b.cross else None for b in blocks]
+    context = [tuple(b.cross.project(context)[1:]) if b.cross else None for b in blocks]
     return {
         "start": 0, "first": first, "context": context, "context_mask": context_mask,
         "blocks": [(table.new_zeros(shape), table.new_zeros(shape)) for _ in blocks],
@@ -802,7 +802,8 @@ def advance_block(block, x, cache, start, mask, context, context_mask):
 def advance(model, tokens, cache):
     """Logits of the next tokens of each row, ``b n -> b n t``, from a key-value cache.
 
-    Equal to those of the model without a cache, at the work of ``n`` positions.
+    Equal to those of the model without a cache, at the work of ``n`` positions. The
+    cache must have room for them.
 
     Parameters
     ----------

@@ -9,8 +9,8 @@ import re
 import numpy as np
 import pytest
 
-from helpers import train_jax, train_torch
-from helpers.settings import Settings
+from helpers import checks, train_jax, train_torch
+from helpers.settings import Dates, Settings, Text
 from helpers.shapes import as_numpy, check_shape
 from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
 from sides import (
@@ -454,3 +454,31 @@ def test_a_translator_needs_source_and_target(side):
         train.fit(model, train.next_token, (wrong, texts), SMALL)
     with pytest.raises(ValueError, match="expected 2 arrays of texts, got 1"):
         train.fit(model, train.next_token, (texts,), SMALL)
+
+
+@on_both_sides
+@pytest.mark.parametrize(
+    ("kind", "settings", "change"),
+    [
+        ("LanguageModel", Text(m=8, n_heads=2, f=11, n_blocks=1), change)
+        for change in ({"n_tokens": 600}, {"tied": False}, {"max_length": 63}, {"m": 6})
+    ]
+    + [
+        ("Translator", Dates(m=8, n_heads=2, f=11, n_blocks=1), change)
+        for change in ({"shared": False}, {"n_blocks": 2}, {"positions": "none"})
+    ],
+    ids=str,
+)
+def test_a_model_of_other_sizes_than_the_settings_raises_an_error(
+    side, kind, settings, change
+):
+    """Before any work, with both values; a model of the right sizes does not."""
+    train = TRAIN[side.name]
+    ((name, got),) = change.items()
+    model = side.build(kind, **settings.model)
+    checks.check_model(model, settings)
+    other = side.build(kind, **settings.model | change)
+    expected = settings.model[name]
+    message = f"with {name} = {expected!r}, as the settings say, got one with {name} = "
+    with pytest.raises(ValueError, match=f"{re.escape(message)}'?{got}"):
+        train.fit(other, train.next_token, (np.zeros((1, 1)),), settings)
