@@ -556,12 +556,11 @@ class Decoder(nnx.Module):
 
 
 def embedding(n_tokens, m, *, rngs):
-    """Table with a vector for each token, ``t m``: normal, standard deviation 0.02.
+    """Table with a vector for each token, ``t m``: normal, standard deviation 1/√m.
 
-    So small that logits against the same table start near 0, and the loss near
-    ``ln t``.
+    A vector has length 1, and logits against the same table a size of about 1.
     """
-    normal = nnx.initializers.normal(0.02)
+    normal = nnx.initializers.normal(m**-0.5)
     return nnx.Embed(n_tokens, m, embedding_init=normal, rngs=rngs)
 
 
@@ -613,7 +612,7 @@ class LanguageModel(nnx.Module):
     ):  # fmt: skip
         if positions not in POSITIONS:
             raise ValueError(f"positions {positions!r} is not in {list(POSITIONS)}")
-        kind, normal = POSITIONS[positions], nnx.initializers.normal(0.02)
+        kind, normal = POSITIONS[positions], nnx.initializers.normal(m**-0.5)
         self.max_length, self.causal = max_length, causal
         self.embed = embedding(n_tokens, m, rngs=rngs)
         self.positions = kind(m, max_length, rngs=rngs) if kind else None

@@ -558,13 +558,12 @@ class Decoder(nn.Module):
 
 
 def embedding(n_tokens, m):
-    """Table with a vector for each token, ``t m``: normal, standard deviation 0.02.
+    """Table with a vector for each token, ``t m``: normal, standard deviation 1/√m.
 
-    So small that logits against the same table start near 0, and the loss near
-    ``ln t``.
+    A vector has length 1, and logits against the same table a size of about 1.
     """
     table = nn.Embedding(n_tokens, m)
-    nn.init.normal_(table.weight, std=0.02)
+    nn.init.normal_(table.weight, std=m**-0.5)
     return table
 
 
@@ -624,7 +623,7 @@ class LanguageModel(nn.Module):
         self.decoder = Decoder(n_blocks, m, n_heads, f, **options)
         self.output = None if tied else nn.Linear(m, n_tokens, bias=False)
         if not tied:
-            nn.init.normal_(self.output.weight, std=0.02)
+            nn.init.normal_(self.output.weight, std=m**-0.5)
 
     def logits(self, x):
         """Logits of every token: ``b s m -> b s t``."""

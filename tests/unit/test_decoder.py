@@ -273,18 +273,18 @@ def test_the_embedding_is_one_hot_times_a_matrix(side):
 @on_both_sides
 @PLACES
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_new_model_gives_every_token_about_the_same_probability(
-    side, tied, norm_first
-):
-    """Its loss is that of guessing, ``ln t``, to a few percent."""
+def test_a_new_model_is_not_much_worse_than_guessing(side, tied, norm_first):
+    """Its loss is ``ln t`` and about 1/2: its logits have a standard deviation of 1."""
     options = {"n_blocks": 4, "n_heads": 4, "f": 64, "max_length": 61, "tied": tied}
     model = side.build("LanguageModel", 211, 64, norm_first=norm_first, **options)
     tokens = draw_tokens(7, 61, n=211)
     logits = as_numpy(model(side.tensor(tokens, "int32")))[:, :-1].astype(np.float64)
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     loss = -np.take_along_axis(log_p, tokens[:, 1:, None], -1).mean()
-    assert loss == pytest.approx(math.log(211), abs=0.1)
-    assert np.std(to_arrays(model)["embed.weight"]) == pytest.approx(0.02, rel=0.05)
+    assert math.log(211) < loss < math.log(211) + 1
+    assert logits.std() == pytest.approx(1, rel=0.2)
+    for name in ["embed.weight"] + ["output.weight"] * (not tied):
+        assert np.std(to_arrays(model)[name]) == pytest.approx(1 / 8, rel=0.05)
 
 
 @on_both_sides

@@ -139,7 +139,7 @@ def test_greedy_rows_are_those_of_a_loop_without_cache(side, positions):
     model, length = build_model(side, positions=positions), N - max(map(len, PROMPTS))
     found = as_numpy(side.models.generate(model, PROMPTS, length, top_k=1))
     assert found.shape == (B, length)
-    assert len(np.unique(found)) > 3
+    assert len(np.unique(found)) > 1
     for row, prompt in enumerate(PROMPTS):
         np.testing.assert_array_equal(found[row], greedy(side, model, prompt, length))
 
@@ -277,7 +277,7 @@ def test_probabilities_are_those_of_the_papers(side, temperature, top_k, top_p):
 def test_probabilities_are_the_same_in_both_frameworks(
     logits, temperature, top_k, top_p
 ):
-    """Also with ties; they sum to 1, and the most probable token always has a share."""
+    """Also with ties; they sum to 1, and what is left out is no more probable."""
     ours, theirs = (
         as_numpy(
             side.models.next_token_probabilities(
@@ -288,7 +288,8 @@ def test_probabilities_are_the_same_in_both_frameworks(
     )
     np.testing.assert_allclose(ours.sum(-1), 1, atol=1e-6)
     assert ((ours > 0).sum(-1) <= (top_k or 7)).all()
-    assert (np.take_along_axis(ours, logits.argmax(-1)[:, None], -1) > 0).all()
+    lowest = np.where(ours > 0, logits, np.inf).min(-1)
+    assert (np.where(ours > 0, -np.inf, logits).max(-1) <= lowest + 1e-4).all()
     if (
         top_p is None or top_p == 1
     ):  # elsewhere rounding may move the last of the nucleus

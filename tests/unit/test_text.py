@@ -55,7 +55,7 @@ def test_the_last_tenth_of_a_text_of_your_own_is_held_out(tmp_path, monkeypatch)
         parts = text.load(given_path)
         assert parts["train"] + parts["test"] == own
         assert len(parts["test"]) == len(own) // 10
-    pairs = text.BytePairs.learn(parts["train"], 120)
+    pairs = text.BytePairs.learn(parts["train"], 113)
     assert pairs.decode(pairs.encode(parts["test"])) == parts["test"]
 
 
