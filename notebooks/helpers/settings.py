@@ -253,7 +253,7 @@ class Dates(Settings):
     norm_first: bool = True
     tied: bool = True
     shared: bool = True
-    positions: str = "learned"
+    positions: str = "sinusoidal"
 
     def __post_init__(self):
         super().__post_init__()

@@ -349,6 +349,21 @@ def test_beam_search_finds_what_a_search_by_hand_finds(side, width):
         assert total == pytest.approx(log_p_of(side, model, alone, text), abs=1e-4)
 
 
+@on_both_sides
+def test_log_probabilities_are_those_of_the_texts_that_are_found(side):
+    """By one pass without a cache, over many sources whose beams change places."""
+    model, source = build_translator(side, seed=2), whole(side, draw_tokens(61, K, n=U))
+    options = {"begin": BEGIN, "end": END, "width": 5}
+    found = side.models.translate(model, source, 11, **options)
+    texts, log_p = map(as_numpy, found)
+    inputs = np.concatenate([np.full((61, 1), BEGIN), texts[:, :-1]], axis=1)
+    logits = as_numpy(model(source, whole(side, inputs))).astype(np.float64)
+    each = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    each = np.take_along_axis(each, texts[..., None], -1).squeeze(-1)
+    going = np.cumsum(inputs == END, axis=1) == 0  # up to the first end
+    np.testing.assert_allclose(log_p, (each * going).sum(1), atol=1e-4)
+
+
 def test_a_wider_search_finds_more_probable_texts_in_both_frameworks():
     """On average over many sources; and the same texts in both."""
     found = {}
