@@ -29,7 +29,6 @@ BEGIN, END = 0, 1  # tokens before the first character of a text, and after the 
 CHARACTERS = sorted(
     set("".join(MONTHS + DAYS)) | set("0123456789 ,./-") | set("the of st nd rd th")
 )
-LONGEST = 32  # tokens; the longest source has 29
 
 
 def write(day, form):
