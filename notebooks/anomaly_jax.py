@@ -15,17 +15,17 @@
 # # Finding the odd one out
 #
 # By the end you can train a Transformer on sets, prove that it ignores their order,
-# compare it with a baseline that needs no training, read its maps and its mistakes, and
-# find out whether it has learned the task or only the classes it was shown. You need:
-# the chapters on the encoder and on the reverse task.
+# compare it with a baseline, test which of its connections matter, and find out whether
+# it has learned the task or only the classes it was shown. You need: the chapters on
+# the encoder and on the reverse task.
 #
-# Nine birds and a fox: you see the odd one at once, even among animals that you have no
-# name for. Among nine foxes the odd one would be the bird. So "odd" is no property of a
-# picture, but of a picture *in its set*: the category need not be a class. A classifier
-# looks at one picture at a time, which is not enough. The elements have to be compared,
-# and attention compares. The same question comes up with parts from one machine (which
-# one is defective?), payments from one account (which one is fraud?) or files in one
-# folder (which one is misplaced?).
+# Nine birds and a fox: you see the odd one at once, even if you do not know the names
+# of the animals. Among nine foxes, the odd one would be the bird. So whether a picture
+# is odd depends on the other pictures of its *set*. A classifier, which looks at one
+# picture at a time, cannot solve this task. Attention connects every picture with every
+# other, so it *can* compare them. Whether it does so must be tested. The same question
+# comes up with repeated measurements (which one is contaminated?) or files in a folder
+# (which one is misplaced?). For training, the classes must be known.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch:
@@ -49,6 +49,7 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     sys.path.insert(0, os.getcwd())
 
 # %% tags=["jax"]
+import itertools
 import math
 import tempfile
 from collections import Counter
@@ -63,21 +64,21 @@ import numpy as np
 from helpers import diagrams, plots, sets, twin, viewer
 from helpers import settings as tasks
 from helpers.model_jax import Predictor, attention_maps, build
-from helpers.prose import say, table, word
+from helpers.prose import say, table, word  # say() prints sentences with numbers
 from helpers.runs import runs_folder
-from helpers.shapes import as_numpy, check_shape
+from helpers.shapes import as_numpy, check_shape  # as_numpy(): the way back to NumPy
 from helpers.train_jax import evaluate, fit
 from helpers.weights import save_weights
 
 # %% [markdown] tags=["jax"]
-# JAX finds a GPU by itself; `highest` keeps its products in full float32. `tensor` and
-# `boolean` make JAX arrays of NumPy's.
+# JAX finds a GPU by itself; `highest` keeps its products in full float32. `floats` and
+# `booleans` turn NumPy arrays into JAX arrays.
 
 # %% tags=["jax"]
 jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
-tensor = partial(jnp.asarray, dtype=jnp.float32)
-boolean = partial(jnp.asarray, dtype=jnp.bool_)
+floats = partial(jnp.asarray, dtype=jnp.float32)
+booleans = partial(jnp.asarray, dtype=jnp.bool_)
 device = jax.devices()[0].platform
 side, other_side = "jax", "torch"
 f"JAX {jax.__version__} on {device}"
@@ -85,20 +86,19 @@ f"JAX {jax.__version__} on {device}"
 # %% [markdown] tags=["shared"]
 # ## A set has no order
 #
-# Ten pictures: nine of one class, one of another. Which one is it? If the pictures are
-# shuffled, the outputs should be permuted in the same way, and nothing else should
+# Ten pictures, nine of one class and one of another: which one is it? If the pictures
+# are shuffled, the outputs should be permuted in the same way, and nothing else should
 # change. A function $F$ with this property,
 #
 # $$F(PX) = P\,F(X) \quad \text{for every permutation } P \text{ of the rows of } X,$$
 #
-# is **equivariant** under permutations. (If its output does not change at all, like a
-# sum, it is *invariant*.) [Zaheer et al. 2017](https://arxiv.org/abs/1703.06114) build
-# networks of both kinds, [Vinyals et al. 2015](https://arxiv.org/abs/1511.06391) an
-# invariant encoder, [Lee et al. 2019](https://arxiv.org/abs/1810.00825) networks for
-# sets from attention. Attention without positions is equivariant, as its chapter
-# showed.
+# is **equivariant** under permutations. (If the output does not change at all, as with
+# a sum, the function is *invariant*.) [Zaheer et al.
+# 2017](https://arxiv.org/abs/1703.06114) describe both kinds, and [Lee et al.
+# 2019](https://arxiv.org/abs/1810.00825) build them from attention. Attention without
+# positions is equivariant, as the attention chapter showed.
 #
-# The pictures are scikit-learn's handwritten digits, or the photos of CIFAR-100 if
+# Our pictures are scikit-learn's handwritten digits, or the photos of CIFAR-100 if
 # `make data` has prepared them.
 
 # %% tags=["shared"]
@@ -115,8 +115,8 @@ titles = [f"{names[row[0]]}, odd: {names[row[-1]]}" for row in kinds]
 plots.pictures(test.images[test_sets[:4]], titles=titles, odd=np.full(4, s - 1))
 
 # %% [markdown] tags=["shared"]
-# The odd one always stands last, in training as well. That looks like giving the answer
-# away; a later section proves that the model cannot use it.
+# The odd one is always the last of its set, in training as well. A later section proves
+# that the model cannot use this.
 
 # %% tags=["shared", "check"]
 # Checked: each set has nine pictures of one class, the last of another, none twice
@@ -127,14 +127,13 @@ assert (kinds[:, -1] != kinds[:, 0]).all()
 assert (np.diff(np.sort(test_sets, axis=1)) > 0).all()
 
 # %% [markdown] tags=["shared"]
-# ## Compare features, not pixels
+# ## Photos need features; for digits, pixels will do
 #
-# Two photos of foxes agree in hardly any pixel: another background, another pose. So a
-# ResNet34 ([source](https://arxiv.org/abs/1512.03385)), trained on the 1,000 classes of
+# Two photos of foxes agree in hardly any pixel, because background and pose differ. So
+# a ResNet34 ([source](https://arxiv.org/abs/1512.03385)), trained on the classes of
 # ImageNet, first turns each photo into 512 numbers, its **features**. Similar things
-# get similar features, even if ImageNet lacks their class. The ResNet stays as it is:
-# each photo goes through it once, and our model, which is much smaller, trains on
-# vectors. `make data` does this, in batches:
+# get similar features, even if ImageNet lacks their class. The ResNet is not trained
+# any further. `make data` extracts the features with PyTorch, for both frameworks:
 #
 # ```python
 # import torch
@@ -152,13 +151,12 @@ assert (np.diff(np.sort(test_sets, axis=1)) > 0).all()
 #     return net(as_trained(x)).numpy()
 # ```
 #
-# What all photos share says nothing about the odd one. So from each feature its mean
-# over the training photos is subtracted, and all features are divided by one common
-# standard deviation.
+# From each feature its mean over the training photos is subtracted, because what all
+# photos share says nothing about the odd one. All are divided by one common standard
+# deviation. A digit is simpler: its features are its 64 grey values, divided by 16.
 #
-# A digit's features are its 64 grey values, divided by 16. Whether features are good
-# can be measured before any training: are elements of one class closer to each other
-# than to those of other classes?
+# Good features bring elements of one class closer together than those of different
+# classes. That can be measured before any training:
 
 
 # %% tags=["shared"]
@@ -181,17 +179,17 @@ centred = train.images[:1000] / 1.0
 step = np.roll(centred, 1, axis=2) - centred  # b y x, what one pixel changes
 shift = np.sqrt((step**2).reshape(1000, -1).sum(axis=1)).mean()
 text = (
-    f"Two elements of one class are on average **{ratio:.2f}** times as far apart as "
-    "two of different classes. "
+    f"The mean distance within a class is **{ratio:.2f}** times the mean distance "
+    "between classes. "
 )
 if source == "digits":
     text += (
-        "The pixels of digits do so well only because the digits are centred: moving "
-        f"one by a single pixel changes it {shift / in_pixels[0]:.1f} times as much as "
-        "replacing it with another one of its class."
+        "Pixels work here only because all digits are centred: a shift by one pixel "
+        f"moves a digit {shift / in_pixels[0]:.1f} times as far as the mean distance "
+        "within its class."
     )
 else:
-    text += f"By their pixels, it would be {of_pixels:.2f} times."
+    text += f"Between pixels, it would be {of_pixels:.2f} times."
 say(text)
 
 # %% tags=["shared", "check"]
@@ -203,23 +201,22 @@ if source == "digits":
 # %% [markdown] tags=["shared"]
 # ## Split the pictures first, then draw sets
 #
-# The pictures are few, the sets made of them are many. So a set is stored as ten row
-# numbers, drawn when it is needed. A training epoch takes each picture once as the odd
-# one (those that would not fill a batch are left out), draws another class for it, and
-# nine different pictures of that class. Every epoch draws new sets.
+# A set is stored as ten row numbers. In one epoch each picture is the odd one once (an
+# incomplete last batch is left out): another class is drawn for it, and nine different
+# pictures of that class. Every epoch draws new sets. Validation and test sets are drawn
+# only once, so that every epoch is measured on the same ones.
 #
-# Validation and test sets are drawn once, from fixed seeds, so that every epoch is
-# measured alike. And the *pictures* are split first, by class. Otherwise the test would
-# show pictures that the model has trained on.
+# Before any set is drawn, the *pictures* are split, stratified by class: each class has
+# the same share of its pictures in each part. Otherwise the test would show pictures
+# that the model has trained on.
 
 # %% [markdown] tags=["jax"]
 # `fit` compiles an epoch to one loop, and NumPy does not run in compiled code. So all
-# sets of an epoch are drawn before it, as one array with axes update, set of the batch,
-# element.
+# sets of an epoch are drawn before it, as one array.
 
 # %% tags=["shared"]
-batches = sets.drawn(train.labels, settings)  # from an epoch to row numbers, n b s
-first, second = batches(0), batches(1)
+batches = sets.drawn(train.labels, settings)  # a function of the epoch
+first, second = batches(0), batches(1)  # row numbers, n b s
 per_epoch = settings.updates_per_epoch * settings.batch_size
 
 # %% tags=["shared", "say"]
@@ -243,10 +240,9 @@ shares = counts / (counts + np.bincount(train.labels))
 assert np.abs(shares - 0.1).max() < 0.008 or source != "digits"
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, by hand.** From the numbers in the table: how many different sets of ten
-# can be made of the training pictures, roughly, and what share of them does the
-# training show? Count the choices for the odd one, for the class of the others, and for
-# nine pictures of it.
+# **Exercise 1, by hand.** Roughly how many different sets of ten can be made of the
+# training pictures in the table, and what share of them does the model see? Count the
+# choices for the odd one, for the class of the others, and for nine pictures of it.
 
 # %% tags=["shared", "answer"]
 in_class = len(train) // len(names)
@@ -256,21 +252,21 @@ assert possible > 2e12 * n_shown
 say(
     f"There are {len(train):,} choices for the odd one, {len(names) - 1} for the class "
     f"of the others, and with {in_class} pictures in a class "
-    f"$\\binom{{{in_class}}}{{9}}$ for the nine: about **{possible:.0e}** sets. The "
-    f"training shows {n_shown:,} of them, a share of {n_shown / possible:.0e}. The "
-    "model cannot memorize the sets, but it can memorize the pictures."
+    f"$\\binom{{{in_class}}}{{9}}$ for the nine: about **{possible:.0e}** sets. In "
+    f"training the model sees {n_shown:,}, a share of {n_shown / possible:.0e}. It "
+    "cannot memorise the sets, but it can memorise the pictures."
 )
 
 # %% [markdown] tags=["shared"]
 # ## A baseline needs no training
 #
-# How far does one get without a model? The odd one should lie far from the rest. So for
-# each element $x_i$ of a set of $s$, take the mean of the others, and choose the
-# element that is farthest from it:
+# How good is a method without any training? The odd one should be far from the rest. So
+# for each element $x_i$ of a set of $s$, take the mean of the others, and choose the
+# element that is farthest from that mean:
 #
 # $$\hat\imath = \arg\max_i \Big\| x_i - \frac{1}{s-1} \sum_{j \neq i} x_j \Big\|.$$
 #
-# A model that is not better than this was not worth its training.
+# A model that finds no more odd ones than this rule was not worth its training.
 
 
 # %% tags=["shared"]
@@ -288,7 +284,7 @@ baseline = (chosen == s - 1).mean()
 # %% tags=["shared", "say"]
 say(
     f"The baseline finds the odd one in **{baseline:.1%}** of the test sets; guessing "
-    f"finds it in {1 / s:.0%}. It compares, and knows nothing about the classes."
+    f"finds it in {1 / s:.0%}. This rule only compares: it knows nothing about classes."
 )
 
 # %% tags=["shared", "check"]
@@ -309,18 +305,18 @@ diagrams.set_model()
 
 # %% [markdown] tags=["shared"]
 # A softmax over the set turns the logits $z_1 \dots z_s$ into probabilities of being
-# the odd one. The loss is the cross-entropy of the last element, which is the odd one,
-# averaged over the sets:
+# the odd one. The loss is the cross-entropy of the last element, averaged over the
+# sets:
 #
 # $$\mathrm{loss} = -\ln \frac{e^{z_s}}{\sum_{i=1}^{s} e^{z_i}}.$$
 
 
 # %% tags=["jax"]
 def odd_one_out(model, x):
-    """Cross-entropy and accuracy of finding the odd one, which stands last."""
+    """Cross-entropy and accuracy of finding the odd one, the last of its set."""
     logits = model(x).squeeze(-1)  # b s
-    log_p = jax.nn.log_softmax(logits, axis=-1)  # in PyTorch an axis is a dim
-    last = x.shape[1] - 1
+    log_p = jax.nn.log_softmax(logits, axis=-1)
+    last = x.shape[1] - 1  # a tie counts as wrong: argmax takes the first
     return -log_p[:, last].mean(), {"accuracy": (logits.argmax(-1) == last).mean()}
 
 
@@ -328,23 +324,21 @@ def odd_one_out(model, x):
 model = build(Predictor, seed=settings.seed, **settings.model)
 
 # %% [markdown] tags=["shared"]
-# The settings, each with its reason, and what to try first for another task:
+# The settings, with reasons, and what to try first for a different task:
 
 # %% tags=["shared", "say"]
 sizes = f"{settings.n_blocks} blocks, {settings.n_heads} heads, "
 sizes += f"`m` {settings.m}, `f` {settings.f}"
 dropouts = f"{settings.dropout}, also on the input"
 rows = [
-    ["positions", "none", "a set has no order", "none for sets"],
-    ["size", sizes, "a minute on a CPU", "`m` near the number of features, `f` = 2`m`"],
+    ["size", sizes, "a minute on a CPU", "`f` from 2`m` to 4`m`"],
     ["dropout", dropouts, "few pictures", "0.1; raise it if the model overfits"],
-    ["batch size", settings.batch_size, f"{settings.batch_size * s} pictures", 64],
+    ["batch size", settings.batch_size, "enough for a smooth gradient", 64],
     ["peak rate", settings.learning_rate, "the model is small", "0.001, then a third"],
-    ["warm-up", settings.warmup, "post-norm needs it", "a tenth of the updates"],
+    ["warm-up", settings.warmup, "post-norm needs it", "5 to 10 % of the updates"],
     ["epochs", settings.epochs, "validation is flat by then", "until it is flat"],
-    ["clipping", f"{settings.max_grad_norm:g}", "cuts rare large gradients", 1],
 ]
-for row in rows[1:] if source == "cifar100" else []:
+for row in rows if source == "cifar100" else []:
     row[2] = "as published"
 say(table(["setting", "value", "reason", "first try elsewhere"], *rows))
 
@@ -355,7 +349,7 @@ sample = x_test[:1000]  # b s i
 def probabilities(model, x):
     """Softmax over the set, with dropout off: ``b s i -> b s``."""
     chunks = [x[start : start + 1000] for start in range(0, len(x), 1000)]
-    outputs = [as_numpy(attention_maps(model, tensor(some))[0]) for some in chunks]
+    outputs = [as_numpy(attention_maps(model, floats(some))[0]) for some in chunks]
     logits = np.concatenate(outputs)[..., 0]
     p = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return p / p.sum(axis=-1, keepdims=True)
@@ -378,12 +372,12 @@ assert abs(loss - np.log(s)) < (0.03 if source == "digits" else 0.5)
 # %% [markdown] tags=["shared"]
 # ## The place of the odd one gives nothing away
 #
-# Could the model learn "always choose the last"? It cannot even represent it. Attention
-# without positions is equivariant; embedding, norms, feed-forward net and output treat
-# each element alone, so they are equivariant, too; and so is one equivariant function
-# after another, whatever the weights. Dropout treats all places alike. So sets that
-# differ only in their order have the same loss and the same gradient: to the model they
-# are one example. Shuffle each set, and see:
+# Could the model learn "always choose the last"? No weights would do so. Attention
+# without positions is equivariant. All other layers treat each element alone, so they
+# are equivariant, too. And equivariant functions, applied one after the other, are
+# equivariant again, for any weights. So sets that differ only in their order have the
+# same loss and the same gradient: for training they are one example. We shuffle each
+# set to see it:
 
 
 # %% tags=["shared"]
@@ -397,15 +391,15 @@ def reordering_gap(model, x, seed=0):
 
 
 order = np.random.default_rng(0).permutation(s)
-now_at = int(np.flatnonzero(order == s - 1)[0])  # where the odd one stands now
+now_at = int(np.flatnonzero(order == s - 1)[0])  # where the odd one is now
 moved_loss = -np.log(probabilities(model, sample[:, order])[:, now_at]).mean()
 untrained_gap = reordering_gap(model, sample)
 
 # %% tags=["shared", "say"]
 say(
     f"The largest change of a probability is **{untrained_gap:.0e}**, which is "
-    f"rounding. With the odd one at place {now_at} instead of {s - 1} the loss is "
-    f"{moved_loss:.4f} instead of {loss:.4f}."
+    f"rounding. Moving the odd one from place {s - 1} to place {now_at} leaves the "
+    f"loss at {moved_loss:.4f}."
 )
 
 # %% tags=["shared", "check"]
@@ -417,8 +411,8 @@ np.testing.assert_allclose(moved_loss, loss, rtol=1e-5)
 # %% [markdown] tags=["shared"]
 # ## It finds the odd one
 #
-# Training is `fit` of the reverse chapter: the features stay on the device, a batch is
-# an array of row numbers, and the weights with the best validation accuracy are kept.
+# We train with `fit` of the reverse chapter, which keeps the weights with the best
+# validation accuracy.
 
 
 # %% tags=["shared"]
@@ -448,15 +442,13 @@ rows = table(
     ["accuracy", *measured, "time"],
     [f"this page, **{source}**", *ours, f"{history['seconds'].sum():.0f} s, {device}"],
     [f"baseline, {source}", *plain, ""],
-    [f"CIFAR-100, [JAX]({site}JAX/{page})", "98.37%", "94.50%", "94.66%", "3:45 min"],
-    [f"CIFAR-100, [PyTorch]({site}{page})", "97.77%", "94.38%", "94.30%", "16:34 min"],
 )
+task = "a different task" if source == "digits" else "with 100 epochs"
 say(
-    f"{rows}\n\nThe last two rows are published in tutorial 6 of the University of "
-    "Amsterdam: 100 classes of photos, four blocks, 100 epochs, an RTX 3090. This run "
-    f"had {len(names)} classes of {source}, {settings.n_blocks} blocks and "
-    f"{settings.epochs} "
-    "epochs" + (": another and easier task." if source == "digits" else ".")
+    f"{rows}\n\nThe {settings.n_test:,} test sets are made of {len(test):,} pictures, "
+    "so they are not independent: a few tenths of a point may be chance. On the photos "
+    f"of CIFAR-100, {task}, others report 94.66% in [JAX]({site}JAX/{page}) (3:45 "
+    f"minutes) and 94.30% in [PyTorch]({site}{page}) (16:34 minutes) on an RTX 3090."
 )
 
 # %% tags=["shared", "check"]
@@ -498,26 +490,39 @@ if source == "digits":
     assert np.ptp(rates["validation"][-8:]) < 0.01  # loose: ten of a thousand sets
 
 # %% [markdown] tags=["shared"]
-# Dropout is on in training, which raises the loss there. The trained model ignores the
-# order, too.
+# Dropout is on in training, which is why the loss is larger there. After training, the
+# model still ignores the order.
 
 # %% tags=["shared", "check"]
 # Checked: the trained model is equivariant to rounding
 assert reordering_gap(model, sample, seed=1) < 1e-5
 
 # %% [markdown] tags=["shared"]
-# ## Some heads treat the odd one differently
+# ## Cutting connections shows which ones matter
 #
-# In every layer and head each element spreads a weight of 1 over the set. Here are all
-# maps of three sets; the odd one is the last row and the last column. Choose a picture,
-# and see what it attends to; then another layer and head.
+# Does the odd one get more attention than the others? For each layer and head we divide
+# the mean weight that the nine give to the odd one by the mean weight that they give to
+# each other:
 
 # %% tags=["shared"]
-_, maps = attention_maps(model, tensor(sample))
+_, maps = attention_maps(model, floats(sample))
 maps = as_numpy(maps)  # l b h q k
-shown = test_sets[:3]  # b s
+mean_map = maps.mean(axis=1)  # l h q k
+to_odd = mean_map[..., :-1, -1].mean(axis=-1)  # l h
+among = mean_map[..., :-1, :-1][..., ~np.eye(s - 1, dtype=bool)].mean(axis=-1)
+ratios = to_odd / among  # l h
+layer, head = np.unravel_index(np.abs(np.log(ratios)).argmax(), ratios.shape)
+
+# %% tags=["shared", "say"]
+say(
+    f"Over all heads the ratio is between {ratios.min():.2f} and {ratios.max():.2f}. "
+    f"Here is the head that is farthest from 1, head {head} of layer {layer}, in three "
+    "sets; the odd one is the last row and the last column. Choose a picture to see "
+    "what it attends to."
+)
 
 # %% tags=["shared", "figure"]
+shown = test_sets[:3]  # b s
 viewer.attention(
     maps[:, :3],
     [[names[kind] for kind in row] for row in test.labels[shown]],
@@ -525,85 +530,128 @@ viewer.attention(
     sequences=["first set", "second set", "third set"],
     about="Attention maps of three sets of ten pictures, the last of which is odd",
     high=0.5,
-    layer=len(maps) - 1,
-    query=s - 1,
-)
-
-# %% [markdown] tags=["shared"]
-# Does the odd one get more than its share? Divide the weight that it gets from the
-# others by the weight that one of the nine gets from another of the nine. Above 1, a
-# head looks at the odd one; below 1, it looks past it, at what the others have in
-# common.
-
-# %% tags=["shared"]
-mean_map = maps.mean(axis=1)  # l h q k
-alike = mean_map[..., :-1, :-1]  # the nine among themselves
-diagonal = np.eye(s - 1, dtype=bool)
-among, to_self = (alike[..., which].mean(axis=-1) for which in (~diagonal, diagonal))
-from_others = mean_map[..., :-1, -1].mean(axis=-1) / among  # l h
-from_itself = mean_map[..., -1, -1] / to_self  # l h
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two small maps with a row for each layer and a column for each head, in red for less and blue for more weight than one of the nine. Left: the weight that the odd one gets from the others. Right: the weight that it gives to itself."}}
-plots.heatmaps(
-    [np.log2(from_others), np.log2(from_itself)],
-    titles=["odd one, from others", "odd one, from itself"],
-    x="head", y="layer", low=-1, high=1, bar="log2 of the ratio", size=(5.5, 2.2),
-)  # fmt: skip
-
-# %% tags=["shared", "say"]
-layer, head = np.unravel_index(np.abs(np.log2(from_others)).argmax(), from_others.shape)
-strongest = from_others[layer, head]
-say(
-    f"Head {head} of layer {layer} makes the largest difference: the odd one gets "
-    f"**{strongest:.2f}** times the weight that one of the nine gets (checked: a "
-    "factor of 1.1, up or down)."
+    layer=int(layer),
+    head=int(head),
+    query=0,
 )
 
 # %% tags=["shared", "check"]
-# Checked: a head's weight for the odd one differs by a factor of 1.1 from the others
-assert max(strongest, 1 / strongest) > 1.1
+# Checked: no head gives the odd one twice the weight of the others, or half of it
+assert source != "digits" or (ratios.min() > 0.5 and ratios.max() < 2)
 
 # %% [markdown] tags=["shared"]
-# A map shows where information may flow, not whether it matters. A mask tests that: cut
-# the connections, and measure what is lost.
-#
-# **Exercise 2, a change of code.** Pass `attention_maps` a mask in which each element
-# sees only itself (`boolean`, defined at the top, makes a mask of a NumPy array), and
-# measure the accuracy on `sample`. Predict it first. What is the most that any model
-# could reach under this mask, if all classes are equally frequent?
+# A map shows where information may flow, not whether it matters. To test that, cut a
+# connection with a mask. Predict first: which does more harm, hiding the odd one from
+# the nine, or the nine from the odd one?
+
+
+# %% tags=["shared"]
+def accuracy_under(mask):
+    """Accuracy on the sample if a mask ``q k`` (True = may look) cuts connections."""
+    logits, _ = attention_maps(model, floats(sample), booleans(mask))
+    return (as_numpy(logits)[..., 0].argmax(axis=-1) == s - 1).mean()
+
+
+uncut, hidden_odd, lonely_odd, lonely_other = np.ones((4, s, s), dtype=bool)
+hidden_odd[:-1, -1] = False  # none of the nine sees the odd one
+lonely_odd[-1, :-1] = False  # the odd one sees none of the nine
+lonely_other[0, 1:] = False  # control: the first of the nine sees only itself
+masks = {
+    "nothing": uncut,
+    "the nine do not see the odd one": hidden_odd,
+    "the odd one does not see the nine": lonely_odd,
+    "control: one of the nine sees only itself": lonely_other,
+}
+cut = {name: accuracy_under(mask) for name, mask in masks.items()}
+
+# %% tags=["shared"]
+by_head = []
+for one in range(settings.n_heads):
+    mask = np.ones((1, settings.n_heads, s, s), dtype=bool)  # b h q k
+    mask[:, one] = np.eye(s)  # in every layer, this head shows an element only itself
+    by_head.append(accuracy_under(mask))
+
+# %% tags=["shared", "say"]
+rows = [[name, f"{value:.1%}"] for name, value in cut.items()]
+full, by_nine, by_odd, by_other = cut.values()
+say(
+    f"{table(['what is cut', 'accuracy'], *rows)}\n\nIf the odd one does not see the "
+    f"nine, {by_odd:.1%} are found; if they do not see it, {by_nine:.1%}. So it is the "
+    "odd one itself that finds out that it differs, although no map shows it. "
+    "Isolation alone does no harm: see the control. With any one head cut in all "
+    f"layers, the accuracy is at least {min(by_head):.1%}."
+)
+
+# %% tags=["shared", "check"]
+# Checked: isolating the odd one costs more than any other cut; digits: most of it
+assert min(by_nine, by_other) > by_odd
+if source == "digits":
+    assert min(by_nine, by_other) > 0.95 and by_odd < 0.25 and min(by_head) > 0.9
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, a change of code.** Give `accuracy_under` a mask in which *each* element
+# sees only itself. Predict the accuracy first. What is the most that any model could
+# reach under this mask, if all classes are equally frequent?
 
 # %% tags=["shared", "answer"]
-alone = np.eye(s, dtype=bool)  # q k
-logits, _ = attention_maps(model, tensor(sample), boolean(alone))
-blind = (as_numpy(logits)[..., 0].argmax(axis=-1) == s - 1).mean()
+blind = accuracy_under(np.eye(s, dtype=bool))
 say(
     f"The accuracy falls to **{blind:.1%}** (guessing: {1 / s:.0%}, baseline: "
-    f"{baseline:.1%}). Each element now gets a score of its own, without comparison. "
-    "Compare one A with one B: only one of them has the higher score. To find an A "
-    "among nine B it has to be the A, to find a B among nine A the B. With equally "
-    "frequent classes both sets come up equally often, so **one half** is the most, "
-    "for any model. Where some classes are more frequent, a model can do a little "
-    "better by preferring those as the odd one."
+    f"{baseline:.1%}). Now each element gets its score without any comparison. Suppose "
+    "that an A has a higher score than a B. Then the model is right for an A among "
+    "nine Bs, and wrong for a B among nine As. Both kinds of sets are equally "
+    "frequent, so **one half** is the most, for any model. Where some classes are more "
+    "frequent, a model can gain a little by preferring those as the odd one."
 )
 assert blind < 0.5 and blind < baseline
 
 # %% [markdown] tags=["shared"]
-# ## Where it is wrong, it is mostly unsure
+# ## Most mistakes are unsure, but not all
 #
-# Mistakes on the test sets, those first in which the model was surest, with its
-# probabilities:
+# A largest probability close to 1 says that the model is sure. Is it right then?
 
 # %% tags=["shared"]
 p = probabilities(model, x_test)
-guess = p.argmax(axis=1)
+guess, sure = p.argmax(axis=1), p.max(axis=1)
 wrong, right = np.flatnonzero(guess != s - 1), np.flatnonzero(guess == s - 1)
-worst = wrong[np.argsort(-p[wrong, guess[wrong]])][:4]
-sure = p.max(axis=1)
-second_choice = np.argsort(-p[wrong], axis=1)[:, 1] == s - 1
-kinds = np.sort(test.labels[test_sets[wrong]][:, -2:])  # n 2, the two classes
-pairs = Counter((names[a], names[b]) for a, b in kinds.tolist())
+edges = np.linspace(0, 1, 6)
+groups = {"right": sure[right], "wrong": sure[wrong]}
+share = {name: np.histogram(x, edges)[0] / len(x) for name, x in groups.items()}
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Share of the sets over the largest probability, as bars in five bins. Of the sets in which the model is right, nearly all are in the last bin; those in which it is wrong are spread over the bins."}}
+fig, (ax,) = plots.panels_in_rows(1, None, (5, 2.8), (0, 0), (0, 0))
+places = np.arange(len(edges) - 1)
+for shift, (name, values) in zip((-0.2, 0.2), share.items(), strict=True):
+    ax.bar(places + shift, values, 0.4, label=f"sets in which the model is {name}")
+bins = [f"{100 * a:.0f} to {100 * b:.0f}" for a, b in itertools.pairwise(edges)]
+ax.set(xticks=places, xticklabels=bins, xlabel="largest probability, in percent")
+ax.set(ylabel="share of these sets", ylim=(0, 1))
+ax.legend(loc="upper left")
+fig
+
+# %% tags=["shared", "say"]
+unsure = sure < 0.9
+caught = (guess[unsure] != s - 1).sum()
+say(
+    f"The model is wrong in {len(wrong)} of {len(p):,} sets. Where it is right, its "
+    f"largest probability is {sure[right].mean():.0%} on average; where it is wrong, "
+    f"{sure[wrong].mean():.0%}. In practice a person could look at the "
+    f"{unsure.mean():.1%} of all sets in which it does not reach 90%: they contain "
+    f"**{caught} of the {len(wrong)}** mistakes."
+)
+
+# %% tags=["shared", "check"]
+# Checked: right sets are in the last bin more often than wrong ones, which are unsure
+heights = [[bar.get_height() for bar in group] for group in fig.axes[0].containers]
+np.testing.assert_allclose(heights, list(share.values()))
+assert source != "digits" or heights[0][-1] > heights[1][-1]
+assert sure[wrong].mean() < (0.85 if source == "digits" else 1) * sure[right].mean()
+
+# %% [markdown] tags=["shared"]
+# The exceptions: the four mistakes in which the model was most certain.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Rows of ten pictures with a percentage below each. A solid frame marks the odd one, a dashed frame the one that the model chose instead."}}
+worst = wrong[np.argsort(-sure[wrong])][:4]
 captions = [[f"{value:.0%}" for value in row] for row in p[worst]]
 kinds = test.labels[test_sets[worst]]
 titles = [f"{names[row[0]]}, odd: {names[row[-1]]}" for row in kinds]
@@ -613,143 +661,214 @@ plots.pictures(
 )  # fmt: skip
 
 # %% tags=["shared", "say"]
+second = np.argsort(-p[wrong], axis=1)[:, 1] == s - 1
+kinds = np.sort(test.labels[test_sets[wrong]][:, -2:])  # n 2, the two classes
+pairs = Counter((names[a], names[b]) for a, b in kinds.tolist())
 (one, other), times = pairs.most_common(1)[0]
 say(
-    f"The model is wrong in {len(wrong)} of {len(p):,} sets. Its largest probability "
-    f"is there {sure[wrong].mean():.0%} on average, against {sure[right].mean():.0%} "
-    f"where it is right; and in **{second_choice.mean():.0%}** of the mistakes the "
-    f"true one comes second (by chance: {1 / (s - 1):.0%}). The pair of classes with "
-    f"most mistakes is {one} and {other}: {times} of {len(wrong)}."
+    f"In **{second.mean():.0%}** of all mistakes the odd one comes second (by chance: "
+    f"{1 / (s - 1):.0%}). The pair of classes with most mistakes is {one} and {other}: "
+    f"{times} of {len(wrong)}."
 )
 
 # %% tags=["shared", "check"]
-# Checked: it is less sure where it is wrong, and then the true one often comes second
-share, times_chance = (0.85, 3) if source == "digits" else (1, 2)
-assert sure[wrong].mean() < share * sure[right].mean()
-assert second_choice.mean() > times_chance / (s - 1)
+# Checked: in mistakes the odd one comes second more often than by chance
+assert second.mean() > (3 if source == "digits" else 2) / (s - 1)
 
 # %% [markdown] tags=["shared"]
 # ## Unseen classes are the real test
 #
 # The test had new *pictures*, but of classes that training had shown. There are two
 # ways to pass it. A model can **compare**: find the element that differs from the rest,
-# whatever it shows. Or it can **recognize**: learn what each class looks like, and
-# choose the class that occurs once. With the fox among birds you compare. And the
+# whatever the elements are. Or it can **recognise**: learn what each class looks like,
+# and choose the class that occurs once. For the fox among birds you compare. And the
 # model?
 #
-# Unseen classes tell the two apart. A second model trains without some of the classes,
-# for half the epochs; neither training nor validation shows a picture of them. Then it
-# gets test sets made of them alone. Predict: will it beat the baseline?
+# Unseen classes tell the two apart. We train without some of the classes, for half the
+# epochs (the last row of the table shows that this is enough); then the test sets are
+# made of these classes alone. With the digits we try three choices of classes. Predict:
+# will such a model beat the baseline?
 
 # %% tags=["shared"]
-n_seen = len(names) - settings.n_unseen
-known, unknown = np.arange(n_seen), np.arange(n_seen, len(names))
-few, few_held_out = train.only(known), validation.only(known)
-fewer = replace(settings, n_train=len(few), epochs=-(-settings.epochs // 2))
-model_few = build(Predictor, seed=settings.seed, **fewer.model)
-fit(
-    model_few, odd_one_out, (few.features,), fewer,
-    batches=sets.drawn(few.labels, fewer),
-    validation=(fixed_sets(few_held_out, settings.n_validation, seed=3),),
-)  # fmt: skip
-found = {}
-for name, classes in {"seen": known, "unseen": unknown}.items():
-    x = fixed_sets(test.only(classes), settings.n_test // 2, seed=4)
-    some, every = (
-        evaluate(net, odd_one_out, (x,))["accuracy"] for net in (model_few, model)
-    )
-    found[name] = {"few": some, "all": every, "baseline": np.mean(farthest(x) == s - 1)}
+classes, n_unseen = np.arange(len(names)), settings.n_unseen
+n_splits = 3 if source == "digits" else 1
+splits = [np.roll(classes, i * n_unseen)[-n_unseen:] for i in range(n_splits)]
+
+
+def without(unseen):
+    """Training and validation pictures without the unseen classes, and settings."""
+    known = np.setdiff1d(classes, unseen)
+    few, few_held_out = train.only(known), validation.only(known)
+    epochs = math.ceil(settings.epochs / 2)
+    return few, few_held_out, replace(settings, n_train=len(few), epochs=epochs)
+
+
+# %% tags=["shared"]
+def trained_without(unseen, loss_fn=odd_one_out, change=lambda part: part):
+    """The model of this page without the unseen classes, on pictures as changed."""
+    few, few_held_out, fewer = without(unseen)
+    shown = change(few)
+    epochs = math.ceil(fewer.epochs * len(few) / len(shown))  # as many updates
+    fewer = replace(fewer, n_train=len(shown), epochs=epochs)
+    made = build(Predictor, seed=settings.seed, **fewer.model)
+    fit(
+        made, loss_fn, (shown.features,), fewer,
+        batches=sets.drawn(shown.labels, fewer),
+        validation=(fixed_sets(few_held_out, settings.n_validation, seed=3),),
+    )  # fmt: skip
+    return made
+
+
+# %% tags=["shared"]
+def by_split(models, inputs=lambda x: x):
+    """Test accuracy of each split's model on seen and unseen classes: ``split 2``."""
+    found = []
+    for one, unseen in zip(models, splits, strict=True):
+        parts = [test.only(np.setdiff1d(classes, unseen)), test.only(unseen)]
+        x = [fixed_sets(part, settings.n_test // 2, seed=4) for part in parts]
+        found.append([one(inputs(some)) for some in x])
+    return np.array(found)
+
+
+def accuracy_of(model):
+    """A function from sets to the accuracy of a model."""
+    return lambda x: evaluate(model, odd_one_out, (x,))["accuracy"]
+
+
+# %% tags=["shared"]
+few_models = [trained_without(unseen) for unseen in splits]
+of_few = by_split(map(accuracy_of, few_models))  # split, seen or unseen
+of_all = by_split([accuracy_of(model)] * n_splits)
+of_rule = by_split([lambda x: np.mean(farthest(x) == s - 1)] * n_splits)
+few_unseen, all_unseen, rule_unseen = (
+    found[:, 1].mean() for found in (of_few, of_all, of_rule)
+)
+
+
+def rows_of(*columns):
+    """Rows of a table: unseen classes of each split, then the mean for seen ones."""
+    found = np.stack(columns, axis=-1)  # split, seen or unseen, column
+    labels = [f"unseen: {names[u[0]]} to {names[u[-1]]}" for u in splits]
+    labels, values = [*labels, "seen, mean"], [*found[:, 1], found[:, 0].mean(axis=0)]
+    lines = zip(labels, values, strict=True)
+    return [[label, *(f"{value:.1%}" for value in row)] for label, row in lines]
+
 
 # %% tags=["shared", "say"]
-lost = {name: values["all"] - values["few"] for name, values in found.items()}
-what = {"seen": f"the {n_seen} classes it saw", "unseen": f"{len(unknown)} unseen ones"}
-rows = [
-    [what[name], *(f"{value:.1%}" for value in values.values())]
-    for name, values in found.items()
-]
-head = ["sets made of", f"trained on {n_seen}", f"trained on {len(names)}", "baseline"]
+head = ["classes in the sets", "trained without unseen", "trained with all"]
+text = f"On average, {few_unseen:.0%} of the odd ones of unseen classes are found."
+if source == "digits":
+    text += (
+        f" The baseline, which has seen no class at all, finds {rule_unseen:.0%}: "
+        "these models mostly recognise. The sets are not too hard: a model that knows "
+        f"the classes finds {all_unseen:.0%}. A test on seen classes cannot tell the "
+        "difference."
+    )
+say(f"{table([*head, 'baseline'], *rows_of(of_few, of_all, of_rule))}\n\n{text}")
+
+# %% tags=["shared", "check"]
+# Checked: on unseen classes it loses far more; with digits it falls below the baseline
+lost = of_all - of_few  # split, seen or unseen
+assert lost[:, 1].mean() > max(lost[:, 0].mean(), 0) and few_unseen > 1 / s
+if source == "digits":
+    assert (of_few[:, 1] < of_rule[:, 1]).all() and few_unseen < 0.8 * rule_unseen
+    assert of_few[:, 0].mean() > 0.95 and all_unseen > 0.95
+
+# %% [markdown] tags=["shared"]
+# ## A model that sees only distances has to compare
+#
+# A model recognises because it can: the features say what an element looks like. So
+# take that away. Instead of its features, give each element only its **distances** to
+# the other elements of its set, sorted, and divided by the mean distance in the set.
+# What is left can only be compared. The loss stays the same; the model is smaller,
+# because it has only nine inputs.
+
+
+# %% tags=["shared"]
+def distances(x):
+    """Sorted distances to the others, relative to their mean: ``b s i -> b s s-1``."""
+    d = [np.linalg.norm(x - x[:, [i]], axis=-1) for i in range(x.shape[1])]  # s b s
+    others = np.sort(np.stack(d, axis=-1), axis=-1)[..., 1:]  # without the 0 to itself
+    return others / others.mean(axis=(1, 2), keepdims=True) - 1
+
+
+def trained_on_distances(unseen, n=14_336):
+    """A small model without dropout, trained on the distances in ``n`` sets."""
+    few, few_held_out, fewer = without(unseen)
+    given = distances(fixed_sets(few, n, seed=6))
+    held = distances(fixed_sets(few_held_out, settings.n_validation, seed=3))
+    sizes = {"n_features": s - 1, "m": 32, "f": 64, "dropout": 0, "input_dropout": 0}
+    small = replace(fewer, n_train=n, epochs=2, **sizes)
+    made = build(Predictor, seed=settings.seed, **small.model)
+    fit(made, odd_one_out, (given,), small, validation=(held,))
+    return made
+
+
+# %% tags=["shared"]
+distance_models = [trained_on_distances(unseen) for unseen in splits]
+of_distances = by_split(map(accuracy_of, distance_models), distances)
+
+# %% tags=["shared", "say"]
+head = ["classes in the sets", "features", "distances only", "baseline"]
+unseen_now, seen_now = of_distances[:, 1].mean(), of_distances[:, 0].mean()
+lead = 100 * (of_distances - of_rule)[:, 1]  # points
 say(
-    f"{table(head, *rows)}\n\nOn classes that it has seen, the second model loses "
-    f"{100 * lost['seen']:.1f} points against the first; on unseen ones, "
-    f"**{100 * lost['unseen']:.1f}** points."
+    f"{table(head, *rows_of(of_few, of_distances, of_rule))}\n\nOn unseen classes this "
+    f"model finds **{unseen_now:.0%}** on average, where features gave "
+    f"{few_unseen:.0%}. So it compares. Its lead over the baseline is {lead.min():.1f} "
+    f"to {lead.max():.1f} points; one point may be chance. On seen classes it finds "
+    f"{seen_now:.0%}, where features gave {of_few[:, 0].mean():.0%}: distances do not "
+    "show all that features show."
 )
 
 # %% tags=["shared", "check"]
-# Checked: it loses far more on unseen classes; with digits it falls below the baseline
-seen, unseen = found["seen"], found["unseen"]
-assert seen["few"] > seen["baseline"] and unseen["few"] > 1 / s
-assert lost["unseen"] > max(lost["seen"], 0)
+# Checked: from distances it finds more unseen ones than from features; fewer seen ones
+assert unseen_now > few_unseen
 if source == "digits":
-    assert unseen["few"] < 0.6 * unseen["baseline"]
-    assert seen["few"] > 0.95 and unseen["all"] > 0.95
-
-# %% tags=["shared", "say"]
-some, all_known, none_known = (unseen[name] for name in ("few", "all", "baseline"))
-text = f"It keeps {some / all_known:.0%} of the accuracy that knowing them gives."
-if source == "digits":
-    text = (
-        f"**{some:.0%}**, where a baseline that has seen no class at all finds "
-        f"{none_known:.0%}: this model recognizes, it does not compare. The sets are "
-        f"not too hard, since a model that knows the classes finds {all_known:.0%}. "
-        f"But with {n_seen} classes, learning what each looks like is enough for a "
-        "small loss, and the usual test cannot tell the difference."
-    )
-say(text)
+    assert seen_now < of_few[:, 0].mean() and unseen_now > rule_unseen + 0.025
 
 # %% [markdown] tags=["shared"]
-# What helps is not more pictures but more *classes*, until recognizing no longer pays.
-# With 1,200 characters in training, models have learned to compare characters that they
-# had never seen ([Vinyals et al. 2016](https://arxiv.org/abs/1606.04080)).
+# One warning: we tried several remedies on these test sets, and show the one that found
+# most. So its lead may be a little too high; a new data set would tell.
 #
-# **Exercise 3, open.** How would you make the second model better on the unseen classes
-# without showing it one? Think of a way to make new classes out of the pictures you
-# have (`sets.Part(features, labels)` makes training data of two arrays). Train with it,
-# and measure `found["unseen"]` again.
+# A different remedy is more *classes*, until comparing becomes easier than memorising:
+# models trained on 1,200 characters could compare characters that they had never seen
+# ([Vinyals et al. 2016](https://arxiv.org/abs/1606.04080)).
+#
+# **Exercise 3, open.** Keep the features, and make recognising harder: subtract the
+# mean of each set from its elements, and make new classes out of the pictures that you
+# have (`sets.Part(features, labels)` makes training data of two arrays). Give
+# `trained_without` such a loss and such a change, and the classes `splits[0]`. Do you
+# reach the baseline?
 
 
 # %% tags=["shared", "answer"]
 def turned(part, n=4):
     """Digits turned by a quarter ``n`` times; each class, turned, is a new class."""
-    pictures = part.features.reshape(-1, 8, 8)
-    features = [np.rot90(pictures, i, axes=(1, 2)).reshape(-1, 64) for i in range(n)]
-    labels = [part.labels + i * n_seen for i in range(n)]
-    return sets.Part(np.concatenate(features), np.concatenate(labels))
+    x = part.features.reshape(-1, 8, 8)
+    x = np.concatenate([np.rot90(x, i, axes=(1, 2)) for i in range(n)])
+    labels = np.concatenate([part.labels + i * len(names) for i in range(n)])
+    return sets.Part(x.reshape(-1, 64), labels)
 
 
-if source == "digits":
-    many = turned(few)
-    more = replace(fewer, n_train=len(many), epochs=8)
-    model_many = build(Predictor, seed=settings.seed, **more.model)
-    fit(
-        model_many, odd_one_out, (many.features,), more,
-        batches=sets.drawn(many.labels, more),
-        validation=(fixed_sets(few_held_out, settings.n_validation, seed=3),),
-    )  # fmt: skip
+def relative(model, x):
+    return odd_one_out(model, x - x.mean(axis=1, keepdims=True))
 
-# %% tags=["shared", "answer"]
-if source == "digits":
-    x = fixed_sets(test.only(unknown), settings.n_test // 2, seed=4)
-    turned_too = evaluate(model_many, odd_one_out, (x,))["accuracy"]
-    say(
-        "New classes out of old ones: a digit turned by a quarter is a new character. "
-        f"With {len(np.unique(many.labels))} classes instead of {n_seen}, made of the "
-        "same pictures, the accuracy on unseen classes rises from "
-        f"{found['unseen']['few']:.1%} to **{turned_too:.1%}** (checked: 1.2 times). "
-        "It still does not reach the baseline: a few dozen classes are few."
-    )
-    assert 1.2 * found["unseen"]["few"] < turned_too < found["unseen"]["baseline"]
-else:
-    say(
-        "Turned or mirrored photos are new classes, too, but their features have to "
-        "be extracted anew. Without that: subtract the mean of each set from its "
-        "elements, so that a class no longer has the same features in every set."
-    )
+
+more = [turned] if source == "digits" else []  # photos would need new features
+net = trained_without(splits[0], relative, *more)
+x = fixed_sets(test.only(splits[0]), settings.n_test // 2, seed=4)
+both = evaluate(net, relative, (x,))["accuracy"]
+text = f"the model finds **{both:.1%}** instead of {of_few[0, 1]:.1%}. No: the baseline"
+text = f"Turned digits are new classes. With these and the means subtracted, {text}"
+say(f"{text} finds {of_rule[0, 1]:.1%}, and a few dozen classes are few.")
+assert source != "digits" or 1.4 * of_few[0, 1] < both < of_rule[0, 1]
 
 # %% [markdown] tags=["shared"]
-# ## Larger sets, smaller sets, two odd ones
+# ## Larger sets, and sets without an odd one
 #
-# Nothing in the model depends on the number of elements. Trained on sets of ten, how
-# does it do on others?
+# Nothing in the model depends on the number of elements. What does it find in sets of a
+# size that training never showed?
 
 # %% tags=["shared"]
 lengths = np.array([3, 5, 10, 15, 20])
@@ -759,7 +878,7 @@ for length in lengths.tolist():
     by_length["model"].append(evaluate(model, odd_one_out, (x,))["accuracy"])
     by_length["baseline"].append(np.mean(farthest(x) == length - 1))
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy over the size of the set, from three to twenty: the model lies above the baseline from five elements on, and guessing falls below both."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy over the size of the set, from three to twenty: the model is above the baseline from five elements on, and guessing falls below both."}}
 lines = {name: (lengths, values) for name, values in by_length.items()}
 lines["guessing"] = lengths, 1 / lengths
 fig = plots.curves(
@@ -771,8 +890,7 @@ fig
 at = dict(zip(lengths.tolist(), by_length["model"], strict=True))
 say(
     f"In sets of 5 the model finds **{at[5]:.1%}**, in sets of 20 **{at[20]:.1%}**, "
-    f"though it was trained only on sets of {s} ({at[10]:.1%}). With 3 elements, two "
-    f"against one, it finds {at[3]:.1%}."
+    f"though it was trained only on sets of {s}. With 3 elements it finds {at[3]:.1%}."
 )
 
 # %% tags=["shared", "check"]
@@ -783,156 +901,126 @@ assert np.all(drawn["baseline"] > drawn["guessing"])
 assert source != "digits" or drawn["model"][1:].min() > 0.96
 
 # %% [markdown] tags=["shared"]
-# And if there are two odd ones, or none? The probabilities sum to 1 in any case. With
-# two odd ones, take the two largest; with none, see how large the largest is.
-
+# And if there is no odd one? Leave the last element out:
 
 # %% tags=["shared"]
-def with_two(same, n=1000):
-    """Sets of ``s`` that end with two odd ones, of one class or of two: ``n s i``."""
-    rng = np.random.default_rng(6)
-    pairs = rng.integers(len(test), size=(200 * n, 2))
-    kinds = test.labels[pairs]
-    fits = (kinds[:, 0] == kinds[:, 1]) == same
-    pairs = pairs[fits & (pairs[:, 0] != pairs[:, 1])][:n]
-    return test.features[sets.draw_sets(test.labels, s, pairs, rng)]
-
-
-def with_none(n=1000):
-    """Sets of ``s`` elements of one class: ``n s i``."""
-    rng = np.random.default_rng(7)
-    of_class = [np.flatnonzero(test.labels == kind) for kind in range(len(names))]
-    kinds = rng.integers(len(names), size=n)
-    return test.features[[rng.choice(of_class[kind], s, False) for kind in kinds]]
-
-
-# %% tags=["shared"]
-two = {"one class": with_two(same=True), "two classes": with_two(same=False)}
-both_found = {}
-for name, x in two.items():
-    top = np.argsort(probabilities(model, x), axis=1)[:, -2:]
-    both_found[name] = (top >= s - 2).all(axis=1).mean()
-none = probabilities(model, with_none()).max(axis=1)
+none = probabilities(model, sample[:, :-1]).max(axis=1)
 
 # %% tags=["shared", "say"]
-by_chance = 1 / math.comb(s, 2)
 say(
-    "Two odd ones of the same class are both found in "
-    f"**{both_found['one class']:.1%}** of the sets, two of different classes in "
-    f"**{both_found['two classes']:.1%}** (by chance: {by_chance:.1%}), although "
-    "training never showed such a set. Without an odd one the largest probability is "
+    "Without an odd one the largest probability is "
     f"{none.mean():.0%} on average, with one {sure.mean():.0%}: the model is "
-    f"{word('less', none.mean(), sure.mean())} sure, but it has no way to say *none*. "
-    "That takes an additional logit, and such sets in training."
+    f"{word('less', none.mean(), sure.mean())} sure, but cannot say *none*. That takes "
+    "an additional logit."
 )
 
 # %% tags=["shared", "check"]
 # Checked: two odd ones are found far more often than by chance; none makes it unsure
-assert all(x.shape == (1000, s, settings.n_features) for x in two.values())
-least = 0.85 if source == "digits" else 5 * by_chance
-assert min(both_found.values()) > least
+kinds = test.labels[test_sets]  # n s
+fits = np.roll(kinds[:, -1], -1) != kinds[:, 0]  # the next odd one is odd here, too
+next_odd = np.roll(x_test[:, -1:], -1, axis=0)  # n 1 i
+two = np.concatenate([x_test[:, 1:], next_odd], axis=1)[fits]  # n s i
+top = np.argsort(probabilities(model, two[:1000]), axis=1)[:, -2:]
+both_found = (top >= s - 2).all(axis=1).mean()
+assert both_found > (0.92 if source == "digits" else 5 / math.comb(s, 2))
 assert none.mean() < (0.6 if source == "digits" else 1) * sure.mean()
 
 # %% [markdown] tags=["shared"]
 # ## Your own data
 #
 # You need two arrays: features, a row for each element, and classes, as whole numbers.
-# Images are not needed. `sets.split` makes three parts; `Sets.for_data` derives the
-# settings: sets of ten, or as many as the smallest class allows, and about 640 updates.
-# Any setting can be given by name. Features in different units need one scale first.
-# Here are chemical analyses of 178 wines of three grape varieties:
+# `sets.split` makes three parts. Few classes teach mostly recognition: if new classes
+# will come, keep some out of training, and test on them. Here are chemical analyses of
+# 178 wines, and the third of three grape varieties is kept out. Features with different
+# units are standardised *after* the split, by the mean and the deviation of what is
+# trained on: test data must not take part in anything that is learned.
 
 # %% tags=["shared"]
 from sklearn.datasets import load_wine
-from sklearn.preprocessing import scale
+from sklearn.preprocessing import StandardScaler
 
 features, labels = load_wine(return_X_y=True)
-wines = sets.split(scale(features), labels)
-own = tasks.Sets.for_data(wines, epochs=15)  # short; leave epochs out for yours
+wines = sets.split(features, labels)
+scaler = StandardScaler().fit(wines["train"].only([0, 1]).features)
+for name, part in wines.items():
+    wines[name] = sets.Part(scaler.transform(part.features), part.labels)
+seen = {name: part.only([0, 1]) for name, part in wines.items()}
+
+# %% [markdown] tags=["shared"]
+# `Sets.for_data` derives the settings: sets of ten, or as many as the smallest class
+# allows, and about 640 updates. Any setting can be given by name.
+
+# %% tags=["shared"]
+own = tasks.Sets.for_data(seen, epochs=15)  # short; leave epochs out for yours
 wine_model = build(Predictor, seed=own.seed, **own.model)
 fit(
-    wine_model, odd_one_out, (wines["train"].features,), own,
-    batches=sets.drawn(wines["train"].labels, own),
+    wine_model, odd_one_out, (seen["train"].features,), own,
+    batches=sets.drawn(seen["train"].labels, own),
 )  # fmt: skip
-x = fixed_sets(wines["test"], 1000, seed=1, set_size=own.set_size)
-wine_accuracy = evaluate(wine_model, odd_one_out, (x,))["accuracy"]
-wine_baseline = np.mean(farthest(x) == own.set_size - 1)
+rows = wines["test"]
+rng = np.random.default_rng(1)
+odd = rng.choice(np.flatnonzero(rows.labels == 2), size=1000)  # wines of the third
+with_new = sets.draw_sets(rows.labels, own.set_size, odd, rng)
+wine_sets = {
+    "both varieties seen": fixed_sets(seen["test"], 1000, 1, own.set_size),
+    "odd one of the unseen variety": rows.features[with_new],
+}
+of_wines = {
+    name: (accuracy_of(wine_model)(x), np.mean(farthest(x) == own.set_size - 1))
+    for name, x in wine_sets.items()
+}
 
 # %% tags=["shared", "say"]
+rows = [[name, *(f"{value:.1%}" for value in row)] for name, row in of_wines.items()]
+(on_seen, rule), (on_new, _) = of_wines.values()
 say(
-    f"`for_data` chose sets of {own.set_size}. After {own.updates} updates the model "
-    f"finds the odd wine in **{wine_accuracy:.1%}** of the test sets, the baseline in "
-    f"{wine_baseline:.1%}."
+    f"{table([f'sets of {own.set_size} wines', 'model', 'baseline'], *rows)}\n\nThe "
+    f"**{on_seen:.1%}** promise nothing for new classes: there, it is {on_new:.1%}."
 )
 
 # %% tags=["shared", "check"]
-# Checked: two arrays are enough: on the wines the model beats the baseline
-assert wine_accuracy > max(wine_baseline, 0.9)
+# Checked: on seen classes the model beats the baseline; on an unseen one it finds fewer
+assert on_seen > max(rule, 0.9)
+assert on_new < on_seen
 
 # %% [markdown] tags=["shared"]
-# ## Both frameworks train alike, until rounding has grown
+# ## Both frameworks train alike
 #
-# From the same initial weights and with the same sets, both frameworks compute the same
-# training, if dropout is off (each draws it in its own way). But they round
-# differently, and training amplifies differences. Here are 200 updates with the
-# settings from above; the other framework runs in a process of its own.
+# From the same weights, with the same sets and without dropout, only rounding differs.
 
-# %% tags=["shared"]
+# %% tags=["shared", "check"]
+# Checked: for 200 updates both losses differ by less than a thousandth
 in_epoch = min(settings.updates_per_epoch, 200)
-quiet = {"dropout": 0.0, "input_dropout": 0.0}
-short = replace(
-    settings, n_train=in_epoch * settings.batch_size, epochs=200 // in_epoch, **quiet
-)
+gentle = {"dropout": 0.0, "input_dropout": 0.0, "learning_rate": 5e-5}
+gentle |= {"n_train": in_epoch * settings.batch_size, "epochs": 200 // in_epoch}
+short = replace(settings, **gentle)
 initial = Path(tempfile.mkdtemp()) / "initial.safetensors"
 ours = build(Predictor, seed=settings.seed, **short.model)
 save_weights(ours, initial)
 rows = train.take(np.arange(short.n_train))
 drawn_sets = sets.drawn(rows.labels, short)
 here = fit(ours, odd_one_out, (rows.features,), short, batches=drawn_sets)["loss"]
-there = twin.losses(other_side, short, initial)
-gap = np.abs(here / there - 1)
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over 200 updates. Left: the loss in both frameworks; the two lines cover each other. Right: their relative difference on a logarithmic scale; it rises from rounding by several powers of ten."}}
-updates = np.arange(len(gap)) + 1
-in_jax, in_torch = (here, there) if side == "jax" else (there, here)
-panels = {
-    "loss": {"JAX": (updates, in_jax), "PyTorch": (updates, in_torch)},
-    "relative difference": {"difference": (updates, gap)},
-}
-fig = plots.curves(panels, x="update", log_y=["relative difference"], size=(7, 2.6))
-fig
+gap = np.abs(here / twin.losses(other_side, short, initial) - 1)
+assert len(gap) == 200 and gap.max() < 1e-3  # loose: chaotic, grows with rounding
 
 # %% tags=["shared", "say"]
 alike_for = int(np.argmax([*(gap > 1e-3), True]))  # updates
 say(
     f"For **{alike_for}** updates the two losses agree to a thousandth, while they "
-    f"fall from {here[0]:.2f} to {here[alike_for - 1]:.2f}. Then rounding shows: in "
-    f"the last 50 updates they differ by up to {gap[-50:].max():.0%}. But the result "
-    f"is the same: the last 20 losses have a mean of {in_jax[-20:].mean():.3f} in JAX "
-    f"and {in_torch[-20:].mean():.3f} in PyTorch."
+    f"fall from {here[:20].mean():.2f} to {here[-20:].mean():.2f} at the low rate of "
+    f"{short.learning_rate:g}; a high one amplifies rounding."
 )
-
-# %% tags=["shared", "check"]
-# Checked: the losses agree to a thousandth for 25 updates, then rise apart, end alike
-difference = plots.drawn(fig, "relative difference", "difference")[1]
-assert len(difference) == 200 and 0 < difference[:25].max() < 1e-3
-assert difference[-50:].max() > 10 * difference[:25].max()  # loose: chaotic
-ends = in_jax[-20:].mean(), in_torch[-20:].mean()
-np.testing.assert_allclose(*ends, rtol=0.1)  # loose: chaotic, other machines differ
-least = 0.1 if source == "digits" else 1
-assert max(ends) < least * here[0]  # loose: single losses are noisy
 
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * "Odd" belongs to a picture in its set. So elements must be compared, and attention
-#   compares.
+# * Whether an element is odd depends on its set. Attention can compare the elements;
+#   whether it did must be tested.
 # * Without positions an encoder is equivariant: it cannot use the order.
-# * Let a pretrained network do the seeing, and train a small model on its features.
-# * Split first; draw new sets for training, and keep those fixed that measure.
-# * Measure a baseline that needs no training, and look at the mistakes.
-# * Good accuracy on known classes does not show *what* was learned: test on unseen
-#   ones.
+# * Split first. Draw new sets for training, fixed ones for validation and test.
+# * Measure a baseline, cut connections, look at the mistakes.
+# * High accuracy on seen classes may be recognition: test on unseen ones. A model that
+#   gets only distances has to compare.
 
 # %% [markdown] tags=["jax"]
 # The last chapter asks [what attention costs, in JAX](costs_jax.ipynb).

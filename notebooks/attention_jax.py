@@ -14,28 +14,26 @@
 # %% [markdown] tags=["shared"]
 # # Attention
 #
-# By the end you can write attention in four lines, give the shape of every array in it,
-# mask parts of its input, split it into heads, and show that it ignores the order of
-# its input. You need: Python, NumPy, matrix products and the softmax.
+# By the end you can write attention as a function of four lines, hide parts of its
+# input with a mask, split it into heads, and show that it ignores order. You need:
+# Python, NumPy and matrix products.
 #
-# In 2014, a neural network translated in two steps. One recurrent network read the
-# sentence into one vector of fixed size; a second wrote the translation from that
-# vector alone. Long sentences did not fit, and their translations
-# [got worse](https://arxiv.org/abs/1409.1259).
+# In 2014, one recurrent network read a sentence into one vector of fixed size, and a
+# second one wrote the translation from that vector alone. The longer the sentence,
+# [the worse its translation](https://arxiv.org/abs/1409.1259).
 # [Bahdanau et al. 2015](https://arxiv.org/abs/1409.0473) let the second network look
-# back at all words, at every step, and learn where to look: that is **attention**. The
-# **Transformer** ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)) dropped the
-# recurrence and kept the attention. It became the model behind
-# [BERT](https://arxiv.org/abs/1810.04805), [GPT](https://arxiv.org/abs/2005.14165) and,
-# with patches of a picture in place of words, much of
+# back at all words and learn where to look: this is **attention**. The **Transformer**
+# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)) dropped the recurrence and
+# kept the attention. It became the model behind
+# [BERT](https://arxiv.org/abs/1810.04805), [GPT-3](https://arxiv.org/abs/2005.14165)
+# and, with patches of a picture in place of words, much of
 # [computer vision](https://arxiv.org/abs/2010.11929).
 #
 # This page builds its attention layer. The next chapters stack such layers into an
-# *encoder*, as in BERT and vision models, and train it. A *decoder*, as in GPT, has the
-# same parts and a causal mask; the book shows the mask and trains no decoder.
+# *encoder*, as in BERT, and train it. The *decoder*, as in GPT-3, comes later; this
+# page already shows its mask and its cross-attention.
 #
-# A folded cell, *✓ Checked*, fails if its claim is wrong. Run the page, then change a
-# line and see what breaks.
+# A line *✓ Checked: …* unfolds to code that fails if the claim is wrong.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
@@ -64,17 +62,16 @@ from itertools import combinations
 
 import numpy as np
 
-from helpers import diagrams, plots, reference, viewer
-from helpers.prose import say
-from helpers.shapes import as_numpy, check_shape
-from helpers.weights import from_arrays, to_arrays
+from helpers import diagrams, plots, reference, viewer  # reference: formulas in NumPy
+from helpers.prose import say  # say() prints a sentence with computed numbers
+from helpers.shapes import as_numpy, check_shape  # as_numpy() takes either framework's
+from helpers.weights import from_arrays, to_arrays  # all parameters of a model
 
 plots.use_style()
 
 # %% [markdown] tags=["jax"]
-# JAX arrays cannot be changed in place, and random numbers come from a key. On a GPU,
-# JAX may round the inputs of a matrix product to fewer bits; `"highest"` asks for full
-# float32, so that results can be compared.
+# `floats` and `booleans` make JAX arrays of float32 numbers and of True and False. On a
+# GPU, JAX may round the inputs of a matrix product; `"highest"` asks for full float32.
 
 # %% tags=["jax"]
 import jax
@@ -82,40 +79,51 @@ import jax.numpy as jnp
 from flax import nnx
 
 jax.config.update("jax_default_matmul_precision", "highest")
-tensor = partial(jnp.asarray, dtype=jnp.float32)
-boolean = partial(jnp.asarray, dtype=jnp.bool_)
+floats = partial(jnp.asarray, dtype=jnp.float32)
+booleans = partial(jnp.asarray, dtype=jnp.bool_)
 f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 
 # %% [markdown] tags=["shared"]
 # ## Attention is a weighted mean
 #
 # In *the cat drank milk because it was thirsty*, what does *it* stand for? A reader
-# looks back and finds the cat. Attention does the same with numbers. Each word has a
-# few features, chosen by hand here, so that you can read them.
+# looks back and finds the cat. Attention does so with numbers. Each word has a row of
+# features, chosen by hand here, so that you can read them.
 
 # %% tags=["shared"]
 tokens = ["the", "cat", "drank", "milk", "because", "it", "was", "thirsty"]
 features = ["animal", "drink", "action", "state", "pronoun"]
-kinds = ["", "animal", "action", "drink", "", "pronoun", "", "state"]
-words = np.array([[kind == name for name in features] for kind in kinds], float)  # s m
-words
+words = np.array([
+    [0, 0, 0, 0, 0],  # the
+    [1, 0, 0, 0, 0],  # cat: an animal
+    [0, 0, 1, 0, 0],  # drank: an action
+    [0, 1, 0, 0, 0],  # milk: a drink
+    [0, 0, 0, 0, 0],  # because
+    [0, 0, 0, 0, 1],  # it: a pronoun
+    [0, 0, 0, 0, 0],  # was
+    [0, 0, 0, 1, 0],  # thirsty: a state
+])  # s m  # fmt: skip
+
+# %% [markdown] tags=["jax"]
+# In practice, a model learns hundreds of features for each word, called its
+# *embedding*, in a layer before attention: `embed` in [the encoder](encoder_jax.ipynb).
 
 # %% [markdown] tags=["shared"]
-# Attention has four parts. A **query** says what a word looks for. Each word has a
-# **key**, to be compared with the query, and a **value**, to be passed on. A **score
-# function** compares a query with a key. High scores become large weights, and the
-# output is the mean of the values under these weights.
-
-# %% [markdown] tags=["shared"]
-# With the query $q$, the keys $k_i$, the values $v_i$ and the score function $f$, the
-# weights $\alpha_i$ and the output are
+# A dictionary in Python returns the value of the one key that equals what you ask for.
+# Attention is a soft dictionary. A **query** says what a word looks for. Each word has
+# a **key**, which is compared with the query, and a **value**, which is passed on. A
+# **score function** $f$ says how well they fit. High scores become large weights, and
+# the output is the mean of *all* values under these weights:
 #
-# $$\alpha_i = \frac{\exp f(k_i, q)}{\sum_j \exp f(k_j, q)}, \qquad
+# $$\alpha_i = \frac{\exp f(q, k_i)}{\sum_j \exp f(q, k_j)}, \qquad
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
-# Exponential and division are the *softmax*: all weights are positive and sum to one.
-# Let *it* look for an animal, let the features of a word be its key and its value, and
-# let the score be the dot product:
+# The exponential and the division together are called *softmax*. The weights are
+# positive and sum to one, and a score that is higher by 1 makes a weight
+# $e \approx 2.7$ times as large. (In physics, this is the Boltzmann distribution.)
+#
+# Suppose that the word *it* looks for an animal. The features of each word serve as its
+# key and as its value, and the score is the dot product:
 
 # %% tags=["shared"]
 query = np.array([4, 0, 0, 0, 0])  # looks for an animal
@@ -128,8 +136,8 @@ dict(zip(features, out.round(2).tolist(), strict=True))
 cat = tokens.index("cat")
 say(
     f"The cat gets the weight **{weights[cat]:.2f}**, each of the seven other words "
-    f"{weights[0]:.3f}. *It* came in as a pronoun and nothing else; its output is "
-    f"{out[0]:.0%} animal. It means *cat* now, with a trace of every other word."
+    f"{weights[0]:.3f}. *It* came in as a pronoun. Its output is {weights[cat]:.2f} "
+    "times the row of *cat*, which is *animal* alone, and a trace of all other rows."
 )
 
 # %% tags=["shared", "check"]
@@ -139,27 +147,29 @@ np.testing.assert_allclose(weights.sum(), 1)
 np.testing.assert_allclose(out, [np.exp(4) / (np.exp(4) + 7), *[out[1]] * 4])
 
 # %% [markdown] tags=["shared"]
-# There are two limits. If all scores are equal, the output is the plain mean of the
-# values. If one score towers above the others, the output is a copy of one value. Try a
-# `0`, then a `100` in place of the `4`.
+# If all scores are equal, the output is the plain mean of the values. If one score is
+# far above all others, the output is nearly a copy of one value. Try a `0`, then a
+# `100` in place of the `4`.
 
 # %% tags=["shared", "check"]
-# Checked: equal scores give the mean of all values, one towering score a copy
-equal, towering = (reference.softmax(words @ (c * query)) @ words for c in (0, 25))
+# Checked: equal scores give the mean of all values, one very large score a copy
+equal, large = (reference.softmax(words @ (c * query)) @ words for c in (0, 25))
 np.testing.assert_allclose(equal, words.mean(axis=0))
-np.testing.assert_allclose(towering, words[cat], atol=1e-9)
+np.testing.assert_allclose(large, words[cat], atol=1e-9)
 
 # %% [markdown] tags=["shared"]
 # ## In self-attention, each word makes its own query, key and value
 #
-# Where does the query of *it* come from? From the word itself, by a matrix. So do its
-# key and its value, by two others. With one word per row of $X$,
+# Where does the query of *it* come from? From the word itself: its features are
+# multiplied by a matrix. Two other matrices make its key and its value. With one word
+# per row of $X$,
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
-# A model learns these matrices by gradient descent; nobody tells it to look for
-# animals. Here is a set made by hand. A row of `w_query` says what a word with that
-# feature looks for.
+# There are three matrices, because what a word looks for differs from what it is found
+# by: *drank* looks for an animal and a drink, and is found by *action*. A model learns
+# the matrices by gradient descent; here they are made by hand. A row of `w_query` says
+# what a word with that feature looks for.
 
 # %% tags=["shared"]
 w_query = np.array([
@@ -169,17 +179,31 @@ w_query = np.array([
     [6, 0, 0, 0, 0],  # a state looks for whose state it is
     [4, 0, 0, 0, 0],  # a pronoun looks for an animal
 ])  # fmt: skip
-w_key = np.eye(5)  # a word offers its features
-w_value = np.eye(5)[:, :4]  # and passes on all of them but "pronoun"
-queries, keys, values = words @ w_query, words @ w_key, words @ w_value
-scores = queries @ keys.T  # q k
-weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)  # q k
-outputs = weights @ values  # q e
+w_key = np.eye(5)  # a word is found by its features
+w_value = np.eye(5)[
+    :, :4
+]  # it passes on all but "pronoun", which tells nobody anything
 
 # %% [markdown] tags=["shared"]
-# One product scores all pairs: a row for each query, a column for each key. This is
-# **self-attention**: queries, keys and values are projections of the same sequence. In
-# **cross-attention**, keys and values come from another one, as in translation.
+# One product scores all pairs, a row per query and a column per key:
+
+
+# %% tags=["shared"]
+def self_attention(x, w_query, w_key, w_value):
+    """Self-attention by given matrices: ``s m -> q e, q k``."""
+    queries, keys, values = x @ w_query, x @ w_key, x @ w_value
+    scores = queries @ keys.T  # q k
+    weights = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)  # q k
+    return weights @ values, weights
+
+
+values = words @ w_value  # k e
+outputs, weights = self_attention(words, w_query, w_key, w_value)  # q e, q k
+
+# %% [markdown] tags=["shared"]
+# This is **self-attention**: queries, keys and values are projections of the same
+# sequence. In **cross-attention**, keys and values come from a second one: in
+# translation, from the original sentence.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two matrices, words by features. Left, the values: one dark cell each for cat, drank, milk and thirsty; all other rows, it among them, are empty. Right, the outputs: the rows of it and thirsty are dark at animal, the row of cat is shared by action and state, and the rows of the, because and was are evenly pale."}}
 plots.heatmaps(
@@ -188,13 +212,14 @@ plots.heatmaps(
 )  # fmt: skip
 
 # %% [markdown] tags=["shared"]
-# The row of *it* was empty and is now that of an animal. The cat has what it did and
-# how it was. *Thirsty* has become an animal and lost its own feature: the output
-# *replaces* the input. The encoder will add the two.
+# *It* passes on nothing, so its row on the left is empty; on the right, it is nearly
+# that of the cat on the left. The row of *cat* now holds what the cat did, and how it
+# was. *Thirsty* has lost its own feature, because the output *replaces* the input. The
+# encoder will add the two.
 #
-# All weights together make a **map**. Which weights do you expect for *the*, whose
-# query is zero? Whose are sharper, those of *it* or of *thirsty*? Predict, then move
-# along the rows with the mouse, a finger or the arrow keys.
+# All weights together form a **map**. Which weights do you expect for *the*, whose
+# query is zero? Which row has the sharper peak, *it* (4 in its query) or *thirsty* (6)?
+# Predict, then move along the rows with mouse, finger or arrow keys.
 
 # %% tags=["shared", "figure"]
 viewer.attention(
@@ -205,7 +230,7 @@ viewer.attention(
 )
 
 # %% tags=["shared", "check"]
-# Checked: "the" gets the mean, "it" the cat, and the longer query sharper weights
+# Checked: "the" gets the mean, "it" the cat, and the longer query a sharper peak
 row = dict(zip(tokens, weights, strict=True))
 np.testing.assert_allclose(weights.sum(axis=1), 1)
 np.testing.assert_allclose(row["the"] @ values, values.mean(axis=0))
@@ -216,19 +241,16 @@ assert after["it"][0] > 0.8 and after["thirsty"][3] < 0.005
 np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 
 # %% [markdown] tags=["shared"]
-# There are other score functions. *Additive attention*
-# ([Bahdanau et al. 2015](https://arxiv.org/abs/1409.0473)) puts query and key through a
-# small network with one hidden layer. The *cosine* of the angle between them ignores
-# their lengths; [Graves et al. 2014](https://arxiv.org/abs/1410.5401) multiply it by a
-# learned sharpness. [Luong et al. 2015](https://arxiv.org/abs/1508.04025) compare
-# several. The dot product is the cheapest: one matrix product scores all pairs.
+# There are other score functions, such as a small network
+# ([additive attention](https://arxiv.org/abs/1409.0473)) or the
+# [cosine](https://arxiv.org/abs/1410.5401). The dot product needs only one product of
+# matrices for all pairs.
 
 # %% [markdown] tags=["shared"]
 # ## A small example can be checked by hand
 #
-# Three words with two features each are few enough to compute with a pencil. The scores
-# are divided by $\sqrt{2}$, the root of the number of features; a later section says
-# why.
+# Three words with two features each are few enough for a pencil. The scores are divided
+# by $\sqrt{2}$, the root of the number of features.
 
 # %% tags=["shared"]
 q = np.array([[1, 0], [0, 1], [1, 1]])  # q d
@@ -244,12 +266,18 @@ plots.grid_of_numbers(
 )
 
 # %% [markdown] tags=["shared"]
-# The first query, $(1, 0)$, has the dot products $1$, $0$ and $1$ with the keys: the
-# first and the third get the same weight, the second gets less.
-#
+# The query $(1, 0)$ has the dot products $1$, $0$ and $1$ with the keys, so the first
+# and the third key get the same weight.
+
+# %% tags=["shared", "check"]
+# Checked: rows of weights sum to one, and equal scores get equal weights
+np.testing.assert_allclose(weights.sum(axis=1), 1)
+assert weights[0, 0] == weights[0, 2] > weights[0, 1]
+
+# %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** A fourth word has the query $(-1, 1)$. What are its three
 # weights, and what is its output? You need $e^{1.414} \approx 4.11$ and
-# $e^{-0.707} \approx 0.49$. Write them down to two digits, then open the answer.
+# $e^{-0.707} \approx 0.49$. Write them down to two digits.
 
 # %% tags=["shared", "answer"]
 # The dot products are -1, 2 and 0, the scores -0.707, 1.414 and 0.
@@ -264,34 +292,27 @@ say(
     "value, (0, 1), and some of the third, (2, 2)."
 )
 
-# %% tags=["shared", "check"]
-# Checked: rows of weights sum to one, and equal scores get equal weights
-np.testing.assert_allclose(weights.sum(axis=1), 1)
-assert weights[0, 0] == weights[0, 2] > weights[0, 1]
-
 # %% [markdown] tags=["shared"]
 # ## Attention is two matrix products and a softmax
 #
-# Nothing in the example depended on three words or two features. Let the last two axes
-# be the matrices. All axes before them count sentences, heads, anything: each slice
-# attends separately.
+# The example works with any sizes. If an array has more axes, such as `b` for the
+# sentences of a batch or `h` for the heads below, the last two are the rows and columns
+# of a matrix, and attention is computed for each matrix by itself.
 
 # %% [markdown] tags=["shared"]
 # $$\mathrm{Attention}(Q, K, V) =
 # \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V \tag{1}$$
 #
-# $Q$ holds one query per row, $K$ one key and $V$ one value per row; $d$ is the number
-# of features of a query and a key
-# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). In shapes, `q`
-# and `k` are also the names of axes: query position and key position.
+# $Q$, $K$ and $V$ hold one query, key or value per row; $d$ is the number of features
+# of a query and a key ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
+# equation 1). In shapes, `q` and `k` are also names of axes.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d, masked and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
-diagrams.attention()
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
+diagrams.attention(mask=False)
 
 # %% [markdown] tags=["jax"]
-# `@` multiplies the matrices in the last two axes, for every index of the leading axes,
-# and `swapaxes` exchanges the axes of the keys. The softmax runs along the keys, the
-# last axis; JAX follows NumPy and calls it `axis`.
+# `@` multiplies the matrices in the last two axes, and `swapaxes` exchanges the axes of
+# the keys. The softmax runs along the keys, the last axis.
 
 
 # %% tags=["jax"]
@@ -302,19 +323,19 @@ def plain_attention(q, k, v):
     return weights @ v, weights
 
 
-out, weights = plain_attention(tensor(q), tensor(k), tensor(v))
+out, weights = plain_attention(floats(q), floats(k), floats(v))
 as_numpy(out).round(2)
 
 # %% [markdown] tags=["shared"]
-# These are the numbers of the grid above. The check compares with a reference in NumPy
-# that takes one query at a time. Each axis has another prime as its size, so that no
-# swapped axis can hide.
+# These are the numbers of the grid above.
 
 # %% tags=["shared", "check"]
 # Checked: with any leading axes it agrees with a reference, one query at a time
-draw = np.random.default_rng(0).normal
+draw = np.random.default_rng(
+    0
+).normal  # each axis a different prime: none can be swapped
 arrays = draw(size=(2, 3, 5, 11)), draw(size=(2, 3, 7, 11)), draw(size=(2, 3, 7, 13))
-out, weights = plain_attention(*map(tensor, arrays))
+out, weights = plain_attention(*map(floats, arrays))
 check_shape(out, "b h q e", b=2, h=3, q=5, e=13)
 check_shape(weights, "b h q k", q=5, k=7)
 expected, expected_weights = reference.attention(*arrays)
@@ -324,9 +345,12 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # %% [markdown] tags=["shared"]
 # ## The scale keeps the softmax from saturating
 #
-# Why divide by $\sqrt{d}$? A dot product is a sum of $d$ terms, so its spread grows
-# with $d$. A softmax over widely spread scores *saturates*: nearly all weight goes to
-# one key, and almost no gradient flows back to queries and keys.
+# A dot product is a sum of $d$ terms. So its variance grows in proportion to $d$, and
+# its standard deviation, the typical size of a score, in proportion to $\sqrt{d}$.
+# Large scores *saturate* the softmax: one key gets nearly all the weight, the weights
+# hardly react to small changes of queries and keys, and so little gradient flows back.
+# Divided by $\sqrt{d}$ (a temperature, for physicists), scores have the same typical
+# size for every $d$.
 
 # %% [markdown] tags=["shared"]
 # If the entries of $q$ and $k$ are independent with mean 0 and variance $\sigma^2$,
@@ -335,21 +359,19 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # $$\mathrm{Var}(q^{\mathsf T} k) = \sigma^4 d, \qquad
 # \mathrm{Var}\!\left(\frac{q^{\mathsf T} k}{\sqrt{d}}\right) = \sigma^4 .$$
 #
-# The derivatives of the weights $\alpha$ with respect to the scores form the matrix
-# $\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}$; its norm measures how sensitive
-# the weights still are.
+# The derivatives of the weights with respect to the scores form the matrix
+# $\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}$. Its norm, the root of the sum of
+# squares, measures their sensitivity.
 
 
 # %% tags=["shared"]
 def softmax_state(scores):
-    """Largest weight, entropy, norm of the gradient; each a mean over the rows."""
+    """Largest weight and sensitivity, each a mean over the rows of ``n k``."""
     weights = reference.softmax(scores)  # n k
-    logs = np.log(np.maximum(weights, 1e-300))  # 0 log 0 counts as 0
-    entropy = -(weights * logs).sum(axis=1)
     diagonal = weights[:, :, None] * np.eye(weights.shape[1])
-    gradient = diagonal - weights[:, :, None] * weights[:, None, :]  # n k k
-    norm = np.linalg.norm(gradient, axis=(1, 2))
-    return weights.max(axis=1).mean(), entropy.mean(), norm.mean()
+    derivatives = diagonal - weights[:, :, None] * weights[:, None, :]  # n k k
+    sensitivity = np.linalg.norm(derivatives, axis=(1, 2))  # n
+    return weights.max(axis=1).mean(), sensitivity.mean()
 
 
 # %% tags=["shared"]
@@ -361,35 +383,36 @@ for d in sizes.tolist():
     dots = np.einsum("nd,nkd->nk", rows, columns)  # one query, 16 keys in each row
     for name, scores in zip(states, (dots, dots / math.sqrt(d)), strict=True):
         states[name].append((scores.var(), *softmax_state(scores)))
-unscaled, scaled = (np.array(found).T for found in states.values())  # 4 d
+unscaled, scaled = (np.array(found).T for found in states.values())  # 3 d
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Four panels over the size of the head d from 1 to 1024. Without the scale the variance of the scores rises in proportion to d, the largest weight goes to one, and entropy and gradient fall towards zero; with the scale all four stay level."}}
-titles = ["variance of the scores", "largest weight", "entropy", "norm of the gradient"]
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three panels over the size of the head d from 1 to 1024. Without the scale the variance of the scores rises in proportion to d, the largest weight goes to one, and the sensitivity of the weights, after a first rise, falls towards zero; with the scale all three stay level."}}
+titles = ["variance of the scores", "largest weight", "sensitivity of the weights"]
 panels = {
     title: {name: (sizes, line) for name, line in zip(states, pair, strict=True)}
     for title, pair in zip(titles, zip(unscaled, scaled, strict=True), strict=True)
 }
-fig = plots.curves(panels, x="size of a head d", log_x=2, log_y=titles[:1], columns=2)
+fig = plots.curves(panels, x="size of a head d", log_x=2, log_y=titles[:1])
 fig
 
 # %% tags=["shared", "say"]
 say(
-    f"At $d = 1024$, without the scale, the scores have a variance of "
-    f"{unscaled[0, -1]:,.0f}, one of 16 keys gets {unscaled[1, -1]:.0%} of the weight, "
-    f"and the gradient has {unscaled[3, -1] / scaled[3, -1]:.0%} of the norm that it "
-    f"has with the scale. With it, the variance is {scaled[0, -1]:.2f}, and the "
-    f"largest weight {scaled[1, -1]:.0%}."
+    f"At $d = 1024$, without the scale, the largest of 16 weights is "
+    f"{unscaled[1, -1]:.0%}. With the scale, it is {scaled[1, -1]:.0%}, and weights "
+    f"are {scaled[2, -1] / unscaled[2, -1]:.1f} times as sensitive (means of {n_rows} "
+    "queries). Weights are most sensitive when two keys share them, so the curve "
+    "without the scale first rises."
 )
 
 # %% tags=["shared", "check"]
-# Checked: as drawn, the scale keeps level what without it grows or vanishes
-rising, falling = ([plots.drawn(fig, t, n)[1] for t in titles] for n in states)
-np.testing.assert_allclose(rising[0], sizes, rtol=0.2)
-np.testing.assert_allclose(falling[0], 1, rtol=0.2)
-assert rising[1][-1] > 0.9 and falling[1].max() < 0.45
-assert rising[2][-1] < 0.2 and rising[3][-1] < 0.25 * falling[3][-1]
-for level in falling[1:]:
-    assert np.ptp(level[2:]) < 0.15 * level[2:].mean()
+# Checked: with the scale all three curves are level, without it none is
+without, level = ([plots.drawn(fig, t, n)[1] for t in titles] for n in states)
+np.testing.assert_allclose(without[0], sizes, rtol=0.2)
+np.testing.assert_allclose(level[0], 1, rtol=0.2)
+assert without[1][-1] > 0.9 and level[1].max() < 0.45
+assert without[2][-1] < 0.25 * level[2][-1]
+assert without[2][0] < without[2].max() == without[2][:4].max()  # the first rise
+for line in level[1:]:
+    assert np.ptp(line[2:]) < 0.15 * line[2:].mean()
 
 # %% tags=["shared", "check"]
 # Checked: the variance of a dot product grows with the fourth power of sigma
@@ -400,10 +423,10 @@ for sigma in (0.5, 2.0):
 # %% [markdown] tags=["shared"]
 # ## Masked positions have no effect
 #
-# Sentences of a batch differ in length, and the *padding* of the shorter ones should
-# not be read. A model that predicts the next word must not see it. A **mask** says
+# Short sentences of a batch are filled up with *padding*, which nobody should read. And
+# a model that learns to predict the next word must not see that word. A **mask** says
 # which keys a query may look at: a boolean array, where **True means "may look"**. A
-# hidden score becomes $-\infty$, so that its weight is zero. That is one more line:
+# hidden score becomes $-\infty$, so that its weight is zero:
 
 
 # %% tags=["jax"]
@@ -415,34 +438,15 @@ def masked_attention(q, k, v, mask):
     return weights @ v, weights
 
 
-visible = boolean([[0, 0, 0], [1, 1, 0], [1, 1, 1]])  # the first query sees nothing
-_, weights = masked_attention(tensor(q), tensor(k), tensor(v), visible)
+visible = booleans([[0, 0, 0], [1, 1, 0], [1, 1, 1]])  # the first query sees nothing
+_, weights = masked_attention(floats(q), floats(k), floats(v), visible)
 as_numpy(weights).round(2)
 
 # %% [markdown] tags=["shared"]
-# The first row has nothing to normalise, and $0/0$ is NaN, "not a number". One NaN in
-# an output makes the loss NaN, then the gradient, then every weight of the model. So
-# the version to keep hides scores with the lowest finite number, and sets hidden
-# weights to zero afterwards: a query that may look nowhere gets zeros.
-#
-# It also raises an error for masks that could be misread: integers and floats, whose
-# zeros and ones mean the opposite elsewhere, and three axes for weights `b h q k`,
-# which could mean a mask per sentence or per head.
-
-
-# %% tags=["jax"]
-def check_mask(mask, shape):
-    """Raise an error unless a mask is boolean and fits the weights ``... q k``."""
-    dtype = getattr(mask, "dtype", type(mask).__name__)
-    if dtype != jnp.bool_:
-        raise TypeError(f"expected a mask of dtype bool, got {dtype}")
-    sizes = zip(mask.shape[::-1], shape[::-1], strict=False)  # from the last axis on
-    fits = all(size in (1, full) for size, full in sizes)
-    if mask.ndim not in (2, len(shape)) or not fits:
-        raise ValueError(
-            f"expected a mask of 2 or {len(shape)} axes that broadcasts to the weights "
-            f"{tuple(shape)}, got {tuple(mask.shape)}"
-        )
+# The first row has nothing to normalise, and $0/0$ is NaN, "not a number". One NaN
+# makes the loss NaN, then the gradient, then every parameter. The final version
+# therefore replaces hidden scores by the lowest finite number, and then sets their
+# weights to zero. A query that may look nowhere gets zeros.
 
 
 # %% tags=["jax"]
@@ -457,20 +461,46 @@ def masked_softmax(scores, mask=None):
 
 def attention(q, k, v, mask=None):
     """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``."""
-    d = q.shape[-1]
-    if d == 0 or d != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
-        raise ValueError(f"expected ... q d, ... k d, ... k e, got {shapes}")
-    scores = q @ k.swapaxes(-1, -2) / math.sqrt(d)  # ... q k
+    check_shapes(q, k, v)
+    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])  # ... q k
     weights = masked_softmax(scores, mask)
     return weights @ v, weights
 
 
 # %% [markdown] tags=["shared"]
-# Two masks are in daily use. Under the *causal mask*, a position sees itself and what
-# comes before. Under a *padding mask*, nobody sees the padding. Of the two sentences
-# below, the second has four words and two padded positions. These see nothing either,
-# since nobody will read their outputs.
+# The `check_` functions refuse masks that could be misread: numbers, or three axes
+# where the weights have four, `b h q k` (is the first one the sentence or the head?).
+
+
+# %% tags=["jax"]
+def check_shapes(q, k, v):
+    """Raise an error unless the inputs are ``... q d, ... k d, ... k e``."""
+    d = q.shape[-1]
+    if d == 0 or d != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
+        raise ValueError(f"expected ... q d, ... k d, ... k e, got {shapes}")
+
+
+def check_mask(mask, shape):
+    """Raise an error unless a mask is boolean and fits the weights ``... q k``."""
+    dtype = getattr(mask, "dtype", type(mask).__name__)
+    if dtype != jnp.bool_:
+        raise TypeError(f"expected a mask of dtype bool, got {dtype}")
+    sizes = zip(mask.shape[::-1], shape[::-1], strict=False)  # from the last axis on
+    fits = all(size in (1, full) for size, full in sizes)
+    if mask.ndim not in (2, len(shape)) or not fits:
+        raise ValueError(
+            f"expected a mask of 2 or {len(shape)} axes that broadcasts to the weights "
+            f"{tuple(shape)}, got {tuple(mask.shape)}"
+        )
+
+
+# %% [markdown] tags=["shared"]
+# Under the *causal mask*, a position sees itself and what comes before. Under a
+# *padding mask*, nobody sees the padding. Below, the second sentence has four words and
+# two padded positions, which see nothing themselves, because nobody reads their
+# outputs. (Most libraries hide only the padded keys; both are right.)
+# `causal & padding` combines the masks.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -481,12 +511,16 @@ padding = real[:, :, None] & real[:, None, :]  # b q k
 masks = {"none": np.ones_like(causal), "causal": causal, "padding": padding}
 maps = {}
 for name, mask in masks.items():
-    out, weights = attention(tensor(q), tensor(k), tensor(v), boolean(mask))
+    out, weights = attention(floats(q), floats(k), floats(v), booleans(mask))
     maps[name] = as_numpy(weights)  # b q k
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three maps of weights for the second sentence: without a mask all cells are filled; with the causal mask only the lower triangle, the rest is grey; with the padding mask the last two columns and the last two rows are grey."}}
 second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
 plots.heatmaps(list(second.values()), titles=list(second))
+
+# %% [markdown] tags=["shared"]
+# Grey is hidden. Arbitrary finite numbers in the padded keys and values change no
+# output by a single bit:
 
 # %% tags=["shared", "check"]
 # Checked: rows sum to one, or to zero where nothing is visible; a reference agrees
@@ -496,84 +530,119 @@ for name, mask in masks.items():
     expected, expected_weights = reference.attention(q, k, v, mask)
     np.testing.assert_allclose(maps[name], expected_weights, atol=1e-5)
 
-# %% [markdown] tags=["shared"]
-# Grey is hidden. Put garbage into the padded keys and values, and no output changes by
-# a single bit. (The garbage has to be finite: zero times NaN is NaN.)
-
 # %% tags=["shared"]
-k_garbage, v_garbage = k.copy(), v.copy()
-k_garbage[~real] = 1e4
-v_garbage[~real] = -1e4
-clean, _ = attention(tensor(q), tensor(k), tensor(v), boolean(padding))
-dirty, _ = attention(tensor(q), tensor(k_garbage), tensor(v_garbage), boolean(padding))
-np.array_equal(as_numpy(clean), as_numpy(dirty))
+k_other, v_other = k.copy(), v.copy()
+k_other[~real] = 1e4
+v_other[~real] = -1e4
+first, _ = attention(floats(q), floats(k), floats(v), booleans(padding))
+other, _ = attention(floats(q), floats(k_other), floats(v_other), booleans(padding))
+np.array_equal(as_numpy(first), as_numpy(other))
 
 # %% tags=["shared", "check"]
 # Checked: hidden keys and values change no output by a single bit
-np.testing.assert_array_equal(as_numpy(clean), as_numpy(dirty))
-np.testing.assert_array_equal(as_numpy(clean)[~real], 0)
+np.testing.assert_array_equal(as_numpy(first), as_numpy(other))
+np.testing.assert_array_equal(as_numpy(first)[~real], 0)
 
 # %% tags=["shared", "check"]
 # Checked: a mask of numbers raises an error that names both types
 try:
-    attention(tensor(q), tensor(k), tensor(v), tensor(padding))
+    attention(floats(q), floats(k), floats(v), floats(padding))
 except TypeError as error:
     assert "bool" in str(error) and "float32" in str(error)
 else:
     raise AssertionError("a mask of numbers was accepted")
 
-# %% [markdown] tags=["jax"]
-# The gradient of a query that sees nothing must be finite as well. `jax.grad` turns a
-# *function* that returns one number into the function of its gradient; `argnums` says
-# with respect to which arguments. Half precision has the least room: `bfloat16` has
-# fewer digits, `float16` also a smaller range.
-
-
-# %% tags=["jax"]
-def total(q, k, v):
-    """Sum of all outputs, one number to differentiate; in single precision."""
-    return attention(q, k, v, boolean(padding))[0].astype(jnp.float32).sum()
-
-
-gradients = {}
-for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
-    inputs = [jnp.asarray(x, dtype=dtype) for x in (q, k, v)]
-    found = jax.grad(total, argnums=(0, 1, 2))(*inputs)
-    gradients[dtype] = [as_numpy(x) for x in found]
 
 # %% tags=["jax", "check"]
-# Checked: a query that sees nothing gets zeros and finite gradients, in every dtype
-for dtype, found in gradients.items():
+# Checked: a query that sees nothing gets zeros and finite gradients, also in 16 bits
+def total(q, k, v):
+    """Sum of all outputs, one number to differentiate; in single precision."""
+    return attention(q, k, v, booleans(padding))[0].astype(jnp.float32).sum()
+
+
+for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+    inputs = [jnp.asarray(x, dtype=dtype) for x in (q, k, v)]
+    found = [as_numpy(x) for x in jax.grad(total, argnums=(0, 1, 2))(*inputs)]
     assert all(np.isfinite(x).all() and x.any() for x in found[1:])
     np.testing.assert_array_equal(found[0][~real], 0)
-    inputs = [jnp.asarray(x, dtype=dtype) for x in (q, k, v)]
-    out, weights = attention(*inputs, boolean(padding))
+    out, weights = attention(*inputs, booleans(padding))
     assert out.dtype == weights.dtype == dtype
     assert (as_numpy(out)[~real] == 0).all()
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, change the code.** Make a mask under which every position sees itself
-# and at most two positions on either side, and count the weights in each row that are
-# not zero.
+# ## Heads attend independently of each other
+#
+# *Drank* looks for two things: who drank, and what. One softmax has only a weight of 1
+# to share, and its output is half cat, half milk. In *the cat chased the dog*, such a
+# mean would not say who chased whom. **Multi-head attention** gives each word several
+# queries, keys and values. Each head attends by itself, and their outputs are
+# concatenated, so that they stay apart.
+#
+# Two heads by hand, *who* and *what*, need one more axis in front, `h`:
+
+# %% tags=["shared"]
+looks_for = np.array([
+    [1, 0, 0, 0, 0],  # head "who": an animal
+    [0, 1, 1, 1, 1],  # head "what": a drink, an action, a state, a pronoun
+])  # h m  # fmt: skip
+w_heads = w_query * looks_for[:, None]  # h m m
+head_outputs, head_weights = self_attention(words, w_heads, w_key, w_value)
+joined = np.concatenate(list(head_outputs), axis=1)  # q h·e
+
+# %% tags=["shared", "figure"]
+viewer.attention(
+    {"head who": head_weights[:1][None], "head what": head_weights[1:][None]},
+    tokens,
+    about="Two heads by hand: for drank, head who looks at cat, head what at milk",
+    query=tokens.index("drank"),
+)
+
+# %% tags=["shared", "say"]
+drank, milk = tokens.index("drank"), tokens.index("milk")
+_, one_head = self_attention(words, w_query, w_key, w_value)
+shown = [", ".join(f"{x:.2f}" for x in half) for half in np.split(joined[drank], 2)]
+say(
+    f"With one head, *drank* gives *cat* and *milk* {one_head[drank, cat]:.2f} each. "
+    f"With two, *who* gives *cat* {head_weights[0, drank, cat]:.2f}, and *what* gives "
+    f"*milk* {head_weights[1, drank, milk]:.2f}. The output of *drank* is now "
+    f"({shown[0]}) from *who*, mostly *animal*, followed by ({shown[1]}) from *what*, "
+    "mostly *drink*."
+)
+
+# %% tags=["shared", "check"]
+# Checked: one head shares its weight, two heads give each its own, side by side
+np.testing.assert_allclose(one_head[drank, cat], one_head[drank, milk])
+alone = head_weights[[0, 1], drank, [cat, milk]]
+np.testing.assert_allclose(alone, np.exp(3) / (np.exp(3) + 7))
+assert (alone > 1.5 * one_head[drank, cat]).all()
+np.testing.assert_array_equal(np.flatnonzero(joined[drank] > 0.5), [0, 5])
+it = tokens.index("it")
+np.testing.assert_allclose(head_outputs[1, it], (words @ w_value).mean(axis=0))
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, change the code.** In the head *what*, *cat* still shares its weight
+# between what it did (*drank*) and how it was (*thirsty*). Write a `looks_for` with
+# three heads that separates the two. Which weight does *cat* give to *drank* before and
+# after? Predict with $e^3 \approx 20$, then compute.
 
 # %% tags=["shared", "answer"]
-position = np.arange(s)
-window = np.abs(position[:, None] - position) <= 2  # q k
-_, weights = attention(tensor(q), tensor(k), tensor(v), boolean(window))
-per_row = (as_numpy(weights) > 0).sum(axis=-1)  # b q
-assert per_row.max() == 5 and per_row[0, 0] == 3
+three = np.array([
+    [1, 0, 0, 0, 0],  # head "who"
+    [0, 1, 1, 0, 0],  # head "what"
+    [0, 0, 0, 1, 1],  # head "how"
+])  # h m  # fmt: skip
+_, apart = self_attention(words, w_query * three[:, None], w_key, w_value)
+thirsty = tokens.index("thirsty")
+np.testing.assert_allclose(apart[1, cat, drank], apart[2, cat, thirsty])
 say(
-    f"Weights per row: {', '.join(map(str, per_row[0]))}. A row in the middle has "
-    "five, the first and the last have three, because two neighbours are missing there."
+    f"Before, two keys share the weight: 20 / (20 + 20 + 6) = 0.43, computed "
+    f"{head_weights[1, cat, drank]:.2f}. After, one key is alone against seven: "
+    f"20 / (20 + 7) = 0.74, computed {apart[1, cat, drank]:.2f}; in the third head, "
+    "*thirsty* gets the same."
 )
 
 # %% [markdown] tags=["shared"]
-# ## Heads attend independently of each other
-#
-# *Drank* looks for two things, who drank and what. One softmax has to mix them: its
-# output is half cat, half milk. **Multi-head attention** gives each word several
-# smaller queries, keys and values. Each head attends by itself, and their outputs are
-# concatenated, so that they stay apart.
+# A model learns its heads. Each projects the $m$ features to $d = m/h$ of its own.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Multi-head attention as a flow for two heads: one stacked projection makes queries, keys and values, of which each head takes its half; each attends by itself; their outputs are concatenated and go through a last projection. Each array has its shape beside it."}}
 diagrams.heads()
@@ -584,40 +653,13 @@ diagrams.heads()
 # $$\mathrm{MultiHead}(X) =
 # \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O \tag{2}$$
 #
-# $X$ is `s m`, one word per row. A head has the size $d = m/h$, so $h$ heads take as
-# many multiplications as one head of size $m$. The matrices $W^Q_i$, $W^K_i$, $W^V_i$
-# of all heads stand side by side in one matrix `m 3m`; $W^O$ mixes the heads' outputs.
-# (In the code, each product also adds a bias.)
-
-# %% [markdown] tags=["shared"]
-# How many heads? Common models choose $d = 64$ or $128$ and let $h$ grow with $m$:
-#
-# | model | $m$ | heads | $d$ |
-# |---|---|---|---|
-# | [Transformer](https://arxiv.org/abs/1706.03762) | 512, 1024 | 8, 16 | 64 |
-# | [BERT](https://arxiv.org/abs/1810.04805) | 768, 1024 | 12, 16 | 64 |
-# | [GPT-2](https://github.com/openai/gpt-2), small | 768 | 12 | 64 |
-# | [GPT-3](https://arxiv.org/abs/2005.14165), largest | 12,288 | 96 | 128 |
-#
-# With $m$ fixed, more heads are smaller heads: more things to look for, each described
-# by fewer numbers. In translation, one head scored 0.9 BLEU less than the best choice,
-# and 32 heads less than 8 or 16
-# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 3). After training,
-# many heads [can be removed](https://arxiv.org/abs/1905.10650) at little cost.
-
-# %% [markdown] tags=["shared"]
-# Entries start evenly between $-1/\sqrt{n}$ and $1/\sqrt{n}$, with $n$ the
-# number of inputs, as in `torch.nn.Linear`; biases start at zero. Their variance is
-# $1/(3n)$, so a layer passes on a third of the variance of its input.
-# [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html), a common
-# alternative with the bound $\sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$, keeps it in a
-# square matrix, but halves it in the stacked one. With
-# [each of five seeds](../book/how-this-was-built.md) the smaller start trained better.
+# So all heads together take as many multiplications as one head of size $m$. Their
+# matrices $W^Q_i$, $W^K_i$, $W^V_i$ are kept as one, `m 3m`. $W^O$ mixes what the heads
+# have found: without it, each head could write only to its own $d$ features.
 
 # %% [markdown] tags=["jax"]
-# NNX keeps the matrix of a dense layer as `in out`, so that a layer is $xW + b$ as
-# written. Initial weights are drawn with keys, which an `nnx.Rngs` hands out; `build`
-# makes one for each model.
+# NNX keeps the matrix of a dense layer as `in out`. Its initial entries are drawn with
+# keys, which an `nnx.Rngs` hands out.
 
 
 # %% tags=["jax"]
@@ -627,7 +669,7 @@ def build(kind, *sizes, seed=0, **options):
 
 
 def dense(n_in, n_out, *, rngs):
-    """Linear layer ``... n_in -> ... n_out``: weights within ±1/√n_in, zero biases."""
+    """Linear layer ``... n_in -> ... n_out``: entries within ±1/√n_in, zero biases."""
     uniform = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
     return nnx.Linear(n_in, n_out, kernel_init=uniform, rngs=rngs)
 
@@ -640,8 +682,8 @@ def check_input(x, size):
 
 # %% [markdown] tags=["shared"]
 # `project` makes queries, keys and values of all heads in one product, splits the axis
-# `3m` into `3 h d`, and moves `3` and `h` to the front. After attention, `h` moves back
-# beside `d`, and flattening `h d` to `m` concatenates the heads.
+# `3m` into `3 h d`, and moves `3` and `h` to the front. After attention, `h d` are
+# flattened to `m`: the heads are concatenated.
 
 
 # %% tags=["jax"]
@@ -671,14 +713,11 @@ class MultiHeadAttention(nnx.Module):
         return self.out(joined), weights
 
 
-# %% [markdown] tags=["shared"]
-# Two sentences of seven words, random numbers in place of words, four heads:
-
 # %% tags=["shared"]
-b, s, m, n_heads = 2, 7, 24, 4
+b, s, m, n_heads = 2, 7, 24, 4  # two sentences of seven words, random for now
 model = build(MultiHeadAttention, m, n_heads)
 x = np.random.default_rng(3).normal(size=(b, s, m))
-out, weights = model(tensor(x))
+out, weights = model(floats(x))
 params = to_arrays(model)  # copied to NumPy, under names of neither framework
 {name: array.shape for name, array in params.items()}
 
@@ -690,15 +729,9 @@ assert sum(array.size for array in params.values()) == 4 * m**2 + 4 * m
 expected, _ = reference.multi_head_attention(x, params, n_heads)
 np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Eight maps of weights, one row per sentence and one column per head. Each head spreads its weights differently, although nothing has been trained yet."}}
-titles = [f"b = {i}, h = {j}" for i in range(b) for j in range(n_heads)]
-grid = as_numpy(weights).reshape(-1, s, s)  # b·h q k
-plots.heatmaps(grid, titles=titles, columns=n_heads, size=(6.4, 3.6), high=0.5)
-
 # %% [markdown] tags=["shared"]
-# No two heads have the same weights: their matrices start from different random
-# numbers. Nor does one disturb another: making the first head causal, with a mask
-# `b h q k`, leaves the others as they were.
+# Heads do not influence each other: a mask `b h q k` can make one of them causal and
+# leave the others as they were.
 
 # %% tags=["shared", "check"]
 # Checked: all heads differ, and masking one leaves the others unchanged
@@ -708,27 +741,64 @@ for i, j in combinations(range(n_heads), 2):
 causal = np.tril(np.ones((s, s), bool))
 per_head = np.ones((b, n_heads, s, s), bool)
 per_head[:, 0] = causal
-masked = as_numpy(model(tensor(x), boolean(per_head))[1])
+masked = as_numpy(model(floats(x), booleans(per_head))[1])
 assert (masked[:, 0, ~causal] == 0).all()
 np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
 
 # %% [markdown] tags=["shared"]
-# What does this do to the variance? A wider layer shows it:
+# With a second input, the `context`, the same layer does cross-attention: queries come
+# from `x`, keys and values from the context, and the maps need not be square. (To keep
+# the code short, `project` computes all three; about half is thrown away.)
+
+# %% tags=["shared"]
+context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
+out, weights = model(floats(x), context=floats(context))
+tuple(weights.shape)
+
+# %% tags=["shared", "check"]
+# Checked: in cross-attention keys and values come from the context, as in a reference
+check_shape(weights, "b h q k", b=b, h=n_heads, q=s, k=11)
+expected, _ = reference.multi_head_attention(x, params, n_heads, context=context)
+np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# How many heads? Common models choose $d = 64$ or $128$ and let $h$ grow with $m$: the
+# [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$,
+# [BERT](https://arxiv.org/abs/1810.04805) (base) 12 for 768, the largest
+# [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. More heads look for more
+# things, each described by fewer numbers. In translation, one head scored 0.9 BLEU (of
+# 100) less than the best choice, and 32 heads less than 8 or 16
+# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 3). After training,
+# many heads [can be removed](https://arxiv.org/abs/1905.10650) at little cost.
+
+# %% [markdown] tags=["shared"]
+# ## A new layer attends almost evenly
+#
+# Before training, `dense` draws the entries of its matrix uniformly between
+# $-1/\sqrt{n}$ and $1/\sqrt{n}$, where $n$ is the number of inputs; its biases start at
+# zero. Such entries have the variance $1/(3n)$, so inputs of mean 0 and variance 1
+# become outputs of variance ⅓:
 
 # %% tags=["shared"]
 wide = build(MultiHeadAttention, 256, 4)
-unit = tensor(np.random.default_rng(8).normal(size=(4, 64, 256)))  # variance 1
+unit = floats(np.random.default_rng(8).normal(size=(4, 64, 256)))  # variance 1
 projected = as_numpy(wide.project(unit))  # 3 b h s d
 q_wide, k_wide, _ = projected
 scores = q_wide @ k_wide.swapaxes(-1, -2) / math.sqrt(64)  # b h q k
 
 # %% tags=["shared", "say"]
 say(
-    f"Inputs of variance 1 become queries, keys and values of variance "
-    f"{projected.var():.2f}, and scaled scores of variance {scores.var():.2f}: close "
-    "to ⅓ and its square. So the attention of an untrained layer is nearly even. With "
-    "Xavier-uniform, these two would be ½ and ¼."
+    f"Queries, keys and values have the variance {projected.var():.2f}, scaled scores "
+    f"{scores.var():.2f}, close to ⅓ and its square. Scores near zero give almost "
+    "equal weights; training decides where to look."
 )
+
+# %% [markdown] tags=["shared"]
+# [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html), with the bound
+# $\sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$, keeps the variance if a matrix is square;
+# for our `m 3m` it gives ½, and scores of variance ¼. On the photos of a later chapter,
+# the smaller start led to the lower loss with each of five seeds, by 2 to 4 %
+# ([table](../book/how-this-was-built.md)).
 
 # %% tags=["shared", "check"]
 # Checked: queries, keys and values get a third of the variance, scaled scores a ninth
@@ -742,28 +812,32 @@ for name in ("qkv", "out"):
     assert 0.9 * bound < np.abs(matrix).max() <= bound and not bias.any()
 
 # %% [markdown] tags=["shared"]
-# With a second input, the `context`, the same layer does cross-attention: queries come
-# from `x`, keys and values from the context. Its maps need not be square.
-
-# %% tags=["shared"]
-context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
-out, weights = model(tensor(x), context=tensor(context))
-tuple(weights.shape)
-
-# %% tags=["shared", "check"]
-# Checked: in cross-attention keys and values come from the context, as in a reference
-check_shape(weights, "b h q k", b=b, h=n_heads, q=s, k=11)
-expected, _ = reference.multi_head_attention(x, params, n_heads, context=context)
-np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
-
-# %% [markdown] tags=["shared"]
 # ## Attention ignores order
 #
-# Nothing in formula (2) says which word came first. Shuffle the words, and every word
-# gets the same output as before, at its new position.
+# Nothing in formulas (1) and (2) says which word came first. Shuffle the words, and
+# every word gets the same output as before, at its new position:
+
+# %% tags=["shared"]
+order = np.array([4, 5, 6, 7, 0, 1, 2, 3])
+given, given_weights = self_attention(words, w_query, w_key, w_value)
+shuffled, shuffled_weights = self_attention(words[order], w_query, w_key, w_value)
+" ".join(tokens[i] for i in order)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two matrices of outputs, words by features, for the sentence as given and with its words shuffled. Each word has the same row in both: it and thirsty are dark at animal, cat is shared by action and state, wherever they come in the sentence."}}
+fig = plots.heatmaps(
+    [given, shuffled], titles=["F(X): as given", "F(PX): shuffled"], x="", y="",
+    x_ticks=features[:4], y_ticks=tokens, bar="output", size=(6.4, 3.2),
+)  # fmt: skip
+fig.axes[1].tick_params("y", labelleft=True)
+fig.axes[1].set(yticklabels=[tokens[i] for i in order])
+for label in (label for ax in fig.axes[:2] for label in ax.get_yticklabels()):
+    if label.get_text() in ("cat", "it"):
+        label.set(color=plots.COLOURS[1], weight="bold")
+fig
 
 # %% [markdown] tags=["shared"]
-# For every permutation matrix $P$ and the layer $F$,
+# The rows have moved together with their words:  *it* still gets the animal, although
+# *cat* now comes later. For every permutation matrix $P$ and the layer $F$,
 #
 # $$F(PX) = P\,F(X), \qquad
 # \text{and the weights } A \text{ become } P A P^{\mathsf T} .$$
@@ -771,121 +845,140 @@ np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 # A layer with this property is **equivariant**. It is not *invariant*, which would be
 # $F(PX) = F(X)$: the rows do move.
 
-# %% tags=["shared"]
-order = np.random.default_rng(4).permutation(s)
-out, weights = map(as_numpy, model(tensor(x)))
-shuffled, shuffled_weights = map(as_numpy, model(tensor(x[:, order])))
-back = shuffled[:, np.argsort(order)]  # the words in their first order again
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three matrices of outputs, positions by features: as given, after shuffling the words, and shuffled back. The first and the last are the same; the one between has the same rows in another order."}}
-results = {"F(X)": out[0], "F(PX)": shuffled[0], "PᵀF(PX)": back[0]}
-style = {"x": "feature", "y": "position", "low": -2, "high": 2, "bar": "output"}
-plots.heatmaps(list(results.values()), titles=list(results), size=(5.8, 2.9), **style)
-
-# %% [markdown] tags=["shared"]
-# The middle map has the rows of the first in another order.
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two attention maps, words by words, for the sentence as given and shuffled. Rows and columns have moved together: in both, the dark cell of the row it is in the column cat."}}
+fig = plots.heatmaps(
+    [given_weights, shuffled_weights], titles=["A: as given", "PAPᵀ: shuffled"], x="",
+    y="", x_ticks=tokens, y_ticks=tokens, size=(6.4, 3.6),
+)  # fmt: skip
+mixed = [tokens[i] for i in order]
+fig.axes[1].tick_params("y", labelleft=True)
+fig.axes[1].set(xticklabels=mixed, yticklabels=mixed)
+for ax in fig.axes[:2]:
+    ax.tick_params("x", rotation=90)
+    for label in (*ax.get_xticklabels(), *ax.get_yticklabels()):
+        if label.get_text() in ("cat", "it"):
+            label.set(color=plots.COLOURS[1], weight="bold")
+fig
 
 # %% tags=["shared", "check"]
 # Checked: shuffling the words shuffles outputs and weights in the same way
-np.testing.assert_allclose(shuffled, out[:, order], atol=1e-6)
-np.testing.assert_allclose(back, out, atol=1e-6)
-np.testing.assert_allclose(
-    shuffled_weights, weights[:, :, order][..., order], atol=1e-6
-)
-assert np.abs(shuffled - out).max() > 0.12
+np.testing.assert_allclose(shuffled, given[order])
+np.testing.assert_allclose(shuffled_weights, given_weights[np.ix_(order, order)])
+assert np.abs(shuffled - given).max() > 0.5
+seven = np.random.default_rng(4).permutation(s)  # and the layer of several heads:
+out, weights = map(as_numpy, model(floats(x)))
+moved, moved_weights = map(as_numpy, model(floats(x[:, seven])))
+np.testing.assert_allclose(moved, out[:, seven], atol=1e-6)
+np.testing.assert_allclose(moved_weights, weights[:, :, seven][..., seven], atol=1e-6)
+assert np.abs(moved - out).max() > 0.12
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
 # are the same set of words. What would you add to the input so that it can tell them
-# apart? Try your idea before you open the answer.
+# apart? Try it with `model` and three random words, `x[:, :3]`.
 
 # %% tags=["shared", "answer"]
-ramp = 0.3 * np.arange(s)[:, None]  # s 1: a multiple of the position, in all features
-given = as_numpy(model(tensor(x + ramp))[0])
-moved = as_numpy(model(tensor(x[:, order] + ramp))[0])
-gap = np.abs(moved - given[:, order]).max()
-assert gap > 0.1, "the order should matter now"
+dog_bites_man = x[:, :3]
+man_bites_dog = dog_bites_man[:, ::-1]
+ramp = np.arange(3)[:, None]  # s 1: the position itself, added to all features
+gaps = []
+for added in (0, ramp):
+    one = as_numpy(model(floats(dog_bites_man + added))[0])
+    two = as_numpy(model(floats(man_bites_dog + added))[0])[:, ::-1]
+    gaps.append(np.abs(one - two).max())  # per word, between the two sentences
+assert gaps[0] < 1e-5 and gaps[1] > 0.25
 say(
-    "Here, each word is shifted by a multiple of its position, so that a word at "
-    f"another position is another input. Outputs now differ by up to {gap:.2f} when "
-    "the words are shuffled. A ramp grows without bound in long sentences; sines and "
-    "cosines do not."
+    f"Without any addition, each word gets the same output in both sentences. With its "
+    f"position added to each word, the outputs differ by up to {gaps[1]:.2f}. A ramp "
+    "grows without bound in long sentences; the encoder adds sines and cosines, which "
+    "do not."
 )
 
 # %% [markdown] tags=["shared"]
-# ## The frameworks' own attention gives the same numbers
+# ## In your own code, call the framework's attention
 #
-# Our function is there to be read. The framework's is faster, and gives the same
-# numbers wherever a query sees something. For a query that sees nothing, libraries
-# return zeros, the mean of all values, or NaN: see the first row below. Ours is zero.
-
-# %% [markdown] tags=["jax"]
-# `jax.nn.dot_product_attention` wants the heads *behind* the positions, `b s h d`, and
-# its mask as `b h q k`.
-
-# %% tags=["jax"]
-b, s, h, d = 2, 7, 3, 5
-q, k, v = (tensor(a) for a in np.random.default_rng(5).normal(size=(3, b, h, s, d)))
-before = np.tril(np.ones((s, s), bool), k=-1)  # q k: the first query sees nothing
-ours = as_numpy(attention(q, k, v, boolean(before))[0])
-theirs = jax.nn.dot_product_attention(
-    *(x.swapaxes(1, 2) for x in (q, k, v)), mask=boolean(before)[None, None]
-)
-theirs = as_numpy(theirs.swapaxes(1, 2))
-theirs[0, 0, :2].round(2)
-
-# %% tags=["shared", "check"]
-# Checked: ours and the framework's agree where a query sees something; else ours is 0
-np.testing.assert_allclose(ours[:, :, 1:], theirs[:, :, 1:], atol=1e-5)
-np.testing.assert_array_equal(ours[:, :, 0], 0)
-
-# %% [markdown] tags=["shared"]
-# The same holds across frameworks: with weights from a NumPy generator, the twin of
-# this page prints the same numbers.
+# Our function is there to be read. The framework's computes the same numbers, on some
+# GPUs without storing all weights (see the last chapter). It takes the causal mask as a
+# flag, and a padding mask as `b 1 1 k`, for all heads and queries:
 
 # %% tags=["shared"]
-draw = np.random.default_rng(6).normal
-chosen = {name: draw(0, 0.2, array.shape) for name, array in sorted(params.items())}
-from_arrays(model, chosen)
-out = as_numpy(model(tensor(x))[0])
-out[0, 0, :4].round(4)
-
-# %% tags=["shared", "check"]
-# Checked: with weights from NumPy the layer gives the numbers of the reference
-expected, _ = reference.multi_head_attention(x, chosen, n_heads)
-np.testing.assert_allclose(out, expected, atol=1e-5)
-
-# %% [markdown] tags=["jax"]
-# `nnx.MultiHeadAttention` keeps three separate projections with an axis per head, so
-# our stacked arrays are cut in three. It does not return its weights.
+b, s, h, d = 2, 7, 3, 5
+real = np.arange(s) < np.array([[7], [4]])  # b k: the second sentence has four words
+key_mask = booleans(real)[:, None, None, :]  # b 1 1 k, True means "may look"
 
 # %% tags=["jax"]
-own = nnx.MultiHeadAttention(n_heads, m, decode=False, rngs=nnx.Rngs(1))
-kernels = chosen["qkv.weight"].reshape(m, 3, n_heads, -1)  # m 3 h d
-biases = chosen["qkv.bias"].reshape(3, n_heads, -1)  # 3 h d
-for i, layer in enumerate((own.query, own.key, own.value)):
-    layer.kernel[...], layer.bias[...] = tensor(kernels[:, i]), tensor(biases[i])
-own.out.kernel[...] = tensor(chosen["out.weight"].reshape(n_heads, -1, m))  # h d m
-own.out.bias[...] = tensor(chosen["out.bias"])
-theirs = own(tensor(x), mask=boolean(causal)[None, None])
+q, k, v = (floats(a) for a in np.random.default_rng(5).normal(size=(3, b, s, h, d)))
+causal_out = jax.nn.dot_product_attention(q, k, v, is_causal=True)  # b s h d
+padded_out = jax.nn.dot_product_attention(q, k, v, mask=key_mask)  # b s h d
+
+# %% [markdown] tags=["shared"]
+# Libraries differ in the order of axes and in the output of a query that sees nothing
+# (ours: zeros):
+#
+# - **JAX**: `jax.nn.dot_product_attention` wants the heads *behind* the positions,
+#   `b s h d`. A query that sees nothing gets the mean of all values.
+# - **PyTorch**: `scaled_dot_product_attention` wants `b h s d` and returns zeros, as we
+#   do. `nn.MultiheadAttention` returns NaN, and its boolean masks mean the opposite:
+#   True *hides*.
 
 # %% tags=["jax", "check"]
-# Checked: our layer and the framework's agree under a causal mask
-ours, _ = model(tensor(x), boolean(causal))
-np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
+# Checked: the framework's function gives our numbers; without a visible key, the mean
+q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # b h s d, as ours wants it
+causal = booleans(np.tril(np.ones((s, s), bool)))
+for theirs, mask in ((causal_out, causal), (padded_out, key_mask)):
+    ours = as_numpy(attention(q, k, v, mask)[0])
+    np.testing.assert_allclose(as_numpy(theirs.swapaxes(1, 2)), ours, atol=1e-5)
+before = booleans(np.tril(np.ones((s, s), bool), k=-1))[None, None]
+swapped = (x.swapaxes(1, 2) for x in (q, k, v))
+theirs = as_numpy(jax.nn.dot_product_attention(*swapped, mask=before).swapaxes(1, 2))
+ours = as_numpy(attention(q, k, v, before[0, 0])[0])
+np.testing.assert_allclose(theirs[:, :, 1:], ours[:, :, 1:], atol=1e-5)
+np.testing.assert_allclose(theirs[:, :, 0], as_numpy(v).mean(axis=2), atol=1e-5)
+np.testing.assert_array_equal(ours[:, :, 0], 0)
+
+# %% [markdown] tags=["jax"]
+# A whole layer is `nnx.MultiHeadAttention`. With `sow_weights=True` it stores its
+# weights, and `nnx.pop` takes them out.
+
+# %% tags=["jax"]
+layer = nnx.MultiHeadAttention(n_heads, m, decode=False, rngs=nnx.Rngs(1))
+theirs = layer(floats(x), mask=key_mask, sow_weights=True)  # b q m
+sown = nnx.pop(layer, nnx.Intermediate)
+
+# %% tags=["jax", "check"]
+# Checked: with the same parameters, our layer and the framework's give the same numbers
+draw = np.random.default_rng(6).normal  # the same parameters as on the twin page
+chosen = {name: draw(0, 0.2, array.shape) for name, array in sorted(params.items())}
+from_arrays(model, chosen)
+kernels = chosen["qkv.weight"].reshape(m, 3, n_heads, -1)  # m 3 h d
+biases = chosen["qkv.bias"].reshape(3, n_heads, -1)  # 3 h d
+for i, part in enumerate((layer.query, layer.key, layer.value)):
+    part.kernel[...], part.bias[...] = floats(kernels[:, i]), floats(biases[i])
+layer.out.kernel[...] = floats(chosen["out.weight"].reshape(n_heads, -1, m))  # h d m
+layer.out.bias[...] = floats(chosen["out.bias"])
+for mask in (causal, key_mask):
+    theirs = layer(
+        floats(x), mask=mask.reshape(-1, 1, mask.shape[-2], s), sow_weights=True
+    )
+    (their_weights,) = jax.tree.leaves(nnx.pop(layer, nnx.Intermediate))
+    ours, weights = model(floats(x), mask)
+    np.testing.assert_allclose(as_numpy(weights), as_numpy(their_weights), atol=1e-5)
+    np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
+    expected, _ = reference.multi_head_attention(x, chosen, n_heads, as_numpy(mask))
+    np.testing.assert_allclose(as_numpy(ours), expected, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * Attention is a weighted mean of values; the weights come from comparing a query with
-#   every key.
-# * In self-attention, queries, keys and values are learned projections of the same
-#   sequence; in cross-attention, keys and values come from another one.
+# * Attention is a weighted mean of values; each weight comes from a query and a key.
+# * In self-attention, queries, keys and values are learned projections of one sequence;
+#   in cross-attention, keys and values come from a second one.
 # * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$.
 # * A mask is boolean, True means "may look"; a query that sees nothing gets zeros.
 # * Heads are one more leading axis: project, split, attend, concatenate, project.
 # * The layer is equivariant: it ignores order, so an encoder adds positions.
 
 # %% [markdown] tags=["jax"]
-# Next comes [the encoder, in JAX](encoder_jax.ipynb). The last chapter measures
-# [what attention costs](costs_jax.ipynb).
+# Next comes [the encoder, in JAX](encoder_jax.ipynb).
+# [The reverse task](reverse_jax.ipynb) shows learned maps, and
+# [the last chapter](costs_jax.ipynb) what attention costs.

@@ -15,14 +15,18 @@
 # # What attention costs
 #
 # By the end you can count the operations, parameters and memory of a Transformer from
-# its sizes, estimate how long a training takes before you start it, and say where count
-# and clock disagree, and why. You need: the chapters on attention and the encoder, and
-# some idea of a training loop.
+# its sizes, estimate before you start how long training takes and whether it fits, and
+# explain why the number of operations alone does not predict the time. You need: the
+# chapters on attention and the encoder, and some idea of a training loop.
 #
-# A model does not fit into memory, or an epoch takes a day. What helps: shorter
-# sequences, fewer heads, a smaller batch, another kind of attention? Each changes a
-# different term of the cost. This chapter derives the terms one by one, measures each
-# on the machine that built the page, and shows which one dominates when.
+# How long would it take to train GPT-2 small, the model of 2019 with 124 million
+# parameters, on the computer in front of you: a night, a month, a year? Would it fit
+# into the memory? And if the answer is bad, what helps: shorter sequences, half the
+# heads, a smaller batch, a different kind of attention?
+#
+# Each of these changes a different term of the cost. This chapter finds and measures
+# the terms, answers the question, and ends with a table to keep: problem, change,
+# factor, price.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
@@ -51,10 +55,10 @@ from functools import partial
 
 import numpy as np
 
-from helpers import plots
-from helpers.prose import say, word
-from helpers.shapes import as_numpy
-from helpers.weights import to_arrays
+from helpers import diagrams, plots  # drawings and figures
+from helpers.prose import say, table  # say() prints a sentence with computed numbers
+from helpers.shapes import as_numpy  # an array of the framework as a NumPy array
+from helpers.weights import to_arrays  # all parameters of a model
 
 plots.use_style()
 
@@ -74,85 +78,80 @@ from helpers.model_jax import (
 from helpers.train_jax import cross_entropy
 
 jax.config.update("jax_default_matmul_precision", "highest")
-tensor = partial(jnp.asarray, dtype=jnp.float32)
+floats = partial(jnp.asarray, dtype=jnp.float32)  # makes a float32 array
 
 # %% [markdown] tags=["shared"]
-# ## Self-attention has the shortest paths and the most pairs
+# ## Self-attention has the shortest paths
 #
-# Before 2017, sequences were read by recurrent or convolutional layers. Compare them by
-# three numbers. *Operations* are the work of a layer. *Sequential steps* have to wait
-# for one another, however many cores there are. The *longest path* is the number of
-# layers or steps between two positions at opposite ends of the sequence: what the last
-# word needs to know about the first has to pass through all of them.
+# What does attention offer that recurrent and convolutional layers do not? Suppose that
+# the last word of a sentence depends on the first. How many steps does this information
+# have to take?
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}}
+diagrams.paths()
 
 # %% [markdown] tags=["shared"]
-# For length $n$, size $m$, a convolution of width $w$ and a neighbourhood of $r$
-# positions, up to constant factors
+# A recurrent layer passes everything on from neighbour to neighbour; attention connects
+# any two positions directly.
+#
+# Three numbers compare the layers. *Operations* are the work. *Sequential steps* cannot
+# run at the same time, however many cores there are. The *longest path* is the number
+# of steps or layers from the first position to the last. For $n$ positions of size $m$
+# and convolutions of width $w$, the first two up to constant factors
 # ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 1):
 #
-# | layer | operations | sequential steps | longest path |
-# |---|---|---|---|
-# | self-attention | $n^2 m$ | $1$ | $1$ |
-# | recurrent | $n m^2$ | $n$ | $n$ |
-# | convolution | $w n m^2$ | $1$ | $n / w$ |
-# | dilated convolution | $w n m^2$ | $1$ | $\log_w n$ |
-# | attention to $r$ neighbours | $r n m$ | $1$ | $n / r$ |
+# | layer | operations | sequential steps | longest path | $n=256,w=4,r=16$ |
+# |---|---|---|---|---|
+# | self-attention | $n^2m$ | $1$ | $1$ | $1$ |
+# | recurrent | $nm^2$ | $n$ | $n-1$ | $255$ |
+# | convolution | $wnm^2$ | $1$ | $(n-1)/(w-1)$ | $85$ |
+# | dilated convolution | $wnm^2$ | $1$ | $\log_wn$ | $4$ |
+# | attention to $r$ neighbours | $rnm$ | $1$ | $(n-1)/r$ | $16$ |
 #
-# The path of a convolution is logarithmic only if it is *dilated*: its layers look at
-# every neighbour, then at every $w$-th, then at every $w^2$-th. Count the layers: which
-# positions does the last one depend on, and when is the first among them?
-
-
-# %% tags=["shared"]
-def longest_path(sees, n):
-    """Layers until the last position depends on the first; ``sees(i)`` is ``q k``."""
-    depends, layers = np.arange(n) == n - 1, 0  # k
-    while not depends[0]:
-        depends = depends @ sees(layers)  # on whatever those positions look at
-        layers += 1
-    return layers
-
-
-# %% tags=["shared"]
-n, w, r = 256, 4, 16
-back = np.arange(n)[:, None] - np.arange(n)  # q k: how far back a key is
-paths = {
-    "self-attention": longest_path(lambda i: back == back, n),
-    "recurrent": longest_path(lambda i: (back == 0) | (back == 1), n),
-    "convolution": longest_path(lambda i: (back >= 0) & (back < w), n),
-    "dilated convolution": longest_path(
-        lambda i: np.isin(back, w**i * np.arange(w)), n
-    ),
-    "attention to r neighbours": longest_path(lambda i: (back >= 0) & (back <= r), n),
-}
-paths
+# A convolution gets $w-1$ positions further per layer. If it is *dilated*, its first
+# layer looks at neighbours, the second at every $w$-th position, the third at every
+# $w^2$-th, so each layer reaches $w$ times as far.
 
 # %% tags=["shared", "check"]
-# Checked: the paths have the lengths of the table
-assert paths["self-attention"] == 1 and paths["recurrent"] == n - 1
-assert paths["convolution"] == math.ceil((n - 1) / (w - 1))  # w - 1 further per layer
-assert w ** paths["dilated convolution"] == n  # each layer w times as far
-assert paths["attention to r neighbours"] == math.ceil((n - 1) / r)
+# Checked: counted layer by layer, the paths have the lengths of the table
+n, w, r = 256, 4, 16
+back = np.arange(n)[:, None] - np.arange(n)  # q k: how far back a key is
+sees = {
+    "self-attention": lambda i: back == back,
+    "recurrent": lambda i: (back == 0) | (back == 1),
+    "convolution": lambda i: (back >= 0) & (back < w),
+    "dilated": lambda i: np.isin(back, w**i * np.arange(w)),
+    "neighbours": lambda i: (back >= 0) & (back <= r),
+}
+paths = {}
+for name, mask in sees.items():
+    depends, layers = np.arange(n) == n - 1, 0  # on which positions the last depends
+    while not depends[0]:
+        depends, layers = depends @ mask(layers), layers + 1
+    paths[name] = layers
+assert [*paths.values()] == [1, 255, 85, 4, 16]
+assert paths["convolution"] == (n - 1) / (w - 1) and w ** paths["dilated"] == n
+assert paths["neighbours"] == math.ceil((n - 1) / r)
 
 # %% [markdown] tags=["shared"]
 # ## Gradients fade along a path
 #
-# Why does the length of a path matter? Because the gradient goes back along the same
-# path, and every step multiplies it by another matrix. If these shrink it, it shrinks
-# exponentially ([Bengio et al. 1994](https://doi.org/10.1109/72.279181)): the model
-# cannot learn from what is far away. A GRU has gates that can keep a state, but it has
-# to learn to use them. Take the last output of an untrained GRU, and of an untrained
-# attention layer, and ask how much each position of the input matters to it.
+# Why does the length of a path matter? Because the gradient travels back along the same
+# path, and every step multiplies it by a matrix. If these matrices shrink the gradient,
+# it shrinks exponentially
+# ([Bengio et al. 1994](https://doi.org/10.1109/72.279181)), and the model cannot learn
+# from what is far away. A GRU, a recurrent layer with gates, can keep a state, but it
+# has to learn this first. Take the last output of an untrained GRU and of an untrained
+# attention layer: how large is its gradient at each position of the input?
 
 # %% [markdown] tags=["jax"]
-# `lax.scan` compiles one step of the GRU and repeats it, carrying the state along;
-# `jax.grad` goes back through all steps.
+# `lax.scan` repeats one step of the GRU and carries the state along.
 
 
 # %% tags=["jax"]
 def gradient_norms(layer, x):
     """Norm of the gradient of the last output for each position: ``1 s m -> s``."""
-    gradient = jax.grad(lambda x: layer(x)[0, -1].sum())(tensor(x))
+    gradient = jax.grad(lambda x: layer(x)[0, -1].sum())(floats(x))
     return as_numpy(jnp.linalg.norm(gradient[0], axis=-1))
 
 
@@ -168,7 +167,7 @@ norms = {name: gradient_norms(layer, x)[::-1] for name, layer in layers.items()}
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Norm of the gradient of the last output, on a logarithmic scale, over the distance to the position of the input. That of the GRU falls in a straight line by many orders of magnitude; that of attention is level."}}
 lines = {name: (np.arange(n), norm) for name, norm in norms.items()}
 panels = {"gradient of the last output": lines}
-fig = plots.curves(panels, x="positions back", y="norm", log_y=True, size=(5, 2.6))
+fig = plots.curves(panels, x="positions back", y="norm", log_y=True, size=(5.6, 2.8))
 fig
 
 # %% tags=["shared", "say"]
@@ -176,14 +175,14 @@ fades = norms["GRU"][-1] / norms["GRU"][0]
 per_step = fades ** (1 / (n - 1))
 evens = norms["attention"][1:].min() / norms["attention"][1:].max()
 say(
-    f"The GRU's gradient shrinks to {per_step:.2f} with every step back (checked: "
-    f"{word('below', per_step, 0.8)} 0.8), over {n - 1} steps to {fades:.0e}. In "
-    f"attention, the smallest gradient of all earlier positions is {evens:.2f} of the "
-    f"largest (checked: {word('above', evens, 0.1)} 0.1), however far back it is."
+    f"Every step back multiplies the GRU's gradient by about {per_step:.2f} (for these "
+    f"initial weights). After {n - 1} steps, only "
+    f"$10^{{{round(math.log10(fades))}}}$ of it is left. In attention, distance makes "
+    f"no difference: the smallest gradient is {evens:.0%} of the largest."
 )
 
 # %% tags=["shared", "check"]
-# Checked: as drawn, the GRU's gradient fades with distance and attention's does not
+# Checked: each step leaves less than 0.8 of the GRU's gradient; attention's is even
 title = "gradient of the last output"
 fading, level = (plots.drawn(fig, title, name)[1] for name in ("GRU", "attention"))
 assert (fading[-1] / fading[0]) ** (1 / (n - 1)) < 0.8
@@ -192,26 +191,26 @@ near, far = level[1 : n // 2].mean(), level[n // 2 :].mean()
 assert 0.7 < near / far < 1.4
 
 # %% [markdown] tags=["shared"]
-# ## Count and clock disagree
+# ## The number of operations does not predict the time
 #
-# Attention pays for short paths with $n^2$ pairs. Where does it become more expensive
-# than a recurrent layer? Count all multiplications. One head of size $m$ has four
-# products of `n m` with `m m`, then $n^2 m$ for the scores and $n^2 m$ for the means. A
-# GRU has six products of `n m` with `m m`. They are equal at $n = m$.
+# The price of the short paths is that all $n^2$ pairs are computed. From which length
+# on is attention more expensive than a GRU? A product of `n m` with `m m` takes $nm^2$
+# multiplications and as many additions: $2nm^2$ floating-point operations (*FLOPs*).
+# One head of size $m$ has four such products, and $2n^2m$ operations each for scores
+# and weighted means. A GRU has six such products, so the two are equal at $n = m$. And
+# by the clock?
 
 # %% tags=["shared"]
-lengths = 4 ** np.arange(2, 6)  # n = 16, 64, 256, 1024
+lengths = 4 ** np.arange(2, 7)  # n = 16, 64, 256, 1024, 4096
 counts = {
-    "attention": 4 * lengths * m**2 + 2 * lengths**2 * m,
-    "GRU": 6 * lengths * m**2,
-    "16 neighbours": 4 * lengths * m**2 + 2 * 16 * lengths * m,
+    "attention": 8 * lengths * m**2 + 4 * lengths**2 * m,
+    "GRU": 12 * lengths * m**2,
 }
-inputs = [tensor(np.random.default_rng(6).normal(size=(1, n, m))) for n in lengths]
+inputs = [floats(np.random.default_rng(6).normal(size=(1, n, m))) for n in lengths]
 
 # %% [markdown] tags=["jax"]
-# The clock counts differently. JAX returns before the work is done, and compiles at the
-# first call. So the stopwatch runs the function once unwatched, and waits for each
-# result with `block_until_ready`.
+# JAX compiles a function at the first call, and returns before the work is done. So the
+# stopwatch leaves out the first call and waits with `block_until_ready`.
 
 
 # %% tags=["jax"]
@@ -226,76 +225,131 @@ def seconds(function, *args, repeats=3):
     return min(runs)
 
 
-# %% tags=["jax"]
+# %% tags=["shared"]
 times = {name: [seconds(f, x) for x in inputs] for name, f in layers.items()}
-matrix = jax.random.normal(jax.random.key(0), (m, 3 * m))
-matmul = jax.jit(jnp.matmul)
-product_times = [seconds(matmul, x[0], matrix, repeats=20) for x in inputs]
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, multiplications of attention, of a GRU and of attention restricted to 16 neighbours over the length n: the first two cross at n equal to m. In the middle, measured milliseconds of attention and of a GRU. Right, the billions of multiplications per second that attention, the GRU and a single product of n rows reach."}}
-rates = {name: counts[name] / np.array(found) for name, found in times.items()}
-rates["one product of n rows"] = 3 * lengths * m**2 / np.array(product_times)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, operations of attention and of a GRU over the length n: the lines cross at n equal to m. Right, the measured milliseconds of both. Dotted guides of slope n and n squared."}}
+def add_guides(ax):
+    """Dotted lines that grow like n and n squared, and plain numbers on the axes."""
+    low, high = ax.get_ylim()
+    for name, power in (("$n$", 1), ("$n^2$", 2)):
+        rise = high * (lengths / lengths[-1]) ** float(power)
+        ax.plot(lengths, rise, ":", color=plots.EDGE, lw=1, zorder=0)
+        ax.text(lengths[-2], rise[-2], name, color=plots.EDGE, ha="right", va="bottom")
+    ax.set(ylim=(low, high), xticks=lengths, xticklabels=lengths)
+    ax.yaxis.set_major_formatter("{x:g}")
+
+
 panels = {
-    f"multiplications, m = {m}": {name: (lengths, c) for name, c in counts.items()},
-    "milliseconds": {name: (lengths, 1e3 * np.array(t)) for name, t in times.items()},
-    "billions per second": {name: (lengths, r / 1e9) for name, r in rates.items()},
+    f"million operations, m = {m}": {k: (lengths, c / 1e6) for k, c in counts.items()},
+    "milliseconds": {k: (lengths, 1e3 * np.array(t)) for k, t in times.items()},
 }
-fig = plots.curves(
-    panels, x="length n", log_x=2, log_y=True, marks="o", size=(7.6, 2.6)
-)
+fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(7.6, 3))
+for ax in fig.axes:
+    add_guides(ax)
 fig
 
 # %% tags=["shared", "check"]
-# Checked: as drawn, attention takes fewer multiplications exactly where n < m
-drawn = {
-    name: plots.drawn(fig, f"multiplications, m = {m}", name)[1] for name in counts
-}
+# Checked: as drawn, attention takes fewer operations exactly where n < m
+title = f"million operations, m = {m}"
+drawn = {name: plots.drawn(fig, title, name)[1] for name in counts}
 np.testing.assert_array_equal(drawn["attention"] < drawn["GRU"], lengths < m)
 np.testing.assert_array_equal(drawn["attention"] == drawn["GRU"], lengths == m)
-growth = drawn["16 neighbours"][1:] / drawn["16 neighbours"][:-1]
-np.testing.assert_array_equal(growth, 4)  # linear in n
-quadratic = drawn["attention"] - 4 * lengths * m**2
-np.testing.assert_array_equal(quadratic[1:], 16 * quadratic[:-1])
+quadratic = 1e6 * drawn["attention"] - 8 * lengths * m**2
+np.testing.assert_allclose(quadratic[1:], 16 * quadratic[:-1])
 
 # %% tags=["shared", "say"]
-won = lengths[np.array(times["attention"]) < np.array(times["GRU"])]
-step_time = times["GRU"][-1] / lengths[-1]
-ideal = 6 * m**2 / rates["one product of n rows"][-1]
-reached = ", ".join(f"{name} {rate[-1] / 1e9:.1f}" for name, rate in rates.items())
+by_clock = lengths[np.array(times["attention"]) > np.array(times["GRU"])].tolist()
+rates = {name: counts[name] / np.array(found) / 1e9 for name, found in times.items()}
 say(
-    f"By count, the two cross at n = {m}. By the clock of this machine, attention won "
-    f"at n = {', '.join(map(str, won)) or 'none of these'}. Billions of "
-    f"multiplications per second at n = {lengths[-1]:,}: {reached}. A step of the GRU "
-    f"took {1e6 * step_time:.1f} µs; at the rate of the large product, its "
-    f"{6 * m**2:,} multiplications would take {1e6 * ideal:.2f} µs."
+    f"By operations, the GRU wins from n = {lengths[lengths > m][0]} on. By the clock "
+    f"of this machine, it wins at n = {', '.join(map(str, by_clock)) or 'none'}. "
+    f"At n = 1,024, attention does {rates['attention'][3]:.0f} billion operations a "
+    f"second, and the GRU {rates['GRU'][3]:.0f}."
 )
 
 # %% [markdown] tags=["shared"]
-# Attention is a few large products, which fill the machine. The GRU's steps wait for
-# each other, however many cores are idle: each starts several small operations, and
-# reads its matrices to use every number once, for a single row. (A larger batch gives
-# it more rows.) So the count says how the work grows, and not how long it takes.
+# Why do the rates differ? A processor can only multiply what it has read from memory. A
+# product of $n$ rows with a matrix `m m` reads $m^2$ numbers of 4 bytes and does
+# $2nm^2$ operations: for small $n$, about $n/2$ per byte, its *arithmetic intensity*.
+# With a single row, every number is read to be used once, and the processor waits for
+# the memory. So the rate is limited by a **roofline**
+# ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)): a slope, where
+# memory is the limit, and a flat roof, where arithmetic is.
 
-# %% [markdown] tags=["jax"]
-# `scan` compiles the loop, so that a step takes little to start on a CPU; PyTorch's GRU
-# starts every operation of every step by itself. On a GPU, so does XLA.
+# %% tags=["jax"]
+size, rows = 2048, 4 ** np.arange(6)  # 1, 4, 16, …, 1,024 rows
+matrix = jax.random.normal(jax.random.key(0), (size, size))  # 16 MiB
+matmul = jax.jit(jnp.matmul)
+products = [seconds(matmul, jnp.ones((n, size)), matrix) for n in rows.tolist()]
+
+# %% tags=["shared"]
+moved = 4 * (size**2 + 2 * rows * size)  # bytes: the matrix, and n rows in and out
+intensity = 2 * rows * size**2 / moved  # operations per byte
+speed = 2 * rows * size**2 / np.array(products)  # operations per second
+limit, bandwidth = speed.max(), moved[0] / products[0]  # per second
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Billions of operations per second of a product over its operations per byte. The measured rate rises with the intensity and levels off at a limit, along a roofline made of a slope and a flat roof."}}
+knee = limit / bandwidth  # here memory and arithmetic take the same time
+corners = np.array([intensity[0], knee, max(knee, intensity[-1])])
+roof = np.minimum(limit, bandwidth * corners) / 1e9
+lines = {"measured": (intensity, speed / 1e9), "roofline": (corners, roof)}
+panels = {"billion operations per second": lines}
+fig = plots.curves(
+    panels, x="operations per byte", log_x=4, log_y=True, marks="o", size=(5.6, 2.8)
+)
+ax = fig.axes[0]
+ax.set_yscale("log", base=2)
+ax.xaxis.set_major_formatter("{x:g}")
+ax.yaxis.set_major_formatter("{x:g}")
+fig
+
+# %% tags=["shared", "say"]
+say(
+    f"With one row this machine does {speed[0] / 1e9:.0f} billion operations a second, "
+    f"with many rows {limit / 1e9:.0f} billion, {limit / speed[0]:.1f} times as many. "
+    "That is its limit."
+)
+
+# %% tags=["shared", "check"]
+# Checked: as drawn, many rows reach more than 1.5 times the rate of a single row
+found = plots.drawn(fig, "billion operations per second", "measured")[1]
+assert found.max() / found[0] > 1.5  # loose: memory and cache differ by machine
+np.testing.assert_allclose(intensity[0], 0.5, rtol=0.01)
 
 # %% [markdown] tags=["shared"]
-# ## A fused kernel never holds all weights
-#
-# Memory is the other price of the pairs. Our function keeps the whole $n \times n$
-# matrix of weights, and the backward pass needs it again. But nobody needs all rows at
-# the same time. Take the queries in blocks, and compute the weights of a block *again*
-# in the backward pass instead of keeping them: the result is exact, and the memory is
-# linear in $n$ ([Rabe & Staats 2021](https://arxiv.org/abs/2112.05682)).
+# A step of the GRU multiplies its six matrices with a single row, far left on the
+# slope, and waits for the step before. Attention multiplies all $n$ rows at once.
 
 # %% [markdown] tags=["jax"]
-# `jax.checkpoint` marks a function to be run again in the backward pass; `lax.map` does
-# one block after another. A *fused kernel* goes further: it takes the keys in blocks as
-# well, and keeps the scores in the processor's fastest memory
-# ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)). In JAX that is
-# `implementation="cudnn"`, for NVIDIA GPUs and half precision; `"xla"` runs everywhere
-# and does the same operations as our function.
+# `scan` compiles the whole loop of the GRU, so that starting a step costs little.
+
+# %% tags=["shared", "say"]
+cache = 2 * 12 * 1024 * 768 * 4  # l, n, m, bytes
+say(
+    "A decoder that writes one token at a time has the same problem: it reads all its "
+    "weights for a single row. It also keeps the keys and values of earlier tokens, "
+    f"the *KV cache*: $2lnm$ numbers for $l$ blocks, {cache / 2**20:.0f} MiB for 1,024 "
+    "tokens in GPT-2 small."
+)
+
+# %% [markdown] tags=["shared"]
+# ## Computed in chunks, attention never holds all weights
+#
+# Memory is the other price of the pairs. Our function keeps the whole $n \times n$
+# matrix of weights for the backward pass. But a row of outputs needs only its own row
+# of weights. So take the queries in chunks, forget the weights of each chunk, and
+# compute them *again* in the backward pass. The result is exact, and memory grows like
+# $n$ (after [Rabe & Staats 2021](https://arxiv.org/abs/2112.05682), who split the keys
+# as well). A *fused kernel* does all this in one program, and keeps the scores in the
+# processor's fastest memory ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
+
+# %% [markdown] tags=["jax"]
+# `jax.checkpoint` marks a function to be run again in the backward pass (not to be
+# confused with a saved file); `lax.map` runs one chunk after the other. JAX's own
+# attention is fused with `implementation="cudnn"`, for NVIDIA GPUs and half precision;
+# `"xla"` runs everywhere.
 
 
 # %% tags=["jax"]
@@ -304,13 +358,13 @@ def written_out(q, k, v):
     return attention(q, k, v)[0]
 
 
-def in_blocks(q, k, v, size=64):
+def in_chunks(q, k, v, size=64):
     """The same, ``size`` queries at a time, computed again on the way back."""
     b, s, d = q.shape
-    blocks = q.reshape(b, -1, min(size, s), d).swapaxes(0, 1)  # block b size d
+    chunks = q.reshape(b, -1, min(size, s), d).swapaxes(0, 1)  # chunk b size d
     attend = jax.checkpoint(written_out)
-    blocks = jax.lax.map(lambda rows: attend(rows, k, v), blocks)
-    return blocks.swapaxes(0, 1).reshape(b, s, d)
+    chunks = jax.lax.map(lambda rows: attend(rows, k, v), chunks)
+    return chunks.swapaxes(0, 1).reshape(b, s, d)
 
 
 def framework_attention(q, k, v):
@@ -320,9 +374,9 @@ def framework_attention(q, k, v):
 
 
 # %% [markdown] tags=["jax"]
-# How many bytes does a forward pass keep for the backward pass? `jax.vjp` returns the
-# backward pass as a *pytree*, a nested structure of arrays, which contains all it
-# keeps. `eval_shape` *traces* it: Python runs once, with shapes in place of numbers.
+# What does a forward pass keep for the backward pass?
+# `jax.ad_checkpoint.print_saved_residuals` prints a list. To add up the bytes, we take
+# the arrays out of the backward function of `jax.vjp`, a *pytree*.
 
 
 # %% tags=["jax"]
@@ -333,16 +387,16 @@ def kept_arrays(function, *args):
     def forward(args):
         _, backward = jax.vjp(function, *args)
         given = {id(a) for a in jax.tree.leaves(args)}
-        arrays = {id(a): a for a in jax.tree.leaves(backward)}
+        arrays = {id(a): a for a in jax.tree.leaves(backward)}  # each one once
         kept.update({i: a for i, a in arrays.items() if i not in given})
         return 0
 
-    jax.eval_shape(forward, args)
+    jax.eval_shape(forward, args)  # runs Python with shapes in place of numbers
     return kept
 
 
 def work_memory(function, x):
-    """Bytes that are kept for the gradient of q, k and v, and these themselves."""
+    """Bytes that are kept for the gradient of q, k and v, and q, k, v themselves."""
     kept = kept_arrays(function, x, x, x)
     return 3 * x.nbytes + sum(a.size * a.dtype.itemsize for a in kept.values())
 
@@ -350,72 +404,77 @@ def work_memory(function, x):
 # %% tags=["jax"]
 kinds = {
     "written out": jax.jit(written_out),
-    "in blocks": jax.jit(in_blocks),
+    "in chunks": jax.jit(in_chunks),
     "framework's own": jax.jit(framework_attention),
 }
-memory = {name: [work_memory(f, x) for x in inputs] for name, f in kinds.items()}
-times = {name: [seconds(f, x, x, x) for x in inputs] for name, f in kinds.items()}
+memory = {k: np.array([work_memory(f, x) for x in inputs]) for k, f in kinds.items()}
+times = {k: np.array([seconds(f, x, x, x) for x in inputs]) for k, f in kinds.items()}
 outputs = {name: as_numpy(f(*[inputs[2]] * 3)) for name, f in kinds.items()}
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, bytes needed for the gradient over the length n: written out they grow with the square of n, in blocks of queries in proportion to n; the framework's own call is drawn beside them. Right, the milliseconds of all three."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, MiB needed for the gradient over the length n: written out they follow the guide n squared, in chunks the guide n; the framework's own call is drawn beside them. Right, the milliseconds of all three."}}
 panels = {
-    "bytes for the gradient": {name: (lengths, size) for name, size in memory.items()},
-    "milliseconds, forward": {
-        name: (lengths, 1e3 * np.array(t)) for name, t in times.items()
-    },
+    "MiB for the gradient": {k: (lengths, size / 2**20) for k, size in memory.items()},
+    "milliseconds, forward": {k: (lengths, 1e3 * t) for k, t in times.items()},
 }
-fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o")
+fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(7.6, 3))
+for ax in fig.axes:
+    add_guides(ax)
 fig
 
 # %% tags=["shared", "say"]
-whole, parts, own = (found[-1] / found[-2] for found in memory.values())
+steps = [memory["written out"][i + 1] / memory["written out"][i] for i in (1, 2, 3)]
+parts = memory["in chunks"][-1] / memory["in chunks"][-2]
 say(
-    f"From n = {lengths[-2]} to {lengths[-1]:,}, four times the length, the "
-    f"written-out function needs {whole:.1f} times the memory (checked: "
-    f"{word('more', whole, 10)} than 10), in blocks {parts:.1f} times (checked: "
-    f"{word('less', parts, 5)} than 5), and the framework's own {own:.1f} times."
+    f"Each time $n$ grows fourfold, the written-out function needs {steps[0]:.1f}, "
+    f"then {steps[1]:.1f}, then {steps[2]:.1f} times the memory. The factor approaches "
+    "16, because the share of queries, keys and values, which grow like $n$, shrinks. "
+    f"In chunks, the last factor is {parts:.1f}, and 4,096 positions need "
+    f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of the memory."
 )
 
 # %% tags=["shared", "check"]
-# Checked: blocks give the same output, and as drawn their memory is linear in n
-np.testing.assert_allclose(outputs["in blocks"], outputs["written out"], atol=1e-5)
+# Checked: chunks give the same output, and as drawn their memory is linear in n
+np.testing.assert_allclose(outputs["in chunks"], outputs["written out"], atol=1e-5)
 np.testing.assert_allclose(
     outputs["framework's own"], outputs["written out"], atol=1e-5
 )
 square, linear = (
-    plots.drawn(fig, "bytes for the gradient", name)[1]
-    for name in ("written out", "in blocks")
+    plots.drawn(fig, "MiB for the gradient", name)[1]
+    for name in ("written out", "in chunks")
 )
 assert square[-1] > 10 * square[-2] and linear[-1] < 5 * linear[-2]
-assert linear[-1] < square[-1] / 4
+assert linear[-1] < square[-1] / 12
 
-# %% [markdown] tags=["jax"]
-# With `"xla"`, JAX's own call needs as much as the function written out.
+# %% tags=["jax", "say"]
+needs, takes = (
+    found["framework's own"][-1] / found["written out"][-1] for found in (memory, times)
+)
+say(
+    f"JAX's own call with `xla` is not fused: at n = 4,096 it needs {needs:.1f} times "
+    f"the memory of our function and {takes:.1f} times the time."
+)
 
 # %% tags=["jax", "check"]
-# Checked: so it is in the working memory of XLA, and "xla" needs as much as ours
+# Checked: XLA's own count of working memory agrees, and "xla" needs as much as ours
 assert 0.75 < memory["framework's own"][-1] / memory["written out"][-1] < 1.4
 cpu, used = jax.devices("cpu")[0], {}  # a GPU's libraries add buffers of a fixed size
-for name in ("written out", "in blocks"):
+for name in ("written out", "in chunks"):
     gradient = jax.grad(lambda *qkv, f=kinds[name]: f(*qkv).sum(), argnums=(0, 1, 2))
-    for x in inputs[-2:]:
+    for x in inputs[-3:-1]:
         compiled = jax.jit(gradient).lower(*[jax.device_put(x, cpu)] * 3).compile()
         used[name, x.shape[1]] = compiled.memory_analysis().temp_size_in_bytes
 assert used["written out", 1024] > 8 * used["written out", 256]
-assert used["in blocks", 1024] < 6 * used["in blocks", 256]
+assert used["in chunks", 1024] < 6 * used["in chunks", 256]
 
 # %% [markdown] tags=["shared"]
 # ## The parameters follow from the sizes
 #
-# Now a whole model. A block has four matrices `m m` and their biases in attention, two
-# matrices between $m$ and $f$ and their biases in the feed-forward net, and two norms
-# of $2m$:
+# Now a whole model. A block has four matrices `m m` in attention, two matrices between
+# $m$ and $f$ in the feed-forward net, their biases, and two norms of $2m$:
 #
-# $$N_\mathrm{block} = (4m^2 + 4m) + (2mf + f + m) + 4m .$$
+# $$N_\mathrm{block}=(4m^2+4m)+(2mf+f+m)+4m .$$
 #
-# With the usual $f = 4m$ that is about $12m^2$; the length of the sequence and the
-# number of heads do not occur. Around the blocks, the predictor of this book has an
-# input layer and a small net for the outputs.
+# With the usual $f = 4m$ that is about $12m^2$, for any length and number of heads.
 
 
 # %% tags=["shared"]
@@ -425,13 +484,8 @@ def block_parameters(m, f):
 
 
 # %% tags=["shared"]
-sizes = {"n_inputs": 32, "m": 128, "n_outputs": 32}  # m: a product takes milliseconds
-options = {
-    "n_blocks": 4,
-    "n_heads": 4,
-    "f": 512,
-    "max_length": 1024,
-}  # f = 4m, as usual
+sizes = {"n_inputs": 32, "m": 128, "n_outputs": 32}  # small: a step takes milliseconds
+options = {"n_blocks": 4, "n_heads": 4, "f": 4 * 128, "max_length": 1024}
 model = build(Predictor, *sizes.values(), **options)
 n_parameters = sum(array.size for array in to_arrays(model).values())
 n_parameters
@@ -440,283 +494,341 @@ n_parameters
 # Checked: the formula counts the parameters of the built model, and of a wider one
 for m, f, built in ((128, 512, model), (48, 7, None)):
     built = built or build(Predictor, 32, m, 32, **options | {"f": f})
-    around = (
-        (32 * m + m) + (m**2 + m) + 2 * m + (m * 32 + 32)
-    )  # input layer, output net
+    around = (32 * m + m) + (m**2 + m) + 2 * m + (m * 32 + 32)  # input, output net
     counted = sum(array.size for array in to_arrays(built).values())
     assert counted == 4 * block_parameters(m, f) + around
 
+# %% [markdown] tags=["shared"]
+# [GPT-2 small](https://github.com/openai/gpt-2) has 12 blocks with $m = 768$, a last
+# norm, and a row for each of 50,257 tokens and 1,024 positions in two tables:
+
+# %% tags=["shared"]
+m, f = 768, 4 * 768
+blocks = 12 * block_parameters(m, f) + 2 * m  # and the last norm
+token_table, position_table = 50_257 * m, 1_024 * m
+gpt2 = blocks + token_table + position_table
+blocks, token_table, gpt2
+
 # %% tags=["shared", "say"]
-m, f, vocabulary, context = 768, 4 * 768, 50_257, 1_024  # GPT-2 small
-stack = 12 * block_parameters(m, f)
-gpt2 = stack + vocabulary * m + context * m + 2 * m  # tables, last norm
 say(
-    f"Our model has {n_parameters:,} parameters. The same formula with $m = 768$ and "
-    f"12 blocks gives {stack:,}; with the tables of {vocabulary:,} tokens and "
-    f"{context:,} positions and a last norm that makes {gpt2:,}: "
-    "[GPT-2 small](https://github.com/openai/gpt-2), known as 124M."
+    f"GPT-2 small has {blocks / 1e6:.0f} million parameters in its blocks and "
+    f"{token_table / 1e6:.0f} million in its table of tokens: with embeddings "
+    f"**{gpt2 / 1e6:.0f} million**, without them {blocks / 1e6:.0f}."
 )
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** The encoder of
-# [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has six blocks with $m = 512$
-# and $f = 2048$. How many millions of parameters is that, without the embeddings? Use
-# $12m^2$ and compute to two digits.
+# [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has six blocks with $m=512$
+# and $f=2048$. How many millions of parameters is that, without embeddings? Compute to
+# two digits.
 
 # %% tags=["shared", "answer"]
 by_hand, exact = 6 * 12 * 512**2, 6 * block_parameters(512, 2048)
 assert abs(by_hand / exact - 1) < 0.005
 say(
     f"$512^2$ is about 0.26 million, times 12 is 3.1, times six {by_hand / 1e6:.0f} "
-    f"million. With all biases and norms it is {exact:,}: they are "
+    f"million. The exact number is {exact:,}: biases and norms are "
     f"{1 - by_hand / exact:.1%} of it."
 )
 
 # %% [markdown] tags=["shared"]
 # ## A training step takes six operations per parameter and token
 #
-# In the forward pass, each number of a matrix is multiplied with a number of every
-# token, and the product is added to a sum: two operations per parameter and token. The
-# backward pass does this twice, once for the gradient of the matrix and once for that
-# of its input. With $N$ parameters and $D$ tokens
+# In the forward pass, each parameter of a matrix is multiplied with one number of every
+# token, and the product is added to a sum: two operations. The backward pass does this
+# twice, for the gradient of the matrix and for that of its input. With $N$ parameters
+# and $D$ tokens
 # ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)),
 #
-# $$C \approx 6\,N\,D .$$
+# $$C\approx 6\,N\,D .$$
 #
-# These are floating-point operations, *FLOPs*. What is missing are the products of
-# activations with activations: scores and weighted means take $4nm$ operations per
-# token and block, and with the backward pass $12nm$. For $l$ blocks
+# Kaplan et al. leave embeddings out of $N$: a table is looked up, not multiplied. But
+# GPT-2 also uses its table of tokens as the matrix of its output, so we leave out only
+# its table of positions.
+#
+# Not counted yet are products of two *activations*, the intermediate results: scores
+# and weighted means take $4nm$ operations per token and block, with the backward pass
+# $12nm$. For $l$ blocks
 # ([Chowdhery et al. 2022](https://arxiv.org/abs/2204.02311), appendix B),
 #
-# $$C \approx (6N + 12\,l\,n\,m)\,D .$$
+# $$C\approx(6N+12\,l\,n\,m)\,D .$$
 
 # %% [markdown] tags=["jax"]
-# XLA knows the operations of a function that it has compiled: `cost_analysis` tells.
-# `nnx.split` separates the parameters, a pytree, from the structure of the model, so
-# that the loss is a function of the parameters.
+# `cost_analysis` tells the operations of a function that XLA has compiled. `nnx.split`
+# separates the parameters from the structure of the model.
 
 
 # %% tags=["jax"]
 def batch(b, s):
     """Random inputs ``b s i`` and labels ``b s``."""
     draw = np.random.default_rng(1)
-    x = tensor(draw.normal(size=(b, s, sizes["n_inputs"])))
+    x = floats(draw.normal(size=(b, s, sizes["n_inputs"])))
     return x, jnp.asarray(draw.integers(32, size=(b, s)))
 
 
+def loss_of(model, x, labels):
+    """Mean cross-entropy of a batch."""
+    return cross_entropy(model, x, labels)[0]
+
+
+# %% tags=["jax"]
 structure, params, rest = nnx.split(model, nnx.Param, ...)
-
-
-def loss_of(params, x, labels):
-    """Mean cross-entropy of a batch, as a function of the parameters."""
-    return cross_entropy(nnx.merge(structure, params, rest), x, labels)[0]
 
 
 def measured_flops(params, x, labels):
     """Operations of one forward and one backward pass."""
+
+    def loss_at(params, x, labels):
+        return loss_of(nnx.merge(structure, params, rest), x, labels)
+
     arguments = jax.device_put((params, x, labels), jax.devices("cpu")[0])
-    compiled = jax.jit(jax.grad(loss_of)).lower(*arguments).compile()
+    compiled = jax.jit(jax.grad(loss_at)).lower(*arguments).compile()
     return compiled.cost_analysis()["flops"]
 
 
-# %% tags=["jax"]
-per_token = {"measured": [], "6N": [], "6N + 12 l n m": []}
-for n in lengths.tolist():
-    pairs = 12 * options["n_blocks"] * n * sizes["m"]
-    per_token["measured"].append(measured_flops(params, *batch(1, n)) / n)
-    per_token["6N"].append(6 * n_parameters)
-    per_token["6N + 12 l n m"].append(6 * n_parameters + pairs)
+measured = [measured_flops(params, *batch(1, n)) / n for n in lengths[:4].tolist()]
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Operations per token of a training step over the length n. The line 6N is level; the measured count lies on it for short sequences and rises with n, along the line 6N plus 12 l n m."}}
-panels = {
-    "operations per token": {name: (lengths, line) for name, line in per_token.items()}
+# %% tags=["shared"]
+short = lengths[:4]  # 16 to 1,024
+pairs = 12 * options["n_blocks"] * short * sizes["m"]  # operations per token
+formula = 6 * n_parameters + pairs
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Million operations per token of a training step over the length n. The line 6N is level. The measured count starts on it and rises in a straight line, along 6N plus 12 l n m."}}
+lines = {
+    "6N + 12 l n m": (short, formula / 1e6),
+    "6N": (short, np.full(4, 6 * n_parameters / 1e6)),
+    "measured": (short, np.array(measured) / 1e6),
 }
-fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(5, 2.6))
+panels = {"million operations per token": lines}
+fig = plots.curves(panels, x="length n", marks="o", size=(5.6, 2.8))
+fig.axes[0].set_ylim(bottom=0)
 fig
 
 # %% tags=["shared", "say"]
-ratio = np.array(per_token["measured"]) / per_token["6N"]
-closer = np.array(per_token["measured"]) / per_token["6N + 12 l n m"]
+ratio = np.array(measured) / formula
 equal = n_parameters / (2 * options["n_blocks"] * sizes["m"])
+share = 12 * 12 * 1024 * 768 / (6 * (gpt2 - position_table))
 say(
-    f"At n = {lengths[0]} the measured count is {ratio[0]:.2f} of $6ND$, at "
-    f"n = {lengths[-1]:,} it is {ratio[-1]:.2f}. With the term for the pairs, it is "
-    f"{closer.min():.2f} to {closer.max():.2f} of the formula at all lengths (checked: "
-    f"0.97 to 1.03). The pairs take as much as the parameters at n = {equal:.0f}, "
-    "about $6m$: for short sequences, attention is a small part of the work."
+    f"At all four lengths the measured count is {ratio.min():.2f} to {ratio.max():.2f} "
+    f"of the formula. Pairs and parameters take the same at n = {equal:.0f}, about "
+    f"$6m$. In GPT-2 small with 1,024 tokens, the pairs add {share:.0%} to $6ND$."
 )
 
 # %% tags=["shared", "check"]
 # Checked: as drawn, the count follows 6N + 12 l n m, and leaves 6N behind
-title = "operations per token"
-found, level, line = (plots.drawn(fig, title, name)[1] for name in per_token)
+title = "million operations per token"
+line, level, found = (plots.drawn(fig, title, name)[1] for name in lines)
 np.testing.assert_allclose(found / line, 1, atol=0.03)
 assert 0.9 < found[0] / level[0] < 1.1 and found[-1] > 1.8 * level[-1]
 
 # %% [markdown] tags=["shared"]
-# ## Matrix products set the limit of the machine
+# ## Training time is operations divided by speed
 #
-# How long does a training take? At least its operations divided by the operations that
-# the machine does in a second. The limit is measured with the one thing it does best, a
-# large matrix product. The share of this limit that a training reaches is its
-# *utilisation*.
+# Training takes at least its operations divided by the limit of the machine. A real
+# step reaches only a part of this limit, its **utilisation**.
 
 # %% [markdown] tags=["jax"]
-# One training step: forward, backward, an update by Adam, compiled as one function. The
-# update is a few operations per parameter, whatever the number of tokens.
-
+# A step is compiled as one function. `donate_argnums=(0, 1)` lets XLA write the new
+# parameters and averages into the memory of the old ones, which cannot be used again:
+# so each timed call gets a copy.
 
 # %% tags=["jax"]
-optimiser = optax.adam(1e-3)
+optimizer = optax.adam(1e-3)
 
 
-@jax.jit
+@partial(jax.jit, donate_argnums=(0, 1))
 def step(params, opt_state, x, labels):
-    """New parameters and a new state of the optimiser."""
-    loss, gradient = jax.value_and_grad(loss_of)(params, x, labels)
-    change, opt_state = optimiser.update(gradient, opt_state)
+    """New parameters, a new state of the optimiser, and the loss."""
+
+    def loss_at(params):
+        return loss_of(nnx.merge(structure, params, rest), x, labels)
+
+    loss, gradient = jax.value_and_grad(loss_at)(params)
+    change, opt_state = optimizer.update(gradient, opt_state, params)
     return optax.apply_updates(params, change), opt_state, loss
 
 
 # %% tags=["jax"]
-big = jax.random.normal(jax.random.key(1), (2048, 2048))
-limit = 2 * 2048**3 / seconds(matmul, big, big)  # operations per second
-took = seconds(step, params, optimiser.init(params), *batch(8, 64))
+states = [jax.tree.map(jnp.copy, (params, optimizer.init(params))) for _ in range(4)]
+data = batch(8, 64)
+took = seconds(lambda: step(*states.pop(), *data))
 
 # %% tags=["shared", "say"]
 work = (6 * n_parameters + 12 * options["n_blocks"] * 64 * sizes["m"]) * 8 * 64
-days = 6 * gpt2 * 20 * gpt2 / limit / 86_400
+utilisation = work / took / limit
 say(
-    f"This machine multiplies matrices at {limit / 1e9:,.0f} billion operations a "
-    f"second. A step on 8 sequences of 64 tokens takes {1e3 * took:.1f} ms for "
-    f"{work / 1e9:.1f} billion operations: a utilisation of {work / took / limit:.0%}. "
-    "Training GPT-2 small on 20 tokens per parameter, the best use of a budget "
-    "according to [Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556), would take "
-    f"it at least {days:,.1f} days."
+    f"A step on 8 sequences of 64 tokens takes {1e3 * took:.0f} ms for "
+    f"{work / 1e9:.1f} billion operations: a utilisation of **{utilisation:.0%}**. The "
+    f"missing {1 - utilisation:.0%} go into norms, softmax and activation functions, "
+    "which are on the slope of the roofline, and into small products."
 )
 
 # %% [markdown] tags=["shared"]
-# What is below the limit went into norms, softmax and activation functions, which move
-# much memory for little arithmetic, into products too small to fill the machine, and
-# into starting operations one by one.
+# And GPT-2 small? About 20 tokens per parameter make the best use of a given number of
+# operations ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)).
+
+# %% tags=["shared"]
+tokens = 20 * gpt2
+operations = (6 * (gpt2 - position_table) + 12 * 12 * 1024 * 768) * tokens
+days = operations / limit / 86_400
+hours_a100 = operations / (502e15 / 3072) / 3600  # Narayanan et al., see below
+
+
+# %% tags=["shared", "say"]
+def rounded(x):
+    """Two digits are enough for an estimate."""
+    return f"{float(f'{x:.2g}'):,.0f}"
+
+
+say(
+    f"That makes ${operations / 1e18:.1f} \\cdot 10^{{18}}$ operations. **This machine "
+    f"needs at least {rounded(days)} days**, and {rounded(days / utilisation)} at the "
+    "utilisation of our small model. "
+    "[Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) reach "
+    "502 petaFLOP/s on 3,072 A100 GPUs in half precision: at this rate, one of them "
+    f"takes **{hours_a100:.1f} hours**."
+)
 
 # %% tags=["jax", "check"]
 # Checked: the step that was timed lowers the loss
-fresh, after = params, optimiser.init(params)
+fresh, after = jax.tree.map(jnp.copy, (params, optimizer.init(params)))
+losses = []
 for _ in range(8):
-    fresh, after, loss = step(fresh, after, *batch(8, 64))
-assert loss < loss_of(params, *batch(8, 64))
+    fresh, after, loss = step(fresh, after, *data)
+    losses.append(float(loss))
+assert losses[-1] < losses[0]
 
 # %% [markdown] tags=["shared"]
 # ## Activations, not weights, fill the memory
 #
-# A training step holds four kinds of numbers: the **weights**; their **gradients**, as
-# many again; **Adam's averages**, two for each weight; and the **activations**, all
-# that the forward pass keeps for the backward pass. The first three follow from $N$:
-# four numbers of 4 bytes are 16 bytes per parameter. The activations grow with the
-# batch and the length, and the attention maps, `b h n n` in every block, with its
-# square.
+# Does it fit? A training step holds the **weights**; their **gradients**, as many
+# again; **Adam's averages**, two for each weight; and the **activations** that the
+# forward pass keeps for the backward pass. The first three are four numbers of 4 bytes:
+# 16 bytes per parameter. The activations grow with batch and length, and the attention
+# maps, `b h n n` in every block, with the square of the length.
 
 # %% [markdown] tags=["jax"]
-# `kept_arrays` from above counts all but its argument, the parameters. (A compiled step
-# may keep less: XLA computes cheap things again.)
+# The 16 bytes need the donation above: without it, XLA holds old and new weights and
+# averages at once, 28 bytes per parameter. `activations` lists all that is kept except
+# the parameters. (A compiled step may keep less.)
 
 
 # %% tags=["jax"]
-def activation_bytes(params, x, labels):
-    """Bytes that the forward pass keeps for the backward pass."""
-    kept = kept_arrays(lambda params: loss_of(params, x, labels), params)
-    return sum(a.size * a.dtype.itemsize for a in kept.values())
+def activations(model, function, *args):
+    """Arrays that ``function(model, *args)`` keeps for its backward pass."""
+    structure, params, rest = nnx.split(model, nnx.Param, ...)
+
+    def of_params(params):
+        return function(nnx.merge(structure, params, rest), *args)
+
+    return [*kept_arrays(of_params, params).values()]
 
 
-# %% tags=["jax"]
-kept = {n: activation_bytes(params, *batch(4, n)) for n in lengths.tolist()}
-doubled = activation_bytes(params, *batch(8, 64)) / kept[64]
-moments = [a for a in jax.tree.leaves(optimiser.init(params)) if a.ndim]
-adam_bytes = sum(a.nbytes for a in moments)
+# %% tags=["shared"]
+def total_bytes(arrays):
+    """Bytes of arrays of four-byte numbers."""
+    return sum(4 * math.prod(a.shape) for a in arrays)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "MiB of a training step over the length n, for a batch of 4, each line on top of the one before: weights, gradients, Adam's averages, activations. The first three are level; the activations are above them everywhere and rise, at the end with the square of n."}}
-fixed = {"weights": 1, "+ gradients": 2, "+ Adam's averages": 4}
-lines = {name: (lengths, [4 * k * n_parameters] * 4) for name, k in fixed.items()}
-lines["+ activations"] = lengths, 16 * n_parameters + np.array([*kept.values()])
-mib = {name: (n, np.array(size) / 2**20) for name, (n, size) in lines.items()}
-panels = {"MiB of a training step": mib}
-fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(5, 2.6))
+
+kept, maps = {}, {}  # bytes for each length
+for n in short.tolist():
+    arrays = activations(model, loss_of, *batch(4, n))
+    kept[n] = total_bytes(arrays)
+    maps[n] = total_bytes(a for a in arrays if a.shape[-2:] == (n, n))
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Stacked bars of the memory of a training step in percent, for four lengths n and a batch of 4, with the MiB above each bar. At n = 16, weights, gradients and Adam's averages fill most of the bar. With the length, the other activations and then the attention maps take over; at n = 1,024, the maps fill most of the bar."}}
+every, own = (np.array([*found.values()]) for found in (kept, maps))
+parts = {"weights": 4 * n_parameters, "gradients": 4 * n_parameters}
+parts |= {"Adam's averages": 8 * n_parameters}
+parts |= {"other activations": every - own, "attention maps": own}
+total = sum(parts.values())
+fig, (ax,) = plots.panels_in_rows(1, None, (7, 3), None, None)
+top = np.zeros(4)
+for colour, (name, size) in zip(plots.COLOURS, parts.items(), strict=False):
+    names = [f"{n:,}" for n in kept]
+    ax.bar(names, 100 * size / total, bottom=top, color=colour, label=name)
+    top = top + 100 * size / total
+for place, size in enumerate(total):
+    ax.text(place, 101, f"{size / 2**20:.0f} MiB", ha="center", va="bottom")
+ax.set(xlabel="length n", ylabel="% of the memory", ylim=(0, 112))
+ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
 fig
 
 # %% tags=["shared", "say"]
-share = {n: size / (size + 16 * n_parameters) for n, size in kept.items()}
-all_heads = 4 * options["n_blocks"] * options["n_heads"]  # b l h
-maps = 4 * all_heads * 1024**2  # four bytes for each weight
+filled = {n: size / (size + 16 * n_parameters) for n, size in kept.items()}
 say(
     f"Weights, gradients and averages take {16 * n_parameters / 2**20:.1f} MiB at "
-    f"every length. Activations are {share[16]:.0%} of the whole at n = 16 and "
-    f"{share[1024]:.1%} at n = 1,024, where they take {kept[1024] / 2**20:.0f} MiB; a "
-    f"single copy of all attention maps is {maps / 2**20:.0f} MiB."
+    f"every length, and {16 * gpt2 / 2**30:.1f} GiB for GPT-2 small. Activations are "
+    f"{filled[16]:.0%} of the whole at n = 16, and {filled[1024]:.0%} at n = 1,024, "
+    f"mostly attention maps. At n = 256, the maps are {maps[256] / 2**20:.0f} of "
+    f"{kept[256] / 2**20:.0f} MiB of activations: a small part of the operations can "
+    "be a large part of the memory."
 )
+
+# %% tags=["jax", "check"]
+# Checked: Adam's averages are twice the weights, and donated memory is used again
+state = optimizer.init(params)
+found = sum(a.nbytes for a in jax.tree.leaves(state) if a.ndim)
+assert found == 2 * 4 * n_parameters
+compiled = step.lower(params, state, *data).compile().memory_analysis()
+assert compiled.alias_size_in_bytes >= 12 * n_parameters  # weights and averages
 
 # %% tags=["shared", "check"]
-# Checked: Adam's averages are twice the weights; activations grow with b, faster with n
-assert adam_bytes == 2 * 4 * n_parameters
+# Checked: activations grow with b, and faster with n; as drawn, the maps take over
+doubled = total_bytes(activations(model, loss_of, *batch(8, 64))) / kept[64]
 np.testing.assert_allclose(doubled, 2, rtol=1e-3)
-title = "MiB of a training step"
-total, states = (plots.drawn(fig, title, name)[1] for name in list(lines)[:1:-1])
-grown = (total - states)[1:] / (total - states)[:-1]  # n times four
-assert (total > states).all() and 3.9 < grown[0] < grown[1] < grown[2] < 16
-assert grown[2] > 8
+grown = np.array([kept[4 * n] / kept[n] for n in (16, 64, 256)])
+assert 3.9 < grown[0] < grown[1] < grown[2] < 16 and grown[2] > 8
+assert [maps[4 * n] / maps[n] for n in (16, 64, 256)] == [16] * 3
+heights = np.array([[bar.get_height() for bar in c] for c in fig.axes[0].containers])
+np.testing.assert_allclose(heights.sum(0), 100)
+assert heights[3:, 0].sum() < 50 < heights[4, -1]
+assert (heights[4, :-1] < heights[4, 1:]).all()
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, change the code.** Which part grows when the model gets eight heads
-# instead of four, and by how much at $n = 256$? Predict, then build a second model with
-# `options | {"n_heads": 8}` and compare.
+# **Exercise 2, change the code.** What grows with eight heads instead of four, and by
+# which factor at $n = 256$? Predict it from the numbers above, then measure a second
+# model with `options | {"n_heads": 8}`.
 
-# %% tags=["jax", "answer"]
+# %% tags=["shared", "answer"]
 eight = build(Predictor, *sizes.values(), **options | {"n_heads": 8})
-structure, params_of_eight, rest = nnx.split(eight, nnx.Param, ...)  # for loss_of
-more = activation_bytes(params_of_eight, *batch(4, 256)) / kept[256]
+found = total_bytes(activations(eight, loss_of, *batch(4, 256))) / kept[256]
+predicted = 1 + maps[256] / kept[256]
 assert sum(array.size for array in to_arrays(eight).values()) == n_parameters
-assert 1.2 < more < 2
+assert abs(found / predicted - 1) < 0.02
 say(
-    f"Only the activations grow, to {more:.2f} times as much: there are twice as many "
-    "maps, and everything else, the parameters too, is as before."
+    "Only the activations grow: there are twice as many maps, and each head has half "
+    f"the size, so everything else is as before. Twice the maps make {predicted:.2f} "
+    f"times the activations; measured: {found:.2f}."
 )
-
-# %% [markdown] tags=["shared"]
-# So what helps when memory runs out? Half the batch is half the activations; add up the
-# gradients of two half batches for the same update. Keep the input of each block only
-# and compute the rest again, for about a third more operations
-# ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). Use a fused kernel, which
-# keeps no maps. Compute in half precision, for half the bytes
-# ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)).
 
 # %% [markdown] tags=["shared"]
 # ## Cheaper attention gives something up
 #
-# Fused kernels save memory and time, and compute exactly the same. To save the $n^2$
-# operations themselves, attention has to be replaced by something else.
-# [Tay et al. 2020](https://arxiv.org/abs/2009.06732) survey many ways:
+# Fused kernels compute exactly the same. To save the $n^2$ operations themselves,
+# attention has to be replaced ([Tay et al. 2020](https://arxiv.org/abs/2009.06732)):
 #
 # | way | operations | gives up |
 # |---|---|---|
-# | windows of $r$ neighbours | $r n m$ | direct paths |
-# | sparse patterns | $n \sqrt{n}\, m$ | most direct paths |
-# | $r$ mixtures in place of $n$ keys | $r n m$ | single keys, a free length |
-# | linear attention | $n m d$ | sharp weights |
+# | windows of $r$ neighbours | $nrm$ | direct paths |
+# | sparse patterns | $n\sqrt{n}\,m$ | most direct paths |
+# | $n$ keys mixed into $r$ | $nrm$ | single keys, a free length |
+# | linear attention | $ndm$ | often sharp weights |
+# | $r$ random features | $nrm$ | exactness |
 #
-# The sources, row by row: Longformer
-# ([Beltagy et al. 2020](https://arxiv.org/abs/2004.05150));
-# [Child et al. 2019](https://arxiv.org/abs/1904.10509); Linformer
-# ([Wang et al. 2020](https://arxiv.org/abs/2006.04768));
-# [Katharopoulos et al. 2020](https://arxiv.org/abs/2006.16236) and Performer
-# ([Choromanski et al. 2021](https://arxiv.org/abs/2009.14794)).
+# Sources, row by row: [Longformer](https://arxiv.org/abs/2004.05150),
+# [Child et al. 2019](https://arxiv.org/abs/1904.10509),
+# [Linformer](https://arxiv.org/abs/2006.04768),
+# [Katharopoulos et al. 2020](https://arxiv.org/abs/2006.16236),
+# [Performer](https://arxiv.org/abs/2009.14794).
 #
-# Linear attention replaces $\exp(q \cdot k)$ by $\varphi(q) \cdot \varphi(k)$. Without
-# an exponential between the two products, the brackets can move:
+# Linear attention replaces $\exp(q\cdot k)$ by $\varphi(q)\cdot\varphi(k)$, where
+# $\varphi$ is a function that makes positive features. Without an exponential between
+# the two products, the brackets can move:
 #
-# $$(\varphi(Q)\,\varphi(K)^{\mathsf T})\,V = \varphi(Q)\,(\varphi(K)^{\mathsf T} V) ,$$
+# $$(\varphi(Q)\,\varphi(K)^{\mathsf T})\,V=\varphi(Q)\,(\varphi(K)^{\mathsf T}V) ,$$
 #
-# and the matrix on the right is `d d`, however long the sequence. Performer chooses
-# random features $\varphi$ so that the product approximates the exponential.
+# and the matrix in brackets on the right is `d d`, however long the sequence.
 
 
 # %% tags=["jax"]
@@ -729,26 +841,26 @@ def linear_attention(q, k, v):
 
 
 # %% [markdown] tags=["shared"]
-# What is given up? Let every query look for one key: `q` is four times `k`. With the
-# identity as values, the output *is* the matrix of weights.
+# What is given up? Let every query point in the direction of its own key, $q=4k$, so
+# that it should look at this key only. With the identity matrix as values, the output
+# *is* the matrix of weights.
 
 # %% tags=["shared"]
 k = np.random.default_rng(3).normal(size=(1, 64, 64))  # b s d
-identity = tensor(np.eye(64)[None])
-exact = as_numpy(attention(tensor(4 * k), tensor(k), identity)[0])[0]  # q k
-flat = as_numpy(linear_attention(tensor(4 * k), tensor(k), identity))[0]  # q k
+identity = floats(np.eye(64)[None])
+exact = as_numpy(attention(floats(4 * k), floats(k), identity)[0])[0]  # q k
+flat = as_numpy(linear_attention(floats(4 * k), floats(k), identity))[0]  # q k
 
 # %% tags=["shared", "say"]
 sharp, pale = exact.diagonal().mean(), flat.diagonal().mean()
 say(
-    f"Softmax attention gives its own key **{sharp:.3f}** of the weight (checked: "
-    f"{word('more', sharp, 0.99)} than 0.99), linear attention **{pale:.3f}** "
-    f"(checked: {word('less', pale, 0.05)} than 0.05); an even share would be "
-    f"{1 / 64:.3f}."
+    f"Softmax attention gives its own key **{sharp:.1%}** of the weight, linear "
+    f"attention with this $\\varphi$ **{pale:.1%}**; an even share would be "
+    f"{1 / 64:.1%}."
 )
 
 # %% tags=["shared", "check"]
-# Checked: linear weights are those of φ(q)·φ(k), sum to one, and cannot be sharp
+# Checked: linear weights are those of φ(q)·φ(k), sum to one, and are not sharp here
 phi_q, phi_k = (np.where(x > 0, x + 1, np.exp(x))[0] for x in (4 * k, k))
 products = phi_q @ phi_k.T  # q k
 np.testing.assert_allclose(flat, products / products.sum(1, keepdims=True), atol=1e-5)
@@ -756,46 +868,113 @@ np.testing.assert_allclose(flat.sum(axis=1), 1, atol=1e-5)
 assert sharp > 0.99 and pale < 0.05
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, an open question.** You want to train GPT-2 small on sequences of 1,024
-# tokens, on a GPU with $24$ GiB, in single precision. How many sequences fit into a
-# batch, and what would you change first? Measure the activations of one block with
-# $m = 768$, and do not forget the logits over 50,257 tokens.
+# ## Each remedy changes one term
+#
+# Here is the table to keep. "Left here" is the share of the activations (memory) or of
+# the operations per token (time) of our model at 1,024 tokens.
 
-# %% tags=["jax", "answer"]
-block = build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)
-inner, own_params, others = nnx.split(block, nnx.Param, ...)
-x = jax.ShapeDtypeStruct((1, 1024, 768), jnp.float32)  # a shape is enough to trace
-of_block = kept_arrays(lambda p, x: nnx.merge(inner, p, others)(x)[0], own_params, x)
-one_block = sum(a.size * a.dtype.itemsize for a in of_block.values())
+# %% tags=["shared"]
+whole = kept[1024]
+
+
+def left(n=1024, b=4, **changed):
+    """Activations of a changed model or batch, as a share of those above."""
+    other = build(Predictor, *sizes.values(), **options | changed)
+    return total_bytes(activations(other, loss_of, *batch(b, n))) / whole
+
+
+halved = {"length": left(512), "heads": left(n_heads=2), "batch": left(b=2)}
+unfused = 1 - maps[1024] / whole
+again = 4 * 4 * 1024 * sizes["m"] / whole + 1 / 4  # inputs of 4 blocks; one block
+windowed = 6 * n_parameters + pairs[0]  # 16 neighbours
+fewer = np.array([6 * n_parameters + pairs[-1] / 2, windowed]) / formula[-1]
+smaller = (6 * n_parameters / 4 + pairs[-1] / 2) / formula[-1]
+
+# %% tags=["shared", "say"]
+rows_of_table = [
+    [
+        "memory",
+        "half the batch, twice",
+        "½",
+        f"{halved['batch']:.2f}",
+        "small products",
+    ],
+    ["memory", "half the length", "maps ¼", f"{halved['length']:.2f}", "context"],
+    ["memory", "half the heads", "maps ½", f"{halved['heads']:.2f}", "patterns"],
+    ["memory", "a fused kernel", "no maps", f"{unfused:.2f}", "none"],
+    ["memory", "recompute blocks", "one block", f"{again:.2f}", "a third on top"],
+    ["memory", "half precision", "½", "0.50", "digits"],
+    ["memory", "in place", "16 bytes for 28", "–", "the old weights"],
+    ["time", "twice the batch", "utilisation", "–", "memory"],
+    ["time", "half the length", "pairs ½", f"{fewer[0]:.2f}", "context"],
+    ["time", "16 neighbours", "pairs $16/n$", f"{fewer[1]:.2f}", "direct paths"],
+    ["time", "half of $m$", "blocks ¼", f"{smaller:.2f}", "quality"],
+]
+say(table(["too little", "change", "factor", "left here", "price"], *rows_of_table))
+
+# %% tags=["shared", "check"]
+# Checked: half of the batch, length or heads leaves what the sizes of the maps predict
+share = maps[1024] / whole
+expected = {"length": (1 - share) / 2 + share / 4, "heads": 1 - share / 2, "batch": 0.5}
+for name, found in halved.items():
+    np.testing.assert_allclose(found, expected[name], rtol=0.02)
+
+# %% [markdown] tags=["shared"]
+# "Twice" means to add up the gradients of two half batches. Recomputing takes one more
+# forward pass ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). Half precision
+# ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)) halves the activations,
+# but weights and Adam's averages stay in float32, so that small updates are not lost.
+# In your own code:
+
+
+# %% tags=["jax"]
+def fused_attention(q, k, v):
+    """Needs an NVIDIA GPU and half precision: ``b s h d -> b s h d``."""
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
+
+
+# operations and bytes of your own compiled step; blocks again: jax.checkpoint(block)
+compiled = step.lower(params, optimizer.init(params), *data).compile()
+compiled.cost_analysis()["flops"], compiled.memory_analysis().temp_size_in_bytes
+
+# %% [markdown] tags=["shared"]
+# **Exercise 3, an open question.** You want to train GPT-2 small on sequences of 1,024
+# tokens in float32 on a GPU with $24$ GiB. How many sequences fit into a batch, and
+# what would you change first? Hints: a block is
+# `build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)`; measure it
+# with `activations(block, lambda block, x: block(x)[0], x)`. Add the logits over 50,257
+# tokens, their softmax, and the 16 bytes.
 
 # %% tags=["shared", "answer"]
+block = build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)
+x = floats(np.random.default_rng(2).normal(size=(1, 1024, 768)))
+arrays = activations(block, lambda block, x: block(x)[0], x)
+of_blocks = 12 * total_bytes(arrays)
+of_maps = 12 * total_bytes(a for a in arrays if a.shape[-2:] == (1024, 1024))
 logits = 2 * 4 * 1024 * 50_257  # they and their softmax
-sequence = 12 * one_block + logits
-fits = (24 * 2**30 - 16 * gpt2) // sequence
-without_maps = 12 * (one_block - 4 * 12 * 1024**2) + logits
-assert 1 <= fits < (24 * 2**30 - 16 * gpt2) // without_maps
+room = 24 * 2**30 - 16 * gpt2
+fits, unfused = (room // (of_blocks + logits - saved) for saved in (0, of_maps))
+assert 1 <= fits < unfused
 say(
-    f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB, a sequence "
-    f"takes {12 * one_block / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} "
-    f"GiB for the logits: {fits} sequences fit. A fused kernel comes first, since it "
-    f"costs nothing: one map of {12 * 1024**2 * 4 / 2**20:.0f} MiB less per block, and "
-    "more if the map is kept twice. Then half precision, then recomputation."
+    f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB. A sequence "
+    f"takes {of_blocks / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} GiB for "
+    f"the logits, so {fits:.0f} sequences fit. Fused attention comes first, since it "
+    f"gives nothing up: without the maps, {unfused:.0f} sequences fit. Then half "
+    "precision, then recomputation."
 )
 
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * Self-attention has paths of length one and one sequential step, for $n^2 m$
-#   operations and, written out, $n^2$ weights to keep.
-# * Counts say what grows; the clock also depends on how well the products fill the
-#   machine. Many rows at once are faster than one row after another.
-# * Computing blocks of weights again makes memory linear in $n$, with exact results.
-# * A block has about $12m^2$ parameters; a training step takes $6ND$ operations, and
-#   $12\,l\,n\,m$ more per token for the pairs.
+# * Self-attention has paths of length one, for $n^2m$ operations and, written out,
+#   $n^2$ weights to keep.
+# * Operations tell how the work grows; operations per byte tell how fast it can be
+#   done: the roofline.
+# * A block has about $12m^2$ parameters; a training step takes $(6N+12\,l\,n\,m)D$
+#   operations. Divide by speed and utilisation for the time.
 # * Weights, gradients and Adam's averages take 16 bytes per parameter in float32;
-#   activations usually take most of the memory.
-# * Windows, low rank and linear attention save operations, and give up direct paths,
-#   single keys or sharp weights.
+#   activations usually take most of the memory. A fused kernel keeps no maps.
+# * Cheaper attention gives up direct paths, single keys, sharp weights or exactness.
 
 # %% [markdown] tags=["jax"]
 # This is the last chapter. What differs between the frameworks is collected on the page

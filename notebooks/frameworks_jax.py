@@ -16,16 +16,21 @@
 #
 # By the end you can put arrays on a device, draw random numbers that repeat,
 # differentiate a function, write a model as a module, train it on handwritten digits in
-# fifteen lines, and save it; and you know what surprises newcomers. You need: Python
-# with NumPy, matrix products, and a first idea of gradient descent.
+# fifteen lines, and save it. You need: Python with NumPy, matrix products, and a first
+# idea of gradient descent. Twenty minutes are enough if you know one of the frameworks;
+# take an hour if you know neither. Later pages point back to this one.
 #
-# NumPy can compute every formula of this book, but it cannot train a Transformer. That
-# takes the derivatives of one number with respect to all parameters, often millions,
-# thousands of times, on a GPU. JAX and PyTorch add both. **JAX** transforms *pure*
-# functions, whose result depends on their arguments alone and which change nothing:
-# from such a function it makes another that computes the gradient, or runs compiled.
-# **PyTorch** works on objects: tensors, its arrays, record how they were computed, and
-# a training changes them in place. Later pages build on this one; skim what you know.
+# You could compute every formula of this book in NumPy. But training needs the gradient
+# of one number, the loss, with respect to millions of parameters, thousands of times.
+# NumPy computes no gradients and uses no GPU. JAX and PyTorch do both:
+#
+# - **JAX** works with *pure* functions: the result depends on the arguments alone, and
+#   nothing else changes. JAX turns such a function into another one, for example one
+#   that computes its gradient.
+# - **PyTorch** works with objects. Its arrays, called *tensors*, remember how they were
+#   computed, and training changes them in place.
+#
+# A line that begins with "✓ Checked" unfolds to the test of a claim.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers and Optax for optimisers. The same
@@ -61,9 +66,9 @@ from flax import nnx, serialization
 from safetensors.numpy import save_file
 from sklearn.datasets import load_digits
 
-from helpers import diagrams, plots
-from helpers.prose import say, word
-from helpers.shapes import as_numpy, check_shape
+from helpers import diagrams, plots  # drawings; curves and pictures
+from helpers.prose import say, word  # say() prints a sentence with computed numbers
+from helpers.shapes import as_numpy, check_shape  # as_numpy() copies to NumPy
 from helpers.weights import load_weights, save_weights, to_arrays
 
 # %% tags=["jax"]
@@ -76,84 +81,82 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 #
 # As in NumPy, the *shape* is the size along each axis and the *dtype* the type of the
 # numbers. The *device* is new: the memory that holds the array and the processor that
-# computes with it, a CPU or a GPU. Arrays that meet in an operation have to be on one
-# device. Formulas look as in NumPy: `x @ w` is a matrix product, and shapes broadcast.
-# A comment such as `# b i` names the axes: $b$ examples with $i$ inputs each.
+# computes with it, a CPU or a GPU. A comment such as `# b i` names the axes: $b$
+# examples with $i$ inputs each. On all pages, `floats(…)` makes an array of float32
+# numbers and `integers(…)` one of whole numbers.
 
 # %% [markdown] tags=["jax"]
 # `jax.numpy` has NumPy's functions under NumPy's names. New arrays are on the GPU if
-# there is one; `jax.device_put` moves them. `partial` fills in an argument in advance.
+# there is one; `jax.device_put(x, device)` places an array elsewhere.
 
 # %% tags=["jax"]
-tensor = partial(jnp.asarray, dtype=jnp.float32)
-labels = partial(jnp.asarray, dtype=jnp.int32)
-x = tensor([[1, 2, 3], [4, 5, 6]])  # b i
-x.shape, x.dtype, x.device
+# partial: a function with some of its arguments filled in
+floats = partial(jnp.asarray, dtype=jnp.float32)
+integers = partial(jnp.asarray, dtype=jnp.int32)
+a = floats([[1, 2, 3], [4, 5, 6]])  # b i
+a.shape, a.dtype, a.device
 
 # %% [markdown] tags=["shared"]
-# When two dtypes meet, the result gets a common one: *dtype promotion*. NumPy prefers
-# float64. Both frameworks prefer float32, which has seven digits, takes half the memory
-# and is much faster on a GPU; bfloat16 halves the memory again, and the digits.
+# The most common error is a shape that does not fit. The message names the sizes:
 
-# %% tags=["jax"]
-counts = jnp.arange(3, dtype=jnp.int32)
-mixed = {
-    "int32 array + float32 array": counts + x[0],
-    "int32 array / 2": counts / 2,
-    "float32 array + 0.5": x + 0.5,
-    "bfloat16 array + float32 array": x[0].astype(jnp.bfloat16) + x[0],
-    "NumPy's float64, as an array": jnp.asarray(np.ones(3)),
-    # try: float16 and bfloat16
-}
+# %% tags=["shared"]
+try:
+    a @ a  # (2, 3) @ (2, 3)
+except (RuntimeError, TypeError) as error:
+    print(error)
 
-# %% tags=["shared", "say"]
-whole, real = np.arange(3, dtype=np.int32), np.ones(3, dtype=np.float32)
-numpys = [whole + real, whole / 2, real + 0.5, None, np.ones(3)]
-rows = [
-    f"| {what} | {as_numpy(array).dtype} | {getattr(own, 'dtype', '–')} |"
-    for (what, array), own in zip(mixed.items(), numpys, strict=True)
-]
-say("\n".join(["| operation | dtype here | in NumPy |", "|---|---|---|", *rows]))
-
-# %% tags=["shared", "check"]
-# Checked: int32 with float32, or halved, gives float32 here and float64 in NumPy
-kinds = [str(array.dtype).removeprefix("torch.") for array in mixed.values()]
-assert kinds[:4] == ["float32"] * 4
-assert [numpys[place].dtype for place in (0, 1)] == ["float64"] * 2
+# %% [markdown] tags=["shared"]
+# When two dtypes meet, the result gets a common one (*dtype promotion*). NumPy prefers
+# float64, both frameworks float32: it has seven digits, takes half the memory and is
+# much faster on a GPU. bfloat16 takes half of that again; it has the range of float32,
+# but only two or three digits.
 
 # %% [markdown] tags=["jax"]
-# JAX has no float64 unless it is enabled (`jax_enable_x64`): NumPy's becomes float32.
+# JAX has no float64 unless it is enabled (`jax_enable_x64`).
+
+# %% tags=["jax", "check"]
+# Checked: int32 with float32, or halved, gives float32 here and float64 in NumPy
+counts = jnp.arange(3, dtype=jnp.int32)
+halves = a[0].astype(jnp.bfloat16)
+mixed = [counts + a[0], counts / 2, a + 0.5, halves + a[0]]
+assert [array.dtype for array in mixed] == [jnp.float32] * 4
+assert jnp.asarray(np.ones(3)).dtype == jnp.float32
+whole, real = np.arange(3, dtype=np.int32), np.ones(3, dtype=np.float32)
+assert [(whole + real).dtype, (whole / 2).dtype] == ["float64"] * 2
 
 # %% [markdown] tags=["shared"]
 # ## JAX arrays never change, PyTorch tensors can
 #
-# In PyTorch, `x[0, 0] = 7` is an *in-place* update, as in NumPy: it changes `x` itself.
-# A slice is a *view* of the same memory, so changing the slice changes the
-# array. Methods that work in place end in an underscore: `x.zero_()`. In JAX arrays are
-# immutable: `x[0, 0] = 7` is an error, and `x.at[0, 0].set(7)` returns a new array. So
-# no function can change an array that it was given, as pure functions must not.
+# - **JAX**: arrays are immutable. `a[0, 0] = 7` is an error; `a.at[0, 0].set(7)`
+#   returns a new array. So a function cannot change the arrays that it is given, which
+#   is what purity asks for.
+# - **PyTorch**: `a[0, 0] = 7` is an *in-place* update, as in NumPy: it changes `a`
+#   itself. A slice is a *view* of the same memory, so a change of the slice changes the
+#   whole array. Methods that work in place end in an underscore: `a.zero_()`.
 
 # %% tags=["jax"]
-changed = x.at[0, 0].set(7)  # a new array; x is as before
+changed = a.at[0, 0].set(7)  # a new array; a is as before
 row = changed[0]
-row = row.at[:].set(0)  # another new array; changed is as before
-as_numpy(changed)
+row = row.at[:].set(0)  # a new array, too; changed is as before
+changed
 
 # %% tags=["jax", "check"]
 # Checked: the original and the sliced array are as before
-np.testing.assert_array_equal(as_numpy(x), [[1, 2, 3], [4, 5, 6]])
+np.testing.assert_array_equal(as_numpy(a), [[1, 2, 3], [4, 5, 6]])
 np.testing.assert_array_equal(as_numpy(changed), [[7, 2, 3], [4, 5, 6]])
 np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
 
 # %% [markdown] tags=["shared"]
 # ## The same seed gives the same random numbers
 #
-# A computer's random numbers are computed from a *seed*, so an experiment can be
-# repeated. A PyTorch *generator* has a state that every draw advances: insert one draw,
-# and all later ones are different. JAX has no such state. Each function takes a *key*,
-# and the same key gives the same numbers; for new numbers, `split` the key. A key used
-# twice is a common bug, and no error tells you: two layers, say, start with equal
-# weights.
+# Random numbers are computed from a *seed*, so an experiment can be repeated. JAX,
+# PyTorch and NumPy draw different numbers from the same seed; what both versions of a
+# page (its *twins*) share, such as data and batches, therefore comes from NumPy.
+
+# %% [markdown] tags=["jax"]
+# Every function of `jax.random` takes a *key*, and the same key gives the same numbers.
+# For new numbers, `split` the key. If you use a key twice, two layers may start with
+# the same weights, and nothing warns you.
 
 # %% tags=["jax"]
 key = jax.random.key(0)
@@ -169,28 +172,28 @@ np.testing.assert_array_equal(as_numpy(first), as_numpy(again))
 assert (as_numpy(first) != as_numpy(other)).all()
 
 # %% [markdown] tags=["jax"]
-# Layers of Flax draw their weights with keys from `nnx.Rngs(0)`, which holds a key and
-# hands out a new one at every call.
-
-# %% [markdown] tags=["shared"]
-# From the same seed, JAX, PyTorch and NumPy draw different numbers. What the twins of
-# this book share (data, batches, sometimes initial weights) comes from NumPy.
+# Layers of Flax draw their initial weights with keys from `nnx.Rngs(0)`, which holds a
+# key and returns a new one at every call.
 
 # %% [markdown] tags=["shared"]
 # ## Automatic differentiation is exact up to rounding
 #
-# Training lowers a *loss*, a number that says how wrong the model is, by small steps
-# against its gradient. One could find each derivative by trying: move one weight by $h$
-# and look at the loss. That costs two evaluations per weight, and no $h$ is good: a
-# large one misses the curvature, a small one drowns in rounding. *Automatic
-# differentiation* (autograd in PyTorch) applies the chain rule to every operation, from
-# the loss back to the weights: all derivatives for the price of a few evaluations.
+# Training makes a *loss* small, a number that says how wrong the model is, by small
+# steps against its gradient. To change each weight a little and see how the loss
+# changes would need an evaluation per weight. *Automatic differentiation* (autograd in
+# PyTorch) instead applies the chain rule to every operation, from the loss back to the
+# weights, for the price of a few evaluations. Here is a neuron with the weight
+# $w = 0.5$, the input $x = 2$ and the target $y = 1$:
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}}
+diagrams.chain_rule()
 
 # %% [markdown] tags=["shared"]
-# Our example is a single neuron with weights $w$. Of $b$ examples, the one with number
-# $j$ has the inputs $x_j$ and the target $y_j$:
+# Forward, every operation stores what it will need. Backward, it multiplies the
+# derivative that arrives by its own. The result, $-0.40$, says: a larger $w$ makes the
+# loss smaller. With several weights and $b$ examples, the loss is a mean:
 #
-# $$L(w) = \frac1b \sum_{j=1}^b \big(\tanh(x_j \cdot w) - y_j\big)^2 .$$
+# $$L(w) = \frac1b \sum_{(x, y)} \big(\tanh(x \cdot w) - y\big)^2 .$$
 
 # %% tags=["shared"]
 rng = np.random.default_rng(0)
@@ -199,99 +202,140 @@ start = np.array([0.5, -1.0, 0.25])  # i
 
 # %% [markdown] tags=["jax"]
 # `jax.grad(f)` is a function that computes the gradient of `f` with respect to its
-# first argument; `jax.value_and_grad` returns the loss as well.
+# first argument; `jax.value_and_grad(f)` returns the value of `f` as well.
 
 # %% tags=["jax"]
-x, y, w = tensor(inputs), tensor(targets), tensor(start)
+x, y, w = floats(inputs), floats(targets), floats(start)
 
 
-def loss_fn(w):
-    """Mean squared error of the neuron: ``i -> ``."""
+def loss_fn(w, x, y):
+    """Mean squared error of the neuron: ``i, b i, b -> ``."""
     return ((jnp.tanh(x @ w) - y) ** 2).mean()
 
 
-loss, gradient = jax.value_and_grad(loss_fn)(w)
-as_numpy(gradient)
+loss, gradient = jax.value_and_grad(loss_fn)(w, x, y)
+gradient
 
 # %% [markdown] tags=["shared"]
-# Is it right? We compare it with the chain rule on paper,
-# $\frac2b \sum_j (p_j - y_j)(1-p_j^2)\, x_j$ with $p_j = \tanh(x_j \cdot w)$, and see
-# how close difference quotients come, $\big(L(w + h) - L(w - h)\big) / 2h$ for each
-# weight, in float32 and in float64.
+# How exact is it? We compare the automatic gradient, and difference quotients
+# $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$, with the chain rule on
+# paper (`exact` below): once in float32, once in float64.
+
+
+# %% tags=["jax"]
+def automatic(kind):
+    """Automatic gradient of the loss, computed in a dtype."""
+    jax.config.update("jax_enable_x64", kind == "float64")
+    arrays = (jnp.asarray(array, dtype=kind) for array in (start, inputs, targets))
+    found = as_numpy(jax.grad(loss_fn)(*arrays))
+    jax.config.update("jax_enable_x64", False)
+    return found
 
 
 # %% tags=["shared"]
-def differences(w, h):
-    """Difference quotients of the loss, one per weight, in the dtype of ``w``."""
+def quotients(kind, step):
+    """Difference quotients of the loss, one per weight, computed in a dtype."""
+    w, x, y = (array.astype(kind) for array in (start, inputs, targets))
+    moves = (step * np.eye(len(w))).astype(kind)
 
     def loss(w):
-        p = np.tanh(inputs.astype(w.dtype) @ w)
-        return np.mean((p - targets.astype(w.dtype)) ** 2)
+        return np.mean((np.tanh(x @ w) - y) ** 2)
 
-    moves = (h * np.eye(len(w))).astype(w.dtype)
-    quotients = [(loss(w + move) - loss(w - move)) / (2 * move.max()) for move in moves]
-    return np.array(quotients)
+    found = [(loss(w + move) - loss(w - move)) / (2 * move.max()) for move in moves]
+    return np.array(found)
 
 
 # %% tags=["shared"]
 p = np.tanh(inputs @ start)
 exact = 2 / 7 * ((p - targets) * (1 - p**2)) @ inputs
-sizes = 10.0 ** np.arange(-9, 0.5, 0.5)
-errors = {
-    kind: [np.abs(differences(start.astype(kind), h) - exact).max() for h in sizes]
-    for kind in ("float64", "float32")
-}
-error = np.abs(as_numpy(gradient) - exact).max()
+rounding = np.spacing(np.abs(exact).max()) / 2  # of the exact gradient itself
+steps = 10.0 ** np.arange(-9, 0.5, 0.5)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Error of a gradient against the step h, both logarithmic. The difference quotients fall and rise again, the one in float32 with its lowest point far above that of float64; automatic differentiation in float32 is a flat line below all of float32."}}
-lines = {f"differences, {kind}": (sizes, values) for kind, values in errors.items()}
-lines["automatic, float32"] = sizes, np.full(len(sizes), error)
-panels = {"Every step is too large or too small": lines}
+
+def error_of(found):
+    """Largest error of a gradient."""
+    return max(np.abs(found - exact).max(), rounding)
+
+
+kinds = ("float32", "float64")
+by_steps = {kind: [error_of(quotients(kind, step)) for step in steps] for kind in kinds}
+by_chain_rule = {kind: error_of(automatic(kind)) for kind in kinds}
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Error of a gradient against the step, both logarithmic, in two panels: float32 and float64. In each, the difference quotients fall and rise again, and stay above the flat line of automatic differentiation."}}
+panels = {
+    kind: {
+        "difference quotients": (steps, by_steps[kind]),
+        "automatic differentiation": (steps, np.full(len(steps), by_chain_rule[kind])),
+    }
+    for kind in kinds
+}
 fig = plots.curves(
-    panels, x="step h", y="largest error", log_x=10, log_y=True, size=(5.5, 3)
+    panels, x="step ε", y="largest error", log_x=10, log_y=True, share_y=True
 )
 fig
 
 # %% tags=["shared", "say"]
-best = min(errors["float32"])
+times = {kind: min(by_steps[kind]) / by_chain_rule[kind] for kind in kinds}
+single, double = (f"{float(f'{times[kind]:.0e}'):,.0f}" for kind in kinds)
+larger = word("larger", min(times.values()), 1)
 say(
-    f"With the best step, float32 quotients are off by {best:.0e}; automatic "
-    f"differentiation, in the same float32, by {error:.0e}: **{best / error:.0f} times "
-    f"{word('less', error, best)}**."
+    "A large step leaves the tangent; with a small one, little but rounding is left. "
+    f"Even with the best step, the error of the quotients is about **{single} times** "
+    f"{larger} than that of automatic differentiation in float32, and {double} times "
+    "in float64."
 )
 
 # %% tags=["shared", "check"]
-# Checked: the automatic gradient is more than 10 times closer than float32 quotients
-title = "Every step is too large or too small"
-flat = plots.drawn(fig, title, "automatic, float32")[1]
-single = plots.drawn(fig, title, "differences, float32")[1]
-double = plots.drawn(fig, title, "differences, float64")[1]
-assert (single > 10 * flat).all()  # loose: rounding differs between machines
-assert single.min() > 1000 * double.min()  # loose: rounding, as above
-ends = min(single[0], single[-1])  # falls and rises again
-assert ends > 100 * single.min()  # loose: rounding, as above
+# Checked: quotients have more than 10 times the error, whatever the step and the dtype
+for kind in kinds:
+    steepest = plots.drawn(fig, kind, "difference quotients")[1]
+    flat = plots.drawn(fig, kind, "automatic differentiation")[1]
+    assert (steepest > 10 * flat).all()  # loose: rounding differs between machines
+    ends = min(steepest[0], steepest[-1])  # falls and rises again
+    assert ends > 100 * steepest.min()  # loose: rounding, as above
+np.testing.assert_allclose(as_numpy(gradient), exact, atol=1e-6)
 
 # %% [markdown] tags=["jax"]
-# The gradient is the result of a function: nothing is stored, so nothing has to be
-# cleared.
+# The gradient is the result of a function and is stored nowhere. (PyTorch adds it to an
+# attribute of the weight, which has to be cleared before every update.)
+
+# %% tags=["jax", "check"]
+# Checked: the gradient of twice the loss is twice the gradient
+twice = jax.grad(lambda w: 2 * loss_fn(w, x, y))(w)
+np.testing.assert_allclose(as_numpy(twice), 2 * as_numpy(gradient), rtol=1e-6)
+
+# %% [markdown] tags=["jax"]
+# Transformations combine: `vmap` maps a function over the first axis of its arguments
+# (`None`: not of this one), so `vmap` of `grad` is the gradient of each example by
+# itself.
 
 # %% tags=["jax"]
-twice = gradient + jax.grad(loss_fn)(w)  # to sum, add
+each_gradient = jax.vmap(jax.grad(loss_fn), in_axes=(None, 0, 0))
+each = each_gradient(w, x, y)  # b i
+each.shape
 
 # %% tags=["shared", "check"]
-# Checked: two gradients add up to twice the first
-np.testing.assert_allclose(as_numpy(twice), 2 * as_numpy(gradient), rtol=1e-6)
+# Checked: the mean of the gradients of the examples is the gradient of the mean loss
+check_shape(each, "b i", b=7, i=3)
+mean = as_numpy(each).mean(axis=0)
+np.testing.assert_allclose(mean, as_numpy(gradient), atol=1e-6)
 
 # %% [markdown] tags=["shared"]
 # ## Eager code runs at every call, traced code once
 #
-# PyTorch executes an operation as soon as Python reaches it: it is *eager*. So is JAX,
-# unless `jax.jit` compiles the function (*jit*: when it is first called). Then the
-# first call begins with *tracing*: Python runs the body on *tracers*, placeholders that
-# have a shape and a dtype but no values. The operations are recorded and compiled into
-# one program. Later calls with the same shapes and dtypes run this program, without
-# Python, which is faster. (PyTorch's counterpart is `torch.compile`; this book does not
-# need it.) How often does Python run the body of this function?
+# - **PyTorch** is *eager*: it executes an operation as soon as Python reaches it.
+# - **JAX** is eager, too, unless `jax.jit` compiles a function at its first call (*jit*
+#   is short for `just in time`). The first call begins with *tracing*: Python runs
+#   the function on *tracers*, placeholders with a shape and a dtype but no values. The
+#   operations are recorded and compiled into one program. Later calls with the same
+#   shapes and dtypes run this program, without Python, which is faster. (PyTorch's
+#   counterpart is `torch.compile`.)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
+diagrams.eager_and_traced()
+
+# %% [markdown] tags=["shared"]
+# How often does Python run the body of `squares`? Predict it first:
 
 # %% tags=["shared"]
 runs = []
@@ -309,7 +353,7 @@ results = [compiled(jnp.ones(n)) for n in (3, 3, 3, 5)]
 n_runs = len(runs)
 
 # %% tags=["shared", "say"]
-say(f"Four calls, two shapes: Python ran the body **{n_runs} times**.")
+say(f"Four calls with two shapes: Python ran the body **{n_runs} times**.")
 
 # %% tags=["jax", "check"]
 # Checked: Python runs the body once per shape, and every call returns its sum
@@ -317,29 +361,22 @@ assert n_runs == 2
 np.testing.assert_array_equal([float(result) for result in results], [3, 3, 3, 5])
 
 # %% [markdown] tags=["jax"]
-# So whatever Python does besides (printing, counting, appending to a list) happens
-# while tracing only. A value is unknown then, and `if x > 0` an error;
-# `jnp.where(x > 0, a, b)` selects number by number. An argument that Python needs to
-# know, such as a size or a function, is named in `static_argnames`. What was recorded:
-
+# So `print` and `append` happen only while JAX traces (`jax.debug.print` prints at
+# every run). Values are unknown then: `if x > 0` is an error, `jnp.where(x > 0, a, b)`
+# chooses number by number. What Python needs to know, such as a size or a function, is
+# named in `static_argnames`. This is what JAX recorded of `squares`:
 
 # %% tags=["jax"]
-def operations(function, x):
-    """Names of the operations that JAX records when it traces a function."""
-    return [step.primitive.name for step in jax.make_jaxpr(function)(x).eqns]
-
-
-operations(squares, jnp.ones(3))
+jax.make_jaxpr(squares)(jnp.ones(3))
 
 # %% [markdown] tags=["shared"]
 # ## Keep values, not graphs or tracers
 #
-# A training collects its losses. In PyTorch a loss refers to its *graph*, the record of
-# how it was computed, and the graph holds the intermediate results: a list of losses
-# fills the memory. `loss.detach()` is the same number without the graph, and under
-# `torch.no_grad()` nothing is recorded. In JAX a function that appends to a list while
-# it is traced keeps a tracer, which has no value; to use it later is an error. What you
-# want to keep, return.
+# Every update has a loss. A list that keeps these losses should hold numbers only.
+
+# %% [markdown] tags=["jax"]
+# A function that appends while it is traced stores a tracer, which has no value; using
+# the tracer later is an error. Return whatever you want to keep.
 
 # %% tags=["jax"]
 kept = []
@@ -347,8 +384,8 @@ kept = []
 
 @jax.jit
 def noted_loss(w):
-    """The loss; keeps it in a list, too, which is the mistake."""
-    loss = loss_fn(w)
+    """Return the loss; keep it in a list as well, by mistake."""
+    loss = loss_fn(w, x, y)
     kept.append(loss)
     return loss
 
@@ -369,15 +406,16 @@ np.testing.assert_allclose(values, as_numpy(loss), rtol=1e-6)
 # %% [markdown] tags=["shared"]
 # ## A long loop is a scan in JAX, a Python loop in PyTorch
 #
-# A training is a loop: from a state and a batch to the next state. In a compiled
-# function a Python loop is *unrolled*: traced turn by turn, so that a thousand turns
-# make a program a thousand times as long. A scan, `jax.lax.scan(step, state, inputs)`,
-# traces `step` once and repeats it on the device: `step` takes the state and one input,
-# and returns the next state, of the same shape and dtype, and an output; the outputs
-# come back stacked. In PyTorch Python runs the loop, and the state can change in place.
-# Our example is a running average of values $v_t$, with a $\beta$ a little below 1:
+# Training is a loop: each turn takes a state and a batch and makes the next state. Our
+# example is the running average that optimisers use, with $\beta$ a little below 1:
 #
-# $$\mu_t = \beta\, \mu_{t-1} + (1-\beta)\, v_t, \qquad \mu_0 = 0.$$
+# $$\mu_t = \beta\, \mu_{t-1} + (1-\beta)\, v_t, \qquad \mu_0 = 0$$
+
+# %% [markdown] tags=["jax"]
+# In a compiled function, a Python loop is *unrolled*: traced turn by turn, so that a
+# thousand turns make a program a thousand times as long. A scan, `jax.lax.scan(step,
+# state, inputs)`, traces `step` once and repeats it on the device. `step` returns the
+# next state, of the same shape and dtype, and an output; the outputs come back stacked.
 
 
 # %% tags=["jax"]
@@ -394,14 +432,8 @@ def running_average(values, beta):
 
 # %% tags=["shared"]
 stream = np.random.default_rng(2).normal(loc=1.0, size=1000)
-averages = as_numpy(running_average(tensor(stream), 0.99))
-
-# %% tags=["shared", "say"]
-after = ", ".join(f"{averages[n - 1]:.2f} after {n:,}" for n in (10, 100, 1000))
-say(
-    f"The average begins at 0 and approaches the mean of the stream, 1: it is {after} "
-    "values. (Adam divides by $1 - \\beta^t$ to correct for this start.)"
-)
+averages = as_numpy(running_average(floats(stream), 0.99))
+averages[[9, 99, 999]]  # from 0 towards the mean of the values, 1
 
 # %% tags=["shared", "check"]
 # Checked: the loop agrees with the sum that it stands for, in NumPy
@@ -409,19 +441,15 @@ powers = 0.01 * 0.99 ** np.arange(1000)
 wanted = [powers[: t + 1][::-1] @ stream[: t + 1] for t in range(1000)]
 np.testing.assert_allclose(averages, wanted, atol=1e-5)
 
-# %% [markdown] tags=["jax"]
-# (`jax.vmap(f)` maps `f` over the first axis, all at once.)
-
 # %% [markdown] tags=["shared"]
 # ## A module is a tree of parameters
 #
-# The arrays that training changes are called *parameters*. A *module* holds them as
-# attributes; modules contain modules, so a model is a tree with parameters as leaves.
-# This one has two dense layers, $y = xW + b$, and between them a ReLU, which keeps
-# positive numbers and sets others to zero. From the $i = 64$ pixels of a picture it
-# makes $f$ hidden features, and from these $c = 10$ *logits*, one per digit: the
-# larger, the more likely. `build` makes a model from a seed, here and on all later
-# pages.
+# A *module* holds the arrays that training changes, its *parameters*, and other
+# modules: a model is a tree with parameters as leaves. This one has two dense layers,
+# $y = xW + b$, and between them a ReLU, which keeps positive numbers and sets others to
+# zero. It makes $f = 64$ hidden features of the $i = 64$ pixels of a picture, and of
+# these $c = 10$ *logits*, one per digit: the larger a logit, the more likely its digit.
+# `build` makes a model from a seed, here and on all later pages.
 
 
 # %% tags=["jax"]
@@ -448,53 +476,34 @@ model = build(Classifier, 64, 64, 10)
 # `nnx.split` takes a module apart: its structure, its parameters (`nnx.Param`), and the
 # rest, such as the keys of dropout. The parameters are a *pytree*: dicts, lists and
 # tuples, nested as you like, with arrays as leaves. All of JAX accepts pytrees:
-# `jax.grad` returns one of the same form, `jax.tree.map` applies a function to each
-# leaf. `nnx.merge` is the way back, `nnx.update` writes into the module.
+# `jax.grad` returns one, `jax.tree.map` applies a function to each leaf. `nnx.merge`
+# puts a module together again, `nnx.update` writes into it.
 
 # %% tags=["jax"]
-kernel = model.hidden.kernel[...]  # the array of a parameter
 graph, params, rest = nnx.split(model, nnx.Param, ...)  # ... is all the rest
-halved = jax.tree.map(lambda leaf: leaf / 2, params)
-before = to_arrays(model)
-nnx.update(model, halved)
-leaves = nnx.to_flat_state(params)
-{".".join(path): leaf.shape for path, leaf in leaves}
+{".".join(path): array.shape for path, array in nnx.to_flat_state(params)}
 
 # %% [markdown] tags=["shared"]
-# Flax stores a dense matrix in × out, as in $xW$; PyTorch stores out × in, and
-# multiplies by its transpose. `to_arrays` of this book's helpers copies the parameters
-# to NumPy, in × out on both sides. A list of modules has to be wrapped: `nnx.data([…])`
-# or `nn.ModuleList([…])`.
+# Flax stores a dense matrix in × out, as in $xW$, PyTorch out × in; `to_arrays` of this
+# book copies the parameters to NumPy, in × out on both sides. A list of modules has to
+# be wrapped: `nnx.data([…])` (or `nnx.List` in newer Flax), `nn.ModuleList([…])`.
 
-# %% tags=["shared", "check"]
-# Checked: every parameter was halved
+# %% tags=["jax", "check"]
+# Checked: a pytree with halved parameters, once written, halves those of the model
+before = to_arrays(model)
 check_shape(before["hidden.weight"], "i f", i=64, f=64)
 check_shape(before["output.weight"], "f c", f=64, c=10)
+nnx.update(model, jax.tree.map(lambda array: array / 2, params))
 for name, array in to_arrays(model).items():
     np.testing.assert_array_equal(array, before[name] / 2)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, by hand.** How many parameters does this model have? A training with the
-# optimiser Adam stores, besides each of them, its gradient and two averages. How many
-# bytes are these four numbers per parameter, in float32?
-
-# %% tags=["shared", "answer"]
-n_params = sum(array.size for array in to_arrays(model).values())
-assert n_params == (64 * 64 + 64) + (64 * 10 + 10)
-say(
-    f"Each layer has a matrix and a bias: $64 \\cdot 64 + 64 + 64 \\cdot 10 + 10 = "
-    f"{n_params:,}$ parameters. With gradient and averages that is four times as many "
-    f"numbers, of four bytes each: {4 * 4 * n_params:,} bytes."
-)
-
-# %% [markdown] tags=["shared"]
 # ## train() and eval() switch dropout
 #
-# Some layers behave differently in training and in use. *Dropout* sets each number to
-# zero with probability $p$ and multiplies the others by $1/(1-p)$, which keeps the
-# mean; in use it does nothing. The methods `train()` and `eval()` set the mode of a
-# module and of all modules inside. Without `eval()` a trained model gives other outputs
-# at every call, and no error tells you.
+# *Dropout* sets each number to zero with probability $p$ and multiplies the others by
+# $1/(1-p)$, which keeps the mean; but only in training. `train()` and `eval()` set the
+# mode of a module and of all modules inside. Without `eval()` a trained model gives
+# different outputs at every call, and no error tells you.
 
 # %% tags=["jax"]
 ones = jnp.ones(1000)
@@ -515,20 +524,21 @@ np.testing.assert_array_equal(unchanged, 1)
 # %% [markdown] tags=["shared"]
 # ## An overflow becomes NaN, and NaN spreads
 #
-# The loss of a classifier is the *cross-entropy*, minus the logarithm of the
-# probability that a *softmax* gives to the right class, averaged over the batch. With
-# the logits $z_{jk}$ of example $j$ and class $k$, and the right class $y_j$,
+# The loss of a classifier is the *cross-entropy*: minus the logarithm of the
+# probability that the model gives to the right class, averaged over the batch. A
+# *softmax* makes probabilities of the logits: for an example with logits $z_1, …, z_c$
+# and class $y$,
 #
-# $$p_{jk} = \frac{e^{z_{jk}}}{\sum_l e^{z_{jl}}}, \qquad
-# \mathrm{loss} = -\frac1b \sum_{j=1}^b \ln p_{j y_j}.$$
+# $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
 # In float32, $e^{89}$ is already infinite, and infinity over infinity is *NaN*, "not a
-# number". Whatever is computed from NaN is NaN: one in the loss, and after the next
-# update all parameters are. So the frameworks' log-softmax subtracts the largest logit
-# first.
+# number". Nearly everything that is computed from NaN is NaN: one NaN in the loss, and
+# all parameters are NaN after the next update. So compute the loss from the logits,
+# with a function of the framework that cannot overflow.
 
 # %% [markdown] tags=["jax"]
-# `take_along_axis` picks what belongs to the labels. (Optax has this loss, too.)
+# `log_softmax` returns the logarithms of all probabilities; `take_along_axis` picks
+# those of the right classes. (Optax has this loss, too.)
 
 
 # %% tags=["jax"]
@@ -546,18 +556,19 @@ def cross_entropy(model, inputs, labels):
     return -right.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
 
 
-[as_numpy(probabilities(tensor([logit, 0.0]))) for logit in (2, 1000)]
+[as_numpy(probabilities(floats([logit, 0.0]))) for logit in (2, 1000)]
 
 # %% tags=["shared", "check"]
 # Checked: a logit of 1000 makes the formula NaN, and leaves the cross-entropy finite
-assert np.isnan(as_numpy(probabilities(tensor([1000.0, 0.0])))).any()
-large, right = tensor([[1000.0, 0.0], [2.0, 0.0]]), labels([1, 0])
+assert np.isnan(as_numpy(probabilities(floats([1000.0, 0.0])))).any()
+large, right = floats([[1000.0, 0.0], [2.0, 0.0]]), integers([1, 0])
 found = cross_entropy(lambda logits: logits, large, right)[0]
 np.testing.assert_allclose(float(found), (1000 + np.log(1 + np.exp(-2))) / 2, rtol=1e-6)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, a change of code.** Softmax stays the same if one number is subtracted
-# from all logits. Change `probabilities` so that logits of 1000 do no harm.
+# **Exercise 1, a change of code.** Subtract the same number from all logits, and their
+# softmax stays as it is. (Why?) Choose this number so that `probabilities` never gives
+# NaN. Try $(1000, 0)$ and $(-1000, -1001)$.
 
 
 # %% tags=["jax", "answer"]
@@ -567,8 +578,15 @@ def probabilities(logits):
     return exp / exp.sum(axis=-1, keepdims=True)
 
 
-# The largest exponent is 0 now: no exponential exceeds 1, and their sum is at least 1.
-np.testing.assert_array_equal(as_numpy(probabilities(tensor([1000.0, 0.0]))), [1, 0])
+large, small = (as_numpy(probabilities(floats(z))) for z in ([1000, 0], [-1000, -1001]))
+np.testing.assert_array_equal(large, [1, 0])
+np.testing.assert_allclose(small, [1 / (1 + np.exp(-1)), 1 / (1 + np.e)], rtol=1e-5)
+say(
+    "Subtracting $a$ divides all exponentials by $e^a$, which cancels in the fraction. "
+    "Choose $a$ as the largest logit: then the largest exponent is 0, no exponential "
+    "exceeds 1, and their sum is at least 1, so it cannot be zero either. The "
+    f"probabilities of $(-1000, -1001)$ are {small[0]:.2f} and {small[1]:.2f}."
+)
 
 # %% [markdown] tags=["shared"]
 # ## An optimiser turns gradients into steps
@@ -576,49 +594,71 @@ np.testing.assert_array_equal(as_numpy(probabilities(tensor([1000.0, 0.0]))), [1
 # Gradient descent subtracts the gradient times a *learning rate* $\eta$; on random
 # batches it is called SGD. *Adam* divides a running average of the gradient by the root
 # of a running average of its square, so that all parameters move at a similar pace.
-# These averages are the optimiser's state. In Optax an optimiser is a pair of pure
-# functions: `init` makes the state, `update` turns gradients and state into steps and
-# the next state. In PyTorch it is an object that holds the parameters and the state:
-# `step()` changes both in place. One step of gradient descent with $\eta = 0.1$:
+
+# %% [markdown] tags=["jax"]
+# An optimiser of Optax is a pair of pure functions: `init` makes its state, such as
+# Adam's averages, and `update` returns the steps and the next state.
 
 # %% tags=["jax"]
+weights = floats(start)
 optimizer = optax.sgd(0.1)
-opt_state = optimizer.init(w)
-steps, opt_state = optimizer.update(jax.grad(loss_fn)(w), opt_state)
-moved = optax.apply_updates(w, steps)
-as_numpy(moved)
+opt_state = optimizer.init(weights)
+grads = jax.grad(loss_fn)(weights, x, y)
+updates, opt_state = optimizer.update(grads, opt_state, weights)
+weights = optax.apply_updates(weights, updates)
+weights
 
 # %% tags=["shared", "check"]
 # Checked: the step is minus the learning rate times the gradient
 wanted = start - 0.1 * as_numpy(gradient)
-np.testing.assert_allclose(as_numpy(moved), wanted, atol=1e-6)
+np.testing.assert_allclose(as_numpy(weights), wanted, atol=1e-6)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, by hand.** How many parameters has `build(Classifier, 64, 64, 10)`? With
+# Adam, training stores four float32 numbers for each: the parameter, its gradient, two
+# averages. How many bytes is that? Does a model with a billion parameters fit on a GPU
+# with $16$ GB?
+
+# %% tags=["shared", "answer"]
+n_params = sum(array.size for array in to_arrays(model).values())
+assert n_params == (64 * 64 + 64) + (64 * 10 + 10)
+say(
+    f"Each layer has a matrix and a bias: $64 \\cdot 64 + 64 + 64 \\cdot 10 + 10 = "
+    f"{n_params:,}$ parameters. Four numbers of four bytes each make 16 bytes per "
+    f"parameter, so {16 * n_params:,} bytes. With a billion parameters, these numbers "
+    "alone fill the 16 GB, and nothing is left for data and intermediate results."
+)
 
 # %% [markdown] tags=["shared"]
 # ## Fifteen lines train a classifier
 #
-# Batch, loss, gradient, step: repeated, this is a training. (Clipping, a schedule for
-# the learning rate and validation data come in later chapters.)
+# Take a batch, compute the loss, compute the gradient, make a step, and repeat:
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A batch of inputs goes through the model; with the labels it gives the loss. The gradient goes back up, through clipping, to the optimiser, which changes the model: once for each batch. After each epoch, validation keeps the best weights."}}
-diagrams.training_loop()
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop: a batch of inputs goes through the model; with the labels it gives the loss. The gradient of the loss goes to the optimiser, which changes the model. Then comes the next batch."}}
+diagrams.training_loop(basic=True)
 
 # %% [markdown] tags=["shared"]
-# The data are the 1,797 handwritten digits of scikit-learn, of 8 × 8 pixels. A fifth is
-# set aside as test data. An *epoch* goes once through the training data, in a new order
-# each time. Data that fit into memory need no loader (such as PyTorch's `DataLoader`):
-# a batch is a row of `batches`, which holds row numbers of the data.
+# The data are the 1,797 handwritten digits of scikit-learn, of 8 × 8 pixels; a fifth is
+# set aside as test data. An *epoch* is one pass through the training data, in a new
+# order each time. A row of `batches` is one batch: the row numbers of its digits. (An
+# incomplete last batch is left out.)
 
 # %% tags=["shared"]
 pixels, classes = load_digits(return_X_y=True)  # b i, b
 order = np.random.default_rng(0).permutation(len(pixels))
 pixels, classes = pixels[order] / 16, classes[order]  # ink from 0 to 1
 n_train, batch_size, epochs, learning_rate = 1437, 64, 20, 0.003
-truth = classes[n_train:]
 
 rng = np.random.default_rng(1)
-n_batches = n_train // batch_size
+n_batches = n_train // batch_size  # in an epoch
 orders = [rng.permutation(n_train)[: n_batches * batch_size] for _ in range(epochs)]
 batches = np.concatenate(orders).reshape(-1, batch_size)  # n b
+
+# %% [markdown] tags=["shared"]
+# Initial weights are random (exercise 3 asks why): uniform within $\pm 1/\sqrt{n}$ for
+# a layer with $n$ inputs. Both twins read them from one file.
+
+# %% tags=["shared"]
 initial = {
     "hidden.weight": rng.uniform(-1, 1, size=(64, 64)) / 64**0.5,  # i f
     "hidden.bias": np.zeros(64),
@@ -630,23 +670,22 @@ folder = Path(tempfile.mkdtemp())
 save_file(initial, folder / "initial.safetensors")
 
 # %% [markdown] tags=["shared"]
-# Why these settings? 64 examples make a gradient that is steady enough; after 20 epochs
-# there is little left to gain. Adam's usual rate is $0.001$; a model this small bears
-# three times as much. Initial weights are random, because equal features would stay
-# equal: uniform within $\pm 1/\sqrt{n}$ for a layer with $n$ inputs, as in the rest of
-# this book. For a table of your own, replace `pixels`, `classes` and the sizes 64 and
-# 10, and try the rate $0.001$ first, then three times more and less.
+# 64 examples make a steady gradient, and 20 epochs take seconds. Adam's usual rate is
+# $0.001$; a model as small as this one tolerates three times that. For data of
+# your own, replace `pixels`, `classes` and the sizes 64 and 10, and try the rates
+# $0.001$, $0.003$ and $0.0003$.
 
 # %% [markdown] tags=["jax"]
-# The state of the scan is the pair of parameters and optimiser state. `objective` is a
-# function of the parameters, so that JAX can differentiate with respect to them; with
-# `has_aux` it may return more than the loss. (`nnx.Optimizer` and `nnx.jit` would split
-# and merge for you, at every call.)
+# The state of the scan is the pair of parameters and optimiser state. (With dropout,
+# add `rest`, or all updates drop the same numbers.) JAX differentiates `objective`;
+# with `has_aux` it may return more than the loss. `scan` compiles its step, so `train`
+# needs no `jit`.
 
 
 # %% tags=["jax"]
 def train(model, x, y, batches, learning_rate):
     """Adam on the rows ``batches`` ``n b``; changes the model, returns the losses."""
+    model.train()
     graph, params, rest = nnx.split(model, nnx.Param, ...)
     optimizer = optax.adam(learning_rate)
 
@@ -657,8 +696,8 @@ def train(model, x, y, batches, learning_rate):
             return cross_entropy(nnx.merge(graph, params, rest), x[rows], y[rows])
 
         (loss, _), grads = jax.value_and_grad(objective, has_aux=True)(params)
-        steps, opt_state = optimizer.update(grads, opt_state)
-        return (optax.apply_updates(params, steps), opt_state), loss
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
 
     state = params, optimizer.init(params)
     (params, _), losses = jax.lax.scan(update, state, batches)
@@ -666,30 +705,36 @@ def train(model, x, y, batches, learning_rate):
     return losses
 
 
+# %% tags=["jax"]
+def predict(model, x):
+    """Logits of the model in use: ``b i -> b c``."""
+    model.eval()
+    return as_numpy(model(floats(x)))
+
+
 # %% tags=["shared"]
 def accuracy(model, rows):
-    """Share of the digits in ``rows`` whose largest logit is that of their class."""
-    logits = as_numpy(model(tensor(pixels[rows])))
-    return (logits.argmax(-1) == classes[rows]).mean()
+    """Fraction of the digits ``rows`` that are classified correctly."""
+    return (predict(model, pixels[rows]).argmax(-1) == classes[rows]).mean()
 
 
 load_weights(model, folder / "initial.safetensors")
-x, y = tensor(pixels[:n_train]), labels(classes[:n_train])
-losses = as_numpy(train(model, x, y, labels(batches), learning_rate))
-on_train, on_test = (
-    accuracy(model, rows) for rows in (slice(n_train), slice(n_train, None))
-)
+x_train, y_train = floats(pixels[:n_train]), integers(classes[:n_train])
+losses = as_numpy(train(model, x_train, y_train, integers(batches), learning_rate))
+for_training, for_test = slice(n_train), slice(n_train, None)
+on_train, on_test = accuracy(model, for_training), accuracy(model, for_test)
 
 # %% tags=["shared", "say"]
 say(
-    f"After {len(batches)} updates the model gets **{on_test:.1%}** of the "
-    f"{len(truth)} test digits right, and {on_train:.1%} of those it was trained on. "
-    f"The loss began at {losses[0]:.2f}, near the {np.log(10):.2f} of a guess "
-    f"($\\ln 10$), and ended at {losses[-n_batches:].mean():.2f}."
+    f"After {len(batches)} updates the model classifies **{on_test:.1%}** of the test "
+    f"digits correctly, and {on_train:.1%} of those it was trained on. The loss began "
+    f"at {losses[0]:.2f}, close to $\\ln 10 = {np.log(10):.2f}$, that of ten equal "
+    f"probabilities; in the last epoch it was {losses[-n_batches:].mean():.2f} on "
+    "average."
 )
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: a steep fall at first, then a gentle one to the end."}}
-panels = {"Loss of every update": {"training": (np.arange(len(losses)), losses)}}
+panels = {"Loss of every update": {"": (np.arange(len(losses)), losses)}}
 plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
 
 # %% tags=["shared", "check"]
@@ -698,10 +743,47 @@ assert on_train > on_test > 0.96
 assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
 
 # %% [markdown] tags=["shared"]
-# What would it take in NumPy? The gradient by hand, rewritten for every new model:
-
+# These test digits are classified wrongly; first come those whose true class got the
+# lowest probability:
 
 # %% tags=["shared"]
+truth, test_logits = classes[n_train:], predict(model, pixels[n_train:])  # b, b c
+log_p = test_logits - np.log(np.exp(test_logits).sum(axis=1, keepdims=True))
+wrong = np.flatnonzero(test_logits.argmax(axis=1) != truth)
+hardest = wrong[log_p[wrong, truth[wrong]].argsort()][:8]
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}}
+images = (255 * pixels[n_train:][hardest]).astype(np.uint8).reshape(1, -1, 8, 8)
+captions = [[f"{truth[n]} → {test_logits[n].argmax()}" for n in hardest]]
+plots.pictures(images, captions=captions, titles=["class → what the model chose"])
+
+# %% [markdown] tags=["shared"]
+# What if we train on the first 50 digits only?
+
+# %% tags=["shared"]
+few = build(Classifier, 64, 64, 10)
+load_weights(few, folder / "initial.safetensors")
+train(few, x_train, y_train, integers(batches % 50), learning_rate)
+few_known, few_new = accuracy(few, slice(50)), accuracy(few, for_test)
+
+# %% tags=["shared", "say"]
+say(
+    f"It classifies {few_known:.0%} of these 50 digits correctly, but only "
+    f"{few_new:.1%} of the test digits: it has *overfitted*."
+)
+
+# %% tags=["shared", "check"]
+# Checked: all of the 50 digits are right, and fewer test digits than before
+assert few_known == 1
+assert few_new < on_test and few_new < 0.93
+
+# %% [markdown] tags=["shared"]
+# The next two checks write the gradient by hand, in NumPy, and find the same losses,
+# here and on the twin page.
+
+
+# %% tags=["shared", "check"]
+# Checked: the gradient written by hand is what difference quotients say
 def loss_and_gradient(w, x, y):
     """Cross-entropy of the classifier, and its gradient by the chain rule."""
     hidden = np.maximum(x @ w["hidden.weight"] + w["hidden.bias"], 0)  # b f
@@ -710,21 +792,19 @@ def loss_and_gradient(w, x, y):
     p /= p.sum(axis=1, keepdims=True)
     by_logits = (p - np.eye(10)[y]) / len(y)  # b c
     by_hidden = by_logits @ w["output.weight"].T * (hidden > 0)  # b f
-    return -np.log(p[np.arange(len(y)), y]).mean(), {
-        "hidden.weight": x.T @ by_hidden,
-        "hidden.bias": by_hidden.sum(axis=0),
-        "output.weight": hidden.T @ by_logits,
-        "output.bias": by_logits.sum(axis=0),
-    }
+    grads = x.T @ by_hidden, by_hidden.sum(0), hidden.T @ by_logits, by_logits.sum(0)
+    return -np.log(p[np.arange(len(y)), y]).mean(), dict(zip(w, grads, strict=True))
 
 
-# %% [markdown] tags=["shared"]
-# With it, the training can be repeated in float64. Both twins read the same weights
-# file, take the same batches, and follow these losses; so they agree with each other.
+values = {name: array.astype(np.float64) for name, array in initial.items()}
+batch = pixels[batches[0]], classes[batches[0]]
+grads = loss_and_gradient(values, *batch)[1]
+up, down = ({k: values[k] + step * grads[k] for k in grads} for step in (1e-6, -1e-6))
+slope = (loss_and_gradient(up, *batch)[0] - loss_and_gradient(down, *batch)[0]) / 2e-6
+np.testing.assert_allclose(slope, sum((g**2).sum() for g in grads.values()), rtol=1e-4)
 
 # %% tags=["shared", "check"]
 # Checked: 100 updates in NumPy, with Adam written out, have the same losses to 0.1 %
-values = {name: array.astype(np.float64) for name, array in initial.items()}
 mean = {name: 0 * array for name, array in values.items()}
 square = {name: 0 * array for name, array in values.items()}
 for t, rows in enumerate(batches[:100], start=1):
@@ -737,52 +817,61 @@ for t, rows in enumerate(batches[:100], start=1):
         values[name] -= learning_rate * mean[name] / (1 - 0.9**t) / root
 
 # %% [markdown] tags=["shared"]
-# The test digits whose class got the lowest probability, and what the model chose:
+# **In your own code.** This is how most projects write the loop. AdamW, the usual
+# optimiser of Transformers, also [shrinks the weights a little in each
+# step](https://arxiv.org/abs/1711.05101).
 
-# %% tags=["shared"]
-logits = as_numpy(model(tensor(pixels[n_train:]))).astype(np.float64)  # b c
-log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-hardest = log_p[np.arange(len(truth)), truth].argsort()[:8]
+# %% [markdown] tags=["jax"]
+# `nnx.jit` splits and merges the model at every call, which takes time with small
+# models; so this book scans over pure functions.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Eight blurred digits of 8 by 8 pixels in a row; below each its class and the class that the model chose."}}
-images = (255 * pixels[n_train:][hardest]).astype(np.uint8).reshape(1, 8, 8, 8)
-captions = [[f"{truth[i]} → {logits[i].argmax()}" for i in hardest]]
-plots.pictures(images, captions=captions, titles=["class → guess"])
+
+# %% tags=["jax"]
+@nnx.jit
+def step(model, optimizer, x, y):
+    """One update; returns the loss."""
+    with_loss = nnx.value_and_grad(cross_entropy, has_aux=True)
+    (loss, _), grads = with_loss(model, x, y)
+    optimizer.update(model, grads)
+    return loss
+
+
+usual = build(Classifier, 64, 64, 10)
+usual.train()
+optimizer = nnx.Optimizer(usual, optax.adamw(0.003), wrt=nnx.Param)
+for rows in integers(batches[:n_batches]):  # one epoch
+    loss = step(usual, optimizer, x_train[rows], y_train[rows])
 
 # %% tags=["shared", "check"]
-# Checked: the first four of them are mistakes
-assert (logits[hardest].argmax(axis=1) != truth[hardest])[:4].all()
+# Checked: after one epoch more than half of the test digits are right
+assert accuracy(usual, for_test) > 0.5  # loose: one epoch only
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, open.** Train on the first 50 digits only, then on 200, with as many
-# updates. What happens to the accuracy on these digits, and on the test digits? (A gap
-# between the two is called *overfitting*.)
+# **Exercise 3, open.** Why are initial weights random? Set all numbers in both matrices
+# of `initial` to $0.05$, save them in another file, load it, and train. Predict first:
+# how will the 64 hidden features differ, and how many test digits will be right?
 
 # %% tags=["shared", "answer"]
-found = {}
-for n in (50, 200):
-    reader = build(Classifier, 64, 64, 10)
-    load_weights(reader, folder / "initial.safetensors")
-    train(reader, x, y, labels(rng.integers(n, size=batches.shape)), learning_rate)
-    found[n] = accuracy(reader, slice(n)), accuracy(reader, slice(n_train, None))
-assert found[50][0] == found[200][0] == 1 and found[50][1] < found[200][1] < on_test
-assert found[50][1] < 0.93
-few, some = found[50], found[200]
+same = {name: np.full_like(array, 0.05) for name, array in initial.items()}
+save_file(same, folder / "same.safetensors")
+alike = build(Classifier, 64, 64, 10)
+load_weights(alike, folder / "same.safetensors")
+train(alike, x_train, y_train, integers(batches), learning_rate)
+columns, same_right = to_arrays(alike)["hidden.weight"], accuracy(alike, for_test)
+assert np.ptp(columns, axis=1).max() < 0.001 * np.ptp(columns) and same_right < 0.4
 say(
-    f"With 50 digits the model gets {few[0]:.0%} of them right, but only {few[1]:.1%} "
-    f"of the test digits; with 200 it gets {some[1]:.1%} of these, with all "
-    f"{on_test:.1%}. It has overfitted: it fits the few digits in ways that do not "
-    "carry over to others. The best remedy is more data."
+    "All hidden features compute the same number, get the same gradient, and stay the "
+    "same: the model works as if it had one hidden feature instead of 64. It gets "
+    f"{same_right:.0%} of the test digits right. Random numbers make the features "
+    "different from the start, so that they can learn different things."
 )
 
 # %% [markdown] tags=["shared"]
 # ## Time the result, not the call
 #
-# A GPU is *asynchronous*: a call returns once its work is queued, while the GPU goes on
-# computing. JAX does the same on a CPU. A clock that does not wait measures the
-# queueing. `jax.block_until_ready(result)` and `torch.cuda.synchronize()` wait; so does
-# whatever needs the value, such as `print(loss)`, which is why a training does not
-# print every loss. And the first call of a compiled function contains its compilation.
+# A GPU is *asynchronous*: a call returns once its work is queued. JAX does the same on
+# a CPU. `jax.block_until_ready(result)` and `torch.cuda.synchronize()` wait, and so
+# does `print(loss)`; so a training loop does not print every loss.
 
 
 # %% tags=["jax"]
@@ -793,72 +882,67 @@ def product(x):
 
 
 def clock(function, x):
-    """Seconds until the call returns, and until its result is there."""
+    """Milliseconds until the call returns, and until its result is there."""
     start = time.perf_counter()
     result = function(x)
     returned = time.perf_counter() - start
     jax.block_until_ready(result)
-    return returned, time.perf_counter() - start
+    return 1e3 * returned, 1e3 * (time.perf_counter() - start)
 
 
-big = jnp.ones((2000, 2000))  # try 200
-first_call, later_call = clock(product, big), clock(product, big)
+big = jnp.ones((1500, 1500))  # try 200
+first_call, *later_calls = (clock(product, big) for _ in range(8))
+returned, done = np.median(later_calls, axis=0)
 
-# %% tags=["shared", "say"]
-(returned, done), first_done = 1e3 * np.array(later_call), 1e3 * first_call[1]
+# %% tags=["jax", "say"]
 say(
-    f"The call returned after {returned:.2f} ms, its result was there after "
-    f"{done:.0f} ms (in the first call after {first_done:.0f} ms)."
+    f"The call returned after {returned:.1f} ms, and its result was there after "
+    f"{done:.1f} ms (medians of {len(later_calls)} calls). The first call, which "
+    f"compiles the function, returned after {first_call[0]:.0f} ms: time it by itself."
 )
 
 # %% tags=["jax", "check"]
 # Checked: a call returns before its result is there; the first one also compiles
-assert later_call[0] < later_call[1] and later_call[0] < first_call[0]
+assert returned < 0.5 * done  # loose: depends on the machine
+assert returned < first_call[0]
 
 # %% [markdown] tags=["shared"]
 # ## A file keeps names and numbers
 #
 # Save the parameters of a model, not the Python object: code changes, and a pickled
-# object can run any code when it is opened. *safetensors* files hold named arrays and
-# nothing else. `save_weights` of our helpers writes them with names and layouts that
-# belong to neither framework, so the twin page can load them. To resume a training,
-# save the optimiser's state as well.
+# object can run any code when it is opened. *safetensors* files hold named arrays only;
+# with `save_weights` of this book, both twins can read them. To resume training, save
+# the optimiser's state as well.
 
 # %% [markdown] tags=["jax"]
-# Flax turns a pytree into bytes; for large models, Orbax writes checkpoints.
-
-# %% tags=["jax"]
-state = nnx.state(model, nnx.Param)
-data = serialization.msgpack_serialize(nnx.to_pure_dict(state))
-(folder / "trained.msgpack").write_bytes(data)
-
-copy = build(Classifier, 64, 64, 10, seed=1)
-state = nnx.state(copy, nnx.Param)
-data = (folder / "trained.msgpack").read_bytes()
-nnx.replace_by_pure_dict(state, serialization.msgpack_restore(data))
-nnx.update(copy, state)
+# Flax's own way is `flax.serialization`, which turns a pytree into bytes; for large
+# models there is Orbax.
 
 # %% tags=["shared"]
 save_weights(model, folder / "trained.safetensors")
-twin = build(Classifier, 64, 64, 10, seed=2)
-load_weights(twin, folder / "trained.safetensors")
+copy = build(Classifier, 64, 64, 10, seed=1)
+load_weights(copy, folder / "trained.safetensors")
 
-# %% tags=["shared", "check"]
-# Checked: both copies compute the logits of the trained model, to the last bit
-for loaded in (copy, twin):
-    np.testing.assert_array_equal(as_numpy(loaded(x)), as_numpy(model(x)))
+# %% tags=["jax", "check"]
+# Checked: the copy computes the logits of the model to the last bit; so does Flax's
+state = nnx.state(model, nnx.Param)
+data = serialization.msgpack_serialize(nnx.to_pure_dict(state))
+other = build(Classifier, 64, 64, 10, seed=2)
+state = nnx.state(other, nnx.Param)
+nnx.replace_by_pure_dict(state, serialization.msgpack_restore(data))
+nnx.update(other, state)
+for loaded in (copy, other):
+    np.testing.assert_array_equal(predict(loaded, pixels), predict(model, pixels))
 
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * Name the dtype. JAX arrays are immutable; PyTorch tensors share memory with their
-#   views and can change in place.
-# * A JAX key is used once, then split; a PyTorch generator advances at every draw.
-# * JAX: `jax.grad` and `jax.jit` make new functions, traced once per shape; `lax.scan`
-#   is the loop.
-# * PyTorch: `backward` adds to `grad`; clear it, and detach what you keep.
-# * Call `eval()` before use, log-softmax instead of the logarithm of a softmax, and
-#   wait for the result before you read the clock.
+# * JAX: arrays are immutable, keys are used once; `grad`, `vmap` and `jit` make new
+#   functions; `lax.scan` is the loop.
+# * PyTorch: tensors change in place, and views with them; `backward` adds to `grad`, so
+#   clear it; detach what you keep.
+# * Call `eval()` before use, compute the loss from logits, and wait for the result
+#   before you stop the clock.
 
 # %% [markdown] tags=["jax"]
 # Next comes [attention, in JAX](attention_jax.ipynb): the operation that the

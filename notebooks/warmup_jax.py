@@ -75,8 +75,8 @@ from helpers.weights import to_arrays
 # %% tags=["jax"]
 jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
-tensor = partial(jnp.asarray, dtype=jnp.float32)
-whole = partial(jnp.asarray, dtype=jnp.int32)
+floats = partial(jnp.asarray, dtype=jnp.float32)
+integers = partial(jnp.asarray, dtype=jnp.int32)
 f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 
 # %% [markdown] tags=["shared"]
@@ -265,7 +265,7 @@ def its_value(model, x):
 rates = 0.01 * sequential
 ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
 model = OneWeight()
-losses, _ = train(model, its_value, (tensor(ones),), whole(batches), tensor(rates))
+losses, _ = train(model, its_value, (floats(ones),), integers(batches), floats(rates))
 after = np.append(as_numpy(losses)[1:], *to_arrays(model).values())
 used = as_numpy(losses) - after  # t
 
@@ -343,7 +343,7 @@ say(
 # %% tags=["shared"]
 settings = Warmup()
 data = reverse_data(settings)["train"]
-data = tensor(data[0]), whole(data[1])  # b s i, b s
+data = floats(data[0]), integers(data[1])  # b s i, b s
 
 # %% tags=["shared", "say"]
 one = settings
@@ -380,7 +380,7 @@ def trainings(settings, *, kind="adam", beta2=0.999, waiting=0):
         chosen = replace(settings, seed=seed)
         batches = np.concatenate([shuffled(chosen)(e) for e in range(chosen.epochs)])
         rates = np.append(np.zeros(waiting), chosen.learning_rates)[: len(batches)]
-        batches, rates = whole(batches), tensor(rates)
+        batches, rates = integers(batches), floats(rates)
         model = build(Predictor, seed=seed, **chosen.model)
         run = train(model, cross_entropy, data, batches, rates, **options)
         runs.append([as_numpy(x)[waiting:] for x in run])
@@ -589,7 +589,7 @@ def framework_steps(kind, grads):
 
 # %% tags=["shared", "check"]
 # Checked: the framework's Adam makes our steps; its RAdam the same times r_t
-ours, few = adam_steps(noise[:100]), tensor(noise[:100])
+ours, few = adam_steps(noise[:100]), floats(noise[:100])
 np.testing.assert_allclose(as_numpy(framework_steps("adam", few)), ours, atol=1e-3)
 rectified = rectification(np.arange(6, 101))[:, None] * ours[5:]
 radam = as_numpy(framework_steps("radam", few))[5:]
@@ -768,7 +768,7 @@ short = clip_by_global_norm(long, 1.0)
 # `optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))`.
 
 # %% tags=["jax"]
-theirs, _ = optax.clip_by_global_norm(1.0).update([tensor(g) for g in long], None)
+theirs, _ = optax.clip_by_global_norm(1.0).update([floats(g) for g in long], None)
 
 # %% tags=["shared", "check"]
 # Checked: the norm becomes 1, directions and short gradients stay, as in the framework

@@ -74,8 +74,8 @@ from helpers.weights import to_arrays
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
 plots.use_style()
-tensor = partial(torch.as_tensor, dtype=torch.float32, device=device)
-whole = partial(torch.as_tensor, dtype=torch.int64, device=device)
+floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
+integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
 f"PyTorch {torch.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -260,7 +260,7 @@ def its_value(model, x):
 rates = 0.01 * sequential
 ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
 model = OneWeight()
-losses, _ = train(model, its_value, (tensor(ones),), whole(batches), tensor(rates))
+losses, _ = train(model, its_value, (floats(ones),), integers(batches), floats(rates))
 after = np.append(as_numpy(losses)[1:], *to_arrays(model).values())
 used = as_numpy(losses) - after  # t
 
@@ -344,7 +344,7 @@ say(
 # %% tags=["shared"]
 settings = Warmup()
 data = reverse_data(settings)["train"]
-data = tensor(data[0]), whole(data[1])  # b s i, b s
+data = floats(data[0]), integers(data[1])  # b s i, b s
 
 # %% tags=["shared", "say"]
 one = settings
@@ -381,7 +381,7 @@ def trainings(settings, *, kind="adam", beta2=0.999, waiting=0):
         chosen = replace(settings, seed=seed)
         batches = np.concatenate([shuffled(chosen)(e) for e in range(chosen.epochs)])
         rates = np.append(np.zeros(waiting), chosen.learning_rates)[: len(batches)]
-        batches, rates = whole(batches), tensor(rates)
+        batches, rates = integers(batches), floats(rates)
         model = build(Predictor, seed=seed, **chosen.model)
         run = train(model, cross_entropy, data, batches, rates, **options)
         runs.append([as_numpy(x)[waiting:] for x in run])
@@ -591,7 +591,7 @@ def framework_steps(kind, grads):
 
 # %% tags=["shared", "check"]
 # Checked: the framework's Adam makes our steps; its RAdam the same times r_t
-ours, few = adam_steps(noise[:100]), tensor(noise[:100])
+ours, few = adam_steps(noise[:100]), floats(noise[:100])
 np.testing.assert_allclose(as_numpy(framework_steps("adam", few)), ours, atol=1e-3)
 rectified = rectification(np.arange(6, 101))[:, None] * ours[5:]
 radam = as_numpy(framework_steps("radam", few))[5:]
@@ -769,9 +769,9 @@ short = clip_by_global_norm(long, 1.0)
 # and `step`, and returns the norm they had.
 
 # %% tags=["torch"]
-params = [nn.Parameter(tensor(np.zeros(g.shape))) for g in long]
+params = [nn.Parameter(floats(np.zeros(g.shape))) for g in long]
 for param, g in zip(params, long, strict=True):
-    param.grad = tensor(g)
+    param.grad = floats(g)
 nn.utils.clip_grad_norm_(params, 1.0)
 theirs = [param.grad for param in params]
 

@@ -1,7 +1,8 @@
 """Sphinx extension: what the page that compares both takes from the chapters.
 
-``{twin-code}`` shows definitions in two synchronised tabs, included from the two pages
-of a chapter, and on demand in a third, from the model in JavaScript. ``{measured}`` is
+``{twin-code}`` shows definitions of the two pages of a chapter: side by side where
+there is room, else in two synchronised tabs; on demand there is a third tab, with the
+model in JavaScript. ``{measured}`` is
 a table of figures which the pages printed while this book was built. A name or a figure
 that is not there is a warning, and so fails the build.
 """
@@ -33,7 +34,8 @@ class TwinCode(SphinxDirective):
     has_content = True
 
     def run(self):
-        text = ["::::{tab-set}", ":sync-group: framework", ""]
+        columns = [] if "javascript" in self.options else [":class: twin-code"]
+        text = ["::::{tab-set}", ":sync-group: framework", *columns, ""]
         for side, name in NAMES.items():
             text += [f":::{{tab-item}} {name}", f":sync: {side}", ""]
             file = f"/notebooks/{self.arguments[0]}_{side}.py"

@@ -34,6 +34,8 @@ weights
     One safetensors file that both frameworks read and write.
 plots
     NumPy in, figure out, drawn by seaborn; never shows, never computes.
+prose
+    Sentences with computed numbers, as Markdown output of a cell.
 diagrams
     Architectures as drawings: boxes with the names of the code, shapes on the arrows.
 viewer

@@ -197,50 +197,58 @@ def shades(values, colour, low, high):
     ]
 
 
-def small_attention():
+def small_attention(masked=True):
     """Queries, keys, values, mask, scores, weights and outputs of one head."""
     rng = np.random.default_rng(7)
     q, k, v = (rng.normal(size=(n, 3)) for n in (4, 5, 5))
-    mask = np.broadcast_to(np.arange(5) < 4, (4, 5))
+    mask = np.broadcast_to(np.arange(5) < (4 if masked else 5), (4, 5))
     out, weights = reference.attention(q, k, v, mask)
     return q, k, v, mask, q @ k.T, weights, out
 
 
-def attention():
-    """One head: a score stands where the row of a query meets the column of a key."""
-    q, k, v, mask, scores, weights, out = small_attention()
-    canvas = Canvas(358)
+def attention(mask=True):
+    """One head: a score stands where the row of a query meets the column of a key.
+
+    Parameters
+    ----------
+    mask : bool
+        Draw the step of the mask, and hide the last key.
+    """
+    q, k, v, allowed, scores, weights, out = small_attention(mask)
+    canvas = Canvas(358 if mask else 323)
     keys = canvas.matrix(84, 12, k.T, ORANGE)
     canvas.label(167, 27, "k", "b h k d", "keys", ha="left")
     canvas.text(167, 53, "a column each", size=8, ha="left")
     canvas.matrix(14, 81, q, BLUE, frame=1)
     canvas.label(36.5, 52, "q", "b h q d", "queries")
     crossing = canvas.matrix(84, 81, scores, PURPLE, frame=1)
-    canvas.label(167, 104, "scores", "b h q k", ha="left")
+    canvas.label(167, 104 if mask else 88, "scores", "b h q k", ha="left")
     canvas.line(keys.bottom, crossing.top)
     canvas.line((59, 103.5), (84, 103.5))
 
-    steps = [crossing]
-    for y, step in zip((159, 194, 229), ("/ √d", "mask", "softmax"), strict=True):
-        steps.append(canvas.below(steps[-1].bottom, 121.5, y, 64, 21, step))
+    above, y = crossing, 159
+    for step in ("/ √d", "mask", "softmax") if mask else ("/ √d", "softmax"):
+        above = canvas.below(above.bottom, 121.5, y, 64, 21, step)
         if step == "mask":
-            small = canvas.allowed(19, y - 3.5, mask, 7)
-            canvas.line(small.right, steps[-1].left)
+            small = canvas.allowed(19, y - 3.5, allowed, 7)
+            canvas.line(small.right, above.left)
             canvas.text(36.5, y + 33.5, "b h q k", "shape")
-    shown = np.where(mask, weights, np.nan)
-    mixing = canvas.matrix(84, 264, shown, PURPLE, frame=1, low=0)
-    canvas.line(steps[-1].bottom, mixing.top)
-    canvas.label(42, 282, "weights", "b h q k")
-    canvas.text(42, 310, "rows sum to 1", size=8)
+        y += 35
+    shown = np.where(allowed, weights, np.nan)
+    mixing = canvas.matrix(84, y, shown, PURPLE, frame=1, low=0)
+    canvas.line(above.bottom, mixing.top)
+    canvas.label(42, y + 18, "weights", "b h q k")
+    canvas.text(42, y + 46, "rows sum to 1", size=8)
 
-    values = canvas.matrix(189, 170, v, GREEN)
-    canvas.label(211.5, 140, "v", "b h k d", "values")
-    result = canvas.matrix(189, 264, out, GREEN, frame=1)
-    canvas.label(211.5, 335, "weights @ v", "b h q d")
-    canvas.line((159, 286.5), (189, 286.5))
+    values = canvas.matrix(189, y - 89, v, GREEN)
+    canvas.label(211.5, y - 115, "v", "b h k d", "values")
+    result = canvas.matrix(189, y, out, GREEN, frame=1)
+    canvas.label(211.5, y + 71, "weights @ v", "b h q d")
+    canvas.line((159, y + 22.5), (189, y + 22.5))
     canvas.line(values.bottom, result.top)
-    canvas.text(121.5, 337, "framed: one query", size=8)
-    canvas.text(121.5, 348, "grey: hidden", size=8)
+    canvas.text(121.5, y + 73, "framed: one query", size=8)
+    if mask:
+        canvas.text(121.5, y + 84, "grey: hidden", size=8)
     return canvas.fig
 
 
@@ -397,31 +405,40 @@ def mask():
     return canvas.fig
 
 
-def training_loop():
-    """Forward on the left, backward on the right, once for every batch."""
-    canvas, left, right = Canvas(298), 94, 200
+def training_loop(basic=False):
+    """Forward on the left, backward on the right, once for every batch.
+
+    Parameters
+    ----------
+    basic : bool
+        Only the batch, the model, the loss and the optimiser: no schedule of the
+        learning rate, no clipping, no validation; one prediction per example.
+    """
+    canvas, left, right = Canvas(218 if basic else 298), 94, 200
     canvas.text(left, 12, "inputs", "name")
-    canvas.text(left + 7, 34, "b s i", "shape", ha="left")
+    canvas.text(left + 7, 34, "b i" if basic else "b s i", "shape", ha="left")
     model = canvas.below((left, 22), left, 52, 76, 40, "model", "forward", "attention")
-    canvas.text(left + 7, 108, "b s c", "shape", ha="left")
+    canvas.text(left + 7, 108, "b c" if basic else "b s c", "shape", ha="left")
     loss_fn = canvas.below(model.bottom, left, 130, 76, 40, "loss_fn", "", "output")
     canvas.text(21, 150, "labels", "name", size=9)
-    canvas.text(21, 162, "b s", "shape", size=8)
+    canvas.text(21, 162, "b" if basic else "b s", "shape", size=8)
     canvas.line((40, 150), loss_fn.left)
     canvas.line(loss_fn.bottom, (left, 200))
     canvas.text(left, 209, "loss", "name")
-    clip = canvas.box(right, 130, 88, 40, "max_grad_norm", "clip", "plain")
-    canvas.line((left + 17, 209), (right, 209), clip.bottom)
+    step = canvas.box(right, 52, 88, 40, "optimizer", "Adam", "dense")
+    canvas.line(step.left, model.right)
+    above = step
+    if not basic:
+        above = canvas.box(right, 130, 88, 40, "max_grad_norm", "clip", "plain")
+        canvas.line(above.top, step.bottom)
+        canvas.text(right, 12, "learning_rates", "name", size=9)
+        canvas.line((right, 22), step.top)
+        canvas.line((left, 219), (left, 252), dashed=True)
+        canvas.text(left + 7, 234, "each epoch", size=8.5, ha="left")
+        canvas.box(left, 252, 150, 40, "validation", "keep the best weights")
+    canvas.line((left + 17, 209), (right, 209), above.bottom)
     canvas.text(right + 6, 190, "gradient", size=8.5, ha="left")
     canvas.text(148, 199, "each batch", size=8.5)
-    step = canvas.box(right, 52, 88, 40, "optimizer", "Adam", "dense")
-    canvas.line(clip.top, step.bottom)
-    canvas.text(right, 12, "learning_rates", "name", size=9)
-    canvas.line((right, 22), step.top)
-    canvas.line(step.left, model.right)
-    canvas.line((left, 219), (left, 252), dashed=True)
-    canvas.text(left + 7, 234, "each epoch", size=8.5, ha="left")
-    canvas.box(left, 252, 150, 40, "validation", "keep the best weights")
     return canvas.fig
 
 
@@ -545,4 +562,212 @@ def transformer():
             canvas.text(x, y, part.name, "name", size=9 if part.w < 50 else 10)
         else:
             canvas.text(x, y, part.term, colour=GREY)
+    return canvas.fig
+
+
+def numbers(canvas, x, y, values, w=33, h=15):
+    """A matrix with its numbers, one decimal each; blue is positive, orange negative."""
+    top = np.abs(values).max() or 1
+    for (i, j), value in np.ndenumerate(values):
+        colour = tint(BLUE if value > 0 else ORANGE, 0.5 * abs(value) / top)
+        place = x + j * w, y + i * h
+        style = {"fc": colour, "ec": PAPER, "lw": 1.2}
+        canvas.ax.add_patch(Rectangle(place, w, h, **style))
+        text = f"{value + 0.0:.1f}".replace("-", "−")
+        canvas.text(place[0] + w / 2, place[1] + h / 2, text, size=8.5)
+    return Box(x, y, w * values.shape[1], h * len(values))
+
+
+def walk_through(tokens, ids, embedded, placed, encoded, scores, n_blocks=2):
+    """A few words on their way through a predictor, with the numbers of every stage.
+
+    Parameters
+    ----------
+    tokens : list of str
+        Up to four.
+    ids : list of int
+        Their numbers in the vocabulary.
+    embedded, placed, encoded : arrays ``s m``
+        The rows of the embedding, with positions added, and after the encoder; up to
+        five features.
+    scores : array ``s c``
+    n_blocks : int
+    """
+    row, gap, s = 15, 50, len(tokens)
+    stages = [
+        ("embed", "a row of a table", "dense", embedded, "b s m"),
+        ("positions", "adds a code", "positions", placed, "b s m"),
+        ("encoder", f"{n_blocks} blocks", "attention", encoded, "b s m"),
+        ("output", "c scores each", "output", scores, "b s c"),
+    ]
+    canvas = Canvas(30 + s * row + len(stages) * (gap + s * row))
+    x, y = WIDTH / 2 + 10, 24
+    canvas.text(x - 22, 11, "token", size=8.5)
+    canvas.text(x + 28, 11, "id", size=8.5)
+    for i, (token, number) in enumerate(zip(tokens, ids, strict=True)):
+        middle = y + (i + 0.5) * row
+        canvas.text(x - 22, middle, token)
+        canvas.text(x + 28, middle, str(number), "name", size=9)
+    canvas.text(WIDTH - 26, y + s * row / 2, "b s", "shape")
+    for name, note, kind, values, shape in stages:
+        y += s * row
+        canvas.line((x, y + 2), (x, y + 12))
+        canvas.frame(Box(x - 88, y + 12, 176, 24), KINDS[kind])
+        canvas.text(x - 45, y + 24, name, "name")
+        canvas.text(x + 40, y + 24, note, size=8.5)
+        canvas.line((x, y + 36), (x, y + gap - 2))
+        y += gap
+        w = 33 * values.shape[1]
+        numbers(canvas, x - w / 2, y, values)
+        for i, token in enumerate(tokens):
+            canvas.text(x - 86, y + (i + 0.5) * row, token, size=8.5)
+        canvas.text(WIDTH - 26, y + s * row / 2, shape, "shape")
+    return canvas.fig
+
+
+def clocks(table, pairs):
+    """Pairs of features of a position code as clocks, a row per pair.
+
+    Parameters
+    ----------
+    table : array ``s m``
+        Codes of the positions 0, 1, …, up to six; sines even, cosines odd.
+    pairs : dict of int to str
+        First feature of each pair, and a note that says how fast it turns.
+    """
+    row, radius = 62, 13
+    canvas = Canvas(40 + row * len(pairs))
+    left = 20 + radius
+    step = (WIDTH - 2 * left + 14) / (len(table) - 1)
+    for j, (i, note) in enumerate(pairs.items()):
+        y = 66 + row * j
+        canvas.text(14, y - 26, f"features {i} and {i + 1}: {note}", ha="left")
+        for position, code in enumerate(table):
+            x = left - 7 + step * position
+            style = {"ms": 2 * radius, "mfc": tint(PURPLE, 0.12), "mec": PURPLE}
+            canvas.ax.plot(x, y, "o", mew=1.1, zorder=1, **style)
+            end = x + 0.8 * radius * code[i], y - 0.8 * radius * code[i + 1]
+            canvas.line((x, y), end, colour=INK)
+    for position in range(len(table)):
+        canvas.text(left - 7 + step * position, 26, str(position), size=8.5)
+    canvas.text(WIDTH / 2, 11, "positions", "name")
+    return canvas.fig
+
+
+def paths():
+    """How far it is from the first to the last of seven positions, in three layers."""
+    canvas = Canvas(312)
+    recurrent = [(i, 1, i + 1, 1) for i in range(6)]  # column and row, from and to
+    inputs = [(i, 0, i, 1) for i in range(7)]
+    draw_paths(canvas, 48, 30, 2, recurrent, inputs)
+    windows = [
+        (key, row, i, row + 1)
+        for row in range(3)
+        for i in range(7)
+        for key in range(max(0, i - 2), i + 1)
+    ]
+    shortest = [(2 * row, row, 2 * row + 2, row + 1) for row in range(3)]
+    draw_paths(canvas, 124, 27, 4, shortest, windows)
+    everyone = [(key, 0, i, 1) for i in range(7) for key in range(7)]
+    draw_paths(canvas, 252, 44, 2, [(0, 0, 6, 1)], everyone)
+    for y, words in (
+        (12, f"recurrent layer: {len(recurrent)} steps"),
+        (105, f"convolutions of width 3: {len(shortest)} layers"),
+    ):
+        canvas.text(124, y, words)
+    canvas.text(140, 233, "attention", "name", ha="right")
+    canvas.text(142, 233, ": 1 layer", ha="left")
+    for x, words in ((34, "first"), (214, "last")):
+        canvas.text(x, 33, words, size=8)
+    return canvas.fig
+
+
+def draw_paths(canvas, y, gap, rows, shortest, others):
+    """Rows of seven positions; the shortest path from first to last is orange."""
+
+    def place(column, row):
+        return np.array([34 + 30 * column, y + gap * row])
+
+    for links, colour in ((others, HIDDEN), (shortest, ORANGE)):
+        for link in links:
+            start, end = place(*link[:2]), place(*link[2:])
+            way = (end - start) / np.hypot(*(end - start))
+            ends = tuple(start + 5.5 * way), tuple(end - 5.5 * way)
+            canvas.line(*ends, colour=colour, head=colour == ORANGE)
+    on_path = {end for link in shortest for end in (link[:2], link[2:])}
+    for column, row in np.ndindex(7, rows):
+        colour = ORANGE if (column, row) in on_path else EDGE
+        style = {"ms": 9, "mfc": tint(colour, 0.3), "mec": colour, "zorder": 4}
+        canvas.ax.plot(*place(column, row), "o", **style)
+
+
+def minus(number):
+    """Two digits, with a minus sign as in formulas."""
+    return f"{number:.2f}".replace("-", "−")
+
+
+def chain_rule():
+    """A neuron: forward, value by value, and backward, derivative by derivative."""
+    canvas, x = Canvas(314), 124
+    weight, given, target = 0.5, 2.0, 1.0
+    product = weight * given
+    p = np.tanh(product)
+    values = weight, product, p, (p - target) ** 2
+    own = given, 1 - p**2, 2 * (p - target)  # the derivative of each operation
+    arriving = np.cumprod([1.0, *own[::-1]])[::-1]
+    canvas.text(57, 14, "forward: values", colour=BLUE)
+    canvas.text(184, 14, "backward: derivatives", colour=ORANGE)
+    canvas.text(x, 35, "w", family=MONO, weight="bold", size=10)
+    above = 44
+    for i, operation in enumerate(("times 2", "tanh", "squared distance to 1", "")):
+        below = above + 32
+        canvas.line((x - 18, above), (x - 18, below), colour=BLUE)
+        canvas.line((x + 18, below), (x + 18, above), colour=ORANGE)
+        y = (above + below) / 2
+        canvas.text(x - 26, y, f"{values[i]:.2f}", ha="right", colour=BLUE)
+        canvas.text(x + 26, y, minus(arriving[i]), ha="left", colour=ORANGE)
+        if operation:
+            canvas.frame(Box(x - 70, below, 140, 40), GREY)
+            canvas.text(x, below + 13, operation)
+            canvas.text(x, below + 28, f"derivative {minus(own[i])}", colour=ORANGE)
+            above = below + 40
+    canvas.text(x, below + 10, "loss", "name")
+    return canvas.fig
+
+
+def eager_and_traced():
+    """Two calls of a function: Python runs it at both, or only while it is traced."""
+    canvas, left, right = Canvas(346), 62, 186
+
+    def step(x, y, first, second, colour, above=None):
+        box = Box(x - 55, y, 110, 36)
+        if above:
+            canvas.line(above.bottom, box.top)
+        canvas.frame(box, colour)
+        canvas.text(x, y + 11, first, "name" if first == "loss_fn" else "note")
+        canvas.text(x, y + 25, second)
+        return box
+
+    for x, word, where in ((left, "eager", "PyTorch"), (right, "traced", "jax.jit")):
+        canvas.text(x, 10, word, weight="bold")
+        canvas.text(x, 23, where, size=8.5)
+    canvas.line((8, 220), (240, 220), colour=HIDDEN, head=False, dashed=True)
+    for y, call in ((34, "first call"), (220, "second call")):
+        canvas.text(124, y + 7, call, size=8.5, colour=GREY)
+        later = call == "second call"
+        python = step(left, y + 18, "loss_fn", "Python runs it", BLUE)
+        run = y + (72 if later else 124)
+        device = step(left, run, "operations", "one after the other", ORANGE, python)
+        above = None
+        if not later:
+            traced = step(right, y + 18, "loss_fn", "Python, on tracers", BLUE)
+            above = step(
+                right, y + 71, "operations", "recorded, compiled", GREY, traced
+            )
+        else:
+            canvas.line((right, y + 18), (right, run))
+        program = step(right, run, "one program", "without Python", ORANGE, above)
+        for box in (device, program):
+            canvas.line(box.bottom, (box.middle[0], run + 50))
+            canvas.text(box.middle[0] + 6, run + 44, "result", size=8.5, ha="left")
     return canvas.fig

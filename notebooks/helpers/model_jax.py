@@ -9,6 +9,20 @@ import numpy as np
 from flax import nnx
 
 
+def check_shapes(q, k, v):
+    """Raise an error unless the inputs are ``... q d, ... k d, ... k e``.
+
+    Raises
+    ------
+    ValueError
+        If the shapes contradict each other, or if there are no features.
+    """
+    d = q.shape[-1]
+    if d == 0 or d != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
+        raise ValueError(f"expected ... q d, ... k d, ... k e, got {shapes}")
+
+
 def check_mask(mask, shape):
     """Raise an error unless a mask is boolean and fits the attention weights.
 
@@ -83,16 +97,12 @@ def attention(q, k, v, mask=None):
     Raises
     ------
     TypeError, ValueError
-        If the shapes of ``q``, ``k`` and ``v`` contradict each other, or as
-        ``check_mask``.
+        As ``check_shapes`` and ``check_mask``.
 
     Source: Vaswani et al. 2017, eq. 1.
     """
-    d = q.shape[-1]
-    if d == 0 or d != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
-        raise ValueError(f"expected ... q d, ... k d, ... k e, got {shapes}")
-    scores = q @ k.swapaxes(-1, -2) / math.sqrt(d)  # ... q k
+    check_shapes(q, k, v)
+    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])  # ... q k
     weights = masked_softmax(scores, mask)
     return weights @ v, weights
 
@@ -180,6 +190,20 @@ EXACT = {"epsilon": 1e-5, "use_fast_variance": False}
 NORMS = {"layer": partial(nnx.LayerNorm, **EXACT), "rms": partial(nnx.RMSNorm, **EXACT)}
 
 
+def pick(options, name, what):
+    """The option of this name; an unknown name raises an error with all names."""
+    if name not in options:
+        raise ValueError(f"{what} {name!r} is not in {list(options)}")
+    return options[name]
+
+
+def check_rate(rate, what):
+    """The rate of a dropout, if it is one."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"{what} {rate} is not in [0, 1)")
+    return rate
+
+
 class FeedForward(nnx.Module):
     """Two linear layers, the same for every position: ``b s m -> b s m``.
 
@@ -201,14 +225,10 @@ class FeedForward(nnx.Module):
     """
 
     def __init__(self, m, f, *, dropout=0.0, activation="relu", rngs):
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation {activation!r} is not in {list(ACTIVATIONS)}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout {dropout} is not in [0, 1)")
-        self.activation = ACTIVATIONS[activation]
+        self.activation = pick(ACTIVATIONS, activation, "activation")
         self.linear1 = dense(m, f, rngs=rngs)
         self.linear2 = dense(f, m, rngs=rngs)
-        self.dropout = nnx.Dropout(dropout, rngs=rngs)
+        self.dropout = nnx.Dropout(check_rate(dropout, "dropout"), rngs=rngs)
 
     def __call__(self, x):
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
@@ -244,13 +264,12 @@ class EncoderBlock(nnx.Module):
         self, m, n_heads, f, *, dropout=0.0, activation="relu", norm="layer",
         norm_first=False, rngs,
     ):  # fmt: skip
-        if norm not in NORMS:
-            raise ValueError(f"norm {norm!r} is not in {list(NORMS)}")
+        make_norm = pick(NORMS, norm, "norm")
         self.norm_first = norm_first
         self.attention = MultiHeadAttention(m, n_heads, rngs=rngs)
         self.ffn = FeedForward(m, f, dropout=dropout, activation=activation, rngs=rngs)
-        self.norm1 = NORMS[norm](m, rngs=rngs)
-        self.norm2 = NORMS[norm](m, rngs=rngs)
+        self.norm1 = make_norm(m, rngs=rngs)
+        self.norm2 = make_norm(m, rngs=rngs)
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
     def __call__(self, x, mask=None):
@@ -321,6 +340,13 @@ def sinusoidal_positions(length, m):
     return np.where(i % 2 == 0, np.sin(angle), np.cos(angle))
 
 
+def check_length(x, table):
+    """Raise an error if a sequence is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
 class SinusoidalPositions(nnx.Module):
     """Adds the sine and cosine code of each position: ``b s m -> b s m``.
 
@@ -342,10 +368,8 @@ class SinusoidalPositions(nnx.Module):
         self.table = jnp.asarray(table, dtype=jnp.float32)
 
     def __call__(self, x):
-        s, longest = x.shape[1], self.table.shape[0]
-        if s > longest:
-            raise ValueError(f"{s} positions, but the table has max_length = {longest}")
-        return x + self.table[:s].astype(x.dtype)
+        check_length(x, self.table)
+        return x + self.table[: x.shape[1]].astype(x.dtype)
 
 
 class LearnedPositions(nnx.Module):
@@ -368,10 +392,8 @@ class LearnedPositions(nnx.Module):
         self.table = nnx.Param(0.02 * table)
 
     def __call__(self, x):
-        s, longest = x.shape[1], self.table.shape[0]
-        if s > longest:
-            raise ValueError(f"{s} positions, but the table has max_length = {longest}")
-        return x + self.table[:s]
+        check_length(x, self.table)
+        return x + self.table[: x.shape[1]]
 
 
 POSITIONS = {
@@ -410,11 +432,8 @@ class Predictor(nnx.Module):
         self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, input_dropout=0.0,
         positions="sinusoidal", max_length=512, rngs, **options,
     ):  # fmt: skip
-        if positions not in POSITIONS:
-            raise ValueError(f"positions {positions!r} is not in {list(POSITIONS)}")
-        if not 0 <= input_dropout < 1:
-            raise ValueError(f"input_dropout {input_dropout} is not in [0, 1)")
-        kind = POSITIONS[positions]
+        kind = pick(POSITIONS, positions, "positions")
+        input_dropout = check_rate(input_dropout, "input_dropout")
         self.input_dropout = nnx.Dropout(input_dropout, rngs=rngs)
         self.embed = dense(n_inputs, m, rngs=rngs)
         self.positions = kind(m, max_length, rngs=rngs) if kind else None

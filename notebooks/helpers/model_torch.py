@@ -7,6 +7,20 @@ import torch
 from torch import nn
 
 
+def check_shapes(q, k, v):
+    """Raise an error unless the inputs are ``... q d, ... k d, ... k e``.
+
+    Raises
+    ------
+    ValueError
+        If the shapes contradict each other, or if there are no features.
+    """
+    d = q.shape[-1]
+    if d == 0 or d != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
+        raise ValueError(f"expected ... q d, ... k d, ... k e, got {shapes}")
+
+
 def check_mask(mask, shape):
     """Raise an error unless a mask is boolean and fits the attention weights.
 
@@ -81,16 +95,12 @@ def attention(q, k, v, mask=None):
     Raises
     ------
     TypeError, ValueError
-        If the shapes of ``q``, ``k`` and ``v`` contradict each other, or as
-        ``check_mask``.
+        As ``check_shapes`` and ``check_mask``.
 
     Source: Vaswani et al. 2017, eq. 1.
     """
-    d = q.shape[-1]
-    if d == 0 or d != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
-        raise ValueError(f"expected ... q d, ... k d, ... k e, got {shapes}")
-    scores = q @ k.transpose(-1, -2) / math.sqrt(d)  # ... q k
+    check_shapes(q, k, v)
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # ... q k
     weights = masked_softmax(scores, mask)
     return weights @ v, weights
 
@@ -182,6 +192,20 @@ ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
 NORMS = {"layer": partial(nn.LayerNorm, eps=1e-5), "rms": partial(nn.RMSNorm, eps=1e-5)}
 
 
+def pick(options, name, what):
+    """The option of this name; an unknown name raises an error with all names."""
+    if name not in options:
+        raise ValueError(f"{what} {name!r} is not in {list(options)}")
+    return options[name]
+
+
+def check_rate(rate, what):
+    """The rate of a dropout, if it is one."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"{what} {rate} is not in [0, 1)")
+    return rate
+
+
 class FeedForward(nn.Module):
     """Two linear layers, the same for every position: ``b s m -> b s m``.
 
@@ -203,14 +227,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, m, f, *, dropout=0.0, activation="relu"):
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation {activation!r} is not in {list(ACTIVATIONS)}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout {dropout} is not in [0, 1)")
-        self.activation = ACTIVATIONS[activation]
+        self.activation = pick(ACTIVATIONS, activation, "activation")
         self.linear1 = dense(m, f)
         self.linear2 = dense(f, m)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(check_rate(dropout, "dropout"))
 
     def forward(self, x):
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
@@ -246,13 +266,12 @@ class EncoderBlock(nn.Module):
         norm_first=False,
     ):  # fmt: skip
         super().__init__()
-        if norm not in NORMS:
-            raise ValueError(f"norm {norm!r} is not in {list(NORMS)}")
+        make_norm = pick(NORMS, norm, "norm")
         self.norm_first = norm_first
         self.attention = MultiHeadAttention(m, n_heads)
         self.ffn = FeedForward(m, f, dropout=dropout, activation=activation)
-        self.norm1 = NORMS[norm](m)
-        self.norm2 = NORMS[norm](m)
+        self.norm1 = make_norm(m)
+        self.norm2 = make_norm(m)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x, mask=None):
@@ -323,6 +342,13 @@ def sinusoidal_positions(length, m):
     return torch.where(i % 2 == 0, angle.sin(), angle.cos())
 
 
+def check_length(x, table):
+    """Raise an error if a sequence is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
 class SinusoidalPositions(nn.Module):
     """Adds the sine and cosine code of each position: ``b s m -> b s m``.
 
@@ -345,10 +371,8 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x):
-        s, longest = x.shape[1], self.table.shape[0]
-        if s > longest:
-            raise ValueError(f"{s} positions, but the table has max_length = {longest}")
-        return x + self.table[:s].to(x.dtype)
+        check_length(x, self.table)
+        return x + self.table[: x.shape[1]].to(x.dtype)
 
 
 class LearnedPositions(nn.Module):
@@ -371,10 +395,8 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(0.02 * table)
 
     def forward(self, x):
-        s, longest = x.shape[1], self.table.shape[0]
-        if s > longest:
-            raise ValueError(f"{s} positions, but the table has max_length = {longest}")
-        return x + self.table[:s]
+        check_length(x, self.table)
+        return x + self.table[: x.shape[1]]
 
 
 POSITIONS = {
@@ -413,11 +435,8 @@ class Predictor(nn.Module):
         positions="sinusoidal", max_length=512, **options,
     ):  # fmt: skip
         super().__init__()
-        if positions not in POSITIONS:
-            raise ValueError(f"positions {positions!r} is not in {list(POSITIONS)}")
-        if not 0 <= input_dropout < 1:
-            raise ValueError(f"input_dropout {input_dropout} is not in [0, 1)")
-        kind = POSITIONS[positions]
+        kind = pick(POSITIONS, positions, "positions")
+        input_dropout = check_rate(input_dropout, "input_dropout")
         self.input_dropout = nn.Dropout(input_dropout)
         self.embed = dense(n_inputs, m)
         self.positions = kind(m, max_length) if kind else None

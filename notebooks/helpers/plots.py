@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 
 from helpers.shapes import as_numpy
 
-PAPER, INK, HIDDEN, EDGE = "#fdfdfb", "#1b1f24", "#c9c9c4", "#5a6068"
+PAPER, INK, HIDDEN, EDGE = "#ffffff", "#1b1f24", "#c9c9c4", "#5a6068"
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#7a3e74", "#8c6a00", "#1b1f24"]
 DASHES = ["", (4, 1.5), (1, 1), (3, 1.2, 1, 1.2), (5, 1, 1, 1, 1, 1), (1, 2)]
 THEME = {

@@ -217,7 +217,8 @@ def split(features, labels, images=None, *, seed=42):
     """Your own data in three parts.
 
     A fifth of each class is for the test, a tenth of the rest for validation. Features
-    in different units should have one scale: see ``sklearn.preprocessing.scale``.
+    in different units are standardised after the split, with the mean and the deviation
+    of the training part.
 
     Parameters
     ----------

@@ -279,7 +279,7 @@ def update(carry, batch, *, optimizer, graph, loss_fn):
 
     loss_and_grads = jax.value_and_grad(objective, has_aux=True)
     (loss, (metrics, rest)), grads = loss_and_grads(params)
-    steps, opt_state = optimizer.update(grads, opt_state)
+    steps, opt_state = optimizer.update(grads, opt_state, params)
     params = optax.apply_updates(params, steps)
     history = {"loss": loss, "accuracy": metrics["accuracy"]}
     history["grad_norm"] = optax.tree.norm(grads)
@@ -288,7 +288,7 @@ def update(carry, batch, *, optimizer, graph, loss_fn):
 
 @partial(jax.jit, static_argnames=("graph", "loss_fn", "max_grad_norm"))
 def run_epoch(carry, data, batches, learning_rates, *, graph, loss_fn, max_grad_norm):
-    """All updates of an epoch as one ``scan``: no Python, no copies in between."""
+    """All updates of an epoch as one ``scan``, with no Python in between."""
     optimizer = make_optimizer(learning_rates, max_grad_norm)
     fixed = {"optimizer": optimizer, "graph": graph, "loss_fn": loss_fn}
 

@@ -10,6 +10,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
 from helpers import (
@@ -25,6 +26,7 @@ from sides import on_both_sides
 
 DRAWINGS = {
     "attention": diagrams.attention,
+    "attention without a mask": lambda: diagrams.attention(mask=False),
     "heads": diagrams.heads,
     "one head": lambda: diagrams.heads(1),
     "four heads": lambda: diagrams.heads(4),
@@ -33,8 +35,21 @@ DRAWINGS = {
     "predictor": diagrams.predictor,
     "mask": diagrams.mask,
     "training loop": diagrams.training_loop,
+    "basic loop": lambda: diagrams.training_loop(basic=True),
     "set": diagrams.set_model,
     "transformer": diagrams.transformer,
+    "walk": lambda: diagrams.walk_through(
+        ["step", "by", "step"],
+        [3, 1, 3],
+        *np.random.default_rng(0).normal(size=(3, 3, 4)),
+        np.random.default_rng(1).normal(size=(3, 2)),
+    ),
+    "clocks": lambda: diagrams.clocks(
+        np.tile([1.0, 0.0, -0.6, 0.8], (6, 1)), {0: "fast", 2: "slow"}
+    ),
+    "paths": diagrams.paths,
+    "chain rule": diagrams.chain_rule,
+    "eager and traced": diagrams.eager_and_traced,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 # All different, so that a shape says which letters it has; keys come from the queries.
@@ -134,9 +149,10 @@ def test_shapes_of_attention(side):
     letters = {2: "b", 3: "h", 5: "q", 11: "k", 4: "d"}
     arrays = {"k": k, "q": q, "scores": weights, "mask": mask, "weights": weights}
     arrays |= {"v": v, "weights @ v": out}
-    assert shapes_by_name(diagrams.attention()) == {
-        name: " ".join(letters[n] for n in x.shape) for name, x in arrays.items()
-    }
+    shapes = {n: " ".join(letters[size] for size in arrays[n].shape) for n in arrays}
+    assert shapes_by_name(diagrams.attention()) == shapes
+    del shapes["mask"]
+    assert shapes_by_name(diagrams.attention(mask=False)) == shapes
 
 
 @on_both_sides
@@ -186,6 +202,8 @@ def test_shapes_of_the_predictor_and_the_set(side):
 
     drawn = words(diagrams.training_loop(), "shape")
     assert drawn == [shape_of(x), shape_of(out), "b s"]
+    drawn = words(diagrams.training_loop(basic=True), "shape")
+    assert drawn == [shape_of(x[:, 0]), shape_of(out[:, 0]), "b"]
 
 
 @on_both_sides
@@ -213,6 +231,14 @@ def test_numbers_of_attention_are_those_of_the_model(side):
     grey = [[cell == diagrams.HIDDEN for cell in row] for row in shown]
     np.testing.assert_array_equal(grey, weights == 0)
     np.testing.assert_allclose(scores, q @ k.T)
+
+
+def test_drawn_paths_have_their_lengths():
+    """One orange arrow for each step that the drawing counts."""
+    fig = diagrams.paths()
+    counted = [int(n) for t in words(fig) for n in re.findall(r"(\d+) (?:step|lay)", t)]
+    heads = [p for p in fig.axes[0].patches if to_hex(p.get_fc()) == diagrams.ORANGE]
+    assert counted == [6, 3, 1] and len(heads) == sum(counted)
 
 
 # Legibility
