@@ -15,6 +15,10 @@ sequences
     Reverse task: seeded NumPy data and batches.
 sets
     Anomaly task: seeded sets with an odd one, from any features and labels.
+text
+    Python's standard library as text, byte pairs, n-grams to compare a model with.
+dates
+    Dates in seven written forms, and in ISO's.
 photos
     Photos of CIFAR-10 or CIFAR-100 as one file, their ResNet34 features as another.
 download

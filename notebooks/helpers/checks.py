@@ -111,13 +111,20 @@ def check_labels(model, loss_fn, data, what="data"):
     """Check that labels are classes that the model has outputs for.
 
     Only for a loss function called ``cross_entropy``, whose data are inputs ``b … i``
-    and labels ``b …``, and a model whose last layer is called ``output``.
+    and labels ``b …``, and a model whose last layer is called ``output``; and for one
+    called ``next_token``, whose data are texts (``check_texts``).
 
     Raises
     ------
     ValueError
         If shape or dtype are others, or a label is no class.
     """
+    if getattr(loss_fn, "__name__", "") == "next_token":
+        rooms = room_for(model)
+        if len(data) != len(rooms):
+            raise ValueError(f"expected {len(rooms)} arrays of texts, got {len(data)}")
+        for texts, (n_tokens, longest) in zip(data, rooms, strict=True):
+            check_texts(texts, n_tokens, longest, what)
     c = getattr(getattr(model, "output", None), "out_features", None)
     if getattr(loss_fn, "__name__", "") != "cross_entropy" or not c or len(data) != 2:
         return
@@ -134,28 +141,65 @@ def check_labels(model, loss_fn, data, what="data"):
         )
 
 
+def room_for(model):
+    """Tokens and largest length of each array that trains a model on ``next_token``.
+
+    The last array has one token more: the last token is no input, but a label.
+    """
+    target = getattr(model, "target", model)
+    rooms = [(target.embed.num_embeddings, target.max_length + 1)]
+    if target is not model:
+        n_source = (model.embed or target.embed).num_embeddings
+        rooms.insert(0, (n_source, target.max_length))
+    return rooms
+
+
+def check_texts(texts, n_tokens, longest, what="data"):
+    """Check that texts are tokens ``b s`` that a model knows, padded with -1 at the end.
+
+    Raises
+    ------
+    ValueError
+        If shape or dtype are others, a token is unknown, a text too long or too short,
+        or padding stands before a token.
+    """
+    if texts.ndim != 2 or texts.dtype.kind not in "iu" or not texts.shape[1] >= 2:
+        raise ValueError(
+            f"expected texts b s of whole numbers in the {what}, two or more each, got "
+            f"{texts.dtype} {texts.shape}"
+        )
+    if texts.shape[1] > longest:
+        raise ValueError(
+            f"expected at most {longest} tokens for this model, got {texts.shape[1]} in "
+            f"the {what}"
+        )
+    if texts.min() < -1 or texts.max() >= n_tokens:
+        raise ValueError(
+            f"expected tokens from 0 to {n_tokens - 1}, or -1 for padding, got "
+            f"{texts.min()} to {texts.max()} in the {what}"
+        )
+    real = texts >= 0
+    valid = real[:, :2].all(axis=1) & (real[:, 1:] <= real[:, :-1]).all(axis=1)
+    if not valid.all():
+        row = int(np.argmin(valid))
+        raise ValueError(
+            f"expected two tokens or more and padding only at the end, got "
+            f"{texts[row].tolist()} in row {row} of the {what}"
+        )
+
+
 def check_model(model, settings):
-    """Check that a ``Predictor`` has the sizes in the settings.
+    """Check that a model of ``helpers.model_*`` has the sizes in the settings.
 
     Raises
     ------
     ValueError
         Naming the first that differs, with both values.
     """
-    if type(model).__name__ != "Predictor" or not hasattr(settings, "model"):
+    kinds = "Predictor", "LanguageModel", "Translator"
+    if type(model).__name__ not in kinds or not hasattr(settings, "model"):
         return
-    block, positions = model.encoder.blocks[0], type(model.positions).__name__
-    found = {
-        "n_inputs": model.embed.in_features,
-        "m": model.embed.out_features,
-        "n_outputs": model.output.out_features,
-        "n_blocks": len(model.encoder.blocks),
-        "n_heads": block.attention.n_heads,
-        "f": block.ffn.linear1.out_features,
-        "dropout": getattr(block.dropout, "p", getattr(block.dropout, "rate", None)),
-        "norm_first": block.norm_first,
-        "positions": positions.removesuffix("Positions").replace("NoneType", "none"),
-    }
+    found = sizes_of(model)
     for name, expected in settings.model.items():
         got = found.get(name, expected)
         if str(got).lower() != str(expected).lower():
@@ -163,6 +207,32 @@ def check_model(model, settings):
                 f"expected a model with {name} = {expected!r}, as the settings say, "
                 f"got one with {name} = {got!r}"
             )
+
+
+def sizes_of(model):
+    """Sizes and choices that a model was made with, by the names of its arguments."""
+    target = getattr(model, "target", model)
+    blocks = (getattr(model, "encoder", None) or target.decoder).blocks
+    block, positions = blocks[0], type(model.positions).__name__
+    sizes = {
+        "m": block.attention.qkv.in_features,
+        "n_blocks": len(blocks),
+        "n_heads": block.attention.n_heads,
+        "f": block.ffn.linear1.out_features,
+        "dropout": getattr(block.dropout, "p", getattr(block.dropout, "rate", None)),
+        "norm_first": block.norm_first,
+        "positions": positions.removesuffix("Positions").replace("NoneType", "none"),
+    }
+    if type(model).__name__ == "Predictor":
+        n_inputs, n_outputs = model.embed.in_features, model.output.out_features
+        return sizes | {"n_inputs": n_inputs, "n_outputs": n_outputs}
+    n_target = target.embed.num_embeddings
+    n_source = (model.embed or target.embed).num_embeddings
+    return sizes | {
+        "n_tokens": n_target, "n_source": n_source, "n_target": n_target,
+        "max_length": target.max_length, "tied": target.output is None,
+        "shared": model.embed is None,
+    }  # fmt: skip
 
 
 def check_batches(index, settings, rows):

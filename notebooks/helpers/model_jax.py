@@ -457,6 +457,639 @@ class Predictor(nnx.Module):
         return (self.output(x), maps) if return_maps else self.output(x)  # b s c
 
 
+class DecoderBlock(EncoderBlock):
+    """Encoder block that may also look at a context: ``b s m -> b s m, b h s s``.
+
+    With a causal mask and without ``cross`` it is the block of a language model.
+
+    Parameters
+    ----------
+    m, n_heads, f : int
+        As in ``EncoderBlock``.
+    cross : bool
+        Add cross-attention, with residual and norm, between attention and feed-forward.
+    rngs : nnx.Rngs
+    **options
+        ``dropout``, ``activation``, ``norm`` and ``norm_first`` of ``EncoderBlock``.
+
+    Raises
+    ------
+    ValueError
+        As ``EncoderBlock``.
+
+    Source: Vaswani et al. 2017, sec. 3.1.
+    """
+
+    def __init__(self, m, n_heads, f, *, cross=False, rngs, **options):
+        super().__init__(m, n_heads, f, rngs=rngs, **options)
+        make_norm = NORMS[options.get("norm", "layer")]
+        self.cross = MultiHeadAttention(m, n_heads, rngs=rngs) if cross else None
+        self.cross_norm = make_norm(m, rngs=rngs) if cross else None
+
+    def add(self, x, branch, norm):
+        """Residual and norm around a branch; also what the branch returns besides."""
+        values, rest = branch(norm(x) if self.norm_first else x)
+        x = x + self.dropout(values)
+        return (x if self.norm_first else norm(x)), rest
+
+    def __call__(self, x, mask=None, context=None, context_mask=None):
+        """Outputs ``b s m``, weights ``b h s s``, cross weights ``b h s k`` or None.
+
+        Parameters
+        ----------
+        x : array ``b s m``
+        mask : boolean array ``q k`` or ``b h q k``, optional
+        context : array ``b k m``
+            What cross-attention looks at; only for a block with ``cross``.
+        context_mask : boolean array ``q k`` or ``b h q k``, optional
+            Which places of the context are visible.
+        """
+        x, weights = self.add(x, partial(self.attention, mask=mask), self.norm1)
+        cross_weights = None
+        if self.cross:
+            look = partial(self.cross, mask=context_mask, context=context)
+            x, cross_weights = self.add(x, look, self.cross_norm)
+        x, _ = self.add(x, lambda x: (self.ffn(x), None), self.norm2)
+        return x, weights, cross_weights
+
+
+class Decoder(nnx.Module):
+    """A stack of decoder blocks: ``b s m -> b s m``.
+
+    Parameters
+    ----------
+    n_blocks, m, n_heads, f : int
+    cross : bool
+        Every block also looks at a context.
+    norm_first : bool
+        Also puts one more norm at the end of the stack.
+    rngs : nnx.Rngs
+    **options
+        ``dropout``, ``activation`` and ``norm`` of every block.
+
+    Raises
+    ------
+    ValueError
+        If ``n_blocks`` is below 1, or as ``EncoderBlock``; when called, if the stack
+        has ``cross`` and there is no context, or the other way round.
+    """
+
+    def __init__(
+        self, n_blocks, m, n_heads, f, *, cross=False, norm_first=False, rngs, **options
+    ):
+        if n_blocks < 1:
+            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
+        options = {"cross": cross, "norm_first": norm_first, "rngs": rngs, **options}
+        blocks = [DecoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
+        self.blocks = nnx.data(blocks)
+        make_norm = NORMS[options.get("norm", "layer")]
+        self.norm = make_norm(m, rngs=rngs) if norm_first else None
+        self.cross = cross
+
+    def __call__(
+        self, x, mask=None, context=None, context_mask=None, *, return_maps=False
+    ):
+        """Outputs ``b s m``; with ``return_maps`` also ``l b h s s`` and ``l b h s k``.
+
+        Parameters
+        ----------
+        x : array ``b s m``
+        mask, context, context_mask : arrays, optional
+            As in ``DecoderBlock``, the same for every block.
+        return_maps : bool
+            Return the attention weights of all blocks, too; those of cross-attention
+            are None without ``cross``.
+        """
+        if self.cross != (context is not None):
+            found = "none" if context is None else f"shape {tuple(context.shape)}"
+            raise ValueError(f"expected a context: {self.cross}, got {found}")
+        maps = []
+        for block in self.blocks:
+            x, *weights = block(x, mask, context, context_mask)
+            maps.append(weights)
+        x = self.norm(x) if self.norm else x
+        if not return_maps:
+            return x
+        own, cross = zip(*maps, strict=True)
+        return x, jnp.stack(own), jnp.stack(cross) if self.cross else None
+
+
+def embedding(n_tokens, m, *, rngs):
+    """Table with a vector for each token, ``t m``: normal, standard deviation 1/√m.
+
+    A vector has length 1, and logits against the same table a size of about 1.
+    """
+    normal = nnx.initializers.normal(m**-0.5)
+    return nnx.Embed(n_tokens, m, embedding_init=normal, rngs=rngs)
+
+
+def check_tokens(tokens):
+    """Raise an error unless tokens are an integer array ``b s``."""
+    if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+        raise ValueError(
+            f"expected tokens b s of whole numbers, got {tokens.dtype} "
+            f"{tuple(tokens.shape)}"
+        )
+
+
+class LanguageModel(nnx.Module):
+    """Logits of the next token at every position: ``b s -> b s t``.
+
+    Parameters
+    ----------
+    n_tokens, m : int
+        Size of the vocabulary, size of the model.
+    n_blocks, n_heads, f : int
+        As in ``Decoder``.
+    max_length : int
+        Positions that the model can have.
+    positions : {"learned", "sinusoidal", "none"}
+    tied : bool
+        The logits are products with the vectors of the embedding, ``x Eᵀ`` (Press &
+        Wolf 2017); otherwise of a layer of its own, also without a bias.
+    causal : bool
+        No position looks at a later one. Without it, the model sees what it is to
+        predict.
+    cross : bool
+        Also look at a context, as the second half of a ``Translator``.
+    rngs : nnx.Rngs
+    **options
+        ``dropout``, ``activation``, ``norm`` and ``norm_first`` of the blocks.
+
+    Raises
+    ------
+    ValueError
+        If ``positions`` is none of those, or as ``Decoder``; when called, if the input
+        is no integer array ``b s``, or longer than ``max_length``.
+
+    Source: Radford et al. 2018, sec. 3.1.
+    """
+
+    def __init__(
+        self, n_tokens, m, *, n_blocks, n_heads, f, max_length, positions="learned",
+        tied=True, causal=True, rngs, **options,
+    ):  # fmt: skip
+        if positions not in POSITIONS:
+            raise ValueError(f"positions {positions!r} is not in {list(POSITIONS)}")
+        kind, normal = POSITIONS[positions], nnx.initializers.normal(m**-0.5)
+        self.max_length, self.causal = max_length, causal
+        self.embed = embedding(n_tokens, m, rngs=rngs)
+        self.positions = kind(m, max_length, rngs=rngs) if kind else None
+        self.decoder = Decoder(n_blocks, m, n_heads, f, rngs=rngs, **options)
+        linear = partial(nnx.Linear, use_bias=False, kernel_init=normal, rngs=rngs)
+        self.output = None if tied else linear(m, n_tokens)
+
+    def logits(self, x):
+        """Logits of every token: ``b s m -> b s t``."""
+        return self.output(x) if self.output else x @ self.embed.embedding[...].T
+
+    def __call__(
+        self, tokens, mask=None, context=None, context_mask=None, *, return_maps=False
+    ):
+        """Logits ``b s t``; with ``return_maps`` also the maps of ``Decoder``.
+
+        Parameters
+        ----------
+        tokens : integer array ``b s``
+            A negative number is padding. At the end of a row it needs no mask: no real
+            position looks there.
+        mask : boolean array ``q k`` or ``b h q k``, optional
+            In force besides the causal mask.
+        context, context_mask, return_maps
+            As in ``Decoder``.
+        """
+        check_tokens(tokens)
+        s = tokens.shape[1]
+        if s > self.max_length:
+            raise ValueError(f"{s} positions, but max_length = {self.max_length}")
+        if self.causal:
+            causal = jnp.tri(s, dtype=bool)  # q k
+            mask = causal if mask is None else mask & causal
+        x = self.embed(jnp.maximum(tokens, 0))  # b s m
+        x = self.positions(x) if self.positions else x
+        if not return_maps:
+            return self.logits(self.decoder(x, mask, context, context_mask))
+        x, *maps = self.decoder(x, mask, context, context_mask, return_maps=True)
+        return self.logits(x), *(maps if self.decoder.cross else maps[:1])
+
+
+class Translator(nnx.Module):
+    """Reads a source, writes a target: ``b k, b s -> b s t``.
+
+    Parameters
+    ----------
+    n_source, n_target, m : int
+        Sizes of the two vocabularies, size of the model.
+    n_blocks, n_heads, f : int
+        Of the encoder as of the decoder.
+    max_length : int
+        Positions of the source, and of the target.
+    positions : {"learned", "sinusoidal", "none"}
+    shared : bool
+        The two vocabularies are one, with one embedding.
+    tied : bool
+        As in ``LanguageModel``.
+    rngs : nnx.Rngs
+    **options
+        ``dropout``, ``activation``, ``norm`` and ``norm_first`` of all blocks.
+
+    Raises
+    ------
+    ValueError
+        If vocabularies that are ``shared`` differ in size, or as ``LanguageModel``.
+
+    Source: Vaswani et al. 2017, sec. 3.
+    """
+
+    def __init__(
+        self, n_source, n_target, m, *, n_blocks, n_heads, f, max_length,
+        positions="learned", shared=False, tied=True, rngs, **options,
+    ):  # fmt: skip
+        if shared and n_source != n_target:
+            raise ValueError(
+                f"expected one vocabulary, got n_source = {n_source} and n_target = "
+                f"{n_target}"
+            )
+        self.target = LanguageModel(
+            n_target, m, n_blocks=n_blocks, n_heads=n_heads, f=f, tied=tied, cross=True,
+            max_length=max_length, positions=positions, rngs=rngs, **options,
+        )  # fmt: skip
+        kind = POSITIONS[positions]
+        self.embed = None if shared else embedding(n_source, m, rngs=rngs)
+        self.positions = kind(m, max_length, rngs=rngs) if kind else None
+        self.encoder = Encoder(n_blocks, m, n_heads, f, rngs=rngs, **options)
+
+    def read(self, source, *, return_maps=False):
+        """The encoded source ``b k m``, its mask ``b 1 1 k``, its maps or None."""
+        check_tokens(source)
+        mask = (source >= 0)[:, None, None]  # b 1 1 k
+        embed = self.embed or self.target.embed
+        x = embed(jnp.maximum(source, 0))  # b k m
+        x = self.positions(x) if self.positions else x
+        encoded = self.encoder(x, mask, return_maps=return_maps)
+        x, maps = encoded if return_maps else (encoded, None)
+        return x, mask, maps
+
+    def __call__(self, source, target, *, return_maps=False):
+        """Logits ``b s t``; with ``return_maps`` also three arrays of maps.
+
+        Parameters
+        ----------
+        source : integer array ``b k``
+            A negative number is padding, and hidden.
+        target : integer array ``b s``
+            Padding at the end of a row needs no mask: no real position looks there.
+        return_maps : bool
+            Return the weights of the encoder ``l b h k k``, of the decoder ``l b h s s``
+            and of its cross-attention ``l b h s k``, too.
+        """
+        context, mask, maps = self.read(source, return_maps=return_maps)
+        out = self.target(target, None, context, mask, return_maps=return_maps)
+        return (out[0], (maps, *out[1:])) if return_maps else out
+
+
+def attend(layer, q, k, v, mask=None):
+    """Outputs of a ``MultiHeadAttention`` for given ``q``, ``k``, ``v``: ``b q m``."""
+    values, _ = attention(q, k, v, mask)  # b h q d
+    joined = values.swapaxes(1, 2).reshape(q.shape[0], q.shape[2], -1)  # b q m
+    return layer.out(joined)
+
+
+def attend_to_known(layer, x, cache, mask=None):
+    """Attention to keys and values that are known: ``b n m``, and the same cache."""
+    q, *_ = layer.project(x)  # b h n d
+    return attend(layer, q, *cache, mask), cache
+
+
+def attend_and_keep(layer, x, cache, start, mask):
+    """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
+    q, *new = layer.project(x)  # b h n d
+    write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=2)
+    cache = tuple(write(old, part) for old, part in zip(cache, new, strict=True))
+    return attend(layer, q, *cache, mask), cache
+
+
+def new_cache(model, first, length, context=None, context_mask=None):
+    """Key-value cache of a ``LanguageModel``, allocated for all columns, still empty.
+
+    Parameters
+    ----------
+    model : LanguageModel
+    first : integer array ``b``
+        Column of the first token of each row: shorter prompts are padded on the left.
+    length : int
+        Columns to allocate.
+    context, context_mask : arrays ``b k m``, ``b 1 1 k``, optional
+        Of cross-attention, whose keys and values are computed here, once.
+
+    Returns
+    -------
+    dict
+        ``start`` (columns in use), ``first``, ``blocks`` (for each block, keys and
+        values ``b h s d``), ``context`` (likewise ``b h k d``, or None) and
+        ``context_mask``.
+    """
+    blocks = model.decoder.blocks
+    n_heads, m = blocks[0].attention.n_heads, model.embed.features
+    shape = len(first), n_heads, length, m // n_heads  # b h s d
+    empty = jnp.zeros(shape, model.embed.embedding.dtype)
+    context = [tuple(b.cross.project(context)[1:]) if b.cross else None for b in blocks]
+    return {
+        "start": jnp.int32(0), "first": first, "blocks": [(empty, empty)] * len(blocks),
+        "context": context, "context_mask": context_mask,
+    }  # fmt: skip
+
+
+def advance_block(block, x, cache, start, mask, context, context_mask):
+    """A block on new positions: ``b n m``, and its cache with them in it."""
+    own = partial(attend_and_keep, block.attention, cache=cache, start=start, mask=mask)
+    x, cache = block.add(x, own, block.norm1)
+    if block.cross:
+        look = partial(attend_to_known, block.cross, cache=context, mask=context_mask)
+        x, _ = block.add(x, look, block.cross_norm)
+    x, _ = block.add(x, lambda x: (block.ffn(x), None), block.norm2)
+    return x, cache
+
+
+def advance(model, tokens, cache):
+    """Logits of the next tokens of each row, ``b n -> b n t``, from a key-value cache.
+
+    Equal to those of the model without a cache, at the work of ``n`` positions. The
+    cache must have room for them.
+
+    Parameters
+    ----------
+    model : LanguageModel
+    tokens : integer array ``b n``
+    cache : dict
+        As ``new_cache`` makes it.
+
+    Returns
+    -------
+    tuple of array ``b n t`` and dict
+        Logits, and the cache with the new positions in it.
+    """
+    columns = cache["start"] + jnp.arange(tokens.shape[1])  # n
+    seen = jnp.arange(cache["blocks"][0][0].shape[2])  # s
+    first = cache["first"][:, None]  # b 1
+    mask = (seen >= first[..., None]) & (seen <= columns[:, None])  # b n s
+    x = model.embed(jnp.maximum(tokens, 0))  # b n m
+    if model.positions:  # counted from the first token of the row
+        x = x + model.positions.table[jnp.maximum(columns - first, 0)]
+    blocks, given = [], {"start": cache["start"], "mask": mask[:, None]}
+    given["context_mask"] = cache["context_mask"]
+    for n, block in enumerate(model.decoder.blocks):
+        kept, context = cache["blocks"][n], cache["context"][n]
+        x, kept = advance_block(block, x, kept, context=context, **given)
+        blocks.append(kept)
+    x = model.decoder.norm(x) if model.decoder.norm else x
+    new = {"start": cache["start"] + tokens.shape[1], "blocks": blocks}
+    return model.logits(x), cache | new
+
+
+def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
+    """Probabilities that the next token is drawn with: ``... t -> ... t``.
+
+    Parameters
+    ----------
+    logits : array ``... t``
+    temperature : float
+        Divides the logits: below 1 the most probable tokens gain, above 1 they lose.
+    top_k : int, optional
+        Only the ``top_k`` most probable tokens (Fan et al. 2018).
+    top_p : float, optional
+        Of those, only the fewest most probable ones that have ``top_p`` of the
+        probability together (Holtzman et al. 2020).
+
+    Returns
+    -------
+    array ``... t``
+        Among equals, the token with the lower number counts as more probable.
+    """
+    highest = logits.max(axis=-1, keepdims=True)
+    p = jax.nn.softmax((logits - highest) / temperature, axis=-1)
+    if top_k is None and top_p is None:
+        return p
+    order = jnp.argsort(-p, axis=-1, stable=True)  # the most probable first
+    p = jnp.take_along_axis(p, order, axis=-1)
+    if top_k is not None:
+        p = jnp.where(jnp.arange(p.shape[-1]) < top_k, p, 0)
+        p = p / p.sum(axis=-1, keepdims=True)
+    if top_p is not None:
+        before = jnp.cumsum(p, axis=-1) - p  # what the more probable ones have
+        p = jnp.where(before < top_p, p, 0)
+        p = p / p.sum(axis=-1, keepdims=True)
+    return jnp.take_along_axis(p, jnp.argsort(order, axis=-1), axis=-1)
+
+
+def check_prompts(model, prompts, length, end=None):
+    """The prompts as lists of whole numbers, if the model can continue them.
+
+    Raises
+    ------
+    ValueError
+        If there is no prompt, one is empty or too long, or has an unknown token, or
+        ``end`` is one.
+    """
+    rows = [[int(token) for token in prompt] for prompt in prompts]
+    sizes = [len(row) for row in rows]
+    if length < 1 or not rows or not min(sizes):
+        raise ValueError(
+            f"expected prompts of at least one token and length >= 1, got prompts of "
+            f"{sizes} tokens and length = {length}"
+        )
+    if max(sizes) + length > model.max_length:
+        raise ValueError(
+            f"a prompt of {max(sizes)} tokens and length = {length} need "
+            f"{max(sizes) + length} positions, but max_length = {model.max_length}"
+        )
+    n_tokens = model.embed.num_embeddings
+    if unknown := [t for row in rows for t in row if not 0 <= t < n_tokens]:
+        raise ValueError(f"expected tokens from 0 to {n_tokens - 1}, got {unknown[0]}")
+    if end is not None and not 0 <= end < n_tokens:
+        raise ValueError(f"expected end from 0 to {n_tokens - 1}, got {end}")
+    return rows
+
+
+def check_sampling(temperature, top_k, top_p):
+    """Raise an error unless tokens can be drawn like that.
+
+    Raises
+    ------
+    ValueError
+        If ``temperature`` is not above 0, ``top_k`` below 1, or ``top_p`` not in (0, 1].
+    """
+    if not temperature > 0:
+        raise ValueError(f"expected temperature above 0, got {temperature}")
+    if top_k is not None and not top_k >= 1:
+        raise ValueError(f"expected top_k of at least 1, got {top_k}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"expected top_p in (0, 1], got {top_p}")
+
+
+def generate(
+    model, prompts, length, *, temperature=1.0, top_k=None, top_p=None, end=None, seed=0
+):
+    """Continue a batch of texts, token by token: one compiled loop.
+
+    Parameters
+    ----------
+    model : LanguageModel
+        Stays as it is, in training mode or not.
+    prompts : sequences of int
+        One for each text, at least one token each; they may differ in length.
+    length : int
+        New tokens of each text.
+    temperature, top_k, top_p
+        As in ``next_token_probabilities``; ``top_k=1`` is greedy.
+    end : int, optional
+        Token that ends a text: all after it are ``end``, too.
+    seed : int
+
+    Returns
+    -------
+    integer array ``b length``
+        Each row is what the model would write for that prompt alone.
+
+    Raises
+    ------
+    ValueError
+        Before any work, as ``check_prompts`` and ``check_sampling``.
+    """
+    rows = check_prompts(model, prompts, length, end)
+    check_sampling(temperature, top_k, top_p)
+    longest = max(map(len, rows))
+    first = jnp.array([longest - len(row) for row in rows])  # b
+    tokens = jnp.array([[0] * (longest - len(row)) + row for row in rows])  # b s
+    keys = jax.random.split(jax.random.key(seed), length)
+    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    quiet = nnx.clone(model)
+    quiet.eval()
+    graph, state = nnx.split(quiet)
+    end = -1 if end is None else end
+    return continue_texts(state, tokens, first, keys, end, options, graph=graph)
+
+
+@partial(jax.jit, static_argnames="graph")
+def continue_texts(state, tokens, first, keys, end, options, *, graph):
+    """The loop of ``generate``: the prompts in one pass, then a token at a time."""
+    model = nnx.merge(graph, state)
+    cache = new_cache(model, first, tokens.shape[1] + len(keys))
+    logits, cache = advance(model, tokens, cache)
+
+    def step(carry, key):
+        logits, done, cache = carry  # b t, b
+        p = next_token_probabilities(logits, **options)
+        new = jnp.where(done, end, jax.random.categorical(key, jnp.log(p)))  # b
+        logits, cache = advance(model, new[:, None], cache)
+        return (logits[:, -1], done | (new == end), cache), new
+
+    start = logits[:, -1], jnp.zeros(len(tokens), bool), cache
+    return jax.lax.scan(step, start, keys)[1].T  # b length
+
+
+def check_search(model, source, length, begin, end, width):
+    """Raise an error unless a ``Translator`` can translate a source like that.
+
+    Raises
+    ------
+    ValueError
+        If a size is too large or too small, or a token unknown.
+    """
+    embed, n_target = (
+        model.embed or model.target.embed,
+        model.target.embed.num_embeddings,
+    )
+    if min(length, width) < 1 or max(length, source.shape[1]) > model.target.max_length:
+        raise ValueError(
+            f"expected length and width of at least 1 and at most max_length = "
+            f"{model.target.max_length} positions, got length = {length}, width = "
+            f"{width} and a source of shape {tuple(source.shape)}"
+        )
+    if not (source >= 0).any(axis=1).all() or source.max() >= embed.num_embeddings:
+        raise ValueError(
+            f"expected source tokens below {embed.num_embeddings}, and one or more in "
+            f"each row, got tokens up to {source.max()}"
+        )
+    if begin == end or not 0 <= min(begin, end) <= max(begin, end) < n_target:
+        raise ValueError(
+            f"expected two tokens below {n_target}, got begin = {begin}, end = {end}"
+        )
+
+
+def translate(model, source, length, *, begin, end, width=1):
+    """Translate by beam search: a width of 1 is greedy.
+
+    Parameters
+    ----------
+    model : Translator
+        Stays as it is, in training mode or not.
+    source : integer array ``b k``
+        A negative number is padding.
+    length : int
+        Largest number of new tokens.
+    begin, end : int
+        Tokens of the target vocabulary before its first token and after its last.
+    width : int
+        Beams: unfinished translations that are kept at each step.
+
+    Returns
+    -------
+    tuple of arrays ``b length``, ``b``
+        The best translation found, filled up with ``end``, and its log-probability.
+
+    Raises
+    ------
+    ValueError
+        Before any work, as ``check_search``.
+    """
+    check_tokens(source)
+    check_search(model, source, length, begin, end, width)
+    quiet = nnx.clone(model)
+    quiet.eval()
+    graph, state = nnx.split(quiet)
+    fixed = {"graph": graph, "length": length, "width": width}
+    return search_beams(state, jnp.asarray(source), begin, end, **fixed)
+
+
+def take_rows(cache, rows):
+    """The cache with some of its rows, in another order, or several times."""
+    start, rest = cache["start"], cache | {"start": None}
+    return jax.tree.map(lambda x: x[rows], rest) | {"start": start}
+
+
+@partial(jax.jit, static_argnames=("graph", "length", "width"))
+def search_beams(state, source, begin, end, *, graph, length, width):
+    """The loop of ``translate``; row ``b·width + w`` of the cache is beam ``w``."""
+    model, b = nnx.merge(graph, state), len(source)
+    context, mask, _ = model.read(source)
+    first = jnp.zeros(b, jnp.int32)
+    cache = new_cache(model.target, first, length, context, mask)
+    cache = take_rows(cache, jnp.repeat(jnp.arange(b), width))
+    nothing = jnp.where(
+        jnp.arange(model.target.embed.num_embeddings) == end, 0, -jnp.inf
+    )
+
+    def step(carry, place):
+        last, total, texts, cache = carry  # b w, b w, b w s
+        logits, cache = advance(model.target, last.reshape(-1, 1), cache)
+        log_p = jax.nn.log_softmax(logits).reshape(b, width, -1)  # b w t
+        log_p = jnp.where((last == end)[..., None], nothing, log_p)  # it has ended
+        scores = (total[..., None] + log_p).reshape(b, -1)  # b w·t
+        total, best = jax.lax.top_k(scores, width)
+        beam, last = jnp.divmod(best, log_p.shape[-1])  # b w
+        texts = jnp.take_along_axis(texts, beam[..., None], axis=1)
+        texts = texts.at[:, :, place].set(last)
+        cache = take_rows(cache, (jnp.arange(b)[:, None] * width + beam).ravel())
+        return (last, total, texts, cache), None
+
+    total = jnp.where(jnp.arange(width) == 0, 0, jnp.full((b, width), -jnp.inf))
+    last, texts = jnp.full((b, width), begin), jnp.zeros((b, width, length), jnp.int32)
+    start = last, total, texts, cache
+    (_, total, texts, _), _ = jax.lax.scan(step, start, jnp.arange(length))
+    return texts[:, 0], total[:, 0]
+
+
 def attention_maps(model, x, mask=None):
     """Outputs and attention maps of one forward pass with dropout off.
 

@@ -57,3 +57,19 @@ def shuffled(settings):
         return order[: n * settings.batch_size].reshape(n, settings.batch_size)
 
     return batches
+
+
+def in_order(settings):
+    """Batches of an epoch, each row of the data once in the whole training.
+
+    For data with ``epochs·n_train`` rows that are in random order already: a function
+    from the epoch to an int32 array ``n b``, as ``shuffled``.
+    """
+
+    def batches(epoch):
+        n = settings.updates_per_epoch
+        rows = np.arange(n * settings.batch_size, dtype=np.int32)
+        rows += np.int32(epoch * settings.n_train)
+        return rows.reshape(n, settings.batch_size)
+
+    return batches

@@ -10,6 +10,7 @@ from math import inf
 import numpy as np
 
 from helpers.checks import check_fields, choose
+from helpers.dates import CHARACTERS
 from helpers.schedules import SCHEDULES, check_warmup, learning_rates
 
 POSITIONS = dict.fromkeys(("sinusoidal", "learned", "none"))
@@ -169,6 +170,105 @@ class Reverse(Sequences):
     epochs: int = 10
     learning_rate: float = 5e-4
     warmup: int = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Settings):
+    """Chapter *decoder*: a language model on the source of Python's standard library.
+
+    ``n_tokens`` in the vocabulary, ``length`` of a window in tokens; the rest as in
+    ``LanguageModel``. An epoch has ``n_train`` windows, which occur in no other.
+    """
+
+    n_train: int = 16 * 104
+    batch_size: int = 16
+    epochs: int = 10
+    learning_rate: float = 3e-3
+    warmup: int = 100
+    n_tokens: int = 97 + 512  # characters of ASCII, and merges
+    length: int = 64
+    n_blocks: int = 4
+    m: int = 96
+    n_heads: int = 4
+    f: int = 384
+    dropout: float = 0.0
+    norm_first: bool = True
+    tied: bool = True
+    positions: str = "learned"
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_heads(self.m, self.n_heads)
+        choose(self.positions, POSITIONS, "kind of positions")
+
+    def check_data(self, data):
+        """Check that the rows are as long as a window and one token more.
+
+        Raises
+        ------
+        ValueError
+            With both shapes.
+        """
+        if data[0].shape[1:] != (self.length + 1,):
+            raise ValueError(
+                f"expected rows of length + 1 = {self.length + 1} tokens, as the "
+                f"settings say, got data of shape {data[0].shape}"
+            )
+
+    @property
+    def model(self):
+        """Arguments of ``LanguageModel`` by name."""
+        names = (
+            "n_tokens", "m", "n_blocks", "n_heads", "f", "dropout", "norm_first",
+            "positions", "tied",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in names} | {
+            "max_length": self.length
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dates(Settings):
+    """Chapter *translation*: dates in seven written forms, to be written as ISO does.
+
+    ``n_validation`` and ``n_test`` in days, which occur in no other part;
+    ``n_characters`` in the vocabulary, with the tokens for begin and end; the rest as
+    in ``Translator``. An epoch has ``n_train`` examples, which occur in no other.
+    """
+
+    n_train: int = 128 * 45
+    batch_size: int = 128
+    epochs: int = 10
+    learning_rate: float = 3e-3
+    warmup: int = 100
+    n_validation: int = 1_000
+    n_test: int = 2_000
+    n_characters: int = 2 + len(CHARACTERS)
+    max_length: int = 32
+    n_blocks: int = 2
+    m: int = 64
+    n_heads: int = 4
+    f: int = 256
+    dropout: float = 0.0
+    norm_first: bool = True
+    tied: bool = True
+    shared: bool = True
+    positions: str = "sinusoidal"
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_heads(self.m, self.n_heads)
+        choose(self.positions, POSITIONS, "kind of positions")
+
+    @property
+    def model(self):
+        """Arguments of ``Translator`` by name: one vocabulary for both sides."""
+        names = (
+            "m", "n_blocks", "n_heads", "f", "dropout", "norm_first", "max_length",
+            "positions", "tied", "shared",
+        )  # fmt: skip
+        sizes = {"n_source": self.n_characters, "n_target": self.n_characters}
+        return sizes | {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)

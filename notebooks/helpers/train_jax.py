@@ -61,6 +61,34 @@ def odd_one_out(model, x):
     return -log_p[:, last].mean(), {"accuracy": (logits.argmax(-1) == last).mean()}
 
 
+def next_token(model, *batch):
+    """Mean cross-entropy and accuracy of predicting each token from those before it.
+
+    Parameters
+    ----------
+    model : callable ``b s -> b s t``, or with a source ``b k, b s -> b s t``
+        Puts out logits of the next token at every position.
+    *batch : integer arrays
+        The last one has the texts, ``b s + 1``: all tokens but the last are the input,
+        all but the first the labels. Padding is -1, and counts in neither number. What
+        comes before, such as the source of a translation, goes to the model as it is.
+
+    Returns
+    -------
+    tuple of a number and a dict
+        The loss in nats per token, and ``accuracy`` by name.
+    """
+    *given, tokens = batch
+    labels = tokens[:, 1:]  # b s
+    logits = model(*given, tokens[:, :-1])  # b s t
+    log_p = jax.nn.log_softmax(logits)
+    real = labels >= 0
+    right = jnp.take_along_axis(log_p, jnp.maximum(labels, 0)[..., None], axis=-1)
+    hits = logits.argmax(-1) == labels  # never where there is padding
+    loss = -jnp.where(real, right.squeeze(-1), 0).sum() / real.sum()
+    return loss, {"accuracy": hits.sum() / real.sum()}
+
+
 def fit(
     model, loss_fn, data, settings, *, batches=None, validation=None, folder=None,
     retrain=False, bar=True,
@@ -74,7 +102,8 @@ def fit(
         had the highest accuracy there, without it with the last ones. The data are
         moved to the device of its parameters.
     loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
-        If it is called ``cross_entropy``, the labels are checked, too.
+        If it is called ``cross_entropy`` or ``next_token``, labels or tokens are
+        checked, too.
     data : tuple of NumPy arrays
         A batch is the same rows of each.
     settings : helpers.settings.Settings

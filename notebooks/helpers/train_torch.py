@@ -57,6 +57,34 @@ def odd_one_out(model, x):
     return -log_p[:, last].mean(), {"accuracy": accuracy}
 
 
+def next_token(model, *batch):
+    """Mean cross-entropy and accuracy of predicting each token from those before it.
+
+    Parameters
+    ----------
+    model : callable ``b s -> b s t``, or with a source ``b k, b s -> b s t``
+        Puts out logits of the next token at every position.
+    *batch : integer arrays
+        The last one has the texts, ``b s + 1``: all tokens but the last are the input,
+        all but the first the labels. Padding is -1, and counts in neither number. What
+        comes before, such as the source of a translation, goes to the model as it is.
+
+    Returns
+    -------
+    tuple of a number and a dict
+        The loss in nats per token, and ``accuracy`` by name.
+    """
+    *given, tokens = batch
+    labels = tokens[:, 1:]  # b s
+    logits = model(*given, tokens[:, :-1])  # b s t
+    loss = nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=-1
+    )
+    real = labels >= 0
+    hits = logits.argmax(-1) == labels  # never where there is padding
+    return loss, {"accuracy": hits.sum() / real.sum()}
+
+
 def fit(
     model, loss_fn, data, settings, *, batches=None, validation=None, folder=None,
     retrain=False, bar=True,
@@ -70,7 +98,8 @@ def fit(
         had the highest accuracy there, without it with the last ones. The data are
         moved to the device of its parameters.
     loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
-        If it is called ``cross_entropy``, the labels are checked, too.
+        If it is called ``cross_entropy`` or ``next_token``, labels or tokens are
+        checked, too.
     data : tuple of NumPy arrays
         A batch is the same rows of each.
     settings : helpers.settings.Settings

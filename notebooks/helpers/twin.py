@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from helpers import sets
+from helpers import dates, sets, text
 from helpers import settings as tasks
-from helpers.sequences import reverse_data
+from helpers.sequences import in_order, reverse_data
 from helpers.weights import load_weights
 
 
@@ -26,8 +26,8 @@ def losses(side, settings, weights):
     Parameters
     ----------
     side : {"jax", "torch"}
-    settings : helpers.settings.Sequences or helpers.settings.Sets
-        The reverse task, or sets with an odd one.
+    settings : helpers.settings.Sequences, Sets, Text or Dates
+        The reverse task, sets with an odd one, next tokens of a text, or dates.
     weights : str or path
         Initial weights, as ``helpers.weights.save_weights`` writes them.
 
@@ -71,16 +71,31 @@ def main(side, task, weights, found):
     if side == "torch":  # as on the pages; JAX finds the GPU by itself
         torch = import_module("torch")
         torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    model = models.build(models.Predictor, **settings.model)
+    kinds = {tasks.Text: models.LanguageModel, tasks.Dates: models.Translator}
+    model = models.build(kinds.get(type(settings), models.Predictor), **settings.model)
     load_weights(model, weights)
+    loss, data, options = training_of(settings, training)
+    np.save(found, training.fit(model, loss, data, settings, **options)["loss"])
+
+
+def training_of(settings, training):
+    """Loss function, data and batches of a task."""
     if isinstance(settings, tasks.Sets):
         part = sets.load(settings)[0]["train"]
-        loss, data = training.odd_one_out, (part.features,)
         options = {"batches": sets.drawn(part.labels, settings)}
-    else:
-        loss, data = training.cross_entropy, reverse_data(settings)["train"]
-        options = {}
-    np.save(found, training.fit(model, loss, data, settings, **options)["loss"])
+        return training.odd_one_out, (part.features,), options
+    if isinstance(settings, tasks.Text | tasks.Dates):
+        is_text = isinstance(settings, tasks.Text)
+        data = windows_of(settings) if is_text else dates.load(settings)["train"]
+        return training.next_token, data, {"batches": in_order(settings)}
+    return training.cross_entropy, reverse_data(settings)["train"], {}
+
+
+def windows_of(settings):
+    """The training data of a language model: its text, in byte pairs, in windows."""
+    part = text.load()["train"]
+    pairs = text.BytePairs.learn(part, settings.n_tokens)
+    return (text.random_windows(pairs.encode(part), settings),)
 
 
 if __name__ == "__main__":

@@ -335,6 +335,31 @@ def torch_encoder_layer(
     return own(x, src_mask=hidden_for_torch(mask, b, n_heads, s, s)).detach().numpy()
 
 
+def torch_decoder_layer(
+    x, context, params, n_heads, mask=None, context_mask=None, activation="relu",
+    norm_first=False,
+):  # fmt: skip
+    """``nn.TransformerDecoderLayer`` with our weights: ``b s m, b k m -> b s m``."""
+    b, s, m = x.shape
+    own = nn.TransformerDecoderLayer(
+        m, n_heads, params["ffn.linear1.bias"].size, dropout=0.3, activation=activation,
+        norm_first=norm_first, batch_first=True,
+    ).eval()  # fmt: skip
+    names = dense_names(
+        "attention.qkv", "attention.out", "cross.qkv", "cross.out", "ffn.linear1",
+        "ffn.linear2", "norm1", "cross_norm", "norm2",
+    )  # fmt: skip
+    values = [torch.tensor(params[name].T) for name in names]
+    set_parameters(list(own.parameters()), values)
+    hidden = hidden_for_torch(mask, b, n_heads, s, s)
+    context_hidden = hidden_for_torch(context_mask, b, n_heads, s, context.shape[1])
+    with torch.no_grad():
+        return own(
+            torch.tensor(x), torch.tensor(context), tgt_mask=hidden,
+            memory_mask=context_hidden,
+        ).numpy()  # fmt: skip
+
+
 def dense_names(*layers):
     """The two parameters of each layer, in the order in which PyTorch lists them."""
     return [f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]

@@ -7,7 +7,7 @@ import pytest
 
 from helpers import sets, train_jax, train_torch, twin
 from helpers.sequences import reverse_data
-from helpers.settings import Digits, Reverse
+from helpers.settings import Dates, Digits, Reverse, Text
 from helpers.weights import save_weights
 from sides import jax_side, torch_side
 
@@ -43,6 +43,35 @@ def test_the_other_framework_trains_from_the_same_weights_and_batches(
     assert theirs.shape == ours.shape == (20,)
     np.testing.assert_allclose(theirs[:10], ours[:10], rtol=1e-4)
     np.testing.assert_allclose(theirs, ours, rtol=1e-3)  # training magnifies rounding
+
+
+TEXT = replace(
+    Text(), n_train=16 * 10, epochs=2, warmup=5, n_blocks=1, m=16, n_heads=2, f=32
+)
+DATES = replace(
+    Dates(), n_train=16 * 10, batch_size=16, epochs=2, warmup=5, n_blocks=1, m=16, f=32
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("side", "training", "there", "settings"),
+    [(jax_side, train_jax, "torch", TEXT), (torch_side, train_torch, "jax", DATES)],
+    ids=["text in PyTorch", "dates in JAX"],
+)
+def test_the_other_framework_trains_on_the_same_tokens(
+    side, training, there, settings, tmp_path
+):
+    """Windows of a text and dates, made there anew."""
+    kind = "LanguageModel" if settings is TEXT else "Translator"
+    model = side.build(kind, **settings.model)
+    save_weights(model, tmp_path / "initial.safetensors")
+    theirs = twin.losses(there, settings, tmp_path / "initial.safetensors")
+    loss_fn, data, options = twin.training_of(settings, training)
+    ours = training.fit(model, loss_fn, data, settings, bar=False, **options)["loss"]
+    assert theirs.shape == ours.shape == (20,)
+    np.testing.assert_allclose(theirs[:10], ours[:10], rtol=1e-4)
+    np.testing.assert_allclose(theirs, ours, rtol=1e-3)
 
 
 @pytest.mark.slow
