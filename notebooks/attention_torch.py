@@ -104,6 +104,7 @@ words = np.array([
     [0, 0, 0, 0, 0],  # was
     [0, 0, 0, 1, 0],  # thirsty: a state
 ])  # s m  # fmt: skip
+cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 
 # %% [markdown] tags=["torch"]
 # In practice, a model learns hundreds of features for each word, called its
@@ -121,8 +122,10 @@ words = np.array([
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
 # The exponential and the division together are called *softmax*. The weights are
-# positive and sum to one, and a score that is higher by 1 makes a weight
-# $e \approx 2.7$ times as large. (In physics, this is the Boltzmann distribution.)
+# positive and sum to one. If two scores differ by 1, the weight of the higher one is $e
+# \approx 2.7$ times that of the other. (In physics, this is the Boltzmann distribution;
+# in statistics, the output is a kernel regression with the kernel $\exp f$, as by
+# Nadaraya and Watson.)
 #
 # Suppose that the word *it* looks for an animal. The features of each word serve as its
 # key and as its value, and the score is the dot product:
@@ -135,11 +138,11 @@ out = weights @ words  # m
 dict(zip(features, out.round(2).tolist(), strict=True))
 
 # %% tags=["shared", "say"]
-cat = tokens.index("cat")
 say(
     f"The cat gets the weight **{weights[cat]:.2f}**, each of the seven other words "
     f"{weights[0]:.3f}. *It* came in as a pronoun. Its output is {weights[cat]:.2f} "
-    "times the row of *cat*, which is *animal* alone, and a trace of all other rows."
+    "times the row of *cat*, which holds *animal* alone, plus a trace of every other "
+    "row."
 )
 
 # %% tags=["shared", "check"]
@@ -168,10 +171,11 @@ np.testing.assert_allclose(large, words[cat], atol=1e-9)
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
-# There are three matrices, because what a word looks for differs from what it is found
-# by: *drank* looks for an animal and a drink, and is found by *action*. A model learns
-# the matrices by gradient descent; here they are made by hand. A row of `w_query` says
-# what a word with that feature looks for.
+# There are three matrices, because what a word looks for is not what others find it by:
+# *drank* looks for an animal and a drink, while other words find it because it is an
+# *action*. A model learns the matrices by gradient descent; here they are made by hand.
+# The first row of `w_query` says what an animal looks for, the second what a drink
+# looks for, and so on.
 
 # %% tags=["shared"]
 w_query = np.array([
@@ -182,9 +186,7 @@ w_query = np.array([
     [4, 0, 0, 0, 0],  # a pronoun looks for an animal
 ])  # fmt: skip
 w_key = np.eye(5)  # a word is found by its features
-w_value = np.eye(5)[
-    :, :4
-]  # it passes on all but "pronoun", which tells nobody anything
+w_value = np.eye(5)[:, :4]  # it passes on every feature but "pronoun"
 
 # %% [markdown] tags=["shared"]
 # One product scores all pairs, a row per query and a column per key:
@@ -214,10 +216,10 @@ plots.heatmaps(
 )  # fmt: skip
 
 # %% [markdown] tags=["shared"]
-# *It* passes on nothing, so its row on the left is empty; on the right, it is nearly
-# that of the cat on the left. The row of *cat* now holds what the cat did, and how it
-# was. *Thirsty* has lost its own feature, because the output *replaces* the input. The
-# encoder will add the two.
+# The word *it* passes nothing on, so its row in the left picture is empty. In the right
+# picture, its row is nearly the row that *cat* has on the left. The row of *cat* now
+# holds what the cat did, and how it was. *Thirsty* has lost its own feature, because
+# the output *replaces* the input. The encoder will add the two.
 #
 # All weights together form a **map**. Which weights do you expect for *the*, whose
 # query is zero? Which row has the sharper peak, *it* (4 in its query) or *thirsty* (6)?
@@ -228,7 +230,7 @@ viewer.attention(
     weights[None, None],  # one layer, one head
     tokens,
     about="Where each word of the sentence looks: a map of eight queries by eight keys",
-    query=tokens.index("it"),
+    query=it,
 )
 
 # %% tags=["shared", "check"]
@@ -252,7 +254,7 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # ## A small example can be checked by hand
 #
 # Three words with two features each are few enough for a pencil. The scores are divided
-# by $\sqrt{2}$, the root of the number of features.
+# by $\sqrt{2}$, the root of the number of features (the section on the scale says why).
 
 # %% tags=["shared"]
 q = np.array([[1, 0], [0, 1], [1, 1]])  # q d
@@ -307,7 +309,8 @@ say(
 #
 # $Q$, $K$ and $V$ hold one query, key or value per row; $d$ is the number of features
 # of a query and a key ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
-# equation 1). In shapes, `q` and `k` are also names of axes.
+# equation 1). In comments on shapes, `q` and `k` are axes: one entry per query, one per
+# key.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
 diagrams.attention(mask=False)
@@ -362,8 +365,9 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # \mathrm{Var}\!\left(\frac{q^{\mathsf T} k}{\sqrt{d}}\right) = \sigma^4 .$$
 #
 # The derivatives of the weights with respect to the scores form the matrix
-# $\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}$. Its norm, the root of the sum of
-# squares, measures their sensitivity.
+# $\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}$. The norm of this matrix, the root
+# of the sum of its squared entries, says how strongly the weights react to the scores:
+# their *sensitivity*.
 
 
 # %% tags=["shared"]
@@ -401,8 +405,9 @@ say(
     f"At $d = 1024$, without the scale, the largest of 16 weights is "
     f"{unscaled[1, -1]:.0%}. With the scale, it is {scaled[1, -1]:.0%}, and weights "
     f"are {scaled[2, -1] / unscaled[2, -1]:.1f} times as sensitive (means of {n_rows} "
-    "queries). Weights are most sensitive when two keys share them, so the curve "
-    "without the scale first rises."
+    "queries). A softmax reacts most when two keys share the weight equally. On the "
+    "way from many keys to one, the curve without the scale passes near this case, so "
+    "it first rises."
 )
 
 # %% tags=["shared", "check"]
@@ -500,9 +505,9 @@ def check_mask(mask, shape):
 # %% [markdown] tags=["shared"]
 # Under the *causal mask*, a position sees itself and what comes before. Under a
 # *padding mask*, nobody sees the padding. Below, the second sentence has four words and
-# two padded positions, which see nothing themselves, because nobody reads their
-# outputs. (Most libraries hide only the padded keys; both are right.)
-# `causal & padding` combines the masks.
+# two padded positions. These see nothing either, which does no harm, because nobody
+# reads their outputs. (Most libraries hide only the padded keys; at real positions, the
+# result is the same.) `causal & padding` combines the masks.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -520,10 +525,6 @@ for name, mask in masks.items():
 second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
 plots.heatmaps(list(second.values()), titles=list(second))
 
-# %% [markdown] tags=["shared"]
-# Grey is hidden. Arbitrary finite numbers in the padded keys and values change no
-# output by a single bit:
-
 # %% tags=["shared", "check"]
 # Checked: rows sum to one, or to zero where nothing is visible; a reference agrees
 for name, mask in masks.items():
@@ -531,6 +532,10 @@ for name, mask in masks.items():
     np.testing.assert_allclose(maps[name].sum(axis=-1), sees, atol=1e-6)
     expected, expected_weights = reference.attention(q, k, v, mask)
     np.testing.assert_allclose(maps[name], expected_weights, atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# Grey is hidden. Whatever finite numbers we put into the padded keys and values, not
+# one bit of the output changes:
 
 # %% tags=["shared"]
 k_other, v_other = k.copy(), v.copy()
@@ -575,11 +580,11 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
 # %% [markdown] tags=["shared"]
 # ## Heads attend independently of each other
 #
-# *Drank* looks for two things: who drank, and what. One softmax has only a weight of 1
-# to share, and its output is half cat, half milk. In *the cat chased the dog*, such a
-# mean would not say who chased whom. **Multi-head attention** gives each word several
-# queries, keys and values. Each head attends by itself, and their outputs are
-# concatenated, so that they stay apart.
+# *Drank* looks for two things: who drank, and what. But the weights of one softmax sum
+# to 1, so *cat* and *milk* have to share them, and the output is a mixture of both. In
+# *the cat chased the dog*, such a mean would not say who chased whom. **Multi-head
+# attention** gives each word several queries, keys and values. Each head attends by
+# itself, and their outputs are concatenated, so that they stay apart.
 #
 # Two heads by hand, *who* and *what*, need one more axis in front, `h`:
 
@@ -597,11 +602,10 @@ viewer.attention(
     {"head who": head_weights[:1][None], "head what": head_weights[1:][None]},
     tokens,
     about="Two heads by hand: for drank, head who looks at cat, head what at milk",
-    query=tokens.index("drank"),
+    query=drank,
 )
 
 # %% tags=["shared", "say"]
-drank, milk = tokens.index("drank"), tokens.index("milk")
 _, one_head = self_attention(words, w_query, w_key, w_value)
 shown = [", ".join(f"{x:.2f}" for x in half) for half in np.split(joined[drank], 2)]
 say(
@@ -619,7 +623,6 @@ alone = head_weights[[0, 1], drank, [cat, milk]]
 np.testing.assert_allclose(alone, np.exp(3) / (np.exp(3) + 7))
 assert (alone > 1.5 * one_head[drank, cat]).all()
 np.testing.assert_array_equal(np.flatnonzero(joined[drank] > 0.5), [0, 5])
-it = tokens.index("it")
 np.testing.assert_allclose(head_outputs[1, it], (words @ w_value).mean(axis=0))
 
 # %% [markdown] tags=["shared"]
@@ -805,9 +808,9 @@ say(
 # %% [markdown] tags=["shared"]
 # [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html), with the bound
 # $\sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$, keeps the variance if a matrix is square;
-# for our `m 3m` it gives ½, and scores of variance ¼. On the photos of a later chapter,
-# the smaller start led to the lower loss with each of five seeds, by 2 to 4 %
-# ([table](../book/how-this-was-built.md)).
+# for our matrix `m 3m`, queries and keys get the variance ½, and scores ¼. On the
+# photos of a later chapter, the smaller start led to the lower loss with each of five
+# seeds, by 2 to 4 % ([table](../book/how-this-was-built.md)).
 
 # %% tags=["shared", "check"]
 # Checked: queries, keys and values get a third of the variance, scaled scores a ninth
@@ -884,7 +887,8 @@ assert np.abs(moved - out).max() > 0.12
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
 # are the same set of words. What would you add to the input so that it can tell them
-# apart? Try it with `model` and three random words, `x[:, :3]`.
+# apart? Would your idea still work in a text of a thousand words? Try it with `model`
+# and three random words, `x[:, :3]`.
 
 # %% tags=["shared", "answer"]
 dog_bites_man = x[:, :3]
@@ -928,8 +932,8 @@ padded_out = own_attention(q, k, v, attn_mask=key_mask)  # b h s d
 # - **JAX**: `jax.nn.dot_product_attention` wants the heads *behind* the positions,
 #   `b s h d`. A query that sees nothing gets the mean of all values.
 # - **PyTorch**: `scaled_dot_product_attention` wants `b h s d` and returns zeros, as we
-#   do. `nn.MultiheadAttention` returns NaN, and its boolean masks mean the opposite:
-#   True *hides*.
+#   do (before version 2.5: NaN). `nn.MultiheadAttention` returns NaN, and its boolean
+#   masks mean the opposite: True *hides*.
 
 # %% tags=["torch", "check"]
 # Checked: the framework's function gives our numbers; without a visible key, zeros
