@@ -121,9 +121,8 @@ cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 #
 # The exponential and the division together are called *softmax*. The weights are
 # positive and sum to one. If two scores differ by 1, the weight of the higher one is $e
-# \approx 2.7$ times that of the other. (In physics, this is the Boltzmann distribution;
-# in statistics, the output is a kernel regression with the kernel $\exp f$, as by
-# Nadaraya and Watson.)
+# \approx 2.7$ times that of the other. (To physicists, this is the Boltzmann
+# distribution; to statisticians, kernel regression with the kernel $\exp f$.)
 #
 # Suppose that the word *it* looks for an animal. The features of each word serve as its
 # key and as its value, and the score is the dot product:
@@ -170,10 +169,8 @@ np.testing.assert_allclose(large, words[cat], atol=1e-9)
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
 # There are three matrices, because what a word looks for is not what others find it by:
-# *drank* looks for an animal and a drink, while other words find it because it is an
-# *action*. A model learns the matrices by gradient descent; here they are made by hand.
-# The first row of `w_query` says what an animal looks for, the second what a drink
-# looks for, and so on.
+# *drank* looks for an animal and a drink, but is found as an *action*. A model learns
+# the matrices by gradient descent; here they are made by hand.
 
 # %% tags=["shared"]
 w_query = np.array([
@@ -243,16 +240,16 @@ assert after["it"][0] > 0.8 and after["thirsty"][3] < 0.005
 np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 
 # %% [markdown] tags=["shared"]
-# There are other score functions, such as a small network
-# ([additive attention](https://arxiv.org/abs/1409.0473)) or the
+# Other score functions are a small network ([additive
+# attention](https://arxiv.org/abs/1409.0473)) or the
 # [cosine](https://arxiv.org/abs/1410.5401). The dot product needs only one product of
 # matrices for all pairs.
 
 # %% [markdown] tags=["shared"]
 # ## A small example can be checked by hand
 #
-# Three words with two features each are few enough for a pencil. The scores are divided
-# by $\sqrt{2}$, the root of the number of features (the section on the scale says why).
+# Take three words with two features each. The scores are divided by $\sqrt{2}$, the
+# root of the number of features (the section on the scale says why).
 
 # %% tags=["shared"]
 q = np.array([[1, 0], [0, 1], [1, 1]])  # q d
@@ -329,9 +326,6 @@ def plain_attention(q, k, v):
 out, weights = plain_attention(floats(q), floats(k), floats(v))
 as_numpy(out).round(2)
 
-# %% [markdown] tags=["shared"]
-# These are the numbers of the grid above.
-
 # %% tags=["shared", "check"]
 # Checked: with any leading axes it agrees with a reference, one query at a time
 draw = np.random.default_rng(
@@ -352,8 +346,7 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # its standard deviation, the typical size of a score, in proportion to $\sqrt{d}$.
 # Large scores *saturate* the softmax: one key gets nearly all the weight, the weights
 # hardly react to small changes of queries and keys, and so little gradient flows back.
-# Divided by $\sqrt{d}$ (a temperature, for physicists), scores have the same typical
-# size for every $d$.
+# Divided by $\sqrt{d}$, scores have the same typical size for every $d$.
 
 # %% [markdown] tags=["shared"]
 # If the entries of $q$ and $k$ are independent with mean 0 and variance $\sigma^2$,
@@ -403,9 +396,8 @@ say(
     f"At $d = 1024$, without the scale, the largest of 16 weights is "
     f"{unscaled[1, -1]:.0%}. With the scale, it is {scaled[1, -1]:.0%}, and weights "
     f"are {scaled[2, -1] / unscaled[2, -1]:.1f} times as sensitive (means of {n_rows} "
-    "queries). A softmax reacts most when two keys share the weight equally. On the "
-    "way from many keys to one, the curve without the scale passes near this case, so "
-    "it first rises."
+    "queries). A softmax reacts most when two keys share the weight equally; the "
+    "curve without the scale passes near this case, so it first rises."
 )
 
 # %% tags=["shared", "check"]
@@ -473,8 +465,7 @@ def attention(q, k, v, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# The `check_` functions refuse masks that could be misread: numbers, or three axes
-# where the weights have four, `b h q k` (is the first one the sentence or the head?).
+# The `check_` functions refuse what could be misread, such as a mask of numbers.
 
 
 # %% tags=["jax"]
@@ -750,8 +741,7 @@ np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
 
 # %% [markdown] tags=["shared"]
 # With a second input, the `context`, the same layer does cross-attention: queries come
-# from `x`, keys and values from the context, and the maps need not be square. (To keep
-# the code short, `project` computes all three; about half is thrown away.)
+# from `x`, keys and values from the context, and the maps need not be square.
 
 # %% tags=["shared"]
 context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
@@ -769,10 +759,9 @@ np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 # [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$,
 # [BERT](https://arxiv.org/abs/1810.04805) (base) 12 for 768, the largest
 # [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. More heads look for more
-# things, each described by fewer numbers. In translation, one head scored 0.9 BLEU (of
-# 100) less than the best choice, and 32 heads less than 8 or 16
-# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 3). After training,
-# many heads [can be removed](https://arxiv.org/abs/1905.10650) at little cost.
+# things, each described by fewer numbers. In translation, 8 and 16 heads did better
+# than one and than 32 ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table
+# 3).
 
 # %% [markdown] tags=["shared"]
 # ## A new layer attends almost evenly
@@ -878,8 +867,8 @@ assert np.abs(moved - out).max() > 0.12
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
 # are the same set of words. What would you add to the input so that it can tell them
-# apart? Would your idea still work in a text of a thousand words? Try it with `model`
-# and three random words, `x[:, :3]`.
+# apart, also in a text of a thousand words? Try it with `model` and three random words,
+# `x[:, :3]`.
 
 # %% tags=["shared", "answer"]
 dog_bites_man = x[:, :3]
@@ -916,8 +905,7 @@ causal_out = jax.nn.dot_product_attention(q, k, v, is_causal=True)  # b s h d
 padded_out = jax.nn.dot_product_attention(q, k, v, mask=key_mask)  # b s h d
 
 # %% [markdown] tags=["shared"]
-# Libraries differ in the order of axes and in the output of a query that sees nothing
-# (ours: zeros):
+# Libraries differ in the order of axes and in the output of a query that sees nothing:
 #
 # - **JAX**: `jax.nn.dot_product_attention` wants the heads *behind* the positions,
 #   `b s h d`. A query that sees nothing gets the mean of all values.

@@ -18,7 +18,7 @@
 # differentiate a function, write a model as a module, train it on handwritten digits in
 # fifteen lines, and save it. You need: Python with NumPy, matrix products, and a first
 # idea of gradient descent. Twenty minutes are enough if you know one of the frameworks;
-# take an hour if you know neither. Later pages point back to this one.
+# take an hour if you know neither.
 #
 # You could compute every formula of this book in NumPy. But training needs the gradient
 # of one number, the loss, with respect to millions of parameters, thousands of times.
@@ -223,9 +223,9 @@ gradient = w.grad.clone()
 gradient
 
 # %% [markdown] tags=["shared"]
-# How exact is it? The chain rule on paper gives the gradient `exact`. We compare two
-# others with it, in float32: the automatic gradient, and difference quotients
-# $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$.
+# The chain rule on paper gives `exact`. How close to it, in float32, are the automatic
+# gradient and the difference quotients $\big(L(w + \epsilon) - L(w - \epsilon)\big) /
+# 2\epsilon$?
 
 
 # %% tags=["shared"]
@@ -261,8 +261,8 @@ fig
 times = min(by_steps) / by_chain_rule
 larger = word("larger", times, 1)
 say(
-    "With a large step, the quotient is no longer the slope of the tangent; with a "
-    "tiny step, the difference is mostly rounding error. Even with the best step, the "
+    "With a large step, the quotient is the slope of a chord, not of the tangent; with "
+    "a tiny step, the difference is mostly rounding. Even with the best step, the "
     f"error of the quotients is about **{float(f'{times:.0e}'):,.0f} times** {larger} "
     "than that of automatic differentiation."
 )
@@ -277,7 +277,7 @@ assert ends > 100 * steepest.min()  # loose: rounding, as above
 np.testing.assert_allclose(as_numpy(gradient), exact, atol=1e-6)
 
 # %% tags=["torch", "check"]
-# Checked: in float64, too, the error of the best quotients is more than 10 times as large
+# Checked: in float64, too, the best quotients have more than 10 times the error
 arrays = (torch.as_tensor(array, device=device) for array in (start, inputs, targets))
 found = as_numpy(torch.func.grad(loss_fn)(*arrays))
 assert found.dtype == np.float64
@@ -316,11 +316,11 @@ np.testing.assert_allclose(mean, as_numpy(gradient), atol=1e-6)
 # ## Eager code runs at every call, traced code once
 #
 # - **PyTorch** is *eager*: it executes an operation as soon as Python reaches it.
-# - **JAX** is eager, too, unless `jax.jit` compiles a function at its first call (short
-#   for *just in time*). The first call begins with *tracing*: Python runs the function
-#   on *tracers*, placeholders with a shape and a dtype but no values. The operations
-#   are recorded and compiled into one program. Later calls with the same shapes and
-#   dtypes run this program, without Python, which is faster. (PyTorch's counterpart is
+# - **JAX** is eager, too, unless `jax.jit` compiles a function at its first call. The
+#   first call begins with *tracing*: Python runs the function on *tracers*,
+#   placeholders with a shape and a dtype but no values. The operations are recorded and
+#   compiled into one program. Later calls with the same shapes and dtypes run this
+#   program, without Python, which is faster. (PyTorch's counterpart is
 #   `torch.compile`.)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
@@ -635,8 +635,8 @@ diagrams.training_loop(basic=True)
 # %% [markdown] tags=["shared"]
 # The data are the 1,797 handwritten digits of scikit-learn, of 8 × 8 pixels; a fifth is
 # set aside as test data. An *epoch* is one pass through the training data, in a new
-# order each time. A row of `batches` is one batch: the row numbers of its digits. (An
-# incomplete last batch is left out.)
+# order each time. A row of `batches` is one batch: the row numbers of its digits. An
+# incomplete last batch is left out.
 
 # %% tags=["shared"]
 pixels, classes = load_digits(return_X_y=True)  # b i, b
@@ -763,8 +763,7 @@ assert few_known == 1
 assert few_new < on_test and few_new < 0.93
 
 # %% [markdown] tags=["shared"]
-# Two folded checks compute the gradient by hand, in NumPy. They find the same losses,
-# on this page and on its twin.
+# Two folded checks compute the gradient by hand, in NumPy, and find the same losses.
 
 
 # %% tags=["shared", "check"]
