@@ -122,8 +122,8 @@ cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
 # The exponential and the division together are called *softmax*. The weights are
-# positive and sum to one. If two scores differ by 1, the weight of the higher one is $e
-# \approx 2.7$ times that of the other. (To physicists, this is the Boltzmann
+# positive and sum to one. If two scores differ by 1, the weight of the higher one is
+# $e \approx 2.7$ times that of the other. (To physicists, this is the Boltzmann
 # distribution; to statisticians, kernel regression with the kernel $\exp f$.)
 #
 # Suppose that the word *it* looks for an animal. The features of each word serve as its
@@ -243,7 +243,7 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 
 # %% [markdown] tags=["shared"]
 # Other score functions are a small network ([additive
-# attention](https://arxiv.org/abs/1409.0473)) or the
+# attention](https://arxiv.org/abs/1409.0473)) and the
 # [cosine](https://arxiv.org/abs/1410.5401). The dot product needs only one product of
 # matrices for all pairs.
 

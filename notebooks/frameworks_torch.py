@@ -224,8 +224,8 @@ gradient
 
 # %% [markdown] tags=["shared"]
 # The chain rule on paper gives `exact`. How close to it, in float32, are the automatic
-# gradient and the difference quotients $\big(L(w + \epsilon) - L(w - \epsilon)\big) /
-# 2\epsilon$?
+# gradient and the difference quotients
+# $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$?
 
 
 # %% tags=["shared"]
@@ -728,8 +728,8 @@ assert on_train > on_test > 0.96
 assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
 
 # %% [markdown] tags=["shared"]
-# These are the misclassified test digits, the worst first, with the lowest probability
-# of the true class:
+# These are the misclassified test digits. First come those whose true class got the
+# lowest probability:
 
 # %% tags=["shared"]
 truth, test_logits = classes[n_train:], predict(model, pixels[n_train:])  # b, b c
