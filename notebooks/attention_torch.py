@@ -104,6 +104,7 @@ words = np.array([
     [0, 0, 0, 0, 0],  # was
     [0, 0, 0, 1, 0],  # thirsty: a state
 ])  # s m  # fmt: skip
+cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 
 # %% [markdown] tags=["torch"]
 # In practice, a model learns hundreds of features for each word, called its
@@ -121,8 +122,9 @@ words = np.array([
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
 # The exponential and the division together are called *softmax*. The weights are
-# positive and sum to one, and a score that is higher by 1 makes a weight
-# $e \approx 2.7$ times as large. (In physics, this is the Boltzmann distribution.)
+# positive and sum to one. If two scores differ by 1, the weight of the higher one is
+# $e \approx 2.7$ times that of the other. (To physicists, this is the Boltzmann
+# distribution; to statisticians, kernel regression with the kernel $\exp f$.)
 #
 # Suppose that the word *it* looks for an animal. The features of each word serve as its
 # key and as its value, and the score is the dot product:
@@ -135,11 +137,11 @@ out = weights @ words  # m
 dict(zip(features, out.round(2).tolist(), strict=True))
 
 # %% tags=["shared", "say"]
-cat = tokens.index("cat")
 say(
     f"The cat gets the weight **{weights[cat]:.2f}**, each of the seven other words "
     f"{weights[0]:.3f}. *It* came in as a pronoun. Its output is {weights[cat]:.2f} "
-    "times the row of *cat*, which is *animal* alone, and a trace of all other rows."
+    "times the row of *cat*, which holds *animal* alone, plus a trace of every other "
+    "row."
 )
 
 # %% tags=["shared", "check"]
@@ -168,10 +170,9 @@ np.testing.assert_allclose(large, words[cat], atol=1e-9)
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
-# There are three matrices, because what a word looks for differs from what it is found
-# by: *drank* looks for an animal and a drink, and is found by *action*. A model learns
-# the matrices by gradient descent; here they are made by hand. A row of `w_query` says
-# what a word with that feature looks for.
+# There are three matrices, because what a word looks for is not what others find it by:
+# *drank* looks for an animal and a drink, but is found as an *action*. A model learns
+# the matrices by gradient descent; here they are made by hand.
 
 # %% tags=["shared"]
 w_query = np.array([
@@ -182,9 +183,7 @@ w_query = np.array([
     [4, 0, 0, 0, 0],  # a pronoun looks for an animal
 ])  # fmt: skip
 w_key = np.eye(5)  # a word is found by its features
-w_value = np.eye(5)[
-    :, :4
-]  # it passes on all but "pronoun", which tells nobody anything
+w_value = np.eye(5)[:, :4]  # it passes on every feature but "pronoun"
 
 # %% [markdown] tags=["shared"]
 # One product scores all pairs, a row per query and a column per key:
@@ -214,10 +213,10 @@ plots.heatmaps(
 )  # fmt: skip
 
 # %% [markdown] tags=["shared"]
-# *It* passes on nothing, so its row on the left is empty; on the right, it is nearly
-# that of the cat on the left. The row of *cat* now holds what the cat did, and how it
-# was. *Thirsty* has lost its own feature, because the output *replaces* the input. The
-# encoder will add the two.
+# The word *it* passes nothing on, so its row in the left picture is empty. In the right
+# picture, its row is nearly the row that *cat* has on the left. The row of *cat* now
+# holds what the cat did, and how it was. *Thirsty* has lost its own feature, because
+# the output *replaces* the input. The encoder will add the two.
 #
 # All weights together form a **map**. Which weights do you expect for *the*, whose
 # query is zero? Which row has the sharper peak, *it* (4 in its query) or *thirsty* (6)?
@@ -228,7 +227,7 @@ viewer.attention(
     weights[None, None],  # one layer, one head
     tokens,
     about="Where each word of the sentence looks: a map of eight queries by eight keys",
-    query=tokens.index("it"),
+    query=it,
 )
 
 # %% tags=["shared", "check"]
@@ -243,16 +242,16 @@ assert after["it"][0] > 0.8 and after["thirsty"][3] < 0.005
 np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 
 # %% [markdown] tags=["shared"]
-# There are other score functions, such as a small network
-# ([additive attention](https://arxiv.org/abs/1409.0473)) or the
+# Other score functions are a small network ([additive
+# attention](https://arxiv.org/abs/1409.0473)) and the
 # [cosine](https://arxiv.org/abs/1410.5401). The dot product needs only one product of
 # matrices for all pairs.
 
 # %% [markdown] tags=["shared"]
 # ## A small example can be checked by hand
 #
-# Three words with two features each are few enough for a pencil. The scores are divided
-# by $\sqrt{2}$, the root of the number of features.
+# Take three words with two features each. The scores are divided by $\sqrt{2}$, the
+# root of the number of features (the section on the scale says why).
 
 # %% tags=["shared"]
 q = np.array([[1, 0], [0, 1], [1, 1]])  # q d
@@ -307,7 +306,8 @@ say(
 #
 # $Q$, $K$ and $V$ hold one query, key or value per row; $d$ is the number of features
 # of a query and a key ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
-# equation 1). In shapes, `q` and `k` are also names of axes.
+# equation 1). In comments on shapes, `q` and `k` are axes: one entry per query, one per
+# key.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
 diagrams.attention(mask=False)
@@ -327,9 +327,6 @@ def plain_attention(q, k, v):
 
 out, weights = plain_attention(floats(q), floats(k), floats(v))
 as_numpy(out).round(2)
-
-# %% [markdown] tags=["shared"]
-# These are the numbers of the grid above.
 
 # %% tags=["shared", "check"]
 # Checked: with any leading axes it agrees with a reference, one query at a time
@@ -351,8 +348,7 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # its standard deviation, the typical size of a score, in proportion to $\sqrt{d}$.
 # Large scores *saturate* the softmax: one key gets nearly all the weight, the weights
 # hardly react to small changes of queries and keys, and so little gradient flows back.
-# Divided by $\sqrt{d}$ (a temperature, for physicists), scores have the same typical
-# size for every $d$.
+# Divided by $\sqrt{d}$, scores have the same typical size for every $d$.
 
 # %% [markdown] tags=["shared"]
 # If the entries of $q$ and $k$ are independent with mean 0 and variance $\sigma^2$,
@@ -362,8 +358,9 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # \mathrm{Var}\!\left(\frac{q^{\mathsf T} k}{\sqrt{d}}\right) = \sigma^4 .$$
 #
 # The derivatives of the weights with respect to the scores form the matrix
-# $\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}$. Its norm, the root of the sum of
-# squares, measures their sensitivity.
+# $\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}$. The norm of this matrix, the root
+# of the sum of its squared entries, says how strongly the weights react to the scores:
+# their *sensitivity*.
 
 
 # %% tags=["shared"]
@@ -401,8 +398,8 @@ say(
     f"At $d = 1024$, without the scale, the largest of 16 weights is "
     f"{unscaled[1, -1]:.0%}. With the scale, it is {scaled[1, -1]:.0%}, and weights "
     f"are {scaled[2, -1] / unscaled[2, -1]:.1f} times as sensitive (means of {n_rows} "
-    "queries). Weights are most sensitive when two keys share them, so the curve "
-    "without the scale first rises."
+    "queries). A softmax reacts most when two keys share the weight equally; the "
+    "curve without the scale passes near this case, so it first rises."
 )
 
 # %% tags=["shared", "check"]
@@ -470,8 +467,7 @@ def attention(q, k, v, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# The `check_` functions refuse masks that could be misread: numbers, or three axes
-# where the weights have four, `b h q k` (is the first one the sentence or the head?).
+# The `check_` functions refuse what could be misread, such as a mask of numbers.
 
 
 # %% tags=["torch"]
@@ -500,9 +496,9 @@ def check_mask(mask, shape):
 # %% [markdown] tags=["shared"]
 # Under the *causal mask*, a position sees itself and what comes before. Under a
 # *padding mask*, nobody sees the padding. Below, the second sentence has four words and
-# two padded positions, which see nothing themselves, because nobody reads their
-# outputs. (Most libraries hide only the padded keys; both are right.)
-# `causal & padding` combines the masks.
+# two padded positions. These see nothing either, which does no harm, because nobody
+# reads their outputs. (Most libraries hide only the padded keys; at real positions, the
+# result is the same.) `causal & padding` combines the masks.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -520,10 +516,6 @@ for name, mask in masks.items():
 second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
 plots.heatmaps(list(second.values()), titles=list(second))
 
-# %% [markdown] tags=["shared"]
-# Grey is hidden. Arbitrary finite numbers in the padded keys and values change no
-# output by a single bit:
-
 # %% tags=["shared", "check"]
 # Checked: rows sum to one, or to zero where nothing is visible; a reference agrees
 for name, mask in masks.items():
@@ -531,6 +523,10 @@ for name, mask in masks.items():
     np.testing.assert_allclose(maps[name].sum(axis=-1), sees, atol=1e-6)
     expected, expected_weights = reference.attention(q, k, v, mask)
     np.testing.assert_allclose(maps[name], expected_weights, atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# Grey is hidden. Whatever finite numbers we put into the padded keys and values, not
+# one bit of the output changes:
 
 # %% tags=["shared"]
 k_other, v_other = k.copy(), v.copy()
@@ -575,11 +571,11 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
 # %% [markdown] tags=["shared"]
 # ## Heads attend independently of each other
 #
-# *Drank* looks for two things: who drank, and what. One softmax has only a weight of 1
-# to share, and its output is half cat, half milk. In *the cat chased the dog*, such a
-# mean would not say who chased whom. **Multi-head attention** gives each word several
-# queries, keys and values. Each head attends by itself, and their outputs are
-# concatenated, so that they stay apart.
+# *Drank* looks for two things: who drank, and what. But the weights of one softmax sum
+# to 1, so *cat* and *milk* have to share them, and the output is a mixture of both. In
+# *the cat chased the dog*, such a mean would not say who chased whom. **Multi-head
+# attention** gives each word several queries, keys and values. Each head attends by
+# itself, and their outputs are concatenated, so that they stay apart.
 #
 # Two heads by hand, *who* and *what*, need one more axis in front, `h`:
 
@@ -597,11 +593,10 @@ viewer.attention(
     {"head who": head_weights[:1][None], "head what": head_weights[1:][None]},
     tokens,
     about="Two heads by hand: for drank, head who looks at cat, head what at milk",
-    query=tokens.index("drank"),
+    query=drank,
 )
 
 # %% tags=["shared", "say"]
-drank, milk = tokens.index("drank"), tokens.index("milk")
 _, one_head = self_attention(words, w_query, w_key, w_value)
 shown = [", ".join(f"{x:.2f}" for x in half) for half in np.split(joined[drank], 2)]
 say(
@@ -619,7 +614,6 @@ alone = head_weights[[0, 1], drank, [cat, milk]]
 np.testing.assert_allclose(alone, np.exp(3) / (np.exp(3) + 7))
 assert (alone > 1.5 * one_head[drank, cat]).all()
 np.testing.assert_array_equal(np.flatnonzero(joined[drank] > 0.5), [0, 5])
-it = tokens.index("it")
 np.testing.assert_allclose(head_outputs[1, it], (words @ w_value).mean(axis=0))
 
 # %% [markdown] tags=["shared"]
@@ -756,8 +750,7 @@ np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
 
 # %% [markdown] tags=["shared"]
 # With a second input, the `context`, the same layer does cross-attention: queries come
-# from `x`, keys and values from the context, and the maps need not be square. (To keep
-# the code short, `project` computes all three; about half is thrown away.)
+# from `x`, keys and values from the context, and the maps need not be square.
 
 # %% tags=["shared"]
 context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
@@ -775,10 +768,9 @@ np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 # [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$,
 # [BERT](https://arxiv.org/abs/1810.04805) (base) 12 for 768, the largest
 # [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. More heads look for more
-# things, each described by fewer numbers. In translation, one head scored 0.9 BLEU (of
-# 100) less than the best choice, and 32 heads less than 8 or 16
-# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 3). After training,
-# many heads [can be removed](https://arxiv.org/abs/1905.10650) at little cost.
+# things, each described by fewer numbers. In translation, 8 and 16 heads did better
+# than one and than 32 ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table
+# 3).
 
 # %% [markdown] tags=["shared"]
 # ## A new layer attends almost evenly
@@ -805,9 +797,9 @@ say(
 # %% [markdown] tags=["shared"]
 # [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html), with the bound
 # $\sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$, keeps the variance if a matrix is square;
-# for our `m 3m` it gives ½, and scores of variance ¼. On the photos of a later chapter,
-# the smaller start led to the lower loss with each of five seeds, by 2 to 4 %
-# ([table](../book/how-this-was-built.md)).
+# for our matrix `m 3m`, queries and keys get the variance ½, and scores ¼. On the
+# photos of a later chapter, the smaller start led to the lower loss with each of five
+# seeds, by 2 to 4 % ([table](../book/how-this-was-built.md)).
 
 # %% tags=["shared", "check"]
 # Checked: queries, keys and values get a third of the variance, scaled scores a ninth
@@ -884,7 +876,8 @@ assert np.abs(moved - out).max() > 0.12
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
 # are the same set of words. What would you add to the input so that it can tell them
-# apart? Try it with `model` and three random words, `x[:, :3]`.
+# apart, also in a text of a thousand words? Try it with `model` and three random words,
+# `x[:, :3]`.
 
 # %% tags=["shared", "answer"]
 dog_bites_man = x[:, :3]
@@ -922,14 +915,13 @@ causal_out = own_attention(q, k, v, is_causal=True)  # b h s d
 padded_out = own_attention(q, k, v, attn_mask=key_mask)  # b h s d
 
 # %% [markdown] tags=["shared"]
-# Libraries differ in the order of axes and in the output of a query that sees nothing
-# (ours: zeros):
+# Libraries differ in the order of axes and in the output of a query that sees nothing:
 #
 # - **JAX**: `jax.nn.dot_product_attention` wants the heads *behind* the positions,
 #   `b s h d`. A query that sees nothing gets the mean of all values.
 # - **PyTorch**: `scaled_dot_product_attention` wants `b h s d` and returns zeros, as we
-#   do. `nn.MultiheadAttention` returns NaN, and its boolean masks mean the opposite:
-#   True *hides*.
+#   do (before version 2.5: NaN). `nn.MultiheadAttention` returns NaN, and its boolean
+#   masks mean the opposite: True *hides*.
 
 # %% tags=["torch", "check"]
 # Checked: the framework's function gives our numbers; without a visible key, zeros

@@ -18,7 +18,7 @@
 # differentiate a function, write a model as a module, train it on handwritten digits in
 # fifteen lines, and save it. You need: Python with NumPy, matrix products, and a first
 # idea of gradient descent. Twenty minutes are enough if you know one of the frameworks;
-# take an hour if you know neither. Later pages point back to this one.
+# take an hour if you know neither.
 #
 # You could compute every formula of this book in NumPy. But training needs the gradient
 # of one number, the loss, with respect to millions of parameters, thousands of times.
@@ -107,15 +107,17 @@ except (RuntimeError, TypeError) as error:
 
 # %% [markdown] tags=["shared"]
 # When two dtypes meet, the result gets a common one (*dtype promotion*). NumPy prefers
-# float64, both frameworks float32: it has seven digits, takes half the memory and is
-# much faster on a GPU. bfloat16 takes half of that again; it has the range of float32,
-# but only two or three digits.
+# float64, both frameworks float32 (only a float64 array that comes from NumPy stays so
+# in PyTorch). float32 has seven digits, takes half the memory and is much faster on a
+# GPU. bfloat16 takes half of that again; it has the range of float32, but only two or
+# three digits.
 
 # %% [markdown] tags=["jax"]
-# JAX has no float64 unless it is enabled (`jax_enable_x64`).
+# JAX has no float64 unless it is enabled (`jax_enable_x64`), best at the start of a
+# program.
 
 # %% tags=["jax", "check"]
-# Checked: int32 with float32, or halved, gives float32 here and float64 in NumPy
+# Checked: int32 plus float32, or int32 over 2, is float32 here and float64 in NumPy
 counts = jnp.arange(3, dtype=jnp.int32)
 halves = a[0].astype(jnp.bfloat16)
 mixed = [counts + a[0], counts / 2, a + 0.5, halves + a[0]]
@@ -151,12 +153,13 @@ np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
 #
 # Random numbers are computed from a *seed*, so an experiment can be repeated. JAX,
 # PyTorch and NumPy draw different numbers from the same seed; what both versions of a
-# page (its *twins*) share, such as data and batches, therefore comes from NumPy.
+# page (its *twins*) share, such as data and batches, therefore comes from NumPy. In
+# JAX, every draw is given a *key*, which should be used only once; PyTorch draws from a
+# *generator*, whose state changes with every draw.
 
 # %% [markdown] tags=["jax"]
-# Every function of `jax.random` takes a *key*, and the same key gives the same numbers.
-# For new numbers, `split` the key. If you use a key twice, two layers may start with
-# the same weights, and nothing warns you.
+# The same key gives the same numbers. For new numbers, `split` the key. If you use a
+# key twice, two layers may start with the same weights, and nothing warns you.
 
 # %% tags=["jax"]
 key = jax.random.key(0)
@@ -179,11 +182,12 @@ assert (as_numpy(first) != as_numpy(other)).all()
 # ## Automatic differentiation is exact up to rounding
 #
 # Training makes a *loss* small, a number that says how wrong the model is, by small
-# steps against its gradient. To change each weight a little and see how the loss
-# changes would need an evaluation per weight. *Automatic differentiation* (autograd in
-# PyTorch) instead applies the chain rule to every operation, from the loss back to the
-# weights, for the price of a few evaluations. Here is a neuron with the weight
-# $w = 0.5$, the input $x = 2$ and the target $y = 1$:
+# steps against its gradient. One could change each weight a little and see how the loss
+# changes, but that takes one evaluation of the loss per weight. *Automatic
+# differentiation* (autograd in PyTorch) instead applies the chain rule to every
+# operation, from the loss back to the weights, at the cost of a few evaluations,
+# however many weights there are. Here is a neuron with the weight $w = 0.5$, the input
+# $x = 2$ and the target $y = 1$:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}}
 diagrams.chain_rule()
@@ -217,87 +221,72 @@ loss, gradient = jax.value_and_grad(loss_fn)(w, x, y)
 gradient
 
 # %% [markdown] tags=["shared"]
-# How exact is it? We compare the automatic gradient, and difference quotients
-# $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$, with the chain rule on
-# paper (`exact` below): once in float32, once in float64.
-
-
-# %% tags=["jax"]
-def automatic(kind):
-    """Automatic gradient of the loss, computed in a dtype."""
-    jax.config.update("jax_enable_x64", kind == "float64")
-    arrays = (jnp.asarray(array, dtype=kind) for array in (start, inputs, targets))
-    found = as_numpy(jax.grad(loss_fn)(*arrays))
-    jax.config.update("jax_enable_x64", False)
-    return found
+# The chain rule on paper gives `exact`. How close to it, in float32, are the automatic
+# gradient and the difference quotients
+# $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$?
 
 
 # %% tags=["shared"]
-def quotients(kind, step):
-    """Difference quotients of the loss, one per weight, computed in a dtype."""
+def quotients(step, kind=np.float32):
+    """Difference quotients of the loss, one per weight."""
     w, x, y = (array.astype(kind) for array in (start, inputs, targets))
     moves = (step * np.eye(len(w))).astype(kind)
 
     def loss(w):
         return np.mean((np.tanh(x @ w) - y) ** 2)
 
-    found = [(loss(w + move) - loss(w - move)) / (2 * move.max()) for move in moves]
-    return np.array(found)
+    return [(loss(w + move) - loss(w - move)) / (2 * move.max()) for move in moves]
 
 
-# %% tags=["shared"]
 p = np.tanh(inputs @ start)
 exact = 2 / 7 * ((p - targets) * (1 - p**2)) @ inputs
-rounding = np.spacing(np.abs(exact).max()) / 2  # of the exact gradient itself
-steps = 10.0 ** np.arange(-9, 0.5, 0.5)
+steps = 10.0 ** np.arange(-7, 0.5, 0.5)
+by_steps = [np.abs(quotients(step) - exact).max() for step in steps]
+by_chain_rule = np.abs(as_numpy(gradient) - exact).max()
 
-
-def error_of(found):
-    """Largest error of a gradient."""
-    return max(np.abs(found - exact).max(), rounding)
-
-
-kinds = ("float32", "float64")
-by_steps = {kind: [error_of(quotients(kind, step)) for step in steps] for kind in kinds}
-by_chain_rule = {kind: error_of(automatic(kind)) for kind in kinds}
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Error of a gradient against the step, both logarithmic, in two panels: float32 and float64. In each, the difference quotients fall and rise again, and stay above the flat line of automatic differentiation."}}
-panels = {
-    kind: {
-        "difference quotients": (steps, by_steps[kind]),
-        "automatic differentiation": (steps, np.full(len(steps), by_chain_rule[kind])),
-    }
-    for kind in kinds
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Largest error of a gradient against the step, both logarithmic. The difference quotients fall and rise again, and stay above the flat line of automatic differentiation."}}
+TITLE = "Error of the gradient"
+lines = {
+    "difference quotients": (steps, by_steps),
+    "automatic differentiation": (steps, np.full(len(steps), by_chain_rule)),
 }
 fig = plots.curves(
-    panels, x="step ε", y="largest error", log_x=10, log_y=True, share_y=True
+    {TITLE: lines}, x="step ε", y="largest error", log_x=10, log_y=True, size=(5, 2.8)
 )
 fig
 
 # %% tags=["shared", "say"]
-times = {kind: min(by_steps[kind]) / by_chain_rule[kind] for kind in kinds}
-single, double = (f"{float(f'{times[kind]:.0e}'):,.0f}" for kind in kinds)
-larger = word("larger", min(times.values()), 1)
+times = min(by_steps) / by_chain_rule
+larger = word("larger", times, 1)
 say(
-    "A large step leaves the tangent; with a small one, little but rounding is left. "
-    f"Even with the best step, the error of the quotients is about **{single} times** "
-    f"{larger} than that of automatic differentiation in float32, and {double} times "
-    "in float64."
+    "With a large step, the quotient is the slope of a chord, not of the tangent; with "
+    "a tiny step, the difference is mostly rounding. Even with the best step, the "
+    f"error of the quotients is about **{float(f'{times:.0e}'):,.0f} times** {larger} "
+    "than that of automatic differentiation."
 )
 
 # %% tags=["shared", "check"]
-# Checked: quotients have more than 10 times the error, whatever the step and the dtype
-for kind in kinds:
-    steepest = plots.drawn(fig, kind, "difference quotients")[1]
-    flat = plots.drawn(fig, kind, "automatic differentiation")[1]
-    assert (steepest > 10 * flat).all()  # loose: rounding differs between machines
-    ends = min(steepest[0], steepest[-1])  # falls and rises again
-    assert ends > 100 * steepest.min()  # loose: rounding, as above
+# Checked: the quotients have more than 10 times the error, whatever the step
+steepest = plots.drawn(fig, TITLE, "difference quotients")[1]
+flat = plots.drawn(fig, TITLE, "automatic differentiation")[1]
+assert (steepest > 10 * flat).all()  # loose: rounding differs between machines
+ends = min(steepest[0], steepest[-1])  # falls and rises again
+assert ends > 100 * steepest.min()  # loose: rounding, as above
 np.testing.assert_allclose(as_numpy(gradient), exact, atol=1e-6)
 
+# %% tags=["jax", "check"]
+# Checked: in float64, too, the best quotients have more than 10 times the error
+jax.config.update("jax_enable_x64", True)
+arrays = (jnp.asarray(array) for array in (start, inputs, targets))
+found = as_numpy(jax.grad(loss_fn)(*arrays))
+jax.config.update("jax_enable_x64", False)
+assert found.dtype == np.float64
+best = min(np.abs(quotients(step, np.float64) - exact).max() for step in steps)
+rounding = np.spacing(np.abs(exact).max()) / 2  # of the exact gradient itself
+assert best > 10 * max(np.abs(found - exact).max(), rounding)  # loose: rounding
+
 # %% [markdown] tags=["jax"]
-# The gradient is the result of a function and is stored nowhere. (PyTorch adds it to an
-# attribute of the weight, which has to be cleared before every update.)
+# `jax.grad` returns the gradient and stores it nowhere.
 
 # %% tags=["jax", "check"]
 # Checked: the gradient of twice the loss is twice the gradient
@@ -305,9 +294,9 @@ twice = jax.grad(lambda w: 2 * loss_fn(w, x, y))(w)
 np.testing.assert_allclose(as_numpy(twice), 2 * as_numpy(gradient), rtol=1e-6)
 
 # %% [markdown] tags=["jax"]
-# Transformations combine: `vmap` maps a function over the first axis of its arguments
-# (`None`: not of this one), so `vmap` of `grad` is the gradient of each example by
-# itself.
+# Transformations can be combined. `vmap` maps a function over the first axis of its
+# arguments (`None` means: this argument is the same for all examples), so `vmap` of
+# `grad` is the gradient of each example by itself.
 
 # %% tags=["jax"]
 each_gradient = jax.vmap(jax.grad(loss_fn), in_axes=(None, 0, 0))
@@ -324,12 +313,12 @@ np.testing.assert_allclose(mean, as_numpy(gradient), atol=1e-6)
 # ## Eager code runs at every call, traced code once
 #
 # - **PyTorch** is *eager*: it executes an operation as soon as Python reaches it.
-# - **JAX** is eager, too, unless `jax.jit` compiles a function at its first call (*jit*
-#   is short for `just in time`). The first call begins with *tracing*: Python runs
-#   the function on *tracers*, placeholders with a shape and a dtype but no values. The
-#   operations are recorded and compiled into one program. Later calls with the same
-#   shapes and dtypes run this program, without Python, which is faster. (PyTorch's
-#   counterpart is `torch.compile`.)
+# - **JAX** is eager, too, unless `jax.jit` compiles a function at its first call. The
+#   first call begins with *tracing*: Python runs the function on *tracers*,
+#   placeholders with a shape and a dtype but no values. The operations are recorded and
+#   compiled into one program. Later calls with the same shapes and dtypes run this
+#   program, without Python, which is faster. (PyTorch's counterpart is
+#   `torch.compile`.)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
 diagrams.eager_and_traced()
@@ -372,7 +361,8 @@ jax.make_jaxpr(squares)(jnp.ones(3))
 # %% [markdown] tags=["shared"]
 # ## Keep values, not graphs or tracers
 #
-# Every update has a loss. A list that keeps these losses should hold numbers only.
+# If you collect the losses of a run in a list, keep their values, and not what the
+# framework computes with: graphs in PyTorch, tracers in JAX.
 
 # %% [markdown] tags=["jax"]
 # A function that appends while it is traced stores a tracer, which has no value; using
@@ -406,16 +396,18 @@ np.testing.assert_allclose(values, as_numpy(loss), rtol=1e-6)
 # %% [markdown] tags=["shared"]
 # ## A long loop is a scan in JAX, a Python loop in PyTorch
 #
-# Training is a loop: each turn takes a state and a batch and makes the next state. Our
-# example is the running average that optimisers use, with $\beta$ a little below 1:
+# Training is a loop: each turn takes a state and a batch and makes the next state. JAX
+# can compile the whole loop as one operation, a *scan* (`jax.lax.scan`); in PyTorch the
+# loop is Python's. Our example is the running average that optimisers use, with $\beta$
+# a little below 1:
 #
 # $$\mu_t = \beta\, \mu_{t-1} + (1-\beta)\, v_t, \qquad \mu_0 = 0$$
 
 # %% [markdown] tags=["jax"]
 # In a compiled function, a Python loop is *unrolled*: traced turn by turn, so that a
-# thousand turns make a program a thousand times as long. A scan, `jax.lax.scan(step,
-# state, inputs)`, traces `step` once and repeats it on the device. `step` returns the
-# next state, of the same shape and dtype, and an output; the outputs come back stacked.
+# thousand turns make a program a thousand times as long. `jax.lax.scan(step, state,
+# inputs)` traces `step` once and repeats it on the device. `step` returns the next
+# state, of the same shape and dtype, and an output; the outputs come back stacked.
 
 
 # %% tags=["jax"]
@@ -447,9 +439,9 @@ np.testing.assert_allclose(averages, wanted, atol=1e-5)
 # A *module* holds the arrays that training changes, its *parameters*, and other
 # modules: a model is a tree with parameters as leaves. This one has two dense layers,
 # $y = xW + b$, and between them a ReLU, which keeps positive numbers and sets others to
-# zero. It makes $f = 64$ hidden features of the $i = 64$ pixels of a picture, and of
-# these $c = 10$ *logits*, one per digit: the larger a logit, the more likely its digit.
-# `build` makes a model from a seed, here and on all later pages.
+# zero. It turns the $i = 64$ pixels of a picture into $f = 64$ hidden features, and
+# these into $c = 10$ *logits*, one per digit: the larger a logit, the more likely its
+# digit. `build` makes a model from a seed, here and on all later pages.
 
 
 # %% tags=["jax"]
@@ -640,8 +632,8 @@ diagrams.training_loop(basic=True)
 # %% [markdown] tags=["shared"]
 # The data are the 1,797 handwritten digits of scikit-learn, of 8 × 8 pixels; a fifth is
 # set aside as test data. An *epoch* is one pass through the training data, in a new
-# order each time. A row of `batches` is one batch: the row numbers of its digits. (An
-# incomplete last batch is left out.)
+# order each time. A row of `batches` is one batch: the row numbers of its digits. An
+# incomplete last batch is left out.
 
 # %% tags=["shared"]
 pixels, classes = load_digits(return_X_y=True)  # b i, b
@@ -679,7 +671,8 @@ save_file(initial, folder / "initial.safetensors")
 # The state of the scan is the pair of parameters and optimiser state. (With dropout,
 # add `rest`, or all updates drop the same numbers.) JAX differentiates `objective`;
 # with `has_aux` it may return more than the loss. `scan` compiles its step, so `train`
-# needs no `jit`.
+# needs no `jit`; but every call of `train` defines a new `update` and compiles it
+# again.
 
 
 # %% tags=["jax"]
@@ -728,9 +721,9 @@ on_train, on_test = accuracy(model, for_training), accuracy(model, for_test)
 say(
     f"After {len(batches)} updates the model classifies **{on_test:.1%}** of the test "
     f"digits correctly, and {on_train:.1%} of those it was trained on. The loss began "
-    f"at {losses[0]:.2f}, close to $\\ln 10 = {np.log(10):.2f}$, that of ten equal "
-    f"probabilities; in the last epoch it was {losses[-n_batches:].mean():.2f} on "
-    "average."
+    f"at {losses[0]:.2f}, close to $\\ln 10 = {np.log(10):.2f}$, the loss of a model "
+    "that gives each digit the probability 1/10; in the last epoch it was "
+    f"{losses[-n_batches:].mean():.2f} on average."
 )
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: a steep fall at first, then a gentle one to the end."}}
@@ -743,7 +736,7 @@ assert on_train > on_test > 0.96
 assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
 
 # %% [markdown] tags=["shared"]
-# These test digits are classified wrongly; first come those whose true class got the
+# These are the misclassified test digits. First come those whose true class got the
 # lowest probability:
 
 # %% tags=["shared"]
@@ -778,8 +771,7 @@ assert few_known == 1
 assert few_new < on_test and few_new < 0.93
 
 # %% [markdown] tags=["shared"]
-# The next two checks write the gradient by hand, in NumPy, and find the same losses,
-# here and on the twin page.
+# Two folded checks compute the gradient by hand, in NumPy, and find the same losses.
 
 
 # %% tags=["shared", "check"]
@@ -817,8 +809,8 @@ for t, rows in enumerate(batches[:100], start=1):
         values[name] -= learning_rate * mean[name] / (1 - 0.9**t) / root
 
 # %% [markdown] tags=["shared"]
-# **In your own code.** This is how most projects write the loop. AdamW, the usual
-# optimiser of Transformers, also [shrinks the weights a little in each
+# **In your own code.** Most projects write the loop as in the next cell. AdamW, the
+# usual optimiser of Transformers, also [shrinks the weights a little in each
 # step](https://arxiv.org/abs/1711.05101).
 
 # %% [markdown] tags=["jax"]

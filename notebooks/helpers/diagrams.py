@@ -748,7 +748,10 @@ def eager_and_traced():
         canvas.text(x, y + 25, second)
         return box
 
-    for x, word, where in ((left, "eager", "PyTorch"), (right, "traced", "jax.jit")):
+    for x, word, where in (
+        (left, "eager", "PyTorch, JAX"),
+        (right, "traced", "jax.jit"),
+    ):
         canvas.text(x, 10, word, weight="bold")
         canvas.text(x, 23, where, size=8.5)
     canvas.line((8, 220), (240, 220), colour=HIDDEN, head=False, dashed=True)

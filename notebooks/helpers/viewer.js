@@ -192,7 +192,9 @@ pictures. Labels are only ever set as text. */
       const { high } = this.#view;
       const end = high < 1 ? `${high} or more` : "1";
       const bar = make("span", { class: "bar" });
-      return make("p", { class: "scale", "aria-hidden": "true" }, "weight 0", bar, end);
+      const framed = make("span", { class: "framed" });
+      const pair = make("span", { class: "legend" }, framed, "the chosen query and key");
+      return make("p", { class: "scale", "aria-hidden": "true" }, "weight 0", bar, end, pair);
     }
 
     #addPanel(map) {
@@ -218,7 +220,7 @@ pictures. Labels are only ever set as text. */
       ask("head", count(heads));
       panel.lines = DRAWING.content.firstChild.cloneNode();
       panel.top = make("div", { class: "row top", "aria-hidden": "true" });
-      panel.top.append(make("span", { class: "corner" }, "query"));
+      panel.top.append(make("span", { class: "corner" }, "query →"));
       panel.grid = this.#grid(panel);
       this.#resize(panel);
       panel.readout = make("p", { class: "readout", role: "status" });
@@ -234,7 +236,9 @@ pictures. Labels are only ever set as text. */
     }
 
     #grid(panel) {
-      const corner = make("span", { class: "corner", role: "columnheader", "aria-label": "query" }, "key");
+      // One word per line: keys on the right, beside this corner, queries below it.
+      const words = ["key →", "query ↓"].map((word) => make("span", {}, word));
+      const corner = make("span", { class: "corner", role: "columnheader", "aria-label": "query" }, ...words);
       panel.header = make("div", { class: "row head", role: "row" }, corner);
       const grid = make("div", { class: "grid", role: "grid" }, panel.header);
       grid.addEventListener("keydown", (event) => this.#press(event, panel));
@@ -431,7 +435,7 @@ pictures. Labels are only ever set as text. */
       const beside = this.#panels.length > 1 && width >= 560 ? 2 : 1;
       this.panels.style.setProperty("--columns", beside);
       const longest = Math.max(...this.#view.queries.flat().map((text) => [...text].length));
-      const label = this.#view.pictures ? 40 : Math.max(40, Math.min(110, 12 + 7.5 * longest));
+      const label = this.#view.pictures ? 56 : Math.max(56, Math.min(110, 12 + 7.5 * longest));
       const room = (width - 20 * (beside - 1)) / beside - label - 6;
       const cell = Math.floor(room / Math.max(queries, keys));
       const side = Math.max(CELL.least, Math.min(CELL.most, cell));

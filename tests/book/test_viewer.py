@@ -442,6 +442,21 @@ def test_screen_readers_get_roles_names_and_values(page_of):
     assert "- status: " in tree
 
 
+def test_rows_are_marked_as_queries_and_columns_as_keys(page_of):
+    """Each word stands where its labels begin: keys beside it, queries below it."""
+    for name in ("toy", "many", "pictures"):  # turned labels, numbers, pictures
+        page = page_of(name)
+        words = page.locator(".head .corner span")
+        assert words.all_inner_texts() == ["key →", "query ↓"]
+        keys, queries = (word.bounding_box() for word in words.all())
+        first = page.get_by_role("rowheader").first.bounding_box()
+        column = page.locator(".head .label").first.bounding_box()
+        assert keys["y"] + keys["height"] <= queries["y"] + 1
+        assert queries["y"] + queries["height"] <= first["y"] + 1
+        assert column["y"] - 1 <= keys["y"] <= column["y"] + column["height"]
+        assert keys["x"] + keys["width"] <= column["x"] + 1
+
+
 @pytest.mark.parametrize("style", ["", "background: #14181e; color: #ddd"])
 def test_axe_finds_nothing_serious(page_of, style):
     page = page_of(*VIEWS, style=style)
