@@ -75,7 +75,7 @@ def test_switch_leads_from_the_top_to_the_top(new_reader):
 def test_deep_link_leads_to_the_same_section_of_the_twin(new_reader):
     """Before anything was clicked, and from a section with a long name."""
     page = new_reader()
-    section = "layer-norm-looks-at-one-position-only"
+    section = "layer-norm-keeps-every-position-on-one-scale"
     page.open(f"notebooks/encoder_torch.html#{section}")
     page.evaluate("window.MathJax?.startup?.promise")
     page.locator("a[data-choose=jax]").click()
