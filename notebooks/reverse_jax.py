@@ -21,8 +21,8 @@
 #
 # An output often depends on an input that is far away. A German sentence may end with
 # its verb, and an English translation needs this verb near the beginning. Reversing a
-# sequence is the simplest such task, and a good laboratory: we know the right output, and
-# where the model has to look for it. So we can see whether attention does what we
+# sequence is the simplest such task, and a good laboratory: we know the right output,
+# and where the model has to look for it. So we can see whether attention does what we
 # believe it does.
 
 # %% [markdown] tags=["jax"]
@@ -48,10 +48,8 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
 
 # %% tags=["jax"]
 import tempfile
-from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
-from io import StringIO
 from pathlib import Path
 
 import jax
@@ -146,8 +144,8 @@ np.testing.assert_allclose(embedded, looked_up, atol=1e-6)
 #
 # The loop of the first chapter has four parts: data, model, loss function and
 # optimiser. This page adds three. The gradients are clipped, and each update has its
-# own learning rate, as in the chapter on warm-up. After each epoch, the **validation
-# data** show whether the model still improves.
+# own learning rate. After each epoch, the **validation data** show whether the model
+# still improves.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop as a cycle: inputs go through the model and, with the labels, into the loss function; the gradients of the loss are clipped and go to the optimizer, which takes the learning rate and changes the model. After each epoch the model is validated."}}
 diagrams.training_loop()
@@ -208,12 +206,11 @@ def make_optimizer(learning_rates, max_grad_norm):
 
 # %% [markdown] tags=["jax"]
 # **One update** is a pure function, from the old state to the new one. All that changes
-# is in the pytree `carry`: the parameters, Adam's averages, and `rest`. `rest` is the
-# other state of the model, such as the random state of dropout. `merge` builds a model
-# from its structure, `graph`, and these arrays; `split` takes it apart. When dropout
-# draws a mask, its random state changes. A pure function must not change its inputs, so
-# `copy=True` lets dropout work on a copy. `objective` returns this copy beside the loss
-# (`has_aux`), so that the next update draws a different mask.
+# is in the pytree `carry`: the parameters, Adam's averages, and `rest`, the other state
+# of the model, such as the random state of dropout. `merge` builds a model from its
+# structure, `graph`, and these arrays; `split` takes it apart. When dropout draws a
+# mask, its random state changes: in a copy, because a pure function leaves its inputs
+# alone. `objective` returns this state beside the loss (`has_aux`).
 
 
 # %% tags=["jax"]
@@ -302,10 +299,10 @@ for name in ("loss", "grad_norm"):  # later, rounding may have grown
     np.testing.assert_allclose(as_numpy(loop[name])[:50], fitted[name][:50], rtol=1e-3)
 
 # %% [markdown] tags=["shared"]
-# Besides this loop, `fit` checks that model, data and settings fit each other. After each
-# epoch it stops if a loss or gradient was NaN or infinite, validates the model, and
-# writes a checkpoint and a history for TensorBoard. At the end, the model gets its best
-# weights. (For your own projects, copy the folder `helpers`.)
+# Besides this loop, `fit` checks that model, data and settings fit each other. After
+# each epoch it stops if a loss or gradient was NaN or infinite, validates the model,
+# and writes a checkpoint and a history for TensorBoard. At the end, the model gets its
+# best weights. (In your own projects, copy `helpers`.)
 
 # %% [markdown] tags=["shared"]
 # ## The model learns to reverse without a mistake
@@ -446,7 +443,7 @@ assert on > beside and beside > 0.2
 assert beyond < 0.05  # loose: little
 
 # %% [markdown] tags=["shared"]
-# Choose a sequence and a row, and follow its lines.
+# Choose a sequence and a row.
 
 # %% tags=["shared"]
 untrained = build(Predictor, seed=settings.seed, **settings.model)
@@ -474,8 +471,8 @@ assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
 # **Why do the neighbours get weight?** Neighbouring positions have similar codes, as
 # the encoder chapter showed, so a query that matches position 9 also matches 8 and 10.
 # If this is the reason, the weight must follow the codes. To test that, we shuffle the
-# table of codes and train again. (Positions $p$ and $15 - p$ stay partners, so that the
-# code of the key can be found from that of the query in the same way as before.)
+# table of codes and train again. (Positions $p$ and $15 - p$ stay partners, so the task
+# is as hard as before.)
 
 # %% tags=["shared"]
 half = np.random.default_rng(0).permutation(8)
@@ -537,8 +534,8 @@ say(
 # an explanation, and can be tested: do other seeds find the same weights? Is the model
 # still right without these weights?
 #
-# We ask both. For contrast we train a second task, to **copy** the sequence. There the
-# residual connection already carries each symbol to its own output.
+# For contrast we train a second task, to **copy** the sequence. There the residual
+# connection already carries each symbol to its own output.
 
 # %% tags=["shared"]
 right = {"reverse": y_few, "copy": x_few.argmax(-1)}  # b q
@@ -589,8 +586,8 @@ plain, without_top, without_beside, without_other, agree = evidence["reverse"]
 say(
     '"Seeds agree": the share of rows in which two models from different seeds look '
     f"most at the same key (by chance {1 / 16:.1%}). The reversing model passes both "
-    "tests; its second seed is the quick run, with fewer updates and a different "
-    "learning rate. Without its top key it guesses, so the output needs this key. "
+    "tests (its second seed is the quick run). Without its top key it guesses, so the "
+    "output needs this key. "
     f"Without the neighbours, which have {beside:.0%} of the weight, it stays right: "
     "the layers after attention decide by the symbol with the largest share. So the "
     "map shows from where each output takes its symbol. The copying model fails both: "
@@ -628,8 +625,8 @@ accuracy_blind = evaluate(blind, cross_entropy, data["test"])["accuracy"]
 # %% tags=["shared", "say"]
 say(
     f"Trained for {quick.updates} updates without positions: {accuracy_blind:.2%}; "
-    f"the best possible guess: {best_guess:.2%} on average (in a test sample, chance "
-    "may add or take a tenth of a point). With positions, after as many "
+    f"the best possible guess: {best_guess:.2%} on average (chance can add or take a "
+    "tenth of a point). With positions, after as many "
     f"updates: {fitted['accuracy'][-10:].mean():.0%}."
 )
 
@@ -641,8 +638,8 @@ assert fitted["accuracy"][-10:].min() > 0.99
 # %% [markdown] tags=["shared"]
 # **Exercise 3, open.** A different test of a map replaces all its weights by equal
 # ones. How accurate can a model with equal weights be at most, however long it trains?
-# Find a way to make all attention weights of our trained model equal, and measure. (The queries are the
-# first $m$ outputs of the layer `qkv`.)
+# Find a way to make all attention weights of our trained model equal, and measure. (The
+# queries are the first $m$ outputs of the layer `qkv`.)
 
 # %% tags=["shared", "answer"]
 # Values are linear in symbol + position code, so their plain mean is the same for every
@@ -675,8 +672,9 @@ say(
 # training can change that. In the second half the symbol has been read, and the
 # question is whether the state has kept it.
 #
-# To separate the two reasons for a mistake, not yet read and forgotten, we train on short and on long sequences. And we add a GRU that
-# reads from right to left and concatenate the states: a **bidirectional** GRU.
+# To separate the two reasons for a mistake, not yet read and forgotten, we train on
+# short and on long sequences. And we add a GRU that reads from right to left and
+# concatenate the states: a **bidirectional** GRU.
 
 # %% [markdown] tags=["jax"]
 # Flax's cell makes one step. `lax.scan` carries the state along the positions, which
@@ -704,9 +702,8 @@ class Recurrent(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# All models make 400 updates. For the GRUs we tried three learning rates and took the
-# best, which is the largest of them. For 16 symbols we already have a Transformer,
-# `by_fit`, whose rate was not searched for.
+# All models make 400 updates, the GRUs at the best of three learning rates, which is
+# the largest we tried. For 16 symbols we have a Transformer, `by_fit`.
 
 
 # %% tags=["shared"]
@@ -891,8 +888,7 @@ assert evaluate(of_any_length[True], padded_loss, other) == expected
 
 # %% [markdown] tags=["shared"]
 # Why does the first model fail at length 15? Its rows still look at key $15 - q$, but
-# the symbol is at $14 - q$. The mask makes sure that the padding has no effect; without
-# the mask, a model would have to learn to ignore the padding.
+# the symbol is at $14 - q$. The mask makes sure that the padding has no effect.
 #
 # **In your own code.** The second strand of DNA is the first one reversed, with A and T
 # exchanged, and C and G. Your own sequences need a **vocabulary**, which is a list of
@@ -948,8 +944,10 @@ assert apart[:50].max() < apart[halved:].max()
 
 # %% tags=["shared", "check"]
 # Checked: a finished run is reloaded, weights and history
+import contextlib
+
 reloaded = build(Predictor, seed=settings.seed, **settings.model)
-with redirect_stdout(StringIO()):  # `fit` says that the run is finished
+with contextlib.redirect_stdout(None):  # `fit` says that the run is finished
     same_history = fit(reloaded, cross_entropy, data["train"], settings, **kept)
 np.testing.assert_array_equal(same_history["seconds"], history["seconds"])
 for name, array in to_arrays(reloaded).items():

@@ -88,8 +88,8 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 # batch; an **epoch** is one pass through all examples. With a high rate a network
 # learns fast. But at the start a high rate can move the weights to a region where the
 # network no longer learns, and at the end it keeps them from converging. So the rate
-# follows a **schedule**: a peak rate, times a factor for each update. The rise of
-# this factor at the start is the warm-up.
+# follows a **schedule**: a peak rate, times a factor for each update. The rise of this
+# factor at the start is the warm-up.
 
 # %% [markdown] tags=["shared"]
 # Let $t = 1, \dots, T$ count the updates, and let the warm-up take the first $w$ of
@@ -148,8 +148,8 @@ fig
 # %% tags=["shared", "say"]
 root = values["inverse square root"]
 say(
-    f"Both peak at update {w}. The cosine ends near zero, so the length of the run has "
-    "to be fixed beforehand. "
+    f"Both peak at update {w}. The cosine ends near zero, so fix the length of the run "
+    "beforehand. "
     f"The inverse square root is still at {root[-1]:.2f} after {T:,} updates."
 )
 
@@ -185,8 +185,8 @@ say(
 #
 # A common mistake is that the schedule in the plot is not the one in the training: the
 # code counts epochs instead of updates, or takes `step` for $t$, so that the first
-# update has the rate 0 and changes no weight. The rate belongs to the optimiser, as a new number for every
-# update.
+# update has the rate 0 and changes no weight. The rate belongs to the optimiser, as a
+# new number for every update.
 
 # %% [markdown] tags=["jax"]
 # In Optax, the learning rate of an optimiser is a number, or a function of the updates
@@ -220,9 +220,9 @@ def train(model, loss_fn, data, batches, rates, *, beta2=0.999):
 
 
 # %% [markdown] tags=["shared"]
-# To see which rates an optimiser really uses, let a model be a single weight, and let
-# its loss be this weight. The gradient is 1 at every update, so each step of Adam is as
-# long as the rate, and the loss falls by exactly the rate that was used.
+# To see which rates an optimiser really uses, take as model a single weight, which is
+# also the loss. The gradient is 1 at every update, so each step of Adam is as long as
+# the rate, and the loss falls by exactly the rate that was used.
 
 
 # %% tags=["jax"]
@@ -337,7 +337,6 @@ say(
         ["updates", f"{one.updates}, of {one.batch_size} sequences", "enough here",
          "until the held-out loss stays level"],
         ["warm-up", f"{one.warmup} updates", "long, to be seen", "5 % of the updates"],
-        ["then", "cosine", "the first schedule above", "the same"],
         ["Adam's $\\beta_1, \\beta_2$ (see below)", "0.9, 0.99", "$\\beta_2$ averages "
          "over 1 / (1 − 0.99) = 100 gradients, half of this run", "0.9, 0.999"],
         ["clipping (see below)", "none", "so that only warm-up can help", "norm 1"],
@@ -345,9 +344,8 @@ say(
 )  # fmt: skip
 
 # %% [markdown] tags=["jax"]
-# On CPUs, XLA is slow at gradients of products `b s i, i o -> b s o`.
-# `with_flat_products` gives a copy of the model whose layers multiply two matrices,
-# `(b s) i, i o -> (b s) o`: the same numbers, sooner.
+# On CPUs, XLA is slow at gradients of products `b s i, i o -> b s o`. The layers of
+# `with_flat_products` multiply two matrices, `(b s) i, i o -> (b s) o`.
 
 
 # %% tags=["jax"]
@@ -424,8 +422,8 @@ assert falls[x == 150] < 0.6 and falls[-1] < 0.05  # loose: likewise
 
 # %% [markdown] tags=["shared"]
 # Is the rate perhaps too high? To find a peak rate in practice, one trains briefly at
-# several rates and compares the final losses: a **sweep**. Here is one, with and
-# without warm-up, for one seed. Each rate is four times the one before.
+# several rates and compares the final losses: a **sweep**. Here is one for one seed.
+# Each rate is four times the last.
 
 # %% tags=["shared"]
 peaks = np.array([0.375e-3, 1.5e-3, 6e-3, 24e-3])
@@ -451,12 +449,10 @@ fig
 # %% tags=["shared", "say"]
 with_it, without = (np.array(y) for y in sweep.values())
 say(
-    "Every point is the mean of the last ten of 200 updates. The two small rates are "
-    f"too slow for so few updates, with and without warm-up. At 0.006 the loss is "
-    f"{with_it[2]:.3f} with warm-up, {word('lower', with_it[2], without.min())} than "
-    f"at any of these rates without it; there the best is {without.min():.2f}. The "
-    f"rate 0.024 fails even with warm-up, at {with_it[3]:.2f}. So warm-up makes rates "
-    "usable that fail without it, but not every rate."
+    "The two small rates are too slow for 200 updates, with and without warm-up. At "
+    f"0.006 the loss is {with_it[2]:.3f} with warm-up, "
+    f"{word('lower', with_it[2], without.min())} than at any of these rates without it "
+    f"({without.min():.2f} at best). The rate 0.024 fails even with warm-up."
 )
 
 # %% tags=["shared", "check"]
@@ -477,8 +473,8 @@ assert v[0] > v[1]  # even slower rates would not be the best ones
 #
 # What does such a network do? To reverse a sequence, the blocks need outputs that
 # differ from position to position and from sequence to sequence. So measure how much
-# they differ, compared with their size: the standard deviation over all positions of 64
-# sequences, averaged over the features and divided by the root mean square.
+# they differ: the standard deviation over all positions of 64 sequences, averaged over
+# the features, as a share of the root mean square.
 
 
 # %% tags=["jax"]
@@ -539,18 +535,16 @@ assert y["trained without"][-1] < least  # loose: frameworks differ twofold
 assert (np.diff(y["trained without"]) < 0).all()
 
 # %% [markdown] tags=["shared"]
-# Something in the first updates did this. There are two published explanations, and
-# each can be tested.
+# Something in the first updates did this. There are two published explanations.
 
 # %% [markdown] tags=["shared"]
 # ## First explanation: Adam divides by an estimate from few gradients
 #
 # Adam gives each weight a step size of its own: it divides by the typical size of that
-# weight's gradients, estimated from those it has seen. At the start it has seen only
-# one gradient, then two, then three. A weight whose first gradients happen to be small
-# gets a step size that is far too large. [Liu et al.
-# 2019](https://arxiv.org/abs/1908.03265) blame this spread: warm-up helps because the
-# rate is low until the estimates are good.
+# weight's gradients, estimated from those it has seen. At the start these are few. A
+# weight whose first gradients happen to be small gets a step size that is far too
+# large. [Liu et al. 2019](https://arxiv.org/abs/1908.03265) blame this spread: warm-up
+# helps because the rate is low until the estimates are good.
 
 # %% [markdown] tags=["shared"]
 # With the gradient $g_t$ of a weight $\theta$ at update $t$ and the rate $\eta_t$, Adam
@@ -565,8 +559,7 @@ assert (np.diff(y["trained without"]) < 0).all()
 #
 # Both begin at 0; dividing by $1-\beta^t$ makes up for that, and $\epsilon = 10^{-8}$
 # keeps the denominator from 0. At the first update $\hat\mu_1 = g_1$ and $\hat\nu_1 =
-# g_1^2$, so every weight moves by $\pm\eta_1$, however small its gradient is (unless
-# the gradient is zero, or about as small as $\epsilon$).
+# g_1^2$, so every weight moves by $\pm\eta_1$, however small its gradient is.
 
 
 # %% tags=["shared"]
@@ -630,8 +623,8 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 # $$r_t = \mathrm{sd}\big(1/\sqrt{\hat\nu_\infty}\big) \big/\,
 # \mathrm{sd}\big(1/\sqrt{\hat\nu_t}\big)$$
 #
-# For random gradients it can be computed from $t$ and $\beta_2$. (For the first five
-# updates it is not defined; there the libraries do not divide by $\sqrt{\hat\nu}$.)
+# For random gradients it follows from $t$ and $\beta_2$. (For the first five updates it
+# is not defined. There the libraries do not divide by $\sqrt{\hat\nu}$; we skip these.)
 
 
 # %% tags=["shared"]
@@ -685,15 +678,13 @@ np.testing.assert_allclose(np.abs(ours[0]), 1, atol=1e-3)  # the first step is t
 # %% [markdown] tags=["shared"]
 # Does our network learn with RAdam and without warm-up? Success alone would prove
 # little: $r_t$ rises slowly with $t$ whatever the gradients are, so RAdam is Adam with
-# a warm-up of its own. In fact we can run it as Adam at the rates $\eta_t\,r_t$. (Its
-# first five updates, which differ, are left out. [Ma & Yarats
+# a warm-up of its own, at the rates $\eta_t\,r_t$, and we run it as such. ([Ma & Yarats
 # 2019](https://arxiv.org/abs/1910.04209) blame the size of the first steps instead.)
 #
 # So let us also remove the spread, but keep the high rate. For 50 updates the rate is
 # 0: Adam's averages fill, while the weights stay where they are. Then the rate jumps to
 # its peak. If the spread does the harm, the network must learn now. (Liu et al. made a
-# test of this kind on a translation model, and there it helped.) Everything else is as
-# in the run without warm-up, also $\beta_2$, which sets how fast the averages fill.
+# test of this kind on a translation model, and there it helped.)
 
 # %% tags=["shared"]
 full = no_warmup.learning_rates
@@ -717,8 +708,8 @@ say(
     f"With RAdam the three seeds end at {three(*ends['RAdam'])}: most begin to learn. "
     f"But **filled averages do not help here**: {t - 50} updates after the jump, the "
     f"loss is {ends[filled][0]:.2f} and {ends[filled][1]:.2f} (two seeds). So the "
-    "spread alone does not explain this failure. The size of the first steps is the "
-    "next suspect, because RAdam's first steps are short."
+    "spread alone does not explain this failure. The next suspect is the size of the "
+    "first steps: those of RAdam are short."
 )
 
 # %% tags=["shared", "check"]
@@ -739,11 +730,11 @@ assert plots.drawn(fig, title, "warm-up")[1][-1] < 0.05  # loose: likewise
 # (pre-norm), and [Xiong et al. 2020](https://arxiv.org/abs/2002.04745) conclude that a
 # high rate is dangerous there. [Liu et al. 2020](https://arxiv.org/abs/2004.08249)
 # object that Adam's steps do not depend on the size of the gradient. They blame the
-# sum: a post-norm block depends more on its own layers and less on its input, so small
-# changes of all weights add up to a large change of the output.
+# sum: a post-norm block depends more on its own layers, so small changes of their
+# weights add up to a large change of the output.
 #
-# Both predict that pre-norm needs no warm-up. So train the pre-norm stack without, with
-# everything else the same, and look inside both stacks after the first ten updates.
+# Both predict that pre-norm needs no warm-up. So train the pre-norm stack without, and
+# look inside both stacks after the first ten updates.
 
 # %% tags=["shared"]
 pre_norm = replace(no_warmup, norm_first=True)
@@ -768,14 +759,13 @@ fig
 free = np.sort(losses["pre-norm, no warm-up"][:, -10:].mean(axis=1))
 post, pre = early.values()
 say(
-    "Without warm-up, pre-norm begins to learn with all three seeds, with some of them "
-    f"only a little: they end at {three(*free)}, where guessing is {guessing:.2f}. The "
-    "right panel suggests why (seed 0). After ten updates, all outputs have one large "
-    "vector in common, in both stacks. What differs after the last block is "
-    f"{pre[-1]:.2f} of the size of the outputs with pre-norm, but {post[-1]:.2g} with "
-    "post-norm. A pre-norm stack adds the common vector to a sum which still contains "
-    "the input. Post-norm divides each sum by its standard deviation, and with it "
-    "whatever differs, block by block."
+    "Without warm-up, pre-norm begins to learn, some seeds only a little: they end at "
+    f"{three(*free)}. The right panel suggests why (seed 0). After ten updates, all "
+    "outputs share one large vector, in both stacks. What differs after the last block "
+    f"is {pre[-1]:.2f} of the size of the outputs with pre-norm, but {post[-1]:.2g} "
+    "with post-norm. Pre-norm adds the shared vector to a sum which still contains the "
+    "input. Post-norm divides each sum by its standard deviation, and the differences "
+    "with it, block by block."
 )
 
 # %% tags=["shared", "check"]
@@ -788,8 +778,8 @@ assert pre[-1] > 4 * post[-1] and (np.diff(post) < 0).all()
 assert max(pre[-1], post[-1]) < 0.15  # all outputs have one vector in common
 
 # %% [markdown] tags=["shared"]
-# This is one network, one task and one rate. But the result agrees with practice: large
-# models use pre-norm, and a short warm-up all the same, because it costs almost nothing
+# This is one network and one task. But it agrees with practice: large models use
+# pre-norm, and a short warm-up all the same, because it costs almost nothing
 # ([GPT-3](https://arxiv.org/abs/2005.14165): 375 million of 300 billion tokens).
 
 # %% [markdown] tags=["shared"]
@@ -799,9 +789,9 @@ assert max(pre[-1], post[-1]) < 0.15  # all outputs have one vector in common
 # plain gradient descent, this spike would move the weights far away. Adam divides the
 # spike by its own size, so its next step is bounded, but both averages remember the
 # spike. The mean $\mu$ forgets it within some ten updates: until then the steps are too
-# long and point along the spike. The average of squares $\nu$ forgets it within about a thousand: for so
-# long the steps are too short. **Clipping by the global norm** shortens a gradient that
-# is longer than $c$, and keeps its direction:
+# long and point along the spike. The average of squares $\nu$ forgets it within about a
+# thousand: for so long the steps are too short. **Clipping by the global norm**
+# shortens a gradient that is longer than $c$, and keeps its direction:
 #
 # $$g \leftarrow g \cdot \min\!\big(1,\ c / \lVert g \rVert\big),$$
 #
@@ -836,8 +826,8 @@ for a, b in zip(theirs, short, strict=True):
     np.testing.assert_allclose(as_numpy(a), b, rtol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# Now a spike: 400 weights with random gradients, at update 50 a hundred times as long.
-# The limit $c$ is the largest norm of the others.
+# Here are 400 weights with random gradients, at update 50 a hundred times as long. The
+# limit $c$ is the largest norm of the others.
 
 # %% tags=["shared"]
 stream = np.random.default_rng(1).normal(size=(200, 400))  # t n
@@ -861,8 +851,7 @@ spoilt, kept = step_size.values()
 say(
     f"At the spike the steps become {spoilt[49] / kept[49]:.1f} times as long as with "
     f"clipping; from update 80 to the end they are at most "
-    f"{(spoilt[79:] / kept[79:]).max():.2f} times as long. The clipped steps go on as "
-    "before."
+    f"{(spoilt[79:] / kept[79:]).max():.2f} times as long."
 )
 
 # %% tags=["shared", "check"]
@@ -920,12 +909,11 @@ say(
 # * At a high rate, our post-norm network got stuck without warm-up; low rates were
 #   slow. Warm-up made a rate usable that fails without it.
 # * In the stuck network all outputs are nearly the same: it no longer sees its input.
-# * First explanation: Adam's scalings vary widely while they rest on few gradients (Liu
-#   et al. 2019). RAdam makes up for this, with a warm-up of its own. Filling the
-#   averages beforehand did not help our network.
-# * Second explanation: the post-norm stack itself. With pre-norm, more of the
-#   differences between positions was left, and the network began to learn without
-#   warm-up, in some runs only a little.
+# * First explanation: Adam's scalings vary widely while they rest on few gradients.
+#   RAdam makes up for this, with a warm-up of its own. Filling the averages beforehand
+#   did not help our network.
+# * Second explanation: the post-norm stack itself. With pre-norm, more differences were
+#   left, and the network began to learn without warm-up, some seeds only a little.
 # * To start with: pre-norm, AdamW, a warm-up of a twentieth of the updates, cosine,
 #   clipping at norm 1.
 # * Clipping by the global norm protects Adam's averages from single spikes.
