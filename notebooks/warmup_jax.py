@@ -705,11 +705,12 @@ fig
 ends = {name: np.sort(losses[name][:, -10:].mean(axis=1)) for name in names}
 t = settings.updates
 say(
-    f"With RAdam the network begins to learn, some seeds slowly: they end at "
+    "With RAdam the network begins to learn, some seeds slowly: they end at "
     f"{three(*ends['RAdam'])}. But **filled averages do not help here**: {t - 50} "
     f"updates after the jump, the loss is {ends[filled][0]:.2f} and "
-    f"{ends[filled][1]:.2f} (two seeds). So the spread alone does not explain this failure. The next suspect is the size of the "
-    "first steps: those of RAdam are short."
+    f"{ends[filled][1]:.2f} (two seeds). So the spread alone does not explain this "
+    "failure. The next suspect is the size of the first steps: those of RAdam are "
+    "short."
 )
 
 # %% tags=["shared", "check"]
