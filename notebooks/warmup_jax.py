@@ -191,9 +191,8 @@ say(
 # %% [markdown] tags=["jax"]
 # In Optax, the learning rate of an optimiser is a number, or a function of the updates
 # made so far: a schedule. The loop over all batches is a `lax.scan`, and `nnx.jit`
-# compiles it as a whole. The static argument `loss_fn` is part of the compiled program:
-# a different function means a new compilation, which takes longer here than the run.
-# The rates are data: all schedules share one program.
+# compiles it as a whole. A new static argument means a new compilation, which takes
+# longer here than the run. The rates are data: all schedules share one program.
 
 
 # %% tags=["jax"]
@@ -422,7 +421,7 @@ assert falls[x == 150] < 0.6 and falls[-1] < 0.05  # loose: likewise
 
 # %% [markdown] tags=["shared"]
 # Is the rate perhaps too high? To find a peak rate in practice, one trains briefly at
-# several rates and compares the final losses: a **sweep**. Here is one for one seed.
+# several rates and compares the final losses: a **sweep**. Here is one, for one seed.
 # Each rate is four times the last.
 
 # %% tags=["shared"]
@@ -559,7 +558,8 @@ assert (np.diff(y["trained without"]) < 0).all()
 #
 # Both begin at 0; dividing by $1-\beta^t$ makes up for that, and $\epsilon = 10^{-8}$
 # keeps the denominator from 0. At the first update $\hat\mu_1 = g_1$ and $\hat\nu_1 =
-# g_1^2$, so every weight moves by $\pm\eta_1$, however small its gradient is.
+# g_1^2$, so every weight moves by $\pm\eta_1$, however small its gradient is (if it is
+# well above $\epsilon$).
 
 
 # %% tags=["shared"]

@@ -418,7 +418,7 @@ assert falls[x == 150] < 0.6 and falls[-1] < 0.05  # loose: likewise
 
 # %% [markdown] tags=["shared"]
 # Is the rate perhaps too high? To find a peak rate in practice, one trains briefly at
-# several rates and compares the final losses: a **sweep**. Here is one for one seed.
+# several rates and compares the final losses: a **sweep**. Here is one, for one seed.
 # Each rate is four times the last.
 
 # %% tags=["shared"]
@@ -555,7 +555,8 @@ assert (np.diff(y["trained without"]) < 0).all()
 #
 # Both begin at 0; dividing by $1-\beta^t$ makes up for that, and $\epsilon = 10^{-8}$
 # keeps the denominator from 0. At the first update $\hat\mu_1 = g_1$ and $\hat\nu_1 =
-# g_1^2$, so every weight moves by $\pm\eta_1$, however small its gradient is.
+# g_1^2$, so every weight moves by $\pm\eta_1$, however small its gradient is (if it is
+# well above $\epsilon$).
 
 
 # %% tags=["shared"]
