@@ -23,10 +23,10 @@
 # guessing, although model, data and loss function are right. The first few updates
 # have ruined the network. The Transformer of 2017 is prone to this. Its authors let
 # the learning rate rise from almost zero over 4,000 updates ([Vaswani et al.
-# 2017](https://arxiv.org/abs/1706.03762)); without this **warm-up**, the same network
-# hardly learns to translate: it reaches a BLEU score of 8 instead of 34, where BLEU
-# counts phrases shared with a human translation ([Xiong et al.
-# 2020](https://arxiv.org/abs/2002.04745)). This page shows failure and remedy on a
+# 2017](https://arxiv.org/abs/1706.03762)). Without such a **warm-up**, a Transformer of
+# this kind hardly learns to translate: in one comparison it reaches a BLEU score of 8
+# instead of 34, where BLEU counts phrases shared with a human translation ([Xiong et
+# al. 2020](https://arxiv.org/abs/2002.04745)). This page shows failure and remedy on a
 # small network, and then looks for the cause.
 
 # %% [markdown] tags=["jax"]
@@ -87,9 +87,9 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 # The **learning rate** scales each update of the weights. One **update** uses one
 # batch; an **epoch** is one pass through all examples. With a high rate a network
 # learns fast. But at the start a high rate can move the weights to a region where the
-# network no longer learns, and at the end it prevents them from converging. So the
-# rate follows a **schedule**: a peak rate, times a factor for each update. The rise of
-# this factor at the start is the warm-up.
+# network no longer learns, and at the end it keeps them from converging. So the rate
+# follows a **schedule**: a peak rate, times a factor for each update. The rise of this
+# factor at the start is the warm-up.
 
 # %% [markdown] tags=["shared"]
 # Let $t = 1, \dots, T$ count the updates, and let the warm-up take the first $w$ of
@@ -148,7 +148,8 @@ fig
 # %% tags=["shared", "say"]
 root = values["inverse square root"]
 say(
-    f"Both peak at update {w}. The cosine ends near zero: plan the length of the run. "
+    f"Both peak at update {w}. The cosine ends near zero, so fix the length of the run "
+    "beforehand. "
     f"The inverse square root is still at {root[-1]:.2f} after {T:,} updates."
 )
 
@@ -183,26 +184,22 @@ say(
 # ## The schedule enters the loop at the optimiser
 #
 # A common mistake is that the schedule in the plot is not the one in the training: the
-# code counts epochs instead of updates, or begins with $(t-1)/w$, so that the first
-# update changes no weight. The rate belongs to the optimiser, as a new number for every
-# update.
+# code counts epochs instead of updates, or takes `step` for $t$, so that the first
+# update has the rate 0 and changes no weight. The rate belongs to the optimiser, as a
+# new number for every update.
 
 # %% [markdown] tags=["jax"]
 # In Optax, the learning rate of an optimiser is a number, or a function of the updates
 # made so far: a schedule. The loop over all batches is a `lax.scan`, and `nnx.jit`
-# compiles it as a whole. The static arguments are part of the compiled program: a
-# different value means a new compilation, which takes longer here than the run. The
-# rates are data: all schedules share one program.
-
-# %% tags=["jax"]
-OPTIMIZERS = {"adam": optax.adam, "radam": optax.radam}
+# compiles it as a whole. A new static argument means a new compilation, which takes
+# longer here than the run. The rates are data: all schedules share one program.
 
 
 # %% tags=["jax"]
-@partial(nnx.jit, static_argnames=("loss_fn", "kind"))
-def train(model, loss_fn, data, batches, rates, *, kind="adam", beta2=0.999):
+@partial(nnx.jit, static_argnames="loss_fn")
+def train(model, loss_fn, data, batches, rates, *, beta2=0.999):
     """Train in place, one update per row of ``batches``: loss, gradient norm ``t``."""
-    optimizer = OPTIMIZERS[kind](lambda step: rates[step], b2=beta2)
+    optimizer = optax.adam(lambda step: rates[step], b2=beta2)
     graph, params, rest = nnx.split(model, nnx.Param, ...)
 
     def objective(params, batch):
@@ -222,9 +219,9 @@ def train(model, loss_fn, data, batches, rates, *, kind="adam", beta2=0.999):
 
 
 # %% [markdown] tags=["shared"]
-# To see which rates an optimiser really uses, let a model be a single weight, and let
-# its loss be this weight. The gradient is 1 at every update, so each step of Adam is as
-# long as the rate, and the loss falls by exactly the rate that was used.
+# To see which rates an optimiser really uses, take as model a single weight, which is
+# also the loss. The gradient is 1 at every update, so each step of Adam is as long as
+# the rate, and the loss falls by exactly the rate that was used.
 
 
 # %% tags=["jax"]
@@ -254,8 +251,8 @@ used = -np.diff(np.append(as_numpy(losses), last))  # t
 say(
     f"The first update moved the weight by {used[0]:.4f}, a hundredth of the peak rate "
     f"of 0.01; the longest step, {used.max():.4f}, is that of update "
-    f"{np.argmax(used) + 1}. Every step is the rate that was drawn, to a thousandth of "
-    "the peak, the precision of the loss."
+    f"{np.argmax(used) + 1}. Every step equals the rate in the figure, up to a "
+    "thousandth of the peak rate, because the loss is rounded to single precision."
 )
 
 # %% tags=["shared", "check"]
@@ -275,7 +272,7 @@ np.testing.assert_allclose(history["loss"] - after, rates, atol=0.01 * 1e-3)
 
 # %% [markdown] tags=["jax"]
 # Optax has this schedule built in. It rises from `init_value` in `warmup_steps` steps,
-# so our rise from $1/w$ takes $w - 1$ of them.
+# and our first update already has $1/w$, so $w - 1$ steps remain to the peak.
 
 
 # %% tags=["jax"]
@@ -339,17 +336,15 @@ say(
         ["updates", f"{one.updates}, of {one.batch_size} sequences", "enough here",
          "until the held-out loss stays level"],
         ["warm-up", f"{one.warmup} updates", "long, to be seen", "5 % of the updates"],
-        ["then", "cosine", "the first schedule above", "the same"],
-        ["Adam's $\\beta_1$, $\\beta_2$", "0.9, 0.99", "$\\nu$ remembers some 100 "
-         "gradients, half of this short run", "0.9, 0.999"],
-        ["clipping", "none", "no other help", "norm 1"],
+        ["Adam's $\\beta_1, \\beta_2$ (see below)", "0.9, 0.99", "$\\beta_2$ averages "
+         "over 1 / (1 − 0.99) = 100 gradients, half of this run", "0.9, 0.999"],
+        ["clipping (see below)", "none", "so that only warm-up can help", "norm 1"],
     )
 )  # fmt: skip
 
 # %% [markdown] tags=["jax"]
-# On CPUs, XLA is slow at gradients of products `b s i, i o -> b s o`.
-# `with_flat_products` gives a copy of the model whose layers multiply two matrices,
-# `(b s) i, i o -> (b s) o`: the same numbers, sooner.
+# On CPUs, XLA is slow at gradients of products `b s i, i o -> b s o`. The layers of
+# `with_flat_products` multiply two matrices, `(b s) i, i o -> (b s) o`.
 
 
 # %% tags=["jax"]
@@ -371,21 +366,17 @@ def all_batches(settings):
 
 
 # %% tags=["shared"]
-def train_seeds(settings, seeds=(0, 1, 2), *, kind="adam", waiting=0):
-    """One run per seed, the first updates at rate 0: losses ``n t`` and models."""
+def train_seeds(settings, seeds=(0, 1, 2), rates=None):
+    """One run per seed, at the rates of the settings or others: losses, models."""
+    rates = settings.learning_rates if rates is None else rates
     losses, models = [], []
     for seed in seeds:
         chosen = replace(settings, seed=seed)
-        batches = all_batches(chosen)
-        rates = np.append(np.zeros(waiting), chosen.learning_rates)[: len(batches)]
-        model = new_model(chosen)
-        options = {"kind": kind, "beta2": 0.99}
-        run = train(
-            model, cross_entropy, data, integers(batches), floats(rates), **options
-        )
-        losses.append(as_numpy(run[0]))
+        model, batches = new_model(chosen), integers(all_batches(chosen))
+        run = train(model, cross_entropy, data, batches, floats(rates), beta2=0.99)
+        losses.append(as_numpy(run[0]))  # t
         models.append(model)
-    return np.array(losses), models
+    return np.array(losses), models  # n t
 
 
 # %% tags=["shared"]
@@ -430,11 +421,11 @@ assert falls[x == 150] < 0.6 and falls[-1] < 0.05  # loose: likewise
 
 # %% [markdown] tags=["shared"]
 # Is the rate perhaps too high? To find a peak rate in practice, one trains briefly at
-# several rates and compares the final losses: a **sweep**. Here is one, with and
-# without warm-up, for one seed.
+# several rates and compares the final losses: a **sweep**. Here is one, for one seed.
+# Each rate is four times the last.
 
 # %% tags=["shared"]
-peaks = np.array([1.5e-3, 3e-3, 6e-3, 12e-3, 24e-3])
+peaks = np.array([0.375e-3, 1.5e-3, 6e-3, 24e-3])
 sweep = {"warm-up": [], "no warm-up": []}
 for name, options in {"warm-up": settings, "no warm-up": no_warmup}.items():
     for peak in peaks:
@@ -445,24 +436,22 @@ for name, options in {"warm-up": settings, "no warm-up": no_warmup}.items():
             rows, _ = train_seeds(chosen, seeds=[0])
         sweep[name].append(rows[0, -10:].mean())
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss after 200 updates over the peak rate, five rates from 1.5 to 24 thousandths. With warm-up the line falls almost to zero in the middle. Without warm-up the line stays above 1, and is at the level of guessing from the middle rate on."}}
-title = "With warm-up some rates succeed, without it none does"
-lines = {name: (1000 * peaks, np.array(y)) for name, y in sweep.items()}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss after 200 updates over the peak rate, logarithmic, four rates from 0.000375 to 0.024. With warm-up the line falls almost to zero at the third rate, and is at the level of guessing at the fourth. Without warm-up the line stays above 1 at all four, and is at the level of guessing at the last two."}}
+title = "One of these rates succeeds, and only with warm-up"
+lines = {name: (peaks, np.array(y)) for name, y in sweep.items()}
 fig = plots.curves(
-    {title: lines}, x="peak rate / 0.001", y="final loss", marks="o",
-    size=(6.5, 3.2),
+    {title: lines}, x="peak rate", y="final loss", log_x=4, marks="o", size=(6.5, 3.2),
 )  # fmt: skip
+fig.axes[0].set_xticks(peaks, [f"{peak:g}" for peak in peaks])
 fig
 
 # %% tags=["shared", "say"]
 with_it, without = (np.array(y) for y in sweep.values())
 say(
-    "Every point is the mean of the last ten of 200 updates. Without warm-up, the "
-    f"best of the five rates ends at {without.min():.2f}; from 0.006 on, the network "
-    f"learns nothing. With warm-up, the loss is {with_it[2]:.3f} at the rate 0.006, "
-    f"{word('lower', with_it[2], without.min())} than at any rate without. Small rates "
-    "are too slow for 200 updates, and with warm-up, too, a rate can be too high: at "
-    f"0.024 the loss ends at {with_it[4]:.2f}. Warm-up opens a range between."
+    "The two small rates are too slow for 200 updates, with and without warm-up. At "
+    f"0.006 the loss is {with_it[2]:.3f} with warm-up, "
+    f"{word('lower', with_it[2], without.min())} than at any of these rates without it "
+    f"({without.min():.2f} at best). The rate 0.024 fails even with warm-up."
 )
 
 # %% tags=["shared", "check"]
@@ -470,10 +459,13 @@ say(
 _, u = plots.drawn(fig, title, "warm-up")
 _, v = plots.drawn(fig, title, "no warm-up")
 assert u[2] < 0.05  # loose: seeds differ in when they begin to learn
-assert v.min() > 1 and (v[2:] > 2.2).all() and u[4] > u[2]
+assert v.min() > 1 and (v[2:] > 2.2).all() and u[3] > 2.2 and u[:2].min() > 1
+assert v[0] > v[1]  # even slower rates would not be the best ones
 
 # %% [markdown] tags=["shared"]
-# Try it: how short may the warm-up be? `train_seeds(replace(settings, warmup=20))`.
+# Try it: how short may the warm-up be? `train_seeds(replace(settings, warmup=20))`. And
+# does a small rate need no warm-up, only time? Take `replace(no_warmup,
+# learning_rate=1.5e-3, epochs=6)`.
 
 # %% [markdown] tags=["shared"]
 # ## The stuck network no longer sees its input
@@ -481,7 +473,7 @@ assert v.min() > 1 and (v[2:] > 2.2).all() and u[4] > u[2]
 # What does such a network do? To reverse a sequence, the blocks need outputs that
 # differ from position to position and from sequence to sequence. So measure how much
 # they differ: the standard deviation over all positions of 64 sequences, averaged over
-# the features.
+# the features, as a share of the root mean square.
 
 
 # %% tags=["jax"]
@@ -500,8 +492,10 @@ few = data[0][:64]
 
 
 def differences(model):
-    """Deviation over sequences and positions, after each block: array ``l``."""
-    return as_numpy(block_outputs(model, few)).std(axis=(1, 2)).mean(axis=-1)
+    """Deviation over sequences and positions / size, after each block: array ``l``."""
+    outputs = as_numpy(block_outputs(model, few))  # l b s m
+    size = np.sqrt((outputs**2).mean(axis=(1, 2, 3)))
+    return outputs.std(axis=(1, 2)).mean(axis=-1) / size
 
 
 fresh = [replace(settings, seed=seed) for seed in range(3)]
@@ -511,7 +505,7 @@ inside = {
     "trained without": [differences(model) for model in models["no warm-up"]],
 }
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "How much the outputs of each of six blocks differ between positions and sequences, logarithmic, as bands over three seeds. Before training and after training with warm-up the lines stay above 0.2 in all blocks. After training without warm-up the line falls by orders of magnitude from block to block."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "How much the outputs of each of six blocks differ between positions and sequences, relative to their size, logarithmic, as bands over three seeds. Before training and after training with warm-up the lines stay above 0.2 in all blocks. After training without warm-up the line falls by orders of magnitude from block to block."}}
 block = np.arange(1, settings.n_blocks + 1)
 title = "Without warm-up, all outputs become alike"
 lines = {name: (block, np.array(rows)) for name, rows in inside.items()}
@@ -524,8 +518,9 @@ fig
 # %% tags=["shared", "say"]
 start, kept, lost = (np.mean(rows, axis=0) for rows in inside.values())
 say(
-    f"After the last block, the outputs differ by {start[-1]:.2f} before training and "
-    f"by {kept[-1]:.2f} after training with warm-up. In the stuck network only "
+    f"After the last block, the outputs differ by {start[-1]:.2f} of their size before "
+    f"training, and by {kept[-1]:.2f} after training with warm-up. In the stuck "
+    "network only "
     f"**{lost[-1]:.1g}** is left: at every position of every sequence the output is "
     "nearly the same, so the network can only predict how frequent each symbol is."
 )
@@ -539,18 +534,16 @@ assert y["trained without"][-1] < least  # loose: frameworks differ twofold
 assert (np.diff(y["trained without"]) < 0).all()
 
 # %% [markdown] tags=["shared"]
-# Something in the first updates did this. There are two published explanations, and
-# each can be tested.
+# Something in the first updates did this. There are two published explanations.
 
 # %% [markdown] tags=["shared"]
 # ## First explanation: Adam divides by an estimate from few gradients
 #
 # Adam gives each weight a step size of its own: it divides by the typical size of that
-# weight's gradients, estimated from those it has seen. At the start it has seen only
-# one gradient, then two, then three. A weight whose first gradients happen to be small
-# gets a step size that is far too large. [Liu et al.
-# 2019](https://arxiv.org/abs/1908.03265) blame this spread: warm-up helps because the
-# rate is low until the estimates are good.
+# weight's gradients, estimated from those it has seen. At the start these are few. A
+# weight whose first gradients happen to be small gets a step size that is far too
+# large. [Liu et al. 2019](https://arxiv.org/abs/1908.03265) blame this spread: warm-up
+# helps because the rate is low until the estimates are good.
 
 # %% [markdown] tags=["shared"]
 # With the gradient $g_t$ of a weight $\theta$ at update $t$ and the rate $\eta_t$, Adam
@@ -565,13 +558,13 @@ assert (np.diff(y["trained without"]) < 0).all()
 #
 # Both begin at 0; dividing by $1-\beta^t$ makes up for that, and $\epsilon = 10^{-8}$
 # keeps the denominator from 0. At the first update $\hat\mu_1 = g_1$ and $\hat\nu_1 =
-# g_1^2$, so every weight moves by $\pm\eta_1$, however small its gradient is (unless
-# the gradient is zero, or about as small as $\epsilon$).
+# g_1^2$, so every weight moves by $\pm\eta_1$, however small its gradient is (if it is
+# well above $\epsilon$).
 
 
 # %% tags=["shared"]
 def adam_averages(grads, beta1=0.9, beta2=0.999):
-    """Adam's μ̂ and ν̂ after every gradient: ``t n -> t n, t n``."""
+    """Adam's averages, corrected for their start at 0: ``t n -> t n, t n``."""
     mean, square, averages = 0.0, 0.0, []
     for t, g in enumerate(grads, start=1):
         mean = beta1 * mean + (1 - beta1) * g
@@ -623,25 +616,32 @@ assert upper[0] / lower[0] > 100 and upper[49] / lower[49] < 2
 assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 
 # %% [markdown] tags=["shared"]
-# **RAdam**, the optimiser of Liu et al., makes up for the spread: it multiplies each
-# step of Adam by a number $r_t < 1$, the final standard deviation of the scaling
-# divided by its standard deviation at update $t$. (In the first five updates the
-# libraries leave out the division by $\sqrt{\hat\nu}$ instead.)
+# **RAdam**, the optimiser of Liu et al., makes up for the spread. It multiplies each
+# step of Adam by a number $r_t < 1$, the standard deviation of the scaling over the
+# weights in the end, divided by that at update $t$:
+#
+# $$r_t = \mathrm{sd}\big(1/\sqrt{\hat\nu_\infty}\big) \big/\,
+# \mathrm{sd}\big(1/\sqrt{\hat\nu_t}\big)$$
+#
+# For random gradients it follows from $t$ and $\beta_2$. (For the first five updates it
+# is not defined. There the libraries do not divide by $\sqrt{\hat\nu}$; we skip these.)
 
 
-# %% tags=["shared", "check"]
-# Checked: r_t is the measured ratio of the two standard deviations
-def rectification(t, beta2=0.999):
+# %% tags=["shared"]
+def rectification(t, beta2):
     """RAdam's factor ``r_t`` at update ``t``, from 6 on (Liu et al., algorithm 2)."""
     end = 2 / (1 - beta2) - 1
     rho = end - 2 * t * beta2**t / (1 - beta2**t)  # about the number of gradients
     return np.sqrt((rho - 4) * (rho - 2) * end / ((end - 4) * (end - 2) * rho))
 
 
+# %% tags=["shared", "check"]
+# Checked: r_t is the measured ratio of the two standard deviations
 end = 2 / (1 - 0.999) - 1
 long_run = np.sqrt(end / (2 * (end - 2) * (end - 4)))  # deviation, by Liu et al.
 deviation = (1 / np.sqrt(adam_averages(noise)[1])).std(axis=1)
-formula, measured = rectification(np.arange(6, 1001)), long_run / deviation[5:]
+formula = rectification(np.arange(6, 1001), 0.999)
+measured = long_run / deviation[5:]
 assert formula[0] < 0.05 and 0.6 < formula[-1] < 0.7 and (np.diff(formula) > 0).all()
 np.testing.assert_allclose(measured[14:], formula[14:], rtol=0.1)  # from update 20 on
 np.testing.assert_allclose(measured[:14], formula[:14], rtol=0.6)
@@ -651,6 +651,9 @@ np.testing.assert_allclose(measured[:14], formula[:14], rtol=0.6)
 
 
 # %% tags=["jax"]
+OPTIMIZERS = {"adam": optax.adam, "radam": optax.radam}
+
+
 def framework_steps(kind, grads):
     """Steps of an optimiser of Optax at rate 1: ``t n -> t n``."""
     optimizer = OPTIMIZERS[kind](1.0)
@@ -666,32 +669,32 @@ def framework_steps(kind, grads):
 # Checked: the framework's Adam takes our steps; its RAdam r_t times these
 ours, short = adam_steps(noise[:100]), floats(noise[:100])
 np.testing.assert_allclose(as_numpy(framework_steps("adam", short)), ours, atol=1e-3)
-rectified = rectification(np.arange(6, 101))[:, None] * ours[5:]
+rectified = rectification(np.arange(6, 101), 0.999)[:, None] * ours[5:]
 radam = as_numpy(framework_steps("radam", short))[5:]
 # loose: Optax computes ρ in single precision
-np.testing.assert_allclose(
-    radam, rectified, rtol=0.02, atol=1e-3
-)  # loose: Optax computes ρ in single precision
+np.testing.assert_allclose(radam, rectified, rtol=0.02, atol=1e-3)
 np.testing.assert_allclose(np.abs(ours[0]), 1, atol=1e-3)  # the first step is the rate
 
 # %% [markdown] tags=["shared"]
-# Does our network learn with RAdam and without warm-up? If it does, that alone would
-# not prove the explanation, because $r_t$ rises slowly with $t$ whatever the gradients
-# are: RAdam is Adam with a warm-up of its own. ([Ma & Yarats
+# Does our network learn with RAdam and without warm-up? Success alone would prove
+# little: $r_t$ rises slowly with $t$ whatever the gradients are, so RAdam is Adam with
+# a warm-up of its own, at the rates $\eta_t\,r_t$, and we run it as such. ([Ma & Yarats
 # 2019](https://arxiv.org/abs/1910.04209) blame the size of the first steps instead.)
 #
 # So let us also remove the spread, but keep the high rate. For 50 updates the rate is
 # 0: Adam's averages fill, while the weights stay where they are. Then the rate jumps to
 # its peak. If the spread does the harm, the network must learn now. (Liu et al. made a
-# test of this kind on a translation model, and there it helped.) Everything else,
-# $\beta_2$ included, is as in the run without warm-up.
+# test of this kind on a translation model, and there it helped.)
 
 # %% tags=["shared"]
-losses["RAdam"], _ = train_seeds(no_warmup, kind="radam")
+full = no_warmup.learning_rates
+r = np.append(np.zeros(5), rectification(np.arange(6, len(full) + 1), 0.99))
+losses["RAdam"], _ = train_seeds(no_warmup, rates=full * r)
 filled = "averages filled first"
-losses[filled], _ = train_seeds(no_warmup, waiting=50)
+late = np.append(np.zeros(50), full)[: len(full)]
+losses[filled], _ = train_seeds(no_warmup, seeds=(0, 1), rates=late)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss of three variants over 200 updates, as bands over three seeds. With filled averages the loss stays at the level of guessing. RAdam falls below it and goes on falling; Adam with warm-up falls to almost zero."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss of three variants over 200 updates, as bands over the seeds. With filled averages the loss stays at the level of guessing. RAdam falls below it and goes on falling; Adam with warm-up falls to almost zero."}}
 title = "Filled averages do not help, a slow start does"
 names = "warm-up", filled, "RAdam"
 lines = {name: smooth(losses[name]) for name in names}
@@ -702,20 +705,21 @@ fig
 ends = {name: np.sort(losses[name][:, -10:].mean(axis=1)) for name in names}
 t = settings.updates
 say(
-    f"RAdam begins to learn: the seeds end at {three(*ends['RAdam'])}. But "
-    f"**filled averages do not help here**: {t - 50} updates after the jump, the loss "
-    f"is {three(*ends[filled])}. So the spread alone does not explain this failure. "
-    "The size of the first steps is the next suspect: RAdam, whose first steps are "
-    "short, does help."
+    "With RAdam the network begins to learn, some seeds slowly: they end at "
+    f"{three(*ends['RAdam'])}. But **filled averages do not help here**: {t - 50} "
+    f"updates after the jump, the loss is {ends[filled][0]:.2f} and "
+    f"{ends[filled][1]:.2f} (two seeds). So the spread alone does not explain this "
+    "failure. The next suspect is the size of the first steps: those of RAdam are "
+    "short."
 )
 
 # %% tags=["shared", "check"]
-# Checked: Adam with averages filled stays above 2.2; RAdam ends below 1.8 on average
+# Checked: Adam with averages filled stays above 2.2; RAdam ends below 2.1 on average
 _, stays = plots.drawn(fig, title, filled)
 assert stays.min() > 2.2 and ends[filled].min() > 2.2
 _, falls = plots.drawn(fig, title, "RAdam")
-assert falls[-1] < 1.8  # loose: seeds differ in when they begin to learn
-assert ends["RAdam"][1] < 2  # loose: likewise
+assert falls[-1] < 2.1  # loose: seeds differ in when they begin to learn
+assert ends["RAdam"][0] < 1.8  # loose: likewise
 assert falls[-1] < falls[len(falls) // 2]
 assert plots.drawn(fig, title, "warm-up")[1][-1] < 0.05  # loose: likewise
 
@@ -726,35 +730,23 @@ assert plots.drawn(fig, title, "warm-up")[1][-1] < 0.05  # loose: likewise
 # the last blocks receive larger gradients at the start than with the norm first
 # (pre-norm), and [Xiong et al. 2020](https://arxiv.org/abs/2002.04745) conclude that a
 # high rate is dangerous there. [Liu et al. 2020](https://arxiv.org/abs/2004.08249)
-# object that Adam divides the size of the gradient out, and blame the sum itself: a
-# post-norm block leans more on its own layers, so errors in them add up.
+# object that Adam's steps do not depend on the size of the gradient. They blame the
+# sum: a post-norm block depends more on its own layers, so small changes of their
+# weights add up to a large change of the output.
 #
-# Both predict that pre-norm needs no warm-up. So train the pre-norm stack without, with
-# everything else the same, and look inside both stacks after the first ten updates.
+# Both predict that pre-norm needs no warm-up. So train the pre-norm stack without, and
+# look inside both stacks after the first ten updates.
 
 # %% tags=["shared"]
 pre_norm = replace(no_warmup, norm_first=True)
-losses["pre-norm, no warm-up"], models["pre-norm"] = train_seeds(pre_norm)
+losses["pre-norm, no warm-up"], _ = train_seeds(pre_norm)
+ten = np.where(np.arange(len(full)) < 10, full, 0)  # all later updates have rate 0
+early = {}
+for name, options in {"post-norm": no_warmup, "pre-norm": pre_norm}.items():
+    _, [model] = train_seeds(options, seeds=[0], rates=ten)
+    early[name] = differences(model)
 
-
-def after_updates(n, settings):
-    """A model after the first ``n`` updates: the rates of all others are 0."""
-    chosen = replace(settings, seed=0)
-    batches = all_batches(chosen)
-    rates = np.where(np.arange(len(batches)) < n, chosen.learning_rates, 0)
-    model = new_model(chosen)
-    options = {"kind": "adam", "beta2": 0.99}
-    train(model, cross_entropy, data, integers(batches), floats(rates), **options)
-    return model
-
-
-young = {"post-norm": no_warmup, "pre-norm": pre_norm}
-young = {name: after_updates(10, options) for name, options in young.items()}
-early = {name: differences(model) for name, model in young.items()}
-last = [as_numpy(block_outputs(model, few))[-1] for model in young.values()]  # b s m
-common = [np.sqrt((x.mean(axis=(0, 1)) ** 2).mean()) for x in last]
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels. Left: loss over 200 updates without warm-up, as bands over three seeds; post-norm stays at the level of guessing, pre-norm falls below it. Right: how much the outputs of each of six blocks differ, after ten updates; with pre-norm the line stays level, with post-norm it falls from block to block."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels. Left: loss over 200 updates without warm-up, as bands over three seeds; post-norm stays at the level of guessing, pre-norm falls below it. Right: how much the outputs of each of six blocks differ, relative to their size, after ten updates; the line of post-norm falls from block to block, and at the last block it is below that of pre-norm."}}
 pair = {"post-norm": "no warm-up", "pre-norm": "pre-norm, no warm-up"}
 titles = "loss without warm-up", "differences after ten updates"
 panels = {
@@ -768,28 +760,27 @@ fig
 free = np.sort(losses["pre-norm, no warm-up"][:, -10:].mean(axis=1))
 post, pre = early.values()
 say(
-    "Without warm-up, pre-norm leaves the level of guessing with all three seeds; they "
-    f"end at {three(*free)}. The right panel shows why (seed 0). After ten updates, "
-    f"the outputs of the last block differ by {pre[-1]:.2f} with pre-norm, but by "
-    f"{post[-1]:.2g} with post-norm. In both, the steps have made one vector common to "
-    f"all outputs: its mean size is {common[1]:.1f} and {common[0]:.1f}. Pre-norm adds "
-    "this vector to a sum which still contains the input. Post-norm divides each sum "
-    "by its standard deviation, so the differences shrink, block by block."
+    "Without warm-up, pre-norm begins to learn, some seeds only a little: they end at "
+    f"{three(*free)}. The right panel suggests why (seed 0). After ten updates, all "
+    "outputs share one large vector, in both stacks. What differs after the last block "
+    f"is {pre[-1]:.2f} of the size of the outputs with pre-norm, but {post[-1]:.2g} "
+    "with post-norm. Pre-norm adds the shared vector to a sum which still contains the "
+    "input. Post-norm divides each sum by its standard deviation, and the differences "
+    "with it, block by block."
 )
 
 # %% tags=["shared", "check"]
-# Checked: without warm-up pre-norm ends below 2.2; its outputs differ above 0.15
+# Checked: without warm-up, pre-norm ends below 2.2; in its outputs more differs
 lost, found = (plots.drawn(fig, titles[0], name)[1] for name in pair)
 assert lost.min() > 2.2 and found[-1] < 1.8  # loose: seeds differ in when they begin
 assert free.max() < 2.2  # loose: likewise
 post, pre = (plots.drawn(fig, titles[1], name)[1] for name in pair)
-assert pre.min() > 0.15 and post[-1] < 0.035 * pre[-1] and (np.diff(post) < 0).all()
-assert pre.max() < 2 * pre.min()
-assert common[1] > 8 * pre[-1] and common[0] > 80 * post[-1]
+assert pre[-1] > 4 * post[-1] and (np.diff(post) < 0).all()
+assert max(pre[-1], post[-1]) < 0.15  # all outputs have one vector in common
 
 # %% [markdown] tags=["shared"]
-# This is one network, one task and one rate. But the result agrees with practice: large
-# models use pre-norm, and a short warm-up all the same, because it costs almost nothing
+# This is one network and one task. But it agrees with practice: large models use
+# pre-norm, and a short warm-up all the same, because it costs almost nothing
 # ([GPT-3](https://arxiv.org/abs/2005.14165): 375 million of 300 billion tokens).
 
 # %% [markdown] tags=["shared"]
@@ -797,11 +788,11 @@ assert common[1] > 8 * pre[-1] and common[0] > 80 * post[-1]
 #
 # A batch can be unlucky: its gradient is a hundred times as long as those before. With
 # plain gradient descent, this spike would move the weights far away. Adam divides the
-# spike by its own size, but both averages remember it. The mean $\mu$ forgets it within
-# some ten updates: until then the steps are too long, and all go in the direction of
-# the spike. The average of squares $\nu$ forgets it within about a thousand: for so
-# long the steps are too short. **Clipping by the global norm** shortens a gradient that
-# is longer than $c$, and keeps its direction:
+# spike by its own size, so its next step is bounded, but both averages remember the
+# spike. The mean $\mu$ forgets it within some ten updates: until then the steps are too
+# long and point along the spike. The average of squares $\nu$ forgets it within about a
+# thousand: for so long the steps are too short. **Clipping by the global norm**
+# shortens a gradient that is longer than $c$, and keeps its direction:
 #
 # $$g \leftarrow g \cdot \min\!\big(1,\ c / \lVert g \rVert\big),$$
 #
@@ -836,8 +827,8 @@ for a, b in zip(theirs, short, strict=True):
     np.testing.assert_allclose(as_numpy(a), b, rtol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# Now a spike: 400 weights with random gradients, at update 50 a hundred times as long.
-# The limit $c$ is the largest norm of the others.
+# Here are 400 weights with random gradients, at update 50 a hundred times as long. The
+# limit $c$ is the largest norm of the others.
 
 # %% tags=["shared"]
 stream = np.random.default_rng(1).normal(size=(200, 400))  # t n
@@ -861,8 +852,7 @@ spoilt, kept = step_size.values()
 say(
     f"At the spike the steps become {spoilt[49] / kept[49]:.1f} times as long as with "
     f"clipping; from update 80 to the end they are at most "
-    f"{(spoilt[79:] / kept[79:]).max():.2f} times as long. The clipped steps go on as "
-    "before."
+    f"{(spoilt[79:] / kept[79:]).max():.2f} times as long."
 )
 
 # %% tags=["shared", "check"]
@@ -876,7 +866,8 @@ assert np.allclose(kept[49:], kept[39:49].mean(), rtol=0.2)
 # %% [markdown] tags=["jax"]
 # In your own code: **AdamW** is Adam which also shrinks every weight a little at each
 # update (*weight decay*); almost all Transformers are trained with it ([Loshchilov &
-# Hutter 2017](https://arxiv.org/abs/1711.05101)).
+# Hutter 2019](https://arxiv.org/abs/1711.05101)). To leave norms and biases out, as is
+# usual, pass `mask`.
 
 
 # %% tags=["jax"]
@@ -895,8 +886,9 @@ optimizer = usual_optimizer(total=2000)
 # **Exercise 3, open.** A run was interrupted after 49 updates; its weights were saved,
 # Adam's $\mu$ and $\nu$ were not. It goes on with the rate it had. How long is the
 # first step, compared with a run that was never interrupted, and what would you do
-# about it? Use `adam_steps` on `clipped[:49]`: once alone, as the gradients after the
-# interruption, and once twice in a row, as a run that goes on.
+# about it? With `g = clipped[:49]`, the interrupted run takes `adam_steps(g)`, from
+# empty averages; the other one takes the last 49 steps of
+# `adam_steps(np.concatenate([g, g]))`.
 
 # %% tags=["shared", "answer"]
 before = clipped[:49]
@@ -916,17 +908,17 @@ say(
 #
 # * A schedule is a factor per update. Find the peak rate by a sweep.
 # * At a high rate, our post-norm network got stuck without warm-up; low rates were
-#   slow. Warm-up opened a range of rates between.
+#   slow. Warm-up made a rate usable that fails without it.
 # * In the stuck network all outputs are nearly the same: it no longer sees its input.
-# * First explanation: Adam's scalings vary widely while they rest on few gradients (Liu
-#   et al. 2019). RAdam makes up for this, with a warm-up of its own. Filling the
-#   averages beforehand did not help our network.
-# * Second explanation: the post-norm stack itself. With pre-norm, the positions stayed
-#   different, and the same network learned without warm-up.
+# * First explanation: Adam's scalings vary widely while they rest on few gradients.
+#   RAdam makes up for this, with a warm-up of its own. Filling the averages beforehand
+#   did not help our network.
+# * Second explanation: the post-norm stack itself. With pre-norm, more differences were
+#   left, and the network began to learn without warm-up, some seeds only a little.
 # * To start with: pre-norm, AdamW, a warm-up of a twentieth of the updates, cosine,
 #   clipping at norm 1.
 # * Clipping by the global norm protects Adam's averages from single spikes.
 
 # %% [markdown] tags=["jax"]
-# Next comes [the reverse task, in JAX](reverse_jax.ipynb): one training from its data
-# to its attention map.
+# Next comes [the reverse task, in JAX](reverse_jax.ipynb): one training run from its
+# data to its attention map.
