@@ -20,7 +20,7 @@
 # chapters on attention and the encoder, and some idea of a training loop.
 #
 # How long would it take to train GPT-2 small, the model of 2019 with 124 million
-# parameters, on the computer in front of you: a night, a month, a year? Would it fit
+# parameters, on the computer in front of you: a night, a year? Would it fit
 # into the memory? And if the answer is bad, what helps: shorter sequences, half the
 # heads, a smaller batch, a different kind of attention? This chapter measures the terms
 # of the cost, answers the question, and ends with a table to keep.
@@ -133,9 +133,9 @@ assert paths["convolution"] == (n - 1) / (w - 1) and w ** paths["dilated"] == n
 # path, and every step multiplies it by a matrix. If these matrices shrink the gradient,
 # it shrinks exponentially
 # ([Bengio et al. 1994](https://doi.org/10.1109/72.279181)), and the model cannot learn
-# from what is far away. A GRU, a recurrent layer with gates, can keep a state, but it
-# has to learn this first. Take the last output of an untrained GRU and of an untrained
-# attention layer: how large is its gradient at each position of the input?
+# from far away. Take the last output of an untrained attention layer and of an
+# untrained GRU, a recurrent layer with gates: how large is its gradient at each
+# position of the input?
 
 # %% [markdown] tags=["jax"]
 # `lax.scan` repeats one step of the GRU and carries the state along.
@@ -476,7 +476,7 @@ assert used["in chunks", 1024] < 6 * used["in chunks", 256]
 # %% [markdown] tags=["shared"]
 # ## The parameters follow from the sizes
 #
-# Now a whole model. A block has four matrices `m m` in attention, two matrices between
+# A block has four matrices `m m` in attention, two matrices between
 # $m$ and $f$ in the feed-forward net, their biases, and two norms of $2m$:
 #
 # $$N_\mathrm{block}=(4m^2+4m)+(2mf+f+m)+4m .$$
@@ -526,8 +526,7 @@ say(
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** The encoder of
 # [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has six blocks with $m=512$
-# and $f=2048$. How many millions of parameters is that, without embeddings? Compute to
-# two digits.
+# and $f=2048$. How many millions of parameters is that, without embeddings?
 
 # %% tags=["shared", "answer"]
 by_hand, exact = 6 * 12 * 512**2, 6 * block_parameters(512, 2048)
@@ -696,7 +695,7 @@ say(
     f"${a100 / 1e12:.0f} \\cdot 10^{{12}}$ operations a second per A100 GPU in half "
     "precision, a quarter of them for a second forward pass, which our formula leaves "
     f"out. With the rest, one GPU takes about **{hours_a100:.1f} hours**: a rough "
-    "guide, since their model is much larger."
+    "guide, since their model has $10^{12}$ parameters."
 )
 
 # %% tags=["jax", "check"]
@@ -814,8 +813,7 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Cheaper attention gives something up
 #
-# Fused kernels compute exactly the same. To save the $n^2$ operations themselves,
-# attention has to be replaced ([Tay et al. 2020](https://arxiv.org/abs/2009.06732)):
+# To save the $n^2$ operations themselves, attention has to be replaced ([Tay et al. 2020](https://arxiv.org/abs/2009.06732)):
 #
 # | way | operations | gives up |
 # |---|---|---|
@@ -847,8 +845,7 @@ def linear_attention(q, k, v):
 
 # %% [markdown] tags=["shared"]
 # What is given up? Choose queries that point in the direction of their own keys,
-# $q=4k$, so that each should look at its own key only. With the identity matrix as
-# values, the output *is* the matrix of weights.
+# $q=4k$. With the identity matrix as values, the output *is* the matrix of weights.
 
 # %% tags=["shared"]
 k = np.random.default_rng(3).normal(size=(1, 64, 64))  # b s d
@@ -875,8 +872,8 @@ assert sharp > 0.99 and pale < 0.05
 # %% [markdown] tags=["shared"]
 # ## Each remedy changes one term
 #
-# Here is the table to keep. "Left here" is what a change leaves of the activations
-# (memory) or of the operations per token (time) of our model at 1,024 tokens.
+# "Left here" is what a change leaves of the activations (memory) or of the operations
+# per token (time) of our model at 1,024 tokens.
 
 # %% tags=["shared"]
 whole = kept[1024]
