@@ -813,7 +813,8 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Cheaper attention gives something up
 #
-# To save the $n^2$ operations themselves, attention has to be replaced ([Tay et al. 2020](https://arxiv.org/abs/2009.06732)):
+# To save the $n^2$ operations themselves, attention has to be replaced
+# ([Tay et al. 2020](https://arxiv.org/abs/2009.06732)):
 #
 # | way | operations | gives up |
 # |---|---|---|
@@ -908,7 +909,7 @@ rows = [
 ]
 rows = [[*row[:3], f"{row[3]:.2f}" if row[3] else "–", row[4]] for row in rows]
 shown = table(["too little", "change", "factor", "left here", "price"], *rows)
-say(f"{shown}\n\n(1) In JAX also half precision, on an NVIDIA GPU.")
+say(f"{shown}\n\n(1) JAX: only half precision, on NVIDIA.")
 
 # %% tags=["shared", "check"]
 # Checked: half of the batch, length or heads leaves what the sizes of the maps predict
