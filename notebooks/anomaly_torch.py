@@ -93,8 +93,7 @@ f"PyTorch {torch.__version__} on {device}"
 # is **equivariant** under permutations. (If the output does not change at all, as with
 # a sum, the function is *invariant*.) [Zaheer et al.
 # 2017](https://arxiv.org/abs/1703.06114) describe both kinds, and [Lee et al.
-# 2019](https://arxiv.org/abs/1810.00825) build them from attention. Attention without
-# positions is equivariant, as the attention chapter showed.
+# 2019](https://arxiv.org/abs/1810.00825) build them from attention.
 #
 # Our pictures are scikit-learn's handwritten digits, or the photos of CIFAR-100 if
 # `make data` has prepared them.
@@ -128,10 +127,9 @@ assert (np.diff(np.sort(test_sets, axis=1)) > 0).all()
 # ## Photos need features; for digits, pixels will do
 #
 # Two photos of foxes agree in hardly any pixel, because background and pose differ. So
-# a ResNet34 ([source](https://arxiv.org/abs/1512.03385)), trained on the classes of
-# ImageNet, first turns each photo into 512 numbers, its **features**. Similar things
-# get similar features, even if ImageNet lacks their class. The ResNet is not trained
-# any further. `make data` extracts the features with PyTorch, for both frameworks:
+# a ResNet34 ([source](https://arxiv.org/abs/1512.03385)), trained on ImageNet and not
+# any further, first turns each photo into 512 numbers, its **features**. `make data`
+# extracts them with PyTorch, for both frameworks:
 #
 # ```python
 # import torch
@@ -199,10 +197,10 @@ if source == "digits":
 # %% [markdown] tags=["shared"]
 # ## Split the pictures first, then draw sets
 #
-# A set is stored as ten row numbers. In each epoch every picture is the odd one once
-# (an incomplete last batch is left out): we draw a different class for it, and from
-# this class nine different pictures. Every epoch draws new sets. Validation and test
-# sets are drawn only once, so that every epoch is measured on the same ones.
+# A set is stored as ten row numbers. In each epoch every picture is the odd one once:
+# we draw a different class for it, and from this class nine different pictures. Every
+# epoch draws new sets. Validation and test sets are drawn only once, so that every
+# epoch is measured on the same ones.
 #
 # Before any set is drawn, the *pictures* are split, stratified by class: each class has
 # the same share of its pictures in each part. Otherwise the test would show pictures
@@ -372,10 +370,11 @@ assert abs(loss - np.log(s)) < (0.03 if source == "digits" else 0.5)
 # ## The place of the odd one gives nothing away
 #
 # Could the model learn "always choose the last"? No choice of weights could do that.
-# Attention without positions is equivariant. All other layers treat each element alone,
-# so they are equivariant, too. And equivariant functions, applied one after the other,
-# are equivariant again. So sets that differ only in their order have the same loss and
-# the same gradient (with dropout, on average). We shuffle each set to see it:
+# Attention without positions is equivariant, as the attention chapter showed. All other
+# layers treat each element alone, so they are equivariant, too. And equivariant
+# functions, applied one after the other, are equivariant again. So sets that differ
+# only in their order have the same loss and the same gradient (with dropout, on
+# average). We shuffle each set to see it:
 
 
 # %% tags=["shared"]
@@ -447,8 +446,8 @@ text = (
 text += "so they are not independent: a few tenths of a point may be chance."
 if source != "digits":
     text += (
-        f" With 100 epochs, others report 94.66% in [JAX]({site}JAX/{page}) (3:45 "
-        f"minutes) and 94.30% in [PyTorch]({site}{page}) (16:34) on an RTX 3090."
+        f" With 100 epochs, others report 94.66% in [JAX]({site}JAX/{page}) and 94.30% "
+        f"in [PyTorch]({site}{page})."
     )
 say(text)
 
@@ -687,8 +686,7 @@ assert second.mean() > (3 if source == "digits" else 2) / (s - 1)
 # The test had new *pictures*, but of classes that training had shown. There are two
 # ways to pass it. A model can **compare**: find the element that differs from the rest,
 # whatever the elements are. Or it can **recognise**: learn what each class looks like,
-# and choose the class that occurs once. For the fox among birds you compare. And the
-# model?
+# and choose the class that occurs once. Which does ours do?
 #
 # Unseen classes tell the two apart. We train without some of the classes, for half the
 # epochs (the last row of the table shows that this is enough); then the test sets are
@@ -742,7 +740,7 @@ few_unseen, all_unseen, rule_unseen = (
 
 # %% tags=["shared", "say"]
 def rows_of(*columns):
-    """Rows of a table: unseen classes of each split, then the mean for seen ones."""
+    # Rows of a table: unseen classes of each split, then the mean for seen ones.
     found = np.stack(columns, axis=-1)  # split, seen or unseen, column
     labels = [f"unseen: {names[u[0]]} to {names[u[-1]]}" for u in splits]
     labels, values = [*labels, "seen, mean"], [*found[:, 1], found[:, 0].mean(axis=0)]
@@ -817,8 +815,8 @@ say(
     f"model finds **{unseen_now:.0%}** on average, where features gave "
     f"{few_unseen:.0%}: comparing is enough for that. Its lead over the baseline is "
     f"{lead.min():.1f} to {lead.max():.1f} points. The standard error of one accuracy "
-    f"is {error:.1f} points, if not more since the sets share pictures: the smallest "
-    "lead may be chance. On seen classes it finds "
+    f"is at least {error:.1f} points, as the sets share pictures: the smallest lead "
+    "may be chance. On seen classes it finds "
     f"{seen_now:.0%}, where features gave {of_few[:, 0].mean():.0%}: distances do not "
     "show all that features show."
 )
@@ -839,10 +837,9 @@ if source == "digits":
 #
 # **Exercise 3, open.** Keep the features, and make recognising harder: subtract the
 # mean of each set from its elements, and make new classes out of the pictures that you
-# have (`sets.Part(features, labels)` makes training data of two arrays). Call
-# `trained_without(splits[0], your_loss, your_change)`, where `your_loss(model, x)` is
-# like `odd_one_out` and `your_change(part)` returns a `Part`. How close to the baseline
-# do you get?
+# have. Call `trained_without(splits[0], your_loss, your_change)`, where
+# `your_loss(model, x)` is like `odd_one_out`, and `your_change(part)` returns
+# `sets.Part(features, labels)`. How close to the baseline do you get?
 
 
 # %% tags=["shared", "answer"]
