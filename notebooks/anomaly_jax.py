@@ -373,9 +373,9 @@ assert abs(loss - np.log(s)) < (0.03 if source == "digits" else 0.5)
 # Could the model learn "always choose the last"? No choice of weights could do that.
 # Attention without positions is equivariant, as the attention chapter showed. All other
 # layers treat each element alone, so they are equivariant, too. And equivariant
-# functions, applied one after the other, are equivariant again. So sets that differ
-# only in their order have the same loss and the same gradient (with dropout, on
-# average). We shuffle each set to see it:
+# functions, one after the other, are equivariant again. So sets that differ only in
+# their order have the same loss and the same gradient (with dropout, on average). We
+# shuffle each set to see it:
 
 
 # %% tags=["shared"]

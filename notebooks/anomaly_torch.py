@@ -207,8 +207,8 @@ if source == "digits":
 # that the model has trained on.
 
 # %% [markdown] tags=["torch"]
-# Python runs the training loop, and drawing one set at a time would slow it down. So
-# all sets of an epoch are drawn before it, as one array.
+# Drawing one set at a time would slow the training loop down. So all sets of an epoch
+# are drawn before it, as one array.
 
 # %% tags=["shared"]
 batches = sets.drawn(train.labels, settings)  # a function of the epoch
@@ -372,9 +372,9 @@ assert abs(loss - np.log(s)) < (0.03 if source == "digits" else 0.5)
 # Could the model learn "always choose the last"? No choice of weights could do that.
 # Attention without positions is equivariant, as the attention chapter showed. All other
 # layers treat each element alone, so they are equivariant, too. And equivariant
-# functions, applied one after the other, are equivariant again. So sets that differ
-# only in their order have the same loss and the same gradient (with dropout, on
-# average). We shuffle each set to see it:
+# functions, one after the other, are equivariant again. So sets that differ only in
+# their order have the same loss and the same gradient (with dropout, on average). We
+# shuffle each set to see it:
 
 
 # %% tags=["shared"]
