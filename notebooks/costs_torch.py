@@ -20,13 +20,10 @@
 # chapters on attention and the encoder, and some idea of a training loop.
 #
 # How long would it take to train GPT-2 small, the model of 2019 with 124 million
-# parameters, on the computer in front of you: a night, a month, a year? Would it fit
+# parameters, on the computer in front of you: a night, a year? Would it fit
 # into the memory? And if the answer is bad, what helps: shorter sequences, half the
-# heads, a smaller batch, a different kind of attention?
-#
-# Each of these changes a different term of the cost. This chapter finds and measures
-# the terms, answers the question, and ends with a table to keep: problem, change,
-# factor, price.
+# heads, a smaller batch, a different kind of attention? This chapter measures the terms
+# of the cost, answers the question, and ends with a table to keep.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [costs_jax](costs_jax.ipynb).
@@ -92,37 +89,34 @@ floats = partial(torch.as_tensor, dtype=torch.float32, device=device)  # float32
 diagrams.paths()
 
 # %% [markdown] tags=["shared"]
-# A recurrent layer passes everything on from neighbour to neighbour; attention connects
-# any two positions directly.
-#
 # Three numbers compare the layers. *Operations* are the work. *Sequential steps* cannot
 # run at the same time, however many cores there are. The *longest path* is the number
-# of steps or layers from the first position to the last. For $n$ positions of size $m$
-# and convolutions of width $w$, the first two up to constant factors
-# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 1):
+# of steps or layers from the first position to the last. There are $n$ positions of
+# size $m$. In a convolution of width $w$, each one sees itself and the $w-1$ before it.
+# Constant factors are left out
+# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 1). The last column is
+# the path for $n=256$ and $w=4$:
 #
-# | layer | operations | sequential steps | longest path | $n=256,w=4,r=16$ |
+# | layer | operations | sequential steps | longest path | example |
 # |---|---|---|---|---|
 # | self-attention | $n^2m$ | $1$ | $1$ | $1$ |
 # | recurrent | $nm^2$ | $n$ | $n-1$ | $255$ |
 # | convolution | $wnm^2$ | $1$ | $(n-1)/(w-1)$ | $85$ |
 # | dilated convolution | $wnm^2$ | $1$ | $\log_wn$ | $4$ |
-# | attention to $r$ neighbours | $rnm$ | $1$ | $(n-1)/r$ | $16$ |
 #
 # A convolution gets $w-1$ positions further per layer. If it is *dilated*, its first
-# layer looks at neighbours, the second at every $w$-th position, the third at every
+# layer looks at adjacent positions, the second at every $w$-th, the third at every
 # $w^2$-th, so each layer reaches $w$ times as far.
 
 # %% tags=["shared", "check"]
 # Checked: counted layer by layer, the paths have the lengths of the table
-n, w, r = 256, 4, 16
+n, w = 256, 4
 back = np.arange(n)[:, None] - np.arange(n)  # q k: how far back a key is
 sees = {
     "self-attention": lambda i: back == back,
     "recurrent": lambda i: (back == 0) | (back == 1),
     "convolution": lambda i: (back >= 0) & (back < w),
     "dilated": lambda i: np.isin(back, w**i * np.arange(w)),
-    "neighbours": lambda i: (back >= 0) & (back <= r),
 }
 paths = {}
 for name, mask in sees.items():
@@ -130,9 +124,8 @@ for name, mask in sees.items():
     while not depends[0]:
         depends, layers = depends @ mask(layers), layers + 1
     paths[name] = layers
-assert [*paths.values()] == [1, 255, 85, 4, 16]
+assert [*paths.values()] == [1, 255, 85, 4]
 assert paths["convolution"] == (n - 1) / (w - 1) and w ** paths["dilated"] == n
-assert paths["neighbours"] == math.ceil((n - 1) / r)
 
 # %% [markdown] tags=["shared"]
 # ## Gradients fade along a path
@@ -141,9 +134,9 @@ assert paths["neighbours"] == math.ceil((n - 1) / r)
 # path, and every step multiplies it by a matrix. If these matrices shrink the gradient,
 # it shrinks exponentially
 # ([Bengio et al. 1994](https://doi.org/10.1109/72.279181)), and the model cannot learn
-# from what is far away. A GRU, a recurrent layer with gates, can keep a state, but it
-# has to learn this first. Take the last output of an untrained GRU and of an untrained
-# attention layer: how large is its gradient at each position of the input?
+# from far away. Take the last output of an untrained attention layer and of an
+# untrained GRU, a recurrent layer with gates: how large is its gradient at each
+# position of the input?
 
 # %% [markdown] tags=["torch"]
 # `backward` leaves the gradient in `x.grad`.
@@ -177,8 +170,8 @@ evens = norms["attention"][1:].min() / norms["attention"][1:].max()
 say(
     f"Every step back multiplies the GRU's gradient by about {per_step:.2f} (for these "
     f"initial weights). After {n - 1} steps, only "
-    f"$10^{{{round(math.log10(fades))}}}$ of it is left. In attention, distance makes "
-    f"no difference: the smallest gradient is {evens:.0%} of the largest."
+    f"$10^{{{round(math.log10(fades))}}}$ of it is left. In attention, from one "
+    f"position back on, the smallest gradient is {evens:.0%} of the largest."
 )
 
 # %% tags=["shared", "check"]
@@ -191,14 +184,17 @@ near, far = level[1 : n // 2].mean(), level[n // 2 :].mean()
 assert 0.7 < near / far < 1.4
 
 # %% [markdown] tags=["shared"]
-# ## The number of operations does not predict the time
+# ## The same number of operations can take different times
 #
 # The price of the short paths is that all $n^2$ pairs are computed. From which length
 # on is attention more expensive than a GRU? A product of `n m` with `m m` takes $nm^2$
 # multiplications and as many additions: $2nm^2$ floating-point operations (*FLOPs*).
 # One head of size $m$ has four such products, and $2n^2m$ operations each for scores
-# and weighted means. A GRU has six such products, so the two are equal at $n = m$. And
-# by the clock?
+# and weighted means. A GRU has six such products:
+#
+# $$\text{attention: } 8nm^2+4n^2m, \qquad \text{GRU: } 12nm^2 .$$
+#
+# The two are equal at $n = m$. And in seconds?
 
 # %% tags=["shared"]
 lengths = 4 ** np.arange(2, 7)  # n = 16, 64, 256, 1024, 4096
@@ -264,19 +260,20 @@ np.testing.assert_allclose(quadratic[1:], 16 * quadratic[:-1])
 # %% tags=["shared", "say"]
 by_clock = lengths[np.array(times["attention"]) > np.array(times["GRU"])].tolist()
 rates = {name: counts[name] / np.array(found) / 1e9 for name, found in times.items()}
+wins = f"at n = {', '.join(map(str, by_clock))}" if by_clock else "nowhere"
 say(
-    f"By operations, the GRU wins from n = {lengths[lengths > m][0]} on. By the clock "
-    f"of this machine, it wins at n = {', '.join(map(str, by_clock)) or 'none'}. "
+    f"By operations, the GRU wins where n > {m}; by the clock of this machine, {wins}. "
     f"At n = 1,024, attention does {rates['attention'][3]:.0f} billion operations a "
     f"second, and the GRU {rates['GRU'][3]:.0f}."
 )
 
 # %% [markdown] tags=["shared"]
-# Why do the rates differ? A processor can only multiply what it has read from memory. A
-# product of $n$ rows with a matrix `m m` reads $m^2$ numbers of 4 bytes and does
-# $2nm^2$ operations: for small $n$, about $n/2$ per byte, its *arithmetic intensity*.
-# With a single row, every number is read to be used once, and the processor waits for
-# the memory. So the rate is limited by a **roofline**
+# What decides the rate? A processor can only multiply what it has read from memory. A
+# product of $n$ rows with a matrix `m m` does $2nm^2$ operations and, for small $n$,
+# reads mostly the matrix, $4m^2$ bytes: about $n/2$ operations per byte, its
+# *arithmetic intensity*. With a single row, each number of the matrix is read and used
+# only once, and the processor waits for the memory. So the rate is limited by a
+# **roofline**
 # ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)): a slope, where
 # memory is the limit, and a flat roof, where arithmetic is.
 
@@ -310,7 +307,8 @@ fig
 say(
     f"With one row this machine does {speed[0] / 1e9:.0f} billion operations a second, "
     f"with many rows {limit / 1e9:.0f} billion, {limit / speed[0]:.1f} times as many. "
-    "That is its limit."
+    "We take that as its limit: the roofline goes through the first and the highest "
+    "point by construction."
 )
 
 # %% tags=["shared", "check"]
@@ -320,20 +318,30 @@ assert found.max() / found[0] > 1.5  # loose: memory and cache differ by machine
 np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
 
 # %% [markdown] tags=["shared"]
-# A step of the GRU multiplies its six matrices with a single row, far left on the
-# slope, and waits for the step before. Attention multiplies all $n$ rows at once.
+# A step of the GRU multiplies matrices with a single row, and waits for the step
+# before. Attention multiplies all $n$ rows at once, but its softmax does only a few
+# operations for each of the $n^2$ scores that it reads: far left on the slope.
 
 # %% [markdown] tags=["torch"]
 # On a CPU, PyTorch also has to start every operation of every step of the GRU. On an
 # NVIDIA GPU, one call of the library cuDNN runs the whole loop.
 
 # %% tags=["shared", "say"]
+ratio = rates["GRU"][3] / rates["attention"][3]
+if ratio < 1:  # which of the two reasons weighs more depends on the machine
+    text = f"{ratio:.0%} of attention's rate: its many small steps hold it back."
+else:
+    text = (
+        f"{ratio:.1f} times attention's rate: its six matrices, "
+        f"{6 * 4 * m**2 / 1024:.0f} KiB, can stay in the processor's cache, and "
+        "attention has its softmax, which the count leaves out."
+    )
 cache = 2 * 12 * 1024 * 768 * 4  # l, n, m, bytes
 say(
-    "A decoder that writes one token at a time has the same problem: it reads all its "
-    "weights for a single row. It also keeps the keys and values of earlier tokens, "
-    f"the *KV cache*: $2lnm$ numbers for $l$ blocks, {cache / 2**20:.0f} MiB for 1,024 "
-    "tokens in GPT-2 small."
+    f"So at n = 1,024, the GRU reaches {text}\n\nA decoder that writes one token at a "
+    "time also multiplies all its weights with a single row. And it keeps the keys and "
+    f"values of earlier tokens, the *KV cache*: $2lnm$ numbers for $l$ blocks, "
+    f"{cache / 2**20:.0f} MiB for 1,024 tokens in GPT-2 small, in float32."
 )
 
 # %% [markdown] tags=["shared"]
@@ -341,16 +349,15 @@ say(
 #
 # Memory is the other price of the pairs. Our function keeps the whole $n \times n$
 # matrix of weights for the backward pass. But a row of outputs needs only its own row
-# of weights. So take the queries in chunks, forget the weights of each chunk, and
+# of weights. So take the queries in chunks, do not keep the weights of a chunk, and
 # compute them *again* in the backward pass. The result is exact, and memory grows like
 # $n$ (after [Rabe & Staats 2021](https://arxiv.org/abs/2112.05682), who split the keys
 # as well). A *fused kernel* does all this in one program, and keeps the scores in the
 # processor's fastest memory ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
 
 # %% [markdown] tags=["torch"]
-# `checkpoint` runs a function without recording it, and again in the backward pass (not
-# to be confused with a saved file). `scaled_dot_product_attention` picks a fused kernel
-# where there is one.
+# `checkpoint` runs a function without recording it, and again in the backward pass.
+# `scaled_dot_product_attention` picks a fused kernel where there is one.
 
 
 # %% tags=["torch"]
@@ -425,9 +432,8 @@ steps = [memory["written out"][i + 1] / memory["written out"][i] for i in (1, 2,
 parts = memory["in chunks"][-1] / memory["in chunks"][-2]
 say(
     f"Each time $n$ grows fourfold, the written-out function needs {steps[0]:.1f}, "
-    f"then {steps[1]:.1f}, then {steps[2]:.1f} times the memory. The factor approaches "
-    "16, because the share of queries, keys and values, which grow like $n$, shrinks. "
-    f"In chunks, the last factor is {parts:.1f}, and 4,096 positions need "
+    f"{steps[1]:.1f}, {steps[2]:.1f} times the memory: the factor approaches 16. In "
+    f"chunks, the last factor is {parts:.1f}, and 4,096 positions need "
     f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of the memory."
 )
 
@@ -460,7 +466,7 @@ assert memory["framework's own"][-1] < 5 * memory["framework's own"][-2]
 # %% [markdown] tags=["shared"]
 # ## The parameters follow from the sizes
 #
-# Now a whole model. A block has four matrices `m m` in attention, two matrices between
+# A block has four matrices `m m` in attention, two matrices between
 # $m$ and $f$ in the feed-forward net, their biases, and two norms of $2m$:
 #
 # $$N_\mathrm{block}=(4m^2+4m)+(2mf+f+m)+4m .$$
@@ -510,8 +516,7 @@ say(
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** The encoder of
 # [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has six blocks with $m=512$
-# and $f=2048$. How many millions of parameters is that, without embeddings? Compute to
-# two digits.
+# and $f=2048$. How many millions of parameters is that, without embeddings?
 
 # %% tags=["shared", "answer"]
 by_hand, exact = 6 * 12 * 512**2, 6 * block_parameters(512, 2048)
@@ -595,8 +600,8 @@ equal = n_parameters / (2 * options["n_blocks"] * sizes["m"])
 share = 12 * 12 * 1024 * 768 / (6 * (gpt2 - position_table))
 say(
     f"At all four lengths the measured count is {ratio.min():.2f} to {ratio.max():.2f} "
-    f"of the formula. Pairs and parameters take the same at n = {equal:.0f}, about "
-    f"$6m$. In GPT-2 small with 1,024 tokens, the pairs add {share:.0%} to $6ND$."
+    f"of the formula. At n = {equal:.0f}, about $6m$, the pairs cost as much as the "
+    f"parameters. In GPT-2 small with 1,024 tokens, the pairs add {share:.0%} to $6ND$."
 )
 
 # %% tags=["shared", "check"]
@@ -613,7 +618,7 @@ assert 0.9 < found[0] / level[0] < 1.1 and found[-1] > 1.8 * level[-1]
 # step reaches only a part of this limit, its **utilisation**.
 
 # %% [markdown] tags=["torch"]
-# Adam changes the parameters and its averages in place.
+# A step in PyTorch: loss, gradients, update.
 
 
 # %% tags=["torch"]
@@ -640,8 +645,8 @@ utilisation = work / took / limit
 say(
     f"A step on 8 sequences of 64 tokens takes {1e3 * took:.0f} ms for "
     f"{work / 1e9:.1f} billion operations: a utilisation of **{utilisation:.0%}**. The "
-    f"missing {1 - utilisation:.0%} go into norms, softmax and activation functions, "
-    "which are on the slope of the roofline, and into small products."
+    "rest of the time probably goes into norms, softmax, activation functions and the "
+    "update, all on the slope of the roofline, and into small products."
 )
 
 # %% [markdown] tags=["shared"]
@@ -652,7 +657,8 @@ say(
 tokens = 20 * gpt2
 operations = (6 * (gpt2 - position_table) + 12 * 12 * 1024 * 768) * tokens
 days = operations / limit / 86_400
-hours_a100 = operations / (502e15 / 3072) / 3600  # Narayanan et al., see below
+a100 = 502e15 / 3072  # operations a second, by Narayanan et al., see below
+hours_a100 = operations / (3 / 4 * a100) / 3600
 
 
 # %% tags=["shared", "say"]
@@ -665,9 +671,11 @@ say(
     f"That makes ${operations / 1e18:.1f} \\cdot 10^{{18}}$ operations. **This machine "
     f"needs at least {rounded(days)} days**, and {rounded(days / utilisation)} at the "
     "utilisation of our small model. "
-    "[Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) reach "
-    "502 petaFLOP/s on 3,072 A100 GPUs in half precision: at this rate, one of them "
-    f"takes **{hours_a100:.1f} hours**."
+    "[Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) report "
+    f"${a100 / 1e12:.0f} \\cdot 10^{{12}}$ operations a second per A100 GPU in half "
+    "precision, a quarter of them for a second forward pass, which our formula leaves "
+    f"out. With the rest, one GPU takes about **{hours_a100:.1f} hours**: a rough "
+    "guide, since their model has $10^{12}$ parameters."
 )
 
 # %% tags=["torch", "check"]
@@ -684,9 +692,9 @@ assert float(step(*data).detach()) < math.log(32)
 # maps, `b h n n` in every block, with the square of the length.
 
 # %% [markdown] tags=["torch"]
-# The 16 bytes are enough because `optimizer.step()` works in place: to hold old and new
-# weights and averages takes 28 bytes per parameter. `activations` lists all that is
-# kept except the parameters.
+# The 16 bytes are enough because `optimizer.step()` works in place: to keep the
+# old weights and averages beside the new ones would take 28. `activations` lists all
+# that is kept except the parameters.
 
 
 # %% tags=["torch"]
@@ -734,8 +742,7 @@ say(
     f"every length, and {16 * gpt2 / 2**30:.1f} GiB for GPT-2 small. Activations are "
     f"{filled[16]:.0%} of the whole at n = 16, and {filled[1024]:.0%} at n = 1,024, "
     f"mostly attention maps. At n = 256, the maps are {maps[256] / 2**20:.0f} of "
-    f"{kept[256] / 2**20:.0f} MiB of activations: a small part of the operations can "
-    "be a large part of the memory."
+    f"{kept[256] / 2**20:.0f} MiB of activations."
 )
 
 # %% tags=["torch", "check"]
@@ -778,22 +785,18 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Cheaper attention gives something up
 #
-# Fused kernels compute exactly the same. To save the $n^2$ operations themselves,
-# attention has to be replaced ([Tay et al. 2020](https://arxiv.org/abs/2009.06732)):
+# To save the $n^2$ operations themselves, attention has to be replaced
+# ([Tay et al. 2020](https://arxiv.org/abs/2009.06732)):
 #
 # | way | operations | gives up |
 # |---|---|---|
 # | windows of $r$ neighbours | $nrm$ | direct paths |
-# | sparse patterns | $n\sqrt{n}\,m$ | most direct paths |
 # | $n$ keys mixed into $r$ | $nrm$ | single keys, a free length |
-# | linear attention | $ndm$ | often sharp weights |
-# | $r$ random features | $nrm$ | exactness |
+# | linear attention | $ndm$ | sharp weights (often) |
 #
 # Sources, row by row: [Longformer](https://arxiv.org/abs/2004.05150),
-# [Child et al. 2019](https://arxiv.org/abs/1904.10509),
 # [Linformer](https://arxiv.org/abs/2006.04768),
-# [Katharopoulos et al. 2020](https://arxiv.org/abs/2006.16236),
-# [Performer](https://arxiv.org/abs/2009.14794).
+# [Katharopoulos et al. 2020](https://arxiv.org/abs/2006.16236).
 #
 # Linear attention replaces $\exp(q\cdot k)$ by $\varphi(q)\cdot\varphi(k)$, where
 # $\varphi$ is a function that makes positive features. Without an exponential between
@@ -814,9 +817,8 @@ def linear_attention(q, k, v):
 
 
 # %% [markdown] tags=["shared"]
-# What is given up? Let every query point in the direction of its own key, $q=4k$, so
-# that it should look at this key only. With the identity matrix as values, the output
-# *is* the matrix of weights.
+# What is given up? Choose queries that point in the direction of their own keys,
+# $q=4k$. With the identity matrix as values, the output *is* the matrix of weights.
 
 # %% tags=["shared"]
 k = np.random.default_rng(3).normal(size=(1, 64, 64))  # b s d
@@ -843,8 +845,8 @@ assert sharp > 0.99 and pale < 0.05
 # %% [markdown] tags=["shared"]
 # ## Each remedy changes one term
 #
-# Here is the table to keep. "Left here" is the share of the activations (memory) or of
-# the operations per token (time) of our model at 1,024 tokens.
+# "Left here" is what a change leaves of the activations (memory) or of the operations
+# per token (time) of our model at 1,024 tokens.
 
 # %% tags=["shared"]
 whole = kept[1024]
@@ -864,26 +866,22 @@ fewer = np.array([6 * n_parameters + pairs[-1] / 2, windowed]) / formula[-1]
 smaller = (6 * n_parameters / 4 + pairs[-1] / 2) / formula[-1]
 
 # %% tags=["shared", "say"]
-rows_of_table = [
-    [
-        "memory",
-        "half the batch, twice",
-        "½",
-        f"{halved['batch']:.2f}",
-        "small products",
-    ],
-    ["memory", "half the length", "maps ¼", f"{halved['length']:.2f}", "context"],
-    ["memory", "half the heads", "maps ½", f"{halved['heads']:.2f}", "patterns"],
-    ["memory", "a fused kernel", "no maps", f"{unfused:.2f}", "none"],
-    ["memory", "recompute blocks", "one block", f"{again:.2f}", "a third on top"],
-    ["memory", "half precision", "½", "0.50", "digits"],
-    ["memory", "in place", "16 bytes for 28", "–", "the old weights"],
-    ["time", "twice the batch", "utilisation", "–", "memory"],
-    ["time", "half the length", "pairs ½", f"{fewer[0]:.2f}", "context"],
-    ["time", "16 neighbours", "pairs $16/n$", f"{fewer[1]:.2f}", "direct paths"],
-    ["time", "half of $m$", "blocks ¼", f"{smaller:.2f}", "quality"],
+h = halved
+rows = [
+    ["memory", "two half batches, added up", "½", h["batch"], "small products"],
+    ["memory", "half the length", "maps ¼, rest ½", h["length"], "half the context"],
+    ["memory", "half the heads", "maps ½", h["heads"], "half the patterns"],
+    ["memory", "a fused kernel", "no maps", unfused, "no maps to look at (1)"],
+    ["memory", "recompute each block", "one block", again, "⅓ of operations again"],
+    ["memory", "half precision", "½ at best", None, "about three digits"],
+    ["time", "twice the batch", "utilisation", None, "twice the activations"],
+    ["time", "half the length", "pairs ½", fewer[0], "half the context"],
+    ["time", "16 neighbours", "pairs $16/n$", fewer[1], "no direct paths"],
+    ["time", "half of $m$", "blocks ¼", smaller, "often quality"],
 ]
-say(table(["too little", "change", "factor", "left here", "price"], *rows_of_table))
+rows = [[*row[:3], f"{row[3]:.2f}" if row[3] else "–", row[4]] for row in rows]
+shown = table(["too little", "change", "factor", "left here", "price"], *rows)
+say(f"{shown}\n\n(1) JAX: only half precision, on NVIDIA.")
 
 # %% tags=["shared", "check"]
 # Checked: half of the batch, length or heads leaves what the sizes of the maps predict
@@ -893,16 +891,17 @@ for name, found in halved.items():
     np.testing.assert_allclose(found, expected[name], rtol=0.02)  # loose: likewise
 
 # %% [markdown] tags=["shared"]
-# "Twice" means to add up the gradients of two half batches. Recomputing takes one more
-# forward pass ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). Half precision
-# ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)) halves the activations,
-# but weights and Adam's averages stay in float32, so that small updates are not lost.
-# In your own code:
+# Recomputing takes one more forward pass
+# ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). Half precision
+# ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)) helps where activations
+# are kept in it: under PyTorch's `autocast` on a GPU, the softmax stays in float32, so
+# there it needs a fused kernel. Weights and Adam's averages stay in float32, so that
+# small updates are not lost. In your own code:
 
 
 # %% tags=["torch"]
 def fused_attention(q, k, v):
-    """An error if neither fused kernel can run: ``b h s d -> b h s d``."""
+    """Fused, or an error where no fused kernel can run: ``b h s d -> b h s d``."""
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):
         return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
@@ -937,9 +936,10 @@ assert 1 <= fits < unfused
 say(
     f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB. A sequence "
     f"takes {of_blocks / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} GiB for "
-    f"the logits, so {fits:.0f} sequences fit. Fused attention comes first, since it "
-    f"gives nothing up: without the maps, {unfused:.0f} sequences fit. Then half "
-    "precision, then recomputation."
+    f"the logits, so {fits:.0f} sequences fit. First do without the maps, since the "
+    f"results stay the same: then {unfused:.0f} sequences fit. In PyTorch a fused "
+    "kernel does it; JAX has none in float32, so compute attention in chunks there. "
+    "Then half precision (and in JAX a fused kernel), then recomputation."
 )
 
 # %% [markdown] tags=["shared"]
@@ -953,7 +953,7 @@ say(
 #   operations. Divide by speed and utilisation for the time.
 # * Weights, gradients and Adam's averages take 16 bytes per parameter in float32;
 #   activations usually take most of the memory. A fused kernel keeps no maps.
-# * Cheaper attention gives up direct paths, single keys, sharp weights or exactness.
+# * Cheaper attention gives up direct paths, single keys, or sharp weights.
 
 # %% [markdown] tags=["torch"]
 # This is the last chapter. What differs between the frameworks is collected on the page

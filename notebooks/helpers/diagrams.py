@@ -461,8 +461,8 @@ def set_model():
     arrows(84, 108, "b s m")
     canvas.frame(Box(x - w / 2, 108, w, 86), ORANGE)
     canvas.text(x, 121, "encoder", "name")
-    for i, start in enumerate(places):
-        for end in places:
+    for start in places:
+        for i, end in enumerate(places):  # the odd one compares: what it sees is orange
             style = (ORANGE, 1.4) if i == odd else (GREY, 0.6)
             canvas.ax.plot((start, end), (135, 183), color=style[0], lw=style[1])
     arrows(194, 218, "b s m")
