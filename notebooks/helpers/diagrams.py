@@ -461,9 +461,9 @@ def set_model():
     arrows(84, 108, "b s m")
     canvas.frame(Box(x - w / 2, 108, w, 86), ORANGE)
     canvas.text(x, 121, "encoder", "name")
-    for i, start in enumerate(places):
-        for end in places:
-            style = (ORANGE, 1.4) if i == odd else (GREY, 0.6)
+    for start in places:
+        for j, end in enumerate(places):
+            style = (ORANGE, 1.4) if j == odd else (GREY, 0.6)
             canvas.ax.plot((start, end), (135, 183), color=style[0], lw=style[1])
     arrows(194, 218, "b s m")
     canvas.box(x, 218, w, 24, "output", kind="output")
