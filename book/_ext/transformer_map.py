@@ -4,7 +4,7 @@
 framework; ``book/_static/book.css`` shows the one that is chosen, and without scripts
 both. A section is found by its chapter and by words of its heading, which must stand in
 exactly one heading of the page; anything else is a warning. A chapter that is not in
-the book, and a part without a name in the code, are drawn without a link.
+the book is drawn without a link.
 """
 
 import sys
@@ -35,11 +35,26 @@ SECTIONS = {
     "ffn": ("encoder", "works on each one alone"),
     "norm2": ("encoder", "pre-norm"),
     "output": ("encoder", "the predictor maps"),
+    "decoder": ("decoder", "whole stack is causal"),
+    "decoder embed": ("decoder", "become tokens"),
+    "decoder positions": ("encoder", "sines and cosines"),
+    "decoder attention": ("decoder", "masked attention"),
+    "decoder norm1": ("encoder", "without residual"),
+    "decoder cross": ("translation", "cross-attention looks"),
+    "decoder cross_norm": ("translation", "are one model"),
+    "decoder ffn": ("encoder", "works on each one alone"),
+    "decoder norm2": ("encoder", "pre-norm"),
+    "decoder output": ("decoder", "token by token"),
     "training loop": ("reverse", "training"),
     "warm-up": ("warmup", "rate rises"),
     "clipping": ("warmup", "clipping"),
     "reverse task": ("reverse", "mistake"),
     "odd one out": ("anomaly", "it finds the odd one"),
+    "language model": ("decoder", "good n-grams"),
+    "sampling": ("decoder", "top-k and top-p"),
+    "cache": ("decoder", "cache"),
+    "translation": ("translation", ""),
+    "beam search": ("translation", "beam search"),
     "two frameworks": ("frameworks", ""),
     "what it costs": ("costs", ""),
 }
@@ -51,9 +66,15 @@ AROUND = {
         ("clipping", 214, 52),
     ],
     "Use it": [("reverse task", 97.5, 91), ("odd one out", 194.5, 91)],
+    "Let it write": [
+        ("language model", 108, 78),
+        ("sampling", 175, 52),
+        ("cache", 222.5, 37),
+    ],
+    "Translate": [("translation", 97.5, 91), ("beam search", 194.5, 91)],
     "Around it": [("two frameworks", 97.5, 91), ("what it costs", 194.5, 91)],
 }
-WIDTH, HEIGHT, BELOW, ROW = 248, 496, 410, 30
+WIDTH, HEIGHT, BELOW, ROW = 248, 556, 410, 30
 
 
 class MapNode(nodes.General, nodes.Element):
@@ -117,23 +138,27 @@ def svg(side, targets):
     sys.path.insert(0, str(pages.NOTEBOOKS))
     from helpers import diagrams
 
-    lines = "".join(arrow(*line) for line in diagrams.map_lines())
-    built = [architecture(part, targets) for part in diagrams.PARTS if part.name]
-    later = [architecture(part, targets) for part in diagrams.PARTS if not part.name]
-    title = box(66, 2, 72, 17, "encoder", 14, kind="ground", size="title")
+    lines = "".join(arrow(points) for points in diagrams.map_lines())
+    titles = "".join(
+        link(
+            name,
+            name,
+            targets,
+            box(x, 2, 72, 17, name, 14, kind="ground", size="title"),
+        )
+        for x, name in ((66, "encoder"), (184, "decoder"))
+    )
+    drawn = "".join(architecture(part, targets) for part in diagrams.PARTS)
     return (
         f'<div class="transformer-map" data-side="{side}"><p>In {NAMES[side]}</p>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="group" '
         f'aria-label="Map of the Transformer: links to the sections in {NAMES[side]}">'
         f'<g aria-hidden="true">{frame(*diagrams.ENCODER, "block")}'
-        f"{frame(*diagrams.DECODER, 'block later')}{lines}</g>"
-        f"{link('encoder', 'encoder', targets, title)}{text(66, 29, 'inputs')}"
-        f"{''.join(built)}{text(33, 334, 'several times', 'small')}"
-        f"{text(66, 393, 'one per element')}{around(targets)}"
-        f'<g role="group" aria-label="decoder, to come">'
-        f"{text(184, 14, 'decoder: to come', 'later')}"
-        f"{text(184, 29, 'outputs so far', 'later')}"
-        f"{''.join(later)}{text(184, 393, 'next token', 'later')}</g></svg></div>"
+        f"{frame(*diagrams.DECODER, 'block')}{lines}</g>"
+        f"{titles}{text(66, 29, 'inputs')}{text(184, 29, 'outputs so far')}"
+        f"{drawn}{text(33, 334, 'several times', 'small')}"
+        f"{text(66, 393, 'one per element')}{text(184, 393, 'next token')}"
+        f"{around(targets)}</svg></div>"
     )
 
 
@@ -143,10 +168,10 @@ def architecture(part, targets):
     if part.name == "+":
         drawn = f'<circle cx="{x:g}" cy="{y:g}" r="8"/>{text(x, y + 3.4, "+")}'
         return link("+", "residual connection", targets, drawn)
-    y -= 16 * (part.name == "attention")  # the rest is inside of it
+    y -= 16 * (part.key == "attention")  # the rest is inside of it
     size = "small" if part.w < 50 else ""
     drawn = box(part.x, part.y, part.w, part.h, part.term, y + 3.2, size=size)
-    return link(part.name, part.term, targets, drawn, part.kind)
+    return link(part.key, part.term, targets, drawn, part.kind)
 
 
 def around(targets):
@@ -163,7 +188,7 @@ def around(targets):
 
 def link(part, words, targets, drawn, kind="plain"):
     """A part as a link with the name of its section, or pale where there is none."""
-    target = targets[part] if part else None
+    target = targets[part]
     if target is None:
         return f'<g class="part later">{drawn}</g>'
     address, heading = map(escape, target)
@@ -187,7 +212,7 @@ def text(x, y, words, kind=""):
     return f'<text class="{kind}" x="{x:g}" y="{y:g}">{escape(words)}</text>'
 
 
-def arrow(points, built):
+def arrow(points):
     """A line through the points, with a head at the end."""
     (x0, y0), (x, y) = points[-2:]
     dx, dy = (x > x0) - (x < x0), (y > y0) - (y < y0)
@@ -198,10 +223,9 @@ def arrow(points, built):
     ]
     way = [*points[:-1], (x - 4 * dx, y - 4 * dy)]
     line, head = (" ".join(f"{a:g},{b:g}" for a, b in p) for p in (way, corners))
-    kind = "line" if built else "line later"
     return (
-        f'<polyline class="{kind}" points="{line}"/>'
-        f'<polygon class="{kind}" points="{head}"/>'
+        f'<polyline class="line" points="{line}"/>'
+        f'<polygon class="line" points="{head}"/>'
     )
 
 

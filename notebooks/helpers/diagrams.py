@@ -482,8 +482,7 @@ def set_model():
 class Part(NamedTuple):
     """A part of the map: what it is, its name in the code, its kind, and its place.
 
-    The place is the middle and the top, then width and height. A part without a name
-    is not built yet.
+    The place is the middle and the top, then width and height.
     """
 
     term: str
@@ -493,6 +492,11 @@ class Part(NamedTuple):
     y: float
     w: float
     h: float
+
+    @property
+    def key(self):
+        """Its name, and that of its half if it is the decoder."""
+        return self.name if self.x < DECODER.x else f"decoder {self.name}"
 
     @property
     def box(self):
@@ -512,56 +516,53 @@ PARTS = [  # the index of the book draws them, too, with links
     Part("residual", "+", "plain", 66, 269, 16, 16),
     Part("norm", "norm2", "norm", 66, 294, 92, 18),
     Part("output", "output", "output", 66, 344, 92, 20),
-    Part("embedding", "", "later", 184, 42, 92, 20),
-    Part("positions", "", "later", 184, 74, 92, 20),
-    Part("causal attention", "", "later", 184, 114, 92, 20),
-    Part("norm", "", "later", 184, 144, 92, 18),
-    Part("cross-attention", "", "later", 184, 182, 92, 20),
-    Part("norm", "", "later", 184, 212, 92, 18),
-    Part("feed-forward", "", "later", 184, 250, 92, 20),
-    Part("norm", "", "later", 184, 280, 92, 18),
-    Part("output", "", "later", 184, 344, 92, 20),
+    Part("embedding", "embed", "dense", 184, 42, 92, 20),
+    Part("positions", "positions", "positions", 184, 74, 92, 20),
+    Part("causal attention", "attention", "attention", 184, 114, 92, 20),
+    Part("add, norm", "norm1", "norm", 184, 144, 92, 18),
+    Part("cross-attention", "cross", "attention", 184, 182, 92, 20),
+    Part("add, norm", "cross_norm", "norm", 184, 212, 92, 18),
+    Part("feed-forward", "ffn", "dense", 184, 250, 92, 20),
+    Part("add, norm", "norm2", "norm", 184, 280, 92, 18),
+    Part("output", "output", "output", 184, 344, 92, 20),
 ]
 
 
 def map_lines():
-    """The arrows of the map: their points, and whether what they lead to is built."""
-    lines = [([(66, 332), (124, 332), (124, 192), (138, 192)], False)]
-    for x in (184, 66):
+    """The arrows of the map, each as its points."""
+    lines = [[(66, 332), (124, 332), (124, 192), (138, 192)]]  # encoder to decoder
+    for x in (66, 184):
         boxes = [part.box for part in PARTS if part.x == x]
         ends = [(x, 32), *(p for box in boxes for p in (box.top, box.bottom)), (x, 380)]
-        lines += [(ends[i : i + 2], x == 66) for i in range(0, len(ends), 2)]
+        lines += [ends[i : i + 2] for i in range(0, len(ends), 2)]
     for fork, y in ((107, 185), (230, 277)):
-        lines.append(([(66, fork), (14, fork), (14, y), (58, y)], True))
+        lines.append([(66, fork), (14, fork), (14, y), (58, y)])
     return lines
 
 
 def transformer():
-    """The whole Transformer: what the book builds, and in grey what is to come."""
+    """The whole Transformer: the encoder on the left, the decoder on the right."""
     canvas = Canvas(398)
     canvas.frame(ENCODER, GREY, 0.05)
-    canvas.frame(DECODER, HIDDEN, 0.05)
-    canvas.text(66, 10, "encoder", "name")
-    canvas.text(184, 10, "decoder, to come", colour=GREY)
-    for y, here, later in (
-        (25, "inputs", "outputs so far"), (389, "one per element", "next token"),
-    ):  # fmt: skip
-        canvas.text(66, y, here)
-        canvas.text(184, y, later, colour=GREY)
+    canvas.frame(DECODER, GREY, 0.05)
+    for x, name, first, last in (
+        (66, "encoder", "inputs", "one per element"),
+        (184, "decoder", "outputs so far", "next token"),
+    ):
+        canvas.text(x, 10, name, "name")
+        canvas.text(x, 25, first)
+        canvas.text(x, 389, last)
     canvas.text(33, 331, "n_blocks times", size=7.5)
-    for points, built in map_lines():
-        canvas.line(*points, colour=EDGE if built else HIDDEN)
+    for points in map_lines():
+        canvas.line(*points)
     for part in PARTS:
         x, y = part.box.middle
         if part.name == "+":
             canvas.plus(x, y)
             continue
         canvas.frame(part.box, KINDS[part.kind])
-        y -= 16 * (part.name == "attention")  # the rest is inside of it
-        if part.name:
-            canvas.text(x, y, part.name, "name", size=9 if part.w < 50 else 10)
-        else:
-            canvas.text(x, y, part.term, colour=GREY)
+        y -= 16 * (part.key == "attention")  # the rest is inside of it
+        canvas.text(x, y, part.name, "name", size=9 if part.w < 50 else 10)
     return canvas.fig
 
 

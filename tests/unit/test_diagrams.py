@@ -298,16 +298,18 @@ def test_heads_that_cannot_be_drawn(n_heads):
 # The map
 
 
-def test_map_names_what_is_built_and_greys_what_is_not():
-    built = {part.name for part in diagrams.PARTS if part.name}
-    later = [part for part in diagrams.PARTS if not part.name]
+def test_map_names_every_part_of_both_halves():
+    built = {part.name for part in diagrams.PARTS}
     assert built <= set(words(diagrams.transformer(), "name")) | {"+"}
-    assert {"causal attention", "cross-attention"} <= {part.term for part in later}
-    assert all(part.kind == "later" for part in later)
+    terms = {part.term for part in diagrams.PARTS}
+    assert {"attention", "causal attention", "cross-attention"} <= terms
+    assert len({part.key for part in diagrams.PARTS}) == len(diagrams.PARTS) - 1, (
+        "one +"
+    )
 
 
 def test_lines_of_the_map_end_at_its_parts():
     boxes = [part.box for part in diagrams.PARTS]
     edges = {edge for box in boxes for edge in (box.top, box.bottom, box.left)}
-    for points, _ in diagrams.map_lines():
+    for points in diagrams.map_lines():
         assert points[-1] in edges or points[-1][1] == 380, "the way out"
