@@ -22,7 +22,7 @@
 # Labels are expensive, but text is its own label: hide the next word, and let the model
 # guess it. To guess well, the model must pick up spelling, grammar, style and facts.
 # Whatever can say how probable each next word is can also write: draw a word, append
-# it, and ask again. GPT-3 and the chat assistants after it are trained in this way.
+# it, and ask again. GPT-3 and the chat assistants after it first learned in this way.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX** with Flax NNX. The same page in PyTorch:
@@ -104,7 +104,7 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 #
 # So predicting the next token is no preparation for modelling text: it is all of it.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis and a go into LanguageModel. A softmax of the last logits gives the probabilities of a comma, a closing parenthesis, an equals sign and a colon. One of them is drawn and appended to the tokens."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis and a go into the model. A softmax of the last logits gives the probabilities of a comma, a closing parenthesis, an equals sign and a colon. One of them is drawn and appended to the tokens."}}
 diagrams.next_token()
 
 # %% [markdown] tags=["shared"]
@@ -436,9 +436,9 @@ def next_token(model, *batch):
 
 
 # %% tags=["shared"]
-five = row[:, :5]
-at_once = as_numpy(model(integers(five)))[0]  # s t
-one_by_one = [as_numpy(model(integers(five[:, : n + 1])))[0, -1] for n in range(5)]
+few = row[:, :4]  # four tokens: three predictions
+at_once = as_numpy(model(integers(few[:, :3])))[0]  # s t
+one_by_one = [as_numpy(model(integers(few[:, :n])))[0, -1] for n in (1, 2, 3)]
 
 # %% tags=["shared", "check"]
 # Checked: one pass gives the same logits as a pass for each beginning of the text
@@ -448,11 +448,11 @@ np.testing.assert_allclose(at_once, np.stack(one_by_one), atol=1e-5)
 # Checked: the loss is the mean of -ln p, and padding at the end changes nothing
 log_p = at_once.astype(np.float64)
 log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
-expected = -np.mean([log_p[t, five[0, t + 1]] for t in range(4)])
-padded = np.append(five, np.full((1, 3), -1, five.dtype), axis=1)
-for given in (five, padded):
+of_label = [log_p[t, few[0, t + 1]] for t in range(3)]
+padded = np.where(np.arange(4) < 3, few, -1)
+for given, n in ((few, 3), (padded, 2)):
     loss, _ = next_token(model, integers(given))
-    np.testing.assert_allclose(as_numpy(loss), expected, atol=1e-5)
+    np.testing.assert_allclose(as_numpy(loss), -np.mean(of_label[:n]), atol=1e-5)
 
 
 # %% tags=["shared"]
@@ -606,7 +606,7 @@ held_out_loss = evaluate(model, next_token, (held_out,))["loss"]
 # The baselines are **n-grams** of characters. They count what followed the last
 # $n - 1$ characters in the training text, and mix in the counts of shorter contexts
 # where they have seen too little
-# (Witten–Bell smoothing, [Chen & Goodman 1998](https://aclanthology.org/P96-1041/)).
+# (Witten–Bell smoothing, [Chen & Goodman 1996](https://aclanthology.org/P96-1041/)).
 
 # %% tags=["shared"]
 bits = text.bits_per_character(held_out_loss, tokens["test"], texts["test"])
@@ -620,11 +620,39 @@ lines += [["our Transformer", about, f"**{bits:.2f}**"]]
 say(table(["model", "how", "bits per character, held out"], *lines))
 share = settings.updates * settings.batch_size * settings.length / len(tokens["train"])
 say(
-    f"The model is {word('below', bits, ngrams[5])} the 5-gram by "
-    f"{ngrams[5] - bits:.2f} bits, after {history['seconds'].sum():.0f} seconds and "
+    f"The Transformer needs {word('fewer', bits, ngrams[5])} bits than the 5-gram, by "
+    f"{ngrams[5] - bits:.2f}, after {history['seconds'].sum():.0f} seconds and "
     f"{settings.updates} updates. In them it has read windows with {share:.0%} of the "
     "tokens of the training text."
 )
+
+# %% tags=["shared"]
+to_bits = len(tokens["train"]) / len(texts["train"]) / math.log(2)  # from nats a token
+learning = to_bits * history["loss"].reshape(-1, 10).mean(axis=1)  # of ten updates
+at = 10 * np.arange(1, len(learning) + 1)
+passes = {n: at[np.argmax(learning < value)] for n, value in ngrams.items()}
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Bits per character of the Transformer over the updates, with horizontal lines for unigram, trigram and 5-gram. The curve falls steeply, then slowly, and ends below the 5-gram."}}
+panels = {"": {"our Transformer, in training": (at, learning)}}
+for n, value in ngrams.items():
+    panels[""][names[n]] = at, np.full(len(at), value)
+fig = plots.curves(panels, x="update", y="bits per character", size=(6.2, 3))
+fig
+
+# %% tags=["shared", "say"]
+say(
+    f"In training, the Transformer passes the unigram after {passes[1]} updates, the "
+    f"trigram after {passes[3]} and the 5-gram after {passes[5]}. (Means of ten updates; "
+    "the n-grams are measured on the held-out text.) The curve has not levelled out: "
+    "the training stops because the minute is over."
+)
+
+# %% tags=["shared", "check"]
+# Checked: the drawn curve passes all n-grams in turn and ends below the 5-gram
+_, drawn = plots.drawn(fig, "", "our Transformer, in training")
+assert passes[1] < passes[3] < passes[5]
+assert drawn[-10:].mean() < plots.drawn(fig, "", "5-gram")[1][0]
+assert drawn[-15:].mean() < drawn[-30:-15].mean()  # not levelled out
 
 # %% tags=["shared", "check"]
 # Checked: fewer bits per character than the trigram and the 5-gram
@@ -763,8 +791,8 @@ for each in probabilities.values():
 # %% [markdown] tags=["shared"]
 # `generate` of `helpers` does all this for a batch of prompts of different lengths. The
 # shorter prompts are padded on the *left*, with a mask, so that all texts grow at the
-# same place. A text stops at a token that you name as the **end**. Here we take the
-# empty line's `"\n"`, which in our vocabulary is a line break without indentation.
+# same place. A text stops at a token that you name as the **end**. Here it is `"\n"`, a
+# line break that no indentation follows.
 
 # %% tags=["shared"]
 prompts = ["import ", "    return ", "class Queue:\n    def put(self"]
@@ -778,9 +806,8 @@ for each, new in zip(prompts, batch, strict=True):
 # %% tags=["shared", "check"]
 # Checked: a batch gives each text that its prompt gives alone; after the end only ends
 together = as_numpy(generate(model, encoded, 20, top_k=1))
-for n in range(len(prompts)):
-    alone = as_numpy(write_greedily(model, integers(encoded[n]), 20))
-    np.testing.assert_array_equal(together[n], alone)
+alone = as_numpy(write_greedily(model, integers(encoded[0]), 20))  # it was padded
+np.testing.assert_array_equal(together[0], alone)
 for new in batch:
     stop = np.argmax(new == end) if end in new else len(new)
     assert (new[stop:] == end).all()
@@ -808,8 +835,8 @@ for beginning in ("        if self.", "    def __init__("):
     say(f"`{beginning.strip()}`: min-p keeps {by_min_p}, top-p with 0.9 {by_top_p}.")
 say(
     "Two lines do it: `p = where(p >= share * p.max(), p, 0)` and `p = p / p.sum()`. "
-    "Where the model is sure, both keep few tokens. Where it is unsure, top-p adds "
-    "tokens until their sum is reached, however improbable each is; min-p does not."
+    "Top-p adds tokens until their sum is reached, however improbable each of them is. "
+    "Min-p looks at each token alone, so a single sure token excludes the long tail."
 )
 
 # %% [markdown] tags=["shared"]
@@ -870,12 +897,10 @@ def write_with_cache(model, prompt, length):
 # %% tags=["shared"]
 faster = as_numpy(write_with_cache(model, integers(pairs.encode(prompt)), 50))
 cache = new_cache(model, integers([0]), settings.length)
-half, cache = advance(model, integers(row[:, :32]), cache)
-in_parts = [as_numpy(half)]
-for t in range(32, 36):
-    next_logits, cache = advance(model, integers(row[:, t : t + 1]), cache)
-    in_parts.append(as_numpy(next_logits))
-without_cache = as_numpy(model(integers(row)))[:, :36]  # b s t
+first_half, cache = advance(model, integers(row[:, :32]), cache)
+second_half, cache = advance(model, integers(row[:, 32:]), cache)
+in_parts = [as_numpy(half) for half in (first_half, second_half)]
+without_cache = as_numpy(model(integers(row)))  # b s t
 
 # %% tags=["shared", "check"]
 # Checked: with the cache the logits are the same, and so is the greedy text
@@ -884,8 +909,8 @@ np.testing.assert_array_equal(faster, greedy)
 
 # %% [markdown] tags=["shared"]
 # How much does it save? We measure one more token for 16 texts, at three lengths, once
-# with the whole text through the model and once with the cache. (The model is new: time
-# does not depend on what it has learned.)
+# with the whole text through the model and once with the cache. (Model and cache are
+# new: the time does not depend on what is in them.)
 
 
 # %% tags=["jax"]
@@ -917,8 +942,8 @@ longer = build(LanguageModel, **settings.model | {"max_length": max(lengths)})
 again, cached, sizes = [], [], []
 for s in lengths:
     many = integers(tokens["test"][: b * s].reshape(b, s))
-    empty = new_cache(longer, integers(np.zeros(b)), s)
-    _, filled = advance(longer, many[:, :-1], empty)
+    filled = new_cache(longer, integers(np.zeros(b)), s)
+    filled["start"] += s - 1  # as if it held all tokens but the last
     again.append(seconds(all_again, longer, many))
     cached.append(seconds(only_new, longer, many[:, -1:], filled))
     sizes.append(sum(part.nbytes for kv in filled["blocks"] for part in kv))
@@ -969,11 +994,12 @@ say(
 # %% [markdown] tags=["shared"]
 # ## In your own code
 #
-# You need not write the mask. The framework's attention has a flag for it, and its own
-# embedding layer is what `embedding` returned.
+# You need not write the mask, because the framework's attention has a flag for it. The
+# embedding is a layer of the framework anyway.
 
 # %% [markdown] tags=["jax"]
-# `jax.nn.dot_product_attention` takes `b s h d`, with the heads third:
+# It is `nnx.Embed(n_tokens, m, rngs=rngs)`. `jax.nn.dot_product_attention` takes
+# `b s h d`, with the heads third:
 
 # %% tags=["jax"]
 q, k, v = (floats(rng.normal(size=(2, 3, 11, 5))) for _ in range(3))  # b h s d
