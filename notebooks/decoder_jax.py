@@ -637,8 +637,8 @@ fig
 say(
     f"In training, the Transformer passes the unigram after {passes[1]} updates, the "
     f"trigram after {passes[3]} and the 5-gram after {passes[5]}. (Means of ten "
-    "updates; the n-grams are measured on the held-out text.) The curve has not levelled out: "
-    "the training stops because the minute is over."
+    "updates; the n-grams are measured on the held-out text.) The curve has not "
+    "levelled out: the training stops because the minute is over."
 )
 
 # %% tags=["shared", "check"]
