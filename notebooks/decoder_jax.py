@@ -705,7 +705,7 @@ def write_greedily(model, prompt, length):
 
 # %% tags=["shared"]
 prompt = "    def __init__(self"
-greedy = as_numpy(write_greedily(model, integers(pairs.encode(prompt)), 50))
+greedy = as_numpy(write_greedily(model, integers(pairs.encode(prompt)), 40))
 print(prompt + pairs.decode(greedy))
 
 # %% [markdown] tags=["shared"]
@@ -743,8 +743,14 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
 
 
 # %% tags=["shared"]
-context = integers(pairs.encode("    def close(self):\n        if self."))[None]
-last = model(context)[0, -1]  # t
+def logits_after(prompt):
+    """Logits of the token after a prompt: ``t``. Padding gives all the same shape."""
+    ids = pairs.encode(prompt)
+    padded = np.pad(ids, (0, settings.length - len(ids)), constant_values=-1)
+    return model(integers(padded[None]))[0, len(ids) - 1]
+
+
+last = logits_after("    def close(self):\n        if self.")
 knobs = {
     "temperature 1": {},
     "temperature 0.5": {"temperature": 0.5},
@@ -789,19 +795,19 @@ for each in probabilities.values():
 # line break that no indentation follows.
 
 # %% tags=["shared"]
-prompts = ["import ", "    return ", "class Queue:\n    def put(self"]
+prompts = ["import ", prompt, "class Queue:\n    def put(self"]
 encoded = [pairs.encode(each) for each in prompts]
 (end,) = pairs.encode("\n")
-options = {"temperature": 0.7, "top_p": 0.9, "end": end, "seed": 3}
+options = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "end": end, "seed": 3}
 batch = as_numpy(generate(model, encoded, 40, **options))
 for each, new in zip(prompts, batch, strict=True):
     print("---", each + pairs.decode(new).rstrip("\n"), sep="\n")
 
 # %% tags=["shared", "check"]
 # Checked: a batch gives each text that its prompt gives alone; after the end only ends
-together = as_numpy(generate(model, encoded, 20, top_k=1))
-alone = as_numpy(write_greedily(model, integers(encoded[0]), 20))  # it was padded
-np.testing.assert_array_equal(together[0], alone)
+together = as_numpy(generate(model, encoded, 40, **options | {"top_k": 1, "end": None}))
+np.testing.assert_array_equal(together[1], greedy)
+assert len(encoded[1]) < len(encoded[2])  # it was padded
 for new in batch:
     stop = np.argmax(new == end) if end in new else len(new)
     assert (new[stop:] == end).all()
@@ -823,7 +829,7 @@ def min_p_probabilities(logits, share):
 
 
 for beginning in ("        if self.", "    def __init__("):
-    its = model(integers(pairs.encode(beginning))[None])[0, -1]
+    its = logits_after(beginning)
     by_min_p = (min_p_probabilities(its, 0.1) > 0).sum()
     by_top_p = (as_numpy(next_token_probabilities(its, top_p=0.9)) > 0).sum()
     say(f"`{beginning.strip()}`: min-p keeps {by_min_p}, top-p with 0.9 {by_top_p}.")
@@ -889,7 +895,7 @@ def write_with_cache(model, prompt, length):
 
 
 # %% tags=["shared"]
-faster = as_numpy(write_with_cache(model, integers(pairs.encode(prompt)), 50))
+faster = as_numpy(write_with_cache(model, integers(pairs.encode(prompt)), 40))
 cache = new_cache(model, integers([0]), settings.length)
 first_half, cache = advance(model, integers(row[:, :32]), cache)
 second_half, cache = advance(model, integers(row[:, 32:]), cache)
