@@ -642,10 +642,10 @@ fig
 # %% tags=["shared", "say"]
 say(
     "The training curve (means of ten updates) ends at "
-    f"{learning[-10:].mean():.2f} bits, the held-out text costs {bits:.2f}. The training "
-    "windows come from modules of "
-    "which the model has read other parts: it knows their names. The held-out modules "
-    "are new to it, as they are to the n-grams. So only the held-out text counts."
+    f"{learning[-10:].mean():.2f} bits, the held-out text costs {bits:.2f}. The "
+    "training windows come from modules of which the model has read other parts, so "
+    "it knows their names. The held-out modules are new to it, as they are to the "
+    "n-grams. So only the held-out text counts."
 )
 
 # %% tags=["shared", "check"]
