@@ -50,6 +50,9 @@ DRAWINGS = {
     "paths": diagrams.paths,
     "chain rule": diagrams.chain_rule,
     "eager and traced": diagrams.eager_and_traced,
+    "next token": diagrams.next_token,
+    "language model": diagrams.language_model,
+    "key-value cache": diagrams.key_value_cache,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 # All different, so that a shape says which letters it has; keys come from the queries.
@@ -204,6 +207,24 @@ def test_shapes_of_the_predictor_and_the_set(side):
     assert drawn == [shape_of(x), shape_of(out), "b s"]
     drawn = words(diagrams.training_loop(basic=True), "shape")
     assert drawn == [shape_of(x[:, 0]), shape_of(out[:, 0]), "b"]
+
+
+@on_both_sides
+def test_shapes_and_parts_of_the_language_model(side):
+    """From top to bottom as in the code, with tokens for the outputs."""
+    sizes = {"n_blocks": 1, "n_heads": 3, "f": 13, "max_length": 5}
+    model = side.build("LanguageModel", 17, 12, **sizes)
+    tokens = side.tensor(np.ones((2, 5)), "int32")
+    e = model.embed(tokens)
+    p = model.positions(e)
+    traced = [tokens, e, p, model.decoder(p), model(tokens)]
+    drawn = [
+        text.replace("t", "c") for text in words(diagrams.language_model(), "shape")
+    ]
+    assert drawn == [shape_of(array) for array in traced]
+    parts = words(diagrams.language_model(), "name")[1:]
+    assert parts == ["embed", "positions", "decoder", "logits"]
+    assert all(hasattr(model, part) for part in parts)
 
 
 @on_both_sides
