@@ -50,6 +50,8 @@ DRAWINGS = {
     "paths": diagrams.paths,
     "chain rule": diagrams.chain_rule,
     "eager and traced": diagrams.eager_and_traced,
+    "cross-attention": diagrams.cross_attention,
+    "translator": diagrams.translator,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 # All different, so that a shape says which letters it has; keys come from the queries.
