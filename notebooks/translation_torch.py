@@ -50,7 +50,6 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     sys.path.insert(0, os.getcwd())
 
 # %% tags=["torch"]
-import math
 import tempfile
 from dataclasses import replace
 from datetime import date, timedelta
@@ -69,12 +68,10 @@ from helpers.model_torch import (
     DecoderBlock,
     Encoder,
     LanguageModel,
-    advance,
     build,
     check_tokens,
     embedding,
-    new_cache,
-    without_dropout,
+    translate,
 )
 
 # %% tags=["torch"]
@@ -130,8 +127,8 @@ print(dates.decode(y_test[:1]), y_test[0], sep="\n")
 n_days = {name: len(those) for name, those in dates.split(settings).items()}
 say(
     f"The vocabulary has {settings.n_characters} tokens. {n_days['train']:,} days are "
-    f"for training, each in a form drawn at random; {n_days['validation']:,} other days "
-    f"are for validation, and {n_days['test']:,} others for the test."
+    f"for training, each in a form drawn at random; {n_days['validation']:,} other "
+    f"days are for validation, and {n_days['test']:,} others for the test."
 )
 
 # %% tags=["shared", "check"]
@@ -180,7 +177,7 @@ causal = np.tri(5, dtype=bool)  # q k
 
 
 def look(x, context):
-    """Outputs ``b q m``, maps of the target ``b h q q`` and of the source ``b h q k``."""
+    """Outputs ``b q m``, self-attention ``b h q q``, cross-attention ``b h q k``."""
     masks = booleans(causal), booleans(real[:, None, None])
     arrays = block(floats(x), masks[0], floats(context), masks[1])
     return [as_numpy(array) for array in arrays]
@@ -251,9 +248,9 @@ diagrams.translator()
 # | cross | target | encoded source | padding of the source |
 #
 # The padding of the target is at the end of a row, where no real position looks, so it
-# needs no mask of its own. `LanguageModel` of the chapter before is the right half: with
-# `cross=True` it takes a context. What is new is the left half, and that `read` can be
-# called alone. To write a translation, the source is read only once.
+# needs no mask of its own. `LanguageModel` of the chapter before is the right half:
+# with `cross=True` it takes a context. What is new is the left half, and that `read`
+# can be called alone. To write a translation, the source is read only once.
 
 # %% [markdown] tags=["torch"]
 # A module that is assigned to an attribute belongs to the model. With `shared` there is
@@ -293,10 +290,8 @@ class Translator(nn.Module):
         embed = self.embed or self.target.embed
         x = embed(source.clamp(min=0))  # b k m
         x = self.positions(x) if self.positions else x
-        if return_maps:
-            x, maps = self.encoder(x, mask, return_maps=True)
-            return x, mask, maps
-        return self.encoder(x, mask), mask, None
+        out = self.encoder(x, mask, return_maps=return_maps)
+        return (out[0], mask, out[1]) if return_maps else (out, mask, None)
 
     def forward(self, source, target, *, return_maps=False):
         context, mask, maps = self.read(source, return_maps=return_maps)
@@ -421,118 +416,50 @@ np.testing.assert_allclose(here, there, rtol=1e-3)
 # and 0.3; after `b` they have 0.9, 0.05 and 0.05. What do greedy search and beam search
 # of width 2 write in two steps, with which probabilities?
 
-# %% [markdown] tags=["torch"]
-# A step in code: `topk` picks the best of $w \cdot t$ continuations in each row. A beam
-# that has ended is continued by `end`, at no cost.
-
-
-# %% tags=["torch"]
-def best_continuations(log_p, last, total, end):
-    """The most probable of all continuations: totals, beams and tokens, each ``b w``."""
-    b, width, n_tokens = log_p.shape
-    tokens = torch.arange(n_tokens, device=log_p.device)
-    only_end = torch.where(tokens == end, 0, -math.inf)  # t
-    log_p = torch.where((last == end)[..., None], only_end, log_p)
-    totals = (total[..., None] + log_p).reshape(b, -1)  # b w·t
-    total, best = totals.topk(width)
-    return total, best // n_tokens, best % n_tokens
-
-
 # %% tags=["shared", "answer"]
-after = np.log([[[0.4, 0.3, 0.3], [0.9, 0.05, 0.05]]])  # b w t: after a, after b
-begun = integers([[1, 2]]), floats(np.log([[0.5, 0.4]]))  # b w: a and b, the best two
-total, beam, token = map(as_numpy, best_continuations(floats(after), *begun, end=0))
-np.testing.assert_allclose(np.exp(total), [[0.36, 0.2]], atol=1e-6)
-assert beam.tolist() == [[1, 0]] and token.tolist() == [[0, 0]]
+start = {"END": 0.1, "a": 0.5, "b": 0.4}
+after = {"a": {"END": 0.4, "a": 0.3, "b": 0.3}, "b": {"END": 0.9, "a": 0.05, "b": 0.05}}
+texts = {(x, y): start[x] * after[x][y] for x in "ab" for y in after[x]}
+best, second = sorted(texts, key=texts.get, reverse=True)[:2]
+assert best == ("b", "END") and second == ("a", "END")
+np.testing.assert_allclose([texts[best], texts[second]], [0.36, 0.2])
 say(
     "Greedy search takes `a` and then `END`: 0.5 · 0.4 = 0.20. Beam search keeps `a` "
-    "(0.5) and `b` (0.4). Of their six continuations, `b END` is the most probable one, "
+    "(0.5) and `b` (0.4). Of their six continuations, `b END` is the most probable, "
     "0.4 · 0.9 = 0.36, and `a END` comes second. Greedy search could not find it, "
     "because it had given up `b` in the first step."
 )
 
 # %% [markdown] tags=["shared"]
-# The search writes with the key–value cache of the chapter before. The keys and values
-# of cross-attention depend on the source only, so `new_cache` computes them once. All
-# beams of all sources are rows of one batch. When a beam is dropped and another one is
-# continued twice, the rows of the cache are reordered in the same way.
+# In code, for one source. All beams go through the model as one batch, and the places
+# that are not written yet are padding.
 
 
-# %% tags=["torch"]
-def take_rows(cache, rows):
-    """The cache with some of its rows, in another order, or several times."""
-    pairs = {name: cache[name] for name in ("blocks", "context")}
-    taken = {name: [(k[rows], v[rows]) for k, v in x] for name, x in pairs.items()}
-    single = {name: cache[name][rows] for name in ("first", "context_mask")}
-    return cache | taken | single
-
-
-# %% tags=["torch"]
-def first_beams(model, source, begin, length, width):
-    """Beams before the first step: tokens, log-probabilities, texts and the cache."""
-    context, mask, _ = model.read(source)  # once for all steps
-    last = torch.full((len(source), width), begin, device=source.device)  # b w
-    total = context.new_full(last.shape, -math.inf)  # b w
-    total[:, 0] = 0  # all beams are equal still: only the first one counts
-    cache = new_cache(model.target, 0 * last[:, 0], length, context, mask)
-    rows = torch.arange(len(source), device=source.device)
-    cache = take_rows(cache, rows.repeat_interleave(width))
-    return last, total, last.new_zeros(*last.shape, length), cache
-
-
-# %% [markdown] tags=["torch"]
-# The loop is Python's. `advance` computes the logits of the new column only.
-
-
-# %% tags=["torch"]
-def search_beams(model, source, begin, end, *, length, width):
-    """The loop of ``translate``: each step keeps the best continuations."""
-    last, total, texts, cache = first_beams(model, source, begin, length, width)
-    rows = torch.arange(len(source), device=source.device)[:, None]  # b 1
+# %% tags=["shared"]
+def beam_search(model, source, width, length=11):
+    """The most probable text found for a source ``k``, and its log-probability."""
+    beams = [([dates.BEGIN], 0.0)]
     for place in range(length):
-        logits, cache = advance(model.target, last.reshape(-1, 1), cache)
-        log_p = torch.log_softmax(logits, dim=-1).reshape(*last.shape, -1)  # b w t
-        total, beam, last = best_continuations(log_p, last, total, end)  # each b w
-        texts = texts.gather(1, beam[..., None].expand_as(texts))  # b w s
-        texts[:, :, place] = last
-        cache = take_rows(cache, (rows * last.shape[1] + beam).flatten())
-    return texts[:, 0], total[:, 0]
+        texts = [text + [-1] * (length - 1 - place) for text, _ in beams]
+        sources = np.array([source] * len(beams))  # w k
+        logits = as_numpy(model(integers(sources), integers(texts)))[:, place]  # w t
+        log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        candidates = []
+        for (text, total), row in zip(beams, log_p, strict=True):
+            if text[-1] == dates.END:  # it has ended, and costs nothing more
+                candidates.append(([*text, dates.END], total))
+            else:
+                pairs = enumerate(row.tolist())
+                candidates += [([*text, token], total + p) for token, p in pairs]
+        beams = sorted(candidates, key=lambda beam: beam[1], reverse=True)[:width]
+    return beams[0]
 
 
 # %% [markdown] tags=["torch"]
-# Around the loop: errors before any work, dropout off, no gradients.
-
-
-# %% tags=["torch"]
-def check_search(model, source, length, begin, end, width):
-    """Raise an error unless a ``Translator`` can translate a source like that."""
-    embed = model.embed or model.target.embed
-    n_target, longest = model.target.embed.num_embeddings, model.target.max_length
-    if min(length, width) < 1 or max(length, source.shape[1]) > longest:
-        raise ValueError(
-            f"expected length and width of at least 1 and at most max_length = "
-            f"{longest} positions, got length = {length}, width = {width} and a source "
-            f"of shape {tuple(source.shape)}"
-        )
-    if not (source >= 0).any(dim=1).all() or source.max() >= embed.num_embeddings:
-        raise ValueError(
-            f"expected source tokens below {embed.num_embeddings}, and one or more in "
-            f"each row, got tokens up to {source.max()}"
-        )
-    if begin == end or not 0 <= min(begin, end) <= max(begin, end) < n_target:
-        raise ValueError(
-            f"expected two tokens below {n_target}, got begin = {begin}, end = {end}"
-        )
-
-
-# %% tags=["torch"]
-def translate(model, source, length, *, begin, end, width=1):
-    """Translate by beam search: a width of 1 is greedy."""
-    check_tokens(source)
-    check_search(model, source, length, begin, end, width)
-    sizes = {"length": length, "width": width}
-    args = model, source, begin, end
-    return without_dropout(model, search_beams, *args, **sizes)
+# `translate` of `helpers` does this for all sources at once, with the key–value cache
+# of the chapter before. The keys and values of cross-attention depend on the source
+# only, so it computes them once. When a beam is dropped and a different one is
+# continued twice, the rows of the cache are indexed in the new order.
 
 
 # %% tags=["shared"]
@@ -544,6 +471,17 @@ def written(model, source, width=1):
 
 
 written(model, x_test[:2])
+
+# %% tags=["shared", "check"]
+# Checked: `translate` with its cache finds what the search above finds
+copy = build(Translator, **settings.model)
+from_arrays(copy, snapshots[4])  # a model that is not sure
+for width in (1, 4):
+    texts, log_p = written(copy, x_test[:2], width)
+    for i in range(2):
+        tokens, total = beam_search(copy, x_test[i], width)
+        assert dates.decode([tokens]) == texts[i : i + 1]
+        np.testing.assert_allclose(log_p[i], total, atol=1e-3)
 
 # %% tags=["shared", "check"]
 # Checked: the search adds up the log-probabilities that one pass over the text gives
@@ -649,31 +587,31 @@ for i in wrong[:6]:
 
 # %% tags=["shared", "say"]
 errors = [(i, test_days[i].isoformat()) for i in wrong]
-in_part = {
+spans = {"year": slice(4), "month": slice(5, 7), "day": slice(8, 10)}
+share = {
     name: np.mean([texts[i][at] != day[at] for i, day in errors])
-    for name, at in {
-        "year": slice(4),
-        "month": slice(5, 7),
-        "day": slice(8, 10),
-    }.items()
+    for name, at in spans.items()
 }
-swapped = np.mean([sorted(texts[i]) == sorted(d) for i, d in errors])
+swapped = np.mean([sorted(texts[i]) == sorted(day) for i, day in errors])
 say(
-    f"Of the {len(wrong):,} wrong dates, {in_part['year']:.0%} have a wrong year, "
-    f"{in_part['month']:.0%} a wrong month and {in_part['day']:.0%} a wrong day. "
+    f"Of the {len(wrong):,} wrong dates, {share['year']:.0%} have a wrong year, "
+    f"{share['month']:.0%} a wrong month and {share['day']:.0%} a wrong day. "
     f"In {swapped:.0%} all digits are right, but in the wrong order."
 )
+
+# %% tags=["shared", "say"]
 _, greedy_p, greedy = found[half_name, 1]
 _, beam_p, beam = found[half_name, 4]
 rescued, lost = (beam & ~greedy).sum(), (greedy & ~beam).sum()
 other = beam_p > greedy_p + 1e-4
 both = [np.array(found["trained", width][0]) for width in (1, 4)]
+same_text = np.mean(both[0] == both[1])
 say(
     f"For {other.mean():.1%} of the sources, beam search finds a text that is "
     f"{word('more', beam_p[other], greedy_p[other])} probable. It corrects {rescued} "
-    f"dates and spoils {lost}, so {greedy.mean():.1%} become {beam.mean():.1%}. For the "
-    f"trained model, both searches write the same text in {np.mean(both[0] == both[1]):.1%} "
-    "of the cases."
+    f"dates and spoils {lost}, so {greedy.mean():.1%} become {beam.mean():.1%}. For "
+    f"the trained model, both searches write the same text in {same_text:.1%} of the "
+    "cases."
 )
 
 # %% tags=["shared", "check"]
@@ -681,7 +619,7 @@ say(
 for name in (half_name, "trained"):
     assert found[name, 4][1].mean() >= found[name, 1][1].mean() - 1e-5
 assert rescued + lost < 0.1 * len(greedy)  # loose: it changes little
-assert np.mean(both[0] == both[1]) > 0.99
+assert same_text > 0.99
 
 # %% [markdown] tags=["shared"]
 # A date has one right translation, and a trained model is nearly sure of it: then there
@@ -727,8 +665,8 @@ n = 500
 _, maps = model(integers(x_test[:n]), integers(y_test[:n, :-1]), return_maps=True)
 cross = as_numpy(maps[2])  # l b h q k
 shown = [list(form_of).index(form) for form in ("of", "weekday", "dots", "slashes")]
-width = x_test.shape[1]
-keys = [[*sources[i].replace(" ", "␣").ljust(width, "·")] for i in shown]
+n_keys = x_test.shape[1]
+keys = [[*sources[i].replace(" ", "␣").ljust(n_keys, "·")] for i in shown]
 queries = [[*test_days[i].isoformat(), "end"] for i in shown]
 
 # %% tags=["shared", "figure"]
@@ -790,8 +728,9 @@ month, day_ = PARTS.index("month"), PARTS.index("day")
 of_weekday = by_part(np.flatnonzero(form_of[:n] == "weekday"))
 on_weekday = of_weekday[at["month 1"], PARTS.index("weekday")]
 say(
-    f"In the last layer, the third digit of the year puts {at_part['year 3']:.0%} of its "
-    f"weight on the third digit in the source, the fourth one {at_part['year 4']:.0%}. "
+    f"In the last layer, the third digit of the year puts {at_part['year 3']:.0%} of "
+    "its weight on the third digit in the source, the fourth one "
+    f"{at_part['year 4']:.0%} on the fourth. "
     f"The second digit of the month puts {looked[at['month 2'], month]:.0%} on the "
     f"month, the second digit of the day {looked[at['day 2'], day_]:.0%} on the day. "
     f"The first two digits of the year put only {at_part['year 1']:.0%} and "
@@ -811,8 +750,8 @@ for i in range(n):
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, open.** The month looks at the weekday. Does the model use it? Think of
-# a test, and remember from the chapter on the reverse task that a map explains only what
-# a test confirms.
+# a test, and remember from the chapter on the reverse task that a map explains only
+# what a test confirms.
 
 # %% tags=["shared", "answer"]
 those = np.flatnonzero(form_of == "weekday")
@@ -824,9 +763,9 @@ still = np.mean([a == day.isoformat() for a, day in zip(answers, rows, strict=Tr
 assert still > 0.9
 say(
     "Write a wrong weekday: if the model uses its name, the translation must change. "
-    f"With the next day's name, {still:.1%} of the dates are still right. The weight on "
-    "the weekday does not decide the month. It may help the model to recognise the form, "
-    "or it is a place where weight does no harm."
+    f"With the name of the next day, {still:.1%} of the dates are still right. The "
+    "weight on the weekday does not decide the month. It may help the model to "
+    "recognise the form, or it is a place where weight does no harm."
 )
 
 # %% [markdown] tags=["shared"]

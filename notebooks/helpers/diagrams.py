@@ -814,7 +814,9 @@ def translator():
         if name == "source":
             note = "hides padding", "attention"
             encoder = canvas.below(box.bottom, x, 148, w, 42, "encoder", *note)
-    box = canvas.below(box.bottom, right, 148, w, 42, "attention", "causal", "attention")
+    box = canvas.below(
+        box.bottom, right, 148, w, 42, "attention", "causal", "attention"
+    )
     note = "hides padding", "attention"
     cross = canvas.below(box.bottom, right, 206, w, 42, "cross", *note)
     ffn = canvas.below(cross.bottom, right, 264, w, 22, "ffn", kind="dense")

@@ -733,10 +733,8 @@ class Translator(nn.Module):
         embed = self.embed or self.target.embed
         x = embed(source.clamp(min=0))  # b k m
         x = self.positions(x) if self.positions else x
-        if return_maps:
-            x, maps = self.encoder(x, mask, return_maps=True)
-            return x, mask, maps
-        return self.encoder(x, mask), mask, None
+        out = self.encoder(x, mask, return_maps=return_maps)
+        return (out[0], mask, out[1]) if return_maps else (out, mask, None)
 
     def forward(self, source, target, *, return_maps=False):
         """Logits ``b s t``; with ``return_maps`` also three arrays of maps.
