@@ -981,5 +981,5 @@ for name, array in to_arrays(by_fit).items():
 #   says where the end is.
 
 # %% [markdown] tags=["jax"]
-# Next comes [finding the odd one out, in JAX](anomaly_jax.ipynb): the same model
-# on sets, where there is no order at all.
+# Next comes [a model that writes, in JAX](decoder_jax.ipynb): the same
+# parts, with a causal mask, learn to continue a text.

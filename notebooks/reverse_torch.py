@@ -957,5 +957,5 @@ for name, array in to_arrays(by_fit).items():
 #   says where the end is.
 
 # %% [markdown] tags=["torch"]
-# Next comes [finding the odd one out, in PyTorch](anomaly_torch.ipynb): the same model
-# on sets, where there is no order at all.
+# Next comes [a model that writes, in PyTorch](decoder_torch.ipynb): the same
+# parts, with a causal mask, learn to continue a text.

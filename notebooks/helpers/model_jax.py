@@ -549,7 +549,7 @@ class Decoder(nnx.Module):
     def __call__(
         self, x, mask=None, context=None, context_mask=None, *, return_maps=False
     ):
-        """Outputs ``b s m``; with ``return_maps`` also ``l b h s s`` and ``l b h s k``.
+        """Outputs ``b s m``; with ``return_maps`` also ``l b h s s``, ``l b h s k``.
 
         Parameters
         ----------
@@ -557,8 +557,8 @@ class Decoder(nnx.Module):
         mask, context, context_mask : arrays, optional
             As in ``DecoderBlock``, the same for every block.
         return_maps : bool
-            Return the attention weights of all blocks, too; those of cross-attention
-            are None without ``cross``.
+            Return the attention weights of all blocks, too, and with ``cross`` those
+            of cross-attention.
         """
         if self.cross != (context is not None):
             found = "none" if context is None else f"shape {tuple(context.shape)}"
@@ -568,10 +568,8 @@ class Decoder(nnx.Module):
             x, *weights = block(x, mask, context, context_mask)
             maps.append(weights)
         x = self.norm(x) if self.norm else x
-        if not return_maps:
-            return x
-        own, cross = zip(*maps, strict=True)
-        return x, jnp.stack(own), jnp.stack(cross) if self.cross else None
+        kinds = list(zip(*maps, strict=True))[: 1 + self.cross]  # own, cross
+        return (x, *map(jnp.stack, kinds)) if return_maps else x
 
 
 def embedding(n_tokens, m, *, rngs):
@@ -583,13 +581,26 @@ def embedding(n_tokens, m, *, rngs):
     return nnx.Embed(n_tokens, m, embedding_init=normal, rngs=rngs)
 
 
-def check_tokens(tokens):
-    """Raise an error unless tokens are an integer array ``b s``."""
+def unembedding(m, n_tokens, *, rngs):
+    """Linear layer without a bias, whose weights start as those of ``embedding``."""
+    normal = nnx.initializers.normal(m**-0.5)
+    return nnx.Linear(m, n_tokens, use_bias=False, kernel_init=normal, rngs=rngs)
+
+
+def causal_mask(tokens):
+    """Each position may look at itself and before: ``b s -> q k``."""
+    return jnp.tri(tokens.shape[1], dtype=bool)
+
+
+def check_tokens(tokens, longest=math.inf):
+    """Raise an error unless tokens are an integer array ``b s``, short enough."""
     if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise ValueError(
             f"expected tokens b s of whole numbers, got {tokens.dtype} "
             f"{tuple(tokens.shape)}"
         )
+    if tokens.shape[1] > longest:
+        raise ValueError(f"{tokens.shape[1]} positions, but max_length = {longest}")
 
 
 class LanguageModel(nnx.Module):
@@ -629,23 +640,18 @@ class LanguageModel(nnx.Module):
         self, n_tokens, m, *, n_blocks, n_heads, f, max_length, positions="learned",
         tied=True, causal=True, rngs, **options,
     ):  # fmt: skip
-        if positions not in POSITIONS:
-            raise ValueError(f"positions {positions!r} is not in {list(POSITIONS)}")
-        kind, normal = POSITIONS[positions], nnx.initializers.normal(m**-0.5)
+        kind = pick(POSITIONS, positions, "positions")
         self.max_length, self.causal = max_length, causal
         self.embed = embedding(n_tokens, m, rngs=rngs)
         self.positions = kind(m, max_length, rngs=rngs) if kind else None
         self.decoder = Decoder(n_blocks, m, n_heads, f, rngs=rngs, **options)
-        linear = partial(nnx.Linear, use_bias=False, kernel_init=normal, rngs=rngs)
-        self.output = None if tied else linear(m, n_tokens)
+        self.output = None if tied else unembedding(m, n_tokens, rngs=rngs)
 
     def logits(self, x):
         """Logits of every token: ``b s m -> b s t``."""
         return self.output(x) if self.output else x @ self.embed.embedding[...].T
 
-    def __call__(
-        self, tokens, mask=None, context=None, context_mask=None, *, return_maps=False
-    ):
+    def __call__(self, tokens, mask=None, *context, return_maps=False):
         """Logits ``b s t``; with ``return_maps`` also the maps of ``Decoder``.
 
         Parameters
@@ -655,22 +661,19 @@ class LanguageModel(nnx.Module):
             position looks there.
         mask : boolean array ``q k`` or ``b h q k``, optional
             In force besides the causal mask.
-        context, context_mask, return_maps
+        *context
+            Context and its mask, if there are any, as in ``Decoder``.
+        return_maps : bool
             As in ``Decoder``.
         """
-        check_tokens(tokens)
-        s = tokens.shape[1]
-        if s > self.max_length:
-            raise ValueError(f"{s} positions, but max_length = {self.max_length}")
+        check_tokens(tokens, self.max_length)
         if self.causal:
-            causal = jnp.tri(s, dtype=bool)  # q k
-            mask = causal if mask is None else mask & causal
+            past = causal_mask(tokens)  # q k
+            mask = past if mask is None else mask & past
         x = self.embed(jnp.maximum(tokens, 0))  # b s m
         x = self.positions(x) if self.positions else x
-        if not return_maps:
-            return self.logits(self.decoder(x, mask, context, context_mask))
-        x, *maps = self.decoder(x, mask, context, context_mask, return_maps=True)
-        return self.logits(x), *(maps if self.decoder.cross else maps[:1])
+        out = self.decoder(x, mask, *context, return_maps=return_maps)
+        return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
 
 
 def check_shared(shared, n_source, n_target):

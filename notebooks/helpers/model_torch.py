@@ -551,7 +551,7 @@ class Decoder(nn.Module):
     def forward(
         self, x, mask=None, context=None, context_mask=None, *, return_maps=False
     ):
-        """Outputs ``b s m``; with ``return_maps`` also ``l b h s s`` and ``l b h s k``.
+        """Outputs ``b s m``; with ``return_maps`` also ``l b h s s``, ``l b h s k``.
 
         Parameters
         ----------
@@ -559,8 +559,8 @@ class Decoder(nn.Module):
         mask, context, context_mask : arrays, optional
             As in ``DecoderBlock``, the same for every block.
         return_maps : bool
-            Return the attention weights of all blocks, too; those of cross-attention
-            are None without ``cross``.
+            Return the attention weights of all blocks, too, and with ``cross`` those
+            of cross-attention.
         """
         if self.cross != (context is not None):
             found = "none" if context is None else f"shape {tuple(context.shape)}"
@@ -570,10 +570,8 @@ class Decoder(nn.Module):
             x, *weights = block(x, mask, context, context_mask)
             maps.append(weights)
         x = self.norm(x) if self.norm else x
-        if not return_maps:
-            return x
-        own, cross = zip(*maps, strict=True)
-        return x, torch.stack(own), torch.stack(cross) if self.cross else None
+        kinds = list(zip(*maps, strict=True))[: 1 + self.cross]  # own, cross
+        return (x, *map(torch.stack, kinds)) if return_maps else x
 
 
 def embedding(n_tokens, m):
@@ -586,14 +584,29 @@ def embedding(n_tokens, m):
     return table
 
 
-def check_tokens(tokens):
-    """Raise an error unless tokens are an integer array ``b s``."""
+def unembedding(m, n_tokens):
+    """Linear layer without a bias, whose weights start as those of ``embedding``."""
+    layer = nn.Linear(m, n_tokens, bias=False)
+    nn.init.normal_(layer.weight, std=m**-0.5)
+    return layer
+
+
+def causal_mask(tokens):
+    """Each position may look at itself and before: ``b s -> q k``."""
+    s = tokens.shape[1]
+    return torch.ones(s, s, dtype=torch.bool, device=tokens.device).tril()
+
+
+def check_tokens(tokens, longest=math.inf):
+    """Raise an error unless tokens are an integer array ``b s``, short enough."""
     kinds = torch.int32, torch.int64
     if tokens.ndim != 2 or tokens.dtype not in kinds:
         raise ValueError(
             f"expected tokens b s of whole numbers, got {tokens.dtype} "
             f"{tuple(tokens.shape)}"
         )
+    if tokens.shape[1] > longest:
+        raise ValueError(f"{tokens.shape[1]} positions, but max_length = {longest}")
 
 
 class LanguageModel(nn.Module):
@@ -633,24 +646,18 @@ class LanguageModel(nn.Module):
         tied=True, causal=True, **options,
     ):  # fmt: skip
         super().__init__()
-        if positions not in POSITIONS:
-            raise ValueError(f"positions {positions!r} is not in {list(POSITIONS)}")
-        kind = POSITIONS[positions]
+        kind = pick(POSITIONS, positions, "positions")
         self.max_length, self.causal = max_length, causal
         self.embed = embedding(n_tokens, m)
         self.positions = kind(m, max_length) if kind else None
         self.decoder = Decoder(n_blocks, m, n_heads, f, **options)
-        self.output = None if tied else nn.Linear(m, n_tokens, bias=False)
-        if not tied:
-            nn.init.normal_(self.output.weight, std=m**-0.5)
+        self.output = None if tied else unembedding(m, n_tokens)
 
     def logits(self, x):
         """Logits of every token: ``b s m -> b s t``."""
         return self.output(x) if self.output else x @ self.embed.weight.T
 
-    def forward(
-        self, tokens, mask=None, context=None, context_mask=None, *, return_maps=False
-    ):
+    def forward(self, tokens, mask=None, *context, return_maps=False):
         """Logits ``b s t``; with ``return_maps`` also the maps of ``Decoder``.
 
         Parameters
@@ -660,22 +667,19 @@ class LanguageModel(nn.Module):
             position looks there.
         mask : boolean array ``q k`` or ``b h q k``, optional
             In force besides the causal mask.
-        context, context_mask, return_maps
+        *context
+            Context and its mask, if there are any, as in ``Decoder``.
+        return_maps : bool
             As in ``Decoder``.
         """
-        check_tokens(tokens)
-        s = tokens.shape[1]
-        if s > self.max_length:
-            raise ValueError(f"{s} positions, but max_length = {self.max_length}")
+        check_tokens(tokens, self.max_length)
         if self.causal:
-            causal = torch.ones(s, s, dtype=torch.bool, device=tokens.device).tril()
-            mask = causal if mask is None else mask & causal
+            past = causal_mask(tokens)  # q k
+            mask = past if mask is None else mask & past
         x = self.embed(tokens.clamp(min=0))  # b s m
         x = self.positions(x) if self.positions else x
-        if not return_maps:
-            return self.logits(self.decoder(x, mask, context, context_mask))
-        x, *maps = self.decoder(x, mask, context, context_mask, return_maps=True)
-        return self.logits(x), *(maps if self.decoder.cross else maps[:1])
+        out = self.decoder(x, mask, *context, return_maps=return_maps)
+        return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
 
 
 def check_shared(shared, n_source, n_target):

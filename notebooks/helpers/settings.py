@@ -180,11 +180,11 @@ class Text(Settings):
     ``LanguageModel``. An epoch has ``n_train`` windows, which occur in no other.
     """
 
-    n_train: int = 16 * 104
+    n_train: int = 16 * 65
     batch_size: int = 16
     epochs: int = 10
-    learning_rate: float = 3e-3
-    warmup: int = 100
+    learning_rate: float = 6e-3
+    warmup: int = 60
     n_tokens: int = 97 + 512  # characters of ASCII, and merges
     length: int = 64
     n_blocks: int = 4

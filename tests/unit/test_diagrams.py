@@ -50,6 +50,9 @@ DRAWINGS = {
     "paths": diagrams.paths,
     "chain rule": diagrams.chain_rule,
     "eager and traced": diagrams.eager_and_traced,
+    "next token": diagrams.next_token,
+    "language model": diagrams.language_model,
+    "key-value cache": diagrams.key_value_cache,
     "cross-attention": diagrams.cross_attention,
     "translator": diagrams.translator,
 }
