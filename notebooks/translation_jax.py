@@ -812,8 +812,8 @@ say(table(["tried", "example", "written", *shares], *lines))
 first_two, third = shares["first two digits"][1:3], shares["third"][1:3]
 say(
     "The first line is the control. In all other years, month and day stay right, but "
-    "the year does not. Look at 1900 to 1949 and 2050 to 2099: the first two digits are "
-    f"right in {first_two.mean():.0%} of these dates, the third one in "
+    "the year does not. Look at 1900 to 1949 and 2050 to 2099: the first two digits "
+    f"are right in {first_two.mean():.0%} of these dates, the third one in "
     f"{third.mean():.0%}. {np.mean(known):.0%} of all years that the model writes for "
     "other years are from 1950 to 2049. For a form that it has never seen, it writes a "
     "date, but hardly ever the right one."
@@ -829,11 +829,12 @@ assert shares["right"][5:].max() < 0.5  # loose: differs between seeds
 
 # %% [markdown] tags=["shared"]
 # The decoder is also a language model of the dates that it has seen. After 19 there
-# came only 5 to 9, after 20 only 0 to 4. So for 1938 it copies the 19, looks at the 3,
-# and still writes an 8: what it has written overrules what it reads. In the trained
-# years this rule is a help, as in `3.3.97`, where the source does not say 19. No test
-# drawn from the same hundred years can find it out. The remedy is in the data: train on
-# the years and on the forms that you expect.
+# came only 5 to 9, after 20 only 0 to 4. So for 1938 it copies the 19, and then writes
+# a digit that it knows after 19, not the 3 of the source: what it has written overrules
+# what it reads. In the trained years this rule does no harm, and in `3.3.97`, where the
+# source does not say 19, the same rule is a help. No test drawn from the same hundred
+# years can find it out. The remedy is in the data: train on the years and on the forms
+# that you expect.
 
 # %% [markdown] tags=["shared"]
 # ## Your framework has these parts, too
