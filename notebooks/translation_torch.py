@@ -20,13 +20,14 @@
 # encoder and on the decoder.
 #
 # One letter is dated *3.3.97*, another one *Monday, 3 March 1997*. A database wants
-# *1997-03-03*. The output is shorter than the input, and what it needs first may come
-# last. Translation between languages has the same two difficulties, so it needs the
-# same kind of model: one half reads the whole **source**, the other half writes the
-# **target** step by step. [Sutskever et al. (2014)](https://arxiv.org/abs/1409.3215)
+# *1997-03-03*. Input and output differ in length, and what the output needs first may
+# come last in the input. Translation between languages has the same two difficulties,
+# so it needs the same kind of model: one half reads the whole **source**, the other
+# half writes the **target** step by step. [Sutskever et al. (2014)](https://arxiv.org/abs/1409.3215)
 # let the writing half start from a single vector that summed up the source. [Bahdanau
 # et al. (2015)](https://arxiv.org/abs/1409.0473) let it look at the whole source again
-# before each word. This was the first attention, and the Transformer was made for it.
+# before each word: this was the first attention. The Transformer ([Vaswani et al.
+# 2017](https://arxiv.org/abs/1706.03762)) was built for translation, too.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX:
@@ -301,8 +302,9 @@ class Translator(nn.Module):
 
 # %% [markdown] tags=["shared"]
 # In training, the decoder gets the right target up to each position, **teacher
-# forcing**: one pass gives the logits of all twelve positions. The loss `next_token` is
-# that of the chapter before. It compares the logits with the target shifted by one.
+# forcing**: one pass gives the logits of all eleven characters to come. The loss
+# `next_token` is that of the chapter before. It compares the logits with the target
+# shifted by one.
 
 # %% tags=["shared"]
 model = build(Translator, seed=settings.seed, **settings.model)
@@ -524,9 +526,10 @@ fig
 # %% tags=["shared", "say"]
 say(
     f"After three epochs {history['validation_accuracy'][2]:.0%} of the characters are "
-    f"right and {whole[2]:.0%} of the dates. A date has ten characters and an end, so "
-    "it is right only when the model hardly ever errs: the share of dates passes one "
-    f"half in epoch {middle}, and ends at {whole[-1]:.1%}."
+    f"right and {whole[2]:.0%} of the dates. A date has ten characters and an end. If "
+    "each were right with probability 0.9, independently of the others, a date would be "
+    f"right with probability $0.9^{{11}}$ = {0.9**11:.2f}. The share of dates passes "
+    f"one half in epoch {middle}, and ends at {whole[-1]:.1%}."
 )
 
 # %% tags=["shared", "check"]
