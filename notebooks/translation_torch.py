@@ -23,10 +23,12 @@
 # *1997-03-03*. Input and output differ in length, and what the output needs first may
 # come last in the input. Translation between languages has the same two difficulties,
 # so it needs the same kind of model: one half reads the whole **source**, the other
-# half writes the **target** step by step. [Sutskever et al. (2014)](https://arxiv.org/abs/1409.3215)
-# let the writing half start from a single vector that summed up the source. [Bahdanau
-# et al. (2015)](https://arxiv.org/abs/1409.0473) let it look at the whole source again
-# before each word: this was the first attention. The Transformer ([Vaswani et al.
+# half writes the **target** step by step.
+#
+# [Sutskever et al. (2014)](https://arxiv.org/abs/1409.3215) let the writing half start
+# from a single vector that summed up the source. [Bahdanau et al.
+# (2015)](https://arxiv.org/abs/1409.0473) let it look at the whole source again before
+# each word: this was the first attention. The Transformer ([Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762)) was built for translation, too.
 
 # %% [markdown] tags=["torch"]
@@ -527,8 +529,8 @@ fig
 say(
     f"After three epochs {history['validation_accuracy'][2]:.0%} of the characters are "
     f"right and {whole[2]:.0%} of the dates. A date has ten characters and an end. If "
-    "each were right with probability 0.9, independently of the others, a date would be "
-    f"right with probability $0.9^{{11}}$ = {0.9**11:.2f}. The share of dates passes "
+    "each were right with probability 0.9, independently of the others, a date would "
+    f"be right with probability $0.9^{{11}}$ = {0.9**11:.2f}. The share of dates passes "
     f"one half in epoch {middle}, and ends at {whole[-1]:.1%}."
 )
 
