@@ -465,13 +465,9 @@ def beam_search(model, source, width, length=11):
 # continued twice, the rows of the cache are indexed in the new order.
 
 
-# %% [markdown] tags=["shared"]
-# All its batches get one shape, because a compiled function is compiled anew for each.
-
-
 # %% tags=["shared"]
 def written(model, source, width=1, size=500):
-    """What a model writes, as texts, and their log-probabilities ``b``."""
+    """Texts that a model writes, in batches of one shape, and their ln p ``b``."""
     ends = {"begin": dates.BEGIN, "end": dates.END}
     room = settings.max_length - source.shape[1]
     source = np.pad(source, ((0, 0), (0, room)), constant_values=-1)
