@@ -460,9 +460,10 @@ def beam_search(model, source, width, length=11):
 
 # %% [markdown] tags=["jax"]
 # `translate` of `helpers` does this for all sources at once, with the key–value cache
-# of the chapter before, in one compiled loop. The keys and values of cross-attention
-# depend on the source only, so it computes them once. When a beam is dropped and a
-# different one is continued twice, the rows of the cache are indexed in the new order.
+# of the chapter before, in one loop that is compiled once for each shape of the
+# sources. The keys and values of cross-attention depend on the source only, so it
+# computes them once. When a beam is dropped and a different one is continued twice, the
+# rows of the cache are indexed in the new order.
 
 
 # %% tags=["shared"]
