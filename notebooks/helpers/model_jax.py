@@ -676,6 +676,15 @@ class LanguageModel(nnx.Module):
         return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
 
 
+def check_shared(shared, n_source, n_target):
+    """Raise an error if vocabularies that are to be one differ in size."""
+    if shared and n_source != n_target:
+        raise ValueError(
+            f"expected one vocabulary, got n_source = {n_source} and n_target = "
+            f"{n_target}"
+        )
+
+
 class Translator(nnx.Module):
     """Reads a source, writes a target: ``b k, b s -> b s t``.
 
@@ -683,8 +692,6 @@ class Translator(nnx.Module):
     ----------
     n_source, n_target, m : int
         Sizes of the two vocabularies, size of the model.
-    n_blocks, n_heads, f : int
-        Of the encoder as of the decoder.
     max_length : int
         Positions of the source, and of the target.
     positions : {"learned", "sinusoidal", "none"}
@@ -693,8 +700,9 @@ class Translator(nnx.Module):
     tied : bool
         As in ``LanguageModel``.
     rngs : nnx.Rngs
-    **options
-        ``dropout``, ``activation``, ``norm`` and ``norm_first`` of all blocks.
+    **sizes
+        Of the encoder as of the decoder: ``n_blocks``, ``n_heads``, ``f``, and maybe
+        ``dropout``, ``activation``, ``norm`` and ``norm_first``.
 
     Raises
     ------
@@ -705,22 +713,16 @@ class Translator(nnx.Module):
     """
 
     def __init__(
-        self, n_source, n_target, m, *, n_blocks, n_heads, f, max_length,
-        positions="learned", shared=False, tied=True, rngs, **options,
+        self, n_source, n_target, m, *, max_length, positions="learned", shared=False,
+        tied=True, rngs, **sizes,
     ):  # fmt: skip
-        if shared and n_source != n_target:
-            raise ValueError(
-                f"expected one vocabulary, got n_source = {n_source} and n_target = "
-                f"{n_target}"
-            )
-        self.target = LanguageModel(
-            n_target, m, n_blocks=n_blocks, n_heads=n_heads, f=f, tied=tied, cross=True,
-            max_length=max_length, positions=positions, rngs=rngs, **options,
-        )  # fmt: skip
-        kind = POSITIONS[positions]
+        check_shared(shared, n_source, n_target)
+        sizes, kind = sizes | {"rngs": rngs}, POSITIONS.get(positions)
+        options = {"max_length": max_length, "positions": positions, "tied": tied}
+        self.target = LanguageModel(n_target, m, cross=True, **options, **sizes)
         self.embed = None if shared else embedding(n_source, m, rngs=rngs)
         self.positions = kind(m, max_length, rngs=rngs) if kind else None
-        self.encoder = Encoder(n_blocks, m, n_heads, f, rngs=rngs, **options)
+        self.encoder = Encoder(m=m, **sizes)
 
     def read(self, source, *, return_maps=False):
         """The encoded source ``b k m``, its mask ``b 1 1 k``, its maps or None."""
@@ -729,9 +731,8 @@ class Translator(nnx.Module):
         embed = self.embed or self.target.embed
         x = embed(jnp.maximum(source, 0))  # b k m
         x = self.positions(x) if self.positions else x
-        encoded = self.encoder(x, mask, return_maps=return_maps)
-        x, maps = encoded if return_maps else (encoded, None)
-        return x, mask, maps
+        out = self.encoder(x, mask, return_maps=return_maps)
+        return (out[0], mask, out[1]) if return_maps else (out, mask, None)
 
     def __call__(self, source, target, *, return_maps=False):
         """Logits ``b s t``; with ``return_maps`` also three arrays of maps.
@@ -999,15 +1000,13 @@ def check_search(model, source, length, begin, end, width):
     ValueError
         If a size is too large or too small, or a token unknown.
     """
-    embed, n_target = (
-        model.embed or model.target.embed,
-        model.target.embed.num_embeddings,
-    )
-    if min(length, width) < 1 or max(length, source.shape[1]) > model.target.max_length:
+    embed = model.embed or model.target.embed
+    n_target, longest = model.target.embed.num_embeddings, model.target.max_length
+    if min(length, width) < 1 or max(length, source.shape[1]) > longest:
         raise ValueError(
             f"expected length and width of at least 1 and at most max_length = "
-            f"{model.target.max_length} positions, got length = {length}, width = "
-            f"{width} and a source of shape {tuple(source.shape)}"
+            f"{longest} positions, got length = {length}, width = {width} and a source "
+            f"of shape {tuple(source.shape)}"
         )
     if not (source >= 0).any(axis=1).all() or source.max() >= embed.num_embeddings:
         raise ValueError(
@@ -1061,34 +1060,57 @@ def take_rows(cache, rows):
     return jax.tree.map(lambda x: x[rows], rest) | {"start": start}
 
 
+def first_beams(model, source, begin, length, width):
+    """Beams before the first step: tokens, log-probabilities, texts and the cache.
+
+    Row ``b·width + w`` of the cache belongs to beam ``w`` of source ``b``.
+    """
+    b = len(source)
+    context, mask, _ = model.read(source)  # once for all steps
+    last = jnp.full((b, width), begin)  # b w
+    # all beams are equal still: only the first one counts
+    total = jnp.full((b, width), -jnp.inf).at[:, 0].set(0)  # b w
+    cache = new_cache(model.target, jnp.zeros(b, jnp.int32), length, context, mask)
+    cache = take_rows(cache, jnp.repeat(jnp.arange(b), width))
+    return last, total, jnp.zeros((b, width, length), jnp.int32), cache
+
+
+def best_continuations(log_p, last, total, end):
+    """The most probable of all continuations: totals, beams and tokens, each ``b w``.
+
+    Parameters
+    ----------
+    log_p : array ``b w t``
+        Of every next token of every beam.
+    last, total : arrays ``b w``
+        Last token of each beam, and its log-probability so far. A beam that has ended
+        is continued by ``end`` only, with probability 1.
+    end : int
+    """
+    b, width, n_tokens = log_p.shape
+    only_end = jnp.where(jnp.arange(n_tokens) == end, 0, -jnp.inf)  # t
+    log_p = jnp.where((last == end)[..., None], only_end, log_p)
+    totals = (total[..., None] + log_p).reshape(b, -1)  # b w·t
+    total, best = jax.lax.top_k(totals, width)
+    return total, best // n_tokens, best % n_tokens
+
+
 @partial(jax.jit, static_argnames=("graph", "length", "width"))
 def search_beams(state, source, begin, end, *, graph, length, width):
-    """The loop of ``translate``; row ``b·width + w`` of the cache is beam ``w``."""
-    model, b = nnx.merge(graph, state), len(source)
-    context, mask, _ = model.read(source)
-    first = jnp.zeros(b, jnp.int32)
-    cache = new_cache(model.target, first, length, context, mask)
-    cache = take_rows(cache, jnp.repeat(jnp.arange(b), width))
-    nothing = jnp.where(
-        jnp.arange(model.target.embed.num_embeddings) == end, 0, -jnp.inf
-    )
+    """The loop of ``translate``: each step keeps the best continuations."""
+    model, rows = nnx.merge(graph, state), jnp.arange(len(source))[:, None]  # b 1
 
-    def step(carry, place):
-        last, total, texts, cache = carry  # b w, b w, b w s
+    def step(beams, place):
+        last, total, texts, cache = beams
         logits, cache = advance(model.target, last.reshape(-1, 1), cache)
-        log_p = jax.nn.log_softmax(logits).reshape(b, width, -1)  # b w t
-        log_p = jnp.where((last == end)[..., None], nothing, log_p)  # it has ended
-        scores = (total[..., None] + log_p).reshape(b, -1)  # b w·t
-        total, best = jax.lax.top_k(scores, width)
-        beam, last = jnp.divmod(best, log_p.shape[-1])  # b w
-        texts = jnp.take_along_axis(texts, beam[..., None], axis=1)
+        log_p = jax.nn.log_softmax(logits).reshape(*last.shape, -1)  # b w t
+        total, beam, last = best_continuations(log_p, last, total, end)  # each b w
+        texts = jnp.take_along_axis(texts, beam[..., None], axis=1)  # b w s
         texts = texts.at[:, :, place].set(last)
-        cache = take_rows(cache, (jnp.arange(b)[:, None] * width + beam).ravel())
+        cache = take_rows(cache, (rows * width + beam).ravel())
         return (last, total, texts, cache), None
 
-    total = jnp.where(jnp.arange(width) == 0, 0, jnp.full((b, width), -jnp.inf))
-    last, texts = jnp.full((b, width), begin), jnp.zeros((b, width, length), jnp.int32)
-    start = last, total, texts, cache
+    start = first_beams(model, source, begin, length, width)
     (_, total, texts, _), _ = jax.lax.scan(step, start, jnp.arange(length))
     return texts[:, 0], total[:, 0]
 

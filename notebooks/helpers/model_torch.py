@@ -682,6 +682,15 @@ class LanguageModel(nn.Module):
         return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
 
 
+def check_shared(shared, n_source, n_target):
+    """Raise an error if vocabularies that are to be one differ in size."""
+    if shared and n_source != n_target:
+        raise ValueError(
+            f"expected one vocabulary, got n_source = {n_source} and n_target = "
+            f"{n_target}"
+        )
+
+
 class Translator(nn.Module):
     """Reads a source, writes a target: ``b k, b s -> b s t``.
 
@@ -689,8 +698,6 @@ class Translator(nn.Module):
     ----------
     n_source, n_target, m : int
         Sizes of the two vocabularies, size of the model.
-    n_blocks, n_heads, f : int
-        Of the encoder as of the decoder.
     max_length : int
         Positions of the source, and of the target.
     positions : {"learned", "sinusoidal", "none"}
@@ -698,8 +705,9 @@ class Translator(nn.Module):
         The two vocabularies are one, with one embedding.
     tied : bool
         As in ``LanguageModel``.
-    **options
-        ``dropout``, ``activation``, ``norm`` and ``norm_first`` of all blocks.
+    **sizes
+        Of the encoder as of the decoder: ``n_blocks``, ``n_heads``, ``f``, and maybe
+        ``dropout``, ``activation``, ``norm`` and ``norm_first``.
 
     Raises
     ------
@@ -710,23 +718,17 @@ class Translator(nn.Module):
     """
 
     def __init__(
-        self, n_source, n_target, m, *, n_blocks, n_heads, f, max_length,
-        positions="learned", shared=False, tied=True, **options,
+        self, n_source, n_target, m, *, max_length, positions="learned", shared=False,
+        tied=True, **sizes,
     ):  # fmt: skip
         super().__init__()
-        if shared and n_source != n_target:
-            raise ValueError(
-                f"expected one vocabulary, got n_source = {n_source} and n_target = "
-                f"{n_target}"
-            )
-        self.target = LanguageModel(
-            n_target, m, n_blocks=n_blocks, n_heads=n_heads, f=f, tied=tied, cross=True,
-            max_length=max_length, positions=positions, **options,
-        )  # fmt: skip
-        kind = POSITIONS[positions]
+        check_shared(shared, n_source, n_target)
+        options = {"max_length": max_length, "positions": positions, "tied": tied}
+        self.target = LanguageModel(n_target, m, cross=True, **options, **sizes)
         self.embed = None if shared else embedding(n_source, m)
+        kind = POSITIONS[positions]
         self.positions = kind(m, max_length) if kind else None
-        self.encoder = Encoder(n_blocks, m, n_heads, f, **options)
+        self.encoder = Encoder(m=m, **sizes)
 
     def read(self, source, *, return_maps=False):
         """The encoded source ``b k m``, its mask ``b 1 1 k``, its maps or None."""
@@ -735,9 +737,8 @@ class Translator(nn.Module):
         embed = self.embed or self.target.embed
         x = embed(source.clamp(min=0))  # b k m
         x = self.positions(x) if self.positions else x
-        encoded = self.encoder(x, mask, return_maps=return_maps)
-        x, maps = encoded if return_maps else (encoded, None)
-        return x, mask, maps
+        out = self.encoder(x, mask, return_maps=return_maps)
+        return (out[0], mask, out[1]) if return_maps else (out, mask, None)
 
     def forward(self, source, target, *, return_maps=False):
         """Logits ``b s t``; with ``return_maps`` also three arrays of maps.
@@ -1014,15 +1015,13 @@ def check_search(model, source, length, begin, end, width):
     ValueError
         If a size is too large or too small, or a token unknown.
     """
-    embed, n_target = (
-        model.embed or model.target.embed,
-        model.target.embed.num_embeddings,
-    )
-    if min(length, width) < 1 or max(length, source.shape[1]) > model.target.max_length:
+    embed = model.embed or model.target.embed
+    n_target, longest = model.target.embed.num_embeddings, model.target.max_length
+    if min(length, width) < 1 or max(length, source.shape[1]) > longest:
         raise ValueError(
             f"expected length and width of at least 1 and at most max_length = "
-            f"{model.target.max_length} positions, got length = {length}, width = "
-            f"{width} and a source of shape {tuple(source.shape)}"
+            f"{longest} positions, got length = {length}, width = {width} and a source "
+            f"of shape {tuple(source.shape)}"
         )
     if not (source >= 0).any(dim=1).all() or source.max() >= embed.num_embeddings:
         raise ValueError(
@@ -1076,29 +1075,53 @@ def take_rows(cache, rows):
     return cache | taken | single
 
 
-def search_beams(model, source, begin, end, *, length, width):
-    """The loop of ``translate``; row ``b·width + w`` of the cache is beam ``w``."""
-    b, target = len(source), model.target
-    rows = torch.arange(b, device=source.device)
-    context, mask, _ = model.read(source)
-    cache = new_cache(target, torch.zeros_like(rows), length, context, mask)
+def first_beams(model, source, begin, length, width):
+    """Beams before the first step: tokens, log-probabilities, texts and the cache.
+
+    Row ``b·width + w`` of the cache belongs to beam ``w`` of source ``b``.
+    """
+    context, mask, _ = model.read(source)  # once for all steps
+    last = torch.full((len(source), width), begin, device=source.device)  # b w
+    total = context.new_full(last.shape, -math.inf)  # b w
+    total[:, 0] = 0  # all beams are equal still: only the first one counts
+    cache = new_cache(model.target, 0 * last[:, 0], length, context, mask)
+    rows = torch.arange(len(source), device=source.device)
     cache = take_rows(cache, rows.repeat_interleave(width))
-    nothing = context.new_full((target.embed.num_embeddings,), -math.inf)
-    nothing[end] = 0
-    total = context.new_full((b, width), -math.inf)
-    total[:, 0] = 0
-    last = torch.full((b, width), begin, device=source.device)
-    texts = torch.zeros((b, width, length), dtype=torch.long, device=source.device)
+    return last, total, last.new_zeros(*last.shape, length), cache
+
+
+def best_continuations(log_p, last, total, end):
+    """The most probable of all continuations: totals, beams and tokens, each ``b w``.
+
+    Parameters
+    ----------
+    log_p : array ``b w t``
+        Of every next token of every beam.
+    last, total : arrays ``b w``
+        Last token of each beam, and its log-probability so far. A beam that has ended
+        is continued by ``end`` only, with probability 1.
+    end : int
+    """
+    b, width, n_tokens = log_p.shape
+    tokens = torch.arange(n_tokens, device=log_p.device)
+    only_end = torch.where(tokens == end, 0, -math.inf)  # t
+    log_p = torch.where((last == end)[..., None], only_end, log_p)
+    totals = (total[..., None] + log_p).reshape(b, -1)  # b w·t
+    total, best = totals.topk(width)
+    return total, best // n_tokens, best % n_tokens
+
+
+def search_beams(model, source, begin, end, *, length, width):
+    """The loop of ``translate``: each step keeps the best continuations."""
+    last, total, texts, cache = first_beams(model, source, begin, length, width)
+    rows = torch.arange(len(source), device=source.device)[:, None]  # b 1
     for place in range(length):
-        logits, cache = advance(target, last.reshape(-1, 1), cache)
-        log_p = torch.log_softmax(logits, dim=-1).reshape(b, width, -1)  # b w t
-        log_p = torch.where((last == end)[..., None], nothing, log_p)  # it has ended
-        scores = (total[..., None] + log_p).reshape(b, -1)  # b w·t
-        total, best = scores.topk(width)
-        beam, last = best // log_p.shape[-1], best % log_p.shape[-1]  # b w
-        texts = texts.gather(1, beam[..., None].expand_as(texts))
+        logits, cache = advance(model.target, last.reshape(-1, 1), cache)
+        log_p = torch.log_softmax(logits, dim=-1).reshape(*last.shape, -1)  # b w t
+        total, beam, last = best_continuations(log_p, last, total, end)  # each b w
+        texts = texts.gather(1, beam[..., None].expand_as(texts))  # b w s
         texts[:, :, place] = last
-        cache = take_rows(cache, (rows[:, None] * width + beam).flatten())
+        cache = take_rows(cache, (rows * last.shape[1] + beam).flatten())
     return texts[:, 0], total[:, 0]
 
 

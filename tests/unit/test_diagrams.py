@@ -53,6 +53,8 @@ DRAWINGS = {
     "next token": diagrams.next_token,
     "language model": diagrams.language_model,
     "key-value cache": diagrams.key_value_cache,
+    "cross-attention": diagrams.cross_attention,
+    "translator": diagrams.translator,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 # All different, so that a shape says which letters it has; keys come from the queries.
