@@ -459,7 +459,7 @@ say(
 _, u = plots.drawn(fig, title, "warm-up")
 _, v = plots.drawn(fig, title, "no warm-up")
 assert u[2] < 0.05  # loose: seeds differ in when they begin to learn
-assert v.min() > 1 and (v[2:] > 2.2).all() and u[3] > 2.2 and u[:2].min() > 1
+assert v.min() > 1 and (v[2:] > 2.2).all() and u[3] > 2.2 and u[:2].min() > 0.8
 assert v[0] > v[1]  # even slower rates would not be the best ones
 
 # %% [markdown] tags=["shared"]
