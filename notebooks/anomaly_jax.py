@@ -817,8 +817,8 @@ say(
     f"model finds **{unseen_now:.0%}** on average, where features gave "
     f"{few_unseen:.0%}: comparing is enough for that. Its lead over the baseline is "
     f"{lead.min():.1f} to {lead.max():.1f} points. Where it is smallest, one standard "
-    f"error is at least {error:.1f} points, as the sets share pictures: a lead of that "
-    "size may be chance. On seen classes it finds "
+    f"error is at least {error:.1f} points, as the sets share pictures: such a lead "
+    "may be chance. On seen classes it finds "
     f"{seen_now:.0%}, where features gave {of_few[:, 0].mean():.0%}: distances do not "
     "show all that features show."
 )
