@@ -809,13 +809,14 @@ for i, unseen in enumerate(splits):
 head = ["classes in the sets", "features", "distances only", "baseline"]
 unseen_now, seen_now = of_distances[:, 1].mean(), of_distances[:, 0].mean()
 lead = 100 * (of_distances - of_rule)[:, 1]  # points
-error = 100 * np.sqrt(unseen_now * (1 - unseen_now) / (settings.n_test // 2))
+share = of_distances[lead.argmin(), 1]  # the accuracy with the smallest lead
+error = 100 * np.sqrt(share * (1 - share) / (settings.n_test // 2))
 say(
     f"{table(head, *rows_of(of_few, of_distances, of_rule))}\n\nOn unseen classes this "
     f"model finds **{unseen_now:.0%}** on average, where features gave "
     f"{few_unseen:.0%}: comparing is enough for that. Its lead over the baseline is "
-    f"{lead.min():.1f} to {lead.max():.1f} points. The standard error of one accuracy "
-    f"is at least {error:.1f} points, as the sets share pictures: the smallest lead "
+    f"{lead.min():.1f} to {lead.max():.1f} points. Where it is smallest, one standard "
+    f"error is at least {error:.1f} points, as the sets share pictures: such a lead "
     "may be chance. On seen classes it finds "
     f"{seen_now:.0%}, where features gave {of_few[:, 0].mean():.0%}: distances do not "
     "show all that features show."
