@@ -490,7 +490,7 @@ assert untied_size - tied_size == settings.n_tokens * settings.m
 # %% tags=["shared"]
 alphabet = text.BytePairs("".join(pairs.numbers))  # no merges: characters are tokens
 small = replace(
-    settings, n_tokens=len(alphabet), length=16, batch_size=64, n_train=64 * 500, m=64,
+    settings, n_tokens=len(alphabet), length=16, batch_size=64, n_train=64 * 400, m=64,
     epochs=1, n_heads=1, f=128, n_blocks=1, positions="sinusoidal", learning_rate=3e-3,
     warmup=30,
 )  # fmt: skip
