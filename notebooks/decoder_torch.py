@@ -22,7 +22,7 @@
 # Labels are expensive, but text is its own label: hide the next word, and let the model
 # guess it. To guess well, the model must pick up spelling, grammar, style and facts.
 # Whatever can say how probable each next word is can also write: draw a word, append
-# it, and ask again. GPT-3 and the chat assistants after it are trained in this way.
+# it, and ask again. GPT-3 and the chat assistants after it first learned in this way.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [decoder_jax](decoder_jax.ipynb).
@@ -103,7 +103,7 @@ f"PyTorch {torch.__version__} on {device}"
 #
 # So predicting the next token is no preparation for modelling text: it is all of it.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis and a go into LanguageModel. A softmax of the last logits gives the probabilities of a comma, a closing parenthesis, an equals sign and a colon. One of them is drawn and appended to the tokens."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis and a go into the model. A softmax of the last logits gives the probabilities of a comma, a closing parenthesis, an equals sign and a colon. One of them is drawn and appended to the tokens."}}
 diagrams.next_token()
 
 # %% [markdown] tags=["shared"]
@@ -224,7 +224,7 @@ y = x + out  # residual
 logits = y @ w_output  # s t
 p = masked_softmax(logits)  # of the next token, after token 0 and after token 1
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three small matrices with their numbers: x plus out with rows 4, 0 and 0.99, 3.01; the logits with rows 2, 0, minus 2 and 0.5, 1.5, 1.01; the probabilities with rows 0.87, 0.12, 0.02 and 0.19, 0.51, 0.31."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three small matrices with their numbers: x plus out with rows 4, 0 and 0.99, 3.01; the logits with rows 2, 0, minus 2 and 0.5, 1.5, 1.01; the probabilities with rows 0.87, 0.12, 0.02 and 0.18, 0.51, 0.31."}}
 plots.grid_of_numbers({"x + out": y, "logits": logits, "p": p})
 
 # %% tags=["shared", "check"]
@@ -441,9 +441,9 @@ def next_token(model, *batch):
 
 
 # %% tags=["shared"]
-five = row[:, :5]
-at_once = as_numpy(model(integers(five)))[0]  # s t
-one_by_one = [as_numpy(model(integers(five[:, : n + 1])))[0, -1] for n in range(5)]
+few = row[:, :4]  # four tokens: three predictions
+at_once = as_numpy(model(integers(few[:, :3])))[0]  # s t
+one_by_one = [as_numpy(model(integers(few[:, :n])))[0, -1] for n in (1, 2, 3)]
 
 # %% tags=["shared", "check"]
 # Checked: one pass gives the same logits as a pass for each beginning of the text
@@ -453,11 +453,11 @@ np.testing.assert_allclose(at_once, np.stack(one_by_one), atol=1e-5)
 # Checked: the loss is the mean of -ln p, and padding at the end changes nothing
 log_p = at_once.astype(np.float64)
 log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
-expected = -np.mean([log_p[t, five[0, t + 1]] for t in range(4)])
-padded = np.append(five, np.full((1, 3), -1, five.dtype), axis=1)
-for given in (five, padded):
+of_label = [log_p[t, few[0, t + 1]] for t in range(3)]
+padded = np.where(np.arange(4) < 3, few, -1)
+for given, n in ((few, 3), (padded, 2)):
     loss, _ = next_token(model, integers(given))
-    np.testing.assert_allclose(as_numpy(loss), expected, atol=1e-5)
+    np.testing.assert_allclose(as_numpy(loss), -np.mean(of_label[:n]), atol=1e-5)
 
 
 # %% tags=["shared"]
@@ -483,16 +483,17 @@ assert untied_size - tied_size == settings.n_tokens * settings.m
 # %% [markdown] tags=["shared"]
 # ## Without the mask, the model copies the answer
 #
-# What if we forget the mask? Then position $t$ sees token $t + 1$, its own label, in the
-# input. The model needs no language, only a look one step to the right. We train two
-# small models on characters, one with the mask and one without.
+# What if we forget the mask? Then position $t$ sees its own label, token $t + 1$, in
+# the input. The model needs no language, only a look one step to the right. We train
+# two small models on characters, one with the mask and one without.
 
 # %% tags=["shared"]
+alphabet = text.BytePairs("".join(pairs.numbers))  # no merges: characters are tokens
 small = replace(
-    settings, n_tokens=97, length=16, batch_size=64, n_train=64 * 500, epochs=1, m=64,
-    n_heads=1, f=128, n_blocks=1, positions="sinusoidal", learning_rate=3e-3, warmup=30,
+    settings, n_tokens=len(alphabet), length=16, batch_size=64, n_train=64 * 500, m=64,
+    epochs=1, n_heads=1, f=128, n_blocks=1, positions="sinusoidal", learning_rate=3e-3,
+    warmup=30,
 )  # fmt: skip
-alphabet = text.BytePairs(text.ASCII)  # no merges: a token is a character
 characters = {name: alphabet.encode(part[:500_000]) for name, part in texts.items()}
 small_rows = text.random_windows(characters["train"], small)
 models, losses = {}, {}
@@ -509,8 +510,9 @@ fig = plots.curves(panels, x="update", y="loss, nats per character", size=(5.4, 
 fig
 
 # %% [markdown] tags=["shared"]
-# Which positions does this loss come from? And what happens when the models write? Then
-# the text ends, and the next character cannot be copied from anywhere.
+# What is left of the loss without the mask comes from the last position of each window,
+# where there is nothing to copy. And when a model writes, its text ends at every step:
+# the next character is not there yet.
 
 
 # %% tags=["shared"]
@@ -524,45 +526,37 @@ def nats(model, tokens):
 new_rows = text.windows(characters["test"], small.length)[:2000]  # b s+1
 in_the_text, at_its_end, written = {}, {}, {}
 for name, one in models.items():
-    in_the_text[name] = nats(one, new_rows)[
-        :, :-1
-    ].mean()  # the next one is in the input
-    at_its_end[name] = nats(one, new_rows[:, :9])[:, -1].mean()  # the text ends here
+    in_the_text[name] = nats(one, new_rows)[:, :-1].mean()
+    at_its_end[name] = nats(one, new_rows[:, :9])[:, -1].mean()  # after 8 characters
     so_far = [*alphabet.encode("def ")]
-    for n in range(
-        len(so_far), small.length
-    ):  # greedily; hides what is not written yet
+    for n in range(len(so_far), small.length):  # greedily
+        # one shape for all lengths: a mask q k hides what is not written yet
         padded = integers(np.pad(so_far, (0, small.length - n))[None])
-        real = booleans(np.tile(np.arange(small.length) < n, (small.length, 1)))  # q k
+        real = booleans(np.tile(np.arange(small.length) < n, (small.length, 1)))
         so_far.append(as_numpy(one(padded, real))[0, n - 1].argmax())
     written[name] = alphabet.decode(so_far)
 
 # %% tags=["shared", "say"]
-lines = [
-    [
-        name,
-        f"{in_the_text[name]:.2f}",
-        f"{at_its_end[name]:.2f}",
-        f"`{written[name]!r}`",
-    ]
-    for name in models
-]
+lines = []
+for name in models:
+    numbers = f"{in_the_text[name]:.2f}", f"{at_its_end[name]:.2f}"
+    lines.append([name, *numbers, f"`{written[name]!r}`"])
 head = ["model", "loss inside the text", "loss at its end", "writes, after `def `"]
 say(table(head, *lines))
 say(
     f"Inside the text, the model without the mask copies: its loss is "
     f"{in_the_text['without the mask']:.3f} nats. Where the text ends after eight "
-    f"characters, its loss is {at_its_end['without the mask']:.1f} nats; giving all 97 "
-    f"characters the same probability would cost {np.log(97):.1f}. "
+    f"characters, its loss is {at_its_end['without the mask']:.1f} nats; giving all "
+    f"characters the same probability would cost {np.log(len(alphabet)):.1f}. "
     "What it writes is garbage."
 )
 
 # %% tags=["shared", "check"]
-# Checked: without the mask, the loss is below 0.1 in the text and above 3.5 at its end
+# Checked: without the mask, the loss is below 0.03 in the text, above 3.5 at its end
 _, without = plots.drawn(fig, "", "without the mask")
 _, with_mask = plots.drawn(fig, "", "with the mask")
 assert (without[-100:] < with_mask[-100:]).all()
-assert in_the_text["without the mask"] < 0.1
+assert in_the_text["without the mask"] < 0.03  # loose: nearly nothing
 assert at_its_end["without the mask"] > 3.5
 assert in_the_text["with the mask"] > 1.5
 assert at_its_end["with the mask"] < 3
@@ -611,7 +605,7 @@ held_out_loss = evaluate(model, next_token, (held_out,))["loss"]
 # The baselines are **n-grams** of characters. They count what followed the last
 # $n - 1$ characters in the training text, and mix in the counts of shorter contexts
 # where they have seen too little
-# (Witten–Bell smoothing, [Chen & Goodman 1998](https://aclanthology.org/P96-1041/)).
+# (Witten–Bell smoothing, [Chen & Goodman 1996](https://aclanthology.org/P96-1041/)).
 
 # %% tags=["shared"]
 bits = text.bits_per_character(held_out_loss, tokens["test"], texts["test"])
@@ -625,11 +619,40 @@ lines += [["our Transformer", about, f"**{bits:.2f}**"]]
 say(table(["model", "how", "bits per character, held out"], *lines))
 share = settings.updates * settings.batch_size * settings.length / len(tokens["train"])
 say(
-    f"The model is {word('below', bits, ngrams[5])} the 5-gram by "
-    f"{ngrams[5] - bits:.2f} bits, after {history['seconds'].sum():.0f} seconds and "
+    f"The Transformer needs {word('fewer', bits, ngrams[5])} bits than the 5-gram, by "
+    f"{ngrams[5] - bits:.2f}, after {history['seconds'].sum():.0f} seconds and "
     f"{settings.updates} updates. In them it has read windows with {share:.0%} of the "
     "tokens of the training text."
 )
+
+# %% tags=["shared"]
+to_bits = len(tokens["train"]) / len(texts["train"]) / math.log(2)  # from nats a token
+learning = to_bits * history["loss"].reshape(-1, 10).mean(axis=1)  # of ten updates
+at = 10 * np.arange(1, len(learning) + 1)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Bits per character over the updates. The training curve falls steeply, then slowly, and ends below the line of the held-out text, which is below the line of the 5-gram."}}
+panels = {"": {
+    "in training": (at, learning),
+    "held out, at the end": (at, np.full(len(at), bits)),
+    "5-gram, held out": (at, np.full(len(at), ngrams[5])),
+}}  # fmt: skip
+fig = plots.curves(panels, x="update", y="bits per character", size=(6.2, 3))
+fig
+
+# %% tags=["shared", "say"]
+say(
+    "The training curve (means of ten updates) ends at "
+    f"{learning[-10:].mean():.2f} bits, the held-out text costs {bits:.2f}. The "
+    "training windows come from modules of which the model has read other parts, so "
+    "it knows their names. The held-out modules are new to it, as they are to the "
+    "n-grams. So only the held-out text counts."
+)
+
+# %% tags=["shared", "check"]
+# Checked: the lines end in this order: in training below held out, below the 5-gram
+lines = "in training", "held out, at the end", "5-gram, held out"
+ends = [plots.drawn(fig, "", line)[1][-10:].mean() for line in lines]
+assert ends[0] < ends[1] < ends[2]
 
 # %% tags=["shared", "check"]
 # Checked: fewer bits per character than the trigram and the 5-gram
@@ -684,7 +707,7 @@ def write_greedily(model, prompt, length):
 
 # %% tags=["shared"]
 prompt = "    def __init__(self"
-greedy = as_numpy(write_greedily(model, integers(pairs.encode(prompt)), 50))
+greedy = as_numpy(write_greedily(model, integers(pairs.encode(prompt)), 40))
 print(prompt + pairs.decode(greedy))
 
 # %% [markdown] tags=["shared"]
@@ -722,8 +745,14 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
 
 
 # %% tags=["shared"]
-context = integers(pairs.encode("    def close(self):\n        if self."))[None]
-last = model(context)[0, -1]  # t
+def logits_after(prompt):
+    """Logits of the token after a prompt: ``t``. Padding gives all the same shape."""
+    ids = pairs.encode(prompt)
+    padded = np.pad(ids, (0, settings.length - len(ids)), constant_values=-1)
+    return model(integers(padded[None]))[0, len(ids) - 1]
+
+
+last = logits_after("    def close(self):\n        if self.")
 knobs = {
     "temperature 1": {},
     "temperature 0.5": {"temperature": 0.5},
@@ -736,12 +765,12 @@ probabilities = {
 }
 order = np.argsort(-probabilities["temperature 1"])[:10]  # the most probable first
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Probabilities of the ten most probable tokens after 'if self.', a row each for temperature 1, temperature 0.5, top-k with k = 5 and top-p with p = 0.5; the last two rows are zero from some token on."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Probabilities of the ten most probable tokens after 'if self.', a row each for temperature 1, temperature 0.5, top-k with k = 5 and top-p with p = 0.5. The row of top-k is zero after its fifth token."}}
 maps = [np.stack([p[order] for p in probabilities.values()])]
 names_of_tokens = [repr(pairs.tokens[i]) for i in order]
 plots.heatmaps(
     maps, x="next token", y="", x_ticks=names_of_tokens, y_ticks=list(knobs),
-    high=maps[0].max(), bar="probability", size=(7.2, 2.6),
+    high=math.ceil(10 * maps[0].max()) / 10, bar="probability", size=(7.2, 2.6),
 )  # fmt: skip
 
 # %% tags=["shared", "say"]
@@ -764,24 +793,23 @@ for each in probabilities.values():
 # %% [markdown] tags=["shared"]
 # `generate` of `helpers` does all this for a batch of prompts of different lengths. The
 # shorter prompts are padded on the *left*, with a mask, so that all texts grow at the
-# same place. A text stops at a token that you name as the **end**. Here we take the
-# empty line's `"\n"`, which in our vocabulary is a line break without indentation.
+# same place. A text stops at a token that you name as the **end**. Here it is `"\n"`, a
+# line break that no indentation follows.
 
 # %% tags=["shared"]
-prompts = ["import ", "    return ", "class Queue:\n    def put(self"]
+prompts = ["import ", prompt, "class Queue:\n    def put(self"]
 encoded = [pairs.encode(each) for each in prompts]
 (end,) = pairs.encode("\n")
-options = {"temperature": 0.7, "top_p": 0.9, "end": end, "seed": 3}
+options = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "end": end, "seed": 3}
 batch = as_numpy(generate(model, encoded, 40, **options))
 for each, new in zip(prompts, batch, strict=True):
     print("---", each + pairs.decode(new).rstrip("\n"), sep="\n")
 
 # %% tags=["shared", "check"]
 # Checked: a batch gives each text that its prompt gives alone; after the end only ends
-together = as_numpy(generate(model, encoded, 20, top_k=1))
-for n in range(len(prompts)):
-    alone = as_numpy(write_greedily(model, integers(encoded[n]), 20))
-    np.testing.assert_array_equal(together[n], alone)
+together = as_numpy(generate(model, encoded, 40, **options | {"top_k": 1, "end": None}))
+np.testing.assert_array_equal(together[1], greedy)
+assert len(encoded[1]) < len(encoded[2])  # it was padded
 for new in batch:
     stop = np.argmax(new == end) if end in new else len(new)
     assert (new[stop:] == end).all()
@@ -803,14 +831,14 @@ def min_p_probabilities(logits, share):
 
 
 for beginning in ("        if self.", "    def __init__("):
-    its = model(integers(pairs.encode(beginning))[None])[0, -1]
+    its = logits_after(beginning)
     by_min_p = (min_p_probabilities(its, 0.1) > 0).sum()
     by_top_p = (as_numpy(next_token_probabilities(its, top_p=0.9)) > 0).sum()
     say(f"`{beginning.strip()}`: min-p keeps {by_min_p}, top-p with 0.9 {by_top_p}.")
 say(
     "Two lines do it: `p = where(p >= share * p.max(), p, 0)` and `p = p / p.sum()`. "
-    "Where the model is sure, both keep few tokens. Where it is unsure, top-p adds "
-    "tokens until their sum is reached, however improbable each is; min-p does not."
+    "Top-p adds tokens until their sum is reached, however improbable each of them is. "
+    "Min-p looks at each token alone, so a single sure token excludes the long tail."
 )
 
 # %% [markdown] tags=["shared"]
@@ -867,14 +895,12 @@ def write_with_cache(model, prompt, length):
 
 
 # %% tags=["shared"]
-faster = as_numpy(write_with_cache(model, integers(pairs.encode(prompt)), 50))
+faster = as_numpy(write_with_cache(model, integers(pairs.encode(prompt)), 40))
 cache = new_cache(model, integers([0]), settings.length)
-half, cache = advance(model, integers(row[:, :32]), cache)
-in_parts = [as_numpy(half)]
-for t in range(32, 36):
-    next_logits, cache = advance(model, integers(row[:, t : t + 1]), cache)
-    in_parts.append(as_numpy(next_logits))
-without_cache = as_numpy(model(integers(row)))[:, :36]  # b s t
+first_half, cache = advance(model, integers(row[:, :32]), cache)
+second_half, cache = advance(model, integers(row[:, 32:]), cache)
+in_parts = [as_numpy(half) for half in (first_half, second_half)]
+without_cache = as_numpy(model(integers(row)))  # b s t
 
 # %% tags=["shared", "check"]
 # Checked: with the cache the logits are the same, and so is the greedy text
@@ -883,8 +909,8 @@ np.testing.assert_array_equal(faster, greedy)
 
 # %% [markdown] tags=["shared"]
 # How much does it save? We measure one more token for 16 texts, at three lengths, once
-# with the whole text through the model and once with the cache. (The model is new: time
-# does not depend on what it has learned.)
+# with the whole text through the model and once with the cache. (Model and cache are
+# new: the time does not depend on what is in them.)
 
 
 # %% tags=["torch"]
@@ -916,8 +942,8 @@ longer = build(LanguageModel, **settings.model | {"max_length": max(lengths)})
 again, cached, sizes = [], [], []
 for s in lengths:
     many = integers(tokens["test"][: b * s].reshape(b, s))
-    empty = new_cache(longer, integers(np.zeros(b)), s)
-    _, filled = advance(longer, many[:, :-1], empty)
+    filled = new_cache(longer, integers(np.zeros(b)), s)
+    filled["start"] += s - 1  # as if it held all tokens but the last
     again.append(seconds(all_again, longer, many))
     cached.append(seconds(only_new, longer, many[:, -1:], filled))
     sizes.append(sum(part.nbytes for kv in filled["blocks"] for part in kv))
@@ -952,7 +978,8 @@ for s, size in zip(lengths, sizes, strict=True):
 # **Exercise 3, open.** Give the model a text of your own (`TEXT_FILE`), or change one
 # setting, for example `n_tokens=97` (characters only), `length`, or `epochs`. Predict
 # first: do the bits per character of the model and of the 5-gram rise or fall, and
-# which of them changes by a larger amount?
+# which of them changes by a larger amount? (The bounds in the folded checks are those
+# of our text and settings.)
 
 # %% tags=["shared", "answer"]
 say(
@@ -968,11 +995,12 @@ say(
 # %% [markdown] tags=["shared"]
 # ## In your own code
 #
-# You need not write the mask. The framework's attention has a flag for it, and its own
-# embedding layer is what `embedding` returned.
+# You need not write the mask, because the framework's attention has a flag for it. The
+# embedding is a layer of the framework anyway.
 
 # %% [markdown] tags=["torch"]
-# `nn.functional.scaled_dot_product_attention` takes `b h s d`:
+# It is `nn.Embedding(n_tokens, m)`. `nn.functional.scaled_dot_product_attention` takes
+# `b h s d`:
 
 # %% tags=["torch"]
 q, k, v = (floats(rng.normal(size=(2, 3, 11, 5))) for _ in range(3))  # b h s d

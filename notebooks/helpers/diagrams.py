@@ -792,7 +792,7 @@ def next_token(words=("def", " add", "(", "a"), candidates=None):
         canvas.frame(box, HIDDEN if word == "?" else BLUE)
         canvas.text(*box.middle, word.strip(), family=MONO)
     drawn = box
-    model = canvas.below((x, 35), x, 55, 124, 40, "LanguageModel", "b s → b s t")
+    model = canvas.below((x, 35), x, 55, 124, 40, "model", "b s → b s t")
     canvas.text(x + 7, 109, "logits at the end", size=8.5, ha="left")
     chosen = canvas.below(model.bottom, x, 122, 124, 24, "softmax", kind="attention")
     canvas.line(chosen.bottom, (x, 160))

@@ -212,6 +212,24 @@ def test_shapes_of_the_predictor_and_the_set(side):
 
 
 @on_both_sides
+def test_shapes_and_parts_of_the_language_model(side):
+    """From top to bottom as in the code, with tokens for the outputs."""
+    sizes = {"n_blocks": 1, "n_heads": 3, "f": 13, "max_length": 5}
+    model = side.build("LanguageModel", 17, 12, **sizes)
+    tokens = side.tensor(np.ones((2, 5)), "int32")
+    e = model.embed(tokens)
+    p = model.positions(e)
+    traced = [tokens, e, p, model.decoder(p), model(tokens)]
+    drawn = [
+        text.replace("t", "c") for text in words(diagrams.language_model(), "shape")
+    ]
+    assert drawn == [shape_of(array) for array in traced]
+    parts = words(diagrams.language_model(), "name")[1:]
+    assert parts == ["embed", "positions", "decoder", "logits"]
+    assert all(hasattr(model, part) for part in parts)
+
+
+@on_both_sides
 def test_drawn_masks_broadcast_to_the_scores(side):
     sizes = {"b": 2, "1": 1, "q": 5, "k": 7, "h": 3}
     scores, *drawn, mask, weights = (
