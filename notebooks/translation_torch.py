@@ -383,8 +383,8 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: the loss ends below 0.01 and more than 99.9 % of the characters are right
-assert history["loss"][-10:].mean() < 0.01
+# Checked: the loss ends below 0.003 and more than 99.9 % of the characters are right
+assert history["loss"][-10:].mean() < 0.003
 assert history["validation_accuracy"][-1] > 0.999
 np.testing.assert_array_equal(history["learning_rate"], settings.learning_rates)
 
@@ -484,11 +484,10 @@ def written(model, source, width=1, size=500):
 # Checked: `translate` with its cache finds what the search above finds
 copy = build(Translator, **settings.model)
 from_arrays(copy, snapshots[4])  # a model that is not sure
-for width in (1, 4):
-    texts, log_p = written(copy, x_test[:1], width)
-    tokens, total = beam_search(copy, x_test[0], width)
-    assert dates.decode([tokens]) == texts
-    np.testing.assert_allclose(log_p[0], total, atol=1e-3)
+texts, log_p = written(copy, x_test[:1], width=4)
+tokens, total = beam_search(copy, x_test[0], width=4)
+assert dates.decode([tokens]) == texts
+np.testing.assert_allclose(log_p[0], total, atol=1e-3)
 
 # %% [markdown] tags=["shared"]
 # ## Characters become right early, whole dates late
@@ -511,7 +510,7 @@ for epoch in range(1, settings.epochs + 1):
     whole.append(exact(written(copy, x_valid)[0], y_valid).mean())
 middle = int(np.argmax(np.array(whole) > 0.5)) + 1  # the first with most dates right
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two curves over ten epochs. The share of characters that are right is high from the beginning; the share of dates that are right stays near zero for the first epochs, then climbs steeply to one."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two curves over ten epochs. The share of characters that are right starts near one half and climbs to one within six epochs; the share of dates that are right stays near zero for three epochs, then climbs steeply to one."}}
 epochs = np.arange(1, settings.epochs + 1)
 lines = {"characters right": (epochs, history["validation_accuracy"])}
 lines["dates right"] = epochs, np.array(whole)
@@ -726,11 +725,11 @@ def by_part(rows):
 with_century = np.flatnonzero(form_of[:n] != "dots")
 looked = by_part(with_century)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map with a row for each of the ten characters and the end that are written, and a column for each part of the source. The third and fourth digit of the year look at themselves, the month at the month, the second digit of the day at the day. The first two digits of the year, the dashes and the end spread their weight."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map with a row for each of the ten characters and the end that are written, and a column for each part of the source. The third and fourth digit of the year look at themselves, the month at the month, the second digit of the day at the day. The first two digits of the year, the second dash and the end spread their weight."}}
 names = ["year 1", "year 2", "year 3", "year 4", "-", "month 1", "month 2", "-"]
 names += ["day 1", "day 2", "end"]
 labels = {"x": "part of the source", "y": "writes", "x_ticks": PARTS, "y_ticks": names}
-plots.heatmaps([looked], **labels, size=(5.6, 3.9))
+plots.heatmaps([looked], **labels, size=(6.6, 4.1))
 
 # %% tags=["shared", "say"]
 at = {name: row for row, name in enumerate(names)}
