@@ -77,7 +77,7 @@ def test_every_measured_figure_stands_in_the_file_that_is_linked_beside_it():
 
 
 def test_every_file_that_is_said_to_hold_a_promise_is_there():
-    table = README.partition("| | held by |")[2].partition("\n\n")[0]
+    table = README.partition("| | tested in |")[2].partition("\n\n")[0]
     named = re.findall(r"`((?:tests|notebooks)/[^`]+)`", table)
     assert len(named) >= 5
     for name in named:
