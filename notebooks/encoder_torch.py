@@ -1223,7 +1223,7 @@ garbage = np.where(real[..., None], x, 100)
 outs = [as_numpy(ready_made(floats(y), booleans(real))) for y in (x, garbage)]
 np.testing.assert_allclose(outs[0][real], outs[1][real], atol=1e-5)
 unmasked = as_numpy(ready_made(floats(garbage), booleans(np.ones((2, 9), bool))))
-assert np.abs(unmasked - outs[0])[real].max() > 0.1
+assert np.abs(unmasked - outs[0])[real].max() > 0.18
 
 # %% [markdown] tags=["torch"]
 # With copied weights it gives the same outputs as our block.

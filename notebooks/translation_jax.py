@@ -745,8 +745,8 @@ say(
     f"The second digit of the month puts {looked[at['month 2'], month]:.0%} on the "
     f"month, the second digit of the day {looked[at['day 2'], day_]:.0%} on the day. "
     f"The first two digits of the year put only {at_part['year 1']:.0%} and "
-    f"{at_part['year 2']:.0%} on theirs. And where there is a weekday, the first digit "
-    f"of the month puts {on_weekday:.0%} on its name."
+    f"{at_part['year 2']:.0%} on their own digits. And where there is a weekday, the "
+    f"first digit of the month puts {on_weekday:.0%} on its name."
 )
 
 # %% tags=["shared", "check"]

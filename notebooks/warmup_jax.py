@@ -671,8 +671,9 @@ ours, short = adam_steps(noise[:100]), floats(noise[:100])
 np.testing.assert_allclose(as_numpy(framework_steps("adam", short)), ours, atol=1e-3)
 rectified = rectification(np.arange(6, 101), 0.999)[:, None] * ours[5:]
 radam = as_numpy(framework_steps("radam", short))[5:]
-# loose: Optax computes ρ in single precision
-np.testing.assert_allclose(radam, rectified, rtol=0.02, atol=1e-3)
+np.testing.assert_allclose(
+    radam, rectified, rtol=0.02, atol=1e-3
+)  # loose: Optax computes ρ in single precision
 np.testing.assert_allclose(np.abs(ours[0]), 1, atol=1e-3)  # the first step is the rate
 
 # %% [markdown] tags=["shared"]
