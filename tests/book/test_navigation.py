@@ -97,7 +97,7 @@ def test_choice_is_remembered(new_reader, start):
             "aria-pressed", "true"
         )
         page.reload()
-    page.open("book/notation.html")
+    page.open("book/index.html")
     assert shown(page, "a.right-next") == [f"{CHAPTERS[0]}_torch.html"]
     page.open("book/playground.html")
     assert shown(page, "a.left-prev") == [f"{LAST}_torch.html"]
