@@ -655,12 +655,12 @@ assert bits < ngrams[5] < ngrams[3] < ngrams[1]
 assert bits < 2.25
 
 # %% [markdown] tags=["shared"]
-# That is honest, and modest: counting is hard to beat on a small budget, and n-grams
-# with the finer Kneser–Ney smoothing do better than this short run. What changes the
-# picture is scale. Counts of long contexts are nearly all zero, however much text there
-# is, while a Transformer improves steadily with more updates, more parameters and more
-# text ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)). Try `epochs=40` in the
-# settings when you have time, or a GPU.
+# The lead is modest: counting is hard to beat on a small budget, and Kneser–Ney
+# smoothing, which is not measured here, makes n-grams stronger still (same source).
+# What changes the picture is scale. Counts of long contexts are nearly all zero,
+# however much text there is, while a Transformer improves steadily with more updates,
+# more parameters and more text ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)).
+# Try `epochs=40` in the settings when you have time, or a GPU.
 
 # %% tags=["shared"]
 start = pairs.encode("def ")

@@ -713,12 +713,12 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: Adam with averages filled stays above 2.2; RAdam ends below 2.1 on average
+# Checked: Adam with averages filled stays above 2.2; RAdam ends below 1.8 on average
 _, stays = plots.drawn(fig, title, filled)
 assert stays.min() > 2.2 and ends[filled].min() > 2.2
 _, falls = plots.drawn(fig, title, "RAdam")
-assert falls[-1] < 2.1  # loose: seeds differ in when they begin to learn
-assert ends["RAdam"][0] < 1.8  # loose: likewise
+assert falls[-1] < 1.8  # loose: seeds differ in when they begin to learn
+assert ends["RAdam"][0] < 1.3  # loose: likewise
 assert falls[-1] < falls[len(falls) // 2]
 assert plots.drawn(fig, title, "warm-up")[1][-1] < 0.05  # loose: likewise
 
