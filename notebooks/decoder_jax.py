@@ -659,8 +659,9 @@ assert bits < 2.25
 # smoothing, which is not measured here, makes n-grams stronger still (same source).
 # What changes the picture is scale. Counts of long contexts are nearly all zero,
 # however much text there is, while a Transformer improves steadily with more updates,
-# more parameters and more text ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)).
-# Try `epochs=40` in the settings when you have time, or a GPU.
+# more parameters and more text
+# ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)). Try `epochs=40` in the
+# settings when you have time, or a GPU.
 
 # %% tags=["shared"]
 start = pairs.encode("def ")
