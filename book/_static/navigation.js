@@ -165,7 +165,15 @@ line) that is being read, and pages of no side show the links of the chosen fram
     line.append(button);
   }
 
+  // The theme lets the keyboard reach what scrolls, but looks only at what is shown when
+  // the page loads or the window changes: have it look again at what a reader unfolds.
+  function watchWhatOpens() {
+    for (const event of ["toggle", "change"])
+      document.addEventListener(event, () => dispatchEvent(new Event("resize")), true);
+  }
+
   function start() {
+    watchWhatOpens();
     prepareChecks();
     prepareSwitch();
     watchChoices();

@@ -30,6 +30,9 @@ AXE = """async rules => (await axe.run({
 })).violations.filter(v => ['serious', 'critical'].includes(v.impact)).map(
     ({id, impact, nodes}) => `${id} (${impact}): ${nodes[0].html.slice(0, 150)} and `
         + `${nodes.length - 1} more; ${nodes[0].failureSummary.slice(0, 200)}`)"""
+# The theme makes what scrolls focusable a moment after the window or the page changes.
+REACHABLE = """() => [...document.querySelectorAll('pre')].every(
+    n => n.scrollWidth <= n.clientWidth || n.tabIndex === 0)"""
 COLOURS = ["color-contrast", "link-in-text-block"]
 
 
@@ -85,5 +88,6 @@ def serious_in_both_colours(page):
         # With motion, what is fading in would look pale.
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
+        page.wait_for_function(REACHABLE)
         found[scheme] = serious(page, rules)
     return found
