@@ -39,7 +39,8 @@ SECTIONS = {
     "decoder embed": ("decoder", "become tokens"),
     "decoder positions": ("encoder", "sines and cosines"),
     "decoder attention": ("decoder", "masked attention"),
-    "decoder norm1": ("encoder", "without residual"),
+    "decoder +": ("encoder", "without residual"),
+    "decoder norm1": ("encoder", "layer norm"),
     "decoder cross": ("translation", "cross-attention looks"),
     "decoder cross_norm": ("translation", "are one model"),
     "decoder ffn": ("encoder", "works on each one alone"),
@@ -66,15 +67,15 @@ AROUND = {
         ("clipping", 214, 52),
     ],
     "Use it": [("reverse task", 97.5, 91), ("odd one out", 194.5, 91)],
-    "Let it write": [
-        ("language model", 108, 78),
-        ("sampling", 175, 52),
-        ("cache", 222.5, 37),
+    "Write": [
+        ("language model", 94, 84),
+        ("sampling", 166, 52),
+        ("cache", 218, 44),
     ],
     "Translate": [("translation", 97.5, 91), ("beam search", 194.5, 91)],
-    "Around it": [("two frameworks", 97.5, 91), ("what it costs", 194.5, 91)],
+    "Besides": [("two frameworks", 97.5, 91), ("what it costs", 194.5, 91)],
 }
-WIDTH, HEIGHT, BELOW, ROW = 248, 556, 410, 30
+WIDTH, HEIGHT, BELOW, ROW = 248, 614, 468, 30
 
 
 class MapNode(nodes.General, nodes.Element):
@@ -157,7 +158,8 @@ def svg(side, targets):
         f"{frame(*diagrams.DECODER, 'block')}{lines}</g>"
         f"{titles}{text(66, 29, 'inputs')}{text(184, 29, 'outputs so far')}"
         f"{drawn}{text(33, 334, 'several times', 'small')}"
-        f"{text(66, 393, 'one per element')}{text(184, 393, 'next token')}"
+        f"{text(157, 392, 'several times', 'small')}"
+        f"{text(66, 451, 'one per element')}{text(184, 451, 'next token')}"
         f"{around(targets)}</svg></div>"
     )
 
@@ -167,7 +169,7 @@ def architecture(part, targets):
     x, y = part.box.middle
     if part.name == "+":
         drawn = f'<circle cx="{x:g}" cy="{y:g}" r="8"/>{text(x, y + 3.4, "+")}'
-        return link("+", "residual connection", targets, drawn)
+        return link(part.key, "residual connection", targets, drawn)
     y -= 16 * (part.key == "attention")  # the rest is inside of it
     size = "small" if part.w < 50 else ""
     drawn = box(part.x, part.y, part.w, part.h, part.term, y + 3.2, size=size)

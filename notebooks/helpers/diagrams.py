@@ -503,7 +503,7 @@ class Part(NamedTuple):
         return Box(self.x - self.w / 2, self.y, self.w, self.h)
 
 
-ENCODER, DECODER = Box(6, 102, 112, 220), Box(130, 102, 112, 206)
+ENCODER, DECODER = Box(6, 102, 112, 220), Box(130, 102, 112, 278)
 PARTS = [  # the index of the book draws them, too, with links
     Part("embedding", "embed", "dense", 66, 42, 92, 20),
     Part("positions", "positions", "positions", 66, 74, 92, 20),
@@ -515,34 +515,39 @@ PARTS = [  # the index of the book draws them, too, with links
     Part("feed-forward", "ffn", "dense", 66, 240, 92, 20),
     Part("residual", "+", "plain", 66, 269, 16, 16),
     Part("norm", "norm2", "norm", 66, 294, 92, 18),
-    Part("output", "output", "output", 66, 344, 92, 20),
+    Part("output", "output", "output", 66, 402, 92, 20),
     Part("embedding", "embed", "dense", 184, 42, 92, 20),
     Part("positions", "positions", "positions", 184, 74, 92, 20),
     Part("causal attention", "attention", "attention", 184, 114, 92, 20),
-    Part("add, norm", "norm1", "norm", 184, 144, 92, 18),
-    Part("cross-attention", "cross", "attention", 184, 182, 92, 20),
-    Part("add, norm", "cross_norm", "norm", 184, 212, 92, 18),
-    Part("feed-forward", "ffn", "dense", 184, 250, 92, 20),
-    Part("add, norm", "norm2", "norm", 184, 280, 92, 18),
-    Part("output", "output", "output", 184, 344, 92, 20),
+    Part("residual", "+", "plain", 184, 143, 16, 16),
+    Part("norm", "norm1", "norm", 184, 168, 92, 18),
+    Part("cross-attention", "cross", "attention", 184, 206, 92, 20),
+    Part("residual", "+", "plain", 184, 235, 16, 16),
+    Part("norm", "cross_norm", "norm", 184, 260, 92, 18),
+    Part("feed-forward", "ffn", "dense", 184, 298, 92, 20),
+    Part("residual", "+", "plain", 184, 327, 16, 16),
+    Part("norm", "norm2", "norm", 184, 352, 92, 18),
+    Part("output", "output", "output", 184, 402, 92, 20),
 ]
 
 
 def map_lines():
     """The arrows of the map, each as its points."""
-    lines = [[(66, 332), (124, 332), (124, 192), (138, 192)]]  # encoder to decoder
+    lines = [[(66, 332), (124, 332), (124, 216), (138, 216)]]  # encoder to decoder
     for x in (66, 184):
         boxes = [part.box for part in PARTS if part.x == x]
-        ends = [(x, 32), *(p for box in boxes for p in (box.top, box.bottom)), (x, 380)]
+        ends = [(x, 32), *(p for box in boxes for p in (box.top, box.bottom)), (x, 438)]
         lines += [ends[i : i + 2] for i in range(0, len(ends), 2)]
     for fork, y in ((107, 185), (230, 277)):
         lines.append([(66, fork), (14, fork), (14, y), (58, y)])
+    for fork, y in ((107, 151), (196, 243), (288, 335)):
+        lines.append([(184, fork), (236, fork), (236, y), (192, y)])
     return lines
 
 
 def transformer():
     """The whole Transformer: the encoder on the left, the decoder on the right."""
-    canvas = Canvas(398)
+    canvas = Canvas(456)
     canvas.frame(ENCODER, GREY, 0.05)
     canvas.frame(DECODER, GREY, 0.05)
     for x, name, first, last in (
@@ -551,8 +556,9 @@ def transformer():
     ):
         canvas.text(x, 10, name, "name")
         canvas.text(x, 25, first)
-        canvas.text(x, 389, last)
-    canvas.text(33, 331, "n_blocks times", size=7.5)
+        canvas.text(x, 447, last)
+    for x, y in ((33, 331), (157, 389)):
+        canvas.text(x, y, "n_blocks times", size=7.5)
     for points in map_lines():
         canvas.line(*points)
     for part in PARTS:

@@ -14,6 +14,7 @@ sys.path.insert(0, str(pages.ROOT / "tools"))
 import picture
 
 README = (pages.ROOT / "README.md").read_text("utf-8")
+CONTRIBUTING = (pages.ROOT / "CONTRIBUTING.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("side", pages.SIDES)
@@ -26,7 +27,7 @@ def test_the_picture_shows_the_code_of_the_pages(side):
 
 
 def test_every_file_that_the_readme_links_exists():
-    for target in re.findall(r"\]\(([^)#]+)", README):
+    for target in re.findall(r"\]\(([^)#]+)", README + CONTRIBUTING):
         if not target.startswith("http"):
             assert (pages.ROOT / target).exists(), f"README.md links to {target}"
 
@@ -59,7 +60,7 @@ def test_every_command_of_the_readme_is_a_target_of_the_makefile():
         ["make", "help"], cwd=pages.ROOT, capture_output=True, text=True, check=True
     ).stdout
     targets = set(re.findall(r"^\s+make (\S+)", listed, flags=re.MULTILINE))
-    named = set(re.findall(r"`make ([a-z-]+)", README))
+    named = set(re.findall(r"`make ([a-z-]+)", README + CONTRIBUTING))
     assert {"book", "test"} <= named
     assert named <= targets, f"no such targets: {sorted(named - targets)}"
 
