@@ -55,7 +55,7 @@ from itertools import product
 import numpy as np
 
 from helpers import diagrams, plots, reference, viewer  # drawings; formulas in NumPy
-from helpers.prose import say  # say() prints a sentence with computed numbers
+from helpers.prose import say, table  # say() prints a sentence with computed numbers
 from helpers.shapes import as_numpy, check_shape
 from helpers.weights import from_arrays, to_arrays  # all parameters of a model
 
@@ -89,7 +89,7 @@ f"PyTorch {torch.__version__} on {device}"
 #
 # The key of a sentence is what it is about, its value what it says. The query of a
 # sentence is what it asks. In the second layer, the query is what the first layer
-# *found* for this sentence. We count layers from 0, as Python does.
+# *found* for this sentence. We count layers from 0.
 
 # %% tags=["shared"]
 names = ["Anna", "Ben", "Carl", "Rome", "Oslo"]
@@ -216,8 +216,7 @@ class EncoderBlock(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# The sizes in this cell are small and all different, so that a swapped axis raises an
-# error.
+# All sizes differ, so that a swapped axis raises an error:
 
 # %% tags=["shared"]
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
@@ -327,8 +326,8 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Without residual connections the positions become indistinguishable
 #
-# Each time we average, the differences between the words get smaller. With a residual
-# connection each position keeps what it had, and the branch only adds to it. For stacks
+# With a residual connection each position keeps what it had, and the branch only adds
+# to it. Without it, each average makes the words more alike. For stacks
 # of attention alone, [Dong et al. 2021](https://arxiv.org/abs/2103.03404) proved that
 # the outputs of all positions become equal, faster with each layer; feed-forward nets
 # slow this down. Our stack keeps its nets and norms, and loses only the residual
@@ -515,12 +514,12 @@ assert line.max() < 0.2
 # $$\mathrm{LayerNorm}(x) =
 # \gamma\,\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta,$$
 #
-# with the mean $\mu$ and the variance $\sigma^2$ of the $m$ features of one position,
-# learned $\gamma$ and $\beta$ per feature, and a small $\epsilon$
+# with mean $\mu$ and variance $\sigma^2$ of the $m$ features of one position, learned
+# $\gamma$ and $\beta$ per feature, and a small $\epsilon$
 # ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)). [RMS
 # norm](https://arxiv.org/abs/1910.07467), common today, leaves out $\mu$ and $\beta$.
 # **Batch norm**, common in vision, averages over all positions of the batch instead, so
-# that an output depends on all other sentences and on their padding.
+# that an output depends on the other sentences and their padding.
 
 
 # %% tags=["shared"]
@@ -545,9 +544,10 @@ own = as_numpy(blocks[0].norm1(floats(sentences)))
 np.testing.assert_allclose(own, layer_norm(sentences), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, an open question.** [GPT-2](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)
-# scales the last weights of each branch by $1/\sqrt{N}$ at the start, where $N$ is the
-# number of branches. Could this replace the norms? Multiply each branch of
+# **Exercise 3, an open question.** GPT-2 scales the last weights of each branch by
+# $1/\sqrt{N}$ at the start, where $N$ is the number of branches (see
+# [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py)). Could this
+# replace the norms? Multiply each branch of
 # `without_norms` by $1/\sqrt{48}$, predict the two panels, and `watch`. What could
 # still go wrong in training?
 
@@ -639,7 +639,7 @@ class EncoderBlock(nn.Module):
         return self.norm2(x + self.dropout(self.ffn(x))), weights
 
 
-# %% tags=["shared", "check"]
+# %% tags=["torch", "check"]
 # Checked: a wrong option raises an error that says what is allowed
 def pick(options, name, what):
     """The option of this name; an unknown name raises an error with all names."""
@@ -655,17 +655,9 @@ def check_rate(rate, what):
     return rate
 
 
-said = []
-for options in ({"norm": "batch"}, {"activation": "tanh"}, {"dropout": 1}):
-    try:
-        build(EncoderBlock, 12, 3, 29, **options)
-    except ValueError as error:
-        said.append(str(error))
-assert said[0] == "norm 'batch' is not in ['layer', 'rms']"
-assert said[1:] == [
-    "activation 'tanh' is not in ['relu', 'gelu']",
-    "dropout 1 is not in [0, 1)",
-]
+for option, value in (("norm", "batch"), ("activation", "tanh"), ("dropout", 1)):
+    make = partial(build, EncoderBlock, 12, 3, 29, **{option: value})
+    np.testing.assert_raises_regex(ValueError, f"{option} .* is not in", make)
 
 # %% tags=["shared", "check"]
 # Checked: every variant of the block agrees with the NumPy reference in float64
@@ -751,15 +743,18 @@ np.testing.assert_array_equal(as_numpy(again), out)
 expected, _ = reference.encoder(x, to_arrays(encoder), 2, n_heads)
 np.testing.assert_allclose(out, expected, atol=1e-5)
 
+# %% tags=["shared", "say"]
+head = ["setting", "value", "why here", "try first for another task"]
+rows = [
+    ["`m`", m, "24 blocks run in seconds", "as large as time allows"],
+    ["`n_heads`", n_heads, f"heads of {m // n_heads} features", "heads of 64 features"],
+    ["`f`", f, "$2m$, for speed", "$4m$, a habit and no law"],
+    ["`n_blocks`", "1 to 24", "shows what depth does", "6 or 12"],
+    ["`dropout`", 0.2, "large enough to be seen", 0.1],
+]
+say(table(head, *rows))
+
 # %% [markdown] tags=["shared"]
-# | setting | value | why here | try first for another task |
-# |---|---|---|---|
-# | `m` | 64 | an untrained stack of 24 blocks runs in seconds | as large as time allows |
-# | `n_heads` | 4 | heads of 16 features | heads of 64 features |
-# | `f` | 128 | $2m$: fast | $4m$, a habit and no law |
-# | `n_blocks` | 1 to 24 | to see what depth does | 6 or 12 |
-# | `dropout` | 0.2 | to be seen in the check | 0.1 |
-#
 # The last column is that of the encoder of 2017 and of
 # [BERT](https://arxiv.org/abs/1810.04805).
 
@@ -827,8 +822,9 @@ say(
     f"{pre[-1] / pre[0]:.2f} of the gradient that the last block of a stack of 2 has. "
     "Xiong et al. derive one over the root of the depth. That would be $\\sqrt{2/24} = "
     f"{np.sqrt(2 / 24):.2f}$, if the outputs of the branches were as large as their "
-    "inputs. Ours are smaller: after 24 blocks the standard deviation of the sum is "
-    f"only {growth:.1f} times that of the input."
+    "inputs. Ours are not: after 24 blocks the standard deviation of the sum is only "
+    f"{growth:.1f} times that of the input, instead of $\\sqrt{{1 + 48}} = "
+    f"{np.sqrt(1 + 48):.0f}$ times."
 )
 
 # %% tags=["shared", "check"]

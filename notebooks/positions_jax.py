@@ -54,7 +54,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers import diagrams, plots, reference  # drawings; the formulas in NumPy
-from helpers.prose import say  # say() prints a sentence with computed numbers
+from helpers.prose import say, table  # say() prints a sentence with computed numbers
 from helpers.sequences import one_hot, symbols
 from helpers.settings import Sequences
 from helpers.shapes import as_numpy, check_shape
@@ -67,20 +67,27 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-# Built in the chapters on attention and on the encoder block:
-from helpers.model_jax import (
-    NORMS, Encoder, EncoderBlock, MultiHeadAttention, attention_maps, build,
-    check_input, check_rate, dense, pick,
-)  # fmt: skip
-
-# A training loop, used once near the end:
-from helpers.train_jax import cross_entropy, fit
-
 jax.config.update("jax_default_matmul_precision", "highest")
 floats = partial(jnp.asarray, dtype=jnp.float32)
 integers = partial(jnp.asarray, dtype=jnp.int32)
 booleans = partial(jnp.asarray, dtype=jnp.bool_)
 f"JAX {jax.__version__} on {jax.devices()[0].platform}"
+
+# %% tags=["jax"]
+# Built in the chapters on attention and on the encoder block, and a training loop:
+from helpers.model_jax import (
+    NORMS,
+    Encoder,
+    EncoderBlock,
+    MultiHeadAttention,
+    attention_maps,
+    build,
+    check_input,
+    check_rate,
+    dense,
+    pick,
+)
+from helpers.train_jax import cross_entropy, fit
 
 # %% [markdown] tags=["shared"]
 # ## Without positions the order is lost
@@ -134,28 +141,28 @@ def sinusoidal_positions(length, m):
 
 # %% tags=["shared"]
 m, length = 48, 96
-table = as_numpy(sinusoidal_positions(length, m))  # s m
+codes = as_numpy(sinusoidal_positions(length, m))  # s m
 wavelengths = 2 * np.pi * 10000 ** (np.arange(0, m, 2) / m)  # one per pair
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three rows of six clocks for the positions 0 to 5. All hands start at the top. In the first row the hand goes nearly once around, in the second it comes to a quarter turn, in the third it has hardly left the top."}}
 pairs = {i: f"one turn in {wavelengths[i // 2]:.0f} positions" for i in (0, 6, 16)}
-diagrams.clocks(table[:6], pairs)
+diagrams.clocks(codes[:6], pairs)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map of the positional encoding, 96 positions by 48 features. The first features alternate quickly along the positions; the waves get slower with each pair, and the last features keep one colour throughout."}}
 plots.heatmaps(
-    [table.T], x="position", y="feature i", low=-1, high=1, bar="code", size=(6, 3.4)
+    [codes.T], x="position", y="feature i", low=-1, high=1, bar="code", size=(6, 3.4)
 )
 
 # %% tags=["shared", "check"]
-# Checked: values and wavelengths are those of the formula; the last 14 features hardly move
+# Checked: the table is that of the formula, and its last 14 features hardly move
 check_shape(sinusoidal_positions(7, 5), "s m", s=7, m=5)  # an odd m ends on a sine
-angles = np.arctan2(table[1, ::2], table[1, 1::2])  # of one step, per pair
+angles = np.arctan2(codes[1, ::2], codes[1, 1::2])  # of one step, per pair
 np.testing.assert_allclose(angles, 2 * np.pi / wavelengths)
 assert wavelengths[0] == 2 * np.pi and (np.diff(wavelengths) > 0).all()
 assert wavelengths[-1] < 10000 * 2 * np.pi
-np.testing.assert_allclose(table[5, 6], np.sin(5 / 10000 ** (6 / 48)))
-np.testing.assert_allclose(table[5, 7], np.cos(5 / 10000 ** (6 / 48)))
-moves = np.ptp(table, axis=0)
+np.testing.assert_allclose(codes[5, 6], np.sin(5 / 10000 ** (6 / 48)))
+np.testing.assert_allclose(codes[5, 7], np.cos(5 / 10000 ** (6 / 48)))
+moves = np.ptp(codes, axis=0)
 assert (moves[-14:] < 0.15).all()
 assert (moves[:-14].reshape(-1, 2).max(axis=1) > 0.15).all()
 
@@ -167,7 +174,7 @@ assert (moves[:-14].reshape(-1, 2).max(axis=1) > 0.15).all()
 
 # %% tags=["shared", "check"]
 # Checked: a step of t positions is one rotation, so products depend on the distance
-pairs = table.reshape(length, m // 2, 2)  # s i 2
+pairs = codes.reshape(length, m // 2, 2)  # s i 2
 for t, (pair, wavelength) in product((-3, 1, 10), enumerate(wavelengths)):
     now, then = pairs[10:-10, pair], pairs[10 + t : length - 10 + t, pair]
     turn = np.linalg.lstsq(now, then, rcond=None)[0]  # 2 2
@@ -176,7 +183,7 @@ for t, (pair, wavelength) in product((-3, 1, 10), enumerate(wavelengths)):
     np.testing.assert_allclose(now @ turn, then, atol=1e-9)
     np.testing.assert_allclose(turn, expected, atol=1e-6)
     np.testing.assert_allclose(turn @ turn.T, np.eye(2), atol=1e-6)
-products = table @ table.T / (m / 2)  # s s
+products = codes @ codes.T / (m / 2)  # s s
 for distance in range(length):
     along = np.diagonal(products, distance)
     np.testing.assert_allclose(along, along[0], atol=1e-9)
@@ -197,17 +204,17 @@ def closest(codes):
     return distances[~np.eye(len(codes), dtype=bool)].min()
 
 
-fast, slow = table[:, :-14], table[:, -14:]
+fast, slow = codes[:, :-14], codes[:, -14:]
 angles = np.arange(length)[:, None] / 16 ** (np.arange(0, m, 2) / m)  # s m/2
 shorter = np.hstack([np.sin(angles), np.cos(angles)])
-full, without, alone, other = map(closest, (table, fast, slow, shorter))
+full, without, alone, other = map(closest, (codes, fast, slow, shorter))
 assert without > 0.99 * full and alone < 0.005 and other > 1.3 * full
 say(
     f"The closest two codes are {full:.2f} apart with all features, {without:.2f} "
-    f"without the last 14 and {alone:.4f} with those 14 alone, which say almost nothing "
-    "about the position here. They are probably not wasted: they are nearly constant, "
-    "so the word vector can use these features freely. With base 16 the slowest hand "
-    "turns about once in $16 \\cdot 2\\pi \\approx 100$ positions, and the distance is "
+    f"without the last 14 and {alone:.4f} with those 14 alone. So these 14 say almost "
+    "nothing about the position here. They are probably not wasted: because they are "
+    "nearly constant, the word vector can use them freely. With base 16 the slowest "
+    "hand turns about once in $16 \\cdot 2\\pi \\approx 100$ positions, and the distance is "
     f"{other:.2f}."
 )
 
@@ -250,7 +257,7 @@ class LearnedPositions(nnx.Module):
         return x + self.table[: x.shape[1]]
 
 
-# %% tags=["shared", "check"]
+# %% tags=["jax", "check"]
 # Checked: only a learned table has parameters; too long a sequence raises an error
 def check_length(x, table):
     """Raise an error if a sequence is longer than the table of positions."""
@@ -261,7 +268,7 @@ def check_length(x, table):
 
 waves, learned = SinusoidalPositions(m, length), build(LearnedPositions, m, length)
 zeros, longer = (np.zeros((1, n, m)) for n in (length, length + 1))
-np.testing.assert_allclose(as_numpy(waves(floats(zeros)))[0], table, atol=1e-6)
+np.testing.assert_allclose(as_numpy(waves(floats(zeros)))[0], codes, atol=1e-6)
 assert to_arrays(waves) == {} and to_arrays(learned)["table"].shape == (length, m)
 said = []
 for positions in (waves, learned):
@@ -305,8 +312,8 @@ def rotary(x):
 
 # %% tags=["shared"]
 q, k = (np.tile(row, (16, 1)) for row in np.random.default_rng(3).normal(size=(2, 8)))
-codes = as_numpy(sinusoidal_positions(16, 8))  # s d
-added = (q + codes) @ (k + codes).T  # s s
+added_code = as_numpy(sinusoidal_positions(16, 8))  # s d
+added = (q + added_code) @ (k + added_code).T  # s s
 rotated = as_numpy(rotary(floats(q))) @ as_numpy(rotary(floats(k))).T  # s s
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two heat maps of scores, 16 queries by 16 keys. Left, with added codes, the colours change along every diagonal. Right, with rotary positions, every diagonal has one colour."}}
@@ -358,8 +365,8 @@ np.testing.assert_allclose([near_score, far_score], np.cos(2), atol=1e-4)
 assert (hands[0] @ hands[:6].T).argmin() == 3
 say(
     f"Both scores are $\\cos 2$: {near_score:.2f} and {far_score:.2f}. In general the "
-    "score is the cosine of the distance, smallest where it is nearest to $\\pi$: among "
-    "small distances at 3. One pair alone cannot tell the distance 0 from about 6; "
+    "score is the cosine of the distance: smallest at 3, the whole number nearest to "
+    "$\\pi$. One pair alone cannot tell the distance 0 from about 6; "
     "slower pairs can."
 )
 
@@ -429,8 +436,8 @@ spoilt = np.abs(late[1] - late[0])[real].max()
 assert spoilt > 0.5  # loose: garbage of any size
 say(
     f"Yes: the real outputs change by up to {spoilt:.1f}. In the first layer, the real "
-    "positions have already read the padding; the last layer hides the padded keys, but "
-    "the real keys bring along what they have read. So the mask is needed in all layers."
+    "positions have already read the padding. The last layer hides the padded keys, "
+    "but the real keys bring along what they have read. So every layer needs the mask."
 )
 
 # %% [markdown] tags=["shared"]
@@ -497,10 +504,10 @@ embedding = build(nnx.Embed, len(vocabulary), 4)  # m = 4
 rows = embedding(integers([ids]))  # b s m
 
 # %% tags=["shared"]
-table = to_arrays(embedding)["weight"]  # i m
+vectors = to_arrays(embedding)["weight"]  # i m
 x = one_hot(np.array([ids]), len(vocabulary))  # b s i
 model = build(Predictor, len(vocabulary), 4, 2, n_blocks=2, n_heads=2, f=16)
-from_arrays(model, {**to_arrays(model), "embed.weight": table})  # our table
+from_arrays(model, {**to_arrays(model), "embed.weight": vectors})  # our table
 embedded = model.embed(floats(x))  # b s m
 placed = model.positions(embedded)  # b s m
 encoded = model.encoder(placed)  # b s m
@@ -517,7 +524,7 @@ diagrams.walk_through(tokens, ids, *stages)
 
 # %% tags=["shared", "check"]
 # Checked: one-hot times a table looks up rows; encoded rows differ and depend on all
-np.testing.assert_allclose(as_numpy(rows), x @ table, atol=1e-6)
+np.testing.assert_allclose(as_numpy(rows), x @ vectors, atol=1e-6)
 for stage, equal in ((embedded, True), (placed, False), (encoded, False)):
     assert np.allclose(as_numpy(stage)[0, 0], as_numpy(stage)[0, 2]) == equal
 other = one_hot(np.array([[3, 2, 3]]), len(vocabulary))  # step night step
@@ -566,13 +573,18 @@ def shifted(n, length, seed):
 train = shifted(settings.n_train, settings.length, seed=0)
 inputs, labels = shifted(1_000, 2 * settings.length, seed=1)
 
-# %% [markdown] tags=["shared"]
-# | setting | value | why here | try first for another task |
-# |---|---|---|---|
-# | `n_blocks`, `n_heads` | 1, 1 | each position has to look at one other | 6, and heads of 64 features |
-# | `m`, `f` | 32, 64 | ten symbols and a position need little room | $f = 4m$ |
-# | `n_train`, `epochs` | 6,400, 6 | 600 updates of 64: enough for all three kinds | until the validation loss stops falling |
-# | `learning_rate`, `warmup` | 0.003, 50 | a high rate for a short run, so it rises slowly | 0.0003, and 5 % of the updates |
+# %% tags=["shared", "say"]
+choices = """n_blocks|each position has to look at one other|6
+n_heads|the same|heads of 64 features
+m|little to remember|as large as time allows
+f|two times m|four times m
+n_train|all three kinds learn the task|all that there is
+epochs|600 updates in all|until the validation loss stops falling
+learning_rate|high, for a short run|1e-4 to 1e-3
+warmup|a rise, because the rate is high|a twentieth of all updates"""
+lines = [line.split("|") for line in choices.splitlines()]
+lines = [[f"`{name}`", f"{getattr(settings, name)}", *why] for name, *why in lines]
+say(table(["setting", "value", "why here", "try first for another task"], *lines))
 
 # %% tags=["shared"]
 near, far, tables = {}, {}, []  # accuracy at each position, in sequences of 16 and 32
@@ -605,14 +617,14 @@ fig
 beyond = {name: rows[settings.length :].mean() for name, rows in far.items()}
 say(
     "In sequences of 16 the accuracy is "
-    f"{near['sinusoidal'].mean():.1%} with sinusoids, {near['learned'].mean():.1%} with "
-    f"learned and {near['rotary'].mean():.1%} with rotary positions. In sequences of 32 "
-    f"it is {beyond['sinusoidal']:.0%}, {beyond['learned']:.0%} and "
+    f"{near['sinusoidal'].mean():.1%} with sinusoids, {near['learned'].mean():.1%} "
+    f"with learned and {near['rotary'].mean():.1%} with rotary positions. In sequences "
+    f"of 32 it is {beyond['sinusoidal']:.0%}, {beyond['learned']:.0%} and "
     f"**{beyond['rotary']:.0%}** at the new positions; guessing gives "
     f"{1 / settings.n_symbols:.0%}. With sinusoids the old position 15 drops to "
     f"{far['sinusoidal'][15]:.0%}: its 16 old keys are unchanged, so it errs only "
-    "because some attention goes to the 16 new keys on its right. With rotary positions "
-    f"the first three, which have no symbol three places before them, have "
+    "because some attention goes to the 16 new keys on its right. With rotary "
+    f"positions the first three, which have no symbol three places before them, have "
     f"{far['rotary'][:3].mean():.0%}."
 )
 
