@@ -25,8 +25,8 @@
 # Stacking layers brings new problems. Attention only averages, so something else has to
 # compute with the averages. Averaging again and again makes all words alike. The
 # numbers must not grow from layer to layer. The **encoder** of
-# [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has one part for each of these
-# problems. We build the parts, and show for each what happens without it.
+# [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has a part for each problem. We
+# build the parts, and show what happens without each.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [encoder_jax](encoder_jax.ipynb).
@@ -161,10 +161,9 @@ assert shift[1] > 0.1  # loose: other weights in the twin shift it less
 # A text is cut into **tokens**, words or pieces of words, and a table gives each token
 # a row of $m$ learned features (the next chapter builds this table). Attention moves
 # information between the rows. To compute something new, a small network of two linear
-# layers follows, the **feed-forward net**, with the same weights at every position.
-# Attention and feed-forward net are the two **branches** of a block. The output of each
-# branch is *added* to its input (a **residual connection**), and the sum is rescaled (a
-# **norm**).
+# layers follows, the **feed-forward net**, with the same weights at every position. The
+# output of each of these two **branches** is *added* to its input (a **residual
+# connection**), and the sum is rescaled (a **norm**).
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The encoder block as a flow from top to bottom: attention, a plus where the input is added again, norm1; then ffn, which treats each position alone, a plus, norm2. A residual path leads around attention and another around ffn. A mask enters attention, its weights come out."}}
 diagrams.encoder_block()
@@ -301,7 +300,9 @@ assert line.max() == line[50] and line[0] == line[-1] == 0
 
 # %% [markdown] tags=["shared"]
 # [Geva et al. 2021](https://arxiv.org/abs/2012.14913) found that in language models
-# many of the $f$ hidden features respond to one kind of text each.
+# many of the $f$ hidden features respond to one kind of text each. Current models often
+# use [SwiGLU](https://arxiv.org/abs/2002.05202): a second linear layer, whose outputs
+# multiply the hidden features.
 #
 # **Exercise 2, change the code.** Two heads can do it without a feed-forward net: one
 # gives both bits the same weight, the other looks sharply at a 1 if there is one.
@@ -327,7 +328,7 @@ say(
 # ## Without residual connections the positions become indistinguishable
 #
 # With a residual connection each position keeps what it had, and the branch only adds
-# to it. Without it, each average makes the words more alike. For stacks
+# to it. For stacks
 # of attention alone, [Dong et al. 2021](https://arxiv.org/abs/2103.03404) proved that
 # the outputs of all positions become equal, faster with each layer; feed-forward nets
 # slow this down. Our stack keeps its nets and norms, and loses only the residual
@@ -545,7 +546,7 @@ np.testing.assert_allclose(own, layer_norm(sentences), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** GPT-2 scales the last weights of each branch by
-# $1/\sqrt{N}$ at the start, where $N$ is the number of branches (see
+# $1/\sqrt{N}$ at the start, for $N$ branches (see
 # [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py)). Could this
 # replace the norms? Multiply each branch of
 # `without_norms` by $1/\sqrt{48}$, predict the two panels, and `watch`. What could
@@ -705,8 +706,8 @@ class Encoder(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# To see where a model looks, we draw its maps. They must be the weights that made the
-# output, from the same forward pass and with dropout off.
+# To see where a model looks, we draw its maps: the weights of the same forward pass
+# that made the output, with dropout off.
 
 # %% [markdown] tags=["torch"]
 # `eval()` switches dropout off; afterwards each module gets its old mode back.
