@@ -338,14 +338,14 @@ def change(scores):
 
 say(
     "Along a diagonal the distance is the same. With added codes the scores of one "
-    f"distance differ by up to {change(added):.1f}, with rotary positions by "
-    f"{change(rotated):.4f}."
+    f"distance differ by up to {change(added):.1f}. With rotary positions they are "
+    "equal up to rounding."
 )
 
 # %% tags=["shared", "check"]
 # Checked: with rotary positions the score depends only on the distance
 assert change(rotated) < 1e-5
-assert change(added) > 1
+assert change(added) > 6
 np.testing.assert_allclose(rotated[0, 0], q[0] @ k[0], atol=1e-5)
 lengths = np.linalg.norm(as_numpy(rotary(floats(q))), axis=-1)
 np.testing.assert_allclose(lengths, np.linalg.norm(q[0]), atol=1e-5)
@@ -447,7 +447,7 @@ def too_late(encoder, x, mask):
 
 late = [too_late(encoder, floats(inputs), booleans(mask)) for inputs in (x, garbage)]
 spoilt = np.abs(late[1] - late[0])[real].max()
-assert spoilt > 0.5  # loose: garbage of any size
+assert spoilt > 2
 say(
     f"Yes: the real outputs change by up to {spoilt:.1f}. In the first layer, the real "
     "positions have already read the padding. The last layer hides the padded keys, "
@@ -617,7 +617,7 @@ for name in ("sinusoidal", "learned", "rotary"):
         right = as_numpy(logits).argmax(-1) == labels[:, :n]  # b s
         found[name] = right.mean(axis=0)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each position. Left, in sequences of 16: all three lines are at one. Right, in sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off over the last few shaded positions and then wanders between one and five tenths; the rotary line is at one beyond the shaded part, and lower only at the first few positions."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each position. Left, in sequences of 16: all three lines are at one. Right, in sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off over the last few shaded positions and then wanders between one and five tenths; the rotary line is at one from position 3 to the end."}}
 panels = {
     f"sequences of {n}": {name: (np.arange(n), y) for name, y in found.items()}
     for n, found in ((16, near), (32, far))
@@ -639,8 +639,7 @@ say(
     f"{1 / settings.n_symbols:.0%}. With sinusoids the old position 15 drops to "
     f"{far['sinusoidal'][15]:.0%}: its 16 old keys are unchanged, so it errs only "
     "because some attention goes to the 16 new keys on its right. With rotary "
-    f"positions the first three, which have no symbol three places before them, have "
-    f"{far['rotary'][:3].mean():.0%}."
+    f"positions, every position from 3 on has at least {far['rotary'][3:].min():.0%}."
 )
 
 # %% [markdown] tags=["shared"]
@@ -659,7 +658,7 @@ for name in near:
     assert line.min() > 0.9
     _, line = plots.drawn(fig, "sequences of 32", name)
     if name == "rotary":
-        assert line[3:].min() > 0.9 and line[:3].mean() < 0.99
+        assert line[3:].min() > 0.9
     else:
         assert line[:16].mean() > 0.93
         assert 0.05 < line[16:].mean() < 0.4
