@@ -617,7 +617,7 @@ for name in ("sinusoidal", "learned", "rotary"):
         right = as_numpy(logits).argmax(-1) == labels[:, :n]  # b s
         found[name] = right.mean(axis=0)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each position. Left, in sequences of 16: all three lines are at one. Right, in sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off over the last few shaded positions and then wanders between one and five tenths; the rotary line is at one from position 3 to the end."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each position. Left, in sequences of 16: all three lines are at one. Right, in sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off at the end of the shaded part and stays near this level; the rotary line is at one from position 3 to the end."}}
 panels = {
     f"sequences of {n}": {name: (np.arange(n), y) for name, y in found.items()}
     for n, found in ((16, near), (32, far))
