@@ -331,11 +331,10 @@ say(
 # ## Without residual connections the positions become indistinguishable
 #
 # With a residual connection each position keeps what it had, and the branch only adds
-# to it. For stacks
-# of attention alone, [Dong et al. 2021](https://arxiv.org/abs/2103.03404) proved that
-# the outputs of all positions become equal, faster with each layer; feed-forward nets
-# slow this down. Our stack keeps its nets and norms, and loses only the residual
-# connections. Gradients vanish, too: if the outputs of all positions are equal for
+# to it. For stacks of attention alone,
+# [Dong et al. 2021](https://arxiv.org/abs/2103.03404) proved that the outputs of all
+# positions become equal, faster with each layer; feed-forward nets slow this down. Our
+# stack keeps its nets and norms, and loses only the residual connections. Gradients vanish, too: if the outputs of all positions are equal for
 # every input, no small change of the input can make them differ.
 #
 # The `similarity` is the mean cosine between the outputs of two positions. A gradient
@@ -458,8 +457,9 @@ assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 0.03
 #
 # Each block adds to the row of a position, so without a norm the numbers grow with
 # depth. A score is a product of a query and a key, so the scores grow with the square
-# of these numbers. The softmax then gives more and more of the weight to one key, and
-# lets less and less gradient through. We take the norms out of a stack of 24 blocks:
+# of these numbers. The softmax then gives more and more of the weight to one key; once a
+# key has nearly all of it, almost no gradient flows through the softmax. We take the
+# norms out of a stack of 24 blocks:
 
 
 # %% tags=["shared"]
@@ -550,9 +550,8 @@ np.testing.assert_allclose(own, layer_norm(sentences), atol=1e-5)
 # **Exercise 3, an open question.** GPT-2 scales the last weights of each branch by
 # $1/\sqrt{N}$ at the start, for $N$ branches (see
 # [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py)). Could this
-# replace the norms? Multiply each branch of
-# `without_norms` by $1/\sqrt{48}$, predict the two panels, and `watch`. What could
-# still go wrong in training?
+# replace the norms? Multiply each branch of `without_norms` by $1/\sqrt{48}$, predict
+# the two panels, and call `watch`. What could still go wrong in training?
 
 
 # %% tags=["shared", "answer"]

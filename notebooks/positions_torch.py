@@ -287,8 +287,8 @@ assert said == ["97 positions, but the table has max_length = 96"] * 2
 # ## Rotary positions put the distance into the scores
 #
 # What a word needs is rarely at position 17, and often three places to the left. With
-# added codes, the score of two words depends on both positions. The clocks can do
-# better if they *turn* the word instead of being added to it. **Rotary positions**
+# added codes, the score of two words depends on both positions. It depends only on
+# their distance if the clocks *turn* the words instead. **Rotary positions**
 # ([Su et al. 2021](https://arxiv.org/abs/2104.09864)) rotate each pair of features of
 # every query and key by the angle of its position; values stay as they are. With $R_p$
 # for the rotation at position $p$, the score of a query at $p$ and a key at $r$ is
@@ -392,6 +392,12 @@ say(
 # mask. A padding mask hides *keys*, and its shape is `b 1 1 k`: the same for all heads
 # and queries. (Padded queries then compute something that nobody reads.)
 #
+# A causal mask, which the decoder needs, combines with a padding mask by `&`:
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Where a mask acts: a padding mask, which hides a column, and a causal mask, which hides the triangle above the diagonal, are joined by and. masked_softmax turns the scores and this mask into weights, zero in every hidden cell."}}
+diagrams.mask()
+
+# %% [markdown] tags=["shared"]
 # A test: we fill the last three positions of the second sentence, its padding, with
 # garbage. The control is an encoder that forgets the mask after its first layer.
 
@@ -460,7 +466,8 @@ say(
 # In front of the encoder, a linear layer brings each element to size $m$. Behind the
 # encoder, a small network turns each vector into what is asked for, such as the scores
 # of $c$ classes; its ReLU lets the scores be more than linear functions of the vector.
-# Positions are optional: a *set* has none.
+# Positions are optional: a *set* has none. `input_dropout` is dropout on the features of
+# the input.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}}
 diagrams.predictor()
@@ -595,7 +602,7 @@ m|little to remember|as large as time allows
 f|two times m|four times m
 n_train|all three kinds learn the task|all that there is
 epochs|600 updates in all|until the validation loss stops falling
-learning_rate|high, for a short run|1e-4 to 1e-3
+learning_rate|high, for a short run|0.0001 to 0.001
 warmup|a rise, because the rate is high|a twentieth of all updates"""
 lines = [line.split("|") for line in choices.splitlines()]
 lines = [[f"`{name}`", f"{getattr(settings, name)}", *why] for name, *why in lines]
@@ -645,10 +652,11 @@ say(
 # %% [markdown] tags=["shared"]
 # Training never reached the last 16 rows of the learned table: they are still random.
 # Sinusoids have values there, but their slow hands reach angles that the layers have
-# never seen. With rotary positions, "three places to the left" is the same score
-# everywhere. This is one block and one task: larger models with rotary positions do
-# fail on longer texts, and are [trained a little
-# further](https://arxiv.org/abs/2306.15595) for them.
+# never seen, which is probably why they fail. With rotary positions, "three places to
+# the left" has the same score everywhere. This is one block and one task: large models
+# with rotary positions do fail on longer texts.
+# [Chen et al. 2023](https://arxiv.org/abs/2306.15595) squeeze the new positions into
+# the trained range, and train a little further.
 
 # %% tags=["shared", "check"]
 # Checked: all kinds work within the trained length, and beyond it only the rotary one
