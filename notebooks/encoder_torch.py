@@ -24,9 +24,9 @@
 #
 # Stacking layers brings new problems. Attention only averages, so something else has to
 # compute with the averages. Averaging again and again makes all words alike. The
-# numbers must not grow from layer to layer. The **encoder** of
-# [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has a part for each problem. We
-# build the parts, and show what happens without each.
+# numbers must not grow from layer to layer. The **encoder** of [Vaswani et al.
+# 2017](https://arxiv.org/abs/1706.03762) has a part for each problem. We build the
+# parts, and show what happens without each.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [encoder_jax](encoder_jax.ipynb).
@@ -328,11 +328,12 @@ say(
 # ## Without residual connections the positions become indistinguishable
 #
 # With a residual connection each position keeps what it had, and the branch only adds
-# to it. For stacks of attention alone,
-# [Dong et al. 2021](https://arxiv.org/abs/2103.03404) proved that the outputs of all
-# positions become equal, faster with each layer; feed-forward nets slow this down. Our
-# stack keeps its nets and norms, and loses only the residual connections. Gradients vanish, too: if the outputs of all positions are equal for
-# every input, no small change of the input can make them differ.
+# to it. For stacks of attention alone, [Dong et al.
+# 2021](https://arxiv.org/abs/2103.03404) proved that the outputs of all positions
+# become equal, faster with each layer; feed-forward nets slow this down. Our stack
+# keeps its nets and norms, and loses only the residual connections. Gradients vanish,
+# too: if the outputs of all positions are equal for every input, no small change of the
+# input can make them differ.
 #
 # The `similarity` is the mean cosine between the outputs of two positions. A gradient
 # needs a single number. We take a random linear combination of the outputs (its
@@ -455,8 +456,8 @@ assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 0.03
 #
 # Each block adds to the row of a position, so without a norm the numbers grow with
 # depth. A score is a product of a query and a key, so the scores grow with the square
-# of these numbers. The softmax then gives more and more of the weight to one key; once a
-# key has nearly all of it, almost no gradient flows through the softmax. We take the
+# of these numbers. The softmax then gives more and more of the weight to one key; once
+# a key has nearly all of it, almost no gradient flows through the softmax. We take the
 # norms out of a stack of 24 blocks:
 
 

@@ -108,7 +108,7 @@ one, two = as_numpy(encoder(floats(sentences)))  # s m, s m
 # %% tags=["shared", "check"]
 # Checked: each word gets the same output in both sentences
 np.testing.assert_allclose(one, two[::-1], atol=1e-5)
-assert np.abs(one[0] - one[2]).max() > 0.1  # loose: dog and man differ
+assert np.abs(one[0] - one[2]).max() > 1.2
 
 # %% [markdown] tags=["shared"]
 # ## Sines and cosines encode the position
@@ -344,7 +344,7 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: with rotary positions the score depends only on the distance
-assert change(rotated) < 1e-5
+assert change(rotated) < 1e-4
 assert change(added) > 6
 np.testing.assert_allclose(rotated[0, 0], q[0] @ k[0], atol=1e-5)
 lengths = np.linalg.norm(as_numpy(rotary(floats(q))), axis=-1)
@@ -436,7 +436,7 @@ np.testing.assert_array_equal(out_garbage[real], out[real])
 np.testing.assert_array_equal(maps_garbage[:, 0], maps[:, 0])
 np.testing.assert_array_equal(maps_garbage[:, 1, :, :6], maps[:, 1, :, :6])
 assert (maps[:, 1, ..., 6:] == 0).all()
-assert leaked > 0.15
+assert leaked > 0.11
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, change the code.** Now only the *last* layer gets the mask. Does the
@@ -466,8 +466,8 @@ say(
 # In front of the encoder, a linear layer brings each element to size $m$. Behind the
 # encoder, a small network turns each vector into what is asked for, such as the scores
 # of $c$ classes; its ReLU lets the scores be more than linear functions of the vector.
-# Positions are optional: a *set* has none. `input_dropout` is dropout on the features of
-# the input.
+# Positions are optional: a *set* has none. `input_dropout` is dropout on the features
+# of the input.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}}
 diagrams.predictor()
