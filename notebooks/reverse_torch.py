@@ -452,10 +452,10 @@ assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
 
 # %% [markdown] tags=["shared"]
 # **Why do the neighbours get weight?** Neighbouring positions have similar codes, as
-# the chapter on positions showed, so a query that matches position 9 also matches
-# 8 and 10. If this is the reason, the weight must follow the codes. To test that, we
-# shuffle the table of codes and train again. (Positions $p$ and $15 - p$ stay partners,
-# so the task is as hard as before.)
+# the encoder chapter showed, so a query that matches position 9 also matches 8 and 10.
+# If this is the reason, the weight must follow the codes. To test that, we shuffle the
+# table of codes and train again. (Positions $p$ and $15 - p$ stay partners, so the task
+# is as hard as before.)
 
 # %% tags=["shared"]
 half = np.random.default_rng(0).permutation(8)

@@ -31,8 +31,8 @@
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Optax for optimisers. The same page in PyTorch:
-# [warmup_torch](warmup_torch.ipynb). Before it comes [the whole encoder,
-# in JAX](positions_jax.ipynb).
+# [warmup_torch](warmup_torch.ipynb). Before it comes [the encoder, in
+# JAX](encoder_jax.ipynb).
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.

@@ -31,7 +31,7 @@
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [warmup_jax](warmup_jax.ipynb).
-# Before it comes [the whole encoder, in PyTorch](positions_torch.ipynb).
+# Before it comes [the encoder, in PyTorch](encoder_torch.ipynb).
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
