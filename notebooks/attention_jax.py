@@ -107,7 +107,8 @@ cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 
 # %% [markdown] tags=["jax"]
 # In practice, a model learns hundreds of features for each word, called its
-# *embedding*, in a layer before attention: `embed` in [the encoder](encoder_jax.ipynb).
+# *embedding*, in a layer before attention: `embed` in
+# [the whole encoder](positions_jax.ipynb).
 
 # %% [markdown] tags=["shared"]
 # A dictionary in Python returns the value of the one key that equals what you ask for.
@@ -971,6 +972,6 @@ for mask in (causal, key_mask):
 # * The layer is equivariant: it ignores order, so an encoder adds positions.
 
 # %% [markdown] tags=["jax"]
-# Next comes [the encoder, in JAX](encoder_jax.ipynb).
+# Next comes [the encoder block, in JAX](encoder_jax.ipynb).
 # [The reverse task](reverse_jax.ipynb) shows learned maps, and
 # [the last chapter](costs_jax.ipynb) what attention costs.

@@ -109,7 +109,7 @@ cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 # %% [markdown] tags=["torch"]
 # In practice, a model learns hundreds of features for each word, called its
 # *embedding*, in a layer before attention: `embed` in
-# [the encoder](encoder_torch.ipynb).
+# [the whole encoder](positions_torch.ipynb).
 
 # %% [markdown] tags=["shared"]
 # A dictionary in Python returns the value of the one key that equals what you ask for.
@@ -979,6 +979,6 @@ for mask, hides in zip((causal, key_mask), given, strict=True):
 # * The layer is equivariant: it ignores order, so an encoder adds positions.
 
 # %% [markdown] tags=["torch"]
-# Next comes [the encoder, in PyTorch](encoder_torch.ipynb).
+# Next comes [the encoder block, in PyTorch](encoder_torch.ipynb).
 # [The reverse task](reverse_torch.ipynb) shows learned maps, and
 # [the last chapter](costs_torch.ipynb) what attention costs.

@@ -13,6 +13,7 @@ WORDS = {
     "multi-head": "attention",
     "causal mask": "attention",
     "layer norm": "encoder",
+    "rotary": "positions",
     "dropout": "frameworks",
     "beam search": "translation",
     "top-p": "decoder",

@@ -1,0 +1,782 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown] tags=["shared"]
+# # Positions and the whole encoder
+#
+# By the end you can give a Transformer the order of its inputs in three ways, mask
+# padding in all of its layers, and build the whole model that the next chapters train.
+# You need: the chapters on attention and on the encoder block.
+#
+# *Dog bites man* is no news, *man bites dog* is. Both have the same words, and an
+# encoder block cannot tell the two sentences apart. So the model must be told where
+# each word is. How we do that decides whether the model also works on texts that are
+# longer than those it was trained on.
+
+# %% [markdown] tags=["jax"]
+# This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
+# [positions_torch](positions_torch.ipynb). `floats`, `integers` and `booleans` make
+# arrays of these kinds. Before it comes [the encoder block](encoder_jax.ipynb).
+
+# %% tags=["shared", "setup"]
+# In Colab this fetches the helpers of the book; anywhere else it does nothing.
+import os
+import subprocess
+import sys
+
+REPOSITORY = "https://github.com/example/transformers-side-by-side"
+
+if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+    folder = REPOSITORY.rsplit("/", 1)[-1]
+    if not os.path.isdir(folder):
+        clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
+        subprocess.run(clone, check=True)
+    os.chdir(os.path.join(folder, "notebooks"))
+    sys.path.insert(0, os.getcwd())
+
+# %% tags=["shared"]
+import tempfile
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from helpers import diagrams, plots, reference  # drawings; the formulas in NumPy
+from helpers.prose import say, table  # say() prints a sentence with computed numbers
+from helpers.sequences import one_hot, symbols
+from helpers.settings import Sequences
+from helpers.shapes import as_numpy, check_shape
+from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
+
+plots.use_style()
+
+# %% tags=["jax"]
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+jax.config.update("jax_default_matmul_precision", "highest")
+floats = partial(jnp.asarray, dtype=jnp.float32)
+integers = partial(jnp.asarray, dtype=jnp.int32)
+booleans = partial(jnp.asarray, dtype=jnp.bool_)
+f"JAX {jax.__version__} on {jax.devices()[0].platform}"
+
+# %% tags=["jax"]
+# Built in the chapters on attention and on the encoder block, and a training loop:
+from helpers.model_jax import (
+    NORMS,
+    Encoder,
+    EncoderBlock,
+    MultiHeadAttention,
+    attention_maps,
+    build,
+    check_input,
+    check_rate,
+    dense,
+    pick,
+)
+from helpers.train_jax import cross_entropy, fit
+
+# %% [markdown] tags=["shared"]
+# ## Without positions the order is lost
+#
+# Attention ignores order, as its chapter shows, and the feed-forward net treats each
+# position alone. So a whole stack of blocks ignores order, too:
+
+# %% tags=["shared"]
+dog, bites, man = np.eye(3, 12)  # each word has a feature of its own
+sentences = np.array([[dog, bites, man], [man, bites, dog]])  # b s m
+encoder = build(Encoder, 2, 12, 3, 29)
+one, two = as_numpy(encoder(floats(sentences)))  # s m, s m
+
+# %% [markdown] tags=["shared"]
+# The output for *dog* is the same whether the dog bites or is bitten, and nothing that
+# comes after the encoder can find out.
+
+# %% tags=["shared", "check"]
+# Checked: each word gets the same output in both sentences
+np.testing.assert_allclose(one, two[::-1], atol=1e-5)
+assert np.abs(one[0] - one[2]).max() > 1.5
+
+# %% [markdown] tags=["shared"]
+# ## Sines and cosines encode the position
+#
+# The remedy of 2017 is to add a vector to each word that depends on its position, the
+# **positional encoding**. It consists of pairs of features, and each pair is the hand
+# of a clock. Fast hands tell neighbours apart, slow ones tell the beginning from the
+# end.
+#
+# $$PE_{pos,\,i} = \begin{cases}
+# \sin\big(pos \,/\, 10000^{\,i/m}\big) & \text{for even } i \\
+# \cos\big(pos \,/\, 10000^{\,(i-1)/m}\big) & \text{for odd } i
+# \end{cases}$$
+#
+# with position $pos$ and feature $i$ of $m$. One turn takes $2\pi \approx 6.3$
+# positions in the first pair and, for large $m$, up to $10000 \cdot 2\pi$ in the last.
+
+# %% [markdown] tags=["jax"]
+# At large positions the angle is large, and float32 has too few digits for its sine; so
+# the table is made in NumPy's float64.
+
+
+# %% tags=["jax"]
+def sinusoidal_positions(length, m):
+    """Sine on the even features, cosine on the odd ones: ``s m``, in float64."""
+    i = np.arange(m)
+    angle = np.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
+    return np.where(i % 2 == 0, np.sin(angle), np.cos(angle))
+
+
+# %% tags=["shared"]
+m, length = 48, 96
+codes = as_numpy(sinusoidal_positions(length, m))  # s m
+wavelengths = 2 * np.pi * 10000 ** (np.arange(0, m, 2) / m)  # one per pair
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three rows of six clocks for the positions 0 to 5. All hands start at the top. In the first row the hand goes nearly once around, in the second it comes to a quarter turn, in the third it has hardly left the top."}}
+pairs = {i: f"one turn in {wavelengths[i // 2]:.0f} positions" for i in (0, 6, 16)}
+diagrams.clocks(codes[:6], pairs)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map of the positional encoding, 96 positions by 48 features. The first features alternate quickly along the positions; the waves get slower with each pair, and the last features keep one colour throughout."}}
+plots.heatmaps(
+    [codes.T], x="position", y="feature i", low=-1, high=1, bar="code", size=(6, 3.4)
+)
+
+# %% tags=["shared", "check"]
+# Checked: the table is that of the formula, and its last 14 features hardly move
+check_shape(sinusoidal_positions(7, 5), "s m", s=7, m=5)  # an odd m ends on a sine
+angles = np.arctan2(codes[1, ::2], codes[1, 1::2])  # of one step, per pair
+np.testing.assert_allclose(angles, 2 * np.pi / wavelengths)
+assert wavelengths[0] == 2 * np.pi and (np.diff(wavelengths) > 0).all()
+assert wavelengths[-1] < 10000 * 2 * np.pi
+np.testing.assert_allclose(codes[5, 6], np.sin(5 / 10000 ** (6 / 48)))
+np.testing.assert_allclose(codes[5, 7], np.cos(5 / 10000 ** (6 / 48)))
+moves = np.ptp(codes, axis=0)
+assert (moves[-14:] < 0.15).all()
+assert (moves[:-14].reshape(-1, 2).max(axis=1) > 0.15).all()
+
+# %% [markdown] tags=["shared"]
+# The code of position $p + t$ is the code of position $p$, rotated: in the pair of the
+# features $i$ and $i + 1$ by the angle $t \,/\, 10000^{\,i/m}$ ($i$ even), for every
+# $p$. So one matrix can mean "three words to the left" anywhere, and the dot product of
+# two codes depends on their distance only. It is largest for the same position, and
+# falls over the first few steps.
+
+# %% tags=["shared", "check"]
+# Checked: a step is one rotation; products depend on the distance, falling at first
+pairs = codes.reshape(length, m // 2, 2)  # s i 2
+for t, (pair, wavelength) in product((-3, 1, 10), enumerate(wavelengths)):
+    now, then = pairs[10:-10, pair], pairs[10 + t : length - 10 + t, pair]
+    turn = np.linalg.lstsq(now, then, rcond=None)[0]  # 2 2
+    angle = 2 * np.pi * t / wavelength
+    expected = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    np.testing.assert_allclose(now @ turn, then, atol=1e-9)
+    np.testing.assert_allclose(turn, expected, atol=1e-6)
+    np.testing.assert_allclose(turn @ turn.T, np.eye(2), atol=1e-6)
+products = codes @ codes.T / (m / 2)  # s s
+for distance in range(length):
+    along = np.diagonal(products, distance)
+    np.testing.assert_allclose(along, along[0], atol=1e-9)
+np.testing.assert_allclose(products[0, 0], 1)
+assert (np.diff(products[0, :6]) < 0).all() and (products[0, 5:] < 0.75).all()
+assert (np.diff(products[0, 5:]) > 0).any()  # not monotonic
+
+# %% [markdown] tags=["shared"]
+# **Exercise 1, an open question.** In the heat map, the last 14 of the 48 features
+# hardly change. Are these features wasted? Measure how far apart the closest codes are
+#
+# * with all features, without the last 14, and with those 14 alone;
+# * with a base below 10000. (Which one turns the slowest hand about once in 96
+#   positions?)
+
+
+# %% tags=["shared", "answer"]
+def closest(codes):
+    """Smallest distance between the codes of two positions."""
+    distances = np.linalg.norm(codes[:, None] - codes, axis=-1)
+    return distances[~np.eye(len(codes), dtype=bool)].min()
+
+
+fast, slow = codes[:, :-14], codes[:, -14:]
+angles = np.arange(length)[:, None] / 16 ** (np.arange(0, m, 2) / m)  # s m/2
+shorter = np.hstack([np.sin(angles), np.cos(angles)])
+full, without, alone, other = map(closest, (codes, fast, slow, shorter))
+assert without > 0.99 * full and alone < 0.005 and other > 1.3 * full
+say(
+    f"The closest two codes are {full:.2f} apart with all features, {without:.2f} "
+    f"without the last 14 and {alone:.4f} with those 14 alone. So these 14 say almost "
+    "nothing about the position here. They are probably not wasted: because they are "
+    "nearly constant, the word vector can use them freely. With base 16 the slowest "
+    "hand turns about once in $16 \\cdot 2\\pi \\approx 100$ positions, and the "
+    f"distance is {other:.2f}."
+)
+
+# %% [markdown] tags=["shared"]
+# ## The code is added to the input, or learned
+#
+# The table is computed once and added to the input (in 2017 to $\sqrt{m}$ times the
+# embedding). The alternative is a table that is **learned** like any other parameter;
+# [BERT](https://arxiv.org/abs/1810.04805) has one. Such a table has a last row: a
+# longer sequence raises an error (`check_length`, in the folded check).
+
+# %% [markdown] tags=["jax"]
+# An array is a parameter only inside an `nnx.Param`. The table of sinusoids is none, so
+# `nnx.split(model, nnx.Param, ...)` leaves it in the rest.
+
+
+# %% tags=["jax"]
+class SinusoidalPositions(nnx.Module):
+    """Adds the sine and cosine code of each position: ``b s m -> b s m``."""
+
+    def __init__(self, m, max_length, *, rngs=None):
+        table = sinusoidal_positions(max_length, m)  # s m
+        self.table = jnp.asarray(table, dtype=jnp.float32)
+
+    def __call__(self, x):
+        check_length(x, self.table)
+        return x + self.table[: x.shape[1]].astype(x.dtype)
+
+
+# %% tags=["jax"]
+class LearnedPositions(nnx.Module):
+    """Adds a learned vector for each position: ``b s m -> b s m``."""
+
+    def __init__(self, m, max_length, *, rngs):
+        table = jax.random.normal(rngs.params(), (max_length, m))  # s m
+        self.table = nnx.Param(0.02 * table)
+
+    def __call__(self, x):
+        check_length(x, self.table)
+        return x + self.table[: x.shape[1]]
+
+
+# %% tags=["jax", "check"]
+# Checked: only a learned table has parameters; too long a sequence raises an error
+def check_length(x, table):
+    """Raise an error if a sequence is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
+waves, learned = SinusoidalPositions(m, length), build(LearnedPositions, m, length)
+zeros, longer = (np.zeros((1, n, m)) for n in (length, length + 1))
+np.testing.assert_allclose(as_numpy(waves(floats(zeros)))[0], codes, atol=1e-6)
+assert to_arrays(waves) == {} and to_arrays(learned)["table"].shape == (length, m)
+said = []
+for positions in (waves, learned):
+    try:
+        positions(floats(longer))
+    except ValueError as error:
+        said.append(str(error))
+assert said == ["97 positions, but the table has max_length = 96"] * 2
+
+# %% [markdown] tags=["shared"]
+# ## Rotary positions put the distance into the scores
+#
+# What a word needs is rarely at position 17, and often three places to the left. With
+# added codes, the score of two words depends on both positions. It depends only on
+# their distance if the clocks *turn* the words instead. **Rotary positions**
+# ([Su et al. 2021](https://arxiv.org/abs/2104.09864)) rotate each pair of features of
+# every query and key by the angle of its position; values stay as they are. With $R_p$
+# for the rotation at position $p$, the score of a query at $p$ and a key at $r$ is
+#
+# $$(R_p\, q) \cdot (R_r\, k) = q \cdot (R_{r-p}\, k),$$
+#
+# because turning both back by the angle of $p$ changes no dot product. So the score
+# depends on the two words and on their distance $r - p$, but not on where they are.
+
+
+# %% tags=["jax"]
+def rotary(x):
+    """Rotate each pair of features by its position: ``... s d -> ... s d``."""
+    s, d = x.shape[-2:]
+    frequencies = 10000.0 ** (-jnp.arange(0, d, 2) / d)
+    angle = jnp.arange(s)[:, None] * frequencies  # s d/2
+    sin, cos = jnp.sin(angle), jnp.cos(angle)
+    even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
+    pairs = even * cos - odd * sin, even * sin + odd * cos
+    return jnp.stack(pairs, axis=-1).reshape(x.shape)  # ... s d
+
+
+# %% [markdown] tags=["shared"]
+# To see it, we give every position the same query and the same key, so that only the
+# positions make a difference:
+
+# %% tags=["shared"]
+q, k = (np.tile(row, (16, 1)) for row in np.random.default_rng(3).normal(size=(2, 8)))
+added_code = as_numpy(sinusoidal_positions(16, 8))  # s d
+added = (q + added_code) @ (k + added_code).T  # s s
+rotated = as_numpy(rotary(floats(q))) @ as_numpy(rotary(floats(k))).T  # s s
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two heat maps of scores, 16 queries by 16 keys. Left, with added codes, the colours change along every diagonal. Right, with rotary positions, every diagonal has one colour."}}
+high = max(np.abs(added).max(), np.abs(rotated).max())
+plots.heatmaps(
+    [added, rotated], titles=["added codes", "rotary: one score per distance"],
+    x="position of the key", y="position of the query", low=-high, high=high,
+    bar="score", size=(6.6, 3.2),
+)  # fmt: skip
+
+
+# %% tags=["shared", "say"]
+def change(scores):
+    """Largest difference between two scores of the same distance."""
+    return max(np.ptp(np.diagonal(scores, distance)) for distance in range(-15, 16))
+
+
+say(
+    "Along a diagonal the distance is the same. With added codes the scores of one "
+    f"distance differ by up to {change(added):.1f}. With rotary positions they are "
+    "equal up to rounding."
+)
+
+# %% tags=["shared", "check"]
+# Checked: with rotary positions the score depends only on the distance
+assert change(rotated) < 1e-4
+assert change(added) > 6
+np.testing.assert_allclose(rotated[0, 0], q[0] @ k[0], atol=1e-5)
+lengths = np.linalg.norm(as_numpy(rotary(floats(q))), axis=-1)
+np.testing.assert_allclose(lengths, np.linalg.norm(q[0]), atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# Many current models have rotary positions, for example
+# [LLaMA](https://arxiv.org/abs/2302.13971). [ALiBi](https://arxiv.org/abs/2108.12409)
+# subtracts a multiple of the distance from each score instead. In our attention layer
+# rotary positions are one method:
+
+
+# %% tags=["jax"]
+class RotaryAttention(MultiHeadAttention):
+    """Attention whose queries and keys are rotated: ``b s m -> b s m, b h s s``."""
+
+    def project(self, x):
+        q, k, v = super().project(x)  # each b h s d
+        return rotary(q), rotary(k), v
+
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, by hand.** A head has $d = 2$ features, so one pair, which turns by one
+# radian per position. Query and key are both $(1, 0)$. What is their score (before it
+# is divided by $\sqrt{2}$) for the query at position 5 and the key at 3? For 105 and
+# 103? At which distance is the score smallest?
+
+# %% tags=["shared", "answer"]
+hands = as_numpy(rotary(floats(np.tile([1.0, 0.0], (106, 1)))))  # s d
+near_score, far_score = hands[5] @ hands[3], hands[105] @ hands[103]
+np.testing.assert_allclose([near_score, far_score], np.cos(2), atol=1e-4)
+assert (hands[0] @ hands[:6].T).argmin() == 3
+say(
+    f"Both scores are $\\cos 2$: {near_score:.2f} and {far_score:.2f}. In general the "
+    "score is the cosine of the distance: smallest at 3, the whole number nearest to "
+    "$\\pi$. One pair alone cannot tell the distance 0 from about 6; "
+    "slower pairs can."
+)
+
+# %% [markdown] tags=["shared"]
+# ## The mask acts in every layer
+#
+# Sentences in a batch are padded to one length. Hiding the padding in the first layer
+# is not enough: the second layer would read it after all. So every layer gets the
+# mask. A padding mask hides *keys*, and its shape is `b 1 1 k`: the same for all heads
+# and queries. (Padded queries then compute something that nobody reads.)
+#
+# A causal mask, which the decoder needs, combines with a padding mask by `&`:
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Where a mask acts: a padding mask, which hides a column, and a causal mask, which hides the triangle above the diagonal, are joined by and. masked_softmax turns the scores and this mask into weights, zero in every hidden cell."}}
+diagrams.mask()
+
+# %% [markdown] tags=["shared"]
+# A test: we fill the last three positions of the second sentence, its padding, with
+# garbage. The control is an encoder that forgets the mask after its first layer.
+
+# %% tags=["shared"]
+encoder = build(Encoder, 2, 64, 4, 128)
+x = np.random.default_rng(5).normal(size=(2, 9, 64))  # b s m
+real = np.arange(9) < np.array([[9], [6]])  # b s
+mask = real[:, None, None, :]  # b 1 1 k
+garbage = np.where(real[..., None], x, 1e15)
+out, maps = map(as_numpy, attention_maps(encoder, floats(x), booleans(mask)))
+found = attention_maps(encoder, floats(garbage), booleans(mask))
+out_garbage, maps_garbage = map(as_numpy, found)
+
+
+def forgetful(encoder, x, mask):
+    """A forward pass with a mistake: only the first layer gets the mask."""
+    for i, block in enumerate(encoder.blocks):
+        x, _ = block(x, mask if i == 0 else None)
+    return as_numpy(x)
+
+
+leak = [forgetful(encoder, floats(inputs), booleans(mask)) for inputs in (x, garbage)]
+
+# %% tags=["shared", "say"]
+change = np.abs(out_garbage - out)[real].max()
+leaked = np.abs(leak[1] - leak[0])[real].max()
+say(
+    f"Garbage in the padding changes the real outputs by {change:.0f}. If the second "
+    f"layer forgets the mask, it changes them by up to **{leaked:.1f}**."
+)
+
+# %% tags=["shared", "check"]
+# Checked: padding has no effect on outputs and maps, unless a layer forgets the mask
+check_shape(maps, "l b h q k", l=2, b=2, h=4, q=9, k=9)
+np.testing.assert_array_equal(out_garbage[real], out[real])
+np.testing.assert_array_equal(maps_garbage[:, 0], maps[:, 0])
+np.testing.assert_array_equal(maps_garbage[:, 1, :, :6], maps[:, 1, :, :6])
+assert (maps[:, 1, ..., 6:] == 0).all()
+assert leaked > 0.11
+
+# %% [markdown] tags=["shared"]
+# **Exercise 3, change the code.** Now only the *last* layer gets the mask. Does the
+# padding reach the real outputs? Predict, then change one line of `forgetful`.
+
+
+# %% tags=["shared", "answer"]
+def too_late(encoder, x, mask):
+    """Only the last layer gets the mask."""
+    for i, block in enumerate(encoder.blocks):
+        x, _ = block(x, mask if i == len(encoder.blocks) - 1 else None)
+    return as_numpy(x)
+
+
+late = [too_late(encoder, floats(inputs), booleans(mask)) for inputs in (x, garbage)]
+spoilt = np.abs(late[1] - late[0])[real].max()
+assert spoilt > 2
+say(
+    f"Yes: the real outputs change by up to {spoilt:.1f}. In the first layer, the real "
+    "positions have already read the padding. The last layer hides the padded keys, "
+    "but the real keys bring along what they have read. So every layer needs the mask."
+)
+
+# %% [markdown] tags=["shared"]
+# ## The predictor maps each element to an output
+#
+# In front of the encoder, a linear layer brings each element to size $m$. Behind the
+# encoder, a small network turns each vector into what is asked for, such as the scores
+# of $c$ classes; its ReLU lets the scores be more than linear functions of the vector.
+# Positions are optional: a *set* has none. `input_dropout` is dropout on the features
+# of the input.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}}
+diagrams.predictor()
+
+
+# %% tags=["jax"]
+POSITIONS = {
+    "sinusoidal": SinusoidalPositions,
+    "learned": LearnedPositions,
+    "none": None,
+}
+
+
+# %% tags=["jax"]
+class Predictor(nnx.Module):
+    """One output vector per element: ``b s i -> b s c``."""
+
+    def __init__(
+        self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, input_dropout=0.0,
+        positions="sinusoidal", max_length=512, rngs, **options,  # of the blocks
+    ):  # fmt: skip
+        kind = pick(POSITIONS, positions, "positions")
+        input_dropout = check_rate(input_dropout, "input_dropout")
+        self.input_dropout = nnx.Dropout(input_dropout, rngs=rngs)
+        self.embed = dense(n_inputs, m, rngs=rngs)
+        self.positions = kind(m, max_length, rngs=rngs) if kind else None
+        self.encoder = Encoder(n_blocks, m, n_heads, f, rngs=rngs, **options)
+        self.hidden = dense(m, m, rngs=rngs)
+        self.hidden_norm = NORMS["layer"](m, rngs=rngs)
+        self.dropout = nnx.Dropout(options.get("dropout", 0.0), rngs=rngs)
+        self.output = dense(m, n_outputs, rngs=rngs)
+
+    def __call__(self, x, mask=None, *, return_maps=False):
+        check_input(x, self.embed.in_features)
+        x = self.embed(self.input_dropout(x))  # b s m
+        x = self.positions(x) if self.positions else x
+        encoded = self.encoder(x, mask, return_maps=return_maps)
+        x, maps = encoded if return_maps else (encoded, None)
+        x = self.dropout(jax.nn.relu(self.hidden_norm(self.hidden(x))))
+        return (self.output(x), maps) if return_maps else self.output(x)  # b s c
+
+
+# %% [markdown] tags=["shared"]
+# Follow three words from their ids to the scores. The **id** of a token is its number
+# in a fixed *vocabulary*, and an **embedding** is a table with one row of $m$ learned
+# numbers for each token. A *one-hot* vector (zeros, and a one at the id), multiplied by
+# the table, gives the row of this id. So our linear layer `embed` can be an embedding;
+# it also takes features of pictures.
+
+# %% tags=["jax"]
+vocabulary = ["a", "by", "night", "step", "the"]  # a real one has tens of thousands
+tokens = ["step", "by", "step"]
+ids = [vocabulary.index(token) for token in tokens]
+embedding = build(nnx.Embed, len(vocabulary), 4)  # m = 4
+rows = embedding(integers([ids]))  # b s m
+
+# %% tags=["shared"]
+vectors = to_arrays(embedding)["weight"]  # i m
+x = one_hot(np.array([ids]), len(vocabulary))  # b s i
+model = build(Predictor, len(vocabulary), 4, 2, n_blocks=2, n_heads=2, f=16)
+from_arrays(model, {**to_arrays(model), "embed.weight": vectors})  # our table
+embedded = model.embed(floats(x))  # b s m
+placed = model.positions(embedded)  # b s m
+encoded = model.encoder(placed)  # b s m
+scores = model(floats(x))  # b s c: two scores per token, untrained
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens step, by, step with the ids 3, 1, 3 on their way from top to bottom, each with a row of its own: embed gives four numbers per token, positions adds a code, the encoder of two blocks gives four new numbers, output two scores. The two rows of step are equal after embed and differ from then on."}}
+stages = [as_numpy(stage)[0] for stage in (embedded, placed, encoded, scores)]
+diagrams.walk_through(tokens, ids, *stages)
+
+# %% [markdown] tags=["shared"]
+# The two rows of *step* are equal after `embed`, and differ after `positions`. In the
+# encoder, attention moves information between rows: after it, each row depends on all
+# three tokens.
+
+# %% tags=["shared", "check"]
+# Checked: one-hot times a table looks up rows; encoded rows differ and depend on all
+np.testing.assert_allclose(as_numpy(rows), x @ vectors, atol=1e-6)
+for stage, equal in ((embedded, True), (placed, False), (encoded, False)):
+    assert np.allclose(as_numpy(stage)[0, 0], as_numpy(stage)[0, 2]) == equal
+other = one_hot(np.array([[3, 2, 3]]), len(vocabulary))  # step night step
+replaced = as_numpy(model.encoder(model.positions(model.embed(floats(other)))))
+moved = np.abs(replaced - as_numpy(encoded))[0].max(axis=-1)
+assert (moved > 1e-3).all()  # loose: more than rounding
+
+# %% tags=["shared", "check"]
+# Checked: the predictor is equivariant without positions, and only without them
+x = np.random.default_rng(6).normal(size=(2, 7, 5))  # b s i
+order = np.random.default_rng(7).permutation(7)
+sizes = {"n_blocks": 2, "n_heads": 3, "f": 29}
+moved = {}
+for positions in ("none", "sinusoidal", "learned"):
+    model = build(Predictor, 5, 12, 3, positions=positions, **sizes)
+    out, _ = attention_maps(model, floats(x))
+    shuffled, _ = attention_maps(model, floats(x[:, order]))
+    check_shape(out, "b s c", b=2, s=7, c=3)
+    moved[positions] = np.abs(as_numpy(shuffled) - as_numpy(out)[:, order]).max()
+assert moved["none"] < 1e-5
+assert min(moved["sinusoidal"], moved["learned"]) > 0.03
+
+# %% [markdown] tags=["shared"]
+# ## Beyond the trained length, only rotary positions work here
+#
+# [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) hoped that sinusoids would
+# work for sequences beyond the trained lengths. We try all three kinds of positions on
+# a task that position alone can solve: the output at each position is the symbol three
+# places before it (near the start, the first symbol). The test goes to twice the
+# trained length.
+
+# %% tags=["shared"]
+settings = Sequences(
+    length=16, n_symbols=10, n_blocks=1, n_heads=1, m=32, f=64,
+    n_train=6_400, batch_size=64, epochs=6, learning_rate=3e-3, warmup=50,
+)  # fmt: skip
+
+
+def shifted(n, length, seed):
+    """Random sequences ``b s i``; labels ``b s``: the symbols three places before."""
+    x = symbols(n, length, settings.n_symbols, seed)
+    before = np.maximum(np.arange(length) - 3, 0)
+    return one_hot(x, settings.n_symbols), np.ascontiguousarray(x[:, before])
+
+
+train = shifted(settings.n_train, settings.length, seed=0)
+inputs, labels = shifted(1_000, 2 * settings.length, seed=1)
+
+# %% tags=["shared", "say"]
+choices = """n_blocks|each position has to look at one other|6
+n_heads|the same|heads of 64 features
+m|little to remember|as large as time allows
+f|two times m|four times m
+n_train|all three kinds learn the task|all that there is
+epochs|600 updates in all|until the validation loss stops falling
+learning_rate|high, for a short run|0.0001 to 0.001
+warmup|a rise, because the rate is high|a twentieth of all updates"""
+lines = [line.split("|") for line in choices.splitlines()]
+lines = [[f"`{name}`", f"{getattr(settings, name)}", *why] for name, *why in lines]
+say(table(["setting", "value", "why here", "try first for another task"], *lines))
+
+# %% tags=["shared"]
+near, far, tables = {}, {}, []  # accuracy at each position, in sequences of 16 and 32
+for name in ("sinusoidal", "learned", "rotary"):
+    chosen = replace(settings, positions="none" if name == "rotary" else name)
+    sizes = {**chosen.model, "max_length": 2 * settings.length}  # of the Predictor
+    model = build(Predictor, seed=settings.seed, **sizes)
+    if name == "rotary":
+        model.encoder.blocks[0].attention = build(RotaryAttention, settings.m, 1)
+    tables.append(to_arrays(model).get("positions.table"))  # before training
+    fit(model, cross_entropy, train, chosen, bar=False)  # with Adam: reverse chapter
+    tables.append(to_arrays(model).get("positions.table"))  # and after
+    for found, n in ((near, settings.length), (far, 2 * settings.length)):
+        logits, _ = attention_maps(model, floats(inputs[:, :n]))  # b s c
+        right = as_numpy(logits).argmax(-1) == labels[:, :n]  # b s
+        found[name] = right.mean(axis=0)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each position. Left, in sequences of 16: all three lines are at one. Right, in sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off at the end of the shaded part and stays near this level; the rotary line is at one from position 3 to the end."}}
+panels = {
+    f"sequences of {n}": {name: (np.arange(n), y) for name, y in found.items()}
+    for n, found in ((16, near), (32, far))
+}
+fig = plots.curves(panels, x="position", y="accuracy", share_y=True)
+for ax in fig.axes:
+    ax.set_ylim(0, 1.05)
+    ax.axvspan(-0.5, settings.length - 0.5, color=plots.HIDDEN, alpha=0.4, lw=0)
+fig
+
+# %% tags=["shared", "say"]
+beyond = {name: rows[settings.length :].mean() for name, rows in far.items()}
+say(
+    "In sequences of 16 the accuracy is "
+    f"{near['sinusoidal'].mean():.1%} with sinusoids, {near['learned'].mean():.1%} "
+    f"with learned and {near['rotary'].mean():.1%} with rotary positions. In sequences "
+    f"of 32 it is {beyond['sinusoidal']:.0%}, {beyond['learned']:.0%} and "
+    f"**{beyond['rotary']:.0%}** at the new positions; guessing gives "
+    f"{1 / settings.n_symbols:.0%}. With sinusoids the old position 15 drops to "
+    f"{far['sinusoidal'][15]:.0%}: its 16 old keys are unchanged, so it errs only "
+    "because some attention goes to the 16 new keys on its right. With rotary "
+    f"positions, every position from 3 on has at least {far['rotary'][3:].min():.0%}."
+)
+
+# %% [markdown] tags=["shared"]
+# Training never reached the last 16 rows of the learned table: they are still random.
+# Sinusoids have values there, but their slow hands reach angles that the layers have
+# never seen, which is probably why they fail. With rotary positions, "three places to
+# the left" has the same score everywhere. This is one block and one task: large models
+# with rotary positions do fail on longer texts.
+# [Chen et al. 2023](https://arxiv.org/abs/2306.15595) squeeze the new positions into
+# the trained range, and train a little further.
+
+# %% tags=["shared", "check"]
+# Checked: all kinds work within the trained length, and beyond it only the rotary one
+for name in near:
+    assert near[name].mean() > 0.99
+    _, line = plots.drawn(fig, "sequences of 16", name)
+    assert line.min() > 0.9
+    _, line = plots.drawn(fig, "sequences of 32", name)
+    if name == "rotary":
+        assert line[3:].min() > 0.9
+    else:
+        assert line[:16].mean() > 0.93
+        assert 0.05 < line[16:].mean() < 0.4
+
+# %% tags=["shared", "check"]
+# Checked: training leaves the rows of positions that it never reached as they were
+before, after = tables[2:4]
+np.testing.assert_array_equal(after[16:], before[16:])
+assert np.abs(after[:16] - before[:16]).max(axis=1).min() > 0.15
+
+# %% [markdown] tags=["shared"]
+# ## Your framework has these parts, too
+#
+# In your own code, start from ready-made parts. The next cell builds a pre-norm encoder
+# for sentences with padding. `real`, of shape `b s`, is True at real positions.
+
+# %% [markdown] tags=["jax"]
+# Flax has attention, norms and linear layers; the block is yours to write. Its mask has
+# the same meaning as ours: True may look. This is one block, without the norm at the
+# end of the stack.
+
+
+# %% tags=["jax"]
+class ReadyMade(nnx.Module):
+    """A pre-norm block from Flax's own layers: ``b s m -> b s m``."""
+
+    def __init__(self, m, n_heads, f, *, rngs):
+        self.norm1 = nnx.LayerNorm(m, rngs=rngs)
+        self.norm2 = nnx.LayerNorm(m, rngs=rngs)
+        self.attend = nnx.MultiHeadAttention(
+            num_heads=n_heads, in_features=m, decode=False, rngs=rngs
+        )
+        self.widen = nnx.Linear(m, f, rngs=rngs)
+        self.narrow = nnx.Linear(f, m, rngs=rngs)
+        self.dropout = nnx.Dropout(0.1, rngs=rngs)
+
+    def __call__(self, x, real):
+        mask = real[:, None, None, :]  # b 1 1 k
+        x = x + self.dropout(self.attend(self.norm1(x), mask=mask))
+        hidden = jax.nn.gelu(self.widen(self.norm2(x)))
+        return x + self.dropout(self.narrow(hidden))
+
+
+# %% [markdown] tags=["shared"]
+# For *one* output per sequence, such as the topic of a text, average the vectors of its
+# real positions and put a linear layer on the mean. (BERT instead adds a special token
+# at the start, and uses its vector.)
+
+
+# %% tags=["shared"]
+def pooled(encoded, real):
+    """Mean over the real positions: ``b s m, b s -> b m``."""
+    return (encoded * real[..., None]).sum(1) / real.sum(1)[:, None]
+
+
+own = build(ReadyMade, 12, 3, 48)
+own.eval()  # no dropout
+
+# %% tags=["shared", "check"]
+# Checked: in the framework's own encoder, too, padding does not change real positions
+x = np.random.default_rng(5).normal(size=(2, 9, 12))  # b s m
+garbage = np.where(real[..., None], x, 100)
+outs = [own(floats(y), booleans(real)) for y in (x, garbage)]
+means = [as_numpy(pooled(out, booleans(real))) for out in outs]
+outs = [as_numpy(out) for out in outs]
+np.testing.assert_allclose(outs[0][real], outs[1][real], atol=1e-5)
+np.testing.assert_allclose(means[0], means[1], atol=1e-5)
+np.testing.assert_allclose(means[0][1], outs[0][1, :6].mean(axis=0), atol=1e-5)
+unmasked = as_numpy(own(floats(garbage), booleans(np.ones((2, 9), bool))))
+assert np.abs(unmasked - outs[0])[real].max() > 0.18
+
+# %% [markdown] tags=["jax"]
+# Both frameworks read the same file of weights.
+
+# %% tags=["shared", "check"]
+# Checked: weights from a file give the outputs of the NumPy reference, as in the twin
+draw = np.random.default_rng(10).normal
+encoder = build(Encoder, 2, 12, 3, 29, norm_first=True)
+x = np.random.default_rng(8).normal(size=(2, 7, 12))  # b s m
+drawn = {n: draw(0, 0.3, a.shape) for n, a in sorted(to_arrays(encoder).items())}
+from_arrays(encoder, drawn)
+out = as_numpy(attention_maps(encoder, floats(x))[0])
+expected, _ = reference.encoder(x, drawn, 2, 3, norm_first=True)
+np.testing.assert_allclose(out, expected, atol=1e-5)
+folder = Path(tempfile.mkdtemp())
+save_weights(encoder, folder / "encoder.safetensors")
+copy = build(Encoder, 2, 12, 3, 29, norm_first=True, seed=1)
+load_weights(copy, folder / "encoder.safetensors")
+np.testing.assert_array_equal(as_numpy(attention_maps(copy, floats(x))[0]), out)
+
+# %% tags=["jax", "check"]
+# Checked: both blocks agree with the NumPy reference under a causal mask
+causal = np.tril(np.ones((7, 7), bool))
+for norm_first in (False, True):
+    options = {"norm_first": norm_first, "activation": "gelu"}
+    block = build(EncoderBlock, 12, 3, 29, **options)
+    params = {name: draw(0, 0.3, a.shape) for name, a in to_arrays(block).items()}
+    from_arrays(block, params)
+    ours, _ = block(floats(x), booleans(causal))
+    theirs, _ = reference.encoder_block(x, params, 3, causal, **options)
+    np.testing.assert_allclose(as_numpy(ours), theirs, atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# ## Key points
+#
+# * Without positions an encoder ignores order.
+# * Sinusoidal and learned codes are added to the input; rotary positions turn queries
+#   and keys, so that the score depends only on the distance.
+# * Here only rotary positions work beyond the trained length.
+# * A padding mask hides keys, in every layer.
+# * The predictor is embedding, positions, encoder and a small net: one output for each
+#   element.
+
+# %% [markdown] tags=["jax"]
+# Next comes [warm-up, in JAX](warmup_jax.ipynb): how to train such a stack.
