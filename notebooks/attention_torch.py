@@ -121,8 +121,8 @@ cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
 # The exponential and the division together are again a *softmax*. The weights are
-# positive and sum to one. If two scores differ by 1, the weight of the higher one is
-# $e \approx 2.7$ times that of the other. (To physicists, this is the Boltzmann
+# positive and sum to one. If two scores differ by 1, the weight of the higher one is $e
+# \approx 2.7$ times that of the other. (To physicists, this is the Boltzmann
 # distribution; to statisticians, kernel regression with the kernel $\exp f$.)
 #
 # Suppose that the word *it* looks for an animal. The features of each word serve as its
@@ -149,7 +149,7 @@ say(
 # `100` in place of the `4`.
 
 # %% tags=["shared", "check"]
-# Checked: the cat's weight is the largest; equal scores give the mean, a large one a copy
+# Checked: the cat has the largest weight; equal scores give the mean of all values
 assert (weights > 0).all() and tokens[weights.argmax()] == "cat"
 np.testing.assert_allclose(weights.sum(), 1)
 np.testing.assert_allclose(out, [np.exp(4) / (np.exp(4) + 7), *[out[1]] * 4])
@@ -247,8 +247,8 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 #
 # $Q$, $K$ and $V$ hold one query, key or value per row; $d$ is the number of features
 # of a query and a key ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
-# equation 1). The next section explains the root. In comments on shapes, `q` and `k` are
-# axes: one entry per query, one per key.
+# equation 1). The next section explains the root. In comments on shapes, `q` and `k`
+# are axes: one entry per query, one per key.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
 diagrams.attention(mask=False)
@@ -289,10 +289,9 @@ say(
 )
 
 # %% [markdown] tags=["torch"]
-# If an array has more axes, such as `b` for the sentences of a batch or `h` for the heads
-# below, the last two are the rows and columns of a matrix. `@` multiplies these
-# matrices, and `transpose` exchanges the axes of the keys. The softmax runs along the
-# keys, the last `dim`.
+# A tensor may have more axes in front, such as `b` for the sentences of a batch or `h`
+# for the heads below. `@` multiplies the matrices in the last two axes, and `transpose`
+# exchanges these axes of the keys. The softmax runs along the keys, the last `dim`.
 
 
 # %% tags=["torch"]
@@ -325,9 +324,9 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 #
 # A dot product is a sum of $d$ terms. So its variance grows in proportion to $d$, and
 # its standard deviation, the typical size of a score, in proportion to $\sqrt{d}$.
-# Large scores *saturate* the softmax: one key gets nearly all the weight, and the weights
-# hardly react to small changes of the scores. Divided by $\sqrt{d}$, scores have the same
-# typical size for every $d$.
+# Large scores *saturate* the softmax: one key gets nearly all the weight, and the
+# weights hardly react to small changes of the scores. Divided by $\sqrt{d}$, scores
+# have the same typical size for every $d$.
 #
 # If the entries of $q$ and $k$ are independent with mean 0 and variance $\sigma^2$,
 # each term has variance $\sigma^4$, and the sum of $d$ of them
@@ -336,16 +335,20 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # \mathrm{Var}\!\left(\frac{q^{\mathsf T} k}{\sqrt{d}}\right) = \sigma^4 .$$
 #
 # The derivatives of the weights $\alpha$ with respect to the scores form the matrix
-# $\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}$, which is zero if one weight is 1. By
-# the chain rule, training reaches the query through
+# $\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}$, which is zero if one weight is 1.
+# By the chain rule, training reaches the query through
 #
 # $$\frac{\partial \alpha}{\partial q} =
-# \frac{1}{\sqrt{d}} \left(\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}\right) K .$$
+# \frac{1}{\sqrt{d}}
+# \left(\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}\right) K .$$
+#
+# The next cells draw 400 queries with 16 keys each. A query is called saturated here if
+# its largest weight exceeds 0.99.
 
 
 # %% tags=["shared"]
 def softmax_state(queries, keys, scale):
-    """Scores, weights, and norms of their derivatives: ``n d, n k d -> n k, n k, …``."""
+    """Scores, weights, norms of their derivatives: ``n d, n k d -> n k, n k, n, n``."""
     scores = scale * np.einsum("nd,nkd->nk", queries, keys)
     weights = reference.softmax(scores)  # n k
     diagonal = weights[:, :, None] * np.eye(weights.shape[1])
@@ -381,14 +384,12 @@ fig
 saturated = states["without the scale"][-1][2]
 (_, without), (_, level) = slopes.values()
 say(
-    "The middle picture shows the mean over the queries, the right one the share of "
-    "queries whose largest weight exceeds 0.99. At $d = 1024$, without the scale, "
-    f"**{saturated:.0%}** of the queries are saturated. With respect to the query, the "
-    f"norm of their derivative is almost zero (the median of all queries is "
-    f"{np.median(without):.4f}). A few queries, for which two keys share the weight, "
-    f"have large ones, up to {without.max():.0f}. With the scale, all norms are between "
-    f"{level.min():.2f} and {level.max():.2f}. So the scale makes large gradients "
-    "small, too; but it leaves no query without a gradient."
+    f"At $d = 1024$, without the scale, **{saturated:.0%}** of the queries are "
+    "saturated. For most queries, the derivative with respect to the query is almost "
+    f"zero (the median of its norm is {np.median(without):.4f}). For a few, where two "
+    f"keys share the weight, its norm is up to {without.max():.0f}. With the scale, "
+    f"all norms are between {level.min():.2f} and {level.max():.2f}. So the scale also "
+    "divides the large derivatives; but it leaves no query without a gradient."
 )
 
 # %% tags=["shared", "check"]
@@ -411,9 +412,9 @@ for sigma in (0.5, 2.0):  # the variance grows with the fourth power of sigma
 # ## Masked positions have no effect
 #
 # Short sentences of a batch are filled up with *padding*, which no word should look at.
-# And a model that learns to predict the next word must not see that word. A **mask** says
-# which keys a query may look at: a boolean array, where **True means "may look"**. A
-# hidden score becomes $-\infty$, so that its weight is zero:
+# And a model that learns to predict the next word must not see that word. A **mask**
+# says which keys a query may look at: a boolean array, where **True means "may look"**.
+# A hidden score becomes $-\infty$, so that its weight is zero:
 
 
 # %% tags=["torch"]
@@ -455,8 +456,8 @@ def attention(q, k, v, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# The first lines call two functions, which raise an error if shapes or masks could be
-# misread. Their code is folded into the next two lines; take it along if you copy
+# `check_shapes` and `check_mask` raise an error if an input could be misread, such as a
+# mask of numbers. Their code is folded in the next two lines; take it along if you copy
 # `attention`.
 
 
@@ -476,11 +477,9 @@ def check_input(x, size):
         raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
 
 
-with_shapes = np.testing.assert_raises_regex
-with_shapes(
-    ValueError, r"\(3, 2\), \(3, 1\)", attention, *map(floats, (q, k[:, :1], v))
-)
-with_shapes(ValueError, r"b s 2, got shape \(3, 2\)", check_input, floats(q), 2)
+raises = np.testing.assert_raises_regex
+raises(ValueError, r"\(3, 2\), \(3, 1\)", attention, *map(floats, (q, k[:, :1], v)))
+raises(ValueError, r"b s 2, got shape \(3, 2\)", check_input, floats(q), 2)
 
 
 # %% tags=["torch", "check"]
@@ -500,14 +499,14 @@ def check_mask(mask, shape):
 
 
 numbers = floats(visible)
-with_shapes(TypeError, "bool.*float32", attention, *map(floats, (q, k, v)), numbers)
+raises(TypeError, "bool.*float32", attention, *map(floats, (q, k, v)), numbers)
 
 # %% [markdown] tags=["shared"]
 # Under the *causal mask*, a position sees itself and what comes before. Under a
-# *padding mask*, no position sees the padding. Below, the second sentence has four words
-# and two padded positions. Padded positions see nothing either, which does no harm,
-# because their outputs are not used. (Most libraries hide only the padded keys; at real
-# positions, the result is the same.) `causal & padding` combines the masks.
+# *padding mask*, no position sees the padding. Below, the second sentence has four
+# words and two padded positions. Padded positions see nothing either, which does no
+# harm, because their outputs are not used. (Most libraries hide only the padded keys;
+# at real positions, the result is the same.) `causal & padding` combines the masks.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -681,9 +680,9 @@ def dense(n_in, n_out):
 
 # %% [markdown] tags=["shared"]
 # `project` makes queries, keys and values of all heads in one product, splits the axis
-# `3m` into `3 h d`, and moves `3` to the front and `h` before `s`. After attention, `h d`
-# are flattened to `m`: the heads are concatenated. A second input, the `context`, makes it
-# cross-attention: queries come from `x`, keys and values from the context.
+# `3m` into `3 h d`, and moves `3` to the front and `h` before `s`. After attention, `h
+# d` are flattened to `m`: the heads are concatenated. A second input, the `context`,
+# makes it cross-attention: queries come from `x`, keys and values from the context.
 
 
 # %% tags=["torch"]
@@ -837,10 +836,10 @@ np.testing.assert_allclose(moved_weights, weights[:, :, seven][..., seven], atol
 assert np.abs(moved - out).max() > 0.12
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog* are
-# the same set of words. What would you add to the input so that it can tell them apart?
-# Try it with `model` and three random words, `x[:, :3]`. Then try it at the positions
-# 1000 to 1002: what happens to the weights?
+# **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
+# are the same set of words. What would you add to the input so that it can tell them
+# apart? Try it with `model` and three random words, `x[:, :3]`. Then try it at the
+# positions 1000 to 1002: what happens to the weights?
 
 # %% tags=["shared", "answer"]
 dog_bites_man = x[:, :3]
@@ -857,19 +856,19 @@ assert gaps[0] < 1e-5 and gaps[1] > 0.25 and gaps[2] > 0.25
 assert peaks[1] < 0.6 and peaks[3] > 0.9
 say(
     "Without any addition, each word gets the same output in both sentences. With its "
-    f"position added to all features, the outputs differ by up to {gaps[1]:.2f}; with a "
-    f"random vector for each position, by {gaps[2]:.2f}. But from position 1000 on, the "
-    f"ramp saturates the softmax: the largest weight is {peaks[3]:.0%} on average, and "
-    f"{peaks[1]:.0%} from position 0 on. The encoder adds vectors that do not grow: "
-    "learned ones, or sines and cosines."
+    f"position added to all features, the outputs differ by up to {gaps[1]:.2f}; with "
+    f"a random vector for each position, by {gaps[2]:.2f}. But the ramp grows: from "
+    f"position 1000 on, the largest weight is {peaks[3]:.0%} on average (from position "
+    f"0 on, {peaks[1]:.0%}), and the softmax is saturated. The encoder adds vectors "
+    "that do not grow: learned ones, or sines and cosines."
 )
 
 # %% [markdown] tags=["shared"]
 # ## In your own code, call the framework's attention
 #
 # Our function is there to be read. The framework's computes the same numbers, on some
-# GPUs without storing all weights. It takes the causal mask as a flag, and a padding mask
-# as `b 1 1 k`, for all heads and queries:
+# GPUs without storing all weights. It takes the causal mask as a flag, and a padding
+# mask as `b 1 1 k`, for all heads and queries:
 
 # %% tags=["shared"]
 b, s, h, d = 2, 7, 3, 5

@@ -84,15 +84,15 @@ diagrams.training_loop(basic=True)
 
 # %% [markdown] tags=["shared"]
 # A batch of pictures goes through the **model**, and the **loss function** compares the
-# outputs with the labels: the *loss* is one number that says how wrong the model is. The
-# **gradient** says how the loss changes with each parameter of the model. The
-# **optimiser** changes all parameters a little, so that the loss becomes smaller, and the
-# next batch follows. The next sections explain these parts; then fifteen lines put them
-# together.
+# outputs with the labels: the *loss* is one number that says how wrong the model is.
+# The **gradient** says how the loss changes with each parameter of the model. The
+# **optimiser** changes all parameters a little, so that the loss becomes smaller, and
+# the next batch follows. The next sections explain these parts; then fifteen lines put
+# them together.
 #
-# The data are the 1,797 digits of scikit-learn, of 8 × 8 pixels, in three parts. From the
-# *training* data the model learns. With the *validation* data we choose, for example, the
-# size of the steps. The *test* data are used once, at the end.
+# The data are the 1,797 digits of scikit-learn, of 8 × 8 pixels, in three parts. From
+# the *training* data the model learns. With the *validation* data we choose, for
+# example, the size of the steps. The *test* data are used once, at the end.
 
 # %% tags=["shared"]
 pixels, classes = load_digits(return_X_y=True)  # b i, b
@@ -116,10 +116,10 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 # ## An array has a shape, a dtype and a device
 #
 # As in NumPy, the *shape* is the size along each axis and the *dtype* the type of the
-# numbers. The *device* is new: the CPU or GPU that holds the array and computes with it.
-# A comment such as `# b i` names the axes: $b$ examples with $i$ inputs each. On all
-# pages, `floats(…)` makes an array of float32 numbers and `integers(…)` one of whole
-# numbers.
+# numbers. The *device* is new: the CPU or GPU that holds the array and computes with
+# it. A comment such as `# b i` names the axes: $b$ examples with $i$ inputs each. On
+# all pages, `floats(…)` makes an array of float32 numbers and `integers(…)` one of
+# whole numbers.
 
 # %% [markdown] tags=["jax"]
 # `jax.numpy` has NumPy's functions under NumPy's names. New arrays are on the GPU if
@@ -144,7 +144,8 @@ except (RuntimeError, TypeError) as error:
 # %% [markdown] tags=["shared"]
 # When two dtypes meet, the result gets a common one (*dtype promotion*). NumPy prefers
 # float64, both frameworks float32: seven digits, half the memory, and much faster on a
-# GPU. (bfloat16, half of that again, has the range of float32, but two or three digits.)
+# GPU. (bfloat16, half of that again, has the range of float32, but two or three
+# digits.)
 
 # %% [markdown] tags=["jax"]
 # JAX converts float64 arrays from NumPy to float32. To compute in float64, set
@@ -171,15 +172,15 @@ row = row.at[:].set(0)  # a new array, too; changed is as before
 changed
 
 # %% [markdown] tags=["shared"]
-# Random numbers are computed from a *seed*, so an experiment can be repeated. NumPy, JAX
-# and PyTorch draw different numbers from the same seed. So what both versions of a page
-# (its *twins*) share, such as the batches, comes from NumPy.
+# Random numbers are computed from a *seed*, so an experiment can be repeated. NumPy,
+# JAX and PyTorch draw different numbers from the same seed. So what both versions of a
+# page (its *twins*) share, such as the batches, comes from NumPy.
 
 # %% [markdown] tags=["jax"]
 # In JAX, every draw is given a *key*, and the same key gives the same numbers. For new
-# numbers, `split` the key: two layers with the same key start with the same weights, and
-# nothing warns you. Layers of Flax take their keys from an `nnx.Rngs(0)`, which returns a
-# new key at every call.
+# numbers, `split` the key: two layers with the same key start with the same weights,
+# and nothing warns you. Layers of Flax take their keys from an `nnx.Rngs(0)`, which
+# returns a new key at every call.
 
 # %% tags=["jax"]
 key = jax.random.key(0)
@@ -190,7 +191,7 @@ other = jax.random.normal(subkey, (3,))
 first, again, other
 
 # %% tags=["jax", "check"]
-# Checked: setting numbers left the arrays as they were; the same key repeats its numbers
+# Checked: set() left the arrays as they were; the same key repeats its numbers
 np.testing.assert_array_equal(as_numpy(a), [[1, 2, 3], [4, 5, 6]])
 np.testing.assert_array_equal(as_numpy(changed), [[7, 2, 3], [4, 5, 6]])
 np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
@@ -203,17 +204,17 @@ assert (as_numpy(first) != as_numpy(other)).all()
 # One could change each parameter a little, and see how the loss changes; but that takes
 # one evaluation of the loss per parameter. *Automatic differentiation* (autograd in
 # PyTorch) instead applies the chain rule to every operation, from the loss back to the
-# parameters, at the cost of a few evaluations, however many parameters there are. Here is
-# a neuron with the weight $w = 0.5$, the input $x = 2$ and the target $y = 1$:
+# parameters, at the cost of a few evaluations, however many parameters there are. Here
+# is a neuron with the weight $w = 0.5$, the input $x = 2$ and the target $y = 1$:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}}
 diagrams.chain_rule()
 
 # %% [markdown] tags=["shared"]
 # On the way forward, every operation stores what it will need. On the way back, it
-# receives the derivative of the loss with respect to its output, multiplies it by its own
-# derivative, and passes the product on. The result, $-0.40$, says: a larger $w$ makes the
-# loss smaller. With several weights and $b$ examples, the loss is a mean:
+# receives the derivative of the loss with respect to its output, multiplies it by its
+# own derivative, and passes the product on. The result, $-0.40$, says: a larger $w$
+# makes the loss smaller. With several weights and $b$ examples, the loss is a mean:
 #
 # $$L(w) = \frac1b \sum_{(x, y)} \big(\tanh(x \cdot w) - y\big)^2 .$$
 
@@ -244,8 +245,8 @@ gradient
 
 # %% [markdown] tags=["shared"]
 # In the next cell, `exact` is the gradient that the chain rule gives on paper, in
-# float64. How close are, in float32, the automatic gradient and the difference quotients
-# $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$?
+# float64. How close are, in float32, the automatic gradient and the difference
+# quotients $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$?
 
 
 # %% tags=["shared"]
@@ -357,12 +358,14 @@ graph, params, rest = nnx.split(model, nnx.Param, ...)  # ... is all the rest
 
 # %% [markdown] tags=["jax"]
 # A list of modules is wrapped, in `nnx.data([…])` (or `nnx.List` in newer Flax).
-# `to_arrays` of this book copies the parameters to NumPy, matrices in × out, as in $xW$.
+# `to_arrays` of this book copies the parameters to NumPy, matrices in × out, as in
+# $xW$.
 
 # %% [markdown] tags=["shared"]
 # Save the parameters, not the Python object: code changes, and a pickled object can run
-# any code when it is opened. The *safetensors* files of `save_weights` hold named arrays
-# only, and both twins read them. To resume training, save the optimiser's state as well.
+# any code when it is opened. The *safetensors* files of `save_weights` hold named
+# arrays only, and both twins read them. To resume training, save the optimiser's state
+# as well.
 
 # %% tags=["shared"]
 folder = Path(tempfile.mkdtemp())
@@ -402,10 +405,10 @@ for name, array in to_arrays(model).items():
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
 # A number that is too large for its dtype *overflows*: it becomes infinity, in float32
-# already $e^{89}$. And infinity over infinity is *NaN*, "not a number".
-# Nearly everything that is computed from NaN is NaN: one NaN in the loss, and all
-# parameters are NaN after the next update. So compute the loss from the logits, with a
-# function of the framework that cannot overflow.
+# already $e^{89}$. And infinity over infinity is *NaN*, "not a number". Nearly
+# everything that is computed from NaN is NaN: one NaN in the loss, and all parameters
+# are NaN after the next update. So compute the loss from the logits, with a function of
+# the framework that cannot overflow.
 
 # %% [markdown] tags=["jax"]
 # `log_softmax` returns the logarithms of all probabilities; `take_along_axis` picks
@@ -464,8 +467,8 @@ say(
 #
 # Gradient descent subtracts from each parameter its gradient times a *learning rate*
 # $\eta$; on random batches it is called SGD. *Adam* divides a running average of the
-# gradient by the root of a running average of its square, so that all parameters move at
-# a similar pace.
+# gradient by the root of a running average of its square, so that all parameters move
+# at a similar pace.
 #
 # An *epoch* is one pass through the training data, in a new order each time. A row of
 # `batches` is one batch: the row numbers of its digits. The initial weights are random
@@ -502,8 +505,8 @@ say(
 # loss as a function of the parameters alone; with `has_aux` it may return more than the
 # loss. `jax.lax.scan(update, state, batches)` compiles `update` once, calls it for each
 # row of `batches`, hands the state on, and stacks the losses. (With dropout, `rest`
-# changes in each update and becomes a part of the state, as in
-# [the reverse task](reverse_jax.ipynb).)
+# changes in each update and becomes a part of the state, as in [the reverse
+# task](reverse_jax.ipynb).)
 
 
 # %% tags=["jax"]
@@ -552,8 +555,8 @@ plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
 
 # %% tags=["shared", "say"]
 say(
-    f"The loss began at {losses[0]:.2f}, close to $\\ln 10 = {np.log(10):.2f}$, the loss "
-    "of a model that gives each digit the probability 1/10. In the last of "
+    f"The loss began at {losses[0]:.2f}, close to $\\ln 10 = {np.log(10):.2f}$, that of "
+    "a model that gives each digit the probability 1/10. In the last of "
     f"{epochs} epochs it was {losses[-n_batches:].mean():.2f} on average, after "
     f"{len(batches)} updates."
 )
@@ -563,8 +566,8 @@ say(
 assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
 
 # %% [markdown] tags=["shared"]
-# Two folded checks write the gradient of the model (nine lines) and Adam in plain NumPy,
-# and get the same losses.
+# Two folded checks write the gradient of the model (nine lines) and Adam in plain
+# NumPy, and get the same losses.
 
 
 # %% tags=["shared", "check"]
@@ -607,10 +610,10 @@ for t, rows in enumerate(batches[:100], start=1):
         values[name] -= learning_rate * mean[name] / (1 - 0.9**t) / root
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, by hand.** How many parameters does `build(Classifier, 64, 64, 10)` have?
-# With Adam, training stores four float32 numbers for each: the parameter, its gradient,
-# two averages. How many bytes is that? Does a model with a billion parameters fit on a
-# GPU with $16$ GB?
+# **Exercise 2, by hand.** How many parameters does `build(Classifier, 64, 64, 10)`
+# have? With Adam, training stores four float32 numbers for each: the parameter, its
+# gradient, two averages. How many bytes is that? Does a model with a billion parameters
+# fit on a GPU with $16$ GB?
 
 # %% tags=["shared", "answer"]
 n_params = sum(array.size for array in to_arrays(model).values())
@@ -626,8 +629,8 @@ say(
 # ## Validation data choose, test data judge
 #
 # Some layers work differently in training. *Dropout* then sets each number to zero with
-# probability $p$ and multiplies the others by $1/(1-p)$, which keeps the mean. `train()`
-# and `eval()` set the mode of a module and of all inside:
+# probability $p$ and multiplies the others by $1/(1-p)$, which keeps the mean.
+# `train()` and `eval()` set the mode of a module and of all inside:
 
 # %% tags=["jax"]
 dropout = nnx.Dropout(0.5, rngs=nnx.Rngs(0))  # try 0.9
@@ -690,7 +693,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: the chosen rate is between the others, and more than 96 % of the test is right
+# Checked: the chosen rate is between others, and more than 96 % of the test is right
 assert rates[0] < chosen < rates[-1]
 assert on_test > 0.96
 assert accuracy(runs[rates[0]][0], train_rows) < 0.93
@@ -726,13 +729,14 @@ say(
 # %% [markdown] tags=["shared"]
 # **If the loss does not fall**, look in this order:
 #
-# 1. *Data*: show a few inputs with their labels, as they enter the model. Does each label
-#    belong to its input? Are the numbers of the size of 1?
-# 2. *First loss*: it is near $\ln c$ for $c$ classes, unless inputs or logits are large.
-# 3. *One batch*: train on it again and again. If the loss does not go to zero, the fault
-#    is in the model, the loss or the update, and not in the data.
-# 4. *Gradients*: print the norm of each. Zero, or none: the loss does not depend on this
-#    parameter. NaN: an overflow.
+# 1. *Data*: show a few inputs with their labels, as they enter the model. Does each
+#    label belong to its input? Are the numbers of the size of 1?
+# 2. *First loss*: it is near $\ln c$ for $c$ classes, unless inputs or logits are
+#    large.
+# 3. *One batch*: train on it again and again. If the loss does not go to zero, the
+#    fault is in the model, the loss or the update, and not in the data.
+# 4. *Gradients*: print the norm of each. Zero, or none: the loss does not depend on
+#    this parameter. NaN: an overflow.
 # 5. *Learning rate*: a tenth if the loss jumps, ten times as much if it hardly moves.
 # 6. *Mode*: `train()` before the loop, and again after each validation.
 
@@ -742,8 +746,8 @@ say(
 #
 # **In your own code.** Most projects write the update as in the next cell. AdamW, the
 # usual optimiser of Transformers, also [shrinks the weights a little in each
-# step](https://arxiv.org/abs/1711.05101). (`nnx.jit` splits and merges the model at every
-# call; a scan does so once, which is faster with small models.)
+# step](https://arxiv.org/abs/1711.05101). (`nnx.jit` splits and merges the model at
+# every call; a scan does so once, which is faster with small models.)
 
 
 # %% tags=["jax"]
@@ -796,10 +800,10 @@ say(
 #
 # PyTorch is *eager*, and so is JAX without `jit`: an operation is executed as soon as
 # Python reaches it. `jax.jit` compiles a function at its first call, which begins with
-# *tracing*: Python runs the function on *tracers*, placeholders with a shape and a dtype
-# but no values. The operations are recorded and compiled into one program. Later calls
-# with the same shapes and dtypes run this program, without Python, which is faster.
-# (`torch.compile` does the like.)
+# *tracing*: Python runs the function on *tracers*, placeholders with a shape and a
+# dtype but no values. The operations are recorded and compiled into one program. Later
+# calls with the same shapes and dtypes run this program, without Python, which is
+# faster. (`torch.compile` does the like.)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
 diagrams.eager_and_traced()
@@ -849,7 +853,7 @@ print("kept:    ", kept)
 print("returned:", returned)
 
 # %% tags=["jax", "check"]
-# Checked: one run per shape; the tracer that was kept is an error, returned losses are not
+# Checked: one run per shape; a kept tracer is an error, returned losses are not
 assert n_runs == 2
 np.testing.assert_array_equal([float(result) for result in results], [3, 3, 3, 5])
 try:
@@ -908,8 +912,8 @@ assert returned < first_call[0]
 #   before you stop the clock.
 
 # %% [markdown] tags=["jax"]
-# * Arrays are immutable, keys are used once; `grad`, `vmap` and `jit` make new functions,
-#   and `lax.scan` is the loop.
+# * Arrays are immutable, keys are used once; `grad`, `vmap` and `jit` make new
+#   functions, and `lax.scan` is the loop.
 #
-# [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults that
-# differ. Next comes [attention, in JAX](attention_jax.ipynb).
+# [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults
+# that differ. Next comes [attention, in JAX](attention_jax.ipynb).

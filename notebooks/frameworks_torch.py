@@ -84,15 +84,15 @@ diagrams.training_loop(basic=True)
 
 # %% [markdown] tags=["shared"]
 # A batch of pictures goes through the **model**, and the **loss function** compares the
-# outputs with the labels: the *loss* is one number that says how wrong the model is. The
-# **gradient** says how the loss changes with each parameter of the model. The
-# **optimiser** changes all parameters a little, so that the loss becomes smaller, and the
-# next batch follows. The next sections explain these parts; then fifteen lines put them
-# together.
+# outputs with the labels: the *loss* is one number that says how wrong the model is.
+# The **gradient** says how the loss changes with each parameter of the model. The
+# **optimiser** changes all parameters a little, so that the loss becomes smaller, and
+# the next batch follows. The next sections explain these parts; then fifteen lines put
+# them together.
 #
-# The data are the 1,797 digits of scikit-learn, of 8 × 8 pixels, in three parts. From the
-# *training* data the model learns. With the *validation* data we choose, for example, the
-# size of the steps. The *test* data are used once, at the end.
+# The data are the 1,797 digits of scikit-learn, of 8 × 8 pixels, in three parts. From
+# the *training* data the model learns. With the *validation* data we choose, for
+# example, the size of the steps. The *test* data are used once, at the end.
 
 # %% tags=["shared"]
 pixels, classes = load_digits(return_X_y=True)  # b i, b
@@ -116,15 +116,15 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 # ## An array has a shape, a dtype and a device
 #
 # As in NumPy, the *shape* is the size along each axis and the *dtype* the type of the
-# numbers. The *device* is new: the CPU or GPU that holds the array and computes with it.
-# A comment such as `# b i` names the axes: $b$ examples with $i$ inputs each. On all
-# pages, `floats(…)` makes an array of float32 numbers and `integers(…)` one of whole
-# numbers.
+# numbers. The *device* is new: the CPU or GPU that holds the array and computes with
+# it. A comment such as `# b i` names the axes: $b$ examples with $i$ inputs each. On
+# all pages, `floats(…)` makes an array of float32 numbers and `integers(…)` one of
+# whole numbers.
 
 # %% [markdown] tags=["torch"]
-# An axis of a tensor is called a `dim`. New tensors are on the CPU unless another default
-# is set, as above; `x.to(device)` moves a tensor, `model.to(device)` a model. A product of
-# tensors on two devices is an error.
+# An axis of a tensor is called a `dim`. New tensors are on the CPU unless another
+# default is set, as above; `x.to(device)` moves a tensor, `model.to(device)` a model. A
+# product of tensors on two devices is an error.
 
 # %% tags=["torch"]
 # partial: a function with some of its arguments filled in
@@ -145,7 +145,8 @@ except (RuntimeError, TypeError) as error:
 # %% [markdown] tags=["shared"]
 # When two dtypes meet, the result gets a common one (*dtype promotion*). NumPy prefers
 # float64, both frameworks float32: seven digits, half the memory, and much faster on a
-# GPU. (bfloat16, half of that again, has the range of float32, but two or three digits.)
+# GPU. (bfloat16, half of that again, has the range of float32, but two or three
+# digits.)
 
 # %% [markdown] tags=["torch"]
 # PyTorch keeps float64 arrays that come from NumPy as they are, and whatever they meet
@@ -163,9 +164,9 @@ whole, real = np.arange(3, dtype=np.int32), np.ones(3, dtype=np.float32)
 assert [(whole + real).dtype, (whole / 2).dtype] == ["float64"] * 2
 
 # %% [markdown] tags=["torch"]
-# Tensors change *in place*, as NumPy arrays do: `a[0, 0] = 7` changes `a` itself. A slice
-# is a *view* of the same memory, so a change of the slice changes the whole tensor.
-# Methods that work in place end in an underscore: `a.zero_()`.
+# Tensors change *in place*, as NumPy arrays do: `a[0, 0] = 7` changes `a` itself. A
+# slice is a *view* of the same memory, so a change of the slice changes the whole
+# tensor. Methods that work in place end in an underscore: `a.zero_()`.
 
 # %% tags=["torch"]
 changed = a.clone()  # a copy; without it, a would change
@@ -175,14 +176,14 @@ row.zero_()  # changes the first row of changed
 changed
 
 # %% [markdown] tags=["shared"]
-# Random numbers are computed from a *seed*, so an experiment can be repeated. NumPy, JAX
-# and PyTorch draw different numbers from the same seed. So what both versions of a page
-# (its *twins*) share, such as the batches, comes from NumPy.
+# Random numbers are computed from a *seed*, so an experiment can be repeated. NumPy,
+# JAX and PyTorch draw different numbers from the same seed. So what both versions of a
+# page (its *twins*) share, such as the batches, comes from NumPy.
 
 # %% [markdown] tags=["torch"]
-# PyTorch draws from a *generator*, whose state changes with every draw: if you insert one
-# draw, all later ones are different. Layers draw their initial weights from the default
-# generator of the device; `torch.manual_seed(0)` seeds these generators.
+# PyTorch draws from a *generator*, whose state changes with every draw: if you insert
+# one draw, all later ones are different. Layers draw their initial weights from the
+# default generator of the device; `torch.manual_seed(0)` seeds these generators.
 
 # %% tags=["torch"]
 generator = torch.Generator(device).manual_seed(0)
@@ -206,17 +207,17 @@ assert (as_numpy(first) != as_numpy(other)).all()
 # One could change each parameter a little, and see how the loss changes; but that takes
 # one evaluation of the loss per parameter. *Automatic differentiation* (autograd in
 # PyTorch) instead applies the chain rule to every operation, from the loss back to the
-# parameters, at the cost of a few evaluations, however many parameters there are. Here is
-# a neuron with the weight $w = 0.5$, the input $x = 2$ and the target $y = 1$:
+# parameters, at the cost of a few evaluations, however many parameters there are. Here
+# is a neuron with the weight $w = 0.5$, the input $x = 2$ and the target $y = 1$:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}}
 diagrams.chain_rule()
 
 # %% [markdown] tags=["shared"]
 # On the way forward, every operation stores what it will need. On the way back, it
-# receives the derivative of the loss with respect to its output, multiplies it by its own
-# derivative, and passes the product on. The result, $-0.40$, says: a larger $w$ makes the
-# loss smaller. With several weights and $b$ examples, the loss is a mean:
+# receives the derivative of the loss with respect to its output, multiplies it by its
+# own derivative, and passes the product on. The result, $-0.40$, says: a larger $w$
+# makes the loss smaller. With several weights and $b$ examples, the loss is a mean:
 #
 # $$L(w) = \frac1b \sum_{(x, y)} \big(\tanh(x \cdot w) - y\big)^2 .$$
 
@@ -250,8 +251,8 @@ gradient
 
 # %% [markdown] tags=["shared"]
 # In the next cell, `exact` is the gradient that the chain rule gives on paper, in
-# float64. How close are, in float32, the automatic gradient and the difference quotients
-# $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$?
+# float64. How close are, in float32, the automatic gradient and the difference
+# quotients $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$?
 
 
 # %% tags=["shared"]
@@ -355,9 +356,9 @@ model = build(Classifier, 64, 64, 10)
 
 # %% [markdown] tags=["torch"]
 # `parameters()` lists what an optimiser changes. The *state dict* maps the name of each
-# parameter, such as `hidden.weight`, to its tensor; `load_state_dict` copies such a dict
-# into a model. An array that belongs to the model but is not trained is registered as a
-# *buffer* (`register_buffer`), so that it moves to the GPU with the model.
+# parameter, such as `hidden.weight`, to its tensor; `load_state_dict` copies such a
+# dict into a model. An array that belongs to the model but is not trained is registered
+# as a *buffer* (`register_buffer`), so that it moves to the GPU with the model.
 
 # %% tags=["torch"]
 state = model.state_dict()
@@ -365,12 +366,14 @@ state = model.state_dict()
 
 # %% [markdown] tags=["torch"]
 # A list of modules is wrapped, in `nn.ModuleList([…])`. PyTorch stores a dense matrix
-# out × in; `to_arrays` of this book copies the parameters to NumPy, in × out, as in $xW$.
+# out × in; `to_arrays` of this book copies the parameters to NumPy, in × out, as in
+# $xW$.
 
 # %% [markdown] tags=["shared"]
 # Save the parameters, not the Python object: code changes, and a pickled object can run
-# any code when it is opened. The *safetensors* files of `save_weights` hold named arrays
-# only, and both twins read them. To resume training, save the optimiser's state as well.
+# any code when it is opened. The *safetensors* files of `save_weights` hold named
+# arrays only, and both twins read them. To resume training, save the optimiser's state
+# as well.
 
 # %% tags=["shared"]
 folder = Path(tempfile.mkdtemp())
@@ -383,7 +386,7 @@ load_weights(copy, folder / "model.safetensors")
 # `torch.load(path, weights_only=True)`, which refuses anything but data.
 
 # %% tags=["torch", "check"]
-# Checked: both files restore all logits to the last bit; loading a dict writes its arrays
+# Checked: both files restore all logits to the last bit; a loaded dict is written
 torch.save(state, folder / "model.pt")
 other = build(Classifier, 64, 64, 10, seed=2)
 other.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
@@ -408,14 +411,14 @@ for name, array in to_arrays(model).items():
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
 # A number that is too large for its dtype *overflows*: it becomes infinity, in float32
-# already $e^{89}$. And infinity over infinity is *NaN*, "not a number".
-# Nearly everything that is computed from NaN is NaN: one NaN in the loss, and all
-# parameters are NaN after the next update. So compute the loss from the logits, with a
-# function of the framework that cannot overflow.
+# already $e^{89}$. And infinity over infinity is *NaN*, "not a number". Nearly
+# everything that is computed from NaN is NaN: one NaN in the loss, and all parameters
+# are NaN after the next update. So compute the loss from the logits, with a function of
+# the framework that cannot overflow.
 
 # %% [markdown] tags=["torch"]
-# `nn.functional.cross_entropy` expects the classes on axis 1; so `flatten` makes all axes
-# before the last into one, which gives `b c`.
+# `nn.functional.cross_entropy` expects the classes on axis 1; so `flatten` makes all
+# axes before the last into one, which gives `b c`.
 
 
 # %% tags=["torch"]
@@ -469,8 +472,8 @@ say(
 #
 # Gradient descent subtracts from each parameter its gradient times a *learning rate*
 # $\eta$; on random batches it is called SGD. *Adam* divides a running average of the
-# gradient by the root of a running average of its square, so that all parameters move at
-# a similar pace.
+# gradient by the root of a running average of its square, so that all parameters move
+# at a similar pace.
 #
 # An *epoch* is one pass through the training data, in a new order each time. A row of
 # `batches` is one batch: the row numbers of its digits. The initial weights are random
@@ -504,8 +507,8 @@ say(
 # %% [markdown] tags=["torch"]
 # An optimiser is an object that holds the parameters and its own state, such as Adam's
 # averages. In the drawing above, `backward()` is the arrow from the loss to the
-# optimiser, and `step()` the arrow back to the model: it changes the parameters in place.
-# `loss.detach()` is the number without its graph.
+# optimiser, and `step()` the arrow back to the model: it changes the parameters in
+# place. `loss.detach()` is the number without its graph.
 
 
 # %% tags=["torch"]
@@ -546,8 +549,8 @@ plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
 
 # %% tags=["shared", "say"]
 say(
-    f"The loss began at {losses[0]:.2f}, close to $\\ln 10 = {np.log(10):.2f}$, the loss "
-    "of a model that gives each digit the probability 1/10. In the last of "
+    f"The loss began at {losses[0]:.2f}, close to $\\ln 10 = {np.log(10):.2f}$, that of "
+    "a model that gives each digit the probability 1/10. In the last of "
     f"{epochs} epochs it was {losses[-n_batches:].mean():.2f} on average, after "
     f"{len(batches)} updates."
 )
@@ -557,8 +560,8 @@ say(
 assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
 
 # %% [markdown] tags=["shared"]
-# Two folded checks write the gradient of the model (nine lines) and Adam in plain NumPy,
-# and get the same losses.
+# Two folded checks write the gradient of the model (nine lines) and Adam in plain
+# NumPy, and get the same losses.
 
 
 # %% tags=["shared", "check"]
@@ -602,10 +605,10 @@ for t, rows in enumerate(batches[:100], start=1):
         values[name] -= learning_rate * mean[name] / (1 - 0.9**t) / root
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, by hand.** How many parameters does `build(Classifier, 64, 64, 10)` have?
-# With Adam, training stores four float32 numbers for each: the parameter, its gradient,
-# two averages. How many bytes is that? Does a model with a billion parameters fit on a
-# GPU with $16$ GB?
+# **Exercise 2, by hand.** How many parameters does `build(Classifier, 64, 64, 10)`
+# have? With Adam, training stores four float32 numbers for each: the parameter, its
+# gradient, two averages. How many bytes is that? Does a model with a billion parameters
+# fit on a GPU with $16$ GB?
 
 # %% tags=["shared", "answer"]
 n_params = sum(array.size for array in to_arrays(model).values())
@@ -621,8 +624,8 @@ say(
 # ## Validation data choose, test data judge
 #
 # Some layers work differently in training. *Dropout* then sets each number to zero with
-# probability $p$ and multiplies the others by $1/(1-p)$, which keeps the mean. `train()`
-# and `eval()` set the mode of a module and of all inside:
+# probability $p$ and multiplies the others by $1/(1-p)$, which keeps the mean.
+# `train()` and `eval()` set the mode of a module and of all inside:
 
 # %% tags=["torch"]
 dropout = nn.Dropout(0.5)  # try 0.9
@@ -641,9 +644,9 @@ np.testing.assert_array_equal(unchanged, 1)
 
 # %% [markdown] tags=["torch"]
 # So `predict` needs two things. `eval()` switches dropout off: without it, a model with
-# dropout gives different outputs at every call. `torch.no_grad()` stops the recording of
-# the graph, which saves memory and time. Neither replaces the other, and no error tells
-# you if you forget one.
+# dropout gives different outputs at every call. `torch.no_grad()` stops the recording
+# of the graph, which saves memory and time. Neither replaces the other, and no error
+# tells you if you forget one.
 
 
 # %% tags=["torch"]
@@ -687,7 +690,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: the chosen rate is between the others, and more than 96 % of the test is right
+# Checked: the chosen rate is between others, and more than 96 % of the test is right
 assert rates[0] < chosen < rates[-1]
 assert on_test > 0.96
 assert accuracy(runs[rates[0]][0], train_rows) < 0.93
@@ -723,13 +726,14 @@ say(
 # %% [markdown] tags=["shared"]
 # **If the loss does not fall**, look in this order:
 #
-# 1. *Data*: show a few inputs with their labels, as they enter the model. Does each label
-#    belong to its input? Are the numbers of the size of 1?
-# 2. *First loss*: it is near $\ln c$ for $c$ classes, unless inputs or logits are large.
-# 3. *One batch*: train on it again and again. If the loss does not go to zero, the fault
-#    is in the model, the loss or the update, and not in the data.
-# 4. *Gradients*: print the norm of each. Zero, or none: the loss does not depend on this
-#    parameter. NaN: an overflow.
+# 1. *Data*: show a few inputs with their labels, as they enter the model. Does each
+#    label belong to its input? Are the numbers of the size of 1?
+# 2. *First loss*: it is near $\ln c$ for $c$ classes, unless inputs or logits are
+#    large.
+# 3. *One batch*: train on it again and again. If the loss does not go to zero, the
+#    fault is in the model, the loss or the update, and not in the data.
+# 4. *Gradients*: print the norm of each. Zero, or none: the loss does not depend on
+#    this parameter. NaN: an overflow.
 # 5. *Learning rate*: a tenth if the loss jumps, ten times as much if it hardly moves.
 # 6. *Mode*: `train()` before the loop, and again after each validation.
 
@@ -737,11 +741,11 @@ say(
 # (`{name: w.grad.norm() for name, w in model.named_parameters()}` gives the norms, and
 # `torch.autograd.set_detect_anomaly(True)` names the operation that made a NaN.)
 #
-# **In your own code.** Most projects write the loop as in the next cell. AdamW, the usual
-# optimiser of Transformers, also [shrinks the weights a little in each
+# **In your own code.** Most projects write the loop as in the next cell. AdamW, the
+# usual optimiser of Transformers, also [shrinks the weights a little in each
 # step](https://arxiv.org/abs/1711.05101). A `DataLoader` draws the batches; if it reads
-# files, give it `num_workers=4`. On a GPU, try `model = torch.compile(model)` and, around
-# the loss, `with torch.autocast("cuda", torch.bfloat16):`.
+# files, give it `num_workers=4`. On a GPU, try `model = torch.compile(model)` and,
+# around the loss, `with torch.autocast("cuda", torch.bfloat16):`.
 
 
 # %% tags=["torch"]
@@ -796,10 +800,10 @@ say(
 #
 # PyTorch is *eager*, and so is JAX without `jit`: an operation is executed as soon as
 # Python reaches it. `jax.jit` compiles a function at its first call, which begins with
-# *tracing*: Python runs the function on *tracers*, placeholders with a shape and a dtype
-# but no values. The operations are recorded and compiled into one program. Later calls
-# with the same shapes and dtypes run this program, without Python, which is faster.
-# (`torch.compile` does the like.)
+# *tracing*: Python runs the function on *tracers*, placeholders with a shape and a
+# dtype but no values. The operations are recorded and compiled into one program. Later
+# calls with the same shapes and dtypes run this program, without Python, which is
+# faster. (`torch.compile` does the like.)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
 diagrams.eager_and_traced()
@@ -826,10 +830,10 @@ say(f"Four calls with two shapes: Python ran the body **{n_runs} times**.")
 
 # %% [markdown] tags=["torch"]
 # So Python's `print` and `if` work as usual. On a GPU, however, `if x.sum() > 0` makes
-# Python wait for the value; `torch.where(x > 0, a, b)` does not. Take care what you keep:
-# a loss refers to its graph, with all intermediate results, until `backward()` frees
-# them. In validation nobody calls `backward()`, so keep `loss.detach()` there, or use
-# `torch.no_grad()`.
+# Python wait for the value; `torch.where(x > 0, a, b)` does not. Take care what you
+# keep: a loss refers to its graph, with all intermediate results, until `backward()`
+# frees them. In validation nobody calls `backward()`, so keep `loss.detach()` there, or
+# use `torch.no_grad()`.
 
 # %% tags=["torch"]
 kept = []
@@ -867,8 +871,8 @@ assert "second time" in message and "freed" in message
 
 # %% [markdown] tags=["torch"]
 # `torch.cuda.synchronize()` waits for the GPU, and so does `print(loss)`; so a training
-# loop does not print every loss. After `torch.compile`, the first call compiles: time it
-# by itself.
+# loop does not print every loss. After `torch.compile`, the first call compiles: time
+# it by itself.
 
 
 # %% tags=["torch"]
@@ -911,8 +915,8 @@ assert device == "cuda" or returned > 0.9 * done
 #   before you stop the clock.
 
 # %% [markdown] tags=["torch"]
-# * Tensors change in place, and views with them; `backward` adds to `grad`, so clear it;
-#   detach what you keep.
+# * Tensors change in place, and views with them; `backward` adds to `grad`, so clear
+#   it; detach what you keep.
 #
-# [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults that
-# differ. Next comes [attention, in PyTorch](attention_torch.ipynb).
+# [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults
+# that differ. Next comes [attention, in PyTorch](attention_torch.ipynb).
