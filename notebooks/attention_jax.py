@@ -455,8 +455,8 @@ def attention(q, k, v, mask=None):
 
 # %% [markdown] tags=["shared"]
 # `check_shapes` and `check_mask` raise an error if an input could be misread, such as a
-# mask of numbers. Their code is folded in the next two lines; take it along if you copy
-# `attention`.
+# mask of numbers. Their code is folded in the next two lines (with `check_input` for
+# the next section); take it along if you copy `attention`.
 
 
 # %% tags=["jax", "check"]
@@ -671,9 +671,10 @@ def dense(n_in, n_out, *, rngs):
 
 # %% [markdown] tags=["shared"]
 # `project` makes queries, keys and values of all heads in one product, splits the axis
-# `3m` into `3 h d`, and moves `3` to the front and `h` before `s`. After attention, `h
-# d` are flattened to `m`: the heads are concatenated. A second input, the `context`,
-# makes it cross-attention: queries come from `x`, keys and values from the context.
+# `3m` into `3 h d`, and moves `3` to the front and `h` before `s`. After attention, `h`
+# and `d` are flattened to `m`: the heads are concatenated. A second input, the
+# `context`, makes it cross-attention: queries come from `x`, keys and values from the
+# context.
 
 
 # %% tags=["jax"]
@@ -870,14 +871,9 @@ q, k, v = (floats(a) for a in np.random.default_rng(5).normal(size=(3, b, s, h, 
 causal_out = jax.nn.dot_product_attention(q, k, v, is_causal=True)  # b s h d
 padded_out = jax.nn.dot_product_attention(q, k, v, mask=key_mask)  # b s h d
 
-# %% [markdown] tags=["shared"]
-# Libraries differ in the order of axes and in the output of a query that sees nothing:
-#
-# - **JAX**: `jax.nn.dot_product_attention` wants the heads *behind* the positions,
-#   `b s h d`. A query that sees nothing gets the mean of all values.
-# - **PyTorch**: `scaled_dot_product_attention` wants `b h s d` and returns zeros, as we
-#   do (before version 2.5: NaN). `nn.MultiheadAttention` returns NaN, and its boolean
-#   masks mean the opposite: True *hides*.
+# %% [markdown] tags=["jax"]
+# Mind two differences: `jax.nn.dot_product_attention` wants the heads *behind* the
+# positions, `b s h d`, and a query that sees nothing gets the mean of all values.
 
 # %% tags=["jax", "check"]
 # Checked: the framework's function gives our numbers; without a visible key, the mean

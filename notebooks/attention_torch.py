@@ -457,8 +457,8 @@ def attention(q, k, v, mask=None):
 
 # %% [markdown] tags=["shared"]
 # `check_shapes` and `check_mask` raise an error if an input could be misread, such as a
-# mask of numbers. Their code is folded in the next two lines; take it along if you copy
-# `attention`.
+# mask of numbers. Their code is folded in the next two lines (with `check_input` for
+# the next section); take it along if you copy `attention`.
 
 
 # %% tags=["torch", "check"]
@@ -680,9 +680,10 @@ def dense(n_in, n_out):
 
 # %% [markdown] tags=["shared"]
 # `project` makes queries, keys and values of all heads in one product, splits the axis
-# `3m` into `3 h d`, and moves `3` to the front and `h` before `s`. After attention, `h
-# d` are flattened to `m`: the heads are concatenated. A second input, the `context`,
-# makes it cross-attention: queries come from `x`, keys and values from the context.
+# `3m` into `3 h d`, and moves `3` to the front and `h` before `s`. After attention, `h`
+# and `d` are flattened to `m`: the heads are concatenated. A second input, the
+# `context`, makes it cross-attention: queries come from `x`, keys and values from the
+# context.
 
 
 # %% tags=["torch"]
@@ -881,14 +882,9 @@ own_attention = nn.functional.scaled_dot_product_attention
 causal_out = own_attention(q, k, v, is_causal=True)  # b h s d
 padded_out = own_attention(q, k, v, attn_mask=key_mask)  # b h s d
 
-# %% [markdown] tags=["shared"]
-# Libraries differ in the order of axes and in the output of a query that sees nothing:
-#
-# - **JAX**: `jax.nn.dot_product_attention` wants the heads *behind* the positions,
-#   `b s h d`. A query that sees nothing gets the mean of all values.
-# - **PyTorch**: `scaled_dot_product_attention` wants `b h s d` and returns zeros, as we
-#   do (before version 2.5: NaN). `nn.MultiheadAttention` returns NaN, and its boolean
-#   masks mean the opposite: True *hides*.
+# %% [markdown] tags=["torch"]
+# `scaled_dot_product_attention` returns zeros for a query that sees nothing, as we do
+# (before version 2.5: NaN).
 
 # %% tags=["torch", "check"]
 # Checked: the framework's function gives our numbers; without a visible key, zeros
@@ -905,9 +901,10 @@ for theirs, mask in (
 np.testing.assert_array_equal(ours[:, :, 0], 0)
 
 # %% [markdown] tags=["torch"]
-# A whole layer is `nn.MultiheadAttention`. Its padding mask is `b k`. It returns the
-# mean of all heads' weights, or each head's with `average_attn_weights=False`. With
-# `dropout=0.1`, it drops weights in training.
+# A whole layer is `nn.MultiheadAttention`. Its boolean masks mean the opposite: True
+# *hides*. Its padding mask is `b k`, and a query that sees nothing gets NaN. The layer
+# returns the mean of all heads' weights, or each head's with
+# `average_attn_weights=False`. With `dropout=0.1`, it drops weights in training.
 
 # %% tags=["torch"]
 layer = nn.MultiheadAttention(m, n_heads, batch_first=True)
