@@ -475,9 +475,10 @@ def check_input(x, size):
         raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
 
 
-raises = np.testing.assert_raises_regex
-raises(ValueError, r"\(3, 2\), \(3, 1\)", attention, *map(floats, (q, k[:, :1], v)))
-raises(ValueError, r"b s 2, got shape \(3, 2\)", check_input, floats(q), 2)
+np.testing.assert_raises_regex(
+    ValueError, r"\(3, 2\), \(3, 1\)", attention, *map(floats, (q, k[:, :1], v))
+)
+np.testing.assert_raises_regex(ValueError, "b s 2", check_input, floats(q), 2)
 
 
 # %% tags=["jax", "check"]
@@ -497,7 +498,9 @@ def check_mask(mask, shape):
 
 
 numbers = floats(visible)
-raises(TypeError, "bool.*float32", attention, *map(floats, (q, k, v)), numbers)
+np.testing.assert_raises_regex(
+    TypeError, "bool.*float32", attention, *map(floats, (q, k, v)), numbers
+)
 
 # %% [markdown] tags=["shared"]
 # Under the *causal mask*, a position sees itself and what comes before. Under a
