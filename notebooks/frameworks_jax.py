@@ -741,8 +741,8 @@ say(
 # 6. *Mode*: `train()` before the loop, and again after each validation.
 
 # %% [markdown] tags=["jax"]
-# (`jax.tree.map(jnp.linalg.norm, grads)` gives the norms, and `jax.debug_nans(True)`
-# stops at the first NaN.)
+# (`jax.tree.map(jnp.linalg.norm, grads)` gives the norms, and after
+# `jax.config.update("jax_debug_nans", True)` JAX stops at the first NaN.)
 #
 # **In your own code.** Most projects write the update as in the next cell. AdamW, the
 # usual optimiser of Transformers, also [shrinks the weights a little in each
