@@ -893,9 +893,10 @@ assert returned < first_call[0]
 
 # %% tags=["jax", "say"]
 say(
-    f"The call returned after {returned:.1f} ms, and its result was there after "
-    f"{done:.1f} ms (medians of {len(later_calls)} calls). The first call, which "
-    f"compiles the function, returned after {first_call[0]:.0f} ms: time it by itself."
+    f"For a product of two matrices with 1,500 rows, the call returned after "
+    f"{returned:.1f} ms, and its result was there after {done:.1f} ms (medians of "
+    f"{len(later_calls)} calls). The first call, which compiles the function, returned "
+    f"after {first_call[0]:.0f} ms: time it by itself."
 )
 
 # %% [markdown] tags=["shared"]
