@@ -29,9 +29,8 @@
 # and, with patches of a picture in place of words, much of
 # [computer vision](https://arxiv.org/abs/2010.11929).
 #
-# This page builds its attention layer. The next chapters stack such layers into an
-# *encoder*, as in BERT, and train it. The *decoder*, as in GPT-3, comes later; this
-# page already shows its mask and its cross-attention.
+# This page builds the attention layer. Later chapters stack such layers into an
+# *encoder*, as in BERT, and a *decoder*, as in GPT-3, and train them.
 #
 # A line *✓ Checked: …* unfolds to code that fails if the claim is wrong.
 
@@ -115,15 +114,15 @@ cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 # A dictionary in Python returns the value of the one key that equals what you ask for.
 # Attention is a soft dictionary. A **query** says what a word looks for. Each word has
 # a **key**, which is compared with the query, and a **value**, which is passed on. A
-# **score function** $f$ says how well they fit. High scores become large weights, and
-# the output is the mean of *all* values under these weights:
+# **score function** $f$ says how well a key fits the query. High scores become large
+# weights, and the output is the mean of *all* values under these weights:
 #
 # $$\alpha_i = \frac{\exp f(q, k_i)}{\sum_j \exp f(q, k_j)}, \qquad
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
-# The exponential and the division together are called *softmax*. The weights are
-# positive and sum to one. If two scores differ by 1, the weight of the higher one is
-# $e \approx 2.7$ times that of the other. (To physicists, this is the Boltzmann
+# The exponential and the division together are again a *softmax*. The weights are
+# positive and sum to one. If two scores differ by 1, the weight of the higher one is $e
+# \approx 2.7$ times that of the other. (To physicists, this is the Boltzmann
 # distribution; to statisticians, kernel regression with the kernel $\exp f$.)
 #
 # Suppose that the word *it* looks for an animal. The features of each word serve as its
@@ -144,19 +143,16 @@ say(
     "row."
 )
 
-# %% tags=["shared", "check"]
-# Checked: the weights are positive, sum to one, and the cat's is the largest
-assert (weights > 0).all() and tokens[weights.argmax()] == "cat"
-np.testing.assert_allclose(weights.sum(), 1)
-np.testing.assert_allclose(out, [np.exp(4) / (np.exp(4) + 7), *[out[1]] * 4])
-
 # %% [markdown] tags=["shared"]
 # If all scores are equal, the output is the plain mean of the values. If one score is
 # far above all others, the output is nearly a copy of one value. Try a `0`, then a
 # `100` in place of the `4`.
 
 # %% tags=["shared", "check"]
-# Checked: equal scores give the mean of all values, one very large score a copy
+# Checked: the cat has the largest weight; equal scores give the mean of all values
+assert (weights > 0).all() and tokens[weights.argmax()] == "cat"
+np.testing.assert_allclose(weights.sum(), 1)
+np.testing.assert_allclose(out, [np.exp(4) / (np.exp(4) + 7), *[out[1]] * 4])
 equal, large = (reference.softmax(words @ (c * query)) @ words for c in (0, 25))
 np.testing.assert_allclose(equal, words.mean(axis=0))
 np.testing.assert_allclose(large, words[cat], atol=1e-9)
@@ -170,9 +166,9 @@ np.testing.assert_allclose(large, words[cat], atol=1e-9)
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
-# There are three matrices, because what a word looks for is not what others find it by:
-# *drank* looks for an animal and a drink, but is found as an *action*. A model learns
-# the matrices by gradient descent; here they are made by hand.
+# There are three matrices, because what a word looks for differs from what it can be
+# found by, and from what it passes on: *drank* looks for an animal and a drink, but is
+# found as an *action*. A model learns the matrices; here they are made by hand.
 
 # %% tags=["shared"]
 w_query = np.array([
@@ -209,14 +205,14 @@ outputs, weights = self_attention(words, w_query, w_key, w_value)  # q e, q k
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two matrices, words by features. Left, the values: one dark cell each for cat, drank, milk and thirsty; all other rows, it among them, are empty. Right, the outputs: the rows of it and thirsty are dark at animal, the row of cat is shared by action and state, and the rows of the, because and was are evenly pale."}}
 plots.heatmaps(
     [values, outputs], titles=["values: before", "outputs: after"], x="", y="",
-    x_ticks=features[:4], y_ticks=tokens, bar="feature", size=(5.6, 3.2),
+    x_ticks=features[:4], y_ticks=tokens, bar="value of the feature", size=(5.6, 3.2),
 )  # fmt: skip
 
 # %% [markdown] tags=["shared"]
 # The word *it* passes nothing on, so its row in the left picture is empty. In the right
 # picture, its row is nearly the row that *cat* has on the left. The row of *cat* now
 # holds what the cat did, and how it was. *Thirsty* has lost its own feature, because
-# the output *replaces* the input. The encoder will add the two.
+# the output *replaces* the input. (The encoder will add the input to the output.)
 #
 # All weights together form a **map**. Which weights do you expect for *the*, whose
 # query is zero? Which row has the sharper peak, *it* (4 in its query) or *thirsty* (6)?
@@ -242,16 +238,24 @@ assert after["it"][0] > 0.8 and after["thirsty"][3] < 0.005
 np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 
 # %% [markdown] tags=["shared"]
-# Other score functions are a small network ([additive
-# attention](https://arxiv.org/abs/1409.0473)) and the
-# [cosine](https://arxiv.org/abs/1410.5401). The dot product needs only one product of
-# matrices for all pairs.
+# ## Attention is two matrix products and a softmax
+#
+# For all queries and keys at once, attention is
+#
+# $$\mathrm{Attention}(Q, K, V) =
+# \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V \tag{1}$$
+#
+# $Q$, $K$ and $V$ hold one query, key or value per row; $d$ is the number of features
+# of a query and a key ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
+# equation 1). The next section explains the root. In comments on shapes, `q` and `k`
+# are axes: one entry per query, one per key.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
+diagrams.attention(mask=False)
 
 # %% [markdown] tags=["shared"]
-# ## A small example can be checked by hand
-#
-# Take three words with two features each. The scores are divided by $\sqrt{2}$, the
-# root of the number of features (the section on the scale says why).
+# Here are three words with two features each. The query $(1, 0)$ has the dot products
+# $1$, $0$ and $1$ with the keys, so the first and the third key get the same weight.
 
 # %% tags=["shared"]
 q = np.array([[1, 0], [0, 1], [1, 1]])  # q d
@@ -267,18 +271,9 @@ plots.grid_of_numbers(
 )
 
 # %% [markdown] tags=["shared"]
-# The query $(1, 0)$ has the dot products $1$, $0$ and $1$ with the keys, so the first
-# and the third key get the same weight.
-
-# %% tags=["shared", "check"]
-# Checked: rows of weights sum to one, and equal scores get equal weights
-np.testing.assert_allclose(weights.sum(axis=1), 1)
-assert weights[0, 0] == weights[0, 2] > weights[0, 1]
-
-# %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** A fourth word has the query $(-1, 1)$. What are its three
 # weights, and what is its output? You need $e^{1.414} \approx 4.11$ and
-# $e^{-0.707} \approx 0.49$. Write them down to two digits.
+# $e^{-0.707} \approx 0.49$. Round at the end, to two digits.
 
 # %% tags=["shared", "answer"]
 # The dot products are -1, 2 and 0, the scores -0.707, 1.414 and 0.
@@ -293,28 +288,10 @@ say(
     "value, (0, 1), and some of the third, (2, 2)."
 )
 
-# %% [markdown] tags=["shared"]
-# ## Attention is two matrix products and a softmax
-#
-# The example works with any sizes. If an array has more axes, such as `b` for the
-# sentences of a batch or `h` for the heads below, the last two are the rows and columns
-# of a matrix, and attention is computed for each matrix by itself.
-
-# %% [markdown] tags=["shared"]
-# $$\mathrm{Attention}(Q, K, V) =
-# \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V \tag{1}$$
-#
-# $Q$, $K$ and $V$ hold one query, key or value per row; $d$ is the number of features
-# of a query and a key ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
-# equation 1). In comments on shapes, `q` and `k` are axes: one entry per query, one per
-# key.
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
-diagrams.attention(mask=False)
-
 # %% [markdown] tags=["torch"]
-# `@` multiplies the matrices in the last two axes, and `transpose` exchanges the axes
-# of the keys. The softmax runs along the keys, the last `dim`.
+# A tensor may have more axes in front, such as `b` for the sentences of a batch or `h`
+# for the heads below. `@` multiplies the matrices in the last two axes, and `transpose`
+# exchanges these axes of the keys. The softmax runs along the keys, the last `dim`.
 
 
 # %% tags=["torch"]
@@ -329,12 +306,13 @@ out, weights = plain_attention(floats(q), floats(k), floats(v))
 as_numpy(out).round(2)
 
 # %% tags=["shared", "check"]
-# Checked: with any leading axes it agrees with a reference, one query at a time
-draw = np.random.default_rng(
-    0
-).normal  # each axis a different prime: none can be swapped
+# Checked: equal scores get equal weights; with any leading axes a reference agrees
+np.testing.assert_allclose(as_numpy(weights).sum(axis=1), 1, rtol=1e-6)
+np.testing.assert_allclose(as_numpy(weights)[0, 0], as_numpy(weights)[0, 2])
+assert weights[0, 0] > weights[0, 1]
+draw = np.random.default_rng(0).normal
 arrays = draw(size=(2, 3, 5, 11)), draw(size=(2, 3, 7, 11)), draw(size=(2, 3, 7, 13))
-out, weights = plain_attention(*map(floats, arrays))
+out, weights = plain_attention(*map(floats, arrays))  # all axes different primes
 check_shape(out, "b h q e", b=2, h=3, q=5, e=13)
 check_shape(weights, "b h q k", q=5, k=7)
 expected, expected_weights = reference.attention(*arrays)
@@ -346,86 +324,98 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 #
 # A dot product is a sum of $d$ terms. So its variance grows in proportion to $d$, and
 # its standard deviation, the typical size of a score, in proportion to $\sqrt{d}$.
-# Large scores *saturate* the softmax: one key gets nearly all the weight, the weights
-# hardly react to small changes of queries and keys, and so little gradient flows back.
-# Divided by $\sqrt{d}$, scores have the same typical size for every $d$.
-
-# %% [markdown] tags=["shared"]
+# Large scores *saturate* the softmax: one key gets nearly all the weight, and the
+# weights hardly react to small changes of the scores. Divided by $\sqrt{d}$, scores
+# have the same typical size for every $d$.
+#
 # If the entries of $q$ and $k$ are independent with mean 0 and variance $\sigma^2$,
 # each term has variance $\sigma^4$, and the sum of $d$ of them
 #
 # $$\mathrm{Var}(q^{\mathsf T} k) = \sigma^4 d, \qquad
 # \mathrm{Var}\!\left(\frac{q^{\mathsf T} k}{\sqrt{d}}\right) = \sigma^4 .$$
 #
-# The derivatives of the weights with respect to the scores form the matrix
-# $\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}$. The norm of this matrix, the root
-# of the sum of its squared entries, says how strongly the weights react to the scores:
-# their *sensitivity*.
+# The derivatives of the weights $\alpha$ with respect to the scores form the matrix
+# $\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}$, which is zero if one weight is 1.
+# By the chain rule, training reaches the query through
+#
+# $$\frac{\partial \alpha}{\partial q} =
+# \frac{1}{\sqrt{d}}
+# \left(\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}\right) K .$$
+#
+# The next cells draw 400 queries with 16 keys each. A query is called saturated here if
+# its largest weight exceeds 0.99.
 
 
 # %% tags=["shared"]
-def softmax_state(scores):
-    """Largest weight and sensitivity, each a mean over the rows of ``n k``."""
+def softmax_state(queries, keys, scale):
+    """Scores, weights, norms of their derivatives: ``n d, n k d -> n k, n k, n, n``."""
+    scores = scale * np.einsum("nd,nkd->nk", queries, keys)
     weights = reference.softmax(scores)  # n k
     diagonal = weights[:, :, None] * np.eye(weights.shape[1])
-    derivatives = diagonal - weights[:, :, None] * weights[:, None, :]  # n k k
-    sensitivity = np.linalg.norm(derivatives, axis=(1, 2))  # n
-    return weights.max(axis=1).mean(), sensitivity.mean()
+    by_scores = diagonal - weights[:, :, None] * weights[:, None, :]  # n k k
+    by_query = scale * by_scores @ keys  # n k d
+    norms = (np.linalg.norm(x, axis=(1, 2)) for x in (by_scores, by_query))
+    return scores, weights, *norms
 
 
 # %% tags=["shared"]
 n_rows, n_keys, sizes = 400, 16, 2 ** np.arange(11)  # d = 1, 2, ..., 1024
 draw = np.random.default_rng(1).normal
-states = {"without the scale": [], "with the scale": []}
-for d in sizes.tolist():
-    rows, columns = draw(size=(n_rows, d)), draw(size=(n_rows, n_keys, d))
-    dots = np.einsum("nd,nkd->nk", rows, columns)  # one query, 16 keys in each row
-    for name, scores in zip(states, (dots, dots / math.sqrt(d)), strict=True):
-        states[name].append((scores.var(), *softmax_state(scores)))
-unscaled, scaled = (np.array(found).T for found in states.values())  # 3 d
+states, slopes = {"without the scale": [], "with the scale": []}, {}
+for d in sizes.tolist():  # 400 queries with 16 keys each
+    queries, keys = draw(size=(n_rows, d)), draw(size=(n_rows, n_keys, d))
+    for name, scale in zip(states, (1, 1 / math.sqrt(d)), strict=True):
+        scores, weights, *norms = softmax_state(queries, keys, scale)
+        largest = weights.max(axis=1)  # n
+        state = scores.var(), largest.mean(), (largest > 0.99).mean()
+        states[name].append(state)
+        slopes[name] = norms  # by scores, by query; in the end those of d = 1024
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three panels over the size of the head d from 1 to 1024. Without the scale the variance of the scores rises in proportion to d, the largest weight goes to one, and the sensitivity of the weights, after a first rise, falls towards zero; with the scale all three stay level."}}
-titles = ["variance of the scores", "largest weight", "sensitivity of the weights"]
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three panels over the number of features d from 1 to 1024. Without the scale the variance of the scores rises in proportion to d, the mean of the largest weight goes to one, and the share of saturated queries rises from zero to three quarters; with the scale all three stay level."}}
+titles = ["variance of the scores", "largest weight", "saturated queries"]
 panels = {
-    title: {name: (sizes, line) for name, line in zip(states, pair, strict=True)}
-    for title, pair in zip(titles, zip(unscaled, scaled, strict=True), strict=True)
+    title: {name: (sizes, np.array(line)[:, i]) for name, line in states.items()}
+    for i, title in enumerate(titles)
 }
-fig = plots.curves(panels, x="size of a head d", log_x=2, log_y=titles[:1])
+fig = plots.curves(panels, x="number of features d", log_x=2, log_y=titles[:1])
 fig
 
 # %% tags=["shared", "say"]
+saturated = states["without the scale"][-1][2]
+(_, without), (_, level) = slopes.values()
 say(
-    f"At $d = 1024$, without the scale, the largest of 16 weights is "
-    f"{unscaled[1, -1]:.0%}. With the scale, it is {scaled[1, -1]:.0%}, and weights "
-    f"are {scaled[2, -1] / unscaled[2, -1]:.1f} times as sensitive (means of {n_rows} "
-    "queries). A softmax reacts most when two keys share the weight equally; the "
-    "curve without the scale passes near this case, so it first rises."
+    f"At $d = 1024$, without the scale, **{saturated:.0%}** of the queries are "
+    "saturated. For most queries, the derivative with respect to the query is almost "
+    f"zero (the median of its norm is {np.median(without):.4f}). For a few, where two "
+    f"keys share the weight, its norm is up to {without.max():.0f}. With the scale, "
+    f"all norms are between {level.min():.2f} and {level.max():.2f}. So the scale also "
+    "divides the large derivatives; but it leaves no query without a gradient."
 )
 
 # %% tags=["shared", "check"]
-# Checked: with the scale all three curves are level, without it none is
+# Checked: with the scale all curves are level and every query has a gradient
 without, level = ([plots.drawn(fig, t, n)[1] for t in titles] for n in states)
 np.testing.assert_allclose(without[0], sizes, rtol=0.2)
 np.testing.assert_allclose(level[0], 1, rtol=0.2)
 assert without[1][-1] > 0.9 and level[1].max() < 0.45
-assert without[2][-1] < 0.25 * level[2][-1]
-assert without[2][0] < without[2].max() == without[2][:4].max()  # the first rise
-for line in level[1:]:
-    assert np.ptp(line[2:]) < 0.15 * line[2:].mean()
-
-# %% tags=["shared", "check"]
-# Checked: the variance of a dot product grows with the fourth power of sigma
-for sigma in (0.5, 2.0):
+assert np.ptp(level[1][2:]) < 0.15 * level[1][2:].mean()
+assert 0.5 < without[2][-1] < 0.9 and (level[2] == 0).all()
+by_scores, by_query = zip(*slopes.values(), strict=True)  # without the scale, with it
+assert by_scores[0].mean() < 0.25 * by_scores[1].mean()
+assert np.median(by_query[0]) < 0.004 and by_query[0].max() > 8
+assert by_scores[0][by_query[0].argmax()] > 0.4  # two keys share the weight: 0.5
+assert by_query[1].min() > 0.15 and by_query[1].max() < 0.6
+for sigma in (0.5, 2.0):  # the variance grows with the fourth power of sigma
     pairs = draw(0, sigma, (2, 5000, 64))
     np.testing.assert_allclose(pairs.prod(0).sum(1).var(), sigma**4 * 64, rtol=0.05)
 
 # %% [markdown] tags=["shared"]
 # ## Masked positions have no effect
 #
-# Short sentences of a batch are filled up with *padding*, which nobody should read. And
-# a model that learns to predict the next word must not see that word. A **mask** says
-# which keys a query may look at: a boolean array, where **True means "may look"**. A
-# hidden score becomes $-\infty$, so that its weight is zero:
+# Short sentences of a batch are filled up with *padding*, which no word should look at.
+# And a model that learns to predict the next word must not see that word. A **mask**
+# says which keys a query may look at: a boolean array, where **True means "may look"**.
+# A hidden score becomes $-\infty$, so that its weight is zero:
 
 
 # %% tags=["torch"]
@@ -467,10 +457,13 @@ def attention(q, k, v, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# The `check_` functions refuse what could be misread, such as a mask of numbers.
+# `check_shapes` and `check_mask` raise an error if an input could be misread, such as a
+# mask of numbers. Their code is folded in the next two lines (with `check_input` for
+# the next section); take it along if you copy `attention`.
 
 
-# %% tags=["torch"]
+# %% tags=["torch", "check"]
+# Checked: shapes that contradict each other raise an error that names them
 def check_shapes(q, k, v):
     """Raise an error unless the inputs are ``... q d, ... k d, ... k e``."""
     d = q.shape[-1]
@@ -479,6 +472,20 @@ def check_shapes(q, k, v):
         raise ValueError(f"expected ... q d, ... k d, ... k e, got {shapes}")
 
 
+def check_input(x, size):
+    """Raise an error unless an input is ``b s size``."""
+    if x.ndim != 3 or x.shape[-1] != size:
+        raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
+
+
+np.testing.assert_raises_regex(
+    ValueError, r"\(3, 2\), \(3, 1\)", attention, *map(floats, (q, k[:, :1], v))
+)
+np.testing.assert_raises_regex(ValueError, "b s 2", check_input, floats(q), 2)
+
+
+# %% tags=["torch", "check"]
+# Checked: a mask of numbers raises an error that names both types
 def check_mask(mask, shape):
     """Raise an error unless a mask is boolean and fits the weights ``... q k``."""
     dtype = getattr(mask, "dtype", type(mask).__name__)
@@ -493,12 +500,17 @@ def check_mask(mask, shape):
         )
 
 
+numbers = floats(visible)
+np.testing.assert_raises_regex(
+    TypeError, "bool.*float32", attention, *map(floats, (q, k, v)), numbers
+)
+
 # %% [markdown] tags=["shared"]
 # Under the *causal mask*, a position sees itself and what comes before. Under a
-# *padding mask*, nobody sees the padding. Below, the second sentence has four words and
-# two padded positions. These see nothing either, which does no harm, because nobody
-# reads their outputs. (Most libraries hide only the padded keys; at real positions, the
-# result is the same.) `causal & padding` combines the masks.
+# *padding mask*, no position sees the padding. Below, the second sentence has four
+# words and two padded positions. Padded positions see nothing either, which does no
+# harm, because their outputs are not used. (Most libraries hide only the padded keys;
+# at real positions, the result is the same.) `causal & padding` combines the masks.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -516,14 +528,6 @@ for name, mask in masks.items():
 second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
 plots.heatmaps(list(second.values()), titles=list(second))
 
-# %% tags=["shared", "check"]
-# Checked: rows sum to one, or to zero where nothing is visible; a reference agrees
-for name, mask in masks.items():
-    sees = np.broadcast_to(mask, (b, s, s)).any(axis=-1)  # b q
-    np.testing.assert_allclose(maps[name].sum(axis=-1), sees, atol=1e-6)
-    expected, expected_weights = reference.attention(q, k, v, mask)
-    np.testing.assert_allclose(maps[name], expected_weights, atol=1e-5)
-
 # %% [markdown] tags=["shared"]
 # Grey is hidden. Whatever finite numbers we put into the padded keys and values, not
 # one bit of the output changes:
@@ -537,22 +541,18 @@ other, _ = attention(floats(q), floats(k_other), floats(v_other), booleans(paddi
 np.array_equal(as_numpy(first), as_numpy(other))
 
 # %% tags=["shared", "check"]
-# Checked: hidden keys and values change no output by a single bit
+# Checked: hidden keys and values change no bit; a reference agrees under every mask
+for name, mask in masks.items():
+    sees = np.broadcast_to(mask, (b, s, s)).any(axis=-1)  # b q
+    np.testing.assert_allclose(maps[name].sum(axis=-1), sees, atol=1e-6)
+    expected, expected_weights = reference.attention(q, k, v, mask)
+    np.testing.assert_allclose(maps[name], expected_weights, atol=1e-5)
 np.testing.assert_array_equal(as_numpy(first), as_numpy(other))
 np.testing.assert_array_equal(as_numpy(first)[~real], 0)
 
-# %% tags=["shared", "check"]
-# Checked: a mask of numbers raises an error that names both types
-try:
-    attention(floats(q), floats(k), floats(v), floats(padding))
-except TypeError as error:
-    assert "bool" in str(error) and "float32" in str(error)
-else:
-    raise AssertionError("a mask of numbers was accepted")
-
 
 # %% tags=["torch", "check"]
-# Checked: a query that sees nothing gets zeros and finite gradients, also in 16 bits
+# Checked: a query that sees nothing gets zeros and finite gradients, in any precision
 def total(q, k, v):
     """Sum of all outputs, one number to differentiate; in single precision."""
     return attention(q, k, v, booleans(padding))[0].float().sum()
@@ -577,7 +577,8 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
 # attention** gives each word several queries, keys and values. Each head attends by
 # itself, and their outputs are concatenated, so that they stay apart.
 #
-# Two heads by hand, *who* and *what*, need one more axis in front, `h`:
+# Two heads by hand, *who* and *what*, need one more axis in front, `h`. Each row of
+# `looks_for` keeps some columns of `w_query` and sets the others to zero:
 
 # %% tags=["shared"]
 looks_for = np.array([
@@ -586,7 +587,7 @@ looks_for = np.array([
 ])  # h m  # fmt: skip
 w_heads = w_query * looks_for[:, None]  # h m m
 head_outputs, head_weights = self_attention(words, w_heads, w_key, w_value)
-joined = np.concatenate(list(head_outputs), axis=1)  # q h·e
+joined = np.concatenate(list(head_outputs), axis=1)  # q (h e): side by side
 
 # %% tags=["shared", "figure"]
 viewer.attention(
@@ -639,7 +640,7 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# A model learns its heads. Each projects the $m$ features to $d = m/h$ of its own.
+# A model learns its heads: each head projects the $m$ features to $d = m/h$ new ones.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Multi-head attention as a flow for two heads: one stacked projection makes queries, keys and values, of which each head takes its half; each attends by itself; their outputs are concatenated and go through a last projection. Each array has its shape beside it."}}
 diagrams.heads()
@@ -650,13 +651,18 @@ diagrams.heads()
 # $$\mathrm{MultiHead}(X) =
 # \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O \tag{2}$$
 #
-# So all heads together take as many multiplications as one head of size $m$. Their
-# matrices $W^Q_i$, $W^K_i$, $W^V_i$ are kept as one, `m 3m`. $W^O$ mixes what the heads
-# have found: without it, each head could write only to its own $d$ features.
+# So all heads together take as many multiplications as one head of size $m$. The
+# matrices $W^Q_i$, $W^K_i$, $W^V_i$ of all heads are kept as one, `m 3m`. $W^O$ mixes
+# what the heads have found: without it, each head could write only to its own $d$
+# features.
 
 # %% [markdown] tags=["torch"]
-# PyTorch keeps the matrix of a dense layer as `out in`. Its initial entries come from
-# the global generator, which `build` seeds.
+# `dense` draws the entries of its matrix uniformly between $-1/\sqrt{n}$ and
+# $1/\sqrt{n}$, where $n$ is the number of inputs, so that a new layer has small scores
+# and attends almost evenly. (This is PyTorch's own default;
+# [Xavier's](https://proceedings.mlr.press/v9/glorot10a.html) variance on `m 3m` is 1.5
+# times as large.) PyTorch keeps the matrix as `out in`, and draws it from the global
+# generator, which `build` seeds.
 
 
 # %% tags=["torch"]
@@ -676,16 +682,12 @@ def dense(n_in, n_out):
     return layer
 
 
-def check_input(x, size):
-    """Raise an error unless an input is ``b s size``."""
-    if x.ndim != 3 or x.shape[-1] != size:
-        raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
-
-
 # %% [markdown] tags=["shared"]
 # `project` makes queries, keys and values of all heads in one product, splits the axis
-# `3m` into `3 h d`, and moves `3` and `h` to the front. After attention, `h d` are
-# flattened to `m`: the heads are concatenated.
+# `3m` into `3 h d`, and moves `3` to the front and `h` before `s`. After attention, `h`
+# and `d` are flattened to `m`: the heads are concatenated. A second input, the
+# `context`, makes it cross-attention: queries come from `x`, keys and values from the
+# context.
 
 
 # %% tags=["torch"]
@@ -710,7 +712,7 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x, mask=None, context=None):
         q, k, v = self.project(x)  # each b h s d
         if context is not None:
-            _, k, v = self.project(context)  # b h k d
+            _, k, v = self.project(context)  # b h k d; its queries are not used
         values, weights = attention(q, k, v, mask)
         joined = values.transpose(1, 2).reshape(x.shape)  # b q m
         return self.out(joined), weights
@@ -725,19 +727,36 @@ params = to_arrays(model)  # copied to NumPy, under names of neither framework
 {name: array.shape for name, array in params.items()}
 
 # %% tags=["shared", "check"]
-# Checked: shapes, 4m² + 4m parameters, and the numbers of a reference
+# Checked: 4m² + 4m parameters, the numbers of a reference, and variances of a new layer
 check_shape(out, "b s m", b=b, s=s, m=m)
 check_shape(weights, "b h q k", b=b, h=n_heads, q=s, k=s)
 assert sum(array.size for array in params.values()) == 4 * m**2 + 4 * m
 expected, _ = reference.multi_head_attention(x, params, n_heads)
 np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
+wide = build(MultiHeadAttention, 256, 4)
+unit = floats(np.random.default_rng(8).normal(size=(4, 64, 256)))  # variance 1
+projected = as_numpy(wide.project(unit))  # 3 b h s d
+scores = projected[0] @ projected[1].swapaxes(-1, -2) / math.sqrt(64)  # b h q k
+np.testing.assert_allclose(projected.var(axis=(1, 2, 3, 4)), 1 / 3, rtol=0.05)
+np.testing.assert_allclose(scores.var(), 1 / 9, rtol=0.1)  # loose: by the draw
+larger = np.sqrt(6 / (256 + 3 * 256)) * np.sqrt(256)  # Xavier's bound over this one
+np.testing.assert_allclose(larger**2, 1.5)
+for name in ("qkv", "out"):
+    matrix, bias = params[f"{name}.weight"], params[f"{name}.bias"]
+    bound = 1 / math.sqrt(m)
+    assert 0.9 * bound < np.abs(matrix).max() <= bound and not bias.any()
 
 # %% [markdown] tags=["shared"]
 # Heads do not influence each other: a mask `b h q k` can make one of them causal and
-# leave the others as they were.
+# leave the others as they were. And with a context, the maps need not be square:
+
+# %% tags=["shared"]
+context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
+crossed, cross_weights = model(floats(x), context=floats(context))
+tuple(cross_weights.shape)
 
 # %% tags=["shared", "check"]
-# Checked: all heads differ, and masking one leaves the others unchanged
+# Checked: masking one head leaves the others; keys and values come from the context
 maps = as_numpy(weights)  # b h q k
 for i, j in combinations(range(n_heads), 2):
     assert np.abs(maps[:, i] - maps[:, j]).max() > 0.1
@@ -747,70 +766,18 @@ per_head[:, 0] = causal
 masked = as_numpy(model(floats(x), booleans(per_head))[1])
 assert (masked[:, 0, ~causal] == 0).all()
 np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
-
-# %% [markdown] tags=["shared"]
-# With a second input, the `context`, the same layer does cross-attention: queries come
-# from `x`, keys and values from the context, and the maps need not be square.
-
-# %% tags=["shared"]
-context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
-out, weights = model(floats(x), context=floats(context))
-tuple(weights.shape)
-
-# %% tags=["shared", "check"]
-# Checked: in cross-attention keys and values come from the context, as in a reference
-check_shape(weights, "b h q k", b=b, h=n_heads, q=s, k=11)
+check_shape(cross_weights, "b h q k", b=b, h=n_heads, q=s, k=11)
 expected, _ = reference.multi_head_attention(x, params, n_heads, context=context)
-np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
+np.testing.assert_allclose(as_numpy(crossed), expected, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # How many heads? Common models choose $d = 64$ or $128$ and let $h$ grow with $m$: the
 # [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$,
 # [BERT](https://arxiv.org/abs/1810.04805) (base) 12 for 768, the largest
 # [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. More heads look for more
-# things, each described by fewer numbers. In translation, 8 and 16 heads did better
-# than one and than 32 ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table
+# things, each described by fewer numbers. In translation, 8 and 16 heads were slightly
+# ahead of one and of 32 ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table
 # 3).
-
-# %% [markdown] tags=["shared"]
-# ## A new layer attends almost evenly
-#
-# Before training, `dense` draws the entries of its matrix uniformly between
-# $-1/\sqrt{n}$ and $1/\sqrt{n}$, where $n$ is the number of inputs; its biases start at
-# zero. Such entries have the variance $1/(3n)$, so inputs of mean 0 and variance 1
-# become outputs of variance ⅓:
-
-# %% tags=["shared"]
-wide = build(MultiHeadAttention, 256, 4)
-unit = floats(np.random.default_rng(8).normal(size=(4, 64, 256)))  # variance 1
-projected = as_numpy(wide.project(unit))  # 3 b h s d
-q_wide, k_wide, _ = projected
-scores = q_wide @ k_wide.swapaxes(-1, -2) / math.sqrt(64)  # b h q k
-
-# %% tags=["shared", "say"]
-say(
-    f"Queries, keys and values have the variance {projected.var():.2f}, scaled scores "
-    f"{scores.var():.2f}, close to ⅓ and its square. Scores near zero give almost "
-    "equal weights; training decides where to look."
-)
-
-# %% [markdown] tags=["shared"]
-# [Xavier-uniform](https://proceedings.mlr.press/v9/glorot10a.html), with the bound
-# $\sqrt{6/(n_\mathrm{in}+n_\mathrm{out})}$, keeps the variance if a matrix is square;
-# for our matrix `m 3m`, queries and keys get the variance ½, and scores ¼. On the
-# photos of a later chapter, the smaller start led to the lower loss with each of five
-# seeds, by 2 to 4 % ([table](../book/how-this-was-built.md)).
-
-# %% tags=["shared", "check"]
-# Checked: queries, keys and values get a third of the variance, scaled scores a ninth
-np.testing.assert_allclose(projected.var(axis=(1, 2, 3, 4)), 1 / 3, rtol=0.05)
-np.testing.assert_allclose(scores.var(), 1 / 9, rtol=0.1)  # loose: by the draw
-larger = np.sqrt(6 / (256 + 3 * 256)) * np.sqrt(256)  # Xavier's bound over this one
-np.testing.assert_allclose([larger**2 / 3, larger**4 / 9], [1 / 2, 1 / 4])
-for name in ("qkv", "out"):
-    matrix, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-    bound = 1 / math.sqrt(m)
-    assert 0.9 * bound < np.abs(matrix).max() <= bound and not bias.any()
 
 # %% [markdown] tags=["shared"]
 # ## Attention ignores order
@@ -837,7 +804,7 @@ for label in (label for ax in fig.axes[:2] for label in ax.get_yticklabels()):
 fig
 
 # %% [markdown] tags=["shared"]
-# The rows have moved together with their words:  *it* still gets the animal, although
+# The rows have moved together with their words: *it* still gets the animal, although
 # *cat* now comes later. For every permutation matrix $P$ and the layer $F$,
 #
 # $$F(PX) = P\,F(X), \qquad
@@ -876,32 +843,37 @@ assert np.abs(moved - out).max() > 0.12
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
 # are the same set of words. What would you add to the input so that it can tell them
-# apart, also in a text of a thousand words? Try it with `model` and three random words,
-# `x[:, :3]`.
+# apart? Try it with `model` and three random words, `x[:, :3]`. Then try it at the
+# positions 1000 to 1002: what happens to the weights?
 
 # %% tags=["shared", "answer"]
 dog_bites_man = x[:, :3]
 man_bites_dog = dog_bites_man[:, ::-1]
 ramp = np.arange(3)[:, None]  # s 1: the position itself, added to all features
-gaps = []
-for added in (0, ramp):
-    one = as_numpy(model(floats(dog_bites_man + added))[0])
+drawn = np.random.default_rng(9).normal(size=(3, m))  # s m: a vector per position
+gaps, peaks = [], []
+for added in (0, ramp, drawn, 1000 + ramp):
+    one, weights = model(floats(dog_bites_man + added))
     two = as_numpy(model(floats(man_bites_dog + added))[0])[:, ::-1]
-    gaps.append(np.abs(one - two).max())  # per word, between the two sentences
-assert gaps[0] < 1e-5 and gaps[1] > 0.25
+    gaps.append(np.abs(as_numpy(one) - two).max())  # per word, between the sentences
+    peaks.append(as_numpy(weights).max(axis=-1).mean())
+assert gaps[0] < 1e-5 and gaps[1] > 0.25 and gaps[2] > 0.25
+assert peaks[1] < 0.6 and peaks[3] > 0.9
 say(
-    f"Without any addition, each word gets the same output in both sentences. With its "
-    f"position added to each word, the outputs differ by up to {gaps[1]:.2f}. A ramp "
-    "grows without bound in long sentences; the encoder adds sines and cosines, which "
-    "do not."
+    "Without any addition, each word gets the same output in both sentences. With its "
+    f"position added to all features, the outputs differ by up to {gaps[1]:.2f}; with "
+    f"a random vector for each position, by {gaps[2]:.2f}. But the ramp grows: from "
+    f"position 1000 on, the largest weight is {peaks[3]:.0%} on average (from position "
+    f"0 on, {peaks[1]:.0%}), and the softmax is saturated. The encoder adds vectors "
+    "that do not grow: learned ones, or sines and cosines."
 )
 
 # %% [markdown] tags=["shared"]
 # ## In your own code, call the framework's attention
 #
 # Our function is there to be read. The framework's computes the same numbers, on some
-# GPUs without storing all weights (see the last chapter). It takes the causal mask as a
-# flag, and a padding mask as `b 1 1 k`, for all heads and queries:
+# GPUs without storing all weights. It takes the causal mask as a flag, and a padding
+# mask as `b 1 1 k`, for all heads and queries:
 
 # %% tags=["shared"]
 b, s, h, d = 2, 7, 3, 5
@@ -914,14 +886,9 @@ own_attention = nn.functional.scaled_dot_product_attention
 causal_out = own_attention(q, k, v, is_causal=True)  # b h s d
 padded_out = own_attention(q, k, v, attn_mask=key_mask)  # b h s d
 
-# %% [markdown] tags=["shared"]
-# Libraries differ in the order of axes and in the output of a query that sees nothing:
-#
-# - **JAX**: `jax.nn.dot_product_attention` wants the heads *behind* the positions,
-#   `b s h d`. A query that sees nothing gets the mean of all values.
-# - **PyTorch**: `scaled_dot_product_attention` wants `b h s d` and returns zeros, as we
-#   do (before version 2.5: NaN). `nn.MultiheadAttention` returns NaN, and its boolean
-#   masks mean the opposite: True *hides*.
+# %% [markdown] tags=["torch"]
+# `scaled_dot_product_attention` returns zeros for a query that sees nothing, as we do
+# (before version 2.5: NaN).
 
 # %% tags=["torch", "check"]
 # Checked: the framework's function gives our numbers; without a visible key, zeros
@@ -938,8 +905,10 @@ for theirs, mask in (
 np.testing.assert_array_equal(ours[:, :, 0], 0)
 
 # %% [markdown] tags=["torch"]
-# A whole layer is `nn.MultiheadAttention`. Its padding mask is `b k`. It returns the
-# mean of all heads' weights, or each head's with `average_attn_weights=False`.
+# A whole layer is `nn.MultiheadAttention`. Its boolean masks mean the opposite: True
+# *hides*. Its padding mask is `b k`, and a query that sees nothing gets NaN. The layer
+# returns the mean of all heads' weights, or each head's with
+# `average_attn_weights=False`. With `dropout=0.1`, it drops weights in training.
 
 # %% tags=["torch"]
 layer = nn.MultiheadAttention(m, n_heads, batch_first=True)
@@ -973,7 +942,8 @@ for mask, hides in zip((causal, key_mask), given, strict=True):
 # * Attention is a weighted mean of values; each weight comes from a query and a key.
 # * In self-attention, queries, keys and values are learned projections of one sequence;
 #   in cross-attention, keys and values come from a second one.
-# * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$.
+# * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$, so that
+#   no query is saturated from the start.
 # * A mask is boolean, True means "may look"; a query that sees nothing gets zeros.
 # * Heads are one more leading axis: project, split, attend, concatenate, project.
 # * The layer is equivariant: it ignores order, so an encoder adds positions.
@@ -981,4 +951,4 @@ for mask, hides in zip((causal, key_mask), given, strict=True):
 # %% [markdown] tags=["torch"]
 # Next comes [the encoder block, in PyTorch](encoder_torch.ipynb).
 # [The reverse task](reverse_torch.ipynb) shows learned maps, and
-# [the last chapter](costs_torch.ipynb) what attention costs.
+# [What attention costs](costs_torch.ipynb) explains the framework's fused function.

@@ -14,19 +14,19 @@
 # %% [markdown] tags=["shared"]
 # # Two frameworks in twenty minutes
 #
-# By the end you can put arrays on a device, draw random numbers that repeat,
-# differentiate a function, write a model as a module, train it on handwritten digits in
-# fifteen lines, and save it. You need: Python with NumPy, matrix products, and a first
-# idea of gradient descent. Twenty minutes are enough if you know one of the frameworks;
-# take an hour if you know neither.
+# By the end you can train a model on handwritten digits in fifteen lines, choose its
+# learning rate, and say what arrays, gradients, modules, loss and optimiser do in them.
+# You need: Python with NumPy, matrix products, and a first idea of gradient descent.
+# Twenty minutes are enough if you know one of the frameworks; take an hour if you know
+# neither.
 #
-# You could compute every formula of this book in NumPy. But training needs the gradient
-# of one number, the loss, with respect to millions of parameters, thousands of times.
-# NumPy computes no gradients and uses no GPU. JAX and PyTorch do both:
+# NumPy can compute every formula of this book. But training needs the gradient of one
+# number, the loss, with respect to millions of parameters, thousands of times. NumPy
+# computes no gradients and uses no GPU. JAX and PyTorch do both:
 #
 # - **JAX** works with *pure* functions: the result depends on the arguments alone, and
-#   nothing else changes. JAX turns such a function into another one, for example one
-#   that computes its gradient.
+#   nothing else changes. JAX turns such a function into another one, such as its
+#   gradient.
 # - **PyTorch** works with objects. Its arrays, called *tensors*, remember how they were
 #   computed, and training changes them in place.
 #
@@ -60,35 +60,71 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from helpers import diagrams, plots  # drawings; curves and pictures
-from helpers.prose import say, word  # say() prints a sentence with computed numbers
+from helpers.prose import say, table, word  # say() prints a sentence with numbers
 from helpers.shapes import as_numpy, check_shape  # as_numpy() copies to NumPy
-from helpers.weights import load_weights, save_weights, to_arrays
+from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
 
-# %% tags=["torch"]
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
 plots.use_style()
 f"PyTorch {torch.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
+# ## Training repeats one update
+#
+# The model of this page recognises handwritten digits. It learns in a loop:
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop: a batch of inputs goes through the model; with the labels it gives the loss. The gradient of the loss goes to the optimiser, which changes the model. Then comes the next batch."}}
+diagrams.training_loop(basic=True)
+
+# %% [markdown] tags=["shared"]
+# A batch of pictures goes through the **model**, and the **loss function** compares the
+# outputs with the labels: the *loss* is one number that says how wrong the model is.
+# The **gradient** says how the loss changes with each parameter of the model. The
+# **optimiser** changes all parameters a little, so that the loss becomes smaller, and
+# the next batch follows. The next sections explain these parts; then fifteen lines put
+# them together.
+#
+# The data are the 1,797 digits of scikit-learn, of 8 × 8 pixels, in three parts. From
+# the *training* data the model learns. With the *validation* data we choose, for
+# example, the size of the steps. The *test* data are used once, at the end.
+
+# %% tags=["shared"]
+pixels, classes = load_digits(return_X_y=True)  # b i, b
+order = np.random.default_rng(0).permutation(len(pixels))
+pixels, classes = pixels[order] / 16, classes[order]  # ink from 0 to 1
+train_rows, validation_rows = slice(1197), slice(1197, 1437)
+test_rows = slice(1437, None)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of eight handwritten digits of 8 by 8 pixels, grey and blurred; below each its class."}}
+images = (255 * pixels[:8]).astype(np.uint8).reshape(1, -1, 8, 8)
+captions = [[str(label) for label in classes[:8]]]
+plots.pictures(images, captions=captions, titles=["training digits and their classes"])
+
+# %% tags=["shared", "check"]
+# Checked: each digit is in one part, and each part has all ten classes
+parts = [np.arange(1797)[rows] for rows in (train_rows, validation_rows, test_rows)]
+np.testing.assert_array_equal(np.concatenate(parts), np.arange(len(pixels)))
+assert all(set(classes[part]) == set(range(10)) for part in parts)
+
+# %% [markdown] tags=["shared"]
 # ## An array has a shape, a dtype and a device
 #
 # As in NumPy, the *shape* is the size along each axis and the *dtype* the type of the
-# numbers. The *device* is new: the memory that holds the array and the processor that
-# computes with it, a CPU or a GPU. A comment such as `# b i` names the axes: $b$
-# examples with $i$ inputs each. On all pages, `floats(…)` makes an array of float32
-# numbers and `integers(…)` one of whole numbers.
+# numbers. The *device* is new: the CPU or GPU that holds the array and computes with
+# it. A comment such as `# b i` names the axes: $b$ examples with $i$ inputs each. On
+# all pages, `floats(…)` makes an array of float32 numbers and `integers(…)` one of
+# whole numbers.
 
 # %% [markdown] tags=["torch"]
 # An axis of a tensor is called a `dim`. New tensors are on the CPU unless another
-# default is set, as above; `x.to(device)` moves a tensor, `model.to(device)` a model.
-# An operation on tensors of two devices is an error.
+# default is set, as above; `x.to(device)` moves a tensor, `model.to(device)` a model. A
+# matrix product of tensors on two devices is an error.
 
 # %% tags=["torch"]
 # partial: a function with some of its arguments filled in
@@ -108,13 +144,13 @@ except (RuntimeError, TypeError) as error:
 
 # %% [markdown] tags=["shared"]
 # When two dtypes meet, the result gets a common one (*dtype promotion*). NumPy prefers
-# float64, both frameworks float32 (only a float64 array that comes from NumPy stays so
-# in PyTorch). float32 has seven digits, takes half the memory and is much faster on a
-# GPU. bfloat16 takes half of that again; it has the range of float32, but only two or
-# three digits.
+# float64, both frameworks float32: seven digits, half the memory, and much faster on a
+# GPU. (bfloat16 takes half of that again, with the range of float32, but two or three
+# digits.)
 
 # %% [markdown] tags=["torch"]
-# This is why `floats` names the dtype.
+# PyTorch keeps float64 arrays that come from NumPy as they are, and whatever they meet
+# becomes float64, too. Hence the dtype in `floats`.
 
 # %% tags=["torch", "check"]
 # Checked: int32 plus float32, or int32 over 2, is float32 here and float64 in NumPy
@@ -122,19 +158,15 @@ counts = torch.arange(3, dtype=torch.int32)
 halves = a[0].to(torch.bfloat16)
 mixed = [counts + a[0], counts / 2, a + 0.5, halves + a[0]]
 assert [array.dtype for array in mixed] == [torch.float32] * 4
-assert torch.as_tensor(np.ones(3)).dtype == torch.float64
+of_numpy = torch.as_tensor(np.ones(3), device=device)
+assert of_numpy.dtype == (of_numpy + a).dtype == torch.float64
 whole, real = np.arange(3, dtype=np.int32), np.ones(3, dtype=np.float32)
 assert [(whole + real).dtype, (whole / 2).dtype] == ["float64"] * 2
 
-# %% [markdown] tags=["shared"]
-# ## JAX arrays never change, PyTorch tensors can
-#
-# - **JAX**: arrays are immutable. `a[0, 0] = 7` is an error; `a.at[0, 0].set(7)`
-#   returns a new array. So a function cannot change the arrays that it is given, which
-#   is what purity asks for.
-# - **PyTorch**: `a[0, 0] = 7` is an *in-place* update, as in NumPy: it changes `a`
-#   itself. A slice is a *view* of the same memory, so a change of the slice changes the
-#   whole array. Methods that work in place end in an underscore: `a.zero_()`.
+# %% [markdown] tags=["torch"]
+# Tensors change *in place*, as NumPy arrays do: `a[0, 0] = 7` changes `a` itself. A
+# slice is a *view* of the same memory, so a change of the slice changes the whole
+# tensor. Methods that work in place end in an underscore: `a.zero_()`.
 
 # %% tags=["torch"]
 changed = a.clone()  # a copy; without it, a would change
@@ -143,23 +175,16 @@ row = changed[0]  # a view
 row.zero_()  # changes the first row of changed
 changed
 
-# %% tags=["torch", "check"]
-# Checked: the clone left the original alone, the view did not
-np.testing.assert_array_equal(as_numpy(a), [[1, 2, 3], [4, 5, 6]])
-np.testing.assert_array_equal(as_numpy(changed), [[0, 0, 0], [4, 5, 6]])
-np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
-
 # %% [markdown] tags=["shared"]
-# ## The same seed gives the same random numbers
-#
-# Random numbers are computed from a *seed*, so an experiment can be repeated. JAX,
-# PyTorch and NumPy draw different numbers from the same seed; what both versions of a
-# page (its *twins*) share, such as data and batches, therefore comes from NumPy. In
-# JAX, every draw is given a *key*, which should be used only once; PyTorch draws from a
-# *generator*, whose state changes with every draw.
+# Random numbers are computed from a *seed*, so an experiment can be repeated. NumPy,
+# JAX and PyTorch draw different numbers from the same seed. So what both versions of a
+# page (its *twins*) share, such as the batches, comes from NumPy.
 
 # %% [markdown] tags=["torch"]
-# If you insert one draw, all later ones of the same generator are different.
+# PyTorch draws from a *generator*, whose state changes with every draw: if you insert
+# one draw, all later ones are different. Layers draw their initial weights from the
+# default generator of their device; `torch.manual_seed(0)` seeds the default
+# generators.
 
 # %% tags=["torch"]
 generator = torch.Generator(device).manual_seed(0)
@@ -169,33 +194,31 @@ generator.manual_seed(0)
 again = torch.randn(3, generator=generator)
 first, again, other
 
-# %% tags=["shared", "check"]
-# Checked: the same key or seed repeats the numbers, and the next draw is different
+# %% tags=["torch", "check"]
+# Checked: the clone left the original alone, the view did not; a seed repeats its draws
+np.testing.assert_array_equal(as_numpy(a), [[1, 2, 3], [4, 5, 6]])
+np.testing.assert_array_equal(as_numpy(changed), [[0, 0, 0], [4, 5, 6]])
+np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
 np.testing.assert_array_equal(as_numpy(first), as_numpy(again))
 assert (as_numpy(first) != as_numpy(other)).all()
-
-# %% [markdown] tags=["torch"]
-# Layers draw their initial weights from PyTorch's default generator (each device has
-# one); `torch.manual_seed(0)` seeds them all.
 
 # %% [markdown] tags=["shared"]
 # ## Automatic differentiation is exact up to rounding
 #
-# Training makes a *loss* small, a number that says how wrong the model is, by small
-# steps against its gradient. One could change each weight a little and see how the loss
-# changes, but that takes one evaluation of the loss per weight. *Automatic
-# differentiation* (autograd in PyTorch) instead applies the chain rule to every
-# operation, from the loss back to the weights, at the cost of a few evaluations,
-# however many weights there are. Here is a neuron with the weight $w = 0.5$, the input
-# $x = 2$ and the target $y = 1$:
+# One could change each parameter a little, and see how the loss changes; but that takes
+# one evaluation of the loss per parameter. *Automatic differentiation* (autograd in
+# PyTorch) instead applies the chain rule to every operation, from the loss back to the
+# parameters, at the cost of a few evaluations, however many parameters there are. Here
+# is a neuron with the weight $w = 0.5$, the input $x = 2$ and the target $y = 1$:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}}
 diagrams.chain_rule()
 
 # %% [markdown] tags=["shared"]
-# Forward, every operation stores what it will need. Backward, it multiplies the
-# derivative that arrives by its own. The result, $-0.40$, says: a larger $w$ makes the
-# loss smaller. With several weights and $b$ examples, the loss is a mean:
+# On the way forward, every operation stores what it will need. On the way back, it
+# receives the derivative of the loss with respect to its output, multiplies it by its
+# own derivative, and passes the product on. The result, $-0.40$, says: a larger $w$
+# makes the loss smaller. With several weights and $b$ examples, the loss is a mean:
 #
 # $$L(w) = \frac1b \sum_{(x, y)} \big(\tanh(x \cdot w) - y\big)^2 .$$
 
@@ -205,8 +228,9 @@ inputs, targets = rng.normal(size=(7, 3)), rng.normal(size=7)  # b i, b
 start = np.array([0.5, -1.0, 0.25])  # i
 
 # %% [markdown] tags=["torch"]
-# `requires_grad_` tells PyTorch to record what is computed from `w`; `backward` goes
-# back through the record and adds the derivatives to `w.grad`.
+# `requires_grad_` tells PyTorch to record every operation on `w`; the record is called
+# the *graph*. `backward` goes back through the graph and adds the derivatives to
+# `w.grad`.
 
 # %% tags=["torch"]
 x, y, w = floats(inputs), floats(targets), floats(start).requires_grad_()
@@ -222,10 +246,14 @@ loss.backward()
 gradient = w.grad.clone()
 gradient
 
+# %% [markdown] tags=["torch"]
+# `backward` *adds* to `w.grad`: called twice, it leaves twice the gradient. So training
+# clears `w.grad` before every update; if you forget it, nothing warns you.
+
 # %% [markdown] tags=["shared"]
-# The chain rule on paper gives `exact`. How close to it, in float32, are the automatic
-# gradient and the difference quotients
-# $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$?
+# In the next cell, `exact` is the gradient that the chain rule gives on paper, in
+# float64. How close are, in float32, the automatic gradient and the difference
+# quotients $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$?
 
 
 # %% tags=["shared"]
@@ -277,163 +305,20 @@ assert ends > 100 * steepest.min()  # loose: rounding, as above
 np.testing.assert_allclose(as_numpy(gradient), exact, atol=1e-6)
 
 # %% tags=["torch", "check"]
-# Checked: in float64, too, the best quotients have more than 10 times the error
+# Checked: in float64, too; two calls add up, and the examples' gradients have this mean
 arrays = (torch.as_tensor(array, device=device) for array in (start, inputs, targets))
 found = as_numpy(torch.func.grad(loss_fn)(*arrays))
 assert found.dtype == np.float64
 best = min(np.abs(quotients(step, np.float64) - exact).max() for step in steps)
 rounding = np.spacing(np.abs(exact).max()) / 2  # of the exact gradient itself
 assert best > 10 * max(np.abs(found - exact).max(), rounding)  # loose: rounding
-
-# %% [markdown] tags=["torch"]
-# `backward` *adds* to `w.grad`: called twice, it leaves twice the gradient. So training
-# clears `w.grad` before every update; if you forget it, nothing warns you.
-
-# %% tags=["torch", "check"]
-# Checked: two gradients add up to twice the first
+of_each = torch.func.vmap(torch.func.grad(loss_fn), in_dims=(None, 0, 0))
+each = of_each(w.detach(), x, y)  # w is the same for all examples
+check_shape(each, "b i", b=7, i=3)
+np.testing.assert_allclose(as_numpy(each).mean(0), as_numpy(gradient), atol=1e-6)
 loss_fn(w, x, y).backward()  # w.grad still holds the first gradient
 np.testing.assert_allclose(as_numpy(w.grad), 2 * as_numpy(gradient), rtol=1e-6)
 w.grad = None  # cleared
-
-# %% [markdown] tags=["torch"]
-# `torch.func` offers JAX's transformations, such as `grad` and `vmap`, which can be
-# combined. `vmap` maps a function over the first axis of its arguments (`None` means:
-# this argument is the same for all examples), so `vmap` of `grad` is the gradient of
-# each example by itself.
-
-# %% tags=["torch"]
-each_gradient = torch.func.vmap(torch.func.grad(loss_fn), in_dims=(None, 0, 0))
-each = each_gradient(w.detach(), x, y)  # b i
-each.shape
-
-# %% tags=["shared", "check"]
-# Checked: the mean of the gradients of the examples is the gradient of the mean loss
-check_shape(each, "b i", b=7, i=3)
-mean = as_numpy(each).mean(axis=0)
-np.testing.assert_allclose(mean, as_numpy(gradient), atol=1e-6)
-
-# %% [markdown] tags=["shared"]
-# ## Eager code runs at every call, traced code once
-#
-# - **PyTorch** is *eager*: it executes an operation as soon as Python reaches it.
-# - **JAX** is eager, too, unless `jax.jit` compiles a function at its first call. The
-#   first call begins with *tracing*: Python runs the function on *tracers*,
-#   placeholders with a shape and a dtype but no values. The operations are recorded and
-#   compiled into one program. Later calls with the same shapes and dtypes run this
-#   program, without Python, which is faster. (PyTorch's counterpart is
-#   `torch.compile`.)
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
-diagrams.eager_and_traced()
-
-# %% [markdown] tags=["shared"]
-# How often does Python run the body of `squares`? Predict it first:
-
-# %% tags=["shared"]
-runs = []
-
-
-def squares(x):
-    """Sum of squares: ``n -> ``; notes every run of its body."""
-    runs.append(tuple(x.shape))
-    return (x**2).sum()
-
-
-# %% tags=["torch"]
-results = [squares(torch.ones(n)) for n in (3, 3, 3, 5)]
-n_runs = len(runs)
-
-# %% tags=["shared", "say"]
-say(f"Four calls with two shapes: Python ran the body **{n_runs} times**.")
-
-# %% tags=["torch", "check"]
-# Checked: Python runs the body at every call, and every call returns its sum
-assert n_runs == 4
-np.testing.assert_array_equal([float(result) for result in results], [3, 3, 3, 5])
-
-# %% [markdown] tags=["torch"]
-# So Python's `print` and `if` work as usual. On a GPU, however, `if x.sum() > 0` makes
-# Python wait for the value; `torch.where(x > 0, a, b)` does not. PyTorch also records
-# operations, but only those that the gradient needs, and it makes a new record at every
-# call. Here are those of `squares`, the last one first:
-
-# %% tags=["torch"]
-last = squares(torch.ones(3, requires_grad=True)).grad_fn
-last.name(), last.next_functions[0][0].name()
-
-# %% [markdown] tags=["shared"]
-# ## Keep values, not graphs or tracers
-#
-# If you collect the losses of a run in a list, keep their values, and not what the
-# framework computes with: graphs in PyTorch, tracers in JAX.
-
-# %% [markdown] tags=["torch"]
-# A loss refers to its *graph*, the record of the operations behind it, with their
-# intermediate results. `backward()` frees these results. If you never call it, as in
-# validation, they stay in memory as long as the loss exists. `loss.detach()` is the
-# number without the graph, and under `torch.no_grad()` nothing is recorded.
-
-# %% tags=["torch"]
-kept = []
-
-
-def noted_loss(w):
-    """Return the loss without its graph; keep it with the graph, by mistake."""
-    loss = loss_fn(w, x, y)
-    kept.append(loss)
-    return loss.detach()
-
-
-values = [noted_loss(w) for _ in range(3)]
-print("kept:    ", kept)
-print("returned:", values)
-
-# %% tags=["torch", "check"]
-# Checked: kept losses hold graphs until backward() frees them; detached ones have none
-assert all(loss.grad_fn is not None for loss in kept)
-assert all(value.grad_fn is None for value in values)
-np.testing.assert_allclose(torch.stack(values).cpu(), as_numpy(loss), rtol=1e-6)
-kept[0].backward()
-try:
-    kept[0].backward()
-except RuntimeError as error_of_graph:
-    message = str(error_of_graph)
-assert "second time" in message and "freed" in message
-
-# %% [markdown] tags=["shared"]
-# ## A long loop is a scan in JAX, a Python loop in PyTorch
-#
-# Training is a loop: each turn takes a state and a batch and makes the next state. JAX
-# can compile the whole loop as one operation, a *scan* (`jax.lax.scan`); in PyTorch the
-# loop is Python's. Our example is the running average that optimisers use, with $\beta$
-# a little below 1:
-#
-# $$\mu_t = \beta\, \mu_{t-1} + (1-\beta)\, v_t, \qquad \mu_0 = 0$$
-
-# %% [markdown] tags=["torch"]
-# The state can change in place.
-
-
-# %% tags=["torch"]
-def running_average(values, beta):
-    """Exponential moving average after each value: ``n -> n``."""
-    mean, means = torch.zeros(()), []
-    for value in values:
-        mean.mul_(beta).add_((1 - beta) * value)  # in place
-        means.append(mean.clone())  # without clone(): n times the same tensor
-    return torch.stack(means)
-
-
-# %% tags=["shared"]
-stream = np.random.default_rng(2).normal(loc=1.0, size=1000)
-averages = as_numpy(running_average(floats(stream), 0.99))
-averages[[9, 99, 999]]  # from 0 towards the mean of the values, 1
-
-# %% tags=["shared", "check"]
-# Checked: the loop agrees with the sum that it stands for, in NumPy
-powers = 0.01 * 0.99 ** np.arange(1000)
-wanted = [powers[: t + 1][::-1] @ stream[: t + 1] for t in range(1000)]
-np.testing.assert_allclose(averages, wanted, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # ## A module is a tree of parameters
@@ -471,52 +356,50 @@ def build(kind, *sizes, seed=0, **options):
 model = build(Classifier, 64, 64, 10)
 
 # %% [markdown] tags=["torch"]
-# `parameters()` lists what an optimiser changes. The *state dict* maps the path of each
-# parameter to its tensor; `load_state_dict` copies such a dict into a model. An array
-# of the model that is not trained is registered as a *buffer* (`register_buffer`): it
-# is in the state dict, too, and moves to the GPU with the model.
+# `parameters()` lists what an optimiser changes. The *state dict* maps the name of each
+# parameter, such as `hidden.weight`, to its tensor; `load_state_dict` copies such a
+# dict into a model. An array that belongs to the model but is not trained is registered
+# as a *buffer* (`register_buffer`), so that it moves to the GPU with the model.
 
 # %% tags=["torch"]
 state = model.state_dict()
-{path: tuple(array.shape) for path, array in state.items()}
+{name: tuple(array.shape) for name, array in state.items()}
+
+# %% [markdown] tags=["torch"]
+# A list of modules is wrapped, in `nn.ModuleList([…])`. PyTorch stores a dense matrix
+# out × in; `to_arrays` of this book copies the parameters to NumPy, in × out, as in
+# $xW$.
 
 # %% [markdown] tags=["shared"]
-# Flax stores a dense matrix in × out, as in $xW$, PyTorch out × in; `to_arrays` of this
-# book copies the parameters to NumPy, in × out on both sides. A list of modules has to
-# be wrapped: `nnx.data([…])` (or `nnx.List` in newer Flax), `nn.ModuleList([…])`.
+# Save the parameters, not the Python object: code changes, and a pickled object can run
+# any code when it is opened. The *safetensors* files of `save_weights` hold named
+# arrays only, and both twins read them. To resume training, save the optimiser's state
+# as well.
+
+# %% tags=["shared"]
+folder = Path(tempfile.mkdtemp())
+save_weights(model, folder / "model.safetensors")
+copy = build(Classifier, 64, 64, 10, seed=1)
+load_weights(copy, folder / "model.safetensors")
+
+# %% [markdown] tags=["torch"]
+# PyTorch's own way is `torch.save(model.state_dict(), path)` and, back,
+# `torch.load(path, weights_only=True)`, which refuses anything but data.
 
 # %% tags=["torch", "check"]
-# Checked: a dict with halved parameters, once loaded, halves those of the model
+# Checked: both files restore all logits to the last bit; a loaded dict is written
+torch.save(state, folder / "model.pt")
+other = build(Classifier, 64, 64, 10, seed=2)
+other.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+logits = as_numpy(model(floats(pixels)))
+for loaded in (copy, other):
+    np.testing.assert_array_equal(as_numpy(loaded(floats(pixels))), logits)
 before = to_arrays(model)
 check_shape(before["hidden.weight"], "i f", i=64, f=64)
 check_shape(before["output.weight"], "f c", f=64, c=10)
-model.load_state_dict({path: array / 2 for path, array in state.items()})
+model.load_state_dict({name: array / 2 for name, array in state.items()})
 for name, array in to_arrays(model).items():
     np.testing.assert_array_equal(array, before[name] / 2)
-
-# %% [markdown] tags=["shared"]
-# ## train() and eval() switch dropout
-#
-# *Dropout* sets each number to zero with probability $p$ and multiplies the others by
-# $1/(1-p)$, which keeps the mean; but only in training. `train()` and `eval()` set the
-# mode of a module and of all modules inside. Without `eval()` a trained model gives
-# different outputs at every call, and no error tells you.
-
-# %% tags=["torch"]
-ones = torch.ones(1000)
-dropout = nn.Dropout(0.5)  # try 0.9
-dropout.train()
-noisy, noisy_again = dropout(ones), dropout(ones)
-dropout.eval()
-unchanged = dropout(ones)
-as_numpy(noisy)[:9], as_numpy(unchanged)[:9]
-
-# %% tags=["shared", "check"]
-# Checked: in training half the ones become 0 and the others 2; after eval() all stay
-noisy, noisy_again, unchanged = map(as_numpy, (noisy, noisy_again, unchanged))
-assert set(noisy.tolist()) == {0, 2} and 0.4 < (noisy == 0).mean() < 0.6
-assert (noisy != noisy_again).any()
-np.testing.assert_array_equal(unchanged, 1)
 
 # %% [markdown] tags=["shared"]
 # ## An overflow becomes NaN, and NaN spreads
@@ -528,14 +411,15 @@ np.testing.assert_array_equal(unchanged, 1)
 #
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
-# In float32, $e^{89}$ is already infinite, and infinity over infinity is *NaN*, "not a
-# number". Nearly everything that is computed from NaN is NaN: one NaN in the loss, and
-# all parameters are NaN after the next update. So compute the loss from the logits,
-# with a function of the framework that cannot overflow.
+# A number that is too large for its dtype *overflows*: it becomes infinity, in float32
+# already $e^{89}$. And infinity over infinity is *NaN*, "not a number". Nearly
+# everything that is computed from NaN is NaN: one NaN in the loss, and all parameters
+# are NaN after the next update. So compute the loss from the logits, with a function of
+# the framework that cannot overflow.
 
 # %% [markdown] tags=["torch"]
-# `nn.functional.cross_entropy` expects logits with two axes, `b c`; so `flatten` makes
-# all axes before the last into one.
+# `nn.functional.cross_entropy` expects the classes on axis 1; so `flatten` makes all
+# axes before the last into one, which gives `b c`.
 
 
 # %% tags=["torch"]
@@ -585,93 +469,47 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## An optimiser turns gradients into steps
-#
-# Gradient descent subtracts the gradient times a *learning rate* $\eta$; on random
-# batches it is called SGD. *Adam* divides a running average of the gradient by the root
-# of a running average of its square, so that all parameters move at a similar pace.
-
-# %% [markdown] tags=["torch"]
-# An optimiser is an object that holds the parameters and its state, such as Adam's
-# averages; `step()` changes both in place.
-
-# %% tags=["torch"]
-weights = floats(start).requires_grad_()
-optimizer = torch.optim.SGD([weights], lr=0.1)
-optimizer.zero_grad()
-loss_fn(weights, x, y).backward()
-optimizer.step()  # changes weights
-weights
-
-# %% tags=["shared", "check"]
-# Checked: the step is minus the learning rate times the gradient
-wanted = start - 0.1 * as_numpy(gradient)
-np.testing.assert_allclose(as_numpy(weights), wanted, atol=1e-6)
-
-# %% [markdown] tags=["shared"]
-# **Exercise 2, by hand.** How many parameters has `build(Classifier, 64, 64, 10)`? With
-# Adam, training stores four float32 numbers for each: the parameter, its gradient, two
-# averages. How many bytes is that? Does a model with a billion parameters fit on a GPU
-# with $16$ GB?
-
-# %% tags=["shared", "answer"]
-n_params = sum(array.size for array in to_arrays(model).values())
-assert n_params == (64 * 64 + 64) + (64 * 10 + 10)
-say(
-    f"Each layer has a matrix and a bias: $64 \\cdot 64 + 64 + 64 \\cdot 10 + 10 = "
-    f"{n_params:,}$ parameters. Four numbers of four bytes each make 16 bytes per "
-    f"parameter, so {16 * n_params:,} bytes. With a billion parameters, these numbers "
-    "alone fill the 16 GB, and nothing is left for data and intermediate results."
-)
-
-# %% [markdown] tags=["shared"]
 # ## Fifteen lines train a classifier
 #
-# Take a batch, compute the loss, compute the gradient, make a step, and repeat:
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop: a batch of inputs goes through the model; with the labels it gives the loss. The gradient of the loss goes to the optimiser, which changes the model. Then comes the next batch."}}
-diagrams.training_loop(basic=True)
-
-# %% [markdown] tags=["shared"]
-# The data are the 1,797 handwritten digits of scikit-learn, of 8 × 8 pixels; a fifth is
-# set aside as test data. An *epoch* is one pass through the training data, in a new
-# order each time. A row of `batches` is one batch: the row numbers of its digits. An
-# incomplete last batch is left out.
+# Gradient descent subtracts from each parameter its gradient times a *learning rate*
+# $\eta$; on random batches it is called SGD. *Adam* divides a running average of the
+# gradient by the root of a running average of its square, so that all parameters move
+# at a similar pace.
+#
+# An *epoch* is one pass through the training data, in a new order each time. A row of
+# `batches` is one batch: the row numbers of its digits. The initial weights are random
+# (exercise 3 asks why), uniform within $\pm 1/\sqrt{n}$ in a layer with $n$ inputs.
 
 # %% tags=["shared"]
-pixels, classes = load_digits(return_X_y=True)  # b i, b
-order = np.random.default_rng(0).permutation(len(pixels))
-pixels, classes = pixels[order] / 16, classes[order]  # ink from 0 to 1
-n_train, batch_size, epochs, learning_rate = 1437, 64, 20, 0.003
-
-rng = np.random.default_rng(1)
-n_batches = n_train // batch_size  # in an epoch
+batch_size, epochs, learning_rate = 64, 20, 0.003
+rng, n_train = np.random.default_rng(1), len(pixels[train_rows])
+n_batches = n_train // batch_size  # in an epoch; an incomplete last one is left out
 orders = [rng.permutation(n_train)[: n_batches * batch_size] for _ in range(epochs)]
 batches = np.concatenate(orders).reshape(-1, batch_size)  # n b
 
-# %% [markdown] tags=["shared"]
-# Initial weights are random (exercise 3 asks why): uniform within $\pm 1/\sqrt{n}$ for
-# a layer with $n$ inputs. Both twins read them from one file.
-
-# %% tags=["shared"]
 initial = {
     "hidden.weight": rng.uniform(-1, 1, size=(64, 64)) / 64**0.5,  # i f
     "hidden.bias": np.zeros(64),
     "output.weight": rng.uniform(-1, 1, size=(64, 10)) / 64**0.5,  # f c
     "output.bias": np.zeros(10),
 }
-initial = {name: array.astype(np.float32) for name, array in initial.items()}
-folder = Path(tempfile.mkdtemp())
-save_file(initial, folder / "initial.safetensors")
 
-# %% [markdown] tags=["shared"]
-# 64 examples make a steady gradient, and 20 epochs take seconds. Adam's usual rate is
-# $0.001$; a model as small as this one tolerates three times that. For data of
-# your own, replace `pixels`, `classes` and the sizes 64 and 10, and try the rates
-# $0.001$, $0.003$ and $0.0003$.
+# %% tags=["shared", "say"]
+say(
+    table(
+        ["setting", "value", "why here", "try first for another task"],
+        ["hidden features", 64, "as many as pixels", "as many as inputs"],
+        ["`batch_size`", batch_size, "a steady gradient", "32 to 256"],
+        ["`epochs`", epochs, "takes seconds", "while validation improves"],
+        ["`learning_rate`", learning_rate, "a first guess", "0.001, Adam's default"],
+    )
+)
 
 # %% [markdown] tags=["torch"]
-# The loop is Python's, and the model changes in place.
+# An optimiser is an object that holds the parameters and its own state, such as Adam's
+# averages. In the drawing of the loop, `backward()` is the arrow from the loss to the
+# optimiser, and `step()`, which changes the parameters in place, the arrow to the
+# model. `loss.detach()` is the number without its graph.
 
 
 # %% tags=["torch"]
@@ -689,81 +527,42 @@ def train(model, x, y, batches, learning_rate):
     return torch.stack(losses)
 
 
-# %% tags=["torch"]
-@torch.no_grad()
-def predict(model, x):
-    """Logits of the model in use: ``b i -> b c``."""
-    model.eval()
-    return as_numpy(model(floats(x)))
-
+# %% [markdown] tags=["shared"]
+# Both twins start from the same weights, `initial`:
 
 # %% tags=["shared"]
-def accuracy(model, rows):
-    """Fraction of the digits ``rows`` that are classified correctly."""
-    return (predict(model, pixels[rows]).argmax(-1) == classes[rows]).mean()
+x_train, y_train = floats(pixels[train_rows]), integers(classes[train_rows])
 
 
-load_weights(model, folder / "initial.safetensors")
-x_train, y_train = floats(pixels[:n_train]), integers(classes[:n_train])
-losses = as_numpy(train(model, x_train, y_train, integers(batches), learning_rate))
-for_training, for_test = slice(n_train), slice(n_train, None)
-on_train, on_test = accuracy(model, for_training), accuracy(model, for_test)
+def trained(learning_rate, batches=batches, initial=initial):
+    """A classifier that was trained from given weights, and its losses."""
+    model = build(Classifier, 64, 64, 10)
+    from_arrays(model, initial)
+    losses = train(model, x_train, y_train, integers(batches), learning_rate)
+    return model, as_numpy(losses)
 
-# %% tags=["shared", "say"]
-say(
-    f"After {len(batches)} updates the model classifies **{on_test:.1%}** of the test "
-    f"digits correctly, and {on_train:.1%} of those it was trained on. The loss began "
-    f"at {losses[0]:.2f}, close to $\\ln 10 = {np.log(10):.2f}$, the loss of a model "
-    "that gives each digit the probability 1/10; in the last epoch it was "
-    f"{losses[-n_batches:].mean():.2f} on average."
-)
+
+model, losses = trained(learning_rate)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: a steep fall at first, then a gentle one to the end."}}
 panels = {"Loss of every update": {"": (np.arange(len(losses)), losses)}}
 plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
 
-# %% tags=["shared", "check"]
-# Checked: more than 96 of 100 test digits are right, and more of the training digits
-assert on_train > on_test > 0.96
-assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
-
-# %% [markdown] tags=["shared"]
-# These are the misclassified test digits. First come those whose true class got the
-# lowest probability:
-
-# %% tags=["shared"]
-truth, test_logits = classes[n_train:], predict(model, pixels[n_train:])  # b, b c
-log_p = test_logits - np.log(np.exp(test_logits).sum(axis=1, keepdims=True))
-wrong = np.flatnonzero(test_logits.argmax(axis=1) != truth)
-hardest = wrong[log_p[wrong, truth[wrong]].argsort()][:8]
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}}
-images = (255 * pixels[n_train:][hardest]).astype(np.uint8).reshape(1, -1, 8, 8)
-captions = [[f"{truth[n]} → {test_logits[n].argmax()}" for n in hardest]]
-plots.pictures(images, captions=captions, titles=["class → what the model chose"])
-
-# %% [markdown] tags=["shared"]
-# What if we train on the first 50 digits only?
-
-# %% tags=["shared"]
-few = build(Classifier, 64, 64, 10)
-load_weights(few, folder / "initial.safetensors")
-train(few, x_train, y_train, integers(batches % 50), learning_rate)
-few_known, few_new = accuracy(few, slice(50)), accuracy(few, for_test)
-
 # %% tags=["shared", "say"]
 say(
-    f"It classifies {few_known:.0%} of these 50 digits correctly, but only "
-    f"{few_new:.1%} of the test digits: it has *overfitted*."
+    f"The loss began at {losses[0]:.2f}. A model that gives each digit the probability "
+    f"1/10 has the loss $\\ln 10 = {np.log(10):.2f}$. In the last of "
+    f"{epochs} epochs, the loss was {losses[-n_batches:].mean():.2f} on average, after "
+    f"{len(batches)} updates."
 )
 
 # %% tags=["shared", "check"]
-# Checked: all of the 50 digits are right, and fewer test digits than before
-assert few_known == 1
-assert few_new < on_test and few_new < 0.93
+# Checked: the loss falls from above 2 to below 0.15
+assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
 
 # %% [markdown] tags=["shared"]
-# Two folded checks compute the gradient by hand, in NumPy, and find the same losses.
+# Two folded checks write the gradient of the model (nine lines) and Adam in plain
+# NumPy, and get the same losses.
 
 
 # %% tags=["shared", "check"]
@@ -787,8 +586,14 @@ up, down = ({k: values[k] + step * grads[k] for k in grads} for step in (1e-6, -
 slope = (loss_and_gradient(up, *batch)[0] - loss_and_gradient(down, *batch)[0]) / 2e-6
 np.testing.assert_allclose(slope, sum((g**2).sum() for g in grads.values()), rtol=1e-4)
 
-# %% tags=["shared", "check"]
-# Checked: 100 updates in NumPy, with Adam written out, have the same losses to 0.1 %
+# %% tags=["torch", "check"]
+# Checked: SGD steps by −η times the gradient; Adam in NumPy has the same 100 losses
+weights = floats(start).requires_grad_()
+loss_fn(weights, x, y).backward()
+torch.optim.SGD([weights], lr=0.1).step()
+wanted = start - 0.1 * as_numpy(gradient)
+np.testing.assert_allclose(as_numpy(weights), wanted, atol=1e-6)
+
 mean = {name: 0 * array for name, array in values.items()}
 square = {name: 0 * array for name, array in values.items()}
 for t, rows in enumerate(batches[:100], start=1):
@@ -801,12 +606,146 @@ for t, rows in enumerate(batches[:100], start=1):
         values[name] -= learning_rate * mean[name] / (1 - 0.9**t) / root
 
 # %% [markdown] tags=["shared"]
-# **In your own code.** Most projects write the loop as in the next cell. AdamW, the
-# usual optimiser of Transformers, also [shrinks the weights a little in each
-# step](https://arxiv.org/abs/1711.05101).
+# **Exercise 2, by hand.** How many parameters does `build(Classifier, 64, 64, 10)`
+# have? With Adam, training stores four float32 numbers for each: the parameter, its
+# gradient, two averages. How many bytes is that? Does a model with a billion parameters
+# fit on a GPU with $16$ GB?
+
+# %% tags=["shared", "answer"]
+n_params = sum(array.size for array in to_arrays(model).values())
+assert n_params == (64 * 64 + 64) + (64 * 10 + 10)
+say(
+    f"Each layer has a matrix and a bias: $64 \\cdot 64 + 64 + 64 \\cdot 10 + 10 = "
+    f"{n_params:,}$ parameters. Four numbers of four bytes each make 16 bytes per "
+    f"parameter, so {16 * n_params:,} bytes. With a billion parameters, these numbers "
+    "alone fill the 16 GB, and nothing is left for data and intermediate results."
+)
+
+# %% [markdown] tags=["shared"]
+# ## Validation data choose, test data judge
+#
+# Some layers work differently in training. *Dropout* then sets each number to zero with
+# probability $p$ and multiplies the others by $1/(1-p)$, which keeps the mean.
+# `train()` and `eval()` set the mode of a module and of all inside:
+
+# %% tags=["torch"]
+dropout = nn.Dropout(0.5)  # try 0.9
+dropout.train()
+noisy, noisy_again = dropout(torch.ones(1000)), dropout(torch.ones(1000))
+dropout.eval()
+unchanged = dropout(torch.ones(1000))
+as_numpy(noisy)[:9], as_numpy(unchanged)[:9]
+
+# %% tags=["shared", "check"]
+# Checked: in training half the ones become 0 and the others 2; after eval() all stay
+noisy, noisy_again, unchanged = map(as_numpy, (noisy, noisy_again, unchanged))
+assert set(noisy.tolist()) == {0, 2} and 0.4 < (noisy == 0).mean() < 0.6
+assert (noisy != noisy_again).any()
+np.testing.assert_array_equal(unchanged, 1)
 
 # %% [markdown] tags=["torch"]
-# A `DataLoader` draws the batches. On a GPU, try `model = torch.compile(model)` and,
+# So `predict` needs two things. `eval()` switches dropout off: without it, a model with
+# dropout gives different outputs at every call. `torch.no_grad()` stops the recording
+# of the graph, which saves memory and time. Neither replaces the other, and no error
+# tells you if you forget one.
+
+
+# %% tags=["torch"]
+@torch.no_grad()
+def predict(model, x):
+    """Logits of the model in use: ``b i -> b c``."""
+    model.eval()
+    return as_numpy(model(floats(x)))
+
+
+# %% [markdown] tags=["shared"]
+# To choose the learning rate, we train with six rates and compare:
+
+
+# %% tags=["shared"]
+def accuracy(model, rows):
+    """Fraction of the digits ``rows`` that are classified correctly."""
+    return (predict(model, pixels[rows]).argmax(-1) == classes[rows]).mean()
+
+
+rates = [0.0003, 0.001, 0.003, 0.01, 0.03, 0.1]
+runs = {rate: trained(rate) for rate in rates}
+scores = [accuracy(model, validation_rows) for model, _ in runs.values()]
+chosen = rates[np.argmax(scores)]
+model = runs[chosen][0]
+on_test = accuracy(model, test_rows)
+
+# %% tags=["shared", "say"]
+rows = [
+    [rate, f"{run[-n_batches:].mean():.3f}", f"{accuracy(tried, train_rows):.1%}"]
+    for rate, (tried, run) in runs.items()
+]
+rows = [[*row, f"{score:.1%}"] for row, score in zip(rows, scores, strict=True)]
+head = ["learning rate", "loss in the last epoch", "training", "validation"]
+error = (on_test * (1 - on_test) / len(classes[test_rows])) ** 0.5
+say(table(head, *rows))
+say(
+    f"We choose the rate {chosen}, which has the highest validation accuracy. The "
+    f"chosen model classifies **{on_test:.1%}** of the test digits correctly (standard "
+    f"error: {100 * error:.1f} points). To report the validation accuracy would not be "
+    "fair, because we have chosen by it."
+)
+
+# %% tags=["shared", "check"]
+# Checked: the chosen rate is between others, and more than 96 % of the test is right
+assert rates[0] < chosen < rates[-1]
+assert on_test > 0.96
+
+# %% [markdown] tags=["shared"]
+# These are the mistakes of the chosen model. First come those where the logit of the
+# true class is furthest behind:
+
+# %% tags=["shared"]
+truth, logits = classes[test_rows], predict(model, pixels[test_rows])  # b, b c
+behind = logits.max(axis=1) - logits[np.arange(len(truth)), truth]  # 0: correct
+wrong = behind.argsort()[::-1][: min(8, (behind > 0).sum())]
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}}
+images = (255 * pixels[test_rows][wrong]).astype(np.uint8).reshape(1, -1, 8, 8)
+captions = [[f"{truth[n]} → {logits[n].argmax()}" for n in wrong]]
+plots.pictures(images, captions=captions, titles=["class → what the model chose"])
+
+# %% [markdown] tags=["shared"]
+# What if the training data are the first 50 digits only?
+
+# %% tags=["shared"]
+few, few_losses = trained(learning_rate, batches % 50)  # row numbers from 0 to 49
+few_known, few_new = accuracy(few, slice(50)), accuracy(few, validation_rows)
+
+# %% tags=["shared", "say"]
+say(
+    f"The model classifies {few_known:.0%} of these 50 digits correctly, but only "
+    f"{few_new:.1%} of the validation digits. A large gap between the two is called "
+    "*overfitting*."
+)
+
+# %% [markdown] tags=["shared"]
+# **If the loss does not fall**, look in this order:
+#
+# 1. *Data*: show a few inputs with their labels, as they enter the model. Does each
+#    label belong to its input? Are the numbers of the size of 1?
+# 2. *First loss*: it is near $\ln c$ for $c$ classes, unless inputs or logits are
+#    large.
+# 3. *One batch*: train on it again and again. If the loss does not go to zero, the
+#    fault is in the model, the loss or the update, and not in the data.
+# 4. *Gradients*: print the norm of each. Zero, or none: the loss does not depend on
+#    this parameter. NaN: an overflow.
+# 5. *Learning rate*: a tenth if the loss jumps, ten times as much if it hardly moves.
+# 6. *Mode*: `train()` before the loop, and again after each validation.
+
+# %% [markdown] tags=["torch"]
+# (`{name: w.grad.norm() for name, w in model.named_parameters()}` gives the norms, and
+# `torch.autograd.set_detect_anomaly(True)` names the operation that made a NaN.)
+#
+# **In your own code.** Most projects write the loop as in the next cell. AdamW, the
+# usual optimiser of Transformers, also [shrinks the weights a little in each
+# step](https://arxiv.org/abs/1711.05101). A `DataLoader` draws the batches; if it reads
+# files, give it `num_workers=4`. On a GPU, try `model = torch.compile(model)` and,
 # around the loss, `with torch.autocast("cuda", torch.bfloat16):`.
 
 
@@ -829,49 +768,122 @@ for images, labels in data:  # one epoch
     loss = step(usual, optimizer, images, labels)
 
 # %% tags=["shared", "check"]
-# Checked: after one epoch more than half of the test digits are right
-assert accuracy(usual, for_test) > 0.5  # loose: one epoch only
+# Checked: 50 digits can be learned, but new ones suffer; this loop learns in one epoch
+assert few_known == 1 and few_losses[-1] < 0.02
+assert few_new < scores[2] and few_new < 0.93
+assert accuracy(usual, validation_rows) > 0.5  # loose: one epoch only
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, open.** Why are initial weights random? Set all numbers in both matrices
-# of `initial` to $0.05$, save them in another file, load it, and train. Predict first:
-# how will the 64 hidden features differ, and how many test digits will be right?
+# of `initial` to $0.05$, and train. Predict first: how will the 64 hidden features
+# differ, and how many test digits will be right?
 
 # %% tags=["shared", "answer"]
 same = {name: np.full_like(array, 0.05) for name, array in initial.items()}
-save_file(same, folder / "same.safetensors")
-alike = build(Classifier, 64, 64, 10)
-load_weights(alike, folder / "same.safetensors")
-train(alike, x_train, y_train, integers(batches), learning_rate)
-columns, same_right = to_arrays(alike)["hidden.weight"], accuracy(alike, for_test)
+alike, _ = trained(learning_rate, initial=same)
+columns, same_right = to_arrays(alike)["hidden.weight"], accuracy(alike, test_rows)
 between = 0.001 * np.ptp(columns)
 assert np.ptp(columns, axis=1).max() < between  # loose: equal but for rounding
 assert same_right < 0.4
+named = len(set(predict(alike, pixels[test_rows]).argmax(axis=1)))
+assert named < len(set(classes))
 say(
     "All hidden features compute the same number, get the same gradient, and stay the "
-    "same: the model works as if it had one hidden feature instead of 64. It gets "
-    f"{same_right:.0%} of the test digits right. Random numbers make the features "
+    "same: the model works as if it had one hidden feature instead of 64. This one "
+    "number puts all digits on a line, where the classes overlap, and the output layer "
+    f"cuts the line into intervals: {named} of the ten classes get one. So only "
+    f"{same_right:.0%} of the test digits are right. Random numbers make the features "
     "different from the start, so that they can learn different things."
 )
 
 # %% [markdown] tags=["shared"]
-# ## Time the result, not the call
+# ## Eager code runs at every call, traced code once
 #
-# A GPU is *asynchronous*: a call returns once its work is queued. JAX does the same on
-# a CPU. `jax.block_until_ready(result)` and `torch.cuda.synchronize()` wait, and so
-# does `print(loss)`; so a training loop does not print every loss.
+# PyTorch is *eager*, and so is JAX without `jit`: an operation is executed as soon as
+# Python reaches it. `jax.jit` compiles a function at its first call, which begins with
+# *tracing*: Python runs the function on *tracers*, placeholders with a shape and a
+# dtype but no values. The operations are recorded and compiled into one program. Later
+# calls with the same shapes and dtypes run this program, without Python, which is
+# faster. (In PyTorch, `torch.compile` does so.)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
+diagrams.eager_and_traced()
+
+# %% [markdown] tags=["shared"]
+# How often does Python run the body of `squares`? Predict it first:
+
+# %% tags=["shared"]
+ran = []
+
+
+def squares(x):
+    """Sum of squares: ``n -> ``; notes every run of its body."""
+    ran.append(tuple(x.shape))
+    return (x**2).sum()
 
 
 # %% tags=["torch"]
-def product(x):
-    """A product that takes a while: ``n n -> n n``."""
-    return x @ x
+results = [squares(torch.ones(n)) for n in (3, 3, 3, 5)]
+n_runs = len(ran)
+
+# %% tags=["shared", "say"]
+say(f"Four calls with two shapes: Python ran the body **{n_runs} times**.")
+
+# %% [markdown] tags=["torch"]
+# So Python's `print` and `if` work as usual. On a GPU, however, `if x.sum() > 0` makes
+# Python wait for the value; `torch.where(x > 0, a, b)` does not. Take care what you
+# keep: a loss refers to its graph, with all intermediate results, until `backward()`
+# frees them. In validation nobody calls `backward()`, so keep `loss.detach()` there, or
+# use `torch.no_grad()`.
+
+# %% tags=["torch"]
+kept = []
+
+
+def noted_loss(w):
+    """Return the loss without its graph; keep it with the graph, by mistake."""
+    loss = loss_fn(w, x, y)
+    kept.append(loss)
+    return loss.detach()
+
+
+returned = [noted_loss(w) for _ in range(3)]
+print("kept:    ", kept)
+print("returned:", returned)
+
+# %% tags=["torch", "check"]
+# Checked: one run per call; kept losses hold graphs until backward() frees them
+assert n_runs == 4
+np.testing.assert_array_equal([float(result) for result in results], [3, 3, 3, 5])
+assert all(loss.grad_fn is not None for loss in kept)
+assert all(value.grad_fn is None for value in returned)
+wanted = as_numpy(loss_fn(w, x, y))
+np.testing.assert_allclose(torch.stack(returned).cpu(), wanted, rtol=1e-6)
+kept[0].backward()
+try:
+    kept[0].backward()
+except RuntimeError as error_of_graph:
+    message = str(error_of_graph)
+assert "second time" in message and "freed" in message
+
+# %% [markdown] tags=["shared"]
+# If you measure time, wait for the result. A GPU is *asynchronous*: a call returns once
+# its work is queued. JAX does the same on a CPU.
+
+# %% [markdown] tags=["torch"]
+# `torch.cuda.synchronize()` waits for the GPU, and so does `print(loss)`; so a training
+# loop does not print every loss. After `torch.compile`, the first call compiles: time
+# it by itself.
+
+# %% tags=["torch", "check"]
+# Checked: on a CPU the call returns with its result, on a GPU before
+product = torch.matmul
 
 
 def clock(function, x):
     """Milliseconds until the call returns, and until its result is there."""
     start = time.perf_counter()
-    result = function(x)
+    result = function(x, x)
     returned = time.perf_counter() - start
     if result.is_cuda:
         torch.cuda.synchronize()
@@ -881,54 +893,27 @@ def clock(function, x):
 big = torch.ones(1500, 1500)  # try 200
 first_call, *later_calls = (clock(product, big) for _ in range(8))
 returned, done = np.median(later_calls, axis=0)
+assert returned <= done
+assert device == "cuda" or returned > 0.9 * done
 
 # %% tags=["torch", "say"]
 where = "On this GPU" if device == "cuda" else "On a CPU, PyTorch waits"
 say(
-    f"{where}: the call returned after {returned:.1f} ms, and its result was there "
-    f"after {done:.1f} ms (medians of {len(later_calls)} calls)."
+    f"{where}: for a product of two matrices with 1,500 rows, the call returned after "
+    f"{returned:.1f} ms, and its result was there after {done:.1f} ms (medians of "
+    f"{len(later_calls)} calls)."
 )
-
-# %% tags=["torch", "check"]
-# Checked: on a CPU the call returns with its result, on a GPU before
-assert returned <= done
-assert device == "cuda" or returned > 0.9 * done
-
-# %% [markdown] tags=["shared"]
-# ## A file keeps names and numbers
-#
-# Save the parameters of a model, not the Python object: code changes, and a pickled
-# object can run any code when it is opened. *safetensors* files hold named arrays only;
-# with `save_weights` of this book, both twins can read them. To resume training, save
-# the optimiser's state as well.
-
-# %% [markdown] tags=["torch"]
-# PyTorch's own way is `torch.save(model.state_dict(), path)` and, back,
-# `torch.load(path, weights_only=True)`, which refuses anything but data.
-
-# %% tags=["shared"]
-save_weights(model, folder / "trained.safetensors")
-copy = build(Classifier, 64, 64, 10, seed=1)
-load_weights(copy, folder / "trained.safetensors")
-
-# %% tags=["torch", "check"]
-# Checked: the copy computes the logits of the model to the last bit; so does PyTorch's
-torch.save(model.state_dict(), folder / "trained.pt")
-other = build(Classifier, 64, 64, 10, seed=2)
-other.load_state_dict(torch.load(folder / "trained.pt", weights_only=True))
-for loaded in (copy, other):
-    np.testing.assert_array_equal(predict(loaded, pixels), predict(model, pixels))
 
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * JAX: arrays are immutable, keys are used once; `grad`, `vmap` and `jit` make new
-#   functions; `lax.scan` is the loop.
-# * PyTorch: tensors change in place, and views with them; `backward` adds to `grad`, so
-#   clear it; detach what you keep.
+# * Choose by the validation data; use the test data once.
 # * Call `eval()` before use, compute the loss from logits, and wait for the result
 #   before you stop the clock.
 
 # %% [markdown] tags=["torch"]
-# Next comes [attention, in PyTorch](attention_torch.ipynb): the operation that the
-# Transformer is built of.
+# * Tensors change in place, and views with them; `backward` adds to `grad`, so clear
+#   it; detach what you keep.
+#
+# [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults
+# that differ. Next comes [attention, in PyTorch](attention_torch.ipynb).

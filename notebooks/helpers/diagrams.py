@@ -222,7 +222,7 @@ def attention(mask=True):
     canvas.matrix(14, 81, q, BLUE, frame=1)
     canvas.label(36.5, 52, "q", "b h q d", "queries")
     crossing = canvas.matrix(84, 81, scores, PURPLE, frame=1)
-    canvas.label(167, 104 if mask else 88, "scores", "b h q k", ha="left")
+    canvas.label(167, 104 if mask else 78, "scores", "b h q k", ha="left")
     canvas.line(keys.bottom, crossing.top)
     canvas.line((59, 103.5), (84, 103.5))
 
@@ -241,7 +241,7 @@ def attention(mask=True):
     canvas.text(42, y + 46, "rows sum to 1", size=8)
 
     values = canvas.matrix(189, y - 89, v, GREEN)
-    canvas.label(211.5, y - 115, "v", "b h k d", "values")
+    canvas.label(211.5, y - 109, "v", "b h k d", "values")
     result = canvas.matrix(189, y, out, GREEN, frame=1)
     canvas.label(211.5, y + 71, "weights @ v", "b h q d")
     canvas.line((159, y + 22.5), (189, y + 22.5))
