@@ -58,10 +58,8 @@ from helpers import diagrams, plots, text
 
 # %% tags=["torch"]
 from helpers.model_torch import (
-    NORMS,
     POSITIONS,
-    EncoderBlock,
-    MultiHeadAttention,
+    Encoder,
     advance,
     attention,
     build,
@@ -259,81 +257,16 @@ say(
 # %% [markdown] tags=["shared"]
 # ## The whole stack is causal
 #
-# The mask must hold in every block: one look ahead anywhere would tell the answer. A
-# **decoder block** is the encoder block with this mask. (For the next chapter it can
-# also look at a second sequence, with `cross`. We leave it off.)
-
-
-# %% tags=["torch"]
-class DecoderBlock(EncoderBlock):
-    """Encoder block that may also look at a context: ``b s m -> b s m, b h s s``."""
-
-    def __init__(self, m, n_heads, f, *, cross=False, **options):
-        super().__init__(m, n_heads, f, **options)
-        make_norm = NORMS[options.get("norm", "layer")]
-        self.cross = MultiHeadAttention(m, n_heads) if cross else None
-        self.cross_norm = make_norm(m) if cross else None
-
-    def add(self, x, branch, norm):
-        """Residual and norm around a branch; also what the branch returns besides."""
-        values, rest = branch(norm(x) if self.norm_first else x)
-        x = x + self.dropout(values)
-        return (x if self.norm_first else norm(x)), rest
-
-    def forward(self, x, mask=None, context=None, context_mask=None):
-        x, weights = self.add(x, partial(self.attention, mask=mask), self.norm1)
-        cross_weights = None
-        if self.cross:
-            look = partial(self.cross, mask=context_mask, context=context)
-            x, cross_weights = self.add(x, look, self.cross_norm)
-        x, _ = self.add(x, lambda x: (self.ffn(x), None), self.norm2)
-        return x, weights, cross_weights
-
-
-# %% [markdown] tags=["shared"]
-# The **decoder** is a stack of such blocks. As in the encoder, pre-norm adds one norm
-# at the end.
-
-
-# %% tags=["torch"]
-class Decoder(nn.Module):
-    """A stack of decoder blocks: ``b s m -> b s m``."""
-
-    def __init__(
-        self, n_blocks, m, n_heads, f, *, cross=False, norm_first=False, **options
-    ):
-        super().__init__()
-        if n_blocks < 1:
-            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
-        options = {"cross": cross, "norm_first": norm_first, **options}
-        blocks = [DecoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
-        self.blocks = nn.ModuleList(blocks)
-        make_norm = NORMS[options.get("norm", "layer")]
-        self.norm = make_norm(m) if norm_first else None
-        self.cross = cross
-
-    def forward(
-        self, x, mask=None, context=None, context_mask=None, *, return_maps=False
-    ):
-        if self.cross != (context is not None):
-            found = "none" if context is None else f"shape {tuple(context.shape)}"
-            raise ValueError(f"expected a context: {self.cross}, got {found}")
-        maps = []
-        for block in self.blocks:
-            x, *weights = block(x, mask, context, context_mask)
-            maps.append(weights)
-        x = self.norm(x) if self.norm else x
-        kinds = list(zip(*maps, strict=True))[: 1 + self.cross]  # own, cross
-        return (x, *map(torch.stack, kinds)) if return_maps else x
-
-
-# %% [markdown] tags=["shared"]
+# The mask must hold in every block: one look ahead anywhere would tell the answer.
+# Apart from the mask, the **decoder** of a language model is the encoder of the earlier
+# chapters: the same blocks, the same stack, the same `Encoder`.
+#
 # The **language model** puts the embedding before the stack. After it, the logits are
 # products of each output vector with every row of the same table, $x E^\top$: a token
 # is probable if its vector points where the output points. These are **tied weights**
 # ([Press & Wolf 2017](https://arxiv.org/abs/1608.05859)).
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Flow chart of the language model: tokens b s go through embed, positions and the decoder of four blocks, which takes a causal mask; logits are products with E, b s t."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Flow chart of the language model: tokens b s go through embed, positions and the decoder of four blocks, which takes a causal mask; logits are products with E, b s c."}}
 diagrams.language_model(settings.n_blocks)
 
 
@@ -366,18 +299,18 @@ def check_tokens(tokens, longest=math.inf):
 
 # %% tags=["torch"]
 class LanguageModel(nn.Module):
-    """Logits of the next token at every position: ``b s -> b s t``."""
+    """Logits of the next token at every position: ``b s -> b s c``."""
 
     def __init__(
         self, n_tokens, m, *, n_blocks, n_heads, f, max_length, positions="learned",
-        tied=True, causal=True, **options,
+        tied=True, causal=True, stack=Encoder, **options,
     ):  # fmt: skip
         super().__init__()
         kind = pick(POSITIONS, positions, "positions")
         self.max_length, self.causal = max_length, causal
         self.embed = embedding(n_tokens, m)
         self.positions = kind(m, max_length) if kind else None
-        self.decoder = Decoder(n_blocks, m, n_heads, f, **options)
+        self.decoder = stack(n_blocks, m, n_heads, f, **options)
         self.output = None if tied else unembedding(m, n_tokens)
 
     def logits(self, x):
@@ -399,7 +332,7 @@ model = build(LanguageModel, seed=settings.seed, **settings.model)
 row = tokens["test"][None, :64]  # b s
 changed = row.copy()
 changed[:, 40] = (changed[:, 40] + 1) % settings.n_tokens
-before, after = (as_numpy(model(integers(each))) for each in (row, changed))  # b s t
+before, after = (as_numpy(model(integers(each))) for each in (row, changed))  # b s c
 moved = np.abs(after - before).max(axis=(0, 2))  # of each position: s
 
 # %% tags=["shared", "say"]
@@ -431,7 +364,7 @@ def next_token(model, *batch):
     """Mean cross-entropy and accuracy of predicting each token from those before it."""
     *given, tokens = batch
     labels = tokens[:, 1:]  # b s
-    logits = model(*given, tokens[:, :-1])  # b s t
+    logits = model(*given, tokens[:, :-1])  # b s c
     loss = nn.functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), ignore_index=-1
     )
@@ -518,7 +451,7 @@ fig
 # %% tags=["shared"]
 def nats(model, tokens):
     """-ln p of each next token: ``b s+1 -> b s``."""
-    p = as_numpy(masked_softmax(model(integers(tokens[:, :-1]))))  # b s t
+    p = as_numpy(masked_softmax(model(integers(tokens[:, :-1]))))  # b s c
     return -np.log(np.take_along_axis(p, tokens[:, 1:, None], axis=-1))[..., 0]
 
 
@@ -681,7 +614,7 @@ for when, one in {"before": untrained, "after": model}.items():
 
 # %% tags=["shared", "check"]
 # Checked: the trained stack is causal, too, bit for bit
-before, after = (as_numpy(model(integers(each))) for each in (row, changed))  # b s t
+before, after = (as_numpy(model(integers(each))) for each in (row, changed))  # b s c
 np.testing.assert_array_equal(after[:, :40], before[:, :40])
 assert (np.abs(after - before).max(axis=(0, 2))[40:] > 0).all()
 
@@ -901,7 +834,7 @@ cache = new_cache(model, integers([0]), settings.length)
 first_half, cache = advance(model, integers(row[:, :32]), cache)
 second_half, cache = advance(model, integers(row[:, 32:]), cache)
 in_parts = [as_numpy(half) for half in (first_half, second_half)]
-without_cache = as_numpy(model(integers(row)))  # b s t
+without_cache = as_numpy(model(integers(row)))  # b s c
 
 # %% tags=["shared", "check"]
 # Checked: with the cache the logits are the same, and so is the greedy text
