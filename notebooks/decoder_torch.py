@@ -719,11 +719,11 @@ for new in batch:
     assert (new[stop:] == end).all()
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, one change of code.** *Min-p*
-# ([Nguyen et al. 2024](https://arxiv.org/abs/2407.01082)) keeps all tokens that have at
-# least a share, say 0.1, of the largest probability. Write it as a function of the
-# logits. How many tokens does it keep after `if self.`, and how many after `    def
-# __init__(`? Compare with top-p.
+# **Exercise 2, one change of code.** *Min-p* ([Nguyen et al.
+# 2024](https://arxiv.org/abs/2407.01082)) keeps all tokens that have at least a share,
+# say 0.1, of the largest probability. Write it as a function of the logits. How many
+# tokens does it keep after `if self.`, and how many after `def __init__(`? Compare with
+# top-p.
 
 
 # %% tags=["shared", "answer"]
@@ -750,7 +750,7 @@ say(
 #
 # `write` passes the whole text through the model for each new token. Nearly all of this
 # work has been done before: because of the mask, old positions never change. Later
-# tokens need only the keys and values of old positions. So we keep those, in the
+# tokens need only the keys and values of old positions. We keep these in the
 # **key–value cache**.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Keys and values of five old tokens are kept; those of the new token are written beside them. The query of the new token alone meets all keys, and its weights mix all values into one output."}}
@@ -819,9 +819,8 @@ in_parts = [as_numpy(half) for half in (first_half, second_half)]
 np.testing.assert_allclose(np.concatenate(in_parts, 1), before, atol=1e-4)
 
 # %% [markdown] tags=["shared"]
-# How much does the cache save? We measure the time for one new token of 16 texts. (An
-# untrained model and an empty cache will do: the time does not depend on their
-# numbers.)
+# How much does the cache save? We measure the time for one new token of 16 texts, with
+# an untrained model.
 
 
 # %% tags=["torch"]
@@ -870,8 +869,8 @@ say(table(head, *lines))
 # %% [markdown] tags=["shared"]
 # The price is memory. For each of the $l$ blocks, $b$ texts and $s$ positions, the
 # cache has a key and a value of $m$ numbers, in float32 $2 \cdot 4 \cdot l\, b\, s\, m$
-# bytes. With large models and long texts, the cache can fill the memory rather than the
-# weights.
+# bytes. With large models and long texts, it is often the cache, not the weights, that
+# fills the memory.
 #
 # Beyond `max_length` positions, here 64, the learned table has no vector, and
 # `generate` raises an error. To write on, drop the oldest tokens and pass the others
@@ -903,10 +902,10 @@ for name, vocabulary in {"characters": alphabet, "byte pairs": pairs}.items():
 say(
     f"After {quick.updates} updates, the model of characters needs "
     f"{found['characters']:.2f} bits per character and that of byte pairs "
-    f"{found['byte pairs']:.2f}. A window of 64 byte pairs covers about "
-    f"{64 * len(texts['test']) / len(tokens['test']):.0f} characters, so each update "
-    "reads more text, each prediction sees more of it, and frequent words need not be "
-    "spelled. The n-grams count characters, so they are the same for both."
+    f"{found['byte pairs']:.2f}. Probably three things help: a window of 64 byte pairs "
+    f"has about {64 * len(texts['test']) / len(tokens['test']):.0f} characters, so an "
+    "update reads more text; each prediction sees more of it; and frequent words need "
+    "not be spelled. The n-grams count characters, so they are the same for both."
 )
 
 # %% [markdown] tags=["shared"]
