@@ -463,6 +463,7 @@ assert at_end["with the mask"] < 3
 # ## A short training run is ahead of the best n-gram
 #
 # Now the real model. Each update takes windows from random places of the training text.
+# Hardly a window comes twice, so `fit` uses Adam without weight decay.
 
 # %% tags=["shared", "say"]
 choices = f"""n_tokens|97 characters, 512 merges|10,000 to 100,000
@@ -476,7 +477,7 @@ n_train|windows: {settings.updates_per_epoch} updates|all of the text
 epochs|{settings.updates} updates in all|until the held-out loss rises
 learning_rate|small models tolerate a high rate|3e-4 to 1e-3
 warmup|a tenth of all updates|a twentieth
-dropout|hardly a window comes twice|0.1 if texts repeat
+dropout|hardly a window comes twice|0.1 if many do
 norm_first|tolerates a high rate|True
 positions|as in GPT-2|learned or rotary"""
 lines = [line.split("|") for line in choices.splitlines()]
@@ -515,9 +516,9 @@ say(table(["model", "how", "bits per character, held out"], *lines))
 say(
     f"After {history['seconds'].sum():.0f} seconds and {settings.updates} updates, the "
     f"Transformer needs {word('fewer', bits, ngrams[5])} bits than the 5-gram, by "
-    f"{ngrams[5] - bits:.2f}. The 5-gram is the best of the n-grams: the 6-gram needs "
-    f"{word('more', ngrams[6], ngrams[5])} bits, probably because most of its contexts "
-    "are too rare. Papers often report the **perplexity**, $e^{\\mathrm{loss}}$, the "
+    f"{ngrams[5] - bits:.2f} in this run. The 5-gram is the best of the n-grams: the "
+    f"6-gram needs {word('more', ngrams[6], ngrams[5])} bits, probably because most of "
+    "its contexts are too rare. Papers often report the **perplexity**, $e^{\\mathrm{loss}}$, the "
     "number of equally probable tokens that would be as hard to guess: here "
     f"{np.exp(held_out_loss):.0f} of {settings.n_tokens}."
 )
