@@ -518,9 +518,9 @@ say(
     f"Transformer needs {word('fewer', bits, ngrams[5])} bits than the 5-gram, by "
     f"{ngrams[5] - bits:.2f} in this run. The 5-gram is the best of the n-grams: the "
     f"6-gram needs {word('more', ngrams[6], ngrams[5])} bits, probably because most of "
-    "its contexts are too rare. Papers often report the **perplexity**, $e^{\\mathrm{loss}}$, the "
-    "number of equally probable tokens that would be as hard to guess: here "
-    f"{np.exp(held_out_loss):.0f} of {settings.n_tokens}."
+    "its contexts are too rare. Papers often report the **perplexity**, "
+    "$e^{\\mathrm{loss}}$, the number of equally probable tokens that would be as hard to "
+    f"guess: here {np.exp(held_out_loss):.0f} of {settings.n_tokens}."
 )
 
 # %% tags=["shared", "say"]
