@@ -519,8 +519,8 @@ say(
     f"{ngrams[5] - bits:.2f} in this run. The 5-gram is the best of the n-grams: the "
     f"6-gram needs {word('more', ngrams[6], ngrams[5])} bits, probably because most of "
     "its contexts are too rare. Papers often report the **perplexity**, "
-    "$e^{\\mathrm{loss}}$, the number of equally probable tokens that would be as hard to "
-    f"guess: here {np.exp(held_out_loss):.0f} of {settings.n_tokens}."
+    "$e^{\\mathrm{loss}}$, the number of equally probable tokens that would be as hard "
+    f"to guess: here {np.exp(held_out_loss):.0f} of {settings.n_tokens}."
 )
 
 # %% tags=["shared", "say"]
