@@ -130,14 +130,13 @@ assert texts["test"][:5000] not in texts["train"]
 # a new word has no token at all. **Byte-pair encoding** ([Sennrich et al.
 # 2016](https://arxiv.org/abs/1508.07909)) is a compromise: begin with the characters,
 # make the most frequent pair of neighbours a new token, and repeat. Frequent words end
-# as one token, and rare words can still be spelled. Pairs are joined only inside a
-# piece: a word, a run of signs, or a line break with its indentation.
+# as one token, and rare words can still be spelled.
 
 
 # %% tags=["shared"]
 def learn_merges(string, n_merges):
     """The most frequent pair of neighbours, made a new token, ``n_merges`` times."""
-    counts = Counter(text.PIECE.findall(string))  # how often each piece occurs
+    counts = Counter(text.PIECE.findall(string))  # words, signs, line breaks
     split = {piece: [*piece] for piece in counts}  # its tokens: characters at first
     merges = []
     for _ in range(n_merges):
@@ -212,7 +211,7 @@ np.testing.assert_allclose(one_hot(ids, settings.n_tokens) @ matrix, looked_up)
 # ## Masked attention on two tokens, number by number
 #
 # Before the whole model, here is its core on the smallest example: two tokens with two
-# features each, and a vocabulary of three. Follow the steps with a pencil.
+# features each, and a vocabulary of three. Take a pencil.
 
 # %% tags=["shared"]
 x = floats([[1, 0], [0, 1]])  # s m: token 0, token 1
@@ -444,11 +443,11 @@ say(table(["model", "loss inside the text", "loss where the text ends"], *lines)
 say(
     "Inside the text, the model without the mask copies its label. Where the text "
     f"ends, its loss is {at_end['without the mask']:.1f} nats; giving all characters "
-    f"the same probability would cost {np.log(len(alphabet)):.1f}. (The curve does "
-    "not reach 0, because the last of the 16 positions has nothing to copy: its "
-    f"{costs['without the mask', 17][-1]:.1f} nats are "
-    f"{costs['without the mask', 17][-1] / 16:.2f} on average.) So if a loss falls too "
-    "fast, look for a way by which the label reaches the input."
+    f"the same probability would cost {np.log(len(alphabet)):.1f}. (The last of "
+    "the 16 positions has nothing to copy: its "
+    f"{costs['without the mask', 17][-1]:.1f} nats keep the mean of the curve at about "
+    f"{costs['without the mask', 17][-1] / 16:.2f}.) So if a loss falls too fast, look "
+    "for a way by which the label reaches the input."
 )
 
 # %% tags=["shared", "check"]
@@ -555,8 +554,7 @@ fig
 say(
     "The training curve (means of ten updates) ends at "
     f"{learning[-10:].mean():.2f} bits, the held-out text costs {bits:.2f}: the model "
-    "has read other parts of the training modules and knows many names in them, but "
-    "the held-out modules are new."
+    "knows other parts of the training modules, but the held-out modules are new."
 )
 
 # %% tags=["shared", "check"]
@@ -807,8 +805,7 @@ first_half, caches = logits_with_cache(model, integers(row[:, :32]), caches, 0)
 second_half, caches = logits_with_cache(model, integers(row[:, 32:]), caches, 32)
 
 # %% [markdown] tags=["shared"]
-# `generate` works in this way: first the prompt, at once, then token after token. (Its
-# `advance` in `helpers` also knows left padding and post-norm.)
+# `generate` works in this way: first the prompt, at once, then token after token.
 
 # %% tags=["shared", "check"]
 # Checked: the trained stack is causal, too; with the cache the logits are the same
@@ -952,11 +949,10 @@ assert own_count == count_parameters(model)
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * A language model predicts each token from those before it. Text is its own label.
-# * With the causal mask, one pass over a text trains all its predictions. Without
-#   the mask the model copies its label.
+# * A language model is an encoder with a causal mask, and text is its own label.
+# * One pass trains all predictions of a text. Without the mask, the model copies.
 # * Byte pairs make sequences short; bits per character compare any two vocabularies.
-# * Compare with n-grams: they are cheap, and strong on small budgets.
+# * Compare with n-grams: they are strong on small budgets.
 # * Greedy text runs in circles. Temperature, top-k and top-p trade safety for variety.
 # * The key–value cache computes each token once, for $2\,l\,b\,s\,m$ numbers of memory.
 
