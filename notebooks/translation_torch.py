@@ -67,10 +67,12 @@ from torch import nn
 # %% tags=["torch"]
 from helpers import dates, diagrams, plots, twin, viewer
 from helpers.model_torch import (
+    NORMS,
     POSITIONS,
-    DecoderBlock,
     Encoder,
+    EncoderBlock,
     LanguageModel,
+    MultiHeadAttention,
     build,
     check_tokens,
     embedding,
@@ -166,13 +168,69 @@ diagrams.cross_attention()
 # the source, so it is a rectangle. It needs no causal mask: the whole source may be
 # read. It needs the **padding mask** of the source.
 #
-# `DecoderBlock` of the chapter before does all this with `cross=True`. Here are two
-# targets of five positions and two sources of seven; three positions of the second
-# source are padding.
+# A **decoder block** is the encoder block with cross-attention between its two parts,
+# with a residual and a norm of its own.
+
+
+# %% tags=["torch"]
+class DecoderBlock(EncoderBlock):
+    """Encoder block that also looks at a context: ``b s m, b k m -> b s m``."""
+
+    def __init__(self, m, n_heads, f, **options):
+        super().__init__(m, n_heads, f, **options)
+        self.cross = MultiHeadAttention(m, n_heads)
+        self.cross_norm = NORMS[options.get("norm", "layer")](m)
+
+    def forward(self, x, mask, context, context_mask=None):
+        if self.norm_first:
+            values, weights = self.attention(self.norm1(x), mask)
+            x = x + self.dropout(values)
+            found, cross = self.cross(self.cross_norm(x), context_mask, context)
+            x = x + self.dropout(found)
+            return x + self.dropout(self.ffn(self.norm2(x))), weights, cross
+        values, weights = self.attention(x, mask)
+        x = self.norm1(x + self.dropout(values))
+        found, cross = self.cross(x, context_mask, context)
+        x = self.cross_norm(x + self.dropout(found))
+        return self.norm2(x + self.dropout(self.ffn(x))), weights, cross
+
+
+# %% [markdown] tags=["shared"]
+# As in the encoder, a stack of such blocks is the **decoder**, and pre-norm adds one
+# norm at the end.
+
+
+# %% tags=["torch"]
+class Decoder(nn.Module):
+    """A stack of decoder blocks: ``b s m, b k m -> b s m``."""
+
+    def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
+        super().__init__()
+        if n_blocks < 1:
+            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
+        options = {"norm_first": norm_first, **options}
+        blocks = [DecoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
+        self.blocks = nn.ModuleList(blocks)
+        make_norm = NORMS[options.get("norm", "layer")]
+        self.norm = make_norm(m) if norm_first else None
+
+    def forward(self, x, mask, context, context_mask=None, *, return_maps=False):
+        maps, cross_maps = [], []
+        for block in self.blocks:
+            x, weights, cross = block(x, mask, context, context_mask)
+            maps.append(weights)
+            cross_maps.append(cross)
+        x = self.norm(x) if self.norm else x
+        return (x, torch.stack(maps), torch.stack(cross_maps)) if return_maps else x
+
+
+# %% [markdown] tags=["shared"]
+# Here are two targets of five positions and two sources of seven; three positions of
+# the second source are padding.
 
 # %% tags=["shared"]
 rng = np.random.default_rng(0)
-block = build(DecoderBlock, 12, 3, 29, cross=True)
+block = build(DecoderBlock, 12, 3, 29)
 x = rng.normal(size=(2, 5, 12))  # b q m
 context = rng.normal(size=(2, 7, 12))  # b k m
 real = np.arange(7) < np.array([[7], [4]])  # b k: False is padding
@@ -222,7 +280,7 @@ parts = [*parts.split(), "norm1", "cross_norm", "norm2"]
 ours = [f"{part}.{kind}" for part in parts for kind in ("weight", "bias")]
 for norm_first in (False, True):
     options = {"norm_first": norm_first, "activation": "gelu"}
-    block = build(DecoderBlock, 12, 3, 29, cross=True, **options).eval()
+    block = build(DecoderBlock, 12, 3, 29, **options).eval()
     theirs = nn.TransformerDecoderLayer(12, 3, 29, batch_first=True, **options).eval()
     state = block.state_dict()
     assert len(state) == len(ours)
@@ -251,8 +309,8 @@ diagrams.translator()
 # | cross | target | encoded source | padding of the source |
 #
 # The padding of the target is at the end of a row, where no real position looks, so it
-# needs no mask of its own. `LanguageModel` of the chapter before is the right half:
-# with `cross=True` it takes a context. What is new is the left half, and that `read`
+# needs no mask of its own. `LanguageModel` of the chapter on the decoder is the right
+# half: with `stack=Decoder` it takes a context. New are the left half, and that `read`
 # can be called alone. To write a translation, the source is read only once.
 
 # %% [markdown] tags=["torch"]
@@ -272,7 +330,7 @@ def check_shared(shared, n_source, n_target):
 
 # %% tags=["torch"]
 class Translator(nn.Module):
-    """Reads a source, writes a target: ``b k, b s -> b s t``."""
+    """Reads a source, writes a target: ``b k, b s -> b s c``."""
 
     def __init__(
         self, n_source, n_target, m, *, max_length, positions="learned", shared=False,
@@ -281,7 +339,7 @@ class Translator(nn.Module):
         super().__init__()
         check_shared(shared, n_source, n_target)
         options = {"max_length": max_length, "positions": positions, "tied": tied}
-        self.target = LanguageModel(n_target, m, cross=True, **options, **sizes)
+        self.target = LanguageModel(n_target, m, stack=Decoder, **options, **sizes)
         self.embed = None if shared else embedding(n_source, m)
         kind = POSITIONS[positions]
         self.positions = kind(m, max_length) if kind else None
@@ -626,7 +684,7 @@ assert same_text > 0.99
 texts, log_p, _ = found["trained", 4]
 tokens = dates.encode(texts[:500], target=True)
 logits = as_numpy(model(integers(x_test[:500]), integers(tokens[:, :-1])))
-all_log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))  # b s t
+all_log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))  # b s c
 expected = np.take_along_axis(all_log_p, tokens[:, 1:, None], axis=-1).sum(axis=(1, 2))
 np.testing.assert_allclose(log_p[:500], expected, atol=1e-4)
 

@@ -802,7 +802,7 @@ def next_token(words=("def", " add", "(", "a"), candidates=None):
         canvas.frame(box, HIDDEN if word == "?" else BLUE)
         canvas.text(*box.middle, word.strip(), family=MONO)
     drawn = box
-    model = canvas.below((x, 35), x, 55, 124, 40, "model", "b s → b s t")
+    model = canvas.below((x, 35), x, 55, 124, 40, "model", "b s → b s c")
     canvas.text(x + 7, 109, "logits at the end", size=8.5, ha="left")
     chosen = canvas.below(model.bottom, x, 122, 124, 24, "softmax", kind="attention")
     canvas.line(chosen.bottom, (x, 160))
@@ -849,7 +849,7 @@ def language_model(n_blocks=4):
             seen = canvas.allowed(14, box.y + 6, np.tri(5, dtype=bool), 7)
             canvas.line((seen.right[0], seen.middle[1]), (box.x, seen.middle[1]))
             canvas.text(seen.middle[0] + 4, box.y + 50, "causal", size=8.5)
-    canvas.text(x + 7, above[1] + 12, "b s t", "shape", ha="left")
+    canvas.text(x + 7, above[1] + 12, "b s c", "shape", ha="left")
     canvas.line(above, (x, above[1] + 26))
     return canvas.fig
 
@@ -947,6 +947,6 @@ def translator():
     canvas.text(left + 7, 212, "b k m", "shape", ha="left")
     canvas.line(ffn.bottom, (right, 294), head=False)
     box = canvas.below((right, 310), right, 336, w, 22, "logits", kind="output")
-    canvas.text(right + 7, 370, "b s t", "shape", ha="left")
+    canvas.text(right + 7, 370, "b s c", "shape", ha="left")
     canvas.line(box.bottom, (right, 390))
     return canvas.fig

@@ -458,16 +458,14 @@ class Predictor(nnx.Module):
 
 
 class DecoderBlock(EncoderBlock):
-    """Encoder block that may also look at a context: ``b s m -> b s m, b h s s``.
+    """Encoder block with cross-attention to a context between its two branches.
 
-    With a causal mask and without ``cross`` it is the block of a language model.
+    ``b s m, b k m -> b s m, b h s s, b h s k``.
 
     Parameters
     ----------
     m, n_heads, f : int
         As in ``EncoderBlock``.
-    cross : bool
-        Add cross-attention, with residual and norm, between attention and feed-forward.
     rngs : nnx.Rngs
     **options
         ``dropout``, ``activation``, ``norm`` and ``norm_first`` of ``EncoderBlock``.
@@ -480,47 +478,42 @@ class DecoderBlock(EncoderBlock):
     Source: Vaswani et al. 2017, sec. 3.1.
     """
 
-    def __init__(self, m, n_heads, f, *, cross=False, rngs, **options):
+    def __init__(self, m, n_heads, f, *, rngs, **options):
         super().__init__(m, n_heads, f, rngs=rngs, **options)
-        make_norm = NORMS[options.get("norm", "layer")]
-        self.cross = MultiHeadAttention(m, n_heads, rngs=rngs) if cross else None
-        self.cross_norm = make_norm(m, rngs=rngs) if cross else None
+        self.cross = MultiHeadAttention(m, n_heads, rngs=rngs)
+        self.cross_norm = NORMS[options.get("norm", "layer")](m, rngs=rngs)
 
-    def add(self, x, branch, norm):
-        """Residual and norm around a branch; also what the branch returns besides."""
-        values, rest = branch(norm(x) if self.norm_first else x)
-        x = x + self.dropout(values)
-        return (x if self.norm_first else norm(x)), rest
-
-    def __call__(self, x, mask=None, context=None, context_mask=None):
-        """Outputs ``b s m``, weights ``b h s s``, cross weights ``b h s k`` or None.
+    def __call__(self, x, mask, context, context_mask=None):
+        """Outputs ``b s m``, weights ``b h s s``, cross weights ``b h s k``.
 
         Parameters
         ----------
         x : array ``b s m``
-        mask : boolean array ``q k`` or ``b h q k``, optional
+        mask : boolean array ``q k`` or ``b h q k``, or None
         context : array ``b k m``
-            What cross-attention looks at; only for a block with ``cross``.
+            What cross-attention looks at.
         context_mask : boolean array ``q k`` or ``b h q k``, optional
             Which places of the context are visible.
         """
-        x, weights = self.add(x, partial(self.attention, mask=mask), self.norm1)
-        cross_weights = None
-        if self.cross:
-            look = partial(self.cross, mask=context_mask, context=context)
-            x, cross_weights = self.add(x, look, self.cross_norm)
-        x, _ = self.add(x, lambda x: (self.ffn(x), None), self.norm2)
-        return x, weights, cross_weights
+        if self.norm_first:
+            values, weights = self.attention(self.norm1(x), mask)
+            x = x + self.dropout(values)
+            found, cross = self.cross(self.cross_norm(x), context_mask, context)
+            x = x + self.dropout(found)
+            return x + self.dropout(self.ffn(self.norm2(x))), weights, cross
+        values, weights = self.attention(x, mask)
+        x = self.norm1(x + self.dropout(values))
+        found, cross = self.cross(x, context_mask, context)
+        x = self.cross_norm(x + self.dropout(found))
+        return self.norm2(x + self.dropout(self.ffn(x))), weights, cross
 
 
 class Decoder(nnx.Module):
-    """A stack of decoder blocks: ``b s m -> b s m``.
+    """A stack of decoder blocks: ``b s m, b k m -> b s m``.
 
     Parameters
     ----------
     n_blocks, m, n_heads, f : int
-    cross : bool
-        Every block also looks at a context.
     norm_first : bool
         Also puts one more norm at the end of the stack.
     rngs : nnx.Rngs
@@ -530,50 +523,41 @@ class Decoder(nnx.Module):
     Raises
     ------
     ValueError
-        If ``n_blocks`` is below 1, or as ``EncoderBlock``; when called, if the stack
-        has ``cross`` and there is no context, or the other way round.
+        If ``n_blocks`` is below 1, or as ``EncoderBlock``.
     """
 
-    def __init__(
-        self, n_blocks, m, n_heads, f, *, cross=False, norm_first=False, rngs, **options
-    ):
+    def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
         if n_blocks < 1:
             raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
-        options = {"cross": cross, "norm_first": norm_first, "rngs": rngs, **options}
+        options = {"norm_first": norm_first, "rngs": rngs, **options}
         blocks = [DecoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nnx.data(blocks)
         make_norm = NORMS[options.get("norm", "layer")]
         self.norm = make_norm(m, rngs=rngs) if norm_first else None
-        self.cross = cross
 
-    def __call__(
-        self, x, mask=None, context=None, context_mask=None, *, return_maps=False
-    ):
+    def __call__(self, x, mask, context, context_mask=None, *, return_maps=False):
         """Outputs ``b s m``; with ``return_maps`` also ``l b h s s``, ``l b h s k``.
 
         Parameters
         ----------
         x : array ``b s m``
-        mask, context, context_mask : arrays, optional
+        mask, context, context_mask : arrays
             As in ``DecoderBlock``, the same for every block.
         return_maps : bool
-            Return the attention weights of all blocks, too, and with ``cross`` those
-            of cross-attention.
+            Return the attention weights of all blocks, too, and those of
+            cross-attention.
         """
-        if self.cross != (context is not None):
-            found = "none" if context is None else f"shape {tuple(context.shape)}"
-            raise ValueError(f"expected a context: {self.cross}, got {found}")
-        maps = []
+        maps, cross_maps = [], []
         for block in self.blocks:
-            x, *weights = block(x, mask, context, context_mask)
+            x, weights, cross = block(x, mask, context, context_mask)
             maps.append(weights)
+            cross_maps.append(cross)
         x = self.norm(x) if self.norm else x
-        kinds = list(zip(*maps, strict=True))[: 1 + self.cross]  # own, cross
-        return (x, *map(jnp.stack, kinds)) if return_maps else x
+        return (x, jnp.stack(maps), jnp.stack(cross_maps)) if return_maps else x
 
 
 def embedding(n_tokens, m, *, rngs):
-    """Table with a vector for each token, ``t m``: normal, standard deviation 1/√m.
+    """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m.
 
     A vector has length 1, and logits against the same table a size of about 1.
     """
@@ -604,14 +588,14 @@ def check_tokens(tokens, longest=math.inf):
 
 
 class LanguageModel(nnx.Module):
-    """Logits of the next token at every position: ``b s -> b s t``.
+    """Logits of the next token at every position: ``b s -> b s c``.
 
     Parameters
     ----------
     n_tokens, m : int
         Size of the vocabulary, size of the model.
     n_blocks, n_heads, f : int
-        As in ``Decoder``.
+        As in ``Encoder``.
     max_length : int
         Positions that the model can have.
     positions : {"learned", "sinusoidal", "none"}
@@ -621,8 +605,9 @@ class LanguageModel(nnx.Module):
     causal : bool
         No position looks at a later one. Without it, the model sees what it is to
         predict.
-    cross : bool
-        Also look at a context, as the second half of a ``Translator``.
+    stack : class
+        ``Encoder``, or ``Decoder`` for the second half of a ``Translator``, which also
+        looks at a context.
     rngs : nnx.Rngs
     **options
         ``dropout``, ``activation``, ``norm`` and ``norm_first`` of the blocks.
@@ -630,7 +615,7 @@ class LanguageModel(nnx.Module):
     Raises
     ------
     ValueError
-        If ``positions`` is none of those, or as ``Decoder``; when called, if the input
+        If ``positions`` is none of those, or as ``Encoder``; when called, if the input
         is no integer array ``b s``, or longer than ``max_length``.
 
     Source: Radford et al. 2018, sec. 3.1.
@@ -638,21 +623,21 @@ class LanguageModel(nnx.Module):
 
     def __init__(
         self, n_tokens, m, *, n_blocks, n_heads, f, max_length, positions="learned",
-        tied=True, causal=True, rngs, **options,
+        tied=True, causal=True, stack=Encoder, rngs, **options,
     ):  # fmt: skip
         kind = pick(POSITIONS, positions, "positions")
         self.max_length, self.causal = max_length, causal
         self.embed = embedding(n_tokens, m, rngs=rngs)
         self.positions = kind(m, max_length, rngs=rngs) if kind else None
-        self.decoder = Decoder(n_blocks, m, n_heads, f, rngs=rngs, **options)
+        self.decoder = stack(n_blocks, m, n_heads, f, rngs=rngs, **options)
         self.output = None if tied else unembedding(m, n_tokens, rngs=rngs)
 
     def logits(self, x):
-        """Logits of every token: ``b s m -> b s t``."""
+        """Logits of every token: ``b s m -> b s c``."""
         return self.output(x) if self.output else x @ self.embed.embedding[...].T
 
     def __call__(self, tokens, mask=None, *context, return_maps=False):
-        """Logits ``b s t``; with ``return_maps`` also the maps of ``Decoder``.
+        """Logits ``b s c``; with ``return_maps`` also the maps of the stack.
 
         Parameters
         ----------
@@ -664,7 +649,7 @@ class LanguageModel(nnx.Module):
         *context
             Context and its mask, if there are any, as in ``Decoder``.
         return_maps : bool
-            As in ``Decoder``.
+            As in the stack.
         """
         check_tokens(tokens, self.max_length)
         if self.causal:
@@ -686,7 +671,7 @@ def check_shared(shared, n_source, n_target):
 
 
 class Translator(nnx.Module):
-    """Reads a source, writes a target: ``b k, b s -> b s t``.
+    """Reads a source, writes a target: ``b k, b s -> b s c``.
 
     Parameters
     ----------
@@ -719,7 +704,7 @@ class Translator(nnx.Module):
         check_shared(shared, n_source, n_target)
         sizes, kind = sizes | {"rngs": rngs}, POSITIONS.get(positions)
         options = {"max_length": max_length, "positions": positions, "tied": tied}
-        self.target = LanguageModel(n_target, m, cross=True, **options, **sizes)
+        self.target = LanguageModel(n_target, m, stack=Decoder, **options, **sizes)
         self.embed = None if shared else embedding(n_source, m, rngs=rngs)
         self.positions = kind(m, max_length, rngs=rngs) if kind else None
         self.encoder = Encoder(m=m, **sizes)
@@ -735,7 +720,7 @@ class Translator(nnx.Module):
         return (out[0], mask, out[1]) if return_maps else (out, mask, None)
 
     def __call__(self, source, target, *, return_maps=False):
-        """Logits ``b s t``; with ``return_maps`` also three arrays of maps.
+        """Logits ``b s c``; with ``return_maps`` also three arrays of maps.
 
         Parameters
         ----------
@@ -757,12 +742,6 @@ def attend(layer, q, k, v, mask=None):
     values, _ = attention(q, k, v, mask)  # b h q d
     joined = values.swapaxes(1, 2).reshape(q.shape[0], q.shape[2], -1)  # b q m
     return layer.out(joined)
-
-
-def attend_to_known(layer, x, cache, mask=None):
-    """Attention to keys and values that are known: ``b n m``, and the same cache."""
-    q, *_ = layer.project(x)  # b h n d
-    return attend(layer, q, *cache, mask), cache
 
 
 def attend_and_keep(layer, x, cache, start, mask):
@@ -797,29 +776,46 @@ def new_cache(model, first, length, context=None, context_mask=None):
     n_heads, m = blocks[0].attention.n_heads, model.embed.features
     shape = len(first), n_heads, length, m // n_heads  # b h s d
     empty = jnp.zeros(shape, model.embed.embedding.dtype)
-    context = [tuple(b.cross.project(context)[1:]) if b.cross else None for b in blocks]
+    crossing = isinstance(model.decoder, Decoder)
+    context = [
+        tuple(b.cross.project(context)[1:]) if crossing else None for b in blocks
+    ]
     return {
         "start": jnp.int32(0), "first": first, "blocks": [(empty, empty)] * len(blocks),
         "context": context, "context_mask": context_mask,
     }  # fmt: skip
 
 
+def attend_to_known(layer, x, known, mask=None):
+    """Attention to keys and values that are known: ``b n m``."""
+    q, *_ = layer.project(x)  # b h n d
+    return attend(layer, q, *known, mask)
+
+
 def advance_block(block, x, cache, start, mask, context, context_mask):
     """A block on new positions: ``b n m``, and its cache with them in it."""
-    own = partial(attend_and_keep, block.attention, cache=cache, start=start, mask=mask)
-    x, cache = block.add(x, own, block.norm1)
-    if block.cross:
-        look = partial(attend_to_known, block.cross, cache=context, mask=context_mask)
-        x, _ = block.add(x, look, block.cross_norm)
-    x, _ = block.add(x, lambda x: (block.ffn(x), None), block.norm2)
-    return x, cache
+    args = cache, start, mask
+    if block.norm_first:
+        values, cache = attend_and_keep(block.attention, block.norm1(x), *args)
+        x = x + values
+        if context:
+            x = x + attend_to_known(
+                block.cross, block.cross_norm(x), context, context_mask
+            )
+        return x + block.ffn(block.norm2(x)), cache
+    values, cache = attend_and_keep(block.attention, x, *args)
+    x = block.norm1(x + values)
+    if context:
+        found = attend_to_known(block.cross, x, context, context_mask)
+        x = block.cross_norm(x + found)
+    return block.norm2(x + block.ffn(x)), cache
 
 
 def advance(model, tokens, cache):
-    """Logits of the next tokens of each row, ``b n -> b n t``, from a key-value cache.
+    """Logits of the next tokens of each row, ``b n -> b n c``, from a key-value cache.
 
-    Equal to those of the model without a cache, at the work of ``n`` positions. The
-    cache must have room for them.
+    Equal to those of the model without a cache and without dropout, at the work of
+    ``n`` positions. The cache must have room for them.
 
     Parameters
     ----------
@@ -830,7 +826,7 @@ def advance(model, tokens, cache):
 
     Returns
     -------
-    tuple of array ``b n t`` and dict
+    tuple of array ``b n c`` and dict
         Logits, and the cache with the new positions in it.
     """
     columns = cache["start"] + jnp.arange(tokens.shape[1])  # n
@@ -852,11 +848,11 @@ def advance(model, tokens, cache):
 
 
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
-    """Probabilities that the next token is drawn with: ``... t -> ... t``.
+    """Probabilities that the next token is drawn with: ``... c -> ... c``.
 
     Parameters
     ----------
-    logits : array ``... t``
+    logits : array ``... c``
     temperature : float
         Divides the logits: below 1 the most probable tokens gain, above 1 they lose.
     top_k : int, optional
@@ -867,7 +863,7 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
 
     Returns
     -------
-    array ``... t``
+    array ``... c``
         Among equals, the token with the lower number counts as more probable.
     """
     highest = logits.max(axis=-1, keepdims=True)
@@ -982,7 +978,7 @@ def continue_texts(state, tokens, first, keys, end, options, *, graph):
     logits, cache = advance(model, tokens, cache)
 
     def step(carry, key):
-        logits, done, cache = carry  # b t, b
+        logits, done, cache = carry  # b c, b
         p = next_token_probabilities(logits, **options)
         new = jnp.where(done, end, jax.random.categorical(key, jnp.log(p)))  # b
         logits, cache = advance(model, new[:, None], cache)
@@ -1080,7 +1076,7 @@ def best_continuations(log_p, last, total, end):
 
     Parameters
     ----------
-    log_p : array ``b w t``
+    log_p : array ``b w c``
         Of every next token of every beam.
     last, total : arrays ``b w``
         Last token of each beam, and its log-probability so far. A beam that has ended
@@ -1088,9 +1084,9 @@ def best_continuations(log_p, last, total, end):
     end : int
     """
     b, width, n_tokens = log_p.shape
-    only_end = jnp.where(jnp.arange(n_tokens) == end, 0, -jnp.inf)  # t
+    only_end = jnp.where(jnp.arange(n_tokens) == end, 0, -jnp.inf)  # c
     log_p = jnp.where((last == end)[..., None], only_end, log_p)
-    totals = (total[..., None] + log_p).reshape(b, -1)  # b w·t
+    totals = (total[..., None] + log_p).reshape(b, -1)  # b w·c
     total, best = jax.lax.top_k(totals, width)
     return total, best // n_tokens, best % n_tokens
 
@@ -1103,7 +1099,7 @@ def search_beams(state, source, begin, end, *, graph, length, width):
     def step(beams, place):
         last, total, texts, cache = beams
         logits, cache = advance(model.target, last.reshape(-1, 1), cache)
-        log_p = jax.nn.log_softmax(logits).reshape(*last.shape, -1)  # b w t
+        log_p = jax.nn.log_softmax(logits).reshape(*last.shape, -1)  # b w c
         total, beam, last = best_continuations(log_p, last, total, end)  # each b w
         texts = jnp.take_along_axis(texts, beam[..., None], axis=1)  # b w s
         texts = texts.at[:, :, place].set(last)

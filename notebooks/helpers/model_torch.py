@@ -461,16 +461,14 @@ class Predictor(nn.Module):
 
 
 class DecoderBlock(EncoderBlock):
-    """Encoder block that may also look at a context: ``b s m -> b s m, b h s s``.
+    """Encoder block with cross-attention to a context between its two branches.
 
-    With a causal mask and without ``cross`` it is the block of a language model.
+    ``b s m, b k m -> b s m, b h s s, b h s k``.
 
     Parameters
     ----------
     m, n_heads, f : int
         As in ``EncoderBlock``.
-    cross : bool
-        Add cross-attention, with residual and norm, between attention and feed-forward.
     **options
         ``dropout``, ``activation``, ``norm`` and ``norm_first`` of ``EncoderBlock``.
 
@@ -482,47 +480,42 @@ class DecoderBlock(EncoderBlock):
     Source: Vaswani et al. 2017, sec. 3.1.
     """
 
-    def __init__(self, m, n_heads, f, *, cross=False, **options):
+    def __init__(self, m, n_heads, f, **options):
         super().__init__(m, n_heads, f, **options)
-        make_norm = NORMS[options.get("norm", "layer")]
-        self.cross = MultiHeadAttention(m, n_heads) if cross else None
-        self.cross_norm = make_norm(m) if cross else None
+        self.cross = MultiHeadAttention(m, n_heads)
+        self.cross_norm = NORMS[options.get("norm", "layer")](m)
 
-    def add(self, x, branch, norm):
-        """Residual and norm around a branch; also what the branch returns besides."""
-        values, rest = branch(norm(x) if self.norm_first else x)
-        x = x + self.dropout(values)
-        return (x if self.norm_first else norm(x)), rest
-
-    def forward(self, x, mask=None, context=None, context_mask=None):
-        """Outputs ``b s m``, weights ``b h s s``, cross weights ``b h s k`` or None.
+    def forward(self, x, mask, context, context_mask=None):
+        """Outputs ``b s m``, weights ``b h s s``, cross weights ``b h s k``.
 
         Parameters
         ----------
         x : array ``b s m``
-        mask : boolean array ``q k`` or ``b h q k``, optional
+        mask : boolean array ``q k`` or ``b h q k``, or None
         context : array ``b k m``
-            What cross-attention looks at; only for a block with ``cross``.
+            What cross-attention looks at.
         context_mask : boolean array ``q k`` or ``b h q k``, optional
             Which places of the context are visible.
         """
-        x, weights = self.add(x, partial(self.attention, mask=mask), self.norm1)
-        cross_weights = None
-        if self.cross:
-            look = partial(self.cross, mask=context_mask, context=context)
-            x, cross_weights = self.add(x, look, self.cross_norm)
-        x, _ = self.add(x, lambda x: (self.ffn(x), None), self.norm2)
-        return x, weights, cross_weights
+        if self.norm_first:
+            values, weights = self.attention(self.norm1(x), mask)
+            x = x + self.dropout(values)
+            found, cross = self.cross(self.cross_norm(x), context_mask, context)
+            x = x + self.dropout(found)
+            return x + self.dropout(self.ffn(self.norm2(x))), weights, cross
+        values, weights = self.attention(x, mask)
+        x = self.norm1(x + self.dropout(values))
+        found, cross = self.cross(x, context_mask, context)
+        x = self.cross_norm(x + self.dropout(found))
+        return self.norm2(x + self.dropout(self.ffn(x))), weights, cross
 
 
 class Decoder(nn.Module):
-    """A stack of decoder blocks: ``b s m -> b s m``.
+    """A stack of decoder blocks: ``b s m, b k m -> b s m``.
 
     Parameters
     ----------
     n_blocks, m, n_heads, f : int
-    cross : bool
-        Every block also looks at a context.
     norm_first : bool
         Also puts one more norm at the end of the stack.
     **options
@@ -531,51 +524,42 @@ class Decoder(nn.Module):
     Raises
     ------
     ValueError
-        If ``n_blocks`` is below 1, or as ``EncoderBlock``; when called, if the stack
-        has ``cross`` and there is no context, or the other way round.
+        If ``n_blocks`` is below 1, or as ``EncoderBlock``.
     """
 
-    def __init__(
-        self, n_blocks, m, n_heads, f, *, cross=False, norm_first=False, **options
-    ):
+    def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
         super().__init__()
         if n_blocks < 1:
             raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
-        options = {"cross": cross, "norm_first": norm_first, **options}
+        options = {"norm_first": norm_first, **options}
         blocks = [DecoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nn.ModuleList(blocks)
         make_norm = NORMS[options.get("norm", "layer")]
         self.norm = make_norm(m) if norm_first else None
-        self.cross = cross
 
-    def forward(
-        self, x, mask=None, context=None, context_mask=None, *, return_maps=False
-    ):
+    def forward(self, x, mask, context, context_mask=None, *, return_maps=False):
         """Outputs ``b s m``; with ``return_maps`` also ``l b h s s``, ``l b h s k``.
 
         Parameters
         ----------
         x : array ``b s m``
-        mask, context, context_mask : arrays, optional
+        mask, context, context_mask : arrays
             As in ``DecoderBlock``, the same for every block.
         return_maps : bool
-            Return the attention weights of all blocks, too, and with ``cross`` those
-            of cross-attention.
+            Return the attention weights of all blocks, too, and those of
+            cross-attention.
         """
-        if self.cross != (context is not None):
-            found = "none" if context is None else f"shape {tuple(context.shape)}"
-            raise ValueError(f"expected a context: {self.cross}, got {found}")
-        maps = []
+        maps, cross_maps = [], []
         for block in self.blocks:
-            x, *weights = block(x, mask, context, context_mask)
+            x, weights, cross = block(x, mask, context, context_mask)
             maps.append(weights)
+            cross_maps.append(cross)
         x = self.norm(x) if self.norm else x
-        kinds = list(zip(*maps, strict=True))[: 1 + self.cross]  # own, cross
-        return (x, *map(torch.stack, kinds)) if return_maps else x
+        return (x, torch.stack(maps), torch.stack(cross_maps)) if return_maps else x
 
 
 def embedding(n_tokens, m):
-    """Table with a vector for each token, ``t m``: normal, standard deviation 1/√m.
+    """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m.
 
     A vector has length 1, and logits against the same table a size of about 1.
     """
@@ -610,14 +594,14 @@ def check_tokens(tokens, longest=math.inf):
 
 
 class LanguageModel(nn.Module):
-    """Logits of the next token at every position: ``b s -> b s t``.
+    """Logits of the next token at every position: ``b s -> b s c``.
 
     Parameters
     ----------
     n_tokens, m : int
         Size of the vocabulary, size of the model.
     n_blocks, n_heads, f : int
-        As in ``Decoder``.
+        As in ``Encoder``.
     max_length : int
         Positions that the model can have.
     positions : {"learned", "sinusoidal", "none"}
@@ -627,15 +611,16 @@ class LanguageModel(nn.Module):
     causal : bool
         No position looks at a later one. Without it, the model sees what it is to
         predict.
-    cross : bool
-        Also look at a context, as the second half of a ``Translator``.
+    stack : class
+        ``Encoder``, or ``Decoder`` for the second half of a ``Translator``, which also
+        looks at a context.
     **options
         ``dropout``, ``activation``, ``norm`` and ``norm_first`` of the blocks.
 
     Raises
     ------
     ValueError
-        If ``positions`` is none of those, or as ``Decoder``; when called, if the input
+        If ``positions`` is none of those, or as ``Encoder``; when called, if the input
         is no integer array ``b s``, or longer than ``max_length``.
 
     Source: Radford et al. 2018, sec. 3.1.
@@ -643,22 +628,22 @@ class LanguageModel(nn.Module):
 
     def __init__(
         self, n_tokens, m, *, n_blocks, n_heads, f, max_length, positions="learned",
-        tied=True, causal=True, **options,
+        tied=True, causal=True, stack=Encoder, **options,
     ):  # fmt: skip
         super().__init__()
         kind = pick(POSITIONS, positions, "positions")
         self.max_length, self.causal = max_length, causal
         self.embed = embedding(n_tokens, m)
         self.positions = kind(m, max_length) if kind else None
-        self.decoder = Decoder(n_blocks, m, n_heads, f, **options)
+        self.decoder = stack(n_blocks, m, n_heads, f, **options)
         self.output = None if tied else unembedding(m, n_tokens)
 
     def logits(self, x):
-        """Logits of every token: ``b s m -> b s t``."""
+        """Logits of every token: ``b s m -> b s c``."""
         return self.output(x) if self.output else x @ self.embed.weight.T
 
     def forward(self, tokens, mask=None, *context, return_maps=False):
-        """Logits ``b s t``; with ``return_maps`` also the maps of ``Decoder``.
+        """Logits ``b s c``; with ``return_maps`` also the maps of the stack.
 
         Parameters
         ----------
@@ -670,7 +655,7 @@ class LanguageModel(nn.Module):
         *context
             Context and its mask, if there are any, as in ``Decoder``.
         return_maps : bool
-            As in ``Decoder``.
+            As in the stack.
         """
         check_tokens(tokens, self.max_length)
         if self.causal:
@@ -692,7 +677,7 @@ def check_shared(shared, n_source, n_target):
 
 
 class Translator(nn.Module):
-    """Reads a source, writes a target: ``b k, b s -> b s t``.
+    """Reads a source, writes a target: ``b k, b s -> b s c``.
 
     Parameters
     ----------
@@ -724,7 +709,7 @@ class Translator(nn.Module):
         super().__init__()
         check_shared(shared, n_source, n_target)
         options = {"max_length": max_length, "positions": positions, "tied": tied}
-        self.target = LanguageModel(n_target, m, cross=True, **options, **sizes)
+        self.target = LanguageModel(n_target, m, stack=Decoder, **options, **sizes)
         self.embed = None if shared else embedding(n_source, m)
         kind = POSITIONS[positions]
         self.positions = kind(m, max_length) if kind else None
@@ -741,7 +726,7 @@ class Translator(nn.Module):
         return (out[0], mask, out[1]) if return_maps else (out, mask, None)
 
     def forward(self, source, target, *, return_maps=False):
-        """Logits ``b s t``; with ``return_maps`` also three arrays of maps.
+        """Logits ``b s c``; with ``return_maps`` also three arrays of maps.
 
         Parameters
         ----------
@@ -763,12 +748,6 @@ def attend(layer, q, k, v, mask=None):
     values, _ = attention(q, k, v, mask)  # b h q d
     joined = values.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)  # b q m
     return layer.out(joined)
-
-
-def attend_to_known(layer, x, cache, mask=None):
-    """Attention to keys and values that are known: ``b n m``, and the same cache."""
-    q, *_ = layer.project(x)  # b h n d
-    return attend(layer, q, *cache, mask), cache
 
 
 def attend_and_keep(layer, x, cache, start, mask):
@@ -804,29 +783,46 @@ def new_cache(model, first, length, context=None, context_mask=None):
     blocks = model.decoder.blocks
     n_heads, table = blocks[0].attention.n_heads, model.embed.weight
     shape = len(first), n_heads, length, table.shape[1] // n_heads  # b h s d
-    context = [tuple(b.cross.project(context)[1:]) if b.cross else None for b in blocks]
+    crossing = isinstance(model.decoder, Decoder)
+    context = [
+        tuple(b.cross.project(context)[1:]) if crossing else None for b in blocks
+    ]
     return {
         "start": 0, "first": first, "context": context, "context_mask": context_mask,
         "blocks": [(table.new_zeros(shape), table.new_zeros(shape)) for _ in blocks],
     }  # fmt: skip
 
 
+def attend_to_known(layer, x, known, mask=None):
+    """Attention to keys and values that are known: ``b n m``."""
+    q, *_ = layer.project(x)  # b h n d
+    return attend(layer, q, *known, mask)
+
+
 def advance_block(block, x, cache, start, mask, context, context_mask):
     """A block on new positions: ``b n m``, and its cache with them in it."""
-    own = partial(attend_and_keep, block.attention, cache=cache, start=start, mask=mask)
-    x, cache = block.add(x, own, block.norm1)
-    if block.cross:
-        look = partial(attend_to_known, block.cross, cache=context, mask=context_mask)
-        x, _ = block.add(x, look, block.cross_norm)
-    x, _ = block.add(x, lambda x: (block.ffn(x), None), block.norm2)
-    return x, cache
+    args = cache, start, mask
+    if block.norm_first:
+        values, cache = attend_and_keep(block.attention, block.norm1(x), *args)
+        x = x + values
+        if context:
+            x = x + attend_to_known(
+                block.cross, block.cross_norm(x), context, context_mask
+            )
+        return x + block.ffn(block.norm2(x)), cache
+    values, cache = attend_and_keep(block.attention, x, *args)
+    x = block.norm1(x + values)
+    if context:
+        found = attend_to_known(block.cross, x, context, context_mask)
+        x = block.cross_norm(x + found)
+    return block.norm2(x + block.ffn(x)), cache
 
 
 def advance(model, tokens, cache):
-    """Logits of the next tokens of each row, ``b n -> b n t``, from a key-value cache.
+    """Logits of the next tokens of each row, ``b n -> b n c``, from a key-value cache.
 
-    Equal to those of the model without a cache, at the work of ``n`` positions. The
-    cache must have room for them.
+    Equal to those of the model without a cache and without dropout, at the work of
+    ``n`` positions. The cache must have room for them.
 
     Parameters
     ----------
@@ -837,7 +833,7 @@ def advance(model, tokens, cache):
 
     Returns
     -------
-    tuple of array ``b n t`` and dict
+    tuple of array ``b n c`` and dict
         Logits, and the cache with the new positions in it.
     """
     stop = cache["start"] + tokens.shape[1]
@@ -859,11 +855,11 @@ def advance(model, tokens, cache):
 
 
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
-    """Probabilities that the next token is drawn with: ``... t -> ... t``.
+    """Probabilities that the next token is drawn with: ``... c -> ... c``.
 
     Parameters
     ----------
-    logits : array ``... t``
+    logits : array ``... c``
     temperature : float
         Divides the logits: below 1 the most probable tokens gain, above 1 they lose.
     top_k : int, optional
@@ -874,7 +870,7 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
 
     Returns
     -------
-    array ``... t``
+    array ``... c``
         Among equals, the token with the lower number counts as more probable.
     """
     highest = logits.amax(dim=-1, keepdim=True)
@@ -1095,7 +1091,7 @@ def best_continuations(log_p, last, total, end):
 
     Parameters
     ----------
-    log_p : array ``b w t``
+    log_p : array ``b w c``
         Of every next token of every beam.
     last, total : arrays ``b w``
         Last token of each beam, and its log-probability so far. A beam that has ended
@@ -1104,9 +1100,9 @@ def best_continuations(log_p, last, total, end):
     """
     b, width, n_tokens = log_p.shape
     tokens = torch.arange(n_tokens, device=log_p.device)
-    only_end = torch.where(tokens == end, 0, -math.inf)  # t
+    only_end = torch.where(tokens == end, 0, -math.inf)  # c
     log_p = torch.where((last == end)[..., None], only_end, log_p)
-    totals = (total[..., None] + log_p).reshape(b, -1)  # b w·t
+    totals = (total[..., None] + log_p).reshape(b, -1)  # b w·c
     total, best = totals.topk(width)
     return total, best // n_tokens, best % n_tokens
 
@@ -1117,7 +1113,7 @@ def search_beams(model, source, begin, end, *, length, width):
     rows = torch.arange(len(source), device=source.device)[:, None]  # b 1
     for place in range(length):
         logits, cache = advance(model.target, last.reshape(-1, 1), cache)
-        log_p = torch.log_softmax(logits, dim=-1).reshape(*last.shape, -1)  # b w t
+        log_p = torch.log_softmax(logits, dim=-1).reshape(*last.shape, -1)  # b w c
         total, beam, last = best_continuations(log_p, last, total, end)  # each b w
         texts = texts.gather(1, beam[..., None].expand_as(texts))  # b w s
         texts[:, :, place] = last

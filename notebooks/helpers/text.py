@@ -260,6 +260,13 @@ def random_windows(tokens, settings):
     return tokens[starts[:, None] + np.arange(length + 1)]
 
 
+def nats(logits, tokens):
+    """Loss of each next token, -ln p: ``b s c, b s+1 -> b s``, as NumPy arrays."""
+    logits = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    right = np.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
+    return np.log(np.exp(logits).sum(axis=-1)) - right
+
+
 def bits_per_character(loss, tokens, text):
     """A loss in nats per token as bits per character, for any vocabulary."""
     return loss / math.log(2) * len(tokens) / len(text)

@@ -66,7 +66,7 @@ def next_token(model, *batch):
 
     Parameters
     ----------
-    model : callable ``b s -> b s t``, or with a source ``b k, b s -> b s t``
+    model : callable ``b s -> b s c``, or with a source ``b k, b s -> b s c``
         Puts out logits of the next token at every position.
     *batch : integer arrays
         The last one has the texts, ``b s + 1``: all tokens but the last are the input,
@@ -80,7 +80,7 @@ def next_token(model, *batch):
     """
     *given, tokens = batch
     labels = tokens[:, 1:]  # b s
-    logits = model(*given, tokens[:, :-1])  # b s t
+    logits = model(*given, tokens[:, :-1])  # b s c
     log_p = jax.nn.log_softmax(logits)
     real = labels >= 0
     right = jnp.take_along_axis(log_p, jnp.maximum(labels, 0)[..., None], axis=-1)

@@ -62,7 +62,7 @@ def next_token(model, *batch):
 
     Parameters
     ----------
-    model : callable ``b s -> b s t``, or with a source ``b k, b s -> b s t``
+    model : callable ``b s -> b s c``, or with a source ``b k, b s -> b s c``
         Puts out logits of the next token at every position.
     *batch : integer arrays
         The last one has the texts, ``b s + 1``: all tokens but the last are the input,
@@ -76,7 +76,7 @@ def next_token(model, *batch):
     """
     *given, tokens = batch
     labels = tokens[:, 1:]  # b s
-    logits = model(*given, tokens[:, :-1])  # b s t
+    logits = model(*given, tokens[:, :-1])  # b s c
     loss = nn.functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), ignore_index=-1
     )

@@ -58,6 +58,11 @@ def to_arrays(model):
     }
 
 
+def count_parameters(model):
+    """How many numbers a model of either framework learns."""
+    return sum(array.size for array in to_arrays(model).values())
+
+
 def from_arrays(model, arrays):
     """Set every parameter of a model of either framework, or none.
 

@@ -2,7 +2,9 @@
 
 What belongs to a framework on all pages of a side, in the order of the book, goes into
 one empty file: constants in capitals, classes and functions, and all imports but those
-of helpers. The file runs where no helper is found.
+of helpers. With them go the functions that a page imports from the helpers of its own
+model for what it defines, such as checks of arguments. The file runs where no helper is
+found.
 """
 
 import ast
@@ -56,14 +58,42 @@ def in_order(side):
 
 def carried(side):
     """``(node, source)`` of all that a reader copies, page after page."""
+    lent, needed = lent_functions(side), set()
+    cells = [cell for page in in_order(side) for cell in pages.read_py(page)]
+    for cell in cells:
+        for node in ast.parse(cell.source).body if cell.kind == "code" else []:
+            if is_carried(node, cell.side == side):
+                yield node, source_of(node, cell.source)
+                if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                    needed |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    yield from (lent[name] for name in sorted(needed & lent.keys()))
+
+
+def lent_functions(side):
+    """Functions that pages import from the helpers of their model and none defines."""
+    helper = pages.NOTEBOOKS / "helpers" / f"model_{side}.py"
+    source, imported, defined = helper.read_text(encoding="utf-8"), set(), set()
     for page in in_order(side):
-        for cell in pages.read_py(page):
-            for node in ast.parse(cell.source).body if cell.kind == "code" else []:
-                if is_carried(node, cell.side == side):
-                    first = [node, *getattr(node, "decorator_list", [])]
-                    lines = cell.source.splitlines()
-                    start = min(part.lineno for part in first) - 1
-                    yield node, "\n".join(lines[start : node.end_lineno])
+        for node in ast.parse(page.read_text(encoding="utf-8")).body:
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.module == f"helpers.{helper.stem}"
+            ):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+                defined.add(node.name)
+    return {
+        node.name: (node, source_of(node, source))
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef) and node.name in imported - defined
+    }
+
+
+def source_of(node, source):
+    """The lines of a definition, with its decorators."""
+    first = [node, *getattr(node, "decorator_list", [])]
+    start = min(part.lineno for part in first) - 1
+    return "\n".join(source.splitlines()[start : node.end_lineno])
 
 
 def is_carried(node, own):

@@ -72,7 +72,7 @@ def test_a_block_equals_the_decoder_layer_of_pytorch(
 ):
     """``nn.TransformerDecoderLayer`` with copied weights, and a longer context."""
     options = {"norm_first": norm_first, "activation": activation}
-    model = side.build("DecoderBlock", M, H, F, cross=True, **options)
+    model = side.build("DecoderBlock", M, H, F, **options)
     params = fill(model)
     x, context = (draw(B, n, M, seed=n).astype(np.float32) for n in (S, K))
     mask = {"causal": CAUSAL, "padding": PADDING[:, None, None]}
@@ -91,24 +91,53 @@ def test_a_block_equals_the_decoder_layer_of_pytorch(
 
 @on_both_sides
 @PLACES
-def test_a_block_without_context_is_an_encoder_block(side, norm_first):
+def test_the_stack_of_a_language_model_is_a_causal_encoder(side, norm_first):
     """The same parameters, by the same names, give the same bits."""
-    ours = side.build("DecoderBlock", M, H, F, norm_first=norm_first)
-    theirs = side.build("EncoderBlock", M, H, F, norm_first=norm_first)
-    params = fill(ours)
-    from_arrays(theirs, params)
-    x, mask = side.tensor(draw(B, S, M)), side.mask(CAUSAL)
-    out, weights, cross = ours(x, mask)
-    assert cross is None
-    for got, expected in zip((out, weights), theirs(x, mask), strict=True):
+    model, params = build_model(side, norm_first=norm_first)
+    encoder = side.build("Encoder", L, M, H, F, norm_first=norm_first)
+    of_stack = {
+        name.removeprefix("decoder."): value
+        for name, value in params.items()
+        if name.startswith("decoder.")
+    }
+    from_arrays(encoder, of_stack)
+    assert set(to_arrays(encoder)) == set(of_stack)
+    (tokens,) = inputs_of(side, "LanguageModel", padding=False)
+    x = model.positions(model.embed(tokens))
+    out, maps = encoder(x, side.mask(CAUSAL), return_maps=True)
+    for got, expected in zip(
+        model(tokens, return_maps=True), (model.logits(out), maps), strict=True
+    ):
         np.testing.assert_array_equal(as_numpy(got), as_numpy(expected))
+
+
+@on_both_sides
+@PLACES
+def test_a_block_that_finds_nothing_is_an_encoder_block(side, norm_first):
+    """Cross-attention whose output is zero adds nothing, before a norm of its own."""
+    ours = side.build("DecoderBlock", M, H, F, norm_first=norm_first)
+    params = fill(ours)
+    params |= {n: 0 * params[n] for n in ("cross.out.weight", "cross.out.bias")}
+    from_arrays(ours, params)
+    theirs = side.build("EncoderBlock", M, H, F, norm_first=norm_first)
+    own = {n: x for n, x in params.items() if not n.startswith("cross")}
+    from_arrays(theirs, own)
+    x, context = side.tensor(draw(B, S, M)), side.tensor(draw(B, K, M))
+    out, weights, cross = ours(x, side.mask(CAUSAL), context)
+    check_shape(cross, "b h q k", b=B, h=H, q=S, k=K)
+    expected = theirs(x, side.mask(CAUSAL))
+    np.testing.assert_array_equal(as_numpy(weights), as_numpy(expected[1]))
+    if norm_first:
+        np.testing.assert_array_equal(as_numpy(out), as_numpy(expected[0]))
+    else:  # post-norm: the norm of cross-attention acts all the same
+        assert np.abs(as_numpy(out) - as_numpy(expected[0])).max() > 0.1
 
 
 @on_both_sides
 @PLACES
 def test_cross_maps_are_those_of_the_context(side, norm_first):
     """Rows sum to 1 over the visible places; hidden ones get nothing."""
-    model = side.build("Decoder", L, M, H, F, cross=True, norm_first=norm_first)
+    model = side.build("Decoder", L, M, H, F, norm_first=norm_first)
     params = fill(model)
     assert ("norm.weight" in params) == norm_first
     x, context = side.tensor(draw(B, S, M)), side.tensor(draw(B, K, M))
@@ -152,7 +181,7 @@ def test_both_frameworks_agree_for_the_same_weights(kind, options, tmp_path):
         found[side, "names"] = set(to_arrays(model))
     assert found[jax_side, "names"] == found[torch_side, "names"]
     shapes = {"LanguageModel": [S], "Translator": [K, S, K]}[kind]
-    check_shape(found[jax_side][0], "b s t", b=B, s=S, t=T)
+    check_shape(found[jax_side][0], "b s c", b=B, s=S, c=T)
     assert [x.shape[-1] for x in found[jax_side][1:]] == shapes
     for ours, theirs in zip(found[jax_side], found[torch_side], strict=True):
         assert np.abs(as_numpy(ours)).max() > 0.1
@@ -274,7 +303,7 @@ def test_the_embedding_is_one_hot_times_a_matrix(side):
 @PLACES
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_new_model_is_not_much_worse_than_guessing(side, tied, norm_first):
-    """Its loss is ``ln t`` and about 1/2: its logits have a standard deviation of 1.
+    """Its loss is ``ln c`` and about 1/2: its logits have a standard deviation of 1.
 
     Tied and post-norm, a vector is still much like its token's: it predicts itself.
     """
@@ -350,13 +379,21 @@ def test_invalid_tokens_raise_an_error(side, shape, dtype, message, positions):
 
 @on_both_sides
 def test_a_context_is_needed_exactly_where_blocks_look_at_one(side):
+    """In a stack, and in the language model that has it."""
     x, context = side.tensor(draw(B, S, M)), side.tensor(draw(B, K, M))
-    alone = side.build("Decoder", L, M, H, F)
-    with pytest.raises(ValueError, match=r"a context: False, got shape \(3, 17, 35\)"):
+    alone = side.build("Encoder", L, M, H, F)
+    with pytest.raises(TypeError, match="from 2 to 3 positional arguments but 4"):
         alone(x, None, context)
-    crossing = side.build("Decoder", L, M, H, F, cross=True)
-    with pytest.raises(ValueError, match="expected a context: True, got none"):
-        crossing(x)
+    crossing = side.build("Decoder", L, M, H, F)
+    with pytest.raises(TypeError, match=r"missing 1 required .* argument: 'context'"):
+        crossing(x, None)
+    tokens = side.tensor(draw_tokens(B, S), "int32")
+    model, _ = build_model(side)
+    with pytest.raises(TypeError, match="from 2 to 3 positional arguments but 4"):
+        model(tokens, None, context)
+    translator, _ = build_model(side, "Translator")
+    with pytest.raises(TypeError, match=r"missing 1 required .* argument: 'context'"):
+        translator.target(tokens)
 
 
 # Training

@@ -187,6 +187,21 @@ def test_bits_per_character_of_a_uniform_guess():
     assert text.bits_per_character(math.log(64), [0] * 5, "x" * 10) == pytest.approx(3)
 
 
+def test_nats_are_the_losses_of_the_next_tokens():
+    """Worked out one by one; large logits do not overflow."""
+    rng = np.random.default_rng(3)
+    logits = rng.normal(scale=300, size=(2, 5, 7)).astype(np.float32)
+    tokens = rng.integers(7, size=(2, 6))
+    found = text.nats(logits, tokens)
+    for row, place in np.ndindex(2, 5):
+        scores = [float(z) for z in logits[row, place]]
+        top = max(scores)
+        total = top + math.log(sum(math.exp(z - top) for z in scores))
+        expected = total - scores[tokens[row, place + 1]]
+        assert found[row, place] == pytest.approx(expected, abs=1e-4)
+    assert found.shape == (2, 5)
+
+
 def by_hand(train, test, order):
     """Interpolated Witten-Bell with dictionaries, one character at a time."""
     alphabet, bits = set(train) | set(test), 0

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save, save_file
 from helpers import weights
 from helpers.shapes import as_numpy
 from helpers.weights import (
+    count_parameters,
     from_arrays,
     load_weights,
     save_weights,
@@ -56,6 +57,12 @@ def test_both_sides_have_the_same_names_and_shapes():
     names = {f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
     assert set(ours) == names | {"positions.table"}
     assert shapes[0]["embed.weight"] == (I, M), "dense matrices are stored in out"
+
+
+@on_both_sides
+def test_parameters_are_counted(side):
+    model, params = build(side)
+    assert count_parameters(model) == sum(array.size for array in params.values())
 
 
 @on_both_sides
