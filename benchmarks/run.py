@@ -35,7 +35,7 @@ COLUMNS = (
 GENERATION_COLUMNS = (
     "framework", "model, texts", "book ms/token", "book first call s",
     "without cache ms/token", "without cache / book", "(range)",
-    "Python loop ms/token", "Python loop / book", "(range of that)",
+    "Python loop ms/token", "Python loop / book", "(range)",
 )  # fmt: skip
 
 
@@ -91,17 +91,18 @@ def row(task, framework, pairs):
 def generation_rows(framework, pairs):
     """Lines of the other table, one for each model and number of texts."""
     for case in pairs[0]["book"]["seconds"]:
-        seconds = {way: [p[way]["seconds"][case] for p in pairs] for way in pairs[0]}
-        cells = [f"{median(p['book']['first'][case] for p in pairs):.2f}"]
+        book = [p["book"]["seconds"][case] for p in pairs]
+        first = median(p["book"]["first"][case] for p in pairs)
+        cells = [framework, case, f"{1000 * median(book):.2f}", f"{first:.2f}"]
         for way in ("without cache", "Python loop"):
-            if way not in seconds:  # PyTorch has no other loop
+            if way not in pairs[0]:  # PyTorch has no other loop
                 cells += ["–"] * 3
                 continue
-            usual = zip(seconds[way], seconds["book"], strict=True)
-            ratios = [x / book for x, book in usual]
-            cells += [f"{1000 * median(seconds[way]):.2f}", f"{median(ratios):.2f}"]
+            usual = [p[way]["seconds"][case] for p in pairs]
+            ratios = [x / y for x, y in zip(usual, book, strict=True)]
+            cells += [f"{1000 * median(usual):.2f}", f"{median(ratios):.2f}"]
             cells.append(f"{min(ratios):.2f} to {max(ratios):.2f}")
-        yield [framework, case, f"{1000 * median(seconds['book']):.2f}", *cells]
+        yield cells
 
 
 def table(columns, rows):
@@ -137,9 +138,12 @@ def report(measured, began):
     counts = sorted({len(pairs) for *_, pairs in measured})
     about |= {"date": f"{began:%Y-%m-%d %H:%M}", "pairs": " or ".join(map(str, counts))}
     lines = [f"* {name}: {value}" for name, value in about.items()]
-    rows = [row(*line) for line in measured if line[0] != "generation"]
-    others = [line[1:] for line in measured if line[0] == "generation"]
-    others = [row for line in others for row in generation_rows(*line)]
+    rows, others = [], []
+    for task, *rest in measured:
+        if task == "generation":
+            others += generation_rows(*rest)
+        else:
+            rows.append(row(task, *rest))
     both = (COLUMNS, rows), (GENERATION_COLUMNS, others)
     tables = [f"{table(*one)}\n" for one in both if one[1]]
     text = "\n".join([*tables, *lines, ""])

@@ -99,12 +99,20 @@ def small(monkeypatch):
     return ways, calls
 
 
-def test_ways_are_timed_in_turn_after_their_texts_were_compared(small):
+def test_ways_are_timed_in_turn_after_their_texts_were_compared(small, monkeypatch):
+    """A call that takes 20 seconds for five new tokens takes 4 for each."""
     _, calls = small
-    for place in (0, 1):
-        generation.measure("torch", place, length=5)
+
+    def shortest(_, way, *args):
+        way(*args)
+        return 20
+
+    monkeypatch.setattr(generation, "shortest", shortest)
+    found = [generation.measure("torch", place, length=5) for place in (0, 1)]
     order = ["book", "without cache"]
     assert calls == [*order, *order, *order, *order[::-1]]
+    for way in order:
+        assert all(pair[way]["seconds"] == {"small, 3": 4} for pair in found)
 
 
 def test_a_way_that_generates_other_tokens_is_refused(small):
