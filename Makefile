@@ -48,7 +48,7 @@ pdf: environment  ## print the built book to _build/pdf, one file for each frame
 data: environment  ## the photos of CIFAR-100 and their features, for the anomaly pages
 	@$(RUN) tools/data.py $(ARGS)
 
-benchmark: environment  ## time the trainings against the usual ways (ARGS="--help")
+benchmark: environment  ## time training and generation against the usual ways (ARGS="--help")
 	@$(RUN) -m benchmarks.run $(ARGS)
 
 check-gpu:  ## every page, the unit tests and the benchmark on the GPU (PYTHON=… to choose)

@@ -2,7 +2,7 @@
 
 import jax
 
-from helpers.train_jax import cross_entropy
+from helpers.train_jax import cross_entropy, next_token
 
 N_SYMBOLS = 10
 
@@ -15,3 +15,8 @@ def reverse(model, x, labels):
 def anomaly(model, features, labels):
     """Features ``b s i``, and the place of the odd one: ``b``."""
     return cross_entropy(lambda x: model(x).squeeze(-1), features, labels)
+
+
+def text(model, rows):
+    """Windows and one token more as integers ``b s + 1``."""
+    return next_token(model, rows)

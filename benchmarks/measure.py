@@ -1,4 +1,4 @@
-"""One measurement, in a process of its own so that compilation counts; prints JSON.
+"""One training, in a process of its own so that compilation counts; prints JSON.
 
 python -m benchmarks.measure --task reverse --framework jax --way fit
 """
@@ -15,6 +15,8 @@ import time
 import tensorboard.summary  # noqa: F401
 
 from benchmarks import tasks
+from helpers import text
+from helpers.sequences import in_order
 from helpers.weights import to_arrays
 
 FRAMEWORKS = "jax", "torch"
@@ -29,16 +31,15 @@ class Case:
         self.settings = tasks.shortened(tasks.TASKS[task], updates)
         self.losses = self.load("benchmarks.losses")
         self.trainer = self.load("helpers.train")
-        models, options = self.load("helpers.model"), dict(self.settings.model)
-        sizes = [options.pop(name) for name in ("n_inputs", "m", "n_outputs")]
-        options["seed"] = self.settings.seed
-        self.model = models.build(models.Predictor, *sizes, **options)
+        models, options = self.load("helpers.model"), self.settings.model
+        kind = models.LanguageModel if task == "text" else models.Predictor
+        self.model = models.build(kind, seed=self.settings.seed, **options)
         if framework == "torch":
             torch = importlib.import_module("torch")
             importlib.import_module("torch._dynamo")  # the first optimizer loads it
             self.model.to("cuda" if torch.cuda.is_available() else "cpu")
-        make = {"reverse": tasks.sequences, "anomaly": tasks.features}[task]
-        self.data = make(self.settings)
+        make = {"reverse": tasks.sequences, "anomaly": tasks.features}
+        self.data = (make | {"text": tasks.tokens})[task](self.settings)
 
     def load(self, name):
         """The module of that name for this framework."""
@@ -58,6 +59,11 @@ class Case:
             n = self.settings.n_symbols
             options = {"validation": tasks.reversal(validation, n)}
             return self.trainer.cross_entropy, tasks.reversal(train, n), options
+        if self.task == "text":
+            rows = text.random_windows(train, self.settings)
+            options = {"validation": (text.windows(validation, self.settings.length),)}
+            options["batches"] = in_order(self.settings)
+            return self.trainer.next_token, (rows,), options
         tests = validation[tasks.validation_sets(self.settings)]
         options = {"batches": tasks.batches_of_sets(self.settings)}
         return self.trainer.odd_one_out, (train,), {**options, "validation": (tests,)}
@@ -100,10 +106,13 @@ def flops(case):
     """Operations of an update, by formula: two per product and sum, back twice forth.
 
     ``6 · N · tokens`` for the ``N`` numbers of all matrices, and for scores and means
-    of ``l`` blocks ``12 · l · b · s² · m``.
+    of ``l`` blocks ``12 · l · b · s² · m``. Tables that rows are only taken from do not
+    count: positions, and an embedding that the logits are not tied to.
     """
-    settings = case.settings
-    n = sum(x.size for x in to_arrays(case.model).values() if x.ndim == 2)
+    settings, looked_up = case.settings, {"positions.table"}
+    looked_up |= set() if getattr(settings, "tied", True) else {"embed.weight"}
+    arrays = to_arrays(case.model).items()
+    n = sum(x.size for name, x in arrays if x.ndim == 2 and name not in looked_up)
     s = getattr(settings, "length", 0) or settings.set_size
     attention = 12 * settings.n_blocks * settings.batch_size * s**2 * settings.m
     return 6 * n * settings.batch_size * s + attention

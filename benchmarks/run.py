@@ -1,10 +1,11 @@
-"""Compare ``fit`` with the usual way: pairs of measurements, a table, two files.
+"""Compare the book with the usual ways: pairs of measurements, a table, two files.
 
     python -m benchmarks.run                              everything (`make benchmark`)
     python -m benchmarks.run --task reverse --pairs 1 --updates 50      a trial
+    python -m benchmarks.run --task generation --pairs 1 --length 4           another
 
-The two measurements of a pair follow each other, each in a process of its own; the next
-pair has them in the other order.
+The two trainings of a pair follow each other, each in a process of its own; all ways to
+generate follow each other in one process. The next pair has them in the other order.
 """
 
 import argparse
@@ -20,7 +21,8 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
-TASKS, FRAMEWORKS, WAYS = ("reverse", "anomaly"), ("jax", "torch"), ("usual", "fit")
+TASKS, FRAMEWORKS = ("reverse", "anomaly", "text", "generation"), ("jax", "torch")
+WAYS = "usual", "fit"
 PACKAGES = "jax", "flax", "optax", "torch", "numpy"
 SHOWN = "seconds", "updates", "loss", "validation_accuracy", "peak_mib"
 SPEEDS = "gflops", "matmul_gflops"
@@ -29,6 +31,11 @@ COLUMNS = (
     "usual ms/update", "fit ms/update", "loss usual", "loss fit",
     "validation accuracy usual", "validation accuracy fit", "usual MiB", "fit MiB",
     "fit GFLOP/s", "matrix product GFLOP/s",
+)  # fmt: skip
+GENERATION_COLUMNS = (
+    "framework", "model, texts", "book ms/token", "book first call s",
+    "without cache ms/token", "without cache / book", "(range)",
+    "Python loop ms/token", "Python loop / book", "(range)",
 )  # fmt: skip
 
 
@@ -48,7 +55,11 @@ def child(module, **options):
 
 
 def pair(place, **options):
-    """One measurement of each way; odd pairs begin with ``fit``."""
+    """One measurement of each way; odd pairs have them in the other order."""
+    if options["task"] == "generation":
+        print(f"pair {place + 1}: {options} …", file=sys.stderr, flush=True)
+        del options["task"]
+        return json.loads(child("generation", place=place, **options).splitlines()[-1])
     order = WAYS if place % 2 == 0 else WAYS[::-1]
     found = {}
     for way in order:
@@ -77,9 +88,26 @@ def row(task, framework, pairs):
     ]  # fmt: skip
 
 
-def table(rows):
+def generation_rows(framework, pairs):
+    """Lines of the other table, one for each model and number of texts."""
+    for case in pairs[0]["book"]["seconds"]:
+        book = [p["book"]["seconds"][case] for p in pairs]
+        first = median(p["book"]["first"][case] for p in pairs)
+        cells = [framework, case, f"{1000 * median(book):.2f}", f"{first:.2f}"]
+        for way in ("without cache", "Python loop"):
+            if way not in pairs[0]:  # PyTorch has no other loop
+                cells += ["–"] * 3
+                continue
+            usual = [p[way]["seconds"][case] for p in pairs]
+            ratios = [x / y for x, y in zip(usual, book, strict=True)]
+            cells += [f"{1000 * median(usual):.2f}", f"{median(ratios):.2f}"]
+            cells.append(f"{min(ratios):.2f} to {max(ratios):.2f}")
+        yield cells
+
+
+def table(columns, rows):
     """Rows as a Markdown table."""
-    lines = [COLUMNS, ["---"] * 2 + ["---:"] * (len(COLUMNS) - 2), *rows]
+    lines = [columns, ["---"] * 2 + ["---:"] * (len(columns) - 2), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -95,7 +123,7 @@ def processor():
 
 def machine(pairs):
     """What the numbers depend on: devices and versions."""
-    used = {p[way]["device"] for p in pairs for way in WAYS} - {None}
+    used = {one["device"] for p in pairs for one in p.values()} - {None}
     return {
         "device": ", ".join(sorted(used)) or processor(),
         "cpu": processor(),
@@ -110,7 +138,15 @@ def report(measured, began):
     counts = sorted({len(pairs) for *_, pairs in measured})
     about |= {"date": f"{began:%Y-%m-%d %H:%M}", "pairs": " or ".join(map(str, counts))}
     lines = [f"* {name}: {value}" for name, value in about.items()]
-    text = "\n".join([table([row(*line) for line in measured]), "", *lines, ""])
+    rows, others = [], []
+    for task, *rest in measured:
+        if task == "generation":
+            others += generation_rows(*rest)
+        else:
+            rows.append(row(task, *rest))
+    both = (COLUMNS, rows), (GENERATION_COLUMNS, others)
+    tables = [f"{table(*one)}\n" for one in both if one[1]]
+    text = "\n".join([*tables, *lines, ""])
     names = "task", "framework", "pairs"
     raw = [dict(zip(names, line, strict=True)) for line in measured]
     return text, {"about": about, "measured": raw}
@@ -145,6 +181,7 @@ def arguments():
     parser.add_argument("--framework", choices=FRAMEWORKS, help="only this one")
     parser.add_argument("--pairs", type=positive, default=5)
     parser.add_argument("--updates", type=int, help="fewer, or whole epochs")
+    parser.add_argument("--length", type=positive, help="tokens to generate, fewer")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
     return parser.parse_args()
 
@@ -153,8 +190,9 @@ def main():
     """Measure and write, then print."""
     given = arguments()
     cases = [
-        {"task": task, "framework": framework, "updates": given.updates}
+        {"task": task, "framework": framework, size: getattr(given, size)}
         for task in ([given.task] if given.task else TASKS)
+        for size in ("length" if task == "generation" else "updates",)
         for framework in ([given.framework] if given.framework else FRAMEWORKS)
     ]
     began, measured = datetime.now(), []
@@ -163,9 +201,7 @@ def main():
         for place in range(given.pairs):
             pairs.append(pair(place, **case))
             text, record = report(measured, began)
-            paths = write(
-                given, text, record
-            )  # each pair is kept as soon as it is there
+            paths = write(given, text, record)  # each pair is kept at once
     print(text, *paths, sep="\n")
 
 

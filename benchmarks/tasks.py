@@ -1,20 +1,22 @@
-"""The two tasks of the comparison: settings, data and batches, all in NumPy."""
+"""The trainings of the comparison: settings, data and batches, all in NumPy."""
 
 from dataclasses import replace
 
 import numpy as np
 
-from helpers import sets
+from helpers import sets, text
 from helpers.sequences import one_hot, symbols
-from helpers.settings import Cifar100, Reverse
+from helpers.settings import Cifar100, Reverse, Text
 
 VALIDATION_ROWS = 5_000
+VALIDATION_WINDOWS = 100
 SIGNAL, SPREAD = 20, 1.5  # axes in which class means differ, and by how much
 STRANGE = 0.012  # share of rows that look like another class
 
 TASKS = {
     "reverse": Reverse(),
     "anomaly": replace(Cifar100(), epochs=1, n_validation=1_000),
+    "text": Text(),
 }
 
 
@@ -91,3 +93,11 @@ def validation_sets(settings):
     labels = classes(VALIDATION_ROWS, settings)
     sizes = settings.set_size, settings.n_validation
     return sets.fixed(labels, *sizes, settings.seed)
+
+
+def tokens(settings):
+    """Tokens for training, and as many for validation as fill some windows."""
+    texts = text.load()
+    pairs = text.BytePairs.learn(texts["train"], settings.n_tokens)
+    train, test = (pairs.encode(texts[part]) for part in ("train", "test"))
+    return [train, test[: VALIDATION_WINDOWS * settings.length + 1]]

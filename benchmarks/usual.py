@@ -4,7 +4,7 @@ Examples one by one, loaders that collect them, and a log of every update.
 """
 
 import numpy as np
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks import tasks
@@ -63,16 +63,36 @@ class FixedSets(Dataset):
         return self.features[rows], np.int64(len(rows) - 1)
 
 
+class Windows(Dataset):
+    """A window of a text and one token more; the next begins ``step`` tokens later."""
+
+    def __init__(self, tokens, length, step=1):
+        self.tokens, self.length, self.step = tokens, length, step
+
+    def __len__(self):
+        return (len(self.tokens) - self.length - 1) // self.step + 1
+
+    def __getitem__(self, index):
+        start = index * self.step
+        return (self.tokens[start : start + self.length + 1],)
+
+
 def loaders(name, settings, data, **options):
     """One loader for training and one for validation."""
+    order = {"shuffle": True}
     if name == "reverse":
         train, validation = map(Reversals, data)
+    elif name == "text":
+        train = Windows(data[0], settings.length)
+        validation = Windows(data[1], settings.length, step=settings.length)
+        n = settings.n_train
+        order = {"sampler": RandomSampler(train, replacement=True, num_samples=n)}
     else:
         train = Sets(data[0], settings)
         validation = FixedSets(data[1], tasks.validation_sets(settings))
     size = settings.batch_size
     return (
-        DataLoader(train, size, shuffle=True, drop_last=True, **options),
+        DataLoader(train, size, drop_last=True, **order, **options),
         DataLoader(validation, size, **options),
     )
 
