@@ -371,7 +371,7 @@ for d in sizes.tolist():  # 400 queries with 16 keys each
         slopes[name] = norms  # by scores, by query; in the end those of d = 1024
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three panels over the number of features d from 1 to 1024. Without the scale the variance of the scores rises in proportion to d, the mean of the largest weight goes to one, and the share of saturated queries rises from zero to three quarters; with the scale all three stay level."}}
-titles = ["variance of the scores", "largest weight", "saturated queries"]
+titles = ["variance of the scores", "largest weight", "share of saturated queries"]
 panels = {
     title: {name: (sizes, np.array(line)[:, i]) for name, line in states.items()}
     for i, title in enumerate(titles)

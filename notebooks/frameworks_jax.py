@@ -17,8 +17,7 @@
 # By the end you can train a model on handwritten digits in fifteen lines, choose its
 # learning rate, and say what arrays, gradients, modules, loss and optimiser do in them.
 # You need: Python with NumPy, matrix products, and a first idea of gradient descent.
-# Twenty minutes are enough if you know one of the frameworks; take an hour if you know
-# neither.
+# Take twenty minutes if you know one of the frameworks, an hour if you know neither.
 #
 # NumPy can compute every formula of this book. But training needs the gradient of one
 # number, the loss, with respect to millions of parameters, thousands of times. NumPy
@@ -101,10 +100,11 @@ pixels, classes = pixels[order] / 16, classes[order]  # ink from 0 to 1
 train_rows, validation_rows = slice(1197), slice(1197, 1437)
 test_rows = slice(1437, None)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of eight handwritten digits of 8 by 8 pixels, grey and blurred; below each its class."}}
-images = (255 * pixels[:8]).astype(np.uint8).reshape(1, -1, 8, 8)
-captions = [[str(label) for label in classes[:8]]]
-plots.pictures(images, captions=captions, titles=["training digits and their classes"])
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of ten handwritten digits of 8 by 8 pixels, grey and blurred, one of each class; below each its class."}}
+shown = [np.flatnonzero(classes == label)[0] for label in range(10)]
+images = (255 * pixels[shown]).astype(np.uint8).reshape(1, -1, 8, 8)
+captions = [[str(label) for label in classes[shown]]]
+plots.pictures(images, captions=captions, titles=["one training digit of each class"])
 
 # %% tags=["shared", "check"]
 # Checked: each digit is in one part, and each part has all ten classes
@@ -144,8 +144,7 @@ except (RuntimeError, TypeError) as error:
 # %% [markdown] tags=["shared"]
 # When two dtypes meet, the result gets a common one (*dtype promotion*). NumPy prefers
 # float64, both frameworks float32: seven digits, half the memory, and much faster on a
-# GPU. (bfloat16 takes half of that again, with the range of float32, but two or three
-# digits.)
+# GPU. (bfloat16 has the range of float32, in half the memory, but two or three digits.)
 
 # %% [markdown] tags=["jax"]
 # JAX converts float64 arrays from NumPy to float32. To compute in float64, set
@@ -202,8 +201,8 @@ assert (as_numpy(first) != as_numpy(other)).all()
 # ## Automatic differentiation is exact up to rounding
 #
 # One could change each parameter a little, and see how the loss changes; but that takes
-# one evaluation of the loss per parameter. *Automatic differentiation* (autograd in
-# PyTorch) instead applies the chain rule to every operation, from the loss back to the
+# one evaluation per parameter. *Automatic differentiation* (autograd in PyTorch)
+# instead applies the chain rule to every operation, from the loss back to the
 # parameters, at the cost of a few evaluations, however many parameters there are. Here
 # is a neuron with the weight $w = 0.5$, the input $x = 2$ and the target $y = 1$:
 
@@ -240,8 +239,8 @@ loss, gradient = jax.value_and_grad(loss_fn)(w, x, y)
 gradient
 
 # %% [markdown] tags=["jax"]
-# Transformations can be combined: `jax.vmap(f)` applies `f` to every row of its
-# arguments, so `vmap` of `grad` gives the gradient of each example.
+# `jax.vmap(f)` applies `f` to every row of its arguments, so `vmap` of `grad` gives the
+# gradient of each example.
 
 # %% [markdown] tags=["shared"]
 # In the next cell, `exact` is the gradient that the chain rule gives on paper, in
@@ -747,7 +746,7 @@ say(
 # **In your own code.** Most projects write the update as in the next cell. AdamW, the
 # usual optimiser of Transformers, also [shrinks the weights a little in each
 # step](https://arxiv.org/abs/1711.05101). (`nnx.jit` splits and merges the model at
-# every call; a scan does so once, which is faster with small models.)
+# every call, a scan only once.)
 
 
 # %% tags=["jax"]
@@ -831,10 +830,10 @@ say(f"Four calls with two shapes: Python ran the body **{n_runs} times**.")
 
 # %% [markdown] tags=["jax"]
 # So `print` and `append` happen only while JAX traces (`jax.debug.print` prints at
-# every run). Values are unknown then: `if x > 0` is an error, `jnp.where(x > 0, a, b)`
-# chooses number by number. What Python needs to know, such as a size or a function, is
-# named in `static_argnames`. If a traced function appends to a list, it keeps a tracer,
-# and using the tracer later is an error. Return what you want to keep:
+# every run). Values are unknown then, so `if x > 0` is an error; `jnp.where(x > 0, a,
+# b)` chooses number by number. What Python needs to know, such as a size or a function,
+# is named in `static_argnames`. If a traced function appends to a list, it keeps a
+# tracer, and using the tracer later is an error. Return what you want to keep:
 
 # %% tags=["jax"]
 kept = []
