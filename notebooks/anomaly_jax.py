@@ -890,10 +890,8 @@ say(
 assert unseen_now > mean
 if source == "digits":
     assert best == "distances only"
-    assert (
-        seen_now < found_without[:, 0].mean()
-        and unseen_now > found_by_rule[:, 1].mean() + 0.025
-    )
+    assert seen_now < found_without[:, 0].mean()
+    assert unseen_now > found_by_rule[:, 1].mean() + 0.025
 
 # %% [markdown] tags=["shared"]
 # More *classes* also help: models trained on 1,200 classes of handwritten characters
@@ -909,31 +907,27 @@ if source == "digits":
 
 
 # %% tags=["shared", "answer"]
-def scrambled(part, n=4):
-    """The features in ``n`` orders; every class in a new order is a new class."""
-    rng = np.random.default_rng(0)
-    orders = [rng.permutation(part.features.shape[1]) for _ in range(n - 1)]
-    x = [part.features, *(part.features[:, order] for order in orders)]
+def scrambled(part, n=8 if source == "digits" else 2):
+    """Every class with its features in ``n`` orders: new classes."""
+    rng, size = np.random.default_rng(0), part.features.shape[1]
+    orders = [np.arange(size), *(rng.permutation(size) for _ in range(n - 1))]
+    x = np.concatenate([part.features[:, order] for order in orders])
     labels = [part.labels + i * len(names) for i in range(n)]
-    return sets.Part(np.concatenate(x), np.concatenate(labels))
+    return sets.Part(x, np.concatenate(labels))
 
 
-def relative(model, x):
-    return odd_one_out(model, differences(x))
-
-
-net = trained_without(splits[0], relative, scrambled)
-x = fixed_sets(test.only(splits[0]), settings.n_test // 2, seed=4)
-both = evaluate(net, relative, (x,))["accuracy"]
-say(
-    "Turned digits would be a trap: a 0 turned by half a turn is a 0 again, and a 6 "
-    "becomes a 9, which is one of the unseen classes. Instead, shuffle the pixels in "
-    "the same way in all pictures: each class becomes a new one, without this leak. "
-    f"With three such copies and the means subtracted, the model finds **{both:.1%}** "
-    f"instead of {found_without[0, 1]:.1%}; the baseline finds "
-    f"{found_by_rule[0, 1]:.1%}."
+unseen, n = splits[0], settings.n_test // 2
+net = trained_without(unseen, lambda m, x: odd_one_out(m, differences(x)), scrambled)
+both = accuracy_on(test.only(unseen), net, differences, n, seed=4)
+before, rule = found_without[0, 1], found_by_rule[0, 1]
+text = (
+    "Turned by half a turn, a 0 is a 0 again, and a 6 is a 9, an unseen class: a trap."
 )
-assert source != "digits" or found_without[0, 1] < both
+text += " So shuffle the features in the same way in all pictures: each class becomes a"
+text += " new class, without this leak. With such copies, and the means subtracted, the"
+text += f" model finds **{both:.1%}** instead of {before:.1%}; the baseline {rule:.1%}."
+say(text)
+assert source != "digits" or 1.4 * before < both < rule
 
 # %% [markdown] tags=["shared"]
 # ## Your own data
