@@ -915,9 +915,8 @@ def scrambled(part, n=8 if source == "digits" else 2):
     return sets.Part(x, np.concatenate(labels))
 
 
-unseen, n = splits[0], settings.n_test // 2
-net = trained_without(unseen, lambda m, x: odd_one_out(m, differences(x)), scrambled)
-both = accuracy_on(test.only(unseen), net, differences, n, seed=4)
+net = trained_without(splits[0], lambda m, x: odd_one_out(m, differences(x)), scrambled)
+both = accuracy_on(test.only(splits[0]), net, differences, 1000, seed=4)
 before, rule = found_without[0, 1], found_by_rule[0, 1]
 text = (
     "Turned by half a turn, a 0 is a 0 again, and a 6 is a 9, an unseen class: a trap."
