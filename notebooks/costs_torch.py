@@ -600,7 +600,7 @@ assert memory["framework's own"][-1] < 5 * memory["framework's own"][-2]
 # ## Self-attention has the shortest paths
 #
 # What do the $n^2$ pairs buy? Suppose that the last word of a sentence depends on the
-# first. How many steps lie between them?
+# first. How many steps does this information have to take?
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}}
 diagrams.paths()
@@ -855,11 +855,11 @@ for name, found in halved.items():
 # Recomputing takes a third more operations
 # ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). In half precision
 # ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)), weights and Adam's
-# averages stay in float32, so that small updates are not lost. In your own code:
+# averages stay in float32, so that small updates are not lost.
 
 # %% [markdown] tags=["torch"]
 # Under `autocast` on a GPU, PyTorch keeps the softmax in float32, so half precision
-# needs a fused kernel there.
+# needs a fused kernel there. In your own code:
 
 
 # %% tags=["torch"]
@@ -913,9 +913,9 @@ say(
 # * Operations per byte tell how fast the work can be done: the roofline. Writing one
 #   token at a time is limited by memory.
 # * Weights, gradients and Adam's averages take 16 bytes per parameter in float32;
-# activations usually take most of the memory. A fused kernel keeps no maps. *
-# Self-attention has paths of length one, for $n^2m$ operations. Cheaper attention gives
-#   up direct paths, single keys, or sharp weights.
+#   activations usually take most of the memory. A fused kernel keeps no maps.
+# * Self-attention has paths of length one, for $n^2m$ operations. Cheaper attention
+#   gives up direct paths, single keys, or sharp weights.
 
 # %% [markdown] tags=["torch"]
 # This is the last chapter. What differs between the frameworks is collected on the page
