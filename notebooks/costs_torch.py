@@ -334,8 +334,8 @@ utilisation = work / took / limit
 say(
     f"A step on 8 sequences of 64 tokens takes {1e3 * took:.0f} ms for "
     f"{work / 1e9:.1f} billion operations: a utilisation of **{utilisation:.0%}**. The "
-    "remaining time probably goes into small products, and into norms, softmax and the "
-    "update, which do few operations per byte."
+    "remaining time probably goes into small products, and into norms, softmax and "
+    "the update."
 )
 
 # %% [markdown] tags=["shared"]
@@ -711,7 +711,7 @@ rates = {k: counts[k] / found[k] / limit for k in layers}  # shares of the limit
 # %% tags=["shared", "say"]
 rows = [
     [f"{n:,}", *(f"{counts[k][i] / 1e6:,.0f}" for k in layers)]
-    + [f"{1e3 * found[k][i]:.2g}" for k in layers]
+    + [f"{float(f'{1e3 * found[k][i]:.2g}'):g}" for k in layers]
     for i, n in enumerate(lengths.tolist())
     if n >= 64
 ]
@@ -913,7 +913,7 @@ say(
 # * Operations per byte tell how fast the work can be done: the roofline. Writing one
 #   token at a time is limited by memory.
 # * Weights, gradients and Adam's averages take 16 bytes per parameter in float32;
-#   activations usually take most of the memory. A fused kernel keeps no maps.
+#   activations usually take most. A fused kernel keeps no maps.
 # * Self-attention has paths of length one, for $n^2m$ operations. Cheaper attention
 #   gives up direct paths, single keys, or sharp weights.
 
