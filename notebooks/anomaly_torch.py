@@ -125,9 +125,9 @@ names[train.labels[0]], [names[label] for label in train.labels[by_hand[0]]]
 # that the model cannot use this.
 #
 # `sets.drawn` follows the same rule, but draws all sets of an epoch as one array, which
-# is faster. In each epoch, every picture is the odd one of one set, and the sets are
-# new. Sets for validation and test are drawn only once, so that every epoch is measured
-# on the same sets.
+# is faster. In each epoch, nearly every picture is the odd one of one set, and the sets
+# are new. Sets for validation and test are drawn only once, so that every epoch is
+# measured on the same sets.
 
 # %% tags=["shared"]
 batches = sets.drawn(train.labels, settings)  # a function of the epoch
@@ -218,9 +218,9 @@ text = (
 )
 if source == "digits":
     text += (
-        "Pixels do only because all digits are centred: shift a digit by one pixel, "
-        f"and its distance to the original is {shift:.1f} times the mean distance of "
-        "two digits of one class."
+        "Pixels are enough only because all digits are centred: shift a digit by one "
+        f"pixel, and its distance to the original is {shift:.1f} times the mean "
+        "distance of two digits of one class."
     )
 say(text)
 
@@ -587,8 +587,9 @@ say(
     f"In sets of ten alike the largest probability is {alike.mean():.0%} on average, "
     f"in sets with an odd one {with_odd.mean():.0%}. At a threshold of "
     f"{threshold:.2f}, **{detected:.1%}** of the test sets with an odd one raise an "
-    f"alarm, and {alarms:.1%} of the sets of ten alike. Without any threshold: of one "
-    f"set of each kind, the set with the odd one has the {word('larger', auc, 0.5)} "
+    f"alarm, and {alarms:.1%} of the sets of ten alike: {len(validation):,} validation "
+    "pictures settle a threshold only roughly. Without any threshold: of one set of "
+    f"each kind, the set with the odd one has the {word('larger', auc, 0.5)} "
     f"probability in {auc:.1%} of all pairs (the *AUC*, the area under the ROC curve)."
 )
 
@@ -777,8 +778,8 @@ low, high, mean = (f(found_without[:, 1]) for f in (np.min, np.max, np.mean))
 say(
     f"{rows}\n\nOf the odd ones of unseen classes, **{mean:.0%}** are found on average "
     f"({low:.0%} to {high:.0%}). The baseline, which has seen no class at all, finds "
-    f"{found_by_rule[:, 1].mean():.0%}, and the model of this page, trained with all "
-    f"classes, {found_with_all[:, 1].mean():.0%} in the same sets."
+    f"{found_by_rule[:, 1].mean():.0%}. The sets are not too hard: the model of this "
+    f"page, trained with all classes, finds {found_with_all[:, 1].mean():.1%} in them."
 )
 
 # %% tags=["shared", "check"]
