@@ -706,7 +706,7 @@ counts = {
     "GRU": 12 * lengths * m**2,
 }
 found = {k: np.array([seconds(f, x) for x in inputs]) for k, f in layers.items()}
-rates = {k: counts[k] / found[k] / limit for k in layers}  # shares of the limit
+rates = {k: counts[k] / found[k] / 1e9 for k in layers}  # billions a second
 
 # %% tags=["shared", "say"]
 rows = [
@@ -718,8 +718,8 @@ rows = [
 head = ["length n", "attention, million operations", "GRU", "attention, ms", "GRU, ms"]
 say(
     f"{table(head, *rows)}\n\nAt n = 64 the counts are equal, the times are not. At n "
-    f"= 1,024, attention reaches {rates['attention'][3]:.0%} of the limit of this "
-    f"machine, and the GRU {rates['GRU'][3]:.0%}. The GRU's six matrices take only "
+    f"= 1,024, attention does {rates['attention'][3]:.0f} billion operations a second, "
+    f"and the GRU {rates['GRU'][3]:.0f}. The GRU's six matrices take only "
     f"{6 * 4 * m**2 / 1024:.0f} KiB and can stay in the processor's cache, so memory "
     "is probably not its limit. But each of its steps is a small product with a single "
     "row, and waits for the step before. Attention multiplies all rows at once; its "
