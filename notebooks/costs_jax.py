@@ -20,10 +20,11 @@
 # chapters on attention and the encoder, and some idea of a training loop.
 #
 # How long would it take to train GPT-2 small, the model of 2019 with 124 million
-# parameters, on the computer in front of you: a night, a year? Would it fit
-# into the memory? And if the answer is bad, what helps: shorter sequences, half the
-# heads, a smaller batch, a different kind of attention? This chapter measures the terms
-# of the cost, answers the question, and ends with a table to keep.
+# parameters, on the computer in front of you: a night, a year? Would it fit into the
+# memory? And if the answer is bad, what helps: shorter sequences, half the heads, a
+# smaller batch, a different kind of attention? This chapter ends with a table to keep.
+# The number of positions, $s$ on other pages, is called $n$ here, as in the literature
+# on costs.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
@@ -73,405 +74,10 @@ from helpers.model_jax import (
     build,
 )
 from helpers.train_jax import cross_entropy
+from helpers.train_memory_jax import activations, kept_bytes
 
 jax.config.update("jax_default_matmul_precision", "highest")
 floats = partial(jnp.asarray, dtype=jnp.float32)  # makes a float32 array
-
-# %% [markdown] tags=["shared"]
-# ## Self-attention has the shortest paths
-#
-# What does attention offer that recurrent and convolutional layers do not? Suppose that
-# the last word of a sentence depends on the first. How many steps does this information
-# have to take?
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}}
-diagrams.paths()
-
-# %% [markdown] tags=["shared"]
-# Three numbers compare the layers. *Operations* are the work. *Sequential steps* cannot
-# run at the same time, however many cores there are. The *longest path* is the number
-# of steps or layers from the first position to the last. There are $n$ positions of
-# size $m$. In a convolution of width $w$, each one sees itself and the $w-1$ before it.
-# Constant factors are left out
-# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 1). The last column is
-# the path for $n=256$ and $w=4$:
-#
-# | layer | operations | sequential steps | longest path | example |
-# |---|---|---|---|---|
-# | self-attention | $n^2m$ | $1$ | $1$ | $1$ |
-# | recurrent | $nm^2$ | $n$ | $n-1$ | $255$ |
-# | convolution | $wnm^2$ | $1$ | $(n-1)/(w-1)$ | $85$ |
-# | dilated convolution | $wnm^2$ | $1$ | $\log_wn$ | $4$ |
-#
-# A convolution gets $w-1$ positions further per layer. If it is *dilated*, its first
-# layer looks at adjacent positions, the second at every $w$-th, the third at every
-# $w^2$-th, so each layer reaches $w$ times as far.
-
-# %% tags=["shared", "check"]
-# Checked: counted layer by layer, the paths have the lengths of the table
-n, w = 256, 4
-back = np.arange(n)[:, None] - np.arange(n)  # q k: how far back a key is
-sees = {
-    "self-attention": lambda i: back == back,
-    "recurrent": lambda i: (back == 0) | (back == 1),
-    "convolution": lambda i: (back >= 0) & (back < w),
-    "dilated": lambda i: np.isin(back, w**i * np.arange(w)),
-}
-paths = {}
-for name, mask in sees.items():
-    depends, layers = np.arange(n) == n - 1, 0  # on which positions the last depends
-    while not depends[0]:
-        depends, layers = depends @ mask(layers), layers + 1
-    paths[name] = layers
-assert [*paths.values()] == [1, 255, 85, 4]
-assert paths["convolution"] == (n - 1) / (w - 1) and w ** paths["dilated"] == n
-
-# %% [markdown] tags=["shared"]
-# ## Gradients fade along a path
-#
-# Why does the length of a path matter? Because the gradient travels back along the same
-# path, and every step multiplies it by a matrix. If these matrices shrink the gradient,
-# it shrinks exponentially
-# ([Bengio et al. 1994](https://doi.org/10.1109/72.279181)), and the model cannot learn
-# from far away. Take the last output of an untrained attention layer and of an
-# untrained GRU, a recurrent layer with gates: how large is its gradient at each
-# position of the input?
-
-# %% [markdown] tags=["jax"]
-# `lax.scan` repeats one step of the GRU and carries the state along.
-
-
-# %% tags=["jax"]
-def gradient_norms(layer, x):
-    """Norm of the gradient of the last output for each position: ``1 s m -> s``."""
-    gradient = jax.grad(lambda x: layer(x)[0, -1].sum())(floats(x))
-    return as_numpy(jnp.linalg.norm(gradient[0], axis=-1))
-
-
-# %% tags=["jax"]
-n, m = 64, 64
-cell, one_head = build(nnx.GRUCell, m, m), build(MultiHeadAttention, m, 1)
-start = jnp.zeros((1, m))
-gru = jax.jit(lambda x: jax.lax.scan(cell, start, x.swapaxes(0, 1))[1].swapaxes(0, 1))
-layers = {"attention": jax.jit(lambda x: one_head(x)[0]), "GRU": gru}
-x = np.random.default_rng(0).normal(size=(1, n, m))
-norms = {name: gradient_norms(layer, x)[::-1] for name, layer in layers.items()}
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Norm of the gradient of the last output, on a logarithmic scale, over the distance to the position of the input. That of the GRU falls in a straight line by many orders of magnitude; that of attention is level."}}
-lines = {name: (np.arange(n), norm) for name, norm in norms.items()}
-panels = {"gradient of the last output": lines}
-fig = plots.curves(panels, x="positions back", y="norm", log_y=True, size=(5.6, 2.8))
-fig
-
-# %% tags=["shared", "say"]
-fades = norms["GRU"][-1] / norms["GRU"][0]
-per_step = fades ** (1 / (n - 1))
-evens = norms["attention"][1:].min() / norms["attention"][1:].max()
-say(
-    f"Every step back multiplies the GRU's gradient by about {per_step:.2f} (for these "
-    f"initial weights). After {n - 1} steps, only "
-    f"$10^{{{round(math.log10(fades))}}}$ of it is left. In attention, from one "
-    f"position back on, the smallest gradient is {evens:.0%} of the largest."
-)
-
-# %% tags=["shared", "check"]
-# Checked: each step leaves less than 0.8 of the GRU's gradient; attention's is even
-title = "gradient of the last output"
-fading, level = (plots.drawn(fig, title, name)[1] for name in ("GRU", "attention"))
-assert (fading[-1] / fading[0]) ** (1 / (n - 1)) < 0.8
-assert level[1:].min() / level[1:].max() > 0.11
-near, far = level[1 : n // 2].mean(), level[n // 2 :].mean()
-assert 0.7 < near / far < 1.4
-
-# %% [markdown] tags=["shared"]
-# ## The same number of operations can take different times
-#
-# The price of the short paths is that all $n^2$ pairs are computed. From which length
-# on is attention more expensive than a GRU? A product of `n m` with `m m` takes $nm^2$
-# multiplications and as many additions: $2nm^2$ floating-point operations (*FLOPs*).
-# One head of size $m$ has four such products, and $2n^2m$ operations each for scores
-# and weighted means. A GRU has six such products:
-#
-# $$\text{attention: } 8nm^2+4n^2m, \qquad \text{GRU: } 12nm^2 .$$
-#
-# The two are equal at $n = m$. And in seconds?
-
-# %% tags=["shared"]
-lengths = 4 ** np.arange(2, 7)  # n = 16, 64, 256, 1024, 4096
-counts = {
-    "attention": 8 * lengths * m**2 + 4 * lengths**2 * m,
-    "GRU": 12 * lengths * m**2,
-}
-inputs = [floats(np.random.default_rng(6).normal(size=(1, n, m))) for n in lengths]
-
-# %% [markdown] tags=["jax"]
-# JAX compiles a function at the first call, and returns before the work is done. So the
-# stopwatch leaves out the first call and waits with `block_until_ready`.
-
-
-# %% tags=["jax"]
-def seconds(function, *args, repeats=3):
-    """Shortest of several runs, after one that compiles."""
-    jax.block_until_ready(function(*args))
-    runs = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(function(*args))
-        runs.append(time.perf_counter() - start)
-    return min(runs)
-
-
-# %% tags=["shared"]
-times = {name: [seconds(f, x) for x in inputs] for name, f in layers.items()}
-
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, operations of attention and of a GRU over the length n: the lines cross at n equal to m. Right, the measured milliseconds of both. Dotted guides of slope n and n squared."}}
-def add_guides(ax):
-    """Dotted lines that grow like n and n squared, and plain numbers on the axes."""
-    low, high = ax.get_ylim()
-    for name, power in (("$n$", 1), ("$n^2$", 2)):
-        rise = high * (lengths / lengths[-1]) ** float(power)
-        ax.plot(lengths, rise, ":", color=plots.EDGE, lw=1, zorder=0)
-        ax.text(lengths[-2], rise[-2], name, color=plots.EDGE, ha="right", va="bottom")
-    ax.set(ylim=(low, high), xticks=lengths, xticklabels=lengths)
-    ax.yaxis.set_major_formatter("{x:g}")
-
-
-panels = {
-    f"million operations, m = {m}": {k: (lengths, c / 1e6) for k, c in counts.items()},
-    "milliseconds": {k: (lengths, 1e3 * np.array(t)) for k, t in times.items()},
-}
-fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(7.6, 3))
-for ax in fig.axes:
-    add_guides(ax)
-fig
-
-# %% tags=["shared", "check"]
-# Checked: as drawn, attention takes fewer operations exactly where n < m
-title = f"million operations, m = {m}"
-drawn = {name: plots.drawn(fig, title, name)[1] for name in counts}
-np.testing.assert_array_equal(drawn["attention"] < drawn["GRU"], lengths < m)
-np.testing.assert_array_equal(drawn["attention"] == drawn["GRU"], lengths == m)
-quadratic = 1e6 * drawn["attention"] - 8 * lengths * m**2
-np.testing.assert_allclose(quadratic[1:], 16 * quadratic[:-1])
-
-# %% tags=["shared", "say"]
-by_clock = lengths[np.array(times["attention"]) > np.array(times["GRU"])].tolist()
-rates = {name: counts[name] / np.array(found) / 1e9 for name, found in times.items()}
-wins = f"at n = {', '.join(map(str, by_clock))}" if by_clock else "nowhere"
-say(
-    f"By operations, the GRU wins where n > {m}; by the clock of this machine, {wins}. "
-    f"At n = 1,024, attention does {rates['attention'][3]:.0f} billion operations a "
-    f"second, and the GRU {rates['GRU'][3]:.0f}."
-)
-
-# %% [markdown] tags=["shared"]
-# What decides the rate? A processor can only multiply what it has read from memory. A
-# product of $n$ rows with a matrix `m m` does $2nm^2$ operations and, for small $n$,
-# reads mostly the matrix, $4m^2$ bytes: about $n/2$ operations per byte, its
-# *arithmetic intensity*. With a single row, each number of the matrix is read and used
-# only once, and the processor waits for the memory. So the rate is limited by a
-# **roofline**
-# ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)): a slope, where
-# memory is the limit, and a flat roof, where arithmetic is.
-
-# %% tags=["jax"]
-size, rows = 2048, 4 ** np.arange(6)  # 1, 4, 16, …, 1,024 rows
-matrix = jax.random.normal(jax.random.key(0), (size, size))  # 16 MiB
-matmul = jax.jit(jnp.matmul)
-products = [seconds(matmul, jnp.ones((n, size)), matrix) for n in rows.tolist()]
-
-# %% tags=["shared"]
-moved = 4 * (size**2 + 2 * rows * size)  # bytes: the matrix, and n rows in and out
-intensity = 2 * rows * size**2 / moved  # operations per byte
-speed = 2 * rows * size**2 / np.array(products)  # operations per second
-limit, bandwidth = speed.max(), moved[0] / products[0]  # per second
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Billions of operations per second of a product over its operations per byte. The measured rate rises with the intensity and levels off at a limit, along a roofline made of a slope and a flat roof."}}
-knee = limit / bandwidth  # here memory and arithmetic take the same time
-corners = np.array([intensity[0], knee, max(knee, intensity[-1])])
-roof = np.minimum(limit, bandwidth * corners) / 1e9
-lines = {"measured": (intensity, speed / 1e9), "roofline": (corners, roof)}
-panels = {"billion operations per second": lines}
-fig = plots.curves(
-    panels, x="operations per byte", log_x=4, log_y=True, marks="o", size=(5.6, 2.8)
-)
-ax = fig.axes[0]
-ax.set_yscale("log", base=2)
-ax.xaxis.set_major_formatter("{x:g}")
-ax.yaxis.set_major_formatter("{x:g}")
-fig
-
-# %% tags=["shared", "say"]
-say(
-    f"With one row this machine does {speed[0] / 1e9:.0f} billion operations a second, "
-    f"with many rows {limit / 1e9:.0f} billion, {limit / speed[0]:.1f} times as many. "
-    "We take that as its limit: the roofline goes through the first and the highest "
-    "point by construction."
-)
-
-# %% tags=["shared", "check"]
-# Checked: as drawn, many rows reach more than 1.5 times the rate of a single row
-found = plots.drawn(fig, "billion operations per second", "measured")[1]
-assert found.max() / found[0] > 1.5  # loose: memory and cache differ by machine
-np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
-
-# %% [markdown] tags=["shared"]
-# A step of the GRU multiplies matrices with a single row, and waits for the step
-# before. Attention multiplies all $n$ rows at once, but its softmax does only a few
-# operations for each of the $n^2$ scores that it reads: far left on the slope.
-
-# %% [markdown] tags=["jax"]
-# `scan` compiles the whole loop of the GRU, so that on a CPU starting a step costs
-# little.
-
-# %% tags=["shared", "say"]
-ratio = rates["GRU"][3] / rates["attention"][3]
-if ratio < 1:  # which of the two reasons weighs more depends on the machine
-    text = f"{ratio:.0%} of attention's rate: its many small steps hold it back."
-else:
-    text = (
-        f"{ratio:.1f} times attention's rate: its six matrices, "
-        f"{6 * 4 * m**2 / 1024:.0f} KiB, can stay in the processor's cache, and "
-        "attention has its softmax, which the count leaves out."
-    )
-cache = 2 * 12 * 1024 * 768 * 4  # l, n, m, bytes
-say(
-    f"So at n = 1,024, the GRU reaches {text}\n\nA decoder that writes one token at a "
-    "time also multiplies all its weights with a single row. And it keeps the keys and "
-    f"values of earlier tokens, the *KV cache*: $2lnm$ numbers for $l$ blocks, "
-    f"{cache / 2**20:.0f} MiB for 1,024 tokens in GPT-2 small, in float32."
-)
-
-# %% [markdown] tags=["shared"]
-# ## Computed in chunks, attention never holds all weights
-#
-# Memory is the other price of the pairs. Our function keeps the whole $n \times n$
-# matrix of weights for the backward pass. But a row of outputs needs only its own row
-# of weights. So take the queries in chunks, do not keep the weights of a chunk, and
-# compute them *again* in the backward pass. The result is exact, and memory grows like
-# $n$ (after [Rabe & Staats 2021](https://arxiv.org/abs/2112.05682), who split the keys
-# as well). A *fused kernel* does all this in one program, and keeps the scores in the
-# processor's fastest memory ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
-
-# %% [markdown] tags=["jax"]
-# `jax.checkpoint` marks a function to be run again in the backward pass; `lax.map` runs
-# one chunk after the other. JAX's own attention is fused with `implementation="cudnn"`,
-# for NVIDIA GPUs and half precision; `"xla"` runs everywhere.
-
-
-# %% tags=["jax"]
-def written_out(q, k, v):
-    """Our own attention, for one head: ``b s d -> b s d``."""
-    return attention(q, k, v)[0]
-
-
-def in_chunks(q, k, v, size=64):
-    """The same, ``size`` queries at a time, computed again on the way back."""
-    b, s, d = q.shape
-    chunks = q.reshape(b, -1, min(size, s), d).swapaxes(0, 1)  # chunk b size d
-    attend = jax.checkpoint(written_out)
-    chunks = jax.lax.map(lambda rows: attend(rows, k, v), chunks)
-    return chunks.swapaxes(0, 1).reshape(b, s, d)
-
-
-def framework_attention(q, k, v):
-    """The framework's own attention, for one head: ``b s d -> b s d``."""
-    q, k, v = (x[:, :, None] for x in (q, k, v))  # b s 1 d
-    return jax.nn.dot_product_attention(q, k, v, implementation="xla")[:, :, 0]
-
-
-# %% [markdown] tags=["jax"]
-# What does a forward pass keep for the backward pass?
-# `jax.ad_checkpoint.print_saved_residuals` prints a list. To add up the bytes, we take
-# the arrays out of the backward function of `jax.vjp`, a *pytree*.
-
-
-# %% tags=["jax"]
-def kept_arrays(function, *args):
-    """What the forward pass keeps for the backward pass, besides its arguments."""
-    kept = {}
-
-    def forward(args):
-        _, backward = jax.vjp(function, *args)
-        given = {id(a) for a in jax.tree.leaves(args)}
-        arrays = {id(a): a for a in jax.tree.leaves(backward)}  # each one once
-        kept.update({i: a for i, a in arrays.items() if i not in given})
-        return 0
-
-    jax.eval_shape(forward, args)  # runs Python with shapes in place of numbers
-    return kept
-
-
-def work_memory(function, x):
-    """Bytes that are kept for the gradient of q, k and v, and q, k, v themselves."""
-    kept = kept_arrays(function, x, x, x)
-    return 3 * x.nbytes + sum(a.size * a.dtype.itemsize for a in kept.values())
-
-
-# %% tags=["jax"]
-kinds = {
-    "written out": jax.jit(written_out),
-    "in chunks": jax.jit(in_chunks),
-    "framework's own": jax.jit(framework_attention),
-}
-memory = {k: np.array([work_memory(f, x) for x in inputs]) for k, f in kinds.items()}
-times = {k: np.array([seconds(f, x, x, x) for x in inputs]) for k, f in kinds.items()}
-outputs = {name: as_numpy(f(*[inputs[2]] * 3)) for name, f in kinds.items()}
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, MiB needed for the gradient over the length n: written out they follow the guide n squared, in chunks the guide n; the framework's own call is drawn beside them. Right, the milliseconds of all three."}}
-panels = {
-    "MiB for the gradient": {k: (lengths, size / 2**20) for k, size in memory.items()},
-    "milliseconds, forward": {k: (lengths, 1e3 * t) for k, t in times.items()},
-}
-fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(7.6, 3))
-for ax in fig.axes:
-    add_guides(ax)
-fig
-
-# %% tags=["shared", "say"]
-steps = [memory["written out"][i + 1] / memory["written out"][i] for i in (1, 2, 3)]
-parts = memory["in chunks"][-1] / memory["in chunks"][-2]
-say(
-    f"Each time $n$ grows fourfold, the written-out function needs {steps[0]:.1f}, "
-    f"{steps[1]:.1f}, {steps[2]:.1f} times the memory: the factor approaches 16. In "
-    f"chunks, the last factor is {parts:.1f}, and 4,096 positions need "
-    f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of the memory."
-)
-
-# %% tags=["shared", "check"]
-# Checked: chunks give the same output, and as drawn their memory is linear in n
-np.testing.assert_allclose(outputs["in chunks"], outputs["written out"], atol=1e-5)
-np.testing.assert_allclose(
-    outputs["framework's own"], outputs["written out"], atol=1e-5
-)
-square, linear = (
-    plots.drawn(fig, "MiB for the gradient", name)[1]
-    for name in ("written out", "in chunks")
-)
-assert square[-1] > 10 * square[-2] and linear[-1] < 5 * linear[-2]
-assert linear[-1] < square[-1] / 12
-
-# %% tags=["jax", "say"]
-needs, takes = (
-    found["framework's own"][-1] / found["written out"][-1] for found in (memory, times)
-)
-say(
-    f"JAX's own call with `xla` is not fused: at n = 4,096 it needs {needs:.1f} times "
-    f"the memory of our function and {takes:.1f} times the time."
-)
-
-# %% tags=["jax", "check"]
-# Checked: XLA's own count of working memory agrees, and "xla" needs as much as ours
-assert 0.75 < memory["framework's own"][-1] / memory["written out"][-1] < 1.4
-cpu, used = jax.devices("cpu")[0], {}  # a GPU's libraries add buffers of a fixed size
-for name in ("written out", "in chunks"):
-    gradient = jax.grad(lambda *qkv, f=kinds[name]: f(*qkv).sum(), argnums=(0, 1, 2))
-    for x in inputs[-3:-1]:
-        compiled = jax.jit(gradient).lower(*[jax.device_put(x, cpu)] * 3).compile()
-        used[name, x.shape[1]] = compiled.memory_analysis().temp_size_in_bytes
-assert used["written out", 1024] > 8 * used["written out", 256]
-assert used["in chunks", 1024] < 6 * used["in chunks", 256]
 
 # %% [markdown] tags=["shared"]
 # ## The parameters follow from the sizes
@@ -541,16 +147,16 @@ say(
 # ## A training step takes six operations per parameter and token
 #
 # In the forward pass, each parameter of a matrix is multiplied with one number of every
-# token, and the product is added to a sum: two operations. The backward pass does this
-# twice, for the gradient of the matrix and for that of its input. With $N$ parameters
-# and $D$ tokens
+# token, and the product is added to a sum: two floating-point operations (*FLOPs*). The
+# backward pass does this twice, for the gradient of the matrix and for the gradient of
+# its input. With $N$ parameters and $D$ tokens
 # ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)),
 #
 # $$C\approx 6\,N\,D .$$
 #
-# Kaplan et al. leave embeddings out of $N$: a table is looked up, not multiplied. But
-# GPT-2 also uses its table of tokens as the matrix of its output, so we leave out only
-# its table of positions.
+# Tables of embeddings do not count in $N$, because they are looked up, not multiplied.
+# But GPT-2 also multiplies with its table of tokens, for the output, so we leave out
+# only its table of positions.
 #
 # Not counted yet are products of two *activations*, the intermediate results: scores
 # and weighted means take $4nm$ operations per token and block, with the backward pass
@@ -558,10 +164,12 @@ say(
 # ([Chowdhery et al. 2022](https://arxiv.org/abs/2204.02311), appendix B),
 #
 # $$C\approx(6N+12\,l\,n\,m)\,D .$$
+#
+# (A causal mask needs only half of the pairs.)
 
 # %% [markdown] tags=["jax"]
-# `cost_analysis` tells the operations of a function that XLA has compiled. `nnx.split`
-# separates the parameters from the structure of the model.
+# `cost_analysis` returns the number of operations of a function that XLA has compiled.
+# `nnx.split` separates the parameters from the structure of the model.
 
 
 # %% tags=["jax"]
@@ -592,10 +200,10 @@ def measured_flops(params, x, labels):
     return compiled.cost_analysis()["flops"]
 
 
-measured = [measured_flops(params, *batch(1, n)) / n for n in lengths[:4].tolist()]
+short = np.array([16, 64, 256, 1024])  # lengths n
+measured = [measured_flops(params, *batch(1, n)) / n for n in short.tolist()]
 
 # %% tags=["shared"]
-short = lengths[:4]  # 16 to 1,024
 pairs = 12 * options["n_blocks"] * short * sizes["m"]  # operations per token
 formula = 6 * n_parameters + pairs
 
@@ -628,15 +236,84 @@ np.testing.assert_allclose(found / line, 1, atol=0.03)
 assert 0.9 < found[0] / level[0] < 1.1 and found[-1] > 1.8 * level[-1]
 
 # %% [markdown] tags=["shared"]
+# ## Speed is limited by memory or by arithmetic
+#
+# How many operations does this machine do in a second? A processor can only multiply
+# what it has read from memory. A product of $n$ rows with a matrix `m m` takes $2nm^2$
+# operations and, for small $n$, reads mostly the matrix, $4m^2$ bytes: about $n/2$
+# operations per byte, its *arithmetic intensity*. With a single row, each number of a
+# large matrix is read and used only once, and the processor waits for the memory. So
+# the rate follows a **roofline** ([Williams et al.
+# 2009](https://doi.org/10.1145/1498765.1498785)): first a slope, on which memory limits
+# the rate, then a flat roof, on which arithmetic limits it.
+
+# %% [markdown] tags=["jax"]
+# JAX compiles a function at the first call, and returns before the work is done. So the
+# stopwatch leaves out the first call and waits with `block_until_ready`.
+
+
+# %% tags=["jax"]
+def seconds(function, *args, repeats=3):
+    """Shortest of several runs, after one that compiles."""
+    jax.block_until_ready(function(*args))
+    runs = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(function(*args))
+        runs.append(time.perf_counter() - start)
+    return min(runs)
+
+
+# %% tags=["jax"]
+size, rows = 2048, 4 ** np.arange(6)  # 1, 4, 16, …, 1,024 rows
+matrix = jax.random.normal(jax.random.key(0), (size, size))  # 16 MiB
+matmul = jax.jit(jnp.matmul)
+products = [seconds(matmul, jnp.ones((n, size)), matrix) for n in rows.tolist()]
+
+# %% tags=["shared"]
+moved = 4 * (size**2 + 2 * rows * size)  # bytes: the matrix, and n rows in and out
+intensity = 2 * rows * size**2 / moved  # operations per byte
+speed = 2 * rows * size**2 / np.array(products)  # operations per second
+limit, bandwidth = speed.max(), moved[0] / products[0]  # per second
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Billions of operations per second of a product over its operations per byte. The measured rate rises with the intensity and levels off at a limit, along a roofline made of a slope and a flat roof."}}
+knee = limit / bandwidth  # here memory and arithmetic take the same time
+corners = np.array([intensity[0], knee, max(knee, intensity[-1])])
+roof = np.minimum(limit, bandwidth * corners) / 1e9
+lines = {"measured": (intensity, speed / 1e9), "roofline": (corners, roof)}
+panels = {"billion operations per second": lines}
+fig = plots.curves(
+    panels, x="operations per byte", log_x=4, log_y=True, marks="o", size=(5.6, 2.8)
+)
+ax = fig.axes[0]
+ax.set_yscale("log", base=2)
+ax.xaxis.set_major_formatter("{x:g}")
+ax.yaxis.set_major_formatter("{x:g}")
+fig
+
+# %% tags=["shared", "say"]
+say(
+    f"With one row this machine does {speed[0] / 1e9:.0f} billion operations a second, "
+    f"with many rows {limit / 1e9:.0f} billion, {limit / speed[0]:.1f} times as many. "
+    "We take the highest rate as the machine's limit. (The roofline is drawn through "
+    "the first and the highest point; only the points between are a test.)"
+)
+
+# %% tags=["shared", "check"]
+# Checked: as drawn, many rows reach more than 1.5 times the rate of a single row
+found = plots.drawn(fig, "billion operations per second", "measured")[1]
+assert found.max() / found[0] > 1.5  # loose: memory and cache differ by machine
+np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
+
+# %% [markdown] tags=["shared"]
 # ## Training time is operations divided by speed
 #
 # Training takes at least its operations divided by the limit of the machine. A real
 # step reaches only a part of this limit, its **utilisation**.
 
 # %% [markdown] tags=["jax"]
-# A step is compiled as one function. `donate_argnums=(0, 1)` lets XLA write the new
-# parameters and averages into the memory of the old ones, which cannot be used again:
-# so each timed call gets a copy.
+# A step is compiled as one function. `donate_argnums=(0, 1)` lets XLA overwrite the old
+# parameters and averages with the new ones, so each timed call gets a copy.
 
 # %% tags=["jax"]
 optimizer = optax.adam(1e-3)
@@ -665,8 +342,8 @@ utilisation = work / took / limit
 say(
     f"A step on 8 sequences of 64 tokens takes {1e3 * took:.0f} ms for "
     f"{work / 1e9:.1f} billion operations: a utilisation of **{utilisation:.0%}**. The "
-    "rest of the time probably goes into norms, softmax, activation functions and the "
-    "update, all on the slope of the roofline, and into small products."
+    "remaining time probably goes into small products, and into norms, softmax and "
+    "the update."
 )
 
 # %% [markdown] tags=["shared"]
@@ -674,8 +351,8 @@ say(
 # operations ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)).
 
 # %% tags=["shared"]
-tokens = 20 * gpt2
-operations = (6 * (gpt2 - position_table) + 12 * 12 * 1024 * 768) * tokens
+per_token = 6 * (gpt2 - position_table) + 12 * 12 * 1024 * 768  # operations
+operations = 20 * gpt2 * per_token
 days = operations / limit / 86_400
 a100 = 502e15 / 3072  # operations a second, by Narayanan et al., see below
 hours_a100 = operations / (3 / 4 * a100) / 3600
@@ -690,16 +367,40 @@ def rounded(x):
 say(
     f"That makes ${operations / 1e18:.1f} \\cdot 10^{{18}}$ operations. **This machine "
     f"needs at least {rounded(days)} days**, and {rounded(days / utilisation)} at the "
-    "utilisation of our small model. "
-    "[Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) report "
-    f"${a100 / 1e12:.0f} \\cdot 10^{{12}}$ operations a second per A100 GPU in half "
-    "precision, a quarter of them for a second forward pass, which our formula leaves "
-    f"out. With the rest, one GPU takes about **{hours_a100:.1f} hours**: a rough "
-    "guide, since their model has $10^{12}$ parameters."
+    "utilisation of our small model.\n\n"
+    "And a large GPU? [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) report "
+    f"${a100 / 1e12:.0f} \\cdot 10^{{12}}$ operations a second per A100 in half "
+    "precision, for a model of $10^{12}$ parameters. A quarter of these operations "
+    "repeat the forward pass and do not count in our formula. At three quarters of the "
+    f"rate, one A100 needs about **{hours_a100:.1f} hours**."
+)
+
+# %% tags=["shared", "say"]
+published = 8 * 1.5  # hours of a GPU
+estimate = 10e9 * per_token / (3 / 4 * a100) / 3600
+say(
+    "Is such an estimate any good? [Karpathy "
+    "2024](https://github.com/karpathy/llm.c/discussions/481) trained this model on 10 "
+    f"billion tokens with eight A100s in about 90 minutes: {published:.0f} hours of a "
+    f"GPU. Our estimate for as many tokens is {estimate:.0f} hours, "
+    f"{estimate / published:.1f} times as long: good enough for a plan."
+)
+
+# %% tags=["shared", "say"]
+cache = 2 * 12 * 1024 * 768 * 4  # l, n, m, bytes
+say(
+    "*Writing* has a different limit. A decoder that writes one token at a time "
+    "multiplies all its weights with a single row, so reading the weights takes most "
+    f"of the time. This machine reads about {bandwidth / 1e9:.0f} billion bytes a "
+    f"second: GPT-2 small, {4 * gpt2 / 1e9:.1f} billion bytes in float32, could write "
+    f"at most **{rounded(bandwidth / (4 * gpt2))} tokens a second**. A decoder also "
+    "keeps the keys and values of earlier tokens, the *KV cache*: $2lnm$ numbers for "
+    f"$l$ blocks, {cache / 2**20:.0f} MiB for 1,024 tokens."
 )
 
 # %% tags=["jax", "check"]
-# Checked: the step that was timed lowers the loss
+# Checked: the published run took less than the estimate; the timed step lowers the loss
+assert 1 < estimate / published < 2
 fresh, after = jax.tree.map(jnp.copy, (params, optimizer.init(params)))
 losses = []
 for _ in range(8):
@@ -717,20 +418,10 @@ assert losses[-1] < losses[0]
 # maps, `b h n n` in every block, with the square of the length.
 
 # %% [markdown] tags=["jax"]
-# The 16 bytes need the donation above: without it, XLA holds old and new weights and
-# averages at once, 28 bytes per parameter. `activations` lists all that is kept except
-# the parameters. (A compiled step may keep less.)
-
-
-# %% tags=["jax"]
-def activations(model, function, *args):
-    """Arrays that ``function(model, *args)`` keeps for its backward pass."""
-    structure, params, rest = nnx.split(model, nnx.Param, ...)
-
-    def of_params(params):
-        return function(nnx.merge(structure, params, rest), *args)
-
-    return [*kept_arrays(of_params, params).values()]
+# The 16 bytes are enough only because the step donates its old arrays: otherwise old
+# and new weights and averages exist at once, 28 bytes per parameter. The helper
+# `activations` lists the arrays that a forward pass keeps, except the parameters. (A
+# compiled step may keep less.)
 
 
 # %% tags=["shared"]
@@ -744,6 +435,7 @@ for n in short.tolist():
     arrays = activations(model, loss_of, *batch(4, n))
     kept[n] = total_bytes(arrays)
     maps[n] = total_bytes(a for a in arrays if a.shape[-2:] == (n, n))
+
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Stacked bars of the memory of a training step in percent, for four lengths n and a batch of 4, with the MiB above each bar. At n = 16, weights, gradients and Adam's averages fill most of the bar. With the length, the other activations and then the attention maps take over; at n = 1,024, the maps fill most of the bar."}}
 every, own = (np.array([*found.values()]) for found in (kept, maps))
@@ -767,10 +459,10 @@ fig
 filled = {n: size / (size + 16 * n_parameters) for n, size in kept.items()}
 say(
     f"Weights, gradients and averages take {16 * n_parameters / 2**20:.1f} MiB at "
-    f"every length, and {16 * gpt2 / 2**30:.1f} GiB for GPT-2 small. Activations are "
-    f"{filled[16]:.0%} of the whole at n = 16, and {filled[1024]:.0%} at n = 1,024, "
-    f"mostly attention maps. At n = 256, the maps are {maps[256] / 2**20:.0f} of "
-    f"{kept[256] / 2**20:.0f} MiB of activations."
+    f"every length, and {16 * gpt2 / 2**30:.1f} GiB for GPT-2 small (exercise 3 adds "
+    f"its activations). Here, activations are {filled[16]:.0%} of the whole at n = 16, "
+    f"and {filled[1024]:.0%} at n = 1,024, mostly attention maps. At n = 256, the maps "
+    f"are {maps[256] / 2**20:.0f} of {kept[256] / 2**20:.0f} MiB of activations."
 )
 
 # %% tags=["jax", "check"]
@@ -811,6 +503,264 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
+# ## Computed in chunks, attention never holds all weights
+#
+# Our function keeps the whole $n \times n$ matrix of weights for the backward pass. But
+# a row of outputs needs only its own row of weights. So take the queries in chunks, do
+# not keep the weights of a chunk, and compute them *again* in the backward pass. The
+# result is exact, and memory grows like $n$ (after [Rabe & Staats
+# 2021](https://arxiv.org/abs/2112.05682), who split the keys as well).
+# **FlashAttention** ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)) does this in
+# one GPU program, a *fused kernel*, and keeps the scores in the fastest memory.
+
+# %% [markdown] tags=["jax"]
+# `jax.checkpoint` marks a function to be run again in the backward pass; `lax.map` runs
+# one chunk after the other. JAX's own attention runs everywhere with
+# `implementation="xla"`; with `"cudnn"` it is fused.
+
+
+# %% tags=["jax"]
+def written_out(q, k, v):
+    """Our own attention, for one head: ``b s d -> b s d``."""
+    return attention(q, k, v)[0]
+
+
+def in_chunks(q, k, v, size=64):
+    """The same, ``size`` queries at a time, computed again on the way back."""
+    b, s, d = q.shape
+    chunks = q.reshape(b, -1, min(size, s), d).swapaxes(0, 1)  # chunk b size d
+    attend = jax.checkpoint(written_out)
+    chunks = jax.lax.map(lambda rows: attend(rows, k, v), chunks)
+    return chunks.swapaxes(0, 1).reshape(b, s, d)
+
+
+def framework_attention(q, k, v):
+    """The framework's own attention, for one head: ``b s d -> b s d``."""
+    q, k, v = (x[:, :, None] for x in (q, k, v))  # b s 1 d
+    return jax.nn.dot_product_attention(q, k, v, implementation="xla")[:, :, 0]
+
+
+# %% tags=["jax"]
+lengths = 4 ** np.arange(2, 7)  # n = 16, 64, 256, 1024, 4096
+inputs = [floats(np.random.default_rng(6).normal(size=(1, n, 64))) for n in lengths]
+kinds = {
+    "written out": jax.jit(written_out),
+    "in chunks": jax.jit(in_chunks),
+    "framework's own": jax.jit(framework_attention),
+}
+memory = {k: np.array([kept_bytes(f, x) for x in inputs]) for k, f in kinds.items()}
+times = {k: np.array([seconds(f, x, x, x) for x in inputs]) for k, f in kinds.items()}
+outputs = {name: as_numpy(f(*[inputs[2]] * 3)) for name, f in kinds.items()}
+
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, MiB needed for the gradient over the length n: written out they follow the guide n squared, in chunks the guide n; the framework's own call is drawn beside them. Right, the milliseconds of all three."}}
+def add_guides(ax):
+    """Dotted lines that grow like n and n squared, and plain numbers on the axes."""
+    low, high = ax.get_ylim()
+    for name, power in (("like $n$", 1), ("like $n^2$", 2)):
+        rise = high * (lengths / lengths[-1]) ** float(power)
+        ax.plot(lengths, rise, ":", color=plots.EDGE, lw=1, zorder=0)
+        ax.text(lengths[-2], rise[-2], name, color=plots.EDGE, ha="right", va="bottom")
+    ax.set(ylim=(low, high), xticks=lengths, xticklabels=lengths)
+    ax.yaxis.set_major_formatter("{x:g}")
+
+
+panels = {
+    "MiB for the gradient": {k: (lengths, size / 2**20) for k, size in memory.items()},
+    "milliseconds, forward": {k: (lengths, 1e3 * t) for k, t in times.items()},
+}
+fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(7.6, 3))
+for ax in fig.axes:
+    add_guides(ax)
+fig
+
+# %% tags=["shared", "say"]
+steps = [memory["written out"][i + 1] / memory["written out"][i] for i in (1, 2, 3)]
+parts = memory["in chunks"][-1] / memory["in chunks"][-2]
+say(
+    "The dotted guides grow like $n$ and like $n^2$; compare slopes. Each time $n$ "
+    f"grows fourfold, the written-out function needs {steps[0]:.1f}, {steps[1]:.1f}, "
+    f"{steps[2]:.1f} times the memory: the factor approaches 16. In chunks, the last "
+    f"factor is {parts:.1f}, and 4,096 positions need "
+    f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of the memory."
+)
+
+# %% tags=["shared", "check"]
+# Checked: chunks give the same output, and as drawn their memory is linear in n
+np.testing.assert_allclose(outputs["in chunks"], outputs["written out"], atol=1e-5)
+np.testing.assert_allclose(
+    outputs["framework's own"], outputs["written out"], atol=1e-5
+)
+square, linear = (
+    plots.drawn(fig, "MiB for the gradient", name)[1]
+    for name in ("written out", "in chunks")
+)
+assert square[-1] > 10 * square[-2] and linear[-1] < 5 * linear[-2]
+assert linear[-1] < square[-1] / 12
+
+# %% tags=["jax", "say"]
+needs, takes = (
+    found["framework's own"][-1] / found["written out"][-1] for found in (memory, times)
+)
+say(
+    f"JAX's own call with `xla` is not fused: at n = 4,096 it needs {needs:.1f} times "
+    f"the memory of our function and {takes:.1f} times the time."
+)
+
+# %% tags=["jax", "check"]
+# Checked: XLA's own count of working memory agrees, and "xla" needs as much as ours
+assert 0.75 < memory["framework's own"][-1] / memory["written out"][-1] < 1.4
+cpu, used = jax.devices("cpu")[0], {}  # a GPU's libraries add buffers of a fixed size
+for name in ("written out", "in chunks"):
+    gradient = jax.grad(lambda *qkv, f=kinds[name]: f(*qkv).sum(), argnums=(0, 1, 2))
+    for x in inputs[-3:-1]:
+        compiled = jax.jit(gradient).lower(*[jax.device_put(x, cpu)] * 3).compile()
+        used[name, x.shape[1]] = compiled.memory_analysis().temp_size_in_bytes
+assert used["written out", 1024] > 8 * used["written out", 256]
+assert used["in chunks", 1024] < 6 * used["in chunks", 256]
+
+# %% [markdown] tags=["shared"]
+# ## Self-attention has the shortest paths
+#
+# What do the $n^2$ pairs buy? Suppose that the last word of a sentence depends on the
+# first. How many steps does this information have to take?
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}}
+diagrams.paths()
+
+# %% [markdown] tags=["shared"]
+# There are $n$ positions of size $m$. *Sequential steps* cannot run at the same time,
+# however many cores there are. In a convolution of width $w$, each position sees itself
+# and the $w-1$ before it; if it is *dilated*, the second layer looks at every $w$-th
+# position, the third at every $w^2$-th. Constant factors are left out, and so are
+# attention's projections, $nm^2$
+# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 1). The last column is
+# the path for $n=256$ and $w=4$:
+#
+# | layer | operations | sequential steps | longest path | example |
+# |---|---|---|---|---|
+# | self-attention | $n^2m$ | $1$ | $1$ | $1$ |
+# | recurrent | $nm^2$ | $n$ | $n-1$ | $255$ |
+# | convolution | $wnm^2$ | $1$ | $(n-1)/(w-1)$ | $85$ |
+# | dilated convolution | $wnm^2$ | $1$ | $\log_wn$ | $4$ |
+#
+# Why does the length of a path matter? The gradient travels back along the same path,
+# and every step multiplies it by a matrix. If these matrices shrink the gradient, it
+# shrinks exponentially ([Bengio et al. 1994](https://doi.org/10.1109/72.279181)), and
+# the model cannot learn from far away. Here is the gradient of the last output at each
+# position of the input, for untrained attention and an untrained GRU, a recurrent layer
+# with gates.
+
+# %% tags=["shared", "check"]
+# Checked: counted layer by layer, the paths have the lengths of the table
+n, w = 256, 4
+back = np.arange(n)[:, None] - np.arange(n)  # q k: how far back a key is
+sees = {
+    "self-attention": lambda i: back == back,
+    "recurrent": lambda i: (back == 0) | (back == 1),
+    "convolution": lambda i: (back >= 0) & (back < w),
+    "dilated": lambda i: np.isin(back, w**i * np.arange(w)),
+}
+paths = {}
+for name, mask in sees.items():
+    depends, layers = np.arange(n) == n - 1, 0  # on which positions the last depends
+    while not depends[0]:
+        depends, layers = depends @ mask(layers), layers + 1
+    paths[name] = layers
+assert [*paths.values()] == [1, 255, 85, 4]
+assert paths["convolution"] == (n - 1) / (w - 1) and w ** paths["dilated"] == n
+
+# %% [markdown] tags=["jax"]
+# `lax.scan` repeats one step of the GRU and carries the state along.
+
+
+# %% tags=["jax"]
+def gradient_norms(layer, x):
+    """Norm of the gradient of the last output for each position: ``1 s m -> s``."""
+    gradient = jax.grad(lambda x: layer(x)[0, -1].sum())(floats(x))
+    return as_numpy(jnp.linalg.norm(gradient[0], axis=-1))
+
+
+# %% tags=["jax"]
+n, m = 64, 64
+cell, one_head = build(nnx.GRUCell, m, m), build(MultiHeadAttention, m, 1)
+start = jnp.zeros((1, m))
+gru = jax.jit(lambda x: jax.lax.scan(cell, start, x.swapaxes(0, 1))[1].swapaxes(0, 1))
+layers = {"attention": jax.jit(lambda x: one_head(x)[0]), "GRU": gru}
+x = np.random.default_rng(0).normal(size=(1, n, m))
+norms = {name: gradient_norms(layer, x)[::-1] for name, layer in layers.items()}
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Norm of the gradient of the last output, on a logarithmic scale, over the distance to the position of the input. That of the GRU falls in a straight line by many orders of magnitude; that of attention is level."}}
+lines = {name: (np.arange(n), norm) for name, norm in norms.items()}
+panels = {"gradient of the last output": lines}
+fig = plots.curves(panels, x="positions back", y="norm", log_y=True, size=(5.6, 2.8))
+fig
+
+# %% tags=["shared", "say"]
+fades = norms["GRU"][-1] / norms["GRU"][0]
+per_step = fades ** (1 / (n - 1))
+evens = norms["attention"][1:].max() / norms["attention"][1:].min()
+say(
+    f"Every step back multiplies the GRU's gradient by about {per_step:.2f} (for these "
+    f"initial weights). After {n - 1} steps, only $10^{{{round(math.log10(fades))}}}$ "
+    "of it is left. In attention, all positions but the last get gradients within a "
+    f"factor of {evens:.1f} of each other."
+)
+
+# %% tags=["shared", "check"]
+# Checked: each step leaves less than 0.8 of the GRU's gradient; attention's is even
+title = "gradient of the last output"
+fading, level = (plots.drawn(fig, title, name)[1] for name in ("GRU", "attention"))
+assert (fading[-1] / fading[0]) ** (1 / (n - 1)) < 0.8
+assert level[1:].min() / level[1:].max() > 0.11
+near, far = level[1 : n // 2].mean(), level[n // 2 :].mean()
+assert 0.7 < near / far < 1.4
+
+# %% [markdown] tags=["shared"]
+# And which layer is faster? Attention multiplies with four matrices `m m`, and takes
+# $2n^2m$ operations each for scores and weighted means; a GRU multiplies with six:
+#
+# $$\text{attention: } 8nm^2+4n^2m, \qquad \text{GRU: } 12nm^2 .$$
+#
+# The two are equal at $n = m$. And in seconds?
+
+# %% tags=["shared"]
+counts = {
+    "attention": 8 * lengths * m**2 + 4 * lengths**2 * m,
+    "GRU": 12 * lengths * m**2,
+}
+found = {k: np.array([seconds(f, x) for x in inputs]) for k, f in layers.items()}
+rates = {k: counts[k] / found[k] / 1e9 for k in layers}  # billions a second
+
+# %% tags=["shared", "say"]
+rows = [
+    [f"{n:,}", *(f"{counts[k][i] / 1e6:,.0f}" for k in layers)]
+    + [f"{float(f'{1e3 * found[k][i]:.2g}'):g}" for k in layers]
+    for i, n in enumerate(lengths.tolist())
+    if n >= 64
+]
+head = ["length n", "attention, million operations", "GRU", "attention, ms", "GRU, ms"]
+say(
+    f"{table(head, *rows)}\n\nAt n = 64 the counts are equal, the times are not. At n "
+    f"= 1,024, attention does {rates['attention'][3]:.0f} billion operations a second, "
+    f"and the GRU {rates['GRU'][3]:.0f}. The GRU's six matrices take only "
+    f"{6 * 4 * m**2 / 1024:.0f} KiB and can stay in the processor's cache, so memory "
+    "is probably not its limit. But each of its steps is a small product with a single "
+    "row, and waits for the step before. Attention multiplies all rows at once; its "
+    "softmax, which the count leaves out, reads and writes all $n^2$ scores."
+)
+
+# %% [markdown] tags=["jax"]
+# In JAX, `scan` compiles the whole loop of the GRU, so starting a step costs little.
+
+# %% tags=["shared", "check"]
+# Checked: attention takes fewer operations exactly where n < m
+np.testing.assert_array_equal(counts["attention"] < counts["GRU"], lengths < m)
+np.testing.assert_array_equal(counts["attention"] == counts["GRU"], lengths == m)
+quadratic = counts["attention"] - 8 * lengths * m**2
+np.testing.assert_allclose(quadratic[1:], 16 * quadratic[:-1])
+
+# %% [markdown] tags=["shared"]
 # ## Cheaper attention gives something up
 #
 # To save the $n^2$ operations themselves, attention has to be replaced
@@ -818,13 +768,11 @@ say(
 #
 # | way | operations | gives up |
 # |---|---|---|
-# | windows of $r$ neighbours | $nrm$ | direct paths |
-# | $n$ keys mixed into $r$ | $nrm$ | single keys, a free length |
-# | linear attention | $ndm$ | sharp weights (often) |
-#
-# Sources, row by row: [Longformer](https://arxiv.org/abs/2004.05150),
-# [Linformer](https://arxiv.org/abs/2006.04768),
-# [Katharopoulos et al. 2020](https://arxiv.org/abs/2006.16236).
+# | windows of $r$ neighbours ([Longformer](https://arxiv.org/abs/2004.05150)) | $nrm$ |
+# direct paths | | $n$ keys mixed into $r$
+# ([Linformer](https://arxiv.org/abs/2006.04768)) | $nrm$ | single keys, a free length |
+# | linear attention ([Katharopoulos et al. 2020](https://arxiv.org/abs/2006.16236)) |
+# $ndm$ | sharp weights (often) |
 #
 # Linear attention replaces $\exp(q\cdot k)$ by $\varphi(q)\cdot\varphi(k)$, where
 # $\varphi$ is a function that makes positive features. Without an exponential between
@@ -873,8 +821,9 @@ assert sharp > 0.99 and pale < 0.05
 # %% [markdown] tags=["shared"]
 # ## Each remedy changes one term
 #
-# "Left here" is what a change leaves of the activations (memory) or of the operations
-# per token (time) of our model at 1,024 tokens.
+# What is short: memory or time? "Remains" is the share that a change leaves in our
+# model at 1,024 tokens: of its activations (memory), of its operations per token
+# (time), or of the KV cache (writing).
 
 # %% tags=["shared"]
 whole = kept[1024]
@@ -887,7 +836,7 @@ def left(n=1024, b=4, **changed):
 
 
 halved = {"length": left(512), "heads": left(n_heads=2), "batch": left(b=2)}
-unfused = 1 - maps[1024] / whole
+fused = 1 - maps[1024] / whole  # no maps
 again = 4 * 4 * 1024 * sizes["m"] / whole + 1 / 4  # inputs of 4 blocks; one block
 windowed = 6 * n_parameters + pairs[0]  # 16 neighbours
 fewer = np.array([6 * n_parameters + pairs[-1] / 2, windowed]) / formula[-1]
@@ -896,20 +845,27 @@ smaller = (6 * n_parameters / 4 + pairs[-1] / 2) / formula[-1]
 # %% tags=["shared", "say"]
 h = halved
 rows = [
-    ["memory", "two half batches, added up", "½", h["batch"], "small products"],
-    ["memory", "half the length", "maps ¼, rest ½", h["length"], "half the context"],
-    ["memory", "half the heads", "maps ½", h["heads"], "half the patterns"],
-    ["memory", "a fused kernel", "no maps", unfused, "no maps to look at (1)"],
-    ["memory", "recompute each block", "one block", again, "⅓ of operations again"],
-    ["memory", "half precision", "½ at best", None, "about three digits"],
+    ["memory", "two half batches", "all × ½", h["batch"], "small products"],
+    ["memory", "half the length", "maps × ¼", h["length"], "half the context"],
+    ["memory", "half the heads", "maps × ½", h["heads"], "half the patterns"],
+    ["memory", "FlashAttention", "no maps", fused, "no maps to look at (1)"],
+    ["memory", "recompute each block", "one block kept", again, "⅓ more operations"],
+    ["memory", "half precision", "× ½ at best", None, "two to four digits"],
     ["time", "twice the batch", "utilisation", None, "twice the activations"],
-    ["time", "half the length", "pairs ½", fewer[0], "half the context"],
-    ["time", "16 neighbours", "pairs $16/n$", fewer[1], "no direct paths"],
-    ["time", "half of $m$", "blocks ¼", smaller, "often quality"],
+    ["time", "half the length", "pairs × ½", fewer[0], "half the context"],
+    ["time", "16 neighbours", "pairs × $16/n$", fewer[1], "no direct paths"],
+    ["time", "half of $m$", "blocks × ¼", smaller, "often quality"],
+    ["writing", "grouped-query attention (2)", "cache × ¼", 0.25, "fewer keys"],
 ]
 rows = [[*row[:3], f"{row[3]:.2f}" if row[3] else "–", row[4]] for row in rows]
-shown = table(["too little", "change", "factor", "left here", "price"], *rows)
-say(f"{shown}\n\n(1) JAX: only half precision, on NVIDIA.")
+head = ["short of", "change", "factor", "remains", "price"]
+say(table(head, *rows))
+
+# %% [markdown] tags=["shared"]
+# (1) In JAX, fused kernels exist only for half precision on NVIDIA GPUs. (2) Groups of
+# four heads share their keys and values ([Ainslie et al.
+# 2023](https://arxiv.org/abs/2305.13245)); in *multi-query attention*, all heads do
+# ([Shazeer 2019](https://arxiv.org/abs/1911.02150)).
 
 # %% tags=["shared", "check"]
 # Checked: half of the batch, length or heads leaves what the sizes of the maps predict
@@ -919,12 +875,14 @@ for name, found in halved.items():
     np.testing.assert_allclose(found, expected[name], rtol=0.02)  # loose: likewise
 
 # %% [markdown] tags=["shared"]
-# Recomputing takes one more forward pass
-# ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). Half precision
-# ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)) helps where activations
-# are kept in it: under PyTorch's `autocast` on a GPU, the softmax stays in float32, so
-# there it needs a fused kernel. Weights and Adam's averages stay in float32, so that
-# small updates are not lost. In your own code:
+# Recomputing takes a third more operations
+# ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). In half precision
+# ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)), weights and Adam's
+# averages stay in float32, so that small updates are not lost.
+
+# %% [markdown] tags=["jax"]
+# `nnx.Linear(..., dtype=jnp.bfloat16)` computes in half precision and keeps its
+# parameters in float32. In your own code:
 
 
 # %% tags=["jax"]
@@ -953,13 +911,13 @@ of_blocks = 12 * total_bytes(arrays)
 of_maps = 12 * total_bytes(a for a in arrays if a.shape[-2:] == (1024, 1024))
 logits = 2 * 4 * 1024 * 50_257  # they and their softmax
 room = 24 * 2**30 - 16 * gpt2
-fits, unfused = (room // (of_blocks + logits - saved) for saved in (0, of_maps))
-assert 1 <= fits < unfused
+fits, fits_fused = (room // (of_blocks + logits - saved) for saved in (0, of_maps))
+assert 1 <= fits < fits_fused
 say(
     f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB. A sequence "
     f"takes {of_blocks / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} GiB for "
     f"the logits, so {fits:.0f} sequences fit. First do without the maps, since the "
-    f"results stay the same: then {unfused:.0f} sequences fit. In PyTorch a fused "
+    f"results stay the same: then {fits_fused:.0f} sequences fit. In PyTorch a fused "
     "kernel does it; JAX has none in float32, so compute attention in chunks there. "
     "Then half precision (and in JAX a fused kernel), then recomputation."
 )
@@ -967,15 +925,14 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * Self-attention has paths of length one, for $n^2m$ operations and, written out,
-#   $n^2$ weights to keep.
-# * Operations tell how the work grows; operations per byte tell how fast it can be
-#   done: the roofline.
 # * A block has about $12m^2$ parameters; a training step takes $(6N+12\,l\,n\,m)D$
 #   operations. Divide by speed and utilisation for the time.
+# * Operations per byte tell how fast the work can be done: the roofline. Writing one
+#   token at a time is limited by memory.
 # * Weights, gradients and Adam's averages take 16 bytes per parameter in float32;
-#   activations usually take most of the memory. A fused kernel keeps no maps.
-# * Cheaper attention gives up direct paths, single keys, or sharp weights.
+#   activations usually take most. A fused kernel keeps no maps.
+# * Self-attention has paths of length one, for $n^2m$ operations. Cheaper attention
+#   gives up direct paths, single keys, or sharp weights.
 
 # %% [markdown] tags=["jax"]
 # This is the last chapter. What differs between the frameworks is collected on the page

@@ -95,3 +95,9 @@ def table(head, *rows):
             raise ValueError(f"expected {len(head)} cells in a row, got {len(row)}")
     lines = head, ["---"] * len(head), *rows
     return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)
+
+
+def power(x):
+    """A number with one digit and a power of ten, as a formula: 5e-05 is 5 · 10^-5."""
+    digit, exponent = f"{x:.0e}".split("e")
+    return f"${digit} \\cdot 10^{{{int(exponent)}}}$" if float(digit) else "0"

@@ -373,3 +373,12 @@ def farthest(x):
     """The element farthest from the mean of the others: ``b s i -> b``."""
     others = (x.sum(axis=1, keepdims=True) - x) / (x.shape[1] - 1)
     return np.linalg.norm(x - others, axis=-1).argmax(axis=-1)
+
+
+def mean_distances(x, labels, n=1000):
+    """Mean distance of two of the first ``n``: of one class, of different classes."""
+    x, labels = x[:n].reshape(n, -1).astype(np.float64), labels[:n]
+    squares = (x**2).sum(axis=1)
+    distance = np.sqrt(np.maximum(squares[:, None] + squares - 2 * x @ x.T, 0))
+    same, pairs = labels[:, None] == labels, ~np.eye(n, dtype=bool)
+    return distance[same & pairs].mean(), distance[~same].mean()

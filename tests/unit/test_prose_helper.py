@@ -9,7 +9,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from helpers.prose import COMPARES, say, word
+from helpers.prose import COMPARES, power, say, word
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SENTENCE = "It finds **98.5 %**."
@@ -90,3 +90,16 @@ def test_a_word_without_a_direction_raises_an_error():
     """Whether better means more or less depends on what is measured."""
     with pytest.raises(ValueError, match=r"expected one of less, .* got 'better'"):
         word("better", 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        (5e-5, "$5 \\cdot 10^{-5}$"),
+        (-2.4e17, "$-2 \\cdot 10^{17}$"),
+        (9.6e-8, "$1 \\cdot 10^{-7}$"),
+        (0.0, "0"),
+    ],
+)
+def test_a_power_of_ten_is_a_formula_with_one_digit(x, text):
+    assert power(x) == text

@@ -1,0 +1,45 @@
+"""What a forward pass in JAX keeps in memory for its backward pass."""
+
+import jax
+from flax import nnx
+
+
+def kept_arrays(function, *args):
+    """What the forward pass of ``function(*args)`` keeps, except its arguments.
+
+    The arrays are those of the backward function of ``jax.vjp``, which is a pytree.
+    """
+    kept = {}
+
+    def forward(args):
+        _, backward = jax.vjp(function, *args)
+        given = {id(a) for a in jax.tree.leaves(args)}
+        arrays = {id(a): a for a in jax.tree.leaves(backward)}  # each one once
+        kept.update({i: a for i, a in arrays.items() if i not in given})
+        return 0
+
+    jax.eval_shape(forward, args)  # runs Python with shapes in place of numbers
+    return kept
+
+
+def kept_bytes(function, x):
+    """Bytes kept for the gradient of q, k and v, with q, k and v themselves.
+
+    Parameters
+    ----------
+    function : callable ``q, k, v``
+    x : array ``b s d``
+        Taken for each of q, k and v, as three separate arrays.
+    """
+    kept = kept_arrays(function, x, x, x)
+    return 3 * x.nbytes + sum(a.size * a.dtype.itemsize for a in kept.values())
+
+
+def activations(model, function, *args):
+    """Arrays that ``function(model, *args)`` keeps, except the parameters."""
+    structure, params, rest = nnx.split(model, nnx.Param, ...)
+
+    def of_params(params):
+        return function(nnx.merge(structure, params, rest), *args)
+
+    return [*kept_arrays(of_params, params).values()]

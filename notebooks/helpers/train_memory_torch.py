@@ -1,0 +1,37 @@
+"""What a forward pass in PyTorch keeps in memory for its backward pass."""
+
+import torch
+
+
+def kept_arrays(function, *args):
+    """What the forward pass of ``function(*args)`` keeps, by address."""
+    kept = {}
+
+    def keep(x):
+        kept.setdefault(x.data_ptr(), x)  # the same memory counts once
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        function(*args)
+    return kept
+
+
+def kept_bytes(function, x):
+    """Bytes kept for the gradient of q, k and v, with q, k and v themselves.
+
+    Parameters
+    ----------
+    function : callable ``q, k, v``
+    x : tensor ``b s d``
+        Taken for each of q, k and v, as three separate tensors.
+    """
+    inputs = [x.clone().requires_grad_() for _ in range(3)]
+    kept = kept_arrays(function, *inputs) | {x.data_ptr(): x for x in inputs}
+    return sum(x.nbytes for x in kept.values())
+
+
+def activations(model, function, *args):
+    """Tensors that ``function(model, *args)`` keeps, except the parameters."""
+    parameters = {p.data_ptr() for p in model.parameters()}
+    kept = kept_arrays(function, model, *args)
+    return [a for address, a in kept.items() if address not in parameters]
