@@ -92,7 +92,7 @@ class WeightsAsFiles(SphinxPostTransform):
 
         for node in self.document.findall(nodes.raw):
             if LINK.search(text := node.astext()):
-                node.children = [nodes.Text(LINK.sub(moved, text))]
+                node[:] = [nodes.Text(LINK.sub(moved, text))]
 
 
 def script(name, data):
