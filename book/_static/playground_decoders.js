@@ -269,9 +269,10 @@ function writing(place) {
         make("span", i < first ? {} : { class: "new" }, visible(pairs.tokens[token]))));
     }
 
+    // Text of several lines comes as several events, and the first has dealt with all.
     field.addEventListener("input", (event) => {
       running = false;
-      if (!event.isComposing) change();
+      if (!event.isComposing && field.value !== pairs.decode(tokens)) change();
     });
     field.addEventListener("compositionend", change);
     place.append(
