@@ -653,8 +653,8 @@ download_link(model, f"translation_{side}.safetensors", half=True)
 # %% tags=["shared", "say"]
 right = found["trained", 1][2]
 say(
-    f"Rounded to half precision, the model writes {right_in_half.mean():.1%} of the test "
-    f"dates without a mistake, and {right.mean():.1%} as it was trained."
+    f"Rounded to half precision, the model writes {right_in_half.mean():.1%} of the "
+    f"test dates without a mistake, and {right.mean():.1%} as it was trained."
 )
 
 # %% tags=["shared", "check"]
