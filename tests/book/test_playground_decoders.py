@@ -51,8 +51,14 @@ WRITE = """([data, sizes, rows, step]) => {
 }"""
 TRANSLATE = """([data, sizes, sources, targets, step]) => {
     const model = new Translator(unpack(data), sizes);
-    const found = sources.map((source, i) => inSteps(
-        model.target, model.target.newCache(model.read(source)), targets[i], step));
+    const found = sources.map((source, i) => {
+        if (step >= targets[i].length) {
+            const [logits, , cross] = model.call(source, targets[i]);
+            return [logits, cross];
+        }
+        const cache = model.target.newCache(model.read(source));
+        return inSteps(model.target, cache, targets[i], step);
+    });
     return [0, 1].map(which => pack(found.map(pair => pair[which])));
 }"""
 
