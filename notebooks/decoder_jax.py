@@ -79,7 +79,7 @@ from helpers.sequences import in_order, one_hot
 from helpers.settings import Text
 from helpers.shapes import as_numpy  # any array as a NumPy array
 from helpers.train_jax import evaluate, fit
-from helpers.weights import count_parameters, to_arrays
+from helpers.weights import count_parameters, download_link, from_arrays, to_arrays
 
 # %% [markdown] tags=["shared"]
 # `floats`, `integers` and `booleans` turn NumPy arrays into arrays of the framework.
@@ -721,6 +721,29 @@ assert len(encoded[1]) < len(encoded[2])  # it was padded
 for new in batch:
     stop = np.argmax(new == end) if end in new else len(new)
     assert (new[stop:] == end).all()
+
+# %% [markdown] tags=["shared"]
+# All that the model has learned, in half precision and with its vocabulary, for your
+# own programs. [In your browser](../book/playground.md) it writes with these weights.
+
+# %% tags=["shared"]
+rounded = build(LanguageModel, **settings.model)
+halves = {name: array.astype(np.float16) for name, array in to_arrays(model).items()}
+from_arrays(rounded, halves)
+loss_in_half = evaluate(rounded, next_token, (held_out,))["loss"]
+bits_in_half = text.bits_per_character(loss_in_half, tokens["test"], texts["test"])
+name = f"decoder_{side}.safetensors"
+download_link(model, name, half=True, metadata=pairs.metadata)
+
+# %% tags=["shared", "say"]
+say(
+    f"Rounded to half precision, the model needs {bits_in_half:.4f} bits per character "
+    f"for the held-out text, and {bits:.4f} as it was trained."
+)
+
+# %% tags=["shared", "check"]
+# Checked: half precision changes the bits per character by less than 0.001
+assert abs(bits_in_half - bits) < 0.001  # loose: no more than rounding
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, one change of code.** *Min-p* ([Nguyen et al.

@@ -1,9 +1,13 @@
-"""Sphinx extension: the model of the reverse task, live on a page.
+"""Sphinx extension: trained models, live on a page.
 
-``{playground}`` stands for the weights that both pages of the chapter wrote while this
-book was built, the attention viewer, and the scripts that run the model. For readers
-without scripts it says what the model answers to one example, and shows its map; these
-come from the NumPy reference.
+``{playground} chapter`` stands for a model that both pages of a chapter trained while
+this book was built. The one of the reverse task is small: its weights are on the page,
+with the attention viewer. Those of ``decoder`` and ``translation`` are loaded when a
+reader opens them. For readers without scripts there is an example of what each model
+puts out, by the NumPy reference.
+
+A page offers its weights as a link that contains them. Large ones are taken out of the
+built page into files of ``_static/weights``.
 """
 
 import json
@@ -11,7 +15,9 @@ import re
 import sys
 from base64 import b64decode
 from html import escape
+from importlib import import_module
 
+import numpy as np
 import safetensors.numpy
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -22,9 +28,11 @@ import pages
 from pages import NAMES
 
 logger = logging.getLogger(__name__)
-CHAPTER = "reverse"
-SCRIPTS = ["transformer.js", "playground.js"]  # in book/_static
+SCRIPTS = ["transformer.js", "playground.js", "playground_decoders.js"]
 ABOUT = "The attention map of the trained model, one row for each output"
+PROMPT = "    def close(self):\n        if self."
+LINK = re.compile(r'(download="([\w.]+)") href="data:[^,"]*,([^"]*)"')
+LARGE = 2**16  # letters of base64; weights above are files of their own
 
 
 class PlaygroundNode(nodes.General, nodes.Element):
@@ -32,51 +40,95 @@ class PlaygroundNode(nodes.General, nodes.Element):
 
 
 class Playground(SphinxDirective):
-    """``{playground}``, without arguments."""
+    """``{playground} chapter``: ``reverse``, ``decoder`` or ``translation``."""
+
+    required_arguments = 1
 
     def run(self):
         for path in (pages.NOTEBOOKS / "helpers").glob("*.*"):
             self.env.note_dependency(str(path))
-        return [PlaygroundNode(location=self.get_location())]
+        here = self.get_location()
+        return [PlaygroundNode(chapter=self.arguments[0], location=here)]
 
 
 class PlaygroundHtml(SphinxPostTransform):
     default_priority = 8
 
     def run(self, **_):
+        up = "../" * self.env.docname.count("/")
+        before = head(up)
         for node in list(self.document.findall(PlaygroundNode)):
-            weights = {side: trained(self.env, side) for side in NAMES}
+            chapter = node["chapter"]
+            weights = {side: trained(self.env, chapter, side) for side in NAMES}
             if missing := [NAMES[side] for side in NAMES if weights[side] is None]:
                 logger.warning(
                     "the chapter %s shows no weights in %s",
-                    CHAPTER, ", ".join(missing), location=node["location"],
+                    chapter, ", ".join(missing), location=node["location"],
                 )  # fmt: skip
                 node.parent.remove(node)
                 continue
-            up = "../" * self.env.docname.count("/")
-            node.replace_self(nodes.raw("", html(weights, up), format="html"))
+            text = before + KINDS[chapter](weights, up)
+            node.replace_self(nodes.raw("", text, format="html"))
+            before = ""
 
 
-def trained(env, side):
+class WeightsAsFiles(SphinxPostTransform):
+    """Large weights of a page become files, and its link leads there."""
+
+    default_priority = 8
+
+    def run(self, **_):
+        folder = self.app.outdir / "_static" / "weights"
+        up = "../" * self.env.docname.count("/")
+
+        def moved(link):
+            attribute, name, data = link.groups()
+            if len(data) <= LARGE:
+                return link[0]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(b64decode(data))
+            (folder / f"{name}.js").write_text(script(name, data), encoding="ascii")
+            return f'{attribute} href="{up}_static/weights/{name}"'
+
+        for node in self.document.findall(nodes.raw):
+            if LINK.search(text := node.astext()):
+                node[:] = [nodes.Text(LINK.sub(moved, text))]
+
+
+def script(name, data):
+    """Weights as a script: a page may load one from a file, too, without a server."""
+    return f'(window.trainedWeights ??= {{}})["{name}"] = "{data}";\n'
+
+
+def trained(env, chapter, side):
     """The weights that a page of the chapter offers, in base64, or None."""
-    page = f"notebooks/{CHAPTER}_{side}"
-    link = rf'download="{CHAPTER}_{side}\.safetensors" href="data:[^,]*,([^"]*)"'
+    page = f"notebooks/{chapter}_{side}"
     if page in env.found_docs:
         for node in env.get_doctree(page).findall(nodes.raw):
-            if match := re.search(link, node.astext()):
-                return match[1]
+            for _, name, data in LINK.findall(node.astext()):
+                if name == f"{chapter}_{side}.safetensors":
+                    return data
     return None
 
 
-def html(weights, up):
-    """The playground; ``up`` leads from its page to the root of the book."""
-    sizes, digits, answer, view = example(next(iter(weights.values())))
-    if answer != digits[::-1]:
-        logger.warning("the model of %s makes a mistake in its example", CHAPTER)
+def head(up):
+    """What all models of a page need; ``up`` leads to the root of the book."""
     return "\n".join(
         [
             f'<link rel="stylesheet" href="{up}_static/playground.css">',
             *(f'<script src="{up}_static/{name}"></script>' for name in SCRIPTS),
+            "",
+        ]
+    )
+
+
+def reversing(weights, _up):
+    """The model of the reverse task, with its weights."""
+    sizes, digits, answer, view = example(next(iter(weights.values())))
+    if answer != digits[::-1]:
+        logger.warning("the model of reverse makes a mistake in its example")
+    return "\n".join(
+        [
             *(
                 f'<script type="text/plain" data-weights="{side}">{data}</script>'
                 for side, data in weights.items()
@@ -93,9 +145,9 @@ def html(weights, up):
 
 def example(data):
     """The sizes of the model, digits, what it puts out for them, and its map."""
-    sys.path.insert(0, str(pages.NOTEBOOKS))
-    from helpers import reference, sequences, settings, viewer
-
+    reference, sequences, settings, viewer = helpers(
+        "reference", "sequences", "settings", "viewer"
+    )
     s = settings.Reverse()
     digits = sequences.symbols(1, s.length, s.n_symbols, seed=0)
     params = safetensors.numpy.load(b64decode(data))
@@ -110,8 +162,101 @@ def example(data):
     return sizes, names, answer, shown
 
 
+def writing(weights, up):
+    """A language model, and what it finds probable after a beginning of a text."""
+    reference, settings, text = helpers("reference", "settings", "text")
+    s, data = settings.Text(), b64decode(next(iter(weights.values())))
+    pairs = text.BytePairs.from_metadata(metadata(data))
+    params, options = safetensors.numpy.load(data), {"norm_first": s.norm_first}
+    tokens = pairs.encode(PROMPT)[None]
+    logits, *_ = reference.language_model(
+        tokens, params, s.n_blocks, s.n_heads, **options
+    )
+    p = reference.softmax(logits[0, -1])
+    best = [
+        f"<code>{escape(pairs.tokens[i])}</code> with {p[i]:.0%}"
+        for i in np.argsort(-p)[:3]
+    ]
+    return opened(
+        "decoder", weights, up,
+        sizes(s, s.length) | {"prompt": PROMPT},
+        f"After <code>{escape(PROMPT.split()[-1])}</code> the model that was trained "
+        f"in {next(iter(NAMES.values()))} finds {', '.join(best)} most probable.",
+    )  # fmt: skip
+
+
+def translating(weights, up):
+    """A translator of dates, and what it writes for one of them."""
+    dates, reference, settings = helpers("dates", "reference", "settings")
+    s, data = settings.Dates(), b64decode(next(iter(weights.values())))
+    params, options = safetensors.numpy.load(data), {"norm_first": s.norm_first}
+    day = dates.split(s)["test"][0]
+    examples = [dates.write(day, form) for form in dates.FORMS]
+    source, longest = dates.encode(examples[:1]), len(day.isoformat()) + 1
+    target = [dates.BEGIN]
+    for _ in range(longest):
+        logits, *_ = reference.translator(
+            source, np.array([target]), params, s.n_blocks, s.n_heads, **options
+        )
+        target.append(int(logits[0, -1].argmax()))
+    (answer,) = dates.decode([target])
+    if answer != day.isoformat():
+        logger.warning("the model of translation makes a mistake in its example")
+    more = {"alphabet": "".join(dates.CHARACTERS), "begin": dates.BEGIN}
+    more |= {"end": dates.END, "longest": longest, "examples": examples}
+    return opened(
+        "translation", weights, up, sizes(s, s.max_length) | more,
+        f"For “{examples[0]}” the model that was trained in "
+        f"{next(iter(NAMES.values()))} writes {answer}.",
+    )  # fmt: skip
+
+
+def opened(chapter, weights, up, sizes, words):
+    """A place for a model whose weights come when a reader opens it."""
+    function = KINDS[chapter].__name__
+    sizes["weights"] = {
+        side: {
+            "name": f"{chapter}_{side}.safetensors",
+            "address": f"{up}_static/weights/{chapter}_{side}.safetensors.js",
+            "bytes": len(b64decode(data)),
+        }
+        for side, data in weights.items()
+    }
+    return (
+        f'<div class="playground opens {function}" '
+        f'data-settings="{escape(json.dumps(sizes))}">'
+        '<p class="without-scripts">Without JavaScript nothing can be typed here. '
+        f"{words}</p><script>{function}(document.currentScript.parentNode)</script></div>"
+    )
+
+
+def sizes(s, max_length):
+    """The sizes of a model with a decoder, by their names in JavaScript."""
+    return {
+        "nBlocks": s.n_blocks, "nHeads": s.n_heads, "m": s.m, "maxLength": max_length,
+        "normFirst": s.norm_first,
+    }  # fmt: skip
+
+
+def metadata(data):
+    """What a safetensors file says besides its arrays."""
+    size = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + size])["__metadata__"]
+
+
+def helpers(*names):
+    """Modules of the pages."""
+    if (folder := str(pages.NOTEBOOKS)) not in sys.path:
+        sys.path.insert(0, folder)
+    return [import_module(f"helpers.{name}") for name in names]
+
+
+KINDS = {"reverse": reversing, "decoder": writing, "translation": translating}
+
+
 def setup(app):
     app.add_node(PlaygroundNode)
     app.add_directive("playground", Playground)
     app.add_post_transform(PlaygroundHtml)
+    app.add_post_transform(WeightsAsFiles)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,50 +1,78 @@
-/* Type digits, and see what the trained model makes of them.
+/* Type something, and see what the trained models make of it.
 
-The page (`book/_ext/playground.py`) brings the weights of both frameworks, the sizes
-of the model and an attention viewer, and calls this right behind them; `transformer.js`
-computes. At each change the model runs once, and only what is different is written. */
+`book/_ext/playground.py` puts a place for each model on the page, with its settings, and
+calls the function of the model right behind it; `transformer.js` computes. */
 "use strict";
 
+const FRAMEWORKS = { jax: "JAX", torch: "PyTorch" };
+
+/* The framework that the switch of the book has chosen. */
+function side() {
+  return document.documentElement.dataset.framework === "torch" ? "torch" : "jax";
+}
+
+function onSwitch(act) {
+  new MutationObserver(act).observe(document.documentElement, { attributeFilter: ["data-framework"] });
+}
+
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function button(text, act) {
+  const node = make("button", { type: "button" }, text);
+  node.addEventListener("click", act);
+  return node;
+}
+
+function readBase64(text) {
+  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer;
+}
+
+/* A sentence about characters that a model does not know. */
+function leftOut(letters, reason) {
+  const others = [...new Set(letters)];
+  if (!others.length) return "";
+  const named = others.slice(0, 5).map((letter) => `“${letter}”`).join(", ");
+  return `${named}${others.length > 5 ? " and others" : ""}: left out, for the model knows only ${reason}.`;
+}
+
+/* What stands in a field from now on; the caret stays behind the same characters. */
+function keep(field, kept, caret) {
+  if (field.value === kept) return;
+  field.value = kept;
+  if (document.activeElement === field) field.setSelectionRange(caret, caret);
+}
+
+/* The reverse task. At each change the model runs once, and only what is different is
+written. The weights of both frameworks and an attention viewer are on the page. */
 function playground(place) {
-  const SIDES = { jax: "JAX", torch: "PyTorch" };
   const settings = JSON.parse(place.dataset.settings);
   const viewer = place.querySelector("attention-viewer");
   const models = {};
-  for (const node of document.querySelectorAll("script[data-weights]")) {
-    const bytes = Uint8Array.from(atob(node.textContent), (letter) => letter.charCodeAt(0));
-    models[node.dataset.weights] = new Predictor(readSafetensors(bytes.buffer), settings);
-  }
+  for (const { dataset, textContent } of document.querySelectorAll("script[data-weights]"))
+    models[dataset.weights] = new Predictor(readSafetensors(readBase64(textContent)), settings);
 
   const symbols = Array.from({ length: settings.nSymbols }, (_, i) => String(i));
   const state = { digits: [], silenced: new Set() };
-  const side = () => (document.documentElement.dataset.framework === "torch" ? "torch" : "jax");
   const oneHot = (digit) => symbols.map((symbol) => Number(symbol === digit));
-
-  function make(tag, attributes = {}, ...children) {
-    const node = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    node.append(...children);
-    return node;
-  }
-
-  function write(node, text) {
-    if (node.textContent !== text) node.textContent = text;
-  }
 
   // What was typed or pasted: its digits, and a sentence about what was left out.
   function read(text) {
     const letters = Array.from(text.replace(/[\s,;]/g, ""));
     const digits = letters.filter((letter) => symbols.includes(letter));
-    const others = [...new Set(letters.filter((letter) => !symbols.includes(letter)))];
-    const said = [];
-    if (others.length) {
-      const named = others.slice(0, 5).map((letter) => `“${letter}”`).join(", ");
-      said.push(`${named}${others.length > 5 ? " and others" : ""}: left out, for the model knows only the digits 0 to 9.`);
-    }
+    const said = [leftOut(letters.filter((letter) => !symbols.includes(letter)), "the digits 0 to 9")];
     if (digits.length > settings.length) {
       said.push(`The model has learned ${settings.length} places: only the first ${settings.length} digits are kept.`);
     }
-    return { digits: digits.slice(0, settings.length), said: said.join(" ") };
+    return { digits: digits.slice(0, settings.length), said: said.join(" ").trim() };
   }
 
   // The controls.
@@ -62,11 +90,6 @@ function playground(place) {
     set(field.value);
   });
   const refused = make("p", { id: "refused", role: "status", class: "refused" });
-  const button = (text, act) => {
-    const node = make("button", { type: "button" }, text);
-    node.addEventListener("click", act);
-    return node;
-  };
   const shuffle = button("Shuffle", () => {
     const digits = [...state.digits];
     for (let i = digits.length - 1; i > 0; i--) {
@@ -107,11 +130,7 @@ function playground(place) {
   function set(text) {
     const { digits, said } = read(text);
     const kept = digits.join("");
-    if (field.value !== kept) {
-      const caret = read(field.value.slice(0, field.selectionStart)).digits.length;
-      field.value = kept;
-      if (document.activeElement === field) field.setSelectionRange(caret, caret);
-    }
+    keep(field, kept, read(field.value.slice(0, field.selectionStart)).digits.length);
     write(refused, said);
     state.digits = digits;
     for (const key of state.silenced) if (key >= digits.length) state.silenced.delete(key);
@@ -195,7 +214,7 @@ function playground(place) {
       });
     });
     const places = n === 1 ? "place is" : "places are";
-    write(verdict, n ? `${right} of ${n} ${places} right (weights trained in ${SIDES[side()]}).` : "Type a digit.");
+    write(verdict, n ? `${right} of ${n} ${places} right (weights trained in ${FRAMEWORKS[side()]}).` : "Type a digit.");
     place.classList.toggle("empty", !n);
     if (n) {
       const shape = [maps.length, 1, maps[0].length, n, n];
@@ -244,7 +263,7 @@ function playground(place) {
     upper,
   );
   place.append(lower);
-  new MutationObserver(show).observe(document.documentElement, { attributeFilter: ["data-framework"] });
+  onSwitch(show);
   addEventListener("pageshow", show); // some browsers bring back what the controls said
   place.classList.add("ready");
   set(settings.digits);

@@ -1,21 +1,38 @@
-/* The trained model of the reverse task, a third time: in JavaScript, without a library.
+/* The trained models, a third time: in JavaScript, without a library.
 
-It reads the weights that the pages wrote, works on one sequence at a time and keeps
+They read the weights that the pages wrote, work on one sequence at a time and keep
 matrices as lists of rows. Layers have the names and the order of the other two; what is
 left out is what only training needs: gradients, dropout, initial weights. */
 "use strict";
 
-/* All arrays of a safetensors file, by name; matrices as lists of rows. */
-function readSafetensors(buffer) {
+/* The first 8 bytes of a safetensors file are the length of its header, in JSON. */
+function readHeader(buffer) {
   const size = Number(new DataView(buffer).getBigUint64(0, true));
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, size)));
+  const { __metadata__: metadata = {}, ...arrays } = header;
+  return { metadata, arrays, start: 8 + size };
+}
+
+/* Half precision: a sign, 5 bits of exponent, 10 bits of fraction. */
+function fromHalf(bits) {
+  const [exponent, fraction] = [(bits >> 10) & 31, (bits & 1023) / 1024];
+  const size = exponent ? 2 ** (exponent - 15) * (1 + fraction) : 2 ** -14 * fraction;
+  return bits >> 15 ? -size : size;
+}
+
+/* All arrays of a safetensors file, by name; matrices as lists of rows. */
+function readSafetensors(buffer) {
+  const { arrays, start } = readHeader(buffer);
+  const read = {
+    F32: (bytes) => Array.from(new Float32Array(bytes)),
+    F16: (bytes) => Array.from(new Uint16Array(bytes), fromHalf),
+  };
   const params = {};
-  for (const [name, { dtype, shape, data_offsets: [start, end] }] of Object.entries(header)) {
-    if (name === "__metadata__") continue;
-    if (dtype !== "F32") throw new Error(`${name}: expected F32, got ${dtype}`);
-    const numbers = Array.from(new Float32Array(buffer.slice(8 + size + start, 8 + size + end)));
-    const rows = (width) => numbers.flatMap((_, i) => (i % width ? [] : [numbers.slice(i, i + width)]));
-    params[name] = shape.length === 2 ? rows(shape[1]) : numbers;
+  for (const [name, { dtype, shape, data_offsets: offsets }] of Object.entries(arrays)) {
+    if (!(dtype in read)) throw new Error(`${name}: expected F32 or F16, got ${dtype}`);
+    const numbers = read[dtype](buffer.slice(...offsets.map((offset) => start + offset)));
+    const row = (_, i) => numbers.slice(i * shape[1], (i + 1) * shape[1]);
+    params[name] = shape.length === 2 ? Array.from({ length: shape[0] }, row) : numbers;
   }
   return params;
 }
@@ -81,15 +98,26 @@ class MultiHeadAttention {
     this.out = dense(params, `${name}.out`);
   }
 
-  call(x, mask, sharpness) {
-    const [m, d] = [x[0].length, x[0].length / this.nHeads];
+  /* Queries, keys and values of all heads, side by side: s m -> three times s m. */
+  project(x) {
+    const m = x[0].length;
     const stacked = this.qkv(x); // s 3m
-    const part = (n, h) => stacked.map((row) => row.slice(n * m + h * d, n * m + (h + 1) * d));
+    return [0, 1, 2].map((n) => stacked.map((row) => row.slice(n * m, (n + 1) * m)));
+  }
+
+  /* Attention for given queries, keys and values: q m, k m, k m -> q m, h q k. */
+  attend(q, k, v, mask, sharpness) {
+    const d = q[0].length / this.nHeads;
+    const part = (x, h) => x.map((row) => row.slice(h * d, (h + 1) * d));
     const heads = Array.from({ length: this.nHeads }, (_, h) =>
-      attention(part(0, h), part(1, h), part(2, h), mask, sharpness),
+      attention(part(q, h), part(k, h), part(v, h), mask, sharpness),
     );
-    const joined = x.map((_, i) => heads.flatMap(([values]) => values[i])); // s m
+    const joined = q.map((_, i) => heads.flatMap(([values]) => values[i])); // q m
     return [this.out(joined), heads.map(([, weights]) => weights)];
+  }
+
+  call(x, mask, sharpness) {
+    return this.attend(...this.project(x), mask, sharpness);
   }
 }
 
@@ -105,27 +133,41 @@ class FeedForward {
   }
 }
 
-/* Attention, then feed-forward, each with residual and norm: s m -> s m. */
+/* Attention, then feed-forward, each with residual and norm: s m -> s m, h s s. */
 class EncoderBlock {
-  constructor(params, name, nHeads) {
+  constructor(params, name, { nHeads, normFirst = false }) {
+    this.normFirst = normFirst;
     this.attention = new MultiHeadAttention(params, `${name}.attention`, nHeads);
     this.ffn = new FeedForward(params, `${name}.ffn`);
     this.norm1 = layerNorm(params, `${name}.norm1`);
     this.norm2 = layerNorm(params, `${name}.norm2`);
   }
 
-  call(x, mask, sharpness) {
-    const [values, weights] = this.attention.call(x, mask, sharpness);
-    x = this.norm1(add(x, values));
-    return [this.norm2(add(x, this.ffn.call(x))), weights];
+  /* Residual and norm around a branch; also what the branch returns besides. */
+  add(x, branch, norm) {
+    const [values, rest] = branch(this.normFirst ? norm(x) : x);
+    x = add(x, values);
+    return [this.normFirst ? x : norm(x), rest];
   }
+
+  call(x, mask, sharpness) {
+    const [seen, weights] = this.add(x, (x) => this.attention.call(x, mask, sharpness), this.norm1);
+    const [out] = this.add(seen, (x) => [this.ffn.call(x)], this.norm2);
+    return [out, weights];
+  }
+}
+
+/* A stack of blocks, of an encoder or a decoder, and with pre-norm one more norm. */
+function stack(Block, params, name, sizes) {
+  const numbers = Array.from({ length: sizes.nBlocks }, (_, i) => i);
+  const blocks = numbers.map((i) => new Block(params, `${name}.blocks.${i}`, sizes));
+  return [blocks, sizes.normFirst ? layerNorm(params, `${name}.norm`) : (x) => x];
 }
 
 /* A stack of blocks: s m -> s m, l h s s. */
 class Encoder {
-  constructor(params, name, nBlocks, nHeads) {
-    const numbers = Array.from({ length: nBlocks }, (_, i) => i);
-    this.blocks = numbers.map((i) => new EncoderBlock(params, `${name}.blocks.${i}`, nHeads));
+  constructor(params, name, sizes) {
+    [this.blocks, this.norm] = stack(EncoderBlock, params, name, sizes);
   }
 
   call(x, mask, sharpness) {
@@ -135,7 +177,7 @@ class Encoder {
       x = out;
       maps.push(weights);
     }
-    return [x, maps];
+    return [this.norm(x), maps];
   }
 }
 
@@ -150,9 +192,9 @@ function sinusoidalPositions(length, m) {
 
 /* One output vector per element: s i -> s c, l h s s. */
 class Predictor {
-  constructor(params, { nBlocks, nHeads }) {
+  constructor(params, sizes) {
     this.embed = dense(params, "embed");
-    this.encoder = new Encoder(params, "encoder", nBlocks, nHeads);
+    this.encoder = new Encoder(params, "encoder", sizes);
     this.hidden = dense(params, "hidden");
     this.hiddenNorm = layerNorm(params, "hidden_norm");
     this.output = dense(params, "output");
@@ -163,5 +205,180 @@ class Predictor {
     x = positions ? add(x, sinusoidalPositions(x.length, x[0].length)) : x;
     const [out, maps] = this.encoder.call(x, mask, sharpness);
     return [this.output(relu(this.hiddenNorm(this.hidden(out)))), maps]; // s c
+  }
+}
+
+/* Attention to all positions so far: n m -> n m, h n s. The cache gets the new ones. */
+function attendAndKeep(layer, x, cache) {
+  const start = cache.k.length;
+  const [q, k, v] = layer.project(x); // n m
+  cache.k.push(...k);
+  cache.v.push(...v);
+  const mask = q.map((_, i) => cache.k.map((_, j) => j <= start + i)); // n s
+  return layer.attend(q, cache.k, cache.v, mask);
+}
+
+/* Attention to keys and values that are known: n m -> n m, h n k. */
+function attendToKnown(layer, x, known) {
+  const [q] = layer.project(x);
+  return layer.attend(q, known.k, known.v);
+}
+
+/* Encoder block that looks only back, and may look at a context: n m -> n m, …, h n k. */
+class DecoderBlock extends EncoderBlock {
+  constructor(params, name, sizes) {
+    super(params, name, sizes);
+    if (!sizes.cross) return;
+    this.cross = new MultiHeadAttention(params, `${name}.cross`, sizes.nHeads);
+    this.crossNorm = layerNorm(params, `${name}.cross_norm`);
+  }
+
+  newCache(context) {
+    if (!this.cross) return { k: [], v: [] };
+    const [, k, v] = this.cross.project(context); // once for all steps
+    return { k: [], v: [], context: { k, v } };
+  }
+
+  call(x, cache) {
+    let weights, crossWeights;
+    [x, weights] = this.add(x, (x) => attendAndKeep(this.attention, x, cache), this.norm1);
+    if (this.cross) {
+      const look = (x) => attendToKnown(this.cross, x, cache.context);
+      [x, crossWeights] = this.add(x, look, this.crossNorm);
+    }
+    [x] = this.add(x, (x) => [this.ffn.call(x)], this.norm2);
+    return [x, weights, crossWeights];
+  }
+}
+
+/* A stack of decoder blocks: n m -> n m, l h n s, l h n k. */
+class Decoder {
+  constructor(params, name, sizes) {
+    [this.blocks, this.norm] = stack(DecoderBlock, params, name, sizes);
+  }
+
+  call(x, cache) {
+    const [maps, crossMaps] = [[], []];
+    this.blocks.forEach((block, i) => {
+      const [out, weights, crossWeights] = block.call(x, cache[i]);
+      x = out;
+      maps.push(weights);
+      crossMaps.push(crossWeights);
+    });
+    return [this.norm(x), maps, crossMaps];
+  }
+}
+
+/* The vectors that are added to positions: learned, or sine and cosine: s m. */
+function positionTable(params, name, { maxLength, m }) {
+  return params[`${name}positions.table`] ?? sinusoidalPositions(maxLength, m);
+}
+
+/* Logits of the next token at every position: n -> n t, and the maps of the decoder. */
+class LanguageModel {
+  constructor(params, sizes, name = "") {
+    this.embed = params[`${name}embed.weight`]; // t m
+    this.positions = positionTable(params, name, sizes);
+    this.decoder = new Decoder(params, `${name}decoder`, sizes);
+    this.output = params[`${name}output.weight`] ?? transpose(this.embed); // tied
+  }
+
+  /* Keys and values of each block: of positions so far, and of the context. */
+  newCache(context) {
+    return this.decoder.blocks.map((block) => block.newCache(context));
+  }
+
+  /* With a new cache it is one pass over the text; else only new tokens are computed. */
+  call(tokens, cache = this.newCache()) {
+    const start = cache[0].k.length;
+    const table = this.positions.slice(start, start + tokens.length);
+    const x = tokens.map((token) => this.embed[token]); // n m
+    const [out, ...maps] = this.decoder.call(add(x, table), cache);
+    return [matmul(out, this.output), ...maps];
+  }
+}
+
+/* Reads a source, writes a target. Both share one vocabulary. */
+class Translator {
+  constructor(params, sizes) {
+    this.target = new LanguageModel(params, { ...sizes, cross: true }, "target.");
+    this.embed = this.target.embed;
+    this.positions = positionTable(params, "", sizes);
+    this.encoder = new Encoder(params, "encoder", sizes);
+  }
+
+  /* The encoded source: k -> k m. */
+  read(source) {
+    const x = source.map((token) => this.embed[token]);
+    const [out] = this.encoder.call(add(x, this.positions));
+    return out;
+  }
+
+  call(source, target) {
+    return this.target.call(target, this.target.newCache(this.read(source)));
+  }
+}
+
+/* Probabilities that the next token is drawn with: t -> t. */
+function nextTokenProbabilities(logits, { temperature = 1, topK, topP } = {}) {
+  const highest = Math.max(...logits);
+  let [p] = maskedSoftmax([logits.map((logit) => (logit - highest) / temperature)]);
+  const order = p.map((_, i) => i).sort((i, j) => p[j] - p[i]); // most probable first
+  const keep = (tokens) => {
+    const kept = new Set(tokens);
+    const sum = tokens.reduce((total, i) => total + p[i], 0);
+    p = p.map((value, i) => (kept.has(i) ? value / sum : 0));
+  };
+  if (topK) keep(order.slice(0, topK));
+  if (topP) {
+    let before = 0; // what the more probable ones have
+    keep(order.filter((i) => (before += p[i]) - p[i] < topP));
+  }
+  return p;
+}
+
+/* A token for a number from 0 to 1, as often as its probability says. */
+function drawToken(p, chance) {
+  let sum = 0;
+  const found = p.findIndex((value) => (sum += value) > chance);
+  return found < 0 ? p.indexOf(Math.max(...p)) : found; // rounding: the sum is below 1
+}
+
+/* A vocabulary of characters and frequent strings: byte-pair encoding. */
+class BytePairs {
+  constructor({ alphabet, merges = "[]" }) {
+    this.tokens = Array.from(alphabet);
+    this.numbers = new Map(this.tokens.map((character, n) => [character, n]));
+    this.merges = new Map(); // "left right" -> the new token; the earlier comes first
+    for (const [left, right] of JSON.parse(merges)) {
+      this.merges.set(`${left} ${right}`, this.tokens.length);
+      this.tokens.push(this.tokens[left] + this.tokens[right]);
+    }
+  }
+
+  encode(text) {
+    const piece = /\n *| ?[\p{L}\p{N}_]+| ?[^\p{L}\p{N}_\s]+|\s/gu;
+    return (text.match(piece) ?? []).flatMap((piece) => this.encodePiece(piece));
+  }
+
+  /* Apply the merges to a piece, the earliest first. */
+  encodePiece(piece) {
+    let word = Array.from(piece, (character) => this.numbers.get(character));
+    for (;;) {
+      const found = word.slice(1).map((right, i) => this.merges.get(`${word[i]} ${right}`) ?? Infinity);
+      const first = Math.min(...found);
+      if (first === Infinity) return word;
+      const merged = [];
+      for (let i = 0; i < word.length; i++) {
+        const joined = found[i] === first;
+        merged.push(joined ? first : word[i]);
+        if (joined) i++;
+      }
+      word = merged;
+    }
+  }
+
+  decode(tokens) {
+    return tokens.map((token) => this.tokens[token]).join("");
   }
 }

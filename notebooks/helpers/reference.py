@@ -166,3 +166,66 @@ def predictor(
     x, maps = encoder(x, inside(params, "encoder."), n_blocks, n_heads, mask, **options)
     x = relu(normalise(dense(x, params, "hidden"), params, "hidden_norm"))
     return dense(x, params, "output"), maps
+
+
+def decoder_block(x, params, n_heads, context=None, norm_first=False):
+    """One causal block without dropout: ``b s m -> b s m, b h s s, b h s k``.
+
+    With a ``context`` ``b k m`` it has cross-attention; without one, the last is None.
+
+    Source: Vaswani et al. 2017, sec. 3.1.
+    """
+
+    def add(x, branch, norm):
+        values, weights = branch(normalise(x, params, norm) if norm_first else x)
+        x = x + values
+        return x if norm_first else normalise(x, params, norm), weights
+
+    def attend(x):
+        causal = np.tri(x.shape[1], dtype=bool)
+        return multi_head_attention(x, inside(params, "attention."), n_heads, causal)
+
+    def look(x):
+        inner = inside(params, "cross.")
+        return multi_head_attention(x, inner, n_heads, context=context)
+
+    def feed_forward(x):
+        return dense(relu(dense(x, params, "ffn.linear1")), params, "ffn.linear2"), None
+
+    x, weights = add(x, attend, "norm1")
+    x, cross = (x, None) if context is None else add(x, look, "cross_norm")
+    return add(x, feed_forward, "norm2")[0], weights, cross
+
+
+def embedded(tokens, params):
+    """Vectors of tokens and positions, learned or sinusoidal: ``b s -> b s m``."""
+    x = params["embed.weight"][tokens].astype(np.float64)
+    table = params.get("positions.table", sinusoidal_positions(*x.shape[1:]))
+    return x + table[: x.shape[1]]
+
+
+def language_model(tokens, params, n_blocks, n_heads, context=None, norm_first=False):
+    """Logits of the next token, tied: ``b s -> b s t, l b h s s, l b h s k``."""
+    x, maps = embedded(tokens, params), []
+    for block in range(n_blocks):
+        own = inside(params, f"decoder.blocks.{block}.")
+        x, *weights = decoder_block(x, own, n_heads, context, norm_first)
+        maps.append(weights)
+    if norm_first:
+        x = normalise(x, params, "decoder.norm")
+    weights, cross = zip(*maps, strict=True)
+    cross = None if context is None else np.stack(cross)
+    return x @ params["embed.weight"].T, np.stack(weights), cross
+
+
+def translator(source, target, params, n_blocks, n_heads, norm_first=False):
+    """Logits of the target for a source without padding: ``b k, b s -> b s t, …``.
+
+    The two share one embedding; the maps are those of ``language_model``.
+    """
+    own = inside(params, "target.")
+    shared = params | {"embed.weight": own["embed.weight"]}
+    encoder_params, options = inside(params, "encoder."), {"norm_first": norm_first}
+    x = embedded(source, shared)
+    context, _ = encoder(x, encoder_params, n_blocks, n_heads, **options)
+    return language_model(target, own, n_blocks, n_heads, context, **options)

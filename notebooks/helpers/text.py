@@ -4,6 +4,7 @@ The text is the source of Python's standard library, as the running Python has i
 own text is a file: by path, or by the environment variable ``TEXT_FILE``.
 """
 
+import json
 import math
 import os
 import re
@@ -133,6 +134,19 @@ class BytePairs:
         words = [[places[c] for c in piece] for piece in pieces]
         merges = frequent_pairs(words, [*pieces.values()], n_tokens, len(alphabet))
         return cls(alphabet, merges)
+
+    @property
+    def metadata(self):
+        """Alphabet and merges as texts, for the metadata of a file of weights."""
+        return {
+            "alphabet": "".join(self.numbers),
+            "merges": json.dumps([*map(list, self.merges)]),
+        }
+
+    @classmethod
+    def from_metadata(cls, metadata):
+        """The vocabulary that ``metadata`` describes."""
+        return cls(metadata["alphabet"], json.loads(metadata["merges"]))
 
     def encode(self, text):
         """Tokens of a text: int32 array.

@@ -133,27 +133,50 @@ class Html(str):
         return str(self)
 
 
-def download_link(model, name):
+def download_link(model, name, *, half=False, metadata=None):
     """A link to download the parameters of a model; it contains the whole file.
 
     Parameters
     ----------
     model : torch.nn.Module or flax.nnx.Module
-        A small one: the page grows by four bytes for every three of the file.
+        A small one: the notebook grows by four bytes for every three of the file.
     name : str
         Name of the downloaded file.
+    half : bool
+        Round to half precision, two bytes for each number.
+    metadata : dict of str to str, optional
+        What the file is to say besides, for example a vocabulary.
 
     Returns
     -------
     Html
         Text that Jupyter shows as HTML.
     """
-    data = safetensors.numpy.save(to_arrays(model))
+    arrays = to_arrays(model)
+    arrays = {n: in_half(n, x) for n, x in arrays.items()} if half else arrays
+    data = safetensors.numpy.save(arrays, metadata)
     address = f"data:application/octet-stream;base64,{b64encode(data).decode()}"
     return Html(
         f'<a download="{escape(name)}" href="{address}">{escape(name)}</a> '
         f"({len(data) / 1024:.0f} KiB)"
     )
+
+
+def in_half(name, array):
+    """An array in half precision.
+
+    Raises
+    ------
+    ValueError
+        If a number is too large for it.
+    """
+    largest = np.abs(array).max(initial=0)
+    if largest > np.finfo(np.float16).max:
+        raise ValueError(
+            f"expected numbers up to 65,504 in {name} for half precision, got "
+            f"{largest:.3g}"
+        )
+    return array.astype(np.float16)
 
 
 def write_whole(path, data):

@@ -1,6 +1,9 @@
 """One file of weights serves both frameworks, and a bad file changes nothing."""
 
+import json
 import os
+import re
+from base64 import b64decode
 from functools import partial
 
 import numpy as np
@@ -8,12 +11,13 @@ import pytest
 import safetensors.torch
 import torch
 from flax import nnx
-from safetensors.numpy import load_file, save, save_file
+from safetensors.numpy import load, load_file, save, save_file
 
 from helpers import weights
 from helpers.shapes import as_numpy
 from helpers.weights import (
     count_parameters,
+    download_link,
     from_arrays,
     load_weights,
     save_weights,
@@ -379,3 +383,31 @@ def test_a_file_of_weights_is_as_readable_as_any_new_file(tmp_path):
     (tmp_path / "other").touch()
     modes = [path.stat().st_mode for path in sorted(tmp_path.iterdir())]
     assert modes[0] == modes[1]
+
+
+# Links that contain the weights
+
+
+@on_both_sides
+@pytest.mark.parametrize("half", [False, True])
+def test_a_link_contains_the_weights_and_what_is_said_about_them(side, half):
+    model, params = build(side)
+    said = {"alphabet": "\n ab<ö", "merges": "[[0, 1]]"}
+    link = download_link(model, "a & b.safetensors", half=half, metadata=said)
+    data = b64decode(re.search(r'base64,([^"]*)"', link)[1])
+    dtype = np.float16 if half else np.float32
+    assert_arrays_equal(load(data), {n: x.astype(dtype) for n, x in params.items()})
+    size = int.from_bytes(data[:8], "little")
+    assert json.loads(data[8 : 8 + size])["__metadata__"] == said
+    assert 'download="a &amp; b.safetensors"' in link
+    assert link.endswith(f"({len(data) / 1024:.0f} KiB)")
+
+
+@on_both_sides
+def test_a_number_too_large_for_half_precision_raises_an_error(side):
+    model, params = build(side)
+    params["output.bias"][2] = -1e5
+    from_arrays(model, params)
+    with pytest.raises(ValueError, match=r"up to 65,504 in output\.bias .* got 1e\+05"):
+        download_link(model, "x.safetensors", half=True)
+    download_link(model, "x.safetensors")

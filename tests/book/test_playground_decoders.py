@@ -1,0 +1,852 @@
+"""The models that write and translate: the same numbers in JavaScript, and a page.
+
+Their weights are halved, and are files of their own, which are loaded when a reader
+opens a model.
+"""
+
+import re
+from base64 import b64decode, b64encode
+from datetime import date
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from playwright.sync_api import expect
+
+import pages
+import playground
+from browsing import NARROW, WIDE, serious_in_both_colours
+from comparison import JAVASCRIPT
+from helpers import dates, reference, text
+from helpers.settings import Dates, Text
+from helpers.shapes import as_numpy
+from helpers.weights import from_arrays
+from sides import fill, jax_side, torch_side
+
+PAGE = "book/playground.html"
+TEXT, DATES = Text(), Dates()
+SIDES = {"jax": jax_side, "torch": torch_side}
+B, L, H, D, S, K, F, T, N = 200, 2, 3, 7, 11, 17, 13, 23, 29  # N: max_length
+by_side = pytest.mark.parametrize("side", pages.SIDES)
+PLACES = pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
+
+LIBRARY = """
+const unpack = data => readSafetensors(readBase64(data));
+const pack = list => {  // as bytes: a list of numbers takes seconds
+    const letters = new Uint8Array(Float64Array.from(list.flat(Infinity)).buffer);
+    return btoa(Array.from(letters, byte => String.fromCharCode(byte)).join(''));
+};
+const inSteps = (model, cache, tokens, step) => {  // logits s t, cross maps l h s k
+    const parts = [];
+    for (let i = 0; i < tokens.length; i += step)
+        parts.push(model.call(tokens.slice(i, i + step), cache));
+    const cross = parts[0][2][0] ? parts[0][2].map((heads, l) => heads.map(
+        (_, h) => parts.flatMap(part => part[2][l][h]))) : [];
+    return [parts.flatMap(([logits]) => logits), cross];
+};
+"""
+WRITE = """([data, sizes, rows, step]) => {
+    const model = new LanguageModel(unpack(data), sizes);
+    return pack(rows.map(row => inSteps(model, model.newCache(), row, step)[0]));
+}"""
+TRANSLATE = """([data, sizes, sources, targets, step]) => {
+    const model = new Translator(unpack(data), sizes);
+    const found = sources.map((source, i) => {
+        if (step >= targets[i].length) {
+            const [logits, , cross] = model.call(source, targets[i]);
+            return [logits, cross];
+        }
+        const cache = model.target.newCache(model.read(source));
+        return inSteps(model.target, cache, targets[i], step);
+    });
+    return [0, 1].map(which => pack(found.map(pair => pair[which])));
+}"""
+
+
+@pytest.fixture(scope="module")
+def javascript(browser):
+    """A page with the models in JavaScript and nothing else."""
+    page = browser.new_page()
+    for name in playground.SCRIPTS:
+        page.add_script_tag(path=JAVASCRIPT.with_name(name))
+    page.add_script_tag(content=LIBRARY)
+    yield page
+    page.close()
+
+
+def packed(params, metadata=None):
+    return b64encode(safetensors.numpy.save(params, metadata)).decode()
+
+
+def unpacked(data, *shape):
+    return np.frombuffer(b64decode(data)).reshape(shape)
+
+
+def sizes_of(settings, longest):
+    return playground.sizes(settings, longest)
+
+
+SMALL = {"nBlocks": L, "nHeads": H, "m": H * D, "maxLength": N}
+
+
+def draw_tokens(*shape, n=T, seed=0):
+    return np.random.default_rng(seed).integers(n, size=shape)
+
+
+def halved(params):
+    return {name: array.astype(np.float16) for name, array in params.items()}
+
+
+def write(javascript, params, sizes, rows, step):
+    """Logits ``b s t`` in JavaScript, ``step`` tokens at a time."""
+    found = javascript.evaluate(WRITE, [packed(params), sizes, rows.tolist(), step])
+    return unpacked(found, *rows.shape, -1)
+
+
+def translate(javascript, params, sizes, sources, targets, step):
+    """Logits ``b s t`` and cross-attention ``b l h s k`` in JavaScript."""
+    rows = [[int(x) for x in row] for row in sources], targets.tolist()
+    found = javascript.evaluate(TRANSLATE, [packed(params), sizes, *rows, step])
+    (b, s), k = targets.shape, len(sources[0])
+    shapes = (b, s, -1), (b, sizes["nBlocks"], sizes["nHeads"], s, k)
+    return [unpacked(x, *shape) for x, shape in zip(found, shapes, strict=True)]
+
+
+def small(side, kind, norm_first, **options):
+    """A model of prime sizes, and its halved weights, biases and norms too."""
+    options |= {"n_blocks": L, "n_heads": H, "f": F, "max_length": N}
+    counts = (T, H * D) if kind == "LanguageModel" else (T, T, H * D)
+    model = side.build(kind, *counts, norm_first=norm_first, **options)
+    params = halved(fill(model, seed=3))
+    from_arrays(model, params)
+    return model, params
+
+
+@PLACES
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_the_language_model_agrees_with_both_frameworks(
+    javascript, norm_first, positions, tied
+):
+    """In one pass, token by token, and four tokens at a time; with halved weights."""
+    sizes, rows = SMALL | {"normFirst": norm_first}, draw_tokens(B, S)
+    for side in SIDES.values():
+        options = {"positions": positions, "tied": tied}
+        model, params = small(side, "LanguageModel", norm_first, **options)
+        expected = as_numpy(model(side.tensor(rows, "int32")))
+        for step in (S, 1, 4):
+            found = write(javascript, params, sizes, rows, step)
+            np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
+
+
+@PLACES
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_the_translator_agrees_with_both_frameworks(javascript, norm_first, positions):
+    """Logits and cross-attention, in one pass and with the cache."""
+    sizes = SMALL | {"normFirst": norm_first}
+    sources, targets = draw_tokens(B, K, seed=1), draw_tokens(B, S)
+    for side in SIDES.values():
+        options = {"positions": positions, "shared": True}
+        model, params = small(side, "Translator", norm_first, **options)
+        given = [side.tensor(x, "int32") for x in (sources, targets)]
+        logits, maps = model(*given, return_maps=True)
+        cross = as_numpy(maps[2]).swapaxes(0, 1)  # b l h s k
+        for step in (S, 1, 4):
+            found = translate(javascript, params, sizes, sources, targets, step)
+            np.testing.assert_allclose(found[0], as_numpy(logits), atol=1e-4, rtol=0)
+            np.testing.assert_allclose(found[1], cross, atol=1e-5, rtol=0)
+
+
+@PLACES
+def test_the_decoder_agrees_with_the_reference(javascript, norm_first):
+    """In double precision, where nothing but rounding may differ."""
+    sizes = SMALL | {"normFirst": norm_first}
+    sources, targets = draw_tokens(9, K, seed=1), draw_tokens(9, S)
+    shared = {"positions": "sinusoidal", "shared": True}
+    _, params = small(torch_side, "Translator", norm_first, **shared)
+    expected, _, cross = reference.translator(
+        sources, targets, params, L, H, norm_first
+    )
+    found = translate(javascript, params, sizes, sources, targets, 1)
+    np.testing.assert_allclose(found[0], expected, atol=1e-9)
+    np.testing.assert_allclose(found[1], cross.swapaxes(0, 1), atol=1e-12)
+    _, params = small(torch_side, "LanguageModel", norm_first)
+    expected, *_ = reference.language_model(
+        targets, params, L, H, norm_first=norm_first
+    )
+    found = write(javascript, params, sizes, targets, 1)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_every_half_is_read_as_numpy_reads_it(javascript):
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    halves = halves[np.isfinite(halves)]
+    data = packed({"x": halves})
+    found = javascript.evaluate("data => pack(unpack(data).x)", data)
+    np.testing.assert_array_equal(unpacked(found, -1), halves.astype(np.float64))
+
+
+# Tokens and probabilities
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """The vocabulary of the chapter, learned from a part of its text."""
+    return text.BytePairs.learn(text.load()["train"][:300_000], 400)
+
+
+def test_the_tokens_of_a_text_are_those_of_python(javascript, pairs):
+    """Source code cut anywhere, any characters of ASCII, and white space in runs."""
+    rng, source = np.random.default_rng(5), text.load()["test"]
+    texts = ["", " ", "\n", "\n    \n\t x", "if x is ", "___a1 b"]
+    for _ in range(300):
+        start, n = rng.integers(len(source) - 200), rng.integers(1, 200)
+        texts.append(source[start : start + n])
+        texts.append("".join(rng.choice([*text.ASCII], size=n)))
+        texts.append("".join(rng.choice([*" \n\tab_.("], size=n)))
+    code = """([metadata, texts]) => {
+        const pairs = new BytePairs(metadata);
+        return texts.map(text => {
+            const tokens = pairs.encode(text);
+            return [tokens, pairs.decode(tokens)];
+        });
+    }"""
+    found = javascript.evaluate(code, [pairs.metadata, texts])
+    for each, (tokens, again) in zip(texts, found, strict=True):
+        assert tokens == pairs.encode(each).tolist() and again == each, repr(each)
+    assert text.BytePairs.from_metadata(pairs.metadata).merges == pairs.merges
+
+
+KNOBS = [
+    {}, {"temperature": 0.1}, {"temperature": 2.0}, {"top_k": 1}, {"top_k": 5},
+    {"top_p": 0.05}, {"top_p": 0.7}, {"top_p": 1.0},
+    {"temperature": 0.5, "top_k": 7, "top_p": 0.8}, {"temperature": 1e-30},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+def test_probabilities_equal_those_of_both_frameworks(javascript, knobs):
+    logits = np.random.default_rng(6).normal(scale=3, size=(50, 61)).astype("float32")
+    logits[:, 7] = logits[:, 3]  # equals: the lower number comes first
+    names = {"temperature": "temperature", "top_k": "topK", "top_p": "topP"}
+    options = {names[name]: value for name, value in knobs.items()}
+    code = """([rows, options]) =>
+        pack(rows.map(row => nextTokenProbabilities(row, options)))"""
+    found = javascript.evaluate(code, [logits.tolist(), options])
+    found = unpacked(found, *logits.shape)
+    np.testing.assert_allclose(found.sum(-1), 1)
+    for side in SIDES.values():
+        tensor = side.tensor(logits)
+        expected = as_numpy(side.models.next_token_probabilities(tensor, **knobs))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_tokens_are_drawn_as_often_as_they_are_probable(javascript):
+    """By chances that the seed and the place decide, evenly from 0 to 1."""
+    code = """p => {
+        const places = Array.from({length: 20000}, (_, i) => i);
+        const chances = places.map(i => chance(i % 100, i));
+        const again = places.map(i => chance(i % 100, i));
+        return [pack(chances), pack(again), chances.map(u => drawToken(p, u))];
+    }"""
+    p = [0.1, 0, 0.6, 0.3]
+    chances, again, drawn = javascript.evaluate(code, p)
+    u = np.sort(unpacked(chances, -1))
+    assert chances == again and u[0] >= 0 and u[-1] < 1
+    assert np.abs(u - (np.arange(len(u)) + 0.5) / len(u)).max() < 0.02
+    np.testing.assert_allclose(np.bincount(drawn) / len(drawn), p, atol=0.02)
+    assert javascript.evaluate("drawToken([0, 0.4, 0.5999], 0.99999)") == 2
+
+
+# The weights of the built book
+
+CHAPTERS = {"decoder": "LanguageModel", "translation": "Translator"}
+by_chapter = pytest.mark.parametrize("chapter", CHAPTERS)
+
+
+@pytest.fixture(scope="module")
+def trained(html):
+    """``(chapter, side) -> bytes`` of a file of weights."""
+    folder = html / "_static" / "weights"
+    return lambda chapter, side: (folder / f"{chapter}_{side}.safetensors").read_bytes()
+
+
+@pytest.mark.book
+@by_side
+@by_chapter
+def test_files_have_the_weights_that_the_pages_offer(executed, html, chapter, side):
+    """The file to download and the script: what the page's link contained, ≤ 1 MiB."""
+    page, name = f"notebooks/{chapter}_{side}", f"{chapter}_{side}.safetensors"
+    outputs = [
+        output.data.get("text/html", "")
+        for cell in executed(page).cells
+        for output in cell.get("outputs", [])
+        if "data" in output
+    ]
+    (offered,) = re.findall(
+        r'download="[^"]*" href="data:[^,]*,([^"]*)"', "".join(outputs)
+    )
+    folder = html / "_static" / "weights"
+    data = (folder / name).read_bytes()
+    assert data == b64decode(offered) and len(data) <= 2**20
+    assert (folder / f"{name}.js").read_text() == playground.script(name, offered)
+    built = (html / f"{page}.html").read_text("utf-8")
+    assert f'download="{name}" href="../_static/weights/{name}"' in built
+    assert offered[:80] not in built
+    arrays = safetensors.numpy.load(data)
+    assert {array.dtype for array in arrays.values()} == {np.dtype("float16")}
+
+
+def in_both(kind, params, sizes):
+    """The trained model in each framework."""
+    for side in SIDES.values():
+        model = side.build(kind, **sizes)
+        from_arrays(model, params)
+        yield side, model
+
+
+@pytest.mark.book
+@by_side
+def test_the_trained_language_model_gives_the_same_numbers(javascript, trained, side):
+    """On windows of the held-out text, with and without the cache."""
+    data = trained("decoder", side)
+    learned = text.BytePairs.learn(text.load()["train"], TEXT.n_tokens)
+    assert playground.metadata(data) == learned.metadata
+    params, sizes = safetensors.numpy.load(data), sizes_of(TEXT, TEXT.length)
+    tokens = learned.encode(text.load()["test"][:60_000])
+    starts = np.random.default_rng(7).integers(len(tokens) - 64, size=208)
+    for length, some in ((15, starts[:200]), (TEXT.length, starts[200:])):
+        rows = np.array([tokens[start : start + length] for start in some])
+        whole = write(javascript, params, sizes, rows, length)
+        steps = write(javascript, params, sizes, rows, 1)
+        for side_of, model in in_both("LanguageModel", params, TEXT.model):
+            expected = as_numpy(model(side_of.tensor(rows, "int32")))
+            np.testing.assert_allclose(whole, expected, atol=1e-4, rtol=0)
+            np.testing.assert_allclose(steps, expected, atol=1e-4, rtol=0)
+
+
+def source_rows(texts):
+    """Rows of tokens without padding, and the same padded."""
+    padded = dates.encode(texts)
+    return [row[row >= 0] for row in padded], padded
+
+
+def written(javascript, data, texts):
+    """What JavaScript writes for dates: texts, probabilities and maps ``q k``."""
+    code = """([data, sizes, sources, [begin, end, longest]]) => {
+        const model = new Translator(unpack(data), sizes);
+        return sources.map(source => {
+            const cache = model.target.newCache(model.read(source));
+            const [tokens, chances, rows] = [[], [], []];
+            for (let token = begin; token !== end && tokens.length < longest;) {
+                const [[logits], , maps] = model.target.call([token], cache);
+                const p = nextTokenProbabilities(logits);
+                token = p.indexOf(Math.max(...p));
+                tokens.push(token);
+                chances.push(p[token]);
+                rows.push(maps.at(-1).map(([row]) => row));
+            }
+            return [tokens, chances, rows];
+        });
+    }"""
+    params = packed(safetensors.numpy.load(data))
+    sources = [row.tolist() for row in source_rows(texts)[0]]
+    ends = dates.BEGIN, dates.END, 11
+    given = [params, sizes_of(DATES, DATES.max_length), sources, ends]
+    tokens, chances, rows = zip(*javascript.evaluate(code, given), strict=True)
+    texts = [dates.decode([row])[0] for row in tokens]
+    return texts, chances, [np.array(row).mean(1) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def examples():
+    """Days that no training has seen, each in one of the seven forms."""
+    days = dates.split(DATES)["test"][:210]
+    forms = [[*dates.FORMS][n % 7] for n in range(len(days))]
+    return days, forms, [dates.write(*pair) for pair in zip(days, forms, strict=True)]
+
+
+@pytest.mark.book
+@by_side
+def test_the_trained_translator_gives_the_same_numbers(
+    javascript, trained, examples, side
+):
+    """Without padding in JavaScript, with padding in the frameworks."""
+    data, (days, _, texts) = trained("translation", side), examples
+    params, sizes = safetensors.numpy.load(data), sizes_of(DATES, DATES.max_length)
+    sources, padded = source_rows(texts)
+    targets = dates.encode([day.isoformat() for day in days], target=True)[:, :-1]
+    rows = [row.tolist() for row in sources], targets.tolist()
+    found = javascript.evaluate(TRANSLATE, [packed(params), sizes, *rows, 1])
+    found = [unpacked(part, -1) for part in found]
+    for side_of, model in in_both("Translator", params, DATES.model):
+        given = [side_of.tensor(x, "int32") for x in (padded, targets)]
+        logits, maps = model(*given, return_maps=True)
+        cross = as_numpy(maps[2]).swapaxes(0, 1)  # b l h s k
+        cut = [
+            x[..., : len(row)].ravel() for x, row in zip(cross, sources, strict=True)
+        ]
+        expected = as_numpy(logits).ravel()
+        np.testing.assert_allclose(found[0], expected, atol=1e-4, rtol=0)
+        np.testing.assert_allclose(found[1], np.concatenate(cut), atol=1e-5, rtol=0)
+    ends = {"begin": dates.BEGIN, "end": dates.END}
+    model = SIDES[side].build("Translator", **DATES.model)
+    from_arrays(model, params)
+    given = SIDES[side].tensor(padded, "int32")
+    its, _ = SIDES[side].models.translate(model, given, 11, **ends)
+    assert written(javascript, data, texts)[0] == dates.decode(as_numpy(its))
+
+
+def month_of(day, form, source):
+    """Where the month stands in a written date."""
+    month = dates.MONTHS[day.month - 1]
+    if form == "dots":
+        return slice(source.index(".") + 1, source.rindex("."))
+    if form == "slashes":
+        return slice(source.index("/"))
+    start = source.index(month[:3])
+    return slice(start, start + (len(month) if month in source else 3))
+
+
+@pytest.mark.book
+@by_side
+def test_answers_about_the_translator_are_true(javascript, trained, examples, side):
+    """In the order of the page: the month, the 30th of February, years before 1950."""
+    data, (days, forms, texts) = trained("translation", side), examples
+    found, _, maps = written(javascript, data, texts)
+    hits = [day.isoformat() == each for day, each in zip(days, found, strict=True)]
+    assert np.mean(hits) > 0.98
+    on_month = [
+        weights[6, month_of(*example)].sum()
+        for weights, *example in zip(maps, days, forms, texts, strict=True)
+    ]
+    assert np.mean(on_month) > 0.5
+
+    years = range(1950, 2050)
+    no_days = [f"the 30th of February {year}" for year in years]
+    found, chances, _ = written(javascript, data, no_days)
+    copied = [each == f"{y}-02-30" for each, y in zip(found, years, strict=True)]
+    assert np.mean(copied) > 0.9 and copied[1997 - 1950]
+    assert np.mean([np.prod(p) for p in chances]) > 0.9
+
+    early = [date(1900 + n % 50, 1 + n % 12, 1 + n % 28) for n in range(200)]
+    sources, march = [dates.write(day, "of") for day in early], "the 3rd of March 1938"
+    found, chances, _ = written(javascript, data, [*sources, march])
+    third = [
+        each[2] == day.isoformat()[2]
+        for each, day in zip(found[:-1], early, strict=True)
+    ]
+    assert np.mean(third) < 0.5 and found[-1][2] != "3"
+    assert np.median([p[2] for p in chances]) > 0.9
+
+
+@pytest.fixture(scope="module")
+def continued(javascript, trained):
+    """``(side, text) -> tokens, p of the next token, vocabulary``, in JavaScript."""
+
+    def run(side, beginning):
+        data = trained("decoder", side)
+        pairs = text.BytePairs.from_metadata(playground.metadata(data))
+        tokens = pairs.encode(beginning)
+        params = safetensors.numpy.load(data)
+        sizes = sizes_of(TEXT, TEXT.length)
+        logits = write(javascript, params, sizes, tokens[None], len(tokens))
+        return tokens, reference.softmax(logits[0, -1]), pairs
+
+    return run
+
+
+@pytest.mark.book
+@by_side
+def test_a_space_at_the_end_changes_the_next_tokens(continued, side):
+    """The first answer about the model that writes."""
+    tokens, p, pairs = continued(side, "if x is")
+    words = [pairs.tokens.index(word) for word in (" not", " None")]
+    assert sorted(words) == sorted(np.argsort(-p)[:2]) and p[words].sum() > 0.5
+    longer, p, _ = continued(side, "if x is ")
+    assert longer[:-1].tolist() == tokens.tolist() and p[words].sum() < 0.1
+    known = [n for n, t in enumerate(pairs.tokens) if t in ("not", "None")]
+    assert p[known].sum() < 0.1
+
+
+# What a reader does
+
+
+@pytest.fixture
+def reader(new_reader):
+    """Opens the page, and a model on it."""
+
+    def visit(*models, side="JAX", **options):
+        page = new_reader(**options)
+        page.open(PAGE)
+        page.get_by_role("button", name=side, exact=True).click()
+        for what in models:
+            page.get_by_role("button", name=f"Open the model that {what}").click()
+            said = f"The model runs with the weights trained in {side}."
+            place = {"writes": ".writing", "translates": ".translating"}[what]
+            expect(page.locator(f"{place} .loading")).to_have_text(said)
+        return page
+
+    return visit
+
+
+def texts_of(page, selector):
+    return page.locator(selector).all_inner_texts()
+
+
+def tokens_of(page):
+    """The tokens of the text, white space made visible."""
+    return texts_of(page, ".seen span")
+
+
+def write_to_the_end(page):
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".state")).to_contain_text(
+        "here the model ends", timeout=20_000
+    )
+    expect(page.get_by_role("button", name="Run")).to_be_disabled()
+
+
+def prompt_and_more(page):
+    """The text, and what of it the model has written."""
+    whole = page.locator("#writing").input_value()
+    return whole, texts_of(page, ".seen span.new")
+
+
+@pytest.mark.book
+def test_weights_are_loaded_only_when_a_model_is_opened(reader):
+    page = reader()
+    page.wait_for_load_state("networkidle")
+    assert not [url for url in page.asked if "/weights/" in url]
+    page.get_by_role("button", name="Open the model that writes (1.0 MiB)").click()
+    expect(page.locator(".writing .state")).to_contain_text("tokens")
+    asked = [url.rpartition("/")[2] for url in page.asked if "/weights/" in url]
+    assert asked == ["decoder_jax.safetensors.js"]
+    page.get_by_role("button", name="PyTorch", exact=True).click()
+    expect(page.locator(".writing .loading")).to_contain_text("trained in PyTorch")
+    page.get_by_role("button", name="JAX", exact=True).click()
+    expect(page.locator(".writing .loading")).to_contain_text("trained in JAX")
+    asked = [url.rpartition("/")[2] for url in page.asked if "/weights/" in url]
+    assert asked == [f"decoder_{side}.safetensors.js" for side in ("jax", "torch")]
+    assert len({url.split("/")[2] for url in page.asked if "://" in url}) == 1
+    assert page.complaints == []
+
+
+@pytest.mark.book
+def test_weights_that_are_missing_are_reported_and_asked_for_again(reader):
+    page = reader()
+    page.route("**/weights/*", lambda route: route.abort())
+    page.get_by_role("button", name="Open the model that translates").click()
+    said = page.locator(".translating .loading")
+    expect(said).to_contain_text("translation_jax.safetensors could not be loaded")
+    page.unroute("**/weights/*")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".target .letter").first).to_be_visible()
+    expect(said).to_have_text("The model runs with the weights trained in JAX.")
+
+
+@pytest.mark.book
+def test_the_page_works_without_a_server(html, browser):
+    page = browser.new_page()
+    page.goto((html / PAGE).as_uri())
+    page.get_by_role("button", name="Open the model that writes").click()
+    expect(page.locator(".writing .state")).to_contain_text("tokens")
+    page.close()
+
+
+@pytest.mark.book
+@by_side
+def test_greedy_text_is_that_of_python(reader, trained, side):
+    """Token for token, until all positions are in use; then it goes in circles."""
+    page = reader("writes", side=pages.NAMES[side])
+    page.get_by_label("greedy").check()
+    expect(page.get_by_label("temperature")).to_be_disabled()
+    write_to_the_end(page)
+    whole, new = prompt_and_more(page)
+    data = trained("decoder", side)
+    pairs = text.BytePairs.from_metadata(playground.metadata(data))
+    prompt = pairs.encode(playground.PROMPT)
+    assert len(prompt) + len(new) == TEXT.length
+    model = SIDES[side].build("LanguageModel", **TEXT.model)
+    from_arrays(model, safetensors.numpy.load(data))
+    its = SIDES[side].models.generate(model, [prompt], len(new), top_k=1)
+    its = as_numpy(its)[0].tolist()
+    assert playground.PROMPT + pairs.decode(its) == whole
+    signs = str.maketrans(" \n\t", "␣⏎⇥")
+    assert [pairs.tokens[token].translate(signs) for token in its] == new
+    half = TEXT.length // 2
+    in_circles, drawn = len(set(its[-half:])), []
+    page.get_by_label("greedy").uncheck()
+    for seed in range(3):
+        page.get_by_label("seed").fill(str(seed))
+        page.get_by_role("button", name="Start again").click()
+        write_to_the_end(page)
+        drawn.append(len(set(prompt_and_more(page)[1][-half:])))
+    assert np.mean(drawn) > 2 * in_circles
+    assert page.complaints == []
+
+
+@pytest.mark.book
+def test_a_token_is_appended_by_pressing_it(reader, trained):
+    page = reader("writes")
+    page.get_by_label("Beginning of a text").fill("if x is")
+    rows = page.locator("ol.next button")
+    expect(rows).to_have_count(10)
+    numbers = [float(x) for x in texts_of(page, "ol.next .number")]
+    assert numbers == sorted(numbers, reverse=True) and 0.5 < sum(numbers) <= 1.01
+    pairs = text.BytePairs.from_metadata(playground.metadata(trained("decoder", "jax")))
+    expected = [pairs.tokens[n].replace(" ", "␣") for n in pairs.encode("if x is")]
+    assert tokens_of(page) == expected
+    n, second = len(expected) + 1, rows.nth(1)
+    name = second.locator(".token").inner_text()
+    assert name in ("␣not", "␣None")
+    second.focus()
+    second.press("Enter")
+    text_now = f"if x is{name.replace('␣', ' ')}"
+    expect(page.locator("#writing")).to_have_value(text_now)
+    said = page.locator(".writing .said")
+    expect(said).to_contain_text(f"Appended: space {name[1:]}, probability 0.")
+    assert tokens_of(page)[-1] == name and texts_of(page, ".seen .new") == [name]
+    expect(page.locator(".state")).to_contain_text(
+        f"{n} of 64 tokens; 1 position computed"
+    )
+    page.get_by_role("button", name="One token").click()
+    expect(page.locator(".state")).to_contain_text(
+        f"{n + 1} of 64 tokens; 1 position computed"
+    )
+    page.get_by_role("button", name="Start again").click()
+    expect(page.locator("#writing")).to_have_value("if x is")
+    expect(said).to_have_text("")
+    assert page.complaints == []
+
+
+@pytest.mark.book
+def test_a_run_can_be_stopped_and_repeated(reader):
+    """The same seed draws the same tokens; the cache changes the work only."""
+    page = reader("writes")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".seen .new")).not_to_have_count(0)
+    page.get_by_role("button", name="Stop").click()
+    n = len(tokens_of(page))
+    expect(page.locator(".writing .said")).to_contain_text("tokens written")
+    assert len(tokens_of(page)) == n < 64
+    write_to_the_end(page)
+    whole = page.locator("#writing").input_value()
+    expect(page.locator("ol.next button:enabled")).to_have_count(0)
+    expect(page.locator(".state")).to_contain_text("1 position computed")
+    page.get_by_label("key–value cache").uncheck()
+    page.get_by_role("button", name="Start again").click()
+    expect(page.locator("#writing")).to_have_value(playground.PROMPT)
+    write_to_the_end(page)
+    expect(page.locator("#writing")).to_have_value(whole)
+    expect(page.locator(".state")).to_contain_text("64 positions computed")
+    page.get_by_label("seed").fill("1")
+    page.get_by_role("button", name="Start again").click()
+    write_to_the_end(page)
+    assert page.locator("#writing").input_value() != whole
+    assert page.complaints == []
+
+
+@pytest.mark.book
+def test_knobs_change_the_probabilities(reader):
+    page = reader("writes")
+    page.get_by_label("Beginning of a text").fill("    def __init__(")
+    number = page.locator("ol.next .number").first
+    before = float(number.inner_text())
+    page.get_by_label("temperature").press("Home")
+    expect(page.locator("output[for=temperature]")).to_have_text("0.1")
+    assert float(number.inner_text()) > before
+    page.get_by_label("temperature").press("End")
+    assert float(number.inner_text()) < before
+    page.get_by_label("top-k").press("Home")
+    for _ in range(2):
+        page.get_by_label("top-k").press("ArrowRight")
+    shown = texts_of(page, "ol.next .number")
+    assert shown.count("–") == 7 and "–" not in shown[:3]
+    page.get_by_label("top-k").press("End")
+    page.get_by_label("top-p").press("Home")
+    assert texts_of(page, "ol.next .number") == ["1.00", *9 * ["–"]]
+
+
+@pytest.mark.book
+@pytest.mark.parametrize(
+    ("typed", "kept", "said"),
+    [
+        ("x = 1\t# ok\n", "x = 1\t# ok\n", ""),
+        ("größe = π", "gre = ", "“ö”, “ß”, “π”: left out"),
+        ("a🙂b", "ab", "“🙂”: left out, for the model knows only the 97 characters"),
+        ("", "", ""),
+    ],
+)
+def test_unknown_characters_are_left_out_with_a_message(reader, typed, kept, said):
+    page = reader("writes")
+    page.get_by_label("Beginning of a text").fill(typed)
+    expect(page.locator("#writing")).to_have_value(kept)
+    expect(page.locator("#writing-refused")).to_contain_text(said)
+    if not kept:
+        expect(page.locator(".state")).to_have_text("Type a beginning.")
+        expect(page.get_by_role("button", name="One token")).to_be_disabled()
+        expect(page.locator("ol.next")).to_be_hidden()
+    assert page.complaints == []
+
+
+@pytest.mark.book
+def test_a_text_that_is_too_long_is_cut(reader):
+    page = reader("writes")
+    field = page.get_by_label("Beginning of a text")
+    field.fill(69 * "?!\n")
+    said = page.locator("#writing-refused")
+    expect(said).to_contain_text("only the first 64 tokens are kept")
+    assert len(tokens_of(page)) == 64
+    expect(page.locator(".state")).to_contain_text("here the model ends")
+    field.fill("def f(x):\n    return x")
+    field.evaluate("n => n.setSelectionRange(4, 5)")
+    page.keyboard.type("ä")  # in the middle: the caret stays there
+    assert field.evaluate("n => n.selectionStart") == 4
+    page.keyboard.type("g")
+    expect(field).to_have_value("def g(x):\n    return x")
+
+
+def translation(page):
+    """What stands in the lower row."""
+    return "".join(texts_of(page, ".target button:not(.unused) .letter"))
+
+
+STILL = {"reduced_motion": "reduce"}
+
+
+@pytest.mark.book
+@by_side
+def test_a_date_is_translated_and_lines_follow(reader, side):
+    page = reader("translates", side=pages.NAMES[side], **STILL)
+    day = dates.split(DATES)["test"][0]
+    buttons = page.locator(".examples button")
+    assert buttons.all_inner_texts() == [dates.write(day, form) for form in dates.FORMS]
+    for i in range(7):
+        buttons.nth(i).click()
+        expect(page.locator(".translating .verdict")).to_contain_text(day.isoformat())
+        assert translation(page) == f"{day.isoformat()}end"
+    page.get_by_label("Date").fill("3.4.97")
+    expect(page.locator(".translating .verdict")).to_contain_text("writes 1997-04-03")
+    lines = page.locator(".translation line")
+    month = page.locator(".target button").nth(6)
+    for act in (month.hover, month.focus, month.click):
+        page.locator(".target button").first.click()
+        act()
+        expect(month).to_have_attribute("aria-pressed", "true")
+        ends = lines.evaluate_all("all => all.map(n => +n.getAttribute('x2'))")
+        np.testing.assert_allclose(ends, 6.5 / 11)
+    widths = lines.evaluate_all("all => all.map(n => [n, 'x1', 'stroke-width']"
+        ".slice(1).map(name => +n.getAttribute(name)))")  # fmt: skip
+    at, weight = zip(*[(x, w / 12) for x, w in widths], strict=True)
+    assert np.sum(weight) == pytest.approx(1, abs=0.1)
+    widest = at[int(np.argmax(weight))] * len("3.4.97")
+    said = page.locator(".translating p.readout").inner_text()
+    assert said.startswith(
+        f"To write “4”, it looks most at “4” at 2 ({max(weight):.2f})"
+    )
+    assert widest == pytest.approx(2.5)
+    page.get_by_label("lines show").select_option("layer 0, head 1")
+    assert lines.evaluate_all("all => all.map(n => n.outerHTML)") != widths
+    assert page.locator(".translating p.readout").inner_text() != said
+    assert page.complaints == []
+
+
+WATCH = """() => {
+    window.seen = [];
+    const row = document.querySelector('.target');
+    const look = () => {
+        const shown = row.querySelectorAll('button:not(.unused)');
+        const now = [shown.length, [...shown].findIndex(n => n.ariaPressed === 'true')];
+        if (shown.length && seen.at(-1)?.[0] !== now[0]) seen.push(now);
+    };
+    new MutationObserver(look).observe(row, {subtree: true, attributes: true});
+}"""
+
+
+@pytest.mark.book
+def test_lines_follow_as_the_output_is_written(reader):
+    """Without reduced motion, a character comes after the other."""
+    page = reader("translates")
+    shown = page.locator(".target button:not(.unused)")
+    page.evaluate(WATCH)
+    page.get_by_role("button", name="Write it again").click()
+    ends = "all => all.map(n => +n.getAttribute('x2'))"
+    expect(page.locator(".translating .verdict")).to_contain_text("writes")
+    expect(shown).to_have_count(11)
+    seen = page.evaluate("seen")  # how many characters, which one is chosen
+    assert seen == [[n + 1, n] for n in range(11)]
+    assert set(page.locator(".translation line").evaluate_all(ends)) == {10.5 / 11}
+
+
+@pytest.mark.book
+@pytest.mark.parametrize(
+    ("typed", "kept", "said"),
+    [
+        ("3.$3€.97", "3.3.97", "“$”, “€”: left out"),
+        ("", "", ""),
+        (40 * "1", 32 * "1", "only the first 32 characters are kept"),
+    ],
+)
+def test_what_no_date_has_is_left_out(reader, typed, kept, said):
+    page = reader("translates", **STILL)
+    page.get_by_label("Date").fill(typed)
+    expect(page.get_by_label("Date")).to_have_value(kept)
+    expect(page.locator("#date-refused")).to_contain_text(said)
+    verdict = page.locator(".translating .verdict")
+    expect(verdict).to_contain_text("The model writes" if kept else "Type a date.")
+    assert page.complaints == []
+
+
+@pytest.mark.book
+def test_all_can_be_done_by_keyboard(reader):
+    page = reader()
+    page.get_by_role("button", name="Open the model that translates").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".translating .verdict")).to_contain_text("writes")
+    page.keyboard.press("Tab")  # from the place to its first control
+    assert page.evaluate("document.activeElement.id") == "date"
+    for _ in range(8):
+        page.keyboard.press("Tab")
+    expect(page.locator(".target button").first).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.locator(".target button").nth(1)).to_have_attribute(
+        "aria-pressed", "true"
+    )
+    page.get_by_role("button", name="Open the model that writes").focus()
+    page.keyboard.press("Space")
+    expect(page.locator(".writing .state")).to_contain_text("tokens")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "writing"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator(".seen .new")).to_have_count(1)
+
+
+@pytest.mark.book
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "phone"])
+def test_opened_models_are_accessible_and_fit(reader, size):
+    page = reader("writes", "translates", viewport=size, **STILL)
+    expect(page.locator(".translating .verdict")).to_contain_text("writes")
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    inside = """all => all.filter(n => n.getBoundingClientRect().right > innerWidth
+        || n.scrollWidth > n.clientWidth + 1).map(n => n.outerHTML.slice(0, 99))"""
+    boxes = ".opens p, .translation, .opens ol, .letters button, .opens textarea"
+    assert page.locator(boxes).evaluate_all(inside) == []
+    assert page.complaints == []
+    assert serious_in_both_colours(page) == {"light": [], "dark": []}
+
+
+@pytest.mark.book
+def test_page_without_scripts_says_what_the_models_write(new_reader):
+    page = new_reader(java_script_enabled=False)
+    page.open(PAGE)
+    writes, translates = page.locator(".opens .without-scripts").all()
+    expect(writes).to_be_visible()
+    assert re.search(
+        r"After self\. the model .* in JAX finds \S+ with \d+%", writes.inner_text()
+    )
+    day = dates.split(DATES)["test"][0]
+    said = f"“{dates.write(day, 'of')}” the model that was trained in JAX writes {day}."
+    expect(translates).to_contain_text(said)
+    assert not [url for url in page.asked if "/weights/" in url]
