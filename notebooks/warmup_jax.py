@@ -19,9 +19,9 @@
 # without warm-up, and test two explanations of this failure. You need: the chapters on
 # the encoder block and on positions, and the idea of gradient descent.
 #
-# Imagine that you train a Transformer for a day, and the loss never leaves the level of
-# guessing, although model, data and loss function are right. The first few updates
-# have ruined the network. The Transformer of 2017 is prone to this. Its authors let
+# You train a Transformer for a day, and the loss never leaves the level of guessing,
+# although model, data and loss function are right. The first few updates have ruined
+# the network. The Transformer of 2017 is prone to this. Its authors let
 # the learning rate rise from almost zero over 4,000 updates ([Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762)). Without such a **warm-up**, a Transformer of
 # this kind hardly learns to translate: in one comparison it reaches a BLEU score of 8
@@ -31,7 +31,7 @@
 #
 # > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1 on
 # > matrices only; warm-up over a twentieth of all updates, then a cosine; gradients
-# > clipped at norm 1; a peak rate of 0.001 first, and then a sweep. The code is
+# > clipped at norm 1; a peak rate of one thousandth first, then a sweep. The code is
 # > `usual_optimizer`, under *Clipping*.
 
 # %% [markdown] tags=["jax"]
@@ -193,9 +193,9 @@ say(
 # The rate belongs to the optimiser, as a new number for every update.
 
 # %% [markdown] tags=["jax"]
-# In Optax, the learning rate of an optimiser is a number, or a function of the updates
-# made so far: a schedule. The loop over all batches is a `lax.scan`. Here `rates[step]`
-# is the schedule: the rates are data, so one compiled program serves all schedules.
+# In Optax, the learning rate is a number, or a function of the updates made so far:
+# here `rates[step]`. The rates are data, so one compiled program serves all schedules.
+# The loop over all batches is a `lax.scan`.
 
 
 # %% tags=["jax"]
@@ -220,13 +220,12 @@ def train(model, loss_fn, data, batches, rates, *, beta2=0.999):
 
 
 # %% [markdown] tags=["shared"]
-# Which rates does the optimiser really use? The next check trains a model with a single
-# weight, and lets the loss be that weight. Its gradient is 1 at every update, so each
-# step of Adam is as long as the rate.
+# Which rates does the optimiser really use? To see them, the check below trains a model
+# with a single weight, and lets the loss be this weight. Its gradient is always 1, so
+# each step of Adam is as long as the rate.
 
 
-# %% tags=["jax", "check"]
-# Checked: each step is as long as the rate drawn, here and in the `fit` of later pages
+# %% tags=["jax"]
 class OneWeight(nnx.Module):
     """A model that ignores its input and returns its single weight."""
 
@@ -242,6 +241,8 @@ def its_value(model, x):
     return model(x).mean(), {"accuracy": jnp.zeros(())}
 
 
+# %% tags=["shared", "check"]
+# Checked: each step is as long as the rate drawn, here and in the `fit` of later pages
 ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
 settings = Settings(
     n_train=8 * T, batch_size=8, epochs=1, learning_rate=0.01, warmup=w,
@@ -249,15 +250,16 @@ settings = Settings(
 )  # fmt: skip
 model, fitted = OneWeight(), OneWeight()
 here = train(model, its_value, (floats(ones),), integers(batches), floats(rates))
-there = fit(fitted, its_value, (ones,), settings, bar=False)["loss"]
-for one, losses in ((model, as_numpy(here)), (fitted, there)):
+there = fit(fitted, its_value, (ones,), settings, bar=False)
+for one, losses in ((model, as_numpy(here)), (fitted, there["loss"])):
     [last] = to_arrays(one).values()  # the weight after the last update
     np.testing.assert_allclose(-np.diff(np.append(losses, last)), rates, atol=1e-5)
+np.testing.assert_array_equal(there["learning_rate"], settings.learning_rates)
 np.testing.assert_allclose(settings.learning_rates, rates, rtol=1e-6)
 
 # %% [markdown] tags=["jax"]
-# Optax has this schedule built in. It rises from `init_value` in `warmup_steps` steps,
-# and our first update already has $1/w$, so $w - 1$ steps remain to the peak.
+# Optax has this schedule built in. Our first update already has $1/w$, so $w - 1$ steps
+# remain to the peak.
 
 
 # %% tags=["jax"]
@@ -301,7 +303,7 @@ say(
 # The task, that of the next chapter, is to reverse a sequence of 16 symbols: the model
 # reads all of them and predicts, at every position, the symbol of the reversed
 # sequence. The loss is $-\ln p$, where $p$ is the probability of the right symbol;
-# guessing among ten costs $\ln 10 \approx 2.3$. The network is a small post-norm stack.
+# guessing costs $\ln 10 \approx 2.3$. The network is a small post-norm stack.
 
 # %% tags=["shared"]
 settings = Warmup()
@@ -315,7 +317,7 @@ say(
         ["setting", "value", "why here", "try first for another task"],
         ["blocks", f"{one.n_blocks}, post-norm", "as in 2017", "pre-norm"],
         ["$m$, heads, $f$", f"{one.m}, {one.n_heads}, {one.f}", "fast", "$f = 4m$"],
-        ["peak rate", f"{one.learning_rate:g}", "high on purpose", "0.001, then a "
+        ["peak rate", f"{one.learning_rate:g}", "high on purpose", "1e-3, then a "
          "sweep as below"],
         ["updates", f"{one.updates}: {one.epochs} epochs of {one.updates_per_epoch} "
          f"batches of {one.batch_size} sequences", "enough to learn",
@@ -350,10 +352,9 @@ def seeds(settings):
 
 
 # %% [markdown] tags=["jax"]
-# JAX can train several models at once. Each array of the models gets a new first axis,
-# `n`; then `nnx.vmap` turns `train`, which trains one model, into a function that trains
-# `n`. A run with fewer rates is filled up with updates at rate 0, because a new length
-# would need a new compilation.
+# JAX trains all variants at once. Each array of the models gets a new first axis, `n`,
+# and `nnx.vmap` lets `train` train `n` models. A short run is filled up with updates at
+# rate 0, because a new length would be compiled anew.
 
 # %% tags=["jax"]
 train_stack = nnx.jit(  # losses n t
@@ -447,9 +448,8 @@ fig.axes[0].set_xticks(peaks, [f"{peak:g}" for peak in peaks])
 fig
 
 # %% [markdown] tags=["shared"]
-# All these runs have 200 updates. Does a small rate need no warm-up, only more time? We
-# double the number of updates, without warm-up, at the small rate and at the middle
-# one.
+# Does a small rate need no warm-up, only more time? We double the number of updates,
+# without warm-up, at the small rate and at the middle one.
 
 # %% tags=["shared"]
 longer = [
@@ -464,8 +464,8 @@ say(
     f"warm-up, no rate comes {word('below', 1, without.min())} {without.min():.2f}. In "
     f"{longer[0].updates} updates without warm-up, the small rate reaches {slow:.2f}, "
     f"and 0.006 is still at {still_stuck:.2f}. So this network **can learn without "
-    "warm-up, at a small rate and in more time**. Warm-up makes a high rate usable. The "
-    "rate 0.024 fails even with warm-up."
+    "warm-up, at a small rate and in twice the time**. Warm-up makes a high rate "
+    "usable. The rate 0.024 fails even with warm-up."
 )
 
 # %% tags=["shared", "check"]
@@ -478,17 +478,16 @@ assert slow < 0.25  # loose: likewise
 assert still_stuck > 2.2
 
 # %% [markdown] tags=["shared"]
-# Try it: how short may the warm-up be? `train_all(seeds(replace(settings, warmup=20)))`.
+# Try it: how short may the warm-up be? Train `seeds(replace(settings, warmup=20))`.
 
 # %% [markdown] tags=["shared"]
 # ## The stuck network no longer sees its input
 #
-# What does such a network do? To reverse a sequence, the blocks need outputs that
+# To reverse a sequence, the blocks need outputs that
 # differ from position to position and from sequence to sequence. So we measure how much
 # they differ. For each feature, take the standard deviation over all positions of 64
 # sequences. Average it over the features, and divide by the typical size (root mean
-# square) of the outputs. Then 0 means that all outputs are the same, and 1 that they
-# have nothing in common.
+# square) of the outputs. Then 0 means that all outputs are the same.
 
 
 # %% tags=["jax"]
@@ -570,8 +569,8 @@ assert (np.diff(y["trained without warm-up"]) < 0).all()
 # \theta_t &= \theta_{t-1} - \eta_t\, \hat\mu_t / (\sqrt{\hat\nu_t} + \epsilon)
 # \end{aligned}$$
 #
-# Both averages begin at 0; dividing by $1-\beta^t$ makes up for this start, and
-# $\epsilon = 10^{-8}$ keeps the denominator from 0. At the first update $\hat\mu_1 =
+# Dividing by $1-\beta^t$ makes up for the start of both averages at 0, and $\epsilon =
+# 10^{-8}$ keeps the denominator from 0. At the first update $\hat\mu_1 =
 # g_1$ and $\hat\nu_1 = g_1^2$. So every weight with a gradient well above $\epsilon$
 # moves by $\pm\eta_1$, however small the gradient is.
 
@@ -594,9 +593,9 @@ def adam_steps(grads, epsilon=1e-8):
 
 
 # %% [markdown] tags=["shared"]
-# To see the spread alone, take 2,000 weights whose gradients are random numbers of one
-# and the same distribution, with standard deviation 1. A perfect estimate would give
-# all of them the same scaling, $1/\sqrt{\hat\nu} = 1$.
+# To see the spread alone, take 2,000 weights whose gradients are random numbers with
+# standard deviation 1. A perfect estimate would give all of them the same scaling,
+# $1/\sqrt{\hat\nu} = 1$.
 
 # %% tags=["shared"]
 noise = np.random.default_rng(0).normal(size=(1000, 2000))  # t n
@@ -637,31 +636,8 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 # and rises slowly. (In the first four updates it is not defined. The libraries begin to
 # use $r_t$ at the sixth, and before that do not divide by $\sqrt{\hat\nu}$.)
 
-
-# %% tags=["shared", "check"]
-# Checked: r_t is the ratio of two standard deviations; it is defined from update 5 on
-def estimates(t, beta2):  # about the number of gradients that the average holds
-    return 2 / (1 - beta2) - 1 - 2 * t * beta2**t / (1 - beta2**t)
-
-
-def rectification(t, beta2):  # r_t of Liu et al., algorithm 2
-    end, rho = 2 / (1 - beta2) - 1, estimates(t, beta2)
-    return np.sqrt((rho - 4) * (rho - 2) * end / ((end - 4) * (end - 2) * rho))
-
-
-for beta2 in (0.99, 0.999):  # r_t needs ρ > 4; the libraries begin at ρ > 5
-    assert estimates(4, beta2) < 4 < estimates(5, beta2) < 5 < estimates(6, beta2)
-end = 2 / (1 - 0.999) - 1
-long_run = np.sqrt(end / (2 * (end - 2) * (end - 4)))  # deviation, by Liu et al.
-deviation = (1 / np.sqrt(adam_averages(noise)[1])).std(axis=1)
-formula = rectification(np.arange(6, 1001), 0.999)
-measured = long_run / deviation[5:]
-assert formula[0] < 0.05 and 0.6 < formula[-1] < 0.7 and (np.diff(formula) > 0).all()
-np.testing.assert_allclose(measured[14:], formula[14:], rtol=0.1)  # from update 20 on
-np.testing.assert_allclose(measured[:14], formula[:14], rtol=0.6)
-
 # %% tags=["jax", "check"]
-# Checked: the framework's Adam takes our steps; its RAdam r_t times these
+# Checked: the framework's Adam takes our steps; the first is as long as the rate
 OPTIMIZERS = {"adam": optax.adam, "radam": optax.radam}
 
 
@@ -678,12 +654,25 @@ def framework_steps(kind, grads):
 
 ours, short = adam_steps(noise[:100]), floats(noise[:100])
 np.testing.assert_allclose(as_numpy(framework_steps("adam", short)), ours, atol=1e-3)
-rectified = rectification(np.arange(6, 101), 0.999)[:, None] * ours[5:]
+np.testing.assert_allclose(np.abs(ours[0]), 1, atol=1e-3)  # the first step is the rate
+
+# %% tags=["shared", "check"]
+# Checked: r_t is the ratio of two deviations, defined from update 5 on; RAdam takes it
+t, beta2 = np.arange(1, 1001), 0.999
+end = 2 / (1 - beta2) - 1
+rho = end - 2 * t * beta2**t / (1 - beta2**t)  # about the number of gradients
+assert rho[3] < 4 < rho[4] < 5 < rho[5]  # r_t needs ρ > 4; the libraries want ρ > 5
+rho = rho[5:]
+r = np.sqrt((rho - 4) * (rho - 2) * end / ((end - 4) * (end - 2) * rho))
+long_run = np.sqrt(end / (2 * (end - 2) * (end - 4)))  # deviation, by Liu et al.
+measured = long_run / (1 / np.sqrt(adam_averages(noise)[1])).std(axis=1)[5:]
+assert r[0] < 0.05 and 0.6 < r[-1] < 0.7 and (np.diff(r) > 0).all()
+np.testing.assert_allclose(measured[14:], r[14:], rtol=0.1)  # from update 20 on
+np.testing.assert_allclose(measured[:14], r[:14], rtol=0.6)
 radam = as_numpy(framework_steps("radam", short))[5:]
 np.testing.assert_allclose(
-    radam, rectified, rtol=0.02, atol=1e-3
+    radam, r[:95, None] * ours[5:], rtol=0.02, atol=1e-3
 )  # loose: Optax computes ρ in single precision
-np.testing.assert_allclose(np.abs(ours[0]), 1, atol=1e-3)  # the first step is the rate
 
 # %% [markdown] tags=["shared"]
 # RAdam is Adam with a warm-up of its own. So if RAdam trains a network that Adam cannot
@@ -714,14 +703,14 @@ fig
 # %% tags=["shared", "say"]
 ends = {name: np.sort(losses[name][:, -10:].mean(axis=1)) for name in (filled, small)}
 say(
-    f"With filled averages, the three seeds end at {three(*ends[filled])}: **the spread "
-    f"alone does not explain this failure**. After small steps they end at "
-    f"{three(*ends[small])}, although the jump to the peak rate is the same. So 50 small "
-    "steps have changed the network itself: now it tolerates the high rate."
+    f"With filled averages, the three seeds end at {three(*ends[filled])}: **the "
+    "spread alone does not explain this failure**. After small steps they end at "
+    f"{three(*ends[small])}, although the jump to the peak rate is the same. So 50 "
+    "small steps have changed the network itself: now it tolerates the high rate."
 )
 
 # %% tags=["shared", "check"]
-# Checked: with averages filled the loss stays above 2.2; after small steps it ends below 1
+# Checked: with averages filled the loss stays above 2.2; small steps end below 1
 _, stays = plots.drawn(fig, title, filled)
 assert stays.min() > 2.2 and ends[filled].min() > 2.2
 _, falls = plots.drawn(fig, title, small)
@@ -735,14 +724,23 @@ assert plots.drawn(fig, title, "warm-up")[1][-1] < 0.05  # loose: likewise
 #
 # The second explanation looks at the network. With the norm after each sum (post-norm),
 # the last blocks receive larger gradients at the start than with the norm first
-# (pre-norm), and [Xiong et al. 2020](https://arxiv.org/abs/2002.04745) conclude that a
-# high rate is dangerous there. [Liu et al. 2020](https://arxiv.org/abs/2004.08249)
+# (pre-norm). [Xiong et al. 2020](https://arxiv.org/abs/2002.04745) conclude that high
+# rates are dangerous there. [Liu et al. 2020](https://arxiv.org/abs/2004.08249)
 # object that Adam's steps do not depend on the size of the gradient. They blame the
 # residual sum. In post-norm, a larger share of it comes from the block's own layers, so
 # small changes of their weights add up to a large change of the output. Both expect
 # that pre-norm tolerates a high rate from the first update on, so our test cannot tell
 # the two apart.
 #
+# How could the norm do harm? Suppose that large steps add nearly the same long vector
+# to every output, as in the drawing. The norm then makes the outputs short again, and
+# with them their differences. In post-norm this happens in every block. In pre-norm the
+# sum itself is never divided, and still contains the input.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three arrows in different directions are three outputs. After the same long vector has been added to each, they are long and nearly parallel. After the norm they have their old length and are still nearly parallel: the differences have shrunk."}}
+diagrams.shared_vector()
+
+# %% [markdown] tags=["shared"]
 # We train the pre-norm stack without and with warm-up, and look inside both kinds of
 # stack after ten updates without warm-up.
 
@@ -775,26 +773,18 @@ free, helped = (
 say(
     "Without warm-up, the pre-norm network begins to learn: the three seeds end at "
     f"{three(*free)}. With warm-up they end at {helped[0]:.3f}, {helped[1]:.3f} and "
-    f"{helped[2]:.3f}. So here pre-norm is **less fragile, but not immune**: at this "
+    f"{helped[2]:.3f}. So here pre-norm is **sturdier, but not immune**: at this "
     "rate it needs warm-up, too."
 )
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three arrows in different directions are three outputs. After the same long vector has been added to each, they are long and nearly parallel. After the norm they have their old length and are still nearly parallel: the differences have shrunk."}}
-diagrams.shared_vector()
-
-# %% tags=["shared", "say"]
 post, pre = (np.mean(rows, axis=0) for rows in early.values())
 say(
-    "Why is post-norm more fragile? The drawing shows it. The large first steps add "
-    "nearly the same long vector to every output. Then the norm makes the outputs "
-    "short again, and with them what is left of their differences. In post-norm this "
-    "happens in every block: after the last one, the differences are "
-    f"{post[-1]:.2g} of the size of the outputs (right panel). In pre-norm the sum "
-    f"itself is never divided, and still contains the input: {pre[-1]:.2f}."
+    "The right panel fits the drawing: after ten updates, all outputs share one large "
+    f"vector. After the last block, the differences are {post[-1]:.2g} of the size of "
+    f"the outputs in post-norm, and {pre[-1]:.2f} in pre-norm."
 )
 
 # %% tags=["shared", "check"]
-# Checked: pre-norm ends below 2.2 without warm-up, with it four times lower; more differs
+# Checked: without warm-up pre-norm ends below 2.2; with it, four times lower
 lost, found, best = (plots.drawn(fig, titles[0], name)[1] for name in runs)
 assert lost.min() > 2.2 and found[-1] < 1.8  # loose: seeds differ in when they begin
 assert free.max() < 2.2  # loose: likewise
@@ -805,9 +795,8 @@ assert pre[-1] > 4 * post[-1] and (np.diff(post) < 0).all()
 assert max(pre[-1], post[-1]) < 0.15  # all outputs have one vector in common
 
 # %% [markdown] tags=["shared"]
-# This is one network and one task. In practice, large models use pre-norm and a short
-# warm-up ([GPT-3](https://arxiv.org/abs/2005.14165): 375 million of 300 billion
-# tokens).
+# This is one network and one task. Large models use pre-norm and a short warm-up
+# ([GPT-3](https://arxiv.org/abs/2005.14165): 375 million of 300 billion tokens).
 
 # %% [markdown] tags=["shared"]
 # ## Clipping limits the damage of one bad batch
@@ -909,7 +898,7 @@ model = new_model(settings)
 optimizer = nnx.Optimizer(model, usual_optimizer(total=2000), wrt=nnx.Param)
 
 # %% tags=["jax", "check"]
-# Checked: with gradients of 0, one update shrinks the matrices and nothing else
+# Checked: with gradients of 0, one update decays the matrices and nothing else
 before = to_arrays(model)
 optimizer.update(model, jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param)))
 for name, after in to_arrays(model).items():
@@ -943,11 +932,11 @@ say(
 #
 # * A schedule is a factor per update. Find the peak rate by a sweep.
 # * Warm-up made a high rate usable. A small rate could do without, in more time.
-# * In the stuck network all outputs are nearly the same: it no longer sees its input.
+# * In the stuck network all outputs are nearly the same.
 # * Adam's scalings vary widely while they rest on few gradients. But filling the
 #   averages beforehand did not help our network; small first steps did.
-# * Post-norm shrinks the differences between outputs in every block. Pre-norm was less
-#   fragile, and learned much more with warm-up, too.
+# * Post-norm shrinks the differences between outputs in every block. Pre-norm was
+#   sturdier, and still learned much more with warm-up.
 # * Clipping by the global norm protects Adam's averages from single spikes.
 
 # %% [markdown] tags=["jax"]
