@@ -36,8 +36,8 @@
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Optax for optimisers. The same page in PyTorch:
-# [warmup_torch](warmup_torch.ipynb). Before it comes [the whole encoder,
-# in JAX](positions_jax.ipynb).
+# [warmup_torch](warmup_torch.ipynb). Before it comes [the whole encoder, in
+# JAX](positions_jax.ipynb).
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
@@ -194,8 +194,7 @@ say(
 
 # %% [markdown] tags=["jax"]
 # In Optax, the learning rate is a number, or a function of the updates made so far:
-# here `rates[step]`. The rates are data, so one compiled program serves all schedules.
-# The loop over all batches is a `lax.scan`.
+# here `rates[step]`. The loop over all batches is a `lax.scan`.
 
 
 # %% tags=["jax"]

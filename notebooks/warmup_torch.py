@@ -191,6 +191,11 @@ say(
 # instead of updates, or takes `step` for $t$, so that the first update has the rate 0.
 # The rate belongs to the optimiser, as a new number for every update.
 
+# %% [markdown] tags=["torch"]
+# An optimiser in PyTorch is an object. It changes its parameters in place, and keeps
+# its learning rate in `param_groups`, where the loop overwrites it before each step.
+# (`fused` only makes the step faster.)
+
 
 # %% tags=["torch"]
 def train(model, loss_fn, data, batches, rates, *, beta2=0.999):
