@@ -169,8 +169,8 @@ np.testing.assert_allclose(first["accuracy"], 1 / 10, atol=0.05)  # loose: chanc
 # %% [markdown] tags=["torch"]
 # `backward` *adds* the gradients to those that the parameters hold, so `zero_grad`
 # clears them first. `step` changes the parameters and Adam's averages in place.
-# `detach` takes the loss without its graph. The loss stays a tensor: a Python number, as
-# from `loss.item()`, would make Python wait for a GPU in every update.
+# `detach` takes the loss without its graph. The loss stays a tensor: a Python number,
+# as from `loss.item()`, would make Python wait for a GPU in every update.
 
 
 # %% tags=["torch"]
@@ -231,6 +231,10 @@ np.testing.assert_allclose(  # later, rounding may have grown
 best = evaluate(by_hand, cross_entropy, data["validation"])["accuracy"]
 np.testing.assert_allclose(best, fitted["validation_accuracy"].max(), atol=0.01)
 
+# %% [markdown] tags=["torch"]
+# `fit` also seeds the dropout of every epoch, so that an interrupted run can go on with
+# the same numbers.
+
 # %% [markdown] tags=["shared"]
 # Besides, `fit` checks that model, data and settings fit each other, stops if a loss or
 # a gradient is NaN or infinite, and writes checkpoints and a history for TensorBoard.
@@ -249,8 +253,8 @@ learning_rate|safe; quick runs tolerate six times as much|3e-4 to 1e-3
 warmup|one eighth of the first epoch|a twentieth of all updates
 max_grad_norm|bounds rare large steps|1
 n_blocks|each output needs one look|2 to 6
-n_heads|one map to read|heads of 64 features, as in [BERT](https://arxiv.org/abs/1810.04805)
-m|enough for ten symbols and 16 positions|128 to 768, fewer with few examples
+n_heads|one map to read|heads of 64 features
+m|enough for ten symbols and 16 positions|128 to 768, small for few examples
 dropout|too many sequences to memorise|0.1; 0.3 if data are few"""
 lines = [line.split("|") for line in choices.splitlines()]
 lines = [[f"`{name}`", f"{getattr(settings, name):,}", *why] for name, *why in lines]
@@ -506,22 +510,22 @@ for task, (one, other_seed) in pairs.items():
 head = ["model", "nothing silenced", "top key", "its neighbours", "a random other key"]
 lines = [[task, *(f"{x:.1%}" for x in found)] for task, found in evidence.items()]
 say(
-    'The columns show the accuracy. The last one, "seeds agree", is the share of rows in '
-    "which two models from different seeds look most at the same key (by chance "
-    f"{1 / 16:.1%})."
+    'The columns show the accuracy. The last one, "seeds agree", is the share of '
+    "rows in which two models from different seeds look most at the same key (by "
+    f"chance {1 / 16:.1%})."
 )
 say(table([*head, "seeds agree"], *lines))
 
 # %% tags=["shared", "say"]
 plain, without_top, without_beside, without_other, agree = evidence["reverse"]
 say(
-    "The reversing model passes: other seeds find the same keys (its second seed is the "
-    "quick run), and without its top key it guesses. So the output needs this key. "
-    f"Without the neighbours, which have {beside:.0%} of the weight, it stays right: it "
-    "does not need them. So the map shows from where each output takes its symbol. (But "
-    "the largest weight of a row is not always enough: flatten the softmax on [Try the "
-    "model](../book/playground.md).) The copying model fails: hiding its top key changes "
-    "nothing, and other seeds look elsewhere."
+    "The reversing model passes: other seeds find the same keys (its second seed is "
+    "the quick run), and without its top key it guesses. So the output needs this key. "
+    f"Without the neighbours, which have {beside:.0%} of the weight, it stays right: "
+    "it does not need them. So the map shows from where each output takes its symbol. "
+    "(But the largest weight of a row is not always enough: flatten the softmax on "
+    "[Try the model](../book/playground.md).) The copying model fails: hiding its top "
+    "key changes nothing, and other seeds look elsewhere."
 )
 
 # %% tags=["shared", "check"]
@@ -626,9 +630,9 @@ class Recurrent(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# All models make 400 updates. The GRUs have the rate 0.06: rates from 0.003 to 0.1 were
-# tried, and from 0.03 on they are about equally good. For 16 symbols we have a
-# Transformer, `by_fit`. Its rate was not tuned, so this is no comparison of speeds.
+# All models make 400 updates, the GRUs at the best of five rates (not the highest). For
+# 16 symbols we have a Transformer, `by_fit`. Its rate was not tuned, so this is no
+# comparison of speeds.
 
 
 # %% tags=["shared"]
@@ -640,7 +644,7 @@ def by_position(model, inputs, labels):
 kinds = {(6, "GRU"): False, (6, "bidirectional GRU"): True, (16, "GRU"): False}
 contestants, tests, right_at = {}, {}, {}
 for (length, name), both in kinds.items():
-    own = replace(quick, length=length, learning_rate=0.06)
+    own = replace(quick, length=length, learning_rate=0.06)  # of .003 .01 .03 .06 .1
     parts = reverse_data(own)
     tests[length] = parts["test"]
     contestants[length, name] = build(Recurrent, 10, 64, 10, both=both, seed=1)
@@ -669,9 +673,10 @@ say(
     f"bidirectional GRU reaches {both.mean():.0%}."
 )
 say(
-    f"**16 symbols.** In the second half, the one-way GRU reaches only "
-    f"{right_at[16, 'GRU'][8:].mean():.0%}: in 400 updates it has not learned to keep so "
-    f"many symbols. The Transformer reaches {right_at[16, 'Transformer'].mean():.1%}."
+    "**16 symbols.** In the second half, the one-way GRU reaches only "
+    f"{right_at[16, 'GRU'][8:].mean():.0%}: in 400 updates it has not learned to keep "
+    "so many symbols. The Transformer reaches "
+    f"{right_at[16, 'Transformer'].mean():.1%}."
 )
 
 # %% tags=["shared", "check"]
@@ -823,19 +828,19 @@ fit(deeper, padded_loss, padded(digits, lengths, told=False), many)
 by_itself = by_length(deeper, 26, False)
 assert min(by_itself) > 0.95
 say(
-    "Yes. The mask shows each query only the real keys. So with equal weights the first "
-    "block can compute the mean of their position codes, and this mean tells the "
-    "length. The queries of the second block are made from it. After "
-    f"{many.updates} updates such a model is right in {min(by_itself):.1%} even at its "
-    f"worst length, where one block had {min(untold):.0%}. Whether it finds the length "
-    "in this way, only a test of its maps could tell."
+    "Yes. The mask shows each query only the real keys. So with equal weights the "
+    "first block can compute the mean of their position codes, and this mean tells the "
+    f"length. The queries of the second block are made from it. After {many.updates} "
+    f"updates such a model is right in {min(by_itself):.1%} even at its worst length, "
+    f"where one block had {min(untold):.0%}. Whether it finds the length in this way, "
+    "only a test of its maps could tell."
 )
 
 # %% [markdown] tags=["shared"]
-# **In your own code.** DNA has two strands. Read in its own direction, the second one is
-# the **reverse complement** of the first: the reversed sequence, with A and T exchanged,
-# and C and G. Your own sequences need a **vocabulary**, which is a list of their
-# symbols, padded ids, and a label for each position:
+# **In your own code.** DNA has two strands. Read in its own direction, the second one
+# is the **reverse complement** of the first: the reversed sequence, with A and T
+# exchanged, and C and G. Your own sequences need a **vocabulary**, which is a list of
+# their symbols, padded ids, and a label for each position:
 
 # %% tags=["shared"]
 strands = ["GATTACA", "CCGTA"]  # your sequences
@@ -874,8 +879,8 @@ gap = abs(here / there - 1)[:halved].max()
 # %% tags=["shared", "say"]
 say(
     f"The loss of the quick run halves in {halved} updates. Until then, the losses of "
-    f"the two frameworks differ by at most {gap:.1%}. Later the gap grows, because each "
-    "update builds on the rounding errors of all updates before."
+    f"the two frameworks differ by at most {gap:.1%}. Later the gap grows, because "
+    "each update builds on the rounding errors of all updates before."
 )
 
 # %% tags=["shared", "check"]

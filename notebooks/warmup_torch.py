@@ -450,10 +450,11 @@ with_it, without = sweep.values()
 say(
     f"In 200 updates, the rate 0.006 reaches {with_it[1]:.3f} with warm-up, "
     f"{word('lower', with_it[1], without.min())} than any rate without it "
-    f"({without.min():.2f} at best). But in {longer[0].updates} updates the rate 0.0015 "
-    f"reaches {slow:.2f} without warm-up, where 0.006 is still at {still_stuck:.2f}. So "
-    "this network **can learn without warm-up, at a small rate and in twice the time**. "
-    "Warm-up makes a high rate usable. The rate 0.024 fails even with warm-up."
+    f"({without.min():.2f} at best). But in {longer[0].updates} updates the rate "
+    f"0.0015 reaches {slow:.2f} without warm-up, where 0.006 is still at "
+    f"{still_stuck:.2f}. So this network **can learn without warm-up, at a small rate "
+    "and in twice the time**. Warm-up makes a high rate usable. The rate 0.024 fails "
+    "even with warm-up."
 )
 
 # %% tags=["shared", "check"]
