@@ -120,7 +120,7 @@ x_few, y_few = x_test[:1000], y_test[:1000]
 # The loop of the first chapter has four parts: data, model, loss function and
 # optimiser. This page adds three. The gradients are clipped, and each update has its
 # own learning rate. After each epoch, the **validation data** show whether the model
-# still improves; in the end it gets its best weights.
+# still improves, and the best weights are kept.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop as a cycle: inputs go through the model and, with the labels, into the loss function; the gradients of the loss are clipped and go to the optimizer, which takes the learning rate and changes the model. After each epoch the model is validated."}}
 diagrams.training_loop()
@@ -197,9 +197,9 @@ def train_by_hand(model, loss_fn, data, validation, epochs, rates, max_grad_norm
 
 
 # %% [markdown] tags=["shared"]
-# The rest of the book trains with `fit` of `helpers`, which does the same. To be sure,
-# we train two models from the same initial weights, one with this loop and one with
-# `fit`. A quick run of 400 updates tolerates a higher learning rate.
+# The rest of the book trains with `fit` of `helpers`, which contains such a loop. To be
+# sure, we train two models from the same initial weights, one with the loop above and
+# one with `fit`. A quick run of 400 updates tolerates a higher learning rate.
 
 # %% tags=["shared"]
 quick = replace(
@@ -236,8 +236,8 @@ np.testing.assert_allclose(best, fitted["validation_accuracy"].max(), atol=0.01)
 # the same numbers.
 
 # %% [markdown] tags=["shared"]
-# Besides, `fit` checks that model, data and settings fit each other, stops if a loss or
-# a gradient is NaN or infinite, and writes checkpoints and a history for TensorBoard.
+# Besides, `fit` checks that model, data and settings match. It stops if a loss or a
+# gradient is NaN or infinite, and writes checkpoints and a history for TensorBoard.
 
 # %% [markdown] tags=["shared"]
 # ## The model learns to reverse without a mistake
@@ -316,8 +316,8 @@ fig
 # %% tags=["shared", "say"]
 say(
     f"After two epochs {history['validation_accuracy'][1]:.1%} of the outputs are "
-    f"right, and the loss falls on to {history['validation_loss'][-1]:.4f}. The line "
-    "of the validation lies on that of the training: the model has not overfitted."
+    f"right, and the loss falls on to {history['validation_loss'][-1]:.4f}. Validation "
+    "loss and training loss stay nearly equal: the model has not overfitted."
 )
 
 # %% tags=["shared", "check"]
@@ -477,8 +477,8 @@ for seed in (0, 1):
 
 # %% [markdown] tags=["shared"]
 # To **silence** a key is to hide it from one query by the mask; the softmax spreads the
-# weight over the remaining keys. In every row we silence the key with the
-# largest weight, or its neighbours, or a random other key.
+# weight over the remaining keys. In every row we silence the key with the largest
+# weight (the *top key*), or its neighbours, or a random other key.
 
 
 # %% tags=["shared"]
@@ -837,10 +837,10 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# **In your own code.** DNA has two strands. Read in its own direction, the second one
-# is the **reverse complement** of the first: the reversed sequence, with A and T
-# exchanged, and C and G. Your own sequences need a **vocabulary**, which is a list of
-# their symbols, padded ids, and a label for each position:
+# **In your own code.** DNA has two strands. Read in its own direction (5′ to 3′), the
+# second strand is the **reverse complement** of the first: the reversed sequence, with
+# A and T exchanged, and C and G. Your own sequences need a **vocabulary**, which is a
+# list of their symbols, padded ids, and a label for each position:
 
 # %% tags=["shared"]
 strands = ["GATTACA", "CCGTA"]  # your sequences
@@ -926,7 +926,8 @@ for name, array in to_arrays(by_fit).items():
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * Training repeats one update: batch, loss, gradient, clipped step.
+# * Training repeats one update: batch, loss, gradient, clipped step. Validation selects
+#   the weights.
 # * One block with one head reverses sequences without a mistake. Its map is an
 #   antidiagonal.
 # * A map explains only what a test confirms: silencing keys breaks the reversing model,

@@ -21,8 +21,8 @@
 #
 # You train a Transformer for a day, and the loss never leaves the level of guessing,
 # although model, data and loss function are right. The first few updates have ruined
-# the network. The Transformer of 2017 is prone to this, so its authors let
-# the learning rate rise from almost zero over 4,000 updates ([Vaswani et al.
+# the network. The Transformer of 2017 is prone to this, so its authors let the learning
+# rate rise from almost zero over 4,000 updates ([Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762)). Without such a **warm-up**, a Transformer of
 # this kind hardly learns to translate: in one comparison it reaches a BLEU score of 8
 # instead of 34, where BLEU counts phrases shared with a human translation ([Xiong et
@@ -108,9 +108,10 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 #
 # The second schedule is that of [Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762), section 5.3, divided by its peak. The cosine
-# comes from [Loshchilov & Hutter 2017](https://arxiv.org/abs/1608.03983); the $+1$ puts
-# its zero one update after the last, so that no update is wasted. In the code, as in
-# most libraries, `step` counts the updates already made: `step` $= t - 1$.
+# comes from [Loshchilov & Hutter 2017](https://arxiv.org/abs/1608.03983). With the $+1$
+# the cosine would reach zero one update after the last, so that no update is wasted. In
+# the code, as in most libraries, `step` counts the updates already made: `step`
+# $= t - 1$.
 
 
 # %% tags=["shared"]
@@ -219,9 +220,9 @@ def train(model, loss_fn, data, batches, rates, *, beta2=0.999):
 
 
 # %% [markdown] tags=["shared"]
-# Which rates does the optimiser really use? To see them, the check below trains a model
-# with a single weight, and lets the loss be this weight. Its gradient is always 1, so
-# each step of Adam is as long as the rate.
+# Which rates does the optimiser really use? The check below trains a single weight,
+# which is also the loss. The gradient is always 1, so each step of Adam is as long as
+# the rate.
 
 
 # %% tags=["jax"]
@@ -316,7 +317,7 @@ say(
         ["setting", "value", "why here", "try first for another task"],
         ["blocks", f"{one.n_blocks}, post-norm", "as in 2017", "pre-norm"],
         ["$m$, heads, $f$", f"{one.m}, {one.n_heads}, {one.f}", "fast", "$f = 4m$"],
-        ["peak rate", f"{one.learning_rate:g}", "high on purpose", "1e-3, then a "
+        ["peak rate", f"{one.learning_rate:g}", "high on purpose", "0.001, then a "
          "sweep as below"],
         ["updates", f"{one.updates}: {one.epochs} epochs of {one.updates_per_epoch} "
          f"batches of {one.batch_size} sequences", "enough to learn",
@@ -330,7 +331,7 @@ say(
 )  # fmt: skip
 
 # %% [markdown] tags=["shared"]
-# Each variant is trained from three seeds, which set initial weights and batches.
+# The seed of a variant sets initial weights and batches.
 
 
 # %% tags=["shared"]
@@ -420,8 +421,8 @@ assert falls[x == 150] < 0.6 and falls[-1] < 0.05  # loose: likewise
 
 # %% [markdown] tags=["shared"]
 # Is the rate perhaps too high? To find a peak rate in practice, one trains briefly at
-# several rates and compares the final losses: a **sweep**. Here is one, for one seed.
-# Each rate is four times the previous one.
+# several rates and compares the final losses: a **sweep**. The following sweep has one
+# seed, and each rate is four times the previous one.
 
 # %% tags=["shared"]
 peaks = np.array([1.5e-3, 6e-3, 24e-3])
@@ -478,16 +479,13 @@ assert slow < 0.25  # loose: likewise
 assert still_stuck > 2.2
 
 # %% [markdown] tags=["shared"]
-# Try it: how short may the warm-up be? Train `seeds(replace(settings, warmup=20))`.
-
-# %% [markdown] tags=["shared"]
 # ## The stuck network no longer sees its input
 #
-# To reverse a sequence, the blocks need outputs that
-# differ from position to position and from sequence to sequence. So we measure how much
-# they differ. For each feature, take the standard deviation over all positions of 64
-# sequences. Average it over the features, and divide by the typical size (root mean
-# square) of the outputs. Then 0 means that all outputs are the same.
+# To reverse a sequence, the blocks need outputs that differ from position to position
+# and from sequence to sequence. So we measure how much the outputs differ. For each
+# feature, take the standard deviation over all positions of 64 sequences. Average this
+# number over the features, and divide by the typical size (root mean square) of the
+# outputs. Then 0 means that all outputs are the same.
 
 
 # %% tags=["jax"]
@@ -547,7 +545,7 @@ assert y["trained without warm-up"][-1] < least  # loose: frameworks differ twof
 assert (np.diff(y["trained without warm-up"]) < 0).all()
 
 # %% [markdown] tags=["shared"]
-# Something in the first updates did this. There are two kinds of explanation.
+# There are two kinds of explanation for this failure.
 
 # %% [markdown] tags=["shared"]
 # ## First explanation: Adam divides by an estimate from few gradients
@@ -570,9 +568,9 @@ assert (np.diff(y["trained without warm-up"]) < 0).all()
 # \end{aligned}$$
 #
 # Dividing by $1-\beta^t$ makes up for the start of both averages at 0, and $\epsilon =
-# 10^{-8}$ keeps the denominator from 0. At the first update $\hat\mu_1 =
-# g_1$ and $\hat\nu_1 = g_1^2$. So every weight with a gradient well above $\epsilon$
-# moves by $\pm\eta_1$, however small the gradient is.
+# 10^{-8}$ keeps the denominator from 0. At the first update $\hat\mu_1 = g_1$ and
+# $\hat\nu_1 = g_1^2$. So every weight with a gradient well above $\epsilon$ moves by
+# $\pm\eta_1$, however small the gradient is.
 
 
 # %% tags=["shared"]
@@ -633,8 +631,8 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 # It multiplies each step of Adam by a number $r_t < 1$: how much the scaling varies
 # between weights in the long run, divided by how much it varies at update $t$ (both as
 # standard deviations). For random gradients, $r_t$ depends only on $t$ and $\beta_2$,
-# and rises slowly. (In the first four updates it is not defined. The libraries begin to
-# use $r_t$ at the sixth, and before that do not divide by $\sqrt{\hat\nu}$.)
+# and rises slowly. (It is defined from the fifth update on; the libraries use it from
+# the sixth on.)
 
 # %% tags=["jax", "check"]
 # Checked: the framework's Adam takes our steps; the first is as long as the rate
@@ -677,9 +675,9 @@ np.testing.assert_allclose(
 # %% [markdown] tags=["shared"]
 # RAdam is Adam with a warm-up of its own. So if RAdam trains a network that Adam cannot
 # train, the cause may be the spread, but also the size of the first steps, as [Ma &
-# Yarats 2019](https://arxiv.org/abs/1910.04209) argue. Let us separate the two. Both of
-# the following runs jump to the peak rate after 50 updates, and have the same rates
-# from then on:
+# Yarats 2019](https://arxiv.org/abs/1910.04209) argue. Let us separate the two causes.
+# Both of the following runs jump to the peak rate after 50 updates, and have the same
+# rates from then on:
 #
 # * **averages filled first**: rate 0 for 50 updates. Adam's averages fill, while the
 #   weights stay where they are. If only the spread does the harm, this network must
@@ -705,8 +703,9 @@ ends = {name: np.sort(losses[name][:, -10:].mean(axis=1)) for name in (filled, s
 say(
     f"With filled averages, the three seeds end at {three(*ends[filled])}: **the "
     "spread alone does not explain this failure**. After small steps they end at "
-    f"{three(*ends[small])}, although the jump to the peak rate is the same. So 50 "
-    "small steps have changed the network itself: now it tolerates the high rate."
+    f"{three(*ends[small])}, although the jump to the peak rate is the same. So it is "
+    "the small steps that help here: they have changed the network, and now it "
+    "tolerates the high rate."
 )
 
 # %% tags=["shared", "check"]
@@ -725,12 +724,12 @@ assert plots.drawn(fig, title, "warm-up")[1][-1] < 0.05  # loose: likewise
 # The second explanation looks at the network. With the norm after each sum (post-norm),
 # the last blocks receive larger gradients at the start than with the norm first
 # (pre-norm). [Xiong et al. 2020](https://arxiv.org/abs/2002.04745) conclude that high
-# rates are dangerous there. [Liu et al. 2020](https://arxiv.org/abs/2004.08249)
-# object that Adam's steps do not depend on the size of the gradient. They blame the
-# residual sum. In post-norm, a larger share of it comes from the block's own layers, so
-# small changes of their weights add up to a large change of the output. Both expect
-# that pre-norm tolerates a high rate from the first update on, so our test cannot tell
-# the two apart.
+# rates are dangerous for these blocks. [Liu et al.
+# 2020](https://arxiv.org/abs/2004.08249) object that Adam's steps do not depend on the
+# size of the gradient. They blame the residual sum. In post-norm, a larger share of the
+# sum comes from the block's own layers, so small changes of their weights add up to a
+# large change of the output. Both groups expect that pre-norm tolerates high rates from
+# the first update on. So our test cannot tell their explanations apart.
 #
 # How could the norm do harm? Suppose that large steps add nearly the same long vector
 # to every output, as in the drawing. The norm then makes the outputs short again, and
@@ -879,9 +878,8 @@ assert np.allclose(kept[49:], kept[39:49].mean(), rtol=0.2)
 
 # %% [markdown] tags=["jax"]
 # In your own code: **AdamW** is Adam which also shrinks every weight a little at each
-# update (*weight decay*; [Loshchilov & Hutter
-# 2019](https://arxiv.org/abs/1711.05101)). Norms and biases usually do not decay:
-# `mask` is a function that says which parameters do.
+# update (*weight decay*; [Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101)).
+# Norms and biases usually do not decay: `mask` says which parameters do.
 
 
 # %% tags=["jax"]
@@ -931,12 +929,12 @@ say(
 # ## Key points
 #
 # * A schedule is a factor per update. Find the peak rate by a sweep.
-# * Warm-up made a high rate usable. A small rate could do without, in more time.
+# * Warm-up made a high rate usable. A small rate needed only more time.
 # * In the stuck network all outputs are nearly the same.
 # * Adam's scalings vary widely while they rest on few gradients. But filling the
 #   averages beforehand did not help our network; small first steps did.
-# * Post-norm shrinks the differences between outputs in every block. Pre-norm was
-#   sturdier, and still learned much more with warm-up.
+# * After large steps, post-norm shrank the differences between outputs from block to
+#   block. Pre-norm was sturdier, and still learned much more with warm-up.
 # * Clipping by the global norm protects Adam's averages from single spikes.
 
 # %% [markdown] tags=["jax"]
