@@ -34,12 +34,17 @@ for options in ({"positions": "learned", "norm_first": True}, {"norm": "rms"}):
 batches, labels = whole([[0, 1]] * 9), whole([[0] * 7] * 2)
 
 
-def losses(model, rates):
-    return train_by_hand(model, cross_entropy, (x, labels), batches, rates)["loss"]
+def losses(model, rates, *more):
+    epochs = batches, *more
+    data = x, labels
+    return train_by_hand(model, cross_entropy, data, data, epochs, rates)
 
 
 learned = losses(model, 0.01 * ones(9))
 assert learned[-1] < learned[0]
+best = cross_entropy(model, x, labels)[0]
+losses(model, 1.0 * whole([0] * 9 + [-1] * 9), batches)  # the second epoch unlearns
+assert cross_entropy(model, x, labels)[0] == best, "not the weights of the best epoch"
 dropping = losses(build(Predictor, 5, 12, 3, **sizes, dropout=0.5), 0 * ones(9))
 assert len({float(loss) for loss in dropping}) == 9, "the same dropout in each update"
 """

@@ -55,6 +55,7 @@ DRAWINGS = {
     "key-value cache": diagrams.key_value_cache,
     "cross-attention": diagrams.cross_attention,
     "translator": diagrams.translator,
+    "shared vector": diagrams.shared_vector,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 # All different, so that a shape says which letters it has; keys come from the queries.
