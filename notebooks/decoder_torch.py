@@ -22,7 +22,7 @@
 # Labels are expensive, but text is its own label: hide the next word, and let the model
 # guess it. To guess well, the model must pick up spelling, grammar, style and facts. A
 # model that knows how probable each next word is can also write: draw a word, append
-# it, and ask again. GPT-3 and the chat assistants after it first learned in this way.
+# it, and ask again. GPT-3 and the chat assistants learned in this way first.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [decoder_jax](decoder_jax.ipynb).
@@ -108,33 +108,35 @@ f"PyTorch {torch.__version__} on {device}"
 diagrams.next_token()
 
 # %% [markdown] tags=["shared"]
-# We need a text that every machine has. Python brings one along: the source of its
-# standard library. Thirty well-known modules are for training, eight others are held
-# out. To use a text of your own, name a file: `text.load("my.txt")`, or set the
-# environment variable `TEXT_FILE`.
+# We need a text that every machine has: the source of Python's standard library. Thirty
+# modules are for training, eight others are held out. For a text of your own, write
+# `text.load("my.txt")`, or set the environment variable `TEXT_FILE`.
 
 # %% tags=["shared"]
 settings = Text()  # all numbers of this task, shown in a table below
 texts = text.load()  # train and test, each one string
 print(texts["test"][:400])
 
+# %% tags=["shared", "check"]
+# Checked: no module that is held out is among those for training
+assert not set(text.HELD_OUT) & set(text.TRAINING)
+assert texts["test"][:5000] not in texts["train"]
+
 # %% [markdown] tags=["shared"]
 # ## Frequent strings become tokens
 #
 # Which pieces should be tokens? With single *characters*, sequences are long, and the
 # model spends its capacity on spelling. With whole *words*, the vocabulary is huge, and
-# a new word has no token at all. **Byte-pair encoding**
-# ([Sennrich et al. 2016](https://arxiv.org/abs/1508.07909)) lies between: begin with
-# the characters, find the most frequent pair of neighbours, make this pair a new token,
-# and repeat. Frequent words end as one token, and rare words can still be spelled. No
-# pair reaches across two pieces; a piece is a word, a run of signs, or a line break
-# with its indentation.
+# a new word has no token at all. **Byte-pair encoding** ([Sennrich et al.
+# 2016](https://arxiv.org/abs/1508.07909)) is a compromise: begin with the characters,
+# make the most frequent pair of neighbours a new token, and repeat. Frequent words end
+# as one token, and rare words can still be spelled.
 
 
 # %% tags=["shared"]
 def learn_merges(string, n_merges):
     """The most frequent pair of neighbours, made a new token, ``n_merges`` times."""
-    counts = Counter(text.PIECE.findall(string))  # how often each piece occurs
+    counts = Counter(text.PIECE.findall(string))  # words, signs, line breaks
     split = {piece: [*piece] for piece in counts}  # its tokens: characters at first
     merges = []
     for _ in range(n_merges):
@@ -154,9 +156,8 @@ merges = learn_merges(texts["train"], 16)
 print(merges)
 
 # %% [markdown] tags=["shared"]
-# `text.BytePairs` learns the same merges, but counts only those words again that a
-# merge has changed. To encode a text, it applies the merges in the order in which they
-# were learned.
+# `text.BytePairs` learns the same merges faster. To encode a text, it applies them in
+# the order in which they were learned.
 
 # %% tags=["shared"]
 pairs = text.BytePairs.learn(texts["train"], settings.n_tokens)
@@ -177,20 +178,18 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: both ways to learn agree, decoding gives the texts back, none is in the other
+# Checked: both ways to learn agree; decoding gives back both texts
 assert merges == pairs.tokens[n_characters:][: len(merges)]
 for name, part in texts.items():
     assert pairs.decode(tokens[name]) == part
 assert tokens["test"].max() < len(pairs) == settings.n_tokens
-assert not set(text.HELD_OUT) & set(text.TRAINING)
-assert texts["test"][:5000] not in texts["train"]
 
 # %% [markdown] tags=["shared"]
 # The number of a token is a name, not an amount. As in the reverse task, each token
 # gets a learned vector: its row of an **embedding** table $E$ with $c$ rows and $m$
-# columns. (The $c$ tokens of the vocabulary are the classes among which the model will
-# choose.) A row is what a one-hot vector times $E$ gives, but looking a row up needs no
-# multiplication. Our rows start with length about 1.
+# columns, where the $c$ tokens of the vocabulary are the classes of the model. A
+# one-hot vector times $E$ gives the same row, but looking it up needs no
+# multiplication.
 
 
 # %% tags=["torch"]
@@ -212,8 +211,7 @@ np.testing.assert_allclose(one_hot(ids, settings.n_tokens) @ matrix, looked_up)
 # ## Masked attention on two tokens, number by number
 #
 # Before the whole model, here is its core on the smallest example: two tokens with two
-# features each, a vocabulary of three, and small matrices. Follow the steps with a
-# pencil.
+# features each, and a vocabulary of three. Take a pencil.
 
 # %% tags=["shared"]
 x = floats([[1, 0], [0, 1]])  # s m: token 0, token 1
@@ -241,11 +239,10 @@ lines = [
 say(table(["step", "row of token 0", "row of token 1"], *lines))
 
 # %% [markdown] tags=["shared"]
-# Token 0 may look only at itself, so its weight is 1 and its output is its own value.
-# The same holds for the first token of every text, whatever the matrices are. Token 1
-# looks at both tokens. Then the **residual** adds the input, a dense layer gives one
-# logit for each token of the vocabulary, and a softmax turns the logits into
-# probabilities of the next token. (The norm and the feed-forward net are left out.)
+# Token 0 may look only at itself, so its weight is 1 and its output is its own value,
+# whatever the matrices are. Token 1 looks at both tokens. Then the **residual** adds
+# the input, a dense layer gives one logit for each token of the vocabulary, and a
+# softmax turns the logits into probabilities. (Norm and feed-forward net are left out.)
 
 # %% tags=["shared", "check"]
 # Checked: row 0 of the map is (1, 0) and its output is value 0, for random numbers too
@@ -281,15 +278,14 @@ say(
 #
 # The mask must hold in every block: one look ahead anywhere would tell the answer.
 # Apart from the mask, the **decoder** of a language model is the encoder of the earlier
-# chapters, with the same blocks in the same stack. So our decoder is an `Encoder`. (The
-# decoder of the first Transformer also looks at a second sequence; the chapter *A model
-# that reads and writes* will pass it as `stack`.)
+# chapters, with the same blocks in the same stack: an `Encoder`. (The chapter *A model
+# that reads and writes* will pass another `stack`, which also looks at a second text.)
 #
-# Before the stack come the embedding and, as in GPT-2, a **learned** table with a
-# vector for each of the 64 positions. After the stack, the logits are products of each
-# output vector with every row of the embedding table, $x E^\top$: a token is probable
-# if its vector points where the output points. Such weights are called **tied**
-# ([Press & Wolf 2017](https://arxiv.org/abs/1608.05859)).
+# Before the stack come the embedding and, as in GPT-2, a **learned** vector for each of
+# the 64 positions. After the stack, the logits are products of each output vector with
+# every row of the embedding table, $x E^\top$: a token is probable if its vector points
+# where the output points. These are **tied weights** ([Press & Wolf
+# 2017](https://arxiv.org/abs/1608.05859)).
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Flow chart of the language model: tokens b s go through embed, positions and the decoder of four blocks, which takes a causal mask; logits are products with E, b s c."}}
 diagrams.language_model(settings.n_blocks)
@@ -349,9 +345,8 @@ say(
 )
 say(
     f"Tied weights save a second table of {settings.n_tokens} × {settings.m} numbers: "
-    f"the model has {tied_size:,} parameters, untied it would have {untied_size:,}. "
-    "And the vector of a token learns both from the places where the token is read and "
-    "from those where it is predicted."
+    f"the model has {tied_size:,} parameters, untied it has {untied_size:,}. "
+    "And the vector of a token learns wherever the token is read or predicted."
 )
 
 # %% tags=["shared", "check"]
@@ -365,10 +360,10 @@ assert untied_size - tied_size == settings.n_tokens * settings.m
 #
 # Because position $t$ sees the tokens $0$ to $t$ only, its logits are what the model
 # would say if the text ended there. So one pass over $n + 1$ tokens trains $n$
-# predictions: the inputs are all tokens but the last, and the labels are all tokens but
-# the first. During training the model always continues the *real* text, never its own
-# guesses. This is **teacher forcing**. Texts of different lengths are padded at the
-# end with $-1$. No real position looks at the padding, and the loss leaves it out:
+# predictions: the inputs are all tokens but the last, the labels all but the first. In
+# training the model always continues the *real* text, never its own guesses: this is
+# **teacher forcing**. Shorter texts are padded at the end with $-1$. No
+# real position looks at the padding, and the loss leaves it out:
 #
 # $$\mathrm{loss} = -\frac{1}{n} \sum_{t=1}^{n} \ln p(x_t \mid x_{<t}).$$
 
@@ -446,14 +441,13 @@ at_end = {name: costs[name, 9][-1] for name in models}
 lines = [[name, f"{inside[name]:.2f}", f"{at_end[name]:.2f}"] for name in models]
 say(table(["model", "loss inside the text", "loss where the text ends"], *lines))
 say(
-    "Inside the text, the model without the mask copies its label, and its loss is "
-    f"{inside['without the mask']:.3f} nats. Where the text ends, its loss is "
-    f"{at_end['without the mask']:.1f} nats; giving all characters the same "
-    f"probability would cost {np.log(len(alphabet)):.1f}. (At the last position of a "
-    f"window there is nothing to copy: {costs['without the mask', 17][-1]:.1f} nats "
-    f"there, divided by 16 positions, are {costs['without the mask', 17][-1] / 16:.2f}, "
-    "which is nearly all that remains of the curve.) So a loss that falls too fast is "
-    "a warning: look for a way by which the label reaches the input."
+    "Inside the text, the model without the mask copies its label. Where the text "
+    f"ends, its loss is {at_end['without the mask']:.1f} nats; giving all characters "
+    f"the same probability would cost {np.log(len(alphabet)):.1f}. (The last of "
+    "the 16 positions has nothing to copy: its "
+    f"{costs['without the mask', 17][-1]:.1f} nats keep the mean of the curve at about "
+    f"{costs['without the mask', 17][-1] / 16:.2f}.) So if a loss falls too fast, look "
+    "for a way by which the label reaches the input."
 )
 
 # %% tags=["shared", "check"]
@@ -470,22 +464,23 @@ assert at_end["with the mask"] < 3
 # ## A short training run is ahead of the best n-gram
 #
 # Now the real model. Each update takes windows from random places of the training text.
+# Hardly a window comes twice, so `fit` uses Adam without weight decay.
 
 # %% tags=["shared", "say"]
-choices = f"""n_tokens|97 characters and 512 merges|10,000 to 100,000
-length|a page of code is too much for one core|512 and more
-n_blocks|deep enough to combine what it has found|6 to 12
-m|small enough for a minute|384 to 768
-n_heads|heads of 24 features|heads of 64 features
+choices = f"""n_tokens|97 characters, 512 merges|10,000 to 100,000
+length|little time|512 to 4,096
+n_blocks|little time|6 to 12
+m|little time|384 to 768
+n_heads|24 features each|64 features each
 f|four times m|four times m
 batch_size|many updates in little time|32 to 512
-n_train|{settings.updates_per_epoch} updates an epoch, {settings.updates} in all|all of the text
-epochs|all that a minute allows|until the held-out loss rises
-learning_rate|small pre-norm models tolerate a high rate|3e-4 to 1e-3
-warmup|a tenth of all updates|a twentieth of all updates
-dropout|hardly a window comes twice|0.1 if texts repeat
-norm_first|trains safely at a high rate|True
-positions|a table, as in GPT-2|learned, or rotary"""
+n_train|windows: {settings.updates_per_epoch} updates|all of the text
+epochs|{settings.updates} updates in all|until the held-out loss rises
+learning_rate|small models tolerate a high rate|3e-4 to 1e-3
+warmup|a tenth of all updates|a twentieth
+dropout|hardly a window comes twice|0.1 if many do
+norm_first|tolerates a high rate|True
+positions|as in GPT-2|learned or rotary"""
 lines = [line.split("|") for line in choices.splitlines()]
 lines = [[f"`{name}`", f"{getattr(settings, name)}", *why] for name, *why in lines]
 say(table(["setting", "value", "why here", "try first for another task"], *lines))
@@ -499,22 +494,20 @@ history = fit(model, next_token, (rows,), settings, **kept)
 held_out_loss = evaluate(model, next_token, (held_out,))["loss"]
 
 # %% [markdown] tags=["shared"]
-# Losses per token cannot be compared between vocabularies: longer tokens are harder.
-# So we count **bits per character**: the loss in nats per token, divided by $\ln 2$ and
-# by the mean number of characters in a token. This is also a file size: with the model,
-# an arithmetic coder could store the text in about that many bits per character.
+# Losses per token cannot be compared between vocabularies: longer tokens are harder. So
+# we count **bits per character**: the loss in nats per token, divided by $\ln 2$ and by
+# the mean number of characters in a token. This is also a file size: an arithmetic
+# coder that knows the model could store the text in about that many bits per character.
 #
-# The baselines are **n-grams** of characters. They count what followed the last
-# $n - 1$ characters in the training text, and mix in the counts of shorter contexts
-# where they have seen too little
-# (Witten–Bell smoothing, [Chen & Goodman 1996](https://aclanthology.org/P96-1041/)).
+# The baselines are **n-grams** of characters. They count what followed the last $n - 1$
+# characters in the training text, and mix in the counts of shorter contexts where they
+# have seen too little (Witten–Bell smoothing, [Chen & Goodman
+# 1996](https://aclanthology.org/P96-1041/)).
 
 # %% tags=["shared"]
 bits = text.bits_per_character(held_out_loss, tokens["test"], texts["test"])
 names = {1: "unigram", 3: "trigram", 5: "5-gram", 6: "6-gram"}
 ngrams = {n: text.ngram_bits(texts["train"], texts["test"], n) for n in names}
-few = held_out[:300]
-of_place = text.nats(as_numpy(model(integers(few[:, :-1]))), few).mean(axis=0)  # s
 
 # %% tags=["shared", "say"]
 lines = [[names[n], "counted", f"{value:.2f}"] for n, value in ngrams.items()]
@@ -522,26 +515,25 @@ about = f"{count_parameters(model):,} parameters"
 lines += [["our Transformer", about, f"**{bits:.2f}**"]]
 say(table(["model", "how", "bits per character, held out"], *lines))
 say(
-    f"The Transformer needs {word('fewer', bits, ngrams[5])} bits than the 5-gram, by "
-    f"{ngrams[5] - bits:.2f}, after {history['seconds'].sum():.0f} seconds and "
-    f"{settings.updates} updates. The 5-gram is the best of these n-grams: the 6-gram "
-    f"needs {word('more', ngrams[6], ngrams[5])} bits, probably because most of its "
-    "contexts are too rare."
+    f"After {history['seconds'].sum():.0f} seconds and {settings.updates} updates, the "
+    f"Transformer needs {word('fewer', bits, ngrams[5])} bits than the 5-gram, by "
+    f"{ngrams[5] - bits:.2f} in this run. The 5-gram is the best of the n-grams: the "
+    f"6-gram needs {word('more', ngrams[6], ngrams[5])} bits, probably because most of "
+    "its contexts are too rare. Papers often report the **perplexity**, "
+    "$e^{\\mathrm{loss}}$, the number of equally probable tokens that would be as hard "
+    f"to guess: here {np.exp(held_out_loss):.0f} of {settings.n_tokens}."
 )
+
+# %% tags=["shared", "say"]
 places = text.random_windows(np.arange(len(tokens["train"])), settings)[:, :-1]
-share, covered = places.size / len(tokens["train"]), np.unique(places).size
+share, covered = np.array([places.size, np.unique(places).size]) / len(tokens["train"])
+first_loss = evaluate(model, next_token, (held_out[:, :2],))["loss"]
 say(
-    f"All windows together are as long as {share:.0%} of the training text. They "
-    f"overlap, so the model has read {covered / len(tokens['train']):.0%} of the text "
-    "at least once, and the n-grams have read all of it. The n-grams have a second "
-    "advantage: they always see the last characters, while every held-out window "
-    "begins without a context. The first prediction of a window costs "
-    f"{of_place[0]:.1f} nats, those in the second half {of_place[32:].mean():.1f}."
-)
-say(
-    "Many papers report the **perplexity**, $e^{\\mathrm{loss}}$, the number of equally "
-    f"probable tokens that would be as hard to guess. Ours is {np.exp(held_out_loss):.0f} "
-    f"per token, of {settings.n_tokens}."
+    "The comparison favours the n-grams. They have read the whole training text, the "
+    f"model {covered:.0%} of it. (The windows are as long as {share:.0%} of the text, "
+    "but overlap.) And the model starts afresh in each held-out window: its first "
+    f"prediction, after a single token, costs {first_loss:.1f} nats, the mean is "
+    f"{held_out_loss:.1f}."
 )
 
 # %% tags=["shared"]
@@ -561,42 +553,40 @@ fig
 # %% tags=["shared", "say"]
 say(
     "The training curve (means of ten updates) ends at "
-    f"{learning[-10:].mean():.2f} bits, the held-out text costs {bits:.2f}. The "
-    "training windows come from modules of which the model has read other parts, so "
-    "it knows their names. The held-out modules are new to the model and to the "
-    "n-grams. So only the held-out text counts."
+    f"{learning[-10:].mean():.2f} bits, the held-out text costs {bits:.2f}: the model "
+    "knows other parts of the training modules, but the held-out modules are new."
 )
 
 # %% tags=["shared", "check"]
-# Checked: fewer bits than every n-gram; the drawn lines end in the order that is said
+# Checked: fewer bits than every n-gram; training ends below held out, below the 5-gram
 assert bits < ngrams[5] < ngrams[6] < ngrams[3] < ngrams[1]
 assert bits < 2.25
 lines = "in training", "held out, at the end", "5-gram, held out"
 ends = [plots.drawn(fig, "", line)[1][-10:].mean() for line in lines]
 assert ends[0] < ends[1] < ends[2]
-assert of_place[0] > 1.2 * of_place[32:].mean()
+assert first_loss > held_out_loss
 
 # %% [markdown] tags=["shared"]
-# The lead is small, because counting is hard to beat on a small budget. Scale changes
-# the picture: counts of long contexts are nearly all zero, however much text there is,
-# while the loss of a Transformer falls steadily with more updates, more parameters and
-# more text ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)). Try `epochs=40` in
-# the settings when you have time, or a GPU.
+# The lead is small: counting is hard to beat on a small budget. Scale changes the
+# picture. Counts of long contexts are nearly all zero, however much text there is, but
+# the loss of a Transformer falls steadily with updates, parameters and text ([Kaplan et
+# al. 2020](https://arxiv.org/abs/2001.08361)). Try `epochs=40` when you have time, or a
+# GPU.
 #
 # ## Greedy text runs in circles, so texts are sampled
 #
 # The model gives probabilities; how to choose is up to us. **Greedy** takes the most
-# probable token, every time. **Sampling** draws a token by its probability, and three
-# knobs keep rare nonsense away:
+# probable token. **Sampling** draws a token, and three settings can keep rare nonsense
+# away:
 #
 # * **Temperature** $\tau$ divides the logits. Near 0 only the most probable token is
 #   left, 1 changes nothing, and a high temperature makes all tokens alike.
 # * **Top-k** ([Fan et al. 2018](https://arxiv.org/abs/1805.04833)) keeps the $k$ most
-#   probable tokens and scales them up to 1. But $k$ is too many where only one token is
-#   possible, and too few where many are. With $k = 1$ it is greedy.
+#   probable tokens and scales them up to 1; $k = 1$ is greedy. But $k$ is too many
+#   where only one token is possible, and too few where many are.
 # * **Top-p**, or nucleus sampling
 #   ([Holtzman et al. 2020](https://arxiv.org/abs/1904.09751)), keeps the fewest tokens
-#   that together have the probability $p$. Their number adapts to the text.
+#   that together have the probability $p$, sometimes one, sometimes many.
 
 
 # %% tags=["torch"]
@@ -633,9 +623,9 @@ probabilities = {
     name: as_numpy(next_token_probabilities(last, **knob))
     for name, knob in knobs.items()
 }
+order = np.argsort(-probabilities["temperature 1"])[:10]  # the most probable first
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Four panels of bars, the probabilities of the ten most probable tokens after 'if self.': with temperature 1, with temperature 0.5, with top-k of five, where the bars after the fifth are gone, and with top-p of 0.5."}}
-order = np.argsort(-probabilities["temperature 1"])[:10]  # the most probable first
 fig, axes = plots.panels_in_rows(4, 2, (6.4, 5.4), 0, 0, sharex=True, sharey=True)
 for ax, (name, p) in zip(axes, probabilities.items(), strict=True):
     ax.barh([repr(pairs.tokens[i]) for i in order], p[order])
@@ -649,10 +639,10 @@ fig
 left = {name: int((p > 0).sum()) for name, p in probabilities.items()}
 say(
     f"After `if self.` the model finds `{pairs.tokens[order[0]]}` most probable, with "
-    f"{probabilities['temperature 1'].max():.0%}. Temperature 0.5 raises that to "
+    f"{probabilities['temperature 1'].max():.0%}, and with temperature 0.5 "
     f"{probabilities['temperature 0.5'].max():.0%}. Of {left['temperature 1']} tokens, "
-    f"top-k keeps {left['top_k=5']}, and top-p {left['top_p=0.5']}, of which ten at "
-    "most are drawn."
+    f"top-k keeps {left['top_k=5']}, and top-p {left['top_p=0.5']} (the figure shows "
+    "ten)."
 )
 
 # %% tags=["shared", "check"]
@@ -665,8 +655,7 @@ for each in probabilities.values():
 
 # %% [markdown] tags=["torch"]
 # In PyTorch, writing is a Python loop. `torch.multinomial` draws the token, and the
-# text grows by `cat`. As always when a model is used, `eval()` comes first: it turns
-# dropout off.
+# text grows by `cat`. As always when a model is used, `eval()` turns dropout off first.
 
 
 # %% tags=["torch"]
@@ -686,7 +675,7 @@ def write(model, prompt, length, seed=0, **knobs):
 prompt = "def read("
 start = integers(pairs.encode(prompt))
 ways = {"greedy": {"top_k": 1}, "temperature 0.5": {"temperature": 0.5}}
-ways |= {"temperature 1": {}}
+ways |= {"temperature 1": {"temperature": 1.0}}
 written = {name: as_numpy(write(model, start, 55, **way)) for name, way in ways.items()}
 for name, new in written.items():
     print(f"--- {name}", prompt + pairs.decode(new), sep="\n")
@@ -694,26 +683,25 @@ for name, new in written.items():
 # %% tags=["shared", "say"]
 different = {name: len(set(new.tolist())) for name, new in written.items()}
 say(
-    f"Greedy text is dull: its 55 tokens are {different['greedy']} different ones, "
+    f"Of its 55 tokens, the greedy text has {different['greedy']} different ones, "
     f"{word('fewer', different['greedy'], different['temperature 1'])} than the "
-    f"{different['temperature 1']} with temperature 1. It tends to run in circles, "
-    "because repetition makes a phrase even more probable "
-    "([Holtzman et al. 2020](https://arxiv.org/abs/1904.09751), figure 4). With "
-    "temperature 1 there is nonsense among it; a temperature of 0.5 lies between. All "
-    "three have the look of Python: names, brackets, indentation. None means anything "
-    "after so short a training."
+    f"{different['temperature 1']} of temperature 1. Greedy text tends to run in "
+    "circles, because repetition raises the probability of a phrase "
+    "([Holtzman et al. 2020](https://arxiv.org/abs/1904.09751), figure 4). All texts "
+    "have names, brackets and indentation, as Python has. After so short a training, "
+    "none has a meaning."
 )
 
 # %% [markdown] tags=["shared"]
-# `generate` of `helpers` does all this for a batch of prompts of different lengths. The
-# shorter prompts are padded on the *left*, with a mask, so that all texts grow at the
-# same place. A text stops at a token that you name as the **end**. Here it is the token
-# `"\n"`. (A line break with blanks after it is a different token.)
+# `generate` of `helpers` does this for a batch of prompts. Shorter prompts are padded
+# on the *left*, with a mask, so that all texts grow at the same place. A text stops at
+# a token that you name as the **end**, here `"\n"`. (A line break with blanks after it
+# is a different token.)
 
 # %% tags=["shared"]
 prompts = ["import", prompt, "class Queue:\n    def put(self"]
 encoded = [pairs.encode(each) for each in prompts]
-(end,) = pairs.encode("\n")
+end = int(pairs.encode("\n")[0])
 options = {"temperature": 0.5, "top_k": 50, "top_p": 0.9, "end": end, "seed": 3}
 batch = as_numpy(generate(model, encoded, 40, **options))
 for each, new in zip(prompts, batch, strict=True):
@@ -729,11 +717,11 @@ for new in batch:
     assert (new[stop:] == end).all()
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, one change of code.** *Min-p*
-# ([Nguyen et al. 2024](https://arxiv.org/abs/2407.01082)) keeps all tokens that have at
-# least a share, say 0.1, of the largest probability. Write it as a function of the
-# logits. How many tokens does it keep after `if self.`, and how many after
-# `    def __init__(`? Compare with top-p.
+# **Exercise 2, one change of code.** *Min-p* ([Nguyen et al.
+# 2024](https://arxiv.org/abs/2407.01082)) keeps all tokens that have at least a share,
+# say 0.1, of the largest probability. Write it as a function of the logits. How many
+# tokens does it keep after `if self.`, and how many after `def __init__(`? Compare with
+# top-p.
 
 
 # %% tags=["shared", "answer"]
@@ -758,10 +746,10 @@ say(
 # %% [markdown] tags=["shared"]
 # ## A key–value cache computes each token once
 #
-# `write` passes the whole text through the model for each new token. Nearly all of that
-# work has been done before: because of the mask, old positions never change. Only the
-# keys and values of the old positions are needed again, by the queries of later tokens.
-# So we keep them, in the **key–value cache**.
+# `write` passes the whole text through the model for each new token. Nearly all of this
+# work has been done before: because of the mask, old positions never change. Later
+# tokens need only the keys and values of old positions. We keep these in the
+# **key–value cache**.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Keys and values of five old tokens are kept; those of the new token are written beside them. The query of the new token alone meets all keys, and its weights mix all values into one output."}}
 diagrams.key_value_cache()
@@ -790,8 +778,8 @@ def attend_and_keep(layer, x, cache, start, mask):
 
 
 # %% [markdown] tags=["shared"]
-# The new tokens go through the blocks as ever; only the attention is replaced. The mask
-# is the lowest rows of the causal mask, one for each new token.
+# The new tokens go through the blocks as ever, with this attention. Their mask is the
+# lowest rows of the causal mask.
 
 
 # %% tags=["torch"]
@@ -817,8 +805,7 @@ first_half, caches = logits_with_cache(model, integers(row[:, :32]), caches, 0)
 second_half, caches = logits_with_cache(model, integers(row[:, 32:]), caches, 32)
 
 # %% [markdown] tags=["shared"]
-# `generate` works in this way: the prompt goes in at once, then token after token. (Its
-# `advance` in `helpers` also knows left padding, post-norm and the other positions.)
+# `generate` works in this way: first the prompt, at once, then token after token.
 
 # %% tags=["shared", "check"]
 # Checked: the trained stack is causal, too; with the cache the logits are the same
@@ -829,10 +816,8 @@ in_parts = [as_numpy(half) for half in (first_half, second_half)]
 np.testing.assert_allclose(np.concatenate(in_parts, 1), before, atol=1e-4)
 
 # %% [markdown] tags=["shared"]
-# How much does the cache save? We measure one more token for 16 texts, at three
-# lengths, once with the whole text through the model and once with the cache. (An
-# untrained model and an empty cache will do: the time does not depend on their
-# numbers.)
+# How much does the cache save? We measure the time for one new token of 16 texts, with
+# an untrained model.
 
 
 # %% tags=["torch"]
@@ -880,14 +865,14 @@ say(table(head, *lines))
 
 # %% [markdown] tags=["shared"]
 # The price is memory. For each of the $l$ blocks, $b$ texts and $s$ positions, the
-# cache has a key and a value of $m$ numbers, so in float32 it takes
-# $2 \cdot 4 \cdot l\, b\, s\, m$ bytes. With large models and long texts it is often
-# the cache, not the weights, that fills the memory.
+# cache has a key and a value of $m$ numbers, in float32 $2 \cdot 4 \cdot l\, b\, s\, m$
+# bytes. With large models and long texts, it is often the cache, not the weights, that
+# fills the memory.
 #
-# And what comes after position 64? The learned table has no vector for it, so
-# `generate` raises an error if prompt and new tokens need more than `max_length`
-# positions. To write on, drop the oldest tokens and pass the others through the model
-# anew: each token has moved to a new position, so the cache is of no use any more.
+# Beyond `max_length` positions, here 64, the learned table has no vector, and
+# `generate` raises an error. To write on, drop the oldest tokens and pass the others
+# through the model again: they have moved to new positions, so the old cache is
+# useless.
 
 # %% tags=["shared", "check"]
 # Checked: the cache has as many bytes as the formula says
@@ -895,35 +880,34 @@ for s, size in zip(lengths, sizes, strict=True):
     assert size == 2 * 4 * settings.n_blocks * b * s * settings.m
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, open.** What do the byte pairs buy? Train with characters only
-# (`n_tokens=97`) and with byte pairs, both for `epochs=2` with `n_blocks=2`, and compare
-# the bits per character. Predict first. Then try your own text (`TEXT_FILE`), a longer
-# `length`, or more `epochs`. (The bounds in the folded checks are those of our text and
-# settings.)
+# **Exercise 3, open.** What do the byte pairs buy? Train the small model with the mask
+# once more, with byte pairs in place of characters, and compare the bits per character.
+# Predict first. Then try a text of your own (`TEXT_FILE`). (The bounds in the folded
+# checks are those of our text and settings.)
 
 # %% tags=["shared", "answer"]
-quick, found = replace(settings, n_blocks=2, epochs=2), {}
-for name, vocabulary in {"characters": alphabet, "byte pairs": pairs}.items():
-    own = replace(quick, n_tokens=len(vocabulary))
-    parts = {part: vocabulary.encode(string) for part, string in texts.items()}
-    one = build(LanguageModel, seed=settings.seed, **own.model)
-    own_rows = text.random_windows(parts["train"], own)
-    fit(one, next_token, (own_rows,), own, batches=in_order(own))
-    loss = evaluate(one, next_token, (text.windows(parts["test"], own.length),))["loss"]
-    found[name] = text.bits_per_character(loss, parts["test"], texts["test"])
+own = replace(small, n_tokens=len(pairs))
+own_rows = text.random_windows(tokens["train"], own)
+one = build(LanguageModel, seed=1, **own.model)
+fit(one, next_token, (own_rows,), own, batches=in_order(own))
+beginning = texts["test"][: new_rows[:, 1:].size]  # the same text for both models
+new = pairs.encode(beginning)
+loss = evaluate(one, next_token, (text.windows(new, own.length),))["loss"]
+by_pairs = text.bits_per_character(loss, new, beginning)
+by_characters = costs["with the mask", 17].mean() / math.log(2)
+assert by_pairs < by_characters
 say(
-    f"After {quick.updates} updates, the model of characters needs "
-    f"{found['characters']:.2f} bits per character and that of byte pairs "
-    f"{found['byte pairs']:.2f}. A window of 64 byte pairs covers about "
-    f"{64 * len(texts['test']) / len(tokens['test']):.0f} characters, so each update "
-    "reads more text, each prediction sees more of it, and frequent words need not be "
-    "spelled. The n-grams count characters, so they are the same for both."
+    f"After {own.updates} updates, the model of characters needs {by_characters:.2f} "
+    f"bits per character and that of byte pairs {by_pairs:.2f}. Probably three things "
+    f"help: a window of 16 byte pairs has about {16 * len(beginning) / len(new):.0f} "
+    "characters, so an update reads more text; each prediction sees more of it; and "
+    "frequent words need not be spelled."
 )
 
 # %% [markdown] tags=["shared"]
 # ## In your own code
 #
-# You need not write the mask: the attention of the framework has a flag for it.
+# The attention of the framework has a flag for the causal mask.
 
 # %% [markdown] tags=["torch"]
 # `nn.functional.scaled_dot_product_attention` takes `b h s d`:
@@ -935,12 +919,11 @@ theirs = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 ours, _ = attention(q, k, v, booleans(np.tri(11)))
 
 # %% [markdown] tags=["shared"]
-# And what separates this model from GPT-2
-# ([Radford et al. 2019](https://openai.com/index/better-language-models/))?
-# The blocks are the same: pre-norm, learned positions, tied weights. GPT-2 has GELU in
-# place of ReLU and dropout (`activation="gelu"`, `dropout=0.1` of our model), and it is
-# larger: in its smallest version 12 blocks, 12 heads, $m = 768$, 1,024 positions and
-# 50,257 tokens.
+# And what separates this model from GPT-2 ([Radford et al.
+# 2019](https://openai.com/index/better-language-models/))? Pre-norm, learned positions
+# and tied weights are the same. GPT-2 has GELU in place of ReLU and dropout
+# (`activation="gelu"`, `dropout=0.1` of our model). Its smallest version has 12 blocks,
+# 12 heads, $m = 768$, 1,024 positions and 50,257 tokens.
 
 
 # %% tags=["shared", "say"]
@@ -966,11 +949,10 @@ assert own_count == count_parameters(model)
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * A language model predicts each token from those before it. Text is its own label.
-# * With the causal mask, one pass over a text trains all its predictions. Without
-#   the mask the model copies its label.
+# * A language model is an encoder with a causal mask, and text is its own label.
+# * One pass trains all predictions of a text. Without the mask, the model copies.
 # * Byte pairs make sequences short; bits per character compare any two vocabularies.
-# * Compare with n-grams: they are cheap, and strong on small budgets.
+# * Compare with n-grams: they are strong on small budgets.
 # * Greedy text runs in circles. Temperature, top-k and top-p trade safety for variety.
 # * The key–value cache computes each token once, for $2\,l\,b\,s\,m$ numbers of memory.
 

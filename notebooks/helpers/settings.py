@@ -177,7 +177,7 @@ class Text(Settings):
     """Chapter *decoder*: a language model on the source of Python's standard library.
 
     ``n_tokens`` in the vocabulary, ``length`` of a window in tokens; the rest as in
-    ``LanguageModel``. An epoch has ``n_train`` windows, which occur in no other.
+    ``LanguageModel``. An epoch has ``n_train`` windows of its own, at random places.
     """
 
     n_train: int = 16 * 65
