@@ -169,9 +169,9 @@ diagrams.cross_attention()
 # \mathrm{cross}(X, C) = \mathrm{softmax}\big(Q K^\top / \sqrt{d}\big)\, V,$$
 #
 # with matrices $W_Q$, $W_K$ and $W_V$ as in self-attention. The map has a row for each
-# position of the target and a column for each position of the source. It needs no
-# causal mask, because the whole source may be read. It needs the **padding mask** of
-# the source.
+# position of the target and a column for each position of the source. Cross-attention
+# needs no causal mask, because the whole source may be read, but the **padding mask**
+# of the source.
 #
 # A **decoder block** is the encoder block with a third branch. With pre-norm:
 #
@@ -385,8 +385,8 @@ warmup|about two epochs|a twentieth of all updates
 n_blocks|a simple task|6
 n_heads|several places of the source at once|8
 m|a small vocabulary, short texts|512
-f|four times `m`|four times `m`
-norm_first|see the chapter on warm-up|True
+f|4 · `m`, as usual|4 · `m`
+norm_first|as in most models of today|True
 positions|nothing to learn|learned or rotary
 shared|digits occur on both sides|True for languages with one alphabet
 tied|fewer parameters|True"""
@@ -530,7 +530,7 @@ say(
 # %% tags=["shared"]
 def beam_search(model, source, width, length=11):
     """The most probable text found for a source ``k``, and its log-probability."""
-    beams = [([dates.BEGIN], 0.0)]
+    beams = [([dates.BEGIN], 0.0)]  # a model with dropout needs model.eval() first
     for place in range(length):
         texts = [text + [-1] * (length - 1 - place) for text, _ in beams]
         sources = np.array([source] * len(beams))  # w k
@@ -700,8 +700,8 @@ np.testing.assert_allclose(sums[:, -1], [greedy_p[i], beam_p[i]], atol=1e-3)
 #
 # **Exercise 2, a change of code.** Write dates in ways that the model has not seen but
 # that resemble the seven forms, for example `3 March 1997`, `Mar 3rd, 1997` and
-# `03.03.1997`. Predict which of them it can translate, then measure. (`dates.encode`
-# turns texts into sources.) If one fails, change one thing at a time.
+# `03.03.1997`. Predict which of them the model can translate, then measure.
+# (`dates.encode` turns texts into sources.) If one fails, change one thing at a time.
 
 # %% tags=["shared", "answer"]
 own_forms = {
@@ -997,8 +997,8 @@ assert [pieces.decode(row[: row.index(end)]) for row in lists] == [*english]
 
 # %% [markdown] tags=["shared"]
 # This model knows six sentences by heart, no more. The base model of 2017, with the
-# sizes in the last column of the settings table, saw [4.5 million pairs for 12 hours on
-# eight GPUs](https://arxiv.org/abs/1706.03762). It was trained with **label
+# sizes in the last column of the settings table, was trained on [4.5 million pairs, for
+# 12 hours on eight GPUs](https://arxiv.org/abs/1706.03762), and with **label
 # smoothing**: the right token gets probability 0.9 as its target, and all tokens share
 # the remaining 0.1. To score translations by BLEU or chrF, use
 # [sacreBLEU](https://arxiv.org/abs/1804.08771).
