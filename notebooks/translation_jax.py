@@ -658,24 +658,23 @@ gain = np.where(beam & ~greedy, beam_p - greedy_p, -np.inf)
 i = gain.argmax()
 two = [found[half_name, width][0][i] for width in (1, 4)]
 steps = log_p_of(half, x_test[[i, i]], two)  # 2 s
-sums = steps.cumsum(axis=-1)  # 2 s
+sums = steps.sum(axis=-1)  # 2
 
 # %% tags=["shared", "say"]
 lines = []
 for k in range(steps.shape[1]):
-    for text, p, total in zip(two, steps, sums, strict=True):
-        character = text[k] if k < len(text) else "END"
-        lines.append([f"`{character}`", f"{p[k]:z.2f}", f"{total[k]:z.2f}"])
-head = [f"width {w}, $\\ln p$, sum".split(", ") for w in (1, 4)]
-pairs = zip(lines[::2], lines[1::2], strict=True)
+    written_now = [f"`{text[k] if k < len(text) else 'END'}`" for text in two]
+    values = [f"{p[k]:z.2f}" for p in steps]
+    lines.append([written_now[0], values[0], written_now[1], values[1]])
+lines.append(["**sum**", f"**{sums[0]:.2f}**", "", f"**{sums[1]:.2f}**"])
 say(f"The source is `{sources[i]}`:")
-say(table(head[0] + head[1], *(a + b for a, b in pairs)))
+say(table(["width 1", "$\\ln p$", "width 4", "$\\ln p$"], *lines))
 at = [a == b for a, b in zip(*two, strict=False)].index(False)
 say(
     f"The texts part at character {at + 1}. There `{two[0][at]}` is "
     f"{word('more', steps[0, at], steps[1, at])} probable than `{two[1][at]}`, so "
-    f"greedy search takes it. But in the end its sum, {sums[0, -1]:.2f}, is "
-    f"{word('lower', *sums[:, -1])} than {sums[1, -1]:.2f}."
+    f"greedy search takes it. But in the end its sum, {sums[0]:.2f}, is "
+    f"{word('lower', *sums)} than {sums[1]:.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -687,7 +686,7 @@ assert same_text > 0.99 and beam[i] and not greedy[i]
 texts, log_p, _ = found["trained", 4]
 given = log_p_of(model, x_test[:500], texts[:500])
 np.testing.assert_allclose(log_p[:500], given.sum(axis=-1), atol=1e-4)
-np.testing.assert_allclose(sums[:, -1], [greedy_p[i], beam_p[i]], atol=1e-3)
+np.testing.assert_allclose(sums, [greedy_p[i], beam_p[i]], atol=1e-3)
 
 # %% [markdown] tags=["shared"]
 # A date has one right translation, and a trained model is nearly sure of it. A sentence
