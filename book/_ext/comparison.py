@@ -1,13 +1,15 @@
 """Sphinx extension: what the page that compares both takes from the chapters.
 
 ``{twin-code}`` shows definitions of the two pages of a chapter: side by side where
-there is room, else in two synchronised tabs; on demand there is a third tab, with the
-model in JavaScript. ``{measured}`` is
+there is room, without docstrings, else in two synchronised tabs; on demand there is a
+third tab, with the model in JavaScript. ``{measured}`` is
 a table of figures which the pages printed while this book was built. A name or a figure
 that is not there is a warning, and so fails the build.
 """
 
+import ast
 import re
+from pathlib import Path
 from typing import ClassVar
 
 from docutils import nodes
@@ -34,13 +36,20 @@ class TwinCode(SphinxDirective):
     has_content = True
 
     def run(self):
-        columns = [] if "javascript" in self.options else [":class: twin-code"]
+        side_by_side = "javascript" not in self.options
+        columns = [":class: twin-code"] if side_by_side else []
         text = ["::::{tab-set}", ":sync-group: framework", *columns, ""]
         for side, name in NAMES.items():
             text += [f":::{{tab-item}} {name}", f":sync: {side}", ""]
             file = f"/notebooks/{self.arguments[0]}_{side}.py"
             for word in self.content:
-                text += [f"```{{literalinclude}} {file}", f":pyobject: {word}", "```"]
+                if side_by_side:
+                    path = pages.ROOT / file[1:]
+                    self.env.note_dependency(str(path))
+                    text += ["```python", *without_docstrings(path, word), "```"]
+                else:
+                    include = f"```{{literalinclude}} {file}"
+                    text += [include, f":pyobject: {word}", "```"]
             text.append(":::")
         if "javascript" in self.options:
             self.env.note_dependency(str(JAVASCRIPT))
@@ -53,6 +62,30 @@ class TwinCode(SphinxDirective):
         lines = StringList([*text, "::::"], source=self.get_source_info()[0])
         self.state.nested_parse(lines, self.content_offset, found)
         return found.children
+
+
+def without_docstrings(path: Path, name: str) -> list[str]:
+    """The lines of a function or class, the last of that name, without docstrings.
+
+    Raises
+    ------
+    LookupError
+        If the file defines no such thing at its outermost level.
+    """
+    source = path.read_text("utf-8")
+    kinds = ast.FunctionDef | ast.ClassDef
+    found = [n for n in ast.parse(source).body if isinstance(n, kinds)]
+    found = [node for node in found if node.name == name]
+    if not found:
+        raise LookupError(f"{path.name} defines no {name}")
+    lines = source.splitlines()
+    for node in ast.walk(found[-1]):
+        if isinstance(node, kinds) and ast.get_docstring(node) is not None:
+            first, last = node.body[0].lineno - 1, node.body[0].end_lineno
+            last += lines[last : last + 1] == [""]  # the blank line after it, too
+            lines[first:last] = [None] * (last - first)
+    start = min(n.lineno for n in (found[-1], *found[-1].decorator_list)) - 1
+    return [x for x in lines[start : found[-1].end_lineno] if x is not None]
 
 
 def javascript(path, name):
@@ -117,8 +150,13 @@ def figure(env, page, pattern):
         return run and f"{run['runtime']:.0f} s"
     for text in printed(env, f"notebooks/{page}"):
         if match := re.search(pattern, text):
-            return match[1]
+            return in_percent(match[1])
     return None
+
+
+def in_percent(number):
+    """A number as a page printed it, but ``8.9e-03`` as ``0.9%``."""
+    return f"{float(number):.1%}" if re.fullmatch(r"[\d.]+e-\d+", number) else number
 
 
 def printed(env, page):

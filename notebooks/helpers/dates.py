@@ -1,6 +1,7 @@
 """Dates in many written forms and in ISO's: seeded NumPy data to translate."""
 
 from datetime import date, timedelta
+from string import Formatter
 
 import numpy as np
 
@@ -41,6 +42,25 @@ def write(day, form):
         d=day.day, m=day.month, y=day.year, yy=day.year % 100, th=th, month=month,
         mon=month[:3], weekday=weekday,
     )  # fmt: skip
+
+
+PARTS = "year 1", "year 2", "year 3", "year 4", "month", "day", "weekday", "rest"
+
+
+def parts(day, form):
+    """For each character of a written date, which of ``PARTS`` it belongs to: list."""
+    month, weekday = MONTHS[day.month - 1], DAYS[day.weekday()]
+    texts = {"month": month, "mon": month[:3], "m": str(day.month), "th": "th"}
+    texts |= {"d": str(day.day), "weekday": weekday}
+    names = {"month": "month", "mon": "month", "m": "month", "d": "day", "th": "rest"}
+    found = []
+    for between, field, *_ in Formatter().parse(choose(form, FORMS | UNSEEN, "form")):
+        found += ["rest"] * len(between)
+        if field in ("y", "yy"):
+            found += PARTS[:4] if field == "y" else PARTS[2:4]
+        elif field:
+            found += [names.get(field, field)] * len(texts[field])
+    return found
 
 
 def encode(texts, *, target=False):

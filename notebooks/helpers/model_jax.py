@@ -776,7 +776,7 @@ def new_cache(model, first, length, context=None, context_mask=None):
     n_heads, m = blocks[0].attention.n_heads, model.embed.features
     shape = len(first), n_heads, length, m // n_heads  # b h s d
     empty = jnp.zeros(shape, model.embed.embedding.dtype)
-    crossing = isinstance(model.decoder, Decoder)
+    crossing = context is not None
     context = [
         tuple(b.cross.project(context)[1:]) if crossing else None for b in blocks
     ]

@@ -534,8 +534,7 @@ class Decoder(nn.Module):
         options = {"norm_first": norm_first, **options}
         blocks = [DecoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nn.ModuleList(blocks)
-        make_norm = NORMS[options.get("norm", "layer")]
-        self.norm = make_norm(m) if norm_first else None
+        self.norm = NORMS[options.get("norm", "layer")](m) if norm_first else None
 
     def forward(self, x, mask, context, context_mask=None, *, return_maps=False):
         """Outputs ``b s m``; with ``return_maps`` also ``l b h s s``, ``l b h s k``.
@@ -783,7 +782,7 @@ def new_cache(model, first, length, context=None, context_mask=None):
     blocks = model.decoder.blocks
     n_heads, table = blocks[0].attention.n_heads, model.embed.weight
     shape = len(first), n_heads, length, table.shape[1] // n_heads  # b h s d
-    crossing = isinstance(model.decoder, Decoder)
+    crossing = context is not None
     context = [
         tuple(b.cross.project(context)[1:]) if crossing else None for b in blocks
     ]

@@ -233,7 +233,7 @@ class Dates(Settings):
 
     ``n_validation`` and ``n_test`` in days, which occur in no other part;
     ``n_characters`` in the vocabulary, with the tokens for begin and end; the rest as
-    in ``Translator``. An epoch has ``n_train`` examples, which occur in no other.
+    in ``Translator``. Each epoch has ``n_train`` examples of its own.
     """
 
     n_train: int = 128 * 45

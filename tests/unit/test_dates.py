@@ -34,6 +34,22 @@ def test_every_form_is_written_as_people_write_it():
     assert dates.write(date(2004, 12, 25), "slashes") == "12/25/2004"
 
 
+@given(DAYS, st.sampled_from([*dates.FORMS, *dates.UNSEEN]))
+def test_parts_spell_the_numbers_and_names_of_a_date(day, form):
+    text, parts = dates.write(day, form), dates.parts(day, form)
+    assert len(parts) == len(text)
+    spelled = {
+        name: "".join(c for c, part in zip(text, parts, strict=True) if part == name)
+        for name in dates.PARTS
+    }
+    year = "".join(spelled[f"year {n}"] for n in (1, 2, 3, 4))
+    assert f"{day.year}".endswith(year) and len(year) >= 2
+    assert int(spelled["day"]) == day.day
+    month = dates.MONTHS[day.month - 1]
+    assert spelled["month"] in (month, month[:3], f"{day.month}")
+    assert spelled["weekday"] in ("", dates.DAYS[day.weekday()])
+
+
 def test_ordinals_are_those_of_english():
     found = [dates.write(date(2000, 1, d), "ordinal").split()[1] for d in range(1, 32)]
     special = {1: "1st,", 2: "2nd,", 3: "3rd,", 21: "21st,", 22: "22nd,", 23: "23rd,"}
