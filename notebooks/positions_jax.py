@@ -722,10 +722,11 @@ def pooled(encoded, real):
 
 own = build(ReadyMade, 12, 3, 48)
 own.eval()  # no dropout
+x = np.random.default_rng(5).normal(size=(2, 9, 12))  # b s m
+pooled(own(floats(x), booleans(real)), booleans(real)).shape  # b m
 
 # %% tags=["shared", "check"]
 # Checked: in the framework's own encoder, too, padding does not change real positions
-x = np.random.default_rng(5).normal(size=(2, 9, 12))  # b s m
 garbage = np.where(real[..., None], x, 100)
 outs = [own(floats(y), booleans(real)) for y in (x, garbage)]
 means = [as_numpy(pooled(out, booleans(real))) for out in outs]
