@@ -746,7 +746,7 @@ runs = {
     "post-norm": "no warm-up", "pre-norm": "pre-norm, no warm-up",
     "pre-norm, warm-up": "pre-norm, warm-up",
 }  # fmt: skip
-titles = "loss, without warm-up and with", "differences after ten updates"
+titles = "loss: pre-norm, too, needs warm-up", "differences after ten updates"
 panels = {
     titles[0]: {name: smooth(losses[run]) for name, run in runs.items()},
     titles[1]: {name: (block, np.array(rows)) for name, rows in early.items()},
