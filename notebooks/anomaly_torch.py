@@ -598,7 +598,7 @@ say(
 assert alike.mean() < (0.7 if source == "digits" else 1) * with_odd.mean()
 assert detected > alarms
 if source == "digits":
-    assert auc > 0.95 and detected > 0.9 and alarms < 0.15
+    assert auc > 0.95 and detected > 0.9 and alarms < 0.25
 kinds = test.labels[test_sets]  # n s
 fits = np.roll(kinds[:, -1], -1) != kinds[:, 0]  # the next odd one is odd here, too
 next_odd = np.roll(x_test[:, -1:], -1, axis=0)  # n 1 i
@@ -821,7 +821,7 @@ def distances(x):
 
 
 # %% tags=["shared"]
-def trained_on(view, unseen, n=14_336):
+def trained_on(view, unseen, n=7_168):
     """A small model, trained on sets of the seen classes as ``view`` shows them."""
     seen = np.setdiff1d(classes, unseen)
     given = view(fixed_sets(train.only(seen), n, seed=6))
