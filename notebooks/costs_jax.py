@@ -173,11 +173,11 @@ say(
 
 
 # %% tags=["jax"]
-def batch(b, s):
-    """Random inputs ``b s i`` and labels ``b s``."""
+def batch(b, n):
+    """Random inputs ``b n i`` and labels ``b n``."""
     draw = np.random.default_rng(1)
-    x = floats(draw.normal(size=(b, s, sizes["n_inputs"])))
-    return x, jnp.asarray(draw.integers(32, size=(b, s)))
+    x = floats(draw.normal(size=(b, n, sizes["n_inputs"])))
+    return x, jnp.asarray(draw.integers(32, size=(b, n)))
 
 
 def loss_of(model, x, labels):
@@ -521,22 +521,22 @@ say(
 
 # %% tags=["jax"]
 def written_out(q, k, v):
-    """Our own attention, for one head: ``b s d -> b s d``."""
+    """Our own attention, for one head: ``b n d -> b n d``."""
     return attention(q, k, v)[0]
 
 
 def in_chunks(q, k, v, size=64):
     """The same, ``size`` queries at a time, computed again on the way back."""
-    b, s, d = q.shape
-    chunks = q.reshape(b, -1, min(size, s), d).swapaxes(0, 1)  # chunk b size d
+    b, n, d = q.shape
+    chunks = q.reshape(b, -1, min(size, n), d).swapaxes(0, 1)  # chunk b size d
     attend = jax.checkpoint(written_out)
     chunks = jax.lax.map(lambda rows: attend(rows, k, v), chunks)
-    return chunks.swapaxes(0, 1).reshape(b, s, d)
+    return chunks.swapaxes(0, 1).reshape(b, n, d)
 
 
 def framework_attention(q, k, v):
-    """The framework's own attention, for one head: ``b s d -> b s d``."""
-    q, k, v = (x[:, :, None] for x in (q, k, v))  # b s 1 d
+    """The framework's own attention, for one head: ``b n d -> b n d``."""
+    q, k, v = (x[:, :, None] for x in (q, k, v))  # b n 1 d
     return jax.nn.dot_product_attention(q, k, v, implementation="xla")[:, :, 0]
 
 
@@ -676,7 +676,7 @@ assert paths["convolution"] == (n - 1) / (w - 1) and w ** paths["dilated"] == n
 
 # %% tags=["jax"]
 def gradient_norms(layer, x):
-    """Norm of the gradient of the last output for each position: ``1 s m -> s``."""
+    """Norm of the gradient of the last output for each position: ``1 n m -> n``."""
     gradient = jax.grad(lambda x: layer(x)[0, -1].sum())(floats(x))
     return as_numpy(jnp.linalg.norm(gradient[0], axis=-1))
 
@@ -785,7 +785,7 @@ np.testing.assert_allclose(quadratic[1:], 16 * quadratic[:-1])
 
 # %% tags=["jax"]
 def linear_attention(q, k, v):
-    """Weights in proportion to φ(q)·φ(k), φ(x) = elu(x) + 1: ``... s d -> ... s d``."""
+    """Weights in proportion to φ(q)·φ(k), φ(x) = elu(x) + 1: ``... n d -> ... n d``."""
     q, k = jax.nn.elu(q) + 1, jax.nn.elu(k) + 1  # positive
     summary = k.swapaxes(-1, -2) @ v  # ... d d
     total = k.sum(axis=-2, keepdims=True).swapaxes(-1, -2)  # ... d 1
@@ -797,7 +797,7 @@ def linear_attention(q, k, v):
 # $q=4k$. With the identity matrix as values, the output *is* the matrix of weights.
 
 # %% tags=["shared"]
-k = np.random.default_rng(3).normal(size=(1, 64, 64))  # b s d
+k = np.random.default_rng(3).normal(size=(1, 64, 64))  # b n d
 identity = floats(np.eye(64)[None])
 exact = as_numpy(attention(floats(4 * k), floats(k), identity)[0])[0]  # q k
 flat = as_numpy(linear_attention(floats(4 * k), floats(k), identity))[0]  # q k
@@ -887,7 +887,7 @@ for name, found in halved.items():
 
 # %% tags=["jax"]
 def fused_attention(q, k, v):
-    """Needs an NVIDIA GPU and half precision: ``b s h d -> b s h d``."""
+    """Needs an NVIDIA GPU and half precision: ``b n h d -> b n h d``."""
     return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
 
 

@@ -174,11 +174,11 @@ say(
 
 
 # %% tags=["torch"]
-def batch(b, s):
-    """Random inputs ``b s i`` and labels ``b s``."""
+def batch(b, n):
+    """Random inputs ``b n i`` and labels ``b n``."""
     draw = np.random.default_rng(1)
-    x = floats(draw.normal(size=(b, s, sizes["n_inputs"])))
-    return x, torch.as_tensor(draw.integers(32, size=(b, s)), device=device)
+    x = floats(draw.normal(size=(b, n, sizes["n_inputs"])))
+    return x, torch.as_tensor(draw.integers(32, size=(b, n)), device=device)
 
 
 def loss_of(model, x, labels):
@@ -506,7 +506,7 @@ say(
 
 # %% tags=["torch"]
 def written_out(q, k, v):
-    """Our own attention, for one head: ``b s d -> b s d``."""
+    """Our own attention, for one head: ``b n d -> b n d``."""
     return attention(q, k, v)[0]
 
 
@@ -520,8 +520,8 @@ def in_chunks(q, k, v, size=64):
 
 
 def framework_attention(q, k, v):
-    """The framework's own attention, for one head: ``b s d -> b s d``."""
-    q, k, v = (x[:, None] for x in (q, k, v))  # b 1 s d
+    """The framework's own attention, for one head: ``b n d -> b n d``."""
+    q, k, v = (x[:, None] for x in (q, k, v))  # b 1 n d
     return nn.functional.scaled_dot_product_attention(q, k, v)[:, 0]
 
 
@@ -653,7 +653,7 @@ assert paths["convolution"] == (n - 1) / (w - 1) and w ** paths["dilated"] == n
 
 # %% tags=["torch"]
 def gradient_norms(layer, x):
-    """Norm of the gradient of the last output for each position: ``1 s m -> s``."""
+    """Norm of the gradient of the last output for each position: ``1 n m -> n``."""
     x = floats(x).requires_grad_()
     layer(x)[0][0, -1].sum().backward()
     return as_numpy(x.grad[0].norm(dim=-1))
@@ -762,7 +762,7 @@ np.testing.assert_allclose(quadratic[1:], 16 * quadratic[:-1])
 
 # %% tags=["torch"]
 def linear_attention(q, k, v):
-    """Weights in proportion to φ(q)·φ(k), φ(x) = elu(x) + 1: ``... s d -> ... s d``."""
+    """Weights in proportion to φ(q)·φ(k), φ(x) = elu(x) + 1: ``... n d -> ... n d``."""
     q, k = nn.functional.elu(q) + 1, nn.functional.elu(k) + 1  # positive
     summary = k.transpose(-1, -2) @ v  # ... d d
     total = k.sum(dim=-2, keepdim=True).transpose(-1, -2)  # ... d 1
@@ -774,7 +774,7 @@ def linear_attention(q, k, v):
 # $q=4k$. With the identity matrix as values, the output *is* the matrix of weights.
 
 # %% tags=["shared"]
-k = np.random.default_rng(3).normal(size=(1, 64, 64))  # b s d
+k = np.random.default_rng(3).normal(size=(1, 64, 64))  # b n d
 identity = floats(np.eye(64)[None])
 exact = as_numpy(attention(floats(4 * k), floats(k), identity)[0])[0]  # q k
 flat = as_numpy(linear_attention(floats(4 * k), floats(k), identity))[0]  # q k
@@ -864,7 +864,7 @@ for name, found in halved.items():
 
 # %% tags=["torch"]
 def fused_attention(q, k, v):
-    """Fused, or an error where no fused kernel can run: ``b h s d -> b h s d``."""
+    """Fused, or an error where no fused kernel can run: ``b h n d -> b h n d``."""
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):
         return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
