@@ -420,7 +420,7 @@ def test_page_without_scripts_shows_an_example(new_reader):
     """What the model answers to one sequence, and its map as a picture."""
     page = new_reader(java_script_enabled=False)
     page.open(f"{PAGE}.html")
-    text = page.locator(".without-scripts").inner_text()
+    text = page.locator(".without-scripts").first.inner_text()
     asked, answered = re.findall(r"(?:\d ){15}\d", text)
     assert asked == answered[::-1]
     picture = page.locator("attention-viewer figure img")
