@@ -357,7 +357,7 @@ class Translator(nn.Module):
 model = build(Translator, seed=settings.seed, **settings.model)
 first = evaluate(model, next_token, data["validation"])
 x_valid, y_valid = data["validation"]
-logits = as_numpy(model(integers(x_valid[:200]), integers(y_valid[:200, :-1])))  # b s c
+logits = as_numpy(model(integers(x_valid[:500]), integers(y_valid[:500, :-1])))  # b s c
 
 # %% tags=["shared", "say"]
 variance, uniform = logits.var(axis=-1).mean(), np.log(settings.n_characters)
