@@ -357,7 +357,7 @@ class Translator(nn.Module):
 model = build(Translator, seed=settings.seed, **settings.model)
 first = evaluate(model, next_token, data["validation"])
 x_valid, y_valid = data["validation"]
-logits = as_numpy(model(integers(x_valid[:200]), integers(y_valid[:200, :-1])))  # b s c
+logits = as_numpy(model(integers(x_valid[:500]), integers(y_valid[:500, :-1])))  # b s c
 
 # %% tags=["shared", "say"]
 variance, uniform = logits.var(axis=-1).mean(), np.log(settings.n_characters)
@@ -402,8 +402,8 @@ say(table(["setting", "value", "why here", "try first for another task"], *lines
 
 # %% [markdown] tags=["shared"]
 # To see later how the model learned, we copy its weights at the beginning of each
-# epoch, in the function `batches`, which `fit` calls there. This side effect does no
-# harm, because `fit` calls `batches` from ordinary Python, not in a compiled function.
+# epoch, in the function `batches`. This side effect does no harm, because `fit` calls
+# `batches` from ordinary Python, not in a compiled function.
 
 # %% tags=["shared"]
 snapshots = {}
@@ -529,8 +529,8 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# In code, for one source: all beams go through the model as one batch, and the places
-# that are not written yet are padding.
+# In code, for one source: all beams are one batch, and places that are not written yet
+# are padding.
 
 
 # %% tags=["shared"]
@@ -718,7 +718,7 @@ download_link(model, f"translation_{side}.safetensors", half=True)
 right = found["trained", 1][2]
 say(
     f"Rounded to half precision, the model writes {right_in_half.mean():.1%} of the "
-    f"test dates without a mistake, and {right.mean():.1%} as it was trained."
+    f"test dates rightly; unrounded, {right.mean():.1%}."
 )
 
 # %% tags=["shared", "check"]
@@ -775,8 +775,7 @@ viewer.attention(
 
 # %% [markdown] tags=["shared"]
 # Choose a date and follow the rows. Some are sharp, others are not. For an average, we
-# add up the weights by part of the date; `dates.parts` names the part that each
-# character of a source belongs to.
+# add up the weights by part of the date.
 
 
 # %% tags=["shared"]
@@ -846,8 +845,8 @@ say(
 # %% [markdown] tags=["shared"]
 # ## A perfect test score hides what was never tested
 #
-# All test days were new, but drawn like the training days. Let us go beyond them: to
-# other centuries, and to two forms that the model has never seen.
+# All test days were new, but drawn like the training days. Let us try other centuries,
+# and two forms that the model has never seen.
 
 
 # %% tags=["shared"]
