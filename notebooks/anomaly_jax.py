@@ -274,7 +274,7 @@ assert baseline > (0.7 if source == "digits" else 2 / s)
 # 2017](https://arxiv.org/abs/1703.06114); [Lee et al.
 # 2019](https://arxiv.org/abs/1810.00825) build such functions from attention). If the
 # output does not change at all, as with a sum, the function is *invariant*. Our model
-# is the `Predictor` of the encoder chapter, without positions, with one output per
+# is the `Predictor` of the positions chapter, without positions, with one output per
 # element:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "From top to bottom: a set of five pictures, four of them a 4 and one a 7; a dense layer for each element; the encoder, in which every element is connected with every other; one output per element; a softmax over the set, which gives the 7 a probability of 0.92 and the others 0.02 each."}}
