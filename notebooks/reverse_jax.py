@@ -528,7 +528,7 @@ say(
     f"Without the neighbours, which have {beside:.0%} of the weight, it stays right: "
     "it does not need them. So the map shows from where each output takes its symbol. "
     "(But the largest weight of a row is not always enough: flatten the softmax on "
-    "[Try the model](../book/playground.md).) The copying model fails: hiding its top "
+    "[Try the models](../book/playground.md).) The copying model fails: hiding its top "
     "key changes nothing, and other seeds look elsewhere."
 )
 
