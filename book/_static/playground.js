@@ -150,7 +150,8 @@ function playground(place) {
     table.append(node);
     return node;
   }
-  const rows = Object.fromEntries(ROWS.map((name) => [name, row(digitsTable, name)]));
+  const shown = { sure: "sure, %" };
+  const rows = Object.fromEntries(ROWS.map((name) => [name, row(digitsTable, shown[name] ?? name, name)]));
   const placeAgain = row(chanceTable, "place");
   const chanceRows = symbols.map((symbol) => row(chanceTable, `p(${symbol})`, "chance"));
 
@@ -204,7 +205,7 @@ function playground(place) {
       write(cells.right, out === wanted ? "✓" : "✗");
       cells.right.setAttribute("aria-label", out === wanted ? "right" : "wrong");
       cells.out.classList.toggle("wrong", out !== wanted);
-      write(cells.sure, String(Number(Math.max(...p).toFixed(1))).replace("0.", "."));
+      write(cells.sure, String(Math.min(99, Math.floor(100 * Math.max(...p))))); // two digits
       cells.chance.forEach((cell, symbol) => {
         const chance = p[symbol].toFixed(2);
         cell.classList.toggle("chosen", String(symbol) === out);
