@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 # The second norm has a line of its own: it is about the order of norm and branch.
 SECTIONS = {
     "encoder": ("encoder", "a stack of blocks"),
-    "embed": ("reverse", "one-hot times a matrix"),
+    "embed": ("positions", "the predictor maps"),
     "positions": ("positions", "sines and cosines"),
     "attention": ("attention", "heads attend"),
     "scores": ("attention", "products and a softmax"),
