@@ -52,6 +52,8 @@ FORMULAS = """() => {
     return [count('.math'), count('.math mjx-container'),
         count('mjx-merror') + count('[data-mml-node=merror]'), copy?.textContent];
 }"""
+CUT = """() => [...document.querySelectorAll('article div.math mjx-container')].filter(
+    n => n.scrollWidth > n.clientWidth).map(n => n.textContent.slice(0, 80))"""
 TOO_WIDE = """() => {
     const inBox = n => n.tagName !== 'ARTICLE' && (inBox(n.parentElement)
         || /auto|scroll/.test(getComputedStyle(n.parentElement).overflowX));
@@ -118,6 +120,13 @@ def test_formulas_are_typeset(visit, page_name):
     assert formulas >= 2 or page_name != "book/notation"
     for sign in ("$$", "\\frac", "\\sum", "\\("):
         assert sign not in (prose or ""), f"{page_name}: raw {sign!r} in the text"
+
+
+@each_page
+def test_formulas_fit_a_wide_screen(visit, page_name):
+    """On a phone they scroll; here nothing would tell that they go on."""
+    cut = visit(page_name).evaluate(CUT)
+    assert not cut, f"{page_name}: formulas are cut {cut}"
 
 
 @each_page

@@ -152,6 +152,33 @@ def test_the_page_has_a_good_size(page):
     assert words in WORDS, f"{page.name}: {words} words, 1,200 to 2,500 are good"
 
 
+def torn_rows(text):
+    """Rows of Markdown tables with more or fewer cells than the head of the table."""
+    torn, bars = [], 0
+    for line in text.splitlines():
+        if re.fullmatch(r"\|(\s*:?-+:?\s*\|)+", line):
+            bars = line.count("|")
+        elif not line.strip():
+            bars = 0
+        elif bars and len(re.findall(r"(?<!\\)\|", line)) != bars:
+            torn.append(line)
+    return torn
+
+
+@by_page
+def test_no_row_of_a_table_is_torn(page):
+    """A row that goes on in the next line would be two rows."""
+    for cell in markdown(page):
+        assert not torn_rows(cell.source), cell
+
+
+def test_a_torn_row_is_found():
+    head = "| a | b |\n|---|---:|\n"
+    assert torn_rows(f"{head}| one | two |\n\nno table | here") == []
+    assert torn_rows(f"{head}| one |\n| two |\n") == ["| one |", "| two |"]
+    assert torn_rows(f"{head}| one | two |\nthree | four |") == ["three | four |"]
+
+
 @by_page
 def test_every_section_checks_its_claim(page):
     """A section with code to learn has at least one check."""
