@@ -120,7 +120,7 @@ cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 # $$\alpha_i = \frac{\exp f(q, k_i)}{\sum_j \exp f(q, k_j)}, \qquad
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
-# The exponential and the division together are again a *softmax*. The weights are
+# The exponential and the division together are called a *softmax*. The weights are
 # positive and sum to one. If two scores differ by 1, the weight of the higher one is $e
 # \approx 2.7$ times that of the other. (To physicists, this is the Boltzmann
 # distribution; to statisticians, kernel regression with the kernel $\exp f$.)
@@ -166,9 +166,9 @@ np.testing.assert_allclose(large, words[cat], atol=1e-9)
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
-# There are three matrices, because what a word looks for differs from what it can be
-# found by, and from what it passes on: *drank* looks for an animal and a drink, but is
-# found as an *action*. A model learns the matrices; here they are made by hand.
+# There are three matrices, because a word looks for one thing (query), is found by
+# another (key), and passes on a third (value): *drank* looks for an animal and a drink,
+# but is found as an *action*. A model learns the matrices; here they are made by hand.
 
 # %% tags=["shared"]
 w_query = np.array([
@@ -248,14 +248,15 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # $Q$, $K$ and $V$ hold one query, key or value per row; $d$ is the number of features
 # of a query and a key ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
 # equation 1). The next section explains the root. In comments on shapes, `q` and `k`
-# are axes: one entry per query, one per key.
+# are axes: one entry per query, one per key. (`b`, the sentences of a batch, and `h`,
+# the heads, come further below.)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
 diagrams.attention(mask=False)
 
 # %% [markdown] tags=["shared"]
 # Here are three words with two features each. The query $(1, 0)$ has the dot products
-# $1$, $0$ and $1$ with the keys, so the first and the third key get the same weight.
+# $1, 0, 1$ with the keys, so the first and the third key get the same weight.
 
 # %% tags=["shared"]
 q = np.array([[1, 0], [0, 1], [1, 1]])  # q d
@@ -325,8 +326,8 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # A dot product is a sum of $d$ terms. So its variance grows in proportion to $d$, and
 # its standard deviation, the typical size of a score, in proportion to $\sqrt{d}$.
 # Large scores *saturate* the softmax: one key gets nearly all the weight, and the
-# weights hardly react to small changes of the scores. Divided by $\sqrt{d}$, scores
-# have the same typical size for every $d$.
+# weights hardly react to small changes of the scores. After division by $\sqrt{d}$, the
+# scores have the same typical size for every $d$.
 #
 # If the entries of $q$ and $k$ are independent with mean 0 and variance $\sigma^2$,
 # each term has variance $\sigma^4$, and the sum of $d$ of them
@@ -388,8 +389,8 @@ say(
     "saturated. For most queries, the derivative with respect to the query is almost "
     f"zero (the median of its norm is {np.median(without):.4f}). For a few, where two "
     f"keys share the weight, its norm is up to {without.max():.0f}. With the scale, "
-    f"all norms are between {level.min():.2f} and {level.max():.2f}. So the scale also "
-    "divides the large derivatives; but it leaves no query without a gradient."
+    f"all norms are between {level.min():.2f} and {level.max():.2f}. So the scale "
+    "divides the few large derivatives, too; but it leaves no query without a gradient."
 )
 
 # %% tags=["shared", "check"]
@@ -509,8 +510,9 @@ np.testing.assert_raises_regex(
 # Under the *causal mask*, a position sees itself and what comes before. Under a
 # *padding mask*, no position sees the padding. Below, the second sentence has four
 # words and two padded positions. Padded positions see nothing either, which does no
-# harm, because their outputs are not used. (Most libraries hide only the padded keys;
-# at real positions, the result is the same.) `causal & padding` combines the masks.
+# harm, because their outputs are not used. (Most libraries hide only the padded keys,
+# and so do some later pages; at real positions, the result is the same.) `causal &
+# padding` combines the masks.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -659,10 +661,11 @@ diagrams.heads()
 # %% [markdown] tags=["torch"]
 # `dense` draws the entries of its matrix uniformly between $-1/\sqrt{n}$ and
 # $1/\sqrt{n}$, where $n$ is the number of inputs, so that a new layer has small scores
-# and attends almost evenly. (This is PyTorch's own default;
-# [Xavier's](https://proceedings.mlr.press/v9/glorot10a.html) variance on `m 3m` is 1.5
-# times as large.) PyTorch keeps the matrix as `out in`, and draws it from the global
-# generator, which `build` seeds.
+# and attends almost evenly. (`nn.Linear` draws its matrix in this way, too;
+# `nn.MultiheadAttention` draws `m 3m` by [Xavier's
+# rule](https://proceedings.mlr.press/v9/glorot10a.html), with 1.5 times the variance.)
+# PyTorch keeps the matrix as `out in`, and draws it from the global generator, which
+# `build` seeds.
 
 
 # %% tags=["torch"]
@@ -683,11 +686,10 @@ def dense(n_in, n_out):
 
 
 # %% [markdown] tags=["shared"]
-# `project` makes queries, keys and values of all heads in one product, splits the axis
-# `3m` into `3 h d`, and moves `3` to the front and `h` before `s`. After attention, `h`
-# and `d` are flattened to `m`: the heads are concatenated. A second input, the
-# `context`, makes it cross-attention: queries come from `x`, keys and values from the
-# context.
+# `project` makes queries, keys and values of all heads in one product, then splits and
+# moves axes: `b s 3m -> b s 3 h d -> 3 b h s d`. After attention, `h` and `d` are
+# flattened to `m`: the heads are concatenated. A second input, the `context`, makes it
+# cross-attention: queries come from `x`, keys and values from the context.
 
 
 # %% tags=["torch"]
@@ -774,10 +776,10 @@ np.testing.assert_allclose(as_numpy(crossed), expected, atol=1e-5)
 # How many heads? Common models choose $d = 64$ or $128$ and let $h$ grow with $m$: the
 # [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$,
 # [BERT](https://arxiv.org/abs/1810.04805) (base) 12 for 768, the largest
-# [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. More heads look for more
-# things, each described by fewer numbers. In translation, 8 and 16 heads were slightly
-# ahead of one and of 32 ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table
-# 3).
+# [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. With more heads, a layer
+# looks for more things at once, but each head compares fewer numbers. In translation, 8
+# and 16 heads were ahead of 32, and further ahead of one ([Vaswani et al.
+# 2017](https://arxiv.org/abs/1706.03762), table 3).
 
 # %% [markdown] tags=["shared"]
 # ## Attention ignores order
@@ -843,8 +845,9 @@ assert np.abs(moved - out).max() > 0.12
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
 # are the same set of words. What would you add to the input so that it can tell them
-# apart? Try it with `model` and three random words, `x[:, :3]`. Then try it at the
-# positions 1000 to 1002: what happens to the weights?
+# apart? Try it with `model` and three random words, `x[:, :3]`. Then add the position
+# itself to all features, once from 0 to 2 and once from 1000 to 1002: what happens to
+# the weights?
 
 # %% tags=["shared", "answer"]
 dog_bites_man = x[:, :3]
@@ -942,8 +945,8 @@ for mask, hides in zip((causal, key_mask), given, strict=True):
 # * Attention is a weighted mean of values; each weight comes from a query and a key.
 # * In self-attention, queries, keys and values are learned projections of one sequence;
 #   in cross-attention, keys and values come from a second one.
-# * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$, so that
-#   no query is saturated from the start.
+# * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$. If the
+#   entries of queries and keys have variance 1, no query starts out saturated.
 # * A mask is boolean, True means "may look"; a query that sees nothing gets zeros.
 # * Heads are one more leading axis: project, split, attend, concatenate, project.
 # * The layer is equivariant: it ignores order, so an encoder adds positions.

@@ -32,8 +32,9 @@
 # A line that begins with "✓ Checked" unfolds to the test of a claim.
 
 # %% [markdown] tags=["jax"]
-# This page uses **JAX**, with Flax NNX for layers and Optax for optimisers. The same
-# page in PyTorch: [frameworks_torch](frameworks_torch.ipynb).
+# This page uses **JAX**, with Flax NNX for layers and Optax for optimisers. (Modules
+# are objects: we split them first.) The same page in PyTorch:
+# [frameworks_torch](frameworks_torch.ipynb).
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
@@ -85,13 +86,12 @@ diagrams.training_loop(basic=True)
 # A batch of pictures goes through the **model**, and the **loss function** compares the
 # outputs with the labels: the *loss* is one number that says how wrong the model is.
 # The **gradient** says how the loss changes with each parameter of the model. The
-# **optimiser** changes all parameters a little, so that the loss becomes smaller, and
-# the next batch follows. The next sections explain these parts; then fifteen lines put
-# them together.
+# **optimiser** changes all parameters a little, to make the loss smaller, and the next
+# batch follows.
 #
 # The data are the 1,797 digits of scikit-learn, of 8 × 8 pixels, in three parts. From
-# the *training* data the model learns. With the *validation* data we choose, for
-# example, the size of the steps. The *test* data are used once, at the end.
+# the *training* data the model learns. With the *validation* data we choose the size of
+# the steps. The *test* data are used once, at the end.
 
 # %% tags=["shared"]
 pixels, classes = load_digits(return_X_y=True)  # b i, b
@@ -142,9 +142,9 @@ except (RuntimeError, TypeError) as error:
     print(error)
 
 # %% [markdown] tags=["shared"]
-# When two dtypes meet, the result gets a common one (*dtype promotion*). NumPy prefers
-# float64, both frameworks float32: seven digits, half the memory, and much faster on a
-# GPU. (bfloat16 has the range of float32, in half the memory, but two or three digits.)
+# An operation on two dtypes first makes them one (*dtype promotion*). NumPy prefers
+# float64, both frameworks float32: seven digits, half the memory, much faster on a GPU.
+# (bfloat16 has the range of float32, but two or three digits.)
 
 # %% [markdown] tags=["jax"]
 # JAX converts float64 arrays from NumPy to float32. To compute in float64, set
@@ -162,7 +162,7 @@ assert [(whole + real).dtype, (whole / 2).dtype] == ["float64"] * 2
 
 # %% [markdown] tags=["jax"]
 # JAX arrays never change. `a[0, 0] = 7` is an error; `a.at[0, 0].set(7)` returns a new
-# array. So a function cannot change its arguments, as purity asks.
+# array. So a function cannot change its arguments.
 
 # %% tags=["jax"]
 changed = a.at[0, 0].set(7)  # a new array; a is as before
@@ -176,15 +176,15 @@ changed
 # page (its *twins*) share, such as the batches, comes from NumPy.
 
 # %% [markdown] tags=["jax"]
-# In JAX, every draw is given a *key*, and the same key gives the same numbers. For new
-# numbers, `split` the key: two layers with the same key start with the same weights,
-# and nothing warns you. Layers of Flax take their keys from an `nnx.Rngs(0)`, which
-# returns a new key at every call.
+# In JAX, every draw is given a *key*, and the same key gives the same numbers. So use
+# each key once, and `split` it *before* the first draw: two layers with the same key
+# start with the same weights, and nothing warns you. Layers of Flax take their keys
+# from an `nnx.Rngs(0)`, which returns a new key at every call.
 
 # %% tags=["jax"]
-key = jax.random.key(0)
-first = jax.random.normal(key, (3,))
-again = jax.random.normal(key, (3,))  # the same key
+key, subkey = jax.random.split(jax.random.key(0))
+first = jax.random.normal(subkey, (3,))
+again = jax.random.normal(subkey, (3,))  # the same key, to show what happens
 key, subkey = jax.random.split(key)
 other = jax.random.normal(subkey, (3,))
 first, again, other
@@ -281,10 +281,10 @@ fig
 times = min(by_steps) / by_chain_rule
 larger = word("larger", times, 1)
 say(
-    "With a large step, the quotient is the slope of a chord, not of the tangent; with "
-    "a tiny step, the difference is mostly rounding. Even with the best step, the "
-    f"error of the quotients is about **{float(f'{times:.0e}'):,.0f} times** {larger} "
-    "than that of automatic differentiation."
+    "With a large step, the quotient is the slope of a chord; with a tiny step, the "
+    "difference is mostly rounding. Even with the best step, the error of "
+    f"the quotients is about **{float(f'{times:.0e}'):,.0f} times** {larger} than that "
+    "of automatic differentiation."
 )
 
 # %% tags=["shared", "check"]
@@ -348,17 +348,16 @@ model = build(Classifier, 64, 64, 10)
 # rest, such as the keys of dropout. The parameters are a *pytree*: nested dicts, lists
 # and tuples with arrays as leaves. All of JAX accepts pytrees: `jax.grad` returns one,
 # `jax.tree.map` applies a function to each leaf. `nnx.merge` puts a module together
-# again, `nnx.update` writes into it. (If you know Linen: a module of NNX holds its
-# arrays, without `init` and `apply`; what `nnx.split` returns are the `variables`.)
+# again, `nnx.update` writes into it.
 
 # %% tags=["jax"]
 graph, params, rest = nnx.split(model, nnx.Param, ...)  # ... is all the rest
 {".".join(path): array.shape for path, array in nnx.to_flat_state(params)}
 
 # %% [markdown] tags=["jax"]
-# A list of modules is wrapped, in `nnx.data([…])` (or `nnx.List` in newer Flax).
-# `to_arrays` of this book copies the parameters to NumPy, matrices in × out, as in
-# $xW$.
+# Wrap a list of modules in `nnx.data([…])` (or `nnx.List` in newer Flax): NNX takes a
+# plain list for a constant, which must not hold arrays. `to_arrays` of this book copies
+# the parameters to NumPy, matrices in × out, as in $xW$.
 
 # %% [markdown] tags=["shared"]
 # Save the parameters, not the Python object: code changes, and a pickled object can run
@@ -373,8 +372,7 @@ copy = build(Classifier, 64, 64, 10, seed=1)
 load_weights(copy, folder / "model.safetensors")
 
 # %% [markdown] tags=["jax"]
-# Flax's own way is `flax.serialization`, which turns a pytree into bytes; for large
-# models there is Orbax.
+# Flax's own way is `flax.serialization`; for large models there is Orbax.
 
 # %% tags=["jax", "check"]
 # Checked: both files restore all logits to the last bit; an update writes halved arrays
@@ -404,14 +402,13 @@ for name, array in to_arrays(model).items():
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
 # A number that is too large for its dtype *overflows*: it becomes infinity, in float32
-# already $e^{89}$. And infinity over infinity is *NaN*, "not a number". Nearly
-# everything that is computed from NaN is NaN: one NaN in the loss, and all parameters
-# are NaN after the next update. So compute the loss from the logits, with a function of
-# the framework that cannot overflow.
+# already $e^{89}$. And infinity over infinity is *NaN*, "not a number". One NaN in the
+# loss, and all parameters are NaN after the next update. So compute the loss from the
+# logits, with a function of the framework that cannot overflow.
 
 # %% [markdown] tags=["jax"]
 # `log_softmax` returns the logarithms of all probabilities; `take_along_axis` picks
-# those of the right classes. (Optax has this loss, too.)
+# those of the right classes.
 
 
 # %% tags=["jax"]
@@ -465,13 +462,16 @@ say(
 # ## Fifteen lines train a classifier
 #
 # Gradient descent subtracts from each parameter its gradient times a *learning rate*
-# $\eta$; on random batches it is called SGD. *Adam* divides a running average of the
-# gradient by the root of a running average of its square, so that all parameters move
-# at a similar pace.
+# $\eta$; on random batches it is called SGD. *Adam* keeps two running averages for each
+# parameter: of its gradient, and of its squared gradient. A step is the first average,
+# divided by the root of the second, times $\eta$. So all parameters move at a similar
+# pace. Both averages start at zero; at update $t$ Adam divides them by $1-\beta^t$,
+# which makes up for this (*bias correction*). $\beta$ is the share of the old average
+# that is kept.
 #
 # An *epoch* is one pass through the training data, in a new order each time. A row of
 # `batches` is one batch: the row numbers of its digits. The initial weights are random
-# (exercise 3 asks why), uniform within $\pm 1/\sqrt{n}$ in a layer with $n$ inputs.
+# (see exercise 3), uniform within $\pm 1/\sqrt{n}$ in a layer with $n$ inputs.
 
 # %% tags=["shared"]
 batch_size, epochs, learning_rate = 64, 20, 0.003
@@ -494,7 +494,7 @@ say(
         ["hidden features", 64, "as many as pixels", "as many as inputs"],
         ["`batch_size`", batch_size, "a steady gradient", "32 to 256"],
         ["`epochs`", epochs, "takes seconds", "while validation improves"],
-        ["`learning_rate`", learning_rate, "a first guess", "0.001, Adam's default"],
+        ["`learning_rate`", learning_rate, "a first guess", "0.001; then compare"],
     )
 )
 
@@ -502,10 +502,10 @@ say(
 # An optimiser of Optax is a pair of pure functions: `init` makes its state, such as
 # Adam's averages, and `update` returns the steps and the next state. `objective` is the
 # loss as a function of the parameters alone; with `has_aux` it may return more than the
-# loss. `jax.lax.scan(update, state, batches)` compiles `update` once, calls it for each
-# row of `batches`, hands the state on, and stacks the losses. (With dropout, `rest`
-# changes in each update and becomes a part of the state, as in [the reverse
-# task](reverse_jax.ipynb).)
+# loss. `jax.lax.scan(update, state, batches)` compiles `update` (once in each call of
+# `train`), runs it for each row of `batches`, hands the state on, and stacks the
+# losses. (With dropout, `rest` changes in each update and becomes a part of the state,
+# as in [the reverse task](reverse_jax.ipynb).)
 
 
 # %% tags=["jax"]
@@ -532,7 +532,7 @@ def train(model, x, y, batches, learning_rate):
 
 
 # %% [markdown] tags=["shared"]
-# Both twins start from the same weights, `initial`:
+# Both twins start from `initial`:
 
 # %% tags=["shared"]
 x_train, y_train = floats(pixels[train_rows]), integers(classes[train_rows])
@@ -555,9 +555,9 @@ plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
 # %% tags=["shared", "say"]
 say(
     f"The loss began at {losses[0]:.2f}. A model that gives each digit the probability "
-    f"1/10 has the loss $\\ln 10 = {np.log(10):.2f}$. In the last of "
-    f"{epochs} epochs, the loss was {losses[-n_batches:].mean():.2f} on average, after "
-    f"{len(batches)} updates."
+    f"1/10 has the loss $\\ln 10 = {np.log(10):.2f}$. Averaged over "
+    f"the last of the {epochs} epochs ({len(batches)} updates in all), the loss was "
+    f"{losses[-n_batches:].mean():.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -565,8 +565,8 @@ say(
 assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
 
 # %% [markdown] tags=["shared"]
-# Two folded checks write the gradient of the model (nine lines) and Adam in plain
-# NumPy, and get the same losses.
+# In two folded checks, the model's gradient and Adam in plain NumPy give the same first
+# losses.
 
 
 # %% tags=["shared", "check"]
@@ -683,13 +683,16 @@ rows = [
 ]
 rows = [[*row, f"{score:.1%}"] for row, score in zip(rows, scores, strict=True)]
 head = ["learning rate", "loss in the last epoch", "training", "validation"]
-error = (on_test * (1 - on_test) / len(classes[test_rows])) ** 0.5
+accuracies = np.array([max(scores), on_test])
+sizes = np.array([len(classes[part]) for part in (validation_rows, test_rows)])
+errors = 100 * np.sqrt(accuracies * (1 - accuracies) / sizes)  # in points
 say(table(head, *rows))
 say(
     f"We choose the rate {chosen}, which has the highest validation accuracy. The "
-    f"chosen model classifies **{on_test:.1%}** of the test digits correctly (standard "
-    f"error: {100 * error:.1f} points). To report the validation accuracy would not be "
-    "fair, because we have chosen by it."
+    f"chosen model classifies **{on_test:.1%}** of the test digits correctly. The "
+    f"standard error is about {errors[1]:.1f} points, and {errors[0]:.1f} on the "
+    "validation data: rates so close may differ by chance only. To report the "
+    "validation accuracy would not be fair, because we have chosen by it."
 )
 
 # %% tags=["shared", "check"]
@@ -698,8 +701,7 @@ assert rates[0] < chosen < rates[-1]
 assert on_test > 0.96
 
 # %% [markdown] tags=["shared"]
-# These are the mistakes of the chosen model. First come those where the logit of the
-# true class is furthest behind:
+# The mistakes of the chosen model (class → choice), the clearest first:
 
 # %% tags=["shared"]
 truth, logits = classes[test_rows], predict(model, pixels[test_rows])  # b, b c
@@ -709,10 +711,10 @@ wrong = behind.argsort()[::-1][: min(8, (behind > 0).sum())]
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}}
 images = (255 * pixels[test_rows][wrong]).astype(np.uint8).reshape(1, -1, 8, 8)
 captions = [[f"{truth[n]} → {logits[n].argmax()}" for n in wrong]]
-plots.pictures(images, captions=captions, titles=["class → what the model chose"])
+plots.pictures(images, captions=captions)
 
 # %% [markdown] tags=["shared"]
-# What if the training data are the first 50 digits only?
+# What if the training data are the first 50 digits only (at our first learning rate)?
 
 # %% tags=["shared"]
 few, few_losses = trained(learning_rate, batches % 50)  # row numbers from 0 to 49
@@ -726,18 +728,19 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# **If the loss does not fall**, look in this order:
+# **If training goes wrong**, look in this order:
 #
 # 1. *Data*: show a few inputs with their labels, as they enter the model. Does each
 #    label belong to its input? Are the numbers of the size of 1?
 # 2. *First loss*: it is near $\ln c$ for $c$ classes, unless inputs or logits are
 #    large.
-# 3. *One batch*: train on it again and again. If the loss does not go to zero, the
-#    fault is in the model, the loss or the update, and not in the data.
+# 3. *One batch*: train on it again and again. If the loss does not go to zero, suspect
+#    model, loss, update or learning rate (or equal inputs with different labels).
 # 4. *Gradients*: print the norm of each. Zero, or none: the loss does not depend on
-#    this parameter. NaN: an overflow.
+#    this parameter, or a derivative on the way is zero, as in a ReLU of negative
+#    numbers. NaN: often an overflow.
 # 5. *Learning rate*: a tenth if the loss jumps, ten times as much if it hardly moves.
-# 6. *Mode*: `train()` before the loop, and again after each validation.
+# 6. *Mode*: `train()` before the loop and after each validation, `eval()` before use.
 
 # %% [markdown] tags=["jax"]
 # (`jax.tree.map(jnp.linalg.norm, grads)` gives the norms, and after
@@ -745,8 +748,8 @@ say(
 #
 # **In your own code.** Most projects write the update as in the next cell. AdamW, the
 # usual optimiser of Transformers, also [shrinks the weights a little in each
-# step](https://arxiv.org/abs/1711.05101). (`nnx.jit` splits and merges the model at
-# every call, a scan only once.)
+# step](https://arxiv.org/abs/1711.05101). (`nnx.jit` splits the model at every call,
+# `train` once.)
 
 
 # %% tags=["jax"]
@@ -802,7 +805,7 @@ say(
 # *tracing*: Python runs the function on *tracers*, placeholders with a shape and a
 # dtype but no values. The operations are recorded and compiled into one program. Later
 # calls with the same shapes and dtypes run this program, without Python, which is
-# faster. (In PyTorch, `torch.compile` does so.)
+# faster. (PyTorch: `torch.compile`.)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
 diagrams.eager_and_traced()
@@ -831,9 +834,9 @@ say(f"Four calls with two shapes: Python ran the body **{n_runs} times**.")
 # %% [markdown] tags=["jax"]
 # So `print` and `append` happen only while JAX traces (`jax.debug.print` prints at
 # every run). Values are unknown then, so `if x > 0` is an error; `jnp.where(x > 0, a,
-# b)` chooses number by number. What Python needs to know, such as a size or a function,
-# is named in `static_argnames`. If a traced function appends to a list, it keeps a
-# tracer, and using the tracer later is an error. Return what you want to keep:
+# b)` chooses number by number. Arguments whose values Python needs, such as a size or a
+# function, are named in `static_argnames`. If a traced function appends to a list, it
+# keeps a tracer, and using the tracer later is an error. Return what you want to keep:
 
 # %% tags=["jax"]
 kept = []
@@ -864,11 +867,11 @@ np.testing.assert_allclose(returned, loss_fn(w, x, y), rtol=1e-6)
 
 # %% [markdown] tags=["shared"]
 # If you measure time, wait for the result. A GPU is *asynchronous*: a call returns once
-# its work is queued. JAX does the same on a CPU.
+# its work is queued.
 
 # %% [markdown] tags=["jax"]
-# `jax.block_until_ready(result)` waits for the result, and so does `print(loss)`; so a
-# training loop does not print every loss.
+# JAX does the same on a CPU. `jax.block_until_ready(result)` waits for the result, and
+# so does `print(loss)`; so a training loop does not print every loss.
 
 # %% tags=["jax", "check"]
 # Checked: a call returns before its result is there; the first one also compiles

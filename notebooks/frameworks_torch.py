@@ -85,13 +85,12 @@ diagrams.training_loop(basic=True)
 # A batch of pictures goes through the **model**, and the **loss function** compares the
 # outputs with the labels: the *loss* is one number that says how wrong the model is.
 # The **gradient** says how the loss changes with each parameter of the model. The
-# **optimiser** changes all parameters a little, so that the loss becomes smaller, and
-# the next batch follows. The next sections explain these parts; then fifteen lines put
-# them together.
+# **optimiser** changes all parameters a little, to make the loss smaller, and the next
+# batch follows.
 #
 # The data are the 1,797 digits of scikit-learn, of 8 × 8 pixels, in three parts. From
-# the *training* data the model learns. With the *validation* data we choose, for
-# example, the size of the steps. The *test* data are used once, at the end.
+# the *training* data the model learns. With the *validation* data we choose the size of
+# the steps. The *test* data are used once, at the end.
 
 # %% tags=["shared"]
 pixels, classes = load_digits(return_X_y=True)  # b i, b
@@ -143,13 +142,13 @@ except (RuntimeError, TypeError) as error:
     print(error)
 
 # %% [markdown] tags=["shared"]
-# When two dtypes meet, the result gets a common one (*dtype promotion*). NumPy prefers
-# float64, both frameworks float32: seven digits, half the memory, and much faster on a
-# GPU. (bfloat16 has the range of float32, in half the memory, but two or three digits.)
+# An operation on two dtypes first makes them one (*dtype promotion*). NumPy prefers
+# float64, both frameworks float32: seven digits, half the memory, much faster on a GPU.
+# (bfloat16 has the range of float32, but two or three digits.)
 
 # %% [markdown] tags=["torch"]
-# PyTorch keeps float64 arrays that come from NumPy as they are, and whatever they meet
-# becomes float64, too. Hence the dtype in `floats`.
+# PyTorch keeps the float64 of arrays that come from NumPy, and such an array and a
+# float32 tensor together give float64. So `floats` sets the dtype.
 
 # %% tags=["torch", "check"]
 # Checked: int32 plus float32, or int32 over 2, is float32 here and float64 in NumPy
@@ -288,10 +287,10 @@ fig
 times = min(by_steps) / by_chain_rule
 larger = word("larger", times, 1)
 say(
-    "With a large step, the quotient is the slope of a chord, not of the tangent; with "
-    "a tiny step, the difference is mostly rounding. Even with the best step, the "
-    f"error of the quotients is about **{float(f'{times:.0e}'):,.0f} times** {larger} "
-    "than that of automatic differentiation."
+    "With a large step, the quotient is the slope of a chord; with a tiny step, the "
+    "difference is mostly rounding. Even with the best step, the error of "
+    f"the quotients is about **{float(f'{times:.0e}'):,.0f} times** {larger} than that "
+    "of automatic differentiation."
 )
 
 # %% tags=["shared", "check"]
@@ -365,9 +364,9 @@ state = model.state_dict()
 {name: tuple(array.shape) for name, array in state.items()}
 
 # %% [markdown] tags=["torch"]
-# A list of modules is wrapped, in `nn.ModuleList([…])`. PyTorch stores a dense matrix
-# out × in; `to_arrays` of this book copies the parameters to NumPy, in × out, as in
-# $xW$.
+# Wrap a list of modules in `nn.ModuleList([…])`: in a plain list, PyTorch does not find
+# their parameters. PyTorch stores the matrix of a dense layer as out × in; `to_arrays`
+# of this book copies the parameters to NumPy, in × out, as in $xW$.
 
 # %% [markdown] tags=["shared"]
 # Save the parameters, not the Python object: code changes, and a pickled object can run
@@ -411,10 +410,9 @@ for name, array in to_arrays(model).items():
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
 # A number that is too large for its dtype *overflows*: it becomes infinity, in float32
-# already $e^{89}$. And infinity over infinity is *NaN*, "not a number". Nearly
-# everything that is computed from NaN is NaN: one NaN in the loss, and all parameters
-# are NaN after the next update. So compute the loss from the logits, with a function of
-# the framework that cannot overflow.
+# already $e^{89}$. And infinity over infinity is *NaN*, "not a number". One NaN in the
+# loss, and all parameters are NaN after the next update. So compute the loss from the
+# logits, with a function of the framework that cannot overflow.
 
 # %% [markdown] tags=["torch"]
 # `nn.functional.cross_entropy` expects the classes on axis 1; so `flatten` makes all
@@ -471,13 +469,16 @@ say(
 # ## Fifteen lines train a classifier
 #
 # Gradient descent subtracts from each parameter its gradient times a *learning rate*
-# $\eta$; on random batches it is called SGD. *Adam* divides a running average of the
-# gradient by the root of a running average of its square, so that all parameters move
-# at a similar pace.
+# $\eta$; on random batches it is called SGD. *Adam* keeps two running averages for each
+# parameter: of its gradient, and of its squared gradient. A step is the first average,
+# divided by the root of the second, times $\eta$. So all parameters move at a similar
+# pace. Both averages start at zero; at update $t$ Adam divides them by $1-\beta^t$,
+# which makes up for this (*bias correction*). $\beta$ is the share of the old average
+# that is kept.
 #
 # An *epoch* is one pass through the training data, in a new order each time. A row of
 # `batches` is one batch: the row numbers of its digits. The initial weights are random
-# (exercise 3 asks why), uniform within $\pm 1/\sqrt{n}$ in a layer with $n$ inputs.
+# (see exercise 3), uniform within $\pm 1/\sqrt{n}$ in a layer with $n$ inputs.
 
 # %% tags=["shared"]
 batch_size, epochs, learning_rate = 64, 20, 0.003
@@ -500,7 +501,7 @@ say(
         ["hidden features", 64, "as many as pixels", "as many as inputs"],
         ["`batch_size`", batch_size, "a steady gradient", "32 to 256"],
         ["`epochs`", epochs, "takes seconds", "while validation improves"],
-        ["`learning_rate`", learning_rate, "a first guess", "0.001, Adam's default"],
+        ["`learning_rate`", learning_rate, "a first guess", "0.001; then compare"],
     )
 )
 
@@ -527,7 +528,7 @@ def train(model, x, y, batches, learning_rate):
 
 
 # %% [markdown] tags=["shared"]
-# Both twins start from the same weights, `initial`:
+# Both twins start from `initial`:
 
 # %% tags=["shared"]
 x_train, y_train = floats(pixels[train_rows]), integers(classes[train_rows])
@@ -550,9 +551,9 @@ plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
 # %% tags=["shared", "say"]
 say(
     f"The loss began at {losses[0]:.2f}. A model that gives each digit the probability "
-    f"1/10 has the loss $\\ln 10 = {np.log(10):.2f}$. In the last of "
-    f"{epochs} epochs, the loss was {losses[-n_batches:].mean():.2f} on average, after "
-    f"{len(batches)} updates."
+    f"1/10 has the loss $\\ln 10 = {np.log(10):.2f}$. Averaged over "
+    f"the last of the {epochs} epochs ({len(batches)} updates in all), the loss was "
+    f"{losses[-n_batches:].mean():.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -560,8 +561,8 @@ say(
 assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
 
 # %% [markdown] tags=["shared"]
-# Two folded checks write the gradient of the model (nine lines) and Adam in plain
-# NumPy, and get the same losses.
+# In two folded checks, the model's gradient and Adam in plain NumPy give the same first
+# losses.
 
 
 # %% tags=["shared", "check"]
@@ -681,13 +682,16 @@ rows = [
 ]
 rows = [[*row, f"{score:.1%}"] for row, score in zip(rows, scores, strict=True)]
 head = ["learning rate", "loss in the last epoch", "training", "validation"]
-error = (on_test * (1 - on_test) / len(classes[test_rows])) ** 0.5
+accuracies = np.array([max(scores), on_test])
+sizes = np.array([len(classes[part]) for part in (validation_rows, test_rows)])
+errors = 100 * np.sqrt(accuracies * (1 - accuracies) / sizes)  # in points
 say(table(head, *rows))
 say(
     f"We choose the rate {chosen}, which has the highest validation accuracy. The "
-    f"chosen model classifies **{on_test:.1%}** of the test digits correctly (standard "
-    f"error: {100 * error:.1f} points). To report the validation accuracy would not be "
-    "fair, because we have chosen by it."
+    f"chosen model classifies **{on_test:.1%}** of the test digits correctly. The "
+    f"standard error is about {errors[1]:.1f} points, and {errors[0]:.1f} on the "
+    "validation data: rates so close may differ by chance only. To report the "
+    "validation accuracy would not be fair, because we have chosen by it."
 )
 
 # %% tags=["shared", "check"]
@@ -696,8 +700,7 @@ assert rates[0] < chosen < rates[-1]
 assert on_test > 0.96
 
 # %% [markdown] tags=["shared"]
-# These are the mistakes of the chosen model. First come those where the logit of the
-# true class is furthest behind:
+# The mistakes of the chosen model (class → choice), the clearest first:
 
 # %% tags=["shared"]
 truth, logits = classes[test_rows], predict(model, pixels[test_rows])  # b, b c
@@ -707,10 +710,10 @@ wrong = behind.argsort()[::-1][: min(8, (behind > 0).sum())]
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}}
 images = (255 * pixels[test_rows][wrong]).astype(np.uint8).reshape(1, -1, 8, 8)
 captions = [[f"{truth[n]} → {logits[n].argmax()}" for n in wrong]]
-plots.pictures(images, captions=captions, titles=["class → what the model chose"])
+plots.pictures(images, captions=captions)
 
 # %% [markdown] tags=["shared"]
-# What if the training data are the first 50 digits only?
+# What if the training data are the first 50 digits only (at our first learning rate)?
 
 # %% tags=["shared"]
 few, few_losses = trained(learning_rate, batches % 50)  # row numbers from 0 to 49
@@ -724,18 +727,19 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# **If the loss does not fall**, look in this order:
+# **If training goes wrong**, look in this order:
 #
 # 1. *Data*: show a few inputs with their labels, as they enter the model. Does each
 #    label belong to its input? Are the numbers of the size of 1?
 # 2. *First loss*: it is near $\ln c$ for $c$ classes, unless inputs or logits are
 #    large.
-# 3. *One batch*: train on it again and again. If the loss does not go to zero, the
-#    fault is in the model, the loss or the update, and not in the data.
+# 3. *One batch*: train on it again and again. If the loss does not go to zero, suspect
+#    model, loss, update or learning rate (or equal inputs with different labels).
 # 4. *Gradients*: print the norm of each. Zero, or none: the loss does not depend on
-#    this parameter. NaN: an overflow.
+#    this parameter, or a derivative on the way is zero, as in a ReLU of negative
+#    numbers. NaN: often an overflow.
 # 5. *Learning rate*: a tenth if the loss jumps, ten times as much if it hardly moves.
-# 6. *Mode*: `train()` before the loop, and again after each validation.
+# 6. *Mode*: `train()` before the loop and after each validation, `eval()` before use.
 
 # %% [markdown] tags=["torch"]
 # (`{name: w.grad.norm() for name, w in model.named_parameters()}` gives the norms, and
@@ -803,7 +807,7 @@ say(
 # *tracing*: Python runs the function on *tracers*, placeholders with a shape and a
 # dtype but no values. The operations are recorded and compiled into one program. Later
 # calls with the same shapes and dtypes run this program, without Python, which is
-# faster. (In PyTorch, `torch.compile` does so.)
+# faster. (PyTorch: `torch.compile`.)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
 diagrams.eager_and_traced()
@@ -831,9 +835,9 @@ say(f"Four calls with two shapes: Python ran the body **{n_runs} times**.")
 # %% [markdown] tags=["torch"]
 # So Python's `print` and `if` work as usual. On a GPU, however, `if x.sum() > 0` makes
 # Python wait for the value; `torch.where(x > 0, a, b)` does not. Take care what you
-# keep: a loss refers to its graph, with all intermediate results, until `backward()`
-# frees them. In validation nobody calls `backward()`, so keep `loss.detach()` there, or
-# use `torch.no_grad()`.
+# keep: whoever keeps a loss keeps its graph, with all intermediate results, unless
+# `backward()` has freed them. In validation nobody calls `backward()`, so keep
+# `loss.detach()` there, or use `torch.no_grad()`.
 
 # %% tags=["torch"]
 kept = []
@@ -867,7 +871,7 @@ assert "second time" in message and "freed" in message
 
 # %% [markdown] tags=["shared"]
 # If you measure time, wait for the result. A GPU is *asynchronous*: a call returns once
-# its work is queued. JAX does the same on a CPU.
+# its work is queued.
 
 # %% [markdown] tags=["torch"]
 # `torch.cuda.synchronize()` waits for the GPU, and so does `print(loss)`; so a training

@@ -333,8 +333,8 @@ def one_head(canvas, x, room, number, colour, rng):
     card = Box(x - room / 2 + 5, 196, room - 10, 97)
     canvas.frame(card, colour)
     canvas.text(x, 208, "attention", "name", size=7.5 if room < 70 else 9)
-    q, k = rng.normal(scale=1.3, size=(2, 4, 4))
-    canvas.matrix(x - 22, 220, reference.attention(q, k, k)[1], colour, 11, low=0)
+    q, k = rng.normal(scale=1.3, size=(2, 3, 4))  # three positions, as in x
+    canvas.matrix(x - 21, 219, reference.attention(q, k, k)[1], colour, 14, low=0)
     canvas.text(x, 272, f"head {number}", size=8.5)
     canvas.text(x, 284, "b q d", "shape", size=8.5)
     return card

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from helpers import (
     diagrams,
@@ -171,6 +171,15 @@ def test_shapes_of_heads(side):
     traced = [x, layer.qkv(x), out, *[head] * 3, out]
     drawn = [drawn_shape(text) for text in words(diagrams.heads(3), "shape")]
     assert drawn == [shape_of(array) for array in traced]
+
+
+@pytest.mark.parametrize("n_heads", [1, 2, 4])
+def test_each_head_has_a_map_over_all_rows_of_the_input(n_heads):
+    patches = diagrams.heads(n_heads).axes[0].patches
+    heights = [p.get_y() for p in patches if isinstance(p, Rectangle)]
+    rows = {y for y in heights if y < 60}
+    cells = [y for y in heights if 210 < y < 270]
+    assert len(rows) == 3 and len(cells) == n_heads * len(rows) ** 2
 
 
 @on_both_sides
