@@ -756,8 +756,8 @@ say(table(head, *rows))
 
 # %% [markdown] tags=["shared"]
 # Heads of 64, $f = 4m$, 6 or 12 blocks and dropout 0.1 are the values of the encoder of
-# 2017 and of [BERT](https://arxiv.org/abs/1810.04805). BERT also drops attention weights
-# in training (`attention_probs_dropout_prob`); our block does not.
+# 2017 and of [BERT](https://arxiv.org/abs/1810.04805). BERT also drops attention
+# weights in training (`attention_probs_dropout_prob`); our block does not.
 
 # %% [markdown] tags=["shared"]
 # ## With pre-norm, late blocks get smaller gradients

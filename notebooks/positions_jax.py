@@ -430,8 +430,8 @@ change = np.abs(out_garbage - out)[real].max()
 leaked = np.abs(leak[1] - leak[0])[real].max()
 say(
     f"Garbage in the padding changes the real outputs by {change:.0f}. If the second "
-    f"layer forgets the mask, it changes them by up to **{leaked:.1f}** (not more, "
-    "because the norm of the first block has shrunk the garbage)."
+    f"layer forgets the mask, it changes them by up to **{leaked:.1f}** (only, "
+    "because the norms of the first block have shrunk the garbage)."
 )
 
 # %% tags=["shared", "check"]

@@ -431,8 +431,8 @@ change = np.abs(out_garbage - out)[real].max()
 leaked = np.abs(leak[1] - leak[0])[real].max()
 say(
     f"Garbage in the padding changes the real outputs by {change:.0f}. If the second "
-    f"layer forgets the mask, it changes them by up to **{leaked:.1f}** (not more, "
-    "because the norm of the first block has shrunk the garbage)."
+    f"layer forgets the mask, it changes them by up to **{leaked:.1f}** (only, "
+    "because the norms of the first block have shrunk the garbage)."
 )
 
 # %% tags=["shared", "check"]
@@ -698,8 +698,8 @@ assert np.abs(after[:16] - before[:16]).max(axis=1).min() > 0.15
 # %% [markdown] tags=["torch"]
 # PyTorch has the whole encoder. **Its mask has the opposite meaning: True hides**, so
 # `real` is negated. Its defaults are post-norm, dropout 0.1, and the batch on the
-# second axis. `enable_nested_tensor=False` switches off a speed-up that does not work with
-# pre-norm.
+# second axis. `enable_nested_tensor=False` switches off a speed-up that does not work
+# with pre-norm.
 
 
 # %% tags=["torch"]

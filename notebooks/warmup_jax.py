@@ -26,8 +26,7 @@
 # 2017](https://arxiv.org/abs/1706.03762)). Without such a **warm-up**, a Transformer of
 # this kind hardly learns to translate: in one comparison it reaches a BLEU score of 8
 # instead of 34, where BLEU counts phrases shared with a human translation ([Xiong et
-# al. 2020](https://arxiv.org/abs/2002.04745)). This page shows failure and remedy on a
-# small network, and then looks for the cause.
+# al. 2020](https://arxiv.org/abs/2002.04745)).
 #
 # > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, not on
 # > norms and biases; warm-up over a twentieth of all updates, then a cosine; gradients
@@ -89,9 +88,9 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 # %% [markdown] tags=["shared"]
 # ## The learning rate rises linearly, then falls
 #
-# The **learning rate** scales each update of the weights. With a high rate a network
-# learns fast. But at the start a high rate can move the weights to a region where the
-# network no longer learns, and at the end it keeps them from converging. So the rate
+# The **learning rate** scales each update of the weights. A high rate learns fast, but
+# at the start it can move the weights to a region where the network no longer learns,
+# and at the end it keeps them from converging. So the rate
 # follows a **schedule**: a peak rate, times a factor for each update. The rise of this
 # factor at the start is the warm-up.
 
@@ -109,9 +108,8 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 # The second schedule is that of [Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762), section 5.3, divided by its peak. The cosine
 # comes from [Loshchilov & Hutter 2017](https://arxiv.org/abs/1608.03983). Because of
-# the $+1$ it reaches zero only after the last update: no update is wasted. In
-# the code, as in most libraries, `step` counts the updates already made: `step`
-# $= t - 1$.
+# the $+1$ it reaches zero only after the last update: no update is wasted. In the code,
+# as in most libraries, `step` counts the updates already made: `step` $= t - 1$.
 
 
 # %% tags=["shared"]
@@ -220,9 +218,9 @@ def train(model, loss_fn, data, batches, rates, *, beta2=0.999):
 
 
 # %% [markdown] tags=["shared"]
-# Which rates does the optimiser really use? The check below trains a model with a single
-# weight, and takes this weight as the loss. So the gradient is always 1, and each step
-# of Adam is as long as the rate.
+# Which rates does the optimiser really use? The check below trains a model with a
+# single weight, and takes this weight as the loss. So the gradient is always 1, and
+# each step of Adam is as long as the rate.
 
 
 # %% tags=["jax"]
@@ -330,9 +328,6 @@ say(
     )
 )  # fmt: skip
 
-# %% [markdown] tags=["shared"]
-# The seed of a variant sets initial weights and batches.
-
 
 # %% tags=["shared"]
 def new_model(settings):
@@ -420,9 +415,9 @@ assert stays.min() > 2.2
 assert falls[x == 150] < 0.6 and falls[-1] < 0.05  # loose: likewise
 
 # %% [markdown] tags=["shared"]
-# Is the rate perhaps too high? To find a peak rate in practice, one trains briefly at
-# several rates and compares the final losses: a **sweep**. The following sweep has one
-# seed, and each rate is four times the previous one.
+# Is the rate perhaps too high? To find a peak rate, one trains briefly at several
+# rates and compares the final losses: a **sweep**. Ours has one seed, and each rate is
+# four times the previous one.
 
 # %% tags=["shared"]
 peaks = np.array([1.5e-3, 6e-3, 24e-3])
@@ -464,7 +459,7 @@ say(
     f"{word('lower', with_it[1], without.min())} than any rate without it "
     f"({without.min():.2f} at best). But in {longer[0].updates} updates the rate "
     f"0.0015 reaches {slow:.2f} without warm-up, where 0.006 is still at "
-    f"{still_stuck:.2f}. So, with this one seed, the network **learned without warm-up, "
+    f"{still_stuck:.2f}. So, with this seed, the network **learned without warm-up, "
     "at a small rate and in twice the time**. Warm-up makes a high rate usable. The "
     "rate 0.024 fails even with warm-up."
 )
@@ -545,9 +540,6 @@ assert y["trained without warm-up"][-1] < least  # loose: frameworks differ twof
 assert (np.diff(y["trained without warm-up"]) < 0).all()
 
 # %% [markdown] tags=["shared"]
-# There are two kinds of explanation for this failure.
-
-# %% [markdown] tags=["shared"]
 # ## First explanation: Adam divides by an estimate from few gradients
 #
 # Adam gives each weight a step size of its own: it divides by the typical size of the
@@ -570,9 +562,9 @@ assert (np.diff(y["trained without warm-up"]) < 0).all()
 # Dividing by $1-\beta^t$ makes up for the start of both averages at 0, and $\epsilon =
 # 10^{-8}$ keeps the denominator from 0. At the first update $\hat\mu_1 = g_1$ and
 # $\hat\nu_1 = g_1^2$. So every weight with a gradient well above $\epsilon$ moves by
-# $\pm\eta_1$, however small the gradient is. That all first steps are equally long *is*
-# the harm that this explanation means: a gradient near zero, whose sign is chance,
-# moves its weight as far as a large one. A perfect estimate would give it a short step.
+# $\pm\eta_1$, however small the gradient is. This is the harm
+# meant: a gradient near zero, whose sign is chance, moves its weight as far as a large
+# one does.
 
 
 # %% tags=["shared"]
@@ -632,8 +624,7 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 # **RAdam**, the optimiser of Liu et al., shortens the steps while the spread is large.
 # It multiplies each step of Adam by $r_t < 1$, the ratio of two standard deviations of
 # the scaling over the weights: the one in the long run, and the one at update $t$. For
-# random gradients, $r_t$ depends only on $t$ and $\beta_2$, and rises slowly. (The
-# formula needs a few gradients; the libraries use it from the sixth update on.)
+# random gradients, $r_t$ depends only on $t$ and $\beta_2$, and rises slowly.
 
 
 # %% tags=["shared"]
@@ -686,9 +677,9 @@ np.testing.assert_allclose(
 # %% [markdown] tags=["shared"]
 # So RAdam is Adam with a warm-up of its own, the rates $r_t \eta$. If it trains a
 # network that Adam cannot train, the cause may be the spread, but also the size of the
-# first steps, as [Ma & Yarats 2021](https://arxiv.org/abs/1910.04209) argue. To separate
-# the two causes, we train with RAdam and twice with Adam. Both runs of Adam jump to the
-# peak rate after 50 updates, and have the same rates from then on:
+# first steps, as [Ma & Yarats 2021](https://arxiv.org/abs/1910.04209) argue. To
+# separate the two causes, we train with RAdam and twice with Adam. Both runs of Adam
+# jump to the peak rate after 50 updates, and have the same rates from then on:
 #
 # * **averages filled first**: rate 0 for 50 updates. Adam's averages fill, while the
 #   weights stay where they are. If only the spread does the harm, this network must
@@ -715,9 +706,9 @@ fig
 compared = "RAdam", filled, small
 ends = {name: np.sort(losses[name][:, -10:].mean(axis=1)) for name in compared}
 say(
-    f"RAdam begins to train the network: the three seeds end at {three(*ends['RAdam'])}. "
-    f"With filled averages they end at {three(*ends[filled])}: **the "
-    "spread alone does not explain this failure**. After small steps they end at "
+    "RAdam begins to train the network: the three seeds end at "
+    f"{three(*ends['RAdam'])}. With filled averages they end at "
+    f"{three(*ends[filled])}: **the spread alone does not explain this failure**. After small steps they end at "
     f"{three(*ends[small])}, although the jump to the peak rate is the same. So it is "
     "the small steps that help here: they have changed the network, and now it "
     "tolerates the high rate."
