@@ -697,7 +697,8 @@ ends = {name: np.sort(losses[name][:, -10:].mean(axis=1)) for name in compared}
 say(
     "RAdam begins to train the network: the three seeds end at "
     f"{three(*ends['RAdam'])}. With filled averages they end at "
-    f"{three(*ends[filled])}: **the spread alone does not explain this failure**. After small steps they end at "
+    f"{three(*ends[filled])}: **the spread alone does not explain this failure**. "
+    "After small steps they end at "
     f"{three(*ends[small])}, although the jump to the peak rate is the same. So it is "
     "the small steps that help here: they have changed the network, and now it "
     "tolerates the high rate."
