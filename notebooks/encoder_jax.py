@@ -129,8 +129,7 @@ say(
 # %% [markdown] tags=["shared"]
 # One attention layer cannot look twice, whatever its matrices: the score between the
 # question and *Ben lives in Rome* depends on these two sentences alone, and neither of
-# them says who Anna's brother is. (In principle a large net behind one layer could
-# untangle a mixture of all sentences, if it learned every combination of names.)
+# them says who Anna's brother is.
 
 # %% tags=["shared", "check"]
 # Checked: if Ben lives in Oslo, layer 0 looks as before, and layer 1 finds Oslo
@@ -142,7 +141,7 @@ assert names[look(again, about, swapped)[0][3].argmax()] == "Oslo"
 assert first[3, 0] > 0.95 and second[3, 1] > 0.95
 
 # %% tags=["shared", "check"]
-# Checked: a third word moves the ratio of two weights in layer 1, but not in layer 0
+# Checked: in layer 0 a third word leaves the ratio of two weights as is; not in layer 1
 layers = [build(MultiHeadAttention, 24, 4, seed=i) for i in range(2)]
 x = np.random.default_rng(0).normal(scale=4, size=(2, 7, 24))  # 4: sharper weights
 replaced = x.copy()
@@ -258,8 +257,8 @@ say(
 #
 # A sequence has two bits. Are they different? A head that gives both bits the same
 # weight passes on their mean: 0, ½ or 1. The output should be 1 for the mean ½, and 0
-# for the means 0 and 1. With these weights fixed, everything else in attention is
-# linear, and a straight line cannot go up and down again. A feed-forward net with two
+# for the means 0 and 1. With equal weights, the rest of attention is a linear layer,
+# and a straight line cannot go up and down again. A feed-forward net with two
 # hidden features can: $\max(0, 2x) - 2\max(0, 2x - 1)$.
 
 # %% tags=["shared"]
@@ -334,15 +333,15 @@ say(
 # to it. For stacks of attention alone, [Dong et al.
 # 2021](https://arxiv.org/abs/2103.03404) proved that the outputs of all positions
 # become equal, faster with each layer; feed-forward nets slow this down. Our stack
-# keeps its nets and norms, and loses only the residual connections. Gradients vanish,
-# too: if the outputs of all positions are equal for every input, no small change of the
-# input can make them differ.
+# keeps its nets and norms, and loses only the residual connections. The gradient of
+# every *difference* between positions vanishes, too: if the outputs of all positions
+# are equal for every input, no small change of the input makes them differ.
 #
-# The `similarity` is the mean cosine between the outputs of two positions. A gradient
-# needs a single number. We take a random linear combination of the outputs (its
-# coefficients are the `probe`) and differentiate it with respect to the input. The
-# coefficients of each feature sum to zero over the positions, so whatever all positions
-# have in common cancels.
+# The `similarity` is the mean cosine between the outputs of two positions. For the
+# gradient we need a single number that changes only if the positions differ: a random
+# linear combination of the outputs, whose coefficients, the `probe`, sum to zero over
+# the positions for each feature. So what all positions have in common cancels. We
+# differentiate this number with respect to the input.
 
 
 # %% tags=["shared"]
@@ -412,7 +411,7 @@ power = int(np.floor(np.log10(1 / faded[2])))
 say(
     f"Without residual connections the similarity after three blocks is {lost[2]:.3f}, "
     f"and the gradient has shrunk by a factor of over {10**power:,}; beyond, the line "
-    "would show only rounding errors. With residual connections the similarity is "
+    "would show only rounding errors. With them, after three blocks, the similarity is "
     f"**{kept[2]:.2f}** and the gradient {flows[2]:.0%} of what it is without any "
     "block. The positions still become alike, only slowly: after twelve blocks the "
     f"similarity is {kept[-1]:.2f} and the gradient {flows[-1]:.0%}."
@@ -750,17 +749,18 @@ rows = [
 say(table(head, *rows))
 
 # %% [markdown] tags=["shared"]
-# The last column is that of the encoder of 2017 and of
-# [BERT](https://arxiv.org/abs/1810.04805).
+# Heads of 64, $f = 4m$, 6 or 12 blocks and dropout 0.1 are the values of the encoder of
+# 2017 and of [BERT](https://arxiv.org/abs/1810.04805). BERT also drops attention
+# weights in training (`attention_probs_dropout_prob`); our block does not.
 
 # %% [markdown] tags=["shared"]
 # ## With pre-norm, late blocks get smaller gradients
 #
-# The last norm of a pre-norm stack divides by the size of the sum, and so does the
-# gradient on its way back: the deeper the stack, the smaller the gradient of its last
-# block. Early blocks get larger gradients, probably because their contribution is a
-# larger share of what the later blocks read: early in the stack, the norms divide by a
-# sum that is still small.
+# The last norm of a pre-norm stack divides by the size of the sum, so the gradient that
+# comes back through it is divided by this size, too: the deeper the stack, the smaller
+# the gradient of its last block. Early blocks get larger gradients, probably because
+# their contribution is a larger share of what the later blocks read: early in the
+# stack, the norms divide by a sum that is still small.
 #
 # [Xiong et al. 2020](https://arxiv.org/abs/2002.04745) conclude that post-norm needs
 # *warm-up*, a learning rate that starts small, and that the smaller gradients of
@@ -813,14 +813,15 @@ falls = {name: y[-1] / y[0] for name, y in each.items()}  # from block 0 to bloc
 say(
     "Left, one stack of 24 blocks: with pre-norm the gradient of its last block is "
     f"**{falls['pre-norm']:.2f}** times that of its first block; with post-norm the "
-    f"gradient wavers, and the ratio is {falls['post-norm']:.2f}. Right, stacks of "
+    f"gradient wavers, and the last is {falls['post-norm']:.2f} times the first. All "
+    "this is one seed, before training. Right, stacks of "
     "several depths: with pre-norm, the last block of a stack of 24 has "
     f"{pre[-1] / pre[0]:.2f} of the gradient that the last block of a stack of 2 has. "
-    "Xiong et al. derive one over the root of the depth. That would be $\\sqrt{2/24} = "
-    f"{np.sqrt(2 / 24):.2f}$, if the outputs of the branches were as large as their "
-    "inputs. Ours are not: after 24 blocks the standard deviation of the sum is only "
-    f"{growth:.1f} times that of the input, instead of $\\sqrt{{1 + 48}} = "
-    f"{np.sqrt(1 + 48):.0f}$ times."
+    "Xiong et al. derive that this gradient falls as one over the root of the depth, "
+    f"here to $\\sqrt{{2/24}} = {np.sqrt(2 / 24):.2f}$. They assume branches whose "
+    "outputs are as large as their inputs. Ours are not: after 24 blocks the "
+    f"standard deviation of the sum is only {growth:.1f} times that of the input, "
+    f"instead of $\\sqrt{{1 + 48}} = {np.sqrt(1 + 48):.0f}$ times."
 )
 
 # %% tags=["shared", "check"]

@@ -223,11 +223,11 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## The code is added to the input, or learned
+# ## The codes are added to the input, computed or learned
 #
 # The table is computed once and added to the input (in 2017 to $\sqrt{m}$ times the
 # embedding). The alternative is a table that is **learned** like any other parameter;
-# [BERT](https://arxiv.org/abs/1810.04805) has one. Such a table has a last row: a
+# [BERT](https://arxiv.org/abs/1810.04805) has one. Both tables below have a last row: a
 # longer sequence raises an error (`check_length`, in the folded check).
 
 # %% [markdown] tags=["torch"]
@@ -286,9 +286,9 @@ assert said == ["97 positions, but the table has max_length = 96"] * 2
 # %% [markdown] tags=["shared"]
 # ## Rotary positions put the distance into the scores
 #
-# What a word needs is rarely at position 17, and often three places to the left. With
-# added codes, the score of two words depends on both positions. It depends only on
-# their distance if the clocks *turn* the words instead. **Rotary positions**
+# A word seldom needs *position 17*, and often *the word three places back*. With added
+# codes, the score of two words depends on both positions. To make it depend on their
+# distance alone, the clocks *rotate* the words instead. **Rotary positions**
 # ([Su et al. 2021](https://arxiv.org/abs/2104.09864)) rotate each pair of features of
 # every query and key by the angle of its position; values stay as they are. With $R_p$
 # for the rotation at position $p$, the score of a query at $p$ and a key at $r$ is
@@ -297,6 +297,8 @@ assert said == ["97 positions, but the table has max_length = 96"] * 2
 #
 # because turning both back by the angle of $p$ changes no dot product. So the score
 # depends on the two words and on their distance $r - p$, but not on where they are.
+# (The angles below are float32, with an error of about $10^{-7}\,p$: enough for our
+# short sequences. For very long texts compute them, too, in float64.)
 
 
 # %% tags=["torch"]
@@ -352,9 +354,10 @@ np.testing.assert_allclose(lengths, np.linalg.norm(q[0]), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # Many current models have rotary positions, for example
-# [LLaMA](https://arxiv.org/abs/2302.13971). [ALiBi](https://arxiv.org/abs/2108.12409)
-# subtracts a multiple of the distance from each score instead. In our attention layer
-# rotary positions are one method:
+# [LLaMA](https://arxiv.org/abs/2302.13971). (Its published weights often pair feature
+# $i$ with $i + d/2$; ours pairs $2i$ with $2i + 1$.)
+# [ALiBi](https://arxiv.org/abs/2108.12409) subtracts a multiple of the distance from
+# each score instead. In our attention layer rotary positions are one method:
 
 
 # %% tags=["torch"]
@@ -370,18 +373,19 @@ class RotaryAttention(MultiHeadAttention):
 # **Exercise 2, by hand.** A head has $d = 2$ features, so one pair, which turns by one
 # radian per position. Query and key are both $(1, 0)$. What is their score (before it
 # is divided by $\sqrt{2}$) for the query at position 5 and the key at 3? For 105 and
-# 103? At which distance is the score smallest?
+# 103? At which of the distances 0 to 6 is the score smallest?
 
 # %% tags=["shared", "answer"]
 hands = as_numpy(rotary(floats(np.tile([1.0, 0.0], (106, 1)))))  # s d
 near_score, far_score = hands[5] @ hands[3], hands[105] @ hands[103]
 np.testing.assert_allclose([near_score, far_score], np.cos(2), atol=1e-4)
-assert (hands[0] @ hands[:6].T).argmin() == 3
+assert (hands[0] @ hands[:7].T).argmin() == 3
+assert np.cos(22) < np.cos(3)
 say(
     f"Both scores are $\\cos 2$: {near_score:.2f} and {far_score:.2f}. In general the "
-    "score is the cosine of the distance: smallest at 3, the whole number nearest to "
-    "$\\pi$. One pair alone cannot tell the distance 0 from about 6; "
-    "slower pairs can."
+    "score is the cosine of the distance. From 0 to 6 it is smallest at 3, the whole "
+    "number nearest to $\\pi$; at 22, close to $7\\pi$, it is smaller still. One pair "
+    "alone is periodic and cannot tell the distance 0 from about 6; slower pairs can."
 )
 
 # %% [markdown] tags=["shared"]
@@ -399,7 +403,8 @@ diagrams.mask()
 
 # %% [markdown] tags=["shared"]
 # A test: we fill the last three positions of the second sentence, its padding, with
-# garbage. The control is an encoder that forgets the mask after its first layer.
+# garbage. For comparison, we take an encoder that forgets the mask after its first
+# layer.
 
 # %% tags=["shared"]
 encoder = build(Encoder, 2, 64, 4, 128)
@@ -426,7 +431,8 @@ change = np.abs(out_garbage - out)[real].max()
 leaked = np.abs(leak[1] - leak[0])[real].max()
 say(
     f"Garbage in the padding changes the real outputs by {change:.0f}. If the second "
-    f"layer forgets the mask, it changes them by up to **{leaked:.1f}**."
+    f"layer forgets the mask, it changes them by up to **{leaked:.1f}** (only, "
+    "because the norms of the first block have shrunk the garbage)."
 )
 
 # %% tags=["shared", "check"]
@@ -464,8 +470,8 @@ say(
 # ## The predictor maps each element to an output
 #
 # In front of the encoder, a linear layer brings each element to size $m$. Behind the
-# encoder, a small network turns each vector into what is asked for, such as the scores
-# of $c$ classes; its ReLU lets the scores be more than linear functions of the vector.
+# encoder, a small network with a ReLU turns each vector into what is asked for, such as
+# the scores of $c$ classes.
 # Positions are optional: a *set* has none. `input_dropout` is dropout on the features
 # of the input.
 
@@ -570,12 +576,12 @@ assert moved["none"] < 1e-5
 assert min(moved["sinusoidal"], moved["learned"]) > 0.03
 
 # %% [markdown] tags=["shared"]
-# ## Beyond the trained length, only rotary positions work here
+# ## At new positions, only rotary positions work here
 #
 # [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) hoped that sinusoids would
 # work for sequences beyond the trained lengths. We try all three kinds of positions on
-# a task that position alone can solve: the output at each position is the symbol three
-# places before it (near the start, the first symbol). The test goes to twice the
+# a task in which the position alone decides where to look: the output is the symbol
+# three places before (near the start, the first symbol). The test goes to twice the
 # trained length.
 
 # %% tags=["shared"]
@@ -624,7 +630,7 @@ for name in ("sinusoidal", "learned", "rotary"):
         right = as_numpy(logits).argmax(-1) == labels[:, :n]  # b s
         found[name] = right.mean(axis=0)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each position. Left, in sequences of 16: all three lines are at one. Right, in sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off at the end of the shaded part and stays near this level; the rotary line is at one from position 3 to the end."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each position. Left, in sequences of 16: all three lines are at one. Right, in sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off at the end of the shaded part and stays near this level; the rotary line is at one from position 3 to the end; how far it drops at position 0 depends on the initial weights."}}
 panels = {
     f"sequences of {n}": {name: (np.arange(n), y) for name, y in found.items()}
     for n, found in ((16, near), (32, far))
@@ -644,22 +650,28 @@ say(
     f"of 32 it is {beyond['sinusoidal']:.0%}, {beyond['learned']:.0%} and "
     f"**{beyond['rotary']:.0%}** at the new positions; guessing gives "
     f"{1 / settings.n_symbols:.0%}. With sinusoids the old position 15 drops to "
-    f"{far['sinusoidal'][15]:.0%}: its 16 old keys are unchanged, so it errs only "
-    "because some attention goes to the 16 new keys on its right. With rotary "
-    f"positions, every position from 3 on has at least {far['rotary'][3:].min():.0%}."
+    f"{far['sinusoidal'][15]:.0%}: it sees the same 16 keys as before, and 16 new ones "
+    "on its right, which draw some attention away. With rotary positions, the accuracy "
+    f"from position 3 on is {far['rotary'][3:].mean():.1%}, but at the old position 0 "
+    f"it is **{far['rotary'][0]:.1%}**."
 )
 
 # %% [markdown] tags=["shared"]
+# Rotary positions know distances, but not where a sequence starts. Position 0 has no
+# symbol three places before it, and must look at itself. In training 15 keys stood on
+# its right, and now there are 31, at distances that it has never seen. Whether it
+# still works depends on the initial weights: compare the twin of this page.
+#
 # Training never reached the last 16 rows of the learned table: they are still random.
 # Sinusoids have values there, but their slow hands reach angles that the layers have
 # never seen, which is probably why they fail. With rotary positions, "three places to
-# the left" has the same score everywhere. This is one block and one task: large models
-# with rotary positions do fail on longer texts.
+# the left" has the same score everywhere. This is one block, one task and one seed:
+# large models with rotary positions do fail on longer texts.
 # [Chen et al. 2023](https://arxiv.org/abs/2306.15595) squeeze the new positions into
 # the trained range, and train a little further.
 
 # %% tags=["shared", "check"]
-# Checked: all kinds work within the trained length, and beyond it only the rotary one
+# Checked: all kinds work within the trained length, and at new positions only rotary
 for name in near:
     assert near[name].mean() > 0.995
     _, line = plots.drawn(fig, "sequences of 16", name)
@@ -686,7 +698,8 @@ assert np.abs(after[:16] - before[:16]).max(axis=1).min() > 0.15
 # %% [markdown] tags=["torch"]
 # PyTorch has the whole encoder. **Its mask has the opposite meaning: True hides**, so
 # `real` is negated. Its defaults are post-norm, dropout 0.1, and the batch on the
-# second axis. Nested tensors are a speed-up that pre-norm does not support.
+# second axis. `enable_nested_tensor=False` switches off a speed-up that does not work
+# with pre-norm.
 
 
 # %% tags=["torch"]
@@ -780,7 +793,8 @@ for norm_first in (False, True):
 # * Without positions an encoder ignores order.
 # * Sinusoidal and learned codes are added to the input; rotary positions turn queries
 #   and keys, so that the score depends only on the distance.
-# * Here only rotary positions work beyond the trained length.
+# * Here only rotary positions work at new positions; at position 0 of a longer sequence
+#   they may fail.
 # * A padding mask hides keys, in every layer.
 # * The predictor is embedding, positions, encoder and a small net: one output for each
 #   element.

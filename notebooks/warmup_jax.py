@@ -26,11 +26,10 @@
 # 2017](https://arxiv.org/abs/1706.03762)). Without such a **warm-up**, a Transformer of
 # this kind hardly learns to translate: in one comparison it reaches a BLEU score of 8
 # instead of 34, where BLEU counts phrases shared with a human translation ([Xiong et
-# al. 2020](https://arxiv.org/abs/2002.04745)). This page shows failure and remedy on a
-# small network, and then looks for the cause.
+# al. 2020](https://arxiv.org/abs/2002.04745)).
 #
-# > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1 on
-# > matrices only; warm-up over a twentieth of all updates, then a cosine; gradients
+# > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, not on
+# > norms and biases; warm-up over a twentieth of all updates, then a cosine; gradients
 # > clipped at norm 1; a peak rate of one thousandth first, then a sweep. The code is
 # > `usual_optimizer`, under *Clipping*.
 
@@ -89,9 +88,9 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 # %% [markdown] tags=["shared"]
 # ## The learning rate rises linearly, then falls
 #
-# The **learning rate** scales each update of the weights. With a high rate a network
-# learns fast. But at the start a high rate can move the weights to a region where the
-# network no longer learns, and at the end it keeps them from converging. So the rate
+# The **learning rate** scales each update of the weights. A high rate learns fast, but
+# at the start it can move the weights to a region where the network no longer learns,
+# and at the end it keeps them from converging. So the rate
 # follows a **schedule**: a peak rate, times a factor for each update. The rise of this
 # factor at the start is the warm-up.
 
@@ -108,10 +107,9 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 #
 # The second schedule is that of [Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762), section 5.3, divided by its peak. The cosine
-# comes from [Loshchilov & Hutter 2017](https://arxiv.org/abs/1608.03983). With the $+1$
-# the cosine would reach zero one update after the last, so that no update is wasted. In
-# the code, as in most libraries, `step` counts the updates already made: `step`
-# $= t - 1$.
+# comes from [Loshchilov & Hutter 2017](https://arxiv.org/abs/1608.03983). Because of
+# the $+1$ it reaches zero only after the last update: no update is wasted. In the code,
+# as in most libraries, `step` counts the updates already made: `step` $= t - 1$.
 
 
 # %% tags=["shared"]
@@ -220,9 +218,9 @@ def train(model, loss_fn, data, batches, rates, *, beta2=0.999):
 
 
 # %% [markdown] tags=["shared"]
-# Which rates does the optimiser really use? The check below trains a single weight,
-# which is also the loss. The gradient is always 1, so each step of Adam is as long as
-# the rate.
+# Which rates does the optimiser really use? The check below trains a model with a
+# single weight, and takes this weight as the loss. So the gradient is always 1, and
+# each step of Adam is as long as the rate.
 
 
 # %% tags=["jax"]
@@ -242,7 +240,7 @@ def its_value(model, x):
 
 
 # %% tags=["shared", "check"]
-# Checked: each step is as long as the rate drawn, here and in the `fit` of later pages
+# Checked: each step is as long as the rate in the figure, here and in later chapters
 ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
 settings = Settings(
     n_train=8 * T, batch_size=8, epochs=1, learning_rate=0.01, warmup=w,
@@ -325,13 +323,10 @@ say(
         ["warm-up", f"{one.warmup} updates", "long, so that one sees it",
          "a twentieth of all updates"],
         ["Adam's $\\beta_1, \\beta_2$ (see below)", "0.9, 0.99", "$\\beta_2$ averages "
-         "over 1 / (1 − 0.99) = 100 gradients, half of this run", "0.9, 0.999"],
+         "over 1 / (1 − 0.99) = 100 gradients, half of this run", "0.9, 0.95 to 0.999"],
         ["clipping (see below)", "none", "so that only warm-up can help", "norm 1"],
     )
 )  # fmt: skip
-
-# %% [markdown] tags=["shared"]
-# The seed of a variant sets initial weights and batches.
 
 
 # %% tags=["shared"]
@@ -354,7 +349,7 @@ def seeds(settings):
 # %% [markdown] tags=["jax"]
 # JAX trains all variants at once. Each array of the models gets a new first axis, `n`,
 # and `nnx.vmap` lets `train` train `n` models. A short run is filled up with updates at
-# rate 0, because a new length would be compiled anew.
+# rate 0: otherwise JAX would compile `train` again for the new length.
 
 # %% tags=["jax"]
 train_stack = nnx.jit(  # losses n t
@@ -420,9 +415,9 @@ assert stays.min() > 2.2
 assert falls[x == 150] < 0.6 and falls[-1] < 0.05  # loose: likewise
 
 # %% [markdown] tags=["shared"]
-# Is the rate perhaps too high? To find a peak rate in practice, one trains briefly at
-# several rates and compares the final losses: a **sweep**. The following sweep has one
-# seed, and each rate is four times the previous one.
+# Is the rate perhaps too high? To find a peak rate, one trains briefly at several
+# rates and compares the final losses: a **sweep**. Ours has one seed, and each rate is
+# four times the previous one.
 
 # %% tags=["shared"]
 peaks = np.array([1.5e-3, 6e-3, 24e-3])
@@ -438,7 +433,7 @@ sweep = {
 }
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss after 200 updates over the peak rate, logarithmic, three rates from 0.0015 to 0.024. With warm-up the line falls almost to zero at the second rate, and is at the level of guessing at the third. Without warm-up the line stays above 1 at all three, and is at the level of guessing at the last two."}}
-title = "One of these rates succeeds, and only with warm-up"
+title = "In 200 updates, one of these rates succeeds, with warm-up"
 lines = {name: (peaks, y) for name, y in sweep.items()}
 fig = plots.curves(
     {title: lines}, x="peak rate", y="loss after 200 updates", log_x=4, marks="o",
@@ -449,7 +444,7 @@ fig
 
 # %% [markdown] tags=["shared"]
 # Does a small rate need no warm-up, only more time? We double the number of updates,
-# without warm-up, at the small rate and at the middle one.
+# without warm-up, at the small rate and at the middle one (one seed each).
 
 # %% tags=["shared"]
 longer = [
@@ -464,9 +459,9 @@ say(
     f"{word('lower', with_it[1], without.min())} than any rate without it "
     f"({without.min():.2f} at best). But in {longer[0].updates} updates the rate "
     f"0.0015 reaches {slow:.2f} without warm-up, where 0.006 is still at "
-    f"{still_stuck:.2f}. So this network **can learn without warm-up, at a small rate "
-    "and in twice the time**. Warm-up makes a high rate usable. The rate 0.024 fails "
-    "even with warm-up."
+    f"{still_stuck:.2f}. So, with this seed, the network **learned without warm-up, "
+    "at a small rate and in twice the time**. Warm-up makes a high rate usable. The "
+    "rate 0.024 fails even with warm-up."
 )
 
 # %% tags=["shared", "check"]
@@ -545,16 +540,13 @@ assert y["trained without warm-up"][-1] < least  # loose: frameworks differ twof
 assert (np.diff(y["trained without warm-up"]) < 0).all()
 
 # %% [markdown] tags=["shared"]
-# There are two kinds of explanation for this failure.
-
-# %% [markdown] tags=["shared"]
 # ## First explanation: Adam divides by an estimate from few gradients
 #
 # Adam gives each weight a step size of its own: it divides by the typical size of the
 # weight's gradients, estimated from the gradients so far. At the start these are few. A
-# weight whose first gradients happen to be small gets far too large a step size. [Liu
-# et al. 2019](https://arxiv.org/abs/1908.03265) blame this spread: warm-up helps
-# because the rate is low until the estimates are good.
+# weight whose first gradients happen to be small gets far too large a step size, and
+# moves as far as the others. [Liu et al. 2019](https://arxiv.org/abs/1908.03265) blame
+# this spread: warm-up helps because the rate is low until the estimates are good.
 
 # %% [markdown] tags=["shared"]
 # With the gradient $g_t$ of a weight $\theta$ at update $t$ and the rate $\eta_t$, Adam
@@ -570,7 +562,9 @@ assert (np.diff(y["trained without warm-up"]) < 0).all()
 # Dividing by $1-\beta^t$ makes up for the start of both averages at 0, and $\epsilon =
 # 10^{-8}$ keeps the denominator from 0. At the first update $\hat\mu_1 = g_1$ and
 # $\hat\nu_1 = g_1^2$. So every weight with a gradient well above $\epsilon$ moves by
-# $\pm\eta_1$, however small the gradient is.
+# $\pm\eta_1$, however small the gradient is. This is the harm
+# meant: a gradient near zero, whose sign is chance, moves its weight as far as a large
+# one does.
 
 
 # %% tags=["shared"]
@@ -628,11 +622,9 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 
 # %% [markdown] tags=["shared"]
 # **RAdam**, the optimiser of Liu et al., shortens the steps while the spread is large.
-# It multiplies each step of Adam by a number $r_t < 1$: how much the scaling varies
-# between weights in the long run, divided by how much it varies at update $t$ (both as
-# standard deviations). For random gradients, $r_t$ depends only on $t$ and $\beta_2$,
-# and rises slowly. (It is defined from the fifth update on; the libraries use it from
-# the sixth on.)
+# It multiplies each step of Adam by $r_t < 1$, the ratio of two standard deviations of
+# the scaling over the weights: the one in the long run, and the one at update $t$. For
+# random gradients, $r_t$ depends only on $t$ and $\beta_2$, and rises slowly.
 
 
 # %% tags=["shared"]
@@ -685,9 +677,9 @@ np.testing.assert_allclose(
 # %% [markdown] tags=["shared"]
 # So RAdam is Adam with a warm-up of its own, the rates $r_t \eta$. If it trains a
 # network that Adam cannot train, the cause may be the spread, but also the size of the
-# first steps, as [Ma & Yarats 2019](https://arxiv.org/abs/1910.04209) argue. To separate
-# the two causes, we train with RAdam and twice with Adam. Both runs of Adam jump to the
-# peak rate after 50 updates, and have the same rates from then on:
+# first steps, as [Ma & Yarats 2021](https://arxiv.org/abs/1910.04209) argue. To
+# separate the two causes, we train with RAdam and twice with Adam. Both runs of Adam
+# jump to the peak rate after 50 updates, and have the same rates from then on:
 #
 # * **averages filled first**: rate 0 for 50 updates. Adam's averages fill, while the
 #   weights stay where they are. If only the spread does the harm, this network must
@@ -714,9 +706,10 @@ fig
 compared = "RAdam", filled, small
 ends = {name: np.sort(losses[name][:, -10:].mean(axis=1)) for name in compared}
 say(
-    f"RAdam begins to train the network: the three seeds end at {three(*ends['RAdam'])}. "
-    f"With filled averages they end at {three(*ends[filled])}: **the "
-    "spread alone does not explain this failure**. After small steps they end at "
+    "RAdam begins to train the network: the three seeds end at "
+    f"{three(*ends['RAdam'])}. With filled averages they end at "
+    f"{three(*ends[filled])}: **the spread alone does not explain this failure**. "
+    "After small steps they end at "
     f"{three(*ends[small])}, although the jump to the peak rate is the same. So it is "
     "the small steps that help here: they have changed the network, and now it "
     "tolerates the high rate."
@@ -735,7 +728,7 @@ assert plots.drawn(fig, title, "RAdam")[1][-1] < 1.8  # loose: likewise
 assert ends["RAdam"].min() < 1.3  # loose: likewise
 
 # %% [markdown] tags=["shared"]
-# ## Second explanation: post-norm cannot undo the damage of large steps
+# ## Second explanation: post-norm shrinks the differences after large steps
 #
 # The second explanation looks at the network. With the norm after each sum (post-norm),
 # the last blocks receive larger gradients at the start than with the norm first
@@ -820,13 +813,13 @@ assert max(pre[-1], post[-1]) < 0.15  # all outputs have one vector in common
 # this spike by its own size, so the next step is bounded, but both averages remember
 # the spike. The mean $\mu$ forgets it within some ten updates: until then the steps are
 # too long and point along the spike. The average of squares $\nu$ forgets it within
-# about a thousand: for so long the steps are too short. **Clipping by the global norm**
-# shortens a gradient that is longer than $c$, and keeps its direction:
+# about a thousand updates, and until then the steps are too short. **Clipping by the
+# global norm** shortens a gradient that is longer than $c$, and keeps its direction:
 #
 # $$g \leftarrow g \cdot \min\!\big(1,\ c / \lVert g \rVert\big),$$
 #
 # with the norm taken over all weights together ([Pascanu et al.
-# 2012](https://arxiv.org/abs/1211.5063)). Try $c = 1$ first, the value of
+# 2013](https://arxiv.org/abs/1211.5063)). Try $c = 1$ first, the value of
 # [GPT-3](https://arxiv.org/abs/2005.14165).
 
 
@@ -895,15 +888,21 @@ assert np.allclose(kept[49:], kept[39:49].mean(), rtol=0.2)
 # %% [markdown] tags=["jax"]
 # In your own code: **AdamW** is Adam which also shrinks every weight a little at each
 # update (*weight decay*; [Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101)).
-# Norms and biases usually do not decay: `mask` says which parameters do.
+# Norms and biases usually do not decay: `mask` says which parameters do. It goes by
+# their names, because biases of `nnx.MultiHeadAttention` have two axes.
 
 
 # %% tags=["jax"]
 def usual_optimizer(total, peak=1e-3):
     """AdamW with clipping, 5 % warm-up and a cosine over ``total`` updates."""
-    w = total // 20
+    w = max(1, total // 20)
     rates = optax.warmup_cosine_decay_schedule(peak / w, peak, w - 1, total)
-    decays = partial(jax.tree.map, lambda param: param.ndim > 1)  # no norms, no biases
+
+    def decays(params):
+        """True for kernels and embeddings, False for norms and biases."""
+        names = jax.tree.map_with_path(lambda path, _: str(path), params)
+        return jax.tree.map(lambda name: "kernel" in name or "embedding" in name, names)
+
     adamw = optax.adamw(rates, weight_decay=0.1, mask=decays)
     return optax.chain(optax.clip_by_global_norm(1.0), adamw)
 
