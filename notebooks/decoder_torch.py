@@ -472,7 +472,7 @@ m|little time|384 to 768
 n_heads|24 features each|64 features each
 f|four times m|four times m
 batch_size|many updates in little time|32 to 512
-n_train|windows: {settings.updates_per_epoch} updates|all of the text
+n_train|windows in an epoch|all of the text
 epochs|{settings.updates} updates in all|until the held-out loss rises
 learning_rate|small models tolerate a high rate|3e-4 to 1e-3
 warmup|a tenth of all updates|a twentieth

@@ -633,8 +633,8 @@ class Recurrent(nn.Module):
 
 # %% [markdown] tags=["shared"]
 # All models make 400 updates. For the GRUs we tried five learning rates and took the
-# best, which is not the highest one. The Transformer for 16 symbols is `by_fit` from
-# above. Its rate was not tuned, so do not compare speeds.
+# best, which is not the highest. The Transformer for 16 symbols is `by_fit`. Its rate
+# was not tuned, so do not compare speeds.
 
 
 # %% tags=["shared"]
@@ -702,8 +702,9 @@ for (length, name), one in contestants.items():
 # ## To reverse any length, one block must be told the end
 #
 # Sequences have different lengths, but a batch is one array. So they are **padded**,
-# filled up to the longest. A **padding mask** hides the padded keys from every query,
-# and loss and accuracy count real positions only.
+# filled up to the longest. A **padding mask** hides the padded keys from every query
+# (ours also hides padded queries), and loss and accuracy count real
+# positions only.
 #
 # Is this enough? Output $q$ of a sequence of length $n$ needs key $n - 1 - q$. So the
 # model has to know how far position $q$ is from the end. One block cannot find out: its
