@@ -22,7 +22,7 @@
 # Labels are expensive, but text is its own label: hide the next word, and let the model
 # guess it. To guess well, the model must pick up spelling, grammar, style and facts. A
 # model that knows how probable each next word is can also write: draw a word, append
-# it, and ask again. GPT-3 and the chat assistants learned in this way first.
+# it, and ask again. GPT-3 was trained in this way, and so are chat assistants at first.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [decoder_jax](decoder_jax.ipynb).
@@ -185,11 +185,10 @@ for name, part in texts.items():
 assert tokens["test"].max() < len(pairs) == settings.n_tokens
 
 # %% [markdown] tags=["shared"]
-# The number of a token is a name, not an amount. As in the reverse task, each token
-# gets a learned vector: its row of an **embedding** table $E$ with $c$ rows and $m$
-# columns, where the $c$ tokens of the vocabulary are the classes of the model. A
-# one-hot vector times $E$ gives the same row, but looking it up needs no
-# multiplication.
+# The number of a token is a name, not an amount. Each token gets a learned vector: its
+# row of an **embedding** table $E$ with $c$ rows and $m$ columns, where the $c$ tokens
+# of the vocabulary are the classes of the model. A one-hot vector times $E$ gives the
+# same row, but looking it up needs no multiplication.
 
 
 # %% tags=["torch"]
@@ -211,7 +210,7 @@ np.testing.assert_allclose(one_hot(ids, settings.n_tokens) @ matrix, looked_up)
 # ## Masked attention on two tokens, number by number
 #
 # Before the whole model, here is its core on the smallest example: two tokens with two
-# features each, and a vocabulary of three. Take a pencil.
+# features each, and a vocabulary of three.
 
 # %% tags=["shared"]
 x = floats([[1, 0], [0, 1]])  # s m: token 0, token 1
@@ -278,13 +277,13 @@ say(
 #
 # The mask must hold in every block: one look ahead anywhere would tell the answer.
 # Apart from the mask, the **decoder** of a language model is the encoder of the earlier
-# chapters, with the same blocks in the same stack: an `Encoder`. (The chapter *A model
-# that reads and writes* will pass another `stack`, which also looks at a second text.)
+# chapters, with the same blocks in the same stack: an `Encoder`. (A later chapter will
+# pass another `stack`, which also looks at a second text.)
 #
 # Before the stack come the embedding and, as in GPT-2, a **learned** vector for each of
 # the 64 positions. After the stack, the logits are products of each output vector with
 # every row of the embedding table, $x E^\top$: a token is probable if its vector points
-# where the output points. These are **tied weights** ([Press & Wolf
+# where the output points, and is long. These are **tied weights** ([Press & Wolf
 # 2017](https://arxiv.org/abs/1608.05859)).
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Flow chart of the language model: tokens b s go through embed, positions and the decoder of four blocks, which takes a causal mask; logits are products with E, b s c."}}
@@ -346,7 +345,7 @@ say(
 say(
     f"Tied weights save a second table of {settings.n_tokens} × {settings.m} numbers: "
     f"the model has {tied_size:,} parameters, untied it has {untied_size:,}. "
-    "And the vector of a token learns wherever the token is read or predicted."
+    "And each vector learns from both uses: its token is read, and it is predicted."
 )
 
 # %% tags=["shared", "check"]
@@ -443,10 +442,9 @@ say(table(["model", "loss inside the text", "loss where the text ends"], *lines)
 say(
     "Inside the text, the model without the mask copies its label. Where the text "
     f"ends, its loss is {at_end['without the mask']:.1f} nats; giving all characters "
-    f"the same probability would cost {np.log(len(alphabet)):.1f}. (The last of "
-    "the 16 positions has nothing to copy: its "
-    f"{costs['without the mask', 17][-1]:.1f} nats keep the mean of the curve at about "
-    f"{costs['without the mask', 17][-1] / 16:.2f}.) So if a loss falls too fast, look "
+    f"the same probability would cost {np.log(len(alphabet)):.1f}. (The curve cannot "
+    "end at 0: the last of the 16 positions has nothing to copy and costs "
+    f"{costs['without the mask', 17][-1]:.1f} nats.) So if a loss falls too fast, look "
     "for a way by which the label reaches the input."
 )
 
@@ -464,7 +462,7 @@ assert at_end["with the mask"] < 3
 # ## A short training run is ahead of the best n-gram
 #
 # Now the real model. Each update takes windows from random places of the training text.
-# Hardly a window comes twice, so `fit` uses Adam without weight decay.
+# Hardly a window comes twice, so we do without dropout and weight decay.
 
 # %% tags=["shared", "say"]
 choices = f"""n_tokens|97 characters, 512 merges|10,000 to 100,000
@@ -474,7 +472,7 @@ m|little time|384 to 768
 n_heads|24 features each|64 features each
 f|four times m|four times m
 batch_size|many updates in little time|32 to 512
-n_train|windows: {settings.updates_per_epoch} updates|all of the text
+n_train|windows in an epoch|all of the text
 epochs|{settings.updates} updates in all|until the held-out loss rises
 learning_rate|small models tolerate a high rate|3e-4 to 1e-3
 warmup|a tenth of all updates|a twentieth
@@ -496,8 +494,9 @@ held_out_loss = evaluate(model, next_token, (held_out,))["loss"]
 # %% [markdown] tags=["shared"]
 # Losses per token cannot be compared between vocabularies: longer tokens are harder. So
 # we count **bits per character**: the loss in nats per token, divided by $\ln 2$ and by
-# the mean number of characters in a token. This is also a file size: an arithmetic
-# coder that knows the model could store the text in about that many bits per character.
+# the mean number of characters in a token. This is also a file size: with *arithmetic
+# coding*, which compresses by the probabilities of a model, the text would take about
+# that many bits per character.
 #
 # The baselines are **n-grams** of characters. They count what followed the last $n - 1$
 # characters in the training text, and mix in the counts of shorter contexts where they
@@ -517,10 +516,11 @@ say(table(["model", "how", "bits per character, held out"], *lines))
 say(
     f"After {history['seconds'].sum():.0f} seconds and {settings.updates} updates, the "
     f"Transformer needs {word('fewer', bits, ngrams[5])} bits than the 5-gram, by "
-    f"{ngrams[5] - bits:.2f} in this run. The 5-gram is the best of the n-grams: the "
-    f"6-gram needs {word('more', ngrams[6], ngrams[5])} bits, probably because most of "
-    "its contexts are too rare. Papers often report the **perplexity**, "
-    "$e^{\\mathrm{loss}}$, the number of equally probable tokens that would be as hard "
+    f"{round(ngrams[5], 2) - round(bits, 2):.2f} in this run. The 5-gram is the best "
+    f"of the n-grams: the 6-gram needs {word('more', ngrams[6], ngrams[5])} bits, "
+    "probably because most of its contexts are too rare. Papers often report the "
+    "**perplexity**, $e^{\\mathrm{loss}}$, the number of equally probable tokens that "
+    "would be as hard "
     f"to guess: here {np.exp(held_out_loss):.0f} of {settings.n_tokens}."
 )
 
@@ -530,8 +530,8 @@ share, covered = np.array([places.size, np.unique(places).size]) / len(tokens["t
 first_loss = evaluate(model, next_token, (held_out[:, :2],))["loss"]
 say(
     "The comparison favours the n-grams. They have read the whole training text, the "
-    f"model {covered:.0%} of it. (The windows are as long as {share:.0%} of the text, "
-    "but overlap.) And the model starts afresh in each held-out window: its first "
+    f"model {covered:.0%} of it. (All windows together have {share:.0%} of its length, "
+    "but they overlap.) And the model starts afresh in each held-out window: its first "
     f"prediction, after a single token, costs {first_loss:.1f} nats, the mean is "
     f"{held_out_loss:.1f}."
 )
@@ -579,11 +579,12 @@ assert first_loss > held_out_loss
 # probable token. **Sampling** draws a token, and three settings can keep rare nonsense
 # away:
 #
-# * **Temperature** $\tau$ divides the logits. Near 0 only the most probable token is
-#   left, 1 changes nothing, and a high temperature makes all tokens alike.
+# * **Temperature** $\tau > 0$ divides the logits. Near 0 only the most probable token
+#   is left (for 0 itself, take `top_k=1`), 1 changes nothing, and a very high
+#   temperature makes all tokens almost equally probable.
 # * **Top-k** ([Fan et al. 2018](https://arxiv.org/abs/1805.04833)) keeps the $k$ most
-#   probable tokens and scales them up to 1; $k = 1$ is greedy. But $k$ is too many
-#   where only one token is possible, and too few where many are.
+#   probable tokens and scales them up to 1; $k = 1$ is greedy. But a fixed $k$ is too
+#   large where only one token is possible, and too small where many are.
 # * **Top-p**, or nucleus sampling
 #   ([Holtzman et al. 2020](https://arxiv.org/abs/1904.09751)), keeps the fewest tokens
 #   that together have the probability $p$, sometimes one, sometimes many.
@@ -638,11 +639,11 @@ fig
 # %% tags=["shared", "say"]
 left = {name: int((p > 0).sum()) for name, p in probabilities.items()}
 say(
-    f"After `if self.` the model finds `{pairs.tokens[order[0]]}` most probable, with "
-    f"{probabilities['temperature 1'].max():.0%}, and with temperature 0.5 "
-    f"{probabilities['temperature 0.5'].max():.0%}. Of {left['temperature 1']} tokens, "
-    f"top-k keeps {left['top_k=5']}, and top-p {left['top_p=0.5']} (the figure shows "
-    "ten)."
+    f"After `if self.` the most probable token is `{pairs.tokens[order[0]]}`: it has "
+    f"{probabilities['temperature 1'].max():.0%} at temperature 1, and "
+    f"{probabilities['temperature 0.5'].max():.0%} at temperature 0.5. Of "
+    f"{left['temperature 1']} tokens, top-k keeps {left['top_k=5']}, and top-p "
+    f"{left['top_p=0.5']} (the figure shows ten)."
 )
 
 # %% tags=["shared", "check"]
@@ -743,8 +744,8 @@ assert abs(bits_in_half - bits) < 0.001  # loose: no more than rounding
 # **Exercise 2, one change of code.** *Min-p* ([Nguyen et al.
 # 2024](https://arxiv.org/abs/2407.01082)) keeps all tokens that have at least a share,
 # say 0.1, of the largest probability. Write it as a function of the logits. How many
-# tokens does it keep after `if self.`, and how many after `def __init__(`? Compare with
-# top-p.
+# tokens does it keep after `if self.` (this line alone), and how many after
+# `def __init__(`? Compare with top-p.
 
 
 # %% tags=["shared", "answer"]
@@ -801,8 +802,8 @@ def attend_and_keep(layer, x, cache, start, mask):
 
 
 # %% [markdown] tags=["shared"]
-# The new tokens go through the blocks as ever, with this attention. Their mask is the
-# lowest rows of the causal mask.
+# The new tokens go through the blocks as ever (here pre-norm, with learned positions),
+# with this attention. Their mask consists of the last rows of the causal mask.
 
 
 # %% tags=["torch"]
@@ -840,7 +841,7 @@ np.testing.assert_allclose(np.concatenate(in_parts, 1), before, atol=1e-4)
 
 # %% [markdown] tags=["shared"]
 # How much does the cache save? We measure the time for one new token of 16 texts, with
-# an untrained model.
+# an untrained model. (Times of a few milliseconds are noisy.)
 
 
 # %% tags=["torch"]
@@ -893,9 +894,8 @@ say(table(head, *lines))
 # fills the memory.
 #
 # Beyond `max_length` positions, here 64, the learned table has no vector, and
-# `generate` raises an error. To write on, drop the oldest tokens and pass the others
-# through the model again: they have moved to new positions, so the old cache is
-# useless.
+# `generate` raises an error. To write on, drop the oldest tokens. The others move to
+# new positions, so the old cache is useless: pass them through the model again.
 
 # %% tags=["shared", "check"]
 # Checked: the cache has as many bytes as the formula says
@@ -905,8 +905,7 @@ for s, size in zip(lengths, sizes, strict=True):
 # %% [markdown] tags=["shared"]
 # **Exercise 3, open.** What do the byte pairs buy? Train the small model with the mask
 # once more, with byte pairs in place of characters, and compare the bits per character.
-# Predict first. Then try a text of your own (`TEXT_FILE`). (The bounds in the folded
-# checks are those of our text and settings.)
+# Predict first. Then try a text of your own (`TEXT_FILE`): folded checks may fail then.
 
 # %% tags=["shared", "answer"]
 own = replace(small, n_tokens=len(pairs))
@@ -944,7 +943,7 @@ ours, _ = attention(q, k, v, booleans(np.tri(11)))
 # %% [markdown] tags=["shared"]
 # And what separates this model from GPT-2 ([Radford et al.
 # 2019](https://openai.com/index/better-language-models/))? Pre-norm, learned positions
-# and tied weights are the same. GPT-2 has GELU in place of ReLU and dropout
+# and tied weights are the same. GPT-2 has GELU in place of ReLU, and it has dropout
 # (`activation="gelu"`, `dropout=0.1` of our model). Its smallest version has 12 blocks,
 # 12 heads, $m = 768$, 1,024 positions and 50,257 tokens.
 

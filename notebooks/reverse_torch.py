@@ -223,7 +223,7 @@ fitted = fit(by_fit, cross_entropy, data["train"], quick, **checked)
 say(f"Both losses fall from {fitted['loss'][0]:.2f} to about {fitted['loss'][-1]:.2f}.")
 
 # %% tags=["shared", "check"]
-# Checked: the loop on this page and `fit` compute the same losses and the same accuracy
+# Checked: the loop on this page and fit compute the same losses and accuracy
 assert fitted["loss"][-1] < 0.1 * fitted["loss"][0]  # loose: it has learned
 np.testing.assert_allclose(  # later, rounding may have grown
     as_numpy(losses)[:50], fitted["loss"][:50], rtol=1e-3
@@ -232,11 +232,11 @@ best = evaluate(by_hand, cross_entropy, data["validation"])["accuracy"]
 np.testing.assert_allclose(best, fitted["validation_accuracy"].max(), atol=0.01)
 
 # %% [markdown] tags=["torch"]
-# `fit` also seeds the dropout of every epoch, so that an interrupted run can go on with
-# the same numbers.
+# In PyTorch, `fit` seeds the dropout of every epoch, so that an interrupted run can go
+# on with the same numbers.
 
 # %% [markdown] tags=["shared"]
-# Besides, `fit` checks that model, data and settings match. It stops if a loss or a
+# `fit` also checks that model, data and settings match. It stops if a loss or a
 # gradient is NaN or infinite, and writes checkpoints and a history for TensorBoard.
 
 # %% [markdown] tags=["shared"]
@@ -248,7 +248,7 @@ np.testing.assert_allclose(best, fitted["validation_accuracy"].max(), atol=0.01)
 # %% tags=["shared", "say"]
 choices = """n_train|too many to memorise|all that you have
 batch_size|steady gradients, many updates|32 to 256
-epochs|two would do; ten make the map sharp|while the validation loss falls
+epochs|two would do; ten make the map sharper|while the validation loss falls
 learning_rate|safe; quick runs tolerate six times as much|3e-4 to 1e-3
 warmup|one eighth of the first epoch|a twentieth of all updates
 max_grad_norm|bounds rare large steps|1
@@ -292,8 +292,9 @@ on_test = evaluate(model, cross_entropy, data["test"])["accuracy"]
 n_parameters = sum(array.size for array in to_arrays(model).values())
 say(
     f"The model has {n_parameters:,} parameters. "
-    f"Validation accuracy: {on_validation:.2%}, test accuracy: {on_test:.2%}, "
-    f"seconds of training: {history['seconds'].sum():.1f} on this machine."
+    f"Validation accuracy: {on_validation:.2%}, test accuracy: {on_test:.2%} (of "
+    f"{len(y_test):,} sequences, {y_test.size:,} outputs), seconds of training: "
+    f"{history['seconds'].sum():.1f} on this machine."
 )
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three panels over ten epochs: training and validation loss fall from above two to almost nothing; both accuracies reach one within two epochs; the learning rate rises steeply at the start and falls along a cosine."}}
@@ -340,7 +341,7 @@ np.testing.assert_allclose(*ends, rtol=0.2)
 # %% [markdown] tags=["shared"]
 # ## The attention map is an antidiagonal
 #
-# **Play first**: [try the model](../book/playground.md) in your browser. At which key
+# **Play first**: [try the models](../book/playground.md) in your browser. At which key
 # does each output look? Move the slider that sharpens the softmax: is the output still
 # right when nearly all weight is on one key?
 #
@@ -512,7 +513,7 @@ lines = [[task, *(f"{x:.1%}" for x in found)] for task, found in evidence.items(
 say(
     'The columns show the accuracy. The last one, "seeds agree", is the share of '
     "rows in which two models from different seeds look most at the same key (by "
-    f"chance {1 / 16:.1%})."
+    f"chance about {1 / 16:.0%})."
 )
 say(table([*head, "seeds agree"], *lines))
 
@@ -523,9 +524,10 @@ say(
     "the quick run), and without its top key it guesses. So the output needs this key. "
     f"Without the neighbours, which have {beside:.0%} of the weight, it stays right: "
     "it does not need them. So the map shows from where each output takes its symbol. "
-    "(But the largest weight of a row is not always enough: flatten the softmax on "
-    "[Try the models](../book/playground.md).) The copying model fails: hiding its top "
-    "key changes nothing, and other seeds look elsewhere."
+    "(To look *most* at the right key is not enough, the weight must be large: flatten "
+    "the softmax on [Try the models](../book/playground.md), and outputs become "
+    "wrong.) The copying model fails: hiding its top key changes nothing, and other "
+    "seeds look elsewhere."
 )
 
 # %% tags=["shared", "check"]
@@ -558,10 +560,10 @@ accuracy_blind = evaluate(blind, cross_entropy, data["test"])["accuracy"]
 
 # %% tags=["shared", "say"]
 say(
-    f"Trained for {quick.updates} updates without positions: {accuracy_blind:.2%}; "
-    f"the best possible guess: {best_guess:.2%} on average (chance can add or take a "
-    "tenth of a point). With positions, after as many "
-    f"updates: {fitted['accuracy'][-10:].mean():.0%}."
+    f"After {quick.updates} updates without positions, {accuracy_blind:.2%} of the "
+    f"outputs are right. The best possible guess is right in {best_guess:.2%} on "
+    "average; a difference of a tenth of a point may be chance. With positions, after "
+    f"as many updates, {fitted['accuracy'][-10:].mean():.0%} are right."
 )
 
 # %% tags=["shared", "check"]
@@ -630,9 +632,9 @@ class Recurrent(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# All models make 400 updates, the GRUs at the best of five rates (not the highest). For
-# 16 symbols we have a Transformer, `by_fit`. Its rate was not tuned, so this is no
-# comparison of speeds.
+# All models make 400 updates. For the GRUs we tried five learning rates and took the
+# best, which is not the highest. The Transformer for 16 symbols is `by_fit`. Its rate
+# was not tuned, so do not compare speeds.
 
 
 # %% tags=["shared"]
@@ -700,14 +702,14 @@ for (length, name), one in contestants.items():
 # ## To reverse any length, one block must be told the end
 #
 # Sequences have different lengths, but a batch is one array. So they are **padded**,
-# filled up to the longest. A **padding mask** hides the padded keys from every query,
-# and loss and accuracy count real positions only.
+# filled up to the longest. A **padding mask** hides the padded keys from every query
+# (ours also hides padded queries), and loss and accuracy count real
+# positions only.
 #
-# Is this enough? Output $q$ of a sequence of length $n$ needs key $n - 1 - q$. This key
-# is as far from the start as $q$ is from the end. With one block the model cannot find
-# out this distance, because its queries are made before attention, when no position has
-# seen another. So we tell the model, by a second one-hot vector beside the first. With
-# `told=False` the second vector is zero.
+# Is this enough? Output $q$ of a sequence of length $n$ needs key $n - 1 - q$. So the
+# model has to know how far position $q$ is from the end. One block cannot find out: its
+# queries and keys are made before any position has seen another. So we tell the model,
+# by a second one-hot vector beside the first. With `told=False` this vector is zero.
 
 
 # %% tags=["shared"]
@@ -831,9 +833,9 @@ say(
     "Yes. The mask shows each query only the real keys. So with equal weights the "
     "first block can compute the mean of their position codes, and this mean tells the "
     f"length. The queries of the second block are made from it. After {many.updates} "
-    f"updates such a model is right in {min(by_itself):.1%} even at its worst length, "
-    f"where one block had {min(untold):.0%}. Whether it finds the length in this way, "
-    "only a test of its maps could tell."
+    f"updates such a model is right in {min(by_itself):.1%} even at its worst length; "
+    f"one block, at its own worst length, in {min(untold):.0%}. Whether the deeper "
+    "model finds the length in this way, only a test of its maps could tell."
 )
 
 # %% [markdown] tags=["shared"]
