@@ -155,8 +155,8 @@ say(
 # $$C\approx 6\,N\,D .$$
 #
 # Tables of embeddings do not count in $N$, because they are looked up, not multiplied.
-# But GPT-2 also multiplies with its table of tokens, for the output, so we leave out
-# only its table of positions.
+# But GPT-2 uses its table of tokens twice: it looks up its inputs there, and multiplies
+# with it for the output. So we leave out only its table of positions.
 #
 # Not counted yet are products of two *activations*, the intermediate results: scores
 # and weighted means take $4nm$ operations per token and block, with the backward pass
@@ -238,8 +238,8 @@ assert 0.9 < found[0] / level[0] < 1.1 and found[-1] > 1.8 * level[-1]
 # %% [markdown] tags=["shared"]
 # ## Speed is limited by memory or by arithmetic
 #
-# How many operations does this machine do in a second? A processor can only multiply
-# what it has read from memory. A product of $n$ rows with a matrix `m m` takes $2nm^2$
+# A processor can only multiply what it has read from memory. A product of $n$ rows with
+# a matrix `m m` takes $2nm^2$
 # operations and, for small $n$, reads mostly the matrix, $4m^2$ bytes: about $n/2$
 # operations per byte, its *arithmetic intensity*. With a single row, each number of a
 # large matrix is read and used only once, and the processor waits for the memory. So
@@ -292,11 +292,14 @@ ax.yaxis.set_major_formatter("{x:g}")
 fig
 
 # %% tags=["shared", "say"]
+reach = speed / np.minimum(limit, bandwidth * intensity)
+reach = np.delete(reach, [0, speed.argmax()])  # these two define the roofline
 say(
     f"With one row this machine does {speed[0] / 1e9:.0f} billion operations a second, "
     f"with many rows {limit / 1e9:.0f} billion, {limit / speed[0]:.1f} times as many. "
-    "We take the highest rate as the machine's limit. (The roofline is drawn through "
-    "the first and the highest point; only the points between are a test.)"
+    "We take the highest rate as the machine's limit. The roofline is drawn through "
+    f"the first and the highest point; the others reach {reach.min():.0%} to "
+    f"{reach.max():.0%} of it."
 )
 
 # %% tags=["shared", "check"]
@@ -313,7 +316,8 @@ np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
 
 # %% [markdown] tags=["jax"]
 # A step is compiled as one function. `donate_argnums=(0, 1)` lets XLA overwrite the old
-# parameters and averages with the new ones, so each timed call gets a copy.
+# parameters and averages with the new ones. After a call the old arrays are gone, so
+# each timed call gets a copy.
 
 # %% tags=["jax"]
 optimizer = optax.adam(1e-3)
@@ -341,9 +345,7 @@ work = (6 * n_parameters + 12 * options["n_blocks"] * 64 * sizes["m"]) * 8 * 64
 utilisation = work / took / limit
 say(
     f"A step on 8 sequences of 64 tokens takes {1e3 * took:.0f} ms for "
-    f"{work / 1e9:.1f} billion operations: a utilisation of **{utilisation:.0%}**. The "
-    "remaining time probably goes into small products, and into norms, softmax and "
-    "the update."
+    f"{work / 1e9:.1f} billion operations: a utilisation of **{utilisation:.0%}**."
 )
 
 # %% [markdown] tags=["shared"]
@@ -368,18 +370,18 @@ say(
     f"That makes ${operations / 1e18:.1f} \\cdot 10^{{18}}$ operations. **This machine "
     f"needs at least {rounded(days)} days**, and {rounded(days / utilisation)} at the "
     "utilisation of our small model.\n\n"
-    "And a large GPU? [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) report "
+    "[Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) report "
     f"${a100 / 1e12:.0f} \\cdot 10^{{12}}$ operations a second per A100 in half "
     "precision, for a model of $10^{12}$ parameters. A quarter of these operations "
-    "repeat the forward pass and do not count in our formula. At three quarters of the "
-    f"rate, one A100 needs about **{hours_a100:.1f} hours**."
+    "only repeat the forward pass, to save memory, so we take three quarters of the "
+    f"rate: one A100 needs about **{hours_a100:.1f} hours**."
 )
 
 # %% tags=["shared", "say"]
 published = 8 * 1.5  # hours of a GPU
 estimate = 10e9 * per_token / (3 / 4 * a100) / 3600
 say(
-    "Is such an estimate any good? [Karpathy "
+    "To test the estimate: [Karpathy "
     "2024](https://github.com/karpathy/llm.c/discussions/481) trained this model on 10 "
     f"billion tokens with eight A100s in about 90 minutes: {published:.0f} hours of a "
     f"GPU. Our estimate for as many tokens is {estimate:.0f} hours, "
@@ -391,10 +393,12 @@ cache = 2 * 12 * 1024 * 768 * 4  # l, n, m, bytes
 say(
     "*Writing* has a different limit. A decoder that writes one token at a time "
     "multiplies all its weights with a single row, so reading the weights takes most "
-    f"of the time. This machine reads about {bandwidth / 1e9:.0f} billion bytes a "
-    f"second: GPT-2 small, {4 * gpt2 / 1e9:.1f} billion bytes in float32, could write "
-    f"at most **{rounded(bandwidth / (4 * gpt2))} tokens a second**. A decoder also "
-    "keeps the keys and values of earlier tokens, the *KV cache*: $2lnm$ numbers for "
+    f"of the time. This machine read our matrix at {bandwidth / 1e9:.0f} billion bytes "
+    "a second (perhaps from a cache, which may hold its 16 MiB). At this rate, "
+    f"GPT-2 small, {4 * gpt2 / 1e9:.1f} billion bytes in "
+    "float32, could write at most "
+    f"**{rounded(bandwidth / (4 * gpt2))} tokens a second**. A decoder also keeps the "
+    "keys and values of earlier tokens, the *KV cache*: $2lnm$ numbers for "
     f"$l$ blocks, {cache / 2**20:.0f} MiB for 1,024 tokens."
 )
 
@@ -409,7 +413,7 @@ for _ in range(8):
 assert losses[-1] < losses[0]
 
 # %% [markdown] tags=["shared"]
-# ## Activations, not weights, fill the memory
+# ## Activations grow with the length and fill the memory
 #
 # Does it fit? A training step holds the **weights**; their **gradients**, as many
 # again; **Adam's averages**, two for each weight; and the **activations** that the
@@ -418,8 +422,8 @@ assert losses[-1] < losses[0]
 # maps, `b h n n` in every block, with the square of the length.
 
 # %% [markdown] tags=["jax"]
-# The 16 bytes are enough only because the step donates its old arrays: otherwise old
-# and new weights and averages exist at once, 28 bytes per parameter. The helper
+# The 16 bytes are enough because the step donates its old arrays. Without that, old and
+# new weights and averages would exist at once: 28 bytes per parameter. The helper
 # `activations` lists the arrays that a forward pass keeps, except the parameters. (A
 # compiled step may keep less.)
 
@@ -578,9 +582,10 @@ fig
 steps = [memory["written out"][i + 1] / memory["written out"][i] for i in (1, 2, 3)]
 parts = memory["in chunks"][-1] / memory["in chunks"][-2]
 say(
-    "The dotted guides grow like $n$ and like $n^2$; compare slopes. Each time $n$ "
-    f"grows fourfold, the written-out function needs {steps[0]:.1f}, {steps[1]:.1f}, "
-    f"{steps[2]:.1f} times the memory: the factor approaches 16. In chunks, the last "
+    "The grey guides grow like $n$ and like $n^2$; compare slopes. "
+    "From n = 64 on, each time $n$ grows fourfold, the written-out function "
+    f"needs {steps[0]:.1f}, {steps[1]:.1f}, {steps[2]:.1f} times the memory: the "
+    "factor approaches 16. In chunks, the last "
     f"factor is {parts:.1f}, and 4,096 positions need "
     f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of the memory."
 )
@@ -644,7 +649,7 @@ diagrams.paths()
 # | convolution | $wnm^2$ | $1$ | $(n-1)/(w-1)$ | $85$ |
 # | dilated convolution | $wnm^2$ | $1$ | $\log_wn$ | $4$ |
 #
-# Why does the length of a path matter? The gradient travels back along the same path,
+# The gradient travels back along the same path,
 # and every step multiplies it by a matrix. If these matrices shrink the gradient, it
 # shrinks exponentially ([Bengio et al. 1994](https://doi.org/10.1109/72.279181)), and
 # the model cannot learn from far away. Here is the gradient of the last output at each
@@ -742,10 +747,9 @@ rows = [
 head = ["length n", "attention, million operations", "GRU", "attention, ms", "GRU, ms"]
 say(
     f"{table(head, *rows)}\n\nAt n = 64 the counts are equal, the times are not. At n "
-    f"= 1,024, attention does {rates['attention'][3]:.0f} billion operations a second, "
-    f"and the GRU {rates['GRU'][3]:.0f}. The GRU's six matrices take only "
-    f"{6 * 4 * m**2 / 1024:.0f} KiB and can stay in the processor's cache, so memory "
-    "is probably not its limit. But each of its steps is a small product with a single "
+    f"= 1,024, attention does {rates['attention'][3]:.0f} billion operations a second "
+    f"(our limit was {limit / 1e9:.0f}; both vary from run to run), and the GRU "
+    f"{rates['GRU'][3]:.0f}. Each step of the GRU is a small product with a single "
     "row, and waits for the step before. Attention multiplies all rows at once; its "
     "softmax, which the count leaves out, reads and writes all $n^2$ scores."
 )
@@ -768,13 +772,14 @@ np.testing.assert_allclose(quadratic[1:], 16 * quadratic[:-1])
 #
 # | way | operations | gives up |
 # |---|---|---|
-# | windows of $r$ neighbours ([Longformer](https://arxiv.org/abs/2004.05150)) | $nrm$ |
-# direct paths | | $n$ keys mixed into $r$
-# ([Linformer](https://arxiv.org/abs/2006.04768)) | $nrm$ | single keys, a free length |
-# | linear attention ([Katharopoulos et al. 2020](https://arxiv.org/abs/2006.16236)) |
-# $ndm$ | sharp weights (often) |
+# | windows of $r$ neighbours | $nrm$ | direct paths |
+# | $n$ keys mixed into $r$ | $nrm$ | single keys, a free length |
+# | linear attention | $ndm$ | sharp weights (often) |
 #
-# Linear attention replaces $\exp(q\cdot k)$ by $\varphi(q)\cdot\varphi(k)$, where
+# Examples are [Longformer](https://arxiv.org/abs/2004.05150) for the first way and
+# [Linformer](https://arxiv.org/abs/2006.04768) for the second. Linear attention
+# ([Katharopoulos et al. 2020](https://arxiv.org/abs/2006.16236)) replaces
+# $\exp(q\cdot k)$ by $\varphi(q)\cdot\varphi(k)$, where
 # $\varphi$ is a function that makes positive features. Without an exponential between
 # the two products, the brackets can move:
 #
@@ -845,9 +850,9 @@ smaller = (6 * n_parameters / 4 + pairs[-1] / 2) / formula[-1]
 # %% tags=["shared", "say"]
 h = halved
 rows = [
-    ["memory", "two half batches", "all × ½", h["batch"], "small products"],
+    ["memory", "two half batches, added", "all × ½", h["batch"], "small products"],
     ["memory", "half the length", "maps × ¼", h["length"], "half the context"],
-    ["memory", "half the heads", "maps × ½", h["heads"], "half the patterns"],
+    ["memory", "half the heads", "maps × ½", h["heads"], "half as many maps"],
     ["memory", "FlashAttention", "no maps", fused, "no maps to look at (1)"],
     ["memory", "recompute each block", "one block kept", again, "⅓ more operations"],
     ["memory", "half precision", "× ½ at best", None, "two to four digits"],
@@ -862,8 +867,8 @@ head = ["short of", "change", "factor", "remains", "price"]
 say(table(head, *rows))
 
 # %% [markdown] tags=["shared"]
-# (1) In JAX, fused kernels exist only for half precision on NVIDIA GPUs. (2) Groups of
-# four heads share their keys and values ([Ainslie et al.
+# (1) In JAX, `jax.nn.dot_product_attention` is fused only for half precision on NVIDIA
+# GPUs. (2) Groups of four heads share their keys and values ([Ainslie et al.
 # 2023](https://arxiv.org/abs/2305.13245)); in *multi-query attention*, all heads do
 # ([Shazeer 2019](https://arxiv.org/abs/1911.02150)).
 
@@ -918,15 +923,15 @@ say(
     f"takes {of_blocks / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} GiB for "
     f"the logits, so {fits:.0f} sequences fit. First do without the maps, since the "
     f"results stay the same: then {fits_fused:.0f} sequences fit. In PyTorch a fused "
-    "kernel does it; JAX has none in float32, so compute attention in chunks there. "
-    "Then half precision (and in JAX a fused kernel), then recomputation."
+    "kernel does it. In JAX, `dot_product_attention` is not fused in float32, so "
+    "compute attention in chunks. Then take half precision, then recomputation."
 )
 
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
 # * A block has about $12m^2$ parameters; a training step takes $(6N+12\,l\,n\,m)D$
-#   operations. Divide by speed and utilisation for the time.
+#   operations. For the time, divide by the machine's speed times the utilisation.
 # * Operations per byte tell how fast the work can be done: the roofline. Writing one
 #   token at a time is limited by memory.
 # * Weights, gradients and Adam's averages take 16 bytes per parameter in float32;
