@@ -772,7 +772,7 @@ for images, labels in data:  # one epoch
 
 # %% tags=["shared", "check"]
 # Checked: 50 digits can be learned, but new ones suffer; this loop learns in one epoch
-assert few_known == 1 and few_losses[-1] < 0.02
+assert few_known == 1 and few_losses[-1] < 0.015
 assert few_new < scores[2] and few_new < 0.93
 assert accuracy(usual, validation_rows) > 0.5  # loose: one epoch only
 

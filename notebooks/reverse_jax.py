@@ -230,7 +230,8 @@ np.testing.assert_allclose(  # later, rounding may have grown
     as_numpy(losses)[:50], fitted["loss"][:50], rtol=1e-3
 )
 best = evaluate(by_hand, cross_entropy, data["validation"])["accuracy"]
-np.testing.assert_allclose(best, fitted["validation_accuracy"].max(), atol=0.01)
+best_of_fit = fitted["validation_accuracy"].max()
+np.testing.assert_allclose(best, best_of_fit, atol=0.01)  # loose: rounding tips a few
 
 # %% [markdown] tags=["jax"]
 # `fit` runs a whole epoch without Python, as one `lax.scan`, so its update is a pure

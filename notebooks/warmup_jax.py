@@ -797,7 +797,7 @@ lost, found, best = (plots.drawn(fig, titles[0], name)[1] for name in runs)
 assert lost.min() > 2.2 and found[-1] < 1.8  # loose: seeds differ in when they begin
 assert free.max() < 2.2  # loose: likewise
 assert helped.max() < 0.025 and best[-1] < 0.025  # loose: likewise
-assert 4 * helped.max() < free.min()
+assert 4 * helped.max() < free.min()  # loose: likewise
 post, pre = (plots.drawn(fig, titles[1], name)[1] for name in early)
 assert pre[-1] > 4 * post[-1] and (np.diff(post) < 0).all()
 assert max(pre[-1], post[-1]) < 0.15  # all outputs have one vector in common

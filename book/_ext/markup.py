@@ -53,8 +53,7 @@ def complete_page(app, page, _template, context, _doctree):
             if not size:
                 logger.warning("%s: the size of %s is unknown", page, address[1])
                 return tag[0]
-            drawn = f'style="--drawn: {size[0]}px" width="{size[0]}" height="{size[1]}"'
-            return f"<img {drawn}{tag[0][4:]}"
+            return f'<img width="{size[0]}" height="{size[1]}"{tag[0][4:]}'
 
         context["body"] = re.sub(r"<img\b[^>]*>", complete, body)
 

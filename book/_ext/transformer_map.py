@@ -158,7 +158,7 @@ def svg(side, targets):
         f"{frame(*diagrams.DECODER, 'block')}{lines}</g>"
         f"{titles}{text(66, 29, 'inputs')}{text(184, 29, 'outputs so far')}"
         f"{drawn}{text(33, 334, 'several times', 'small')}"
-        f"{text(157, 392, 'several times', 'small')}"
+        f"{text(153, 392, 'several times', 'small')}"
         f"{text(66, 451, 'one per element')}{text(184, 451, 'next token')}"
         f"{around(targets)}</svg></div>"
     )

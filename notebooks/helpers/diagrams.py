@@ -557,7 +557,7 @@ def transformer():
         canvas.text(x, 10, name, "name")
         canvas.text(x, 25, first)
         canvas.text(x, 447, last)
-    for x, y in ((33, 331), (157, 389)):
+    for x, y in ((33, 331), (153, 389)):
         canvas.text(x, y, "n_blocks times", size=7.5)
     for points in map_lines():
         canvas.line(*points)

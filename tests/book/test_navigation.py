@@ -138,7 +138,7 @@ def test_link_from_outside_keeps_the_choice(new_reader):
     page.open("book/index.html")
     page.locator(TORCH).click()
     page.open("notebooks/encoder_jax.html")
-    assert shown(page, "a.right-next") == ["warmup_jax.html"]
+    assert shown(page, "a.right-next") == ["positions_jax.html"]
     page.open("book/index.html")
     expect(page.locator("html")).to_have_attribute("data-framework", "torch")
 

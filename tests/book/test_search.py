@@ -14,7 +14,7 @@ WORDS = {
     "causal mask": "attention",
     "layer norm": "encoder",
     "rotary": "positions",
-    "dropout": "frameworks",
+    "overfitted": "frameworks",
     "beam search": "translation",
     "top-p": "decoder",
     "learning rate": "warmup",
