@@ -834,10 +834,10 @@ say(f"Four calls with two shapes: Python ran the body **{n_runs} times**.")
 
 # %% [markdown] tags=["torch"]
 # So Python's `print` and `if` work as usual. On a GPU, however, `if x.sum() > 0` makes
-# Python wait for the value; `torch.where(x > 0, a, b)` does not. Take care what you
-# keep: whoever keeps a loss keeps its graph, with all intermediate results, unless
-# `backward()` has freed them. In validation nobody calls `backward()`, so keep
-# `loss.detach()` there, or use `torch.no_grad()`.
+# Python wait for the value; `torch.where(x > 0, a, b)` does not. If you store a loss,
+# you also store its graph with all intermediate results, until `backward()` frees them.
+# In validation `backward()` is never called, so store `loss.detach()` there, or use
+# `torch.no_grad()`.
 
 # %% tags=["torch"]
 kept = []
