@@ -25,10 +25,12 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 
-CHECKED = "# Checked: "
+NAMED = {"check": "# Checked: ", "experiment": "# Experiment: "}  # their first lines
 FOLDS = {  # kind of cell: the tag that folds it, the line that unfolds it
     "setup": ("hide-input", "the set-up for Colab"),
+    "imports": ("hide-input", "the imports"),
     "check": ("hide-input", None),  # its first line says what is checked
+    "experiment": ("hide-input", "the code: {}"),
     "figure": ("hide-input", "the code of this figure"),
     "say": ("hide-input", "how these numbers are computed"),
     "answer": ("hide-cell", "the answer"),
@@ -41,19 +43,22 @@ def folded(metadata, source):
     Raises
     ------
     ValueError
-        If a check does not begin with what it checks.
+        If a check does not begin with what it checks, an experiment with what it does.
     """
     found = [tag for tag in metadata.get("tags", []) if tag in FOLDS]
     if not found:
         return metadata
-    fold, what = FOLDS[found[0]]
-    if found[0] == "check":
-        claim = source.partition("\n")[0].removeprefix(CHECKED)
-        if not source.startswith(CHECKED):
-            raise ValueError(f"expected a check to begin {CHECKED!r}, got {claim!r}")
+    kind = found[0]
+    fold, what = FOLDS[kind]
+    begin = NAMED.get(kind, "")
+    if not source.startswith(begin):
+        first = source.partition("\n")[0]
+        raise ValueError(f"expected a cell of kind {kind} to begin {begin!r}: {first!r}")
+    claim = source.partition("\n")[0].removeprefix(begin)
+    if what is None:
         prompts = (f"✓ Checked: {claim}",) * 2
     else:
-        prompts = f"Show {what}", f"Hide {what}"
+        prompts = f"Show {what.format(claim)}", f"Hide {what.format(claim)}"
     names = "code_prompt_show", "code_prompt_hide"
     mystnb = dict(zip(names, prompts, strict=True))
     return {

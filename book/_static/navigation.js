@@ -40,14 +40,15 @@ line) that is being read, and pages of no side show the links of the chosen fram
     if (ownSide) return; // a chapter's own links stay on its side
     root.dataset.framework = side;
     showChoice();
-    for (const tab of document.querySelectorAll(TABS)) {
-      if (tab.dataset.syncId === side) tab.control.checked = true;
-    }
   }
 
   function showChoice() {
+    const side = root.dataset.framework;
     for (const button of document.querySelectorAll("button[data-choose]")) {
-      button.setAttribute("aria-pressed", button.dataset.choose === root.dataset.framework);
+      button.setAttribute("aria-pressed", button.dataset.choose === side);
+    }
+    for (const tab of document.querySelectorAll(TABS)) {
+      if (tab.dataset.syncId === side) tab.control.checked = true;
     }
   }
 

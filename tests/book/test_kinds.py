@@ -8,6 +8,7 @@ from bs4 import BeautifulSoup
 from sphinx.search.en import SearchEnglish
 
 import pages
+from sync import FOLDS
 
 pytestmark = pytest.mark.book
 NOTEBOOKS = [page for page in pages.toc() if page.startswith("notebooks/")]
@@ -61,7 +62,8 @@ def test_the_search_finds_computed_sentences(executed, html, page):
 def test_what_unfolds_a_cell_has_words_of_its_own(html, page):
     """A screen reader reads out the claim of a check, too."""
     article = BeautifulSoup((html / f"{page}.html").read_text("utf-8"), "html.parser")
-    for cell in article.select("article .cell:is(.tag_check, .tag_say, .tag_figure)"):
+    kinds = ", ".join(f".tag_{kind}" for kind in FOLDS if kind != "answer")
+    for cell in article.select(f"article .cell:is({kinds})"):
         line = cell.select_one("details.hide > summary")
         assert line and not line.get("aria-label"), f"{page}: {cell.get_text()[:60]}"
         claim = "✓ Checked: " if "tag_check" in cell["class"] else "Show "

@@ -18,6 +18,7 @@ CHAPTERS = [
     if page.endswith("_jax")
 ]
 LAST = CHAPTERS[-1]
+JAX = "a[data-choose=jax], button[data-choose=jax]"
 TORCH = "a[data-choose=torch], button[data-choose=torch]"
 MIDDLE = """() => {
     const sections = document.querySelectorAll('article section[id] section[id]');
@@ -127,9 +128,21 @@ def test_index_marks_the_chosen_framework(new_reader):
         for side in pages.SIDES
     }
     before = {side: link.evaluate(colours) for side, link in links.items()}
-    page.locator(TORCH).click()
+    page.locator(JAX).click()
     after = {side: link.evaluate(colours) for side, link in links.items()}
-    assert before["jax"] == after["torch"] != before["torch"] == after["jax"]
+    assert before["torch"] == after["jax"] != before["jax"] == after["torch"]
+
+
+def test_a_new_reader_gets_pytorch(new_reader):
+    """As the index advises who knows neither: switch, links, and tabs."""
+    page = new_reader()
+    page.open("book/index.html")
+    expect(page.locator(TORCH)).to_have_attribute("aria-pressed", "true")
+    assert shown(page, "a.right-next") == [f"{CHAPTERS[0]}_torch.html"]
+    page.open("book/comparison.html")
+    expect(page.locator("html")).to_have_attribute("data-framework", "torch")
+    for label in page.locator("label[data-sync-id=torch]").all():
+        expect(page.locator(f"#{label.get_attribute('for')}")).to_be_checked()
 
 
 def test_link_from_outside_keeps_the_choice(new_reader):

@@ -109,6 +109,17 @@ def checks_that_are_none(cells):
                 yield f"{cell}: shows its last line, {ast.unparse(shown[0])}"
 
 
+def cells_that_do_something_else(cells):
+    """A line that unfolds a cell says truly what is in it."""
+    for cell in cells:
+        if "experiment" in cell.tags and not re.match(r"# Experiment: \S", cell.source):
+            yield f"{cell}: an experiment begins '# Experiment: …'"
+        if "imports" in cell.tags:
+            nodes = ast.parse(cell.source).body
+            if not all(isinstance(node, ast.Import | ast.ImportFrom) for node in nodes):
+                yield f"{cell}: more than imports"
+
+
 def drawings_outside_figures(cells):
     for cell in cells:
         if draws(cell) and not {"figure", "answer"} & {*cell.tags}:
@@ -218,6 +229,14 @@ RULES = {
             [("check", "# Checked: \nassert 1 < 2")],
             [("check", f"# Checked: a sum\n{SUM}")],
             [("check", "# Checked: it has two axes\ncheck_shape(x, 'b s')")],
+        ],
+    ),
+    cells_that_do_something_else: (
+        [[("experiment", f"# Experiment: a sum\n{SUM}")], [("imports", "import re")]],
+        [
+            [("experiment", SUM)],
+            [("experiment", f"# Experiment: \n{SUM}")],
+            [("imports", f"import re\n{SUM}")],
         ],
     ),
     drawings_outside_figures: (

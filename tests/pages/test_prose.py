@@ -33,7 +33,7 @@ MYST_ONLY = [
     (re.compile(r"\{\{"), "a substitution"),
 ]
 LINE, CELL, CLASS_CELL = 88, 20, 30
-PROVEN_ELSEWHERE = {"setup", "figure", "say", "answer"}
+PROVEN_ELSEWHERE = {"setup", "imports", "figure", "say", "answer"}
 WORDS = range(1200, 2501)
 
 
