@@ -53,7 +53,7 @@ def folded(metadata, source):
     begin = NAMED.get(kind, "")
     if not source.startswith(begin):
         first = source.partition("\n")[0]
-        raise ValueError(f"expected a cell of kind {kind} to begin {begin!r}: {first!r}")
+        raise ValueError(f"expected {kind} to begin with {begin!r}, got {first!r}")
     claim = source.partition("\n")[0].removeprefix(begin)
     if what is None:
         prompts = (f"✓ Checked: {claim}",) * 2
