@@ -15,9 +15,9 @@
 # # The reverse task
 #
 # By the end you can write the training loop of a Transformer, train a model until it
-# makes no mistake, test whether its attention map explains what it does, and
-# tell what a model can never compute from what it has not learned yet. You need: the
-# chapters up to *Positions and the whole encoder*.
+# makes no mistake, test whether its attention map explains what it does, and tell what
+# a model can never compute from what it has not learned yet. You need: the chapters up
+# to *Positions and the whole encoder*.
 #
 # A German sentence may end with its verb, and an English translation needs this verb
 # near the beginning. Reversing a sequence is the simplest task of this kind, and a good
@@ -117,9 +117,9 @@ model = build(Predictor, seed=settings.seed, **settings.model)
 # ## Training a Transformer is one update, repeated
 #
 # The new model guesses. To train it, we take the loop of the first chapter and add
-# three things: long gradients are **clipped**, each update has its own learning rate,
-# and the weights that are best on **validation data** are kept. The rate rises first,
-# and then falls along a cosine; the next chapter shows why.
+# three things: gradients that are too long are **clipped**, each update has its own
+# learning rate, and the weights that are best on **validation data** are kept. The rate
+# rises first, and then falls along a cosine; the next chapter shows why.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop as a cycle: inputs go through the model and, with the labels, into the loss function; the gradients of the loss are clipped and go to the optimizer, which takes the learning rate and changes the model. After each epoch the model is validated."}}
 diagrams.training_loop()
@@ -134,7 +134,7 @@ diagrams.training_loop()
 # positions where the right symbol has the largest logit.
 
 # %% [markdown] tags=["jax"]
-# At each position, `take_along_axis` picks the logarithm of the right probability.
+# `take_along_axis` picks the logarithm of the right probability.
 
 
 # %% tags=["jax"]
@@ -165,8 +165,8 @@ np.testing.assert_allclose(first["accuracy"], 1 / 10, atol=0.05)  # loose: chanc
 
 # %% [markdown] tags=["jax"]
 # Here `chain` clips the gradients before Adam gets them, and Adam looks up the learning
-# rate by its own count of updates. `nnx.jit` compiles the gradient, and the update
-# of model and optimiser.
+# rate by its own count of updates. `nnx.jit` compiles the gradient, and the update of
+# model and optimiser.
 
 
 # %% tags=["jax"]
@@ -219,14 +219,12 @@ written = as_numpy(by_hand(floats(x_test[:1]))).argmax(-1)  # b s
 print("in:   ", *x_test[0].argmax(-1))
 print("model:", *written[0])
 
-# %% [markdown] tags=["shared"]
-# From now on we train with `fit` of `helpers`. Around the same loop, it checks that
-# model, data and settings match, stops if a loss or a gradient is NaN or infinite, and
-# writes checkpoints and a history for TensorBoard.
-
 # %% [markdown] tags=["jax"]
-# In JAX, it also runs a whole epoch as one compiled `lax.scan`, which carries all that
-# changes: parameters, Adam's averages, the state of dropout.
+# It works, so from now on `fit` of `helpers` trains for us. Around the same loop, it
+# checks that model, data and settings match, stops if a loss or a gradient is NaN or
+# infinite, and writes checkpoints and a history for TensorBoard. In JAX, it also
+# compiles a whole epoch as one `lax.scan`, which carries all that changes: parameters,
+# Adam's averages, the state of dropout.
 
 # %% tags=["shared"]
 by_fit = build(Predictor, seed=1, **quick.model)
@@ -331,9 +329,9 @@ np.testing.assert_allclose(*ends, rtol=0.2)
 # %% [markdown] tags=["shared"]
 # ## The attention map is an antidiagonal
 #
-# How does the model do it? With one block and one head there is one attention map,
-# with a row for each output. Output $q$ needs the symbol at position $15 - q$, so we
-# expect row $q$ to look at key $k = 15 - q$: an antidiagonal.
+# How does the model do it? With one block and one head there is one attention map, with
+# a row for each output. Output $q$ needs the symbol at position $15 - q$, so we expect
+# row $q$ to look at key $k = 15 - q$: an antidiagonal.
 
 # %% tags=["shared"]
 _, maps = attention_maps(model, floats(x_few))
@@ -377,8 +375,8 @@ assert beyond < 0.05  # loose: little
 assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
 
 # %% [markdown] tags=["shared"]
-# Play with it: [try the models](../book/playground.md). Is the output still right if you
-# sharpen the softmax until nearly all weight is on one key?
+# Play with it: [try the models](../book/playground.md). Is the output still right if
+# you sharpen the softmax until nearly all weight is on one key?
 #
 # **Why do the neighbours get weight?** Neighbours have similar codes, as the chapter on
 # positions showed, so a query that matches position 9 also matches 8 and 10. If this is
@@ -392,7 +390,7 @@ code = np.concatenate([half, 15 - half[::-1]])
 mixed = build(Predictor, seed=1, **quick.model)
 order = np.concatenate([code, np.arange(16, 512)])  # the table has 512 rows
 mixed.positions.table = mixed.positions.table[order]
-fit(mixed, cross_entropy, data["train"], quick)
+_ = fit(mixed, cross_entropy, data["train"], quick)
 
 # %% tags=["shared", "say"]
 mixed_map = as_numpy(attention_maps(mixed, floats(x_few))[1]).mean(axis=1)[0, 0]  # q k
@@ -499,10 +497,10 @@ say(table([*head, "same top keys"], *lines))
 # %% tags=["shared", "say"]
 plain, without_top, without_beside, without_other, agree = evidence["reverse"]
 say(
-    "The reversing model passes: it needs its top keys, and another seed finds the same "
-    f"ones (by chance, {1 / 16:.0%} would agree). It does not need their neighbours, "
-    f"although these have {beside:.0%} of the weight. The copying model fails: its top "
-    "keys change nothing, and another seed looks elsewhere."
+    "The reversing model passes: it needs its top keys, and another seed finds the "
+    f"same ones (by chance, {1 / 16:.0%} would agree). It does not need their "
+    f"neighbours, although these have {beside:.0%} of the weight. The copying model "
+    "fails: hiding its top keys changes nothing, and another seed looks elsewhere."
 )
 
 # %% tags=["shared", "check"]
@@ -518,17 +516,18 @@ assert agree < 0.5  # loose: chance, other for each pair of seeds
 # ## Without positions the model can only count
 #
 # The map follows the position codes. Without them the model sees a set: it knows which
-# symbols the sequence contains, but not where they are. So the best guess is the most
-# frequent of the other fifteen symbols, which is right with probability
+# symbols the sequence contains, but not where they are. So at each position, the best
+# guess is the most frequent of the other fifteen symbols. It is right with probability
 #
 # $$\mathrm{best} = \mathbb{E}\Big[\tfrac{1}{15} \max_a n_a\Big],$$
 #
-# where $n_a$ counts symbol $a$ among them, and $\mathbb{E}$ is the mean over all cases.
+# where $n_a$ counts symbol $a$ among them, and $\mathbb{E}$ is the mean over positions
+# and sequences.
 
 # %% tags=["shared"]
 blind = build(Predictor, seed=settings.seed, **quick.model)
 blind.positions.table = 0 * blind.positions.table  # no codes
-fit(blind, cross_entropy, data["train"], quick)
+_ = fit(blind, cross_entropy, data["train"], quick)
 
 # %% tags=["shared", "say"]
 counts = x_test.sum(axis=1, keepdims=True) - x_test  # b s i
@@ -549,7 +548,8 @@ assert fitted["accuracy"][-10:].min() > 0.99
 # **Exercise 2, a change of code.** How accurate can a model with equal attention
 # weights be at most, however long it trains? Find a way to make all attention weights
 # of our trained model equal, and measure. (The queries are the first $m$ outputs of the
-# layer `qkv`; `to_arrays` takes the weights out of a model, `from_arrays` puts them in.)
+# layer `qkv`; `to_arrays` takes the weights out of a model, `from_arrays` puts them
+# in.)
 
 # %% tags=["shared", "answer"]
 # Values are linear in symbol + position code, so their plain mean is the same for every
@@ -584,8 +584,8 @@ say(
 
 # %% [markdown] tags=["jax"]
 # Flax's cell makes one step. `lax.scan` carries the state along the positions, which
-# have to be the first axis; with `reverse` it begins at the last one. (`nnx.RNN` and
-# `nnx.Bidirectional` would do this, too.)
+# have to be the first axis; with `reverse` it begins at the last one. (`nnx.RNN` would
+# do so, too.)
 
 
 # %% tags=["jax"]
@@ -640,10 +640,10 @@ fig
 # %% tags=["shared", "say"]
 gru = right_at[6, "GRU"]
 say(
-    f"With 6 symbols, the one-way GRU has {gru[3:].mean():.0%} right in the second half "
-    f"and {gru[:3].mean():.0%} in the first, where it cannot know. With 16 symbols, "
-    f"it has only {right_at[16, 'GRU'][8:].mean():.0%} in the second half, because it "
-    "has not learned *yet* to keep so many. The Transformer need not keep: it looks."
+    f"With 6 symbols, the one-way GRU has {gru[3:].mean():.0%} right in the second "
+    f"half and {gru[:3].mean():.0%} in the first, where it cannot know. With 16, "
+    f"it has only {right_at[16, 'GRU'][8:].mean():.0%} in the second half: 400 updates "
+    "do not teach it to keep so many. The Transformer need not keep them: it looks."
 )
 
 # %% tags=["shared", "check"]
@@ -790,9 +790,8 @@ def encoded(strands, vocabulary="ACGT", s=16):
     """Inputs, real positions and labels of strands, padded to ``s`` symbols."""
     number = {symbol: i for i, symbol in enumerate(vocabulary)}
     ids = [[number[a] for a in strand.ljust(s, vocabulary[0])] for strand in strands]
-    own_lengths = np.array([len(strand) for strand in strands])
-    padded_ids = np.array(ids), own_lengths
-    inputs, real, labels = padded(*padded_ids, n_symbols=len(vocabulary))
+    n = np.array([len(strand) for strand in strands])
+    inputs, real, labels = padded(np.array(ids), n, n_symbols=len(vocabulary))
     return inputs, real, 3 - labels  # exchanges A (0) and T (3), C (1) and G (2)
 
 
@@ -803,7 +802,7 @@ strands = ["".join(draw.choice([*"ACGT"], n)) for n in draw.integers(4, 17, size
 own = Settings(n_train=6400, batch_size=64, epochs=4, learning_rate=3e-3, warmup=20)
 sizes = settings.model | {"n_inputs": 4 + 16, "n_outputs": 4}  # A C G T, distances
 complement = build(Predictor, seed=1, **sizes)
-fit(complement, padded_loss, encoded(strands), own)
+_ = fit(complement, padded_loss, encoded(strands), own)
 
 # %% tags=["shared", "say"]
 strand = "GATTACA"
@@ -824,7 +823,7 @@ assert evaluate(complement, padded_loss, encoded(new))["accuracy"] > 0.98
 # %% [markdown] tags=["shared"]
 # **Exercise 3, open.** Could a model with two blocks find the end without being told?
 # How could the first block help the second? Train one with `"n_blocks": 2` and
-# `told=False`. (The two folded experiments above have the lines.)
+# `told=False`. (Unfold the experiments above.)
 
 # %% tags=["shared", "answer"]
 sizes = quick.model | {"n_inputs": 10 + 16, "n_blocks": 2}
@@ -844,9 +843,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Runs can be kept, resumed and repeated
 #
-# Long runs get interrupted. With a `folder`, `fit` **resumes** them after the last
-# epoch, and **reloads** finished ones (`retrain=True` trains again). And from the same
-# weights, on the same batches, the other framework **repeats** a run, up to rounding.
+# Long runs get interrupted. With a `folder`, `fit` **resumes** them after their last
+# finished epoch, and **reloads** finished ones. From the same weights, on the same
+# batches, the other framework **repeats** a run, up to rounding.
 
 # %% tags=["shared", "experiment"]
 # Experiment: the quick run in the other framework, in a process of its own
@@ -906,10 +905,8 @@ for name, array in to_arrays(by_fit).items():
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * Training repeats one update: batch, loss, gradient, clipped step. Validation selects
-#   the weights.
-# * One block with one head reverses sequences without a mistake; its map is an
-#   antidiagonal.
+# * Training repeats one update: batch, loss, gradient, clipped step.
+# * One block with one head reverses without a mistake; its map is an antidiagonal.
 # * A map explains only what a test confirms: silence its keys.
 # * Without positions the model can only count, and a one-way GRU cannot know what comes
 #   later.
