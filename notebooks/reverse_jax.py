@@ -91,8 +91,8 @@ print("in: ", *x_test[0].argmax(-1))
 print("out:", *y_test[0])
 
 # %% [markdown] tags=["shared"]
-# There are $10^{16}$ such sequences, so a model that memorised its 50,000 training
-# sequences would fail on the test data.
+# There are $10^{16}$ such sequences, so a model that memorised the 50,000 for training
+# would fail on the test data.
 
 # %% tags=["shared", "check"]
 # Checked: labels are the inputs reversed; no test sequence is in the training data
@@ -414,9 +414,9 @@ assert in_code > 0.1 and in_sequence < 0.01  # loose: nearly nothing
 download_link(model, f"reverse_{side}.safetensors")
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, by hand.** Let the task be to rotate the sequence: output $q$ is the
-# symbol at position $q + 3$, and the last three outputs are the first three symbols.
-# Draw the map that you expect. Then train a model with the settings `quick`.
+# **Exercise 1, by hand.** Let the model rotate the sequence: output $q$ is the symbol
+# at position $q + 3$, and the last three outputs are the first three symbols. Draw the
+# map that you expect. Then train a model with the settings `quick`.
 
 # %% tags=["shared", "answer"]
 rotator = build(Predictor, seed=settings.seed, **quick.model)
@@ -611,7 +611,7 @@ class Recurrent(nnx.Module):
 
 # %% [markdown] tags=["shared"]
 # To separate *not yet read* from *forgotten*, we train on short and on long sequences,
-# with 400 updates for each model, the GRUs at the best of five learning rates.
+# 400 updates each, the GRUs at the best of five learning rates.
 
 # %% tags=["shared", "experiment"]
 # Experiment: three GRUs, and the accuracy of four models at each position
@@ -861,7 +861,7 @@ gap = abs(here / there - 1)[:halved].max()
 say(
     f"Until the loss of the quick run has halved, the losses of the two frameworks "
     f"differ by at most {gap:.1%}. Later the gap grows, because each update builds on "
-    "the rounding errors of all updates before."
+    "the rounding errors of those before."
 )
 
 # %% tags=["shared", "check"]
