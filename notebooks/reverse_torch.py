@@ -77,8 +77,8 @@ f"PyTorch {torch.__version__} on {device}"
 # %% [markdown] tags=["shared"]
 # ## The first output needs the last input
 #
-# Sixteen digits go in, and the same digits come out in reverse order, all at once.
-# Output 0 is input 15, at the other end, and attention reaches it in one step.
+# Sixteen digits go in, and the same digits come out in reverse order, all at once. So
+# output 0 is input 15, at the other end.
 
 # %% tags=["shared"]
 settings = Reverse()  # all numbers of this task, shown in a table below
@@ -103,10 +103,21 @@ assert not any(row.tobytes() in trained_on for row in y_test)
 # %% [markdown] tags=["torch"]
 # The model is the `Predictor` of [the chapter on positions](positions_torch.ipynb),
 # with one block and one head. Its layer `embed` turns each digit, a **one-hot** vector,
-# into its **embedding**, the row of a learned table.
+# into its **embedding**, the row of a learned table. Then attention can carry each
+# symbol to its output in one step:
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder, from which the maps come out, then hidden, hidden_norm, relu and output."}}
-diagrams.predictor()
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The model on one sequence, from top to bottom: sixteen digits; a box with embed and positions; attention, drawn as sixteen lines that cross, one from each input to the output that needs it; a box with ffn and output; the digits in reverse order. The line from the last input to the first output is highlighted."}}
+canvas, place = diagrams.Canvas(206), 11.5 + 15 * np.arange(16)
+for x, digit, label in zip(place, x_test[0].argmax(-1), y_test[0], strict=True):
+    canvas.text(x, 9, str(digit), "name")
+    canvas.text(x, 198, str(label), "name")
+canvas.box(124, 20, 240, 24, "embed, positions", kind="dense")
+for q in reversed(range(16)):  # output 0 last, on top
+    colour = diagrams.EDGE if q else diagrams.ORANGE
+    canvas.line((place[15 - q], 47), (place[q], 157), colour=colour)
+canvas.text(42, 102, "attention", "name", colour=diagrams.ORANGE)
+canvas.box(124, 160, 240, 24, "ffn, output", kind="output")
+canvas.fig
 
 # %% tags=["shared"]
 model = build(Predictor, seed=settings.seed, **settings.model)
