@@ -388,8 +388,8 @@ assert beyond < 0.05  # loose: little
 assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
 
 # %% [markdown] tags=["shared"]
-# Play with it: [try the models](../book/playground.md). Is the output still right if
-# you sharpen the softmax until nearly all weight is on one key?
+# Play with it: [try the models](../book/playground.md), and sharpen the softmax. Is the
+# output still right?
 #
 # **Why do the neighbours get weight?** Neighbours have similar codes, as the chapter on
 # positions showed, so a query that matches position 9 also matches 8 and 10. If this is
