@@ -668,7 +668,8 @@ nothing, odd_hidden, other_alone = np.ones((3, s, s), dtype=bool)
 odd_hidden[:-1, -1] = False  # none of the nine sees the odd one
 other_alone[0, 1:] = False  # control: the first of the nine sees only itself
 full, by_nine, by_other = map(accuracy_under, (nothing, odd_hidden, other_alone))
-\n\n# %% tags=["shared", "say"]
+
+# %% tags=["shared", "say"]
 cut = {
     "nothing": full,
     "the nine do not see the odd one": by_nine,
@@ -689,8 +690,7 @@ for one in range(settings.n_heads):
     mask = np.ones((1, settings.n_heads, s, s), dtype=bool)  # b h q k
     mask[:, one] = np.eye(s)  # in every layer, this head shows an element only itself
     by_head.append(accuracy_under(mask))
-
-\nassert min(by_nine, by_other) > by_odd
+assert min(by_nine, by_other) > by_odd
 if source == "digits":
     assert min(by_nine, by_other) > 0.95 and by_odd < 0.25 and min(by_head) > 0.9
 
