@@ -585,9 +585,9 @@ say(
     f"{len(validation):,} pictures, and these have also chosen the best epoch. To see "
     "what few pictures do alone, we let as many *test* pictures choose the threshold, "
     f"and count on the rest: {min(alarms_again):.1%} to {max(alarms_again):.1%} in "
-    f"{len(alarms_again)} draws. So uncertain is a threshold from few pictures, even if "
-    "they have chosen nothing else. (The *AUC*, which needs no threshold, is "
-    f"{auc:.3f}.)"
+    f"{len(alarms_again)} draws. That is how uncertain a threshold from few pictures "
+    "is, even if they have chosen nothing else. (The *AUC*, which needs no threshold, "
+    f"is {auc:.3f}.)"
 )
 
 # %% tags=["shared", "check"]
