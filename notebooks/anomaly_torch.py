@@ -102,8 +102,8 @@ titles = [f"{names[row[0]]}, odd: {names[row[-1]]}" for row in kinds]
 plots.pictures(test.images[test_sets[:4]], titles=titles, odd=np.full(4, s - 1))
 
 # %% [markdown] tags=["shared"]
-# A set is stored as ten row numbers. To draw one, take a picture as the odd one, choose
-# a different class, and choose nine different pictures of this class:
+# A set is stored as ten row numbers: of a picture, which is the odd one, and of nine
+# different pictures of another class.
 
 
 # %% tags=["shared"]
@@ -553,8 +553,8 @@ assert source != "digits" or caught > 0.5 * len(wrong)
 
 # %% [markdown] tags=["shared"]
 # And if no element is odd? The model has no output for *none*, but a **threshold** on
-# its largest probability can decide. A high one avoids false alarms and misses more odd
-# ones. We choose it so that one in twenty validation sets of ten alike raises an alarm:
+# its largest probability can decide. We choose it so that one in twenty validation sets
+# of ten alike raises a false alarm:
 
 
 # %% tags=["shared"]
@@ -583,7 +583,7 @@ say(
     f"On test sets it detects **{detected:.1%}** of the odd ones, but it raises "
     f"{alarms:.1%} false alarms, not 5%. Why? The validation sets consist of only "
     f"{len(validation):,} pictures, and these have also chosen the best epoch. To see "
-    "what few pictures do alone, we let as many *test* pictures choose the threshold, "
+    "what few pictures do alone, we let as many *test* pictures choose the threshold "
     f"and count on the rest: {min(alarms_again):.1%} to {max(alarms_again):.1%} in "
     f"{len(alarms_again)} draws. That is how uncertain a threshold from few pictures "
     "is, even if they have chosen nothing else. (The *AUC*, which needs no threshold, "
