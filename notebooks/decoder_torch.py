@@ -217,8 +217,7 @@ merges = learn_merges(texts["train"], 16)
 print(merges)
 
 # %% [markdown] tags=["shared"]
-# The last of these is `self`. We learn 512 merges, and encode a text by applying them
-# in the same order.
+# We learn 512 merges, and encode a text by applying them in the same order.
 
 # %% tags=["shared"]
 pairs = text.BytePairs.learn(texts["train"], settings.n_tokens)
@@ -540,7 +539,8 @@ assert (seeds < ngrams[5]).all()
 lines = "in training", "held out, at the end", "5-gram, held out"
 ends = [plots.drawn(fig, "", line)[1][-10:].mean() for line in lines]
 assert ends[0] < ends[1] < ends[2]
-first_loss = evaluate(model, next_token, (held_out[:, :2],))["loss"]
+only_first = np.where(np.arange(settings.length + 1) < 2, held_out, -1)
+first_loss = evaluate(model, next_token, (only_first,))["loss"]
 assert first_loss > held_out_loss  # at the start of a window little is known
 
 # %% [markdown] tags=["shared"]
@@ -589,10 +589,12 @@ def logits_after(prompt):
     return model(integers(ids[None]))[0, -1]
 
 
-# %% tags=["shared", "experiment"]
-# Experiment: probabilities of the token after `if self.`, with four settings
 method = "    def close(self):\n        if self."
 last = logits_after(method)
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: probabilities of the next token with four settings
 knobs = {"temperature 1": {}, "temperature 0.5": {"temperature": 0.5}}
 knobs |= {"top_k=5": {"top_k": 5}, "top_p=0.5": {"top_p": 0.5}}
 probabilities = {
@@ -857,7 +859,7 @@ say(table(head, *lines))
 # %% [markdown] tags=["shared"]
 # The price is memory: for each of $l$ blocks, $b$ texts and $s$ positions, a key and a
 # value of $m$ numbers, in float32 $2 \cdot 4 \cdot l\, b\, s\, m$ bytes. (And a text
-# cannot outgrow the table of positions, here 64: `generate` raises an error.)
+# cannot outgrow the table of 64 positions: `generate` raises an error.)
 
 # %% tags=["shared", "check"]
 # Checked: the cache has as many bytes as the formula says
