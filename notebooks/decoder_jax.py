@@ -604,8 +604,9 @@ order = np.argsort(-probabilities["temperature 1"])[:10]  # the most probable fi
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Four panels of bars, the probabilities of the ten most probable tokens after 'if self.': with temperature 1, with temperature 0.5, with top-k of five, where the bars after the fifth are gone, and with top-p of 0.5."}}
 fig, axes = plots.panels_in_rows(4, 2, (6.4, 4.8), 0, 0, sharex=True, sharey=True)
+shown = [repr(pairs.tokens[i])[1:-1].replace(" ", "␣") for i in order]
 for ax, (name, p) in zip(axes, probabilities.items(), strict=True):
-    ax.barh([repr(pairs.tokens[i]) for i in order], p[order])
+    ax.barh(shown, p[order])
     ax.set_title(name)
 axes[0].invert_yaxis()
 for ax in axes[::2]:
