@@ -179,8 +179,8 @@ say(
 #
 # In a real text we must first choose the tokens. As a text that every machine has, we
 # take the source of Python's standard library: thirty modules to learn from, eight
-# others held out. (For your own text, write `text.load("my.txt")` or set `TEXT_FILE` in
-# the environment.)
+# others held out. (For your own text, write `text.load("my.txt")`, or set the variable
+# `TEXT_FILE`.)
 
 # %% tags=["shared"]
 settings = Text()  # all numbers of this task, shown in a table below
@@ -295,6 +295,7 @@ def causal_mask(tokens):
 class LanguageModel(nnx.Module):
     """Logits of the next token at every position: ``b s -> b s c``."""
 
+    # The next chapter passes another stack, and a context.
     def __init__(
         self, n_tokens, m, *, n_blocks, n_heads, f, max_length, positions="learned",
         tied=True, causal=True, stack=Encoder, rngs, **options,
@@ -452,8 +453,8 @@ assert at_end["with the mask"] < 3
 # %% [markdown] tags=["shared"]
 # ## A short training run is ahead of the best n-gram
 #
-# Now the real model, with the mask and on byte pairs. It hardly sees a window of the
-# text twice, so we do without dropout and weight decay.
+# Now the real model, with the mask and on byte pairs. It hardly sees a window twice, so
+# we do without dropout and weight decay.
 
 # %% tags=["shared", "say"]
 choices = f"""n_tokens|97 characters, 512 merges|10,000 to 100,000
@@ -463,7 +464,7 @@ m|little time|384 to 768
 n_heads|m/24|m/64
 f|4m|4m
 batch_size|many updates|32 to 512
-n_train|windows|all of the text
+n_train|new windows each epoch|all of the text
 epochs|{settings.updates} updates|until the held-out loss rises
 learning_rate|small model|3e-4 to 1e-3
 warmup|a tenth of all|a twentieth
@@ -550,7 +551,7 @@ assert first_loss > held_out_loss  # at the start of a window little is known
 # ## Greedy text runs in circles, so texts are sampled
 #
 # To write, the model must choose. **Greedy** takes the most probable token,
-# **sampling** draws one, and three settings can keep rare nonsense away:
+# **sampling** draws one, and three settings keep rare nonsense away:
 #
 # * **Temperature** $\tau > 0$ divides the logits: 1 changes nothing, near 0 only the
 #   most probable token is left.
@@ -686,9 +687,9 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# `generate` continues a batch of prompts, padded on the *left*, so that all texts grow
-# at the same place. A text stops at a token that you name as the **end**, here a line
-# break.
+# `generate` of `helpers` continues a batch of prompts, padded on the *left*, so that all
+# grow at the same place. A text stops at a token that you name as the **end**, here a
+# line break.
 
 # %% tags=["shared"]
 prompts = ["import", prompt, "class Queue:\n    def put(self"]
