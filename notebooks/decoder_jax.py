@@ -849,7 +849,7 @@ again, cached, sizes = [], [], []
 for s in lengths:
     many = integers(tokens["test"][: b * s].reshape(b, s))
     caches = new_cache(longer, integers(np.zeros(b)), s)["blocks"]
-    again.append(seconds(all_again, longer, many, repeats=5))
+    again.append(seconds(all_again, longer, many, repeats=4))
     one_more = longer, many[:, -1:], caches, s - 1
     cached.append(seconds(logits_with_cache, *one_more, repeats=30))
     sizes.append(sum(part.nbytes for kv in caches for part in kv))
