@@ -686,9 +686,9 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# `generate` of `helpers` continues a batch of prompts, padded on the *left*, so that all
-# grow at the same place. A text stops at a token that you name as the **end**, here a
-# line break.
+# `generate` of `helpers` continues a batch of prompts, padded on the *left*, so that
+# all grow at the same place. A text stops at a token that you name as the **end**, here
+# a line break.
 
 # %% tags=["shared"]
 prompts = ["import", prompt, "class Queue:\n    def put(self"]
