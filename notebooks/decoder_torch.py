@@ -100,7 +100,7 @@ diagrams.next_token()
 #
 # To predict the next token, each position must collect what the earlier tokens say, but
 # nothing from the later ones, for among them is the answer. So a **causal mask** hides
-# these. Here is all of it, on two tokens with two features each and a vocabulary of
+# them. Here is all of it, on two tokens with two features each and a vocabulary of
 # three:
 
 # %% tags=["torch"]
@@ -500,8 +500,9 @@ to_bits = len(tokens["train"]) / len(texts["train"]) / math.log(2)  # from nats 
 learning = to_bits * history["loss"].reshape(-1, 10).mean(axis=1)  # of ten updates
 at = 10 * np.arange(1, len(learning) + 1)
 file = Path(text.__file__).parents[2] / "benchmarks" / "results" / "tied.md"
-tied = next(line for line in file.read_text("utf-8").splitlines() if "**tied" in line)
-seeds = np.array([float(cell) for cell in tied.split("|")[3:6]])  # three other runs
+table_of = file.read_text("utf-8").splitlines()
+three = [line.split("|")[3:6] for line in table_of if "tied: " in line]
+seeds, untied_seeds = np.array(three, float)  # other runs, tied and untied
 
 # %% tags=["shared", "say"]
 lines = [[names[n], "counted", f"{value:.2f}"] for n, value in ngrams.items()]
@@ -512,7 +513,8 @@ say(
     f"After {history['seconds'].sum():.0f} seconds and {settings.updates} updates, the "
     f"Transformer needs {word('fewer', bits, ngrams[5])} bits than the best n-gram in "
     f"this run. (Three other runs, in PyTorch, ended at {seeds.min():.2f} to "
-    f"{seeds.max():.2f}.) Its **perplexity**, $e^{{\\mathrm{{loss}}}}$, is "
+    f"{seeds.max():.2f}, and without tied weights at {untied_seeds.min():.2f} to "
+    f"{untied_seeds.max():.2f}.) Its **perplexity**, $e^{{\\mathrm{{loss}}}}$, is "
     f"{np.exp(held_out_loss):.0f}: so many equally probable tokens would be as hard to "
     "guess."
 )
@@ -536,7 +538,7 @@ say(
 # Checked: fewer bits than every n-gram; training ends below held out, below the 5-gram
 assert bits < ngrams[5] < ngrams[6] < ngrams[3] < ngrams[1]
 assert bits < 2.25
-assert (seeds < ngrams[5]).all()
+assert (seeds < ngrams[5]).all() and (untied_seeds < ngrams[5]).all()
 lines = "in training", "held out, at the end", "5-gram, held out"
 ends = [plots.drawn(fig, "", line)[1][-10:].mean() for line in lines]
 assert ends[0] < ends[1] < ends[2]
@@ -681,7 +683,7 @@ say(
 # %% [markdown] tags=["shared"]
 # `generate` of `helpers` continues a batch of prompts, padded on the *left*, so that
 # all grow at the same place. A text stops at a token that you name as the **end**, here
-# a line break.
+# a line break without blanks after it.
 
 # %% tags=["shared"]
 prompts = ["import", prompt, "class Queue:\n    def put(self"]
@@ -702,8 +704,8 @@ for new in batch:
     assert (new[stop:] == end).all()
 
 # %% [markdown] tags=["shared"]
-# Take the trained model and its vocabulary with you, in half precision; [in your
-# browser](../book/playground.md), it writes with these weights.
+# Take the model and its vocabulary with you, in half precision; [in your
+# browser](../book/playground.md), it writes, too.
 
 # %% tags=["shared"]
 name = f"decoder_{side}.safetensors"
@@ -859,8 +861,8 @@ say(table(head, *lines))
 
 # %% [markdown] tags=["shared"]
 # The price is memory: for each of $l$ blocks, $b$ texts and $s$ positions, a key and a
-# value of $m$ numbers, in float32 $2 \cdot 4 \cdot l\, b\, s\, m$ bytes. (And a text
-# cannot outgrow the table of 64 positions: `generate` raises an error.)
+# value of $m$ numbers, in float32 $2 \cdot 4 \cdot l\, b\, s\, m$ bytes. (A text
+# longer than the table of 64 positions raises an error.)
 
 # %% tags=["shared", "check"]
 # Checked: the cache has as many bytes as the formula says
@@ -907,7 +909,7 @@ theirs = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 # 2019](https://openai.com/index/better-language-models/))? GPT-2 has GELU in place of
 # ReLU, and it has dropout (`activation="gelu"`, `dropout=0.1`). Its smallest version
 # has 12 blocks, 12 heads, $m = 768$, 1,024 positions and 50,257 tokens: 124 million
-# parameters. Each of our arrays has a counterpart in [its
+# parameters. Our arrays have counterparts in [its
 # code](https://github.com/openai/gpt-2):
 
 
