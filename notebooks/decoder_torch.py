@@ -660,7 +660,7 @@ greedy = as_numpy(write(model, start, 55, top_k=1))
 print(f"{prompt}│{pairs.decode(greedy)}")
 
 # %% [markdown] tags=["shared"]
-# What follows the bar is the model's own. Now we sample, with two temperatures:
+# What follows the bar is the model's own. Now we sample at two temperatures:
 
 # %% tags=["shared", "experiment"]
 # Experiment: continue the same prompt with two temperatures
@@ -862,7 +862,7 @@ say(table(head, *lines))
 # %% [markdown] tags=["shared"]
 # The price is memory: for each of $l$ blocks, $b$ texts and $s$ positions, a key and a
 # value of $m$ numbers, in float32 $2 \cdot 4 \cdot l\, b\, s\, m$ bytes. (A text
-# longer than the table of 64 positions raises an error.)
+# that outgrows the 64 positions raises an error.)
 
 # %% tags=["shared", "check"]
 # Checked: the cache has as many bytes as the formula says
