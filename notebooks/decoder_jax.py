@@ -635,7 +635,7 @@ for each in probabilities.values():
     np.testing.assert_allclose(each.sum(), 1, rtol=1e-5)
 
 # %% [markdown] tags=["jax"]
-# In JAX the whole loop of writing is compiled, as a `lax.scan`. Each draw has a key of
+# In JAX the loop of writing is compiled, as a `lax.scan`. Each draw has a key of
 # its own, and the array has all its places from the start, because shapes are fixed in
 # a compiled program.
 
