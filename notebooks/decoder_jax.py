@@ -14,15 +14,14 @@
 # %% [markdown] tags=["shared"]
 # # A model that writes
 #
-# By the end you can turn text into tokens, build and train a language model, compare it
-# with honest baselines, and let it write: greedily, with a temperature, with top-k and
-# top-p, and fast, with a key–value cache. You need: the chapters on the encoder and on
-# the reverse task.
+# By the end you can turn text into tokens, train a language model, compare it with
+# honest baselines, and let it write, fast, with a key–value cache. You need: the
+# chapters on the encoder and on the reverse task.
 #
 # Labels are expensive, but text is its own label: hide the next word, and let the model
-# guess it. To guess well, the model must pick up spelling, grammar, style and facts. A
-# model that knows how probable each next word is can also write: draw a word, append
-# it, and ask again. GPT-3 was trained in this way, and so are chat assistants at first.
+# guess it. To guess well, it must pick up spelling, grammar, style and facts, and then
+# it can also write: draw a probable word, append it, and ask again. GPT-3 and, at
+# first, chat assistants are trained in this way.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX** with Flax NNX. The same page in PyTorch:
@@ -45,22 +44,23 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["jax"]
+# %% tags=["jax", "imports"]
 import math
+import re
 import time
 from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+# %% tags=["jax", "imports"]
 from helpers import diagrams, plots, text
-
-# %% tags=["jax"]
 from helpers.model_jax import (
     POSITIONS,
     Encoder,
@@ -73,144 +73,46 @@ from helpers.model_jax import (
     pick,
     unembedding,
 )
-from helpers.prose import say, table, word  # say() prints sentences with numbers
+from helpers.prose import say, table, word
 from helpers.runs import runs_folder
 from helpers.sequences import in_order, one_hot
 from helpers.settings import Text
-from helpers.shapes import as_numpy  # any array as a NumPy array
+from helpers.shapes import as_numpy
 from helpers.train_jax import evaluate, fit
 from helpers.weights import count_parameters, download_link, from_arrays, to_arrays
-
-# %% [markdown] tags=["shared"]
-# `floats`, `integers` and `booleans` turn NumPy arrays into arrays of the framework.
-
-# %% tags=["jax"]
-jax.config.update("jax_default_matmul_precision", "highest")
-plots.use_style()
-floats = partial(jnp.asarray, dtype=jnp.float32)
-integers = partial(jnp.asarray, dtype=jnp.int32)
-booleans = partial(jnp.asarray, dtype=jnp.bool_)
-side = "jax"
-f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 
 # %% [markdown] tags=["shared"]
 # ## A text is predicted token by token
 #
 # A text is a sequence of **tokens** $x_0, x_1, \dots, x_{s-1}$: characters, words, or
-# something between. A **language model** gives the probability of each token, given all
-# tokens before it, $p(x_t \mid x_{<t})$. By the chain rule of probability, the product
-# of all of them is the probability of the whole text:
-#
-# $$p(x_0, \dots, x_{s-1}) = \prod_{t=0}^{s-1} p(x_t \mid x_{<t}).$$
-#
-# So a model that predicts every next token is already a model of the whole text.
+# something between. A **language model** gives the probability of each possible next
+# token, and so it can write:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis and a go into the model. A softmax of the last logits gives the probabilities of a comma, a closing parenthesis, an equals sign and a colon. One of them is drawn and appended to the tokens."}}
+plots.use_style()
 diagrams.next_token()
 
 # %% [markdown] tags=["shared"]
-# We need a text that every machine has: the source of Python's standard library. Thirty
-# modules are for training, eight others are held out. For a text of your own, write
-# `text.load("my.txt")`, or set the environment variable `TEXT_FILE`.
-
-# %% tags=["shared"]
-settings = Text()  # all numbers of this task, shown in a table below
-texts = text.load()  # train and test, each one string
-print(texts["test"][:400])
-
-# %% tags=["shared", "check"]
-# Checked: no module that is held out is among those for training
-assert not set(text.HELD_OUT) & set(text.TRAINING)
-assert texts["test"][:5000] not in texts["train"]
-
-# %% [markdown] tags=["shared"]
-# ## Frequent strings become tokens
+# It is also a model of whole texts, because by the chain rule the probability of a text
+# is a product over its tokens $x_t$, each given all tokens $x_{<t}$ before it:
 #
-# Which pieces should be tokens? With single *characters*, sequences are long, and the
-# model spends its capacity on spelling. With whole *words*, the vocabulary is huge, and
-# a new word has no token at all. **Byte-pair encoding** ([Sennrich et al.
-# 2016](https://arxiv.org/abs/1508.07909)) is a compromise: begin with the characters,
-# make the most frequent pair of neighbours a new token, and repeat. Frequent words end
-# as one token, and rare words can still be spelled.
-
-
-# %% tags=["shared"]
-def learn_merges(string, n_merges):
-    """The most frequent pair of neighbours, made a new token, ``n_merges`` times."""
-    counts = Counter(text.PIECE.findall(string))  # words, signs, line breaks
-    split = {piece: [*piece] for piece in counts}  # its tokens: characters at first
-    merges = []
-    for _ in range(n_merges):
-        found = Counter()
-        for piece, parts in split.items():
-            for pair in pairwise(parts):
-                found[pair] += counts[piece]
-        best = max(found, key=found.get)
-        merges.append("".join(best))
-        for piece, parts in split.items():  # one token in the place of each such pair
-            split[piece] = text.merged(parts, best, merges[-1])
-    return merges
-
-
-# %% tags=["shared"]
-merges = learn_merges(texts["train"], 16)
-print(merges)
-
-# %% [markdown] tags=["shared"]
-# `text.BytePairs` learns the same merges faster. To encode a text, it applies them in
-# the order in which they were learned.
-
-# %% tags=["shared"]
-pairs = text.BytePairs.learn(texts["train"], settings.n_tokens)
-tokens = {name: pairs.encode(part) for name, part in texts.items()}  # integer arrays
-ids = pairs.encode("\n    def __init__(self, name):\n        self.name = name\n")
-print(*(repr(pairs.decode([i])) for i in ids))
-print(*ids)
-
-# %% tags=["shared", "say"]
-n_characters = len(pairs.numbers)
-last = " ".join(f"`{t!r}`" for t in pairs.tokens[-8:])
-say(
-    f"The vocabulary has {len(pairs)} tokens: {n_characters} characters and "
-    f"{len(pairs) - n_characters} merges, of which the last are {last}. A token is "
-    f"{len(texts['test']) / len(tokens['test']):.2f} characters long on average. The "
-    f"training text has {len(tokens['train']):,} tokens, the held-out text "
-    f"{len(tokens['test']):,}."
-)
-
-# %% tags=["shared", "check"]
-# Checked: both ways to learn agree; decoding gives back both texts
-assert merges == pairs.tokens[n_characters:][: len(merges)]
-for name, part in texts.items():
-    assert pairs.decode(tokens[name]) == part
-assert tokens["test"].max() < len(pairs) == settings.n_tokens
-
-# %% [markdown] tags=["shared"]
-# The number of a token is a name, not an amount. Each token gets a learned vector: its
-# row of an **embedding** table $E$ with $c$ rows and $m$ columns, where the $c$ tokens
-# of the vocabulary are the classes of the model. A one-hot vector times $E$ gives the
-# same row, but looking it up needs no multiplication.
-
-
-# %% tags=["jax"]
-def embedding(n_tokens, m, *, rngs):
-    """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""
-    normal = nnx.initializers.normal(m**-0.5)
-    return nnx.Embed(n_tokens, m, embedding_init=normal, rngs=rngs)
-
-
-# %% tags=["shared", "check"]
-# Checked: looking up a row equals a one-hot vector times the table
-E = build(embedding, settings.n_tokens, settings.m, seed=settings.seed)
-(matrix,) = to_arrays(E).values()  # c m
-looked_up = as_numpy(E(integers(ids)))  # s m
-np.testing.assert_allclose(one_hot(ids, settings.n_tokens) @ matrix, looked_up)
-
-# %% [markdown] tags=["shared"]
+# $$p(x_0, \dots, x_{s-1}) = \prod_{t=0}^{s-1} p(x_t \mid x_{<t}).$$
+#
 # ## Masked attention on two tokens, number by number
 #
-# Before the whole model, here is its core on the smallest example: two tokens with two
-# features each, and a vocabulary of three.
+# To predict the next token, each position must collect what the earlier tokens say, but
+# nothing from the later ones, for among them is the answer. So a **causal mask** hides
+# them. Here is all of it, on two tokens with two features each and a vocabulary of
+# three:
+
+# %% tags=["jax"]
+jax.config.update("jax_default_matmul_precision", "highest")
+# These make JAX arrays out of lists and NumPy arrays.
+floats = partial(jnp.asarray, dtype=jnp.float32)
+integers = partial(jnp.asarray, dtype=jnp.int32)
+booleans = partial(jnp.asarray, dtype=jnp.bool_)
+side = "jax"
+f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 
 # %% tags=["shared"]
 x = floats([[1, 0], [0, 1]])  # s m: token 0, token 1
@@ -239,9 +141,9 @@ say(table(["step", "row of token 0", "row of token 1"], *lines))
 
 # %% [markdown] tags=["shared"]
 # Token 0 may look only at itself, so its weight is 1 and its output is its own value,
-# whatever the matrices are. Token 1 looks at both tokens. Then the **residual** adds
-# the input, a dense layer gives one logit for each token of the vocabulary, and a
-# softmax turns the logits into probabilities. (Norm and feed-forward net are left out.)
+# whatever the matrices are, while token 1 mixes both values. After the **residual**, a
+# dense layer gives a logit for each token of the vocabulary, and a softmax makes them
+# probabilities. (We left out norm and feed-forward net.)
 
 # %% tags=["shared", "check"]
 # Checked: row 0 of the map is (1, 0) and its output is value 0, for random numbers too
@@ -256,8 +158,8 @@ np.testing.assert_allclose(as_numpy(p).sum(-1), 1, rtol=1e-6)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** The text is now token 0 twice: both rows of $x$ are $(1, 0)$.
-# Which weights, output and probabilities does row 1 get? What does that say about
-# positions?
+# Which weights, output and probabilities does row 1 get? What does that say
+# about positions?
 
 # %% tags=["shared", "answer"]
 twice = floats([[1, 0], [1, 0]])
@@ -273,17 +175,110 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
+# ## Frequent strings become tokens
+#
+# In a real text we must first choose the tokens. As a text that every machine has, we
+# take the source of Python's standard library: thirty modules to learn from, eight
+# others held out. (For your own text, write `text.load("my.txt")`, or set the variable
+# `TEXT_FILE`.)
+
+# %% tags=["shared"]
+settings = Text()  # all numbers of this task, shown in a table below
+texts = text.load()  # train and test, each one string
+print(texts["test"][:230])
+
+# %% [markdown] tags=["shared"]
+# Single *characters* make long sequences, and the model spends its capacity on
+# spelling; with whole *words*, the vocabulary is huge, and a new word has no token.
+# **Byte-pair encoding** ([Sennrich et al. 2016](https://arxiv.org/abs/1508.07909)) is a
+# compromise: begin with the characters, make the most frequent pair of neighbours a new
+# token, and repeat. So frequent words become one token, and rare words can be spelled.
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: count the pairs of neighbours and merge the most frequent, 16 times
+def learn_merges(string, n_merges):
+    """The most frequent pair of neighbours, made a new token, ``n_merges`` times."""
+    counts = Counter(text.PIECE.findall(string))  # words, signs, line breaks
+    split = {piece: [*piece] for piece in counts}  # its tokens: characters at first
+    merges = []
+    for _ in range(n_merges):
+        found = Counter()
+        for piece, parts in split.items():
+            for pair in pairwise(parts):
+                found[pair] += counts[piece]
+        best = max(found, key=found.get)
+        merges.append("".join(best))
+        for piece, parts in split.items():  # one token in the place of each such pair
+            split[piece] = text.merged(parts, best, merges[-1])
+    return merges
+
+
+merges = learn_merges(texts["train"], 16)
+print(merges)
+
+# %% [markdown] tags=["shared"]
+# We learn 512 merges, and encode a text by applying them in the same order.
+
+# %% tags=["shared"]
+pairs = text.BytePairs.learn(texts["train"], settings.n_tokens)
+tokens = {name: pairs.encode(part) for name, part in texts.items()}  # integer arrays
+ids = pairs.encode("def __init__(self, name):")
+print(*ids)
+
+# %% tags=["shared", "say"]
+n_characters, lines = len(pairs.numbers), []
+for n in (0, 16, 128, len(pairs) - n_characters):
+    some = text.BytePairs("".join(pairs.numbers), [*pairs.merges][:n])
+    parts = [some.decode([i]) for i in some.encode(pairs.decode(ids))]
+    shown = " ".join(f"`{part.replace(' ', '␣')}`" for part in parts)
+    lines.append([n, shown, len(parts)])
+say(table(["merges", "tokens", "their number"], *lines))
+say(
+    f"With {n_characters} characters, the vocabulary has {len(pairs)} tokens. The "
+    f"training text becomes {len(tokens['train']):,} tokens, the held-out text "
+    f"{len(tokens['test']):,}."
+)
+
+# %% tags=["shared", "check"]
+# Checked: both ways to learn agree; decoding gives the texts, which share no module
+assert merges == pairs.tokens[n_characters:][: len(merges)]
+for name, part in texts.items():
+    assert pairs.decode(tokens[name]) == part
+assert tokens["test"].max() < len(pairs) == settings.n_tokens
+assert not set(text.HELD_OUT) & set(text.TRAINING)
+assert texts["test"][:5000] not in texts["train"]
+
+# %% [markdown] tags=["shared"]
+# The number of a token is a name, not an amount. So each of the $c$ tokens gets a
+# learned vector of size $m$: its row of an **embedding** table $E$. A one-hot vector
+# times $E$ gives the same row, but looking it up needs no multiplication.
+
+
+# %% tags=["jax"]
+def embedding(n_tokens, m, *, rngs):
+    """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""
+    normal = nnx.initializers.normal(m**-0.5)
+    return nnx.Embed(n_tokens, m, embedding_init=normal, rngs=rngs)
+
+
+# %% tags=["shared", "check"]
+# Checked: looking up a row equals a one-hot vector times the table
+E = build(embedding, settings.n_tokens, settings.m, seed=settings.seed)
+(matrix,) = to_arrays(E).values()  # c m
+looked_up = as_numpy(E(integers(ids)))  # s m
+np.testing.assert_allclose(one_hot(ids, settings.n_tokens) @ matrix, looked_up)
+
+# %% [markdown] tags=["shared"]
 # ## The whole stack is causal
 #
-# The mask must hold in every block: one look ahead anywhere would tell the answer.
-# Apart from the mask, the **decoder** of a language model is the encoder of the earlier
-# chapters, with the same blocks in the same stack: an `Encoder`. (A later chapter will
-# pass another `stack`, which also looks at a second text.)
-#
-# Before the stack come the embedding and, as in GPT-2, a **learned** vector for each of
-# the 64 positions. After the stack, the logits are products of each output vector with
-# every row of the embedding table, $x E^\top$: a token is probable if its vector points
-# where the output points, and is long. These are **tied weights** ([Press & Wolf
+# Now that tokens are vectors, we can stack blocks, and the mask must hold in all of
+# them, because one look ahead anywhere would tell the answer. Apart from the mask, the
+# **decoder** of a language model is the encoder of the earlier chapters. Before it come
+# the embedding and, as in GPT-2, a learned vector for each of the 64 positions. After
+# it, each output vector is multiplied with every row of the embedding table,
+# $x E^\top$: a token is probable if its vector points where the output points, and is
+# long. These are **tied weights** ([Press & Wolf
 # 2017](https://arxiv.org/abs/1608.05859)).
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Flow chart of the language model: tokens b s go through embed, positions and the decoder of four blocks, which takes a causal mask; logits are products with E, b s c."}}
@@ -300,6 +295,7 @@ def causal_mask(tokens):
 class LanguageModel(nnx.Module):
     """Logits of the next token at every position: ``b s -> b s c``."""
 
+    # The next chapter passes another stack, and a context.
     def __init__(
         self, n_tokens, m, *, n_blocks, n_heads, f, max_length, positions="learned",
         tied=True, causal=True, stack=Encoder, rngs, **options,
@@ -325,6 +321,9 @@ class LanguageModel(nnx.Module):
         return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
 
 
+# %% [markdown] tags=["shared"]
+# To test the whole stack, we change token 40 of 64 and see which logits move.
+
 # %% tags=["shared"]
 model = build(LanguageModel, seed=settings.seed, **settings.model)
 row = tokens["test"][None, :64]  # b s
@@ -337,13 +336,9 @@ moved = np.abs(after - before).max(axis=(0, 2))  # of each position: s
 untied = build(LanguageModel, **settings.model | {"tied": False})
 tied_size, untied_size = count_parameters(model), count_parameters(untied)
 say(
-    f"We change token 40 of 64. The logits of the {np.sum(moved == 0)} positions "
-    f"before it keep every bit; those of position 40 move by up to {moved[40]:.1f}."
-)
-say(
-    f"Tied weights save a second table of {settings.n_tokens} × {settings.m} numbers: "
-    f"the model has {tied_size:,} parameters, untied it has {untied_size:,}. "
-    "And each vector learns from both uses: its token is read, and it is predicted."
+    f"The logits of the {np.sum(moved == 0)} positions before it keep every bit; those "
+    f"of position 40 move by up to {moved[40]:.1f}. (The model has {tied_size:,} "
+    f"parameters; without tied weights it would have {untied_size:,}.)"
 )
 
 # %% tags=["shared", "check"]
@@ -355,12 +350,11 @@ assert untied_size - tied_size == settings.n_tokens * settings.m
 # %% [markdown] tags=["shared"]
 # ## One pass makes a prediction at every position
 #
-# Because position $t$ sees the tokens $0$ to $t$ only, its logits are what the model
-# would say if the text ended there. So one pass over $n + 1$ tokens trains $n$
-# predictions: the inputs are all tokens but the last, the labels all but the first. In
-# training the model always continues the *real* text, never its own guesses: this is
-# **teacher forcing**. Shorter texts are padded at the end with $-1$. No
-# real position looks at the padding, and the loss leaves it out:
+# Causality also makes training cheap. Because position $t$ sees only the tokens up to
+# $t$, its logits are what the model would say if the text ended there. So one pass over
+# $n + 1$ tokens trains $n$ predictions: inputs are all tokens but the last, labels all
+# but the first. In this **teacher forcing**, the model always continues the *real*
+# text. Shorter texts are padded at the end with $-1$, which the loss leaves out:
 #
 # $$\mathrm{loss} = -\frac{1}{n} \sum_{t=1}^{n} \ln p(x_t \mid x_{<t}).$$
 
@@ -394,11 +388,11 @@ for given, n in ((few, 3), (padded, 2)):
     np.testing.assert_allclose(as_numpy(loss), -np.mean(of_label[:n]), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# What if we forget the mask? Then position $t$ sees its own label, token $t + 1$, in
-# the input. The model needs no language, only a look one step to the right. We train
-# two small models on characters, one with the mask and one without.
+# What if we forget the mask? Then position $t$ sees its own label, token $t + 1$. We
+# train two small models on characters, one with the mask and one without.
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: train two small models on characters, with the mask and without
 alphabet = text.BytePairs("".join(pairs.numbers))  # no merges: characters are tokens
 small = replace(
     settings, n_tokens=len(alphabet), length=16, batch_size=64, n_train=64 * 400, m=64,
@@ -421,10 +415,11 @@ fig = plots.curves(panels, x="update", y="loss, nats per character", size=(5.4, 
 fig
 
 # %% [markdown] tags=["shared"]
-# But when a model writes, its text ends at every step: the next character is not there
-# yet. So we also measure the loss where a text ends, after eight characters.
+# Without the mask, training looks like a triumph. But when a model writes, there is no
+# next character to copy. So we also measure the loss where a text ends.
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: the loss of both models inside a text, and where it ends
 new_rows = text.windows(characters["test"], small.length)[:2000]  # b s+1
 costs = {}
 for name, one in models.items():
@@ -437,13 +432,12 @@ inside = {name: costs[name, 17][:-1].mean() for name in models}
 at_end = {name: costs[name, 9][-1] for name in models}
 lines = [[name, f"{inside[name]:.2f}", f"{at_end[name]:.2f}"] for name in models]
 say(table(["model", "loss inside the text", "loss where the text ends"], *lines))
+guess = np.log(len(alphabet))
 say(
-    "Inside the text, the model without the mask copies its label. Where the text "
-    f"ends, its loss is {at_end['without the mask']:.1f} nats; giving all characters "
-    f"the same probability would cost {np.log(len(alphabet)):.1f}. (The curve cannot "
-    "end at 0: the last of the 16 positions has nothing to copy and costs "
-    f"{costs['without the mask', 17][-1]:.1f} nats.) So if a loss falls too fast, look "
-    "for a way by which the label reaches the input."
+    "Without the mask the model copies, and where there is nothing to copy, its loss "
+    f"is {word('higher', at_end['without the mask'], guess)} than the {guess:.1f} nats "
+    "of blind guessing. So if a loss falls too fast, look for a way by which the label "
+    "reaches the input."
 )
 
 # %% tags=["shared", "check"]
@@ -459,22 +453,22 @@ assert at_end["with the mask"] < 3
 # %% [markdown] tags=["shared"]
 # ## A short training run is ahead of the best n-gram
 #
-# Now the real model. Each update takes windows from random places of the training text.
-# Hardly a window comes twice, so we do without dropout and weight decay.
+# Now the real model, with the mask and on byte pairs. It hardly sees a window twice, so
+# we do without dropout and weight decay.
 
 # %% tags=["shared", "say"]
 choices = f"""n_tokens|97 characters, 512 merges|10,000 to 100,000
 length|little time|512 to 4,096
 n_blocks|little time|6 to 12
 m|little time|384 to 768
-n_heads|24 features each|64 features each
-f|four times m|four times m
-batch_size|many updates in little time|32 to 512
-n_train|windows in an epoch|all of the text
-epochs|{settings.updates} updates in all|until the held-out loss rises
-learning_rate|small models tolerate a high rate|3e-4 to 1e-3
-warmup|a tenth of all updates|a twentieth
-dropout|hardly a window comes twice|0.1 if many do
+n_heads|m/24|m/64
+f|4m|4m
+batch_size|many updates|32 to 512
+n_train|new windows each epoch|all of the text
+epochs|{settings.updates} updates|until the held-out loss rises
+learning_rate|small model|3e-4 to 1e-3
+warmup|a tenth of all|a twentieth
+dropout|no window twice|0.1 otherwise
 norm_first|tolerates a high rate|True
 positions|as in GPT-2|learned or rotary"""
 lines = [line.split("|") for line in choices.splitlines()]
@@ -484,27 +478,29 @@ say(table(["setting", "value", "why here", "try first for another task"], *lines
 # %% tags=["shared"]
 rows = text.random_windows(tokens["train"], settings)  # a row for each window: n s+1
 held_out = text.windows(tokens["test"], settings.length)
-folder = runs_folder(f"decoder_{side}")
-kept = {"batches": in_order(settings), "folder": folder}
+kept = {"batches": in_order(settings), "folder": runs_folder(f"decoder_{side}")}
 history = fit(model, next_token, (rows,), settings, **kept)
 held_out_loss = evaluate(model, next_token, (held_out,))["loss"]
+bits = text.bits_per_character(held_out_loss, tokens["test"], texts["test"])
 
 # %% [markdown] tags=["shared"]
-# Losses per token cannot be compared between vocabularies: longer tokens are harder. So
-# we count **bits per character**: the loss in nats per token, divided by $\ln 2$ and by
-# the mean number of characters in a token. This is also a file size: with *arithmetic
-# coding*, which compresses by the probabilities of a model, the text would take about
-# that many bits per character.
-#
-# The baselines are **n-grams** of characters. They count what followed the last $n - 1$
-# characters in the training text, and mix in the counts of shorter contexts where they
-# have seen too little (Witten–Bell smoothing, [Chen & Goodman
-# 1996](https://aclanthology.org/P96-1041/)).
+# Because longer tokens are harder to guess, we count **bits per character**: the loss
+# in nats per token, divided by $\ln 2$ and by the mean number of characters in a token.
+# The baselines are **n-grams**: they count what followed the last $n - 1$ characters in
+# the training text, and mix in shorter contexts where they have seen too little
+# (Witten–Bell smoothing, [Chen & Goodman 1996](https://aclanthology.org/P96-1041/)).
 
-# %% tags=["shared"]
-bits = text.bits_per_character(held_out_loss, tokens["test"], texts["test"])
+# %% tags=["shared", "experiment"]
+# Experiment: bits per character of n-grams, and of the model while it learns
 names = {1: "unigram", 3: "trigram", 5: "5-gram", 6: "6-gram"}
 ngrams = {n: text.ngram_bits(texts["train"], texts["test"], n) for n in names}
+to_bits = len(tokens["train"]) / len(texts["train"]) / math.log(2)  # from nats a token
+learning = to_bits * history["loss"].reshape(-1, 10).mean(axis=1)  # of ten updates
+at = 10 * np.arange(1, len(learning) + 1)
+file = Path(text.__file__).parents[2] / "benchmarks" / "results" / "tied.md"
+table_of = file.read_text("utf-8").splitlines()
+three = [line.split("|")[3:6] for line in table_of if "tied: " in line]
+seeds, untied_seeds = np.array(three, float)  # other runs, tied and untied
 
 # %% tags=["shared", "say"]
 lines = [[names[n], "counted", f"{value:.2f}"] for n, value in ngrams.items()]
@@ -513,31 +509,13 @@ lines += [["our Transformer", about, f"**{bits:.2f}**"]]
 say(table(["model", "how", "bits per character, held out"], *lines))
 say(
     f"After {history['seconds'].sum():.0f} seconds and {settings.updates} updates, the "
-    f"Transformer needs {word('fewer', bits, ngrams[5])} bits than the 5-gram, by "
-    f"{round(ngrams[5], 2) - round(bits, 2):.2f} in this run. The 5-gram is the best "
-    f"of the n-grams: the 6-gram needs {word('more', ngrams[6], ngrams[5])} bits, "
-    "probably because most of its contexts are too rare. Papers often report the "
-    "**perplexity**, $e^{\\mathrm{loss}}$, the number of equally probable tokens that "
-    "would be as hard "
-    f"to guess: here {np.exp(held_out_loss):.0f} of {settings.n_tokens}."
+    f"Transformer needs {word('fewer', bits, ngrams[5])} bits than the best n-gram in "
+    f"this run. (Three other runs, in PyTorch, ended at {seeds.min():.2f} to "
+    f"{seeds.max():.2f}, and without tied weights at {untied_seeds.min():.2f} to "
+    f"{untied_seeds.max():.2f}.) Its **perplexity**, $e^{{\\mathrm{{loss}}}}$, is "
+    f"{np.exp(held_out_loss):.0f}: so many equally probable tokens would be as hard to "
+    "guess."
 )
-
-# %% tags=["shared", "say"]
-places = text.random_windows(np.arange(len(tokens["train"])), settings)[:, :-1]
-share, covered = np.array([places.size, np.unique(places).size]) / len(tokens["train"])
-first_loss = evaluate(model, next_token, (held_out[:, :2],))["loss"]
-say(
-    "The comparison favours the n-grams. They have read the whole training text, the "
-    f"model {covered:.0%} of it. (All windows together have {share:.0%} of its length, "
-    "but they overlap.) And the model starts afresh in each held-out window: its first "
-    f"prediction, after a single token, costs {first_loss:.1f} nats, the mean is "
-    f"{held_out_loss:.1f}."
-)
-
-# %% tags=["shared"]
-to_bits = len(tokens["train"]) / len(texts["train"]) / math.log(2)  # from nats a token
-learning = to_bits * history["loss"].reshape(-1, 10).mean(axis=1)  # of ten updates
-at = 10 * np.arange(1, len(learning) + 1)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Bits per character over the updates. The training curve falls steeply, then slowly, and ends below the line of the held-out text, which is below the line of the 5-gram."}}
 panels = {"": {
@@ -550,42 +528,39 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    "The training curve (means of ten updates) ends at "
-    f"{learning[-10:].mean():.2f} bits, the held-out text costs {bits:.2f}: the model "
-    "knows other parts of the training modules, but the held-out modules are new."
+    f"Training ends {word('below', learning[-10:].mean(), bits)} the held-out text, "
+    "because the model knows other parts of the training modules."
 )
 
 # %% tags=["shared", "check"]
 # Checked: fewer bits than every n-gram; training ends below held out, below the 5-gram
 assert bits < ngrams[5] < ngrams[6] < ngrams[3] < ngrams[1]
 assert bits < 2.25
+assert (seeds < ngrams[5]).all() and (untied_seeds < ngrams[5]).all()
 lines = "in training", "held out, at the end", "5-gram, held out"
 ends = [plots.drawn(fig, "", line)[1][-10:].mean() for line in lines]
 assert ends[0] < ends[1] < ends[2]
-assert first_loss > held_out_loss
+first_loss = evaluate(model, next_token, (held_out[:1000, :2],))["loss"]
+assert first_loss > held_out_loss  # at the start of a window little is known
 
 # %% [markdown] tags=["shared"]
-# The lead is small: counting is hard to beat on a small budget. Scale changes the
-# picture. Counts of long contexts are nearly all zero, however much text there is, but
-# the loss of a Transformer falls steadily with updates, parameters and text ([Kaplan et
-# al. 2020](https://arxiv.org/abs/2001.08361)). Try `epochs=40` when you have time, or a
-# GPU.
+# The lead is small, because counting is hard to beat on a small budget. But counts of
+# long contexts are nearly all zero, while the loss of a Transformer falls steadily with
+# updates, parameters and text ([Kaplan et al.
+# 2020](https://arxiv.org/abs/2001.08361)).
 #
 # ## Greedy text runs in circles, so texts are sampled
 #
-# The model gives probabilities; how to choose is up to us. **Greedy** takes the most
-# probable token. **Sampling** draws a token, and three settings can keep rare nonsense
-# away:
+# To write, the model must choose. **Greedy** takes the most probable token,
+# **sampling** draws one, and three settings keep rare nonsense away:
 #
-# * **Temperature** $\tau > 0$ divides the logits. Near 0 only the most probable token
-#   is left (for 0 itself, take `top_k=1`), 1 changes nothing, and a very high
-#   temperature makes all tokens almost equally probable.
+# * **Temperature** $\tau > 0$ divides the logits: 1 changes nothing, near 0 only the
+#   most probable token is left.
 # * **Top-k** ([Fan et al. 2018](https://arxiv.org/abs/1805.04833)) keeps the $k$ most
-#   probable tokens and scales them up to 1; $k = 1$ is greedy. But a fixed $k$ is too
-#   large where only one token is possible, and too small where many are.
-# * **Top-p**, or nucleus sampling
-#   ([Holtzman et al. 2020](https://arxiv.org/abs/1904.09751)), keeps the fewest tokens
-#   that together have the probability $p$, sometimes one, sometimes many.
+#   probable tokens; $k = 1$ is greedy. But a fixed $k$ is too large where only one
+#   token is possible, and too small where many are.
+# * **Top-p** ([Holtzman et al. 2020](https://arxiv.org/abs/1904.09751)) keeps the
+#   fewest tokens that together have the probability $p$: sometimes one, often many.
 
 
 # %% tags=["jax"]
@@ -607,15 +582,20 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     return jnp.take_along_axis(p, jnp.argsort(order, axis=-1), axis=-1)
 
 
-# %% tags=["shared"]
+# %% tags=["jax"]
 def logits_after(prompt):
-    """Logits of the token after a prompt: ``c``. Padding gives all the same shape."""
+    """Logits of the token after a prompt: ``c``."""
     ids = pairs.encode(prompt)
     padded = np.pad(ids, (0, settings.length - len(ids)), constant_values=-1)
-    return model(integers(padded[None]))[0, len(ids) - 1]
+    return model(integers(padded[None]))[0, len(ids) - 1]  # padded: always one shape
 
 
-last = logits_after("    def close(self):\n        if self.")
+method = "    def close(self):\n        if self."
+last = logits_after(method)
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: probabilities of the next token with four settings
 knobs = {"temperature 1": {}, "temperature 0.5": {"temperature": 0.5}}
 knobs |= {"top_k=5": {"top_k": 5}, "top_p=0.5": {"top_p": 0.5}}
 probabilities = {
@@ -625,11 +605,14 @@ probabilities = {
 order = np.argsort(-probabilities["temperature 1"])[:10]  # the most probable first
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Four panels of bars, the probabilities of the ten most probable tokens after 'if self.': with temperature 1, with temperature 0.5, with top-k of five, where the bars after the fifth are gone, and with top-p of 0.5."}}
-fig, axes = plots.panels_in_rows(4, 2, (6.4, 5.4), 0, 0, sharex=True, sharey=True)
+fig, axes = plots.panels_in_rows(4, 2, (6.4, 4.8), 0, 0, sharex=True, sharey=True)
+shown = [repr(pairs.tokens[i])[1:-1].replace(" ", "␣") for i in order]
 for ax, (name, p) in zip(axes, probabilities.items(), strict=True):
-    ax.barh([repr(pairs.tokens[i]) for i in order], p[order])
+    ax.barh(shown, p[order])
     ax.set_title(name)
 axes[0].invert_yaxis()
+for ax in axes[::2]:
+    ax.set_ylabel("next token")
 for ax in axes[2:]:
     ax.set_xlabel("probability")
 fig
@@ -637,11 +620,10 @@ fig
 # %% tags=["shared", "say"]
 left = {name: int((p > 0).sum()) for name, p in probabilities.items()}
 say(
-    f"After `if self.` the most probable token is `{pairs.tokens[order[0]]}`: it has "
+    f"After `if self.`, the token `{pairs.tokens[order[0]]}` has "
     f"{probabilities['temperature 1'].max():.0%} at temperature 1, and "
-    f"{probabilities['temperature 0.5'].max():.0%} at temperature 0.5. Of "
-    f"{left['temperature 1']} tokens, top-k keeps {left['top_k=5']}, and top-p "
-    f"{left['top_p=0.5']} (the figure shows ten)."
+    f"{probabilities['temperature 0.5'].max():.0%} at 0.5. Of {left['temperature 1']} "
+    f"tokens (the figure shows ten), top-p keeps {left['top_p=0.5']}."
 )
 
 # %% tags=["shared", "check"]
@@ -653,9 +635,9 @@ for each in probabilities.values():
     np.testing.assert_allclose(each.sum(), 1, rtol=1e-5)
 
 # %% [markdown] tags=["jax"]
-# In JAX the whole loop is compiled, as a `lax.scan`, and each draw has a key of its
-# own. Shapes in a compiled program are fixed, so the array has all its places from the
-# start, filled with 0. `eval()` turns dropout off first.
+# In JAX the loop of writing is compiled, as a `lax.scan`. Each draw has a key of
+# its own, and the array has all its places from the start, because shapes are fixed in
+# a compiled program.
 
 
 # %% tags=["jax"]
@@ -675,35 +657,40 @@ def write(model, prompt, length, seed=0, **knobs):
     return jax.lax.scan(step, tokens, (places, keys))[0][0, len(prompt) :]
 
 
-model.eval()
+model.eval()  # turns dropout off
 
 
 # %% tags=["shared"]
 prompt = "def read("
 start = integers(pairs.encode(prompt))
-ways = {"greedy": {"top_k": 1}, "temperature 0.5": {"temperature": 0.5}}
-ways |= {"temperature 1": {"temperature": 1.0}}
-written = {name: as_numpy(write(model, start, 55, **way)) for name, way in ways.items()}
-for name, new in written.items():
-    print(f"--- {name}", prompt + pairs.decode(new), sep="\n")
+greedy = as_numpy(write(model, start, 55, top_k=1))
+print(f"{prompt}│{pairs.decode(greedy)}")
+
+# %% [markdown] tags=["shared"]
+# What follows the bar is the model's own. Now we sample at two temperatures:
+
+# %% tags=["shared", "experiment"]
+# Experiment: continue the same prompt with two temperatures
+written = {"greedy": greedy}
+for temperature in (0.5, 1.0):
+    name = f"temperature {temperature:.1f}"
+    written[name] = as_numpy(write(model, start, 55, temperature=temperature))
+    print(f"--- {name}", f"{prompt}│{pairs.decode(written[name])}", sep="\n")
 
 # %% tags=["shared", "say"]
 different = {name: len(set(new.tolist())) for name, new in written.items()}
 say(
     f"Of its 55 tokens, the greedy text has {different['greedy']} different ones, "
-    f"{word('fewer', different['greedy'], different['temperature 1'])} than the "
-    f"{different['temperature 1']} of temperature 1. Greedy text tends to run in "
-    "circles, because repetition raises the probability of a phrase "
-    "([Holtzman et al. 2020](https://arxiv.org/abs/1904.09751), figure 4). All texts "
-    "have names, brackets and indentation, as Python has. After so short a training, "
-    "none has a meaning."
+    f"{word('fewer', different['greedy'], different['temperature 1.0'])} than the "
+    f"{different['temperature 1.0']} of temperature 1. It runs in circles, because "
+    "repetition raises the probability of a phrase (Holtzman, figure 4). All three "
+    "look like Python, but after so short a training, none has a meaning."
 )
 
 # %% [markdown] tags=["shared"]
-# `generate` of `helpers` does this for a batch of prompts. Shorter prompts are padded
-# on the *left*, with a mask, so that all texts grow at the same place. A text stops at
-# a token that you name as the **end**, here `"\n"`. (A line break with blanks after it
-# is a different token.)
+# `generate` of `helpers` continues a batch of prompts, padded on the *left*, so that
+# all grow at the same place. A text stops at a token that you name as the **end**, here
+# a line break without blanks after it.
 
 # %% tags=["shared"]
 prompts = ["import", prompt, "class Queue:\n    def put(self"]
@@ -712,11 +699,11 @@ end = int(pairs.encode("\n")[0])
 options = {"temperature": 0.5, "top_k": 50, "top_p": 0.9, "end": end, "seed": 3}
 batch = as_numpy(generate(model, encoded, 40, **options))
 for each, new in zip(prompts, batch, strict=True):
-    print("---", each + pairs.decode(new).rstrip("\n"), sep="\n")
+    print("---", f"{each}│{pairs.decode(new)}".rstrip("\n"), sep="\n")
 
 # %% tags=["shared", "check"]
 # Checked: a batch gives each text that its prompt gives alone; after the end only ends
-together = as_numpy(generate(model, encoded, 40, **options | {"top_k": 1, "end": None}))
+together = as_numpy(generate(model, encoded, 40, top_k=1))
 np.testing.assert_array_equal(together[1], written["greedy"][:40])
 assert len(encoded[1]) < len(encoded[2])  # it was padded
 for new in batch:
@@ -724,34 +711,28 @@ for new in batch:
     assert (new[stop:] == end).all()
 
 # %% [markdown] tags=["shared"]
-# All that the model has learned, in half precision and with its vocabulary, for your
-# own programs. [In your browser](../book/playground.md) it writes with these weights.
+# Take the model and its vocabulary with you, in half precision; [in your
+# browser](../book/playground.md), it writes, too.
 
 # %% tags=["shared"]
+name = f"decoder_{side}.safetensors"
+download_link(model, name, half=True, metadata=pairs.metadata)
+
+# %% tags=["shared", "check"]
+# Checked: half precision changes the bits per character by less than 0.001
 rounded = build(LanguageModel, **settings.model)
 halves = {name: array.astype(np.float16) for name, array in to_arrays(model).items()}
 from_arrays(rounded, halves)
 loss_in_half = evaluate(rounded, next_token, (held_out,))["loss"]
 bits_in_half = text.bits_per_character(loss_in_half, tokens["test"], texts["test"])
-name = f"decoder_{side}.safetensors"
-download_link(model, name, half=True, metadata=pairs.metadata)
-
-# %% tags=["shared", "say"]
-say(
-    f"Rounded to half precision, the model needs {bits_in_half:.4f} bits per character "
-    f"for the held-out text, and {bits:.4f} as it was trained."
-)
-
-# %% tags=["shared", "check"]
-# Checked: half precision changes the bits per character by less than 0.001
 assert abs(bits_in_half - bits) < 0.001  # loose: no more than rounding
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, one change of code.** *Min-p* ([Nguyen et al.
 # 2024](https://arxiv.org/abs/2407.01082)) keeps all tokens that have at least a share,
 # say 0.1, of the largest probability. Write it as a function of the logits. How many
-# tokens does it keep after `if self.` (this line alone), and how many after
-# `def __init__(`? Compare with top-p.
+# tokens do min-p and top-p keep after `if self.`, as above, and after
+# `    def __init__(`?
 
 
 # %% tags=["shared", "answer"]
@@ -762,11 +743,12 @@ def min_p_probabilities(logits, share):
     return p / p.sum()
 
 
-for beginning in ("        if self.", "    def __init__("):
+for beginning in (method, "    def __init__("):
     its = logits_after(beginning)
     by_min_p = (min_p_probabilities(its, 0.1) > 0).sum()
     by_top_p = (as_numpy(next_token_probabilities(its, top_p=0.9)) > 0).sum()
-    say(f"`{beginning.strip()}`: min-p keeps {by_min_p}, top-p with 0.9 {by_top_p}.")
+    name = beginning.splitlines()[-1].strip()
+    say(f"`{name}`: min-p keeps {by_min_p}, top-p with 0.9 {by_top_p}.")
 say(
     "Two lines do it: `p = where(p >= share * p.max(), p, 0)` and `p = p / p.sum()`. "
     "Top-p adds tokens until their sum is reached, however improbable each of them is. "
@@ -777,17 +759,15 @@ say(
 # ## A key–value cache computes each token once
 #
 # `write` passes the whole text through the model for each new token. Nearly all of this
-# work has been done before: because of the mask, old positions never change. Later
-# tokens need only the keys and values of old positions. We keep these in the
-# **key–value cache**.
+# has been done before: because of the mask, old positions never change, and later
+# tokens need only their keys and values. We keep these in the **key–value cache**.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Keys and values of five old tokens are kept; those of the new token are written beside them. The query of the new token alone meets all keys, and its weights mix all values into one output."}}
 diagrams.key_value_cache()
 
 # %% [markdown] tags=["jax"]
-# The cache of each block has all its places from the start, because a compiled loop
-# needs fixed shapes. `dynamic_update_slice_in_dim` writes the new keys and values at a
-# place that is known only at run time; inside a compiled loop, XLA does that in place.
+# Again all places are there from the start. `dynamic_update_slice_in_dim` writes at a
+# place known only at run time; in a compiled loop, it does so in place.
 
 
 # %% tags=["jax"]
@@ -807,14 +787,16 @@ def attend_and_keep(layer, x, cache, start, mask):
 
 
 # %% [markdown] tags=["shared"]
-# The new tokens go through the blocks as ever (here pre-norm, with learned positions),
-# with this attention. Their mask consists of the last rows of the causal mask.
+# All else in a block treats each token alone, so new tokens pass through it as ever.
+# (The folded code works for pre-norm with learned positions and no dropout only;
+# `generate` does the same for all kinds of models.)
 
 
-# %% tags=["jax"]
+# %% tags=["jax", "experiment"]
+# Experiment: new tokens through all blocks, with the cache
 @nnx.jit
 def logits_with_cache(model, tokens, caches, start):
-    """Logits after new tokens, ``b n -> b n c``, and the caches of all blocks."""
+    """Logits after new tokens, ``b n -> b n c``, and the caches: for pre-norm only."""
     places = start + jnp.arange(tokens.shape[1])  # n
     mask = jnp.arange(caches[0][0].shape[2]) <= places[:, None]  # n s
     x = model.embed(tokens) + model.positions.table[places]  # b n m
@@ -828,36 +810,30 @@ def logits_with_cache(model, tokens, caches, start):
     return model.logits(model.decoder.norm(x)), new
 
 
-# %% tags=["shared"]
-caches = new_cache(model, integers([0]), settings.length)["blocks"]  # empty
-first_half, caches = logits_with_cache(model, integers(row[:, :32]), caches, 0)
-second_half, caches = logits_with_cache(model, integers(row[:, 32:]), caches, 32)
-
-# %% [markdown] tags=["shared"]
-# `generate` works in this way: first the prompt, at once, then token after token.
-
 # %% tags=["shared", "check"]
 # Checked: the trained stack is causal, too; with the cache the logits are the same
 before, after = (as_numpy(model(integers(each))) for each in (row, changed))  # b s c
 np.testing.assert_array_equal(after[:, :40], before[:, :40])
 assert (np.abs(after - before).max(axis=(0, 2))[40:] > 0).all()
+caches = new_cache(model, integers([0]), settings.length)["blocks"]  # empty
+first_half, caches = logits_with_cache(model, integers(row[:, :32]), caches, 0)
+second_half, caches = logits_with_cache(model, integers(row[:, 32:]), caches, 32)
 in_parts = [as_numpy(half) for half in (first_half, second_half)]
 np.testing.assert_allclose(np.concatenate(in_parts, 1), before, atol=1e-4)
 
 # %% [markdown] tags=["shared"]
-# How much does the cache save? We measure the time for one new token of 16 texts, with
-# an untrained model. (Times of a few milliseconds are noisy.)
+# How much does it save? We time one new token of 16 texts, with and without the cache.
 
 
-# %% tags=["jax"]
+# %% tags=["jax", "experiment"]
+# Experiment: how a call is timed, and the way without a cache
 @nnx.jit
 def all_again(model, tokens):
     """Logits of the next token, from the whole text: ``b s -> b c``."""
     return model(tokens)[:, -1]
 
 
-# %% tags=["shared"]
-def seconds(function, *args, repeats=5):
+def seconds(function, *args, repeats):
     """Shortest time of a call, after a first one that may compile."""
     times = []
     for _ in range(repeats + 1):
@@ -867,22 +843,18 @@ def seconds(function, *args, repeats=5):
     return min(times[1:])
 
 
+# %% tags=["shared", "experiment"]
+# Experiment: time for one new token, with and without the cache, at three lengths
 lengths, b = (64, 128, 256), 16
 longer = build(LanguageModel, **settings.model | {"max_length": max(lengths)})
 again, cached, sizes = [], [], []
 for s in lengths:
     many = integers(tokens["test"][: b * s].reshape(b, s))
     caches = new_cache(longer, integers(np.zeros(b)), s)["blocks"]
-    again.append(seconds(all_again, longer, many))
-    cached.append(seconds(logits_with_cache, longer, many[:, -1:], caches, s - 1))
+    again.append(seconds(all_again, longer, many, repeats=4))
+    one_more = longer, many[:, -1:], caches, s - 1
+    cached.append(seconds(logits_with_cache, *one_more, repeats=30))
     sizes.append(sum(part.nbytes for kv in caches for part in kv))
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Milliseconds for one token of 16 texts over the length of the text, with marks at 64, 128 and 256 tokens: one line for the whole text again, one for the cache."}}
-panels = {"": {
-    "the whole text again": (lengths, 1000 * np.array(again)),
-    "with the cache": (lengths, 1000 * np.array(cached)),
-}}  # fmt: skip
-plots.curves(panels, x="length s", y="ms for one token", marks="o", size=(5.4, 2.9))
 
 # %% tags=["shared", "say"]
 lines = [
@@ -893,14 +865,9 @@ head = ["length", "whole text", "with the cache", "ratio", "bytes of the cache"]
 say(table(head, *lines))
 
 # %% [markdown] tags=["shared"]
-# The price is memory. For each of the $l$ blocks, $b$ texts and $s$ positions, the
-# cache has a key and a value of $m$ numbers, in float32 $2 \cdot 4 \cdot l\, b\, s\, m$
-# bytes. With large models and long texts, it is often the cache, not the weights, that
-# fills the memory.
-#
-# Beyond `max_length` positions, here 64, the learned table has no vector, and
-# `generate` raises an error. To write on, drop the oldest tokens. The others move to
-# new positions, so the old cache is useless: pass them through the model again.
+# The price is memory: for each of $l$ blocks, $b$ texts and $s$ positions, a key and a
+# value of $m$ numbers, in float32 $2 \cdot 4 \cdot l\, b\, s\, m$ bytes. (A text
+# that outgrows the 64 positions raises an error.)
 
 # %% tags=["shared", "check"]
 # Checked: the cache has as many bytes as the formula says
@@ -909,8 +876,8 @@ for s, size in zip(lengths, sizes, strict=True):
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, open.** What do the byte pairs buy? Train the small model with the mask
-# once more, with byte pairs in place of characters, and compare the bits per character.
-# Predict first. Then try a text of your own (`TEXT_FILE`): folded checks may fail then.
+# on byte pairs, and compare the bits per character. Predict first. Then try your own
+# text (folded checks may fail).
 
 # %% tags=["shared", "answer"]
 own = replace(small, n_tokens=len(pairs))
@@ -933,28 +900,37 @@ say(
 
 # %% [markdown] tags=["shared"]
 # ## In your own code
-#
-# The attention of the framework has a flag for the causal mask.
 
 # %% [markdown] tags=["jax"]
-# `jax.nn.dot_product_attention` takes `b s h d`, with the heads third:
+# `jax.nn.dot_product_attention` has a flag for the causal mask; the heads come third:
 
 # %% tags=["jax"]
 rng = np.random.default_rng(0)
-q, k, v = (floats(rng.normal(size=(2, 3, 11, 5))) for _ in range(3))  # b h s d
+q, k, v = floats(rng.normal(size=(3, 2, 3, 11, 5)))  # each b h s d
 turned = (x.swapaxes(1, 2) for x in (q, k, v))  # b s h d
 theirs = jax.nn.dot_product_attention(*turned, is_causal=True).swapaxes(1, 2)
-ours, _ = attention(q, k, v, booleans(np.tri(11)))
 
 # %% [markdown] tags=["shared"]
-# And what separates this model from GPT-2 ([Radford et al.
-# 2019](https://openai.com/index/better-language-models/))? Pre-norm, learned positions
-# and tied weights are the same. GPT-2 has GELU in place of ReLU, and it has dropout
-# (`activation="gelu"`, `dropout=0.1` of our model). Its smallest version has 12 blocks,
-# 12 heads, $m = 768$, 1,024 positions and 50,257 tokens.
+# What separates this model from GPT-2 ([Radford et al.
+# 2019](https://openai.com/index/better-language-models/))? GPT-2 has GELU in place of
+# ReLU, and it has dropout (`activation="gelu"`, `dropout=0.1`). Its smallest version
+# has 12 blocks, 12 heads, $m = 768$, 1,024 positions and 50,257 tokens: 124 million
+# parameters. Our arrays have counterparts in [its
+# code](https://github.com/openai/gpt-2):
 
 
 # %% tags=["shared", "say"]
+counterparts = {
+    "embed": "wte", "positions.table": "wpe", "norm1": "ln_1",
+    "attention.qkv": "attn/c_attn", "attention.out": "attn/c_proj", "norm2": "ln_2",
+    "ffn.linear1": "mlp/c_fc", "ffn.linear2": "mlp/c_proj", "decoder.norm": "ln_f",
+}  # fmt: skip
+lines = [(f"`{ours}`", f"`{name}`") for ours, name in counterparts.items()]
+say(table(["ours", "GPT-2's"], *lines))
+
+
+# %% tags=["shared", "check"]
+# Checked: the causal flag equals our mask; the formula counts all, the table names all
 def counted(n_tokens, m, n_blocks, f, max_length):
     """Parameters of a tied pre-norm language model."""
     block = 4 * (m * m + m) + (2 * m * f + f + m) + 2 * 2 * m  # attention, ffn, norms
@@ -962,25 +938,19 @@ def counted(n_tokens, m, n_blocks, f, max_length):
 
 
 names = "n_tokens", "m", "n_blocks", "f", "max_length"
-own_count = counted(*(settings.model[name] for name in names))
-gpt2 = counted(50_257, 768, 12, 4 * 768, 1024)
-say(
-    f"Counted by hand, our model has {own_count:,} parameters and the smallest GPT-2 "
-    f"{gpt2 / 1e6:.0f} million, {gpt2 / own_count:.0f} times as many."
-)
-
-# %% tags=["shared", "check"]
-# Checked: the causal flag equals our mask; by hand we count as many parameters
+assert counted(*(settings.model[name] for name in names)) == count_parameters(model)
+assert round(counted(50_257, 768, 12, 4 * 768, 1024) / 1e6) == 124
+ours, _ = attention(q, k, v, booleans(np.tri(11)))
 np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
-assert own_count == count_parameters(model)
+named = {re.sub(r"^decoder\.blocks\.\d+\.", "", name) for name in to_arrays(model)}
+assert {re.sub(r"\.(weight|bias)$", "", name) for name in named} == {*counterparts}
 
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
 # * A language model is an encoder with a causal mask, and text is its own label.
 # * One pass trains all predictions of a text. Without the mask, the model copies.
-# * Byte pairs make sequences short; bits per character compare any two vocabularies.
-# * Compare with n-grams: they are strong on small budgets.
+# * Bits per character compare models of any vocabulary, and n-grams.
 # * Greedy text runs in circles. Temperature, top-k and top-p trade safety for variety.
 # * The key–value cache computes each token once, for $2\,l\,b\,s\,m$ numbers of memory.
 

@@ -963,6 +963,7 @@ def generate(
     tokens = jnp.array([[0] * (longest - len(row)) + row for row in rows])  # b s
     keys = jax.random.split(jax.random.key(seed), length)
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    options = None if top_k == 1 else options  # greedy: nothing to sort or to draw
     quiet = nnx.clone(model)
     quiet.eval()
     graph, state = nnx.split(quiet)
@@ -979,8 +980,12 @@ def continue_texts(state, tokens, first, keys, end, options, *, graph):
 
     def step(carry, key):
         logits, done, cache = carry  # b c, b
-        p = next_token_probabilities(logits, **options)
-        new = jnp.where(done, end, jax.random.categorical(key, jnp.log(p)))  # b
+        if options is None:
+            chosen = logits.argmax(-1)  # b
+        else:
+            p = next_token_probabilities(logits, **options)
+            chosen = jax.random.categorical(key, jnp.log(p))  # b
+        new = jnp.where(done, end, chosen)
         logits, cache = advance(model, new[:, None], cache)
         return (logits[:, -1], done | (new == end), cache), new
 

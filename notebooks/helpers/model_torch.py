@@ -971,6 +971,7 @@ def generate(
     tokens = torch.tensor(tokens, device=device)  # b s
     chance = torch.Generator(device).manual_seed(seed)
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    options = None if top_k == 1 else options  # greedy: nothing to sort or to draw
     end = -1 if end is None else end
     args = model, tokens, first, length, chance, end, options
     return without_dropout(model, continue_texts, *args)
@@ -994,9 +995,12 @@ def continue_texts(model, tokens, first, length, chance, end, options):
     logits, cache = advance(model, tokens, cache)
     texts, done = [], torch.zeros_like(first, dtype=torch.bool)
     for _ in range(length):
-        p = next_token_probabilities(logits[:, -1], **options)
-        drawn = torch.multinomial(p, 1, generator=chance).squeeze(1)  # b
-        texts.append(torch.where(done, end, drawn))
+        if options is None:
+            chosen = logits[:, -1].argmax(-1)  # b
+        else:
+            p = next_token_probabilities(logits[:, -1], **options)
+            chosen = torch.multinomial(p, 1, generator=chance).squeeze(1)  # b
+        texts.append(torch.where(done, end, chosen))
         done = done | (texts[-1] == end)
         logits, cache = advance(model, texts[-1][:, None], cache)
     return torch.stack(texts, dim=1)  # b length
