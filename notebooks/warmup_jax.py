@@ -26,15 +26,14 @@
 # this kind hardly learned to translate: it reached a BLEU score of 8 instead of 34
 # ([Xiong et al. 2020](https://arxiv.org/abs/2002.04745)).
 #
-# > **If you only want the recipe**: pre-norm; AdamW with $\beta_2$ from 0.95 to 0.999
-# > and a weight decay of 0.1, not on norms and biases; warm-up over a twentieth of all
+# > **If you only want the recipe**: pre-norm; AdamW with $0.95\le\beta_2\le0.999$ and
+# > a weight decay of 0.1, not on norms and biases; warm-up over a twentieth of all
 # > updates, then a cosine; gradients clipped at norm 1; a peak rate of one thousandth
 # > first, then a sweep. The code is `usual_optimizer`, near the end.
 
 # %% [markdown] tags=["jax"]
-# This page uses **JAX**, with Optax for optimisers. The same page in PyTorch:
-# [warmup_torch](warmup_torch.ipynb). Before it comes [the reverse task, in
-# JAX](reverse_jax.ipynb).
+# This page uses **JAX**. The same page in PyTorch: [warmup_torch](warmup_torch.ipynb).
+# Before it comes [the reverse task, in JAX](reverse_jax.ipynb).
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
@@ -78,8 +77,7 @@ from helpers.weights import to_arrays
 #
 # The model of the last chapter learned to reverse sequences without a mistake. Its
 # learning rate began small and rose for 50 updates. Take this rise away, at a higher
-# rate and with six blocks, and the model learns nothing at all. Here is the network
-# with warm-up and without it, on the same task:
+# rate and with six blocks, and the model learns nothing at all.
 
 # %% tags=["jax"]
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -113,8 +111,8 @@ def train(model, loss_fn, data, batches, rates, updates=None, *, beta2=0.999):
 
 
 # %% tags=["jax", "experiment"]
-# Experiment: three models in one, each on a batch of its own
-train_stack = nnx.jit(
+# Experiment: the same for models of one kind, all at once
+train_each = nnx.jit(
     nnx.vmap(
         lambda model, *rest: train(model, cross_entropy, *rest, beta2=0.99),
         in_axes=(0, None, 1, None, None),  # models n, data, batches t n b, rates, end
@@ -122,41 +120,34 @@ train_stack = nnx.jit(
 )
 
 
-@cache
-def initial(norm_first):
-    """New models: their graph and their states ``n …``."""
-    models = new_models(replace(settings, norm_first=norm_first))
-    states = [nnx.state(model) for model in models]
-    return nnx.graphdef(models[0]), jax.tree.map(lambda *x: jnp.stack(x), *states)
-
-
-# %% tags=["jax", "experiment"]
-# Experiment: one training for each of three seeds, all at once
-def train_seeds(settings, rates=None):
-    """Three runs, at the usual rates or at others: losses ``n t``, models."""
-    rates = settings.learning_rates if rates is None else rates
-    end, rows = len(rates), integers(batches_of(settings))  # t n b
-    rates = floats(np.pad(rates, (0, len(rows) - end)))  # one length: compiled once
-    graph, states = initial(settings.norm_first)
-    stack = nnx.merge(graph, states, copy=True)
-    losses = train_stack(stack, data, rows, rates, end)
-    states = nnx.state(stack)
-    each = [jax.tree.map(lambda x, n=n: x[n], states) for n in range(3)]
-    return as_numpy(losses)[:, :end], [nnx.merge(graph, state) for state in each]
+def train_stack(models, batches, rates):
+    """Train copies, each on rows of its own: losses ``n t``, models."""
+    end, rest = len(rates), len(batches) - len(rates)
+    rates = floats(np.pad(rates, (0, rest)))  # always as long: compiled once
+    graph, states = nnx.split(models[0])[0], [nnx.split(model)[1] for model in models]
+    stack = nnx.merge(graph, jax.tree.map(lambda *x: jnp.stack(x), *states))  # n …
+    losses = train_each(stack, data, integers(batches), rates, end)
+    state = nnx.split(stack)[1]
+    each = [jax.tree.map(lambda x, n=n: x[n], state) for n in range(len(models))]
+    return as_numpy(losses)[:, :end], [nnx.merge(graph, one) for one in each]
 
 
 # %% tags=["shared", "experiment"]
-# Experiment: initial weights and batches of three seeds
-def new_models(settings):
-    """An untrained model for each seed."""
-    return [build(Predictor, seed=seed, **settings.model) for seed in range(3)]
+# Experiment: a training for each of three seeds
+@cache
+def new_models(norm_first=False):
+    """Untrained models with three seeds."""
+    options = settings.model | {"norm_first": norm_first}
+    return [build(Predictor, seed=seed, **options) for seed in range(3)]
 
 
-def batches_of(settings):
-    """Rows of 400 updates, at most as many as a run needs: integer array ``t n b``."""
+def train_seeds(settings, rates=None):
+    """Train with three seeds, at the usual rates or others: losses ``n t``, models."""
+    rates = settings.learning_rates if rates is None else rates
     variants = [replace(settings, seed=seed) for seed in range(3)]
     rows = [[shuffled(one)(epoch) for epoch in range(4)] for one in variants]
-    return np.swapaxes(np.reshape(rows, (3, 400, -1)), 0, 1)
+    batches = np.swapaxes(np.reshape(rows, (3, 400, -1)), 0, 1)  # t n b
+    return train_stack(new_models(settings.norm_first), batches, rates)
 
 
 # %% tags=["shared"]
@@ -222,7 +213,7 @@ say(
         ["warm-up", f"{one.warmup} updates", "long, so that one sees it",
          "a twentieth of all updates"],
         ["Adam's $\\beta_1, \\beta_2$", "0.9, 0.99", "$\\beta_2$ averages over "
-         "1 / (1 − 0.99) = 100 gradients", "0.9, 0.95 to 0.999"],
+         "100 gradients", "0.9, 0.95 to 0.999"],
         ["clipping", "none", "so that only warm-up can help", "norm 1"],
     )
 )  # fmt: skip
@@ -289,8 +280,8 @@ fig
 # %% tags=["shared", "say"]
 root = values["inverse square root"]
 say(
-    f"Both peak at update {w}. The cosine ends near zero, so the length of the run must "
-    f"be fixed beforehand; the inverse square root is still at {root[-1]:.2f}."
+    f"Both peak at update {w}. The cosine ends near zero, so fix the length of "
+    f"the run beforehand; the inverse square root is still at {root[-1]:.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -366,7 +357,7 @@ def its_value(model, x):
 
 
 # %% tags=["shared", "check"]
-# Checked: each step is as long as the rate in the figure, here and in later chapters
+# Checked: each step is as long as the rate in the figure, here and in all chapters
 ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
 plain = Settings(
     n_train=8 * T, batch_size=8, epochs=1, learning_rate=0.01, warmup=w,
@@ -384,9 +375,9 @@ np.testing.assert_allclose(plain.learning_rates, rates, rtol=1e-6)
 # %% [markdown] tags=["shared"]
 # ## Warm-up makes a high rate usable
 #
-# So the schedule is what we think it is. But was its peak too high? To find a peak rate,
-# one trains briefly at several rates and compares the final losses: a **sweep**. And
-# because a small rate may only need more time, we also train for twice as long.
+# So the schedule is what we think it is. But was its peak too high? To find a peak
+# rate, one trains briefly at several rates and compares the final losses: a **sweep**.
+# Because a small rate may only need more time, we also train for twice as long.
 
 # %% tags=["shared", "experiment"]
 # Experiment: two more rates, with and without warm-up, three seeds each
@@ -439,8 +430,8 @@ assert still_stuck.min() > 2.2
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, a change of code.** How short may the warm-up be? Ours takes half of the
-# run, the recipe a twentieth. Train with `replace(settings, warmup=…)` and a warm-up of
-# 50, 25 and 10 updates. Predict first: which is too short?
+# run, the recipe a twentieth. Call `train_seeds` with a warm-up of 50, 25 and 10
+# updates. Predict first: which is too short?
 
 # %% tags=["shared", "answer"]
 shorter = {w: final(train_seeds(replace(settings, warmup=w))[0]) for w in (50, 25, 10)}
@@ -454,8 +445,8 @@ say("TODO")
 # What has become of the network that guesses? To reverse a sequence, its blocks need
 # outputs that differ between positions and between sequences. We measure this as the
 # standard deviation over all positions of 64 sequences, averaged over the features,
-# relative to the typical size (root mean square). A value of 0 means that all outputs
-# are the same.
+# relative to the typical size (root mean square): 0 means that all outputs are the
+# same.
 
 
 # %% tags=["jax"]
@@ -480,7 +471,7 @@ def differences(model):
 # %% tags=["shared", "experiment"]
 # Experiment: differences before training, and after it with and without warm-up
 inside = {
-    "before training": new_models(settings),
+    "before training": new_models(),
     "trained with warm-up": models["warm-up"],
     "trained without warm-up": models["no warm-up"],
 }
@@ -501,8 +492,8 @@ start, kept, lost = (np.mean(rows, axis=0) for rows in inside.values())
 say(
     f"After the last block, the outputs differ by {start[-1]:.2f} of their size before "
     f"training, and by {kept[-1]:.2f} after training with warm-up. In the stuck "
-    f"network only **{lost[-1]:.1g}** is left: whatever the input, the output is nearly "
-    "the same, so the network can only predict how frequent each symbol is."
+    f"network only **{lost[-1]:.1g}** is left: whatever the input, the output is "
+    "nearly the same, so the network can only predict how frequent each symbol is."
 )
 
 # %% tags=["shared", "check"]
@@ -534,15 +525,13 @@ diagrams.shared_vector()
 #
 # For the gradients $g_t$ of a weight $\theta$ and the rates $\eta_t$, Adam averages the
 # gradients ($\mu$) and their squares ($\nu$), and corrects both averages for their
-# start at 0:
+# start at 0. A tiny $\epsilon = 10^{-8}$ keeps the denominator from 0:
 #
 # $$\begin{aligned}
 # \mu_t &= \beta_1\mu_{t-1}+(1-\beta_1)g_t & \hat\mu_t &= \mu_t/(1-\beta_1^t) \\
 # \nu_t &= \beta_2\nu_{t-1}+(1-\beta_2)g_t^2 & \hat\nu_t &= \nu_t/(1-\beta_2^t) \\
 # \theta_t &= \theta_{t-1}-\eta_t\,\hat\mu_t/(\sqrt{\hat\nu_t}+\epsilon)
 # \end{aligned}$$
-#
-# Here $\epsilon = 10^{-8}$ keeps the denominator from 0.
 
 
 # %% tags=["shared"]
@@ -665,7 +654,7 @@ np.testing.assert_allclose(
 #
 # * **averages filled first**: rate 0 for 50 updates, so Adam's averages fill while the
 #   weights stay where they are. If only the spread does the harm, this network must
-#   learn, as a translation model did in a test of this kind by Liu et al.
+#   learn, as a translation model of Liu et al. did.
 # * **small steps first**: a tenth of the peak rate, a simple kind of warm-up.
 
 # %% tags=["shared"]
@@ -718,8 +707,9 @@ assert ends["RAdam"].min() < 1.3  # loose: likewise
 # 2020](https://arxiv.org/abs/2004.08249) object that Adam's steps do not depend on the
 # size of the gradient. In post-norm, they say, more of the residual sum comes from the
 # block's own layers, so small changes of their weights add up to a large change of the
-# output. By both explanations, and by the drawing, pre-norm should tolerate high rates
-# from the first update on. This we can test, but not which of them is right.
+# output. Both expect pre-norm to tolerate high rates from the first update on, and so
+# does the drawing, because there the sum is never divided. This we can test, but not
+# which of them is right.
 
 # %% tags=["shared"]
 pre_norm = replace(no_warmup, norm_first=True)
@@ -776,9 +766,9 @@ assert max(pre[-1], post[-1]) < 0.15  # all outputs have one vector in common
 #
 # A single batch can do harm later, too, if its gradient is a hundred times as long as
 # usual. Adam divides this spike by its own size, but both averages remember it: $\mu$
-# for some ten updates, which are too long, and $\nu$ for about a thousand, which are
-# too short. **Clipping by the global norm** shortens a gradient that is longer than
-# $c$, and keeps its direction:
+# for some ten updates, in which the steps are too long, and $\nu$ for about a thousand,
+# in which they are too short. **Clipping by the global norm** shortens a gradient that
+# is longer than $c$, and keeps its direction:
 #
 # $$g \leftarrow g\cdot\min\!\big(1,\ c/\lVert g\rVert\big),$$
 #
@@ -849,7 +839,7 @@ assert np.allclose(kept[49:], kept[39:49].mean(), rtol=0.2)
 # %% [markdown] tags=["jax"]
 # ## The usual optimiser in one function
 #
-# Here is the recipe from the top of the page. **AdamW** is Adam which also shrinks every
+# Here is the recipe from the top of the page. **AdamW** is Adam that also shrinks every
 # weight a little at each update (*weight decay*; [Loshchilov & Hutter
 # 2019](https://arxiv.org/abs/1711.05101)). Norms and biases usually do not decay:
 # `mask` says which parameters do, by their names, because biases of
