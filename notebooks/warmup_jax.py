@@ -241,8 +241,7 @@ say(
 #
 # The second is that of 2017, divided by its peak. The cosine ([Loshchilov & Hutter
 # 2017](https://arxiv.org/abs/1608.03983)) reaches zero only after the last update,
-# because of the $+1$. In the code, as in most libraries, `step` $=t-1$ counts the
-# updates already made.
+# because of the $+1$. In the code, `step` $=t-1$ counts the updates already made.
 
 
 # %% tags=["shared"]
@@ -778,12 +777,12 @@ assert max(pre[-1], post[-1]) < 0.15  # all outputs have one vector in common
 # A single batch can do harm later, too, if its gradient is a hundred times as long as
 # usual. Adam divides this spike by its own size, but both averages remember it: $\mu$
 # for some ten updates, in which the steps are too long, and $\nu$ for about a thousand,
-# in which they are too short. **Clipping by the global norm** shortens a gradient that
-# is longer than $c$, and keeps its direction:
+# in which they are too short. **Clipping by the global norm** shortens a gradient
+# longer than $c$, and keeps its direction:
 #
 # $$g \leftarrow g\cdot\min\!\big(1,\ c/\lVert g\rVert\big),$$
 #
-# with the norm taken over all weights together ([Pascanu et al.
+# with the norm over all weights together ([Pascanu et al.
 # 2013](https://arxiv.org/abs/1211.5063)). Try $c = 1$ first, the value of GPT-3.
 
 
