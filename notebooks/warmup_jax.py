@@ -129,7 +129,7 @@ def seeds(settings):
 
 
 # %% tags=["jax", "experiment"]
-# Experiment: the loss and the averages of this chapter, for several models at once
+# Experiment: this loop, with the loss and the β₂ of this chapter, for many models
 train_stack = nnx.jit(
     nnx.vmap(
         lambda model, *rest: train(model, cross_entropy, *rest, beta2=0.99),
@@ -321,7 +321,7 @@ say(
 #
 # A schedule can be right in the plot and wrong in the training, for instance if the
 # code counts epochs instead of updates. In Optax, the learning rate is a function of
-# the updates made so far. Optax has ours built in: the first update already has $1/w$,
+# the updates made so far. Optax has ours built in: the first update has $1/w$,
 # so $w - 1$ steps remain to the peak.
 
 

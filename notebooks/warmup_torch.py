@@ -122,7 +122,7 @@ def seeds(settings):
 
 
 # %% tags=["torch", "experiment"]
-# Experiment: the loss and the averages of this chapter
+# Experiment: this loop, with the loss and the β₂ of this chapter
 train_one = partial(train, loss_fn=cross_entropy, beta2=0.99)
 
 
