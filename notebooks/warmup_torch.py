@@ -14,28 +14,26 @@
 # %% [markdown] tags=["shared"]
 # # Warm-up
 #
-# By the end you can write the learning-rate schedule of the Transformer, check that the
-# optimiser follows it, choose a peak rate, look inside a network that fails to learn
-# without warm-up, and test two explanations of this failure. You need: the chapters on
-# the encoder block and on positions, and the idea of gradient descent.
+# By the end you can write the learning-rate schedule of the Transformer, choose a peak
+# rate, look inside a network that fails to learn, and test why it fails. You need: the
+# chapters up to *The reverse task*.
 #
 # You train a Transformer for a day, and the loss never leaves the level of guessing,
-# although model, data and loss function are right. The first few updates have ruined
-# the network. The Transformer of 2017 is prone to this, so its authors let the learning
-# rate rise from almost zero over 4,000 updates ([Vaswani et al.
+# although model, data and loss function are right: the first few updates have ruined
+# the network. The authors of the Transformer prevented this by a learning rate that
+# rises from almost zero over 4,000 updates ([Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762)). Without such a **warm-up**, a Transformer of
-# this kind hardly learns to translate: in one comparison it reaches a BLEU score of 8
-# instead of 34, where BLEU counts phrases shared with a human translation ([Xiong et
-# al. 2020](https://arxiv.org/abs/2002.04745)).
+# this kind hardly learned to translate: it reached a BLEU score of 8 instead of 34
+# ([Xiong et al. 2020](https://arxiv.org/abs/2002.04745)).
 #
-# > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, not on
-# > norms and biases; warm-up over a twentieth of all updates, then a cosine; gradients
-# > clipped at norm 1; a peak rate of one thousandth first, then a sweep. The code is
-# > `usual_optimizer`, under *Clipping*.
+# > **If you only want the recipe**: pre-norm; AdamW with $0.95\le\beta_2\le0.999$ and
+# > a weight decay of 0.1, not on norms and biases; warm-up over a twentieth of all
+# > updates, then a cosine; gradients clipped at norm 1; a peak rate of one thousandth
+# > first, then a sweep. The code is `usual_optimizer`, at the end.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [warmup_jax](warmup_jax.ipynb).
-# Before it comes [the whole encoder, in PyTorch](positions_torch.ipynb).
+# Before it comes [the reverse task, in PyTorch](reverse_torch.ipynb).
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
@@ -53,9 +51,10 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["torch"]
+# %% tags=["torch", "imports"]
+from copy import deepcopy
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from math import cos, inf, pi, sqrt
 
 import numpy as np
@@ -64,7 +63,7 @@ from torch import nn
 
 from helpers import diagrams, plots  # drawings, and figures of curves
 from helpers.model_torch import Predictor, build
-from helpers.prose import say, table, word  # sentences with numbers
+from helpers.prose import say, table  # sentences with numbers
 from helpers.schedules import check_warmup, factors
 from helpers.sequences import reverse_data, shuffled
 from helpers.settings import Settings, Warmup
@@ -72,9 +71,12 @@ from helpers.shapes import as_numpy  # an array of NumPy, from any framework
 from helpers.train_torch import cross_entropy, fit
 from helpers.weights import to_arrays
 
-# %% [markdown] tags=["torch"]
-# `floats` and `integers` make tensors of these two kinds of numbers, on the GPU if
-# there is one.
+# %% [markdown] tags=["shared"]
+# ## Without warm-up, this network learns nothing
+#
+# The model of the last chapter learned to reverse sequences without a mistake. Its
+# learning rate began small and rose for 50 updates. Take this rise away, at a higher
+# rate and with six blocks, and the model learns nothing at all.
 
 # %% tags=["torch"]
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -84,31 +86,147 @@ floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
 integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
 f"PyTorch {torch.__version__} on {device}"
 
+
+# %% tags=["torch", "experiment"]
+# Experiment: the loop of the last chapter, without clipping and validation
+def train(model, loss_fn, data, batches, rates, *, beta2=0.999):
+    """Train in place, one update per row of ``batches``: the losses ``t``."""
+    betas, losses = (0.9, beta2), []
+    optimizer = torch.optim.Adam(model.parameters(), betas=betas, fused=True)
+    for index, rate in zip(batches, rates.tolist(), strict=True):
+        loss, _ = loss_fn(model, *(x[index] for x in data))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: initial weights, batches and three seeds
+@cache
+def new_model(seed, norm_first=False):
+    """An untrained model."""
+    return build(Predictor, seed=seed, **settings.model | {"norm_first": norm_first})
+
+
+def all_batches(settings):
+    """The rows of 400 updates, of which a run takes the first ones: ``t b``."""
+    return np.concatenate([shuffled(settings)(epoch) for epoch in range(4)])
+
+
+def seeds(settings):
+    """Three variants of the settings, with different seeds."""
+    return [replace(settings, seed=seed) for seed in range(3)]
+
+
+# %% tags=["torch", "experiment"]
+# Experiment: this loop, with the loss and the β₂ of this chapter
+train_one = partial(train, loss_fn=cross_entropy, beta2=0.99)
+
+
+# %% tags=["torch", "experiment"]
+# Experiment: one training for each of several variants
+def train_all(variants, rates=None):
+    """One run per variant, at its own rates or at others: losses ``n t``, models."""
+    losses, models = [], []
+    for one in variants:
+        own = one.learning_rates if rates is None else rates
+        model = deepcopy(new_model(one.seed, one.norm_first))
+        batches = integers(all_batches(one)[: len(own)])
+        run = train_one(model, data=data, batches=batches, rates=floats(own))
+        losses.append(as_numpy(run))
+        models.append(model)
+    return np.array(losses), models
+
+
+# %% tags=["shared"]
+settings = Warmup()  # six post-norm blocks; the rate rises for 100 updates to 0.006
+no_warmup = replace(settings, warmup=1)  # the first update has the full rate
+data = reverse_data(settings)["train"]
+data = floats(data[0]), integers(data[1])  # b s i, b s
+losses, models = {}, {}
+losses["warm-up"], models["warm-up"] = train_all(seeds(settings))
+losses["no warm-up"], models["no warm-up"] = train_all(seeds(no_warmup))
+
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss over 200 updates, as bands over three seeds. With warm-up the loss leaves the level of guessing within the first 150 updates and falls to almost zero. Without it the loss stays at the level of guessing."}}
+def smooth(rows):
+    """Means over ten updates, and the updates at which they end."""
+    means = [np.convolve(row, np.ones(10) / 10, mode="valid") for row in rows]
+    return np.arange(10, 10 + len(means[0])), means
+
+
+def final(losses):
+    """Mean loss of the last ten updates of each run: array ``n``."""
+    return losses[:, -10:].mean(axis=1)
+
+
+lines = {name: smooth(rows) for name, rows in losses.items()}
+title = "Without warm-up, the loss stays at guessing"
+fig = plots.curves({title: lines}, x="update t", y="loss", size=(6.5, 3.2))
+fig
+
+
+# %% tags=["shared", "say"]
+guessing = np.log(settings.n_symbols)
+learned, stuck = (np.sort(final(rows)) for rows in losses.values())
+three = "{:.2f}, {:.2f} and {:.2f}".format
+say(
+    "Lines are means of three seeds and of ten updates, bands reach from the lowest "
+    f"seed to the highest. With warm-up, all seeds end at {learned[-1]:.3f} at most; "
+    f"without it, at the level of guessing, $\\ln 10$ = {guessing:.2f}."
+)
+
+# %% tags=["shared", "check"]
+# Checked: without warm-up the loss ends above 2.2, with it below 0.05
+assert stuck.min() > 2.2
+assert learned.max() < 0.05  # loose: seeds differ in when they begin to learn
+assert abs(losses["no warm-up"][:, 50:].mean() - guessing) < 1e-2  # loose: it guesses
+x, falls = plots.drawn(fig, title, "warm-up")
+_, stays = plots.drawn(fig, title, "no warm-up")
+assert stays.min() > 2.2
+assert falls[x == 150] < 0.6 and falls[-1] < 0.05  # loose: likewise
+
+# %% tags=["shared", "say"]
+one = settings
+say(
+    table(
+        ["setting", "value", "why here", "try first for another task"],
+        ["blocks", f"{one.n_blocks}, post-norm", "as in 2017", "pre-norm"],
+        ["$m$, heads, $f$", f"{one.m}, {one.n_heads}, {one.f}", "fast", "$f = 4m$"],
+        ["peak rate", f"{one.learning_rate:g}", "high on purpose",
+         "0.001, then a sweep"],
+        ["updates", f"{one.updates}: {one.epochs} epochs of {one.updates_per_epoch} "
+         f"batches of {one.batch_size}", "enough to learn",
+         "while the validation loss falls"],
+        ["warm-up", f"{one.warmup} updates", "long, so that one sees it",
+         "a twentieth of all updates"],
+        ["Adam's $\\beta_1, \\beta_2$", "0.9, 0.99", "$\\beta_2$ averages over "
+         "100 gradients", "0.9, 0.95 to 0.999"],
+        ["clipping", "none", "so that only warm-up can help", "norm 1"],
+    )
+)  # fmt: skip
+
 # %% [markdown] tags=["shared"]
 # ## The learning rate rises linearly, then falls
 #
-# The **learning rate** scales each update of the weights. A high rate learns fast, but
-# at the start it can move the weights to a region where the network no longer learns,
-# and at the end it keeps them from converging. So the rate
-# follows a **schedule**: a peak rate, times a factor for each update. The rise of this
-# factor at the start is the warm-up.
-
-# %% [markdown] tags=["shared"]
-# Let $t = 1, \dots, T$ count the updates, and let the warm-up take the first $w$ of
-# them. Two schedules are common:
+# What exactly did we take away? The **learning rate** scales each update of the
+# weights. A high rate learns fast, but at the start it can ruin the network, and at the
+# end it keeps the weights from converging. So it follows a **schedule**: a peak rate,
+# times a factor that first rises, the warm-up, and then falls. For updates $t = 1,
+# \dots, T$, of which the first $w$ are warm-up, two schedules are common:
 #
 # $$\begin{aligned}
-# \text{rise, then cosine:}\quad & \tfrac{t}{w} \text{ for } t \le w, \text{ then }
+# \text{rise, then cosine:}\quad & \tfrac{t}{w} \text{ for } t\le w, \text{ then }
 # \tfrac12\Big(1+\cos\pi\tfrac{t-w}{T-w+1}\Big) \\
-# \text{inverse square root:}\quad &
-# \min\!\Big(\tfrac{t}{w}, \sqrt{\tfrac{w}{t}}\Big)
+# \text{inverse square root:}\quad & \min\!\Big(\tfrac{t}{w},\sqrt{\tfrac{w}{t}}\Big)
 # \end{aligned}$$
 #
-# The second schedule is that of [Vaswani et al.
-# 2017](https://arxiv.org/abs/1706.03762), section 5.3, divided by its peak. The cosine
-# comes from [Loshchilov & Hutter 2017](https://arxiv.org/abs/1608.03983). Because of
-# the $+1$ it reaches zero only after the last update: no update is wasted. In the code,
-# as in most libraries, `step` counts the updates already made: `step` $= t - 1$.
+# The second is that of 2017, divided by its peak. The cosine ([Loshchilov & Hutter
+# 2017](https://arxiv.org/abs/1608.03983)) reaches zero only after the last update,
+# because of the $+1$. In the code, `step` $=t-1$ counts the updates already made.
 
 
 # %% tags=["shared"]
@@ -127,7 +245,8 @@ def inverse_square_root(step, *, warmup, total):
     return min((step + 1) / warmup, sqrt(warmup / (step + 1)))
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: both schedules over 2,000 updates, of which 100 are warm-up
 w, T = 100, 2000
 schedules = {
     "rise, then cosine": warmup_cosine,
@@ -151,9 +270,8 @@ fig
 # %% tags=["shared", "say"]
 root = values["inverse square root"]
 say(
-    f"Both peak at update {w}. The cosine ends near zero, so fix the length of the run "
-    "beforehand. "
-    f"The inverse square root is still at {root[-1]:.2f} after {T:,} updates."
+    f"Both peak at update {w}. The cosine ends near zero, so fix the length of "
+    f"the run beforehand; the inverse square root is still at {root[-1]:.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -183,75 +301,12 @@ say(
     f"{rate_2017(16_000):.5f}, one half of it."
 )
 
-# %% [markdown] tags=["shared"]
+# %% [markdown] tags=["torch"]
 # ## The schedule enters the loop at the optimiser
 #
-# Often the schedule in the plot is not the one in the training: the code counts epochs
-# instead of updates, or takes `step` for $t$, so that the first update has the rate 0.
-# The rate belongs to the optimiser, as a new number for every update.
-
-# %% [markdown] tags=["torch"]
-# An optimiser in PyTorch is an object. It changes its parameters in place, and keeps
-# its learning rate in `param_groups`, where the loop overwrites it before each step.
-
-
-# %% tags=["torch"]
-def train(model, loss_fn, data, batches, rates, *, beta2=0.999):
-    """Train in place, one update per row of ``batches``: the losses ``t``."""
-    betas, losses = (0.9, beta2), []
-    optimizer = torch.optim.Adam(model.parameters(), betas=betas, fused=True)
-    for index, rate in zip(batches, rates.tolist(), strict=True):
-        loss, _ = loss_fn(model, *(x[index] for x in data))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.param_groups[0]["lr"] = rate
-        optimizer.step()
-        losses.append(loss.detach())
-    return torch.stack(losses)
-
-
-# %% [markdown] tags=["shared"]
-# Which rates does the optimiser really use? The check below trains a model with a
-# single weight, and takes this weight as the loss. So the gradient is always 1, and
-# each step of Adam is as long as the rate.
-
-
-# %% tags=["torch"]
-class OneWeight(nn.Module):
-    """A model that ignores its input and returns its single weight."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(()))
-
-    def forward(self, x):
-        return self.weight * torch.ones_like(x)
-
-
-def its_value(model, x):
-    """The weight as the loss; the accuracy is a placeholder."""
-    return model(x).mean(), {"accuracy": torch.zeros((), device=x.device)}
-
-
-# %% tags=["shared", "check"]
-# Checked: each step is as long as the rate in the figure, here and in later chapters
-ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
-settings = Settings(
-    n_train=8 * T, batch_size=8, epochs=1, learning_rate=0.01, warmup=w,
-    max_grad_norm=inf,
-)  # fmt: skip
-model, fitted = OneWeight(), OneWeight()
-here = train(model, its_value, (floats(ones),), integers(batches), floats(rates))
-there = fit(fitted, its_value, (ones,), settings, bar=False)
-for one, losses in ((model, as_numpy(here)), (fitted, there["loss"])):
-    [last] = to_arrays(one).values()  # the weight after the last update
-    np.testing.assert_allclose(-np.diff(np.append(losses, last)), rates, atol=1e-5)
-np.testing.assert_array_equal(there["learning_rate"], settings.learning_rates)
-np.testing.assert_allclose(settings.learning_rates, rates, rtol=1e-6)
-
-# %% [markdown] tags=["torch"]
-# PyTorch's `LambdaLR` multiplies the learning rate by a factor, a function of the
-# number of calls of `scheduler.step()`.
+# A schedule can be right in the plot and wrong in the training, for instance if the
+# code counts epochs instead of updates. PyTorch's `LambdaLR` multiplies the learning
+# rate by a factor, a function of the number of calls of `scheduler.step()`.
 
 
 # %% tags=["torch"]
@@ -274,154 +329,73 @@ theirs = rates_of_the_framework(0.01, w, T)
 np.testing.assert_allclose(theirs, rates, atol=1e-8)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, a change of code.** Write `warmup_linear`, which rises in the same way
-# and then falls in a straight line that would reach 0 one update after the last. Where
-# is its peak, and what is its last factor?
+# Which rates does an optimiser really use? Let a model have a single weight, which is
+# also the loss: the gradient is always 1, so each step of Adam is as long as the rate.
 
 
-# %% tags=["shared", "answer"]
-def warmup_linear(step, *, warmup, total):
-    """Linear rise, then linear fall: a factor in (0, 1]."""
-    check_warmup(warmup, total)
-    return min((step + 1) / warmup, (total - step) / (total - warmup + 1))
+# %% tags=["torch", "experiment"]
+# Experiment: a model with a single weight, which is also its loss
+class OneWeight(nn.Module):
+    """A model that ignores its input and returns its single weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return self.weight * torch.ones_like(x)
 
 
-# The fall is a line through 1 at step = w - 1 and 0 at step = T; the smaller of rise
-# and fall is the schedule.
-linear = np.array([warmup_linear(step, warmup=w, total=T) for step in range(T)])
-say(
-    f"The peak is {linear.max():.0f}, at update {np.argmax(linear) + 1}; the last "
-    f"factor is 1 / (T - w + 1) = 1 / {T - w + 1} = {linear[-1]:.5f}, not 0."
-)
+def its_value(model, x):
+    """The weight as the loss; the accuracy is a placeholder."""
+    return model(x).mean(), {"accuracy": torch.zeros((), device=x.device)}
 
-# %% [markdown] tags=["shared"]
-# ## At this rate, the network learns only with warm-up
-#
-# The task, that of the next chapter, is to reverse a sequence of 16 symbols: the model
-# reads all of them and predicts, at every position, the symbol of the reversed
-# sequence. The loss is $-\ln p$, where $p$ is the probability of the right symbol;
-# guessing costs $\ln 10 \approx 2.3$. The network is a small post-norm stack.
-
-# %% tags=["shared"]
-settings = Warmup()
-data = reverse_data(settings)["train"]
-data = floats(data[0]), integers(data[1])  # b s i, b s
-
-# %% tags=["shared", "say"]
-one = settings
-say(
-    table(
-        ["setting", "value", "why here", "try first for another task"],
-        ["blocks", f"{one.n_blocks}, post-norm", "as in 2017", "pre-norm"],
-        ["$m$, heads, $f$", f"{one.m}, {one.n_heads}, {one.f}", "fast", "$f = 4m$"],
-        ["peak rate", f"{one.learning_rate:g}", "high on purpose", "0.001, then a "
-         "sweep as below"],
-        ["updates", f"{one.updates}: {one.epochs} epochs of {one.updates_per_epoch} "
-         f"batches of {one.batch_size} sequences", "enough to learn",
-         "until the loss on data held back from training no longer falls"],
-        ["warm-up", f"{one.warmup} updates", "long, so that one sees it",
-         "a twentieth of all updates"],
-        ["Adam's $\\beta_1, \\beta_2$ (see below)", "0.9, 0.99", "$\\beta_2$ averages "
-         "over 1 / (1 − 0.99) = 100 gradients, half of this run", "0.9, 0.95 to 0.999"],
-        ["clipping (see below)", "none", "so that only warm-up can help", "norm 1"],
-    )
-)  # fmt: skip
-
-
-# %% tags=["shared"]
-def new_model(settings):
-    """An untrained model; its weights come from the seed of the settings."""
-    return build(Predictor, seed=settings.seed, **settings.model)
-
-
-def all_batches(settings):
-    """The rows of every update of a run: integer array ``t b``."""
-    epochs = range(settings.epochs)
-    return np.concatenate([shuffled(settings)(epoch) for epoch in epochs])
-
-
-def seeds(settings):
-    """Three variants of the settings, with different seeds."""
-    return [replace(settings, seed=seed) for seed in range(3)]
-
-
-# %% [markdown] tags=["torch"]
-# A run has as many updates as it has rates.
-
-
-# %% tags=["torch"]
-def train_all(variants, rates=None):
-    """One run per variant, at its own rates or at others: losses, models."""
-    losses, models = [], []
-    for one in variants:
-        own = one.learning_rates if rates is None else rates
-        model, batches = new_model(one), integers(all_batches(one)[: len(own)])
-        run = train(model, cross_entropy, data, batches, floats(own), beta2=0.99)
-        losses.append(as_numpy(run))
-        models.append(model)
-    return np.array(losses), models  # n t
-
-
-# %% tags=["shared"]
-no_warmup = replace(settings, warmup=1)  # the first update has the full rate
-losses, models = {}, {}
-losses["warm-up"], models["warm-up"] = train_all(seeds(settings))
-losses["no warm-up"], models["no warm-up"] = train_all(seeds(no_warmup))
-
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss over 200 updates, as bands over three seeds. With warm-up the loss leaves the level of guessing within the first 150 updates and falls to almost zero. Without it the loss stays at the level of guessing."}}
-def smooth(rows):
-    """Means over ten updates, and the updates at which they end."""
-    means = [np.convolve(row, np.ones(10) / 10, mode="valid") for row in rows]
-    return np.arange(10, 10 + len(means[0])), means
-
-
-lines = {name: smooth(rows) for name, rows in losses.items()}
-title = "Without warm-up, the loss stays at guessing"
-fig = plots.curves({title: lines}, x="update t", y="loss", size=(6.5, 3.2))
-fig
-
-# %% tags=["shared", "say"]
-guessing = np.log(settings.n_symbols)
-learned, stuck = (np.sort(rows[:, -10:].mean(axis=1)) for rows in losses.values())
-three = "{:.2f}, {:.2f} and {:.2f}".format
-say(
-    "Lines are means of three seeds and of ten updates, bands reach from the lowest "
-    f"seed to the highest. With warm-up, the loss ends at {learned[0]:.3f}, "
-    f"{learned[1]:.3f} and {learned[2]:.3f}. Without it, at {three(*stuck)}: the model "
-    f"still guesses ({guessing:.2f})."
-)
 
 # %% tags=["shared", "check"]
-# Checked: without warm-up the loss ends above 2.2, with it below 0.05
-assert stuck.min() > 2.2
-assert learned.max() < 0.05  # loose: seeds differ in when they begin to learn
-assert abs(losses["no warm-up"][:, 50:].mean() - guessing) < 1e-2  # loose: it guesses
-x, falls = plots.drawn(fig, title, "warm-up")
-_, stays = plots.drawn(fig, title, "no warm-up")
-assert stays.min() > 2.2
-assert falls[x == 150] < 0.6 and falls[-1] < 0.05  # loose: likewise
+# Checked: each step is as long as the rate in the figure, here and in all chapters
+ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
+plain = Settings(
+    n_train=8 * T, batch_size=8, epochs=1, learning_rate=0.01, warmup=w,
+    max_grad_norm=inf,
+)  # fmt: skip
+model, fitted = OneWeight(), OneWeight()
+here = train(model, its_value, (floats(ones),), integers(batches), floats(rates))
+there = fit(fitted, its_value, (ones,), plain, bar=False)
+for one, its_losses in ((model, as_numpy(here)), (fitted, there["loss"])):
+    [last] = to_arrays(one).values()  # the weight after the last update
+    np.testing.assert_allclose(-np.diff(np.append(its_losses, last)), rates, atol=1e-5)
+np.testing.assert_array_equal(there["learning_rate"], plain.learning_rates)
+np.testing.assert_allclose(plain.learning_rates, rates, rtol=1e-6)
 
 # %% [markdown] tags=["shared"]
-# Is the rate perhaps too high? To find a peak rate, one trains briefly at several
-# rates and compares the final losses: a **sweep**. Ours has one seed, and each rate is
-# four times the previous one.
+# ## Warm-up makes a high rate usable
+#
+# So the schedule is what we think it is. But was its peak too high? To find a peak
+# rate, one trains briefly at several rates and compares the final losses: a **sweep**.
+# Because a small rate may only need more time, we also train for twice as long.
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: two more rates, with and without warm-up, one seed
 peaks = np.array([1.5e-3, 6e-3, 24e-3])
 others = [
-    replace(one, learning_rate=float(peak), seed=0)
+    replace(one, learning_rate=peak, seed=0)
     for one in (settings, no_warmup)
-    for peak in peaks[[0, 2]]
+    for peak in (1.5e-3, 24e-3)
 ]
-final = train_all(others)[0][:, -10:].mean(axis=1).reshape(2, 2)
+ends = final(train_all(others)[0]).reshape(2, 2)
 sweep = {
-    name: np.array([low, losses[name][0, -10:].mean(), high])  # seed 0 again
-    for name, (low, high) in zip(losses, final, strict=True)
+    name: np.array([low, final(losses[name])[0], high])  # seed 0 again
+    for name, (low, high) in zip(losses, ends, strict=True)
 }
 
+# %% tags=["shared", "experiment"]
+# Experiment: 400 updates without warm-up, three seeds at 0.0015, one at 0.006
+longer = replace(no_warmup, epochs=4)
+variants = seeds(replace(longer, learning_rate=1.5e-3))
+*slow, still_stuck = final(train_all([*variants, replace(longer, seed=0)])[0])
+
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss after 200 updates over the peak rate, logarithmic, three rates from 0.0015 to 0.024. With warm-up the line falls almost to zero at the second rate, and is at the level of guessing at the third. Without warm-up the line stays above 1 at all three, and is at the level of guessing at the last two."}}
-title = "In 200 updates, one of these rates succeeds, with warm-up"
+title = "In 200 updates, one of these rates succeeds, with warm-up (one seed)"
 lines = {name: (peaks, y) for name, y in sweep.items()}
 fig = plots.curves(
     {title: lines}, x="peak rate", y="loss after 200 updates", log_x=4, marks="o",
@@ -430,26 +404,13 @@ fig = plots.curves(
 fig.axes[0].set_xticks(peaks, [f"{peak:g}" for peak in peaks])
 fig
 
-# %% [markdown] tags=["shared"]
-# Does a small rate need no warm-up, only more time? We double the number of updates,
-# without warm-up, at the small rate and at the middle one (one seed each).
-
-# %% tags=["shared"]
-longer = [
-    replace(no_warmup, learning_rate=peak, epochs=4, seed=0) for peak in (1.5e-3, 6e-3)
-]
-slow, still_stuck = train_all(longer)[0][:, -10:].mean(axis=1)
-
 # %% tags=["shared", "say"]
-with_it, without = sweep.values()
 say(
-    f"In 200 updates, the rate 0.006 reaches {with_it[1]:.3f} with warm-up, "
-    f"{word('lower', with_it[1], without.min())} than any rate without it "
-    f"({without.min():.2f} at best). But in {longer[0].updates} updates the rate "
-    f"0.0015 reaches {slow:.2f} without warm-up, where 0.006 is still at "
-    f"{still_stuck:.2f}. So, with this seed, the network **learned without warm-up, "
-    "at a small rate and in twice the time**. Warm-up makes a high rate usable. The "
-    "rate 0.024 fails even with warm-up."
+    f"In {longer.updates} updates without warm-up, three seeds end at "
+    f"{three(*np.sort(slow))} at the rate 0.0015; at 0.006 the network still guesses. "
+    "So it can **learn without warm-up, at a small rate and in twice the time**: "
+    f"warm-up makes a rate usable that is {peaks[1] / peaks[0]:.0f} times as high. At "
+    "0.024 not even warm-up helps, in this run."
 )
 
 # %% tags=["shared", "check"]
@@ -458,17 +419,34 @@ _, u = plots.drawn(fig, title, "warm-up")
 _, v = plots.drawn(fig, title, "no warm-up")
 assert u[1] < 0.05  # loose: seeds differ in when they begin to learn
 assert v.min() > 1 and (v[1:] > 2.2).all() and u[2] > 2.2 and u[0] > 0.8
-assert slow < 0.25  # loose: likewise
+assert max(slow) < 0.25  # loose: likewise
 assert still_stuck > 2.2
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, a change of code.** How short may the warm-up be? Ours takes half of the
+# run, the recipe a twentieth. Call `train_all` with a warm-up of 50, 25 and 10 updates.
+# Predict first: which is too short?
+
+# %% tags=["shared", "answer"]
+lengths = 50, 25, 10
+shorter = final(train_all([replace(settings, warmup=n) for n in lengths])[0])
+rows = [[f"{n} updates", f"{end:.2f}"] for n, end in zip(lengths, shorter, strict=True)]
+say(table(["warm-up", "loss at the end"], *rows))
+assert shorter[0] < shorter[2] and shorter[2] > 2  # other seeds begin at other lengths
+say(
+    "With a twentieth of the run, the network is stuck again. The recipe is meant for "
+    "pre-norm and for the rate 0.001; post-norm at 0.006 needs more. If a loss stays "
+    "at the level of guessing, lengthen the warm-up, or lower the rate."
+)
 
 # %% [markdown] tags=["shared"]
 # ## The stuck network no longer sees its input
 #
-# To reverse a sequence, the blocks need outputs that differ from position to position
-# and from sequence to sequence. So we measure how much the outputs differ. For each
-# feature, take the standard deviation over all positions of 64 sequences. Average this
-# number over the features, and divide by the typical size (root mean square) of the
-# outputs. Then 0 means that all outputs are the same.
+# What has become of the network that guesses? To reverse a sequence, its blocks need
+# outputs that differ between positions and between sequences. We measure this as the
+# standard deviation over all positions of 64 sequences, averaged over the features,
+# relative to the typical size (root mean square): 0 means that all outputs are the
+# same.
 
 
 # %% tags=["torch"]
@@ -483,21 +461,21 @@ def block_outputs(model, x):
 
 
 # %% tags=["shared"]
-few = data[0][:64]
-
-
 def differences(model):
     """Deviation over sequences and positions / size, after each block: array ``l``."""
-    outputs = as_numpy(block_outputs(model, few))  # l b s m
+    outputs = as_numpy(block_outputs(model, data[0][:64]))  # l b s m
     size = np.sqrt((outputs**2).mean(axis=(1, 2, 3)))
     return outputs.std(axis=(1, 2)).mean(axis=-1) / size
 
 
+# %% tags=["shared", "experiment"]
+# Experiment: differences before training, and after it with and without warm-up
 inside = {
-    "before training": [differences(new_model(one)) for one in seeds(settings)],
-    "trained with warm-up": [differences(model) for model in models["warm-up"]],
-    "trained without warm-up": [differences(model) for model in models["no warm-up"]],
+    "before training": [new_model(seed) for seed in range(3)],
+    "trained with warm-up": models["warm-up"],
+    "trained without warm-up": models["no warm-up"],
 }
+inside = {name: [differences(one) for one in kind] for name, kind in inside.items()}
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "How much the outputs of each of six blocks differ between positions and sequences, relative to their size, logarithmic, as bands over three seeds. Before training and after training with warm-up the lines stay above 0.2 in all blocks. After training without warm-up the line falls by orders of magnitude from block to block."}}
 block = np.arange(1, settings.n_blocks + 1)
@@ -514,8 +492,7 @@ start, kept, lost = (np.mean(rows, axis=0) for rows in inside.values())
 say(
     f"After the last block, the outputs differ by {start[-1]:.2f} of their size before "
     f"training, and by {kept[-1]:.2f} after training with warm-up. In the stuck "
-    "network only "
-    f"**{lost[-1]:.1g}** is left: at every position of every sequence the output is "
+    f"network only **{lost[-1]:.1g}** is left: whatever the input, the output is "
     "nearly the same, so the network can only predict how frequent each symbol is."
 )
 
@@ -528,31 +505,33 @@ assert y["trained without warm-up"][-1] < least  # loose: frameworks differ twof
 assert (np.diff(y["trained without warm-up"]) < 0).all()
 
 # %% [markdown] tags=["shared"]
-# ## First explanation: Adam divides by an estimate from few gradients
-#
-# Adam gives each weight a step size of its own: it divides by the typical size of the
-# weight's gradients, estimated from the gradients so far. At the start these are few. A
-# weight whose first gradients happen to be small gets far too large a step size, and
-# moves as far as the others. [Liu et al. 2019](https://arxiv.org/abs/1908.03265) blame
-# this spread: warm-up helps because the rate is low until the estimates are good.
+# How can a network lose its input? Suppose that large steps add nearly the same long
+# vector to every output, as in the drawing. The norm then makes the outputs short
+# again, and their differences, too, in every post-norm block.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three arrows in different directions are three outputs. After the same long vector has been added to each, they are long and nearly parallel. After the norm they have their old length and are still nearly parallel: the differences have shrunk."}}
+diagrams.shared_vector()
 
 # %% [markdown] tags=["shared"]
-# With the gradient $g_t$ of a weight $\theta$ at update $t$ and the rate $\eta_t$, Adam
-# keeps two moving averages, of the gradients ($\mu$) and of their squares ($\nu$):
+# But why are the first steps so harmful, when later ones at the same rate are not? One
+# explanation looks at the optimiser, another at the network.
+#
+# ## First explanation: Adam divides by an estimate from few gradients
+#
+# Adam divides the step of each weight by the typical size of its gradients so far. At
+# the start these are few, so by chance some weights are scaled far too strongly. [Liu
+# et al. 2019](https://arxiv.org/abs/1908.03265) blame this spread: warm-up helps
+# because the rate is low until the estimates are good.
+#
+# For the gradients $g_t$ of a weight $\theta$ and the rates $\eta_t$, Adam averages the
+# gradients ($\mu$) and their squares ($\nu$), and corrects both averages for their
+# start at 0. A tiny $\epsilon = 10^{-8}$ keeps the denominator from 0:
 #
 # $$\begin{aligned}
-# \mu_t &= \beta_1 \mu_{t-1} + (1-\beta_1)\, g_t & \hat\mu_t &= \mu_t / (1-\beta_1^t) \\
-# \nu_t &= \beta_2 \nu_{t-1} + (1-\beta_2)\, g_t^2 &
-# \hat\nu_t &= \nu_t / (1-\beta_2^t) \\
-# \theta_t &= \theta_{t-1} - \eta_t\, \hat\mu_t / (\sqrt{\hat\nu_t} + \epsilon)
+# \mu_t &= \beta_1\mu_{t-1}+(1-\beta_1)g_t & \hat\mu_t &= \mu_t/(1-\beta_1^t) \\
+# \nu_t &= \beta_2\nu_{t-1}+(1-\beta_2)g_t^2 & \hat\nu_t &= \nu_t/(1-\beta_2^t) \\
+# \theta_t &= \theta_{t-1}-\eta_t\,\hat\mu_t/(\sqrt{\hat\nu_t}+\epsilon)
 # \end{aligned}$$
-#
-# Dividing by $1-\beta^t$ makes up for the start of both averages at 0, and $\epsilon =
-# 10^{-8}$ keeps the denominator from 0. At the first update $\hat\mu_1 = g_1$ and
-# $\hat\nu_1 = g_1^2$. So every weight with a gradient well above $\epsilon$ moves by
-# $\pm\eta_1$, however small the gradient is. This is the harm
-# meant: a gradient near zero, whose sign is chance, moves its weight as far as a large
-# one does.
 
 
 # %% tags=["shared"]
@@ -574,10 +553,10 @@ def adam_steps(grads, epsilon=1e-8):
 
 # %% [markdown] tags=["shared"]
 # To see the spread alone, take 2,000 weights whose gradients are random numbers with
-# standard deviation 1. A perfect estimate would give all of them the same scaling,
-# $1/\sqrt{\hat\nu} = 1$.
+# standard deviation 1. Each scaling $1/\sqrt{\hat\nu}$ should be 1.
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: Adam's scaling of 2,000 weights over 1,000 updates
 noise = np.random.default_rng(0).normal(size=(1000, 2000))  # t n
 scaling = 1 / np.sqrt(adam_averages(noise, beta2=0.99)[1])  # t n
 quantiles = np.quantile(scaling, [0.99, 0.5, 0.01], axis=1)
@@ -597,8 +576,8 @@ fig
 spread = quantiles[0] / quantiles[2]
 say(
     "After the first update, the 99 % quantile is "
-    f"**{spread[0]:.0f} times** the 1 % quantile; after ten updates {spread[9]:.1f} "
-    f"times, after fifty {spread[49]:.1f} times, and in the end {spread[-1]:.1f} times."
+    f"**{spread[0]:.0f} times** the 1 % quantile, after fifty updates only "
+    f"{spread[49]:.1f} times."
 )
 
 # %% tags=["shared", "check"]
@@ -609,13 +588,19 @@ assert upper[0] / lower[0] > 100 and upper[49] / lower[49] < 2
 assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 
 # %% [markdown] tags=["shared"]
-# **RAdam**, the optimiser of Liu et al., shortens the steps while the spread is large.
-# It multiplies each step of Adam by $r_t < 1$, the ratio of two standard deviations of
-# the scaling over the weights: the one in the long run, and the one at update $t$. For
-# random gradients, $r_t$ depends only on $t$ and $\beta_2$, and rises slowly.
+# The first steps are still equally long: at $t = 1$, $\hat\mu_1 = g_1$ and
+# $\sqrt{\hat\nu_1} = |g_1|$ cancel, so every weight moves by $\pm\eta_1$, even where a
+# tiny gradient has its sign by chance. From $t = 2$ on they no longer cancel, and
+# chance decides also how far a weight moves.
+#
+# **RAdam**, the optimiser of Liu et al., multiplies each step of Adam by
+# $r_t=\sigma_\infty/\sigma_t<1$, where $\sigma_t$ is the standard deviation of the
+# scaling over weights with random gradients. It rises slowly: RAdam is Adam with a
+# warm-up of its own.
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: RAdam's factor for every update, by the formula of Liu et al.
 def rectification(updates, beta2):
     """RAdam's ``r_t`` from ``t = 1`` on, and 0 where it is not used: ``updates``."""
     t, end = np.arange(1, updates + 1), 2 / (1 - beta2) - 1
@@ -664,26 +649,27 @@ np.testing.assert_allclose(
 )  # loose: Optax computes ρ in single precision
 
 # %% [markdown] tags=["shared"]
-# So RAdam is Adam with a warm-up of its own, the rates $r_t \eta$. If it trains a
-# network that Adam cannot train, the cause may be the spread, but also the size of the
-# first steps, as [Ma & Yarats 2021](https://arxiv.org/abs/1910.04209) argue. To
-# separate the two causes, we train with RAdam and twice with Adam. Both runs of Adam
-# jump to the peak rate after 50 updates, and have the same rates from then on:
+# If RAdam trains our network, the cause may be the spread, or the size of the first
+# steps ([Ma & Yarats 2021](https://arxiv.org/abs/1910.04209)). Two runs of Adam
+# separate the two; both jump to the peak rate after 50 updates:
 #
-# * **averages filled first**: rate 0 for 50 updates. Adam's averages fill, while the
+# * **averages filled first**: rate 0 for 50 updates, so Adam's averages fill while the
 #   weights stay where they are. If only the spread does the harm, this network must
-#   learn. (Liu et al. made a test of this kind on a translation model, and there it
-#   helped.)
-# * **small steps first**: a tenth of the peak rate for 50 updates.
+#   learn, as a translation model of Liu et al. did.
+# * **small steps first**: a tenth of the peak rate, a simple kind of warm-up.
 
 # %% tags=["shared"]
 full = no_warmup.learning_rates
+zeros = np.append(np.zeros(50), full)[:200]  # averages filled first
+tenths = np.append(np.full(50, full[0] / 10), full)[:200]  # small steps first
+
+# %% tags=["shared", "experiment"]
+# Experiment: Adam with filled averages, with small steps first, and RAdam
 filled, small = "averages filled first", "small steps first"
-for name, share in {filled: 0, small: 0.1}.items():
-    rates = np.append(np.full(50, share * full[0]), full)[: len(full)]
-    losses[name], _ = train_all(seeds(no_warmup), rates)
-rates = rectification(len(full), beta2=0.99) * full
-losses["RAdam"], _ = train_all(seeds(no_warmup), rates)
+losses[filled], _ = train_all(seeds(no_warmup), zeros)
+losses[small], _ = train_all(seeds(no_warmup), tenths)
+rectified = rectification(len(full), beta2=0.99) * full
+losses["RAdam"], _ = train_all(seeds(no_warmup), rectified)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss of four variants over 200 updates, as bands over three seeds. With averages filled first the loss stays at the level of guessing. With RAdam it falls below it, and with small steps first, and with warm-up, it falls far below it."}}
 title = "Filled averages do not help, small first steps do"
@@ -693,15 +679,12 @@ fig
 
 # %% tags=["shared", "say"]
 compared = "RAdam", filled, small
-ends = {name: np.sort(losses[name][:, -10:].mean(axis=1)) for name in compared}
+ends = {name: np.sort(final(losses[name])) for name in compared}
 say(
-    "RAdam begins to train the network: the three seeds end at "
-    f"{three(*ends['RAdam'])}. With filled averages they end at "
-    f"{three(*ends[filled])}: **the spread alone does not explain this failure**. "
-    "After small steps they end at "
-    f"{three(*ends[small])}, although the jump to the peak rate is the same. So it is "
-    "the small steps that help here: they have changed the network, and now it "
-    "tolerates the high rate."
+    f"RAdam begins to train the network (its seeds end at {three(*ends['RAdam'])}). "
+    "With filled averages the network still guesses, so **the spread alone does not "
+    f"explain this failure**. After small steps it learns ({three(*ends[small])}): "
+    "they have changed the network, and now it tolerates the same jump."
 )
 
 # %% tags=["shared", "check"]
@@ -719,31 +702,22 @@ assert ends["RAdam"].min() < 1.3  # loose: likewise
 # %% [markdown] tags=["shared"]
 # ## Second explanation: post-norm shrinks the differences after large steps
 #
-# The second explanation looks at the network. With the norm after each sum (post-norm),
-# the last blocks receive larger gradients at the start than with the norm first
-# (pre-norm). [Xiong et al. 2020](https://arxiv.org/abs/2002.04745) conclude that high
-# rates are dangerous for these blocks. [Liu et al.
+# Why does the network not tolerate the high rate at once? In post-norm, the last blocks
+# receive larger gradients at the start than in pre-norm: too large for high rates,
+# conclude [Xiong et al. 2020](https://arxiv.org/abs/2002.04745). [Liu et al.
 # 2020](https://arxiv.org/abs/2004.08249) object that Adam's steps do not depend on the
-# size of the gradient. They blame the residual sum. In post-norm, a larger share of the
-# sum comes from the block's own layers, so small changes of their weights add up to a
-# large change of the output. Both groups expect that pre-norm tolerates high rates from
-# the first update on. So our test cannot tell their explanations apart.
-#
-# How could the norm do harm? Suppose that large steps add nearly the same long vector
-# to every output, as in the drawing. The norm then makes the outputs short again, and
-# with them their differences. In post-norm this happens in every block. In pre-norm the
-# sum itself is never divided, and still contains the input.
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three arrows in different directions are three outputs. After the same long vector has been added to each, they are long and nearly parallel. After the norm they have their old length and are still nearly parallel: the differences have shrunk."}}
-diagrams.shared_vector()
-
-# %% [markdown] tags=["shared"]
-# We train the pre-norm stack without and with warm-up, and look inside both kinds of
-# stack after ten updates without warm-up.
+# size of the gradient. In post-norm, they say, more of the residual sum comes from the
+# block's own layers, so small changes of their weights add up to a large change of the
+# output. Both expect pre-norm to tolerate high rates from the first update on, and so
+# does the drawing, because there the sum is never divided. This we can test, but not
+# which of them is right.
 
 # %% tags=["shared"]
 pre_norm = replace(no_warmup, norm_first=True)
 losses["pre-norm, no warm-up"], _ = train_all(seeds(pre_norm))
+
+# %% tags=["shared", "experiment"]
+# Experiment: pre-norm with warm-up; both kinds of stack after ten updates without it
 losses["pre-norm, warm-up"], _ = train_all(seeds(replace(settings, norm_first=True)))
 early = {}
 for name, options in {"post-norm": no_warmup, "pre-norm": pre_norm}.items():
@@ -764,20 +738,14 @@ fig = plots.curves(panels, x=["update t", "block"], log_y=[titles[1]], size=(7.6
 fig
 
 # %% tags=["shared", "say"]
-free, helped = (
-    np.sort(losses[run][:, -10:].mean(axis=1)) for run in [*runs.values()][1:]
-)
-say(
-    "Without warm-up, the pre-norm network begins to learn: the three seeds end at "
-    f"{three(*free)}. With warm-up they end at {helped[0]:.3f}, {helped[1]:.3f} and "
-    f"{helped[2]:.3f}. So here pre-norm is **sturdier, but not immune**: at this "
-    "rate it needs warm-up, too."
-)
+free, helped = (np.sort(final(losses[run])) for run in [*runs.values()][1:])
 post, pre = (np.mean(rows, axis=0) for rows in early.values())
 say(
-    "The right panel fits the drawing: after ten updates, all outputs share one large "
-    f"vector. After the last block, the differences are {post[-1]:.2g} of the size of "
-    f"the outputs in post-norm, and {pre[-1]:.2f} in pre-norm."
+    "Without warm-up, the pre-norm network begins to learn (its seeds end at "
+    f"{three(*free)}), but with warm-up all end at {helped[-1]:.3f} at most: here "
+    "pre-norm is **sturdier, but not immune**. The right panel fits the drawing: all "
+    "outputs share one large vector, and behind the last block their differences are "
+    f"{post[-1]:.2g} of their size in post-norm, {pre[-1]:.2f} in pre-norm."
 )
 
 # %% tags=["shared", "check"]
@@ -792,24 +760,21 @@ assert pre[-1] > 4 * post[-1] and (np.diff(post) < 0).all()
 assert max(pre[-1], post[-1]) < 0.15  # all outputs have one vector in common
 
 # %% [markdown] tags=["shared"]
-# This is one network and one task. Large models use pre-norm and a short warm-up
-# ([GPT-3](https://arxiv.org/abs/2005.14165): 375 million of 300 billion tokens).
-
-# %% [markdown] tags=["shared"]
+# This is one network and one task. Large models use pre-norm and a short warm-up, as
+# [GPT-3](https://arxiv.org/abs/2005.14165) did for 375 million of 300 billion tokens.
+#
 # ## Clipping limits the damage of one bad batch
 #
-# The gradient of an unlucky batch can be a hundred times as long as usual. Adam divides
-# this spike by its own size, so the next step is bounded, but both averages remember
-# the spike. The mean $\mu$ forgets it within some ten updates: until then the steps are
-# too long and point along the spike. The average of squares $\nu$ forgets it within
-# about a thousand updates, and until then the steps are too short. **Clipping by the
-# global norm** shortens a gradient that is longer than $c$, and keeps its direction:
+# A single batch can do harm later, too, if its gradient is a hundred times as long as
+# usual. Adam divides this spike by its own size, but both averages remember it: $\mu$
+# for some ten updates, in which the steps are too long, and $\nu$ for about a thousand,
+# in which they are too short. **Clipping by the global norm** shortens a gradient
+# longer than $c$, and keeps its direction:
 #
-# $$g \leftarrow g \cdot \min\!\big(1,\ c / \lVert g \rVert\big),$$
+# $$g \leftarrow g\cdot\min\!\big(1,\ c/\lVert g\rVert\big),$$
 #
-# with the norm taken over all weights together ([Pascanu et al.
-# 2013](https://arxiv.org/abs/1211.5063)). Try $c = 1$ first, the value of
-# [GPT-3](https://arxiv.org/abs/2005.14165).
+# with the norm over all weights together ([Pascanu et al.
+# 2013](https://arxiv.org/abs/1211.5063)). Try $c = 1$ first, the value of GPT-3.
 
 
 # %% tags=["shared"]
@@ -819,35 +784,31 @@ def clip_by_global_norm(grads, largest):
     return [g * (largest / norm) if norm > largest else g for g in grads]
 
 
-long = [10 * np.ones((2, 3)), -20 * np.ones(4)]
-short = clip_by_global_norm(long, 1.0)
-
 # %% [markdown] tags=["torch"]
 # PyTorch clips the gradients stored in the parameters (`.grad`), in place, between
-# `backward` and `step`, and returns the norm before clipping.
+# `backward` and `step`: `nn.utils.clip_grad_norm_(params, 1.0)`.
 
-# %% tags=["torch"]
+# %% tags=["torch", "check"]
+# Checked: the norm becomes 1, directions and short gradients stay, as in the framework
+long = [10 * np.ones((2, 3)), -20 * np.ones(4)]
+short = clip_by_global_norm(long, 1.0)
+np.testing.assert_allclose(np.sqrt(sum((g**2).sum() for g in short)), 1)
+np.testing.assert_allclose(short[1][0] / short[0][0, 0], -2)  # the same direction
+np.testing.assert_array_equal(clip_by_global_norm([long[0] / 100], 1.0)[0], 0.1)
 params = [nn.Parameter(floats(np.zeros(g.shape))) for g in long]
 for param, g in zip(params, long, strict=True):
     param.grad = floats(g)
 nn.utils.clip_grad_norm_(params, 1.0)
-theirs = [param.grad for param in params]
-
-# %% tags=["shared", "check"]
-# Checked: the norm becomes 1, directions and short gradients stay, as in the framework
-np.testing.assert_allclose(np.sqrt(sum((g**2).sum() for g in short)), 1)
-np.testing.assert_allclose(short[1][0] / short[0][0, 0], -2)  # the same direction
-np.testing.assert_array_equal(clip_by_global_norm([long[0] / 100], 1.0)[0], 0.1)
-for a, b in zip(theirs, short, strict=True):
-    np.testing.assert_allclose(as_numpy(a), b, rtol=1e-5)
+for param, b in zip(params, short, strict=True):
+    np.testing.assert_allclose(as_numpy(param.grad), b, rtol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# Here are 400 weights with random gradients, at update 50 a hundred times as long. The
-# limit $c$ is the largest norm of all other gradients.
+# Here are 400 random gradients, a hundred times as long at update 50.
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: Adam's steps around a spike, with and without clipping
 stream = np.random.default_rng(1).normal(size=(200, 400))  # t n
-c = np.linalg.norm(stream, axis=1).max()
+c = np.linalg.norm(stream, axis=1).max()  # clips nothing but the spike
 stream[49] *= 100  # update 50
 clipped = np.array([clip_by_global_norm([g], c)[0] for g in stream])
 step_size = {
@@ -867,8 +828,8 @@ fig
 spoilt, kept = step_size.values()
 say(
     f"At the spike the steps become {spoilt[49] / kept[49]:.1f} times as long as with "
-    f"clipping; from update 80 to the end they are at most "
-    f"{(spoilt[79:] / kept[79:]).max():.2f} times as long."
+    f"clipping, and from update 80 on at most {(spoilt[79:] / kept[79:]).max():.2f} "
+    "times as long."
 )
 
 # %% tags=["shared", "check"]
@@ -880,12 +841,14 @@ assert (spoilt[79:] < kept[79:] / 2).all()
 assert np.allclose(kept[49:], kept[39:49].mean(), rtol=0.2)
 
 # %% [markdown] tags=["torch"]
-# In your own code: **AdamW** is Adam which also shrinks every weight a little at each
-# update (*weight decay*; [Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101)).
-# Norms and biases usually do not decay: they have one axis and get a parameter group of
-# their own. All others decay, embeddings too. In the
-# loop, between `backward` and `zero_grad`: `clip_grad_norm_(params, 1.0)`,
-# `optimizer.step()`, `scheduler.step()`.
+# ## The usual optimiser in one function
+#
+# Here is the recipe from the top of the page. **AdamW** is Adam that also shrinks every
+# weight a little at each update (*weight decay*; [Loshchilov & Hutter
+# 2019](https://arxiv.org/abs/1711.05101)). Norms and biases, which have one axis,
+# usually do not decay; all others do, embeddings too. In the loop, between `backward`
+# and `zero_grad`: `clip_grad_norm_(params, 1.0)`, `optimizer.step()`,
+# `scheduler.step()`.
 
 
 # %% tags=["torch"]
@@ -899,7 +862,7 @@ def usual_optimizer(model, total, peak=1e-3):
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
-model = new_model(settings)
+model = build(Predictor, **settings.model)
 optimizer, scheduler = usual_optimizer(model, total=2000)
 
 # %% tags=["torch", "check"]
@@ -914,10 +877,10 @@ for name, after in to_arrays(model).items():
 assert {after.ndim for after in before.values()} == {1, 2}
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, open.** A run was interrupted after 49 updates. Its weights were saved,
-# but Adam's $\mu$ and $\nu$ were not, and it goes on at the old rate. Suppose that the
-# same gradients come again. Predict the mean size of the first step, in units of the
-# rate, after the interruption and without it. What would you do about it?
+# **Exercise 3, open.** A run was interrupted after 49 updates. It goes on with its
+# weights, at the old rate and with the same gradients again, but Adam's $\mu$ and $\nu$
+# are lost. Predict the mean size of the first step, in units of the rate, after the
+# interruption and without it. What would you do about it?
 
 # %% tags=["shared"]
 before = clipped[:49]  # the gradients of 49 updates: t n
@@ -930,8 +893,7 @@ say(
     f"After the interruption the first step has the size {first[0]:.2f}, without it "
     f"{first[1]:.2f}. With empty averages, Adam starts at the full rate, in the "
     "direction of a single batch, and with the spread of the first updates. Save the "
-    "optimiser's state with the weights, as `fit` of the next chapter does; without "
-    "it, warm up again."
+    "optimiser's state with the weights, as `fit` does; without it, warm up again."
 )
 
 # %% [markdown] tags=["shared"]
@@ -940,12 +902,11 @@ say(
 # * A schedule is a factor per update. Find the peak rate by a sweep.
 # * Warm-up made a high rate usable. A small rate needed only more time.
 # * In the stuck network all outputs are nearly the same.
-# * Adam's scalings vary widely while they rest on few gradients. But filling the
-#   averages beforehand did not help our network; small first steps did.
-# * After large steps, post-norm shrank the differences between outputs from block to
-#   block. Pre-norm was sturdier, and still learned much more with warm-up.
-# * Clipping by the global norm protects Adam's averages from single spikes.
+# * Adam's scalings vary widely at first. Filled averages did not help; small steps did.
+# * Post-norm shrank the differences between outputs. Pre-norm was sturdier, and still
+#   learned more with warm-up.
+# * Clipping by the global norm protects Adam's averages from spikes.
 
 # %% [markdown] tags=["torch"]
-# Next comes [the reverse task, in PyTorch](reverse_torch.ipynb): one training run from
-# its data to its attention map.
+# Next comes [finding the odd one out, in PyTorch](anomaly_torch.ipynb): a task on sets,
+# with real images.
