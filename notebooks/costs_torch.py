@@ -22,8 +22,7 @@
 # What runs out first, time or memory? And if the answer is bad, what helps?* Trying is
 # expensive, but the sizes of the model and a stopwatch give the answer before the first
 # update. Our example is GPT-2 small, the model of 2019, on the computer in front of
-# you: a night, or a year? (The length $s$ of other pages is called $n$ here, as in the
-# literature on costs.)
+# you: a night, or a year? (The length $s$ is called $n$ here, as usual for costs.)
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [costs_jax](costs_jax.ipynb).
@@ -95,7 +94,7 @@ def block_parameters(m, f):
 
 
 # %% [markdown] tags=["shared"]
-# Each count on this page is compared with a small model that we can measure:
+# We compare each count with a small model that we can measure:
 
 # %% tags=["shared"]
 sizes = {"n_inputs": 32, "m": 128, "n_outputs": 32}
@@ -151,14 +150,14 @@ say(
 # step, for one token: it multiplies an input $x$, and later a gradient $dy$ comes back.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three rows of boxes for the input x = 3, the weight w = 2 and the output. Forward, arrows lead from x through w to the output y, which grows by 3 times 2. Backward for the weight, arrows lead from x and from dy = 5 to w, whose gradient grows by 3 times 5. Backward for the input, arrows lead from dy through w to x, whose gradient grows by 2 times 5. Each row is two operations, together six."}}
-canvas = diagrams.Canvas(236, width=310)
+canvas = diagrams.Canvas(212, width=310)
 rows = {  # title: last box, arrows between the boxes, and the one that is computed
     "forward: add x · w = 6 to y": ("y", [(0, 1), (1, 2)], 2),
     "backward: add x · dy = 15 to the gradient of w": ("dy = 5", [(0, 1), (2, 1)], 1),
     "backward: add w · dy = 10 to the gradient of x": ("dy = 5", [(2, 1), (1, 0)], 0),
 }
 for row, (title, (last, arrows, target)) in enumerate(rows.items()):
-    y = 22 + 72 * row
+    y = 22 + 64 * row
     canvas.text(20, y - 11, title, ha="left")
     kinds = ["attention" if i == target else "plain" for i in range(3)]
     boxes = [
@@ -169,7 +168,7 @@ for row, (title, (last, arrows, target)) in enumerate(rows.items()):
         ends = (boxes[a].right, boxes[b].left)
         canvas.line(*(ends if a < b else (boxes[a].left, boxes[b].right)))
     canvas.text(264, y + 13, "2 operations")
-canvas.text(264, 226, "together 6", weight="bold")
+canvas.text(264, 202, "together 6", weight="bold")
 canvas.fig
 
 # %% [markdown] tags=["shared"]
@@ -235,11 +234,8 @@ assert 0.9 * 6 < per_parameter < 1.1 * 6
 # *arithmetic intensity*. With a single row, each number is read and used only once, and
 # the processor waits for the memory. With many rows, the memory waits. So the rate
 # follows a **roofline** ([Williams et al.
-# 2009](https://doi.org/10.1145/1498765.1498785)): a slope, then a flat roof.
-
-# %% [markdown] tags=["torch"]
-# Our stopwatch leaves out the first call. On a GPU, PyTorch returns before the work is
-# done, so it waits with `synchronize`.
+# 2009](https://doi.org/10.1145/1498765.1498785)): a slope, then a flat roof. We measure
+# it with a matrix that is too large for the processor's cache.
 
 
 # %% tags=["torch"]
@@ -251,13 +247,10 @@ def seconds(function, *args, repeats=3):
         start = time.perf_counter()
         with torch.no_grad():
             function(*args)
-        wait()
+        wait()  # a GPU still works when the call returns
         runs.append(time.perf_counter() - start)
     return min(runs[1:])
 
-
-# %% [markdown] tags=["shared"]
-# The matrix is too large for the processor's cache, so that we measure the memory:
 
 # %% tags=["torch"]
 size, rows = 8192, 4 ** np.arange(5)  # 1, 4, 16, 64 and 256 rows
@@ -292,8 +285,8 @@ say(
     f"With one row this machine does {speed[0] / 1e9:.0f} billion operations a second, "
     f"with many rows {limit / 1e9:.0f} billion: this is its **limit**. The roofline is "
     "made of this rate and of the fastest reading, so it is a bound and no prediction: "
-    f"with {rows[low]} rows, only {reach[low]:.0%} of it is reached, because around the "
-    "corner no machine uses its memory and its arithmetic fully at once.\n\n"
+    f"with {rows[low]} rows, only {reach[low]:.0%} of it is reached. At its corner, a "
+    "machine would have to read and to calculate at full speed at once.\n\n"
     "The slope is where a model *writes*: one token at a time multiplies all weights "
     f"with a single row. At {bandwidth / 1e9:.0f} billion bytes a second, GPT-2 small "
     f"in float32 writes at most **{bandwidth / (4 * gpt2):.0f} tokens a second** here."
@@ -310,7 +303,8 @@ np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
 # ## Training time is operations divided by speed
 #
 # Now divide. A real step reaches only a part of the limit, its **utilisation**, because
-# it also has small products, norms and an update. So we time one of our small model.
+# it also has small products, norms and an update. How large a part, the stopwatch shows
+# around a step of our small model.
 
 # %% [markdown] tags=["torch"]
 # A step in PyTorch is loss, gradients, update.
@@ -337,8 +331,8 @@ took = seconds(step, *data)
 work = 6 * n_parameters * 8 * 64
 utilisation = work / took / limit
 say(
-    f"Its $6ND$ = {work / 1e9:.1f} billion operations take {1e3 * took:.0f} ms: a "
-    f"utilisation of **{utilisation:.0%}**."
+    f"The $6ND$ = {work / 1e9:.1f} billion operations of a step take "
+    f"{1e3 * took:.0f} ms: a utilisation of **{utilisation:.0%}**."
 )
 
 # %% [markdown] tags=["shared"]
@@ -440,11 +434,11 @@ assert 1 < (1 + share) * estimate / published < 2
 # ## Activations grow with the length and fill the memory
 #
 # Time can be planned, but a step that does not fit into memory does not run at all. It
-# holds the **weights**; their **gradients**, as many again; **Adam's averages**, two
-# for each weight; and the **activations** that the forward pass keeps for the backward
-# pass. The first three are four numbers of 4 bytes, 16 bytes per parameter. Activations
-# grow with batch and length, and the attention maps among them, `b h n n` in every
-# block, with the square of the length.
+# holds **weights**, as many **gradients**, and two of **Adam's averages** for each
+# weight: four numbers of 4 bytes, 16 bytes per parameter. And it holds the
+# **activations** that the forward pass keeps for the backward pass. These grow with
+# batch and length, but the attention maps among them, `b h n n` in every block, with
+# the square of the length.
 
 # %% [markdown] tags=["torch"]
 # (`optimizer.step()` works in place, so 16 bytes are enough.) The helper `activations`
@@ -614,8 +608,8 @@ fig
 steep, flat = (memory[k][-1] / memory[k][-2] for k in ("written out", "in chunks"))
 say(
     "Compare the slopes with the grey lines, which grow like $n$ and $n^2$. When $n$ "
-    f"grows fourfold at last, the written-out function needs {steep:.1f} times the "
-    f"memory, the chunks {flat:.1f} times; in the end they need "
+    f"goes from 1,024 to 4,096, the written-out function needs {steep:.1f} times the "
+    f"memory, the chunks {flat:.1f} times; then they need "
     f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of it."
 )
 
@@ -648,7 +642,7 @@ assert memory["framework's own"][-1] < 5 * memory["framework's own"][-2]
 # %% [markdown] tags=["shared"]
 # ## Each remedy changes one term
 #
-# A fused kernel is one remedy among many, and each helps only against one shortage.
+# A fused kernel is one remedy of many, and each helps only against one shortage.
 # "Remains" is the share that it leaves in our model at 1,024 tokens: of the activations
 # (memory), of the operations per token (time), or of the *KV cache*, the keys and
 # values that a decoder keeps while it writes.
@@ -697,10 +691,10 @@ for name, found in halved.items():
 
 # %% [markdown] tags=["shared"]
 # The gradients of two half batches are added up. Recomputing ([Chen et al.
-# 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks did. In half precision ([Micikevicius et al.
-# 2018](https://arxiv.org/abs/1710.03740)), weights and averages stay in float32. With
-# grouped queries, heads share keys and values, here four at a time ([Ainslie et al.
-# 2023](https://arxiv.org/abs/2305.13245)).
+# 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks did. In half
+# precision ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)), weights and
+# averages stay in float32. With grouped queries, heads share keys and values, here four
+# at a time ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245)).
 
 # %% [markdown] tags=["torch"]
 # In your own code:
@@ -715,8 +709,8 @@ if device == "cuda":  # the peak memory of a step
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** You want to train GPT-2 small on sequences of 1,024
-# tokens in float32 on a GPU with $24$ GiB. How many fit into a batch, and what would
-# you change first? Measure a block,
+# tokens in float32 on a GPU with $24$ GiB. How many sequences fit into a batch, and
+# what would you change first? Measure a block,
 # `build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)`, with
 # `activations(block, lambda block, x: block(x)[0], x)`; add the logits over 50,257
 # tokens, their softmax, and the 16 bytes.
@@ -742,17 +736,17 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Cheaper attention gives something up
 #
-# Only one row of the table attacks the $n^2$ operations themselves. What would we lose
-# with them? Suppose that the last word of a sentence depends on the first: how many
-# steps does this information take?
+# Only one row of the table, the 16 neighbours, saves the $n^2$ operations themselves.
+# What do we lose with them? Suppose that the last word of a sentence depends on the
+# first: how many steps does this information take?
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}}
 diagrams.paths()
 
 # %% [markdown] tags=["shared"]
-# In attention, one. What is cheaper for long sequences gives something up
+# In attention, one. What is cheaper in long sequences gives something up
 # ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 1; [Tay et al.
-# 2020](https://arxiv.org/abs/2009.06732); constant factors are left out):
+# 2020](https://arxiv.org/abs/2009.06732); without constant factors):
 #
 # | layer | operations | sequential steps | longest path | gives up |
 # |---|---|---|---|---|
@@ -821,7 +815,7 @@ evens = norms["attention"][1:].max() / norms["attention"][1:].min()
 say(
     f"After {n - 1} steps back, $10^{{{round(math.log10(fades))}}}$ of the GRU's "
     "gradient is left (for these initial weights). In attention, all but the last "
-    f"position are within a factor of {evens:.1f}."
+    f"position are within a factor of {evens:.1f} of each other."
 )
 
 # %% tags=["shared", "check"]
@@ -852,15 +846,15 @@ rows = [
     for i, n in enumerate(lengths.tolist())
     if n >= 64
 ]
-head = ["length n", "attention, million operations", "GRU", "attention, ms", "GRU, ms"]
+head = ["n", "attention, million operations", "GRU", "attention, ms", "GRU, ms"]
 slower = found["GRU"] / found["attention"]
 say(
     f"{table(head, *rows)}\n\nAt n = 64 the counts are equal, yet the GRU takes "
     f"**{slower[1]:.1f} times** as long: each of its steps is a product with a single "
-    "row, the left end of our roofline, and waits for the step before. Attention "
-    "multiplies all rows at once. At n = 4,096 it pays for its square, with "
+    "row, the left end of our roofline, and waits for the step before. At n = 4,096 "
+    "attention pays for its square: "
     f"{counts['attention'][-1] / counts['GRU'][-1]:.0f} times the operations of the GRU "
-    f"(and a softmax that is not counted) in {1 / slower[-1]:.1f} times its time."
+    f"(without the softmax) in {1 / slower[-1]:.1f} times its time."
 )
 
 # %% tags=["shared", "check"]
@@ -875,9 +869,12 @@ np.testing.assert_allclose(quadratic[1:], 16 * quadratic[:-1])
 
 # %% [markdown] tags=["shared"]
 # **Sharp weights** come from the exponential. Linear attention puts
-# $\varphi(q)\cdot\varphi(k)$ in its place, with positive features $\varphi$. Then the
-# brackets can move, $(\varphi(Q)\varphi(K)^{\mathsf T})V=\varphi(Q)(\varphi(K)^{\mathsf
-# T}V)$, and the matrix on the right is only `d d`, however long the sequence.
+# $\varphi(q)\cdot\varphi(k)$ in its place, with positive features $\varphi$, so the
+# brackets can move,
+#
+# $$(\varphi(Q)\,\varphi(K)^{\mathsf T})\,V=\varphi(Q)\,(\varphi(K)^{\mathsf T}V) ,$$
+#
+# and the matrix on the right is only `d d`, however long the sequence.
 
 
 # %% tags=["torch"]
@@ -914,10 +911,10 @@ assert sharp > 0.99 and pale < 0.05
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * **How long?** A block has about $12m^2$ parameters, and a training takes
-#   $(6N+12\,l\,n\,m)D$ operations. Divide by the machine's limit times the utilisation.
-# * **What runs out first?** Weights, gradients and Adam's averages take 16 bytes per
-#   parameter in float32; in long sequences, activations take most.
+# * **How long?** $(6N+12\,l\,n\,m)D$ operations, divided by the machine's limit times
+#   the utilisation; a block has about $12m^2$ parameters.
+# * **What runs out first?** Weights, gradients and averages take 16 bytes per parameter
+#   in float32; in long sequences, activations take most.
 # * **What helps?** First what keeps the result: fused kernels, recomputing, smaller
 #   batches. Cheaper attention gives up direct paths, parallel work or sharp weights.
 #
