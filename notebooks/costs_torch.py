@@ -15,8 +15,8 @@
 # # What attention costs
 #
 # By the end you can tell beforehand how long a training will take and what runs out
-# first, choose a remedy from a table, and say where such an estimate misleads. You
-# need: the chapters on attention and the encoder, and some idea of a training loop.
+# first, choose a remedy from a table, and say where such an estimate misleads.
+# You need: the chapters on attention and the encoder, and some idea of a training loop.
 #
 # Whoever wants to train a Transformer asks three questions. *How long will it take?
 # What runs out first, time or memory? And if the answer is bad, what helps?* Trying is
@@ -213,8 +213,8 @@ per_parameter = measured_flops(model, *batch(1, 16)) / 16 / n_parameters
 
 # %% tags=["shared", "say"]
 say(
-    f"Counted for 16 tokens: **{per_parameter:.2f}** operations per parameter and token. "
-    "What goes beyond six needs no parameter; we come back to it."
+    f"Counted for 16 tokens: **{per_parameter:.2f}** operations per parameter and "
+    "token. What goes beyond six needs no parameter; we come back to it."
 )
 
 # %% tags=["torch", "check"]
@@ -349,20 +349,15 @@ days = operations / limit / 86_400  # on this machine, at its limit
 a100 = 3 / 4 * 502e15 / 3072  # operations a second of one A100
 hours = operations / a100 / 3600
 
-
 # %% tags=["shared", "say"]
-def rounded(x):
-    """Two digits are enough for an estimate."""
-    return f"{float(f'{x:.2g}'):,.0f}"
-
-
 published = 8 * 1.5  # hours of a GPU
 estimate = 10e9 * per_token / a100 / 3600
 run = "[Karpathy 2024](https://github.com/karpathy/llm.c/discussions/481)"
 tokens = f"{20 * gpt2 / 1e9:.1f} billion"
+best, ours = (f"{float(f'{x:.2g}'):,.0f}" for x in (days, days / utilisation))
 rows = [
-    ["this machine, at its limit", tokens, f"**{rounded(days)} days**"],
-    ["at our utilisation", tokens, f"{rounded(days / utilisation)} days"],
+    ["this machine, at its limit", tokens, f"**{best} days**"],
+    ["at our utilisation", tokens, f"{ours} days"],
     ["one A100", tokens, f"**{hours:.1f} hours**"],
     ["one A100", "10 billion", f"{estimate:.0f} hours"],
     [f"published: {run}", "10 billion", f"{published:.0f} hours of an A100"],
@@ -370,7 +365,7 @@ rows = [
 say(
     f"{table(['GPT-2 small on', 'tokens', 'time'], *rows)}\n\n"
     "Is such an estimate any good? Eight A100s trained this model in about 90 minutes; "
-    f"our estimate is {estimate / published:.1f} times as long. Good enough for a plan."
+    f"our estimate is {estimate / published:.1f} times as long, good enough for a plan."
 )
 
 # %% tags=["torch", "check"]
@@ -416,10 +411,10 @@ ratio = np.array(measured) / formula
 equal = n_parameters / (2 * options["n_blocks"] * sizes["m"])
 share = 12 * 12 * 1024 * 768 / per_token
 say(
-    f"The measured count is {ratio.min():.2f} to {ratio.max():.2f} of the formula. At n "
-    f"= {equal:.0f}, about $6m$, the pairs cost as much as the parameters. GPT-2 small "
-    f"is far from this point: with 1,024 tokens the pairs add {share:.0%}, and our "
-    f"{estimate:.0f} hours become {estimate * (1 + share):.0f}."
+    f"The measured count is {ratio.min():.2f} to {ratio.max():.2f} of the formula. "
+    f"At n = {equal:.0f}, about $6m$, the pairs cost as much as the parameters. "
+    "GPT-2 small is far from this point: with 1,024 tokens the pairs add "
+    f"{share:.0%}, and our {estimate:.0f} hours become {estimate * (1 + share):.0f}."
 )
 
 # %% tags=["shared", "check"]
@@ -828,8 +823,8 @@ near, far = level[1 : n // 2].mean(), level[n // 2 :].mean()
 assert 0.7 < near / far < 1.4
 
 # %% [markdown] tags=["shared"]
-# **Parallel work** is why count and clock disagree. Attention with its projections takes
-# $8nm^2+4n^2m$ operations, a GRU $12nm^2$, which is the same at $n=m$. And the times?
+# **Parallel work** is why count and clock disagree. Attention with its projections
+# takes $8nm^2+4n^2m$ operations, a GRU $12nm^2$: equal at $n=m$. And the times?
 
 # %% tags=["shared", "experiment"]
 # Experiment: operations and seconds of both layers, for m = 64
@@ -848,12 +843,12 @@ rows = [
 ]
 head = ["n", "attention, million operations", "GRU", "attention, ms", "GRU, ms"]
 slower = found["GRU"] / found["attention"]
+more = counts["attention"][-1] / counts["GRU"][-1]
 say(
     f"{table(head, *rows)}\n\nAt n = 64 the counts are equal, yet the GRU takes "
     f"**{slower[1]:.1f} times** as long: each of its steps is a product with a single "
     "row, the left end of our roofline, and waits for the step before. At n = 4,096 "
-    "attention pays for its square: "
-    f"{counts['attention'][-1] / counts['GRU'][-1]:.0f} times the operations of the GRU "
+    f"attention pays for its square: {more:.0f} times the operations of the GRU "
     f"(without the softmax) in {1 / slower[-1]:.1f} times its time."
 )
 
