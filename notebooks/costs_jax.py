@@ -440,12 +440,12 @@ assert 1 < (1 + share) * estimate / published < 2
 # %% [markdown] tags=["shared"]
 # ## Activations grow with the length and fill the memory
 #
-# Time can be planned, but a step that does not fit into memory does not run at all. It
-# holds **weights**, as many **gradients**, and two of **Adam's averages** for each
-# weight: four numbers of 4 bytes, 16 bytes per parameter. And it holds the
-# **activations** that the forward pass keeps for the backward pass. These grow with
-# batch and length, but the attention maps among them, `b h n n` in every block, with
-# the square of the length.
+# *What runs out first?* Time can be planned, but a step that does not fit into memory
+# does not run at all. It holds **weights**, as many **gradients**, and two of **Adam's
+# averages** for each weight: four numbers of 4 bytes, 16 bytes per parameter. And it
+# holds the **activations** that the forward pass keeps for the backward pass. These
+# grow with batch and length, but the attention maps among them, `b h n n` in every
+# block, with the square of the length.
 
 # %% [markdown] tags=["jax"]
 # (Because the step donates its old arrays, 16 bytes are enough.) The helper
@@ -461,6 +461,9 @@ def total_bytes(arrays):
 
 arrays = activations(model, loss_of, *batch(4, 64))
 total_bytes(arrays) / (16 * n_parameters)  # compared with the 16 bytes
+
+# %% [markdown] tags=["shared"]
+# The same for four lengths:
 
 # %% tags=["shared", "experiment"]
 # Experiment: the bytes of all activations, and of the attention maps, at four lengths
@@ -537,10 +540,10 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Computed in chunks, attention never holds all weights
 #
-# Do we need these maps? Our function keeps all $n \times n$ weights for the backward
-# pass, but a row of outputs needs only its own row of weights. So we take the queries
-# in chunks, forget the weights of each, and compute them *again* in the backward pass.
-# The result is exact, and memory grows like $n$ (after
+# *What helps?* First of all, do we need these maps? Our function keeps all $n \times n$
+# weights for the backward pass, but a row of outputs needs only its own row of weights.
+# So we take the queries in chunks, forget the weights of each, and compute them *again*
+# in the backward pass. The result is exact, and memory grows like $n$ (after
 # [Rabe & Staats 2021](https://arxiv.org/abs/2112.05682)).
 
 # %% [markdown] tags=["jax"]
@@ -579,6 +582,9 @@ def framework_attention(q, k, v):
     q, k, v = (x[:, :, None] for x in (q, k, v))  # b n 1 d
     return jax.nn.dot_product_attention(q, k, v, implementation="xla")[:, :, 0]
 
+
+# %% [markdown] tags=["shared"]
+# How do the three compare when the sequence grows?
 
 # %% tags=["jax", "experiment"]
 # Experiment: memory and time of the three, for five lengths
