@@ -263,7 +263,7 @@ intensity = 2 * rows * size**2 / moved  # operations per byte
 speed = 2 * rows * size**2 / np.array(products)  # operations per second
 limit, bandwidth = speed.max(), (moved / products).max()  # the best of each
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Billions of operations per second of a product over its operations per byte. The measured rate rises with the intensity towards a limit. It touches a roofline, made of a slope and a flat roof, at two points, and is below it elsewhere."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Billions of operations per second of a product over its operations per byte. The measured rate is several times as high with many rows as with one. It touches a roofline, made of a slope and a flat roof, at two points, and is below it elsewhere."}}
 knee = limit / bandwidth  # here memory and arithmetic take the same time
 corners = np.array([intensity[0], knee, max(knee, intensity[-1])])
 roof = np.minimum(limit, bandwidth * corners) / 1e9
@@ -285,8 +285,8 @@ say(
     f"With one row this machine does {speed[0] / 1e9:.0f} billion operations a second, "
     f"with many rows {limit / 1e9:.0f} billion: this is its **limit**. The roofline is "
     "made of this rate and of the fastest reading, so it is a bound and no prediction: "
-    f"with {rows[low]} rows, only {reach[low]:.0%} of it is reached. At its corner, a "
-    "machine would have to read and to calculate at full speed at once.\n\n"
+    f"with {rows[low]} rows, only {reach[low]:.0%} of it is reached. Libraries have "
+    "different programs for few and for many rows, and none is best for all.\n\n"
     "The slope is where a model *writes*: one token at a time multiplies all weights "
     f"with a single row. At {bandwidth / 1e9:.0f} billion bytes a second, GPT-2 small "
     f"in float32 writes at most **{bandwidth / (4 * gpt2):.0f} tokens a second** here."
