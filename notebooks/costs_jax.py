@@ -184,7 +184,6 @@ canvas.fig
 
 # %% [markdown] tags=["jax"]
 # `cost_analysis` returns the number of operations of a function that XLA has compiled.
-# `nnx.split` separates the parameters from the structure of the model.
 
 
 # %% tags=["jax"]
@@ -289,7 +288,7 @@ say(
     f"with many rows {limit / 1e9:.0f} billion: this is its **limit**. The roofline is "
     "made of this rate and of the fastest reading, so it is a bound and no prediction: "
     f"with {rows[low]} rows, only {reach[low]:.0%} of it is reached. Libraries have "
-    "different programs for few and for many rows, and none is best for all.\n\n"
+    "different programs for few and for many rows, and not every size is served well.\n\n"
     "The slope is where a model *writes*: one token at a time multiplies all weights "
     f"with a single row. At {bandwidth / 1e9:.0f} billion bytes a second, GPT-2 small "
     f"in float32 writes at most **{bandwidth / (4 * gpt2):.0f} tokens a second** here."
@@ -310,8 +309,8 @@ np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
 # around a step of our small model.
 
 # %% [markdown] tags=["jax"]
-# A step is compiled as one function. `donate_argnums=(0, 1)` lets XLA overwrite the old
-# parameters and averages. After the call they are gone, so each timed call gets a copy.
+# `donate_argnums=(0, 1)` lets XLA overwrite the old parameters and averages. After the
+# call they are gone, so each timed call gets a copy.
 
 # %% tags=["jax"]
 optimizer = optax.adam(1e-3)
@@ -449,8 +448,8 @@ assert 1 < (1 + share) * estimate / published < 2
 
 # %% [markdown] tags=["jax"]
 # (Because the step donates its old arrays, 16 bytes are enough.) The helper
-# `activations` lists what a forward pass keeps, except the parameters, here for four
-# sequences; a compiled step may keep less.
+# `activations` lists what a forward pass keeps, except the parameters; here for four
+# sequences. (A compiled step may keep less.)
 
 
 # %% tags=["shared"]

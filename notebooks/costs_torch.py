@@ -183,8 +183,7 @@ canvas.fig
 # tokens as well, for the output, so we leave out only that of positions.
 
 # %% [markdown] tags=["torch"]
-# PyTorch's `FlopCounterMode` counts the operations of all matrix products inside its
-# `with` statement.
+# PyTorch's `FlopCounterMode` counts the operations of all matrix products.
 
 
 # %% tags=["torch"]
@@ -286,7 +285,7 @@ say(
     f"with many rows {limit / 1e9:.0f} billion: this is its **limit**. The roofline is "
     "made of this rate and of the fastest reading, so it is a bound and no prediction: "
     f"with {rows[low]} rows, only {reach[low]:.0%} of it is reached. Libraries have "
-    "different programs for few and for many rows, and none is best for all.\n\n"
+    "different programs for few and for many rows, and not every size is served well.\n\n"
     "The slope is where a model *writes*: one token at a time multiplies all weights "
     f"with a single row. At {bandwidth / 1e9:.0f} billion bytes a second, GPT-2 small "
     f"in float32 writes at most **{bandwidth / (4 * gpt2):.0f} tokens a second** here."
