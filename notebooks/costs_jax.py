@@ -288,7 +288,8 @@ say(
     f"with many rows {limit / 1e9:.0f} billion: this is its **limit**. The roofline is "
     "made of this rate and of the fastest reading, so it is a bound and no prediction: "
     f"with {rows[low]} rows, only {reach[low]:.0%} of it is reached. Libraries have "
-    "different programs for few and for many rows, and not every size is served well.\n\n"
+    "different programs for few and for many rows, and not every size is served well."
+    "\n\n"
     "The slope is where a model *writes*: one token at a time multiplies all weights "
     f"with a single row. At {bandwidth / 1e9:.0f} billion bytes a second, GPT-2 small "
     f"in float32 writes at most **{bandwidth / (4 * gpt2):.0f} tokens a second** here."
@@ -869,14 +870,15 @@ rows = [
     if n >= 64
 ]
 head = ["n", "attention, million operations", "GRU", "attention, ms", "GRU, ms"]
-slower = found["GRU"] / found["attention"]
-more = counts["attention"][-1] / counts["GRU"][-1]
+rates = {k: counts[k] / found[k] for k in layers}  # operations a second
+more, longer = (way["attention"][-1] / way["GRU"][-1] for way in (counts, found))
 say(
-    f"{table(head, *rows)}\n\nAt n = 64 the counts are equal, yet the GRU takes "
-    f"**{slower[1]:.1f} times** as long: each of its steps is a product with a single "
+    f"{table(head, *rows)}\n\nAt n = 64 the counts are equal, the times are not. At n "
+    f"= 256, attention does **{rates['attention'][2] / rates['GRU'][2]:.1f} times** as "
+    "many operations a second as the GRU, whose every step is a product with a single "
     "row, the left end of our roofline, and waits for the step before. At n = 4,096 "
     f"attention pays for its square: {more:.0f} times the operations of the GRU "
-    f"(without the softmax) in {1 / slower[-1]:.1f} times its time."
+    f"(without the softmax) in {longer:.1f} times its time."
 )
 
 # %% tags=["shared", "check"]
