@@ -898,7 +898,7 @@ np.testing.assert_allclose(quadratic[1:], 16 * quadratic[:-1])
 #
 # $$(\varphi(Q)\,\varphi(K)^{\mathsf T})\,V=\varphi(Q)\,(\varphi(K)^{\mathsf T}V) ,$$
 #
-# and the matrix on the right is only `d d`, however long the sequence.
+# and the matrix in brackets on the right is only `d d`, however long the sequence.
 
 
 # %% tags=["jax"]
