@@ -695,7 +695,8 @@ for name, found in halved.items():
 # 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks did. In half
 # precision ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)), weights and
 # averages stay in float32. With grouped queries, heads share keys and values, here four
-# at a time ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245)).
+# at a time ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245)) or all of them
+# ([Shazeer 2019](https://arxiv.org/abs/1911.02150)).
 
 # %% [markdown] tags=["torch"]
 # In your own code:
