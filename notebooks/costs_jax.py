@@ -14,17 +14,15 @@
 # %% [markdown] tags=["shared"]
 # # What attention costs
 #
-# By the end you can count the operations, parameters and memory of a Transformer from
-# its sizes, estimate before you start how long training takes and whether it fits, and
-# explain why the number of operations alone does not predict the time. You need: the
-# chapters on attention and the encoder, and some idea of a training loop.
+# By the end you can tell beforehand how long a training will take and what runs out
+# first, choose a remedy from a table, and say where such an estimate misleads.
+# You need: the chapters on attention and the encoder, and some idea of a training loop.
 #
-# How long would it take to train GPT-2 small, the model of 2019 with 124 million
-# parameters, on the computer in front of you: a night, a year? Would it fit into the
-# memory? And if the answer is bad, what helps: shorter sequences, half the heads, a
-# smaller batch, a different kind of attention? This chapter ends with a table to keep.
-# The number of positions, $s$ on other pages, is called $n$ here, as in the literature
-# on costs.
+# Whoever wants to train a Transformer asks three questions. *How long will it take?
+# What runs out first, time or memory? And if the answer is bad, what helps?* Trying is
+# expensive, but the sizes of the model and a stopwatch give the answer before the first
+# update. Our example is GPT-2 small, the model of 2019, on the computer in front of
+# you: a night, or a year? (The length $s$ is called $n$ here, as usual for costs.)
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
@@ -46,26 +44,19 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["shared"]
+# %% tags=["jax", "imports"]
 import math
 import time
 from functools import partial
 
-import numpy as np
-
-from helpers import diagrams, plots  # drawings and figures
-from helpers.prose import say, table  # say() prints a sentence with computed numbers
-from helpers.shapes import as_numpy  # an array of the framework as a NumPy array
-from helpers.weights import to_arrays  # all parameters of a model
-
-plots.use_style()
-
-# %% tags=["jax"]
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
+# %% tags=["jax", "imports"]
+from helpers import diagrams, plots  # drawings and figures
 from helpers.model_jax import (
     EncoderBlock,
     MultiHeadAttention,
@@ -73,21 +64,27 @@ from helpers.model_jax import (
     attention,
     build,
 )
+from helpers.prose import say, table  # say() prints a sentence with computed numbers
+from helpers.shapes import as_numpy  # an array of the framework as a NumPy array
 from helpers.train_jax import cross_entropy
 from helpers.train_memory_jax import activations, kept_bytes
+from helpers.weights import to_arrays  # all parameters of a model
 
+# %% tags=["jax"]
+plots.use_style()
 jax.config.update("jax_default_matmul_precision", "highest")
 floats = partial(jnp.asarray, dtype=jnp.float32)  # makes a float32 array
 
 # %% [markdown] tags=["shared"]
 # ## The parameters follow from the sizes
 #
-# A block has four matrices `m m` in attention, two matrices between
-# $m$ and $f$ in the feed-forward net, their biases, and two norms of $2m$:
+# Time and memory both begin with the number of parameters. A block has four matrices
+# `m m` in attention, two matrices between $m$ and $f$ in the feed-forward net, their
+# biases, and two norms of $2m$:
 #
 # $$N_\mathrm{block}=(4m^2+4m)+(2mf+f+m)+4m .$$
 #
-# With the usual $f = 4m$ that is about $12m^2$, for any length and number of heads.
+# With the usual $f = 4m$ that is about $12m^2$, for any number of heads.
 
 
 # %% tags=["shared"]
@@ -96,8 +93,11 @@ def block_parameters(m, f):
     return (4 * m**2 + 4 * m) + (2 * m * f + f + m) + 4 * m
 
 
+# %% [markdown] tags=["shared"]
+# We compare each count with a small model that we can measure:
+
 # %% tags=["shared"]
-sizes = {"n_inputs": 32, "m": 128, "n_outputs": 32}  # small: a step takes milliseconds
+sizes = {"n_inputs": 32, "m": 128, "n_outputs": 32}
 options = {"n_blocks": 4, "n_heads": 4, "f": 4 * 128, "max_length": 1024}
 model = build(Predictor, *sizes.values(), **options)
 n_parameters = sum(array.size for array in to_arrays(model).values())
@@ -112,21 +112,21 @@ for m, f, built in ((128, 512, model), (48, 7, None)):
     assert counted == 4 * block_parameters(m, f) + around
 
 # %% [markdown] tags=["shared"]
+# And one that we have not built?
 # [GPT-2 small](https://github.com/openai/gpt-2) has 12 blocks with $m = 768$, a last
-# norm, and a row for each of 50,257 tokens and 1,024 positions in two tables:
+# norm, and two tables, for 50,257 tokens and 1,024 positions:
 
 # %% tags=["shared"]
 m, f = 768, 4 * 768
 blocks = 12 * block_parameters(m, f) + 2 * m  # and the last norm
 token_table, position_table = 50_257 * m, 1_024 * m
 gpt2 = blocks + token_table + position_table
-blocks, token_table, gpt2
+gpt2
 
 # %% tags=["shared", "say"]
 say(
-    f"GPT-2 small has {blocks / 1e6:.0f} million parameters in its blocks and "
-    f"{token_table / 1e6:.0f} million in its table of tokens: with embeddings "
-    f"**{gpt2 / 1e6:.0f} million**, without them {blocks / 1e6:.0f}."
+    f"These are the **{gpt2 / 1e6:.0f} million** for which GPT-2 small is known; "
+    f"{blocks / 1e6:.0f} million of them are in its blocks."
 )
 
 # %% [markdown] tags=["shared"]
@@ -146,30 +146,44 @@ say(
 # %% [markdown] tags=["shared"]
 # ## A training step takes six operations per parameter and token
 #
-# In the forward pass, each parameter of a matrix is multiplied with one number of every
-# token, and the product is added to a sum: two floating-point operations (*FLOPs*). The
-# backward pass does this twice, for the gradient of the matrix and for the gradient of
-# its input. With $N$ parameters and $D$ tokens
+# How much work does a parameter make? Follow one weight $w$ of a matrix through a
+# step, for one token: it multiplies an input $x$, and later a gradient $dy$ comes back.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three rows of boxes for the input x = 3, the weight w = 2 and the output. Forward, arrows lead from x through w to the output y, which grows by 3 times 2. Backward for the weight, arrows lead from x and from dy = 5 to w, whose gradient grows by 3 times 5. Backward for the input, arrows lead from dy through w to x, whose gradient grows by 2 times 5. Each row is two operations, together six."}}
+canvas = diagrams.Canvas(212, width=310)
+rows = {  # title: last box, arrows between the boxes, and the one that is computed
+    "forward: add x · w = 6 to y": ("y", [(0, 1), (1, 2)], 2),
+    "backward: add x · dy = 15 to the gradient of w": ("dy = 5", [(0, 1), (2, 1)], 1),
+    "backward: add w · dy = 10 to the gradient of x": ("dy = 5", [(2, 1), (1, 0)], 0),
+}
+for row, (title, (last, arrows, target)) in enumerate(rows.items()):
+    y = 22 + 64 * row
+    canvas.text(20, y - 11, title, ha="left")
+    kinds = ["attention" if i == target else "plain" for i in range(3)]
+    boxes = [
+        canvas.box(50 + 75 * i, y, 52, 26, name, kind=kinds[i])
+        for i, name in enumerate(("x = 3", "w = 2", last))
+    ]
+    for a, b in arrows:
+        ends = (boxes[a].right, boxes[b].left)
+        canvas.line(*(ends if a < b else (boxes[a].left, boxes[b].right)))
+    canvas.text(264, y + 13, "2 operations")
+canvas.text(264, 202, "together 6", weight="bold")
+canvas.fig
+
+# %% [markdown] tags=["shared"]
+# Each row is a multiplication and an addition, because the product is added to those of
+# other weights: two floating-point operations (*FLOPs*). So every token costs every
+# weight two operations forward and four backward. With $N$ parameters and $D$ tokens
 # ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)),
 #
 # $$C\approx 6\,N\,D .$$
 #
-# Tables of embeddings do not count in $N$, because they are looked up, not multiplied.
-# But GPT-2 uses its table of tokens twice: it looks up its inputs there, and multiplies
-# with it for the output. So we leave out only its table of positions.
-#
-# Not counted yet are products of two *activations*, the intermediate results: scores
-# and weighted means take $4nm$ operations per token and block, with the backward pass
-# $12nm$. For $l$ blocks
-# ([Chowdhery et al. 2022](https://arxiv.org/abs/2204.02311), appendix B),
-#
-# $$C\approx(6N+12\,l\,n\,m)\,D .$$
-#
-# (A causal mask needs only half of the pairs.)
+# A table that is only looked up does not count. But GPT-2 multiplies with its table of
+# tokens as well, for the output, so we leave out only that of positions.
 
 # %% [markdown] tags=["jax"]
 # `cost_analysis` returns the number of operations of a function that XLA has compiled.
-# `nnx.split` separates the parameters from the structure of the model.
 
 
 # %% tags=["jax"]
@@ -200,56 +214,32 @@ def measured_flops(params, x, labels):
     return compiled.cost_analysis()["flops"]
 
 
-short = np.array([16, 64, 256, 1024])  # lengths n
-measured = [measured_flops(params, *batch(1, n)) / n for n in short.tolist()]
-
-# %% tags=["shared"]
-pairs = 12 * options["n_blocks"] * short * sizes["m"]  # operations per token
-formula = 6 * n_parameters + pairs
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Million operations per token of a training step over the length n. The line 6N is level. The measured count starts on it and rises in a straight line, along 6N plus 12 l n m."}}
-lines = {
-    "6N + 12 l n m": (short, formula / 1e6),
-    "6N": (short, np.full(4, 6 * n_parameters / 1e6)),
-    "measured": (short, np.array(measured) / 1e6),
-}
-panels = {"million operations per token": lines}
-fig = plots.curves(panels, x="length n", marks="o", size=(5.6, 2.8))
-fig.axes[0].set_ylim(bottom=0)
-fig
+per_parameter = measured_flops(params, *batch(1, 16)) / 16 / n_parameters
 
 # %% tags=["shared", "say"]
-ratio = np.array(measured) / formula
-equal = n_parameters / (2 * options["n_blocks"] * sizes["m"])
-share = 12 * 12 * 1024 * 768 / (6 * (gpt2 - position_table))
 say(
-    f"At all four lengths the measured count is {ratio.min():.2f} to {ratio.max():.2f} "
-    f"of the formula. At n = {equal:.0f}, about $6m$, the pairs cost as much as the "
-    f"parameters. In GPT-2 small with 1,024 tokens, the pairs add {share:.0%} to $6ND$."
+    f"Counted for 16 tokens: **{per_parameter:.2f}** operations per parameter and "
+    "token. What goes beyond six needs no parameter; we come back to it."
 )
 
-# %% tags=["shared", "check"]
-# Checked: as drawn, the count follows 6N + 12 l n m, and leaves 6N behind
-title = "million operations per token"
-line, level, found = (plots.drawn(fig, title, name)[1] for name in lines)
-np.testing.assert_allclose(found / line, 1, atol=0.03)
-assert 0.9 < found[0] / level[0] < 1.1 and found[-1] > 1.8 * level[-1]
+# %% tags=["jax", "check"]
+# Checked: autograd finds the gradients of the drawing, and the count is about six
+backward = jax.vjp(lambda x, w: x * w, 3.0, 2.0)[1]
+assert [float(gradient) for gradient in backward(5.0)] == [10, 15]
+assert 0.9 * 6 < per_parameter < 1.1 * 6
 
 # %% [markdown] tags=["shared"]
 # ## Speed is limited by memory or by arithmetic
 #
-# A processor can only multiply what it has read from memory. A product of $n$ rows with
-# a matrix `m m` takes $2nm^2$
-# operations and, for small $n$, reads mostly the matrix, $4m^2$ bytes: about $n/2$
-# operations per byte, its *arithmetic intensity*. With a single row, each number of a
-# large matrix is read and used only once, and the processor waits for the memory. So
-# the rate follows a **roofline** ([Williams et al.
-# 2009](https://doi.org/10.1145/1498765.1498785)): first a slope, on which memory limits
-# the rate, then a flat roof, on which arithmetic limits it.
-
-# %% [markdown] tags=["jax"]
-# JAX compiles a function at the first call, and returns before the work is done. So the
-# stopwatch leaves out the first call and waits with `block_until_ready`.
+# To turn operations into time, we need the speed of the machine. But it has more than
+# one, because a processor can only multiply what it has read from memory. Multiplying
+# $n$ rows with a matrix `m m` takes $2nm^2$ operations and, if $n$ is small, reads
+# little else than the matrix, $4m^2$ bytes: about $n/2$ operations per byte, the
+# *arithmetic intensity*. With a single row, each number is read and used only once, and
+# the processor waits for the memory. With many rows, the memory waits. So the rate
+# follows a **roofline** ([Williams et al.
+# 2009](https://doi.org/10.1145/1498765.1498785)): a slope, then a flat roof. We measure
+# it with a matrix that is too large for the processor's cache.
 
 
 # %% tags=["jax"]
@@ -259,24 +249,23 @@ def seconds(function, *args, repeats=3):
     runs = []
     for _ in range(repeats):
         start = time.perf_counter()
-        jax.block_until_ready(function(*args))
+        jax.block_until_ready(function(*args))  # the call returns before it is done
         runs.append(time.perf_counter() - start)
     return min(runs)
 
 
 # %% tags=["jax"]
-size, rows = 2048, 4 ** np.arange(6)  # 1, 4, 16, …, 1,024 rows
-matrix = jax.random.normal(jax.random.key(0), (size, size))  # 16 MiB
-matmul = jax.jit(jnp.matmul)
+size, rows = 8192, 4 ** np.arange(5)  # 1, 4, 16, 64 and 256 rows
+matrix, matmul = jnp.ones((size, size)), jax.jit(jnp.matmul)  # 256 MiB
 products = [seconds(matmul, jnp.ones((n, size)), matrix) for n in rows.tolist()]
 
 # %% tags=["shared"]
 moved = 4 * (size**2 + 2 * rows * size)  # bytes: the matrix, and n rows in and out
 intensity = 2 * rows * size**2 / moved  # operations per byte
 speed = 2 * rows * size**2 / np.array(products)  # operations per second
-limit, bandwidth = speed.max(), moved[0] / products[0]  # per second
+limit, bandwidth = speed.max(), (moved / products).max()  # the best of each
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Billions of operations per second of a product over its operations per byte. The measured rate rises with the intensity and levels off at a limit, along a roofline made of a slope and a flat roof."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Billions of operations per second of a product over its operations per byte. The measured rate is several times as high with many rows as with one. It touches a roofline, made of a slope and a flat roof, at two points, and is below it elsewhere."}}
 knee = limit / bandwidth  # here memory and arithmetic take the same time
 corners = np.array([intensity[0], knee, max(knee, intensity[-1])])
 roof = np.minimum(limit, bandwidth * corners) / 1e9
@@ -293,31 +282,36 @@ fig
 
 # %% tags=["shared", "say"]
 reach = speed / np.minimum(limit, bandwidth * intensity)
-reach = np.delete(reach, [0, speed.argmax()])  # these two define the roofline
+low = reach.argmin()
 say(
     f"With one row this machine does {speed[0] / 1e9:.0f} billion operations a second, "
-    f"with many rows {limit / 1e9:.0f} billion, {limit / speed[0]:.1f} times as many. "
-    "We take the highest rate as the machine's limit. The roofline is drawn through "
-    f"the first and the highest point; the others reach {reach.min():.0%} to "
-    f"{reach.max():.0%} of it."
+    f"with many rows {limit / 1e9:.0f} billion: this is its **limit**. The roofline is "
+    "made of this rate and of the fastest reading, so it is a bound and no prediction: "
+    f"with {rows[low]} rows, only {reach[low]:.0%} of it is reached. Libraries have "
+    "different programs for few and for many rows, and not every size is served well."
+    "\n\n"
+    "The slope is where a model *writes*: one token at a time multiplies all weights "
+    f"with a single row. At {bandwidth / 1e9:.0f} billion bytes a second, GPT-2 small "
+    f"in float32 writes at most **{bandwidth / (4 * gpt2):.0f} tokens a second** here."
 )
 
 # %% tags=["shared", "check"]
 # Checked: as drawn, many rows reach more than 1.5 times the rate of a single row
 found = plots.drawn(fig, "billion operations per second", "measured")[1]
 assert found.max() / found[0] > 1.5  # loose: memory and cache differ by machine
+assert (found < 1.001 * np.minimum(limit, bandwidth * intensity) / 1e9).all()
 np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
 
 # %% [markdown] tags=["shared"]
 # ## Training time is operations divided by speed
 #
-# Training takes at least its operations divided by the limit of the machine. A real
-# step reaches only a part of this limit, its **utilisation**.
+# Now divide. A real step reaches only a part of the limit, its **utilisation**, because
+# it also has small products, norms and an update. How large a part, the stopwatch shows
+# around a step of our small model.
 
 # %% [markdown] tags=["jax"]
-# A step is compiled as one function. `donate_argnums=(0, 1)` lets XLA overwrite the old
-# parameters and averages with the new ones. After a call the old arrays are gone, so
-# each timed call gets a copy.
+# `donate_argnums=(0, 1)` lets XLA overwrite the old parameters and averages. After the
+# call they are gone, so each timed call gets a copy.
 
 # %% tags=["jax"]
 optimizer = optax.adam(1e-3)
@@ -341,65 +335,44 @@ data = batch(8, 64)
 took = seconds(lambda: step(*states.pop(), *data))
 
 # %% tags=["shared", "say"]
-work = (6 * n_parameters + 12 * options["n_blocks"] * 64 * sizes["m"]) * 8 * 64
+work = 6 * n_parameters * 8 * 64
 utilisation = work / took / limit
 say(
-    f"A step on 8 sequences of 64 tokens takes {1e3 * took:.0f} ms for "
-    f"{work / 1e9:.1f} billion operations: a utilisation of **{utilisation:.0%}**."
+    f"The $6ND$ = {work / 1e9:.1f} billion operations of a step take "
+    f"{1e3 * took:.0f} ms: a utilisation of **{utilisation:.0%}**."
 )
 
 # %% [markdown] tags=["shared"]
-# And GPT-2 small? About 20 tokens per parameter make the best use of a given number of
-# operations ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)).
+# GPT-2 small needs about 20 tokens per parameter to make the best use of its operations
+# ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)). We also take a large GPU:
+# [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) report $502\cdot10^{15}$
+# operations a second on 3,072 A100s in half precision, of which a quarter only repeat
+# the forward pass to save memory.
 
 # %% tags=["shared"]
-per_token = 6 * (gpt2 - position_table) + 12 * 12 * 1024 * 768  # operations
+per_token = 6 * (gpt2 - position_table)  # operations
 operations = 20 * gpt2 * per_token
-days = operations / limit / 86_400
-a100 = 502e15 / 3072  # operations a second, by Narayanan et al., see below
-hours_a100 = operations / (3 / 4 * a100) / 3600
-
-
-# %% tags=["shared", "say"]
-def rounded(x):
-    """Two digits are enough for an estimate."""
-    return f"{float(f'{x:.2g}'):,.0f}"
-
-
-say(
-    f"That makes ${operations / 1e18:.1f} \\cdot 10^{{18}}$ operations. **This machine "
-    f"needs at least {rounded(days)} days**, and {rounded(days / utilisation)} at the "
-    "utilisation of our small model.\n\n"
-    "[Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) report "
-    f"${a100 / 1e12:.0f} \\cdot 10^{{12}}$ operations a second per A100 in half "
-    "precision, for a model of $10^{12}$ parameters. A quarter of these operations "
-    "only repeat the forward pass, to save memory, so we take three quarters of the "
-    f"rate: one A100 needs about **{hours_a100:.1f} hours**."
-)
+days = operations / limit / 86_400  # on this machine, at its limit
+a100 = 3 / 4 * 502e15 / 3072  # operations a second of one A100
+hours = operations / a100 / 3600
 
 # %% tags=["shared", "say"]
 published = 8 * 1.5  # hours of a GPU
-estimate = 10e9 * per_token / (3 / 4 * a100) / 3600
+estimate = 10e9 * per_token / a100 / 3600
+run = "[Karpathy 2024](https://github.com/karpathy/llm.c/discussions/481)"
+tokens = f"{20 * gpt2 / 1e9:.1f} billion"
+best, ours = (f"{float(f'{x:.2g}'):,.0f}" for x in (days, days / utilisation))
+rows = [
+    ["this machine, at its limit", tokens, f"**{best} days**"],
+    ["at our utilisation", tokens, f"{ours} days"],
+    ["one A100", tokens, f"**{hours:.1f} hours**"],
+    ["one A100", "10 billion", f"{estimate:.0f} hours"],
+    [f"published: {run}", "10 billion", f"{published:.0f} hours of an A100"],
+]
 say(
-    "To test the estimate: [Karpathy "
-    "2024](https://github.com/karpathy/llm.c/discussions/481) trained this model on 10 "
-    f"billion tokens with eight A100s in about 90 minutes: {published:.0f} hours of a "
-    f"GPU. Our estimate for as many tokens is {estimate:.0f} hours, "
-    f"{estimate / published:.1f} times as long: good enough for a plan."
-)
-
-# %% tags=["shared", "say"]
-cache = 2 * 12 * 1024 * 768 * 4  # l, n, m, bytes
-say(
-    "*Writing* has a different limit. A decoder that writes one token at a time "
-    "multiplies all its weights with a single row, so reading the weights takes most "
-    f"of the time. This machine read our matrix at {bandwidth / 1e9:.0f} billion bytes "
-    "a second (perhaps from a cache, which may hold its 16 MiB). At this rate, "
-    f"GPT-2 small, {4 * gpt2 / 1e9:.1f} billion bytes in "
-    "float32, could write at most "
-    f"**{rounded(bandwidth / (4 * gpt2))} tokens a second**. A decoder also keeps the "
-    "keys and values of earlier tokens, the *KV cache*: $2lnm$ numbers for "
-    f"$l$ blocks, {cache / 2**20:.0f} MiB for 1,024 tokens."
+    f"{table(['GPT-2 small on', 'tokens', 'time'], *rows)}\n\n"
+    "Is such an estimate any good? Eight A100s trained this model in about 90 minutes; "
+    f"our estimate is {estimate / published:.1f} times as long, good enough for a plan."
 )
 
 # %% tags=["jax", "check"]
@@ -413,19 +386,71 @@ for _ in range(8):
 assert losses[-1] < losses[0]
 
 # %% [markdown] tags=["shared"]
+# ## Attention's pairs grow with the square of the length
+#
+# The estimate has left something out: when all positions are compared in pairs, two
+# *activations*, intermediate results, are multiplied, and no parameter takes part. This
+# adds $12nm$ operations per token and block, so for $l$ blocks
+# ([Chowdhery et al. 2022](https://arxiv.org/abs/2204.02311), appendix B)
+#
+# $$C\approx(6N+12\,l\,n\,m)\,D .$$
+#
+# Each token pays in proportion to $n$, and a sequence of $n$ tokens to $n^2$. (A causal
+# mask needs only half of the pairs.) From which length on does it matter?
+
+# %% tags=["shared"]
+short = np.array([16, 64, 256, 1024])  # lengths n
+pairs = 12 * options["n_blocks"] * short * sizes["m"]  # operations per token
+formula = 6 * n_parameters + pairs
+
+# %% tags=["jax", "experiment"]
+# Experiment: count the operations per token at the four lengths
+measured = [measured_flops(params, *batch(1, n)) / n for n in short.tolist()]
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Million operations per token of a training step over the length n. The line 6N is level. The measured count starts on it and rises in a straight line, along 6N plus 12 l n m."}}
+lines = {
+    "6N + 12 l n m": (short, formula / 1e6),
+    "6N": (short, np.full(4, 6 * n_parameters / 1e6)),
+    "measured": (short, np.array(measured) / 1e6),
+}
+panels = {"million operations per token": lines}
+fig = plots.curves(panels, x="length n", marks="o", size=(5.6, 2.8))
+fig.axes[0].set_ylim(bottom=0)
+fig
+
+# %% tags=["shared", "say"]
+ratio = np.array(measured) / formula
+equal = n_parameters / (2 * options["n_blocks"] * sizes["m"])
+share = 12 * 12 * 1024 * 768 / per_token
+say(
+    f"The measured count is {ratio.min():.2f} to {ratio.max():.2f} of the formula. "
+    f"At n = {equal:.0f}, about $6m$, the pairs cost as much as the parameters. "
+    "GPT-2 small is far from this point: with 1,024 tokens the pairs add "
+    f"{share:.0%}, and our {estimate:.0f} hours become {estimate * (1 + share):.0f}."
+)
+
+# %% tags=["shared", "check"]
+# Checked: as drawn, the count follows 6N + 12 l n m, and leaves 6N behind
+title = "million operations per token"
+line, level, found = (plots.drawn(fig, title, name)[1] for name in lines)
+np.testing.assert_allclose(found / line, 1, atol=0.03)
+assert 0.9 < found[0] / level[0] < 1.1 and found[-1] > 1.8 * level[-1]
+assert 1 < (1 + share) * estimate / published < 2
+
+# %% [markdown] tags=["shared"]
 # ## Activations grow with the length and fill the memory
 #
-# Does it fit? A training step holds the **weights**; their **gradients**, as many
-# again; **Adam's averages**, two for each weight; and the **activations** that the
-# forward pass keeps for the backward pass. The first three are four numbers of 4 bytes:
-# 16 bytes per parameter. The activations grow with batch and length, and the attention
-# maps, `b h n n` in every block, with the square of the length.
+# *What runs out first?* Time can be planned, but a step that does not fit into memory
+# does not run at all. It holds **weights**, as many **gradients**, and two of **Adam's
+# averages** for each weight: four numbers of 4 bytes, 16 bytes per parameter. And it
+# holds the **activations** that the forward pass keeps for the backward pass. These
+# grow with batch and length, but the attention maps among them, `b h n n` in every
+# block, with the square of the length.
 
 # %% [markdown] tags=["jax"]
-# The 16 bytes are enough because the step donates its old arrays. Without that, old and
-# new weights and averages would exist at once: 28 bytes per parameter. The helper
-# `activations` lists the arrays that a forward pass keeps, except the parameters. (A
-# compiled step may keep less.)
+# (Because the step donates its old arrays, 16 bytes are enough.) The helper
+# `activations` lists what a forward pass keeps, except the parameters; here for four
+# sequences. (A compiled step may keep less.)
 
 
 # %% tags=["shared"]
@@ -434,12 +459,19 @@ def total_bytes(arrays):
     return sum(4 * math.prod(a.shape) for a in arrays)
 
 
-kept, maps = {}, {}  # bytes for each length
+arrays = activations(model, loss_of, *batch(4, 64))
+total_bytes(arrays) / (16 * n_parameters)  # compared with the 16 bytes
+
+# %% [markdown] tags=["shared"]
+# The same for four lengths:
+
+# %% tags=["shared", "experiment"]
+# Experiment: the bytes of all activations, and of the attention maps, at four lengths
+kept, maps = {}, {}
 for n in short.tolist():
     arrays = activations(model, loss_of, *batch(4, n))
     kept[n] = total_bytes(arrays)
     maps[n] = total_bytes(a for a in arrays if a.shape[-2:] == (n, n))
-
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Stacked bars of the memory of a training step in percent, for four lengths n and a batch of 4, with the MiB above each bar. At n = 16, weights, gradients and Adam's averages fill most of the bar. With the length, the other activations and then the attention maps take over; at n = 1,024, the maps fill most of the bar."}}
 every, own = (np.array([*found.values()]) for found in (kept, maps))
@@ -462,11 +494,10 @@ fig
 # %% tags=["shared", "say"]
 filled = {n: size / (size + 16 * n_parameters) for n, size in kept.items()}
 say(
-    f"Weights, gradients and averages take {16 * n_parameters / 2**20:.1f} MiB at "
-    f"every length, and {16 * gpt2 / 2**30:.1f} GiB for GPT-2 small (exercise 3 adds "
-    f"its activations). Here, activations are {filled[16]:.0%} of the whole at n = 16, "
-    f"and {filled[1024]:.0%} at n = 1,024, mostly attention maps. At n = 256, the maps "
-    f"are {maps[256] / 2**20:.0f} of {kept[256] / 2**20:.0f} MiB of activations."
+    f"Activations are {filled[16]:.0%} of the memory at n = 16, and {filled[1024]:.0%} "
+    f"at n = 1,024, mostly maps. At n = 256, the maps are {maps[256] / 2**20:.0f} of "
+    f"{kept[256] / 2**20:.0f} MiB of activations. For GPT-2 small, the 16 bytes make "
+    f"{16 * gpt2 / 2**30:.1f} GiB; exercise 3 adds its activations."
 )
 
 # %% tags=["jax", "check"]
@@ -509,18 +540,15 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Computed in chunks, attention never holds all weights
 #
-# Our function keeps the whole $n \times n$ matrix of weights for the backward pass. But
-# a row of outputs needs only its own row of weights. So take the queries in chunks, do
-# not keep the weights of a chunk, and compute them *again* in the backward pass. The
-# result is exact, and memory grows like $n$ (after [Rabe & Staats
-# 2021](https://arxiv.org/abs/2112.05682), who split the keys as well).
-# **FlashAttention** ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)) does this in
-# one GPU program, a *fused kernel*, and keeps the scores in the fastest memory.
+# *What helps?* First of all, do we need these maps? Our function keeps all $n \times n$
+# weights for the backward pass, but a row of outputs needs only its own row of weights.
+# So we take the queries in chunks, forget the weights of each, and compute them *again*
+# in the backward pass. The result is exact, and memory grows like $n$ (after
+# [Rabe & Staats 2021](https://arxiv.org/abs/2112.05682)).
 
 # %% [markdown] tags=["jax"]
 # `jax.checkpoint` marks a function to be run again in the backward pass; `lax.map` runs
-# one chunk after the other. JAX's own attention runs everywhere with
-# `implementation="xla"`; with `"cudnn"` it is fused.
+# one chunk after the other.
 
 
 # %% tags=["jax"]
@@ -538,13 +566,28 @@ def in_chunks(q, k, v, size=64):
     return chunks.swapaxes(0, 1).reshape(b, n, d)
 
 
+# %% [markdown] tags=["shared"]
+# **FlashAttention** ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)) does this in
+# one GPU program, a *fused kernel*.
+
+# %% [markdown] tags=["jax"]
+# JAX's own attention is fused with `implementation="cudnn"`, in half precision on
+# NVIDIA GPUs; `"xla"` runs everywhere. (Fused kernels for TPUs are in
+# `jax.experimental.pallas.ops`.)
+
+
+# %% tags=["jax"]
 def framework_attention(q, k, v):
     """The framework's own attention, for one head: ``b n d -> b n d``."""
     q, k, v = (x[:, :, None] for x in (q, k, v))  # b n 1 d
     return jax.nn.dot_product_attention(q, k, v, implementation="xla")[:, :, 0]
 
 
-# %% tags=["jax"]
+# %% [markdown] tags=["shared"]
+# How do the three compare when the sequence grows?
+
+# %% tags=["jax", "experiment"]
+# Experiment: memory and time of the three, for five lengths
 lengths = 4 ** np.arange(2, 7)  # n = 16, 64, 256, 1024, 4096
 inputs = [floats(np.random.default_rng(6).normal(size=(1, n, 64))) for n in lengths]
 kinds = {
@@ -563,7 +606,7 @@ def add_guides(ax):
     low, high = ax.get_ylim()
     for name, power in (("like $n$", 1), ("like $n^2$", 2)):
         rise = high * (lengths / lengths[-1]) ** float(power)
-        ax.plot(lengths, rise, ":", color=plots.EDGE, lw=1, zorder=0)
+        ax.plot(lengths, rise, ":", color=plots.EDGE, lw=1.4, zorder=0)
         ax.text(lengths[-2], rise[-2], name, color=plots.EDGE, ha="right", va="bottom")
     ax.set(ylim=(low, high), xticks=lengths, xticklabels=lengths)
     ax.yaxis.set_major_formatter("{x:g}")
@@ -579,15 +622,12 @@ for ax in fig.axes:
 fig
 
 # %% tags=["shared", "say"]
-steps = [memory["written out"][i + 1] / memory["written out"][i] for i in (1, 2, 3)]
-parts = memory["in chunks"][-1] / memory["in chunks"][-2]
+steep, flat = (memory[k][-1] / memory[k][-2] for k in ("written out", "in chunks"))
 say(
-    "The grey guides grow like $n$ and like $n^2$; compare slopes. "
-    "From n = 64 on, each time $n$ grows fourfold, the written-out function "
-    f"needs {steps[0]:.1f}, {steps[1]:.1f}, {steps[2]:.1f} times the memory: the "
-    "factor approaches 16. In chunks, the last "
-    f"factor is {parts:.1f}, and 4,096 positions need "
-    f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of the memory."
+    "Compare the slopes with the grey lines, which grow like $n$ and $n^2$. When $n$ "
+    f"goes from 1,024 to 4,096, the written-out function needs {steep:.1f} times the "
+    f"memory, the chunks {flat:.1f} times; then they need "
+    f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of it."
 )
 
 # %% tags=["shared", "check"]
@@ -625,36 +665,130 @@ assert used["written out", 1024] > 8 * used["written out", 256]
 assert used["in chunks", 1024] < 6 * used["in chunks", 256]
 
 # %% [markdown] tags=["shared"]
-# ## Self-attention has the shortest paths
+# ## Each remedy changes one term
 #
-# What do the $n^2$ pairs buy? Suppose that the last word of a sentence depends on the
-# first. How many steps does this information have to take?
+# A fused kernel is one remedy of many, and each helps only against one shortage.
+# "Remains" is the share that it leaves in our model at 1,024 tokens: of the activations
+# (memory), of the operations per token (time), or of the *KV cache*, the keys and
+# values that a decoder keeps while it writes.
+
+# %% tags=["shared", "experiment"]
+# Experiment: what half the length, heads or batch leave of the activations
+whole = kept[1024]
+
+
+def left(n=1024, b=4, **changed):
+    """Activations of a changed model or batch, as a share of those above."""
+    other = build(Predictor, *sizes.values(), **options | changed)
+    return total_bytes(activations(other, loss_of, *batch(b, n))) / whole
+
+
+halved = {"length": left(512), "heads": left(n_heads=2), "batch": left(b=2)}
+
+# %% tags=["shared", "say"]
+h, fused = halved, 1 - maps[1024] / whole  # no maps
+again = 4 * 4 * 1024 * sizes["m"] / whole + 1 / 4  # inputs of 4 blocks; one block
+windowed = 6 * n_parameters + pairs[0]  # 16 neighbours
+fewer = np.array([6 * n_parameters + pairs[-1] / 2, windowed]) / formula[-1]
+smaller = (6 * n_parameters / 4 + pairs[-1] / 2) / formula[-1]
+rows = [
+    ["memory", "two half batches", "all × ½", h["batch"], "speed"],
+    ["memory", "half the length", "maps × ¼", h["length"], "half the context"],
+    ["memory", "half the heads", "maps × ½", h["heads"], "half as many maps"],
+    ["memory", "fused kernel", "no maps", fused, "no maps to look at"],
+    ["memory", "recompute each block", "one block kept", again, "⅓ more operations"],
+    ["memory", "half precision", "× ½ at best", None, "two to four digits"],
+    ["time", "twice the batch", "utilisation", None, "twice the activations"],
+    ["time", "half the length", "pairs × ½", fewer[0], "half the context"],
+    ["time", "16 neighbours", "pairs × $16/n$", fewer[1], "no direct paths"],
+    ["time", "half of $m$", "blocks × ¼", smaller, "often quality"],
+    ["writing", "grouped-query attention", "cache × ¼", 0.25, "fewer keys"],
+]
+rows = [[*row[:3], f"{row[3]:.2f}" if row[3] else "–", row[4]] for row in rows]
+say(table(["short of", "change", "factor", "remains", "price"], *rows))
+
+# %% tags=["shared", "check"]
+# Checked: half of the batch, length or heads leaves what the sizes of the maps predict
+share = maps[1024] / whole
+expected = {"length": (1 - share) / 2 + share / 4, "heads": 1 - share / 2, "batch": 0.5}
+for name, found in halved.items():
+    np.testing.assert_allclose(found, expected[name], rtol=0.02)  # loose: likewise
+
+# %% [markdown] tags=["shared"]
+# The gradients of two half batches are added up. Recomputing ([Chen et al.
+# 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks did. In half
+# precision ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)), weights and
+# averages stay in float32. With grouped queries, heads share keys and values, here four
+# at a time ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245)) or all of them
+# ([Shazeer 2019](https://arxiv.org/abs/1911.02150)).
+
+# %% [markdown] tags=["jax"]
+# `nnx.Linear(..., dtype=jnp.bfloat16)` computes in half precision and keeps its
+# parameters in float32. Operations and bytes of your own compiled step:
+
+# %% tags=["jax"]
+compiled = step.lower(params, optimizer.init(params), *data).compile()
+compiled.cost_analysis()["flops"], compiled.memory_analysis().temp_size_in_bytes
+
+# %% [markdown] tags=["shared"]
+# **Exercise 3, an open question.** You want to train GPT-2 small on sequences of 1,024
+# tokens in float32 on a GPU with $24$ GiB. How many sequences fit into a batch, and
+# what would you change first? Measure a block,
+# `build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)`, with
+# `activations(block, lambda block, x: block(x)[0], x)`; add the logits over 50,257
+# tokens, their softmax, and the 16 bytes.
+
+# %% tags=["shared", "answer"]
+block = build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)
+x = floats(np.random.default_rng(2).normal(size=(1, 1024, 768)))
+arrays = activations(block, lambda block, x: block(x)[0], x)
+of_blocks = 12 * total_bytes(arrays)
+of_maps = 12 * total_bytes(a for a in arrays if a.shape[-2:] == (1024, 1024))
+logits = 2 * 4 * 1024 * 50_257  # they and their softmax
+room = 24 * 2**30 - 16 * gpt2
+fits, fits_fused = (room // (of_blocks + logits - saved) for saved in (0, of_maps))
+assert 1 <= fits < fits_fused
+say(
+    f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB. A sequence "
+    f"takes {of_blocks / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} GiB for "
+    f"the logits, so {fits:.0f} sequences fit. First do without the maps, with a fused "
+    "kernel or in chunks, because the results stay the same: then "
+    f"{fits_fused:.0f} sequences fit. Next take half precision, then recomputation."
+)
+
+# %% [markdown] tags=["shared"]
+# ## Cheaper attention gives something up
+#
+# Only one row of the table, the 16 neighbours, saves the $n^2$ operations themselves.
+# What do we lose with them? Suppose that the last word of a sentence depends on the
+# first: how many steps does this information take?
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}}
 diagrams.paths()
 
 # %% [markdown] tags=["shared"]
-# There are $n$ positions of size $m$. *Sequential steps* cannot run at the same time,
-# however many cores there are. In a convolution of width $w$, each position sees itself
-# and the $w-1$ before it; if it is *dilated*, the second layer looks at every $w$-th
-# position, the third at every $w^2$-th. Constant factors are left out, and so are
-# attention's projections, $nm^2$
-# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 1). The last column is
-# the path for $n=256$ and $w=4$:
+# In attention, one. What is cheaper in long sequences gives something up
+# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 1; [Tay et al.
+# 2020](https://arxiv.org/abs/2009.06732); without constant factors):
 #
-# | layer | operations | sequential steps | longest path | example |
+# | layer | operations | sequential steps | longest path | gives up |
 # |---|---|---|---|---|
-# | self-attention | $n^2m$ | $1$ | $1$ | $1$ |
-# | recurrent | $nm^2$ | $n$ | $n-1$ | $255$ |
-# | convolution | $wnm^2$ | $1$ | $(n-1)/(w-1)$ | $85$ |
-# | dilated convolution | $wnm^2$ | $1$ | $\log_wn$ | $4$ |
+# | self-attention | $n^2m$ | $1$ | $1$ | |
+# | windows of $r$ neighbours | $nrm$ | $1$ | $n/r$ | direct paths |
+# | convolution of width $w$ | $wnm^2$ | $1$ | $(n-1)/(w-1)$ | direct paths |
+# | dilated (growing gaps) | $wnm^2$ | $1$ | $\log_wn$ | direct paths |
+# | recurrent | $nm^2$ | $n$ | $n-1$ | parallel work, direct paths |
+# | $n$ keys mixed into $r$ | $nrm$ | $1$ | $1$ | single keys, a free length |
+# | linear attention | $ndm$ | $1$ | $1$ | sharp weights (often) |
 #
-# The gradient travels back along the same path,
-# and every step multiplies it by a matrix. If these matrices shrink the gradient, it
-# shrinks exponentially ([Bengio et al. 1994](https://doi.org/10.1109/72.279181)), and
-# the model cannot learn from far away. Here is the gradient of the last output at each
-# position of the input, for untrained attention and an untrained GRU, a recurrent layer
-# with gates.
+# (Examples: [Longformer](https://arxiv.org/abs/2004.05150),
+# [Linformer](https://arxiv.org/abs/2006.04768), [Katharopoulos et al.
+# 2020](https://arxiv.org/abs/2006.16236).)
+#
+# **Direct paths** matter in training: the gradient travels back along the path, every
+# step multiplies it by a matrix, and so it can shrink exponentially
+# ([Bengio et al. 1994](https://doi.org/10.1109/72.279181)). Here is the gradient of the
+# last output, for untrained attention and an untrained GRU:
 
 # %% tags=["shared", "check"]
 # Checked: counted layer by layer, the paths have the lengths of the table
@@ -675,9 +809,6 @@ for name, mask in sees.items():
 assert [*paths.values()] == [1, 255, 85, 4]
 assert paths["convolution"] == (n - 1) / (w - 1) and w ** paths["dilated"] == n
 
-# %% [markdown] tags=["jax"]
-# `lax.scan` repeats one step of the GRU and carries the state along.
-
 
 # %% tags=["jax"]
 def gradient_norms(layer, x):
@@ -686,7 +817,8 @@ def gradient_norms(layer, x):
     return as_numpy(jnp.linalg.norm(gradient[0], axis=-1))
 
 
-# %% tags=["jax"]
+# %% tags=["jax", "experiment"]
+# Experiment: these norms for one head of attention and for a GRU, both untrained
 n, m = 64, 64
 cell, one_head = build(nnx.GRUCell, m, m), build(MultiHeadAttention, m, 1)
 start = jnp.zeros((1, m))
@@ -703,13 +835,11 @@ fig
 
 # %% tags=["shared", "say"]
 fades = norms["GRU"][-1] / norms["GRU"][0]
-per_step = fades ** (1 / (n - 1))
 evens = norms["attention"][1:].max() / norms["attention"][1:].min()
 say(
-    f"Every step back multiplies the GRU's gradient by about {per_step:.2f} (for these "
-    f"initial weights). After {n - 1} steps, only $10^{{{round(math.log10(fades))}}}$ "
-    "of it is left. In attention, all positions but the last get gradients within a "
-    f"factor of {evens:.1f} of each other."
+    f"After {n - 1} steps back, $10^{{{round(math.log10(fades))}}}$ of the GRU's "
+    "gradient is left (for these initial weights). In attention, all but the last "
+    f"position are within a factor of {evens:.1f} of each other."
 )
 
 # %% tags=["shared", "check"]
@@ -722,20 +852,16 @@ near, far = level[1 : n // 2].mean(), level[n // 2 :].mean()
 assert 0.7 < near / far < 1.4
 
 # %% [markdown] tags=["shared"]
-# And which layer is faster? Attention multiplies with four matrices `m m`, and takes
-# $2n^2m$ operations each for scores and weighted means; a GRU multiplies with six:
-#
-# $$\text{attention: } 8nm^2+4n^2m, \qquad \text{GRU: } 12nm^2 .$$
-#
-# The two are equal at $n = m$. And in seconds?
+# **Parallel work** is why count and clock disagree. Attention with its projections
+# takes $8nm^2+4n^2m$ operations, a GRU $12nm^2$: equal at $n=m$. And the times?
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: operations and seconds of both layers, for m = 64
 counts = {
     "attention": 8 * lengths * m**2 + 4 * lengths**2 * m,
     "GRU": 12 * lengths * m**2,
 }
 found = {k: np.array([seconds(f, x) for x in inputs]) for k, f in layers.items()}
-rates = {k: counts[k] / found[k] / 1e9 for k in layers}  # billions a second
 
 # %% tags=["shared", "say"]
 rows = [
@@ -744,18 +870,17 @@ rows = [
     for i, n in enumerate(lengths.tolist())
     if n >= 64
 ]
-head = ["length n", "attention, million operations", "GRU", "attention, ms", "GRU, ms"]
+head = ["n", "attention, million operations", "GRU", "attention, ms", "GRU, ms"]
+rates = {k: counts[k] / found[k] for k in layers}  # operations a second
+more, longer = (way["attention"][-1] / way["GRU"][-1] for way in (counts, found))
 say(
     f"{table(head, *rows)}\n\nAt n = 64 the counts are equal, the times are not. At n "
-    f"= 1,024, attention does {rates['attention'][3]:.0f} billion operations a second "
-    f"(our limit was {limit / 1e9:.0f}; both vary from run to run), and the GRU "
-    f"{rates['GRU'][3]:.0f}. Each step of the GRU is a small product with a single "
-    "row, and waits for the step before. Attention multiplies all rows at once; its "
-    "softmax, which the count leaves out, reads and writes all $n^2$ scores."
+    f"= 256, attention does **{rates['attention'][2] / rates['GRU'][2]:.1f} times** as "
+    "many operations a second as the GRU, whose every step is a product with a single "
+    "row, the left end of our roofline, and waits for the step before. At n = 4,096 "
+    f"attention pays for its square: {more:.0f} times the operations of the GRU "
+    f"(without the softmax) in {longer:.1f} times its time."
 )
-
-# %% [markdown] tags=["jax"]
-# In JAX, `scan` compiles the whole loop of the GRU, so starting a step costs little.
 
 # %% tags=["shared", "check"]
 # Checked: attention takes fewer operations exactly where n < m
@@ -764,28 +889,17 @@ np.testing.assert_array_equal(counts["attention"] == counts["GRU"], lengths == m
 quadratic = counts["attention"] - 8 * lengths * m**2
 np.testing.assert_allclose(quadratic[1:], 16 * quadratic[:-1])
 
+# %% [markdown] tags=["jax"]
+# (`scan` compiles the whole loop of the GRU, so starting a step costs little here.)
+
 # %% [markdown] tags=["shared"]
-# ## Cheaper attention gives something up
-#
-# To save the $n^2$ operations themselves, attention has to be replaced
-# ([Tay et al. 2020](https://arxiv.org/abs/2009.06732)):
-#
-# | way | operations | gives up |
-# |---|---|---|
-# | windows of $r$ neighbours | $nrm$ | direct paths |
-# | $n$ keys mixed into $r$ | $nrm$ | single keys, a free length |
-# | linear attention | $ndm$ | sharp weights (often) |
-#
-# Examples are [Longformer](https://arxiv.org/abs/2004.05150) for the first way and
-# [Linformer](https://arxiv.org/abs/2006.04768) for the second. Linear attention
-# ([Katharopoulos et al. 2020](https://arxiv.org/abs/2006.16236)) replaces
-# $\exp(q\cdot k)$ by $\varphi(q)\cdot\varphi(k)$, where
-# $\varphi$ is a function that makes positive features. Without an exponential between
-# the two products, the brackets can move:
+# **Sharp weights** come from the exponential. Linear attention puts
+# $\varphi(q)\cdot\varphi(k)$ in its place, with positive features $\varphi$, so the
+# brackets can move,
 #
 # $$(\varphi(Q)\,\varphi(K)^{\mathsf T})\,V=\varphi(Q)\,(\varphi(K)^{\mathsf T}V) ,$$
 #
-# and the matrix in brackets on the right is `d d`, however long the sequence.
+# and the matrix in brackets on the right is only `d d`, however long the sequence.
 
 
 # %% tags=["jax"]
@@ -797,22 +911,18 @@ def linear_attention(q, k, v):
     return q @ summary / (q @ total)
 
 
-# %% [markdown] tags=["shared"]
-# What is given up? Choose queries that point in the direction of their own keys,
-# $q=4k$. With the identity matrix as values, the output *is* the matrix of weights.
-
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: the weights of both, for queries that point along their own keys, q = 4k
 k = np.random.default_rng(3).normal(size=(1, 64, 64))  # b n d
-identity = floats(np.eye(64)[None])
+identity = floats(np.eye(64)[None])  # as values: then the output is the weights
 exact = as_numpy(attention(floats(4 * k), floats(k), identity)[0])[0]  # q k
 flat = as_numpy(linear_attention(floats(4 * k), floats(k), identity))[0]  # q k
 
 # %% tags=["shared", "say"]
 sharp, pale = exact.diagonal().mean(), flat.diagonal().mean()
 say(
-    f"Softmax attention gives its own key **{sharp:.1%}** of the weight, linear "
-    f"attention with this $\\varphi$ **{pale:.1%}**; an even share would be "
-    f"{1 / 64:.1%}."
+    "If each of 64 queries points along its own key, softmax gives this key "
+    f"**{sharp:.1%}** of the weight, linear attention **{pale:.1%}**."
 )
 
 # %% tags=["shared", "check"]
@@ -824,121 +934,20 @@ np.testing.assert_allclose(flat.sum(axis=1), 1, atol=1e-5)
 assert sharp > 0.99 and pale < 0.05
 
 # %% [markdown] tags=["shared"]
-# ## Each remedy changes one term
-#
-# What is short: memory or time? "Remains" is the share that a change leaves in our
-# model at 1,024 tokens: of its activations (memory), of its operations per token
-# (time), or of the KV cache (writing).
-
-# %% tags=["shared"]
-whole = kept[1024]
-
-
-def left(n=1024, b=4, **changed):
-    """Activations of a changed model or batch, as a share of those above."""
-    other = build(Predictor, *sizes.values(), **options | changed)
-    return total_bytes(activations(other, loss_of, *batch(b, n))) / whole
-
-
-halved = {"length": left(512), "heads": left(n_heads=2), "batch": left(b=2)}
-fused = 1 - maps[1024] / whole  # no maps
-again = 4 * 4 * 1024 * sizes["m"] / whole + 1 / 4  # inputs of 4 blocks; one block
-windowed = 6 * n_parameters + pairs[0]  # 16 neighbours
-fewer = np.array([6 * n_parameters + pairs[-1] / 2, windowed]) / formula[-1]
-smaller = (6 * n_parameters / 4 + pairs[-1] / 2) / formula[-1]
-
-# %% tags=["shared", "say"]
-h = halved
-rows = [
-    ["memory", "two half batches, added", "all × ½", h["batch"], "small products"],
-    ["memory", "half the length", "maps × ¼", h["length"], "half the context"],
-    ["memory", "half the heads", "maps × ½", h["heads"], "half as many maps"],
-    ["memory", "FlashAttention", "no maps", fused, "no maps to look at (1)"],
-    ["memory", "recompute each block", "one block kept", again, "⅓ more operations"],
-    ["memory", "half precision", "× ½ at best", None, "two to four digits"],
-    ["time", "twice the batch", "utilisation", None, "twice the activations"],
-    ["time", "half the length", "pairs × ½", fewer[0], "half the context"],
-    ["time", "16 neighbours", "pairs × $16/n$", fewer[1], "no direct paths"],
-    ["time", "half of $m$", "blocks × ¼", smaller, "often quality"],
-    ["writing", "grouped-query attention (2)", "cache × ¼", 0.25, "fewer keys"],
-]
-rows = [[*row[:3], f"{row[3]:.2f}" if row[3] else "–", row[4]] for row in rows]
-head = ["short of", "change", "factor", "remains", "price"]
-say(table(head, *rows))
-
-# %% [markdown] tags=["shared"]
-# (1) In JAX, `jax.nn.dot_product_attention` is fused only for half precision on NVIDIA
-# GPUs. (2) Groups of four heads share their keys and values ([Ainslie et al.
-# 2023](https://arxiv.org/abs/2305.13245)); in *multi-query attention*, all heads do
-# ([Shazeer 2019](https://arxiv.org/abs/1911.02150)).
-
-# %% tags=["shared", "check"]
-# Checked: half of the batch, length or heads leaves what the sizes of the maps predict
-share = maps[1024] / whole
-expected = {"length": (1 - share) / 2 + share / 4, "heads": 1 - share / 2, "batch": 0.5}
-for name, found in halved.items():
-    np.testing.assert_allclose(found, expected[name], rtol=0.02)  # loose: likewise
-
-# %% [markdown] tags=["shared"]
-# Recomputing takes a third more operations
-# ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). In half precision
-# ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)), weights and Adam's
-# averages stay in float32, so that small updates are not lost.
-
-# %% [markdown] tags=["jax"]
-# `nnx.Linear(..., dtype=jnp.bfloat16)` computes in half precision and keeps its
-# parameters in float32. In your own code:
-
-
-# %% tags=["jax"]
-def fused_attention(q, k, v):
-    """Needs an NVIDIA GPU and half precision: ``b n h d -> b n h d``."""
-    return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
-
-
-# operations and bytes of your own compiled step; blocks again: jax.checkpoint(block)
-compiled = step.lower(params, optimizer.init(params), *data).compile()
-compiled.cost_analysis()["flops"], compiled.memory_analysis().temp_size_in_bytes
-
-# %% [markdown] tags=["shared"]
-# **Exercise 3, an open question.** You want to train GPT-2 small on sequences of 1,024
-# tokens in float32 on a GPU with $24$ GiB. How many sequences fit into a batch, and
-# what would you change first? Hints: a block is
-# `build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)`; measure it
-# with `activations(block, lambda block, x: block(x)[0], x)`. Add the logits over 50,257
-# tokens, their softmax, and the 16 bytes.
-
-# %% tags=["shared", "answer"]
-block = build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)
-x = floats(np.random.default_rng(2).normal(size=(1, 1024, 768)))
-arrays = activations(block, lambda block, x: block(x)[0], x)
-of_blocks = 12 * total_bytes(arrays)
-of_maps = 12 * total_bytes(a for a in arrays if a.shape[-2:] == (1024, 1024))
-logits = 2 * 4 * 1024 * 50_257  # they and their softmax
-room = 24 * 2**30 - 16 * gpt2
-fits, fits_fused = (room // (of_blocks + logits - saved) for saved in (0, of_maps))
-assert 1 <= fits < fits_fused
-say(
-    f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB. A sequence "
-    f"takes {of_blocks / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} GiB for "
-    f"the logits, so {fits:.0f} sequences fit. First do without the maps, since the "
-    f"results stay the same: then {fits_fused:.0f} sequences fit. In PyTorch a fused "
-    "kernel does it. In JAX, `dot_product_attention` is not fused in float32, so "
-    "compute attention in chunks. Then take half precision, then recomputation."
-)
-
-# %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * A block has about $12m^2$ parameters; a training step takes $(6N+12\,l\,n\,m)D$
-#   operations. For the time, divide by the machine's speed times the utilisation.
-# * Operations per byte tell how fast the work can be done: the roofline. Writing one
-#   token at a time is limited by memory.
-# * Weights, gradients and Adam's averages take 16 bytes per parameter in float32;
-#   activations usually take most. A fused kernel keeps no maps.
-# * Self-attention has paths of length one, for $n^2m$ operations. Cheaper attention
-#   gives up direct paths, single keys, or sharp weights.
+# * **How long?** $(6N+12\,l\,n\,m)D$ operations, divided by the machine's limit times
+#   the utilisation; a block has about $12m^2$ parameters.
+# * **What runs out first?** Weights, gradients and averages take 16 bytes per parameter
+#   in float32; in long sequences, activations take most.
+# * **What helps?** First what keeps the result: fused kernels, recomputing, smaller
+#   batches. Cheaper attention gives up direct paths, parallel work or sharp weights.
+#
+# This is the last chapter. You can now build every part of a Transformer, show by
+# removing it what it is for, train a model, look into it, and say beforehand what it
+# will cost. Next comes a task of your own: start from the page whose data look most
+# like yours, let a small model learn ten examples by heart, estimate, and then train.
 
 # %% [markdown] tags=["jax"]
-# This is the last chapter. What differs between the frameworks is collected on the page
+# What differs between the frameworks is collected on the page
 # [JAX and PyTorch compared](../book/comparison.md).
