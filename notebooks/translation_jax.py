@@ -23,8 +23,8 @@
 # languages. So one half of the model reads the whole **source**, and the other half
 # writes the **target** step by step, looking back at the source each time. This idea
 # ([Bahdanau et al. 2015](https://arxiv.org/abs/1409.0473)) was the first attention, and
-# the Transformer ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)) was built for
-# it.
+# the Transformer ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)) was built
+# for it.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch:
@@ -108,9 +108,9 @@ print(dates.decode(y_test[:1]), y_test[0], sep="\n")
 # %% tags=["shared", "say"]
 n_train, n_test = len(dates.split(settings)["train"]), len(test_days)
 say(
-    f"The vocabulary has {settings.n_characters} tokens. From {n_train:,} days of this "
-    f"century we draw {len(data['train'][0]):,} training examples, in random forms; "
-    f"{n_test:,} other days are for the test."
+    f"The vocabulary has {settings.n_characters} tokens. From {n_train:,} of these days "
+    f"we draw {len(data['train'][0]):,} training examples, in random forms; {n_test:,} "
+    "other days are for the test."
 )
 
 # %% tags=["shared", "check"]
@@ -124,10 +124,11 @@ assert y_test.shape[1] == 12 < x_test.shape[1]
 # %% [markdown] tags=["shared"]
 # ## Cross-attention looks from one sequence into another
 #
-# How would you write the target by hand? For each character, you would look at one place
-# of the source. Attention can do the same: the character to be written asks for a place
-# (its query), each character of the source says where it stands (its key) and which one
-# it is (its value). Where only the order differs, we can choose these vectors ourselves.
+# How would you write the target by hand? For each character, you would look at one
+# place of the source. Attention can do the same: the character to be written asks for a
+# place (its query), each character of the source says where it stands (its key) and
+# which one it is (its value). Where only the order differs, we can choose these vectors
+# ourselves.
 
 # %% tags=["jax"]
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -152,8 +153,8 @@ ticks = {"x_ticks": [*source.replace(" ", "␣")], "y_ticks": [*target]}
 plots.heatmaps([as_numpy(weights)], x="source", y="writes", **ticks, size=(5.4, 3.4))
 
 # %% [markdown] tags=["shared"]
-# Attention has put the date into order. Only one thing is new: queries and keys come from
-# two sequences, so the map is a rectangle. This is **cross-attention**.
+# Attention has put the date into order. Only one thing is new: queries and keys come
+# from two sequences, so the map is a rectangle. This is **cross-attention**.
 #
 # In a decoder, learned matrices make the vectors. Suppose it has written `1997-`.
 # Self-attention shows it that the month comes next, so this is its query; the source
@@ -163,8 +164,8 @@ plots.heatmaps([as_numpy(weights)], x="source", y="writes", **ticks, size=(5.4, 
 diagrams.cross_attention()
 
 # %% [markdown] tags=["shared"]
-# Let $X$ be the vectors of the target, one row per position, and $C$ those of the source,
-# the **context**. With learned matrices $W_Q$, $W_K$ and $W_V$,
+# Let $X$ be the vectors of the target, one row per position, and $C$ those of the
+# source, the **context**. With learned matrices $W_Q$, $W_K$ and $W_V$,
 #
 # $$\begin{aligned}
 # Q &= X W_Q, \\
@@ -273,8 +274,8 @@ np.testing.assert_allclose(ours(given[0], mask, given[1])[0], expected, atol=1e-
 # %% [markdown] tags=["shared"]
 # ## Encoder and decoder are one model
 #
-# The context comes from an encoder. The last vectors of the decoder become logits of the
-# next character.
+# The context comes from an encoder. The last vectors of the decoder become logits of
+# the next character.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The translator as two columns. Left: source, embed, positions, encoder. Right: target, embed, positions, then a block with causal attention, cross-attention and a feed-forward net, repeated n_blocks times, then logits. An arrow leads from the encoder to the cross-attention."}}
 diagrams.translator()
@@ -310,8 +311,8 @@ class Decoder(nnx.Module):
 # %% [markdown] tags=["shared"]
 # With this stack, the `LanguageModel` of the last chapter is the right half of the
 # drawing, and `Translator` adds the left one. Its method `read` stands alone, so that a
-# model that writes can read the source once. The padding of the target needs no mask: it
-# stands at the end of a row, where no real position looks.
+# model that writes can read the source once. The padding of the target needs no mask:
+# it stands at the end of a row, where no real position looks.
 
 
 # %% tags=["jax"]
@@ -346,9 +347,9 @@ class Translator(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# In training, the decoder gets the right target up to each position (**teacher forcing**),
-# so one pass gives the logits of all eleven characters. The loss `next_token` compares
-# them with the target, shifted by one.
+# In training, the decoder gets the right target up to each position (**teacher
+# forcing**), so one pass gives the logits of all eleven characters. The loss
+# `next_token` compares them with the target, shifted by one.
 
 # %% tags=["shared"]
 model = build(Translator, seed=settings.seed, **settings.model)
@@ -358,9 +359,10 @@ first = evaluate(model, next_token, data["validation"])
 uniform = np.log(settings.n_characters)
 say(
     f"The {count_parameters(model):,} parameters are still random. The loss, "
-    f"{first['loss']:.2f} nats per character, is {word('above', first['loss'], uniform)} "
-    f"$\\ln {settings.n_characters}$ = {uniform:.2f}, that of equal probabilities: the "
-    "model is confident without a reason."
+    f"{first['loss']:.2f} nats per character, is "
+    f"{word('above', first['loss'], uniform)} $\\ln {settings.n_characters}$ = "
+    f"{uniform:.2f}, that of equal probabilities: the model is confident without a "
+    "reason."
 )
 
 # %% tags=["shared", "check"]
@@ -431,8 +433,8 @@ np.testing.assert_allclose(here, there[0], rtol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # The trained model writes by **greedy search**: at each step it takes the most probable
-# character, because we want *the* translation and not one of many. `translate` does this
-# for many sources at once, with the key–value cache of the last chapter.
+# character, because we want *the* translation and not one of many. `translate` does
+# this for many sources at once, with the key–value cache of the last chapter.
 
 # %% tags=["shared"]
 ends = {"begin": dates.BEGIN, "end": dates.END}
@@ -441,9 +443,9 @@ for pair in zip(dates.decode(x_test[:4]), dates.decode(tokens[:4]), strict=True)
     print("{:30}{}".format(*pair))
 
 # %% [markdown] tags=["shared"]
-# How many are right? The accuracy that `fit` reports counts single characters, each after
-# a target that is right so far. But a date is of use only if *every* character is right,
-# written without help. So we count whole dates, too.
+# How many are right? The accuracy that `fit` reports counts single characters, each
+# after a target that is right so far. But a date is of use only if *every* character is
+# right, written without help. So we count whole dates, too.
 
 
 # %% tags=["shared", "experiment"]
@@ -599,8 +601,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## A model that is sure needs no search
 #
-# Expect hardly any gain here: our model is sure of nearly every character. To see one at
-# all, we take the weights of the first epoch after which most validation dates were right.
+# Expect hardly any gain here: our model is sure of nearly every character. To see one
+# at all, we take the weights of the first epoch after which most validation dates were
+# right.
 
 # %% tags=["shared", "experiment"]
 # Experiment: greedy search and beam search of width 4, half-trained and trained
@@ -645,11 +648,11 @@ i = np.where(beam & ~greedy, beam_p - greedy_p, -np.inf).argmax()
 two = [f"`{found['half', width][0][i]}`" for width in (1, 4)]
 say(
     f"Beam search finds a {word('more', beam_p[changed], greedy_p[changed])} probable "
-    f"text for {changed.sum()} of {len(changed):,} sources, but not always the right one: "
-    f"it corrects {rescued} dates and spoils {lost}. For `{sources[i]}`, greedy search "
-    f"writes {two[0]}, with $\\ln p = {greedy_p[i]:.2f}$; beam search has kept another "
-    f"beginning, and ends at {two[1]}, with $\\ln p = {beam_p[i]:.2f}$. When trained, "
-    f"the model writes the same text with both for {same.sum():,} sources."
+    f"text for {changed.sum()} of {len(changed):,} sources, but not always the right "
+    f"one: it corrects {rescued} dates and spoils {lost}. For `{sources[i]}`, greedy "
+    f"search writes {two[0]}, with $\\ln p = {greedy_p[i]:.2f}$; beam search has kept "
+    f"another beginning, and ends at {two[1]}, with $\\ln p = {beam_p[i]:.2f}$. When "
+    f"trained, the model writes the same text with both for {same.sum():,} sources."
 )
 
 # %% tags=["shared", "check"]
@@ -667,10 +670,11 @@ given = np.where(labels[..., 0] < 0, 0, given).sum(axis=-1)
 np.testing.assert_allclose(log_p[:500], given, atol=1e-4)
 
 # %% [markdown] tags=["shared"]
-# A date has one right translation, but a sentence has many. So there a model is unsure at
-# many steps, and beam search is usual: the Transformer of 2017 used [a width of 4 and
-# $\alpha = 0.6$](https://arxiv.org/abs/1706.03762). The width is small, since the most
-# probable translation of all is often [the empty one](https://arxiv.org/abs/1908.10090).
+# A date has one right translation, but a sentence has many. So there a model is unsure
+# at many steps, and beam search is usual: the Transformer of 2017 used [a width of 4
+# and $\alpha = 0.6$](https://arxiv.org/abs/1706.03762). A large width can do harm: the
+# most probable translation of all is often [the empty
+# one](https://arxiv.org/abs/1908.10090).
 
 # %% [markdown] tags=["shared"]
 # ## Most digits look at their own place in the source
@@ -694,8 +698,8 @@ viewer.attention(
 
 # %% [markdown] tags=["shared"]
 # Choose a date and compare with the map that we made by hand: this one was learned. For
-# an average over heads and dates, we add up the weights by part of the date, without the
-# form with dots, which has no century.
+# an average over heads and dates, we add up the weights by part of the date, without
+# the form with dots, which has no century.
 
 
 # %% tags=["shared", "experiment"]
@@ -741,8 +745,8 @@ assert own_part["year 1"] < 0.4  # loose: differs between seeds
 np.testing.assert_allclose(looked.sum(axis=-1), 1, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, open.** The month looks at the weekday, too. Does the model use it? Think
-# of a test: as in the reverse task, a map explains only what a test confirms.
+# **Exercise 2, open.** The month looks at the weekday, too. Does the model use it?
+# Think of a test: as in the reverse task, a map explains only what a test confirms.
 
 # %% tags=["shared", "answer"]
 chosen = np.flatnonzero(form_of == "weekday")
@@ -797,8 +801,8 @@ for i in range(0, len(sent), 200):
     shown = answers[i].replace("-", "\N{NON-BREAKING HYPHEN}")  # no line break
     lines.append([sent[i], shown, *(f"{x[i // 200]:.0%}" for x in shares.values())])
 say(
-    "Each line has 200 dates. How many are right, as a whole and in parts? The last two "
-    "lines are new forms."
+    "Each line has 200 dates. How many are right, as a whole and in parts? The last "
+    "two lines are new forms."
 )
 say(table(["an example", "written", *shares], *lines))
 
@@ -822,10 +826,10 @@ assert first_two.min() > 0.8
 assert shares["all"][5:].max() < 0.5  # loose: differs between seeds
 
 # %% [markdown] tags=["shared"]
-# Why the third digit, which the source says? The decoder is also a language model of the
-# dates that it has seen: after 19 came only 5 to 9, after 20 only 0 to 4. Perhaps what it
-# has written overrules what it reads. To test this, we force it to begin with 19 or with
-# 20, whatever the source says, and let it write the third digit.
+# Why the third digit, which the source says? The decoder is also a language model of
+# the dates that it has seen: after 19 came only 5 to 9, after 20 only 0 to 4. Perhaps
+# what it has written overrules what it reads. To test this, we force it to begin with
+# 19 or with 20, whatever the source says, and let it write the third digit.
 
 
 # %% tags=["shared"]
@@ -871,10 +875,10 @@ assert abs(forced[1, 0] - forced[2, 0]) > 0.05  # loose: differs between trainin
 # In the trained years this does no harm, so no test drawn from them can reveal it. The
 # remedy is in the data: train on the years and forms that you expect.
 #
-# **Exercise 3, a change of code.** Write dates in forms that resemble the seven, such as
-# `3 March 1997`, `Mar 3rd, 1997` and `03.03.1997`. Predict which of them the model can
-# translate, then measure with `dates.encode` and `translate`. If one fails, change one
-# thing at a time.
+# **Exercise 3, a change of code.** Write dates in forms that resemble the seven, such
+# as `3 March 1997`, `Mar 3rd, 1997` and `03.03.1997`. Predict which of them the model
+# can translate, then measure with `dates.encode` and `translate`. If one fails, change
+# one thing at a time.
 
 # %% tags=["shared", "answer"]
 own_forms = {
@@ -974,10 +978,10 @@ assert [pieces.decode(row[: row.index(end)]) for row in lists] == [*english]
 # %% tags=["shared", "say"]
 rate = len(data["train"][0]) / history["seconds"].sum()  # examples a second
 say(
-    "This model knows six sentences by heart, no more. "
+    "This model knows six sentences by heart. "
     "[Tatoeba](https://tatoeba.org/en/downloads) and [OPUS](https://opus.nlpl.eu) have "
-    "pairs in many languages. With 100,000 of them, as short as our dates, ten epochs of "
-    f"the model above would take {1e6 / rate / 60:.0f} minutes on this machine."
+    "pairs in many languages. With 100,000 of them, as short as our dates, our first "
+    f"model would need {1e6 / rate / 60:.0f} minutes for ten epochs on this machine."
 )
 
 # %% [markdown] tags=["jax"]
