@@ -79,11 +79,21 @@ from helpers.shapes import as_numpy  # any array as a NumPy array
 from helpers.train_torch import evaluate, fit, next_token
 from helpers.weights import count_parameters, download_link, from_arrays, to_arrays
 
+# %% tags=["torch"]
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.set_default_device(device)
+plots.use_style()
+floats = partial(torch.as_tensor, dtype=torch.float32, device=device)  # from NumPy
+integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
+booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
+log_softmax = partial(torch.log_softmax, dim=-1)
+side, other_side = "torch", "jax"
+
 # %% [markdown] tags=["shared"]
 # ## Source and target differ in length and in order
 #
-# Our sources are dates in seven written forms. The targets are the same dates as the
-# standard ISO 8601 writes them: year, month, day.
+# Our sources are dates in seven written forms, our targets the same dates as ISO 8601
+# writes them: year, month, day.
 
 # %% tags=["shared"]
 settings = Dates()  # all numbers of this task, shown in a table below
@@ -107,9 +117,9 @@ print(dates.decode(y_test[:1]), y_test[0], sep="\n")
 # %% tags=["shared", "say"]
 n_train, n_test = len(dates.split(settings)["train"]), len(test_days)
 say(
-    f"The vocabulary has {settings.n_characters} tokens. From {n_train:,} of these days "
-    f"we draw {len(data['train'][0]):,} training examples, in random forms; {n_test:,} "
-    "other days are for the test."
+    f"The vocabulary has {settings.n_characters} tokens. From {n_train:,} of these "
+    f"days we draw {len(data['train'][0]):,} training examples, in random forms; "
+    f"{n_test:,} other days are for the test."
 )
 
 # %% tags=["shared", "check"]
@@ -128,16 +138,6 @@ assert y_test.shape[1] == 12 < x_test.shape[1]
 # place (its query), each character of the source says where it stands (its key) and
 # which one it is (its value). Where only the order differs, we can choose these vectors
 # ourselves.
-
-# %% tags=["torch"]
-device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)
-plots.use_style()
-floats = partial(torch.as_tensor, dtype=torch.float32, device=device)  # from NumPy,
-integers = partial(torch.as_tensor, dtype=torch.int64, device=device)  # as these
-booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
-log_softmax = partial(torch.log_softmax, dim=-1)
-side, other_side = "torch", "jax"
 
 # %% tags=["shared"]
 source, target = "on 26-08-1952", "1952-08-26"
@@ -274,8 +274,8 @@ for norm_first in (False, True):
 # %% [markdown] tags=["shared"]
 # ## Encoder and decoder are one model
 #
-# The context comes from an encoder. The last vectors of the decoder become logits of
-# the next character.
+# A decoder block needs a context, which an encoder makes from the source. The last
+# vectors of the decoder become logits of the next character.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The translator as two columns. Left: source, embed, positions, encoder. Right: target, embed, positions, then a block with causal attention, cross-attention and a feed-forward net, repeated n_blocks times, then logits. An arrow leads from the encoder to the cross-attention."}}
 diagrams.translator()
@@ -440,8 +440,9 @@ np.testing.assert_allclose(here, there[0], rtol=1e-5)
 # %% tags=["shared"]
 ends = {"begin": dates.BEGIN, "end": dates.END}
 tokens, log_p = translate(model, integers(x_test[:500]), 11, **ends)  # b s, b
-for pair in zip(dates.decode(x_test[:4]), dates.decode(tokens[:4]), strict=True):
-    print("{:30}{}".format(*pair))
+texts = dates.decode(x_test[:500]), dates.decode(as_numpy(tokens))
+for source, text in [*zip(*texts, strict=True)][:4]:
+    print(f"{source:30}{text}")
 
 # %% [markdown] tags=["shared"]
 # How many are right? The accuracy that `fit` reports counts single characters, each
@@ -563,12 +564,12 @@ def beam_search(model, source, width, length=11):
         texts = [text + [-1] * (length - 1 - s) for text, _ in beams]  # w length
         logits = model(integers(sources), integers(texts))[:, s]  # w c
         candidates = []
-        for (text, total), log_p in zip(beams, log_softmax(logits), strict=True):
+        log_p = as_numpy(log_softmax(logits)).tolist()
+        for (text, total), row in zip(beams, log_p, strict=True):
             if text[-1] == dates.END:  # it has ended, and costs nothing more
                 candidates.append(([*text, dates.END], total))
-                continue
-            for token, p in enumerate(as_numpy(log_p).tolist()):
-                candidates.append(([*text, token], total + p))
+            else:
+                candidates += [([*text, c], total + p) for c, p in enumerate(row)]
         beams = sorted(candidates, key=lambda beam: beam[1], reverse=True)[:width]
     return beams[0]
 
@@ -594,17 +595,17 @@ values = [[f"${value:.2f}$" for value in pair] for pair in (sums, scores)]
 head = ["text", "$\\ln p$", "score, $\\alpha = 0.6$"]
 say(table(head, *map(list, zip(names, *values, strict=True))))
 say(
-    f"By the sum, the short text is {word('above', *sums)} the long one; by the score, "
-    f"it is {word('below', *scores)}. All our dates are equally long, so here nothing "
+    f"By the sum, the short text comes {word('above', *sums)} the long one; by the "
+    f"score, {word('below', *scores)} it. All our dates are equally long, so here nothing "
     "changes."
 )
 
 # %% [markdown] tags=["shared"]
 # ## A model that is sure needs no search
 #
-# Expect hardly any gain here: our model is sure of nearly every character. To see one
-# at all, we take the weights of the first epoch after which most validation dates were
-# right.
+# Expect hardly any gain here: our model is sure of nearly every character. To see beam
+# search at work, we take the weights of the first epoch after which most validation
+# dates were right.
 
 # %% tags=["shared", "experiment"]
 # Experiment: greedy search and beam search of width 4, half-trained and trained
@@ -680,8 +681,8 @@ np.testing.assert_allclose(log_p[:500], given, atol=1e-4)
 # %% [markdown] tags=["shared"]
 # ## Most digits look at their own place in the source
 #
-# What makes the trained model so sure? Its cross-attention maps show where it looks. A
-# row belongs to the character that is written *next*.
+# Where does a model look that is so sure? Its cross-attention maps show it. A row
+# belongs to the character that is written *next*.
 
 # %% tags=["shared"]
 n = 500
@@ -827,10 +828,10 @@ assert first_two.min() > 0.8
 assert shares["all"][5:].max() < 0.5  # loose: differs between seeds
 
 # %% [markdown] tags=["shared"]
-# Why the third digit, which the source says? The decoder is also a language model of
-# the dates that it has seen: after 19 came only 5 to 9, after 20 only 0 to 4. Perhaps
-# what it has written overrules what it reads. To test this, we force it to begin with
-# 19 or with 20, whatever the source says, and let it write the third digit.
+# Why is the third digit wrong, which the source says? The decoder is also a language
+# model of the dates that it has seen: after 19 came only 5 to 9, after 20 only 0 to 4.
+# Perhaps what it has written overrules what it reads. To test this, we force it to
+# begin with 19 or with 20, whatever the source says, and let it write the third digit.
 
 
 # %% tags=["shared"]
@@ -936,7 +937,8 @@ assert np.abs(moved - out)[:, 3:].max() > 0.1  # loose: any effect
 
 # %% [markdown] tags=["shared"]
 # For languages, only the data change: the tokens are byte pairs, learned from both
-# languages together. Here are a few made-up pairs.
+# languages together. Here are a few made-up pairs; for your own, read a file into
+# `lines`.
 
 # %% tags=["shared"]
 from helpers.text import BytePairs
