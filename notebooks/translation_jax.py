@@ -351,6 +351,14 @@ class Translator(nnx.Module):
 # forcing**), so one pass gives the logits of all eleven characters. The loss
 # `next_token` compares them with the target, shifted by one.
 
+
+# %% tags=["jax"]
+@partial(nnx.jit, static_argnames="return_maps")
+def forward(model, source, target, return_maps=False):
+    """The model, compiled once for each shape: ``b k, b s -> b s c``, and maps."""
+    return model(source, target, return_maps=return_maps)
+
+
 # %% tags=["shared"]
 model = build(Translator, seed=settings.seed, **settings.model)
 first = evaluate(model, next_token, data["validation"])
@@ -369,7 +377,8 @@ say(
 # Checked: the logits of a character do not depend on the target after it
 target = y_test[:4, :-1]
 hidden = np.where(np.arange(11) < 5, target, 7)
-pair = [as_numpy(model(integers(x_test[:4]), integers(y))) for y in (target, hidden)]
+given = integers(x_test[:4])
+pair = [as_numpy(forward(model, given, integers(y))) for y in (target, hidden)]
 np.testing.assert_array_equal(pair[0][:, :5], pair[1][:, :5])
 assert (np.abs(pair[0] - pair[1])[:, 5:].max(axis=-1) > 1e-3).all()  # loose: any
 assert uniform < first["loss"] < uniform + 1  # loose: differs between seeds
@@ -561,7 +570,7 @@ def beam_search(model, source, width, length=11):
     sources = np.array([source] * width)  # w k
     for s in range(length):
         texts = [text + [-1] * (length - 1 - s) for text, _ in beams]  # w length
-        logits = model(integers(sources), integers(texts))[:, s]  # w c
+        logits = forward(model, integers(sources), integers(texts))[:, s]  # w c
         candidates = []
         log_p = as_numpy(log_softmax(logits)).tolist()
         for (text, total), row in zip(beams, log_p, strict=True):
@@ -595,8 +604,8 @@ head = ["text", "$\\ln p$", "score, $\\alpha = 0.6$"]
 say(table(head, *map(list, zip(names, *values, strict=True))))
 say(
     f"By the sum, the short text comes {word('above', *sums)} the long one; by the "
-    f"score, {word('below', *scores)} it. All our dates are equally long, so here nothing "
-    "changes."
+    f"score, {word('below', *scores)} it. All our dates are equally long, so here "
+    "nothing changes."
 )
 
 # %% [markdown] tags=["shared"]
@@ -664,7 +673,7 @@ assert rescued + lost < 0.1 * len(greedy)  # loose: it changes little
 assert same.mean() > 0.99 and beam[i] and not greedy[i]
 texts, log_p, _ = found["trained", 4]
 tokens = dates.encode(texts[:500], target=True)  # b s + 1
-logits = model(integers(x_test[:500]), integers(tokens[:, :-1]))  # b s c
+logits = forward(model, integers(x_test[:500]), integers(tokens[:, :-1]))  # b s c
 labels = tokens[:, 1:, None]
 given = np.take_along_axis(as_numpy(log_softmax(logits)), labels, axis=-1)[..., 0]
 given = np.where(labels[..., 0] < 0, 0, given).sum(axis=-1)
@@ -685,7 +694,8 @@ np.testing.assert_allclose(log_p[:500], given, atol=1e-4)
 
 # %% tags=["shared"]
 n = 500
-_, maps = model(integers(x_test[:n]), integers(y_test[:n, :-1]), return_maps=True)
+pair = integers(x_test[:n]), integers(y_test[:n, :-1])
+_, maps = forward(model, *pair, return_maps=True)
 cross = as_numpy(maps[2])  # l b h q k; before it, the maps of both self-attentions
 
 # %% tags=["shared", "figure"]
@@ -838,7 +848,7 @@ def third_digits(days, century):
     """Third digits of the year that the model writes after ``19`` or ``20``."""
     source = dates.encode([dates.write(day, "of") for day in days])  # b k
     begun = dates.encode([century] * len(days), target=True)[:, :-1]  # b 3: without END
-    logits = model(integers(source), integers(begun))[:, -1]  # b c
+    logits = forward(model, integers(source), integers(begun))[:, -1]  # b c
     return dates.decode(as_numpy(logits).argmax(axis=-1)[:, None])
 
 
@@ -963,12 +973,12 @@ def to_rows(texts, first=(), last=()):
 
 
 # %% tags=["shared"]
-own = to_rows(german), to_rows(english, [begin], [end])
-few = {"n_train": 6, "batch_size": 6, "epochs": 100, "warmup": 10, "n_blocks": 1}
+own = to_rows(german * 100), to_rows(english * 100, [begin], [end])
+few = {"n_train": 600, "batch_size": 6, "epochs": 1, "warmup": 10, "n_blocks": 1}
 own_settings = replace(settings, n_characters=end + 1, **few)
 small = build(Translator, **own_settings.model)
 fit(small, next_token, own, own_settings, bar=False)
-tokens, _ = translate(small, integers(own[0]), 30, begin=begin, end=end)
+tokens, _ = translate(small, integers(own[0][:6]), 30, begin=begin, end=end)
 for row in as_numpy(tokens).tolist():
     print(pieces.decode(row[: row.index(end)]))
 
