@@ -977,7 +977,7 @@ own = to_rows(german * 100), to_rows(english * 100, [begin], [end])
 few = {"n_train": 600, "batch_size": 6, "epochs": 1, "warmup": 10, "n_blocks": 1}
 own_settings = replace(settings, n_characters=end + 1, **few)
 small = build(Translator, **own_settings.model)
-fit(small, next_token, own, own_settings, bar=False)
+fit(small, next_token, own, own_settings, batches=in_order(own_settings), bar=False)
 tokens, _ = translate(small, integers(own[0][:6]), 30, begin=begin, end=end)
 for row in as_numpy(tokens).tolist():
     print(pieces.decode(row[: row.index(end)]))
