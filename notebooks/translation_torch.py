@@ -873,7 +873,7 @@ say(
     f"and {forced[2, 1]:.0%} after 20, the wrong one. The sources are the same, so "
     "the beginning makes this difference. It does not do so alone: after 19, "
     f"{forced[1, 0]:.0%} are right for 2000 to 2049 and {forced[2, 0]:.0%} for 1900 to "
-    "1949, although both need the digits 0 to 4."
+    "1949, although both need the digits 0 to 4. The century in the source counts, too."
 )
 
 # %% tags=["shared", "check"]
