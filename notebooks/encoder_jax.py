@@ -698,8 +698,8 @@ assert ("norm1.bias" in to_arrays(variant)) == (norm == "layer")  # RMS: no shif
 # it ends with one more norm, because the sum on the residual path grows with depth.
 
 # %% [markdown] tags=["jax"]
-# `nnx.data` (or `nnx.List`) marks a list that holds layers. Each turn of the loop is
-# compiled by itself, which takes time in deep stacks: for those see `nnx.scan`.
+# `nnx.data` (or `nnx.List`) marks a list that holds layers. Under `jit` the loop is
+# unrolled, so that deep stacks take long to compile; `nnx.scan` avoids this.
 
 
 # %% tags=["jax"]
