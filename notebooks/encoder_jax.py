@@ -156,9 +156,9 @@ assert shift[1] > 0.1  # loose: other weights in the twin shift it less
 # %% [markdown] tags=["shared"]
 # ## A block mixes positions, then works on each one alone
 #
-# So we stack layers, and the unit of the stack is the **block**. Its input has a row of
-# $m$ features for each **token** of a text, a word or a piece of a word. Attention moves
-# information between the rows; then the **feed-forward net**, two linear layers,
+# So we stack layers; the unit of the stack is the **block**. Its input has a row of
+# $m$ features for each **token** of a text, a word or a piece of a word. Attention
+# moves information between the rows; then the **feed-forward net**, two linear layers,
 # computes something new from each row, with the same weights at every position. The
 # output of each of these two **branches** is *added* to its input (a **residual
 # connection**), and the sum is rescaled (a **norm**).
@@ -215,7 +215,7 @@ class EncoderBlock(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# All sizes differ, so that a swapped axis raises an error:
+# We try it with sizes that all differ, so that a swapped axis raises an error:
 
 # %% tags=["shared"]
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
@@ -254,8 +254,8 @@ say(
 # ## A mean followed by a linear layer is not enough
 #
 # Why does attention need the net? Take a sequence of two bits, and ask whether they are
-# different. A head that gives both bits the same weight passes on their mean: 0, ½ or 1.
-# The output should be 1 for the mean ½, and 0 for the other two. The rest of attention
+# different. A head that gives both bits the same weight passes on their mean, and the
+# output should be 1 for the mean ½ and 0 for the means 0 and 1. The rest of attention
 # is a linear layer, and a straight line cannot go up and down again. A feed-forward net
 # with two hidden features can: $\max(0, 2x) - 2\max(0, 2x - 1)$.
 
@@ -407,7 +407,7 @@ for name, step in steps.items():
 gradient["without residuals"] = gradient["without residuals"][:3]  # then: rounding
 panels = {
     "similarity of positions": {name: (depths, y) for name, y in alike.items()},
-    "gradient, without a block 1": {
+    "gradient, relative to no block": {
         name: (depths[: len(y)], y) for name, y in gradient.items()
     },
 }
@@ -420,11 +420,11 @@ faded, flows = map(np.array, gradient.values())
 power = int(np.floor(np.log10(1 / faded[2])))
 say(
     "After three blocks without residual connections, all positions have the same "
-    f"output (similarity {lost[2]:.3f}), and the gradient has shrunk by a factor of over "
-    f"{10**power:,}; after that, there are only rounding errors. With them, the "
-    f"similarity is **{kept[2]:.2f}** and the gradient has {flows[2]:.0%} of its size. "
-    "The positions still become alike, only slowly: after twelve blocks the similarity "
-    f"is {kept[-1]:.2f}."
+    f"output (similarity {lost[2]:.3f}), and the gradient has shrunk by a factor of "
+    f"over {10**power:,}; after that, there are only rounding errors. With residual "
+    f"connections, the similarity is **{kept[2]:.2f}** and the gradient has "
+    f"{flows[2]:.0%} of its size. The positions still become alike, only slowly: after "
+    f"twelve blocks the similarity is {kept[-1]:.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -434,7 +434,7 @@ _, line = plots.drawn(fig, panel, "without residuals")
 assert line[2] > 0.999 and (line[1:] > 0.99).all()
 _, line = plots.drawn(fig, panel, "with residuals")
 assert line[2] < 0.1 and line[-1] > 0.2 and (np.diff(line) > 0).all()
-panel = "gradient, without a block 1"
+panel = "gradient, relative to no block"
 _, line = plots.drawn(fig, panel, "without residuals")
 assert len(line) == 3 and line[2] < 6e-4  # loose: initial weights differ
 assert line[2] < 1e-3 * line[0]  # loose: initial weights differ
@@ -466,10 +466,10 @@ assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 0.03
 # %% [markdown] tags=["shared"]
 # ## Layer norm keeps every position on one scale
 #
-# But residual connections have a price: each block adds to the row of a position, so the
-# numbers grow with depth. The scores, products of a query and a key, grow with their
-# square, and the softmax gives more and more of the weight to one key. Once a key has
-# nearly all of it, almost no gradient flows through the softmax. The norms prevent
+# But residual connections have a price: each block adds to the row of a position, so
+# the numbers grow with depth. The scores, products of a query and a key, grow with
+# their square, and the softmax gives more and more of the weight to one key. Once a key
+# has nearly all of it, almost no gradient flows through the softmax. The norms prevent
 # this; we take them out:
 
 
@@ -509,9 +509,8 @@ fig
 say(
     f"Without norms the standard deviation at the input of the last block is "
     f"{wild[0][-1]:.1f}, and a query gives **{wild[1][-1]:.0%}** of its weight to one "
-    f"of 16 keys, even before training, which can make the weights larger still. With "
-    f"norms the standard deviation stays {calm[0][-1]:.1f}, and the largest weight is "
-    f"{calm[1][-1]:.0%}."
+    f"of 16 keys, even before training. With norms the standard deviation stays "
+    f"{calm[0][-1]:.1f}, and the largest weight is {calm[1][-1]:.0%}."
 )
 
 # %% tags=["shared", "check"]
@@ -565,8 +564,8 @@ np.testing.assert_allclose(own, layer_norm(sentences), atol=1e-5)
 # $1/\sqrt{N}$ at the start, for $N$ branches (see
 # [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py)). Could this
 # replace the norms? Multiply each branch of `without_norms` by $1/\sqrt{48}$, predict
-# both panels, and repeat the experiment (`watch`). A hint: at the start the branches are
-# nearly independent, so their variances add up. What could go wrong in training?
+# both panels, and repeat the experiment (`watch`). A hint: at the start the branches
+# are nearly independent, so their variances add up. What could go wrong in training?
 
 
 # %% tags=["shared", "answer"]
@@ -581,9 +580,10 @@ assert spread[-1] < 1.15 and largest[-1] < 0.2
 say(
     f"At the start, yes: the standard deviation rises to {spread[-1]:.2f} only, and "
     f"the largest weight is {largest[-1]:.0%}, with norms {calm[1][-1]:.0%}. The "
-    "variances of 48 nearly independent branches add up, and the factor makes their sum "
-    "as large as one branch. But it is a start, and nothing holds it: training can make "
-    "the weights of any branch larger. A norm rescales whatever the weights become. "
+    "variances of 48 nearly independent branches add up, and the factor makes their "
+    "sum as large as one branch. But it is a start, and nothing holds it: training can "
+    "make the weights of any branch larger. A norm rescales whatever the weights "
+    "become. "
     "GPT-2 has both."
 )
 
@@ -725,8 +725,8 @@ class Encoder(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# To see where a model looks, we draw its maps: the weights of the same forward pass
-# that made the output, with dropout off.
+# To see where a model looks, we take the maps of the pass that makes the output, with
+# dropout off.
 
 # %% [markdown] tags=["jax"]
 # Dropout is switched off in a copy, by `eval()`; the model itself stays as it was.
@@ -779,8 +779,8 @@ say(table(head, *rows))
 # Does it matter for training where the norm stands? The last norm of a pre-norm stack
 # divides by the size of the sum, so the gradient that comes back through it is divided
 # by this size, too: the deeper the stack, the smaller the gradient of its last block.
-# Early blocks get larger gradients, probably because the norms near them divide by a sum
-# that is still small.
+# Early blocks get larger gradients, probably because the norms near them divide by a
+# sum that is still small.
 
 # %% [markdown] tags=["jax"]
 # `nnx.grad` differentiates with respect to the parameters of a model and returns a tree
@@ -856,12 +856,11 @@ assert post.min() > 0.6 * post.max()
 say(
     "[Xiong et al. 2020](https://arxiv.org/abs/2002.04745) derive one over the root of "
     f"the depth, here $\\sqrt{{2/24}} = {np.sqrt(2 / 24):.2f}$, for branches whose "
-    "outputs are as large as their inputs. Ours start smaller: after 24 blocks, the sum "
+    "outputs are as large as their inputs. Ours are not: after 24 new blocks, the sum "
     f"has {growth:.1f} times the standard deviation of the input, instead of "
     f"$\\sqrt{{1 + 48}} = {np.sqrt(1 + 48):.0f}$ times. They conclude that post-norm "
-    "needs *warm-up*, a learning rate that starts small, and pre-norm does not. Adam, "
-    "though, divides each step by the size of the gradients: the chapter on warm-up "
-    "tests it."
+    "needs *warm-up*, a learning rate that starts small; the chapter on warm-up tests "
+    "this with Adam."
 )
 
 # %% tags=["shared", "check"]
@@ -878,7 +877,6 @@ np.testing.assert_allclose(as_numpy(encoder(floats(inputs))).std(), 1, atol=1e-3
 #   keep the numbers on one scale.
 # * Post-norm rescales every sum; pre-norm leaves the residual path alone, and its late
 #   blocks get smaller gradients.
-# * Dropout acts in training only, so maps are read without it.
 
 # %% [markdown] tags=["jax"]
 # The block still ignores the order of the words. Next come [positions and the whole

@@ -225,9 +225,9 @@ say(
 # ## The codes are added to the input, computed or learned
 #
 # Inside a model, the table of codes is computed once and added to every input (in 2017
-# to $\sqrt{m}$ times the embedding). The alternative is a table that is **learned** like
-# any other parameter; [BERT](https://arxiv.org/abs/1810.04805) has one. Both tables
-# below have a last row, and a longer sequence raises an error (`check_length`).
+# to $\sqrt{m}$ times the embedding). The alternative is a table that is **learned**
+# like any other parameter; [BERT](https://arxiv.org/abs/1810.04805) has one. Both
+# tables below have a last row, and a longer sequence raises an error (`check_length`).
 
 # %% [markdown] tags=["torch"]
 # A **buffer** moves with the model to its device but is no parameter.
@@ -553,8 +553,8 @@ stages = [as_numpy(stage)[0] for stage in (embedded, placed, encoded, scores)]
 diagrams.walk_through(tokens, ids, *stages)
 
 # %% [markdown] tags=["shared"]
-# The two rows of *step* are equal after `embed`, and differ after `positions`. After the
-# encoder, each row depends on all three tokens.
+# The two rows of *step* are equal after `embed`, and differ after `positions`. After
+# the encoder, each row depends on all three tokens.
 
 # %% tags=["shared", "check"]
 # Checked: one-hot times a table looks up rows; encoded rows differ and depend on all
@@ -621,19 +621,20 @@ f|two times m|four times m
 n_train|all three kinds learn the task|all that there is
 epochs|600 updates in all|until the validation loss stops falling
 learning_rate|high, for a short run|0.0001 to 0.001
-warmup|a rise, because the rate is high|a twentieth of all updates"""
+warmup|updates in which the rate rises to this height|a twentieth of all updates"""
 lines = [line.split("|") for line in choices.splitlines()]
 lines = [[f"`{name}`", f"{getattr(settings, name)}", *why] for name, *why in lines]
 say(table(["setting", "value", "why here", "try first for another task"], *lines))
 
 # %% [markdown] tags=["shared"]
-# A model with sinusoids is trained in two lines; the other two differ in one argument
-# or one layer.
+# The model with sinusoids is trained in two lines; the others differ from it in one
+# argument or one layer.
 
 # %% tags=["shared"]
 train = shifted(settings.n_train, settings.length, seed=0)
 sinusoidal = build(Predictor, seed=settings.seed, **settings.model)
-fit(sinusoidal, cross_entropy, train, settings, bar=False)["accuracy"][-1]
+history = fit(sinusoidal, cross_entropy, train, settings, bar=False)
+f"accuracy in the last update: {history['accuracy'][-1]:.0%}"
 
 # %% tags=["shared", "experiment"]
 # Experiment: learned and rotary positions; the accuracy of all three at each position
