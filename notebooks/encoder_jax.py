@@ -583,8 +583,7 @@ say(
     "variances of 48 nearly independent branches add up, and the factor makes their "
     "sum as large as one branch. But it is a start, and nothing holds it: training can "
     "make the weights of any branch larger. A norm rescales whatever the weights "
-    "become. "
-    "GPT-2 has both."
+    "become. GPT-2 has both."
 )
 
 # %% [markdown] tags=["shared"]
@@ -694,8 +693,9 @@ assert ("norm1.bias" in to_arrays(variant)) == (norm == "layer")  # RMS: no shif
 # %% [markdown] tags=["shared"]
 # ## The encoder is a stack of blocks
 #
-# The stack also collects the attention weights of its blocks, the *maps*. With pre-norm
-# it ends with one more norm, because the sum on the residual path grows with depth.
+# With this block, the encoder is only a loop, which also collects the attention weights
+# of its blocks, the *maps*. With pre-norm it ends with one more norm, because the sum
+# on the residual path grows with depth.
 
 # %% [markdown] tags=["jax"]
 # `nnx.data` (or `nnx.List`) marks a list that holds layers. Under `jit` the loop is
@@ -813,7 +813,7 @@ for seed, (i, n_blocks), name in product(seeds, enumerate(depths), last):
     if n_blocks == 24:
         each[name][seed] = gradients
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient norms at initialisation, two panels, means of three seeds with narrow bands. Left, each of the 24 blocks of one stack: with post-norm the line wavers about one level, with pre-norm it falls from the first to the last block. Right, the last block of stacks of 2, 6, 12 and 24 blocks: with post-norm it stays at about the same level, with pre-norm it falls with every step in depth."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient norms at initialisation, two panels, means of three seeds with bands. Left, each of the 24 blocks of one stack: with post-norm the line wavers about one level, with pre-norm it falls from the first to the last block. Right, the last block of stacks of 2, 6, 12 and 24 blocks: with post-norm it stays at about the same level, with pre-norm it falls with every step in depth."}}
 panels = {
     "each block of a stack of 24": {n: (numbers, y) for n, y in each.items()},
     "last block of each stack": {name: (depths, y) for name, y in last.items()},
