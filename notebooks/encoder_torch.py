@@ -253,8 +253,8 @@ say(
 # Why does attention need the net? Take a sequence of two bits, and ask whether they are
 # different. A head that gives both bits the same weight passes on their mean, and the
 # output should be 1 for the mean ½ and 0 for the means 0 and 1. The rest of attention
-# is a linear layer, and a straight line cannot go up and down again. A feed-forward net
-# with two hidden features can: $\max(0, 2x) - 2\max(0, 2x - 1)$.
+# is then a linear layer, and a straight line cannot go up and down again. A
+# feed-forward net with two hidden features can: $\max(0, 2x) - 2\max(0, 2x - 1)$.
 
 # %% tags=["shared"]
 bits = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])

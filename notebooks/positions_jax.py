@@ -489,7 +489,7 @@ rows = embedding(integers([ids]))  # b s m
 # 4. `hidden`, with a norm and a ReLU, computes with each vector alone.
 # 5. `output` turns it into what is asked for, such as the scores of $c$ classes.
 #
-# The code has the same numbers. Besides these stages there is only dropout.
+# The numbers return in the code below, where only dropout and the maps are added.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}}
 diagrams.predictor()
