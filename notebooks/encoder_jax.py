@@ -215,7 +215,7 @@ class EncoderBlock(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# We try it with sizes that all differ, so that a swapped axis raises an error:
+# With sizes that all differ, a swapped axis would raise an error:
 
 # %% tags=["shared"]
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
@@ -422,9 +422,9 @@ say(
     "After three blocks without residual connections, all positions have the same "
     f"output (similarity {lost[2]:.3f}), and the gradient has shrunk by a factor of "
     f"over {10**power:,}; after that, there are only rounding errors. With residual "
-    f"connections, the similarity is **{kept[2]:.2f}** and the gradient has "
-    f"{flows[2]:.0%} of its size. The positions still become alike, only slowly: after "
-    f"twelve blocks the similarity is {kept[-1]:.2f}."
+    f"connections, the similarity is **{kept[2]:.2f}** and the gradient is "
+    f"{flows[2]:.0%} of what it is without any block. The positions still become "
+    f"alike, only slowly: after twelve blocks the similarity is {kept[-1]:.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -442,8 +442,8 @@ _, line = plots.drawn(fig, panel, "with residuals")
 assert line[2] > 0.8 and line[-1] < 0.97
 
 # %% [markdown] tags=["shared"]
-# The attention maps show the same. Step through the layers: once all positions are
-# equal, each of the 16 keys gets one sixteenth.
+# Step through the layers of the attention maps: once all positions are equal, each of
+# the 16 keys gets one sixteenth.
 
 # %% tags=["shared", "experiment"]
 # Experiment: the maps of the first six blocks, with and without residual connections
@@ -783,21 +783,31 @@ say(table(head, *rows))
 # sum that is still small.
 
 # %% [markdown] tags=["jax"]
-# `nnx.grad` differentiates with respect to the parameters of a model and returns a tree
-# of arrays (a **pytree**) with the structure of the model.
+# `nnx.grad` returns the gradients of all parameters as a tree of arrays (a **pytree**)
+# with the structure of the model. `nnx.jit` compiles the block once for all layers.
 
 
 # %% tags=["jax"]
+run_block = nnx.jit(lambda block, x: block(x)[0])
+
+
 def layer_gradients(encoder, x, probe):
     """Norm of the gradient of each block's last matrix: ``l``."""
-    gradients = nnx.grad(lambda e: (e(floats(x)) * floats(probe)).sum())(encoder)
-    numbers = range(len(encoder.blocks))
+
+    def total(encoder):
+        y = floats(x)
+        for block in encoder.blocks:
+            y = run_block(block, y)
+        y = encoder.norm(y) if encoder.norm else y
+        return (y * floats(probe)).sum()
+
+    gradients, numbers = nnx.grad(total)(encoder), range(len(encoder.blocks))
     last = [gradients["blocks"][i]["ffn"]["linear2"]["kernel"][...] for i in numbers]
     return np.array([np.linalg.norm(as_numpy(matrix)) for matrix in last])
 
 
 # %% [markdown] tags=["shared"]
-# We measure new stacks of both kinds, each with three seeds (the bands).
+# We measure new stacks of both kinds with three seeds (the bands).
 
 # %% tags=["shared", "experiment"]
 # Experiment: gradients in stacks of 2 to 24 blocks, post-norm and pre-norm, three seeds
