@@ -215,7 +215,7 @@ class EncoderBlock(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# With sizes that all differ, a swapped axis would raise an error:
+# As all sizes differ, a swapped axis would raise an error:
 
 # %% tags=["shared"]
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
@@ -779,8 +779,8 @@ say(table(head, *rows))
 # Does it matter for training where the norm stands? The last norm of a pre-norm stack
 # divides by the size of the sum, so the gradient that comes back through it is divided
 # by this size, too: the deeper the stack, the smaller the gradient of its last block.
-# Early blocks get larger gradients, probably because the norms near them divide by a
-# sum that is still small.
+# Early blocks get larger gradients, probably because their norms divide by a sum that
+# is still small.
 
 # %% [markdown] tags=["jax"]
 # `nnx.grad` returns the gradients of all parameters as a tree of arrays (a **pytree**)
@@ -823,7 +823,7 @@ for seed, (i, n_blocks), name in product(seeds, enumerate(depths), last):
     if n_blocks == 24:
         each[name][seed] = gradients
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient norms at initialisation, two panels, means of three seeds with bands. Left, each of the 24 blocks of one stack: with post-norm the line wavers about one level, with pre-norm it falls from the first to the last block. Right, the last block of stacks of 2, 6, 12 and 24 blocks: with post-norm it stays at about the same level, with pre-norm it falls with every step in depth."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient norms at initialisation, two panels, means of three seeds with bands. Left, each of the 24 blocks of one stack: with post-norm the line wavers and keeps most of its height, with pre-norm it falls from the first to the last block. Right, the last block of stacks of 2, 6, 12 and 24 blocks: with post-norm it stays at about the same level, with pre-norm it falls with every step in depth."}}
 panels = {
     "each block of a stack of 24": {n: (numbers, y) for n, y in each.items()},
     "last block of each stack": {name: (depths, y) for name, y in last.items()},
@@ -844,11 +844,11 @@ falls = {name: y[:, -1] / y[:, 0] for name, y in each.items()}  # from block 0 t
 low, high = falls["pre-norm"].min(), falls["pre-norm"].max()
 ratio = (last["pre-norm"][:, -1] / last["pre-norm"][:, 0]).mean()
 say(
-    "Left: with pre-norm the gradient of the last block is only "
+    "Left: with pre-norm the gradient of the last block is "
     f"**{falls['pre-norm'].mean():.2f}** times that of the first ({low:.2f} to "
-    f"{high:.2f}); with post-norm it wavers about one level. Right: with pre-norm, the "
-    f"gradient of the last block falls with the depth of the stack, to {ratio:.2f} of "
-    "its size from 2 to 24 blocks; with post-norm it hardly changes."
+    f"{high:.2f}), with post-norm {falls['post-norm'].mean():.2f} times. Right: with "
+    "pre-norm, the gradient of the last block falls with the depth of the stack, from 2 "
+    f"to 24 blocks to {ratio:.2f} of its size; with post-norm it hardly changes."
 )
 
 # %% tags=["shared", "check"]
