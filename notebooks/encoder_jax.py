@@ -847,8 +847,8 @@ say(
     "Left: with pre-norm the gradient of the last block is "
     f"**{falls['pre-norm'].mean():.2f}** times that of the first ({low:.2f} to "
     f"{high:.2f}), with post-norm {falls['post-norm'].mean():.2f} times. Right: with "
-    "pre-norm, the gradient of the last block falls with the depth of the stack, from 2 "
-    f"to 24 blocks to {ratio:.2f} of its size; with post-norm it hardly changes."
+    "pre-norm, the gradient of the last block falls with the depth of the stack, from "
+    f"2 to 24 blocks to {ratio:.2f} of its size; with post-norm it hardly changes."
 )
 
 # %% tags=["shared", "check"]
