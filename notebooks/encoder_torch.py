@@ -19,14 +19,13 @@
 # encoder. You need: the attention chapter, and gradients.
 #
 # *Anna's brother is Ben. Ben lives in Rome.* Where does Anna's brother live? You look
-# twice: first for Anna's brother, then for Ben. One attention layer looks only once. A
-# model that uses the result of one search for the next one needs two layers.
+# twice: first for Anna's brother, then for Ben. One attention layer looks only once, so
+# a model that uses the result of one search for the next one needs two layers.
 #
-# Stacking layers brings new problems. Attention only averages, so something else has to
-# compute with the averages. Averaging again and again makes all words alike. The
-# numbers must not grow from layer to layer. The **encoder** of [Vaswani et al.
-# 2017](https://arxiv.org/abs/1706.03762) has a part for each problem. We build the
-# parts, and show what happens without each.
+# But attention only averages, so something else has to compute; averaging again and
+# again makes all words alike; and the numbers must not grow from layer to layer. The
+# **encoder** of [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has a part for
+# each of these problems. We build them one by one, and show what happens without each.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [encoder_jax](encoder_jax.ipynb).
@@ -48,26 +47,24 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["shared"]
+# %% tags=["torch", "imports"]
 from functools import partial
 from itertools import product
 
 import numpy as np
+import torch
+from torch import nn
 
 from helpers import diagrams, plots, reference, viewer  # drawings; formulas in NumPy
+
+# Built in the attention chapter:
+from helpers.model_torch import MultiHeadAttention, attention, build, dense
 from helpers.prose import say, table  # say() prints a sentence with computed numbers
 from helpers.shapes import as_numpy, check_shape
 from helpers.weights import from_arrays, to_arrays  # all parameters of a model
 
-plots.use_style()
-
 # %% tags=["torch"]
-import torch
-from torch import nn
-
-# Built in the attention chapter:
-from helpers.model_torch import MultiHeadAttention, attention, build, dense
-
+plots.use_style()
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
@@ -77,8 +74,8 @@ f"PyTorch {torch.__version__} on {device}"
 # %% [markdown] tags=["shared"]
 # ## The second layer can look for what the first one found
 #
-# Let each position hold one sentence, and write down whom it is *about*, what it
-# *says*, and what it *asks*:
+# To see the two looks, let each position hold one sentence, and write down whom it is
+# *about*, what it *says*, and what it *asks*:
 #
 # | position | sentence | about | says | asks |
 # |---|---|---|---|---|
@@ -87,9 +84,9 @@ f"PyTorch {torch.__version__} on {device}"
 # | 2 | Carl lives in Oslo. | Carl | Oslo | |
 # | 3 | Where does Anna's brother live? | | | Anna |
 #
-# The key of a sentence is what it is about, its value what it says. The query of a
-# sentence is what it asks. In the second layer, the query is what the first layer
-# *found* for this sentence. We count layers from 0.
+# The key of a sentence is what it is about, its value what it says, and its query what
+# it asks. In the second layer, the query is what the first layer *found* for this
+# sentence. (We count layers from 0.)
 
 # %% tags=["shared"]
 names = ["Anna", "Ben", "Carl", "Rome", "Oslo"]
@@ -100,6 +97,7 @@ about, says, asks = (
 )
 
 
+# %% tags=["shared"]
 def look(queries, keys, values):
     """One head: outputs ``s d`` and weights ``s s``; 12 makes the weights sharp."""
     q, k, v = (floats(rows[None]) for rows in (12 * queries, keys, values))
@@ -120,9 +118,9 @@ plots.heatmaps(
 # %% tags=["shared", "say"]
 say(
     f"In layer 0 the question gives {first[3, 0]:.0%} of its weight to *Anna's brother "
-    f"is Ben* and finds **{names[found[3].argmax()]}**. In layer 1 the question "
-    f"searches for Ben, gives {second[3, 1]:.0%} of its weight to *Ben lives in Rome*, "
-    f"and finds **{names[answer[3].argmax()]}**."
+    f"is Ben*, and finds **{names[found[3].argmax()]}**. In layer 1 it gives "
+    f"{second[3, 1]:.0%} to *Ben lives in Rome*, and finds "
+    f"**{names[answer[3].argmax()]}**."
 )
 
 # %% [markdown] tags=["shared"]
@@ -140,7 +138,7 @@ assert names[look(again, about, swapped)[0][3].argmax()] == "Oslo"
 assert first[3, 0] > 0.95 and second[3, 1] > 0.95
 
 # %% tags=["shared", "check"]
-# Checked: in layer 0 a third word leaves the ratio of two weights as is; not in layer 1
+# Checked: a third word changes the ratio of two weights in layer 1, but not in layer 0
 layers = [build(MultiHeadAttention, 24, 4, seed=i) for i in range(2)]
 x = np.random.default_rng(0).normal(scale=4, size=(2, 7, 24))  # 4: sharper weights
 replaced = x.copy()
@@ -157,10 +155,10 @@ assert shift[1] > 0.1  # loose: other weights in the twin shift it less
 # %% [markdown] tags=["shared"]
 # ## A block mixes positions, then works on each one alone
 #
-# A text is cut into **tokens**, words or pieces of words, and a table gives each token
-# a row of $m$ learned features (the next chapter builds this table). Attention moves
-# information between the rows. To compute something new, a small network of two linear
-# layers follows, the **feed-forward net**, with the same weights at every position. The
+# So we stack layers; the unit of the stack is the **block**. Its input has a row of
+# $m$ features for each **token** of a text, a word or a piece of a word. Attention
+# moves information between the rows; then the **feed-forward net**, two linear layers,
+# computes something new from each row, with the same weights at every position. The
 # output of each of these two **branches** is *added* to its input (a **residual
 # connection**), and the sum is rescaled (a **norm**).
 
@@ -174,9 +172,9 @@ diagrams.encoder_block()
 # \mathrm{FFN}(x) &= \max(0,\, xW_1 + b_1)\, W_2 + b_2
 # \end{aligned}$$
 #
-# Here $x$ has one row of $m$ features per position. $W_1$ widens the row to $f$ hidden
-# features, and $W_2$ brings it back; $b_1$ and $b_2$ are biases. The activation
-# $\max(0, \cdot)$ is the ReLU.
+# Here $x$ is the input, $W_1$ widens each row to $f$ hidden features, and $W_2$ brings
+# it back to $m$; $b_1$ and $b_2$ are biases. The activation $\max(0, \cdot)$ is the
+# ReLU.
 
 
 # %% tags=["torch"]
@@ -214,7 +212,7 @@ class EncoderBlock(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# All sizes differ, so that a swapped axis raises an error:
+# As all sizes differ, a swapped axis would raise an error:
 
 # %% tags=["shared"]
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
@@ -252,17 +250,21 @@ say(
 # %% [markdown] tags=["shared"]
 # ## A mean followed by a linear layer is not enough
 #
-# A sequence has two bits. Are they different? A head that gives both bits the same
-# weight passes on their mean: 0, ½ or 1. The output should be 1 for the mean ½, and 0
-# for the means 0 and 1. With equal weights, the rest of attention is a linear layer,
-# and a straight line cannot go up and down again. A feed-forward net with two
-# hidden features can: $\max(0, 2x) - 2\max(0, 2x - 1)$.
+# Why does attention need the net? Take a sequence of two bits, and ask whether they are
+# different. A head that gives both bits the same weight passes on their mean, and the
+# output should be 1 for the mean ½ and 0 for the means 0 and 1. The rest of attention
+# is then a linear layer, and a straight line cannot go up and down again. A
+# feed-forward net with two hidden features can: $\max(0, 2x) - 2\max(0, 2x - 1)$.
 
 # %% tags=["shared"]
 bits = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
-different = np.array([0.0, 1, 1, 0])
 mean = bits.mean(axis=1)  # what attention passes on
-slope, start = np.polyfit(mean, different, 1)  # the best straight line
+np.maximum(0, 2 * mean) - 2 * np.maximum(0, 2 * mean - 1)
+
+# %% tags=["shared", "experiment"]
+# Experiment: FeedForward with these weights, and the best straight line
+different = np.array([0.0, 1, 1, 0])
+slope, start = np.polyfit(mean, different, 1)
 
 net = build(FeedForward, 1, 2)
 by_hand = {
@@ -285,8 +287,8 @@ fig
 # %% tags=["shared", "say"]
 outputs = ", ".join(f"{y:.0f}" for y in net_outputs)
 say(
-    f"For the sequences 00, 01, 10, 11 the output of the net is **{outputs}**. The "
-    f"output of the best line is {slope * 0.5 + start:.1f} for all four."
+    f"The net has the outputs **{outputs}** for 00, 01, 10, 11, the best line "
+    f"{slope * 0.5 + start:.1f} for all four."
 )
 
 # %% tags=["shared", "check"]
@@ -298,10 +300,8 @@ assert line.max() == line[50] and line[0] == line[-1] == 0
 
 
 # %% [markdown] tags=["shared"]
-# [Geva et al. 2021](https://arxiv.org/abs/2012.14913) found that in language models
-# many of the $f$ hidden features respond to one kind of text each. Current models often
-# use [SwiGLU](https://arxiv.org/abs/2002.05202): a second linear layer, whose outputs
-# multiply the hidden features.
+# Current models often use [SwiGLU](https://arxiv.org/abs/2002.05202): a second linear
+# layer, whose outputs multiply the hidden features.
 #
 # **Exercise 2, change the code.** Two heads can do it without a feed-forward net: one
 # gives both bits the same weight, the other looks sharply at a 1 if there is one.
@@ -326,30 +326,15 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Without residual connections the positions become indistinguishable
 #
-# With a residual connection each position keeps what it had, and the branch only adds
-# to it. For stacks of attention alone, [Dong et al.
-# 2021](https://arxiv.org/abs/2103.03404) proved that the outputs of all positions
-# become equal, faster with each layer; feed-forward nets slow this down. Our stack
-# keeps its nets and norms, and loses only the residual connections. The gradient of
-# every *difference* between positions vanishes, too: if the outputs of all positions
-# are equal for every input, no small change of the input makes them differ.
-#
-# The `similarity` is the mean cosine between the outputs of two positions. For the
-# gradient we need a single number that changes only if the positions differ: a random
-# linear combination of the outputs, whose coefficients, the `probe`, sum to zero over
-# the positions for each feature. So what all positions have in common cancels. We
-# differentiate this number with respect to the input.
+# A stack of attention layers takes averages of averages. In stacks of attention alone,
+# the outputs of all positions become equal, faster with each layer ([Dong et al.
+# 2021](https://arxiv.org/abs/2103.03404)); feed-forward nets slow this down. A residual
+# connection works against it, because each position keeps what it had, and the branch
+# only adds to it. We take the residual connections out, and leave the rest of the block
+# as it is:
 
 
 # %% tags=["shared"]
-def similarity(x):
-    """Mean cosine between two positions: ``b s m -> number``."""
-    x = x / np.linalg.norm(x, axis=-1, keepdims=True)
-    cosines = x @ x.swapaxes(-1, -2)  # b s s
-    s = x.shape[1]
-    return (cosines.sum() / len(x) - s) / (s * (s - 1))
-
-
 def whole_block(block, x):
     """The block as it is, without its weights."""
     return block(x)[0]
@@ -359,6 +344,14 @@ def without_residuals(block, x):
     """The same layers in the same order, with nothing added."""
     x = block.norm1(block.attention(x)[0])
     return block.norm2(block.ffn(x))
+
+
+# %% [markdown] tags=["shared"]
+# Positions that have become equal can hardly learn to differ again, so we also want the
+# part of the gradient that tells positions apart. For this we multiply the outputs by
+# random numbers, the `probe`, and differentiate the sum of the products. For each
+# feature, the probe sums to zero over the positions, so that what all positions have in
+# common cancels and only their differences count.
 
 
 # %% tags=["torch"]
@@ -372,9 +365,22 @@ def input_gradient(function, x, probe):
 # %% tags=["shared"]
 b, s, m, n_heads, f = 4, 16, 64, 4, 128
 x, probe = np.random.default_rng(1).normal(size=(2, b, s, m))
-probe -= probe.mean(axis=1, keepdims=True)
-depths = [1, 2, 3, 4, 6, 8, 12]
+probe -= probe.mean(axis=1, keepdims=True)  # sums to zero over the positions
 blocks = [build(EncoderBlock, m, n_heads, f, seed=i) for i in range(24)]
+
+# %% [markdown] tags=["shared"]
+# We measure how alike the outputs of two positions are (their mean cosine), and how
+# large this gradient is:
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: the functions that measure a stack of blocks
+def similarity(x):
+    """Mean cosine between two positions: ``b s m -> number``."""
+    x = x / np.linalg.norm(x, axis=-1, keepdims=True)
+    cosines = x @ x.swapaxes(-1, -2)  # b s s
+    s = x.shape[1]
+    return (cosines.sum() / len(x) - s) / (s * (s - 1))
 
 
 def through(step, depth, x):
@@ -384,7 +390,9 @@ def through(step, depth, x):
     return x
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: stacks of 1 to 12 blocks, with and without residual connections
+depths = [1, 2, 3, 4, 6, 8, 12]
 steps = {"without residuals": without_residuals, "with residuals": whole_block}
 no_block = np.linalg.norm(probe)  # the gradient without any block
 alike, gradient = {}, {}
@@ -397,9 +405,11 @@ for name, step in steps.items():
 gradient["without residuals"] = gradient["without residuals"][:3]  # then: rounding
 panels = {
     "similarity of positions": {name: (depths, y) for name, y in alike.items()},
-    "gradient (no block: 1)": {n: (depths[: len(y)], y) for n, y in gradient.items()},
+    "gradient, relative to no block": {
+        name: (depths[: len(y)], y) for name, y in gradient.items()
+    },
 }
-fig = plots.curves(panels, x="blocks", log_y=["gradient (no block: 1)"], marks="o")
+fig = plots.curves(panels, x="blocks", log_y=[list(panels)[1]], marks="o")
 fig
 
 # %% tags=["shared", "say"]
@@ -407,12 +417,12 @@ lost, kept = alike["without residuals"], alike["with residuals"]
 faded, flows = map(np.array, gradient.values())
 power = int(np.floor(np.log10(1 / faded[2])))
 say(
-    f"Without residual connections the similarity after three blocks is {lost[2]:.3f}, "
-    f"and the gradient has shrunk by a factor of over {10**power:,}; beyond, the line "
-    "would show only rounding errors. With them, after three blocks, the similarity is "
-    f"**{kept[2]:.2f}** and the gradient {flows[2]:.0%} of what it is without any "
-    "block. The positions still become alike, only slowly: after twelve blocks the "
-    f"similarity is {kept[-1]:.2f} and the gradient {flows[-1]:.0%}."
+    "After three blocks without residual connections, all positions have the same "
+    f"output (similarity {lost[2]:.3f}), and the gradient has shrunk by a factor of "
+    f"over {10**power:,}; after that, there are only rounding errors. With residual "
+    f"connections, the similarity is **{kept[2]:.2f}** and the gradient is "
+    f"{flows[2]:.0%} of what it is without any block. The positions still become "
+    f"alike, only slowly: after twelve blocks the similarity is {kept[-1]:.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -422,7 +432,7 @@ _, line = plots.drawn(fig, panel, "without residuals")
 assert line[2] > 0.999 and (line[1:] > 0.99).all()
 _, line = plots.drawn(fig, panel, "with residuals")
 assert line[2] < 0.1 and line[-1] > 0.2 and (np.diff(line) > 0).all()
-panel = "gradient (no block: 1)"
+panel = "gradient, relative to no block"
 _, line = plots.drawn(fig, panel, "without residuals")
 assert len(line) == 3 and line[2] < 6e-4  # loose: initial weights differ
 assert line[2] < 1e-3 * line[0]  # loose: initial weights differ
@@ -430,10 +440,11 @@ _, line = plots.drawn(fig, panel, "with residuals")
 assert line[2] > 0.8 and line[-1] < 0.97
 
 # %% [markdown] tags=["shared"]
-# Step through the layers: without residual connections each of the 16 keys gets one
-# sixteenth.
+# Step through the layers of the attention maps: once all positions are equal, each of
+# the 16 keys gets one sixteenth.
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: the maps of the first six blocks, with and without residual connections
 maps = {}
 for name, step in reversed(steps.items()):
     arrived = [through(step, depth, floats(x)) for depth in range(6)]  # at each block
@@ -453,11 +464,11 @@ assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 0.03
 # %% [markdown] tags=["shared"]
 # ## Layer norm keeps every position on one scale
 #
-# Each block adds to the row of a position, so without a norm the numbers grow with
-# depth. A score is a product of a query and a key, so the scores grow with the square
-# of these numbers. The softmax then gives more and more of the weight to one key; once
-# a key has nearly all of it, almost no gradient flows through the softmax. We take the
-# norms out of a stack of 24 blocks:
+# But residual connections have a price: each block adds to the row of a position, so
+# the numbers grow with depth. The scores, products of a query and a key, grow with
+# their square, and the softmax gives more and more of the weight to one key. Once a key
+# has nearly all of it, almost no gradient flows through the softmax. The norms prevent
+# this; we take them out:
 
 
 # %% tags=["shared"]
@@ -467,6 +478,8 @@ def without_norms(block, x):
     return x + block.ffn(x)
 
 
+# %% tags=["shared", "experiment"]
+# Experiment: the numbers and the largest weights in 24 blocks, with and without norms
 def watch(step):
     """Spread and largest weights at the input of each block: two arrays ``l``."""
     y, spread, largest = floats(x), [], []
@@ -494,8 +507,8 @@ fig
 say(
     f"Without norms the standard deviation at the input of the last block is "
     f"{wild[0][-1]:.1f}, and a query gives **{wild[1][-1]:.0%}** of its weight to one "
-    f"of 16 keys. With norms the standard deviation stays {calm[0][-1]:.1f}, and the "
-    f"largest weight is {calm[1][-1]:.0%}."
+    f"of 16 keys, even before training. With norms the standard deviation stays "
+    f"{calm[0][-1]:.1f}, and the largest weight is {calm[1][-1]:.0%}."
 )
 
 # %% tags=["shared", "check"]
@@ -520,7 +533,7 @@ assert line.max() < 0.2
 # ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)). [RMS
 # norm](https://arxiv.org/abs/1910.07467), common today, leaves out $\mu$ and $\beta$.
 # **Batch norm**, common in vision, averages over all positions of the batch instead, so
-# that an output depends on the other sentences and their padding.
+# that an output would depend on other sentences and their padding.
 
 
 # %% tags=["shared"]
@@ -549,7 +562,8 @@ np.testing.assert_allclose(own, layer_norm(sentences), atol=1e-5)
 # $1/\sqrt{N}$ at the start, for $N$ branches (see
 # [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py)). Could this
 # replace the norms? Multiply each branch of `without_norms` by $1/\sqrt{48}$, predict
-# the two panels, and call `watch`. What could still go wrong in training?
+# both panels, and repeat the experiment (`watch`). A hint: at the start the branches
+# are nearly independent, so their variances add up. What could go wrong in training?
 
 
 # %% tags=["shared", "answer"]
@@ -564,36 +578,37 @@ assert spread[-1] < 1.15 and largest[-1] < 0.2
 say(
     f"At the start, yes: the standard deviation rises to {spread[-1]:.2f} only, and "
     f"the largest weight is {largest[-1]:.0%}, with norms {calm[1][-1]:.0%}. The "
-    "variances of 48 independent branches add up, and the factor makes their sum as "
-    "large as one branch. But it is a start, and nothing holds it: training can make "
-    "the weights of any branch larger. A norm rescales whatever the weights become. "
-    "GPT-2 has both."
+    "variances of 48 nearly independent branches add up, and the factor makes their "
+    "sum as large as one branch. But it is a start, and nothing holds it: training can "
+    "make the weights of any branch larger. A norm rescales whatever the weights "
+    "become. GPT-2 has both."
 )
 
 # %% [markdown] tags=["shared"]
 # ## The norm can also come first, inside each branch
 #
-# In 2017 the norm came after each sum, on the residual path (**post-norm**). In most
-# models today it comes first inside each branch (**pre-norm**):
+# Where does the norm stand best? In 2017 it came after each sum, on the residual path
+# (**post-norm**). In most models today it comes first inside each branch
+# (**pre-norm**):
 #
 # $$x \leftarrow x + \mathrm{MultiHead}\big(\mathrm{LayerNorm}(x)\big), \qquad
 # x \leftarrow x + \mathrm{FFN}\big(\mathrm{LayerNorm}(x)\big)$$
 #
-# The residual path is then a plain sum of the input and all branches.
+# The residual path is then a plain sum: the input plus all branches.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The encoder block with pre-norm, from top to bottom: norm1 and attention, a plus; norm2 and ffn, a plus. Each residual path starts before the norm, so it meets nothing but the two sums."}}
 diagrams.encoder_block(norm_first=True)
 
 # %% [markdown] tags=["shared"]
-# The later chapters use the same two classes with options: pre-norm (`norm_first`), RMS
-# norm, GELU (a smooth ReLU), and **dropout**. In training, dropout sets a random share
-# of the hidden features and of both branches' outputs to zero, so that the model cannot
-# rely on a single one of them
-# ([Srivastava et al. 2014](https://jmlr.org/papers/v15/srivastava14a.html)). What
-# dropout keeps is scaled up, so that the mean stays the same. `pick` and `check_rate`
-# (in the folded check) refuse wrong options.
+# Later chapters use our two classes with four options: pre-norm (`norm_first`), RMS
+# norm, GELU (a smooth ReLU), and **dropout**, which in training sets a random share of
+# the hidden features and of both branches' outputs to zero, so that the model cannot
+# rely on any one of them
+# ([Srivastava et al. 2014](https://jmlr.org/papers/v15/srivastava14a.html)). It scales
+# up what it keeps, so that the mean stays the same.
 
-# %% tags=["torch"]
+# %% tags=["torch", "experiment"]
+# Experiment: FeedForward with its two options
 ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
 NORMS = {"layer": partial(nn.LayerNorm, eps=1e-5), "rms": partial(nn.RMSNorm, eps=1e-5)}
 
@@ -612,25 +627,30 @@ class FeedForward(nn.Module):
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
 
+# %% [markdown] tags=["torch"]
+# New in the block are the options, dropout, and the lines of pre-norm. (`pick` looks up
+# an option by its name.)
+
+
 # %% tags=["torch"]
 class EncoderBlock(nn.Module):
     """Attention, then feed-forward, each with residual and norm: ``b s m -> b s m``."""
 
     def __init__(
-        self, m, n_heads, f, *, dropout=0.0, activation="relu", norm="layer",
-        norm_first=False,
+        self, m, n_heads, f, *, dropout=0.0, activation="relu", norm="layer",  # new
+        norm_first=False,  # new
     ):  # fmt: skip
         super().__init__()
-        make_norm = pick(NORMS, norm, "norm")
-        self.norm_first = norm_first
+        make_norm = pick(NORMS, norm, "norm")  # new
+        self.norm_first = norm_first  # new
         self.attention = MultiHeadAttention(m, n_heads)
         self.ffn = FeedForward(m, f, dropout=dropout, activation=activation)
         self.norm1 = make_norm(m)
         self.norm2 = make_norm(m)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)  # new
 
     def forward(self, x, mask=None):
-        if self.norm_first:
+        if self.norm_first:  # new: pre-norm
             values, weights = self.attention(self.norm1(x), mask)
             x = x + self.dropout(values)
             return x + self.dropout(self.ffn(self.norm2(x))), weights
@@ -673,8 +693,9 @@ assert ("norm1.bias" in to_arrays(variant)) == (norm == "layer")  # RMS: no shif
 # %% [markdown] tags=["shared"]
 # ## The encoder is a stack of blocks
 #
-# The stack also collects the attention weights of its blocks, the *maps*. With pre-norm
-# it ends with one more norm, because the sum on the residual path grows with depth.
+# With this block, the encoder is only a loop, which also collects the attention weights
+# of its blocks, the *maps*. With pre-norm it ends with one more norm, because the sum
+# on the residual path grows with depth.
 
 # %% [markdown] tags=["torch"]
 # PyTorch does not register layers in a plain Python list, and gives no warning: their
@@ -705,8 +726,8 @@ class Encoder(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# To see where a model looks, we draw its maps: the weights of the same forward pass
-# that made the output, with dropout off.
+# To see where a model looks, we take the maps of the pass that makes the output, with
+# dropout off.
 
 # %% [markdown] tags=["torch"]
 # `eval()` switches dropout off; afterwards each module gets its old mode back.
@@ -756,22 +777,17 @@ say(table(head, *rows))
 
 # %% [markdown] tags=["shared"]
 # Heads of 64, $f = 4m$, 6 or 12 blocks and dropout 0.1 are the values of the encoder of
-# 2017 and of [BERT](https://arxiv.org/abs/1810.04805). BERT also drops attention
-# weights in training (`attention_probs_dropout_prob`); our block does not.
+# 2017 and of [BERT](https://arxiv.org/abs/1810.04805), which also drops attention
+# weights in training. For a new model, try pre-norm and RMS norm first.
 
 # %% [markdown] tags=["shared"]
 # ## With pre-norm, late blocks get smaller gradients
 #
-# The last norm of a pre-norm stack divides by the size of the sum, so the gradient that
-# comes back through it is divided by this size, too: the deeper the stack, the smaller
-# the gradient of its last block. Early blocks get larger gradients, probably because
-# their contribution is a larger share of what the later blocks read: early in the
-# stack, the norms divide by a sum that is still small.
-#
-# [Xiong et al. 2020](https://arxiv.org/abs/2002.04745) conclude that post-norm needs
-# *warm-up*, a learning rate that starts small, and that the smaller gradients of
-# pre-norm allow a high rate at once. With Adam, which divides each step by the size of
-# the gradients, this is disputed; the chapter on warm-up tests it.
+# Does it matter for training where the norm stands? The last norm of a pre-norm stack
+# divides by the size of the sum, so the gradient that comes back through it is divided
+# by this size, too: the deeper the stack, the smaller the gradient of its last block.
+# Early blocks get larger gradients, probably because their norms divide by a sum that
+# is still small.
 
 # %% [markdown] tags=["torch"]
 # `backward` adds to the gradient of every parameter of the model; each parameter holds
@@ -786,59 +802,72 @@ def layer_gradients(encoder, x, probe):
     return np.array([np.linalg.norm(as_numpy(matrix)) for matrix in last])
 
 
-# %% tags=["shared"]
-inputs, probe = np.random.default_rng(4).normal(size=(2, b, s, m))
-depths = [2, 6, 12, 24]
-last = {"post-norm": [], "pre-norm": []}  # gradient norm of the last block
-each = {}  # and of each block
-for n_blocks, name in product(depths, last):
-    sizes = (n_blocks, m, n_heads, f)
-    encoder = build(Encoder, *sizes, norm_first=name == "pre-norm")
-    each[name] = layer_gradients(encoder, inputs, probe)  # in the end: of 24 blocks
-    last[name].append(each[name][-1])
+# %% [markdown] tags=["shared"]
+# We measure new stacks of both kinds with three seeds (the bands).
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient norms at initialisation, two panels. Left, each of the 24 blocks of one stack: with post-norm the line wavers about one level, with pre-norm it falls from the first to the last block. Right, the last block of stacks of 2, 6, 12 and 24 blocks: with post-norm it stays at about the same level, with pre-norm it falls with every step in depth."}}
+# %% tags=["shared", "experiment"]
+# Experiment: gradients in stacks of 2 to 24 blocks, post-norm and pre-norm, three seeds
+inputs, probe = np.random.default_rng(4).normal(size=(2, b, s, m))
+depths, seeds = [2, 6, 12, 24], range(3)
+last = {name: np.zeros((3, 4)) for name in ("post-norm", "pre-norm")}  # seed depth
+each = {name: np.zeros((3, 24)) for name in last}  # seed block, of 24 blocks
+for seed, (i, n_blocks), name in product(seeds, enumerate(depths), last):
+    sizes = (n_blocks, m, n_heads, f)
+    encoder = build(Encoder, *sizes, norm_first=name == "pre-norm", seed=seed)
+    gradients = layer_gradients(encoder, inputs, probe)
+    last[name][seed, i] = gradients[-1]
+    if n_blocks == 24:
+        each[name][seed] = gradients
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient norms at initialisation, two panels, means of three seeds with bands. Left, each of the 24 blocks of one stack: with post-norm the line wavers and keeps most of its height, with pre-norm it falls from the first to the last block. Right, the last block of stacks of 2, 6, 12 and 24 blocks: with post-norm it stays at about the same level, with pre-norm it falls with every step in depth."}}
 panels = {
-    "gradient of each of 24 blocks": {n: (numbers, y) for n, y in each.items()},
-    "gradient of the last block": {name: (depths, y) for name, y in last.items()},
+    "each block of a stack of 24": {n: (numbers, y) for n, y in each.items()},
+    "last block of each stack": {name: (depths, y) for name, y in last.items()},
 }
 fig = plots.curves(
-    panels, x=["block", "blocks in the stack"], y="norm", marks="o", share_y=True
-)
+    panels, x=["block", "blocks in the stack"], y="norm of the gradient", marks="o",
+    share_y=True,
+)  # fmt: skip
 fig.axes[0].set_ylim(bottom=0)
 fig
 
 # %% tags=["shared", "say"]
-post, pre = map(np.array, last.values())
 total = floats(inputs)
 for block in encoder.blocks:  # pre-norm, 24 blocks
     total, _ = block(total)
 growth = as_numpy(total).std() / inputs.std()
-falls = {name: y[-1] / y[0] for name, y in each.items()}  # from block 0 to block 23
+falls = {name: y[:, -1] / y[:, 0] for name, y in each.items()}  # from block 0 to 23
+low, high = falls["pre-norm"].min(), falls["pre-norm"].max()
+ratio = (last["pre-norm"][:, -1] / last["pre-norm"][:, 0]).mean()
 say(
-    "Left, one stack of 24 blocks: with pre-norm the gradient of its last block is "
-    f"**{falls['pre-norm']:.2f}** times that of its first block; with post-norm the "
-    f"gradient wavers, and the last is {falls['post-norm']:.2f} times the first. All "
-    "this is one seed, before training. Right, stacks of "
-    "several depths: with pre-norm, the last block of a stack of 24 has "
-    f"{pre[-1] / pre[0]:.2f} of the gradient that the last block of a stack of 2 has. "
-    "Xiong et al. derive that this gradient falls as one over the root of the depth, "
-    f"here to $\\sqrt{{2/24}} = {np.sqrt(2 / 24):.2f}$. They assume branches whose "
-    "outputs are as large as their inputs. Ours are not: after 24 blocks the "
-    f"standard deviation of the sum is only {growth:.1f} times that of the input, "
-    f"instead of $\\sqrt{{1 + 48}} = {np.sqrt(1 + 48):.0f}$ times."
+    "Left: with pre-norm the gradient of the last block is "
+    f"**{falls['pre-norm'].mean():.2f}** times that of the first ({low:.2f} to "
+    f"{high:.2f}), with post-norm {falls['post-norm'].mean():.2f} times. Right: with "
+    "pre-norm, the gradient of the last block falls with the depth of the stack, from "
+    f"2 to 24 blocks to {ratio:.2f} of its size; with post-norm it hardly changes."
 )
 
 # %% tags=["shared", "check"]
 # Checked: pre-norm shrinks late gradients; post-norm keeps all above 0.6 of the largest
-_, pre = plots.drawn(fig, "gradient of the last block", "pre-norm")
-_, post = plots.drawn(fig, "gradient of the last block", "post-norm")
+_, pre = plots.drawn(fig, "last block of each stack", "pre-norm")
+_, post = plots.drawn(fig, "last block of each stack", "post-norm")
 assert (np.diff(pre) < 0).all() and pre[-1] < 0.7 * pre[0]
 assert (post > 0.75 * post[0]).all() and post[-1] > 1.4 * pre[-1]
-_, pre = plots.drawn(fig, "gradient of each of 24 blocks", "pre-norm")
-_, post = plots.drawn(fig, "gradient of each of 24 blocks", "post-norm")
+_, pre = plots.drawn(fig, "each block of a stack of 24", "pre-norm")
+_, post = plots.drawn(fig, "each block of a stack of 24", "post-norm")
 assert pre[-1] < 0.6 * pre[0] and (np.diff(pre.reshape(4, 6).mean(axis=1)) < 0).all()
 assert post.min() > 0.6 * post.max()
+
+# %% tags=["shared", "say"]
+say(
+    "[Xiong et al. 2020](https://arxiv.org/abs/2002.04745) derive one over the root of "
+    f"the depth, here $\\sqrt{{2/24}} = {np.sqrt(2 / 24):.2f}$, for branches whose "
+    "outputs are as large as their inputs. Ours are not: after 24 new blocks, the sum "
+    f"has {growth:.1f} times the standard deviation of the input, instead of "
+    f"$\\sqrt{{1 + 48}} = {np.sqrt(1 + 48):.0f}$ times. They conclude that post-norm "
+    "needs *warm-up*, a learning rate that starts small; the chapter on warm-up tests "
+    "this with Adam."
+)
 
 # %% tags=["shared", "check"]
 # Checked: the residual path of pre-norm grows with depth, and the last norm rescales it
@@ -854,7 +883,6 @@ np.testing.assert_allclose(as_numpy(encoder(floats(inputs))).std(), 1, atol=1e-3
 #   keep the numbers on one scale.
 # * Post-norm rescales every sum; pre-norm leaves the residual path alone, and its late
 #   blocks get smaller gradients.
-# * Dropout acts in training only; maps are read with dropout off.
 
 # %% [markdown] tags=["torch"]
 # The block still ignores the order of the words. Next come [positions and the whole

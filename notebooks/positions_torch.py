@@ -44,7 +44,7 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["shared"]
+# %% tags=["shared", "imports"]
 import tempfile
 from dataclasses import replace
 from functools import partial
@@ -60,20 +60,11 @@ from helpers.settings import Sequences
 from helpers.shapes import as_numpy, check_shape
 from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
 
-plots.use_style()
-
-# %% tags=["torch"]
+# %% tags=["torch", "imports"]
+# isort: split
 import torch
 from torch import nn
 
-device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)
-floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
-integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
-booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
-f"PyTorch {torch.__version__} on {device}"
-
-# %% tags=["torch"]
 # Built in the chapters on attention and on the encoder block, and a training loop:
 from helpers.model_torch import (
     NORMS,
@@ -89,11 +80,21 @@ from helpers.model_torch import (
 )
 from helpers.train_torch import cross_entropy, fit
 
+# %% tags=["torch"]
+plots.use_style()
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.set_default_device(device)
+floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
+integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
+booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
+f"PyTorch {torch.__version__} on {device}"
+
 # %% [markdown] tags=["shared"]
 # ## Without positions the order is lost
 #
 # Attention ignores order, as its chapter shows, and the feed-forward net treats each
-# position alone. So a whole stack of blocks ignores order, too:
+# position alone. So a whole stack of blocks ignores order, too. We send both sentences
+# through a new encoder:
 
 # %% tags=["shared"]
 dog, bites, man = np.eye(3, 12)  # each word has a feature of its own
@@ -114,17 +115,17 @@ assert np.abs(one[0] - one[2]).max() > 1.5
 # ## Sines and cosines encode the position
 #
 # The remedy of 2017 is to add a vector to each word that depends on its position, the
-# **positional encoding**. It consists of pairs of features, and each pair is the hand
-# of a clock. Fast hands tell neighbours apart, slow ones tell the beginning from the
-# end.
+# **positional encoding**. Its features come in pairs, and each pair is the hand of a
+# clock: fast hands tell neighbours apart, slow ones tell the beginning from the end.
 #
 # $$PE_{pos,\,i} = \begin{cases}
 # \sin\big(pos \,/\, 10000^{\,i/m}\big) & \text{for even } i \\
 # \cos\big(pos \,/\, 10000^{\,(i-1)/m}\big) & \text{for odd } i
 # \end{cases}$$
 #
-# with position $pos$ and feature $i$ of $m$. One turn takes $2\pi \approx 6.3$
-# positions in the first pair and, for large $m$, up to $10000 \cdot 2\pi$ in the last.
+# with position $pos$ and feature $i$ of $m$. A hand needs $2\pi \approx 6.3$ positions
+# for one turn in the first pair and, for large $m$, up to $10000 \cdot 2\pi$ in the
+# last.
 
 # %% [markdown] tags=["torch"]
 # At large positions the angle is large, and float32 has too few digits for its sine; so
@@ -167,11 +168,11 @@ assert (moves[-14:] < 0.15).all()
 assert (moves[:-14].reshape(-1, 2).max(axis=1) > 0.15).all()
 
 # %% [markdown] tags=["shared"]
-# The code of position $p + t$ is the code of position $p$, rotated: in the pair of the
-# features $i$ and $i + 1$ by the angle $t \,/\, 10000^{\,i/m}$ ($i$ even), for every
-# $p$. So one matrix can mean "three words to the left" anywhere, and the dot product of
-# two codes depends on their distance only. It is largest for the same position, and
-# falls over the first few steps.
+# Why clocks, and not the plain number of the position? Going $t$ positions on turns
+# every hand by a fixed angle, wherever it stands: in the pair of the features $i$ and
+# $i + 1$ ($i$ even) by $t \,/\, 10000^{\,i/m}$. So one matrix can mean "three words to
+# the left" anywhere, and the dot product of two codes depends on their distance only.
+# It is largest for the same position, and falls over the first few steps.
 
 # %% tags=["shared", "check"]
 # Checked: a step is one rotation; products depend on the distance, falling at first
@@ -194,11 +195,9 @@ assert (np.diff(products[0, 5:]) > 0).any()  # not monotonic
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, an open question.** In the heat map, the last 14 of the 48 features
-# hardly change. Are these features wasted? Measure how far apart the closest codes are
-#
-# * with all features, without the last 14, and with those 14 alone;
-# * with a base below 10000. (Which one turns the slowest hand about once in 96
-#   positions?)
+# hardly change. Are they wasted? Measure how far apart the closest two codes are with
+# all features, without the last 14, with those 14 alone, and with a base below 10000.
+# (Which one turns the slowest hand about once in 96 positions?)
 
 
 # %% tags=["shared", "answer"]
@@ -225,10 +224,10 @@ say(
 # %% [markdown] tags=["shared"]
 # ## The codes are added to the input, computed or learned
 #
-# The table is computed once and added to the input (in 2017 to $\sqrt{m}$ times the
-# embedding). The alternative is a table that is **learned** like any other parameter;
-# [BERT](https://arxiv.org/abs/1810.04805) has one. Both tables below have a last row: a
-# longer sequence raises an error (`check_length`, in the folded check).
+# Inside a model, the table of codes is computed once and added to every input (in 2017
+# to $\sqrt{m}$ times the embedding). The alternative is a table that is **learned**
+# like any other parameter; [BERT](https://arxiv.org/abs/1810.04805) has one. Both
+# tables below have a last row, and a longer sequence raises an error (`check_length`).
 
 # %% [markdown] tags=["torch"]
 # A **buffer** moves with the model to its device but is no parameter.
@@ -286,9 +285,9 @@ assert said == ["97 positions, but the table has max_length = 96"] * 2
 # %% [markdown] tags=["shared"]
 # ## Rotary positions put the distance into the scores
 #
-# A word seldom needs *position 17*, and often *the word three places back*. With added
-# codes, the score of two words depends on both positions. To make it depend on their
-# distance alone, the clocks *rotate* the words instead. **Rotary positions**
+# A word seldom needs *position 17*, and often *the word three places back*. But with
+# added codes, the score of two words depends on both positions. To make it depend on
+# their distance alone, the clocks *rotate* the words instead. **Rotary positions**
 # ([Su et al. 2021](https://arxiv.org/abs/2104.09864)) rotate each pair of features of
 # every query and key by the angle of its position; values stay as they are. With $R_p$
 # for the rotation at position $p$, the score of a query at $p$ and a key at $r$ is
@@ -297,8 +296,8 @@ assert said == ["97 positions, but the table has max_length = 96"] * 2
 #
 # because turning both back by the angle of $p$ changes no dot product. So the score
 # depends on the two words and on their distance $r - p$, but not on where they are.
-# (The angles below are float32, with an error of about $10^{-7}\,p$: enough for our
-# short sequences. For very long texts compute them, too, in float64.)
+# (The angles below are float32, with an error of about $10^{-7}\,p$: good enough for
+# our short sequences, while very long texts need float64, as the table above.)
 
 
 # %% tags=["torch"]
@@ -314,8 +313,8 @@ def rotary(x):
 
 
 # %% [markdown] tags=["shared"]
-# To see it, we give every position the same query and the same key, so that only the
-# positions make a difference:
+# We give every position the same query and the same key, so that only the positions
+# make a difference:
 
 # %% tags=["shared"]
 q, k = (np.tile(row, (16, 1)) for row in np.random.default_rng(3).normal(size=(2, 8)))
@@ -391,20 +390,18 @@ say(
 # %% [markdown] tags=["shared"]
 # ## The mask acts in every layer
 #
-# Sentences in a batch are padded to one length. Hiding the padding in the first layer
-# is not enough: the second layer would read it after all. So every layer gets the
-# mask. A padding mask hides *keys*, and its shape is `b 1 1 k`: the same for all heads
-# and queries. (Padded queries then compute something that nobody reads.)
-#
-# A causal mask, which the decoder needs, combines with a padding mask by `&`:
+# So far, all sentences had the same length. In a batch, shorter ones are padded, and
+# hiding the padding in the first layer is not enough: the second layer would read it
+# after all. So every layer gets the mask. A padding mask hides *keys*, and its shape is
+# `b 1 1 k`: the same for all heads and queries. (What padded queries compute, nobody
+# reads.) It combines by `&` with a causal mask, which the decoder needs:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Where a mask acts: a padding mask, which hides a column, and a causal mask, which hides the triangle above the diagonal, are joined by and. masked_softmax turns the scores and this mask into weights, zero in every hidden cell."}}
 diagrams.mask()
 
 # %% [markdown] tags=["shared"]
-# A test: we fill the last three positions of the second sentence, its padding, with
-# garbage. For comparison, we take an encoder that forgets the mask after its first
-# layer.
+# As a test, we fill the padding of the second sentence, its last three positions, with
+# garbage. Beside our encoder we try one that forgets the mask after its first layer.
 
 # %% tags=["shared"]
 encoder = build(Encoder, 2, 64, 4, 128)
@@ -412,9 +409,6 @@ x = np.random.default_rng(5).normal(size=(2, 9, 64))  # b s m
 real = np.arange(9) < np.array([[9], [6]])  # b s
 mask = real[:, None, None, :]  # b 1 1 k
 garbage = np.where(real[..., None], x, 1e15)
-out, maps = map(as_numpy, attention_maps(encoder, floats(x), booleans(mask)))
-found = attention_maps(encoder, floats(garbage), booleans(mask))
-out_garbage, maps_garbage = map(as_numpy, found)
 
 
 def forgetful(encoder, x, mask):
@@ -424,6 +418,11 @@ def forgetful(encoder, x, mask):
     return as_numpy(x)
 
 
+# %% tags=["shared", "experiment"]
+# Experiment: both encoders, with and without garbage in the padding
+out, maps = map(as_numpy, attention_maps(encoder, floats(x), booleans(mask)))
+found = attention_maps(encoder, floats(garbage), booleans(mask))
+out_garbage, maps_garbage = map(as_numpy, found)
 leak = [forgetful(encoder, floats(inputs), booleans(mask)) for inputs in (x, garbage)]
 
 # %% tags=["shared", "say"]
@@ -469,11 +468,29 @@ say(
 # %% [markdown] tags=["shared"]
 # ## The predictor maps each element to an output
 #
-# In front of the encoder, a linear layer brings each element to size $m$. Behind the
-# encoder, a small network with a ReLU turns each vector into what is asked for, such as
-# the scores of $c$ classes.
-# Positions are optional: a *set* has none. `input_dropout` is dropout on the features
-# of the input.
+# Of the whole model only the two ends are missing. At the front, words must become
+# vectors. The **id** of a token is its number in a fixed *vocabulary*, and an
+# **embedding** is a table with one row of $m$ learned numbers for each id:
+
+# %% tags=["torch"]
+vocabulary = ["a", "by", "night", "step", "the"]  # a real one has tens of thousands
+tokens = ["step", "by", "step"]
+ids = [vocabulary.index(token) for token in tokens]
+embedding = build(nn.Embedding, len(vocabulary), 4)  # m = 4
+rows = embedding(integers([ids]))  # b s m
+
+# %% [markdown] tags=["shared"]
+# A *one-hot* vector (zeros, and a one at the id), multiplied by the table, gives the
+# same row. So a linear layer can be an embedding, and it also takes the features of
+# pictures. With it our model, the `Predictor`, has five stages:
+#
+# 1. `embed` brings each element of the input to size $m$.
+# 2. `positions` tells where it is (a *set* has no order, and leaves this out).
+# 3. `encoder` lets the elements exchange information.
+# 4. `hidden`, with a norm and a ReLU, computes with each vector alone.
+# 5. `output` turns it into what is asked for, such as the scores of $c$ classes.
+#
+# The numbers return in the code below, where only dropout and the maps are added.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}}
 diagrams.predictor()
@@ -499,13 +516,13 @@ class Predictor(nn.Module):
         kind = pick(POSITIONS, positions, "positions")
         input_dropout = check_rate(input_dropout, "input_dropout")
         self.input_dropout = nn.Dropout(input_dropout)
-        self.embed = dense(n_inputs, m)
-        self.positions = kind(m, max_length) if kind else None
-        self.encoder = Encoder(n_blocks, m, n_heads, f, **options)
-        self.hidden = dense(m, m)
+        self.embed = dense(n_inputs, m)  # 1
+        self.positions = kind(m, max_length) if kind else None  # 2
+        self.encoder = Encoder(n_blocks, m, n_heads, f, **options)  # 3
+        self.hidden = dense(m, m)  # 4
         self.hidden_norm = NORMS["layer"](m)
         self.dropout = nn.Dropout(options.get("dropout", 0.0))
-        self.output = dense(m, n_outputs)
+        self.output = dense(m, n_outputs)  # 5
 
     def forward(self, x, mask=None, *, return_maps=False):
         check_input(x, self.embed.in_features)
@@ -518,20 +535,10 @@ class Predictor(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# Follow three words from their ids to the scores. The **id** of a token is its number
-# in a fixed *vocabulary*, and an **embedding** is a table with one row of $m$ learned
-# numbers for each token. A *one-hot* vector (zeros, and a one at the id), multiplied by
-# the table, gives the row of this id. So our linear layer `embed` can be an embedding;
-# it also takes features of pictures.
+# Follow our three words through a small model that is not yet trained:
 
-# %% tags=["torch"]
-vocabulary = ["a", "by", "night", "step", "the"]  # a real one has tens of thousands
-tokens = ["step", "by", "step"]
-ids = [vocabulary.index(token) for token in tokens]
-embedding = build(nn.Embedding, len(vocabulary), 4)  # m = 4
-rows = embedding(integers([ids]))  # b s m
-
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: three words through a predictor with our table of embeddings
 vectors = to_arrays(embedding)["weight"]  # i m
 x = one_hot(np.array([ids]), len(vocabulary))  # b s i
 model = build(Predictor, len(vocabulary), 4, 2, n_blocks=2, n_heads=2, f=16)
@@ -546,9 +553,8 @@ stages = [as_numpy(stage)[0] for stage in (embedded, placed, encoded, scores)]
 diagrams.walk_through(tokens, ids, *stages)
 
 # %% [markdown] tags=["shared"]
-# The two rows of *step* are equal after `embed`, and differ after `positions`. In the
-# encoder, attention moves information between rows: after it, each row depends on all
-# three tokens.
+# The two rows of *step* are equal after `embed`, and differ after `positions`. After
+# the encoder, each row depends on all three tokens.
 
 # %% tags=["shared", "check"]
 # Checked: one-hot times a table looks up rows; encoded rows differ and depend on all
@@ -578,11 +584,20 @@ assert min(moved["sinusoidal"], moved["learned"]) > 0.03
 # %% [markdown] tags=["shared"]
 # ## At new positions, only rotary positions work here
 #
-# [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) hoped that sinusoids would
-# work for sequences beyond the trained lengths. We try all three kinds of positions on
-# a task in which the position alone decides where to look: the output is the symbol
-# three places before (near the start, the first symbol). The test goes to twice the
-# trained length.
+# Which of the three kinds of positions should the model get? [Vaswani et al.
+# 2017](https://arxiv.org/abs/1706.03762) hoped that sinusoids would work beyond the
+# trained lengths. We train a model of each kind on a task in which the position alone
+# decides where to look: the output is the symbol three places before (near the start,
+# the first symbol). Then we test it at twice the trained length.
+#
+# > **Helpers of this book**, used from here on:
+# >
+# > * `settings` hold the sizes of the model and the numbers of its training.
+# > * `build(Model, …, seed=…)` makes a model; the seed fixes its initial weights.
+# > * `fit(model, loss, data, settings)` is the training loop of the first chapter, with
+# >   Adam; the next chapter, the reverse task, writes it.
+# > * `cross_entropy` is the loss of the first chapter, at each position.
+# > * `symbols` draws random sequences, and `one_hot` makes them the input of a model.
 
 # %% tags=["shared"]
 settings = Sequences(
@@ -598,9 +613,6 @@ def shifted(n, length, seed):
     return one_hot(x, settings.n_symbols), np.ascontiguousarray(x[:, before])
 
 
-train = shifted(settings.n_train, settings.length, seed=0)
-inputs, labels = shifted(1_000, 2 * settings.length, seed=1)
-
 # %% tags=["shared", "say"]
 choices = """n_blocks|each position has to look at one other|6
 n_heads|the same|heads of 64 features
@@ -609,26 +621,38 @@ f|two times m|four times m
 n_train|all three kinds learn the task|all that there is
 epochs|600 updates in all|until the validation loss stops falling
 learning_rate|high, for a short run|0.0001 to 0.001
-warmup|a rise, because the rate is high|a twentieth of all updates"""
+warmup|updates in which the rate rises to this height|a twentieth of all updates"""
 lines = [line.split("|") for line in choices.splitlines()]
 lines = [[f"`{name}`", f"{getattr(settings, name)}", *why] for name, *why in lines]
 say(table(["setting", "value", "why here", "try first for another task"], *lines))
 
+# %% [markdown] tags=["shared"]
+# The model with sinusoids is trained in two lines; the others differ from it in one
+# argument or one layer.
+
 # %% tags=["shared"]
-near, far, tables = {}, {}, []  # accuracy at each position, in sequences of 16 and 32
-for name in ("sinusoidal", "learned", "rotary"):
+train = shifted(settings.n_train, settings.length, seed=0)
+sinusoidal = build(Predictor, seed=settings.seed, **settings.model)
+history = fit(sinusoidal, cross_entropy, train, settings, bar=False)
+f"accuracy in the last update: {history['accuracy'][-1]:.0%}"
+
+# %% tags=["shared", "experiment"]
+# Experiment: learned and rotary positions; the accuracy of all three at each position
+models, tables = {"sinusoidal": sinusoidal}, []
+for name in ("learned", "rotary"):
     chosen = replace(settings, positions="none" if name == "rotary" else name)
     sizes = {**chosen.model, "max_length": 2 * settings.length}  # of the Predictor
-    model = build(Predictor, seed=settings.seed, **sizes)
+    model = models[name] = build(Predictor, seed=settings.seed, **sizes)
     if name == "rotary":
         model.encoder.blocks[0].attention = build(RotaryAttention, settings.m, 1)
     tables.append(to_arrays(model).get("positions.table"))  # before training
-    fit(model, cross_entropy, train, chosen, bar=False)  # with Adam: reverse chapter
+    fit(model, cross_entropy, train, chosen, bar=False)
     tables.append(to_arrays(model).get("positions.table"))  # and after
-    for found, n in ((near, settings.length), (far, 2 * settings.length)):
-        logits, _ = attention_maps(model, floats(inputs[:, :n]))  # b s c
-        right = as_numpy(logits).argmax(-1) == labels[:, :n]  # b s
-        found[name] = right.mean(axis=0)
+inputs, labels = shifted(1_000, 2 * settings.length, seed=1)
+near, far = {}, {}  # accuracy at each position, in sequences of 16 and 32
+for (name, model), (found, n) in product(models.items(), ((near, 16), (far, 32))):
+    logits, _ = attention_maps(model, floats(inputs[:, :n]))  # b s c
+    found[name] = (as_numpy(logits).argmax(-1) == labels[:, :n]).mean(axis=0)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each position. Left, in sequences of 16: all three lines are at one. Right, in sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off at the end of the shaded part and stays near this level; the rotary line is at one from position 3 to the end; how far it drops at position 0 depends on the initial weights."}}
 panels = {
@@ -641,34 +665,39 @@ for ax in fig.axes:
     ax.axvspan(-0.5, settings.length - 0.5, color=plots.HIDDEN, alpha=0.4, lw=0)
 fig
 
+
 # %% tags=["shared", "say"]
-beyond = {name: rows[settings.length :].mean() for name, rows in far.items()}
+def row(found, part):
+    """Cells of a table: mean accuracy in a part of the positions."""
+    return "".join(f"| {found[name][part].mean():.1%} " for name in models) + "|"
+
+
+weakest = far["sinusoidal"][:16].argmin()
 say(
-    "In sequences of 16 the accuracy is "
-    f"{near['sinusoidal'].mean():.1%} with sinusoids, {near['learned'].mean():.1%} "
-    f"with learned and {near['rotary'].mean():.1%} with rotary positions. In sequences "
-    f"of 32 it is {beyond['sinusoidal']:.0%}, {beyond['learned']:.0%} and "
-    f"**{beyond['rotary']:.0%}** at the new positions; guessing gives "
-    f"{1 / settings.n_symbols:.0%}. With sinusoids the old position 15 drops to "
-    f"{far['sinusoidal'][15]:.0%}: it sees the same 16 keys as before, and 16 new ones "
-    "on its right, which draw some attention away. With rotary positions, the accuracy "
-    f"from position 3 on is {far['rotary'][3:].mean():.1%}, but at the old position 0 "
-    f"it is **{far['rotary'][0]:.1%}**."
+    "| accuracy | sinusoidal | learned | rotary |\n|---|---|---|---|\n"
+    f"| in sequences of 16 {row(near, slice(16))}\n"
+    f"| in sequences of 32, new positions {row(far, slice(16, 32))}\n"
+    f"| in sequences of 32, position 0 {row(far, slice(1))}\n\n"
+    f"Guessing gives {1 / settings.n_symbols:.0%}. With sinusoids some of the old "
+    f"positions suffer, too: position {weakest} drops to "
+    f"{far['sinusoidal'][weakest]:.0%}. It sees the same 16 keys as before, and 16 new "
+    "ones on its right, which draw some attention away."
 )
 
 # %% [markdown] tags=["shared"]
-# Rotary positions know distances, but not where a sequence starts. Position 0 has no
-# symbol three places before it, and must look at itself. In training 15 keys stood on
-# its right, and now there are 31, at distances that it has never seen. Whether it
-# still works depends on the initial weights: compare the twin of this page.
+# Why? Training never reached the last 16 rows of the learned table: they are still
+# random. Sinusoids have values there, but their slow hands reach angles that the layers
+# have never seen, which is probably why they fail. With rotary positions, "three places
+# to the left" has the same score everywhere.
 #
-# Training never reached the last 16 rows of the learned table: they are still random.
-# Sinusoids have values there, but their slow hands reach angles that the layers have
-# never seen, which is probably why they fail. With rotary positions, "three places to
-# the left" has the same score everywhere. This is one block, one task and one seed:
-# large models with rotary positions do fail on longer texts.
-# [Chen et al. 2023](https://arxiv.org/abs/2306.15595) squeeze the new positions into
-# the trained range, and train a little further.
+# But rotary positions do not know where a sequence starts. Position 0 has no symbol
+# three places before it, and must look at itself; in training 15 keys stood on its
+# right, and now there are 31, at distances that it has never seen. Whether it still
+# works depends on the initial weights: compare the twin of this page.
+#
+# This is one block, one task and one seed. Large models with rotary positions do fail
+# on longer texts; [Chen et al. 2023](https://arxiv.org/abs/2306.15595) squeeze the new
+# positions into the trained range, and train a little further.
 
 # %% tags=["shared", "check"]
 # Checked: all kinds work within the trained length, and at new positions only rotary
@@ -685,15 +714,15 @@ for name in near:
 
 # %% tags=["shared", "check"]
 # Checked: training leaves the rows of positions that it never reached as they were
-before, after = tables[2:4]
+before, after = tables[:2]
 np.testing.assert_array_equal(after[16:], before[16:])
 assert np.abs(after[:16] - before[:16]).max(axis=1).min() > 0.15
 
 # %% [markdown] tags=["shared"]
 # ## Your framework has these parts, too
 #
-# In your own code, start from ready-made parts. The next cell builds a pre-norm encoder
-# for sentences with padding. `real`, of shape `b s`, is True at real positions.
+# In your own code, start from ready-made parts, such as these of a pre-norm encoder for
+# sentences with padding. `real`, of shape `b s`, is True at real positions.
 
 # %% [markdown] tags=["torch"]
 # PyTorch has the whole encoder. **Its mask has the opposite meaning: True hides**, so
@@ -749,7 +778,8 @@ unmasked = as_numpy(own(floats(garbage), booleans(np.ones((2, 9), bool))))
 assert np.abs(unmasked - outs[0])[real].max() > 0.18
 
 # %% [markdown] tags=["torch"]
-# With copied weights, PyTorch's encoder gives the same outputs as our block.
+# With the same weights, PyTorch's layer gives the same outputs as our block, and both
+# frameworks read the same file of weights.
 
 # %% tags=["shared", "check"]
 # Checked: weights from a file give the outputs of the NumPy reference, as in the twin
@@ -793,11 +823,12 @@ for norm_first in (False, True):
 # * Without positions an encoder ignores order.
 # * Sinusoidal and learned codes are added to the input; rotary positions turn queries
 #   and keys, so that the score depends only on the distance.
-# * Here only rotary positions work at new positions; at position 0 of a longer sequence
-#   they may fail.
+# * In our run only rotary positions work at new positions; at position 0 of a longer
+#   sequence they may fail.
 # * A padding mask hides keys, in every layer.
 # * The predictor is embedding, positions, encoder and a small net: one output for each
 #   element.
 
 # %% [markdown] tags=["torch"]
-# Next comes [warm-up, in PyTorch](warmup_torch.ipynb): how to train such a stack.
+# Next comes [the reverse task, in PyTorch](reverse_torch.ipynb): how to train such a
+# model, and what it learns to look at.
