@@ -25,9 +25,8 @@
 # and learn where to look: this is **attention**. The **Transformer** ([Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762)) dropped the recurrence, kept the attention,
 # and became the model behind [BERT](https://arxiv.org/abs/1810.04805),
-# [GPT-3](https://arxiv.org/abs/2005.14165) and, with patches of a picture in place of
-# words, much of [computer vision](https://arxiv.org/abs/2010.11929). This page builds
-# its attention layer; later chapters stack such layers and train them.
+# [GPT-3](https://arxiv.org/abs/2005.14165) and much of [computer
+# vision](https://arxiv.org/abs/2010.11929). This page builds its attention layer.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
@@ -114,8 +113,7 @@ cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 #
 # Such weights, positive and with the sum one, are called a *softmax* of the scores: a
 # score that is higher by 1 gets $e \approx 2.7$ times the weight. (To physicists, this
-# is the Boltzmann distribution; to statisticians, kernel regression with the kernel
-# $\exp f$.)
+# is the Boltzmann distribution; to statisticians, kernel regression.)
 #
 # Suppose that the word *it* looks for an animal. The features of each word serve as its
 # key and as its value, and the score is the dot product:
@@ -153,9 +151,8 @@ np.testing.assert_allclose(large, words[cat], atol=1e-9)
 #
 # Where does the query of *it* come from? From the word itself: its features are
 # multiplied by a matrix. Two other matrices make its key and its value, because a word
-# looks for one thing (query), is found by another (key), and passes on a third (value).
-# *Drank* looks for an animal and a drink, but is found as an *action*. With one word
-# per row of $X$,
+# looks for one thing, is found by another, and passes on a third: *drank* looks for an
+# animal and a drink, but is found as an *action*. With one word per row of $X$,
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
@@ -236,10 +233,10 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # $$\mathrm{Attention}(Q, K, V) =
 # \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V \tag{1}$$
 #
-# where $Q$, $K$ and $V$ hold one query, key or value per row, and $d$ is the number of
-# features of a query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation
-# 1). In comments on shapes, `q` and `k` are axes, one entry per query or key, and so
-# are, further below, `b`, the sentences of a batch, and `h`, the heads.
+# with one query, key or value in each row of $Q$, $K$ and $V$, and $d$ features in a
+# query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). In
+# comments on shapes, `q` and `k` are axes, one entry per query or key; `b`, the
+# sentences of a batch, and `h`, the heads, come below.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
 diagrams.attention(mask=False)
@@ -434,7 +431,7 @@ def attention(q, k, v, mask=None):
 
 # %% [markdown] tags=["shared"]
 # (`check_shapes` and `check_mask` raise an error if an input could be misread. If you
-# copy `attention`, take them along from the next two folded lines.)
+# copy `attention`, take them along, too.)
 
 
 # %% tags=["jax", "check"]
@@ -485,8 +482,7 @@ np.testing.assert_raises_regex(
 # *padding mask*, no position sees the padding, here two positions of the second
 # sentence. Padded positions see nothing either, which does no harm, because their
 # outputs are not used. (Most libraries, and some later pages, hide only the padded
-# keys; at real positions, the result is the same.) `causal & padding` would combine
-# both.
+# keys; at real positions, the result is the same.) `causal & padding` combines both.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -551,9 +547,9 @@ for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
 #
 # *Drank* looks for two things: who drank, and what. But the weights of one softmax sum
 # to 1, so *cat* and *milk* have to share them, and the output mixes both. In *the cat
-# chased the dog*, such a mean would not say who chased whom. **Multi-head attention**
-# gives each word several queries, keys and values. Each head attends by itself, and the
-# outputs are concatenated, so that they stay apart.
+# chased the dog*, such a mean would not say who chased whom. In **multi-head
+# attention**, each head has its own queries, keys and values and attends by itself, and
+# the outputs are concatenated, so that they stay apart.
 #
 # Here are two heads by hand, *who* and *what*, on one more axis in front, `h`. Each row
 # of `looks_for` keeps some columns of `w_query`:
@@ -634,8 +630,7 @@ diagrams.heads()
 # %% [markdown] tags=["jax"]
 # `dense` draws its matrix uniformly within $\pm 1/\sqrt{n}$ for $n$ inputs, so that a
 # new layer has small scores and attends almost evenly. (Flax's own default has three
-# times this variance; [Xavier's rule](https://proceedings.mlr.press/v9/glorot10a.html),
-# on `m 3m`, 1.5 times.) The random numbers come from keys, which an `nnx.Rngs` hands
+# times this variance.) The random numbers come from keys, which an `nnx.Rngs` hands
 # out.
 
 
@@ -654,8 +649,7 @@ def dense(n_in, n_out, *, rngs):
 # %% [markdown] tags=["shared"]
 # `project` makes queries, keys and values of all heads in one product. After attention,
 # the heads are concatenated: `h` and `d` are flattened to `m`. A second input, the
-# `context`, makes it cross-attention, with queries from `x`, keys and values from the
-# context.
+# `context`, makes it cross-attention, with keys and values from the context.
 
 
 # %% tags=["jax"]
@@ -742,8 +736,7 @@ np.testing.assert_allclose(as_numpy(crossed), expected, atol=1e-5)
 # [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$, the largest
 # [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. More heads look for more
 # things, but each compares fewer numbers. In translation, 8 and 16 heads were ahead of
-# 32, and further ahead of one ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
-# table 3).
+# 32, and further ahead of one (Vaswani et al., table 3).
 
 # %% [markdown] tags=["shared"]
 # ## Attention ignores order
@@ -838,9 +831,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## In your own code, call the framework's attention
 #
-# Our function is there to be read. The framework's computes the same numbers, on some
-# GPUs without storing all weights. It takes the causal mask as a flag, and a padding
-# mask as `b 1 1 k`, for all heads and queries:
+# The framework's function computes the same numbers, on some GPUs without storing all
+# weights. It takes the causal mask as a flag, and a padding mask as `b 1 1 k`, for all
+# heads and queries:
 
 # %% tags=["shared"]
 b, s, h, d = 2, 7, 3, 5
@@ -909,8 +902,8 @@ for mask in (causal, key_mask):
 # * Attention is a weighted mean of values; each weight comes from a query and a key.
 # * In self-attention, queries, keys and values are projections of one sequence; in
 #   cross-attention, keys and values come from a second one.
-# * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$. If
-#   queries and keys have entries of variance 1, no query starts out saturated.
+# * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$, so that
+#   no query starts out saturated (if queries and keys have entries of variance 1).
 # * A mask is boolean, True means "may look"; a query that sees nothing gets zeros.
 # * Heads are one more leading axis: project, split, attend, concatenate, project.
 # * The layer is equivariant: it ignores order, so an encoder adds positions.

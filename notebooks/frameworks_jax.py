@@ -212,9 +212,9 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# Is the gradient exact? In float32, we compare it, and the difference quotients
-# $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$, with the gradient that one
-# finds on paper:
+# Is it exact? In float32, we compare it, and the difference quotients $\big(L(w +
+# \epsilon) - L(w - \epsilon)\big) / 2\epsilon$, with the gradient that one finds on
+# paper:
 
 
 # %% tags=["shared", "experiment"]
@@ -285,12 +285,12 @@ np.testing.assert_allclose(twice, 2 * as_numpy(gradient), rtol=1e-6)
 # %% [markdown] tags=["shared"]
 # ## A module is a tree of parameters
 #
-# A model has many such weights, in many arrays. A *module* holds the arrays that
-# training changes, its *parameters*, and other modules: a model is a tree with
-# parameters as leaves. This one has two dense layers, $y = xW + b$, and between them a
-# ReLU, which sets negative numbers to zero. It turns the $i = 64$ pixels of a picture
-# into $f = 64$ hidden features, and these into $c = 10$ *logits*, one per digit: the
-# larger a logit, the more likely its digit.
+# A model has many arrays of weights. A *module* holds the arrays that training changes,
+# its *parameters*, and other modules: a model is a tree with parameters as leaves. This
+# one has two dense layers, $y = xW + b$, and between them a ReLU, which sets negative
+# numbers to zero. It turns the $i = 64$ pixels of a picture into $f = 64$ hidden
+# features, and these into $c = 10$ *logits*: the larger a logit, the more likely its
+# digit.
 
 
 # %% tags=["jax"]
@@ -313,9 +313,9 @@ class Classifier(nnx.Module):
 
 # %% [markdown] tags=["jax"]
 # In JAX, every draw is given a *key*, and the same key gives the same numbers: two
-# layers with the same key start with the same weights, and nothing warns you. So make a
-# new key *before* each draw, by `key, subkey = jax.random.split(key)`. Layers of Flax
-# take theirs from an `nnx.Rngs(0)`, which returns a new one at every call.
+# layers with the same key start alike, and nothing warns you. So make a new key
+# *before* each draw, by `key, subkey = jax.random.split(key)`. Layers of Flax take
+# theirs from an `nnx.Rngs(0)`, which returns a new one at every call.
 
 
 # %% tags=["jax"]
@@ -339,9 +339,9 @@ assert (as_numpy(first) != as_numpy(other)).all()
 # %% [markdown] tags=["jax"]
 # `nnx.split` takes a module apart: its structure, its parameters, and the rest, such as
 # the keys of dropout. The parameters are a *pytree*: nested dicts, lists and tuples
-# with arrays as leaves. All of JAX accepts pytrees: `jax.grad` returns one,
-# `jax.tree.map` applies a function to each leaf. `nnx.merge` puts a module together
-# again, and `nnx.update` writes into it.
+# with arrays as leaves. `jax.grad` takes and returns pytrees, `jax.tree.map` applies a
+# function to each leaf. `nnx.merge` puts a module together again, and `nnx.update`
+# writes into it.
 
 # %% tags=["jax"]
 graph, params, rest = nnx.split(model, nnx.Param, ...)  # ... is all the rest
@@ -429,8 +429,8 @@ found = cross_entropy(lambda logits: logits, large, right)[0]
 np.testing.assert_allclose(float(found), (1000 + np.log(1 + np.exp(-2))) / 2, rtol=1e-6)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, a change of code.** Subtract the same number from all logits, and their
-# softmax stays as it is. (Why?) Choose this number so that `probabilities` never gives
+# **Exercise 1, a change of code.** The softmax stays as it is if you subtract the same
+# number from all logits. (Why?) Choose this number so that `probabilities` never gives
 # NaN. Try $(1000, 0)$ and $(-1000, -1001)$.
 
 
@@ -592,7 +592,7 @@ for t, rows in enumerate(batches[:100], start=1):
 # ## Validation data choose, test data judge
 #
 # A model may have learned the training digits by heart; what counts is how it does on
-# new ones. For this we need `predict`, because some layers work differently in
+# new ones. We need a function `predict`, because some layers work differently in
 # training: *dropout* then sets each number to zero with probability $p$, and multiplies
 # the others by $1/(1-p)$ to keep the mean. `train()` and `eval()` set the mode:
 
@@ -741,8 +741,8 @@ say(
 # 3. *One batch*: train on it again and again. If the loss does not go to zero, suspect
 #    model, loss, update or learning rate (or equal inputs with different labels).
 # 4. *Gradients*: print the norm of each. Zero: the loss does not depend on this
-#    parameter, or a derivative on the way is zero, as in a ReLU of negative numbers.
-#    NaN: often an overflow.
+#    parameter, or a derivative on the way is zero, as in a ReLU. NaN: often an
+#    overflow.
 # 5. *Learning rate*: a tenth if the loss jumps, ten times as much if it hardly moves.
 # 6. *Mode*: `train()` before the loop and after validation, `eval()` before use.
 
@@ -820,8 +820,8 @@ kept
 # Python ran the body once for each shape, only to trace it. So the list holds tracers,
 # and using one later is an error: return what you want to keep. `print`, too, prints
 # only while JAX traces, and `if x > 0` is an error, because the value is unknown: use
-# `jnp.where(x > 0, a, b)`. An argument whose value Python needs, such as a size, is
-# named in `static_argnames`.
+# `jnp.where`. An argument whose value Python needs, such as a size, is named in
+# `static_argnames`.
 #
 # JAX is *asynchronous*: a call returns once its work is queued, and `print(loss)` waits
 # for the result. So do not print every loss, and call `jax.block_until_ready(result)`

@@ -214,9 +214,9 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# Is the gradient exact? In float32, we compare it, and the difference quotients
-# $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$, with the gradient that one
-# finds on paper:
+# Is it exact? In float32, we compare it, and the difference quotients $\big(L(w +
+# \epsilon) - L(w - \epsilon)\big) / 2\epsilon$, with the gradient that one finds on
+# paper:
 
 
 # %% tags=["shared", "experiment"]
@@ -287,12 +287,12 @@ w.grad = None  # cleared
 # %% [markdown] tags=["shared"]
 # ## A module is a tree of parameters
 #
-# A model has many such weights, in many arrays. A *module* holds the arrays that
-# training changes, its *parameters*, and other modules: a model is a tree with
-# parameters as leaves. This one has two dense layers, $y = xW + b$, and between them a
-# ReLU, which sets negative numbers to zero. It turns the $i = 64$ pixels of a picture
-# into $f = 64$ hidden features, and these into $c = 10$ *logits*, one per digit: the
-# larger a logit, the more likely its digit.
+# A model has many arrays of weights. A *module* holds the arrays that training changes,
+# its *parameters*, and other modules: a model is a tree with parameters as leaves. This
+# one has two dense layers, $y = xW + b$, and between them a ReLU, which sets negative
+# numbers to zero. It turns the $i = 64$ pixels of a picture into $f = 64$ hidden
+# features, and these into $c = 10$ *logits*: the larger a logit, the more likely its
+# digit.
 
 
 # %% tags=["torch"]
@@ -427,8 +427,8 @@ found = cross_entropy(lambda logits: logits, large, right)[0]
 np.testing.assert_allclose(float(found), (1000 + np.log(1 + np.exp(-2))) / 2, rtol=1e-6)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, a change of code.** Subtract the same number from all logits, and their
-# softmax stays as it is. (Why?) Choose this number so that `probabilities` never gives
+# **Exercise 1, a change of code.** The softmax stays as it is if you subtract the same
+# number from all logits. (Why?) Choose this number so that `probabilities` never gives
 # NaN. Try $(1000, 0)$ and $(-1000, -1001)$.
 
 
@@ -581,7 +581,7 @@ for t, rows in enumerate(batches[:100], start=1):
 # ## Validation data choose, test data judge
 #
 # A model may have learned the training digits by heart; what counts is how it does on
-# new ones. For this we need `predict`, because some layers work differently in
+# new ones. We need a function `predict`, because some layers work differently in
 # training: *dropout* then sets each number to zero with probability $p$, and multiplies
 # the others by $1/(1-p)$ to keep the mean. `train()` and `eval()` set the mode:
 
@@ -732,8 +732,8 @@ say(
 # 3. *One batch*: train on it again and again. If the loss does not go to zero, suspect
 #    model, loss, update or learning rate (or equal inputs with different labels).
 # 4. *Gradients*: print the norm of each. Zero: the loss does not depend on this
-#    parameter, or a derivative on the way is zero, as in a ReLU of negative numbers.
-#    NaN: often an overflow.
+#    parameter, or a derivative on the way is zero, as in a ReLU. NaN: often an
+#    overflow.
 # 5. *Learning rate*: a tenth if the loss jumps, ten times as much if it hardly moves.
 # 6. *Mode*: `train()` before the loop and after validation, `eval()` before use.
 
