@@ -156,7 +156,7 @@ np.testing.assert_allclose(large, words[cat], atol=1e-9)
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
-# A model learns the matrices; here they are made by hand.
+# A model learns these matrices; here they are made by hand.
 
 # %% tags=["shared"]
 w_query = np.array([
@@ -204,7 +204,7 @@ plots.heatmaps(
 #
 # All weights together form a **map**. Which weights do you expect for *the*, whose
 # query is zero? Which row has the sharper peak, *it* (4 in its query) or *thirsty* (6)?
-# Predict, then move along the rows with mouse, finger or arrow keys.
+# Predict, then move along the rows.
 
 # %% tags=["shared", "figure"]
 viewer.attention(
@@ -277,9 +277,9 @@ say(
 )
 
 # %% [markdown] tags=["jax"]
-# An array may have more axes in front, such as `b` for the sentences of a batch. `@`
-# multiplies the matrices in the last two axes, which `swapaxes` exchanges, and the
-# softmax runs along the keys, the last axis.
+# With arrays, there may be more axes in front, such as `b` for the sentences of a
+# batch: `@` multiplies the matrices in the last two axes, and the softmax runs along
+# the keys, the last axis.
 
 
 # %% tags=["jax"]
@@ -482,7 +482,7 @@ np.testing.assert_raises_regex(
 # *padding mask*, no position sees the padding, here two positions of the second
 # sentence. Padded positions see nothing either, which does no harm, because their
 # outputs are not used. (Most libraries, and some later pages, hide only the padded
-# keys; at real positions, the result is the same.) `causal & padding` combines both.
+# keys; at real positions, the result is the same.)
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -666,7 +666,8 @@ class MultiHeadAttention(nnx.Module):
     def project(self, x):
         """Queries, keys and values of every head: ``b s m -> 3 b h s d``."""
         check_input(x, self.qkv.in_features)
-        b, s, m = x.shape  # b s 3m -> b s 3 h d -> 3 b h s d
+        b, s, m = x.shape
+        # b s 3m -> b s 3 h d -> 3 b h s d
         stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, m // self.n_heads)
         return stacked.transpose(2, 0, 3, 1, 4)
 
@@ -802,9 +803,8 @@ assert np.abs(moved - out).max() > 0.12
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
 # are the same set of words. What would you add to the input so that it can tell them
-# apart? Try it with `model` and three random words, `x[:, :3]`. Then add the position
-# itself to all features, once from 0 to 2 and once from 1000 to 1002: what happens to
-# the weights?
+# apart? Try it with `model` and three random words, `x[:, :3]`. If you add the position
+# itself to all features, what happens to the weights at the positions 1000 to 1002?
 
 # %% tags=["shared", "answer"]
 dog_bites_man = x[:, :3]
@@ -900,8 +900,8 @@ for mask in (causal, key_mask):
 # ## Key points
 #
 # * Attention is a weighted mean of values; each weight comes from a query and a key.
-# * In self-attention, queries, keys and values are projections of one sequence; in
-#   cross-attention, keys and values come from a second one.
+# * In self-attention, all three are projections of one sequence; in cross-attention,
+#   keys and values come from a second one.
 # * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$, so that
 #   no query starts out saturated (if queries and keys have entries of variance 1).
 # * A mask is boolean, True means "may look"; a query that sees nothing gets zeros.

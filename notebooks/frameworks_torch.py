@@ -83,7 +83,7 @@ diagrams.training_loop(basic=True)
 # The **gradient** says how the loss changes with each parameter, and the **optimiser**
 # changes all parameters a little, to make it smaller.
 #
-# The data are 1,797 digits of 8 × 8 pixels: *training* data, from which the model
+# The data are the 1,797 digits of scikit-learn: *training* data, from which the model
 # learns, *validation* data, by which we choose the size of its steps, and *test* data,
 # used once, at the end.
 
@@ -164,9 +164,9 @@ np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
 #
 # How do we get the gradient? Changing each parameter a little would take one evaluation
 # of the loss per parameter. *Automatic differentiation* (autograd in PyTorch) instead
-# applies the chain rule to every operation, from the loss back to the parameters, at
-# the cost of a few evaluations in all. A neuron with the weight $w = 0.5$, the input $x
-# = 2$ and the target $y = 1$:
+# applies the chain rule to one operation after the other, from the loss back to the
+# parameters, at the cost of a few evaluations in all. Here is a neuron with the weight
+# $w = 0.5$, the input $x = 2$ and the target $y = 1$:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}}
 diagrams.chain_rule()
@@ -214,9 +214,8 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# Is it exact? In float32, we compare it, and the difference quotients $\big(L(w +
-# \epsilon) - L(w - \epsilon)\big) / 2\epsilon$, with the gradient that one finds on
-# paper:
+# Is it exact? Compare its error, in float32, with that of the difference quotients
+# $\big(L(w + \epsilon) - L(w - \epsilon)\big) / 2\epsilon$:
 
 
 # %% tags=["shared", "experiment"]
@@ -290,9 +289,8 @@ w.grad = None  # cleared
 # A model has many arrays of weights. A *module* holds the arrays that training changes,
 # its *parameters*, and other modules: a model is a tree with parameters as leaves. This
 # one has two dense layers, $y = xW + b$, and between them a ReLU, which sets negative
-# numbers to zero. It turns the $i = 64$ pixels of a picture into $f = 64$ hidden
-# features, and these into $c = 10$ *logits*: the larger a logit, the more likely its
-# digit.
+# numbers to zero. It turns $i = 64$ pixels into $f = 64$ hidden features, and these
+# into $c = 10$ *logits*: the larger a logit, the more likely its digit.
 
 
 # %% tags=["torch"]
@@ -309,10 +307,9 @@ class Classifier(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# Its first numbers are random (exercise 2 asks why), computed from a *seed*, so that an
-# experiment can be repeated. On all pages, `build` makes a model from a seed. (Each
-# framework draws other numbers from a seed; what both versions of a page, its *twins*,
-# share comes from NumPy.)
+# The first parameters are random (exercise 2 asks why), but computed from a *seed*, so
+# that an experiment can be repeated: `build`, here and on all pages, makes a model from
+# a seed. (What both versions of a page, its *twins*, share is drawn by NumPy.)
 
 # %% [markdown] tags=["torch"]
 # PyTorch draws from a *generator*, whose state changes with every draw: insert one
@@ -387,9 +384,9 @@ for name, array in to_arrays(model).items():
 # %% [markdown] tags=["shared"]
 # ## An overflow becomes NaN, and NaN spreads
 #
-# The model gives ten logits, but training needs one number: the *cross-entropy*, which
-# is minus the logarithm of the probability of the right class $y$, averaged over the
-# batch. A *softmax* makes probabilities of the logits $z_1, …, z_c$:
+# The model gives ten logits, but training needs one number: the *cross-entropy*, minus
+# the logarithm of the probability of the right class $y$, averaged over the batch. A
+# *softmax* makes probabilities of the logits $z_1, …, z_c$:
 #
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
@@ -459,9 +456,9 @@ say(
 # parameter with small gradients moves about as fast as one with large gradients. (Both
 # averages start at zero; a *bias correction* makes up for it.)
 #
-# An *epoch* is one pass through the training data. A row of `batches` is one batch: the
-# row numbers of its digits. Both twins start from `initial`, uniform within $\pm
-# 1/\sqrt{n}$ in a layer with $n$ inputs.
+# An *epoch* is one pass through the training data. A row of `batches` holds the row
+# numbers of the digits in one batch. Both twins start from `initial`, uniform within
+# $\pm 1/\sqrt{n}$ in a layer with $n$ inputs.
 
 # %% tags=["shared"]
 batch_size, epochs, learning_rate = 64, 20, 0.003
@@ -522,19 +519,14 @@ plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
 
 # %% tags=["shared", "say"]
 say(
-    f"The loss began at {losses[0]:.2f}. A model that gives each digit the probability "
-    f"1/10 has the loss $\\ln 10 = {np.log(10):.2f}$. Averaged over "
-    f"the last of the {epochs} epochs ({len(batches)} updates in all), the loss was "
-    f"{losses[-n_batches:].mean():.2f}."
+    f"The loss began at {losses[0]:.2f}, where a model that gives each digit the "
+    f"probability 1/10 has $\\ln 10 = {np.log(10):.2f}$. Averaged over the last of "
+    f"the {epochs} epochs, it was {losses[-n_batches:].mean():.2f}."
 )
 
 # %% tags=["shared", "check"]
 # Checked: the loss falls from above 2 to below 0.15
 assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
-
-# %% [markdown] tags=["shared"]
-# In two folded checks, a gradient by hand and Adam in plain NumPy give the same first
-# losses.
 
 
 # %% tags=["shared", "check"]
@@ -651,13 +643,15 @@ rows = [
 ]
 rows = [[*row, f"{score:.1%}"] for row, score in zip(rows, scores, strict=True)]
 head = ["learning rate", "loss in the last epoch", "training", "validation"]
+say(table(head, *rows))
+
+# %% tags=["shared", "say"]
 accuracies = np.array([max(scores), on_test])
 sizes = np.array([len(classes[part]) for part in (validation_rows, test_rows)])
 errors = 100 * np.sqrt(accuracies * (1 - accuracies) / sizes)  # in points
 behind_best = 100 * (max(scores) - np.array(scores))
 alike = [str(rate) for rate in np.array(rates)[behind_best < errors[0]]]
 apart = 100 * (on_test - max(scores)) / np.hypot(*errors)
-say(table(head, *rows))
 say(
     f"With {sizes[0]} digits, the standard error of such an accuracy is about "
     f"{errors[0]:.1f} points, so the rates {' and '.join(alike)} cannot be told apart. "
@@ -735,7 +729,6 @@ say(
 #    parameter, or a derivative on the way is zero, as in a ReLU. NaN: often an
 #    overflow.
 # 5. *Learning rate*: a tenth if the loss jumps, ten times as much if it hardly moves.
-# 6. *Mode*: `train()` before the loop and after validation, `eval()` before use.
 
 # %% [markdown] tags=["torch"]
 # (`{name: w.grad.norm() for name, w in model.named_parameters()}` gives the norms;
