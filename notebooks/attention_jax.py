@@ -323,8 +323,9 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # %% tags=["shared"]
 draw = np.random.default_rng(0).normal
 query, keys = draw(size=1024), draw(size=(16, 1024))  # d, k d
-scores = keys @ query  # k
-reference.softmax(scores).max(), reference.softmax(scores / math.sqrt(1024)).max()
+scales = 1, 1 / math.sqrt(1024)
+peaks = [reference.softmax(scale * keys @ query).max() for scale in scales]
+peaks
 
 # %% [markdown] tags=["shared"]
 # One key gets nearly all the weight: the softmax is *saturated*. It hardly reacts to
@@ -369,12 +370,13 @@ say(
     "saturated. The derivative of their weights with respect to the query is almost "
     f"zero (median norm: {np.median(without):.4f}), except where two keys share the "
     f"weight (up to {without.max():.0f}). With the scale, all norms are between "
-    f"{level.min():.2f} and {level.max():.2f}: the few large ones have shrunk, too, but "
-    "no query is left without a gradient."
+    f"{level.min():.2f} and {level.max():.2f}: the few large ones have shrunk, too, "
+    "but no query is left without a gradient."
 )
 
 # %% tags=["shared", "check"]
 # Checked: with the scale all curves are level and every query has a gradient
+assert peaks[0] > 0.99 and peaks[1] < 0.5  # of one query
 without, level = ([plots.drawn(fig, t, n)[1] for t in titles] for n in states)
 np.testing.assert_allclose(without[0], sizes, rtol=0.2)
 np.testing.assert_allclose(level[0], 1, rtol=0.2)

@@ -695,7 +695,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: the test is above 96 %, two rates alike; 50 digits are learned, new ones suffer
+# Checked: test above 96 %, two rates alike; 50 digits are learned, new ones suffer
 assert rates[0] < chosen < rates[-1]
 assert on_test > 0.96
 assert len(alike) == 2 and str(chosen) in alike
@@ -782,10 +782,12 @@ say(
 # ## Eager code runs at every call, traced code once
 #
 # What did `scan` compile? Without `jit`, JAX is *eager*: an operation runs as soon as
-# Python reaches it. `jax.jit(f)`, like `scan`, works by *tracing*: at the first call,
-# Python runs `f` on *tracers*, placeholders with a shape and a dtype but no values, and
-# the operations are recorded and compiled into one program. Later calls with the same
-# shapes run this program, without Python.
+# Python reaches it. `jax.jit(f)`, like `scan`, works by *tracing*.
+
+# %% [markdown] tags=["shared"]
+# Then, at the first call, Python runs `f` on *tracers*, placeholders with a shape and a
+# dtype but no values, and the operations are recorded and compiled into one program.
+# Later calls with the same shapes run this program, without Python.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
 diagrams.eager_and_traced()
@@ -815,10 +817,6 @@ kept
 # only while JAX traces, and `if x > 0` is an error, because the value is unknown: use
 # `jnp.where`. An argument whose value Python needs, such as a size, is named in
 # `static_argnames`.
-#
-# JAX is *asynchronous*: a call returns once its work is queued, and `print(loss)` waits
-# for the result. So do not print every loss, and call `jax.block_until_ready(result)`
-# before you stop a clock.
 
 # %% tags=["jax", "check"]
 # Checked: one run per shape; a kept tracer is an error, returned losses are not
@@ -830,6 +828,12 @@ except jax.errors.UnexpectedTracerError:
 assert error_raised
 wanted = [loss_fn(w, x[:n], y[:n]) for n in (7, 7, 7, 5)]
 np.testing.assert_allclose(returned, wanted, rtol=1e-6)
+
+# %% [markdown] tags=["shared"]
+# To be fast, a framework does not wait. On a GPU, and in JAX on a CPU, too, it is
+# *asynchronous*: a call returns once its work is queued, and `print(loss)` waits for the
+# result. So do not print every loss, and before you stop a clock, call
+# `torch.cuda.synchronize()` or `jax.block_until_ready(result)`.
 
 # %% tags=["jax", "check"]
 # Checked: a call returns before its result is there; the first one also compiles
@@ -851,12 +855,15 @@ returned, done = np.median(later_calls, axis=0)
 assert returned < 0.5 * done  # loose: depends on the machine
 assert returned < first_call[0]
 
-# %% [markdown] tags=["jax"]
+# %% [markdown] tags=["shared"]
 # ## In your own code, write the usual loop
 #
-# Most projects write the update as below, with AdamW, which also [shrinks the weights a
-# little in each step](https://arxiv.org/abs/1711.05101). `nnx.jit` and
-# `nnx.value_and_grad` split the model themselves, but at every call, `train` only once.
+# Most projects write the loop as below, with AdamW, which also [shrinks the weights a
+# little in each step](https://arxiv.org/abs/1711.05101).
+
+# %% [markdown] tags=["jax"]
+# `nnx.jit` and `nnx.value_and_grad` split the model themselves, but at every call,
+# `train` only once.
 
 
 # %% tags=["jax"]

@@ -686,7 +686,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: the test is above 96 %, two rates alike; 50 digits are learned, new ones suffer
+# Checked: test above 96 %, two rates alike; 50 digits are learned, new ones suffer
 assert rates[0] < chosen < rates[-1]
 assert on_test > 0.96
 assert len(alike) == 2 and str(chosen) in alike
@@ -773,10 +773,13 @@ say(
 # ## Eager code runs at every call, traced code once
 #
 # Why was nothing compiled? PyTorch is *eager*: an operation runs as soon as Python
-# reaches it, so `print` and `if` work as usual, and every call pays for Python.
-# `torch.compile(f)`, like `jax.jit`, works by *tracing*: at the first call, Python runs
-# `f` on placeholders without values, and the operations are recorded and compiled into
-# one program for later calls.
+# reaches it, so `print` and `if` work as usual. `torch.compile(f)`, which can be
+# faster, works by *tracing*.
+
+# %% [markdown] tags=["shared"]
+# Then, at the first call, Python runs `f` on *tracers*, placeholders with a shape and a
+# dtype but no values, and the operations are recorded and compiled into one program.
+# Later calls with the same shapes run this program, without Python.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
 diagrams.eager_and_traced()
@@ -803,10 +806,6 @@ kept
 # Python ran the body at every call. But each loss in the list holds its graph, with all
 # intermediate results, until `backward()` frees them. In validation nobody calls it,
 # and the memory fills up: there, store `loss.detach()`, or use `torch.no_grad()`.
-#
-# A GPU is *asynchronous*: a call returns once its work is queued, and `print(loss)`
-# waits for the result. So do not print every loss, and call `torch.cuda.synchronize()`
-# before you stop a clock.
 
 # %% tags=["torch", "check"]
 # Checked: one run per call; kept losses hold graphs until backward() frees them
@@ -821,6 +820,12 @@ try:
 except RuntimeError as error_of_graph:
     message = str(error_of_graph)
 assert "second time" in message and "freed" in message
+
+# %% [markdown] tags=["shared"]
+# To be fast, a framework does not wait. On a GPU, and in JAX on a CPU, too, it is
+# *asynchronous*: a call returns once its work is queued, and `print(loss)` waits for the
+# result. So do not print every loss, and before you stop a clock, call
+# `torch.cuda.synchronize()` or `jax.block_until_ready(result)`.
 
 # %% tags=["torch", "check"]
 # Checked: on a CPU the call returns with its result, on a GPU before
@@ -843,13 +848,15 @@ returned, done = np.median(later_calls, axis=0)
 assert returned <= done
 assert device == "cuda" or returned > 0.9 * done
 
-# %% [markdown] tags=["torch"]
+# %% [markdown] tags=["shared"]
 # ## In your own code, write the usual loop
 #
-# Most projects write the loop as below, with a `DataLoader` that draws the batches, and
-# with AdamW, which also [shrinks the weights a little in each
-# step](https://arxiv.org/abs/1711.05101). On a GPU, try `model = torch.compile(model)`
-# and, around the loss, `with torch.autocast("cuda", torch.bfloat16):`.
+# Most projects write the loop as below, with AdamW, which also [shrinks the weights a
+# little in each step](https://arxiv.org/abs/1711.05101).
+
+# %% [markdown] tags=["torch"]
+# A `DataLoader` draws the batches. On a GPU, try `model = torch.compile(model)` and,
+# around the loss, `with torch.autocast("cuda", torch.bfloat16):`.
 
 
 # %% tags=["torch"]
