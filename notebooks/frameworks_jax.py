@@ -782,12 +782,13 @@ say(
 # ## Eager code runs at every call, traced code once
 #
 # What did `scan` compile? Without `jit`, JAX is *eager*: an operation runs as soon as
-# Python reaches it. `jax.jit(f)`, like `scan`, works by *tracing*.
+# Python reaches it. `jax.jit(f)` makes a faster function by *tracing*, and so does
+# `scan`.
 
 # %% [markdown] tags=["shared"]
-# Then, at the first call, Python runs `f` on *tracers*, placeholders with a shape and a
-# dtype but no values, and the operations are recorded and compiled into one program.
-# Later calls with the same shapes run this program, without Python.
+# At the first call, Python runs `f` on *tracers*, placeholders with a shape and a dtype
+# but no values, and the operations are recorded and compiled into one program. Later
+# calls with the same shapes run this program, without Python.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
 diagrams.eager_and_traced()
@@ -831,8 +832,8 @@ np.testing.assert_allclose(returned, wanted, rtol=1e-6)
 
 # %% [markdown] tags=["shared"]
 # To be fast, a framework does not wait. On a GPU, and in JAX on a CPU, too, it is
-# *asynchronous*: a call returns once its work is queued, and `print(loss)` waits for the
-# result. So do not print every loss, and before you stop a clock, call
+# *asynchronous*: a call returns once its work is queued, and `print(loss)` waits for
+# it. So do not print every loss, and before you stop a clock, call
 # `torch.cuda.synchronize()` or `jax.block_until_ready(result)`.
 
 # %% tags=["jax", "check"]
