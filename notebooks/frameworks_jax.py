@@ -490,9 +490,9 @@ say(
 # %% [markdown] tags=["jax"]
 # An optimiser of Optax is a pair of pure functions: `init` makes its state, such as
 # Adam's averages, and `update` returns the steps and the next state. `objective` is the
-# loss as a function of the parameters alone. `jax.lax.scan(update, state, batches)`
-# compiles `update`, runs it for each row of `batches`, hands the state on, and stacks
-# the losses.
+# loss as a function of the parameters alone (`has_aux`: it returns the accuracy, too).
+# `jax.lax.scan(update, state, batches)` compiles `update`, runs it for each row of
+# `batches`, hands the state on, and stacks the losses.
 
 
 # %% tags=["jax"]
@@ -521,7 +521,7 @@ def train(model, x, y, batches, learning_rate):
 # %% tags=["shared"]
 x_train, y_train = floats(pixels[train_rows]), integers(classes[train_rows])
 model = build(Classifier, 64, 64, 10)
-from_arrays(model, initial)
+from_arrays(model, initial)  # copies the numbers into the model
 losses = train(model, x_train, y_train, integers(batches), learning_rate)
 losses = as_numpy(losses)
 

@@ -509,7 +509,7 @@ def train(model, x, y, batches, learning_rate):
 # %% tags=["shared"]
 x_train, y_train = floats(pixels[train_rows]), integers(classes[train_rows])
 model = build(Classifier, 64, 64, 10)
-from_arrays(model, initial)
+from_arrays(model, initial)  # copies the numbers into the model
 losses = train(model, x_train, y_train, integers(batches), learning_rate)
 losses = as_numpy(losses)
 
