@@ -205,10 +205,10 @@ gradient
 # %% tags=["shared", "say"]
 before, after = (
     np.mean((np.tanh(inputs @ weights) - targets) ** 2)
-    for weights in (start, start - 0.1 * as_numpy(gradient))
+    for weights in (start, start - 2 * as_numpy(gradient))
 )
 say(
-    "After one step against the gradient, `w - 0.1 * gradient`, the loss is "
+    "After one step against the gradient, `w - 2 * gradient`, the loss is "
     f"{word('lower', after, before)}: {after:.2f} instead of {before:.2f}. Training "
     "repeats this step."
 )
@@ -650,12 +650,13 @@ accuracies = np.array([max(scores), on_test])
 sizes = np.array([len(classes[part]) for part in (validation_rows, test_rows)])
 errors = 100 * np.sqrt(accuracies * (1 - accuracies) / sizes)  # in points
 behind_best = 100 * (max(scores) - np.array(scores))
-alike = [str(rate) for rate in np.array(rates)[behind_best < errors[0]]]
+alike = [str(r) for r in np.array(rates)[behind_best < 2 * errors[0] * 2**0.5]]
 apart = 100 * (on_test - max(scores)) / np.hypot(*errors)
 say(
-    f"With {sizes[0]} digits, the standard error of such an accuracy is about "
-    f"{errors[0]:.1f} points, so the rates {' and '.join(alike)} cannot be told apart. "
-    f"We take {chosen}. Its model classifies **{on_test:.1%}** of the test digits "
+    f"With {sizes[0]} digits, the standard error of the best accuracy is "
+    f"{errors[0]:.1f} points, so the rates {', '.join(alike[:-1])} and {alike[-1]} can "
+    "hardly be told apart (the accuracies differ by at most two standard errors of a "
+    f"difference). We take {chosen}. Its model classifies **{on_test:.1%}** of the test digits "
     f"correctly, with a standard error of {errors[1]:.1f} points. (The two accuracies "
     f"differ by {abs(apart):.1f} standard errors of their difference.) To report the "
     "validation accuracy would not be fair, because we have chosen by it."
@@ -670,8 +671,8 @@ captions = [[f"{truth[n]} → {logits[n].argmax()}" for n in wrong]]
 plots.pictures(images, captions=captions)
 
 # %% [markdown] tags=["shared"]
-# What if there are only 50 training digits? (From here on with our first learning rate,
-# so that only one thing changes.)
+# What if there are only 50 training digits? (From here on with our first learning rate
+# again, so that only one thing changes.)
 
 # %% tags=["shared", "experiment"]
 # Experiment: the same training, with the first 50 digits only
@@ -686,10 +687,10 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: test above 96 %, two rates alike; 50 digits are learned, new ones suffer
+# Checked: test above 96 %, rates alike; 50 digits are learned, new ones suffer
 assert rates[0] < chosen < rates[-1]
 assert on_test > 0.96
-assert len(alike) == 2 and str(chosen) in alike
+assert {str(chosen), str(learning_rate), "0.01"} <= {*alike}
 assert few_known == 1 and few_losses[-1] < 0.015
 assert few_new < scores[2] and few_new < 0.93
 
@@ -748,7 +749,6 @@ stored = []
 note = lambda array: stored.append(array.numel()) or array  # noqa: E731
 with torch.autograd.graph.saved_tensors_hooks(note, note):
     predict.__wrapped__(model, pixels[validation_rows])
-jumps = (np.diff(jumping) > 0.1).sum(), (np.diff(losses) > 0.1).sum()
 say(
     f"- *Copy A*: in the training at the rate {learning_rate}, the loss of the last "
     f"epoch is {jumping[-n_batches:].mean():.2f} instead of "
@@ -761,7 +761,7 @@ say(
 
 # %% tags=["torch", "answer"]
 assert jumping[-n_batches:].mean() > 2 * losses[-n_batches:].mean()
-assert np.abs(twice[0] - twice[1]).max() > 1 and sum(stored) > 240 * 64
+assert np.abs(twice[0] - twice[1]).max() > 30 and sum(stored) > 40_000
 say(
     "*A*: `optimizer.zero_grad()`. The gradients of all batches add up, so each step "
     "also follows all batches of the past. *B*: `model.eval()`. Dropout goes on, as in "
