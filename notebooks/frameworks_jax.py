@@ -655,20 +655,20 @@ head = ["learning rate", "loss in the last epoch", "training", "validation"]
 say(table(head, *rows))
 
 # %% tags=["shared", "say"]
-accuracies = np.array([max(scores), on_test])
+accuracies = np.array([*scores, on_test])
 sizes = np.array([len(classes[part]) for part in (validation_rows, test_rows)])
-errors = 100 * np.sqrt(accuracies * (1 - accuracies) / sizes)  # in points
-behind_best = 100 * (max(scores) - np.array(scores))
-alike = [str(r) for r in np.array(rates)[behind_best < 2 * errors[0] * 2**0.5]]
-apart = 100 * (on_test - max(scores)) / np.hypot(*errors)
+errors = np.sqrt(accuracies * (1 - accuracies) / sizes[[0] * len(rates) + [1]])
+best = rates.index(chosen)
+in_errors = np.abs(accuracies - accuracies[best]) / np.hypot(errors, errors[best])
+alike = [str(r) for r, n in zip(rates, in_errors, strict=False) if n <= 2]
 say(
-    f"With {sizes[0]} digits, the standard error of the best accuracy is "
-    f"{errors[0]:.1f} points, so the rates {', '.join(alike[:-1])} and {alike[-1]} can "
-    "hardly be told apart (the accuracies differ by at most two standard errors of a "
-    f"difference). We take {chosen}. Its model classifies **{on_test:.1%}** of the test digits "
-    f"correctly, with a standard error of {errors[1]:.1f} points. (The two accuracies "
-    f"differ by {abs(apart):.1f} standard errors of their difference.) To report the "
-    "validation accuracy would not be fair, because we have chosen by it."
+    f"With {sizes[0]} digits, the best accuracy has a standard error of "
+    f"{100 * errors[best]:.1f} points, so the rates {', '.join(alike[:-1])} and "
+    f"{alike[-1]} can hardly be told apart (they differ by at most two standard errors "
+    f"of the difference). We take {chosen}. Its model classifies **{on_test:.1%}** of "
+    f"the test digits correctly, with a standard error of {100 * errors[-1]:.1f} points "
+    f"({in_errors[-1]:.1f} standard errors from its validation accuracy). That one would "
+    "not be a fair result, because we have chosen by it."
 )
 
 # %% [markdown] tags=["shared"]
