@@ -666,9 +666,9 @@ say(
     f"{100 * errors[best]:.1f} points, so the rates {', '.join(alike[:-1])} and "
     f"{alike[-1]} can hardly be told apart (they differ by at most two standard errors "
     f"of the difference). We take {chosen}. Its model classifies **{on_test:.1%}** of "
-    f"the test digits correctly, with a standard error of {100 * errors[-1]:.1f} points "
-    f"({in_errors[-1]:.1f} standard errors from its validation accuracy). That one would "
-    "not be a fair result, because we have chosen by it."
+    f"the test digits correctly, with a standard error of {100 * errors[-1]:.1f} "
+    f"points ({in_errors[-1]:.1f} standard errors from the validation accuracy, which "
+    "would not be a fair result, because we have chosen by it)."
 )
 
 # %% [markdown] tags=["shared"]
