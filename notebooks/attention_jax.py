@@ -431,8 +431,8 @@ def attention(q, k, v, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# (`check_shapes` and `check_mask` raise an error if an input could be misread. If you
-# copy `attention`, take them along, too.)
+# (If you copy `attention`, take `check_shapes` and `check_mask` along, which raise an
+# error if an input could be misread.)
 
 
 # %% tags=["jax", "check"]

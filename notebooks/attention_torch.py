@@ -431,8 +431,8 @@ def attention(q, k, v, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# (`check_shapes` and `check_mask` raise an error if an input could be misread. If you
-# copy `attention`, take them along, too.)
+# (If you copy `attention`, take `check_shapes` and `check_mask` along, which raise an
+# error if an input could be misread.)
 
 
 # %% tags=["torch", "check"]
@@ -852,8 +852,7 @@ causal_out = own_attention(q, k, v, is_causal=True)  # b h s d
 padded_out = own_attention(q, k, v, attn_mask=key_mask)  # b h s d
 
 # %% [markdown] tags=["torch"]
-# `scaled_dot_product_attention` returns zeros for a query that sees nothing, as we do
-# (before version 2.5: NaN).
+# `scaled_dot_product_attention` returns zeros for a query that sees nothing, as we do.
 
 # %% tags=["torch", "check"]
 # Checked: the framework's function gives our numbers; without a visible key, zeros
