@@ -19,20 +19,14 @@
 # Python, NumPy and matrix products.
 #
 # In 2014, one recurrent network read a sentence into one vector of fixed size, and a
-# second one wrote the translation from that vector alone. The longer the sentence,
-# [the worse its translation](https://arxiv.org/abs/1409.1259).
-# [Bahdanau et al. 2015](https://arxiv.org/abs/1409.0473) let the second network look
-# back at all words and learn where to look: this is **attention**. The **Transformer**
-# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)) dropped the recurrence and
-# kept the attention. It became the model behind
-# [BERT](https://arxiv.org/abs/1810.04805), [GPT-3](https://arxiv.org/abs/2005.14165)
-# and, with patches of a picture in place of words, much of
-# [computer vision](https://arxiv.org/abs/2010.11929).
-#
-# This page builds the attention layer. Later chapters stack such layers into an
-# *encoder*, as in BERT, and a *decoder*, as in GPT-3, and train them.
-#
-# A line *✓ Checked: …* unfolds to code that fails if the claim is wrong.
+# second one wrote the translation from it. The longer the sentence, [the worse its
+# translation](https://arxiv.org/abs/1409.1259). [Bahdanau et al.
+# 2015](https://arxiv.org/abs/1409.0473) let the second network look back at all words
+# and learn where to look: this is **attention**. The **Transformer** ([Vaswani et al.
+# 2017](https://arxiv.org/abs/1706.03762)) dropped the recurrence, kept the attention,
+# and became the model behind [BERT](https://arxiv.org/abs/1810.04805),
+# [GPT-3](https://arxiv.org/abs/2005.14165) and much of [computer
+# vision](https://arxiv.org/abs/2010.11929). This page builds its attention layer.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
@@ -54,29 +48,28 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["shared"]
+# %% tags=["jax", "imports"]
 import math
 from functools import partial
 from itertools import combinations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from helpers import diagrams, plots, reference, viewer  # reference: formulas in NumPy
 from helpers.prose import say  # say() prints a sentence with computed numbers
 from helpers.shapes import as_numpy, check_shape  # as_numpy() takes either framework's
 from helpers.weights import from_arrays, to_arrays  # all parameters of a model
 
-plots.use_style()
-
 # %% [markdown] tags=["jax"]
-# `floats` and `booleans` make JAX arrays of float32 numbers and of True and False. On a
-# GPU, JAX may round the inputs of a matrix product; `"highest"` asks for full float32.
+# `floats` and `booleans` make JAX arrays of float32 numbers and of True and False. (On
+# a GPU, JAX may round the inputs of a matrix product; `"highest"` asks for full
+# float32.)
 
 # %% tags=["jax"]
-import jax
-import jax.numpy as jnp
-from flax import nnx
-
+plots.use_style()
 jax.config.update("jax_default_matmul_precision", "highest")
 floats = partial(jnp.asarray, dtype=jnp.float32)
 booleans = partial(jnp.asarray, dtype=jnp.bool_)
@@ -105,24 +98,22 @@ words = np.array([
 cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 
 # %% [markdown] tags=["jax"]
-# In practice, a model learns hundreds of features for each word, called its
-# *embedding*, in a layer before attention: `embed` in
-# [the whole encoder](positions_jax.ipynb).
+# (A model learns hundreds of features for each word, its *embedding*, in a layer before
+# attention: `embed` in [the whole encoder](positions_jax.ipynb).)
 
 # %% [markdown] tags=["shared"]
 # A dictionary in Python returns the value of the one key that equals what you ask for.
 # Attention is a soft dictionary. A **query** says what a word looks for. Each word has
-# a **key**, which is compared with the query, and a **value**, which is passed on. A
-# **score function** $f$ says how well a key fits the query. High scores become large
-# weights, and the output is the mean of *all* values under these weights:
+# a **key**, which a **score function** $f$ compares with the query, and a **value**,
+# which is passed on. High scores become large weights, and the output is the mean of
+# *all* values under these weights:
 #
 # $$\alpha_i = \frac{\exp f(q, k_i)}{\sum_j \exp f(q, k_j)}, \qquad
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
-# The exponential and the division together are called a *softmax*. The weights are
-# positive and sum to one. If two scores differ by 1, the weight of the higher one is $e
-# \approx 2.7$ times that of the other. (To physicists, this is the Boltzmann
-# distribution; to statisticians, kernel regression with the kernel $\exp f$.)
+# Such weights, positive and with the sum one, are called a *softmax* of the scores: a
+# score that is higher by 1 gets $e \approx 2.7$ times the weight. (To physicists, this
+# is the Boltzmann distribution; to statisticians, kernel regression.)
 #
 # Suppose that the word *it* looks for an animal. The features of each word serve as its
 # key and as its value, and the score is the dot product:
@@ -137,15 +128,14 @@ dict(zip(features, out.round(2).tolist(), strict=True))
 # %% tags=["shared", "say"]
 say(
     f"The cat gets the weight **{weights[cat]:.2f}**, each of the seven other words "
-    f"{weights[0]:.3f}. *It* came in as a pronoun. Its output is {weights[cat]:.2f} "
-    "times the row of *cat*, which holds *animal* alone, plus a trace of every other "
-    "row."
+    f"{weights[0]:.3f}. So *it*, which came in as a pronoun, goes out as mostly an "
+    "*animal*."
 )
 
 # %% [markdown] tags=["shared"]
-# If all scores are equal, the output is the plain mean of the values. If one score is
-# far above all others, the output is nearly a copy of one value. Try a `0`, then a
-# `100` in place of the `4`.
+# If all scores are equal, the output is the plain mean of the values; if one is far
+# above all others, nearly a copy of one value. Try a `0`, then a `100` in place of the
+# `4`.
 
 # %% tags=["shared", "check"]
 # Checked: the cat has the largest weight; equal scores give the mean of all values
@@ -160,14 +150,13 @@ np.testing.assert_allclose(large, words[cat], atol=1e-9)
 # ## In self-attention, each word makes its own query, key and value
 #
 # Where does the query of *it* come from? From the word itself: its features are
-# multiplied by a matrix. Two other matrices make its key and its value. With one word
-# per row of $X$,
+# multiplied by a matrix. Two other matrices make its key and its value, because a word
+# looks for one thing, is found by another, and passes on a third: *drank* looks for an
+# animal and a drink, but is found as an *action*. With one word per row of $X$,
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
-# There are three matrices, because a word looks for one thing (query), is found by
-# another (key), and passes on a third (value): *drank* looks for an animal and a drink,
-# but is found as an *action*. A model learns the matrices; here they are made by hand.
+# A model learns these matrices; here they are made by hand.
 
 # %% tags=["shared"]
 w_query = np.array([
@@ -197,9 +186,9 @@ values = words @ w_value  # k e
 outputs, weights = self_attention(words, w_query, w_key, w_value)  # q e, q k
 
 # %% [markdown] tags=["shared"]
-# This is **self-attention**: queries, keys and values are projections of the same
-# sequence. In **cross-attention**, keys and values come from a second one: in
-# translation, from the original sentence.
+# This is **self-attention**: queries, keys and values come from the same sequence. In
+# **cross-attention**, keys and values come from a second one: in translation, from the
+# original sentence.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two matrices, words by features. Left, the values: one dark cell each for cat, drank, milk and thirsty; all other rows, it among them, are empty. Right, the outputs: the rows of it and thirsty are dark at animal, the row of cat is shared by action and state, and the rows of the, because and was are evenly pale."}}
 plots.heatmaps(
@@ -208,14 +197,14 @@ plots.heatmaps(
 )  # fmt: skip
 
 # %% [markdown] tags=["shared"]
-# The word *it* passes nothing on, so its row in the left picture is empty. In the right
-# picture, its row is nearly the row that *cat* has on the left. The row of *cat* now
-# holds what the cat did, and how it was. *Thirsty* has lost its own feature, because
-# the output *replaces* the input. (The encoder will add the input to the output.)
+# The word *it* passes nothing on, so its row on the left is empty; on the right, it is
+# nearly the left row of *cat*. The row of *cat* now holds what the cat did, and how it
+# was. *Thirsty* has lost its own feature, because the output *replaces* the input. (The
+# encoder will add the input to the output.)
 #
 # All weights together form a **map**. Which weights do you expect for *the*, whose
 # query is zero? Which row has the sharper peak, *it* (4 in its query) or *thirsty* (6)?
-# Predict, then move along the rows with mouse, finger or arrow keys.
+# Predict, then move along the rows.
 
 # %% tags=["shared", "figure"]
 viewer.attention(
@@ -239,23 +228,22 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # %% [markdown] tags=["shared"]
 # ## Attention is two matrix products and a softmax
 #
-# For all queries and keys at once, attention is
+# So we have all of attention, but for a root. For all queries and keys at once, it is
 #
 # $$\mathrm{Attention}(Q, K, V) =
 # \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V \tag{1}$$
 #
-# $Q$, $K$ and $V$ hold one query, key or value per row; $d$ is the number of features
-# of a query and a key ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762),
-# equation 1). The next section explains the root. In comments on shapes, `q` and `k`
-# are axes: one entry per query, one per key. (`b`, the sentences of a batch, and `h`,
-# the heads, come further below.)
+# with one query, key or value in each row of $Q$, $K$ and $V$, and $d$ features in a
+# query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). In
+# comments on shapes, `q` and `k` are axes, one entry per query or key; `b`, the
+# sentences of a batch, and `h`, the heads, come below.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
 diagrams.attention(mask=False)
 
 # %% [markdown] tags=["shared"]
-# Here are three words with two features each. The query $(1, 0)$ has the dot products
-# $1, 0, 1$ with the keys, so the first and the third key get the same weight.
+# Three words with two features each: the query $(1, 0)$ has the dot products $1, 0, 1$
+# with the keys, so the first and the third key get the same weight.
 
 # %% tags=["shared"]
 q = np.array([[1, 0], [0, 1], [1, 1]])  # q d
@@ -289,9 +277,9 @@ say(
 )
 
 # %% [markdown] tags=["jax"]
-# An array may have more axes in front, such as `b` for the sentences of a batch or `h`
-# for the heads below. `@` multiplies the matrices in the last two axes, and `swapaxes`
-# exchanges these axes of the keys. The softmax runs along the keys, the last axis.
+# With arrays, there may be more axes in front, such as `b` for the sentences of a
+# batch: `@` multiplies the matrices in the last two axes, and the softmax runs along
+# the keys, the last axis.
 
 
 # %% tags=["jax"]
@@ -322,54 +310,47 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # %% [markdown] tags=["shared"]
 # ## The scale keeps the softmax from saturating
 #
-# A dot product is a sum of $d$ terms. So its variance grows in proportion to $d$, and
-# its standard deviation, the typical size of a score, in proportion to $\sqrt{d}$.
-# Large scores *saturate* the softmax: one key gets nearly all the weight, and the
-# weights hardly react to small changes of the scores. After division by $\sqrt{d}$, the
-# scores have the same typical size for every $d$.
-#
-# If the entries of $q$ and $k$ are independent with mean 0 and variance $\sigma^2$,
-# each term has variance $\sigma^4$, and the sum of $d$ of them
+# Why the root? A dot product is a sum of $d$ terms. If the entries of $q$ and $k$ are
+# independent, with mean 0 and variance $\sigma^2$, each term has variance $\sigma^4$,
+# so
 #
 # $$\mathrm{Var}(q^{\mathsf T} k) = \sigma^4 d, \qquad
 # \mathrm{Var}\!\left(\frac{q^{\mathsf T} k}{\sqrt{d}}\right) = \sigma^4 .$$
 #
-# The derivatives of the weights $\alpha$ with respect to the scores form the matrix
-# $\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}$, which is zero if one weight is 1.
-# By the chain rule, training reaches the query through
-#
-# $$\frac{\partial \alpha}{\partial q} =
-# \frac{1}{\sqrt{d}}
-# \left(\mathrm{diag}(\alpha) - \alpha \alpha^{\mathsf T}\right) K .$$
-#
-# The next cells draw 400 queries with 16 keys each. A query is called saturated here if
-# its largest weight exceeds 0.99.
-
+# Without the root, more features make larger scores. What does the softmax make of
+# them? The largest weight of one query among 16 keys, without the root and with it:
 
 # %% tags=["shared"]
-def softmax_state(queries, keys, scale):
-    """Scores, weights, norms of their derivatives: ``n d, n k d -> n k, n k, n, n``."""
-    scores = scale * np.einsum("nd,nkd->nk", queries, keys)
-    weights = reference.softmax(scores)  # n k
-    diagonal = weights[:, :, None] * np.eye(weights.shape[1])
-    by_scores = diagonal - weights[:, :, None] * weights[:, None, :]  # n k k
-    by_query = scale * by_scores @ keys  # n k d
-    norms = (np.linalg.norm(x, axis=(1, 2)) for x in (by_scores, by_query))
-    return scores, weights, *norms
+draw = np.random.default_rng(0).normal
+query, keys = draw(size=1024), draw(size=(16, 1024))  # d, k d
+peaks = [reference.softmax(c * keys @ query).max() for c in (1, 1 / math.sqrt(1024))]
+peaks
 
+# %% [markdown] tags=["shared"]
+# One key gets nearly all the weight: the softmax is *saturated*. It hardly reacts to
+# small changes of the scores, because the derivative of a weight $\alpha_i$ with
+# respect to its own score, $\alpha_i (1 - \alpha_i)$, is zero for weights of 0 and 1;
+# and training reaches the query only through such derivatives. How often does this
+# happen to 400 random queries with 16 keys each? We call a query saturated if its
+# largest weight exceeds 0.99.
 
-# %% tags=["shared"]
-n_rows, n_keys, sizes = 400, 16, 2 ** np.arange(11)  # d = 1, 2, ..., 1024
+# %% tags=["shared", "experiment"]
+# Experiment: 400 queries with 16 keys each, without the scale and with it, for each d
+sizes = 2 ** np.arange(11)  # d = 1, 2, ..., 1024
 draw = np.random.default_rng(1).normal
 states, slopes = {"without the scale": [], "with the scale": []}, {}
-for d in sizes.tolist():  # 400 queries with 16 keys each
-    queries, keys = draw(size=(n_rows, d)), draw(size=(n_rows, n_keys, d))
+for d in sizes.tolist():
+    queries, keys = draw(size=(400, d)), draw(size=(400, 16, d))  # n d, n k d
     for name, scale in zip(states, (1, 1 / math.sqrt(d)), strict=True):
-        scores, weights, *norms = softmax_state(queries, keys, scale)
+        scores = scale * np.einsum("nd,nkd->nk", queries, keys)
+        weights = reference.softmax(scores)  # n k
+        diagonal = weights[:, :, None] * np.eye(16)
+        by_scores = diagonal - weights[:, :, None] * weights[:, None, :]  # n k k
+        by_query = scale * by_scores @ keys  # n k d
+        slopes[name] = [np.linalg.norm(x, axis=(1, 2)) for x in (by_scores, by_query)]
         largest = weights.max(axis=1)  # n
         state = scores.var(), largest.mean(), (largest > 0.99).mean()
         states[name].append(state)
-        slopes[name] = norms  # by scores, by query; in the end those of d = 1024
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three panels over the number of features d from 1 to 1024. Without the scale the variance of the scores rises in proportion to d, the mean of the largest weight goes to one, and the share of saturated queries rises from zero to three quarters; with the scale all three stay level."}}
 titles = ["variance of the scores", "largest weight", "share of saturated queries"]
@@ -385,15 +366,16 @@ saturated = states["without the scale"][-1][2]
 (_, without), (_, level) = slopes.values()
 say(
     f"At $d = 1024$, without the scale, **{saturated:.0%}** of the queries are "
-    "saturated. For most queries, the derivative with respect to the query is almost "
-    f"zero (the median of its norm is {np.median(without):.4f}). For a few, where two "
-    f"keys share the weight, its norm is up to {without.max():.0f}. With the scale, "
-    f"all norms are between {level.min():.2f} and {level.max():.2f}. So the scale "
-    "divides the few large derivatives, too; but it leaves no query without a gradient."
+    "saturated. The derivative of their weights with respect to the query is almost "
+    f"zero (median norm: {np.median(without):.4f}), except where two keys share the "
+    f"weight (up to {without.max():.0f}). With the scale, all norms are between "
+    f"{level.min():.2f} and {level.max():.2f}: the few large ones have shrunk, too, "
+    "but no query is left without a gradient."
 )
 
 # %% tags=["shared", "check"]
 # Checked: with the scale all curves are level and every query has a gradient
+assert peaks[0] > 0.99 and peaks[1] < 0.5  # of one query
 without, level = ([plots.drawn(fig, t, n)[1] for t in titles] for n in states)
 np.testing.assert_allclose(without[0], sizes, rtol=0.2)
 np.testing.assert_allclose(level[0], 1, rtol=0.2)
@@ -412,30 +394,22 @@ for sigma in (0.5, 2.0):  # the variance grows with the fourth power of sigma
 # %% [markdown] tags=["shared"]
 # ## Masked positions have no effect
 #
-# Short sentences of a batch are filled up with *padding*, which no word should look at.
-# And a model that learns to predict the next word must not see that word. A **mask**
-# says which keys a query may look at: a boolean array, where **True means "may look"**.
-# A hidden score becomes $-\infty$, so that its weight is zero:
-
+# Not every word may look at every other. Short sentences of a batch are filled up with
+# *padding*, which no word should see, and a model that learns to predict the next word
+# must not see that word. A **mask** says which keys a query may look at: a boolean
+# array, where **True means "may look"**. A hidden score becomes $-\infty$, so that its
+# weight is zero:
 
 # %% tags=["jax"]
-def masked_attention(q, k, v, mask):
-    """Attention to visible keys only; not yet safe, see below."""
-    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])  # ... q k
-    scores = jnp.where(mask, scores, -math.inf)
-    weights = jax.nn.softmax(scores, axis=-1)
-    return weights @ v, weights
-
-
 visible = booleans([[0, 0, 0], [1, 1, 0], [1, 1, 1]])  # the first query sees nothing
-_, weights = masked_attention(floats(q), floats(k), floats(v), visible)
+scores = floats(q) @ floats(k).T / math.sqrt(2)  # q k
+weights = jax.nn.softmax(jnp.where(visible, scores, -math.inf), axis=-1)
 as_numpy(weights).round(2)
 
 # %% [markdown] tags=["shared"]
-# The first row has nothing to normalise, and $0/0$ is NaN, "not a number". One NaN
-# makes the loss NaN, then the gradient, then every parameter. The final version
-# therefore replaces hidden scores by the lowest finite number, and then sets their
-# weights to zero. A query that may look nowhere gets zeros.
+# The first query sees nothing, and $0/0$ is NaN, "not a number". One NaN makes the loss
+# NaN, then the gradient, then every parameter. So the final version replaces hidden
+# scores by the lowest finite number, and then sets their weights to zero:
 
 
 # %% tags=["jax"]
@@ -457,9 +431,8 @@ def attention(q, k, v, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# `check_shapes` and `check_mask` raise an error if an input could be misread, such as a
-# mask of numbers. Their code is folded in the next two lines (with `check_input` for
-# the next section); take it along if you copy `attention`.
+# (If you copy `attention`, take `check_shapes` and `check_mask` along, which raise an
+# error if an input could be misread.)
 
 
 # %% tags=["jax", "check"]
@@ -507,11 +480,10 @@ np.testing.assert_raises_regex(
 
 # %% [markdown] tags=["shared"]
 # Under the *causal mask*, a position sees itself and what comes before. Under a
-# *padding mask*, no position sees the padding. Below, the second sentence has four
-# words and two padded positions. Padded positions see nothing either, which does no
-# harm, because their outputs are not used. (Most libraries hide only the padded keys,
-# and so do some later pages; at real positions, the result is the same.) `causal &
-# padding` combines the masks.
+# *padding mask*, no position sees the padding, here two positions of the second
+# sentence. Padded positions see nothing either, which does no harm, because their
+# outputs are not used. (Most libraries, and some later pages, hide only the padded
+# keys; at real positions, the result is the same.)
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -519,6 +491,9 @@ q, k, v = np.random.default_rng(2).normal(size=(3, b, s, d))
 real = np.arange(s) < np.array([[6], [4]])  # b s
 causal = np.tril(np.ones((s, s), bool))  # q k
 padding = real[:, :, None] & real[:, None, :]  # b q k
+
+# %% tags=["shared", "experiment"]
+# Experiment: the weights without a mask, with the causal and with the padding mask
 masks = {"none": np.ones_like(causal), "causal": causal, "padding": padding}
 maps = {}
 for name, mask in masks.items():
@@ -530,15 +505,13 @@ second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
 plots.heatmaps(list(second.values()), titles=list(second))
 
 # %% [markdown] tags=["shared"]
-# Grey is hidden. Whatever finite numbers we put into the padded keys and values, not
-# one bit of the output changes:
+# Grey is hidden. Whatever numbers (of reasonable size) stand in the padded keys and
+# values, not one bit of the output changes:
 
 # %% tags=["shared"]
-k_other, v_other = k.copy(), v.copy()
-k_other[~real] = 1e4
-v_other[~real] = -1e4
+others = [np.where(real[..., None], x, 1e4) for x in (k, v)]  # garbage in the padding
 first, _ = attention(floats(q), floats(k), floats(v), booleans(padding))
-other, _ = attention(floats(q), floats(k_other), floats(v_other), booleans(padding))
+other, _ = attention(floats(q), *map(floats, others), booleans(padding))
 np.array_equal(as_numpy(first), as_numpy(other))
 
 # %% tags=["shared", "check"]
@@ -572,13 +545,13 @@ for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
 # ## Heads attend independently of each other
 #
 # *Drank* looks for two things: who drank, and what. But the weights of one softmax sum
-# to 1, so *cat* and *milk* have to share them, and the output is a mixture of both. In
-# *the cat chased the dog*, such a mean would not say who chased whom. **Multi-head
-# attention** gives each word several queries, keys and values. Each head attends by
-# itself, and their outputs are concatenated, so that they stay apart.
+# to 1, so *cat* and *milk* have to share them, and the output mixes both. In *the cat
+# chased the dog*, such a mean would not say who chased whom. In **multi-head
+# attention**, each head has its own queries, keys and values and attends by itself, and
+# the outputs are concatenated, so that they stay apart.
 #
-# Two heads by hand, *who* and *what*, need one more axis in front, `h`. Each row of
-# `looks_for` keeps some columns of `w_query` and sets the others to zero:
+# Here are two heads by hand, *who* and *what*, on one more axis in front, `h`. Each row
+# of `looks_for` keeps some columns of `w_query`:
 
 # %% tags=["shared"]
 looks_for = np.array([
@@ -599,13 +572,11 @@ viewer.attention(
 
 # %% tags=["shared", "say"]
 _, one_head = self_attention(words, w_query, w_key, w_value)
-shown = [", ".join(f"{x:.2f}" for x in half) for half in np.split(joined[drank], 2)]
 say(
     f"With one head, *drank* gives *cat* and *milk* {one_head[drank, cat]:.2f} each. "
     f"With two, *who* gives *cat* {head_weights[0, drank, cat]:.2f}, and *what* gives "
-    f"*milk* {head_weights[1, drank, milk]:.2f}. The output of *drank* is now "
-    f"({shown[0]}) from *who*, mostly *animal*, followed by ({shown[1]}) from *what*, "
-    "mostly *drink*."
+    f"*milk* {head_weights[1, drank, milk]:.2f}. The output of *drank* is now the "
+    "output of *who*, mostly *animal*, followed by that of *what*, mostly *drink*."
 )
 
 # %% tags=["shared", "check"]
@@ -651,17 +622,15 @@ diagrams.heads()
 # $$\mathrm{MultiHead}(X) =
 # \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O \tag{2}$$
 #
-# So all heads together take as many multiplications as one head of size $m$. The
-# matrices $W^Q_i$, $W^K_i$, $W^V_i$ of all heads are kept as one, `m 3m`. $W^O$ mixes
-# what the heads have found: without it, each head could write only to its own $d$
-# features.
+# As each head is $h$ times narrower, all together take as many multiplications as one
+# of size $m$. Their matrices $W^Q_i$, $W^K_i$, $W^V_i$ are kept as one, `m 3m`, and
+# $W^O$ mixes what the heads have found.
 
 # %% [markdown] tags=["jax"]
-# `dense` draws the entries of its matrix uniformly between $-1/\sqrt{n}$ and
-# $1/\sqrt{n}$, where $n$ is the number of inputs, so that a new layer has small scores
-# and attends almost evenly. (Flax's own default has three times this variance,
-# [Xavier's](https://proceedings.mlr.press/v9/glorot10a.html) on `m 3m` 1.5 times.) NNX
-# keeps the matrix as `in out`, and draws it with keys, which an `nnx.Rngs` hands out.
+# `dense` draws its matrix uniformly within $\pm 1/\sqrt{n}$ for $n$ inputs, so that a
+# new layer has small scores and attends almost evenly. (Flax's own default has three
+# times this variance.) The random numbers come from keys, which an `nnx.Rngs` hands
+# out.
 
 
 # %% tags=["jax"]
@@ -677,10 +646,9 @@ def dense(n_in, n_out, *, rngs):
 
 
 # %% [markdown] tags=["shared"]
-# `project` makes queries, keys and values of all heads in one product, then splits and
-# moves axes: `b s 3m -> b s 3 h d -> 3 b h s d`. After attention, `h` and `d` are
-# flattened to `m`: the heads are concatenated. A second input, the `context`, makes it
-# cross-attention: queries come from `x`, keys and values from the context.
+# `project` makes queries, keys and values of all heads in one product. After attention,
+# the heads are concatenated: `h` and `d` are flattened to `m`. A second input, the
+# `context`, makes it cross-attention, with keys and values from the context.
 
 
 # %% tags=["jax"]
@@ -698,6 +666,7 @@ class MultiHeadAttention(nnx.Module):
         """Queries, keys and values of every head: ``b s m -> 3 b h s d``."""
         check_input(x, self.qkv.in_features)
         b, s, m = x.shape
+        # b s 3m -> b s 3 h d -> 3 b h s d
         stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, m // self.n_heads)
         return stacked.transpose(2, 0, 3, 1, 4)
 
@@ -764,18 +733,16 @@ np.testing.assert_allclose(as_numpy(crossed), expected, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # How many heads? Common models choose $d = 64$ or $128$ and let $h$ grow with $m$: the
-# [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$,
-# [BERT](https://arxiv.org/abs/1810.04805) (base) 12 for 768, the largest
-# [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. With more heads, a layer
-# looks for more things at once, but each head compares fewer numbers. In translation, 8
-# and 16 heads were ahead of 32, and further ahead of one ([Vaswani et al.
-# 2017](https://arxiv.org/abs/1706.03762), table 3).
+# [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$, the largest
+# [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. More heads look for more
+# things, but each compares fewer numbers. In translation, 8 and 16 heads were ahead of
+# 32, and further ahead of one (Vaswani et al., table 3).
 
 # %% [markdown] tags=["shared"]
 # ## Attention ignores order
 #
-# Nothing in formulas (1) and (2) says which word came first. Shuffle the words, and
-# every word gets the same output as before, at its new position:
+# Is anything missing? Nothing in formulas (1) and (2) says which word came first.
+# Shuffle the words, and every word gets the same output as before, at its new position:
 
 # %% tags=["shared"]
 order = np.array([4, 5, 6, 7, 0, 1, 2, 3])
@@ -802,8 +769,8 @@ fig
 # $$F(PX) = P\,F(X), \qquad
 # \text{and the weights } A \text{ become } P A P^{\mathsf T} .$$
 #
-# A layer with this property is **equivariant**. It is not *invariant*, which would be
-# $F(PX) = F(X)$: the rows do move.
+# Such a layer is **equivariant**. (*Invariant* would be $F(PX) = F(X)$, but the rows do
+# move.)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two attention maps, words by words, for the sentence as given and shuffled. Rows and columns have moved together: in both, the dark cell of the row it is in the column cat."}}
 fig = plots.heatmaps(
@@ -835,9 +802,8 @@ assert np.abs(moved - out).max() > 0.12
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
 # are the same set of words. What would you add to the input so that it can tell them
-# apart? Try it with `model` and three random words, `x[:, :3]`. Then add the position
-# itself to all features, once from 0 to 2 and once from 1000 to 1002: what happens to
-# the weights?
+# apart? Try it with `model` and three random words, `x[:, :3]`. If you add the position
+# itself to all features, what happens to the weights at the positions 1000 to 1002?
 
 # %% tags=["shared", "answer"]
 dog_bites_man = x[:, :3]
@@ -864,9 +830,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## In your own code, call the framework's attention
 #
-# Our function is there to be read. The framework's computes the same numbers, on some
-# GPUs without storing all weights. It takes the causal mask as a flag, and a padding
-# mask as `b 1 1 k`, for all heads and queries:
+# The framework's function computes the same numbers, on some GPUs without storing all
+# weights. It takes the causal mask as a flag, and a padding mask as `b 1 1 k`, for all
+# heads and queries:
 
 # %% tags=["shared"]
 b, s, h, d = 2, 7, 3, 5
@@ -933,10 +899,10 @@ for mask in (causal, key_mask):
 # ## Key points
 #
 # * Attention is a weighted mean of values; each weight comes from a query and a key.
-# * In self-attention, queries, keys and values are learned projections of one sequence;
-#   in cross-attention, keys and values come from a second one.
-# * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$. If the
-#   entries of queries and keys have variance 1, no query starts out saturated.
+# * In self-attention, all three are projections of one sequence; in cross-attention,
+#   keys and values come from a second one.
+# * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$, so that
+#   no query starts out saturated (if queries and keys have entries of variance 1).
 # * A mask is boolean, True means "may look"; a query that sees nothing gets zeros.
 # * Heads are one more leading axis: project, split, attend, concatenate, project.
 # * The layer is equivariant: it ignores order, so an encoder adds positions.
