@@ -55,7 +55,6 @@ import numpy as np
 import optax
 from flax import nnx
 
-# %% tags=["jax", "imports"]
 from helpers import diagrams, plots  # drawings and figures
 from helpers.model_jax import (
     EncoderBlock,

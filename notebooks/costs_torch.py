@@ -54,7 +54,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-# %% tags=["torch", "imports"]
 from helpers import diagrams, plots  # drawings and figures
 from helpers.model_torch import (
     EncoderBlock,

@@ -59,7 +59,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-# %% tags=["jax", "imports"]
 from helpers import diagrams, plots, text
 from helpers.model_jax import (
     POSITIONS,

@@ -57,7 +57,6 @@ import numpy as np
 import torch
 from torch import nn
 
-# %% tags=["torch", "imports"]
 from helpers import diagrams, plots, text
 from helpers.model_torch import (
     POSITIONS,

@@ -44,27 +44,19 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["shared", "imports"]
+# %% tags=["jax", "imports"]
 import tempfile
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 
-import numpy as np
-
-from helpers import diagrams, plots, reference  # drawings; the formulas in NumPy
-from helpers.prose import say, table  # say() prints a sentence with computed numbers
-from helpers.sequences import one_hot, symbols
-from helpers.settings import Sequences
-from helpers.shapes import as_numpy, check_shape
-from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
-
-# %% tags=["jax", "imports"]
-# isort: split
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+
+from helpers import diagrams, plots, reference  # drawings; the formulas in NumPy
 
 # Built in the chapters on attention and on the encoder block, and a training loop:
 from helpers.model_jax import (
@@ -79,7 +71,12 @@ from helpers.model_jax import (
     dense,
     pick,
 )
+from helpers.prose import say, table  # say() prints a sentence with computed numbers
+from helpers.sequences import one_hot, symbols
+from helpers.settings import Sequences
+from helpers.shapes import as_numpy, check_shape
 from helpers.train_jax import cross_entropy, fit
+from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
 
 # %% tags=["jax"]
 plots.use_style()

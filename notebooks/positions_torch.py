@@ -44,7 +44,7 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["shared", "imports"]
+# %% tags=["torch", "imports"]
 import tempfile
 from dataclasses import replace
 from functools import partial
@@ -52,18 +52,10 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-
-from helpers import diagrams, plots, reference  # drawings; the formulas in NumPy
-from helpers.prose import say, table  # say() prints a sentence with computed numbers
-from helpers.sequences import one_hot, symbols
-from helpers.settings import Sequences
-from helpers.shapes import as_numpy, check_shape
-from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
-
-# %% tags=["torch", "imports"]
-# isort: split
 import torch
 from torch import nn
+
+from helpers import diagrams, plots, reference  # drawings; the formulas in NumPy
 
 # Built in the chapters on attention and on the encoder block, and a training loop:
 from helpers.model_torch import (
@@ -78,7 +70,12 @@ from helpers.model_torch import (
     dense,
     pick,
 )
+from helpers.prose import say, table  # say() prints a sentence with computed numbers
+from helpers.sequences import one_hot, symbols
+from helpers.settings import Sequences
+from helpers.shapes import as_numpy, check_shape
 from helpers.train_torch import cross_entropy, fit
+from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
 
 # %% tags=["torch"]
 plots.use_style()

@@ -57,8 +57,6 @@ import numpy as np
 from flax import nnx
 
 from helpers import dates, diagrams, plots, viewer
-
-# %% tags=["jax", "imports"]
 from helpers.model_jax import (
     NORMS,
     POSITIONS,

@@ -56,8 +56,6 @@ import torch
 from torch import nn
 
 from helpers import dates, diagrams, plots, viewer
-
-# %% tags=["torch", "imports"]
 from helpers.model_torch import (
     NORMS,
     POSITIONS,
