@@ -76,6 +76,7 @@ from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
 # The model of this page recognises handwritten digits. It learns in a loop:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop: a batch of inputs goes through the model; with the labels it gives the loss. The gradient of the loss goes to the optimiser, which changes the model. Then comes the next batch."}}
+plots.use_style()
 diagrams.training_loop(basic=True)
 
 # %% [markdown] tags=["shared"]
@@ -89,7 +90,6 @@ diagrams.training_loop(basic=True)
 # used once, at the end.
 
 # %% tags=["shared"]
-plots.use_style()
 pixels, classes = load_digits(return_X_y=True)  # b i, b
 order = np.random.default_rng(0).permutation(len(pixels))
 pixels, classes = pixels[order] / 16, classes[order]  # ink from 0 to 1

@@ -37,6 +37,15 @@ def test_checks_show_nothing(executed, page):
 
 
 @by_notebook
+def test_figures_show_a_picture(executed, page):
+    """A drawing, or what a reader can use: not the name of an object."""
+    for cell in cells_of(executed(page), "figure"):
+        found = {kind for o in cell.outputs for kind in o.get("data", {})}
+        shown = found & {"image/svg+xml", "image/png", "text/html"}
+        assert shown, f"{page} shows no picture: {cell.source[:60]}"
+
+
+@by_notebook
 def test_computed_sentences_are_text_of_the_page(executed, html, page):
     """As one reads it, not as code."""
     article = BeautifulSoup((html / f"{page}.html").read_text("utf-8"), "html.parser")
