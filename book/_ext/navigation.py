@@ -4,6 +4,9 @@ Every section of a chapter gets a link to the same section of its twin, every ch
 switch and a line with what can be taken along (Colab, notebook, script), and "next"
 and "previous" stay within a framework. All of these are plain links; what
 ``book/_static/navigation.js`` adds is that the choice is remembered.
+
+A chapter says how many minutes it takes. Sections whose heading begins with "Extra: "
+do not count among them: a script folds each to one line, which says how long it is.
 """
 
 import shutil
@@ -14,12 +17,18 @@ from docutils import nodes
 
 import pages
 from pages import NAMES, side_of
+from sync import FOLDS
 
 NOT_FOUND = """<h1>There is no such page</h1>
 <p>It may have been moved or renamed. Begin at the
 <a href="{home}book/index.html">map of the chapters</a>, look into the
 <a href="{home}book/glossary.html">glossary</a>, or
 <a href="{home}search.html">search the book</a>.</p>"""
+
+
+# A heading that begins so is of an extra.
+EXTRA = "Extra: "
+WORDS, LINES, PICTURES = 170, 10, 3  # that one reads, or looks at, in a minute
 
 
 def on_side(page, side):
@@ -64,7 +73,11 @@ class TwinLink(nodes.Inline, nodes.Element):
 
 
 class TakeAlong(nodes.Inline, nodes.Element):
-    """Below the title of a chapter: open it in Colab, download it."""
+    """Below the title of a chapter: how long it takes, Colab, and files."""
+
+
+class ExtraLine(nodes.Inline, nodes.Element):
+    """Below the heading of an extra: how long it takes, and what unfolds it."""
 
 
 def visit_twin_link(writer, node):
@@ -80,7 +93,14 @@ def visit_take_along(writer, node):
         f'<a href="{address}"{" download" if label.startswith(".") else ""}>{text}</a>'
         for label, address, text in node["links"]
     )
-    writer.body.append(f'<p class="take-along d-print-none">{links}</p>')
+    time = f'<span class="minutes">{node["time"]}</span>'
+    writer.body.append(f'<p class="take-along d-print-none">{time}{links}</p>')
+
+
+def visit_extra_line(writer, node):
+    writer.body.append(
+        f'<p class="extra-line d-print-none">About {node["minutes"]} minutes.</p>'
+    )
 
 
 def depart(writer, node):
@@ -103,13 +123,51 @@ def add_links(app, doctree, page):
     if side is None or app.builder.format != "html":
         return
     twin = app.builder.get_relative_uri(page, on_side(page, other_side(side)))
-    for level, title in enumerate(doctree.findall(nodes.title)):
-        section = title.parent
-        if level == 0:
-            section.insert(section.index(title) + 1, TakeAlong(links=files(app, page)))
-        else:
-            refuri = f"{twin}#{section['ids'][0]}"
-            title += TwinLink(refuri=refuri, side=other_side(side))
+    first, *titles = doctree.findall(nodes.title)
+    extras = [t.parent for t in titles if t.astext().startswith(EXTRA)]
+    time = in_words(minutes(doctree), [minutes(section) for section in extras])
+    take_along = TakeAlong(links=files(app, page), time=time)
+    first.parent.insert(first.parent.index(first) + 1, take_along)
+    for title in titles:
+        refuri = f"{twin}#{title.parent['ids'][0]}"
+        title += TwinLink(refuri=refuri, side=other_side(side))
+    for section in extras:
+        fold(section)
+
+
+def minutes(part):
+    """How long one reads what is open in a part of a page, roughly."""
+    n_words = sum(len(text.astext().split()) for text in part.findall(nodes.paragraph))
+    n_lines = n_pictures = 0
+    for cell in part.findall(is_cell):
+        kinds = {name.removeprefix("tag_") for name in cell["classes"]}
+        n_pictures += "figure" in kinds
+        if not kinds & FOLDS.keys():
+            (code, *_) = cell.findall(nodes.literal_block)
+            n_lines += sum(1 for line in code.astext().splitlines() if line.strip())
+    return n_words / WORDS + n_lines / LINES + n_pictures / PICTURES
+
+
+def is_cell(node):
+    """Is this a code cell with its output?"""
+    return isinstance(node, nodes.container) and "cell" in node["classes"]
+
+
+def in_words(whole, extras):
+    """``About 25 minutes, with the extras 40``, in steps of five."""
+    core, all_of_it = (5 * max(1, round(x / 5)) for x in (whole - sum(extras), whole))
+    more = f", with the extras {all_of_it}" if all_of_it > core else ""
+    return f"About {core} minutes{more}"
+
+
+def fold(section):
+    """Mark an extra, and put all but its heading into a part that can be folded."""
+    line = ExtraLine(minutes=max(1, round(minutes(section))))
+    section["classes"].append("extra")
+    title, *rest = section.children
+    body = nodes.container("", *rest, classes=["extra-body"])
+    section.children = []
+    section.extend([title, line, body])
 
 
 def files(app, page):
@@ -173,6 +231,7 @@ def copy_scripts(app, error):
 def setup(app):
     app.add_node(TwinLink, html=(visit_twin_link, depart), latex=(skip, None))
     app.add_node(TakeAlong, html=(visit_take_along, depart), latex=(skip, None))
+    app.add_node(ExtraLine, html=(visit_extra_line, depart), latex=(skip, None))
     app.connect("config-inited", tell_the_home)
     app.connect("env-check-consistency", name_pages)
     app.connect("doctree-resolved", add_links)

@@ -9,6 +9,7 @@ line) that is being read, and pages of no side show the links of the chosen fram
   const CHOICE = "sphinx-design-tab-id-framework"; // where synchronised tabs keep theirs
   const PLACE = "place-in-the-twin";
   const CHECKS = "checks";
+  const EXTRAS = "extras";
   const TABS = '.sd-tab-label[data-sync-group="framework"]';
   const SIDES = ["jax", "torch"];
   const ownSide = sideOf(location.pathname);
@@ -166,6 +167,56 @@ line) that is being read, and pages of no side show the links of the chosen fram
     line.append(button);
   }
 
+  // An extra is one line until a reader wants it: by the line, by a link to it, or by
+  // the browser's search in the page. The button at the top shows all, and is remembered.
+  const extraOf = (hash) => hash && document.getElementById(decodeURIComponent(hash.slice(1)))?.closest(".extra");
+
+  function prepareExtras() {
+    const extras = [...document.querySelectorAll("section.extra")].map((section) => {
+      const [line, body] = [".extra-line", ".extra-body"].map((name) => section.querySelector(name));
+      const button = document.createElement("button");
+      button.type = "button";
+      button.setAttribute("aria-controls", (body.id = `${section.id}-body`));
+      const time = line.textContent.replace(/^A|\.$/g, (letter) => (letter === "A" ? "a" : ""));
+      const show = (open) => {
+        if (open) body.removeAttribute("hidden");
+        else body.setAttribute("hidden", "until-found");
+        button.setAttribute("aria-expanded", open);
+        button.textContent = open ? "Fold this extra" : `Show this extra, ${time}`;
+        section.classList.toggle("folded", !open);
+        document.dispatchEvent(new Event("toggle")); // what scrolls is looked at again
+      };
+      button.addEventListener("click", () => show(body.hasAttribute("hidden")));
+      body.addEventListener("beforematch", () => show(true));
+      line.replaceChildren(button);
+      return { section, show };
+    });
+    const line = document.querySelector(".take-along");
+    if (!extras.length || !line) return;
+    const unfold = () => {
+      const wanted = extraOf(location.hash);
+      extras.find(({ section }) => section === wanted)?.show(true);
+    };
+    const all = document.createElement("button");
+    all.type = "button";
+    all.className = "unfold-checks";
+    let open = take(forAlways, EXTRAS) === "open";
+    const showAll = () => {
+      for (const { show } of extras) show(open);
+      const which = extras.length === 1 ? "the extra" : `all ${extras.length} extras`;
+      all.textContent = open ? `Fold ${which}` : `Show ${which}`;
+    };
+    all.addEventListener("click", () => {
+      open = !open;
+      keep(forAlways, EXTRAS, open ? "open" : "folded");
+      showAll();
+    });
+    showAll();
+    unfold();
+    addEventListener("hashchange", unfold);
+    line.append(all);
+  }
+
   // The theme lets the keyboard reach what scrolls, but looks only at what is shown when
   // the page loads or the window changes: have it look again at what a reader unfolds.
   function watchWhatOpens() {
@@ -176,6 +227,7 @@ line) that is being read, and pages of no side show the links of the chosen fram
   function start() {
     watchWhatOpens();
     prepareChecks();
+    prepareExtras();
     prepareSwitch();
     watchChoices();
     returnToThePlace();

@@ -61,6 +61,7 @@ def running_browser():
 def tab(browser, address):
     """Shows a page of the book with its formulas set, in a tab that is kept."""
     context = browser.new_context()
+    context.add_init_script("localStorage.setItem('extras', 'open')")  # see all of it
     tabs = []
 
     def show(name, size, scheme, fresh):

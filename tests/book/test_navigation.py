@@ -4,6 +4,7 @@ import itertools
 import re
 
 import pytest
+from bs4 import BeautifulSoup
 from playwright.sync_api import expect
 
 import navigation
@@ -193,6 +194,78 @@ def test_links_work_where_storage_is_forbidden(new_reader):
     page.wait_for_url("**/warmup_torch.html#*")
     ours = [text for text in page.complaints if "navigation.js" in text]
     assert not ours
+
+
+@pytest.fixture(scope="module")
+def extras(html):
+    """``(page, id of an extra)`` of the first extra of the chapter on the decoder."""
+    page = "notebooks/decoder_torch"
+    soup = BeautifulSoup((html / f"{page}.html").read_text("utf-8"), "html.parser")
+    return f"{page}.html", [node["id"] for node in soup.select("section.extra")]
+
+
+def test_an_extra_is_one_line_until_it_is_wanted(new_reader, extras):
+    """By its line, by a link to it, and by the browser's search in the page."""
+    name, (first, *more) = extras
+    page = new_reader()
+    page.open(name)
+    body = page.locator(f"#{first} .extra-body")
+    assert body.bounding_box()["height"] == 0
+    button = page.locator(f"#{first} .extra-line button")
+    assert re.fullmatch(r"Show this extra, about \d+ minutes", button.inner_text())
+    expect(button).to_have_attribute("aria-expanded", "false")
+    button.focus()
+    page.keyboard.press("Enter")
+    assert body.bounding_box()["height"] > 200
+    expect(button).to_have_text("Fold this extra")
+    button.click()
+    assert body.bounding_box()["height"] == 0
+    page.evaluate(f"location.hash = '{first}'")
+    expect(button).to_have_attribute("aria-expanded", "true")
+    page.open(f"{name}#{more[-1]}")
+    page.reload()
+    assert page.locator(f"#{more[-1]} .extra-body").bounding_box()["height"] > 100
+    assert page.locator(f"#{first} .extra-body").bounding_box()["height"] == 0
+    body.dispatch_event("beforematch")
+    expect(button).to_have_attribute("aria-expanded", "true")
+    assert page.complaints == []
+
+
+def test_all_extras_can_be_shown_and_that_is_remembered(new_reader, extras):
+    name, ids = extras
+    page = new_reader()
+    page.open(name)
+    page.get_by_role("button", name=f"Show all {len(ids)} extras").click()
+    for _ in range(2):
+        for each in ids:
+            assert page.locator(f"#{each} .extra-body").bounding_box()["height"] > 100
+        page.reload()
+    page.get_by_role("button", name=f"Fold all {len(ids)} extras").click()
+    page.open(name.replace("decoder", "translation"))
+    assert page.locator(".extra-body").first.bounding_box()["height"] == 0
+
+
+def test_extras_are_open_without_scripts_and_on_paper(new_reader, extras):
+    name, ids = extras
+    page = new_reader(java_script_enabled=False)
+    page.open(name)
+    assert page.locator(f"#{ids[0]} .extra-body").bounding_box()["height"] > 100
+    page = new_reader()
+    page.open(name)
+    page.emulate_media(media="print")
+    assert page.locator(f"#{ids[0]} .extra-body").bounding_box()["height"] > 100
+
+
+def test_a_chapter_says_how_long_it_takes(html):
+    """Between ten minutes and an hour, and longer with its extras."""
+    for page in pages.toc():
+        if not pages.side_of(page):
+            continue
+        soup = BeautifulSoup((html / f"{page}.html").read_text("utf-8"), "html.parser")
+        said = soup.select_one(".take-along .minutes").text
+        core, whole = map(int, re.findall(r"\d+", said))
+        assert 10 <= core < whole <= 60, f"{page}: {said}"
+        assert len(soup.select("section.extra")) >= 1
 
 
 def test_switch_works_by_keyboard(new_reader):
