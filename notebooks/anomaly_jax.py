@@ -866,10 +866,10 @@ auc = (sure[:, None] > alike).mean()  # area under the ROC curve
 say(
     f"On test sets it detects **{detected:.1%}** of the odd ones, but raises false "
     f"alarms in {alarms:.1%} of the sets instead of 5%. A threshold from "
-    f"{len(validation):,} pictures is that uncertain. Chosen on as many *test* "
-    f"pictures, which have not chosen the best epoch before, it raises "
-    f"{min(alarms_again):.1%} to {max(alarms_again):.1%} on the others, in "
-    f"{len(alarms_again)} draws. The *AUC*, which needs no threshold, is {auc:.3f}."
+    f"{len(validation):,} pictures is that uncertain: chosen on as many *test* "
+    f"pictures, in {len(alarms_again)} draws, it raises {min(alarms_again):.1%} to "
+    f"{max(alarms_again):.1%} on the others. The *AUC*, which needs no threshold, is "
+    f"{auc:.3f}."
 )
 
 # %% tags=["shared", "check"]
