@@ -98,9 +98,7 @@ def visit_take_along(writer, node):
 
 
 def visit_extra_line(writer, node):
-    writer.body.append(
-        f'<p class="extra-line d-print-none">About {node["minutes"]} minutes.</p>'
-    )
+    writer.body.append(f'<p class="extra-line d-print-none">About {node["time"]}.</p>')
 
 
 def depart(writer, node):
@@ -162,7 +160,8 @@ def in_words(whole, extras):
 
 def fold(section):
     """Mark an extra, and put all but its heading into a part that can be folded."""
-    line = ExtraLine(minutes=max(1, round(minutes(section))))
+    n = round(minutes(section))
+    line = ExtraLine(time=f"{n} minutes" if n > 1 else "a minute")
     section["classes"].append("extra")
     title, *rest = section.children
     body = nodes.container("", *rest, classes=["extra-body"])

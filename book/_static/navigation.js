@@ -147,7 +147,7 @@ line) that is being read, and pages of no side show the links of the chosen fram
   // All checks of a page can be unfolded at once; the choice is remembered.
   function prepareChecks() {
     const checks = document.querySelectorAll(".cell.tag_check details");
-    const line = document.querySelector(".take-along");
+    const line = document.querySelector(".take-along .minutes");
     if (!checks.length || !line) return;
     const button = document.createElement("button");
     button.type = "button";
@@ -191,7 +191,7 @@ line) that is being read, and pages of no side show the links of the chosen fram
       line.replaceChildren(button);
       return { section, show };
     });
-    const line = document.querySelector(".take-along");
+    const line = document.querySelector(".take-along .minutes");
     if (!extras.length || !line) return;
     const unfold = () => {
       const wanted = extraOf(location.hash);
