@@ -646,7 +646,8 @@ for name, found in halved.items():
 # precision* ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)) saves bytes
 # and time, but keeps only two to four digits, so weights and averages stay in float32.
 # A decoder that *writes* also holds keys and values, its *KV cache*: if four heads
-# share them ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245)), a quarter remains.
+# share them ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245)), a quarter is
+# left.
 
 # %% [markdown] tags=["torch"]
 # In your own code:
