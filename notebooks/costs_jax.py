@@ -567,6 +567,7 @@ panels = {
 }
 fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(7.6, 3))
 for ax in fig.axes:
+    ax.lines[2].set_markersize(3)  # so that a line below it shows
     add_guides(ax)
 fig
 
@@ -762,10 +763,11 @@ fig = plots.curves(
 )
 ax = fig.axes[0]
 ax.set_yscale("log", base=2)
-for points in (ax.lines[0], fig.legends[0].legend_handles[0]):
+for points, line in (ax.lines[:2], fig.legends[0].legend_handles):
     points.set_linestyle("none")
-ax.text(0.3, 0.9, "waits for memory", ha="center", transform=ax.transAxes)
-ax.text(0.8, 0.3, "waits for arithmetic", ha="center", transform=ax.transAxes)
+    line.set_marker("none")
+ax.text(0.02, 0.88, "waits for memory", transform=ax.transAxes)
+ax.text(0.98, 0.7, "waits for arithmetic", ha="right", transform=ax.transAxes)
 ax.xaxis.set_major_formatter("{x:g}")
 ax.yaxis.set_major_formatter("{x:g}")
 fig
