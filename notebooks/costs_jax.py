@@ -249,10 +249,10 @@ def seconds(function, *args, repeats=3):
 
 
 # %% tags=["jax"]
-size = 8192
-matrix, matmul = jnp.ones((size, size)), jax.jit(jnp.matmul)  # 256 MiB
-product = seconds(matmul, jnp.ones((256, size)), matrix)
-limit = 2 * 256 * size**2 / product  # operations per second
+width = 8192
+matrix, matmul = jnp.ones((width, width)), jax.jit(jnp.matmul)  # 256 MiB
+product = seconds(matmul, jnp.ones((256, width)), matrix)
+limit = 2 * 256 * width**2 / product  # operations per second
 
 # %% tags=["shared", "say"]
 say(f"The limit of this machine: **{limit / 1e9:.0f} billion** operations a second.")
@@ -743,13 +743,13 @@ say(
 
 # %% tags=["jax"]
 rows = 4 ** np.arange(5)  # 1, 4, 16, 64 and 256 rows
-few = [seconds(matmul, jnp.ones((n, size)), matrix) for n in rows[:4].tolist()]
+few = [seconds(matmul, jnp.ones((n, width)), matrix) for n in rows[:4].tolist()]
 products = np.array([*few, product])  # seconds
 
 # %% tags=["shared"]
-moved = 4 * (size**2 + 2 * rows * size)  # bytes: the matrix, and n rows in and out
-intensity = 2 * rows * size**2 / moved  # operations per byte
-speed = 2 * rows * size**2 / products  # operations per second
+moved = 4 * (width**2 + 2 * rows * width)  # bytes: the matrix, and n rows in and out
+intensity = 2 * rows * width**2 / moved  # operations per byte
+speed = 2 * rows * width**2 / products  # operations per second
 fastest, bandwidth = speed.max(), (moved / products).max()  # the best of each
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Billions of operations per second of a product over its operations per byte. Measured points and a roofline of a slope, where the processor waits for memory, and a flat roof, where it waits for arithmetic. The measured rate is higher with many rows than with one. Two points touch the roofline, the others are below it."}}
