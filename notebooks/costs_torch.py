@@ -309,7 +309,7 @@ tokens = f"{20 * gpt2 / 1e9:.1f} billion"
 best, ours = (f"{float(f'{x:.2g}'):,.0f}" for x in (days, days / utilisation))
 rows = [
     ["this machine, at its limit", tokens, f"**{best} days**"],
-    ["at our utilisation, a small model's", tokens, f"{ours} days"],
+    ["at a small model's utilisation (pessimistic)", tokens, f"{ours} days"],
     ["one A100", tokens, f"**{hours:.1f} hours**"],
     ["one A100", "10 billion", f"{estimate:.0f} hours"],
     [f"published: {run}", "10 billion", f"{published:.0f} hours of an A100"],
