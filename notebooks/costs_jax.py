@@ -69,7 +69,8 @@ from helpers.train_jax import cross_entropy
 from helpers.train_memory_jax import activations, kept_bytes
 from helpers.weights import to_arrays  # all parameters of a model
 
-# %% tags=["jax"]
+# %% tags=["jax", "experiment"]
+# Experiment: style, exact products, and the short name floats, for an array
 plots.use_style()
 jax.config.update("jax_default_matmul_precision", "highest")
 floats = partial(jnp.asarray, dtype=jnp.float32)  # makes a float32 array
@@ -93,14 +94,14 @@ def block_parameters(m, f):
 
 
 # %% [markdown] tags=["shared"]
-# We compare each count with a small model that we can measure:
+# We check each count on a small model:
 
 # %% tags=["shared"]
 sizes = {"n_inputs": 32, "m": 128, "n_outputs": 32}
 options = {"n_blocks": 4, "n_heads": 4, "f": 4 * 128, "max_length": 1024}
 model = build(Predictor, *sizes.values(), **options)
 n_parameters = sum(array.size for array in to_arrays(model).values())
-n_parameters
+print(f"{n_parameters:,} parameters")
 
 # %% tags=["shared", "check"]
 # Checked: the formula counts the parameters of the built model, and of a wider one
@@ -120,12 +121,11 @@ m, f = 768, 4 * 768
 blocks = 12 * block_parameters(m, f) + 2 * m  # and the last norm
 token_table, position_table = 50_257 * m, 1_024 * m
 gpt2 = blocks + token_table + position_table
-gpt2
 
 # %% tags=["shared", "say"]
 say(
-    f"These are the **{gpt2 / 1e6:.0f} million** for which GPT-2 small is known; "
-    f"{blocks / 1e6:.0f} million of them are in its blocks."
+    f"These {gpt2:,} are the **{gpt2 / 1e6:.0f} million** for which GPT-2 small is "
+    f"known; {blocks / 1e6:.0f} million of them are in its blocks."
 )
 
 # %% [markdown] tags=["shared"]
@@ -145,8 +145,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## A training step takes six operations per parameter and token
 #
-# How much work does a parameter make? Follow one weight $w$ of a matrix through a
-# step, for one token: it multiplies an input $x$, and later a gradient $dy$ comes back.
+# How much arithmetic does one parameter cause? Follow one weight $w$ of a matrix
+# through a step, for one token: it multiplies an input $x$, and later a gradient $dy$
+# comes back.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three rows of boxes for the input x = 3, the weight w = 2 and the output. Forward, arrows lead from x through w to the output y, which grows by 3 times 2. Backward for the weight, arrows lead from x and from dy = 5 to w, whose gradient grows by 3 times 5. Backward for the input, arrows lead from dy through w to x, whose gradient grows by 2 times 5. Each row is two operations, together six."}}
 canvas = diagrams.Canvas(212, width=310)
@@ -178,8 +179,8 @@ canvas.fig
 #
 # $$C\approx 6\,N\,D .$$
 #
-# A table that is only looked up does not count. But GPT-2 multiplies with its table of
-# tokens as well, for the output, so we leave out only that of positions.
+# Looking up a row of a table costs no operations, so GPT-2's table of positions does
+# not count. Its table of tokens does: the model multiplies with it to get the logits.
 
 # %% [markdown] tags=["jax"]
 # `cost_analysis` returns the number of operations of a function that XLA has compiled.
@@ -218,7 +219,7 @@ per_parameter = measured_flops(params, *batch(1, 16)) / 16 / n_parameters
 # %% tags=["shared", "say"]
 say(
     f"Counted for 16 tokens: **{per_parameter:.2f}** operations per parameter and "
-    "token. What goes beyond six needs no parameter; we come back to it."
+    "token. What goes beyond six needs no parameter; these operations come later."
 )
 
 # %% tags=["jax", "check"]
@@ -228,17 +229,11 @@ assert [float(gradient) for gradient in backward(5.0)] == [10, 15]
 assert 0.9 * 6 < per_parameter < 1.1 * 6
 
 # %% [markdown] tags=["shared"]
-# ## Speed is limited by memory or by arithmetic
+# ## Training time is operations divided by speed
 #
-# To turn operations into time, we need the speed of the machine. But it has more than
-# one, because a processor can only multiply what it has read from memory. Multiplying
-# $n$ rows with a matrix `m m` takes $2nm^2$ operations and, if $n$ is small, reads
-# little else than the matrix, $4m^2$ bytes: about $n/2$ operations per byte, the
-# *arithmetic intensity*. With a single row, each number is read and used only once, and
-# the processor waits for the memory. With many rows, the memory waits. So the rate
-# follows a **roofline** ([Williams et al.
-# 2009](https://doi.org/10.1145/1498765.1498785)): a slope, then a flat roof. We measure
-# it with a matrix that is too large for the processor's cache.
+# To turn operations into time, we need the speed of the machine. Its **limit** is the
+# rate of a large product of matrices. (With few rows, the processor would wait for its
+# memory: see the extra on speed.)
 
 
 # %% tags=["jax"]
@@ -254,59 +249,17 @@ def seconds(function, *args, repeats=3):
 
 
 # %% tags=["jax"]
-size, rows = 8192, 4 ** np.arange(5)  # 1, 4, 16, 64 and 256 rows
-matrix, matmul = jnp.ones((size, size)), jax.jit(jnp.matmul)  # 256 MiB
-products = [seconds(matmul, jnp.ones((n, size)), matrix) for n in rows.tolist()]
-
-# %% tags=["shared"]
-moved = 4 * (size**2 + 2 * rows * size)  # bytes: the matrix, and n rows in and out
-intensity = 2 * rows * size**2 / moved  # operations per byte
-speed = 2 * rows * size**2 / np.array(products)  # operations per second
-limit, bandwidth = speed.max(), (moved / products).max()  # the best of each
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Billions of operations per second of a product over its operations per byte. The measured rate is several times as high with many rows as with one. It touches a roofline, made of a slope and a flat roof, at two points, and is below it elsewhere."}}
-knee = limit / bandwidth  # here memory and arithmetic take the same time
-corners = np.array([intensity[0], knee, max(knee, intensity[-1])])
-roof = np.minimum(limit, bandwidth * corners) / 1e9
-lines = {"measured": (intensity, speed / 1e9), "roofline": (corners, roof)}
-panels = {"billion operations per second": lines}
-fig = plots.curves(
-    panels, x="operations per byte", log_x=4, log_y=True, marks="o", size=(5.6, 2.8)
-)
-ax = fig.axes[0]
-ax.set_yscale("log", base=2)
-ax.xaxis.set_major_formatter("{x:g}")
-ax.yaxis.set_major_formatter("{x:g}")
-fig
+width = 8192
+matrix, matmul = jnp.ones((width, width)), jax.jit(jnp.matmul)  # 256 MiB
+product = seconds(matmul, jnp.ones((256, width)), matrix)
+limit = 2 * 256 * width**2 / product  # operations per second
 
 # %% tags=["shared", "say"]
-reach = speed / np.minimum(limit, bandwidth * intensity)
-low = reach.argmin()
-say(
-    f"With one row this machine does {speed[0] / 1e9:.0f} billion operations a second, "
-    f"with many rows {limit / 1e9:.0f} billion: this is its **limit**. The roofline is "
-    "made of this rate and of the fastest reading, so it is a bound and no prediction: "
-    f"with {rows[low]} rows, only {reach[low]:.0%} of it is reached. Libraries have "
-    "different programs for few and for many rows, and not every size is served well."
-    "\n\n"
-    "The slope is where a model *writes*: one token at a time multiplies all weights "
-    f"with a single row. At {bandwidth / 1e9:.0f} billion bytes a second, GPT-2 small "
-    f"in float32 writes at most **{bandwidth / (4 * gpt2):.0f} tokens a second** here."
-)
-
-# %% tags=["shared", "check"]
-# Checked: as drawn, many rows reach more than 1.5 times the rate of a single row
-found = plots.drawn(fig, "billion operations per second", "measured")[1]
-assert found.max() / found[0] > 1.5  # loose: memory and cache differ by machine
-assert (found < 1.001 * np.minimum(limit, bandwidth * intensity) / 1e9).all()
-np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
+say(f"The limit of this machine: **{limit / 1e9:.0f} billion** operations a second.")
 
 # %% [markdown] tags=["shared"]
-# ## Training time is operations divided by speed
-#
-# Now divide. A real step reaches only a part of the limit, its **utilisation**, because
-# it also has small products, norms and an update. How large a part, the stopwatch shows
-# around a step of our small model.
+# A real step reaches only a part of the limit, its **utilisation** (MFU), because it
+# also has small products, norms and an update. We time our small model's.
 
 # %% [markdown] tags=["jax"]
 # `donate_argnums=(0, 1)` lets XLA overwrite the old parameters and averages. After the
@@ -342,11 +295,11 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# GPT-2 small needs about 20 tokens per parameter to make the best use of its operations
-# ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)). We also take a large GPU:
-# [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) report $502\cdot10^{15}$
-# operations a second on 3,072 A100s in half precision, of which a quarter only repeat
-# the forward pass to save memory.
+# Now divide. For a given amount of computation, about 20 training tokens per parameter
+# are best ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)). We also take a
+# large GPU: [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) report
+# $502\cdot10^{15}$ operations a second on 3,072 A100s in half precision. A quarter of
+# them repeat the forward pass to save memory, so we count three quarters.
 
 # %% tags=["shared"]
 per_token = 6 * (gpt2 - position_table)  # operations
@@ -363,7 +316,7 @@ tokens = f"{20 * gpt2 / 1e9:.1f} billion"
 best, ours = (f"{float(f'{x:.2g}'):,.0f}" for x in (days, days / utilisation))
 rows = [
     ["this machine, at its limit", tokens, f"**{best} days**"],
-    ["at our utilisation", tokens, f"{ours} days"],
+    ["at a small model's utilisation (pessimistic)", tokens, f"{ours} days"],
     ["one A100", tokens, f"**{hours:.1f} hours**"],
     ["one A100", "10 billion", f"{estimate:.0f} hours"],
     [f"published: {run}", "10 billion", f"{published:.0f} hours of an A100"],
@@ -447,9 +400,9 @@ assert 1 < (1 + share) * estimate / published < 2
 # block, with the square of the length.
 
 # %% [markdown] tags=["jax"]
-# (Because the step donates its old arrays, 16 bytes are enough.) The helper
-# `activations` lists what a forward pass keeps, except the parameters; here for four
-# sequences. (A compiled step may keep less.)
+# New weights and averages would need more, but the step donates the old ones. The
+# helper `activations` lists what a forward pass keeps, except the parameters; here for
+# four sequences. A compiled step may keep less.
 
 
 # %% tags=["shared"]
@@ -459,7 +412,8 @@ def total_bytes(arrays):
 
 
 arrays = activations(model, loss_of, *batch(4, 64))
-total_bytes(arrays) / (16 * n_parameters)  # compared with the 16 bytes
+of_the_rest = total_bytes(arrays) / (16 * n_parameters)
+print(f"activations: {of_the_rest:.0%} of weights, gradients and averages together")
 
 # %% [markdown] tags=["shared"]
 # The same for four lengths:
@@ -494,21 +448,17 @@ fig
 filled = {n: size / (size + 16 * n_parameters) for n, size in kept.items()}
 say(
     f"Activations are {filled[16]:.0%} of the memory at n = 16, and {filled[1024]:.0%} "
-    f"at n = 1,024, mostly maps. At n = 256, the maps are {maps[256] / 2**20:.0f} of "
-    f"{kept[256] / 2**20:.0f} MiB of activations. For GPT-2 small, the 16 bytes make "
-    f"{16 * gpt2 / 2**30:.1f} GiB; exercise 3 adds its activations."
+    f"at n = 1,024, mostly maps.\n\nAt n = 256, the maps are {maps[256] / 2**20:.0f} "
+    f"of {kept[256] / 2**20:.0f} MiB of activations."
 )
 
 # %% tags=["jax", "check"]
-# Checked: Adam's averages are twice the weights, and donated memory is used again
+# Checked: averages are twice the weights; activations grow with b; maps take over
 state = optimizer.init(params)
 found = sum(a.nbytes for a in jax.tree.leaves(state) if a.ndim)
 assert found == 2 * 4 * n_parameters
 compiled = step.lower(params, state, *data).compile().memory_analysis()
 assert compiled.alias_size_in_bytes >= 12 * n_parameters  # weights and averages
-
-# %% tags=["shared", "check"]
-# Checked: activations grow with b, and faster with n; as drawn, the maps take over
 doubled = total_bytes(activations(model, loss_of, *batch(8, 64))) / kept[64]
 np.testing.assert_allclose(doubled, 2, rtol=1e-3)
 grown = np.array([kept[4 * n] / kept[n] for n in (16, 64, 256)])
@@ -567,12 +517,12 @@ def in_chunks(q, k, v, size=64):
 
 # %% [markdown] tags=["shared"]
 # **FlashAttention** ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)) does this in
-# one GPU program, a *fused kernel*.
+# one GPU program, a *fused kernel*, and takes the keys in pieces, too, so that it never
+# holds even one whole row of weights.
 
 # %% [markdown] tags=["jax"]
 # JAX's own attention is fused with `implementation="cudnn"`, in half precision on
-# NVIDIA GPUs; `"xla"` runs everywhere. (Fused kernels for TPUs are in
-# `jax.experimental.pallas.ops`.)
+# NVIDIA GPUs; `"xla"` runs everywhere.
 
 
 # %% tags=["jax"]
@@ -617,6 +567,7 @@ panels = {
 }
 fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(7.6, 3))
 for ax in fig.axes:
+    ax.lines[2].set_markersize(3)  # so that a line below it shows
     add_guides(ax)
 fig
 
@@ -625,22 +576,9 @@ steep, flat = (memory[k][-1] / memory[k][-2] for k in ("written out", "in chunks
 say(
     "Compare the slopes with the grey lines, which grow like $n$ and $n^2$. When $n$ "
     f"goes from 1,024 to 4,096, the written-out function needs {steep:.1f} times the "
-    f"memory, the chunks {flat:.1f} times; then they need "
-    f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of it."
+    f"memory, the chunks {flat:.1f} times. At 4,096, the memory of the chunks is "
+    f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of the function's."
 )
-
-# %% tags=["shared", "check"]
-# Checked: chunks give the same output, and as drawn their memory is linear in n
-np.testing.assert_allclose(outputs["in chunks"], outputs["written out"], atol=1e-5)
-np.testing.assert_allclose(
-    outputs["framework's own"], outputs["written out"], atol=1e-5
-)
-square, linear = (
-    plots.drawn(fig, "MiB for the gradient", name)[1]
-    for name in ("written out", "in chunks")
-)
-assert square[-1] > 10 * square[-2] and linear[-1] < 5 * linear[-2]
-assert linear[-1] < square[-1] / 12
 
 # %% tags=["jax", "say"]
 needs, takes = (
@@ -652,7 +590,17 @@ say(
 )
 
 # %% tags=["jax", "check"]
-# Checked: XLA's own count of working memory agrees, and "xla" needs as much as ours
+# Checked: chunks give the same output in linear memory, by XLA's own count, too
+np.testing.assert_allclose(outputs["in chunks"], outputs["written out"], atol=1e-5)
+np.testing.assert_allclose(
+    outputs["framework's own"], outputs["written out"], atol=1e-5
+)
+square, linear = (
+    plots.drawn(fig, "MiB for the gradient", name)[1]
+    for name in ("written out", "in chunks")
+)
+assert square[-1] > 10 * square[-2] and linear[-1] < 5 * linear[-2]
+assert linear[-1] < square[-1] / 12
 assert 0.75 < memory["framework's own"][-1] / memory["written out"][-1] < 1.4
 cpu, used = jax.devices("cpu")[0], {}  # a GPU's libraries add buffers of a fixed size
 for name in ("written out", "in chunks"):
@@ -666,10 +614,9 @@ assert used["in chunks", 1024] < 6 * used["in chunks", 256]
 # %% [markdown] tags=["shared"]
 # ## Each remedy changes one term
 #
-# A fused kernel is one remedy of many, and each helps only against one shortage.
-# "Remains" is the share that it leaves in our model at 1,024 tokens: of the activations
-# (memory), of the operations per token (time), or of the *KV cache*, the keys and
-# values that a decoder keeps while it writes.
+# A fused kernel is one remedy of many, and each helps only against one shortage. What
+# remains of our model's activations (first table) or operations (second), at 1,024
+# tokens?
 
 # %% tags=["shared", "experiment"]
 # Experiment: what half the length, heads or batch leave of the activations
@@ -687,24 +634,27 @@ halved = {"length": left(512), "heads": left(n_heads=2), "batch": left(b=2)}
 # %% tags=["shared", "say"]
 h, fused = halved, 1 - maps[1024] / whole  # no maps
 again = 4 * 4 * 1024 * sizes["m"] / whole + 1 / 4  # inputs of 4 blocks; one block
+rows = [
+    ["two half batches", "all × ½", h["batch"], "speed"],
+    ["half the length", "all × ½, maps × ¼", h["length"], "half the context"],
+    ["half the heads", "maps × ½", h["heads"], "half as many maps"],
+    ["fused kernel, or chunks", "no maps", fused, "no maps to look at"],
+    ["recompute each block", "one block kept", again, "⅓ more operations"],
+]
+rows = [[*row[:2], f"{row[2]:.2f}", row[3]] for row in rows]
+say(table(["**short of memory?**", "change", "remains", "price"], *rows))
+
+# %% tags=["shared", "say"]
 windowed = 6 * n_parameters + pairs[0]  # 16 neighbours
 fewer = np.array([6 * n_parameters + pairs[-1] / 2, windowed]) / formula[-1]
 smaller = (6 * n_parameters / 4 + pairs[-1] / 2) / formula[-1]
 rows = [
-    ["memory", "two half batches", "all × ½", h["batch"], "speed"],
-    ["memory", "half the length", "maps × ¼", h["length"], "half the context"],
-    ["memory", "half the heads", "maps × ½", h["heads"], "half as many maps"],
-    ["memory", "fused kernel", "no maps", fused, "no maps to look at"],
-    ["memory", "recompute each block", "one block kept", again, "⅓ more operations"],
-    ["memory", "half precision", "× ½ at best", None, "two to four digits"],
-    ["time", "twice the batch", "utilisation", None, "twice the activations"],
-    ["time", "half the length", "pairs × ½", fewer[0], "half the context"],
-    ["time", "16 neighbours", "pairs × $16/n$", fewer[1], "no direct paths"],
-    ["time", "half of $m$", "blocks × ¼", smaller, "often quality"],
-    ["writing", "grouped-query attention", "cache × ¼", 0.25, "fewer keys"],
+    ["half the length", "pairs × ½", fewer[0], "half the context"],
+    ["16 neighbours", "pairs × $16/n$", fewer[1], "no direct paths"],
+    ["half of $m$", "blocks × ¼, pairs × ½", smaller, "often quality"],
 ]
-rows = [[*row[:3], f"{row[3]:.2f}" if row[3] else "–", row[4]] for row in rows]
-say(table(["short of", "change", "factor", "remains", "price"], *rows))
+rows = [[*row[:2], f"{row[2]:.2f}", row[3]] for row in rows]
+say(table(["**short of time?**", "change", "remains", "price"], *rows))
 
 # %% tags=["shared", "check"]
 # Checked: half of the batch, length or heads leaves what the sizes of the maps predict
@@ -715,11 +665,12 @@ for name, found in halved.items():
 
 # %% [markdown] tags=["shared"]
 # The gradients of two half batches are added up. Recomputing ([Chen et al.
-# 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks did. In half
-# precision ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)), weights and
-# averages stay in float32. With grouped queries, heads share keys and values, here four
-# at a time ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245)) or all of them
-# ([Shazeer 2019](https://arxiv.org/abs/1911.02150)).
+# 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks did. *Half
+# precision* ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)) saves bytes
+# and time, but keeps only two to four digits, so weights and averages stay in float32.
+# A decoder that *writes* also holds keys and values, its *KV cache*: if four heads
+# share them ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245)), a quarter is
+# left.
 
 # %% [markdown] tags=["jax"]
 # `nnx.Linear(..., dtype=jnp.bfloat16)` computes in half precision and keeps its
@@ -732,10 +683,16 @@ compiled.cost_analysis()["flops"], compiled.memory_analysis().temp_size_in_bytes
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** You want to train GPT-2 small on sequences of 1,024
 # tokens in float32 on a GPU with $24$ GiB. How many sequences fit into a batch, and
-# what would you change first? Measure a block,
-# `build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)`, with
-# `activations(block, lambda block, x: block(x)[0], x)`; add the logits over 50,257
-# tokens, their softmax, and the 16 bytes.
+# what would you change first? Fill in what a sequence needs besides its 12 blocks: the
+# logits over 50,257 tokens, their softmax, and their gradient.
+#
+# ```python
+# block = build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)
+# x = floats(np.zeros((1, 1024, 768)))
+# arrays = activations(block, lambda block, x: block(x)[0], x)
+# around = ...  # bytes
+# (24 * 2**30 - 16 * gpt2) // (12 * total_bytes(arrays) + around)
+# ```
 
 # %% tags=["shared", "answer"]
 block = build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)
@@ -743,30 +700,110 @@ x = floats(np.random.default_rng(2).normal(size=(1, 1024, 768)))
 arrays = activations(block, lambda block, x: block(x)[0], x)
 of_blocks = 12 * total_bytes(arrays)
 of_maps = 12 * total_bytes(a for a in arrays if a.shape[-2:] == (1024, 1024))
-logits = 2 * 4 * 1024 * 50_257  # they and their softmax
+logits = 3 * 4 * 1024 * 50_257  # they, their softmax, and their gradient
 room = 24 * 2**30 - 16 * gpt2
 fits, fits_fused = (room // (of_blocks + logits - saved) for saved in (0, of_maps))
 assert 1 <= fits < fits_fused
 say(
     f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB. A sequence "
     f"takes {of_blocks / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} GiB for "
-    f"the logits, so {fits:.0f} sequences fit. First do without the maps, with a fused "
-    "kernel or in chunks, because the results stay the same: then "
-    f"{fits_fused:.0f} sequences fit. Next take half precision, then recomputation."
+    f"the logits, their softmax and gradient, so at most {fits:.0f} sequences fit. "
+    "First do without the maps, with a fused kernel or in chunks, because the results "
+    f"stay the same: then at most {fits_fused:.0f} fit. Next take half precision, then "
+    "recomputation."
+)
+
+# %% tags=["shared", "say"]
+longer = 1 + 12 * 12 * 1024 * 768 / per_token  # with the pairs
+here = f"{float(f'{days * longer:.2g}'):,.0f} days"
+say(
+    "A night, or a year? With the pairs, GPT-2 small takes about "
+    f"**{hours * longer:.0f} hours** on one A100 and **{here}** on this machine at its "
+    "limit, and we know it before the first update."
 )
 
 # %% [markdown] tags=["shared"]
-# ## Cheaper attention gives something up
-#
-# Only one row of the table, the 16 neighbours, saves the $n^2$ operations themselves.
-# What do we lose with them? Suppose that the last word of a sentence depends on the
-# first: how many steps does this information take?
+# Here the book's path ends. You can now build every part of a Transformer, show by
+# removing it what it is for, train a model, look into it, and say beforehand what it
+# will cost.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}}
+# %% [markdown] tags=["shared"]
+# ## Extra: Speed is limited by memory or by arithmetic
+#
+# Why does a large model write so slowly, even on a fast machine? A processor can only
+# multiply what it has read from memory. Multiplying $n$ rows, one for each token, with
+# a matrix `m m` takes $2nm^2$ operations and, if $n$ is small, reads little else than
+# the matrix, $4m^2$ bytes. That is about $n/2$ operations per byte, the *arithmetic
+# intensity*. With a single row, each number is read and used only once, and the
+# processor waits for the memory. With many rows, the memory waits. So the rate follows
+# a **roofline** ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)): a
+# slope, then a flat roof. Our large matrix shows both, because it does not fit into the
+# processor's cache.
+
+
+# %% tags=["jax"]
+rows = 4 ** np.arange(5)  # 1, 4, 16, 64 and 256 rows
+few = [seconds(matmul, jnp.ones((n, width)), matrix) for n in rows[:4].tolist()]
+products = np.array([*few, product])  # seconds
+
+# %% tags=["shared"]
+moved = 4 * (width**2 + 2 * rows * width)  # bytes: the matrix, and n rows in and out
+intensity = 2 * rows * width**2 / moved  # operations per byte
+speed = 2 * rows * width**2 / products  # operations per second
+fastest, bandwidth = speed.max(), (moved / products).max()  # the best of each
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Billions of operations per second of a product over its operations per byte. Measured points and a roofline of a slope, where the processor waits for memory, and a flat roof, where it waits for arithmetic. The measured rate is higher with many rows than with one. Two points touch the roofline, the others are below it."}}
+knee = fastest / bandwidth  # here memory and arithmetic take the same time
+corners = np.array([intensity[0], knee, max(knee, intensity[-1])])
+roof = np.minimum(fastest, bandwidth * corners) / 1e9
+lines = {"measured": (intensity, speed / 1e9), "roofline": (corners, roof)}
+panels = {"billion operations per second": lines}
+fig = plots.curves(
+    panels, x="operations per byte", log_x=4, log_y=True, marks="o", size=(5.6, 2.8)
+)
+ax = fig.axes[0]
+ax.set_yscale("log", base=2)
+for points, line in (ax.lines[:2], fig.legends[0].legend_handles):
+    points.set_linestyle("none")
+    line.set_marker("none")
+ax.text(0.02, 0.88, "waits for memory", transform=ax.transAxes)
+ax.text(0.98, 0.7, "waits for arithmetic", ha="right", transform=ax.transAxes)
+ax.xaxis.set_major_formatter("{x:g}")
+ax.yaxis.set_major_formatter("{x:g}")
+fig
+
+# %% tags=["shared", "say"]
+reach = speed / np.minimum(fastest, bandwidth * intensity)
+low = reach.argmin()
+say(
+    f"With one row this machine does {speed[0] / 1e9:.0f} billion operations a second, "
+    f"with many rows {fastest / 1e9:.0f} billion. The roofline is a bound, not a "
+    f"prediction: with {rows[low]} rows, only {reach[low]:.0%} of it is reached.\n\n"
+    "The slope is where a model *writes*: one token at a time multiplies all weights "
+    f"with a single row. At {bandwidth / 1e9:.0f} billion bytes a second, GPT-2 small "
+    f"in float32 writes at most **{bandwidth / (4 * gpt2):.0f} tokens a second** here."
+)
+
+# %% tags=["shared", "check"]
+# Checked: as drawn, many rows reach more than 1.5 times the rate of a single row
+found = plots.drawn(fig, "billion operations per second", "measured")[1]
+assert found.max() / found[0] > 1.5  # loose: memory and cache differ by machine
+assert (found < 1.001 * np.minimum(fastest, bandwidth * intensity) / 1e9).all()
+np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Cheaper attention gives something up
+#
+# Whoever has very long sequences wants to get rid of the $n^2$ itself. Of our remedies,
+# only the 16 neighbours do this. What do we lose with them? Suppose that the last word
+# of a sentence depends on the first: how many steps does this information take?
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With one-sided convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}}
 diagrams.paths()
 
 # %% [markdown] tags=["shared"]
-# In attention, one. What is cheaper in long sequences gives something up
+# In attention, one. (The convolution is causal: it sees a position and the two before
+# it.) What is cheaper in long sequences gives something up
 # ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 1; [Tay et al.
 # 2020](https://arxiv.org/abs/2009.06732); without constant factors):
 #
@@ -774,20 +811,16 @@ diagrams.paths()
 # |---|---|---|---|---|
 # | self-attention | $n^2m$ | $1$ | $1$ | |
 # | windows of $r$ neighbours | $nrm$ | $1$ | $n/r$ | direct paths |
-# | convolution of width $w$ | $wnm^2$ | $1$ | $(n-1)/(w-1)$ | direct paths |
+# | convolution of width $w$ | $wnm^2$ | $1$ | $n/w$ | direct paths |
 # | dilated (growing gaps) | $wnm^2$ | $1$ | $\log_wn$ | direct paths |
-# | recurrent | $nm^2$ | $n$ | $n-1$ | parallel work, direct paths |
+# | recurrent | $nm^2$ | $n$ | $n$ | parallel work, direct paths |
 # | $n$ keys mixed into $r$ | $nrm$ | $1$ | $1$ | single keys, a free length |
 # | linear attention | $ndm$ | $1$ | $1$ | sharp weights (often) |
 #
-# (Examples: [Longformer](https://arxiv.org/abs/2004.05150),
+# Examples are [Longformer](https://arxiv.org/abs/2004.05150),
 # [Linformer](https://arxiv.org/abs/2006.04768), [Katharopoulos et al.
-# 2020](https://arxiv.org/abs/2006.16236).)
-#
-# **Direct paths** matter in training: the gradient travels back along the path, every
-# step multiplies it by a matrix, and so it can shrink exponentially
-# ([Bengio et al. 1994](https://doi.org/10.1109/72.279181)). Here is the gradient of the
-# last output, for untrained attention and an untrained GRU:
+# 2020](https://arxiv.org/abs/2006.16236). Counted exactly, causal convolutions need
+# $(n-1)/(w-1)$ layers, and centred ones twice as many, because they reach half as far.
 
 # %% tags=["shared", "check"]
 # Checked: counted layer by layer, the paths have the lengths of the table
@@ -796,7 +829,8 @@ back = np.arange(n)[:, None] - np.arange(n)  # q k: how far back a key is
 sees = {
     "self-attention": lambda i: back == back,
     "recurrent": lambda i: (back == 0) | (back == 1),
-    "convolution": lambda i: (back >= 0) & (back < w),
+    "causal": lambda i: (back >= 0) & (back < 4),
+    "centred": lambda i: abs(back) < 4,  # width 7
     "dilated": lambda i: np.isin(back, w**i * np.arange(w)),
 }
 paths = {}
@@ -805,8 +839,14 @@ for name, mask in sees.items():
     while not depends[0]:
         depends, layers = depends @ mask(layers), layers + 1
     paths[name] = layers
-assert [*paths.values()] == [1, 255, 85, 4]
-assert paths["convolution"] == (n - 1) / (w - 1) and w ** paths["dilated"] == n
+assert [*paths.values()] == [1, 255, (n - 1) / (4 - 1), 2 * (n - 1) / (7 - 1), 4]
+assert w ** paths["dilated"] == n
+
+# %% [markdown] tags=["shared"]
+# **Direct paths** matter in training: the gradient travels back along the path, every
+# step multiplies it by a matrix, and so it can shrink exponentially
+# ([Bengio et al. 1994](https://doi.org/10.1109/72.279181)). Here is the gradient of the
+# last output, for untrained attention and an untrained GRU:
 
 
 # %% tags=["jax"]
@@ -841,17 +881,8 @@ say(
     f"position are within a factor of {evens:.1f} of each other."
 )
 
-# %% tags=["shared", "check"]
-# Checked: each step leaves less than 0.8 of the GRU's gradient; attention's is even
-title = "gradient of the last output"
-fading, level = (plots.drawn(fig, title, name)[1] for name in ("GRU", "attention"))
-assert (fading[-1] / fading[0]) ** (1 / (n - 1)) < 0.8
-assert level[1:].min() / level[1:].max() > 0.11
-near, far = level[1 : n // 2].mean(), level[n // 2 :].mean()
-assert 0.7 < near / far < 1.4
-
 # %% [markdown] tags=["shared"]
-# **Parallel work** is why count and clock disagree. Attention with its projections
+# **Parallel work** makes count and clock disagree. Attention with its projections
 # takes $8nm^2+4n^2m$ operations, a GRU $12nm^2$: equal at $n=m$. And the times?
 
 # %% tags=["shared", "experiment"]
@@ -875,26 +906,31 @@ more, longer = (way["attention"][-1] / way["GRU"][-1] for way in (counts, found)
 say(
     f"{table(head, *rows)}\n\nAt n = 64 the counts are equal, the times are not. At n "
     f"= 256, attention does **{rates['attention'][2] / rates['GRU'][2]:.1f} times** as "
-    "many operations a second as the GRU, whose every step is a product with a single "
-    "row, the left end of our roofline, and waits for the step before. At n = 4,096 "
-    f"attention pays for its square: {more:.0f} times the operations of the GRU "
-    f"(without the softmax) in {longer:.1f} times its time."
+    "many operations a second as the GRU. Each step of a GRU multiplies with a single "
+    "row, the left end of the roofline, and has to wait for the step before.\n\n"
+    f"At n = 4,096 attention pays for its square: {more:.0f} times the operations of "
+    f"the GRU (without the softmax) in {longer:.1f} times its time."
 )
 
 # %% tags=["shared", "check"]
-# Checked: attention takes fewer operations exactly where n < m
+# Checked: the GRU's gradient fades, attention's is even; fewer operations if n < m
+title = "gradient of the last output"
+fading, level = (plots.drawn(fig, title, name)[1] for name in ("GRU", "attention"))
+assert (fading[-1] / fading[0]) ** (1 / (n - 1)) < 0.8
+assert level[1:].min() / level[1:].max() > 0.11
+near, far = level[1 : n // 2].mean(), level[n // 2 :].mean()
+assert 0.7 < near / far < 1.4
 np.testing.assert_array_equal(counts["attention"] < counts["GRU"], lengths < m)
 np.testing.assert_array_equal(counts["attention"] == counts["GRU"], lengths == m)
 quadratic = counts["attention"] - 8 * lengths * m**2
 np.testing.assert_allclose(quadratic[1:], 16 * quadratic[:-1])
 
-# %% [markdown] tags=["jax"]
-# (`scan` compiles the whole loop of the GRU, so starting a step costs little here.)
-
 # %% [markdown] tags=["shared"]
-# **Sharp weights** come from the exponential. Linear attention puts
-# $\varphi(q)\cdot\varphi(k)$ in its place, with positive features $\varphi$, so the
-# brackets can move,
+# ## Extra: Linear attention is seldom sharp
+#
+# Can attention be linear in $n$ with all paths direct? Yes, but sharp weights come from
+# the exponential. Linear attention puts $\varphi(q)\cdot\varphi(k)$ in its place, with
+# positive features $\varphi$, so the brackets can move,
 #
 # $$(\varphi(Q)\,\varphi(K)^{\mathsf T})\,V=\varphi(Q)\,(\varphi(K)^{\mathsf T}V) ,$$
 #
@@ -942,10 +978,8 @@ assert sharp > 0.99 and pale < 0.05
 # * **What helps?** First what keeps the result: fused kernels, recomputing, smaller
 #   batches. Cheaper attention gives up direct paths, parallel work or sharp weights.
 #
-# This is the last chapter. You can now build every part of a Transformer, show by
-# removing it what it is for, train a model, look into it, and say beforehand what it
-# will cost. Next comes a task of your own: start from the page whose data look most
-# like yours, let a small model learn ten examples by heart, estimate, and then train.
+# Next comes a task of your own: start from the page whose data look most like yours,
+# let a small model learn ten examples by heart, estimate, and then train.
 
 # %% [markdown] tags=["jax"]
 # What differs between the frameworks is collected on the page
