@@ -150,26 +150,7 @@ say(
 # comes back.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three rows of boxes for the input x = 3, the weight w = 2 and the output. Forward, arrows lead from x through w to the output y, which grows by 3 times 2. Backward for the weight, arrows lead from x and from dy = 5 to w, whose gradient grows by 3 times 5. Backward for the input, arrows lead from dy through w to x, whose gradient grows by 2 times 5. Each row is two operations, together six."}}
-canvas = diagrams.Canvas(212, width=310)
-rows = {  # title: last box, arrows between the boxes, and the one that is computed
-    "forward: add x · w = 6 to y": ("y", [(0, 1), (1, 2)], 2),
-    "backward: add x · dy = 15 to the gradient of w": ("dy = 5", [(0, 1), (2, 1)], 1),
-    "backward: add w · dy = 10 to the gradient of x": ("dy = 5", [(2, 1), (1, 0)], 0),
-}
-for row, (title, (last, arrows, target)) in enumerate(rows.items()):
-    y = 22 + 64 * row
-    canvas.text(20, y - 11, title, ha="left")
-    kinds = ["attention" if i == target else "plain" for i in range(3)]
-    boxes = [
-        canvas.box(50 + 75 * i, y, 52, 26, name, kind=kinds[i])
-        for i, name in enumerate(("x = 3", "w = 2", last))
-    ]
-    for a, b in arrows:
-        ends = (boxes[a].right, boxes[b].left)
-        canvas.line(*(ends if a < b else (boxes[a].left, boxes[b].right)))
-    canvas.text(264, y + 13, "2 operations")
-canvas.text(264, 202, "together 6", weight="bold")
-canvas.fig
+diagrams.six_operations()
 
 # %% [markdown] tags=["shared"]
 # Each row is a multiplication and an addition, because the product is added to those of

@@ -971,3 +971,28 @@ def shared_vector():
     for x in (72, 162):
         canvas.line((x, 92), (x + 16, 92))
     return canvas.fig
+
+
+def six_operations():
+    """What a weight does in a training step: three rows of two operations each."""
+    canvas = Canvas(212)
+    rows = {  # title: last box, arrows between the boxes, and the one that is computed
+        "forward: add x · w = 6 to y": ("y", [(0, 1), (1, 2)], 2),
+        "backward: add x · dy = 15 to w's gradient": ("dy = 5", [(0, 1), (2, 1)], 1),
+        "backward: add w · dy = 10 to x's gradient": ("dy = 5", [(2, 1), (1, 0)], 0),
+    }
+    for row, (title, (last, arrows, target)) in enumerate(rows.items()):
+        y = 22 + 64 * row
+        canvas.text(8, y - 11, title, ha="left")
+        kinds = ["attention" if i == target else "plain" for i in range(3)]
+        boxes = [
+            canvas.box(34 + 66 * i, y, 50, 26, name, kind=kinds[i])
+            for i, name in enumerate(("x = 3", "w = 2", last))
+        ]
+        for a, b in arrows:
+            ends = (boxes[a].right, boxes[b].left)
+            canvas.line(*(ends if a < b else (boxes[a].left, boxes[b].right)))
+        canvas.text(215, y + 13, "+ 2" if row else "2", weight="bold", size=11)
+    canvas.text(215, 203, "= 6", weight="bold", size=11)
+    canvas.text(8, 203, "floating-point operations", ha="left")
+    return canvas.fig

@@ -56,6 +56,7 @@ DRAWINGS = {
     "cross-attention": diagrams.cross_attention,
     "translator": diagrams.translator,
     "shared vector": diagrams.shared_vector,
+    "six operations": diagrams.six_operations,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 # All different, so that a shape says which letters it has; keys come from the queries.
