@@ -894,7 +894,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: both frameworks agree to 5 % while the loss halves; finished runs are reloaded
+# Checked: the frameworks agree to 5 % while the loss halves; finished runs are reloaded
 import contextlib
 
 assert halved > 60  # the loss falls while they are compared
