@@ -800,7 +800,7 @@ class Recurrent(nn.Module):
 # %% [markdown] tags=["shared"]
 # We train both, and our Transformer, on 6 and on 16 symbols, with 400 updates each. The
 # GRUs have states of 64 features, and a learning rate of their own, the best of five on
-# the validation data of 16 symbols.
+# the validation data of 16 symbols, found beforehand with PyTorch.
 
 # %% tags=["shared", "experiment"]
 # Experiment: two GRUs and the Transformer, their accuracy at each position
