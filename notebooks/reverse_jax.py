@@ -15,9 +15,9 @@
 # # The reverse task
 #
 # By the end you can write the training loop of a Transformer, train a model until it
-# makes no mistake, test whether its attention map explains what it does, and tell what
-# a model can never compute from what it has not learned yet. You need: the chapters up
-# to *Positions and the whole encoder*.
+# makes no mistake, test whether its attention map explains what it does, and
+# distinguish what a model can never compute from what it merely has not learned yet.
+# You need: the chapters up to *Positions and the whole encoder*.
 #
 # A German sentence may end with its verb, and an English translation needs this verb
 # near the beginning. Reversing a sequence is the simplest task of this kind, and a good
@@ -67,7 +67,8 @@ from helpers.shapes import as_numpy  # any array as a NumPy array
 from helpers.train_jax import evaluate, fit
 from helpers.weights import download_link, from_arrays, save_weights, to_arrays
 
-# %% tags=["jax"]
+# %% tags=["jax", "experiment"]
+# Experiment: device, style, and the short names floats, integers and booleans
 jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
 floats = partial(jnp.asarray, dtype=jnp.float32)  # NumPy arrays as arrays of JAX
@@ -165,24 +166,16 @@ say(
     f"$\\ln 10$ = {np.log(10):.2f}."
 )
 
-# %% tags=["shared", "check"]
-# Checked: the loss is the mean of -ln p; an untrained model is no better than guessing
-log_p = as_numpy(model(floats(x_few))).astype(np.float64)
-log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
-of_label = [log_p[u, q, y_few[u, q]] for u, q in np.ndindex(y_few.shape)]
-np.testing.assert_allclose(first["loss"], -np.mean(of_label), atol=1e-5)
-assert first["loss"] > np.log(10)
-np.testing.assert_allclose(first["accuracy"], 1 / 10, atol=0.05)  # loose: chance
-
 # %% [markdown] tags=["jax"]
 # Here `chain` clips the gradients before Adam gets them, and Adam looks up the learning
-# rate by its own count of updates. `nnx.jit` compiles the gradient, and the update of
-# model and optimiser.
+# rate by its own count of updates. `nnx.jit` compiles two functions, the gradient and
+# `nnx.Optimizer.update`, which is the method as a plain function; what they change is
+# written back into model and optimiser.
 
 
 # %% tags=["jax"]
 def train_by_hand(model, loss_fn, data, validation, epochs, rates, max_grad_norm=1.0):
-    """One update per learning rate; the model ends with its best weights: losses."""
+    """Train with one learning rate per update, keep the best weights: the losses."""
     clip = optax.clip_by_global_norm(max_grad_norm)
     adam = optax.chain(clip, optax.adam(lambda count: rates[count]))
     optimizer = nnx.Optimizer(model, adam, wrt=nnx.Param)
@@ -213,8 +206,8 @@ rows, held_back = (
     (floats(inputs), integers(labels))
     for inputs, labels in (data["train"], data["validation"])
 )
-# the seeded batches of each epoch, rows of the data: n b
-epochs = [integers(shuffled(quick)(epoch)) for epoch in range(quick.epochs)]
+batches = shuffled(quick)  # batches(epoch): seeded row numbers, n b
+epochs = [integers(batches(epoch)) for epoch in range(quick.epochs)]
 rates = floats(quick.learning_rates)
 losses = train_by_hand(by_hand, cross_entropy, rows, held_back, epochs, rates)
 
@@ -231,11 +224,10 @@ print("in:   ", *x_test[0].argmax(-1))
 print("model:", *written[0])
 
 # %% [markdown] tags=["jax"]
-# It works, so from now on `fit` of `helpers` trains for us. Around the same loop, it
-# checks that model, data and settings match, stops if a loss or a gradient is NaN or
+# It works, so from now on `fit` of `helpers` trains for us. Besides running this loop,
+# it checks that model, data and settings match, stops if a loss or a gradient is NaN or
 # infinite, and writes checkpoints and a history for TensorBoard. In JAX, it also
-# compiles a whole epoch as one `lax.scan`, which carries all that changes: parameters,
-# Adam's averages, the state of dropout.
+# compiles a whole epoch as one `lax.scan`.
 
 # %% tags=["shared"]
 by_fit = build(Predictor, seed=1, **quick.model)
@@ -245,13 +237,19 @@ fitted = fit(by_fit, cross_entropy, data["train"], quick, **checked)
 # %% tags=["shared", "say"]
 by_loop = evaluate(by_hand, cross_entropy, data["validation"])["accuracy"]
 say(
-    f"In {fitted['seconds'].sum():.0f} seconds, the loss falls from "
-    f"{fitted['loss'][0]:.2f} to {fitted['loss'][-1]:.2f}, as in our own loop, and "
-    f"{by_loop:.1%} of the validation outputs are right."
+    f"For {(fitted['loss'] > 2).argmin()} updates the loss hardly leaves the level of "
+    "guessing, and one might give up. Then it falls, as in our own loop, to "
+    f"{fitted['loss'][-1]:.2f}, and {by_loop:.1%} of the validation outputs are right."
 )
 
 # %% tags=["shared", "check"]
-# Checked: the loop on this page learns; it computes the same losses and accuracy as fit
+# Checked: loss = mean of -ln p; loop and fit learn, with the same losses and accuracy
+log_p = as_numpy(model(floats(x_few))).astype(np.float64)
+log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
+of_label = [log_p[u, q, y_few[u, q]] for u, q in np.ndindex(y_few.shape)]
+np.testing.assert_allclose(first["loss"], -np.mean(of_label), atol=1e-5)
+assert first["loss"] > np.log(10)
+np.testing.assert_allclose(first["accuracy"], 1 / 10, atol=0.05)  # loose: chance
 _, loss = plots.drawn(fig, title, "training")
 assert loss[-1] < 0.1 * loss[0] and loss[:20].min() > 2  # loose: it has learned
 assert fitted["loss"][-1] < 0.1 * fitted["loss"][0]  # loose: it has learned
@@ -265,27 +263,10 @@ np.testing.assert_allclose(by_loop, best_of_fit, atol=0.01)  # loose: rounding t
 # ## The model learns to reverse without a mistake
 #
 # The first try used a rate known to work. For a new task, one starts with a cautious
-# rate and more epochs:
-
-# %% tags=["shared", "say"]
-choices = """n_train|too many to memorise|all that you have
-batch_size|steady gradients, many updates|32 to 256
-epochs|two nearly suffice|while the validation loss falls
-learning_rate|cautious|3e-4 to 1e-3
-warmup|one eighth of the first epoch|a twentieth of all updates
-max_grad_norm|bounds rare large steps|1
-n_blocks|each output needs one look|2 to 6
-n_heads|one map to read|heads of 64 features
-m|enough for ten symbols|128 to 768
-f|twice m|four times m
-dropout|nothing to memorise|0.1; 0.3 if data are few"""
-lines = [line.split("|") for line in choices.splitlines()]
-lines = [[f"`{name}`", f"{getattr(settings, name):,}", *why] for name, *why in lines]
-say(table(["setting", "value", "why here", "try first for another task"], *lines))
-
-# %% [markdown] tags=["shared"]
+# rate and more epochs; all settings stand in the table under *In your own code*.
+#
 # Validation data choose the best epoch, so accuracy on them may be a little too good.
-# The final number comes from the **test data**, which have chosen nothing.
+# The final number comes from the **test data**, which played no part in any choice.
 
 # %% tags=["shared"]
 folder = runs_folder(f"reverse_{side}")  # fit keeps the run here
@@ -314,11 +295,12 @@ fig
 # %% tags=["shared", "say"]
 n_parameters = sum(array.size for array in to_arrays(model).values())
 say(
-    f"**Not one of {y_test.size:,} outputs is wrong.** The model has {n_parameters:,} "
-    f"parameters; after {settings.updates:,} updates, validation accuracy: "
-    f"{on_validation:.2%}, test accuracy: {on_test:.2%}, seconds of training: "
-    f"{history['seconds'].sum():.1f}. Validation loss and training loss stay nearly "
-    "equal: the model has not overfitted."
+    f"**Not one of {y_test.size:,} outputs is wrong.** Validation loss and training "
+    "loss stay nearly equal: the model has not overfitted.\n\n"
+    f"* size of the model: {n_parameters:,} parameters\n"
+    f"* updates: {settings.updates:,}; seconds of training: "
+    f"{history['seconds'].sum():.1f}\n"
+    f"* validation accuracy: {on_validation:.2%}; test accuracy: {on_test:.2%}"
 )
 
 # %% tags=["shared", "check"]
@@ -363,8 +345,8 @@ on, beside, beyond = (
 )
 say(
     "In each of the 1,000 sequences, every row looks most at its mirror position. On "
-    f"average it puts {on:.0%} of its weight there, and {beside:.0%} on the neighbours "
-    "of this position."
+    f"average it puts {on:.0%} of its weight there, and {beside:.0%} on the two "
+    "neighbours of this position together."
 )
 
 # %% tags=["shared", "experiment"]
@@ -380,13 +362,6 @@ viewer.attention(
     about="Attention maps of four sequences before and after the training",
 )
 
-# %% tags=["shared", "check"]
-# Checked: after training, every row has its largest weight on the antidiagonal
-assert (maps.argmax(axis=-1) == mirror).all()
-assert on > beside and beside > 0.2
-assert beyond < 0.05  # loose: little
-assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
-
 # %% [markdown] tags=["shared"]
 # Play with it: [try the models](../book/playground.md), and sharpen the softmax. Is the
 # output still right?
@@ -398,7 +373,8 @@ assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
 
 # %% tags=["shared"]
 half = np.random.default_rng(0).permutation(8)
-# position p gets the code of code[p]; p and 15 - p stay partners, as hard as before
+# position p gets the code that position code[p] had; mirror positions stay mirror
+# positions, so the task is as hard as before
 code = np.concatenate([half, 15 - half[::-1]])
 mixed = build(Predictor, seed=1, **quick.model)
 order = np.concatenate([code, np.arange(16, 512)])  # the table has 512 rows
@@ -411,12 +387,17 @@ codes_away = abs(code - code[mirror][:, None])  # between key and mirror, in cod
 in_sequence = mixed_map[(away == 1) & (codes_away > 1)].mean()
 in_code = mixed_map[(codes_away == 1) & (away > 1)].mean()
 say(
-    f"Now a neighbour in the sequence gets {in_sequence:.1%} of the weight, and a "
-    f"position with a neighbouring code {in_code:.0%}. So similar codes are the reason."
+    f"Now each neighbour in the sequence gets {in_sequence:.1%} of the weight, and "
+    f"each position with a neighbouring code {in_code:.0%}. So similar codes are the "
+    "reason."
 )
 
 # %% tags=["shared", "check"]
-# Checked: with shuffled codes the weight follows the codes and not the sequence
+# Checked: rows look most at the antidiagonal; the weight follows shuffled codes
+assert (maps.argmax(axis=-1) == mirror).all()
+assert on > beside and beside > 0.2
+assert beyond < 0.05  # loose: little
+assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
 assert (mixed_map.argmax(axis=-1) == mirror).all()
 assert in_code > 0.1 and in_sequence < 0.01  # loose: nearly nothing
 
@@ -447,14 +428,48 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
+# ## Without positions the model can only count
+#
+# The map follows the position codes. Without them the model sees a set: it knows which
+# symbols the sequence contains, but not where they are. The symbol at the position
+# itself is never the one to write, because 16 is even; so the best guess is the most
+# frequent of the other fifteen. It is right with probability
+#
+# $$\mathrm{best} = \mathbb{E}\Big[\tfrac{1}{15} \max_a n_a\Big],$$
+#
+# where $n_a$ counts symbol $a$ among them, and $\mathbb{E}$ is the mean over positions
+# and sequences.
+
+# %% tags=["shared"]
+blind = build(Predictor, seed=settings.seed, **quick.model)
+blind.positions.table = 0 * blind.positions.table  # no codes
+_ = fit(blind, cross_entropy, data["train"], quick)
+
+# %% tags=["shared", "say"]
+counts = x_test.sum(axis=1, keepdims=True) - x_test  # b s i
+best_guess = (counts.max(axis=-1) / (settings.length - 1)).mean()
+accuracy_blind = evaluate(blind, cross_entropy, data["test"])["accuracy"]
+say(
+    f"After {quick.updates} updates without positions, {accuracy_blind:.2%} of the "
+    f"outputs are right; the best possible guess has {best_guess:.2%} on average. So "
+    "this model is not badly trained: it has learned all that it can know."
+)
+
+# %% tags=["shared", "check"]
+# Checked: without positions the model is no better than the best guess, and close to it
+assert best_guess - 0.03 < accuracy_blind < best_guess + 0.005
+assert fitted["accuracy"][-10:].min() > 0.99
+
+# %% [markdown] tags=["shared"]
 # ## Attention is not explanation until it is tested
 #
-# The map looks like an explanation. But it shows how much of each value is mixed in,
-# not whether the output depends on it. In text classifiers, [Jain and Wallace
-# (2019)](https://arxiv.org/abs/1902.10186) found that very different attention weights
-# can give the same output: "Attention is not explanation". [Wiegreffe and Pinter
-# (2019)](https://arxiv.org/abs/1908.04626) replied that this can be tested: does the
-# model need these weights, and do other seeds find them?
+# So the codes make the map, and the map looks like an explanation. But it shows how
+# much of each value is mixed in, not whether the output depends on it. In text
+# classifiers, [Jain and Wallace (2019)](https://arxiv.org/abs/1902.10186) found that
+# very different attention weights can give the same output: "Attention is not
+# explanation". [Wiegreffe and Pinter (2019)](https://arxiv.org/abs/1908.04626) replied
+# that this can be tested: does the model need these weights, and do other seeds find
+# them?
 #
 # To **silence** a key is to hide it from a query by the mask, so that the softmax
 # spreads its weight over the others. In every row we silence the *top key*, the one
@@ -526,43 +541,11 @@ assert min(copied) > 0.99
 assert agree < 0.5  # loose: chance, other for each pair of seeds
 
 # %% [markdown] tags=["shared"]
-# ## Without positions the model can only count
-#
-# The map follows the position codes. Without them the model sees a set: it knows which
-# symbols the sequence contains, but not where they are. So at each position, the best
-# guess is the most frequent of the other fifteen symbols. It is right with probability
-#
-# $$\mathrm{best} = \mathbb{E}\Big[\tfrac{1}{15} \max_a n_a\Big],$$
-#
-# where $n_a$ counts symbol $a$ among them, and $\mathbb{E}$ is the mean over positions
-# and sequences.
-
-# %% tags=["shared"]
-blind = build(Predictor, seed=settings.seed, **quick.model)
-blind.positions.table = 0 * blind.positions.table  # no codes
-_ = fit(blind, cross_entropy, data["train"], quick)
-
-# %% tags=["shared", "say"]
-counts = x_test.sum(axis=1, keepdims=True) - x_test  # b s i
-best_guess = (counts.max(axis=-1) / (settings.length - 1)).mean()
-accuracy_blind = evaluate(blind, cross_entropy, data["test"])["accuracy"]
-say(
-    f"After {quick.updates} updates without positions, {accuracy_blind:.2%} of the "
-    f"outputs are right; the best possible guess has {best_guess:.2%} on average. So "
-    "this model is not badly trained: it has learned all that it can know."
-)
-
-# %% tags=["shared", "check"]
-# Checked: without positions the model is no better than the best guess, and close to it
-assert best_guess - 0.03 < accuracy_blind < best_guess + 0.005
-assert fitted["accuracy"][-10:].min() > 0.99
-
-# %% [markdown] tags=["shared"]
-# **Exercise 2, a change of code.** How accurate can a model with equal attention
-# weights be at most, however long it trains? Find a way to make all attention weights
-# of our trained model equal, and measure. (The queries are the first $m$ outputs of the
-# layer `qkv`; `to_arrays` takes the weights out of a model, `from_arrays` puts them
-# in.)
+# **Exercise 2, a change of code.** What is the highest accuracy that a model with one
+# block and equal attention weights can reach? Find a way to make all attention weights
+# of our trained model equal, and measure. `to_arrays(model)` is a dictionary of its
+# weights, and `from_arrays(model, arrays)` puts them back. The queries are the first
+# $m$ columns of `"encoder.blocks.0.attention.qkv.weight"`, and of the `bias` there.
 
 # %% tags=["shared", "answer"]
 # Values are linear in symbol + position code, so their plain mean is the same for every
@@ -586,108 +569,83 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## A one-way GRU cannot know what comes later
+# ## In your own code
 #
-# Other models have other limits. A **GRU** ([gated recurrent
-# unit](https://arxiv.org/abs/1406.1078)) reads symbol by symbol and keeps what it has
-# read in a **state** of fixed size. From left to right it is **causal**: in the first
-# half of the output, symbol $s - 1 - q$ still lies ahead, and no training can change
-# that. In the second half it has been read, but the state may have lost it. With two
-# cells, one for each direction, a **bidirectional** GRU has only the second problem.
+# Other data need other arrays, and little else. The two strands of DNA, for example,
+# are read in opposite directions: the second is the first one reversed, with A and T
+# exchanged, and C and G (the *reverse complement*). Your own sequences need a
+# **vocabulary**, the list of their symbols:
 
-# %% [markdown] tags=["jax"]
-# Flax's cell makes one step. `lax.scan` carries the state along the positions, which
-# have to be the first axis; with `reverse` it begins at the last one. (`nnx.RNN` would
-# do so, too.)
+# %% tags=["shared"]
+number = {symbol: i for i, symbol in enumerate("ACGT")}  # the vocabulary
+draw = np.random.default_rng(0)  # your sequences; here random ones
+strands = ["".join(draw.choice([*"ACGT"], 16)) for _ in range(6400)]
 
 
-# %% tags=["jax"]
-class Recurrent(nnx.Module):
-    """A GRU from left to right, or one each way: ``b s i -> b s c``."""
-
-    def __init__(self, n_inputs, m, n_outputs, *, both=False, rngs):
-        cells = [nnx.GRUCell(n_inputs, m, rngs=rngs) for _ in range(1 + both)]
-        self.cells, self.m = nnx.data(cells), m
-        self.output = dense(m * len(cells), n_outputs, rngs=rngs)
-
-    def __call__(self, x):
-        steps = x.swapaxes(0, 1)  # s b i
-        start = jnp.zeros((len(x), self.m))
-        states = [  # a cell can be scanned, because it changes nothing of its own
-            jax.lax.scan(cell, start, steps, reverse=backwards)[1]  # s b m
-            for cell, backwards in zip(self.cells, (False, True), strict=False)
-        ]
-        return self.output(jnp.concatenate(states, axis=-1).swapaxes(0, 1))
+def encoded(strands):
+    """Inputs ``b s i`` and labels ``b s`` of strands of one length."""
+    ids = np.array([[number[symbol] for symbol in strand] for strand in strands])
+    return one_hot(ids, 4), 3 - ids[:, ::-1]  # exchanges A (0) and T (3), C and G
 
 
-# %% [markdown] tags=["shared"]
-# To separate *not yet read* from *forgotten*, we train on short and on long sequences,
-# 400 updates each, the GRUs at the best of five learning rates.
-
-# %% tags=["shared", "experiment"]
-# Experiment: three GRUs, and the accuracy of four models at each position
-kinds = {(6, "GRU"): False, (6, "bidirectional GRU"): True, (16, "GRU"): False}
-contestants, tests, right_at = {}, {}, {}
-for (length, name), both in kinds.items():
-    own = replace(quick, length=length, learning_rate=0.06)  # of .003 .01 .03 .06 .1
-    parts = reverse_data(own)
-    tests[length] = parts["test"]
-    contestants[length, name] = build(Recurrent, 10, 64, 10, both=both, seed=1)
-    fit(contestants[length, name], cross_entropy, parts["train"], own)
-contestants[16, "Transformer"] = by_fit
-for (length, name), one in contestants.items():
-    inputs, labels = tests[length]
-    hits = as_numpy(one(floats(inputs))).argmax(-1) == labels  # b s
-    right_at[length, name] = hits.mean(axis=0)
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy by position for sequences of 6 and of 16 symbols. The GRU from left to right is at one in ten in the first half of both; in the second half it is nearly right for 6 symbols, but not for 16. The bidirectional GRU is nearly right everywhere for 6 symbols. The Transformer is right everywhere for 16."}}
-panels = {"6 symbols": {}, "16 symbols": {}}
-for (length, name), share in right_at.items():
-    panels[f"{length} symbols"][name] = np.arange(length), share
-fig = plots.curves(
-    panels, x="position q of the output", y="accuracy", marks="o", share_y=True,
-    size=(7, 2.9),
-)  # fmt: skip
-fig
+# %% tags=["shared"]
+own = Settings(n_train=6400, batch_size=64, epochs=4, learning_rate=3e-3, warmup=20)
+sizes = settings.model | {"n_inputs": 4, "n_outputs": 4}
+complement = build(Predictor, seed=1, **sizes)
+_ = fit(complement, cross_entropy, encoded(strands), own)
 
 # %% tags=["shared", "say"]
-gru = right_at[6, "GRU"]
-say(
-    f"With 6 symbols, the one-way GRU has {gru[3:].mean():.0%} right in the second "
-    f"half and {gru[:3].mean():.0%} in the first, where it cannot know. With 16, "
-    f"it has only {right_at[16, 'GRU'][8:].mean():.0%} in the second half: 400 updates "
-    "do not teach it to keep so many. The Transformer need not keep them: it looks."
-)
+strand = "GATTACAGATTACAGA"
+inputs, labels = encoded([strand])
+ids = as_numpy(complement(floats(inputs))).argmax(-1)[0]
+written = "".join("ACGT"[i] for i in ids)
+say(f"For `{strand}`, which is none of these strands, the model writes `{written}`.")
 
 # %% tags=["shared", "check"]
-# Checked: the one-way GRU guesses the first half; no later symbol changes its outputs
-gru, both = (plots.drawn(fig, "6 symbols", n)[1] for n in ("GRU", "bidirectional GRU"))
-assert abs(gru[:3] - 0.1).max() < 0.012  # loose: four standard deviations of chance
-assert gru[3:].min() > 0.9 and both.min() > 0.9
-_, gru = plots.drawn(fig, "16 symbols", "GRU")
-assert abs(gru[:8] - 0.1).max() < 0.02  # loose: chance
-assert gru[8:].mean() < 0.8  # loose: differs between machines
-_, transformer = plots.drawn(fig, "16 symbols", "Transformer")
-assert transformer.min() > 0.98
-for (length, name), one in contestants.items():
-    inputs = tests[length][0]
-    changed = inputs.copy()
-    changed[:, -1] = np.roll(changed[:, -1], 1, axis=-1)
-    old, new = (as_numpy(one(floats(x)))[:, :-1] for x in (inputs, changed))
-    assert np.allclose(old, new, atol=1e-5) == (name == "GRU")
+# Checked: labels spell the reverse complement, and the model writes it for new strands
+spelled = "".join("ACGT"[i] for i in labels[0])
+assert spelled == written == "TCTGTAATCTGTAATC" and strand not in strands
+held_out = ["".join(draw.choice([*"ACGT"], 16)) for _ in range(999)]
+new = [strand for strand in held_out if strand not in {*strands}]
+assert len(new) > 990
+assert evaluate(complement, cross_entropy, encoded(new))["accuracy"] > 0.98
 
 # %% [markdown] tags=["shared"]
-# ## To reverse any length, one block must be told the end
+# Strands of several lengths need padding (see the extra on any length). These are our
+# settings for the digits, and what to try first for a task of your own. And before you
+# believe a map, silence its keys.
+
+# %% tags=["shared", "say"]
+choices = """n_train|too many to memorise|all that you have
+batch_size|steady gradients, many updates|32 to 256
+epochs|two nearly suffice|while the validation loss falls
+learning_rate|cautious|3e-4 to 1e-3
+warmup|one eighth of the first epoch|a twentieth of all updates
+max_grad_norm|bounds rare large steps|1
+n_blocks|each output needs one look|2 to 6
+n_heads|one map to read|heads of 64 features
+m|enough for ten symbols|128 to 768
+f|twice m|four times m
+dropout|nothing to memorise|0.1; 0.3 if data are few"""
+lines = [line.split("|") for line in choices.splitlines()]
+lines = [[f"`{name}`", f"{getattr(settings, name):,}", *why] for name, *why in lines]
+say(table(["setting", "value", "why here", "try first for another task"], *lines))
+
+# %% [markdown] tags=["shared"]
+# ## Extra: To reverse any length, one block must be told the end
 #
-# Our Transformer has a limit, too: it knows one length. A batch is one array, so
-# sequences of several lengths are **padded**, filled up to the longest. A **padding
-# mask** hides the padded keys from every query (ours also hides padded queries), and
-# the loss counts real positions only.
+# Real sequences have many lengths, and our Transformer knows one. A batch is one array,
+# so its sequences are **padded**, filled up to the longest. A **padding mask** hides
+# the padded keys from every query, and the loss counts real positions only.
 #
-# Is this enough? Output $q$ of a sequence of length $n$ needs key $n - 1 - q$, so the
-# model has to know how far $q$ is from the end. One block cannot find out, because its
-# queries and keys are made before any position has seen another. So we tell it, by a
-# second one-hot vector (zero with `told=False`).
+# Is this enough? Output $q$ of a sequence of length $n$ needs key $n - 1 - q$, but the
+# score of a key depends on the two positions and their symbols alone, and not on $n$.
+# Take $q = 1$, and two sequences that begin with the same two symbols. If the first one
+# ends there, row 1 should look most at key 0:
+# $\mathrm{score}(1, 0) > \mathrm{score}(1, 1)$. If the second has one symbol more, row
+# 1 should look most at key 1: $\mathrm{score}(1, 1) > \mathrm{score}(1, 0)$. These are
+# the same two numbers, so one block cannot look at the right key in both. We tell it
+# how far the end is, by a second one-hot vector (zero with `told=False`).
 
 
 # %% tags=["shared"]
@@ -703,14 +661,14 @@ def padded(digits, lengths, *, n_symbols=10, told=True):
 
 
 # %% [markdown] tags=["jax"]
-# The mask is `b 1 q k`: one for each sequence, the same for all heads. The mean divides
-# by the number of real positions in the batch.
+# The mask is `b 1 1 k`: one for each sequence, the same for all heads and queries. The
+# mean divides by the number of real positions in the batch.
 
 
 # %% tags=["jax"]
 def padded_loss(model, inputs, real, labels):
     """Cross-entropy and accuracy at the real positions ``b s`` of padded sequences."""
-    mask = real[:, None, :, None] & real[:, None, None, :]  # b 1 q k
+    mask = real[:, None, None]  # b 1 1 k
     log_p = jax.nn.log_softmax(model(inputs, mask))
     right = jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]  # b s
     hits = (log_p.argmax(-1) == labels) & real
@@ -767,21 +725,19 @@ at_16, untold, told = accuracies.values()
 say(
     f"The model that is told the end has {min(told):.1%} even at its worst length, the "
     f"other one {untold[-1]:.0%} at length 16. Our first model has {at_16[-2]:.0%} at "
-    "length 15: its rows still look at key $15 - q$, but the symbol is at $14 - q$."
+    "length 15: all rows but the first still look at key $15 - q$, but the symbol is "
+    "at $14 - q$."
 )
 
 # %% tags=["shared", "check"]
-# Checked: only the model that is told the distance from the end reverses every length
+# Checked: only the model told the end reverses every length; padding changes no result
 lines = "trained on 16", "1 to 16, not told the end", "1 to 16, told the end"
 at_16, untold, told = (plots.drawn(fig, title, line)[1] for line in lines)
 assert at_16[-1] == 1 and at_16[1:-1].max() < 0.5
 assert untold[0] > 0.9 and untold[2:].max() < 0.9
 assert told.min() > 0.97
-
-# %% tags=["shared", "check"]
-# Checked: at length 15 the rows still look at key 15 - q; padding changes no result
 inputs, real, _ = padded(few_digits, np.full(1000, 15))
-mask = real[:, None, :, None] & real[:, None, None, :]  # b 1 q k
+mask = real[:, None, None]  # b 1 1 k
 _, shorter = attention_maps(model, floats(inputs[..., :10]), booleans(mask))
 looks = as_numpy(shorter)[0, :, 0, 1:15].argmax(axis=-1)  # b q
 assert (looks == 15 - np.arange(1, 15)).mean() > 0.9
@@ -793,50 +749,10 @@ assert (filled != inputs).any() and (other[2] != labels).any()
 assert evaluate(of_any_length[True], padded_loss, other) == expected
 
 # %% [markdown] tags=["shared"]
-# **In your own code.** The two strands of DNA are read in opposite directions: the
-# second is the first one reversed, with A and T exchanged, and C and G (the *reverse
-# complement*). Your own sequences need a **vocabulary**, the list of their symbols:
-
-
-# %% tags=["shared"]
-def encoded(strands, vocabulary="ACGT", s=16):
-    """Inputs, real positions and labels of strands, padded to ``s`` symbols."""
-    number = {symbol: i for i, symbol in enumerate(vocabulary)}
-    ids = [[number[a] for a in strand.ljust(s, vocabulary[0])] for strand in strands]
-    n = np.array([len(strand) for strand in strands])
-    inputs, real, labels = padded(np.array(ids), n, n_symbols=len(vocabulary))
-    return inputs, real, 3 - labels  # exchanges A (0) and T (3), C (1) and G (2)
-
-
-draw = np.random.default_rng(0)  # your sequences; here random ones
-strands = ["".join(draw.choice([*"ACGT"], n)) for n in draw.integers(4, 17, size=6400)]
-
-# %% tags=["shared"]
-own = Settings(n_train=6400, batch_size=64, epochs=4, learning_rate=3e-3, warmup=20)
-sizes = settings.model | {"n_inputs": 4 + 16, "n_outputs": 4}  # A C G T, distances
-complement = build(Predictor, seed=1, **sizes)
-_ = fit(complement, padded_loss, encoded(strands), own)
-
-# %% tags=["shared", "say"]
-strand = "GATTACA"
-inputs, real, labels = encoded([strand])
-mask = real[:, None, :, None] & real[:, None, None, :]  # b 1 q k
-ids = as_numpy(complement(floats(inputs), booleans(mask))).argmax(-1)[0]
-written = "".join("ACGT"[i] for i in ids[: len(strand)])
-say(f"For `{strand}`, which is in none of these strands, the model writes `{written}`.")
-
-# %% tags=["shared", "check"]
-# Checked: labels spell the reverse complement, and the model writes it for new strands
-spelled = "".join("ACGT"[i] for i in labels[real])
-assert spelled == written == "TGTAATC" and strand not in strands
-held_out = ["".join(draw.choice([*"ACGT"], n)) for n in draw.integers(4, 17, size=999)]
-new = [strand for strand in held_out if strand not in {*strands}]
-assert evaluate(complement, padded_loss, encoded(new))["accuracy"] > 0.98
-
-# %% [markdown] tags=["shared"]
 # **Exercise 3, open.** Could a model with two blocks find the end without being told?
 # How could the first block help the second? Train one with `"n_blocks": 2` and
-# `told=False`. (Unfold the experiments above.)
+# `told=False`. (The experiment that trains on lengths from 1 to 16 shows how, and
+# `by_length`, in the one after it, measures.)
 
 # %% tags=["shared", "answer"]
 sizes = quick.model | {"n_inputs": 10 + 16, "n_blocks": 2}
@@ -854,11 +770,121 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Runs can be kept, resumed and repeated
+# ## Extra: A one-way GRU cannot know what comes later
 #
-# Long runs get interrupted. With a `folder`, `fit` **resumes** them after their last
-# finished epoch, and **reloads** finished ones. From the same weights, on the same
-# batches, the other framework **repeats** a run, up to rounding.
+# What would a model do that reads in order, as was usual before the Transformer? A
+# **GRU** ([gated recurrent unit](https://arxiv.org/abs/1406.1078)) reads symbol by
+# symbol and keeps what it has read in a **state** of fixed size. From left to right it
+# is **causal**: in the first half of the output, symbol $s - 1 - q$ still lies ahead,
+# and no training can change that. In the second half the symbol has been read, and must
+# be found in the state. A **bidirectional** GRU has two cells, one for each direction,
+# so that at every position one of its states has read the symbol.
+
+# %% [markdown] tags=["jax"]
+# Flax's cell makes one step. `lax.scan` carries the state along the positions, which
+# have to be the first axis; with `reverse` it begins at the last one. (`nnx.RNN` would
+# do so, too.)
+
+
+# %% tags=["jax"]
+class Recurrent(nnx.Module):
+    """A GRU from left to right, or one each way: ``b s i -> b s c``."""
+
+    def __init__(self, n_inputs, m, n_outputs, *, both=False, rngs):
+        cells = [nnx.GRUCell(n_inputs, m, rngs=rngs) for _ in range(1 + both)]
+        self.cells, self.m = nnx.data(cells), m
+        self.output = dense(m * len(cells), n_outputs, rngs=rngs)
+
+    def __call__(self, x):
+        steps = x.swapaxes(0, 1)  # s b i
+        start = jnp.zeros((len(x), self.m))
+        states = [  # a cell has no state of its own to change: `scan` may call it
+            jax.lax.scan(cell, start, steps, reverse=backwards)[1]  # s b m
+            for cell, backwards in zip(self.cells, (False, True), strict=False)
+        ]
+        return self.output(jnp.concatenate(states, axis=-1).swapaxes(0, 1))
+
+
+# %% [markdown] tags=["shared"]
+# We train both, and our Transformer, on 6 and on 16 symbols, with 400 updates each. The
+# GRUs have states of 64 features, and a learning rate of their own, the best of five on
+# the validation data of 16 symbols, found beforehand with PyTorch.
+
+# %% tags=["shared", "experiment"]
+# Experiment: two GRUs and the Transformer, their accuracy at each position
+kinds = {"GRU": False, "bidirectional GRU": True}
+contestants, tests, right_at = {}, {}, {}
+for length in (6, 16):
+    short = replace(quick, length=length)
+    own = replace(short, learning_rate=0.06)  # of .003 .01 .03 .06 .1
+    parts = reverse_data(own)
+    tests[length] = parts["test"]
+    for name, both in kinds.items():
+        contestants[length, name] = build(Recurrent, 10, 64, 10, both=both, seed=1)
+        fit(contestants[length, name], cross_entropy, parts["train"], own)
+    contestants[length, "Transformer"] = by_fit
+    if length != quick.length:
+        contestants[length, "Transformer"] = build(Predictor, seed=1, **short.model)
+        fit(contestants[length, "Transformer"], cross_entropy, parts["train"], short)
+for (length, name), one in contestants.items():
+    inputs, labels = tests[length]
+    hits = as_numpy(one(floats(inputs))).argmax(-1) == labels  # b s
+    right_at[length, name] = hits.mean(axis=0)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy by position for sequences of 6 and of 16 symbols. The GRU from left to right is at one in ten in the first half of both; in the second half it is nearly right for 6 symbols, and for 16 its line rises from the middle to the last position. The bidirectional GRU is nearly right everywhere for 6 symbols; for 16 its line has the form of a V, with its ends far from one. The Transformer is right everywhere in both."}}
+panels = {"6 symbols": {}, "16 symbols": {}}
+for (length, name), share in right_at.items():
+    panels[f"{length} symbols"][name] = np.arange(length), share
+fig = plots.curves(
+    panels, x="position q of the output", y="accuracy", marks="o", share_y=True,
+    size=(7, 2.9),
+)  # fmt: skip
+fig
+
+# %% tags=["shared", "say"]
+gru, longer = right_at[6, "GRU"], right_at[16, "GRU"]
+sizes = {
+    name: sum(array.size for array in to_arrays(contestants[16, name]).values())
+    for name in (*kinds, "Transformer")
+}
+say(
+    f"With 6 symbols, the one-way GRU has {gru[3:].mean():.0%} right in the second "
+    f"half and {gru[:3].mean():.0%} in the first, where it cannot know; the "
+    "bidirectional one is nearly right everywhere.\n\nWith 16, the symbol just read "
+    f"comes out right in {longer[8]:.0%}, and the one read first in "
+    f"{longer[-1]:.0%}. So the one-way GRU has not forgotten what is old: 400 updates "
+    "have not taught it to tell so many symbols apart in one state. The bidirectional "
+    "GRU has the same difficulty from both ends. The Transformer need not keep the "
+    "symbols: it looks.\n\n"
+    f"(Parameters: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}.)"
+)
+
+# %% tags=["shared", "check"]
+# Checked: the one-way GRU guesses the first half; no later symbol changes its outputs
+gru, both = (plots.drawn(fig, "6 symbols", n)[1] for n in ("GRU", "bidirectional GRU"))
+assert abs(gru[:3] - 0.1).max() < 0.012  # loose: four standard deviations of chance
+assert gru[3:].min() > 0.9 and both.min() > 0.9
+gru, both = (plots.drawn(fig, "16 symbols", n)[1] for n in kinds)
+assert abs(gru[:8] - 0.1).max() < 0.02  # loose: chance
+assert gru[8:].mean() < 0.8  # loose: differs between machines
+assert gru[-1] > gru[8] and both[[0, -1]].min() > both[7:9].max()
+assert both.mean() < 0.8  # loose: differs between machines
+for title in ("6 symbols", "16 symbols"):
+    assert plots.drawn(fig, title, "Transformer")[1].min() > 0.98
+for (length, name), one in contestants.items():
+    inputs = tests[length][0]
+    changed = inputs.copy()
+    changed[:, -1] = np.roll(changed[:, -1], 1, axis=-1)
+    old, new = (as_numpy(one(floats(x)))[:, :-1] for x in (inputs, changed))
+    assert np.allclose(old, new, atol=1e-5) == (name == "GRU")
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Runs can be kept, resumed and repeated
+#
+# Long runs get interrupted, and a result should not depend on the framework. With a
+# `folder`, `fit` **resumes** them after their last finished epoch, and **reloads**
+# finished ones. From the same weights, on the same batches, the other framework
+# **repeats** a run, up to rounding.
 
 # %% tags=["shared", "experiment"]
 # Experiment: the quick run in the other framework, in a process of its own
@@ -876,15 +902,13 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: JAX and PyTorch compute the same losses, to 5 %, while the loss halves
+# Checked: the frameworks agree to 5 % while the loss halves; finished runs are reloaded
+import contextlib
+
 assert halved > 60  # the loss falls while they are compared
 np.testing.assert_allclose(here[:halved], there[:halved], rtol=5e-2)
 apart = abs(here / there - 1)
 assert apart[:50].max() < apart[halved:].max()
-
-# %% tags=["shared", "check"]
-# Checked: a finished run is reloaded, weights and history
-import contextlib
 
 reloaded = build(Predictor, seed=settings.seed, **settings.model)
 with contextlib.redirect_stdout(None):  # `fit` says that the run is finished
