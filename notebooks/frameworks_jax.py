@@ -538,8 +538,8 @@ say(
     f"{100 * errors[best]:.1f} points. By this error alone, the rates "
     f"{', '.join(alike[:-1])} and {alike[-1]} could not be told apart. But all models "
     "are judged on the same digits, so their results are not independent: where the "
-    f"rates {chosen} and {learning_rate} disagree, the first is right {won} times, the "
-    f"second {lost} times. We take {chosen}."
+    f"rates {chosen} and {learning_rate} disagree, the first is right on {won} digits "
+    f"and the second on {lost}. We take {chosen}."
 )
 say(
     f"Its model classifies **{on_test:.1%}** of the test digits correctly, with a "
