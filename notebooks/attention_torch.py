@@ -278,9 +278,9 @@ say(
 
 # %% [markdown] tags=["torch"]
 # Now as a function of tensors: `floats` makes them from numbers, in float32, on the GPU
-# if there is one. There may be more axes in front, because `@` multiplies the matrices in
-# the last two axes, and the softmax runs along the keys, the last `dim`. A value may have
-# its own size, `e`.
+# if there is one. There may be more axes in front, because `@` multiplies the matrices
+# in the last two axes, and the softmax runs along the keys, the last `dim`. A value may
+# have its own size, `e`.
 
 
 # %% tags=["torch"]
@@ -329,10 +329,10 @@ peaks = [reference.softmax(c * keys @ query).max() for c in (1, 1 / math.sqrt(10
 
 # %% [markdown] tags=["shared"]
 # Without the root, one key gets nearly all the weight: the softmax is *saturated*. Then
-# small changes of the query change nothing, so training gets no gradient from it (see the
-# extra on saturation). The root works like a temperature, which keeps the weights from
-# freezing. How often would they freeze? Take 400 random queries with 16 keys each, and
-# call a query saturated if its largest weight exceeds 0.99.
+# small changes of the query change nothing, so training gets no gradient from it (see
+# the extra on saturation). The root works like a temperature, which keeps the weights
+# from freezing. How often would they freeze? Take 400 random queries with 16 keys each,
+# and call a query saturated if its largest weight exceeds 0.99.
 
 # %% tags=["shared", "experiment"]
 # Experiment: 400 queries with 16 keys each, without the scale and with it, for each d
@@ -402,8 +402,8 @@ weights = torch.softmax(torch.where(visible, scores, -math.inf), dim=-1)
 as_numpy(weights).round(2)
 
 # %% [markdown] tags=["shared"]
-# The first query sees nothing: by the formula its weights are $0/0$, which is NaN, "not a
-# number". One NaN makes the loss NaN, then the gradient, then every parameter. So the
+# The first query sees nothing: by formula (1) its weights are $0/0$, which is NaN, "not
+# a number". One NaN makes the loss NaN, then the gradient, then every parameter. So the
 # final version replaces hidden scores by the lowest finite number, and then sets their
 # weights to zero:
 
@@ -427,12 +427,12 @@ def attention(q, k, v, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# `check_shapes` and `check_mask`, in the fold below, raise an error if an input could be
-# misread. If you copy `attention`, take them along.
+# `check_shapes` and `check_mask`, in the fold below, raise an error if an input could
+# be misread. If you copy `attention`, take them along.
 
 
 # %% tags=["torch", "check"]
-# Checked: shapes that contradict each other raise an error, and so do masks of numbers
+# Checked: shapes that contradict each other raise an error that names them
 def check_shapes(q, k, v):
     """Raise an error unless the inputs are ``... q d, ... k d, ... k e``."""
     d = q.shape[-1]
@@ -453,6 +453,8 @@ np.testing.assert_raises_regex(
 np.testing.assert_raises_regex(ValueError, "b s 2", check_input, floats(q), 2)
 
 
+# %% tags=["torch", "check"]
+# Checked: a mask of numbers raises an error that names both types
 def check_mask(mask, shape):
     """Raise an error unless a mask is boolean and fits the weights ``... q k``."""
     dtype = getattr(mask, "dtype", type(mask).__name__)
@@ -473,10 +475,11 @@ np.testing.assert_raises_regex(
 )
 
 # %% [markdown] tags=["shared"]
-# Under the *causal mask*, a position sees itself and what comes before. Under a *padding
-# mask*, no position sees the padding, here two positions of the second sentence. Padded
-# positions see nothing either; nobody uses their outputs. Most libraries, and some later
-# pages, hide only the padded keys: at real positions, the result is the same.
+# Under the *causal mask*, a position sees itself and what comes before. Under a
+# *padding mask*, no position sees the padding, here two positions of the second
+# sentence. Padded positions see nothing either; nobody uses their outputs. Most
+# libraries, and some later pages, hide only the padded keys: at real positions, the
+# result is the same.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -507,8 +510,8 @@ first, _ = attention(floats(q), floats(k), floats(v), booleans(padding))
 other, _ = attention(floats(q), *map(floats, others), booleans(padding))
 np.array_equal(as_numpy(first), as_numpy(other))
 
-# %% tags=["torch", "check"]
-# Checked: hidden numbers change no bit; a query that sees nothing gets finite gradients
+# %% tags=["shared", "check"]
+# Checked: hidden keys and values change no bit; a reference agrees under every mask
 for name, mask in masks.items():
     sees = np.broadcast_to(mask, (b, s, s)).any(axis=-1)  # b q
     np.testing.assert_allclose(maps[name].sum(axis=-1), sees, atol=1e-6)
@@ -518,6 +521,8 @@ np.testing.assert_array_equal(as_numpy(first), as_numpy(other))
 np.testing.assert_array_equal(as_numpy(first)[~real], 0)
 
 
+# %% tags=["torch", "check"]
+# Checked: a query that sees nothing gets zeros and finite gradients, in any precision
 def total(q, k, v):
     """Sum of all outputs, one number to differentiate; in single precision."""
     return attention(q, k, v, booleans(padding))[0].float().sum()
@@ -571,6 +576,15 @@ say(
     "output of *who*, mostly *animal*, followed by that of *what*, mostly *drink*."
 )
 
+# %% tags=["shared", "check"]
+# Checked: one head shares its weight, two heads give each its own, side by side
+np.testing.assert_allclose(one_head[drank, cat], one_head[drank, milk])
+alone = head_weights[[0, 1], drank, [cat, milk]]
+np.testing.assert_allclose(alone, np.exp(3) / (np.exp(3) + 7))
+assert (alone > 1.5 * one_head[drank, cat]).all()
+np.testing.assert_array_equal(np.flatnonzero(joined[drank] > 0.5), [0, 5])
+np.testing.assert_allclose(head_outputs[1, it], (words @ w_value).mean(axis=0))
+
 # %% [markdown] tags=["shared"]
 # **Exercise 2, change the code.** In the head *what*, *cat* still shares its weight
 # between what it did (*drank*) and how it was (*thirsty*). Write a `looks_for` with
@@ -605,9 +619,9 @@ diagrams.heads()
 # $$\mathrm{MultiHead}(X) =
 # \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O \tag{2}$$
 #
-# As each head is $h$ times narrower, all together take as many multiplications as one of
-# size $m$. For speed, all matrices $W^Q_i$, $W^K_i$, $W^V_i$ are stored side by side in
-# one, of shape `m 3m`. $W^O$ mixes what the heads have found.
+# As each head is $h$ times narrower, all together take as many multiplications as one
+# of size $m$. For speed, all matrices $W^Q_i$, $W^K_i$, $W^V_i$ are stored side by side
+# in one, of shape `m 3m`. $W^O$ mixes what the heads have found.
 
 # %% [markdown] tags=["torch"]
 # `dense` is `nn.Linear`, whose weights are uniform within $\pm 1/\sqrt{n}$ for $n$
@@ -675,14 +689,7 @@ params = to_arrays(model)  # copied to NumPy, under names of neither framework
 {name: array.shape for name, array in params.items()}
 
 # %% tags=["shared", "check"]
-# Checked: two heads keep cat and milk apart; the layer has the numbers of a reference
-np.testing.assert_allclose(one_head[drank, cat], one_head[drank, milk])
-alone = head_weights[[0, 1], drank, [cat, milk]]
-np.testing.assert_allclose(alone, np.exp(3) / (np.exp(3) + 7))
-assert (alone > 1.5 * one_head[drank, cat]).all()
-np.testing.assert_array_equal(np.flatnonzero(joined[drank] > 0.5), [0, 5])
-np.testing.assert_allclose(head_outputs[1, it], (words @ w_value).mean(axis=0))
-
+# Checked: 4m² + 4m parameters, the numbers of a reference, and variances of a new layer
 check_shape(out, "b s m", b=b, s=s, m=m)
 check_shape(weights, "b h q k", b=b, h=n_heads, q=s, k=s)
 assert sum(array.size for array in params.values()) == 4 * m**2 + 4 * m
@@ -784,8 +791,8 @@ say(
 # %% [markdown] tags=["shared"]
 # ## In your own code, call the framework's attention
 #
-# The framework's function computes the same numbers. It takes the causal mask as a flag,
-# and a padding mask as `b 1 1 k`, for all heads and queries:
+# The framework's function computes the same numbers. It takes the causal mask as a
+# flag, and a padding mask as `b 1 1 k`, for all heads and queries:
 
 # %% tags=["shared"]
 b, s, h, d = 2, 7, 3, 5
@@ -800,8 +807,8 @@ padded_out = own_attention(q, k, v, attn_mask=key_mask)  # b h s d
 
 # %% [markdown] tags=["torch"]
 # `scaled_dot_product_attention` returns zeros for a query that sees nothing, as we do.
-# Where there is one program for all of it, a [fused kernel](costs_torch.ipynb), it picks
-# that, and does not store the weights.
+# Where there is one program for all of it, a [fused kernel](costs_torch.ipynb), it
+# picks that, and does not store the weights.
 
 # %% tags=["torch", "check"]
 # Checked: the framework's function gives our numbers; without a visible key, zeros
@@ -820,20 +827,20 @@ np.testing.assert_array_equal(ours[:, :, 0], 0)
 # %% [markdown] tags=["shared"]
 # ## Extra: A saturated softmax passes hardly any gradient
 #
-# Why does saturation stop the training? The query learns only through the derivatives of
-# the weights with respect to the scores,
+# Why does saturation stop the training? The query learns only through the derivatives
+# of the weights with respect to the scores,
 #
 # $$\frac{\partial \alpha_i}{\partial s_j} = \alpha_i (\delta_{ij} - \alpha_j) ,$$
 #
 # with $\delta_{ij} = 1$ for $i = j$ and 0 otherwise. If every weight is 0 or 1, all of
-# them are zero. For the 400 queries of the figure, we take the derivatives of the weights
-# with respect to the query, and the norm of each such matrix:
+# them are zero. For the 400 queries of the figure, we take the derivatives of the
+# weights with respect to the query, and the norm of each such matrix:
 
 # %% tags=["shared", "say"]
 (_, without), (_, level) = slopes.values()
 say(
-    "Without the scale, the norm is below "
-    f"{np.median(without):.4f} for half of the queries. A few, where two keys share "
+    "Without the scale, the median of the norms is "
+    f"{np.median(without):.4f}. A few, where two keys share "
     f"the weight, reach {without.max():.0f}: there the gradient is far too large. With "
     f"the scale, it is between {level.min():.2f} and {level.max():.2f} for every query."
 )
@@ -841,8 +848,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Extra: Shuffling moves rows and columns of the map
 #
-# What has happened to the weights inside? Shuffling moves the queries, which are the rows
-# of the map, and the keys, its columns: the weights $A$ become $P A P^{\mathsf T}$.
+# What has happened to the weights inside? Shuffling moves the queries, which are the
+# rows of the map, and the keys, its columns: the weights $A$ become $P A P^{\mathsf
+# T}$.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two attention maps, words by words, for the sentence as given and shuffled. Rows and columns have moved together: in both, the dark cell of the row it is in the column cat."}}
 fig = plots.heatmaps(
@@ -862,9 +870,9 @@ fig
 # %% [markdown] tags=["shared"]
 # ## Extra: With a context, the map need not be square
 #
-# A translator looks from the sentence that it writes into the one that it reads. The two
-# have different lengths, and so the map gets a row per word of the first, a column per
-# word of the second:
+# A translator looks from the sentence that it writes into the one that it reads. The
+# two have different lengths, and so the map gets a row per word of the first, a column
+# per word of the second:
 
 # %% tags=["shared"]
 context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
@@ -890,10 +898,10 @@ np.testing.assert_allclose(as_numpy(crossed), expected, atol=1e-5)
 # ## Extra: The framework's whole layer has its own conventions
 #
 # To use a ready-made layer, or to load its weights, you must know them. The layer is
-# `nn.MultiheadAttention`. Its boolean masks mean the opposite: True *hides*. Its padding
-# mask is `b k`, and a query that sees nothing gets NaN. It returns the mean of all heads'
-# weights, unless you set `average_attn_weights=False`. With `dropout=0.1`, it drops
-# weights in training.
+# `nn.MultiheadAttention`. Its boolean masks mean the opposite: True *hides*. Its
+# padding mask is `b k`, and a query that sees nothing gets NaN. It returns the mean of
+# all heads' weights, unless you set `average_attn_weights=False`. With `dropout=0.1`,
+# it drops weights in training.
 
 # %% tags=["torch"]
 layer = nn.MultiheadAttention(m, n_heads, batch_first=True)

@@ -17,7 +17,8 @@
 # By the end you can train a model on handwritten digits in twenty lines, choose its
 # learning rate, and find the usual mistakes. You need: Python with NumPy, matrix
 # products, and a first idea of gradient descent. Twenty minutes are enough if you have
-# used one of the frameworks; else take an hour. Sections called *Extra* can wait.
+# used one of the frameworks; else take an hour. Sections called
+# *Extra* can wait.
 #
 # Training needs gradients with respect to millions of parameters, thousands of times.
 # NumPy computes no gradients and uses no GPU; JAX and PyTorch do both. **JAX** turns
@@ -163,10 +164,10 @@ np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
 #
 # How do we get the gradient? One way: change each parameter a little, and see how the
 # loss changes. This takes one evaluation of the loss per parameter, and is never exact.
-# *Automatic differentiation* (autograd in PyTorch) instead applies the chain rule to one
-# operation after the other, from the loss back to the parameters, at the cost of a few
-# evaluations in all. Here is a neuron with the weight $w = 0.5$, the input $x = 2$ and
-# the target $y = 1$:
+# *Automatic differentiation* (autograd in PyTorch) instead applies the chain rule to
+# one operation after the other, from the loss back to the parameters, at the cost of a
+# few evaluations in all. Here is a neuron with the weight $w = 0.5$, the input $x = 2$
+# and the target $y = 1$:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}}
 diagrams.chain_rule()
@@ -212,6 +213,12 @@ say(
     "repeats this step."
 )
 
+# %% tags=["shared", "check"]
+# Checked: the gradient is that of the chain rule on paper
+p = np.tanh(inputs @ start)
+on_paper = 2 / 7 * ((p - targets) * (1 - p**2)) @ inputs
+np.testing.assert_allclose(as_numpy(gradient), on_paper, atol=1e-6)
+
 # %% [markdown] tags=["shared"]
 # ## A module is a tree of parameters
 #
@@ -236,8 +243,8 @@ class Classifier(nnx.Module):
 
 # %% [markdown] tags=["shared"]
 # The first parameters are random (exercise 1 asks why), but computed from a *seed*, so
-# that an experiment can be repeated: `build`, here and on all pages, makes a model from a
-# seed. Numbers that both versions of a page share, such as the batches, are drawn by
+# that an experiment can be repeated: `build`, here and on all pages, makes a model from
+# a seed. Numbers that both versions of a page share, such as the batches, are drawn by
 # NumPy.
 
 # %% [markdown] tags=["jax"]
@@ -256,17 +263,17 @@ def build(kind, *sizes, seed=0, **options):
 model = build(Classifier, 64, 64, 10)
 
 # %% [markdown] tags=["jax"]
-# A Flax module is an object, but JAX differentiates pure functions. So we take the module
-# apart, train its parameters, and write them back:
+# A Flax module is an object, but JAX differentiates pure functions. So we take the
+# module apart, train its parameters, and write them back:
 #
 # | call | takes | gives |
 # |---|---|---|
-# | `nnx.split` | a module | `graph`, its structure; `params`; `rest`, such as the keys of dropout |
+# | `nnx.split` | a module | `graph` (its structure), `params`, `rest` (keys) |
 # | `nnx.merge` | `graph, params, rest` | a new module |
-# | `nnx.update` | a module and new `params` | nothing: it writes them into the module |
+# | `nnx.update` | a module, new `params` | nothing: it writes into the module |
 #
-# So does `model.train()` or `model.eval()`: it changes the module in place. JAX and Optax
-# return something new.
+# So does `model.train()` or `model.eval()`: it changes the module in place. JAX and
+# Optax return something new.
 #
 # The parameters are a *pytree*: nested dicts, lists and tuples with arrays as leaves.
 # `jax.grad` takes and returns pytrees, `jax.tree.map` applies a function to each leaf.
@@ -276,8 +283,8 @@ graph, params, rest = nnx.split(model, nnx.Param, ...)  # ... is all the rest
 {".".join(path): array.shape for path, array in nnx.to_flat_state(params)}
 
 # %% [markdown] tags=["jax"]
-# A list of modules needs a wrapper, `nnx.data([…])` (or `nnx.List` in newer Flax): since
-# version 0.12, a plain list of modules is an error.
+# A list of modules needs a wrapper, `nnx.data([…])` (or `nnx.List` in newer Flax):
+# since version 0.12, a plain list of modules is an error.
 
 # %% tags=["jax", "check"]
 # Checked: the same key repeats its numbers, the next one draws others
@@ -294,8 +301,8 @@ assert (as_numpy(first) != as_numpy(other)).all()
 #
 # A loss and an optimiser are still missing. The model gives ten logits, but training
 # needs one number: the *cross-entropy*, minus the logarithm of the probability of the
-# right class $y$, averaged over the batch. A *softmax* makes probabilities of the logits
-# $z_1, …, z_c$:
+# right class $y$, averaged over the batch. A *softmax* makes probabilities of the
+# logits $z_1, …, z_c$:
 #
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
@@ -317,10 +324,10 @@ def cross_entropy(model, inputs, labels):
 
 
 # %% [markdown] tags=["shared"]
-# Gradient descent subtracts from each parameter its gradient $g$ times a *learning rate*
-# $\eta$; on random batches it is called SGD. *Adam* keeps a running average of $g$ and
-# one of $g^2$ for each parameter $w$. With $\overline{g}$ and $\overline{g^2}$ for
-# these averages, a step is
+# Gradient descent subtracts from each parameter its gradient $g$ times a *learning
+# rate* $\eta$; on random batches it is called SGD. *Adam* keeps a running average of
+# $g$ and one of $g^2$ for each parameter $w$. With $\overline{g}$ and $\overline{g^2}$
+# for these averages, a step is
 #
 # $$w \leftarrow w - \eta\, \overline{g} \Big/ \sqrt{\overline{g^2}} ,$$
 #
@@ -358,10 +365,18 @@ say(
 
 # %% [markdown] tags=["jax"]
 # An optimiser of Optax is a pair of pure functions: `init` makes its state, such as
-# Adam's averages, and `update` returns the steps and the next state. `objective` is the
-# loss as a function of the parameters; with `has_aux` it also returns `rest`, which
+# Adam's averages, and `update` returns the steps and the next state. `loss_and_rest` is
+# the loss as a function of the parameters; it also returns `rest` (`has_aux`), which
 # dropout changes. `jax.lax.scan(update, state, batches)` compiles `update`, runs it for
 # each row of `batches`, hands the state on, and stacks the losses.
+
+
+# %% tags=["jax"]
+def loss_and_rest(params, rest, graph, x, y):
+    """Loss of the module with these parameters, and what dropout has changed."""
+    model = nnx.merge(graph, params, rest, copy=True)
+    loss, _ = cross_entropy(model, x, y)
+    return loss, nnx.split(model, nnx.Param, ...)[2]
 
 
 # %% tags=["jax"]
@@ -371,15 +386,10 @@ def train(model, x, y, batches, learning_rate):
     graph, params, rest = nnx.split(model, nnx.Param, ...)
     optimizer = optax.adam(learning_rate)
 
-    def objective(params, rest, rows):
-        model = nnx.merge(graph, params, rest, copy=True)
-        loss, _ = cross_entropy(model, x[rows], y[rows])
-        return loss, nnx.split(model, nnx.Param, ...)[2]
-
     def update(state, rows):
         params, opt_state, rest = state
-        with_rest = jax.value_and_grad(objective, has_aux=True)
-        (loss, rest), grads = with_rest(params, rest, rows)
+        with_rest = jax.value_and_grad(loss_and_rest, has_aux=True)
+        (loss, rest), grads = with_rest(params, rest, graph, x[rows], y[rows])
         updates, opt_state = optimizer.update(grads, opt_state, params)
         return (optax.apply_updates(params, updates), opt_state, rest), loss
 
@@ -407,9 +417,18 @@ say(
     f"the {epochs} epochs, it was {losses[-n_batches:].mean():.2f}."
 )
 
-
 # %% tags=["jax", "check"]
-# Checked: loss from above 2 to below 0.15; Adam in NumPy has the same 100 losses
+# Checked: the loss falls from above 2 to below 0.15; with dropout, every mask is new
+assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
+dropping = nnx.Sequential(
+    build(Classifier, 64, 64, 10), nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+)  # train() hands on the counter of dropout, so that every update draws a new mask
+train(dropping, x_train, y_train, integers(batches[:5]), learning_rate)
+assert 5 in jax.tree.leaves(nnx.state(dropping, nnx.RngCount))
+
+
+# %% tags=["shared", "check"]
+# Checked: the gradient written by hand is what difference quotients say
 def loss_and_gradient(w, x, y):
     """Cross-entropy of the classifier, and its gradient by the chain rule."""
     hidden = np.maximum(x @ w["hidden.weight"] + w["hidden.bias"], 0)  # b f
@@ -429,6 +448,8 @@ up, down = ({k: values[k] + step * grads[k] for k in grads} for step in (1e-6, -
 slope = (loss_and_gradient(up, *batch)[0] - loss_and_gradient(down, *batch)[0]) / 2e-6
 np.testing.assert_allclose(slope, sum((g**2).sum() for g in grads.values()), rtol=1e-4)
 
+# %% tags=["jax", "check"]
+# Checked: SGD steps by −η times the gradient; Adam in NumPy has the same 100 losses
 sgd, weights = optax.sgd(0.1), floats(start)
 updates, _ = sgd.update(gradient, sgd.init(weights), weights)
 wanted = start - 0.1 * as_numpy(gradient)
@@ -445,14 +466,6 @@ for t, rows in enumerate(batches[:100], start=1):
         root = np.sqrt(square[name] / (1 - 0.999**t)) + 1e-8
         values[name] -= learning_rate * mean[name] / (1 - 0.9**t) / root
 
-assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
-
-dropping = nnx.Sequential(
-    build(Classifier, 64, 64, 10), nnx.Dropout(0.5, rngs=nnx.Rngs(0))
-)  # train() hands on the counter of dropout, so that every update draws a new mask
-train(dropping, x_train, y_train, integers(batches[:5]), learning_rate)
-assert 5 in jax.tree.leaves(nnx.state(dropping, nnx.RngCount))
-
 # %% [markdown] tags=["shared"]
 # ## Validation data choose, test data judge
 #
@@ -468,6 +481,13 @@ noisy, noisy_again = dropout(jnp.ones(1000)), dropout(jnp.ones(1000))
 dropout.eval()
 unchanged = dropout(jnp.ones(1000))
 as_numpy(noisy)[:9], as_numpy(unchanged)[:9]
+
+# %% tags=["shared", "check"]
+# Checked: in training half the ones become 0 and the others 2; after eval() all stay
+noisy, noisy_again, unchanged = map(as_numpy, (noisy, noisy_again, unchanged))
+assert set(noisy.tolist()) == {0, 2} and 0.4 < (noisy == 0).mean() < 0.6
+assert (noisy != noisy_again).any()
+np.testing.assert_array_equal(unchanged, 1)
 
 # %% [markdown] tags=["jax"]
 # So `predict` begins with `eval()`, and no error tells you if you forget it. Nothing
@@ -572,11 +592,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: dropout only in training; test above 96 %; 50 digits are learned by heart
-noisy, noisy_again, unchanged = map(as_numpy, (noisy, noisy_again, unchanged))
-assert set(noisy.tolist()) == {0, 2} and 0.4 < (noisy == 0).mean() < 0.6
-assert (noisy != noisy_again).any()
-np.testing.assert_array_equal(unchanged, 1)
+# Checked: test above 96 %, rates alike; 50 digits are learned, new ones suffer
 assert rates[0] < chosen < rates[-1]
 assert on_test > 0.96
 assert {str(chosen), str(learning_rate), "0.01"} <= {*alike}
@@ -653,7 +669,7 @@ dropping = nnx.Sequential(model, nnx.Dropout(0.5, rngs=nnx.Rngs(0)))
 with mock.patch.object(nnx.Module, "eval"):
     twice = [predict(dropping, pixels[validation_rows]) for _ in range(2)]
 say(
-    "- *Copy A*: the losses are those of the figure above, but then the model classifies "
+    "- *Copy A*: the losses are those of the figure, but then the model classifies "
     f"{accuracy(lost, train_rows):.0%} of the training digits correctly.\n"
     "- *Copy B*: the model has a dropout layer, and two calls of `predict` give "
     f"logits that differ by up to {np.abs(twice[0] - twice[1]).max():.0f}.\n"
@@ -666,8 +682,8 @@ assert accuracy(lost, train_rows) < 0.15
 assert np.abs(twice[0] - twice[1]).max() > 30
 np.testing.assert_allclose(flat[:n_batches].mean(), flat[-n_batches:].mean(), rtol=1e-3)
 say(
-    "*A*: `nnx.update(model, params, rest)`. JAX has trained the parameters that were split "
-    "off, and the module still holds its old ones. *B*: `model.eval()`. Dropout goes "
+    "*A*: `nnx.update(model, params, rest)`. JAX has trained the parameters that were "
+    "split off, and the module still holds its old ones. *B*: `model.eval()`. Dropout goes "
     "on, as in training. *C*: `optax.apply_updates`, which returns new parameters: "
     "without it, each update begins with the old ones."
 )
@@ -721,7 +737,7 @@ say(
     "differentiation."
 )
 
-# %% tags=["jax", "check"]
+# %% tags=["shared", "check"]
 # Checked: the quotients have more than 10 times the error, whatever the step
 steepest = plots.drawn(fig, TITLE, "difference quotients")[1]
 flat = plots.drawn(fig, TITLE, "automatic differentiation")[1]
@@ -730,6 +746,8 @@ ends = min(steepest[0], steepest[-1])  # falls and rises again
 assert ends > 100 * steepest.min()  # loose: rounding, as above
 np.testing.assert_allclose(as_numpy(gradient), exact, atol=1e-6)
 
+# %% tags=["jax", "check"]
+# Checked: in float64, too; the examples' gradients have the mean that jax.grad computes
 jax.config.update("jax_enable_x64", True)
 arrays = (jnp.asarray(array) for array in (start, inputs, targets))
 found = as_numpy(jax.grad(loss_fn)(*arrays))
@@ -747,9 +765,9 @@ np.testing.assert_allclose(twice, 2 * as_numpy(gradient), rtol=1e-6)
 # %% [markdown] tags=["shared"]
 # ## Extra: An overflow becomes NaN, and NaN spreads
 #
-# Why not compute the softmax by its formula? In float32, already $e^{89}$ *overflows* to
-# infinity, and infinity over infinity is *NaN*, "not a number". One NaN in the loss, and
-# all parameters are NaN after the next update:
+# Why not compute the softmax by its formula? In float32, already $e^{89}$ *overflows*
+# to infinity, and infinity over infinity is *NaN*, "not a number". One NaN in the loss,
+# and all parameters are NaN after the next update:
 
 
 # %% tags=["jax"]
@@ -794,9 +812,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Extra: Save the parameters, not the object
 #
-# A trained model should outlive the program. But a saved Python object could run any code
-# when it is opened, so save its parameters only. `save_weights` of this book writes named
-# arrays (*safetensors*), which both twins read:
+# A trained model should outlive the program. But a saved Python object could run any
+# code when it is opened, so save its parameters only. `save_weights` of this book
+# writes named arrays (*safetensors*), which both twins read:
 
 # %% tags=["shared"]
 folder = Path(tempfile.mkdtemp())
@@ -887,14 +905,8 @@ kept
 # `jnp.where`. An argument whose value Python needs, such as a size, is named in
 # `static_argnames`.
 
-# %% [markdown] tags=["shared"]
-# To be fast, a framework does not wait. On a GPU, and in JAX on a CPU, too, it is
-# *asynchronous*: a call returns once its work is queued, and `print(loss)` waits for
-# it. So do not print every loss, and before you stop a clock, call
-# `torch.cuda.synchronize()` or `jax.block_until_ready(result)`.
-
 # %% tags=["jax", "check"]
-# Checked: one run per shape; a kept tracer is an error; a call returns before its result
+# Checked: one run per shape; a kept tracer is an error, returned losses are not
 assert len(kept) == 2
 try:
     kept[0] + 1
@@ -904,6 +916,14 @@ assert error_raised
 wanted = [loss_fn(w, x[:n], y[:n]) for n in (7, 7, 7, 5)]
 np.testing.assert_allclose(returned, wanted, rtol=1e-6)
 
+# %% [markdown] tags=["shared"]
+# To be fast, a framework does not wait. On a GPU, and in JAX on a CPU, too, it is
+# *asynchronous*: a call returns once its work is queued, and `print(loss)` waits for
+# it. So do not print every loss, and before you stop a clock, call
+# `torch.cuda.synchronize()` or `jax.block_until_ready(result)`.
+
+# %% tags=["jax", "check"]
+# Checked: a call returns before its result is there; the first one also compiles
 product = jax.jit(lambda x: x @ x)
 
 

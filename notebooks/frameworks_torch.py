@@ -17,7 +17,8 @@
 # By the end you can train a model on handwritten digits in twenty lines, choose its
 # learning rate, and find the usual mistakes. You need: Python with NumPy, matrix
 # products, and a first idea of gradient descent. Twenty minutes are enough if you have
-# used one of the frameworks; else take an hour. Sections called *Extra* can wait.
+# used one of the frameworks; else take an hour. Sections called
+# *Extra* can wait.
 #
 # Training needs gradients with respect to millions of parameters, thousands of times.
 # NumPy computes no gradients and uses no GPU; JAX and PyTorch do both. **JAX** turns
@@ -132,7 +133,8 @@ a.shape, a.dtype, a.device
 # on a GPU.
 
 # %% [markdown] tags=["torch"]
-# An array that comes from NumPy keeps its float64 in PyTorch, so `floats` sets the dtype.
+# An array that comes from NumPy keeps its float64 in PyTorch, so `floats` sets the
+# dtype.
 #
 # Tensors change *in place*, as NumPy's arrays do, and a slice is a *view* of the same
 # memory: if it changes, the whole tensor does. Methods that work in place end in an
@@ -164,10 +166,10 @@ np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
 #
 # How do we get the gradient? One way: change each parameter a little, and see how the
 # loss changes. This takes one evaluation of the loss per parameter, and is never exact.
-# *Automatic differentiation* (autograd in PyTorch) instead applies the chain rule to one
-# operation after the other, from the loss back to the parameters, at the cost of a few
-# evaluations in all. Here is a neuron with the weight $w = 0.5$, the input $x = 2$ and
-# the target $y = 1$:
+# *Automatic differentiation* (autograd in PyTorch) instead applies the chain rule to
+# one operation after the other, from the loss back to the parameters, at the cost of a
+# few evaluations in all. Here is a neuron with the weight $w = 0.5$, the input $x = 2$
+# and the target $y = 1$:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}}
 diagrams.chain_rule()
@@ -214,6 +216,12 @@ say(
     "repeats this step."
 )
 
+# %% tags=["shared", "check"]
+# Checked: the gradient is that of the chain rule on paper
+p = np.tanh(inputs @ start)
+on_paper = 2 / 7 * ((p - targets) * (1 - p**2)) @ inputs
+np.testing.assert_allclose(as_numpy(gradient), on_paper, atol=1e-6)
+
 # %% [markdown] tags=["shared"]
 # ## A module is a tree of parameters
 #
@@ -239,8 +247,8 @@ class Classifier(nn.Module):
 
 # %% [markdown] tags=["shared"]
 # The first parameters are random (exercise 1 asks why), but computed from a *seed*, so
-# that an experiment can be repeated: `build`, here and on all pages, makes a model from a
-# seed. Numbers that both versions of a page share, such as the batches, are drawn by
+# that an experiment can be repeated: `build`, here and on all pages, makes a model from
+# a seed. Numbers that both versions of a page share, such as the batches, are drawn by
 # NumPy.
 
 # %% [markdown] tags=["torch"]
@@ -286,8 +294,8 @@ assert (as_numpy(first) != as_numpy(other)).all()
 #
 # A loss and an optimiser are still missing. The model gives ten logits, but training
 # needs one number: the *cross-entropy*, minus the logarithm of the probability of the
-# right class $y$, averaged over the batch. A *softmax* makes probabilities of the logits
-# $z_1, …, z_c$:
+# right class $y$, averaged over the batch. A *softmax* makes probabilities of the
+# logits $z_1, …, z_c$:
 #
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
@@ -295,8 +303,8 @@ assert (as_numpy(first) != as_numpy(other)).all()
 # function of the framework that cannot overflow.
 
 # %% [markdown] tags=["torch"]
-# `nn.functional.cross_entropy` expects the classes on axis 1. Later chapters have logits
-# `b s c`, which `flatten` turns into `(b s) c`; it leaves `b c` as it is.
+# `nn.functional.cross_entropy` expects the classes on axis 1. Later chapters have
+# logits `b s c`, which `flatten` turns into `(b s) c`; it leaves `b c` as it is.
 
 
 # %% tags=["torch"]
@@ -308,10 +316,10 @@ def cross_entropy(model, inputs, labels):
 
 
 # %% [markdown] tags=["shared"]
-# Gradient descent subtracts from each parameter its gradient $g$ times a *learning rate*
-# $\eta$; on random batches it is called SGD. *Adam* keeps a running average of $g$ and
-# one of $g^2$ for each parameter $w$. With $\overline{g}$ and $\overline{g^2}$ for
-# these averages, a step is
+# Gradient descent subtracts from each parameter its gradient $g$ times a *learning
+# rate* $\eta$; on random batches it is called SGD. *Adam* keeps a running average of
+# $g$ and one of $g^2$ for each parameter $w$. With $\overline{g}$ and $\overline{g^2}$
+# for these averages, a step is
 #
 # $$w \leftarrow w - \eta\, \overline{g} \Big/ \sqrt{\overline{g^2}} ,$$
 #
@@ -386,9 +394,13 @@ say(
     f"the {epochs} epochs, it was {losses[-n_batches:].mean():.2f}."
 )
 
+# %% tags=["shared", "check"]
+# Checked: the loss falls from above 2 to below 0.15
+assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
 
-# %% tags=["torch", "check"]
-# Checked: loss from above 2 to below 0.15; Adam in NumPy has the same 100 losses
+
+# %% tags=["shared", "check"]
+# Checked: the gradient written by hand is what difference quotients say
 def loss_and_gradient(w, x, y):
     """Cross-entropy of the classifier, and its gradient by the chain rule."""
     hidden = np.maximum(x @ w["hidden.weight"] + w["hidden.bias"], 0)  # b f
@@ -408,6 +420,8 @@ up, down = ({k: values[k] + step * grads[k] for k in grads} for step in (1e-6, -
 slope = (loss_and_gradient(up, *batch)[0] - loss_and_gradient(down, *batch)[0]) / 2e-6
 np.testing.assert_allclose(slope, sum((g**2).sum() for g in grads.values()), rtol=1e-4)
 
+# %% tags=["torch", "check"]
+# Checked: SGD steps by −η times the gradient; Adam in NumPy has the same 100 losses
 weights = floats(start).requires_grad_()
 loss_fn(weights, x, y).backward()
 torch.optim.SGD([weights], lr=0.1).step()
@@ -425,8 +439,6 @@ for t, rows in enumerate(batches[:100], start=1):
         root = np.sqrt(square[name] / (1 - 0.999**t)) + 1e-8
         values[name] -= learning_rate * mean[name] / (1 - 0.9**t) / root
 
-assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
-
 # %% [markdown] tags=["shared"]
 # ## Validation data choose, test data judge
 #
@@ -442,6 +454,13 @@ noisy, noisy_again = dropout(torch.ones(1000)), dropout(torch.ones(1000))
 dropout.eval()
 unchanged = dropout(torch.ones(1000))
 as_numpy(noisy)[:9], as_numpy(unchanged)[:9]
+
+# %% tags=["shared", "check"]
+# Checked: in training half the ones become 0 and the others 2; after eval() all stay
+noisy, noisy_again, unchanged = map(as_numpy, (noisy, noisy_again, unchanged))
+assert set(noisy.tolist()) == {0, 2} and 0.4 < (noisy == 0).mean() < 0.6
+assert (noisy != noisy_again).any()
+np.testing.assert_array_equal(unchanged, 1)
 
 # %% [markdown] tags=["torch"]
 # So `predict` needs `eval()`, which switches dropout off, and `torch.no_grad()`, which
@@ -548,11 +567,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: dropout only in training; test above 96 %; 50 digits are learned by heart
-noisy, noisy_again, unchanged = map(as_numpy, (noisy, noisy_again, unchanged))
-assert set(noisy.tolist()) == {0, 2} and 0.4 < (noisy == 0).mean() < 0.6
-assert (noisy != noisy_again).any()
-np.testing.assert_array_equal(unchanged, 1)
+# Checked: test above 96 %, rates alike; 50 digits are learned, new ones suffer
 assert rates[0] < chosen < rates[-1]
 assert on_test > 0.96
 assert {str(chosen), str(learning_rate), "0.01"} <= {*alike}
@@ -698,7 +713,7 @@ say(
     "differentiation."
 )
 
-# %% tags=["torch", "check"]
+# %% tags=["shared", "check"]
 # Checked: the quotients have more than 10 times the error, whatever the step
 steepest = plots.drawn(fig, TITLE, "difference quotients")[1]
 flat = plots.drawn(fig, TITLE, "automatic differentiation")[1]
@@ -707,6 +722,8 @@ ends = min(steepest[0], steepest[-1])  # falls and rises again
 assert ends > 100 * steepest.min()  # loose: rounding, as above
 np.testing.assert_allclose(as_numpy(gradient), exact, atol=1e-6)
 
+# %% tags=["torch", "check"]
+# Checked: in float64, too; two calls add up, and the examples' gradients have this mean
 arrays = (torch.as_tensor(array, device=device) for array in (start, inputs, targets))
 found = as_numpy(torch.func.grad(loss_fn)(*arrays))
 assert found.dtype == np.float64
@@ -724,9 +741,9 @@ w.grad = None  # cleared
 # %% [markdown] tags=["shared"]
 # ## Extra: An overflow becomes NaN, and NaN spreads
 #
-# Why not compute the softmax by its formula? In float32, already $e^{89}$ *overflows* to
-# infinity, and infinity over infinity is *NaN*, "not a number". One NaN in the loss, and
-# all parameters are NaN after the next update:
+# Why not compute the softmax by its formula? In float32, already $e^{89}$ *overflows*
+# to infinity, and infinity over infinity is *NaN*, "not a number". One NaN in the loss,
+# and all parameters are NaN after the next update:
 
 
 # %% tags=["torch"]
@@ -771,9 +788,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Extra: Save the parameters, not the object
 #
-# A trained model should outlive the program. But a saved Python object could run any code
-# when it is opened, so save its parameters only. `save_weights` of this book writes named
-# arrays (*safetensors*), which both twins read:
+# A trained model should outlive the program. But a saved Python object could run any
+# code when it is opened, so save its parameters only. `save_weights` of this book
+# writes named arrays (*safetensors*), which both twins read:
 
 # %% tags=["shared"]
 folder = Path(tempfile.mkdtemp())
@@ -856,14 +873,8 @@ kept
 # intermediate results, until `backward()` frees them. In validation nobody calls it,
 # and the memory fills up: there, store `loss.detach()`, or use `torch.no_grad()`.
 
-# %% [markdown] tags=["shared"]
-# To be fast, a framework does not wait. On a GPU, and in JAX on a CPU, too, it is
-# *asynchronous*: a call returns once its work is queued, and `print(loss)` waits for
-# it. So do not print every loss, and before you stop a clock, call
-# `torch.cuda.synchronize()` or `jax.block_until_ready(result)`.
-
 # %% tags=["torch", "check"]
-# Checked: kept losses hold graphs until backward() frees them; a CPU call waits
+# Checked: one run per call; kept losses hold graphs until backward() frees them
 assert len(kept) == 4
 assert all(loss.grad_fn is not None for loss in kept)
 assert all(value.grad_fn is None for value in returned)
@@ -876,6 +887,14 @@ except RuntimeError as error_of_graph:
     message = str(error_of_graph)
 assert "second time" in message and "freed" in message
 
+# %% [markdown] tags=["shared"]
+# To be fast, a framework does not wait. On a GPU, and in JAX on a CPU, too, it is
+# *asynchronous*: a call returns once its work is queued, and `print(loss)` waits for
+# it. So do not print every loss, and before you stop a clock, call
+# `torch.cuda.synchronize()` or `jax.block_until_ready(result)`.
+
+# %% tags=["torch", "check"]
+# Checked: on a CPU the call returns with its result, on a GPU before
 product = torch.matmul
 
 
