@@ -63,14 +63,10 @@ from helpers.prose import say  # say() prints a sentence with computed numbers
 from helpers.shapes import as_numpy, check_shape  # as_numpy() takes either framework's
 from helpers.weights import from_arrays, to_arrays  # all parameters of a model
 
-# %% [markdown] tags=["jax"]
-# `floats` and `booleans` make JAX arrays of float32 numbers and of True and False. (On
-# a GPU, JAX may round the inputs of a matrix product; `"highest"` asks for full
-# float32.)
-
-# %% tags=["jax"]
+# %% tags=["jax", "experiment"]
+# Experiment: device, style, and the short names floats and booleans
 plots.use_style()
-jax.config.update("jax_default_matmul_precision", "highest")
+jax.config.update("jax_default_matmul_precision", "highest")  # all of float32
 floats = partial(jnp.asarray, dtype=jnp.float32)
 booleans = partial(jnp.asarray, dtype=jnp.bool_)
 f"JAX {jax.__version__} on {jax.devices()[0].platform}"
@@ -112,8 +108,9 @@ cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
 # Such weights, positive and with the sum one, are called a *softmax* of the scores: a
-# score that is higher by 1 gets $e \approx 2.7$ times the weight. (To physicists, this
-# is the Boltzmann distribution; to statisticians, kernel regression.)
+# score that is higher by 1 gets $e \approx 2.7$ times the weight. To physicists, the
+# softmax is the Boltzmann distribution; to statisticians, the weighted mean is kernel
+# regression.
 #
 # Suppose that the word *it* looks for an animal. The features of each word serve as its
 # key and as its value, and the score is the dot product:
@@ -228,15 +225,17 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # %% [markdown] tags=["shared"]
 # ## Attention is two matrix products and a softmax
 #
-# So we have all of attention, but for a root. For all queries and keys at once, it is
+# This is all of attention, except for one square root. For all queries and keys at
+# once, it is
 #
 # $$\mathrm{Attention}(Q, K, V) =
 # \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V \tag{1}$$
 #
 # with one query, key or value in each row of $Q$, $K$ and $V$, and $d$ features in a
 # query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). In
-# comments on shapes, `q` and `k` are axes, one entry per query or key; `b`, the
-# sentences of a batch, and `h`, the heads, come below.
+# comments on shapes, letters name *axes*: `q` has one entry per query, `k` one per key.
+# In the drawing, `b` for the sentences of a batch and `h` for the heads stand in front;
+# both come below.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
 diagrams.attention(mask=False)
@@ -277,9 +276,10 @@ say(
 )
 
 # %% [markdown] tags=["jax"]
-# With arrays, there may be more axes in front, such as `b` for the sentences of a
-# batch: `@` multiplies the matrices in the last two axes, and the softmax runs along
-# the keys, the last axis.
+# Now as a function of JAX arrays: `floats` makes them from numbers, in float32. There
+# may be more axes in front, because `@` multiplies the matrices in the last two axes,
+# and the softmax runs along the keys, the last axis. A value may have its own size,
+# `e`.
 
 
 # %% tags=["jax"]
@@ -324,15 +324,14 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 draw = np.random.default_rng(0).normal
 query, keys = draw(size=1024), draw(size=(16, 1024))  # d, k d
 peaks = [reference.softmax(c * keys @ query).max() for c in (1, 1 / math.sqrt(1024))]
-peaks
+[round(float(peak), 3) for peak in peaks]
 
 # %% [markdown] tags=["shared"]
-# One key gets nearly all the weight: the softmax is *saturated*. It hardly reacts to
-# small changes of the scores, because the derivative of a weight $\alpha_i$ with
-# respect to its own score, $\alpha_i (1 - \alpha_i)$, is zero for weights of 0 and 1;
-# and training reaches the query only through such derivatives. How often does this
-# happen to 400 random queries with 16 keys each? We call a query saturated if its
-# largest weight exceeds 0.99.
+# Without the root, one key gets nearly all the weight: the softmax is *saturated*. Then
+# small changes of the query change nothing, so training gets no gradient from it (see
+# the extra on saturation). The root works like a temperature, which keeps the weights
+# from freezing. How often would they freeze? Take 400 random queries with 16 keys each,
+# and call a query saturated if its largest weight exceeds 0.99.
 
 # %% tags=["shared", "experiment"]
 # Experiment: 400 queries with 16 keys each, without the scale and with it, for each d
@@ -363,14 +362,9 @@ fig
 
 # %% tags=["shared", "say"]
 saturated = states["without the scale"][-1][2]
-(_, without), (_, level) = slopes.values()
 say(
     f"At $d = 1024$, without the scale, **{saturated:.0%}** of the queries are "
-    "saturated. The derivative of their weights with respect to the query is almost "
-    f"zero (median norm: {np.median(without):.4f}), except where two keys share the "
-    f"weight (up to {without.max():.0f}). With the scale, all norms are between "
-    f"{level.min():.2f} and {level.max():.2f}: the few large ones have shrunk, too, "
-    "but no query is left without a gradient."
+    "saturated; with it, none is."
 )
 
 # %% tags=["shared", "check"]
@@ -407,9 +401,10 @@ weights = jax.nn.softmax(jnp.where(visible, scores, -math.inf), axis=-1)
 as_numpy(weights).round(2)
 
 # %% [markdown] tags=["shared"]
-# The first query sees nothing, and $0/0$ is NaN, "not a number". One NaN makes the loss
-# NaN, then the gradient, then every parameter. So the final version replaces hidden
-# scores by the lowest finite number, and then sets their weights to zero:
+# The first query sees nothing: by formula (1) its weights are $0/0$, which is NaN, "not
+# a number". One NaN makes the loss NaN, then the gradient, then every parameter. So the
+# final version replaces hidden scores by the lowest finite number, and then sets their
+# weights to zero:
 
 
 # %% tags=["jax"]
@@ -431,8 +426,8 @@ def attention(q, k, v, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# (If you copy `attention`, take `check_shapes` and `check_mask` along, which raise an
-# error if an input could be misread.)
+# `check_shapes` and `check_mask`, in the fold below, raise an error if an input could
+# be misread. If you copy `attention`, take them along.
 
 
 # %% tags=["jax", "check"]
@@ -481,9 +476,9 @@ np.testing.assert_raises_regex(
 # %% [markdown] tags=["shared"]
 # Under the *causal mask*, a position sees itself and what comes before. Under a
 # *padding mask*, no position sees the padding, here two positions of the second
-# sentence. Padded positions see nothing either, which does no harm, because their
-# outputs are not used. (Most libraries, and some later pages, hide only the padded
-# keys; at real positions, the result is the same.)
+# sentence. Padded positions see nothing either; nobody uses their outputs. Most
+# libraries, and some later pages, hide only the padded keys: at real positions, the
+# result is the same.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5
@@ -505,7 +500,7 @@ second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
 plots.heatmaps(list(second.values()), titles=list(second))
 
 # %% [markdown] tags=["shared"]
-# Grey is hidden. Whatever numbers (of reasonable size) stand in the padded keys and
+# Grey is hidden. Whatever numbers of reasonable size stand in the padded keys and
 # values, not one bit of the output changes:
 
 # %% tags=["shared"]
@@ -558,7 +553,7 @@ looks_for = np.array([
     [1, 0, 0, 0, 0],  # head "who": an animal
     [0, 1, 1, 1, 1],  # head "what": a drink, an action, a state, a pronoun
 ])  # h m  # fmt: skip
-w_heads = w_query * looks_for[:, None]  # h m m
+w_heads = w_query * looks_for[:, None]  # m m times h 1 m: h m m
 head_outputs, head_weights = self_attention(words, w_heads, w_key, w_value)
 joined = np.concatenate(list(head_outputs), axis=1)  # q (h e): side by side
 
@@ -623,14 +618,13 @@ diagrams.heads()
 # \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O \tag{2}$$
 #
 # As each head is $h$ times narrower, all together take as many multiplications as one
-# of size $m$. Their matrices $W^Q_i$, $W^K_i$, $W^V_i$ are kept as one, `m 3m`, and
-# $W^O$ mixes what the heads have found.
+# of size $m$. For speed, all matrices $W^Q_i$, $W^K_i$, $W^V_i$ are stored side by side
+# in one, of shape `m 3m`. $W^O$ mixes what the heads have found.
 
 # %% [markdown] tags=["jax"]
-# `dense` draws its matrix uniformly within $\pm 1/\sqrt{n}$ for $n$ inputs, so that a
-# new layer has small scores and attends almost evenly. (Flax's own default has three
-# times this variance.) The random numbers come from keys, which an `nnx.Rngs` hands
-# out.
+# `dense` is `nnx.Linear` with smaller weights, uniform within $\pm 1/\sqrt{n}$ for $n$
+# inputs. So a new layer has small scores and attends almost evenly. The random numbers
+# come from keys, which an `nnx.Rngs` hands out.
 
 
 # %% tags=["jax"]
@@ -708,35 +702,11 @@ for name in ("qkv", "out"):
     assert 0.9 * bound < np.abs(matrix).max() <= bound and not bias.any()
 
 # %% [markdown] tags=["shared"]
-# Heads do not influence each other: a mask `b h q k` can make one of them causal and
-# leave the others as they were. And with a context, the maps need not be square:
-
-# %% tags=["shared"]
-context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
-crossed, cross_weights = model(floats(x), context=floats(context))
-tuple(cross_weights.shape)
-
-# %% tags=["shared", "check"]
-# Checked: masking one head leaves the others; keys and values come from the context
-maps = as_numpy(weights)  # b h q k
-for i, j in combinations(range(n_heads), 2):
-    assert np.abs(maps[:, i] - maps[:, j]).max() > 0.1
-causal = np.tril(np.ones((s, s), bool))
-per_head = np.ones((b, n_heads, s, s), bool)
-per_head[:, 0] = causal
-masked = as_numpy(model(floats(x), booleans(per_head))[1])
-assert (masked[:, 0, ~causal] == 0).all()
-np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
-check_shape(cross_weights, "b h q k", b=b, h=n_heads, q=s, k=11)
-expected, _ = reference.multi_head_attention(x, params, n_heads, context=context)
-np.testing.assert_allclose(as_numpy(crossed), expected, atol=1e-5)
-
-# %% [markdown] tags=["shared"]
 # How many heads? Common models choose $d = 64$ or $128$ and let $h$ grow with $m$: the
 # [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$, the largest
 # [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. More heads look for more
-# things, but each compares fewer numbers. In translation, 8 and 16 heads were ahead of
-# 32, and further ahead of one (Vaswani et al., table 3).
+# things, but each compares fewer numbers. In translation, 8 and 16 heads did better
+# than 32, and one head did worst (Vaswani et al., table 3).
 
 # %% [markdown] tags=["shared"]
 # ## Attention ignores order
@@ -766,26 +736,10 @@ fig
 # The rows have moved together with their words: *it* still gets the animal, although
 # *cat* now comes later. For every permutation matrix $P$ and the layer $F$,
 #
-# $$F(PX) = P\,F(X), \qquad
-# \text{and the weights } A \text{ become } P A P^{\mathsf T} .$$
+# $$F(PX) = P\,F(X) .$$
 #
 # Such a layer is **equivariant**. (*Invariant* would be $F(PX) = F(X)$, but the rows do
 # move.)
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two attention maps, words by words, for the sentence as given and shuffled. Rows and columns have moved together: in both, the dark cell of the row it is in the column cat."}}
-fig = plots.heatmaps(
-    [given_weights, shuffled_weights], titles=["A: as given", "PAPᵀ: shuffled"], x="",
-    y="", x_ticks=tokens, y_ticks=tokens, size=(6.4, 3.6),
-)  # fmt: skip
-mixed = [tokens[i] for i in order]
-fig.axes[1].tick_params("y", labelleft=True)
-fig.axes[1].set(xticklabels=mixed, yticklabels=mixed)
-for ax in fig.axes[:2]:
-    ax.tick_params("x", rotation=90)
-    for label in (*ax.get_xticklabels(), *ax.get_yticklabels()):
-        if label.get_text() in ("cat", "it"):
-            label.set(color=plots.COLOURS[1], weight="bold")
-fig
 
 # %% tags=["shared", "check"]
 # Checked: shuffling the words shuffles outputs and weights in the same way
@@ -830,9 +784,8 @@ say(
 # %% [markdown] tags=["shared"]
 # ## In your own code, call the framework's attention
 #
-# The framework's function computes the same numbers, on some GPUs without storing all
-# weights. It takes the causal mask as a flag, and a padding mask as `b 1 1 k`, for all
-# heads and queries:
+# The framework's function computes the same numbers. It takes the causal mask as a
+# flag, and a padding mask as `b 1 1 k`, for all heads and queries:
 
 # %% tags=["shared"]
 b, s, h, d = 2, 7, 3, 5
@@ -846,7 +799,9 @@ padded_out = jax.nn.dot_product_attention(q, k, v, mask=key_mask)  # b s h d
 
 # %% [markdown] tags=["jax"]
 # Mind two differences: `jax.nn.dot_product_attention` wants the heads *behind* the
-# positions, `b s h d`, and a query that sees nothing gets the mean of all values.
+# positions, `b s h d`, and a query that sees nothing gets the mean of all values. By
+# default it stores all weights. With `implementation="cudnn"`, in half precision on an
+# NVIDIA GPU, it does not: it runs as one program, a [fused kernel](costs_jax.ipynb).
 
 # %% tags=["jax", "check"]
 # Checked: the framework's function gives our numbers; without a visible key, the mean
@@ -863,10 +818,82 @@ np.testing.assert_allclose(theirs[:, :, 1:], ours[:, :, 1:], atol=1e-5)
 np.testing.assert_allclose(theirs[:, :, 0], as_numpy(v).mean(axis=2), atol=1e-5)
 np.testing.assert_array_equal(ours[:, :, 0], 0)
 
+# %% [markdown] tags=["shared"]
+# ## Extra: A saturated softmax passes hardly any gradient
+#
+# Why does saturation stop the training? The query learns only through the derivatives
+# of the weights with respect to the scores,
+#
+# $$\frac{\partial \alpha_i}{\partial s_j} = \alpha_i (\delta_{ij} - \alpha_j) ,$$
+#
+# with $\delta_{ij} = 1$ for $i = j$ and 0 otherwise. If every weight is 0 or 1, all of
+# them are zero. For the 400 queries of the figure, we take the derivatives of the
+# weights with respect to the query, and the norm of each such matrix:
+
+# %% tags=["shared", "say"]
+(_, without), (_, level) = slopes.values()
+say(
+    "Without the scale, the median of the norms is "
+    f"{np.median(without):.4f}. A few, where two keys share "
+    f"the weight, reach {without.max():.0f}: there the gradient is far too large. With "
+    f"the scale, it is between {level.min():.2f} and {level.max():.2f} for every query."
+)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Shuffling moves rows and columns of the map
+#
+# What has happened to the weights inside? Shuffling moves the queries, which are the
+# rows of the map, and the keys, its columns: the weights $A$ become $P A P^{\mathsf
+# T}$.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two attention maps, words by words, for the sentence as given and shuffled. Rows and columns have moved together: in both, the dark cell of the row it is in the column cat."}}
+fig = plots.heatmaps(
+    [given_weights, shuffled_weights], titles=["A: as given", "PAPᵀ: shuffled"], x="",
+    y="", x_ticks=tokens, y_ticks=tokens, size=(6.4, 3.6),
+)  # fmt: skip
+mixed = [tokens[i] for i in order]
+fig.axes[1].tick_params("y", labelleft=True)
+fig.axes[1].set(xticklabels=mixed, yticklabels=mixed)
+for ax in fig.axes[:2]:
+    ax.tick_params("x", rotation=90)
+    for label in (*ax.get_xticklabels(), *ax.get_yticklabels()):
+        if label.get_text() in ("cat", "it"):
+            label.set(color=plots.COLOURS[1], weight="bold")
+fig
+
+# %% [markdown] tags=["shared"]
+# ## Extra: With a context, the map need not be square
+#
+# A translator looks from the sentence that it writes into the one that it reads. The
+# two have different lengths, and so the map gets a row per word of the first, a column
+# per word of the second:
+
+# %% tags=["shared"]
+context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
+crossed, cross_weights = model(floats(x), context=floats(context))
+tuple(cross_weights.shape)
+
+# %% tags=["shared", "check"]
+# Checked: masking one head leaves the others; keys and values come from the context
+maps = as_numpy(model(floats(x))[1])  # b h q k
+for i, j in combinations(range(n_heads), 2):
+    assert np.abs(maps[:, i] - maps[:, j]).max() > 0.1
+lower = np.tril(np.ones((s, s), bool))
+per_head = np.ones((b, n_heads, s, s), bool)
+per_head[:, 0] = lower
+masked = as_numpy(model(floats(x), booleans(per_head))[1])
+assert (masked[:, 0, ~lower] == 0).all()
+np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
+check_shape(cross_weights, "b h q k", b=b, h=n_heads, q=s, k=11)
+expected, _ = reference.multi_head_attention(x, params, n_heads, context=context)
+np.testing.assert_allclose(as_numpy(crossed), expected, atol=1e-5)
+
 # %% [markdown] tags=["jax"]
-# A whole layer is `nnx.MultiHeadAttention`. With `sow_weights=True` it stores its
-# weights, and `nnx.pop` takes them out. With `dropout_rate=0.1`, it drops weights in
-# training.
+# ## Extra: The framework's whole layer has its own conventions
+#
+# To use a ready-made layer, or to load its weights, you must know them. The layer is
+# `nnx.MultiHeadAttention`. With `sow_weights=True` it stores its weights, and `nnx.pop`
+# takes them out. With `dropout_rate=0.1`, it drops weights in training.
 
 # %% tags=["jax"]
 layer = nnx.MultiHeadAttention(n_heads, m, decode=False, rngs=nnx.Rngs(1))
