@@ -25,8 +25,9 @@
 # But attention alone is not enough, for three reasons:
 #
 # * It only averages, so something else has to compute: the *feed-forward net*.
-# * Averaging again and again makes all words alike. *Residual connections* prevent it.
-# * Then the numbers grow from layer to layer. *Norms* keep them on one scale.
+# * Averaging again and again makes all words alike: *residual connections* work against
+#   it.
+# * With these, the numbers grow from layer to layer: *norms* keep them on one scale.
 #
 # These are the parts of the **encoder** of [Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762). We build them one by one, and show what
@@ -124,8 +125,8 @@ plots.heatmaps(
 # %% tags=["shared", "say"]
 say(
     f"In the first layer the question gives {first[3, 0]:.0%} of its weight to *Anna's "
-    f"brother is Ben*, and finds **{names[found[3].argmax()]}**. In the second it gives "
-    f"{second[3, 1]:.0%} to *Ben lives in Rome*, and finds "
+    f"brother is Ben*, and finds **{names[found[3].argmax()]}**. In the second it "
+    f"gives {second[3, 1]:.0%} to *Ben lives in Rome*, and finds "
     f"**{names[answer[3].argmax()]}**."
 )
 
@@ -136,7 +137,7 @@ say(
 # change it only in the second layer.
 
 # %% tags=["shared", "check"]
-# Checked: if Ben moves, layer 2 finds it; a third word changes no score of layer 1
+# Checked: if Ben moves, or a third row changes, only the second layer looks elsewhere
 swapped = says[[0, 2, 1, 3]]
 again, weights = look(asks, about, swapped)
 np.testing.assert_allclose(weights, first)
@@ -538,7 +539,7 @@ class FeedForward(nn.Module):
 
 
 # %% tags=["torch", "experiment"]
-# Experiment: pick and check_rate, which raise an error if an option is wrong
+# Experiment: options are looked up by pick and check_rate; a wrong one raises an error
 def pick(options, name, what):
     """The option of this name; an unknown name raises an error with all names."""
     if name not in options:
@@ -554,8 +555,7 @@ def check_rate(rate, what):
 
 
 # %% [markdown] tags=["torch"]
-# New in the block are the options, dropout, and the lines of pre-norm. (`pick` looks up
-# an option by its name.)
+# New in the block are the options, dropout, and the lines of pre-norm.
 
 
 # %% tags=["torch"]
@@ -767,7 +767,7 @@ assert line[2] > 0.8 and line[-1] < 0.97
 #
 # If you know **batch norm** from vision, you may ask why Transformers do not have it.
 # It takes mean and variance over all positions of the batch, so an output would depend
-# on the other sentences and on their padding.
+# on the other sentences and on their padding. In code, only the axes differ:
 
 
 # %% tags=["shared"]
@@ -794,11 +794,12 @@ np.testing.assert_allclose(own, layer_norm(sentences), atol=1e-5)
 # %% [markdown] tags=["shared"]
 # ## Extra: With pre-norm, late blocks get smaller gradients
 #
-# Does the place of the norm matter for training? The chapter on warm-up needs one part
-# of the reason. The last norm of a pre-norm stack divides by the size of the sum, so
-# the gradient that comes back through it is divided by this size, too: the deeper the
-# stack, the smaller the gradient of its last block. Early blocks get larger gradients,
-# probably because their norms divide by a sum that is still small.
+# Does the place of the norm matter for training? It changes the gradients, and one
+# explanation of warm-up starts here. The last norm of a pre-norm stack divides by the
+# size of the sum, so the gradient that comes back through it is divided by this size,
+# too: the deeper the stack, the smaller the gradient of its last block. Early blocks
+# get larger gradients, probably because their norms divide by a sum that is still
+# small.
 
 # %% [markdown] tags=["torch"]
 # `backward` adds to the gradient of every parameter of the model; each parameter holds

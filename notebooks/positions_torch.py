@@ -168,10 +168,10 @@ assert (moves[:-14].reshape(-1, 2).max(axis=1) > 0.15).all()
 # 1.
 #
 # Why clocks, and not the plain number of the position? A step of $t$ positions turns
-# hand $j$ by the angle $\omega_j t$, wherever it stands. So a single matrix means "three
-# words to the left" at every position, and the dot product of two codes depends on
-# their distance only. It is largest for the same position, and falls over the first few
-# steps.
+# hand $j$ by the angle $\omega_j t$, wherever it stands. So a single matrix can mean
+# "three words to the left" at every position, and the dot product of two codes depends
+# on their distance only. It is largest for the same position, and falls over the first
+# few steps.
 
 # %% tags=["shared", "check"]
 # Checked: a step is one rotation; products depend on the distance, falling at first
@@ -296,7 +296,8 @@ rotated = as_numpy(rotary(floats(q))) @ as_numpy(rotary(floats(k))).T  # s s
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two heat maps of scores, 16 queries by 16 keys. Left, with added codes, the colours change along every diagonal. Right, with rotary positions, every diagonal has one colour."}}
 high = max(np.abs(added).max(), np.abs(rotated).max())
 plots.heatmaps(
-    [added, rotated], titles=["added codes: scores vary", "rotary: one score per distance"],
+    [added, rotated],
+    titles=["added codes: scores vary", "rotary: one score per distance"],
     x="position of the key", y="position of the query", low=-high, high=high,
     bar="score", size=(6.6, 3.2),
 )  # fmt: skip
@@ -324,7 +325,9 @@ np.testing.assert_allclose(lengths, np.linalg.norm(q[0]), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # Many current models have rotary positions, for example
-# [LLaMA](https://arxiv.org/abs/2302.13971). In our attention layer they are one method:
+# [LLaMA](https://arxiv.org/abs/2302.13971).
+# [ALiBi](https://arxiv.org/abs/2108.12409) subtracts a multiple of the distance from
+# each score instead. In our attention layer rotary positions are one method:
 
 
 # %% tags=["torch"]
@@ -358,10 +361,10 @@ say(
 # %% [markdown] tags=["shared"]
 # ## The predictor maps each element to an output
 #
-# To compare the three kinds of positions, we need a whole model. Beside the encoder it
-# has two ends. At the front, words must become
-# vectors. The **id** of a token is its number in a fixed *vocabulary*, and an
-# **embedding** is a table with one row of $m$ learned numbers for each id:
+# To compare the three kinds of positions, we need a whole model, and only its two ends
+# are missing. At the front, words must become vectors. The **id** of a token is its
+# number in a fixed *vocabulary*, and an **embedding** is a table with one row of $m$
+# learned numbers for each id:
 
 # %% tags=["torch"]
 vocabulary = ["a", "by", "night", "step", "the"]  # a real one has tens of thousands
@@ -372,8 +375,8 @@ rows = embedding(integers([ids]))  # b s m
 
 # %% [markdown] tags=["shared"]
 # A *one-hot* vector, all zeros but a one at the id, gives the same row if it is
-# multiplied by the table. So a linear layer can be an embedding, and it also takes the features of
-# pictures. With it our model, the `Predictor`, has five stages:
+# multiplied by the table. So a linear layer can be an embedding, and it also takes the
+# features of pictures. With it our model, the `Predictor`, has five stages:
 #
 # 1. `embed` brings each element of the input to size $m$.
 # 2. `positions` tells where it is; for a *set*, which has no order, we leave it out.
@@ -481,8 +484,8 @@ assert min(moved["sinusoidal"], moved["learned"]) > 0.03
 #
 # > **Helpers of this book**, used from here on:
 # >
-# > * `settings`, here `Sequences(…)`, hold the sizes of the model, `settings.model`, and
-# >   the numbers of its training.
+# > * `settings`, here `Sequences(…)`, hold the sizes of the model (`settings.model`)
+# >   and the numbers of its training.
 # > * `fit(model, loss, data, settings)` is the training loop of the first chapter, with
 # >   Adam; `cross_entropy` is its loss, here at each position.
 # > * `symbols` draws random sequences, and `one_hot` makes them the input of a model.
@@ -625,8 +628,8 @@ change = np.abs(out_garbage - out)[real].max()
 leaked = np.abs(leak[1] - leak[0])[real].max()
 say(
     f"Garbage in the padding changes the real outputs by {change:.0f}. If the second "
-    f"layer forgets the mask, it changes them by up to **{leaked:.1f}**. It would be "
-    "far more, had not the norms of the first block scaled the garbage down."
+    f"layer forgets the mask, it changes them by up to **{leaked:.1f}**, although the "
+    "norms of the first block have already scaled the garbage down."
 )
 
 # %% tags=["shared", "check"]
@@ -745,8 +748,8 @@ first, new = (", ".join(f"{run[part].mean():.0%}" for run in rotary_runs) for pa
     slice(1), slice(16, 32)
 ))  # fmt: skip
 say(
-    f"In sequences of 32, the three seeds are right at position 0 in **{first}** of the "
-    f"sequences, and at the new positions in {new}. Large models with rotary positions "
+    f"In sequences of 32, the three seeds are right at position 0 in **{first}** of "
+    f"the sequences, and at the new positions in {new}. Large models with rotary positions "
     "do fail on longer texts; [Chen et al. 2023](https://arxiv.org/abs/2306.15595) "
     "squeeze the new positions into the trained range, and train a little further."
 )
@@ -759,10 +762,12 @@ assert min(run[0] for run in rotary_runs) < 0.9  # loose: depends on the weights
 # %% [markdown] tags=["shared"]
 # ## Extra: The slow hands say little about short texts
 #
-# How long are the texts that a table of codes suits? **Exercise 3, an open question.**
-# In the heat map, the last 14 of the 48 features hardly change. Are they wasted? Measure how far apart the closest two codes are with
+# Would another base than 10000 suit short texts? You can measure it.
+#
+# **Exercise 3, an open question.** In the heat map, the last 14 of the 48 features
+# hardly change. Are they wasted? Measure how far apart the closest two codes are with
 # all features, without the last 14, with those 14 alone, and with a base below 10000.
-# (Which one turns the slowest hand about once in 96 positions?)
+# Which base turns the slowest hand about once in 96 positions?
 
 
 # %% tags=["shared", "answer"]
