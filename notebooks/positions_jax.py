@@ -750,11 +750,13 @@ first, new = (", ".join(f"{run[part].mean():.0%}" for run in rotary_runs) for pa
 ))  # fmt: skip
 say(
     f"In sequences of 32, the three seeds are right at position 0 in **{first}** of "
-    f"the sequences, and at the new positions in {new}. Large models with rotary "
-    "positions do fail on longer texts; "
-    "[Chen et al. 2023](https://arxiv.org/abs/2306.15595) squeeze the new positions "
-    "into the trained range, and train a little further."
+    f"the sequences, and at the new positions in {new}."
 )
+
+# %% [markdown] tags=["shared"]
+# Large models with rotary positions do fail on longer texts; [Chen et al.
+# 2023](https://arxiv.org/abs/2306.15595) squeeze the new positions into the trained
+# range, and train a little further.
 
 # %% tags=["shared", "check"]
 # Checked: from position 3 on, three seeds of rotary positions work; at 0, not all do
