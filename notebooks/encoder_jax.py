@@ -869,7 +869,7 @@ say(
     f"{np.sqrt(2 / 24):.2f}$ of its size. They assume branches whose outputs are as "
     "large as their inputs, which would make the sum "
     f"$\\sqrt{{1 + 48}} = {np.sqrt(1 + 48):.0f}$ times as large. Ours grows to "
-    f"{growth:.1f} times its size only, which explains our ratio. They conclude that "
+    f"{growth:.1f} times its size only, which fits our ratio. They conclude that "
     "post-norm needs *warm-up*, a learning rate that starts small; the chapter on "
     "warm-up tests this."
 )
