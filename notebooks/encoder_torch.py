@@ -750,8 +750,8 @@ power = int(np.floor(np.log10(1 / faded[2])))
 say(
     "After three blocks without residual connections the gradient has shrunk by a "
     f"factor of over {10**power:,}; then the line ends, because the rest is rounding. "
-    f"With residual connections the gradient is still {flows[2]:.0%} of what it is "
-    "without any block."
+    "With residual connections it is still about as large as without any block "
+    f"({flows[2]:.0%})."
 )
 
 # %% tags=["shared", "check"]
