@@ -20,12 +20,18 @@
 #
 # *Anna's brother is Ben. Ben lives in Rome.* Where does Anna's brother live? You look
 # twice: first for Anna's brother, then for Ben. One attention layer looks only once, so
-# a model that uses the result of one search for the next one needs two layers.
+# a model that needs the result of one search for the next needs two layers.
 #
-# But attention only averages, so something else has to compute; averaging again and
-# again makes all words alike; and the numbers must not grow from layer to layer. The
-# **encoder** of [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has a part for
-# each of these problems. We build them one by one, and show what happens without each.
+# But attention alone is not enough, for three reasons:
+#
+# * It only averages, so something else has to compute: the *feed-forward net*.
+# * Averaging again and again makes all words alike: *residual connections* work against
+#   it.
+# * With these, the numbers grow from layer to layer: *norms* keep them on one scale.
+#
+# These are the parts of the **encoder** of [Vaswani et al.
+# 2017](https://arxiv.org/abs/1706.03762). We build them one by one, and show what
+# happens without each.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [encoder_jax](encoder_jax.ipynb).
@@ -59,11 +65,12 @@ from helpers import diagrams, plots, reference, viewer  # drawings; formulas in 
 
 # Built in the attention chapter:
 from helpers.model_torch import MultiHeadAttention, attention, build, dense
-from helpers.prose import say, table  # say() prints a sentence with computed numbers
+from helpers.prose import say  # say() prints a sentence with computed numbers
 from helpers.shapes import as_numpy, check_shape
 from helpers.weights import from_arrays, to_arrays  # all parameters of a model
 
-# %% tags=["torch"]
+# %% tags=["torch", "experiment"]
+# Experiment: the device, the style of the figures, and the names floats and booleans
 plots.use_style()
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
@@ -85,12 +92,12 @@ f"PyTorch {torch.__version__} on {device}"
 # | 3 | Where does Anna's brother live? | | | Anna |
 #
 # The key of a sentence is what it is about, its value what it says, and its query what
-# it asks. In the second layer, the query is what the first layer *found* for this
-# sentence. (We count layers from 0.)
+# it asks. In the second layer, each sentence asks for what it *found* in the first.
 
 # %% tags=["shared"]
 names = ["Anna", "Ben", "Carl", "Rome", "Oslo"]
-code = dict(zip([*names, "-"], np.eye(6)[:, :5], strict=True))  # "-": all zeros
+code = dict(zip(names, np.eye(5), strict=True))
+code["-"] = np.zeros(5)
 about, says, asks = (
     np.array([code[name] for name in column.split()])  # s d
     for column in ("Anna Ben Carl -", "Ben Rome Oslo -", "- - - Anna")
@@ -108,37 +115,35 @@ def look(queries, keys, values):
 found, first = look(asks, about, says)
 answer, second = look(found, about, says)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The weights of the question in two layers. In layer 0 nearly all of it is on the sentence about Anna, in layer 1 on the sentence about Ben."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The weights of the question in two layers. In the first layer nearly all of it is on the sentence about Anna, in the second on the sentence about Ben."}}
 plots.heatmaps(
-    [np.stack([first[3], second[3]])], x="sentence", y="the question in",
+    [np.stack([first[3], second[3]])], x="sentence", y="layer",
     x_ticks=["Anna: Ben", "Ben: Rome", "Carl: Oslo", "question"],
-    y_ticks=["layer 0", "layer 1"], size=(6, 2.1),
+    y_ticks=["first", "second"], size=(5, 1.9),
 )  # fmt: skip
 
 # %% tags=["shared", "say"]
 say(
-    f"In layer 0 the question gives {first[3, 0]:.0%} of its weight to *Anna's brother "
-    f"is Ben*, and finds **{names[found[3].argmax()]}**. In layer 1 it gives "
-    f"{second[3, 1]:.0%} to *Ben lives in Rome*, and finds "
+    f"In the first layer the question gives {first[3, 0]:.0%} of its weight to *Anna's "
+    f"brother is Ben*, and finds **{names[found[3].argmax()]}**. In the second it "
+    f"gives {second[3, 1]:.0%} to *Ben lives in Rome*, and finds "
     f"**{names[answer[3].argmax()]}**."
 )
 
 # %% [markdown] tags=["shared"]
-# One attention layer cannot look twice, whatever its matrices: the score between the
-# question and *Ben lives in Rome* depends on these two sentences alone, and neither of
-# them says who Anna's brother is.
+# In a single attention layer, whatever its matrices, the question cannot know that it
+# should look at *Ben lives in Rome*: the score between the two depends on these two
+# sentences alone, and neither of them says who Anna's brother is. A third sentence can
+# change it only in the second layer.
 
 # %% tags=["shared", "check"]
-# Checked: if Ben lives in Oslo, layer 0 looks as before, and layer 1 finds Oslo
+# Checked: if Ben moves, or a third row changes, only the second layer looks elsewhere
 swapped = says[[0, 2, 1, 3]]
 again, weights = look(asks, about, swapped)
 np.testing.assert_allclose(weights, first)
 assert names[again[3].argmax()] == "Ben" and names[answer[3].argmax()] == "Rome"
 assert names[look(again, about, swapped)[0][3].argmax()] == "Oslo"
 assert first[3, 0] > 0.95 and second[3, 1] > 0.95
-
-# %% tags=["shared", "check"]
-# Checked: a third word changes the ratio of two weights in layer 1, but not in layer 0
 layers = [build(MultiHeadAttention, 24, 4, seed=i) for i in range(2)]
 x = np.random.default_rng(0).normal(scale=4, size=(2, 7, 24))  # 4: sharper weights
 replaced = x.copy()
@@ -233,7 +238,7 @@ np.testing.assert_allclose(as_numpy(alone), as_numpy(together)[:, 3:4], atol=1e-
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** How many numbers does a block of sizes $m$ and $f$ learn?
 # Attention has $4m^2 + 4m$, each norm two numbers per feature; count the feed-forward
-# net. What comes out for $f = 4m$? Which part has most?
+# net. What is the total for $f = 4m$, and which part has the largest share?
 
 # %% tags=["shared", "answer"]
 attention_size, ffn_size, norms_size = 4 * m**2 + 4 * m, 2 * m * f + f + m, 2 * 2 * m
@@ -251,10 +256,10 @@ say(
 # ## A mean followed by a linear layer is not enough
 #
 # Why does attention need the net? Take a sequence of two bits, and ask whether they are
-# different. A head that gives both bits the same weight passes on their mean, and the
-# output should be 1 for the mean ½ and 0 for the means 0 and 1. The rest of attention
-# is then a linear layer, and a straight line cannot go up and down again. A
-# feed-forward net with two hidden features can: $\max(0, 2x) - 2\max(0, 2x - 1)$.
+# different. A head that weights both bits equally passes on their mean, and the output
+# should be 1 for the mean ½ and 0 for the means 0 and 1. What follows in the attention
+# layer is linear, and no straight line goes up and down again. A feed-forward net with
+# two hidden features can: $\max(0, 2x) - 2\max(0, 2x - 1)$.
 
 # %% tags=["shared"]
 bits = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
@@ -300,9 +305,6 @@ assert line.max() == line[50] and line[0] == line[-1] == 0
 
 
 # %% [markdown] tags=["shared"]
-# Current models often use [SwiGLU](https://arxiv.org/abs/2002.05202): a second linear
-# layer, whose outputs multiply the hidden features.
-#
 # **Exercise 2, change the code.** Two heads can do it without a feed-forward net: one
 # gives both bits the same weight, the other looks sharply at a 1 if there is one.
 # Compute both with `attention` (keys and values are the bits; one feature, so their
@@ -346,31 +348,14 @@ def without_residuals(block, x):
     return block.norm2(block.ffn(x))
 
 
-# %% [markdown] tags=["shared"]
-# Positions that have become equal can hardly learn to differ again, so we also want the
-# part of the gradient that tells positions apart. For this we multiply the outputs by
-# random numbers, the `probe`, and differentiate the sum of the products. For each
-# feature, the probe sums to zero over the positions, so that what all positions have in
-# common cancels and only their differences count.
-
-
-# %% tags=["torch"]
-def input_gradient(function, x, probe):
-    """Norm of the gradient of ``sum(function(x) * probe)`` with respect to ``x``."""
-    x = floats(x).requires_grad_()
-    (function(x) * floats(probe)).sum().backward()
-    return np.linalg.norm(as_numpy(x.grad))
-
-
 # %% tags=["shared"]
 b, s, m, n_heads, f = 4, 16, 64, 4, 128
-x, probe = np.random.default_rng(1).normal(size=(2, b, s, m))
-probe -= probe.mean(axis=1, keepdims=True)  # sums to zero over the positions
+x = np.random.default_rng(1).normal(size=(b, s, m))
 blocks = [build(EncoderBlock, m, n_heads, f, seed=i) for i in range(24)]
 
 # %% [markdown] tags=["shared"]
-# We measure how alike the outputs of two positions are (their mean cosine), and how
-# large this gradient is:
+# How alike are the outputs of two positions, after more and more blocks? We measure
+# their mean cosine:
 
 
 # %% tags=["shared", "experiment"]
@@ -391,75 +376,50 @@ def through(step, depth, x):
 
 
 # %% tags=["shared", "experiment"]
-# Experiment: stacks of 1 to 12 blocks, with and without residual connections
+# Experiment: stacks of 1 to 12 blocks, with and without residuals; six layers of maps
 depths = [1, 2, 3, 4, 6, 8, 12]
-steps = {"without residuals": without_residuals, "with residuals": whole_block}
-no_block = np.linalg.norm(probe)  # the gradient without any block
-alike, gradient = {}, {}
+steps = {"with residuals": whole_block, "without residuals": without_residuals}
+alike, maps = {}, {}
 for name, step in steps.items():
-    stacks = [partial(through, step, depth) for depth in depths]
-    alike[name] = [similarity(as_numpy(stack(floats(x)))) for stack in stacks]
-    gradient[name] = [input_gradient(stack, x, probe) / no_block for stack in stacks]
+    outs = [through(step, depth, floats(x)) for depth in depths]
+    alike[name] = [similarity(as_numpy(out)) for out in outs]
+    arrived = [through(step, depth, floats(x)) for depth in range(6)]  # at each block
+    found = [blocks[i].attention(y)[1] for i, y in enumerate(arrived)]  # each b h q k
+    maps[name] = np.stack([as_numpy(weights)[0, :2] for weights in found])  # l h q k
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over depth from 1 to 12 blocks. Left: without residuals the similarity of positions is one from the second block on; with residuals it rises slowly. Right: without residuals the gradient drops by a factor of more than a thousand within three blocks, where the line ends; with residuals it stays level for several blocks."}}
-gradient["without residuals"] = gradient["without residuals"][:3]  # then: rounding
-panels = {
-    "similarity of positions": {name: (depths, y) for name, y in alike.items()},
-    "gradient, relative to no block": {
-        name: (depths[: len(y)], y) for name, y in gradient.items()
-    },
-}
-fig = plots.curves(panels, x="blocks", log_y=[list(panels)[1]], marks="o")
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Similarity of positions over depth from 1 to 12 blocks. Without residuals it is one from the second block on; with residuals it rises slowly."}}
+lines = {name: (depths, alike[name]) for name in reversed(steps)}
+fig = plots.curves(
+    {"similarity of positions": lines}, x="blocks", marks="o", size=(5, 3)
+)
 fig
 
 # %% tags=["shared", "say"]
-lost, kept = alike["without residuals"], alike["with residuals"]
-faded, flows = map(np.array, gradient.values())
-power = int(np.floor(np.log10(1 / faded[2])))
+kept = alike["with residuals"]
 say(
     "After three blocks without residual connections, all positions have the same "
-    f"output (similarity {lost[2]:.3f}), and the gradient has shrunk by a factor of "
-    f"over {10**power:,}; after that, there are only rounding errors. With residual "
-    f"connections, the similarity is **{kept[2]:.2f}** and the gradient is "
-    f"{flows[2]:.0%} of what it is without any block. The positions still become "
-    f"alike, only slowly: after twelve blocks the similarity is {kept[-1]:.2f}."
+    f"output: their similarity is {alike['without residuals'][2]:.3f}. With residual "
+    f"connections it is **{kept[2]:.2f}**. The positions still become alike, only "
+    f"slowly: after twelve blocks their similarity is {kept[-1]:.2f}."
 )
 
 # %% tags=["shared", "check"]
-# Checked: residual connections keep positions apart and the gradient alive
-panel = "similarity of positions"
-_, line = plots.drawn(fig, panel, "without residuals")
+# Checked: without residual connections positions and maps become uniform, with them not
+_, line = plots.drawn(fig, "similarity of positions", "without residuals")
 assert line[2] > 0.999 and (line[1:] > 0.99).all()
-_, line = plots.drawn(fig, panel, "with residuals")
+_, line = plots.drawn(fig, "similarity of positions", "with residuals")
 assert line[2] < 0.1 and line[-1] > 0.2 and (np.diff(line) > 0).all()
-panel = "gradient, relative to no block"
-_, line = plots.drawn(fig, panel, "without residuals")
-assert len(line) == 3 and line[2] < 6e-4  # loose: initial weights differ
-assert line[2] < 1e-3 * line[0]  # loose: initial weights differ
-_, line = plots.drawn(fig, panel, "with residuals")
-assert line[2] > 0.8 and line[-1] < 0.97
+np.testing.assert_allclose(maps["without residuals"][3:], 1 / 16, atol=0.001)
+assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 0.03
 
 # %% [markdown] tags=["shared"]
 # Step through the layers of the attention maps: once all positions are equal, each of
 # the 16 keys gets one sixteenth.
 
-# %% tags=["shared", "experiment"]
-# Experiment: the maps of the first six blocks, with and without residual connections
-maps = {}
-for name, step in reversed(steps.items()):
-    arrived = [through(step, depth, floats(x)) for depth in range(6)]  # at each block
-    found = [blocks[i].attention(y)[1] for i, y in enumerate(arrived)]  # each b h q k
-    maps[name] = np.stack([as_numpy(weights)[0, :2] for weights in found])  # l h q k
-
 # %% tags=["shared", "figure"]
 viewer.attention(
     maps, about="Maps of six layers, with and without residuals", high=0.25, layer=2
 )
-
-# %% tags=["shared", "check"]
-# Checked: without residual connections the maps become uniform, with them they do not
-np.testing.assert_allclose(maps["without residuals"][3:], 1 / 16, atol=0.001)
-assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 0.03
 
 # %% [markdown] tags=["shared"]
 # ## Layer norm keeps every position on one scale
@@ -523,71 +483,22 @@ _, line = plots.drawn(fig, "largest weight of a query", "with norms")
 assert line.max() < 0.2
 
 # %% [markdown] tags=["shared"]
-# A norm brings numbers to mean 0 and variance 1, then scales and shifts them:
+# **Layer norm** ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)) brings the
+# features of each position to mean 0 and variance 1, then scales and shifts them:
 #
 # $$\mathrm{LayerNorm}(x) =
-# \gamma\,\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta,$$
+# \gamma\,\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
-# with mean $\mu$ and variance $\sigma^2$ of the $m$ features of one position, learned
-# $\gamma$ and $\beta$ per feature, and a small $\epsilon$
-# ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)). [RMS
-# norm](https://arxiv.org/abs/1910.07467), common today, leaves out $\mu$ and $\beta$.
-# **Batch norm**, common in vision, averages over all positions of the batch instead, so
-# that an output would depend on other sentences and their padding.
+# Here $\mu$ and $\sigma^2$ are the mean and the variance of the $m$ features of one
+# position; $\gamma$ and $\beta$ are learned, one per feature; and $\epsilon$ is small.
+# [RMS norm](https://arxiv.org/abs/1910.07467), common today, leaves out $\mu$ and
+# $\beta$: it divides by the root of the mean square.
 
-
-# %% tags=["shared"]
-def normalise(x, axes, epsilon=1e-5):
-    """Subtract the mean and divide by the standard deviation over ``axes``."""
-    mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
-    return (x - mean) / np.sqrt(variance + epsilon)
-
-
-layer_norm, batch_norm = partial(normalise, axes=-1), partial(normalise, axes=(0, 1))
-
-# %% tags=["shared", "check"]
-# Checked: padding in one sentence changes others through batch norm, not layer norm
-sentences = np.random.default_rng(2).normal(1, 3, size=(3, 6, m))  # b s m
-padded = sentences.copy()
-padded[2, 4:] = 50  # only the third sentence changes, and only its padding
-layer_change = np.abs(layer_norm(padded)[:2] - layer_norm(sentences)[:2]).max()
-batch_change = np.abs(batch_norm(padded)[:2] - batch_norm(sentences)[:2]).max()
-assert layer_change == 0
-assert batch_change > 1
-own = as_numpy(blocks[0].norm1(floats(sentences)))
-np.testing.assert_allclose(own, layer_norm(sentences), atol=1e-5)
-
-# %% [markdown] tags=["shared"]
-# **Exercise 3, an open question.** GPT-2 scales the last weights of each branch by
-# $1/\sqrt{N}$ at the start, for $N$ branches (see
-# [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py)). Could this
-# replace the norms? Multiply each branch of `without_norms` by $1/\sqrt{48}$, predict
-# both panels, and repeat the experiment (`watch`). A hint: at the start the branches
-# are nearly independent, so their variances add up. What could go wrong in training?
-
-
-# %% tags=["shared", "answer"]
-def scaled(block, x):
-    """Both branches are added, each times 1/√48."""
-    x = x + block.attention(x)[0] / np.sqrt(48)
-    return x + block.ffn(x) / np.sqrt(48)
-
-
-spread, largest = watch(scaled)
-assert spread[-1] < 1.15 and largest[-1] < 0.2
-say(
-    f"At the start, yes: the standard deviation rises to {spread[-1]:.2f} only, and "
-    f"the largest weight is {largest[-1]:.0%}, with norms {calm[1][-1]:.0%}. The "
-    "variances of 48 nearly independent branches add up, and the factor makes their "
-    "sum as large as one branch. But it is a start, and nothing holds it: training can "
-    "make the weights of any branch larger. A norm rescales whatever the weights "
-    "become. GPT-2 has both."
-)
 
 # %% [markdown] tags=["shared"]
 # ## The norm can also come first, inside each branch
 #
-# Where does the norm stand best? In 2017 it came after each sum, on the residual path
+# Where should the norm go? In 2017 it came after each sum, on the residual path
 # (**post-norm**). In most models today it comes first inside each branch
 # (**pre-norm**):
 #
@@ -627,9 +538,24 @@ class FeedForward(nn.Module):
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
 
+# %% tags=["torch", "experiment"]
+# Experiment: options are looked up by pick and check_rate; a wrong one raises an error
+def pick(options, name, what):
+    """The option of this name; an unknown name raises an error with all names."""
+    if name not in options:
+        raise ValueError(f"{what} {name!r} is not in {list(options)}")
+    return options[name]
+
+
+def check_rate(rate, what):
+    """The rate of a dropout, if it is one."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"{what} {rate} is not in [0, 1)")
+    return rate
+
+
 # %% [markdown] tags=["torch"]
-# New in the block are the options, dropout, and the lines of pre-norm. (`pick` looks up
-# an option by its name.)
+# New in the block are the options, dropout, and the lines of pre-norm.
 
 
 # %% tags=["torch"]
@@ -659,28 +585,8 @@ class EncoderBlock(nn.Module):
         return self.norm2(x + self.dropout(self.ffn(x))), weights
 
 
-# %% tags=["torch", "check"]
-# Checked: a wrong option raises an error that says what is allowed
-def pick(options, name, what):
-    """The option of this name; an unknown name raises an error with all names."""
-    if name not in options:
-        raise ValueError(f"{what} {name!r} is not in {list(options)}")
-    return options[name]
-
-
-def check_rate(rate, what):
-    """The rate of a dropout, if it is one."""
-    if not 0 <= rate < 1:
-        raise ValueError(f"{what} {rate} is not in [0, 1)")
-    return rate
-
-
-for option, value in (("norm", "batch"), ("activation", "tanh"), ("dropout", 1)):
-    make = partial(build, EncoderBlock, 12, 3, 29, **{option: value})
-    np.testing.assert_raises_regex(ValueError, f"{option} .* is not in", make)
-
 # %% tags=["shared", "check"]
-# Checked: every variant of the block agrees with the NumPy reference in float64
+# Checked: every variant agrees with NumPy in float64; a wrong option raises an error
 inputs = np.random.default_rng(2).normal(size=(2, 7, 12))
 for norm_first, activation, norm in product((False, True), ACTIVATIONS, NORMS):
     options = {"norm_first": norm_first, "activation": activation, "norm": norm}
@@ -689,6 +595,9 @@ for norm_first, activation, norm in product((False, True), ACTIVATIONS, NORMS):
     expected, _ = reference.encoder_block(inputs, to_arrays(variant), 3, **options)
     np.testing.assert_allclose(as_numpy(result), expected, atol=1e-5)
 assert ("norm1.bias" in to_arrays(variant)) == (norm == "layer")  # RMS: no shift
+for option, value in (("norm", "batch"), ("activation", "tanh"), ("dropout", 1)):
+    make = partial(build, EncoderBlock, 12, 3, 29, **{option: value})
+    np.testing.assert_raises_regex(ValueError, f"{option} .* is not in", make)
 
 # %% [markdown] tags=["shared"]
 # ## The encoder is a stack of blocks
@@ -726,8 +635,7 @@ class Encoder(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# To see where a model looks, we take the maps of the pass that makes the output, with
-# dropout off.
+# To see where a model looks, we run it once with dropout off, and keep the maps.
 
 # %% [markdown] tags=["torch"]
 # `eval()` switches dropout off; afterwards each module gets its old mode back.
@@ -764,30 +672,134 @@ np.testing.assert_array_equal(as_numpy(again), out)
 expected, _ = reference.encoder(x, to_arrays(encoder), 2, n_heads)
 np.testing.assert_allclose(out, expected, atol=1e-5)
 
-# %% tags=["shared", "say"]
-head = ["setting", "value", "why here", "try first for another task"]
-rows = [
-    ["`m`", m, "24 blocks run in seconds", "as large as time allows"],
-    ["`n_heads`", n_heads, f"heads of {m // n_heads} features", "heads of 64 features"],
-    ["`f`", f, "$2m$, for speed", "$4m$, a habit and no law"],
-    ["`n_blocks`", "1 to 24", "shows what depth does", "6 or 12"],
-    ["`dropout`", 0.2, "large enough to be seen", 0.1],
-]
-say(table(head, *rows))
+# %% [markdown] tags=["shared"]
+# **In your own code** take heads of 64 features, $f = 4m$, 6 or 12 blocks and dropout
+# 0.1, the values of the encoder of 2017 and of
+# [BERT](https://arxiv.org/abs/1810.04805); ours are smaller, so that 24 blocks run in
+# seconds. For a new model, try pre-norm, RMS norm, and
+# [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer multiplies
+# the hidden features. The next chapter shows which parts your framework has ready-made.
 
 # %% [markdown] tags=["shared"]
-# Heads of 64, $f = 4m$, 6 or 12 blocks and dropout 0.1 are the values of the encoder of
-# 2017 and of [BERT](https://arxiv.org/abs/1810.04805), which also drops attention
-# weights in training. For a new model, try pre-norm and RMS norm first.
+# **Exercise 3, an open question.** Could a smaller start replace the norms? GPT-2
+# scales the last weights of each branch by $1/\sqrt{N}$, for $N$ branches (see
+# [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py)). Multiply each
+# branch of `without_norms` by $1/\sqrt{48}$, and predict both panels of its figure.
+# Then compute them: `spread, largest = watch(step)`, whose code is in the fold above
+# that figure. A hint: at the start the branches are nearly independent, so their
+# variances add up. What could go wrong in training?
+
+
+# %% tags=["shared", "answer"]
+def scaled(block, x):
+    """Both branches are added, each times 1/√48."""
+    x = x + block.attention(x)[0] / np.sqrt(48)
+    return x + block.ffn(x) / np.sqrt(48)
+
+
+spread, largest = watch(scaled)
+assert spread[-1] < 1.15 and largest[-1] < 0.2
+say(
+    f"At the start, yes: the standard deviation rises to {spread[-1]:.2f} only, and "
+    f"the largest weight is {largest[-1]:.0%}, with norms {calm[1][-1]:.0%}. The "
+    "variances of 48 nearly independent branches add up, and the factor makes their "
+    "sum as large as one branch. But it is a start, and nothing holds it: training can "
+    "make the weights of any branch larger. A norm rescales whatever the weights "
+    "become. GPT-2 has both."
+)
 
 # %% [markdown] tags=["shared"]
-# ## With pre-norm, late blocks get smaller gradients
+# ## Extra: The gradient of equal positions vanishes
 #
-# Does it matter for training where the norm stands? The last norm of a pre-norm stack
-# divides by the size of the sum, so the gradient that comes back through it is divided
-# by this size, too: the deeper the stack, the smaller the gradient of its last block.
-# Early blocks get larger gradients, probably because their norms divide by a sum that
-# is still small.
+# Could training make the positions of a stack without residual connections different
+# again? Only if a gradient reaches their *differences*. As a loss we take a random
+# weighted sum of the outputs, with the weights `probe`. For each feature they sum to
+# zero over the positions, so what all positions share drops out.
+
+
+# %% tags=["torch"]
+def input_gradient(function, x, probe):
+    """Norm of the gradient of ``sum(function(x) * probe)`` with respect to ``x``."""
+    x = floats(x).requires_grad_()
+    (function(x) * floats(probe)).sum().backward()
+    return np.linalg.norm(as_numpy(x.grad))
+
+
+# %% tags=["shared"]
+_, probe = np.random.default_rng(1).normal(size=(2, b, s, m))
+probe -= probe.mean(axis=1, keepdims=True)  # sums to zero over the positions
+
+# %% tags=["shared", "experiment"]
+# Experiment: this gradient in stacks of 1 to 12 blocks, with and without residuals
+no_block = np.linalg.norm(probe)  # the gradient without any block
+gradient = {}
+for name, step in steps.items():
+    stacks = [partial(through, step, depth) for depth in depths]
+    gradient[name] = [input_gradient(stack, x, probe) / no_block for stack in stacks]
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient over depth from 1 to 12 blocks, relative to no block. Without residuals it drops by a factor of more than a thousand within three blocks, where the line ends; with residuals it stays level for several blocks."}}
+gradient["without residuals"] = gradient["without residuals"][:3]  # then: rounding
+panel = "gradient, relative to no block"
+lines = {name: (depths[: len(y)], y) for name, y in reversed(gradient.items())}
+fig = plots.curves({panel: lines}, x="blocks", log_y=[panel], marks="o", size=(5, 3))
+fig
+
+# %% tags=["shared", "say"]
+faded, flows = gradient["without residuals"], gradient["with residuals"]
+power = int(np.floor(np.log10(1 / faded[2])))
+say(
+    "After three blocks without residual connections the gradient has shrunk by a "
+    f"factor of over {10**power:,}; then the line ends, because the rest is rounding. "
+    "With residual connections it is still about as large as without any block "
+    f"({flows[2]:.0%})."
+)
+
+# %% tags=["shared", "check"]
+# Checked: residual connections keep the gradient of the differences alive
+_, line = plots.drawn(fig, panel, "without residuals")
+assert len(line) == 3 and line[2] < 6e-4  # loose: initial weights differ
+assert line[2] < 1e-3 * line[0]  # loose: initial weights differ
+_, line = plots.drawn(fig, panel, "with residuals")
+assert line[2] > 0.8 and line[-1] < 0.97
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Batch norm would mix the sentences
+#
+# If you know **batch norm** from vision, you may ask why Transformers do not have it.
+# It takes mean and variance over all positions of the batch, so an output would depend
+# on the other sentences and on their padding. In code, only the axes differ:
+
+
+# %% tags=["shared"]
+def normalise(x, axes, epsilon=1e-5):
+    """Subtract the mean and divide by the standard deviation over ``axes``."""
+    mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+    return (x - mean) / np.sqrt(variance + epsilon)
+
+
+layer_norm, batch_norm = partial(normalise, axes=-1), partial(normalise, axes=(0, 1))
+
+# %% tags=["shared", "check"]
+# Checked: padding in one sentence changes others through batch norm, not layer norm
+sentences = np.random.default_rng(2).normal(1, 3, size=(3, 6, m))  # b s m
+padded = sentences.copy()
+padded[2, 4:] = 50  # only the third sentence changes, and only its padding
+layer_change = np.abs(layer_norm(padded)[:2] - layer_norm(sentences)[:2]).max()
+batch_change = np.abs(batch_norm(padded)[:2] - batch_norm(sentences)[:2]).max()
+assert layer_change == 0
+assert batch_change > 1
+own = as_numpy(blocks[0].norm1(floats(sentences)))
+np.testing.assert_allclose(own, layer_norm(sentences), atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: With pre-norm, late blocks get smaller gradients
+#
+# Does the place of the norm matter for training? It changes the gradients, and one
+# explanation of warm-up starts here. The last norm of a pre-norm stack divides by the
+# size of the sum, so the gradient that comes back through it is divided by this size,
+# too: the deeper the stack, the smaller the gradient of its last block. Early blocks
+# get larger gradients, probably because their norms divide by a sum that is still
+# small.
 
 # %% [markdown] tags=["torch"]
 # `backward` adds to the gradient of every parameter of the model; each parameter holds
@@ -803,7 +815,7 @@ def layer_gradients(encoder, x, probe):
 
 
 # %% [markdown] tags=["shared"]
-# We measure new stacks of both kinds with three seeds (the bands).
+# We measure untrained stacks of both kinds; the bands span three seeds.
 
 # %% tags=["shared", "experiment"]
 # Experiment: gradients in stacks of 2 to 24 blocks, post-norm and pre-norm, three seeds
@@ -837,18 +849,29 @@ for block in encoder.blocks:  # pre-norm, 24 blocks
     total, _ = block(total)
 growth = as_numpy(total).std() / inputs.std()
 falls = {name: y[:, -1] / y[:, 0] for name, y in each.items()}  # from block 0 to 23
-low, high = falls["pre-norm"].min(), falls["pre-norm"].max()
 ratio = (last["pre-norm"][:, -1] / last["pre-norm"][:, 0]).mean()
 say(
     "Left: with pre-norm the gradient of the last block is "
-    f"**{falls['pre-norm'].mean():.2f}** times that of the first ({low:.2f} to "
-    f"{high:.2f}), with post-norm {falls['post-norm'].mean():.2f} times. Right: with "
-    "pre-norm, the gradient of the last block falls with the depth of the stack, from "
-    f"2 to 24 blocks to {ratio:.2f} of its size; with post-norm it hardly changes."
+    f"**{falls['pre-norm'].mean():.2f}** times that of the first, with post-norm "
+    f"{falls['post-norm'].mean():.2f} times. Right: with pre-norm, the gradient of the "
+    f"last block falls to {ratio:.2f} of its size, from 2 to 24 blocks; with post-norm "
+    "it hardly changes."
+)
+
+# %% tags=["shared", "say"]
+say(
+    "[Xiong et al. 2020](https://arxiv.org/abs/2002.04745) derive that this last "
+    "gradient falls as one over the root of the depth, so to $\\sqrt{2/24} = "
+    f"{np.sqrt(2 / 24):.2f}$ of its size. They assume branches whose outputs are as "
+    "large as their inputs, which would make the sum "
+    f"$\\sqrt{{1 + 48}} = {np.sqrt(1 + 48):.0f}$ times as large. Ours grows to "
+    f"{growth:.1f} times its size only, which fits our ratio. They conclude that "
+    "post-norm needs *warm-up*, a learning rate that starts small; the chapter on "
+    "warm-up tests this."
 )
 
 # %% tags=["shared", "check"]
-# Checked: pre-norm shrinks late gradients; post-norm keeps all above 0.6 of the largest
+# Checked: late gradients shrink with pre-norm only; its sum grows, its norm rescales it
 _, pre = plots.drawn(fig, "last block of each stack", "pre-norm")
 _, post = plots.drawn(fig, "last block of each stack", "post-norm")
 assert (np.diff(pre) < 0).all() and pre[-1] < 0.7 * pre[0]
@@ -857,20 +880,6 @@ _, pre = plots.drawn(fig, "each block of a stack of 24", "pre-norm")
 _, post = plots.drawn(fig, "each block of a stack of 24", "post-norm")
 assert pre[-1] < 0.6 * pre[0] and (np.diff(pre.reshape(4, 6).mean(axis=1)) < 0).all()
 assert post.min() > 0.6 * post.max()
-
-# %% tags=["shared", "say"]
-say(
-    "[Xiong et al. 2020](https://arxiv.org/abs/2002.04745) derive one over the root of "
-    f"the depth, here $\\sqrt{{2/24}} = {np.sqrt(2 / 24):.2f}$, for branches whose "
-    "outputs are as large as their inputs. Ours are not: after 24 new blocks, the sum "
-    f"has {growth:.1f} times the standard deviation of the input, instead of "
-    f"$\\sqrt{{1 + 48}} = {np.sqrt(1 + 48):.0f}$ times. They conclude that post-norm "
-    "needs *warm-up*, a learning rate that starts small; the chapter on warm-up tests "
-    "this with Adam."
-)
-
-# %% tags=["shared", "check"]
-# Checked: the residual path of pre-norm grows with depth, and the last norm rescales it
 assert growth > 1.5
 np.testing.assert_allclose(as_numpy(encoder(floats(inputs))).std(), 1, atol=1e-3)
 
@@ -879,10 +888,9 @@ np.testing.assert_allclose(as_numpy(encoder(floats(inputs))).std(), 1, atol=1e-3
 #
 # * A second layer can look for what the first found.
 # * Attention mixes positions; the feed-forward net computes something new at each one.
-# * Residual connections keep positions distinct and gradients alive for longer; norms
-#   keep the numbers on one scale.
-# * Post-norm rescales every sum; pre-norm leaves the residual path alone, and its late
-#   blocks get smaller gradients.
+# * Residual connections keep positions distinct for longer; norms keep the numbers on
+#   one scale.
+# * Post-norm rescales every sum; pre-norm leaves the residual path alone.
 
 # %% [markdown] tags=["torch"]
 # The block still ignores the order of the words. Next come [positions and the whole
