@@ -347,6 +347,22 @@ def next_token(model, *batch):
     return loss, {"accuracy": hits.sum() / real.sum()}
 
 
+# %% tags=["shared", "check"]
+# Checked: one pass equals a pass for each beginning; the loss is the mean of -ln p
+few = row[:, :4]  # four tokens: three predictions
+at_once = as_numpy(model(integers(few[:, :3])))[0]  # s c
+one_by_one = [as_numpy(model(integers(few[:, :n])))[0, -1] for n in (1, 2, 3)]
+np.testing.assert_allclose(at_once, np.stack(one_by_one), atol=1e-5)
+log_p = at_once.astype(np.float64)
+log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
+of_label = [log_p[t, few[0, t + 1]] for t in range(3)]
+padded = np.where(np.arange(4) < 3, few, -1)  # padding at the end changes nothing
+for given, n in ((few, 3), (padded, 2)):
+    loss, _ = next_token(full, integers(given))
+    np.testing.assert_allclose(as_numpy(loss), -np.mean(of_label[:n]), atol=1e-5)
+folded_loss, _ = next_token(full, integers(row))
+np.testing.assert_allclose(as_numpy(folded_loss), untrained, rtol=1e-5)
+
 # %% [markdown] tags=["shared"]
 # What if we forget the mask? Then position $t$ sees its own label, token $t + 1$. We
 # train two small models on characters, one with the mask and one without.
@@ -401,25 +417,10 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: one pass equals a pass for each beginning; unmasked, it fails where texts end
-few = row[:, :4]  # four tokens: three predictions
-at_once = as_numpy(model(integers(few[:, :3])))[0]  # s c
-one_by_one = [as_numpy(model(integers(few[:, :n])))[0, -1] for n in (1, 2, 3)]
-np.testing.assert_allclose(at_once, np.stack(one_by_one), atol=1e-5)
-log_p = at_once.astype(np.float64)
-log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
-of_label = [log_p[t, few[0, t + 1]] for t in range(3)]
-padded = np.where(np.arange(4) < 3, few, -1)  # padding at the end changes nothing
-for given, n in ((few, 3), (padded, 2)):
-    loss, _ = next_token(full, integers(given))
-    np.testing.assert_allclose(as_numpy(loss), -np.mean(of_label[:n]), atol=1e-5)
-np.testing.assert_allclose(
-    as_numpy(next_token(full, integers(row))[0]), untrained, 1e-5
-)
-without, masked = (
-    plots.drawn(fig, "", f"{one} the mask") for one in ("without", "with")
-)
-assert (without[1][-100:] < masked[1][-100:]).all()
+# Checked: without the mask, the loss is below 0.03 in the text, above 3.5 at its end
+_, without = plots.drawn(fig, "", "without the mask")
+_, with_mask = plots.drawn(fig, "", "with the mask")
+assert (without[-100:] < with_mask[-100:]).all()
 assert inside["without the mask"] < 0.03  # loose: nearly nothing
 assert at_end["without the mask"] > 3.5
 assert inside["with the mask"] > 1.5
@@ -665,7 +666,7 @@ assert abs(bits_in_half - bits) < 0.001  # loose: no more than rounding
 # 2024](https://arxiv.org/abs/2407.01082)) keeps all tokens that have at least a share,
 # say 0.1, of the largest probability. Write it as a function of the logits. How many
 # tokens do min-p and top-p keep after `if self.` and after `    def __init__(`? Take $p
-# = 0.9$, a usual value; the figure has $p = 0.5$.
+# = 0.9$, a usual value; the bars above are for $p = 0.5$.
 
 
 # %% tags=["shared", "answer"]
@@ -1001,7 +1002,7 @@ lines = [
 say(table(["weights", "parameters", "bits per character, three seeds"], *lines))
 say(
     "So in short runs, tying saves parameters, not bits. (Measured in PyTorch, in "
-    "`benchmarks/results/tied.md`.) The 5-gram above needs "
+    "`benchmarks/results/tied.md`.) The 5-gram needs "
     f"{word('more', ngrams[5], max(seeds.max(), untied_seeds.max()))} bits than each "
     "of these runs."
 )
