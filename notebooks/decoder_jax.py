@@ -699,7 +699,7 @@ say(
 # ## In your own code
 #
 # To learn from your own text, write `text.load("my.txt")` in the second section and run
-# the page again. (Some folded checks may fail then.)
+# the page again; some folded checks may fail then.
 
 # %% [markdown] tags=["jax"]
 # `jax.nn.dot_product_attention` has a flag for the causal mask; the heads come third:
@@ -973,8 +973,8 @@ for new in batch:
 # layer of each branch starts smaller, and its byte pairs begin with bytes, not
 # characters. Its smallest version has 12 blocks, 12 heads, $m = 768$, 1,024 positions
 # and 50,257 tokens: 124 million parameters. Our arrays have counterparts in [its
-# code](https://github.com/openai/gpt-2), which also stores a weight as inputs ×
-# outputs:
+# code](https://github.com/openai/gpt-2), which stores a weight as inputs × outputs, as
+# our saved files do:
 
 # %% tags=["shared", "say"]
 counterparts = {
