@@ -15,8 +15,8 @@
 # # A model that writes
 #
 # By the end you can turn text into tokens, train a language model, compare it with
-# honest baselines, and let it write, fast, with a key–value cache. You need: the
-# chapters on the encoder and on the reverse task.
+# honest baselines, and let it write. An extra makes writing fast, with a key–value
+# cache. You need: the chapters on the encoder and on the reverse task.
 #
 # Labels are expensive, but text is its own label: hide the next word, and let the model
 # guess it. To guess well, it must pick up spelling, grammar, style and facts, and then
@@ -61,6 +61,7 @@ from helpers import diagrams, plots, text
 from helpers.model_torch import (
     POSITIONS,
     Encoder,
+    LearnedPositions,
     attention,
     build,
     check_tokens,
@@ -78,6 +79,18 @@ from helpers.shapes import as_numpy
 from helpers.train_torch import evaluate, fit
 from helpers.weights import count_parameters, download_link, from_arrays, to_arrays
 
+# %% tags=["torch", "experiment"]
+# Experiment: device, style, and the names floats, integers, booleans, side
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.set_default_device(device)
+plots.use_style()
+# These make tensors out of lists and NumPy arrays.
+floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
+integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
+booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
+side = "torch"
+f"PyTorch {torch.__version__} on {device}"
+
 # %% [markdown] tags=["shared"]
 # ## A text is predicted token by token
 #
@@ -86,7 +99,6 @@ from helpers.weights import count_parameters, download_link, from_arrays, to_arr
 # token, and so it can write:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis and a go into the model. A softmax of the last logits gives the probabilities of a comma, a closing parenthesis, an equals sign and a colon. One of them is drawn and appended to the tokens."}}
-plots.use_style()
 diagrams.next_token()
 
 # %% [markdown] tags=["shared"]
@@ -95,90 +107,11 @@ diagrams.next_token()
 #
 # $$p(x_0, \dots, x_{s-1}) = \prod_{t=0}^{s-1} p(x_t \mid x_{<t}).$$
 #
-# ## Masked attention on two tokens, number by number
-#
-# To predict the next token, each position must collect what the earlier tokens say, but
-# nothing from the later ones, for among them is the answer. So a **causal mask** hides
-# them. Here is all of it, on two tokens with two features each and a vocabulary of
-# three:
-
-# %% tags=["torch"]
-device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)
-# These make tensors out of lists and NumPy arrays.
-floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
-integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
-booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
-side = "torch"
-f"PyTorch {torch.__version__} on {device}"
-
-# %% tags=["shared"]
-x = floats([[1, 0], [0, 1]])  # s m: token 0, token 1
-w_query, w_key = floats([[1, 0], [1, 1]]), floats([[1, 0], [0, 2]])
-w_value, w_output = floats([[3, 0], [0, 3]]), floats([[0.5, 0, -0.5], [0, 0.5, 0.5]])
-q = x @ w_query  # 1. queries: what each token looks for
-k = x @ w_key  # 2. keys: what each token can be found by
-v = x @ w_value  # 3. values: what each token hands over
-scores = q @ k.T / math.sqrt(2)  # 4. scores, divided by √d
-mask = booleans(np.tri(2))  # 5. mask: no token looks at a later one
-weights = masked_softmax(scores, mask)  # 6. softmax: each row sums to 1
-out = weights @ v  # 7. weighted sum of the values
-y = x + out  # the residual
-logits = y @ w_output  # s c
-p = masked_softmax(logits)  # of the next token, after token 0 and after token 1
-
-# %% tags=["shared", "say"]
-steps = {"x": x, "1. q": q, "2. k": k, "3. v": v, "4. scores": scores}
-steps |= {"5. mask": as_numpy(mask).astype(int), "6. weights": weights, "7. out": out}
-steps |= {"y = x + out": y, "logits": logits, "p": p}
-lines = [
-    [name, *(", ".join(f"{z + 0:.3g}" for z in line.round(2)) for line in as_numpy(a))]
-    for name, a in steps.items()
-]
-say(table(["step", "row of token 0", "row of token 1"], *lines))
-
-# %% [markdown] tags=["shared"]
-# Token 0 may look only at itself, so its weight is 1 and its output is its own value,
-# whatever the matrices are, while token 1 mixes both values. After the **residual**, a
-# dense layer gives a logit for each token of the vocabulary, and a softmax makes them
-# probabilities. (We left out norm and feed-forward net.)
-
-# %% tags=["shared", "check"]
-# Checked: row 0 of the map is (1, 0) and its output is value 0, for random numbers too
-np.testing.assert_allclose(as_numpy(weights[0]), [1, 0])
-np.testing.assert_allclose(as_numpy(out[0]), as_numpy(v[0]))
-rng = np.random.default_rng(0)
-random = [floats(rng.normal(size=(7, 5))) for _ in range(3)]
-found, its_map = attention(*random, booleans(np.tri(7)))
-np.testing.assert_allclose(as_numpy(its_map)[0], np.eye(7)[0])
-np.testing.assert_allclose(as_numpy(found)[0], as_numpy(random[2])[0], rtol=1e-6)
-np.testing.assert_allclose(as_numpy(p).sum(-1), 1, rtol=1e-6)
-
-# %% [markdown] tags=["shared"]
-# **Exercise 1, by hand.** The text is now token 0 twice: both rows of $x$ are $(1, 0)$.
-# Which weights, output and probabilities does row 1 get? What does that say
-# about positions?
-
-# %% tags=["shared", "answer"]
-twice = floats([[1, 0], [1, 0]])
-projected = (twice @ w for w in (w_query, w_key, w_value))
-out_twice, weights_twice = attention(*projected, mask)
-np.testing.assert_allclose(as_numpy(weights_twice)[1], [0.5, 0.5])
-np.testing.assert_allclose(as_numpy(out_twice)[1], as_numpy(out)[0])
-say(
-    "Both keys are equal, so both scores are equal and the weights are ½ and ½. The "
-    "values are equal, too, so the output is (3, 0), as for one token alone, and the "
-    f"probabilities are {', '.join(f'{z:.2f}' for z in as_numpy(p)[0])} again. Without "
-    "positions the model cannot tell a token from the same token twice."
-)
-
-# %% [markdown] tags=["shared"]
 # ## Frequent strings become tokens
 #
 # In a real text we must first choose the tokens. As a text that every machine has, we
 # take the source of Python's standard library: thirty modules to learn from, eight
-# others held out. (For your own text, write `text.load("my.txt")`, or set the variable
-# `TEXT_FILE`.)
+# others held out.
 
 # %% tags=["shared"]
 settings = Text()  # all numbers of this task, shown in a table below
@@ -238,19 +171,11 @@ say(
     f"{len(tokens['test']):,}."
 )
 
-# %% tags=["shared", "check"]
-# Checked: both ways to learn agree; decoding gives the texts, which share no module
-assert merges == pairs.tokens[n_characters:][: len(merges)]
-for name, part in texts.items():
-    assert pairs.decode(tokens[name]) == part
-assert tokens["test"].max() < len(pairs) == settings.n_tokens
-assert not set(text.HELD_OUT) & set(text.TRAINING)
-assert texts["test"][:5000] not in texts["train"]
-
 # %% [markdown] tags=["shared"]
-# The number of a token is a name, not an amount. So each of the $c$ tokens gets a
-# learned vector of size $m$: its row of an **embedding** table $E$. A one-hot vector
-# times $E$ gives the same row, but looking it up needs no multiplication.
+# A token's number is only a name: token 20 is not twice token 10. So each of the $c$
+# tokens gets a learned vector of size $m$, its row of an **embedding** table $E$. A
+# one-hot vector times $E$ would give the same row, but looking it up needs no
+# multiplication.
 
 
 # %% tags=["torch"]
@@ -262,7 +187,13 @@ def embedding(n_tokens, m):
 
 
 # %% tags=["shared", "check"]
-# Checked: looking up a row equals a one-hot vector times the table
+# Checked: decoding gives the texts; they share no module; a row is one-hot times E
+assert merges == pairs.tokens[n_characters:][: len(merges)]
+for name, part in texts.items():
+    assert pairs.decode(tokens[name]) == part
+assert tokens["test"].max() < len(pairs) == settings.n_tokens
+assert not set(text.HELD_OUT) & set(text.TRAINING)
+assert texts["test"][:5000] not in texts["train"]
 E = build(embedding, settings.n_tokens, settings.m, seed=settings.seed)
 (matrix,) = to_arrays(E).values()  # c m
 looked_up = as_numpy(E(integers(ids)))  # s m
@@ -271,13 +202,16 @@ np.testing.assert_allclose(one_hot(ids, settings.n_tokens) @ matrix, looked_up)
 # %% [markdown] tags=["shared"]
 # ## The whole stack is causal
 #
-# Now that tokens are vectors, we can stack blocks, and the mask must hold in all of
-# them, because one look ahead anywhere would tell the answer. Apart from the mask, the
-# **decoder** of a language model is the encoder of the earlier chapters. Before it come
-# the embedding and, as in GPT-2, a learned vector for each of the 64 positions. After
-# it, each output vector is multiplied with every row of the embedding table,
-# $x E^\top$: a token is probable if its vector points where the output points, and is
-# long. These are **tied weights** ([Press & Wolf
+# Now that tokens are vectors, we can stack blocks. To predict the next token, each
+# position must collect what the earlier tokens say, but nothing from the later ones,
+# because the answer is among them. So a **causal mask** hides them in every block (see
+# the extra with two tokens). Apart from the mask, the **decoder** of a language model
+# is the encoder of the earlier chapters.
+#
+# Before it come the embedding and, as in GPT-2, a learned vector for each of the 64
+# positions. After it, the logit of a token is the dot product of the output vector with
+# the row of that token, so all logits are $x E^\top$. One table reads and writes the
+# tokens; this is called **tied weights** ([Press & Wolf
 # 2017](https://arxiv.org/abs/1608.05859)).
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Flow chart of the language model: tokens b s go through embed, positions and the decoder of four blocks, which takes a causal mask; logits are products with E, b s c."}}
@@ -295,7 +229,47 @@ def causal_mask(tokens):
 class LanguageModel(nn.Module):
     """Logits of the next token at every position: ``b s -> b s c``."""
 
-    # The next chapter passes another stack, and a context.
+    def __init__(self, n_tokens, m, *, n_blocks, n_heads, f, max_length):
+        super().__init__()
+        self.embed = embedding(n_tokens, m)
+        self.positions = LearnedPositions(m, max_length)
+        self.decoder = Encoder(n_blocks, m, n_heads, f, norm_first=True)
+
+    def forward(self, tokens):
+        x = self.positions(self.embed(tokens))  # b s m
+        x = self.decoder(x, causal_mask(tokens))
+        return x @ self.embed.weight.T  # b s c
+
+
+# %% [markdown] tags=["shared"]
+# To test the whole stack, we change token 40 of 64 and see which logits move.
+
+# %% tags=["shared"]
+names = "n_tokens", "m", "n_blocks", "n_heads", "f", "max_length"
+sizes = {name: settings.model[name] for name in names}
+model = build(LanguageModel, seed=settings.seed, **sizes)
+row = tokens["test"][None, :64]  # b s
+changed = row.copy()
+changed[:, 40] = (changed[:, 40] + 1) % settings.n_tokens
+before, after = (as_numpy(model(integers(each))) for each in (row, changed))  # b s c
+moved = np.abs(after - before).max(axis=(0, 2))  # of each position: s
+
+# %% tags=["shared", "say"]
+say(
+    f"The logits of the {np.sum(moved == 0)} positions before it keep every bit; those "
+    f"of position 40 move by up to {moved[40]:.1f}."
+)
+
+# %% [markdown] tags=["shared"]
+# The folded class computes the same. It adds options that we need below, such as no
+# mask, and what the next chapter needs: another stack, and a context.
+
+
+# %% tags=["torch", "experiment"]
+# Experiment: the same language model, with options
+class LanguageModel(nn.Module):
+    """Logits of the next token at every position: ``b s -> b s c``."""
+
     def __init__(
         self, n_tokens, m, *, n_blocks, n_heads, f, max_length, positions="learned",
         tied=True, causal=True, stack=Encoder, **options,
@@ -322,31 +296,12 @@ class LanguageModel(nn.Module):
         return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
 
 
-# %% [markdown] tags=["shared"]
-# To test the whole stack, we change token 40 of 64 and see which logits move.
-
-# %% tags=["shared"]
-model = build(LanguageModel, seed=settings.seed, **settings.model)
-row = tokens["test"][None, :64]  # b s
-changed = row.copy()
-changed[:, 40] = (changed[:, 40] + 1) % settings.n_tokens
-before, after = (as_numpy(model(integers(each))) for each in (row, changed))  # b s c
-moved = np.abs(after - before).max(axis=(0, 2))  # of each position: s
-
-# %% tags=["shared", "say"]
-untied = build(LanguageModel, **settings.model | {"tied": False})
-tied_size, untied_size = count_parameters(model), count_parameters(untied)
-say(
-    f"The logits of the {np.sum(moved == 0)} positions before it keep every bit; those "
-    f"of position 40 move by up to {moved[40]:.1f}. (The model has {tied_size:,} "
-    f"parameters; without tied weights it would have {untied_size:,}.)"
-)
-
 # %% tags=["shared", "check"]
-# Checked: a changed token leaves all earlier logits bit-equal, and moves all later ones
+# Checked: earlier logits stay bit-equal, later ones move; with options it is the same
 np.testing.assert_array_equal(after[:, :40], before[:, :40])
 assert (moved[40:] > 0).all()
-assert untied_size - tied_size == settings.n_tokens * settings.m
+full = build(LanguageModel, seed=settings.seed, **settings.model)
+np.testing.assert_allclose(as_numpy(full(integers(row))), before, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # ## One pass makes a prediction at every position
@@ -355,12 +310,30 @@ assert untied_size - tied_size == settings.n_tokens * settings.m
 # $t$, its logits are what the model would say if the text ended there. So one pass over
 # $n + 1$ tokens trains $n$ predictions: inputs are all tokens but the last, labels all
 # but the first. In this **teacher forcing**, the model always continues the *real*
-# text. Shorter texts are padded at the end with $-1$, which the loss leaves out:
+# text.
 #
 # $$\mathrm{loss} = -\frac{1}{n} \sum_{t=1}^{n} \ln p(x_t \mid x_{<t}).$$
 
 
 # %% tags=["torch"]
+def next_token(model, tokens):
+    """Mean cross-entropy of predicting each token from those before it."""
+    logits = model(tokens[:, :-1])  # b s c
+    labels = tokens[:, 1:]  # b s
+    return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+# %% tags=["shared"]
+untrained = next_token(model, integers(row)).item()
+f"untrained: {untrained:.2f} nats; blind guessing: {math.log(settings.n_tokens):.2f}"
+
+# %% [markdown] tags=["shared"]
+# Texts of different lengths are padded at the end with $-1$. The folded version leaves
+# padding out of the loss, and counts the hits.
+
+
+# %% tags=["torch", "experiment"]
+# Experiment: the same loss without padding, and the accuracy
 def next_token(model, *batch):
     """Mean cross-entropy and accuracy of predicting each token from those before it."""
     *given, tokens = batch  # given: nothing here, the source in a translation
@@ -385,8 +358,10 @@ log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
 of_label = [log_p[t, few[0, t + 1]] for t in range(3)]
 padded = np.where(np.arange(4) < 3, few, -1)  # padding at the end changes nothing
 for given, n in ((few, 3), (padded, 2)):
-    loss, _ = next_token(model, integers(given))
+    loss, _ = next_token(full, integers(given))
     np.testing.assert_allclose(as_numpy(loss), -np.mean(of_label[:n]), atol=1e-5)
+folded_loss, _ = next_token(full, integers(row))
+np.testing.assert_allclose(as_numpy(folded_loss), untrained, rtol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # What if we forget the mask? Then position $t$ sees its own label, token $t + 1$. We
@@ -459,24 +434,24 @@ assert at_end["with the mask"] < 3
 
 # %% tags=["shared", "say"]
 choices = f"""n_tokens|97 characters, 512 merges|10,000 to 100,000
-length|little time|512 to 4,096
-n_blocks|little time|6 to 12
-m|little time|384 to 768
-n_heads|m/24|m/64
-f|4m|4m
+length, n_blocks, m|little time|512 to 4,096; 6 to 12; 384 to 768
+n_heads, f|m/24, 4m|m/64, 4m
 batch_size|many updates|32 to 512
 n_train|new windows each epoch|all of the text
 epochs|{settings.updates} updates|until the held-out loss rises
 learning_rate|small model|3e-4 to 1e-3
 warmup|a tenth of all|a twentieth
-dropout|no window twice|0.1 otherwise
+dropout|hardly a window twice|0.1 otherwise
 norm_first|tolerates a high rate|True
 positions|as in GPT-2|learned or rotary"""
-lines = [line.split("|") for line in choices.splitlines()]
-lines = [[f"`{name}`", f"{getattr(settings, name)}", *why] for name, *why in lines]
+lines = []
+for these, *why in (line.split("|") for line in choices.splitlines()):
+    values = [f"{getattr(settings, name)}" for name in these.split(", ")]
+    lines.append([f"`{these}`", ", ".join(values), *why])
 say(table(["setting", "value", "why here", "try first for another task"], *lines))
 
 # %% tags=["shared"]
+model = build(LanguageModel, seed=settings.seed, **settings.model)
 rows = text.random_windows(tokens["train"], settings)  # a row for each window: n s+1
 held_out = text.windows(tokens["test"], settings.length)
 kept = {"batches": in_order(settings), "folder": runs_folder(f"decoder_{side}")}
@@ -488,8 +463,9 @@ bits = text.bits_per_character(held_out_loss, tokens["test"], texts["test"])
 # Because longer tokens are harder to guess, we count **bits per character**: the loss
 # in nats per token, divided by $\ln 2$ and by the mean number of characters in a token.
 # The baselines are **n-grams**: they count what followed the last $n - 1$ characters in
-# the training text, and mix in shorter contexts where they have seen too little
-# (Witten–Bell smoothing, [Chen & Goodman 1996](https://aclanthology.org/P96-1041/)).
+# the training text, and mix in shorter contexts where they have seen too little. This
+# is Witten–Bell smoothing; [Chen & Goodman 1996](https://aclanthology.org/P96-1041/)
+# compare it with stronger ones.
 
 # %% tags=["shared", "experiment"]
 # Experiment: bits per character of n-grams, and of the model while it learns
@@ -498,10 +474,6 @@ ngrams = {n: text.ngram_bits(texts["train"], texts["test"], n) for n in names}
 to_bits = len(tokens["train"]) / len(texts["train"]) / math.log(2)  # from nats a token
 learning = to_bits * history["loss"].reshape(-1, 10).mean(axis=1)  # of ten updates
 at = 10 * np.arange(1, len(learning) + 1)
-file = Path(text.__file__).parents[2] / "benchmarks" / "results" / "tied.md"
-table_of = file.read_text("utf-8").splitlines()
-three = [line.split("|")[3:6] for line in table_of if "tied: " in line]
-seeds, untied_seeds = np.array(three, float)  # other runs, tied and untied
 
 # %% tags=["shared", "say"]
 lines = [[names[n], "counted", f"{value:.2f}"] for n, value in ngrams.items()]
@@ -509,13 +481,11 @@ about = f"{count_parameters(model):,} parameters"
 lines += [["our Transformer", about, f"**{bits:.2f}**"]]
 say(table(["model", "how", "bits per character, held out"], *lines))
 say(
-    f"After {history['seconds'].sum():.0f} seconds and {settings.updates} updates, the "
-    f"Transformer needs {word('fewer', bits, ngrams[5])} bits than the best n-gram in "
-    f"this run. (Three other runs, in PyTorch, ended at {seeds.min():.2f} to "
-    f"{seeds.max():.2f}, and without tied weights at {untied_seeds.min():.2f} to "
-    f"{untied_seeds.max():.2f}.) Its **perplexity**, $e^{{\\mathrm{{loss}}}}$, is "
-    f"{np.exp(held_out_loss):.0f}: so many equally probable tokens would be as hard to "
-    "guess."
+    f"After {history['seconds'].sum():.0f} seconds, the Transformer needs "
+    f"{word('fewer', bits, ngrams[5])} bits than the best of these n-grams, in this "
+    "run. (For other seeds, see the extra on GPT-2.) The **perplexity**, "
+    f"$e^{{\\mathrm{{loss}}}}$, is {np.exp(held_out_loss):.0f}: the next token is as "
+    "hard to guess as one of so many equally probable ones."
 )
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Bits per character over the updates. The training curve falls steeply, then slowly, and ends below the line of the held-out text, which is below the line of the 5-gram."}}
@@ -529,15 +499,14 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    f"Training ends {word('below', learning[-10:].mean(), bits)} the held-out text, "
-    "because the model knows other parts of the training modules."
+    f"Training ends {word('below', learning[-10:].mean(), bits)} the held-out text. So "
+    "a fair comparison needs text that neither model has seen."
 )
 
 # %% tags=["shared", "check"]
 # Checked: fewer bits than every n-gram; training ends below held out, below the 5-gram
 assert bits < ngrams[5] < ngrams[6] < ngrams[3] < ngrams[1]
 assert bits < 2.25
-assert (seeds < ngrams[5]).all() and (untied_seeds < ngrams[5]).all()
 lines = "in training", "held out, at the end", "5-gram, held out"
 ends = [plots.drawn(fig, "", line)[1][-10:].mean() for line in lines]
 assert ends[0] < ends[1] < ends[2]
@@ -545,18 +514,18 @@ first_loss = evaluate(model, next_token, (held_out[:1000, :2],))["loss"]
 assert first_loss > held_out_loss  # at the start of a window little is known
 
 # %% [markdown] tags=["shared"]
-# The lead is small, because counting is hard to beat on a small budget. But counts of
-# long contexts are nearly all zero, while the loss of a Transformer falls steadily with
-# updates, parameters and text ([Kaplan et al.
-# 2020](https://arxiv.org/abs/2001.08361)).
+# The lead is small, because counting is hard to beat on a small budget. But counting
+# does not scale: nearly every long context has never been seen before. The loss of a
+# Transformer, in contrast, keeps falling with updates, parameters and text ([Kaplan et
+# al. 2020](https://arxiv.org/abs/2001.08361)).
 #
 # ## Greedy text runs in circles, so texts are sampled
 #
 # To write, the model must choose. **Greedy** takes the most probable token,
 # **sampling** draws one, and three settings keep rare nonsense away:
 #
-# * **Temperature** $\tau > 0$ divides the logits: 1 changes nothing, near 0 only the
-#   most probable token is left.
+# * **Temperature** $\tau > 0$ divides the logits, as in a Boltzmann distribution: 1
+#   changes nothing, near 0 only the most probable token is left.
 # * **Top-k** ([Fan et al. 2018](https://arxiv.org/abs/1805.04833)) keeps the $k$ most
 #   probable tokens; $k = 1$ is greedy. But a fixed $k$ is too large where only one
 #   token is possible, and too small where many are.
@@ -593,7 +562,6 @@ def logits_after(prompt):
 method = "    def close(self):\n        if self."
 last = logits_after(method)
 
-
 # %% tags=["shared", "experiment"]
 # Experiment: probabilities of the next token with four settings
 knobs = {"temperature 1": {}, "temperature 0.5": {"temperature": 0.5}}
@@ -606,7 +574,7 @@ order = np.argsort(-probabilities["temperature 1"])[:10]  # the most probable fi
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Four panels of bars, the probabilities of the ten most probable tokens after 'if self.': with temperature 1, with temperature 0.5, with top-k of five, where the bars after the fifth are gone, and with top-p of 0.5."}}
 fig, axes = plots.panels_in_rows(4, 2, (6.4, 4.8), 0, 0, sharex=True, sharey=True)
-shown = [repr(pairs.tokens[i])[1:-1].replace(" ", "␣") for i in order]
+shown = [repr(pairs.tokens[i]).replace(" ", "␣") for i in order]
 for ax, (name, p) in zip(axes, probabilities.items(), strict=True):
     ax.barh(shown, p[order])
     ax.set_title(name)
@@ -622,17 +590,9 @@ left = {name: int((p > 0).sum()) for name, p in probabilities.items()}
 say(
     f"After `if self.`, the token `{pairs.tokens[order[0]]}` has "
     f"{probabilities['temperature 1'].max():.0%} at temperature 1, and "
-    f"{probabilities['temperature 0.5'].max():.0%} at 0.5. Of {left['temperature 1']} "
-    f"tokens (the figure shows ten), top-p keeps {left['top_p=0.5']}."
+    f"{probabilities['temperature 0.5'].max():.0%} at 0.5. The figure shows ten of "
+    f"{left['temperature 1']} tokens; top-p with $p = 0.5$ keeps {left['top_p=0.5']}."
 )
-
-# %% tags=["shared", "check"]
-# Checked: top-p keeps the first tokens that have p together; temperature 0.5 sharpens
-p = np.sort(probabilities["temperature 1"])[::-1]
-assert left["top_k=5"] == 5 and left["top_p=0.5"] == np.argmax(p.cumsum() >= 0.5) + 1
-assert probabilities["temperature 0.5"].max() > p.max()
-for each in probabilities.values():
-    np.testing.assert_allclose(each.sum(), 1, rtol=1e-5)
 
 # %% [markdown] tags=["torch"]
 # In PyTorch, writing is a Python loop: `torch.multinomial` draws the token, and the
@@ -680,38 +640,20 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# `generate` of `helpers` continues a batch of prompts, padded on the *left*, so that
-# all grow at the same place. A text stops at a token that you name as the **end**, here
-# a line break without blanks after it.
-
-# %% tags=["shared"]
-prompts = ["import", prompt, "class Queue:\n    def put(self"]
-encoded = [pairs.encode(each) for each in prompts]
-end = int(pairs.encode("\n")[0])
-options = {"temperature": 0.5, "top_k": 50, "top_p": 0.9, "end": end, "seed": 3}
-batch = as_numpy(generate(model, encoded, 40, **options))
-for each, new in zip(prompts, batch, strict=True):
-    print("---", f"{each}│{pairs.decode(new)}".rstrip("\n"), sep="\n")
-
-# %% tags=["shared", "check"]
-# Checked: a batch gives each text that its prompt gives alone; after the end only ends
-together = as_numpy(generate(model, encoded, 40, top_k=1))
-np.testing.assert_array_equal(together[1], written["greedy"][:40])
-assert len(encoded[1]) < len(encoded[2])  # it was padded
-for new in batch:
-    stop = np.argmax(new == end) if end in new else len(new)
-    assert (new[stop:] == end).all()
-
-# %% [markdown] tags=["shared"]
-# Take the model and its vocabulary with you, in half precision; [in your
-# browser](../book/playground.md), it writes, too.
+# Take the model and its vocabulary with you, in half precision. [In your
+# browser](../book/playground.md) it writes, too, and you can move the three settings.
 
 # %% tags=["shared"]
 name = f"decoder_{side}.safetensors"
 download_link(model, name, half=True, metadata=pairs.metadata)
 
 # %% tags=["shared", "check"]
-# Checked: half precision changes the bits per character by less than 0.001
+# Checked: top-p keeps the first tokens that have p together; half precision is enough
+p = np.sort(probabilities["temperature 1"])[::-1]
+assert left["top_k=5"] == 5 and left["top_p=0.5"] == np.argmax(p.cumsum() >= 0.5) + 1
+assert probabilities["temperature 0.5"].max() > p.max()
+for each in probabilities.values():
+    np.testing.assert_allclose(each.sum(), 1, rtol=1e-5)
 rounded = build(LanguageModel, **settings.model)
 halves = {name: array.astype(np.float16) for name, array in to_arrays(model).items()}
 from_arrays(rounded, halves)
@@ -720,11 +662,11 @@ bits_in_half = text.bits_per_character(loss_in_half, tokens["test"], texts["test
 assert abs(bits_in_half - bits) < 0.001  # loose: no more than rounding
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, one change of code.** *Min-p* ([Nguyen et al.
+# **Exercise 1, one change of code.** *Min-p* ([Nguyen et al.
 # 2024](https://arxiv.org/abs/2407.01082)) keeps all tokens that have at least a share,
 # say 0.1, of the largest probability. Write it as a function of the logits. How many
-# tokens do min-p and top-p keep after `if self.`, as above, and after
-# `    def __init__(`?
+# tokens do min-p and top-p keep after `if self.` and after `    def __init__(`? Take $p
+# = 0.9$, a usual value; the bars above are for $p = 0.5$.
 
 
 # %% tags=["shared", "answer"]
@@ -748,17 +690,141 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## A key–value cache computes each token once
+# ## In your own code
 #
-# `write` passes the whole text through the model for each new token. Nearly all of this
-# has been done before: because of the mask, old positions never change, and later
-# tokens need only their keys and values. We keep these in the **key–value cache**.
+# To learn from your own text, write `text.load("my.txt")` in the second section and run
+# the page again; some folded checks may fail then.
+
+# %% [markdown] tags=["torch"]
+# `nn.functional.scaled_dot_product_attention` has a flag for the causal mask:
+
+# %% tags=["torch"]
+rng = np.random.default_rng(0)
+q, k, v = floats(rng.normal(size=(3, 2, 3, 11, 5)))  # each b h s d
+theirs = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+# %% tags=["shared", "check"]
+# Checked: the causal flag equals our mask
+ours, _ = attention(q, k, v, booleans(np.tri(11)))
+np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, predict and measure.** What do the byte pairs buy? Train the small model
+# with the mask on byte pairs, too. Its settings are `small`, from the fold that trains
+# two small models. Fill the gaps:
+#
+# ```python
+# own = replace(small, n_tokens=...)
+# own_rows = text.random_windows(..., own)
+# one = build(LanguageModel, seed=1, **own.model)
+# fit(one, next_token, (own_rows,), own, batches=in_order(own))
+# new = tokens["test"][:10_000]
+# loss = evaluate(one, next_token, (text.windows(new, own.length),))["loss"]
+# text.bits_per_character(loss, new, pairs.decode(new))
+# ```
+#
+# The model of characters has the loss inside the text of the table above, divided by
+# $\ln 2$.
+
+# %% tags=["shared", "answer"]
+own = replace(small, n_tokens=len(pairs))
+own_rows = text.random_windows(tokens["train"], own)
+one = build(LanguageModel, seed=1, **own.model)
+fit(one, next_token, (own_rows,), own, batches=in_order(own))
+beginning = texts["test"][: new_rows[:, 1:].size]  # the same text for both models
+new = pairs.encode(beginning)
+loss = evaluate(one, next_token, (text.windows(new, own.length),))["loss"]
+by_pairs = text.bits_per_character(loss, new, beginning)
+by_characters = costs["with the mask", 17].mean() / math.log(2)
+assert by_pairs < by_characters
+say(
+    f"After {own.updates} updates, the model of characters needs {by_characters:.2f} "
+    f"bits per character and that of byte pairs {by_pairs:.2f}. Probably three things "
+    f"help: a window of 16 byte pairs has about {16 * len(beginning) / len(new):.0f} "
+    "characters, so an update reads more text; each prediction sees more of it; and "
+    "frequent words need not be spelled."
+)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Masked attention on two tokens, number by number
+#
+# With a pencil you see best what the mask does to each number. Here is the whole way
+# from two tokens to the probabilities of the next, with two features each and a
+# vocabulary of three:
+
+# %% tags=["shared"]
+x = floats([[1, 0], [0, 1]])  # s m: token 0, token 1
+w_query, w_key = floats([[1, 0], [1, 1]]), floats([[1, 0], [0, 2]])
+w_value, w_output = floats([[3, 0], [0, 3]]), floats([[0.5, 0, -0.5], [0, 0.5, 0.5]])
+q = x @ w_query  # 1. queries: what each token looks for
+k = x @ w_key  # 2. keys: what each token can be found by
+v = x @ w_value  # 3. values: what each token hands over
+scores = q @ k.T / math.sqrt(2)  # 4. scores, divided by √d
+mask = booleans(np.tri(2))  # 5. mask: no token looks at a later one
+weights = masked_softmax(scores, mask)  # 6. softmax: each row sums to 1
+out = weights @ v  # 7. weighted sum of the values
+y = x + out  # the residual
+logits = y @ w_output  # s c
+p = masked_softmax(logits)  # of the next token, after token 0 and after token 1
+
+# %% tags=["shared", "say"]
+steps = {"x": x, "1. q": q, "2. k": k, "3. v": v, "4. scores": scores}
+steps |= {"5. mask": as_numpy(mask).astype(int), "6. weights": weights, "7. out": out}
+steps |= {"y = x + out": y, "logits": logits, "p": p}
+lines = [
+    [name, *(", ".join(f"{z + 0:.3g}" for z in line.round(2)) for line in as_numpy(a))]
+    for name, a in steps.items()
+]
+say(table(["step", "row of token 0", "row of token 1"], *lines))
+
+# %% [markdown] tags=["shared"]
+# Token 0 may look only at itself, so its weight is 1 and its output is its own value,
+# whatever the matrices are, while token 1 mixes both values. After the **residual**, a
+# dense layer gives a logit for each token of the vocabulary, and a softmax makes them
+# probabilities. Norm and feed-forward net are left out.
+
+# %% tags=["shared", "check"]
+# Checked: row 0 of the map is (1, 0) and its output is value 0, for random numbers too
+np.testing.assert_allclose(as_numpy(weights[0]), [1, 0])
+np.testing.assert_allclose(as_numpy(out[0]), as_numpy(v[0]))
+rng = np.random.default_rng(0)
+random = [floats(rng.normal(size=(7, 5))) for _ in range(3)]
+found, its_map = attention(*random, booleans(np.tri(7)))
+np.testing.assert_allclose(as_numpy(its_map)[0], np.eye(7)[0])
+np.testing.assert_allclose(as_numpy(found)[0], as_numpy(random[2])[0], rtol=1e-6)
+np.testing.assert_allclose(as_numpy(p).sum(-1), 1, rtol=1e-6)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 3, by hand.** The text is now token 0 twice: both rows of $x$ are $(1, 0)$.
+# Which weights, output and probabilities does row 1 get? What does that say
+# about positions?
+
+# %% tags=["shared", "answer"]
+twice = floats([[1, 0], [1, 0]])
+projected = (twice @ w for w in (w_query, w_key, w_value))
+out_twice, weights_twice = attention(*projected, mask)
+np.testing.assert_allclose(as_numpy(weights_twice)[1], [0.5, 0.5])
+np.testing.assert_allclose(as_numpy(out_twice)[1], as_numpy(out)[0])
+say(
+    "Both keys are equal, so both scores are equal and the weights are ½ and ½. The "
+    "values are equal, too, so the output is (3, 0), as for one token alone, and the "
+    f"probabilities are {', '.join(f'{z:.2f}' for z in as_numpy(p)[0])} again. Without "
+    "positions the model cannot tell a token from the same token twice."
+)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: A key–value cache computes each token once
+#
+# Long texts are written slowly, because `write` passes the whole text through the model
+# for each new token. Nearly all of this has been done before: because of the mask, old
+# positions never change, and later tokens need only their keys and values. We keep
+# these in the **key–value cache**.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Keys and values of five old tokens are kept; those of the new token are written beside them. The query of the new token alone meets all keys, and its weights mix all values into one output."}}
 diagrams.key_value_cache()
 
 # %% [markdown] tags=["torch"]
-# The cache has all its places from the start, and new keys and values are written into
+# The cache has its full length from the start, and new keys and values are written into
 # it in place.
 
 
@@ -781,9 +847,9 @@ def attend_and_keep(layer, x, cache, start, mask):
 
 
 # %% [markdown] tags=["shared"]
-# All else in a block treats each token alone, so new tokens pass through it as ever.
-# (The folded code works for pre-norm with learned positions and no dropout only;
-# `generate` does the same for all kinds of models.)
+# Everything else in a block treats each token by itself and needs no change. The folded
+# code runs all blocks of our model; `generate` of `helpers` does it for all kinds of
+# models.
 
 
 # %% tags=["torch", "experiment"]
@@ -804,19 +870,10 @@ def logits_with_cache(model, tokens, caches, start):
     return model.logits(model.decoder.norm(x)), caches
 
 
-# %% tags=["shared", "check"]
-# Checked: the trained stack is causal, too; with the cache the logits are the same
-before, after = (as_numpy(model(integers(each))) for each in (row, changed))  # b s c
-np.testing.assert_array_equal(after[:, :40], before[:, :40])
-assert (np.abs(after - before).max(axis=(0, 2))[40:] > 0).all()
-caches = new_cache(model, integers([0]), settings.length)["blocks"]  # empty
-first_half, caches = logits_with_cache(model, integers(row[:, :32]), caches, 0)
-second_half, caches = logits_with_cache(model, integers(row[:, 32:]), caches, 32)
-in_parts = [as_numpy(half) for half in (first_half, second_half)]
-np.testing.assert_allclose(np.concatenate(in_parts, 1), before, atol=1e-4)
-
 # %% [markdown] tags=["shared"]
-# How much does it save? We time one new token of 16 texts, with and without the cache.
+# How much does it save? We time one new token of 16 texts. Because our model ends at 64
+# positions, an untrained one with 256 is timed; the time does not depend on what the
+# weights have learned.
 
 
 # %% tags=["torch", "experiment"]
@@ -860,57 +917,59 @@ say(table(head, *lines))
 
 # %% [markdown] tags=["shared"]
 # The price is memory: for each of $l$ blocks, $b$ texts and $s$ positions, a key and a
-# value of $m$ numbers, in float32 $2 \cdot 4 \cdot l\, b\, s\, m$ bytes. (A text
-# that outgrows the 64 positions raises an error.)
+# value of $m$ numbers, in float32 $2 \cdot 4 \cdot l\, b\, s\, m$ bytes. And a text
+# still ends where the positions end: one more raises an error.
 
 # %% tags=["shared", "check"]
-# Checked: the cache has as many bytes as the formula says
+# Checked: with the cache, the trained model gives the same logits; bytes as calculated
+before, after = (as_numpy(model(integers(each))) for each in (row, changed))  # b s c
+np.testing.assert_array_equal(after[:, :40], before[:, :40])
+assert (np.abs(after - before).max(axis=(0, 2))[40:] > 0).all()
+caches = new_cache(model, integers([0]), settings.length)["blocks"]  # empty
+first_half, caches = logits_with_cache(model, integers(row[:, :32]), caches, 0)
+second_half, caches = logits_with_cache(model, integers(row[:, 32:]), caches, 32)
+in_parts = [as_numpy(half) for half in (first_half, second_half)]
+np.testing.assert_allclose(np.concatenate(in_parts, 1), before, atol=1e-4)
 for s, size in zip(lengths, sizes, strict=True):
     assert size == 2 * 4 * settings.n_blocks * b * s * settings.m
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, open.** What do the byte pairs buy? Train the small model with the mask
-# on byte pairs, and compare the bits per character. Predict first. Then try your own
-# text (folded checks may fail).
+# ## Extra: Many prompts are continued at once
+#
+# If you have many prompts, a batch is faster than one after the other, but they differ
+# in length. `generate` of `helpers` pads them on the *left*, so that all grow at the
+# same place. A text stops at a token that you name as the **end**, here a line break
+# without blanks after it.
 
-# %% tags=["shared", "answer"]
-own = replace(small, n_tokens=len(pairs))
-own_rows = text.random_windows(tokens["train"], own)
-one = build(LanguageModel, seed=1, **own.model)
-fit(one, next_token, (own_rows,), own, batches=in_order(own))
-beginning = texts["test"][: new_rows[:, 1:].size]  # the same text for both models
-new = pairs.encode(beginning)
-loss = evaluate(one, next_token, (text.windows(new, own.length),))["loss"]
-by_pairs = text.bits_per_character(loss, new, beginning)
-by_characters = costs["with the mask", 17].mean() / math.log(2)
-assert by_pairs < by_characters
-say(
-    f"After {own.updates} updates, the model of characters needs {by_characters:.2f} "
-    f"bits per character and that of byte pairs {by_pairs:.2f}. Probably three things "
-    f"help: a window of 16 byte pairs has about {16 * len(beginning) / len(new):.0f} "
-    "characters, so an update reads more text; each prediction sees more of it; and "
-    "frequent words need not be spelled."
-)
+# %% tags=["shared"]
+prompts = ["import", prompt, "class Queue:\n    def put(self"]
+encoded = [pairs.encode(each) for each in prompts]
+end = int(pairs.encode("\n")[0])
+options = {"temperature": 0.5, "top_k": 50, "top_p": 0.9, "end": end, "seed": 3}
+batch = as_numpy(generate(model, encoded, 40, **options))
+for each, new in zip(prompts, batch, strict=True):
+    print("---", f"{each}│{pairs.decode(new)}".rstrip("\n"), sep="\n")
 
-# %% [markdown] tags=["shared"]
-# ## In your own code
-
-# %% [markdown] tags=["torch"]
-# `nn.functional.scaled_dot_product_attention` has a flag for the causal mask:
-
-# %% tags=["torch"]
-rng = np.random.default_rng(0)
-q, k, v = floats(rng.normal(size=(3, 2, 3, 11, 5)))  # each b h s d
-theirs = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+# %% tags=["shared", "check"]
+# Checked: a batch gives each text that its prompt gives alone; after the end only ends
+together = as_numpy(generate(model, encoded, 40, top_k=1))
+np.testing.assert_array_equal(together[1], written["greedy"][:40])
+assert len(encoded[1]) < len(encoded[2])  # it was padded
+for new in batch:
+    stop = np.argmax(new == end) if end in new else len(new)
+    assert (new[stop:] == end).all()
 
 # %% [markdown] tags=["shared"]
-# What separates this model from GPT-2 ([Radford et al.
-# 2019](https://openai.com/index/better-language-models/))? GPT-2 has GELU in place of
-# ReLU, and it has dropout (`activation="gelu"`, `dropout=0.1`). Its smallest version
-# has 12 blocks, 12 heads, $m = 768$, 1,024 positions and 50,257 tokens: 124 million
-# parameters. Our arrays have counterparts in [its
-# code](https://github.com/openai/gpt-2):
-
+# ## Extra: From this model to GPT-2
+#
+# If you want to read GPT-2's code or load its weights, you need to know what differs
+# ([Radford et al. 2019](https://openai.com/index/better-language-models/)). GPT-2 has
+# GELU in place of ReLU and has dropout (`activation="gelu"`, `dropout=0.1`); the last
+# layer of each branch starts smaller, and its byte pairs begin with bytes, not
+# characters. Its smallest version has 12 blocks, 12 heads, $m = 768$, 1,024 positions
+# and 50,257 tokens: 124 million parameters. Our arrays have counterparts in [its
+# code](https://github.com/openai/gpt-2), which stores a weight as inputs × outputs, as
+# our saved files do:
 
 # %% tags=["shared", "say"]
 counterparts = {
@@ -921,9 +980,36 @@ counterparts = {
 lines = [(f"`{ours}`", f"`{name}`") for ours, name in counterparts.items()]
 say(table(["ours", "GPT-2's"], *lines))
 
+# %% [markdown] tags=["shared"]
+# Like ours, GPT-2's weights are tied. What does that buy?
+
+# %% tags=["shared", "experiment"]
+# Experiment: read what three other seeds gave, with tied weights and without
+file = Path(text.__file__).parents[2] / "benchmarks" / "results" / "tied.md"
+table_of = file.read_text("utf-8").splitlines()
+three = [line.split("|")[3:6] for line in table_of if "tied: " in line]
+seeds, untied_seeds = np.array(three, float)
+untied = build(LanguageModel, **settings.model | {"tied": False})
+tied_size, untied_size = count_parameters(model), count_parameters(untied)
+
+# %% tags=["shared", "say"]
+lines = [
+    [name, f"{size:,}", f"{bits_of.min():.2f} to {bits_of.max():.2f}"]
+    for name, size, bits_of in (
+        ("tied", tied_size, seeds), ("not tied", untied_size, untied_seeds)
+    )
+]  # fmt: skip
+say(table(["weights", "parameters", "bits per character, three seeds"], *lines))
+say(
+    "So in short runs, tying saves parameters, not bits. (Measured in PyTorch, in "
+    "`benchmarks/results/tied.md`.) The 5-gram needs "
+    f"{word('more', ngrams[5], max(seeds.max(), untied_seeds.max()))} bits than each "
+    "of these runs."
+)
+
 
 # %% tags=["shared", "check"]
-# Checked: the causal flag equals our mask; the formula counts all, the table names all
+# Checked: the formula counts all parameters, the table names all arrays
 def counted(n_tokens, m, n_blocks, f, max_length):
     """Parameters of a tied pre-norm language model."""
     block = 4 * (m * m + m) + (2 * m * f + f + m) + 2 * 2 * m  # attention, ffn, norms
@@ -931,12 +1017,12 @@ def counted(n_tokens, m, n_blocks, f, max_length):
 
 
 names = "n_tokens", "m", "n_blocks", "f", "max_length"
-assert counted(*(settings.model[name] for name in names)) == count_parameters(model)
+assert counted(*(settings.model[name] for name in names)) == tied_size
 assert round(counted(50_257, 768, 12, 4 * 768, 1024) / 1e6) == 124
-ours, _ = attention(q, k, v, booleans(np.tri(11)))
-np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
 named = {re.sub(r"^decoder\.blocks\.\d+\.", "", name) for name in to_arrays(model)}
 assert {re.sub(r"\.(weight|bias)$", "", name) for name in named} == {*counterparts}
+assert untied_size - tied_size == settings.n_tokens * settings.m
+assert (seeds < ngrams[5]).all() and (untied_seeds < ngrams[5]).all()
 
 # %% [markdown] tags=["shared"]
 # ## Key points
@@ -945,7 +1031,7 @@ assert {re.sub(r"\.(weight|bias)$", "", name) for name in named} == {*counterpar
 # * One pass trains all predictions of a text. Without the mask, the model copies.
 # * Bits per character compare models of any vocabulary, and n-grams.
 # * Greedy text runs in circles. Temperature, top-k and top-p trade safety for variety.
-# * The key–value cache computes each token once, for $2\,l\,b\,s\,m$ numbers of memory.
+# * A key–value cache computes each token once, for $2\,l\,b\,s\,m$ numbers of memory.
 
 # %% [markdown] tags=["torch"]
 # Next comes [a model that reads and writes, in PyTorch](translation_torch.ipynb): the
