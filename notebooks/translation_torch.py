@@ -15,8 +15,8 @@
 # # A model that reads and writes
 #
 # By the end you can connect an encoder and a decoder by cross-attention, train them to
-# translate, see where they look, and find out what a perfect test score hides. You
-# need: the chapters on the encoder and on the decoder.
+# translate, see where they look, and find out what a perfect test score hides.
+# You need: the chapters on the encoder and on the decoder.
 #
 # One letter is dated *3.3.97*, another one *Monday, 3 March 1997*, and a database wants
 # *1997-03-03*. Input and output differ in length and in order, as they do between
@@ -48,14 +48,16 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     sys.path.insert(0, os.getcwd())
 
 # %% tags=["torch", "imports"]
+import tempfile
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-from helpers import dates, diagrams, plots, viewer
+from helpers import dates, diagrams, plots, twin, viewer
 from helpers.model_torch import (
     NORMS,
     POSITIONS,
@@ -75,7 +77,13 @@ from helpers.sequences import in_order
 from helpers.settings import Dates
 from helpers.shapes import as_numpy  # any array as a NumPy array
 from helpers.train_torch import evaluate, fit, next_token
-from helpers.weights import count_parameters, download_link, from_arrays, to_arrays
+from helpers.weights import (
+    count_parameters,
+    download_link,
+    from_arrays,
+    save_weights,
+    to_arrays,
+)
 
 # %% tags=["torch", "experiment"]
 # Experiment: device, style, and the short names floats, integers and booleans
@@ -184,8 +192,8 @@ diagrams.cross_attention()
 # X &\leftarrow X + \mathrm{ffn}(\mathrm{norm}(X)).
 # \end{aligned}$$
 #
-# `DecoderBlock` inherits self-attention and the feed-forward net from `EncoderBlock` and
-# adds cross-attention. Its last five lines are the post-norm version.
+# `DecoderBlock` inherits self-attention and the feed-forward net from `EncoderBlock`,
+# and adds cross-attention. Its last five lines are the post-norm version.
 
 
 # %% tags=["torch"]
@@ -219,6 +227,9 @@ x = rng.normal(size=(2, 5, 12))  # b q m
 context = rng.normal(size=(2, 7, 12))  # b k m
 real = np.arange(7) < np.array([[7], [4]])  # b k: False is padding
 causal = np.tri(5, dtype=bool)  # q k
+filled = np.where(real[..., None], context, 100)
+other = np.where(np.arange(7)[:, None] == 3, 0, context)
+later = np.where(np.arange(5)[:, None] < 3, x, 0)
 
 
 def look(x, context):
@@ -245,14 +256,9 @@ plots.heatmaps(maps, titles=titles, size=(6.4, 2.7))
 # Checked: hidden keys change no output; the block agrees with TransformerDecoderLayer
 np.testing.assert_allclose(cross.sum(axis=-1), 1, atol=1e-5)
 assert (cross[1, ..., 4:] == 0).all()
-filled = np.where(real[..., None], context, 100)
 np.testing.assert_array_equal(look(x, filled)[0], out)
-later = np.where(np.arange(5)[:, None] < 3, x, 0)
 np.testing.assert_array_equal(look(later, context)[0][:, :3], out[:, :3])
-other = context.copy()
-other[:, 3] = 0
 assert (np.abs(look(x, other)[0] - out).max(axis=-1) > 1e-3).all()  # loose: any change
-
 parts = "attention.qkv attention.out cross.qkv cross.out ffn.linear1 ffn.linear2"
 parts = [*parts.split(), "norm1", "cross_norm", "norm2"]
 ours = [f"{part}.{kind}" for part in parts for kind in ("weight", "bias")]
@@ -293,7 +299,7 @@ diagrams.translator()
 
 
 # %% tags=["torch", "experiment"]
-# Experiment: the classes Decoder and Translator
+# Experiment: the class Decoder, a stack of decoder blocks
 class Decoder(nn.Module):
     """A stack of decoder blocks: ``b s m, b k m -> b s m``."""
 
@@ -316,6 +322,8 @@ class Decoder(nn.Module):
         return (x, torch.stack(maps), torch.stack(cross_maps)) if return_maps else x
 
 
+# %% tags=["torch", "experiment"]
+# Experiment: the class Translator, which reads the source and calls the decoder
 class Translator(nn.Module):
     """Reads a source, writes a target: ``b k, b s -> b s c``."""
 
@@ -461,12 +469,6 @@ whole = []  # share of dates without a mistake
 for epoch in range(1, settings.epochs + 1):
     from_arrays(copy, snapshots[epoch])
     whole.append(np.mean(np.equal(written(copy, x_valid)[0], dates.decode(y_valid))))
-sources, solutions = dates.decode(x_test), dates.decode(y_test)
-form_of = [
-    next(form for form in dates.FORMS if dates.write(day, form) == source)
-    for day, source in zip(test_days, sources, strict=True)
-]
-form_of = np.array(form_of)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two curves over ten epochs. The share of characters that are right starts near one half and climbs to one within six epochs; the share of dates that are right stays near zero for three epochs, then climbs steeply to one."}}
 epochs = np.arange(1, settings.epochs + 1)
@@ -483,7 +485,7 @@ say(
 )
 
 # %% tags=["shared", "say"]
-right = np.equal(written(model, x_test)[0], solutions)
+right = np.equal(written(model, x_test)[0], dates.decode(y_test))
 say(
     f"After {history['seconds'].sum():.0f} seconds of training, the model writes "
     f"**{right.sum():,} of {len(right):,} test dates** without a mistake."
@@ -496,7 +498,13 @@ say(
 # search.
 
 # %% tags=["shared", "experiment"]
-# Experiment: round the weights to half precision, and translate the test dates again
+# Experiment: the form of each test date; weights in half precision, translated again
+sources, solutions = dates.decode(x_test), dates.decode(y_test)
+form_of = [
+    next(form for form in dates.FORMS if dates.write(day, form) == source)
+    for day, source in zip(test_days, sources, strict=True)
+]
+form_of = np.array(form_of)
 halves = {name: array.astype(np.float16) for name, array in to_arrays(model).items()}
 from_arrays(copy, halves)
 right_in_half = np.equal(written(copy, x_test)[0], solutions)
@@ -504,12 +512,6 @@ download_link(model, f"translation_{side}.safetensors", half=True)
 
 # %% tags=["shared", "check"]
 # Checked: first characters, then 99 % of the dates are right; the twin starts alike
-import tempfile
-from pathlib import Path
-
-from helpers import twin
-from helpers.weights import save_weights
-
 quick = replace(settings, n_train=2 * settings.batch_size, epochs=1, warmup=1)
 fresh = build(Translator, seed=1, **quick.model)
 initial = Path(tempfile.mkdtemp()) / "initial.safetensors"
@@ -518,7 +520,6 @@ batch = tuple(array[in_order(quick)(0)[0]] for array in dates.load(quick)["train
 here = evaluate(fresh, next_token, batch)["loss"]
 there = twin.losses(other_side, quick, initial)  # trains in a process of its own
 np.testing.assert_allclose(here, there[0], rtol=1e-5)
-
 epoch, characters = plots.drawn(fig, "", "characters right")
 epoch, complete = plots.drawn(fig, "", "dates right")
 assert characters[2] > 0.5 and complete[:3].max() < 0.1  # loose: nearly none
@@ -551,9 +552,9 @@ viewer.attention(
 )  # fmt: skip
 
 # %% [markdown] tags=["shared"]
-# Choose a date and compare with the map that we made by hand: this one was learned. Dots
-# on the right are padding. For an average over heads and dates, we add up the weights
-# by part of the date, without the form with dots, which has no century.
+# Choose a date and compare with the map that we made by hand: this one was learned.
+# Dots on the right are padding. For an average over heads and dates, we add up the
+# weights by part of the date, without the form with dots, which has no century.
 
 
 # %% tags=["shared", "experiment"]
@@ -789,9 +790,9 @@ assert np.abs(moved - out)[:, 3:].max() > 0.1  # loose: any effect
 #
 # When a model is unsure, as between the many translations of a sentence, greedy search
 # may miss a better one: it never takes back what it has written, although a probable
-# beginning may have no probable end. **Beam search** keeps the $w$ most probable beginnings, the
-# **beams**, continues each by every token $y_t$, and keeps the best $w$ of all. What
-# counts is the probability of the whole text $y$ for the source $x$,
+# beginning may have no probable end. **Beam search** keeps the $w$ most probable
+# beginnings, the **beams**, continues each by every token $y_t$, and keeps the best $w$
+# of all. What counts is the probability of the whole text $y$ for the source $x$,
 #
 # $$\ln p(y \mid x) = \sum_t \ln p(y_t \mid y_{<t}, x).$$
 #
@@ -872,7 +873,7 @@ say(
 #
 # Is beam search worth its time? Our trained model is sure of nearly every character, so
 # expect hardly any gain. To see it at work, we go back to the weights after the first
-# epoch with more than half of the validation dates right.
+# epoch with most of the validation dates right.
 
 # %% tags=["shared", "experiment"]
 # Experiment: greedy search and beam search of width 4, half-trained and trained
