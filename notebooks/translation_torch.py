@@ -745,9 +745,8 @@ texts = [make(day) for make in own_forms.values() for day in test_days[:200]]
 right = np.equal(written(model, dates.encode(texts))[0], some * len(own_forms))
 shares = right.reshape(-1, len(some)).mean(axis=1)
 assert shares[1] > 0.9 and shares[2] > 0.9  # loose: nearly all
-say(
-    table(["form", "right"], *zip(own_forms, map("{:.0%}".format, shares), strict=True))
-)
+lines = zip(own_forms, map("{:.0%}".format, shares), strict=True)
+say(table(["form", "right"], *lines))
 say("""In training, the whole name of a month came first or after at least ten
 characters, not where `3 March 1997` has it. Eight spaces move it to a place that the
 model knows. How much a new place harms differs between training runs. In `03.03.1997`
