@@ -827,8 +827,8 @@ np.testing.assert_array_equal(ours[:, :, 0], 0)
 # $$\frac{\partial \alpha_i}{\partial s_j} = \alpha_i (\delta_{ij} - \alpha_j) ,$$
 #
 # with $\delta_{ij} = 1$ for $i = j$ and 0 otherwise. If every weight is 0 or 1, all of
-# them are zero. For the 400 queries of the figure, we take the derivatives of the
-# weights with respect to the query, and the norm of each such matrix:
+# them are zero. For the 400 queries above, we take the derivatives of the weights with
+# respect to the query, and the norm of each such matrix:
 
 # %% tags=["shared", "say"]
 (_, without), (_, level) = slopes.values()

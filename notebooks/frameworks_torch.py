@@ -522,10 +522,9 @@ errors = np.sqrt(accuracies * (1 - accuracies) / sizes[[0] * len(rates) + [1]])
 best = rates.index(chosen)
 in_errors = np.abs(accuracies - accuracies[best]) / np.hypot(errors, errors[best])
 alike = [str(r) for r, n in zip(rates, in_errors, strict=False) if n <= 2]
+pictures, labels = pixels[validation_rows], classes[validation_rows]
 right = [
-    predict(runs[rate][0], pixels[validation_rows]).argmax(-1)
-    == classes[validation_rows]
-    for rate in (chosen, learning_rate)
+    predict(runs[r][0], pictures).argmax(-1) == labels for r in (chosen, learning_rate)
 ]
 won, lost = (right[0] & ~right[1]).sum(), (right[1] & ~right[0]).sum()
 say(
@@ -536,6 +535,8 @@ say(
     f"rates {chosen} and {learning_rate} disagree, the first is right on {won} digits "
     f"and the second on {lost}. We take {chosen}."
 )
+
+# %% tags=["shared", "say"]
 say(
     f"Its model classifies **{on_test:.1%}** of the test digits correctly, with a "
     f"standard error of {100 * errors[-1]:.1f} points. The validation accuracy would "
