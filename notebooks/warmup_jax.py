@@ -231,7 +231,7 @@ say(
 # | too high a rate | train at a quarter of it |
 # | Adam's averages, from few gradients at first | fill them before the first step |
 # | the size of the first steps | make the first fifty small |
-# | the norm after every layer, post-norm | put it before the layer, pre-norm |
+# | post-norm: a norm after every layer | pre-norm: the norm before the layer |
 
 # %% [markdown] tags=["shared"]
 # ## The learning rate rises linearly, then falls
@@ -378,9 +378,9 @@ say(
 # ## Warm-up makes a high rate usable
 #
 # The first two suspects are the rate and the time. To find a peak rate, one trains
-# briefly at several rates and compares the final losses: a **sweep**. In ours, each rate
-# is four times the one before. A small rate may just need more time, so we also train for
-# twice as long.
+# briefly at several rates and compares the final losses: a **sweep**. In ours, each
+# rate is four times the one before. A small rate may just need more time, so we also
+# train for twice as long.
 
 # %% tags=["shared", "experiment"]
 # Experiment: two more rates, with and without warm-up, and runs twice as long
@@ -459,13 +459,14 @@ say(
 # ## The stuck network no longer sees its input
 #
 # What has become of the network that guesses? To reverse a sequence, its blocks need
-# outputs that differ between positions and between sequences. How different are they? We
-# divide their standard deviation by their size, the root mean square (rms):
+# outputs that differ between positions and between sequences. How different are they?
+# We divide their standard deviation by their size, the root mean square (rms):
 #
 # $$d=\frac{\operatorname{mean}_j\,\operatorname{std}_p(x_{pj})}{\operatorname{rms}(x)}$$
 #
-# for feature $j$ of the output $x_p$, where $p$ runs over all positions of 64 sequences.
-# If all outputs are equal, $d = 0$; if they have nothing in common, $d$ is about 1.
+# for feature $j$ of the output $x_p$, where $p$ runs over all positions of 64
+# sequences. If all outputs are equal, $d = 0$; if they have nothing in common, $d$ is
+# about 1.
 
 
 # %% tags=["jax"]
@@ -547,7 +548,8 @@ diagrams.shared_vector()
 #   harm, this network must learn.
 # * **small steps first**: a tenth of the peak rate for 50 updates, a simple kind of
 #   warm-up, and then the same jump. [Ma & Yarats
-#   2021](https://arxiv.org/abs/1910.04209) hold the size of the first steps responsible.
+#   2021](https://arxiv.org/abs/1910.04209) hold the size of the first steps
+#   responsible.
 # * **pre-norm**: the peak rate from the first update on.
 
 # %% tags=["shared"]
@@ -602,21 +604,21 @@ assert ends[pre].max() < 2.2  # loose: likewise
 
 # %% [markdown] tags=["shared"]
 # So at this rate the network is ruined **by large steps at the start**, and post-norm
-# makes it more sensitive; the first small steps change the network, and then it tolerates
-# the high rate. This is one network and one task. What the steps do to it, and whether
-# Adam or post-norm is behind it, is still debated (see the extras). Large models use
-# pre-norm and a short warm-up, as [GPT-3](https://arxiv.org/abs/2005.14165) did for 375
-# million of 300 billion tokens.
+# makes it more sensitive; the first small steps change the network, and then it
+# tolerates the high rate. This is one network and one task. What the steps do to it,
+# and whether Adam or post-norm is behind it, is still debated (see the extras). Large
+# models use pre-norm and a short warm-up, as [GPT-3](https://arxiv.org/abs/2005.14165)
+# did for 375 million of 300 billion tokens.
 
 # %% [markdown] tags=["jax"]
 # ## The usual optimiser in one function
 #
-# In your own code, begin with the recipe from the top of the page. **AdamW** is Adam that
-# also shrinks every weight a little at each update (*weight decay*; [Loshchilov & Hutter
-# 2019](https://arxiv.org/abs/1711.05101)). Norms and biases usually do not decay. `mask`
-# says which parameters do, by their names: the usual rule, all arrays with two or more
-# axes, would also decay the biases of `nnx.MultiHeadAttention`, which have two. Its
-# $\beta_2$ is 0.999, because your run is longer than our 200 updates.
+# In your own code, begin with the recipe from the top of the page. **AdamW** is Adam
+# that also shrinks every weight a little at each update (*weight decay*; [Loshchilov &
+# Hutter 2019](https://arxiv.org/abs/1711.05101)). Norms and biases usually do not
+# decay. `mask` says which parameters do, by their names: the usual rule, all arrays
+# with two or more axes, would also decay the biases of `nnx.MultiHeadAttention`, which
+# have two. Its $\beta_2$ is 0.999, because your run is longer than our 200 updates.
 
 
 # %% tags=["jax"]
@@ -722,14 +724,14 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 
 # %% [markdown] tags=["shared"]
 # The very first step is exempt: at $t = 1$, $\hat\mu_1 = g_1$ and $\sqrt{\hat\nu_1} =
-# |g_1|$ cancel, so every weight moves by $\pm\eta_1$, even where a tiny gradient has its
-# sign by chance. From $t = 2$ on they no longer cancel, and chance also decides how far a
-# weight moves.
+# |g_1|$ cancel, so every weight moves by $\pm\eta_1$, even where a tiny gradient has
+# its sign by chance. From $t = 2$ on they no longer cancel, and chance also decides how
+# far a weight moves.
 #
-# **RAdam**, the optimiser of Liu et al., therefore shortens each step of Adam by a factor
-# $r_t=\sigma_\infty/\sigma_t$, where $\sigma_t$ measures how much the scaling varies
-# between weights at update $t$ if the gradients are pure noise. The factor rises slowly
-# towards 1: RAdam is Adam with a warm-up of its own.
+# **RAdam**, the optimiser of Liu et al., therefore shortens each step of Adam by a
+# factor $r_t=\sigma_\infty/\sigma_t$, where $\sigma_t$ measures how much the scaling
+# varies between weights at update $t$ if the gradients are pure noise. The factor rises
+# slowly towards 1: RAdam is Adam with a warm-up of its own.
 
 
 # %% tags=["shared", "experiment"]
@@ -794,21 +796,21 @@ ours = adam_steps(noise[:100], beta2)
 np.testing.assert_allclose(
     radam, r[:95, None] * ours[5:], rtol=0.02, atol=1e-3
 )  # loose: Optax computes ρ in single precision
-assert smooth(losses["RAdam"])[1].mean(axis=0)[-1] < 1.8  # loose: seeds differ
+assert np.mean(smooth(losses["RAdam"])[1], axis=0)[-1] < 1.8  # loose: seeds differ
 assert radam_ends.min() < 1.3  # loose: likewise
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Second explanation: post-norm shrinks the differences after large steps
 #
-# Read on if you must choose between post-norm and pre-norm, or want to know why the place
-# of the norm matters here. There are three accounts:
+# Read on if you must choose between post-norm and pre-norm, or want to know why the
+# place of the norm matters here. There are three accounts:
 #
 # * [Xiong et al. 2020](https://arxiv.org/abs/2002.04745): in post-norm, the last blocks
 #   receive larger gradients at the start, too large for high rates.
 # * [Liu et al. 2020](https://arxiv.org/abs/2004.08249) object that Adam's steps do not
 #   depend on the size of the gradient. In post-norm more of the residual sum comes from
-#   the block's own layers, so small changes of their weights add up to a large change of
-#   the output.
+#   the block's own layers, so small changes of their weights add up to a large change
+#   of the output.
 # * Our drawing: each norm after a sum shrinks the differences. In pre-norm the sum is
 #   normalised only once, after the last block.
 #
@@ -883,8 +885,8 @@ def clip_by_global_norm(grads, largest):
 
 # %% [markdown] tags=["jax"]
 # In Optax, clipping is a link of a chain, before Adam:
-# `optax.clip_by_global_norm(1.0)`. To see what clipping does to Adam, here are 400 random
-# gradients, a hundred times as long at update 50.
+# `optax.clip_by_global_norm(1.0)`. To see what clipping does to Adam, here are 400
+# random gradients, a hundred times as long at update 50.
 
 # %% tags=["shared", "experiment"]
 # Experiment: Adam's steps around a spike, with and without clipping
