@@ -416,9 +416,9 @@ say(
     f"In {longer.updates} updates without warm-up, three seeds end at "
     f"{three(*np.sort(slow))} at the rate 0.0015; at 0.006 the network still guesses. "
     "So it can **learn without warm-up, at a small rate and in twice the time**. "
-    "Warm-up makes the next rate of our grid usable; at the last one, 0.024, it does "
-    "not help, either, in this run. Where exactly the limit lies, so coarse a grid "
-    "cannot say."
+    "Warm-up makes the next rate of our grid usable. At the last one, 0.024, even "
+    "warm-up does not help in this run; only a finer grid would show where the limit "
+    "lies."
 )
 
 # %% tags=["shared", "check"]
@@ -462,7 +462,8 @@ say(
 # outputs that differ between positions and between sequences. How different are they?
 # We divide their standard deviation by their size, the root mean square (rms):
 #
-# $$d=\frac{\operatorname{mean}_j\,\operatorname{std}_p(x_{pj})}{\operatorname{rms}(x)}$$
+# $$d=\frac{\operatorname{mean}_j\,\operatorname{std}_p(x_{pj})}
+# {\operatorname{rms}(x)}$$
 #
 # for feature $j$ of the output $x_p$, where $p$ runs over all positions of 64
 # sequences. If all outputs are equal, $d = 0$; if they have nothing in common, $d$ is
