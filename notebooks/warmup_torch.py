@@ -131,6 +131,8 @@ def train(model, loss_fn, data, batches, rates):
     return torch.stack(losses)
 
 
+# %% tags=["torch", "experiment"]
+# Experiment: one training for each of several settings
 def train_all(variants, rates=None):
     """One run per variant, at its own rates or at others: losses ``n t``, models."""
     losses, models = [], []
@@ -300,17 +302,8 @@ def rates_of_the_framework(peak, warmup, total):
     return np.array(rates)
 
 
-# %% tags=["torch", "check"]
-# Checked: both peak at update w with 1; framework and loops take the rates drawn
-first, second = (plots.drawn(fig, "the whole run", name)[1] for name in values)
-for y, schedule in zip((first, second), schedules.values(), strict=True):
-    assert np.argmax(y) == w - 1 and y[w - 1] == 1 and y.min() > 0
-    np.testing.assert_array_equal(y, factors(schedule.__name__, warmup=w, total=T))
-assert first[-1] < 1e-5 and (np.diff(second[w:], 2) > 0).all() and second[-1] > 0.2
-theirs = rates_of_the_framework(0.01, w, T)
-np.testing.assert_allclose(theirs, rates, atol=1e-8)
-
-
+# %% tags=["torch", "experiment"]
+# Experiment: a model with one weight, its own loss: a step is as long as the rate
 class OneWeight(nn.Module):
     """A model that ignores its input and returns its single weight."""
 
@@ -327,12 +320,18 @@ def its_value(model, x):
     return model(x).mean(), {"accuracy": torch.zeros((), device=x.device)}
 
 
-# The weight is the loss: the gradient is always 1, a step as long as the rate.
+# %% tags=["shared", "check"]
+# Checked: both peak at update w with 1; framework and loops take the rates drawn
+first, second = (plots.drawn(fig, "the whole run", name)[1] for name in values)
+for y, schedule in zip((first, second), schedules.values(), strict=True):
+    assert np.argmax(y) == w - 1 and y[w - 1] == 1 and y.min() > 0
+    np.testing.assert_array_equal(y, factors(schedule.__name__, warmup=w, total=T))
+assert first[-1] < 1e-5 and (np.diff(second[w:], 2) > 0).all() and second[-1] > 0.2
+theirs = rates_of_the_framework(0.01, w, T)
+np.testing.assert_allclose(theirs, rates, atol=1e-8)
 ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
-plain = Settings(
-    n_train=8 * T, batch_size=8, epochs=1, learning_rate=0.01, warmup=w,
-    max_grad_norm=inf,
-)  # fmt: skip
+sizes = {"n_train": 8 * T, "batch_size": 8, "epochs": 1, "max_grad_norm": inf}
+plain = Settings(learning_rate=0.01, warmup=w, **sizes)
 model, fitted = OneWeight(), OneWeight()
 here = train(model, its_value, (floats(ones),), integers(batches), floats(rates))
 there = fit(fitted, its_value, (ones,), plain, bar=False)
@@ -366,7 +365,7 @@ say(
 #
 # The first two suspects are the rate and the time. To find a peak rate, one trains
 # briefly at several rates and compares the final losses: a **sweep**. In ours, each
-# rate is four times the one before. A small rate may just need more time, so we also
+# rate is four times the one before. A small rate may only need more time, so we also
 # train for twice as long.
 
 # %% tags=["shared", "experiment"]
@@ -527,7 +526,7 @@ diagrams.shared_vector()
 # Why are the first steps so harmful, when later ones at the same rate are not? Three
 # suspects are left. Adam divides the step of each weight by the typical size of its
 # gradients so far, and at the start these are few ([Liu et al.
-# 2019](https://arxiv.org/abs/1908.03265)). Or the steps are simply too long for a new
+# 2019](https://arxiv.org/abs/1908.03265)). Or the steps are too long for a new
 # network. Or it is post-norm, whose norms shrink the differences in the drawing. Each
 # suspect gets runs of its own:
 #
@@ -741,7 +740,7 @@ say(
 )
 
 # %% tags=["torch", "check"]
-# Checked: the framework's Adam takes our steps; RAdam shortens them by r_t
+# Checked: the framework's Adam takes our steps; the first is as long as the rate
 OPTIMIZERS = {"adam": torch.optim.Adam, "radam": torch.optim.RAdam}
 
 
@@ -761,6 +760,8 @@ ours, short = adam_steps(noise[:100]), floats(noise[:100])
 np.testing.assert_allclose(as_numpy(framework_steps("adam", short)), ours, atol=1e-3)
 np.testing.assert_allclose(np.abs(ours[0]), 1, atol=1e-3)  # the first step is the rate
 
+# %% tags=["shared", "check"]
+# Checked: RAdam shortens our steps by r_t, the ratio of two deviations
 t, beta2 = np.arange(1, 1001), 0.999  # the libraries' default
 end = 2 / (1 - beta2) - 1
 rho = end - 2 * t * beta2**t / (1 - beta2**t)
@@ -903,7 +904,6 @@ spoilt, kept = (plots.drawn(fig, title, name)[1] for name in step_size)
 assert (spoilt[49:54] > 2 * kept[49:54]).all()
 assert (spoilt[79:] < kept[79:] / 2).all()
 assert np.allclose(kept[49:], kept[39:49].mean(), rtol=0.2)
-
 # The norm becomes 1, directions and short gradients stay, as in the framework.
 long = [10 * np.ones((2, 3)), -20 * np.ones(4)]
 short = clip_by_global_norm(long, 1.0)
