@@ -117,7 +117,7 @@ def final(losses):
 
 # %% tags=["jax", "experiment"]
 # Experiment: the loop of the last chapter, compiled, for several settings at once
-def train(model, loss_fn, data, batches, rates, updates=None):
+def train(model, data, batches, rates, updates=None, loss_fn=cross_entropy):
     """Train in place, one update per row of ``batches``: the losses ``t``."""
     optimizer = optax.adam(lambda step: rates[step], b2=0.99)
     graph, params, rest = nnx.split(model, nnx.Param, ...)
@@ -139,17 +139,11 @@ def train(model, loss_fn, data, batches, rates, updates=None):
 
 
 # %% tags=["jax", "experiment"]
-# Experiment: the loop compiled once, for several models at a time
-train_stack = nnx.jit(
-    nnx.vmap(
-        lambda model, *rest: train(model, cross_entropy, *rest),
-        in_axes=(0, None, 0, 0, None),  # every model has its own batches and rates
-    )
-)
-
-
-# %% tags=["jax", "experiment"]
 # Experiment: one training for each of several settings, all at once
+# every model has its own batches and rates
+train_stack = nnx.jit(nnx.vmap(train, in_axes=(0, None, 0, 0, None)))
+
+
 def train_all(variants, rates=None):
     """One run per variant, at its own rates or at others: losses ``n t``, models."""
     batches = np.stack([all_batches(one) for one in variants])  # n t b
@@ -348,7 +342,9 @@ ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
 sizes = {"n_train": 8 * T, "batch_size": 8, "epochs": 1, "max_grad_norm": inf}
 plain = Settings(learning_rate=0.01, warmup=w, **sizes)
 model, fitted = OneWeight(), OneWeight()
-here = train(model, its_value, (floats(ones),), integers(batches), floats(rates))
+here = train(
+    model, (floats(ones),), integers(batches), floats(rates), loss_fn=its_value
+)
 there = fit(fitted, its_value, (ones,), plain, bar=False)
 for one, its_losses in ((model, as_numpy(here)), (fitted, there["loss"])):
     [last] = to_arrays(one).values()  # the weight after the last update

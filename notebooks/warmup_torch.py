@@ -117,7 +117,7 @@ def final(losses):
 
 # %% tags=["torch", "experiment"]
 # Experiment: the loop of the last chapter, once for each of several settings
-def train(model, loss_fn, data, batches, rates):
+def train(model, data, batches, rates, loss_fn=cross_entropy):
     """Train in place, one update per row of ``batches``: the losses ``t``."""
     betas, losses = (0.9, 0.99), []
     optimizer = torch.optim.Adam(model.parameters(), betas=betas, fused=True)
@@ -140,7 +140,7 @@ def train_all(variants, rates=None):
         own = one.learning_rates if rates is None else rates
         model = deepcopy(new_model(one.seed, one.norm_first))
         batches = integers(all_batches(one)[: len(own)])
-        run = train(model, cross_entropy, data, batches, floats(own))
+        run = train(model, data, batches, floats(own))
         losses.append(as_numpy(run))
         models.append(model)
     return np.array(losses), models
@@ -333,7 +333,9 @@ ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
 sizes = {"n_train": 8 * T, "batch_size": 8, "epochs": 1, "max_grad_norm": inf}
 plain = Settings(learning_rate=0.01, warmup=w, **sizes)
 model, fitted = OneWeight(), OneWeight()
-here = train(model, its_value, (floats(ones),), integers(batches), floats(rates))
+here = train(
+    model, (floats(ones),), integers(batches), floats(rates), loss_fn=its_value
+)
 there = fit(fitted, its_value, (ones,), plain, bar=False)
 for one, its_losses in ((model, as_numpy(here)), (fitted, there["loss"])):
     [last] = to_arrays(one).values()  # the weight after the last update
