@@ -140,8 +140,7 @@ def train(model, data, batches, rates, updates=None, loss_fn=cross_entropy):
 
 # %% tags=["jax", "experiment"]
 # Experiment: one training for each of several settings, all at once
-# every model has its own batches and rates
-train_stack = nnx.jit(nnx.vmap(train, in_axes=(0, None, 0, 0, None)))
+train_stack = nnx.jit(nnx.vmap(train, in_axes=(0, None, 0, 0, None)))  # data shared
 
 
 def train_all(variants, rates=None):
@@ -336,8 +335,7 @@ for y, schedule in zip((first, second), schedules.values(), strict=True):
     assert np.argmax(y) == w - 1 and y[w - 1] == 1 and y.min() > 0
     np.testing.assert_array_equal(y, factors(schedule.__name__, warmup=w, total=T))
 assert first[-1] < 1e-5 and (np.diff(second[w:], 2) > 0).all() and second[-1] > 0.2
-theirs = rates_of_the_framework(0.01, w, T)
-np.testing.assert_allclose(theirs, rates, atol=1e-8)
+np.testing.assert_allclose(rates_of_the_framework(0.01, w, T), rates, atol=1e-8)
 ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
 sizes = {"n_train": 8 * T, "batch_size": 8, "epochs": 1, "max_grad_norm": inf}
 plain = Settings(learning_rate=0.01, warmup=w, **sizes)

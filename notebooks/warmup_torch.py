@@ -327,8 +327,7 @@ for y, schedule in zip((first, second), schedules.values(), strict=True):
     assert np.argmax(y) == w - 1 and y[w - 1] == 1 and y.min() > 0
     np.testing.assert_array_equal(y, factors(schedule.__name__, warmup=w, total=T))
 assert first[-1] < 1e-5 and (np.diff(second[w:], 2) > 0).all() and second[-1] > 0.2
-theirs = rates_of_the_framework(0.01, w, T)
-np.testing.assert_allclose(theirs, rates, atol=1e-8)
+np.testing.assert_allclose(rates_of_the_framework(0.01, w, T), rates, atol=1e-8)
 ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
 sizes = {"n_train": 8 * T, "batch_size": 8, "epochs": 1, "max_grad_norm": inf}
 plain = Settings(learning_rate=0.01, warmup=w, **sizes)
