@@ -140,7 +140,9 @@ def train(model, data, batches, rates, updates=None, loss_fn=cross_entropy):
 
 # %% tags=["jax", "experiment"]
 # Experiment: one training for each of several settings, all at once
-train_stack = nnx.jit(nnx.vmap(train, in_axes=(0, None, 0, 0, None)))  # data shared
+train_stack = nnx.jit(
+    nnx.vmap(lambda model, *rest: train(model, *rest), in_axes=(0, None, 0, 0, None))
+)
 
 
 def train_all(variants, rates=None):
