@@ -26,7 +26,7 @@
 # this kind hardly learned to translate: it reached a BLEU score of 8 instead of 34
 # ([Xiong et al. 2020](https://arxiv.org/abs/2002.04745)).
 #
-# > **If you only want the recipe**: pre-norm; AdamW with $0.95\le\beta_2\le0.999$ and
+# > **If you only want the recipe**: pre-norm; AdamW with β₂ from 0.95 to 0.999 and
 # > a weight decay of 0.1, not on norms and biases; warm-up over a twentieth of all
 # > updates, then a cosine; gradients clipped at norm 1; a peak rate of one thousandth
 # > first, then a sweep. The code is `usual_optimizer`, at the end.
