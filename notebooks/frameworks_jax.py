@@ -852,18 +852,14 @@ for name, array in to_arrays(other).items():
 # %% [markdown] tags=["jax"]
 # ## Extra: Eager code runs at every call, traced code once
 #
-# Why is `scan` fast, and why must a function in it be pure? Without `jit`, JAX is
-# *eager*: an operation runs as soon as Python reaches it. `jax.jit(f)` makes a faster
-# function by *tracing*, and so does `scan`. At the first call, Python runs `f` on
-# *tracers*, placeholders with a shape and a dtype but no values, and the operations are
-# recorded and compiled into one program. Later calls with the same shapes run this
-# program, without Python.
+# Why is `scan` fast? Without `jit`, JAX is *eager*: an operation runs as soon as Python
+# reaches it. `jax.jit(f)` makes a faster function by *tracing*, and so does `scan`. At
+# the first call, Python runs `f` on *tracers*, placeholders with a shape and a dtype
+# but no values, and the operations are recorded and compiled into one program. Later
+# calls with the same shapes run this program, without Python.
 
-# %% tags=["jax", "figure"] mystnb={"image": {"alt": "Two columns. Eager, on the left: in the first and in the second call Python runs the function, operation by operation. Traced, on the right: in the first call Python runs the function on tracers, the operations are recorded and compiled; the second call runs the compiled program, without Python."}}
-diagrams.eager_and_traced()
-
-# %% [markdown] tags=["jax"]
-# The next function appends to a list. How many entries has it after four calls with two
+# %% [markdown] tags=["shared"]
+# The next function appends to a list. What does the list hold after four calls with two
 # shapes? Predict first:
 
 # %% tags=["jax"]

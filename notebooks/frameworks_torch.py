@@ -852,8 +852,9 @@ for name, array in to_arrays(other).items():
 # later call it first tests *guards*, such as the shapes, and compiles again if one
 # fails.
 
-# %% [markdown] tags=["torch"]
-# The next function appends to a list. Which line makes the memory grow? Predict first:
+# %% [markdown] tags=["shared"]
+# The next function appends to a list. What does the list hold after four calls with two
+# shapes? Predict first:
 
 # %% tags=["torch"]
 kept = []
