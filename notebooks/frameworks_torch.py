@@ -656,7 +656,7 @@ say(
 )
 
 # %% tags=["torch", "answer"]
-assert jumping[-n_batches:].mean() > 2 * losses[-n_batches:].mean()
+assert jumping[-n_batches:].mean() > 4 * losses[-n_batches:].mean()
 assert np.abs(twice[0] - twice[1]).max() > 30 and sum(stored) > 40_000
 say(
     "*A*: `optimizer.zero_grad()`. The gradients of all batches add up, so each step "
