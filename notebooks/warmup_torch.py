@@ -26,10 +26,10 @@
 # this kind hardly learned to translate: it reached a BLEU score of 8 instead of 34
 # ([Xiong et al. 2020](https://arxiv.org/abs/2002.04745)).
 #
-# > **If you only want the recipe**: pre-norm; AdamW with β₂ from 0.95 to 0.999 and
-# > a weight decay of 0.1, not on norms and biases; warm-up over a twentieth of all
-# > updates, then a cosine; gradients clipped at norm 1; a peak rate of one thousandth
-# > first, then a sweep. The code is `usual_optimizer`, at the end.
+# > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, not on
+# > norms and biases; warm-up over a twentieth of all updates, then a cosine; gradients
+# > clipped at norm 1; a peak rate of one thousandth first, then a sweep. The code is
+# > `usual_optimizer`, at the end of the main thread.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [warmup_jax](warmup_jax.ipynb).

@@ -742,47 +742,6 @@ def chain_rule():
     return canvas.fig
 
 
-def eager_and_traced():
-    """Two calls of a function: Python runs it at both, or only while it is traced."""
-    canvas, left, right = Canvas(346), 62, 186
-
-    def step(x, y, first, second, colour, above=None):
-        box = Box(x - 55, y, 110, 36)
-        if above:
-            canvas.line(above.bottom, box.top)
-        canvas.frame(box, colour)
-        canvas.text(x, y + 11, first, "name" if first == "loss_fn" else "note")
-        canvas.text(x, y + 25, second)
-        return box
-
-    for x, word, where in (
-        (left, "eager", "PyTorch, JAX"),
-        (right, "traced", "jax.jit"),
-    ):
-        canvas.text(x, 10, word, weight="bold")
-        canvas.text(x, 23, where, size=8.5)
-    canvas.line((8, 220), (240, 220), colour=HIDDEN, head=False, dashed=True)
-    for y, call in ((34, "first call"), (220, "second call")):
-        canvas.text(124, y + 7, call, size=8.5, colour=GREY)
-        later = call == "second call"
-        python = step(left, y + 18, "loss_fn", "Python runs it", BLUE)
-        run = y + (72 if later else 124)
-        device = step(left, run, "operations", "one after the other", ORANGE, python)
-        above = None
-        if not later:
-            traced = step(right, y + 18, "loss_fn", "Python, on tracers", BLUE)
-            above = step(
-                right, y + 71, "operations", "recorded, compiled", GREY, traced
-            )
-        else:
-            canvas.line((right, y + 18), (right, run))
-        program = step(right, run, "one program", "without Python", ORANGE, above)
-        for box in (device, program):
-            canvas.line(box.bottom, (box.middle[0], run + 50))
-            canvas.text(box.middle[0] + 6, run + 44, "result", size=8.5, ha="left")
-    return canvas.fig
-
-
 def next_token(words=("def", " add", "(", "a"), candidates=None):
     """Writing: the model gives probabilities, one token is drawn and appended.
 

@@ -49,7 +49,6 @@ DRAWINGS = {
     ),
     "paths": diagrams.paths,
     "chain rule": diagrams.chain_rule,
-    "eager and traced": diagrams.eager_and_traced,
     "next token": diagrams.next_token,
     "language model": diagrams.language_model,
     "key-value cache": diagrams.key_value_cache,
