@@ -152,9 +152,9 @@ def is_cell(node):
 
 
 def in_words(whole, extras):
-    """``About 25 minutes, with the extras 40``, in steps of five."""
-    core, all_of_it = (5 * max(1, round(x / 5)) for x in (whole - sum(extras), whole))
-    more = f", with the extras {all_of_it}" if all_of_it > core else ""
+    """``About 25 minutes, and 7 for the extras``: the first in steps of five."""
+    core = 5 * max(1, round((whole - sum(extras)) / 5))
+    more = f", and {max(1, round(sum(extras)))} for the extras" if extras else ""
     return f"About {core} minutes{more}"
 
 
