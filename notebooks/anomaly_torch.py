@@ -890,9 +890,9 @@ assert both_found > (0.92 if source == "digits" else 5 / math.comb(s, 2))
 # ## Extra: Features of photos from a ResNet
 #
 # If you have photos, grey values will not do, because two photos of foxes agree in
-# hardly any pixel. A [ResNet34](https://arxiv.org/abs/1512.03385), trained on ImageNet,
-# turns each photo into 512 features. On both pages this is done in PyTorch, once, by
-# `make data`; the lines that matter are
+# hardly any pixel. A ResNet34 ([He et al. 2016](https://arxiv.org/abs/1512.03385)),
+# trained on ImageNet, turns each photo into 512 features. On both pages this is done in
+# PyTorch, once, by `make data`; the lines that matter are
 #
 # ```python
 # import torch
