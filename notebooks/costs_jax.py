@@ -153,10 +153,10 @@ say(
 diagrams.six_operations()
 
 # %% [markdown] tags=["shared"]
-# Each row is a multiplication and an addition, because the product is added to those of
-# other weights: two floating-point operations (*FLOPs*). So every token costs every
-# weight two operations forward and four backward. With $N$ parameters and $D$ tokens
-# ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)),
+# Each row is a multiplication and an addition, because the product is added to others,
+# of other weights or of other tokens: two floating-point operations (*FLOPs*). So every
+# token costs every weight two operations forward and four backward. With $N$ parameters
+# and $D$ tokens ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)),
 #
 # $$C\approx 6\,N\,D .$$
 #

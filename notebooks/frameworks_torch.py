@@ -12,13 +12,12 @@
 # ---
 
 # %% [markdown] tags=["shared"]
-# # Two frameworks in twenty minutes
+# # Two frameworks
 #
 # By the end you can train a model on handwritten digits in twenty lines, choose its
 # learning rate, and find the usual mistakes. You need: Python with NumPy, matrix
-# products, and a first idea of gradient descent. Twenty minutes are enough if you have
-# used one of the frameworks; else take an hour. Sections called
-# *Extra* can wait.
+# products, and a first idea of gradient descent. If you know
+# arrays and gradients in this framework, begin at *A module is a tree of parameters*.
 #
 # Training needs gradients with respect to millions of parameters, thousands of times.
 # NumPy computes no gradients and uses no GPU; JAX and PyTorch do both. **JAX** turns
@@ -328,7 +327,8 @@ def cross_entropy(model, inputs, labels):
 #
 # An *epoch* is one pass through the training data. A row of `batches` holds the row
 # numbers of the digits in one batch. Both twins start from `initial`, uniform within
-# $\pm 1/\sqrt{n}$ in a layer with $n$ inputs.
+# $\pm 1/\sqrt{n}$ in a layer with $n$ inputs. Its matrices are inputs by outputs, as in
+# $xW$; `from_arrays` turns them round for a framework that stores them otherwise.
 
 # %% tags=["shared"]
 batch_size, epochs, learning_rate = 64, 20, 0.003

@@ -257,10 +257,10 @@ assert said == ["97 positions, but the table has max_length = 96"] * 2
 # ## Rotary positions put the distance into the scores
 #
 # A word seldom needs *position 17*, and often *the word three places back*. But with
-# added codes, the score of two words depends on both positions, because it also
-# contains products of a word with a code. To make it depend on their distance alone,
-# the clocks *rotate* the words instead. **Rotary positions**
-# ([Su et al. 2021](https://arxiv.org/abs/2104.09864)) rotate each pair of features of
+# added codes, the score of two words depends on both positions, because it
+# contains products of a word with a code, and the learned matrices change the products
+# of two codes. To make it depend on their distance alone, the clocks *rotate* the words
+# instead. **Rotary positions** ([Su et al. 2021](https://arxiv.org/abs/2104.09864)) rotate each pair of features of
 # every query and key by the angle of its position; values stay as they are. With $R_p$
 # for the rotation at position $p$, the score of a query at $p$ and a key at $r$ is
 #
@@ -667,8 +667,10 @@ say(
 #
 # **In your own code**, take rotary positions for text, a learned table for pictures of
 # one size, and no positions for sets. Start from ready-made parts, such as these of a
-# pre-norm encoder for sentences with padding. `real`, of shape `b s`, is True at real
-# positions.
+# pre-norm encoder for sentences with padding. They know no positions: add codes to
+# their input, as `SinusoidalPositions` does. Rotary positions turn queries and keys, so
+# they need an attention layer of your own, such as `RotaryAttention`. `real`, of shape
+# `b s`, is True at real positions.
 
 # %% [markdown] tags=["jax"]
 # Flax has attention, norms and linear layers; the block is yours to write. Its mask has

@@ -632,7 +632,7 @@ lines = [[f"`{name}`", f"{getattr(settings, name):,}", *why] for name, *why in l
 say(table(["setting", "value", "why here", "try first for another task"], *lines))
 
 # %% [markdown] tags=["shared"]
-# ## Extra: To reverse any length, one block must be told the end
+# ## Extra: To reverse any length, one head must be told the end
 #
 # Real sequences have many lengths, and our Transformer knows one. A batch is one array,
 # so its sequences are **padded**, filled up to the longest. A **padding mask** hides

@@ -175,14 +175,14 @@ say(
 def train_by_hand(model, loss_fn, data, validation, epochs, rates, max_grad_norm=1.0):
     """Train with one learning rate per update, keep the best weights: the losses."""
     optimizer = torch.optim.Adam(model.parameters())
-    losses, best = [], -1.0
+    losses, best, rates = [], -1.0, rates.tolist()  # one wait for a GPU, not many
     for batches in epochs:  # row numbers, n b
         for rows in batches:
             loss, _ = loss_fn(model.train(), *(x[rows] for x in data))  # dropout on
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
-            optimizer.param_groups[0]["lr"] = float(rates[len(losses)])
+            optimizer.param_groups[0]["lr"] = rates[len(losses)]
             optimizer.step()
             losses.append(loss.detach())
         with torch.no_grad():  # and dropout off
@@ -630,7 +630,7 @@ lines = [[f"`{name}`", f"{getattr(settings, name):,}", *why] for name, *why in l
 say(table(["setting", "value", "why here", "try first for another task"], *lines))
 
 # %% [markdown] tags=["shared"]
-# ## Extra: To reverse any length, one block must be told the end
+# ## Extra: To reverse any length, one head must be told the end
 #
 # Real sequences have many lengths, and our Transformer knows one. A batch is one array,
 # so its sequences are **padded**, filled up to the longest. A **padding mask** hides

@@ -389,7 +389,7 @@ variants = seeds(replace(longer, learning_rate=1.5e-3))
 *slow, still_stuck = final(train_all([*variants, replace(longer, seed=0)])[0])
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss after 200 updates over the peak rate, logarithmic, three rates from 0.0015 to 0.024. With warm-up the line falls almost to zero at the second rate, and is at the level of guessing at the third. Without warm-up the line stays above 1 at all three, and is at the level of guessing at the last two."}}
-title = "With warm-up, 0.006 succeeds; without it, no rate (one seed)"
+title = "In 200 updates, 0.006 succeeds only with warm-up (one seed)"
 lines = {name: (peaks, y) for name, y in sweep.items()}
 fig = plots.curves(
     {title: lines}, x="peak rate", y="loss after 200 updates", log_x=4, marks="o",
@@ -565,7 +565,7 @@ say(
         ["too little time", f"{longer.updates} updates", f"{still_stuck:.2f}",
          "no: it still guesses"],
         ["too high a rate", f"{peaks[0]:g}, {longer.updates} updates",
-         three(*np.sort(slow)), "yes, without warm-up"],
+         three(*np.sort(slow)), "yes: at 0.0015 it learns"],
         ["Adam's first averages", filled, three(*ends[filled]),
          "not alone: it still guesses"],
         ["size of the first steps", small, three(*ends[small]),
@@ -600,8 +600,9 @@ assert ends[pre].max() < 2.2  # loose: likewise
 # In your own code, begin with the recipe from the top of the page. **AdamW** is Adam
 # that also shrinks every weight a little at each update (*weight decay*; [Loshchilov &
 # Hutter 2019](https://arxiv.org/abs/1711.05101)). Norms and biases, which have one
-# axis, usually do not decay; all others do, embeddings too. Its $\beta_2$ is 0.999,
-# because your run is longer than our 200 updates. In the loop, after `backward`, come
+# axis, usually do not decay; all others do, embeddings too. Its $\beta_2$ stays
+# at the default; large models often take 0.95 ([Brown et al.
+# 2020](https://arxiv.org/abs/2005.14165)). In the loop, after `backward`, come
 # `nn.utils.clip_grad_norm_(params, 1.0)`, `optimizer.step()` and `scheduler.step()`.
 
 
