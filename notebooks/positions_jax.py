@@ -260,9 +260,10 @@ assert said == ["97 positions, but the table has max_length = 96"] * 2
 # added codes, the score of two words depends on both positions, because it
 # contains products of a word with a code, and the learned matrices change the products
 # of two codes. To make it depend on their distance alone, the clocks *rotate* the words
-# instead. **Rotary positions** ([Su et al. 2021](https://arxiv.org/abs/2104.09864)) rotate each pair of features of
-# every query and key by the angle of its position; values stay as they are. With $R_p$
-# for the rotation at position $p$, the score of a query at $p$ and a key at $r$ is
+# instead. **Rotary positions** ([Su et al. 2021](https://arxiv.org/abs/2104.09864))
+# rotate each pair of features of every query and key by the angle of its position;
+# values stay as they are. With $R_p$ for the rotation at position $p$, the score of a
+# query at $p$ and a key at $r$ is
 #
 # $$(R_p\, q) \cdot (R_r\, k) = q \cdot (R_{r-p}\, k),$$
 #
