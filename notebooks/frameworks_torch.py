@@ -294,7 +294,7 @@ assert (as_numpy(first) != as_numpy(other)).all()
 # A loss and an optimiser are still missing. The model gives ten logits, but training
 # needs one number: the *cross-entropy*, minus the logarithm of the probability of the
 # right class $y$, averaged over the batch. A *softmax* makes probabilities of the
-# logits $z_1, …, z_c$:
+# logits $z_1$ to $z_c$:
 #
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #

@@ -199,7 +199,7 @@ line) that is being read, and pages of no side show the links of the chosen fram
     };
     const all = document.createElement("button");
     all.type = "button";
-    all.className = "unfold-checks";
+    all.className = "show-extras";
     let open = take(forAlways, EXTRAS) === "open";
     const showAll = () => {
       for (const { show } of extras) show(open);
