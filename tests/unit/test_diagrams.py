@@ -121,7 +121,7 @@ def boxes_on_screen(fig):
 def test_names_are_those_of_the_code_in_both_frameworks(draw):
     names = {n for text in words(draw(), "name") for n in re.findall(r"[a-z]\w*", text)}
     for side in ((model_jax, train_jax), (model_torch, train_torch)):
-        missing = names - identifiers(*side) - {"y", "dy"}  # of a formula
+        missing = names - identifiers(*side) - {*"wxy", "dy"}
         assert names and not missing, f"{missing} is not in {side[0].__name__}"
 
 
