@@ -18,7 +18,7 @@
 # first, choose a remedy from a table, and say where such an estimate misleads.
 # You need: the chapters on attention and the encoder, and some idea of a training loop.
 #
-# Whoever wants to train a Transformer asks three questions. *How long will it take?
+# Before you train a Transformer, you ask three questions. *How long will it take?
 # What runs out first, time or memory? And if the answer is bad, what helps?* Trying is
 # expensive, but the sizes of the model and a stopwatch give the answer before the first
 # update. Our example is GPT-2 small, the model of 2019, on the computer in front of
@@ -775,7 +775,7 @@ np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
 # %% [markdown] tags=["shared"]
 # ## Extra: Cheaper attention gives something up
 #
-# Whoever has very long sequences wants to get rid of the $n^2$ itself. Of our remedies,
+# If your sequences are very long, you want to get rid of $n^2$ itself. Of our remedies,
 # only the 16 neighbours do this. What do we lose with them? Suppose that the last word
 # of a sentence depends on the first: how many steps does this information take?
 
