@@ -352,7 +352,7 @@ def load(settings):
 
 
 def source():
-    """Where images come from: ``$SETS_SOURCE``, else photos if they are prepared.
+    """Where images come from: ``$PHOTOS``, else CIFAR-100 if it is prepared.
 
     Returns
     -------
@@ -364,7 +364,7 @@ def source():
         If the variable names something else.
     """
     default = "cifar100" if photos.prepared("cifar100") else "digits"
-    name = os.environ.get("SETS_SOURCE") or default
+    name = os.environ.get("PHOTOS") or default
     choose(name, SOURCES, "source")
     return name
 

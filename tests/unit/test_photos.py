@@ -456,11 +456,11 @@ def test_missing_photos_raise_an_error_that_says_what_to_do(folder):
 
 def test_pages_use_photos_when_they_are_prepared(folder, monkeypatch, request):
     """Unless a setting says otherwise."""
-    monkeypatch.delenv("SETS_SOURCE", raising=False)
+    monkeypatch.delenv("PHOTOS", raising=False)
     assert sets.source() == "digits"
     request.getfixturevalue("ready")
     assert sets.source() == "cifar100"
-    monkeypatch.setenv("SETS_SOURCE", "letters")
+    monkeypatch.setenv("PHOTOS", "letters")
     with pytest.raises(ValueError, match="unknown source 'letters'"):
         sets.source()
 
