@@ -272,6 +272,67 @@ class Dates(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pictures(Settings):
+    """Chapter *vision*: a vision Transformer on pictures, by default scikit-learn's digits.
+
+    ``image_size`` and ``patch`` in pixels; ``n_channels`` of a pixel; the rest as in
+    ``VisionTransformer``.
+    """
+
+    n_train: int = 1_293
+    batch_size: int = 64
+    epochs: int = 50
+    learning_rate: float = 3e-3
+    warmup: int = 50
+    n_classes: int = 10
+    image_size: int = 8
+    n_channels: int = 1
+    patch: int = 2
+    n_blocks: int = 2
+    m: int = 48
+    n_heads: int = 4
+    f: int = 96
+    dropout: float = 0.0
+    norm_first: bool = True
+    positions: str = "learned"
+    pool: str = "token"
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_heads(self.m, self.n_heads)
+        choose(self.positions, POSITIONS, "kind of positions")
+        if self.image_size % self.patch:
+            raise ValueError(
+                f"image_size = {self.image_size} is not divisible by patch = {self.patch}"
+            )
+
+    def check_data(self, data):
+        """Check the size of the pictures.
+
+        Raises
+        ------
+        ValueError
+            With both shapes.
+        """
+        expected = self.image_size, self.image_size, self.n_channels
+        if data[0].shape[1:] != expected:
+            raise ValueError(
+                f"expected pictures of shape {expected}, as the settings say, got "
+                f"{data[0].shape[1:]}"
+            )
+
+    @property
+    def model(self):
+        """Arguments of ``VisionTransformer`` by name."""
+        names = (
+            "image_size", "n_channels", "m", "patch", "n_blocks", "n_heads", "f",
+            "dropout", "norm_first", "positions", "pool",
+        )  # fmt: skip
+        sizes = {name: getattr(self, name) for name in names}
+        return sizes | {"n_outputs": self.n_classes}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sets(Settings):
     """A predictor on sets with an odd one, as ``helpers.model_*`` builds it.
 
