@@ -164,8 +164,8 @@ say(table(head, *rows))
 # Half the patch means sixteen times the weights, and pixels as words are out of reach.
 #
 # A dense layer then turns each patch into a vector of the model, $z_n = x_n W + b$.
-# This is the same as a **convolution** whose kernel has $p \times p$ pixels and moves on
-# by its *stride* of $p$ pixels, so that no two places overlap.
+# This is the same as a **convolution** whose kernel has $p \times p$ pixels and moves
+# on by its *stride* of $p$ pixels, so that no two places overlap.
 
 # %% tags=["jax", "check"]
 # Checked: patches come row by row; cut and dense equal a convolution with stride p
@@ -283,7 +283,7 @@ check_shape(maps, "l b h s s", l=settings.n_blocks, b=5, h=settings.n_heads, s=1
 assert model.encoder.norm is not None and sum(sizes.values()) == count_parameters(model)
 
 # %% [markdown] tags=["shared"]
-# ## It learns digits, but less well than a convolution
+# ## It learns digits, but a support vector machine beats it
 #
 # Can it learn from 1,293 small pictures? We train it with `fit` of the reverse chapter,
 # which keeps the weights with the best validation accuracy.
@@ -381,18 +381,17 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: it learns; the SVM and convolutions of the same size are higher
-assert on_test["ViT, class token"] > 0.92
-assert min(on_test["SVM"], on_test["convolutions"]) > on_test["ViT, class token"]
-assert abs(on_test["ViT, mean"] - on_test["ViT, class token"]) < 0.05
+# Checked: it learns; the SVM is higher, by more than a standard error
+assert p_vit > 0.9 and p_svm > p_vit + error / 100
+assert min(on_test[name] for name in ("convolutions", "ViT, mean")) > 0.9
 assert abs(count_parameters(conv_net) / count_parameters(vit) - 1) < 0.05
 
 # %% [markdown] tags=["shared"]
-# Why is that? A convolution knows from the start that neighbours belong together, and
-# that a stroke is the same stroke in another place. Such built-in knowledge is called
-# an **inductive bias**. The ViT has to learn it from examples, and 1,293 are few. In
-# figure 3 of [Dosovitskiy et al.](https://arxiv.org/abs/2010.11929) it needs more than
-# ten million photos to overtake convolutions.
+# A convolution knows from the start that neighbours belong together, and that a stroke
+# is the same stroke in another place. Such built-in knowledge is called an **inductive
+# bias**. A ViT has to learn it from examples, and 1,293 are few. In figure 3 of
+# [Dosovitskiy et al.](https://arxiv.org/abs/2010.11929) it takes more than ten million
+# photos until ViTs overtake convolutions.
 #
 # ## Augmentation teaches what a convolution has built in
 #
@@ -726,13 +725,15 @@ after = [chosen_probability(erased(x_test, only, 1)) for only in one_patch]
 
 # %% tags=["shared", "experiment"]
 # Experiment: the probability that each choice of four patches costs
+rng = np.random.default_rng(0)
+at_random = [share_lost(rng.random(looks.shape)) for _ in range(5)]  # draws
 scores = {
-    "drawn at random": np.random.default_rng(0).random(looks.shape),
     "with most attention": looks,
     "with most ink": x_test.reshape(-1, 4, 2, 4, 2).sum(axis=(2, 4)).reshape(-1, 16),
     "that cost most when erased alone": before[:, None] - np.stack(after, axis=1),
 }
-lost = {name: share_lost(score) for name, score in scores.items()}
+lost = {"drawn at random": np.mean(at_random)}
+lost |= {name: share_lost(score) for name, score in scores.items()}
 
 # %% tags=["shared", "say"]
 rows = [[name, f"{share:.0%}"] for name, share in lost.items()]
@@ -774,7 +775,7 @@ def only(part, classes):
 known_digits = {name: only(part, range(8)) for name, part in parts.items()}
 of_trunk = replace(settings, n_classes=8, n_train=len(known_digits["train"][0]))
 trunk = build(VisionTransformer, seed=settings.seed, **of_trunk.model)
-trained(trunk, of_trunk, known_digits)
+trained(trunk, of_trunk, known_digits, turn_and_shift)
 
 
 # %% tags=["shared", "experiment"]
