@@ -37,7 +37,7 @@ twin
 weights
     One safetensors file that both frameworks read and write.
 plots
-    NumPy in, figure out, drawn by seaborn; never shows, never computes.
+    NumPy in, figure out, drawn by seaborn.
 prose
     Sentences with computed numbers, as Markdown output of a cell.
 diagrams

@@ -1142,7 +1142,7 @@ def cut_patches(images, patch):
     return cut.transpose(0, 1, 3, 2, 4, 5).reshape(b, -1, patch * patch * i)
 
 
-POOLS = dict.fromkeys(("token", "mean"))
+POOLS = {"token": 1, "mean": 0}  # elements in front of the patches
 
 
 class VisionTransformer(nnx.Module):
@@ -1161,11 +1161,10 @@ class VisionTransformer(nnx.Module):
         Whether the output comes from a learned token that is put before the patches,
         or from the mean over the patches.
     positions : {"learned", "sinusoidal", "none"}
-    activation, norm_first
-        As in ``EncoderBlock``.
     rngs : nnx.Rngs
     **options
-        ``dropout`` (also after the positions) and ``norm`` of the encoder.
+        Of the encoder: ``dropout`` (also after the positions), ``norm``, and, unlike
+        there by default, ``activation="gelu"`` and ``norm_first=True``.
 
     Raises
     ------
@@ -1180,58 +1179,52 @@ class VisionTransformer(nnx.Module):
 
     def __init__(
         self, image_size, n_channels, m, n_outputs, *, patch, n_blocks, n_heads, f,
-        pool="token", positions="learned", activation="gelu", norm_first=True,
-        rngs, **options,
+        pool="token", positions="learned", rngs, **options,
     ):  # fmt: skip
-        check_patch(image_size, patch)
-        kind = pick(POSITIONS, positions, "positions")
-        pick(POOLS, pool, "pool")
+        kind, front = pick(POSITIONS, positions, "positions"), pick(POOLS, pool, "pool")
+        length = front + count_patches(image_size, patch)
         self.shape, self.patch = (image_size, image_size, n_channels), patch
         self.embed = dense(patch * patch * n_channels, m, rngs=rngs)
-        self.token = (
-            nnx.Param(0.02 * jax.random.normal(rngs.params(), (1, 1, m)))
-            if pool == "token"
-            else None
-        )
-        n_patches = (image_size // patch) ** 2
-        length = n_patches + (pool == "token")
+        token = 0.02 * jax.random.normal(rngs.params(), (1, front, m))
+        self.token = nnx.Param(token) if front else None
         self.positions = kind(m, length, rngs=rngs) if kind else None
-        self.dropout = nnx.Dropout(
-            check_rate(options.get("dropout", 0.0), "dropout"), rngs=rngs
-        )
-        options |= {"activation": activation, "norm_first": norm_first, "rngs": rngs}
-        self.encoder = Encoder(n_blocks, m, n_heads, f, **options)
+        self.dropout = nnx.Dropout(options.get("dropout", 0.0), rngs=rngs)
+        options = {"activation": "gelu", "norm_first": True, **options}
+        self.encoder = Encoder(n_blocks, m, n_heads, f, rngs=rngs, **options)
         self.output = dense(m, n_outputs, rngs=rngs)
 
-    def __call__(self, images, *, return_maps=False):
+    def __call__(self, images, mask=None, *, return_maps=False):
         """Outputs ``b c``; with ``return_maps`` the pair of them and ``l b h s s``.
 
         Pictures ``b y x i`` are floats, or ``uint8``, which is divided by 255. With a
-        token ``s`` counts it first, then the patches row by row.
+        token ``s`` counts it first, then the patches row by row; ``mask`` is that of
+        ``Encoder``.
         """
-        x = self.embed(cut_patches(check_images(images, self.shape), self.patch))
+        images = check_images(images, self.shape)
+        x = self.embed(cut_patches(images, self.patch))  # b n m
         if self.token is not None:
             token = jnp.broadcast_to(self.token[...], (len(x), 1, x.shape[-1]))
             x = jnp.concatenate([token, x], axis=1)  # b s m
         x = self.dropout(self.positions(x) if self.positions else x)
-        encoded = self.encoder(x, return_maps=return_maps)
+        encoded = self.encoder(x, mask, return_maps=return_maps)
         x, maps = encoded if return_maps else (encoded, None)
         x = x[:, 0] if self.token is not None else x.mean(axis=1)  # b m
         return (self.output(x), maps) if return_maps else self.output(x)
 
 
-def check_patch(image_size, patch):
-    """Raise an error unless pictures can be cut into whole patches.
+def count_patches(image_size, patch):
+    """Number of patches of a square picture: ``(image_size / patch)²``.
 
     Raises
     ------
     ValueError
-        With both sizes.
+        If it cannot be cut into whole patches, with both sizes.
     """
     if not 1 <= patch <= image_size or image_size % patch:
         raise ValueError(
             f"image_size = {image_size} is not divisible by patch = {patch}"
         )
+    return (image_size // patch) ** 2
 
 
 def check_images(images, shape):
@@ -1282,7 +1275,7 @@ def move_pictures(images, angles, shifts):
             share = (1 - jnp.abs(down - y)) * (1 - jnp.abs(right - x))
             inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
             place = jnp.clip(y, 0, height - 1), jnp.clip(x, 0, width - 1)
-            pixels = images[each, place[0].astype(int), place[1].astype(int)]  # b y x i
+            pixels = images[each, *(at.astype(int) for at in place)]  # b y x i
             moved = moved + (share * inside)[..., None] * pixels
     return moved
 

@@ -1150,7 +1150,7 @@ def cut_patches(images, patch):
     return cut.permute(0, 1, 3, 2, 4, 5).reshape(b, -1, patch * patch * i)
 
 
-POOLS = dict.fromkeys(("token", "mean"))
+POOLS = {"token": 1, "mean": 0}  # elements in front of the patches
 
 
 class VisionTransformer(nn.Module):
@@ -1169,10 +1169,9 @@ class VisionTransformer(nn.Module):
         Whether the output comes from a learned token that is put before the patches,
         or from the mean over the patches.
     positions : {"learned", "sinusoidal", "none"}
-    activation, norm_first
-        As in ``EncoderBlock``.
     **options
-        ``dropout`` (also after the positions) and ``norm`` of the encoder.
+        Of the encoder: ``dropout`` (also after the positions), ``norm``, and, unlike
+        there by default, ``activation="gelu"`` and ``norm_first=True``.
 
     Raises
     ------
@@ -1187,55 +1186,52 @@ class VisionTransformer(nn.Module):
 
     def __init__(
         self, image_size, n_channels, m, n_outputs, *, patch, n_blocks, n_heads, f,
-        pool="token", positions="learned", activation="gelu", norm_first=True,
-        **options,
+        pool="token", positions="learned", **options,
     ):  # fmt: skip
         super().__init__()
-        check_patch(image_size, patch)
-        kind = pick(POSITIONS, positions, "positions")
-        pick(POOLS, pool, "pool")
+        kind, front = pick(POSITIONS, positions, "positions"), pick(POOLS, pool, "pool")
+        length = front + count_patches(image_size, patch)
         self.shape, self.patch = (image_size, image_size, n_channels), patch
         self.embed = dense(patch * patch * n_channels, m)
-        self.token = (
-            nn.Parameter(0.02 * torch.randn(1, 1, m)) if pool == "token" else None
-        )
-        n_patches = (image_size // patch) ** 2
-        length = n_patches + (pool == "token")
+        token = 0.02 * torch.randn(1, front, m)
+        self.token = nn.Parameter(token) if front else None
         self.positions = kind(m, length) if kind else None
-        self.dropout = nn.Dropout(check_rate(options.get("dropout", 0.0), "dropout"))
-        options |= {"activation": activation, "norm_first": norm_first}
+        self.dropout = nn.Dropout(options.get("dropout", 0.0))
+        options = {"activation": "gelu", "norm_first": True, **options}
         self.encoder = Encoder(n_blocks, m, n_heads, f, **options)
         self.output = dense(m, n_outputs)
 
-    def forward(self, images, *, return_maps=False):
+    def forward(self, images, mask=None, *, return_maps=False):
         """Outputs ``b c``; with ``return_maps`` the pair of them and ``l b h s s``.
 
         Pictures ``b y x i`` are floats, or ``uint8``, which is divided by 255. With a
-        token ``s`` counts it first, then the patches row by row.
+        token ``s`` counts it first, then the patches row by row; ``mask`` is that of
+        ``Encoder``.
         """
-        x = self.embed(cut_patches(check_images(images, self.shape), self.patch))
+        images = check_images(images, self.shape)
+        x = self.embed(cut_patches(images, self.patch))  # b n m
         if self.token is not None:
-            token = self.token.expand(len(x), -1, -1)
-            x = torch.cat([token, x], dim=1)  # b s m
+            x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1)  # b s m
         x = self.dropout(self.positions(x) if self.positions else x)
-        encoded = self.encoder(x, return_maps=return_maps)
+        encoded = self.encoder(x, mask, return_maps=return_maps)
         x, maps = encoded if return_maps else (encoded, None)
         x = x[:, 0] if self.token is not None else x.mean(dim=1)  # b m
         return (self.output(x), maps) if return_maps else self.output(x)
 
 
-def check_patch(image_size, patch):
-    """Raise an error unless pictures can be cut into whole patches.
+def count_patches(image_size, patch):
+    """Number of patches of a square picture: ``(image_size / patch)²``.
 
     Raises
     ------
     ValueError
-        With both sizes.
+        If it cannot be cut into whole patches, with both sizes.
     """
     if not 1 <= patch <= image_size or image_size % patch:
         raise ValueError(
             f"image_size = {image_size} is not divisible by patch = {patch}"
         )
+    return (image_size // patch) ** 2
 
 
 def check_images(images, shape):
@@ -1273,23 +1269,20 @@ def move_pictures(images, angles, shifts):
     shifts : array ``b 2``
         In pixels, down and to the right.
     """
-    b, height, width, _ = images.shape
+    (b, height, width, _), device = images.shape, images.device
     middle = (height - 1) / 2, (width - 1) / 2
-    rows = torch.arange(height, device=images.device) - middle[0] - shifts[:, :1]  # b y
-    columns = (
-        torch.arange(width, device=images.device) - middle[1] - shifts[:, 1:]
-    )  # b x
+    rows = torch.arange(height, device=device) - middle[0] - shifts[:, :1]  # b y
+    columns = torch.arange(width, device=device) - middle[1] - shifts[:, 1:]  # b x
     cos, sin = torch.cos(angles)[:, None, None], torch.sin(angles)[:, None, None]
     down = cos * rows[:, :, None] + sin * columns[:, None] + middle[0]  # b y x
     right = cos * columns[:, None] - sin * rows[:, :, None] + middle[1]
-    moved, each = 0, torch.arange(b, device=images.device)[:, None, None]
+    moved, each = 0, torch.arange(b, device=device)[:, None, None]
     for y in (down.floor(), down.floor() + 1):
         for x in (right.floor(), right.floor() + 1):
             share = (1 - (down - y).abs()) * (1 - (right - x).abs())
             inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
-            place = y.clamp(0, height - 1), x.clamp(0, width - 1)
-            pixels = images[each, place[0].long(), place[1].long()]  # b y x i
-            moved = moved + (share * inside)[..., None] * pixels
+            place = y.clamp(0, height - 1).long(), x.clamp(0, width - 1).long()
+            moved = moved + (share * inside)[..., None] * images[each, *place]
     return moved
 
 

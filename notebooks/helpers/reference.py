@@ -168,6 +168,26 @@ def predictor(
     return dense(x, params, "output"), maps
 
 
+def vision_transformer(images, params, patch, n_blocks, n_heads):
+    """Logits with a class token and learned positions: ``b y x i -> b c``.
+
+    Source: Dosovitskiy et al. 2021, eq. 1 to 4; pre-norm and GELU.
+    """
+    images = np.asarray(images, dtype=np.float64)
+    corners = np.ndindex(images.shape[1] // patch, images.shape[2] // patch)
+    cut = [
+        images[:, patch * y : patch * (y + 1), patch * x : patch * (x + 1)]
+        for y, x in corners
+    ]
+    patches = np.stack([x.reshape(len(images), -1) for x in cut], axis=1)  # b n (p p i)
+    x = dense(patches, params, "embed")
+    token = np.repeat(params["token"], len(images), axis=0)
+    x = np.concatenate([token, x], axis=1) + params["positions.table"]  # b s m
+    options = {"activation": "gelu", "norm_first": True}
+    x, _ = encoder(x, inside(params, "encoder."), n_blocks, n_heads, **options)
+    return dense(x[:, 0], params, "output")
+
+
 def decoder_block(x, params, n_heads, context=None, norm_first=False):
     """One causal block without dropout: ``b s m -> b s m, b h s s, b h s k``.
 

@@ -281,7 +281,7 @@ class Pictures(Settings):
 
     n_train: int = 1_293
     batch_size: int = 64
-    epochs: int = 50
+    epochs: int = 20
     learning_rate: float = 3e-3
     warmup: int = 50
     n_classes: int = 10
@@ -305,6 +305,36 @@ class Pictures(Settings):
             raise ValueError(
                 f"image_size = {self.image_size} is not divisible by patch = {self.patch}"
             )
+
+    @classmethod
+    def for_data(cls, parts, updates=640, **changes):
+        """Settings for your own pictures, with sizes taken from them.
+
+        The model is larger than that for digits, and patches are as small as an eighth
+        of the picture's side.
+
+        Parameters
+        ----------
+        parts : dict of str to (array ``n y x i``, integer array ``n``)
+            As ``helpers.pictures.load`` returns it.
+        updates : int
+            About as many as epochs are chosen for, 100 at most.
+        **changes
+            Any other setting.
+        """
+        images, labels = parts["train"]
+        side = images.shape[1]
+        fitting = [p for p in range(1, side + 1) if side % p == 0 and p >= side / 8]
+        sizes = {
+            "n_train": len(labels), "batch_size": min(64, -(-len(labels) // 8)),
+            "image_size": side, "n_channels": images.shape[3], "patch": fitting[0],
+            "n_classes": 1 + max(labels.max().item() for _, labels in parts.values()),
+            "n_blocks": 4, "m": 96, "f": 192, "dropout": 0.1, "learning_rate": 1e-3,
+        } | changes  # fmt: skip
+        per_epoch = max(1, sizes["n_train"] // sizes["batch_size"])
+        sizes = {"epochs": min(100, -(-updates // per_epoch))} | sizes
+        warmup = max(1, min(50, sizes["epochs"] * per_epoch // 10))
+        return cls(**{"warmup": warmup} | sizes)
 
     def check_data(self, data):
         """Check the size of the pictures.

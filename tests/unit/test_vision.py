@@ -3,14 +3,17 @@
 import math
 from functools import partial
 
+import jax
 import numpy as np
 import pytest
 import scipy.ndimage
 import torch
 import torchvision
+from flax import nnx
 
-from helpers import train_jax, train_torch
-from helpers.settings import Settings
+from helpers import pictures as picture_sets
+from helpers import reference, train_jax, train_torch
+from helpers.settings import Pictures, Settings
 from helpers.shapes import as_numpy
 from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
 from sides import draw, fill, jax_side, on_both_sides, torch_side
@@ -76,6 +79,30 @@ def test_the_model_equals_that_of_torchvision(side):
         expected = own(torch.tensor(IMAGES).permute(0, 3, 1, 2)).numpy()
     got = as_numpy(model(side.tensor(IMAGES)))
     np.testing.assert_allclose(got, expected, atol=1e-5, rtol=0)
+
+
+@on_both_sides
+def test_the_model_is_that_of_the_formulas(side):
+    model, params = build_model(side)
+    expected = reference.vision_transformer(IMAGES, params, P, L, H)
+    np.testing.assert_allclose(
+        as_numpy(model(side.tensor(IMAGES))), expected, atol=1e-5, rtol=0
+    )
+
+
+@on_both_sides
+def test_a_hidden_patch_changes_no_output(side):
+    model, _ = build_model(side)
+    other = IMAGES.copy()
+    other[:, :P, P : 2 * P] = 0.5  # the second patch, the third element
+    mask = np.arange(10) != 2
+    mask = side.mask(np.broadcast_to(mask, (10, 10)))
+    hidden, seen = (
+        [as_numpy(model(side.tensor(x), *given)) for x in (IMAGES, other)]
+        for given in ((mask,), ())
+    )
+    np.testing.assert_array_equal(*hidden)
+    assert np.abs(seen[0] - seen[1]).max() > 1e-3
 
 
 @pytest.mark.parametrize("pool", ["token", "mean"])
@@ -245,3 +272,76 @@ def test_labels_that_fit_no_picture_raise_before_training(side):
     ):
         with pytest.raises(ValueError, match=said):
             train.fit(model, train.cross_entropy, (images, labels), settings, bar=False)
+
+
+# Convolutions in the compiled loop
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (2, 5), (1, 1)])
+def test_a_convolution_of_the_loop_is_that_of_flax(kernel):
+    """The same outputs and the same gradients."""
+    conv = nnx.Conv(N, M, kernel, rngs=nnx.Rngs(0))
+    conv.bias[...] = draw(M)
+    fast = train_jax.with_flat_products(conv)
+    assert fast.conv_general_dilated is train_jax.flat_convolution
+
+    def loss(conv, x):
+        return (conv(x) ** 2).sum()
+
+    for found, expected in (
+        (fast(IMAGES), conv(IMAGES)),
+        (nnx.grad(loss)(fast, IMAGES), nnx.grad(loss)(conv, IMAGES)),
+    ):
+        pairs = zip(*map(jax.tree.leaves, (found, expected)), strict=True)
+        for a, b in pairs:
+            np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strides": 2}, {"padding": "VALID"}, {"kernel_dilation": 2},
+        {"feature_group_count": N}, {"input_dilation": (1, 2)},
+    ],
+)  # fmt: skip
+def test_other_convolutions_stay_as_they_are(options):
+    conv = nnx.Conv(N, 2 * N, (3, 3), rngs=nnx.Rngs(0), **options)
+    kept = train_jax.with_flat_products(conv).conv_general_dilated
+    assert kept is jax.lax.conv_general_dilated
+
+
+# Pictures and their settings
+
+
+def test_pictures_are_moved_by_whole_pixels():
+    images = pictures(2, 5, 7, 1)
+    down = picture_sets.shifted(images, 2, 0)
+    np.testing.assert_array_equal(down[:, 2:], images[:, :-2])
+    assert (down[:, :2] == 0).all()
+    left = picture_sets.shifted(images, 0, -3)
+    np.testing.assert_array_equal(left[:, :, :-3], images[:, :, 3:])
+    assert (left[:, :, -3:] == 0).all()
+    np.testing.assert_array_equal(picture_sets.shifted(images, 0, 0), images)
+
+
+def test_settings_follow_from_the_pictures():
+    """Sizes and classes of the data, about as many updates as asked for."""
+    images = np.zeros((4000, 32, 32, 3), np.uint8)
+    parts = {"train": (images, np.arange(4000, dtype=np.int32) % 7)}
+    found = Pictures.for_data(parts)
+    assert (found.image_size, found.n_channels, found.patch) == (32, 3, 4)
+    assert (found.n_train, found.n_classes, found.batch_size) == (4000, 7, 64)
+    assert found.updates == 682 and found.warmup == 50
+    assert Pictures.for_data(parts, 30_000).epochs == 100
+    chosen = Pictures.for_data(parts, patch=8, m=48, epochs=2)
+    assert (chosen.patch, chosen.m, chosen.epochs, chosen.warmup) == (8, 48, 2, 12)
+    few = {"train": (images[:9, :7, :7, :1], parts["train"][1][:9])}
+    found = Pictures.for_data(few)
+    assert (found.batch_size, found.patch, found.image_size) == (2, 1, 7)
+
+
+def test_long_trainings_are_read_as_they_were_kept():
+    for run in picture_sets.recorded_runs():
+        assert run["task"] == "cifar10" and 0 < run["test_accuracy"] < 1
+        assert {"device", "framework"} <= set(run["about"])
+        assert min(run["updates"], run["seconds"], run["n_parameters"]) > 0
