@@ -124,7 +124,7 @@ plots.patch_grid(photo, [56, 32, 16])
 # channels: three in a colour photo, one in our digits, which have $H = 8$ and are cut
 # with $p = 2$.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, a handwritten digit of eight by eight pixels with a grid of four by four squares, numbered row by row. Right, the sixteen squares side by side, as a sequence in the same order."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, a handwritten digit of eight by eight pixels with a grid of four by four squares. Right, the sixteen squares one by one, numbered from 0 to 15 in the same order."}}
 plots.patch_sequence(x_test[0], settings.patch)
 
 # %% [markdown] tags=["torch"]
@@ -671,9 +671,9 @@ viewer.attention(
 # Here is the mean over the heads of the last block, for the class token. First a digit
 # of each class, then the mistakes in which the model was most certain:
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Ten handwritten digits, one of each class, with colours over the patches: the class token gives most of its weight to a few patches, mostly on strokes."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Ten handwritten digits, one of each class, with colours over the patches: in some digits one patch on a stroke stands out, in others the weights are spread over the picture."}}
 first = [int(np.flatnonzero(y_test == c)[0]) for c in range(10)]
-plots.over_pictures(x_test[first], looks[first])
+plots.over_pictures(x_test[first], looks[first], columns=5)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Five test digits in which the model is wrong, with the right and the chosen class above each, and the weights of the class token as colours."}}
 wrong = np.flatnonzero(guess != y_test)
@@ -949,7 +949,7 @@ rolled = rollout(maps)[:, 0, 1:]  # n s: from the token to the patches
 lost["rollout"] = share_lost(rolled)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The same ten digits, one of each class, with the rollout of the class token as colours over the patches."}}
-plots.over_pictures(x_test[first], rolled[first])
+plots.over_pictures(x_test[first], rolled[first], columns=5)
 
 # %% tags=["shared", "say"]
 say(
