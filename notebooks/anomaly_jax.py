@@ -29,7 +29,7 @@
 # This page uses **JAX**. The same page in PyTorch:
 # [anomaly_torch](anomaly_torch.ipynb). Before it comes [warm-up, in
 # JAX](warmup_jax.ipynb). It trains with the loop of [the reverse
-# task](reverse_jax.ipynb). The language models of the next chapters do not need it.
+# task](reverse_jax.ipynb). The later chapters do not need it.
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
@@ -1023,5 +1023,5 @@ assert len(gap) == 200 and gap.max() < 1e-3  # loose: chaotic, grows with roundi
 #   distances has to compare.
 
 # %% [markdown] tags=["jax"]
-# Next comes [a model that writes, in JAX](decoder_jax.ipynb). The last chapter asks
-# [what attention costs](costs_jax.ipynb).
+# Next comes [pictures as sequences, in JAX](vision_jax.ipynb). On the way to a language
+# model you can go on with [a model that writes](decoder_jax.ipynb).

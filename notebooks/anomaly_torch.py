@@ -28,8 +28,7 @@
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [anomaly_jax](anomaly_jax.ipynb).
 # Before it comes [warm-up, in PyTorch](warmup_torch.ipynb). It trains with the loop of
-# [the reverse task](reverse_torch.ipynb). The language models of the next chapters do
-# not need it.
+# [the reverse task](reverse_torch.ipynb). The later chapters do not need it.
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
@@ -1023,5 +1022,5 @@ assert len(gap) == 200 and gap.max() < 1e-3  # loose: chaotic, grows with roundi
 #   distances has to compare.
 
 # %% [markdown] tags=["torch"]
-# Next comes [a model that writes, in PyTorch](decoder_torch.ipynb). The last chapter
-# asks [what attention costs](costs_torch.ipynb).
+# Next comes [pictures as sequences, in PyTorch](vision_torch.ipynb). On the way to a language
+# model you can go on with [a model that writes](decoder_torch.ipynb).
