@@ -1022,5 +1022,5 @@ assert len(gap) == 200 and gap.max() < 1e-3  # loose: chaotic, grows with roundi
 #   distances has to compare.
 
 # %% [markdown] tags=["torch"]
-# Next comes [pictures as sequences, in PyTorch](vision_torch.ipynb). On the way to a language
-# model you can go on with [a model that writes](decoder_torch.ipynb).
+# Next comes [pictures as sequences, in PyTorch](vision_torch.ipynb). On the way to a
+# language model you can go on with [a model that writes](decoder_torch.ipynb).
