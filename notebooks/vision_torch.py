@@ -591,8 +591,8 @@ say(
 bag = by_positions["none"]
 outputs = [as_numpy(attention_maps(bag, floats(x))[0]) for x in (x_test, x_shuffled)]
 np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-4)
-assert 0.4 < known["none"][0] < min(known["learned"][0], known["sinusoidal"][0]) - 0.1
-assert max(known["learned"][1], known["sinusoidal"][1]) < 0.5
+assert 0.5 < known["none"][0] < min(known["learned"][0], known["sinusoidal"][0]) - 0.1
+assert max(known["learned"][1], known["sinusoidal"][1]) < 0.35
 sums = [x.sum(axis=(1, 2, 3)) for x in (x_test, x_shuffled)]
 np.testing.assert_allclose(*sums, rtol=1e-5)
 
@@ -636,7 +636,7 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: learned positions of neighbours are more alike than those of other patches
-assert near > far + 0.1
+assert near - far > 0.15
 assert np.abs(alike["before training"]).max() < 0.1
 
 # %% [markdown] tags=["shared"]
