@@ -205,7 +205,7 @@ say(
 # gather what the output needs. The alternative is the mean over the vectors of all
 # patches, called **mean pooling**.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two flows side by side. Left, the predictor of the chapter on positions: embed, positions, encoder, hidden, output for each element. Right, the vision Transformer: a picture is cut into patches, embed, a class token in front, positions, the same encoder, and the output of its first element only."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two flows side by side. Left, the predictor of the chapter on positions: embed, positions, encoder, hidden, output for each element. Right, the vision Transformer: a picture is cut into patches, embed, a class token in front, positions, the same encoder, and the output of its first element only. Frames mark what is new: the patches, the token, and the choice of the first element."}}
 diagrams.vision_transformer()
 
 # %% [markdown] tags=["shared"]
@@ -663,8 +663,8 @@ viewer.attention(
     token=True,
     sequences=[f"a {label}" for label in y_test[:6]],
     about="Where the class token and the patches of six digits look",
-    high=0.5,
     layer=settings.n_blocks - 1,
+    head="mean",
 )
 
 # %% [markdown] tags=["shared"]
