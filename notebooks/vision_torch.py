@@ -347,7 +347,7 @@ logistic = LogisticRegression(max_iter=1000).fit(flat, parts["train"][1])
 svm = SVC().fit(flat, parts["train"][1])
 with_mean = replace(settings, pool="mean")
 mean_vit = build(VisionTransformer, seed=settings.seed, **with_mean.model)
-trained(mean_vit, with_mean)
+mean_vit = trained(mean_vit, with_mean)
 rivals = {
     "logistic regression": logistic, "SVM": svm, "convolutions": conv_net,
     "ViT, class token": vit, "ViT, mean": mean_vit,
@@ -478,9 +478,9 @@ plots.pictures((255 * row[None]).round().astype(np.uint8))
 longer = replace(settings, epochs=3 * settings.epochs)  # there is more to learn
 to_move = parts | {"validation": moved(*parts["validation"])}  # what we want to read
 augmented = build(VisionTransformer, seed=settings.seed, **longer.model)
-trained(augmented, longer, to_move, turn_and_shift)
+augmented = trained(augmented, longer, to_move, turn_and_shift)
 conv_augmented = build(ConvNet, 1, 10, seed=settings.seed)
-trained(conv_augmented, longer, to_move, turn_and_shift)
+conv_augmented = trained(conv_augmented, longer, to_move, turn_and_shift)
 
 # %% tags=["shared", "experiment"]
 # Experiment: test digits and moved ones, for all models
@@ -769,7 +769,7 @@ def only(part, classes):
 known_digits = {name: only(part, range(8)) for name, part in parts.items()}
 of_trunk = replace(settings, n_classes=8, n_train=len(known_digits["train"][0]))
 trunk = build(VisionTransformer, seed=settings.seed, **of_trunk.model)
-trained(trunk, of_trunk, known_digits, turn_and_shift)
+trunk = trained(trunk, of_trunk, known_digits, turn_and_shift)
 
 
 # %% tags=["shared", "experiment"]
@@ -877,7 +877,7 @@ own, own_names = pictures.load(source, settings.seed)  # a tenth each: test, val
 small = {} if is_own else {"patch": 8, "n_blocks": 2, "epochs": 10}  # quick
 own_settings = Pictures.for_data(own, 640 if device == "cpu" else 30_000, **small)
 own_vit = build(VisionTransformer, seed=own_settings.seed, **own_settings.model)
-trained(own_vit, own_settings, own, partial(augment, flip=True))
+own_vit = trained(own_vit, own_settings, own, partial(augment, flip=True))
 own_accuracy = accuracy(own_vit, *own["test"])
 
 
