@@ -853,7 +853,7 @@ in_turn = np.arange(40 * 16).reshape(40, 16) % len(labels)
 again = {"batches": lambda _: in_turn}
 fit(probe, cross_entropy, (images, labels), tuned, **again, bar=False)
 np.testing.assert_array_equal(as_numpy(probe.encoder(x)), states[0])
-assert np.abs(as_numpy(probe.output(x)) - states[1]).max() > 0.1
+assert np.abs(as_numpy(probe.output(x)) - states[1]).max() > 0.2
 np.testing.assert_allclose(states[0], as_numpy(trunk.encoder(x)), atol=1e-6)
 assert (mean["fine-tuning"] > mean["from nothing"]).all()
 
@@ -1038,7 +1038,7 @@ outputs = as_numpy(attention_maps(loaded, floats(in_colour))[0])
 # %% tags=["shared", "check"]
 # Checked: with renamed weights, the outputs are those of the published model
 np.testing.assert_allclose(outputs, expected, atol=1e-4)
-assert outputs.std() > 0.1
+assert outputs.std() > 0.2
 
 # %% [markdown] tags=["shared"]
 # torchvision's layer norm has $\epsilon = 10^{-6}$ where ours has $10^{-5}$; the
