@@ -812,15 +812,15 @@ tuned = replace(
 )
 
 
-def learned(way, rows):
+def learned(way, picked):
     """Accuracy on all other pictures after a training on a few."""
     task = replace(tuned, learning_rate=ways[way])
     model = build(VisionTransformer, seed=settings.seed, **task.model)
     model = model if way == "from nothing" else with_trunk(trunk, task)
     model = freeze(model) if way == "linear probe" else model
-    again = {"batches": lambda _: np.resize(rows, (40, 16))}  # 8 and 9 in turn
+    again = {"batches": lambda _: np.resize(picked, (40, 16))}  # 8 and 9 in turn
     fit(model, cross_entropy, (images, labels), task, **again, bar=False)
-    rest = np.setdiff1d(np.arange(len(labels)), rows)
+    rest = np.setdiff1d(np.arange(len(labels)), picked)
     return evaluate(model, cross_entropy, (images[rest], labels[rest]))["accuracy"]
 
 
