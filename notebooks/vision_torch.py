@@ -668,18 +668,24 @@ viewer.attention(
 )
 
 # %% [markdown] tags=["shared"]
-# Here is the mean over the heads of the last block, for the class token. First a digit
-# of each class, then the mistakes in which the model was most certain:
+# Here is the mean over the heads of the last block, for the class token and a digit of
+# each class:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Ten handwritten digits, one of each class, with colours over the patches: in some digits one patch on a stroke stands out, in others the weights are spread over the picture."}}
 first = [int(np.flatnonzero(y_test == c)[0]) for c in range(10)]
 plots.over_pictures(x_test[first], looks[first], columns=5)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Five test digits in which the model is wrong, with the right and the chosen class above each, and the weights of the class token as colours."}}
+# %% tags=["shared", "say"]
 wrong = np.flatnonzero(guess != y_test)
-wrong = wrong[np.argsort(-p[wrong, guess[wrong]])][:5]
-titles = [f"a {y_test[n]}, read as {guess[n]}\n({p[n, guess[n]]:.0%})" for n in wrong]
-plots.over_pictures(x_test[wrong], looks[wrong], titles)
+say(
+    f"The augmented ViT is wrong in **{len(wrong)}** of {len(y_test)} test digits. In "
+    "these it was most certain:"
+)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Five test digits in which the model is wrong, with the right and the chosen class above each, and the weights of the class token as colours."}}
+worst = wrong[np.argsort(-p[wrong, guess[wrong]])][:5]
+titles = [f"a {y_test[n]}, read as {guess[n]}\n({p[n, guess[n]]:.0%})" for n in worst]
+plots.over_pictures(x_test[worst], looks[worst], titles)
 
 # %% [markdown] tags=["shared"]
 # It is tempting to read the colours as reasons. But attention is not explanation
