@@ -206,7 +206,7 @@ say(
 # gather what the output needs. The alternative is the mean over the vectors of all
 # patches, called **mean pooling**.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two flows side by side. Left, the predictor of the chapter on positions: embed, positions, encoder, hidden, output for each element. Right, the vision Transformer: a picture is cut into patches, embed, a class token in front, positions, the same encoder, and the output of its first element only."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two flows side by side. Left, the predictor of the chapter on positions: embed, positions, encoder, hidden, output for each element. Right, the vision Transformer: a picture is cut into patches, embed, a class token in front, positions, the same encoder, and the output of its first element only. Frames mark what is new: the patches, the token, and the choice of the first element."}}
 diagrams.vision_transformer()
 
 # %% [markdown] tags=["shared"]
@@ -347,7 +347,7 @@ logistic = LogisticRegression(max_iter=1000).fit(flat, parts["train"][1])
 svm = SVC().fit(flat, parts["train"][1])
 with_mean = replace(settings, pool="mean")
 mean_vit = build(VisionTransformer, seed=settings.seed, **with_mean.model)
-trained(mean_vit, with_mean)
+mean_vit = trained(mean_vit, with_mean)
 rivals = {
     "logistic regression": logistic, "SVM": svm, "convolutions": conv_net,
     "ViT, class token": vit, "ViT, mean": mean_vit,
@@ -480,9 +480,9 @@ plots.pictures((255 * row[None]).round().astype(np.uint8))
 longer = replace(settings, epochs=3 * settings.epochs)  # there is more to learn
 to_move = parts | {"validation": moved(*parts["validation"])}  # what we want to read
 augmented = build(VisionTransformer, seed=settings.seed, **longer.model)
-trained(augmented, longer, to_move, turn_and_shift)
+augmented = trained(augmented, longer, to_move, turn_and_shift)
 conv_augmented = build(ConvNet, 1, 10, seed=settings.seed)
-trained(conv_augmented, longer, to_move, turn_and_shift)
+conv_augmented = trained(conv_augmented, longer, to_move, turn_and_shift)
 
 # %% tags=["shared", "experiment"]
 # Experiment: test digits and moved ones, for all models
@@ -593,8 +593,8 @@ say(
 bag = by_positions["none"]
 outputs = [as_numpy(attention_maps(bag, floats(x))[0]) for x in (x_test, x_shuffled)]
 np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-4)
-assert 0.4 < known["none"][0] < min(known["learned"][0], known["sinusoidal"][0]) - 0.1
-assert max(known["learned"][1], known["sinusoidal"][1]) < 0.5
+assert 0.5 < known["none"][0] < min(known["learned"][0], known["sinusoidal"][0]) - 0.1
+assert max(known["learned"][1], known["sinusoidal"][1]) < 0.35
 sums = [x.sum(axis=(1, 2, 3)) for x in (x_test, x_shuffled)]
 np.testing.assert_allclose(*sums, rtol=1e-5)
 
@@ -638,7 +638,7 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: learned positions of neighbours are more alike than those of other patches
-assert near > far + 0.1
+assert near - far > 0.15
 assert np.abs(alike["before training"]).max() < 0.1
 
 # %% [markdown] tags=["shared"]
@@ -665,23 +665,29 @@ viewer.attention(
     token=True,
     sequences=[f"a {label}" for label in y_test[:6]],
     about="Where the class token and the patches of six digits look",
-    high=0.5,
     layer=settings.n_blocks - 1,
+    head="mean",
 )
 
 # %% [markdown] tags=["shared"]
-# Here is the mean over the heads of the last block, for the class token. First a digit
-# of each class, then the mistakes in which the model was most certain:
+# Here is the mean over the heads of the last block, for the class token and a digit of
+# each class:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Ten handwritten digits, one of each class, with colours over the patches: in some digits one patch on a stroke stands out, in others the weights are spread over the picture."}}
 first = [int(np.flatnonzero(y_test == c)[0]) for c in range(10)]
 plots.over_pictures(x_test[first], looks[first], columns=5)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Five test digits in which the model is wrong, with the right and the chosen class above each, and the weights of the class token as colours."}}
+# %% tags=["shared", "say"]
 wrong = np.flatnonzero(guess != y_test)
-wrong = wrong[np.argsort(-p[wrong, guess[wrong]])][:5]
-titles = [f"a {y_test[n]}, read as {guess[n]}\n({p[n, guess[n]]:.0%})" for n in wrong]
-plots.over_pictures(x_test[wrong], looks[wrong], titles)
+say(
+    f"The augmented ViT is wrong in **{len(wrong)}** of {len(y_test)} test digits. In "
+    "these it was most certain:"
+)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Five test digits in which the model is wrong, with the right and the chosen class above each, and the weights of the class token as colours."}}
+worst = wrong[np.argsort(-p[wrong, guess[wrong]])][:5]
+titles = [f"a {y_test[n]}, read as {guess[n]}\n({p[n, guess[n]]:.0%})" for n in worst]
+plots.over_pictures(x_test[worst], looks[worst], titles)
 
 # %% [markdown] tags=["shared"]
 # It is tempting to read the colours as reasons. But attention is not explanation
@@ -771,7 +777,7 @@ def only(part, classes):
 known_digits = {name: only(part, range(8)) for name, part in parts.items()}
 of_trunk = replace(settings, n_classes=8, n_train=len(known_digits["train"][0]))
 trunk = build(VisionTransformer, seed=settings.seed, **of_trunk.model)
-trained(trunk, of_trunk, known_digits, turn_and_shift)
+trunk = trained(trunk, of_trunk, known_digits, turn_and_shift)
 
 
 # %% tags=["shared", "experiment"]
@@ -812,15 +818,15 @@ tuned = replace(
 )
 
 
-def learned(way, rows):
+def learned(way, picked):
     """Accuracy on all other pictures after a training on a few."""
     task = replace(tuned, learning_rate=ways[way])
     model = build(VisionTransformer, seed=settings.seed, **task.model)
     model = model if way == "from nothing" else with_trunk(trunk, task)
     model = freeze(model) if way == "linear probe" else model
-    again = {"batches": lambda _: np.resize(rows, (40, 16))}  # 8 and 9 in turn
+    again = {"batches": lambda _: np.resize(picked, (40, 16))}  # 8 and 9 in turn
     fit(model, cross_entropy, (images, labels), task, **again, bar=False)
-    rest = np.setdiff1d(np.arange(len(labels)), rows)
+    rest = np.setdiff1d(np.arange(len(labels)), picked)
     return evaluate(model, cross_entropy, (images[rest], labels[rest]))["accuracy"]
 
 
@@ -853,7 +859,7 @@ in_turn = np.arange(40 * 16).reshape(40, 16) % len(labels)
 again = {"batches": lambda _: in_turn}
 fit(probe, cross_entropy, (images, labels), tuned, **again, bar=False)
 np.testing.assert_array_equal(as_numpy(probe.encoder(x)), states[0])
-assert np.abs(as_numpy(probe.output(x)) - states[1]).max() > 0.1
+assert np.abs(as_numpy(probe.output(x)) - states[1]).max() > 0.2
 np.testing.assert_allclose(states[0], as_numpy(trunk.encoder(x)), atol=1e-6)
 assert (mean["fine-tuning"] > mean["from nothing"]).all()
 
@@ -885,7 +891,7 @@ own, own_names = pictures.load(source, settings.seed)  # a tenth each: test, val
 small = {} if is_own else {"patch": 8, "n_blocks": 2, "epochs": 10}  # quick
 own_settings = Pictures.for_data(own, 640 if device == "cpu" else 30_000, **small)
 own_vit = build(VisionTransformer, seed=own_settings.seed, **own_settings.model)
-trained(own_vit, own_settings, own, partial(augment, flip=True))
+own_vit = trained(own_vit, own_settings, own, partial(augment, flip=True))
 own_accuracy = accuracy(own_vit, *own["test"])
 
 
@@ -1038,7 +1044,7 @@ outputs = as_numpy(attention_maps(loaded, floats(in_colour))[0])
 # %% tags=["shared", "check"]
 # Checked: with renamed weights, the outputs are those of the published model
 np.testing.assert_allclose(outputs, expected, atol=1e-4)
-assert outputs.std() > 0.1
+assert outputs.std() > 0.2
 
 # %% [markdown] tags=["shared"]
 # torchvision's layer norm has $\epsilon = 10^{-6}$ where ours has $10^{-5}$; the
