@@ -20,37 +20,24 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
 
-from benchmarks import measure, run
+from benchmarks import measure, run, tasks
 from helpers import pictures
 from helpers.sequences import shuffled
 from helpers.settings import Pictures
 from helpers.weights import count_parameters, write_whole
 
 FRAMEWORKS = "jax", "torch"
-SIZES = {
-    "patch": 4, "n_blocks": 4, "m": 128, "n_heads": 4, "f": 256, "pool": "mean",
-    "batch_size": 64, "learning_rate": 1e-3, "warmup": 500,
-}  # fmt: skip
-MOVES = {"pixels": 4, "flip": True}
 COLUMNS = "epoch", "updates", "minutes", "loss", "validation accuracy"
 
 
 def settings_for(images, names, epochs, **changes):
-    """Sizes from the photos, the rest as it stands above."""
+    """Sizes from the photos, the rest from ``tasks.PHOTOS``."""
     sizes = {"n_train": len(images), "n_classes": len(names), "epochs": epochs}
+    sizes = tasks.PHOTOS | sizes | changes
     sizes |= {"image_size": images.shape[1], "n_channels": images.shape[3]}
-    sizes |= SIZES | changes
     sizes["batch_size"] = min(sizes["batch_size"], len(images))
     updates = epochs * (len(images) // sizes["batch_size"])
     return Pictures(**sizes | {"warmup": min(sizes["warmup"], max(1, updates // 10))})
-
-
-def in_whole_pixels(chances, images, labels, *, move, pixels, flip):
-    """Shift by whole pixels only, as a crop does, so that nothing is blurred."""
-    steps = 2 * pixels + 1  # the largest shift each way, and none
-    return move(
-        chances * steps // 1 / (steps - 1), images, labels, pixels=pixels, flip=flip
-    )
 
 
 class Clock:
@@ -85,7 +72,7 @@ def train(framework, data, settings, folder):
     history = trainer.fit(
         model, trainer.cross_entropy, data["train"], settings,
         batches=lambda epoch: (clock.until(epoch), order(epoch))[1],
-        augment=partial(in_whole_pixels, move=models.augment, **MOVES),
+        augment=partial(tasks.in_whole_pixels, move=models.augment, **tasks.MOVES),
         validation=data["validation"], folder=folder,
     )  # fmt: skip
     test = trainer.evaluate(model, trainer.cross_entropy, data["test"])
@@ -161,7 +148,7 @@ def main():
     about |= {"framework": given.framework, "shared": given.shared}
     about |= {"date": f"{datetime.now():%Y-%m-%d %H:%M}"}
     record = {"task": name, "about": about, "settings": asdict(settings)}
-    record |= {"augmentation": MOVES, **found}
+    record |= {"augmentation": tasks.MOVES, **found}
     given = SimpleNamespace(output=given.output, task=name, framework=None)
     print(*run.write(given, report(record), record), sep="\n")
 

@@ -13,6 +13,11 @@ def stack(examples):
     return tuple(map(np.stack, zip(*examples, strict=True)))
 
 
+def to_array(photo):
+    """The last transform of a photo: from 0 to 1."""
+    return np.asarray(photo, np.float32) / 255
+
+
 def warmup_cosine(settings):
     """The schedule of the settings as Optax writes it."""
     assert settings.schedule == "warmup_cosine", settings.schedule
@@ -28,7 +33,12 @@ class Training:
     def __init__(self, name, model, loss_fn, data, settings, folder):
         self.loss_fn, self.settings = loss_fn, settings
         np.random.seed(settings.seed)
-        self.batches, self.validation = loaders(name, settings, data, collate_fn=stack)
+        options = {"collate_fn": stack}
+        if name == "vision":  # JAX has threads, which forked workers would not have
+            options["multiprocessing_context"] = "forkserver"
+        self.batches, self.validation = loaders(
+            name, settings, data, [to_array], **options
+        )
         self.schedule = warmup_cosine(settings)
         clip = optax.clip_by_global_norm(settings.max_grad_norm)
         self.optimizer = optax.chain(clip, optax.adam(self.schedule))

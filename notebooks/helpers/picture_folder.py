@@ -1,7 +1,7 @@
 """A folder of pictures, one folder for each class, as one array of small squares.
 
 The convention is that of torchvision's ``ImageFolder``: ``FOLDER/CLASS/any name``. If
-the classes stand in ``train`` and ``test``, that is the split; else a tenth of each
+the classes stand in ``train`` and ``test``, that is the split; else a fifth of each
 class, drawn with a fixed seed, is the test part. Pictures may have any size and any
 format that Pillow reads. Those that cannot be read are listed and left out.
 """
@@ -200,12 +200,12 @@ def read_chunk(listed, side):
 
 
 def split(images, labels):
-    """A tenth of each class for the test part, one picture at least."""
+    """A fifth of each class for the test part, two pictures at least."""
     rng = np.random.default_rng(SEED)
     test = np.zeros(len(labels), bool)
     for number in np.unique(labels):
         rows = rng.permutation(np.flatnonzero(labels == number))
-        test[rows[: max(LEAST, round(len(rows) / 10))]] = True
+        test[rows[: max(LEAST, round(len(rows) / 5))]] = True
     return {
         "train": (images[~test], labels[~test]),
         "test": (images[test], labels[test]),
