@@ -20,7 +20,13 @@ CHUNK = 1_000  # pictures that are kept together until all are done
 SEED = 0
 LEAST = 2  # pictures of a class in each part
 SHOWN = 5  # names of bad files in a message
-UNREADABLE = OSError, ValueError, SyntaxError, EOFError  # what Pillow raises
+SPLITS = {
+    *PARTS,
+    "val",
+    "valid",
+    "validation",
+    "dev",
+}  # how folders of splits are named
 
 
 def list_pictures(folder):
@@ -40,13 +46,18 @@ def list_pictures(folder):
     Raises
     ------
     ValueError
-        If there is no such folder, or fewer than two classes, the parts have different
-        classes, or a class is empty.
+        If there is no such folder, or fewer than two classes, a split has other folders
+        than ``train`` and ``test``, these have different classes, or a class is empty.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"expected a folder of pictures, got {folder}")
     split = set(names_in(folder)) == set(PARTS)
+    if not split and set(names_in(folder)) <= SPLITS and names_in(folder):
+        raise ValueError(
+            f"expected the folders train and test, or one for each class, in {folder}, "
+            f"got {names_in(folder)}"
+        )
     roots = {part: folder / part for part in PARTS} if split else {"all": folder}
     names = {part: names_in(root) for part, root in roots.items()}
     first = next(iter(names.values()))
@@ -190,7 +201,7 @@ def read_chunk(listed, side):
         try:
             images.append(read_picture(path, side))
             labels.append(number)
-        except UNREADABLE as error:
+        except Exception as error:  # Pillow's readers raise many kinds
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
             bad.append(f"{path}: {why}")
     return {
