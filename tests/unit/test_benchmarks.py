@@ -181,7 +181,7 @@ def test_both_ways_have_the_same_photos(files, monkeypatch):
 
 def test_in_jax_the_usual_way_has_the_same_pixels(files):
     """One photo at a time, with channels last."""
-    settings, folder, (train, validation) = files
+    settings, folder, (_, validation) = files
     _, given = usual.photos(folder, settings, [usual_jax.to_array])
     image, label = given[0]
     assert image.dtype == np.float32
@@ -208,8 +208,8 @@ def test_photos_are_moved_by_whole_pixels_and_all_moves_are_equally_likely():
     counts = torch.bincount(down + pixels)
     assert len(counts) == 2 * pixels + 1
     np.testing.assert_allclose(counts / counts.sum(), 1 / 9, atol=0.02)
-    mirrored = (torch.nonzero(moved)[:, 2] > 6).float().mean()  # but those at 6
-    assert 0.35 < mirrored < 0.55
+    right = (torch.nonzero(moved)[:, 2] > 6).float().mean()  # mirrored, and not lost
+    assert abs(right - 4 / 9 * 6 / 7) < 0.02
 
 
 def test_cpu_seconds_of_a_resumed_training_are_those_of_all_its_epochs(
@@ -282,7 +282,7 @@ def test_a_training_on_photos_is_recorded_and_resumed(six, monkeypatch):
     assert [one["updates"] for one in record["history"]] == [3, 6, 9]
     assert record["updates"] == 9 == 3 * (record["settings"]["n_train"] // 40)
     assert record["seconds"] == record["history"][-1]["seconds"]
-    assert 0 < record["cpu_seconds"]
+    assert record["cpu_seconds"] > 0
     assert 0 <= record["test_accuracy"] <= 1
     assert set(record["history"][0]) == {
         "epoch", "updates", "seconds", "loss", "validation_accuracy",
