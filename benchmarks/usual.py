@@ -91,6 +91,16 @@ def photos(folder, settings, last):
     yield ImageFolder(validation, v2.Compose(last))
 
 
+def to_array(photo):
+    """The last transform of a photo: from 0 to 1; for JAX."""
+    return np.asarray(photo, np.float32) / 255
+
+
+def stack(examples):
+    """Collect examples to NumPy arrays; for JAX, which workers need not load."""
+    return tuple(map(np.stack, zip(*examples, strict=True)))
+
+
 def loaders(name, settings, data, last=(), **options):
     """One loader for training and one for validation; ``last`` ends with arrays."""
     order = {"shuffle": True}

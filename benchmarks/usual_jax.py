@@ -5,17 +5,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from benchmarks.usual import Log, loaders
-
-
-def stack(examples):
-    """Collect examples to NumPy arrays."""
-    return tuple(map(np.stack, zip(*examples, strict=True)))
-
-
-def to_array(photo):
-    """The last transform of a photo: from 0 to 1."""
-    return np.asarray(photo, np.float32) / 255
+from benchmarks.usual import Log, loaders, stack, to_array
 
 
 def warmup_cosine(settings):

@@ -26,7 +26,6 @@ from benchmarks import (
     measure,
     tasks,
     usual,
-    usual_jax,
     usual_torch,
 )
 from benchmarks import photos as hour
@@ -182,12 +181,12 @@ def test_both_ways_have_the_same_photos(files, monkeypatch):
 def test_in_jax_the_usual_way_has_the_same_pixels(files):
     """One photo at a time, with channels last."""
     settings, folder, (_, validation) = files
-    _, given = usual.photos(folder, settings, [usual_jax.to_array])
+    _, given = usual.photos(folder, settings, [usual.to_array])
     image, label = given[0]
     assert image.dtype == np.float32
     np.testing.assert_allclose(image * 255, validation[0][0], atol=1e-3)
     assert label == validation[1][0] == 0
-    moved, _ = next(usual.photos(folder, settings, [usual_jax.to_array]))[0]
+    moved, _ = next(usual.photos(folder, settings, [usual.to_array]))[0]
     assert moved.shape == (32, 32, 3) and 0 <= moved.min() <= moved.max() <= 1
 
 
