@@ -427,7 +427,7 @@ say(
 )
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Rows of ten pictures with a percentage below each. A solid frame marks the odd one, a dashed frame the one that the model chose instead."}}
-worst = wrong[np.argsort(-sure[wrong])][:4]
+worst = np.argsort(np.where(guess != s - 1, -sure, sure))[:4]  # mistakes first
 captions = [[f"{value:.0%}" for value in row] for row in p[worst]]
 kinds = test.labels[test_sets[worst]]
 titles = [f"{names[row[0]]}, odd: {names[row[-1]]}" for row in kinds]
@@ -809,7 +809,7 @@ assert source != "digits" or 1.4 * found_without[0, 1] < both < found_by_rule[0,
 # Experiment: shares of right and wrong sets by the largest probability
 edges = np.array([0, 0.5, 0.9, 1])
 groups = {"right": sure[right], "wrong": sure[wrong]}
-share = {name: np.histogram(x, edges)[0] / len(x) for name, x in groups.items()}
+share = {k: np.histogram(x, edges)[0] / max(len(x), 1) for k, x in groups.items()}
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Share of the sets over the largest probability, as bars in three bins: to 50, to 90 and to 100 percent. Of the sets in which the model is right, nearly all are in the last bin; those in which it is wrong are spread over the bins."}}
 bins = [f"{100 * a:.0f} to {100 * b:.0f}" for a, b in itertools.pairwise(edges)]
@@ -824,7 +824,7 @@ caught = (guess[unsure] != s - 1).sum()
 second_place = np.argsort(-p[wrong], axis=1)[:, 1] == s - 1
 kinds = np.sort(test.labels[test_sets[wrong]][:, -2:])  # n 2, the two classes
 pairs = Counter((names[a], names[b]) for a, b in kinds.tolist())
-(one, other), times = pairs.most_common(1)[0]
+(one, other), _ = [*pairs.most_common(1), (("none", "none"), 0)][0]
 say(
     f"A person who looks at the {unsure.mean():.1%} of all sets in which the largest "
     f"probability is under 90% sees **{caught} of the {len(wrong)}** mistakes. In "
