@@ -1,10 +1,8 @@
 """Prepare photos for the pages: download or read, convert, extract features.
 
-    python tools/data.py [cifar100 | cifar10 | FOLDER]
+    python tools/data.py [cifar100 | cifar10 | FOLDER]        `make data PHOTOS=…`
 
-Without a name $PHOTOS counts, else cifar100. A FOLDER has one folder of pictures for
-each class. Where to: $DATA_FOLDER. Where from: $DATA_MIRRORS, then the data's own home.
-It may be stopped at any point and called again.
+Without a name $PHOTOS counts, else cifar100. README.md tells the rest (*With photos*).
 """
 
 import argparse
@@ -15,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
 
-from helpers import photos
+from helpers import photos, sets
 
 
 def main(arguments=None):
@@ -30,24 +28,24 @@ def main(arguments=None):
     try:
         report(photos.prepare_images(name))
         images, names = photos.load_images(name)
-        path = photos.prepare(name)
+        found = f"{count(images)} photos of {len(names)} classes"
+        print(f"{photos.images_file(name)}: {found}", flush=True)
+        print(f"{photos.prepare(name)}: their features")
     except (OSError, ValueError) as error:
         if getattr(error, "errno", None) == errno.ENOSPC:
             error = (
                 f"no space left in {folder}, which needs about 1 GB: make room there, "
                 "or name another folder in DATA_FOLDER"
             )
-        if images:
-            counts = count(images)
-            print(
-                f"{photos.images_file(name)}: {counts} photos of {len(names)} classes"
-            )
-            name = f"{name} has no features, which only the odd-one-out pages need, and"
-        raise SystemExit(f"{name} is not prepared: {error}") from None
+        if images is None or name in sets.KNOWN:
+            raise SystemExit(f"{name} is not prepared: {error}") from None
+        print(
+            "Their ResNet34 features are missing; the odd-one-out pages then take mean "
+            f"colours, all else is ready: {error}",
+            file=sys.stderr,
+        )
     except KeyboardInterrupt:
         raise SystemExit("stopped; call it again to go on") from None
-    parts, names = photos.load(name)
-    print(f"{path}: features of {count(parts)} photos of {len(names)} classes")
 
 
 def count(parts):

@@ -1,10 +1,10 @@
 """Photos as one file, and their ResNet34 features as another.
 
-``$PHOTOS`` says which, for all pages and for ``make data``: ``cifar10``, ``cifar100``,
-or a folder of one's own pictures (``helpers.picture_folder``). ``make data`` calls
-``prepare``; pages only load. torchvision reads the archives and has the network, so
-preparing needs PyTorch, and loading does not. The files are in ``$DATA_FOLDER``, by
-default ``data`` beside the pages.
+``$PHOTOS`` says which, for all pages and for ``make data`` (README.md, *With photos*):
+``cifar10``, ``cifar100``, or a folder of one's own pictures (``helpers.picture_folder``).
+``make data`` calls ``prepare``; pages only load. torchvision reads the archives and has
+the network, so preparing needs PyTorch, and loading does not. The files are in
+``$DATA_FOLDER``, by default ``data`` beside the pages.
 """
 
 import hashlib
@@ -18,7 +18,6 @@ import numpy as np
 from tqdm import tqdm
 
 from helpers import picture_folder
-from helpers.checks import choose
 from helpers.weights import write_whole
 
 DATA = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}  # names in torchvision.datasets
@@ -42,10 +41,22 @@ def stem(name):
     """The first part of the names of the files: of a folder with where it is."""
     if name in DATA:
         return name
-    if os.sep not in str(name) and not Path(name).is_dir():
-        choose(name, DATA, "data set")
-    path = Path(name).expanduser().resolve()
+    path = located(name)
+    if os.sep not in str(name) and not path.is_dir():
+        known = ", ".join(map(repr, DATA))
+        raise ValueError(
+            f"unknown data set {str(name)!r}: expected {known}, or a folder of pictures"
+        )
     return f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+
+
+def located(name):
+    """Where a folder is, seen from here or else from the top of the repository.
+
+    So a relative path means the same to ``make`` and to a page.
+    """
+    path = Path(name).expanduser()
+    return (path if path.is_dir() else Path(__file__).parents[2] / path).resolve()
 
 
 def images_file(name):
@@ -104,14 +115,14 @@ def prepare_images(name):
     data_folder().mkdir(parents=True, exist_ok=True)
     if name in DATA:
         return [] if images_file(name).exists() else write_images(name)
-    path = images_file(name)
-    files, _ = picture_folder.list_pictures(name)
+    path, folder = images_file(name), located(name)
+    files, _ = picture_folder.list_pictures(folder)
     if path.exists() and read_npz(path)["fingerprint"] == picture_folder.fingerprint(
         files
     ):
         return []
     parts = path.with_suffix(".parts")
-    arrays, bad = picture_folder.convert(name, parts, write_npz, read_npz)
+    arrays, bad = picture_folder.convert(folder, parts, write_npz, read_npz)
     features_file(name).unlink(missing_ok=True)  # they were of other photos
     write_npz(path, **arrays)
     return bad

@@ -1,7 +1,7 @@
 """A folder of pictures, one folder for each class, as one array of small squares.
 
 The convention is that of torchvision's ``ImageFolder``: ``FOLDER/CLASS/any name``. If
-the classes stand in ``train`` and ``test``, that is the split; else a tenth of each
+the classes stand in ``train`` and ``test``, that is the split; else a fifth of each
 class, drawn with a fixed seed, is the test part. Pictures may have any size and any
 format that Pillow reads. Those that cannot be read are listed and left out.
 """
@@ -20,7 +20,13 @@ CHUNK = 1_000  # pictures that are kept together until all are done
 SEED = 0
 LEAST = 2  # pictures of a class in each part
 SHOWN = 5  # names of bad files in a message
-UNREADABLE = OSError, ValueError, SyntaxError, EOFError  # what Pillow raises
+SPLITS = {
+    *PARTS,
+    "val",
+    "valid",
+    "validation",
+    "dev",
+}  # how folders of splits are named
 
 
 def list_pictures(folder):
@@ -40,13 +46,18 @@ def list_pictures(folder):
     Raises
     ------
     ValueError
-        If there is no such folder, or fewer than two classes, the parts have different
-        classes, or a class is empty.
+        If there is no such folder, or fewer than two classes, a split has other folders
+        than ``train`` and ``test``, these have different classes, or a class is empty.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"expected a folder of pictures, got {folder}")
     split = set(names_in(folder)) == set(PARTS)
+    if not split and set(names_in(folder)) <= SPLITS and names_in(folder):
+        raise ValueError(
+            f"expected the folders train and test, or one for each class, in {folder}, "
+            f"got {names_in(folder)}"
+        )
     roots = {part: folder / part for part in PARTS} if split else {"all": folder}
     names = {part: names_in(root) for part, root in roots.items()}
     first = next(iter(names.values()))
@@ -190,7 +201,7 @@ def read_chunk(listed, side):
         try:
             images.append(read_picture(path, side))
             labels.append(number)
-        except UNREADABLE as error:
+        except Exception as error:  # Pillow's readers raise many kinds
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
             bad.append(f"{path}: {why}")
     return {
@@ -200,12 +211,12 @@ def read_chunk(listed, side):
 
 
 def split(images, labels):
-    """A tenth of each class for the test part, one picture at least."""
+    """A fifth of each class for the test part, two pictures at least."""
     rng = np.random.default_rng(SEED)
     test = np.zeros(len(labels), bool)
     for number in np.unique(labels):
         rows = rng.permutation(np.flatnonzero(labels == number))
-        test[rows[: max(LEAST, round(len(rows) / 10))]] = True
+        test[rows[: max(LEAST, round(len(rows) / 5))]] = True
     return {
         "train": (images[~test], labels[~test]),
         "test": (images[test], labels[test]),

@@ -9,6 +9,7 @@ from math import inf
 
 import numpy as np
 
+from helpers import sets
 from helpers.checks import check_fields, choose
 from helpers.dates import CHARACTERS
 from helpers.schedules import SCHEDULES, check_warmup, learning_rates
@@ -505,16 +506,40 @@ def anomaly(source, device):
 
     Parameters
     ----------
-    source : {"digits", "cifar100"}
+    source : str
+        One of ``sets.KNOWN``, or what ``helpers.photos.prepare`` knows: then all sizes
+        follow from the photos, and nothing is promised.
     device : str
         ``"cpu"``, or the name of a faster one.
 
     Raises
     ------
     ValueError
-        If the source is unknown.
+        If the source is unknown, or has too few classes or photos.
     """
-    settings = choose(source, {"digits": Digits, "cifar100": Cifar100}, "source")()
+    if source not in sets.KNOWN:
+        return for_photos(source)
+    settings = {"digits": Digits, "cifar100": Cifar100}[source]()
     if source == "cifar100" and device == "cpu":
         return replace(settings, epochs=2, least_accuracy=0.5)
     return settings
+
+
+def for_photos(source):
+    """``Sets.for_data`` of photos; sets of ten, or smaller if a class is.
+
+    Half of a class's test photos, and all its validation photos, fill a set.
+    """
+    parts, names = sets.from_source(source, Settings.seed)
+    n = {name: np.bincount(part.labels).min().item() for name, part in parts.items()}
+    set_size = min(10, n["validation"], n["test"] // 2)
+    if len(names) < 4 or set_size < 3:
+        raise ValueError(
+            "sets of seen and of unseen classes need four classes or more, each with "
+            f"three photos for validation and six for the test, got {len(names)} "
+            f"classes, the smallest with {n['validation']} and {n['test']}: {source}"
+        )
+    changes = {"source": source, "n_unseen": max(2, 3 * len(names) // 10)}
+    changes |= {"set_size": set_size, "least_accuracy": 0.0, "least_gain": 0.0}
+    settings = Anomaly.for_data(parts, **changes)
+    return replace(settings, epochs=max(2, settings.epochs))
