@@ -122,7 +122,6 @@ function seeing(place) {
     })) paper.setAttribute(name, value);
     line.setAttribute("stroke-width", PEN);
     paper.append(line);
-    const hint = make("span", { class: "hint", "aria-hidden": "true" }, "Draw a digit here");
     const normalise = make("input", { id: "normalise", type: "checkbox", autocomplete: "off" });
     normalise.checked = true;
     normalise.addEventListener("change", () => {
@@ -180,7 +179,6 @@ function seeing(place) {
       node.setAttribute("aria-label", `Shift ${word} by one pixel`);
       return node;
     });
-    const shifted = make("span", { role: "status", class: "shifted" });
 
     // What the model gets: a pixel is painted by a press, or by keys.
     const cells = pixels.map((y) => pixels.map((x) => {
@@ -190,7 +188,7 @@ function seeing(place) {
       return node;
     }));
     const rows = cells.map((row) => make("div", { role: "row" }, ...row));
-    const grid = make("div", { role: "grid", class: "pixels", "aria-label": "What the model gets, pixel by pixel", "aria-describedby": "painting" }, ...rows);
+    const grid = make("div", { role: "grid", class: "pixels", "aria-label": "What the model gets, pixel by pixel", "aria-describedby": "about-given" }, ...rows);
     const steps = { ArrowLeft: [0, -1], ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowRight: [0, 1] };
     grid.addEventListener("keydown", (event) => {
       if (event.altKey || event.ctrlKey || event.metaKey) return;
@@ -245,9 +243,10 @@ function seeing(place) {
     });
     const list = make("ul", { class: "classes", "aria-label": "Probability of each class" }, ...bars.map(({ node }) => node));
     const below = thumbnail(picture);
-    const patches = Array.from({ length: (imageSize / patch) ** 2 }, () =>
-      make("li", {}, make("span", { class: "aloud" })));
-    const heat = make("ol", { class: "patches", start: 0, "aria-label": "Attention weight of each patch" }, ...patches);
+    const nPatches = imageSize / patch; // in a row
+    const patches = Array.from({ length: nPatches ** 2 }, () => make("li", {}, make("span", { class: "aloud" })));
+    const heat = make("ul", { class: "patches", "aria-label": "Attention weight of each patch" }, ...patches);
+    const patchAt = (i) => `row ${Math.floor(i / nPatches)}, column ${i % nPatches}`;
     const looks = layersAndHeads("sees", settings, show);
     const readout = make("p", { class: "readout" });
 
@@ -258,7 +257,6 @@ function seeing(place) {
       const [p] = maskedSoftmax([logits]);
       const [own, ...weights] = looks.weights(maps.map((heads) => heads.map(([row]) => row)));
       line.setAttribute("d", strokes.map((points) => `M${points.join(" ")}${points.length > 1 ? "" : `L${points[0]}`}`).join(""));
-      hint.hidden = strokes.length > 0;
       seen.forEach((row, y) => row.forEach((count, x) => {
         const node = cells[y][x];
         node.style.setProperty("--ink", count / full);
@@ -274,33 +272,35 @@ function seeing(place) {
         write(number, p[i].toFixed(2));
       });
       verdict.setAttribute("aria-busy", drawing); // a screen reader waits until the end
-      const right = label === null ? "" : ` The label says ${label}.`;
-      write(verdict, `The model says ${classes[best]}, with a probability of ${p[best].toFixed(2)}.${right}`);
+      const truth = label === null ? "" : ` The label says ${label}.`;
       const sides = [[shift.down, "down", "up"], [shift.right, "right", "left"]].filter(([n]) => n);
       const words = sides.map(([n, more, less]) => `${Math.abs(n)} ${n > 0 ? more : less}`);
-      write(shifted, words.length ? `shifted ${words.join(", ")}` : "");
+      const way = words.length ? ` Shifted by ${words.join(" and ")}.` : "";
+      write(verdict, `The model says ${classes[best]}, with a probability of ${p[best].toFixed(2)}.${truth}${way}`);
       const highest = Math.max(...weights);
       patches.forEach((node, i) => {
         node.style.setProperty("--chance", (weights[i] / highest).toFixed(3));
-        write(node.firstChild, weights[i].toFixed(2));
+        write(node.firstChild, `${patchAt(i)}: ${weights[i].toFixed(2)}`);
       });
       const order = weights.map((_, i) => i).sort((i, j) => weights[j] - weights[i]).slice(0, 3);
-      const where = order.map((i) => `${i} (${weights[i].toFixed(2)})`).join(", ");
-      write(readout, `The class token looks most at patches ${where}, and at itself with ${own.toFixed(2)}. The strongest colour is ${highest.toFixed(2)}.`);
+      const where = order.map((i) => `${patchAt(i)} (${weights[i].toFixed(2)})`).join("; ");
+      write(readout, `Of the patches it looks most at ${where}. The weight of the class token itself is ${own.toFixed(2)}, the strongest colour ${highest.toFixed(2)}.`);
     }
 
+    const part = (name, words, ...nodes) => make("div", { class: name },
+      make("p", { id: `about-${name}` }, words), make("div", { class: "sight" }, ...nodes));
     place.style.setProperty("--pixels", imageSize);
-    place.style.setProperty("--patches", imageSize / patch);
+    place.style.setProperty("--patches", nPatches);
     place.append(
-      make("p", { class: "switches" }, clear, make("span", { role: "group", "aria-label": "Shift the picture" }, ...shifters, shifted), make("label", {}, normalise, "normalise the drawing")),
+      make("p", { class: "switches" }, clear,
+        make("span", { role: "group", "aria-label": "Shift the picture" }, ...shifters),
+        make("label", {}, normalise, "normalise the drawing")),
       make("div", { class: "sights" },
-        make("div", {}, make("p", {}, "Paper"), make("div", { class: "sight" }, paper, hint)),
-        make("div", {}, make("p", { id: "painting" }, "What the model gets. Press a pixel to paint it."), make("div", { class: "sight" }, grid)),
-        make("div", {}, make("p", {}, "Where the class token looks"), make("div", { class: "sight" }, below, heat))),
-      make("p", { class: "switches" }, make("span", {}, make("label", { for: "sees" }, "colours show"), looks.select)),
-      readout,
-      verdict,
-      list,
+        part("drawing", "Draw a digit here.", paper),
+        part("given", "What the model gets. Press a pixel to paint it.", grid),
+        part("found", "Probability of each class.", list),
+        part("looked", "Where the class token looks.", below, heat),
+        make("div", { class: "looking" }, verdict, make("p", {}, make("label", { for: "sees" }, "Colours show"), looks.select), readout)),
       make("p", {}, "Test digits, which no training has seen. Press one to choose it."),
       make("p", { class: "test-digits" }, ...digits),
     );
