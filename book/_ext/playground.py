@@ -225,7 +225,7 @@ def seeing(weights, up):
     data = digits(s)
     image = np.array(data["examples"][0]["picture"]) / BLOCK**2
     logits, maps = reference.vision_transformer(
-        image[None, :, :, None], params, s.n_blocks, s.n_heads, s.patch, **options
+        image[None, :, :, None], params, s.patch, s.n_blocks, s.n_heads, **options
     )
     p = reference.softmax(logits[0])
     looks = maps[-1, 0].mean(axis=0)[0, 1:]  # of the token, the mean of the last heads

@@ -168,7 +168,7 @@ def predictor(
     return dense(x, params, "output"), maps
 
 
-def vision_transformer(images, params, n_blocks, n_heads, patch, **options):
+def vision_transformer(images, params, patch, n_blocks, n_heads, **options):
     """The model of pictures, without dropout: ``b y x i -> b c, l b h s s``.
 
     A class token and learned positions are taken if the parameters have them, else the
