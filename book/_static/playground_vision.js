@@ -165,6 +165,7 @@ function seeing(place) {
     // A picture that is no drawing.
     function use(other, itsLabel = null) {
       [strokes, picture, label, shift] = [[], other, itsLabel, { down: 0, right: 0 }];
+      drawing = false;
       show();
     }
 

@@ -667,8 +667,13 @@ def test_normalisation_can_be_switched_off(reader):
     page.get_by_role("button", name="PyTorch", exact=True).click()
     expect(page.locator(".seeing .loading")).to_contain_text("trained in PyTorch")
     np.testing.assert_array_equal(counts_on(page), whole)  # the drawing stays
-    page.get_by_role("button", name="Clear").click()
-    assert not counts_on(page).any()
+    at = place_on_paper(page)
+    page.mouse.move(*at(0.2, 0.2))
+    page.mouse.down()
+    page.get_by_role("button", name="Clear").press("Enter")
+    page.mouse.move(*at(0.5, 0.5))  # the line has ended
+    page.mouse.up()
+    assert not counts_on(page).any() and page.complaints == []
     expect(page.locator(".paper path")).to_have_attribute("d", "")
 
 
