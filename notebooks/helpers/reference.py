@@ -1,4 +1,4 @@
-"""Attention, norms, positions, one encoder block and the predictor in NumPy float64.
+"""Attention, norms, positions, encoder blocks and models of them in NumPy float64.
 
 Written to be checked against the formulas by eye, not to be fast: one query at a time,
 and a hidden key is left out of the sum instead of being given a low score. The
@@ -168,24 +168,32 @@ def predictor(
     return dense(x, params, "output"), maps
 
 
-def vision_transformer(images, params, patch, n_blocks, n_heads):
-    """Logits with a class token and learned positions: ``b y x i -> b c``.
+def vision_transformer(images, params, patch, n_blocks, n_heads, **options):
+    """The model of pictures, without dropout: ``b y x i -> b c, l b h s s``.
 
-    Source: Dosovitskiy et al. 2021, eq. 1 to 4; pre-norm and GELU.
+    A class token and learned positions are taken if the parameters have them, else the
+    mean over the patches and sinusoidal positions; ``options`` are those of
+    ``encoder_block``.
+
+    Source: Dosovitskiy et al. 2021, sec. 3.1.
     """
-    images = np.asarray(images, dtype=np.float64)
-    corners = np.ndindex(images.shape[1] // patch, images.shape[2] // patch)
-    cut = [
-        images[:, patch * y : patch * (y + 1), patch * x : patch * (x + 1)]
-        for y, x in corners
+    rows = [
+        [
+            image[y : y + patch, x : x + patch].ravel()
+            for y in range(0, images.shape[1], patch)
+            for x in range(0, images.shape[2], patch)
+        ]
+        for image in np.asarray(images, dtype=np.float64)
     ]
-    patches = np.stack([x.reshape(len(images), -1) for x in cut], axis=1)  # b n (p p i)
-    x = dense(patches, params, "embed")
-    token = np.repeat(params["token"], len(images), axis=0)
-    x = np.concatenate([token, x], axis=1) + params["positions.table"]  # b s m
-    options = {"activation": "gelu", "norm_first": True}
-    x, _ = encoder(x, inside(params, "encoder."), n_blocks, n_heads, **options)
-    return dense(x[:, 0], params, "output")
+    x = dense(np.array(rows), params, "embed")  # b n m
+    if "token" in params:
+        token = np.broadcast_to(params["token"], (len(x), 1, x.shape[2]))
+        x = np.concatenate([token, x], axis=1)  # b s m
+    x = x + params.get("positions.table", sinusoidal_positions(*x.shape[1:]))
+    options = {"activation": "gelu", "norm_first": True, **options}
+    x, maps = encoder(x, inside(params, "encoder."), n_blocks, n_heads, **options)
+    x = x[:, 0] if "token" in params else x.mean(axis=1)
+    return dense(x, params, "output"), maps
 
 
 def decoder_block(x, params, n_heads, context=None, norm_first=False):

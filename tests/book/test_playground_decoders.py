@@ -841,7 +841,7 @@ def test_opened_models_are_accessible_and_fit(reader, size):
 def test_page_without_scripts_says_what_the_models_write(new_reader):
     page = new_reader(java_script_enabled=False)
     page.open(PAGE)
-    writes, translates = page.locator(".opens .without-scripts").all()
+    writes, translates, _ = page.locator(".opens .without-scripts").all()
     expect(writes).to_be_visible()
     assert re.search(
         r"After self\. the model .* in JAX finds \S+ with \d+%", writes.inner_text()
