@@ -223,7 +223,6 @@ function writing(place) {
     }
 
     function append(token, how) {
-      if (full() || !tokens.length) return;
       const probability = p[token].toFixed(2);
       tokens.push(token);
       written += 1;
