@@ -331,7 +331,7 @@ class ConvNet(nnx.Module):
         x = images  # b y x i
         for number, layer in enumerate(self.layers):
             x = jax.nn.relu(layer(x))
-            x = nnx.max_pool(x, (2, 2), strides=(2, 2)) if number == 1 else x
+            x = x if number else nnx.max_pool(x, (2, 2), strides=(2, 2))
         return self.head(x.mean(axis=(1, 2)))  # b c
 
 
@@ -438,6 +438,8 @@ def augment(chances, images, labels, *, degrees=0, pixels=0, flip=False):
     if flip:
         mirrored = (chances[:, 3] < 0.5)[:, None, None, None]
         images = jnp.where(mirrored, images[:, :, ::-1], images)
+    if not (degrees or pixels):
+        return images, labels
     angles = (2 * chances[:, 0] - 1) * math.radians(degrees)
     return move_pictures(images, angles, (2 * chances[:, 1:3] - 1) * pixels), labels
 
@@ -836,8 +838,8 @@ def learned(way, picked):
 
 
 # %% tags=["shared", "experiment"]
-# Experiment: two, six and sixteen pictures of each new class, in three draws each
-counts, found = [2, 6, 16], {way: [] for way in ways}  # of a way: k draws
+# Experiment: four and sixteen pictures of each new class, in three draws each
+counts, found = [4, 16], {way: [] for way in ways}  # of a way: k draws
 for k in counts:
     orders = [np.random.default_rng(n).permutation(100) for n in range(3)]
     some = [[order[labels[order] == c][:k] for c in (0, 1)] for order in orders]
@@ -849,8 +851,8 @@ mean = {way: np.mean(x, axis=1) for way, x in found.items()}  # k
 rows = [[way, *(f"{a:.1%}" for a in mean[way])] for way in ways]
 say(
     f"{table(['pictures of each new class', *counts], *rows)}\n\n"
-    f"With {counts[1]} pictures of each class, fine-tuning is "
-    f"{word('higher', mean['fine-tuning'][1], mean['from nothing'][1])} than training "
+    f"With {counts[0]} pictures of each class, fine-tuning is "
+    f"{word('higher', mean['fine-tuning'][0], mean['from nothing'][0])} than training "
     f"from nothing. The probe trains only {2 * settings.m + 2} numbers, and its trunk "
     "has learned what tells 0 to 7 apart, but nothing else."
 )

@@ -281,7 +281,7 @@ class Pictures(Settings):
 
     n_train: int = 1_293
     batch_size: int = 64
-    epochs: int = 20
+    epochs: int = 15
     learning_rate: float = 5e-3
     warmup: int = 50
     n_classes: int = 10
