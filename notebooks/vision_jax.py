@@ -866,7 +866,7 @@ in_turn = np.arange(40 * 16).reshape(40, 16) % len(labels)
 again = {"batches": lambda _: in_turn}
 fit(probe, cross_entropy, (images, labels), tuned, **again, bar=False)
 np.testing.assert_array_equal(as_numpy(probe.encoder(x)), states[0])
-assert np.abs(as_numpy(probe.output(x)) - states[1]).max() > 0.2
+assert np.abs(as_numpy(probe.output(x)) - states[1]).max() > 0.1  # loose: any change
 np.testing.assert_allclose(states[0], as_numpy(trunk.encoder(x)), atol=1e-6)
 assert (mean["fine-tuning"] > mean["from nothing"]).all()
 
