@@ -331,7 +331,7 @@ class ConvNet(nnx.Module):
         x = images  # b y x i
         for number, layer in enumerate(self.layers):
             x = jax.nn.relu(layer(x))
-            x = x if number else nnx.max_pool(x, (2, 2), strides=(2, 2))
+            x = nnx.max_pool(x, (2, 2), strides=(2, 2)) if number == 1 else x
         return self.head(x.mean(axis=(1, 2)))  # b c
 
 

@@ -331,7 +331,7 @@ class ConvNet(nn.Module):
         x = images.permute(0, 3, 1, 2)  # b i y x
         for number, layer in enumerate(self.layers):
             x = torch.relu(layer(x))
-            x = x if number else nn.functional.max_pool2d(x, 2)
+            x = nn.functional.max_pool2d(x, 2) if number == 1 else x
         return self.head(x.mean(dim=(2, 3)))  # b c
 
 
