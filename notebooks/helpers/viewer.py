@@ -255,7 +255,8 @@ def element(view):
     """The element alone: the view in an attribute; in it, what is seen without scripts."""
     data = escape(json.dumps(view, separators=(",", ":"), ensure_ascii=False))
     b = view["shape"][1]
-    many = f" (the first of {b} sequences)" if b > 1 else ""
+    what = "pictures" if view["images"] else "sequences"
+    many = f" (the first of {b} {what})" if b > 1 else ""
     if view["images"]:
         asked = escape(view["queries"][0][view["chosen"]["query"]])
         words = f"Blue over the picture: the weights of the query {asked}"

@@ -157,7 +157,7 @@ def test_images_arrive_with_names_of_their_patches():
         assert pixels(address).shape[:2] == image.shape
         assert pixels(address)[..., 0].argmin() == image.argmax()  # 255 is full ink
     assert len(node.select("figure img")) == 2 * 2
-    said = "digits (the first of 3 sequences). Blue over the picture: the weights of"
+    said = "digits (the first of 3 pictures). Blue over the picture: the weights of"
     assert node.p.get_text() == f"{said} the query class token"
     caption = f"layer 0, head 0; class token {PATCHES[0, 0, 0, 0, 0]:.2f}"
     assert node.figcaption.get_text() == caption
