@@ -1299,6 +1299,8 @@ def augment(chances, images, labels, *, degrees=0, pixels=0, flip=False):
     if flip:
         mirrored = (chances[:, 3] < 0.5)[:, None, None, None]
         images = jnp.where(mirrored, images[:, :, ::-1], images)
+    if not (degrees or pixels):
+        return images, labels
     angles = (2 * chances[:, 0] - 1) * math.radians(degrees)
     return move_pictures(images, angles, (2 * chances[:, 1:3] - 1) * pixels), labels
 

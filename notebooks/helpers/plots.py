@@ -399,7 +399,7 @@ def patch_grid(image, patches, *, size=None):
     Raises
     ------
     ValueError
-        If it is no such picture, or a size divides it not.
+        If it is no such picture, or a size does not divide both of its sides.
     """
     colours = as_colours(image, "y x i")
     grids = [check_grid(colours.shape, patch) for patch in patches]

@@ -30,7 +30,8 @@ pictures. Labels are only ever set as text. */
   const STYLE = "viewer.css";
   const DRAWING = document.createElement("template");
   DRAWING.innerHTML = "<svg aria-hidden='true' preserveAspectRatio='none'><line y1='0' y2='1'></line></svg>";
-  const CELL = { least: 14, most: 34, ofPicture: 64 }; // pixels
+  const CELL = { least: 14, most: 34 }; // pixels
+  const PATCH = { least: 14, most: 64, all: 400 }; // pixels, those of the longer side
   const DOT = 8; // side of a weight in the picture that is stretched behind the cells
   const BEFORE = 1.5; // room for the class token before a picture, in cells
   let viewers = 0;
@@ -509,7 +510,7 @@ pictures. Labels are only ever set as text. */
       const called = (k) => (images ? keys[k] : inWords("key", keys, k));
       const parts = best.map((k) => `${called(k)} (${digits(row[k])})`);
       const even = Math.max(...row) - Math.min(...row) < 0.005;
-      let most = `most weight on ${parts.join(", ")}`;
+      let most = `most weight on ${parts.join(images ? "; " : ", ")}`;
       if (even) most = row[0] > 0 ? `the same weight on every ${images ? "patch" : "key"} (${digits(row[0])})` : "looks at nothing";
       const here = images || even || best.includes(key) ? "" : ` On ${inWords("key", keys, key)}: ${digits(row[key])}.`;
       const name = this.#nameOf(panel);
@@ -550,7 +551,8 @@ pictures. Labels are only ever set as text. */
       const { grid: [rows, columns], token } = this.#view;
       const before = token ? BEFORE : 0;
       const side = Math.floor(room / (before + columns));
-      const cell = Math.max(CELL.least, Math.min(CELL.ofPicture, side));
+      const most = Math.min(PATCH.most, Math.floor(PATCH.all / Math.max(rows, columns)));
+      const cell = Math.max(PATCH.least, Math.min(most, side));
       const sizes = { cell, before: Math.round(before * cell), width: columns * cell, height: rows * cell };
       this.#set(Object.fromEntries(Object.entries(sizes).map(([name, n]) => [`--${name}`, `${n}px`])));
     }

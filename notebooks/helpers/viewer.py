@@ -6,14 +6,14 @@ the maps stands there instead. Maps of a vision Transformer lie over its picture
 """
 
 import json
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from functools import cache
 from html import escape
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from matplotlib.image import imsave
+from matplotlib.image import imread, imsave
 
 from helpers.shapes import as_numpy
 
@@ -43,7 +43,7 @@ def attention(
         Names of the sequences of a batch, for the chooser.
     high : float, optional
         The weight that gets the strongest colour, in (0, 1]; 1 by default, over
-        ``images`` the largest weight.
+        ``images`` what 99 % of the weights stay below, at least 4 times an even one.
     layer, head, query : int
         What is chosen at first; over ``images`` the head can be ``"mean"``.
     images : uint8 array ``b y x`` or ``b y x 3``, optional
@@ -80,8 +80,7 @@ def attention(
         if queries is None:
             queries = names_of_patches(*grid, token)
     if high is None:
-        largest = max(array.max() for array in arrays.values())
-        high = 1 if images is None else max(0.01, np.ceil(100 * largest) / 100)
+        high = 1 if images is None else strongest(arrays.values())
     if not 0 < high <= 1:
         raise ValueError(f"expected high to lie in (0, 1], got {high!r}")
     layers, b, heads, q, k = shape
@@ -117,14 +116,14 @@ def attention(
         "high": float(high),
         "chosen": {what: int(number) for what, (number, _) in chosen.items()},
     }
-    return View(view, images)
+    return View(view)
 
 
 class View:
     """What ``attention`` returns; Jupyter shows its HTML."""
 
-    def __init__(self, view, images=None):
-        self.view, self.images = view, images
+    def __init__(self, view):
+        self.view = view
 
     def __repr__(self):
         layers, b, heads, q, k = self.view["shape"]
@@ -134,8 +133,7 @@ class View:
         )
 
     def _repr_html_(self):
-        shown = element(self.view, self.images)
-        return f"{shown}\n<script>{script()}</script>"
+        return f"{element(self.view)}\n<script>{script()}</script>"
 
 
 def checked(array, name):
@@ -222,6 +220,13 @@ def cut(images, patch, shape, token):
     return images, [rows, columns]
 
 
+def strongest(arrays):
+    """A weight that few are above, and that leaves an even distribution pale."""
+    arrays = np.stack(list(arrays))
+    most = max(4 / arrays.shape[-1], np.quantile(arrays, 0.99))
+    return min(1, np.ceil(np.round(100 * most, 3)) / 100)
+
+
 def names_of_patches(rows, columns, token):
     """What each element of a vision Transformer's sequence is called."""
     places = enumerate(np.ndindex(rows, columns))
@@ -246,20 +251,21 @@ def script():
     return code.replace('"viewer.css"', json.dumps(style), 1)
 
 
-def element(view, images=None):
+def element(view):
     """The element alone: the view in an attribute; in it, what is seen without scripts."""
     data = escape(json.dumps(view, separators=(",", ":"), ensure_ascii=False))
     b = view["shape"][1]
-    many = f" (the first of {b} sequences)" if b > 1 else ""
-    if images is not None:
+    what = "pictures" if view["images"] else "sequences"
+    many = f" (the first of {b} {what})" if b > 1 else ""
+    if view["images"]:
         asked = escape(view["queries"][0][view["chosen"]["query"]])
-        words = f"Over the picture, the weights of one row: {asked}"
+        words = f"Blue over the picture: the weights of the query {asked}"
     else:
         words = f"Queries from top to bottom, keys from left to right: {keys_of(view)}"
     return (
         f'<attention-viewer data-view="{data}"><p>{escape(view["about"])}{many}. {words}'
         '</p><div style="display: flex; flex-wrap: wrap; gap: 14px">'
-        f"{drawn_maps(view, images)}</div></attention-viewer>"
+        f"{drawn_maps(view)}</div></attention-viewer>"
     )
 
 
@@ -275,13 +281,13 @@ def keys_of(view):
     )
 
 
-def drawn_maps(view, images=None):
+def drawn_maps(view):
     """Every map of the first sequence as a picture with a caption."""
     layers, b, heads, q, k = view["shape"]
     maps = np.array([m["weights"] for m in view["maps"]])
     maps = maps.reshape(-1, layers, b, heads, q, k)[:, :, 0]  # n l h q k
     side = 230 if maps[..., 0, 0].size <= 2 else 140
-    height, width = (q, k) if images is None else images.shape[1:3]
+    height, width = view["grid"] or (q, k)
     about = escape(view["about"])
     size = f'width="{side}" height="{round(side * height / width)}"'
     drawn = []
@@ -293,10 +299,13 @@ def drawn_maps(view, images=None):
         ]
         title = escape(", ".join(filter(None, words)) or "weights")
         shares = np.minimum(1, maps[name, layer, head] / view["high"])  # q k
-        if images is None:
+        if not view["images"]:
             source = png((255 * shares).astype(np.uint8), "Blues")
         else:
-            source = png(over(images[0], shares[view["chosen"]["query"]], view), None)
+            query = view["chosen"]["query"]
+            source = png(over(shares[query], view), None)
+            on_token = maps[name, layer, head, query, 0]
+            title += f"; class token {on_token:.2f}" if view["token"] else ""
         drawn.append(
             f'<figure style="margin: 0; width: {side}px">'
             f'<img src="{source}" alt="{about}: {title}" '
@@ -306,12 +315,13 @@ def drawn_maps(view, images=None):
     return "".join(drawn)
 
 
-def over(image, row, view):
-    """A pale picture with the shares of its patches over it, as uint8 ``y x 3``."""
+def over(shares, view):
+    """The first picture, pale, with the shares of its patches over it: ``y x 3``."""
+    image = imread(BytesIO(b64decode(view["images"][0].partition(",")[2])))
     rows, columns = view["grid"]
     patch = len(image) // rows
-    share = row[-rows * columns :].reshape(rows, columns)  # without the token
+    share = shares[-rows * columns :].reshape(rows, columns)  # without the token
     share = 0.85 * np.kron(share, np.ones((patch, patch)))[..., None]
-    grey = 255 - image if image.ndim == 2 else image @ [0.2126, 0.7152, 0.0722]
-    pale = 255 - 0.4 * (255 - grey[..., None])
-    return ((1 - share) * pale + share * [0, 90, 156]).astype(np.uint8)
+    pale = 0.6 + 0.4 * image[..., :3] @ [[0.2126], [0.7152], [0.0722]]
+    mixed = (1 - share) * 255 * pale + share * [0, 90, 156]
+    return mixed.astype(np.uint8)
