@@ -186,8 +186,10 @@ def test_in_jax_the_usual_way_has_the_same_pixels(files):
     assert image.dtype == np.float32
     np.testing.assert_allclose(image * 255, validation[0][0], atol=1e-3)
     assert label == validation[1][0] == 0
-    moved, _ = next(usual.photos(folder, settings, [usual.to_array]))[0]
-    assert moved.shape == (32, 32, 3) and 0 <= moved.min() <= moved.max() <= 1
+    train = next(usual.photos(folder, settings, [usual.to_array]))
+    seen = [train[0][0] for _ in range(40)]
+    assert all(x.shape == (32, 32, 3) and 0 <= x.min() <= x.max() <= 1 for x in seen)
+    assert len({x.tobytes() for x in seen}) > 20, "cropped and mirrored by chance"
 
 
 def test_photos_are_moved_by_whole_pixels_and_all_moves_are_equally_likely():
