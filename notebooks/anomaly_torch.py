@@ -173,9 +173,9 @@ assert possible > 2e12 * n_shown or not known
 say(
     f"There are {len(train):,} choices for the odd one, {len(names) - 1} for the class "
     f"of the others, and with {in_class} pictures in a class "
-    f"$\\binom{{{in_class}}}{{{s - 1}}}$ for them: about **{power(possible)}** sets. In "
-    f"training the model sees {n_shown:,}, a share of {power(n_shown / possible)}. It "
-    "cannot memorise the sets, but it can memorise the pictures."
+    f"$\\binom{{{in_class}}}{{{s - 1}}}$ for them: about **{power(possible)}** sets. "
+    f"In training the model sees {n_shown:,}, a share of {power(n_shown / possible)}. "
+    "It cannot memorise the sets, but it can memorise the pictures."
 )
 
 # %% [markdown] tags=["shared"]

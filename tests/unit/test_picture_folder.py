@@ -213,14 +213,16 @@ def broken(folder):
     """Files that are no pictures, by what is said about them."""
     good = save(folder / "cat" / "good.jpg")
     content = good.read_bytes()
-    bomb = io.BytesIO()
+    bomb, large = io.BytesIO(), io.BytesIO()
     Image.new("1", (20_000, 20_000)).save(bomb, "png")
+    Image.new("1", (10_000, 10_000)).save(large, "png")
     files = {
         "truncated.jpg": (content[: len(content) // 2], "truncated"),
         "empty.jpg": (b"", "cannot identify"),
         "notes.txt": (b"no picture", "cannot identify"),
         "page.jpg": (b"<html>404</html>", "cannot identify"),
         "bomb.png": (bomb.getvalue(), "decompression bomb"),
+        "large.png": (large.getvalue(), "decompression bomb"),
         "cut.png": (save(folder / "cat" / "g.png").read_bytes()[:200], ""),
     }
     for name, (data, _) in files.items():
