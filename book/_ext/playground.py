@@ -221,12 +221,12 @@ def seeing(weights, up):
     """A vision Transformer, and what it sees in a test digit."""
     reference, settings = helpers("reference", "settings")
     s, data = settings.Pictures(), b64decode(next(iter(weights.values())))
-    params, options = safetensors.numpy.load(data), {"norm_first": s.norm_first}
-    data = digits(s)
+    params, data = safetensors.numpy.load(data), digits(s)
     image = np.array(data["examples"][0]["picture"]) / BLOCK**2
     logits, maps = reference.vision_transformer(
-        image[None, :, :, None], params, s.patch, s.n_blocks, s.n_heads, **options
-    )
+        image[None, :, :, None], params, s.patch, s.n_blocks, s.n_heads,
+        norm_first=s.norm_first, return_maps=True,
+    )  # fmt: skip
     p = reference.softmax(logits[0])
     looks = maps[-1, 0].mean(axis=0)[0, 1:]  # of the token, the mean of the last heads
     more = {"imageSize": s.image_size, "patch": s.patch} | data

@@ -168,8 +168,10 @@ def predictor(
     return dense(x, params, "output"), maps
 
 
-def vision_transformer(images, params, patch, n_blocks, n_heads, **options):
-    """The model of pictures, without dropout: ``b y x i -> b c, l b h s s``.
+def vision_transformer(
+    images, params, patch, n_blocks, n_heads, *, return_maps=False, **options
+):
+    """The model of pictures, without dropout: ``b y x i -> b c``; maps ``l b h s s``.
 
     A class token and learned positions are taken if the parameters have them, else the
     mean over the patches and sinusoidal positions; ``options`` are those of
@@ -192,8 +194,8 @@ def vision_transformer(images, params, patch, n_blocks, n_heads, **options):
     x = x + params.get("positions.table", sinusoidal_positions(*x.shape[1:]))
     options = {"activation": "gelu", "norm_first": True, **options}
     x, maps = encoder(x, inside(params, "encoder."), n_blocks, n_heads, **options)
-    x = x[:, 0] if "token" in params else x.mean(axis=1)
-    return dense(x, params, "output"), maps
+    x = dense(x[:, 0] if "token" in params else x.mean(axis=1), params, "output")
+    return (x, maps) if return_maps else x
 
 
 def decoder_block(x, params, n_heads, context=None, norm_first=False):

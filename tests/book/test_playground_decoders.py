@@ -772,7 +772,8 @@ def test_lines_follow_as_the_output_is_written(reader):
     """Without reduced motion, a character comes after the other."""
     page = reader("translates")
     shown = page.locator(".target button:not(.unused)")
-    page.evaluate(WATCH)
+    expect(page.locator(".translating .verdict")).to_contain_text("writes")
+    page.evaluate(WATCH)  # from here on
     page.get_by_role("button", name="Write it again").click()
     ends = "all => all.map(n => +n.getAttribute('x2'))"
     expect(page.locator(".translating .verdict")).to_contain_text("writes")

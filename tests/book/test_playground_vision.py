@@ -109,7 +109,9 @@ def test_the_vision_transformer_agrees_with_the_reference(javascript, pool, posi
     _, params = small(pool=pool, positions=positions)
     images = IMAGES[:9]
     logits, maps = see(javascript, params, SMALL | {"normFirst": True}, images)
-    expected, its_maps = reference.vision_transformer(images, params, P, L, H)
+    expected, its_maps = reference.vision_transformer(
+        images, params, P, L, H, return_maps=True
+    )
     np.testing.assert_allclose(logits, expected, atol=1e-9)
     np.testing.assert_allclose(maps, its_maps.swapaxes(0, 1), atol=1e-12)
 
@@ -595,8 +597,9 @@ def test_colours_are_the_weights_of_the_class_token(reader, trained, side):
     draw(page, STROKES[2])
     images = counts_on(page)[None, :, :, None] / FULL
     _, maps = reference.vision_transformer(
-        images, trained(side), SETTINGS.patch, SETTINGS.n_blocks, SETTINGS.n_heads
-    )
+        images, trained(side), SETTINGS.patch, SETTINGS.n_blocks, SETTINGS.n_heads,
+        return_maps=True,
+    )  # fmt: skip
     maps, n = maps[:, 0, :, 0], SETTINGS.image_size // SETTINGS.patch  # l h s
     chooser = page.get_by_label("Colours show")
     assert chooser.input_value() == f"{SETTINGS.n_blocks - 1}"  # the mean of the last
