@@ -866,9 +866,10 @@ assert (mean["fine-tuning"] > mean["from nothing"]).all()
 # ## Your own photos take the same way
 #
 # Put your photos into a folder that has a folder for each class. Any size and any
-# common format will do. The environment variable `PHOTOS` names it, or `cifar10`, which
-# is downloaded. Without it, we make such a folder here: the two photos of the beginning
-# are cut into tiles of 32 × 32 pixels, and the class of a tile is its photo.
+# common format will do. The environment variable `PHOTOS` names it, here and for `make
+# data`, or `cifar10`, which is downloaded. Without it, we make such a folder: the two
+# photos of the beginning are cut into tiles of 32 × 32 pixels, and the class of a tile
+# is its photo.
 
 # %% tags=["shared", "experiment"]
 # Experiment: $PHOTOS, or a folder of tiles from two photos as picture files
