@@ -282,17 +282,17 @@ class Pictures(Settings):
 
     n_train: int = 1_293
     batch_size: int = 64
-    epochs: int = 15
-    learning_rate: float = 5e-3
+    epochs: int = 20
+    learning_rate: float = 3e-3
     warmup: int = 50
     n_classes: int = 10
     image_size: int = 8
     n_channels: int = 1
     patch: int = 2
     n_blocks: int = 2
-    m: int = 32
+    m: int = 48
     n_heads: int = 4
-    f: int = 64
+    f: int = 96
     dropout: float = 0.0
     norm_first: bool = True
     positions: str = "learned"
