@@ -362,8 +362,8 @@ def accuracy(model, images, labels):
     """Share of pictures whose class a model of this page or of scikit-learn finds."""
     if hasattr(model, "score"):
         return model.score(images.reshape(len(images), -1), labels)
-    part = {"batch_size": len(y_test)}  # one shape: less to compile
-    return evaluate(model, cross_entropy, (images, labels), **part)["accuracy"]
+    at_once = {"batch_size": len(y_test)}  # one shape: less to compile
+    return evaluate(model, cross_entropy, (images, labels), **at_once)["accuracy"]
 
 
 on_test = {name: accuracy(rival, x_test, y_test) for name, rival in rivals.items()}
