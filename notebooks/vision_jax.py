@@ -66,7 +66,6 @@ from helpers import (
     pictures,
     plots,
     reference,
-    twin,
     viewer,
 )
 
@@ -82,7 +81,6 @@ from helpers.model_jax import (
     pick,
 )
 from helpers.prose import (
-    power,
     say,
     table,
     word,
@@ -94,17 +92,16 @@ from helpers.weights import (
     count_parameters,
     download_link,
     from_arrays,
-    save_weights,
     to_arrays,
 )
 
 # %% tags=["jax", "experiment"]
-# Experiment: device, style, and the names floats, side and other_side
+# Experiment: device, style, and the names floats and side
 device = jax.devices()[0].platform
 jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
 floats = partial(jnp.asarray, dtype=jnp.float32)
-side, other_side = "jax", "torch"
+side = "jax"
 f"JAX {jax.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -1138,36 +1135,6 @@ say(
     "In `TORCHVISION`, `self_attention.in_proj_` must come before `self_attention`, "
     "which is a part of it. In `TIMM`, `norm.` with its dot leaves `norm1` alone."
 )
-
-# %% [markdown] tags=["shared"]
-# ## Extra: The same pictures train both frameworks alike
-#
-# From the same weights, batches and `chances`, both frameworks should have the same
-# loss after each update.
-
-# %% tags=["shared", "experiment"]
-# Experiment: forty updates with augmentation from the same weights, here and there
-gentle = replace(settings, epochs=2, warmup=20, learning_rate=3e-4)
-same = build(VisionTransformer, seed=settings.seed, **gentle.model)
-initial = Path(tempfile.mkdtemp()) / "initial.safetensors"
-save_weights(same, initial)
-here = fit(
-    same, cross_entropy, parts["train"], gentle, augment=turn_and_shift, bar=False
-)
-there = twin.losses(other_side, gentle, initial)
-gap = np.abs(here["loss"] / there - 1)
-
-# %% tags=["shared", "say"]
-say(
-    f"In {gentle.updates} updates with augmentation, in which the loss falls from "
-    f"{here['loss'][0]:.2f} to {here['loss'][-1]:.2f}, the two frameworks differ by "
-    f"at most {power(gap.max())} of the loss."
-)
-
-# %% tags=["shared", "check"]
-# Checked: with the same weights, batches and chances, both have the same losses
-assert len(gap) == gentle.updates == 40 and gap.max() < 1e-3  # loose: rounding grows
-assert here["loss"][-1] < here["loss"][0] - 0.1
 
 # %% [markdown] tags=["shared"]
 # ## Key points

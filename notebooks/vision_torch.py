@@ -58,7 +58,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC
 from torch import nn
 
-from helpers import diagrams, photos, picture_folder, pictures, plots, twin, viewer
+from helpers import diagrams, photos, picture_folder, pictures, plots, viewer
 
 # Built in the chapters on the encoder block and on positions, and a training loop:
 from helpers.model_torch import (
@@ -72,7 +72,6 @@ from helpers.model_torch import (
     pick,
 )
 from helpers.prose import (
-    power,
     say,
     table,
     word,
@@ -84,17 +83,16 @@ from helpers.weights import (
     count_parameters,
     download_link,
     from_arrays,
-    save_weights,
     to_arrays,
 )
 
 # %% tags=["torch", "experiment"]
-# Experiment: device, style, and the names floats, side and other_side
+# Experiment: device, style, and the names floats and side
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
 plots.use_style()
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
-side, other_side = "torch", "jax"
+side = "torch"
 f"PyTorch {torch.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -1123,36 +1121,6 @@ say(
     "In `TORCHVISION`, `self_attention.in_proj_` must come before `self_attention`, "
     "which is a part of it. In `TIMM`, `norm.` with its dot leaves `norm1` alone."
 )
-
-# %% [markdown] tags=["shared"]
-# ## Extra: The same pictures train both frameworks alike
-#
-# From the same weights, batches and `chances`, both frameworks should have the same
-# loss after each update.
-
-# %% tags=["shared", "experiment"]
-# Experiment: forty updates with augmentation from the same weights, here and there
-gentle = replace(settings, epochs=2, warmup=20, learning_rate=3e-4)
-same = build(VisionTransformer, seed=settings.seed, **gentle.model)
-initial = Path(tempfile.mkdtemp()) / "initial.safetensors"
-save_weights(same, initial)
-here = fit(
-    same, cross_entropy, parts["train"], gentle, augment=turn_and_shift, bar=False
-)
-there = twin.losses(other_side, gentle, initial)
-gap = np.abs(here["loss"] / there - 1)
-
-# %% tags=["shared", "say"]
-say(
-    f"In {gentle.updates} updates with augmentation, in which the loss falls from "
-    f"{here['loss'][0]:.2f} to {here['loss'][-1]:.2f}, the two frameworks differ by "
-    f"at most {power(gap.max())} of the loss."
-)
-
-# %% tags=["shared", "check"]
-# Checked: with the same weights, batches and chances, both have the same losses
-assert len(gap) == gentle.updates == 40 and gap.max() < 1e-3  # loose: rounding grows
-assert here["loss"][-1] < here["loss"][0] - 0.1
 
 # %% [markdown] tags=["shared"]
 # ## Key points
