@@ -45,7 +45,7 @@ pdf: environment  ## print the built book to _build/pdf, one file for each frame
 	@$(RUN) tools/build_book.py --if-stale
 	@$(RUN) tools/pdf.py
 
-data: environment  ## the photos of CIFAR-100 and their features, for the anomaly pages
+data: environment  ## photos for the pages: PHOTOS=cifar100, cifar10 or a folder of yours
 	@$(RUN) tools/data.py $(ARGS)
 
 benchmark: environment  ## time training and generation against the usual ways (ARGS="--help")

@@ -20,3 +20,8 @@ def anomaly(model, features, labels):
 def text(model, rows):
     """Windows and one token more as integers ``b s + 1``."""
     return next_token(model, rows)
+
+
+def vision(model, images, labels):
+    """Photos ``b y x 3``, and their classes: ``b``."""
+    return cross_entropy(model, images, labels)

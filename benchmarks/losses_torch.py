@@ -21,3 +21,8 @@ def anomaly(model, features, labels):
 def text(model, rows):
     """Windows and one token more as integers ``b s + 1``."""
     return next_token(model, rows.long())
+
+
+def vision(model, images, labels):
+    """Photos with channels first ``b 3 y x``, and their classes: ``b``."""
+    return cross_entropy(model, images.permute(0, 2, 3, 1), labels)

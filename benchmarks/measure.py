@@ -10,6 +10,8 @@ import resource
 import sys
 import tempfile
 import time
+from functools import partial
+from pathlib import Path
 
 # Loaded on first use by both ways; imports are not timed, in neither.
 import tensorboard.summary  # noqa: F401
@@ -17,6 +19,7 @@ import tensorboard.summary  # noqa: F401
 from benchmarks import tasks
 from helpers import text
 from helpers.sequences import in_order
+from helpers.settings import Pictures
 from helpers.weights import to_arrays
 
 FRAMEWORKS = "jax", "torch"
@@ -32,14 +35,23 @@ class Case:
         self.losses = self.load("benchmarks.losses")
         self.trainer = self.load("helpers.train")
         models, options = self.load("helpers.model"), self.settings.model
-        kind = models.LanguageModel if task == "text" else models.Predictor
+        kinds = {"text": models.LanguageModel, "vision": models.VisionTransformer}
+        kind = kinds.get(task, models.Predictor)
         self.model = models.build(kind, seed=self.settings.seed, **options)
         if framework == "torch":
             torch = importlib.import_module("torch")
             importlib.import_module("torch._dynamo")  # the first optimizer loads it
             self.model.to("cuda" if torch.cuda.is_available() else "cpu")
-        make = {"reverse": tasks.sequences, "anomaly": tasks.features}
-        self.data = (make | {"text": tasks.tokens})[task](self.settings)
+        if task == "vision":
+            self.files = tempfile.TemporaryDirectory()  # removed with this case
+            make = partial(tasks.photos, folder=Path(self.files.name))
+            self.augment = partial(
+                tasks.in_whole_pixels, move=models.augment, **tasks.MOVES
+            )
+        else:
+            make = {"reverse": tasks.sequences, "anomaly": tasks.features}
+            make = (make | {"text": tasks.tokens})[task]
+        self.data = make(self.settings)
 
     def load(self, name):
         """The module of that name for this framework."""
@@ -49,7 +61,8 @@ class Case:
         """The usual training, as a function that makes it."""
         training = self.load("benchmarks.usual").Training
         loss = getattr(self.losses, self.task)
-        args = self.task, self.model, loss, self.data, self.settings, folder
+        data = Path(self.files.name) if self.task == "vision" else self.data
+        args = self.task, self.model, loss, data, self.settings, folder
         return lambda: training(*args)
 
     def arguments(self):
@@ -59,6 +72,9 @@ class Case:
             n = self.settings.n_symbols
             options = {"validation": tasks.reversal(validation, n)}
             return self.trainer.cross_entropy, tasks.reversal(train, n), options
+        if self.task == "vision":
+            options = {"validation": validation, "augment": self.augment}
+            return self.trainer.cross_entropy, train, options
         if self.task == "text":
             rows = text.random_windows(train, self.settings)
             options = {"validation": (text.windows(validation, self.settings.length),)}
@@ -107,15 +123,21 @@ def flops(case):
 
     ``6 · N · tokens`` for the ``N`` numbers of all matrices, and for scores and means
     of ``l`` blocks ``12 · l · b · s² · m``. Tables that rows are only taken from do not
-    count: positions, and an embedding that the logits are not tied to.
+    count: positions, and an embedding that the logits are not tied to. With photos, the
+    first matrix needs no gradient of its input, and the last one has one row a photo.
     """
     settings, looked_up = case.settings, {"positions.table"}
     looked_up |= set() if getattr(settings, "tied", True) else {"embed.weight"}
     arrays = to_arrays(case.model).items()
-    n = sum(x.size for name, x in arrays if x.ndim == 2 and name not in looked_up)
-    s = getattr(settings, "length", 0) or settings.set_size
-    attention = 12 * settings.n_blocks * settings.batch_size * s**2 * settings.m
-    return 6 * n * settings.batch_size * s + attention
+    n = {name: x.size for name, x in arrays if x.ndim == 2 and name not in looked_up}
+    if isinstance(settings, Pictures):
+        patches = (settings.image_size // settings.patch) ** 2
+        s = patches + (settings.pool == "token")
+        ends = 4 * n.pop("embed.weight") * patches + 6 * n.pop("output.weight")
+    else:
+        s, ends = getattr(settings, "length", 0) or settings.set_size, 0
+    attention = 12 * settings.n_blocks * s**2 * settings.m
+    return settings.batch_size * (ends + 6 * sum(n.values()) * s + attention)
 
 
 def matmul_flops(framework, n=2048, repeats=5):

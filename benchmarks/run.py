@@ -21,7 +21,8 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
-TASKS, FRAMEWORKS = ("reverse", "anomaly", "text", "generation"), ("jax", "torch")
+TASKS = "reverse", "anomaly", "text", "vision", "generation"
+FRAMEWORKS = "jax", "torch"
 WAYS = "usual", "fit"
 PACKAGES = "jax", "flax", "optax", "torch", "numpy"
 SHOWN = "seconds", "updates", "loss", "validation_accuracy", "peak_mib"

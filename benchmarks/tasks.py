@@ -3,13 +3,22 @@
 from dataclasses import replace
 
 import numpy as np
+from PIL import Image
 
-from helpers import sets, text
+from helpers import picture_folder, sets, text
 from helpers.sequences import one_hot, symbols
-from helpers.settings import Cifar100, Reverse, Text
+from helpers.settings import Cifar100, Pictures, Reverse, Text
 
 VALIDATION_ROWS = 5_000
 VALIDATION_WINDOWS = 100
+VALIDATION_PHOTOS = 1_000
+PARTS = "train", "validation"
+PHOTOS = {
+    "image_size": 32, "n_channels": 3, "patch": 4, "n_blocks": 4, "m": 128,
+    "n_heads": 4, "f": 256, "pool": "mean", "batch_size": 64, "learning_rate": 1e-3,
+    "warmup": 500,
+}  # fmt: skip
+MOVES = {"pixels": 4, "flip": True}
 SIGNAL, SPREAD = 20, 1.5  # axes in which class means differ, and by how much
 STRANGE = 0.012  # share of rows that look like another class
 
@@ -17,6 +26,7 @@ TASKS = {
     "reverse": Reverse(),
     "anomaly": replace(Cifar100(), epochs=1, n_validation=1_000),
     "text": Text(),
+    "vision": Pictures(**PHOTOS | {"n_train": 64 * 80, "epochs": 3, "warmup": 100}),
 }
 
 
@@ -101,3 +111,37 @@ def tokens(settings):
     pairs = text.BytePairs.learn(texts["train"], settings.n_tokens)
     train, test = (pairs.encode(texts[part]) for part in ("train", "test"))
     return [train, test[: VALIDATION_WINDOWS * settings.length + 1]]
+
+
+def photos(settings, folder):
+    """Made-up photos as JPEG files, ``folder/part/class/…``, and as arrays.
+
+    Each is a few colours of its class with noise, made large. They are read back, so
+    that both ways have the same pixels.
+
+    Returns
+    -------
+    list of two pairs of uint8 ``n y x 3``, int32 ``n``
+    """
+    draw, pairs = np.random.default_rng(settings.seed), []
+    colours = draw.uniform(64, 192, size=(settings.n_classes, 4, 4, 3))
+    size = (settings.image_size,) * 2
+    for part, n in zip(PARTS, (settings.n_train, VALIDATION_PHOTOS), strict=True):
+        listed = []
+        for row, label in enumerate(classes(n, settings)):
+            path = folder / part / f"{label:02d}" / f"{row:06d}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            small = colours[label] + draw.normal(0, 40, size=(4, 4, 3))
+            small = Image.fromarray(small.clip(0, 255).astype(np.uint8))
+            small.resize(size, Image.Resampling.BICUBIC).save(path, quality=90)
+            listed.append((path, label))
+        found = picture_folder.read_chunk(listed, settings.image_size)
+        pairs.append((found["images"], found["labels"]))
+    return pairs
+
+
+def in_whole_pixels(chances, images, labels, *, move, pixels, flip):
+    """Shift by whole pixels only, as a crop does, so that nothing is blurred."""
+    steps = 2 * pixels + 1  # the largest shift each way, and none
+    chances = chances * steps // 1 / (steps - 1)
+    return move(chances, images, labels, pixels=pixels, flip=flip)

@@ -9,6 +9,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks import tasks
 
+WORKERS = 2  # processes that read photos
+
 
 class Reversals(Dataset):
     """A sequence of integers, and the same from its end."""
@@ -77,11 +79,36 @@ class Windows(Dataset):
         return (self.tokens[start : start + self.length + 1],)
 
 
-def loaders(name, settings, data, **options):
-    """One loader for training and one for validation."""
+def photos(folder, settings, last):
+    """Files of photos, cropped and flipped by chance; for validation as they are."""
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    size, pixels = settings.image_size, tasks.MOVES["pixels"]
+    moves = v2.RandomCrop(size, padding=pixels), v2.RandomHorizontalFlip()
+    train, validation = (folder / part for part in tasks.PARTS)
+    yield ImageFolder(train, v2.Compose([*moves, *last]))
+    yield ImageFolder(validation, v2.Compose(last))
+
+
+def to_array(photo):
+    """The last transform of a photo: from 0 to 1; for JAX."""
+    return np.asarray(photo, np.float32) / 255
+
+
+def stack(examples):
+    """Collect examples to NumPy arrays; for JAX, which workers need not load."""
+    return tuple(map(np.stack, zip(*examples, strict=True)))
+
+
+def loaders(name, settings, data, last=(), **options):
+    """One loader for training and one for validation; ``last`` ends with arrays."""
     order = {"shuffle": True}
     if name == "reverse":
         train, validation = map(Reversals, data)
+    elif name == "vision":
+        train, validation = photos(data, settings, last)
+        options |= {"num_workers": WORKERS, "persistent_workers": True}
     elif name == "text":
         train = Windows(data[0], settings.length)
         validation = Windows(data[1], settings.length, step=settings.length)

@@ -5,12 +5,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from benchmarks.usual import Log, loaders
-
-
-def stack(examples):
-    """Collect examples to NumPy arrays."""
-    return tuple(map(np.stack, zip(*examples, strict=True)))
+from benchmarks.usual import Log, loaders, stack, to_array
 
 
 def warmup_cosine(settings):
@@ -28,7 +23,12 @@ class Training:
     def __init__(self, name, model, loss_fn, data, settings, folder):
         self.loss_fn, self.settings = loss_fn, settings
         np.random.seed(settings.seed)
-        self.batches, self.validation = loaders(name, settings, data, collate_fn=stack)
+        options = {"collate_fn": stack}
+        if name == "vision":  # JAX has threads, which forked workers would not have
+            options["multiprocessing_context"] = "forkserver"
+        self.batches, self.validation = loaders(
+            name, settings, data, [to_array], **options
+        )
         self.schedule = warmup_cosine(settings)
         clip = optax.clip_by_global_norm(settings.max_grad_norm)
         self.optimizer = optax.chain(clip, optax.adam(self.schedule))

@@ -9,6 +9,13 @@ from benchmarks.usual import Log, loaders
 from helpers.schedules import SCHEDULES
 
 
+def to_tensor():
+    """The last transforms of a photo: channels first, from 0 to 1."""
+    from torchvision.transforms import v2
+
+    return v2.ToImage(), v2.ToDtype(torch.float32, scale=True)
+
+
 class Training:
     """What a tutorial calls a trainer module."""
 
@@ -17,7 +24,7 @@ class Training:
         self.model, self.loss_fn = model.to(self.device), loss_fn
         self.settings = settings
         torch.manual_seed(settings.seed)
-        self.batches, self.validation = loaders(name, settings, data)
+        self.batches, self.validation = loaders(name, settings, data, to_tensor())
         self.optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
         schedule = SCHEDULES[settings.schedule]
         sizes = {"warmup": settings.warmup, "total": settings.updates}

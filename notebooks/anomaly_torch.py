@@ -28,8 +28,7 @@
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [anomaly_jax](anomaly_jax.ipynb).
 # Before it comes [warm-up, in PyTorch](warmup_torch.ipynb). It trains with the loop of
-# [the reverse task](reverse_torch.ipynb). The language models of the next chapters do
-# not need it.
+# [the reverse task](reverse_torch.ipynb). The later chapters do not need it.
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
@@ -81,13 +80,14 @@ f"PyTorch {torch.__version__} on {device}"
 # %% [markdown] tags=["shared"]
 # ## Split the pictures first, then draw sets
 #
-# Our pictures are scikit-learn's handwritten digits, or the photos of CIFAR-100 if
-# `make data` has prepared them. We split the *pictures* first: if we split sets
+# Our pictures are scikit-learn's handwritten digits, or photos that `make data` has
+# prepared: CIFAR-100, or yours. We split the *pictures* first: if we split sets
 # instead, test sets would contain pictures from the training. Each part has the same
 # share of every class.
 
 # %% tags=["shared"]
 source = sets.source()
+known = source in sets.KNOWN  # else results are reported, but nothing is asserted
 settings = tasks.anomaly(source, device)
 parts, names = sets.load(settings)
 train, validation, test = parts["train"], parts["validation"], parts["test"]
@@ -100,8 +100,8 @@ titles = [f"{names[row[0]]}, odd: {names[row[-1]]}" for row in kinds]
 plots.pictures(test.images[test_sets[:4]], titles=titles, odd=np.full(4, s - 1))
 
 # %% [markdown] tags=["shared"]
-# A set is stored as ten row numbers: nine different pictures of one class and, last,
-# one picture of another.
+# A set is stored as row numbers: nine different pictures of one class (fewer if yours
+# are few) and, last, one picture of another.
 
 
 # %% tags=["shared"]
@@ -127,12 +127,19 @@ per_epoch = settings.updates_per_epoch * settings.batch_size
 
 # %% tags=["shared", "say"]
 rows = table(
-    ["part", "pictures", "sets of ten"],
+    ["part", "pictures", f"sets of {s}"],
     ["training", f"{len(train):,}", f"{per_epoch:,} × {settings.epochs} epochs"],
     ["validation", f"{len(validation):,}", f"{settings.n_validation:,}"],
     ["test", f"{len(test):,}", f"{settings.n_test:,}"],
 )
-say(f"This run uses **{source}**, {len(names)} classes.\n\n{rows}")
+text = f"This run uses **{Path(source).name}**, {len(names)} classes."
+if not known:
+    kind = "ResNet34" if train.features.shape[1] == 512 else "mean colours only"
+    text += (
+        f" Features: {kind}. What the text of this page says was checked on digits and "
+        "on CIFAR-100; with other pictures read the numbers."
+    )
+say(f"{text}\n\n{rows}")
 
 # %% tags=["shared", "check"]
 # Checked: nine of one class, the last of another, none twice; each epoch has new sets
@@ -145,7 +152,7 @@ for from_part, drawn in both:
     kinds = from_part.labels[drawn]  # n s
     assert (kinds[:, :-1] == kinds[:, :1]).all()
     assert (kinds[:, -1] != kinds[:, 0]).all()
-    assert (np.diff(np.sort(drawn, axis=1)) > 0).all() and s == 10
+    assert (np.diff(np.sort(drawn, axis=1)) > 0).all() and (s == 10 or not known)
 assert len(np.unique(first[..., -1])) == per_epoch  # each picture is odd at most once
 again = set(map(bytes, np.sort(first).reshape(-1, s)))
 assert not again & set(map(bytes, np.sort(second).reshape(-1, s)))
@@ -162,13 +169,13 @@ assert np.abs(shares - 0.1).max() < 0.008 or source != "digits"
 in_class = len(train) // len(names)
 possible = len(train) * (len(names) - 1) * math.comb(in_class, s - 1)
 n_shown = settings.epochs * per_epoch
-assert possible > 2e12 * n_shown
+assert possible > 2e12 * n_shown or not known
 say(
     f"There are {len(train):,} choices for the odd one, {len(names) - 1} for the class "
     f"of the others, and with {in_class} pictures in a class "
-    f"$\\binom{{{in_class}}}{{9}}$ for the nine: about **{power(possible)}** sets. In "
-    f"training the model sees {n_shown:,}, a share of {power(n_shown / possible)}. It "
-    "cannot memorise the sets, but it can memorise the pictures."
+    f"$\\binom{{{in_class}}}{{{s - 1}}}$ for them: about **{power(possible)}** sets. "
+    f"In training the model sees {n_shown:,}, a share of {power(n_shown / possible)}. "
+    "It cannot memorise the sets, but it can memorise the pictures."
 )
 
 # %% [markdown] tags=["shared"]
@@ -181,8 +188,8 @@ say(
 # %% tags=["shared", "say"]
 within, between = sets.mean_distances(train.features, train.labels)
 say(
-    f"Good features bring a class together: with {source}, the mean distance within a "
-    f"class is {within / between:.2f} times that between classes."
+    "Good features bring a class together: here the mean distance within a class is "
+    f"{within / between:.2f} times that between classes."
 )
 
 # %% [markdown] tags=["shared"]
@@ -213,14 +220,14 @@ say(
 # Checked: features of one class are closer; the rule is the formula and beats guessing
 in_pixels = sets.mean_distances(train.images, train.labels)
 step = np.roll(train.images[:1000] / 1.0, 1, axis=2) - train.images[:1000]  # b y x …
-shift = np.sqrt((step**2).reshape(1000, -1).sum(axis=1)).mean() / in_pixels[0]
-assert within / between < (0.85 if source == "digits" else 1)
-assert within / between < in_pixels[0] / in_pixels[1] + 0.01
+shift = np.sqrt((step**2).reshape(len(step), -1).sum(axis=1)).mean() / in_pixels[0]
+assert within / between < (0.85 if source == "digits" else 1) or not known
+assert within / between < in_pixels[0] / in_pixels[1] + 0.01 or not known
 assert shift > 1.3 or source != "digits"
 others = [np.delete(x_test[0], i, axis=0).mean(axis=0) for i in range(s)]
 distance = [np.linalg.norm(x - mean) for x, mean in zip(x_test[0], others, strict=True)]
 assert chosen[0] == np.argmax(distance)
-assert baseline > (0.7 if source == "digits" else 2 / s)
+assert baseline > (0.7 if source == "digits" else 2 / s) or not known
 
 # %% [markdown] tags=["shared"]
 # ## A set has no order
@@ -337,7 +344,7 @@ def fixed_sets(part, n, seed, set_size=s):
 
 
 held_out = (fixed_sets(validation, settings.n_validation, seed=1),)
-folder = runs_folder(f"anomaly_{source}_{side}")
+folder = runs_folder(f"anomaly_{Path(source).name}_{side}")
 history = fit(
     model, odd_one_out, (train.features,), settings,
     batches=batches, validation=held_out, folder=folder,
@@ -361,13 +368,13 @@ ours = [f"**{value:.1%}**" for value in accuracy.values()]
 plain = [f"{np.mean(farthest(x) == s - 1):.1%}" for x in measured.values()]
 rows = table(
     ["accuracy", *measured, "time"],
-    [f"this page, **{source}**", *ours, f"{history['seconds'].sum():.0f} s, {device}"],
-    [f"baseline, {source}", *plain, ""],
+    ["**this page**", *ours, f"{history['seconds'].sum():.0f} s, {device}"],
+    ["baseline", *plain, ""],
 )
 margin = 100 * np.sqrt(accuracy["test"] * (1 - accuracy["test"]) / settings.n_test)
 text = f"{rows}\n\nThe sets share pictures and are not independent, so the standard "
 text += f"error of the test accuracy is at least {margin:.1f} points."
-if source != "digits":
+if source == "cifar100":
     text += (
         f" With 100 epochs, others report 94.66% in [JAX]({site}JAX/{page}) and 94.30% "
         f"in [PyTorch]({site}{page})."
@@ -400,12 +407,12 @@ fig
 # %% tags=["shared", "check"]
 # Checked: the model beats the baseline on test sets; as drawn, both accuracies rise
 assert accuracy["test"] > settings.least_accuracy
-assert accuracy["test"] > baseline + settings.least_gain
+assert accuracy["test"] > baseline + settings.least_gain or not known
 losses = {name: plots.drawn(fig, "loss", name)[1] for name in panels["loss"]}
 rates = {name: plots.drawn(fig, "accuracy", name)[1] for name in panels["accuracy"]}
 level = rates.pop("baseline on test")
 np.testing.assert_allclose(level, baseline)
-for name in ("training", "validation"):
+for name in ("training", "validation") if known else []:
     assert losses[name][-1] < losses[name][0] and rates[name][-1] > rates[name][0]
 if source == "digits":
     assert min(rates["training"][-1], rates["validation"][-1]) > level[0]
@@ -419,7 +426,7 @@ say(
 )
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Rows of ten pictures with a percentage below each. A solid frame marks the odd one, a dashed frame the one that the model chose instead."}}
-worst = wrong[np.argsort(-sure[wrong])][:4]
+worst = np.argsort(np.where(guess != s - 1, -sure, sure))[:4]  # mistakes first
 captions = [[f"{value:.0%}" for value in row] for row in p[worst]]
 kinds = test.labels[test_sets[worst]]
 titles = [f"{names[row[0]]}, odd: {names[row[-1]]}" for row in kinds]
@@ -510,7 +517,7 @@ for one in range(settings.n_heads):
     mask = np.ones((1, settings.n_heads, s, s), dtype=bool)  # b h q k
     mask[:, one] = np.eye(s)  # in every layer, this head shows an element only itself
     by_head.append(accuracy_under(mask))
-assert min(by_nine, by_other) > by_odd
+assert min(by_nine, by_other) > by_odd or not known
 if source == "digits":
     assert ratios.min() > 0.5 and ratios.max() < 2
     assert min(by_nine, by_other) > 0.95 and by_odd < 0.25 and min(by_head) > 0.9
@@ -530,7 +537,7 @@ say(
     "frequent, so **one half** is the most, for any model. Where some classes are more "
     "frequent, a model can gain a little by preferring those as the odd one."
 )
-assert blind < 0.5 and blind < baseline
+assert (blind < 0.5 and blind < baseline) or not known
 
 # %% [markdown] tags=["shared"]
 # ## Unseen classes are the real test
@@ -629,7 +636,7 @@ say(
 drawn = [[bar.get_height() for bar in group] for group in fig.axes[0].containers]
 np.testing.assert_allclose(drawn, list(heights.values()))
 lost = found_with_all - found_without  # split, seen or unseen
-assert lost[:, 1].mean() > max(lost[:, 0].mean(), 0) and mean > 1 / s
+assert not known or (lost[:, 1].mean() > max(lost[:, 0].mean(), 0) and mean > 1 / s)
 if source == "digits":
     assert (found_without[:, 1] < found_by_rule[:, 1]).all()
     assert mean < 0.8 * found_by_rule[:, 1].mean()
@@ -735,7 +742,7 @@ say(
 # Checked: from distances it finds more unseen ones than from features; fewer seen ones
 drawn = [[bar.get_height() for bar in group] for group in fig.axes[0].containers]
 np.testing.assert_allclose(drawn, list(heights.values()))
-assert unseen_now > max(mean, unseen_control)
+assert unseen_now > max(mean, unseen_control) or not known
 if source == "digits":
     assert best == "distances only"
     assert seen_now < min(seen_control, found_without[:, 0].mean())
@@ -801,7 +808,7 @@ assert source != "digits" or 1.4 * found_without[0, 1] < both < found_by_rule[0,
 # Experiment: shares of right and wrong sets by the largest probability
 edges = np.array([0, 0.5, 0.9, 1])
 groups = {"right": sure[right], "wrong": sure[wrong]}
-share = {name: np.histogram(x, edges)[0] / len(x) for name, x in groups.items()}
+share = {k: np.histogram(x, edges)[0] / max(len(x), 1) for k, x in groups.items()}
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Share of the sets over the largest probability, as bars in three bins: to 50, to 90 and to 100 percent. Of the sets in which the model is right, nearly all are in the last bin; those in which it is wrong are spread over the bins."}}
 bins = [f"{100 * a:.0f} to {100 * b:.0f}" for a, b in itertools.pairwise(edges)]
@@ -816,7 +823,7 @@ caught = (guess[unsure] != s - 1).sum()
 second_place = np.argsort(-p[wrong], axis=1)[:, 1] == s - 1
 kinds = np.sort(test.labels[test_sets[wrong]][:, -2:])  # n 2, the two classes
 pairs = Counter((names[a], names[b]) for a, b in kinds.tolist())
-(one, other), times = pairs.most_common(1)[0]
+(one, other), _ = [*pairs.most_common(1), (("none", "none"), 0)][0]
 say(
     f"A person who looks at the {unsure.mean():.1%} of all sets in which the largest "
     f"probability is under 90% sees **{caught} of the {len(wrong)}** mistakes. In "
@@ -829,8 +836,9 @@ say(
 heights = [[bar.get_height() for bar in group] for group in fig.axes[0].containers]
 np.testing.assert_allclose(heights, list(share.values()))
 assert source != "digits" or heights[0][-1] > heights[1][-1]
-assert sure[wrong].mean() < (0.85 if source == "digits" else 1) * sure[right].mean()
-assert second_place.mean() > (3 if source == "digits" else 2) / (s - 1)
+if known:
+    assert sure[wrong].mean() < (0.85 if source == "digits" else 1) * sure[right].mean()
+    assert second_place.mean() > (3 if source == "digits" else 2) / (s - 1)
 assert source != "digits" or caught > 0.5 * len(wrong)
 
 # %% [markdown] tags=["shared"]
@@ -856,7 +864,7 @@ alarms, detected = (alike > threshold).mean(), (sure > threshold).mean()
 # Experiment: the threshold chosen on as few test pictures, alarms on the others
 alarms_again = []
 for seed in range(6):
-    share_of_rest = 1 - len(validation) / len(test)
+    share_of_rest = max(0.5, 1 - len(validation) / len(test))
     few, rest = sets.divided(test, share_of_rest, seed)
     limit = np.quantile(largest_if_alike(few, settings.n_validation), 0.95)
     alarms_again.append(np.mean(largest_if_alike(rest, 1000) > limit))
@@ -866,7 +874,7 @@ auc = (sure[:, None] > alike).mean()  # area under the ROC curve
 say(
     f"On test sets it detects **{detected:.1%}** of the odd ones, but raises false "
     f"alarms in {alarms:.1%} of the sets instead of 5%. A threshold from "
-    f"{len(validation):,} pictures is that uncertain: chosen on as many *test* "
+    f"{len(validation):,} pictures is that uncertain: chosen on {len(few):,} *test* "
     f"pictures, in {len(alarms_again)} draws, it raises {min(alarms_again):.1%} to "
     f"{max(alarms_again):.1%} on the others. The *AUC*, which needs no threshold, is "
     f"{auc:.3f}."
@@ -874,8 +882,9 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: sets of ten alike are told apart; two odd ones are found more than by chance
-assert alike.mean() < (0.7 if source == "digits" else 1) * sure.mean()
-assert detected > alarms
+if known:
+    assert alike.mean() < (0.7 if source == "digits" else 1) * sure.mean()
+    assert detected > alarms
 if source == "digits":
     assert auc > 0.95 and detected > 0.9 and alarms < 0.25
 kinds = test.labels[test_sets]  # n s
@@ -884,7 +893,7 @@ next_odd = np.roll(x_test[:, -1:], -1, axis=0)  # n 1 i
 two = np.concatenate([x_test[:, 1:], next_odd], axis=1)[fits]  # n s i
 top = np.argsort(probabilities(model, two[:1000]), axis=1)[:, -2:]
 both_found = (top >= s - 2).all(axis=1).mean()
-assert both_found > (0.92 if source == "digits" else 5 / math.comb(s, 2))
+assert not known or both_found > (0.92 if source == "digits" else 5 / math.comb(s, 2))
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Features of photos from a ResNet
@@ -969,7 +978,8 @@ say(
 
 # %% tags=["shared", "experiment"]
 # Experiment: other sizes of a set; the same training in the other framework
-lengths = [3, 5, 10, 15, 20]
+largest = 1 + np.bincount(test.labels).min()  # as many alike, and the odd one
+lengths = [n for n in (3, 5, 10, 15, 20) if n <= largest]
 model_accuracy, baseline_accuracy = {}, {}  # accuracy for each size of the set
 for length in lengths:
     x = fixed_sets(test, settings.n_test // 2, seed=5, set_size=length)
@@ -1006,11 +1016,13 @@ say(
 assert on_seen > max(rule, 0.9)
 assert on_new < on_seen
 sizes = lengths if source == "digits" else lengths[1:]  # of digits in sets of 3, too
-assert all(model_accuracy[n] > baseline_accuracy[n] for n in sizes)
-assert all(baseline_accuracy[n] > 1 / n for n in lengths)
+if known:
+    assert all(model_accuracy[n] > baseline_accuracy[n] for n in sizes)
+    assert all(baseline_accuracy[n] > 1 / n for n in lengths)
 assert source != "digits" or min(model_accuracy[n] for n in lengths[1:]) > 0.96
 assert reordering_gap(model, sample, seed=1) < 1e-5
-assert len(gap) == 200 and gap.max() < 1e-3  # loose: chaotic, grows with rounding
+assert len(gap) == gentle.updates
+assert gap.max() < 1e-3  # loose: chaotic, grows with rounding
 
 # %% [markdown] tags=["shared"]
 # ## Key points
@@ -1023,5 +1035,5 @@ assert len(gap) == 200 and gap.max() < 1e-3  # loose: chaotic, grows with roundi
 #   distances has to compare.
 
 # %% [markdown] tags=["torch"]
-# Next comes [a model that writes, in PyTorch](decoder_torch.ipynb). The last chapter
-# asks [what attention costs](costs_torch.ipynb).
+# Next comes [pictures as sequences, in PyTorch](vision_torch.ipynb). On the way to a
+# language model you can go on with [a model that writes](decoder_torch.ipynb).

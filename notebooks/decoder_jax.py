@@ -25,8 +25,8 @@
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX** with Flax NNX. The same page in PyTorch:
-# [decoder_torch](decoder_torch.ipynb). Before it comes [finding the odd one out, in
-# JAX](anomaly_jax.ipynb).
+# [decoder_torch](decoder_torch.ipynb). Before it comes [pictures as sequences, in
+# JAX](vision_jax.ipynb).
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.

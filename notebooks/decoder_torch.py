@@ -25,7 +25,7 @@
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [decoder_jax](decoder_jax.ipynb).
-# Before it comes [finding the odd one out, in PyTorch](anomaly_torch.ipynb).
+# Before it comes [pictures as sequences, in PyTorch](vision_torch.ipynb).
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.

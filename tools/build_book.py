@@ -67,8 +67,8 @@ def photos():
 
 
 def digest(paths):
-    """One hash of the names and contents of files, and of Python's version."""
-    total = hashlib.sha256(sys.version.encode())
+    """One hash of names and contents of files, of ``$PHOTOS``, and of the Python."""
+    total = hashlib.sha256((sys.version + os.environ.get("PHOTOS", "")).encode())
     for path in paths:
         total.update(path.as_posix().removeprefix(ROOT.as_posix()).encode() + b"\0")
         total.update(hashlib.sha256(path.read_bytes()).digest())

@@ -2,8 +2,8 @@
 
 ``{playground} chapter`` stands for a model that both pages of a chapter trained while
 this book was built. The one of the reverse task is small: its weights are on the page,
-with the attention viewer. Those of ``decoder`` and ``translation`` are loaded when a
-reader opens them. For readers without scripts there is an example of what each model
+with the attention viewer. Those of the other chapters are loaded when a reader opens
+them. For readers without scripts there is an example of what each model
 puts out, by the NumPy reference.
 
 A page offers its weights as a link that contains them. Large ones are taken out of the
@@ -28,11 +28,17 @@ import pages
 from pages import NAMES
 
 logger = logging.getLogger(__name__)
-SCRIPTS = ["transformer.js", "playground.js", "playground_decoders.js"]
+SCRIPTS = [
+    "transformer.js", "playground.js", "playground_decoders.js", "playground_vision.js",
+]  # fmt: skip
 ABOUT = "The attention map of the trained model, one row for each output"
 PROMPT = "    def close(self):\n        if self."
 LINK = re.compile(r'(download="([\w.]+)") href="data:[^,"]*,([^"]*)"')
 LARGE = 2**16  # letters of base64; weights above are files of their own
+# The digits are counts of pixels in blocks of a bitmap, where NIST's programs stretch a
+# digit to a box (Alpaydin & Kaynak 1998; Garris et al. 1994, NISTIR 5469).
+BLOCK, BOX = 4, (20, 32)
+EXAMPLES = 2  # test digits of each class
 
 
 class PlaygroundNode(nodes.General, nodes.Element):
@@ -40,7 +46,7 @@ class PlaygroundNode(nodes.General, nodes.Element):
 
 
 class Playground(SphinxDirective):
-    """``{playground} chapter``: ``reverse``, ``decoder`` or ``translation``."""
+    """``{playground} chapter``, with the name of one of ``KINDS``."""
 
     required_arguments = 1
 
@@ -211,7 +217,69 @@ def translating(weights, up):
     )  # fmt: skip
 
 
-def opened(chapter, weights, up, sizes, words):
+def seeing(weights, up):
+    """A vision Transformer, and what it sees in a test digit."""
+    reference, settings = helpers("reference", "settings")
+    s, data = settings.Pictures(), b64decode(next(iter(weights.values())))
+    params, data = safetensors.numpy.load(data), digits(s)
+    image = np.array(data["examples"][0]["picture"]) / BLOCK**2
+    logits, maps = reference.vision_transformer(
+        image[None, :, :, None], params, s.patch, s.n_blocks, s.n_heads,
+        norm_first=s.norm_first, return_maps=True,
+    )  # fmt: skip
+    p = reference.softmax(logits[0])
+    looks = maps[-1, 0].mean(axis=0)[0, 1:]  # of the token, the mean of the last heads
+    more = {"imageSize": s.image_size, "patch": s.patch} | data
+    return opened(
+        "vision", weights, up, sizes(s, looks.size + 1) | more,
+        f"This is a test digit. The model that was trained in "
+        f"{next(iter(NAMES.values()))} sees a {data['classes'][p.argmax()]}, with a "
+        f"probability of {p.max():.2f}; the colour shows where its class token looks "
+        f"in the last layer. {drawn(image, looks / looks.max(), s.patch)}",
+        verb="drawn",
+    )  # fmt: skip
+
+
+def digits(s):
+    """Test digits of each class as counts, and what drawings must be normalised to."""
+    (pictures,) = helpers("pictures")
+    parts, names = pictures.load("digits", s.seed)
+    counts = {
+        name: np.rint(images[..., 0] * BLOCK**2).astype(int)
+        for name, (images, _) in parts.items()
+    }
+    labels = parts["test"][1]
+    rows = [
+        row for c in range(len(names)) for row in np.flatnonzero(labels == c)[:EXAMPLES]
+    ]
+    examples = [
+        {"label": names[labels[row]], "picture": counts["test"][row].tolist()}
+        for row in rows
+    ]
+    ink = round(counts["train"].sum(axis=(1, 2)).mean())  # pixels of a bitmap
+    return {
+        "examples": examples, "classes": names, "block": BLOCK, "box": BOX, "ink": ink,
+    }  # fmt: skip
+
+
+def drawn(image, looks, patch):
+    """A picture with its patches in colour, as SVG."""
+    n = len(image)
+    squares = [
+        f'<rect x="{x}" y="{y}" width="1" height="1" fill-opacity="{image[y, x]:.2f}"/>'
+        for y, x in np.argwhere(image)
+    ] + [
+        f'<rect class="patch" x="{i * patch % n}" y="{i * patch // n * patch}" '
+        f'width="{patch}" height="{patch}" fill-opacity="{0.7 * share:.2f}"/>'
+        for i, share in enumerate(looks)
+    ]
+    return (
+        f'<svg viewBox="0 0 {n} {n}" role="img" aria-label="The test digit, coloured">'
+        f"{''.join(squares)}</svg>"
+    )
+
+
+def opened(chapter, weights, up, sizes, words, verb="typed"):
     """A place for a model whose weights come when a reader opens it."""
     function = KINDS[chapter].__name__
     sizes["weights"] = {
@@ -225,13 +293,13 @@ def opened(chapter, weights, up, sizes, words):
     return (
         f'<div class="playground opens {function}" '
         f'data-settings="{escape(json.dumps(sizes))}">'
-        '<p class="without-scripts">Without JavaScript nothing can be typed here. '
+        f'<p class="without-scripts">Without JavaScript nothing can be {verb} here. '
         f"{words}</p><script>{function}(document.currentScript.parentNode)</script></div>"
     )
 
 
 def sizes(s, max_length):
-    """The sizes of a model with a decoder, by their names in JavaScript."""
+    """The sizes of a model with learned positions, by their names in JavaScript."""
     return {
         "nBlocks": s.n_blocks, "nHeads": s.n_heads, "m": s.m, "maxLength": max_length,
         "normFirst": s.norm_first,
@@ -251,7 +319,10 @@ def helpers(*names):
     return [import_module(f"helpers.{name}") for name in names]
 
 
-KINDS = {"reverse": reversing, "decoder": writing, "translation": translating}
+KINDS = {
+    "reverse": reversing, "decoder": writing, "translation": translating,
+    "vision": seeing,
+}  # fmt: skip
 
 
 def setup(app):

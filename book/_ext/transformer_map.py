@@ -51,6 +51,7 @@ SECTIONS = {
     "clipping": ("warmup", "clipping"),
     "reverse task": ("reverse", "mistake"),
     "odd one out": ("anomaly", "it finds the odd one"),
+    "pictures": ("vision", ""),
     "language model": ("decoder", "best n-gram"),
     "sampling": ("decoder", "are sampled"),
     "cache": ("decoder", "cache"),
@@ -66,7 +67,11 @@ AROUND = {
         ("warm-up", 156, 52),
         ("clipping", 214, 52),
     ],
-    "Use it": [("reverse task", 97.5, 91), ("odd one out", 194.5, 91)],
+    "Use it": [
+        ("reverse task", 84, 64),
+        ("odd one out", 152, 64),
+        ("pictures", 214, 52),
+    ],
     "Write": [
         ("language model", 94, 84),
         ("sampling", 166, 52),

@@ -1,5 +1,5 @@
-/* Models whose weights are loaded only when a reader opens them: one writes, one
-translates. The weights come as scripts, so that this works without a server, too. */
+/* Models whose weights are loaded only when a reader opens them: here those that write and
+translate. The weights come as scripts, so that this works without a server, too. */
 "use strict";
 
 /* The bytes of a file of weights. */
@@ -62,6 +62,24 @@ function whenOpened(place, what, read, start) {
   place.classList.add("ready");
   label();
   onSwitch(() => (use || opener.disabled ? choose() : label()));
+}
+
+/* A choice of a layer, and in it of one head or the mean of all. */
+function layersAndHeads(id, { nBlocks, nHeads }, act) {
+  const select = make("select", { id, autocomplete: "off" });
+  for (let layer = nBlocks - 1; layer >= 0; layer--) {
+    select.append(make("option", { value: `${layer}` }, `layer ${layer}, mean of heads`));
+    for (let head = 0; head < nHeads; head++)
+      select.append(make("option", { value: `${layer} ${head}` }, `layer ${layer}, head ${head}`));
+  }
+  select.addEventListener("change", act);
+
+  // Of the maps of one query, the chosen one: l h k -> k.
+  function weights(maps) {
+    const [layer, head] = select.value.split(" ").map(Number);
+    return transpose(head === undefined ? maps[layer] : [maps[layer][head]]).map(mean);
+  }
+  return { select, weights };
 }
 
 /* White space made visible. */
@@ -308,7 +326,7 @@ function translating(place) {
   }
 
   function start(place, settings) {
-    const { alphabet, begin, end, longest, nBlocks, nHeads } = settings;
+    const { alphabet, begin, end, longest } = settings;
     const letters = Array.from(alphabet);
     const first = Math.max(begin, end) + 1; // the number of the first character
     let model;
@@ -333,13 +351,7 @@ function translating(place) {
       lines.setAttribute(name, value);
     const readout = make("p", { class: "readout" });
     const verdict = make("p", { role: "status", class: "verdict" });
-    const looks = make("select", { id: "looks", autocomplete: "off" });
-    for (let layer = nBlocks - 1; layer >= 0; layer--) {
-      looks.append(make("option", { value: `${layer}` }, `layer ${layer}, mean of heads`));
-      for (let head = 0; head < nHeads; head++)
-        looks.append(make("option", { value: `${layer} ${head}` }, `layer ${layer}, head ${head}`));
-    }
-    looks.addEventListener("change", draw);
+    const looks = layersAndHeads("looks", settings, draw);
     const cells = Array.from({ length: longest }, (_, i) => {
       const [letter, number] = [make("span", { class: "letter" }), make("span", { class: "number" })];
       const node = button("", () => pick(i));
@@ -401,13 +413,6 @@ function translating(place) {
       write(verdict, `The model writes ${text}, with a probability of ${all.toFixed(2)}.`);
     }
 
-    // The weights of the chosen character, of one head or the mean of all.
-    function weights({ maps }) {
-      const [layer, head] = looks.value.split(" ").map(Number);
-      const heads = head === undefined ? maps[layer] : [maps[layer][head]];
-      return source.map((_, k) => heads.reduce((sum, row) => sum + row[k], 0) / heads.length);
-    }
-
     function draw() {
       cells.forEach(({ node, letter, number }, i) => {
         const found = writtenSoFar[i];
@@ -420,7 +425,7 @@ function translating(place) {
         node.setAttribute("aria-label", `character ${i}, ${name(found.token)}, probability ${found.p.toFixed(2)}`);
       });
       const now = writtenSoFar[chosen];
-      const found = now ? weights(now) : [];
+      const found = now ? looks.weights(now.maps) : [];
       lines.replaceChildren(...found.flatMap((weight, k) => (weight < 0.01 ? [] : [line(k, weight)])));
       Array.from(sourceRow.children).forEach((node, k) => {
         node.style.setProperty("--chance", (found[k] ?? 0).toFixed(2));
@@ -450,7 +455,7 @@ function translating(place) {
       make("div", { class: "translation" }, sourceRow, lines, targetRow),
       readout,
       verdict,
-      make("p", { class: "switches" }, make("span", {}, make("label", { for: "looks" }, "lines show"), looks), button("Write it again", translate)),
+      make("p", { class: "switches" }, make("span", {}, make("label", { for: "looks" }, "lines show"), looks.select), button("Write it again", translate)),
     );
     field.value = settings.examples[0];
     return (found) => {

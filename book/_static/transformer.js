@@ -50,7 +50,26 @@ function matmul(x, y) {
 
 const transpose = (x) => x[0].map((_, j) => x.map((row) => row[j]));
 const add = (x, y) => x.map((row, i) => row.map((value, j) => value + y[i][j]));
+const mean = (row) => row.reduce((sum, value) => sum + value, 0) / row.length;
 const relu = (x) => x.map((row) => row.map((value) => Math.max(0, value)));
+
+/* Error function, by its series of positive terms: 2/√π e^(-x²) (x + 2x³/3 + 4x⁵/15 + …). */
+function erf(x) {
+  if (Math.abs(x) > 6) return Math.sign(x); // 1 - erf(6) is below the precision
+  let [sum, term] = [x, x];
+  for (let n = 1; Math.abs(term) > 1e-17 * Math.abs(sum); n++) {
+    term *= (2 * x * x) / (2 * n + 1);
+    sum += term;
+  }
+  return (2 / Math.sqrt(Math.PI)) * Math.exp(-x * x) * sum;
+}
+
+/* x times the normal distribution function of x. */
+function gelu(x) {
+  return x.map((row) => row.map((value) => (value * (1 + erf(value / Math.SQRT2))) / 2));
+}
+
+const ACTIVATIONS = { relu, gelu };
 
 /* Linear layer: s n_in -> s n_out. */
 function dense(params, name) {
@@ -61,7 +80,6 @@ function dense(params, name) {
 /* Layer norm: every row to mean 0 and variance 1, then a learned scale and shift. */
 function layerNorm(params, name) {
   const [scale, shift] = [params[`${name}.weight`], params[`${name}.bias`]];
-  const mean = (row) => row.reduce((sum, value) => sum + value, 0) / row.length;
   return (x) =>
     x.map((row) => {
       const middle = mean(row);
@@ -123,22 +141,23 @@ class MultiHeadAttention {
 
 /* Two linear layers, the same for every position: s m -> s m. */
 class FeedForward {
-  constructor(params, name) {
+  constructor(params, name, { activation = "relu" } = {}) {
+    this.activation = ACTIVATIONS[activation];
     this.linear1 = dense(params, `${name}.linear1`);
     this.linear2 = dense(params, `${name}.linear2`);
   }
 
   call(x) {
-    return this.linear2(relu(this.linear1(x)));
+    return this.linear2(this.activation(this.linear1(x)));
   }
 }
 
 /* Attention, then feed-forward, each with residual and norm: s m -> s m, h s s. */
 class EncoderBlock {
-  constructor(params, name, { nHeads, normFirst = false }) {
+  constructor(params, name, { nHeads, normFirst = false, ...options }) {
     this.normFirst = normFirst;
     this.attention = new MultiHeadAttention(params, `${name}.attention`, nHeads);
-    this.ffn = new FeedForward(params, `${name}.ffn`);
+    this.ffn = new FeedForward(params, `${name}.ffn`, options);
     this.norm1 = layerNorm(params, `${name}.norm1`);
     this.norm2 = layerNorm(params, `${name}.norm2`);
   }
@@ -316,6 +335,34 @@ class Translator {
 
   call(source, target) {
     return this.target.call(target, this.target.newCache(this.read(source)));
+  }
+}
+
+/* Patches of a picture, row by row: y x i -> n (p p i). */
+function cutPatches(image, patch) {
+  const starts = (pixels) => Array.from({ length: pixels.length / patch }, (_, n) => n * patch);
+  const cut = (y, x) => image.slice(y, y + patch).map((row) => row.slice(x, x + patch)).flat(2);
+  return starts(image).flatMap((y) => starts(image[0]).map((x) => cut(y, x)));
+}
+
+/* One output vector for a picture: y x i -> c, l h s s. */
+class VisionTransformer {
+  constructor(params, sizes) {
+    this.patch = sizes.patch;
+    this.embed = dense(params, "embed");
+    this.token = params.token; // without one: the mean over the patches
+    this.table = params["positions.table"]; // without one: sine and cosine
+    this.encoder = new Encoder(params, "encoder", { activation: "gelu", ...sizes });
+    this.output = dense(params, "output");
+  }
+
+  call(image) {
+    let x = this.embed(cutPatches(image, this.patch));
+    if (this.token) x = [this.token, ...x]; // s m
+    x = add(x, this.table ?? sinusoidalPositions(x.length, x[0].length));
+    const [out, maps] = this.encoder.call(x);
+    const pooled = this.token ? out[0] : transpose(out).map(mean); // m
+    return [this.output([pooled])[0], maps];
   }
 }
 

@@ -19,8 +19,12 @@ text
     Python's standard library as text, byte pairs, n-grams to compare a model with.
 dates
     Dates in seven written forms, and in ISO's.
+pictures
+    Digits or photos with their labels in three parts; pictures moved by whole pixels.
 photos
-    Photos of CIFAR-10 or CIFAR-100 as one file, their ResNet34 features as another.
+    CIFAR-10, CIFAR-100 or a folder of photos as one file, ResNet34 features as another.
+picture_folder
+    A folder of pictures, one folder for each class, as one array of small squares.
 download
     Download a file from a mirror or its home: resumable, with a checked hash.
 runs
@@ -33,7 +37,7 @@ twin
 weights
     One safetensors file that both frameworks read and write.
 plots
-    NumPy in, figure out, drawn by seaborn; never shows, never computes.
+    NumPy in, figure out, drawn by seaborn.
 prose
     Sentences with computed numbers, as Markdown output of a cell.
 diagrams

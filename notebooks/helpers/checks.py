@@ -129,10 +129,11 @@ def check_labels(model, loss_fn, data, what="data"):
     if getattr(loss_fn, "__name__", "") != "cross_entropy" or not c or len(data) != 2:
         return
     inputs, labels = data
-    if labels.shape != inputs.shape[:-1] or labels.dtype.kind not in "iu":
+    expected = inputs.shape[: 1 if hasattr(model, "patch") else -1]  # one a picture
+    if labels.shape != expected or labels.dtype.kind not in "iu":
         raise ValueError(
             f"expected the labels of the {what} to be whole numbers of shape "
-            f"{inputs.shape[:-1]}, got {labels.dtype} {labels.shape}"
+            f"{expected}, got {labels.dtype} {labels.shape}"
         )
     if labels.min() < 0 or labels.max() >= c:
         raise ValueError(
@@ -196,7 +197,7 @@ def check_model(model, settings):
     ValueError
         Naming the first that differs, with both values.
     """
-    kinds = "Predictor", "LanguageModel", "Translator"
+    kinds = "Predictor", "LanguageModel", "Translator", "VisionTransformer"
     if type(model).__name__ not in kinds or not hasattr(settings, "model"):
         return
     found = sizes_of(model)
@@ -226,6 +227,12 @@ def sizes_of(model):
     if type(model).__name__ == "Predictor":
         n_inputs, n_outputs = model.embed.in_features, model.output.out_features
         return sizes | {"n_inputs": n_inputs, "n_outputs": n_outputs}
+    if type(model).__name__ == "VisionTransformer":
+        return sizes | {
+            "image_size": model.shape[0], "n_channels": model.shape[-1],
+            "n_outputs": model.output.out_features, "patch": model.patch,
+            "pool": "mean" if model.token is None else "token",
+        }  # fmt: skip
     n_target = target.embed.num_embeddings
     n_source = (model.embed or target.embed).num_embeddings
     return sizes | {

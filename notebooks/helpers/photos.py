@@ -1,10 +1,13 @@
-"""Photos of CIFAR-10 or CIFAR-100 as one file, and their ResNet34 features as another.
+"""Photos as one file, and their ResNet34 features as another.
 
-``make data`` calls ``prepare``; pages only ``load``. torchvision reads the archives and
-has the network, so preparing needs PyTorch, and loading does not. The files are in
+``$PHOTOS`` says which, for all pages and for ``make data`` (README.md, *With photos*):
+``cifar10``, ``cifar100``, or a folder of one's own pictures (``helpers.picture_folder``).
+``make data`` calls ``prepare``; pages only load. torchvision reads the archives and has
+the network, so preparing needs PyTorch, and loading does not. The files are in
 ``$DATA_FOLDER``, by default ``data`` beside the pages.
 """
 
+import hashlib
 import io
 import os
 import shutil
@@ -14,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from helpers.checks import choose
+from helpers import picture_folder
 from helpers.weights import write_whole
 
 DATA = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}  # names in torchvision.datasets
@@ -34,14 +37,36 @@ def data_folder():
     return Path(os.environ.get("DATA_FOLDER") or default)
 
 
+def stem(name):
+    """The first part of the names of the files: of a folder with where it is."""
+    if name in DATA:
+        return name
+    path = located(name)
+    if os.sep not in str(name) and not path.is_dir():
+        known = ", ".join(map(repr, DATA))
+        raise ValueError(
+            f"unknown data set {str(name)!r}: expected {known}, or a folder of pictures"
+        )
+    return f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+
+
+def located(name):
+    """Where a folder is, seen from here or else from the top of the repository.
+
+    So a relative path means the same to ``make`` and to a page.
+    """
+    path = Path(name).expanduser()
+    return (path if path.is_dir() else Path(__file__).parents[2] / path).resolve()
+
+
 def images_file(name):
     """The file of the photos, labels and names of classes."""
-    return data_folder() / f"{name}.npz"
+    return data_folder() / f"{stem(name)}.npz"
 
 
 def features_file(name):
     """The file of the features; it is written last."""
-    return data_folder() / f"{name}-resnet34.npz"
+    return data_folder() / f"{stem(name)}-resnet34.npz"
 
 
 def prepared(name):
@@ -54,7 +79,9 @@ def prepare(name):
 
     Parameters
     ----------
-    name : {"cifar10", "cifar100"}
+    name : str
+        ``cifar10``, ``cifar100``, or a folder of pictures. A folder that has changed is
+        converted anew.
 
     Returns
     -------
@@ -64,18 +91,41 @@ def prepare(name):
     Raises
     ------
     ValueError
-        If the name is unknown, or a file is damaged or another than expected.
+        If the name is unknown, the folder is not one of pictures, or a file is damaged
+        or another than expected.
     OSError
         If a file cannot be downloaded or written.
     """
-    choose(name, DATA, "data set")
-    data_folder().mkdir(parents=True, exist_ok=True)
-    if not images_file(name).exists():
-        write_images(name)
+    prepare_images(name)
     if not features_file(name).exists():
         write_features(name)
     load(name)
     return features_file(name)
+
+
+def prepare_images(name):
+    """The first half of ``prepare``: only the photos.
+
+    Returns
+    -------
+    list of str
+        A line for each file of a folder that could not be read, if it was converted.
+    """
+    stem(name)  # an unknown name raises an error before a folder is made
+    data_folder().mkdir(parents=True, exist_ok=True)
+    if name in DATA:
+        return [] if images_file(name).exists() else write_images(name)
+    path, folder = images_file(name), located(name)
+    files, _ = picture_folder.list_pictures(folder)
+    if path.exists() and read_npz(path)["fingerprint"] == picture_folder.fingerprint(
+        files
+    ):
+        return []
+    parts = path.with_suffix(".parts")
+    arrays, bad = picture_folder.convert(folder, parts, write_npz, read_npz)
+    features_file(name).unlink(missing_ok=True)  # they were of other photos
+    write_npz(path, **arrays)
+    return bad
 
 
 def write_images(name):
@@ -92,6 +142,7 @@ def write_images(name):
         arrays[f"{part}_images"] = np.ascontiguousarray(found.data)
         arrays[f"{part}_labels"] = np.array(found.targets, np.int32)
     write_npz(images_file(name), classes=np.array(found.classes), **arrays)
+    return []
 
 
 def write_features(name):
@@ -172,12 +223,37 @@ def read_npz(path):
         ) from error
 
 
+def load_images(name):
+    """Photos and labels of both parts, and names of the classes.
+
+    Parameters
+    ----------
+    name : str
+        As in ``prepare``.
+
+    Returns
+    -------
+    dict of str to (uint8 ``n y x 3``, int32 ``n``), list of str
+
+    Raises
+    ------
+    FileNotFoundError
+        If ``make data`` has not prepared them.
+    ValueError
+        If the name is unknown or the file is damaged.
+    """
+    arrays = read_npz(images_file(name))
+    pairs = {p: (arrays[f"{p}_images"], arrays[f"{p}_labels"]) for p in PARTS}
+    return pairs, arrays["classes"].tolist()
+
+
 def load(name):
     """Features, labels and photos of both parts, and names of the classes.
 
     Parameters
     ----------
-    name : {"cifar10", "cifar100"}
+    name : str
+        As in ``prepare``.
 
     Returns
     -------
@@ -190,7 +266,6 @@ def load(name):
     ValueError
         If the name is unknown, or a file is damaged or does not fit the other.
     """
-    choose(name, DATA, "data set")
     arrays, features = read_npz(images_file(name)), read_npz(features_file(name))
     parts = {}
     for part in PARTS:

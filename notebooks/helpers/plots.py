@@ -1,4 +1,4 @@
-"""NumPy in, figure out, drawn by seaborn; never shows, never computes.
+"""NumPy in, figure out, drawn by seaborn; never shows a figure by itself.
 
 Every function returns a ``matplotlib.figure.Figure`` that a cell shows by naming it in
 its last line. Figures have a light background of their own, so that they look the same
@@ -6,12 +6,13 @@ in a light and in a dark book. Colours follow Okabe & Ito; lines differ in dashe
 """
 
 import sys
-from math import ceil
+from math import ceil, isqrt
 
 import matplotlib
 import numpy as np
 import seaborn
-from matplotlib.colors import to_hex
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -376,3 +377,253 @@ def add_heading(ax, title):
     size = matplotlib.rcParams["axes.titlesize"]
     heading = ax.annotate(title, (0, 1), (0, 6), va="baseline", size=size, **place)
     heading.set_in_layout(False)
+
+
+def patch_grid(image, patches, *, size=None):
+    """One picture, cut into patches of several sizes.
+
+    Parameters
+    ----------
+    image : array ``y x i``
+        One channel (ink on paper) or three; ``uint8``, or floats from 0 to 1.
+    patches : list of int
+        Sizes ``p`` in pixels; each divides both sides of the picture.
+    size : (float, float), optional
+        Inches.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A panel for each size; its title has ``p`` and the number of patches ``N``.
+
+    Raises
+    ------
+    ValueError
+        If it is no such picture, or a size does not divide both of its sides.
+    """
+    colours = as_colours(image, "y x i")
+    grids = [check_grid(colours.shape, patch) for patch in patches]
+    fig, axes = panels_in_rows(len(grids), None, size, (0, 0.35), (2.1, 2.1))
+    for ax, patch, (rows, columns) in zip(axes, patches, grids, strict=True):
+        show_picture(ax, colours)
+        add_grid(ax, colours.shape, patch)
+        ax.set_title(f"p = {patch}: N = {rows * columns}")
+    return fig
+
+
+def patch_sequence(image, patch, *, size=None):
+    """A picture with its grid, and beside it its patches as a sequence.
+
+    Parameters
+    ----------
+    image, size
+        As in ``patch_grid``.
+    patch : int
+        Size ``p`` in pixels, such that there are at most 64 patches.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The patches are numbered in reading order, from 0.
+
+    Raises
+    ------
+    ValueError
+        As ``patch_grid``, or if there are more patches.
+    """
+    colours = as_colours(image, "y x i")
+    rows, columns = check_grid(colours.shape, patch)
+    if (n := rows * columns) > 64:
+        raise ValueError(f"expected at most 64 patches to draw as a row, got {n}")
+    across = min(n, 2 * columns)  # two rows of the picture are a line
+    lines = ceil(n / across)
+    size = size or (6, 0.35 + max(1.5 * rows / columns, 6.3 / across * lines))
+    fig = Figure(size, layout="constrained", dpi=200)
+    left, right = fig.subplots(1, 2, width_ratios=[1.5, 4.5])
+    show_picture(left, colours)
+    add_grid(left, colours.shape, patch)
+    left.set(anchor="N", title=f"picture, p = {patch}")
+    for number, (row, column) in enumerate(np.ndindex(rows, columns)):
+        down, along = divmod(number, across)
+        x, y = 1.2 * along, 1.8 * down
+        part = colours[row * patch :, column * patch :][:patch, :patch]
+        right.imshow(part, extent=(x, x + 1, y + 1, y), interpolation="none")
+        right.add_patch(Rectangle((x, y), 1, 1, fill=False, ec=EDGE, lw=0.8))
+        place = {"ha": "center", "va": "center", "size": 10 if across <= 8 else 7.5}
+        right.text(x + 0.5, y + 1.38, str(number), **place)
+    right.set_axis_off()
+    right.set(xlim=(-0.1, 1.2 * across - 0.1), ylim=(1.8 * lines, 0))
+    right.set(anchor="N", title=f"N = {n} patches, in reading order")
+    return fig
+
+
+def over_pictures(
+    images, weights, titles=None, *, columns=None, high=None, bar="weight", size=None
+):
+    """Weights of the patches as a heat map over each picture, which is drawn pale.
+
+    Parameters
+    ----------
+    images : array ``b y x i``
+        As in ``patch_grid``.
+    weights : array ``b n``
+        One for each patch, in reading order, at least 0; without the class token.
+    titles : list of str, optional
+        One per picture.
+    columns : int, optional
+        Pictures in a row; all of them by default.
+    high : float, optional
+        The weight that gets the strongest colour; by default the largest one.
+    bar : str
+        Name of the colour bar.
+    size : (float, float), optional
+        Inches.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    ValueError
+        If the weights do not fit the pictures.
+    """
+    colours, weights = as_colours(images, "b y x i"), as_numpy(weights)
+    patch = size_of_patches(colours.shape, weights)
+    check_count(titles, len(colours), "titles, one per picture")
+    high = weights.max() if high is None else high
+    shares = np.clip(weights / high, 0, 1) if high > 0 else 0 * weights
+    fig, axes = panels_in_rows(len(colours), columns, size, (0.8, 0), (1.2, 1.5))
+    for ax, picture, share, title in zip(
+        axes, colours, shares, titles or [""] * len(colours), strict=True
+    ):
+        rows, cols = check_grid(picture.shape, patch)
+        over = np.kron(share.reshape(rows, cols), np.ones((patch, patch)))
+        show_picture(ax, tinted(picture, over))
+        ax.set_title(title)
+    scale = LinearSegmentedColormap.from_list("over paper", [PAPER, COLOURS[0]])
+    shown = ScalarMappable(Normalize(0, high or 1), scale)
+    fig.colorbar(shown, ax=list(axes), label=bar)
+    return fig
+
+
+def tinted(picture, share):
+    """A pale grey copy of a picture ``y x 3`` with colour over it, from 0 to 1."""
+    grey = 1 - 0.4 * (1 - picture @ [0.2126, 0.7152, 0.0722])
+    share = 0.85 * share[..., None]
+    return (1 - share) * grey[..., None] + share * np.array(to_rgb(COLOURS[0]))
+
+
+def position_similarity(tables, *, size=None):
+    """Cosine similarity of each patch's position vector with those of all patches.
+
+    Parameters
+    ----------
+    tables : dict of str to array ``n m``
+        Name, and the vector of each patch in reading order, without the class token's;
+        ``n`` is a square.
+    size : (float, float), optional
+        Inches.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A panel for each table. In it stands, at the place of every patch, a small map
+        of the picture that shows how similar the positions of all patches are to its.
+
+    Raises
+    ------
+    ValueError
+        If a table is none, or has a number of rows that is no square.
+    """
+    tables = {name: check_matrix(t, f"table {name!r}") for name, t in tables.items()}
+    fig, axes = panels_in_rows(len(tables), None, size, (0.8, 0.5), (2.6, 2.6))
+    for ax, (name, table) in zip(axes, tables.items(), strict=True):
+        side = isqrt(len(table))
+        if side**2 != len(table):
+            raise ValueError(
+                f"expected table {name!r} of a square number of patches, without the "
+                f"class token, got {len(table)} rows"
+            )
+        table = table.astype(float)
+        length = np.linalg.norm(table, axis=1, keepdims=True)
+        unit = table / np.where(length, length, np.nan)  # zeros have no direction
+        maps = np.full((side, side + 1, side, side + 1), np.nan)  # the last are gaps
+        maps[:, :-1, :, :-1] = (unit @ unit.T).reshape([side] * 4).swapaxes(1, 2)
+        shown = maps.reshape(side * (side + 1), -1)[:-1, :-1]
+        options = {"vmin": -1, "vmax": 1, "cmap": "RdBu", "interpolation": "none"}
+        picture = ax.imshow(shown, **options)
+        places = (side + 1) * np.arange(side) + (side - 1) / 2
+        for axis, letter in ((ax.xaxis, "column"), (ax.yaxis, "row")):
+            axis.set_ticks(places, range(side))
+            if axis is ax.xaxis or ax is axes[0]:
+                axis.set_label_text(f"{letter} of the patch")
+        ax.grid(False)
+        ax.spines[:].set_visible(False)
+        ax.set_title(name)
+    ticks = [-1, 0, 1]
+    fig.colorbar(picture, ax=list(axes), label="cosine similarity", ticks=ticks)
+    return fig
+
+
+def as_colours(images, axes):
+    """Pictures as floats with three channels; a single channel is ink on paper."""
+    images = as_numpy(images)
+    fits = images.ndim == len(axes.split()) and images.size
+    if not fits or images.shape[-1] not in (1, 3):
+        raise ValueError(
+            f"expected {axes} with 1 or 3 channels i, got shape {images.shape}"
+        )
+    whole, real = images.dtype == np.uint8, images.dtype.kind == "f"
+    if not whole and not (real and images.min() >= 0 and images.max() <= 1):
+        raise ValueError(
+            "expected pictures in uint8 or floats from 0 to 1, got "
+            f"{images.dtype} from {images.min()} to {images.max()}"
+        )
+    images = images / 255 if whole else images.astype(float)
+    return images if images.shape[-1] == 3 else 1 - np.repeat(images, 3, axis=-1)
+
+
+def check_grid(shape, patch):
+    """Rows and columns of patches; a picture ``y x i`` must hold whole ones."""
+    height, width = shape[:2]
+    if patch < 1 or height % patch or width % patch:
+        raise ValueError(
+            f"expected a patch that divides both sides of the picture, {height} and "
+            f"{width}, got {patch}"
+        )
+    return height // patch, width // patch
+
+
+def size_of_patches(shape, weights):
+    """Sides of the patches that weights ``b n`` belong to, in pixels."""
+    b, height, width, _ = shape
+    n = weights.shape[-1] if weights.ndim == 2 and weights.size else 0
+    patch = isqrt(height * width // n) if n else 0
+    fits = patch and height % patch == 0 == width % patch
+    if not fits or weights.shape[0] != b or n * patch**2 != height * width:
+        raise ValueError(
+            f"expected weights b n of the patches of {b} pictures of {height} × {width} "
+            f"pixels, got shape {weights.shape}"
+        )
+    if not weights.min() >= 0:  # NaN, too
+        raise ValueError(f"expected weights of at least 0, got {weights.min()}")
+    return patch
+
+
+def show_picture(ax, colours):
+    """A picture in its own pixels, without ticks."""
+    ax.imshow(colours, interpolation="none")
+    ax.set(xticks=[], yticks=[])
+    ax.grid(False)
+    ax.spines[:].set(visible=True, color=EDGE, lw=0.8)
+
+
+def add_grid(ax, shape, patch):
+    """The edges of the patches: dark on light, so that they show on any picture."""
+    height, width = shape[:2]
+    thin = min(1.0, 24 * patch / width)
+    for colour, lw in ((PAPER, 1.6 * thin), (COLOURS[1], 0.9 * thin)):
+        style = {"color": colour, "lw": lw}
+        ax.vlines(np.arange(patch, width, patch) - 0.5, -0.5, height - 0.5, **style)
+        ax.hlines(np.arange(patch, height, patch) - 0.5, -0.5, width - 0.5, **style)

@@ -36,11 +36,11 @@ def runs_folder(name):
     return Path(os.environ.get("RUNS_FOLDER", "runs")) / name
 
 
-def describe(modules, loss_fn, settings, data, validation, batches):
+def describe(modules, loss_fn, settings, data, validation, batches, augment=None):
     """Everything that identifies a run but its initial weights: short texts by name.
 
     The settings one by one, and digests of the code of the model and of the loss
-    function, of the data, and of the batches of the first epoch.
+    function, of the data, of the batches of the first epoch, and of the augmentation.
     """
     return {
         **{name: repr(value) for name, value in asdict(settings).items()},
@@ -49,6 +49,7 @@ def describe(modules, loss_fn, settings, data, validation, batches):
         "data": digest({str(place): x for place, x in enumerate(data)}),
         "validation data": digest({str(i): x for i, x in enumerate(validation or ())}),
         "batches": digest({"first": batches(0)}),
+        **({"augmentation": code(augment)} if augment else {}),
     }
 
 

@@ -59,6 +59,15 @@ def shuffled(settings):
     return batches
 
 
+def draw_chances(settings, epoch, batches):
+    """Eight numbers in [0, 1) for each example of an epoch: float32 array ``n b 8``.
+
+    They depend only on the seed and the number of the epoch, as the batches do.
+    """
+    rng = np.random.default_rng([settings.seed, epoch, 8])
+    return rng.random((*np.shape(batches)[:2], 8), dtype=np.float32)
+
+
 def in_order(settings):
     """Batches of an epoch, each row of the data once in the whole training.
 

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from helpers import photos
-from helpers.checks import check_sizes, choose
+from helpers.checks import check_sizes
 from helpers.sequences import shuffled
 
+KNOWN = "digits", "cifar100"  # sources of which the pages assert what comes out
 LEAST = 30  # elements of a class, so that each of three parts has two or more
 
 
@@ -249,7 +250,8 @@ def split(features, labels, images=None, *, seed=42):
             f"need at least {LEAST}"
         )
     rest, test = divided(whole, 0.2, seed)
-    return with_validation(rest, test, seed)
+    train, validation = divided(rest, 0.1, seed)
+    return {"train": train, "validation": validation, "test": test}
 
 
 def divided(part, share, seed):
@@ -260,12 +262,6 @@ def divided(part, share, seed):
         np.arange(len(part)), test_size=share, stratify=part.labels, random_state=seed
     )
     return [part.take(chosen) for chosen in rows]
-
-
-def with_validation(rest, test, seed):
-    """Three parts, of which validation takes a tenth of each class from ``rest``."""
-    train, validation = divided(rest, 0.1, seed)
-    return {"train": train, "validation": validation, "test": test}
 
 
 def digits(seed):
@@ -287,15 +283,31 @@ def digits(seed):
     return split(found.data / 16, found.target, grey, seed=seed), list("0123456789")
 
 
-def cifar100(seed):
-    """The photos of CIFAR-100 with their ResNet34 features, and the names of classes.
+def of_photos(name, seed):
+    """Photos with their features in three parts, and the names of the classes.
 
-    The features are centred. Returns and raises as ``digits`` and
-    ``helpers.photos.load``.
+    The features are those of ResNet34, or if there are none, which ``make data`` needs
+    a download for, ``mean_colours``; in both cases they are centred. Validation takes a
+    tenth of each class of the training part; of classes with fewer than a hundred
+    photos, a fifth. Returns and raises as ``digits`` and ``helpers.photos.load``.
     """
-    parts, names = photos.load("cifar100")
-    whole = {name: Part(*arrays) for name, arrays in parts.items()}
-    return centred(with_validation(whole["train"], whole["test"], seed)), names
+    if photos.prepared(name) or name in KNOWN:
+        found, names = photos.load(name)
+    else:
+        found, names = photos.load_images(name)
+        found = {part: (mean_colours(x), y, x) for part, (x, y) in found.items()}
+    whole = {part: Part(*arrays) for part, arrays in found.items()}
+    few = np.bincount(whole["train"].labels).min() < 100
+    rest, validation = divided(whole["train"], 0.2 if few else 0.1, seed)
+    parts = {"train": rest, "validation": validation, "test": whole["test"]}
+    return centred(parts), names
+
+
+def mean_colours(images, n=8):
+    """Mean red, green and blue in ``n × n`` squares: ``r y x 3 -> r i`` from 0 to 1."""
+    r, y, x, i = images.shape
+    squares = images.reshape(r, n, y // n, n, x // n, i)
+    return squares.mean(axis=(2, 4), dtype=np.float32).reshape(r, -1) / 255
 
 
 def centred(parts):
@@ -318,7 +330,9 @@ def centred(parts):
     }
 
 
-SOURCES = {"digits": digits, "cifar100": cifar100}
+def from_source(name, seed):
+    """The digits, or ``of_photos``."""
+    return digits(seed) if name == "digits" else of_photos(name, seed)
 
 
 def load(settings):
@@ -338,7 +352,7 @@ def load(settings):
     ValueError
         If the source is unknown, or its sizes differ from the settings.
     """
-    parts, names = choose(settings.source, SOURCES, "source")(settings.seed)
+    parts, names = from_source(settings.source, settings.seed)
     n_train, n_features = parts["train"].features.shape
     expected = settings.n_features, settings.n_classes
     if (n_features, len(names)) != expected or n_train < settings.n_train:
@@ -352,11 +366,12 @@ def load(settings):
 
 
 def source():
-    """Where images come from: ``$SETS_SOURCE``, else photos if they are prepared.
+    """Where images come from: ``$PHOTOS``, else CIFAR-100 if it is prepared.
 
     Returns
     -------
-    {"digits", "cifar100"}
+    str
+        ``digits``, or what ``helpers.photos.prepare`` knows.
 
     Raises
     ------
@@ -364,8 +379,9 @@ def source():
         If the variable names something else.
     """
     default = "cifar100" if photos.prepared("cifar100") else "digits"
-    name = os.environ.get("SETS_SOURCE") or default
-    choose(name, SOURCES, "source")
+    name = os.environ.get("PHOTOS") or default
+    if name != "digits":
+        photos.stem(name)
     return name
 
 
@@ -377,6 +393,7 @@ def farthest(x):
 
 def mean_distances(x, labels, n=1000):
     """Mean distance of two of the first ``n``: of one class, of different classes."""
+    n = min(n, len(x))
     x, labels = x[:n].reshape(n, -1).astype(np.float64), labels[:n]
     squares = (x**2).sum(axis=1)
     distance = np.sqrt(np.maximum(squares[:, None] + squares - 2 * x @ x.T, 0))

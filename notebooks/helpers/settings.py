@@ -9,6 +9,7 @@ from math import inf
 
 import numpy as np
 
+from helpers import sets
 from helpers.checks import check_fields, choose
 from helpers.dates import CHARACTERS
 from helpers.schedules import SCHEDULES, check_warmup, learning_rates
@@ -272,6 +273,97 @@ class Dates(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pictures(Settings):
+    """Chapter *vision*: a vision Transformer on pictures, by default scikit-learn's digits.
+
+    ``image_size`` and ``patch`` in pixels; ``n_channels`` of a pixel; the rest as in
+    ``VisionTransformer``.
+    """
+
+    n_train: int = 1_293
+    batch_size: int = 64
+    epochs: int = 20
+    learning_rate: float = 3e-3
+    warmup: int = 50
+    n_classes: int = 10
+    image_size: int = 8
+    n_channels: int = 1
+    patch: int = 2
+    n_blocks: int = 2
+    m: int = 48
+    n_heads: int = 4
+    f: int = 96
+    dropout: float = 0.0
+    norm_first: bool = True
+    positions: str = "learned"
+    pool: str = "token"
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_heads(self.m, self.n_heads)
+        choose(self.positions, POSITIONS, "kind of positions")
+        if self.image_size % self.patch:
+            raise ValueError(
+                f"image_size = {self.image_size} is not divisible by patch = {self.patch}"
+            )
+
+    @classmethod
+    def for_data(cls, parts, updates=640, **changes):
+        """Settings for your own pictures, with sizes taken from them.
+
+        The model is larger than that for digits, and patches are as small as an eighth
+        of the picture's side.
+
+        Parameters
+        ----------
+        parts : dict of str to (array ``n y x i``, integer array ``n``)
+            As ``helpers.pictures.load`` returns it.
+        updates : int
+            About as many as epochs are chosen for, 100 at most.
+        **changes
+            Any other setting.
+        """
+        images, labels = parts["train"]
+        side = images.shape[1]
+        fitting = [p for p in range(1, side + 1) if side % p == 0 and p >= side / 8]
+        sizes = {
+            "n_train": len(labels), "batch_size": min(64, -(-len(labels) // 8)),
+            "image_size": side, "n_channels": images.shape[3], "patch": fitting[0],
+            "n_classes": 1 + max(labels.max().item() for _, labels in parts.values()),
+            "n_blocks": 4, "m": 96, "f": 192, "dropout": 0.1, "learning_rate": 1e-3,
+        } | changes  # fmt: skip
+        per_epoch = max(1, sizes["n_train"] // sizes["batch_size"])
+        sizes = {"epochs": min(100, -(-updates // per_epoch))} | sizes
+        warmup = max(1, min(50, sizes["epochs"] * per_epoch // 10))
+        return cls(**{"warmup": warmup} | sizes)
+
+    def check_data(self, data):
+        """Check the size of the pictures.
+
+        Raises
+        ------
+        ValueError
+            With both shapes.
+        """
+        expected = self.image_size, self.image_size, self.n_channels
+        if data[0].shape[1:] != expected:
+            raise ValueError(
+                f"expected pictures of shape {expected}, as the settings say, got "
+                f"{data[0].shape[1:]}"
+            )
+
+    @property
+    def model(self):
+        """Arguments of ``VisionTransformer`` by name."""
+        names = (
+            "image_size", "n_channels", "m", "patch", "n_blocks", "n_heads", "f",
+            "dropout", "norm_first", "positions", "pool",
+        )  # fmt: skip
+        sizes = {name: getattr(self, name) for name in names}
+        return sizes | {"n_outputs": self.n_classes}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sets(Settings):
     """A predictor on sets with an odd one, as ``helpers.model_*`` builds it.
 
@@ -414,16 +506,40 @@ def anomaly(source, device):
 
     Parameters
     ----------
-    source : {"digits", "cifar100"}
+    source : str
+        One of ``sets.KNOWN``, or what ``helpers.photos.prepare`` knows: then all sizes
+        follow from the photos, and nothing is promised.
     device : str
         ``"cpu"``, or the name of a faster one.
 
     Raises
     ------
     ValueError
-        If the source is unknown.
+        If the source is unknown, or has too few classes or photos.
     """
-    settings = choose(source, {"digits": Digits, "cifar100": Cifar100}, "source")()
+    if source not in sets.KNOWN:
+        return for_photos(source)
+    settings = {"digits": Digits, "cifar100": Cifar100}[source]()
     if source == "cifar100" and device == "cpu":
         return replace(settings, epochs=2, least_accuracy=0.5)
     return settings
+
+
+def for_photos(source):
+    """``Sets.for_data`` of photos; sets of ten, or smaller if a class is.
+
+    Half of a class's test photos, and all its validation photos, fill a set.
+    """
+    parts, names = sets.from_source(source, Settings.seed)
+    n = {name: np.bincount(part.labels).min().item() for name, part in parts.items()}
+    set_size = min(10, n["validation"], n["test"] // 2)
+    if len(names) < 4 or set_size < 3:
+        raise ValueError(
+            "sets of seen and of unseen classes need four classes or more, each with "
+            f"three photos for validation and six for the test, got {len(names)} "
+            f"classes, the smallest with {n['validation']} and {n['test']}: {source}"
+        )
+    changes = {"source": source, "n_unseen": max(2, 3 * len(names) // 10)}
+    changes |= {"set_size": set_size, "least_accuracy": 0.0, "least_gain": 0.0}
+    settings = Anomaly.for_data(parts, **changes)
+    return replace(settings, epochs=max(2, settings.epochs))

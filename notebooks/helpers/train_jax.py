@@ -16,7 +16,7 @@ from helpers.checks import (
     check_labels,
     check_sizes,
 )
-from helpers.sequences import shuffled
+from helpers.sequences import draw_chances, shuffled
 
 
 def cross_entropy(model, inputs, labels):
@@ -90,8 +90,8 @@ def next_token(model, *batch):
 
 
 def fit(
-    model, loss_fn, data, settings, *, batches=None, validation=None, folder=None,
-    retrain=False, bar=True,
+    model, loss_fn, data, settings, *, batches=None, augment=None, validation=None,
+    folder=None, retrain=False, bar=True,
 ):  # fmt: skip
     """Train a model with Adam, and leave it with its best weights.
 
@@ -109,6 +109,9 @@ def fit(
     settings : helpers.settings.Settings
     batches : function from the epoch to an integer array ``n b …``, optional
         Rows of the data for each update; by default ``sequences.shuffled(settings)``.
+    augment : function ``(chances, *batch) -> batch``, optional
+        Changes every training batch, on the device: ``chances`` are eight numbers in
+        [0, 1) for each example, ``b 8``, the same in both frameworks.
     validation : tuple of NumPy arrays, optional
         Examples to measure loss and accuracy on after every epoch.
     folder : str or path, optional
@@ -143,8 +146,10 @@ def fit(
     modules = [
         part for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module)
     ]
-    about = runs.describe(modules, loss_fn, settings, data, validation, batches)
-    trainer = Trainer(model, loss_fn, data, settings, validation)
+    about = runs.describe(
+        modules, loss_fn, settings, data, validation, batches, augment
+    )
+    trainer = Trainer(model, loss_fn, data, settings, validation, augment)
     options = {"folder": folder, "retrain": retrain, "bar": bar}
     return runs.train(trainer, settings, batches, about, **options)
 
@@ -186,8 +191,9 @@ def on_device(data, model):
 class Trainer:
     """A model, its optimizer's state and its data; trains an epoch at a time."""
 
-    def __init__(self, model, loss_fn, data, settings, validation):
+    def __init__(self, model, loss_fn, data, settings, validation, augment):
         self.model, self.loss_fn, self.settings = model, loss_fn, settings
+        self.augment = augment
         self.data = on_device(data, model)
         self.validation = validation and on_device(validation, model)
         model.train()
@@ -198,9 +204,10 @@ class Trainer:
 
     def epoch(self, number, batches):
         """Loss, accuracy and gradient norm of every update of an epoch: arrays."""
+        chances = self.augment and draw_chances(self.settings, number, batches)
         self.carry, history = run_epoch(
-            self.carry, self.data, batches, self.settings.learning_rates,
-            graph=self.graph, loss_fn=self.loss_fn,
+            self.carry, self.data, batches, chances, self.settings.learning_rates,
+            graph=self.graph, loss_fn=self.loss_fn, augment=self.augment,
             max_grad_norm=self.settings.max_grad_norm,
         )  # fmt: skip
         self.write_model()
@@ -243,12 +250,44 @@ def flat_product(x, w, _, **options):
     return out.reshape(*x.shape[:-1], w.shape[-1])
 
 
+def flat_convolution(x, kernel, strides, padding, **options):
+    """Convolution ``b y x i, h w i o -> b y x o``, stride 1, as one ``flat_product``.
+
+    Inside a compiled loop, XLA's own convolution is slow on CPUs.
+    """
+    sides = [((n - 1) // 2, n // 2) for n in kernel.shape[:2]]  # "SAME"
+    wide, (height, width) = jnp.pad(x, [(0, 0), *sides, (0, 0)]), x.shape[1:3]
+    parts = [
+        wide[:, y : y + height, x : x + width] for y, x in np.ndindex(kernel.shape[:2])
+    ]
+    columns = jnp.concatenate(parts, axis=-1)  # b y x (h w i)
+    weight = kernel.reshape(-1, kernel.shape[-1])
+    return flat_product(columns, weight, None, precision=options["precision"])
+
+
+def is_plain(conv):
+    """Is this a convolution that ``flat_convolution`` can do?"""
+    steps = conv.strides, conv.input_dilation, conv.kernel_dilation
+    return (
+        conv.conv_general_dilated is jax.lax.conv_general_dilated
+        and conv.padding == "SAME"
+        and len(conv.kernel_size) == 2
+        and all(np.all(np.array(n) == 1) for n in steps)
+        and conv.feature_group_count == 1
+    )
+
+
 def with_flat_products(model):
-    """A copy of the model whose dense layers use ``flat_product``."""
-    model = nnx.clone(model)
+    """A copy of the model whose dense layers use ``flat_product``.
+
+    On a CPU, its convolutions use ``flat_convolution``, too.
+    """
+    model, on_cpu = nnx.clone(model), jax.default_backend() == "cpu"
     for _, part in nnx.iter_graph(model):
         if isinstance(part, nnx.Linear) and part.dot_general is jax.lax.dot_general:
             part.dot_general = flat_product
+        if on_cpu and isinstance(part, nnx.Conv) and is_plain(part):
+            part.conv_general_dilated = flat_convolution
     return model
 
 
@@ -286,16 +325,22 @@ def update(carry, batch, *, optimizer, graph, loss_fn):
     return (params, opt_state, rest), history
 
 
-@partial(jax.jit, static_argnames=("graph", "loss_fn", "max_grad_norm"))
-def run_epoch(carry, data, batches, learning_rates, *, graph, loss_fn, max_grad_norm):
+@partial(jax.jit, static_argnames=("graph", "loss_fn", "augment", "max_grad_norm"))
+def run_epoch(
+    carry, data, batches, chances, learning_rates, *, graph, loss_fn, augment,
+    max_grad_norm,
+):  # fmt: skip
     """All updates of an epoch as one ``scan``, with no Python in between."""
     optimizer = make_optimizer(learning_rates, max_grad_norm)
     fixed = {"optimizer": optimizer, "graph": graph, "loss_fn": loss_fn}
 
-    def step(carry, index):
-        return update(carry, [x[index] for x in data], **fixed)
+    def step(carry, given):
+        index, numbers = given
+        batch = [x[index] for x in data]
+        batch = augment(numbers, *batch) if augment else batch
+        return update(carry, batch, **fixed)
 
-    return jax.lax.scan(step, carry, batches)
+    return jax.lax.scan(step, carry, (batches, chances))
 
 
 def score(model, loss_fn, data, batch_size):

@@ -12,7 +12,7 @@ from helpers.checks import (
     check_labels,
     check_sizes,
 )
-from helpers.sequences import shuffled
+from helpers.sequences import draw_chances, shuffled
 
 
 def cross_entropy(model, inputs, labels):
@@ -86,8 +86,8 @@ def next_token(model, *batch):
 
 
 def fit(
-    model, loss_fn, data, settings, *, batches=None, validation=None, folder=None,
-    retrain=False, bar=True,
+    model, loss_fn, data, settings, *, batches=None, augment=None, validation=None,
+    folder=None, retrain=False, bar=True,
 ):  # fmt: skip
     """Train a model with Adam, and leave it with its best weights.
 
@@ -105,6 +105,9 @@ def fit(
     settings : helpers.settings.Settings
     batches : function from the epoch to an integer array ``n b …``, optional
         Rows of the data for each update; by default ``sequences.shuffled(settings)``.
+    augment : function ``(chances, *batch) -> batch``, optional
+        Changes every training batch, on the device: ``chances`` are eight numbers in
+        [0, 1) for each example, ``b 8``, the same in both frameworks.
     validation : tuple of NumPy arrays, optional
         Examples to measure loss and accuracy on after every epoch.
     folder : str or path, optional
@@ -136,9 +139,11 @@ def fit(
     def batches(epoch):
         return check_batches(given(epoch), settings, len(data[0]))
 
-    about = runs.describe(model.modules(), loss_fn, settings, data, validation, batches)
+    about = runs.describe(
+        model.modules(), loss_fn, settings, data, validation, batches, augment
+    )
     with torch.random.fork_rng(range(torch.cuda.device_count())):
-        trainer = Trainer(model, loss_fn, data, settings, validation)
+        trainer = Trainer(model, loss_fn, data, settings, validation, augment)
         options = {"folder": folder, "retrain": retrain, "bar": bar}
         return runs.train(trainer, settings, batches, about, **options)
 
@@ -172,19 +177,23 @@ def evaluate(model, loss_fn, data, *, batch_size=1000):
 
 
 def on_device(data, model):
-    """NumPy arrays as tensors where the model is: integers as int64, others float32."""
+    """NumPy arrays as tensors where the model is: integers as int64, others float32.
+
+    Pictures of ``uint8`` (four axes) stay as they are: the model makes floats of them.
+    """
     device = next(model.parameters()).device
     tensors = [torch.tensor(np.ascontiguousarray(x), device=device) for x in data]
     tensors = [x.float() if x.is_floating_point() else x for x in tensors]
     whole = torch.uint8, torch.int8, torch.int16, torch.int32
-    return [x.long() if x.dtype in whole else x for x in tensors]
+    return [x.long() if x.dtype in whole and x.ndim < 4 else x for x in tensors]
 
 
 class Trainer:
     """A model, its optimizer and its data; trains an epoch at a time."""
 
-    def __init__(self, model, loss_fn, data, settings, validation):
+    def __init__(self, model, loss_fn, data, settings, validation, augment):
         self.model, self.loss_fn, self.settings = model, loss_fn, settings
+        self.augment = augment
         self.data = on_device(data, model)
         self.validation = validation and on_device(validation, model)
         self.optimizer = make_optimizer(model)
@@ -194,12 +203,17 @@ class Trainer:
         seed = np.random.SeedSequence([self.settings.seed, number]).generate_state(1)
         torch.manual_seed(int(seed[0]))  # dropout: other masks in every epoch
         self.model.train()
-        batches = torch.tensor(batches, device=self.data[0].device).long()
+        device, chances = self.data[0].device, None
+        if self.augment:
+            chances = draw_chances(self.settings, number, batches)
+            chances = torch.tensor(chances, device=device)
+        batches = torch.tensor(batches, device=device).long()
         first = number * len(batches)
         history = run_epoch(
             self.model, self.optimizer, self.data, batches,
             self.settings.learning_rates[first : first + len(batches)].tolist(),
             loss_fn=self.loss_fn, max_grad_norm=self.settings.max_grad_norm,
+            augment=self.augment, chances=chances,
         )  # fmt: skip
         return {name: x.cpu().numpy().astype(np.float64) for name, x in history.items()}
 
@@ -244,13 +258,15 @@ def update(model, optimizer, batch, learning_rate, *, loss_fn, max_grad_norm):
 
 
 def run_epoch(
-    model, optimizer, data, batches, learning_rates, *, loss_fn, max_grad_norm
-):
+    model, optimizer, data, batches, learning_rates, *, loss_fn, max_grad_norm,
+    augment=None, chances=None,
+):  # fmt: skip
     """All updates of an epoch, without waiting for the device."""
     fixed = {"loss_fn": loss_fn, "max_grad_norm": max_grad_norm}
     history = []
-    for index, learning_rate in zip(batches, learning_rates, strict=True):
-        batch = [x[index] for x in data]
+    for place, learning_rate in enumerate(learning_rates):
+        batch = [x[batches[place]] for x in data]
+        batch = augment(chances[place], *batch) if augment else batch
         history.append(update(model, optimizer, batch, learning_rate, **fixed))
     columns = torch.stack(history).T
     return dict(zip(("loss", "accuracy", "grad_norm"), columns, strict=True))

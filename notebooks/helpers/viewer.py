@@ -2,18 +2,18 @@
 
 NumPy in, HTML out: an element that needs no kernel, no widget and no other host, with
 ``viewer.js`` and ``viewer.css`` written into it. Where scripts do not run, a picture of
-the maps stands there instead.
+the maps stands there instead. Maps of a vision Transformer lie over its pictures.
 """
 
 import json
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from functools import cache
 from html import escape
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from matplotlib.image import imsave
+from matplotlib.image import imread, imsave
 
 from helpers.shapes import as_numpy
 
@@ -21,8 +21,8 @@ LARGEST = 20_000  # weights in a view; each takes about seven bytes
 
 
 def attention(
-    maps, queries=None, keys=None, *, about, pictures=None, sequences=None, high=1.0,
-    layer=0, head=0, query=0,
+    maps, queries=None, keys=None, *, about, pictures=None, sequences=None, high=None,
+    layer=0, head=0, query=0, images=None, patch=None, token=True,
 ):  # fmt: skip
     """Attention maps in which the reader chooses layer, head and query.
 
@@ -41,10 +41,19 @@ def attention(
         Shown in place of the labels, which become what they are called.
     sequences : list of str, optional
         Names of the sequences of a batch, for the chooser.
-    high : float
-        The weight that gets the strongest colour, in (0, 1].
+    high : float, optional
+        The weight that gets the strongest colour, in (0, 1]; 1 by default, over
+        ``images`` what 99 % of the weights stay below, at least 4 times an even one.
     layer, head, query : int
-        What is chosen at first.
+        What is chosen at first; over ``images`` the head can be ``"mean"``.
+    images : uint8 array ``b y x`` or ``b y x 3``, optional
+        One for each sequence of a vision Transformer, whose elements are their patches
+        in reading order. The reader chooses a patch, and the weights of its row lie
+        over the picture.
+    patch : int
+        Sides of the patches of ``images``, in pixels.
+    token : bool
+        Whether a class token comes before the patches.
 
     Returns
     -------
@@ -66,9 +75,17 @@ def attention(
     (shape,) = shapes
     if (size := len(arrays) * np.prod(shape)) > LARGEST:
         raise ValueError(f"expected at most {LARGEST:,} weights, got {size:,}")
+    if images is not None:
+        images, grid = cut(images, patch, shape, token)
+        if queries is None:
+            queries = names_of_patches(*grid, token)
+    if high is None:
+        high = 1 if images is None else strongest(arrays.values())
     if not 0 < high <= 1:
         raise ValueError(f"expected high to lie in (0, 1], got {high!r}")
     layers, b, heads, q, k = shape
+    if head == "mean" and images is not None and heads > 1:
+        head, heads = heads, heads + 1  # one more to choose from
     chosen = {"layer": (layer, layers), "head": (head, heads), "query": (query, q)}
     for what, (number, n) in chosen.items():
         if number not in range(n):
@@ -92,6 +109,9 @@ def attention(
         "queries": labels(queries, b, q, "queries"),
         "keys": labels(keys, b, k, "keys"),
         "pictures": None if pictures is None else small(pictures, b, q),
+        "images": None if images is None else [png(one, "Greys") for one in images],
+        "grid": None if images is None else grid,
+        "token": bool(token),
         "sequences": [plain(name) for name in names],
         "high": float(high),
         "chosen": {what: int(number) for what, (number, _) in chosen.items()},
@@ -177,6 +197,43 @@ def small(pictures, b, n):
     return [[png(picture, "Greys") for picture in row] for row in pictures]
 
 
+def cut(images, patch, shape, token):
+    """Pictures of a vision Transformer, and how many rows and columns of patches."""
+    images, (_, b, _, q, k) = as_numpy(images), shape
+    fits = images.ndim == 3 or (images.ndim == 4 and images.shape[-1] == 3)
+    if images.dtype != np.uint8 or not fits or len(images) != b:
+        raise ValueError(
+            f"expected {b} uint8 images b y x or b y x 3, got {images.dtype} of shape "
+            f"{images.shape}"
+        )
+    if not patch or any(size % patch for size in images.shape[1:3]):
+        raise ValueError(
+            f"expected a patch that divides {images.shape[1]} and {images.shape[2]} "
+            f"pixels, got {patch}"
+        )
+    rows, columns = (size // patch for size in images.shape[1:3])
+    if q != k or q != rows * columns + bool(token):
+        raise ValueError(
+            f"expected weights of {rows} × {columns} patches"
+            f"{' and a class token' if token else ''}, got {q} queries and {k} keys"
+        )
+    return images, [rows, columns]
+
+
+def strongest(arrays):
+    """A weight that few are above, and that leaves an even distribution pale."""
+    arrays = np.stack(list(arrays))
+    most = max(4 / arrays.shape[-1], np.quantile(arrays, 0.99))
+    return min(1, np.ceil(np.round(100 * most, 3)) / 100)
+
+
+def names_of_patches(rows, columns, token):
+    """What each element of a vision Transformer's sequence is called."""
+    places = enumerate(np.ndindex(rows, columns))
+    names = [f"patch {i} in row {row}, column {column}" for i, (row, column) in places]
+    return ["class token"] * bool(token) + names
+
+
 def png(pixels, colours):
     """A data address of uint8 pixels; ``colours`` is for those that are grey."""
     file = BytesIO()
@@ -198,21 +255,29 @@ def element(view):
     """The element alone: the view in an attribute; in it, what is seen without scripts."""
     data = escape(json.dumps(view, separators=(",", ":"), ensure_ascii=False))
     b = view["shape"][1]
-    if view["pictures"]:
-        order = "".join(
-            f'<img src="{source}" alt="key {i}, a picture of {escape(name)}" '
-            'width="32" height="32"> '
-            for i, (source, name) in enumerate(
-                zip(view["pictures"][0], view["keys"][0], strict=True)
-            )
-        )
+    what = "pictures" if view["images"] else "sequences"
+    many = f" (the first of {b} {what})" if b > 1 else ""
+    if view["images"]:
+        asked = escape(view["queries"][0][view["chosen"]["query"]])
+        words = f"Blue over the picture: the weights of the query {asked}"
     else:
-        order = " · ".join(f"<span>{escape(name)}</span>" for name in view["keys"][0])
+        words = f"Queries from top to bottom, keys from left to right: {keys_of(view)}"
     return (
-        f'<attention-viewer data-view="{data}"><p>{escape(view["about"])}'
-        f"{f' (the first of {b} sequences)' if b > 1 else ''}. Queries from top to bottom, keys from left to right: {order}</p>"
-        f'<div style="display: flex; flex-wrap: wrap; gap: 14px">{drawn_maps(view)}'
-        "</div></attention-viewer>"
+        f'<attention-viewer data-view="{data}"><p>{escape(view["about"])}{many}. {words}'
+        '</p><div style="display: flex; flex-wrap: wrap; gap: 14px">'
+        f"{drawn_maps(view)}</div></attention-viewer>"
+    )
+
+
+def keys_of(view):
+    """The keys of the first sequence in a line, as labels or as pictures."""
+    names = [escape(name) for name in view["keys"][0]]
+    if not view["pictures"]:
+        return " · ".join(f"<span>{name}</span>" for name in names)
+    return "".join(
+        f'<img src="{source}" alt="key {i}, a picture of {name}" '
+        'width="32" height="32"> '
+        for i, (source, name) in enumerate(zip(view["pictures"][0], names, strict=True))
     )
 
 
@@ -222,8 +287,9 @@ def drawn_maps(view):
     maps = np.array([m["weights"] for m in view["maps"]])
     maps = maps.reshape(-1, layers, b, heads, q, k)[:, :, 0]  # n l h q k
     side = 230 if maps[..., 0, 0].size <= 2 else 140
+    height, width = view["grid"] or (q, k)
     about = escape(view["about"])
-    size = f'width="{side}" height="{round(side * q / k)}"'
+    size = f'width="{side}" height="{round(side * height / width)}"'
     drawn = []
     for layer, name, head in np.ndindex(layers, len(maps), heads):
         words = [
@@ -232,11 +298,30 @@ def drawn_maps(view):
             f"head {head}" if heads > 1 else "",
         ]
         title = escape(", ".join(filter(None, words)) or "weights")
-        shades = 255 * np.minimum(1, maps[name, layer, head] / view["high"])
+        shares = np.minimum(1, maps[name, layer, head] / view["high"])  # q k
+        if not view["images"]:
+            source = png((255 * shares).astype(np.uint8), "Blues")
+        else:
+            query = view["chosen"]["query"]
+            source = png(over(shares[query], view), None)
+            on_token = maps[name, layer, head, query, 0]
+            title += f"; class token {on_token:.2f}" if view["token"] else ""
         drawn.append(
             f'<figure style="margin: 0; width: {side}px">'
-            f'<img src="{png(shades.astype(np.uint8), "Blues")}" alt="{about}: {title}" '
+            f'<img src="{source}" alt="{about}: {title}" '
             f'{size} style="image-rendering: pixelated">'
             f"<figcaption>{title}</figcaption></figure>"
         )
     return "".join(drawn)
+
+
+def over(shares, view):
+    """The first picture, pale, with the shares of its patches over it: ``y x 3``."""
+    image = imread(BytesIO(b64decode(view["images"][0].partition(",")[2])))
+    rows, columns = view["grid"]
+    patch = len(image) // rows
+    share = shares[-rows * columns :].reshape(rows, columns)  # without the token
+    share = 0.85 * np.kron(share, np.ones((patch, patch)))[..., None]
+    pale = 0.6 + 0.4 * image[..., :3] @ [[0.2126], [0.7152], [0.0722]]
+    mixed = (1 - share) * 255 * pale + share * [0, 90, 156]
+    return mixed.astype(np.uint8)

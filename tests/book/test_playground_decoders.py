@@ -772,7 +772,8 @@ def test_lines_follow_as_the_output_is_written(reader):
     """Without reduced motion, a character comes after the other."""
     page = reader("translates")
     shown = page.locator(".target button:not(.unused)")
-    page.evaluate(WATCH)
+    expect(page.locator(".translating .verdict")).to_contain_text("writes")
+    page.evaluate(WATCH)  # from here on
     page.get_by_role("button", name="Write it again").click()
     ends = "all => all.map(n => +n.getAttribute('x2'))"
     expect(page.locator(".translating .verdict")).to_contain_text("writes")
@@ -844,7 +845,7 @@ def test_opened_models_are_accessible_and_fit(reader, size):
 def test_page_without_scripts_says_what_the_models_write(new_reader):
     page = new_reader(java_script_enabled=False)
     page.open(PAGE)
-    writes, translates = page.locator(".opens .without-scripts").all()
+    writes, translates, _ = page.locator(".opens .without-scripts").all()
     expect(writes).to_be_visible()
     assert re.search(
         r"After self\. the model .* in JAX finds \S+ with \d+%", writes.inner_text()

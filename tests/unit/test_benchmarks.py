@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode
 
 import pages
@@ -25,9 +26,11 @@ from benchmarks import (
     measure,
     tasks,
     usual,
+    usual_torch,
 )
+from benchmarks import photos as hour
 
-from helpers import model_torch, text
+from helpers import model_torch, photos, text
 
 
 def run(folder, **options):
@@ -50,7 +53,7 @@ def run(folder, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["reverse", "text"])
+@pytest.mark.parametrize("task", ["reverse", "text", "vision"])
 @pytest.mark.parametrize("side", pages.SIDES)
 def test_both_ways_do_the_same_training_and_the_table_has_it(side, task, tmp_path):
     """One pair of three updates: losses agree although the batches are others."""
@@ -135,6 +138,166 @@ def test_the_formula_counts_the_operations_that_pytorch_counts(tied):
         losses_torch.text(model, rows)[0].backward()
     case = SimpleNamespace(settings=settings, model=model)
     assert measure.flops(case) == counted.get_total_flops()
+
+
+@pytest.mark.parametrize("pool", ["mean", "token"])
+def test_with_photos_too(pool):
+    """No gradient of the pixels, and one row of outputs for each photo."""
+    settings = replace(tasks.TASKS["vision"], pool=pool, batch_size=3)
+    model = model_torch.build(model_torch.VisionTransformer, **settings.model)
+    images, labels = torch.rand(3, 3, 32, 32), torch.zeros(3, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counted:
+        losses_torch.vision(model, images, labels)[0].backward()
+    case = SimpleNamespace(settings=settings, model=model)
+    assert measure.flops(case) == counted.get_total_flops()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Photos of the benchmark in a folder and as arrays, with their settings."""
+    settings = replace(tasks.TASKS["vision"], n_train=130, epochs=99)
+    folder = tmp_path_factory.mktemp("photos")
+    return settings, folder, tasks.photos(settings, folder)
+
+
+def test_both_ways_have_the_same_photos(files, monkeypatch):
+    """Those for validation as they are; of the others each once in an epoch."""
+    settings, folder, (train, validation) = files
+    assert [len(labels) for _, labels in (train, validation)] == [130, 1_000]
+    assert train[0].dtype == np.uint8 and train[0].shape == (130, 32, 32, 3)
+    monkeypatch.setattr(usual, "WORKERS", 1)
+    last = usual_torch.to_tensor()
+    loaders = usual.loaders("vision", settings, folder, last)
+    batches, given = map(list, loaders)
+    assert [len(labels) for _, labels in batches] == [64, 64]
+    assert all(images.shape == (64, 3, 32, 32) for images, _ in batches)
+    images, labels = (torch.cat(x).numpy() for x in zip(*given, strict=True))
+    order = np.argsort(validation[1], kind="stable")  # files are listed by class
+    np.testing.assert_array_equal(labels, validation[1][order])
+    pixels = np.moveaxis(images, 1, -1) * 255
+    np.testing.assert_allclose(pixels, validation[0][order], atol=1e-3)
+
+
+def test_in_jax_the_usual_way_has_the_same_pixels(files):
+    """One photo at a time, with channels last."""
+    settings, folder, (_, validation) = files
+    _, given = usual.photos(folder, settings, [usual.to_array])
+    image, label = given[0]
+    assert image.dtype == np.float32
+    np.testing.assert_allclose(image * 255, validation[0][0], atol=1e-3)
+    assert label == validation[1][0] == 0
+    train = next(usual.photos(folder, settings, [usual.to_array]))
+    seen = [train[0][0] for _ in range(40)]
+    assert all(x.shape == (32, 32, 3) and 0 <= x.min() <= x.max() <= 1 for x in seen)
+    assert len({x.tobytes() for x in seen}) > 20, "cropped and mirrored by chance"
+
+
+def test_photos_are_moved_by_whole_pixels_and_all_moves_are_equally_likely():
+    """A white pixel shows where each photo has come to."""
+    draw = np.random.default_rng(0)
+    n, (pixels, flip) = 20_000, tasks.MOVES.values()
+    images = torch.zeros(n, 13, 13, 1)
+    images[:, 6, 2] = 1.0
+    chances = torch.as_tensor(draw.random((n, 8), dtype=np.float32))
+    labels = torch.arange(n)
+    moved, same = tasks.in_whole_pixels(
+        chances, images, labels, move=model_torch.augment, pixels=pixels, flip=flip
+    )
+    assert same is labels
+    assert set(moved.unique().tolist()) == {0, 1}, "nothing is blurred"
+    down = torch.nonzero(moved)[:, 1] - 6
+    counts = torch.bincount(down + pixels)
+    assert len(counts) == 2 * pixels + 1
+    np.testing.assert_allclose(counts / counts.sum(), 1 / 9, atol=0.02)
+    right = (torch.nonzero(moved)[:, 2] > 6).float().mean()  # mirrored, and not lost
+    assert abs(right - 4 / 9 * 6 / 7) < 0.02
+
+
+def test_cpu_seconds_of_a_resumed_training_are_those_of_all_its_epochs(
+    tmp_path, monkeypatch
+):
+    """An epoch that was interrupted counts once: the second time."""
+    now = SimpleNamespace(time=100.0)
+    monkeypatch.setattr(hour.time, "process_time", lambda: now.time)
+    first = hour.Clock(tmp_path / "cpu.json")
+    now.time += 1  # to load
+    first.until(0)
+    first.until(0)
+    for seconds, epoch in ((5, 1), (7, 2)):
+        now.time += seconds
+        first.until(epoch)
+    assert first.known[1] == first.known[0] + 5 and first.known[2] == first.known[1] + 7
+    now.time = 3.0  # another process, since epoch 2 was interrupted
+    second = hour.Clock(tmp_path / "cpu.json")
+    second.until(0)
+    now.time += 20  # to load
+    assert second.until(2) == first.known[2]
+    now.time += 6
+    assert second.until(3) == first.known[2] + 6
+    assert hour.Clock(tmp_path / "cpu.json").until(3) == second.until(3)
+
+
+@pytest.fixture
+def six(tmp_path, monkeypatch):
+    """The command on 180 photos of noise, three updates in each of three epochs."""
+    monkeypatch.setenv("DATA_FOLDER", str(tmp_path / "data"))
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    draw = np.random.default_rng(0)
+    for row in range(180):
+        path = tmp_path / "six" / f"{row % 6}" / f"{row}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noise = draw.integers(256, size=(32, 32, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(path)
+    photos.prepare_images(str(tmp_path / "six"))
+    monkeypatch.setattr(tasks, "PHOTOS", tasks.PHOTOS | {"batch_size": 40, "m": 16})
+    arguments = ["--framework=torch", "--epochs=3", f"--photos={tmp_path / 'six'}"]
+    arguments += [f"--runs={tmp_path / 'runs'}", f"--output={tmp_path / 'out'}"]
+    monkeypatch.setattr(sys, "argv", ["photos", *arguments, "--shared"])
+    return tmp_path / "out"
+
+
+def test_a_training_on_photos_is_recorded_and_resumed(six, monkeypatch):
+    """Stopped in the second epoch; at the end, the record has all three, once."""
+    whole = hour.shuffled
+
+    def stopping(settings):
+        def order(epoch):
+            if epoch == 1:
+                raise KeyboardInterrupt
+            return whole(settings)(epoch)
+
+        return order
+
+    monkeypatch.setattr(hour, "shuffled", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        hour.main()
+    assert not six.exists()
+    monkeypatch.setattr(hour, "shuffled", whole)
+    hour.main()
+    (path,) = six.glob("*-six.json")
+    record = json.loads(path.read_text("utf-8"))
+    assert record["task"] == "six" and record["about"]["shared"] is True
+    assert {"device", "cpu", "torch", "date"} <= set(record["about"])
+    assert record["about"]["framework"] == "torch"
+    assert record["settings"]["n_classes"] == 6 and record["settings"]["m"] == 16
+    assert record["augmentation"] == {"pixels": 4, "flip": True}
+    assert [one["epoch"] for one in record["history"]] == [1, 2, 3]
+    assert [one["updates"] for one in record["history"]] == [3, 6, 9]
+    assert record["updates"] == 9 == 3 * (record["settings"]["n_train"] // 40)
+    assert record["seconds"] == record["history"][-1]["seconds"]
+    assert record["cpu_seconds"] > 0
+    assert 0 <= record["test_accuracy"] <= 1
+    assert set(record["history"][0]) == {
+        "epoch", "updates", "seconds", "loss", "validation_accuracy",
+    }  # fmt: skip
+    text = path.with_suffix(".md").read_text("utf-8")
+    assert f"* test accuracy: {record['test_accuracy']:.2%}," in text
+    assert text.count("\n| ") == 3 + 2
+    hour.main()  # finished: only reported again
+    again = json.loads(path.read_text("utf-8"))
+    for record_of in (record, again):
+        del record_of["about"]["date"]
+    assert again == record
 
 
 def test_the_windows_of_both_ways_are_those_of_the_chapter():

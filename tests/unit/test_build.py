@@ -51,6 +51,15 @@ print("no bar:", os.environ["TQDM_DISABLE"])
 """
 
 
+def test_with_other_photos_every_page_is_executed_again(monkeypatch):
+    """``$PHOTOS`` belongs to what a page was built from."""
+    monkeypatch.delenv("PHOTOS", raising=False)
+    before = build_book.digest([])
+    assert build_book.digest([]) == before
+    monkeypatch.setenv("PHOTOS", "cifar10")
+    assert build_book.digest([]) != before
+
+
 @pytest.fixture
 def tiny(tmp_path):
     """A book of two notebooks and an index; returns its folder."""

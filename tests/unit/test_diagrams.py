@@ -33,6 +33,7 @@ DRAWINGS = {
     "post-norm": diagrams.encoder_block,
     "pre-norm": lambda: diagrams.encoder_block(norm_first=True),
     "predictor": diagrams.predictor,
+    "vision Transformer": diagrams.vision_transformer,
     "mask": diagrams.mask,
     "training loop": diagrams.training_loop,
     "basic loop": lambda: diagrams.training_loop(basic=True),
@@ -237,6 +238,45 @@ def test_shapes_and_parts_of_the_language_model(side):
     parts = words(diagrams.language_model(), "name")[1:]
     assert parts == ["embed", "positions", "decoder", "logits"]
     assert all(hasattr(model, part) for part in parts)
+
+
+@on_both_sides
+def test_shapes_and_parts_of_the_vision_transformer(side):
+    """Of pictures of 4 patches, so that there are 5 positions."""
+    sizes = {"patch": 2, "n_blocks": 1, "n_heads": 3, "f": 13}
+    model = side.build("VisionTransformer", 4, 3, 12, 17, **sizes)
+    images = side.tensor(np.ones((2, 4, 4, 3)))
+    patches = side.models.cut_patches(images, 2)
+    assert patches.shape == (2, 4, 2 * 2 * 3)  # b n (p p i)
+    x = model.positions(side.tensor(np.ones((2, 5, 12))))
+    out, encoded = model(images), model.encoder(x)
+    traced = [shape_of(array) for array in (x, encoded, encoded[:, 0], out)]
+    shapes = words_from(84, diagrams.vision_transformer(), "shape")
+    assert shapes == ["b y x i", "b n (p p i)", *traced]
+    parts = words_from(84, diagrams.vision_transformer(), "name")
+    built = ["embed", "token", "positions", "encoder", "output"]
+    assert [name for name in parts if hasattr(model, name)] == built
+    assert parts[:2] == ["images", "cut_patches"]
+
+
+def words_from(left, fig, what):
+    """The texts of a kind in a right column, from top to bottom."""
+    texts = [text for text in fig.axes[0].texts if text.get_position()[0] > left]
+    texts.sort(key=lambda text: text.get_position()[1])
+    return [text.get_text() for text in texts if text.get_label() == what]
+
+
+def test_vision_transformer_stands_beside_the_predictor():
+    """Parts that both have are at one height and joined by a dashed line."""
+    fig = diagrams.vision_transformer()
+    predictor = words(diagrams.predictor(), "name")
+    names = [name for name in predictor if name not in ("mask", "maps")]
+    assert words(fig, "name")[: len(names)] == names
+    texts = {t.get_position()[1]: t.get_text() for t in fig.axes[0].texts}
+    dashed = [line for line in fig.axes[0].lines if line.get_linestyle() == "--"]
+    joined = [texts[line.get_ydata()[0]] for line in dashed]
+    assert joined == ["embed", "positions", "encoder", "output"]
+    assert set(joined) <= set(words_from(84, fig, "name"))
 
 
 @on_both_sides

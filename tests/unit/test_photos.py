@@ -456,18 +456,21 @@ def test_missing_photos_raise_an_error_that_says_what_to_do(folder):
 
 def test_pages_use_photos_when_they_are_prepared(folder, monkeypatch, request):
     """Unless a setting says otherwise."""
-    monkeypatch.delenv("SETS_SOURCE", raising=False)
+    monkeypatch.delenv("PHOTOS", raising=False)
     assert sets.source() == "digits"
     request.getfixturevalue("ready")
     assert sets.source() == "cifar100"
-    monkeypatch.setenv("SETS_SOURCE", "letters")
-    with pytest.raises(ValueError, match="unknown source 'letters'"):
+    monkeypatch.setenv("PHOTOS", "letters")
+    with pytest.raises(ValueError, match="unknown data set 'letters': expected 'cifar"):
         sets.source()
+    for name in ("digits", "cifar10", str(folder)):
+        monkeypatch.setenv("PHOTOS", name)
+        assert sets.source() == name
 
 
 def test_photos_come_centred_in_three_parts(ready):
     """The mean of the training part is subtracted from all."""
-    parts, _ = sets.cifar100(seed=0)
+    parts, _ = sets.of_photos("cifar100", seed=0)
     raw, _ = photos.load("cifar100")
     assert len(parts["train"]) + len(parts["validation"]) == len(raw["train"][0])
     np.testing.assert_allclose(parts["train"].features.mean(axis=0), 0, atol=1e-5)

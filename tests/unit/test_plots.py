@@ -27,6 +27,10 @@ SHARES = np.array([[0.25, 0.5, 0.0], [0.125, 0.0, 0.25]])  # none of them near 1
 POINTS = np.array([1.0, 2.0, 4.0, 8.0])
 LINE = {"a": (POINTS, POINTS)}
 GREY = np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5) * 2
+PHOTO = np.arange(6 * 4 * 3, dtype=np.uint8).reshape(6, 4, 3) * 3
+PHOTOS = np.stack([PHOTO, 255 - PHOTO])
+SIX = np.array([[1, 2, 3, 4, 5, 10], [0, 0, 0, 0, 5, 0]])  # of patches of 2 × 2
+TABLE = np.random.default_rng(0).integers(-4, 5, size=(9, 5)) / 4
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +46,10 @@ DRAW = {
     "curves": lambda convert: plots.curves({"": {"a": 2 * [convert(POINTS)]}}, x="n"),
     "grid": lambda convert: plots.grid_of_numbers({"K": convert(SHARES)}),
     "pictures": lambda convert: plots.pictures(convert(GREY)),
+    "grids": lambda convert: plots.patch_grid(convert(PHOTO), [1, 2]),
+    "sequence": lambda convert: plots.patch_sequence(convert(PHOTO), 2),
+    "over": lambda convert: plots.over_pictures(convert(PHOTOS), SIX),
+    "positions": lambda convert: plots.position_similarity({"a": convert(TABLE)}),
 }  # fmt: skip
 of_each = pytest.mark.parametrize("draw", DRAW.values(), ids=DRAW.keys())
 
@@ -96,8 +104,9 @@ def test_arrays_of_any_framework_give_the_same_bytes(draw):
     """Also in bfloat16, with a gradient attached, and in every build: no date."""
     expected = save(draw(np.array))
     assert b"<dc:date>" not in expected
+    whole = [DRAW[name] for name in ("pictures", "grids", "sequence", "over")]
     for name, convert in CONVERT.items():
-        if draw is not DRAW["pictures"] or name in ("jax", "torch", "list"):
+        if draw not in whole or name in ("jax", "torch"):
             assert save(draw(convert)) == expected, name
 
 
@@ -355,6 +364,98 @@ def test_the_odd_one_and_the_chosen_one_have_different_frames():
     assert names_in(fig.legends[0]) == ["odd one", "chosen"]
 
 
+# Patches
+
+
+def grid_lines(ax):
+    """Where the edges of patches are drawn, down and across, in pixels."""
+    ends = [np.array(part.get_segments()) for part in ax.collections]
+    columns, rows = ends[-2], ends[-1]  # over those that are wider and white
+    return columns[:, 0, 0].tolist(), rows[:, 0, 1].tolist()
+
+
+def test_a_grid_is_drawn_for_each_size_of_patches():
+    fig = plots.patch_grid(PHOTO, [2, 1])
+    two, one = panels(fig)
+    assert [ax.get_title() for ax in (two, one)] == ["p = 2: N = 6", "p = 1: N = 24"]
+    assert grid_lines(two) == ([1.5], [1.5, 3.5])
+    assert grid_lines(one) == ([0.5, 1.5, 2.5], [0.5, 1.5, 2.5, 3.5, 4.5])
+    for ax in (two, one):
+        np.testing.assert_allclose(ax.images[0].get_array(), PHOTO / 255)
+
+
+def test_one_channel_is_ink_on_paper():
+    ink = PHOTO[..., :1]
+    for image in (ink, ink / 255):
+        (ax,) = panels(plots.patch_grid(image, [2]))
+        np.testing.assert_allclose(ax.images[0].get_array(), 1 - np.tile(ink / 255, 3))
+
+
+def test_patches_are_numbered_as_the_model_cuts_them():
+    """Each number stands below its patch; two rows of the picture make a line."""
+    from helpers.model_torch import cut_patches
+
+    patches = cut_patches(torch.tensor(PHOTO[None] / 255), 2)[0].reshape(6, 2, 2, 3)
+    left, right = plots.patch_sequence(PHOTO, 2).axes
+    assert grid_lines(left) == ([1.5], [1.5, 3.5])
+    assert right.get_title().startswith("N = 6 patches")
+    assert len(right.images) == len(right.texts) == 6
+    for i, (image, text) in enumerate(zip(right.images, right.texts, strict=True)):
+        np.testing.assert_allclose(image.get_array(), patches[i])
+        x0, x1, y1, y0 = image.get_extent()
+        x, y = text.get_position()
+        assert text.get_text() == str(i) and x0 < x < x1 and y0 < y1 < y
+        assert (x0 > right.images[i - 1].get_extent()[0]) == (i not in (0, 4))
+
+
+def test_weights_lie_over_the_patches_they_belong_to():
+    """Bluest where there is most weight, grey where there is none."""
+    fig = plots.over_pictures(PHOTOS, SIX, ["first", "second"])
+    for ax, weights in zip(panels(fig), SIX, strict=True):
+        shown = ax.images[0].get_array()
+        blue = (shown[..., 2] - shown[..., 0]).reshape(3, 2, 2, 2).swapaxes(1, 2)
+        blue = blue.reshape(6, -1).mean(axis=1)
+        np.testing.assert_array_equal(np.argsort(blue)[-1], weights.argmax())
+        np.testing.assert_allclose(blue[weights == 0], 0, atol=1e-12)
+    assert [ax.get_title() for ax in panels(fig)] == ["first", "second"]
+    (bar,) = filter(is_bar, fig.axes)
+    assert bar.get_ylabel() == "weight" and bar.get_ylim() == (0, 10)
+    fig = plots.over_pictures(PHOTOS, SIX, high=5)
+    shown = panels(fig)[0].images[0].get_array()
+    assert next(filter(is_bar, fig.axes)).get_ylim() == (0, 5)
+    blue = shown[..., 2] - shown[..., 0]
+    np.testing.assert_allclose(blue[4:, :2], blue[4:, 2:], atol=0.2)  # 5, and above
+
+
+def test_pictures_without_any_weight_are_grey():
+    (ax,) = panels(plots.over_pictures(PHOTOS[:1], 0 * SIX[:1]))
+    assert np.ptp(ax.images[0].get_array(), axis=-1).max() < 1e-12
+
+
+def test_map_of_each_position_stands_where_its_patch_stands():
+    """Its own patch is 1 in it; gaps between the maps are empty."""
+    fig = plots.position_similarity({"a": TABLE, "b": 3 * TABLE})
+    unit = TABLE / np.linalg.norm(TABLE, axis=1, keepdims=True)
+    for ax in panels(fig):
+        (image,) = ax.images
+        shown = image.get_array()
+        assert shown.shape == (11, 11) and image.get_clim() == (-1, 1)
+        assert np.ma.getmaskarray(shown)[3::4].all()
+        for patch in range(9):
+            row, column = 4 * (patch // 3), 4 * (patch % 3)
+            small = shown[row : row + 3, column : column + 3]
+            np.testing.assert_allclose(small.ravel(), unit @ unit[patch], atol=1e-12)
+            assert small.ravel()[patch] == pytest.approx(1)
+    assert [ax.get_title() for ax in panels(fig)] == ["a", "b"]
+    (bar,) = filter(is_bar, fig.axes)
+    assert bar.get_ylabel() == "cosine similarity"
+
+
+def test_position_of_zeros_is_like_no_other():
+    (ax,) = panels(plots.position_similarity({"none": np.zeros((4, 3))}))
+    assert np.ma.getmaskarray(ax.images[0].get_array()).all()
+
+
 # Errors: one sentence with both values
 
 
@@ -382,6 +483,27 @@ def drawn(*names):
         (lambda: plots.pictures(GREY[:0]), r"got shape \(0, 3, 4, 5\)"),
         (lambda: plots.pictures(GREY, odd=[1]), "2 odd, one per set, got 1"),
         (lambda: plots.pictures(GREY, captions=["abc", "ab"]), "3 captions, .* got 2"),
+        (lambda: plots.patch_grid(PHOTO, []), "at least one panel to draw, got none"),
+        (lambda: plots.patch_grid(PHOTO, [4]), "both sides .* 6 and 4, got 4"),
+        (lambda: plots.patch_grid(PHOTO, [0]), "both sides .* 6 and 4, got 0"),
+        (lambda: plots.patch_grid(PHOTO[..., 0], [2]), r"y x i .* shape \(6, 4\)"),
+        (lambda: plots.patch_grid(PHOTO[..., :2], [2]), r"channels i.* \(6, 4, 2\)"),
+        (lambda: plots.patch_grid(PHOTO[:0], [2]), r"got shape \(0, 4, 3\)"),
+        (lambda: plots.patch_grid(PHOTO / 1.0, [2]), "got float64 from 0.0 to 213.0"),
+        (lambda: plots.patch_grid(PHOTO * np.nan, [2]), "got float64 from nan to nan"),
+        (lambda: plots.patch_grid(PHOTO > 9, [2]), "or floats from 0 to 1, got bool"),
+        (lambda: plots.patch_sequence(np.tile(PHOTO, (4, 6, 1)), 1), "64 .* got 576"),
+        (lambda: plots.over_pictures(PHOTO, SIX), r"b y x i .* shape \(6, 4, 3\)"),
+        (lambda: plots.over_pictures(PHOTOS, SIX[:1]), r"2 pictures .* \(1, 6\)"),
+        (lambda: plots.over_pictures(PHOTOS, SIX[:, :5]), r"6 × 4 .* shape \(2, 5\)"),
+        (lambda: plots.over_pictures(PHOTOS, SIX[0]), r"b n of the .* shape \(6,\)"),
+        (lambda: plots.over_pictures(PHOTOS, SIX[:, :0]), r"b n .* shape \(2, 0\)"),
+        (lambda: plots.over_pictures(PHOTOS, -SIX), "at least 0, got -10"),
+        (lambda: plots.over_pictures(PHOTOS, SIX * np.nan), "at least 0, got nan"),
+        (lambda: plots.over_pictures(PHOTOS, SIX, "abc"), "2 titles, .* got 3"),
+        (lambda: plots.position_similarity({}), "at least one panel .* got none"),
+        (lambda: plots.position_similarity({"a": TABLE[:8]}), "'a' .* got 8 rows"),
+        (lambda: plots.position_similarity({"a": POINTS}), r"'a' .* shape \(4,\)"),
     ],
 )  # fmt: skip
 def test_invalid_input_raises_an_error_with_both_values(draw, sentence):

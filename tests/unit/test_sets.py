@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import sets
-from helpers.settings import Cifar100, Digits, Sets
+from helpers import photos, sets
+from helpers.settings import Cifar100, Digits, Sets, anomaly
 from sides import run_python
 
 UNEQUAL = np.repeat([0, 1, 2, 5], [7, 2, 11, 5])  # class 1 has two images
@@ -289,6 +289,111 @@ def test_centred_features_are_measured_by_the_training_part():
     )
     for name, part in found.items():
         assert part.labels is raw[name].labels and part.images is raw[name].images
+
+
+def write_photos(name, per_class, features=False):
+    """Prepared files of a source: photos of noise; features that tell the classes."""
+    rng = np.random.default_rng(0)
+    arrays = {"classes": np.array([f"class {i}" for i in range(len(per_class))])}
+    rows = {}
+    for part, share in {"train": 4, "test": 1}.items():
+        labels = np.repeat(np.arange(len(per_class)), share * np.array(per_class))
+        images = rng.integers(256, size=(len(labels), 32, 32, 3), dtype=np.uint8)
+        arrays |= {f"{part}_images": images, f"{part}_labels": labels.astype(np.int32)}
+        rows[part] = np.eye(512, dtype=np.float32)[labels] + 3
+    photos.data_folder().mkdir(exist_ok=True)
+    photos.write_npz(photos.images_file(name), **arrays)
+    if features:
+        photos.write_npz(photos.features_file(name), **rows)
+    return arrays
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of one's own, whose files are prepared by ``write_photos``."""
+    monkeypatch.setenv("DATA_FOLDER", str(tmp_path / "data"))
+    (tmp_path / "mine").mkdir()
+    return str(tmp_path / "mine")
+
+
+def test_photos_without_features_have_mean_colours(folder):
+    """Centred ones, of 8 × 8 squares; a fifth of small classes is for validation."""
+    arrays = write_photos(folder, [15, 15, 15, 20])
+    parts, names = sets.of_photos(folder, seed=1)
+    assert names == ["class 0", "class 1", "class 2", "class 3"]
+    sizes = {name: np.bincount(part.labels).tolist() for name, part in parts.items()}
+    assert sizes["test"] == [15, 15, 15, 20]
+    assert sizes["validation"] == [12, 12, 12, 16]
+    raw = sets.mean_colours(arrays["test_images"])
+    square = arrays["test_images"][5, 4:8, 28:32, 2]  # the second row, the last column
+    np.testing.assert_allclose(raw[5, (8 + 7) * 3 + 2], square.mean() / 255, rtol=1e-5)
+    found = parts["test"].features
+    steps = np.diff(raw, axis=0) / raw.std()
+    assert found.shape == (65, 192)
+    np.testing.assert_allclose(np.diff(found, axis=0), steps, rtol=0.05, atol=0.02)
+    np.testing.assert_allclose(parts["train"].features.mean(axis=0), 0, atol=1e-5)
+
+
+def test_photos_with_features_are_taken_by_them(folder):
+    write_photos(folder, [26, 26], features=True)
+    parts, _ = sets.of_photos(folder, seed=1)
+    assert parts["test"].features.shape == (52, 512)
+    sizes = {name: len(part) for name, part in parts.items()}
+    assert sizes == {"train": 187, "validation": 21, "test": 52}  # a tenth
+
+
+def test_cifar_100_is_never_taken_without_features(folder):
+    """The page promises what they give."""
+    write_photos("cifar100", [12] * 4)
+    with pytest.raises(FileNotFoundError, match=r"no cifar100-resnet34\.npz"):
+        sets.of_photos("cifar100", seed=1)
+
+
+@pytest.mark.parametrize(
+    ("per_class", "set_size", "n_unseen"),
+    [([12, 14, 12, 12, 12, 12], 6, 2), ([25] * 4, 10, 2), ([25] * 10, 10, 3)],
+)
+def test_settings_of_photos_follow_from_them(folder, per_class, set_size, n_unseen):
+    """All sets that the page draws can be drawn; nothing is promised."""
+    write_photos(folder, per_class)
+    settings = anomaly(folder, "cpu")
+    assert (settings.set_size, settings.n_unseen) == (set_size, n_unseen)
+    assert (settings.n_features, settings.n_classes) == (192, len(per_class))
+    assert (settings.least_accuracy, settings.least_gain) == (0, 0)
+    assert settings.updates >= 640 and settings.epochs >= 2
+    parts, _ = sets.load(settings)
+    assert len(parts["train"]) == settings.n_train
+    sets.drawn(parts["train"].labels, settings)(0)
+    alike = settings.set_size + 1  # the last one is left out
+    sets.fixed(parts["validation"].labels, alike, 50, seed=0)
+    for half in sets.divided(parts["test"], 0.5, 0):
+        sets.fixed(half.labels, alike, 50, seed=0)
+    unseen = np.arange(len(per_class))[-n_unseen:]
+    sets.fixed(parts["test"].only(unseen).labels, set_size, 50, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("per_class", "end"),
+    [([15] * 3, "got 3 classes, the smallest with 12 and 15: "),
+     ([5, 12, 12, 12], "got 4 classes, the smallest with 4 and 5: ")],
+)  # fmt: skip
+def test_too_few_photos_are_one_clear_sentence(folder, per_class, end):
+    write_photos(folder, per_class)
+    message = (
+        "sets of seen and of unseen classes need four classes or more, each with three "
+        f"photos for validation and six for the test, {end}{folder}"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        anomaly(folder, "cpu")
+
+
+def test_photos_that_are_not_prepared_are_one_clear_sentence(folder):
+    with pytest.raises(FileNotFoundError, match=r"no mine-\w+\.npz in .*: run `make"):
+        anomaly(folder, "cpu")
+    with pytest.raises(
+        ValueError, match="unknown data set 'imagenet': expected 'cifar"
+    ):
+        anomaly("imagenet", "cpu")
 
 
 def test_fewer_images_may_be_asked_for():

@@ -1,0 +1,1152 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown] tags=["shared"]
+# # Pictures as sequences
+#
+# By the end you can read pictures with a **vision Transformer**, compare it with a
+# convolution, train it with augmentation, see where it looks, reuse it for new classes,
+# and train one on your own photos.
+# You need: the encoder, positions, and the reverse task.
+#
+# A text is a sequence of words. A photo has no words, only pixels: at 224 × 224 about
+# 50,000. If each pixel were an element of the sequence, a single attention map would
+# have 50,000² = 2.5 billion weights. How can the encoder of the earlier chapters read a
+# picture, without any change?
+
+# %% [markdown] tags=["jax"]
+# This page uses **JAX**. The same page in PyTorch: [vision_torch](vision_torch.ipynb).
+# Before it comes [finding the odd one out, in JAX](anomaly_jax.ipynb).
+
+# %% tags=["shared", "setup"]
+# In Colab this fetches the helpers of the book; anywhere else it does nothing.
+import os
+import subprocess
+import sys
+
+REPOSITORY = "https://github.com/example/transformers-side-by-side"
+
+if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+    folder = REPOSITORY.rsplit("/", 1)[-1]
+    if not os.path.isdir(folder):
+        clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
+        subprocess.run(clone, check=True)
+    os.chdir(os.path.join(folder, "notebooks"))
+    sys.path.insert(0, os.getcwd())
+# %% tags=["jax", "imports"]
+import math
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from PIL import Image
+from sklearn.datasets import load_sample_images
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import SVC
+
+from helpers import (
+    diagrams,
+    photos,
+    picture_folder,
+    pictures,
+    plots,
+    reference,
+    viewer,
+)
+
+# Built in the chapters on the encoder block and on positions, and a training loop:
+from helpers.model_jax import (
+    POSITIONS,
+    Encoder,
+    attention_maps,
+    build,
+    check_images,
+    count_patches,
+    dense,
+    pick,
+)
+from helpers.prose import (
+    say,
+    table,
+    word,
+)  # say() prints a sentence with numbers
+from helpers.settings import Pictures
+from helpers.shapes import as_numpy, check_shape  # as_numpy(): the way back to NumPy
+from helpers.train_jax import cross_entropy, evaluate, fit
+from helpers.weights import (
+    count_parameters,
+    download_link,
+    from_arrays,
+    to_arrays,
+)
+
+# %% tags=["jax", "experiment"]
+# Experiment: device, style, and the names floats and side
+device = jax.devices()[0].platform
+jax.config.update("jax_default_matmul_precision", "highest")
+plots.use_style()
+floats = partial(jnp.asarray, dtype=jnp.float32)
+side = "jax"
+f"JAX {jax.__version__} on {device}"
+
+# %% [markdown] tags=["shared"]
+# ## Patches are the words of a picture
+#
+# Cut the picture into squares, its **patches**, and read them row by row. A patch is to
+# a picture what a word is to a sentence: that is the idea of the vision Transformer, or
+# **ViT** ([Dosovitskiy et al. 2021](https://arxiv.org/abs/2010.11929)).
+
+# %% tags=["shared"]
+china, flower = load_sample_images().images  # two photos, uint8 y x i
+photo = china[100:324, 200:424]  # a square of 224 × 224 pixels
+settings = Pictures()  # the main ones stand in a table below
+parts, names = pictures.load("digits", settings.seed)
+x_test, y_test = parts["test"]  # n y x i, n
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The same photo of a Chinese temple three times, each with a grid of squares drawn over it: 16 large squares, 49 squares, and 196 small ones."}}
+plots.patch_grid(photo, [56, 32, 16])
+
+# %% [markdown] tags=["shared"]
+# A square picture of $H$ pixels a side, cut into patches of $p$ pixels a side, gives
+#
+# $$N = (H/p)^2$$
+#
+# patches. Each is a vector $x_n$ of $p \cdot p \cdot i$ numbers, where $i$ counts the
+# channels of a pixel: three in a colour photo, one in a grey one. Our data are the
+# handwritten digits of scikit-learn again, grey, with $H = 8$. With $p = 2$, a digit
+# becomes 16 patches of 4 numbers.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, a handwritten digit of eight by eight pixels with a grid of four by four squares. Right, the sixteen squares one by one, numbered from 0 to 15 in the same order."}}
+plots.patch_sequence(x_test[0], settings.patch)
+
+# %% [markdown] tags=["jax"]
+# `reshape` splits both sides into patches and pixels, and `transpose` brings the pixels
+# of a patch together. As in most photo files, the channels come last.
+
+
+# %% tags=["jax"]
+def cut_patches(images, patch):
+    """Cut pictures into patches, row by row: ``b y x i -> b n (p p i)``."""
+    if images.ndim != 4 or images.shape[1] % patch or images.shape[2] % patch:
+        raise ValueError(
+            f"expected pictures b y x i whose sides are multiples of patch = {patch}, "
+            f"got shape {tuple(images.shape)}"
+        )
+    b, y, x, i = images.shape
+    cut = images.reshape(b, y // patch, patch, x // patch, patch, i)
+    return cut.transpose(0, 1, 3, 2, 4, 5).reshape(b, -1, patch * patch * i)
+
+
+# %% [markdown] tags=["shared"]
+# What does a smaller patch cost? The map of each head has $N^2$ entries:
+
+# %% tags=["shared", "say"]
+rows = []
+for p in (16, 8, 4, 2, 1):
+    n = count_patches(224, p)
+    memory = 12 * 4 * n**2 / 2**30  # GiB: twelve heads, four bytes a weight
+    rows.append([f"p = {p}", f"{n:,}", f"{n**2:,}", f"{memory:,.3f} GiB"])
+head = ["one photo, H = 224", "$N$", "$N^2$", "maps of a block, 12 heads"]
+say(table(head, *rows))
+
+# %% [markdown] tags=["shared"]
+# Halving $p$ gives four times as many patches and sixteen times as many entries.
+#
+# After the cut, a dense layer turns each patch into a vector of the model,
+# $z_n = x_n W + b$. Both steps together are a **convolution** with a kernel of
+# $p \times p$ pixels and a *stride* of $p$, so that its windows do not overlap.
+
+# %% tags=["jax", "check"]
+# Checked: patches come row by row; cut and dense equal a convolution with stride p
+cut = as_numpy(cut_patches(floats(photo[None] / 255), 16))  # b n i
+check_shape(cut, "b n i", b=1, n=196, i=768)
+for n, patch in ((0, photo[:16, :16]), (15, photo[16:32, 16:32])):
+    np.testing.assert_allclose(cut[0, n], patch.ravel() / 255, atol=1e-6)
+embed = build(dense, 768, 48)
+conv = build(nnx.Conv, 3, 48, (16, 16), strides=16, padding="VALID")
+conv.kernel[...] = embed.kernel[...].reshape(16, 16, 3, 48)  # y x i m
+conv.bias[...] = embed.bias[...]
+by_conv = conv(floats(photo[None] / 255))  # b y x m
+expected = as_numpy(by_conv).reshape(-1, 48)
+np.testing.assert_allclose(as_numpy(embed(floats(cut)))[0], expected, atol=1e-4)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 1, by hand.** A photo of CIFAR-10 has 32 × 32 pixels and three channels. It
+# is cut with $p = 4$ for a model of size $m = 96$. How many patches are there, how many
+# numbers has each, and how many parameters has `embed`, biases left out? By which
+# factors do these three, and the size of a map, change with $p = 8$?
+
+# %% tags=["shared", "answer"]
+n, size = count_patches(32, 4), 4 * 4 * 3
+assert (n, size, size * 96) == (64, 48, 4608)
+assert (count_patches(32, 8), 8 * 8 * 3) == (n / 4, 4 * size)
+say(
+    f"There are $(32/4)^2 = {n}$ patches of $4 \\cdot 4 \\cdot 3 = {size}$ numbers, "
+    f"and `embed` has $48 \\cdot 96 = {size * 96:,}$ parameters. With $p = 8$ "
+    "there are a quarter as many patches, each with four times as many numbers, and "
+    "`embed` has four times as many parameters. The maps shrink by a factor of 16."
+)
+
+# %% [markdown] tags=["shared"]
+# ## A class token collects what the output needs
+#
+# The encoder returns one vector for each patch, but we want a single output, the class.
+# Which vector should it come from? ViT puts one more element in front, a learned vector
+# that belongs to no patch: the **class token**, known from
+# [BERT](https://arxiv.org/abs/1810.04805). In each block, its query is compared with
+# the keys of all patches, and their values are added to it. Only its last vector goes
+# to the output, so training makes it collect what tells the classes apart. The
+# alternative is the mean over the vectors of all patches, called **mean pooling**.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two flows side by side. Left, the predictor of the chapter on positions: embed, positions, encoder, hidden, output for each element. Right, the vision Transformer: a picture is cut into patches, embed, a class token in front, positions, the same encoder, and the output of its first element only. Frames mark what is new: the patches, the token, and the choice of the first element."}}
+diagrams.vision_transformer()
+
+# %% [markdown] tags=["shared"]
+# Everything else is known: `dense`, positions, and the `Encoder` with pre-norm (and its
+# final norm) and GELU. The class token has a position, too, so there are $N + 1$. A
+# `mask` could hide patches; this page needs none.
+
+# %% tags=["jax"]
+POOLS = {"token": 1, "mean": 0}  # elements in front of the patches
+
+
+# %% tags=["jax"]
+class VisionTransformer(nnx.Module):
+    """One output vector for each picture: ``b y x i -> b c``."""
+
+    def __init__(
+        self, image_size, n_channels, m, n_outputs, *, patch, n_blocks, n_heads, f,
+        pool="token", positions="learned", rngs, **options,
+    ):  # fmt: skip
+        kind, front = pick(POSITIONS, positions, "positions"), pick(POOLS, pool, "pool")
+        length = front + count_patches(image_size, patch)
+        self.shape, self.patch = (image_size, image_size, n_channels), patch
+        self.embed = dense(patch * patch * n_channels, m, rngs=rngs)
+        token = 0.02 * jax.random.normal(rngs.params(), (1, front, m))
+        self.token = nnx.Param(token) if front else None
+        self.positions = kind(m, length, rngs=rngs) if kind else None
+        self.dropout = nnx.Dropout(options.get("dropout", 0.0), rngs=rngs)
+        options = {"activation": "gelu", "norm_first": True, **options}
+        self.encoder = Encoder(n_blocks, m, n_heads, f, rngs=rngs, **options)
+        self.output = dense(m, n_outputs, rngs=rngs)
+
+    def __call__(self, images, mask=None, *, return_maps=False):
+        images = check_images(images, self.shape)
+        x = self.embed(cut_patches(images, self.patch))  # b n m
+        if self.token is not None:
+            token = jnp.broadcast_to(self.token[...], (len(x), 1, x.shape[-1]))
+            x = jnp.concatenate([token, x], axis=1)  # b s m
+        x = self.dropout(self.positions(x) if self.positions else x)
+        encoded = self.encoder(x, mask, return_maps=return_maps)
+        x, maps = encoded if return_maps else (encoded, None)
+        x = x[:, 0] if self.token is not None else x.mean(axis=1)  # b m
+        return (self.output(x), maps) if return_maps else self.output(x)
+
+
+# %% tags=["shared"]
+model = build(VisionTransformer, seed=settings.seed, **settings.model)
+images = floats(x_test)  # b y x i
+logits, maps = attention_maps(model, images)  # b c, l b h s s
+tuple(logits.shape), tuple(maps.shape)  # s = 17: the token and 16 patches
+
+# %% tags=["shared", "say"]
+sizes = {}
+for name, array in to_arrays(model).items():
+    part = name.split(".")[0]
+    sizes[part] = sizes.get(part, 0) + array.size
+rows = [[f"`{name}`", f"{n:,}"] for name, n in sizes.items()]
+say(
+    f"With {settings.n_blocks} blocks, {settings.n_heads} heads, $m$ = {settings.m} "
+    f"and $f$ = {settings.f}, the model has {count_parameters(model):,} parameters:\n\n"
+    f"{table(['part', 'parameters'], *rows)}"
+)
+
+# %% tags=["shared", "check"]
+# Checked: it is the known encoder behind the token and the patches, step by step
+arrays, few = to_arrays(model), as_numpy(images)
+embedded = as_numpy(model.embed(cut_patches(images, settings.patch)))  # b n m
+token = np.repeat(arrays["token"], len(few), axis=0)  # b 1 m
+placed = np.concatenate([token, embedded], axis=1) + arrays["positions.table"]
+encoded = model.encoder(floats(placed))
+by_hand = as_numpy(model.output(encoded))[:, 0]
+np.testing.assert_allclose(as_numpy(logits), by_hand, atol=1e-5)
+check_shape(
+    maps, "l b h s s", l=settings.n_blocks, b=len(few), h=settings.n_heads, s=17
+)
+assert model.encoder.norm is not None and sum(sizes.values()) == count_parameters(model)
+
+# %% [markdown] tags=["shared"]
+# ## It learns digits, but a support vector machine beats it
+#
+# Of the digits, 1,293 are for training, 144 for validation and 360 for the test. Can
+# it learn from so few? We train it with `fit` of the reverse chapter,
+# which keeps the weights with the best validation accuracy.
+
+# %% tags=["shared", "say"]
+rows = [
+    ["patch", f"{settings.patch} pixels a side", f"{count_patches(8, 2)} words"],
+    ["batch size", settings.batch_size, "less noise in the gradient"],
+    ["peak rate", settings.learning_rate, "high: a small model, a short training"],
+    ["warm-up", settings.warmup, "in updates; allows the high rate"],
+    ["epochs", settings.epochs, "few, so that the page is quick"],
+]
+say(table(["setting", "value", "why"], *rows))
+
+
+# %% tags=["shared"]
+def trained(model, settings, data=parts, augment=None):
+    """Train a model, and return it."""
+    fit(
+        model, cross_entropy, data["train"], settings,
+        validation=data["validation"], augment=augment, bar=False,
+    )  # fmt: skip
+    return model
+
+
+vit = trained(model, settings)
+
+# %% [markdown] tags=["jax"]
+# Its natural rival is a convolutional net, whose kernels look at 3 × 3 neighbours and
+# are the same everywhere. `nnx.Conv` takes the channels last, as ours are.
+
+
+# %% tags=["jax", "experiment"]
+# Experiment: the class ConvNet, three convolutions and a dense layer
+class ConvNet(nnx.Module):
+    """Three convolutions, then the mean over all places: ``b y x i -> b c``."""
+
+    def __init__(self, n_channels, n_outputs, widths=(24, 48, 64), *, rngs):
+        pairs = zip((n_channels, *widths), widths, strict=False)
+        self.layers = nnx.data([nnx.Conv(a, b, (3, 3), rngs=rngs) for a, b in pairs])
+        self.head = dense(widths[-1], n_outputs, rngs=rngs)
+
+    def __call__(self, images):
+        x = images  # b y x i
+        for number, layer in enumerate(self.layers):
+            x = jax.nn.relu(layer(x))
+            x = nnx.max_pool(x, (2, 2), strides=(2, 2)) if number == 1 else x
+        return self.head(x.mean(axis=(1, 2)))  # b c
+
+
+# %% tags=["shared"]
+conv_net = trained(build(ConvNet, 1, 10, seed=settings.seed), settings)
+
+# %% [markdown] tags=["shared"]
+# Two models of scikit-learn get the 64 pixels as they are: logistic regression, and a
+# support vector machine (SVM), which compares a picture with those training pictures
+# that it keeps.
+
+# %% tags=["shared", "experiment"]
+# Experiment: two models of scikit-learn, and a ViT that takes the mean over the patches
+flat = parts["train"][0].reshape(settings.n_train, -1)  # n 64
+logistic = LogisticRegression(max_iter=1000).fit(flat, parts["train"][1])
+svm = SVC().fit(flat, parts["train"][1])
+with_mean = replace(settings, pool="mean")
+mean_vit = build(VisionTransformer, seed=settings.seed, **with_mean.model)
+mean_vit = trained(mean_vit, with_mean)
+rivals = {
+    "logistic regression": logistic, "SVM": svm, "convolutions": conv_net,
+    "ViT, class token": vit, "ViT, mean": mean_vit,
+}  # fmt: skip
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: the accuracy of all five on the test digits
+def accuracy(model, images, labels):
+    """Share of pictures whose class a model of this page or of scikit-learn finds."""
+    if hasattr(model, "score"):
+        return model.score(images.reshape(len(images), -1), labels)
+    at_once = {"batch_size": len(y_test)}  # one shape: less to compile
+    return evaluate(model, cross_entropy, (images, labels), **at_once)["accuracy"]
+
+
+on_test = {name: accuracy(rival, x_test, y_test) for name, rival in rivals.items()}
+n_kept = {"logistic regression": 650, "SVM": svm.support_vectors_.size}
+n_kept |= {name: count_parameters(rivals[name]) for name in list(rivals)[2:]}
+
+# %% tags=["shared", "say"]
+rows = [[name, f"{n_kept[name]:,}", f"{on_test[name]:.1%}"] for name in rivals]
+p_vit, p_svm = on_test["ViT, class token"], on_test["SVM"]
+error = 100 * np.sqrt(p_vit * (1 - p_vit) / len(y_test))
+say(
+    f"{table(['model', 'numbers stored', 'accuracy on test digits'], *rows)}\n\n"
+    f"With {len(y_test)} test digits, the standard error of such an accuracy is about "
+    f"{error:.1f} points. So the two ViTs cannot be told apart here, nor the ViT and "
+    "the convolutions. But the SVM, which is fitted in a moment, is "
+    f"{word('above', p_svm, p_vit)} our ViT."
+)
+
+# %% tags=["shared", "check"]
+# Checked: it learns; the SVM is higher, by more than a standard error
+assert p_vit > 0.9 and p_svm > p_vit + error / 100
+assert min(on_test[name] for name in ("convolutions", "ViT, mean")) > 0.9
+assert abs(count_parameters(conv_net) / count_parameters(vit) - 1) < 0.05
+
+# %% [markdown] tags=["shared"]
+# A convolution knows from the start that neighbours belong together, and if a picture
+# moves, its outputs move along: it is **equivariant** to shifts. Such built-in
+# knowledge is called an **inductive bias**. A ViT has to learn it from examples. In
+# figure 3 of [Dosovitskiy et al.](https://arxiv.org/abs/2010.11929), convolutions are
+# ahead when the training has 1.3 million photos, and ViTs when it has 300 million.
+#
+# ## Augmentation teaches what a shift leaves unchanged
+#
+# To measure what is missing, we shift each test picture by one pixel, an eighth of its
+# width. We still read the same digit, even if a little ink is cut off at the edge.
+
+
+# %% tags=["shared"]
+def moved(images, labels):
+    """Each picture shifted by one pixel up, down, left and right."""
+    steps = (-1, 0), (1, 0), (0, -1), (0, 1)  # (down, right)
+    versions = [pictures.shifted(images, *step) for step in steps]
+    return np.concatenate(versions), np.tile(labels, 4)
+
+
+moved_test = moved(x_test, y_test)
+on_moved = {name: accuracy(rival, *moved_test) for name, rival in rivals.items()}
+
+# %% tags=["shared", "say"]
+say(
+    "All models lose digits that are shifted by one pixel. Logistic regression finds "
+    f"**{on_moved['logistic regression']:.0%}**, the SVM {on_moved['SVM']:.0%}, the "
+    f"ViT {on_moved['ViT, class token']:.0%}; the convolutions, which fall least, "
+    f"{on_moved['convolutions']:.0%}. They fall, too: pooling joins pixels in pairs."
+)
+
+# %% [markdown] tags=["shared"]
+# What is not built in can be taught by examples. **Augmentation** changes each training
+# picture a little whenever it is used, but not its class: here it is turned by up to
+# twelve degrees and shifted by up to one pixel. (A mirrored digit would be wrong; a
+# mirrored photo mostly is not.) NumPy draws the `chances`, eight random numbers in
+# $[0, 1)$ for each picture, of which `augment` uses four: so both frameworks train on
+# the same pictures.
+
+# %% [markdown] tags=["jax"]
+# `fit` compiles `augment` into its loop over the batches, so that the device never
+# waits for new pictures. It has to be a pure function, so its random numbers are an
+# argument.
+
+
+# %% tags=["jax"]
+def augment(chances, images, labels, *, degrees=0, pixels=0, flip=False):
+    """Pictures turned, shifted and mirrored by chance: ``b y x i -> b y x i``."""
+    images = images / 255 if images.dtype == jnp.uint8 else images
+    if flip:
+        mirrored = (chances[:, 3] < 0.5)[:, None, None, None]
+        images = jnp.where(mirrored, images[:, :, ::-1], images)
+    if not (degrees or pixels):
+        return images, labels
+    angles = (2 * chances[:, 0] - 1) * math.radians(degrees)
+    return move_pictures(images, angles, (2 * chances[:, 1:3] - 1) * pixels), labels
+
+
+# %% [markdown] tags=["shared"]
+# For each new pixel, `move_pictures` computes the place in the old picture that it
+# comes from, and takes the mean of the four pixels around it, weighted by nearness:
+# this is *bilinear interpolation*.
+
+
+# %% tags=["jax", "experiment"]
+# Experiment: the function move_pictures
+def move_pictures(images, angles, shifts):
+    """Turn pictures about their middle, then shift: ``b y x i -> b y x i``."""
+    b, height, width, _ = images.shape
+    middle = (height - 1) / 2, (width - 1) / 2
+    rows = jnp.arange(height) - middle[0] - shifts[:, :1]  # b y
+    columns = jnp.arange(width) - middle[1] - shifts[:, 1:]  # b x
+    cos, sin = jnp.cos(angles)[:, None, None], jnp.sin(angles)[:, None, None]
+    down = cos * rows[:, :, None] + sin * columns[:, None] + middle[0]  # b y x
+    right = cos * columns[:, None] - sin * rows[:, :, None] + middle[1]
+    moved, each = 0, jnp.arange(b)[:, None, None]
+    for y in (jnp.floor(down), jnp.floor(down) + 1):
+        for x in (jnp.floor(right), jnp.floor(right) + 1):
+            share = (1 - jnp.abs(down - y)) * (1 - jnp.abs(right - x))
+            inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+            place = jnp.clip(y, 0, height - 1), jnp.clip(x, 0, width - 1)
+            pixels = images[each, *(at.astype(int) for at in place)]  # b y x i
+            moved = moved + (share * inside)[..., None] * pixels
+    return moved
+
+
+# %% tags=["shared"]
+turn_and_shift = partial(augment, degrees=12, pixels=1)
+chances = np.random.default_rng(0).random((7, 8))
+same_digit = floats(np.repeat(x_test[:1], 7, axis=0)), y_test[:7]
+turned, _ = turn_and_shift(floats(chances), *same_digit)  # seven versions of one digit
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of eight small pictures: a handwritten digit, and the same digit turned and shifted a little in seven ways."}}
+row = np.concatenate([x_test[:1], as_numpy(turned)])[..., 0]
+plots.pictures((255 * row[None]).round().astype(np.uint8))
+
+# %% tags=["shared"]
+longer = replace(settings, epochs=3 * settings.epochs)  # more pictures to learn
+to_move = parts | {"validation": moved(*parts["validation"])}  # chooses the weights
+augmented = build(VisionTransformer, seed=settings.seed, **longer.model)
+augmented = trained(augmented, longer, to_move, turn_and_shift)
+conv_augmented = build(ConvNet, 1, 10, seed=settings.seed)
+conv_augmented = trained(conv_augmented, longer, to_move, turn_and_shift)
+as_long = build(VisionTransformer, seed=settings.seed, **longer.model)
+as_long = trained(as_long, longer, to_move)  # for comparison: without augmentation
+
+# %% tags=["shared", "experiment"]
+# Experiment: test digits and shifted ones, for all models
+rivals |= {"ViT, as long": as_long, "ViT, augmented": augmented}
+rivals |= {"convolutions, augmented": conv_augmented}
+on_test = {name: accuracy(rivals[name], x_test, y_test) for name in rivals}
+on_moved = {name: accuracy(rivals[name], *moved_test) for name in rivals}
+
+# %% tags=["shared", "say"]
+shown = ["SVM", "convolutions", "ViT, class token", *list(rivals)[-3:]]
+rows = [[name, f"{on_test[name]:.1%}", f"{on_moved[name]:.1%}"] for name in shown]
+say(
+    f"{table(['model', 'test digits', 'shifted by one pixel'], *rows)}\n\n"
+    f"With augmentation the ViT finds **{on_moved['ViT, augmented']:.0%}** of the "
+    f"shifted digits; trained as long without it, {on_moved['ViT, as long']:.0%}. So "
+    "it is not the time that teaches shifts. With augmentation, a ViT can do with 1.3 "
+    "million photos ([Touvron et al. 2021](https://arxiv.org/abs/2012.12877))."
+)
+
+# %% tags=["shared", "check"]
+# Checked: shifted pictures are recognised less; augmentation, not time, teaches them
+assert all(on_moved[name] < on_test[name] - 0.1 for name in list(rivals)[:5])
+others = [on_moved[name] for name in list(rivals)[:5] if name != "convolutions"]
+assert on_moved["convolutions"] > max(others) + 0.15
+assert on_moved["ViT, augmented"] > on_moved["ViT, class token"] + 0.25
+assert on_moved["ViT, augmented"] > on_moved["ViT, as long"] + 0.25
+assert on_moved["ViT, augmented"] > on_moved["convolutions"]
+middle = np.full((7, 8), 0.5)  # neither turned nor shifted
+middle[1, 1] = 1 - 1e-7  # but the second: one pixel down
+both = as_numpy(turn_and_shift(floats(middle), *same_digit)[0])[:2]
+expected = pictures.shifted(x_test[:1], 1, 0)[0]
+np.testing.assert_allclose(both, [x_test[0], expected], atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, one change of code.** Is augmentation only for neural nets? Train
+# another SVM on the training pictures *and* on `moved(*parts["train"])`, and compare it
+# with the augmented models.
+
+# %% tags=["shared", "answer"]
+x_more, y_more = moved(*parts["train"])
+more = np.concatenate([flat, x_more.reshape(-1, 64)])
+second = SVC().fit(more, np.concatenate([parts["train"][1], y_more]))
+svm_moved = accuracy(second, *moved_test)
+assert svm_moved > 0.9
+say(
+    f"It finds **{svm_moved:.1%}** of the shifted digits instead of "
+    f"{on_moved['SVM']:.1%}, and {accuracy(second, x_test, y_test):.1%} of the others. "
+    "Augmentation changes the data, so it helps any model. But this SVM was trained on "
+    "exactly the four shifts of the test, and rotations would need more copies still."
+)
+# %% [markdown] tags=["shared"]
+# Take the augmented ViT with you. [In your browser](../book/playground.md) it reads
+# digits that you draw.
+
+# %% tags=["shared"]
+download_link(augmented, f"vision_{side}.safetensors")
+
+# %% [markdown] tags=["shared"]
+# ## Without positions, a picture is a bag of patches
+#
+# Attention ignores order, so only positions tell the model where a patch is. How much
+# of a digit is left without them? And how much does a model with positions rely on
+# them? We train ViTs with learned, sinusoidal and no positions, and shuffle the patches
+# of each test picture.
+
+# %% tags=["shared", "experiment"]
+# Experiment: ViTs with sinusoidal and with no positions
+by_positions = {"learned": vit}
+for kind in ("sinusoidal", "none"):
+    chosen = replace(settings, positions=kind)
+    other = build(VisionTransformer, seed=settings.seed, **chosen.model)
+    by_positions[kind] = trained(other, chosen)
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: test pictures with shuffled patches, and the accuracy on them
+def shuffled(images, p, seed=0):
+    """Pictures with their patches in another order, each in its own: ``n y x i``."""
+    n, side, _, i = images.shape
+    cut = images.reshape(n, side // p, p, side // p, p, i).swapaxes(2, 3)
+    rng, n_patches = np.random.default_rng(seed), (side // p) ** 2
+    order = np.argsort(rng.random((n, n_patches)), axis=1)
+    flat = np.take_along_axis(cut.reshape(n, -1, p * p * i), order[..., None], axis=1)
+    return flat.reshape(cut.shape).swapaxes(2, 3).reshape(images.shape)
+
+
+x_shuffled = shuffled(x_test, settings.patch)
+known = {
+    kind: [accuracy(other, x, y_test) for x in (x_test, x_shuffled)]
+    for kind, other in by_positions.items()
+}
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two rows of eight handwritten digits. Above, as they are. Below, the same digits with their sixteen patches shuffled; hardly one can be recognised."}}
+both = np.stack([x_test[:8], x_shuffled[:8]])[..., 0]
+plots.pictures(
+    (255 * both).round().astype(np.uint8), titles=["as they are", "patches shuffled"]
+)
+
+# %% tags=["shared", "say"]
+rows = [[kind, f"{a:.1%}", f"{b:.1%}"] for kind, (a, b) in known.items()]
+say(
+    f"{table(['positions', 'test digits', 'patches shuffled'], *rows)}\n\n"
+    f"Without positions the ViT still finds **{known['none'][0]:.0%}**: the strokes "
+    "alone say much, even without their places. Shuffling changes nothing for it. The "
+    "other two rely on places, and fall close to guessing."
+)
+
+# %% tags=["shared", "check"]
+# Checked: without positions, order has no effect; with them, most of a digit is lost
+bag = by_positions["none"]
+outputs = [as_numpy(attention_maps(bag, floats(x))[0]) for x in (x_test, x_shuffled)]
+np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-4)
+assert 0.5 < known["none"][0] < min(known["learned"][0], known["sinusoidal"][0]) - 0.1
+assert max(known["learned"][1], known["sinusoidal"][1]) < 0.35
+sums = [x.sum(axis=(1, 2, 3)) for x in (x_test, x_shuffled)]
+np.testing.assert_allclose(*sums, rtol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# Learned positions begin as random numbers. Does the ViT find out which patches are
+# neighbours? Each small map below belongs to the patch at its place, and shows the
+# cosine between its position vector and those of all 16 patches, for the augmented ViT.
+
+# %% tags=["shared", "experiment"]
+# Experiment: two tables of positions; the mean cosine of neighbours and of all others
+start = build(VisionTransformer, seed=settings.seed, **settings.model)
+tables = {
+    "before training": to_arrays(start)["positions.table"][1:],  # without the token
+    "learned": to_arrays(augmented)["positions.table"][1:],
+}
+
+
+def neighbours(vectors):
+    """Mean cosine of patches that share a side, and of the others."""
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    at = np.stack(np.divmod(np.arange(16), 4), axis=1)  # n 2: row and column
+    distance = np.abs(at[:, None] - at).sum(axis=-1)  # n n
+    cosine = unit @ unit.T
+    return cosine[distance == 1].mean(), cosine[distance > 1].mean()
+
+
+alike = {name: neighbours(vectors) for name, vectors in tables.items()}
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two grids of four by four small maps. Before training, each map is dark at its own patch only. Learned: around its own patch, each map has further dark cells, mostly neighbours."}}
+plots.position_similarity(tables)
+
+# %% tags=["shared", "say"]
+near, far = alike["learned"]
+say(
+    "Learned positions of patches that share a side have a mean cosine of "
+    f"**{near:.2f}**, all other pairs {far:.2f}. Before training, both were close to "
+    "0. The digits, and the shifts, told the ViT which patches are neighbours."
+)
+
+# %% tags=["shared", "check"]
+# Checked: learned positions of neighbours are more alike than those of other patches
+assert near - far > 0.15
+assert np.abs(alike["before training"]).max() < 0.15
+
+# %% [markdown] tags=["shared"]
+# ## Attention shows where the class token looks, not why
+#
+# Where does the class token look? Choose the token or a patch in the viewer below: the
+# colours show how much weight it gives to each patch.
+
+# %% tags=["shared"]
+logits, maps = attention_maps(augmented, floats(x_test))  # n c, l n h s s
+logits, maps = as_numpy(logits), as_numpy(maps)
+# of the last block, the mean over the heads, from the token to the patches:
+looks = maps[-1].mean(axis=1)[:, 0, 1:]  # n s
+p = np.exp(logits - logits.max(axis=1, keepdims=True))
+p /= p.sum(axis=1, keepdims=True)  # n c
+guess = p.argmax(axis=1)
+
+# %% tags=["shared", "figure"]
+in_grey = (255 * x_test[..., 0]).round().astype(np.uint8)  # n y x
+viewer.attention(
+    maps[:, :6],
+    images=in_grey[:6],
+    patch=settings.patch,
+    token=True,
+    sequences=[f"a {label}" for label in y_test[:6]],
+    about="Where the class token and the patches of six digits look",
+    layer=settings.n_blocks - 1,
+    head="mean",
+)
+
+# %% [markdown] tags=["shared"]
+# Here is the mean over the heads of the last block, for the class token and a digit of
+# each class.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Ten handwritten digits, one of each class, with colours over the patches: in some digits one patch on a stroke stands out, in others the weights are spread over the picture."}}
+first = [int(np.flatnonzero(y_test == c)[0]) for c in range(10)]
+plots.over_pictures(x_test[first], looks[first], [*"0123456789"], columns=5)
+
+# %% tags=["shared", "say"]
+wrong = np.flatnonzero(guess != y_test)
+say(
+    f"The augmented ViT is wrong in **{len(wrong)}** of {len(y_test)} test digits. In "
+    "these five it was most certain:"
+)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Five test digits in which the model is wrong, with the right and the chosen class above each, and the weights of the class token as colours."}}
+worst = wrong[np.argsort(-p[wrong, guess[wrong]])][:5]
+titles = [f"a {y_test[n]}, read as {guess[n]}\n({p[n, guess[n]]:.0%})" for n in worst]
+plots.over_pictures(x_test[worst], looks[worst], titles)
+
+# %% [markdown] tags=["shared"]
+# Are the colours reasons? Whether attention explains is disputed
+# ([Jain & Wallace 2019](https://arxiv.org/abs/1902.10186), [Wiegreffe & Pinter
+# 2019](https://arxiv.org/abs/1908.04626)): a weight says how much of a value vector is
+# added, not what it contains, and after one block each vector contains something of all
+# patches. So we test it: we erase four of the sixteen patches, which makes them empty
+# paper, and see by what share the probability of the chosen class falls.
+
+
+# %% tags=["shared"]
+def erased(images, scores, n=4, p=settings.patch):
+    """Pictures without the ``n`` patches that have the highest scores ``b n``."""
+    rows = images.shape[1] // p
+    keep = np.ones(scores.shape, bool)
+    np.put_along_axis(keep, np.argsort(-scores, axis=1)[:, :n], False, axis=1)
+    pixels = keep.reshape(-1, rows, rows).repeat(p, 1).repeat(p, 2)  # b y x
+    return images * pixels[..., None]
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: four patches erased, chosen by attention and in three other ways
+def chosen_probability(images):
+    """Probability of the class chosen for the whole picture: ``n``."""
+    z = as_numpy(attention_maps(augmented, floats(images))[0])
+    z = np.exp(z - z.max(axis=1, keepdims=True))
+    return z[np.arange(len(z)), guess] / z.sum(axis=1)
+
+
+def share_lost(scores):
+    """Mean share of the probability that goes with the four highest scores."""
+    return 1 - (chosen_probability(erased(x_test, scores)) / before).mean()
+
+
+before = chosen_probability(x_test)
+one_patch = np.eye(16)[:, None].repeat(len(x_test), 1)  # s n s
+after = [chosen_probability(erased(x_test, only, 1)) for only in one_patch]
+
+# %% tags=["shared", "experiment"]
+# Experiment: the probability that each choice of four patches costs
+rng = np.random.default_rng(0)
+at_random = [share_lost(rng.random(looks.shape)) for _ in range(5)]  # draws
+scores = {
+    "most attention": looks,
+    "most ink": x_test.reshape(-1, 4, 2, 4, 2).sum(axis=(2, 4)).reshape(-1, 16),
+    "largest loss when erased alone": before[:, None] - np.stack(after, axis=1),
+}
+lost = {"at random": np.mean(at_random)}
+lost |= {name: share_lost(score) for name, score in scores.items()}
+
+# %% tags=["shared", "say"]
+rows = [[name, f"{share:.0%}"] for name, share in lost.items()]
+drawn, attended, ink, most = lost.values()
+say(
+    f"{table(['four patches erased', 'probability falls by'], *rows)}\n\n"
+    f"Erasing what the token attends to costs {word('more', attended, drawn)} than "
+    "erasing at random, so the colours do say something. But it costs "
+    f"{word('less', attended, most)} than the patches that are found by erasing one at "
+    "a time (last row). The darkest patches, which need no model at all, cost "
+    f"{ink:.0%}. (A caveat: without some ink, an 8 may *be* a 3.)"
+)
+
+# %% tags=["shared", "check"]
+# Checked: attention finds more than chance, and less than there is to find
+gone = erased(1 + x_test, looks) == 0
+assert (gone.sum(axis=(1, 2, 3)) == 4 * settings.patch**2).all()
+assert drawn < attended < most - 0.05
+np.testing.assert_allclose(maps.sum(axis=-1), 1, atol=1e-5)
+np.testing.assert_allclose(before, p.max(axis=1), atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# ## A trained trunk learns new classes from few pictures
+#
+# Labelling is work. But a ViT without its output layer, its **trunk** or *backbone*,
+# can be trained on classes with many pictures and reused for others with few. A
+# **linear probe** trains only a new output layer; the trunk is **frozen**.
+# **Fine-tuning** trains everything, beginning with the weights of the trunk. Our trunk
+# learns the digits 0 to 7; the new classes are 8 and 9, with four or sixteen pictures
+# of each.
+
+
+# %% tags=["shared"]
+def only(part, classes):
+    """Pictures of consecutive classes, with labels from 0 on."""
+    images, labels = part
+    chosen = np.isin(labels, classes)
+    return images[chosen], labels[chosen] - np.int32(min(classes))
+
+
+known_digits = {name: only(part, range(8)) for name, part in parts.items()}
+of_trunk = replace(settings, n_classes=8, n_train=len(known_digits["train"][0]))
+trunk = build(VisionTransformer, seed=settings.seed, **of_trunk.model)
+trunk = trained(trunk, of_trunk, known_digits, turn_and_shift)
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: with_trunk(), which makes a model with a trained trunk and a new output
+def with_trunk(trunk, settings):
+    """A new model with the weights of a trained one, all but the output layer."""
+    model = build(VisionTransformer, seed=settings.seed, **settings.model)
+    new, old = to_arrays(model), to_arrays(trunk)
+    from_arrays(model, {k: (new if "output" in k else old)[k] for k in new})
+    return model
+
+
+# %% [markdown] tags=["jax"]
+# In JAX, what is trained is what the loss is differentiated by. `fit` asks for it with
+# a **filter**, `nnx.split(model, nnx.Param, ...)`, so a parameter that becomes a plain
+# `nnx.Variable` is left as it is.
+
+
+# %% tags=["jax"]
+def freeze(model):
+    """Leave everything as it is in training, but the output layer."""
+    for path, part in [*nnx.iter_graph(model)]:
+        if isinstance(part, nnx.Module) and "output" not in path:
+            for name, value in [*vars(part).items()]:
+                if isinstance(value, nnx.Param):
+                    setattr(part, name, nnx.Variable(value[...]))
+    return model
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: three ways to learn an 8 and a 9 from few pictures
+both = zip(*(only(part, [8, 9]) for part in parts.values()), strict=True)
+images, labels = (np.concatenate(arrays) for arrays in both)
+rest = images[100:], labels[100:]  # the first hundred are there to learn from
+ways = {"linear probe": 3e-2, "fine-tuning": 1e-3, "from scratch": 3e-3}  # peak rates
+tuned = replace(
+    settings, n_classes=2, batch_size=16, n_train=16 * 40, epochs=1, warmup=4
+)
+
+
+def learned(way, picked):
+    """Accuracy on the rest after a training on a few."""
+    task = replace(tuned, learning_rate=ways[way])
+    model = build(VisionTransformer, seed=settings.seed, **task.model)
+    model = model if way == "from scratch" else with_trunk(trunk, task)
+    model = freeze(model) if way == "linear probe" else model
+    again = {"batches": lambda _: np.resize(picked, (40, 16))}  # 8 and 9 in turn
+    fit(model, cross_entropy, (images, labels), task, **again, bar=False)
+    return evaluate(model, cross_entropy, rest)["accuracy"]
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: four and sixteen pictures of each new class, in three draws each
+counts, found = [4, 16], {way: [] for way in ways}  # of a way: k draws
+for k in counts:
+    orders = [np.random.default_rng(n).permutation(100) for n in range(3)]
+    some = [[order[labels[order] == c][:k] for c in (0, 1)] for order in orders]
+    for way in ways:
+        found[way].append([learned(way, np.stack(rows, axis=1)) for rows in some])
+
+# %% tags=["shared", "say"]
+mean = {way: np.mean(x, axis=1) for way, x in found.items()}  # k
+rows = [[way, *(f"{a:.1%}" for a in mean[way])] for way in ways]
+say(
+    f"{table(['pictures of each new class', *counts], *rows)}\n\n"
+    f"With {counts[0]} pictures of each class, fine-tuning is "
+    f"{word('higher', mean['fine-tuning'][0], mean['from scratch'][0])} than training "
+    "from scratch. Guessing finds half, the linear probe "
+    f"{mean['linear probe'][0]:.0%}: it trains only {2 * settings.m + 2} numbers, on "
+    "features that tell 0 to 7 apart, which need not be those of 8 and 9."
+)
+
+# %% tags=["shared", "check"]
+# Checked: a frozen trunk stays as it is; fine-tuning is higher than from scratch
+probe = freeze(with_trunk(trunk, tuned))
+x = floats(np.random.default_rng(0).normal(size=(len(y_test), 17, settings.m)))
+states = [as_numpy(part(x)) for part in (probe.encoder, probe.output)]
+in_turn = np.arange(40 * 16).reshape(40, 16) % len(labels)
+again = {"batches": lambda _: in_turn}
+fit(probe, cross_entropy, (images, labels), tuned, **again, bar=False)
+np.testing.assert_array_equal(as_numpy(probe.encoder(x)), states[0])
+assert np.abs(as_numpy(probe.output(x)) - states[1]).max() > 0.1  # loose: any change
+np.testing.assert_allclose(states[0], as_numpy(trunk.encoder(x)), atol=1e-6)
+assert (mean["fine-tuning"] > mean["from scratch"]).all()
+
+# %% [markdown] tags=["jax"]
+# For your own photos, take a trunk that has seen a million of them. This needs a file
+# of weights, here timm's, so it does not run (`renamed` and `TIMM` are in an extra):
+#
+# ```python
+# found = safetensors.numpy.load_file("vit_base_patch16_224.safetensors")
+# sizes = {"patch": 16, "n_blocks": 12, "n_heads": 12, "f": 3072}
+# net = build(VisionTransformer, 224, 3, 768, 1000, **sizes)
+# from_arrays(net, renamed(found, TIMM))
+# net.output = nnx.Linear(768, n_classes, rngs=nnx.Rngs(0))  # a new output layer
+# ```
+#
+# Then train all of it, with a rate of about 1e-5 to 1e-4.
+
+# %% [markdown] tags=["shared"]
+# ## Your own photos take the same way
+#
+# Make one folder for each class, as for torchvision's `ImageFolder`, and set the
+# environment variable `PHOTOS` to the folder that contains them. (`PHOTOS=cifar10`
+# takes CIFAR-10, which `make data` downloads.) Any common format and any size will do:
+# the middle square of a photo is scaled to 32 × 32 pixels. A fifth of each class is
+# kept for the test. To divide them yourself, make two folders `train` and `test` with
+# the same classes: all photos of one scene, one slide or one person belong in one of
+# the two.
+#
+# Without `PHOTOS`, we fill such a folder with tiles of the two photos above.
+
+# %% tags=["shared", "experiment"]
+# Experiment: $PHOTOS, or a folder of tiles from two photos as picture files
+source = os.environ.get("PHOTOS")
+is_own = bool(source)
+if not is_own:
+    source = tempfile.mkdtemp()
+    os.environ["DATA_FOLDER"] = tempfile.mkdtemp()  # nothing is left in yours
+    for name, whole in (("china", china), ("flower", flower)):
+        folder = Path(source) / name
+        folder.mkdir()
+        for y, x in np.ndindex(whole.shape[0] // 32, whole.shape[1] // 32):
+            tile = whole[32 * y : 32 * y + 32, 32 * x : 32 * x + 32]
+            Image.fromarray(tile).save(folder / f"{y:02}-{x:02}.png")
+
+# %% tags=["shared"]
+unreadable = photos.prepare_images(source)  # squares of 32 × 32 pixels, in one file
+own, own_names = pictures.load(source, settings.seed)  # in three parts
+small = {} if is_own else {"patch": 8, "n_blocks": 2, "epochs": 10}  # two photos
+updates = 640 if device == "cpu" else 30_000  # about as many
+own_settings = Pictures.for_data(own, updates, **small)
+own_vit = build(VisionTransformer, seed=own_settings.seed, **own_settings.model)
+own_vit = trained(own_vit, own_settings, own, partial(augment, flip=True))
+own_accuracy = accuracy(own_vit, *own["test"])
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: a rule that sees only the mean colour of a photo
+colours = {name: part[0].mean(axis=(1, 2)) / 255 for name, part in own.items()}  # n i
+rule = LogisticRegression(max_iter=1000).fit(colours["train"], own["train"][1])
+by_colour = rule.score(colours["test"], own["test"][1])
+
+# %% tags=["shared", "say"]
+what = "your photos" if is_own else "the tiles of two photos"
+say(
+    f"Of {what}, {len(own['test'][0])} are kept for the test. The ViT finds the class "
+    f"of **{own_accuracy:.1%}** of them, and a rule that sees only the mean colour "
+    f"{by_colour:.1%}."
+)
+
+# %% tags=["shared", "check"]
+# Checked: no test photo is in the training; the ViT finds more than the mean colour
+seen = {image.tobytes() for image in own["train"][0]}
+assert is_own or not seen & {image.tobytes() for image in own["test"][0]}
+assert unreadable == [] or is_own
+assert own_accuracy > (1 / len(own_names) if is_own else by_colour + 0.1)
+
+# %% [markdown] tags=["shared"]
+# This only shows that the pipeline works: each test tile lies between training tiles of
+# the same sky or roof. Now a single new file:
+
+
+# %% tags=["shared"]
+def classify(path):
+    """The class that the model gives a picture file, and its probability."""
+    image = picture_folder.read_picture(path)  # y x i, its middle square
+    logits, _ = attention_maps(own_vit, floats(image[None] / 255))  # 1 c
+    p = np.exp(as_numpy(logits)[0] - as_numpy(logits).max())
+    return own_names[p.argmax()], p.max() / p.sum()
+
+
+new_file = Path(tempfile.mkdtemp()) / "new.png"
+Image.fromarray(own["test"][0][0]).save(new_file)
+name, probability = classify(new_file)
+
+# %% tags=["shared", "say"]
+right = own_names[own["test"][1][0]]
+say(f"The model calls `{new_file.name}` {name} ({probability:.0%}); it is {right}.")
+
+# %% tags=["shared", "say"]
+lines = []
+for run in pictures.recorded_runs():
+    about = run["about"]
+    lines.append(
+        f"On CIFAR-10, a ViT with {run['n_parameters']:,} parameters and mean pooling, "
+        "trained on mirrored and shifted photos, finds "
+        f"**{run['test_accuracy']:.1%}** of the test photos after "
+        f"{run['updates']:,} updates, in {run['seconds'] / 60:.0f} minutes on "
+        f"{about['device']} (recorded once, with {about['framework']})."
+    )
+say("\n\n".join(lines))
+
+# %% [markdown] tags=["shared"]
+# Small convolutional nets pass [90 %](https://arxiv.org/abs/1512.03385) on the same
+# photos (He et al. 2016, table 6, ResNet-20). Dosovitskiy et al. report [99.50
+# %](https://arxiv.org/abs/2010.11929) (table 2, ViT-H/14) by fine-tuning: their trunk
+# has 632 million parameters and has seen 300 million other photos. So with few photos,
+# fine-tune a published trunk, or take a convolution.
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Attention rollout follows attention through all blocks
+#
+# The last block looks at vectors in which earlier blocks have mixed the patches. To
+# trace the attention back to the picture, **attention rollout** ([Abnar & Zuidema
+# 2020](https://arxiv.org/abs/2005.00928)) multiplies the maps of all blocks. With $A_l$
+# for the mean over the heads of block $l$, and the identity $I$ for the residual
+# connection,
+#
+# $$R = \tfrac12 (A_L + I) \cdots \tfrac12 (A_2 + I)\, \tfrac12 (A_1 + I).$$
+
+
+# %% tags=["shared"]
+def rollout(maps):
+    """Attention followed through all blocks: ``l b h s s -> b s s``."""
+    total = one = np.eye(maps.shape[-1])
+    for weights in maps.mean(axis=2):  # b s s
+        total = 0.5 * (weights + one) @ total
+    return total
+
+
+rolled = rollout(maps)[:, 0, 1:]  # n s: from the token to the patches
+lost["rollout"] = share_lost(rolled)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The same ten digits, one of each class, with the rollout of the class token as colours over the patches."}}
+plots.over_pictures(x_test[first], rolled[first], [*"0123456789"], columns=5)
+
+# %% tags=["shared", "say"]
+say(
+    "Without the four patches of the highest rollout, "
+    f"the probability falls by {lost['rollout']:.0%}; without the four most attended "
+    f"ones of the last block by {attended:.0%}, without four at random by {drawn:.0%}. "
+    "Rollout is no explanation, either: it ignores the values, the feed-forward nets, "
+    "and that heads differ."
+)
+
+# %% tags=["shared", "check"]
+# Checked: rows of the rollout sum to one; a single block gives half of its map
+np.testing.assert_allclose(rollout(maps).sum(axis=-1), 1, atol=1e-5)
+alone = rollout(maps[:1])[:, 0, 1:]
+np.testing.assert_allclose(alone, 0.5 * maps[0].mean(axis=1)[:, 0, 1:], atol=1e-6)
+assert rolled.min() > 0 and (rolled.sum(axis=1) < 1).all()
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Published weights fit after renaming
+#
+# Our ViT has the architecture of the published one, so its weights fit if the sizes
+# agree. Names differ, and two layouts: a convolution's kernel is `m i y x`, and
+# PyTorch's matrices are `out in`, those in our files `in out`. For torchvision:
+
+
+# %% tags=["shared"]
+TORCHVISION = {
+    "class_token": "token", "conv_proj": "embed", "heads.head": "output",
+    "encoder.pos_embedding": "positions.table", "encoder.ln.": "encoder.norm.",
+    "layers.encoder_layer_": "blocks.", "ln_1": "norm1", "ln_2": "norm2",
+    "mlp.0": "ffn.linear1", "mlp.3": "ffn.linear2",
+    "self_attention.in_proj_": "attention.qkv.", "self_attention": "attention",
+    "out_proj": "out",
+}  # fmt: skip
+
+
+def renamed(found, names):
+    """Arrays of a published ViT under our names, and with our axes."""
+    arrays = {}
+    for name, x in found.items():
+        for theirs, ours in names.items():
+            name = name.replace(theirs, ours)
+        if x.ndim == 4:  # m i y x -> (y x i) m
+            x = x.transpose(2, 3, 1, 0).reshape(-1, x.shape[0])
+        arrays[name] = x.T if x.ndim == 2 and "embed" not in name else x
+    return arrays | {"positions.table": arrays["positions.table"][0]}
+
+
+# %% [markdown] tags=["jax"]
+# A JAX page loads no torch, so in place of a download we make arrays with torchvision's
+# names and shapes, and compute the outputs by the formulas in NumPy.
+
+# %% tags=["jax", "experiment"]
+# Experiment: arrays with torchvision's names and shapes, and the outputs in NumPy
+shapes = {"class_token": (1, 1, 48), "encoder.pos_embedding": (1, 17, 48)}
+shapes |= {"conv_proj.weight": (48, 3, 2, 2), "conv_proj.bias": (48,)}
+shapes |= {"heads.head.weight": (10, 48), "heads.head.bias": (10,)}
+layers = {"self_attention.in_proj_": (144, 48), "self_attention.out_proj.": (48, 48)}
+layers |= {"mlp.0.": (96, 48), "mlp.3.": (48, 96), "ln_1.": (48,), "ln_2.": (48,)}
+layers = {
+    f"encoder.layers.encoder_layer_{n}.{name}": shape
+    for n in range(2) for name, shape in layers.items()
+} | {"encoder.ln.": (48,)}  # fmt: skip
+for name, shape in layers.items():
+    shapes |= {f"{name}weight": shape, f"{name}bias": shape[:1]}
+rng = np.random.default_rng(0)
+published = {name: 0.2 * rng.normal(size=shape) for name, shape in shapes.items()}
+in_colour = rng.random((len(y_test), 8, 8, 3), np.float32)  # b y x i
+ours = renamed(published, TORCHVISION)
+expected = reference.vision_transformer(in_colour, ours, 2, 2, 4)
+
+# %% tags=["shared"]
+sizes = {**settings.model, "n_channels": 3}
+loaded = build(VisionTransformer, **sizes)
+from_arrays(loaded, renamed(published, TORCHVISION))
+outputs = as_numpy(attention_maps(loaded, floats(in_colour))[0])
+
+# %% tags=["shared", "check"]
+# Checked: with renamed weights, the outputs are those of the published model
+np.testing.assert_allclose(outputs, expected, atol=1e-4)
+assert outputs.std() > 0.2
+
+# %% [markdown] tags=["shared"]
+# Mind one number: torchvision's layer norm has $\epsilon = 10^{-6}$ where ours has
+# $10^{-5}$. Here, both have ours.
+#
+# **Exercise 3, open.** [timm](https://github.com/huggingface/pytorch-image-models) has
+# other names: `cls_token`, `pos_embed`, `patch_embed.proj`, `blocks.0.attn.qkv`,
+# `blocks.0.attn.proj`, `blocks.0.mlp.fc1`, `blocks.0.mlp.fc2`, `norm` at the end, and
+# `head`. Write the table for `renamed`. And in `TORCHVISION`, which two lines must not
+# be swapped?
+
+# %% tags=["shared", "answer"]
+TIMM = {
+    "cls_token": "token", "pos_embed": "positions.table", "patch_embed.proj": "embed",
+    "attn.qkv": "attention.qkv", "attn.proj": "attention.out", "head.": "output.",
+    "mlp.fc1": "ffn.linear1", "mlp.fc2": "ffn.linear2",
+    "blocks.": "encoder.blocks.", "norm.": "encoder.norm.",
+}  # fmt: skip
+timm_names = ["cls_token", "pos_embed", "patch_embed.proj.weight", "norm.bias"]
+layers = "norm2", "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"
+timm_names += ["head.weight", *(f"blocks.1.{layer}.bias" for layer in layers)]
+arrays = renamed({name: np.zeros((1, 1)) for name in timm_names}, TIMM)
+assert set(arrays) <= set(to_arrays(loaded))
+say(
+    "In `TORCHVISION`, `self_attention.in_proj_` must come before `self_attention`, "
+    "which is a part of it. In `TIMM`, `norm.` with its dot leaves `norm1` alone."
+)
+
+# %% [markdown] tags=["shared"]
+# ## Key points
+#
+# * A picture is a sequence of patches. Halving the patch makes a map sixteen times as
+#   large.
+# * The encoder is the one that reads words. A class token, or the mean, makes one
+#   output.
+# * A convolution knows about neighbours and shifts from the start; a ViT learns them,
+#   from many pictures or from augmented ones.
+# * Where a model looks is not why it decides. Erase, and measure.
+# * With few pictures, fine-tune a trained trunk.
+
+# %% [markdown] tags=["jax"]
+# Next comes [a model that writes, in JAX](decoder_jax.ipynb).

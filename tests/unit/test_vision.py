@@ -1,0 +1,365 @@
+"""Pictures as sequences: patches, the vision Transformer, and augmentation."""
+
+import math
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+import scipy.ndimage
+import torch
+import torchvision
+from flax import nnx
+
+from helpers import pictures as picture_sets
+from helpers import reference, train_jax, train_torch, twin
+from helpers.settings import Pictures, Settings
+from helpers.shapes import as_numpy
+from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
+from sides import draw, fill, jax_side, on_both_sides, torch_side
+
+B, L, H, D, P, F, C = 3, 2, 5, 7, 4, 13, 11
+M, SIZE, N = H * D, 3 * P, 3
+SIDES = jax_side, torch_side
+
+
+def pictures(*shape, seed=0):
+    """Pictures of floats in [0, 1]."""
+    return np.random.default_rng(seed).random(shape, dtype=np.float32)
+
+
+IMAGES = pictures(B, SIZE, SIZE, N)
+
+
+def build_model(side, **options):
+    """A small model and its parameters, each with a value of its own."""
+    sizes = {"patch": P, "n_blocks": L, "n_heads": H, "f": F, **options}
+    model = side.build("VisionTransformer", SIZE, N, M, C, **sizes)
+    return model, fill(model)
+
+
+def torchvision_names(params):
+    """Names of torchvision's parameters in the order of its model; ours by name.
+
+    Every entry is a renaming, but the kernel of the patches, which has its axes in
+    another order.
+    """
+    names = {"class_token": params["token"]}
+    kernel = params["embed.weight"].reshape(P, P, N, M)
+    names["conv_proj.weight"] = kernel.transpose(3, 2, 0, 1)
+    names["conv_proj.bias"] = params["embed.bias"]
+    names["encoder.pos_embedding"] = params["positions.table"][None]
+    own = {
+        "ln_1": "norm1", "ln_2": "norm2", "mlp.0": "ffn.linear1",
+        "mlp.3": "ffn.linear2", "self_attention.out_proj": "attention.out",
+    }  # fmt: skip
+    for n in range(L):
+        block, layer = f"encoder.blocks.{n}", f"encoder.layers.encoder_layer_{n}"
+        for theirs, ours in own.items():
+            for leaf in ("weight", "bias"):
+                names[f"{layer}.{theirs}.{leaf}"] = params[f"{block}.{ours}.{leaf}"].T
+        for leaf in ("weight", "bias"):
+            qkv = params[f"{block}.attention.qkv.{leaf}"].T
+            names[f"{layer}.self_attention.in_proj_{leaf}"] = qkv
+    for leaf in ("weight", "bias"):
+        names[f"encoder.ln.{leaf}"] = params[f"encoder.norm.{leaf}"]
+        names[f"heads.head.{leaf}"] = params[f"output.{leaf}"].T
+    return {name: torch.tensor(np.ascontiguousarray(x)) for name, x in names.items()}
+
+
+@on_both_sides
+def test_the_model_equals_that_of_torchvision(side):
+    model, params = build_model(side)
+    own = torchvision.models.VisionTransformer(
+        SIZE, P, L, H, M, F, num_classes=C,
+        norm_layer=partial(torch.nn.LayerNorm, eps=1e-5),
+    ).eval()  # fmt: skip
+    own.load_state_dict(torchvision_names(params))  # strict: every name, every shape
+    with torch.no_grad():
+        expected = own(torch.tensor(IMAGES).permute(0, 3, 1, 2)).numpy()
+    got = as_numpy(model(side.tensor(IMAGES)))
+    np.testing.assert_allclose(got, expected, atol=1e-5, rtol=0)
+
+
+@on_both_sides
+def test_the_model_is_that_of_the_formulas(side):
+    model, params = build_model(side)
+    expected = reference.vision_transformer(IMAGES, params, P, L, H)
+    np.testing.assert_allclose(
+        as_numpy(model(side.tensor(IMAGES))), expected, atol=1e-5, rtol=0
+    )
+
+
+@on_both_sides
+def test_a_hidden_patch_changes_no_output(side):
+    model, _ = build_model(side)
+    other = IMAGES.copy()
+    other[:, :P, P : 2 * P] = 0.5  # the second patch, the third element
+    mask = np.arange(10) != 2
+    mask = side.mask(np.broadcast_to(mask, (10, 10)))
+    hidden, seen = (
+        [as_numpy(model(side.tensor(x), *given)) for x in (IMAGES, other)]
+        for given in ((mask,), ())
+    )
+    np.testing.assert_array_equal(*hidden)
+    assert np.abs(seen[0] - seen[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("pool", ["token", "mean"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
+def test_twins_agree_and_share_a_file(tmp_path, pool, positions):
+    options = {"pool": pool, "positions": positions, "dropout": 0.0}
+    (ours, params), (theirs, _) = (build_model(side, **options) for side in SIDES)
+    save_weights(ours, tmp_path / "vit.safetensors")
+    load_weights(theirs, tmp_path / "vit.safetensors")
+    outs = [
+        [as_numpy(x) for x in model(side.tensor(IMAGES), return_maps=True)]
+        for side, model in zip(SIDES, (ours, theirs), strict=True)
+    ]
+    s = (SIZE // P) ** 2 + (pool == "token")
+    assert outs[0][0].shape == (B, C) and outs[0][1].shape == (L, B, H, s, s)
+    for got, expected in zip(*outs, strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-5, rtol=0)
+    assert set(to_arrays(theirs)) == set(params)
+
+
+@on_both_sides
+def test_patches_are_read_row_by_row_and_equal_a_convolution(side):
+    y, x, i = np.indices((6, 8, 3))
+    image = (100 * y + 10 * x + i).astype(np.float32)[None]
+    cut = as_numpy(side.models.cut_patches(side.tensor(image), 2))
+    assert cut.shape == (1, 12, 12)
+    np.testing.assert_array_equal(cut[0, 5], image[0, 2:4, 2:4].ravel())
+    kernel, bias = draw(M, N, P, P).astype(np.float32), draw(M, seed=1)
+    expected = torch.nn.functional.conv2d(
+        torch.tensor(IMAGES).permute(0, 3, 1, 2), torch.tensor(kernel),
+        torch.tensor(bias.astype(np.float32)), stride=P,
+    ).flatten(2).transpose(1, 2)  # fmt: skip
+    cut = as_numpy(side.models.cut_patches(side.tensor(IMAGES), P))
+    flat = kernel.transpose(2, 3, 1, 0).reshape(-1, M)
+    np.testing.assert_allclose(cut @ flat + bias, expected, atol=1e-5)
+
+
+@on_both_sides
+def test_bytes_are_pixels_from_0_to_1(side):
+    model, _ = build_model(side)
+    whole = np.random.default_rng(1).integers(256, size=IMAGES.shape, dtype=np.uint8)
+    as_bytes = as_numpy(model(side.tensor(whole, "uint8")))
+    as_floats = as_numpy(model(side.tensor(whole / 255)))
+    np.testing.assert_allclose(as_bytes, as_floats, atol=1e-6)
+
+
+@on_both_sides
+def test_what_cannot_be_a_model_raises(side):
+    for options, said in (
+        ({"patch": 5}, "image_size = 12 is not divisible by patch = 5"),
+        ({"patch": 0}, "patch = 0"),
+        ({"patch": 24}, "patch = 24"),
+        ({"pool": "max"}, "pool 'max' is not in"),
+        ({"positions": "rotary"}, "positions 'rotary' is not in"),
+        ({"dropout": 1.0}, "dropout 1.0 is not in"),
+        ({"n_blocks": 0}, "at least one block"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            build_model(side, **options)
+
+
+@on_both_sides
+def test_what_is_no_picture_of_this_model_raises(side):
+    model, _ = build_model(side)
+    for shape in ((SIZE, SIZE, N), (B, SIZE, SIZE), (B, SIZE, SIZE, 1), (B, 8, 8, N)):
+        with pytest.raises(ValueError, match="expected pictures of shape b 12 12 3"):
+            model(side.tensor(pictures(*shape)))
+    with pytest.raises(TypeError, match=r"floats or uint8, got .*int32"):
+        model(side.tensor(IMAGES, "int32"))
+    with pytest.raises(ValueError, match="multiples of patch = 5"):
+        side.models.cut_patches(side.tensor(IMAGES), 5)
+
+
+# Augmentation
+
+
+@on_both_sides
+@pytest.mark.parametrize("shape", [(9, 9), (6, 11)])
+def test_pictures_are_moved_as_scipy_moves_them(side, shape):
+    """By any angle and shift; and by whole pixels exactly."""
+    images = pictures(4, *shape, 2)
+    angles = np.array([0.0, 0.3, -2.0, 0.1], np.float32)
+    shifts = np.array([[0, 0], [1.5, -2], [0.25, 0], [3, 1]], np.float32)
+    given = map(side.tensor, (images, angles, shifts))
+    moved = as_numpy(side.models.move_pictures(*given))
+    middle = (np.array(shape) - 1) / 2
+    for image, angle, shift, got in zip(images, angles, shifts, moved, strict=True):
+        cos, sin = math.cos(angle), math.sin(angle)
+        back = np.array([[cos, sin], [-sin, cos]])
+        offset = middle - back @ (middle + shift)
+        for i in range(2):
+            expected = scipy.ndimage.affine_transform(
+                image[..., i], back, offset, order=1, mode="grid-constant"
+            )
+            np.testing.assert_allclose(got[..., i], expected, atol=1e-4)
+    np.testing.assert_array_equal(moved[0], images[0])
+
+
+@on_both_sides
+def test_augmentation_uses_the_whole_range_and_keeps_labels(side):
+    n = 400
+    dot = np.zeros((n, 9, 9, 1), np.float32)
+    dot[:, 4, 4] = 1
+    chances = np.random.default_rng(2).random((n, 8), dtype=np.float32)
+    given = side.tensor(chances), side.tensor(dot), side.tensor(np.arange(n), "int32")
+    moved, labels = side.models.augment(*given, pixels=2)
+    moved = as_numpy(moved)[..., 0]
+    assert as_numpy(labels).tolist() == [*range(n)]
+    np.testing.assert_allclose(moved.sum((1, 2)), 1, atol=1e-5)
+    for axis in (1, 2):
+        at = (moved * np.indices((9, 9))[axis - 1]).sum((1, 2)) - 4
+        assert -2 <= at.min() < -1.9 and 1.9 < at.max() <= 2
+        assert abs(at.mean()) < 0.15 and at.std() == pytest.approx(2 / 3**0.5, abs=0.1)
+    left = np.zeros((n, 9, 9, 1), np.float32)
+    left[:, 4, 0] = 1
+    given = given[0], side.tensor(left), given[2]
+    mirrored = as_numpy(side.models.augment(*given, flip=True)[0])[:, 4, 8, 0]
+    assert set(mirrored) == {0, 1} and abs(mirrored.mean() - 0.5) < 0.1
+    turned = as_numpy(side.models.augment(*given, degrees=30)[0])[..., 0]
+    rows = (turned * np.arange(9)[:, None]).sum((1, 2)) / turned.sum((1, 2)) - 4
+    assert np.abs(rows).max() == pytest.approx(4 * math.sin(math.pi / 6), abs=0.1)
+    whole = (255 * dot).astype(np.uint8)
+    given = given[0], side.tensor(whole, "uint8"), given[2]
+    np.testing.assert_allclose(
+        as_numpy(side.models.augment(*given, pixels=2)[0])[..., 0], moved, atol=1e-6
+    )
+
+
+def test_twins_train_on_the_same_augmented_pictures():
+    """The same losses; others without augmentation, or with another one."""
+    settings = Settings(
+        n_train=48, batch_size=8, epochs=2, learning_rate=1e-3, warmup=2
+    )
+    images = (255 * pictures(48, SIZE, SIZE, N, seed=4)).astype(np.uint8)
+    labels = np.random.default_rng(5).integers(C, size=48).astype(np.int32)
+    data, losses = (images, labels), {}
+    changes = {"degrees": 20, "pixels": 2, "flip": True}
+    start = build_model(torch_side)[1]
+    for name, side, train, options in (
+        ("jax", jax_side, train_jax, changes),
+        ("torch", torch_side, train_torch, changes),
+        ("turned less", torch_side, train_torch, changes | {"degrees": 10}),
+        ("none", torch_side, train_torch, None),
+    ):
+        model, _ = build_model(side)
+        from_arrays(model, start)
+        how = None if options is None else partial(side.models.augment, **options)
+        run = train.fit(
+            model, train.cross_entropy, data, settings, augment=how,
+            validation=data, bar=False,
+        )  # fmt: skip
+        losses[name] = run["loss"]
+    np.testing.assert_allclose(losses["jax"], losses["torch"], atol=1e-4)
+    for other in ("turned less", "none"):
+        assert np.abs(losses[other] - losses["torch"]).max() > 1e-3
+
+
+@on_both_sides
+def test_labels_that_fit_no_picture_raise_before_training(side):
+    train = {"jax": train_jax, "torch": train_torch}[side.name]
+    settings = Settings(n_train=8, batch_size=4, epochs=2, learning_rate=1e-3, warmup=1)
+    model, _ = build_model(side)
+    images = pictures(8, SIZE, SIZE, N)
+    for labels, said in (
+        (np.zeros((8, SIZE), np.int32), r"whole numbers of shape \(8,\)"),
+        (np.full(8, C, np.int32), "labels from 0 to 10"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            train.fit(model, train.cross_entropy, (images, labels), settings, bar=False)
+
+
+# Convolutions in the compiled loop
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (2, 5), (1, 1)])
+def test_a_convolution_of_the_loop_is_that_of_flax(kernel):
+    """The same outputs and the same gradients."""
+    conv = nnx.Conv(N, M, kernel, rngs=nnx.Rngs(0))
+    conv.bias[...] = draw(M)
+    fast = train_jax.with_flat_products(conv)
+    assert fast.conv_general_dilated is train_jax.flat_convolution
+
+    def loss(conv, x):
+        return (conv(x) ** 2).sum()
+
+    for found, expected in (
+        (fast(IMAGES), conv(IMAGES)),
+        (nnx.grad(loss)(fast, IMAGES), nnx.grad(loss)(conv, IMAGES)),
+    ):
+        pairs = zip(*map(jax.tree.leaves, (found, expected)), strict=True)
+        for a, b in pairs:
+            np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strides": 2}, {"padding": "VALID"}, {"kernel_dilation": 2},
+        {"feature_group_count": N}, {"input_dilation": (1, 2)},
+    ],
+)  # fmt: skip
+def test_other_convolutions_stay_as_they_are(options):
+    conv = nnx.Conv(N, 2 * N, (3, 3), rngs=nnx.Rngs(0), **options)
+    kept = train_jax.with_flat_products(conv).conv_general_dilated
+    assert kept is jax.lax.conv_general_dilated
+
+
+# Pictures and their settings
+
+
+def test_pictures_are_moved_by_whole_pixels():
+    images = pictures(2, 5, 7, 1)
+    down = picture_sets.shifted(images, 2, 0)
+    np.testing.assert_array_equal(down[:, 2:], images[:, :-2])
+    assert (down[:, :2] == 0).all()
+    left = picture_sets.shifted(images, 0, -3)
+    np.testing.assert_array_equal(left[:, :, :-3], images[:, :, 3:])
+    assert (left[:, :, -3:] == 0).all()
+    np.testing.assert_array_equal(picture_sets.shifted(images, 0, 0), images)
+
+
+def test_settings_follow_from_the_pictures():
+    """Sizes and classes of the data, about as many updates as asked for."""
+    images = np.zeros((4000, 32, 32, 3), np.uint8)
+    parts = {"train": (images, np.arange(4000, dtype=np.int32) % 7)}
+    found = Pictures.for_data(parts)
+    assert (found.image_size, found.n_channels, found.patch) == (32, 3, 4)
+    assert (found.n_train, found.n_classes, found.batch_size) == (4000, 7, 64)
+    assert found.updates == 682 and found.warmup == 50
+    assert Pictures.for_data(parts, 30_000).epochs == 100
+    chosen = Pictures.for_data(parts, patch=8, m=48, epochs=2)
+    assert (chosen.patch, chosen.m, chosen.epochs, chosen.warmup) == (8, 48, 2, 12)
+    few = {"train": (images[:9, :7, :7, :1], parts["train"][1][:9])}
+    found = Pictures.for_data(few)
+    assert (found.batch_size, found.patch, found.image_size) == (2, 1, 7)
+
+
+def test_long_trainings_are_read_as_they_were_kept():
+    for run in picture_sets.recorded_runs():
+        assert run["task"] == "cifar10" and 0 < run["test_accuracy"] < 1
+        assert {"device", "framework"} <= set(run["about"])
+        assert min(run["updates"], run["seconds"], run["n_parameters"]) > 0
+
+
+@pytest.mark.slow
+def test_the_other_framework_trains_on_the_same_moved_digits(tmp_path):
+    settings = Pictures(
+        n_train=16 * 10, batch_size=16, epochs=2, warmup=5, n_blocks=1, m=16, f=32
+    )
+    model = torch_side.build("VisionTransformer", **settings.model)
+    save_weights(model, tmp_path / "initial.safetensors")
+    theirs = twin.losses("jax", settings, tmp_path / "initial.safetensors")
+    data = picture_sets.load("digits", settings.seed)[0]["train"]
+    moves = partial(torch_side.models.augment, degrees=12, pixels=1)
+    options = {"augment": moves, "bar": False}
+    ours = train_torch.fit(model, train_torch.cross_entropy, data, settings, **options)[
+        "loss"
+    ]
+    assert theirs.shape == ours.shape == (20,)
+    np.testing.assert_allclose(theirs, ours, rtol=1e-3)
