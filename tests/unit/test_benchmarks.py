@@ -167,7 +167,8 @@ def test_both_ways_have_the_same_photos(files, monkeypatch):
     assert train[0].dtype == np.uint8 and train[0].shape == (130, 32, 32, 3)
     monkeypatch.setattr(usual, "WORKERS", 1)
     last = usual_torch.to_tensor()
-    loaders = usual.loaders("vision", settings, folder, last)
+    context = {"multiprocessing_context": "forkserver"}  # JAX has threads here
+    loaders = usual.loaders("vision", settings, folder, last, **context)
     batches, given = map(list, loaders)
     assert [len(labels) for _, labels in batches] == [64, 64]
     assert all(images.shape == (64, 3, 32, 32) for images, _ in batches)
