@@ -109,8 +109,8 @@ settings = Pictures()  # the main ones stand in a table below
 parts, names = pictures.load("digits", settings.seed)
 x_test, y_test = parts["test"]  # n y x i, n
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The same photo of a Chinese temple twice, each with a grid of squares drawn over it: 49 large squares, and 196 small ones."}}
-plots.patch_grid(photo, [32, 16])
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A photo of a Chinese temple with a grid of 14 by 14 squares drawn over it."}}
+plots.patch_grid(photo, [16])
 
 # %% [markdown] tags=["shared"]
 # A square picture of $H$ pixels a side, cut into patches of $p$ pixels a side, gives
