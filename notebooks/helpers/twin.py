@@ -8,14 +8,13 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from helpers import dates, pictures, sets, text
+from helpers import dates, sets, text
 from helpers import settings as tasks
 from helpers.sequences import in_order, reverse_data
 from helpers.weights import load_weights
@@ -27,9 +26,8 @@ def losses(side, settings, weights):
     Parameters
     ----------
     side : {"jax", "torch"}
-    settings : helpers.settings.Sequences, Sets, Text, Dates or Pictures
-        The reverse task, sets with an odd one, next tokens of a text, dates, or digits,
-        which are turned and shifted.
+    settings : helpers.settings.Sequences, Sets, Text or Dates
+        The reverse task, sets with an odd one, next tokens of a text, or dates.
     weights : str or path
         Initial weights, as ``helpers.weights.save_weights`` writes them.
 
@@ -74,12 +72,9 @@ def main(side, task, weights, found):
         torch = import_module("torch")
         torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
     kinds = {tasks.Text: models.LanguageModel, tasks.Dates: models.Translator}
-    kinds[tasks.Pictures] = models.VisionTransformer
     model = models.build(kinds.get(type(settings), models.Predictor), **settings.model)
     load_weights(model, weights)
     loss, data, options = training_of(settings, training)
-    if isinstance(settings, tasks.Pictures):
-        options["augment"] = partial(models.augment, degrees=12, pixels=1)
     np.save(found, training.fit(model, loss, data, settings, **options)["loss"])
 
 
@@ -93,9 +88,6 @@ def training_of(settings, training):
         is_text = isinstance(settings, tasks.Text)
         data = windows_of(settings) if is_text else dates.load(settings)["train"]
         return training.next_token, data, {"batches": in_order(settings)}
-    if isinstance(settings, tasks.Pictures):
-        data = pictures.load("digits", settings.seed)[0]["train"]
-        return training.cross_entropy, data, {}
     return training.cross_entropy, reverse_data(settings)["train"], {}
 
 

@@ -263,20 +263,26 @@ def test_the_command_lists_bad_files_and_keeps_photos_without_features(
     ) in error
 
 
-def test_a_stopped_conversion_goes_on(folder, monkeypatch):
-    """No picture is read twice; nothing is left but the file."""
+def stop_at(folder, n, monkeypatch):
+    """Stop a conversion in chunks of ten at a picture; the list of those read grows."""
     monkeypatch.setattr(picture_folder, "CHUNK", 10)
     read, seen = picture_folder.read_picture, []
 
     def stopping(path, side):
         seen.append(path)
-        if len(seen) == 25:
+        if len(seen) == n:
             raise KeyboardInterrupt
         return read(path, side)
 
     monkeypatch.setattr(picture_folder, "read_picture", stopping)
     with pytest.raises(KeyboardInterrupt):
         photos.prepare_images(folder)
+    return seen
+
+
+def test_a_stopped_conversion_goes_on(folder, monkeypatch):
+    """No picture is read twice; nothing is left but the file."""
+    seen = stop_at(folder, 25, monkeypatch)
     assert not photos.images_file(folder).exists()
     photos.prepare_images(folder)
     assert len(seen) == 25 + 30  # two chunks of ten were kept
@@ -313,18 +319,7 @@ def test_a_folder_that_has_changed_is_converted_anew(folder, change):
 
 def test_a_folder_that_changes_between_two_stops_is_converted_anew(folder, monkeypatch):
     """Chunks of the old files are not used."""
-    monkeypatch.setattr(picture_folder, "CHUNK", 10)
-    read, seen = picture_folder.read_picture, []
-
-    def stopping(path, side):
-        seen.append(path)
-        if len(seen) == 15:
-            raise KeyboardInterrupt
-        return read(path, side)
-
-    monkeypatch.setattr(picture_folder, "read_picture", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        photos.prepare_images(folder)
+    stop_at(folder, 15, monkeypatch)
     save(folder / "cat" / "00.png", picture(colour="red"))
     photos.prepare_images(folder)
     parts, _ = photos.load_images(folder)

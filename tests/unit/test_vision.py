@@ -12,7 +12,7 @@ import torchvision
 from flax import nnx
 
 from helpers import pictures as picture_sets
-from helpers import reference, train_jax, train_torch, twin
+from helpers import reference, train_jax, train_torch
 from helpers.settings import Pictures, Settings
 from helpers.shapes import as_numpy
 from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
@@ -345,21 +345,3 @@ def test_long_trainings_are_read_as_they_were_kept():
         assert run["task"] == "cifar10" and 0 < run["test_accuracy"] < 1
         assert {"device", "framework"} <= set(run["about"])
         assert min(run["updates"], run["seconds"], run["n_parameters"]) > 0
-
-
-@pytest.mark.slow
-def test_the_other_framework_trains_on_the_same_moved_digits(tmp_path):
-    settings = Pictures(
-        n_train=16 * 10, batch_size=16, epochs=2, warmup=5, n_blocks=1, m=16, f=32
-    )
-    model = torch_side.build("VisionTransformer", **settings.model)
-    save_weights(model, tmp_path / "initial.safetensors")
-    theirs = twin.losses("jax", settings, tmp_path / "initial.safetensors")
-    data = picture_sets.load("digits", settings.seed)[0]["train"]
-    moves = partial(torch_side.models.augment, degrees=12, pixels=1)
-    options = {"augment": moves, "bar": False}
-    ours = train_torch.fit(model, train_torch.cross_entropy, data, settings, **options)[
-        "loss"
-    ]
-    assert theirs.shape == ours.shape == (20,)
-    np.testing.assert_allclose(theirs, ours, rtol=1e-3)
