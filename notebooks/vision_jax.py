@@ -189,7 +189,8 @@ np.testing.assert_allclose(as_numpy(embed(floats(cut)))[0], expected, atol=1e-4)
 # **Exercise 1, by hand.** A photo of CIFAR-10 has 32 × 32 pixels and three channels. It
 # is cut with $p = 4$ for a model of size $m = 96$. How many patches are there, how many
 # numbers has each, and how many parameters has `embed`, biases left out? By which
-# factors do these three, and the size of a map, change with $p = 8$?
+# factors do these three, and the size of a map, change with $p = 8$? And which weights
+# of a trained model no longer fit photos of 64 × 64?
 
 # %% tags=["shared", "answer"]
 n, size = count_patches(32, 4), 4 * 4 * 3
@@ -199,7 +200,9 @@ say(
     f"There are $(32/4)^2 = {n}$ patches of $4 \\cdot 4 \\cdot 3 = {size}$ numbers, "
     f"and `embed` has $48 \\cdot 96 = {size * 96:,}$ parameters. With $p = 8$ "
     "there are a quarter as many patches, each with four times as many numbers, and "
-    "`embed` has four times as many parameters. The maps shrink by a factor of 16."
+    "`embed` has four times as many parameters. The maps shrink by a factor of 16. "
+    "Photos of 64 × 64 have more patches, each of the same size: only a learned table "
+    "of positions no longer fits, for it has a row for each."
 )
 
 # %% [markdown] tags=["shared"]
@@ -492,7 +495,8 @@ turned, _ = turn_and_shift(floats(chances), *same_digit)  # seven versions of on
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of eight small pictures: a handwritten digit, and the same digit turned and shifted a little in seven ways."}}
 row = np.concatenate([x_test[:1], as_numpy(turned)])[..., 0]
-plots.pictures((255 * row[None]).round().astype(np.uint8))
+title = ["a digit, and seven versions of it"]
+plots.pictures((255 * row[None]).round().astype(np.uint8), titles=title)
 
 # %% tags=["shared"]
 longer = replace(settings, epochs=3 * settings.epochs)  # more pictures to learn
@@ -619,6 +623,19 @@ assert 0.5 < known["none"][0] < min(known["learned"][0], known["sinusoidal"][0])
 assert max(known["learned"][1], known["sinusoidal"][1]) < 0.35
 sums = [x.sum(axis=(1, 2, 3)) for x in (x_test, x_shuffled)]
 np.testing.assert_allclose(*sums, rtol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 3, one change of code.** `mean_vit` takes the mean over all patches, which
+# has no order. What will it find of the digits with shuffled patches?
+
+# %% tags=["shared", "answer"]
+mean_shuffled = accuracy(mean_vit, x_shuffled, y_test)
+assert mean_shuffled < 0.35
+say(
+    f"**{mean_shuffled:.1%}**: it falls like the class token. The mean forgets the "
+    "order of its vectors, but each of them has had a position since before the first "
+    "block, and says what lies where."
+)
 
 # %% [markdown] tags=["shared"]
 # Learned positions begin as random numbers. Does the ViT find out which patches are
@@ -1113,11 +1130,10 @@ assert outputs.std() > 0.2
 # Mind one number: torchvision's layer norm has $\epsilon = 10^{-6}$ where ours has
 # $10^{-5}$. Here, both have ours.
 #
-# **Exercise 3, open.** [timm](https://github.com/huggingface/pytorch-image-models) has
+# **Exercise 4, open.** [timm](https://github.com/huggingface/pytorch-image-models) has
 # other names: `cls_token`, `pos_embed`, `patch_embed.proj`, `blocks.0.attn.qkv`,
 # `blocks.0.attn.proj`, `blocks.0.mlp.fc1`, `blocks.0.mlp.fc2`, `norm` at the end, and
-# `head`. Write the table for `renamed`. And in `TORCHVISION`, which two lines must not
-# be swapped?
+# `head`. Write the table for `renamed`.
 
 # %% tags=["shared", "answer"]
 TIMM = {
@@ -1132,8 +1148,8 @@ timm_names += ["head.weight", *(f"blocks.1.{layer}.bias" for layer in layers)]
 arrays = renamed({name: np.zeros((1, 1)) for name in timm_names}, TIMM)
 assert set(arrays) <= set(to_arrays(loaded))
 say(
-    "In `TORCHVISION`, `self_attention.in_proj_` must come before `self_attention`, "
-    "which is a part of it. In `TIMM`, `norm.` with its dot leaves `norm1` alone."
+    "The order matters: rules act one after another. And `norm.` with its dot leaves "
+    "`norm1` alone."
 )
 
 # %% [markdown] tags=["shared"]
