@@ -242,6 +242,21 @@ def sizes_of(model):
     }  # fmt: skip
 
 
+def check_shares(settings, n):
+    """Check that a batch divides evenly among devices or processes.
+
+    Raises
+    ------
+    ValueError
+        With both numbers.
+    """
+    if settings.batch_size % n:
+        raise ValueError(
+            f"expected batch_size to be a multiple of {n}, the number of devices or "
+            f"processes that share it, got {settings.batch_size}"
+        )
+
+
 def check_batches(index, settings, rows):
     """Check the batches of an epoch against the settings and the number of rows.
 

@@ -59,7 +59,7 @@ def train(trainer, settings, batches, about, *, folder=None, retrain=False, bar=
     Parameters
     ----------
     trainer : object
-        ``trainer.model``; ``epoch(number, batches)`` and ``score()``, which return
+        ``trainer.model``; ``trainer.processes``; ``epoch(number, batches)`` and ``score()``, which return
         numbers by name; ``state()``, which returns arrays by name; ``restore(arrays)``.
     settings : helpers.settings.Settings
     batches : function from the epoch to an integer array ``n b …``
@@ -85,12 +85,17 @@ def train(trainer, settings, batches, about, *, folder=None, retrain=False, bar=
         If a loss or a gradient is no longer finite.
     """
     weights = begin(trainer, about, again=retrain or folder is not None)
-    run = None if folder is None else Run(folder, about | {"initial weights": weights})
-    found = None if run is None or retrain else run.load()
+    about, processes = about | {"initial weights": weights}, trainer.processes
+    processes.check_same(
+        about | {"folder": str(folder is None), "retrain": str(retrain)}
+    )
+    run, found = processes.from_first(lambda: opened(folder, about, retrain))
+    run = run if processes.rank == 0 else None
+    bar = bar and processes.rank == 0
     state, best, history = found or (LATEST[trainer.model]["state"], None, NOTHING)
     if len(history["seconds"]) < settings.epochs:
         trainer.restore(state)
-    else:
+    elif run:
         print(f"{run} is finished and reloaded; retrain=True would train it again")
     try:
         best, history = go_through(
@@ -102,6 +107,12 @@ def train(trainer, settings, batches, about, *, folder=None, retrain=False, bar=
         if run:
             run.close()
     return history
+
+
+def opened(folder, about, retrain):
+    """A run, and what is kept of it; both None without a folder."""
+    run = None if folder is None else Run(folder, about)
+    return run, (None if run is None or retrain else run.load())
 
 
 def begin(trainer, about, *, again):

@@ -7,13 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from helpers import runs
+from helpers import processes, runs
 from helpers.checks import (
     check_batches,
     check_data,
     check_fit,
     check_labels,
+    check_shares,
     check_sizes,
 )
 from helpers.sequences import draw_chances, shuffled
@@ -122,6 +124,11 @@ def fit(
     bar : bool
         Show a progress bar.
 
+    Where the model is on several devices (``on_all_devices``), each trains on its part
+    of every batch; where ``jax.distributed`` has joined several processes, all of them
+    call this function with the same arguments, and the first one writes. The losses are
+    those of a single device.
+
     Returns
     -------
     dict of str to float64 array
@@ -133,7 +140,8 @@ def fit(
     ------
     ValueError
         Before any work: if model, data, batches, settings or folder contradict each
-        other, or the checkpoint of the run is damaged.
+        other, the checkpoint of the run is damaged, or several devices do not divide
+        a batch evenly or several processes were given different things.
     FloatingPointError
         If a loss or a gradient is no longer finite.
     """
@@ -182,10 +190,33 @@ def evaluate(model, loss_fn, data, *, batch_size=1000):
     return score(model, loss_fn, on_device(data, model), batch_size)
 
 
+def on_all_devices(model):
+    """Put a copy of a model on every device, for ``fit`` to share batches among them.
+
+    Parameters
+    ----------
+    model : flax.nnx.Module
+        Changed in place; the same in all processes.
+    """
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    place = NamedSharding(mesh, PartitionSpec())
+    nnx.update(model, jax.tree.map(lambda x: on_mesh(x, place), nnx.state(model)))
+
+
+def on_mesh(x, place):
+    """An array on several devices, whose values every process has."""
+    new = jax.device_put(np.asarray(raw(x)), place)
+    return jax.random.wrap_key_data(new) if is_key(x) else new
+
+
+def place_of(model):
+    """Where the model is: the sharding of its first parameter."""
+    return jnp.asarray(jax.tree.leaves(nnx.state(model, nnx.Param))[0]).sharding
+
+
 def on_device(data, model):
     """NumPy arrays as JAX arrays, on the device where the model is."""
-    weights = jax.tree.leaves(nnx.state(model, nnx.Param))
-    return jax.device_put(tuple(data), jnp.asarray(weights[0]).sharding)
+    return jax.device_put(tuple(data), place_of(model))
 
 
 class Trainer:
@@ -196,11 +227,19 @@ class Trainer:
         self.augment = augment
         self.data = on_device(data, model)
         self.validation = validation and on_device(validation, model)
+        self.processes, self.mesh = processes.Processes(), None
+        if jax.process_count() > 1:
+            self.processes = processes.OfJax()
+        if isinstance(place := place_of(model), NamedSharding):
+            self.mesh = place.mesh
+        check_shares(settings, place.num_devices)
         model.train()
         self.graph, params, rest = nnx.split(with_flat_products(model), nnx.Param, ...)
         rates = settings.learning_rates
         optimizer = make_optimizer(rates, settings.max_grad_norm)
         self.carry = params, optimizer.init(params), rest
+        if self.mesh:
+            self.carry = jax.tree.map(lambda x: on_mesh(x, place), self.carry)
 
     def epoch(self, number, batches):
         """Loss, accuracy and gradient norm of every update of an epoch: arrays."""
@@ -208,7 +247,7 @@ class Trainer:
         self.carry, history = run_epoch(
             self.carry, self.data, batches, chances, self.settings.learning_rates,
             graph=self.graph, loss_fn=self.loss_fn, augment=self.augment,
-            max_grad_norm=self.settings.max_grad_norm,
+            max_grad_norm=self.settings.max_grad_norm, mesh=self.mesh,
         )  # fmt: skip
         self.write_model()
         return {name: np.asarray(x, np.float64) for name, x in history.items()}
@@ -234,9 +273,8 @@ class Trainer:
         leaves, tree = jax.tree.flatten(self.carry)
         new = [arrays[name] for name in sorted(arrays)]
         pairs = zip(leaves, new, strict=True)
-        leaves = [jax.random.wrap_key_data(b) if is_key(a) else b for a, b in pairs]
-        places = [jnp.asarray(leaf).sharding for leaf in jax.tree.leaves(self.carry)]
-        self.carry = jax.tree.unflatten(tree, jax.device_put(leaves, places))
+        leaves = [like(old, array) for old, array in pairs]
+        self.carry = jax.tree.unflatten(tree, leaves)
         self.write_model()
 
 
@@ -301,6 +339,14 @@ def raw(x):
     return jax.random.key_data(x) if is_key(x) else x
 
 
+def like(leaf, array):
+    """A NumPy array as what ``leaf`` is, an array or a key, and where it is."""
+    place = jnp.asarray(leaf).sharding
+    if is_key(leaf):
+        return jax.random.wrap_key_data(jax.device_put(array, place))
+    return jax.device_put(array, place)
+
+
 def make_optimizer(learning_rates, max_grad_norm):
     """Clip by the global norm, then Adam with the learning rate of each update."""
     clip = optax.clip_by_global_norm(max_grad_norm)
@@ -325,22 +371,32 @@ def update(carry, batch, *, optimizer, graph, loss_fn):
     return (params, opt_state, rest), history
 
 
-@partial(jax.jit, static_argnames=("graph", "loss_fn", "augment", "max_grad_norm"))
+@partial(
+    jax.jit, static_argnames=("graph", "loss_fn", "augment", "max_grad_norm", "mesh")
+)
 def run_epoch(
     carry, data, batches, chances, learning_rates, *, graph, loss_fn, augment,
-    max_grad_norm,
+    max_grad_norm, mesh=None,
 ):  # fmt: skip
-    """All updates of an epoch as one ``scan``, with no Python in between."""
+    """All updates of an epoch as one ``scan``, with no Python in between.
+
+    On a mesh, each device gets its part of every batch; XLA adds the gradients up.
+    """
     optimizer = make_optimizer(learning_rates, max_grad_norm)
     fixed = {"optimizer": optimizer, "graph": graph, "loss_fn": loss_fn}
 
     def step(carry, given):
         index, numbers = given
         batch = [x[index] for x in data]
+        if mesh:
+            place = NamedSharding(mesh, PartitionSpec("data"))
+            batch = jax.lax.with_sharding_constraint(batch, place)
         batch = augment(numbers, *batch) if augment else batch
         return update(carry, batch, **fixed)
 
-    return jax.lax.scan(step, carry, (batches, chances))
+    found = jax.lax.scan(step, carry, (batches, chances))
+    everywhere = mesh and NamedSharding(mesh, PartitionSpec())
+    return jax.lax.with_sharding_constraint(found, everywhere) if mesh else found
 
 
 def score(model, loss_fn, data, batch_size):

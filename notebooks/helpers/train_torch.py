@@ -2,14 +2,16 @@
 
 import numpy as np
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from helpers import runs
+from helpers import processes, runs
 from helpers.checks import (
     check_batches,
     check_data,
     check_fit,
     check_labels,
+    check_shares,
     check_sizes,
 )
 from helpers.sequences import draw_chances, shuffled
@@ -78,11 +80,19 @@ def next_token(model, *batch):
     labels = tokens[:, 1:]  # b s
     logits = model(*given, tokens[:, :-1])  # b s c
     loss = nn.functional.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), ignore_index=-1
+        logits.flatten(0, 1), labels.flatten(), ignore_index=-1, reduction="sum"
     )
-    real = labels >= 0
+    n = over_processes((labels >= 0).sum().float())
     hits = logits.argmax(-1) == labels  # never where there is padding
-    return loss, {"accuracy": hits.sum() / real.sum()}
+    return loss / n, {"accuracy": hits.sum() / n}
+
+
+def over_processes(x):
+    """Mean of a tensor over the processes that train together, in each of them."""
+    if distributed.is_initialized():
+        distributed.all_reduce(x := x.clone())
+        x /= distributed.get_world_size()
+    return x
 
 
 def fit(
@@ -118,6 +128,11 @@ def fit(
     bar : bool
         Show a progress bar.
 
+    Where ``torch.distributed`` has joined several processes, all of them call this
+    function with the same arguments. Each trains on its part of every batch, and ends
+    with the same weights and the same history; the first one writes. Without dropout
+    the losses are those of a single process.
+
     Returns
     -------
     dict of str to float64 array
@@ -129,7 +144,8 @@ def fit(
     ------
     ValueError
         Before any work: if model, data, batches, settings or folder contradict each
-        other, or the checkpoint of the run is damaged.
+        other, the checkpoint of the run is damaged, or several processes do not divide
+        a batch evenly or were given different things.
     FloatingPointError
         If a loss or a gradient is no longer finite.
     """
@@ -196,21 +212,30 @@ class Trainer:
         self.augment = augment
         self.data = on_device(data, model)
         self.validation = validation and on_device(validation, model)
-        self.optimizer = make_optimizer(model)
+        self.optimizer, self.parallel = make_optimizer(model), model
+        self.processes = processes.Processes()
+        if distributed.is_initialized():
+            self.processes = processes.OfTorch()
+            self.parallel = DistributedDataParallel(model)
+        check_shares(settings, self.processes.size)
 
     def epoch(self, number, batches):
         """Loss, accuracy and gradient norm of every update of an epoch: arrays."""
-        seed = np.random.SeedSequence([self.settings.seed, number]).generate_state(1)
+        rank, size = self.processes.rank, self.processes.size
+        seeds = [self.settings.seed, number, rank][: 3 if rank else 2]
+        seed = np.random.SeedSequence(seeds).generate_state(1)
         torch.manual_seed(int(seed[0]))  # dropout: other masks in every epoch
         self.model.train()
         device, chances = self.data[0].device, None
         if self.augment:
             chances = draw_chances(self.settings, number, batches)
+            chances = np.split(chances, size, axis=1)[rank]
             chances = torch.tensor(chances, device=device)
+        batches = np.split(batches, size, axis=1)[rank]
         batches = torch.tensor(batches, device=device).long()
         first = number * len(batches)
         history = run_epoch(
-            self.model, self.optimizer, self.data, batches,
+            self.parallel, self.optimizer, self.data, batches,
             self.settings.learning_rates[first : first + len(batches)].tolist(),
             loss_fn=self.loss_fn, max_grad_norm=self.settings.max_grad_norm,
             augment=self.augment, chances=chances,
@@ -268,7 +293,7 @@ def run_epoch(
         batch = [x[batches[place]] for x in data]
         batch = augment(chances[place], *batch) if augment else batch
         history.append(update(model, optimizer, batch, learning_rate, **fixed))
-    columns = torch.stack(history).T
+    columns = over_processes(torch.stack(history)).T
     return dict(zip(("loss", "accuracy", "grad_norm"), columns, strict=True))
 
 

@@ -1,0 +1,131 @@
+"""Processes that train together: one, or as many as ``torchrun`` or JAX has joined.
+
+Between them run the frameworks' own collectives; here is only what a training asks of
+all processes besides: who writes, and whether all of them mean the same run.
+"""
+
+import pickle
+import socket
+
+import numpy as np
+
+
+class Processes:
+    """A single process; ``rank`` counts them from 0, ``size`` is their number."""
+
+    rank, size = 0, 1
+
+    def from_first(self, make):
+        """What a function returns in the first process, in every process.
+
+        Raises
+        ------
+        Exception
+            What it raises there, in every process.
+        """
+        return make()
+
+    def each(self, make):
+        """What a function returns in this process, if it raises in none.
+
+        Raises
+        ------
+        Exception
+            What it raises here.
+        ValueError
+            What it raises elsewhere, with the host and the process.
+        """
+        return make()
+
+    def all(self, x):
+        """The values of ``x`` in all processes: a list."""
+        return [x]
+
+    def check_same(self, about):
+        """Stop every process, with the same sentence, if they do not mean the same run.
+
+        Parameters
+        ----------
+        about : dict of str to str
+
+        Raises
+        ------
+        ValueError
+            Naming the host, the process and what differs.
+        """
+        host = socket.gethostname()
+        (first, theirs), *others = self.all((host, about))
+        for rank, (name, found) in enumerate(others, start=1):
+            keys = sorted(found.keys() | theirs.keys())
+            if differ := [key for key in keys if found.get(key) != theirs.get(key)]:
+                raise ValueError(
+                    f"expected the same training in all processes, got another "
+                    f"{' and another '.join(differ)} in process {rank} on {name} than "
+                    f"in process 0 on {first}"
+                )
+
+
+class Several(Processes):
+    """More than one: a subclass says how bytes go from one to the others."""
+
+    def from_first(self, make):
+        """What a function returns or raises in the first process, in every process."""
+        result, error = self.all(tried(make) if self.rank == 0 else None)[0]
+        if error is not None:
+            raise error
+        return result
+
+    def each(self, make):
+        """What a function returns in this process, if it raises in none."""
+        result, error = tried(make)
+        found = self.all((socket.gethostname(), error and f"{error}"))
+        if error is not None:
+            raise error
+        for rank, (name, problem) in enumerate(found):
+            if problem:
+                raise ValueError(f"process {rank} on {name} failed: {problem}")
+        return result
+
+
+def tried(make):
+    """What a function returns, and what it raises: one of both is None."""
+    try:
+        return make(), None
+    except Exception as error:
+        return None, error
+
+
+class OfTorch(Several):
+    """The processes of ``torch.distributed``."""
+
+    def __init__(self):
+        from torch import distributed
+
+        self.distributed = distributed
+        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+
+    def all(self, x):
+        """The values of ``x`` in all processes: a list."""
+        found = [None] * self.size
+        self.distributed.all_gather_object(found, x)
+        return found
+
+
+class OfJax(Several):
+    """The processes of ``jax.distributed``."""
+
+    def __init__(self):
+        import jax
+        from jax.experimental import multihost_utils
+
+        self.gather = multihost_utils.process_allgather
+        self.rank, self.size = jax.process_index(), jax.process_count()
+
+    def all(self, x):
+        """The values of ``x`` in all processes: a list."""
+        data = np.frombuffer(pickle.dumps(x), np.uint8)
+        sizes = self.gather(np.array(len(data)))
+        padded = np.zeros(sizes.max(), np.uint8)
+        padded[: len(data)] = data
+        rows = zip(self.gather(padded), sizes, strict=True)
+        return [pickle.loads(row[:size].tobytes()) for row, size in rows]
