@@ -14,9 +14,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from helpers import dates, sets, text
-from helpers import settings as tasks
-from helpers.sequences import in_order, reverse_data
+from helpers import settings as known
+from helpers import tasks
 from helpers.weights import load_weights
 
 
@@ -26,8 +25,8 @@ def losses(side, settings, weights):
     Parameters
     ----------
     side : {"jax", "torch"}
-    settings : helpers.settings.Sequences, Sets, Text or Dates
-        The reverse task, sets with an odd one, next tokens of a text, or dates.
+    settings : helpers.settings.Settings
+        Of a task that ``helpers.tasks`` knows.
     weights : str or path
         Initial weights, as ``helpers.weights.save_weights`` writes them.
 
@@ -64,38 +63,17 @@ def losses(side, settings, weights):
 def main(side, task, weights, found):
     """What the other process does."""
     sizes = json.loads(task)
-    settings = getattr(tasks, sizes.pop("task"))(**sizes)
-    models, training = (
-        import_module(f"helpers.{kind}_{side}") for kind in ("model", "train")
-    )
+    settings = getattr(known, sizes.pop("task"))(**sizes)
+    training = import_module(f"helpers.train_{side}")
     if side == "torch":  # as on the pages; JAX finds the GPU by itself
         torch = import_module("torch")
         torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    kinds = {tasks.Text: models.LanguageModel, tasks.Dates: models.Translator}
-    model = models.build(kinds.get(type(settings), models.Predictor), **settings.model)
+    task = tasks.of(settings)
+    model, loss = task.build(side), getattr(training, task.loss)
     load_weights(model, weights)
-    loss, data, options = training_of(settings, training)
-    np.save(found, training.fit(model, loss, data, settings, **options)["loss"])
-
-
-def training_of(settings, training):
-    """Loss function, data and batches of a task."""
-    if isinstance(settings, tasks.Sets):
-        part = sets.load(settings)[0]["train"]
-        options = {"batches": sets.drawn(part.labels, settings)}
-        return training.odd_one_out, (part.features,), options
-    if isinstance(settings, tasks.Text | tasks.Dates):
-        is_text = isinstance(settings, tasks.Text)
-        data = windows_of(settings) if is_text else dates.load(settings)["train"]
-        return training.next_token, data, {"batches": in_order(settings)}
-    return training.cross_entropy, reverse_data(settings)["train"], {}
-
-
-def windows_of(settings):
-    """The training data of a language model: its text, in byte pairs, in windows."""
-    part = text.load()["train"]
-    pairs = text.BytePairs.learn(part, settings.n_tokens)
-    return (text.random_windows(pairs.encode(part), settings),)
+    options = task.options(side) | {"validation": None}
+    history = training.fit(model, loss, task.data["train"], settings, **options)
+    np.save(found, history["loss"])
 
 
 if __name__ == "__main__":
