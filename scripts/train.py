@@ -1,11 +1,13 @@
 """Train a model of the book: on one device, on all of a machine, or on several hosts.
 
     python scripts/train.py --framework jax --task language --data my.txt
-    torchrun --nproc-per-node gpu scripts/train.py --framework torch --task language
+    torchrun --nproc-per-node gpu -- scripts/train.py --framework torch --task language
     torchrun --nnodes 2 --nproc-per-node gpu --rdzv-backend c10d \\
-        --rdzv-endpoint FIRST:29500 scripts/train.py --framework torch --task vision
+        --rdzv-endpoint FIRST:29500 -- scripts/train.py --framework torch --task vision
     python scripts/train.py --framework jax --task vision \\
         --coordinator FIRST:29500 --processes 2 --process 0
+
+(Without the --, torchrun would take --m for an option of its own.)
 
 JAX uses all devices that a process sees; on several hosts, start one process on each,
 with --coordinator, or with --coordinator auto where SLURM, Kubernetes or Open MPI has
@@ -86,7 +88,9 @@ def positive(text):
 
 def truth(text):
     """True or False."""
-    return {"true": True, "false": False}[text.lower()]
+    if text.lower() not in ("true", "false"):
+        raise ValueError
+    return text.lower() == "true"
 
 
 def join_torch(given):

@@ -44,7 +44,7 @@ def free_port():
 def torchrun(n, *options):
     """The beginning of a command that starts ``n`` processes of PyTorch."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return [*command, f"--nproc-per-node={n}", *options, str(SCRIPT)]
+    return [*command, f"--nproc-per-node={n}", *options, "--", str(SCRIPT)]
 
 
 def start(command):
@@ -228,7 +228,7 @@ def test_unequal_data_stop_all_processes_of_torch(tmp_path):
         (tmp_path / f"{rank}.txt").write_text(text + "x" * rank * 100)
     given = commands("torch", "language", tmp_path / "runs")
     shell = f'exec "$0" "$@" --data {tmp_path}/$LOCAL_RANK.txt'
-    command = [*torchrun(2)[:-1], "--no-python", "bash", "-c", shell, sys.executable]
+    command = [*torchrun(2, "--no-python")[:-1], "bash", "-c", shell, sys.executable]
     process = start([*command, str(SCRIPT), *given])
     (error,) = finish(process)
     assert process.returncode == 1
