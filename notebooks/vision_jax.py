@@ -202,7 +202,8 @@ say(
     "there are a quarter as many patches, each with four times as many numbers, and "
     "`embed` has four times as many parameters. The maps shrink by a factor of 16. "
     "Photos of 64 × 64 have more patches, each of the same size: only a learned table "
-    "of positions no longer fits, for it has a row for each."
+    "of positions no longer fits, for it has a row for each. In practice, one "
+    "interpolates between its rows."
 )
 
 # %% [markdown] tags=["shared"]
@@ -211,18 +212,17 @@ say(
 # The encoder returns one vector for each patch, but we want a single output, the class.
 # Which vector should it come from? ViT puts one more element in front, a learned vector
 # that belongs to no patch: the **class token**, known from
-# [BERT](https://arxiv.org/abs/1810.04805). In each block, its query is compared with
-# the keys of all patches, and their values are added to it. Only its last vector goes
-# to the output, so training makes it collect what tells the classes apart. The
-# alternative is the mean over the vectors of all patches, called **mean pooling**.
+# [BERT](https://arxiv.org/abs/1810.04805). In each block, it attends to all patches and
+# adds the weighted mean of their values. Only its last vector goes to the output, so
+# training makes it collect what tells the classes apart. The alternative is the mean
+# over the vectors of all patches, called **mean pooling**.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two flows side by side. Left, the predictor of the chapter on positions: embed, positions, encoder, hidden, output for each element. Right, the vision Transformer: a picture is cut into patches, embed, a class token in front, positions, the same encoder, and the output of its first element only. Frames mark what is new: the patches, the token, and the choice of the first element."}}
 diagrams.vision_transformer()
 
 # %% [markdown] tags=["shared"]
 # Everything else is known: `dense`, positions, and the `Encoder` with pre-norm (and its
-# final norm) and GELU. The class token has a position, too, so there are $N + 1$. A
-# `mask` could hide patches; this page needs none.
+# final norm) and GELU. The class token has a position, too, so there are $N + 1$.
 
 # %% tags=["jax"]
 POOLS = {"token": 1, "mean": 0}  # elements in front of the patches
@@ -429,16 +429,16 @@ say(
     "All models lose digits that are shifted by one pixel. Logistic regression finds "
     f"**{on_moved['logistic regression']:.0%}**, the SVM {on_moved['SVM']:.0%}, the "
     f"ViT {on_moved['ViT, class token']:.0%}; the convolutions, which fall least, "
-    f"{on_moved['convolutions']:.0%}. They fall, too: pooling joins pixels in pairs."
+    f"{on_moved['convolutions']:.0%}. They fall, too: pooling in pairs, zeros beyond "
+    "the edge and ink that is cut off may be why."
 )
 
 # %% [markdown] tags=["shared"]
 # What is not built in can be taught by examples. **Augmentation** changes each training
 # picture a little whenever it is used, but not its class: here it is turned by up to
 # twelve degrees and shifted by up to one pixel. (A mirrored digit would be wrong; a
-# mirrored photo mostly is not.) NumPy draws the `chances`, eight random numbers in
-# $[0, 1)$ for each picture, of which `augment` uses four: so both frameworks train on
-# the same pictures.
+# mirrored photo mostly is not.) NumPy draws the `chances`, random numbers in $[0, 1)$
+# for each picture, so that both frameworks train on the same pictures.
 
 # %% [markdown] tags=["jax"]
 # `fit` compiles `augment` into its loop over the batches, so that the device never
@@ -522,8 +522,9 @@ say(
     f"{table(['model', 'test digits', 'shifted by one pixel'], *rows)}\n\n"
     f"With augmentation the ViT finds **{on_moved['ViT, augmented']:.0%}** of the "
     f"shifted digits; trained as long without it, {on_moved['ViT, as long']:.0%}. So "
-    "it is not the time that teaches shifts. With augmentation, a ViT can do with 1.3 "
-    "million photos ([Touvron et al. 2021](https://arxiv.org/abs/2012.12877))."
+    "it is not the time that teaches shifts. With strong augmentation, 1.3 million "
+    "photos are enough for a ViT "
+    "([Touvron et al. 2021](https://arxiv.org/abs/2012.12877))."
 )
 
 # %% tags=["shared", "check"]
@@ -626,7 +627,7 @@ np.testing.assert_allclose(*sums, rtol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, one change of code.** `mean_vit` takes the mean over all patches, which
-# has no order. What will it find of the digits with shuffled patches?
+# has no order. What will it find of the shuffled digits, `x_shuffled`?
 
 # %% tags=["shared", "answer"]
 mean_shuffled = accuracy(mean_vit, x_shuffled, y_test)
@@ -681,8 +682,8 @@ assert np.abs(alike["before training"]).max() < 0.15
 # %% [markdown] tags=["shared"]
 # ## Attention shows where the class token looks, not why
 #
-# Where does the class token look? Choose the token or a patch in the viewer below: the
-# colours show how much weight it gives to each patch.
+# Choose the token or a patch in the viewer below: the colours show how much weight it
+# gives to each patch.
 
 # %% tags=["shared"]
 logits, maps = attention_maps(augmented, floats(x_test))  # n c, l n h s s
@@ -707,8 +708,9 @@ viewer.attention(
 )
 
 # %% [markdown] tags=["shared"]
-# Here is the mean over the heads of the last block, for the class token and a digit of
-# each class.
+# Dark patches need not have ink: where none is may tell digits apart, too. Here is the
+# mean over the heads of the last block, for the class token and a digit of each class;
+# its weight on itself is left out.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Ten handwritten digits, one of each class, with colours over the patches: in some digits one patch on a stroke stands out, in others the weights are spread over the picture."}}
 first = [int(np.flatnonzero(y_test == c)[0]) for c in range(10)]
@@ -912,10 +914,11 @@ assert (mean["fine-tuning"] > mean["from scratch"]).all()
 # sizes = {"patch": 16, "n_blocks": 12, "n_heads": 12, "f": 3072}
 # net = build(VisionTransformer, 224, 3, 768, 1000, **sizes)
 # from_arrays(net, renamed(found, TIMM))
-# net.output = nnx.Linear(768, n_classes, rngs=nnx.Rngs(0))  # a new output layer
+# net.output = dense(768, n_classes, rngs=nnx.Rngs(0))  # a new output layer
 # ```
 #
-# Then train all of it, with a rate of about 1e-5 to 1e-4.
+# Then `fit` trains all of it, on photos of 224 × 224 pixels, with a rate of about 1e-5
+# to 1e-4.
 
 # %% [markdown] tags=["shared"]
 # ## Your own photos take the same way
@@ -1013,10 +1016,10 @@ say("\n\n".join(lines))
 
 # %% [markdown] tags=["shared"]
 # Small convolutional nets pass [90 %](https://arxiv.org/abs/1512.03385) on the same
-# photos (He et al. 2016, table 6, ResNet-20). Dosovitskiy et al. report [99.50
-# %](https://arxiv.org/abs/2010.11929) (table 2, ViT-H/14) by fine-tuning: their trunk
-# has 632 million parameters and has seen 300 million other photos. So with few photos,
-# fine-tune a published trunk, or take a convolution.
+# photos (He et al. 2016, table 6, ResNet-20). Dosovitskiy et al. report
+# [99.50 %](https://arxiv.org/abs/2010.11929) (table 2, ViT-H/14) by fine-tuning: their
+# trunk has 632 million parameters and has seen 300 million other photos. So with few
+# photos, fine-tune a published trunk, or take a convolution.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Attention rollout follows attention through all blocks
@@ -1148,7 +1151,8 @@ timm_names += ["head.weight", *(f"blocks.1.{layer}.bias" for layer in layers)]
 arrays = renamed({name: np.zeros((1, 1)) for name in timm_names}, TIMM)
 assert set(arrays) <= set(to_arrays(loaded))
 say(
-    "The order matters: rules act one after another. And `norm.` with its dot leaves "
+    "Here any order will do. In `TORCHVISION`, `self_attention.in_proj_` must come "
+    "before `self_attention`, which is a part of it. And `norm.` with its dot leaves "
     "`norm1` alone."
 )
 

@@ -194,7 +194,8 @@ say(
     "there are a quarter as many patches, each with four times as many numbers, and "
     "`embed` has four times as many parameters. The maps shrink by a factor of 16. "
     "Photos of 64 × 64 have more patches, each of the same size: only a learned table "
-    "of positions no longer fits, for it has a row for each."
+    "of positions no longer fits, for it has a row for each. In practice, one "
+    "interpolates between its rows."
 )
 
 # %% [markdown] tags=["shared"]
@@ -203,18 +204,17 @@ say(
 # The encoder returns one vector for each patch, but we want a single output, the class.
 # Which vector should it come from? ViT puts one more element in front, a learned vector
 # that belongs to no patch: the **class token**, known from
-# [BERT](https://arxiv.org/abs/1810.04805). In each block, its query is compared with
-# the keys of all patches, and their values are added to it. Only its last vector goes
-# to the output, so training makes it collect what tells the classes apart. The
-# alternative is the mean over the vectors of all patches, called **mean pooling**.
+# [BERT](https://arxiv.org/abs/1810.04805). In each block, it attends to all patches and
+# adds the weighted mean of their values. Only its last vector goes to the output, so
+# training makes it collect what tells the classes apart. The alternative is the mean
+# over the vectors of all patches, called **mean pooling**.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two flows side by side. Left, the predictor of the chapter on positions: embed, positions, encoder, hidden, output for each element. Right, the vision Transformer: a picture is cut into patches, embed, a class token in front, positions, the same encoder, and the output of its first element only. Frames mark what is new: the patches, the token, and the choice of the first element."}}
 diagrams.vision_transformer()
 
 # %% [markdown] tags=["shared"]
 # Everything else is known: `dense`, positions, and the `Encoder` with pre-norm (and its
-# final norm) and GELU. The class token has a position, too, so there are $N + 1$. A
-# `mask` could hide patches; this page needs none.
+# final norm) and GELU. The class token has a position, too, so there are $N + 1$.
 
 # %% tags=["torch"]
 POOLS = {"token": 1, "mean": 0}  # elements in front of the patches
@@ -317,8 +317,7 @@ vit = trained(model, settings)
 
 # %% [markdown] tags=["torch"]
 # Its natural rival is a convolutional net, whose kernels look at 3 × 3 neighbours and
-# are the same everywhere. `Conv2d` wants the channels before the pixels, hence the
-# `permute`.
+# are the same everywhere.
 
 
 # %% tags=["torch", "experiment"]
@@ -423,16 +422,16 @@ say(
     "All models lose digits that are shifted by one pixel. Logistic regression finds "
     f"**{on_moved['logistic regression']:.0%}**, the SVM {on_moved['SVM']:.0%}, the "
     f"ViT {on_moved['ViT, class token']:.0%}; the convolutions, which fall least, "
-    f"{on_moved['convolutions']:.0%}. They fall, too: pooling joins pixels in pairs."
+    f"{on_moved['convolutions']:.0%}. They fall, too: pooling in pairs, zeros beyond "
+    "the edge and ink that is cut off may be why."
 )
 
 # %% [markdown] tags=["shared"]
 # What is not built in can be taught by examples. **Augmentation** changes each training
 # picture a little whenever it is used, but not its class: here it is turned by up to
 # twelve degrees and shifted by up to one pixel. (A mirrored digit would be wrong; a
-# mirrored photo mostly is not.) NumPy draws the `chances`, eight random numbers in
-# $[0, 1)$ for each picture, of which `augment` uses four: so both frameworks train on
-# the same pictures.
+# mirrored photo mostly is not.) NumPy draws the `chances`, random numbers in $[0, 1)$
+# for each picture, so that both frameworks train on the same pictures.
 
 # %% [markdown] tags=["torch"]
 # The data stay on the model's device, and `fit` calls `augment` there for each batch,
@@ -515,8 +514,9 @@ say(
     f"{table(['model', 'test digits', 'shifted by one pixel'], *rows)}\n\n"
     f"With augmentation the ViT finds **{on_moved['ViT, augmented']:.0%}** of the "
     f"shifted digits; trained as long without it, {on_moved['ViT, as long']:.0%}. So "
-    "it is not the time that teaches shifts. With augmentation, a ViT can do with 1.3 "
-    "million photos ([Touvron et al. 2021](https://arxiv.org/abs/2012.12877))."
+    "it is not the time that teaches shifts. With strong augmentation, 1.3 million "
+    "photos are enough for a ViT "
+    "([Touvron et al. 2021](https://arxiv.org/abs/2012.12877))."
 )
 
 # %% tags=["shared", "check"]
@@ -619,7 +619,7 @@ np.testing.assert_allclose(*sums, rtol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, one change of code.** `mean_vit` takes the mean over all patches, which
-# has no order. What will it find of the digits with shuffled patches?
+# has no order. What will it find of the shuffled digits, `x_shuffled`?
 
 # %% tags=["shared", "answer"]
 mean_shuffled = accuracy(mean_vit, x_shuffled, y_test)
@@ -674,8 +674,8 @@ assert np.abs(alike["before training"]).max() < 0.15
 # %% [markdown] tags=["shared"]
 # ## Attention shows where the class token looks, not why
 #
-# Where does the class token look? Choose the token or a patch in the viewer below: the
-# colours show how much weight it gives to each patch.
+# Choose the token or a patch in the viewer below: the colours show how much weight it
+# gives to each patch.
 
 # %% tags=["shared"]
 logits, maps = attention_maps(augmented, floats(x_test))  # n c, l n h s s
@@ -700,8 +700,9 @@ viewer.attention(
 )
 
 # %% [markdown] tags=["shared"]
-# Here is the mean over the heads of the last block, for the class token and a digit of
-# each class.
+# Dark patches need not have ink: where none is may tell digits apart, too. Here is the
+# mean over the heads of the last block, for the class token and a digit of each class;
+# its weight on itself is left out.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Ten handwritten digits, one of each class, with colours over the patches: in some digits one patch on a stroke stands out, in others the weights are spread over the picture."}}
 first = [int(np.flatnonzero(y_test == c)[0]) for c in range(10)]
@@ -897,15 +898,22 @@ assert (mean["fine-tuning"] > mean["from scratch"]).all()
 # large file, so it does not run here:
 #
 # ```python
+# from torch.utils.data import DataLoader
+# from torchvision.datasets import ImageFolder
 # from torchvision.models import ViT_B_16_Weights, vit_b_16
 #
 # weights = ViT_B_16_Weights.DEFAULT
 # net = vit_b_16(weights=weights)
-# net.heads.head = torch.nn.Linear(768, n_classes)  # a new output layer
-# prepare = weights.transforms()  # what its training did to each photo
+# photos = ImageFolder(folder, weights.transforms())  # as its training had them
+# net.heads.head = nn.Linear(768, len(photos.classes))  # a new output layer
+# optimizer = torch.optim.AdamW(net.parameters(), lr=3e-5)
+# for images, labels in DataLoader(photos, batch_size=32, shuffle=True):
+#     optimizer.zero_grad()
+#     nn.functional.cross_entropy(net(images), labels).backward()
+#     optimizer.step()
 # ```
 #
-# Then train all of it, with a rate of about 1e-5 to 1e-4.
+# This trains all of it, once through the photos; rates of 1e-5 to 1e-4 are usual.
 
 # %% [markdown] tags=["shared"]
 # ## Your own photos take the same way
@@ -1003,10 +1011,10 @@ say("\n\n".join(lines))
 
 # %% [markdown] tags=["shared"]
 # Small convolutional nets pass [90 %](https://arxiv.org/abs/1512.03385) on the same
-# photos (He et al. 2016, table 6, ResNet-20). Dosovitskiy et al. report [99.50
-# %](https://arxiv.org/abs/2010.11929) (table 2, ViT-H/14) by fine-tuning: their trunk
-# has 632 million parameters and has seen 300 million other photos. So with few photos,
-# fine-tune a published trunk, or take a convolution.
+# photos (He et al. 2016, table 6, ResNet-20). Dosovitskiy et al. report
+# [99.50 %](https://arxiv.org/abs/2010.11929) (table 2, ViT-H/14) by fine-tuning: their
+# trunk has 632 million parameters and has seen 300 million other photos. So with few
+# photos, fine-tune a published trunk, or take a convolution.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Attention rollout follows attention through all blocks
@@ -1134,7 +1142,8 @@ timm_names += ["head.weight", *(f"blocks.1.{layer}.bias" for layer in layers)]
 arrays = renamed({name: np.zeros((1, 1)) for name in timm_names}, TIMM)
 assert set(arrays) <= set(to_arrays(loaded))
 say(
-    "The order matters: rules act one after another. And `norm.` with its dot leaves "
+    "Here any order will do. In `TORCHVISION`, `self_attention.in_proj_` must come "
+    "before `self_attention`, which is a part of it. And `norm.` with its dot leaves "
     "`norm1` alone."
 )
 

@@ -29,7 +29,7 @@ MYST_ONLY = [
     (re.compile(r"^(`{3,}|:{3,})\{"), "a directive"),
     (re.compile(r"\{[a-z:-]+\}`"), "a role"),
     (re.compile(r"^\([\w-]+\)=\s*$"), "a target"),
-    (re.compile(r"^\+\+\+|^% "), "a MyST break or comment"),
+    (re.compile(r"^\+\+\+|^%"), "a MyST break or comment"),
     (re.compile(r"\{\{"), "a substitution"),
 ]
 LINE, CELL, CLASS_CELL = 88, 20, 30
