@@ -22,6 +22,7 @@ SIZES = {  # small: 50 updates of 16 examples
     "n_blocks": 1, "n_heads": 2,
 }  # fmt: skip
 QUIET = {**os.environ, "TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+QUIET["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # see the README
 SENTENCE = "train.py: "
 
 
@@ -94,7 +95,7 @@ def train(side, n, task, runs):
         command = [*(torchrun(n) if n > 1 else [sys.executable, SCRIPT]), *given]
     process = start(command)
     (error,) = finish(process)
-    assert process.returncode == 0, error[-2000:]
+    assert process.returncode == 0, error[:3000]
     return history(runs)
 
 
@@ -149,13 +150,13 @@ def test_torchrun_restarts_after_a_worker_was_killed(tmp_path):
     undisturbed = start([*torchrun(2), *given])
     killed = [str(tmp_path / "b") if x == str(tmp_path / "a") else x for x in given]
     (error,) = finish(undisturbed)
-    assert undisturbed.returncode == 0, error[-2000:]
+    assert undisturbed.returncode == 0, error[:3000]
     process = start([*torchrun(2, "--max-restarts=1"), *killed])
     checkpoint_of(tmp_path / "b", process)
     os.kill(workers(process)[-1], signal.SIGKILL)
     (error,) = finish(process)
-    assert process.returncode == 0, error[-2000:]
-    assert "restart" in error.lower()
+    assert process.returncode == 0, error[:3000]
+    assert "exitcode: -9" in error  # one was killed, and torchrun began anew
     both = history(tmp_path / "a"), history(tmp_path / "b")
     assert both[0].keys() == both[1].keys()
     for name in both[0].keys() - {"history/seconds"}:
@@ -226,7 +227,7 @@ def test_unequal_data_stop_all_processes_of_torch(tmp_path):
     text = "to be, or not to be, that is the question\n" * 1000
     for rank in range(2):
         (tmp_path / f"{rank}.txt").write_text(text + "x" * rank * 100)
-    given = commands("torch", "language", tmp_path / "runs")
+    given = [*commands("torch", "language", tmp_path / "runs"), *flags(n_tokens=110)]
     shell = f'exec "$0" "$@" --data {tmp_path}/$LOCAL_RANK.txt'
     command = [*torchrun(2, "--no-python")[:-1], "bash", "-c", shell, sys.executable]
     process = start([*command, str(SCRIPT), *given])
@@ -269,7 +270,7 @@ def test_every_task_trains_and_its_weights_load(side, name, tmp_path):
     given = flags(framework=side, task=name, runs=tmp_path, **few)
     process = start([sys.executable, SCRIPT, *given])
     (error,) = finish(process)
-    assert process.returncode == 0, error[-2000:]
+    assert process.returncode == 0, error[:3000]
     model = tasks.load(name, **few).build(side)
     before = to_arrays(model)
     load_weights(model, tmp_path / "weights.safetensors")
