@@ -106,7 +106,7 @@ def join_torch(given):
     limit = timedelta(seconds=given.limit)
     backend = "nccl" if on_gpu else "gloo"
     torch.distributed.init_process_group(backend, timeout=limit)
-    return processes.OfTorch()
+    return importlib.import_module("helpers.train_torch").Joined()
 
 
 def join_jax(given):
@@ -128,7 +128,9 @@ def join_jax(given):
         late.start()
         jax.distributed.initialize(**known, initialization_timeout=given.limit + 60)
         late.cancel()
-    return processes.OfJax() if jax.process_count() > 1 else processes.Processes()
+    if jax.process_count() == 1:
+        return processes.Processes()
+    return importlib.import_module("helpers.train_jax").Joined()
 
 
 def stop(message):

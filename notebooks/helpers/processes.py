@@ -4,10 +4,7 @@ Between them run the frameworks' own collectives; here is only what a training a
 all processes besides: who writes, and whether all of them mean the same run.
 """
 
-import pickle
 import socket
-
-import numpy as np
 
 
 class Processes:
@@ -93,39 +90,3 @@ def tried(make):
         return make(), None
     except Exception as error:
         return None, error
-
-
-class OfTorch(Several):
-    """The processes of ``torch.distributed``."""
-
-    def __init__(self):
-        from torch import distributed
-
-        self.distributed = distributed
-        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
-
-    def all(self, x):
-        """The values of ``x`` in all processes: a list."""
-        found = [None] * self.size
-        self.distributed.all_gather_object(found, x)
-        return found
-
-
-class OfJax(Several):
-    """The processes of ``jax.distributed``."""
-
-    def __init__(self):
-        import jax
-        from jax.experimental import multihost_utils
-
-        self.gather = multihost_utils.process_allgather
-        self.rank, self.size = jax.process_index(), jax.process_count()
-
-    def all(self, x):
-        """The values of ``x`` in all processes: a list."""
-        data = np.frombuffer(pickle.dumps(x), np.uint8)
-        sizes = self.gather(np.array(len(data)))
-        padded = np.zeros(sizes.max(), np.uint8)
-        padded[: len(data)] = data
-        rows = zip(self.gather(padded), sizes, strict=True)
-        return [pickle.loads(row[:size].tobytes()) for row, size in rows]

@@ -1,5 +1,6 @@
 """``fit`` and ``evaluate`` in JAX: an epoch is one compiled loop on the device."""
 
+import pickle
 from functools import partial
 
 import jax
@@ -7,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from helpers import processes, runs
+from helpers import runs
 from helpers.checks import (
     check_batches,
     check_data,
@@ -18,6 +20,7 @@ from helpers.checks import (
     check_shares,
     check_sizes,
 )
+from helpers.processes import Processes, Several
 from helpers.sequences import draw_chances, shuffled
 
 
@@ -219,6 +222,22 @@ def on_device(data, model):
     return jax.device_put(tuple(data), place_of(model))
 
 
+class Joined(Several):
+    """The processes of ``jax.distributed``."""
+
+    def __init__(self):
+        self.rank, self.size = jax.process_index(), jax.process_count()
+
+    def all(self, x):
+        """The values of ``x`` in all processes: a list."""
+        data = np.frombuffer(pickle.dumps(x), np.uint8)
+        sizes = process_allgather(np.array(len(data)))
+        padded = np.zeros(sizes.max(), np.uint8)
+        padded[: len(data)] = data
+        rows = zip(process_allgather(padded), sizes, strict=True)
+        return [pickle.loads(row[:size].tobytes()) for row, size in rows]
+
+
 class Trainer:
     """A model, its optimizer's state and its data; trains an epoch at a time."""
 
@@ -227,9 +246,9 @@ class Trainer:
         self.augment = augment
         self.data = on_device(data, model)
         self.validation = validation and on_device(validation, model)
-        self.processes, self.mesh = processes.Processes(), None
+        self.processes, self.mesh = Processes(), None
         if jax.process_count() > 1:
-            self.processes = processes.OfJax()
+            self.processes = Joined()
         if isinstance(place := place_of(model), NamedSharding):
             self.mesh = place.mesh
         check_shares(settings, place.num_devices)

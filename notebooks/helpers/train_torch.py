@@ -1,11 +1,13 @@
 """``fit`` and ``evaluate`` in PyTorch: data on the device, no waiting in the loop."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from helpers import processes, runs
+from helpers import runs
 from helpers.checks import (
     check_batches,
     check_data,
@@ -14,6 +16,7 @@ from helpers.checks import (
     check_shares,
     check_sizes,
 )
+from helpers.processes import Processes, Several
 from helpers.sequences import draw_chances, shuffled
 
 
@@ -80,19 +83,11 @@ def next_token(model, *batch):
     labels = tokens[:, 1:]  # b s
     logits = model(*given, tokens[:, :-1])  # b s c
     loss = nn.functional.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), ignore_index=-1, reduction="sum"
+        logits.flatten(0, 1), labels.flatten(), ignore_index=-1
     )
-    n = over_processes((labels >= 0).sum().float())
+    real = labels >= 0
     hits = logits.argmax(-1) == labels  # never where there is padding
-    return loss / n, {"accuracy": hits.sum() / n}
-
-
-def over_processes(x):
-    """Mean of a tensor over the processes that train together, in each of them."""
-    if distributed.is_initialized():
-        distributed.all_reduce(x := x.clone())
-        x /= distributed.get_world_size()
-    return x
+    return loss, {"accuracy": hits.sum() / real.sum()}
 
 
 def fit(
@@ -204,6 +199,26 @@ def on_device(data, model):
     return [x.long() if x.dtype in whole and x.ndim < 4 else x for x in tensors]
 
 
+class Joined(Several):
+    """The processes of ``torch.distributed``."""
+
+    def __init__(self):
+        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+
+    def all(self, x):
+        """The values of ``x`` in all processes: a list."""
+        distributed.all_gather_object(found := [None] * self.size, x)
+        return found
+
+
+def over_processes(x):
+    """Mean of a tensor over the processes that train together, in each of them."""
+    if distributed.is_initialized():
+        distributed.all_reduce(x := x.clone())
+        x /= distributed.get_world_size()
+    return x
+
+
 class Trainer:
     """A model, its optimizer and its data; trains an epoch at a time."""
 
@@ -213,9 +228,9 @@ class Trainer:
         self.data = on_device(data, model)
         self.validation = validation and on_device(validation, model)
         self.optimizer, self.parallel = make_optimizer(model), model
-        self.processes = processes.Processes()
+        self.processes = Processes()
         if distributed.is_initialized():
-            self.processes = processes.OfTorch()
+            self.processes = Joined()
             self.parallel = DistributedDataParallel(model)
         check_shares(settings, self.processes.size)
 
@@ -231,6 +246,7 @@ class Trainer:
             chances = draw_chances(self.settings, number, batches)
             chances = np.split(chances, size, axis=1)[rank]
             chances = torch.tensor(chances, device=device)
+        shares = shares_of(self.loss_fn, self.data, batches, size)[rank]
         batches = np.split(batches, size, axis=1)[rank]
         batches = torch.tensor(batches, device=device).long()
         first = number * len(batches)
@@ -238,7 +254,7 @@ class Trainer:
             self.parallel, self.optimizer, self.data, batches,
             self.settings.learning_rates[first : first + len(batches)].tolist(),
             loss_fn=self.loss_fn, max_grad_norm=self.settings.max_grad_norm,
-            augment=self.augment, chances=chances,
+            augment=self.augment, chances=chances, shares=shares,
         )  # fmt: skip
         return {name: x.cpu().numpy().astype(np.float64) for name, x in history.items()}
 
@@ -266,6 +282,24 @@ class Trainer:
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state})
 
 
+def shares_of(loss_fn, data, batches, size):
+    """How much the part of each process counts in a batch: lists ``n``, or None.
+
+    As much as the others, but for ``next_token``, a mean over tokens that are real.
+    """
+    if size == 1 or getattr(loss_fn, "__name__", "") != "next_token":
+        return [None] * size
+    real = (data[-1][:, 1:] >= 0).sum(dim=1).cpu().numpy()[batches]  # n b
+    parts = np.stack(np.split(real, size, axis=1)).sum(axis=-1)  # processes n
+    return (parts / parts.mean(axis=0)).tolist()
+
+
+def in_part(loss_fn, share, model, *batch):
+    """Loss and accuracy of a part of a batch, times its share."""
+    loss, metrics = loss_fn(model, *batch)
+    return share * loss, {name: share * x for name, x in metrics.items()}
+
+
 def make_optimizer(model):
     """Adam that updates all weights in one call; each update sets its learning rate."""
     return torch.optim.Adam(model.parameters(), fused=True)
@@ -284,14 +318,16 @@ def update(model, optimizer, batch, learning_rate, *, loss_fn, max_grad_norm):
 
 def run_epoch(
     model, optimizer, data, batches, learning_rates, *, loss_fn, max_grad_norm,
-    augment=None, chances=None,
+    augment=None, chances=None, shares=None,
 ):  # fmt: skip
     """All updates of an epoch, without waiting for the device."""
-    fixed = {"loss_fn": loss_fn, "max_grad_norm": max_grad_norm}
+    fixed = {"max_grad_norm": max_grad_norm}
     history = []
     for place, learning_rate in enumerate(learning_rates):
         batch = [x[batches[place]] for x in data]
         batch = augment(chances[place], *batch) if augment else batch
+        mine = partial(in_part, loss_fn, shares[place]) if shares else loss_fn
+        fixed["loss_fn"] = mine
         history.append(update(model, optimizer, batch, learning_rate, **fixed))
     columns = over_processes(torch.stack(history)).T
     return dict(zip(("loss", "accuracy", "grad_norm"), columns, strict=True))
