@@ -381,17 +381,14 @@ error = 100 * np.sqrt(p_vit * (1 - p_vit) / len(y_test))
 say(
     f"{table(['model', 'numbers stored', 'accuracy on test digits'], *rows)}\n\n"
     f"With {len(y_test)} test digits, the standard error of such an accuracy is about "
-    f"{error:.1f} points. So the two ViTs cannot be told apart here, nor the ViT and "
-    "the convolutions. But the SVM, which is fitted in a moment, is "
-    f"{word('above', p_svm, p_vit)} our ViT."
+    f"{error:.1f} points, so a difference of two points says nothing here. The SVM, "
+    f"which is fitted in a moment, is {word('above', p_svm, p_vit)} our ViT."
 )
 
 # %% tags=["shared", "check"]
 # Checked: it learns; the SVM is higher, by more than a standard error
 assert p_vit > 0.9 and p_svm > p_vit + error / 100
 assert min(on_test[name] for name in ("convolutions", "ViT, mean")) > 0.9
-pairs = [(p_vit, on_test[name]) for name in ("convolutions", "ViT, mean")]
-assert all(abs(a - b) < 3 * error / 100 for a, b in pairs)  # 2 errors of a difference
 assert abs(count_parameters(conv_net) / count_parameters(vit) - 1) < 0.05
 
 # %% [markdown] tags=["shared"]
