@@ -321,13 +321,12 @@ def run_epoch(
     augment=None, chances=None, shares=None,
 ):  # fmt: skip
     """All updates of an epoch, without waiting for the device."""
-    fixed = {"max_grad_norm": max_grad_norm}
     history = []
     for place, learning_rate in enumerate(learning_rates):
         batch = [x[batches[place]] for x in data]
         batch = augment(chances[place], *batch) if augment else batch
         mine = partial(in_part, loss_fn, shares[place]) if shares else loss_fn
-        fixed["loss_fn"] = mine
+        fixed = {"loss_fn": mine, "max_grad_norm": max_grad_norm}
         history.append(update(model, optimizer, batch, learning_rate, **fixed))
     columns = over_processes(torch.stack(history)).T
     return dict(zip(("loss", "accuracy", "grad_norm"), columns, strict=True))
