@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from safetensors.numpy import load_file
 
@@ -136,10 +137,7 @@ def checkpoint_of(runs, process):
 
 def workers(process):
     """Process ids of the children of a process."""
-    found = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True
-    )
-    return [int(pid) for pid in found.stdout.split()]
+    return [child.pid for child in psutil.Process(process.pid).children()]
 
 
 @pytest.mark.slow
