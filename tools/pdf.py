@@ -106,6 +106,10 @@ def main(sides):
     if not (build_book.HTML / "index.html").exists():
         sys.exit("there is no built book to print: `make book` makes it")
     TARGET.mkdir(parents=True, exist_ok=True)
+    try:
+        path = browser.find()  # before Playwright starts: it may start one of its own
+    except LookupError as error:
+        sys.exit(str(error))
     with (
         sync_playwright() as playwright,
         serve.server(build_book.HTML, handler=serve.Silent) as server,
@@ -113,7 +117,7 @@ def main(sides):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://localhost:{server.server_port}"
         chromium = playwright.chromium.launch(
-            executable_path=browser.find(), args=browser.OPTIONS
+            executable_path=path, args=browser.OPTIONS
         )
         for side in sides or pages.NAMES:
             write(joined(printed(chromium, chosen(side), address), address), side)

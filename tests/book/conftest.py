@@ -49,9 +49,10 @@ def address(html):
 def running_browser():
     from playwright.sync_api import sync_playwright
 
+    path = find_browser()  # before Playwright starts: it may start one of its own
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(
-            executable_path=find_browser(), args=browser.OPTIONS, headless=True
+            executable_path=path, args=browser.OPTIONS, headless=True
         )
         yield running
         running.close()
