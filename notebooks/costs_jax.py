@@ -958,10 +958,7 @@ assert sharp > 0.99 and pale < 0.05
 #   in float32; in long sequences, activations take most.
 # * **What helps?** First what keeps the result: fused kernels, recomputing, smaller
 #   batches. Cheaper attention gives up direct paths, parallel work or sharp weights.
-#
-# Next comes a task of your own: start from the page whose data look most like yours,
-# let a small model learn ten examples by heart, estimate, and then train.
 
 # %% [markdown] tags=["jax"]
-# What differs between the frameworks is collected on the page
-# [JAX and PyTorch compared](../book/comparison.md).
+# Next comes [your own work, in JAX](practice_jax.ipynb): its data, its mistakes, and your
+# framework's own layers.

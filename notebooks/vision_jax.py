@@ -81,6 +81,7 @@ from helpers.model_jax import (
     pick,
 )
 from helpers.prose import (
+    recorded,
     say,
     table,
     word,
@@ -1005,7 +1006,7 @@ say(f"The model calls `{new_file.name}` {name} ({probability:.0%}); it is {right
 
 # %% tags=["shared", "say"]
 lines = []
-for run in pictures.recorded_runs():
+for run in recorded("cifar10"):
     about = run["about"]
     lines.append(
         f"That took {own_settings.updates:,} updates. On CIFAR-10, a ViT with "

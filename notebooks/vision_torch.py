@@ -72,6 +72,7 @@ from helpers.model_torch import (
     pick,
 )
 from helpers.prose import (
+    recorded,
     say,
     table,
     word,
@@ -1000,7 +1001,7 @@ say(f"The model calls `{new_file.name}` {name} ({probability:.0%}); it is {right
 
 # %% tags=["shared", "say"]
 lines = []
-for run in pictures.recorded_runs():
+for run in recorded("cifar10"):
     about = run["about"]
     lines.append(
         f"That took {own_settings.updates:,} updates. On CIFAR-10, a ViT with "

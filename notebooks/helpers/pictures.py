@@ -4,9 +4,7 @@
 Pictures are arrays ``n y x i``, floats from 0 to 1 or ``uint8``; labels are int32 ``n``.
 """
 
-import json
 import os
-from pathlib import Path
 
 import numpy as np
 
@@ -76,13 +74,3 @@ def shifted(images, down, right):
     ]
     moved[:, into[0], out[0]] = images[:, into[1], out[1]]
     return moved
-
-
-def recorded_runs():
-    """Long trainings on CIFAR-10 that are kept in ``benchmarks/results``: list of dict.
-
-    Empty where these files are not beside the pages.
-    """
-    folder = Path(__file__).parents[2] / "benchmarks" / "results"
-    files = sorted(folder.glob("*-cifar10.json"))
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]

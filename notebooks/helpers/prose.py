@@ -4,7 +4,9 @@ A sentence that compares takes its comparing word from ``word``, which raises an
 if the comparison is false: ``say(f"It needs {word('fewer', a, b)} updates.")``.
 """
 
+import json
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -101,3 +103,17 @@ def power(x):
     """A number with one digit and a power of ten, as a formula: 5e-05 is 5 · 10^-5."""
     digit, exponent = f"{x:.0e}".split("e")
     return f"${digit} \\cdot 10^{{{int(exponent)}}}$" if float(digit) else "0"
+
+
+def recorded(kind):
+    """Measurements that are kept in ``benchmarks/results``: list of dict.
+
+    Parameters
+    ----------
+    kind : str
+        The end of the files' names: ``"cifar10"``, ``"compilation-jax"``. The list is
+        empty where no such files are beside the pages.
+    """
+    folder = Path(__file__).parents[2] / "benchmarks" / "results"
+    files = sorted(folder.glob(f"*-{kind}.json"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]

@@ -57,6 +57,7 @@ DRAWINGS = {
     "translator": diagrams.translator,
     "shared vector": diagrams.shared_vector,
     "six operations": diagrams.six_operations,
+    "three kinds of data": diagrams.three_kinds_of_data,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 # All different, so that a shape says which letters it has; keys come from the queries.

@@ -9,7 +9,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from helpers.prose import COMPARES, power, say, word
+from helpers.prose import COMPARES, power, recorded, say, word
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SENTENCE = "It finds **98.5 %**."
@@ -103,3 +103,16 @@ def test_a_word_without_a_direction_raises_an_error():
 )
 def test_a_power_of_ten_is_a_formula_with_one_digit(x, text):
     assert power(x) == text
+
+
+def test_measurements_are_read_as_they_were_kept():
+    for run in recorded("cifar10"):
+        assert run["task"] == "cifar10" and 0 < run["test_accuracy"] < 1
+        assert {"device", "framework"} <= set(run["about"])
+        assert min(run["updates"], run["seconds"], run["n_parameters"]) > 0
+    for framework in ("jax", "torch"):
+        for run in recorded(f"compilation-{framework}"):
+            assert run["about"]["framework"] == framework
+            for one in run["ways"].values():
+                assert min(one["first_s"], one["later_ms"]) > 0
+    assert recorded("nothing-of-this-name") == []

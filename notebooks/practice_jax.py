@@ -1,0 +1,993 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown] tags=["shared"]
+# # From the book to your work
+#
+# By the end you can build the book's models from your framework's own layers, train
+# them on your tables, signals and texts, find out why a training does not work, and
+# hand a model to somebody who has none of your code.
+# You need: the chapters up to *Positions*, and some idea of a training loop.
+#
+# The classes of this book were made to be read. Your own project begins differently:
+# with a file of measurements, and with a library whose layers have defaults that
+# nobody has told you about. You put the two together, and the loss does not fall. Is it
+# the data? The mask? The learning rate? This page goes the whole way once, makes six
+# mistakes on purpose, and finds each of them by a test.
+
+# %% [markdown] tags=["jax"]
+# This page uses **JAX**. The same page in PyTorch:
+# [practice_torch](practice_torch.ipynb).
+
+# %% tags=["shared", "setup"]
+# In Colab this fetches the helpers of the book; anywhere else it does nothing.
+import os
+import subprocess
+import sys
+
+REPOSITORY = "https://github.com/example/transformers-side-by-side"
+
+if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+    folder = REPOSITORY.rsplit("/", 1)[-1]
+    if not os.path.isdir(folder):
+        clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
+        subprocess.run(clone, check=True)
+    os.chdir(os.path.join(folder, "notebooks"))
+    sys.path.insert(0, os.getcwd())
+
+# %% tags=["jax", "imports"]
+import json
+import math
+import tempfile
+import time
+from functools import cache, partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import optax
+import orbax.checkpoint
+import sklearn
+from flax import nnx
+from jax import export
+from sklearn.datasets import load_wine
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from helpers import diagrams, plots  # drawings and figures
+from helpers.model_jax import Encoder, attention, build
+from helpers.prose import power, recorded, say, table
+from helpers.settings import Settings
+from helpers.shapes import as_numpy  # an array of the framework as a NumPy array
+from helpers.train_jax import fit
+from helpers.train_memory_jax import activations
+
+# %% tags=["jax", "experiment"]
+# Experiment: style, and the short names floats, booleans and whole
+plots.use_style()
+floats = partial(jnp.asarray, dtype=jnp.float32)
+booleans = partial(jnp.asarray, dtype=bool)
+whole = partial(jnp.asarray, dtype=jnp.int32)
+
+# %% [markdown] tags=["shared"]
+# ## The framework's layers compute the same
+#
+# Take ready-made layers wherever the architecture is the usual one: they are tested by
+# thousands, and fused kernels come with them. Write your own, as in this book, when you
+# want to change something inside, or look at it. But every default is a decision that
+# somebody has made for you.
+
+# %% [markdown] tags=["jax"]
+# Flax has attention, norms and linear layers; the block is yours. Two defaults of its
+# layers are not ours, and both change the results a little: the $\varepsilon$ of the
+# norm, and a tanh in place of the exact GELU.
+
+
+# %% tags=["jax"]
+class Block(nnx.Module):
+    """A pre-norm block of Flax's own layers: ``b s m, b s -> b s m``."""
+
+    def __init__(self, m, n_heads, f, dropout=0.0, *, rngs):
+        self.norm1 = nnx.LayerNorm(m, epsilon=1e-5, rngs=rngs)
+        self.norm2 = nnx.LayerNorm(m, epsilon=1e-5, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(n_heads, m, decode=False, rngs=rngs)
+        self.linear1 = nnx.Linear(m, f, rngs=rngs)
+        self.linear2 = nnx.Linear(f, m, rngs=rngs)
+        self.dropout = nnx.Dropout(dropout, rngs=rngs)
+
+    def __call__(self, x, real):
+        mask = real[:, None, None, :]  # b 1 1 k: True = may look
+        x = x + self.dropout(self.attention(self.norm1(x), mask=mask))
+        hidden = jax.nn.gelu(self.linear1(self.norm2(x)), approximate=False)
+        return x + self.dropout(self.linear2(hidden))
+
+
+# %% [markdown] tags=["shared"]
+# With an embedding in front and a mean over the real positions behind, it becomes the
+# model for all data on this page: a sequence in, one vector of outputs out.
+
+
+# %% tags=["jax"]
+class Classifier(nnx.Module):
+    """One output vector per sequence: ``b s i, b s -> b c``; ``real`` is no padding."""
+
+    def __init__(
+        self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, max_length, dropout=0.0,
+        rngs,
+    ):  # fmt: skip
+        self.embed = nnx.Linear(n_inputs, m, rngs=rngs)
+        table = jax.random.normal(rngs.params(), (max_length, m))
+        self.positions = nnx.Param(0.02 * table)
+        blocks = [Block(m, n_heads, f, dropout, rngs=rngs) for _ in range(n_blocks)]
+        self.blocks = nnx.data(blocks)
+        self.norm = nnx.LayerNorm(m, epsilon=1e-5, rngs=rngs)
+        self.output = nnx.Linear(m, n_outputs, rngs=rngs)
+
+    def encode(self, x, real):
+        x = self.embed(x) + self.positions[: x.shape[1]]  # b s m
+        for block in self.blocks:
+            x = block(x, real)
+        return self.norm(x)
+
+    def __call__(self, x, real):
+        encoded = self.encode(x, real) * real[..., None]
+        return self.output(encoded.sum(1) / real.sum(1)[:, None])
+
+
+# %% [markdown] tags=["shared"]
+# Do these layers compute what ours do? Give them the same weights, under the names that
+# the framework uses:
+
+
+# %% tags=["jax"]
+def renamed(encoder):
+    """Weights of our ``Encoder`` under Flax's paths; queries, keys, values by head."""
+    n_heads, state = encoder.blocks[0].attention.n_heads, {}
+    for path, param in nnx.to_flat_state(nnx.state(encoder, nnx.Param)):
+        array, path = param[...], tuple(key for key in path if key != "ffn")
+        if "qkv" in path:  # m 3m, or 3m
+            parts = jnp.split(array, 3, axis=-1)
+            for name, part in zip(("query", "key", "value"), parts, strict=True):
+                by_head = part.reshape(*part.shape[:-1], n_heads, -1)  # m h d, or h d
+                state[*path[:-2], name, path[-1]] = by_head
+        elif path[-2:] == ("out", "kernel"):
+            state[path] = array.reshape(n_heads, -1, array.shape[1])  # h d m
+        else:
+            state[path] = array
+    return state
+
+
+# %% tags=["jax"]
+sizes = {"n_blocks": 2, "n_heads": 3, "f": 41}
+ours = build(Encoder, 2, 24, 3, 41, norm_first=True, activation="gelu")
+own = build(Classifier, 5, 24, 7, **sizes, max_length=11, seed=1)
+params = dict(nnx.to_flat_state(nnx.state(own, nnx.Param)))
+for path, array in renamed(ours).items():
+    params[path][...] = array
+
+# %% tags=["jax", "check"]
+# Checked: at real positions, both encoders agree to 1e-5
+draw = np.random.default_rng(0).normal
+x, real = floats(draw(size=(2, 11, 5))), np.arange(11) < np.array([[11], [7]])  # b s
+mask = booleans(real)
+placed = own.embed(x) + own.positions
+expected = as_numpy(ours(placed, mask[:, None, None]))
+found = as_numpy(own.encode(x, mask))
+np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
+
+# %% tags=["jax", "check"]
+# Checked: the defaults are those of the table; in fused attention, True may look
+assert nnx.LayerNorm(3, rngs=nnx.Rngs(0)).epsilon == 1e-6
+assert jax.nn.gelu(1.0) != jax.nn.gelu(1.0, approximate=False)
+kernel = nnx.Linear(400, 300, rngs=nnx.Rngs(0)).kernel[...]
+uniform = build(Encoder, 1, 400, 1, 300).blocks[0].ffn.linear1.kernel[...]
+np.testing.assert_allclose(kernel.std() / uniform.std(), 3**0.5, rtol=0.02)
+q = floats(draw(size=(1, 3, 1, 4)))  # b s h d
+keys = booleans([[[[True, True, False]]]])
+theirs = jax.nn.dot_product_attention(q, q, q, mask=keys)
+swapped = q.swapaxes(1, 2)
+same = attention(swapped, swapped, swapped, keys)[0].swapaxes(1, 2)
+np.testing.assert_allclose(as_numpy(theirs), as_numpy(same), atol=1e-5)
+
+# %% [markdown] tags=["jax"]
+# | Flax's layers | ours |
+# |---|---|
+# | mask: True may look | the same |
+# | `LayerNorm(epsilon=1e-6)` | 1e-5, as in PyTorch |
+# | `jax.nn.gelu` with a tanh | exact: `approximate=False` |
+# | `MultiHeadAttention` needs `decode`, and returns no weights | outputs and weights |
+# | first weights: standard deviation $1/\sqrt n$ | uniform, $1/\sqrt{3n}$ |
+# | kernels `m h d`; `dot_product_attention` takes `b s h d` | `m 3m`; `b h s d` |
+
+# %% [markdown] tags=["shared"]
+# ## Your data become a sequence of vectors
+#
+# A Transformer does not know what a table or a text is. It takes vectors, `b s i`. So
+# the one question about new data is: *what is a token?*
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three kinds of data become sequences of boxes. Of a table row with the columns alcohol, acid and ash, each number becomes a token. Of a curve, each piece of four weeks becomes a token. Of a line of text, each character becomes a token, and dashed grey boxes at the end are padding."}}
+diagrams.three_kinds_of_data()
+
+# %% [markdown] tags=["shared"]
+# **A table.** Each number is a token. A number alone does not say which column it comes
+# from, so it stands in a one-hot vector at its column's place
+# ([Gorishniy et al. 2021](https://arxiv.org/abs/2106.11959) do the same by one
+# embedding for each column).
+
+
+# %% tags=["shared"]
+def from_table(rows):
+    """Each number in the place of its column: ``b s -> b s s``."""
+    return rows[:, :, None] * np.eye(rows.shape[1])
+
+
+# %% [markdown] tags=["shared"]
+# **A signal.** A single measurement says little, so a token is a piece of it, as
+# patches are in pictures. What counts is the change since the last known value.
+
+
+# %% tags=["shared"]
+def from_signal(series, length, ahead, patch):
+    """Windows as patches ``b s i``, and what comes after each: ``b c``.
+
+    ``length`` known values, ``ahead`` unknown ones, all less the last known value.
+    """
+    windows = np.lib.stride_tricks.sliding_window_view(series, length + ahead)
+    windows = windows - windows[:, length - 1 : length]
+    past, future = windows[:, :length], windows[:, length:]
+    return past.reshape(len(past), -1, patch), future
+
+
+# %% [markdown] tags=["shared"]
+# **Texts.** Their lengths differ. Each character is a token, and `real` says where a
+# text goes on. One position always stays empty, so every row ends in padding.
+
+
+# %% tags=["shared"]
+def from_texts(texts, length):
+    """ASCII characters as one-hot vectors ``b s 128``, and which are real: ``b s``."""
+    x = np.zeros((len(texts), length, 128), np.float32)
+    for row, text in enumerate(texts):
+        codes = np.frombuffer(text.encode("ascii"), np.uint8)[: length - 1]
+        x[row, np.arange(len(codes)), codes] = 1
+    return x, x.any(axis=-1)
+
+
+# %% [markdown] tags=["shared"]
+# Now files. The table is scikit-learn's: 13 measurements of 178 wines, of three
+# sorts of grape. Scale each column by the mean and standard deviation *of the training
+# rows*.
+
+# %% tags=["shared"]
+wine, sorts = load_wine(return_X_y=True)  # n 13, n
+order = np.random.default_rng(0).permutation(len(wine))
+rows, test_rows = order[:118], order[118:]
+scaled = (wine - wine[rows].mean(0)) / wine[rows].std(0)
+
+# %% [markdown] tags=["shared"]
+# The signal is the concentration of carbon dioxide on Mauna Loa, week by week
+# ([Keeling and Whorf](https://www.statsmodels.org/stable/datasets/generated/co2.html));
+# a few weeks are missing. How will it go on for half a year? The test years come
+# *after* the training years.
+
+# %% tags=["shared"]
+co2 = np.genfromtxt("helpers/co2.csv", delimiter=",", skip_header=2)[
+    :, 1
+]  # ppm, or NaN
+known = np.flatnonzero(~np.isnan(co2))
+co2 = np.interp(np.arange(len(co2)), known, co2[known])  # gaps become straight lines
+cut = len(co2) * 4 // 5
+past, future = from_signal(co2[:cut], length=104, ahead=26, patch=4)
+test_past, test_future = from_signal(co2[cut:], length=104, ahead=26, patch=4)
+
+# %% [markdown] tags=["shared"]
+# The texts are files that lie on this machine: which of four languages is a line
+# written in? We split by *file*, or the model would only recognise its file.
+
+# %% tags=["shared"]
+python, packages = Path(json.__file__).parents[1], Path(sklearn.__file__).parents[1]
+files = {
+    "Python": sorted(python.glob("email/*.py")),
+    "C": sorted(Path(np.get_include()).rglob("*.h")),
+    "JavaScript": sorted(Path(matplotlib.__file__).parent.rglob("*.js")),
+    "English": sorted(packages.glob("sklearn/datasets/descr/*.rst")),
+}
+
+
+def lines_of(paths):
+    """Different lines of these files: ASCII, from 8 to 40 characters."""
+    found = (line.strip() for p in paths for line in p.read_text("utf-8").splitlines())
+    return list(dict.fromkeys(x[:40] for x in found if len(x) >= 8 and x.isascii()))
+
+
+# %% tags=["shared"]
+def labelled_lines(files, n):
+    """At most ``n`` lines of each language, shuffled, and their languages: 0 to 3."""
+    draw = np.random.default_rng(0)
+    drawn = [draw.permutation(lines_of(paths))[:n] for paths in files.values()]
+    labels = np.repeat(np.arange(len(drawn)), [len(lines) for lines in drawn])
+    order = draw.permutation(len(labels))
+    return np.concatenate(drawn)[order], labels[order]
+
+
+# %% tags=["shared"]
+train_files = {name: paths[: len(paths) * 4 // 5] for name, paths in files.items()}
+test_files = {name: paths[len(paths) * 4 // 5 :] for name, paths in files.items()}
+texts, languages = labelled_lines(train_files, 400)
+test_texts, test_languages = labelled_lines(test_files, 150)
+for text, label in zip(texts[:4], languages, strict=False):
+    print([*files][label], text, sep=": ")
+
+# %% [markdown] tags=["shared"]
+# The training loop is the usual one, with AdamW. Its losses are cross-entropy for
+# classes and the mean squared error for a forecast.
+
+
+# %% tags=["jax"]
+def class_loss(model, x, real, labels):
+    """Mean cross-entropy of the classes ``b``."""
+    logits = model(x, real)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+def forecast_loss(model, x, real, values):
+    """Mean squared error of the values ``b c``."""
+    return ((model(x, real) - values) ** 2).mean()
+
+
+# %% tags=["jax"]
+@partial(nnx.jit, static_argnums=0)
+def one_update(loss_fn, model, optimizer, *batch):
+    """One update of the model; returns the loss before it."""
+    loss, grads = nnx.value_and_grad(loss_fn)(model, *batch)
+    optimizer.update(model, grads)
+    return loss
+
+
+def train(model, loss_fn, data, batches, rate=3e-3):
+    """One update with AdamW for each batch of rows ``n b``: the losses ``n``."""
+    optimizer = nnx.Optimizer(model, adamw(rate, weight_decay=0.01), wrt=nnx.Param)
+    batches = jnp.asarray(batches)
+    drawn = ([x[rows] for x in data] for rows in batches)
+    losses = [one_update(loss_fn, model, optimizer, *batch) for batch in drawn]
+    return as_numpy(jnp.stack(losses))
+
+
+adamw = cache(optax.adamw)  # equal arguments, same object: compiled only once
+
+
+# %% tags=["shared"]
+def draw_batches(rows, updates, size=32, seed=0):
+    """Rows of each batch, drawn with repetition: ``n b``."""
+    return np.random.default_rng(seed).integers(rows, size=(updates, size))
+
+
+def everywhere(x):
+    """No padding: True for each position, ``b s i -> b s``."""
+    return booleans(np.ones(x.shape[:2]))
+
+
+# %% tags=["jax"]
+def predictions(model, x, real):
+    """Outputs ``b c`` without dropout, as a NumPy array."""
+    quiet = nnx.clone(model)
+    quiet.eval()
+    return as_numpy(forward(quiet, x, real))
+
+
+forward = nnx.jit(lambda model, x, real: model(x, real))
+
+# %% tags=["shared", "experiment"]
+# Experiment: the same small model on all three kinds of data
+small = {"n_blocks": 1, "n_heads": 4, "f": 64}
+x, test_x = floats(from_table(scaled[rows])), floats(from_table(scaled[test_rows]))
+grapes = build(Classifier, 13, 32, 3, **small, max_length=13)
+data = x, everywhere(x), whole(sorts[rows])
+train(grapes, class_loss, data, draw_batches(len(x), 200))
+by_wine = predictions(grapes, test_x, everywhere(test_x)).argmax(1) == sorts[test_rows]
+
+x, test_x = floats(past), floats(test_past)
+forecast = build(Classifier, 4, 32, 26, **small, max_length=26)
+data = x, everywhere(x), floats(future)
+train(forecast, forecast_loss, data, draw_batches(len(x), 600))
+by_signal = predictions(forecast, test_x, everywhere(test_x)) - test_future
+
+# %% tags=["shared", "experiment"]
+# Experiment: and on the lines of four languages
+x, real = from_texts(texts, 41)
+test_x, test_real = from_texts(test_texts, 41)
+data = floats(x), booleans(real), whole(languages)
+reader = build(Classifier, 128, 32, 4, **small, max_length=41)
+train(reader, class_loss, data, draw_batches(len(data[0]), 300))
+shown = floats(test_x), booleans(test_real)
+by_text = predictions(reader, *shown).argmax(1) == test_languages
+
+# %% [markdown] tags=["shared"]
+# And before you are proud of a Transformer: what does a simple rule reach? These take
+# three lines and a second.
+
+# %% tags=["shared"]
+scale = make_pipeline(StandardScaler(), LogisticRegression())
+wine_rule = scale.fit(wine[rows], sorts[rows])
+linear = Ridge().fit(past.reshape(len(past), -1), future)
+pairs = TfidfVectorizer(analyzer="char", ngram_range=(1, 2))
+text_rule = make_pipeline(pairs, LogisticRegression(C=10, max_iter=500))
+text_rule.fit(texts, languages)
+
+# %% tags=["shared", "experiment"]
+# Experiment: the simple rules on the test parts; for the signal also last year's course
+wine_score = wine_rule.score(wine[test_rows], sorts[test_rows])
+text_score = text_rule.score(test_texts, test_languages)
+flat = test_past.reshape(len(test_past), -1)
+rmse = {
+    "linear": np.sqrt(((linear.predict(flat) - test_future) ** 2).mean()),
+    "last year": np.sqrt(((flat[:, 52:78] - flat[:, 51:52] - test_future) ** 2).mean()),
+    "Transformer": np.sqrt((by_signal**2).mean()),
+}
+
+# %% tags=["shared", "say"]
+rows_said = [
+    ["wines: right", "a number", "logistic regression", f"{wine_score:.0%}"],
+    ["CO₂: error in ppm", "four weeks", "linear regression", f"{rmse['linear']:.2f}"],
+    ["lines: right", "a character", "pairs of characters", f"{text_score:.0%}"],
+]
+ours = f"{by_wine.mean():.0%}", f"{rmse['Transformer']:.2f}", f"{by_text.mean():.0%}"
+rows_said = [[*row, score] for row, score in zip(rows_said, ours, strict=True)]
+head = ["test data", "token", "simple rule", "reaches", "Transformer"]
+apart = round(abs(by_wine.mean() - wine_score) * len(by_wine))
+say(
+    f"{table(head, *rows_said)}\n\n(The error is the root mean square; to repeat last "
+    f"year's course has {rmse['last year']:.2f}.) One model takes all three. But with "
+    f"so few examples the linear rules keep up or win; the wines differ by {apart} of "
+    f"{len(by_wine)}. Transformers pay off with many examples, or with a trunk that "
+    "others have trained on many (see *Pictures as sequences*). **Always run "
+    "the simple rule first.**"
+)
+
+# %% tags=["shared", "check"]
+# Checked: all three are learned; the linear rules are as good or better
+assert 0.85 < by_wine.mean() < wine_score + 0.05
+assert rmse["linear"] < rmse["Transformer"] < rmse["last year"]
+assert 2 / 4 < by_text.mean() < text_score + 0.05
+assert not real[:, -1].any() and not test_real[:, -1].any()
+
+# %% [markdown] tags=["shared"]
+# ## A loader is for data that do not fit
+#
+# We have indexed arrays in memory, and no loader was needed. You need one when the data
+# do not fit, or when every example takes work, such as decoding a photo: then other
+# processes prepare the next batches. A data set is anything with a length and an index
+# (here a list of pairs), and a `collate` function makes a batch of examples.
+
+# %% [markdown] tags=["jax"]
+# JAX compiles anew for every new shape, so ours pads to multiples of 8: few shapes,
+# little padding. For workers in other processes, take
+# [Grain](https://github.com/google/grain), or PyTorch's `DataLoader`.
+
+
+# %% tags=["jax"]
+def collate(examples):
+    """A batch, padded to a multiple of 8: ``b s i, b s, b``."""
+    lines, labels = zip(*examples, strict=True)
+    x, real = from_texts(lines, 8 * -(-(1 + max(map(len, lines))) // 8))
+    return floats(x), booleans(real), whole(labels)
+
+
+def loader(dataset, batches):
+    """Batches in the order of ``batches``, rows ``n b``."""
+    return (collate([dataset[i] for i in rows]) for rows in batches)
+
+
+# %% tags=["shared"]
+short = np.char.str_len(texts) <= 30
+dataset = list(zip(texts[short], languages[short], strict=True))
+some = draw_batches(len(dataset), 6, size=2)
+shapes = [tuple(x.shape) for x, _, _ in loader(dataset, some)]
+print(shapes)
+
+# %% tags=["shared", "check"]
+# Checked: the loader keeps the order of the batches, and less padding changes no output
+for rows, (x, real, labels) in zip(some, loader(dataset, some), strict=True):
+    np.testing.assert_array_equal(as_numpy(labels), [dataset[i][1] for i in rows])
+    longer = from_texts([dataset[i][0] for i in rows], 41)
+    expected = predictions(reader, floats(longer[0]), booleans(longer[1]))
+    np.testing.assert_allclose(predictions(reader, x, real), expected, atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# ## Six mistakes, and the test that finds each
+#
+# Nothing crashes, the loss is a number, and the model is bad. Guessing costs days. The
+# following tests take seconds, each looks at one thing, and the cheapest come first:
+#
+# 1. **The loss at the start** is about $\ln c$ for $c$ classes: nothing is known yet.
+# 2. **Padding changes nothing**: put other numbers there, and compare.
+# 3. **Every weight has a gradient**, finite and not zero.
+# 4. **One batch**, trained again and again, is learned by heart.
+# 5. **Validation data** are predicted well above chance.
+
+
+# %% tags=["shared"]
+def leak(model, x, real, *_):
+    """How much the outputs change if the padding contains other numbers."""
+    other = floats(np.where(as_numpy(real)[..., None], as_numpy(x), 3))
+    return np.abs(predictions(model, other, real) - predictions(model, x, real)).max()
+
+
+# %% tags=["jax"]
+@partial(nnx.jit, static_argnums=0)
+def gradients(loss_fn, model, batch):
+    """Gradient of each parameter, by name."""
+    flat = nnx.to_flat_state(nnx.grad(loss_fn)(model, *batch))
+    return {".".join(map(str, path)): gradient[...] for path, gradient in flat}
+
+
+# %% tags=["shared"]
+def gradient_norms(loss_fn, model, data):
+    """Norm of the gradient of each weight; biases may have none, as the keys' has."""
+    found = gradients(loss_fn, model, [x[:32] for x in data])
+    norms = {name: np.linalg.norm(as_numpy(g)) for name, g in found.items()}
+    return {name: norm for name, norm in norms.items() if not name.endswith("bias")}
+
+
+# %% tags=["jax"]
+def one_batch(loss_fn, model, data):
+    """Loss after 100 updates on the same 32 examples."""
+    model = nnx.clone(model)
+    return train(model, loss_fn, data, np.tile(np.arange(32), (100, 1)))[-1]
+
+
+# %% tags=["shared"]
+def accuracy(model, x, real, labels):
+    """Share of the right classes."""
+    return (predictions(model, x, real).argmax(1) == as_numpy(labels)).mean()
+
+
+# %% [markdown] tags=["shared"]
+# Now the mistakes. Each is one line in somebody's code; three are in the model or the
+# loss,
+
+# %% tags=["jax"]
+new = partial(build, m=32, n_inputs=128, n_outputs=4, **small, max_length=41)
+
+
+class UpsideDown(Classifier):
+    """Takes the mask the wrong way round."""
+
+    def encode(self, x, real):
+        return super().encode(x, ~real)
+
+
+class Frozen(Classifier):
+    """Lets no gradient through to the embedding."""
+
+    def encode(self, x, real):
+        x = jax.lax.stop_gradient(self.embed(x) + self.positions[: x.shape[1]])
+        for block in self.blocks:
+            x = block(x, real)
+        return self.norm(x)
+
+
+# %% tags=["jax"]
+def softmax_twice(model, x, real, labels):
+    """Cross-entropy of probabilities, as if they were logits."""
+    p = jax.nn.softmax(model(x, real))
+    return optax.softmax_cross_entropy_with_integer_labels(p, labels).mean()
+
+
+# %% [markdown] tags=["shared"]
+# and three in the weights or the data.
+
+# %% tags=["jax"]
+loud = new(Classifier)
+loud.output.kernel[...] *= 100
+
+# %% tags=["shared"]
+learn, watch = ([x[part] for x in data] for part in (slice(900), slice(900, None)))
+x, real, labels = learn
+empty = as_numpy(real) & (np.arange(len(real)) != 3)[:, None]  # the fourth text
+shifted = whole(np.roll(as_numpy(labels), 1))
+mistakes = {
+    "none": (new(Classifier), class_loss, learn),
+    "an output layer 100 times too large": (loud, class_loss, learn),
+    "an empty text": (new(Classifier), class_loss, (x, booleans(empty), labels)),
+    "the mask upside down": (new(UpsideDown), class_loss, learn),
+    "a frozen embedding": (new(Frozen), class_loss, learn),
+    "a softmax before the loss": (new(Classifier), softmax_twice, learn),
+    "labels shifted by a row": (new(Classifier), class_loss, (x, real, shifted)),
+}
+
+# %% tags=["shared", "experiment"]
+# Experiment: the five tests on each mistake
+found = {}
+for name, (model, loss_fn, given) in mistakes.items():
+    first = as_numpy(loss_fn(model, *(x[:32] for x in given)))
+    tests = [first / math.log(4), leak(model, *(x[:300] for x in given))]
+    tests += [min(gradient_norms(loss_fn, model, given).values())]
+    tests += [one_batch(loss_fn, model, given)]
+    train(model, loss_fn, given, draw_batches(900, 100))
+    found[name] = [*map(float, tests), float(accuracy(model, *watch))]
+
+# %% tags=["shared", "say"]
+passes = [
+    lambda ratio: 0.7 < ratio < 1.5,
+    lambda change: change < 1e-3,
+    lambda norm: 0 < norm < math.inf,
+    lambda loss: loss < 0.2,
+    lambda share: share > 0.5,
+]
+failed = {
+    name: [not good(x) for good, x in zip(passes, measured, strict=True)]
+    for name, measured in found.items()
+}
+
+# %% tags=["shared", "say"]
+rows_said = []
+for name, measured in found.items():
+    shown = [f"{x:.2g}".replace("nan", "NaN") for x in measured]
+    first = failed[name].index(True) if True in failed[name] else None
+    cells = [f"**{x}**" if i == first else x for i, x in enumerate(shown)]
+    rows_said.append([name, *cells])
+
+# %% tags=["shared", "say"]
+head = ["mistake", "loss at the start ÷ ln 4", "change by padding"]
+head += ["smallest gradient norm", "one batch", "validation accuracy"]
+by_heart = sum(not tests[3] for tests in failed.values())
+say(
+    f"{table(head, *rows_said)}\n\nBold: the first test that fails. Without a mistake "
+    "all pass. Each test finds what the others miss; in particular, **a falling loss "
+    f"proves little**: {by_heart} of the {len(found)} models learn one batch by heart."
+)
+
+# %% tags=["shared", "check"]
+# Checked: the healthy model passes all tests; each mistake fails the test in its row
+first = {name: tests.index(True) for name, tests in failed.items() if True in tests}
+assert [*first.values()] == [0, 0, 1, 2, 3, 4] and "none" not in first
+assert math.isnan(found["an empty text"][0])
+assert found["a softmax before the loss"][3] > math.log(1 + 3 / math.e) - 1e-5
+assert found["a frozen embedding"][2] == 0
+
+# %% [markdown] tags=["jax"]
+# If a NaN appears later, `jax.config.update("jax_debug_nans", True)` names the
+# operation.
+
+# %% [markdown] tags=["shared"]
+# **Exercise 1, predict, then run.** Somebody's table contains a column that was
+# computed from the label. For our lines: the first character is replaced by the label.
+# Which of the five tests finds it?
+
+# %% tags=["shared", "answer"]
+given = []
+for x, real, labels in (learn, watch):
+    told = as_numpy(x).copy()
+    told[:, 0] = np.eye(128)[as_numpy(labels)]
+    given.append((floats(told), real, labels))
+model = new(Classifier)
+train(model, class_loss, given[0], draw_batches(900, 100))
+too_good = accuracy(model, *given[1])
+assert too_good > 0.99 > found["none"][4]
+say(
+    f"None: everything passes, and {too_good:.0%} of the validation lines are right "
+    f"(without it, {found['none'][4]:.0%}). A leak shows itself only by a result that "
+    "is too good, and by asking what will be known when the model is used."
+)
+
+# %% [markdown] tags=["shared"]
+# ## First the learning rate, then more data
+#
+# If all tests pass, you can tune. Nothing matters as much as the learning rate, so try
+# it in steps of a factor of about three, for a few updates each:
+
+# %% tags=["shared", "experiment"]
+# Experiment: the mean loss of updates 81 to 100, at seven learning rates
+rates = 10.0 ** np.linspace(-4, -1, 7)
+batches = draw_batches(900, 100)
+runs = [train(new(Classifier), class_loss, learn, batches, rate) for rate in rates]
+ends = [losses[80:].mean() for losses in runs]
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss after 100 updates over the learning rate, both axes logarithmic in the rate. It falls from the lowest rate to a minimum, and rises again at the highest rates."}}
+panels = {"loss after 100 updates": {"AdamW": (rates, np.array(ends))}}
+fig = plots.curves(panels, x="learning rate", log_x=10, marks="o", size=(5.6, 2.6))
+fig
+
+# %% tags=["shared", "say"]
+best = int(np.argmin(ends))
+say(
+    f"The lowest loss is at a rate of {power(rates[best])}. Take the next "
+    "one to the left: a long training also has to survive its worst batch. Warm-up and "
+    "decay then help (see *Warm-up*)."
+)
+
+# %% tags=["shared", "check"]
+# Checked: as drawn, the best rate lies inside, and both ends have a higher loss
+drawn = plots.drawn(fig, "loss after 100 updates", "AdamW")[1]
+assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.2 * drawn.min()
+
+# %% [markdown] tags=["shared"]
+# Next comes overfitting: the training loss falls, the validation loss turns and rises.
+# **Early stopping** is free: keep the weights of the best epoch, as the book's `fit`
+# does. Then come more data, then dropout, which sets random activations to zero, and
+# weight decay, which AdamW applies beside the gradient
+# ([Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101)). Here on 300 lines:
+
+
+# %% tags=["shared"]
+def metrics(model, x, real, labels):
+    """Loss and accuracy, as ``fit`` wants them."""
+    logits = model(x, real)
+    right = logits.argmax(-1) == labels
+    return class_loss(model, x, real, labels), {"accuracy": (right * 1.0).mean()}
+
+
+def validation_losses(model, n):
+    """Validation loss of each epoch: 240 updates on the first ``n`` lines."""
+    settings = Settings(
+        n_train=n, batch_size=30, epochs=7200 // n, learning_rate=3e-3, warmup=20
+    )
+    first, last = ([as_numpy(x) for x in part] for part in (learn, watch))
+    given = tuple(x[:n] for x in first)
+    history = fit(model, metrics, given, settings, validation=tuple(last), bar=False)
+    updates = (1 + np.arange(settings.epochs)) * settings.updates_per_epoch
+    return updates, history["validation_loss"]
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: 300 lines, 300 lines with dropout, and 900 lines, for as many updates
+curves = {
+    "300 lines": validation_losses(new(Classifier), 300),
+    "300 lines, dropout 0.3": validation_losses(new(Classifier, dropout=0.3), 300),
+    "900 lines": validation_losses(new(Classifier), 900),
+}
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Validation loss over the updates. With 300 lines it falls, turns and rises, with dropout and without it. With 900 lines it ends below that without dropout."}}
+fig = plots.curves({"validation loss": curves}, x="update", size=(5.6, 2.8))
+fig
+
+# %% tags=["shared", "say"]
+few, dropped, more = (losses for _, losses in curves.values())
+say(
+    f"With 300 lines, the validation loss is lowest at update "
+    f"{curves['300 lines'][0][few.argmin()]} ({few.min():.2f}) and ends at "
+    f"{few[-1]:.2f}. With dropout it ends at {dropped[-1]:.2f} (lowest: "
+    f"{dropped.min():.2f}), with three times the data at {more[-1]:.2f} (lowest: "
+    f"{more.min():.2f}). Nothing here replaces data."
+)
+
+# %% tags=["shared", "check"]
+# Checked: as drawn, 300 lines overfit, and 900 lines end below them
+ends = [plots.drawn(fig, "validation loss", name)[1] for name in curves]
+assert ends[0][-1] > 1.2 * ends[0].min() and ends[1][-1] > ends[1].min()
+assert ends[2][-1] < 0.8 * ends[0][-1] and ends[2].min() < min(map(min, ends[:2]))
+
+# %% [markdown] tags=["shared"]
+# ## Less memory, and (almost) the same gradient
+#
+# Then the model grows, and no longer fits. Before you buy a machine: three ways give
+# the same gradient from less memory, or almost the same.
+#
+# * **Accumulation**: the mean of the gradients of four quarters of a batch is that of
+#   the batch.
+# * **Recomputation**: keep only the input of each block, and compute its inside again.
+# * **Half precision**: multiply in bfloat16, but keep the weights in float32, or small
+#   updates would be rounded away.
+
+
+# %% tags=["jax"]
+def in_parts(loss_fn, model, batch, n=4):
+    """The same gradient, from ``n`` parts of the batch."""
+    parts = zip(*(jnp.split(x, n) for x in batch), strict=True)
+    found = [gradients(loss_fn, model, part) for part in parts]
+    return {name: sum(g[name] for g in found) / n for name in found[0]}
+
+
+def half_loss(model, *batch):
+    """The loss with matrix products in bfloat16."""
+    half = nnx.clone(model)
+    for _, layer in nnx.iter_modules(half):
+        if isinstance(layer, nnx.Linear | nnx.LinearGeneral | nnx.MultiHeadAttention):
+            layer.dtype = jnp.bfloat16  # the weights stay float32
+    return class_loss(half, *batch)
+
+
+# %% tags=["jax"]
+class Recomputed(Classifier):
+    """Keeps only the input of each block."""
+
+    def encode(self, x, real):
+        x = self.embed(x) + self.positions[: x.shape[1]]
+        for block in self.blocks:
+            graph, state = nnx.split(block)
+            run = jax.checkpoint(lambda s, x, graph=graph: nnx.merge(graph, s)(x, real))
+            x = run(state, x)
+        return self.norm(x)
+
+
+# %% tags=["jax"]
+def milliseconds(function, *args):
+    """Shortest of three calls, after one that compiles."""
+    took = []
+    for _ in range(4):
+        start = time.perf_counter()
+        jax.block_until_ready(function(*args))  # the call returns before the work
+        took.append(1e3 * (time.perf_counter() - start))
+    return min(took[1:])
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: a larger model, 16 texts of 128 characters, four ways to the gradient
+large = {"m": 128, "n_inputs": 128, "n_outputs": 4, "n_blocks": 2, "n_heads": 4}
+large |= {"f": 512, "max_length": 128}
+plain, thrifty = (build(kind, **large) for kind in (Classifier, Recomputed))
+draw = np.random.default_rng(0)
+x = floats(np.eye(128)[draw.integers(128, size=(16, 128))])
+batch = x, everywhere(x), whole(draw.integers(4, size=16))
+quarter = [x[:4] for x in batch]
+ways = {  # what computes the gradient, its loss and model, and the data at one time
+    "plain": (gradients, class_loss, plain, batch),
+    "four quarters": (in_parts, class_loss, plain, quarter),
+    "recomputation": (gradients, class_loss, thrifty, batch),
+    "half precision": (gradients, half_loss, plain, batch),
+}
+
+# %% tags=["shared", "experiment"]
+# Experiment: MiB kept for the backward pass, milliseconds, distance of the gradients
+cost, expected = {}, gradients(class_loss, plain, batch)
+length = math.sqrt(sum((as_numpy(g) ** 2).sum() for g in expected.values()))
+for name, (way, loss_fn, model, data_at_once) in ways.items():
+    kept = sum(
+        math.prod(a.shape) * a.dtype.itemsize
+        for a in activations(model, loss_fn, *data_at_once)
+    )
+    found = way(loss_fn, model, batch)
+    away = sum((as_numpy(found[n] - g) ** 2).sum() for n, g in expected.items())
+    took = milliseconds(way, loss_fn, model, batch)
+    cost[name] = kept / 2**20, took, math.sqrt(away) / length
+
+# %% tags=["shared", "say"]
+rows_said = [
+    [name, f"{kept:.0f}", f"{took:.0f}", power(away) if away else "0"]
+    for name, (kept, took, away) in cost.items()
+]
+head = ["gradient of 16 texts", "MiB kept", "milliseconds", "distance from the first"]
+say(
+    f"{table(head, *rows_said)}\n\nThe distance is relative to the length of the whole "
+    "gradient. bfloat16 keeps eight bits of each number, so its gradient differs, by "
+    "little compared with the noise of a batch. Whether it is also fast depends on the "
+    "processor; on GPUs it usually is."
+)
+
+# %% tags=["shared", "check"]
+# Checked: quarters keep a quarter, recomputation less, and the gradients agree
+base = cost["plain"][0]
+assert 0.2 < cost["four quarters"][0] / base < 0.3
+assert cost["recomputation"][0] < 0.3 * base and cost["half precision"][0] < 0.9 * base
+assert cost["four quarters"][2] < 1e-5 and cost["recomputation"][2] < 1e-5
+assert 1e-4 < cost["half precision"][2] < 0.1
+
+# %% [markdown] tags=["jax"]
+# `jax.jit` has fused operations all along. It costs a longer first call for each new
+# shape:
+
+# %% tags=["jax", "say"]
+runs = recorded("compilation-jax")
+
+# %% tags=["shared", "say"]
+rows_said = [
+    [run["about"]["device"], way, f"{one['first_s']:.1f}", f"{one['later_ms']:.0f}"]
+    for run in runs
+    for way, one in run["ways"].items()
+]
+head = ["device", "gradient", "seconds of the first call", "milliseconds later"]
+say(f"{table(head, *rows_said)}\n\n(Recorded once, for a model of this size.)")
+
+# %% [markdown] tags=["shared"]
+# ## A shared model needs none of your code
+#
+# To share a model with somebody who has your classes, share its weights: *safetensors*
+# contains nothing but arrays, so that a file from a stranger cannot run code
+# (`save_weights` in *Two frameworks*).
+
+# %% [markdown] tags=["jax"]
+# [Orbax](https://github.com/google/orbax) keeps everything a training needs, on any
+# number of devices.
+
+# %% tags=["jax"]
+folder = Path(tempfile.mkdtemp())
+checkpointer = orbax.checkpoint.StandardCheckpointer()
+checkpointer.save(folder / "reader", nnx.state(reader, nnx.Param))
+checkpointer.wait_until_finished()
+again = new(Classifier, seed=1)
+expected = nnx.state(again, nnx.Param)
+nnx.update(again, checkpointer.restore(folder / "reader", expected))
+
+# %% [markdown] tags=["shared"]
+# To share it with somebody who has *not*, export the computation itself, here for any
+# size of batch. A process that knows nothing of our classes runs it:
+
+# %% tags=["jax"]
+quiet = nnx.clone(reader)
+quiet.eval()
+(rows,) = export.symbolic_shape("b")
+shapes = [(rows, 41, 128), np.float32], [(rows, 41), np.bool_]
+function = jax.jit(lambda x, real: quiet(x, real))
+exported = export.export(function, platforms=["cpu", "cuda"])(
+    *(jax.ShapeDtypeStruct(*shape) for shape in shapes)
+)
+(folder / "reader.jax").write_bytes(exported.serialize())
+
+# %% tags=["jax"]
+STRANGER = """
+import sys, numpy as np
+from jax import export
+model = export.deserialize(open("reader.jax", "rb").read())
+np.save("logits.npy", model.call(*np.load("lines.npz").values()))
+print(sum(name.startswith(("helpers", "flax")) for name in sys.modules))
+"""
+
+# %% tags=["shared"]
+np.savez(folder / "lines.npz", test_x[:10], test_real[:10])  # ten lines
+command = [sys.executable, "-I", "-c", STRANGER]
+alone = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+logits = np.load(folder / "logits.npy")
+
+# %% tags=["shared", "say"]
+given = np.array([*files])[logits.argmax(1)]
+right = (logits.argmax(1) == test_languages[:10]).sum()
+say(
+    f"The other process, with {alone.stdout.strip()} of our modules, calls the first "
+    f"line {given[0]}; {right} of its ten answers are right."
+)
+
+# %% tags=["shared", "check"]
+# Checked: restored weights and the exported program give the model's own outputs
+shown = floats(test_x[:10]), booleans(test_real[:10])
+expected = predictions(reader, *shown)
+np.testing.assert_array_equal(predictions(again, *shown), expected)
+np.testing.assert_allclose(logits, expected, atol=1e-5)
+assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, your own file.** Put two folders of texts of yours in place of `files`,
+# such as your mails and somebody else's. Before you train: what does the simple rule
+# reach, and by how much would you be surprised?
+
+# %% tags=["shared", "answer"]
+rule = make_pipeline(pairs, LogisticRegression(C=10, max_iter=500))
+two, test_two = np.isin(languages, [0, 2]), np.isin(test_languages, [0, 2])
+rule.fit(texts[two], languages[two])
+score = rule.score(test_texts[test_two], test_languages[test_two])
+assert score > 0.5
+say(
+    "That depends on your texts. With Python and JavaScript alone the simple rule "
+    f"is right in {score:.0%} of the test lines. A Transformer that is far above the "
+    "rule on a few hundred texts deserves suspicion: is a file on both sides of the "
+    "split?"
+)
+
+# %% [markdown] tags=["shared"]
+# ## Key points
+#
+# * Ready-made layers compute what ours do, once the defaults are known: the mask's
+#   meaning, the order of axes, the norm's $\varepsilon$, dropout, the first weights.
+# * A new kind of data needs one decision: what is a token? Then comes the simple rule.
+# * If training fails, test in order: loss at the start, one batch, gradients, padding,
+#   validation. Then the learning rate, more data, dropout.
+# * Accumulation and recomputation keep the gradient, half precision nearly.
+# * Weights need your code, an exported program does not.
+
+# %% [markdown] tags=["jax"]
+# What differs between the frameworks is collected on the page
+# [JAX and PyTorch compared](../book/comparison.md).
