@@ -1041,7 +1041,7 @@ def three_kinds_of_data():
         canvas.text(23 + 34 * i, 26, name, size=8)
     tokens(34, ("14.2", "1.7", "2.4", "…"))
 
-    canvas.text(8, 76, "a signal: a piece is a token (here, four weeks)", ha="left", weight="bold")
+    canvas.text(8, 76, "a signal: four weeks are a token", ha="left", weight="bold")
     x = np.linspace(0, 166, 60)
     y = 104 - x / 14 - 7 * np.sin(x / 11) + rng.normal(0, 0.7, 60)
     canvas.line(*zip(8 + x, y, strict=True), colour=ORANGE, head=False)
