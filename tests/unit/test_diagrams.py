@@ -58,6 +58,7 @@ DRAWINGS = {
     "shared vector": diagrams.shared_vector,
     "six operations": diagrams.six_operations,
     "three kinds of data": diagrams.three_kinds_of_data,
+    "ways to share": diagrams.ways_to_share,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 # All different, so that a shape says which letters it has; keys come from the queries.
