@@ -987,5 +987,5 @@ say(
 # * Weights need your code, an exported program does not.
 
 # %% [markdown] tags=["jax"]
-# What differs between the frameworks is collected on the page
-# [JAX and PyTorch compared](../book/comparison.md).
+# Next come [more devices than one, in JAX](scaling_jax.ipynb): for data or models
+# that one device cannot take.

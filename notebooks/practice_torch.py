@@ -953,5 +953,5 @@ say(
 # * Weights need your code, an exported program does not.
 
 # %% [markdown] tags=["torch"]
-# What differs between the frameworks is collected on the page
-# [JAX and PyTorch compared](../book/comparison.md).
+# Next come [more devices than one, in PyTorch](scaling_torch.ipynb): for data or models
+# that one device cannot take.

@@ -24,8 +24,8 @@ from shutil import which
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDED = "flax hypothesis jax matplotlib numpy optax pooch pytest requests safetensors"
-NEEDED = [*NEEDED.split(), "flatbuffers", "seaborn", "sklearn", "tensorboard", "torch"]
-NEEDED += ["PIL", "torchvision", "tqdm", "urllib3"]
+NEEDED = [*NEEDED.split(), "cloudpickle", "flatbuffers", "orbax", "seaborn"]
+NEEDED += ["PIL", "sklearn", "tensorboard", "torch", "torchvision", "tqdm", "urllib3"]
 GPU = {  # what each framework is asked
     "JAX": """import jax; d = jax.devices()[0]; gpu = d.platform == "gpu"
 print("sees", d.device_kind if gpu else "none", "|", d.client.platform_version)""",

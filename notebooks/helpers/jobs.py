@@ -6,9 +6,12 @@ page; what it returns comes back the same way.
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+import traceback
 from pathlib import Path
 
 import cloudpickle
@@ -46,8 +49,7 @@ def torchrun(function, n, *args, restarts=0, limit=300):
     launcher += [f"--max-restarts={restarts}", "-m", "helpers.jobs"]
     with tempfile.TemporaryDirectory() as folder:
         write(folder, function, args)
-        (ended,) = finish([[*launcher, folder]], limit)
-        check(*ended)
+        finish_all([[*launcher, folder]], folder, limit)
         return [read(folder, rank) for rank in range(n)]
 
 
@@ -57,22 +59,26 @@ def together(function, n, *args, limit=300):
     Returns
     -------
     list
-        For each process what the function returned, or None if the process was killed.
+        What the function returned in each process.
 
     Raises
     ------
     RuntimeError
-        If a process fails by itself, with what it said last, or after the limit.
+        If a process fails or is killed, with what it said last, or after the limit. The
+        other processes are killed then.
     """
     with tempfile.TemporaryDirectory() as folder:
         write(folder, function, args)
         commands = [["-m", "helpers.jobs", folder, str(rank)] for rank in range(n)]
-        ended = finish(commands, limit)
-        killed = any(status < 0 for status, _ in ended)
-        for status, said in ended:
-            if not killed:
-                check(status, said)
+        finish_all(commands, folder, limit)
         return [read(folder, rank) for rank in range(n)]
+
+
+def free_port():
+    """A port of this machine that nobody uses."""
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return one.getsockname()[1]
 
 
 def write(folder, function, args):
@@ -81,51 +87,63 @@ def write(folder, function, args):
 
 
 def read(folder, rank):
-    """What a process has returned, or None."""
-    file = Path(folder, f"result-{rank}")
-    return cloudpickle.loads(file.read_bytes()) if file.exists() else None
+    """What a process has returned."""
+    return cloudpickle.loads(Path(folder, f"result-{rank}").read_bytes())
 
 
-def finish(commands, limit):
-    """Exit status and stderr of Python processes; none is left, whatever happens."""
+def finish(commands, folder, limit):
+    """Exit status and stderr of Python processes: all end soon after one has failed.
+
+    None is left, whatever happens.
+    """
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     changes = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     changes |= {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    running, ended = [], []
+    said = [Path(folder, f"said-{i}") for i in range(len(commands))]
+    running, late = [], time.monotonic() + limit
     try:
-        for command in commands:
-            running.append(
-                subprocess.Popen(
-                    [sys.executable, *command], env=os.environ | changes, text=True,
-                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                    start_new_session=True,
-                )
-            )  # fmt: skip
-        for process in running:
-            _, said = process.communicate(timeout=limit)
-            ended.append((process.returncode, said))
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"expected the processes to end in {limit} s") from None
+        for command, file in zip(commands, said, strict=True):
+            with file.open("w") as stderr:
+                running.append(
+                    subprocess.Popen(
+                        [sys.executable, *command], env=os.environ | changes,
+                        stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
+                    )
+                )  # fmt: skip
+        while None in (found := [process.poll() for process in running]):
+            if any(found):  # the others would wait for it
+                break
+            if time.monotonic() > late:
+                raise RuntimeError(f"expected the processes to end within {limit} s")
+            time.sleep(0.05)
     finally:
         for process in running:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return ended
+    return [
+        (status, file.read_text()) for status, file in zip(found, said, strict=True)
+    ]
 
 
-def check(status, said):
-    """Stop if a process has failed."""
-    if status:
-        last = "\n".join(said.splitlines()[-LAST_LINES:])
-        raise RuntimeError(f"a process ended with status {status}:\n{last}")
+def finish_all(commands, folder, limit):
+    """Run Python processes to their end; stop if one fails."""
+    for rank, (status, said) in enumerate(finish(commands, folder, limit)):
+        if status:
+            errors = [file.read_text() for file in sorted(Path(folder).glob("error-*"))]
+            last = "\n".join((errors or [said])[0].splitlines()[-LAST_LINES:])
+            raise RuntimeError(f"process {rank} ended with status {status}\n{last}")
 
 
 def main(folder, rank=None):
-    """Call the function of a folder, and keep what it returns."""
+    """Call the function of a folder, and keep what it returns or what it raises."""
     function, args = cloudpickle.loads(Path(folder, "job").read_bytes())
-    result = function(*args) if rank is None else function(int(rank), *args)
     place = rank or os.environ["RANK"]
+    try:
+        result = function(*args) if rank is None else function(int(rank), *args)
+    except Exception:
+        Path(folder, f"error-{place}").write_text(traceback.format_exc())
+        raise
     draft = Path(folder, f"draft-{place}")
     draft.write_bytes(cloudpickle.dumps(result))
     draft.replace(Path(folder, f"result-{place}"))

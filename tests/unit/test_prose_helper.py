@@ -115,4 +115,8 @@ def test_measurements_are_read_as_they_were_kept():
             assert run["about"]["framework"] == framework
             for one in run["ways"].values():
                 assert min(one["first_s"], one["later_ms"]) > 0
+        for run in recorded(f"scaling-{framework}"):
+            assert run["about"]["framework"] == framework
+            assert {one["processes"] for one in run["rows"]} == {1, 2, 3, 4}
+            assert min(one["milliseconds"] for one in run["rows"]) > 0
     assert recorded("nothing-of-this-name") == []

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from helpers import tasks
+from helpers.jobs import free_port
 from helpers.weights import load_weights, to_arrays
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,13 +34,6 @@ def flags(**options):
         for name, value in options.items()
         for word in (f"--{name.replace('_', '-')}", str(value))
     ]
-
-
-def free_port():
-    """A port that nobody uses."""
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        return one.getsockname()[1]
 
 
 def torchrun(n, *options):

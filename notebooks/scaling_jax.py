@@ -1,0 +1,608 @@
+# %% [markdown] tags=["shared"]
+# # More than one device
+#
+# By the end you can share a training among devices in three ways, count what travels
+# between them, estimate what more devices bring, and get a run back after a failure.
+# You need: *A model that writes*, and *What attention costs* for the estimate.
+#
+# One device computes for months, or the model does not fit into its memory. So take
+# more devices. But a device can only add up what it has: gradients, weights or
+# activations must travel, and the way is slow. Who holds what, and what travels when?
+# You need no cluster to find out. This page makes four devices of your processor, runs
+# on them what runs on thousands, and kills one of them.
+
+# %% [markdown] tags=["jax"]
+# This page uses **JAX**. The same page in PyTorch:
+# [scaling_torch](scaling_torch.ipynb).
+
+# %% tags=["shared", "setup"]
+# In Colab this fetches the helpers of the book; anywhere else it does nothing.
+import os
+import subprocess
+import sys
+
+REPOSITORY = "https://github.com/example/transformers-side-by-side"
+
+if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+    folder = REPOSITORY.rsplit("/", 1)[-1]
+    if not os.path.isdir(folder):
+        clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
+        subprocess.run(clone, check=True)
+    os.chdir(os.path.join(folder, "notebooks"))
+    sys.path.insert(0, os.getcwd())
+
+# %% tags=["jax", "imports"]
+import os
+import re
+import signal
+import tempfile
+from collections import Counter
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from orbax.checkpoint import CheckpointManager, args
+
+from helpers import diagrams, plots, text  # drawings, figures, a text
+from helpers.jobs import free_port, together  # functions in several processes
+from helpers.model_jax import LanguageModel, build
+from helpers.prose import recorded, say, table, word
+from helpers.shapes import as_numpy  # an array of the framework as a NumPy array
+from helpers.train_jax import next_token  # the loss of a language model
+from helpers.weights import to_arrays  # the weights of a model as NumPy arrays
+
+# %% tags=["shared", "experiment"]
+# Experiment: the style of the figures
+plots.use_style()
+
+# %% [markdown] tags=["shared"]
+# ## Data parallel: every device takes a part of the batch
+#
+# The loss is a mean over the texts of a batch, so its gradient is the mean of the
+# gradients of equal parts (*From the book to your work* adds them up one after the
+# other). Four devices compute them at the same time:
+#
+# 1. each has the whole model, with the same weights;
+# 2. each computes the gradient of its quarter of the batch;
+# 3. the four gradients are averaged, and *all* devices get the mean: an **all-reduce**;
+# 4. each makes the same update, so the weights stay the same.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three ways to share a training among four devices. Data parallel: each device has the whole model and a quarter of the batch, gradients travel. Sharded weights: each has a quarter of the model and a quarter of the batch, gradients and weights travel. Tensor parallel: each has a quarter of the model and the whole batch, activations travel."}}
+diagrams.ways_to_share()
+
+# %% [markdown] tags=["shared"]
+# The first row is what most people need. Here is a small language model, on characters
+# of Python's own source text, and the training as it would be on one device:
+
+
+# %% tags=["shared"]
+def draw_batches(updates=50):
+    """Tokens from random places of a text, ``updates b s+1``: ASCII codes."""
+    codes = np.frombuffer(text.load()["train"].encode("ascii"), np.uint8)
+    starts = np.random.default_rng(0).integers(len(codes) - 33, size=(updates, 32))
+    return codes[starts[..., None] + np.arange(33)].astype(np.int32)
+
+
+# %% tags=["shared"]
+SIZES = {"n_blocks": 2, "n_heads": 4, "f": 256, "max_length": 32}
+SIZES |= {"norm_first": True, "activation": "gelu"}
+
+
+def new_model():
+    """The same weights in every process."""
+    return build(LanguageModel, 128, 64, **SIZES)
+
+
+# %% tags=["jax"]
+@nnx.jit
+def one_update(model, optimizer, tokens):
+    """One update of the model; returns the loss before it."""
+    loss, grads = nnx.value_and_grad(lambda model: next_token(model, tokens)[0])(model)
+    optimizer.update(model, grads)
+    return loss
+
+
+def train(model, batches):
+    """Train by Adam: the losses ``n``, and the optimiser with its averages."""
+    optimizer = nnx.Optimizer(model, optax.adam(2e-3), wrt=nnx.Param)
+    losses = [one_update(model, optimizer, tokens) for tokens in batches]
+    return as_numpy(losses), optimizer
+
+
+# %% [markdown] tags=["jax"]
+# In JAX, one process can have many devices. A `Mesh` names them, a `PartitionSpec` says
+# along which axis an array is cut, and the compiler does the rest: **the program stays
+# as it is**, only the arrays lie elsewhere. Of GPUs, a process sees all without being
+# told; of processors, as many as you ask for, before the first computation:
+
+# %% tags=["jax"]
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+
+
+def share(tree, layout):
+    """Arrays on all devices, each cut as ``layout(array)`` says."""
+    mesh = Mesh(np.array(jax.devices()), ("devices",))
+    places = jax.tree.map(lambda x: NamedSharding(mesh, layout(x)), tree)
+    return jax.tree.map(jax.device_put, tree, places)
+
+
+def collectives(record):
+    """What the devices exchange, from the text of a compiled program."""
+    kinds = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
+    return Counter(re.findall(rf" ({kinds})(?:-start)?\(", record))
+
+
+# %% tags=["jax"]
+def data_parallel(batches):
+    """Losses, collectives of one update, and weights, on all devices."""
+    model = new_model()
+    whole = share(nnx.state(model, nnx.Param), lambda x: PartitionSpec())
+    nnx.update(model, whole)
+    rows = [share(tokens, lambda x: PartitionSpec("devices")) for tokens in batches]
+    losses, optimizer = train(model, rows)
+    record = one_update.lower(model, optimizer, rows[0]).compile().as_text()
+    return losses, collectives(record), to_arrays(model)
+
+
+# %% [markdown] tags=["jax"]
+# Then the same function trains on one device, or on four:
+
+# %% tags=["jax"]
+batches = draw_batches()
+alone, _ = train(new_model(), batches)
+shared, counted, weights = data_parallel(batches)
+
+# %% tags=["shared", "say"]
+gap = np.abs(shared - alone).max()
+say(
+    f"After 50 updates the loss is {alone[-1]:.4f} on one device and {shared[-1]:.4f} "
+    f"on four; the largest gap on the way is {gap:.0e}. One update takes "
+    f"{counted['all-reduce']} × all-reduce."
+)
+
+# %% tags=["shared", "check"]
+# Checked: for fifty updates, the losses of four devices are those of one
+np.testing.assert_allclose(shared, alone, atol=1e-5)
+assert alone[-1] < 0.7 * alone[0] and shared.shape == (50,)
+assert counted["all-reduce"] in (1, 2) and len(counted) == 1
+
+# %% [markdown] tags=["jax"]
+# (Few operations for all gradients, because the compiler packs them together; the loss
+# is a mean over the devices, too.)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 1.** Two devices get 24 and 8 of the 32 texts, each computes the mean over
+# its own, and the all-reduce averages the two. Is that the gradient of the batch?
+
+# %% [markdown] tags=["shared", "answer"]
+# No: the texts of the smaller part count three times as much as the others. With
+# padding, this happens also in parts of 16, because a mean over *real tokens* divides
+# by different numbers. Add up sums, and divide once.
+
+# %% [markdown] tags=["shared"]
+# ## An all-reduce moves almost twice the gradient
+#
+# Four devices, each with an array: how do all get the sum? If all send to the first
+# one, its wire carries everything. In a **ring**, each talks to its neighbour only.
+# Cut each array into four parts. In three steps, every part goes around and collects
+# what the devices have; in three more, the finished parts go around ([Patarasuk &
+# Yuan 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)).
+
+
+# %% tags=["shared"]
+def ring_all_reduce(arrays):
+    """The sum of ``n`` arrays for each device, and how many numbers each one sends."""
+    n = len(arrays)
+    parts = [np.array_split(a, n) for a in arrays]  # device, part
+    sent = [0] * n
+    for step in range(2 * (n - 1)):
+        moving = [(i, (i - step) % n) for i in range(n)]  # device i sends this part
+        copies = [parts[i][j].copy() for i, j in moving]
+        for (i, j), copy in zip(moving, copies, strict=True):
+            there = parts[(i + 1) % n]
+            there[j] = there[j] + copy if step < n - 1 else copy
+            sent[i] += len(copy)
+    return [np.concatenate(p) for p in parts], sent
+
+
+# %% [markdown] tags=["shared"]
+# Each of $n$ devices sends $2(n-1)$ parts, each an $n$-th of the $B$ bytes:
+#
+# $$\text{bytes sent by each device} = 2\,\frac{n-1}{n}\,B$$ (ring)
+#
+# With more devices this grows to $2B$ and no further: nobody's wire carries more.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Numbers sent by each device, divided by the size of the array, over the number of devices from 2 to 16. The counted points lie on the formula's line, which begins at one and flattens towards two."}}
+numbers = np.arange(2, 17)
+arrays = np.random.default_rng(0).normal(size=(16, 720_720))
+found = {n: ring_all_reduce(arrays[:n]) for n in (2, 3, 4, 6, 8, 16)}
+counts = np.array([max(sent) / 720_720 for _, sent in found.values()])
+lines = {
+    "counted": (np.array([*found]), counts),
+    "formula": (numbers, 2 * (numbers - 1) / numbers),
+}
+panels = {"sent by each device ÷ size of the array": lines}
+fig = plots.curves(panels, x="devices", marks="o", size=(5.6, 2.6))
+fig
+
+# %% tags=["shared", "check"]
+# Checked: all devices have the sum, and each sends what the formula says
+for n, (sums, sent) in found.items():
+    assert all(np.allclose(total, arrays[:n].sum(axis=0)) for total in sums)
+    assert sent == [2 * (n - 1) * 720_720 // n] * n
+points = plots.drawn(fig, "sent by each device ÷ size of the array", "counted")
+assert np.allclose(points[1], 2 * (points[0] - 1) / points[0]) and points[1].max() < 2
+
+# %% [markdown] tags=["shared"]
+# ## Sharded: no device holds the whole model
+#
+# Data parallel saves time, but no memory: each device keeps all weights, all
+# gradients, and Adam's two averages. Why four copies? In the second row of the
+# drawing, each device *keeps* a quarter of everything. Before a block computes, its
+# weights are gathered, and afterwards dropped; gradients arrive summed, each part
+# only where it is kept. This is **FSDP** ([Zhao et al.
+# 2023](https://arxiv.org/abs/2304.11277)), or stage 3 of ZeRO ([Rajbhandari et al.
+# 2020](https://arxiv.org/abs/1910.02054)).
+
+
+# %% tags=["jax"]
+def bytes_on_one(arrays):
+    """Bytes that the first device keeps of arrays, sharded or not."""
+    kept = [x for x in jax.tree.leaves(arrays) if x.ndim]
+    return sum(x.addressable_shards[0].data.nbytes for x in kept)
+
+
+def sharded(batches):
+    """Losses, bytes of weights and averages, and collectives, on all devices."""
+    model = new_model()
+    quarter = share(nnx.state(model, nnx.Param), lambda x: PartitionSpec("devices"))
+    nnx.update(model, quarter)
+    rows = [share(tokens, lambda x: PartitionSpec("devices")) for tokens in batches]
+    losses, optimizer = train(model, rows)
+    averages = nnx.state(optimizer.opt_state)
+    kept = bytes_on_one(nnx.state(model, nnx.Param)), bytes_on_one(averages)
+    record = one_update.lower(model, optimizer, rows[0]).compile().as_text()
+    return losses, kept, collectives(record)
+
+
+# %% [markdown] tags=["jax"]
+# The weights are cut along their first axis, and that is all: again the same program.
+
+# %% tags=["jax"]
+in_quarters, kept, gathered = sharded(batches)
+n_bytes = bytes_on_one(nnx.state(new_model(), nnx.Param))
+
+# %% tags=["shared", "say"]
+head = ["kept by one device (bytes)", "weights", "Adam's averages", "largest gap"]
+gaps = [f"{np.abs(losses - alone).max():.0e}" for losses in (shared, in_quarters)]
+rows_said = [
+    ["data parallel", f"{n_bytes:,}", f"{2 * n_bytes:,}", gaps[0]],
+    ["sharded", *(f"{n:,}" for n in kept), gaps[1]],
+]
+exchanged = ", ".join(f"{n} × {name}" for name, n in sorted(gathered.items()))
+say(
+    f"{table(head, *rows_said)}\n\nThe losses are those of one device. An update now "
+    f"takes {exchanged}: {word('more', gathered.total(), counted.total())} operations, "
+    "because weights travel, too."
+)
+
+# %% tags=["shared", "check"]
+# Checked: fifty equal losses, and a quarter of the bytes on each device
+np.testing.assert_allclose(in_quarters, alone, atol=1e-5)
+assert kept == (n_bytes // 4, n_bytes // 2) and gathered["all-gather"] >= 3
+
+# %% [markdown] tags=["jax"]
+# (On processors, the compiler writes a reduce-scatter as an all-reduce.)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, on paper.** A model has 7 billion parameters. Weights, gradients and
+# Adam's averages are float32. How much does a device keep with data parallel? On how
+# many devices of the size of an
+# [A100](https://www.nvidia.com/en-us/data-center/a100/), 80 GB, does half of the memory
+# suffice for it, if all is sharded?
+
+# %% tags=["shared", "answer"]
+total = 7e9 * 16  # bytes: weights, gradients, two averages
+needed = int(np.ceil(total / 40e9))
+assert total > 80e9 and needed == 3 and total / needed <= 40e9
+say(
+    f"{total / 1e9:.0f} GB on every device: it does not fit. Sharded, {needed} devices "
+    "keep at most 40 GB each; the rest is for activations."
+)
+
+# %% [markdown] tags=["shared"]
+# ## Tensor parallel: one matrix on four devices
+#
+# Sharded weights are gathered before they are used. Third row: leave them where they
+# are, and let the activations travel. A feed-forward net is $\phi(xW_1)W_2$. Cut $W_1$
+# into columns and $W_2$ into rows: each device computes its columns of the hidden
+# layer, applies $\phi$, and multiplies by its rows. The sum of the four results is the
+# output, by one all-reduce
+# ([Shoeybi et al. 2019](https://arxiv.org/abs/1909.08053)). Attention is cut by heads:
+#
+# $$\phi(xW_1)W_2 = \sum_{i=1}^{4} \phi(xW_1^{(i)})\,W_2^{(i)}$$ (columns-then-rows)
+
+
+# %% tags=["jax"]
+class Block(nnx.Module):
+    """A pre-norm block without masks, ``b s m -> b s m``; heads of ``d`` features.
+
+    It never asks where its weights are.
+    """
+
+    def __init__(self, m, d, f, *, rngs):
+        self.d = d
+        self.norm1, self.norm2 = (nnx.LayerNorm(m, rngs=rngs) for _ in range(2))
+        self.query, self.key, self.value, self.out = (
+            nnx.Linear(m, m, rngs=rngs) for _ in "qkvo"
+        )
+        self.linear1 = nnx.Linear(m, f, rngs=rngs)
+        self.linear2 = nnx.Linear(f, m, rngs=rngs)
+
+    def __call__(self, x):
+        y = self.norm1(x)
+        shape = *x.shape[:2], -1, self.d  # b s h d
+        heads = (layer(y).reshape(shape) for layer in self.layers())
+        x = x + self.out(jax.nn.dot_product_attention(*heads).reshape(x.shape))
+        return x + self.linear2(jax.nn.gelu(self.linear1(self.norm2(x))))
+
+    def layers(self):
+        return self.query, self.key, self.value
+
+
+# %% tags=["jax"]
+def tensor_parallel(x):
+    """Output, collectives and kept bytes of a block cut among all devices."""
+    columns = {
+        "kernel": PartitionSpec(None, "devices"),
+        "bias": PartitionSpec("devices"),
+    }
+    rows = {"kernel": PartitionSpec("devices", None)}
+    plan = dict.fromkeys(("query", "key", "value", "linear1"), columns)
+    plan |= dict.fromkeys(("out", "linear2"), rows)
+    block = build(Block, 64, 16, 256)
+    params = nnx.to_flat_state(nnx.state(block, nnx.Param))
+    for (layer, name), array in params:
+        spec = plan.get(layer, {}).get(name, PartitionSpec())
+        nnx.update(block, {layer: {name: share(array, lambda _, spec=spec: spec)}})
+    forward, x = nnx.jit(lambda block, x: block(x)), share(x, lambda _: PartitionSpec())
+    record = forward.lower(block, x).compile().as_text()
+    kept = bytes_on_one(nnx.state(block, nnx.Param))
+    return as_numpy(forward(block, x)), collectives(record), kept
+
+
+# %% tags=["jax"]
+x = np.random.default_rng(0).normal(size=(2, 10, 64)).astype(np.float32)  # b s m
+together_y, summed, part = tensor_parallel(x)
+block = build(Block, 64, 16, 256)
+alone_y, whole = as_numpy(block(x)), bytes_on_one(nnx.state(block, nnx.Param))
+
+# %% tags=["shared", "say"]
+say(
+    f"The outputs differ by {np.abs(together_y - alone_y).max():.0e}. A device keeps "
+    f"{part / whole:.0%} of the block's bytes (norms and some biases are whole), and "
+    f"the block needs {summed['all-reduce']} all-reduce operations: one for attention, "
+    "one for the feed-forward net. They come in the middle of the computation, where "
+    "nothing can hide them, so this way wants the fastest wires: those inside one "
+    "machine."
+)
+
+# %% tags=["shared", "check"]
+# Checked: the same output, two sums, and about a quarter of the bytes
+np.testing.assert_allclose(together_y, alone_y, atol=1e-5)
+assert dict(summed) == {"all-reduce": 2} and 0.25 < part / whole < 0.28
+
+# %% [markdown] tags=["shared"]
+# ## What more devices bring
+#
+# How long does an update take on $n$ devices? The operations are shared. The all-reduce
+# is not, and part of it hides behind the backward pass, which still computes:
+#
+# $$t(n) = \frac{6ND}{n\,F} + (1-h)\,2\,\frac{n-1}{n}\,\frac{B}{W}$$ (step-time)
+#
+# Here $6ND$ are the operations for $N$ parameters and $D$ tokens (*What attention
+# costs*), $F$ what one device does in a second, $B$ the bytes of the gradient, $W$ the
+# bytes that a wire carries in a second, and $h$ the part that hides. On your processor,
+# the model looks like this (measured once, in milliseconds, with up to four processes
+# of one thread each):
+
+# %% tags=["jax", "experiment"]
+# Experiment: the recorded times, and a fit of the time of a text and of a byte
+(record,) = recorded("scaling-jax")[-1:]
+rows = record["rows"]
+times = np.array([one["milliseconds"] for one in rows])
+n = np.array([one["processes"] for one in rows])
+texts = np.array([one["batch"] for one in rows])
+sent = 2 * (n - 1) / n * record["gradient_bytes"]
+terms = np.stack([texts / np.minimum(n, record["cores"]), sent], axis=1)
+(work, byte), *_ = np.linalg.lstsq(terms, times)
+fitted = terms @ (work, byte)
+error, rate = np.abs(fitted / times - 1).mean(), 1e-6 / byte
+TITLES = {"strong": "128 texts in all (ms)", "weak": "64 texts for each (ms)"}
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Milliseconds of an update over the number of processes, from one to four, measured and by the fitted model. With a fixed batch, two processes need about half of the time of one, and four no less than two; with a fixed batch for each process, the time of four is above twice that of one."}}
+panels = {}
+for kind, title in TITLES.items():
+    chosen = [i for i, one in enumerate(record["rows"]) if one["scaling"] == kind]
+    n = np.array([record["rows"][i]["processes"] for i in chosen])
+    panels[title] = {"measured": (n, times[chosen]), "model": (n, fitted[chosen])}
+fig = plots.curves(panels, x="processes", marks="o", size=(6.4, 2.6))
+fig
+
+# %% tags=["shared", "say"]
+strong, weak = (panels[TITLES[kind]]["measured"][1] for kind in TITLES)
+say(
+    f"With the whole batch fixed (*strong scaling*), two processes need "
+    f"{strong[1] / strong[0]:.0%} of the time of one, and four "
+    f"{strong[3] / strong[0]:.0%}: the machine has {record['cores']} cores, which four "
+    "processes share, and each still pays for the exchange. With the batch of each "
+    f"process fixed (*weak scaling*), {record['cores']} processes need "
+    f"{weak[1] / weak[0]:.0%}; without any exchange it would be 100%. The fit explains "
+    f"the times to {error:.0%} on average, by {work:.1f} ms a text and {rate:.2f} GB/s "
+    "between processes."
+)
+
+# %% tags=["shared", "check"]
+# Checked: two processes beat one, as drawn, and the fitted model explains the times
+drawn = {kind: plots.drawn(fig, title, "measured")[1] for kind, title in TITLES.items()}
+assert drawn["strong"][1] < 0.7 * drawn["strong"][0]
+assert (
+    drawn["weak"][3] > 2 * drawn["weak"][0] and drawn["strong"][3] > drawn["strong"][1]
+)
+assert error < 0.2 and work > 0 < rate
+
+# %% [markdown] tags=["shared"]
+# The same formula for machines that you can rent: GPT-2's largest model, half a million
+# tokens in an update, gradients in bfloat16. Every number has its source:
+
+# %% tags=["shared"]
+FLOPS = 989e12  # one H100, bfloat16: https://www.nvidia.com/en-us/data-center/h100
+USED = 0.46  # by a training: https://arxiv.org/abs/2204.02311, table 3 (PaLM)
+NVLINK = 450e9  # bytes per second, each way: half of the 900 GB/s of the data sheet
+NETWORK = (
+    50e9  # for each GPU, 400 Gbit/s: https://docs.nvidia.com/dgx/dgxh100-user-guide
+)
+N = 1.5e9  # parameters: https://openai.com/index/better-language-models
+
+
+# %% tags=["shared"]
+def step_seconds(n, tokens, wire, hidden):
+    """Compute, exchange that does not hide, and their sum, by equation (step-time)."""
+    compute = 6 * N * tokens / (n * FLOPS * USED)
+    exchange = (1 - hidden) * 2 * (n - 1) / n * 2 * N / wire
+    return compute, exchange, compute + exchange
+
+
+# %% tags=["shared", "say"]
+cases = {
+    "8 GPUs, one host": (8, 2**19, NVLINK),
+    "64 hosts, the same batch": (512, 2**19, NETWORK),
+    "64 hosts, 16 times the batch": (512, 2**23, NETWORK),
+}
+head = ["forecast, in seconds", "compute", "exchange, nothing hidden", "half hidden"]
+rows_said = [
+    [name, *(f"{x:.3f}" for x in step_seconds(*case, 0)[:2]),
+     f"{step_seconds(*case, 0.5)[1]:.3f}"]
+    for name, case in cases.items()
+]  # fmt: skip
+one, many, large = (step_seconds(*case, 0) for case in cases.values())
+say(
+    f"{table(head, *rows_said)}\n\nInside a host the exchange is nothing beside the "
+    f"computation. On 64 hosts with the same batch, it takes "
+    f"{many[1] / many[0]:.0f} times as long: {one[2] / many[2]:.0f} times the speed "
+    "for 64 times the money. With 16 times the batch, if the training bears it, the "
+    f"exchange is {large[1] / large[2]:.0%} of the step."
+)
+
+# %% tags=["shared", "check"]
+# Checked: the exchange is small inside a host, and dominates on 64 hosts
+assert one[1] < 0.02 * one[0] and many[1] > 3 * many[0]
+assert 5 < one[2] / many[2] < 15 and large[1] < large[0]
+
+# %% [markdown] tags=["shared"]
+# **Exercise 3.** By which factor may the wire between hosts be slower than NVLink
+# before 512 GPUs with the larger batch spend half of the time on the exchange?
+
+# %% tags=["shared", "answer"]
+compute, exchange, _ = step_seconds(512, 2**23, NVLINK, 0)
+factor = compute / exchange
+assert 15 < factor < 35
+say(
+    f"The exchange takes as long as the computation if the wire is {factor:.0f} times "
+    f"slower than NVLink. The network above is {NVLINK / NETWORK:.0f} times slower, an "
+    f"ordinary one of 10 Gbit/s {NVLINK / 1.25e9:.0f} times."
+)
+
+# %% [markdown] tags=["shared"]
+# ## A run survives its processes
+#
+# Of thousands of devices, one fails every few hours, and takes the run with it: the
+# others wait for its part. So three things belong to every long run. Somebody notices
+# and stops the rest; a **checkpoint** holds weights, averages and the number of
+# updates; and the run goes on from it *by itself*. A test of that is simple: kill a
+# process.
+
+
+# %% tags=["jax"]
+def with_checkpoints(rank, port, folder, batches, killed_at=None):
+    """Weights after a training that goes on where the folder says; where it began."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 2)
+    jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=rank)
+    model, numbers = new_model(), nnx.Not(nnx.RngState)  # all but random keys
+    both = model, nnx.Optimizer(model, optax.adam(2e-3), wrt=nnx.Param)
+    nnx.update(both, share(nnx.state(both, numbers), lambda x: PartitionSpec()))
+    manager = CheckpointManager(folder)
+    if begin := manager.latest_step() or 0:
+        wanted = args.StandardRestore(nnx.state(both, numbers))
+        nnx.update(both, manager.restore(begin, args=wanted))
+    for i, tokens in enumerate(batches[begin:], start=begin):
+        if (i, rank) == (killed_at, 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        one_update(*both, share(tokens, lambda x: PartitionSpec("devices")))
+        if (i + 1) % 10 == 0:
+            manager.save(i + 1, args=args.StandardSave(nnx.state(both, numbers)))
+            manager.wait_until_finished()
+    return to_arrays(model), begin
+
+
+# %% [markdown] tags=["jax"]
+# Two processes with two devices each meet at an address. Process 1 kills itself before
+# update 26; the last checkpoint is from update 20. Process 0 waits for it, until
+# `together` ends it, as a cluster's scheduler would, and the page starts both again.
+
+# %% tags=["jax"]
+folder = tempfile.TemporaryDirectory()
+try:
+    together(with_checkpoints, 2, free_port(), folder.name, batches, 25)
+except RuntimeError as error:
+    print(str(error).splitlines()[0])
+rescued, begin = together(with_checkpoints, 2, free_port(), folder.name, batches)[0]
+
+
+# %% tags=["shared"]
+def without_key_biases(weights):
+    """All weights but the biases of the keys, on which no output depends."""
+    cut = np.s_[64:128]  # of queries, keys and values, 64 each
+    return {
+        name: np.delete(x, cut) if name.endswith("qkv.bias") else x
+        for name, x in weights.items()
+    }
+
+
+# %% tags=["shared", "say"]
+pair = without_key_biases(rescued), without_key_biases(weights)
+gap = max(np.abs(pair[0][name] - pair[1][name]).max() for name in weights)
+say(
+    f"The second attempt began after update {begin}. At the end, its weights differ "
+    f"from those of the run that nobody disturbed by {gap:.0e} at most. (The biases of "
+    "the keys are left out: they change no attention weight, so their gradient is a "
+    "rounding error, which Adam turns into steps.)"
+)
+
+# %% tags=["shared", "check"]
+# Checked: it went on from the checkpoint, and nothing is lost
+assert begin == 20 and gap < 1e-5
+
+# %% [markdown] tags=["shared"]
+# The book's own `fit` shares batches and resumes in this way, and one command starts it
+# on one device, on all devices of a machine, or on several hosts: see
+# [With a command](https://github.com/example/transformers-side-by-side#with-a-command).
+
+# %% [markdown] tags=["shared"]
+# ## Key points
+#
+# * **Data parallel** first: the same losses, a share of the time, one all-reduce.
+# * **Sharded**, if weights, gradients and averages do not fit: a share of the memory,
+#   more traffic, still the same losses.
+# * **Tensor parallel**, if a single layer is too large or too slow, inside a host.
+# * An all-reduce moves almost twice the gradient through each wire, however many
+#   devices there are. So more devices want larger batches.
+# * Kill a process of yours before the cluster does.
+
+# %% [markdown] tags=["jax"]
+# This is the last chapter. What differs between the frameworks is collected on the page
+# [JAX and PyTorch compared](../book/comparison.md).
