@@ -865,9 +865,9 @@ rows_said = [
 head = ["gradient of 16 texts", "MiB kept", "milliseconds", "distance from the first"]
 say(
     f"{table(head, *rows_said)}\n\nThe distance is relative to the length of the whole "
-    "gradient. bfloat16 keeps eight bits of each number, so its gradient differs, by "
-    "little compared with the noise of a batch. Whether it is also fast depends on the "
-    "processor; on GPUs it usually is."
+    "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
+    "differs. Whether it is also fast depends on the machine (this one is named in "
+    "*How this book was built*); on GPUs it usually is."
 )
 
 # %% tags=["shared", "check"]
