@@ -6,10 +6,11 @@
 # You need: *A model that writes*, and *What attention costs* for the estimate.
 #
 # One device computes for months, or the model does not fit into its memory. So take
-# more devices. But a device can only add up what it has: gradients, weights or
-# activations must travel, and the way is slow. Who holds what, and what travels when?
-# You need no cluster to find out. This page makes four devices of your processor, runs
-# on them what runs on thousands, and kills one of them.
+# more devices. But each device knows only what it holds. Gradients, weights or
+# activations must travel, and the links between devices are slow beside their
+# arithmetic. Who holds what, and what travels when? You need no cluster to find out.
+# This page makes four devices of your processor, runs on them what runs on thousands,
+# and kills one of them.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch:
@@ -114,19 +115,19 @@ def train(model, batches):
 # %% [markdown] tags=["jax"]
 # In JAX, one process can have many devices. A `Mesh` names them, a `PartitionSpec` says
 # along which axis an array is cut, and the compiler does the rest: **the program stays
-# as it is**, only the arrays lie elsewhere. Of GPUs, a process sees all without being
-# told; of processors, as many as you ask for, before the first computation:
+# as it is**, only the arrays lie elsewhere. JAX finds all GPUs itself. Devices of a
+# processor must be asked for, before the first computation (leave the first two lines
+# out where you have GPUs):
 
 # %% tags=["jax"]
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
 
 
-def share(tree, layout):
-    """Arrays on all devices, each cut as ``layout(array)`` says."""
+def share(tree, *axes):
+    """Arrays on all devices: whole, or cut along the axis that is called "devices"."""
     mesh = Mesh(np.array(jax.devices()), ("devices",))
-    places = jax.tree.map(lambda x: NamedSharding(mesh, layout(x)), tree)
-    return jax.tree.map(jax.device_put, tree, places)
+    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(*axes)))
 
 
 def collectives(record):
@@ -139,9 +140,8 @@ def collectives(record):
 def data_parallel(batches):
     """Losses, collectives of one update, and weights, on all devices."""
     model = new_model()
-    whole = share(nnx.state(model, nnx.Param), lambda x: PartitionSpec())
-    nnx.update(model, whole)
-    rows = [share(tokens, lambda x: PartitionSpec("devices")) for tokens in batches]
+    nnx.update(model, share(nnx.state(model, nnx.Param)))  # each has all
+    rows = [share(tokens, "devices") for tokens in batches]  # each has its texts
     losses, optimizer = train(model, rows)
     record = one_update.lower(model, optimizer, rows[0]).compile().as_text()
     return losses, collectives(record), to_arrays(model)
@@ -180,7 +180,9 @@ assert counted["all-reduce"] in (1, 2) and len(counted) == 1
 # %% [markdown] tags=["shared", "answer"]
 # No: the texts of the smaller part count three times as much as the others. With
 # padding, this happens also in parts of 16, because a mean over *real tokens* divides
-# by different numbers. Add up sums, and divide once.
+# by different numbers. Add up sums, and divide once. (Where one compiled program
+# computes the mean of the whole batch, as in JAX, that is what it does. Where each
+# process knows its own mean only, as in PyTorch, you have to.)
 
 # %% [markdown] tags=["shared"]
 # ## An all-reduce moves almost twice the gradient
@@ -211,7 +213,7 @@ def ring_all_reduce(arrays):
 # %% [markdown] tags=["shared"]
 # Each of $n$ devices sends $2(n-1)$ parts, each an $n$-th of the $B$ bytes:
 #
-# $$\text{bytes sent by each device} = 2\,\frac{n-1}{n}\,B$$ (ring)
+# $$\text{bytes sent by each device} = 2\,\frac{n-1}{n}\,B \tag{1}$$
 #
 # With more devices this grows to $2B$ and no further: nobody's wire carries more.
 
@@ -239,11 +241,11 @@ assert np.allclose(points[1], 2 * (points[0] - 1) / points[0]) and points[1].max
 # %% [markdown] tags=["shared"]
 # ## Sharded: no device holds the whole model
 #
-# Data parallel saves time, but no memory: each device keeps all weights, all
-# gradients, and Adam's two averages. Why four copies? In the second row of the
-# drawing, each device *keeps* a quarter of everything. Before a block computes, its
-# weights are gathered, and afterwards dropped; gradients arrive summed, each part
-# only where it is kept. This is **FSDP** ([Zhao et al.
+# Data parallel saves time, and the memory of activations. But each device keeps all
+# weights, all gradients, and Adam's two averages. Why four copies? In the second row of
+# the drawing, each device *keeps* a quarter of everything. Before a block computes, its
+# weights are gathered, and afterwards dropped; gradients arrive summed, each part only
+# where it is kept. This is **FSDP** ([Zhao et al.
 # 2023](https://arxiv.org/abs/2304.11277)), or stage 3 of ZeRO ([Rajbhandari et al.
 # 2020](https://arxiv.org/abs/1910.02054)).
 
@@ -258,9 +260,8 @@ def bytes_on_one(arrays):
 def sharded(batches):
     """Losses, bytes of weights and averages, and collectives, on all devices."""
     model = new_model()
-    quarter = share(nnx.state(model, nnx.Param), lambda x: PartitionSpec("devices"))
-    nnx.update(model, quarter)
-    rows = [share(tokens, lambda x: PartitionSpec("devices")) for tokens in batches]
+    nnx.update(model, share(nnx.state(model, nnx.Param), "devices"))  # a quarter
+    rows = [share(tokens, "devices") for tokens in batches]
     losses, optimizer = train(model, rows)
     averages = nnx.state(optimizer.opt_state)
     kept = bytes_on_one(nnx.state(model, nnx.Param)), bytes_on_one(averages)
@@ -286,7 +287,9 @@ exchanged = ", ".join(f"{n} × {name}" for name, n in sorted(gathered.items()))
 say(
     f"{table(head, *rows_said)}\n\nThe losses are those of one device. An update now "
     f"takes {exchanged}: {word('more', gathered.total(), counted.total())} operations, "
-    "because weights travel, too."
+    "because weights travel, too. Gathered for the forward and for the backward pass, "
+    "they make the bytes of an update one and a half times as many "
+    "([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054), sec. 7)."
 )
 
 # %% tags=["shared", "check"]
@@ -299,10 +302,9 @@ assert kept == (n_bytes // 4, n_bytes // 2) and gathered["all-gather"] >= 3
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, on paper.** A model has 7 billion parameters. Weights, gradients and
-# Adam's averages are float32. How much does a device keep with data parallel? On how
-# many devices of the size of an
-# [A100](https://www.nvidia.com/en-us/data-center/a100/), 80 GB, does half of the memory
-# suffice for it, if all is sharded?
+# Adam's averages are float32. How much does a device keep of them with data parallel?
+# How many devices, if all is sharded and half of an
+# [A100](https://www.nvidia.com/en-us/data-center/a100/) with 80 GB is for them?
 
 # %% tags=["shared", "answer"]
 total = 7e9 * 16  # bytes: weights, gradients, two averages
@@ -310,7 +312,7 @@ needed = int(np.ceil(total / 40e9))
 assert total > 80e9 and needed == 3 and total / needed <= 40e9
 say(
     f"{total / 1e9:.0f} GB on every device: it does not fit. Sharded, {needed} devices "
-    "keep at most 40 GB each; the rest is for activations."
+    "keep at most 40 GB each; the rest is for activations and gathered weights."
 )
 
 # %% [markdown] tags=["shared"]
@@ -320,10 +322,12 @@ say(
 # are, and let the activations travel. A feed-forward net is $\phi(xW_1)W_2$. Cut $W_1$
 # into columns and $W_2$ into rows: each device computes its columns of the hidden
 # layer, applies $\phi$, and multiplies by its rows. The sum of the four results is the
-# output, by one all-reduce
-# ([Shoeybi et al. 2019](https://arxiv.org/abs/1909.08053)). Attention is cut by heads:
+# output, by one all-reduce ([Shoeybi et al. 2019](https://arxiv.org/abs/1909.08053)):
 #
-# $$\phi(xW_1)W_2 = \sum_{i=1}^{4} \phi(xW_1^{(i)})\,W_2^{(i)}$$ (columns-then-rows)
+# $$\phi(xW_1)W_2 = \sum_{i=1}^{4} \phi(xW_1^{(i)})\,W_2^{(i)} \tag{2}$$
+#
+# Attention is cut by heads: the layers of queries, keys and values into columns, the
+# output layer into rows.
 
 
 # %% tags=["jax"]
@@ -356,19 +360,15 @@ class Block(nnx.Module):
 # %% tags=["jax"]
 def tensor_parallel(x):
     """Output, collectives and kept bytes of a block cut among all devices."""
-    columns = {
-        "kernel": PartitionSpec(None, "devices"),
-        "bias": PartitionSpec("devices"),
-    }
-    rows = {"kernel": PartitionSpec("devices", None)}
+    columns = {"kernel": (None, "devices"), "bias": ("devices",)}
+    rows = {"kernel": ("devices", None)}
     plan = dict.fromkeys(("query", "key", "value", "linear1"), columns)
     plan |= dict.fromkeys(("out", "linear2"), rows)
     block = build(Block, 64, 16, 256)
-    params = nnx.to_flat_state(nnx.state(block, nnx.Param))
-    for (layer, name), array in params:
-        spec = plan.get(layer, {}).get(name, PartitionSpec())
-        nnx.update(block, {layer: {name: share(array, lambda _, spec=spec: spec)}})
-    forward, x = nnx.jit(lambda block, x: block(x)), share(x, lambda _: PartitionSpec())
+    for (layer, name), array in nnx.to_flat_state(nnx.state(block, nnx.Param)):
+        axes = plan.get(layer, {}).get(name, ())  # norms and two biases stay whole
+        nnx.update(block, {layer: {name: share(array, *axes)}})
+    forward, x = nnx.jit(lambda block, x: block(x)), share(x)
     record = forward.lower(block, x).compile().as_text()
     kept = bytes_on_one(nnx.state(block, nnx.Param))
     return as_numpy(forward(block, x)), collectives(record), kept
@@ -381,13 +381,14 @@ block = build(Block, 64, 16, 256)
 alone_y, whole = as_numpy(block(x)), bytes_on_one(nnx.state(block, nnx.Param))
 
 # %% tags=["shared", "say"]
+gap = np.abs(together_y - alone_y).max()
 say(
-    f"The outputs differ by {np.abs(together_y - alone_y).max():.0e}. A device keeps "
-    f"{part / whole:.0%} of the block's bytes (norms and some biases are whole), and "
-    f"the block needs {summed['all-reduce']} all-reduce operations: one for attention, "
-    "one for the feed-forward net. They come in the middle of the computation, where "
-    "nothing can hide them, so this way wants the fastest wires: those inside one "
-    "machine."
+    f"The outputs differ by {gap:.0e}. A device keeps {part / whole:.0%} of the "
+    "block's bytes (norms and some biases are whole), and the block needs "
+    f"{summed['all-reduce']} all-reduce operations: one for attention, one for the "
+    "feed-forward net (in a training, the backward pass has two, too). They come in "
+    "the middle of the computation, where little can hide them, so this way wants the "
+    "fastest links: those inside one machine."
 )
 
 # %% tags=["shared", "check"]
@@ -398,16 +399,19 @@ assert dict(summed) == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 # %% [markdown] tags=["shared"]
 # ## What more devices bring
 #
-# How long does an update take on $n$ devices? The operations are shared. The all-reduce
-# is not, and part of it hides behind the backward pass, which still computes:
+# How long does an update take on $n$ devices? They share the computation, but not the
+# all-reduce:
 #
-# $$t(n) = \frac{6ND}{n\,F} + (1-h)\,2\,\frac{n-1}{n}\,\frac{B}{W}$$ (step-time)
+# $$t(n) = \frac{6ND}{n\,F} + 2\,\frac{n-1}{n}\,\frac{B}{W} \tag{3}$$
 #
 # Here $6ND$ are the operations for $N$ parameters and $D$ tokens (*What attention
 # costs*), $F$ what one device does in a second, $B$ the bytes of the gradient, $W$ the
-# bytes that a wire carries in a second, and $h$ the part that hides. On your processor,
-# the model looks like this (measured once, in milliseconds, with up to four processes
-# of one thread each):
+# bytes that a link carries in a second. At best, the exchange hides behind the backward
+# pass, two thirds of the first term. (The time of a message's way, the *latency*, is
+# left out: it counts where many small arrays travel.)
+#
+# Does formula (3) hold? Here are the times of an update on a processor of two cores,
+# recorded once, with up to four processes of one thread each:
 
 # %% tags=["jax", "experiment"]
 # Experiment: the recorded times, and a fit of the time of a text and of a byte
@@ -440,9 +444,9 @@ say(
     f"{strong[3] / strong[0]:.0%}: the machine has {record['cores']} cores, which four "
     "processes share, and each still pays for the exchange. With the batch of each "
     f"process fixed (*weak scaling*), {record['cores']} processes need "
-    f"{weak[1] / weak[0]:.0%}; without any exchange it would be 100%. The fit explains "
-    f"the times to {error:.0%} on average, by {work:.1f} ms a text and {rate:.2f} GB/s "
-    "between processes."
+    f"{weak[1] / weak[0]:.0%}; without any exchange it would be 100%. The two "
+    f"terms explain the times to {error:.0%} on average, with {work:.1f} ms for a text "
+    f"and {rate:.2f} GB/s between processes (not hidden, Python included)."
 )
 
 # %% tags=["shared", "check"]
@@ -455,75 +459,83 @@ assert (
 assert error < 0.2 and work > 0 < rate
 
 # %% [markdown] tags=["shared"]
-# The same formula for machines that you can rent: GPT-2's largest model, half a million
+# Now formula (3) for machines that you can rent: GPT-2's largest model, half a million
 # tokens in an update, gradients in bfloat16. Every number has its source:
 
 # %% tags=["shared"]
 FLOPS = 989e12  # one H100, bfloat16: https://www.nvidia.com/en-us/data-center/h100
-USED = 0.46  # by a training: https://arxiv.org/abs/2204.02311, table 3 (PaLM)
+USED = 0.46  # by PaLM on other chips: https://arxiv.org/abs/2204.02311, table 3
 NVLINK = 450e9  # bytes per second, each way: half of the 900 GB/s of the data sheet
-NETWORK = (
-    50e9  # for each GPU, 400 Gbit/s: https://docs.nvidia.com/dgx/dgxh100-user-guide
-)
+NETWORK = 8 * 50e9  # of a host: https://docs.nvidia.com/dgx/dgxh100-user-guide
+ETHERNET = 1.25e9  # of a host, 10 Gbit/s
 N = 1.5e9  # parameters: https://openai.com/index/better-language-models
 
 
-# %% tags=["shared"]
-def step_seconds(n, tokens, wire, hidden):
-    """Compute, exchange that does not hide, and their sum, by equation (step-time)."""
+def step_seconds(n, tokens, link):
+    """Compute, exchange, and the whole step if as much as possible hides."""
     compute = 6 * N * tokens / (n * FLOPS * USED)
-    exchange = (1 - hidden) * 2 * (n - 1) / n * 2 * N / wire
-    return compute, exchange, compute + exchange
+    exchange = 2 * (n - 1) / n * 2 * N / link
+    return compute, exchange, compute + max(0, exchange - compute * 2 / 3)
 
 
-# %% tags=["shared", "say"]
+# %% tags=["shared", "experiment"]
+# Experiment: the forecast for four clusters
 cases = {
     "8 GPUs, one host": (8, 2**19, NVLINK),
-    "64 hosts, the same batch": (512, 2**19, NETWORK),
+    "64 hosts": (512, 2**19, NETWORK),
     "64 hosts, 16 times the batch": (512, 2**23, NETWORK),
+    "64 hosts, 10 Gbit/s": (512, 2**19, ETHERNET),
 }
-head = ["forecast, in seconds", "compute", "exchange, nothing hidden", "half hidden"]
+times = {name: step_seconds(*case) for name, case in cases.items()}
+head = ["forecast (seconds)", "compute", "exchange", "step, nothing hides", "at best"]
 rows_said = [
-    [name, *(f"{x:.3f}" for x in step_seconds(*case, 0)[:2]),
-     f"{step_seconds(*case, 0.5)[1]:.3f}"]
-    for name, case in cases.items()
-]  # fmt: skip
-one, many, large = (step_seconds(*case, 0) for case in cases.values())
+    [name, *(f"{x:.3f}" for x in (compute, exchange, compute + exchange, best))]
+    for name, (compute, exchange, best) in times.items()
+]
+one, many, large, slow = ((c, e, c + e, best) for c, e, best in times.values())
+
+# %% tags=["shared", "say"]
+share_of = [exchange / step for _, exchange, step, _ in (one, many, large)]
+gain = one[2] / many[2], one[3] / many[3]
 say(
-    f"{table(head, *rows_said)}\n\nInside a host the exchange is nothing beside the "
-    f"computation. On 64 hosts with the same batch, it takes "
-    f"{many[1] / many[0]:.0f} times as long: {one[2] / many[2]:.0f} times the speed "
-    "for 64 times the money. With 16 times the batch, if the training bears it, the "
-    f"exchange is {large[1] / large[2]:.0%} of the step."
+    f"{table(head, *rows_said)}\n\nInside a host, the exchange is {share_of[0]:.0%} of "
+    f"the step. On 64 hosts it is {share_of[1]:.0%}, because every GPU has 1,024 "
+    "tokens to compute with, but the whole gradient to exchange: with 64 times the "
+    f"machines, {gain[0]:.0f} to {gain[1]:.0f} times the speed. A batch 16 times as "
+    f"large, if the training bears it, brings it down to {share_of[2]:.0%}. Over an "
+    f"ordinary network, 64 hosts need {slow[3] / one[2]:.1f} times as long as one."
 )
 
 # %% tags=["shared", "check"]
-# Checked: the exchange is small inside a host, and dominates on 64 hosts
-assert one[1] < 0.02 * one[0] and many[1] > 3 * many[0]
-assert 5 < one[2] / many[2] < 15 and large[1] < large[0]
+# Checked: inside a host the exchange is small, on 64 it is not, and needs its network
+assert one[1] < 0.02 * one[0] and 0.5 < many[1] / many[0] < 1.5
+assert 25 < gain[0] < gain[1] < 64 and large[1] < 0.1 * large[0]
+assert slow[3] > 2 * one[2]
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3.** By which factor may the wire between hosts be slower than NVLink
-# before 512 GPUs with the larger batch spend half of the time on the exchange?
+# **Exercise 3.** How slow may the network of a host be before 512 GPUs with the large
+# batch spend half of the time on an exchange of which nothing hides?
 
 # %% tags=["shared", "answer"]
-compute, exchange, _ = step_seconds(512, 2**23, NVLINK, 0)
+compute, exchange, _ = step_seconds(512, 2**23, NETWORK)
+slowest = NETWORK * exchange / compute
+assert 10e9 < slowest < 30e9
 factor = compute / exchange
-assert 15 < factor < 35
 say(
-    f"The exchange takes as long as the computation if the wire is {factor:.0f} times "
-    f"slower than NVLink. The network above is {NVLINK / NETWORK:.0f} times slower, an "
-    f"ordinary one of 10 Gbit/s {NVLINK / 1.25e9:.0f} times."
+    f"At {slowest / 1e9:.0f} GB/s, or {factor:.0f} times slower than above, the "
+    "exchange takes as long as the computation."
 )
 
 # %% [markdown] tags=["shared"]
 # ## A run survives its processes
 #
-# Of thousands of devices, one fails every few hours, and takes the run with it: the
-# others wait for its part. So three things belong to every long run. Somebody notices
-# and stops the rest; a **checkpoint** holds weights, averages and the number of
-# updates; and the run goes on from it *by itself*. A test of that is simple: kill a
-# process.
+# Many devices fail often. The training of [Llama 3](https://arxiv.org/abs/2407.21783)
+# on 16,384 GPUs was interrupted 419 times in 54 days without notice (section 3.3.4).
+# One failure takes the run with it: the others wait for a part that never comes. So
+# three things belong to every long run. Somebody notices and stops the rest; a
+# **checkpoint** holds weights, averages and the number of updates; and the run goes on
+# from it. (With dropout, a checkpoint needs the random keys, too; the book's `fit`
+# keeps them.) The test of all that: kill a process.
 
 
 # %% tags=["jax"]
@@ -534,7 +546,7 @@ def with_checkpoints(rank, port, folder, batches, killed_at=None):
     jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=rank)
     model, numbers = new_model(), nnx.Not(nnx.RngState)  # all but random keys
     both = model, nnx.Optimizer(model, optax.adam(2e-3), wrt=nnx.Param)
-    nnx.update(both, share(nnx.state(both, numbers), lambda x: PartitionSpec()))
+    nnx.update(both, share(nnx.state(both, numbers)))
     manager = CheckpointManager(folder)
     if begin := manager.latest_step() or 0:
         wanted = args.StandardRestore(nnx.state(both, numbers))
@@ -542,7 +554,7 @@ def with_checkpoints(rank, port, folder, batches, killed_at=None):
     for i, tokens in enumerate(batches[begin:], start=begin):
         if (i, rank) == (killed_at, 1):
             os.kill(os.getpid(), signal.SIGKILL)
-        one_update(*both, share(tokens, lambda x: PartitionSpec("devices")))
+        one_update(*both, share(tokens, "devices"))
         if (i + 1) % 10 == 0:
             manager.save(i + 1, args=args.StandardSave(nnx.state(both, numbers)))
             manager.wait_until_finished()
@@ -551,8 +563,8 @@ def with_checkpoints(rank, port, folder, batches, killed_at=None):
 
 # %% [markdown] tags=["jax"]
 # Two processes with two devices each meet at an address. Process 1 kills itself before
-# update 26; the last checkpoint is from update 20. Process 0 waits for it, until
-# `together` ends it, as a cluster's scheduler would, and the page starts both again.
+# update 26; the last checkpoint is from update 20. Process 0 would wait for ever;
+# `together` kills it, as a cluster's scheduler would, and the page starts both again.
 
 # %% tags=["jax"]
 folder = tempfile.TemporaryDirectory()
@@ -588,9 +600,20 @@ say(
 assert begin == 20 and gap < 1e-5
 
 # %% [markdown] tags=["shared"]
+# ## On your GPUs
+#
 # The book's own `fit` shares batches and resumes in this way, and one command starts it
 # on one device, on all devices of a machine, or on several hosts: see
 # [With a command](https://github.com/example/transformers-side-by-side#with-a-command).
+# In a script of your own, change three things.
+
+# %% [markdown] tags=["jax"]
+# * Leave out the two `jax.config.update`: JAX takes all GPUs.
+# * Each process reads only its texts: `jax.make_array_from_process_local_data` makes
+#   one array of the parts of all.
+# * On several hosts, start the program once on each, with
+#   `jax.distributed.initialize()` in its first line, and checkpoints in a folder that
+#   all hosts can read. On a cluster with SLURM it needs no arguments.
 
 # %% [markdown] tags=["shared"]
 # ## Key points
@@ -599,8 +622,9 @@ assert begin == 20 and gap < 1e-5
 # * **Sharded**, if weights, gradients and averages do not fit: a share of the memory,
 #   more traffic, still the same losses.
 # * **Tensor parallel**, if a single layer is too large or too slow, inside a host.
-# * An all-reduce moves almost twice the gradient through each wire, however many
-#   devices there are. So more devices want larger batches.
+# * An all-reduce moves up to twice the gradient through each link, however many
+#   devices there are. The computation of each shrinks, so more devices want larger
+#   batches.
 # * Kill a process of yours before the cluster does.
 
 # %% [markdown] tags=["jax"]
