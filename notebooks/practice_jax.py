@@ -195,7 +195,8 @@ assert nnx.LayerNorm(3, rngs=nnx.Rngs(0)).epsilon == 1e-6
 assert jax.nn.gelu(1.0) != jax.nn.gelu(1.0, approximate=False)
 kernel = nnx.Linear(400, 300, rngs=nnx.Rngs(0)).kernel[...]
 uniform = build(Encoder, 1, 400, 1, 300).blocks[0].ffn.linear1.kernel[...]
-np.testing.assert_allclose(kernel.std() / uniform.std(), 3**0.5, rtol=0.02)
+ratio = kernel.std() / uniform.std()
+np.testing.assert_allclose(ratio, 3**0.5, rtol=0.02)  # loose: by the draw
 q = floats(draw(size=(1, 3, 1, 4)))  # b s h d
 keys = booleans([[[[True, True, False]]]])
 theirs = jax.nn.dot_product_attention(q, q, q, mask=keys)
@@ -471,49 +472,6 @@ assert 2 / 4 < by_text.mean() < text_score + 0.05
 assert not real[:, -1].any() and not test_real[:, -1].any()
 
 # %% [markdown] tags=["shared"]
-# ## A loader is for data that do not fit
-#
-# We have indexed arrays in memory, and no loader was needed. You need one when the data
-# do not fit, or when every example takes work, such as decoding a photo: then other
-# processes prepare the next batches. A data set is anything with a length and an index
-# (here a list of pairs), and a `collate` function makes a batch of examples.
-
-# %% [markdown] tags=["jax"]
-# JAX compiles anew for every new shape, so ours pads to multiples of 8: few shapes,
-# little padding. For workers in other processes, take
-# [Grain](https://github.com/google/grain), or PyTorch's `DataLoader`.
-
-
-# %% tags=["jax"]
-def collate(examples):
-    """A batch, padded to a multiple of 8: ``b s i, b s, b``."""
-    lines, labels = zip(*examples, strict=True)
-    x, real = from_texts(lines, 8 * -(-(1 + max(map(len, lines))) // 8))
-    return x, real, np.array(labels)
-
-
-def loader(dataset, batches):
-    """Batches in the order of ``batches``, rows ``n b``."""
-    return (collate([dataset[i] for i in rows]) for rows in batches)
-
-
-# %% tags=["shared"]
-short = np.char.str_len(texts) <= 30
-dataset = list(zip(texts[short], languages[short], strict=True))
-some = draw_batches(len(dataset), 6, size=2)
-shapes = [tuple(x.shape) for x, _, _ in loader(dataset, some)]
-print(shapes)
-
-# %% tags=["shared", "check"]
-# Checked: the loader keeps the order of the batches, and less padding changes no output
-for rows, (x, real, labels) in zip(some, loader(dataset, some), strict=True):
-    np.testing.assert_array_equal(labels, [dataset[i][1] for i in rows])
-    longer = from_texts([dataset[i][0] for i in rows], 41)
-    expected = predictions(reader, floats(longer[0]), booleans(longer[1]))
-    found = predictions(reader, floats(x), booleans(real))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-# %% [markdown] tags=["shared"]
 # ## Six mistakes, and the test that finds each
 #
 # Nothing crashes, the loss is a number, and the model is bad. Guessing costs days. The
@@ -725,7 +683,7 @@ say(
 # %% tags=["shared", "check"]
 # Checked: as drawn, the best rate lies inside, and both ends have a higher loss
 drawn = plots.drawn(fig, "loss after 100 updates", "AdamW")[1]
-assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.2 * drawn.min()
+assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.3 * drawn.min()
 
 # %% [markdown] tags=["shared"]
 # Next comes overfitting: the training loss falls, the validation loss turns and rises.
@@ -785,13 +743,141 @@ assert ends[2][-1] < 0.8 * ends[0][-1] and ends[2].min() < min(map(min, ends[:2]
 assert ends[1].min() > 0.9 * ends[0].min()
 
 # %% [markdown] tags=["shared"]
-# ## Less memory, and (almost) the same gradient
+# ## An exported model needs none of your classes
 #
-# Then the model grows, and no longer fits. Before you buy a machine: three ways give
+# To share a model with somebody who has your classes, share its weights: *safetensors*
+# contains nothing but arrays, so that a file from a stranger cannot run code
+# (`save_weights` in *Two frameworks*).
+
+# %% [markdown] tags=["jax"]
+# [Orbax](https://github.com/google/orbax) keeps any tree of arrays, also an
+# optimiser's, on any number of devices.
+
+# %% tags=["jax"]
+folder = Path(tempfile.mkdtemp())
+checkpointer = orbax.checkpoint.StandardCheckpointer()
+checkpointer.save(folder / "reader", nnx.state(reader, nnx.Param))
+checkpointer.wait_until_finished()
+again = new(Classifier, seed=1)
+expected = nnx.state(again, nnx.Param)
+nnx.update(again, checkpointer.restore(folder / "reader", expected))
+
+# %% [markdown] tags=["shared"]
+# To share it with somebody who has *not*, export the computation itself, here for any
+# size of batch. A process that knows nothing of our classes runs it:
+
+# %% tags=["jax"]
+quiet = nnx.clone(reader)
+quiet.eval()
+(rows,) = export.symbolic_shape("b")
+shapes = [(rows, 41, 128), np.float32], [(rows, 41), np.bool_]
+function = jax.jit(lambda x, real: quiet(x, real))
+exported = export.export(function, platforms=["cpu", "cuda"])(
+    *(jax.ShapeDtypeStruct(*shape) for shape in shapes)
+)
+(folder / "reader.jax").write_bytes(exported.serialize())
+
+# %% tags=["jax"]
+STRANGER = """
+import sys, numpy as np
+from jax import export
+model = export.deserialize(open("reader.jax", "rb").read())
+np.save("logits.npy", model.call(*np.load("lines.npz").values()))
+print(sum(name.startswith(("helpers", "flax")) for name in sys.modules))
+"""
+
+# %% tags=["shared"]
+np.savez(folder / "lines.npz", test_x[:10], test_real[:10])  # ten lines
+command = [sys.executable, "-I", "-c", STRANGER]
+alone = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+logits = np.load(folder / "logits.npy")
+
+# %% tags=["shared", "say"]
+given = np.array([*files])[logits.argmax(1)]
+right = (logits.argmax(1) == test_languages[:10]).sum()
+say(
+    f"The other process, with {alone.stdout.strip()} of our modules, calls the first "
+    f"line {given[0]}; {right} of its ten answers are right. How lines become arrays, "
+    "and which number means which language, you have to tell beside the program."
+)
+
+# %% tags=["shared", "check"]
+# Checked: restored weights and the exported program give the model's own outputs
+shown = floats(test_x[:10]), booleans(test_real[:10])
+expected = predictions(reader, *shown)
+np.testing.assert_array_equal(predictions(again, *shown), expected)
+np.testing.assert_allclose(logits, expected, atol=1e-5)
+assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, your own file.** Put two folders of texts of yours in place of `files`,
+# such as your mails and somebody else's. Before you train: what does the simple rule
+# reach, and which accuracy would make you suspect a leak?
+
+# %% tags=["shared", "answer"]
+rule = make_pipeline(pairs, LogisticRegression(C=10, max_iter=500))
+two, test_two = np.isin(languages, [0, 2]), np.isin(test_languages, [0, 2])
+rule.fit(texts[two], languages[two])
+score = rule.score(test_texts[test_two], test_languages[test_two])
+assert score > 0.8
+say(
+    "That depends on your texts. With Python and JavaScript alone the simple rule "
+    f"is right in {score:.0%} of the test lines. A Transformer that is far above the "
+    "rule on a few hundred texts deserves suspicion: is a file on both sides of the "
+    "split?"
+)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: A loader is for data that do not fit
+#
+# We have indexed arrays in memory, and no loader was needed. You need one when the data
+# do not fit, or when every example takes work, such as decoding a photo: then other
+# processes prepare the next batches. A data set is anything with a length and an index
+# (here a list of pairs), and a `collate` function makes a batch of examples.
+
+# %% [markdown] tags=["jax"]
+# JAX compiles anew for every new shape, so ours pads to multiples of 8: few shapes,
+# little padding. For workers in other processes, take
+# [Grain](https://github.com/google/grain), or PyTorch's `DataLoader`.
+
+
+# %% tags=["jax"]
+def collate(examples):
+    """A batch, padded to a multiple of 8: ``b s i, b s, b``."""
+    lines, labels = zip(*examples, strict=True)
+    x, real = from_texts(lines, 8 * -(-(1 + max(map(len, lines))) // 8))
+    return x, real, np.array(labels)
+
+
+def loader(dataset, batches):
+    """Batches in the order of ``batches``, rows ``n b``."""
+    return (collate([dataset[i] for i in rows]) for rows in batches)
+
+
+# %% tags=["shared"]
+short = np.char.str_len(texts) <= 30
+dataset = list(zip(texts[short], languages[short], strict=True))
+some = draw_batches(len(dataset), 6, size=2)
+shapes = [tuple(x.shape) for x, _, _ in loader(dataset, some)]
+print(shapes)
+
+# %% tags=["shared", "check"]
+# Checked: the loader keeps the order of the batches, and less padding changes no output
+for rows, (x, real, labels) in zip(some, loader(dataset, some), strict=True):
+    np.testing.assert_array_equal(labels, [dataset[i][1] for i in rows])
+    longer = from_texts([dataset[i][0] for i in rows], 41)
+    expected = predictions(reader, floats(longer[0]), booleans(longer[1]))
+    found = predictions(reader, floats(x), booleans(real))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Less memory, and (almost) the same gradient
+#
+# A model grows, and no longer fits. Before you buy a machine: three ways give
 # the same gradient from less memory, or almost the same.
 #
-# * **Accumulation**: the mean of the gradients of four equal parts of a batch is that
-#   of the batch.
+# * **Gradient accumulation**: the mean of the gradients of four equal parts of a batch
+#   is that of the batch.
 # * **Recomputation**: keep only the input of each block, and compute its inside again.
 # * **Half precision**: multiply in bfloat16, but keep the weights in float32, or small
 #   updates would be rounded away.
@@ -890,9 +976,9 @@ say(
 # Checked: quarters keep a quarter, recomputation less, and the gradients agree
 base = cost["plain"][0]
 assert 0.2 < cost["four quarters"][0] / base < 0.3
-assert cost["recomputation"][0] < 0.3 * base and cost["half precision"][0] < 0.9 * base
+assert cost["recomputation"][0] < 0.2 * base and cost["half precision"][0] < 0.9 * base
 assert cost["four quarters"][2] < 1e-5 and cost["recomputation"][2] < 1e-5
-assert 1e-4 < cost["half precision"][2] < 0.1
+assert 1e-4 < cost["half precision"][2] < 0.1  # loose: processors round differently
 
 # %% [markdown] tags=["jax"]
 # `jax.jit` has fused operations all along. It costs a longer first call for each new
@@ -906,91 +992,6 @@ rows_said = [
 ]
 head = ["device", "gradient", "seconds of the first call", "milliseconds later"]
 say(f"{table(head, *rows_said)}\n\n(Recorded once, for a model of this size.)")
-
-# %% [markdown] tags=["shared"]
-# ## An exported model needs none of your classes
-#
-# To share a model with somebody who has your classes, share its weights: *safetensors*
-# contains nothing but arrays, so that a file from a stranger cannot run code
-# (`save_weights` in *Two frameworks*).
-
-# %% [markdown] tags=["jax"]
-# [Orbax](https://github.com/google/orbax) keeps any tree of arrays, also an
-# optimiser's, on any number of devices.
-
-# %% tags=["jax"]
-folder = Path(tempfile.mkdtemp())
-checkpointer = orbax.checkpoint.StandardCheckpointer()
-checkpointer.save(folder / "reader", nnx.state(reader, nnx.Param))
-checkpointer.wait_until_finished()
-again = new(Classifier, seed=1)
-expected = nnx.state(again, nnx.Param)
-nnx.update(again, checkpointer.restore(folder / "reader", expected))
-
-# %% [markdown] tags=["shared"]
-# To share it with somebody who has *not*, export the computation itself, here for any
-# size of batch. A process that knows nothing of our classes runs it:
-
-# %% tags=["jax"]
-quiet = nnx.clone(reader)
-quiet.eval()
-(rows,) = export.symbolic_shape("b")
-shapes = [(rows, 41, 128), np.float32], [(rows, 41), np.bool_]
-function = jax.jit(lambda x, real: quiet(x, real))
-exported = export.export(function, platforms=["cpu", "cuda"])(
-    *(jax.ShapeDtypeStruct(*shape) for shape in shapes)
-)
-(folder / "reader.jax").write_bytes(exported.serialize())
-
-# %% tags=["jax"]
-STRANGER = """
-import sys, numpy as np
-from jax import export
-model = export.deserialize(open("reader.jax", "rb").read())
-np.save("logits.npy", model.call(*np.load("lines.npz").values()))
-print(sum(name.startswith(("helpers", "flax")) for name in sys.modules))
-"""
-
-# %% tags=["shared"]
-np.savez(folder / "lines.npz", test_x[:10], test_real[:10])  # ten lines
-command = [sys.executable, "-I", "-c", STRANGER]
-alone = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-logits = np.load(folder / "logits.npy")
-
-# %% tags=["shared", "say"]
-given = np.array([*files])[logits.argmax(1)]
-right = (logits.argmax(1) == test_languages[:10]).sum()
-say(
-    f"The other process, with {alone.stdout.strip()} of our modules, calls the first "
-    f"line {given[0]}; {right} of its ten answers are right. How lines become arrays, "
-    "and which number means which language, you have to tell beside the program."
-)
-
-# %% tags=["shared", "check"]
-# Checked: restored weights and the exported program give the model's own outputs
-shown = floats(test_x[:10]), booleans(test_real[:10])
-expected = predictions(reader, *shown)
-np.testing.assert_array_equal(predictions(again, *shown), expected)
-np.testing.assert_allclose(logits, expected, atol=1e-5)
-assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
-
-# %% [markdown] tags=["shared"]
-# **Exercise 2, your own file.** Put two folders of texts of yours in place of `files`,
-# such as your mails and somebody else's. Before you train: what does the simple rule
-# reach, and which accuracy would make you suspect a leak?
-
-# %% tags=["shared", "answer"]
-rule = make_pipeline(pairs, LogisticRegression(C=10, max_iter=500))
-two, test_two = np.isin(languages, [0, 2]), np.isin(test_languages, [0, 2])
-rule.fit(texts[two], languages[two])
-score = rule.score(test_texts[test_two], test_languages[test_two])
-assert score > 0.5
-say(
-    "That depends on your texts. With Python and JavaScript alone the simple rule "
-    f"is right in {score:.0%} of the test lines. A Transformer that is far above the "
-    "rule on a few hundred texts deserves suspicion: is a file on both sides of the "
-    "split?"
-)
 
 # %% [markdown] tags=["shared"]
 # ## Key points
