@@ -153,7 +153,8 @@ class Classifier(nnx.Module):
 # the framework uses:
 
 
-# %% tags=["jax"]
+# %% tags=["jax", "experiment"]
+# Experiment: our weights under the other names
 def renamed(encoder):
     """Weights of our ``Encoder`` under Flax's paths; queries, keys, values by head."""
     n_heads, state = encoder.blocks[0].attention.n_heads, {}
@@ -175,9 +176,10 @@ def renamed(encoder):
 sizes = {"n_blocks": 2, "n_heads": 3, "f": 41}
 ours = build(Encoder, 2, 24, 3, 41, norm_first=True, activation="gelu")
 own = build(Classifier, 5, 24, 7, **sizes, max_length=11, seed=1)
-params = dict(nnx.to_flat_state(nnx.state(own, nnx.Param)))
-for path, array in renamed(ours).items():
-    params[path][...] = array
+weights = renamed(ours)
+for path, param in nnx.to_flat_state(nnx.state(own, nnx.Param)):
+    if path in weights:
+        param[...] = weights[path]
 
 # %% tags=["jax", "check"]
 # Checked: at real positions, both encoders agree to 1e-5
@@ -203,6 +205,12 @@ theirs = jax.nn.dot_product_attention(q, q, q, mask=keys)
 swapped = q.swapaxes(1, 2)
 same = attention(swapped, swapped, swapped, keys)[0].swapaxes(1, 2)
 np.testing.assert_allclose(as_numpy(theirs), as_numpy(same), atol=1e-5)
+
+# %% tags=["jax", "check"]
+# Checked: attention of Flax returns outputs alone
+layer = nnx.MultiHeadAttention(2, 12, decode=False, rngs=nnx.Rngs(0))
+x = floats(draw(size=(1, 3, 12)))
+assert layer(x).shape == x.shape
 
 # %% [markdown] tags=["jax"]
 # | Flax's layers | ours |
@@ -311,10 +319,11 @@ files = {
 def lines_of(paths):
     """Different lines of these files: ASCII, from 8 to 40 characters."""
     found = (line.strip() for p in paths for line in p.read_text("utf-8").splitlines())
-    return list(dict.fromkeys(x[:40] for x in found if len(x) >= 8 and x.isascii()))
+    return sorted({x[:40] for x in found if len(x) >= 8 and x.isascii()})
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: lines of files, and the numbers of their languages
 def labelled_lines(files, n):
     """At most ``n`` lines of each language, shuffled, and their languages: 0 to 3."""
     draw = np.random.default_rng(0)

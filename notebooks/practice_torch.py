@@ -50,6 +50,7 @@ import json
 import math
 import tempfile
 import time
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -139,7 +140,8 @@ class Classifier(nn.Module):
 # the framework uses:
 
 
-# %% tags=["torch"]
+# %% tags=["torch", "experiment"]
+# Experiment: our weights under the other names
 def renamed(encoder):
     """Weights of our ``Encoder`` under PyTorch's names."""
     names = {"blocks.": "layers.", "attention.qkv.": "self_attn.in_proj_"}
@@ -183,6 +185,20 @@ np.testing.assert_allclose(
     as_numpy(own_way(q, q, q, attn_mask=keys)), as_numpy(attention(q, q, q, keys)[0]),
     atol=1e-5,
 )  # fmt: skip
+
+# %% tags=["torch", "check"]
+# Checked: nested tensors make padded outputs 0; weights come as the mean of the heads
+torch.set_default_device(None)  # this path is left where a default device is set
+post_norm = nn.TransformerEncoderLayer(12, 2, 7, batch_first=True)
+hidden = torch.tensor([[False, False, False], [False, True, True]])
+with torch.no_grad(), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    stacked = nn.TransformerEncoder(post_norm, 1).eval()
+    padded = stacked(torch.randn(2, 3, 12), src_key_padding_mask=hidden)
+assert padded[1, 1:].abs().max() == 0 and padded[1, 0].abs().max() > 0
+torch.set_default_device(device)
+weights = nn.MultiheadAttention(12, 2)(*3 * [floats(draw(size=(3, 1, 12)))])[1]
+assert weights.shape == (1, 3, 3)  # b q k: no axis of heads
 
 # %% [markdown] tags=["torch"]
 # | PyTorch's layers | ours |
@@ -293,10 +309,11 @@ files = {
 def lines_of(paths):
     """Different lines of these files: ASCII, from 8 to 40 characters."""
     found = (line.strip() for p in paths for line in p.read_text("utf-8").splitlines())
-    return list(dict.fromkeys(x[:40] for x in found if len(x) >= 8 and x.isascii()))
+    return sorted({x[:40] for x in found if len(x) >= 8 and x.isascii()})
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: lines of files, and the numbers of their languages
 def labelled_lines(files, n):
     """At most ``n`` lines of each language, shuffled, and their languages: 0 to 3."""
     draw = np.random.default_rng(0)

@@ -582,8 +582,8 @@ def tensor_parallel(x):
     """Output, collectives and kept bytes of a block cut among all devices."""
     columns = {"kernel": (None, "devices"), "bias": ("devices",)}
     rows = {"kernel": ("devices", None)}
-    plan = dict.fromkeys(("query", "key", "value", "linear1"), columns)
-    plan |= dict.fromkeys(("out", "linear2"), rows)
+    plan = {"query": columns, "key": columns, "value": columns, "out": rows}
+    plan |= {"linear1": columns, "linear2": rows}
     block = build(Block, 64, 16, 256)
     for (layer, name), array in nnx.to_flat_state(nnx.state(block, nnx.Param)):
         axes = plan.get(layer, {}).get(name, ())  # norms and two biases stay whole

@@ -586,8 +586,9 @@ def tensor_parallel(x):
     """Output, collectives and kept bytes of a block cut among all processes."""
     distributed.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
-    plan = dict.fromkeys(("query", "key", "value", "linear1"), ColwiseParallel())
-    plan |= dict.fromkeys(("out", "linear2"), RowwiseParallel())
+    columns, rows = ColwiseParallel(), RowwiseParallel()
+    plan = {"query": columns, "key": columns, "value": columns, "out": rows}
+    plan |= {"linear1": columns, "linear2": rows}
     block = parallelize_module(build(Block, 64, 16, 256), mesh, plan)
     with torch.no_grad(), profile() as record:
         y = block(torch.tensor(x))
