@@ -615,7 +615,7 @@ say(
 # %% tags=["shared", "check"]
 # Checked: the same output, two sums, and about a quarter of the bytes
 np.testing.assert_allclose(together_y, alone_y, atol=1e-5)
-assert dict(summed) == {"all-reduce": 2} and 0.25 < part / whole < 0.28
+assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 
 # %% [markdown] tags=["shared"]
 # ## Key points
