@@ -373,7 +373,8 @@ def train(model, loss_fn, data, batches, rate=3e-3):
     return as_numpy(torch.stack(losses))
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: rows of each batch, and no padding at all
 def draw_batches(rows, updates, size=32, seed=0):
     """Rows of each batch, drawn with repetition: ``n b``."""
     return np.random.default_rng(seed).integers(rows, size=(updates, size))
@@ -679,7 +680,7 @@ say(
 # %% tags=["shared", "check"]
 # Checked: as drawn, the best rate lies inside, and both ends have a higher loss
 drawn = plots.drawn(fig, "loss after 100 updates", "AdamW")[1]
-assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.3 * drawn.min()
+assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
 
 # %% [markdown] tags=["shared"]
 # Next comes overfitting: the training loss falls, the validation loss turns and rises.
@@ -689,7 +690,8 @@ assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.3 * drawn.min()
 # 2019](https://arxiv.org/abs/1711.05101)). Here on 300 lines:
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: a training by `fit`, and its validation loss after each epoch
 def metrics(model, x, real, labels):
     """Loss and accuracy, as ``fit`` wants them."""
     logits = model(x, real)
