@@ -800,6 +800,14 @@ np.testing.assert_array_equal(predictions(again, *shown), expected)
 np.testing.assert_allclose(logits, expected, atol=1e-5)
 assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 
+# %% [markdown] tags=["torch"]
+# Somebody without PyTorch can run it, too: as an ONNX file, in ONNX Runtime, from many
+# languages. With the packages `onnx` and `onnxscript` that takes a line:
+#
+# ```python
+# torch.onnx.export(program).save("reader.onnx")
+# ```
+
 # %% [markdown] tags=["shared"]
 # **Exercise 2, your own file.** Put two folders of texts of yours in place of `files`,
 # such as your mails and somebody else's. Before you train: what does the simple rule

@@ -81,15 +81,17 @@ def without_help():
 
 def positive(text):
     """A whole number above 0."""
-    if (number := int(text)) < 1:
-        raise ValueError
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number above 0, got {text!r}"
+        )
+    return int(text)
 
 
 def truth(text):
     """True or False."""
     if text.lower() not in ("true", "false"):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"expected true or false, got {text!r}")
     return text.lower() == "true"
 
 
@@ -175,6 +177,9 @@ def main():
         said = train(given, changes, together)
     except (ValueError, OSError, RuntimeError, FloatingPointError) as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
+    except KeyboardInterrupt:
+        after = "the same command goes on after the last finished epoch"
+        parser.exit(130, f"{parser.prog}: interrupted; {after}\n")
     if together.rank == 0:
         print(said)
 

@@ -93,10 +93,13 @@ def train(trainer, settings, batches, about, *, folder=None, retrain=False, bar=
     run = run if processes.rank == 0 else None
     bar = bar and processes.rank == 0
     state, best, history = found or (LATEST[trainer.model]["state"], None, NOTHING)
-    if len(history["seconds"]) < settings.epochs:
+    done = len(history["seconds"])
+    told = "is finished and reloaded; retrain=True (--retrain) would train it again"
+    if done < settings.epochs:
         trainer.restore(state)
-    elif run:
-        print(f"{run} is finished and reloaded; retrain=True would train it again")
+        told = f"goes on after epoch {done} of {settings.epochs}"
+    if run and done:
+        print(f"{run} {told}")
     try:
         best, history = go_through(
             trainer, settings, batches, run, best, history, bar=bar

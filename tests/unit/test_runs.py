@@ -265,8 +265,8 @@ def test_retrain_starts_from_the_initial_weights(side, tmp_path, capsys):
 
 
 @on_both_sides
-def test_an_interrupted_model_resumes_its_run(side, finished, tmp_path):
-    """Ctrl-C, then the same cell again: the very model goes on."""
+def test_an_interrupted_model_resumes_its_run(side, finished, tmp_path, capsys):
+    """Ctrl-C, then the same cell again: the very model goes on, and says so."""
 
     def stopped(epoch):
         if epoch == 1:
@@ -277,6 +277,7 @@ def test_an_interrupted_model_resumes_its_run(side, finished, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit(side, tmp_path, model=model, batches=stopped)
     _, again = fit(side, tmp_path, model=model)
+    assert " goes on after epoch 1 of " in capsys.readouterr().out
     again["seconds"] = history["seconds"]
     assert_same(model, again, weights, history)
     assert len(list(tmp_path.iterdir())) == 1

@@ -180,6 +180,26 @@ def test_killed_processes_of_jax_go_on_when_started_again(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("side", ["jax", "torch"])
+def test_an_interrupted_command_says_how_to_go_on(side, tmp_path):
+    """Ctrl-C is one sentence, and the next call says where it begins."""
+    given = commands(side, "reverse", tmp_path)
+    given[given.index("--epochs") + 1] = "40"
+    process = start(command := [sys.executable, SCRIPT, *given])
+    checkpoint_of(tmp_path, process)
+    process.send_signal(signal.SIGINT)
+    (error,) = finish(process)
+    assert process.returncode == 130
+    assert error.startswith(f"{SENTENCE}interrupted; the same command goes on"), error
+    assert "Traceback" not in error
+    done = len(history(tmp_path)["history/seconds"])
+    again = subprocess.run(command, env=QUIET, text=True, capture_output=True)
+    assert again.returncode == 0, again.stderr
+    assert f"goes on after epoch {done} of 40\n" in again.stdout
+    assert "test loss" in again.stdout
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("second", "told"),
     [
@@ -236,8 +256,8 @@ def test_unequal_data_stop_all_processes_of_torch(tmp_path):
         ({"epochs": "many"}, "invalid int value: 'many'"),
         ({"m": 15}, "m = 15 does not split into 2 heads"),
         ({"data": "x"}, "the task reverse makes its own data, got 'x'"),
-        ({"processes": 0}, "invalid positive value: '0'"),
-        ({"norm_first": "perhaps"}, "invalid truth value: 'perhaps'"),
+        ({"processes": 0}, "expected a whole number above 0, got '0'"),
+        ({"norm_first": "perhaps"}, "expected true or false, got 'perhaps'"),
         ({"cpu_devices": 3}, "expected batch_size to be a multiple of 3"),
         ({"coordinator": "localhost:1"}, "expected --processes and --process, too"),
     ],
