@@ -103,7 +103,14 @@ cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 # Attention is a soft dictionary. A **query** says what a word looks for. Each word has
 # a **key**, which a **score function** $f$ compares with the query, and a **value**,
 # which is passed on. High scores become large weights, and the output is the mean of
-# *all* values under these weights:
+# *all* values under these weights. Suppose that the word *it* looks for an animal, and
+# that the features of each word serve as its key and as its value:
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A query of five features, dark at animal, above the keys of eight words. Of all keys only that of cat is dark at animal: its score is 4, those of the others are 0, and the bar of its weight is long, all others are short. Beside the weights stand the values, and below them the output, dark at animal and nearly empty elsewhere."}}
+diagrams.soft_dictionary(tokens, words, np.array([4, 0, 0, 0, 0]), features)
+
+# %% [markdown] tags=["shared"]
+# As a formula, that is
 #
 # $$\alpha_i = \frac{\exp f(q, k_i)}{\sum_j \exp f(q, k_j)}, \qquad
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
@@ -113,8 +120,7 @@ cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 # softmax is the Boltzmann distribution; to statisticians, the weighted mean is kernel
 # regression.
 #
-# Suppose that the word *it* looks for an animal. The features of each word serve as its
-# key and as its value, and the score is the dot product:
+# In the drawing, and here in code, the score is the dot product:
 
 # %% tags=["shared"]
 query = np.array([4, 0, 0, 0, 0])  # looks for an animal

@@ -820,6 +820,12 @@ np.testing.assert_array_equal(predictions(again, *shown), expected)
 np.testing.assert_allclose(logits, expected, atol=1e-5)
 assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 
+# %% [markdown] tags=["jax"]
+# The file contains StableHLO, the language of JAX's compiler, which other projects read
+# as well; `exported.mlir_module()` shows it. It is no archive: JAX [promises to read
+# it](https://docs.jax.dev/en/latest/export/export.html#compatibility-guarantees) for
+# six months. For longer, keep the weights and the code.
+
 # %% [markdown] tags=["shared"]
 # **Exercise 2, your own file.** Put two folders of texts of yours in place of `files`,
 # such as your mails and somebody else's. Before you train: what does the simple rule

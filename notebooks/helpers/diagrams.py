@@ -182,6 +182,11 @@ class Canvas:
         shown = shades(values, colour, low, np.nanmax(values))
         return self.cells(x, y, shown, cell, frame)
 
+    def vector(self, x, y, values, colour, name="", what="note", **options):
+        """Numbers from 0 to 1 as small cells to the right of a name."""
+        self.cells(x, y - 5.5, shades([values], colour, 0, 1), 11)
+        self.text(x - 6, y, name, what, ha="right", **options)
+
     def allowed(self, x, y, mask, cell):
         """A mask as cells: grey is hidden."""
         colours = {True: tint(PURPLE, 0.3), False: HIDDEN}
@@ -195,6 +200,50 @@ def shades(values, colour, low, high):
         [HIDDEN if np.isnan(s) else tint(colour, 0.06 + 0.84 * s) for s in row]
         for row in share
     ]
+
+
+def soft_dictionary(tokens, words, query, features):
+    """One query: its scores with all keys, their softmax, and the mean of the values.
+
+    Parameters
+    ----------
+    tokens : sequence of str
+        ``k`` words.
+    words : array ``k m``
+        The features of each word, from 0 to 1: its key, and also its value.
+    query : array ``m``
+    features : sequence of str
+        Names of the ``m`` features.
+    """
+    scores = words @ query  # k
+    weights = reference.softmax(scores)  # k
+    left, right, top, row = 60, 186, 104, 17
+    bottom, half = top + len(tokens) * row, 11 * len(features) / 2
+    canvas = Canvas(bottom + 52)
+    for x, y in ((left, 48), (right, 80)):
+        for i, feature in enumerate(features):
+            place = x + 11 * i + 5.5, y
+            canvas.text(*place, feature, size=8, rotation=90, va="bottom")
+    heads = {left + half: "keys", 129: "score", 164: "weight", right + half: "values"}
+    for x, name in heads.items():
+        canvas.text(x, top - 13, name, weight="bold")
+    canvas.vector(
+        left, 60, query / max(query), ORANGE, "query", family=MONO, weight="bold"
+    )
+    canvas.line((left + half, 68), (left + half, 80))
+    for i, word in enumerate(tokens):
+        y = top + (i + 0.5) * row
+        canvas.vector(left, y, words[i], BLUE, word, family=MONO)
+        canvas.text(129, y, f"{scores[i]:.0f}", family=MONO)
+        bar = Rectangle((148, y - 4), 34 * weights[i], 8, fc=ORANGE, ec=ORANGE)
+        canvas.ax.add_patch(bar)
+        canvas.vector(right, y, words[i], BLUE)
+    canvas.line((right + half, bottom + 1), (right + half, bottom + 20))
+    note = "sum of weight × value"
+    canvas.text(right + half - 8, bottom + 10, note, size=8.5, ha="right")
+    out = weights @ words  # m
+    canvas.vector(right, bottom + 32, out, GREEN, "out", "name", size=9)
+    return canvas.fig
 
 
 def small_attention(masked=True):

@@ -25,6 +25,9 @@ from helpers.shapes import as_numpy
 from sides import on_both_sides
 
 DRAWINGS = {
+    "soft dictionary": lambda: diagrams.soft_dictionary(
+        ["one", "two"], np.eye(2, 3), np.array([0, 4, 1]), ["near", "far", "up"]
+    ),
     "attention": diagrams.attention,
     "attention without a mask": lambda: diagrams.attention(mask=False),
     "heads": diagrams.heads,
