@@ -906,7 +906,9 @@ say(
 import contextlib
 
 assert halved > 60  # the loss falls while they are compared
-np.testing.assert_allclose(here[:halved], there[:halved], rtol=5e-2)
+np.testing.assert_allclose(  # loose: rounding that grew, other in each run
+    here[:halved], there[:halved], rtol=5e-2
+)
 apart = abs(here / there - 1)
 assert apart[:50].max() < apart[halved:].max()
 
