@@ -87,14 +87,14 @@ whole = partial(jnp.asarray, dtype=jnp.int32)
 # ## The framework's layers compute the same
 #
 # Take ready-made layers wherever the architecture is the usual one: they are tested by
-# thousands, and fused kernels come with them. Write your own, as in this book, when you
+# thousands, and can use fused kernels. Write your own, as in this book, when you
 # want to change something inside, or look at it. But every default is a decision that
 # somebody has made for you.
 
 # %% [markdown] tags=["jax"]
-# Flax has attention, norms and linear layers; the block is yours. Two defaults of its
-# layers are not ours, and both change the results a little: the $\varepsilon$ of the
-# norm, and a tanh in place of the exact GELU.
+# Flax has attention, norms and linear layers; the block is yours. Two defaults would
+# change our outputs a little: the $\varepsilon$ of the norm, and a tanh in place of the
+# exact GELU. (A table below has all that differ.)
 
 
 # %% tags=["jax"]
@@ -113,7 +113,7 @@ class Block(nnx.Module):
         mask = real[:, None, None, :]  # b 1 1 k: True = may look
         x = x + self.dropout(self.attention(self.norm1(x), mask=mask))
         hidden = jax.nn.gelu(self.linear1(self.norm2(x)), approximate=False)
-        return x + self.dropout(self.linear2(hidden))
+        return x + self.dropout(self.linear2(self.dropout(hidden)))
 
 
 # %% [markdown] tags=["shared"]
@@ -219,7 +219,7 @@ assert layer(x).shape == x.shape
 # | `LayerNorm(epsilon=1e-6)` | 1e-5, as in PyTorch |
 # | `jax.nn.gelu` with a tanh | exact: `approximate=False` |
 # | `MultiHeadAttention` needs `decode`, and returns no weights | outputs and weights |
-# | first weights: standard deviation $1/\sqrt n$ | uniform, $1/\sqrt{3n}$ |
+# | first weights: standard deviation $1/\sqrt n$ | $1/\sqrt{3n}$ |
 # | kernels `m h d`; `dot_product_attention` takes `b s h d` | `m 3m`; `b h s d` |
 
 # %% [markdown] tags=["shared"]
@@ -234,8 +234,9 @@ diagrams.three_kinds_of_data()
 # %% [markdown] tags=["shared"]
 # **A table.** Each number is a token. A number alone does not say which column it comes
 # from, so each column gets an embedding of its own, multiplied by the number
-# ([Gorishniy et al. 2021](https://arxiv.org/abs/2106.11959)). That is what a one-hot
-# vector selects, with the number in its column's place.
+# ([Gorishniy et al. 2021](https://arxiv.org/abs/2106.11959)). In code, a token is zero
+# everywhere but in its column's place, where the number stands; the model's first
+# linear layer makes of it that column's weights times the number.
 
 
 # %% tags=["shared"]
@@ -262,9 +263,9 @@ def from_signal(series, length, ahead, patch):
 
 
 # %% [markdown] tags=["shared"]
-# **Texts.** Their lengths differ. Each character is a token, and `real` says where a
-# text goes on. One position always stays empty: then every row has some padding, and a
-# test below can change it.
+# **Texts.** Their lengths differ. Each character is a token, and `real` marks the
+# positions that hold text. At least one position stays empty in every row, so that a
+# test below has padding to change.
 
 
 # %% tags=["shared"]
@@ -291,7 +292,7 @@ scaled = (wine - wine[rows].mean(0)) / wine[rows].std(0)
 # %% [markdown] tags=["shared"]
 # The signal is the concentration of carbon dioxide on Mauna Loa, week by week
 # ([Keeling and Whorf](https://www.statsmodels.org/stable/datasets/generated/co2.html));
-# a few weeks are missing. How will it go on for half a year? The test years come
+# some weeks are missing. How will it go on for half a year? The test years come
 # *after* the training years.
 
 # %% tags=["shared"]
@@ -398,14 +399,15 @@ def everywhere(x):
 
 
 # %% tags=["jax"]
+forward = nnx.jit(lambda model, x, real: model(x, real))
+
+
 def predictions(model, x, real):
     """Outputs ``b c`` without dropout, as a NumPy array."""
     quiet = nnx.clone(model)
     quiet.eval()
     return as_numpy(forward(quiet, x, real))
 
-
-forward = nnx.jit(lambda model, x, real: model(x, real))
 
 # %% tags=["shared", "experiment"]
 # Experiment: the same small model on all three kinds of data
@@ -433,21 +435,21 @@ shown = floats(test_x), booleans(test_real)
 by_text = predictions(reader, *shown).argmax(1) == test_languages
 
 # %% [markdown] tags=["shared"]
-# And before you are proud of a Transformer: what does a simple rule reach? These take
-# a few lines and a second.
+# And before you are proud of a Transformer: what does a **baseline** reach? These
+# linear ones take a few lines and a second.
 
 # %% tags=["shared"]
 scale = make_pipeline(StandardScaler(), LogisticRegression())
-wine_rule = scale.fit(wine[rows], sorts[rows])
+wine_baseline = scale.fit(wine[rows], sorts[rows])
 linear = Ridge().fit(past.reshape(len(past), -1), future)
 pairs = TfidfVectorizer(analyzer="char", ngram_range=(1, 2))
-text_rule = make_pipeline(pairs, LogisticRegression(C=10, max_iter=500))
-text_rule = text_rule.fit(texts, languages)
+text_baseline = make_pipeline(pairs, LogisticRegression(C=10, max_iter=500))
+text_baseline = text_baseline.fit(texts, languages)
 
 # %% tags=["shared", "experiment"]
-# Experiment: the simple rules on the test parts; for the signal also last year's course
-wine_score = wine_rule.score(wine[test_rows], sorts[test_rows])
-text_score = text_rule.score(test_texts, test_languages)
+# Experiment: the baselines on the test parts; for the signal also last year's course
+wine_score = wine_baseline.score(wine[test_rows], sorts[test_rows])
+text_score = text_baseline.score(test_texts, test_languages)
 flat = test_past.reshape(len(test_past), -1)
 rmse = {
     "linear": np.sqrt(((linear.predict(flat) - test_future) ** 2).mean()),
@@ -459,23 +461,25 @@ rmse = {
 rows_said = [
     ["wines: right", "a number", "logistic regression", f"{wine_score:.0%}"],
     ["CO₂: error in ppm", "four weeks", "ridge regression", f"{rmse['linear']:.2f}"],
-    ["lines: right", "a character", "pairs of characters", f"{text_score:.0%}"],
+    ["lines: right", "a character", "characters, pairs", f"{text_score:.0%}"],
 ]
 ours = f"{by_wine.mean():.0%}", f"{rmse['Transformer']:.2f}", f"{by_text.mean():.0%}"
 rows_said = [[*row, score] for row, score in zip(rows_said, ours, strict=True)]
-head = ["test data", "token", "simple rule", "reaches", "Transformer"]
+head = ["test data", "token", "baseline", "reaches", "Transformer"]
 apart = round(abs(by_wine.mean() - wine_score) * len(by_wine))
+n_files = len(test_files["JavaScript"])
 say(
     f"{table(head, *rows_said)}\n\n(The error is the root mean square; repeating last "
-    f"year's course gives {rmse['last year']:.2f}.) One model takes all. But with "
-    f"so few examples the linear rules keep up or win; the wines differ by {apart} of "
-    f"{len(by_wine)}. Transformers pay off with many examples, or with a trunk that "
-    "others have trained on many (see *Pictures as sequences*). **Always run "
-    "the simple rule first.**"
+    f"year's course gives {rmse['last year']:.2f}.) One architecture handles all. But "
+    f"with so few examples the baselines keep up or win. (The wines differ by {apart} "
+    f"of {len(by_wine)}, and the number of test files for JavaScript is {n_files}: "
+    "small differences mean little.) Transformers pay off with many examples, or with "
+    "a trunk that others have trained on many (see *Pictures as sequences*). **Always "
+    "run a baseline first.**"
 )
 
 # %% tags=["shared", "check"]
-# Checked: all three are learned; the linear rules are as good or better
+# Checked: all three are learned; the baselines are as good or better
 assert 0.85 < by_wine.mean() < wine_score + 0.05
 assert rmse["linear"] < rmse["Transformer"] < rmse["last year"]
 assert 2 / 4 < by_text.mean() < text_score + 0.05
@@ -487,7 +491,8 @@ assert not real[:, -1].any() and not test_real[:, -1].any()
 # Nothing crashes, the loss is a number, and the model is bad. Guessing costs days. The
 # following tests take seconds, each looks at one thing, and the cheapest come first:
 #
-# 1. **The loss at the start** is about $\ln c$ for $c$ classes: nothing is known yet.
+# 1. **The loss at the start** is about $\ln c$ for $c$ classes, since nothing is known
+#    yet. (For a forecast it is about the mean square of the values.)
 # 2. **Padding changes nothing**: put other numbers there, and compare.
 # 3. **Every weight has a gradient**, finite and not zero.
 # 4. **One batch**, trained again and again, is learned by heart.
@@ -532,8 +537,8 @@ def accuracy(model, x, real, labels):
 
 
 # %% [markdown] tags=["shared"]
-# Now the mistakes. Each is one line in somebody's code; three are in the model or the
-# loss,
+# Now the mistakes. Each is one line in somebody's code. Three are in the model or the
+# loss:
 
 # %% tags=["jax"]
 new = partial(build, m=32, n_inputs=128, n_outputs=4, **small, max_length=41)
@@ -564,7 +569,7 @@ def softmax_twice(model, x, real, labels):
 
 
 # %% [markdown] tags=["shared"]
-# and three in the weights or the data.
+# Three are in the weights or the data:
 
 # %% tags=["jax"]
 loud = new(Classifier)
@@ -625,12 +630,16 @@ for name, measured in found.items():
 # %% tags=["shared", "say"]
 head = ["mistake", "loss at the start ÷ ln 4", "change by padding"]
 head += ["smallest gradient norm", "one batch", "validation accuracy"]
-by_heart = sum(not tests[3] for tests in failures.values())
+by_heart, not_seen = (
+    sum(not failures[name][test] for name in mistakes if name != "none")
+    for test in (3, 4)
+)
 say(
     f"{table(head, *rows_said)}\n\nBold: the first test that fails. Without a mistake "
     "all pass. Each test is the first to find something, and **a falling loss proves "
-    f"little**: {by_heart} of the {len(found)} models learn one batch by heart. (A "
-    "text without a position has no mean: leave it out, or begin each with a token.)"
+    f"little**: of the {len(found) - 1} broken models, {by_heart} learn one batch by "
+    f"heart, and {not_seen} pass validation. (A text without a position has no mean, "
+    "so its batch, here the first, is NaN: leave it out, or begin each with a token.)"
 )
 
 # %% tags=["shared", "check"]
@@ -677,30 +686,32 @@ batches = draw_batches(900, 100)
 runs = [train(new(Classifier), class_loss, learn, batches, rate) for rate in rates]
 ends = [losses[80:].mean() for losses in runs]
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss after 100 updates over the learning rate, both axes logarithmic in the rate. It falls from the lowest rate to a minimum, and rises again at the highest rates."}}
-panels = {"loss after 100 updates": {"AdamW": (rates, np.array(ends))}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loss near update 100 over the learning rate, which has a logarithmic axis. It falls from the lowest rate to a minimum, and rises again at the highest rates."}}
+panels = {"training loss, updates 81 to 100": {"AdamW": (rates, np.array(ends))}}
 fig = plots.curves(panels, x="learning rate", log_x=10, marks="o", size=(5.6, 2.6))
 fig
 
 # %% tags=["shared", "say"]
 best = int(np.argmin(ends))
 say(
-    f"The lowest loss is at a rate of {power(rates[best])}. Take the next "
-    "one to the left: a long training also has to survive its worst batch. Warm-up and "
-    "decay then help (see *Warm-up*)."
+    f"The lowest loss is at a rate of {power(rates[best])}. For a long training, begin "
+    "with the next one to the left, because it also has to survive its worst batch. "
+    "Warm-up and decay help then (see *Warm-up*)."
 )
 
 # %% tags=["shared", "check"]
 # Checked: as drawn, the best rate lies inside, and both ends have a higher loss
-drawn = plots.drawn(fig, "loss after 100 updates", "AdamW")[1]
+drawn = plots.drawn(fig, "training loss, updates 81 to 100", "AdamW")[1]
 assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
 
 # %% [markdown] tags=["shared"]
 # Next comes overfitting: the training loss falls, the validation loss turns and rises.
-# **Early stopping** costs no training: keep the weights of the best epoch, as the
-# book's `fit` does. Then come more data, then dropout, which sets random activations to
-# zero, and weight decay, which AdamW applies beside the gradient ([Loshchilov & Hutter
-# 2019](https://arxiv.org/abs/1711.05101)). Here on 300 lines:
+# **Early stopping** needs no second run: stop when the validation loss rises, and keep
+# the best weights. (The book's `fit` keeps those with the highest validation accuracy.)
+# Then come more data, then dropout, which sets random activations to zero, and weight
+# decay, which AdamW applies beside the gradient ([Loshchilov & Hutter
+# 2019](https://arxiv.org/abs/1711.05101)). Here `fit` trains on 300 lines, by Adam
+# without weight decay:
 
 
 # %% tags=["shared", "experiment"]
@@ -774,14 +785,14 @@ expected = nnx.state(again, nnx.Param)
 nnx.update(again, checkpointer.restore(folder / "reader", expected))
 
 # %% [markdown] tags=["shared"]
-# To share it with somebody who has *not*, export the computation itself, here for any
-# size of batch. A process that knows nothing of our classes runs it:
+# To share it with somebody *without* your classes, export the computation itself, here
+# for any size of batch. A process that knows nothing of our classes runs it:
 
 # %% tags=["jax"]
 quiet = nnx.clone(reader)
 quiet.eval()
-(rows,) = export.symbolic_shape("b")
-shapes = [(rows, 41, 128), np.float32], [(rows, 41), np.bool_]
+(any_size,) = export.symbolic_shape("b")
+shapes = [(any_size, 41, 128), np.float32], [(any_size, 41), np.bool_]
 function = jax.jit(lambda x, real: quiet(x, real))
 exported = export.export(function, platforms=["cpu", "cuda"])(
     *(jax.ShapeDtypeStruct(*shape) for shape in shapes)
@@ -809,7 +820,7 @@ right = (logits.argmax(1) == test_languages[:10]).sum()
 say(
     f"The other process, with {alone.stdout.strip()} of our modules, calls the first "
     f"line {given[0]}; {right} of its ten answers are right. How lines become arrays, "
-    "and which number means which language, you have to tell beside the program."
+    "and which number means which language, has to be delivered with the program."
 )
 
 # %% tags=["shared", "check"]
@@ -828,19 +839,19 @@ assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, your own file.** Put two folders of texts of yours in place of `files`,
-# such as your mails and somebody else's. Before you train: what does the simple rule
+# such as your mails and somebody else's. Before you train: what does the baseline
 # reach, and which accuracy would make you suspect a leak?
 
 # %% tags=["shared", "answer"]
-rule = make_pipeline(pairs, LogisticRegression(C=10, max_iter=500))
+baseline = make_pipeline(pairs, LogisticRegression(C=10, max_iter=500))
 two, test_two = np.isin(languages, [0, 2]), np.isin(test_languages, [0, 2])
-rule.fit(texts[two], languages[two])
-score = rule.score(test_texts[test_two], test_languages[test_two])
+baseline.fit(texts[two], languages[two])
+score = baseline.score(test_texts[test_two], test_languages[test_two])
 assert score > 0.8
 say(
-    "That depends on your texts. With Python and JavaScript alone the simple rule "
-    f"is right in {score:.0%} of the test lines. A Transformer that is far above the "
-    "rule on a few hundred texts deserves suspicion: is a file on both sides of the "
+    "That depends on your texts. With Python and JavaScript alone the baseline "
+    f"is right in {score:.0%} of the test lines. A Transformer that is far above it "
+    "on a few hundred texts deserves suspicion: is a file on both sides of the "
     "split?"
 )
 
@@ -894,7 +905,7 @@ for rows, (x, real, labels) in zip(some, loader(dataset, some), strict=True):
 # the same gradient from less memory, or almost the same.
 #
 # * **Gradient accumulation**: the mean of the gradients of four equal parts of a batch
-#   is that of the batch.
+#   is that of the batch, if its loss is a mean over examples.
 # * **Recomputation**: keep only the input of each block, and compute its inside again.
 # * **Half precision**: multiply in bfloat16, but keep the weights in float32, or small
 #   updates would be rounded away.
@@ -902,17 +913,20 @@ for rows, (x, real, labels) in zip(some, loader(dataset, some), strict=True):
 
 # %% tags=["jax"]
 def in_parts(loss_fn, model, batch, n=4):
-    """The same gradient, from ``n`` equal parts of the batch."""
-    parts = zip(*(jnp.split(x, n) for x in batch), strict=True)
-    found = [gradients(loss_fn, model, part) for part in parts]
-    return {name: sum(g[name] for g in found) / n for name in found[0]}
+    """The same gradient, from ``n`` equal parts, as ``optax.MultiSteps`` adds it up."""
+    total = {}
+    for part in zip(*(jnp.split(x, n) for x in batch), strict=True):
+        for name, gradient in gradients(loss_fn, model, part).items():
+            total[name] = total.get(name, 0) + gradient / n
+    return total
 
 
 def half_loss(model, *batch):
-    """The loss with matrix products in bfloat16."""
+    """The loss with matrix products in bfloat16, but for the last one."""
     half = nnx.clone(model)
+    kinds = nnx.Linear | nnx.LinearGeneral | nnx.MultiHeadAttention
     for _, layer in nnx.iter_graph(half):
-        if isinstance(layer, nnx.Linear | nnx.LinearGeneral | nnx.MultiHeadAttention):
+        if isinstance(layer, kinds) and layer is not half.output:
             layer.dtype = jnp.bfloat16  # the weights stay float32
     return class_loss(half, *batch)
 
@@ -978,14 +992,15 @@ rows_said = [
 ]
 head = [
     "gradient of 16 texts",
-    "MiB for backward",
+    "MiB kept for backward",
     "milliseconds",
     "distance from the first",
 ]
 say(
     f"{table(head, *rows_said)}\n\nThe distance is relative to the length of the whole "
     "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
-    "differs. Whether it is also fast depends on the machine (this one is named in "
+    "differs. (Recomputation needs the inside of one block besides, at a time.) "
+    "Whether bfloat16 is also fast depends on the machine (this one is named in "
     "*How this book was built*); on GPUs it usually is."
 )
 
@@ -998,8 +1013,8 @@ assert cost["four quarters"][2] < 1e-5 and cost["recomputation"][2] < 1e-5
 assert 1e-4 < cost["half precision"][2] < 0.1  # loose: processors round differently
 
 # %% [markdown] tags=["jax"]
-# `jax.jit` has fused operations all along. It costs a longer first call for each new
-# shape:
+# `jax.jit` has fused operations all along: it compiles the whole gradient, once for
+# each new shape. Without it, every operation is compiled and called by itself:
 
 # %% tags=["jax", "say"]
 rows_said = [
@@ -1015,7 +1030,7 @@ say(f"{table(head, *rows_said)}\n\n(Recorded once, for a model of this size.)")
 #
 # * Ready-made layers compute what ours do, once the defaults are known: the mask's
 #   meaning, the order of axes, the activation, dropout, the first weights.
-# * A new kind of data needs one decision: what is a token? Then comes the simple rule.
+# * A new kind of data needs one decision: what is a token? Then comes a baseline.
 # * If training fails, test in order: loss at the start, padding, gradients, one batch,
 #   validation. Then the learning rate, more data, dropout.
 # * Accumulation and recomputation keep the gradient, half precision nearly.

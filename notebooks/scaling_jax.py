@@ -9,8 +9,8 @@
 # more devices. But each device knows only what it holds. Gradients, weights or
 # activations must travel, and the links between devices are slow beside their
 # arithmetic. Who holds what, and what travels when? You need no cluster to find out.
-# This page makes four devices of your processor, runs on them what runs on thousands,
-# and kills one of them.
+# This page simulates four devices on your processor, runs on them what runs on
+# thousands, and kills a process in the middle of a training.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch:
@@ -177,21 +177,30 @@ assert counted["all-reduce"] in (1, 2) and len(counted) == 1
 # **Exercise 1.** Two devices get 24 and 8 of the 32 texts, each computes the mean over
 # its own, and the all-reduce averages the two. Is that the gradient of the batch?
 
-# %% [markdown] tags=["shared", "answer"]
-# No: the texts of the smaller part count three times as much as the others. With
-# padding, this happens also in parts of 16, because a mean over *real tokens* divides
-# by different numbers. Add up sums, and divide once. (Where one compiled program
-# computes the mean of the whole batch, as in JAX, that is what it does. Where each
-# process knows its own mean only, as in PyTorch, you have to.)
+# %% tags=["shared", "answer"]
+each = np.random.default_rng(0).normal(size=(32, 5))  # a gradient for each text
+large, few = each[:24].mean(0), each[24:].mean(0)
+assert not np.allclose((large + few) / 2, each.mean(0))
+np.testing.assert_allclose((24 * large + 8 * few) / 32, each.mean(0))
+say(
+    "No: the texts of the smaller part count three times as much as the others. With "
+    "padding it happens even with 16 and 16, because a mean over *real tokens* divides "
+    "by different numbers. Weight the parts by what they contain: here, by 24 and 8. "
+    "(JAX compiles the mean over the whole batch, so there it is automatic. In "
+    "PyTorch, each process knows only its own mean.)"
+)
 
 # %% [markdown] tags=["shared"]
 # ## An all-reduce moves almost twice the gradient
 #
 # Four devices, each with an array: how do all get the sum? If all send to the first
 # one, its wire carries everything. In a **ring**, each talks to its neighbour only.
-# Cut each array into four parts. In three steps, every part goes around and collects
-# what the devices have; in three more, the finished parts go around ([Patarasuk &
-# Yuan 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)).
+# Cut each array into four parts. Device $i$ begins with part $i$. In three steps, every
+# device sends a part to its neighbour, which adds its own and passes on the sum; in
+# three more, the finished sums go around ([Patarasuk & Yuan
+# 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)). The first half alone, after which
+# every device has the sum of one part, is a **reduce-scatter**, the second half an
+# **all-gather**.
 
 
 # %% tags=["shared"]
@@ -202,11 +211,11 @@ def ring_all_reduce(arrays):
     sent = [0] * n
     for step in range(2 * (n - 1)):
         moving = [(i, (i - step) % n) for i in range(n)]  # device i sends this part
-        copies = [parts[i][j].copy() for i, j in moving]
-        for (i, j), copy in zip(moving, copies, strict=True):
+        messages = [parts[i][j] for i, j in moving]
+        for (i, j), message in zip(moving, messages, strict=True):
             there = parts[(i + 1) % n]
-            there[j] = there[j] + copy if step < n - 1 else copy
-            sent[i] += len(copy)
+            there[j] = there[j] + message if step < n - 1 else message
+            sent[i] += len(message)
     return [np.concatenate(p) for p in parts], sent
 
 
@@ -241,11 +250,11 @@ assert np.allclose(points[1], 2 * (points[0] - 1) / points[0]) and points[1].max
 # %% [markdown] tags=["shared"]
 # ## Sharded: no device holds the whole model
 #
-# Data parallel saves time, and the memory of activations. But each device keeps all
-# weights, all gradients, and Adam's two averages. Why four copies? In the second row of
-# the drawing, each device *keeps* a quarter of everything. Before a block computes, its
-# weights are gathered, and afterwards dropped; gradients arrive summed, each part only
-# where it is kept. This is **FSDP** ([Zhao et al.
+# Data parallel divides the time, and the memory of activations, but nothing else: each
+# device keeps all weights, all gradients, and Adam's two averages. Why four copies? In
+# the second row of the drawing, each device *keeps* a quarter of everything. Before a
+# block computes, its weights are gathered, and afterwards dropped; of the gradients,
+# each device gets the sum for its own part. This is **FSDP** ([Zhao et al.
 # 2023](https://arxiv.org/abs/2304.11277)), or stage 3 of ZeRO ([Rajbhandari et al.
 # 2020](https://arxiv.org/abs/1910.02054)).
 
@@ -270,7 +279,9 @@ def sharded(batches):
 
 
 # %% [markdown] tags=["jax"]
-# The weights are cut along their first axis, and that is all: again the same program.
+# The weights are cut along their first axis, which four must divide, and that is all:
+# again the same program. (A model that does not fit before it is cut is built inside a
+# `jit` whose outputs are cut.)
 
 # %% tags=["jax"]
 in_quarters, kept, gathered = sharded(batches)
@@ -287,9 +298,10 @@ exchanged = ", ".join(f"{n} × {name}" for name, n in sorted(gathered.items()))
 say(
     f"{table(head, *rows_said)}\n\nThe losses are those of one device. An update now "
     f"takes {exchanged}: {word('more', gathered.total(), counted.total())} operations, "
-    "because weights travel, too. Gathered for the forward and for the backward pass, "
-    "they make the bytes of an update one and a half times as many "
-    "([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054), sec. 7)."
+    "because weights travel, too. Where they are gathered twice, for the forward and "
+    "for the backward pass, an update moves 1.5 times the bytes of data parallel "
+    "([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054), sec. 7). Gradients "
+    "are as large as the weights, and as large a part of them is on each device."
 )
 
 # %% tags=["shared", "check"]
@@ -325,12 +337,14 @@ say(
 #
 # Here $6ND$ are the operations for $N$ parameters and $D$ tokens (*What attention
 # costs*), $F$ what one device does in a second, $B$ the bytes of the gradient, $W$ the
-# bytes that a link carries in a second. At best, the exchange hides behind the backward
-# pass, two thirds of the first term. (The time of a message's way, the *latency*, is
-# left out: it counts where many small arrays travel.)
+# bytes that a link carries in a second. At best, the exchange overlaps with the whole
+# backward pass, two thirds of the first term. Two things are left out: *latency*, which
+# in a ring grows with $n$ (large clusters sum in trees), and the optimiser's update,
+# which data parallel does not divide.
 #
 # Does formula (2) hold? Here are the times of an update on a processor of two cores,
-# recorded once, with up to four processes of one thread each:
+# recorded once, with up to four processes of one thread each. The model is larger than
+# ours (four blocks, $m = 256$), and $n$ in the first term is at most two:
 
 # %% tags=["jax", "experiment"]
 # Experiment: the recorded times, and a fit of the time of a text and of a byte
@@ -346,7 +360,7 @@ fitted = terms @ (work, byte)
 error, rate = np.abs(fitted / times - 1).mean(), 1e-6 / byte
 TITLES = {"strong": "128 texts in all (ms)", "weak": "64 texts for each (ms)"}
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Milliseconds of an update over the number of processes, from one to four, measured and by the fitted model. With a fixed batch, two processes need about half of the time of one, and four no less than two; with a fixed batch for each process, the time of four is above twice that of one."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Milliseconds of an update over the number of processes, from one to four, measured and by the fitted model. With a fixed batch, two processes need between half and two thirds of the time of one, and four no less than two; with a fixed batch for each process, the time of four is above twice that of one."}}
 panels = {}
 for kind, title in TITLES.items():
     chosen = [i for i, one in enumerate(record["rows"]) if one["scaling"] == kind]
@@ -364,8 +378,8 @@ say(
     "processes share, and each still pays for the exchange. With the batch of each "
     f"process fixed (*weak scaling*), {record['cores']} processes need "
     f"{weak[1] / weak[0]:.0%}; without any exchange it would be 100%. The two "
-    f"terms explain the times to {error:.0%} on average, with {work:.1f} ms for a text "
-    f"and {rate:.2f} GB/s between processes (not hidden, Python included)."
+    f"terms fit the times to {error:.0%} on average, with {work:.1f} ms for a text "
+    f"and {rate:.2f} GB/s between processes (without overlap, Python included)."
 )
 
 # %% tags=["shared", "check"]
@@ -379,12 +393,13 @@ assert error < 0.09 and work > 0 < rate
 
 # %% [markdown] tags=["shared"]
 # Now formula (2) for machines that you can rent: GPT-2's largest model, half a million
-# tokens in an update, gradients in bfloat16. Sources are named, the last network is an
-# example:
+# tokens in an update, gradients exchanged in bfloat16. Between hosts, $W$ is that of a
+# host: its GPUs add up first, and then the hosts. Sources are named, the last network
+# is an example:
 
 # %% tags=["shared"]
-FLOPS = 989e12  # one H100, bfloat16: https://www.nvidia.com/en-us/data-center/h100
-USED = 0.46  # by PaLM on other chips: https://arxiv.org/abs/2204.02311, table 3
+FLOPS = 989e12  # H100, bfloat16, dense: https://www.nvidia.com/en-us/data-center/h100
+USED = 0.46  # by PaLM, all included: https://arxiv.org/abs/2204.02311, table 3
 NVLINK = 450e9  # bytes per second, each way: half of the 900 GB/s of the data sheet
 NETWORK = 8 * 50e9  # of a host: https://docs.nvidia.com/dgx/dgxh100-user-guide
 ETHERNET = 1.25e9  # of a host, 10 Gbit/s
@@ -392,9 +407,10 @@ N = 1.5e9  # parameters: https://openai.com/index/better-language-models
 
 
 def step_seconds(n, tokens, link):
-    """Compute, exchange, and the whole step if as much as possible hides."""
+    """Compute, exchange, and the whole step if they overlap as much as possible."""
     compute = 6 * N * tokens / (n * FLOPS * USED)
-    exchange = 2 * (n - 1) / n * 2 * N / link
+    gradient_bytes = 2 * N
+    exchange = 2 * (n - 1) / n * gradient_bytes / link
     return compute, exchange, compute + max(0, exchange - compute * 2 / 3)
 
 
@@ -407,7 +423,7 @@ cases = {
     "64 hosts, 10 Gbit/s": (512, 2**19, ETHERNET),
 }
 times = {name: step_seconds(*case) for name, case in cases.items()}
-head = ["forecast (seconds)", "compute", "exchange", "step, nothing hides", "at best"]
+head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
 rows_said = [
     [name, *(f"{x:.3f}" for x in (compute, exchange, compute + exchange, best))]
     for name, (compute, exchange, best) in times.items()
@@ -434,7 +450,7 @@ assert slow[3] > 2 * one[2]
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3.** How slow may the network of a host be before 512 GPUs with the large
-# batch spend half of the time on an exchange of which nothing hides?
+# batch spend half of the time on the exchange, without any overlap?
 
 # %% tags=["shared", "answer"]
 compute, exchange, _ = step_seconds(512, 2**23, NETWORK)
@@ -450,12 +466,13 @@ say(
 # ## A run survives its processes
 #
 # Many devices fail often. The training of [Llama 3](https://arxiv.org/abs/2407.21783)
-# on 16,384 GPUs was interrupted 419 times in 54 days without notice (section 3.3.4).
-# One failure takes the run with it: the others wait for a part that never comes. So
+# on 16,384 GPUs had 419 unexpected interruptions in 54 days (section 3.3.4).
+# One failure takes the run with it: the others wait for its part until they give up. So
 # three things belong to every long run. Somebody notices and stops the rest; a
 # **checkpoint** holds weights, averages and the number of updates; and the run goes on
-# from it. (With dropout, a checkpoint needs the random keys, too; the book's `fit`
-# keeps them.) The test of all that: kill a process.
+# from it. (With dropout, a checkpoint needs the random keys, too, and with a loader its
+# place in the data; here both are drawn beforehand.) The test of all that: kill a
+# process.
 
 
 # %% tags=["jax"]
@@ -472,7 +489,7 @@ def with_checkpoints(rank, port, folder, batches, killed_at=None):
         wanted = args.StandardRestore(nnx.state(both, numbers))
         nnx.update(both, manager.restore(begin, args=wanted))
     for i, tokens in enumerate(batches[begin:], start=begin):
-        if (i, rank) == (killed_at, 1):
+        if i == killed_at and rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         one_update(*both, share(tokens, "devices"))
         if (i + 1) % 10 == 0:
@@ -483,8 +500,9 @@ def with_checkpoints(rank, port, folder, batches, killed_at=None):
 
 # %% [markdown] tags=["jax"]
 # Two processes with two devices each meet at an address. Process 1 kills itself before
-# update 26; the last checkpoint is from update 20. Process 0 would wait for ever;
-# `together` kills it, as a cluster's scheduler would, and the page starts both again.
+# update 26; the last checkpoint is from update 20. Process 0 would wait until JAX
+# misses the other's heartbeat; `together` kills it, as a cluster's scheduler would, and
+# the page starts both again.
 
 # %% tags=["jax"]
 folder = tempfile.TemporaryDirectory()
@@ -495,7 +513,8 @@ except RuntimeError as error:
 rescued, begin = together(with_checkpoints, 2, free_port(), folder.name, batches)[0]
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: the weights without those that change nothing
 def without_key_biases(weights):
     """All weights but the biases of the keys, on which no output depends."""
     cut = np.s_[64:128]  # of queries, keys and values, 64 each
@@ -606,7 +625,7 @@ say(
     f"The outputs differ by {gap:.0e}. A device keeps {part / whole:.0%} of the "
     "block's bytes (norms and some biases are whole), and the block needs "
     f"{summed['all-reduce']} all-reduce operations: one for attention, one for the "
-    "feed-forward net (in a training, the backward pass has two, too). They come in "
+    "feed-forward net (the backward pass needs sums of its own). They come in "
     "the middle of the computation, where little can hide them, so this way wants the "
     "fastest links: those inside one machine."
 )

@@ -9,8 +9,8 @@
 # more devices. But each device knows only what it holds. Gradients, weights or
 # activations must travel, and the links between devices are slow beside their
 # arithmetic. Who holds what, and what travels when? You need no cluster to find out.
-# This page makes four devices of your processor, runs on them what runs on thousands,
-# and kills one of them.
+# This page simulates four devices on your processor, runs on them what runs on
+# thousands, and kills a process in the middle of a training.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [scaling_jax](scaling_jax.ipynb).
@@ -42,6 +42,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -121,17 +122,17 @@ def train(model, batches):
 
 
 # %% [markdown] tags=["torch"]
-# In PyTorch, a device is a *process*, and all processes run the same program. Each has
-# a number, its rank, and takes its part of the batch. `DistributedDataParallel` does
-# step 3 while `backward` is still running. On GPUs, write `"nccl"` in place of
-# `"gloo"`; the rest stays.
+# PyTorch runs one *process* for each device, all with the same program. Each has a
+# number, its rank, and takes its part of the batch. `DistributedDataParallel` does step
+# 3 inside `backward`. (`"gloo"` is for processors; what changes on GPUs stands at the
+# end.)
 
 
 # %% tags=["torch"]
 def share(batches):
     """The rows of each batch that belong to this process."""
     rank, n = distributed.get_rank(), distributed.get_world_size()
-    return np.ascontiguousarray(batches[:, rank::n])
+    return batches[:, rank::n]
 
 
 def collectives(record):
@@ -180,27 +181,37 @@ assert alone[-1] < 0.7 * alone[0] and shared.shape == (50,)
 assert counted["all-reduce"] in (1, 2) and len(counted) == 1
 
 # %% [markdown] tags=["torch"]
-# (One operation for all gradients, because they are packed into buckets.)
+# (One operation, because all gradients fit into one bucket. Those of a larger model
+# fill several, and the first ones travel while `backward` is still running.)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1.** Two devices get 24 and 8 of the 32 texts, each computes the mean over
 # its own, and the all-reduce averages the two. Is that the gradient of the batch?
 
-# %% [markdown] tags=["shared", "answer"]
-# No: the texts of the smaller part count three times as much as the others. With
-# padding, this happens also in parts of 16, because a mean over *real tokens* divides
-# by different numbers. Add up sums, and divide once. (Where one compiled program
-# computes the mean of the whole batch, as in JAX, that is what it does. Where each
-# process knows its own mean only, as in PyTorch, you have to.)
+# %% tags=["shared", "answer"]
+each = np.random.default_rng(0).normal(size=(32, 5))  # a gradient for each text
+large, few = each[:24].mean(0), each[24:].mean(0)
+assert not np.allclose((large + few) / 2, each.mean(0))
+np.testing.assert_allclose((24 * large + 8 * few) / 32, each.mean(0))
+say(
+    "No: the texts of the smaller part count three times as much as the others. With "
+    "padding it happens even with 16 and 16, because a mean over *real tokens* divides "
+    "by different numbers. Weight the parts by what they contain: here, by 24 and 8. "
+    "(JAX compiles the mean over the whole batch, so there it is automatic. In "
+    "PyTorch, each process knows only its own mean.)"
+)
 
 # %% [markdown] tags=["shared"]
 # ## An all-reduce moves almost twice the gradient
 #
 # Four devices, each with an array: how do all get the sum? If all send to the first
 # one, its wire carries everything. In a **ring**, each talks to its neighbour only.
-# Cut each array into four parts. In three steps, every part goes around and collects
-# what the devices have; in three more, the finished parts go around ([Patarasuk &
-# Yuan 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)).
+# Cut each array into four parts. Device $i$ begins with part $i$. In three steps, every
+# device sends a part to its neighbour, which adds its own and passes on the sum; in
+# three more, the finished sums go around ([Patarasuk & Yuan
+# 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)). The first half alone, after which
+# every device has the sum of one part, is a **reduce-scatter**, the second half an
+# **all-gather**.
 
 
 # %% tags=["shared"]
@@ -211,11 +222,11 @@ def ring_all_reduce(arrays):
     sent = [0] * n
     for step in range(2 * (n - 1)):
         moving = [(i, (i - step) % n) for i in range(n)]  # device i sends this part
-        copies = [parts[i][j].copy() for i, j in moving]
-        for (i, j), copy in zip(moving, copies, strict=True):
+        messages = [parts[i][j] for i, j in moving]
+        for (i, j), message in zip(moving, messages, strict=True):
             there = parts[(i + 1) % n]
-            there[j] = there[j] + copy if step < n - 1 else copy
-            sent[i] += len(copy)
+            there[j] = there[j] + message if step < n - 1 else message
+            sent[i] += len(message)
     return [np.concatenate(p) for p in parts], sent
 
 
@@ -250,11 +261,11 @@ assert np.allclose(points[1], 2 * (points[0] - 1) / points[0]) and points[1].max
 # %% [markdown] tags=["shared"]
 # ## Sharded: no device holds the whole model
 #
-# Data parallel saves time, and the memory of activations. But each device keeps all
-# weights, all gradients, and Adam's two averages. Why four copies? In the second row of
-# the drawing, each device *keeps* a quarter of everything. Before a block computes, its
-# weights are gathered, and afterwards dropped; gradients arrive summed, each part only
-# where it is kept. This is **FSDP** ([Zhao et al.
+# Data parallel divides the time, and the memory of activations, but nothing else: each
+# device keeps all weights, all gradients, and Adam's two averages. Why four copies? In
+# the second row of the drawing, each device *keeps* a quarter of everything. Before a
+# block computes, its weights are gathered, and afterwards dropped; of the gradients,
+# each device gets the sum for its own part. This is **FSDP** ([Zhao et al.
 # 2023](https://arxiv.org/abs/2304.11277)), or stage 3 of ZeRO ([Rajbhandari et al.
 # 2020](https://arxiv.org/abs/1910.02054)).
 
@@ -262,7 +273,7 @@ assert np.allclose(points[1], 2 * (points[0] - 1) / points[0]) and points[1].max
 # %% tags=["torch"]
 def bytes_on_one(arrays):
     """Bytes that this process keeps of arrays, sharded or not."""
-    local = [getattr(x, "to_local", lambda x=x: x)() for x in arrays]
+    local = [x.to_local() if isinstance(x, DTensor) else x for x in arrays]
     return sum(x.nbytes for x in local if x.ndim)
 
 
@@ -282,7 +293,9 @@ def sharded(batches):
 
 
 # %% [markdown] tags=["torch"]
-# `fully_shard` replaces each parameter by a `DTensor`, which knows its own part.
+# `fully_shard` replaces each parameter by a `DTensor`, which knows its own part, so the
+# optimiser is made afterwards. (A model that does not fit before it is cut is built
+# under `torch.device("meta")`, without memory.)
 
 # %% tags=["torch"]
 in_quarters, kept, gathered = torchrun(sharded, 4, batches)[0]
@@ -299,9 +312,10 @@ exchanged = ", ".join(f"{n} × {name}" for name, n in sorted(gathered.items()))
 say(
     f"{table(head, *rows_said)}\n\nThe losses are those of one device. An update now "
     f"takes {exchanged}: {word('more', gathered.total(), counted.total())} operations, "
-    "because weights travel, too. Gathered for the forward and for the backward pass, "
-    "they make the bytes of an update one and a half times as many "
-    "([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054), sec. 7)."
+    "because weights travel, too. Where they are gathered twice, for the forward and "
+    "for the backward pass, an update moves 1.5 times the bytes of data parallel "
+    "([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054), sec. 7). Gradients "
+    "are as large as the weights, and as large a part of them is on each device."
 )
 
 # %% tags=["shared", "check"]
@@ -337,12 +351,14 @@ say(
 #
 # Here $6ND$ are the operations for $N$ parameters and $D$ tokens (*What attention
 # costs*), $F$ what one device does in a second, $B$ the bytes of the gradient, $W$ the
-# bytes that a link carries in a second. At best, the exchange hides behind the backward
-# pass, two thirds of the first term. (The time of a message's way, the *latency*, is
-# left out: it counts where many small arrays travel.)
+# bytes that a link carries in a second. At best, the exchange overlaps with the whole
+# backward pass, two thirds of the first term. Two things are left out: *latency*, which
+# in a ring grows with $n$ (large clusters sum in trees), and the optimiser's update,
+# which data parallel does not divide.
 #
 # Does formula (2) hold? Here are the times of an update on a processor of two cores,
-# recorded once, with up to four processes of one thread each:
+# recorded once, with up to four processes of one thread each. The model is larger than
+# ours (four blocks, $m = 256$), and $n$ in the first term is at most two:
 
 # %% tags=["torch", "experiment"]
 # Experiment: the recorded times, and a fit of the time of a text and of a byte
@@ -358,7 +374,7 @@ fitted = terms @ (work, byte)
 error, rate = np.abs(fitted / times - 1).mean(), 1e-6 / byte
 TITLES = {"strong": "128 texts in all (ms)", "weak": "64 texts for each (ms)"}
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Milliseconds of an update over the number of processes, from one to four, measured and by the fitted model. With a fixed batch, two processes need about half of the time of one, and four no less than two; with a fixed batch for each process, the time of four is above twice that of one."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Milliseconds of an update over the number of processes, from one to four, measured and by the fitted model. With a fixed batch, two processes need between half and two thirds of the time of one, and four no less than two; with a fixed batch for each process, the time of four is above twice that of one."}}
 panels = {}
 for kind, title in TITLES.items():
     chosen = [i for i, one in enumerate(record["rows"]) if one["scaling"] == kind]
@@ -376,8 +392,8 @@ say(
     "processes share, and each still pays for the exchange. With the batch of each "
     f"process fixed (*weak scaling*), {record['cores']} processes need "
     f"{weak[1] / weak[0]:.0%}; without any exchange it would be 100%. The two "
-    f"terms explain the times to {error:.0%} on average, with {work:.1f} ms for a text "
-    f"and {rate:.2f} GB/s between processes (not hidden, Python included)."
+    f"terms fit the times to {error:.0%} on average, with {work:.1f} ms for a text "
+    f"and {rate:.2f} GB/s between processes (without overlap, Python included)."
 )
 
 # %% tags=["shared", "check"]
@@ -391,12 +407,13 @@ assert error < 0.09 and work > 0 < rate
 
 # %% [markdown] tags=["shared"]
 # Now formula (2) for machines that you can rent: GPT-2's largest model, half a million
-# tokens in an update, gradients in bfloat16. Sources are named, the last network is an
-# example:
+# tokens in an update, gradients exchanged in bfloat16. Between hosts, $W$ is that of a
+# host: its GPUs add up first, and then the hosts. Sources are named, the last network
+# is an example:
 
 # %% tags=["shared"]
-FLOPS = 989e12  # one H100, bfloat16: https://www.nvidia.com/en-us/data-center/h100
-USED = 0.46  # by PaLM on other chips: https://arxiv.org/abs/2204.02311, table 3
+FLOPS = 989e12  # H100, bfloat16, dense: https://www.nvidia.com/en-us/data-center/h100
+USED = 0.46  # by PaLM, all included: https://arxiv.org/abs/2204.02311, table 3
 NVLINK = 450e9  # bytes per second, each way: half of the 900 GB/s of the data sheet
 NETWORK = 8 * 50e9  # of a host: https://docs.nvidia.com/dgx/dgxh100-user-guide
 ETHERNET = 1.25e9  # of a host, 10 Gbit/s
@@ -404,9 +421,10 @@ N = 1.5e9  # parameters: https://openai.com/index/better-language-models
 
 
 def step_seconds(n, tokens, link):
-    """Compute, exchange, and the whole step if as much as possible hides."""
+    """Compute, exchange, and the whole step if they overlap as much as possible."""
     compute = 6 * N * tokens / (n * FLOPS * USED)
-    exchange = 2 * (n - 1) / n * 2 * N / link
+    gradient_bytes = 2 * N
+    exchange = 2 * (n - 1) / n * gradient_bytes / link
     return compute, exchange, compute + max(0, exchange - compute * 2 / 3)
 
 
@@ -419,7 +437,7 @@ cases = {
     "64 hosts, 10 Gbit/s": (512, 2**19, ETHERNET),
 }
 times = {name: step_seconds(*case) for name, case in cases.items()}
-head = ["forecast (seconds)", "compute", "exchange", "step, nothing hides", "at best"]
+head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
 rows_said = [
     [name, *(f"{x:.3f}" for x in (compute, exchange, compute + exchange, best))]
     for name, (compute, exchange, best) in times.items()
@@ -446,7 +464,7 @@ assert slow[3] > 2 * one[2]
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3.** How slow may the network of a host be before 512 GPUs with the large
-# batch spend half of the time on an exchange of which nothing hides?
+# batch spend half of the time on the exchange, without any overlap?
 
 # %% tags=["shared", "answer"]
 compute, exchange, _ = step_seconds(512, 2**23, NETWORK)
@@ -462,12 +480,13 @@ say(
 # ## A run survives its processes
 #
 # Many devices fail often. The training of [Llama 3](https://arxiv.org/abs/2407.21783)
-# on 16,384 GPUs was interrupted 419 times in 54 days without notice (section 3.3.4).
-# One failure takes the run with it: the others wait for a part that never comes. So
+# on 16,384 GPUs had 419 unexpected interruptions in 54 days (section 3.3.4).
+# One failure takes the run with it: the others wait for its part until they give up. So
 # three things belong to every long run. Somebody notices and stops the rest; a
 # **checkpoint** holds weights, averages and the number of updates; and the run goes on
-# from it. (With dropout, a checkpoint needs the random keys, too; the book's `fit`
-# keeps them.) The test of all that: kill a process.
+# from it. (With dropout, a checkpoint needs the random keys, too, and with a loader its
+# place in the data; here both are drawn beforehand.) The test of all that: kill a
+# process.
 
 
 # %% tags=["torch"]
@@ -478,17 +497,16 @@ def with_checkpoints(file, batches, killed_at=None):
     model = DistributedDataParallel(new_model())
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     if os.path.exists(file):
-        kept = torch.load(file, weights_only=True)
-        model.load_state_dict(kept["model"])
-        optimizer.load_state_dict(kept["optimizer"])
-        begin = kept["updates"]
+        begin, weights, averages = torch.load(file, weights_only=True)
+        model.module.load_state_dict(weights)
+        optimizer.load_state_dict(averages)
     for i, tokens in enumerate(torch.tensor(share(batches)).long()[begin:], begin):
-        if (i, begin, rank) == (killed_at, 0, 1):
+        if i == killed_at and begin == 0 and rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         one_update(model, optimizer, tokens)
         if (i + 1) % 10 == 0 and rank == 0:
-            kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save(kept | {"updates": i + 1}, f"{file}.draft")
+            both = model.module.state_dict(), optimizer.state_dict()
+            torch.save((i + 1, *both), f"{file}.draft")
             os.replace(f"{file}.draft", file)  # never half a file
     return to_arrays(model.module), begin
 
@@ -503,7 +521,8 @@ file = f"{folder.name}/run.pt"
 rescued, begin = torchrun(with_checkpoints, 4, file, batches, 25, restarts=1)[0]
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: the weights without those that change nothing
 def without_key_biases(weights):
     """All weights but the biases of the keys, on which no output depends."""
     cut = np.s_[64:128]  # of queries, keys and values, 64 each
@@ -537,11 +556,13 @@ assert begin == 20 and gap < 1e-5
 
 # %% [markdown] tags=["torch"]
 # * `init_process_group("nccl")`, and before it
-#   `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`: one GPU for each process.
+#   `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`: one GPU for each process, to
+#   which model and batches are moved. A mesh is of `"cuda"`, too.
 # * Each process reads only its texts: `DistributedSampler` does that for a
 #   `DataLoader`.
 # * On each of two hosts: `torchrun --nnodes 2 --nproc-per-node gpu --rdzv-backend c10d
-#   --rdzv-endpoint FIRST:29500 file.py`, with a checkpoint that all hosts can read.
+#   --rdzv-endpoint FIRST:29500 file.py`, with a checkpoint that all hosts can read (for
+#   sharded weights, write it by `torch.distributed.checkpoint`).
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Tensor parallel cuts one matrix among four devices
@@ -608,7 +629,7 @@ say(
     f"The outputs differ by {gap:.0e}. A device keeps {part / whole:.0%} of the "
     "block's bytes (norms and some biases are whole), and the block needs "
     f"{summed['all-reduce']} all-reduce operations: one for attention, one for the "
-    "feed-forward net (in a training, the backward pass has two, too). They come in "
+    "feed-forward net (the backward pass needs sums of its own). They come in "
     "the middle of the computation, where little can hide them, so this way wants the "
     "fastest links: those inside one machine."
 )

@@ -112,13 +112,16 @@ def build(kind, *sizes, seed=0, **options):
     return kind(*sizes, rngs=nnx.Rngs(seed), **options)
 
 
+# One object for all layers: models of the same sizes are then compiled only once.
+UNIFORM = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+
 def dense(n_in, n_out, *, rngs):
     """Linear layer ``... n_in -> ... n_out``: weights within ±1/√n_in, zero biases.
 
     Source: Glorot & Bengio 2010, eq. 1, and ``torch.nn.Linear``.
     """
-    uniform = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-    return nnx.Linear(n_in, n_out, kernel_init=uniform, rngs=rngs)
+    return nnx.Linear(n_in, n_out, kernel_init=UNIFORM, rngs=rngs)
 
 
 def check_input(x, size):
