@@ -93,8 +93,7 @@ whole = partial(jnp.asarray, dtype=jnp.int32)
 
 # %% [markdown] tags=["jax"]
 # Flax has attention, norms and linear layers; the block is yours. Two defaults would
-# change our outputs a little: the $\varepsilon$ of the norm, and a tanh in place of the
-# exact GELU. (A table below has all that differ.)
+# change our outputs a little: the $\varepsilon$ of the norm, and a tanh in the GELU.
 
 
 # %% tags=["jax"]
@@ -235,8 +234,7 @@ diagrams.three_kinds_of_data()
 # **A table.** Each number is a token. A number alone does not say which column it comes
 # from, so each column gets an embedding of its own, multiplied by the number
 # ([Gorishniy et al. 2021](https://arxiv.org/abs/2106.11959)). In code, a token is zero
-# everywhere but in its column's place, where the number stands; the model's first
-# linear layer makes of it that column's weights times the number.
+# everywhere but in its column's place, where the number stands.
 
 
 # %% tags=["shared"]
@@ -472,8 +470,7 @@ say(
     f"{table(head, *rows_said)}\n\n(The error is the root mean square; repeating last "
     f"year's course gives {rmse['last year']:.2f}.) One architecture handles all. But "
     f"with so few examples the baselines keep up or win. (The wines differ by {apart} "
-    f"of {len(by_wine)}, and the number of test files for JavaScript is {n_files}: "
-    "small differences mean little.) Transformers pay off with many examples, or with "
+    f"of {len(by_wine)}, test files for JavaScript: {n_files}.) Transformers pay off with many examples, or with "
     "a trunk that others have trained on many (see *Pictures as sequences*). **Always "
     "run a baseline first.**"
 )
@@ -707,8 +704,7 @@ assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
 # %% [markdown] tags=["shared"]
 # Next comes overfitting: the training loss falls, the validation loss turns and rises.
 # **Early stopping** needs no second run: stop when the validation loss rises, and keep
-# the best weights. (The book's `fit` keeps those with the highest validation accuracy.)
-# Then come more data, then dropout, which sets random activations to zero, and weight
+# the best weights. Then come more data, then dropout, which sets random activations to zero, and weight
 # decay, which AdamW applies beside the gradient ([Loshchilov & Hutter
 # 2019](https://arxiv.org/abs/1711.05101)). Here `fit` trains on 300 lines, by Adam
 # without weight decay:
@@ -785,8 +781,8 @@ expected = nnx.state(again, nnx.Param)
 nnx.update(again, checkpointer.restore(folder / "reader", expected))
 
 # %% [markdown] tags=["shared"]
-# To share it with somebody *without* your classes, export the computation itself, here
-# for any size of batch. A process that knows nothing of our classes runs it:
+# For somebody *without* your classes, export the computation itself, here for any size
+# of batch. A process that knows nothing of our classes runs it:
 
 # %% tags=["jax"]
 quiet = nnx.clone(reader)
@@ -832,10 +828,10 @@ np.testing.assert_allclose(logits, expected, atol=1e-5)
 assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 
 # %% [markdown] tags=["jax"]
-# The file contains StableHLO, the language of JAX's compiler, which other projects read
-# as well; `exported.mlir_module()` shows it. It is no archive: JAX [promises to read
-# it](https://docs.jax.dev/en/latest/export/export.html#compatibility-guarantees) for
-# six months. For longer, keep the weights and the code.
+# The file contains StableHLO, which other projects' compilers read as well. JAX
+# [promises to read
+# it](https://docs.jax.dev/en/latest/export/export.html#compatibility-guarantees) for six
+# months; for longer, keep weights and code.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, your own file.** Put two folders of texts of yours in place of `files`,
@@ -999,8 +995,7 @@ head = [
 say(
     f"{table(head, *rows_said)}\n\nThe distance is relative to the length of the whole "
     "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
-    "differs. (Recomputation needs the inside of one block besides, at a time.) "
-    "Whether bfloat16 is also fast depends on the machine (this one is named in "
+    "differs. Whether bfloat16 is also fast depends on the machine (this one is named in "
     "*How this book was built*); on GPUs it usually is."
 )
 

@@ -227,8 +227,7 @@ diagrams.three_kinds_of_data()
 # **A table.** Each number is a token. A number alone does not say which column it comes
 # from, so each column gets an embedding of its own, multiplied by the number
 # ([Gorishniy et al. 2021](https://arxiv.org/abs/2106.11959)). In code, a token is zero
-# everywhere but in its column's place, where the number stands; the model's first
-# linear layer makes of it that column's weights times the number.
+# everywhere but in its column's place, where the number stands.
 
 
 # %% tags=["shared"]
@@ -461,8 +460,7 @@ say(
     f"{table(head, *rows_said)}\n\n(The error is the root mean square; repeating last "
     f"year's course gives {rmse['last year']:.2f}.) One architecture handles all. But "
     f"with so few examples the baselines keep up or win. (The wines differ by {apart} "
-    f"of {len(by_wine)}, and the number of test files for JavaScript is {n_files}: "
-    "small differences mean little.) Transformers pay off with many examples, or with "
+    f"of {len(by_wine)}, test files for JavaScript: {n_files}.) Transformers pay off with many examples, or with "
     "a trunk that others have trained on many (see *Pictures as sequences*). **Always "
     "run a baseline first.**"
 )
@@ -695,8 +693,7 @@ assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
 # %% [markdown] tags=["shared"]
 # Next comes overfitting: the training loss falls, the validation loss turns and rises.
 # **Early stopping** needs no second run: stop when the validation loss rises, and keep
-# the best weights. (The book's `fit` keeps those with the highest validation accuracy.)
-# Then come more data, then dropout, which sets random activations to zero, and weight
+# the best weights. Then come more data, then dropout, which sets random activations to zero, and weight
 # decay, which AdamW applies beside the gradient ([Loshchilov & Hutter
 # 2019](https://arxiv.org/abs/1711.05101)). Here `fit` trains on 300 lines, by Adam
 # without weight decay:
@@ -770,8 +767,8 @@ again = new(Classifier, seed=1)
 again.load_state_dict(torch.load(folder / "reader.pt", weights_only=True))
 
 # %% [markdown] tags=["shared"]
-# To share it with somebody *without* your classes, export the computation itself, here
-# for any size of batch. A process that knows nothing of our classes runs it:
+# For somebody *without* your classes, export the computation itself, here for any size
+# of batch. A process that knows nothing of our classes runs it:
 
 # %% tags=["torch"]
 quiet = copy.deepcopy(reader).cpu().eval()
@@ -977,8 +974,7 @@ head = [
 say(
     f"{table(head, *rows_said)}\n\nThe distance is relative to the length of the whole "
     "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
-    "differs. (Recomputation needs the inside of one block besides, at a time.) "
-    "Whether bfloat16 is also fast depends on the machine (this one is named in "
+    "differs. Whether bfloat16 is also fast depends on the machine (this one is named in "
     "*How this book was built*); on GPUs it usually is."
 )
 

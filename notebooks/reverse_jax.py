@@ -936,7 +936,8 @@ with tempfile.TemporaryDirectory() as elsewhere:
         fit(again, cross_entropy, data["train"], quick, batches=stopped, **run)
     except KeyboardInterrupt:
         again = build(Predictor, seed=1, **quick.model)
-    resumed = fit(again, cross_entropy, data["train"], quick, **run)
+    with contextlib.redirect_stdout(None):  # `fit` says where it goes on
+        resumed = fit(again, cross_entropy, data["train"], quick, **run)
 np.testing.assert_allclose(resumed["loss"], fitted["loss"], rtol=1e-3)
 for name, array in to_arrays(by_fit).items():
     np.testing.assert_allclose(array, to_arrays(again)[name], atol=1e-6)

@@ -183,6 +183,7 @@ def test_killed_processes_of_jax_go_on_when_started_again(tmp_path):
 @pytest.mark.parametrize("side", ["jax", "torch"])
 def test_an_interrupted_command_says_how_to_go_on(side, tmp_path):
     """Ctrl-C is one sentence, and the next call says where it begins."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else inherited: ignored
     given = commands(side, "reverse", tmp_path)
     given[given.index("--epochs") + 1] = "40"
     process = start(command := [sys.executable, SCRIPT, *given])
