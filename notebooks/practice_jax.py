@@ -704,8 +704,8 @@ assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
 # %% [markdown] tags=["shared"]
 # Next comes overfitting: the training loss falls, the validation loss turns and rises.
 # **Early stopping** needs no second run: stop when the validation loss rises, and keep
-# the best weights. Then come more data, then dropout, which sets random activations to zero, and weight
-# decay, which AdamW applies beside the gradient ([Loshchilov & Hutter
+# the best weights. Then come more data, then dropout, which sets random activations to
+# zero, and weight decay, which AdamW applies beside the gradient ([Loshchilov & Hutter
 # 2019](https://arxiv.org/abs/1711.05101)). Here `fit` trains on 300 lines, by Adam
 # without weight decay:
 
@@ -830,8 +830,8 @@ assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 # %% [markdown] tags=["jax"]
 # The file contains StableHLO, which other projects' compilers read as well. JAX
 # [promises to read
-# it](https://docs.jax.dev/en/latest/export/export.html#compatibility-guarantees) for six
-# months; for longer, keep weights and code.
+# it](https://docs.jax.dev/en/latest/export/export.html#compatibility-guarantees) for
+# six months; for longer, keep weights and code.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, your own file.** Put two folders of texts of yours in place of `files`,

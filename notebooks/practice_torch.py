@@ -693,8 +693,8 @@ assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
 # %% [markdown] tags=["shared"]
 # Next comes overfitting: the training loss falls, the validation loss turns and rises.
 # **Early stopping** needs no second run: stop when the validation loss rises, and keep
-# the best weights. Then come more data, then dropout, which sets random activations to zero, and weight
-# decay, which AdamW applies beside the gradient ([Loshchilov & Hutter
+# the best weights. Then come more data, then dropout, which sets random activations to
+# zero, and weight decay, which AdamW applies beside the gradient ([Loshchilov & Hutter
 # 2019](https://arxiv.org/abs/1711.05101)). Here `fit` trains on 300 lines, by Adam
 # without weight decay:
 
