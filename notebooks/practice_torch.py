@@ -460,9 +460,9 @@ say(
     f"{table(head, *rows_said)}\n\n(The error is the root mean square; repeating last "
     f"year's course gives {rmse['last year']:.2f}.) One architecture handles all. But "
     f"with so few examples the baselines keep up or win. (The wines differ by {apart} "
-    f"of {len(by_wine)}, test files for JavaScript: {n_files}.) Transformers pay off with many examples, or with "
-    "a trunk that others have trained on many (see *Pictures as sequences*). **Always "
-    "run a baseline first.**"
+    f"of {len(by_wine)}, test files for JavaScript: {n_files}.) "
+    "Transformers pay off with many examples, or with a trunk that others have "
+    "trained on many (see *Pictures as sequences*). **Always run a baseline first.**"
 )
 
 # %% tags=["shared", "check"]
@@ -974,8 +974,8 @@ head = [
 say(
     f"{table(head, *rows_said)}\n\nThe distance is relative to the length of the whole "
     "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
-    "differs. Whether bfloat16 is also fast depends on the machine (this one is named in "
-    "*How this book was built*); on GPUs it usually is."
+    "differs. Whether bfloat16 is also fast depends on the machine (this one is named "
+    "in *How this book was built*); on GPUs it usually is."
 )
 
 # %% tags=["shared", "check"]
