@@ -41,7 +41,7 @@ def inputs():
 def torch_gradient(compiled):
     """A function that computes the loss's gradient and waits for it."""
     torch = importlib.import_module("torch")
-    models = importlib.import_module("helpers.model_torch")
+    models = importlib.import_module("helpers.torch")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = models.build(models.Predictor, **SIZES).to(device)
     x, labels = (torch.as_tensor(a, device=device) for a in inputs())
@@ -63,7 +63,7 @@ def jax_gradient(compiled):
     """A function that computes the loss's gradient and waits for it."""
     jax, nnx = (importlib.import_module(name) for name in ("jax", "flax.nnx"))
     optax = importlib.import_module("optax")
-    models = importlib.import_module("helpers.model_jax")
+    models = importlib.import_module("helpers.jax")
     model = models.build(models.Predictor, **SIZES)
     graph, params, rest = nnx.split(model, nnx.Param, ...)
     x, labels = map(jax.numpy.asarray, inputs())

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.measure import FRAMEWORKS, device
-from helpers.settings import Text
-from helpers.shapes import as_numpy
+from helpers.engine.settings import Text
+from helpers.engine.shapes import as_numpy
 
 # Untied: an untrained tied model repeats its last token, whatever came before.
 CHAPTER = replace(Text(), tied=False)
@@ -56,7 +56,7 @@ def measure(framework, place=0, length=None):
 
 def untrained(framework, settings):
     """The language model of the settings, on the GPU if there is one."""
-    models = importlib.import_module(f"helpers.model_{framework}")
+    models = importlib.import_module(f"helpers.{framework}")
     model = models.build(models.LanguageModel, seed=settings.seed, **settings.model)
     gpu = framework == "torch" and device(framework)  # JAX needs no telling
     return model.to("cuda") if gpu else model

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from helpers.model_jax import advance, generate, new_cache, next_token_probabilities
+from helpers.jax import advance, generate, new_cache, next_token_probabilities
 
 GREEDY = 1e-9  # temperature: only the most probable token is left, and nothing sorted
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from helpers.model_torch import generate, next_token_probabilities
+from helpers.torch import generate, next_token_probabilities
 
 GREEDY = 1e-9  # temperature: only the most probable token is left, and nothing sorted
 

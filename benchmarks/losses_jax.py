@@ -2,7 +2,7 @@
 
 import jax
 
-from helpers.train_jax import cross_entropy, next_token
+from helpers.jax import cross_entropy, next_token
 
 N_SYMBOLS = 10
 

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from helpers.train_torch import cross_entropy, next_token
+from helpers.torch import cross_entropy, next_token
 
 N_SYMBOLS = 10
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import tensorboard.summary  # noqa: F401
 
 from benchmarks import tasks
-from helpers import text
-from helpers.sequences import in_order
-from helpers.settings import Pictures
-from helpers.weights import to_arrays
+from helpers.data import text
+from helpers.data.sequences import in_order
+from helpers.engine.settings import Pictures
+from helpers.engine.weights import to_arrays
 
 FRAMEWORKS = "jax", "torch"
 WAYS = "usual", "fit"
@@ -32,9 +32,10 @@ class Case:
     def __init__(self, task, framework, updates=None):
         self.task, self.framework = task, framework
         self.settings = tasks.shortened(tasks.TASKS[task], updates)
-        self.losses = self.load("benchmarks.losses")
-        self.trainer = self.load("helpers.train")
-        models, options = self.load("helpers.model"), self.settings.model
+        self.losses = importlib.import_module(f"benchmarks.losses_{framework}")
+        self.trainer = importlib.import_module(f"helpers.{framework}.training")
+        models = importlib.import_module(f"helpers.{framework}")
+        options = self.settings.model
         kinds = {"text": models.LanguageModel, "vision": models.VisionTransformer}
         kind = kinds.get(task, models.Predictor)
         self.model = models.build(kind, seed=self.settings.seed, **options)

@@ -21,10 +21,10 @@ from types import SimpleNamespace
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
 
 from benchmarks import measure, run, tasks
-from helpers import pictures
-from helpers.sequences import shuffled
-from helpers.settings import Pictures
-from helpers.weights import count_parameters, write_whole
+from helpers.data import pictures
+from helpers.data.sequences import shuffled
+from helpers.engine.settings import Pictures
+from helpers.engine.weights import count_parameters, write_whole
 
 FRAMEWORKS = "jax", "torch"
 COLUMNS = "epoch", "updates", "minutes", "loss", "validation accuracy"
@@ -61,8 +61,8 @@ class Clock:
 
 def train(framework, data, settings, folder):
     """What came out of a training, with the accuracy on the test part."""
-    models = importlib.import_module(f"helpers.model_{framework}")
-    trainer = importlib.import_module(f"helpers.train_{framework}")
+    models = importlib.import_module(f"helpers.{framework}")
+    trainer = importlib.import_module(f"helpers.{framework}.training")
     model = models.build(models.VisionTransformer, seed=settings.seed, **settings.model)
     if framework == "torch":
         torch = importlib.import_module("torch")

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
 import numpy as np
 
 from benchmarks import measure, run
-from helpers import jobs
+from helpers.engine import jobs
 
 SIZES = {"n_blocks": 4, "n_heads": 4, "f": 1024, "max_length": 32}
 N_TOKENS, M, LENGTH = 128, 256, 33
@@ -58,8 +58,7 @@ def torch_process(n, batch):
     pin(int(os.environ["RANK"]), n)
     import torch
 
-    from helpers.model_torch import LanguageModel, build
-    from helpers.train_torch import next_token
+    from helpers.torch import LanguageModel, build, next_token
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
@@ -85,8 +84,7 @@ def jax_process(rank, port, n, batch):
     from flax import nnx
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from helpers.model_jax import LanguageModel, build
-    from helpers.train_jax import next_token, on_all_devices
+    from helpers.jax import LanguageModel, build, next_token, on_all_devices
 
     jax.config.update("jax_platforms", "cpu")
     jax.distributed.initialize(f"localhost:{port}", n, rank)

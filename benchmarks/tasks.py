@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from helpers import picture_folder, sets, text
-from helpers.sequences import one_hot, symbols
-from helpers.settings import Cifar100, Pictures, Reverse, Text
+from helpers.data import picture_folder, sets, text
+from helpers.data.sequences import one_hot, symbols
+from helpers.engine.settings import Cifar100, Pictures, Reverse, Text
 
 VALIDATION_ROWS = 5_000
 VALIDATION_WINDOWS = 100

@@ -60,14 +60,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from helpers import diagrams, plots, sets, twin, viewer
-from helpers import settings as tasks
-from helpers.model_jax import Predictor, attention_maps, build
-from helpers.prose import power, say, table  # say() prints sentences
-from helpers.runs import runs_folder
-from helpers.shapes import as_numpy, check_shape  # as_numpy(): the way back to NumPy
-from helpers.train_jax import evaluate, fit
-from helpers.weights import save_weights
+from helpers.data import sets
+from helpers.engine import settings as tasks
+from helpers.engine import twin
+from helpers.engine.runs import runs_folder
+from helpers.engine.shapes import (  # as_numpy(): the way back to NumPy
+    as_numpy,
+    check_shape,
+)
+from helpers.engine.weights import save_weights
+from helpers.jax import Predictor, attention_maps, build, evaluate, fit
+from helpers.show import plots, viewer
+from helpers.show.diagrams import anomaly as diagrams
+from helpers.show.prose import power, say, table  # say() prints sentences
 
 # %% tags=["jax", "experiment"]
 # Experiment: device, style, and the short names floats and booleans

@@ -58,10 +58,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from helpers import diagrams, plots, reference, viewer  # reference: formulas in NumPy
-from helpers.prose import say  # say() prints a sentence with computed numbers
-from helpers.shapes import as_numpy, check_shape  # as_numpy() takes either framework's
-from helpers.weights import from_arrays, to_arrays  # all parameters of a model
+from helpers import reference
+from helpers.engine.shapes import (  # as_numpy() takes either framework's
+    as_numpy,
+    check_shape,
+)
+from helpers.engine.weights import from_arrays, to_arrays  # all parameters of a model
+from helpers.show import plots, viewer
+from helpers.show.diagrams import attention as diagrams  # reference: formulas in NumPy
+from helpers.show.prose import say  # say() prints a sentence with computed numbers
 
 # %% tags=["jax", "experiment"]
 # Experiment: device, style, and the short names floats and booleans

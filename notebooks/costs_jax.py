@@ -55,19 +55,23 @@ import numpy as np
 import optax
 from flax import nnx
 
-from helpers import diagrams, plots  # drawings and figures
-from helpers.model_jax import (
+from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
+from helpers.engine.weights import to_arrays  # all parameters of a model
+from helpers.jax import (
     EncoderBlock,
     MultiHeadAttention,
     Predictor,
     attention,
     build,
+    cross_entropy,
 )
-from helpers.prose import say, table  # say() prints a sentence with computed numbers
-from helpers.shapes import as_numpy  # an array of the framework as a NumPy array
-from helpers.train_jax import cross_entropy
-from helpers.train_memory_jax import activations, kept_bytes
-from helpers.weights import to_arrays  # all parameters of a model
+from helpers.jax.memory import activations, kept_bytes
+from helpers.show import plots
+from helpers.show.diagrams import costs as diagrams  # drawings and figures
+from helpers.show.prose import (  # say() prints a sentence with computed numbers
+    say,
+    table,
+)
 
 # %% tags=["jax", "experiment"]
 # Experiment: style, exact products, and the short name floats, for an array

@@ -54,19 +54,23 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from helpers import diagrams, plots  # drawings and figures
-from helpers.model_torch import (
+from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
+from helpers.engine.weights import to_arrays  # all parameters of a model
+from helpers.show import plots
+from helpers.show.diagrams import costs as diagrams  # drawings and figures
+from helpers.show.prose import (  # say() prints a sentence with computed numbers
+    say,
+    table,
+)
+from helpers.torch import (
     EncoderBlock,
     MultiHeadAttention,
     Predictor,
     attention,
     build,
+    cross_entropy,
 )
-from helpers.prose import say, table  # say() prints a sentence with computed numbers
-from helpers.shapes import as_numpy  # an array of the framework as a NumPy array
-from helpers.train_memory_torch import activations, kept_bytes
-from helpers.train_torch import cross_entropy
-from helpers.weights import to_arrays  # all parameters of a model
+from helpers.torch.memory import activations, kept_bytes
 
 # %% tags=["torch", "experiment"]
 # Experiment: style, device, and the short name floats, which makes a tensor

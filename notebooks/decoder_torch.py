@@ -57,27 +57,35 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers import diagrams, plots, text
-from helpers.model_torch import (
+from helpers.data import text
+from helpers.data.sequences import in_order, one_hot
+from helpers.engine.runs import runs_folder
+from helpers.engine.settings import Text
+from helpers.engine.shapes import as_numpy
+from helpers.engine.weights import (
+    count_parameters,
+    download_link,
+    from_arrays,
+    to_arrays,
+)
+from helpers.show import plots
+from helpers.show.diagrams import decoder as diagrams
+from helpers.show.prose import say, table, word
+from helpers.torch import (
     POSITIONS,
     Encoder,
     LearnedPositions,
     attention,
     build,
     check_tokens,
+    evaluate,
+    fit,
     generate,
     masked_softmax,
     new_cache,
     pick,
     unembedding,
 )
-from helpers.prose import say, table, word
-from helpers.runs import runs_folder
-from helpers.sequences import in_order, one_hot
-from helpers.settings import Text
-from helpers.shapes import as_numpy
-from helpers.train_torch import evaluate, fit
-from helpers.weights import count_parameters, download_link, from_arrays, to_arrays
 
 # %% tags=["torch", "experiment"]
 # Experiment: device, style, and the names floats, integers, booleans, side
@@ -985,7 +993,7 @@ say(table(["ours", "GPT-2's"], *lines))
 
 # %% tags=["shared", "experiment"]
 # Experiment: read what three other seeds gave, with tied weights and without
-file = Path(text.__file__).parents[2] / "benchmarks" / "results" / "tied.md"
+file = Path(text.__file__).parents[3] / "benchmarks" / "results" / "tied.md"
 table_of = file.read_text("utf-8").splitlines()
 three = [line.split("|")[3:6] for line in table_of if "tied: " in line]
 seeds, untied_seeds = np.array(three, float)

@@ -63,13 +63,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from helpers import diagrams, plots, reference, viewer  # drawings; formulas in NumPy
+from helpers import reference
+from helpers.engine.shapes import as_numpy, check_shape
+from helpers.engine.weights import from_arrays, to_arrays  # all parameters of a model
 
 # Built in the attention chapter:
-from helpers.model_jax import MultiHeadAttention, attention, build, dense
-from helpers.prose import say  # say() prints a sentence with computed numbers
-from helpers.shapes import as_numpy, check_shape
-from helpers.weights import from_arrays, to_arrays  # all parameters of a model
+from helpers.jax import MultiHeadAttention, attention, build, dense
+from helpers.show import plots, viewer
+from helpers.show.diagrams import encoder as diagrams  # drawings; formulas in NumPy
+from helpers.show.prose import say  # say() prints a sentence with computed numbers
 
 # %% tags=["jax", "experiment"]
 # Experiment: the device, the style of the figures, and the names floats and booleans

@@ -61,13 +61,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers import diagrams, plots, reference, viewer  # drawings; formulas in NumPy
+from helpers import reference
+from helpers.engine.shapes import as_numpy, check_shape
+from helpers.engine.weights import from_arrays, to_arrays  # all parameters of a model
+from helpers.show import plots, viewer
+from helpers.show.diagrams import encoder as diagrams  # drawings; formulas in NumPy
+from helpers.show.prose import say  # say() prints a sentence with computed numbers
 
 # Built in the attention chapter:
-from helpers.model_torch import MultiHeadAttention, attention, build, dense
-from helpers.prose import say  # say() prints a sentence with computed numbers
-from helpers.shapes import as_numpy, check_shape
-from helpers.weights import from_arrays, to_arrays  # all parameters of a model
+from helpers.torch import MultiHeadAttention, attention, build, dense
 
 # %% tags=["torch", "experiment"]
 # Experiment: the device, the style of the figures, and the names floats and booleans

@@ -64,10 +64,13 @@ from unittest import mock
 
 from sklearn.datasets import load_digits
 
-from helpers import diagrams, plots  # drawings; curves and pictures
-from helpers.prose import say, table, word  # say() prints a sentence with numbers
-from helpers.shapes import as_numpy, check_shape  # as_numpy() copies to NumPy
-from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
+from helpers.engine.shapes import as_numpy, check_shape  # as_numpy() copies to NumPy
+from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
+from helpers.show import plots
+from helpers.show.diagrams import (
+    frameworks as diagrams,  # drawings; curves and pictures
+)
+from helpers.show.prose import say, table, word  # say() prints a sentence with numbers
 
 # %% [markdown] tags=["shared"]
 # ## Training repeats one update

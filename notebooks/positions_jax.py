@@ -56,10 +56,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from helpers import diagrams, plots, reference  # drawings; the formulas in NumPy
+from helpers import reference
+from helpers.data.sequences import one_hot, symbols
+from helpers.engine.settings import Sequences
+from helpers.engine.shapes import as_numpy, check_shape
+from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
 
 # Built in the chapters on attention and on the encoder block, and a training loop:
-from helpers.model_jax import (
+from helpers.jax import (
     NORMS,
     Encoder,
     EncoderBlock,
@@ -68,15 +72,16 @@ from helpers.model_jax import (
     build,
     check_input,
     check_rate,
+    cross_entropy,
     dense,
+    fit,
     pick,
 )
-from helpers.prose import say  # say() prints a sentence with computed numbers
-from helpers.sequences import one_hot, symbols
-from helpers.settings import Sequences
-from helpers.shapes import as_numpy, check_shape
-from helpers.train_jax import cross_entropy, fit
-from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
+from helpers.show import plots
+from helpers.show.diagrams import (
+    positions as diagrams,  # drawings; the formulas in NumPy
+)
+from helpers.show.prose import say  # say() prints a sentence with computed numbers
 
 # %% tags=["jax", "experiment"]
 # Experiment: the device, the figures' style, and the names floats, integers, booleans

@@ -55,10 +55,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers import diagrams, plots, reference  # drawings; the formulas in NumPy
+from helpers import reference
+from helpers.data.sequences import one_hot, symbols
+from helpers.engine.settings import Sequences
+from helpers.engine.shapes import as_numpy, check_shape
+from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
+from helpers.show import plots
+from helpers.show.diagrams import (
+    positions as diagrams,  # drawings; the formulas in NumPy
+)
+from helpers.show.prose import say  # say() prints a sentence with computed numbers
 
 # Built in the chapters on attention and on the encoder block, and a training loop:
-from helpers.model_torch import (
+from helpers.torch import (
     NORMS,
     Encoder,
     EncoderBlock,
@@ -67,15 +76,11 @@ from helpers.model_torch import (
     build,
     check_input,
     check_rate,
+    cross_entropy,
     dense,
+    fit,
     pick,
 )
-from helpers.prose import say  # say() prints a sentence with computed numbers
-from helpers.sequences import one_hot, symbols
-from helpers.settings import Sequences
-from helpers.shapes import as_numpy, check_shape
-from helpers.train_torch import cross_entropy, fit
-from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
 
 # %% tags=["torch", "experiment"]
 # Experiment: the device, the figures' style, and the names floats, integers, booleans

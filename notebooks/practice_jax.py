@@ -68,13 +68,13 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from helpers import diagrams, plots  # drawings and figures
-from helpers.model_jax import Encoder, attention, build
-from helpers.prose import power, recorded, say, table
-from helpers.settings import Settings
-from helpers.shapes import as_numpy  # an array of the framework as a NumPy array
-from helpers.train_jax import fit
-from helpers.train_memory_jax import activations
+from helpers.engine.settings import Settings
+from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
+from helpers.jax import Encoder, attention, build, fit
+from helpers.jax.memory import activations
+from helpers.show import plots
+from helpers.show.diagrams import practice as diagrams  # drawings and figures
+from helpers.show.prose import power, recorded, say, table
 
 # %% tags=["jax", "experiment"]
 # Experiment: style, and the short names floats, booleans and whole
@@ -294,7 +294,7 @@ scaled = (wine - wine[rows].mean(0)) / wine[rows].std(0)
 # *after* the training years.
 
 # %% tags=["shared"]
-co2 = np.genfromtxt("helpers/co2.csv", delimiter=",", skip_header=2, usecols=1)
+co2 = np.genfromtxt("helpers/data/co2.csv", delimiter=",", skip_header=2, usecols=1)
 known = np.flatnonzero(~np.isnan(co2))  # ppm, or NaN
 co2 = np.interp(np.arange(len(co2)), known, co2[known])  # gaps become straight lines
 cut = len(co2) * 4 // 5

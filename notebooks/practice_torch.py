@@ -67,13 +67,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
-from helpers import diagrams, plots  # drawings and figures
-from helpers.model_torch import Encoder, attention, build
-from helpers.prose import power, recorded, say, table
-from helpers.settings import Settings
-from helpers.shapes import as_numpy  # an array of the framework as a NumPy array
-from helpers.train_memory_torch import activations
-from helpers.train_torch import fit
+from helpers.engine.settings import Settings
+from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
+from helpers.show import plots
+from helpers.show.diagrams import practice as diagrams  # drawings and figures
+from helpers.show.prose import power, recorded, say, table
+from helpers.torch import Encoder, attention, build, fit
+from helpers.torch.memory import activations
 
 # %% tags=["torch", "experiment"]
 # Experiment: style, device, and the short names floats, booleans and whole
@@ -287,7 +287,7 @@ scaled = (wine - wine[rows].mean(0)) / wine[rows].std(0)
 # *after* the training years.
 
 # %% tags=["shared"]
-co2 = np.genfromtxt("helpers/co2.csv", delimiter=",", skip_header=2, usecols=1)
+co2 = np.genfromtxt("helpers/data/co2.csv", delimiter=",", skip_header=2, usecols=1)
 known = np.flatnonzero(~np.isnan(co2))  # ppm, or NaN
 co2 = np.interp(np.arange(len(co2)), known, co2[known])  # gaps become straight lines
 cut = len(co2) * 4 // 5

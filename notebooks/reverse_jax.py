@@ -57,15 +57,19 @@ import numpy as np
 import optax
 from flax import nnx
 
-from helpers import diagrams, plots, twin, viewer
-from helpers.model_jax import Predictor, attention_maps, build, dense
-from helpers.prose import say, table  # say() prints a sentence with computed numbers
-from helpers.runs import runs_folder
-from helpers.sequences import one_hot, reverse_data, shuffled
-from helpers.settings import Reverse, Settings
-from helpers.shapes import as_numpy  # any array as a NumPy array
-from helpers.train_jax import evaluate, fit
-from helpers.weights import download_link, from_arrays, save_weights, to_arrays
+from helpers.data.sequences import one_hot, reverse_data, shuffled
+from helpers.engine import twin
+from helpers.engine.runs import runs_folder
+from helpers.engine.settings import Reverse, Settings
+from helpers.engine.shapes import as_numpy  # any array as a NumPy array
+from helpers.engine.weights import download_link, from_arrays, save_weights, to_arrays
+from helpers.jax import Predictor, attention_maps, build, dense, evaluate, fit
+from helpers.show import plots, viewer
+from helpers.show.diagrams import frameworks as diagrams
+from helpers.show.prose import (  # say() prints a sentence with computed numbers
+    say,
+    table,
+)
 
 # %% tags=["jax", "experiment"]
 # Experiment: device, style, and the short names floats, integers and booleans

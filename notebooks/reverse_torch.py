@@ -54,15 +54,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers import diagrams, plots, twin, viewer
-from helpers.model_torch import Predictor, attention_maps, build, dense
-from helpers.prose import say, table  # say() prints a sentence with computed numbers
-from helpers.runs import runs_folder
-from helpers.sequences import one_hot, reverse_data, shuffled
-from helpers.settings import Reverse, Settings
-from helpers.shapes import as_numpy  # any array as a NumPy array
-from helpers.train_torch import evaluate, fit
-from helpers.weights import download_link, from_arrays, save_weights, to_arrays
+from helpers.data.sequences import one_hot, reverse_data, shuffled
+from helpers.engine import twin
+from helpers.engine.runs import runs_folder
+from helpers.engine.settings import Reverse, Settings
+from helpers.engine.shapes import as_numpy  # any array as a NumPy array
+from helpers.engine.weights import download_link, from_arrays, save_weights, to_arrays
+from helpers.show import plots, viewer
+from helpers.show.diagrams import frameworks as diagrams
+from helpers.show.prose import (  # say() prints a sentence with computed numbers
+    say,
+    table,
+)
+from helpers.torch import Predictor, attention_maps, build, dense, evaluate, fit
 
 # %% tags=["torch", "experiment"]
 # Experiment: device, style, and the short names floats, integers and booleans

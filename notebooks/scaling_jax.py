@@ -46,13 +46,18 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import CheckpointManager, args
 
-from helpers import diagrams, plots, text  # drawings, figures, a text
-from helpers.jobs import free_port, together  # functions in several processes
-from helpers.model_jax import LanguageModel, build
-from helpers.prose import recorded, say, table, word
-from helpers.shapes import as_numpy  # an array of the framework as a NumPy array
-from helpers.train_jax import next_token  # the loss of a language model
-from helpers.weights import to_arrays  # the weights of a model as NumPy arrays
+from helpers.data import text
+from helpers.engine.jobs import free_port, together  # functions in several processes
+from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
+from helpers.engine.weights import to_arrays  # the weights of a model as NumPy arrays
+from helpers.jax import (
+    LanguageModel,
+    build,
+    next_token,  # the loss of a language model
+)
+from helpers.show import plots
+from helpers.show.diagrams import scaling as diagrams  # drawings, figures, a text
+from helpers.show.prose import recorded, say, table, word
 
 # %% tags=["shared", "experiment"]
 # Experiment: the style of the figures

@@ -52,13 +52,18 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import profile
 
-from helpers import diagrams, plots, text  # drawings, figures, a text
-from helpers.jobs import torchrun  # functions in several processes
-from helpers.model_torch import LanguageModel, build
-from helpers.prose import recorded, say, table, word
-from helpers.shapes import as_numpy  # an array of the framework as a NumPy array
-from helpers.train_torch import next_token  # the loss of a language model
-from helpers.weights import to_arrays  # the weights of a model as NumPy arrays
+from helpers.data import text
+from helpers.engine.jobs import torchrun  # functions in several processes
+from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
+from helpers.engine.weights import to_arrays  # the weights of a model as NumPy arrays
+from helpers.show import plots
+from helpers.show.diagrams import scaling as diagrams  # drawings, figures, a text
+from helpers.show.prose import recorded, say, table, word
+from helpers.torch import (
+    LanguageModel,
+    build,
+    next_token,  # the loss of a language model
+)
 
 # %% tags=["shared", "experiment"]
 # Experiment: the style of the figures
@@ -158,7 +163,7 @@ def data_parallel(batches):
 
 # %% [markdown] tags=["torch"]
 # Save this as a file that ends with a call of `data_parallel`, and start it by
-# `torchrun --nproc-per-node 4 file.py`. Here the page does it: `helpers.jobs.torchrun`
+# `torchrun --nproc-per-node 4 file.py`. Here the page does it: `helpers.engine.jobs.torchrun`
 # sends a function to four new processes and brings back what they return.
 
 # %% tags=["torch"]

@@ -57,8 +57,22 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers import dates, diagrams, plots, twin, viewer
-from helpers.model_torch import (
+from helpers.data import dates
+from helpers.data.sequences import in_order
+from helpers.engine import twin
+from helpers.engine.settings import Dates
+from helpers.engine.shapes import as_numpy  # any array as a NumPy array
+from helpers.engine.weights import (
+    count_parameters,
+    download_link,
+    from_arrays,
+    save_weights,
+    to_arrays,
+)
+from helpers.show import plots, viewer
+from helpers.show.diagrams import translation as diagrams
+from helpers.show.prose import say, table, word  # say() prints a sentence with numbers
+from helpers.torch import (
     NORMS,
     POSITIONS,
     Encoder,
@@ -70,19 +84,10 @@ from helpers.model_torch import (
     check_shared,
     check_tokens,
     embedding,
+    evaluate,
+    fit,
+    next_token,
     translate,
-)
-from helpers.prose import say, table, word  # say() prints a sentence with numbers
-from helpers.sequences import in_order
-from helpers.settings import Dates
-from helpers.shapes import as_numpy  # any array as a NumPy array
-from helpers.train_torch import evaluate, fit, next_token
-from helpers.weights import (
-    count_parameters,
-    download_link,
-    from_arrays,
-    save_weights,
-    to_arrays,
 )
 
 # %% tags=["torch", "experiment"]
@@ -944,7 +949,7 @@ np.testing.assert_allclose(log_p[:500], given, atol=1e-4)
 # own, read a file into `lines`.
 
 # %% tags=["shared"]
-from helpers.text import BytePairs
+from helpers.data.text import BytePairs
 
 lines = """der Hund schläft\tthe dog sleeps
 die Katze schläft\tthe cat sleeps

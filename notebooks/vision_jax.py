@@ -59,42 +59,42 @@ from sklearn.datasets import load_sample_images
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC
 
-from helpers import (
-    diagrams,
-    photos,
-    picture_folder,
-    pictures,
-    plots,
-    reference,
-    viewer,
+from helpers import reference
+from helpers.data import photos, picture_folder, pictures
+from helpers.engine.settings import Pictures
+from helpers.engine.shapes import (  # as_numpy(): the way back to NumPy
+    as_numpy,
+    check_shape,
+)
+from helpers.engine.weights import (
+    count_parameters,
+    download_link,
+    from_arrays,
+    to_arrays,
 )
 
 # Built in the chapters on the encoder block and on positions, and a training loop:
-from helpers.model_jax import (
+from helpers.jax import (
     POSITIONS,
     Encoder,
     attention_maps,
     build,
     check_images,
     count_patches,
+    cross_entropy,
     dense,
+    evaluate,
+    fit,
     pick,
 )
-from helpers.prose import (
+from helpers.show import plots, viewer
+from helpers.show.diagrams import vision as diagrams
+from helpers.show.prose import (
     recorded,
     say,
     table,
     word,
 )  # say() prints a sentence with numbers
-from helpers.settings import Pictures
-from helpers.shapes import as_numpy, check_shape  # as_numpy(): the way back to NumPy
-from helpers.train_jax import cross_entropy, evaluate, fit
-from helpers.weights import (
-    count_parameters,
-    download_link,
-    from_arrays,
-    to_arrays,
-)
 
 # %% tags=["jax", "experiment"]
 # Experiment: device, style, and the names floats and side

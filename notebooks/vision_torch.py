@@ -58,33 +58,40 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC
 from torch import nn
 
-from helpers import diagrams, photos, picture_folder, pictures, plots, viewer
+from helpers.data import photos, picture_folder, pictures
+from helpers.engine.settings import Pictures
+from helpers.engine.shapes import (  # as_numpy(): the way back to NumPy
+    as_numpy,
+    check_shape,
+)
+from helpers.engine.weights import (
+    count_parameters,
+    download_link,
+    from_arrays,
+    to_arrays,
+)
+from helpers.show import plots, viewer
+from helpers.show.diagrams import vision as diagrams
+from helpers.show.prose import (
+    recorded,
+    say,
+    table,
+    word,
+)  # say() prints a sentence with numbers
 
 # Built in the chapters on the encoder block and on positions, and a training loop:
-from helpers.model_torch import (
+from helpers.torch import (
     POSITIONS,
     Encoder,
     attention_maps,
     build,
     check_images,
     count_patches,
+    cross_entropy,
     dense,
+    evaluate,
+    fit,
     pick,
-)
-from helpers.prose import (
-    recorded,
-    say,
-    table,
-    word,
-)  # say() prints a sentence with numbers
-from helpers.settings import Pictures
-from helpers.shapes import as_numpy, check_shape  # as_numpy(): the way back to NumPy
-from helpers.train_torch import cross_entropy, evaluate, fit
-from helpers.weights import (
-    count_parameters,
-    download_link,
-    from_arrays,
-    to_arrays,
 )
 
 # %% tags=["torch", "experiment"]

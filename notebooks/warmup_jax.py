@@ -62,15 +62,15 @@ import numpy as np
 import optax
 from flax import nnx
 
-from helpers import diagrams, plots  # drawings, and figures of curves
-from helpers.model_jax import Predictor, build
-from helpers.prose import say, table  # sentences with numbers
+from helpers.data.sequences import reverse_data, shuffled
+from helpers.engine.settings import Settings, Warmup
+from helpers.engine.shapes import as_numpy  # an array of NumPy, from any framework
+from helpers.engine.weights import to_arrays
+from helpers.jax import Predictor, build, cross_entropy, fit, with_flat_products
 from helpers.schedules import check_warmup, factors
-from helpers.sequences import reverse_data, shuffled
-from helpers.settings import Settings, Warmup
-from helpers.shapes import as_numpy  # an array of NumPy, from any framework
-from helpers.train_jax import cross_entropy, fit, with_flat_products
-from helpers.weights import to_arrays
+from helpers.show import plots
+from helpers.show.diagrams import warmup as diagrams  # drawings, and figures of curves
+from helpers.show.prose import say, table  # sentences with numbers
 
 # %% tags=["jax", "experiment"]
 # Experiment: precision, style, and the short names floats and integers

@@ -61,15 +61,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers import diagrams, plots  # drawings, and figures of curves
-from helpers.model_torch import Predictor, build
-from helpers.prose import say, table  # sentences with numbers
+from helpers.data.sequences import reverse_data, shuffled
+from helpers.engine.settings import Settings, Warmup
+from helpers.engine.shapes import as_numpy  # an array of NumPy, from any framework
+from helpers.engine.weights import to_arrays
 from helpers.schedules import check_warmup, factors
-from helpers.sequences import reverse_data, shuffled
-from helpers.settings import Settings, Warmup
-from helpers.shapes import as_numpy  # an array of NumPy, from any framework
-from helpers.train_torch import cross_entropy, fit
-from helpers.weights import to_arrays
+from helpers.show import plots
+from helpers.show.diagrams import warmup as diagrams  # drawings, and figures of curves
+from helpers.show.prose import say, table  # sentences with numbers
+from helpers.torch import Predictor, build, cross_entropy, fit
 
 # %% tags=["torch", "experiment"]
 # Experiment: device, style, and the short names floats and integers

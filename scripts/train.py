@@ -26,10 +26,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
 
-from helpers import processes, tasks
-from helpers.fingerprint import digest
-from helpers.runs import runs_folder
-from helpers.weights import count_parameters, save_weights, to_arrays
+from helpers.engine import processes, tasks
+from helpers.engine.fingerprint import digest
+from helpers.engine.runs import runs_folder
+from helpers.engine.weights import count_parameters, save_weights, to_arrays
 
 
 def arguments():
@@ -108,7 +108,7 @@ def join_torch(given):
     limit = timedelta(seconds=given.limit)
     backend = "nccl" if on_gpu else "gloo"
     torch.distributed.init_process_group(backend, timeout=limit)
-    return importlib.import_module("helpers.train_torch").Joined()
+    return importlib.import_module("helpers.torch.training").Joined()
 
 
 def join_jax(given):
@@ -132,7 +132,7 @@ def join_jax(given):
         late.cancel()
     if jax.process_count() == 1:
         return processes.Processes()
-    return importlib.import_module("helpers.train_jax").Joined()
+    return importlib.import_module("helpers.jax.training").Joined()
 
 
 def stop(message):
@@ -144,7 +144,7 @@ def stop(message):
 def train(given, changes, together):
     """Train, test, and keep the weights; returns what to say."""
     side = given.framework
-    training = importlib.import_module(f"helpers.train_{side}")
+    training = importlib.import_module(f"helpers.{side}.training")
     task = together.each(lambda: tasks.load(given.task, given.data, **changes))
     model, loss = task.build(side), getattr(training, task.loss)
     about = {name: repr(value) for name, value in asdict(task.settings).items()}

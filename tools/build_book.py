@@ -40,7 +40,7 @@ ROOT = pages.ROOT
 HTML = ROOT / "_build" / "html"
 KERNEL = ["--log-level=ERROR", "--IPKernelApp.extra_extensions=bounds"]
 STAMP = ROOT / "_build" / "sources.sha256"
-UNREAD = {"__pycache__", ".ruff_cache", ".ipynb_checkpoints", "runs", "data"}
+UNREAD = {"__pycache__", ".ruff_cache", ".ipynb_checkpoints", "runs"}
 GIB_PER_PAGE = 3  # at most; see the budgets of the design
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 LINE = re.compile(r"Cell In\[\d+\], line (\d+)")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
 
-from helpers import photos, sets
+from helpers.data import photos, sets
 
 
 def main(arguments=None):

@@ -15,7 +15,8 @@ import pages
 
 sys.path.insert(0, str(pages.NOTEBOOKS))
 
-from helpers import plots, reference
+from helpers import reference
+from helpers.show import plots
 
 TARGET = pages.ROOT / "book" / "figures" / "side-by-side.svg"
 NAMES = {"jax": "JAX", "torch": "PyTorch"}

@@ -51,7 +51,7 @@ class Playground(SphinxDirective):
     required_arguments = 1
 
     def run(self):
-        for path in (pages.NOTEBOOKS / "helpers").glob("*.*"):
+        for path in (pages.NOTEBOOKS / "helpers").rglob("*.*"):
             self.env.note_dependency(str(path))
         here = self.get_location()
         return [PlaygroundNode(chapter=self.arguments[0], location=here)]
@@ -152,7 +152,7 @@ def reversing(weights, _up):
 def example(data):
     """The sizes of the model, digits, what it puts out for them, and its map."""
     reference, sequences, settings, viewer = helpers(
-        "reference", "sequences", "settings", "viewer"
+        "reference", "data.sequences", "engine.settings", "show.viewer"
     )
     s = settings.Reverse()
     digits = sequences.symbols(1, s.length, s.n_symbols, seed=0)
@@ -170,7 +170,7 @@ def example(data):
 
 def writing(weights, up):
     """A language model, and what it finds probable after a beginning of a text."""
-    reference, settings, text = helpers("reference", "settings", "text")
+    reference, settings, text = helpers("reference", "engine.settings", "data.text")
     s, data = settings.Text(), b64decode(next(iter(weights.values())))
     pairs = text.BytePairs.from_metadata(metadata(data))
     params, options = safetensors.numpy.load(data), {"norm_first": s.norm_first}
@@ -193,7 +193,7 @@ def writing(weights, up):
 
 def translating(weights, up):
     """A translator of dates, and what it writes for one of them."""
-    dates, reference, settings = helpers("dates", "reference", "settings")
+    dates, reference, settings = helpers("data.dates", "reference", "engine.settings")
     s, data = settings.Dates(), b64decode(next(iter(weights.values())))
     params, options = safetensors.numpy.load(data), {"norm_first": s.norm_first}
     day = dates.split(s)["test"][0]
@@ -219,7 +219,7 @@ def translating(weights, up):
 
 def seeing(weights, up):
     """A vision Transformer, and what it sees in a test digit."""
-    reference, settings = helpers("reference", "settings")
+    reference, settings = helpers("reference", "engine.settings")
     s, data = settings.Pictures(), b64decode(next(iter(weights.values())))
     params, data = safetensors.numpy.load(data), digits(s)
     image = np.array(data["examples"][0]["picture"]) / BLOCK**2
@@ -242,7 +242,7 @@ def seeing(weights, up):
 
 def digits(s):
     """Test digits of each class as counts, and what drawings must be normalised to."""
-    (pictures,) = helpers("pictures")
+    (pictures,) = helpers("data.pictures")
     parts, names = pictures.load("digits", s.seed)
     counts = {
         name: np.rint(images[..., 0] * BLOCK**2).astype(int)

@@ -1,10 +1,10 @@
 """Sphinx extension: a map of the Transformer whose parts lead to their sections.
 
-``{transformer-map}`` draws the parts of ``helpers.diagrams`` as SVG, once for each
-framework; ``book/_static/book.css`` shows the one that is chosen, and without scripts
-both. A section is found by its chapter and by words of its heading, which must stand in
-exactly one heading of the page; anything else is a warning. A chapter that is not in
-the book is drawn without a link.
+``{transformer-map}`` draws the parts of ``helpers.show.diagrams.map`` as SVG, once for
+each framework; ``book/_static/book.css`` shows the one that is chosen, and without
+scripts both. A section is found by its chapter and by words of its heading, which must
+stand in exactly one heading of the page; anything else is a warning. A chapter that is
+not in the book is drawn without a link.
 """
 
 import sys
@@ -92,7 +92,9 @@ class TransformerMap(SphinxDirective):
 
     def run(self):
         self.env.note_reread()  # a heading of any page may have changed
-        self.env.note_dependency(str(pages.NOTEBOOKS / "helpers" / "diagrams.py"))
+        self.env.note_dependency(
+            str(pages.NOTEBOOKS / "helpers" / "show" / "diagrams" / "map.py")
+        )
         return [MapNode(location=self.get_location())]
 
 
@@ -142,7 +144,7 @@ class Targets:
 def svg(side, targets):
     """The map for one framework."""
     sys.path.insert(0, str(pages.NOTEBOOKS))
-    from helpers import diagrams
+    from helpers.show.diagrams import map as diagrams
 
     lines = "".join(arrow(points) for points in diagrams.map_lines())
     titles = "".join(

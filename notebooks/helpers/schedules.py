@@ -8,7 +8,7 @@ from math import cos, pi, sqrt
 
 import numpy as np
 
-from helpers.checks import check_sizes, choose
+from helpers.engine.checks import check_sizes, choose
 
 
 def check_warmup(warmup, total):

@@ -48,7 +48,7 @@ def test_dictionary_has_words_of_the_chapters():
     assert len(ROWS) > 15
     for place, side in enumerate(pages.SIDES):
         found = [*pages.NOTEBOOKS.glob(f"*_{side}.py")]
-        found += (pages.NOTEBOOKS / "helpers").glob(f"*_{side}.py")
+        found += (pages.NOTEBOOKS / "helpers" / side).glob("*.py")
         text = "\n".join(path.read_text("utf-8") for path in found)
         for name in [name for row in ROWS for name in names(row[place])]:
             assert name in text, f"{name} is not on any page in {side}"

@@ -13,10 +13,10 @@ import pages
 from browsing import NARROW, WIDE
 from comparison import JAVASCRIPT, javascript
 from helpers import reference
-from helpers.sequences import one_hot, symbols
-from helpers.settings import Reverse
-from helpers.shapes import as_numpy
-from helpers.weights import from_arrays
+from helpers.data.sequences import one_hot, symbols
+from helpers.engine.settings import Reverse
+from helpers.engine.shapes import as_numpy
+from helpers.engine.weights import from_arrays
 from sides import fill, jax_side, torch_side
 
 PAGE = "book/playground"

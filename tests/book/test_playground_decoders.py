@@ -17,10 +17,11 @@ import pages
 import playground
 from browsing import NARROW, WIDE, serious_in_both_colours
 from comparison import JAVASCRIPT
-from helpers import dates, reference, text
-from helpers.settings import Dates, Text
-from helpers.shapes import as_numpy
-from helpers.weights import from_arrays
+from helpers import reference
+from helpers.data import dates, text
+from helpers.engine.settings import Dates, Text
+from helpers.engine.shapes import as_numpy
+from helpers.engine.weights import from_arrays
 from sides import fill, jax_side, torch_side
 
 PAGE = "book/playground.html"

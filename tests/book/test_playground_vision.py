@@ -14,10 +14,11 @@ import pages
 import playground
 from browsing import NARROW, WIDE, serious_in_both_colours
 from comparison import JAVASCRIPT
-from helpers import pictures, reference
-from helpers.settings import Pictures
-from helpers.shapes import as_numpy
-from helpers.weights import from_arrays
+from helpers import reference
+from helpers.data import pictures
+from helpers.engine.settings import Pictures
+from helpers.engine.shapes import as_numpy
+from helpers.engine.weights import from_arrays
 from sides import fill, jax_side, torch_side
 from test_playground_decoders import LIBRARY, halved, packed, unpacked
 

@@ -14,7 +14,7 @@ from matplotlib.image import imread
 from playwright.sync_api import expect
 
 from browsing import NARROW, WIDE, serious, watch
-from helpers import viewer
+from helpers.show import viewer
 from sides import jax_side, torch_side
 
 WORDS = ["the", "cat", "slept", "because", "it", "was", "tired"]

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 import pages
-from helpers.prose import COMPARES, LESS
+from helpers.show.prose import COMPARES, LESS
 
 LESS = {*LESS.split(), "at most", "no more"}
 FREE = {"falls", "drops", "shrinks", "rises", "grows", "exceeds"}  # say it by numbers

@@ -72,7 +72,8 @@ def test_every_copy_of_the_address_is_the_one_of_the_settings():
 def run_cell(folder, *, colab, environment=None):
     """Run the cell in a fresh Python; return where it ended and what it can import."""
     code = (STAND_IN if colab else "") + first_code_cell(PAGES[0]).source
-    code += "\nimport os, helpers.shapes; print(os.getcwd()); print(helpers.__file__)\n"
+    code += "\nimport os, helpers.reference\n"
+    code += "print(os.getcwd()); print(helpers.__file__)\n"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,

@@ -76,22 +76,25 @@ def carried(side):
 
 def lent_functions(side):
     """Functions that pages import from the helpers of their model and none defines."""
-    helper = pages.NOTEBOOKS / "helpers" / f"model_{side}.py"
-    source, imported, defined = helper.read_text(encoding="utf-8"), set(), set()
+    imported, defined = set(), set()
     for page in in_order(side):
         for node in ast.parse(page.read_text(encoding="utf-8")).body:
-            if (
-                isinstance(node, ast.ImportFrom)
-                and node.module == f"helpers.{helper.stem}"
-            ):
+            if isinstance(node, ast.ImportFrom) and node.module == f"helpers.{side}":
                 imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ClassDef | ast.FunctionDef):
                 defined.add(node.name)
     return {
         node.name: (node, source_of(node, source))
+        for source in helpers_of(side)
         for node in ast.parse(source).body
         if isinstance(node, ast.FunctionDef) and node.name in imported - defined
     }
+
+
+def helpers_of(side):
+    """The source of each file of a framework's helpers."""
+    folder = pages.NOTEBOOKS / "helpers" / side
+    return [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))]
 
 
 def source_of(node, source):
@@ -140,9 +143,8 @@ def strange_names(node, known):
 
 def names_in_helpers(side):
     """The model and the losses that later pages take from the helpers."""
-    for kind in ("model", "train"):
-        path = pages.NOTEBOOKS / "helpers" / f"{kind}_{side}.py"
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for source in helpers_of(side):
+        for node in ast.parse(source).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
                 yield node.name
 

@@ -1,4 +1,4 @@
-"""Imports run one way: pages, then models and training, then the rest, then NumPy."""
+"""Imports run one way: pages, then a framework's room, then the rest, then NumPy."""
 
 import ast
 import subprocess
@@ -9,12 +9,33 @@ import pytest
 import pages
 
 HELPERS = pages.NOTEBOOKS / "helpers"
-MODULES = sorted(path.stem for path in HELPERS.glob("*.py"))
+FILES = sorted(HELPERS.rglob("*.py"))
 FRAMEWORKS = {
     "jax": {"jax", "jaxlib", "flax", "optax"},
     "torch": {"torch", "torchvision"},
 }
 FOREIGN = set.union(*FRAMEWORKS.values())
+# What may import a framework inside a function, beside the framework's own room.
+LAZY = {"helpers.engine.weights": FOREIGN, "helpers.data.photos": FRAMEWORKS["torch"]}
+# From which rooms a room may import; "" is the folder itself.
+BELOW = {"jax": {"jax", "data", "engine", ""}, "torch": {"torch", "data", "engine", ""}}
+BELOW |= {room: {"data", "engine", ""} for room in ("data", "engine")}
+BELOW |= {"": {"engine", ""}, "show": {"show", "engine", ""}}
+
+
+def name_of(path):
+    """``helpers.jax.attention``; a package has the name of its folder."""
+    parts = path.relative_to(pages.NOTEBOOKS).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in FILES}
+
+
+def room(module):
+    """``jax``, ``torch``, ``data``, ``show``, ``engine``; "" is the folder itself."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and (HELPERS / parts[1]).is_dir() else ""
 
 
 def imports(source, *, lazy=True):
@@ -25,40 +46,40 @@ def imports(source, *, lazy=True):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: relative import"
-            if node.module == "helpers":
-                yield from (
-                    (f"helpers.{alias.name}", node.lineno) for alias in node.names
-                )
-            else:
-                yield node.module, node.lineno
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            inner = [name for name in names if name in MODULES]
+            yield from ((name, node.lineno) for name in inner or [node.module])
 
 
-def level(name):
-    """0 is the bottom; a module imports only from below, or beside if on the bottom."""
-    return 1 if name.startswith(("model_", "train_")) else 0
+def read(module):
+    return MODULES[module].read_text(encoding="utf-8")
 
 
-def read(name):
-    return (HELPERS / f"{name}.py").read_text(encoding="utf-8")
+def handed_on(side):
+    """The table of a framework's room: in which file a name stands."""
+    tables = [
+        ast.literal_eval(node.value)
+        for node in ast.parse(read(f"helpers.{side}")).body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "NAMES"
+    ]
+    return {name: file for file, names in tables[0].items() for name in names.split()}
+
+
+ROOMS = {f"helpers.{side}": handed_on(side) for side in pages.SIDES}
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_helper_imports_only_from_below(name):
     for module, line in imports(read(name)):
-        top, _, rest = module.partition(".")
-        if top == "helpers":
-            assert level(rest) <= level(name) and (level(name) or not level(rest)), (
-                f"helpers/{name}.py, line {line}: imports {module} from above"
+        if module.partition(".")[0] == "helpers":
+            assert room(module) in BELOW[room(name)], (
+                f"{name}, line {line}: imports {module} from above"
             )
 
 
 def test_helpers_do_not_import_in_circles():
     below = {
-        name: {
-            module.partition(".")[2]
-            for module, _ in imports(read(name))
-            if module.startswith("helpers.")
-        }
+        name: {m for m, _ in imports(read(name), lazy=False) if m in MODULES} - {name}
         for name in MODULES
     }
     done = set()
@@ -70,57 +91,70 @@ def test_helpers_do_not_import_in_circles():
 @pytest.mark.parametrize("name", MODULES)
 def test_a_helper_knows_at_most_its_own_framework(name):
     """``weights`` may know both, each lazily, ``photos`` PyTorch; the rest neither."""
-    side = name.rpartition("_")[2] if level(name) else None
-    allowed = FRAMEWORKS.get(side, set())
-    lazily = {"weights": FOREIGN, "photos": FRAMEWORKS["torch"]}.get(name, allowed)
-    for lazy, permitted in ((False, allowed), (True, lazily)):
+    allowed = FRAMEWORKS.get(room(name), set())
+    for lazy, permitted in ((False, allowed), (True, LAZY.get(name, allowed))):
         for module, line in imports(read(name), lazy=lazy):
             top = module.partition(".")[0]
             assert top not in FOREIGN - permitted, (
-                f"helpers/{name}.py, line {line}: must not import {module}"
+                f"{name}, line {line}: must not import {module}"
             )
 
 
-@pytest.mark.parametrize(
-    "name", ["checks", "download", "runs", "schedules", "sequences", "sets", "settings"]
-)
-def test_what_surrounds_a_training_knows_no_framework(name):
-    """Not even lazily, nor through a module of ``train_*`` or ``model_*``."""
-    for module, line in imports(read(name)):
-        top, _, rest = module.partition(".")
-        assert top not in FOREIGN, f"helpers/{name}.py, line {line}: {module}"
-        assert top != "helpers" or not level(rest), f"line {line}: {module}"
+def test_the_two_rooms_of_the_frameworks_have_the_same_files():
+    jax, torch = (
+        {p.name for p in (HELPERS / side).glob("*.py")} for side in pages.SIDES
+    )
+    assert jax == torch
 
 
-@pytest.mark.parametrize("kind", ["model", "train"])
-def test_modules_of_the_two_sides_import_the_same_helpers(kind):
-    """Each knows its framework, and both take the same from below."""
-    below = {}
+@pytest.mark.parametrize("file", sorted(p.stem for p in (HELPERS / "jax").glob("*.py")))
+def test_files_of_the_two_rooms_import_the_same_helpers(file):
+    """Both take the same from below."""
+    below = []
     for side in pages.SIDES:
-        known = {module for module, _ in imports(read(f"{kind}_{side}"))}
-        assert {module.partition(".")[0] for module in known} & FRAMEWORKS[side]
-        below[side] = {module for module in known if module.startswith("helpers.")}
-    assert below["jax"] - {"helpers.shapes"} == below["torch"] - {"helpers.shapes"}
+        name = name_of(HELPERS / side / f"{file}.py")
+        found = {module for module, _ in imports(read(name)) if module in MODULES}
+        below.append({module for module in found if room(module) != side})
+    assert below[0] - {"helpers.engine.shapes"} == below[1] - {"helpers.engine.shapes"}
+
+
+@pytest.mark.parametrize("side", pages.SIDES)
+def test_a_room_hands_on_what_stands_in_its_files(side):
+    """The table of names in ``__init__.py`` names nothing that is not there."""
+    for path in (HELPERS / side).glob("[a-z]*.py"):
+        tree = ast.parse(path.read_text("utf-8")).body
+        defined = {getattr(node, "name", None) for node in tree}
+        defined |= {t.id for n in tree if isinstance(n, ast.Assign) for t in n.targets}
+        table = ROOMS[f"helpers.{side}"]
+        listed = {name for name, file in table.items() if file == path.stem}
+        assert listed <= defined, f"{path.name}: no {sorted(listed - defined)}"
 
 
 def test_the_package_imports_nothing():
-    assert not list(imports(read("__init__")))
+    assert not list(imports(read("helpers")))
+
+
+def test_the_table_of_contents_is_complete():
+    contents = ast.get_docstring(ast.parse(read("helpers")))
+    for name in MODULES:
+        word = name.rpartition(".")[2]
+        assert word in contents, f"helpers/__init__.py does not name {name}"
 
 
 @pytest.mark.parametrize("page", pages.sources(), ids=lambda page: page.stem)
 def test_a_page_reads_only_helpers_of_its_side(page):
-    """A JAX page takes nothing from ``model_torch``, and the other way round."""
+    """A JAX page takes nothing from ``helpers.torch``, and the other way round."""
     other = "torch" if page.stem.endswith("_jax") else "jax"
     for cell in pages.read_py(page):
         if cell.kind == "code":
             for module, _ in imports(cell.source):
-                assert not module.endswith(f"_{other}"), f"{cell} imports {module}"
+                assert not module.startswith(f"helpers.{other}"), f"{cell}: {module}"
 
 
 def test_importing_a_helper_loads_no_other_framework():
     """Asked of Python itself: helpers that know no framework load none."""
-    names = [name for name in MODULES if not level(name) and name != "__init__"]
-    question = "".join(f"import helpers.{name}\n" for name in names)
+    names = [name for name in MODULES if room(name) not in FRAMEWORKS]
+    question = "".join(f"import {name}\n" for name in names)
     question += f"import sys; print(*{FOREIGN!r} & sys.modules.keys())"
     done = subprocess.run(
         [sys.executable, "-c", question],
@@ -130,3 +164,42 @@ def test_importing_a_helper_loads_no_other_framework():
         check=True,
     )
     assert done.stdout.split() == []
+
+
+def files_of(module, names):
+    """Modules that ``from module import names`` reads: a room hands on by name."""
+    if module in ROOMS:
+        yield from (
+            f"{module}.{ROOMS[module].get(name, 'attention')}" for name in names
+        )
+    yield from (f"{module}.{n}" for n in names if f"{module}.{n}" in MODULES)
+    yield module
+
+
+def loaded(source):
+    """Helpers that some source reads, and what these read in turn."""
+    found, new = set(), set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("helpers"):
+            new |= {*files_of(node.module, [alias.name for alias in node.names])}
+    while new:
+        found |= new
+        below = {m for name in new for m, _ in imports(read(name), lazy=False)}
+        packages = {name.rpartition(".")[0] for name in new} - {""}
+        new = ((below & MODULES.keys()) | packages) - found
+    return found
+
+
+@pytest.mark.parametrize("page", pages.sources(), ids=lambda page: page.stem)
+def test_a_page_reads_a_small_part_of_the_helpers(page):
+    """At most 4,000 lines: a reader who follows the imports comes to an end."""
+    cells = [cell.source for cell in pages.read_py(page) if cell.kind == "code"]
+    lines = {name: read(name).count("\n") for name in loaded("\n".join(cells))}
+    assert sum(lines.values()) <= 4_000, sorted(lines.items(), key=lambda x: -x[1])
+
+
+def test_the_helpers_are_small():
+    """7,500 lines for thirteen chapters, 400 for each that follows."""
+    later = max(0, len(pages.sources()) // 2 - 13)
+    lines = {name: read(name).count("\n") for name in MODULES}
+    assert sum(lines.values()) <= 7_500 + 400 * later, lines

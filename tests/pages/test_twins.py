@@ -157,8 +157,11 @@ def test_classes_are_those_that_later_pages_use(chapter, side):
     If a page builds a thing twice, the last one is meant.
     """
     model = {}
-    for module in (f"model_{side}", f"train_{side}", "schedules", "sets"):
-        found = module_definitions(pages.NOTEBOOKS / "helpers" / f"{module}.py")
+    helpers = pages.NOTEBOOKS / "helpers"
+    files = sorted((helpers / side).glob("*.py"))
+    for path in (*files, helpers / "schedules.py", helpers / "data" / "sets.py"):
+        found = module_definitions(path)
+        found.pop("__getattr__", None)
         assert not set(found) & set(model), f"defined twice: {set(found) & set(model)}"
         model |= found
     on_page = {}

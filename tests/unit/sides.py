@@ -1,9 +1,9 @@
 """One adapter per framework, so that each test is written once and runs on both.
 
-A side has ``models``, the module ``helpers.model_jax`` or ``helpers.model_torch``, and
+A side has ``models``, the module ``helpers.jax`` or ``helpers.torch``, and
 a few verbs: ``tensor`` and ``mask`` convert NumPy data, ``build`` makes a module,
 ``attend_and_back`` and ``model_grads`` differentiate. Results go back through
-``helpers.shapes.as_numpy``.
+``helpers.engine.shapes.as_numpy``.
 
 Below them are the frameworks' own modules, with the signatures
 of ``helpers.reference``: NumPy in, NumPy out, and True in a mask means "may look".
@@ -23,9 +23,10 @@ import torch
 from flax import nnx
 from torch import nn
 
-from helpers import model_jax, model_torch
-from helpers.shapes import as_numpy
-from helpers.weights import from_arrays, to_arrays
+from helpers import jax as model_jax
+from helpers import torch as model_torch
+from helpers.engine.shapes import as_numpy
+from helpers.engine.weights import from_arrays, to_arrays
 
 jax.config.update("jax_default_matmul_precision", "float32")  # on a GPU too
 # Hundreds of shapes run once each: compile them fast. The pages, which check themselves
@@ -238,7 +239,7 @@ def four_axes(mask):
 
 def run_python(code):
     """What a fresh interpreter prints, one that finds the helpers and nothing else."""
-    notebooks = Path(model_jax.__file__).parents[1]
+    notebooks = Path(model_jax.__file__).parents[2]
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env=os.environ | {"PYTHONPATH": str(notebooks)},

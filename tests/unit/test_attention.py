@@ -9,7 +9,7 @@ from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
 
 from helpers import reference
-from helpers.shapes import as_numpy, check_shape
+from helpers.engine.shapes import as_numpy, check_shape
 from sides import (
     draw,
     draw_mask,

@@ -30,7 +30,8 @@ from benchmarks import (
 )
 from benchmarks import photos as hour
 
-from helpers import model_torch, photos, text
+from helpers import torch as model_torch
+from helpers.data import photos, text
 
 
 def run(folder, **options):

@@ -16,7 +16,8 @@ for name in ("IPython", "matplotlib_inline", "ipykernel", "jupytext"):
 """
 FINE = """
 import numpy as np
-from helpers import plots, viewer, weights
+from helpers.engine import weights
+from helpers.show import plots, viewer
 
 plots.use_style()
 plots.heatmaps(np.eye(2)[None])

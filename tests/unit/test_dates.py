@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import dates
-from helpers.settings import Dates
-from helpers.weights import to_arrays
+from helpers.data import dates
+from helpers.engine.settings import Dates
+from helpers.engine.weights import to_arrays
 from sides import on_both_sides
 
 SMALL = replace(Dates(), n_train=128 * 3, epochs=50, n_validation=31, n_test=37)

@@ -9,10 +9,12 @@ import re
 import numpy as np
 import pytest
 
-from helpers import checks, train_jax, train_torch
-from helpers.settings import Dates, Settings, Text
-from helpers.shapes import as_numpy, check_shape
-from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
+from helpers.engine import checks
+from helpers.engine.settings import Dates, Settings, Text
+from helpers.engine.shapes import as_numpy, check_shape
+from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
+from helpers.jax import training as train_jax
+from helpers.torch import training as train_torch
 from sides import (
     draw,
     fill,

@@ -4,7 +4,10 @@ import ast
 import inspect
 import io
 import re
+from importlib import import_module
 from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
@@ -13,16 +16,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from helpers import (
-    diagrams,
-    model_jax,
-    model_torch,
-    plots,
-    train_jax,
-    train_torch,
-)
-from helpers.shapes import as_numpy
+from helpers import jax as model_jax
+from helpers import torch as model_torch
+from helpers.engine.shapes import as_numpy
+from helpers.jax import training as train_jax
+from helpers.show import diagrams as drawings
+from helpers.show import plots
+from helpers.torch import training as train_torch
 from sides import on_both_sides
+
+FILES = sorted(Path(drawings.__file__).parent.glob("[a-z]*.py"))
+MODULES = [import_module(f"helpers.show.diagrams.{path.stem}") for path in FILES]
+diagrams = SimpleNamespace(**{k: x for m in MODULES for k, x in vars(m).items()})
 
 DRAWINGS = {
     "soft dictionary": lambda: diagrams.soft_dictionary(

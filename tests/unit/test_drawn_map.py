@@ -6,7 +6,7 @@ import pytest
 from docutils import nodes
 
 import transformer_map
-from helpers import diagrams
+from helpers.show import diagrams
 from transformer_map import SECTIONS, Targets
 
 HEADINGS = ["Attention", "Heads attend independently", "Masked positions", "Key points"]

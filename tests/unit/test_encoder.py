@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from helpers import reference
-from helpers.shapes import as_numpy, check_shape
-from helpers.weights import from_arrays, to_arrays
+from helpers.engine.shapes import as_numpy, check_shape
+from helpers.engine.weights import from_arrays, to_arrays
 from sides import (
     draw,
     draw_mask,

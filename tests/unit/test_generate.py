@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from helpers.shapes import as_numpy
-from helpers.weights import from_arrays
+from helpers.engine.shapes import as_numpy
+from helpers.engine.weights import from_arrays
 from sides import draw, fill, jax_side, on_both_sides, torch_side
 
 B, L, H, D, S, K, F, T, U, N = 3, 2, 5, 7, 11, 17, 13, 19, 23, 29  # N: max_length

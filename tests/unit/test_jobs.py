@@ -1,4 +1,4 @@
-"""``helpers.jobs``: functions in processes of their own, which never outlive a cell."""
+"""``helpers.engine.jobs``: functions in processes, which never outlive a cell."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from helpers import jobs
+from helpers.engine import jobs
 
 
 def test_torchrun_gives_each_process_its_rank_and_brings_results_back():
@@ -87,4 +87,6 @@ def test_an_interrupted_cell_leaves_nothing(monkeypatch):
 def children():
     """Descendants of this process that call functions."""
     found = psutil.Process().children(recursive=True)
-    return [p for p in found if any("helpers.jobs" in word for word in p.cmdline())]
+    return [
+        p for p in found if any("helpers.engine.jobs" in word for word in p.cmdline())
+    ]

@@ -6,7 +6,10 @@ import torch
 from flax import nnx
 from torch import nn
 
-from helpers import model_jax, model_torch, train_memory_jax, train_memory_torch
+from helpers import jax as model_jax
+from helpers import torch as model_torch
+from helpers.jax import memory as train_memory_jax
+from helpers.torch import memory as train_memory_torch
 
 SIDES = {
     "jax": (train_memory_jax, jnp, lambda: model_jax.build(nnx.Linear, 3, 5)),

@@ -1,13 +1,15 @@
-"""The same training in the other framework's own process (``helpers.twin``)."""
+"""The same training in the other framework's own process (``helpers.engine.twin``)."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from helpers import tasks, train_jax, train_torch, twin
-from helpers.settings import Dates, Digits, Pictures, Reverse, Settings, Text
-from helpers.weights import save_weights
+from helpers.engine import tasks, twin
+from helpers.engine.settings import Dates, Digits, Pictures, Reverse, Settings, Text
+from helpers.engine.weights import save_weights
+from helpers.jax import training as train_jax
+from helpers.torch import training as train_torch
 from sides import jax_side, torch_side
 
 SHORT = replace(Reverse(), n_train=20 * 128, epochs=1, warmup=5)

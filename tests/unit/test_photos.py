@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import data as tool
-from helpers import download, photos, sets
+from helpers.data import download, photos, sets
 
 CONTENT = os.urandom(300_000)
 HASH = f"md5:{hashlib.md5(CONTENT).hexdigest()}"

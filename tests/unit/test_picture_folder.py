@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import data as tool
-from helpers import photos, picture_folder
+from helpers.data import photos, picture_folder
 
 RNG = np.random.default_rng(0)
 
@@ -329,7 +329,7 @@ def test_a_folder_that_changes_between_two_stops_is_converted_anew(folder, monke
 
 def test_a_relative_folder_is_the_same_for_make_and_for_a_page(tmp_path, monkeypatch):
     """Seen from the top of the repository, if there is none where the page is."""
-    top = Path(photos.__file__).parents[2]
+    top = Path(photos.__file__).parents[3]
     seen = photos.images_file("tests")
     assert seen == photos.images_file(top / "tests")
     monkeypatch.chdir(top / "notebooks")
@@ -343,7 +343,7 @@ def test_make_data_takes_a_folder(folder):
     """As ``make data PHOTOS=folder``; a wrong file of weights stands for no network."""
     photos.data_folder().mkdir()
     (photos.data_folder() / photos.WEIGHTS[0].rsplit("/", 1)[-1]).write_bytes(b"mine")
-    top = Path(photos.__file__).parents[2]
+    top = Path(photos.__file__).parents[3]
     command = "make", "-o", "environment", "data", f"PHOTOS={folder}"
     done = subprocess.run(
         [*command, f"RUN={sys.executable}"], cwd=top, capture_output=True, text=True

@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib_inline import backend_inline
 
-from helpers import plots
+from helpers.show import plots
 
 CONVERT = {
     "jax": jnp.array,
@@ -393,7 +393,7 @@ def test_one_channel_is_ink_on_paper():
 
 def test_patches_are_numbered_as_the_model_cuts_them():
     """Each number stands below its patch; two rows of the picture make a line."""
-    from helpers.model_torch import cut_patches
+    from helpers.torch import cut_patches
 
     patches = cut_patches(torch.tensor(PHOTO[None] / 255), 2)[0].reshape(6, 2, 2, 3)
     left, right = plots.patch_sequence(PHOTO, 2).axes

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from helpers.engine.shapes import as_numpy
+from helpers.engine.weights import save_weights, to_arrays
 from helpers.reference import sinusoidal_positions
-from helpers.shapes import as_numpy
-from helpers.weights import save_weights, to_arrays
 from sides import draw, on_both_sides
 
 B, S, LONGEST = 2, 11, 37

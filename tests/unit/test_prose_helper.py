@@ -1,4 +1,4 @@
-"""``helpers.prose``: a sentence is Markdown for a notebook and text for a script."""
+"""``helpers.show.prose``: a sentence is Markdown in a notebook, text in a script."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from helpers.prose import COMPARES, power, recorded, say, word
+from helpers.show.prose import COMPARES, power, recorded, say, word
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SENTENCE = "It finds **98.5 %**."
@@ -18,7 +18,7 @@ SENTENCE = "It finds **98.5 %**."
 def test_a_script_prints_the_sentence():
     """Without IPython, which a plain script need not have."""
     code = (
-        f"from helpers.prose import say; import sys; say({SENTENCE!r});"
+        f"from helpers.show.prose import say; import sys; say({SENTENCE!r});"
         "assert 'IPython' not in sys.modules"
     )
     command = [sys.executable, "-c", code]
@@ -27,7 +27,7 @@ def test_a_script_prints_the_sentence():
 
 
 def test_a_table_is_markdown_with_a_line_for_each_row():
-    from helpers.prose import table
+    from helpers.show.prose import table
 
     assert table(["a", "b"], [1, "**2**"], ["", 3]) == (
         "| a | b |\n| --- | --- |\n| 1 | **2** |\n|  | 3 |"
@@ -35,7 +35,7 @@ def test_a_table_is_markdown_with_a_line_for_each_row():
 
 
 def test_a_row_with_too_few_cells_raises_an_error():
-    from helpers.prose import table
+    from helpers.show.prose import table
 
     with pytest.raises(ValueError, match="expected 2 cells in a row, got 1"):
         table(["a", "b"], [1])
@@ -43,7 +43,7 @@ def test_a_row_with_too_few_cells_raises_an_error():
 
 def test_a_notebook_shows_the_sentence_as_markdown():
     """One output, of the kind that Jupyter, Colab and the book typeset."""
-    code = f"from helpers.prose import say\nsay({SENTENCE!r})"
+    code = f"from helpers.show.prose import say\nsay({SENTENCE!r})"
     notebook = new_notebook(cells=[new_code_cell(code)])
     client = NotebookClient(notebook, resources={"metadata": {"path": str(NOTEBOOKS)}})
     (output,) = client.execute().cells[0].outputs

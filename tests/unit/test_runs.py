@@ -16,11 +16,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util.tensor_util import make_ndarray
 
 import trainee
-from helpers import runs, train_jax, train_torch
-from helpers.fingerprint import code
-from helpers.sequences import reverse_data, shuffled
-from helpers.settings import Sequences
-from helpers.weights import save_weights, to_arrays
+from helpers.data.sequences import reverse_data, shuffled
+from helpers.engine import runs
+from helpers.engine.fingerprint import code
+from helpers.engine.settings import Sequences
+from helpers.engine.weights import save_weights, to_arrays
+from helpers.jax import training as train_jax
+from helpers.torch import training as train_torch
 from sides import on_both_sides, run_python
 
 TRAIN = {"jax": train_jax, "torch": train_torch}
@@ -442,7 +444,9 @@ def test_comments_modes_and_processes_keep_the_digest():
     model.training = False
     assert code(model) == code(cell()["Model"]())
     text = CELL.format(**PLAIN)
-    script = f"{text}\nfrom helpers.fingerprint import code; print(code(Model()))"
+    script = (
+        f"{text}\nfrom helpers.engine.fingerprint import code; print(code(Model()))"
+    )
     assert {run_python(script), run_python(script)} == {code(cell()["Model"]())}
 
 
@@ -552,7 +556,7 @@ def test_other_files_are_not_accepted_as_a_checkpoint(
     """Weights of ``save_weights``, the checkpoint of another run, a folder."""
     path = damaged(side, lambda data: data)
     save_weights(predictor(side), path)
-    assert_raises(side, path, "is not a training of helpers.runs")
+    assert_raises(side, path, "is not a training of helpers.engine.runs")
     folder = tmp_path_factory.mktemp("other")
     fit(side, folder, replace(SETTINGS, epochs=2))
     (other,) = folder.glob("*/checkpoint.safetensors")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.engine.settings import Settings
 from helpers.schedules import SCHEDULES, factors, warmup_times_cosine
-from helpers.settings import Settings
 
 MOST = 400
 sizes = st.integers(2, MOST).flatmap(

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.sequences import one_hot, reverse_data, shuffled, symbols
-from helpers.settings import Reverse
+from helpers.data.sequences import one_hot, reverse_data, shuffled, symbols
+from helpers.engine.settings import Reverse
 from sides import run_python
 
 SMALL = replace(
@@ -95,7 +95,8 @@ def test_batches_follow_from_seed_and_epoch_alone():
     left_out = [set(range(70)) - set(index.ravel()) for index in there]
     assert len(set(map(frozenset, left_out))) > 1, "always the same are left out"
     code = (
-        "from helpers.sequences import shuffled; from helpers.settings import Reverse; "
+        "from helpers.data.sequences import shuffled; "
+        "from helpers.engine.settings import Reverse; "
         "print(shuffled(Reverse())(3)[-1].tolist())"
     )
     assert run_python(code) == str(shuffled(Reverse())(3)[-1].tolist())

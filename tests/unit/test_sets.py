@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import photos, sets
-from helpers.settings import Cifar100, Digits, Sets, anomaly
+from helpers.data import photos, sets
+from helpers.engine.settings import Cifar100, Digits, Sets, anomaly
 from sides import run_python
 
 UNEQUAL = np.repeat([0, 1, 2, 5], [7, 2, 11, 5])  # class 1 has two images
@@ -168,7 +168,7 @@ def test_sets_follow_from_seed_and_epoch_alone():
     assert (there[0] != sets.drawn(UNEQUAL, replace(SMALL, seed=43))(0)).any()
     code = (
         "import numpy as np; from dataclasses import replace; "
-        "from helpers import sets; from helpers.settings import Digits; "
+        "from helpers import sets; from helpers.engine.settings import Digits; "
         "labels = np.repeat([0, 1, 2, 5], [7, 2, 11, 5]); "
         "sizes = dict(n_train=25, batch_size=4, epochs=50, warmup=3, set_size=3); "
         "print(sets.drawn(labels, replace(Digits(), **sizes))(3).tolist())"
@@ -215,8 +215,7 @@ def test_your_own_data_need_a_few_lines():
     from sklearn.datasets import load_wine
     from sklearn.preprocessing import scale
 
-    from helpers.model_torch import Predictor, build
-    from helpers.train_torch import evaluate, fit, odd_one_out
+    from helpers.torch import Predictor, build, evaluate, fit, odd_one_out
 
     features, labels = load_wine(return_X_y=True)
     parts = sets.split(scale(features), labels)

@@ -7,8 +7,8 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from helpers.settings import Digits, Reverse, Sequences, Settings
-from helpers.weights import to_arrays
+from helpers.engine.settings import Digits, Reverse, Sequences, Settings
+from helpers.engine.weights import to_arrays
 from sides import on_both_sides
 
 GOOD = {"n_train": 50, "batch_size": 8, "epochs": 3, "learning_rate": 0.01, "warmup": 4}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.shapes import as_numpy, check_shape
+from helpers.engine.shapes import as_numpy, check_shape
 
 B, H, Q, K = 2, 3, 5, 7
 MAKERS = {"numpy": np.zeros, "jax": jnp.zeros, "torch": torch.zeros}

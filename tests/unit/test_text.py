@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import text
-from helpers.sequences import in_order
-from helpers.settings import Text
+from helpers.data import text
+from helpers.data.sequences import in_order
+from helpers.engine.settings import Text
 from sides import run_python
 
 SAMPLE = "".join(map(text.module, ("queue", "timeit")))

@@ -12,11 +12,13 @@ import pytest
 import torch
 from flax import nnx
 
-from helpers import runs, train_jax, train_torch
+from helpers.data.sequences import reverse_data, shuffled
+from helpers.engine import runs
+from helpers.engine.settings import Reverse, Sequences, Settings
+from helpers.engine.weights import from_arrays, to_arrays
+from helpers.jax import training as train_jax
 from helpers.schedules import SCHEDULES
-from helpers.sequences import reverse_data, shuffled
-from helpers.settings import Reverse, Sequences, Settings
-from helpers.weights import from_arrays, to_arrays
+from helpers.torch import training as train_torch
 from sides import jax_side, on_both_sides, torch_side
 
 TRAIN = {"jax": train_jax, "torch": train_torch}

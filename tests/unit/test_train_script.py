@@ -12,9 +12,9 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from helpers import tasks
-from helpers.jobs import free_port
-from helpers.weights import load_weights, to_arrays
+from helpers.engine import tasks
+from helpers.engine.jobs import free_port
+from helpers.engine.weights import load_weights, to_arrays
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts/train.py"

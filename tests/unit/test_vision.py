@@ -11,11 +11,13 @@ import torch
 import torchvision
 from flax import nnx
 
-from helpers import pictures as picture_sets
-from helpers import reference, train_jax, train_torch
-from helpers.settings import Pictures, Settings
-from helpers.shapes import as_numpy
-from helpers.weights import from_arrays, load_weights, save_weights, to_arrays
+from helpers import reference
+from helpers.data import pictures as picture_sets
+from helpers.engine.settings import Pictures, Settings
+from helpers.engine.shapes import as_numpy
+from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
+from helpers.jax import training as train_jax
+from helpers.torch import training as train_torch
 from sides import draw, fill, jax_side, on_both_sides, torch_side
 
 B, L, H, D, P, F, C = 3, 2, 5, 7, 4, 13, 11

@@ -13,9 +13,9 @@ import torch
 from flax import nnx
 from safetensors.numpy import load, load_file, save, save_file
 
-from helpers import weights
-from helpers.shapes import as_numpy
-from helpers.weights import (
+from helpers.engine import weights
+from helpers.engine.shapes import as_numpy
+from helpers.engine.weights import (
     count_parameters,
     download_link,
     from_arrays,
@@ -337,14 +337,14 @@ def test_a_file_of_whole_numbers_raises_an_error(tmp_path):
 
 LOADED = "print(sorted({'flax', 'jax', 'torch'} & set(sys.modules)))"
 IN_TORCH = """
-from helpers.model_torch import FeedForward
+from helpers.torch import FeedForward
 model = FeedForward(15, 11)
 check = lambda: True
 """
 IN_JAX = """
 import jax
 jax.config.update("jax_num_cpu_devices", 2)
-from helpers.model_jax import FeedForward, nnx
+from helpers.jax import FeedForward, nnx
 second = jax.devices("cpu")[1]
 with jax.default_device(second):
     model = FeedForward(15, 11, rngs=nnx.Rngs(0))

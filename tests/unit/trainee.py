@@ -11,8 +11,9 @@ import signal
 from importlib import import_module
 from pathlib import Path
 
-from helpers import fingerprint, runs, sequences, weights
-from helpers.settings import Sequences
+from helpers.data import sequences
+from helpers.engine import fingerprint, runs, weights
+from helpers.engine.settings import Sequences
 
 SETTINGS = Sequences(
     n_train=56, batch_size=8, epochs=5, learning_rate=0.01, warmup=5, n_symbols=5,
@@ -92,8 +93,8 @@ def set_traps(trap):
 
 def train(side, folder, trap=None, epochs_seen=None, **options):
     """Train in a folder; return model and history."""
-    model_of = import_module(f"helpers.model_{side}")
-    train_of = import_module(f"helpers.train_{side}")
+    model_of = import_module(f"helpers.{side}")
+    train_of = import_module(f"helpers.{side}.training")
     data = sequences.reverse_data(SETTINGS)
     batches_of = sequences.shuffled(SETTINGS)
 

@@ -1,0 +1,1 @@
+"""The data of the chapters, one file for each: seeded NumPy arrays."""

@@ -1,0 +1,84 @@
+"""Reverse task: seeded NumPy data and batches, the same for both frameworks."""
+
+import numpy as np
+
+from helpers.engine.checks import check_sizes
+
+
+def symbols(n, length, n_symbols, seed):
+    """``n`` random sequences: int32 array ``b s`` with numbers below ``n_symbols``."""
+    check_sizes(n=n, length=length, n_symbols=n_symbols)
+    draw = np.random.default_rng(seed)
+    return draw.integers(n_symbols, size=(n, length), dtype=np.int32)
+
+
+def one_hot(x, n_symbols):
+    """Each number as a row with a single 1: ``b s -> b s i``, float32."""
+    return np.eye(n_symbols, dtype=np.float32)[x]
+
+
+def reverse_data(settings):
+    """Training, validation and test data of the reverse task.
+
+    Parameters
+    ----------
+    settings : helpers.engine.settings.Sequences
+        Seeds are those of the settings, and the next two.
+
+    Returns
+    -------
+    dict of str to (float32 array ``b s i``, int32 array ``b s``)
+        Sequences as one-hot rows; labels: the sequences from their end.
+    """
+    parts = {
+        "train": settings.n_train,
+        "validation": settings.n_validation,
+        "test": settings.n_test,
+    }
+    data = {}
+    for place, (name, n) in enumerate(parts.items()):
+        seed = settings.seed + place
+        x = symbols(n, settings.length, settings.n_symbols, seed)
+        data[name] = one_hot(x, settings.n_symbols), np.ascontiguousarray(x[:, ::-1])
+    return data
+
+
+def shuffled(settings):
+    """Batches of an epoch: a function from the epoch to an int32 array ``n b``.
+
+    Each epoch has its own order, which depends only on the seed and the number of the
+    epoch, so that a resumed training sees the same batches.
+    """
+
+    def batches(epoch):
+        rng = np.random.default_rng([settings.seed, epoch])
+        order = rng.permutation(settings.n_train).astype(np.int32)
+        n = settings.updates_per_epoch
+        return order[: n * settings.batch_size].reshape(n, settings.batch_size)
+
+    return batches
+
+
+def draw_chances(settings, epoch, batches):
+    """Eight numbers in [0, 1) for each example of an epoch: float32 array ``n b 8``.
+
+    They depend only on the seed and the number of the epoch, as the batches do.
+    """
+    rng = np.random.default_rng([settings.seed, epoch, 8])
+    return rng.random((*np.shape(batches)[:2], 8), dtype=np.float32)
+
+
+def in_order(settings):
+    """Batches of an epoch, each row of the data once in the whole training.
+
+    For data with ``epochs·n_train`` rows that are in random order already: a function
+    from the epoch to an int32 array ``n b``, as ``shuffled``.
+    """
+
+    def batches(epoch):
+        n = settings.updates_per_epoch
+        rows = np.arange(n * settings.batch_size, dtype=np.int32)
+        rows += np.int32(epoch * settings.n_train)
+        return rows.reshape(n, settings.batch_size)
+
+    return batches

@@ -1,0 +1,401 @@
+"""Anomaly task: seeded sets with an odd one, from any features and labels, as arrays.
+
+A set is a row of row numbers: first elements of one class, then the odd one of another.
+A whole epoch of sets is drawn at once; the features stay where they are.
+
+Your own data need two arrays:
+
+    parts = sets.split(features, labels)
+    settings = Sets.for_data(parts)  # of helpers.engine.settings
+    batches = sets.drawn(parts["train"].labels, settings)
+    model = build(Predictor, seed=settings.seed, **settings.model)
+    fit(model, odd_one_out, (parts["train"].features,), settings, batches=batches)
+"""
+
+import os
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from helpers.data import photos
+from helpers.data.sequences import shuffled
+from helpers.engine.checks import check_sizes
+
+KNOWN = "digits", "cifar100"  # sources of which the pages assert what comes out
+LEAST = 30  # elements of a class, so that each of three parts has two or more
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the data, all arrays in the same order.
+
+    ``features`` floats ``r i``; ``labels`` integers ``r``; ``images``, for figures only,
+    uint8 ``r y x`` or ``r y x 3``.
+
+    Raises
+    ------
+    ValueError
+        If the arrays are of other shapes or dtypes, or a feature is not finite.
+    """
+
+    features: np.ndarray
+    labels: np.ndarray
+    images: np.ndarray | None = None
+
+    def __post_init__(self):
+        check_arrays(self.features, self.labels, self.images)
+
+    def __len__(self):
+        return len(self.labels)
+
+    def take(self, rows):
+        """The part that has only these rows."""
+        images = None if self.images is None else self.images[rows]
+        return Part(self.features[rows], self.labels[rows], images)
+
+    def only(self, classes):
+        """The part that has only elements of these classes."""
+        return self.take(np.flatnonzero(np.isin(self.labels, classes)))
+
+
+def check_arrays(features, labels, images=None):
+    """Check shapes, dtypes and lengths, and that the features are finite."""
+    if features.ndim != 2 or labels.ndim != 1:
+        raise ValueError(
+            f"expected features r i and labels r, got shapes {features.shape} and "
+            f"{labels.shape}"
+        )
+    if labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"expected whole numbers as labels, got {labels.dtype}, such as "
+            f"{labels[:1].tolist()}: numpy.unique(labels, return_inverse=True)[1] "
+            "numbers the classes"
+        )
+    for what, array in {"features": features, "images": images}.items():
+        if array is not None and len(array) != len(labels):
+            raise ValueError(
+                f"expected {what} and labels of the same length, got {len(array)} and "
+                f"{len(labels)}"
+            )
+    bad = np.argwhere(~np.isfinite(features))
+    if len(bad):
+        row, column = bad[0].tolist()
+        raise ValueError(
+            f"expected finite features, got {features[row, column]} in row {row}, "
+            f"column {column}"
+        )
+
+
+def check_classes(labels, set_size, n_odd=1):
+    """Check that sets can be drawn from these labels.
+
+    Raises
+    ------
+    ValueError
+        If a set would have fewer than three elements, there are not enough classes, or a
+        class has too few elements.
+    """
+    check_sizes(set_size=set_size, n_odd=n_odd)
+    if set_size < n_odd + 2:
+        raise ValueError(
+            f"expected a set to have at least {n_odd + 2} elements, two of them alike, "
+            f"got set_size = {set_size}"
+        )
+    classes, counts = np.unique(labels, return_counts=True)
+    if len(classes) < 2:
+        raise ValueError(
+            f"expected elements of at least two classes, got {classes.tolist()}"
+        )
+    if counts.min() < set_size - n_odd:
+        raise ValueError(
+            f"class {classes[counts.argmin()]} has {counts.min()} elements, a set of "
+            f"{set_size} needs {set_size - n_odd}"
+        )
+
+
+def draw_sets(labels, set_size, odd, rng):
+    """Complete each odd one to a set with elements of another class.
+
+    Parameters
+    ----------
+    labels : integer array ``r``
+        Class of each element; classes may be of different size.
+    set_size : int
+        Elements of a set, the odd ones included.
+    odd : integer array ``b`` or ``b n``
+        Rows of the odd ones: one per set, or ``n``.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    int32 array ``b s``
+        Row numbers, none repeated within a set: elements of one class, drawn uniformly
+        from the classes of none of the odd ones; at the end the odd ones.
+
+    Raises
+    ------
+    ValueError
+        As ``check_classes``, or if the odd ones leave no class for the others.
+    """
+    odd = np.asarray(odd)
+    odd = odd[:, None] if odd.ndim == 1 else odd  # b n
+    check_classes(labels, set_size, odd.shape[1])
+    classes, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    lots = rng.random((len(odd), len(classes)))
+    np.put_along_axis(lots, which.reshape(-1)[odd], -1, axis=1)
+    if len(odd) and lots.max(axis=1).min() < 0:
+        raise ValueError(
+            f"the odd ones of a set are of all {len(classes)} classes: none is left for "
+            "the others"
+        )
+    same = lots.argmax(axis=1)  # b
+    places = distinct(counts[same], set_size - odd.shape[1], rng)
+    first = np.cumsum(counts) - counts  # where each class begins, once sorted
+    rows = np.argsort(labels, kind="stable")[first[same][:, None] + places]
+    return np.concatenate([rows, odd], axis=1, dtype=np.int32, casting="same_kind")
+
+
+def distinct(sizes, n, rng):
+    """Different numbers below each size, every choice equally likely: ``b -> b n``.
+
+    Source: R. Floyd's method (Bentley & Floyd 1987, A sample of brilliance).
+    """
+    chosen = np.empty((len(sizes), n), np.int64)
+    for place in range(n):
+        last = sizes - n + place
+        draw = rng.integers(last + 1)
+        taken = (chosen[:, :place] == draw[:, None]).any(axis=1)
+        chosen[:, place] = np.where(taken, last, draw)
+    return chosen
+
+
+def drawn(labels, settings):
+    """New sets for every epoch: from the epoch to an int32 array ``n b s``.
+
+    Every element is the odd one of one set of the epoch, except those that would not
+    fill a batch. The sets depend on the seed and the epoch alone.
+
+    Parameters
+    ----------
+    labels : integer array ``n_train``
+    settings : helpers.engine.settings.Sets
+
+    Raises
+    ------
+    ValueError
+        As ``draw_sets``, or if there are not ``settings.n_train`` labels.
+    """
+    if len(labels) != settings.n_train:
+        raise ValueError(
+            f"expected n_train = {settings.n_train} labels, got {len(labels)}"
+        )
+    check_classes(labels, settings.set_size)
+    order = shuffled(settings)
+
+    def batches(epoch):
+        odd = order(epoch)  # n b
+        rng = np.random.default_rng([settings.seed, epoch, 1])
+        rows = draw_sets(labels, settings.set_size, odd.reshape(-1), rng)
+        return rows.reshape(*odd.shape, settings.set_size)
+
+    return batches
+
+
+def fixed(labels, set_size, n, seed):
+    """Fixed sets for validation and test: int32 array ``n s``.
+
+    Every element is the odd one once before any is it twice. Errors as ``draw_sets``.
+    """
+    check_sizes(n=n)
+    check_classes(labels, set_size)
+    rng = np.random.default_rng(seed)
+    turns = -(-n // max(len(labels), 1))
+    odd = np.concatenate([rng.permutation(len(labels)) for _ in range(turns)])[:n]
+    return draw_sets(labels, set_size, odd, rng)
+
+
+def split(features, labels, images=None, *, seed=42):
+    """Your own data in three parts.
+
+    A fifth of each class is for the test, a tenth of the rest for validation. Features
+    in different units are standardised after the split, with the mean and the deviation
+    of the training part.
+
+    Parameters
+    ----------
+    features : array ``r i``
+    labels : array of whole numbers ``r``
+    images : uint8 array ``r y x`` or ``r y x 3``, optional
+        For figures only.
+    seed : int
+
+    Returns
+    -------
+    dict of str to Part
+        ``train``, ``validation``, ``test``; each part in random order.
+
+    Raises
+    ------
+    ValueError
+        As ``Part``, or if a class has too few elements.
+    """
+    labels = np.asarray(labels)
+    with np.errstate(over="ignore"):  # an infinite feature is named by Part
+        features = np.asarray(features).astype(np.float32)
+    whole = Part(features, labels, images)
+    classes, counts = np.unique(labels, return_counts=True)
+    if counts.min() < LEAST:
+        raise ValueError(
+            f"class {classes[counts.argmin()]} has {counts.min()} elements, three parts "
+            f"need at least {LEAST}"
+        )
+    rest, test = divided(whole, 0.2, seed)
+    train, validation = divided(rest, 0.1, seed)
+    return {"train": train, "validation": validation, "test": test}
+
+
+def divided(part, share, seed):
+    """A part in two; the second one gets this share of each class."""
+    from sklearn.model_selection import train_test_split
+
+    rows = train_test_split(
+        np.arange(len(part)), test_size=share, stratify=part.labels, random_state=seed
+    )
+    return [part.take(chosen) for chosen in rows]
+
+
+def digits(seed):
+    """The 1,797 handwritten digits of scikit-learn in three parts, and their names.
+
+    Features are the 64 grey values, divided by 16. All parts come from the same thirteen
+    writers.
+
+    Returns
+    -------
+    dict of str to Part, list of str
+
+    Source: Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits (UCI).
+    """
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    grey = np.round(found.images * (255 / 16)).astype(np.uint8)
+    return split(found.data / 16, found.target, grey, seed=seed), list("0123456789")
+
+
+def of_photos(name, seed):
+    """Photos with their features in three parts, and the names of the classes.
+
+    The features are those of ResNet34, or if there are none, which ``make data`` needs
+    a download for, ``mean_colours``; in both cases they are centred. Validation takes a
+    tenth of each class of the training part; of classes with fewer than a hundred
+    photos, a fifth. Returns and raises as ``digits`` and ``helpers.data.photos.load``.
+    """
+    if photos.prepared(name) or name in KNOWN:
+        found, names = photos.load(name)
+    else:
+        found, names = photos.load_images(name)
+        found = {part: (mean_colours(x), y, x) for part, (x, y) in found.items()}
+    whole = {part: Part(*arrays) for part, arrays in found.items()}
+    few = np.bincount(whole["train"].labels).min() < 100
+    rest, validation = divided(whole["train"], 0.2 if few else 0.1, seed)
+    parts = {"train": rest, "validation": validation, "test": whole["test"]}
+    return centred(parts), names
+
+
+def mean_colours(images, n=8):
+    """Mean red, green and blue in ``n × n`` squares: ``r y x 3 -> r i`` from 0 to 1."""
+    r, y, x, i = images.shape
+    squares = images.reshape(r, n, y // n, n, x // n, i)
+    return squares.mean(axis=(2, 4), dtype=np.float32).reshape(r, -1) / 255
+
+
+def centred(parts):
+    """The same parts with centred features of standard deviation 1.
+
+    What all images share does not help to find the odd one, and it dominates features
+    that are never negative. The mean of each feature and one standard deviation for all
+    of them are those of ``parts["train"]``.
+
+    Parameters
+    ----------
+    parts : dict of str to Part
+    """
+    train = parts["train"].features
+    mean = train.mean(axis=0, dtype=np.float64).astype(np.float32)
+    size = (train - mean).std(dtype=np.float64).astype(np.float32)
+    return {
+        name: replace(part, features=(part.features - mean) / size)
+        for name, part in parts.items()
+    }
+
+
+def from_source(name, seed):
+    """The digits, or ``of_photos``."""
+    return digits(seed) if name == "digits" else of_photos(name, seed)
+
+
+def load(settings):
+    """Images in three parts ``train``, ``validation``, ``test``, and names of classes.
+
+    Parameters
+    ----------
+    settings : helpers.engine.settings.Sets
+        With a smaller ``n_train`` than there are images, the first ones are taken.
+
+    Returns
+    -------
+    dict of str to Part, list of str
+
+    Raises
+    ------
+    ValueError
+        If the source is unknown, or its sizes differ from the settings.
+    """
+    parts, names = from_source(settings.source, settings.seed)
+    n_train, n_features = parts["train"].features.shape
+    expected = settings.n_features, settings.n_classes
+    if (n_features, len(names)) != expected or n_train < settings.n_train:
+        raise ValueError(
+            f"expected {settings.source} to have {settings.n_train} images for training, "
+            f"{expected[0]} features and {expected[1]} classes, got {n_train}, "
+            f"{n_features} and {len(names)}"
+        )
+    parts["train"] = parts["train"].take(np.arange(settings.n_train))
+    return parts, names
+
+
+def source():
+    """Where images come from: ``$PHOTOS``, else CIFAR-100 if it is prepared.
+
+    Returns
+    -------
+    str
+        ``digits``, or what ``helpers.data.photos.prepare`` knows.
+
+    Raises
+    ------
+    ValueError
+        If the variable names something else.
+    """
+    default = "cifar100" if photos.prepared("cifar100") else "digits"
+    name = os.environ.get("PHOTOS") or default
+    if name != "digits":
+        photos.stem(name)
+    return name
+
+
+def farthest(x):
+    """The element farthest from the mean of the others: ``b s i -> b``."""
+    others = (x.sum(axis=1, keepdims=True) - x) / (x.shape[1] - 1)
+    return np.linalg.norm(x - others, axis=-1).argmax(axis=-1)
+
+
+def mean_distances(x, labels, n=1000):
+    """Mean distance of two of the first ``n``: of one class, of different classes."""
+    n = min(n, len(x))
+    x, labels = x[:n].reshape(n, -1).astype(np.float64), labels[:n]
+    squares = (x**2).sum(axis=1)
+    distance = np.sqrt(np.maximum(squares[:, None] + squares - 2 * x @ x.T, 0))
+    same, pairs = labels[:, None] == labels, ~np.eye(n, dtype=bool)
+    return distance[same & pairs].mean(), distance[~same].mean()

@@ -1,0 +1,1 @@
+"""What a reader may ignore: settings, checks, runs, weights, processes."""

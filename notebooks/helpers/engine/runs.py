@@ -1,0 +1,321 @@
+"""A training in a folder: resumed after a kill, reloaded when finished, in TensorBoard.
+
+The frameworks do the updates (``train_jax``, ``train_torch``); what both share is
+here. A run is kept in ``folder/<digest>``; the digest covers everything that identifies
+it: settings, data, batches, initial weights, and the code of loss and model. So another
+learning rate is another run, and an edited model is never served from an old one. There
+lie one checkpoint, which is replaced as a whole after every epoch, an event file for
+TensorBoard with the same history, and ``about.json``, which says what the run is.
+"""
+
+import json
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from tqdm import tqdm
+
+from helpers.engine.fingerprint import code, digest, in_bytes
+from helpers.engine.weights import from_arrays, to_arrays, write_whole
+
+UPDATES = "loss", "accuracy", "learning_rate", "grad_norm"
+EPOCHS = "validation_loss", "validation_accuracy", "seconds"
+TITLE = "a training of helpers.engine.runs"
+CURE = "move it away, or pass retrain=True to replace it"
+NOTHING = {name: np.zeros(0) for name in (*UPDATES, *EPOCHS)}
+LATEST = WeakKeyDictionary()  # model -> its latest training in this process
+
+
+def runs_folder(name):
+    """Where the runs ``name`` are kept: below ``$RUNS_FOLDER``, by default ``runs``."""
+    return Path(os.environ.get("RUNS_FOLDER", "runs")) / name
+
+
+def describe(modules, loss_fn, settings, data, validation, batches, augment=None):
+    """Everything that identifies a run but its initial weights: short texts by name.
+
+    The settings one by one, and digests of the code of the model and of the loss
+    function, of the data, of the batches of the first epoch, and of the augmentation.
+    """
+    return {
+        **{name: repr(value) for name, value in asdict(settings).items()},
+        "model": code(*modules),
+        "loss function": code(loss_fn),
+        "data": digest({str(place): x for place, x in enumerate(data)}),
+        "validation data": digest({str(i): x for i, x in enumerate(validation or ())}),
+        "batches": digest({"first": batches(0)}),
+        **({"augmentation": code(augment)} if augment else {}),
+    }
+
+
+def train(trainer, settings, batches, about, *, folder=None, retrain=False, bar=True):
+    """Train all epochs, from the start or from the last checkpoint.
+
+    Parameters
+    ----------
+    trainer : object
+        ``trainer.model``; ``trainer.processes``; ``epoch(number, batches)`` and ``score()``, which return
+        numbers by name; ``state()``, which returns arrays by name; ``restore(arrays)``.
+    settings : helpers.engine.settings.Settings
+    batches : function from the epoch to an integer array ``n b …``
+    about : dict
+        What identifies the run, as ``describe`` returns it.
+    folder : str or path, optional
+        The run is kept in a folder below it; without one nothing is written.
+    retrain : bool
+        Start from the initial weights, also if the run is finished.
+    bar : bool
+        Show a progress bar.
+
+    Returns
+    -------
+    dict of str to float64 array
+        What happened at every update (``UPDATES``) and in every epoch (``EPOCHS``).
+
+    Raises
+    ------
+    ValueError
+        If the folder cannot be written, or the checkpoint of the run is damaged.
+    FloatingPointError
+        If a loss or a gradient is no longer finite.
+    """
+    weights = begin(trainer, about, again=retrain or folder is not None)
+    about, processes = about | {"initial weights": weights}, trainer.processes
+    processes.check_same(
+        about | {"folder": str(folder is None), "retrain": str(retrain)}
+    )
+    run, found = processes.from_first(lambda: opened(folder, about, retrain))
+    run = run if processes.rank == 0 else None
+    bar = bar and processes.rank == 0
+    state, best, history = found or (LATEST[trainer.model]["state"], None, NOTHING)
+    done = len(history["seconds"])
+    told = "is finished and reloaded; retrain=True (--retrain) would train it again"
+    if done < settings.epochs:
+        trainer.restore(state)
+        told = f"goes on after epoch {done} of {settings.epochs}"
+    if run and done:
+        print(f"{run} {told}")
+    try:
+        best, history = go_through(
+            trainer, settings, batches, run, best, history, bar=bar
+        )
+        from_arrays(trainer.model, best)
+    finally:
+        LATEST[trainer.model]["left"] = digest(to_arrays(trainer.model))
+        if run:
+            run.close()
+    return history
+
+
+def opened(folder, about, retrain):
+    """A run, and what is kept of it; both None without a folder."""
+    run = None if folder is None else Run(folder, about)
+    return run, (None if run is None or retrain else run.load())
+
+
+def begin(trainer, about, *, again):
+    """Record the start of a training, and return the digest of its initial weights.
+
+    With ``again``, a model that the same training has left, and nothing has changed
+    since, begins where it began then. So the same call is the same run, also when it
+    was interrupted, and ``retrain`` repeats it.
+    """
+    latest = LATEST.get(trainer.model, {})
+    weights = digest(to_arrays(trainer.model))
+    if not (again and latest.get("left") == weights and latest["about"] == about):
+        latest = {"about": about, "weights": weights, "state": trainer.state()}
+        LATEST[trainer.model] = latest
+    return latest["weights"]
+
+
+def go_through(trainer, settings, batches, run, best, history, *, bar):
+    """Train the epochs that are left; the best weights and the history."""
+    n, rates = settings.updates_per_epoch, settings.learning_rates
+    first = len(history["seconds"])
+    with progress(settings, first * n, bar and first < settings.epochs) as shown:
+        for epoch in range(first, settings.epochs):
+            started = time.perf_counter()
+            news = trainer.epoch(epoch, batches(epoch))
+            news["learning_rate"] = rates[epoch * n : (epoch + 1) * n]
+            check_finite(news, epoch * n)
+            news |= {f"validation_{k}": x for k, x in trainer.score().items()}
+            news["seconds"] = time.perf_counter() - started
+            if best is None or is_better(news, history):
+                best = to_arrays(trainer.model)
+            history = {name: np.append(history[name], news[name]) for name in history}
+            if run:
+                run.write(trainer.state(), best, history, n)
+            shown.set_postfix_str(summary(history))
+            shown.update(n)
+    return best, history
+
+
+def is_better(news, history):
+    """Higher validation accuracy; if equal, lower loss. Without validation, always."""
+    if np.isnan(news["validation_accuracy"]):
+        return True
+    before = zip(
+        history["validation_accuracy"], -history["validation_loss"], strict=True
+    )
+    return (news["validation_accuracy"], -news["validation_loss"]) > max(before)
+
+
+def check_finite(news, first):
+    """Stop at the first loss or gradient that is not a finite number.
+
+    Raises
+    ------
+    FloatingPointError
+        Naming the update, its learning rate and its gradient norm.
+    """
+    finite = np.isfinite(news["loss"]) & np.isfinite(news["grad_norm"])
+    if not finite.all():
+        at = int(np.argmin(finite))
+        loss, rate, norm = (news[k][at] for k in ("loss", "learning_rate", "grad_norm"))
+        raise FloatingPointError(
+            f"the loss is {loss:.4g} at update {first + at}: learning rate {rate:.4g}, "
+            f"gradient norm {norm:.4g}; a lower learning rate, a longer warm-up or "
+            "clipping may help"
+        )
+
+
+def progress(settings, done, show):
+    """A bar on stderr that vanishes at the end; ``TQDM_DISABLE=1`` turns it off."""
+    options = {} if show else {"disable": True}
+    return tqdm(
+        total=settings.updates, initial=done, unit="update", leave=False, **options
+    )
+
+
+def summary(history):
+    """The latest numbers, for the bar."""
+    text = f"loss {history['loss'][-1]:.4f}"
+    accuracy = history["validation_accuracy"][-1]
+    return text if np.isnan(accuracy) else f"{text}, validation {accuracy:.2%}"
+
+
+class Run:
+    """The folder of a run: its checkpoint and its events.
+
+    Raises
+    ------
+    ValueError
+        If the folder cannot be written.
+    """
+
+    def __init__(self, folder, about):
+        if not os.fspath(folder):
+            raise ValueError("expected folder to be the path of a folder, got ''")
+        self.folder = Path(folder) / digest(in_bytes(about))[:16]
+        self.path = self.folder / "checkpoint.safetensors"
+        self.about, self.events = about, None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not (self.folder / "about.json").exists():
+                text = json.dumps(about, indent=1)
+                write_whole(self.folder / "about.json", text.encode())
+        except OSError as error:
+            raise ValueError(
+                f"cannot keep a run in {folder}: {error.strerror} ({error.filename})"
+            ) from error
+        if self.path.is_dir():
+            raise ValueError(f"{self.path} is a folder, expected a file: {CURE}")
+
+    def __str__(self):
+        date = time.strftime(
+            "%Y-%m-%d %H:%M", time.localtime(self.path.stat().st_mtime)
+        )
+        return f"run {self.folder.parent.name}/{self.folder.name} of {date}"
+
+    def load(self):
+        """State, best weights and history, or None if nothing has been trained yet."""
+        if not self.path.exists():
+            return None
+        arrays = read_checkpoint(self.path, self.about)
+        return tuple(part(arrays, name) for name in ("state", "best", "history"))
+
+    def write(self, state, best, history, n):
+        """Write the events of an epoch of ``n`` updates, then the checkpoint.
+
+        In this order, since a finished run is not touched again.
+        """
+        self.write_events(history, n)
+        write_checkpoint(self.path, self.about, state, best, history)
+
+    def write_events(self, history, n):
+        """Write the latest epoch for TensorBoard; at first, all epochs until now.
+
+        The files of earlier processes are removed: so the events are those of the
+        checkpoint, whenever a process was killed.
+        """
+        first = len(history["seconds"]) - 1
+        if self.events is None:
+            from tensorboard.summary import Writer  # takes a moment
+
+            for old in self.folder.glob("events.out.tfevents.*"):
+                old.unlink()
+            self.events, first = Writer(str(self.folder)), 0
+        for step, values in events(history, n, first):
+            for name, value in values.items():
+                self.events.add_scalar(name, value, step)
+        self.events.flush()
+
+    def close(self):
+        """Close the event file."""
+        if self.events is not None:
+            self.events.close()
+
+
+def events(history, n, first):
+    """``(update, {tag: number})`` of the epochs from ``first`` on."""
+    for step in range(first * n, len(history["loss"])):
+        yield step, {f"train/{name}": history[name][step] for name in UPDATES}
+    for epoch in range(first, len(history["seconds"])):
+        values = {name.replace("_", "/"): history[name][epoch] for name in EPOCHS}
+        yield (epoch + 1) * n - 1, {k: x for k, x in values.items() if not np.isnan(x)}
+
+
+def part(arrays, prefix):
+    """The arrays whose name begins with a prefix, without it."""
+    start = f"{prefix}/"
+    return {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
+
+
+def write_checkpoint(path, about, state, best, history):
+    """One safetensors file with all of a run in it; replaces the last one as a whole."""
+    parts = {"state": state, "best": best, "history": history}
+    arrays = {f"{k}/{name}": x for k, v in parts.items() for name, x in v.items()}
+    arrays = {name: np.array(x, order="C") for name, x in arrays.items()}
+    notes = {"title": TITLE, "about": json.dumps(about)}
+    notes["digest"] = digest(arrays | in_bytes(notes))
+    for draft in path.parent.glob("*.draft"):
+        draft.unlink()  # of a process that was killed while it wrote
+    write_whole(path, safetensors.numpy.save(arrays, metadata=notes))
+
+
+def read_checkpoint(path, about):
+    """The arrays of a checkpoint, if it is whole and of this very run.
+
+    Raises
+    ------
+    ValueError
+        With the file, what is wrong with it and what to do.
+    """
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            notes = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error}): {CURE}") from error
+    if notes.get("title") != TITLE:
+        raise ValueError(f"{path} is not {TITLE}: {CURE}")
+    if notes.pop("digest", None) != digest(arrays | in_bytes(notes)):
+        raise ValueError(f"{path} is damaged (its contents have changed): {CURE}")
+    if json.loads(notes["about"]) != about:
+        raise ValueError(f"{path} is of another run: {CURE}")
+    return arrays

@@ -1,0 +1,133 @@
+"""The trainings of the chapters by name: settings, model, data and loss of each.
+
+For those who train without a page: ``scripts/train.py``, and ``helpers.engine.twin``.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
+
+from helpers.data import dates, pictures, sets, text
+from helpers.data.sequences import in_order, reverse_data
+from helpers.engine import settings as known
+from helpers.engine.checks import choose
+
+TASKS = {  # its settings, whether it takes data of one's own, and what they are
+    "reverse": (known.Reverse, None),
+    "anomaly": (known.Digits, "digits, cifar100, cifar10, or a folder of photos"),
+    "language": (known.Text, "a text file in UTF-8"),
+    "translation": (known.Dates, None),
+    "vision": (known.Pictures, "digits, cifar10, or a folder of photos"),
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What ``fit`` and ``evaluate`` need besides a model.
+
+    ``model`` and ``loss`` are names in ``helpers.jax`` and ``helpers.torch``;
+    ``data`` has tuples of arrays for ``train``, ``test`` and perhaps ``validation``;
+    ``batches`` and ``moves`` as ``fit`` takes them, the latter as options of
+    ``augment``.
+    """
+
+    settings: known.Settings
+    model: str
+    loss: str
+    data: dict
+    batches: object = None
+    moves: dict = field(default_factory=dict)
+
+    def build(self, side):
+        """The untrained model, on the device of the framework."""
+        models = import_module(f"helpers.{side}")
+        kind = getattr(models, self.model)
+        return models.build(kind, seed=self.settings.seed, **self.settings.model)
+
+    def options(self, side):
+        """Batches, augmentation and validation data, as ``fit`` takes them."""
+        models = import_module(f"helpers.{side}")
+        moves = self.moves and partial(models.augment, **self.moves)
+        given = {"batches": self.batches, "augment": moves or None}
+        return given | {"validation": self.data.get("validation")}
+
+
+def load(name, source=None, **changes):
+    """A task with its data.
+
+    Parameters
+    ----------
+    name : str
+        A name of ``TASKS``.
+    source : str, optional
+        Data of one's own, for the tasks that take them.
+    **changes
+        Settings that differ from those of the chapter, or from what follows from data
+        of one's own.
+
+    Raises
+    ------
+    ValueError
+        If the task is unknown or makes its own data, or a setting or the data are
+        invalid.
+    FileNotFoundError
+        If ``make data`` has not prepared the photos.
+    """
+    kind, wanted = choose(name, TASKS, "task")
+    if source and not wanted:
+        raise ValueError(f"the task {name} makes its own data, got {source!r}")
+    if name == "vision" and source not in (None, "digits"):
+        parts, _ = pictures.load(source, changes.get("seed", known.Settings.seed))
+        return of(known.Pictures.for_data(parts, **changes), source)
+    if name == "anomaly":
+        return of(replace(known.anomaly(source or "digits", "any"), **changes))
+    return of(kind(**changes), source)
+
+
+def of(settings, source=None):
+    """The task of settings that are complete."""
+    if isinstance(settings, known.Pictures):
+        return vision(settings, source or "digits")
+    if isinstance(settings, known.Sets):
+        return odd_one(settings)
+    if isinstance(settings, known.Text):
+        return language(settings, source)
+    if isinstance(settings, known.Dates):
+        order = in_order(settings)
+        return Task(settings, "Translator", "next_token", dates.load(settings), order)
+    return Task(settings, "Predictor", "cross_entropy", reverse_data(settings))
+
+
+def language(settings, source):
+    """A language model of a text, in byte pairs that are learned from it."""
+    texts = text.load(source)
+    pairs = text.BytePairs.learn(texts["train"], settings.n_tokens)
+    tokens = {name: pairs.encode(part) for name, part in texts.items()}
+    data = {
+        "train": (text.random_windows(tokens["train"], settings),),
+        "test": (text.windows(tokens["test"], settings.length),),
+    }
+    return Task(settings, "LanguageModel", "next_token", data, in_order(settings))
+
+
+def odd_one(settings):
+    """Sets with an odd one out of the images that the settings name."""
+    parts, _ = sets.load(settings)
+    data = {"train": (parts["train"].features,)}
+    sizes = {"validation": settings.n_validation, "test": settings.n_test}
+    for seed, (name, n) in enumerate(sizes.items(), start=1):
+        part = parts[name]
+        rows = sets.fixed(part.labels, settings.set_size, n, seed)
+        data[name] = (part.features[rows],)
+    batches = sets.drawn(parts["train"].labels, settings)
+    return Task(settings, "Predictor", "odd_one_out", data, batches)
+
+
+def vision(settings, source):
+    """Pictures with labels: digits are turned and shifted, photos mirrored."""
+    is_digits = source == "digits"
+    parts, _ = pictures.load(source, settings.seed)
+    rows = slice(settings.n_train)
+    parts["train"] = tuple(x[rows] for x in parts["train"])
+    moves = {"degrees": 12, "pixels": 1} if is_digits else {"flip": True}
+    return Task(settings, "VisionTransformer", "cross_entropy", parts, moves=moves)

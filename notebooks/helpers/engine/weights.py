@@ -1,0 +1,295 @@
+"""One safetensors file that both frameworks read and write.
+
+Parameters get names that neither framework owns: the path of attributes joined by dots,
+ending in ``weight`` or ``bias``. Dense matrices are stored ``in out``, as in ``x W``;
+PyTorch keeps them ``out in``, so they are transposed on its side.
+
+Weights of another project need three steps: read its checkpoint as a dictionary of
+arrays, rename them, and transpose what PyTorch stores ``out in``:
+
+    found = torch.load("last.ckpt", weights_only=True)["state_dict"]  # Lightning
+    print({name: x.shape for name, x in to_arrays(model).items()})  # what is expected
+    arrays = {new: as_numpy(found[old]) for new, old in names.items()}
+    arrays["output.weight"] = arrays["output.weight"].T
+    from_arrays(model, arrays)  # names what is missing, unknown or of another shape
+
+A checkpoint of Flax is a nested dictionary, and ``in out`` already:
+
+    found = flax.serialization.msgpack_restore(Path(file).read_bytes())["params"]
+    found = flax.traverse_util.flatten_dict(found, sep=".")
+"""
+
+import os
+import sys
+from base64 import b64encode
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from helpers.engine.shapes import as_numpy
+
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+NAMES = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
+
+
+def is_torch(model):
+    """Whether ``model`` is a PyTorch module, asked without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def to_arrays(model):
+    """Copy the parameters of a model of either framework to NumPy.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or flax.nnx.Module
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        Neutral names; dense matrices ``in out``.
+    """
+    return {
+        name: np.array(get(), order="C") for name, (get, *_) in slots(model).items()
+    }
+
+
+def count_parameters(model):
+    """How many numbers a model of either framework learns."""
+    return sum(array.size for array in to_arrays(model).values())
+
+
+def from_arrays(model, arrays):
+    """Set every parameter of a model of either framework, or none.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or flax.nnx.Module
+        Changed in place; keeps its dtypes and its devices.
+    arrays : dict of str to array
+        As ``to_arrays`` returns it; real numbers of any dtype.
+
+    Raises
+    ------
+    ValueError
+        If a name is missing or unknown, a shape differs, or a number is complex, NaN,
+        infinite, or too large for the model's dtype. The model is then as before.
+    """
+    places = slots(model)
+    missing = sorted(set(places) - set(arrays))
+    unknown = sorted(set(arrays) - set(places))
+    if missing or unknown:
+        raise ValueError(
+            f"these weights are of another model: {len(missing)} names missing "
+            f"({', '.join(missing[:3])}), {len(unknown)} unknown "
+            f"({', '.join(unknown[:3])})"
+        )
+    ready = {name: converted(name, arrays[name], places[name]) for name in places}
+    for name, (*_, put) in places.items():
+        put(ready[name])
+
+
+def converted(name, array, place):
+    """An array as its parameter needs it, checked."""
+    get, convert, _ = place
+    array, expected = as_numpy(array), get()
+    if array.shape != expected.shape:
+        raise ValueError(
+            f"these weights are of another model: {name} has shape {array.shape}, "
+            f"expected {expected.shape}"
+        )
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"expected real numbers in {name}, got {array.dtype}")
+    ready = convert(array)
+    bad = array[~np.isfinite(get(ready))]
+    if bad.size:
+        raise ValueError(
+            f"expected finite numbers in {name}, got {bad.size} that are not, or not as "
+            f"{str(ready.dtype).removeprefix('torch.')}: the first is {bad[0]}"
+        )
+    return ready
+
+
+def save_weights(model, path):
+    """Write the parameters to a safetensors file, whole or not at all.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or flax.nnx.Module
+    path : str or path
+        An existing file is replaced once the new one is complete.
+    """
+    write_whole(path, safetensors.numpy.save(to_arrays(model)))
+
+
+class Html(str):
+    """Text that Jupyter shows as HTML, and a plain script as text."""
+
+    def _repr_html_(self):
+        return str(self)
+
+
+def download_link(model, name, *, half=False, metadata=None):
+    """A link to download the parameters of a model; it contains the whole file.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or flax.nnx.Module
+        A small one: the notebook grows by four bytes for every three of the file.
+    name : str
+        Name of the downloaded file.
+    half : bool
+        Round to half precision, two bytes for each number.
+    metadata : dict of str to str, optional
+        What the file is to say besides, for example a vocabulary.
+
+    Returns
+    -------
+    Html
+        Text that Jupyter shows as HTML.
+    """
+    arrays = to_arrays(model)
+    arrays = {n: in_half(n, x) for n, x in arrays.items()} if half else arrays
+    data = safetensors.numpy.save(arrays, metadata)
+    address = f"data:application/octet-stream;base64,{b64encode(data).decode()}"
+    return Html(
+        f'<a download="{escape(name)}" href="{address}">{escape(name)}</a> '
+        f"({len(data) / 1024:.0f} KiB)"
+    )
+
+
+def in_half(name, array):
+    """An array in half precision.
+
+    Raises
+    ------
+    ValueError
+        If a number is too large for it.
+    """
+    largest = np.abs(array).max(initial=0)
+    if largest > np.finfo(np.float16).max:
+        raise ValueError(
+            f"expected numbers up to 65,504 in {name} for half precision, got "
+            f"{largest:.3g}"
+        )
+    return array.astype(np.float16)
+
+
+def write_whole(path, data):
+    """Write bytes to a file, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or path
+        An existing file is replaced once the new one is complete.
+    data : bytes
+    """
+    path = Path(path)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
+    try:
+        with open(draft, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def load_weights(model, path):
+    """Read the parameters of a model from a safetensors file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is truncated, not safetensors, or of another model. The model is then
+        as before.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no weights file at {path}")
+    try:
+        arrays = dict(map(decoded, safetensors.deserialize(path.read_bytes())))
+        from_arrays(model, arrays)
+    except safetensors.SafetensorError as error:
+        raise ValueError(
+            f"{path} is not a complete safetensors file of weights: {error}"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def decoded(entry):
+    """Name and array of an entry of a safetensors file."""
+    name, found = entry
+    kind, data = found["dtype"], found["data"]
+    if kind == "BF16":  # the upper half of a float32
+        array = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    elif kind in DTYPES:
+        array = np.frombuffer(data, DTYPES[kind])
+    else:
+        raise ValueError(f"expected {name} as {', '.join(DTYPES)} or BF16, got {kind}")
+    return name, array.reshape(found["shape"])
+
+
+def slots(model):
+    """Each parameter by neutral name: how to read, to convert and to write it."""
+    return torch_slots(model) if is_torch(model) else nnx_slots(model)
+
+
+def torch_slots(model):
+    """How to read, to convert and to write each parameter of a ``torch.nn.Module``."""
+    import torch
+
+    def slot(param, turn):
+        def get(x=param):
+            return as_numpy(x).T if turn else as_numpy(x)
+
+        def convert(array):
+            array = np.array(array.T if turn else array, order="C")
+            return torch.from_numpy(array).to(param.dtype)
+
+        def put(ready):
+            with torch.no_grad():
+                param.copy_(ready)
+
+        return get, convert, put
+
+    places = {}
+    for path, module in model.named_modules():
+        dense = isinstance(module, torch.nn.Linear)
+        for name, param in module.named_parameters(path, recurse=False):
+            places[name] = slot(param, dense and param.ndim == 2)
+    return places
+
+
+def nnx_slots(model):
+    """How to read, to convert and to write each ``nnx.Param`` of an ``nnx.Module``."""
+    import jax
+    from flax import nnx
+
+    def slot(param):
+        def get(x=None):
+            return as_numpy(param[...] if x is None else x)
+
+        def convert(array):
+            with np.errstate(over="ignore"):  # what overflows is found by the caller
+                return array.astype(param[...].dtype)
+
+        def put(ready):
+            param[...] = jax.device_put(ready, param[...].sharding)
+
+        return get, convert, put
+
+    places = {}
+    for path, param in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+        *parents, leaf = map(str, path)
+        places[".".join([*parents, NAMES.get(leaf, leaf)])] = slot(param)
+    return places

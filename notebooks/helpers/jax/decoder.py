@@ -1,0 +1,114 @@
+"""Chapter *A model that writes*, in JAX: the classes and functions as the page builds them."""
+
+import math
+
+import jax.numpy as jnp
+from flax import nnx
+
+from helpers.jax.encoder import Encoder, pick
+from helpers.jax.positions import POSITIONS
+
+
+def embedding(n_tokens, m, *, rngs):
+    """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m.
+
+    A vector has length 1, and logits against the same table a size of about 1.
+    """
+    normal = nnx.initializers.normal(m**-0.5)
+    return nnx.Embed(n_tokens, m, embedding_init=normal, rngs=rngs)
+
+
+def unembedding(m, n_tokens, *, rngs):
+    """Linear layer without a bias, whose weights start as those of ``embedding``."""
+    normal = nnx.initializers.normal(m**-0.5)
+    return nnx.Linear(m, n_tokens, use_bias=False, kernel_init=normal, rngs=rngs)
+
+
+def causal_mask(tokens):
+    """Each position may look at itself and before: ``b s -> q k``."""
+    return jnp.tri(tokens.shape[1], dtype=bool)
+
+
+def check_tokens(tokens, longest=math.inf):
+    """Raise an error unless tokens are an integer array ``b s``, short enough."""
+    if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+        raise ValueError(
+            f"expected tokens b s of whole numbers, got {tokens.dtype} "
+            f"{tuple(tokens.shape)}"
+        )
+    if tokens.shape[1] > longest:
+        raise ValueError(f"{tokens.shape[1]} positions, but max_length = {longest}")
+
+
+class LanguageModel(nnx.Module):
+    """Logits of the next token at every position: ``b s -> b s c``.
+
+    Parameters
+    ----------
+    n_tokens, m : int
+        Size of the vocabulary, size of the model.
+    n_blocks, n_heads, f : int
+        As in ``Encoder``.
+    max_length : int
+        Positions that the model can have.
+    positions : {"learned", "sinusoidal", "none"}
+    tied : bool
+        The logits are products with the vectors of the embedding, ``x Eᵀ`` (Press &
+        Wolf 2017); otherwise of a layer of its own, also without a bias.
+    causal : bool
+        No position looks at a later one. Without it, the model sees what it is to
+        predict.
+    stack : class
+        ``Encoder``, or ``Decoder`` for the second half of a ``Translator``, which also
+        looks at a context.
+    rngs : nnx.Rngs
+    **options
+        ``dropout``, ``activation``, ``norm`` and ``norm_first`` of the blocks.
+
+    Raises
+    ------
+    ValueError
+        If ``positions`` is none of those, or as ``Encoder``; when called, if the input
+        is no integer array ``b s``, or longer than ``max_length``.
+
+    Source: Radford et al. 2018, sec. 3.1.
+    """
+
+    def __init__(
+        self, n_tokens, m, *, n_blocks, n_heads, f, max_length, positions="learned",
+        tied=True, causal=True, stack=Encoder, rngs, **options,
+    ):  # fmt: skip
+        kind = pick(POSITIONS, positions, "positions")
+        self.max_length, self.causal = max_length, causal
+        self.embed = embedding(n_tokens, m, rngs=rngs)
+        self.positions = kind(m, max_length, rngs=rngs) if kind else None
+        self.decoder = stack(n_blocks, m, n_heads, f, rngs=rngs, **options)
+        self.output = None if tied else unembedding(m, n_tokens, rngs=rngs)
+
+    def logits(self, x):
+        """Logits of every token: ``b s m -> b s c``."""
+        return self.output(x) if self.output else x @ self.embed.embedding[...].T
+
+    def __call__(self, tokens, mask=None, *context, return_maps=False):
+        """Logits ``b s c``; with ``return_maps`` also the maps of the stack.
+
+        Parameters
+        ----------
+        tokens : integer array ``b s``
+            A negative number is padding. At the end of a row it needs no mask: no real
+            position looks there.
+        mask : boolean array ``q k`` or ``b h q k``, optional
+            In force besides the causal mask.
+        *context
+            Context and its mask, if there are any, as in ``Decoder``.
+        return_maps : bool
+            As in the stack.
+        """
+        check_tokens(tokens, self.max_length)
+        if self.causal:
+            past = causal_mask(tokens)  # q k
+            mask = past if mask is None else mask & past
+        x = self.embed(jnp.maximum(tokens, 0))  # b s m
+        x = self.positions(x) if self.positions else x
+        out = self.decoder(x, mask, *context, return_maps=return_maps)
+        return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)

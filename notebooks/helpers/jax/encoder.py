@@ -1,0 +1,157 @@
+"""Chapter *The encoder block*, in JAX: the classes and functions as the page builds them."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from helpers.jax.attention import MultiHeadAttention, dense
+
+ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
+
+
+EXACT = {"epsilon": 1e-5, "use_fast_variance": False}
+
+
+NORMS = {"layer": partial(nnx.LayerNorm, **EXACT), "rms": partial(nnx.RMSNorm, **EXACT)}
+
+
+def pick(options, name, what):
+    """The option of this name; an unknown name raises an error with all names."""
+    if name not in options:
+        raise ValueError(f"{what} {name!r} is not in {list(options)}")
+    return options[name]
+
+
+def check_rate(rate, what):
+    """The rate of a dropout, if it is one."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"{what} {rate} is not in [0, 1)")
+    return rate
+
+
+class FeedForward(nnx.Module):
+    """Two linear layers, the same for every position: ``b s m -> b s m``.
+
+    Parameters
+    ----------
+    m, f : int
+        Sizes of the model and of the hidden layer.
+    dropout : float
+        Dropout after the activation, in [0, 1).
+    activation : {"relu", "gelu"}
+    rngs : nnx.Rngs
+
+    Raises
+    ------
+    ValueError
+        If ``dropout`` or ``activation`` is none of those.
+
+    Source: Vaswani et al. 2017, eq. 2.
+    """
+
+    def __init__(self, m, f, *, dropout=0.0, activation="relu", rngs):
+        self.activation = pick(ACTIVATIONS, activation, "activation")
+        self.linear1 = dense(m, f, rngs=rngs)
+        self.linear2 = dense(f, m, rngs=rngs)
+        self.dropout = nnx.Dropout(check_rate(dropout, "dropout"), rngs=rngs)
+
+    def __call__(self, x):
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+
+class EncoderBlock(nnx.Module):
+    """Attention, then feed-forward, each with residual and norm.
+
+    ``b s m -> b s m, b h s s``.
+
+    Parameters
+    ----------
+    m, n_heads, f : int
+        Sizes of the model and of the feed-forward net, number of heads.
+    dropout : float
+        Dropout on both branches and inside the feed-forward net, in [0, 1).
+    activation : {"relu", "gelu"}
+    norm : {"layer", "rms"}
+    norm_first : bool
+        Norm before each branch (Xiong et al. 2020) instead of after each sum.
+    rngs : nnx.Rngs
+
+    Raises
+    ------
+    ValueError
+        If ``m`` is not divisible by ``n_heads``, or ``dropout``, ``activation`` or
+        ``norm`` is none of those.
+
+    Source: Vaswani et al. 2017, sec. 3.1.
+    """
+
+    def __init__(
+        self, m, n_heads, f, *, dropout=0.0, activation="relu", norm="layer",
+        norm_first=False, rngs,
+    ):  # fmt: skip
+        make_norm = pick(NORMS, norm, "norm")
+        self.norm_first = norm_first
+        self.attention = MultiHeadAttention(m, n_heads, rngs=rngs)
+        self.ffn = FeedForward(m, f, dropout=dropout, activation=activation, rngs=rngs)
+        self.norm1 = make_norm(m, rngs=rngs)
+        self.norm2 = make_norm(m, rngs=rngs)
+        self.dropout = nnx.Dropout(dropout, rngs=rngs)
+
+    def __call__(self, x, mask=None):
+        if self.norm_first:
+            values, weights = self.attention(self.norm1(x), mask)
+            x = x + self.dropout(values)
+            return x + self.dropout(self.ffn(self.norm2(x))), weights
+        values, weights = self.attention(x, mask)
+        x = self.norm1(x + self.dropout(values))
+        return self.norm2(x + self.dropout(self.ffn(x))), weights
+
+
+class Encoder(nnx.Module):
+    """A stack of blocks: ``b s m -> b s m``, with ``return_maps`` also ``l b h s s``.
+
+    Parameters
+    ----------
+    n_blocks, m, n_heads, f : int
+    norm_first : bool
+        Also puts one more norm at the end of the stack.
+    rngs : nnx.Rngs
+    **options
+        ``dropout``, ``activation`` and ``norm`` of every block.
+
+    Raises
+    ------
+    ValueError
+        If ``n_blocks`` is below 1, or as ``EncoderBlock``.
+    """
+
+    def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
+        if n_blocks < 1:
+            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
+        options = {"norm_first": norm_first, "rngs": rngs, **options}
+        blocks = [EncoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
+        self.blocks = nnx.data(blocks)
+        make_norm = NORMS[options.get("norm", "layer")]
+        self.norm = make_norm(m, rngs=rngs) if norm_first else None
+
+    def __call__(self, x, mask=None, *, return_maps=False):
+        """Outputs ``b s m``; with ``return_maps`` the pair of them and ``l b h s s``.
+
+        Parameters
+        ----------
+        x : array ``b s m``
+        mask : boolean array ``q k`` or ``b h q k``, optional
+            In force in every block. What it hides changes nothing that is visible, as
+            long as no square of it overflows on the way, which holds for entries up to
+            1e15 in float32; beyond, it may arrive as 0 · NaN.
+        return_maps : bool
+            Return the attention weights of all blocks, too.
+        """
+        maps = []
+        for block in self.blocks:
+            x, weights = block(x, mask)
+            maps.append(weights)
+        x = self.norm(x) if self.norm else x
+        return (x, jnp.stack(maps)) if return_maps else x

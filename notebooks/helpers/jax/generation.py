@@ -1,0 +1,265 @@
+"""Chapter *A model that writes*, in JAX: the classes and functions as the page builds them."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from helpers.jax.attention import attention
+
+
+def attend(layer, q, k, v, mask=None):
+    """Outputs of a ``MultiHeadAttention`` for given ``q``, ``k``, ``v``: ``b q m``."""
+    values, _ = attention(q, k, v, mask)  # b h q d
+    joined = values.swapaxes(1, 2).reshape(q.shape[0], q.shape[2], -1)  # b q m
+    return layer.out(joined)
+
+
+def attend_and_keep(layer, x, cache, start, mask):
+    """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
+    q, *new = layer.project(x)  # b h n d
+    write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=2)
+    cache = tuple(write(old, part) for old, part in zip(cache, new, strict=True))
+    return attend(layer, q, *cache, mask), cache
+
+
+def new_cache(model, first, length, context=None, context_mask=None):
+    """Key-value cache of a ``LanguageModel``, allocated for all columns, still empty.
+
+    Parameters
+    ----------
+    model : LanguageModel
+    first : integer array ``b``
+        Column of the first token of each row: shorter prompts are padded on the left.
+    length : int
+        Columns to allocate.
+    context, context_mask : arrays ``b k m``, ``b 1 1 k``, optional
+        Of cross-attention, whose keys and values are computed here, once.
+
+    Returns
+    -------
+    dict
+        ``start`` (columns in use), ``first``, ``blocks`` (for each block, keys and
+        values ``b h s d``), ``context`` (likewise ``b h k d``, or None) and
+        ``context_mask``.
+    """
+    blocks = model.decoder.blocks
+    n_heads, m = blocks[0].attention.n_heads, model.embed.features
+    shape = len(first), n_heads, length, m // n_heads  # b h s d
+    empty = jnp.zeros(shape, model.embed.embedding.dtype)
+    crossing = context is not None
+    context = [
+        tuple(b.cross.project(context)[1:]) if crossing else None for b in blocks
+    ]
+    return {
+        "start": jnp.int32(0), "first": first, "blocks": [(empty, empty)] * len(blocks),
+        "context": context, "context_mask": context_mask,
+    }  # fmt: skip
+
+
+def attend_to_known(layer, x, known, mask=None):
+    """Attention to keys and values that are known: ``b n m``."""
+    q, *_ = layer.project(x)  # b h n d
+    return attend(layer, q, *known, mask)
+
+
+def advance_block(block, x, cache, start, mask, context, context_mask):
+    """A block on new positions: ``b n m``, and its cache with them in it."""
+    args = cache, start, mask
+    if block.norm_first:
+        values, cache = attend_and_keep(block.attention, block.norm1(x), *args)
+        x = x + values
+        if context:
+            x = x + attend_to_known(
+                block.cross, block.cross_norm(x), context, context_mask
+            )
+        return x + block.ffn(block.norm2(x)), cache
+    values, cache = attend_and_keep(block.attention, x, *args)
+    x = block.norm1(x + values)
+    if context:
+        found = attend_to_known(block.cross, x, context, context_mask)
+        x = block.cross_norm(x + found)
+    return block.norm2(x + block.ffn(x)), cache
+
+
+def advance(model, tokens, cache):
+    """Logits of the next tokens of each row, ``b n -> b n c``, from a key-value cache.
+
+    Equal to those of the model without a cache and without dropout, at the work of
+    ``n`` positions. The cache must have room for them.
+
+    Parameters
+    ----------
+    model : LanguageModel
+    tokens : integer array ``b n``
+    cache : dict
+        As ``new_cache`` makes it.
+
+    Returns
+    -------
+    tuple of array ``b n c`` and dict
+        Logits, and the cache with the new positions in it.
+    """
+    columns = cache["start"] + jnp.arange(tokens.shape[1])  # n
+    seen = jnp.arange(cache["blocks"][0][0].shape[2])  # s
+    first = cache["first"][:, None]  # b 1
+    mask = (seen >= first[..., None]) & (seen <= columns[:, None])  # b n s
+    x = model.embed(jnp.maximum(tokens, 0))  # b n m
+    if model.positions:  # counted from the first token of the row
+        x = x + model.positions.table[jnp.maximum(columns - first, 0)]
+    blocks, given = [], {"start": cache["start"], "mask": mask[:, None]}
+    given["context_mask"] = cache["context_mask"]
+    for n, block in enumerate(model.decoder.blocks):
+        kept, context = cache["blocks"][n], cache["context"][n]
+        x, kept = advance_block(block, x, kept, context=context, **given)
+        blocks.append(kept)
+    x = model.decoder.norm(x) if model.decoder.norm else x
+    new = {"start": cache["start"] + tokens.shape[1], "blocks": blocks}
+    return model.logits(x), cache | new
+
+
+def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
+    """Probabilities that the next token is drawn with: ``... c -> ... c``.
+
+    Parameters
+    ----------
+    logits : array ``... c``
+    temperature : float
+        Divides the logits: below 1 the most probable tokens gain, above 1 they lose.
+    top_k : int, optional
+        Only the ``top_k`` most probable tokens (Fan et al. 2018).
+    top_p : float, optional
+        Of those, only the fewest most probable ones that have ``top_p`` of the
+        probability together (Holtzman et al. 2020).
+
+    Returns
+    -------
+    array ``... c``
+        Among equals, the token with the lower number counts as more probable.
+    """
+    highest = logits.max(axis=-1, keepdims=True)
+    p = jax.nn.softmax((logits - highest) / temperature, axis=-1)
+    if top_k is None and top_p is None:
+        return p
+    order = jnp.argsort(-p, axis=-1, stable=True)  # the most probable first
+    p = jnp.take_along_axis(p, order, axis=-1)
+    if top_k is not None:
+        p = jnp.where(jnp.arange(p.shape[-1]) < top_k, p, 0)
+        p = p / p.sum(axis=-1, keepdims=True)
+    if top_p is not None:
+        before = jnp.cumsum(p, axis=-1) - p  # what the more probable ones have
+        p = jnp.where(before < top_p, p, 0)
+        p = p / p.sum(axis=-1, keepdims=True)
+    return jnp.take_along_axis(p, jnp.argsort(order, axis=-1), axis=-1)
+
+
+def check_prompts(model, prompts, length, end=None):
+    """The prompts as lists of whole numbers, if the model can continue them.
+
+    Raises
+    ------
+    ValueError
+        If there is no prompt, one is empty or too long, or has an unknown token, or
+        ``end`` is one.
+    """
+    rows = [[int(token) for token in prompt] for prompt in prompts]
+    sizes = [len(row) for row in rows]
+    if length < 1 or not rows or not min(sizes):
+        raise ValueError(
+            f"expected prompts of at least one token and length >= 1, got prompts of "
+            f"{sizes} tokens and length = {length}"
+        )
+    if max(sizes) + length > model.max_length:
+        raise ValueError(
+            f"a prompt of {max(sizes)} tokens and length = {length} need "
+            f"{max(sizes) + length} positions, but max_length = {model.max_length}"
+        )
+    n_tokens = model.embed.num_embeddings
+    if unknown := [t for row in rows for t in row if not 0 <= t < n_tokens]:
+        raise ValueError(f"expected tokens from 0 to {n_tokens - 1}, got {unknown[0]}")
+    if end is not None and not 0 <= end < n_tokens:
+        raise ValueError(f"expected end from 0 to {n_tokens - 1}, got {end}")
+    return rows
+
+
+def check_sampling(temperature, top_k, top_p):
+    """Raise an error unless tokens can be drawn like that.
+
+    Raises
+    ------
+    ValueError
+        If ``temperature`` is not above 0, ``top_k`` below 1, or ``top_p`` not in (0, 1].
+    """
+    if not temperature > 0:
+        raise ValueError(f"expected temperature above 0, got {temperature}")
+    if top_k is not None and not top_k >= 1:
+        raise ValueError(f"expected top_k of at least 1, got {top_k}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"expected top_p in (0, 1], got {top_p}")
+
+
+def generate(
+    model, prompts, length, *, temperature=1.0, top_k=None, top_p=None, end=None, seed=0
+):
+    """Continue a batch of texts, token by token: one compiled loop.
+
+    Parameters
+    ----------
+    model : LanguageModel
+        Stays as it is, in training mode or not.
+    prompts : sequences of int
+        One for each text, at least one token each; they may differ in length.
+    length : int
+        New tokens of each text.
+    temperature, top_k, top_p
+        As in ``next_token_probabilities``; ``top_k=1`` is greedy.
+    end : int, optional
+        Token that ends a text: all after it are ``end``, too.
+    seed : int
+
+    Returns
+    -------
+    integer array ``b length``
+        Each row is what the model would write for that prompt alone.
+
+    Raises
+    ------
+    ValueError
+        Before any work, as ``check_prompts`` and ``check_sampling``.
+    """
+    rows = check_prompts(model, prompts, length, end)
+    check_sampling(temperature, top_k, top_p)
+    longest = max(map(len, rows))
+    first = jnp.array([longest - len(row) for row in rows])  # b
+    tokens = jnp.array([[0] * (longest - len(row)) + row for row in rows])  # b s
+    keys = jax.random.split(jax.random.key(seed), length)
+    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    options = None if top_k == 1 else options  # greedy: nothing to sort or to draw
+    quiet = nnx.clone(model)
+    quiet.eval()
+    graph, state = nnx.split(quiet)
+    end = -1 if end is None else end
+    return continue_texts(state, tokens, first, keys, end, options, graph=graph)
+
+
+@partial(jax.jit, static_argnames="graph")
+def continue_texts(state, tokens, first, keys, end, options, *, graph):
+    """The loop of ``generate``: the prompts in one pass, then a token at a time."""
+    model = nnx.merge(graph, state)
+    cache = new_cache(model, first, tokens.shape[1] + len(keys))
+    logits, cache = advance(model, tokens, cache)
+
+    def step(carry, key):
+        logits, done, cache = carry  # b c, b
+        if options is None:
+            chosen = logits.argmax(-1)  # b
+        else:
+            p = next_token_probabilities(logits, **options)
+            chosen = jax.random.categorical(key, jnp.log(p))  # b
+        new = jnp.where(done, end, chosen)
+        logits, cache = advance(model, new[:, None], cache)
+        return (logits[:, -1], done | (new == end), cache), new
+
+    start = logits[:, -1], jnp.zeros(len(tokens), bool), cache
+    return jax.lax.scan(step, start, keys)[1].T  # b length

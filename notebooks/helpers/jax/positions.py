@@ -1,0 +1,155 @@
+"""Chapter *Positions and the whole encoder*, in JAX: the classes and functions as the page builds them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from helpers.jax.attention import check_input, dense
+from helpers.jax.encoder import NORMS, Encoder, check_rate, pick
+
+
+def sinusoidal_positions(length, m):
+    """Sine on the even features, cosine on the odd ones: ``s m``, in float64.
+
+    Source: Vaswani et al. 2017, sec. 3.5.
+    """
+    i = np.arange(m)
+    angle = np.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
+    return np.where(i % 2 == 0, np.sin(angle), np.cos(angle))
+
+
+def check_length(x, table):
+    """Raise an error if a sequence is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
+class SinusoidalPositions(nnx.Module):
+    """Adds the sine and cosine code of each position: ``b s m -> b s m``.
+
+    Parameters
+    ----------
+    m, max_length : int
+        Size of the model, length of the table.
+
+    Raises
+    ------
+    ValueError
+        When called with more than ``max_length`` positions.
+
+    Source: Vaswani et al. 2017, sec. 3.5.
+    """
+
+    def __init__(self, m, max_length, *, rngs=None):
+        table = sinusoidal_positions(max_length, m)  # s m
+        self.table = jnp.asarray(table, dtype=jnp.float32)
+
+    def __call__(self, x):
+        check_length(x, self.table)
+        return x + self.table[: x.shape[1]].astype(x.dtype)
+
+
+class LearnedPositions(nnx.Module):
+    """Adds a learned vector for each position: ``b s m -> b s m``.
+
+    Parameters
+    ----------
+    m, max_length : int
+        Size of the model, length of the table.
+    rngs : nnx.Rngs
+
+    Raises
+    ------
+    ValueError
+        When called with more than ``max_length`` positions.
+    """
+
+    def __init__(self, m, max_length, *, rngs):
+        table = jax.random.normal(rngs.params(), (max_length, m))  # s m
+        self.table = nnx.Param(0.02 * table)
+
+    def __call__(self, x):
+        check_length(x, self.table)
+        return x + self.table[: x.shape[1]]
+
+
+POSITIONS = {
+    "sinusoidal": SinusoidalPositions,
+    "learned": LearnedPositions,
+    "none": None,
+}
+
+
+class Predictor(nnx.Module):
+    """One output vector per element: ``b s i -> b s c``.
+
+    Parameters
+    ----------
+    n_inputs, m, n_outputs : int
+        Features of an element, size of the model, outputs per element.
+    n_blocks, n_heads, f : int
+        As in ``Encoder``.
+    input_dropout : float
+        Dropout on the input features, in [0, 1).
+    positions : {"sinusoidal", "learned", "none"}
+    max_length : int
+        Length of the table of positions.
+    rngs : nnx.Rngs
+    **options
+        ``dropout``, ``activation``, ``norm`` and ``norm_first`` of the encoder.
+
+    Raises
+    ------
+    ValueError
+        If ``positions`` or ``input_dropout`` is none of those, or as ``Encoder``; when
+        called, if the input is not ``b s i``, or longer than the table of positions.
+    """
+
+    def __init__(
+        self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, input_dropout=0.0,
+        positions="sinusoidal", max_length=512, rngs, **options,
+    ):  # fmt: skip
+        kind = pick(POSITIONS, positions, "positions")
+        input_dropout = check_rate(input_dropout, "input_dropout")
+        self.input_dropout = nnx.Dropout(input_dropout, rngs=rngs)
+        self.embed = dense(n_inputs, m, rngs=rngs)
+        self.positions = kind(m, max_length, rngs=rngs) if kind else None
+        self.encoder = Encoder(n_blocks, m, n_heads, f, rngs=rngs, **options)
+        self.hidden = dense(m, m, rngs=rngs)
+        self.hidden_norm = NORMS["layer"](m, rngs=rngs)
+        self.dropout = nnx.Dropout(options.get("dropout", 0.0), rngs=rngs)
+        self.output = dense(m, n_outputs, rngs=rngs)
+
+    def __call__(self, x, mask=None, *, return_maps=False):
+        """Outputs ``b s c``; with ``return_maps`` the pair of them and ``l b h s s``.
+
+        ``mask`` and ``return_maps`` are those of ``Encoder``.
+        """
+        check_input(x, self.embed.in_features)
+        x = self.embed(self.input_dropout(x))  # b s m
+        x = self.positions(x) if self.positions else x
+        encoded = self.encoder(x, mask, return_maps=return_maps)
+        x, maps = encoded if return_maps else (encoded, None)
+        x = self.dropout(jax.nn.relu(self.hidden_norm(self.hidden(x))))
+        return (self.output(x), maps) if return_maps else self.output(x)  # b s c
+
+
+def attention_maps(model, x, mask=None):
+    """Outputs and attention maps of one forward pass with dropout off.
+
+    Parameters
+    ----------
+    model : Encoder or Predictor
+        Stays as it is, in training mode or not.
+    x : array ``b s m`` or ``b s i``
+    mask : boolean array ``q k`` or ``b h q k``, optional
+
+    Returns
+    -------
+    tuple of arrays ``b s m`` or ``b s c``, ``l b h q k``
+    """
+    quiet = nnx.clone(model)
+    quiet.eval()
+    return quiet(x, mask, return_maps=True)

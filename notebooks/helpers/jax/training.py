@@ -1,0 +1,438 @@
+"""``fit`` and ``evaluate`` in JAX: an epoch is one compiled loop on the device."""
+
+import pickle
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.experimental.multihost_utils import process_allgather
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from helpers.data.sequences import draw_chances, shuffled
+from helpers.engine import runs
+from helpers.engine.checks import (
+    check_batches,
+    check_data,
+    check_fit,
+    check_labels,
+    check_shares,
+    check_sizes,
+)
+from helpers.engine.processes import Processes, Several
+
+
+def cross_entropy(model, inputs, labels):
+    """Mean cross-entropy and accuracy of a model that puts out logits.
+
+    Parameters
+    ----------
+    model : callable ``… i -> … c``
+    inputs : array ``… i``
+    labels : integer array ``…``
+        The right one of the ``c`` classes.
+
+    Returns
+    -------
+    tuple of a number and a dict
+        The loss, and ``accuracy`` by name.
+    """
+    logits = model(inputs)
+    log_p = jax.nn.log_softmax(logits)
+    right = jnp.take_along_axis(log_p, labels[..., None], axis=-1)
+    return -right.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
+
+
+def odd_one_out(model, x):
+    """Cross-entropy and accuracy of finding the odd one, which stands last.
+
+    Parameters
+    ----------
+    model : callable ``b s i -> b s 1``
+        One logit per element; the softmax goes over the set.
+    x : array ``b s i``
+        Sets.
+
+    Returns
+    -------
+    tuple of a number and a dict
+        The loss, and ``accuracy`` by name.
+    """
+    logits = model(x).squeeze(-1)  # b s
+    log_p = jax.nn.log_softmax(logits, axis=-1)
+    last = x.shape[1] - 1
+    return -log_p[:, last].mean(), {"accuracy": (logits.argmax(-1) == last).mean()}
+
+
+def next_token(model, *batch):
+    """Mean cross-entropy and accuracy of predicting each token from those before it.
+
+    Parameters
+    ----------
+    model : callable ``b s -> b s c``, or with a source ``b k, b s -> b s c``
+        Puts out logits of the next token at every position.
+    *batch : integer arrays
+        The last one has the texts, ``b s + 1``: all tokens but the last are the input,
+        all but the first the labels. Padding is -1, and counts in neither number. What
+        comes before, such as the source of a translation, goes to the model as it is.
+
+    Returns
+    -------
+    tuple of a number and a dict
+        The loss in nats per token, and ``accuracy`` by name.
+    """
+    *given, tokens = batch
+    labels = tokens[:, 1:]  # b s
+    logits = model(*given, tokens[:, :-1])  # b s c
+    log_p = jax.nn.log_softmax(logits)
+    real = labels >= 0
+    right = jnp.take_along_axis(log_p, jnp.maximum(labels, 0)[..., None], axis=-1)
+    hits = logits.argmax(-1) == labels  # never where there is padding
+    loss = -jnp.where(real, right.squeeze(-1), 0).sum() / real.sum()
+    return loss, {"accuracy": hits.sum() / real.sum()}
+
+
+def fit(
+    model, loss_fn, data, settings, *, batches=None, augment=None, validation=None,
+    folder=None, retrain=False, bar=True,
+):  # fmt: skip
+    """Train a model with Adam, and leave it with its best weights.
+
+    Parameters
+    ----------
+    model : flax.nnx.Module
+        Changed in place: with ``validation`` it ends with the weights of the epoch that
+        had the highest accuracy there, without it with the last ones. The data are
+        moved to the device of its parameters.
+    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
+        If it is called ``cross_entropy`` or ``next_token``, labels or tokens are
+        checked, too.
+    data : tuple of NumPy arrays
+        A batch is the same rows of each.
+    settings : helpers.engine.settings.Settings
+    batches : function from the epoch to an integer array ``n b …``, optional
+        Rows of the data for each update; by default ``sequences.shuffled(settings)``.
+    augment : function ``(chances, *batch) -> batch``, optional
+        Changes every training batch, on the device: ``chances`` are eight numbers in
+        [0, 1) for each example, ``b 8``, the same in both frameworks.
+    validation : tuple of NumPy arrays, optional
+        Examples to measure loss and accuracy on after every epoch.
+    folder : str or path, optional
+        Keep the run below this folder, under its digest (``helpers.engine.runs``): a finished
+        run is reloaded, an interrupted one is resumed.
+    retrain : bool
+        Train from the initial weights, also when the run is finished.
+    bar : bool
+        Show a progress bar.
+
+    Where the model is on several devices (``on_all_devices``), each trains on its part
+    of every batch; where ``jax.distributed`` has joined several processes, all of them
+    call this function with the same arguments, and the first one writes. The losses are
+    those of a single device.
+
+    Returns
+    -------
+    dict of str to float64 array
+        ``loss``, ``accuracy``, ``learning_rate``, ``grad_norm`` (before clipping) of
+        every update; ``validation_loss``, ``validation_accuracy``, ``seconds`` of every
+        epoch.
+
+    Raises
+    ------
+    ValueError
+        Before any work: if model, data, batches, settings or folder contradict each
+        other, the checkpoint of the run is damaged, or several devices do not divide
+        a batch evenly or several processes were given different things.
+    FloatingPointError
+        If a loss or a gradient is no longer finite.
+    """
+    given = batches or shuffled(settings)
+    check_fit(model, loss_fn, data, settings, given, validation)
+
+    def batches(epoch):
+        return check_batches(given(epoch), settings, len(data[0]))
+
+    modules = [
+        part for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module)
+    ]
+    about = runs.describe(
+        modules, loss_fn, settings, data, validation, batches, augment
+    )
+    trainer = Trainer(model, loss_fn, data, settings, validation, augment)
+    options = {"folder": folder, "retrain": retrain, "bar": bar}
+    return runs.train(trainer, settings, batches, about, **options)
+
+
+def evaluate(model, loss_fn, data, *, batch_size=1000):
+    """Mean loss and accuracy with dropout off.
+
+    Parameters
+    ----------
+    model : flax.nnx.Module
+        Stays in the mode it is in, and where it is.
+    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
+    data : tuple of NumPy arrays
+    batch_size : int
+        Examples at a time: a matter of memory, not of the result.
+
+    Returns
+    -------
+    dict of str to float
+        ``loss`` and ``accuracy``.
+
+    Raises
+    ------
+    ValueError
+        If the data do not fit the model or each other, or ``batch_size`` is invalid.
+    """
+    check_sizes(batch_size=batch_size)
+    check_data(data)
+    check_labels(model, loss_fn, data)
+    return score(model, loss_fn, on_device(data, model), batch_size)
+
+
+def on_all_devices(model):
+    """Put a copy of a model on every device, for ``fit`` to share batches among them.
+
+    Parameters
+    ----------
+    model : flax.nnx.Module
+        Changed in place; the same in all processes.
+    """
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    place = NamedSharding(mesh, PartitionSpec())
+    nnx.update(model, jax.tree.map(lambda x: on_mesh(x, place), nnx.state(model)))
+
+
+def on_mesh(x, place):
+    """An array on several devices, whose values every process has."""
+    new = jax.device_put(np.asarray(raw(x)), place)
+    return jax.random.wrap_key_data(new) if is_key(x) else new
+
+
+def place_of(model):
+    """Where the model is: the sharding of its first parameter."""
+    return jnp.asarray(jax.tree.leaves(nnx.state(model, nnx.Param))[0]).sharding
+
+
+def on_device(data, model):
+    """NumPy arrays as JAX arrays, on the device where the model is."""
+    return jax.device_put(tuple(data), place_of(model))
+
+
+class Joined(Several):
+    """The processes of ``jax.distributed``."""
+
+    def __init__(self):
+        self.rank, self.size = jax.process_index(), jax.process_count()
+
+    def all(self, x):
+        """The values of ``x`` in all processes: a list."""
+        data = np.frombuffer(pickle.dumps(x), np.uint8)
+        sizes = process_allgather(np.array(len(data)))
+        padded = np.zeros(sizes.max(), np.uint8)
+        padded[: len(data)] = data
+        rows = zip(process_allgather(padded), sizes, strict=True)
+        return [pickle.loads(row[:size].tobytes()) for row, size in rows]
+
+
+class Trainer:
+    """A model, its optimizer's state and its data; trains an epoch at a time."""
+
+    def __init__(self, model, loss_fn, data, settings, validation, augment):
+        self.model, self.loss_fn, self.settings = model, loss_fn, settings
+        self.augment = augment
+        self.data = on_device(data, model)
+        self.validation = validation and on_device(validation, model)
+        self.processes, self.mesh = Processes(), None
+        if jax.process_count() > 1:
+            self.processes = Joined()
+        if isinstance(place := place_of(model), NamedSharding):
+            self.mesh = place.mesh
+        check_shares(settings, place.num_devices)
+        model.train()
+        self.graph, params, rest = nnx.split(with_flat_products(model), nnx.Param, ...)
+        rates = settings.learning_rates
+        optimizer = make_optimizer(rates, settings.max_grad_norm)
+        self.carry = params, optimizer.init(params), rest
+        if self.mesh:
+            self.carry = jax.tree.map(lambda x: on_mesh(x, place), self.carry)
+
+    def epoch(self, number, batches):
+        """Loss, accuracy and gradient norm of every update of an epoch: arrays."""
+        chances = self.augment and draw_chances(self.settings, number, batches)
+        self.carry, history = run_epoch(
+            self.carry, self.data, batches, chances, self.settings.learning_rates,
+            graph=self.graph, loss_fn=self.loss_fn, augment=self.augment,
+            max_grad_norm=self.settings.max_grad_norm, mesh=self.mesh,
+        )  # fmt: skip
+        self.write_model()
+        return {name: np.asarray(x, np.float64) for name, x in history.items()}
+
+    def write_model(self):
+        """Copy the trained weights, and the state of dropout, to the model."""
+        params, _, rest = self.carry
+        nnx.update(self.model, params, rest)
+
+    def score(self):
+        """Loss and accuracy on the validation data, or NaN if there is none."""
+        if self.validation is None:
+            return {"loss": np.nan, "accuracy": np.nan}
+        return score(self.model, self.loss_fn, self.validation, 1000)
+
+    def state(self):
+        """All that the next epoch depends on: weights, Adam, dropout, as arrays."""
+        leaves = enumerate(jax.tree.leaves(self.carry))
+        return {f"{place:04d}": np.asarray(raw(leaf)) for place, leaf in leaves}
+
+    def restore(self, arrays):
+        """Go on from such a state."""
+        leaves, tree = jax.tree.flatten(self.carry)
+        new = [arrays[name] for name in sorted(arrays)]
+        pairs = zip(leaves, new, strict=True)
+        leaves = [like(old, array) for old, array in pairs]
+        self.carry = jax.tree.unflatten(tree, leaves)
+        self.write_model()
+
+
+def flat_product(x, w, _, **options):
+    """Product ``... i, i o -> ... o`` as one of two matrices.
+
+    All axes of ``x`` but the last become one. On CPUs, XLA computes the gradients of
+    this form faster; ``options`` are those of ``jax.lax.dot``.
+    """
+    out = jax.lax.dot(x.reshape(-1, x.shape[-1]), w, **options)
+    return out.reshape(*x.shape[:-1], w.shape[-1])
+
+
+def flat_convolution(x, kernel, strides, padding, **options):
+    """Convolution ``b y x i, h w i o -> b y x o``, stride 1, as one ``flat_product``.
+
+    Inside a compiled loop, XLA's own convolution is slow on CPUs.
+    """
+    sides = [((n - 1) // 2, n // 2) for n in kernel.shape[:2]]  # "SAME"
+    wide, (height, width) = jnp.pad(x, [(0, 0), *sides, (0, 0)]), x.shape[1:3]
+    parts = [
+        wide[:, y : y + height, x : x + width] for y, x in np.ndindex(kernel.shape[:2])
+    ]
+    columns = jnp.concatenate(parts, axis=-1)  # b y x (h w i)
+    weight = kernel.reshape(-1, kernel.shape[-1])
+    return flat_product(columns, weight, None, precision=options["precision"])
+
+
+def is_plain(conv):
+    """Is this a convolution that ``flat_convolution`` can do?"""
+    steps = conv.strides, conv.input_dilation, conv.kernel_dilation
+    return (
+        conv.conv_general_dilated is jax.lax.conv_general_dilated
+        and conv.padding == "SAME"
+        and len(conv.kernel_size) == 2
+        and all(np.all(np.array(n) == 1) for n in steps)
+        and conv.feature_group_count == 1
+    )
+
+
+def with_flat_products(model):
+    """A copy of the model whose dense layers use ``flat_product``.
+
+    On a CPU, its convolutions use ``flat_convolution``, too.
+    """
+    model, on_cpu = nnx.clone(model), jax.default_backend() == "cpu"
+    for _, part in nnx.iter_graph(model):
+        if isinstance(part, nnx.Linear) and part.dot_general is jax.lax.dot_general:
+            part.dot_general = flat_product
+        if on_cpu and isinstance(part, nnx.Conv) and is_plain(part):
+            part.conv_general_dilated = flat_convolution
+    return model
+
+
+def is_key(x):
+    """Is this a typed random key?"""
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def raw(x):
+    """An array as it is, a random key as its numbers."""
+    return jax.random.key_data(x) if is_key(x) else x
+
+
+def like(leaf, array):
+    """A NumPy array as what ``leaf`` is, an array or a key, and where it is."""
+    place = jnp.asarray(leaf).sharding
+    if is_key(leaf):
+        return jax.random.wrap_key_data(jax.device_put(array, place))
+    return jax.device_put(array, place)
+
+
+def make_optimizer(learning_rates, max_grad_norm):
+    """Clip by the global norm, then Adam with the learning rate of each update."""
+    clip = optax.clip_by_global_norm(max_grad_norm)
+    return optax.chain(clip, optax.adam(lambda count: learning_rates[count]))
+
+
+def update(carry, batch, *, optimizer, graph, loss_fn):
+    """One update: new weights, new state of Adam, new state of dropout."""
+    params, opt_state, rest = carry
+
+    def objective(params):
+        model = nnx.merge(graph, params, rest, copy=True)
+        loss, metrics = loss_fn(model, *batch)
+        return loss, (metrics, nnx.split(model, nnx.Param, ...)[2])
+
+    loss_and_grads = jax.value_and_grad(objective, has_aux=True)
+    (loss, (metrics, rest)), grads = loss_and_grads(params)
+    steps, opt_state = optimizer.update(grads, opt_state, params)
+    params = optax.apply_updates(params, steps)
+    history = {"loss": loss, "accuracy": metrics["accuracy"]}
+    history["grad_norm"] = optax.tree.norm(grads)
+    return (params, opt_state, rest), history
+
+
+@partial(
+    jax.jit, static_argnames=("graph", "loss_fn", "augment", "max_grad_norm", "mesh")
+)
+def run_epoch(
+    carry, data, batches, chances, learning_rates, *, graph, loss_fn, augment,
+    max_grad_norm, mesh=None,
+):  # fmt: skip
+    """All updates of an epoch as one ``scan``, with no Python in between.
+
+    On a mesh, each device gets its part of every batch; XLA adds the gradients up.
+    """
+    optimizer = make_optimizer(learning_rates, max_grad_norm)
+    fixed = {"optimizer": optimizer, "graph": graph, "loss_fn": loss_fn}
+
+    def step(carry, given):
+        index, numbers = given
+        batch = [x[index] for x in data]
+        if mesh:
+            place = NamedSharding(mesh, PartitionSpec("data"))
+            batch = jax.lax.with_sharding_constraint(batch, place)
+        batch = augment(numbers, *batch) if augment else batch
+        return update(carry, batch, **fixed)
+
+    found = jax.lax.scan(step, carry, (batches, chances))
+    everywhere = mesh and NamedSharding(mesh, PartitionSpec())
+    return jax.lax.with_sharding_constraint(found, everywhere) if mesh else found
+
+
+def score(model, loss_fn, data, batch_size):
+    """Mean loss and accuracy with dropout off; the last batch may be smaller."""
+    quiet = nnx.clone(model)
+    quiet.eval()
+    graph, state = nnx.split(quiet)
+    total = 0
+    for start in range(0, len(data[0]), batch_size):
+        batch = tuple(x[start : start + batch_size] for x in data)
+        loss, metrics = run_batch(state, batch, graph=graph, loss_fn=loss_fn)
+        total += len(batch[0]) * np.array([loss, metrics["accuracy"]], np.float64)
+    loss, accuracy = (total / len(data[0])).tolist()
+    return {"loss": loss, "accuracy": accuracy}
+
+
+@partial(jax.jit, static_argnames=("graph", "loss_fn"))
+def run_batch(state, batch, *, graph, loss_fn):
+    """Loss and metrics of one batch."""
+    return loss_fn(nnx.merge(graph, state), *batch)

@@ -1,0 +1,311 @@
+"""Chapter *A model that reads and writes*, in JAX: the classes and functions as the page builds them."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from helpers.jax.attention import MultiHeadAttention
+from helpers.jax.decoder import LanguageModel, check_tokens, embedding
+from helpers.jax.encoder import NORMS, Encoder, EncoderBlock
+from helpers.jax.generation import advance, new_cache
+from helpers.jax.positions import POSITIONS
+
+
+class DecoderBlock(EncoderBlock):
+    """Encoder block with cross-attention to a context between its two branches.
+
+    ``b s m, b k m -> b s m, b h s s, b h s k``.
+
+    Parameters
+    ----------
+    m, n_heads, f : int
+        As in ``EncoderBlock``.
+    rngs : nnx.Rngs
+    **options
+        ``dropout``, ``activation``, ``norm`` and ``norm_first`` of ``EncoderBlock``.
+
+    Raises
+    ------
+    ValueError
+        As ``EncoderBlock``.
+
+    Source: Vaswani et al. 2017, sec. 3.1.
+    """
+
+    def __init__(self, m, n_heads, f, *, rngs, **options):
+        super().__init__(m, n_heads, f, rngs=rngs, **options)
+        self.cross = MultiHeadAttention(m, n_heads, rngs=rngs)
+        self.cross_norm = NORMS[options.get("norm", "layer")](m, rngs=rngs)
+
+    def __call__(self, x, mask, context, context_mask=None):
+        """Outputs ``b s m``, weights ``b h s s``, cross weights ``b h s k``.
+
+        Parameters
+        ----------
+        x : array ``b s m``
+        mask : boolean array ``q k`` or ``b h q k``, or None
+        context : array ``b k m``
+            What cross-attention looks at.
+        context_mask : boolean array ``q k`` or ``b h q k``, optional
+            Which places of the context are visible.
+        """
+        if self.norm_first:
+            values, weights = self.attention(self.norm1(x), mask)
+            x = x + self.dropout(values)
+            found, cross = self.cross(self.cross_norm(x), context_mask, context)
+            x = x + self.dropout(found)
+            return x + self.dropout(self.ffn(self.norm2(x))), weights, cross
+        values, weights = self.attention(x, mask)
+        x = self.norm1(x + self.dropout(values))
+        found, cross = self.cross(x, context_mask, context)
+        x = self.cross_norm(x + self.dropout(found))
+        return self.norm2(x + self.dropout(self.ffn(x))), weights, cross
+
+
+class Decoder(nnx.Module):
+    """A stack of decoder blocks: ``b s m, b k m -> b s m``.
+
+    Parameters
+    ----------
+    n_blocks, m, n_heads, f : int
+    norm_first : bool
+        Also puts one more norm at the end of the stack.
+    rngs : nnx.Rngs
+    **options
+        ``dropout``, ``activation`` and ``norm`` of every block.
+
+    Raises
+    ------
+    ValueError
+        If ``n_blocks`` is below 1, or as ``EncoderBlock``.
+    """
+
+    def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
+        if n_blocks < 1:
+            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
+        options = {"norm_first": norm_first, "rngs": rngs, **options}
+        blocks = [DecoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
+        self.blocks = nnx.data(blocks)
+        make_norm = NORMS[options.get("norm", "layer")]
+        self.norm = make_norm(m, rngs=rngs) if norm_first else None
+
+    def __call__(self, x, mask, context, context_mask=None, *, return_maps=False):
+        """Outputs ``b s m``; with ``return_maps`` also ``l b h s s``, ``l b h s k``.
+
+        Parameters
+        ----------
+        x : array ``b s m``
+        mask, context, context_mask : arrays
+            As in ``DecoderBlock``, the same for every block.
+        return_maps : bool
+            Return the attention weights of all blocks, too, and those of
+            cross-attention.
+        """
+        maps, cross_maps = [], []
+        for block in self.blocks:
+            x, weights, cross = block(x, mask, context, context_mask)
+            maps.append(weights)
+            cross_maps.append(cross)
+        x = self.norm(x) if self.norm else x
+        return (x, jnp.stack(maps), jnp.stack(cross_maps)) if return_maps else x
+
+
+def check_shared(shared, n_source, n_target):
+    """Raise an error if vocabularies that are to be one differ in size."""
+    if shared and n_source != n_target:
+        raise ValueError(
+            f"expected one vocabulary, got n_source = {n_source} and n_target = "
+            f"{n_target}"
+        )
+
+
+class Translator(nnx.Module):
+    """Reads a source, writes a target: ``b k, b s -> b s c``.
+
+    Parameters
+    ----------
+    n_source, n_target, m : int
+        Sizes of the two vocabularies, size of the model.
+    max_length : int
+        Positions of the source, and of the target.
+    positions : {"learned", "sinusoidal", "none"}
+    shared : bool
+        The two vocabularies are one, with one embedding.
+    tied : bool
+        As in ``LanguageModel``.
+    rngs : nnx.Rngs
+    **sizes
+        Of the encoder as of the decoder: ``n_blocks``, ``n_heads``, ``f``, and maybe
+        ``dropout``, ``activation``, ``norm`` and ``norm_first``.
+
+    Raises
+    ------
+    ValueError
+        If vocabularies that are ``shared`` differ in size, or as ``LanguageModel``.
+
+    Source: Vaswani et al. 2017, sec. 3.
+    """
+
+    def __init__(
+        self, n_source, n_target, m, *, max_length, positions="learned", shared=False,
+        tied=True, rngs, **sizes,
+    ):  # fmt: skip
+        check_shared(shared, n_source, n_target)
+        sizes, kind = sizes | {"rngs": rngs}, POSITIONS.get(positions)
+        options = {"max_length": max_length, "positions": positions, "tied": tied}
+        self.target = LanguageModel(n_target, m, stack=Decoder, **options, **sizes)
+        self.embed = None if shared else embedding(n_source, m, rngs=rngs)
+        self.positions = kind(m, max_length, rngs=rngs) if kind else None
+        self.encoder = Encoder(m=m, **sizes)
+
+    def read(self, source, *, return_maps=False):
+        """The encoded source ``b k m``, its mask ``b 1 1 k``, its maps or None."""
+        check_tokens(source)
+        mask = (source >= 0)[:, None, None]  # b 1 1 k
+        embed = self.embed or self.target.embed
+        x = embed(jnp.maximum(source, 0))  # b k m
+        x = self.positions(x) if self.positions else x
+        out = self.encoder(x, mask, return_maps=return_maps)
+        return (out[0], mask, out[1]) if return_maps else (out, mask, None)
+
+    def __call__(self, source, target, *, return_maps=False):
+        """Logits ``b s c``; with ``return_maps`` also three arrays of maps.
+
+        Parameters
+        ----------
+        source : integer array ``b k``
+            A negative number is padding, and hidden.
+        target : integer array ``b s``
+            Padding at the end of a row needs no mask: no real position looks there.
+        return_maps : bool
+            Return the weights of the encoder ``l b h k k``, of the decoder ``l b h s s``
+            and of its cross-attention ``l b h s k``, too.
+        """
+        context, mask, maps = self.read(source, return_maps=return_maps)
+        out = self.target(target, None, context, mask, return_maps=return_maps)
+        return (out[0], (maps, *out[1:])) if return_maps else out
+
+
+def check_search(model, source, length, begin, end, width):
+    """Raise an error unless a ``Translator`` can translate a source like that.
+
+    Raises
+    ------
+    ValueError
+        If a size is too large or too small, or a token unknown.
+    """
+    embed = model.embed or model.target.embed
+    n_target, longest = model.target.embed.num_embeddings, model.target.max_length
+    if min(length, width) < 1 or max(length, source.shape[1]) > longest:
+        raise ValueError(
+            f"expected length and width of at least 1 and at most max_length = "
+            f"{longest} positions, got length = {length}, width = {width} and a source "
+            f"of shape {tuple(source.shape)}"
+        )
+    if not (source >= 0).any(axis=1).all() or source.max() >= embed.num_embeddings:
+        raise ValueError(
+            f"expected source tokens below {embed.num_embeddings}, and one or more in "
+            f"each row, got tokens up to {source.max()}"
+        )
+    if begin == end or not 0 <= min(begin, end) <= max(begin, end) < n_target:
+        raise ValueError(
+            f"expected two tokens below {n_target}, got begin = {begin}, end = {end}"
+        )
+
+
+def translate(model, source, length, *, begin, end, width=1):
+    """Translate by beam search: a width of 1 is greedy.
+
+    Parameters
+    ----------
+    model : Translator
+        Stays as it is, in training mode or not.
+    source : integer array ``b k``
+        A negative number is padding.
+    length : int
+        Largest number of new tokens.
+    begin, end : int
+        Tokens of the target vocabulary before its first token and after its last.
+    width : int
+        Beams: unfinished translations that are kept at each step.
+
+    Returns
+    -------
+    tuple of arrays ``b length``, ``b``
+        The best translation found, filled up with ``end``, and its log-probability.
+
+    Raises
+    ------
+    ValueError
+        Before any work, as ``check_search``.
+    """
+    check_tokens(source)
+    check_search(model, source, length, begin, end, width)
+    quiet = nnx.clone(model)
+    quiet.eval()
+    graph, state = nnx.split(quiet)
+    fixed = {"graph": graph, "length": length, "width": width}
+    return search_beams(state, jnp.asarray(source), begin, end, **fixed)
+
+
+def take_rows(cache, rows):
+    """The cache with some of its rows, in another order, or several times."""
+    start, rest = cache["start"], cache | {"start": None}
+    return jax.tree.map(lambda x: x[rows], rest) | {"start": start}
+
+
+def first_beams(model, source, begin, length, width):
+    """Beams before the first step: tokens, log-probabilities, texts and the cache.
+
+    Row ``b·width + w`` of the cache belongs to beam ``w`` of source ``b``.
+    """
+    b = len(source)
+    context, mask, _ = model.read(source)  # once for all steps
+    last = jnp.full((b, width), begin)  # b w
+    # all beams are equal still: only the first one counts
+    total = jnp.full((b, width), -jnp.inf).at[:, 0].set(0)  # b w
+    cache = new_cache(model.target, jnp.zeros(b, jnp.int32), length, context, mask)
+    cache = take_rows(cache, jnp.repeat(jnp.arange(b), width))
+    return last, total, jnp.zeros((b, width, length), jnp.int32), cache
+
+
+def best_continuations(log_p, last, total, end):
+    """The most probable of all continuations: totals, beams and tokens, each ``b w``.
+
+    Parameters
+    ----------
+    log_p : array ``b w c``
+        Of every next token of every beam.
+    last, total : arrays ``b w``
+        Last token of each beam, and its log-probability so far. A beam that has ended
+        is continued by ``end`` only, with probability 1.
+    end : int
+    """
+    b, width, n_tokens = log_p.shape
+    only_end = jnp.where(jnp.arange(n_tokens) == end, 0, -jnp.inf)  # c
+    log_p = jnp.where((last == end)[..., None], only_end, log_p)
+    totals = (total[..., None] + log_p).reshape(b, -1)  # b w·c
+    total, best = jax.lax.top_k(totals, width)
+    return total, best // n_tokens, best % n_tokens
+
+
+@partial(jax.jit, static_argnames=("graph", "length", "width"))
+def search_beams(state, source, begin, end, *, graph, length, width):
+    """The loop of ``translate``: each step keeps the best continuations."""
+    model, rows = nnx.merge(graph, state), jnp.arange(len(source))[:, None]  # b 1
+
+    def step(beams, place):
+        last, total, texts, cache = beams
+        logits, cache = advance(model.target, last.reshape(-1, 1), cache)
+        log_p = jax.nn.log_softmax(logits).reshape(*last.shape, -1)  # b w c
+        total, beam, last = best_continuations(log_p, last, total, end)  # each b w
+        texts = jnp.take_along_axis(texts, beam[..., None], axis=1)  # b w s
+        texts = texts.at[:, :, place].set(last)
+        cache = take_rows(cache, (rows * width + beam).ravel())
+        return (last, total, texts, cache), None
+
+    start = first_beams(model, source, begin, length, width)
+    (_, total, texts, _), _ = jax.lax.scan(step, start, jnp.arange(length))
+    return texts[:, 0], total[:, 0]

@@ -1,0 +1,1 @@
+"""Sentences, figures, drawings and attention maps to touch; NumPy arrays in."""

@@ -1,0 +1,1 @@
+"""Architectures as drawings: ``canvas``, and one file for each chapter."""

@@ -1,0 +1,170 @@
+"""Drawings of the chapter attention."""
+
+import numpy as np
+from matplotlib.patches import Rectangle
+
+from helpers import reference
+from helpers.show.diagrams.canvas import (
+    BLUE,
+    BROWN,
+    GREEN,
+    GREY,
+    MONO,
+    ORANGE,
+    PURPLE,
+    Box,
+    Canvas,
+    tint,
+)
+
+
+def soft_dictionary(tokens, words, query, features):
+    """One query: its scores with all keys, their softmax, and the mean of the values.
+
+    Parameters
+    ----------
+    tokens : sequence of str
+        ``k`` words.
+    words : array ``k m``
+        The features of each word, from 0 to 1: its key, and also its value.
+    query : array ``m``
+    features : sequence of str
+        Names of the ``m`` features.
+    """
+    scores = words @ query  # k
+    weights = reference.softmax(scores)  # k
+    left, right, top, row = 60, 186, 104, 17
+    bottom, half = top + len(tokens) * row, 11 * len(features) / 2
+    canvas = Canvas(bottom + 52)
+    for x, y in ((left, 48), (right, 80)):
+        for i, feature in enumerate(features):
+            place = x + 11 * i + 5.5, y
+            canvas.text(*place, feature, size=8, rotation=90, va="bottom")
+    heads = {left + half: "keys", 129: "score", 164: "weight", right + half: "values"}
+    for x, name in heads.items():
+        canvas.text(x, top - 13, name, weight="bold")
+    canvas.vector(
+        left, 60, query / max(query), ORANGE, "query", family=MONO, weight="bold"
+    )
+    canvas.line((left + half, 68), (left + half, 80))
+    for i, word in enumerate(tokens):
+        y = top + (i + 0.5) * row
+        canvas.vector(left, y, words[i], BLUE, word, family=MONO)
+        canvas.text(129, y, f"{scores[i]:.0f}", family=MONO)
+        bar = Rectangle((148, y - 4), 34 * weights[i], 8, fc=ORANGE, ec=ORANGE)
+        canvas.ax.add_patch(bar)
+        canvas.vector(right, y, words[i], BLUE)
+    canvas.line((right + half, bottom + 1), (right + half, bottom + 20))
+    note = "sum of weight × value"
+    canvas.text(right + half - 8, bottom + 10, note, size=8.5, ha="right")
+    out = weights @ words  # m
+    canvas.vector(right, bottom + 32, out, GREEN, "out", "name", size=9)
+    return canvas.fig
+
+
+def small_attention(masked=True):
+    """Queries, keys, values, mask, scores, weights and outputs of one head."""
+    rng = np.random.default_rng(7)
+    q, k, v = (rng.normal(size=(n, 3)) for n in (4, 5, 5))
+    mask = np.broadcast_to(np.arange(5) < (4 if masked else 5), (4, 5))
+    out, weights = reference.attention(q, k, v, mask)
+    return q, k, v, mask, q @ k.T, weights, out
+
+
+def attention(mask=True):
+    """One head: a score stands where the row of a query meets the column of a key.
+
+    Parameters
+    ----------
+    mask : bool
+        Draw the step of the mask, and hide the last key.
+    """
+    q, k, v, allowed, scores, weights, out = small_attention(mask)
+    canvas = Canvas(358 if mask else 323)
+    keys = canvas.matrix(84, 12, k.T, ORANGE)
+    canvas.label(167, 27, "k", "b h k d", "keys", ha="left")
+    canvas.text(167, 53, "a column each", size=8, ha="left")
+    canvas.matrix(14, 81, q, BLUE, frame=1)
+    canvas.label(36.5, 52, "q", "b h q d", "queries")
+    crossing = canvas.matrix(84, 81, scores, PURPLE, frame=1)
+    canvas.label(167, 104 if mask else 78, "scores", "b h q k", ha="left")
+    canvas.line(keys.bottom, crossing.top)
+    canvas.line((59, 103.5), (84, 103.5))
+
+    above, y = crossing, 159
+    for step in ("/ √d", "mask", "softmax") if mask else ("/ √d", "softmax"):
+        above = canvas.below(above.bottom, 121.5, y, 64, 21, step)
+        if step == "mask":
+            small = canvas.allowed(19, y - 3.5, allowed, 7)
+            canvas.line(small.right, above.left)
+            canvas.text(36.5, y + 33.5, "b h q k", "shape")
+        y += 35
+    shown = np.where(allowed, weights, np.nan)
+    mixing = canvas.matrix(84, y, shown, PURPLE, frame=1, low=0)
+    canvas.line(above.bottom, mixing.top)
+    canvas.label(42, y + 18, "weights", "b h q k")
+    canvas.text(42, y + 46, "rows sum to 1", size=8)
+
+    values = canvas.matrix(189, y - 89, v, GREEN)
+    canvas.label(211.5, y - 109, "v", "b h k d", "values")
+    result = canvas.matrix(189, y, out, GREEN, frame=1)
+    canvas.label(211.5, y + 71, "weights @ v", "b h q d")
+    canvas.line((159, y + 22.5), (189, y + 22.5))
+    canvas.line(values.bottom, result.top)
+    canvas.text(121.5, y + 73, "framed: one query", size=8)
+    if mask:
+        canvas.text(121.5, y + 84, "grey: hidden", size=8)
+    return canvas.fig
+
+
+def heads(n_heads=2):
+    """One product makes q, k and v of all heads; each head attends by itself.
+
+    Parameters
+    ----------
+    n_heads : int
+        From 1 to 4.
+    """
+    if not 1 <= n_heads <= 4:
+        raise ValueError(f"expected 1 to 4 heads to draw, got n_heads = {n_heads}")
+    canvas, x, d = Canvas(424), 124, 2
+    m, cell = n_heads * d, min(12, 208 / (3 * n_heads * d + 2))
+    colours = [GREEN, PURPLE, ORANGE, BROWN][:n_heads]
+    columns = [tint(colour, 0.55) for colour in colours for _ in range(d)]
+    left = x - m * cell / 2  # of a matrix with m columns in the middle
+    inputs = canvas.cells(left, 6, [[tint(GREY, 0.3)] * m] * 3, cell)
+    canvas.label(inputs.right[0] + 10, 16, "x", "b s m", ha="left")
+    box = canvas.below(inputs.bottom, x, 60, 92, 24, "qkv", kind="dense")
+    canvas.line(box.bottom, (x, 116))
+    canvas.text(x + 7, 96, "b s 3m", "shape", ha="left")
+    starts = [left + (m + 1) * cell * i for i in (-1, 0, 1)]
+    for name, start in zip("qkv", starts, strict=True):
+        group = canvas.cells(start, 118, [columns] * 3, cell)
+        canvas.text(group.top[0] - 12 * (name == "k"), 110, name, "name")
+
+    joined = canvas.cells(left, 327, [columns] * 3, cell)
+    canvas.label(joined.right[0] + 10, 338, "joined", "b q m", ha="left")
+    room, rng = 236 / n_heads, np.random.default_rng(1)
+    for i, colour in enumerate(colours):
+        at, inside = x + room * (i - (n_heads - 1) / 2), (i + 0.5) * d * cell
+        card = one_head(canvas, at, room, i + 1, colour, rng)
+        for j, start in enumerate(starts):
+            begin = start + inside, 120 + 3 * cell
+            canvas.line(begin, (at + 14 * (j - 1), card.y), colour=colour)
+        canvas.line(card.bottom, (left + inside, 325), colour=colour)
+    box = canvas.below(joined.bottom, x, 378, 92, 24, "out", kind="dense")
+    canvas.line(box.bottom, (x, 420))
+    canvas.text(x + 7, 411, "b q m", "shape", ha="left")
+    return canvas.fig
+
+
+def one_head(canvas, x, room, number, colour, rng):
+    """A card around ``x`` with the weights of one head."""
+    card = Box(x - room / 2 + 5, 196, room - 10, 97)
+    canvas.frame(card, colour)
+    canvas.text(x, 208, "attention", "name", size=7.5 if room < 70 else 9)
+    q, k = rng.normal(scale=1.3, size=(2, 3, 4))  # three positions, as in x
+    canvas.matrix(x - 21, 219, reference.attention(q, k, k)[1], colour, 14, low=0)
+    canvas.text(x, 272, f"head {number}", size=8.5)
+    canvas.text(x, 284, "b q d", "shape", size=8.5)
+    return card

@@ -1,0 +1,222 @@
+"""Drawings of the chapter canvas."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.textpath import TextPath
+
+from helpers.show.plots import COLOURS, EDGE, HIDDEN, INK, PAPER
+
+BLUE, ORANGE, GREEN, PURPLE, BROWN, _ = COLOURS
+
+
+GREY = EDGE
+
+
+# What a box does has a colour, the same in all drawings.
+KINDS = {
+    "attention": ORANGE, "dense": BLUE, "norm": BROWN, "positions": PURPLE,
+    "output": GREEN, "plain": GREY, "later": HIDDEN,
+}  # fmt: skip
+
+
+SANS, MONO = "DejaVu Sans", "DejaVu Sans Mono"  # they come with matplotlib
+
+
+WIDTH = 248
+
+
+def tint(colour, share=0.16):
+    """A colour mixed into the paper."""
+    mixed = share * np.array(to_rgb(colour)) + (1 - share) * np.array(to_rgb(PAPER))
+    return tuple(mixed)
+
+
+def width(words, family, size):
+    """How wide a line of text is."""
+    path = TextPath((0, 0), words, size=size, prop=FontProperties(family=family))
+    return path.get_extents().width
+
+
+class Box(NamedTuple):
+    """Where a box is; arrows start and end on its edges."""
+
+    x: float
+    y: float
+    w: float
+    h: float
+
+    @property
+    def middle(self):
+        return self.x + self.w / 2, self.y + self.h / 2
+
+    @property
+    def top(self):
+        return self.middle[0], self.y
+
+    @property
+    def bottom(self):
+        return self.middle[0], self.y + self.h
+
+    @property
+    def left(self):
+        return self.x, self.middle[1]
+
+    @property
+    def right(self):
+        return self.x + self.w, self.middle[1]
+
+
+class Canvas:
+    """A sheet of paper, in points, with y growing downwards."""
+
+    def __init__(self, height, width=WIDTH):
+        self.fig = Figure(figsize=(width / 72, height / 72), dpi=200, facecolor=PAPER)
+        self.ax = self.fig.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+        self.ax.set_axis_off()
+
+    def text(self, x, y, words, what="note", *, size=None, colour=None, **options):
+        """Words of a kind: the ``name`` of code, a ``shape``, or a ``note``."""
+        style = {
+            "name": {"family": MONO, "weight": "bold", "size": 10, "color": INK},
+            "shape": {"family": MONO, "size": 9, "color": BLUE},
+            "note": {"family": SANS, "size": 9, "color": INK},
+        }[what]
+        style |= {"ha": "center", "va": "center_baseline", "label": what, **options}
+        style |= {"size": size or style["size"], "color": colour or style["color"]}
+        return self.ax.text(x, y, words, **style)
+
+    def box(self, x, y, w, h, name, note="", kind="plain", shape=""):
+        """A named box around ``x``, from ``y`` down; below the name a note, a shape."""
+        colour = KINDS[kind]
+        self.frame(Box(x - w / 2, y, w, h), colour)
+        lines = [("name", name, 10), ("note", note, 8.5), ("shape", shape, 8.5)]
+        lines = [line for line in lines if line[1]]
+        for i, (what, words, size) in enumerate(lines):
+            self.text(
+                x, y + h / 2 + 13 * (i - len(lines) / 2 + 0.5), words, what, size=size
+            )
+        return Box(x - w / 2, y, w, h)
+
+    def frame(self, box, colour, share=0.16):
+        """The edge and the ground of a box; a pale one is dashed."""
+        style = {"fc": tint(colour, share), "ec": colour, "lw": 1.1}
+        style |= {"linestyle": (0, (3, 2)) if colour == HIDDEN else "-"}
+        form = "round,pad=0,rounding_size=5"
+        self.ax.add_patch(FancyBboxPatch(box[:2], box.w, box.h, boxstyle=form, **style))
+
+    def below(self, above, *place, **options):
+        """A box with an arrow from the point above it."""
+        box = self.box(*place, **options)
+        self.line(above, box.top)
+        return box
+
+    def label(self, x, y, name, shape, note="", **options):
+        """Beside a matrix: its name, maybe with a word for it, and below its shape."""
+        first = self.text(x, y, name, "name", **options)
+        if note:
+            gap, w = 5, width(note, SANS, 9)
+            first.set_x(x - (w + gap) / 2 * (first.get_ha() == "center"))
+            after = width(name, MONO, 10) / (1 if first.get_ha() == "left" else 2)
+            self.text(first.get_position()[0] + after + gap, y, note, ha="left")
+        self.text(x, y + 13, shape, "shape", **options)
+
+    def line(self, *points, colour=EDGE, head=True, dashed=False):
+        """Straight pieces through the points, with an arrow's head at the end."""
+        xs, ys = zip(*points, strict=True)
+        style = {"color": colour, "lw": 1.2, "solid_capstyle": "butt"}
+        style |= {"linestyle": (0, (3, 2)) if dashed else "-"}
+        if head:
+            start, end = np.array(points[-2], float), np.array(points[-1], float)
+            way = (end - start) / np.hypot(*(end - start))
+            across = np.array([-way[1], way[0]])
+            base = end - 5 * way
+            corners = np.array([end, base + 2.8 * across, base - 2.8 * across])
+            self.ax.fill(*corners.T, color=colour, lw=0, zorder=3)
+            xs, ys = (*xs[:-1], base[0] + way[0]), (*ys[:-1], base[1] + way[1])
+        self.ax.plot(xs, ys, zorder=1, solid_joinstyle="round", **style)
+
+    def plus(self, x, y, sign="+"):
+        """A circle in which two arrows meet."""
+        self.ax.plot(x, y, "o", ms=15, mfc=PAPER, mec=EDGE, mew=1.1, zorder=2)
+        if sign == "+":
+            self.ax.plot(x, y, "+", ms=8, mec=INK, mew=1.2, zorder=3)
+        else:
+            self.text(x, y, sign, "name", zorder=3)
+        return Box(x - 7.5, y - 7.5, 15, 15)
+
+    def residual(self, fork, plus):
+        """A way around a branch, on its right."""
+        right = fork[0] + 88
+        self.line(fork, (right, fork[1]), (right, plus.middle[1]), plus.right)
+        place = right + 9, (fork[1] + plus.middle[1]) / 2
+        self.text(*place, "residual", size=8.5, rotation=-90, va="center")
+
+    def mask_and(self, name, shape, box):
+        """On the left of a box: the mask that it takes, the weights that it returns."""
+        x, y = 28, box.middle[1]
+        self.text(x, y - 10, "mask", "name", size=9)
+        self.line((x + 15, y - 10), (box.x, y - 10))
+        self.text(x, y + 8, name, "name", size=9)
+        self.text(x, y + 20, shape, "shape", size=8)
+        self.line((box.x, y + 8), (x + 6 + 2.3 * len(name), y + 8))
+
+    def cells(self, x, y, colours, cell=15, frame=None):
+        """A matrix as coloured cells, ``row column rgb``; ``frame`` marks a row."""
+        for (i, j), _ in np.ndenumerate(np.empty((len(colours), len(colours[0])))):
+            place = x + j * cell, y + i * cell
+            style = {"fc": colours[i][j], "ec": PAPER, "lw": 1.2}
+            self.ax.add_patch(Rectangle(place, cell, cell, **style))
+        box = Box(x, y, len(colours[0]) * cell, len(colours) * cell)
+        if frame is not None:
+            place = x, y + frame * cell
+            style = {"fill": False, "ec": INK, "lw": 1.6, "zorder": 4}
+            self.ax.add_patch(Rectangle(place, box.w, cell, **style))
+        return box
+
+    def matrix(self, x, y, values, colour, cell=15, frame=None, low=None):
+        """Numbers as cells, from pale (the lowest, or ``low``) to dark; NaN is grey."""
+        low = np.nanmin(values) if low is None else low
+        shown = shades(values, colour, low, np.nanmax(values))
+        return self.cells(x, y, shown, cell, frame)
+
+    def vector(self, x, y, values, colour, name="", what="note", **options):
+        """Numbers from 0 to 1 as small cells to the right of a name."""
+        self.cells(x, y - 5.5, shades([values], colour, 0, 1), 11)
+        self.text(x - 6, y, name, what, ha="right", **options)
+
+    def allowed(self, x, y, mask, cell):
+        """A mask as cells: grey is hidden."""
+        colours = {True: tint(PURPLE, 0.3), False: HIDDEN}
+        return self.cells(x, y, [[colours[bool(see)] for see in r] for r in mask], cell)
+
+
+def shades(values, colour, low, high):
+    """Each number as a mixture of paper and colour; NaN is grey: hidden."""
+    share = (np.asarray(values, float) - low) / (high - low)
+    return [
+        [HIDDEN if np.isnan(s) else tint(colour, 0.06 + 0.84 * s) for s in row]
+        for row in share
+    ]
+
+
+def numbers(canvas, x, y, values, w=33, h=15):
+    """A matrix with its numbers, one decimal each; blue is positive, orange negative."""
+    top = np.abs(values).max() or 1
+    for (i, j), value in np.ndenumerate(values):
+        colour = tint(BLUE if value > 0 else ORANGE, 0.5 * abs(value) / top)
+        place = x + j * w, y + i * h
+        style = {"fc": colour, "ec": PAPER, "lw": 1.2}
+        canvas.ax.add_patch(Rectangle(place, w, h, **style))
+        text = f"{value + 0.0:.1f}".replace("-", "−")
+        canvas.text(place[0] + w / 2, place[1] + h / 2, text, size=8.5)
+    return Box(x, y, w * values.shape[1], h * len(values))
+
+
+def minus(number):
+    """Two digits, with a minus sign as in formulas."""
+    return f"{number:.2f}".replace("-", "−")

@@ -1,0 +1,78 @@
+"""Drawings of the chapter costs."""
+
+import numpy as np
+
+from helpers.show.diagrams.canvas import ORANGE, Canvas, tint
+from helpers.show.plots import EDGE, HIDDEN
+
+
+def paths():
+    """How far it is from the first to the last of seven positions, in three layers."""
+    canvas = Canvas(312)
+    recurrent = [(i, 1, i + 1, 1) for i in range(6)]  # column and row, from and to
+    inputs = [(i, 0, i, 1) for i in range(7)]
+    draw_paths(canvas, 48, 30, 2, recurrent, inputs)
+    windows = [
+        (key, row, i, row + 1)
+        for row in range(3)
+        for i in range(7)
+        for key in range(max(0, i - 2), i + 1)
+    ]
+    shortest = [(2 * row, row, 2 * row + 2, row + 1) for row in range(3)]
+    draw_paths(canvas, 124, 27, 4, shortest, windows)
+    everyone = [(key, 0, i, 1) for i in range(7) for key in range(7)]
+    draw_paths(canvas, 252, 44, 2, [(0, 0, 6, 1)], everyone)
+    for y, words in (
+        (12, f"recurrent layer: {len(recurrent)} steps"),
+        (105, f"convolutions of width 3: {len(shortest)} layers"),
+    ):
+        canvas.text(124, y, words)
+    canvas.text(140, 233, "attention", "name", ha="right")
+    canvas.text(142, 233, ": 1 layer", ha="left")
+    for x, words in ((34, "first"), (214, "last")):
+        canvas.text(x, 33, words, size=8)
+    return canvas.fig
+
+
+def draw_paths(canvas, y, gap, rows, shortest, others):
+    """Rows of seven positions; the shortest path from first to last is orange."""
+
+    def place(column, row):
+        return np.array([34 + 30 * column, y + gap * row])
+
+    for links, colour in ((others, HIDDEN), (shortest, ORANGE)):
+        for link in links:
+            start, end = place(*link[:2]), place(*link[2:])
+            way = (end - start) / np.hypot(*(end - start))
+            ends = tuple(start + 5.5 * way), tuple(end - 5.5 * way)
+            canvas.line(*ends, colour=colour, head=colour == ORANGE)
+    on_path = {end for link in shortest for end in (link[:2], link[2:])}
+    for column, row in np.ndindex(7, rows):
+        colour = ORANGE if (column, row) in on_path else EDGE
+        style = {"ms": 9, "mfc": tint(colour, 0.3), "mec": colour, "zorder": 4}
+        canvas.ax.plot(*place(column, row), "o", **style)
+
+
+def six_operations():
+    """What a weight does in a training step: three rows of two operations each."""
+    canvas = Canvas(212)
+    rows = {  # title: last box, arrows between the boxes, and the one that is computed
+        "forward: add x · w = 6 to y": ("y", [(0, 1), (1, 2)], 2),
+        "backward: add x · dy = 15 to w's gradient": ("dy = 5", [(0, 1), (2, 1)], 1),
+        "backward: add w · dy = 10 to x's gradient": ("dy = 5", [(2, 1), (1, 0)], 0),
+    }
+    for row, (title, (last, arrows, target)) in enumerate(rows.items()):
+        y = 22 + 64 * row
+        canvas.text(8, y - 11, title, ha="left")
+        kinds = ["attention" if i == target else "plain" for i in range(3)]
+        boxes = [
+            canvas.box(34 + 66 * i, y, 50, 26, name, kind=kinds[i])
+            for i, name in enumerate(("x = 3", "w = 2", last))
+        ]
+        for a, b in arrows:
+            ends = (boxes[a].right, boxes[b].left)
+            canvas.line(*(ends if a < b else (boxes[a].left, boxes[b].right)))
+        canvas.text(215, y + 13, "+ 2" if row else "2", weight="bold", size=11)
+    canvas.text(215, 203, "= 6", weight="bold", size=11)
+    canvas.text(8, 203, "floating-point operations", ha="left")
+    return canvas.fig

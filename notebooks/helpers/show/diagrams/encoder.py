@@ -1,0 +1,38 @@
+"""Drawings of the chapter encoder."""
+
+from helpers.show.diagrams.canvas import Canvas
+
+
+def encoder_block(norm_first=False):
+    """Attention and feed-forward net, each with its residual and its norm.
+
+    Parameters
+    ----------
+    norm_first : bool
+        Norm before each branch instead of after each sum.
+    """
+    canvas, x, w = Canvas(352), 130, 122
+    canvas.text(x, 12, "x", "name")
+    above = x, 22
+    for name, note, kind, sizes, norm in (
+        ("attention", "several heads", "attention", "", "norm1"),
+        ("ffn", "each position alone", "dense", "m → f → m", "norm2"),
+    ):
+        y = above[1]
+        canvas.text(x + 7, y + 9, "b s m", "shape", ha="left")
+        fork = x, y + 18
+        if norm_first:
+            above = canvas.below(above, x, y + 34, w, 24, norm, kind="norm").bottom
+            y += 40
+        box = canvas.below(above, x, y + 34, w, 46, name, note, kind, sizes)
+        if name == "attention":
+            canvas.mask_and("weights", "b h q k", box)
+        plus = canvas.plus(x, y + 102)
+        canvas.line(box.bottom, plus.top)
+        canvas.residual(fork, plus)
+        above = plus.bottom
+        if not norm_first:
+            above = canvas.below(above, x, y + 126, w, 24, norm, kind="norm").bottom
+    canvas.text(x + 7, above[1] + 9, "b s m", "shape", ha="left")
+    canvas.line(above, (x, above[1] + 24))
+    return canvas.fig

@@ -1,0 +1,180 @@
+"""Drawings of the chapter positions."""
+
+import numpy as np
+
+from helpers import reference
+from helpers.show.diagrams.canvas import (
+    KINDS,
+    ORANGE,
+    PURPLE,
+    WIDTH,
+    Box,
+    Canvas,
+    numbers,
+    tint,
+)
+from helpers.show.plots import INK
+
+
+def predictor():
+    """From the features of each element to one output each."""
+    canvas, x, w = Canvas(464), 134, 124
+    canvas.text(x, 12, "x", "name")
+    steps = [
+        ("b s i", "embed", "", "dense", 24),
+        ("b s m", "positions", "adds a code to each", "positions", 38),
+        ("b s m", "encoder", "n_blocks blocks", "attention", 62),
+        ("b s m", "hidden", "", "dense", 24),
+        ("", "hidden_norm", "", "norm", 24),
+        ("", "relu", "", "plain", 24),
+        ("", "output", "", "output", 24),
+    ]
+    above = x, 22
+    for shape, name, note, kind, h in steps:
+        if shape:
+            canvas.text(x + 7, above[1] + 14, shape, "shape", ha="left")
+        stack = 8 * (name == "encoder")
+        y = above[1] + (32 if shape else 16)
+        for shift in range(stack, 0, -4):
+            canvas.frame(Box(x - w / 2 + shift, y + stack - shift, w, h), ORANGE)
+        canvas.line(above, (x, y))
+        box = canvas.box(x, y + stack, w, h, name, note, kind)
+        above = box.bottom
+        if stack:
+            canvas.mask_and("maps", "l b h q k", box)
+    canvas.text(x + 7, above[1] + 14, "b s c", "shape", ha="left")
+    canvas.line(above, (x, above[1] + 30))
+    return canvas.fig
+
+
+def predictor_column(canvas):
+    """The predictor in a narrow column; its boxes by their names."""
+    x, boxes = 42, {}
+    canvas.text(x, 10, "predictor", weight="bold")
+    canvas.text(x, 118, "x", "name")
+    canvas.text(x + 7, 133, "b s i", "shape", size=8, ha="left")
+    above = x, 126
+    for name, y, h, kind in (
+        ("embed", 142, 22, "dense"),
+        ("positions", 214, 36, "positions"),
+        ("encoder", 270, 42, "attention"),
+        ("hidden", 326, 22, "dense"),
+        ("hidden_norm", 358, 22, "norm"),
+        ("relu", 390, 22, "plain"),
+        ("output", 422, 22, "output"),
+    ):
+        boxes[name] = canvas.below(above, x, y, 78, h, name, kind=kind)
+        above = boxes[name].bottom
+    canvas.text(x + 7, 454, "b s c", "shape", size=8, ha="left")
+    canvas.line(above, (x, 462))
+    return boxes
+
+
+def mask():
+    """Padding and causal mask together decide which scores reach the softmax."""
+    canvas, left, right = Canvas(318), 58, 178
+    key, query = np.arange(5), np.arange(5)[:, None]
+    padding, causal = np.broadcast_to(key < 4, (5, 5)), key <= query
+    q, k = np.random.default_rng(3).normal(size=(2, 5, 3))
+    scores = canvas.matrix(left - 27.5, 38, q @ k.T, PURPLE, 11)
+    canvas.label(left, 11, "scores", "b h q k")
+
+    both = canvas.plus(right, 121, "&")
+    for x, word, shape, given, end in (
+        (144, "padding", "b 1 1 k", padding, both.left),
+        (212, "causal", "q k", causal, both.right),
+    ):
+        canvas.text(x, 11, word)
+        canvas.text(x, 24, shape, "shape")
+        grid = canvas.allowed(x - 27.5, 38, given, 11)
+        canvas.line(grid.bottom, (x, 121), end)
+    together = canvas.allowed(right - 27.5, 145.5, padding & causal, 11)
+    canvas.line(both.bottom, together.top)
+    canvas.label(right, 213, "mask", "b 1 q k")
+
+    box = canvas.below(scores.bottom, left, 160, 104, 26, "masked_softmax")
+    canvas.line(together.left, box.right)
+    weights = reference.attention(q, k, k, padding & causal)[1]
+    shown = np.where(padding & causal, weights, np.nan)
+    result = canvas.matrix(left - 27.5, 216, shown, PURPLE, 11, low=0)
+    canvas.line(box.bottom, result.top)
+    canvas.label(left, 284, "weights", "b h q k")
+    canvas.text(104, 250, "grey: hidden, weight 0", size=8.5, ha="left")
+    canvas.text(104, 264, "1: shared by all heads", size=8.5, ha="left")
+    return canvas.fig
+
+
+def walk_through(tokens, ids, embedded, placed, encoded, scores, n_blocks=2):
+    """A few words on their way through a predictor, with the numbers of every stage.
+
+    Parameters
+    ----------
+    tokens : list of str
+        Up to four.
+    ids : list of int
+        Their numbers in the vocabulary.
+    embedded, placed, encoded : arrays ``s m``
+        The rows of the embedding, with positions added, and after the encoder; up to
+        five features.
+    scores : array ``s c``
+    n_blocks : int
+    """
+    row, gap, s = 15, 50, len(tokens)
+    stages = [
+        ("embed", "a row of a table", "dense", embedded, "b s m"),
+        ("positions", "adds a code", "positions", placed, "b s m"),
+        ("encoder", f"{n_blocks} blocks", "attention", encoded, "b s m"),
+        ("output", "c scores each", "output", scores, "b s c"),
+    ]
+    canvas = Canvas(30 + s * row + len(stages) * (gap + s * row))
+    x, y = WIDTH / 2 + 10, 24
+    canvas.text(x - 22, 11, "token", size=8.5)
+    canvas.text(x + 28, 11, "id", size=8.5)
+    for i, (token, number) in enumerate(zip(tokens, ids, strict=True)):
+        middle = y + (i + 0.5) * row
+        canvas.text(x - 22, middle, token)
+        canvas.text(x + 28, middle, str(number), "name", size=9)
+    canvas.text(WIDTH - 26, y + s * row / 2, "b s", "shape")
+    for name, note, kind, values, shape in stages:
+        y += s * row
+        canvas.line((x, y + 2), (x, y + 12))
+        canvas.frame(Box(x - 88, y + 12, 176, 24), KINDS[kind])
+        canvas.text(x - 45, y + 24, name, "name")
+        canvas.text(x + 40, y + 24, note, size=8.5)
+        canvas.line((x, y + 36), (x, y + gap - 2))
+        y += gap
+        w = 33 * values.shape[1]
+        numbers(canvas, x - w / 2, y, values)
+        for i, token in enumerate(tokens):
+            canvas.text(x - 86, y + (i + 0.5) * row, token, size=8.5)
+        canvas.text(WIDTH - 26, y + s * row / 2, shape, "shape")
+    return canvas.fig
+
+
+def clocks(table, pairs):
+    """Pairs of features of a position code as clocks, a row per pair.
+
+    Parameters
+    ----------
+    table : array ``s m``
+        Codes of the positions 0, 1, …, up to six; sines even, cosines odd.
+    pairs : dict of int to str
+        First feature of each pair, and a note that says how fast it turns.
+    """
+    row, radius = 62, 13
+    canvas = Canvas(40 + row * len(pairs))
+    left = 20 + radius
+    step = (WIDTH - 2 * left + 14) / (len(table) - 1)
+    for j, (i, note) in enumerate(pairs.items()):
+        y = 66 + row * j
+        canvas.text(14, y - 26, f"features {i} and {i + 1}: {note}", ha="left")
+        for position, code in enumerate(table):
+            x = left - 7 + step * position
+            style = {"ms": 2 * radius, "mfc": tint(PURPLE, 0.12), "mec": PURPLE}
+            canvas.ax.plot(x, y, "o", mew=1.1, zorder=1, **style)
+            end = x + 0.8 * radius * code[i], y - 0.8 * radius * code[i + 1]
+            canvas.line((x, y), end, colour=INK)
+    for position in range(len(table)):
+        canvas.text(left - 7 + step * position, 26, str(position), size=8.5)
+    canvas.text(WIDTH / 2, 11, "positions", "name")
+    return canvas.fig

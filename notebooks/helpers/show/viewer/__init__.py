@@ -1,0 +1,327 @@
+"""An interactive view of attention maps as the output of a cell.
+
+NumPy in, HTML out: an element that needs no kernel, no widget and no other host, with
+``viewer.js`` and ``viewer.css`` written into it. Where scripts do not run, a picture of
+the maps stands there instead. Maps of a vision Transformer lie over its pictures.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from functools import cache
+from html import escape
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from matplotlib.image import imread, imsave
+
+from helpers.engine.shapes import as_numpy
+
+LARGEST = 20_000  # weights in a view; each takes about seven bytes
+
+
+def attention(
+    maps, queries=None, keys=None, *, about, pictures=None, sequences=None, high=None,
+    layer=0, head=0, query=0, images=None, patch=None, token=True,
+):  # fmt: skip
+    """Attention maps in which the reader chooses layer, head and query.
+
+    Parameters
+    ----------
+    maps : array ``l h q k`` or ``l b h q k``, or dict of str to such arrays
+        Weights of any framework, as ``attention_maps`` returns them. Several arrays of
+        one shape, such as before and after a training, stand side by side.
+    queries : list of str, or one list per sequence, optional
+        A label for each element, whatever it contains; numbers by default.
+    keys : as ``queries``, optional
+        Where the keys are other elements than the queries.
+    about : str
+        What there is to see, in a sentence: for those who do not see it.
+    pictures : uint8 array ``s y x`` or ``s y x 3``, with ``b`` in front if maps have it
+        Shown in place of the labels, which become what they are called.
+    sequences : list of str, optional
+        Names of the sequences of a batch, for the chooser.
+    high : float, optional
+        The weight that gets the strongest colour, in (0, 1]; 1 by default, over
+        ``images`` what 99 % of the weights stay below, at least 4 times an even one.
+    layer, head, query : int
+        What is chosen at first; over ``images`` the head can be ``"mean"``.
+    images : uint8 array ``b y x`` or ``b y x 3``, optional
+        One for each sequence of a vision Transformer, whose elements are their patches
+        in reading order. The reader chooses a patch, and the weights of its row lie
+        over the picture.
+    patch : int
+        Sides of the patches of ``images``, in pixels.
+    token : bool
+        Whether a class token comes before the patches.
+
+    Returns
+    -------
+    View
+        Shown by naming it in the last line of a cell.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If something is no array of weights, or does not fit the others.
+    """
+    named = maps if isinstance(maps, dict) else {"": maps}
+    if not named:
+        raise ValueError("expected at least one array of weights, got none")
+    arrays = {str(name): checked(array, name) for name, array in named.items()}
+    shapes = {array.shape for array in arrays.values()}
+    if len(shapes) > 1:
+        raise ValueError(f"expected maps of one shape, got {sorted(shapes)}")
+    (shape,) = shapes
+    if (size := len(arrays) * np.prod(shape)) > LARGEST:
+        raise ValueError(f"expected at most {LARGEST:,} weights, got {size:,}")
+    if images is not None:
+        images, grid = cut(images, patch, shape, token)
+        if queries is None:
+            queries = names_of_patches(*grid, token)
+    if high is None:
+        high = 1 if images is None else strongest(arrays.values())
+    if not 0 < high <= 1:
+        raise ValueError(f"expected high to lie in (0, 1], got {high!r}")
+    layers, b, heads, q, k = shape
+    if head == "mean" and images is not None and heads > 1:
+        head, heads = heads, heads + 1  # one more to choose from
+    chosen = {"layer": (layer, layers), "head": (head, heads), "query": (query, q)}
+    for what, (number, n) in chosen.items():
+        if number not in range(n):
+            raise ValueError(f"expected a {what} from 0 to {n - 1}, got {number!r}")
+    if q != k and pictures is not None:
+        raise ValueError(
+            f"pictures stand for both, but there are {q} queries, {k} keys"
+        )
+    if keys is None and q == k:
+        keys = queries
+    names = [f"{i}" for i in range(b)] if sequences is None else list(sequences)
+    if len(names) != b:
+        raise ValueError(f"expected {b} names of sequences, got {len(names)}")
+    view = {
+        "about": plain(about),
+        "shape": shape,
+        "maps": [
+            {"name": plain(name), "weights": [round(float(w), 4) for w in array.flat]}
+            for name, array in arrays.items()
+        ],
+        "queries": labels(queries, b, q, "queries"),
+        "keys": labels(keys, b, k, "keys"),
+        "pictures": None if pictures is None else small(pictures, b, q),
+        "images": None if images is None else [png(one, "Greys") for one in images],
+        "grid": None if images is None else grid,
+        "token": bool(token),
+        "sequences": [plain(name) for name in names],
+        "high": float(high),
+        "chosen": {what: int(number) for what, (number, _) in chosen.items()},
+    }
+    return View(view)
+
+
+class View:
+    """What ``attention`` returns; Jupyter shows its HTML."""
+
+    def __init__(self, view):
+        self.view = view
+
+    def __repr__(self):
+        layers, b, heads, q, k = self.view["shape"]
+        return (
+            f"attention maps: {layers} layers, {b} sequences, {heads} heads, "
+            f"{q} queries, {k} keys"
+        )
+
+    def _repr_html_(self):
+        return f"{element(self.view)}\n<script>{script()}</script>"
+
+
+def checked(array, name):
+    """Weights as float64 ``l b h q k``, or one sentence about what else they are."""
+    what = f"the maps {name!r}" if name else "the maps"
+    array = as_numpy(array)
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"expected {what} to hold numbers, got {array.dtype}")
+    if array.ndim not in (4, 5) or 0 in array.shape:
+        raise ValueError(
+            f"expected {what} with axes l h q k or l b h q k, got shape {array.shape}"
+        )
+    array = array.astype(np.float64)
+    sums = array.sum(axis=-1)
+    wrong = sums[np.minimum(np.abs(sums), np.abs(sums - 1)) > 0.01]
+    if not np.isfinite(array).all() or array.min() < 0 or wrong.size:
+        got = f"{array.min():.3g} to {array.max():.3g}"
+        got += f", a row that sums to {wrong[0]:.3g}" if wrong.size else ""
+        raise ValueError(
+            f"expected {what} to hold weights, at least 0, with rows that sum to 1 or 0;"
+            f" got {got}"
+        )
+    return array if array.ndim == 5 else array[:, None]
+
+
+def labels(given, b, n, what):
+    """A list of ``n`` labels for each of ``b`` sequences."""
+    if given is None:
+        given = [str(i) for i in range(n)]
+    if isinstance(given, str):
+        raise ValueError(f"expected a list of labels of {what}, got {given!r}")
+    rows = list(given)
+    if all(np.ndim(row) == 0 for row in rows):
+        rows = [rows] * b
+    rows = [[plain(label) for label in row] for row in rows]
+    if len(rows) != b or {len(row) for row in rows} != {n}:
+        sizes = [len(row) for row in rows]
+        raise ValueError(
+            f"expected {n} labels of {what} for {b} sequences, got {sizes}"
+        )
+    return rows
+
+
+def plain(text):
+    """Text that can be written to a file: half a character becomes a question mark."""
+    return str(text).encode("utf-8", "replace").decode("utf-8")
+
+
+def small(pictures, b, n):
+    """Pictures as PNG in data addresses, ``b`` lists of ``n``."""
+    pictures = as_numpy(pictures)
+    grey = pictures.ndim == 3 or (pictures.ndim == 4 and pictures.shape[-1] != 3)
+    if pictures.ndim == (3 if grey else 4):
+        pictures = np.broadcast_to(pictures, (b, *pictures.shape))
+    fits = pictures.ndim == (4 if grey else 5) and pictures.shape[:2] == (b, n)
+    if pictures.dtype != np.uint8 or not fits:
+        raise ValueError(
+            f"expected uint8 pictures s y x or s y x 3 of {n} elements in {b} sequences,"
+            f" got {pictures.dtype} of shape {pictures.shape}"
+        )
+    return [[png(picture, "Greys") for picture in row] for row in pictures]
+
+
+def cut(images, patch, shape, token):
+    """Pictures of a vision Transformer, and how many rows and columns of patches."""
+    images, (_, b, _, q, k) = as_numpy(images), shape
+    fits = images.ndim == 3 or (images.ndim == 4 and images.shape[-1] == 3)
+    if images.dtype != np.uint8 or not fits or len(images) != b:
+        raise ValueError(
+            f"expected {b} uint8 images b y x or b y x 3, got {images.dtype} of shape "
+            f"{images.shape}"
+        )
+    if not patch or any(size % patch for size in images.shape[1:3]):
+        raise ValueError(
+            f"expected a patch that divides {images.shape[1]} and {images.shape[2]} "
+            f"pixels, got {patch}"
+        )
+    rows, columns = (size // patch for size in images.shape[1:3])
+    if q != k or q != rows * columns + bool(token):
+        raise ValueError(
+            f"expected weights of {rows} × {columns} patches"
+            f"{' and a class token' if token else ''}, got {q} queries and {k} keys"
+        )
+    return images, [rows, columns]
+
+
+def strongest(arrays):
+    """A weight that few are above, and that leaves an even distribution pale."""
+    arrays = np.stack(list(arrays))
+    most = max(4 / arrays.shape[-1], np.quantile(arrays, 0.99))
+    return min(1, np.ceil(np.round(100 * most, 3)) / 100)
+
+
+def names_of_patches(rows, columns, token):
+    """What each element of a vision Transformer's sequence is called."""
+    places = enumerate(np.ndindex(rows, columns))
+    names = [f"patch {i} in row {row}, column {column}" for i, (row, column) in places]
+    return ["class token"] * bool(token) + names
+
+
+def png(pixels, colours):
+    """A data address of uint8 pixels; ``colours`` is for those that are grey."""
+    file = BytesIO()
+    imsave(file, pixels, format="png", cmap=colours, vmin=0, vmax=255)
+    return f"data:image/png;base64,{b64encode(file.getvalue()).decode()}"
+
+
+@cache
+def script():
+    """What makes the elements live, with its style written into it."""
+    style, code = (
+        Path(__file__).with_name(f"viewer.{kind}").read_text("utf-8")
+        for kind in ("css", "js")
+    )
+    return code.replace('"viewer.css"', json.dumps(style), 1)
+
+
+def element(view):
+    """The element alone: the view in an attribute; in it, what is seen without scripts."""
+    data = escape(json.dumps(view, separators=(",", ":"), ensure_ascii=False))
+    b = view["shape"][1]
+    what = "pictures" if view["images"] else "sequences"
+    many = f" (the first of {b} {what})" if b > 1 else ""
+    if view["images"]:
+        asked = escape(view["queries"][0][view["chosen"]["query"]])
+        words = f"Blue over the picture: the weights of the query {asked}"
+    else:
+        words = f"Queries from top to bottom, keys from left to right: {keys_of(view)}"
+    return (
+        f'<attention-viewer data-view="{data}"><p>{escape(view["about"])}{many}. {words}'
+        '</p><div style="display: flex; flex-wrap: wrap; gap: 14px">'
+        f"{drawn_maps(view)}</div></attention-viewer>"
+    )
+
+
+def keys_of(view):
+    """The keys of the first sequence in a line, as labels or as pictures."""
+    names = [escape(name) for name in view["keys"][0]]
+    if not view["pictures"]:
+        return " · ".join(f"<span>{name}</span>" for name in names)
+    return "".join(
+        f'<img src="{source}" alt="key {i}, a picture of {name}" '
+        'width="32" height="32"> '
+        for i, (source, name) in enumerate(zip(view["pictures"][0], names, strict=True))
+    )
+
+
+def drawn_maps(view):
+    """Every map of the first sequence as a picture with a caption."""
+    layers, b, heads, q, k = view["shape"]
+    maps = np.array([m["weights"] for m in view["maps"]])
+    maps = maps.reshape(-1, layers, b, heads, q, k)[:, :, 0]  # n l h q k
+    side = 230 if maps[..., 0, 0].size <= 2 else 140
+    height, width = view["grid"] or (q, k)
+    about = escape(view["about"])
+    size = f'width="{side}" height="{round(side * height / width)}"'
+    drawn = []
+    for layer, name, head in np.ndindex(layers, len(maps), heads):
+        words = [
+            view["maps"][name]["name"],
+            f"layer {layer}" if layers > 1 else "",
+            f"head {head}" if heads > 1 else "",
+        ]
+        title = escape(", ".join(filter(None, words)) or "weights")
+        shares = np.minimum(1, maps[name, layer, head] / view["high"])  # q k
+        if not view["images"]:
+            source = png((255 * shares).astype(np.uint8), "Blues")
+        else:
+            query = view["chosen"]["query"]
+            source = png(over(shares[query], view), None)
+            on_token = maps[name, layer, head, query, 0]
+            title += f"; class token {on_token:.2f}" if view["token"] else ""
+        drawn.append(
+            f'<figure style="margin: 0; width: {side}px">'
+            f'<img src="{source}" alt="{about}: {title}" '
+            f'{size} style="image-rendering: pixelated">'
+            f"<figcaption>{title}</figcaption></figure>"
+        )
+    return "".join(drawn)
+
+
+def over(shares, view):
+    """The first picture, pale, with the shares of its patches over it: ``y x 3``."""
+    image = imread(BytesIO(b64decode(view["images"][0].partition(",")[2])))
+    rows, columns = view["grid"]
+    patch = len(image) // rows
+    share = shares[-rows * columns :].reshape(rows, columns)  # without the token
+    share = 0.85 * np.kron(share, np.ones((patch, patch)))[..., None]
+    pale = 0.6 + 0.4 * image[..., :3] @ [[0.2126], [0.7152], [0.0722]]
+    mixed = (1 - share) * 255 * pale + share * [0, 90, 156]
+    return mixed.astype(np.uint8)

@@ -1,0 +1,567 @@
+/* <attention-viewer>: attention maps in which layer, head and query are chosen.
+
+`helpers/show/viewer.py` writes the element, with what it shows in its attribute `data-view`,
+and this script behind it. A script of one's own may hand it over as a property instead,
+and again whenever it changes:
+
+    element.view = {
+      about: "one sentence",           // what a screen reader says first
+      shape: [l, b, h, q, k],          // layers, sequences, heads, queries, keys
+      maps: [{ name: "", weights }],   // in the order of the shape, one after another
+      queries: [["the", "cat"]],       // a label for each element of each sequence
+      keys: [["the", "cat"]],
+      pictures: [["data:…"]] or null,  // in place of the labels, for both
+      images: ["data:…"] or null,      // one per sequence: the elements are its patches
+      grid: [rows, columns],           // of patches
+      token: true,                     // whether a class token comes before them
+      sequences: ["1st sentence"],     // names of the sequences
+      high: 1,                         // the weight that gets the strongest colour
+      silent: [],                      // keys to strike out, if there are any
+      chosen: { layer: 0, head: 0, query: 0 }, // at first; head h is the mean of all
+    };
+
+Everything stands in a shadow root, so that neither the style of the page nor another
+viewer can get at it. Without JavaScript the reader sees what the element holds:
+pictures. Labels are only ever set as text. */
+(() => {
+  "use strict";
+  const NAME = "attention-viewer";
+  if (customElements.get(NAME)) return;
+  const STYLE = "viewer.css";
+  const DRAWING = document.createElement("template");
+  DRAWING.innerHTML = "<svg aria-hidden='true' preserveAspectRatio='none'><line y1='0' y2='1'></line></svg>";
+  const CELL = { least: 14, most: 34 }; // pixels
+  const PATCH = { least: 14, most: 64, all: 400 }; // pixels, those of the longer side
+  const DOT = 8; // side of a weight in the picture that is stretched behind the cells
+  const BEFORE = 1.5; // room for the class token before a picture, in cells
+  let viewers = 0;
+
+  function make(tag, attributes = {}, ...children) {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
+  }
+
+  // An attribute, unless it says so already: writing costs the browser a new style.
+  function say(node, name, value) {
+    if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+  }
+
+  // As many children as asked for; those that are there stay.
+  function adjust(node, n, makeOne) {
+    while (node.childElementCount > n) node.lastElementChild.remove();
+    while (node.childElementCount < n) node.append(makeOne(node.childElementCount));
+  }
+
+  const digits = (weight) => weight.toFixed(2);
+  const count = (n) => Array.from({ length: n }, (_, i) => i);
+
+  // "key 3", with its label unless the labels are but numbers of places.
+  function inWords(what, labels, i) {
+    const plain = labels.every((label, place) => label === String(place));
+    return plain ? `${what} ${i}` : `${what} ${i}, “${labels[i]}”`;
+  }
+
+  // Is the text around the viewer light? Then so is the text in it, on something dark.
+  function onDark(element) {
+    const [r, g, b] = getComputedStyle(element).color.match(/[\d.]+/g).map(Number);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b > 128;
+  }
+
+  class AttentionViewer extends HTMLElement {
+    #view = null;
+    #number = 0;
+    #width = 0; // pixels, once it is known
+    #heat = ""; // the colour of weight 1
+    #panels = [];
+    #place = { sequence: 0, query: 0, key: 0 };
+    #kept = null; // the place to which a mouse that only passed by returns
+    #watch = new MutationObserver(() => this.#followTheme());
+    #sizes = new ResizeObserver(([{ contentRect }]) => this.#fit(contentRect.width));
+    #scheme = matchMedia("(prefers-color-scheme: dark)");
+    #theme = () => this.#followTheme();
+
+    connectedCallback() {
+      if (!this.shadowRoot) {
+        this.#number = ++viewers;
+        this.attachShadow({ mode: "open" });
+        if (this.dataset.view) this.view = JSON.parse(this.dataset.view);
+        else if (this.#view) this.#build();
+      }
+      for (const node of [document.documentElement, document.body])
+        this.#watch.observe(node, { attributes: true });
+      this.#scheme.addEventListener("change", this.#theme);
+      addEventListener("beforeprint", this.#theme); // no observer comes in time for it
+      this.#sizes.observe(this);
+      this.#followTheme();
+    }
+
+    disconnectedCallback() {
+      this.#watch.disconnect();
+      this.#sizes.disconnect();
+      this.#scheme.removeEventListener("change", this.#theme);
+      removeEventListener("beforeprint", this.#theme);
+    }
+
+    set view(view) {
+      const alike = (name) => JSON.stringify(this.#view?.[name]) === JSON.stringify(view[name]);
+      const same = this.#view?.maps.length === view.maps.length
+        && this.#view.shape.slice(0, 3).every((size, axis) => size === view.shape[axis])
+        && ["about", "sequences", "pictures", "high"].every(alike)
+        && !this.#view.images === !view.images && (view.sequences.length < 2 || alike("images"))
+        && this.#view.maps.every(({ name }, i) => name === view.maps[i].name);
+      const first = !this.#view;
+      this.#view = view;
+      if (first) {
+        // The key that the chosen query looks at most.
+        const { query } = (this.#place = { sequence: 0, ...view.chosen });
+        const row = this.#row({ map: 0, ...view.chosen }, query);
+        this.#place.key = row.indexOf(Math.max(...row));
+        this.#kept = { ...this.#place };
+      }
+      if (!this.shadowRoot) return;
+      if (!same) this.#build();
+      else {
+        this.#keepInside();
+        for (const panel of this.#panels) this.#resize(panel);
+        this.#write();
+        this.#fit();
+      }
+    }
+
+    get view() {
+      return this.#view;
+    }
+
+    // What stands there: choosers, panels, a switch for the second panel.
+    #build() {
+      const { shape, maps, sequences, about, images } = this.#view;
+      const [layers, , heads] = shape;
+      this.#keepInside();
+      this.#panels = [];
+      this.panels = make("div", { class: "panels" });
+      const frame = make("div", { class: "frame", role: "group", "aria-label": about });
+      frame.classList.toggle("over", Boolean(images));
+      if (sequences.length > 1) {
+        const choose = (chosen) => {
+          this.#place.sequence = chosen;
+          this.#write();
+        };
+        const what = images ? "picture" : "sequence";
+        frame.append(this.#chooser(what, sequences, this.#place.sequence, choose, images));
+      }
+      frame.append(this.panels);
+      this.#addPanel(0);
+      if (maps.length > 1) this.#addPanel(1);
+      if (layers * heads * maps.length > 1) frame.append(this.#compareSwitch());
+      frame.append(this.#scale());
+      this.shadowRoot.replaceChildren(make("style", {}, STYLE), frame);
+      this.#followTheme();
+      this.#write();
+      this.#fit();
+    }
+
+    #keepInside() {
+      const [, sequences, , queries, keys] = this.#view.shape;
+      for (const place of [this.#place, this.#kept]) {
+        place.sequence = Math.min(place.sequence, sequences - 1);
+        place.query = Math.min(place.query, queries - 1);
+        place.key = Math.min(place.key, keys - 1);
+      }
+    }
+
+    #chooser(what, names, chosen, choose, images) {
+      const group = `${what}-${this.#number}-${this.#panels.length}`;
+      const field = make("fieldset", {}, make("legend", {}, what));
+      names.forEach((name, i) => {
+        const input = make("input", { type: "radio", name: group, value: i });
+        input.checked = i === chosen;
+        input.addEventListener("change", () => choose(i));
+        const shown = images ? [make("img", { src: images[i], alt: "" })] : [];
+        field.append(make("label", {}, input, make("span", {}, ...shown, name)));
+      });
+      return field;
+    }
+
+    #compareSwitch() {
+      const input = make("input", { type: "checkbox" });
+      input.checked = this.#panels.length > 1;
+      input.addEventListener("change", () => {
+        if (input.checked) this.#addPanel(this.#view.maps.length - 1);
+        else this.#panels.pop().node.remove();
+        this.#write();
+        this.#fit();
+      });
+      return make("label", { class: "compare" }, input, "two maps");
+    }
+
+    #scale() {
+      const { high } = this.#view;
+      const end = high < 1 ? `${high} or more` : "1";
+      const bar = make("span", { class: "bar" });
+      const framed = make("span", { class: "framed" });
+      const what = this.#view.images ? "the chosen query" : "the chosen query and key";
+      const pair = make("span", { class: "legend" }, framed, what);
+      return make("p", { class: "scale", "aria-hidden": "true" }, "weight 0", bar, end, pair);
+    }
+
+    #addPanel(map) {
+      const { shape, maps, chosen, images } = this.#view;
+      const [layers, , heads] = shape;
+      const panel = { map, layer: chosen.layer, head: chosen.head };
+      if (this.#panels.length > 0 && maps.length === 1) {
+        // Not twice the same: another head, or another layer if there is but one head.
+        if (heads > 1) panel.head = (chosen.head + 1) % heads;
+        else panel.layer = (chosen.layer + 1) % layers;
+      }
+      const choosers = make("div", { class: "choosers" });
+      const ask = (what, names) => {
+        if (names.length < 2) return;
+        const choose = (chosen) => {
+          panel[what] = chosen;
+          this.#write();
+        };
+        choosers.append(this.#chooser(what, names, panel[what], choose));
+      };
+      ask("map", maps.map((m) => m.name));
+      ask("layer", count(layers));
+      ask("head", images && heads > 1 ? [...count(heads), "mean"] : count(heads));
+      panel.readout = make("p", { class: "readout", role: "status" });
+      panel.canvas = make("canvas", { "aria-hidden": "true" });
+      const box = make("div", { class: "box" }, ...(images ? this.#picture(panel) : this.#matrix(panel)));
+      this.#resize(panel);
+      box.addEventListener("pointerover", (event) => this.#point(event));
+      box.addEventListener("pointerleave", () => this.#goTo(this.#kept));
+      box.addEventListener("click", (event) => this.#point(event, true)?.focus({ preventScroll: true }));
+      panel.node = make("div", { class: "panel" }, choosers, box, panel.readout);
+      this.#panels.push(panel);
+      this.panels.append(panel.node);
+    }
+
+    // A map with its labels, and lines from the query to the keys above it.
+    #matrix(panel) {
+      panel.lines = DRAWING.content.firstChild.cloneNode();
+      panel.top = make("div", { class: "row top", "aria-hidden": "true" });
+      panel.top.append(make("span", { class: "corner" }, "query →"));
+      // One word per line: keys on the right, beside this corner, queries below it.
+      const words = ["key →", "query ↓"].map((word) => make("span", {}, word));
+      const corner = make("span", { class: "corner", role: "columnheader", "aria-label": "query" }, ...words);
+      panel.header = make("div", { class: "row head", role: "row" }, corner);
+      const grid = this.#grid(panel, panel.header);
+      return [panel.top, panel.lines, make("div", { class: "stack" }, panel.canvas, grid)];
+    }
+
+    // A picture under a grid of its patches, and the class token before it.
+    #picture(panel) {
+      panel.image = make("img", { alt: "" });
+      panel.note = make("span", { class: "note", "aria-hidden": "true" }, "class token");
+      const parts = [panel.image, panel.canvas, this.#grid(panel), panel.note];
+      return [make("div", { class: "stack paper" }, ...parts)];
+    }
+
+    #grid(panel, ...rows) {
+      panel.grid = make("div", { class: "grid", role: "grid" }, ...rows);
+      panel.grid.addEventListener("keydown", (event) => this.#press(event, panel));
+      panel.grid.addEventListener("focusin", (event) => this.#point(event, true));
+      return panel.grid;
+    }
+
+    // As many labels, lines and cells as there are queries and keys.
+    #resize(panel) {
+      if (this.#view.images) return this.#resizePicture(panel);
+      const [, , , queries, keys] = this.#view.shape;
+      const label = (attributes) => make("span", { class: "label", ...attributes });
+      const cell = (k) => make("span", { class: "cell", role: "gridcell", tabindex: -1, "data-key": k });
+      const row = (q) => make("div", { class: "row", role: "row", "data-query": q }, label({ role: "rowheader" }));
+      adjust(panel.top, queries + 1, (i) => label({ "data-query": i - 1 }));
+      adjust(panel.lines, keys, () => DRAWING.content.firstChild.firstChild.cloneNode());
+      adjust(panel.header, keys + 1, (i) => label({ role: "columnheader", "data-key": i - 1 }));
+      adjust(panel.grid, queries + 1, (i) => row(i - 1));
+      panel.asking = [...panel.top.children].slice(1);
+      panel.columns = [...panel.header.children].slice(1);
+      panel.rows = [...panel.grid.children].slice(1).map((node) => {
+        adjust(node, keys + 1, (i) => cell(i - 1));
+        const [name, ...cells] = node.children;
+        return { node, label: name, cells };
+      });
+    }
+
+    // As many rows and cells as there are patches; the token is a row of its own.
+    #resizePicture(panel) {
+      const { grid: [rows, columns], token } = this.#view;
+      const lengths = [...(token ? [1] : []), ...Array(rows).fill(columns)];
+      adjust(panel.grid, lengths.length, () => make("div", { class: "row", role: "row" }));
+      lengths.forEach((n, i) => {
+        const node = panel.grid.children[i];
+        adjust(node, n, () => make("span", { class: "cell", role: "gridcell", tabindex: -1 }));
+        node.classList.toggle("token", token && i === 0);
+      });
+      panel.cells = [...panel.grid.querySelectorAll(".cell")];
+      panel.cells.forEach((cell, i) => say(cell, "data-query", i));
+      panel.note.hidden = !token;
+    }
+
+    // The pointer or the focus is on a query, on a key, or on a cell of both; a click or
+    // the focus keeps the place.
+    #point(event, keep = false) {
+      const query = event.target.closest("[data-query]")?.dataset.query;
+      const key = event.target.closest("[data-key]")?.dataset.key;
+      if (query === undefined && key === undefined) return null;
+      this.#goTo({ query: Number(query ?? this.#place.query), key: Number(key ?? this.#place.key) });
+      if (keep) this.#kept = { ...this.#place };
+      return event.target.closest(".cell");
+    }
+
+    #goTo({ query, key }) {
+      if (query === this.#place.query && key === this.#place.key) return;
+      Object.assign(this.#place, { query, key });
+      this.#write(false);
+    }
+
+    #press(event, panel) {
+      const [, , , queries, keys] = this.#view.shape;
+      const { query, key } = this.#place;
+      const goal = this.#view.images ? this.#nextPatch(event.key) : {
+        ArrowUp: [query - 1, key],
+        ArrowDown: [query + 1, key],
+        ArrowLeft: [query, key - 1],
+        ArrowRight: [query, key + 1],
+        Home: [query, 0],
+        End: [query, keys - 1],
+      }[event.key];
+      if (!goal || event.ctrlKey || event.altKey || event.metaKey) return;
+      event.preventDefault();
+      const [newQuery, newKey] = [queries, keys].map((n, i) => Math.max(0, Math.min(n - 1, goal[i])));
+      this.#goTo({ query: newQuery, key: newKey });
+      (panel.cells?.[newQuery] ?? panel.rows[newQuery].cells[newKey]).focus();
+    }
+
+    // Where a key leads from the chosen patch; the token is before the first column.
+    #nextPatch(pressed) {
+      const { grid: [rows, columns], token } = this.#view;
+      const { query, key } = this.#place;
+      const here = token ? query - 1 : query;
+      const column = here % columns;
+      const goal = {
+        ArrowUp: here - columns,
+        ArrowDown: here + columns < rows * columns ? here + columns : here,
+        ArrowLeft: column > 0 ? here - 1 : -1,
+        ArrowRight: column < columns - 1 ? here + 1 : here,
+        Home: here - column,
+        End: here - column + columns - 1,
+      }[pressed];
+      if (goal === undefined) return null;
+      if (here < 0) return [["ArrowDown", "ArrowRight"].includes(pressed) ? 1 : 0, key];
+      if (goal < 0) return [token ? 0 : query, key];
+      return [token ? goal + 1 : goal, key];
+    }
+
+    // Fill in what the present choice shows; `all` also writes labels and colours.
+    #write(all = true) {
+      for (const panel of this.#panels) {
+        if (this.#view.images) {
+          this.#writePicture(panel);
+          continue;
+        }
+        if (all) {
+          this.#writeLabels(panel);
+          this.#writeWeights(panel);
+        }
+        this.#lightUp(panel);
+      }
+    }
+
+    // The weights of the chosen row, over the picture.
+    #writePicture(panel) {
+      const { images, queries } = this.#view;
+      const { sequence, query } = this.#place;
+      const row = this.#row(panel, query);
+      say(panel.image, "src", images[sequence]);
+      say(panel.grid, "aria-label", this.#nameOf(panel) || "weights");
+      panel.cells.forEach((cell, i) => {
+        say(cell, "aria-label", `${queries[sequence][i]}: ${digits(row[i])}`);
+        say(cell, "aria-selected", i === query);
+        cell.classList.toggle("chosen", i === query);
+        cell.tabIndex = i === query ? 0 : -1;
+      });
+      this.#paint(panel);
+      this.#tell(panel, row);
+    }
+
+    #labelled(node, texts, pictures, i) {
+      const picture = pictures?.[i];
+      if (picture) {
+        if (node.firstElementChild?.src === picture) return;
+        const image = make("img", { src: picture, alt: texts[i], width: 32, height: 32 });
+        node.replaceChildren(image);
+      } else if (node.textContent !== texts[i]) node.textContent = texts[i];
+    }
+
+    #writeLabels(panel) {
+      const { queries, keys, pictures } = this.#view;
+      const { sequence } = this.#place;
+      const drawn = pictures?.[sequence];
+      panel.columns.forEach((node, k) => this.#labelled(node, keys[sequence], drawn, k));
+      panel.asking.forEach((node, q) => this.#labelled(node, queries[sequence], drawn, q));
+      const { silent = [] } = this.#view;
+      panel.columns.forEach((node, k) => node.classList.toggle("silent", silent.includes(k)));
+      panel.rows.forEach(({ label }, q) => this.#labelled(label, queries[sequence], drawn, q));
+      const long = (texts) => !drawn && texts.some((text) => [...text].length > 2);
+      panel.top.classList.toggle("turned", long(queries[sequence]));
+      panel.columns[0].parentNode.classList.toggle("turned", long(keys[sequence]));
+      panel.grid.setAttribute("aria-label", this.#nameOf(panel) || "weights");
+    }
+
+    #nameOf({ map, layer, head }) {
+      const { maps, shape } = this.#view;
+      const heads = head === shape[2] ? "mean of the heads" : `head ${head}`;
+      const parts = [maps[map].name, shape[0] > 1 && `layer ${layer}`, shape[2] > 1 && heads];
+      return parts.filter(Boolean).join(", ");
+    }
+
+    #row(panel, query) {
+      const { shape, maps } = this.#view;
+      const [, sequences, heads, queries, keys] = shape;
+      if (panel.head === heads) {
+        const rows = count(heads).map((head) => this.#row({ ...panel, head }, query));
+        return rows[0].map((_, k) => rows.reduce((sum, row) => sum + row[k], 0) / heads);
+      }
+      const before = (panel.layer * sequences + this.#place.sequence) * heads + panel.head;
+      const start = (before * queries + query) * keys;
+      return maps[panel.map].weights.slice(start, start + keys);
+    }
+
+    // What a cell says; its colour is painted behind it, much faster than styles are.
+    #writeWeights(panel) {
+      panel.rows.forEach(({ cells }, q) => {
+        const row = this.#row(panel, q);
+        cells.forEach((cell, k) => say(cell, "aria-label", digits(row[k])));
+      });
+      this.#paint(panel);
+    }
+
+    #paint({ canvas, ...panel }) {
+      if (this.#view.images) return this.#paintOver(canvas, this.#row(panel, this.#place.query));
+      const [, , , queries, keys] = this.#view.shape;
+      canvas.width = keys * DOT; // empties it
+      canvas.height = queries * DOT;
+      const pen = canvas.getContext("2d");
+      pen.fillStyle = this.#heat;
+      for (let q = 0; q < queries; q++) {
+        this.#row(panel, q).forEach((weight, k) => {
+          pen.globalAlpha = Math.min(1, weight / this.#view.high);
+          pen.fillRect(k * DOT, q * DOT, DOT, DOT);
+        });
+      }
+    }
+
+    #paintOver(canvas, row) {
+      const { grid: [rows, columns], token, high } = this.#view;
+      const left = token ? BEFORE : 0;
+      canvas.width = (left + columns) * DOT; // empties it
+      canvas.height = rows * DOT;
+      const pen = canvas.getContext("2d");
+      pen.fillStyle = this.#heat;
+      row.forEach((weight, i) => {
+        const patch = token ? i - 1 : i; // the token is −1
+        const [x, y] = patch < 0 ? [0, 0] : [left + (patch % columns), Math.floor(patch / columns)];
+        pen.globalAlpha = 0.85 * Math.min(1, weight / high); // the picture shows through
+        pen.fillRect(x * DOT, y * DOT, DOT, DOT);
+      });
+    }
+
+    #lightUp(panel) {
+      const { query, key } = this.#place;
+      const row = this.#row(panel, query);
+      const cell = panel.rows[query].cells[key];
+      panel.rows.forEach(({ node }, q) => say(node, "aria-selected", q === query));
+      if (panel.chosen && panel.chosen !== cell) {
+        panel.chosen.tabIndex = -1;
+        panel.chosen.classList.remove("chosen");
+      }
+      panel.chosen = cell;
+      cell.tabIndex = 0;
+      cell.classList.add("chosen");
+      panel.asking.forEach((node, q) => node.classList.toggle("chosen", q === query));
+      panel.columns.forEach((node, k) => node.classList.toggle("chosen", k === key));
+      this.#draw(panel, row);
+      this.#tell(panel, row);
+    }
+
+    // Lines from the query, above, to each key, below; a cell is one wide.
+    #draw(panel, row) {
+      const [, , , queries, keys] = this.#view.shape;
+      say(panel.lines, "viewBox", `0 0 ${Math.max(queries, keys)} 1`);
+      [...panel.lines.children].forEach((line, k) => {
+        const shade = 0.3 + 0.7 * Math.min(1, row[k] / this.#view.high);
+        say(line, "x1", this.#place.query + 0.5);
+        say(line, "x2", k + 0.5);
+        say(line, "stroke-width", (0.4 + 8 * row[k]).toFixed(2));
+        say(line, "stroke-opacity", row[k] < 0.005 ? 0 : shade.toFixed(2));
+      });
+    }
+
+    #tell(panel, row) {
+      const { sequence, query, key } = this.#place;
+      const [queries, keys] = ["queries", "keys"].map((kind) => this.#view[kind][sequence]);
+      const best = count(row.length).sort((a, b) => row[b] - row[a] || a - b).slice(0, 3);
+      const { images } = this.#view;
+      const called = (k) => (images ? keys[k] : inWords("key", keys, k));
+      const parts = best.map((k) => `${called(k)} (${digits(row[k])})`);
+      const even = Math.max(...row) - Math.min(...row) < 0.005;
+      let most = `most weight on ${parts.join(images ? "; " : ", ")}`;
+      if (even) most = row[0] > 0 ? `the same weight on every ${images ? "patch" : "key"} (${digits(row[0])})` : "looks at nothing";
+      const here = images || even || best.includes(key) ? "" : ` On ${inWords("key", keys, key)}: ${digits(row[key])}.`;
+      const name = this.#nameOf(panel);
+      const asked = images ? `Query ${queries[query]}` : inWords("Query", queries, query);
+      const text = `${name && `${name}. `}${asked}: ${most}.${here}`;
+      if (panel.readout.textContent !== text) panel.readout.textContent = text;
+    }
+
+    #followTheme() {
+      const frame = this.shadowRoot.querySelector(".frame");
+      if (!frame || !this.isConnected) return;
+      frame.classList.toggle("dark", onDark(this));
+      const heat = `rgb(${getComputedStyle(frame).getPropertyValue("--heat")})`;
+      if (heat === this.#heat) return;
+      this.#heat = heat;
+      for (const panel of this.#panels) this.#paint(panel);
+    }
+
+    // As large as the room allows, between two bounds; beyond, a panel scrolls.
+    #fit(width = this.#width || this.clientWidth) {
+      if (!this.#panels.length || !width) return;
+      this.#width = width;
+      const [, , , queries, keys] = this.#view.shape;
+      const beside = this.#panels.length > 1 && width >= 560 ? 2 : 1;
+      this.panels.style.setProperty("--columns", beside);
+      const all = (width - 20 * (beside - 1)) / beside;
+      if (this.#view.images) return this.#fitPicture(all - 22);
+      const longest = Math.max(...this.#view.queries.flat().map((text) => [...text].length));
+      const label = this.#view.pictures ? 56 : Math.max(56, Math.min(110, 12 + 7.5 * longest));
+      const room = all - label - 6;
+      const cell = Math.floor(room / Math.max(queries, keys));
+      const side = Math.max(CELL.least, Math.min(CELL.most, cell));
+      for (const { lines } of this.#panels) lines.style.width = `${side * Math.max(queries, keys)}px`;
+      this.#set({ "--label": `${label}px`, "--cell": `${side}px` });
+    }
+
+    #fitPicture(room) {
+      const { grid: [rows, columns], token } = this.#view;
+      const before = token ? BEFORE : 0;
+      const side = Math.floor(room / (before + columns));
+      const most = Math.min(PATCH.most, Math.floor(PATCH.all / Math.max(rows, columns)));
+      const cell = Math.max(PATCH.least, Math.min(most, side));
+      const sizes = { cell, before: Math.round(before * cell), width: columns * cell, height: rows * cell };
+      this.#set(Object.fromEntries(Object.entries(sizes).map(([name, n]) => [`--${name}`, `${n}px`])));
+    }
+
+    #set(sizes) {
+      for (const [name, size] of Object.entries(sizes))
+        if (this.style.getPropertyValue(name) !== size) this.style.setProperty(name, size);
+    }
+  }
+
+  customElements.define(NAME, AttentionViewer);
+})();

@@ -1,0 +1,159 @@
+"""Chapter *Positions and the whole encoder*, in PyTorch: the classes and functions as the page builds them."""
+
+import torch
+from torch import nn
+
+from helpers.torch.attention import check_input, dense
+from helpers.torch.encoder import NORMS, Encoder, check_rate, pick
+
+
+def sinusoidal_positions(length, m):
+    """Sine on the even features, cosine on the odd ones: ``s m``, in float64.
+
+    Source: Vaswani et al. 2017, sec. 3.5.
+    """
+    i = torch.arange(m, dtype=torch.float64)
+    angle = torch.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
+    return torch.where(i % 2 == 0, angle.sin(), angle.cos())
+
+
+def check_length(x, table):
+    """Raise an error if a sequence is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
+class SinusoidalPositions(nn.Module):
+    """Adds the sine and cosine code of each position: ``b s m -> b s m``.
+
+    Parameters
+    ----------
+    m, max_length : int
+        Size of the model, length of the table.
+
+    Raises
+    ------
+    ValueError
+        When called with more than ``max_length`` positions.
+
+    Source: Vaswani et al. 2017, sec. 3.5.
+    """
+
+    def __init__(self, m, max_length):
+        super().__init__()
+        table = sinusoidal_positions(max_length, m).float()  # s m
+        self.register_buffer("table", table, persistent=False)
+
+    def forward(self, x):
+        check_length(x, self.table)
+        return x + self.table[: x.shape[1]].to(x.dtype)
+
+
+class LearnedPositions(nn.Module):
+    """Adds a learned vector for each position: ``b s m -> b s m``.
+
+    Parameters
+    ----------
+    m, max_length : int
+        Size of the model, length of the table.
+
+    Raises
+    ------
+    ValueError
+        When called with more than ``max_length`` positions.
+    """
+
+    def __init__(self, m, max_length):
+        super().__init__()
+        table = torch.randn(max_length, m)  # s m
+        self.table = nn.Parameter(0.02 * table)
+
+    def forward(self, x):
+        check_length(x, self.table)
+        return x + self.table[: x.shape[1]]
+
+
+POSITIONS = {
+    "sinusoidal": SinusoidalPositions,
+    "learned": LearnedPositions,
+    "none": None,
+}
+
+
+class Predictor(nn.Module):
+    """One output vector per element: ``b s i -> b s c``.
+
+    Parameters
+    ----------
+    n_inputs, m, n_outputs : int
+        Features of an element, size of the model, outputs per element.
+    n_blocks, n_heads, f : int
+        As in ``Encoder``.
+    input_dropout : float
+        Dropout on the input features, in [0, 1).
+    positions : {"sinusoidal", "learned", "none"}
+    max_length : int
+        Length of the table of positions.
+    **options
+        ``dropout``, ``activation``, ``norm`` and ``norm_first`` of the encoder.
+
+    Raises
+    ------
+    ValueError
+        If ``positions`` or ``input_dropout`` is none of those, or as ``Encoder``; when
+        called, if the input is not ``b s i``, or longer than the table of positions.
+    """
+
+    def __init__(
+        self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, input_dropout=0.0,
+        positions="sinusoidal", max_length=512, **options,
+    ):  # fmt: skip
+        super().__init__()
+        kind = pick(POSITIONS, positions, "positions")
+        input_dropout = check_rate(input_dropout, "input_dropout")
+        self.input_dropout = nn.Dropout(input_dropout)
+        self.embed = dense(n_inputs, m)
+        self.positions = kind(m, max_length) if kind else None
+        self.encoder = Encoder(n_blocks, m, n_heads, f, **options)
+        self.hidden = dense(m, m)
+        self.hidden_norm = NORMS["layer"](m)
+        self.dropout = nn.Dropout(options.get("dropout", 0.0))
+        self.output = dense(m, n_outputs)
+
+    def forward(self, x, mask=None, *, return_maps=False):
+        """Outputs ``b s c``; with ``return_maps`` the pair of them and ``l b h s s``.
+
+        ``mask`` and ``return_maps`` are those of ``Encoder``.
+        """
+        check_input(x, self.embed.in_features)
+        x = self.embed(self.input_dropout(x))  # b s m
+        x = self.positions(x) if self.positions else x
+        encoded = self.encoder(x, mask, return_maps=return_maps)
+        x, maps = encoded if return_maps else (encoded, None)
+        x = self.dropout(torch.relu(self.hidden_norm(self.hidden(x))))
+        return (self.output(x), maps) if return_maps else self.output(x)  # b s c
+
+
+def attention_maps(model, x, mask=None):
+    """Outputs and attention maps of one forward pass with dropout off.
+
+    Parameters
+    ----------
+    model : Encoder or Predictor
+        Stays as it is, in training mode or not.
+    x : array ``b s m`` or ``b s i``
+    mask : boolean array ``q k`` or ``b h q k``, optional
+
+    Returns
+    -------
+    tuple of arrays ``b s m`` or ``b s c``, ``l b h q k``
+    """
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            return model(x, mask, return_maps=True)
+    finally:
+        for part, was_training in modes:
+            part.training = was_training

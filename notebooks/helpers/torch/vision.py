@@ -1,0 +1,197 @@
+"""Chapter *Pictures as sequences*, in PyTorch: the classes and functions as the page builds them."""
+
+import math
+
+import torch
+from torch import nn
+
+from helpers.torch.attention import dense
+from helpers.torch.encoder import Encoder, pick
+from helpers.torch.positions import POSITIONS
+
+
+def cut_patches(images, patch):
+    """Cut pictures into patches, row by row: ``b y x i -> b n (p p i)``.
+
+    Parameters
+    ----------
+    images : array ``b y x i``
+    patch : int
+        Height and width ``p`` of a patch, in pixels.
+
+    Raises
+    ------
+    ValueError
+        If there are other axes, or height or width is no multiple of ``patch``.
+
+    Source: Dosovitskiy et al. 2021, sec. 3.1.
+    """
+    if images.ndim != 4 or images.shape[1] % patch or images.shape[2] % patch:
+        raise ValueError(
+            f"expected pictures b y x i whose sides are multiples of patch = {patch}, "
+            f"got shape {tuple(images.shape)}"
+        )
+    b, y, x, i = images.shape
+    cut = images.reshape(b, y // patch, patch, x // patch, patch, i)
+    return cut.permute(0, 1, 3, 2, 4, 5).reshape(b, -1, patch * patch * i)
+
+
+POOLS = {"token": 1, "mean": 0}  # elements in front of the patches
+
+
+class VisionTransformer(nn.Module):
+    """One output vector for each picture: ``b y x i -> b c``.
+
+    Parameters
+    ----------
+    image_size, n_channels, m, n_outputs : int
+        Sides of a square picture in pixels, channels of a pixel, size of the model,
+        outputs.
+    patch : int
+        Sides of a patch in pixels.
+    n_blocks, n_heads, f : int
+        As in ``Encoder``.
+    pool : {"token", "mean"}
+        Whether the output comes from a learned token that is put before the patches,
+        or from the mean over the patches.
+    positions : {"learned", "sinusoidal", "none"}
+    **options
+        Of the encoder: ``dropout`` (also after the positions), ``norm``, and, unlike
+        there by default, ``activation="gelu"`` and ``norm_first=True``.
+
+    Raises
+    ------
+    ValueError
+        If ``patch`` does not divide ``image_size``, ``pool`` or ``positions`` is none of
+        those, or as ``Encoder``; when called, if the pictures are of another size.
+    TypeError
+        When called with whole numbers other than ``uint8``.
+
+    Source: Dosovitskiy et al. 2021, sec. 3.1.
+    """
+
+    def __init__(
+        self, image_size, n_channels, m, n_outputs, *, patch, n_blocks, n_heads, f,
+        pool="token", positions="learned", **options,
+    ):  # fmt: skip
+        super().__init__()
+        kind, front = pick(POSITIONS, positions, "positions"), pick(POOLS, pool, "pool")
+        length = front + count_patches(image_size, patch)
+        self.shape, self.patch = (image_size, image_size, n_channels), patch
+        self.embed = dense(patch * patch * n_channels, m)
+        token = 0.02 * torch.randn(1, front, m)
+        self.token = nn.Parameter(token) if front else None
+        self.positions = kind(m, length) if kind else None
+        self.dropout = nn.Dropout(options.get("dropout", 0.0))
+        options = {"activation": "gelu", "norm_first": True, **options}
+        self.encoder = Encoder(n_blocks, m, n_heads, f, **options)
+        self.output = dense(m, n_outputs)
+
+    def forward(self, images, mask=None, *, return_maps=False):
+        """Outputs ``b c``; with ``return_maps`` the pair of them and ``l b h s s``.
+
+        Pictures ``b y x i`` are floats, or ``uint8``, which is divided by 255. With a
+        token ``s`` counts it first, then the patches row by row; ``mask`` is that of
+        ``Encoder``.
+        """
+        images = check_images(images, self.shape)
+        x = self.embed(cut_patches(images, self.patch))  # b n m
+        if self.token is not None:
+            x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1)  # b s m
+        x = self.dropout(self.positions(x) if self.positions else x)
+        encoded = self.encoder(x, mask, return_maps=return_maps)
+        x, maps = encoded if return_maps else (encoded, None)
+        x = x[:, 0] if self.token is not None else x.mean(dim=1)  # b m
+        return (self.output(x), maps) if return_maps else self.output(x)
+
+
+def count_patches(image_size, patch):
+    """Number of patches of a square picture: ``(image_size / patch)²``.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be cut into whole patches, with both sizes.
+    """
+    if not 1 <= patch <= image_size or image_size % patch:
+        raise ValueError(
+            f"image_size = {image_size} is not divisible by patch = {patch}"
+        )
+    return (image_size // patch) ** 2
+
+
+def check_images(images, shape):
+    """The pictures as floats, if they have the shape that a model was made for.
+
+    Raises
+    ------
+    ValueError
+        If their shape is not ``b`` and ``shape``.
+    TypeError
+        If they are whole numbers other than ``uint8``.
+    """
+    if tuple(images.shape[1:]) != shape:
+        raise ValueError(
+            f"expected pictures of shape b {' '.join(map(str, shape))}, got "
+            f"{tuple(images.shape)}"
+        )
+    if images.dtype == torch.uint8:
+        return images / 255
+    if not images.is_floating_point():
+        raise TypeError(f"expected pictures of floats or uint8, got {images.dtype}")
+    return images
+
+
+def move_pictures(images, angles, shifts):
+    """Turn pictures about their middle, then shift them; black comes in from outside.
+
+    ``b y x i -> b y x i``, with linear interpolation between the four nearest pixels.
+
+    Parameters
+    ----------
+    images : array ``b y x i`` of floats
+    angles : array ``b``
+        In radians; positive turns from the down axis to the right one.
+    shifts : array ``b 2``
+        In pixels, down and to the right.
+    """
+    (b, height, width, _), device = images.shape, images.device
+    middle = (height - 1) / 2, (width - 1) / 2
+    rows = torch.arange(height, device=device) - middle[0] - shifts[:, :1]  # b y
+    columns = torch.arange(width, device=device) - middle[1] - shifts[:, 1:]  # b x
+    cos, sin = torch.cos(angles)[:, None, None], torch.sin(angles)[:, None, None]
+    down = cos * rows[:, :, None] + sin * columns[:, None] + middle[0]  # b y x
+    right = cos * columns[:, None] - sin * rows[:, :, None] + middle[1]
+    moved, each = 0, torch.arange(b, device=device)[:, None, None]
+    for y in (down.floor(), down.floor() + 1):
+        for x in (right.floor(), right.floor() + 1):
+            share = (1 - (down - y).abs()) * (1 - (right - x).abs())
+            inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+            place = y.clamp(0, height - 1).long(), x.clamp(0, width - 1).long()
+            moved = moved + (share * inside)[..., None] * images[each, *place]
+    return moved
+
+
+def augment(chances, images, labels, *, degrees=0, pixels=0, flip=False):
+    """Pictures turned, shifted and mirrored by chance: ``b y x i -> b y x i``.
+
+    Parameters
+    ----------
+    chances : array ``b 8``
+        Numbers in [0, 1), four of which are used.
+    images : array ``b y x i`` of floats or ``uint8``
+    labels : array ``b``
+        Returned as they are.
+    degrees, pixels : float
+        Largest angle, and largest shift down and to the right, both ways.
+    flip : bool
+        Mirror every second picture, left to right.
+    """
+    images = images / 255 if images.dtype == torch.uint8 else images
+    if flip:
+        mirrored = (chances[:, 3] < 0.5)[:, None, None, None]
+        images = torch.where(mirrored, images.flip(2), images)
+    if not (degrees or pixels):
+        return images, labels
+    angles = (2 * chances[:, 0] - 1) * math.radians(degrees)
+    return move_pictures(images, angles, (2 * chances[:, 1:3] - 1) * pixels), labels
