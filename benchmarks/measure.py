@@ -54,17 +54,13 @@ class Case:
             make = (make | {"text": tasks.tokens})[task]
         self.data = make(self.settings)
 
-    def load(self, name):
-        """The module of that name for this framework."""
-        return importlib.import_module(f"{name}_{self.framework}")
-
     def usual(self, folder):
         """The usual training, as a function that makes it."""
-        training = self.load("benchmarks.usual").Training
+        usual = importlib.import_module(f"benchmarks.usual_{self.framework}")
         loss = getattr(self.losses, self.task)
         data = Path(self.files.name) if self.task == "vision" else self.data
         args = self.task, self.model, loss, data, self.settings, folder
-        return lambda: training(*args)
+        return lambda: usual.Training(*args)
 
     def arguments(self):
         """Loss, data and options of ``fit``; making them is part of its time."""

@@ -1,7 +1,6 @@
 """Drawings show the models as they are: names, shapes and numbers; all is legible."""
 
 import ast
-import inspect
 import io
 import re
 from importlib import import_module
@@ -19,10 +18,8 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from helpers import jax as model_jax
 from helpers import torch as model_torch
 from helpers.engine.shapes import as_numpy
-from helpers.jax import training as train_jax
 from helpers.show import diagrams as drawings
 from helpers.show import plots
-from helpers.torch import training as train_torch
 from sides import on_both_sides
 
 FILES = sorted(Path(drawings.__file__).parent.glob("[a-z]*.py"))
@@ -109,11 +106,11 @@ def shapes_by_name(fig):
     return found
 
 
-def identifiers(*modules):
-    """Every name that the code of some modules uses."""
+def identifiers(room):
+    """Every name that the code of a framework's helpers uses."""
     found = set()
-    for module in modules:
-        for node in ast.walk(ast.parse(inspect.getsource(module))):
+    for path in Path(room.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             fields = (getattr(node, key, None) for key in ("id", "attr", "arg", "name"))
             found |= {name for name in fields if isinstance(name, str)}
     return found
@@ -131,9 +128,9 @@ def boxes_on_screen(fig):
 @each_drawing
 def test_names_are_those_of_the_code_in_both_frameworks(draw):
     names = {n for text in words(draw(), "name") for n in re.findall(r"[a-z]\w*", text)}
-    for side in ((model_jax, train_jax), (model_torch, train_torch)):
-        missing = names - identifiers(*side) - {*"wxy", "dy"}
-        assert names and not missing, f"{missing} is not in {side[0].__name__}"
+    for room in (model_jax, model_torch):
+        missing = names - identifiers(room) - {*"wxy", "dy"}
+        assert names and not missing, f"{missing} is not in {room.__name__}"
 
 
 @on_both_sides

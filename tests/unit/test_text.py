@@ -243,7 +243,7 @@ def test_longer_contexts_help_until_they_are_too_rare():
 def test_the_text_follows_from_the_version_of_python():
     """Another process learns the same vocabulary, whatever its seed for hashes."""
     code = (
-        "from helpers import text\n"
+        "from helpers.data import text\n"
         "sample = ''.join(map(text.module, ('queue', 'timeit')))\n"
         "print(text.BytePairs.learn(sample, 130).tokens)"
     )

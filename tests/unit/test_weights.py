@@ -367,7 +367,7 @@ def test_a_process_with_one_framework_reads_and_writes_files_of_the_other(
     fill(model)
     save_weights(model, given)
     said = run_python(
-        f"import sys; from helpers import weights\n{there}\nassert check()\n"
+        f"import sys; from helpers.engine import weights\n{there}\nassert check()\n"
         f"weights.load_weights(model, {str(given)!r}); assert check()\n"
         f"weights.save_weights(model, {str(back)!r}); {LOADED}"
     )
