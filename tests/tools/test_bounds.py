@@ -30,23 +30,13 @@ def run(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "pairs"),
     [
-        ("assert 0.2 < 0.25 + x", [(0.25, 0.2)]),
         ("assert 0.1 < 0.25 + x <= 0.5", [(0.25, 0.1), (0.25, 0.5)]),
         ("assert y + 1.5 > 0.7 * y and y < 4", [(3.5, 1.4), (2.0, 4.0)]),
         ("assert (np.array([1.5, 2.5, -1]) < 3).all()", [(2.5, 3.0)]),
-        ("assert np.all(np.array([1.5, 2.5]) > 1)", [(1.5, 1.0)]),
         ("assert all(n / 2 < 3 for n in range(1, 6))", [(2.5, 3.0)]),
         ("for n in (0.1, 0.9, 0.3):\n    assert n < 2", [(0.9, 2.0)]),
-        ("limit = 3.5\nassert y < limit", [(2.0, 3.5)]),
-        ("assert np.isclose(y, 2.1, rtol=0.1)", [(0.1, 0.21)]),
         ("np.testing.assert_allclose(y, [1.9, 2.1], atol=0.5)", [(0.1, 0.5)]),
         ("assert x < y and y**2 > x and len('ab') == 2", []),
-        ("assert y < 4 or x", []),
-        ("assert 1 / y < y + 1", [(0.5, 3.0)]),
-        ("assert 1 / y < y and y > 1 / 2", [(2.0, 0.5)]),
-        ("np.testing.assert_allclose(y, 2 + 1e-6, rtol=1e-5)", []),
-        ("assert 'a' < 'b' and x is not None", []),
-        ("if y < 4:\n    pass", []),
     ],
 )
 def test_what_is_compared_with_a_number_is_noted(run, source, pairs):
@@ -57,75 +47,28 @@ def test_what_is_compared_with_a_number_is_noted(run, source, pairs):
     np.testing.assert_allclose(noted, pairs or np.empty(0), rtol=1e-6)
 
 
-def test_a_small_lower_bound_is_none_of_rounding(run):
-    run("y = 0.2\nassert y > 1e-3")
-    assert [entry["slack"] for entry in bounds.read() if bounds.is_loose(entry)] == [
-        200
-    ]
-
-
-@pytest.mark.parametrize(
-    ("measured", "bound", "loose"),
-    [(0.99, 0.97, False), (0.99, 0.4, True), (0.6, 0.4, False), (0.99, 0.72, False)],
-)
-def test_the_bound_of_a_share_is_judged_by_what_the_share_lacks(
-    run, measured, bound, loose
-):
-    """Forty of a hundred sets are no bound for a model that finds 99."""
-    run(f"assert np.array({measured}) > {bound}")
-    assert [bounds.is_loose(entry) for entry in bounds.read()] == [loose]
+def test_an_assertion_fails_as_before(run):
+    error, (entry,) = run("# Checked: two is small\nassert 2 / 1 < 1, 'it is not'")
+    assert isinstance(error, AssertionError) and str(error) == "it is not"
+    assert (entry["claim"], entry["assertion"]) == ("two is small", "2 / 1 < 1")
 
 
 @pytest.mark.parametrize(
     ("line", "loose"),
     [
-        ("assert abs(y - 2.1) < 0.6", False),
+        ("assert y < 5.9", False),
+        ("assert y < 6.1", True),
+        ("assert y < 400  # loose: the limit of the theory", False),
+        ("assert abs(y - 2.1) < 0.6", False),  # a difference may happen to be small
         ("assert abs(y - 2.1) < 2", True),
-        ("np.testing.assert_allclose(y, 2.1, atol=0.6)", False),
-        ("np.testing.assert_allclose(y, 2.1, atol=2)", True),
-        ("assert abs(y - 2.1) > 0.02", True),
+        ("assert abs(y - 2.00001) < 1e-3", False),  # rounding
+        ("assert y / 10 > 1e-3", True),  # no rounding
+        ("assert len('abc') < 40", False),  # a count
+        ("assert np.array(0.99) > 0.72", False),  # a share
+        ("assert np.array(0.99) > 0.4", True),
     ],
 )
-def test_a_difference_that_happens_to_be_small_has_more_room(run, line, loose):
+def test_a_loose_bound_of_a_result_is_an_error(run, capsys, line, loose):
     run(f"y = 2.0\n{line}")
-    assert [bounds.is_loose(entry) for entry in bounds.read()] == [loose]
-
-
-def test_an_assertion_fails_as_before(run):
-    error, found = run("# Checked: two is less than one\nassert 2 / 1 < 1, 'it is not'")
-    assert isinstance(error, AssertionError) and str(error) == "it is not"
-    (entry,) = found
-    assert entry["claim"] == "two is less than one"
-    assert entry["assertion"] == "2 / 1 < 1"
-
-
-def test_a_bound_that_was_loosened_is_found(run):
-    """0.35 was near; 3.5 no longer notices a result that has tripled."""
-    source = "# Checked: the loss falls\nassert loss < 0.35"
-    for change, found in ({}, []), ({"0.35": "3.5"}, ["loss < 3.5"]):
-        for old, new in change.items():
-            source = source.replace(old, new)
-        run(f"{source.replace('loss', '(0.1 + 0.2)')}")
-        loose = [e["assertion"] for e in bounds.read() if bounds.is_loose(e)]
-        assert loose == [text.replace("loss", "0.1 + 0.2") for text in found]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "assert y > 0",
-        "assert abs(y - 2.00001) < 1e-3",
-        "assert len('abc') < 40",
-        "assert y < 400  # loose: the limit of the theory",
-    ],
-)
-def test_signs_rounding_counts_and_what_has_a_reason_are_no_loose_bounds(run, line):
-    run(f"y = 2.0\n{line}")
-    assert not [entry for entry in bounds.read() if bounds.is_loose(entry)]
-
-
-def test_the_table_has_a_line_for_each_bound(run):
-    run("# Checked: y is small\ny = 2.0\nassert y < 4")
-    assert bounds.table(bounds.read()).splitlines()[2:] == [
-        "| page | y is small | `y < 4` | 2 | 4 | 2 |"
-    ]
+    assert bounds.main() == loose
+    assert ("1 bounds are too far" in capsys.readouterr().out) == loose
