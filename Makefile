@@ -28,7 +28,7 @@ book: environment  ## execute every page and write _build/html/index.html
 # A command; its seconds are added to the last line of `make test`.
 timed = began=$$(date +%s); $(2) && echo "$(1) $$(($$(date +%s) - began)) s" >> _build/times
 
-test:  ## lint, every page that changed, all tests, also of the built book in a real browser
+test:  ## lint, every page (executed if it changed), tests, also of the built book in a browser
 	@mkdir -p _build && rm -f _build/times
 	@$(call timed,environment,$(MAKE) -s environment)
 	$(RUN) -m ruff check .
