@@ -25,11 +25,17 @@ help:  ## this list
 book: environment  ## execute every page and write _build/html/index.html
 	@$(RUN) tools/build_book.py
 
-test: environment  ## lint, every page, unit tests, and the built book in a real browser
+# A command; its seconds are added to the last line of `make test`.
+timed = began=$$(date +%s); $(2) && echo "$(1) $$(($$(date +%s) - began)) s" >> _build/times
+
+test:  ## lint, every page (executed if it changed), tests, also of the built book in a browser
+	@mkdir -p _build && rm -f _build/times
+	@$(call timed,environment,$(MAKE) -s environment)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	@$(RUN) tools/build_book.py --if-stale
-	$(RUN) -m pytest -n 2 --no-loadscope-reorder --durations=20 tests
+	@$(RUN) tools/build_book.py --if-stale --times _build/times
+	@$(call timed,tests,$(RUN) -m pytest -n 2 --no-loadscope-reorder --durations=20 tests)
+	@echo "make test: $$(paste -sd , _build/times | sed 's/,/, /g')"
 
 test-colab: .venv-colab/complete  ## every page with the versions that Colab has these days
 	$(COLAB) -m pytest -n 2 --nbmake --nbmake-timeout=1800 --durations=0 notebooks

@@ -1,7 +1,9 @@
 """While pytest runs, pages train for real: in an empty folder, and without a bar.
 
-Where two processes share the machine (``-n 2``), each computes with one thread, which
-is faster than two that wait for each other, and takes of a GPU what it needs.
+Where two processes share the machine (``-n 2``), each keeps to its own cores, with the
+kernels and the processes that it starts: else each would compute with a thread for
+every core, and they wait for each other (XLA does not know ``OMP_NUM_THREADS``). Of a
+GPU each takes what it needs.
 """
 
 import os
@@ -9,9 +11,13 @@ import tempfile
 
 import pytest
 
-if "PYTEST_XDIST_WORKER" in os.environ:
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # gw0, gw1, …
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    if hasattr(os, "sched_setaffinity"):
+        cores, number = sorted(os.sched_getaffinity(0)), int(worker.removeprefix("gw"))
+        workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        os.sched_setaffinity(0, cores[number % len(cores) :: workers])
 
 
 @pytest.hookimpl(wrapper=True)

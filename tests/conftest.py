@@ -18,17 +18,6 @@ def pytest_collection_modifyitems(items):
         items.sort(key=lambda item: -slow[item.path])
 
 
-def pytest_terminal_summary(terminalreporter):
-    """After the tests of bounds: those that are furthest from what is measured."""
-    passed = terminalreporter.getreports("passed")
-    if any("book/test_bounds.py" in report.nodeid for report in passed):
-        import bounds
-
-        loosest = [entry for entry in bounds.read() if bounds.is_result(entry)][:10]
-        terminalreporter.section("the loosest bounds (tools/bounds.py shows all)")
-        terminalreporter.write_line(bounds.table(loosest))
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """One worker runs all tests of a file that share a framework or a page of the book.

@@ -1,11 +1,12 @@
 """Execute the pages, as many at a time as there are cores, and build the book.
 
     python tools/build_book.py             every page executed, into _build/html
-    python tools/build_book.py --if-stale  only if a source changed since the last build
-    python tools/build_book.py --draft     into _draft: executes only what changed
+    python tools/build_book.py --if-stale  only what changed: the pages, then the book
+    python tools/build_book.py --draft     only what changed, into _draft/_build/html
 
 Executed pages go into a jupyter-cache; ``jupyter-book build`` takes them from there
-(``book/_ext/execution.py``).
+(``book/_ext/execution.py``). A page is executed again when its code cells have changed
+or its ``dependency_digest``.
 """
 
 import argparse
@@ -18,6 +19,8 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from importlib.metadata import distributions
 from modulefinder import ModuleFinder
 from multiprocessing import Queue
 from pathlib import Path
@@ -39,36 +42,57 @@ import pages
 ROOT = pages.ROOT
 HTML = ROOT / "_build" / "html"
 KERNEL = ["--log-level=ERROR", "--IPKernelApp.extra_extensions=bounds"]
+EXECUTED = ROOT / "_build" / "executed"
+BOUNDS = ROOT / "_build" / "bounds"
+RESULTS = ROOT / "benchmarks" / "results"
 STAMP = ROOT / "_build" / "sources.sha256"
 UNREAD = {"__pycache__", ".ruff_cache", ".ipynb_checkpoints", "runs"}
 GIB_PER_PAGE = 3  # at most; see the budgets of the design
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 LINE = re.compile(r"Cell In\[\d+\], line (\d+)")
+FRAMEWORKS = re.compile(
+    r"(ATEN|CUDA|JAX|MKL|NVIDIA|OMP|PYTORCH|TORCH|XLA)_"
+)  # variables
+BY_NAME = re.compile(r"import_module\(|__import__\(|lazy_loader|^def __getattr__", re.M)
+QUOTES = re.compile(r"(?<!def )\brecorded\(")  # reads from benchmarks/results
 
 
 def sources():
     """Every file that the built book depends on."""
     found = [ROOT / name for name in ("_config.yml", "_toc.yml")]
-    found += [ROOT / "CHANGELOG.md", ROOT / "CITATION.cff", *environment()]
-    for folder in ("book", "notebooks", "tools"):
-        found += (path for path in (ROOT / folder).rglob("*") if path.is_file())
-    return sorted(p for p in found if not UNREAD & {*p.relative_to(ROOT).parts})
+    found += [ROOT / "CHANGELOG.md", ROOT / "CITATION.cff", *own_data()]
+    for folder in (ROOT / "book", ROOT / "notebooks", ROOT / "tools", RESULTS):
+        found += files(folder)
+    return found
 
 
-def environment():
-    """The versions of all packages."""
-    return sorted((ROOT / "requirements").glob("lock*.txt"))
+def files(folder):
+    """All files of a folder that somebody wrote, in order."""
+    data = pages.NOTEBOOKS / "data"  # written by ``make data``
+    found = (p for p in folder.rglob("*") if p.is_file() and data not in p.parents)
+    return sorted(p for p in found if not UNREAD & {*p.relative_to(folder).parts})
 
 
-def photos():
-    """The files of photos that pages read, where ``make data`` has put them."""
+def own_data():
+    """The reader's own: photos where ``make data`` has put them, and ``$TEXT_FILE``."""
     folder = Path(os.environ.get("DATA_FOLDER") or pages.NOTEBOOKS / "data")
-    return sorted(folder.absolute().glob("*.npz"))
+    found = sorted(folder.absolute().glob("*.npz"))
+    if text := os.environ.get("TEXT_FILE"):
+        found += [Path(text).absolute()] * Path(text).is_file()
+    return found
 
 
-def digest(paths):
-    """One hash of names and contents of files, of ``$PHOTOS``, and of the Python."""
-    total = hashlib.sha256((sys.version + os.environ.get("PHOTOS", "")).encode())
+@cache
+def versions():
+    """Of Python and of every installed package."""
+    found = {f"{package.name} {package.version}" for package in distributions()}
+    return [sys.version, *sorted(found)]
+
+
+def digest(paths, *variables):
+    """One hash of names and contents of files, of versions, and of variables."""
+    given = (f"{name}={os.environ.get(name)}" for name in ("PHOTOS", *variables))
+    total = hashlib.sha256("\n".join([*versions(), *given]).encode())
     for path in paths:
         total.update(path.as_posix().removeprefix(ROOT.as_posix()).encode() + b"\0")
         total.update(hashlib.sha256(path.read_bytes()).digest())
@@ -78,17 +102,59 @@ def digest(paths):
 def is_fresh():
     """Was the book built from exactly these sources?"""
     built = (HTML / "index.html").exists() and STAMP.exists()
-    return built and STAMP.read_text() == digest([*sources(), *photos()])
+    return built and STAMP.read_text() == digest(sources())
 
 
-def surroundings(page):
+def dependency_digest(page):
     """Hash of all that the outputs of a page depend on, besides its own cells."""
-    finder = ModuleFinder([str(pages.NOTEBOOKS)])
-    if page.with_suffix(".py").exists():
-        finder.run_script(str(page.with_suffix(".py")))
-    imported = [finder.modules[name] for name in sorted(finder.modules)[1:]]
-    helpers = [Path(module.__file__) for module in imported if module.__file__]
-    return digest([*environment(), *photos(), *helpers])
+    variables = sorted(filter(FRAMEWORKS.match, os.environ))
+    paths = [Path(__file__), *own_data(), *dependencies(page)]
+    return digest(paths, "TEXT_FILE", "DATA_FOLDER", *variables)
+
+
+def dependencies(page):
+    """The files of this repository that a page reads or imports when it is executed.
+
+    Of data that is shipped with the helpers: what is in the folder of a module that it
+    imports, or what is named. Of ``benchmarks/results``: all, if any of it is quoted.
+    """
+    source, helpers = page.with_suffix(".py"), pages.NOTEBOOKS / "helpers"
+    if not source.exists():
+        return []
+    texts = {path: path.read_text("utf-8") for path in [source, *imported(source)]}
+    folders = {path.parent for path in texts if path != source}
+    found = {*texts} - {source}
+    for path in files(helpers):
+        near = next(folder for folder in path.parents if any(folder.glob("*.py")))
+        if path.suffix != ".py" and (
+            near in folders or any(path.name in text for text in texts.values())
+        ):
+            found.add(path)
+    if "benchmarks" in texts[source] or any(map(QUOTES.search, texts.values())):
+        found |= {*files(RESULTS)}
+    return sorted(found)
+
+
+def imported(source):
+    """The helpers that a page imports, also inside functions, and what they import.
+
+    If one imports by a name that is known only when it runs, this is every helper; if
+    it is the ``__init__`` of a package that loads lazily, every module of the package.
+    """
+    finder, found = ModuleFinder([str(pages.NOTEBOOKS)]), set()
+    finder.run_script(str(source))
+    while (
+        new := {Path(m.__file__) for m in finder.modules.values() if m.__file__} - found
+    ):
+        found |= new
+        for path in new:
+            if BY_NAME.search(path.read_text("utf-8")):
+                lazy = path.name == "__init__.py"
+                folder = path.parent if lazy else pages.NOTEBOOKS / "helpers"
+                for other in folder.rglob("*.py"):
+                    name = other.relative_to(pages.NOTEBOOKS).with_suffix("")
+                    finder.import_hook(".".join(name.parts))
+    return found - {source}
 
 
 def executable():
@@ -171,7 +237,7 @@ def workers():
     return max(1, min(len(cores()), memory))
 
 
-def take_cores(shares):
+def pin_to_cores(shares):
     """Keep a worker, and so the pages it runs, to its share of the cores (Linux).
 
     Else each page computes with a thread for every core, and they wait for each other.
@@ -180,58 +246,67 @@ def take_cores(shares):
         os.sched_setaffinity(0, shares.get())
 
 
-def execute_all(folder):
-    """Execute what the cache in a folder lacks; return what is wrong with the pages."""
-    cache, wrong, todo = get_cache(folder), [], []
+def outdated():
+    """The pages that the cache lacks, ``{page: digest}``; it drops what is too old."""
+    executed, todo = get_cache(EXECUTED), {}
     for page in executable():
+        now = dependency_digest(page)
         try:
-            cache.match_cache_notebook(read(page))
+            record = executed.match_cache_notebook(read(page))
         except KeyError:
-            todo.append(page)
+            todo[page] = now
+            continue
+        if record.data.get("from") != now:
+            executed.remove_cache(record.pk)
+            todo[page] = now
+    return todo
+
+
+def execute_all(todo):
+    """Execute pages, ``{page: digest}``, into the cache; return what is wrong."""
+    executed, wrong, total = get_cache(EXECUTED), [], 0
     number, shares = workers(), Queue()
     for first in range(number):
         shares.put(cores()[first::number])
     threads = str(len(cores()) // number)
-    bounds = folder.with_name("bounds")
-    bounds.mkdir(parents=True, exist_ok=True)
+    BOUNDS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="runs-") as runs:
         os.environ.update(RUNS_FOLDER=runs, TQDM_DISABLE="1")
-        os.environ["BOUNDS_FOLDER"] = str(bounds)
+        os.environ["BOUNDS_FOLDER"] = str(BOUNDS)
         os.environ.setdefault("OMP_NUM_THREADS", threads)
-        start = {"initializer": take_cores, "initargs": (shares,)}
+        start = {"initializer": pin_to_cores, "initargs": (shares,)}
         with ProcessPoolExecutor(number, **start) as pool:
             for page, result in zip(todo, pool.map(execute, todo), strict=True):
                 notebook, seconds, complaint = result
+                total += seconds
                 print(f"{page.relative_to(ROOT)}: {seconds:.1f} s", flush=True)
                 if complaint:
                     wrong.append(complaint)
                     continue
-                data = {"execution_seconds": seconds, "from": surroundings(page)}
+                data = {"execution_seconds": seconds, "from": todo[page]}
                 bundle = CacheBundleIn(notebook, str(page), data=data)
-                cache.cache_notebook_bundle(bundle, check_validity=False)
+                executed.cache_notebook_bundle(bundle, check_validity=False)
+    print(f"{len(todo)} pages executed in {total:.0f} page-seconds", flush=True)
     return wrong
 
 
-def forget_outdated(folder):
-    """Drop pages from the cache whose helpers, data or versions have changed."""
-    cache = get_cache(folder)
-    for record in cache.list_cache_records():
-        page = Path(record.uri)
-        if not page.exists() or record.data.get("from") != surroundings(page):
-            cache.remove_cache(record.pk)
-
-
-def build(output):
+def build(output, todo, times):
     """The book in ``output/_build/html``; return an exit status."""
-    started, folder = time.perf_counter(), output / "_build" / "executed"
-    if wrong := execute_all(folder):
+    started = time.perf_counter()
+    wrong = execute_all(todo)
+    times["pages"] = time.perf_counter() - started
+    if wrong:
         print("\nThe book was not built:", *wrong, sep="\n\n")
         return 1
+    for name in ("html", ".doctrees", "jupyter_execute"):
+        shutil.rmtree(output / "_build" / name, ignore_errors=True)
     program = Path(sys.executable).with_name("jupyter-book")
     command = [program, "build", ROOT, "--all", "-W", "-n", "--keep-going"]
     command += ["--path-output", output]
-    variables = {**os.environ, "PAGES_CACHE": str(folder), "PYTHONIOENCODING": "utf-8"}
-    if status := subprocess.run(command, cwd=ROOT, env=variables).returncode:
+    variables = {"PAGES_CACHE": str(EXECUTED), "PYTHONIOENCODING": "utf-8"}
+    status = subprocess.run(command, cwd=ROOT, env=os.environ | variables).returncode
+    times["Sphinx"] = time.perf_counter() - started - times["pages"]
+    if status:
         print("\nThe book was not built. In a notebook, line 30001 means cell 3.")
         return status
     where = (output / "_build/html/index.html").relative_to(ROOT)
@@ -239,30 +314,31 @@ def build(output):
     return 0
 
 
-def build_anew():
-    """Every page executed, nothing left over from an earlier build."""
-    STAMP.unlink(missing_ok=True)
-    for name in ("html", ".doctrees", "jupyter_execute", "executed", "bounds"):
-        shutil.rmtree(ROOT / "_build" / name, ignore_errors=True)
-    before = digest([*sources(), *photos()])
-    status = build(ROOT)
-    if status == 0:
-        STAMP.write_text(before)
-    return status
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--if-stale", action="store_true")
     parser.add_argument("--draft", action="store_true")
+    parser.add_argument("--times", type=Path, help="adds its seconds to this file")
     options = parser.parse_args()
+    times = {"pages": 0, "Sphinx": 0}
+    if not (options.if_stale or options.draft):
+        shutil.rmtree(EXECUTED, ignore_errors=True)
+        shutil.rmtree(BOUNDS, ignore_errors=True)
+    before, todo = digest(sources()), outdated()
     if options.draft:
-        forget_outdated(ROOT / "_draft" / "_build" / "executed")
-        return build(ROOT / "_draft")
-    if options.if_stale and is_fresh():
+        status = build(ROOT / "_draft", todo, times)
+    elif options.if_stale and not todo and is_fresh():
         print("The book is up to date with its sources.")
-        return 0
-    return build_anew()
+        status = 0
+    else:
+        STAMP.unlink(missing_ok=True)
+        status = build(ROOT, todo, times)
+        if status == 0:
+            STAMP.write_text(before)
+    if options.times:
+        with options.times.open("a") as file:
+            file.writelines(f"{what} {s:.0f} s\n" for what, s in times.items())
+    return status
 
 
 if __name__ == "__main__":

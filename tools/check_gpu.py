@@ -81,9 +81,10 @@ def needs_jupyter(path):
 
 
 def run_tests():
-    """The unit tests, without those of tools that read notebooks."""
+    """The unit tests that read no notebooks, and those of ``scripts/train.py``."""
     files = sorted((ROOT / "tests" / "unit").glob("test_*.py"))
     files = [file for file in files if not needs_jupyter(file)]
+    files.append(ROOT / "tests" / "tools" / "test_train_script.py")
     return {"name": "unit tests", **run("-m", "pytest", "-q", *files)}
 
 

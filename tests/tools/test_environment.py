@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from packaging.markers import Marker
 from packaging.requirements import Requirement
-from packaging.version import Version
 
 import pages
 
@@ -65,18 +64,10 @@ def make(project, *arguments):
     return done.returncode, done.stdout, (project / "calls").read_text()
 
 
-def sentence(text):
-    """What was said, without make's own last line; it has to be one line."""
-    lines = [line for line in text.splitlines() if not line.startswith("make: ***")]
-    assert len(lines) == 1 and lines[0].endswith("."), text
-    return lines[0]
-
-
 def test_a_complete_environment_is_left_alone_until_the_lock_changes(project):
     add(project, "python3", PYTHON.format(**SOUND))
     status, text, calls = make(project)
     assert status == 0 and "-r requirements/lock.txt" in calls, text
-    assert "cuda" not in calls
     assert make(project) == (0, "make: Nothing to be done for 'environment'.\n", "")
     later = time.time() + 10
     os.utime(project / "requirements" / "lock.txt", (later, later))
@@ -98,19 +89,16 @@ def test_an_interrupted_installation_starts_again(project):
 @pytest.mark.parametrize(
     ("python", "said"),
     [
-        ({"version": "2.7"}, "needs Python 3.11, 3.12 or 3.13, but python3 is 2.7"),
         ({"version": "3.14"}, "needs Python 3.11, 3.12 or 3.13, but python3 is 3.14"),
-        (None, "needs Python 3.11, 3.12 or 3.13"),
         ({"ensurepip": "exit 1"}, "apt install python3-venv"),  # as on Debian
     ],
-    ids=["too old", "too new", "no Python", "no venv"],
+    ids=["too new", "no venv"],
 )
 def test_an_unsuitable_python_gives_one_clear_error(project, python, said):
-    if python:
-        add(project, "python3", PYTHON.format(**SOUND | python))
+    add(project, "python3", PYTHON.format(**SOUND | python))
     status, text, calls = make(project)
     assert status != 0 and not calls
-    assert said in sentence(text)
+    assert said in text.partition("make: ***")[0] and text.count("\n") == 2
 
 
 def test_the_first_working_python_is_used(project):
@@ -122,11 +110,11 @@ def test_the_first_working_python_is_used(project):
 
 
 @pytest.mark.parametrize(
-    ("driver", "cuda"),
-    [("exit 9", False), ("echo 535.104", False), ("echo 580.65; echo 580.65", True)],
+    ("driver", "cuda"), [("exit 9", False), ("535.104", False), ("580.65", True)]
 )
 def test_cuda_is_installed_for_a_gpu_with_a_new_driver(project, driver, cuda):
     add(project, "python3", PYTHON.format(**SOUND))
+    driver = driver if "exit" in driver else f"echo {driver}"
     add(project, "nvidia-smi", f"#!/bin/sh\n{driver}\n")
     add(project, "uname", "#!/bin/sh\necho Linux\n")
     status, text, calls = make(project)
@@ -145,24 +133,19 @@ def pins(lock):
     return found
 
 
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
-def test_a_lock_is_exact_and_names_no_host(lock):
-    text = lock.read_text(encoding="utf-8")
-    assert "make lock" in text, "it says how it is remade"
-    assert "://" not in text and "index" not in text, "no address of any package index"
-    for (name, _), version in pins(lock).items():
-        assert re.fullmatch(r"[\w.+!-]+", version), f"{name} has no exact version"
+def test_locks_are_exact_and_name_no_host():
+    for lock in LOCKS:
+        text = lock.read_text(encoding="utf-8")
+        assert "://" not in text and "index" not in text, "an address of an index"
+        for (name, _), version in pins(lock).items():
+            assert re.fullmatch(r"[\w.+!-]+", version), f"{name} has no exact version"
 
 
-def versions(lock, python, system):
-    """``{name: version}`` of what a lock installs there."""
-    here = {
-        "python_full_version": f"{python}.0",
-        "python_version": python,
-        "sys_platform": system,
-    }
+def versions(lock, python):
+    """``{name: version}`` of what a lock installs on Linux."""
+    here = {"python_full_version": f"{python}.0", "sys_platform": "linux"}
     return {
-        name: Version(version)
+        name: version
         for (name, marker), version in pins(REQUIREMENTS / lock).items()
         if not marker or Marker(marker).evaluate(here)
     }
@@ -171,13 +154,9 @@ def versions(lock, python, system):
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
 def test_the_cuda_lock_agrees_with_the_main_lock(python):
     """So that the two can be installed together."""
-    main = versions("lock.txt", python, "linux")
-    cuda = versions("lock-cuda.txt", python, "linux")
+    main, cuda = versions("lock.txt", python), versions("lock-cuda.txt", python)
     assert cuda["jax-cuda13-plugin"] == main["jax"]
-    for name in set(main) & set(cuda):
-        assert main[name] == cuda[name], name
-    for system in ("darwin", "win32"):
-        assert not versions("lock-cuda.txt", python, system), "CUDA is for Linux"
+    assert {name: main.get(name, cuda[name]) for name in cuda} == cuda
 
 
 def test_both_locks_satisfy_the_requirements_of_readers():
@@ -202,5 +181,3 @@ def test_colab_has_what_the_pages_import():
     found = {name for name, _ in pins(REQUIREMENTS / "lock-colab.txt")}
     needed = "jax flax optax torch numpy matplotlib seaborn safetensors scikit-learn"
     assert found >= set(needed.split())
-    text = (REQUIREMENTS / "colab.txt").read_text(encoding="utf-8")
-    assert re.search(r"\b20\d\d-\d\d-\d\d\b", text), "colab.txt says of which day it is"

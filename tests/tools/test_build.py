@@ -41,6 +41,10 @@ from helpers import double
 x = double.double(2)
 print("twice two is", x)
 """
+STATE = """import sys; sys.path.append("tools")
+import build_book
+print(build_book.is_fresh(), [page.stem for page in build_book.outdated()])
+"""
 OTHER = """# %% [markdown]
 # # Other
 
@@ -51,21 +55,12 @@ print("no bar:", os.environ["TQDM_DISABLE"])
 """
 
 
-def test_with_other_photos_every_page_is_executed_again(monkeypatch):
-    """``$PHOTOS`` belongs to what a page was built from."""
-    monkeypatch.delenv("PHOTOS", raising=False)
-    before = build_book.digest([])
-    assert build_book.digest([]) == before
-    monkeypatch.setenv("PHOTOS", "cifar10")
-    assert build_book.digest([]) != before
-
-
 @pytest.fixture
 def tiny(tmp_path):
     """A book of two notebooks and an index; returns its folder."""
     root = tmp_path / "tiny"
     ignore = shutil.ignore_patterns("*.md", "__pycache__", "figures")
-    for name in ("tools", "requirements", "book"):
+    for name in ("tools", "book"):
         shutil.copytree(pages.ROOT / name, root / name, ignore=ignore)
     for name in ("_config.yml", "CHANGELOG.md", "CITATION.cff"):
         shutil.copy(pages.ROOT / name, root)
@@ -103,11 +98,12 @@ def change(path, old, new):
     path.write_text(text.replace(old, new))
 
 
-def test_a_book_is_built_once_and_a_draft_executes_only_what_changed(tiny):
+def test_a_book_is_built_once_and_later_only_what_changed(tiny):
     """Every page finds an empty folder for runs; a fresh book is left as it is."""
     status, text = run(tiny, "tools/build_book.py")
     assert status == 0, text
     assert "Executing notebook" not in text, "Sphinx finds every page in the cache"
+    assert "2 pages executed in " in text
     built = tiny / "_build/html"
     index = (built / "book/index.html").read_text()
     assert "<td><p>twice</p></td>\n<td><p>4</p></td>\n<td><p>4</p></td>" in index
@@ -116,19 +112,14 @@ def test_a_book_is_built_once_and_a_draft_executes_only_what_changed(tiny):
     )
     other = (built / "notebooks/tiny_torch.html").read_text()
     assert "runs: []\nno bar: 1" in other
-    status, text = run(tiny, "tools/build_book.py", "--if-stale")
+    status, text = run(tiny, "tools/build_book.py", "--if-stale", "--times", "times")
     assert (status, text) == (0, "The book is up to date with its sources.\n")
-    (tiny / "_draft").mkdir()
-    shutil.copytree(tiny / "_build", tiny / "_draft" / "_build")
-    change(tiny / "notebooks/helpers/double.py", "2 * x", "x + x + 1")
+    assert (tiny / "times").read_text() == "pages 0 s\nSphinx 0 s\n"
+    (tiny / "book/_static/book.css").write_text("/* another style */")
     change(tiny / "notebooks/tiny_torch.py", "# Other", "# Another")
-    status, text = run(tiny, "tools/build_book.py", "--draft")
-    assert status == 0, text
-    draft = tiny / "_draft/_build/html/notebooks"
-    assert "twice two is 5" in (draft / "tiny_jax.html").read_text()
-    assert "Another" in (draft / "tiny_torch.html").read_text()
-    executed = [line for line in text.splitlines() if line.startswith("notebooks/")]
-    assert len(executed) == 1 and "tiny_jax" in executed[0]
+    assert run(tiny, "-c", STATE) == (0, "False []\n")
+    change(tiny / "notebooks/helpers/double.py", "2 * x", "x + x + 1")
+    assert run(tiny, "-c", STATE) == (0, "False ['tiny_jax']\n")
 
 
 def test_jupyter_book_alone_executes_the_pages_and_names_a_broken_link(tiny):
@@ -170,13 +161,92 @@ def test_a_cell_that_fails_is_named(tiny, monkeypatch, case):
     assert last in complaint
 
 
-def test_a_page_depends_on_the_helpers_that_it_imports(tiny, monkeypatch):
-    monkeypatch.setattr(pages, "NOTEBOOKS", tiny / "notebooks")
-    page, other = (tiny / f"notebooks/tiny_{side}.ipynb" for side in pages.SIDES)
-    before = build_book.surroundings(page), build_book.surroundings(other)
-    change(tiny / "notebooks/helpers/double.py", "2 * x", "x + x")
-    assert build_book.surroundings(page) != before[0]
-    assert build_book.surroundings(other) == before[1]
+SHARED = {  # helpers that read files and import by name
+    "__init__": "",
+    "alone": "import numpy",
+    "jax/__init__": "def __getattr__(name):\n    return import_module('…')",
+    "jax/vision": "from helpers.data import sets",
+    "data/__init__": "",
+    "data/sets": "",
+    "data/text": "",
+    "show/__init__": "",
+    "show/prose": "def recorded(kind):\n    return 'benchmarks', 'results'",
+    "show/viewer/__init__": "",
+    "twin": "import_module(f'helpers.{side}.vision')",
+}
+SHIPPED = (
+    "show/viewer/viewer.js show/viewer/viewer.css data/files/words.txt data/co2.csv"
+)
+SHOW = {"show/__init__.py", "show/prose.py"}
+DATA = {"data/__init__.py", "data/co2.csv", "data/files/words.txt"}
+VIEWER = {"show/__init__.py"} | {
+    f"show/viewer/{name}" for name in ("__init__.py", "viewer.js", "viewer.css")
+}
+RESULTS = {"results/cifar10.json", "results/tied.md"}
+DEPENDENCIES = {
+    "import json": set(),
+    "from helpers import alone": {"alone.py"},
+    "def later():\n    from helpers import alone": {"alone.py"},
+    "from helpers.jax import Vision": DATA | {
+        "jax/__init__.py", "jax/vision.py", "data/sets.py"
+    },  # loaded lazily
+    "from helpers import twin": {f"{n}.py" for n in SHARED} | {*SHIPPED.split()},
+    "from helpers.show import viewer": VIEWER,
+    "np.genfromtxt('helpers/data/co2.csv')": {"data/co2.csv"},
+    "from helpers.data import text": DATA | {"data/text.py"},
+    "from helpers.show import prose": SHOW,
+    "from helpers.show.prose import recorded\nrecorded('cifar10')": SHOW | RESULTS,
+    "open('../benchmarks/results/tied.md')": RESULTS,
+}  # fmt: skip
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """A page without code, beside helpers that read files."""
+    monkeypatch.setattr(pages, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(build_book, "RESULTS", tmp_path / "results")
+    files = {f"helpers/{name}.py": text for name, text in SHARED.items()}
+    files |= dict.fromkeys(f"helpers/{name}" for name in SHIPPED.split())
+    for name, text in (files | dict.fromkeys(RESULTS)).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text or "")
+    (tmp_path / "page_jax.py").write_text("")
+    return tmp_path / "page_jax.ipynb"
+
+
+@pytest.mark.parametrize("code", DEPENDENCIES)
+def test_a_page_depends_on_what_it_imports_and_reads(page, code):
+    page.with_suffix(".py").write_text(code)
+    found = {p.relative_to(page.parent) for p in build_book.dependencies(page)}
+    found = {path.as_posix().removeprefix("helpers/") for path in found}
+    always = {"__init__.py"} if "import" in code and "helpers" in code else set()
+    assert found == DEPENDENCIES[code] | always
+
+
+def test_a_page_depends_on_data_variables_and_versions(page, monkeypatch):
+    """Not only on names: also on the contents of what they name."""
+    seen = {build_book.dependency_digest(page)}
+
+    def is_new():
+        before = len(seen)
+        seen.add(build_book.dependency_digest(page))
+        return len(seen) > before
+
+    assert not is_new()
+    text = page.with_name("my.txt")
+    text.write_text("short")
+    variables = {"PHOTOS": "cifar10", "TEXT_FILE": str(text), "OMP_NUM_THREADS": "7"}
+    for name, value in (variables | {"XLA_FLAGS": "--xla_one"}).items():
+        monkeypatch.setenv(name, value)
+        assert is_new(), name
+    text.write_text("longer")
+    assert is_new()
+    monkeypatch.setenv("DATA_FOLDER", str(page.parent))
+    assert is_new()
+    page.with_name("cifar10.npz").write_bytes(b"photos")
+    assert is_new()
+    monkeypatch.setattr(build_book, "versions", lambda: ["jax 0.0"])
+    assert is_new()
 
 
 def test_the_cached_page_of_myst_markdown_is_the_one_that_the_build_looks_for():
