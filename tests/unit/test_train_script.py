@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,9 @@ from sides import on_both_sides
 SCRIPT = paused.SCRIPT
 SIZES = {  # small: 20 updates of 16 examples
     "n_train": 16 * 10, "batch_size": 16, "epochs": 2, "warmup": 5, "m": 16, "f": 32,
-    "n_blocks": 1, "n_heads": 2, "learning_rate": 1e-3,
+    "n_blocks": 1, "n_heads": 2, "learning_rate": 1e-3, "dropout": 0.0,
 }  # fmt: skip
+ONLY = {"anomaly": {"n_train": 16 * 13}, "language": {"n_tokens": 110}}  # least
 QUIET = {**os.environ, "TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
 QUIET["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 QUIET["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # see the README
@@ -45,35 +47,36 @@ def flags(**options):
     ]
 
 
+def sizes_of(task):
+    """Settings of a small training."""
+    return SIZES | ONLY.get(task, {})
+
+
 def options_of(side, task, runs, **changes):
-    """A small training, as options."""
-    given = {"framework": side, "task": task, "runs": runs, **SIZES, "dropout": 0.0}
+    """The same as options."""
+    given = {"framework": side, "task": task, "runs": runs, **sizes_of(task)}
     return flags(**given | changes)
 
 
 # In this process
 
 
-@pytest.fixture
-def call(monkeypatch):
-    """Calls the script with options; returns its exit status."""
+def call(options):
+    """Call the script with options; return its exit status."""
     spec = importlib.util.spec_from_file_location("train_script", SCRIPT)
     script = importlib.util.module_from_spec(spec)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("TQDM_DISABLE", "1")
-    spec.loader.exec_module(script)
-
-    def call(options):
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, options)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path])
+        patch.setattr(sys, "argv", [str(SCRIPT), *options])
+        patch.setenv("TQDM_DISABLE", "1")
+        spec.loader.exec_module(script)
         try:
             script.main()
         except SystemExit as stopped:
             return stopped.code
         finally:
             torch.set_default_device(None)  # on a GPU, the script has set it
-        return 0
-
-    return call
+    return 0
 
 
 BAD = [
@@ -89,7 +92,7 @@ BAD = [
 
 @pytest.mark.parametrize("side", ["jax", "torch"])
 @pytest.mark.parametrize(("changes", "told"), BAD, ids=lambda x: str(x)[:15])
-def test_bad_flags_are_one_sentence(side, changes, told, call, tmp_path, capsys):
+def test_bad_flags_are_one_sentence(side, changes, told, tmp_path, capsys):
     """The last line on stderr, before any work."""
     assert call(options_of(side, "reverse", tmp_path, **changes)) in (1, 2)
     out, error = capsys.readouterr()
@@ -97,18 +100,27 @@ def test_bad_flags_are_one_sentence(side, changes, told, call, tmp_path, capsys)
     assert not out and not [*tmp_path.iterdir()]
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Where the small training of a task is kept; it is made once."""
+
+    @cache
+    def alone(side, task):
+        runs = tmp_path_factory.mktemp(f"{side}-{task}")
+        assert call(options_of(side, task, runs)) == 0
+        return runs
+
+    return alone
+
+
 @on_both_sides
 @pytest.mark.parametrize("name", [*tasks.TASKS])
-def test_every_task_trains_and_its_weights_load(side, name, call, tmp_path, capsys):
-    """With the default data, and on one device."""
-    few = {"epochs": 1, "n_train": 200, "batch_size": 40, "warmup": 3, "n_blocks": 1}
-    given = flags(framework=side.name, task=name, runs=tmp_path, **few)
-    assert call(given) == 0, capsys.readouterr().err
-    assert "5 updates in " in capsys.readouterr().out
-    model = tasks.load(name, **few).build(side.name)
+def test_every_task_trains_and_its_weights_load(side, name, alone):
+    """On one device, with the data of the chapter."""
+    model = tasks.load(name, **sizes_of(name)).build(side.name)
     before = to_arrays(model)
-    load_weights(model, tmp_path / "weights.safetensors")
-    assert any(np.any(before[k] != x) for k, x in to_arrays(model).items())
+    load_weights(model, alone(side.name, name) / "weights.safetensors")
+    assert all(np.any(before[k] != x) for k, x in to_arrays(model).items())
 
 
 # In processes of its own
@@ -171,8 +183,9 @@ def history(runs):
 
 
 def assert_same_numbers(shared, alone):
-    """Losses, accuracies and gradient norms of every update."""
-    assert len(alone["history/loss"]) == 20
+    """Losses, accuracies and gradient norms of every update; and the loss falls."""
+    losses = alone["history/loss"]
+    assert len(losses) == 20 and losses[10:].mean() < losses[:10].mean()
     for name in ("loss", "accuracy", "grad_norm"):
         key = f"history/{name}"
         np.testing.assert_allclose(shared[key], alone[key], rtol=1e-4, err_msg=name)
@@ -188,19 +201,15 @@ def assert_same_run(ours, theirs):
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["jax", "torch"])
 @pytest.mark.parametrize(("task", "n"), [("translation", 2), ("vision", 4)])
-def test_devices_share_the_batches_of_one(side, task, n, call, tmp_path):
+def test_devices_share_the_batches_of_one(side, task, n, alone, tmp_path):
     """Padded texts, and pictures that are moved by chance: the same numbers."""
-    assert call(options_of(side, task, tmp_path / "alone")) == 0
-    given = options_of(side, task, tmp_path / "shared")
+    given = options_of(side, task, tmp_path)
     if side == "jax":
         command = [sys.executable, SCRIPT, *given, *flags(cpu_devices=n)]
     else:
         command = [*torchrun(n), *given]
     succeed(start(command))
-    alone = history(tmp_path / "alone")
-    assert_same_numbers(history(tmp_path / "shared"), alone)
-    losses = alone["history/loss"]
-    assert losses[10:].mean() < losses[:10].mean()
+    assert_same_numbers(history(tmp_path), history(alone(side, task)))
 
 
 @pytest.fixture(scope="module")
@@ -212,9 +221,8 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_processes_of_jax_share_the_batches_of_one(undisturbed, call, tmp_path):
-    assert call(options_of("jax", "reverse", tmp_path)) == 0
-    assert_same_numbers(history(undisturbed), history(tmp_path))
+def test_processes_of_jax_share_the_batches_of_one(undisturbed, alone):
+    assert_same_numbers(history(undisturbed), history(alone("jax", "reverse")))
 
 
 def wait_for_checkpoint(runs, *running):
@@ -317,7 +325,7 @@ def test_unequal_data_stop_all_processes_of_torch(tmp_path):
     text = "to be, or not to be, that is the question\n" * 1000
     for rank in range(2):
         (tmp_path / f"{rank}.txt").write_text(text + "x" * rank * 100)
-    given = options_of("torch", "language", tmp_path / "runs", n_tokens=110)
+    given = options_of("torch", "language", tmp_path / "runs")
     shell = f'exec "$0" "$@" --data {tmp_path}/$LOCAL_RANK.txt'
     command = [*torchrun(2, "--no-python")[:-1], "bash", "-c", shell, sys.executable]
     process = start([*command, str(SCRIPT), *given])
