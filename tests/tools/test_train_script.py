@@ -1,28 +1,39 @@
-"""``scripts/train.py`` with real processes of both frameworks, over localhost."""
+"""``scripts/train.py``: what it refuses in this process; what it trains, in real ones.
 
+Processes of JAX compile quickly instead of compiling quick code, as ``sides`` does.
+"""
+
+import importlib.util
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+import torch
 from safetensors.numpy import load_file
 
+import paused
 from helpers.engine import tasks
-from helpers.engine.jobs import free_port
 from helpers.engine.weights import load_weights, to_arrays
+from sides import on_both_sides
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts/train.py"
-SIZES = {  # small: 50 updates of 16 examples
-    "n_train": 16 * 25, "batch_size": 16, "epochs": 2, "warmup": 5, "m": 16, "f": 32,
-    "n_blocks": 1, "n_heads": 2,
+SCRIPT = paused.SCRIPT
+SIZES = {  # small: 20 updates of 16 examples
+    "n_train": 16 * 10, "batch_size": 16, "epochs": 2, "warmup": 5, "m": 16, "f": 32,
+    "n_blocks": 1, "n_heads": 2, "learning_rate": 1e-3, "dropout": 0.0,
 }  # fmt: skip
+ONLY = {"anomaly": {"n_train": 16 * 13}, "language": {"n_tokens": 110}}  # least
 QUIET = {**os.environ, "TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+QUIET["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 QUIET["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # see the README
 SENTENCE = "train.py: "
 
@@ -36,10 +47,89 @@ def flags(**options):
     ]
 
 
-def torchrun(n, *options):
+def sizes_of(task):
+    """Settings of a small training."""
+    return SIZES | ONLY.get(task, {})
+
+
+def options_of(side, task, runs, **changes):
+    """The same as options."""
+    given = {"framework": side, "task": task, "runs": runs, **sizes_of(task)}
+    return flags(**given | changes)
+
+
+# In this process
+
+
+def call(options):
+    """Call the script with options; return its exit status."""
+    spec = importlib.util.spec_from_file_location("train_script", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path])
+        patch.setattr(sys, "argv", [str(SCRIPT), *options])
+        patch.setenv("TQDM_DISABLE", "1")
+        spec.loader.exec_module(script)
+        try:
+            script.main()
+        except SystemExit as stopped:
+            return stopped.code
+        finally:
+            torch.set_default_device(None)  # on a GPU, the script has set it
+    return 0
+
+
+BAD = [
+    ({"batch": 3}, "unrecognized arguments: --batch"),
+    ({"epochs": "many"}, "invalid int value: 'many'"),
+    ({"m": 15}, "m = 15 does not split into 2 heads"),
+    ({"data": "x"}, "the task reverse makes its own data, got 'x'"),
+    ({"processes": 0}, "expected a whole number above 0, got '0'"),
+    ({"norm_first": "perhaps"}, "expected true or false, got 'perhaps'"),
+    ({"coordinator": "localhost:1"}, "expected --processes and --process, too"),
+]
+
+
+@pytest.mark.parametrize("side", ["jax", "torch"])
+@pytest.mark.parametrize(("changes", "told"), BAD, ids=lambda x: str(x)[:15])
+def test_bad_flags_are_one_sentence(side, changes, told, tmp_path, capsys):
+    """The last line on stderr, before any work."""
+    assert call(options_of(side, "reverse", tmp_path, **changes)) in (1, 2)
+    out, error = capsys.readouterr()
+    assert told in error.splitlines()[-1]
+    assert not out and not [*tmp_path.iterdir()]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Where the small training of a task is kept; it is made once."""
+
+    @cache
+    def alone(side, task):
+        runs = tmp_path_factory.mktemp(f"{side}-{task}")
+        assert call(options_of(side, task, runs)) == 0
+        return runs
+
+    return alone
+
+
+@on_both_sides
+@pytest.mark.parametrize("name", [*tasks.TASKS])
+def test_every_task_trains_and_its_weights_load(side, name, alone):
+    """On one device, with the data of the chapter."""
+    model = tasks.load(name, **sizes_of(name)).build(side.name)
+    before = to_arrays(model)
+    load_weights(model, alone(side.name, name) / "weights.safetensors")
+    assert all(np.any(before[k] != x) for k, x in to_arrays(model).items())
+
+
+# In processes of its own
+
+
+def torchrun(n, *options, script=SCRIPT):
     """The beginning of a command that starts ``n`` processes of PyTorch."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return [*command, f"--nproc-per-node={n}", *options, "--", str(SCRIPT)]
+    return [*command, f"--nproc-per-node={n}", *options, "--", str(script)]
 
 
 def start(command):
@@ -50,28 +140,40 @@ def start(command):
     )  # fmt: skip
 
 
-def finish(*running, limit=240):
+def finish(*running):
     """What processes say on stderr, when all have ended; none is left over."""
     try:
-        return [process.communicate(timeout=limit)[1] for process in running]
+        return [process.communicate(timeout=600)[1] for process in running]
     finally:
         for process in running:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def jax_processes(options, second=()):
+def succeed(*running):
+    """Wait for processes that must not fail."""
+    errors = finish(*running)
+    assert {process.returncode for process in running} == {0}, errors[0][:3000]
+
+
+def free_port():
+    """A port that nobody uses, and that no other program is given in the meantime.
+
+    Those that the system gives away begin at 32768 on Linux, and higher elsewhere.
+    """
+    for port in random.sample(range(20_000, 32_000), 100):
+        with suppress(OSError), socket.socket() as one:
+            one.bind(("localhost", port))
+            return port
+    raise RuntimeError("expected a free port among 100")
+
+
+def jax_processes(options, second=(), script=SCRIPT):
     """Start two processes of JAX that meet; the second one with more options."""
     meeting = flags(coordinator=f"localhost:{free_port()}", processes=2)
-    command = [sys.executable, SCRIPT, *options, *meeting]
+    command = [sys.executable, script, *options, *meeting]
     each = flags(process=0), [*flags(process=1), *second]
     return [start([*command, *mine]) for mine in each]
-
-
-def commands(side, task, runs):
-    """The same training for both frameworks, as options."""
-    given = {"framework": side, "task": task, "runs": runs, "limit": 60, **SIZES}
-    return flags(**given, dropout=0.0)
 
 
 def history(runs):
@@ -80,103 +182,87 @@ def history(runs):
     return load_file(file)
 
 
-def train(side, n, task, runs):
-    """Train with ``n`` processes of PyTorch, or on ``n`` devices of JAX."""
-    given = commands(side, task, runs)
-    if side == "jax":
-        command = [sys.executable, SCRIPT, *given, *flags(cpu_devices=n)]
-    else:
-        command = [*(torchrun(n) if n > 1 else [sys.executable, SCRIPT]), *given]
-    process = start(command)
-    (error,) = finish(process)
-    assert process.returncode == 0, error[:3000]
-    return history(runs)
+def assert_same_numbers(shared, alone):
+    """Losses, accuracies and gradient norms of every update; and the loss falls."""
+    losses = alone["history/loss"]
+    assert len(losses) == 20 and losses[10:].mean() < losses[:10].mean()
+    for name in ("loss", "accuracy", "grad_norm"):
+        key = f"history/{name}"
+        np.testing.assert_allclose(shared[key], alone[key], rtol=1e-4, err_msg=name)
+
+
+def assert_same_run(ours, theirs):
+    """Everything but the seconds, to the last bit."""
+    assert ours.keys() == theirs.keys()
+    for name in ours.keys() - {"history/seconds"}:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["jax", "torch"])
-@pytest.mark.parametrize("task", ["translation", "vision"])
-def test_two_and_four_share_the_batches_of_one(side, task, tmp_path):
-    """Padded texts, and pictures that are moved by chance: losses and weights agree."""
-    alone = train(side, 1, task, tmp_path / "1")
-    assert alone["history/loss"].shape == (50,)
-    assert alone["history/loss"][-1] < alone["history/loss"][0]
-    for n in (2, 4):
-        shared = train(side, n, task, tmp_path / f"{n}")
-        for name in ("loss", "accuracy", "grad_norm"):
-            key = f"history/{name}"
-            np.testing.assert_allclose(shared[key], alone[key], rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize(("task", "n"), [("translation", 2), ("vision", 4)])
+def test_devices_share_the_batches_of_one(side, task, n, alone, tmp_path):
+    """Padded texts, and pictures that are moved by chance: the same numbers."""
+    given = options_of(side, task, tmp_path)
+    if side == "jax":
+        command = [sys.executable, SCRIPT, *given, *flags(cpu_devices=n)]
+    else:
+        command = [*torchrun(n), *given]
+    succeed(start(command))
+    assert_same_numbers(history(tmp_path), history(alone(side, task)))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Two processes of JAX, with two devices each: where their run is, made once."""
+    runs = tmp_path_factory.mktemp("undisturbed")
+    succeed(*jax_processes(options_of("jax", "reverse", runs, cpu_devices=2)))
+    return runs
 
 
 @pytest.mark.slow
-def test_two_processes_of_jax_share_the_batches_of_one(tmp_path):
-    alone = train("jax", 1, "reverse", tmp_path / "1")
-    options = [*commands("jax", "reverse", tmp_path / "2"), *flags(cpu_devices=2)]
-    running = jax_processes(options)
-    errors = finish(*running)
-    assert [process.returncode for process in running] == [0, 0], errors
-    shared = history(tmp_path / "2")  # written by one of them
-    np.testing.assert_allclose(
-        shared["history/loss"], alone["history/loss"], rtol=1e-4, atol=1e-5
-    )
+def test_processes_of_jax_share_the_batches_of_one(undisturbed, alone):
+    assert_same_numbers(history(undisturbed), history(alone("jax", "reverse")))
 
 
-def checkpoint_of(runs, process):
-    """Wait for the first checkpoint of a run."""
+def wait_for_checkpoint(runs, *running):
+    """Wait until a run has been kept."""
     while not [*Path(runs).glob("*/checkpoint.safetensors")]:
-        assert process.poll() is None, process.communicate()[1][-2000:]
+        for process in running:
+            assert process.poll() is None, process.communicate()[1][-2000:]
         time.sleep(0.05)
 
 
-def workers(process):
-    """Process ids of the children of a process."""
-    return [child.pid for child in psutil.Process(process.pid).children()]
+@pytest.mark.slow
+def test_killed_processes_of_jax_go_on_when_started_again(undisturbed, tmp_path):
+    """The run ends with the weights of one that nobody disturbed."""
+    given = options_of("jax", "reverse", tmp_path, cpu_devices=2)
+    running = jax_processes(given, script=paused.__file__)
+    wait_for_checkpoint(tmp_path, *running)
+    for process in running:
+        os.killpg(process.pid, signal.SIGKILL)
+    finish(*running)
+    assert len(history(tmp_path)["history/seconds"]) == 1
+    succeed(*jax_processes(given))
+    assert_same_run(history(tmp_path), history(undisturbed))
 
 
 @pytest.mark.slow
 def test_torchrun_restarts_after_a_worker_was_killed(tmp_path):
     """The run ends with the weights of one that nobody disturbed."""
-    given = [*commands("torch", "reverse", tmp_path / "a")[:-2], *flags(dropout=0.1)]
-    given[given.index("--epochs") + 1] = "12"
-    undisturbed = start([*torchrun(2), *given])
-    killed = [str(tmp_path / "b") if x == str(tmp_path / "a") else x for x in given]
-    (error,) = finish(undisturbed)
-    assert undisturbed.returncode == 0, error[:3000]
-    process = start([*torchrun(2, "--max-restarts=1"), *killed])
-    checkpoint_of(tmp_path / "b", process)
-    os.kill(workers(process)[-1], signal.SIGKILL)
+    ours, theirs = (
+        options_of("torch", "reverse", tmp_path / name, dropout=0.1) for name in "ab"
+    )
+    succeed(start([*torchrun(2), *theirs]))
+    restarting = torchrun(2, "--max-restarts=1", script=paused.__file__)
+    process = start([*restarting, *ours])
+    wait_for_checkpoint(tmp_path / "a", process)
+    workers = psutil.Process(process.pid).children()
+    os.kill(workers[-1].pid, signal.SIGKILL)
     (error,) = finish(process)
     assert process.returncode == 0, error[:3000]
     assert "exitcode: -9" in error  # one was killed, and torchrun began anew
-    both = history(tmp_path / "a"), history(tmp_path / "b")
-    assert both[0].keys() == both[1].keys()
-    for name in both[0].keys() - {"history/seconds"}:
-        np.testing.assert_array_equal(both[1][name], both[0][name], err_msg=name)
-
-
-@pytest.mark.slow
-def test_killed_processes_of_jax_go_on_when_started_again(tmp_path):
-    """The run ends with the weights of one that nobody disturbed."""
-
-    def options(name):
-        given = commands("jax", "reverse", tmp_path / name)
-        given[given.index("--epochs") + 1] = "12"
-        return given
-
-    errors = finish(*(undisturbed := jax_processes(options("a"))))
-    assert [process.returncode for process in undisturbed] == [0, 0], errors
-    running = jax_processes(options("b"))
-    checkpoint_of(tmp_path / "b", running[0])
-    for process in running:
-        os.killpg(process.pid, signal.SIGKILL)
-    finish(*running)
-    done = len(history(tmp_path / "b")["history/seconds"])
-    assert 1 <= done < 12
-    errors = finish(*(again := jax_processes(options("b"))))
-    assert [process.returncode for process in again] == [0, 0], errors
-    both = history(tmp_path / "a"), history(tmp_path / "b")
-    for name in both[0].keys() - {"history/seconds"}:
-        np.testing.assert_array_equal(both[1][name], both[0][name], err_msg=name)
+    assert_same_run(history(tmp_path / "a"), history(tmp_path / "b"))
 
 
 @pytest.mark.slow
@@ -184,53 +270,53 @@ def test_killed_processes_of_jax_go_on_when_started_again(tmp_path):
 def test_an_interrupted_command_says_how_to_go_on(side, tmp_path):
     """Ctrl-C is one sentence, and the next call says where it begins."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # else inherited: ignored
-    given = commands(side, "reverse", tmp_path)
-    given[given.index("--epochs") + 1] = "40"
-    process = start(command := [sys.executable, SCRIPT, *given])
-    checkpoint_of(tmp_path, process)
+    given = options_of(side, "reverse", tmp_path)
+    process = start([sys.executable, paused.__file__, *given])
+    wait_for_checkpoint(tmp_path, process)
     process.send_signal(signal.SIGINT)
     (error,) = finish(process)
     assert process.returncode == 130
     assert error.startswith(f"{SENTENCE}interrupted; the same command goes on"), error
     assert "Traceback" not in error
-    done = len(history(tmp_path)["history/seconds"])
+    command = [sys.executable, SCRIPT, *given]
     again = subprocess.run(command, env=QUIET, text=True, capture_output=True)
     assert again.returncode == 0, again.stderr
-    assert f"goes on after epoch {done} of 40\n" in again.stdout
+    assert "goes on after epoch 1 of 2\n" in again.stdout
     assert "test loss" in again.stdout
+
+
+def assert_one_sentence(process, error, told):
+    """Status 1, and among the lines on stderr one of the script."""
+    assert process.returncode == 1, error
+    (line,) = (line for line in error.splitlines() if line.startswith(SENTENCE))
+    assert told in line
+    assert "Traceback" not in error
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("second", "told"),
+    ("side", "changes", "told"),
     [
-        (["--seed", "3"], "expected the same training in all processes, got"),
-        (["--data", "/no/such/text"], "cannot read the text /no/such/text"),
+        ("jax", {"cpu_devices": 3}, "expected batch_size to be a multiple of 3"),
+        ("torch", {"data": "x"}, "the task reverse makes its own data, got 'x'"),
     ],
-    ids=["another seed", "no data on one host"],
 )
-def test_unequal_processes_of_jax_stop_with_one_sentence_each(second, told, tmp_path):
-    running = jax_processes(commands("jax", "language", tmp_path), second)
-    errors = finish(*running)
-    assert [process.returncode for process in running] == [1, 1], errors
-    for error in errors:
-        (line,) = (line for line in error.splitlines() if line.startswith(SENTENCE))
-        assert told in line
-        assert "Traceback" not in error
+def test_an_error_ends_the_command_with_one_sentence(side, changes, told, tmp_path):
+    command = [sys.executable, SCRIPT, *options_of(side, "reverse", tmp_path)]
+    (error,) = finish(process := start([*command, *flags(**changes)]))
+    assert_one_sentence(process, error, told)
     assert not [*tmp_path.rglob("*.safetensors")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_process_of_jax_does_not_wait_for_ever(rank, tmp_path):
-    given = commands("jax", "reverse", tmp_path)
-    given[given.index("--limit") + 1] = "3"
-    meeting = {"coordinator": f"localhost:{free_port()}", "processes": 2}
-    command = [sys.executable, SCRIPT, *given, *flags(**meeting, process=rank)]
-    (error,) = finish(process := start(command), limit=60)
-    assert process.returncode == 1
-    assert "expected 2 processes to meet" in error
-    assert "within 3 seconds" in error
+def test_without_data_on_one_host_all_processes_of_jax_stop(tmp_path):
+    """Each with a sentence that names the cause."""
+    second = ["--data", "/no/such/text"]
+    running = jax_processes(options_of("jax", "language", tmp_path), second)
+    errors = finish(*running)
+    for process, error in zip(running, errors, strict=True):
+        assert_one_sentence(process, error, "cannot read the text /no/such/text")
+    assert not [*tmp_path.rglob("*.safetensors")]
 
 
 @pytest.mark.slow
@@ -239,7 +325,7 @@ def test_unequal_data_stop_all_processes_of_torch(tmp_path):
     text = "to be, or not to be, that is the question\n" * 1000
     for rank in range(2):
         (tmp_path / f"{rank}.txt").write_text(text + "x" * rank * 100)
-    given = [*commands("torch", "language", tmp_path / "runs"), *flags(n_tokens=110)]
+    given = options_of("torch", "language", tmp_path / "runs")
     shell = f'exec "$0" "$@" --data {tmp_path}/$LOCAL_RANK.txt'
     command = [*torchrun(2, "--no-python")[:-1], "bash", "-c", shell, sys.executable]
     process = start([*command, str(SCRIPT), *given])
@@ -250,40 +336,11 @@ def test_unequal_data_stop_all_processes_of_torch(tmp_path):
     assert all("got another test data and another train data" in x for x in lines)
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"batch": 3}, "unrecognized arguments: --batch"),
-        ({"epochs": "many"}, "invalid int value: 'many'"),
-        ({"m": 15}, "m = 15 does not split into 2 heads"),
-        ({"data": "x"}, "the task reverse makes its own data, got 'x'"),
-        ({"processes": 0}, "expected a whole number above 0, got '0'"),
-        ({"norm_first": "perhaps"}, "expected true or false, got 'perhaps'"),
-        ({"cpu_devices": 3}, "expected batch_size to be a multiple of 3"),
-        ({"coordinator": "localhost:1"}, "expected --processes and --process, too"),
-    ],
-    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
-)
-def test_bad_flags_are_one_sentence(changes, told, tmp_path):
-    command = [sys.executable, SCRIPT, *commands("jax", "reverse", tmp_path)]
-    (error,) = finish(process := start([*command, *flags(**changes)]))
-    assert process.returncode in (1, 2)
-    assert told in error.splitlines()[-1]
-    assert "Traceback" not in error
-    assert not [*tmp_path.rglob("*.safetensors")]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("side", ["jax", "torch"])
-@pytest.mark.parametrize("name", [*tasks.TASKS])
-def test_every_task_trains_and_its_weights_load(side, name, tmp_path):
-    """With the default data, and on one device."""
-    few = {"epochs": 1, "n_train": 200, "batch_size": 20, "warmup": 5}
-    given = flags(framework=side, task=name, runs=tmp_path, **few)
-    process = start([sys.executable, SCRIPT, *given])
-    (error,) = finish(process)
-    assert process.returncode == 0, error[:3000]
-    model = tasks.load(name, **few).build(side)
-    before = to_arrays(model)
-    load_weights(model, tmp_path / "weights.safetensors")
-    assert any(np.any(before[k] != x) for k, x in to_arrays(model).items())
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_of_jax_does_not_wait_for_ever(rank, tmp_path):
+    given = options_of("jax", "reverse", tmp_path, limit=3, processes=2, process=rank)
+    meeting = flags(coordinator=f"localhost:{free_port()}")
+    (error,) = finish(process := start([sys.executable, SCRIPT, *given, *meeting]))
+    told = f"expected 2 processes to meet at {meeting[-1]} within 3 seconds"
+    assert_one_sentence(process, error, told)

@@ -245,7 +245,7 @@ def test_one_pass_predicts_what_a_pass_for_each_prefix_predicts(side, kind):
     model, _ = build_model(side, kind, norm_first=True)
     *source, tokens = inputs_of(side, kind, padding=False)
     at_once = as_numpy(model(*source, tokens))
-    for s in range(1, S + 1):
+    for s in (1, 4, S - 1):
         assert_close(model(*source, tokens[:, :s])[:, -1], at_once[:, s - 1])
 
 
