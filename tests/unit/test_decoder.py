@@ -336,6 +336,29 @@ def test_dropout_reaches_every_block(side, kind):
     np.testing.assert_array_equal(as_numpy(quiet), as_numpy(still(*inputs)))
 
 
+BRANCHES = {  # and what silences the others; without noise inside the net
+    "attention": ("cross.out", "ffn.linear2"),
+    "cross": ("attention.out", "ffn.linear2"),
+    "ffn": ("attention.out", "cross.out", "ffn.linear2.weight"),
+}
+
+
+@on_both_sides
+@PLACES
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_each_branch_of_a_block_has_dropout(side, norm_first, branch):
+    """With the other two silenced by weights of zero, two calls in training differ."""
+    model = side.build("DecoderBlock", M, H, F, norm_first=norm_first, dropout=0.5)
+    params = fill(model)
+    silent = BRANCHES[branch]
+    quiet = {n: 0 * x for n, x in params.items() if n.startswith(silent)}
+    from_arrays(model, params | quiet)
+    model.train()
+    given = side.tensor(draw(B, S, M)), None, side.tensor(draw(B, K, M))
+    first, second = (as_numpy(model(*given)[0]) for _ in range(2))
+    assert np.abs(first - second).max() > 0.1, f"no dropout on the branch {branch}"
+
+
 # Bad input
 
 SIZES = {"n_blocks": L, "n_heads": H, "f": F, "max_length": N}

@@ -315,6 +315,24 @@ def test_every_dropout_layer_is_active_in_training(side, name, silent, norm_firs
 
 
 @on_both_sides
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_dropout_in_the_net_is_between_activation_and_second_layer(side, activation):
+    """Each activation is dropped or doubled; the second layer only adds its bias."""
+    model = side.build("FeedForward", M, M, dropout=0.5, activation=activation)
+    arrays = fill(model) | {"linear2.weight": np.eye(M, dtype=np.float32)}
+    from_arrays(model, arrays)
+    x, bias = side.tensor(draw_input()), arrays["linear2.bias"]
+    model.eval()
+    hidden = as_numpy(model(x)) - bias
+    model.train()
+    found = as_numpy(model(x)) - bias
+    dropped = np.abs(found) < 1e-5
+    np.testing.assert_allclose(found, np.where(dropped, 0, 2 * hidden), atol=1e-5)
+    share = dropped[np.abs(hidden) > 0.01].mean(axis=-1)
+    assert 0.3 < share < 0.7
+
+
+@on_both_sides
 def test_input_dropout_acts_on_the_features_and_not_on_their_embedding(side):
     """Where the embedding ignores its input, two calls in training are equal."""
     options = {"n_blocks": L, "n_heads": H, "f": F, "input_dropout": 0.5}

@@ -14,7 +14,7 @@ from flax import nnx
 
 from helpers import runs, train_jax, train_torch
 from helpers.schedules import SCHEDULES
-from helpers.sequences import reverse_data, shuffled
+from helpers.sequences import draw_chances, reverse_data, shuffled
 from helpers.settings import Reverse, Sequences, Settings
 from helpers.weights import from_arrays, to_arrays
 from sides import jax_side, on_both_sides, torch_side
@@ -202,6 +202,23 @@ def test_dropout_draws_new_masks_in_every_update(side, dropout):
     assert len(set(losses)) == (12 if dropout else 1)
 
 
+def first_number(chances, x):
+    """An augmentation that puts the first random number of a row in its place."""
+    return (0 * x + chances[:, :1],)
+
+
+@on_both_sides
+def test_each_update_is_augmented_by_the_numbers_of_its_epoch(side):
+    """The gradient of ``slope`` is the mean of the augmented rows."""
+    settings = replace(ROWS, n_train=20, batch_size=4, epochs=3)
+    data, options = (np.ones((20, 1), np.float32),), {"augment": first_number}
+    history = fit(side, weight(side), slope, data, settings, **options)
+    drawn = [draw_chances(settings, n, shuffled(settings)(n)) for n in range(3)]
+    expected = np.concatenate(drawn)[..., 0].mean(axis=1)  # an update
+    assert len(np.unique(expected)) == 15
+    np.testing.assert_allclose(history["grad_norm"], expected, rtol=1e-5)
+
+
 @on_both_sides
 def test_validation_numbers_are_those_of_the_validation_data(side):
     """Of the weights after each epoch, without dropout: not of the training data."""
@@ -264,6 +281,26 @@ def test_the_weights_with_the_highest_accuracy_are_kept(side):
     last = weight(side, 0.05)
     fit(side, last, slope, ones, settings, batches=one_row_each)
     np.testing.assert_allclose(value(last), -3.95, atol=1e-4)
+
+
+@on_both_sides
+def test_a_resumed_training_keeps_the_best_weights_of_before(side, tmp_path):
+    """The best epoch is the first, and the training stops in the third."""
+    ones = (np.ones((20, 1), np.float32),)
+    settings = replace(ROWS, learning_rate=0.2, warmup=1)
+
+    def stopped(epoch):
+        if epoch == 2:
+            raise KeyboardInterrupt
+        return one_row_each(epoch)
+
+    options = {"validation": ones, "folder": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        fit(side, weight(side, 0.05), slope, ones, settings, batches=stopped, **options)
+    model, options["batches"] = weight(side, 0.05), one_row_each
+    history = fit(side, model, slope, ones, settings, **options)
+    assert history["validation_accuracy"].argmax() == 0
+    np.testing.assert_allclose(value(model), -0.95, atol=1e-4)
 
 
 def constant_accuracy(model, x):

@@ -1,6 +1,7 @@
 """``scripts/train.py`` with real processes of both frameworks, over localhost."""
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -287,3 +288,19 @@ def test_every_task_trains_and_its_weights_load(side, name, tmp_path):
     before = to_arrays(model)
     load_weights(model, tmp_path / "weights.safetensors")
     assert any(np.any(before[k] != x) for k, x in to_arrays(model).items())
+
+
+@pytest.mark.parametrize("side", ["jax", "torch"])
+def test_only_retrain_trains_a_finished_run_again(side, tmp_path, monkeypatch, capsys):
+    """In this process: trained, then reloaded, then trained from the start."""
+    main = runpy.run_path(str(SCRIPT))["main"]
+    given = [str(SCRIPT), *commands(side, "reverse", tmp_path)]
+    said, seconds = [], []
+    for more in ([], [], ["--retrain"]):
+        monkeypatch.setattr(sys, "argv", [*given, *more])
+        main()
+        said.append("is finished and reloaded" in capsys.readouterr().out)
+        seconds.append(history(tmp_path)["history/seconds"])
+    assert said == [False, True, False]
+    assert (seconds[0] == seconds[1]).all()
+    assert (seconds[1] != seconds[2]).any(), "--retrain has left the old checkpoint"
