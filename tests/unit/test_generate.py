@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -230,6 +231,13 @@ def test_generation_leaves_the_model_as_it_was(side):
     texts = [as_numpy(side.models.generate(m, PROMPTS, 9)) for m in (model, still)]
     np.testing.assert_array_equal(*texts)
     assert side.modes(model) == modes
+
+
+def test_generation_keeps_the_global_random_state():
+    """In PyTorch, where drawing from it would change what a reader draws next."""
+    model, expected = build_model(torch_side), torch.manual_seed(5).get_state()
+    torch_side.models.generate(model, PROMPTS, 3)
+    assert torch.equal(torch.get_rng_state(), expected)
 
 
 def test_a_generation_is_compiled_once_for_its_shapes():

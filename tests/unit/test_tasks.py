@@ -78,3 +78,17 @@ def test_pictures_are_those_of_their_part():
         rows = slice(200 if name == "train" else None)
         for found, expected in zip(data[name], pair, strict=True):
             np.testing.assert_array_equal(found, expected[rows])
+
+
+@pytest.mark.parametrize("side", ["jax", "torch"])
+def test_fit_gets_the_validation_data_batches_and_moves_of_the_task(side):
+    """Digits are turned and shifted, but never mirrored; sets are not moved."""
+    task = tasks.load("vision", **FEW)
+    options = task.options(side)
+    assert options["validation"] is task.data["validation"]
+    moves = options["augment"].keywords
+    assert moves["degrees"] > 0 and moves["pixels"] > 0 and not moves.get("flip")
+    task = tasks.load("anomaly", "digits")
+    options = task.options(side)
+    assert options["validation"] is task.data["validation"]
+    assert options["batches"] is task.batches and options["augment"] is None

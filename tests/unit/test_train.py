@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 import jax
@@ -202,21 +203,33 @@ def test_dropout_draws_new_masks_in_every_update(side, dropout):
     assert len(set(losses)) == (12 if dropout else 1)
 
 
-def first_number(chances, x):
-    """An augmentation that puts the first random number of a row in its place."""
-    return (0 * x + chances[:, :1],)
+def one_number(place, chances, x):
+    """An augmentation that puts one of the random numbers of a row in its place."""
+    return (0 * x + chances[:, place, None],)
 
 
 @on_both_sides
 def test_each_update_is_augmented_by_the_numbers_of_its_epoch(side):
     """The gradient of ``slope`` is the mean of the augmented rows."""
     settings = replace(ROWS, n_train=20, batch_size=4, epochs=3)
-    data, options = (np.ones((20, 1), np.float32),), {"augment": first_number}
+    data, options = (np.ones((20, 1), np.float32),), {"augment": partial(one_number, 0)}
     history = fit(side, weight(side), slope, data, settings, **options)
     drawn = [draw_chances(settings, n, shuffled(settings)(n)) for n in range(3)]
     expected = np.concatenate(drawn)[..., 0].mean(axis=1)  # an update
     assert len(np.unique(expected)) == 15
     np.testing.assert_allclose(history["grad_norm"], expected, rtol=1e-5)
+
+
+@on_both_sides
+def test_another_augmentation_is_another_run(side, tmp_path):
+    """And the same one is reloaded."""
+    settings = replace(ROWS, n_train=20, batch_size=4, epochs=1)
+    args, found = (slope, (np.ones((20, 1), np.float32),), settings), []
+    for how in (None, partial(one_number, 0), partial(one_number, 1)):
+        for _ in range(2):
+            fit(side, weight(side), *args, augment=how, folder=tmp_path)
+            found.append(len(list(tmp_path.iterdir())))
+    assert found == [1, 1, 2, 2, 3, 3]
 
 
 @on_both_sides

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from helpers import tasks
+from helpers import tasks, train_torch
 from helpers.jobs import free_port
 from helpers.weights import load_weights, to_arrays
 
@@ -290,17 +290,44 @@ def test_every_task_trains_and_its_weights_load(side, name, tmp_path):
     assert any(np.any(before[k] != x) for k, x in to_arrays(model).items())
 
 
-@pytest.mark.parametrize("side", ["jax", "torch"])
-def test_only_retrain_trains_a_finished_run_again(side, tmp_path, monkeypatch, capsys):
-    """In this process: trained, then reloaded, then trained from the start."""
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Calls the script in this process, and returns what it prints."""
     main = runpy.run_path(str(SCRIPT))["main"]
-    given = [str(SCRIPT), *commands(side, "reverse", tmp_path)]
-    said, seconds = [], []
-    for more in ([], [], ["--retrain"]):
-        monkeypatch.setattr(sys, "argv", [*given, *more])
+
+    def run(*options):
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, options)])
         main()
-        said.append("is finished and reloaded" in capsys.readouterr().out)
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("side", ["jax", "torch"])
+def test_only_retrain_trains_a_finished_run_again(side, tmp_path, call):
+    """Trained, then reloaded, then trained from the start."""
+    reloaded, seconds = [], []
+    for more in ([], [], ["--retrain"]):
+        said = call(*commands(side, "reverse", tmp_path), *more)
+        reloaded.append("is finished and reloaded" in said)
         seconds.append(history(tmp_path)["history/seconds"])
-    assert said == [False, True, False]
+    assert reloaded == [False, True, False]
     assert (seconds[0] == seconds[1]).all()
     assert (seconds[1] != seconds[2]).any(), "--retrain has left the old checkpoint"
+
+
+def test_the_test_data_are_measured_with_the_weights_that_are_kept(tmp_path, call):
+    """In the file that was asked for."""
+    options = commands("torch", "reverse", tmp_path / "runs")
+    path = tmp_path / "mine.safetensors"
+    said = call(*options, *flags(weights=path))
+    task = tasks.load("reverse", **SIZES)
+    load_weights(model := task.build("torch"), path)
+    found = {
+        name: train_torch.evaluate(model, train_torch.cross_entropy, data)
+        for name, data in task.data.items()
+    }
+    assert f"test loss {found['test']['loss']:.4f}, " in said
+    assert found["test"]["loss"] != pytest.approx(found["train"]["loss"], abs=1e-4)
+    assert found["test"]["loss"] != pytest.approx(found["validation"]["loss"], abs=1e-4)
+    assert said.splitlines()[-1] == str(path)

@@ -11,7 +11,7 @@ import torch
 import torchvision
 from flax import nnx
 
-from helpers import photos, reference, train_jax, train_torch
+from helpers import photos, reference, sets, train_jax, train_torch
 from helpers import pictures as picture_sets
 from helpers.settings import Pictures, Settings
 from helpers.shapes import as_numpy
@@ -82,8 +82,11 @@ def test_the_model_equals_that_of_torchvision(side):
 
 
 @on_both_sides
-def test_the_model_is_that_of_the_formulas(side):
-    model, params = build_model(side)
+@pytest.mark.parametrize(
+    "options", [{}, {"pool": "mean", "positions": "sinusoidal"}], ids=["token", "mean"]
+)
+def test_the_model_is_that_of_the_formulas(side, options):
+    model, params = build_model(side, **options)
     expected = reference.vision_transformer(IMAGES, params, P, L, H)
     np.testing.assert_allclose(
         as_numpy(model(side.tensor(IMAGES))), expected, atol=1e-5, rtol=0
@@ -174,6 +177,14 @@ def test_what_is_no_picture_of_this_model_raises(side):
         model(side.tensor(IMAGES, "int32"))
     with pytest.raises(ValueError, match="multiples of patch = 5"):
         side.models.cut_patches(side.tensor(IMAGES), 5)
+
+
+@on_both_sides
+def test_a_new_class_token_is_as_small_as_new_positions(side):
+    sizes = {"patch": SIZE, "n_blocks": 1, "n_heads": 1, "f": F}
+    arrays = to_arrays(side.build("VisionTransformer", SIZE, N, 601, C, **sizes))
+    for name in ("token", "positions.table"):
+        assert arrays[name].std() == pytest.approx(0.02, rel=0.15), name
 
 
 @on_both_sides
@@ -379,10 +390,14 @@ def unequal(tmp_path, monkeypatch):
 
 def test_a_tenth_of_each_class_of_photos_is_for_validation(unequal):
     """One at least; none is lost or in two parts, and each keeps its label."""
-    parts, names = picture_sets.load("cifar10", seed=3)
+    found = [picture_sets.load("cifar10", seed) for seed in (3, 3, *range(4, 14))]
+    chosen = [parts["validation"] for parts, _ in found]
+    for _, labels in chosen:
+        assert np.bincount(labels, minlength=3).tolist() == [100, 2, 1]
+    np.testing.assert_array_equal(chosen[0][0], chosen[1][0])
+    assert (chosen[0][0] != chosen[2][0]).any(), "another seed, the same photos"
+    parts, names = found[0]
     assert names == ["a", "b", "c"]
-    counts = np.bincount(parts["validation"][1], minlength=3).tolist()
-    assert counts == [100, 2, 1]
     images, labels = (
         np.concatenate([parts[name][n] for name in ("train", "validation")])
         for n in range(2)
@@ -392,10 +407,17 @@ def test_a_tenth_of_each_class_of_photos_is_for_validation(unequal):
     np.testing.assert_array_equal(labels, unequal["train_labels"][numbers])
     np.testing.assert_array_equal(parts["test"][0], unequal["test_images"])
     np.testing.assert_array_equal(parts["test"][1], unequal["test_labels"])
-    again, other = (picture_sets.load("cifar10", seed)[0] for seed in (3, 4))
-    chosen = parts["validation"][0]
-    np.testing.assert_array_equal(again["validation"][0], chosen)
-    assert (other["validation"][0] != chosen).any()
+
+
+def test_digits_are_pictures_as_they_were_written():
+    """Upright, with their labels: those of the pictures that the figures show."""
+    parts, names = picture_sets.load("digits", seed=3)
+    shown, _ = sets.digits(seed=3)
+    assert names == list("0123456789")
+    for name, (images, labels) in parts.items():
+        grey = 255 * images[..., 0]
+        np.testing.assert_allclose(grey, shown[name].images, atol=0.51)
+        np.testing.assert_array_equal(labels, shown[name].labels)
 
 
 def test_settings_follow_from_the_pictures():
