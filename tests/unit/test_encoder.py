@@ -331,7 +331,8 @@ def test_dropout_in_the_net_is_between_activation_and_second_layer(side, activat
     model.train()
     found = as_numpy(model(x)) - bias
     dropped = np.abs(found) < 1e-5
-    np.testing.assert_allclose(found, np.where(dropped, 0, 2 * hidden), atol=1e-5)
+    kept = np.where(dropped, 0, 2 * hidden)
+    np.testing.assert_allclose(found, kept, atol=1e-5, err_msg="dropout is elsewhere")
     share = dropped[np.abs(hidden) > 0.01].mean(axis=-1)
     assert 0.3 < share < 0.7
     assert len(np.unique(dropped.reshape(-1, M), axis=0)) == B * S, "a mask is shared"

@@ -217,7 +217,10 @@ def test_each_update_is_augmented_by_the_numbers_of_its_epoch(side):
     drawn = [draw_chances(settings, n, shuffled(settings)(n)) for n in range(3)]
     expected = np.concatenate(drawn)[..., 0].mean(axis=1)  # an update
     assert len(np.unique(expected)) == 15
-    np.testing.assert_allclose(history["grad_norm"], expected, rtol=1e-5)
+    others = "an epoch is augmented by other random numbers than its own"
+    np.testing.assert_allclose(
+        history["grad_norm"], expected, rtol=1e-5, err_msg=others
+    )
 
 
 @on_both_sides
@@ -313,7 +316,8 @@ def test_a_resumed_training_keeps_the_best_weights_of_before(side, tmp_path):
     model, options["batches"] = weight(side, 0.05), one_row_each
     history = fit(side, model, slope, ones, settings, **options)
     assert history["validation_accuracy"].argmax() == 0
-    np.testing.assert_allclose(value(model), -0.95, atol=1e-4)
+    forgotten = "the best weights of before the stop are forgotten"
+    np.testing.assert_allclose(value(model), -0.95, atol=1e-4, err_msg=forgotten)
 
 
 def constant_accuracy(model, x):
