@@ -665,6 +665,9 @@ def test_knobs_change_the_probabilities(reader):
         page.get_by_label("top-k").press("ArrowRight")
     shown = texts_of(page, "ol.next .number")
     assert shown.count("–") == 7 and "–" not in shown[:3]
+    page.get_by_label("temperature").press("Home")  # of these three tokens, too
+    expect(page.locator("output[for=temperature]")).to_have_text("0.1")
+    assert float(number.inner_text()) > float(shown[0])
     page.get_by_label("top-k").press("End")
     page.get_by_label("top-p").press("Home")
     assert texts_of(page, "ol.next .number") == ["1.00", *9 * ["–"]]

@@ -24,6 +24,7 @@ from safetensors.numpy import load_file
 import paused
 from helpers.engine import tasks
 from helpers.engine.weights import load_weights, to_arrays
+from helpers.torch import training as train_torch
 from sides import on_both_sides
 
 SCRIPT = paused.SCRIPT
@@ -121,6 +122,37 @@ def test_every_task_trains_and_its_weights_load(side, name, alone):
     before = to_arrays(model)
     load_weights(model, alone(side.name, name) / "weights.safetensors")
     assert all(np.any(before[k] != x) for k, x in to_arrays(model).items())
+
+
+@pytest.mark.parametrize("side", ["jax", "torch"])
+def test_only_retrain_trains_a_finished_run_again(side, tmp_path, capsys):
+    """Trained, then reloaded, then trained from the start."""
+    reloaded, seconds = [], []
+    for more in ([], [], ["--retrain"]):
+        assert call([*options_of(side, "reverse", tmp_path), *more]) == 0
+        reloaded.append("is finished and reloaded" in capsys.readouterr().out)
+        seconds.append(history(tmp_path)["history/seconds"])
+    assert reloaded == [False, True, False]
+    assert (seconds[0] == seconds[1]).all()
+    assert (seconds[1] != seconds[2]).any(), "--retrain has left the old checkpoint"
+
+
+def test_the_test_data_are_measured_with_the_weights_that_are_kept(tmp_path, capsys):
+    """In the file that was asked for."""
+    path = tmp_path / "mine.safetensors"
+    given = options_of("torch", "reverse", tmp_path / "runs", weights=path)
+    assert call(given) == 0
+    said = capsys.readouterr().out
+    task = tasks.load("reverse", **sizes_of("reverse"))
+    load_weights(model := task.build("torch"), path)
+    found = {
+        name: train_torch.evaluate(model, train_torch.cross_entropy, data)
+        for name, data in task.data.items()
+    }
+    assert f"test loss {found['test']['loss']:.4f}, " in said
+    assert found["test"]["loss"] != pytest.approx(found["train"]["loss"], abs=1e-4)
+    assert found["test"]["loss"] != pytest.approx(found["validation"]["loss"], abs=1e-4)
+    assert said.splitlines()[-1] == str(path)
 
 
 # In processes of its own

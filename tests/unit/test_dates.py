@@ -1,5 +1,6 @@
 """Dates in words and in ISO's form; none of them is in two parts of the data."""
 
+from collections import defaultdict
 from dataclasses import replace
 from datetime import date, datetime
 
@@ -119,6 +120,17 @@ def test_every_form_comes_about_equally_often():
         share = np.array([part.count(form) for form in dates.FORMS]) / len(part)
         np.testing.assert_allclose(share, 1 / 7, atol=0.03)
     assert len(set(answers)) > 14_000
+
+
+def test_the_form_of_an_example_does_not_follow_from_its_day():
+    """A day that comes twice comes in the same form once in seven times."""
+    names, answers = forms_of(*dates.load(SMALL)["train"])
+    forms = defaultdict(list)
+    for name, day in zip(names, answers, strict=True):
+        forms[day].append(name)
+    alike = [found[0] == found[1] for found in forms.values() if len(found) > 1]
+    assert len(alike) > 2_000
+    assert np.mean(alike) == pytest.approx(1 / 7, abs=0.05)
 
 
 def test_data_follow_from_the_seed():

@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 
+from helpers import reference
 from helpers.engine import checks
 from helpers.engine.settings import Dates, Settings, Text
 from helpers.engine.shapes import as_numpy, check_shape
@@ -154,6 +155,20 @@ def test_cross_maps_are_those_of_the_context(side, norm_first):
     np.testing.assert_array_equal(
         as_numpy(out), as_numpy(model(x, side.mask(CAUSAL), context, mask))
     )
+
+
+@on_both_sides
+@PLACES
+def test_a_translator_equals_the_reference(side, norm_first):
+    """Logits, and the maps of its decoder block by block; no padding."""
+    options = {"norm_first": norm_first, "shared": True, "n_blocks": L, "n_heads": H}
+    model = side.build("Translator", T, T, M, f=F, max_length=N, **options)
+    params, given = fill(model), (draw_tokens(B, K), draw_tokens(B, S, seed=5))
+    inputs = [side.tensor(x, "int32") for x in given]
+    logits, (_, maps, cross) = model(*inputs, return_maps=True)
+    expected = reference.translator(*given, params, L, H, norm_first)
+    for got, want in zip((logits, maps, cross), expected, strict=True):
+        assert_close(got, want)
 
 
 # Equal to each other
@@ -336,6 +351,35 @@ def test_dropout_reaches_every_block(side, kind):
     still, _ = build_model(side, kind)
     quiet, *_ = side.models.attention_maps(model, *inputs)
     np.testing.assert_array_equal(as_numpy(quiet), as_numpy(still(*inputs)))
+
+
+BRANCHES = {  # and what silences the others; without noise inside the net
+    "attention": ("cross.out", "ffn.linear2"),
+    "cross": ("attention.out", "ffn.linear2"),
+    "ffn": ("attention.out", "cross.out", "ffn.linear2.weight"),
+}
+
+
+@on_both_sides
+@PLACES
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_each_branch_of_a_block_has_dropout(side, norm_first, branch):
+    """With the other two silenced by weights of zero, two calls in training differ.
+
+    So do all places of one call, though their inputs are the same.
+    """
+    model = side.build("DecoderBlock", M, H, F, norm_first=norm_first, dropout=0.5)
+    params = fill(model)
+    silent = BRANCHES[branch]
+    quiet = {n: 0 * x for n, x in params.items() if n.startswith(silent)}
+    from_arrays(model, params | quiet)
+    model.train()
+    same = np.broadcast_to(draw(M), (B, S, M)), np.broadcast_to(draw(M), (B, K, M))
+    x, context = map(side.tensor, same)
+    first, second = (as_numpy(model(x, None, context)[0]) for _ in range(2))
+    assert np.abs(first - second).max() > 0.1, f"no dropout on the branch {branch}"
+    places = np.unique(first.reshape(-1, M).round(3), axis=0)
+    assert len(places) == B * S, f"some places share a mask on the branch {branch}"
 
 
 # Bad input

@@ -315,6 +315,30 @@ def test_every_dropout_layer_is_active_in_training(side, name, silent, norm_firs
 
 
 @on_both_sides
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_dropout_in_the_net_is_between_activation_and_second_layer(side, activation):
+    """Each activation is dropped or doubled; the second layer only adds its bias.
+
+    Every place has a mask of its own: their inputs are the same.
+    """
+    model = side.build("FeedForward", M, M, dropout=0.5, activation=activation)
+    arrays = fill(model) | {"linear2.weight": np.eye(M, dtype=np.float32)}
+    from_arrays(model, arrays)
+    same = np.broadcast_to(draw_input()[0, 0], (B, S, M))
+    x, bias = side.tensor(same), arrays["linear2.bias"]
+    model.eval()
+    hidden = as_numpy(model(x)) - bias
+    model.train()
+    found = as_numpy(model(x)) - bias
+    dropped = np.abs(found) < 1e-5
+    kept = np.where(dropped, 0, 2 * hidden)
+    np.testing.assert_allclose(found, kept, atol=1e-5, err_msg="dropout is elsewhere")
+    share = dropped[np.abs(hidden) > 0.01].mean(axis=-1)
+    assert 0.3 < share < 0.7
+    assert len(np.unique(dropped.reshape(-1, M), axis=0)) == B * S, "a mask is shared"
+
+
+@on_both_sides
 def test_input_dropout_acts_on_the_features_and_not_on_their_embedding(side):
     """Where the embedding ignores its input, two calls in training are equal."""
     options = {"n_blocks": L, "n_heads": H, "f": F, "input_dropout": 0.5}

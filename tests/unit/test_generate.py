@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -19,6 +20,7 @@ BEGIN, END = 17, 18
 SIZES = {"n_blocks": L, "n_heads": H, "f": F, "max_length": N, "norm_first": True}
 PROMPTS = [[3], [1, 2, 3, 4, 5, 6, 7], [9, 0, 11]]
 POSITIONS = pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
+PLACES = pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
 
 
 def build_model(side, seed=0, scale=1.0, **options):
@@ -31,9 +33,9 @@ def build_model(side, seed=0, scale=1.0, **options):
     return model
 
 
-def build_translator(side, seed=0):
+def build_translator(side, seed=0, **options):
     """A translator, each of its parameters with a value of its own."""
-    model = side.build("Translator", U, T, M, **SIZES)
+    model = side.build("Translator", U, T, M, **SIZES | options)
     fill(model, seed)
     return model
 
@@ -79,9 +81,10 @@ def test_logits_with_a_cache_are_those_without(side, positions, steps):
 
 
 @on_both_sides
-def test_cross_attention_is_cached_too(side):
+@PLACES
+def test_cross_attention_is_cached_too(side, norm_first):
     """The logits of a translator, from keys and values made once."""
-    model = build_translator(side)
+    model = build_translator(side, norm_first=norm_first)
     source, target = whole(side, draw_source()), whole(side, draw_tokens(B, S))
     context, mask, maps = model.read(source)
     assert maps is None
@@ -105,10 +108,17 @@ def test_the_cache_holds_two_numbers_per_block_position_and_feature(side):
 
 
 @on_both_sides
-@POSITIONS
-def test_rows_of_different_lengths_have_the_logits_of_rows_alone(side, positions):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"positions": "learned"}, {"positions": "sinusoidal"}, {"positions": "none"},
+        {"norm_first": False},
+    ],
+    ids=["learned", "sinusoidal", "none", "post"],
+)  # fmt: skip
+def test_rows_of_different_lengths_have_the_logits_of_rows_alone(side, options):
     """Shorter prompts are padded on the left, and no padding is looked at."""
-    model, longest = build_model(side, positions=positions), max(map(len, PROMPTS))
+    model, longest = build_model(side, **options), max(map(len, PROMPTS))
     first = np.array([longest - len(row) for row in PROMPTS])
     padded = np.array([[8] * n + row for n, row in zip(first, PROMPTS, strict=True)])
     cache = side.models.new_cache(model, whole(side, first), N)
@@ -231,6 +241,13 @@ def test_generation_leaves_the_model_as_it_was(side):
     texts = [as_numpy(side.models.generate(m, PROMPTS, 9)) for m in (model, still)]
     np.testing.assert_array_equal(*texts)
     assert side.modes(model) == modes
+
+
+def test_generation_keeps_the_global_random_state():
+    """In PyTorch, where drawing from it would change what a reader draws next."""
+    model, expected = build_model(torch_side), torch.manual_seed(5).get_state()
+    torch_side.models.generate(model, PROMPTS, 3)
+    assert torch.equal(torch.get_rng_state(), expected)
 
 
 def test_a_generation_is_compiled_once_for_its_shapes():

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import data as tool
-from helpers.data import photos, picture_folder
+from helpers.data import download, photos, picture_folder
 
 RNG = np.random.default_rng(0)
 
@@ -325,6 +325,27 @@ def test_a_folder_that_changes_between_two_stops_is_converted_anew(folder, monke
     parts, _ = photos.load_images(folder)
     images = np.concatenate([images for images, _ in parts.values()])
     assert (images == [255, 0, 0]).all(axis=(1, 2, 3)).sum() == 1
+
+
+def test_a_stopped_extraction_of_a_folder_that_changes_begins_anew(folder, monkeypatch):
+    """Batches of features of the old pictures are not used: here their means."""
+    sizes = []
+
+    def run(images):
+        sizes.append(len(images))
+        if len(sizes) == 2:
+            raise KeyboardInterrupt
+        return np.repeat(images.mean((1, 2, 3))[:, None], photos.N_FEATURES, axis=1)
+
+    monkeypatch.setattr(photos, "network", lambda _: run)
+    monkeypatch.setattr(photos, "BATCH", 20)
+    monkeypatch.setattr(download, "fetch", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        photos.prepare(folder)
+    CHANGES["a new class"](folder)
+    photos.prepare(folder)
+    for features, _, images in photos.load(folder)[0].values():
+        np.testing.assert_allclose(features[:, 0], images.mean((1, 2, 3)))
 
 
 def test_a_relative_folder_is_the_same_for_make_and_for_a_page(tmp_path, monkeypatch):

@@ -57,11 +57,16 @@ def quick(tmp_path_factory):
         yield
 
 
-def killed_by_itself(*arguments):
+def killed_by_itself(side, folder, point, number, *options):
     """Train until a point; the point must be reached."""
+    arguments = side, folder, point, number, *options
     process = trainee.start(trainee.train_until, *arguments)
     process.join()
-    assert process.exitcode == -signal.SIGKILL, arguments
+    assert process.exitcode != 0, (
+        f"the training ended before {point!r} was reached for the {number}th time: is "
+        "the hook of trainee.set_traps still on its way?"
+    )
+    assert process.exitcode == -signal.SIGKILL, "the training failed before its kill"
 
 
 def killed_from_outside(side, folder):
@@ -72,6 +77,8 @@ def killed_from_outside(side, folder):
     time.sleep(random.uniform(0, 0.05))
     process.kill()
     process.join()
+    assert process.exitcode in (-signal.SIGKILL, 0), "the training failed by itself"
+    assert list(folder.glob("*/checkpoint.safetensors")), "there is nothing to resume"
 
 
 def finish(side, folders, root):

@@ -6,7 +6,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.data.sequences import one_hot, reverse_data, shuffled, symbols
+from helpers.data.sequences import (
+    draw_chances,
+    one_hot,
+    reverse_data,
+    shuffled,
+    symbols,
+)
 from helpers.engine.settings import Reverse
 from sides import run_python
 
@@ -89,8 +95,7 @@ def test_batches_follow_from_seed_and_epoch_alone():
     there = [forwards(epoch) for epoch in range(5)]
     back = [backwards(epoch) for epoch in reversed(range(5))][::-1]
     np.testing.assert_array_equal(there, back)
-    for epoch in range(4):
-        assert (there[epoch] != there[epoch + 1]).any()
+    assert len({index.tobytes() for index in there}) == 5, "two epochs are alike"
     assert (there[0] != shuffled(replace(SMALL, seed=43))(0)).any()
     left_out = [set(range(70)) - set(index.ravel()) for index in there]
     assert len(set(map(frozenset, left_out))) > 1, "always the same are left out"
@@ -100,3 +105,16 @@ def test_batches_follow_from_seed_and_epoch_alone():
         "print(shuffled(Reverse())(3)[-1].tolist())"
     )
     assert run_python(code) == str(shuffled(Reverse())(3)[-1].tolist())
+
+
+def test_random_numbers_of_an_epoch_follow_from_seed_and_epoch_alone():
+    """Eight for each example, all of their own: uniform, and others in each epoch."""
+    batches = shuffled(SMALL)(0)
+    epochs = [draw_chances(SMALL, epoch, batches) for epoch in (0, 1, 0)]
+    assert (epochs[0].shape, epochs[0].dtype) == ((8, 8, 8), np.float32)
+    np.testing.assert_array_equal(epochs[0], epochs[2])
+    assert not np.isin(epochs[0], epochs[1]).any(), "two epochs are augmented alike"
+    other = draw_chances(replace(SMALL, seed=43), 0, batches)
+    assert not np.isin(epochs[0], other).any()
+    assert len(np.unique(epochs[0])) == epochs[0].size
+    assert 0 <= epochs[0].min() < 0.05 and 0.95 < epochs[0].max() < 1

@@ -184,6 +184,8 @@ def test_fixed_sets_are_always_the_same():
     times = np.bincount(rows[:, -1], minlength=25)
     assert set(times) == {2, 3}
     assert times.sum() == 60
+    few = [sets.fixed(UNEQUAL, 3, 5, seed)[:, -1] for seed in range(9)]
+    assert len(np.unique(few)) > 15, "the odd ones are always of the same elements"
 
 
 @hypothesis.settings(max_examples=20)

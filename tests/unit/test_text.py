@@ -38,6 +38,9 @@ def test_every_python_has_the_text():
     for part in parts.values():
         assert set(part) <= set(text.ASCII)
         assert "\ndef " in part
+    for name in text.HELD_OUT:
+        assert text.module(name) in parts["test"]
+        assert text.module(name) not in parts["train"], f"{name} is not held out"
 
 
 def write(folder, content, encoding="utf-8"):

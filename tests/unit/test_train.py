@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 import jax
@@ -12,7 +13,7 @@ import pytest
 import torch
 from flax import nnx
 
-from helpers.data.sequences import reverse_data, shuffled
+from helpers.data.sequences import draw_chances, reverse_data, shuffled
 from helpers.engine import runs
 from helpers.engine.settings import Reverse, Sequences, Settings
 from helpers.engine.weights import from_arrays, to_arrays
@@ -204,6 +205,38 @@ def test_dropout_draws_new_masks_in_every_update(side, dropout):
     assert len(set(losses)) == (12 if dropout else 1)
 
 
+def one_number(place, chances, x):
+    """An augmentation that puts one of the random numbers of a row in its place."""
+    return (0 * x + chances[:, place, None],)
+
+
+@on_both_sides
+def test_each_update_is_augmented_by_the_numbers_of_its_epoch(side):
+    """The gradient of ``slope`` is the mean of the augmented rows."""
+    settings = replace(ROWS, n_train=20, batch_size=4, epochs=3)
+    data, options = (np.ones((20, 1), np.float32),), {"augment": partial(one_number, 0)}
+    history = fit(side, weight(side), slope, data, settings, **options)
+    drawn = [draw_chances(settings, n, shuffled(settings)(n)) for n in range(3)]
+    expected = np.concatenate(drawn)[..., 0].mean(axis=1)  # an update
+    assert len(np.unique(expected)) == 15
+    others = "an epoch is augmented by other random numbers than its own"
+    np.testing.assert_allclose(
+        history["grad_norm"], expected, rtol=1e-5, err_msg=others
+    )
+
+
+@on_both_sides
+def test_another_augmentation_is_another_run(side, tmp_path):
+    """And the same one is reloaded."""
+    settings = replace(ROWS, n_train=20, batch_size=4, epochs=1)
+    args, found = (slope, (np.ones((20, 1), np.float32),), settings), []
+    for how in (None, partial(one_number, 0), partial(one_number, 1)):
+        for _ in range(2):
+            fit(side, weight(side), *args, augment=how, folder=tmp_path)
+            found.append(len(list(tmp_path.iterdir())))
+    assert found == [1, 1, 2, 2, 3, 3]
+
+
 @on_both_sides
 def test_validation_numbers_are_those_of_the_validation_data(side):
     """Of the weights after each epoch, without dropout: not of the training data."""
@@ -266,6 +299,27 @@ def test_the_weights_with_the_highest_accuracy_are_kept(side):
     last = weight(side, 0.05)
     fit(side, last, slope, ones, settings, batches=one_row_each)
     np.testing.assert_allclose(value(last), -3.95, atol=1e-4)
+
+
+@on_both_sides
+def test_a_resumed_training_keeps_the_best_weights_of_before(side, tmp_path):
+    """The best epoch is the first, and the training stops in the third."""
+    ones = (np.ones((20, 1), np.float32),)
+    settings = replace(ROWS, learning_rate=0.2, warmup=1)
+
+    def stopped(epoch):
+        if epoch == 2:
+            raise KeyboardInterrupt
+        return one_row_each(epoch)
+
+    options = {"validation": ones, "folder": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        fit(side, weight(side, 0.05), slope, ones, settings, batches=stopped, **options)
+    model, options["batches"] = weight(side, 0.05), one_row_each
+    history = fit(side, model, slope, ones, settings, **options)
+    assert history["validation_accuracy"].argmax() == 0
+    forgotten = "the best weights of before the stop are forgotten"
+    np.testing.assert_allclose(value(model), -0.95, atol=1e-4, err_msg=forgotten)
 
 
 def constant_accuracy(model, x):

@@ -12,6 +12,7 @@ import torchvision
 from flax import nnx
 
 from helpers import reference
+from helpers.data import photos, sets
 from helpers.data import pictures as picture_sets
 from helpers.engine.settings import Pictures, Settings
 from helpers.engine.shapes import as_numpy
@@ -84,8 +85,11 @@ def test_the_model_equals_that_of_torchvision(side):
 
 
 @on_both_sides
-def test_the_model_is_that_of_the_formulas(side):
-    model, params = build_model(side)
+@pytest.mark.parametrize(
+    "options", [{}, {"pool": "mean", "positions": "sinusoidal"}], ids=["token", "mean"]
+)
+def test_the_model_is_that_of_the_formulas(side, options):
+    model, params = build_model(side, **options)
     expected = reference.vision_transformer(IMAGES, params, P, L, H)
     np.testing.assert_allclose(
         as_numpy(model(side.tensor(IMAGES))), expected, atol=1e-5, rtol=0
@@ -178,6 +182,26 @@ def test_what_is_no_picture_of_this_model_raises(side):
         side.models.cut_patches(side.tensor(IMAGES), 5)
 
 
+@on_both_sides
+def test_a_new_class_token_is_as_small_as_new_positions(side):
+    sizes = {"patch": SIZE, "n_blocks": 1, "n_heads": 1, "f": F}
+    arrays = to_arrays(side.build("VisionTransformer", SIZE, N, 601, C, **sizes))
+    for name in ("token", "positions.table"):
+        assert arrays[name].std() == pytest.approx(0.02, rel=0.15), name
+
+
+@on_both_sides
+def test_dropout_comes_after_the_positions(side):
+    """Of nothing but positions, with all blocks silenced, two calls still differ."""
+    model, params = build_model(side, dropout=0.5)
+    silent = "embed", "token", "attention.out", "ffn.linear2"
+    quiet = {n: 0 * x for n, x in params.items() if any(part in n for part in silent)}
+    from_arrays(model, params | quiet)
+    model.train()
+    first, second = (as_numpy(model(side.tensor(IMAGES))) for _ in range(2))
+    assert np.abs(first - second).max() > 0.1, "no dropout after the positions"
+
+
 # Augmentation
 
 
@@ -231,6 +255,33 @@ def test_augmentation_uses_the_whole_range_and_keeps_labels(side):
     np.testing.assert_allclose(
         as_numpy(side.models.augment(*given, pixels=2)[0])[..., 0], moved, atol=1e-6
     )
+
+
+MOVES = {  # what each uses of the eight numbers of a picture
+    "angle": ({"degrees": 30}, {0}),
+    "shifts": ({"pixels": 2}, {1, 2}),
+    "mirror": ({"flip": True}, {3}),
+    "all": ({"degrees": 30, "pixels": 2, "flip": True}, {0, 1, 2, 3}),
+}
+
+
+@on_both_sides
+@pytest.mark.parametrize("name", MOVES)
+def test_angle_shifts_and_mirror_use_random_numbers_of_their_own(side, name):
+    """Another number changes the pictures if the move uses it, and else no bit."""
+    options, used = MOVES[name]
+    images, uniforms = pictures(5, 9, 9, 1), pictures(5, 8, seed=7)
+
+    def moved(uniforms):
+        given = map(side.tensor, (uniforms, images, np.zeros(5)))
+        return as_numpy(side.models.augment(*given, **options)[0])
+
+    expected = moved(uniforms)
+    for place in range(8):
+        others = uniforms.copy()
+        others[:, place] = (others[:, place] + 0.5) % 1
+        changed = (moved(others) != expected).any(axis=(1, 2, 3))
+        assert (changed == (place in used)).all(), f"number {place} of {name}"
 
 
 def test_twins_train_on_the_same_augmented_pictures():
@@ -324,6 +375,52 @@ def test_pictures_are_moved_by_whole_pixels():
     np.testing.assert_array_equal(left[:, :, :-3], images[:, :, 3:])
     assert (left[:, :, -3:] == 0).all()
     np.testing.assert_array_equal(picture_sets.shifted(images, 0, 0), images)
+
+
+@pytest.fixture
+def unequal(tmp_path, monkeypatch):
+    """Prepared photos of three classes, 1000, 20 and 10, each with its number on it."""
+    monkeypatch.setenv("DATA_FOLDER", str(tmp_path))
+    arrays = {"classes": np.array(["a", "b", "c"])}
+    for part, counts in {"train": [1000, 20, 10], "test": [5, 5, 5]}.items():
+        labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], counts))
+        numbers = np.arange(len(labels), dtype=">u2").view(np.uint8)
+        arrays[f"{part}_images"] = numbers.reshape(-1, 1, 2, 1)
+        arrays[f"{part}_labels"] = labels.astype(np.int32)
+    photos.write_npz(photos.images_file("cifar10"), **arrays)
+    return arrays
+
+
+def test_a_tenth_of_each_class_of_photos_is_for_validation(unequal):
+    """One at least; none is lost or in two parts, and each keeps its label."""
+    found = [picture_sets.load("cifar10", seed) for seed in (3, 3, *range(4, 14))]
+    chosen = [parts["validation"] for parts, _ in found]
+    for _, labels in chosen:
+        assert np.bincount(labels, minlength=3).tolist() == [100, 2, 1]
+    np.testing.assert_array_equal(chosen[0][0], chosen[1][0])
+    assert (chosen[0][0] != chosen[2][0]).any(), "another seed, the same photos"
+    parts, names = found[0]
+    assert names == ["a", "b", "c"]
+    images, labels = (
+        np.concatenate([parts[name][n] for name in ("train", "validation")])
+        for n in range(2)
+    )
+    numbers = images.reshape(-1, 2).copy().view(">u2").ravel()
+    np.testing.assert_array_equal(np.sort(numbers), np.arange(1030))
+    np.testing.assert_array_equal(labels, unequal["train_labels"][numbers])
+    np.testing.assert_array_equal(parts["test"][0], unequal["test_images"])
+    np.testing.assert_array_equal(parts["test"][1], unequal["test_labels"])
+
+
+def test_digits_are_pictures_as_they_were_written():
+    """Upright, with their labels: those of the pictures that the figures show."""
+    parts, names = picture_sets.load("digits", seed=3)
+    shown, _ = sets.digits(seed=3)
+    assert names == list("0123456789")
+    for name, (images, labels) in parts.items():
+        grey = 255 * images[..., 0]
+        np.testing.assert_allclose(grey, shown[name].images, atol=0.51)
+        np.testing.assert_array_equal(labels, shown[name].labels)
 
 
 def test_settings_follow_from_the_pictures():

@@ -123,7 +123,9 @@ def prepare_images(name):
         return []
     parts = path.with_suffix(".parts")
     arrays, bad = picture_folder.convert(folder, parts, write_npz, read_npz)
-    features_file(name).unlink(missing_ok=True)  # they were of other photos
+    features = features_file(name)  # they were of other photos, as their batches
+    features.unlink(missing_ok=True)
+    shutil.rmtree(features.with_suffix(".parts"), ignore_errors=True)
     write_npz(path, **arrays)
     return bad
 
