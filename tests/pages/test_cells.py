@@ -12,6 +12,7 @@ import pytest
 
 import pages
 from helpers.show.prose import COMPARES, LESS
+from said import literals
 
 LESS = {*LESS.split(), "at most", "no more"}
 FREE = {"falls", "drops", "shrinks", "rises", "grows", "exceeds"}  # say it by numbers
@@ -60,21 +61,6 @@ def draws(cell):
 
 def alt(cell):
     return cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
-
-
-def literals(node):
-    """Strings in code, but no keys and no comparing words that are computed."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    named = isinstance(node, ast.Call) and ast.unparse(node.func) == "word"
-    if not named and not isinstance(node, ast.Subscript):
-        for inner in ast.iter_child_nodes(node):
-            yield from literals(inner)
-
-
-def words_in(cell):
-    """What a ``say`` cell says, without its numbers."""
-    return " ".join(literals(ast.parse(cell.source)))
 
 
 def sentences(cell):

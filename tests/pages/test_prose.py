@@ -6,7 +6,7 @@ import re
 import pytest
 
 import pages
-from test_cells import words_in
+from said import words_in
 
 PAGES = pages.sources()
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

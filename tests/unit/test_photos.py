@@ -27,9 +27,10 @@ class Server(ThreadingHTTPServer):
     """Serves ``files``, by name; each of ``faults`` spoils one answer.
 
     A fault is ``("cut", n)``: the connection ends after n bytes; ``("stall", n)``:
-    nothing comes after n bytes; ``("drip", _)``: a byte every 0.05 s; ``("flip", n)``:
-    byte n is another one; ``("status", n)``: this answer; ``("no ranges", n)``: all of
-    the file, whatever was asked for, cut after n bytes; ``("length", text)``.
+    nothing comes after n bytes, until the client hangs up; ``("drip", _)``: a byte
+    every 0.05 s; ``("flip", n)``: byte n is another one; ``("status", n)``: this
+    answer; ``("no ranges", n)``: all of the file, whatever was asked for, cut after n
+    bytes; ``("length", text)``.
     """
 
     daemon_threads = True
@@ -73,7 +74,8 @@ class Handler(BaseHTTPRequestHandler):
         if kind in ("cut", "stall", "no ranges"):
             self.wfile.write(body[:n])
             self.wfile.flush()
-            time.sleep(3 if kind == "stall" else 0)
+            if kind == "stall":
+                self.connection.recv(1)
             self.close_connection = True
             self.connection.close()
         elif kind == "drip":
@@ -97,10 +99,16 @@ def serving(files):
             thread.join()
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def impatient(monkeypatch):
-    for name, value in {"TIMEOUT": 1, "WINDOW": 0.5, "PAUSE": 0}.items():
-        monkeypatch.setattr(download, name, value)
+    """For tests in which nothing comes, or hardly anything; all others have time."""
+    monkeypatch.setattr(download, "TIMEOUT", 3)
+    monkeypatch.setattr(download, "WINDOW", 0.5)
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    monkeypatch.setattr(download, "PAUSE", 0)
     monkeypatch.delenv("DATA_MIRRORS", raising=False)
     monkeypatch.setenv("TQDM_DISABLE", "1")
 
@@ -139,8 +147,10 @@ def test_a_file_is_downloaded_once(home, folder):
 
 
 @pytest.mark.parametrize("fault", ["cut", "stall"])
-def test_a_lost_connection_is_resumed(home, folder, fault):
+def test_a_lost_connection_is_resumed(home, folder, fault, request):
     """Each request asks only for what is missing."""
+    if fault == "stall":
+        request.getfixturevalue("impatient")
     home.faults = [(fault, 100_000), (fault, 80_000)]
     assert fetch(home, folder).read_bytes() == CONTENT
     starts = [start for _, start in home.asked]
@@ -188,8 +198,10 @@ BAD_MIRRORS = {
 
 
 @pytest.mark.parametrize("case", BAD_MIRRORS)
-def test_a_bad_mirror_is_skipped(home, folder, monkeypatch, case):
+def test_a_bad_mirror_is_skipped(home, folder, monkeypatch, case, request):
     """Mirrors come first, in order; one may hold the file in any folder."""
+    if case in ("does not answer", "drips"):
+        request.getfixturevalue("impatient")
     with serving(home.files) as bad, serving(home.files) as good:
         bad.faults = list(BAD_MIRRORS[case])
         monkeypatch.setenv("DATA_MIRRORS", f"{bad.url} {good.url}/some/folder/")
