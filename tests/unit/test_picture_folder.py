@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import data as tool
-from helpers.data import photos, picture_folder
+from helpers.data import photos
 
 RNG = np.random.default_rng(0)
 
@@ -58,7 +58,7 @@ def test_a_folder_becomes_one_file_with_a_split(folder):
         assert np.bincount(labels).tolist() == counts
     rows = np.concatenate([images for images, _ in parts.values()])
     assert len(np.unique(rows, axis=0)) == 50
-    expected = {picture_folder.read_picture(p).tobytes() for p in folder.rglob("*.png")}
+    expected = {photos.read_picture(p).tobytes() for p in folder.rglob("*.png")}
     assert {row.tobytes() for row in rows} == expected
 
 
@@ -83,7 +83,7 @@ FORMATS = {
 @pytest.mark.parametrize("ending", FORMATS)
 def test_common_formats_are_read(tmp_path, ending):
     path = save(tmp_path / f"x.{ending}", picture(colour="teal"), **FORMATS[ending])
-    found = picture_folder.read_picture(path)
+    found = photos.read_picture(path)
     assert found.shape == (32, 32, 3) and found.dtype == np.uint8
     np.testing.assert_allclose(
         found, np.broadcast_to([0, 128, 128], found.shape), atol=3
@@ -92,7 +92,7 @@ def test_common_formats_are_read(tmp_path, ending):
 
 def test_kinds_of_pixels(tmp_path):
     """Grey, CMYK, with a palette, transparent, of 16 bits, of one bit, of one pixel."""
-    read = picture_folder.read_picture
+    read = photos.read_picture
     grey = read(save(tmp_path / "grey.png", picture("L", colour=99)))
     assert (grey == 99).all()
     ink = read(save(tmp_path / "ink.jpg", picture("CMYK", colour=(0, 255, 255, 0))))
@@ -124,15 +124,13 @@ def test_kinds_of_pixels(tmp_path):
 def test_the_middle_square_is_taken_and_the_camera_heeded(tmp_path):
     wide = Image.new("RGB", (96, 32), "red")
     wide.paste(Image.new("RGB", (32, 32), "lime"), (32, 0))
-    assert (
-        picture_folder.read_picture(save(tmp_path / "w.png", wide)) == [0, 255, 0]
-    ).all()
+    assert (photos.read_picture(save(tmp_path / "w.png", wide)) == [0, 255, 0]).all()
     upright = Image.new("RGB", (32, 32), "black")
     upright.paste("white", (0, 0, 32, 16))  # the upper half
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned
     turned = save(tmp_path / "t.png", upright.rotate(90, expand=True), exif=exif)
-    found = picture_folder.read_picture(turned)
+    found = photos.read_picture(turned)
     assert found[:14].min() > 250 and found[18:].max() < 5
 
 
@@ -141,26 +139,24 @@ def test_of_a_film_the_first_picture_counts(tmp_path):
     for ending, options in {"gif": {}, "webp": {"lossless": True}, "png": {}}.items():
         path = tmp_path / f"film.{ending}"
         save(path, frames[0], save_all=True, append_images=frames[1:], **options)
-        assert (picture_folder.read_picture(path) == [0, 255, 0]).all(), ending
+        assert (photos.read_picture(path) == [0, 255, 0]).all(), ending
 
 
 def test_a_transparent_colour_of_a_palette_is_white(tmp_path):
     hole = Image.new("P", (8, 8), 1)
     hole.putpalette([255, 0, 0, 0, 0, 255])
-    found = picture_folder.read_picture(save(tmp_path / "p.png", hole, transparency=1))
+    found = photos.read_picture(save(tmp_path / "p.png", hole, transparency=1))
     assert (found == 255).all()
-    found = picture_folder.read_picture(save(tmp_path / "q.png", hole, transparency=0))
+    found = photos.read_picture(save(tmp_path / "q.png", hole, transparency=0))
     assert (found == [0, 0, 255]).all()
 
 
 def test_deep_pictures_of_one_value_and_of_floats(tmp_path):
     """Their range becomes 0 to 255; one value has no range, and is black."""
     flat = Image.fromarray(np.full((5, 5), 40_000, np.uint16))
-    assert (picture_folder.read_picture(save(tmp_path / "flat.png", flat)) == 0).all()
+    assert (photos.read_picture(save(tmp_path / "flat.png", flat)) == 0).all()
     ramp = np.repeat(np.linspace(-2, 2, 32, dtype=np.float32)[None], 32, axis=0)
-    found = picture_folder.read_picture(
-        save(tmp_path / "f.tiff", Image.fromarray(ramp))
-    )
+    found = photos.read_picture(save(tmp_path / "f.tiff", Image.fromarray(ramp)))
     assert (found == found[..., :1]).all()
     np.testing.assert_allclose(found[0, :, 0], np.linspace(0, 255, 32), atol=1)
 
@@ -189,7 +185,7 @@ def test_a_damaged_file_stops_nothing(tmp_path, ending):
         path = tmp_path / f"{i}.{ending}"
         path.write_bytes(spoiled[: RNG.integers(len(spoiled)) if i % 3 else None])
         listed.append((path, i))
-    found = picture_folder.read_chunk(listed, 32)
+    found = photos.read_chunk(listed, 32)
     assert found["images"].shape == (len(found["labels"]), 32, 32, 3)
     bad = {line.partition(": ")[0] for line in found["bad"]}
     good = {str(listed[label][0]) for label in found["labels"]}
@@ -198,14 +194,14 @@ def test_a_damaged_file_stops_nothing(tmp_path, ending):
 
 def test_a_reader_may_raise_anything(folder, monkeypatch):
     """AVIF's raises RuntimeError."""
-    read = picture_folder.read_picture
+    read = photos.read_picture
 
     def raising(path, side):
         if path.name == "07.png":
             raise RuntimeError("decoding failed\nat 7")
         return read(path, side)
 
-    monkeypatch.setattr(picture_folder, "read_picture", raising)
+    monkeypatch.setattr(photos, "read_picture", raising)
     bad = photos.prepare_images(folder)
     assert bad == [f"{folder / c / '07.png'}: decoding failed" for c in ("cat", "dog")]
 
@@ -265,8 +261,8 @@ def test_the_command_lists_bad_files_and_keeps_photos_without_features(
 
 def stop_at(folder, n, monkeypatch):
     """Stop a conversion in chunks of ten at a picture; the list of those read grows."""
-    monkeypatch.setattr(picture_folder, "CHUNK", 10)
-    read, seen = picture_folder.read_picture, []
+    monkeypatch.setattr(photos, "CHUNK", 10)
+    read, seen = photos.read_picture, []
 
     def stopping(path, side):
         seen.append(path)
@@ -274,7 +270,7 @@ def stop_at(folder, n, monkeypatch):
             raise KeyboardInterrupt
         return read(path, side)
 
-    monkeypatch.setattr(picture_folder, "read_picture", stopping)
+    monkeypatch.setattr(photos, "read_picture", stopping)
     with pytest.raises(KeyboardInterrupt):
         photos.prepare_images(folder)
     return seen
@@ -434,7 +430,10 @@ WRONG = {
         "could not be read$",
     ),
     "no folder": (no_folder, "expected a folder of pictures, got .*mine"),
-    "an empty class": (empty, "the class 'cat' has no file in .*cat"),
+    "an empty class": (
+        empty,
+        "the class 'cat' has 0 pictures in the part train, .*; 0 files",
+    ),
     "a class of bad files": (
         unreadable,
         r"(?s)the class 'cat' has 0 pictures in the part train, expected 2 or more; "
