@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from helpers.data import picture_folder, sets, text
+from helpers.data import sets, text
+from helpers.data.photos import read_chunk
 from helpers.data.sequences import one_hot, symbols
 from helpers.engine.settings import Cifar100, Pictures, Reverse, Text
 
@@ -135,7 +136,7 @@ def photos(settings, folder):
             small = Image.fromarray(small.clip(0, 255).astype(np.uint8))
             small.resize(size, Image.Resampling.BICUBIC).save(path, quality=90)
             listed.append((path, label))
-        found = picture_folder.read_chunk(listed, settings.image_size)
+        found = read_chunk(listed, settings.image_size)
         pairs.append((found["images"], found["labels"]))
     return pairs
 

@@ -60,7 +60,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC
 
 from helpers import reference
-from helpers.data import photos, picture_folder, pictures
+from helpers.data import photos, pictures
 from helpers.engine.settings import Pictures
 from helpers.engine.shapes import (  # as_numpy(): the way back to NumPy
     as_numpy,
@@ -990,7 +990,7 @@ assert own_accuracy > (1 / len(own_names) if is_own else by_colour + 0.1)
 # %% tags=["shared"]
 def classify(path):
     """The class that the model gives a picture file, and its probability."""
-    image = picture_folder.read_picture(path)  # y x i, its middle square
+    image = photos.read_picture(path)  # y x i, its middle square
     logits, _ = attention_maps(own_vit, floats(image[None] / 255))  # 1 c
     p = np.exp(as_numpy(logits)[0] - as_numpy(logits).max())
     return own_names[p.argmax()], p.max() / p.sum()

@@ -15,8 +15,7 @@ schedules
     Warm-up and decay as functions of the step.
 data
     Seeded NumPy arrays: ``sequences`` to reverse, ``sets`` with an odd one, ``text``
-    and byte pairs, ``dates``, ``pictures`` and ``photos`` (from a ``picture_folder`` or
-    a ``download``).
+    and byte pairs, ``dates``, ``pictures`` and ``photos``.
 show
     ``prose`` with computed numbers, ``plots``, ``viewer`` for attention maps to touch,
     and ``diagrams`` of architectures: a ``canvas``, one file a chapter (``anomaly``,

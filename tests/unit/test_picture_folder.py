@@ -1,6 +1,7 @@
 """A folder of anybody's pictures: any size, any format, and what is no picture."""
 
 import io
+import shutil
 import subprocess
 import sys
 import warnings
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 import data as tool
-from helpers.data import download, photos, picture_folder
+from helpers.data import photos
 
 RNG = np.random.default_rng(0)
 
@@ -57,7 +58,7 @@ def test_a_folder_becomes_one_file_with_a_split(folder):
         assert np.bincount(labels).tolist() == counts
     rows = np.concatenate([images for images, _ in parts.values()])
     assert len(np.unique(rows, axis=0)) == 50
-    expected = {picture_folder.read_picture(p).tobytes() for p in folder.rglob("*.png")}
+    expected = {photos.read_picture(p).tobytes() for p in folder.rglob("*.png")}
     assert {row.tobytes() for row in rows} == expected
 
 
@@ -82,73 +83,82 @@ FORMATS = {
 @pytest.mark.parametrize("ending", FORMATS)
 def test_common_formats_are_read(tmp_path, ending):
     path = save(tmp_path / f"x.{ending}", picture(colour="teal"), **FORMATS[ending])
-    found = picture_folder.read_picture(path)
+    found = photos.read_picture(path)
     assert found.shape == (32, 32, 3) and found.dtype == np.uint8
     np.testing.assert_allclose(
         found, np.broadcast_to([0, 128, 128], found.shape), atol=3
     )
 
 
-def ramp(last, dtype, first=0):
-    """A picture of numbers that rise from the first row to the last."""
-    rows = np.linspace(first, last, 32).astype(dtype)
-    return Image.fromarray(np.repeat(rows[:, None], 32, axis=1))
-
-
-def hole(colour):
-    """A picture of one colour of a palette."""
-    image = Image.new("P", (8, 8), colour)
-    image.putpalette([255, 0, 0, 0, 0, 255])
-    return image
-
-
-def film():
-    """The first picture of several, and the others."""
-    first, *others = (Image.new("RGB", (9, 9), colour) for colour in ("lime", "red"))
-    return first, {"save_all": True, "append_images": others}
-
-
-KINDS = {  # the picture, options to save it, the colour of its first and last pixel
-    "grey.png": (picture("L", colour=99), {}, [99] * 3, [99] * 3),
-    "ink.tiff": (picture("CMYK", colour=(0, 255, 255, 0)), {}, [255, 0, 0], None),
-    "clear.png": (picture("RGBA", colour=(9, 9, 9, 0)), {}, [255] * 3, None),
-    "half.png": (picture("LA", colour=(0, 128)), {}, [127] * 3, None),
-    "palette.gif": (picture(colour="red").quantize(4), {}, [255, 0, 0], None),
-    "transparent.png": (hole(1), {"transparency": 1}, [255] * 3, None),
-    "opaque.png": (hole(1), {"transparency": 0}, [0, 0, 255], None),
-    "deep.png": (ramp(65_535, np.uint16), {}, [0] * 3, [255] * 3),
-    "floats.tiff": (ramp(2, np.float32, first=-2), {}, [0] * 3, [255] * 3),
-    "bit.png": (picture("1", colour=1), {}, [255] * 3, None),
-    "dot.png": (picture(width=1, height=1, colour="blue"), {}, [0, 0, 255], None),
-    "line.png": (picture(width=900, height=1, colour="blue"), {}, [0, 0, 255], None),
-    "film.gif": (*film(), [0, 255, 0], None),
-    "film.png": (*film(), [0, 255, 0], None),
-}
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_pixels_becomes_colours(tmp_path, name):
-    """Grey, CMYK, transparent, of 16 bits, of one bit, of one pixel, of a film."""
-    image, options, first, last = KINDS[name]
-    found = picture_folder.read_picture(save(tmp_path / name, image, **options))
-    assert found.shape == (32, 32, 3)
-    np.testing.assert_allclose(found[0, 0], first, atol=3)
-    np.testing.assert_allclose(found[-1, -1], last or first, atol=3)
+def test_kinds_of_pixels(tmp_path):
+    """Grey, CMYK, with a palette, transparent, of 16 bits, of one bit, of one pixel."""
+    read = photos.read_picture
+    grey = read(save(tmp_path / "grey.png", picture("L", colour=99)))
+    assert (grey == 99).all()
+    ink = read(save(tmp_path / "ink.jpg", picture("CMYK", colour=(0, 255, 255, 0))))
+    assert ink[..., 0].min() > 200 and ink[..., 1:].max() < 60
+    clear = read(save(tmp_path / "clear.png", picture("RGBA", colour=(9, 9, 9, 0))))
+    assert (clear == 255).all()
+    half = read(save(tmp_path / "half.png", picture("LA", colour=(0, 128))))
+    assert (abs(half.astype(int) - 127) <= 1).all()
+    pale = picture("RGB", colour="red").quantize(4)
+    assert (read(save(tmp_path / "p.gif", pale))[..., 0] > 250).all()
+    deep = Image.fromarray(
+        np.linspace(0, 65_535, 1_024).reshape(32, 32).astype("uint16")
+    )
+    deep = read(save(tmp_path / "deep.png", deep))
+    assert (
+        deep[0, 0, 0] < 3
+        and deep[-1, -1, 0] > 252
+        and deep[16, 16, 0] in range(120, 140)
+    )
+    assert (read(save(tmp_path / "bit.png", picture("1", colour=1))) == 255).all()
+    dot = read(save(tmp_path / "dot.png", picture(width=1, height=1, colour="blue")))
+    assert (dot == [0, 0, 255]).all()
+    line = read(
+        save(tmp_path / "line.png", picture(width=900, height=1, colour="blue"))
+    )
+    assert (line == [0, 0, 255]).all()
 
 
 def test_the_middle_square_is_taken_and_the_camera_heeded(tmp_path):
     wide = Image.new("RGB", (96, 32), "red")
     wide.paste(Image.new("RGB", (32, 32), "lime"), (32, 0))
-    assert (
-        picture_folder.read_picture(save(tmp_path / "w.png", wide)) == [0, 255, 0]
-    ).all()
+    assert (photos.read_picture(save(tmp_path / "w.png", wide)) == [0, 255, 0]).all()
     upright = Image.new("RGB", (32, 32), "black")
     upright.paste("white", (0, 0, 32, 16))  # the upper half
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned
     turned = save(tmp_path / "t.png", upright.rotate(90, expand=True), exif=exif)
-    found = picture_folder.read_picture(turned)
+    found = photos.read_picture(turned)
     assert found[:14].min() > 250 and found[18:].max() < 5
+
+
+def test_of_a_film_the_first_picture_counts(tmp_path):
+    frames = [Image.new("RGB", (9, 9), colour) for colour in ("lime", "red", "blue")]
+    for ending, options in {"gif": {}, "webp": {"lossless": True}, "png": {}}.items():
+        path = tmp_path / f"film.{ending}"
+        save(path, frames[0], save_all=True, append_images=frames[1:], **options)
+        assert (photos.read_picture(path) == [0, 255, 0]).all(), ending
+
+
+def test_a_transparent_colour_of_a_palette_is_white(tmp_path):
+    hole = Image.new("P", (8, 8), 1)
+    hole.putpalette([255, 0, 0, 0, 0, 255])
+    found = photos.read_picture(save(tmp_path / "p.png", hole, transparency=1))
+    assert (found == 255).all()
+    found = photos.read_picture(save(tmp_path / "q.png", hole, transparency=0))
+    assert (found == [0, 0, 255]).all()
+
+
+def test_deep_pictures_of_one_value_and_of_floats(tmp_path):
+    """Their range becomes 0 to 255; one value has no range, and is black."""
+    flat = Image.fromarray(np.full((5, 5), 40_000, np.uint16))
+    assert (photos.read_picture(save(tmp_path / "flat.png", flat)) == 0).all()
+    ramp = np.repeat(np.linspace(-2, 2, 32, dtype=np.float32)[None], 32, axis=0)
+    found = photos.read_picture(save(tmp_path / "f.tiff", Image.fromarray(ramp)))
+    assert (found == found[..., :1]).all()
+    np.testing.assert_allclose(found[0, :, 0], np.linspace(0, 255, 32), atol=1)
 
 
 def test_names_in_any_script(tmp_path):
@@ -175,7 +185,7 @@ def test_a_damaged_file_stops_nothing(tmp_path, ending):
         path = tmp_path / f"{i}.{ending}"
         path.write_bytes(spoiled[: RNG.integers(len(spoiled)) if i % 3 else None])
         listed.append((path, i))
-    found = picture_folder.read_chunk(listed, 32)
+    found = photos.read_chunk(listed, 32)
     assert found["images"].shape == (len(found["labels"]), 32, 32, 3)
     bad = {line.partition(": ")[0] for line in found["bad"]}
     good = {str(listed[label][0]) for label in found["labels"]}
@@ -184,14 +194,14 @@ def test_a_damaged_file_stops_nothing(tmp_path, ending):
 
 def test_a_reader_may_raise_anything(folder, monkeypatch):
     """AVIF's raises RuntimeError."""
-    read = picture_folder.read_picture
+    read = photos.read_picture
 
     def raising(path, side):
         if path.name == "07.png":
             raise RuntimeError("decoding failed\nat 7")
         return read(path, side)
 
-    monkeypatch.setattr(picture_folder, "read_picture", raising)
+    monkeypatch.setattr(photos, "read_picture", raising)
     bad = photos.prepare_images(folder)
     assert bad == [f"{folder / c / '07.png'}: decoding failed" for c in ("cat", "dog")]
 
@@ -251,8 +261,8 @@ def test_the_command_lists_bad_files_and_keeps_photos_without_features(
 
 def stop_at(folder, n, monkeypatch):
     """Stop a conversion in chunks of ten at a picture; the list of those read grows."""
-    monkeypatch.setattr(picture_folder, "CHUNK", 10)
-    read, seen = picture_folder.read_picture, []
+    monkeypatch.setattr(photos, "CHUNK", 10)
+    read, seen = photos.read_picture, []
 
     def stopping(path, side):
         seen.append(path)
@@ -260,7 +270,7 @@ def stop_at(folder, n, monkeypatch):
             raise KeyboardInterrupt
         return read(path, side)
 
-    monkeypatch.setattr(picture_folder, "read_picture", stopping)
+    monkeypatch.setattr(photos, "read_picture", stopping)
     with pytest.raises(KeyboardInterrupt):
         photos.prepare_images(folder)
     return seen
@@ -325,7 +335,7 @@ def test_a_stopped_extraction_of_a_folder_that_changes_begins_anew(folder, monke
 
     monkeypatch.setattr(photos, "network", lambda _: run)
     monkeypatch.setattr(photos, "BATCH", 20)
-    monkeypatch.setattr(download, "fetch", lambda *_: None)
+    monkeypatch.setattr(photos, "fetch", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         photos.prepare(folder)
     CHANGES["a new class"](folder)
@@ -367,60 +377,103 @@ def test_folders_of_one_name_have_files_of_their_own(tmp_path):
     assert photos.images_file("cifar10").name == "cifar10.npz"
 
 
-WRONG = {  # how many pictures are in which folder, and what is said
+def rename(folder):
+    (folder / "cat").rename(folder / ".cat")
+
+
+def no_folder(folder):
+    folder.rename(folder.with_name("elsewhere"))
+
+
+def empty(folder):
+    for path in (folder / "cat").iterdir():
+        path.unlink()
+
+
+def nothing(folder):
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def one_level_too_high(folder):
+    (folder / "all").mkdir()
+    for name in ("cat", "dog"):
+        (folder / name).rename(folder / "all" / name)
+
+
+def loose_files(folder):
+    for path in [*folder.rglob("*.png")]:
+        path.rename(folder / f"{path.parent.name}{path.name}")
+    for name in ("cat", "dog"):
+        (folder / name).rmdir()
+
+
+def other_split(folder):
+    (folder / "cat").rename(folder / "train")
+    (folder / "dog").rename(folder / "val")
+
+
+def few(folder):
+    for path in [*(folder / "dog").iterdir()][2:]:
+        path.unlink()
+
+
+def unreadable(folder):
+    for path in (folder / "cat").iterdir():
+        path.write_bytes(b"no picture")
+
+
+def unequal(folder):
+    for part in ("train", "test"):
+        for name in ("cat", "dog"):
+            for i in range(3):
+                save(folder / part / name / f"{i}.png")
+    for name in ("cat", "dog"):
+        (folder / name).rename(folder / "train" / f"{name}s")
+
+
+WRONG = {
     "one class": (
-        {"dog": 3, ".cat": 3},
+        rename,
         r"expected two or more classes, one folder each, in .*\['dog'\]",
     ),
-    "an empty folder": ({}, r"expected two or more classes, .*mine, got \[\]"),
-    "one level too high": (
-        {"all/cat": 3, "all/dog": 3}, r"two or more classes, .*\['all'\]"
-    ),
-    "no classes": ({".": 3}, r"expected two or more classes, .*mine, got \[\]"),
+    "an empty folder": (nothing, r"expected two or more classes, .*mine, got \[\]"),
+    "one level too high": (one_level_too_high, r"two or more classes, .*\['all'\]"),
+    "no classes": (loose_files, r"expected two or more classes, .*mine, got \[\]"),
     "another split": (
-        {"train": 3, "val": 3},
+        other_split,
         r"expected the folders train and test, or one for each class, in .*mine, got "
         r"\['train', 'val'\]",
     ),
     "two pictures": (
-        {"cat": 5, "dog": 2},
+        few,
         "the class 'dog' has 0 pictures in the part train, expected 2 or more; 0 files "
         "could not be read$",
     ),
-    "an empty class": ({"cat": 0, "dog": 5}, "the class 'cat' has no file in .*cat"),
+    "no folder": (no_folder, "expected a folder of pictures, got .*mine"),
+    "an empty class": (
+        empty,
+        "the class 'cat' has 0 pictures in the part train, .*; 0 files",
+    ),
+    "a class of bad files": (
+        unreadable,
+        r"(?s)the class 'cat' has 0 pictures in the part train, expected 2 or more; "
+        r"20 files could not be read:\n.*cannot identify",
+    ),
     "unequal parts": (
-        {"train/cat": 3, "train/cats": 3, "train/dog": 3, "test/cat": 3, "test/dog": 3},
+        unequal,
         "expected the same classes in train and test, got 'cats'",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_folder_is_one_clear_sentence(tmp_path, case):
-    counts, said = WRONG[case]
-    root = tmp_path / "mine"
-    root.mkdir()
-    for name, n in counts.items():
-        (root / name).mkdir(parents=True, exist_ok=True)
-        for i in range(n):
-            save(root / name / f"{i}.png")
+def test_a_wrong_folder_is_one_clear_sentence(folder, case):
+    spoil, said = WRONG[case]
+    spoil(folder)
     with pytest.raises(ValueError, match=said):
-        photos.prepare_images(root)
-    assert not photos.images_file(root).exists()
-
-
-def test_no_folder_and_a_class_of_bad_files_are_one_clear_sentence(folder):
-    for path in (folder / "cat").iterdir():
-        path.write_bytes(b"no picture")
-    with pytest.raises(
-        ValueError,
-        match=r"(?s)the class 'cat' has 0 pictures in the part train, expected 2 or "
-        r"more; 20 files could not be read:\n.*cannot identify",
-    ):
         photos.prepare_images(folder)
-    folder.rename(folder.with_name("elsewhere"))
-    with pytest.raises(ValueError, match=r"expected a folder of pictures, got .*mine"):
-        photos.prepare_images(folder)
+    assert not photos.images_file(folder).exists()
 
 
 def test_an_unknown_name_is_no_folder():

@@ -1,23 +1,26 @@
 """Photos as one file, and their ResNet34 features as another.
 
 ``$PHOTOS`` says which, for all pages and for ``make data`` (README.md, *With photos*):
-``cifar10``, ``cifar100``, or a folder of one's own pictures (``helpers.data.picture_folder``).
-``make data`` calls ``prepare``; pages only load. torchvision reads the archives and has
-the network, so preparing needs PyTorch, and loading does not. The files are in
-``$DATA_FOLDER``, by default ``data`` beside the pages.
+``cifar10``, ``cifar100``, or a folder of one's own pictures, ``FOLDER/CLASS/any name``
+as for torchvision's ``ImageFolder``. If the classes stand in ``train`` and ``test``,
+that is the split; else a fifth of each class is the test part. Pages only load what
+``make data`` prepares in ``$DATA_FOLDER``, by default ``data`` beside the pages;
+features need PyTorch, photos of a folder and loading do not.
 """
 
+import errno
 import hashlib
 import io
 import os
 import shutil
+import warnings
 import zipfile
 from pathlib import Path
 
+import joblib
 import numpy as np
 from tqdm import tqdm
 
-from helpers.data import picture_folder
 from helpers.engine.weights import write_whole
 
 DATA = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}  # names in torchvision.datasets
@@ -26,9 +29,13 @@ WEIGHTS = (
     "sha256:b627a593bcbe140c234610266fe4f8ae95ea42fc881d091c9b6052e6b1d0590f",
 )  # ResNet34_Weights.IMAGENET1K_V1
 PARTS = "train", "test"
+SPLITS = {*PARTS, "val", "valid", "validation", "dev"}  # names of folders of splits
+SIDE = 32  # of a photo as it is kept, in pixels
 SIZE = 224  # of a photo as the network gets it
 N_FEATURES = 512
-BATCH = 64
+CHUNK, BATCH = 1_000, 64  # pictures, photos that are kept together until all are done
+LEAST = 2  # photos of a class in each part
+RETRIES, TIMEOUT = 2, 60  # of a download; seconds without a byte
 
 
 def data_folder():
@@ -51,10 +58,7 @@ def stem(name):
 
 
 def located(name):
-    """Where a folder is, seen from here or else from the top of the repository.
-
-    So a relative path means the same to ``make`` and to a page.
-    """
+    """Where a folder is: relative to here, or else to the top of the repository."""
     path = Path(name).expanduser()
     return (path if path.is_dir() else Path(__file__).parents[3] / path).resolve()
 
@@ -111,60 +115,236 @@ def prepare_images(name):
     list of str
         A line for each file of a folder that could not be read, if it was converted.
     """
-    stem(name)  # an unknown name raises an error before a folder is made
+    path = images_file(name)  # an unknown name raises an error before a folder is made
     data_folder().mkdir(parents=True, exist_ok=True)
-    if name in DATA:
-        return [] if images_file(name).exists() else write_images(name)
-    path, folder = images_file(name), located(name)
-    files, _ = picture_folder.list_pictures(folder)
-    if path.exists() and read_npz(path)["fingerprint"] == picture_folder.fingerprint(
-        files
-    ):
-        return []
-    parts = path.with_suffix(".parts")
-    arrays, bad = picture_folder.convert(folder, parts, write_npz, read_npz)
-    features = features_file(name)  # they were of other photos, as their batches
-    features.unlink(missing_ok=True)
-    shutil.rmtree(features.with_suffix(".parts"), ignore_errors=True)
-    write_npz(path, **arrays)
-    return bad
-
-
-def write_images(name):
-    """From torchvision's archive to one ``.npz``."""
-    import torchvision
-
-    from helpers.data.download import fetch
-
-    kind, folder = getattr(torchvision.datasets, DATA[name]), data_folder()
-    fetch(kind.url, f"md5:{kind.tgz_md5}", folder)
-    arrays = {}
-    for part in PARTS:
-        found = kind(folder, train=part == "train", download=True)  # only unpacks
-        arrays[f"{part}_images"] = np.ascontiguousarray(found.data)
-        arrays[f"{part}_labels"] = np.array(found.targets, np.int32)
-    write_npz(images_file(name), classes=np.array(found.classes), **arrays)
+    if name not in DATA:
+        return convert(located(name), path, features_file(name))
+    if not path.exists():
+        unpack(name, path)
     return []
 
 
-def write_features(name):
-    """From photos to features; each batch is kept until all are done."""
-    from helpers.data.download import fetch
+def unpack(name, path):
+    """From torchvision's archive to one ``.npz``."""
+    import torchvision
 
-    arrays = read_npz(images_file(name))
-    run = network(fetch(*WEIGHTS, data_folder()))
-    folder = features_file(name).with_suffix(".parts")
-    folder.mkdir(exist_ok=True)
-    found = {}
+    kind, arrays = getattr(torchvision.datasets, DATA[name]), {}
+    fetch(kind.url, f"md5:{kind.tgz_md5}")
     for part in PARTS:
-        images, rows = arrays[f"{part}_images"], []
-        starts = range(0, len(images), BATCH)
-        for start in tqdm(starts, f"features, {part}", unit="batch", leave=False):
-            path = folder / f"{part}-{start:06d}.npz"
-            if not path.exists():
-                write_npz(path, features=run(images[start : start + BATCH]))
-            rows.append(read_npz(path)["features"])
-        found[part] = np.concatenate(rows)
+        found = kind(data_folder(), train=part == "train", download=True)  # unpacks
+        arrays[f"{part}_images"] = np.ascontiguousarray(found.data)
+        arrays[f"{part}_labels"] = np.array(found.targets, np.int32)
+    write_npz(path, classes=np.array(found.classes), **arrays)
+
+
+def fetch(url, known_hash):
+    """Path of a file in ``data_folder()``; downloaded and checked if it is not there.
+
+    ``pooch`` retries, compares the hash, and moves only the right file into place. The
+    same file name at each address in ``$DATA_MIRRORS`` is tried before ``url``.
+
+    Raises
+    ------
+    ValueError
+        If another file stands at the path; it is left alone.
+    OSError
+        If no address gives the file, with the reason for each; if the disk is full.
+    """
+    import pooch
+
+    name, failures = url.rsplit("/", 1)[-1], []
+    path = data_folder() / name
+    if path.exists() and not pooch.hashes.hash_matches(path, known_hash):
+        raise ValueError(
+            f"{path} is another file: expected {known_hash}: move it away and try again"
+        )
+    mirrors = os.environ.get("DATA_MIRRORS", "").split()
+    for address in [*(f"{mirror.rstrip('/')}/{name}" for mirror in mirrors), url]:
+        get = pooch.create(
+            data_folder(), "", registry={name: known_hash}, urls={name: address},
+            retry_if_failed=RETRIES,
+        )  # fmt: skip
+        try:
+            get.fetch(name, downloader=pooch.HTTPDownloader(True, timeout=TIMEOUT))
+            return path
+        except (OSError, ValueError) as error:  # those of requests are OSErrors
+            if getattr(error, "errno", None) == errno.ENOSPC:
+                raise
+            failures.append(f"{address} failed ({str(error).splitlines()[0][:300]})")
+    raise OSError(
+        f"could not download {name}: {'; '.join(failures)}: try again, name a mirror "
+        f"in DATA_MIRRORS, or put the file ({known_hash}) into {path.parent}"
+    )
+
+
+def convert(folder, path, features):
+    """Write the photos of a folder to one file, unless they are there already."""
+    files, classes = list_pictures(folder)
+    stats = [file.stat() for listed in files.values() for file, _ in listed]
+    mark = joblib.hash([SIDE, files, [(x.st_size, x.st_mtime_ns) for x in stats]])
+    if path.exists() and read_npz(path)["fingerprint"] == mark:
+        return []
+    parts = path.with_suffix(".parts")
+    found = {
+        part: in_chunks(parts, f"{part}-{mark}", listed, CHUNK, read_chunk)
+        for part, listed in files.items()
+    }
+    bad = [line for chunk in found.values() for line in chunk.pop("bad").tolist()]
+    if "all" in found:
+        test = held_out(found["all"]["labels"], 0.2, LEAST, seed=0)
+        rows = {"train": ~test, "test": test}
+        found = {p: {k: x[rows[p]] for k, x in found["all"].items()} for p in PARTS}
+    check_counts(found, classes, bad)
+    features.unlink(missing_ok=True)  # they were of other photos, as their chunks
+    shutil.rmtree(features.with_suffix(".parts"), ignore_errors=True)
+    arrays = {f"{part}_{k}": x for part in PARTS for k, x in found[part].items()}
+    write_npz(path, classes=np.array(classes), fingerprint=np.array(mark), **arrays)
+    shutil.rmtree(parts)
+    return bad
+
+
+def list_pictures(folder):
+    """Every file of every class, without hidden ones, and the names of the classes.
+
+    Written out because torchvision's ``ImageFolder`` takes files by their ending, and
+    loads PyTorch.
+
+    Returns
+    -------
+    dict of str to list of (path, int), list of str
+        For each part the files with the number of their class, in a fixed order; with
+        one part, ``all``, if the folder has no split.
+
+    Raises
+    ------
+    ValueError
+        If there is no such folder, or fewer than two classes, a split has other folders
+        than ``train`` and ``test``, or these have different classes.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"expected a folder of pictures, got {folder}")
+    names = names_in(folder)
+    if names and set(names) <= SPLITS and set(names) != set(PARTS):
+        raise ValueError(
+            f"expected the folders train and test, or one for each class, in {folder}, "
+            f"got {names}"
+        )
+    roots = {"all": folder}
+    if set(names) == set(PARTS):
+        roots = {part: folder / part for part in PARTS}
+        names, others = map(names_in, roots.values())
+        if odd := sorted({*names} ^ {*others}):
+            raise ValueError(
+                f"expected the same classes in train and test, got {odd[0]!r} once"
+            )
+    if len(names) < 2:
+        raise ValueError(
+            f"expected two or more classes, one folder each, in {folder}, got {names}"
+        )
+    return {
+        part: [
+            (path, number)
+            for number, name in enumerate(names)
+            for path in sorted((root / name).rglob("*"))
+            if path.is_file() and "/." not in path.relative_to(folder).as_posix()
+        ]
+        for part, root in roots.items()
+    }, names
+
+
+def names_in(folder):
+    """The folders in a folder, in order, without hidden ones."""
+    found = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    return [name for name in found if not name.startswith(".")]
+
+
+def in_chunks(folder, name, items, size, work):
+    """Arrays by name that ``work`` makes of some items, ``size`` at a time.
+
+    Each chunk is kept in ``folder`` under ``name``, so that a stopped call goes on.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    chunks = []
+    for start in tqdm(range(0, max(1, len(items)), size), name[:12], leave=False):
+        path = folder / f"{name}-{start:07d}.npz"
+        if not path.exists():
+            write_npz(path, **work(items[start : start + size]))
+        chunks.append(read_npz(path))
+    return {k: np.concatenate([chunk[k] for chunk in chunks]) for k in chunks[0]}
+
+
+def read_chunk(listed, side=None):
+    """Pictures and labels of some files, and a line for each that cannot be read."""
+    side, images, labels, bad = side or SIDE, [], [], []
+    for path, number in listed:
+        try:
+            images.append(read_picture(path, side))
+            labels.append(number)
+        except Exception as error:  # Pillow's readers raise many kinds
+            bad.append(f"{path}: {f'{error}' or type(error).__name__}".splitlines()[0])
+    return {
+        "images": np.array(images, np.uint8).reshape(-1, side, side, 3),
+        "labels": np.array(labels, np.int32), "bad": np.array(bad, np.str_),
+    }  # fmt: skip
+
+
+def read_picture(path, side=SIDE):
+    """The middle square of a picture: uint8 array ``side side 3``.
+
+    It is turned as the camera says; what is transparent becomes white; if a pixel has
+    more than eight bits, the range of the picture becomes 0 to 255. The whole picture
+    is decoded, so that one that was cut short raises an error.
+    """
+    from PIL import Image, ImageOps
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(path) as found:
+            picture = ImageOps.exif_transpose(found)
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        white = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(white, picture)
+    if picture.mode[0] in "IF":
+        values = np.asarray(picture, np.float64)
+        values = (values - values.min()) * (255 / (np.ptp(values) or 1))
+        picture = Image.fromarray(values.round().astype(np.uint8))
+    return np.asarray(ImageOps.fit(picture.convert("RGB"), (side, side)))
+
+
+def held_out(labels, share, least, seed):
+    """A share of each class, drawn at random: boolean array ``n``."""
+    rng, chosen = np.random.default_rng(seed), np.zeros(len(labels), bool)
+    for number in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == number))
+        chosen[rows[: max(least, round(share * len(rows)))]] = True
+    return chosen
+
+
+def check_counts(found, classes, bad):
+    """Check that each class has photos in each part; the error lists some bad files."""
+    for part, arrays in found.items():
+        n = np.bincount(arrays["labels"], minlength=len(classes))
+        if n.min() < LEAST:
+            listed = "".join(f"\n  {line}" for line in bad[:5])
+            raise ValueError(
+                f"the class {classes[n.argmin()]!r} has {n.min()} pictures in the part "
+                f"{part}, expected {LEAST} or more; {len(bad)} files could not be read"
+                f"{':' if bad else ''}{listed}"
+            )
+
+
+def write_features(name):
+    """From photos to features."""
+    arrays, found = read_npz(images_file(name)), {}
+    run = network(fetch(*WEIGHTS))
+    folder = features_file(name).with_suffix(".parts")
+    for part in PARTS:
+        images = arrays[f"{part}_images"]
+        mark = f"{part}-{joblib.hash(images)}"
+        found[part] = in_chunks(
+            folder, mark, images, BATCH, lambda x: {"features": run(x)}
+        )["features"]
     write_npz(features_file(name), **found)
     shutil.rmtree(folder)
 
@@ -228,21 +408,7 @@ def read_npz(path):
 def load_images(name):
     """Photos and labels of both parts, and names of the classes.
 
-    Parameters
-    ----------
-    name : str
-        As in ``prepare``.
-
-    Returns
-    -------
-    dict of str to (uint8 ``n y x 3``, int32 ``n``), list of str
-
-    Raises
-    ------
-    FileNotFoundError
-        If ``make data`` has not prepared them.
-    ValueError
-        If the name is unknown or the file is damaged.
+    Returns and raises as ``load``, without features.
     """
     arrays = read_npz(images_file(name))
     pairs = {p: (arrays[f"{p}_images"], arrays[f"{p}_labels"]) for p in PARTS}
@@ -268,15 +434,14 @@ def load(name):
     ValueError
         If the name is unknown, or a file is damaged or does not fit the other.
     """
-    arrays, features = read_npz(images_file(name)), read_npz(features_file(name))
+    (pairs, classes), features = load_images(name), read_npz(features_file(name))
     parts = {}
-    for part in PARTS:
-        images, rows = arrays[f"{part}_images"], features.get(part, np.zeros(0))
-        expected = len(images), N_FEATURES
+    for part, (images, labels) in pairs.items():
+        rows, expected = features.get(part, np.zeros(0)), (len(images), N_FEATURES)
         if rows.shape != expected or not np.isfinite(rows).all():
             raise ValueError(
                 f"{features_file(name)} is damaged (expected finite {part} features "
                 f"{expected}, got {rows.shape}): remove it and run `make data` again"
             )
-        parts[part] = rows, arrays[f"{part}_labels"], images
-    return parts, arrays["classes"].tolist()
+        parts[part] = rows, labels, images
+    return parts, classes

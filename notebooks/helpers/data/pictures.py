@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 
-from helpers.data import photos, sets
+from helpers.data import sets
 
 
 def load(source, seed):
@@ -39,12 +39,11 @@ def load(source, seed):
             for name, part in parts.items()
         }
         return pairs, names
+    from helpers.data import photos
+
     parts, names = photos.load_images(source)
     images, labels = parts["train"]
-    rng, held_out = np.random.default_rng(seed), np.zeros(len(labels), bool)
-    for number in range(len(names)):
-        rows = np.flatnonzero(labels == number)
-        held_out[rng.permutation(rows)[: max(1, len(rows) // 10)]] = True
+    held_out = photos.held_out(labels, 0.1, 1, seed)
     return {
         "train": (images[~held_out], labels[~held_out]),
         "validation": (images[held_out], labels[held_out]),

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from helpers.data import photos
 from helpers.data.sequences import shuffled
 from helpers.engine.checks import check_sizes
 
@@ -291,6 +290,8 @@ def of_photos(name, seed):
     tenth of each class of the training part; of classes with fewer than a hundred
     photos, a fifth. Returns and raises as ``digits`` and ``helpers.data.photos.load``.
     """
+    from helpers.data import photos
+
     if photos.prepared(name) or name in KNOWN:
         found, names = photos.load(name)
     else:
@@ -378,6 +379,8 @@ def source():
     ValueError
         If the variable names something else.
     """
+    from helpers.data import photos
+
     default = "cifar100" if photos.prepared("cifar100") else "digits"
     name = os.environ.get("PHOTOS") or default
     if name != "digits":
