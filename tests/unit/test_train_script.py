@@ -303,12 +303,11 @@ def call(monkeypatch, capsys):
     return run
 
 
-@pytest.mark.parametrize("side", ["jax", "torch"])
-def test_only_retrain_trains_a_finished_run_again(side, tmp_path, call):
+def test_only_retrain_trains_a_finished_run_again(tmp_path, call):
     """Trained, then reloaded, then trained from the start."""
     reloaded, seconds = [], []
     for more in ([], [], ["--retrain"]):
-        said = call(*commands(side, "reverse", tmp_path), *more)
+        said = call(*commands("torch", "reverse", tmp_path), *more)
         reloaded.append("is finished and reloaded" in said)
         seconds.append(history(tmp_path)["history/seconds"])
     assert reloaded == [False, True, False]
