@@ -124,12 +124,11 @@ def test_every_task_trains_and_its_weights_load(side, name, alone):
     assert all(np.any(before[k] != x) for k, x in to_arrays(model).items())
 
 
-@pytest.mark.parametrize("side", ["jax", "torch"])
-def test_only_retrain_trains_a_finished_run_again(side, tmp_path, capsys):
+def test_only_retrain_trains_a_finished_run_again(tmp_path, capsys):
     """Trained, then reloaded, then trained from the start."""
     reloaded, seconds = [], []
     for more in ([], [], ["--retrain"]):
-        assert call([*options_of(side, "reverse", tmp_path), *more]) == 0
+        assert call([*options_of("torch", "reverse", tmp_path), *more]) == 0
         reloaded.append("is finished and reloaded" in capsys.readouterr().out)
         seconds.append(history(tmp_path)["history/seconds"])
     assert reloaded == [False, True, False]

@@ -171,6 +171,17 @@ def test_a_translator_equals_the_reference(side, norm_first):
         assert_close(got, want)
 
 
+@on_both_sides
+def test_every_norm_of_a_decoder_is_of_the_chosen_kind(side):
+    """That of cross-attention and the last one, too: RMS norm has no bias."""
+    options = {"norm": "rms", "norm_first": True}
+    names = to_arrays(side.build("Decoder", L, M, H, F, **options))
+    norms = {name for name in names if "norm" in name}
+    each = "norm1", "norm2", "cross_norm"
+    inside = {f"blocks.{n}.{norm}.weight" for n in range(L) for norm in each}
+    assert norms == inside | {"norm.weight"}
+
+
 # Equal to each other
 
 OPTIONS = [

@@ -64,8 +64,8 @@ def killed_by_itself(side, folder, point, number, *options):
     process = trainee.start(trainee.train_until, *arguments)
     process.join()
     assert process.exitcode != 0, (
-        f"the training ended before {point!r} was reached for the {number}th time: is "
-        "the hook of trainee.set_traps still on its way?"
+        f"the training ended before it had reached {point!r} {number} times: is the "
+        "hook of trainee.set_traps still on its way?"
     )
     assert process.exitcode == -signal.SIGKILL, "the training failed before its kill"
 

@@ -9,6 +9,7 @@ import pytest
 
 from helpers.data import pictures, sets, text
 from helpers.engine import tasks
+from helpers.engine.weights import to_arrays
 
 FEW = {"epochs": 2, "n_train": 200, "batch_size": 20, "warmup": 2}
 LENGTH, N_TOKENS = 8, 110
@@ -93,3 +94,13 @@ def test_fit_gets_the_validation_data_batches_and_moves_of_the_task(side):
     options = task.options(side)
     assert options["validation"] is task.data["validation"]
     assert options["batches"] is task.batches and options["augment"] is None
+
+
+@pytest.mark.parametrize("side", ["jax", "torch"])
+def test_the_seed_of_a_task_is_that_of_its_model(side):
+    starts = [
+        to_arrays(tasks.load("reverse", seed=seed, **FEW).build(side))["embed.weight"]
+        for seed in (1, 1, 2)
+    ]
+    np.testing.assert_array_equal(starts[0], starts[1])
+    assert (starts[0] != starts[2]).any(), "another seed, the same weights"
