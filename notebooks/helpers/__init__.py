@@ -20,7 +20,7 @@ show
     ``prose`` with computed numbers, ``plots``, ``viewer`` for attention maps to touch,
     and ``diagrams`` of architectures: a ``canvas``, one file a chapter (``anomaly``,
     ``attention``, ``costs``, ``decoder``, ``encoder``, ``frameworks``, ``positions``,
-    ``practice``, ``scaling``, ``translation``, ``vision``, ``warmup``), and the ``map``.
+    ``practice``, ``scaling``, ``translation``, ``vision``, ``warmup``).
 engine
     What a reader may ignore: ``settings`` of each task, ``checks``, ``shapes``,
     ``weights`` in one file for both frameworks, ``runs`` that are kept under a
