@@ -1,22 +1,21 @@
 """Sphinx extension: a map of the Transformer whose parts lead to their sections.
 
-``{transformer-map}`` draws the parts of ``helpers.show.diagrams.map`` as SVG, once for
-each framework; ``book/_static/book.css`` shows the one that is chosen, and without
-scripts both. A section is found by its chapter and by words of its heading, which must
-stand in exactly one heading of the page; anything else is a warning. A chapter that is
-not in the book is drawn without a link.
+``{transformer-map}`` draws the parts of the models as SVG, once for each framework;
+``book/_static/book.css`` shows the one that is chosen, and without scripts both. A
+section is found by its chapter and by words of its heading, which must stand in exactly
+one heading of the page; anything else is a warning. A chapter that is not in the book
+is drawn without a link.
 """
 
-import sys
 from functools import cache
 from html import escape
+from typing import NamedTuple
 
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
-import pages
 from pages import NAMES
 
 logger = logging.getLogger(__name__)
@@ -81,6 +80,81 @@ AROUND = {
     "Besides": [("two frameworks", 97.5, 91), ("what it costs", 194.5, 91)],
 }
 WIDTH, HEIGHT, BELOW, ROW = 248, 614, 468, 30
+MIDDLE = WIDTH / 2
+
+
+class Part(NamedTuple):
+    """A part of the architecture: its term, its name in the code, its kind, its place.
+
+    The place is the middle and the top, then width and height.
+    """
+
+    term: str
+    name: str
+    kind: str
+    x: float
+    y: float
+    w: float
+    h: float
+
+    @property
+    def key(self):
+        """Its name, and that of its half if it is the decoder."""
+        return self.name if self.x < MIDDLE else f"decoder {self.name}"
+
+    @property
+    def top(self):
+        return self.x, self.y
+
+    @property
+    def bottom(self):
+        return self.x, self.y + self.h
+
+
+ENCODER, DECODER = (6, 102, 112, 220), (130, 102, 112, 278)  # left, top, width, height
+PARTS = [  # from top to bottom, the encoder and then the decoder
+    Part("embedding", "embed", "dense", 66, 42, 92, 20),
+    Part("positions", "positions", "positions", 66, 74, 92, 20),
+    Part("attention", "attention", "attention", 66, 114, 92, 54),
+    Part("softmax", "scores", "plain", 44, 136, 41, 24),
+    Part("mask", "mask", "plain", 89, 136, 37, 24),
+    Part("residual", "+", "plain", 66, 177, 16, 16),
+    Part("norm", "norm1", "norm", 66, 202, 92, 18),
+    Part("feed-forward", "ffn", "dense", 66, 240, 92, 20),
+    Part("residual", "+", "plain", 66, 269, 16, 16),
+    Part("norm", "norm2", "norm", 66, 294, 92, 18),
+    Part("output", "output", "output", 66, 402, 92, 20),
+    Part("embedding", "embed", "dense", 184, 42, 92, 20),
+    Part("positions", "positions", "positions", 184, 74, 92, 20),
+    Part("causal attention", "attention", "attention", 184, 114, 92, 20),
+    Part("residual", "+", "plain", 184, 143, 16, 16),
+    Part("norm", "norm1", "norm", 184, 168, 92, 18),
+    Part("cross-attention", "cross", "attention", 184, 206, 92, 20),
+    Part("residual", "+", "plain", 184, 235, 16, 16),
+    Part("norm", "cross_norm", "norm", 184, 260, 92, 18),
+    Part("feed-forward", "ffn", "dense", 184, 298, 92, 20),
+    Part("residual", "+", "plain", 184, 327, 16, 16),
+    Part("norm", "norm2", "norm", 184, 352, 92, 18),
+    Part("output", "output", "output", 184, 402, 92, 20),
+]
+
+
+def map_lines():
+    """The arrows of the map, each as its points."""
+    lines = [[(66, 332), (124, 332), (124, 216), (138, 216)]]  # encoder to decoder
+    for x in (66, 184):
+        own = [part for part in PARTS if part.x == x]
+        ends = [
+            (x, 32),
+            *(p for part in own for p in (part.top, part.bottom)),
+            (x, 438),
+        ]
+        lines += [ends[i : i + 2] for i in range(0, len(ends), 2)]
+    for fork, y in ((107, 185), (230, 277)):
+        lines.append([(66, fork), (14, fork), (14, y), (58, y)])
+    for fork, y in ((107, 151), (196, 243), (288, 335)):
+        lines.append([(184, fork), (236, fork), (236, y), (192, y)])
+    return lines
 
 
 class MapNode(nodes.General, nodes.Element):
@@ -92,9 +166,6 @@ class TransformerMap(SphinxDirective):
 
     def run(self):
         self.env.note_reread()  # a heading of any page may have changed
-        self.env.note_dependency(
-            str(pages.NOTEBOOKS / "helpers" / "show" / "diagrams" / "map.py")
-        )
         return [MapNode(location=self.get_location())]
 
 
@@ -143,10 +214,7 @@ class Targets:
 
 def svg(side, targets):
     """The map for one framework."""
-    sys.path.insert(0, str(pages.NOTEBOOKS))
-    from helpers.show.diagrams import map as diagrams
-
-    lines = "".join(arrow(points) for points in diagrams.map_lines())
+    lines = "".join(arrow(points) for points in map_lines())
     titles = "".join(
         link(
             name,
@@ -156,13 +224,13 @@ def svg(side, targets):
         )
         for x, name in ((66, "encoder"), (184, "decoder"))
     )
-    drawn = "".join(architecture(part, targets) for part in diagrams.PARTS)
+    drawn = "".join(architecture(part, targets) for part in PARTS)
     return (
         f'<div class="transformer-map" data-side="{side}"><p>In {NAMES[side]}</p>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="group" '
         f'aria-label="Map of the Transformer: links to the sections in {NAMES[side]}">'
-        f'<g aria-hidden="true">{frame(*diagrams.ENCODER, "block")}'
-        f"{frame(*diagrams.DECODER, 'block')}{lines}</g>"
+        f'<g aria-hidden="true">{frame(*ENCODER, "block")}'
+        f"{frame(*DECODER, 'block')}{lines}</g>"
         f"{titles}{text(66, 29, 'inputs')}{text(184, 29, 'outputs so far')}"
         f"{drawn}{text(33, 334, 'several times', 'small')}"
         f"{text(153, 392, 'several times', 'small')}"
@@ -173,7 +241,7 @@ def svg(side, targets):
 
 def architecture(part, targets):
     """A part of the Transformer."""
-    x, y = part.box.middle
+    x, y = part.x, part.y + part.h / 2
     if part.name == "+":
         drawn = f'<circle cx="{x:g}" cy="{y:g}" r="8"/>{text(x, y + 3.4, "+")}'
         return link(part.key, "residual connection", targets, drawn)

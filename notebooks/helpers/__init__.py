@@ -20,12 +20,13 @@ show
     ``prose`` with computed numbers, ``plots``, ``viewer`` for attention maps to touch,
     and ``diagrams`` of architectures: a ``canvas``, one file a chapter (``anomaly``,
     ``attention``, ``costs``, ``decoder``, ``encoder``, ``frameworks``, ``positions``,
-    ``practice``, ``scaling``, ``translation``, ``vision``, ``warmup``), and the ``map``.
+    ``practice``, ``scaling``, ``translation``, ``vision``, ``warmup``).
 engine
-    What a reader may ignore: ``settings`` of each task, ``checks``, ``shapes``,
-    ``weights`` in one file for both frameworks, ``runs`` that are kept under a
-    ``fingerprint`` of their code, ``processes`` that train together, ``jobs`` that start
-    them, ``tasks`` by name, and the ``twin``: a training in the other framework.
+    What a reader may ignore: ``settings`` of each task, ``checks``, ``arguments``,
+    ``shapes``, ``weights`` in one file for both frameworks, ``runs`` that are kept
+    under a ``fingerprint`` of their code, ``processes`` that train together, ``jobs``
+    that start them, ``tasks`` by name, and the ``twin``: a training in the other
+    framework.
 
 This file imports nothing, so a JAX page never loads torch and a PyTorch page never
 loads JAX.

@@ -1,13 +1,14 @@
 """The map of the Transformer: a part whose section is not found is a warning."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
 from docutils import nodes
 
+import pages
 import transformer_map
-from helpers.show import diagrams
-from transformer_map import SECTIONS, Targets
+from transformer_map import PARTS, SECTIONS, Targets
 
 HEADINGS = ["Attention", "Heads attend independently", "Masked positions", "Key points"]
 
@@ -63,5 +64,30 @@ def test_chapter_that_is_not_in_the_book_has_no_link(app, monkeypatch, caplog):
 
 def test_every_part_of_the_code_and_every_neighbour_has_a_section():
     around = [name for row in transformer_map.AROUND.values() for name, _, _ in row]
-    parts = [part.key for part in diagrams.PARTS]
+    parts = [part.key for part in PARTS]
     assert {"encoder", "decoder", *parts, *around} == set(SECTIONS)
+
+
+@pytest.mark.parametrize("side", pages.SIDES)
+def test_parts_have_the_names_of_the_code(side):
+    folder = pages.NOTEBOOKS / "helpers" / side
+    code = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    known = set(re.findall(r"\w+", code))
+    assert {part.name for part in PARTS} - {"+"} <= known
+
+
+def test_map_names_every_part_of_both_halves():
+    terms = {part.term for part in PARTS}
+    assert {"attention", "causal attention", "cross-attention"} <= terms
+    keys = [part.key for part in PARTS]
+    twice = {key for key in keys if keys.count(key) > 1}
+    assert twice == {"+", "decoder +"}, "a name leads to one section"
+
+
+def test_lines_of_the_map_end_at_its_parts():
+    edges = {edge for part in PARTS for edge in (part.top, part.bottom)}
+    for p in PARTS:
+        middle = p.y + p.h / 2
+        edges |= {(p.x - p.w / 2, middle), (p.x + p.w / 2, middle)}
+    for points in transformer_map.map_lines():
+        assert points[-1] in edges or points[-1][1] == 438, "the way out"

@@ -43,7 +43,6 @@ DRAWINGS = {
     "training loop": diagrams.training_loop,
     "basic loop": lambda: diagrams.training_loop(basic=True),
     "set": diagrams.set_model,
-    "transformer": diagrams.transformer,
     "walk": lambda: diagrams.walk_through(
         ["step", "by", "step"],
         [3, 1, 3],
@@ -373,25 +372,3 @@ def test_same_drawing_gives_the_same_file(draw):
 def test_heads_that_cannot_be_drawn(n_heads):
     with pytest.raises(ValueError, match=f"expected 1 to 4 .* n_heads = {n_heads}"):
         diagrams.heads(n_heads)
-
-
-# The map
-
-
-def test_map_names_every_part_of_both_halves():
-    built = {part.name for part in diagrams.PARTS}
-    assert built <= set(words(diagrams.transformer(), "name")) | {"+"}
-    terms = {part.term for part in diagrams.PARTS}
-    assert {"attention", "causal attention", "cross-attention"} <= terms
-    keys = [part.key for part in diagrams.PARTS]
-    twice = {key for key in keys if keys.count(key) > 1}
-    assert twice == {"+", "decoder +"}, "a name leads to one section"
-
-
-def test_lines_of_the_map_end_at_its_parts():
-    boxes = [part.box for part in diagrams.PARTS]
-    edges = {
-        edge for box in boxes for edge in (box.top, box.bottom, box.left, box.right)
-    }
-    for points in diagrams.map_lines():
-        assert points[-1] in edges or points[-1][1] == 438, "the way out"

@@ -1,4 +1,4 @@
-"""Chapter *A model that writes*, in JAX: the classes and functions as the page builds them."""
+"""The chapter *A model that writes* builds this: a language model."""
 
 import math
 
@@ -61,15 +61,8 @@ class LanguageModel(nnx.Module):
     stack : class
         ``Encoder``, or ``Decoder`` for the second half of a ``Translator``, which also
         looks at a context.
-    rngs : nnx.Rngs
     **options
         ``dropout``, ``activation``, ``norm`` and ``norm_first`` of the blocks.
-
-    Raises
-    ------
-    ValueError
-        If ``positions`` is none of those, or as ``Encoder``; when called, if the input
-        is no integer array ``b s``, or longer than ``max_length``.
 
     Source: Radford et al. 2018, sec. 3.1.
     """
@@ -92,17 +85,9 @@ class LanguageModel(nnx.Module):
     def __call__(self, tokens, mask=None, *context, return_maps=False):
         """Logits ``b s c``; with ``return_maps`` also the maps of the stack.
 
-        Parameters
-        ----------
-        tokens : integer array ``b s``
-            A negative number is padding. At the end of a row it needs no mask: no real
-            position looks there.
-        mask : boolean array ``q k`` or ``b h q k``, optional
-            In force besides the causal mask.
-        *context
-            Context and its mask, if there are any, as in ``Decoder``.
-        return_maps : bool
-            As in the stack.
+        A negative token is padding. At the end of a row it needs no mask: no real
+        position looks there. A mask, ``q k`` or ``b h q k``, is in force besides the
+        causal one. ``context`` is a context and its mask, as in ``Decoder``.
         """
         check_tokens(tokens, self.max_length)
         if self.causal:

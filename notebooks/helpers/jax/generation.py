@@ -1,4 +1,4 @@
-"""Chapter *A model that writes*, in JAX: the classes and functions as the page builds them."""
+"""The chapter *A model that writes* builds this: sampling, with a key-value cache."""
 
 from functools import partial
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from helpers.engine.arguments import check_prompts, check_sampling
 from helpers.jax.attention import attention
 
 
@@ -25,17 +26,10 @@ def attend_and_keep(layer, x, cache, start, mask):
 
 
 def new_cache(model, first, length, context=None, context_mask=None):
-    """Key-value cache of a ``LanguageModel``, allocated for all columns, still empty.
+    """Key-value cache of a ``LanguageModel``, allocated for ``length`` columns, empty.
 
-    Parameters
-    ----------
-    model : LanguageModel
-    first : integer array ``b``
-        Column of the first token of each row: shorter prompts are padded on the left.
-    length : int
-        Columns to allocate.
-    context, context_mask : arrays ``b k m``, ``b 1 1 k``, optional
-        Of cross-attention, whose keys and values are computed here, once.
+    Row ``b`` begins in column ``first[b]``: shorter prompts are padded on the left.
+    Keys and values of a ``context`` ``b k m`` are computed here, once.
 
     Returns
     -------
@@ -84,22 +78,10 @@ def advance_block(block, x, cache, start, mask, context, context_mask):
 
 
 def advance(model, tokens, cache):
-    """Logits of the next tokens of each row, ``b n -> b n c``, from a key-value cache.
+    """Logits of the next tokens, ``b n -> b n c``, and the cache with their positions.
 
     Equal to those of the model without a cache and without dropout, at the work of
     ``n`` positions. The cache must have room for them.
-
-    Parameters
-    ----------
-    model : LanguageModel
-    tokens : integer array ``b n``
-    cache : dict
-        As ``new_cache`` makes it.
-
-    Returns
-    -------
-    tuple of array ``b n c`` and dict
-        Logits, and the cache with the new positions in it.
     """
     columns = cache["start"] + jnp.arange(tokens.shape[1])  # n
     seen = jnp.arange(cache["blocks"][0][0].shape[2])  # s
@@ -122,6 +104,8 @@ def advance(model, tokens, cache):
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     """Probabilities that the next token is drawn with: ``... c -> ... c``.
 
+    Among equals, the token with the lower number counts as more probable.
+
     Parameters
     ----------
     logits : array ``... c``
@@ -132,11 +116,6 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     top_p : float, optional
         Of those, only the fewest most probable ones that have ``top_p`` of the
         probability together (Holtzman et al. 2020).
-
-    Returns
-    -------
-    array ``... c``
-        Among equals, the token with the lower number counts as more probable.
     """
     highest = logits.max(axis=-1, keepdims=True)
     p = jax.nn.softmax((logits - highest) / temperature, axis=-1)
@@ -154,60 +133,17 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     return jnp.take_along_axis(p, jnp.argsort(order, axis=-1), axis=-1)
 
 
-def check_prompts(model, prompts, length, end=None):
-    """The prompts as lists of whole numbers, if the model can continue them.
-
-    Raises
-    ------
-    ValueError
-        If there is no prompt, one is empty or too long, or has an unknown token, or
-        ``end`` is one.
-    """
-    rows = [[int(token) for token in prompt] for prompt in prompts]
-    sizes = [len(row) for row in rows]
-    if length < 1 or not rows or not min(sizes):
-        raise ValueError(
-            f"expected prompts of at least one token and length >= 1, got prompts of "
-            f"{sizes} tokens and length = {length}"
-        )
-    if max(sizes) + length > model.max_length:
-        raise ValueError(
-            f"a prompt of {max(sizes)} tokens and length = {length} need "
-            f"{max(sizes) + length} positions, but max_length = {model.max_length}"
-        )
-    n_tokens = model.embed.num_embeddings
-    if unknown := [t for row in rows for t in row if not 0 <= t < n_tokens]:
-        raise ValueError(f"expected tokens from 0 to {n_tokens - 1}, got {unknown[0]}")
-    if end is not None and not 0 <= end < n_tokens:
-        raise ValueError(f"expected end from 0 to {n_tokens - 1}, got {end}")
-    return rows
-
-
-def check_sampling(temperature, top_k, top_p):
-    """Raise an error unless tokens can be drawn like that.
-
-    Raises
-    ------
-    ValueError
-        If ``temperature`` is not above 0, ``top_k`` below 1, or ``top_p`` not in (0, 1].
-    """
-    if not temperature > 0:
-        raise ValueError(f"expected temperature above 0, got {temperature}")
-    if top_k is not None and not top_k >= 1:
-        raise ValueError(f"expected top_k of at least 1, got {top_k}")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"expected top_p in (0, 1], got {top_p}")
-
-
 def generate(
     model, prompts, length, *, temperature=1.0, top_k=None, top_p=None, end=None, seed=0
 ):
-    """Continue a batch of texts, token by token: one compiled loop.
+    """Continue a batch of texts in one compiled loop: integers ``b length``.
+
+    Each row is what the model would write for that prompt alone. The model stays as it
+    is, in training mode or not.
 
     Parameters
     ----------
     model : LanguageModel
-        Stays as it is, in training mode or not.
     prompts : sequences of int
         One for each text, at least one token each; they may differ in length.
     length : int
@@ -217,16 +153,6 @@ def generate(
     end : int, optional
         Token that ends a text: all after it are ``end``, too.
     seed : int
-
-    Returns
-    -------
-    integer array ``b length``
-        Each row is what the model would write for that prompt alone.
-
-    Raises
-    ------
-    ValueError
-        Before any work, as ``check_prompts`` and ``check_sampling``.
     """
     rows = check_prompts(model, prompts, length, end)
     check_sampling(temperature, top_k, top_p)

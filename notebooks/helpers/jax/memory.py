@@ -1,4 +1,4 @@
-"""What a forward pass in JAX keeps in memory for its backward pass."""
+"""The chapter *What attention costs* uses this: what the backward pass needs."""
 
 import jax
 from flax import nnx
@@ -23,13 +23,9 @@ def kept_arrays(function, *args):
 
 
 def kept_bytes(function, x):
-    """Bytes kept for the gradient of q, k and v, with q, k and v themselves.
+    """Bytes kept for the gradient of ``function(q, k, v)``, with q, k and v themselves.
 
-    Parameters
-    ----------
-    function : callable ``q, k, v``
-    x : array ``b s d``
-        Taken for each of q, k and v, as three separate arrays.
+    ``x``, ``b s d``, is taken for each of q, k and v, as three separate arrays.
     """
     kept = kept_arrays(function, x, x, x)
     return 3 * x.nbytes + sum(a.size * a.dtype.itemsize for a in kept.values())

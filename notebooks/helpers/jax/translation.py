@@ -1,4 +1,4 @@
-"""Chapter *A model that reads and writes*, in JAX: the classes and functions as the page builds them."""
+"""The chapter *A model that reads and writes* builds these: decoder, beam search."""
 
 from functools import partial
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from helpers.engine.arguments import check_search
 from helpers.jax.attention import MultiHeadAttention
 from helpers.jax.decoder import LanguageModel, check_tokens, embedding
 from helpers.jax.encoder import NORMS, Encoder, EncoderBlock
@@ -16,20 +17,8 @@ from helpers.jax.positions import POSITIONS
 class DecoderBlock(EncoderBlock):
     """Encoder block with cross-attention to a context between its two branches.
 
-    ``b s m, b k m -> b s m, b h s s, b h s k``.
-
-    Parameters
-    ----------
-    m, n_heads, f : int
-        As in ``EncoderBlock``.
-    rngs : nnx.Rngs
-    **options
-        ``dropout``, ``activation``, ``norm`` and ``norm_first`` of ``EncoderBlock``.
-
-    Raises
-    ------
-    ValueError
-        As ``EncoderBlock``.
+    ``b s m, b k m -> b s m, b h s s, b h s k``; sizes and ``options`` are those of
+    ``EncoderBlock``.
 
     Source: Vaswani et al. 2017, sec. 3.1.
     """
@@ -42,14 +31,8 @@ class DecoderBlock(EncoderBlock):
     def __call__(self, x, mask, context, context_mask=None):
         """Outputs ``b s m``, weights ``b h s s``, cross weights ``b h s k``.
 
-        Parameters
-        ----------
-        x : array ``b s m``
-        mask : boolean array ``q k`` or ``b h q k``, or None
-        context : array ``b k m``
-            What cross-attention looks at.
-        context_mask : boolean array ``q k`` or ``b h q k``, optional
-            Which places of the context are visible.
+        The masks, ``q k`` or ``b h q k``, say which positions of ``x`` and which places
+        of the context are visible.
         """
         if self.norm_first:
             values, weights = self.attention(self.norm1(x), mask)
@@ -67,19 +50,7 @@ class DecoderBlock(EncoderBlock):
 class Decoder(nnx.Module):
     """A stack of decoder blocks: ``b s m, b k m -> b s m``.
 
-    Parameters
-    ----------
-    n_blocks, m, n_heads, f : int
-    norm_first : bool
-        Also puts one more norm at the end of the stack.
-    rngs : nnx.Rngs
-    **options
-        ``dropout``, ``activation`` and ``norm`` of every block.
-
-    Raises
-    ------
-    ValueError
-        If ``n_blocks`` is below 1, or as ``EncoderBlock``.
+    Sizes, ``norm_first`` and ``options`` are those of ``Encoder``.
     """
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
@@ -92,17 +63,7 @@ class Decoder(nnx.Module):
         self.norm = make_norm(m, rngs=rngs) if norm_first else None
 
     def __call__(self, x, mask, context, context_mask=None, *, return_maps=False):
-        """Outputs ``b s m``; with ``return_maps`` also ``l b h s s``, ``l b h s k``.
-
-        Parameters
-        ----------
-        x : array ``b s m``
-        mask, context, context_mask : arrays
-            As in ``DecoderBlock``, the same for every block.
-        return_maps : bool
-            Return the attention weights of all blocks, too, and those of
-            cross-attention.
-        """
+        """Outputs ``b s m``; with ``return_maps`` also ``l b h s s``, ``l b h s k``."""
         maps, cross_maps = [], []
         for block in self.blocks:
             x, weights, cross = block(x, mask, context, context_mask)
@@ -135,15 +96,9 @@ class Translator(nnx.Module):
         The two vocabularies are one, with one embedding.
     tied : bool
         As in ``LanguageModel``.
-    rngs : nnx.Rngs
     **sizes
         Of the encoder as of the decoder: ``n_blocks``, ``n_heads``, ``f``, and maybe
         ``dropout``, ``activation``, ``norm`` and ``norm_first``.
-
-    Raises
-    ------
-    ValueError
-        If vocabularies that are ``shared`` differ in size, or as ``LanguageModel``.
 
     Source: Vaswani et al. 2017, sec. 3.
     """
@@ -173,50 +128,17 @@ class Translator(nnx.Module):
     def __call__(self, source, target, *, return_maps=False):
         """Logits ``b s c``; with ``return_maps`` also three arrays of maps.
 
-        Parameters
-        ----------
-        source : integer array ``b k``
-            A negative number is padding, and hidden.
-        target : integer array ``b s``
-            Padding at the end of a row needs no mask: no real position looks there.
-        return_maps : bool
-            Return the weights of the encoder ``l b h k k``, of the decoder ``l b h s s``
-            and of its cross-attention ``l b h s k``, too.
+        A negative token is padding, and hidden in the source; at the end of a target it
+        needs no mask. The maps are those of the encoder ``l b h k k``, of the decoder
+        ``l b h s s`` and of its cross-attention ``l b h s k``.
         """
         context, mask, maps = self.read(source, return_maps=return_maps)
         out = self.target(target, None, context, mask, return_maps=return_maps)
         return (out[0], (maps, *out[1:])) if return_maps else out
 
 
-def check_search(model, source, length, begin, end, width):
-    """Raise an error unless a ``Translator`` can translate a source like that.
-
-    Raises
-    ------
-    ValueError
-        If a size is too large or too small, or a token unknown.
-    """
-    embed = model.embed or model.target.embed
-    n_target, longest = model.target.embed.num_embeddings, model.target.max_length
-    if min(length, width) < 1 or max(length, source.shape[1]) > longest:
-        raise ValueError(
-            f"expected length and width of at least 1 and at most max_length = "
-            f"{longest} positions, got length = {length}, width = {width} and a source "
-            f"of shape {tuple(source.shape)}"
-        )
-    if not (source >= 0).any(axis=1).all() or source.max() >= embed.num_embeddings:
-        raise ValueError(
-            f"expected source tokens below {embed.num_embeddings}, and one or more in "
-            f"each row, got tokens up to {source.max()}"
-        )
-    if begin == end or not 0 <= min(begin, end) <= max(begin, end) < n_target:
-        raise ValueError(
-            f"expected two tokens below {n_target}, got begin = {begin}, end = {end}"
-        )
-
-
 def translate(model, source, length, *, begin, end, width=1):
-    """Translate by beam search: a width of 1 is greedy.
+    """Translate ``b k`` by beam search; a width of 1 is greedy.
 
     Parameters
     ----------
@@ -235,11 +157,6 @@ def translate(model, source, length, *, begin, end, width=1):
     -------
     tuple of arrays ``b length``, ``b``
         The best translation found, filled up with ``end``, and its log-probability.
-
-    Raises
-    ------
-    ValueError
-        Before any work, as ``check_search``.
     """
     check_tokens(source)
     check_search(model, source, length, begin, end, width)
@@ -274,14 +191,8 @@ def first_beams(model, source, begin, length, width):
 def best_continuations(log_p, last, total, end):
     """The most probable of all continuations: totals, beams and tokens, each ``b w``.
 
-    Parameters
-    ----------
-    log_p : array ``b w c``
-        Of every next token of every beam.
-    last, total : arrays ``b w``
-        Last token of each beam, and its log-probability so far. A beam that has ended
-        is continued by ``end`` only, with probability 1.
-    end : int
+    ``log_p``, ``b w c``, is of every next token of every beam, ``total`` of the beams
+    so far. A beam that has ended is continued by ``end`` only, with probability 1.
     """
     b, width, n_tokens = log_p.shape
     only_end = jnp.where(jnp.arange(n_tokens) == end, 0, -jnp.inf)  # c

@@ -1,4 +1,4 @@
-"""Chapter *Pictures as sequences*, in JAX: the classes and functions as the page builds them."""
+"""The chapter *Pictures as sequences* builds these: patches, the vision Transformer."""
 
 import math
 
@@ -14,16 +14,7 @@ from helpers.jax.positions import POSITIONS
 def cut_patches(images, patch):
     """Cut pictures into patches, row by row: ``b y x i -> b n (p p i)``.
 
-    Parameters
-    ----------
-    images : array ``b y x i``
-    patch : int
-        Height and width ``p`` of a patch, in pixels.
-
-    Raises
-    ------
-    ValueError
-        If there are other axes, or height or width is no multiple of ``patch``.
+    Height and width are multiples of ``patch``, the side ``p`` in pixels.
 
     Source: Dosovitskiy et al. 2021, sec. 3.1.
     """
@@ -56,18 +47,9 @@ class VisionTransformer(nnx.Module):
         Whether the output comes from a learned token that is put before the patches,
         or from the mean over the patches.
     positions : {"learned", "sinusoidal", "none"}
-    rngs : nnx.Rngs
     **options
         Of the encoder: ``dropout`` (also after the positions), ``norm``, and, unlike
         there by default, ``activation="gelu"`` and ``norm_first=True``.
-
-    Raises
-    ------
-    ValueError
-        If ``patch`` does not divide ``image_size``, ``pool`` or ``positions`` is none of
-        those, or as ``Encoder``; when called, if the pictures are of another size.
-    TypeError
-        When called with whole numbers other than ``uint8``.
 
     Source: Dosovitskiy et al. 2021, sec. 3.1.
     """
@@ -92,8 +74,7 @@ class VisionTransformer(nnx.Module):
         """Outputs ``b c``; with ``return_maps`` the pair of them and ``l b h s s``.
 
         Pictures ``b y x i`` are floats, or ``uint8``, which is divided by 255. With a
-        token ``s`` counts it first, then the patches row by row; ``mask`` is that of
-        ``Encoder``.
+        token ``s`` counts it first, then the patches row by row.
         """
         images = check_images(images, self.shape)
         x = self.embed(cut_patches(images, self.patch))  # b n m
@@ -108,13 +89,7 @@ class VisionTransformer(nnx.Module):
 
 
 def count_patches(image_size, patch):
-    """Number of patches of a square picture: ``(image_size / patch)²``.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be cut into whole patches, with both sizes.
-    """
+    """Number of patches of a square picture: ``(image_size / patch)²``."""
     if not 1 <= patch <= image_size or image_size % patch:
         raise ValueError(
             f"image_size = {image_size} is not divisible by patch = {patch}"
@@ -123,15 +98,7 @@ def count_patches(image_size, patch):
 
 
 def check_images(images, shape):
-    """The pictures as floats, if they have the shape that a model was made for.
-
-    Raises
-    ------
-    ValueError
-        If their shape is not ``b`` and ``shape``.
-    TypeError
-        If they are whole numbers other than ``uint8``.
-    """
+    """Pictures of a ``shape`` as floats; others, or whole numbers, raise an error."""
     if tuple(images.shape[1:]) != shape:
         raise ValueError(
             f"expected pictures of shape b {' '.join(map(str, shape))}, got "
@@ -147,15 +114,9 @@ def check_images(images, shape):
 def move_pictures(images, angles, shifts):
     """Turn pictures about their middle, then shift them; black comes in from outside.
 
-    ``b y x i -> b y x i``, with linear interpolation between the four nearest pixels.
-
-    Parameters
-    ----------
-    images : array ``b y x i`` of floats
-    angles : array ``b``
-        In radians; positive turns from the down axis to the right one.
-    shifts : array ``b 2``
-        In pixels, down and to the right.
+    ``b y x i -> b y x i`` in floats, with linear interpolation between the four nearest
+    pixels. ``angles``, ``b``, are in radians; positive turns from the down axis to the
+    right one. ``shifts``, ``b 2``, are in pixels, down and to the right.
     """
     b, height, width, _ = images.shape
     middle = (height - 1) / 2, (width - 1) / 2

@@ -2,8 +2,9 @@
 
     from helpers.torch import LanguageModel, build, fit
 
-A file is read when one of its names is first asked for. ``memory``, what a training
-step keeps, is imported by its own name.
+A size or an option that makes no sense raises ``ValueError`` with what was expected
+and what came. A file is read when one of its names is first asked for; ``memory``, what
+a backward pass needs, is imported by its own name.
 """
 
 from importlib import import_module
@@ -13,41 +14,31 @@ from helpers.torch.attention import (
     attention,
     build,
     check_input,
-    check_mask,
-    check_shapes,
     dense,
     masked_softmax,
 )
 
-NAMES = {
-    "encoder": """
-        ACTIVATIONS NORMS pick check_rate FeedForward EncoderBlock Encoder
-    """,  # The encoder block
+NAMES = {  # in the order of the chapters
+    "encoder": "NORMS pick check_rate FeedForward EncoderBlock Encoder",
     "positions": """
-        sinusoidal_positions check_length SinusoidalPositions LearnedPositions
-        POSITIONS Predictor attention_maps
-    """,  # Positions and the whole encoder
+        sinusoidal_positions SinusoidalPositions LearnedPositions POSITIONS Predictor
+        attention_maps
+    """,
     "training": """
         cross_entropy odd_one_out next_token fit evaluate on_device Joined
         over_processes Trainer shares_of in_part make_optimizer update run_epoch
         score
-    """,  # The reverse task
+    """,
     "vision": """
-        cut_patches POOLS VisionTransformer count_patches check_images
-        move_pictures augment
-    """,  # Pictures as sequences
-    "decoder": """
-        embedding unembedding causal_mask check_tokens LanguageModel
-    """,  # A model that writes
+        cut_patches VisionTransformer count_patches check_images move_pictures augment
+    """,
+    "decoder": "embedding unembedding check_tokens LanguageModel",
     "generation": """
-        attend attend_and_keep new_cache attend_to_known advance_block advance
-        next_token_probabilities check_prompts check_sampling generate
-        without_dropout continue_texts
-    """,  # A model that writes
+        new_cache advance next_token_probabilities generate continue_texts
+    """,
     "translation": """
-        DecoderBlock Decoder check_shared Translator check_search translate
-        take_rows first_beams best_continuations search_beams
-    """,  # A model that reads and writes
+        DecoderBlock Decoder check_shared Translator translate search_beams
+    """,
 }
 FILES = {name: file for file, names in NAMES.items() for name in names.split()}
 

@@ -1,4 +1,4 @@
-"""Chapter *Attention*, in PyTorch: the classes and functions as the page builds them."""
+"""The chapter *Attention* builds these: attention, its masks, several heads."""
 
 import math
 
@@ -7,13 +7,7 @@ from torch import nn
 
 
 def check_shapes(q, k, v):
-    """Raise an error unless the inputs are ``... q d, ... k d, ... k e``.
-
-    Raises
-    ------
-    ValueError
-        If the shapes contradict each other, or if there are no features.
-    """
+    """Raise ValueError unless the inputs are ``... q d, ... k d, ... k e``."""
     d = q.shape[-1]
     if d == 0 or d != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
@@ -21,22 +15,10 @@ def check_shapes(q, k, v):
 
 
 def check_mask(mask, shape):
-    """Raise an error unless a mask is boolean and fits the attention weights.
+    """Raise an error unless a mask is boolean and fits weights of a shape ``... q k``.
 
-    Parameters
-    ----------
-    mask : boolean array ``q k``, or with as many axes as the weights
-        True means "may look". An axis of size 1 broadcasts. Three axes for weights
-        ``b h q k`` would be ambiguous: one mask per sequence, or one per head?
-    shape : tuple of int
-        Shape of the weights, ``... q k``.
-
-    Raises
-    ------
-    TypeError
-        If the mask is no boolean array of this framework.
-    ValueError
-        If it has another number of axes, or does not broadcast to the weights.
+    A mask has two axes, or as many as the weights; those of size 1 broadcast. Three for
+    weights ``b h q k`` would be ambiguous: one mask per sequence, or one per head?
     """
     dtype = getattr(mask, "dtype", type(mask).__name__)
     if dtype != torch.bool:
@@ -51,23 +33,10 @@ def check_mask(mask, shape):
 
 
 def masked_softmax(scores, mask=None):
-    """Softmax over the keys that a mask leaves visible.
+    """Softmax over the visible keys: ``... q k -> ... q k``.
 
-    Parameters
-    ----------
-    scores : array ``... q k``
-    mask : boolean array ``q k``, or with as many axes as the scores, optional
-        True means "may look".
-
-    Returns
-    -------
-    array ``... q k``
-        Rows that sum to 1, or to 0 where a query may look nowhere.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As ``check_mask``.
+    The mask is boolean, ``q k`` or with as many axes as the scores; True means "may
+    look". Rows sum to 1, or to 0 where a query may look nowhere.
     """
     if mask is None:
         return torch.softmax(scores, dim=-1)
@@ -90,11 +59,6 @@ def attention(q, k, v, mask=None):
     -------
     tuple of arrays ``... q e``, ``... q k``
         Outputs and weights, both zero for a query that may look nowhere.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As ``check_shapes`` and ``check_mask``.
 
     Source: Vaswani et al. 2017, eq. 1.
     """
@@ -124,13 +88,7 @@ def dense(n_in, n_out):
 
 
 def check_input(x, size):
-    """Raise an error unless an input is ``b s size``.
-
-    Raises
-    ------
-    ValueError
-        If it has another number of axes or of features.
-    """
+    """Raise ValueError unless an input is ``b s size``."""
     if x.ndim != 3 or x.shape[-1] != size:
         raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
 
@@ -140,15 +98,8 @@ class MultiHeadAttention(nn.Module):
 
     Parameters
     ----------
-    m : int
-        Size of the model, a multiple of ``n_heads``.
-    n_heads : int
-
-    Raises
-    ------
-    ValueError
-        If ``m`` is not divisible by ``n_heads``; when called, if an input is not
-        ``b s m``.
+    m, n_heads : int
+        Size of the model, a multiple of the number of heads.
 
     Source: Vaswani et al. 2017, sec. 3.2.2.
     """
@@ -171,13 +122,8 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x, mask=None, context=None):
         """Outputs ``b q m`` and weights ``b h q k``.
 
-        Parameters
-        ----------
-        x : array ``b q m``
-            Makes the queries, and without ``context`` also the keys and values.
-        mask : boolean array ``q k`` or ``b h q k``, optional
-        context : array ``b k m``, optional
-            Makes the keys and values instead, as in cross-attention.
+        The mask is boolean, ``q k`` or ``b h q k``. Keys and values come from ``x``
+        ``b q m``, or from a ``context`` ``b k m``, as in cross-attention.
         """
         q, k, v = self.project(x)  # each b h s d
         if context is not None:

@@ -1,4 +1,4 @@
-"""Chapter *A model that writes*, in PyTorch: the classes and functions as the page builds them."""
+"""The chapter *A model that writes* builds this: a language model."""
 
 import math
 
@@ -68,12 +68,6 @@ class LanguageModel(nn.Module):
     **options
         ``dropout``, ``activation``, ``norm`` and ``norm_first`` of the blocks.
 
-    Raises
-    ------
-    ValueError
-        If ``positions`` is none of those, or as ``Encoder``; when called, if the input
-        is no integer array ``b s``, or longer than ``max_length``.
-
     Source: Radford et al. 2018, sec. 3.1.
     """
 
@@ -96,17 +90,9 @@ class LanguageModel(nn.Module):
     def forward(self, tokens, mask=None, *context, return_maps=False):
         """Logits ``b s c``; with ``return_maps`` also the maps of the stack.
 
-        Parameters
-        ----------
-        tokens : integer array ``b s``
-            A negative number is padding. At the end of a row it needs no mask: no real
-            position looks there.
-        mask : boolean array ``q k`` or ``b h q k``, optional
-            In force besides the causal mask.
-        *context
-            Context and its mask, if there are any, as in ``Decoder``.
-        return_maps : bool
-            As in the stack.
+        A negative token is padding. At the end of a row it needs no mask: no real
+        position looks there. A mask, ``q k`` or ``b h q k``, is in force besides the
+        causal one. ``context`` is a context and its mask, as in ``Decoder``.
         """
         check_tokens(tokens, self.max_length)
         if self.causal:

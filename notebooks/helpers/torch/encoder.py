@@ -1,4 +1,4 @@
-"""Chapter *The encoder block*, in PyTorch: the classes and functions as the page builds them."""
+"""The chapter *The encoder block* builds these: feed-forward net, block and stack."""
 
 from functools import partial
 
@@ -38,11 +38,6 @@ class FeedForward(nn.Module):
         Dropout after the activation, in [0, 1).
     activation : {"relu", "gelu"}
 
-    Raises
-    ------
-    ValueError
-        If ``dropout`` or ``activation`` is none of those.
-
     Source: Vaswani et al. 2017, eq. 2.
     """
 
@@ -72,12 +67,6 @@ class EncoderBlock(nn.Module):
     norm : {"layer", "rms"}
     norm_first : bool
         Norm before each branch (Xiong et al. 2020) instead of after each sum.
-
-    Raises
-    ------
-    ValueError
-        If ``m`` is not divisible by ``n_heads``, or ``dropout``, ``activation`` or
-        ``norm`` is none of those.
 
     Source: Vaswani et al. 2017, sec. 3.1.
     """
@@ -115,11 +104,6 @@ class Encoder(nn.Module):
         Also puts one more norm at the end of the stack.
     **options
         ``dropout``, ``activation`` and ``norm`` of every block.
-
-    Raises
-    ------
-    ValueError
-        If ``n_blocks`` is below 1, or as ``EncoderBlock``.
     """
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
@@ -135,15 +119,10 @@ class Encoder(nn.Module):
     def forward(self, x, mask=None, *, return_maps=False):
         """Outputs ``b s m``; with ``return_maps`` the pair of them and ``l b h s s``.
 
-        Parameters
-        ----------
-        x : array ``b s m``
-        mask : boolean array ``q k`` or ``b h q k``, optional
-            In force in every block. What it hides changes nothing that is visible, as
-            long as no square of it overflows on the way, which holds for entries up to
-            1e15 in float32; beyond, it may arrive as 0 · NaN.
-        return_maps : bool
-            Return the attention weights of all blocks, too.
+        The mask, ``q k`` or ``b h q k``, is in force in every block. What it hides
+        changes nothing that is visible, as long as no square of it overflows on the
+        way, which holds for entries up to 1e15 in float32; beyond, it may arrive as
+        0 · NaN.
         """
         maps = []
         for block in self.blocks:

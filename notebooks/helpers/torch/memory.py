@@ -1,4 +1,4 @@
-"""What a forward pass in PyTorch keeps in memory for its backward pass."""
+"""The chapter *What attention costs* uses this: what the backward pass needs."""
 
 import torch
 
@@ -17,13 +17,9 @@ def kept_arrays(function, *args):
 
 
 def kept_bytes(function, x):
-    """Bytes kept for the gradient of q, k and v, with q, k and v themselves.
+    """Bytes kept for the gradient of ``function(q, k, v)``, with q, k and v themselves.
 
-    Parameters
-    ----------
-    function : callable ``q, k, v``
-    x : tensor ``b s d``
-        Taken for each of q, k and v, as three separate tensors.
+    ``x``, ``b s d``, is taken for each of q, k and v, as three separate arrays.
     """
     inputs = [x.clone().requires_grad_() for _ in range(3)]
     kept = kept_arrays(function, *inputs) | {x.data_ptr(): x for x in inputs}

@@ -1,4 +1,4 @@
-"""Chapter *Positions and the whole encoder*, in PyTorch: the classes and functions as the page builds them."""
+"""The chapter *Positions and the whole encoder* builds these, with the `Predictor`."""
 
 import torch
 from torch import nn
@@ -27,15 +27,7 @@ def check_length(x, table):
 class SinusoidalPositions(nn.Module):
     """Adds the sine and cosine code of each position: ``b s m -> b s m``.
 
-    Parameters
-    ----------
-    m, max_length : int
-        Size of the model, length of the table.
-
-    Raises
-    ------
-    ValueError
-        When called with more than ``max_length`` positions.
+    There are codes for ``max_length`` positions.
 
     Source: Vaswani et al. 2017, sec. 3.5.
     """
@@ -51,18 +43,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """Adds a learned vector for each position: ``b s m -> b s m``.
-
-    Parameters
-    ----------
-    m, max_length : int
-        Size of the model, length of the table.
-
-    Raises
-    ------
-    ValueError
-        When called with more than ``max_length`` positions.
-    """
+    """Adds a learned vector to each of ``max_length`` positions: ``b s m -> b s m``."""
 
     def __init__(self, m, max_length):
         super().__init__()
@@ -97,12 +78,6 @@ class Predictor(nn.Module):
         Length of the table of positions.
     **options
         ``dropout``, ``activation``, ``norm`` and ``norm_first`` of the encoder.
-
-    Raises
-    ------
-    ValueError
-        If ``positions`` or ``input_dropout`` is none of those, or as ``Encoder``; when
-        called, if the input is not ``b s i``, or longer than the table of positions.
     """
 
     def __init__(
@@ -122,10 +97,7 @@ class Predictor(nn.Module):
         self.output = dense(m, n_outputs)
 
     def forward(self, x, mask=None, *, return_maps=False):
-        """Outputs ``b s c``; with ``return_maps`` the pair of them and ``l b h s s``.
-
-        ``mask`` and ``return_maps`` are those of ``Encoder``.
-        """
+        """Outputs ``b s c``; with ``return_maps`` also the maps ``l b h s s``."""
         check_input(x, self.embed.in_features)
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
@@ -136,18 +108,9 @@ class Predictor(nn.Module):
 
 
 def attention_maps(model, x, mask=None):
-    """Outputs and attention maps of one forward pass with dropout off.
+    """Outputs and attention maps ``l b h q k`` of one forward pass with dropout off.
 
-    Parameters
-    ----------
-    model : Encoder or Predictor
-        Stays as it is, in training mode or not.
-    x : array ``b s m`` or ``b s i``
-    mask : boolean array ``q k`` or ``b h q k``, optional
-
-    Returns
-    -------
-    tuple of arrays ``b s m`` or ``b s c``, ``l b h q k``
+    The model, an ``Encoder`` or a ``Predictor``, stays in training mode if it is.
     """
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
