@@ -95,7 +95,7 @@ f"JAX {jax.__version__} on {device}"
 # %% tags=["shared"]
 source = sets.source()
 known = source in sets.KNOWN  # else results are reported, but nothing is asserted
-settings = tasks.anomaly(source, device)
+settings = sets.settings_for(source, device)
 parts, names = sets.load(settings)
 train, validation, test = parts["train"], parts["validation"], parts["test"]
 s = settings.set_size

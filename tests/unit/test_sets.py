@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.data import photos, sets
-from helpers.engine.settings import Cifar100, Digits, Sets, anomaly
+from helpers.engine.settings import Cifar100, Digits, Sets
 from sides import run_python
 
 UNEQUAL = np.repeat([0, 1, 2, 5], [7, 2, 11, 5])  # class 1 has two images
@@ -357,7 +357,7 @@ def test_cifar_100_is_never_taken_without_features(folder):
 def test_settings_of_photos_follow_from_them(folder, per_class, set_size, n_unseen):
     """All sets that the page draws can be drawn; nothing is promised."""
     write_photos(folder, per_class)
-    settings = anomaly(folder, "cpu")
+    settings = sets.settings_for(folder, "cpu")
     assert (settings.set_size, settings.n_unseen) == (set_size, n_unseen)
     assert (settings.n_features, settings.n_classes) == (192, len(per_class))
     assert (settings.least_accuracy, settings.least_gain) == (0, 0)
@@ -385,16 +385,16 @@ def test_too_few_photos_are_one_clear_sentence(folder, per_class, end):
         f"photos for validation and six for the test, {end}{folder}"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        anomaly(folder, "cpu")
+        sets.settings_for(folder, "cpu")
 
 
 def test_photos_that_are_not_prepared_are_one_clear_sentence(folder):
     with pytest.raises(FileNotFoundError, match=r"no mine-\w+\.npz in .*: run `make"):
-        anomaly(folder, "cpu")
+        sets.settings_for(folder, "cpu")
     with pytest.raises(
         ValueError, match="unknown data set 'imagenet': expected 'cifar"
     ):
-        anomaly("imagenet", "cpu")
+        sets.settings_for("imagenet", "cpu")
 
 
 def test_fewer_images_may_be_asked_for():
@@ -442,6 +442,7 @@ def test_the_settings_are_the_published_ones():
     assert Cifar100().model == {
         "n_inputs": 512, "m": 256, "n_outputs": 1, "n_blocks": 4, "n_heads": 4,
         "f": 512, "dropout": 0.1, "input_dropout": 0.1, "positions": "none",
+        "norm_first": False,
     }  # fmt: skip
     found = Cifar100()
     assert (found.learning_rate, found.warmup, found.batch_size) == (5e-4, 100, 64)

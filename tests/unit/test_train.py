@@ -512,8 +512,7 @@ BAD_FITS = {
     "infinite": ({"data": (with_one(X, (7, 1, 2), -np.inf), Y)}, FINITE.format("-inf")),
     "length": (
         {"data": (X[:, :2], Y[:, :2])},
-        "expected sequences of shape (length, n_symbols) = (3, 5), as the settings "
-        "say, got (2, 5)",
+        "expected examples of shape (3, 5), as the settings say, got (2, 5)",
     ),
     "heads": settings_with("n_heads", 3, 2),
     "norm": settings_with("norm_first", True, False),

@@ -19,6 +19,7 @@ import numpy as np
 
 from helpers.data.sequences import shuffled
 from helpers.engine.checks import check_sizes
+from helpers.engine.settings import Anomaly, Cifar100, Digits
 
 KNOWN = "digits", "cifar100"  # sources of which the pages assert what comes out
 LEAST = 30  # elements of a class, so that each of three parts has two or more
@@ -364,6 +365,53 @@ def load(settings):
         )
     parts["train"] = parts["train"].take(np.arange(settings.n_train))
     return parts, names
+
+
+def settings_for(source, device):
+    """Settings of the chapter *anomaly* for a source of images and a device.
+
+    On a CPU, training on the photos takes two epochs instead of a hundred, minutes
+    instead of hours, and the promised accuracy is lower.
+
+    Parameters
+    ----------
+    source : str
+        One of ``KNOWN``, or what ``helpers.data.photos.prepare`` knows: then all sizes
+        follow from the photos, and nothing is promised.
+    device : str
+        ``"cpu"``, or the name of a faster one.
+
+    Raises
+    ------
+    ValueError
+        If the source is unknown, or has too few classes or photos.
+    """
+    if source not in KNOWN:
+        return for_photos(source)
+    settings = {"digits": Digits, "cifar100": Cifar100}[source]()
+    if source == "cifar100" and device == "cpu":
+        return replace(settings, epochs=2, least_accuracy=0.5)
+    return settings
+
+
+def for_photos(source):
+    """``Sets.for_data`` of photos; sets of ten, or smaller if a class is.
+
+    Half of a class's test photos, and all its validation photos, fill a set.
+    """
+    parts, names = from_source(source, Anomaly.seed)
+    n = {name: np.bincount(part.labels).min().item() for name, part in parts.items()}
+    set_size = min(10, n["validation"], n["test"] // 2)
+    if len(names) < 4 or set_size < 3:
+        raise ValueError(
+            "sets of seen and of unseen classes need four classes or more, each with "
+            f"three photos for validation and six for the test, got {len(names)} "
+            f"classes, the smallest with {n['validation']} and {n['test']}: {source}"
+        )
+    changes = {"source": source, "n_unseen": max(2, 3 * len(names) // 10)}
+    changes |= {"set_size": set_size, "least_accuracy": 0.0, "least_gain": 0.0}
+    settings = Anomaly.for_data(parts, **changes)
+    return replace(settings, epochs=max(2, settings.epochs))
 
 
 def source():

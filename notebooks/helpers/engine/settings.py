@@ -4,27 +4,16 @@ Steps are optimiser updates. Everything is checked when a dataclass is made: inv
 settings raise an error before any work. ``dataclasses.replace`` makes variants.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
-from helpers.data import sets
-from helpers.data.dates import CHARACTERS
 from helpers.engine.checks import check_fields, choose
 from helpers.schedules import SCHEDULES, check_warmup, learning_rates
 
 POSITIONS = dict.fromkeys(("sinusoidal", "learned", "none"))
 MAX_LENGTH = 512  # positions of a predictor's table
-
-
-def check_heads(m, n_heads):
-    """Raise an error unless ``m`` features split evenly into ``n_heads`` heads."""
-    if m % n_heads:
-        raise ValueError(
-            f"m = {m} does not split into {n_heads} heads ({m} % {n_heads} = "
-            f"{m % n_heads})"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +65,24 @@ class Settings:
         choose(self.schedule, SCHEDULES, "schedule")
         check_warmup(self.warmup, self.updates)
 
+    @property
+    def example(self):
+        """Sizes of the last axes of the data, as far as the task fixes them."""
+        return ()
+
     def check_data(self, data):
-        """Check training data against the sizes of the task, if it has any."""
+        """Check that training data have the sizes of the task.
+
+        Raises
+        ------
+        ValueError
+            With both shapes.
+        """
+        expected, found = self.example, data[0].shape[1:]
+        if expected and found[-len(expected) :] != expected:
+            raise ValueError(
+                f"expected examples of shape {expected}, as the settings say, got {found}"
+            )
 
     @property
     def updates_per_epoch(self):
@@ -96,17 +101,9 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sequences(Settings):
-    """A predictor on sequences of symbols, as ``helpers.jax`` and ``helpers.torch`` builds it.
+class ModelSettings(Settings):
+    """Adds the sizes and choices that all models have, named as their arguments."""
 
-    Lengths in symbols; ``m``, ``n_heads``, ``f``, ``n_blocks``, ``dropout`` as in
-    ``Predictor``; ``n_validation`` and ``n_test`` in sequences.
-    """
-
-    n_symbols: int = 10
-    length: int = 16
-    n_validation: int = 1_000
-    n_test: int = 10_000
     n_blocks: int = 1
     m: int = 32
     n_heads: int = 1
@@ -117,35 +114,48 @@ class Sequences(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        check_heads(self.m, self.n_heads)
         choose(self.positions, POSITIONS, "kind of positions")
+        if self.m % self.n_heads:
+            raise ValueError(
+                f"m = {self.m} does not split into {self.n_heads} heads "
+                f"({self.m} % {self.n_heads} = {self.m % self.n_heads})"
+            )
+
+    def arguments(self, names="", **sizes):
+        """Arguments of the model by name: the common ones, others of that name, sizes."""
+        names = f"n_blocks m n_heads f dropout norm_first positions {names}".split()
+        return {name: getattr(self, name) for name in names} | sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequences(ModelSettings):
+    """A ``Predictor`` on sequences of symbols.
+
+    ``length`` in symbols; ``n_validation`` and ``n_test`` in sequences.
+    """
+
+    n_symbols: int = 10
+    length: int = 16
+    n_validation: int = 1_000
+    n_test: int = 10_000
+
+    def __post_init__(self):
+        super().__post_init__()
         if self.positions != "none" and self.length > MAX_LENGTH:
             raise ValueError(
                 f"expected length to be at most {MAX_LENGTH}, the length of the table "
                 f"of positions, got {self.length}"
             )
 
-    def check_data(self, data):
-        """Check that inputs have the length and the number of symbols of the settings.
-
-        Raises
-        ------
-        ValueError
-            With both shapes.
-        """
-        expected = self.length, self.n_symbols
-        if data[0].shape[1:] != expected:
-            raise ValueError(
-                f"expected sequences of shape (length, n_symbols) = {expected}, as the "
-                f"settings say, got {data[0].shape[1:]}"
-            )
+    @property
+    def example(self):
+        """One-hot sequences ``s i``."""
+        return self.length, self.n_symbols
 
     @property
     def model(self):
         """Arguments of ``Predictor`` by name."""
-        names = "n_blocks", "n_heads", "f", "dropout", "norm_first", "positions"
-        sizes = {"n_inputs": self.n_symbols, "m": self.m, "n_outputs": self.n_symbols}
-        return sizes | {name: getattr(self, name) for name in names}
+        return self.arguments(n_inputs=self.n_symbols, n_outputs=self.n_symbols)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,11 +184,11 @@ class Reverse(Sequences):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text(Settings):
+class Text(ModelSettings):
     """Chapter *decoder*: a language model on the source of Python's standard library.
 
-    ``n_tokens`` in the vocabulary, ``length`` of a window in tokens; the rest as in
-    ``LanguageModel``. An epoch has ``n_train`` windows of its own, at random places.
+    ``n_tokens`` in the vocabulary, ``length`` of a window in tokens. An epoch has
+    ``n_train`` windows of its own, at random places.
     """
 
     n_train: int = 16 * 65
@@ -192,49 +202,28 @@ class Text(Settings):
     m: int = 96
     n_heads: int = 4
     f: int = 384
-    dropout: float = 0.0
     norm_first: bool = True
     tied: bool = True
     positions: str = "learned"
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_heads(self.m, self.n_heads)
-        choose(self.positions, POSITIONS, "kind of positions")
-
-    def check_data(self, data):
-        """Check that the rows are as long as a window and one token more.
-
-        Raises
-        ------
-        ValueError
-            With both shapes.
-        """
-        if data[0].shape[1:] != (self.length + 1,):
-            raise ValueError(
-                f"expected rows of length + 1 = {self.length + 1} tokens, as the "
-                f"settings say, got data of shape {data[0].shape}"
-            )
+    @property
+    def example(self):
+        """A window and one token more."""
+        return (self.length + 1,)
 
     @property
     def model(self):
         """Arguments of ``LanguageModel`` by name."""
-        names = (
-            "n_tokens", "m", "n_blocks", "n_heads", "f", "dropout", "norm_first",
-            "positions", "tied",
-        )  # fmt: skip
-        return {name: getattr(self, name) for name in names} | {
-            "max_length": self.length
-        }
+        return self.arguments("n_tokens tied", max_length=self.length)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dates(Settings):
+class Dates(ModelSettings):
     """Chapter *translation*: dates in seven written forms, to be written as ISO does.
 
     ``n_validation`` and ``n_test`` in days, which occur in no other part;
-    ``n_characters`` in the vocabulary, with the tokens for begin and end; the rest as
-    in ``Translator``. Each epoch has ``n_train`` examples of its own.
+    ``n_characters`` in the vocabulary, as in ``helpers.data.dates``. Each epoch has
+    ``n_train`` examples of its own.
     """
 
     n_train: int = 128 * 45
@@ -244,36 +233,25 @@ class Dates(Settings):
     warmup: int = 100
     n_validation: int = 1_000
     n_test: int = 2_000
-    n_characters: int = 2 + len(CHARACTERS)
+    n_characters: int = 2 + 45  # with the tokens for begin and end
     max_length: int = 32
     n_blocks: int = 2
     m: int = 64
     n_heads: int = 4
     f: int = 256
-    dropout: float = 0.0
     norm_first: bool = True
     tied: bool = True
     shared: bool = True
-    positions: str = "sinusoidal"
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_heads(self.m, self.n_heads)
-        choose(self.positions, POSITIONS, "kind of positions")
 
     @property
     def model(self):
         """Arguments of ``Translator`` by name: one vocabulary for both sides."""
-        names = (
-            "m", "n_blocks", "n_heads", "f", "dropout", "norm_first", "max_length",
-            "positions", "tied", "shared",
-        )  # fmt: skip
-        sizes = {"n_source": self.n_characters, "n_target": self.n_characters}
-        return sizes | {name: getattr(self, name) for name in names}
+        n = self.n_characters
+        return self.arguments("max_length tied shared", n_source=n, n_target=n)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pictures(Settings):
+class Pictures(ModelSettings):
     """Chapter *vision*: a vision Transformer on pictures, by default scikit-learn's digits.
 
     ``image_size`` and ``patch`` in pixels; ``n_channels`` of a pixel; the rest as in
@@ -293,15 +271,12 @@ class Pictures(Settings):
     m: int = 48
     n_heads: int = 4
     f: int = 96
-    dropout: float = 0.0
     norm_first: bool = True
     positions: str = "learned"
     pool: str = "token"
 
     def __post_init__(self):
         super().__post_init__()
-        check_heads(self.m, self.n_heads)
-        choose(self.positions, POSITIONS, "kind of positions")
         if self.image_size % self.patch:
             raise ValueError(
                 f"image_size = {self.image_size} is not divisible by patch = {self.patch}"
@@ -337,35 +312,21 @@ class Pictures(Settings):
         warmup = max(1, min(50, sizes["epochs"] * per_epoch // 10))
         return cls(**{"warmup": warmup} | sizes)
 
-    def check_data(self, data):
-        """Check the size of the pictures.
-
-        Raises
-        ------
-        ValueError
-            With both shapes.
-        """
-        expected = self.image_size, self.image_size, self.n_channels
-        if data[0].shape[1:] != expected:
-            raise ValueError(
-                f"expected pictures of shape {expected}, as the settings say, got "
-                f"{data[0].shape[1:]}"
-            )
+    @property
+    def example(self):
+        """Pictures ``y x i``."""
+        return self.image_size, self.image_size, self.n_channels
 
     @property
     def model(self):
         """Arguments of ``VisionTransformer`` by name."""
-        names = (
-            "image_size", "n_channels", "m", "patch", "n_blocks", "n_heads", "f",
-            "dropout", "norm_first", "positions", "pool",
-        )  # fmt: skip
-        sizes = {name: getattr(self, name) for name in names}
-        return sizes | {"n_outputs": self.n_classes}
+        names = "image_size n_channels patch pool"
+        return self.arguments(names, n_outputs=self.n_classes)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sets(Settings):
-    """A predictor on sets with an odd one, as ``helpers.jax`` and ``helpers.torch`` builds it.
+class Sets(ModelSettings):
+    """A ``Predictor`` on sets with an odd one: one output per element, no positions.
 
     ``n_train`` in elements, each the odd one of one set per epoch; ``set_size`` in
     elements, the odd one included; ``n_validation`` and ``n_test`` in sets.
@@ -384,10 +345,10 @@ class Sets(Settings):
     set_size: int = 10
     dropout: float = 0.1
     input_dropout: float = 0.1
+    positions: str = "none"
 
     def __post_init__(self):
         super().__post_init__()
-        check_heads(self.m, self.n_heads)
         if self.set_size < 3:
             raise ValueError(
                 f"expected a set to have at least 3 elements, two of them alike, got "
@@ -418,26 +379,15 @@ class Sets(Settings):
         updates = max(1, sizes["n_train"] // sizes["batch_size"])  # in an epoch
         return cls(**{"epochs": -(-640 // updates)} | sizes)
 
-    def check_data(self, data):
-        """Check the number of features.
-
-        Raises
-        ------
-        ValueError
-            With both numbers.
-        """
-        if data[0].shape[-1] != self.n_features:
-            raise ValueError(
-                f"expected n_features = {self.n_features}, as the settings say, got "
-                f"data of shape {data[0].shape}"
-            )
+    @property
+    def example(self):
+        """Features of an element."""
+        return (self.n_features,)
 
     @property
     def model(self):
-        """Arguments of ``Predictor`` by name: one output per element, no positions."""
-        names = "n_blocks", "m", "n_heads", "f", "dropout", "input_dropout"
-        sizes = {"n_inputs": self.n_features, "n_outputs": 1, "positions": "none"}
-        return sizes | {name: getattr(self, name) for name in names}
+        """Arguments of ``Predictor`` by name."""
+        return self.arguments("input_dropout", n_inputs=self.n_features, n_outputs=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -496,50 +446,3 @@ class Cifar100(Anomaly):
     n_blocks: int = 4
     m: int = 256
     f: int = 512
-
-
-def anomaly(source, device):
-    """Settings of the chapter *anomaly* for a source of images and a device.
-
-    On a CPU, training on the photos takes two epochs instead of a hundred, minutes
-    instead of hours, and the promised accuracy is lower.
-
-    Parameters
-    ----------
-    source : str
-        One of ``sets.KNOWN``, or what ``helpers.data.photos.prepare`` knows: then all sizes
-        follow from the photos, and nothing is promised.
-    device : str
-        ``"cpu"``, or the name of a faster one.
-
-    Raises
-    ------
-    ValueError
-        If the source is unknown, or has too few classes or photos.
-    """
-    if source not in sets.KNOWN:
-        return for_photos(source)
-    settings = {"digits": Digits, "cifar100": Cifar100}[source]()
-    if source == "cifar100" and device == "cpu":
-        return replace(settings, epochs=2, least_accuracy=0.5)
-    return settings
-
-
-def for_photos(source):
-    """``Sets.for_data`` of photos; sets of ten, or smaller if a class is.
-
-    Half of a class's test photos, and all its validation photos, fill a set.
-    """
-    parts, names = sets.from_source(source, Settings.seed)
-    n = {name: np.bincount(part.labels).min().item() for name, part in parts.items()}
-    set_size = min(10, n["validation"], n["test"] // 2)
-    if len(names) < 4 or set_size < 3:
-        raise ValueError(
-            "sets of seen and of unseen classes need four classes or more, each with "
-            f"three photos for validation and six for the test, got {len(names)} "
-            f"classes, the smallest with {n['validation']} and {n['test']}: {source}"
-        )
-    changes = {"source": source, "n_unseen": max(2, 3 * len(names) // 10)}
-    changes |= {"set_size": set_size, "least_accuracy": 0.0, "least_gain": 0.0}
-    settings = Anomaly.for_data(parts, **changes)
-    return replace(settings, epochs=max(2, settings.epochs))

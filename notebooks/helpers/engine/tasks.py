@@ -80,7 +80,7 @@ def load(name, source=None, **changes):
         parts, _ = pictures.load(source, changes.get("seed", known.Settings.seed))
         return of(known.Pictures.for_data(parts, **changes), source)
     if name == "anomaly":
-        return of(replace(known.anomaly(source or "digits", "any"), **changes))
+        return of(replace(sets.settings_for(source or "digits", "any"), **changes))
     return of(kind(**changes), source)
 
 
