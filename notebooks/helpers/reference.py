@@ -18,24 +18,11 @@ def softmax(scores):
 
 
 def attention(q, k, v, mask=None):
-    """Weighted mean of ``v``, one query at a time.
+    """Weighted mean of ``v``, one query at a time: ``... q e, ... q k``.
 
-    Parameters
-    ----------
-    q, k, v : arrays ``... q d``, ``... k d``, ``... k e``
-        Same leading axes.
-    mask : boolean array ``q k``, or with as many axes as the weights, optional
-        True means "may look".
-
-    Returns
-    -------
-    tuple of arrays ``... q e``, ``... q k``
-        Both zero for a query that may look nowhere.
-
-    Raises
-    ------
-    ValueError
-        If the mask is not boolean or does not fit the weights.
+    ``q``, ``k``, ``v`` are ``... q d``, ``... k d``, ``... k e``; the mask is boolean,
+    ``q k`` or with as many axes as the weights, and True means "may look". Outputs and
+    weights are zero for a query that may look nowhere.
 
     Source: Vaswani et al. 2017, eq. 1.
     """
