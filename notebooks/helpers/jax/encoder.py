@@ -9,11 +9,7 @@ from flax import nnx
 from helpers.jax.attention import MultiHeadAttention, dense
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
-
-
 EXACT = {"epsilon": 1e-5, "use_fast_variance": False}
-
-
 NORMS = {"layer": partial(nnx.LayerNorm, **EXACT), "rms": partial(nnx.RMSNorm, **EXACT)}
 
 

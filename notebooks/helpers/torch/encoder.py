@@ -8,8 +8,6 @@ from torch import nn
 from helpers.torch.attention import MultiHeadAttention, dense
 
 ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
-
-
 NORMS = {"layer": partial(nn.LayerNorm, eps=1e-5), "rms": partial(nn.RMSNorm, eps=1e-5)}
 
 
