@@ -138,25 +138,12 @@ class Translator(nnx.Module):
 
 
 def translate(model, source, length, *, begin, end, width=1):
-    """Translate ``b k`` by beam search; a width of 1 is greedy.
+    """Translate ``b k`` by beam search: tokens ``b length``, log-probabilities ``b``.
 
-    Parameters
-    ----------
-    model : Translator
-        Stays as it is, in training mode or not.
-    source : integer array ``b k``
-        A negative number is padding.
-    length : int
-        Largest number of new tokens.
-    begin, end : int
-        Tokens of the target vocabulary before its first token and after its last.
-    width : int
-        Beams: unfinished translations that are kept at each step.
-
-    Returns
-    -------
-    tuple of arrays ``b length``, ``b``
-        The best translation found, filled up with ``end``, and its log-probability.
+    A negative token of the source is padding. ``begin`` and ``end`` are the tokens
+    before a translation and after it; ``end`` fills it up. At each step ``width`` beams,
+    unfinished translations, are kept; a width of 1 is greedy. The model stays in training
+    mode if it is.
     """
     check_tokens(source)
     check_search(model, source, length, begin, end, width)

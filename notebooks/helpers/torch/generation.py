@@ -27,14 +27,9 @@ def new_cache(model, first, length, context=None, context_mask=None):
     """Key-value cache of a ``LanguageModel``, allocated for ``length`` columns, empty.
 
     Row ``b`` begins in column ``first[b]``: shorter prompts are padded on the left.
-    Keys and values of a ``context`` ``b k m`` are computed here, once.
-
-    Returns
-    -------
-    dict
-        ``start`` (columns in use), ``first``, ``blocks`` (for each block, keys and
-        values ``b h s d``), ``context`` (likewise ``b h k d``, or None) and
-        ``context_mask``.
+    ``start`` is the number of columns in use; ``blocks`` has the keys and values
+    ``b h s d`` of each block, ``context`` those of a context ``b k m``, ``b h k d``,
+    computed here, once, or None.
     """
     blocks = model.decoder.blocks
     n_heads, table = blocks[0].attention.n_heads, model.embed.weight
@@ -105,7 +100,6 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
 
     Parameters
     ----------
-    logits : array ``... c``
     temperature : float
         Divides the logits: below 1 the most probable tokens gain, above 1 they lose.
     top_k : int, optional
@@ -135,12 +129,11 @@ def generate(
 ):
     """Continue a batch of texts, token by token: integers ``b length``.
 
-    Each row is what the model would write for that prompt alone. The model stays as it
-    is, in training mode or not.
+    Each row is what the model would write for that prompt alone. The model stays in
+    training mode if it is.
 
     Parameters
     ----------
-    model : LanguageModel
     prompts : sequences of int
         One for each text, at least one token each; they may differ in length.
     length : int
@@ -149,7 +142,6 @@ def generate(
         As in ``next_token_probabilities``; ``top_k=1`` is greedy.
     end : int, optional
         Token that ends a text: all after it are ``end``, too.
-    seed : int
     """
     rows = check_prompts(model, prompts, length, end)
     check_sampling(temperature, top_k, top_p)

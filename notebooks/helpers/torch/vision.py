@@ -135,15 +135,13 @@ def move_pictures(images, angles, shifts):
 
 
 def augment(chances, images, labels, *, degrees=0, pixels=0, flip=False):
-    """Pictures turned, shifted and mirrored by chance: ``b y x i -> b y x i``.
+    """Pictures turned, shifted and mirrored by chance, and their labels as they are.
 
     Parameters
     ----------
     chances : array ``b 8``
         Numbers in [0, 1), four of which are used.
     images : array ``b y x i`` of floats or ``uint8``
-    labels : array ``b``
-        Returned as they are.
     degrees, pixels : float
         Largest angle, and largest shift down and to the right, both ways.
     flip : bool

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 
 from helpers import reference
-from helpers.show.diagrams.canvas import MONO, Box, Canvas, tint
+from helpers.show.diagrams.canvas import MONO, Box, Canvas, small_attention, tint
 from helpers.show.plots import BLUE, EDGE, GREEN, ORANGE, PURPLE
 
 
@@ -43,15 +43,6 @@ def soft_dictionary(tokens, words, query, features):
     out = weights @ words  # m
     canvas.vector(right, bottom + 32, out, GREEN, "out", "name", size=9)
     return canvas.fig
-
-
-def small_attention(masked=True):
-    """Queries, keys, values, mask, scores, weights and outputs of one head."""
-    rng = np.random.default_rng(7)
-    q, k, v = (rng.normal(size=(n, 3)) for n in (4, 5, 5))
-    mask = np.broadcast_to(np.arange(5) < (4 if masked else 5), (4, 5))
-    out, weights = reference.attention(q, k, v, mask)
-    return q, k, v, mask, q @ k.T, weights, out
 
 
 def attention():

@@ -24,7 +24,7 @@ from helpers.show.plots import (
 # What a box does has a colour, the same in all drawings.
 KINDS = {
     "attention": ORANGE, "dense": BLUE, "norm": BROWN, "positions": PURPLE,
-    "output": GREEN, "plain": EDGE, "later": HIDDEN,
+    "output": GREEN, "plain": EDGE,
 }  # fmt: skip
 SANS, MONO = "DejaVu Sans", "DejaVu Sans Mono"  # they come with matplotlib
 WIDTH = 248
@@ -226,17 +226,11 @@ def shades(values, colour, low, high):
     ]
 
 
-def numbers(canvas, x, y, values, w=33, h=15):
-    """A matrix with its numbers, one decimal each; blue is positive, orange negative."""
-    shares = 0.5 * np.abs(values) / (np.abs(values).max() or 1)
-    signs = np.where(values > 0, BLUE, ORANGE)
-    pairs = [zip(*row, strict=True) for row in zip(signs, shares, strict=True)]
-    canvas.cells(x, y, [[tint(*pair) for pair in row] for row in pairs], w, h=h)
-    for (i, j), value in np.ndenumerate(values):
-        text = f"{value + 0.0:.1f}".replace("-", "−")
-        canvas.text(x + (j + 0.5) * w, y + (i + 0.5) * h, text, size=8.5)
-
-
-def minus(number):
-    """Two digits, with a minus sign as in formulas."""
-    return f"{number:.2f}".replace("-", "−")
+def small_attention(masked=True):
+    """Queries, keys, values, mask, scores, weights and outputs of one head."""
+    rng = np.random.default_rng(7)
+    q, k, v = (rng.normal(size=(n, 3)) for n in (4, 5, 5))
+    mask = np.broadcast_to(np.arange(5) < (4 if masked else 5), (4, 5))
+    weights = np.where(mask, np.exp(q @ k.T / np.sqrt(3)), 0)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return q, k, v, mask, q @ k.T, weights, weights @ v

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from helpers.show.diagrams.canvas import MONO, Box, Canvas, minus
+from helpers.show.diagrams.canvas import MONO, Box, Canvas
 from helpers.show.plots import BLUE, EDGE, ORANGE
 
 
@@ -67,3 +67,8 @@ def chain_rule():
             above = below + 40
     canvas.text(x, below + 10, "loss", "name")
     return canvas.fig
+
+
+def minus(number):
+    """Two digits, with a minus sign as in formulas."""
+    return f"{number:.2f}".replace("-", "−")

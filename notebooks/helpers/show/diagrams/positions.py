@@ -3,8 +3,8 @@
 import numpy as np
 
 from helpers import reference
-from helpers.show.diagrams.canvas import KINDS, WIDTH, Box, Canvas, numbers, tint
-from helpers.show.plots import INK, PURPLE
+from helpers.show.diagrams.canvas import KINDS, WIDTH, Box, Canvas, tint
+from helpers.show.plots import BLUE, INK, ORANGE, PURPLE
 
 
 def predictor():
@@ -24,29 +24,6 @@ def predictor():
     box = canvas.column(x, w, (x, 22), 32, steps)["encoder"]
     canvas.mask_and("maps", "l b h q k", box)
     return canvas.fig
-
-
-def predictor_column(canvas):
-    """The predictor in a narrow column; its boxes by their names."""
-    x, boxes = 42, {}
-    canvas.text(x, 10, "predictor", weight="bold")
-    canvas.text(x, 118, "x", "name")
-    canvas.shape(x, 133, "b s i", size=8)
-    above = x, 126
-    for name, y, h, kind in (
-        ("embed", 142, 22, "dense"),
-        ("positions", 214, 36, "positions"),
-        ("encoder", 270, 42, "attention"),
-        ("hidden", 326, 22, "dense"),
-        ("hidden_norm", 358, 22, "norm"),
-        ("relu", 390, 22, "plain"),
-        ("output", 422, 22, "output"),
-    ):
-        boxes[name] = canvas.below(above, x, y, 78, h, name, kind=kind)
-        above = boxes[name].bottom
-    canvas.shape(x, 454, "b s c", size=8)
-    canvas.line(above, (x, 462))
-    return boxes
 
 
 def mask():
@@ -144,3 +121,14 @@ def clocks(table, pairs):
         canvas.text(left - 7 + step * position, 26, str(position), size=8.5)
     canvas.text(WIDTH / 2, 11, "positions", "name")
     return canvas.fig
+
+
+def numbers(canvas, x, y, values, w=33, h=15):
+    """A matrix with its numbers, one decimal each; blue is positive, orange negative."""
+    shares = 0.5 * np.abs(values) / (np.abs(values).max() or 1)
+    signs = np.where(values > 0, BLUE, ORANGE)
+    pairs = [zip(*row, strict=True) for row in zip(signs, shares, strict=True)]
+    canvas.cells(x, y, [[tint(*pair) for pair in row] for row in pairs], w, h=h)
+    for (i, j), value in np.ndenumerate(values):
+        text = f"{value + 0.0:.1f}".replace("-", "−")
+        canvas.text(x + (j + 0.5) * w, y + (i + 0.5) * h, text, size=8.5)

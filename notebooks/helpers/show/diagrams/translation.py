@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from helpers.show.diagrams.attention import small_attention
-from helpers.show.diagrams.canvas import Box, Canvas
+from helpers.show.diagrams.canvas import Box, Canvas, small_attention
 from helpers.show.plots import BLUE, EDGE, GREEN, ORANGE, PURPLE
 
 

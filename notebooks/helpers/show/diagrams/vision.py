@@ -1,7 +1,6 @@
 """Drawing of the chapter *Pictures as sequences*."""
 
 from helpers.show.diagrams.canvas import Box, Canvas, tint
-from helpers.show.diagrams.positions import predictor_column
 from helpers.show.plots import BLUE, EDGE, ORANGE
 
 
@@ -48,3 +47,25 @@ def vision_transformer():
     for name, twin in twins.items():
         canvas.line(boxes[name].right, twin.left, head=False, dashed=True)
     return canvas.fig
+
+
+def predictor_column(canvas):
+    """The predictor in a narrow column; its boxes by their names."""
+    x, above, boxes = 42, (42, 126), {}
+    canvas.text(x, 10, "predictor", weight="bold")
+    canvas.text(x, 118, "x", "name")
+    canvas.shape(x, 133, "b s i", size=8)
+    for y, h, name, kind in (
+        (142, 22, "embed", "dense"),
+        (214, 36, "positions", "positions"),
+        (270, 42, "encoder", "attention"),
+        (326, 22, "hidden", "dense"),
+        (358, 22, "hidden_norm", "norm"),
+        (390, 22, "relu", "plain"),
+        (422, 22, "output", "output"),
+    ):
+        boxes[name] = canvas.below(above, x, y, 78, h, name, kind=kind)
+        above = boxes[name].bottom
+    canvas.shape(x, 454, "b s c", size=8)
+    canvas.line(above, (x, 462))
+    return boxes
