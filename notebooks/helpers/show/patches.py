@@ -37,7 +37,7 @@ def patch_grid(image, patches):
 
 
 def patch_sequence(image, patch):
-    """A picture ``y x i``, as in ``patch_grid``, and beside it its patches as a sequence.
+    """A picture as in ``patch_grid``, and beside it its patches as a sequence.
 
     They are numbered in reading order; there are at most 64 of them.
     """
@@ -70,16 +70,9 @@ def patch_sequence(image, patch):
 def over_pictures(images, weights, titles=None, *, columns=None):
     """Weights of the patches as a heat map over each picture, which is drawn pale.
 
-    Parameters
-    ----------
-    images : array ``b y x i``
-        As in ``patch_grid``.
-    weights : array ``b n``
-        One for each patch, in reading order, at least 0; without the class token.
-    titles : list of str, optional
-        One per picture.
-    columns : int, optional
-        Pictures in a row; all of them by default.
+    Pictures ``b y x i`` are as in ``patch_grid``. Weights ``b n`` are at least 0, one
+    for each patch in reading order, without the class token. There are ``columns``
+    pictures in a row, by default all.
     """
     colours, weights = as_colours(images, "b y x i"), as_numpy(weights)
     patch = size_of_patches(colours.shape, weights)

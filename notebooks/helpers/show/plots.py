@@ -87,22 +87,10 @@ def heatmaps(
 ):  # fmt: skip
     """Matrices side by side on one colour scale, with one colour bar.
 
-    Parameters
-    ----------
-    maps : sequence of arrays ``row column``
-        NaN is drawn grey: a hidden cell.
-    titles : list of str, optional
-    x, y : str
-        Names of the axes.
-    x_ticks, y_ticks : list of str, optional
-        One label per column or row of the matrix.
-    low, high : float
-        Ends of the colour scale; with ``low < 0`` its middle is white, so that
-        ``low = -high`` puts white at 0.
-    bar : str
-        Name of the colour bar.
-    size : (float, float), optional
-        Inches.
+    NaN is drawn grey: a hidden cell. ``x`` and ``y`` name the axes, ``x_ticks`` and
+    ``y_ticks`` the columns and rows, ``bar`` the colour bar. With ``low < 0`` the
+    middle of the scale is white, so that ``low = -high`` puts white at 0. ``size`` is
+    in inches.
     """
     maps = [check_matrix(values, f"map {i}") for i, values in enumerate(maps)]
     check_count(titles, len(maps), "titles, one per map")
@@ -130,7 +118,7 @@ def draw_map(values, ax, *, low=0, high=1, **options):
 
 
 def grid_of_numbers(matrices):
-    """Small matrices by name, with their numbers, rounded to two digits, in the cells."""
+    """Small matrices by name, with numbers of two digits in the cells."""
     fig, axes = panels_in_rows(len(matrices), 3, None, (0, 0), (1.75, 1.75))
     options = {"fmt": "", "cmap": [PAPER], "linecolor": HIDDEN, "linewidths": 0.8}
     options |= dict.fromkeys(["cbar", "xticklabels", "yticklabels"], False)
@@ -163,12 +151,8 @@ def curves(
         Base of a logarithmic x axis.
     log_y : bool or list of str
         Logarithmic y axis in all panels, or in those with these titles.
-    share_y : bool
-        The same y axis for all panels.
-    size : (float, float), optional
-        Inches, without the legend.
-    marks : str, optional
-        Matplotlib's marker for the points.
+    share_y, size, marks
+        One y axis for all; inches without the legend; Matplotlib's marker of points.
     """
     x_names = [x] * len(panels) if isinstance(x, str) else x
     check_count(x_names, len(panels), "names of x axes, one per panel")

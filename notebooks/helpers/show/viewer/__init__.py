@@ -24,7 +24,7 @@ def attention(
     maps, queries=None, keys=None, *, about, pictures=None, sequences=None, high=None,
     layer=0, head=0, query=0, images=None, patch=None, token=True,
 ):  # fmt: skip
-    """Attention maps in which the reader chooses layer, head and query.
+    """Attention maps in which the reader chooses layer, head and query: a ``View``.
 
     Parameters
     ----------
@@ -49,11 +49,6 @@ def attention(
         One for each sequence of a vision Transformer, whose elements are their patches,
         ``patch`` pixels a side, in reading order, after a class ``token``. The reader
         chooses a patch, and the weights of its row lie over the picture.
-
-    Returns
-    -------
-    View
-        Shown by naming it in the last line of a cell.
     """
     named = maps if isinstance(maps, dict) else {"": maps}
     if not named:
