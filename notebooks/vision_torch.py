@@ -72,6 +72,12 @@ from helpers.engine.weights import (
 )
 from helpers.show import plots, viewer
 from helpers.show.diagrams import vision as diagrams
+from helpers.show.patches import (
+    over_pictures,
+    patch_grid,
+    patch_sequence,
+    position_similarity,
+)
 from helpers.show.prose import (
     recorded,
     say,
@@ -118,7 +124,7 @@ parts, names = pictures.load("digits", settings.seed)
 x_test, y_test = parts["test"]  # n y x i, n
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A photo of a Chinese temple with a grid of 14 by 14 squares drawn over it."}}
-plots.patch_grid(photo, [16])
+patch_grid(photo, [16])
 
 # %% [markdown] tags=["shared"]
 # A square picture of $H$ pixels a side, cut into patches of $p$ pixels a side, gives
@@ -131,7 +137,7 @@ plots.patch_grid(photo, [16])
 # becomes 16 patches of 4 numbers.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, a handwritten digit of eight by eight pixels with a grid of four by four squares. Right, the sixteen squares one by one, numbered from 0 to 15 in the same order."}}
-plots.patch_sequence(x_test[0], settings.patch)
+patch_sequence(x_test[0], settings.patch)
 
 # %% [markdown] tags=["torch"]
 # `reshape` splits both sides into patches and pixels, and `permute` brings the pixels
@@ -664,7 +670,7 @@ def neighbours(vectors):
 alike = {name: neighbours(vectors) for name, vectors in tables.items()}
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two grids of four by four small maps. Before training, each map is dark at its own patch only. Learned: around its own patch, each map has further dark cells, mostly neighbours."}}
-plots.position_similarity(tables)
+position_similarity(tables)
 
 # %% tags=["shared", "say"]
 near, far = alike["learned"]
@@ -714,7 +720,7 @@ viewer.attention(
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Ten handwritten digits, one of each class, with colours over the patches: in some digits one patch on a stroke stands out, in others the weights are spread over the picture."}}
 first = [int(np.flatnonzero(y_test == c)[0]) for c in range(10)]
-plots.over_pictures(x_test[first], looks[first], [*"0123456789"], columns=5)
+over_pictures(x_test[first], looks[first], [*"0123456789"], columns=5)
 
 # %% tags=["shared", "say"]
 wrong = np.flatnonzero(guess != y_test)
@@ -726,7 +732,7 @@ say(
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Five test digits in which the model is wrong, with the right and the chosen class above each, and the weights of the class token as colours."}}
 worst = wrong[np.argsort(-p[wrong, guess[wrong]])][:5]
 titles = [f"a {y_test[n]}, read as {guess[n]}\n({p[n, guess[n]]:.0%})" for n in worst]
-plots.over_pictures(x_test[worst], looks[worst], titles)
+over_pictures(x_test[worst], looks[worst], titles)
 
 # %% [markdown] tags=["shared"]
 # Are the colours reasons? Whether attention explains is disputed
@@ -1052,7 +1058,7 @@ rolled = rollout(maps)[:, 0, 1:]  # n s: from the token to the patches
 lost["rollout"] = share_lost(rolled)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The same ten digits, one of each class, with the rollout of the class token as colours over the patches."}}
-plots.over_pictures(x_test[first], rolled[first], [*"0123456789"], columns=5)
+over_pictures(x_test[first], rolled[first], [*"0123456789"], columns=5)
 
 # %% tags=["shared", "say"]
 say(

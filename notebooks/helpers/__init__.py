@@ -17,10 +17,11 @@ data
     Seeded NumPy arrays: ``sequences`` to reverse, ``sets`` with an odd one, ``text``
     and byte pairs, ``dates``, ``pictures`` and ``photos``.
 show
-    ``prose`` with computed numbers, ``plots``, ``viewer`` for attention maps to touch,
-    and ``diagrams`` of architectures: a ``canvas``, one file a chapter (``anomaly``,
-    ``attention``, ``costs``, ``decoder``, ``encoder``, ``frameworks``, ``positions``,
-    ``practice``, ``scaling``, ``translation``, ``vision``, ``warmup``).
+    ``prose`` with computed numbers, ``plots``, ``patches`` of pictures, ``viewer`` for
+    attention maps to touch, and ``diagrams`` of architectures: a ``canvas``, one file a
+    chapter (``anomaly``, ``attention``, ``costs``, ``decoder``, ``encoder``,
+    ``frameworks``, ``positions``, ``practice``, ``scaling``, ``translation``,
+    ``vision``, ``warmup``).
 engine
     What a reader may ignore: ``settings`` of each task, ``checks``, ``arguments``,
     ``shapes``, ``weights`` in one file for both frameworks, ``runs`` that are kept

@@ -18,24 +18,11 @@ def softmax(scores):
 
 
 def attention(q, k, v, mask=None):
-    """Weighted mean of ``v``, one query at a time.
+    """Weighted mean of ``v``, one query at a time: ``... q e, ... q k``.
 
-    Parameters
-    ----------
-    q, k, v : arrays ``... q d``, ``... k d``, ``... k e``
-        Same leading axes.
-    mask : boolean array ``q k``, or with as many axes as the weights, optional
-        True means "may look".
-
-    Returns
-    -------
-    tuple of arrays ``... q e``, ``... q k``
-        Both zero for a query that may look nowhere.
-
-    Raises
-    ------
-    ValueError
-        If the mask is not boolean or does not fit the weights.
+    ``q``, ``k``, ``v`` are ``... q d``, ``... k d``, ``... k e``; the mask is boolean,
+    ``q k`` or with as many axes as the weights, and True means "may look". Outputs and
+    weights are zero for a query that may look nowhere.
 
     Source: Vaswani et al. 2017, eq. 1.
     """
@@ -102,22 +89,38 @@ def gelu(x):
 
 
 def encoder_block(
-    x, params, n_heads, mask=None, activation="relu", norm="layer", norm_first=False
-):
+    x, params, n_heads, mask=None, activation="relu", norm="layer", norm_first=False,
+    context=None,
+):  # fmt: skip
     """One block without dropout: ``b s m -> b s m, b h s s``.
+
+    With a ``context`` ``b k m`` it is a decoder's, and returns the weights ``b h s k`` of
+    its cross-attention, too.
 
     Source: post-norm from Vaswani et al. 2017, sec. 3.1; pre-norm from Xiong et al. 2020.
     """
     act = {"relu": relu, "gelu": gelu}[activation]
-    inner = inside(params, "attention.")
-    x = np.asarray(x, dtype=np.float64)
-    h = normalise(x, params, "norm1", norm) if norm_first else x
-    values, weights = multi_head_attention(h, inner, n_heads, mask)
-    x = x + values
-    x = x if norm_first else normalise(x, params, "norm1", norm)
-    h = normalise(x, params, "norm2", norm) if norm_first else x
-    x = x + dense(act(dense(h, params, "ffn.linear1")), params, "ffn.linear2")
-    return x if norm_first else normalise(x, params, "norm2", norm), weights
+
+    def add(x, branch, name):
+        values, weights = branch(normalise(x, params, name, norm) if norm_first else x)
+        x = x + values
+        return x if norm_first else normalise(x, params, name, norm), weights
+
+    def attend(x):
+        return multi_head_attention(x, inside(params, "attention."), n_heads, mask)
+
+    def look(x):
+        inner = inside(params, "cross.")
+        return multi_head_attention(x, inner, n_heads, context=context)
+
+    def feed_forward(x):
+        return dense(act(dense(x, params, "ffn.linear1")), params, "ffn.linear2"), None
+
+    x, *maps = add(np.asarray(x, dtype=np.float64), attend, "norm1")
+    if context is not None:
+        x, cross = add(x, look, "cross_norm")
+        maps.append(cross)
+    return add(x, feed_forward, "norm2")[0], *maps
 
 
 def sinusoidal_positions(length, m):
@@ -198,35 +201,6 @@ def vision_transformer(
     return (x, maps) if return_maps else x
 
 
-def decoder_block(x, params, n_heads, context=None, norm_first=False):
-    """One causal block without dropout: ``b s m -> b s m, b h s s, b h s k``.
-
-    With a ``context`` ``b k m`` it has cross-attention; without one, the last is None.
-
-    Source: Vaswani et al. 2017, sec. 3.1.
-    """
-
-    def add(x, branch, norm):
-        values, weights = branch(normalise(x, params, norm) if norm_first else x)
-        x = x + values
-        return x if norm_first else normalise(x, params, norm), weights
-
-    def attend(x):
-        causal = np.tri(x.shape[1], dtype=bool)
-        return multi_head_attention(x, inside(params, "attention."), n_heads, causal)
-
-    def look(x):
-        inner = inside(params, "cross.")
-        return multi_head_attention(x, inner, n_heads, context=context)
-
-    def feed_forward(x):
-        return dense(relu(dense(x, params, "ffn.linear1")), params, "ffn.linear2"), None
-
-    x, weights = add(x, attend, "norm1")
-    x, cross = (x, None) if context is None else add(x, look, "cross_norm")
-    return add(x, feed_forward, "norm2")[0], weights, cross
-
-
 def embedded(tokens, params):
     """Vectors of tokens and positions, learned or sinusoidal: ``b s -> b s m``."""
     x = params["embed.weight"][tokens].astype(np.float64)
@@ -236,16 +210,16 @@ def embedded(tokens, params):
 
 def language_model(tokens, params, n_blocks, n_heads, context=None, norm_first=False):
     """Logits of the next token, tied: ``b s -> b s t, l b h s s, l b h s k``."""
-    x, maps = embedded(tokens, params), []
+    x, maps, causal = embedded(tokens, params), [], np.tri(tokens.shape[1], dtype=bool)
+    options = {"norm_first": norm_first, "context": context}
     for block in range(n_blocks):
         own = inside(params, f"decoder.blocks.{block}.")
-        x, *weights = decoder_block(x, own, n_heads, context, norm_first)
+        x, *weights = encoder_block(x, own, n_heads, causal, **options)
         maps.append(weights)
     if norm_first:
         x = normalise(x, params, "decoder.norm")
-    weights, cross = zip(*maps, strict=True)
-    cross = None if context is None else np.stack(cross)
-    return x @ params["embed.weight"].T, np.stack(weights), cross
+    weights, *cross = (np.stack(each) for each in zip(*maps, strict=True))
+    return x @ params["embed.weight"].T, weights, cross[0] if cross else None
 
 
 def translator(source, target, params, n_blocks, n_heads, norm_first=False):

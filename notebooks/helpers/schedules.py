@@ -1,7 +1,7 @@
 """Warm-up and decay as functions of the step, framework-free.
 
 Each returns a factor without unit; the peak rate of the settings is multiplied by it.
-Steps are optimiser updates made so far: 0 for the first.
+A step is the number of optimiser updates made so far, ``0 <= step < total``.
 """
 
 from math import cos, pi, sqrt
@@ -12,13 +12,7 @@ from helpers.engine.checks import check_sizes, choose
 
 
 def check_warmup(warmup, total):
-    """Raise an error unless ``1 <= warmup < total``.
-
-    Raises
-    ------
-    ValueError
-        With both numbers.
-    """
+    """Raise ValueError unless ``1 <= warmup < total``."""
     check_sizes(warmup=warmup)
     if not warmup < total:
         raise ValueError(
@@ -36,23 +30,7 @@ def warmup_constant(step, *, warmup, total):
 def warmup_cosine(step, *, warmup, total):
     """Linear rise, then a cosine fall over the rest of the training.
 
-    Parameters
-    ----------
-    step : int
-        Updates made so far, ``0 <= step < total``.
-    warmup, total : int
-        In updates; ``1 <= warmup < total``.
-
-    Returns
-    -------
-    float
-        Factor in (0, 1]: 1 at ``step = warmup - 1``, and at no other step if
-        ``warmup > 1``.
-
-    Raises
-    ------
-    ValueError
-        If ``warmup`` does not lie between 1 and ``total``.
+    A factor in (0, 1]: 1 at ``step = warmup - 1``, at no other if ``warmup > 1``.
 
     Source: rise from Vaswani et al. 2017, sec. 5.3; fall from Loshchilov & Hutter 2017,
     eq. 5, which ``optax.warmup_cosine_decay_schedule`` joins in the same way.
@@ -82,31 +60,18 @@ def inverse_square_root(step, *, warmup, total):
     return min((step + 1) / warmup, sqrt(warmup / (step + 1)))
 
 
-SCHEDULES = {
-    schedule.__name__: schedule
-    for schedule in (
-        warmup_constant,
-        warmup_cosine,
-        warmup_times_cosine,
-        inverse_square_root,
-    )
-}
+ALL = warmup_constant, warmup_cosine, warmup_times_cosine, inverse_square_root
+SCHEDULES = {schedule.__name__: schedule for schedule in ALL}
 
 
 def factors(name, *, warmup, total):
-    """A schedule at every step: float array ``total``.
-
-    Raises
-    ------
-    ValueError
-        If there is no schedule of that name, or ``warmup`` does not fit ``total``.
-    """
+    """A schedule at every step, by its name: float array ``total``."""
     schedule = choose(name, SCHEDULES, "schedule")
     return np.array([schedule(t, warmup=warmup, total=total) for t in range(total)])
 
 
 def learning_rates(settings):
     """Learning rate of every update of a training: float32 array ``updates``."""
-    name, sizes = settings.schedule, (settings.warmup, settings.updates)
-    shape = factors(name, warmup=sizes[0], total=sizes[1])
-    return (settings.learning_rate * shape).astype(np.float32)
+    sizes = {"warmup": settings.warmup, "total": settings.updates}
+    rates = settings.learning_rate * factors(settings.schedule, **sizes)
+    return rates.astype(np.float32)

@@ -31,10 +31,7 @@ DRAWINGS = {
         ["one", "two"], np.eye(2, 3), np.array([0, 4, 1]), ["near", "far", "up"]
     ),
     "attention": diagrams.attention,
-    "attention without a mask": lambda: diagrams.attention(mask=False),
     "heads": diagrams.heads,
-    "one head": lambda: diagrams.heads(1),
-    "four heads": lambda: diagrams.heads(4),
     "post-norm": diagrams.encoder_block,
     "pre-norm": lambda: diagrams.encoder_block(norm_first=True),
     "predictor": diagrams.predictor,
@@ -157,15 +154,12 @@ def test_every_part_of_a_model_is_drawn(side):
 @on_both_sides
 def test_shapes_of_attention(side):
     q, k, v = (side.tensor(np.ones((2, 3, n, 4))) for n in (5, 11, 11))
-    mask = side.mask(np.ones((2, 3, 5, 11), bool))
-    out, weights = side.attend(q, k, v, mask)
+    out, weights = side.attend(q, k, v)
     letters = {2: "b", 3: "h", 5: "q", 11: "k", 4: "d"}
-    arrays = {"k": k, "q": q, "scores": weights, "mask": mask, "weights": weights}
+    arrays = {"k": k, "q": q, "scores": weights, "weights": weights}
     arrays |= {"v": v, "weights @ v": out}
     shapes = {n: " ".join(letters[size] for size in arrays[n].shape) for n in arrays}
     assert shapes_by_name(diagrams.attention()) == shapes
-    del shapes["mask"]
-    assert shapes_by_name(diagrams.attention(mask=False)) == shapes
 
 
 @on_both_sides
@@ -175,18 +169,17 @@ def test_shapes_of_heads(side):
     q = layer.project(x)[0]
     out, _ = layer(x)
     head = q[:, 0]
-    traced = [x, layer.qkv(x), out, *[head] * 3, out]
-    drawn = [drawn_shape(text) for text in words(diagrams.heads(3), "shape")]
+    traced = [x, layer.qkv(x), out, *[head] * 2, out]
+    drawn = [drawn_shape(text) for text in words(diagrams.heads(), "shape")]
     assert drawn == [shape_of(array) for array in traced]
 
 
-@pytest.mark.parametrize("n_heads", [1, 2, 4])
-def test_each_head_has_a_map_over_all_rows_of_the_input(n_heads):
-    patches = diagrams.heads(n_heads).axes[0].patches
+def test_each_head_has_a_map_over_all_rows_of_the_input():
+    patches = diagrams.heads().axes[0].patches
     heights = [p.get_y() for p in patches if isinstance(p, Rectangle)]
     rows = {y for y in heights if y < 60}
     cells = [y for y in heights if 210 < y < 270]
-    assert len(rows) == 3 and len(cells) == n_heads * len(rows) ** 2
+    assert len(rows) == 3 and len(cells) == 2 * len(rows) ** 2
 
 
 @on_both_sides
@@ -215,7 +208,8 @@ def test_shapes_of_the_predictor_and_the_set(side):
     p = model.positions(e)
     out, maps = model(x, return_maps=True)
     traced = [x, e, p, maps, model.encoder(p), out]
-    drawn = [drawn_shape(text) for text in words(diagrams.predictor(), "shape")]
+    shapes = words_from(0, diagrams.predictor(), "shape")
+    drawn = [drawn_shape(text) for text in shapes]
     assert drawn == [shape_of(array) for array in traced]
 
     drawn = words(diagrams.set_model(), "shape")
@@ -266,7 +260,7 @@ def test_shapes_and_parts_of_the_vision_transformer(side):
 
 
 def words_from(left, fig, what):
-    """The texts of a kind in a right column, from top to bottom."""
+    """The texts of a kind on the right of a line, from top to bottom."""
     texts = [text for text in fig.axes[0].texts if text.get_position()[0] > left]
     texts.sort(key=lambda text: text.get_position()[1])
     return [text.get_text() for text in texts if text.get_label() == what]
@@ -366,9 +360,3 @@ def test_same_drawing_gives_the_same_file(draw):
     for file in (first, second):
         draw().savefig(file, format="svg", metadata={"Date": None})
     assert first.getvalue() == second.getvalue()
-
-
-@pytest.mark.parametrize("n_heads", [0, 5])
-def test_heads_that_cannot_be_drawn(n_heads):
-    with pytest.raises(ValueError, match=f"expected 1 to 4 .* n_heads = {n_heads}"):
-        diagrams.heads(n_heads)

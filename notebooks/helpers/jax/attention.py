@@ -49,17 +49,10 @@ def masked_softmax(scores, mask=None):
 def attention(q, k, v, mask=None):
     """Weighted mean of the values, with weights from the scaled dot products.
 
-    Parameters
-    ----------
-    q, k, v : arrays ``... q d``, ``... k d``, ``... k e``
-        The leading axes are the same for all three.
-    mask : boolean array ``q k``, or with as many axes as the weights, optional
-        True means "may look". Hidden keys and values must be finite: 0 · NaN is NaN.
-
-    Returns
-    -------
-    tuple of arrays ``... q e``, ``... q k``
-        Outputs and weights, both zero for a query that may look nowhere.
+    ``q``, ``k``, ``v`` are ``... q d``, ``... k d``, ``... k e`` with the same leading
+    axes; outputs are ``... q e``, weights ``... q k``, both zero for a query that may
+    look nowhere. A boolean mask, ``q k`` or with as many axes as the weights, is True
+    where a query may look. Hidden keys and values must be finite: 0 · NaN is NaN.
 
     Source: Vaswani et al. 2017, eq. 1.
     """
@@ -95,10 +88,7 @@ def check_input(x, size):
 class MultiHeadAttention(nnx.Module):
     """Attention in several heads: ``b q m -> b q m, b h q k``.
 
-    Parameters
-    ----------
-    m, n_heads : int
-        Size of the model, a multiple of the number of heads.
+    The size ``m`` of the model is a multiple of ``n_heads``.
 
     Source: Vaswani et al. 2017, sec. 3.2.2.
     """

@@ -9,11 +9,7 @@ from flax import nnx
 from helpers.jax.attention import MultiHeadAttention, dense
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
-
-
 EXACT = {"epsilon": 1e-5, "use_fast_variance": False}
-
-
 NORMS = {"layer": partial(nnx.LayerNorm, **EXACT), "rms": partial(nnx.RMSNorm, **EXACT)}
 
 
@@ -34,13 +30,8 @@ def check_rate(rate, what):
 class FeedForward(nnx.Module):
     """Two linear layers, the same for every position: ``b s m -> b s m``.
 
-    Parameters
-    ----------
-    m, f : int
-        Sizes of the model and of the hidden layer.
-    dropout : float
-        Dropout after the activation, in [0, 1).
-    activation : {"relu", "gelu"}
+    The hidden layer has size ``f``. Dropout, in [0, 1), follows the activation, "relu"
+    or "gelu".
 
     Source: Vaswani et al. 2017, eq. 2.
     """
@@ -58,18 +49,10 @@ class FeedForward(nnx.Module):
 class EncoderBlock(nnx.Module):
     """Attention, then feed-forward, each with residual and norm.
 
-    ``b s m -> b s m, b h s s``.
-
-    Parameters
-    ----------
-    m, n_heads, f : int
-        Sizes of the model and of the feed-forward net, number of heads.
-    dropout : float
-        Dropout on both branches and inside the feed-forward net, in [0, 1).
-    activation : {"relu", "gelu"}
-    norm : {"layer", "rms"}
-    norm_first : bool
-        Norm before each branch (Xiong et al. 2020) instead of after each sum.
+    ``b s m -> b s m, b h s s``. Dropout, in [0, 1), is on both branches and inside the
+    feed-forward net; ``activation`` is "relu" or "gelu", ``norm`` "layer" or "rms".
+    With ``norm_first`` the norm comes before each branch (Xiong et al. 2020) instead of
+    after each sum.
 
     Source: Vaswani et al. 2017, sec. 3.1.
     """
@@ -99,13 +82,8 @@ class EncoderBlock(nnx.Module):
 class Encoder(nnx.Module):
     """A stack of blocks: ``b s m -> b s m``, with ``return_maps`` also ``l b h s s``.
 
-    Parameters
-    ----------
-    n_blocks, m, n_heads, f : int
-    norm_first : bool
-        Also puts one more norm at the end of the stack.
-    **options
-        ``dropout``, ``activation`` and ``norm`` of every block.
+    ``norm_first`` also puts one more norm at the end of the stack; ``options`` are the
+    ``dropout``, ``activation`` and ``norm`` of every block.
     """
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):

@@ -85,20 +85,11 @@ def check_shared(shared, n_source, n_target):
 class Translator(nnx.Module):
     """Reads a source, writes a target: ``b k, b s -> b s c``.
 
-    Parameters
-    ----------
-    n_source, n_target, m : int
-        Sizes of the two vocabularies, size of the model.
-    max_length : int
-        Positions of the source, and of the target.
-    positions : {"learned", "sinusoidal", "none"}
-    shared : bool
-        The two vocabularies are one, with one embedding.
-    tied : bool
-        As in ``LanguageModel``.
-    **sizes
-        Of the encoder as of the decoder: ``n_blocks``, ``n_heads``, ``f``, and maybe
-        ``dropout``, ``activation``, ``norm`` and ``norm_first``.
+    There are at most ``max_length`` positions of the source, and of the target. If
+    ``shared``, the two vocabularies are one, with one embedding. ``positions`` and
+    ``tied`` are those of ``LanguageModel``; ``sizes``, of the encoder as of the
+    decoder, are ``n_blocks``, ``n_heads``, ``f``, and maybe ``dropout``,
+    ``activation``, ``norm`` and ``norm_first``.
 
     Source: Vaswani et al. 2017, sec. 3.
     """
@@ -138,25 +129,12 @@ class Translator(nnx.Module):
 
 
 def translate(model, source, length, *, begin, end, width=1):
-    """Translate ``b k`` by beam search; a width of 1 is greedy.
+    """Translate ``b k`` by beam search: tokens ``b length``, log-probabilities ``b``.
 
-    Parameters
-    ----------
-    model : Translator
-        Stays as it is, in training mode or not.
-    source : integer array ``b k``
-        A negative number is padding.
-    length : int
-        Largest number of new tokens.
-    begin, end : int
-        Tokens of the target vocabulary before its first token and after its last.
-    width : int
-        Beams: unfinished translations that are kept at each step.
-
-    Returns
-    -------
-    tuple of arrays ``b length``, ``b``
-        The best translation found, filled up with ``end``, and its log-probability.
+    A negative token of the source is padding. ``begin`` and ``end`` are the tokens
+    before a translation and after it; ``end`` fills it up. At each step ``width``
+    beams, unfinished translations, are kept; a width of 1 is greedy. The model stays in
+    training mode if it is.
     """
     check_tokens(source)
     check_search(model, source, length, begin, end, width)

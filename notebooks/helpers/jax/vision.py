@@ -34,22 +34,12 @@ POOLS = {"token": 1, "mean": 0}  # elements in front of the patches
 class VisionTransformer(nnx.Module):
     """One output vector for each picture: ``b y x i -> b c``.
 
-    Parameters
-    ----------
-    image_size, n_channels, m, n_outputs : int
-        Sides of a square picture in pixels, channels of a pixel, size of the model,
-        outputs.
-    patch : int
-        Sides of a patch in pixels.
-    n_blocks, n_heads, f : int
-        As in ``Encoder``.
-    pool : {"token", "mean"}
-        Whether the output comes from a learned token that is put before the patches,
-        or from the mean over the patches.
-    positions : {"learned", "sinusoidal", "none"}
-    **options
-        Of the encoder: ``dropout`` (also after the positions), ``norm``, and, unlike
-        there by default, ``activation="gelu"`` and ``norm_first=True``.
+    Pictures are square, ``image_size`` pixels a side, and so are patches, ``patch``
+    pixels a side. The output comes from a learned token that is put before the patches
+    (``pool="token"``), or from the mean over the patches ("mean"). Positions are
+    "learned", "sinusoidal" or "none". ``n_blocks``, ``n_heads``, ``f`` and ``options``
+    are those of ``Encoder``, but ``dropout`` is also after the positions, and by
+    default the activation is "gelu" and the norm comes first.
 
     Source: Dosovitskiy et al. 2021, sec. 3.1.
     """
@@ -137,15 +127,13 @@ def move_pictures(images, angles, shifts):
 
 
 def augment(chances, images, labels, *, degrees=0, pixels=0, flip=False):
-    """Pictures turned, shifted and mirrored by chance: ``b y x i -> b y x i``.
+    """Pictures turned, shifted and mirrored by chance, and their labels as they are.
 
     Parameters
     ----------
     chances : array ``b 8``
         Numbers in [0, 1), four of which are used.
     images : array ``b y x i`` of floats or ``uint8``
-    labels : array ``b``
-        Returned as they are.
     degrees, pixels : float
         Largest angle, and largest shift down and to the right, both ways.
     flip : bool

@@ -6,13 +6,12 @@ in a light and in a dark book. Colours follow Okabe & Ito; lines differ in dashe
 """
 
 import sys
-from math import ceil, isqrt
+from math import ceil
 
 import matplotlib
 import numpy as np
 import seaborn
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LinearSegmentedColormap, Normalize, to_hex, to_rgb
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -21,7 +20,9 @@ from matplotlib.ticker import MaxNLocator
 from helpers.engine.shapes import as_numpy
 
 PAPER, INK, HIDDEN, EDGE = "#ffffff", "#1b1f24", "#c9c9c4", "#5a6068"
-COLOURS = ["#0072b2", "#d55e00", "#009e73", "#7a3e74", "#8c6a00", "#1b1f24"]
+BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
+PURPLE, BROWN = "#7a3e74", "#8c6a00"
+COLOURS = [BLUE, ORANGE, GREEN, PURPLE, BROWN, INK]
 DASHES = ["", (4, 1.5), (1, 1), (3, 1.2, 1, 1.2), (5, 1, 1, 1, 1, 1), (1, 2)]
 THEME = {
     "style": "whitegrid",
@@ -81,49 +82,27 @@ def check_count(names, n, what):
 
 
 def heatmaps(
-    maps, *, titles=None, columns=None, x="key k", y="query q", x_ticks=None,
-    y_ticks=None, low=0, high=1, bar="weight", size=None,
+    maps, *, titles=None, x="key k", y="query q", x_ticks=None, y_ticks=None, low=0,
+    high=1, bar="weight", size=None,
 ):  # fmt: skip
-    """A grid of matrices on one colour scale, with one colour bar.
+    """Matrices side by side on one colour scale, with one colour bar.
 
-    Parameters
-    ----------
-    maps : sequence of arrays ``row column``
-        Drawn left to right, then down. NaN is drawn grey: a hidden cell.
-    titles : list of str, optional
-    columns : int, optional
-        Maps in a row; all of them by default.
-    x, y : str
-        Names of the axes.
-    x_ticks, y_ticks : list of str, optional
-        One label per column or row of the matrix.
-    low, high : float
-        Ends of the colour scale; with ``low < 0`` its middle is white, so that
-        ``low = -high`` puts white at 0.
-    bar : str
-        Name of the colour bar.
-    size : (float, float), optional
-        Inches.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
+    NaN is drawn grey: a hidden cell. ``x`` and ``y`` name the axes, ``x_ticks`` and
+    ``y_ticks`` the columns and rows, ``bar`` the colour bar. With ``low < 0`` the
+    middle of the scale is white, so that ``low = -high`` puts white at 0. ``size`` is
+    in inches.
     """
     maps = [check_matrix(values, f"map {i}") for i, values in enumerate(maps)]
     check_count(titles, len(maps), "titles, one per map")
-    fig, axes = panels_in_rows(len(maps), columns, size, (1.0, 0.5), (1.7, 1.75))
-    for place, (ax, values) in enumerate(zip(axes, maps, strict=True)):
+    fig, axes = panels_in_rows(len(maps), None, size, (1.0, 0.5), (1.7, 1.75))
+    for i, (ax, values) in enumerate(zip(axes, maps, strict=True)):
         check_count(x_ticks, values.shape[1], "x_ticks, one per column")
         check_count(y_ticks, values.shape[0], "y_ticks, one per row")
         y_step, x_step = (ceil(n / 6) for n in values.shape)  # at most six numbers
         ticks = {"xticklabels": x_ticks or x_step, "yticklabels": y_ticks or y_step}
         draw_map(values, ax, low=low, high=high, **ticks)
-        ax.set_title(titles[place] if titles else "")
-        at = ax.get_subplotspec()
-        below, left = place + at.get_gridspec().ncols >= len(maps), at.is_first_col()
-        ax.set(xlabel=x if below else "", ylabel=y if left else "")
-        ax.tick_params("x", labelbottom=below)
-        ax.tick_params("y", labelleft=left, rotation=0)
+        ax.set(title=titles[i] if titles else "", xlabel=x, ylabel="" if i else y)
+        ax.tick_params("y", labelleft=not i, rotation=0)
     ticks = [low, (low + high) / 2, high]
     fig.colorbar(axes[0].collections[0], ax=list(axes), label=bar, ticks=ticks)
     return fig
@@ -138,21 +117,9 @@ def draw_map(values, ax, *, low=0, high=1, **options):
     ax.spines[:].set_visible(True)
 
 
-def grid_of_numbers(matrices, *, columns=3):
-    """Small matrices with their numbers written in the cells, for work by hand.
-
-    Parameters
-    ----------
-    matrices : dict of str to array ``row column``
-        Name and numbers, rounded to two digits.
-    columns : int
-        Matrices in a row.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    fig, axes = panels_in_rows(len(matrices), columns, None, (0, 0), (1.75, 1.75))
+def grid_of_numbers(matrices):
+    """Small matrices by name, with numbers of two digits in the cells."""
+    fig, axes = panels_in_rows(len(matrices), 3, None, (0, 0), (1.75, 1.75))
     options = {"fmt": "", "cmap": [PAPER], "linecolor": HIDDEN, "linewidths": 0.8}
     options |= dict.fromkeys(["cbar", "xticklabels", "yticklabels"], False)
     options["annot_kws"] = {"color": INK}
@@ -166,8 +133,7 @@ def grid_of_numbers(matrices, *, columns=3):
 
 
 def curves(
-    panels, *, x, y=None, log_x=None, log_y=False, share_y=False, columns=None,
-    size=None, marks=None,
+    panels, *, x, y=None, log_x=None, log_y=False, share_y=False, size=None, marks=None
 ):  # fmt: skip
     """Panels of lines, with one legend below them.
 
@@ -185,26 +151,15 @@ def curves(
         Base of a logarithmic x axis.
     log_y : bool or list of str
         Logarithmic y axis in all panels, or in those with these titles.
-    share_y : bool
-        The same y axis for all panels.
-    columns : int, optional
-        Panels in a row; all of them by default.
-    size : (float, float), optional
-        Inches, without the legend.
-    marks : str, optional
-        Matplotlib's marker for the points.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
+    share_y, size, marks
+        One y axis for all; inches without the legend; Matplotlib's marker of points.
     """
     x_names = [x] * len(panels) if isinstance(x, str) else x
     check_count(x_names, len(panels), "names of x axes, one per panel")
     if unknown := set(() if isinstance(log_y, bool) else log_y) - set(panels):
         raise ValueError(f"expected log_y from {list(panels)}, got {sorted(unknown)}")
-    fig, axes = panels_in_rows(
-        len(panels), columns, size, (0.6, 0.3), (2.4, 2.3), sharey=share_y
-    )
+    place = None, size, (0.6, 0.3), (2.4, 2.3)
+    fig, axes = panels_in_rows(len(panels), *place, sharey=share_y)
     names = dict.fromkeys(["", *(n for lines in panels.values() for n in lines)])
     style = styles_of(list(names), marks)
     for ax, (title, lines), x_name in zip(axes, panels.items(), x_names, strict=True):
@@ -267,25 +222,10 @@ def move_legend(fig, legend):
 
 
 def drawn(fig, panel, line):
-    """The points of a line of ``curves`` as a reader finds them: by title and legend.
+    """The points ``x, y`` of a line of ``curves`` as a reader finds them.
 
-    Parameters
-    ----------
-    fig : matplotlib.figure.Figure
-    panel : str
-        Title of the panel, "" if it has none.
-    line : str
-        Name in the legend, "" in a figure without a legend.
-
-    Returns
-    -------
-    x, y : arrays
-        Of several runs, the mean.
-
-    Raises
-    ------
-    ValueError
-        If there is no such panel, or if the panel has no such line.
+    By the title of its panel, "" if it has none, and by its name in the legend, "" in a
+    figure without one. Of several runs it is the mean. An unknown name is a ValueError.
     """
     axes = {ax.get_title(): ax for ax in fig.axes}
     if panel not in axes:
@@ -320,10 +260,6 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
         Written above each row.
     odd, chosen : integer arrays ``b``, optional
         Places that get a frame: solid for the odd one, dashed for the chosen one.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
     """
     sets = as_numpy(sets)
     if sets.ndim not in (4, 5) or 0 in sets.shape or sets.shape[4:] not in ((), (3,)):
@@ -336,7 +272,7 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
         check_count(values, b, f"{what}, one per set")
     for row in captions or []:
         check_count(row, s, "captions, one per picture")
-    frames = {"odd one": (odd, COLOURS[1], "-"), "chosen": (chosen, COLOURS[0], "--")}
+    frames = {"odd one": (odd, ORANGE, "-"), "chosen": (chosen, BLUE, "--")}
     frames = {name: frame for name, frame in frames.items() if frame[0] is not None}
     height = 0.78 + 0.2 * (captions is not None) + 0.25 * (titles is not None)
     fig, axes = panels_in_rows(
@@ -353,21 +289,20 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
                 add_frame(ax, 0.03 + 0.09 * inset, colour, dash)
         if titles and place == 0:
             add_heading(ax, titles[row])
-    lines = [
-        Line2D([], [], color=c, linestyle=d, lw=2.5) for _, c, d in frames.values()
-    ]
     if frames:
+        styles = [
+            {"color": c, "linestyle": d, "lw": 2.5} for _, c, d in frames.values()
+        ]
+        lines = [Line2D([], [], **style) for style in styles]
         fig.legend(lines, list(frames), loc="outside lower center", ncols=2)
     return fig
 
 
 def add_frame(ax, inset, colour, dash):
     """Frame a picture, ``inset`` (a share of its width) inside its edge."""
-    side = 1 - 2 * inset
-    options = {"transform": ax.transAxes, "fill": False, "lw": 2.5}
-    ax.add_patch(
-        Rectangle((inset, inset), side, side, color=colour, linestyle=dash, **options)
-    )
+    style = {"color": colour, "linestyle": dash, "fill": False, "lw": 2.5}
+    place = (inset, inset), 1 - 2 * inset, 1 - 2 * inset
+    ax.add_patch(Rectangle(*place, transform=ax.transAxes, **style))
 
 
 def add_heading(ax, title):
@@ -377,253 +312,3 @@ def add_heading(ax, title):
     size = matplotlib.rcParams["axes.titlesize"]
     heading = ax.annotate(title, (0, 1), (0, 6), va="baseline", size=size, **place)
     heading.set_in_layout(False)
-
-
-def patch_grid(image, patches, *, size=None):
-    """One picture, cut into patches of several sizes.
-
-    Parameters
-    ----------
-    image : array ``y x i``
-        One channel (ink on paper) or three; ``uint8``, or floats from 0 to 1.
-    patches : list of int
-        Sizes ``p`` in pixels; each divides both sides of the picture.
-    size : (float, float), optional
-        Inches.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        A panel for each size; its title has ``p`` and the number of patches ``N``.
-
-    Raises
-    ------
-    ValueError
-        If it is no such picture, or a size does not divide both of its sides.
-    """
-    colours = as_colours(image, "y x i")
-    grids = [check_grid(colours.shape, patch) for patch in patches]
-    fig, axes = panels_in_rows(len(grids), None, size, (0, 0.35), (2.1, 2.1))
-    for ax, patch, (rows, columns) in zip(axes, patches, grids, strict=True):
-        show_picture(ax, colours)
-        add_grid(ax, colours.shape, patch)
-        ax.set_title(f"p = {patch}: N = {rows * columns}")
-    return fig
-
-
-def patch_sequence(image, patch, *, size=None):
-    """A picture with its grid, and beside it its patches as a sequence.
-
-    Parameters
-    ----------
-    image, size
-        As in ``patch_grid``.
-    patch : int
-        Size ``p`` in pixels, such that there are at most 64 patches.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The patches are numbered in reading order, from 0.
-
-    Raises
-    ------
-    ValueError
-        As ``patch_grid``, or if there are more patches.
-    """
-    colours = as_colours(image, "y x i")
-    rows, columns = check_grid(colours.shape, patch)
-    if (n := rows * columns) > 64:
-        raise ValueError(f"expected at most 64 patches to draw as a row, got {n}")
-    across = min(n, 2 * columns)  # two rows of the picture are a line
-    lines = ceil(n / across)
-    size = size or (6, 0.35 + max(1.5 * rows / columns, 6.3 / across * lines))
-    fig = Figure(size, layout="constrained", dpi=200)
-    left, right = fig.subplots(1, 2, width_ratios=[1.5, 4.5])
-    show_picture(left, colours)
-    add_grid(left, colours.shape, patch)
-    left.set(anchor="N", title=f"picture, p = {patch}")
-    for number, (row, column) in enumerate(np.ndindex(rows, columns)):
-        down, along = divmod(number, across)
-        x, y = 1.2 * along, 1.8 * down
-        part = colours[row * patch :, column * patch :][:patch, :patch]
-        right.imshow(part, extent=(x, x + 1, y + 1, y), interpolation="none")
-        right.add_patch(Rectangle((x, y), 1, 1, fill=False, ec=EDGE, lw=0.8))
-        place = {"ha": "center", "va": "center", "size": 10 if across <= 8 else 7.5}
-        right.text(x + 0.5, y + 1.38, str(number), **place)
-    right.set_axis_off()
-    right.set(xlim=(-0.1, 1.2 * across - 0.1), ylim=(1.8 * lines, 0))
-    right.set(anchor="N", title=f"N = {n} patches, in reading order")
-    return fig
-
-
-def over_pictures(
-    images, weights, titles=None, *, columns=None, high=None, bar="weight", size=None
-):
-    """Weights of the patches as a heat map over each picture, which is drawn pale.
-
-    Parameters
-    ----------
-    images : array ``b y x i``
-        As in ``patch_grid``.
-    weights : array ``b n``
-        One for each patch, in reading order, at least 0; without the class token.
-    titles : list of str, optional
-        One per picture.
-    columns : int, optional
-        Pictures in a row; all of them by default.
-    high : float, optional
-        The weight that gets the strongest colour; by default the largest one.
-    bar : str
-        Name of the colour bar.
-    size : (float, float), optional
-        Inches.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    ValueError
-        If the weights do not fit the pictures.
-    """
-    colours, weights = as_colours(images, "b y x i"), as_numpy(weights)
-    patch = size_of_patches(colours.shape, weights)
-    check_count(titles, len(colours), "titles, one per picture")
-    high = weights.max() if high is None else high
-    shares = np.clip(weights / high, 0, 1) if high > 0 else 0 * weights
-    fig, axes = panels_in_rows(len(colours), columns, size, (0.8, 0), (1.2, 1.5))
-    for ax, picture, share, title in zip(
-        axes, colours, shares, titles or [""] * len(colours), strict=True
-    ):
-        rows, cols = check_grid(picture.shape, patch)
-        over = np.kron(share.reshape(rows, cols), np.ones((patch, patch)))
-        show_picture(ax, tinted(picture, over))
-        ax.set_title(title)
-    scale = LinearSegmentedColormap.from_list("over paper", [PAPER, COLOURS[0]])
-    shown = ScalarMappable(Normalize(0, high or 1), scale)
-    fig.colorbar(shown, ax=list(axes), label=bar)
-    return fig
-
-
-def tinted(picture, share):
-    """A pale grey copy of a picture ``y x 3`` with colour over it, from 0 to 1."""
-    grey = 1 - 0.4 * (1 - picture @ [0.2126, 0.7152, 0.0722])
-    share = 0.85 * share[..., None]
-    return (1 - share) * grey[..., None] + share * np.array(to_rgb(COLOURS[0]))
-
-
-def position_similarity(tables, *, size=None):
-    """Cosine similarity of each patch's position vector with those of all patches.
-
-    Parameters
-    ----------
-    tables : dict of str to array ``n m``
-        Name, and the vector of each patch in reading order, without the class token's;
-        ``n`` is a square.
-    size : (float, float), optional
-        Inches.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        A panel for each table. In it stands, at the place of every patch, a small map
-        of the picture that shows how similar the positions of all patches are to its.
-
-    Raises
-    ------
-    ValueError
-        If a table is none, or has a number of rows that is no square.
-    """
-    tables = {name: check_matrix(t, f"table {name!r}") for name, t in tables.items()}
-    fig, axes = panels_in_rows(len(tables), None, size, (0.8, 0.5), (2.6, 2.6))
-    for ax, (name, table) in zip(axes, tables.items(), strict=True):
-        side = isqrt(len(table))
-        if side**2 != len(table):
-            raise ValueError(
-                f"expected table {name!r} of a square number of patches, without the "
-                f"class token, got {len(table)} rows"
-            )
-        table = table.astype(float)
-        length = np.linalg.norm(table, axis=1, keepdims=True)
-        unit = table / np.where(length, length, np.nan)  # zeros have no direction
-        maps = np.full((side, side + 1, side, side + 1), np.nan)  # the last are gaps
-        maps[:, :-1, :, :-1] = (unit @ unit.T).reshape([side] * 4).swapaxes(1, 2)
-        shown = maps.reshape(side * (side + 1), -1)[:-1, :-1]
-        options = {"vmin": -1, "vmax": 1, "cmap": "RdBu", "interpolation": "none"}
-        picture = ax.imshow(shown, **options)
-        places = (side + 1) * np.arange(side) + (side - 1) / 2
-        for axis, letter in ((ax.xaxis, "column"), (ax.yaxis, "row")):
-            axis.set_ticks(places, range(side))
-            if axis is ax.xaxis or ax is axes[0]:
-                axis.set_label_text(f"{letter} of the patch")
-        ax.grid(False)
-        ax.spines[:].set_visible(False)
-        ax.set_title(name)
-    ticks = [-1, 0, 1]
-    fig.colorbar(picture, ax=list(axes), label="cosine similarity", ticks=ticks)
-    return fig
-
-
-def as_colours(images, axes):
-    """Pictures as floats with three channels; a single channel is ink on paper."""
-    images = as_numpy(images)
-    fits = images.ndim == len(axes.split()) and images.size
-    if not fits or images.shape[-1] not in (1, 3):
-        raise ValueError(
-            f"expected {axes} with 1 or 3 channels i, got shape {images.shape}"
-        )
-    whole, real = images.dtype == np.uint8, images.dtype.kind == "f"
-    if not whole and not (real and images.min() >= 0 and images.max() <= 1):
-        raise ValueError(
-            "expected pictures in uint8 or floats from 0 to 1, got "
-            f"{images.dtype} from {images.min()} to {images.max()}"
-        )
-    images = images / 255 if whole else images.astype(float)
-    return images if images.shape[-1] == 3 else 1 - np.repeat(images, 3, axis=-1)
-
-
-def check_grid(shape, patch):
-    """Rows and columns of patches; a picture ``y x i`` must hold whole ones."""
-    height, width = shape[:2]
-    if patch < 1 or height % patch or width % patch:
-        raise ValueError(
-            f"expected a patch that divides both sides of the picture, {height} and "
-            f"{width}, got {patch}"
-        )
-    return height // patch, width // patch
-
-
-def size_of_patches(shape, weights):
-    """Sides of the patches that weights ``b n`` belong to, in pixels."""
-    b, height, width, _ = shape
-    n = weights.shape[-1] if weights.ndim == 2 and weights.size else 0
-    patch = isqrt(height * width // n) if n else 0
-    fits = patch and height % patch == 0 == width % patch
-    if not fits or weights.shape[0] != b or n * patch**2 != height * width:
-        raise ValueError(
-            f"expected weights b n of the patches of {b} pictures of {height} × {width} "
-            f"pixels, got shape {weights.shape}"
-        )
-    if not weights.min() >= 0:  # NaN, too
-        raise ValueError(f"expected weights of at least 0, got {weights.min()}")
-    return patch
-
-
-def show_picture(ax, colours):
-    """A picture in its own pixels, without ticks."""
-    ax.imshow(colours, interpolation="none")
-    ax.set(xticks=[], yticks=[])
-    ax.grid(False)
-    ax.spines[:].set(visible=True, color=EDGE, lw=0.8)
-
-
-def add_grid(ax, shape, patch):
-    """The edges of the patches: dark on light, so that they show on any picture."""
-    height, width = shape[:2]
-    thin = min(1.0, 24 * patch / width)
-    for colour, lw in ((PAPER, 1.6 * thin), (COLOURS[1], 0.9 * thin)):
-        style = {"color": colour, "lw": lw}
-        ax.vlines(np.arange(patch, width, patch) - 0.5, -0.5, height - 0.5, **style)
-        ax.hlines(np.arange(patch, height, patch) - 0.5, -0.5, width - 0.5, **style)

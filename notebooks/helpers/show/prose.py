@@ -27,19 +27,10 @@ COMPARES = {
 
 
 def word(comparing, a, b):
-    """The comparing word itself, if ``a`` compares with ``b`` in that way.
+    """The comparing word itself, one of ``COMPARES``, if ``a`` compares with ``b`` so.
 
-    Parameters
-    ----------
-    comparing : str
-        One of ``COMPARES``. Of two times or counts of steps, the smaller one is faster.
-    a, b : float or array
-        Numbers, or arrays that broadcast; then all pairs must compare so.
-
-    Raises
-    ------
-    ValueError
-        If the word is unknown, or if the comparison is false.
+    Of arrays, all pairs must. Of two times or counts of steps, the smaller is faster.
+    An unknown word and a false comparison are a ValueError.
     """
     if comparing not in COMPARES:
         raise ValueError(f"expected one of {', '.join(COMPARES)}; got {comparing!r}")
@@ -51,16 +42,7 @@ def word(comparing, a, b):
 def say(text):
     """Show a sentence as Markdown: text in Jupyter, Colab and the book, not code.
 
-    Parameters
-    ----------
-    text : str
-        Markdown, mostly an f-string: ``say(f"**{accuracy:.1%}** of the sets")``. A
-        plain script prints it.
-
-    Raises
-    ------
-    TypeError
-        If it is no string.
+    Mostly an f-string: ``say(f"**{accuracy:.1%}** of the sets")``. A script prints it.
     """
     if not isinstance(text, str):
         raise TypeError(f"expected a sentence (str), got {type(text).__name__}")
@@ -74,24 +56,7 @@ def say(text):
 
 
 def table(head, *rows):
-    """A table in Markdown, for ``say``.
-
-    Parameters
-    ----------
-    head : list of str
-        Names of the columns.
-    *rows : list
-        Cells; as many as there are columns.
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    ValueError
-        If a row has another number of cells.
-    """
+    """A table in Markdown, for ``say``: the names of the columns, then the rows."""
     for row in rows:
         if len(row) != len(head):
             raise ValueError(f"expected {len(head)} cells in a row, got {len(row)}")
@@ -108,11 +73,8 @@ def power(x):
 def recorded(kind):
     """Measurements that are kept in ``benchmarks/results``: list of dict.
 
-    Parameters
-    ----------
-    kind : str
-        The end of the files' names: ``"cifar10"``, ``"compilation-jax"``. The list is
-        empty where no such files are beside the pages.
+    ``kind`` is the end of the files' names: ``"cifar10"``, ``"compilation-jax"``. Where
+    no such files are beside the pages, the list is empty.
     """
     folder = Path(__file__).parents[3] / "benchmarks" / "results"
     files = sorted(folder.glob(f"*-{kind}.json"))

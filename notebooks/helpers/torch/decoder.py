@@ -47,26 +47,12 @@ def check_tokens(tokens, longest=math.inf):
 class LanguageModel(nn.Module):
     """Logits of the next token at every position: ``b s -> b s c``.
 
-    Parameters
-    ----------
-    n_tokens, m : int
-        Size of the vocabulary, size of the model.
-    n_blocks, n_heads, f : int
-        As in ``Encoder``.
-    max_length : int
-        Positions that the model can have.
-    positions : {"learned", "sinusoidal", "none"}
-    tied : bool
-        The logits are products with the vectors of the embedding, ``x Eᵀ`` (Press &
-        Wolf 2017); otherwise of a layer of its own, also without a bias.
-    causal : bool
-        No position looks at a later one. Without it, the model sees what it is to
-        predict.
-    stack : class
-        ``Encoder``, or ``Decoder`` for the second half of a ``Translator``, which also
-        looks at a context.
-    **options
-        ``dropout``, ``activation``, ``norm`` and ``norm_first`` of the blocks.
+    Positions are "learned", "sinusoidal" or "none", ``max_length`` at most. If
+    ``tied``, logits are products with the vectors of the embedding, ``x Eᵀ`` (Press &
+    Wolf 2017); otherwise of a layer of its own, also without a bias. Unless ``causal``,
+    the model sees what it is to predict. The stack is an ``Encoder``, or a ``Decoder``
+    for the second half of a ``Translator``, which also looks at a context;
+    ``n_blocks``, ``n_heads``, ``f`` and ``options`` are those of ``Encoder``.
 
     Source: Radford et al. 2018, sec. 3.1.
     """

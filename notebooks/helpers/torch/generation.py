@@ -27,14 +27,9 @@ def new_cache(model, first, length, context=None, context_mask=None):
     """Key-value cache of a ``LanguageModel``, allocated for ``length`` columns, empty.
 
     Row ``b`` begins in column ``first[b]``: shorter prompts are padded on the left.
-    Keys and values of a ``context`` ``b k m`` are computed here, once.
-
-    Returns
-    -------
-    dict
-        ``start`` (columns in use), ``first``, ``blocks`` (for each block, keys and
-        values ``b h s d``), ``context`` (likewise ``b h k d``, or None) and
-        ``context_mask``.
+    ``start`` is the number of columns in use; ``blocks`` has the keys and values
+    ``b h s d`` of each block, ``context`` those of a context ``b k m``, ``b h k d``,
+    computed here, once, or None.
     """
     blocks = model.decoder.blocks
     n_heads, table = blocks[0].attention.n_heads, model.embed.weight
@@ -101,18 +96,11 @@ def advance(model, tokens, cache):
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     """Probabilities that the next token is drawn with: ``... c -> ... c``.
 
-    Among equals, the token with the lower number counts as more probable.
-
-    Parameters
-    ----------
-    logits : array ``... c``
-    temperature : float
-        Divides the logits: below 1 the most probable tokens gain, above 1 they lose.
-    top_k : int, optional
-        Only the ``top_k`` most probable tokens (Fan et al. 2018).
-    top_p : float, optional
-        Of those, only the fewest most probable ones that have ``top_p`` of the
-        probability together (Holtzman et al. 2020).
+    The temperature divides the logits: below 1 the most probable tokens gain, above 1
+    they lose. Then only the ``top_k`` most probable tokens (Fan et al. 2018) are left,
+    and of those the fewest most probable ones that have ``top_p`` of the probability
+    together (Holtzman et al. 2020). Among equals, the lower token counts as more
+    probable.
     """
     highest = logits.amax(dim=-1, keepdim=True)
     p = torch.softmax((logits - highest) / temperature, dim=-1)
@@ -135,21 +123,10 @@ def generate(
 ):
     """Continue a batch of texts, token by token: integers ``b length``.
 
-    Each row is what the model would write for that prompt alone. The model stays as it
-    is, in training mode or not.
-
-    Parameters
-    ----------
-    model : LanguageModel
-    prompts : sequences of int
-        One for each text, at least one token each; they may differ in length.
-    length : int
-        New tokens of each text.
-    temperature, top_k, top_p
-        As in ``next_token_probabilities``; ``top_k=1`` is greedy.
-    end : int, optional
-        Token that ends a text: all after it are ``end``, too.
-    seed : int
+    Prompts have at least one token each, and may differ in length; each row is what the
+    model would write for that prompt alone. ``temperature``, ``top_k`` and ``top_p``
+    are those of ``next_token_probabilities``; ``top_k=1`` is greedy. All after the
+    token ``end`` are ``end``, too. The model stays in training mode if it is.
     """
     rows = check_prompts(model, prompts, length, end)
     check_sampling(temperature, top_k, top_p)

@@ -65,19 +65,9 @@ POSITIONS = {
 class Predictor(nn.Module):
     """One output vector per element: ``b s i -> b s c``.
 
-    Parameters
-    ----------
-    n_inputs, m, n_outputs : int
-        Features of an element, size of the model, outputs per element.
-    n_blocks, n_heads, f : int
-        As in ``Encoder``.
-    input_dropout : float
-        Dropout on the input features, in [0, 1).
-    positions : {"sinusoidal", "learned", "none"}
-    max_length : int
-        Length of the table of positions.
-    **options
-        ``dropout``, ``activation``, ``norm`` and ``norm_first`` of the encoder.
+    ``n_inputs`` are the features of an element, with ``input_dropout`` on them.
+    Positions are "sinusoidal", "learned" or "none", ``max_length`` at most.
+    ``n_blocks``, ``n_heads``, ``f`` and ``options`` are those of ``Encoder``.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
-"""Drawings of the chapter anomaly."""
+"""Drawing of the chapter *Finding the odd one out*."""
 
 import numpy as np
 
-from helpers.show.diagrams.canvas import GREEN, GREY, ORANGE, Box, Canvas, tint
+from helpers.show.diagrams.canvas import Box, Canvas, tint
+from helpers.show.plots import EDGE, GREEN, ORANGE
 
 
 def set_model():
@@ -16,7 +17,7 @@ def set_model():
         canvas.text(x + 23, (above + y) / 2 - 2, shape, "shape")
 
     for i, place in enumerate(places):
-        canvas.frame(Box(place - 15, 6, 30, 30), ORANGE if i == odd else GREY)
+        canvas.frame(Box(place - 15, 6, 30, 30), ORANGE if i == odd else EDGE)
         digit = {"family": "DejaVu Serif", "style": "italic", "size": 17}
         canvas.text(place, 21, "7" if i == odd else "4", **digit)
     arrows(36, 60, "b s i")
@@ -26,7 +27,7 @@ def set_model():
     canvas.text(x, 121, "encoder", "name")
     for start in places:
         for i, end in enumerate(places):  # the odd one compares: what it sees is orange
-            style = (ORANGE, 1.4) if i == odd else (GREY, 0.6)
+            style = (ORANGE, 1.4) if i == odd else (EDGE, 0.6)
             canvas.ax.plot((start, end), (135, 183), color=style[0], lw=style[1])
     arrows(194, 218, "b s m")
     canvas.box(x, 218, w, 24, "output", kind="output")

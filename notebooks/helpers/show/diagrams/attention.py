@@ -1,35 +1,18 @@
-"""Drawings of the chapter attention."""
+"""Drawings of the chapter *Attention*."""
 
 import numpy as np
 from matplotlib.patches import Rectangle
 
 from helpers import reference
-from helpers.show.diagrams.canvas import (
-    BLUE,
-    BROWN,
-    GREEN,
-    GREY,
-    MONO,
-    ORANGE,
-    PURPLE,
-    Box,
-    Canvas,
-    tint,
-)
+from helpers.show.diagrams.canvas import MONO, Box, Canvas, small_attention, tint
+from helpers.show.plots import BLUE, EDGE, GREEN, ORANGE, PURPLE
 
 
 def soft_dictionary(tokens, words, query, features):
     """One query: its scores with all keys, their softmax, and the mean of the values.
 
-    Parameters
-    ----------
-    tokens : sequence of str
-        ``k`` words.
-    words : array ``k m``
-        The features of each word, from 0 to 1: its key, and also its value.
-    query : array ``m``
-    features : sequence of str
-        Names of the ``m`` features.
+    ``words``, ``k m``, are the features of each word, from 0 to 1: its key, and also its
+    value; ``query`` is ``m``.
     """
     scores = words @ query  # k
     weights = reference.softmax(scores)  # k
@@ -62,81 +45,48 @@ def soft_dictionary(tokens, words, query, features):
     return canvas.fig
 
 
-def small_attention(masked=True):
-    """Queries, keys, values, mask, scores, weights and outputs of one head."""
-    rng = np.random.default_rng(7)
-    q, k, v = (rng.normal(size=(n, 3)) for n in (4, 5, 5))
-    mask = np.broadcast_to(np.arange(5) < (4 if masked else 5), (4, 5))
-    out, weights = reference.attention(q, k, v, mask)
-    return q, k, v, mask, q @ k.T, weights, out
-
-
-def attention(mask=True):
-    """One head: a score stands where the row of a query meets the column of a key.
-
-    Parameters
-    ----------
-    mask : bool
-        Draw the step of the mask, and hide the last key.
-    """
-    q, k, v, allowed, scores, weights, out = small_attention(mask)
-    canvas = Canvas(358 if mask else 323)
+def attention():
+    """One head: a score stands where the row of a query meets the column of a key."""
+    q, k, v, _, scores, weights, out = small_attention(masked=False)
+    canvas = Canvas(323)
     keys = canvas.matrix(84, 12, k.T, ORANGE)
     canvas.label(167, 27, "k", "b h k d", "keys", ha="left")
     canvas.text(167, 53, "a column each", size=8, ha="left")
     canvas.matrix(14, 81, q, BLUE, frame=1)
     canvas.label(36.5, 52, "q", "b h q d", "queries")
     crossing = canvas.matrix(84, 81, scores, PURPLE, frame=1)
-    canvas.label(167, 104 if mask else 78, "scores", "b h q k", ha="left")
+    canvas.label(167, 78, "scores", "b h q k", ha="left")
     canvas.line(keys.bottom, crossing.top)
     canvas.line((59, 103.5), (84, 103.5))
 
-    above, y = crossing, 159
-    for step in ("/ √d", "mask", "softmax") if mask else ("/ √d", "softmax"):
-        above = canvas.below(above.bottom, 121.5, y, 64, 21, step)
-        if step == "mask":
-            small = canvas.allowed(19, y - 3.5, allowed, 7)
-            canvas.line(small.right, above.left)
-            canvas.text(36.5, y + 33.5, "b h q k", "shape")
-        y += 35
-    shown = np.where(allowed, weights, np.nan)
-    mixing = canvas.matrix(84, y, shown, PURPLE, frame=1, low=0)
+    scaled = canvas.below(crossing.bottom, 121.5, 159, 64, 21, "/ √d")
+    above = canvas.below(scaled.bottom, 121.5, 194, 64, 21, "softmax")
+    mixing = canvas.matrix(84, 229, weights, PURPLE, frame=1, low=0)
     canvas.line(above.bottom, mixing.top)
-    canvas.label(42, y + 18, "weights", "b h q k")
-    canvas.text(42, y + 46, "rows sum to 1", size=8)
+    canvas.label(42, 247, "weights", "b h q k")
+    canvas.text(42, 275, "rows sum to 1", size=8)
 
-    values = canvas.matrix(189, y - 89, v, GREEN)
-    canvas.label(211.5, y - 109, "v", "b h k d", "values")
-    result = canvas.matrix(189, y, out, GREEN, frame=1)
-    canvas.label(211.5, y + 71, "weights @ v", "b h q d")
-    canvas.line((159, y + 22.5), (189, y + 22.5))
+    values = canvas.matrix(189, 140, v, GREEN)
+    canvas.label(211.5, 120, "v", "b h k d", "values")
+    result = canvas.matrix(189, 229, out, GREEN, frame=1)
+    canvas.label(211.5, 300, "weights @ v", "b h q d")
+    canvas.line((159, 251.5), (189, 251.5))
     canvas.line(values.bottom, result.top)
-    canvas.text(121.5, y + 73, "framed: one query", size=8)
-    if mask:
-        canvas.text(121.5, y + 84, "grey: hidden", size=8)
+    canvas.text(121.5, 302, "framed: one query", size=8)
     return canvas.fig
 
 
-def heads(n_heads=2):
-    """One product makes q, k and v of all heads; each head attends by itself.
-
-    Parameters
-    ----------
-    n_heads : int
-        From 1 to 4.
-    """
-    if not 1 <= n_heads <= 4:
-        raise ValueError(f"expected 1 to 4 heads to draw, got n_heads = {n_heads}")
-    canvas, x, d = Canvas(424), 124, 2
-    m, cell = n_heads * d, min(12, 208 / (3 * n_heads * d + 2))
-    colours = [GREEN, PURPLE, ORANGE, BROWN][:n_heads]
-    columns = [tint(colour, 0.55) for colour in colours for _ in range(d)]
+def heads():
+    """One product makes q, k and v of both heads; each head attends by itself."""
+    canvas, x, cell = Canvas(424), 124, 12
+    colours, m, rng = (GREEN, PURPLE), 4, np.random.default_rng(1)
+    columns = [tint(colour, 0.55) for colour in colours for _ in range(2)]
     left = x - m * cell / 2  # of a matrix with m columns in the middle
-    inputs = canvas.cells(left, 6, [[tint(GREY, 0.3)] * m] * 3, cell)
+    inputs = canvas.cells(left, 6, [[tint(EDGE, 0.3)] * m] * 3, cell)
     canvas.label(inputs.right[0] + 10, 16, "x", "b s m", ha="left")
     box = canvas.below(inputs.bottom, x, 60, 92, 24, "qkv", kind="dense")
     canvas.line(box.bottom, (x, 116))
-    canvas.text(x + 7, 96, "b s 3m", "shape", ha="left")
+    canvas.shape(x, 96, "b s 3m")
     starts = [left + (m + 1) * cell * i for i in (-1, 0, 1)]
     for name, start in zip("qkv", starts, strict=True):
         group = canvas.cells(start, 118, [columns] * 3, cell)
@@ -144,25 +94,24 @@ def heads(n_heads=2):
 
     joined = canvas.cells(left, 327, [columns] * 3, cell)
     canvas.label(joined.right[0] + 10, 338, "joined", "b q m", ha="left")
-    room, rng = 236 / n_heads, np.random.default_rng(1)
     for i, colour in enumerate(colours):
-        at, inside = x + room * (i - (n_heads - 1) / 2), (i + 0.5) * d * cell
-        card = one_head(canvas, at, room, i + 1, colour, rng)
+        at, inside = x + 118 * (i - 0.5), (2 * i + 1) * cell
+        card = one_head(canvas, at, i + 1, colour, rng)
         for j, start in enumerate(starts):
-            begin = start + inside, 120 + 3 * cell
-            canvas.line(begin, (at + 14 * (j - 1), card.y), colour=colour)
+            begin, end = (start + inside, 156), (at + 14 * (j - 1), card.y)
+            canvas.line(begin, end, colour=colour)
         canvas.line(card.bottom, (left + inside, 325), colour=colour)
     box = canvas.below(joined.bottom, x, 378, 92, 24, "out", kind="dense")
     canvas.line(box.bottom, (x, 420))
-    canvas.text(x + 7, 411, "b q m", "shape", ha="left")
+    canvas.shape(x, 411, "b q m")
     return canvas.fig
 
 
-def one_head(canvas, x, room, number, colour, rng):
+def one_head(canvas, x, number, colour, rng):
     """A card around ``x`` with the weights of one head."""
-    card = Box(x - room / 2 + 5, 196, room - 10, 97)
+    card = Box(x - 54, 196, 108, 97)
     canvas.frame(card, colour)
-    canvas.text(x, 208, "attention", "name", size=7.5 if room < 70 else 9)
+    canvas.text(x, 208, "attention", "name", size=9)
     q, k = rng.normal(scale=1.3, size=(2, 3, 4))  # three positions, as in x
     canvas.matrix(x - 21, 219, reference.attention(q, k, k)[1], colour, 14, low=0)
     canvas.text(x, 272, f"head {number}", size=8.5)

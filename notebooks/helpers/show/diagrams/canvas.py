@@ -1,4 +1,4 @@
-"""Drawings of the chapter canvas."""
+"""A sheet to draw on: boxes, arrows, matrices and their names."""
 
 from typing import NamedTuple
 
@@ -9,24 +9,24 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from matplotlib.textpath import TextPath
 
-from helpers.show.plots import COLOURS, EDGE, HIDDEN, INK, PAPER
-
-BLUE, ORANGE, GREEN, PURPLE, BROWN, _ = COLOURS
-
-
-GREY = EDGE
-
+from helpers.show.plots import (
+    BLUE,
+    BROWN,
+    EDGE,
+    GREEN,
+    HIDDEN,
+    INK,
+    ORANGE,
+    PAPER,
+    PURPLE,
+)
 
 # What a box does has a colour, the same in all drawings.
 KINDS = {
     "attention": ORANGE, "dense": BLUE, "norm": BROWN, "positions": PURPLE,
-    "output": GREEN, "plain": GREY, "later": HIDDEN,
+    "output": GREEN, "plain": EDGE,
 }  # fmt: skip
-
-
 SANS, MONO = "DejaVu Sans", "DejaVu Sans Mono"  # they come with matplotlib
-
-
 WIDTH = 248
 
 
@@ -90,17 +90,39 @@ class Canvas:
         style |= {"size": size or style["size"], "color": colour or style["color"]}
         return self.ax.text(x, y, words, **style)
 
+    def shape(self, x, y, words, size=None):
+        """The shape of what an arrow carries, on its right."""
+        self.text(x + 7, y, words, "shape", size=size, ha="left")
+
     def box(self, x, y, w, h, name, note="", kind="plain", shape=""):
         """A named box around ``x``, from ``y`` down; below the name a note, a shape."""
-        colour = KINDS[kind]
-        self.frame(Box(x - w / 2, y, w, h), colour)
+        box = Box(x - w / 2, y, w, h)
+        self.frame(box, KINDS[kind])
         lines = [("name", name, 10), ("note", note, 8.5), ("shape", shape, 8.5)]
         lines = [line for line in lines if line[1]]
         for i, (what, words, size) in enumerate(lines):
-            self.text(
-                x, y + h / 2 + 13 * (i - len(lines) / 2 + 0.5), words, what, size=size
-            )
-        return Box(x - w / 2, y, w, h)
+            line = y + h / 2 + 13 * (i - len(lines) / 2 + 0.5)
+            self.text(x, line, words, what, size=size)
+        return box
+
+    def column(self, x, w, above, gap, steps):
+        """Boxes below each other, by name; each has its shape beside the arrow to it.
+
+        A stack of blocks is drawn as one. The last step is a shape alone: what comes out.
+        """
+        boxes = {}
+        for shape, name, note, kind, h in steps:
+            y = above[1] + (gap if shape else 16)
+            if shape:
+                self.shape(x, above[1] + gap / 2 - 2, shape)
+            stack = 8 * (kind == "attention")
+            for shift in range(stack, 0, -4):
+                self.frame(Box(x - w / 2 + shift, y + stack - shift, w, h), ORANGE)
+            self.line(above, (x, y))
+            if name:
+                boxes[name] = self.box(x, y + stack, w, h, name, note, kind)
+                above = boxes[name].bottom
+        return boxes
 
     def frame(self, box, colour, share=0.16):
         """The edge and the ground of a box; a pale one is dashed."""
@@ -165,13 +187,13 @@ class Canvas:
         self.text(x, y + 20, shape, "shape", size=8)
         self.line((box.x, y + 8), (x + 6 + 2.3 * len(name), y + 8))
 
-    def cells(self, x, y, colours, cell=15, frame=None):
-        """A matrix as coloured cells, ``row column rgb``; ``frame`` marks a row."""
-        for (i, j), _ in np.ndenumerate(np.empty((len(colours), len(colours[0])))):
-            place = x + j * cell, y + i * cell
+    def cells(self, x, y, colours, cell=15, frame=None, h=None):
+        """A matrix as coloured cells, ``cell`` wide, ``h`` high; ``frame`` marks a row."""
+        h = h or cell
+        for i, j in np.ndindex(len(colours), len(colours[0])):
             style = {"fc": colours[i][j], "ec": PAPER, "lw": 1.2}
-            self.ax.add_patch(Rectangle(place, cell, cell, **style))
-        box = Box(x, y, len(colours[0]) * cell, len(colours) * cell)
+            self.ax.add_patch(Rectangle((x + j * cell, y + i * h), cell, h, **style))
+        box = Box(x, y, len(colours[0]) * cell, len(colours) * h)
         if frame is not None:
             place = x, y + frame * cell
             style = {"fill": False, "ec": INK, "lw": 1.6, "zorder": 4}
@@ -204,19 +226,11 @@ def shades(values, colour, low, high):
     ]
 
 
-def numbers(canvas, x, y, values, w=33, h=15):
-    """A matrix with its numbers, one decimal each; blue is positive, orange negative."""
-    top = np.abs(values).max() or 1
-    for (i, j), value in np.ndenumerate(values):
-        colour = tint(BLUE if value > 0 else ORANGE, 0.5 * abs(value) / top)
-        place = x + j * w, y + i * h
-        style = {"fc": colour, "ec": PAPER, "lw": 1.2}
-        canvas.ax.add_patch(Rectangle(place, w, h, **style))
-        text = f"{value + 0.0:.1f}".replace("-", "−")
-        canvas.text(place[0] + w / 2, place[1] + h / 2, text, size=8.5)
-    return Box(x, y, w * values.shape[1], h * len(values))
-
-
-def minus(number):
-    """Two digits, with a minus sign as in formulas."""
-    return f"{number:.2f}".replace("-", "−")
+def small_attention(masked=True):
+    """Queries, keys, values, mask, scores, weights and outputs of one head."""
+    rng = np.random.default_rng(7)
+    q, k, v = (rng.normal(size=(n, 3)) for n in (4, 5, 5))
+    mask = np.broadcast_to(np.arange(5) < (4 if masked else 5), (4, 5))
+    weights = np.where(mask, np.exp(q @ k.T / np.sqrt(3)), 0)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return q, k, v, mask, q @ k.T, weights, weights @ v

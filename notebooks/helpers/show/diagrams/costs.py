@@ -1,9 +1,9 @@
-"""Drawings of the chapter costs."""
+"""Drawings of the chapter *What attention costs*."""
 
 import numpy as np
 
-from helpers.show.diagrams.canvas import ORANGE, Canvas, tint
-from helpers.show.plots import EDGE, HIDDEN
+from helpers.show.diagrams.canvas import Canvas, tint
+from helpers.show.plots import EDGE, HIDDEN, ORANGE
 
 
 def paths():

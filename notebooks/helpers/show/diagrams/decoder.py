@@ -1,45 +1,26 @@
-"""Drawings of the chapter decoder."""
+"""Drawings of the chapter *A model that writes*."""
 
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from helpers.show.diagrams.canvas import (
-    BLUE,
-    GREEN,
-    MONO,
-    ORANGE,
-    PURPLE,
-    Box,
-    Canvas,
-    tint,
-)
-from helpers.show.plots import HIDDEN, PAPER
+from helpers.show.diagrams.canvas import MONO, Box, Canvas, tint
+from helpers.show.plots import BLUE, GREEN, HIDDEN, ORANGE, PAPER, PURPLE
 
 
-def next_token(words=("def", " add", "(", "a"), candidates=None):
-    """Writing: the model gives probabilities, one token is drawn and appended.
-
-    Parameters
-    ----------
-    words : sequence of str
-        The tokens so far, up to five.
-    candidates : dict of str to float, optional
-        Next tokens and their probabilities, up to four; the first one is drawn.
-    """
-    candidates = candidates or {",": 0.55, ")": 0.25, "=": 0.15, ":": 0.05}
+def next_token():
+    """Writing: the model gives probabilities, one token is drawn and appended."""
     canvas, x = Canvas(262), 112
     canvas.text(22, 24, "tokens", "name", size=9)
-    w = 32
-    for i, word in enumerate([*words, "?"]):
-        box = Box(50 + i * (w + 3), 13, w, 22)
-        canvas.frame(box, HIDDEN if word == "?" else BLUE)
-        canvas.text(*box.middle, word.strip(), family=MONO)
-    drawn = box
+    for i, word in enumerate(("def", "add", "(", "a", "?")):
+        drawn = Box(50 + 35 * i, 13, 32, 22)
+        canvas.frame(drawn, HIDDEN if word == "?" else BLUE)
+        canvas.text(*drawn.middle, word, family=MONO)
     model = canvas.below((x, 35), x, 55, 124, 40, "model", "b s → b s c")
     canvas.text(x + 7, 109, "logits at the end", size=8.5, ha="left")
     chosen = canvas.below(model.bottom, x, 122, 124, 24, "softmax", kind="attention")
     canvas.line(chosen.bottom, (x, 160))
-    for i, (word, p) in enumerate(candidates.items()):
+    candidates = ((",", 0.55), (")", 0.25), ("=", 0.15), (":", 0.05))
+    for i, (word, p) in enumerate(candidates):
         y = 168 + 17 * i
         canvas.text(x - 42, y, word, family=MONO)
         bar = {"fc": GREEN if i == 0 else tint(GREEN, 0.4), "ec": PAPER}
@@ -54,12 +35,7 @@ def next_token(words=("def", " add", "(", "a"), candidates=None):
 
 
 def language_model(n_blocks=4):
-    """From tokens to logits of the next token at every position.
-
-    Parameters
-    ----------
-    n_blocks : int
-    """
+    """From tokens to logits of the next token at every position."""
     canvas, x, w = Canvas(330), 134, 124
     canvas.text(x, 12, "tokens", "name")
     steps = [
@@ -67,37 +43,19 @@ def language_model(n_blocks=4):
         ("b s m", "positions", "adds a vector to each", "positions", 38),
         ("b s m", "decoder", f"{n_blocks} blocks", "attention", 62),
         ("b s m", "logits", "products with E", "output", 38),
+        ("b s c", "", "", "", 0),
     ]
-    above = x, 22
-    for shape, name, note, kind, h in steps:
-        canvas.text(x + 7, above[1] + 10, shape, "shape", ha="left")
-        stack = 8 * (name == "decoder")
-        y = above[1] + 24
-        for shift in range(stack, 0, -4):
-            canvas.frame(Box(x - w / 2 + shift, y + stack - shift, w, h), ORANGE)
-        canvas.line(above, (x, y))
-        box = canvas.box(x, y + stack, w, h, name, note, kind)
-        above = box.bottom
-        if stack:
-            seen = canvas.allowed(14, box.y + 6, np.tri(5, dtype=bool), 7)
-            canvas.line((seen.right[0], seen.middle[1]), (box.x, seen.middle[1]))
-            canvas.text(seen.middle[0] + 4, box.y + 50, "causal", size=8.5)
-    canvas.text(x + 7, above[1] + 12, "b s c", "shape", ha="left")
-    canvas.line(above, (x, above[1] + 26))
+    box = canvas.column(x, w, (x, 22), 24, steps)["decoder"]
+    seen = canvas.allowed(14, box.y + 6, np.tri(5, dtype=bool), 7)
+    canvas.line((seen.right[0], seen.middle[1]), (box.x, seen.middle[1]))
+    canvas.text(seen.middle[0] + 4, box.y + 50, "causal", size=8.5)
     return canvas.fig
 
 
-def key_value_cache(known=5):
-    """One step with the cache: the new token's query meets all keys that are kept.
-
-    Parameters
-    ----------
-    known : int
-        Positions in the cache before the step.
-    """
-    canvas, cell, n = Canvas(268), 15, 3
-    left, top = 84, 26
-    wide = (known + 1) * cell
+def key_value_cache():
+    """One step with the cache: the new token's query meets all keys that are kept."""
+    canvas, cell, n, known = Canvas(268), 15, 3, 5
+    left, top, wide = 84, 26, (known + 1) * cell
 
     def kept(y, name, colour):
         old = [[tint(colour, 0.3)] * known + [tint(colour, 0.9)]] * n

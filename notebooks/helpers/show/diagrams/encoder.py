@@ -1,16 +1,10 @@
-"""Drawings of the chapter encoder."""
+"""Drawing of the chapter *The encoder block*."""
 
 from helpers.show.diagrams.canvas import Canvas
 
 
 def encoder_block(norm_first=False):
-    """Attention and feed-forward net, each with its residual and its norm.
-
-    Parameters
-    ----------
-    norm_first : bool
-        Norm before each branch instead of after each sum.
-    """
+    """Attention and feed-forward net, each with its residual and its norm."""
     canvas, x, w = Canvas(352), 130, 122
     canvas.text(x, 12, "x", "name")
     above = x, 22
@@ -19,7 +13,7 @@ def encoder_block(norm_first=False):
         ("ffn", "each position alone", "dense", "m → f → m", "norm2"),
     ):
         y = above[1]
-        canvas.text(x + 7, y + 9, "b s m", "shape", ha="left")
+        canvas.shape(x, y + 9, "b s m")
         fork = x, y + 18
         if norm_first:
             above = canvas.below(above, x, y + 34, w, 24, norm, kind="norm").bottom
@@ -33,6 +27,6 @@ def encoder_block(norm_first=False):
         above = plus.bottom
         if not norm_first:
             above = canvas.below(above, x, y + 126, w, 24, norm, kind="norm").bottom
-    canvas.text(x + 7, above[1] + 9, "b s m", "shape", ha="left")
+    canvas.shape(x, above[1] + 9, "b s m")
     canvas.line(above, (x, above[1] + 24))
     return canvas.fig

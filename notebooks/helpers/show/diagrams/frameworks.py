@@ -1,24 +1,22 @@
-"""Drawings of the chapter frameworks."""
+"""Drawings of the chapter *Two frameworks*."""
 
 import numpy as np
 
-from helpers.show.diagrams.canvas import BLUE, GREY, MONO, ORANGE, Box, Canvas, minus
+from helpers.show.diagrams.canvas import MONO, Box, Canvas
+from helpers.show.plots import BLUE, EDGE, ORANGE
 
 
 def training_loop(basic=False):
     """Forward on the left, backward on the right, once for every batch.
 
-    Parameters
-    ----------
-    basic : bool
-        Only the batch, the model, the loss and the optimiser: no schedule of the
-        learning rate, no clipping, no validation; one prediction per example.
+    The ``basic`` loop has no schedule of the learning rate, no clipping, no validation,
+    and one prediction per example.
     """
     canvas, left, right = Canvas(218 if basic else 298), 94, 200
     canvas.text(left, 12, "inputs", "name")
-    canvas.text(left + 7, 34, "b i" if basic else "b s i", "shape", ha="left")
+    canvas.shape(left, 34, "b i" if basic else "b s i")
     model = canvas.below((left, 22), left, 52, 76, 40, "model", "forward", "attention")
-    canvas.text(left + 7, 108, "b c" if basic else "b s c", "shape", ha="left")
+    canvas.shape(left, 108, "b c" if basic else "b s c")
     loss_fn = canvas.below(model.bottom, left, 130, 76, 40, "loss_fn", "", "output")
     canvas.text(21, 150, "labels", "name", size=9)
     canvas.text(21, 162, "b" if basic else "b s", "shape", size=8)
@@ -63,9 +61,14 @@ def chain_rule():
         canvas.text(x - 26, y, f"{values[i]:.2f}", ha="right", colour=BLUE)
         canvas.text(x + 26, y, minus(arriving[i]), ha="left", colour=ORANGE)
         if operation:
-            canvas.frame(Box(x - 70, below, 140, 40), GREY)
+            canvas.frame(Box(x - 70, below, 140, 40), EDGE)
             canvas.text(x, below + 13, operation)
             canvas.text(x, below + 28, f"derivative {minus(own[i])}", colour=ORANGE)
             above = below + 40
     canvas.text(x, below + 10, "loss", "name")
     return canvas.fig
+
+
+def minus(number):
+    """Two digits, with a minus sign as in formulas."""
+    return f"{number:.2f}".replace("-", "−")

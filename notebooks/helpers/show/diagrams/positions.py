@@ -1,19 +1,10 @@
-"""Drawings of the chapter positions."""
+"""Drawings of the chapter *Positions and the whole encoder*."""
 
 import numpy as np
 
 from helpers import reference
-from helpers.show.diagrams.canvas import (
-    KINDS,
-    ORANGE,
-    PURPLE,
-    WIDTH,
-    Box,
-    Canvas,
-    numbers,
-    tint,
-)
-from helpers.show.plots import INK
+from helpers.show.diagrams.canvas import KINDS, WIDTH, Box, Canvas, tint
+from helpers.show.plots import BLUE, INK, ORANGE, PURPLE
 
 
 def predictor():
@@ -28,46 +19,11 @@ def predictor():
         ("", "hidden_norm", "", "norm", 24),
         ("", "relu", "", "plain", 24),
         ("", "output", "", "output", 24),
+        ("b s c", "", "", "", 0),
     ]
-    above = x, 22
-    for shape, name, note, kind, h in steps:
-        if shape:
-            canvas.text(x + 7, above[1] + 14, shape, "shape", ha="left")
-        stack = 8 * (name == "encoder")
-        y = above[1] + (32 if shape else 16)
-        for shift in range(stack, 0, -4):
-            canvas.frame(Box(x - w / 2 + shift, y + stack - shift, w, h), ORANGE)
-        canvas.line(above, (x, y))
-        box = canvas.box(x, y + stack, w, h, name, note, kind)
-        above = box.bottom
-        if stack:
-            canvas.mask_and("maps", "l b h q k", box)
-    canvas.text(x + 7, above[1] + 14, "b s c", "shape", ha="left")
-    canvas.line(above, (x, above[1] + 30))
+    box = canvas.column(x, w, (x, 22), 32, steps)["encoder"]
+    canvas.mask_and("maps", "l b h q k", box)
     return canvas.fig
-
-
-def predictor_column(canvas):
-    """The predictor in a narrow column; its boxes by their names."""
-    x, boxes = 42, {}
-    canvas.text(x, 10, "predictor", weight="bold")
-    canvas.text(x, 118, "x", "name")
-    canvas.text(x + 7, 133, "b s i", "shape", size=8, ha="left")
-    above = x, 126
-    for name, y, h, kind in (
-        ("embed", 142, 22, "dense"),
-        ("positions", 214, 36, "positions"),
-        ("encoder", 270, 42, "attention"),
-        ("hidden", 326, 22, "dense"),
-        ("hidden_norm", 358, 22, "norm"),
-        ("relu", 390, 22, "plain"),
-        ("output", 422, 22, "output"),
-    ):
-        boxes[name] = canvas.below(above, x, y, 78, h, name, kind=kind)
-        above = boxes[name].bottom
-    canvas.text(x + 7, 454, "b s c", "shape", size=8, ha="left")
-    canvas.line(above, (x, 462))
-    return boxes
 
 
 def mask():
@@ -105,19 +61,10 @@ def mask():
 
 
 def walk_through(tokens, ids, embedded, placed, encoded, scores, n_blocks=2):
-    """A few words on their way through a predictor, with the numbers of every stage.
+    """Up to four words on their way through a predictor, with the numbers of every stage.
 
-    Parameters
-    ----------
-    tokens : list of str
-        Up to four.
-    ids : list of int
-        Their numbers in the vocabulary.
-    embedded, placed, encoded : arrays ``s m``
-        The rows of the embedding, with positions added, and after the encoder; up to
-        five features.
-    scores : array ``s c``
-    n_blocks : int
+    ``embedded``, ``placed``, ``encoded`` are ``s m``, up to five features; ``scores``
+    are ``s c``.
     """
     row, gap, s = 15, 50, len(tokens)
     stages = [
@@ -154,12 +101,8 @@ def walk_through(tokens, ids, embedded, placed, encoded, scores, n_blocks=2):
 def clocks(table, pairs):
     """Pairs of features of a position code as clocks, a row per pair.
 
-    Parameters
-    ----------
-    table : array ``s m``
-        Codes of the positions 0, 1, …, up to six; sines even, cosines odd.
-    pairs : dict of int to str
-        First feature of each pair, and a note that says how fast it turns.
+    ``table``, ``s m``, has the codes of up to six positions; ``pairs`` the first feature
+    of each pair, and a note that says how fast it turns.
     """
     row, radius = 62, 13
     canvas = Canvas(40 + row * len(pairs))
@@ -178,3 +121,14 @@ def clocks(table, pairs):
         canvas.text(left - 7 + step * position, 26, str(position), size=8.5)
     canvas.text(WIDTH / 2, 11, "positions", "name")
     return canvas.fig
+
+
+def numbers(canvas, x, y, values, w=33, h=15):
+    """A matrix with its numbers, one decimal each; blue is positive, orange negative."""
+    shares = 0.5 * np.abs(values) / (np.abs(values).max() or 1)
+    signs = np.where(values > 0, BLUE, ORANGE)
+    pairs = [zip(*row, strict=True) for row in zip(signs, shares, strict=True)]
+    canvas.cells(x, y, [[tint(*pair) for pair in row] for row in pairs], w, h=h)
+    for (i, j), value in np.ndenumerate(values):
+        text = f"{value + 0.0:.1f}".replace("-", "−")
+        canvas.text(x + (j + 0.5) * w, y + (i + 0.5) * h, text, size=8.5)

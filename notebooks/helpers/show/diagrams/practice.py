@@ -1,9 +1,9 @@
-"""Drawings of the chapter practice."""
+"""Drawing of the chapter *From the book to your work*."""
 
 import numpy as np
 
-from helpers.show.diagrams.canvas import BLUE, ORANGE, Box, Canvas
-from helpers.show.plots import HIDDEN
+from helpers.show.diagrams.canvas import Box, Canvas
+from helpers.show.plots import BLUE, HIDDEN, ORANGE
 
 
 def three_kinds_of_data():

@@ -1,7 +1,7 @@
-"""Drawings of the chapter scaling."""
+"""Drawing of the chapter *More than one device*."""
 
-from helpers.show.diagrams.canvas import BLUE, ORANGE, Box, Canvas
-from helpers.show.plots import HIDDEN
+from helpers.show.diagrams.canvas import Box, Canvas
+from helpers.show.plots import BLUE, HIDDEN, ORANGE
 
 
 def ways_to_share():

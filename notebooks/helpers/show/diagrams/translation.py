@@ -1,17 +1,9 @@
-"""Drawings of the chapter translation."""
+"""Drawings of the chapter *A model that reads and writes*."""
 
 import numpy as np
 
-from helpers.show.diagrams.attention import small_attention
-from helpers.show.diagrams.canvas import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    Box,
-    Canvas,
-)
+from helpers.show.diagrams.canvas import Box, Canvas, small_attention
+from helpers.show.plots import BLUE, EDGE, GREEN, ORANGE, PURPLE
 
 
 def cross_attention():
@@ -45,12 +37,12 @@ def cross_attention():
 def translator():
     """The encoder reads the source; every decoder block looks at what it has read."""
     canvas, left, right, w = Canvas(398), 64, 184, 96
-    canvas.frame(Box(right - 58, 138, 116, 178), GREY, 0.05)
+    canvas.frame(Box(right - 58, 138, 116, 178), EDGE, 0.05)
     for x, name, shape in ((left, "source", "b k"), (right, "target", "b s")):
         canvas.text(x, 12, name, "name")
-        canvas.text(x + 7, 32, shape, "shape", ha="left")
+        canvas.shape(x, 32, shape)
         box = canvas.below((x, 22), x, 44, w, 22, "embed", kind="dense")
-        canvas.text(x + 7, 78, f"{shape} m", "shape", ha="left")
+        canvas.shape(x, 78, f"{shape} m")
         box = canvas.below(box.bottom, x, 90, w, 22, "positions", kind="positions")
         if name == "source":
             note = "hides padding", "attention"
@@ -63,9 +55,9 @@ def translator():
     ffn = canvas.below(cross.bottom, right, 264, w, 22, "ffn", kind="dense")
     canvas.text(right, 302, "n_blocks times", size=8.5)
     canvas.line(encoder.bottom, (left, cross.middle[1]), cross.left)
-    canvas.text(left + 7, 212, "b k m", "shape", ha="left")
+    canvas.shape(left, 212, "b k m")
     canvas.line(ffn.bottom, (right, 294), head=False)
     box = canvas.below((right, 310), right, 336, w, 22, "logits", kind="output")
-    canvas.text(right + 7, 370, "b s c", "shape", ha="left")
+    canvas.shape(right, 370, "b s c")
     canvas.line(box.bottom, (right, 390))
     return canvas.fig

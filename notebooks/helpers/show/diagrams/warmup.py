@@ -1,8 +1,9 @@
-"""Drawings of the chapter warmup."""
+"""Drawing of the chapter *Warm-up*."""
 
 import numpy as np
 
-from helpers.show.diagrams.canvas import BLUE, GREEN, ORANGE, Canvas
+from helpers.show.diagrams.canvas import Canvas
+from helpers.show.plots import BLUE, GREEN, ORANGE
 
 
 def shared_vector():

@@ -24,17 +24,16 @@ def attention(
     maps, queries=None, keys=None, *, about, pictures=None, sequences=None, high=None,
     layer=0, head=0, query=0, images=None, patch=None, token=True,
 ):  # fmt: skip
-    """Attention maps in which the reader chooses layer, head and query.
+    """Attention maps in which the reader chooses layer, head and query: a ``View``.
 
     Parameters
     ----------
     maps : array ``l h q k`` or ``l b h q k``, or dict of str to such arrays
         Weights of any framework, as ``attention_maps`` returns them. Several arrays of
         one shape, such as before and after a training, stand side by side.
-    queries : list of str, or one list per sequence, optional
-        A label for each element, whatever it contains; numbers by default.
-    keys : as ``queries``, optional
-        Where the keys are other elements than the queries.
+    queries, keys : list of str, or one list per sequence, optional
+        A label for each element, whatever it contains; numbers by default. Keys have
+        those of the queries, unless they are other elements.
     about : str
         What there is to see, in a sentence: for those who do not see it.
     pictures : uint8 array ``s y x`` or ``s y x 3``, with ``b`` in front if maps have it
@@ -47,23 +46,9 @@ def attention(
     layer, head, query : int
         What is chosen at first; over ``images`` the head can be ``"mean"``.
     images : uint8 array ``b y x`` or ``b y x 3``, optional
-        One for each sequence of a vision Transformer, whose elements are their patches
-        in reading order. The reader chooses a patch, and the weights of its row lie
-        over the picture.
-    patch : int
-        Sides of the patches of ``images``, in pixels.
-    token : bool
-        Whether a class token comes before the patches.
-
-    Returns
-    -------
-    View
-        Shown by naming it in the last line of a cell.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If something is no array of weights, or does not fit the others.
+        One for each sequence of a vision Transformer, whose elements are their patches,
+        ``patch`` pixels a side, in reading order, after a class ``token``. The reader
+        chooses a patch, and the weights of its row lie over the picture.
     """
     named = maps if isinstance(maps, dict) else {"": maps}
     if not named:

@@ -1,0 +1,196 @@
+"""Pictures cut into patches, for the chapter *Pictures as sequences*; NumPy in."""
+
+from math import ceil, isqrt
+
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from helpers.engine.shapes import as_numpy
+from helpers.show.plots import (
+    BLUE,
+    EDGE,
+    ORANGE,
+    PAPER,
+    check_count,
+    check_matrix,
+    panels_in_rows,
+)
+
+
+def patch_grid(image, patches):
+    """One picture ``y x i``, a panel for each size of patches it is cut into.
+
+    It has one channel (ink on paper) or three, in ``uint8`` or floats from 0 to 1; each
+    size ``p``, in pixels, divides both of its sides.
+    """
+    colours = as_colours(image, "y x i")
+    grids = [check_grid(colours.shape, patch) for patch in patches]
+    fig, axes = panels_in_rows(len(grids), None, None, (0, 0.35), (2.1, 2.1))
+    for ax, patch, (rows, columns) in zip(axes, patches, grids, strict=True):
+        show_picture(ax, colours)
+        add_grid(ax, colours.shape, patch)
+        ax.set_title(f"p = {patch}: N = {rows * columns}")
+    return fig
+
+
+def patch_sequence(image, patch):
+    """A picture as in ``patch_grid``, and beside it its patches as a sequence.
+
+    They are numbered in reading order; there are at most 64 of them.
+    """
+    colours = as_colours(image, "y x i")
+    rows, columns = check_grid(colours.shape, patch)
+    if (n := rows * columns) > 64:
+        raise ValueError(f"expected at most 64 patches to draw as a row, got {n}")
+    across = min(n, 2 * columns)  # two rows of the picture are a line
+    lines = ceil(n / across)
+    height = 0.35 + max(1.5 * rows / columns, 6.3 / across * lines)
+    fig = Figure((6, height), layout="constrained", dpi=200)
+    left, right = fig.subplots(1, 2, width_ratios=[1.5, 4.5])
+    show_picture(left, colours)
+    add_grid(left, colours.shape, patch)
+    left.set(anchor="N", title=f"picture, p = {patch}")
+    for number, (row, column) in enumerate(np.ndindex(rows, columns)):
+        down, along = divmod(number, across)
+        x, y = 1.2 * along, 1.8 * down
+        part = colours[row * patch :, column * patch :][:patch, :patch]
+        right.imshow(part, extent=(x, x + 1, y + 1, y), interpolation="none")
+        right.add_patch(Rectangle((x, y), 1, 1, fill=False, ec=EDGE, lw=0.8))
+        place = {"ha": "center", "va": "center", "size": 10 if across <= 8 else 7.5}
+        right.text(x + 0.5, y + 1.38, str(number), **place)
+    right.set_axis_off()
+    right.set(xlim=(-0.1, 1.2 * across - 0.1), ylim=(1.8 * lines, 0))
+    right.set(anchor="N", title=f"N = {n} patches, in reading order")
+    return fig
+
+
+def over_pictures(images, weights, titles=None, *, columns=None):
+    """Weights of the patches as a heat map over each picture, which is drawn pale.
+
+    Pictures ``b y x i`` are as in ``patch_grid``. Weights ``b n`` are at least 0, one
+    for each patch in reading order, without the class token. There are ``columns``
+    pictures in a row, by default all.
+    """
+    colours, weights = as_colours(images, "b y x i"), as_numpy(weights)
+    patch = size_of_patches(colours.shape, weights)
+    check_count(titles, len(colours), "titles, one per picture")
+    high = weights.max() or 1
+    fig, axes = panels_in_rows(len(colours), columns, None, (0.8, 0), (1.2, 1.5))
+    for i, (ax, picture) in enumerate(zip(axes, colours, strict=True)):
+        share = (weights[i] / high).reshape(check_grid(picture.shape, patch))
+        show_picture(ax, tinted(picture, np.kron(share, np.ones((patch, patch)))))
+        ax.set_title(titles[i] if titles else "")
+    scale = LinearSegmentedColormap.from_list("over paper", [PAPER, BLUE])
+    shown = ScalarMappable(Normalize(0, high), scale)
+    fig.colorbar(shown, ax=list(axes), label="weight")
+    return fig
+
+
+def tinted(picture, share):
+    """A pale grey copy of a picture ``y x 3`` with colour over it, from 0 to 1."""
+    grey = 1 - 0.4 * (1 - picture @ [0.2126, 0.7152, 0.0722])
+    share = 0.85 * share[..., None]
+    return (1 - share) * grey[..., None] + share * np.array(to_rgb(BLUE))
+
+
+def position_similarity(tables):
+    """Cosine similarity of each patch's position vector with those of all patches.
+
+    A panel for each of the ``tables`` by name, ``n m``, a row for each patch, without
+    the class token's; ``n`` is a square. In it stands, at the place of every patch, a
+    small map of the picture that shows how similar the positions of all are to its.
+    """
+    tables = {name: check_matrix(t, f"table {name!r}") for name, t in tables.items()}
+    fig, axes = panels_in_rows(len(tables), None, None, (0.8, 0.5), (2.6, 2.6))
+    for ax, (name, table) in zip(axes, tables.items(), strict=True):
+        side = isqrt(len(table))
+        if side**2 != len(table):
+            raise ValueError(
+                f"expected table {name!r} of a square number of patches, without the "
+                f"class token, got {len(table)} rows"
+            )
+        table = table.astype(float)
+        length = np.linalg.norm(table, axis=1, keepdims=True)
+        unit = table / np.where(length, length, np.nan)  # zeros have no direction
+        maps = np.full((side, side + 1, side, side + 1), np.nan)  # the last are gaps
+        maps[:, :-1, :, :-1] = (unit @ unit.T).reshape([side] * 4).swapaxes(1, 2)
+        shown = maps.reshape(side * (side + 1), -1)[:-1, :-1]
+        options = {"vmin": -1, "vmax": 1, "cmap": "RdBu", "interpolation": "none"}
+        picture = ax.imshow(shown, **options)
+        places = (side + 1) * np.arange(side) + (side - 1) / 2
+        for axis, letter in ((ax.xaxis, "column"), (ax.yaxis, "row")):
+            axis.set_ticks(places, range(side))
+            if axis is ax.xaxis or ax is axes[0]:
+                axis.set_label_text(f"{letter} of the patch")
+        ax.grid(False)
+        ax.spines[:].set_visible(False)
+        ax.set_title(name)
+    bar = {"label": "cosine similarity", "ticks": [-1, 0, 1]}
+    fig.colorbar(picture, ax=list(axes), **bar)
+    return fig
+
+
+def as_colours(images, axes):
+    """Pictures as floats with three channels; a single channel is ink on paper."""
+    images = as_numpy(images)
+    n_axes = len(axes.split()) if images.size else 0
+    if images.ndim != n_axes or images.shape[-1] not in (1, 3):
+        raise ValueError(
+            f"expected {axes} with 1 or 3 channels i, got shape {images.shape}"
+        )
+    whole, real = images.dtype == np.uint8, images.dtype.kind == "f"
+    if not whole and not (real and images.min() >= 0 and images.max() <= 1):
+        raise ValueError(
+            "expected pictures in uint8 or floats from 0 to 1, got "
+            f"{images.dtype} from {images.min()} to {images.max()}"
+        )
+    images = images / 255 if whole else images.astype(float)
+    return images if images.shape[-1] == 3 else 1 - np.repeat(images, 3, axis=-1)
+
+
+def check_grid(shape, patch):
+    """Rows and columns of patches; a picture ``y x i`` must hold whole ones."""
+    height, width = shape[:2]
+    if patch < 1 or height % patch or width % patch:
+        raise ValueError(
+            f"expected a patch that divides both sides of the picture, {height} and "
+            f"{width}, got {patch}"
+        )
+    return height // patch, width // patch
+
+
+def size_of_patches(shape, weights):
+    """Sides of the patches that weights ``b n`` belong to, in pixels."""
+    b, height, width, _ = shape
+    n = weights.shape[-1]
+    patch = isqrt(height * width // n) if n else 0
+    fits = weights.shape == (b, n) and n * patch**2 == height * width
+    if not fits or height % patch or width % patch:
+        raise ValueError(
+            f"expected weights b n of the patches of {b} pictures of {height} × {width} "
+            f"pixels, got shape {weights.shape}"
+        )
+    if not weights.min() >= 0:  # NaN, too
+        raise ValueError(f"expected weights of at least 0, got {weights.min()}")
+    return patch
+
+
+def show_picture(ax, colours):
+    """A picture in its own pixels, without ticks."""
+    ax.imshow(colours, interpolation="none")
+    ax.set(xticks=[], yticks=[])
+    ax.grid(False)
+    ax.spines[:].set(visible=True, color=EDGE, lw=0.8)
+
+
+def add_grid(ax, shape, patch):
+    """The edges of the patches: dark on light, so that they show on any picture."""
+    height, width = shape[:2]
+    thin = min(1.0, 24 * patch / width)
+    for colour, lw in ((PAPER, 1.6 * thin), (ORANGE, 0.9 * thin)):
+        style = {"color": colour, "lw": lw}
+        ax.vlines(np.arange(patch, width, patch) - 0.5, -0.5, height - 0.5, **style)
+        ax.hlines(np.arange(patch, height, patch) - 0.5, -0.5, width - 0.5, **style)
