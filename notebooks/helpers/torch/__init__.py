@@ -28,8 +28,8 @@ NAMES = {
         POSITIONS Predictor attention_maps
     """,  # Positions and the whole encoder
     "training": """
-        cross_entropy odd_one_out next_token fit evaluate on_device Joined
-        over_processes Trainer shares_of in_part make_optimizer update run_epoch
+        cross_entropy odd_one_out next_token fit evaluate on_device Distributed
+        over_processes Trainer count_tokens loss_weights weighted make_optimizer update run_epoch
         score
     """,  # The reverse task
     "vision": """
