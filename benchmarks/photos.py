@@ -24,7 +24,7 @@ from benchmarks import measure, run, tasks
 from helpers.data import pictures
 from helpers.data.sequences import shuffled
 from helpers.engine.settings import Pictures
-from helpers.engine.weights import count_parameters, write_whole
+from helpers.engine.weights import count_parameters, write_atomically
 
 FRAMEWORKS = "jax", "torch"
 COLUMNS = "epoch", "updates", "minutes", "loss", "validation accuracy"
@@ -55,7 +55,7 @@ class Clock:
             self.offset = self.known[epoch] - now
         else:
             self.known[epoch] = now + self.offset
-            write_whole(self.file, json.dumps(self.known).encode())
+            write_atomically(self.file, json.dumps(self.known).encode())
         return self.known[epoch]
 
 

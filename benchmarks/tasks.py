@@ -141,8 +141,8 @@ def photos(settings, folder):
     return pairs
 
 
-def in_whole_pixels(chances, images, labels, *, move, pixels, flip):
+def in_whole_pixels(uniforms, images, labels, *, move, pixels, flip):
     """Shift by whole pixels only, as a crop does, so that nothing is blurred."""
     steps = 2 * pixels + 1  # the largest shift each way, and none
-    chances = chances * steps // 1 / (steps - 1)
-    return move(chances, images, labels, pixels=pixels, flip=flip)
+    uniforms = uniforms * steps // 1 / (steps - 1)
+    return move(uniforms, images, labels, pixels=pixels, flip=flip)

@@ -443,7 +443,7 @@ say(
 # What is not built in can be taught by examples. **Augmentation** changes each training
 # picture a little whenever it is used, but not its class: here it is turned by up to
 # twelve degrees and shifted by up to one pixel. (A mirrored digit would be wrong; a
-# mirrored photo mostly is not.) NumPy draws the `chances`, random numbers in $[0, 1)$
+# mirrored photo mostly is not.) NumPy draws the `uniforms`, random numbers in $[0, 1)$
 # for each picture, so that both frameworks train on the same pictures.
 
 # %% [markdown] tags=["torch"]
@@ -453,16 +453,16 @@ say(
 
 
 # %% tags=["torch"]
-def augment(chances, images, labels, *, degrees=0, pixels=0, flip=False):
+def augment(uniforms, images, labels, *, degrees=0, pixels=0, flip=False):
     """Pictures turned, shifted and mirrored by chance: ``b y x i -> b y x i``."""
     images = images / 255 if images.dtype == torch.uint8 else images
     if flip:
-        mirrored = (chances[:, 3] < 0.5)[:, None, None, None]
+        mirrored = (uniforms[:, 3] < 0.5)[:, None, None, None]
         images = torch.where(mirrored, images.flip(2), images)
     if not (degrees or pixels):
         return images, labels
-    angles = (2 * chances[:, 0] - 1) * math.radians(degrees)
-    return move_pictures(images, angles, (2 * chances[:, 1:3] - 1) * pixels), labels
+    angles = (2 * uniforms[:, 0] - 1) * math.radians(degrees)
+    return move_pictures(images, angles, (2 * uniforms[:, 1:3] - 1) * pixels), labels
 
 
 # %% [markdown] tags=["shared"]
@@ -494,9 +494,9 @@ def move_pictures(images, angles, shifts):
 
 # %% tags=["shared"]
 turn_and_shift = partial(augment, degrees=12, pixels=1)
-chances = np.random.default_rng(0).random((7, 8))
+uniforms = np.random.default_rng(0).random((7, 8))
 same_digit = floats(np.repeat(x_test[:1], 7, axis=0)), y_test[:7]
-turned, _ = turn_and_shift(floats(chances), *same_digit)  # seven versions of one digit
+turned, _ = turn_and_shift(floats(uniforms), *same_digit)  # seven versions of one digit
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of eight small pictures: a handwritten digit, and the same digit turned and shifted a little in seven ways."}}
 row = np.concatenate([x_test[:1], as_numpy(turned)])[..., 0]

@@ -104,11 +104,11 @@ def join_torch(given):
         torch.cuda.set_device(place)
         torch.set_default_device(f"cuda:{place}")
     if "WORLD_SIZE" not in os.environ:
-        return processes.Processes()
+        return processes.ProcessGroup()
     limit = timedelta(seconds=given.limit)
     backend = "nccl" if on_gpu else "gloo"
     torch.distributed.init_process_group(backend, timeout=limit)
-    return importlib.import_module("helpers.torch.training").Joined()
+    return importlib.import_module("helpers.torch.training").Distributed()
 
 
 def join_jax(given):
@@ -131,8 +131,8 @@ def join_jax(given):
         jax.distributed.initialize(**known, initialization_timeout=given.limit + 60)
         late.cancel()
     if jax.process_count() == 1:
-        return processes.Processes()
-    return importlib.import_module("helpers.jax.training").Joined()
+        return processes.ProcessGroup()
+    return importlib.import_module("helpers.jax.training").Distributed()
 
 
 def stop(message):
@@ -161,7 +161,7 @@ def train(given, changes, together):
     )  # fmt: skip
     found = training.evaluate(model, loss, task.data["test"])
     path = given.weights or Path(folder) / "weights.safetensors"
-    together.from_first(lambda: save_weights(model, path))
+    together.broadcast(lambda: save_weights(model, path))
     return (
         f"{count_parameters(model):,} parameters, {task.settings.updates:,} updates in "
         f"{history['seconds'].sum():.0f} s: test loss {found['loss']:.4f}, "

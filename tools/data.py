@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
 
-from helpers.data import photos, sets
+from helpers.data import features, photos, sets
 
 
 def main(arguments=None):
@@ -30,7 +30,7 @@ def main(arguments=None):
         images, names = photos.load_images(name)
         found = f"{count(images)} photos of {len(names)} classes"
         print(f"{photos.images_file(name)}: {found}", flush=True)
-        print(f"{photos.prepare(name)}: their features")
+        print(f"{features.prepare(name)}: their features")
     except (OSError, ValueError) as error:
         if getattr(error, "errno", None) == errno.ENOSPC:
             error = (

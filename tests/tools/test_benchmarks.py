@@ -270,10 +270,10 @@ def test_photos_are_moved_by_whole_pixels_and_all_moves_are_equally_likely():
     n, (pixels, flip) = 20_000, tasks.MOVES.values()
     images = torch.zeros(n, 13, 13, 1)
     images[:, 6, 2] = 1.0
-    chances = torch.as_tensor(draw.random((n, 8), dtype=np.float32))
+    uniforms = torch.as_tensor(draw.random((n, 8), dtype=np.float32))
     labels = torch.arange(n)
     moved, same = tasks.in_whole_pixels(
-        chances, images, labels, move=model_torch.augment, pixels=pixels, flip=flip
+        uniforms, images, labels, move=model_torch.augment, pixels=pixels, flip=flip
     )
     assert same is labels
     assert set(moved.unique().tolist()) == {0, 1}, "nothing is blurred"

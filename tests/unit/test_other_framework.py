@@ -45,7 +45,7 @@ def test_the_other_framework_trains_from_the_same_weights_and_batches(
     model = side.build(task.model, **settings.model)
     save_weights(model, tmp_path / "initial.safetensors")
     theirs = twin.losses(there, settings, tmp_path / "initial.safetensors")
-    options = task.options(training.__name__.split("_")[1]) | {"validation": None}
+    options = task.options(training.__name__.split(".")[1]) | {"validation": None}
     ours = training.fit(
         model, getattr(training, task.loss), task.data["train"], settings, bar=False,
         **options,

@@ -19,7 +19,7 @@ import pooch
 import pytest
 
 import data as tool
-from helpers.data import photos, sets
+from helpers.data import features, photos, sets
 
 CONTENT = os.urandom(300_000)
 HASH = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
@@ -230,9 +230,9 @@ def cifar(untrained, folder, monkeypatch):
     with serving(files) as server:
         monkeypatch.setattr(CIFAR100, "url", f"{server.url}/{CIFAR100.filename}")
         known = f"sha256:{hashlib.sha256(untrained).hexdigest()}"
-        monkeypatch.setattr(photos, "WEIGHTS", (f"{server.url}/net.pth", known))
-        monkeypatch.setattr(photos, "SIZE", 32)
-        monkeypatch.setattr(photos, "BATCH", 8)
+        monkeypatch.setattr(features, "WEIGHTS", (f"{server.url}/net.pth", known))
+        monkeypatch.setattr(features, "SIZE", 32)
+        monkeypatch.setattr(features, "BATCH", 8)
         yield server
 
 
@@ -278,7 +278,7 @@ def test_the_extraction_shown_on_the_page_gives_the_same_features(
     (block,) = [block for block in blocks if "def extract(" in block]
     (tmp_path / "net.pth").write_bytes(untrained)
     images = IMAGES.reshape(-1, 32, 32, 3)[:2]
-    expected = photos.network(tmp_path / "net.pth")(images)
+    expected = features.network(tmp_path / "net.pth")(images)
     monkeypatch.setattr(torchvision.models, "resnet34", net)
     names = {}
     exec(block, names)
@@ -292,7 +292,7 @@ def test_the_command_can_be_interrupted_and_leaves_other_files_alone(
     """Interrupted in the third of five batches; none is computed twice."""
     (folder / "unpacked-mine").mkdir()
     (folder / "other.tar.gz").write_bytes(b"mine")
-    make_network, sizes = photos.network, []
+    make_network, sizes = features.network, []
 
     def network(path):
         run = make_network(path)
@@ -305,10 +305,10 @@ def test_the_command_can_be_interrupted_and_leaves_other_files_alone(
 
         return counted
 
-    monkeypatch.setattr(photos, "network", network)
+    monkeypatch.setattr(features, "network", network)
     with pytest.raises(SystemExit, match="stopped; call it again to go on"):
         tool.main([])
-    assert not photos.prepared("cifar100")
+    assert not features.prepared("cifar100")
     tool.main([])
     assert sizes == [8, 8, 4, 4, 8, 2]
     assert "20 train, 10 test photos of 4 classes" in capsys.readouterr().out
@@ -320,15 +320,15 @@ def test_the_command_can_be_interrupted_and_leaves_other_files_alone(
         "cifar-100-python", "other.tar.gz", "unpacked-mine",
     }  # fmt: skip
     assert (folder / "other.tar.gz").read_bytes() == b"mine"
-    parts, classes = photos.load("cifar100")
+    parts, classes = features.load("cifar100")
     assert classes == ["apple", "bear", "cup", "é"]
     pieces = IMAGES.reshape(-1, 3, 32, 32)
     expected = usual_features(untrained, pieces)
     for part, rows in {"train": slice(N_TRAIN), "test": slice(N_TRAIN, None)}.items():
-        features, labels, images = parts[part]
+        rows_of, labels, images = parts[part]
         np.testing.assert_array_equal(images, pieces[rows].transpose(0, 2, 3, 1))
         np.testing.assert_array_equal(labels, LABELS[rows])
-        np.testing.assert_allclose(features, expected[rows], rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(rows_of, expected[rows], rtol=1e-3, atol=1e-4)
 
 
 def test_a_full_disk_raises_an_error_that_says_what_to_do(cifar, folder, monkeypatch):
@@ -393,16 +393,16 @@ def test_a_damaged_file_raises_an_error_with_its_name(ready, case):
     DAMAGE[case](path)
     message = rf"^{path} is damaged \(.*\): remove it and run `make data` again$"
     with pytest.raises(ValueError, match=message):
-        photos.load("cifar100")
+        features.load("cifar100")
 
 
 def test_missing_photos_raise_an_error_that_says_what_to_do(folder):
     with pytest.raises(
         FileNotFoundError, match=r"no cifar100\.npz .*: run `make data`"
     ):
-        photos.load("cifar100")
+        features.load("cifar100")
     with pytest.raises(ValueError, match="unknown data set 'imagenet'"):
-        photos.load("imagenet")
+        features.load("imagenet")
 
 
 def test_pages_use_photos_when_they_are_prepared(folder, monkeypatch, request):
@@ -422,7 +422,7 @@ def test_pages_use_photos_when_they_are_prepared(folder, monkeypatch, request):
 def test_photos_come_centred_in_three_parts(ready):
     """The mean of the training part is subtracted from all."""
     parts, _ = sets.of_photos("cifar100", seed=0)
-    raw, _ = photos.load("cifar100")
+    raw, _ = features.load("cifar100")
     assert len(parts["train"]) + len(parts["validation"]) == len(raw["train"][0])
     np.testing.assert_allclose(parts["train"].features.mean(axis=0), 0, atol=1e-5)
     steps, raw_steps = (

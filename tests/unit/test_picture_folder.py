@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import data as tool
-from helpers.data import photos
+from helpers.data import features, photos
 
 RNG = np.random.default_rng(0)
 
@@ -246,7 +246,7 @@ def test_the_command_lists_bad_files_and_keeps_photos_without_features(
 ):
     """Where there is no network, the pictures are ready all the same."""
     said = broken(folder)
-    monkeypatch.setattr(photos, "WEIGHTS", ("http://127.0.0.1:9/net.pth", "md5:0"))
+    monkeypatch.setattr(features, "WEIGHTS", ("http://127.0.0.1:9/net.pth", "md5:0"))
     monkeypatch.setenv("PHOTOS", str(folder))
     tool.main([])
     out, error = capsys.readouterr()
@@ -331,17 +331,17 @@ def test_a_stopped_extraction_of_a_folder_that_changes_begins_anew(folder, monke
         sizes.append(len(images))
         if len(sizes) == 2:
             raise KeyboardInterrupt
-        return np.repeat(images.mean((1, 2, 3))[:, None], photos.N_FEATURES, axis=1)
+        return np.repeat(images.mean((1, 2, 3))[:, None], features.N_FEATURES, axis=1)
 
-    monkeypatch.setattr(photos, "network", lambda _: run)
-    monkeypatch.setattr(photos, "BATCH", 20)
-    monkeypatch.setattr(photos, "fetch", lambda *_: None)
+    monkeypatch.setattr(features, "network", lambda _: run)
+    monkeypatch.setattr(features, "BATCH", 20)
+    monkeypatch.setattr(features, "fetch", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
-        photos.prepare(folder)
+        features.prepare(folder)
     CHANGES["a new class"](folder)
-    photos.prepare(folder)
-    for features, _, images in photos.load(folder)[0].values():
-        np.testing.assert_allclose(features[:, 0], images.mean((1, 2, 3)))
+    features.prepare(folder)
+    for found, _, images in features.load(folder)[0].values():
+        np.testing.assert_allclose(found[:, 0], images.mean((1, 2, 3)))
 
 
 def test_a_relative_folder_is_the_same_for_make_and_for_a_page(tmp_path, monkeypatch):
@@ -359,7 +359,7 @@ def test_a_relative_folder_is_the_same_for_make_and_for_a_page(tmp_path, monkeyp
 def test_make_data_takes_a_folder(folder):
     """As ``make data PHOTOS=folder``; a wrong file of weights stands for no network."""
     photos.data_folder().mkdir()
-    (photos.data_folder() / photos.WEIGHTS[0].rsplit("/", 1)[-1]).write_bytes(b"mine")
+    (photos.data_folder() / features.WEIGHTS[0].rsplit("/", 1)[-1]).write_bytes(b"mine")
     top = Path(photos.__file__).parents[3]
     command = "make", "-o", "environment", "data", f"PHOTOS={folder}"
     done = subprocess.run(

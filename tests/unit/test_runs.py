@@ -260,12 +260,12 @@ def test_a_finished_run_is_reloaded(side, finished, monkeypatch, capsys):
 
 
 @on_both_sides
-def test_retrain_starts_from_the_initial_weights(side, tmp_path, capsys):
-    """Also when the model passed in has been trained, or its run been reloaded."""
+def test_retrain_repeats_the_run(side, tmp_path, capsys):
+    """Also when the run has been reloaded."""
     model, history = fit(side, tmp_path)
     weights = to_arrays(model)
     for options in ({"retrain": True}, {}, {"retrain": True}):
-        _, again = fit(side, tmp_path, model=model, **options)
+        model, again = fit(side, tmp_path, **options)
         assert (again["seconds"] != history["seconds"]).any() == ("retrain" in options)
         assert_same(model, again | {"seconds": history["seconds"]}, weights, history)
         history = again

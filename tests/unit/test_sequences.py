@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.data.sequences import (
-    draw_chances,
+    draw_uniforms,
     one_hot,
     reverse_data,
     shuffled,
@@ -110,11 +110,11 @@ def test_batches_follow_from_seed_and_epoch_alone():
 def test_random_numbers_of_an_epoch_follow_from_seed_and_epoch_alone():
     """Eight for each example, all of their own: uniform, and others in each epoch."""
     batches = shuffled(SMALL)(0)
-    epochs = [draw_chances(SMALL, epoch, batches) for epoch in (0, 1, 0)]
+    epochs = [draw_uniforms(SMALL, epoch, batches) for epoch in (0, 1, 0)]
     assert (epochs[0].shape, epochs[0].dtype) == ((8, 8, 8), np.float32)
     np.testing.assert_array_equal(epochs[0], epochs[2])
     assert not np.isin(epochs[0], epochs[1]).any(), "two epochs are augmented alike"
-    other = draw_chances(replace(SMALL, seed=43), 0, batches)
+    other = draw_uniforms(replace(SMALL, seed=43), 0, batches)
     assert not np.isin(epochs[0], other).any()
     assert len(np.unique(epochs[0])) == epochs[0].size
     assert 0 <= epochs[0].min() < 0.05 and 0.95 < epochs[0].max() < 1

@@ -521,7 +521,6 @@ BAD_FITS = {
     "heads": settings_with("n_heads", 3, 2),
     "norm": settings_with("norm_first", True, False),
     "dropout": settings_with("dropout", 0.5, 0.0),
-    "positions": settings_with("positions", "none", "Sinusoidal"),
 }  # fmt: skip
 
 

@@ -232,8 +232,8 @@ def test_augmentation_uses_the_whole_range_and_keeps_labels(side):
     n = 400
     dot = np.zeros((n, 9, 9, 1), np.float32)
     dot[:, 4, 4] = 1
-    chances = np.random.default_rng(2).random((n, 8), dtype=np.float32)
-    given = side.tensor(chances), side.tensor(dot), side.tensor(np.arange(n), "int32")
+    uniforms = np.random.default_rng(2).random((n, 8), dtype=np.float32)
+    given = side.tensor(uniforms), side.tensor(dot), side.tensor(np.arange(n), "int32")
     moved, labels = side.models.augment(*given, pixels=2)
     moved = as_numpy(moved)[..., 0]
     assert as_numpy(labels).tolist() == [*range(n)]

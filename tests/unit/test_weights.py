@@ -22,7 +22,7 @@ from helpers.engine.weights import (
     load_weights,
     save_weights,
     to_arrays,
-    write_whole,
+    write_atomically,
 )
 from sides import draw, fill, jax_side, on_both_sides, run_python, torch_side
 from trainee import Draft
@@ -223,11 +223,11 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     place, name, failure, tmp_path, monkeypatch
 ):
     path = tmp_path / "model.safetensors"
-    write_whole(path, b"old")
+    write_atomically(path, b"old")
     with monkeypatch.context() as patch:
         patch.setattr(place, name, failure, raising=False)
         with pytest.raises((OSError, KeyboardInterrupt)):
-            write_whole(path, b"the new one")
+            write_atomically(path, b"the new one")
     assert [(p, p.read_bytes()) for p in tmp_path.iterdir()] == [(path, b"old")]
 
 

@@ -71,11 +71,6 @@ def encode(texts, *, target=False):
     texts : sequence of str
     target : bool
         Put ``BEGIN`` before each text and ``END`` after it.
-
-    Raises
-    ------
-    ValueError
-        Naming the first character that occurs in no date, or an empty text.
     """
     numbers = {c: n for n, c in enumerate(CHARACTERS, start=2)}
     rows = []
@@ -101,27 +96,12 @@ def decode(tokens):
 
 
 def split(settings):
-    """The days from 1950 to 2049 in three parts, none in two of them.
-
-    Parameters
-    ----------
-    settings : helpers.engine.settings.Dates
-
-    Returns
-    -------
-    dict of str to list of datetime.date
-        ``train``, ``validation`` and ``test``.
-    """
+    """The days from 1950 to 2049 in three parts, none in two of them: lists by name."""
     n_days = (LAST - FIRST).days + 1
     order = np.random.default_rng(settings.seed).permutation(n_days)
     days = [FIRST + timedelta(days=int(n)) for n in order]
-    stops = np.cumsum([settings.n_test, settings.n_validation])
-    test, validation, train = (
-        days[: stops[0]],
-        days[stops[0] : stops[1]],
-        days[stops[1] :],
-    )
-    return {"train": train, "validation": validation, "test": test}
+    a, b = settings.n_test, settings.n_test + settings.n_validation
+    return {"train": days[b:], "validation": days[a:b], "test": days[:a]}
 
 
 def load(settings):

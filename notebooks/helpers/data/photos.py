@@ -1,11 +1,10 @@
-"""Photos as one file, and their ResNet34 features as another.
+"""Photos as one file: CIFAR, or a folder of one's own pictures.
 
 ``$PHOTOS`` says which, for all pages and for ``make data`` (README.md, *With photos*):
-``cifar10``, ``cifar100``, or a folder of one's own pictures, ``FOLDER/CLASS/any name``
-as for torchvision's ``ImageFolder``. If the classes stand in ``train`` and ``test``,
-that is the split; else a fifth of each class is the test part. Pages only load what
-``make data`` prepares in ``$DATA_FOLDER``, by default ``data`` beside the pages;
-features need PyTorch, photos of a folder and loading do not.
+``cifar10``, ``cifar100``, or a folder, ``FOLDER/CLASS/any name`` as for torchvision's
+``ImageFolder``. If the classes stand in ``train`` and ``test``, that is the split; else
+a fifth of each class is the test part. Pages only load what ``make data`` prepares in
+``$DATA_FOLDER``, by default ``data`` beside the pages.
 """
 
 import errno
@@ -21,19 +20,13 @@ import joblib
 import numpy as np
 from tqdm import tqdm
 
-from helpers.engine.weights import write_whole
+from helpers.engine.weights import write_atomically
 
 DATA = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}  # names in torchvision.datasets
-WEIGHTS = (
-    "https://download.pytorch.org/models/resnet34-b627a593.pth",
-    "sha256:b627a593bcbe140c234610266fe4f8ae95ea42fc881d091c9b6052e6b1d0590f",
-)  # ResNet34_Weights.IMAGENET1K_V1
 PARTS = "train", "test"
 SPLITS = {*PARTS, "val", "valid", "validation", "dev"}  # names of folders of splits
 SIDE = 32  # of a photo as it is kept, in pixels
-SIZE = 224  # of a photo as the network gets it
-N_FEATURES = 512
-CHUNK, BATCH = 1_000, 64  # pictures, photos that are kept together until all are done
+CHUNK = 1_000  # photos that are kept together until all are done
 LEAST = 2  # photos of a class in each part
 RETRIES, TIMEOUT = 2, 60  # of a download; seconds without a byte
 
@@ -69,28 +62,23 @@ def images_file(name):
 
 
 def features_file(name):
-    """The file of the features; it is written last."""
+    """The file of the features (``helpers.data.features``), which fit these photos."""
     return data_folder() / f"{stem(name)}-resnet34.npz"
 
 
-def prepared(name):
-    """Are photos and features there?"""
-    return images_file(name).exists() and features_file(name).exists()
-
-
-def prepare(name):
-    """Download, convert and extract features: whatever has not been done yet.
+def prepare_images(name):
+    """Download or convert photos, unless that has been done already.
 
     Parameters
     ----------
     name : str
         ``cifar10``, ``cifar100``, or a folder of pictures. A folder that has changed is
-        converted anew.
+        converted anew. May be stopped at any point; the next call goes on there.
 
     Returns
     -------
-    path
-        Of the features. May be stopped at any point; the next call goes on there.
+    list of str
+        A line for each file of a folder that could not be read, if it was converted.
 
     Raises
     ------
@@ -99,21 +87,6 @@ def prepare(name):
         or another than expected.
     OSError
         If a file cannot be downloaded or written.
-    """
-    prepare_images(name)
-    if not features_file(name).exists():
-        write_features(name)
-    load(name)
-    return features_file(name)
-
-
-def prepare_images(name):
-    """The first half of ``prepare``: only the photos.
-
-    Returns
-    -------
-    list of str
-        A line for each file of a folder that could not be read, if it was converted.
     """
     path = images_file(name)  # an unknown name raises an error before a folder is made
     data_folder().mkdir(parents=True, exist_ok=True)
@@ -141,14 +114,9 @@ def fetch(url, known_hash):
     """Path of a file in ``data_folder()``; downloaded and checked if it is not there.
 
     ``pooch`` retries, compares the hash, and moves only the right file into place. The
-    same file name at each address in ``$DATA_MIRRORS`` is tried before ``url``.
-
-    Raises
-    ------
-    ValueError
-        If another file stands at the path; it is left alone.
-    OSError
-        If no address gives the file, with the reason for each; if the disk is full.
+    same file name at each address in ``$DATA_MIRRORS`` is tried before ``url``. Another
+    file at the path is left alone: a ValueError. If no address gives the file, the
+    OSError has the reason for each.
     """
     import pooch
 
@@ -214,12 +182,6 @@ def list_pictures(folder):
     dict of str to list of (path, int), list of str
         For each part the files with the number of their class, in a fixed order; with
         one part, ``all``, if the folder has no split.
-
-    Raises
-    ------
-    ValueError
-        If there is no such folder, or fewer than two classes, a split has other folders
-        than ``train`` and ``test``, or these have different classes.
     """
     if not folder.is_dir():
         raise ValueError(f"expected a folder of pictures, got {folder}")
@@ -334,66 +296,15 @@ def check_counts(found, classes, bad):
             )
 
 
-def write_features(name):
-    """From photos to features."""
-    arrays, found = read_npz(images_file(name)), {}
-    run = network(fetch(*WEIGHTS))
-    folder = features_file(name).with_suffix(".parts")
-    for part in PARTS:
-        images = arrays[f"{part}_images"]
-        mark = f"{part}-{joblib.hash(images)}"
-        found[part] = in_chunks(
-            folder, mark, images, BATCH, lambda x: {"features": run(x)}
-        )["features"]
-    write_npz(features_file(name), **found)
-    shutil.rmtree(folder)
-
-
-def network(path):
-    """ResNet34 up to its average pooling: uint8 photos ``b y x 3`` to ``b 512``."""
-    import torch
-    from torch.nn import functional
-    from torchvision.models import ResNet34_Weights, resnet34
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    device = "mps" if torch.backends.mps.is_available() else device
-    net = resnet34()
-    net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    net.fc = torch.nn.Identity()
-    net = net.eval().to(device, memory_format=torch.channels_last)
-    as_trained = ResNet34_Weights.IMAGENET1K_V1.transforms()
-    mean, std = (
-        torch.tensor(numbers, device=device)[:, None, None]
-        for numbers in (as_trained.mean, as_trained.std)
-    )
-
-    @torch.inference_mode()
-    def run(images):
-        x = torch.as_tensor(images, device=device).permute(0, 3, 1, 2) / 255
-        x = functional.interpolate(x, size=SIZE, mode="bilinear", antialias=True)
-        x = ((x - mean) / std).contiguous(memory_format=torch.channels_last)
-        return net(x).cpu().numpy()
-
-    return run
-
-
 def write_npz(path, **arrays):
     """Write arrays to one file, whole or not at all."""
     file = io.BytesIO()
     np.savez(file, **arrays)
-    write_whole(path, file.getvalue())
+    write_atomically(path, file.getvalue())
 
 
 def read_npz(path):
-    """The arrays of a file.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is none.
-    ValueError
-        If it is damaged.
-    """
+    """The arrays of a file; FileNotFoundError or, if it is damaged, ValueError."""
     if not path.exists():
         raise FileNotFoundError(f"no {path.name} in {path.parent}: run `make data`")
     try:
@@ -408,40 +319,13 @@ def read_npz(path):
 def load_images(name):
     """Photos and labels of both parts, and names of the classes.
 
-    Returns and raises as ``load``, without features.
+    Raises FileNotFoundError if ``make data`` has not prepared them, and ValueError if
+    the name is unknown or the file is damaged.
+
+    Returns
+    -------
+    dict of str to (uint8 ``n 32 32 3``, int32 ``n``), list of str
     """
     arrays = read_npz(images_file(name))
     pairs = {p: (arrays[f"{p}_images"], arrays[f"{p}_labels"]) for p in PARTS}
     return pairs, arrays["classes"].tolist()
-
-
-def load(name):
-    """Features, labels and photos of both parts, and names of the classes.
-
-    Parameters
-    ----------
-    name : str
-        As in ``prepare``.
-
-    Returns
-    -------
-    dict of str to (float32 ``n 512``, int32 ``n``, uint8 ``n 32 32 3``), list of str
-
-    Raises
-    ------
-    FileNotFoundError
-        If ``make data`` has not prepared them.
-    ValueError
-        If the name is unknown, or a file is damaged or does not fit the other.
-    """
-    (pairs, classes), features = load_images(name), read_npz(features_file(name))
-    parts = {}
-    for part, (images, labels) in pairs.items():
-        rows, expected = features.get(part, np.zeros(0)), (len(images), N_FEATURES)
-        if rows.shape != expected or not np.isfinite(rows).all():
-            raise ValueError(
-                f"{features_file(name)} is damaged (expected finite {part} features "
-                f"{expected}, got {rows.shape}): remove it and run `make data` again"
-            )
-        parts[part] = rows, labels, images
-    return parts, classes

@@ -59,7 +59,7 @@ def shuffled(settings):
     return batches
 
 
-def draw_chances(settings, epoch, batches):
+def draw_uniforms(settings, epoch, batches):
     """Eight numbers in [0, 1) for each example of an epoch: float32 array ``n b 8``.
 
     They depend only on the seed and the number of the epoch, as the batches do.

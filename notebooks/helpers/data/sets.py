@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from helpers.data.pictures import divide
 from helpers.data.sequences import shuffled
 from helpers.engine.checks import check_sizes
 from helpers.engine.settings import Anomaly, Cifar100, Digits
@@ -31,11 +32,6 @@ class Part:
 
     ``features`` floats ``r i``; ``labels`` integers ``r``; ``images``, for figures only,
     uint8 ``r y x`` or ``r y x 3``.
-
-    Raises
-    ------
-    ValueError
-        If the arrays are of other shapes or dtypes, or a feature is not finite.
     """
 
     features: np.ndarray
@@ -59,7 +55,7 @@ class Part:
 
 
 def check_arrays(features, labels, images=None):
-    """Check shapes, dtypes and lengths, and that the features are finite."""
+    """Raise ValueError for a wrong shape, dtype or length, or a feature not finite."""
     if features.ndim != 2 or labels.ndim != 1:
         raise ValueError(
             f"expected features r i and labels r, got shapes {features.shape} and "
@@ -87,14 +83,7 @@ def check_arrays(features, labels, images=None):
 
 
 def check_classes(labels, set_size, n_odd=1):
-    """Check that sets can be drawn from these labels.
-
-    Raises
-    ------
-    ValueError
-        If a set would have fewer than three elements, there are not enough classes, or a
-        class has too few elements.
-    """
+    """Raise ValueError unless sets can be drawn from these labels."""
     check_sizes(set_size=set_size, n_odd=n_odd)
     if set_size < n_odd + 2:
         raise ValueError(
@@ -131,11 +120,6 @@ def draw_sets(labels, set_size, odd, rng):
     int32 array ``b s``
         Row numbers, none repeated within a set: elements of one class, drawn uniformly
         from the classes of none of the odd ones; at the end the odd ones.
-
-    Raises
-    ------
-    ValueError
-        As ``check_classes``, or if the odd ones leave no class for the others.
     """
     odd = np.asarray(odd)
     odd = odd[:, None] if odd.ndim == 1 else odd  # b n
@@ -179,11 +163,6 @@ def drawn(labels, settings):
     ----------
     labels : integer array ``n_train``
     settings : helpers.engine.settings.Sets
-
-    Raises
-    ------
-    ValueError
-        As ``draw_sets``, or if there are not ``settings.n_train`` labels.
     """
     if len(labels) != settings.n_train:
         raise ValueError(
@@ -233,11 +212,6 @@ def split(features, labels, images=None, *, seed=42):
     -------
     dict of str to Part
         ``train``, ``validation``, ``test``; each part in random order.
-
-    Raises
-    ------
-    ValueError
-        As ``Part``, or if a class has too few elements.
     """
     labels = np.asarray(labels)
     with np.errstate(over="ignore"):  # an infinite feature is named by Part
@@ -256,12 +230,7 @@ def split(features, labels, images=None, *, seed=42):
 
 def divided(part, share, seed):
     """A part in two; the second one gets this share of each class."""
-    from sklearn.model_selection import train_test_split
-
-    rows = train_test_split(
-        np.arange(len(part)), test_size=share, stratify=part.labels, random_state=seed
-    )
-    return [part.take(chosen) for chosen in rows]
+    return [part.take(rows) for rows in divide(part.labels, share, seed)]
 
 
 def digits(seed):
@@ -289,12 +258,12 @@ def of_photos(name, seed):
     The features are those of ResNet34, or if there are none, which ``make data`` needs
     a download for, ``mean_colours``; in both cases they are centred. Validation takes a
     tenth of each class of the training part; of classes with fewer than a hundred
-    photos, a fifth. Returns and raises as ``digits`` and ``helpers.data.photos.load``.
+    photos, a fifth. Returns and raises as ``digits`` and ``helpers.data.features.load``.
     """
-    from helpers.data import photos
+    from helpers.data import features, photos
 
-    if photos.prepared(name) or name in KNOWN:
-        found, names = photos.load(name)
+    if features.prepared(name) or name in KNOWN:
+        found, names = features.load(name)
     else:
         found, names = photos.load_images(name)
         found = {part: (mean_colours(x), y, x) for part, (x, y) in found.items()}
@@ -318,10 +287,6 @@ def centred(parts):
     What all images share does not help to find the odd one, and it dominates features
     that are never negative. The mean of each feature and one standard deviation for all
     of them are those of ``parts["train"]``.
-
-    Parameters
-    ----------
-    parts : dict of str to Part
     """
     train = parts["train"].features
     mean = train.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -332,29 +297,18 @@ def centred(parts):
     }
 
 
-def from_source(name, seed):
-    """The digits, or ``of_photos``."""
-    return digits(seed) if name == "digits" else of_photos(name, seed)
-
-
 def load(settings):
     """Images in three parts ``train``, ``validation``, ``test``, and names of classes.
 
-    Parameters
-    ----------
-    settings : helpers.engine.settings.Sets
-        With a smaller ``n_train`` than there are images, the first ones are taken.
+    With a smaller ``n_train`` than there are images, the first ones are taken. Raises
+    ValueError if the source is unknown, or its sizes differ from the settings.
 
     Returns
     -------
     dict of str to Part, list of str
-
-    Raises
-    ------
-    ValueError
-        If the source is unknown, or its sizes differ from the settings.
     """
-    parts, names = from_source(settings.source, settings.seed)
+    is_digits, seed = settings.source == "digits", settings.seed
+    parts, names = digits(seed) if is_digits else of_photos(settings.source, seed)
     n_train, n_features = parts["train"].features.shape
     expected = settings.n_features, settings.n_classes
     if (n_features, len(names)) != expected or n_train < settings.n_train:
@@ -371,20 +325,9 @@ def settings_for(source, device):
     """Settings of the chapter *anomaly* for a source of images and a device.
 
     On a CPU, training on the photos takes two epochs instead of a hundred, minutes
-    instead of hours, and the promised accuracy is lower.
-
-    Parameters
-    ----------
-    source : str
-        One of ``KNOWN``, or what ``helpers.data.photos.prepare`` knows: then all sizes
-        follow from the photos, and nothing is promised.
-    device : str
-        ``"cpu"``, or the name of a faster one.
-
-    Raises
-    ------
-    ValueError
-        If the source is unknown, or has too few classes or photos.
+    instead of hours, and the promised accuracy is lower. Of photos that are not
+    ``KNOWN`` all sizes follow from them, and nothing is promised; if they have too few
+    classes, or a class too few photos, that is a ValueError.
     """
     if source not in KNOWN:
         return for_photos(source)
@@ -399,7 +342,7 @@ def for_photos(source):
 
     Half of a class's test photos, and all its validation photos, fill a set.
     """
-    parts, names = from_source(source, Anomaly.seed)
+    parts, names = of_photos(source, Anomaly.seed)
     n = {name: np.bincount(part.labels).min().item() for name, part in parts.items()}
     set_size = min(10, n["validation"], n["test"] // 2)
     if len(names) < 4 or set_size < 3:
@@ -417,19 +360,12 @@ def for_photos(source):
 def source():
     """Where images come from: ``$PHOTOS``, else CIFAR-100 if it is prepared.
 
-    Returns
-    -------
-    str
-        ``digits``, or what ``helpers.data.photos.prepare`` knows.
-
-    Raises
-    ------
-    ValueError
-        If the variable names something else.
+    ``digits``, or what ``helpers.data.photos`` knows; ValueError if the variable
+    names something else.
     """
-    from helpers.data import photos
+    from helpers.data import features, photos
 
-    default = "cifar100" if photos.prepared("cifar100") else "digits"
+    default = "cifar100" if features.prepared("cifar100") else "digits"
     name = os.environ.get("PHOTOS") or default
     if name != "digits":
         photos.stem(name)

@@ -45,11 +45,6 @@ def load(path=None):
     -------
     dict of str to str
         ``train`` and ``test``.
-
-    Raises
-    ------
-    ValueError
-        If there is no such file, it is not UTF-8, or too short to learn from.
     """
     if path := path or os.environ.get("TEXT_FILE"):
         text = read(path)
@@ -117,11 +112,6 @@ class BytePairs:
             Size of the vocabulary that is to come out.
         alphabet : str
             Characters to know besides those of the text.
-
-        Raises
-        ------
-        ValueError
-            If the text has more characters than that, or too few frequent pairs.
         """
         alphabet = "".join(sorted(set(text) | set(alphabet)))
         if len(alphabet) > n_tokens:
@@ -149,13 +139,7 @@ class BytePairs:
         return cls(metadata["alphabet"], json.loads(metadata["merges"]))
 
     def encode(self, text):
-        """Tokens of a text: int32 array.
-
-        Raises
-        ------
-        ValueError
-            Naming the first character that the alphabet lacks.
-        """
+        """Tokens of a text: int32 array; ValueError for an unknown character."""
         known = {piece: self.encode_piece(piece) for piece in set(PIECE.findall(text))}
         tokens = [token for piece in PIECE.findall(text) for token in known[piece]]
         return np.array(tokens, dtype=np.int32)
@@ -179,13 +163,7 @@ class BytePairs:
         return word
 
     def decode(self, tokens):
-        """The text that tokens stand for; negative ones are padding.
-
-        Raises
-        ------
-        ValueError
-            If there is no such token.
-        """
+        """The text that tokens stand for; negative ones are padding."""
         tokens = [int(token) for token in tokens]
         if unknown := [token for token in tokens if token >= len(self)]:
             raise ValueError(f"expected tokens below {len(self)}, got {unknown[0]}")
@@ -237,11 +215,6 @@ def windows(tokens, length):
 
     Each row begins with the last token of the row before, so that every token but the
     first is predicted once. What does not fill a row is left out.
-
-    Raises
-    ------
-    ValueError
-        If the text does not fill one row.
     """
     check_sizes(length=length)
     n = (len(tokens) - 1) // length

@@ -43,37 +43,40 @@ def torchrun(function, n, *args, restarts=0, limit=300):
     Raises
     ------
     RuntimeError
-        If the processes fail, with what they said last, or after the limit.
+        If a process fails or is killed, with what it said last, or after the limit. The
+        other processes are killed then.
     """
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"]
-    launcher += [f"--max-restarts={restarts}", "-m", "helpers.engine.jobs"]
-    with tempfile.TemporaryDirectory() as folder:
-        write(folder, function, args)
-        finish_all([[*launcher, folder]], folder, limit)
-        return [read(folder, rank) for rank in range(n)]
+    launcher += [f"--max-restarts={restarts}", "-m", __name__]
+    return results(lambda folder: [[*launcher, folder]], function, n, args, limit)
 
 
 def together(function, n, *args, limit=300):
     """Call ``function(rank, *args)`` in ``n`` processes, which find each other.
 
-    Returns
-    -------
-    list
-        What the function returned in each process.
-
-    Raises
-    ------
-    RuntimeError
-        If a process fails or is killed, with what it said last, or after the limit. The
-        other processes are killed then.
+    Returns and raises as ``torchrun``.
     """
+
+    def commands(folder):
+        return [["-m", __name__, folder, str(rank)] for rank in range(n)]
+
+    return results(commands, function, n, args, limit)
+
+
+def results(commands, function, n, args, limit):
+    """What a function returned in each of ``n`` processes that some commands start."""
     with tempfile.TemporaryDirectory() as folder:
-        write(folder, function, args)
-        commands = [
-            ["-m", "helpers.engine.jobs", folder, str(rank)] for rank in range(n)
-        ]
-        finish_all(commands, folder, limit)
-        return [read(folder, rank) for rank in range(n)]
+        Path(folder, "job").write_bytes(cloudpickle.dumps((function, args)))
+        found = finish(commands(folder), folder, limit)
+        for rank, (status, said) in enumerate(found):
+            if status:
+                errors = [
+                    file.read_text() for file in sorted(Path(folder).glob("error-*"))
+                ]
+                last = "\n".join((errors or [said])[0].splitlines()[-LAST_LINES:])
+                raise RuntimeError(f"process {rank} ended with status {status}\n{last}")
+        files = [Path(folder, f"result-{rank}") for rank in range(n)]
+        return [cloudpickle.loads(file.read_bytes()) for file in files]
 
 
 def free_port():
@@ -81,16 +84,6 @@ def free_port():
     with socket.socket() as one:
         one.bind(("localhost", 0))
         return one.getsockname()[1]
-
-
-def write(folder, function, args):
-    """What is to be called."""
-    Path(folder, "job").write_bytes(cloudpickle.dumps((function, args)))
-
-
-def read(folder, rank):
-    """What a process has returned."""
-    return cloudpickle.loads(Path(folder, f"result-{rank}").read_bytes())
 
 
 def finish(commands, folder, limit):
@@ -126,15 +119,6 @@ def finish(commands, folder, limit):
     return [
         (status, file.read_text()) for status, file in zip(found, said, strict=True)
     ]
-
-
-def finish_all(commands, folder, limit):
-    """Run Python processes to their end; stop if one fails."""
-    for rank, (status, said) in enumerate(finish(commands, folder, limit)):
-        if status:
-            errors = [file.read_text() for file in sorted(Path(folder).glob("error-*"))]
-            last = "\n".join((errors or [said])[0].splitlines()[-LAST_LINES:])
-            raise RuntimeError(f"process {rank} ended with status {status}\n{last}")
 
 
 def main(folder, rank=None):

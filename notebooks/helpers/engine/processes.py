@@ -7,20 +7,25 @@ all processes besides: who writes, and whether all of them mean the same run.
 import socket
 
 
-class Processes:
-    """A single process; ``rank`` counts them from 0, ``size`` is their number."""
+class ProcessGroup:
+    """A single process; ``rank`` counts them from 0, ``size`` is their number.
+
+    A subclass for several says how Python objects go from each to all.
+    """
 
     rank, size = 0, 1
 
-    def from_first(self, make):
-        """What a function returns in the first process, in every process.
+    def all_gather(self, x):
+        """The values of ``x`` in all processes: a list."""
+        return [x]
 
-        Raises
-        ------
-        Exception
-            What it raises there, in every process.
-        """
-        return make()
+    def broadcast(self, make):
+        """What a function returns, or raises, in the first process, in every process."""
+        found = result_or_error(make) if self.rank == 0 else None
+        result, error = self.all_gather(found)[0]
+        if error is not None:
+            raise error
+        return result
 
     def each(self, make):
         """What a function returns in this process, if it raises in none.
@@ -32,11 +37,14 @@ class Processes:
         ValueError
             What it raises elsewhere, with the host and the process.
         """
-        return make()
-
-    def all(self, x):
-        """The values of ``x`` in all processes: a list."""
-        return [x]
+        result, error = result_or_error(make)
+        found = self.all_gather((socket.gethostname(), error and f"{error}"))
+        if error is not None:
+            raise error
+        for rank, (name, problem) in enumerate(found):
+            if problem:
+                raise ValueError(f"process {rank} on {name} failed: {problem}")
+        return result
 
     def check_same(self, about):
         """Stop every process, with the same sentence, if they do not mean the same run.
@@ -50,8 +58,7 @@ class Processes:
         ValueError
             Naming the host, the process and what differs.
         """
-        host = socket.gethostname()
-        (first, theirs), *others = self.all((host, about))
+        (first, theirs), *others = self.all_gather((socket.gethostname(), about))
         for rank, (name, found) in enumerate(others, start=1):
             keys = sorted(found.keys() | theirs.keys())
             if differ := [key for key in keys if found.get(key) != theirs.get(key)]:
@@ -62,29 +69,7 @@ class Processes:
                 )
 
 
-class Several(Processes):
-    """More than one: a subclass says how bytes go from one to the others."""
-
-    def from_first(self, make):
-        """What a function returns or raises in the first process, in every process."""
-        result, error = self.all(tried(make) if self.rank == 0 else None)[0]
-        if error is not None:
-            raise error
-        return result
-
-    def each(self, make):
-        """What a function returns in this process, if it raises in none."""
-        result, error = tried(make)
-        found = self.all((socket.gethostname(), error and f"{error}"))
-        if error is not None:
-            raise error
-        for rank, (name, problem) in enumerate(found):
-            if problem:
-                raise ValueError(f"process {rank} on {name} failed: {problem}")
-        return result
-
-
-def tried(make):
+def result_or_error(make):
     """What a function returns, and what it raises: one of both is None."""
     try:
         return make(), None

@@ -1,7 +1,7 @@
 """A training in a folder: resumed after a kill, reloaded when finished, in TensorBoard.
 
-The frameworks do the updates (``train_jax``, ``train_torch``); what both share is
-here. A run is kept in ``folder/<digest>``; the digest covers everything that identifies
+The frameworks do the updates (``training`` in their rooms); what both share is here.
+A run is kept in ``folder/<digest>``; the digest covers everything that identifies
 it: settings, data, batches, initial weights, and the code of loss and model. So another
 learning rate is another run, and an edited model is never served from an old one. There
 lie one checkpoint, which is replaced as a whole after every epoch, an event file for
@@ -13,22 +13,21 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 from tqdm import tqdm
 
-from helpers.engine.fingerprint import code, digest, in_bytes
-from helpers.engine.weights import from_arrays, to_arrays, write_whole
+from helpers.engine.checks import check_batches, check_fit
+from helpers.engine.fingerprint import code, digest
+from helpers.engine.weights import from_arrays, to_arrays, write_atomically
 
 UPDATES = "loss", "accuracy", "learning_rate", "grad_norm"
 EPOCHS = "validation_loss", "validation_accuracy", "seconds"
 TITLE = "a training of helpers.engine.runs"
 CURE = "move it away, or pass retrain=True to replace it"
 NOTHING = {name: np.zeros(0) for name in (*UPDATES, *EPOCHS)}
-LATEST = WeakKeyDictionary()  # model -> its latest training in this process
 
 
 def runs_folder(name):
@@ -53,91 +52,72 @@ def describe(modules, loss_fn, settings, data, validation, batches, augment=None
     }
 
 
-def train(trainer, settings, batches, about, *, folder=None, retrain=False, bar=True):
-    """Train all epochs, from the start or from the last checkpoint.
+def fit(
+    make_trainer, model, modules, loss_fn, data, settings, *, batches, augment,
+    validation, **options,
+):  # fmt: skip
+    """``fit`` of both frameworks, which differ in the trainer and in finding modules."""
+    check_fit(model, modules, loss_fn, data, settings, batches, validation)
 
-    Parameters
-    ----------
-    trainer : object
-        ``trainer.model``; ``trainer.processes``; ``epoch(number, batches)`` and ``score()``, which return
-        numbers by name; ``state()``, which returns arrays by name; ``restore(arrays)``.
-    settings : helpers.engine.settings.Settings
-    batches : function from the epoch to an integer array ``n b …``
-    about : dict
-        What identifies the run, as ``describe`` returns it.
-    folder : str or path, optional
-        The run is kept in a folder below it; without one nothing is written.
-    retrain : bool
-        Start from the initial weights, also if the run is finished.
-    bar : bool
-        Show a progress bar.
+    def checked(epoch):
+        return check_batches(batches(epoch), settings, len(data[0]))
 
-    Returns
-    -------
-    dict of str to float64 array
-        What happened at every update (``UPDATES``) and in every epoch (``EPOCHS``).
+    about = describe(modules, loss_fn, settings, data, validation, checked, augment)
+    trainer = make_trainer(model, loss_fn, data, settings, validation, augment)
+    return train(trainer, settings, checked, about, **options)
 
-    Raises
-    ------
-    ValueError
-        If the folder cannot be written, or the checkpoint of the run is damaged.
-    FloatingPointError
-        If a loss or a gradient is no longer finite.
+
+def train(trainer, settings, batches, about, *, folder, retrain, bar):
+    """Train all epochs, from the start or from the last checkpoint; the history.
+
+    ``trainer`` has a ``model``, a ``group`` of processes, ``epoch(number, batches)`` and
+    ``score()``, which return numbers by name, ``state()``, which returns arrays by name,
+    and ``restore(arrays)``. After an error the model has its initial weights again, so
+    that the same call resumes the run.
     """
-    weights = begin(trainer, about, again=retrain or folder is not None)
-    about, processes = about | {"initial weights": weights}, trainer.processes
-    processes.check_same(
-        about | {"folder": str(folder is None), "retrain": str(retrain)}
-    )
-    run, found = processes.from_first(lambda: opened(folder, about, retrain))
-    run = run if processes.rank == 0 else None
-    bar = bar and processes.rank == 0
-    state, best, history = found or (LATEST[trainer.model]["state"], None, NOTHING)
+    group = trainer.group
+    about = about | {"initial weights": digest(to_arrays(trainer.model))}
+    group.check_same(about | {"folder": str(folder is None), "retrain": str(retrain)})
+    run, found = group.broadcast(lambda: open_run(folder, about, retrain))
+    run = run if group.rank == 0 else None
+    start = trainer.state()
+    state, best, history = found or (start, None, NOTHING)
     done = len(history["seconds"])
-    told = "is finished and reloaded; retrain=True (--retrain) would train it again"
+    if run and done:
+        news = f"goes on after epoch {done} of {settings.epochs}"
+        if done == settings.epochs:
+            news = "is finished and reloaded; retrain=True (--retrain) trains it again"
+        print(run, news)
     if done < settings.epochs:
         trainer.restore(state)
-        told = f"goes on after epoch {done} of {settings.epochs}"
-    if run and done:
-        print(f"{run} {told}")
     try:
-        best, history = go_through(
-            trainer, settings, batches, run, best, history, bar=bar
+        best, history = train_epochs(
+            trainer, settings, batches, run, best, history, bar and group.rank == 0
         )
-        from_arrays(trainer.model, best)
+    except BaseException:
+        if group.size == 1:  # elsewhere the other processes may be gone
+            trainer.restore(start)
+        raise
     finally:
-        LATEST[trainer.model]["left"] = digest(to_arrays(trainer.model))
         if run:
             run.close()
+    from_arrays(trainer.model, best)
     return history
 
 
-def opened(folder, about, retrain):
+def open_run(folder, about, retrain):
     """A run, and what is kept of it; both None without a folder."""
     run = None if folder is None else Run(folder, about)
     return run, (None if run is None or retrain else run.load())
 
 
-def begin(trainer, about, *, again):
-    """Record the start of a training, and return the digest of its initial weights.
-
-    With ``again``, a model that the same training has left, and nothing has changed
-    since, begins where it began then. So the same call is the same run, also when it
-    was interrupted, and ``retrain`` repeats it.
-    """
-    latest = LATEST.get(trainer.model, {})
-    weights = digest(to_arrays(trainer.model))
-    if not (again and latest.get("left") == weights and latest["about"] == about):
-        latest = {"about": about, "weights": weights, "state": trainer.state()}
-        LATEST[trainer.model] = latest
-    return latest["weights"]
-
-
-def go_through(trainer, settings, batches, run, best, history, *, bar):
+def train_epochs(trainer, settings, batches, run, best, history, bar):
     """Train the epochs that are left; the best weights and the history."""
     n, rates = settings.updates_per_epoch, settings.learning_rates
     first = len(history["seconds"])
-    with progress(settings, first * n, bar and first < settings.epochs) as shown:
+    options = {"unit": "update", "leave": False}  # TQDM_DISABLE=1 turns it off
+    options |= {} if bar and first < settings.epochs else {"disable": True}
+    with tqdm(total=settings.updates, initial=first * n, **options) as shown:
         for epoch in range(first, settings.epochs):
             started = time.perf_counter()
             news = trainer.epoch(epoch, batches(epoch))
@@ -166,13 +146,7 @@ def is_better(news, history):
 
 
 def check_finite(news, first):
-    """Stop at the first loss or gradient that is not a finite number.
-
-    Raises
-    ------
-    FloatingPointError
-        Naming the update, its learning rate and its gradient norm.
-    """
+    """Raise FloatingPointError at the first loss or gradient that is not finite."""
     finite = np.isfinite(news["loss"]) & np.isfinite(news["grad_norm"])
     if not finite.all():
         at = int(np.argmin(finite))
@@ -184,14 +158,6 @@ def check_finite(news, first):
         )
 
 
-def progress(settings, done, show):
-    """A bar on stderr that vanishes at the end; ``TQDM_DISABLE=1`` turns it off."""
-    options = {} if show else {"disable": True}
-    return tqdm(
-        total=settings.updates, initial=done, unit="update", leave=False, **options
-    )
-
-
 def summary(history):
     """The latest numbers, for the bar."""
     text = f"loss {history['loss'][-1]:.4f}"
@@ -200,25 +166,19 @@ def summary(history):
 
 
 class Run:
-    """The folder of a run: its checkpoint and its events.
-
-    Raises
-    ------
-    ValueError
-        If the folder cannot be written.
-    """
+    """The folder of a run: its checkpoint and its events."""
 
     def __init__(self, folder, about):
         if not os.fspath(folder):
             raise ValueError("expected folder to be the path of a folder, got ''")
-        self.folder = Path(folder) / digest(in_bytes(about))[:16]
+        self.folder = Path(folder) / digest(about)[:16]
         self.path = self.folder / "checkpoint.safetensors"
         self.about, self.events = about, None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if not (self.folder / "about.json").exists():
                 text = json.dumps(about, indent=1)
-                write_whole(self.folder / "about.json", text.encode())
+                write_atomically(self.folder / "about.json", text.encode())
         except OSError as error:
             raise ValueError(
                 f"cannot keep a run in {folder}: {error.strerror} ({error.filename})"
@@ -292,20 +252,14 @@ def write_checkpoint(path, about, state, best, history):
     arrays = {f"{k}/{name}": x for k, v in parts.items() for name, x in v.items()}
     arrays = {name: np.array(x, order="C") for name, x in arrays.items()}
     notes = {"title": TITLE, "about": json.dumps(about)}
-    notes["digest"] = digest(arrays | in_bytes(notes))
+    notes["digest"] = digest(arrays | notes)
     for draft in path.parent.glob("*.draft"):
         draft.unlink()  # of a process that was killed while it wrote
-    write_whole(path, safetensors.numpy.save(arrays, metadata=notes))
+    write_atomically(path, safetensors.numpy.save(arrays, metadata=notes))
 
 
 def read_checkpoint(path, about):
-    """The arrays of a checkpoint, if it is whole and of this very run.
-
-    Raises
-    ------
-    ValueError
-        With the file, what is wrong with it and what to do.
-    """
+    """The arrays of a checkpoint; ValueError if it is damaged or of another run."""
     try:
         with safetensors.safe_open(path, "numpy") as file:
             notes = file.metadata() or {}
@@ -314,7 +268,7 @@ def read_checkpoint(path, about):
         raise ValueError(f"{path} is damaged ({error}): {CURE}") from error
     if notes.get("title") != TITLE:
         raise ValueError(f"{path} is not {TITLE}: {CURE}")
-    if notes.pop("digest", None) != digest(arrays | in_bytes(notes)):
+    if notes.pop("digest", None) != digest(arrays | notes):
         raise ValueError(f"{path} is damaged (its contents have changed): {CURE}")
     if json.loads(notes["about"]) != about:
         raise ValueError(f"{path} is of another run: {CURE}")

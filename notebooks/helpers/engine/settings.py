@@ -20,40 +20,17 @@ MAX_LENGTH = 512  # positions of a predictor's table
 class Settings:
     """What every training has; a task adds its own numbers.
 
-    Parameters
-    ----------
-    n_train : int
-        Examples in an epoch; those that do not fill a batch are left out, others in
-        each epoch.
-    batch_size : int
-        Examples in an update.
-    epochs : int
-        Passes through the examples.
-    learning_rate : float
-        Peak learning rate of Adam.
-    warmup : int
-        Updates over which the rate rises, ``1 <= warmup < updates``; 1 is no rise.
-    schedule : str
-        A name of ``helpers.schedules.SCHEDULES``.
-    max_grad_norm : float
-        Largest global norm of the gradient; ``math.inf`` clips nothing.
-    seed : int
-        Of the initial weights, the order of the batches, and dropout.
-
-    Raises
-    ------
-    ValueError
-        If a field is invalid, or contradicts another; the message has both values.
+    An invalid field, or one that contradicts another, is a ValueError with both values.
     """
 
-    n_train: int
-    batch_size: int
-    epochs: int
-    learning_rate: float
-    warmup: int
-    schedule: str = "warmup_cosine"
-    max_grad_norm: float = 1.0
-    seed: int = 42
+    n_train: int  # examples in an epoch; those that do not fill a batch are left out
+    batch_size: int  # examples in an update
+    epochs: int  # passes through the examples
+    learning_rate: float  # peak learning rate of Adam
+    warmup: int  # updates over which the rate rises, at least 1: no rise
+    schedule: str = "warmup_cosine"  # a name of helpers.schedules.SCHEDULES
+    max_grad_norm: float = 1.0  # largest norm of the gradient; inf clips nothing
+    seed: int = 42  # of the initial weights, the order of the batches, and dropout
 
     def __post_init__(self):
         check_fields(self)
@@ -71,13 +48,7 @@ class Settings:
         return ()
 
     def check_data(self, data):
-        """Check that training data have the sizes of the task.
-
-        Raises
-        ------
-        ValueError
-            With both shapes.
-        """
+        """Raise ValueError unless training data have the sizes of the task."""
         expected, found = self.example, data[0].shape[1:]
         if expected and found[-len(expected) :] != expected:
             raise ValueError(
@@ -287,16 +258,8 @@ class Pictures(ModelSettings):
         """Settings for your own pictures, with sizes taken from them.
 
         The model is larger than that for digits, and patches are as small as an eighth
-        of the picture's side.
-
-        Parameters
-        ----------
-        parts : dict of str to (array ``n y x i``, integer array ``n``)
-            As ``helpers.data.pictures.load`` returns it.
-        updates : int
-            About as many as epochs are chosen for, 100 at most.
-        **changes
-            Any other setting.
+        of the picture's side. Epochs are chosen for about ``updates``, 100 at most; any
+        setting may be changed. ``parts`` are those of ``helpers.data.pictures.load``.
         """
         images, labels = parts["train"]
         side = images.shape[1]
@@ -360,14 +323,8 @@ class Sets(ModelSettings):
         """Settings for your own data, with sizes taken from them.
 
         A set has ten elements, or as many as the smallest class allows; epochs are as
-        many as give about 640 updates.
-
-        Parameters
-        ----------
-        parts : dict of str to helpers.data.sets.Part
-            As ``helpers.data.sets.split`` returns it.
-        **changes
-            Any other setting.
+        many as give about 640 updates; any setting may be changed. ``parts`` are those of
+        ``helpers.data.sets.split``.
         """
         features, labels = parts["train"].features, parts["train"].labels
         counts = (np.unique(p.labels, return_counts=True)[1] for p in parts.values())

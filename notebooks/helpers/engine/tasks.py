@@ -1,18 +1,17 @@
 """The trainings of the chapters by name: settings, model, data and loss of each.
 
 For those who train without a page: ``scripts/train.py``, and ``helpers.engine.twin``.
+Data are imported where they are made.
 """
 
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 
-from helpers.data import dates, pictures, sets, text
-from helpers.data.sequences import in_order, reverse_data
 from helpers.engine import settings as known
 from helpers.engine.checks import choose
 
-TASKS = {  # its settings, whether it takes data of one's own, and what they are
+TASKS = {  # its settings, and what data of one's own are, if it takes them
     "reverse": (known.Reverse, None),
     "anomaly": (known.Digits, "digits, cifar100, cifar10, or a folder of photos"),
     "language": (known.Text, "a text file in UTF-8"),
@@ -27,8 +26,7 @@ class Task:
 
     ``model`` and ``loss`` are names in ``helpers.jax`` and ``helpers.torch``;
     ``data`` has tuples of arrays for ``train``, ``test`` and perhaps ``validation``;
-    ``batches`` and ``moves`` as ``fit`` takes them, the latter as options of
-    ``augment``.
+    ``batches`` as ``fit`` takes them; ``moves`` are options of ``augment``.
     """
 
     settings: known.Settings
@@ -46,9 +44,9 @@ class Task:
 
     def options(self, side):
         """Batches, augmentation and validation data, as ``fit`` takes them."""
-        models = import_module(f"helpers.{side}")
-        moves = self.moves and partial(models.augment, **self.moves)
-        given = {"batches": self.batches, "augment": moves or None}
+        augment = import_module(f"helpers.{side}").augment
+        moves = partial(augment, **self.moves) if self.moves else None
+        given = {"batches": self.batches, "augment": moves}
         return given | {"validation": self.data.get("validation")}
 
 
@@ -77,29 +75,46 @@ def load(name, source=None, **changes):
     if source and not wanted:
         raise ValueError(f"the task {name} makes its own data, got {source!r}")
     if name == "vision" and source not in (None, "digits"):
+        from helpers.data import pictures
+
         parts, _ = pictures.load(source, changes.get("seed", known.Settings.seed))
         return of(known.Pictures.for_data(parts, **changes), source)
     if name == "anomaly":
+        from helpers.data import sets
+
         return of(replace(sets.settings_for(source or "digits", "any"), **changes))
     return of(kind(**changes), source)
 
 
 def of(settings, source=None):
     """The task of settings that are complete."""
-    if isinstance(settings, known.Pictures):
-        return vision(settings, source or "digits")
-    if isinstance(settings, known.Sets):
-        return odd_one(settings)
-    if isinstance(settings, known.Text):
-        return language(settings, source)
-    if isinstance(settings, known.Dates):
-        order = in_order(settings)
-        return Task(settings, "Translator", "next_token", dates.load(settings), order)
+    kinds = {
+        known.Pictures: vision, known.Sets: odd_one, known.Text: language,
+        known.Dates: translation, known.Settings: reverse,
+    }  # fmt: skip
+    make = next(make for kind, make in kinds.items() if isinstance(settings, kind))
+    return make(settings, source)
+
+
+def reverse(settings, _):
+    """Sequences to be written from their end."""
+    from helpers.data.sequences import reverse_data
+
     return Task(settings, "Predictor", "cross_entropy", reverse_data(settings))
+
+
+def translation(settings, _):
+    """Written dates, and the same days in ISO's form."""
+    from helpers.data import dates, sequences
+
+    order = sequences.in_order(settings)
+    return Task(settings, "Translator", "next_token", dates.load(settings), order)
 
 
 def language(settings, source):
     """A language model of a text, in byte pairs that are learned from it."""
+    from helpers.data import sequences, text
+
     texts = text.load(source)
     pairs = text.BytePairs.learn(texts["train"], settings.n_tokens)
     tokens = {name: pairs.encode(part) for name, part in texts.items()}
@@ -107,11 +122,14 @@ def language(settings, source):
         "train": (text.random_windows(tokens["train"], settings),),
         "test": (text.windows(tokens["test"], settings.length),),
     }
-    return Task(settings, "LanguageModel", "next_token", data, in_order(settings))
+    order = sequences.in_order(settings)
+    return Task(settings, "LanguageModel", "next_token", data, order)
 
 
-def odd_one(settings):
+def odd_one(settings, _):
     """Sets with an odd one out of the images that the settings name."""
+    from helpers.data import sets
+
     parts, _ = sets.load(settings)
     data = {"train": (parts["train"].features,)}
     sizes = {"validation": settings.n_validation, "test": settings.n_test}
@@ -125,9 +143,10 @@ def odd_one(settings):
 
 def vision(settings, source):
     """Pictures with labels: digits are turned and shifted, photos mirrored."""
-    is_digits = source == "digits"
-    parts, _ = pictures.load(source, settings.seed)
-    rows = slice(settings.n_train)
-    parts["train"] = tuple(x[rows] for x in parts["train"])
+    from helpers.data import pictures
+
+    parts, _ = pictures.load(source or "digits", settings.seed)
+    parts["train"] = tuple(x[: settings.n_train] for x in parts["train"])
+    is_digits = source in (None, "digits")
     moves = {"degrees": 12, "pixels": 1} if is_digits else {"flip": True}
     return Task(settings, "VisionTransformer", "cross_entropy", parts, moves=moves)

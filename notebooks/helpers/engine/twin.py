@@ -14,10 +14,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from helpers.engine import settings as known
-from helpers.engine import tasks
-from helpers.engine.weights import load_weights
-
 
 def losses(side, settings, weights):
     """Loss of every update of a training, from given weights.
@@ -62,6 +58,10 @@ def losses(side, settings, weights):
 
 def main(side, task, weights, found):
     """What the other process does."""
+    from helpers.engine import settings as known
+    from helpers.engine import tasks
+    from helpers.engine.weights import load_weights
+
     sizes = json.loads(task)
     settings = getattr(known, sizes.pop("task"))(**sizes)
     training = import_module(f"helpers.{side}.training")

@@ -54,7 +54,8 @@ def to_arrays(model):
         Neutral names; dense matrices ``in out``.
     """
     return {
-        name: np.array(get(), order="C") for name, (get, *_) in slots(model).items()
+        name: np.array(values(param, transposed), order="C")
+        for name, param, transposed in parameters(model)
     }
 
 
@@ -79,7 +80,7 @@ def from_arrays(model, arrays):
         If a name is missing or unknown, a shape differs, or a number is complex, NaN,
         infinite, or too large for the model's dtype. The model is then as before.
     """
-    places = slots(model)
+    places = {name: place for name, *place in parameters(model)}
     missing = sorted(set(places) - set(arrays))
     unknown = sorted(set(arrays) - set(places))
     if missing or unknown:
@@ -88,24 +89,55 @@ def from_arrays(model, arrays):
             f"({', '.join(missing[:3])}), {len(unknown)} unknown "
             f"({', '.join(unknown[:3])})"
         )
-    ready = {name: converted(name, arrays[name], places[name]) for name in places}
-    for name, (*_, put) in places.items():
-        put(ready[name])
+    ready = {name: converted(name, arrays[name], *places[name]) for name in places}
+    for name, (param, _) in places.items():
+        if is_torch(model):
+            param.data.copy_(ready[name])
+        else:
+            import jax
+
+            param[...] = jax.device_put(ready[name], param[...].sharding)
 
 
-def converted(name, array, place):
+def parameters(model):
+    """Neutral name, parameter, and whether it is transposed: of each parameter."""
+    if is_torch(model):
+        from torch.nn import Linear
+
+        for path, module in model.named_modules():
+            for name, param in module.named_parameters(path, recurse=False):
+                yield name, param, isinstance(module, Linear) and param.ndim == 2
+    else:
+        from flax import nnx
+
+        for path, param in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+            *parents, leaf = map(str, path)
+            yield ".".join([*parents, NAMES.get(leaf, leaf)]), param, False
+
+
+def values(x, transposed):
+    """A parameter, or what is to become one, as a NumPy array ``in out``."""
+    array = as_numpy(x if hasattr(x, "detach") else x[...])
+    return array.T if transposed else array
+
+
+def converted(name, array, param, transposed):
     """An array as its parameter needs it, checked."""
-    get, convert, _ = place
-    array, expected = as_numpy(array), get()
-    if array.shape != expected.shape:
+    array, shape = as_numpy(array), values(param, transposed).shape
+    if array.shape != shape:
         raise ValueError(
             f"these weights are of another model: {name} has shape {array.shape}, "
-            f"expected {expected.shape}"
+            f"expected {shape}"
         )
     if array.dtype.kind not in "fiu":
         raise ValueError(f"expected real numbers in {name}, got {array.dtype}")
-    ready = convert(array)
-    bad = array[~np.isfinite(get(ready))]
+    if hasattr(param, "detach"):
+        turned = np.array(array.T if transposed else array, order="C")
+        ready = sys.modules["torch"].from_numpy(turned).to(param.dtype)
+    else:
+        with np.errstate(over="ignore"):  # what overflows is found below
+            ready = array.astype(param[...].dtype)
+    bad = array[~np.isfinite(values(ready, transposed))]
     if bad.size:
         raise ValueError(
             f"expected finite numbers in {name}, got {bad.size} that are not, or not as "
@@ -115,15 +147,8 @@ def converted(name, array, place):
 
 
 def save_weights(model, path):
-    """Write the parameters to a safetensors file, whole or not at all.
-
-    Parameters
-    ----------
-    model : torch.nn.Module or flax.nnx.Module
-    path : str or path
-        An existing file is replaced once the new one is complete.
-    """
-    write_whole(path, safetensors.numpy.save(to_arrays(model)))
+    """Write the parameters of a model of either framework to a safetensors file."""
+    write_atomically(path, safetensors.numpy.save(to_arrays(model)))
 
 
 class Html(str):
@@ -146,11 +171,6 @@ def download_link(model, name, *, half=False, metadata=None):
         Round to half precision, two bytes for each number.
     metadata : dict of str to str, optional
         What the file is to say besides, for example a vocabulary.
-
-    Returns
-    -------
-    Html
-        Text that Jupyter shows as HTML.
     """
     arrays = to_arrays(model)
     arrays = {n: in_half(n, x) for n, x in arrays.items()} if half else arrays
@@ -163,13 +183,7 @@ def download_link(model, name, *, half=False, metadata=None):
 
 
 def in_half(name, array):
-    """An array in half precision.
-
-    Raises
-    ------
-    ValueError
-        If a number is too large for it.
-    """
+    """An array in half precision; ValueError if a number is too large for it."""
     largest = np.abs(array).max(initial=0)
     if largest > np.finfo(np.float16).max:
         raise ValueError(
@@ -179,15 +193,8 @@ def in_half(name, array):
     return array.astype(np.float16)
 
 
-def write_whole(path, data):
-    """Write bytes to a file, whole or not at all.
-
-    Parameters
-    ----------
-    path : str or path
-        An existing file is replaced once the new one is complete.
-    data : bytes
-    """
+def write_atomically(path, data):
+    """Write bytes to a file, whole or not at all: the old file stays until then."""
     path = Path(path)
     draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
     try:
@@ -237,59 +244,3 @@ def decoded(entry):
     else:
         raise ValueError(f"expected {name} as {', '.join(DTYPES)} or BF16, got {kind}")
     return name, array.reshape(found["shape"])
-
-
-def slots(model):
-    """Each parameter by neutral name: how to read, to convert and to write it."""
-    return torch_slots(model) if is_torch(model) else nnx_slots(model)
-
-
-def torch_slots(model):
-    """How to read, to convert and to write each parameter of a ``torch.nn.Module``."""
-    import torch
-
-    def slot(param, turn):
-        def get(x=param):
-            return as_numpy(x).T if turn else as_numpy(x)
-
-        def convert(array):
-            array = np.array(array.T if turn else array, order="C")
-            return torch.from_numpy(array).to(param.dtype)
-
-        def put(ready):
-            with torch.no_grad():
-                param.copy_(ready)
-
-        return get, convert, put
-
-    places = {}
-    for path, module in model.named_modules():
-        dense = isinstance(module, torch.nn.Linear)
-        for name, param in module.named_parameters(path, recurse=False):
-            places[name] = slot(param, dense and param.ndim == 2)
-    return places
-
-
-def nnx_slots(model):
-    """How to read, to convert and to write each ``nnx.Param`` of an ``nnx.Module``."""
-    import jax
-    from flax import nnx
-
-    def slot(param):
-        def get(x=None):
-            return as_numpy(param[...] if x is None else x)
-
-        def convert(array):
-            with np.errstate(over="ignore"):  # what overflows is found by the caller
-                return array.astype(param[...].dtype)
-
-        def put(ready):
-            param[...] = jax.device_put(ready, param[...].sharding)
-
-        return get, convert, put
-
-    places = {}
-    for path, param in nnx.to_flat_state(nnx.state(model, nnx.Param)):
-        *parents, leaf = map(str, path)
-        places[".".join([*parents, NAMES.get(leaf, leaf)])] = slot(param)
-    return places

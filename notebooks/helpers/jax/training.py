@@ -11,34 +11,21 @@ from flax import nnx
 from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from helpers.data.sequences import draw_chances, shuffled
+from helpers.data.sequences import draw_uniforms, shuffled
 from helpers.engine import runs
 from helpers.engine.checks import (
-    check_batches,
+    check_classes,
     check_data,
-    check_fit,
     check_labels,
     check_shares,
     check_sizes,
+    check_texts,
 )
-from helpers.engine.processes import Processes, Several
+from helpers.engine.processes import ProcessGroup
 
 
 def cross_entropy(model, inputs, labels):
-    """Mean cross-entropy and accuracy of a model that puts out logits.
-
-    Parameters
-    ----------
-    model : callable ``… i -> … c``
-    inputs : array ``… i``
-    labels : integer array ``…``
-        The right one of the ``c`` classes.
-
-    Returns
-    -------
-    tuple of a number and a dict
-        The loss, and ``accuracy`` by name.
-    """
+    """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
     logits = model(inputs)
     log_p = jax.nn.log_softmax(logits)
     right = jnp.take_along_axis(log_p, labels[..., None], axis=-1)
@@ -48,17 +35,8 @@ def cross_entropy(model, inputs, labels):
 def odd_one_out(model, x):
     """Cross-entropy and accuracy of finding the odd one, which stands last.
 
-    Parameters
-    ----------
-    model : callable ``b s i -> b s 1``
-        One logit per element; the softmax goes over the set.
-    x : array ``b s i``
-        Sets.
-
-    Returns
-    -------
-    tuple of a number and a dict
-        The loss, and ``accuracy`` by name.
+    The model gives one logit per element, ``b s i -> b s 1``; the softmax goes over the
+    set.
     """
     logits = model(x).squeeze(-1)  # b s
     log_p = jax.nn.log_softmax(logits, axis=-1)
@@ -69,19 +47,9 @@ def odd_one_out(model, x):
 def next_token(model, *batch):
     """Mean cross-entropy and accuracy of predicting each token from those before it.
 
-    Parameters
-    ----------
-    model : callable ``b s -> b s c``, or with a source ``b k, b s -> b s c``
-        Puts out logits of the next token at every position.
-    *batch : integer arrays
-        The last one has the texts, ``b s + 1``: all tokens but the last are the input,
-        all but the first the labels. Padding is -1, and counts in neither number. What
-        comes before, such as the source of a translation, goes to the model as it is.
-
-    Returns
-    -------
-    tuple of a number and a dict
-        The loss in nats per token, and ``accuracy`` by name.
+    The last array of the batch has the texts, ``b s + 1``: all tokens but the last are
+    the input, all but the first the labels. Padding is -1, and counts in neither number.
+    What comes before, such as the source of a translation, goes to the model as it is.
     """
     *given, tokens = batch
     labels = tokens[:, 1:]  # b s
@@ -92,6 +60,10 @@ def next_token(model, *batch):
     hits = logits.argmax(-1) == labels  # never where there is padding
     loss = -jnp.where(real, right.squeeze(-1), 0).sum() / real.sum()
     return loss, {"accuracy": hits.sum() / real.sum()}
+
+
+cross_entropy.check_labels = check_classes
+next_token.check_labels = check_texts
 
 
 def fit(
@@ -107,25 +79,21 @@ def fit(
         had the highest accuracy there, without it with the last ones. The data are
         moved to the device of its parameters.
     loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
-        If it is called ``cross_entropy`` or ``next_token``, labels or tokens are
-        checked, too.
-    data : tuple of NumPy arrays
-        A batch is the same rows of each.
+        ``loss_fn.check_labels``, if there is one, checks the data before any work.
+    data, validation : tuples of NumPy arrays
+        A batch is the same rows of each; validation is after every epoch.
     settings : helpers.engine.settings.Settings
     batches : function from the epoch to an integer array ``n b …``, optional
         Rows of the data for each update; by default ``sequences.shuffled(settings)``.
-    augment : function ``(chances, *batch) -> batch``, optional
-        Changes every training batch, on the device: ``chances`` are eight numbers in
+    augment : function ``(uniforms, *batch) -> batch``, optional
+        Changes every training batch, on the device: ``uniforms`` are eight numbers in
         [0, 1) for each example, ``b 8``, the same in both frameworks.
-    validation : tuple of NumPy arrays, optional
-        Examples to measure loss and accuracy on after every epoch.
     folder : str or path, optional
-        Keep the run below this folder, under its digest (``helpers.engine.runs``): a finished
-        run is reloaded, an interrupted one is resumed.
+        Keep the run below this folder, under its digest (``helpers.engine.runs``): a
+        finished run is reloaded, an interrupted one is resumed. Initial weights belong
+        to the digest, so a model that has been trained starts another run.
     retrain : bool
-        Train from the initial weights, also when the run is finished.
-    bar : bool
-        Show a progress bar.
+        Train again, also when the run is finished.
 
     Where the model is on several devices (``on_all_devices``), each trains on its part
     of every batch; where ``jax.distributed`` has joined several processes, all of them
@@ -142,50 +110,24 @@ def fit(
     Raises
     ------
     ValueError
-        Before any work: if model, data, batches, settings or folder contradict each
-        other, the checkpoint of the run is damaged, or several devices do not divide
-        a batch evenly or several processes were given different things.
+        Before any work, if the arguments contradict each other, the checkpoint of the
+        run is damaged, or processes do not divide a batch evenly or differ.
     FloatingPointError
         If a loss or a gradient is no longer finite.
     """
-    given = batches or shuffled(settings)
-    check_fit(model, loss_fn, data, settings, given, validation)
-
-    def batches(epoch):
-        return check_batches(given(epoch), settings, len(data[0]))
-
-    modules = [
-        part for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module)
-    ]
-    about = runs.describe(
-        modules, loss_fn, settings, data, validation, batches, augment
-    )
-    trainer = Trainer(model, loss_fn, data, settings, validation, augment)
-    options = {"folder": folder, "retrain": retrain, "bar": bar}
-    return runs.train(trainer, settings, batches, about, **options)
+    parts = [part for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module)]
+    return runs.fit(
+        Trainer, model, parts, loss_fn, data, settings,
+        batches=batches or shuffled(settings), augment=augment,
+        validation=validation, folder=folder, retrain=retrain, bar=bar,
+    )  # fmt: skip
 
 
 def evaluate(model, loss_fn, data, *, batch_size=1000):
-    """Mean loss and accuracy with dropout off.
+    """Mean loss and accuracy with dropout off: a dictionary of two numbers.
 
-    Parameters
-    ----------
-    model : flax.nnx.Module
-        Stays in the mode it is in, and where it is.
-    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
-    data : tuple of NumPy arrays
-    batch_size : int
-        Examples at a time: a matter of memory, not of the result.
-
-    Returns
-    -------
-    dict of str to float
-        ``loss`` and ``accuracy``.
-
-    Raises
-    ------
-    ValueError
-        If the data do not fit the model or each other, or ``batch_size`` is invalid.
+    The model stays in the mode it is in, and where it is; ``batch_size`` is a matter of
+    memory, not of the result.
     """
     check_sizes(batch_size=batch_size)
     check_data(data)
@@ -222,13 +164,13 @@ def on_device(data, model):
     return jax.device_put(tuple(data), place_of(model))
 
 
-class Joined(Several):
+class Distributed(ProcessGroup):
     """The processes of ``jax.distributed``."""
 
     def __init__(self):
         self.rank, self.size = jax.process_index(), jax.process_count()
 
-    def all(self, x):
+    def all_gather(self, x):
         """The values of ``x`` in all processes: a list."""
         data = np.frombuffer(pickle.dumps(x), np.uint8)
         sizes = process_allgather(np.array(len(data)))
@@ -246,9 +188,9 @@ class Trainer:
         self.augment = augment
         self.data = on_device(data, model)
         self.validation = validation and on_device(validation, model)
-        self.processes, self.mesh = Processes(), None
+        self.group, self.mesh = ProcessGroup(), None
         if jax.process_count() > 1:
-            self.processes = Joined()
+            self.group = Distributed()
         if isinstance(place := place_of(model), NamedSharding):
             self.mesh = place.mesh
         check_shares(settings, place.num_devices)
@@ -262,9 +204,9 @@ class Trainer:
 
     def epoch(self, number, batches):
         """Loss, accuracy and gradient norm of every update of an epoch: arrays."""
-        chances = self.augment and draw_chances(self.settings, number, batches)
+        uniforms = self.augment and draw_uniforms(self.settings, number, batches)
         self.carry, history = run_epoch(
-            self.carry, self.data, batches, chances, self.settings.learning_rates,
+            self.carry, self.data, batches, uniforms, self.settings.learning_rates,
             graph=self.graph, loss_fn=self.loss_fn, augment=self.augment,
             max_grad_norm=self.settings.max_grad_norm, mesh=self.mesh,
         )  # fmt: skip
@@ -394,7 +336,7 @@ def update(carry, batch, *, optimizer, graph, loss_fn):
     jax.jit, static_argnames=("graph", "loss_fn", "augment", "max_grad_norm", "mesh")
 )
 def run_epoch(
-    carry, data, batches, chances, learning_rates, *, graph, loss_fn, augment,
+    carry, data, batches, uniforms, learning_rates, *, graph, loss_fn, augment,
     max_grad_norm, mesh=None,
 ):  # fmt: skip
     """All updates of an epoch as one ``scan``, with no Python in between.
@@ -405,15 +347,15 @@ def run_epoch(
     fixed = {"optimizer": optimizer, "graph": graph, "loss_fn": loss_fn}
 
     def step(carry, given):
-        index, numbers = given
+        index, uniform = given
         batch = [x[index] for x in data]
         if mesh:
             place = NamedSharding(mesh, PartitionSpec("data"))
             batch = jax.lax.with_sharding_constraint(batch, place)
-        batch = augment(numbers, *batch) if augment else batch
+        batch = augment(uniform, *batch) if augment else batch
         return update(carry, batch, **fixed)
 
-    found = jax.lax.scan(step, carry, (batches, chances))
+    found = jax.lax.scan(step, carry, (batches, uniforms))
     everywhere = mesh and NamedSharding(mesh, PartitionSpec())
     return jax.lax.with_sharding_constraint(found, everywhere) if mesh else found
 

@@ -126,12 +126,12 @@ def move_pictures(images, angles, shifts):
     return moved
 
 
-def augment(chances, images, labels, *, degrees=0, pixels=0, flip=False):
+def augment(uniforms, images, labels, *, degrees=0, pixels=0, flip=False):
     """Pictures turned, shifted and mirrored by chance, and their labels as they are.
 
     Parameters
     ----------
-    chances : array ``b 8``
+    uniforms : array ``b 8``
         Numbers in [0, 1), four of which are used.
     images : array ``b y x i`` of floats or ``uint8``
     degrees, pixels : float
@@ -141,9 +141,9 @@ def augment(chances, images, labels, *, degrees=0, pixels=0, flip=False):
     """
     images = images / 255 if images.dtype == jnp.uint8 else images
     if flip:
-        mirrored = (chances[:, 3] < 0.5)[:, None, None, None]
+        mirrored = (uniforms[:, 3] < 0.5)[:, None, None, None]
         images = jnp.where(mirrored, images[:, :, ::-1], images)
     if not (degrees or pixels):
         return images, labels
-    angles = (2 * chances[:, 0] - 1) * math.radians(degrees)
-    return move_pictures(images, angles, (2 * chances[:, 1:3] - 1) * pixels), labels
+    angles = (2 * uniforms[:, 0] - 1) * math.radians(degrees)
+    return move_pictures(images, angles, (2 * uniforms[:, 1:3] - 1) * pixels), labels

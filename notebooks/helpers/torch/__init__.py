@@ -25,8 +25,8 @@ NAMES = {  # in the order of the chapters
         attention_maps
     """,
     "training": """
-        cross_entropy odd_one_out next_token fit evaluate on_device Joined
-        over_processes Trainer shares_of in_part make_optimizer update run_epoch
+        cross_entropy odd_one_out next_token fit evaluate on_device Distributed
+        over_processes Trainer count_tokens loss_weights weighted make_optimizer update run_epoch
         score
     """,
     "vision": """

@@ -7,34 +7,21 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from helpers.data.sequences import draw_chances, shuffled
+from helpers.data.sequences import draw_uniforms, shuffled
 from helpers.engine import runs
 from helpers.engine.checks import (
-    check_batches,
+    check_classes,
     check_data,
-    check_fit,
     check_labels,
     check_shares,
     check_sizes,
+    check_texts,
 )
-from helpers.engine.processes import Processes, Several
+from helpers.engine.processes import ProcessGroup
 
 
 def cross_entropy(model, inputs, labels):
-    """Mean cross-entropy and accuracy of a model that puts out logits.
-
-    Parameters
-    ----------
-    model : callable ``… i -> … c``
-    inputs : array ``… i``
-    labels : integer array ``…``
-        The right one of the ``c`` classes.
-
-    Returns
-    -------
-    tuple of a number and a dict
-        The loss, and ``accuracy`` by name.
-    """
+    """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
     logits = model(inputs)
     loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
     return loss, {"accuracy": (logits.argmax(-1) == labels).float().mean()}
@@ -43,17 +30,8 @@ def cross_entropy(model, inputs, labels):
 def odd_one_out(model, x):
     """Cross-entropy and accuracy of finding the odd one, which stands last.
 
-    Parameters
-    ----------
-    model : callable ``b s i -> b s 1``
-        One logit per element; the softmax goes over the set.
-    x : array ``b s i``
-        Sets.
-
-    Returns
-    -------
-    tuple of a number and a dict
-        The loss, and ``accuracy`` by name.
+    The model gives one logit per element, ``b s i -> b s 1``; the softmax goes over the
+    set.
     """
     logits = model(x).squeeze(-1)  # b s
     log_p = torch.log_softmax(logits, dim=-1)
@@ -65,19 +43,9 @@ def odd_one_out(model, x):
 def next_token(model, *batch):
     """Mean cross-entropy and accuracy of predicting each token from those before it.
 
-    Parameters
-    ----------
-    model : callable ``b s -> b s c``, or with a source ``b k, b s -> b s c``
-        Puts out logits of the next token at every position.
-    *batch : integer arrays
-        The last one has the texts, ``b s + 1``: all tokens but the last are the input,
-        all but the first the labels. Padding is -1, and counts in neither number. What
-        comes before, such as the source of a translation, goes to the model as it is.
-
-    Returns
-    -------
-    tuple of a number and a dict
-        The loss in nats per token, and ``accuracy`` by name.
+    The last array of the batch has the texts, ``b s + 1``: all tokens but the last are
+    the input, all but the first the labels. Padding is -1, and counts in neither number.
+    What comes before, such as the source of a translation, goes to the model as it is.
     """
     *given, tokens = batch
     labels = tokens[:, 1:]  # b s
@@ -88,6 +56,16 @@ def next_token(model, *batch):
     real = labels >= 0
     hits = logits.argmax(-1) == labels  # never where there is padding
     return loss, {"accuracy": hits.sum() / real.sum()}
+
+
+def count_tokens(*batch):
+    """How many tokens of each text are labels: what ``next_token`` is a mean over."""
+    return (batch[-1][:, 1:] >= 0).sum(1)
+
+
+cross_entropy.check_labels = check_classes
+next_token.check_labels = check_texts
+next_token.weigh = count_tokens
 
 
 def fit(
@@ -103,25 +81,21 @@ def fit(
         had the highest accuracy there, without it with the last ones. The data are
         moved to the device of its parameters.
     loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
-        If it is called ``cross_entropy`` or ``next_token``, labels or tokens are
-        checked, too.
-    data : tuple of NumPy arrays
-        A batch is the same rows of each.
+        ``loss_fn.check_labels``, if there is one, checks the data before any work.
+    data, validation : tuples of NumPy arrays
+        A batch is the same rows of each; validation is after every epoch.
     settings : helpers.engine.settings.Settings
     batches : function from the epoch to an integer array ``n b …``, optional
         Rows of the data for each update; by default ``sequences.shuffled(settings)``.
-    augment : function ``(chances, *batch) -> batch``, optional
-        Changes every training batch, on the device: ``chances`` are eight numbers in
+    augment : function ``(uniforms, *batch) -> batch``, optional
+        Changes every training batch, on the device: ``uniforms`` are eight numbers in
         [0, 1) for each example, ``b 8``, the same in both frameworks.
-    validation : tuple of NumPy arrays, optional
-        Examples to measure loss and accuracy on after every epoch.
     folder : str or path, optional
-        Keep the run below this folder, under its digest (``helpers.engine.runs``): a finished
-        run is reloaded, an interrupted one is resumed.
+        Keep the run below this folder, under its digest (``helpers.engine.runs``): a
+        finished run is reloaded, an interrupted one is resumed. Initial weights belong
+        to the digest, so a model that has been trained starts another run.
     retrain : bool
-        Train from the initial weights, also when the run is finished.
-    bar : bool
-        Show a progress bar.
+        Train again, also when the run is finished.
 
     Where ``torch.distributed`` has joined several processes, all of them call this
     function with the same arguments. Each trains on its part of every batch, and ends
@@ -138,48 +112,24 @@ def fit(
     Raises
     ------
     ValueError
-        Before any work: if model, data, batches, settings or folder contradict each
-        other, the checkpoint of the run is damaged, or several processes do not divide
-        a batch evenly or were given different things.
+        Before any work, if the arguments contradict each other, the checkpoint of the
+        run is damaged, or processes do not divide a batch evenly or differ.
     FloatingPointError
         If a loss or a gradient is no longer finite.
     """
-    given = batches or shuffled(settings)
-    check_fit(model, loss_fn, data, settings, given, validation)
-
-    def batches(epoch):
-        return check_batches(given(epoch), settings, len(data[0]))
-
-    about = runs.describe(
-        model.modules(), loss_fn, settings, data, validation, batches, augment
-    )
     with torch.random.fork_rng(range(torch.cuda.device_count())):
-        trainer = Trainer(model, loss_fn, data, settings, validation, augment)
-        options = {"folder": folder, "retrain": retrain, "bar": bar}
-        return runs.train(trainer, settings, batches, about, **options)
+        return runs.fit(
+            Trainer, model, [*model.modules()], loss_fn, data, settings,
+            batches=batches or shuffled(settings), augment=augment,
+            validation=validation, folder=folder, retrain=retrain, bar=bar,
+        )  # fmt: skip
 
 
 def evaluate(model, loss_fn, data, *, batch_size=1000):
-    """Mean loss and accuracy with dropout off.
+    """Mean loss and accuracy with dropout off: a dictionary of two numbers.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Stays in the mode it is in, and where it is.
-    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
-    data : tuple of NumPy arrays
-    batch_size : int
-        Examples at a time: a matter of memory, not of the result.
-
-    Returns
-    -------
-    dict of str to float
-        ``loss`` and ``accuracy``.
-
-    Raises
-    ------
-    ValueError
-        If the data do not fit the model or each other, or ``batch_size`` is invalid.
+    The model stays in the mode it is in, and where it is; ``batch_size`` is a matter of
+    memory, not of the result.
     """
     check_sizes(batch_size=batch_size)
     check_data(data)
@@ -199,13 +149,13 @@ def on_device(data, model):
     return [x.long() if x.dtype in whole and x.ndim < 4 else x for x in tensors]
 
 
-class Joined(Several):
+class Distributed(ProcessGroup):
     """The processes of ``torch.distributed``."""
 
     def __init__(self):
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
 
-    def all(self, x):
+    def all_gather(self, x):
         """The values of ``x`` in all processes: a list."""
         distributed.all_gather_object(found := [None] * self.size, x)
         return found
@@ -228,25 +178,25 @@ class Trainer:
         self.data = on_device(data, model)
         self.validation = validation and on_device(validation, model)
         self.optimizer, self.parallel = make_optimizer(model), model
-        self.processes = Processes()
+        self.group = ProcessGroup()
         if distributed.is_initialized():
-            self.processes = Joined()
+            self.group = Distributed()
             self.parallel = DistributedDataParallel(model)
-        check_shares(settings, self.processes.size)
+        check_shares(settings, self.group.size)
 
     def epoch(self, number, batches):
         """Loss, accuracy and gradient norm of every update of an epoch: arrays."""
-        rank, size = self.processes.rank, self.processes.size
+        rank, size = self.group.rank, self.group.size
         seeds = [self.settings.seed, number, rank][: 3 if rank else 2]
         seed = np.random.SeedSequence(seeds).generate_state(1)
         torch.manual_seed(int(seed[0]))  # dropout: other masks in every epoch
         self.model.train()
-        device, chances = self.data[0].device, None
+        device, uniforms = self.data[0].device, None
         if self.augment:
-            chances = draw_chances(self.settings, number, batches)
-            chances = np.split(chances, size, axis=1)[rank]
-            chances = torch.tensor(chances, device=device)
-        shares = shares_of(self.loss_fn, self.data, batches, size)[rank]
+            uniforms = draw_uniforms(self.settings, number, batches)
+            uniforms = np.split(uniforms, size, axis=1)[rank]
+            uniforms = torch.tensor(uniforms, device=device)
+        weights = loss_weights(self.loss_fn, self.data, batches, size)[rank]
         batches = np.split(batches, size, axis=1)[rank]
         batches = torch.tensor(batches, device=device).long()
         first = number * len(batches)
@@ -254,7 +204,7 @@ class Trainer:
             self.parallel, self.optimizer, self.data, batches,
             self.settings.learning_rates[first : first + len(batches)].tolist(),
             loss_fn=self.loss_fn, max_grad_norm=self.settings.max_grad_norm,
-            augment=self.augment, chances=chances, shares=shares,
+            augment=self.augment, uniforms=uniforms, weights=weights,
         )  # fmt: skip
         return {name: x.cpu().numpy().astype(np.float64) for name, x in history.items()}
 
@@ -282,22 +232,23 @@ class Trainer:
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state})
 
 
-def shares_of(loss_fn, data, batches, size):
-    """How much the part of each process counts in a batch: lists ``n``, or None.
+def loss_weights(loss_fn, data, batches, size):
+    """Weight of each process's part of every batch: lists ``n``, or None for 1.
 
-    As much as the others, but for ``next_token``, a mean over tokens that are real.
+    The mean of weighted parts is the loss of the batch, if ``loss_fn.weigh`` says how
+    many terms each example adds to it; without it, all examples count alike.
     """
-    if size == 1 or getattr(loss_fn, "__name__", "") != "next_token":
+    if size == 1 or not hasattr(loss_fn, "weigh"):
         return [None] * size
-    real = (data[-1][:, 1:] >= 0).sum(dim=1).cpu().numpy()[batches]  # n b
-    parts = np.stack(np.split(real, size, axis=1)).sum(axis=-1)  # processes n
+    terms = loss_fn.weigh(*data).cpu().numpy()[batches]  # n b
+    parts = np.stack(np.split(terms, size, axis=1)).sum(axis=-1)  # processes n
     return (parts / parts.mean(axis=0)).tolist()
 
 
-def in_part(loss_fn, share, model, *batch):
-    """Loss and accuracy of a part of a batch, times its share."""
+def weighted(loss_fn, weight, model, *batch):
+    """Loss and accuracy of a part of a batch, times its weight."""
     loss, metrics = loss_fn(model, *batch)
-    return share * loss, {name: share * x for name, x in metrics.items()}
+    return weight * loss, {name: weight * x for name, x in metrics.items()}
 
 
 def make_optimizer(model):
@@ -318,14 +269,14 @@ def update(model, optimizer, batch, learning_rate, *, loss_fn, max_grad_norm):
 
 def run_epoch(
     model, optimizer, data, batches, learning_rates, *, loss_fn, max_grad_norm,
-    augment=None, chances=None, shares=None,
+    augment=None, uniforms=None, weights=None,
 ):  # fmt: skip
     """All updates of an epoch, without waiting for the device."""
     history = []
     for place, learning_rate in enumerate(learning_rates):
         batch = [x[batches[place]] for x in data]
-        batch = augment(chances[place], *batch) if augment else batch
-        mine = partial(in_part, loss_fn, shares[place]) if shares else loss_fn
+        batch = augment(uniforms[place], *batch) if augment else batch
+        mine = partial(weighted, loss_fn, weights[place]) if weights else loss_fn
         fixed = {"loss_fn": mine, "max_grad_norm": max_grad_norm}
         history.append(update(model, optimizer, batch, learning_rate, **fixed))
     columns = over_processes(torch.stack(history)).T
