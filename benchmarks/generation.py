@@ -16,7 +16,7 @@ from helpers.engine.settings import Text
 from helpers.engine.shapes import as_numpy
 
 # Untied: an untrained tied model repeats its last token, whatever came before.
-CHAPTER = replace(Text(), tied=False)
+CHAPTER = replace(Text(), n_blocks=4, tied=False)
 LARGER = replace(CHAPTER, length=512, n_blocks=6, m=192, n_heads=6, f=768)
 CASES = {  # settings, texts, tokens of a prompt, new tokens
     "chapter, 1": (CHAPTER, 1, 32, 32), "chapter, 16": (CHAPTER, 16, 32, 32),

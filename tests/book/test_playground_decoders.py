@@ -583,7 +583,7 @@ def test_greedy_text_is_that_of_python(reader, trained, side):
         page.get_by_role("button", name="Start again").click()
         write_to_the_end(page)
         drawn.append(len(set(prompt_and_more(page)[1][-half:])))
-    assert np.mean(drawn) > 2 * in_circles
+    assert min(drawn) > in_circles
     assert page.complaints == []
 
 

@@ -169,7 +169,7 @@ class Text(ModelSettings):
     warmup: int = 60
     n_tokens: int = 97 + 512  # characters of ASCII, and merges
     length: int = 64
-    n_blocks: int = 4
+    n_blocks: int = 2
     m: int = 96
     n_heads: int = 4
     f: int = 384
