@@ -14,7 +14,9 @@ from helpers.engine.settings import Dates
 from helpers.engine.weights import to_arrays
 from sides import on_both_sides
 
-SMALL = replace(Dates(), n_train=128 * 3, epochs=50, n_validation=31, n_test=37)
+SMALL = replace(
+    Dates(), n_train=128 * 3, batch_size=128, epochs=50, n_validation=31, n_test=37
+)
 DAYS = st.dates(dates.FIRST, dates.LAST)
 
 
@@ -168,7 +170,9 @@ def test_a_text_is_read_up_to_its_first_end():
 
 @on_both_sides
 def test_settings_are_those_of_a_model(side):
-    model = side.build("Translator", **replace(SMALL, m=8, f=11, n_heads=2).model)
+    model = side.build(
+        "Translator", **replace(SMALL, n_blocks=2, m=8, f=11, n_heads=2).model
+    )
     params = to_arrays(model)
     assert params["target.embed.weight"].shape == (Dates().n_characters, 8)
     assert "embed.weight" not in params

@@ -197,16 +197,16 @@ class Dates(ModelSettings):
     ``n_train`` examples of its own.
     """
 
-    n_train: int = 128 * 45
-    batch_size: int = 128
-    epochs: int = 10
+    n_train: int = 64 * 45
+    batch_size: int = 64
+    epochs: int = 16
     learning_rate: float = 3e-3
     warmup: int = 100
-    n_validation: int = 1_000
+    n_validation: int = 500
     n_test: int = 2_000
     n_characters: int = 2 + 45  # with the tokens for begin and end
     max_length: int = 32
-    n_blocks: int = 2
+    n_blocks: int = 1
     m: int = 64
     n_heads: int = 4
     f: int = 256
