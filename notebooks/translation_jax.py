@@ -512,8 +512,9 @@ download_link(model, f"translation_{side}.safetensors", half=True)
 # Checked: first characters, then 99 % of the dates are right, in half precision too
 epoch, characters = plots.drawn(fig, "", "characters right")
 epoch, complete = plots.drawn(fig, "", "dates right")
-assert characters[0] > 0.3 and complete[0] < 0.05  # the last weights are the best ones
-assert (characters[:-1] > complete[:-1] - 1e-6).all()
+assert characters[0] > 0.3 and complete[0] < 0.05  # loose: none
+earlier = slice(-1)  # the last weights are those of the best epoch
+assert (characters[earlier] > complete[earlier] - 1e-6).all()
 assert complete[-1] > 0.98 and right.mean() >= 0.99
 np.testing.assert_array_equal(history["learning_rate"], settings.learning_rates)
 assert min(right[form_of == form].mean() for form in dates.FORMS) >= 0.98
@@ -582,8 +583,9 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: year 3, year 4, month 2 and day 2 look most at their own part of the source
+least = 2 / len(dates.PARTS)  # twice an equal share
 for name in ("year 3", "year 4", "month 2", "day 2"):
-    assert looked[at[name]].max() == own_part[name] > 2 / len(dates.PARTS)
+    assert looked[at[name]].max() == own_part[name] > least  # loose: seeds differ
 assert own_part["year 1"] < own_part["year 4"]
 np.testing.assert_allclose(looked.sum(axis=-1), 1, atol=1e-5)
 
@@ -704,7 +706,7 @@ control, *rest = shares["all"][:5]
 assert control > 0.98 and np.mean(rest) < 0.5  # loose: differs between seeds
 assert shares["month, day"][:5].min() > 0.9
 assert np.mean(known) > 0.5 and third.mean() < 0.75  # loose: differs between seeds
-assert first_two.mean() > 0.7
+assert first_two.mean() > 0.7  # loose: differs between seeds
 assert shares["all"][5:].max() < 0.5  # loose: differs between seeds
 own, other = forced[[0, 1], [0, 1]], forced[[0, 1], [1, 0]]
 assert own.min() > 0.98
