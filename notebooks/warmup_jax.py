@@ -66,7 +66,8 @@ from helpers.data.sequences import reverse_data, shuffled
 from helpers.engine.settings import Settings, Warmup
 from helpers.engine.shapes import as_numpy  # an array of NumPy, from any framework
 from helpers.engine.weights import to_arrays
-from helpers.jax import Predictor, build, cross_entropy, fit, with_flat_products
+from helpers.jax import Predictor, build, cross_entropy, fit
+from helpers.jax.training import with_flat_products
 from helpers.schedules import check_warmup, factors
 from helpers.show import plots
 from helpers.show.diagrams import warmup as diagrams  # drawings, and figures of curves

@@ -1,7 +1,6 @@
 """A folder of anybody's pictures: any size, any format, and what is no picture."""
 
 import io
-import shutil
 import subprocess
 import sys
 import warnings
@@ -134,14 +133,6 @@ def test_the_middle_square_is_taken_and_the_camera_heeded(tmp_path):
     assert found[:14].min() > 250 and found[18:].max() < 5
 
 
-def test_of_a_film_the_first_picture_counts(tmp_path):
-    frames = [Image.new("RGB", (9, 9), colour) for colour in ("lime", "red", "blue")]
-    for ending, options in {"gif": {}, "webp": {"lossless": True}, "png": {}}.items():
-        path = tmp_path / f"film.{ending}"
-        save(path, frames[0], save_all=True, append_images=frames[1:], **options)
-        assert (photos.read_picture(path) == [0, 255, 0]).all(), ending
-
-
 def test_a_transparent_colour_of_a_palette_is_white(tmp_path):
     hole = Image.new("P", (8, 8), 1)
     hole.putpalette([255, 0, 0, 0, 0, 255])
@@ -149,16 +140,6 @@ def test_a_transparent_colour_of_a_palette_is_white(tmp_path):
     assert (found == 255).all()
     found = photos.read_picture(save(tmp_path / "q.png", hole, transparency=0))
     assert (found == [0, 0, 255]).all()
-
-
-def test_deep_pictures_of_one_value_and_of_floats(tmp_path):
-    """Their range becomes 0 to 255; one value has no range, and is black."""
-    flat = Image.fromarray(np.full((5, 5), 40_000, np.uint16))
-    assert (photos.read_picture(save(tmp_path / "flat.png", flat)) == 0).all()
-    ramp = np.repeat(np.linspace(-2, 2, 32, dtype=np.float32)[None], 32, axis=0)
-    found = photos.read_picture(save(tmp_path / "f.tiff", Image.fromarray(ramp)))
-    assert (found == found[..., :1]).all()
-    np.testing.assert_allclose(found[0, :, 0], np.linspace(0, 255, 32), atol=1)
 
 
 def test_names_in_any_script(tmp_path):
@@ -173,7 +154,7 @@ def test_names_in_any_script(tmp_path):
     assert np.bincount(parts["train"][1]).tolist() == [3, 3, 3]
 
 
-@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("ending", ["jpg", "png", "gif", "webp"])
 def test_a_damaged_file_stops_nothing(tmp_path, ending):
     """Bytes changed, or the end cut off, at many places: a square, or a line."""
     content = save(tmp_path / f"x.{ending}", picture(width=16, height=12)).read_bytes()
@@ -390,22 +371,10 @@ def empty(folder):
         path.unlink()
 
 
-def nothing(folder):
-    shutil.rmtree(folder)
-    folder.mkdir()
-
-
 def one_level_too_high(folder):
     (folder / "all").mkdir()
     for name in ("cat", "dog"):
         (folder / name).rename(folder / "all" / name)
-
-
-def loose_files(folder):
-    for path in [*folder.rglob("*.png")]:
-        path.rename(folder / f"{path.parent.name}{path.name}")
-    for name in ("cat", "dog"):
-        (folder / name).rmdir()
 
 
 def other_split(folder):
@@ -437,9 +406,7 @@ WRONG = {
         rename,
         r"expected two or more classes, one folder each, in .*\['dog'\]",
     ),
-    "an empty folder": (nothing, r"expected two or more classes, .*mine, got \[\]"),
     "one level too high": (one_level_too_high, r"two or more classes, .*\['all'\]"),
-    "no classes": (loose_files, r"expected two or more classes, .*mine, got \[\]"),
     "another split": (
         other_split,
         r"expected the folders train and test, or one for each class, in .*mine, got "

@@ -115,13 +115,13 @@ def test_impossible_sets_raise_an_error(case):
 X, Y = np.ones((5, 2)), np.arange(5)
 NAN = np.where(np.eye(5, 2, -3, dtype=bool), np.nan, X)
 BAD_ARRAYS = {
-    "one axis": ((X[:, 0], Y), "features r i and labels r, got shapes (5,) and (5,)"),
-    "one-hot": ((X, np.eye(5, dtype=int)), "labels r, got shapes (5, 2) and (5, 5)"),
-    "fewer labels": ((X, Y[:4]), "features and labels of the same length, got 5 and 4"),
-    "more images": ((X, Y, np.zeros((6, 8, 8))), "same length, got 6 and 5"),
+    "one axis": ((X[:, 0], Y), "expected 2 axes (r i), got 1: shape (5,)"),
+    "one-hot": ((X, np.eye(5, dtype=int)), "expected 1 axes (r), got 2: shape (5, 5)"),
+    "fewer labels": ((X, Y[:4]), "axis 'r' (number 0 of 'r'): expected 5, got 4"),
+    "more images": ((X, Y, np.zeros((6, 8))), "equally long and not empty, got [5, 6]"),
     "float labels": ((X, Y / 2), "whole numbers as labels, got float64, such as [0.0]"),
-    "NaN": ((NAN, Y), "expected finite features, got nan in row 3, column 0"),
-    "too large": ((X * 1e39, Y), "finite features, got inf in row 0, column 0"),
+    "NaN": ((NAN, Y), "expected the features to be finite, got nan in example 3"),
+    "too large": ((X * 1e39, Y), "the features to be finite, got inf in example 0"),
     "small class": ((np.ones((69, 2)), np.repeat([1, 2], [40, 29])),
                     "class 2 has 29 elements, three parts need at least 30"),
 }  # fmt: skip

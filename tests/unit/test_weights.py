@@ -344,7 +344,8 @@ check = lambda: True
 IN_JAX = """
 import jax
 jax.config.update("jax_num_cpu_devices", 2)
-from helpers.jax import FeedForward, nnx
+from flax import nnx
+from helpers.jax import FeedForward
 second = jax.devices("cpu")[1]
 with jax.default_device(second):
     model = FeedForward(15, 11, rngs=nnx.Rngs(0))

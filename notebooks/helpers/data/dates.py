@@ -64,14 +64,7 @@ def parts(day, form):
 
 
 def encode(texts, *, target=False):
-    """Characters as tokens, ``b s``: padded with -1.
-
-    Parameters
-    ----------
-    texts : sequence of str
-    target : bool
-        Put ``BEGIN`` before each text and ``END`` after it.
-    """
+    """Characters as tokens, ``b s``, padded with -1; targets between BEGIN and END."""
     numbers = {c: n for n, c in enumerate(CHARACTERS, start=2)}
     rows = []
     for text in texts:
@@ -109,16 +102,12 @@ def load(settings):
 
     Each example is a day in a form, drawn by the seed of the settings; days of
     validation and test occur once each.
-
-    Parameters
-    ----------
-    settings : helpers.engine.settings.Dates
+    For training there are ``epochs·n_train``, to be used with
+    ``batches=sequences.in_order(settings)``.
 
     Returns
     -------
     dict of str to (int32 array ``b k``, int32 array ``b s``)
-        For training ``epochs·n_train`` examples, to be used with
-        ``batches=sequences.in_order(settings)``.
     """
     days, data = split(settings), {}
     for place, (name, those) in enumerate(days.items()):

@@ -20,24 +20,16 @@ def one_hot(x, n_symbols):
 def reverse_data(settings):
     """Training, validation and test data of the reverse task.
 
-    Parameters
-    ----------
-    settings : helpers.engine.settings.Sequences
-        Seeds are those of the settings, and the next two.
+    Seeds are those of the settings, and the next two.
 
     Returns
     -------
     dict of str to (float32 array ``b s i``, int32 array ``b s``)
         Sequences as one-hot rows; labels: the sequences from their end.
     """
-    parts = {
-        "train": settings.n_train,
-        "validation": settings.n_validation,
-        "test": settings.n_test,
-    }
     data = {}
-    for place, (name, n) in enumerate(parts.items()):
-        seed = settings.seed + place
+    for place, name in enumerate(("train", "validation", "test")):
+        n, seed = getattr(settings, f"n_{name}"), settings.seed + place
         x = symbols(n, settings.length, settings.n_symbols, seed)
         data[name] = one_hot(x, settings.n_symbols), np.ascontiguousarray(x[:, ::-1])
     return data

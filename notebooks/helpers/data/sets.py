@@ -19,8 +19,9 @@ import numpy as np
 
 from helpers.data.pictures import divide
 from helpers.data.sequences import shuffled
-from helpers.engine.checks import check_sizes
+from helpers.engine.checks import check_data, check_sizes
 from helpers.engine.settings import Anomaly, Cifar100, Digits
+from helpers.engine.shapes import check_shape
 
 KNOWN = "digits", "cifar100"  # sources of which the pages assert what comes out
 LEAST = 30  # elements of a class, so that each of three parts has two or more
@@ -56,30 +57,17 @@ class Part:
 
 def check_arrays(features, labels, images=None):
     """Raise ValueError for a wrong shape, dtype or length, or a feature not finite."""
-    if features.ndim != 2 or labels.ndim != 1:
-        raise ValueError(
-            f"expected features r i and labels r, got shapes {features.shape} and "
-            f"{labels.shape}"
-        )
+    n = check_shape(features, "r i")["r"]
+    check_shape(labels, "r", r=n)
     if labels.dtype.kind not in "iu":
         raise ValueError(
             f"expected whole numbers as labels, got {labels.dtype}, such as "
             f"{labels[:1].tolist()}: numpy.unique(labels, return_inverse=True)[1] "
             "numbers the classes"
         )
-    for what, array in {"features": features, "images": images}.items():
-        if array is not None and len(array) != len(labels):
-            raise ValueError(
-                f"expected {what} and labels of the same length, got {len(array)} and "
-                f"{len(labels)}"
-            )
-    bad = np.argwhere(~np.isfinite(features))
-    if len(bad):
-        row, column = bad[0].tolist()
-        raise ValueError(
-            f"expected finite features, got {features[row, column]} in row {row}, "
-            f"column {column}"
-        )
+    if images is not None:
+        check_data((labels, images), "labels and images")
+    check_data((features,), "features")
 
 
 def check_classes(labels, set_size, n_odd=1):
@@ -194,24 +182,11 @@ def fixed(labels, set_size, n, seed):
 
 
 def split(features, labels, images=None, *, seed=42):
-    """Your own data in three parts.
+    """Your own data in three parts: ``train``, ``validation``, ``test``, as ``Part``.
 
-    A fifth of each class is for the test, a tenth of the rest for validation. Features
-    in different units are standardised after the split, with the mean and the deviation
-    of the training part.
-
-    Parameters
-    ----------
-    features : array ``r i``
-    labels : array of whole numbers ``r``
-    images : uint8 array ``r y x`` or ``r y x 3``, optional
-        For figures only.
-    seed : int
-
-    Returns
-    -------
-    dict of str to Part
-        ``train``, ``validation``, ``test``; each part in random order.
+    A fifth of each class is for the test, a tenth of the rest for validation; each part
+    is in random order. Standardise features in different units after the split, with the
+    mean and the deviation of the training part.
     """
     labels = np.asarray(labels)
     with np.errstate(over="ignore"):  # an infinite feature is named by Part

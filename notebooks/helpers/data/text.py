@@ -33,18 +33,10 @@ PIECE = re.compile(r"\n *| ?\w+| ?[^\w\s]+|\s")  # no byte pair reaches across t
 
 
 def load(path=None):
-    """Text for training, and text that is held out.
+    """Text for training and text that is held out, ``train`` and ``test``.
 
-    Parameters
-    ----------
-    path : str or path, optional
-        A file of your own in UTF-8, whose last tenth is held out. By default the file
-        that ``$TEXT_FILE`` names, and else modules of Python's standard library.
-
-    Returns
-    -------
-    dict of str to str
-        ``train`` and ``test``.
+    Of a file of your own in UTF-8 the last tenth is held out. By default it is the one
+    that ``$TEXT_FILE`` names, and else modules of Python's standard library.
     """
     if path := path or os.environ.get("TEXT_FILE"):
         text = read(path)
@@ -105,13 +97,8 @@ class BytePairs:
     def learn(cls, text, n_tokens, alphabet=ASCII):
         """Join the most frequent pair of neighbours, again and again.
 
-        Parameters
-        ----------
-        text : str
-        n_tokens : int
-            Size of the vocabulary that is to come out.
-        alphabet : str
-            Characters to know besides those of the text.
+        ``n_tokens`` is the size of the vocabulary that is to come out; ``alphabet`` has
+        characters to know besides those of the text.
         """
         alphabet = "".join(sorted(set(text) | set(alphabet)))
         if len(alphabet) > n_tokens:
@@ -230,15 +217,8 @@ def windows(tokens, length):
 def random_windows(tokens, settings):
     """Rows from random places of a text, for every update of a training.
 
-    Parameters
-    ----------
-    tokens : integer array
-    settings : helpers.engine.settings.Text
-
-    Returns
-    -------
-    int32 array ``epochs·n_train length + 1``
-        Use them with ``batches=sequences.in_order(settings)``.
+    An int32 array ``epochs·n_train length + 1``, to be used with
+    ``batches=sequences.in_order(settings)``.
     """
     length, n = settings.length, settings.epochs * settings.n_train
     check_sizes(**{"tokens beyond a window": len(tokens) - length})
@@ -265,11 +245,6 @@ def ngram_bits(train, test, order):
     The probability after ``order - 1`` characters is a mean of what was seen after them
     and of the next shorter context's; the more different characters have followed, the
     more counts the shorter one. ``order = 1`` looks at no context.
-
-    Parameters
-    ----------
-    train, test : str
-    order : int
 
     Source: Chen & Goodman 1998, sec. 2.4; Witten & Bell 1991, method C.
     """

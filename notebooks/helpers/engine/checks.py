@@ -55,13 +55,11 @@ def check_fields(settings):
 def check_fit(model, modules, loss_fn, data, settings, batches, validation):
     """Check that model, data, settings and batches fit each other, before any work."""
     check_model(modules, settings)
-    check_data(data)
+    check_examples(model, loss_fn, data)
     settings.check_data(data)
-    check_labels(model, loss_fn, data)
     check_batches(batches(0), settings, len(data[0]))
     if validation is not None:
-        check_data(validation, "validation data")
-        check_labels(model, loss_fn, validation, "validation data")
+        check_examples(model, loss_fn, validation, "validation data")
 
 
 def check_model(modules, settings):
@@ -98,10 +96,10 @@ def check_data(data, what="data"):
             )
 
 
-def check_labels(model, loss_fn, data, what="data"):
-    """Check labels as the loss function says, if it does."""
-    check = getattr(loss_fn, "check_labels", None)
-    if check is not None:
+def check_examples(model, loss_fn, data, what="data"):
+    """Check data, and their labels as the loss function says, if it does."""
+    check_data(data, what)
+    if check := getattr(loss_fn, "check_labels", None):
         check(model, data, what)
 
 

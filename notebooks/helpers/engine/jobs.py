@@ -67,13 +67,11 @@ def results(commands, function, n, args, limit):
     """What a function returned in each of ``n`` processes that some commands start."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "job").write_bytes(cloudpickle.dumps((function, args)))
-        found = finish(commands(folder), folder, limit)
+        found = finish(commands(folder), n, folder, limit)
         for rank, (status, said) in enumerate(found):
             if status:
-                errors = [
-                    file.read_text() for file in sorted(Path(folder).glob("error-*"))
-                ]
-                last = "\n".join((errors or [said])[0].splitlines()[-LAST_LINES:])
+                errors = map(Path.read_text, sorted(Path(folder).glob("error-*")))
+                last = "\n".join(next(errors, said).splitlines()[-LAST_LINES:])
                 raise RuntimeError(f"process {rank} ended with status {status}\n{last}")
         files = [Path(folder, f"result-{rank}") for rank in range(n)]
         return [cloudpickle.loads(file.read_bytes()) for file in files]
@@ -86,14 +84,15 @@ def free_port():
         return one.getsockname()[1]
 
 
-def finish(commands, folder, limit):
+def finish(commands, n, folder, limit):
     """Exit status and stderr of Python processes: all end soon after one has failed.
 
     None is left, whatever happens.
     """
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     changes = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    changes |= {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    changes |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    changes |= {"OMP_NUM_THREADS": "1"} if n > 1 else {}
     said = [Path(folder, f"said-{i}") for i in range(len(commands))]
     running, late = [], time.monotonic() + limit
     try:

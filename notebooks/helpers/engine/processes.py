@@ -30,12 +30,7 @@ class ProcessGroup:
     def each(self, make):
         """What a function returns in this process, if it raises in none.
 
-        Raises
-        ------
-        Exception
-            What it raises here.
-        ValueError
-            What it raises elsewhere, with the host and the process.
+        What it raises elsewhere is a ValueError with the host and the process.
         """
         result, error = result_or_error(make)
         found = self.all_gather((socket.gethostname(), error and f"{error}"))
@@ -47,16 +42,9 @@ class ProcessGroup:
         return result
 
     def check_same(self, about):
-        """Stop every process, with the same sentence, if they do not mean the same run.
+        """Raise ValueError in every process if they do not mean the same run.
 
-        Parameters
-        ----------
-        about : dict of str to str
-
-        Raises
-        ------
-        ValueError
-            Naming the host, the process and what differs.
+        ``about`` are texts by name; the message has the host, the process and the names.
         """
         (first, theirs), *others = self.all_gather((socket.gethostname(), about))
         for rank, (name, found) in enumerate(others, start=1):

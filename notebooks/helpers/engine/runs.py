@@ -220,9 +220,8 @@ class Run:
             for old in self.folder.glob("events.out.tfevents.*"):
                 old.unlink()
             self.events, first = Writer(str(self.folder)), 0
-        for step, values in events(history, n, first):
-            for name, value in values.items():
-                self.events.add_scalar(name, value, step)
+        for step, name, value in events(history, n, first):
+            self.events.add_scalar(name, value, step)
         self.events.flush()
 
     def close(self):
@@ -232,12 +231,14 @@ class Run:
 
 
 def events(history, n, first):
-    """``(update, {tag: number})`` of the epochs from ``first`` on."""
-    for step in range(first * n, len(history["loss"])):
-        yield step, {f"train/{name}": history[name][step] for name in UPDATES}
-    for epoch in range(first, len(history["seconds"])):
-        values = {name.replace("_", "/"): history[name][epoch] for name in EPOCHS}
-        yield (epoch + 1) * n - 1, {k: x for k, x in values.items() if not np.isnan(x)}
+    """``(update, tag, number)`` of the epochs from ``first`` on."""
+    for name in UPDATES:
+        for step in range(first * n, len(history[name])):
+            yield step, f"train/{name}", history[name][step]
+    for name in EPOCHS:
+        for epoch, x in list(enumerate(history[name]))[first:]:
+            if not np.isnan(x):
+                yield (epoch + 1) * n - 1, name.replace("_", "/"), x
 
 
 def part(arrays, prefix):

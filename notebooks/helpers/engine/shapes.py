@@ -6,15 +6,7 @@ import numpy as np
 def as_numpy(x):
     """Copy an array of any framework to NumPy, from any device and without gradient.
 
-    Parameters
-    ----------
-    x : array of NumPy, JAX or PyTorch, or a nested list of numbers
-        Any shape, any dtype; bfloat16, which NumPy lacks, arrives as float32.
-
-    Returns
-    -------
-    numpy.ndarray
-        Of the same shape.
+    A nested list of numbers will do; bfloat16, which NumPy lacks, arrives as float32.
     """
     if hasattr(x, "detach"):
         x = x.detach().cpu()
@@ -36,16 +28,11 @@ def check_shape(x, axes, **sizes):
     **sizes : int
         The sizes that are known: ``h=4``.
 
-    Returns
-    -------
-    dict of str to int
-        The size of every named axis.
-
     Raises
     ------
     ValueError
-        If the number of axes or the size of one differs; the message names the axis
-        and both sizes. Also if a size is given for an axis that ``axes`` lacks.
+        If the number of axes or the size of one differs, naming the axis and both sizes;
+        if a size is given for an axis that ``axes`` lacks.
     """
     names, shape = axes.split(), tuple(x.shape)
     unknown = sorted(set(sizes) - set(names))

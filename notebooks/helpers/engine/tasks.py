@@ -53,23 +53,8 @@ class Task:
 def load(name, source=None, **changes):
     """A task with its data.
 
-    Parameters
-    ----------
-    name : str
-        A name of ``TASKS``.
-    source : str, optional
-        Data of one's own, for the tasks that take them.
-    **changes
-        Settings that differ from those of the chapter, or from what follows from data
-        of one's own.
-
-    Raises
-    ------
-    ValueError
-        If the task is unknown or makes its own data, or a setting or the data are
-        invalid.
-    FileNotFoundError
-        If ``make data`` has not prepared the photos.
+    ``source`` are data of one's own, for the tasks that take them; ``changes`` are
+    settings that differ from those of the chapter, or from what follows from such data.
     """
     kind, wanted = choose(name, TASKS, "task")
     if source and not wanted:
@@ -88,10 +73,8 @@ def load(name, source=None, **changes):
 
 def of(settings, source=None):
     """The task of settings that are complete."""
-    kinds = {
-        known.Pictures: vision, known.Sets: odd_one, known.Text: language,
-        known.Dates: translation, known.Settings: reverse,
-    }  # fmt: skip
+    kinds = {known.Pictures: vision, known.Sets: odd_one, known.Text: language}
+    kinds |= {known.Dates: translation, known.Settings: reverse}
     make = next(make for kind, make in kinds.items() if isinstance(settings, kind))
     return make(settings, source)
 

@@ -42,17 +42,7 @@ def is_torch(model):
 
 
 def to_arrays(model):
-    """Copy the parameters of a model of either framework to NumPy.
-
-    Parameters
-    ----------
-    model : torch.nn.Module or flax.nnx.Module
-
-    Returns
-    -------
-    dict of str to numpy.ndarray
-        Neutral names; dense matrices ``in out``.
-    """
+    """Copy the parameters of a model of either framework to NumPy, by neutral name."""
     return {
         name: np.array(values(param, transposed), order="C")
         for name, param, transposed in parameters(model)
@@ -67,12 +57,8 @@ def count_parameters(model):
 def from_arrays(model, arrays):
     """Set every parameter of a model of either framework, or none.
 
-    Parameters
-    ----------
-    model : torch.nn.Module or flax.nnx.Module
-        Changed in place; keeps its dtypes and its devices.
-    arrays : dict of str to array
-        As ``to_arrays`` returns it; real numbers of any dtype.
+    The model keeps its dtypes and its devices; ``arrays`` are as ``to_arrays`` returns
+    them, real numbers of any dtype.
 
     Raises
     ------
@@ -159,18 +145,11 @@ class Html(str):
 
 
 def download_link(model, name, *, half=False, metadata=None):
-    """A link to download the parameters of a model; it contains the whole file.
+    """A link to download the parameters of a model, which contains the whole file.
 
-    Parameters
-    ----------
-    model : torch.nn.Module or flax.nnx.Module
-        A small one: the notebook grows by four bytes for every three of the file.
-    name : str
-        Name of the downloaded file.
-    half : bool
-        Round to half precision, two bytes for each number.
-    metadata : dict of str to str, optional
-        What the file is to say besides, for example a vocabulary.
+    The notebook grows by four bytes for every three of the file; with ``half``, a number
+    has two. ``metadata`` are texts by name that the file is to say besides, for example
+    a vocabulary.
     """
     arrays = to_arrays(model)
     arrays = {n: in_half(n, x) for n, x in arrays.items()} if half else arrays
@@ -211,13 +190,8 @@ def write_atomically(path, data):
 def load_weights(model, path):
     """Read the parameters of a model from a safetensors file.
 
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If the file is truncated, not safetensors, or of another model. The model is then
-        as before.
+    After an error, because the file is missing, truncated, not safetensors, or of another
+    model, the model is as before.
     """
     path = Path(path)
     if not path.is_file():

@@ -28,7 +28,7 @@ NAMES = {  # in the order of the chapters
     "training": """
         cross_entropy odd_one_out next_token fit evaluate on_all_devices on_mesh
         place_of on_device Distributed Trainer flat_product flat_convolution is_plain
-        with_flat_products is_key raw like make_optimizer update run_epoch score
+        with_flat_products is_key raw put make_optimizer update run_epoch score
         run_batch
     """,
     "vision": """

@@ -15,8 +15,7 @@ from helpers.data.sequences import draw_uniforms, shuffled
 from helpers.engine import runs
 from helpers.engine.checks import (
     check_classes,
-    check_data,
-    check_labels,
+    check_examples,
     check_shares,
     check_sizes,
     check_texts,
@@ -130,28 +129,29 @@ def evaluate(model, loss_fn, data, *, batch_size=1000):
     memory, not of the result.
     """
     check_sizes(batch_size=batch_size)
-    check_data(data)
-    check_labels(model, loss_fn, data)
+    check_examples(model, loss_fn, data)
     return score(model, loss_fn, on_device(data, model), batch_size)
 
 
 def on_all_devices(model):
     """Put a copy of a model on every device, for ``fit`` to share batches among them.
 
-    Parameters
-    ----------
-    model : flax.nnx.Module
-        Changed in place; the same in all processes.
+    It is changed in place, and has to be the same in all processes.
     """
     mesh = Mesh(np.array(jax.devices()), ("data",))
     place = NamedSharding(mesh, PartitionSpec())
     nnx.update(model, jax.tree.map(lambda x: on_mesh(x, place), nnx.state(model)))
 
 
+def put(x, array, place):
+    """NumPy numbers as what ``x`` is, an array or a random key, at a sharding."""
+    new = jax.device_put(array, place)
+    return jax.random.wrap_key_data(new) if is_key(x) else new
+
+
 def on_mesh(x, place):
     """An array on several devices, whose values every process has."""
-    new = jax.device_put(np.asarray(raw(x)), place)
-    return jax.random.wrap_key_data(new) if is_key(x) else new
+    return put(x, np.asarray(raw(x)), place)
 
 
 def place_of(model):
@@ -234,7 +234,7 @@ class Trainer:
         leaves, tree = jax.tree.flatten(self.carry)
         new = [arrays[name] for name in sorted(arrays)]
         pairs = zip(leaves, new, strict=True)
-        leaves = [like(old, array) for old, array in pairs]
+        leaves = [put(x, array, jnp.asarray(x).sharding) for x, array in pairs]
         self.carry = jax.tree.unflatten(tree, leaves)
         self.write_model()
 
@@ -298,14 +298,6 @@ def is_key(x):
 def raw(x):
     """An array as it is, a random key as its numbers."""
     return jax.random.key_data(x) if is_key(x) else x
-
-
-def like(leaf, array):
-    """A NumPy array as what ``leaf`` is, an array or a key, and where it is."""
-    place = jnp.asarray(leaf).sharding
-    if is_key(leaf):
-        return jax.random.wrap_key_data(jax.device_put(array, place))
-    return jax.device_put(array, place)
 
 
 def make_optimizer(learning_rates, max_grad_norm):

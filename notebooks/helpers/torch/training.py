@@ -11,8 +11,7 @@ from helpers.data.sequences import draw_uniforms, shuffled
 from helpers.engine import runs
 from helpers.engine.checks import (
     check_classes,
-    check_data,
-    check_labels,
+    check_examples,
     check_shares,
     check_sizes,
     check_texts,
@@ -132,8 +131,7 @@ def evaluate(model, loss_fn, data, *, batch_size=1000):
     memory, not of the result.
     """
     check_sizes(batch_size=batch_size)
-    check_data(data)
-    check_labels(model, loss_fn, data)
+    check_examples(model, loss_fn, data)
     return score(model, loss_fn, on_device(data, model), batch_size)
 
 
