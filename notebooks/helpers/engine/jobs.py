@@ -4,6 +4,7 @@ A function goes to the processes by value (cloudpickle), with all that it uses o
 page; what it returns comes back the same way.
 """
 
+import multiprocessing
 import os
 import signal
 import socket
@@ -12,15 +13,17 @@ import sys
 import tempfile
 import time
 import traceback
+import uuid
 from pathlib import Path
 
 import cloudpickle
 
 LAST_LINES = 12
+PRELOADED = ["helpers.torch", "torch._dynamo", "torch.distributed.fsdp"]
 
 
 def torchrun(function, n, *args, restarts=0, limit=300):
-    """Call ``function(*args)`` in ``n`` processes that ``torchrun`` starts.
+    """Call ``function(*args)`` in ``n`` processes, as ``torchrun`` does.
 
     Parameters
     ----------
@@ -31,7 +34,7 @@ def torchrun(function, n, *args, restarts=0, limit=300):
     *args
         Of the function, the same for all.
     restarts : int
-        How often ``torchrun`` may start all processes again after one has failed.
+        How often all processes may be started again after one has failed.
     limit : float
         Seconds, after which all are killed.
 
@@ -46,9 +49,11 @@ def torchrun(function, n, *args, restarts=0, limit=300):
         If a process fails or is killed, with what it said last, or after the limit. The
         other processes are killed then.
     """
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"]
-    launcher += [f"--max-restarts={restarts}", "-m", __name__]
-    return results(lambda folder: [[*launcher, folder]], function, n, args, limit)
+
+    def commands(folder):
+        return [["-m", __name__, folder, f"{n}", f"{restarts}"]]
+
+    return results(commands, function, n, args, limit)
 
 
 def together(function, n, *args, limit=300):
@@ -123,9 +128,9 @@ def finish(commands, n, folder, limit):
 def main(folder, rank=None):
     """Call the function of a folder, and keep what it returns or what it raises."""
     function, args = cloudpickle.loads(Path(folder, "job").read_bytes())
-    place = rank or os.environ["RANK"]
+    place = os.environ["RANK"] if rank is None else rank
     try:
-        result = function(*args) if rank is None else function(int(rank), *args)
+        result = function(*args) if rank is None else function(rank, *args)
     except Exception:
         Path(folder, f"error-{place}").write_text(traceback.format_exc())
         raise
@@ -134,5 +139,24 @@ def main(folder, rank=None):
     draft.replace(Path(folder, f"result-{place}"))
 
 
+def launch(folder, n, restarts):
+    """Call the function as ``torchrun --standalone`` does, in forks of one process.
+
+    That process imports torch once for all of them, and has a single thread.
+    """
+    from torch.distributed.launcher import LaunchConfig, elastic_launch
+
+    forks = "forkserver" in multiprocessing.get_all_start_methods()  # not on Windows
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=n, run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d", rdzv_endpoint="localhost:0",
+        max_restarts=restarts, start_method="forkserver" if forks else "spawn",
+    )  # fmt: skip
+    elastic_launch(config, main)(folder)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    folder, *numbers = sys.argv[1:]
+    start = main if len(numbers) == 1 else launch
+    start(folder, *map(int, numbers))
