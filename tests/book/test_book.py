@@ -7,11 +7,11 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 import yaml
-from bs4 import BeautifulSoup
 
 import glossary
 import pages
 from build_book import HTML
+from reading import article, soup, whole
 
 pytestmark = [pytest.mark.book, pytest.mark.usefixtures("html")]
 PAGES = pages.toc()
@@ -23,24 +23,10 @@ by_notebook = pytest.mark.parametrize("page", NOTEBOOKS)
 
 
 @cache
-def soup(path):
-    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
-
-
-@cache
 def anchors(path):
     """Every name on a page that a link can end with."""
     nodes = soup(path).select("[id], [name]")
     return {"top"} | {node.get("id") or node["name"] for node in nodes}
-
-
-def whole(page):
-    return soup(HTML / f"{page}.html")
-
-
-def article(page):
-    """The content of a page, without navigation."""
-    return whole(page).select_one("article")
 
 
 def every_html():

@@ -4,10 +4,10 @@ import ast
 import re
 
 import pytest
-from bs4 import BeautifulSoup
 
 import pages
 from comparison import in_percent, without_docstrings
+from reading import whole
 
 SOURCE = (pages.ROOT / "book" / "comparison.md").read_text("utf-8")
 DICTIONARY = SOURCE.partition("## Dictionary")[2].partition("\n## ")[0]
@@ -98,11 +98,10 @@ def test_small_numbers_are_shown_in_percent():
 
 
 @pytest.mark.book
-def test_tabs_hold_the_code_of_the_pages(html):
+@pytest.mark.usefixtures("html")
+def test_tabs_hold_the_code_of_the_pages():
     """As often as the page asks for it, line by line but for the docstrings."""
-    text = (html / "book/comparison.html").read_text("utf-8")
-    soup = BeautifulSoup(text, "html.parser")
-    tabs = soup.select(".sd-tab-content")
+    tabs = whole("book/comparison").select(".sd-tab-content")
     asked = re.findall(r"```\{twin-code\} (\w+)\n(.*?)```", SOURCE, flags=re.DOTALL)
     assert len(tabs) == 2 * len(asked) > 10
     wanted = [(*twins, side) for twins in asked for side in pages.SIDES]
@@ -118,12 +117,11 @@ def test_tabs_hold_the_code_of_the_pages(html):
 
 
 @pytest.mark.book
-def test_measured_figures_are_those_that_the_pages_printed(html, executed):
+def test_measured_figures_are_those_that_the_pages_printed(executed):
     """Every row has a number for both frameworks, and one is looked up by hand."""
-    text = (html / "book/comparison.html").read_text("utf-8")
     rows = {
         what.get_text(): [value.get_text().strip() for value in values]
-        for line in BeautifulSoup(text, "html.parser").select("table.measured tbody tr")
+        for line in whole("book/comparison").select("table.measured tbody tr")
         for what, *values in [line.select("td")]
     }
     assert len(rows) > 10

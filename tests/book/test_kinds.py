@@ -4,10 +4,10 @@ import json
 import re
 
 import pytest
-from bs4 import BeautifulSoup
 from sphinx.search.en import SearchEnglish
 
 import pages
+from reading import article
 from sync import FOLDS
 
 pytestmark = pytest.mark.book
@@ -46,20 +46,24 @@ def test_figures_show_a_picture(executed, page):
 
 
 @by_notebook
-def test_computed_sentences_are_text_of_the_page(executed, html, page):
+def test_computed_sentences_are_text_of_the_page(executed, page):
     """As one reads it, not as code."""
-    article = BeautifulSoup((html / f"{page}.html").read_text("utf-8"), "html.parser")
-    outputs = article.select("article .cell.tag_say .cell_output")
+    outputs = article(page).select(".cell.tag_say .cell_output")
     shown = " ".join(" ".join(node.get_text(" ") for node in outputs).split())
     pieces = [*said(executed(page))]
     missing = [piece for piece in pieces if piece not in shown]
     assert pieces and not missing, f"{page}: {missing}"
 
 
+@pytest.fixture(scope="module")
+def index(html):
+    """What the search of the book looks up."""
+    text = (html / "searchindex.js").read_text("utf-8")
+    return json.loads(text[text.index("{") : text.rindex("}") + 1])
+
+
 @by_notebook
-def test_the_search_finds_computed_sentences(executed, html, page):
-    index = (html / "searchindex.js").read_text("utf-8")
-    index = json.loads(index[index.index("{") : index.rindex("}") + 1])
+def test_the_search_finds_computed_sentences(executed, index, page):
     number, stem = index["docnames"].index(page), SearchEnglish({}).stem
     words = {w.lower() for piece in said(executed(page)) for w in piece.split()}
     for word in sorted(word for word in words if len(word) > 5 and word.isascii()):
@@ -68,11 +72,11 @@ def test_the_search_finds_computed_sentences(executed, html, page):
 
 
 @by_notebook
-def test_what_unfolds_a_cell_has_words_of_its_own(html, page):
+@pytest.mark.usefixtures("html")
+def test_what_unfolds_a_cell_has_words_of_its_own(page):
     """A screen reader reads out the claim of a check, too."""
-    article = BeautifulSoup((html / f"{page}.html").read_text("utf-8"), "html.parser")
     kinds = ", ".join(f".tag_{kind}" for kind in FOLDS if kind != "answer")
-    for cell in article.select(f"article .cell:is({kinds})"):
+    for cell in article(page).select(f".cell:is({kinds})"):
         line = cell.select_one("details.hide > summary")
         assert line and not line.get("aria-label"), f"{page}: {cell.get_text()[:60]}"
         claim = "✓ Checked: " if "tag_check" in cell["class"] else "Show "
