@@ -61,7 +61,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from helpers.data import sets
-from helpers.engine import settings as tasks
 from helpers.engine import twin
 from helpers.engine.runs import runs_folder
 from helpers.engine.shapes import (  # as_numpy(): the way back to NumPy
@@ -895,7 +894,7 @@ if known and len(wrong):
 #
 # ```python
 # parts = sets.split(features, labels)  # train, validation, test
-# own = tasks.Sets.for_data(parts)  # sizes follow from the data; any can be given
+# own = Sets.for_data(parts)  # of helpers.engine.settings; any size can be given
 # x, labels = parts["train"].features, parts["train"].labels
 # net = build(Predictor, seed=own.seed, **own.model)
 # fit(net, odd_one_out, (x,), own, batches=sets.drawn(labels, own))
