@@ -4,10 +4,17 @@ import os
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
 
 import browser
 
+PATIENCE = 60_000  # milliseconds: a busy machine is slow, and nothing is wrong with it
+expect.set_options(timeout=PATIENCE)
+
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+# Two frames: the layout is done, and what observes sizes has been told.
+DRAWN = """() => new Promise(
+    done => requestAnimationFrame(() => requestAnimationFrame(done)))"""
 TYPESET = """() => !document.querySelector('.math')
     || (window.MathJax?.startup?.promise && document.querySelector('mjx-container'))"""
 
@@ -63,6 +70,13 @@ def watch(page):
     page.on("console", hear)
     page.on("response", look)
     return page
+
+
+def new_context(browser, **options):
+    """A window that remembers nothing, and waits long before it gives up."""
+    context = browser.new_context(**{"viewport": WIDE, **options})
+    context.set_default_timeout(PATIENCE)
+    return context
 
 
 def by_page(names):

@@ -1,6 +1,7 @@
 """The built book, and a browser that shows it."""
 
 import threading
+from functools import cache
 
 import nbformat
 import pytest
@@ -9,8 +10,11 @@ from jupyter_cache import get_cache
 import browser
 import build_book
 import pages
+import playground
 import serve
-from browsing import TYPESET, WIDE, find_browser, watch
+from browsing import TYPESET, WIDE, find_browser, new_context, watch
+from comparison import JAVASCRIPT
+from models_in_javascript import LIBRARY
 
 
 @pytest.fixture(scope="session")
@@ -25,11 +29,12 @@ def html():
 @pytest.fixture(scope="session")
 def executed(html):
     """Reads a page as the build executed it: code cells with their outputs."""
-    cache = get_cache(html.parent / "executed")
+    kept = get_cache(html.parent / "executed")
 
+    @cache
     def read(page):
         notebook = nbformat.read(pages.ROOT / f"{page}.ipynb", as_version=4)
-        return cache.merge_match_into_notebook(notebook)[1]
+        return kept.merge_match_into_notebook(notebook)[1]
 
     return read
 
@@ -59,9 +64,20 @@ def running_browser():
 
 
 @pytest.fixture(scope="session")
+def javascript(browser):
+    """A page with the models in JavaScript and nothing else."""
+    page = new_context(browser).new_page()
+    for name in playground.SCRIPTS:
+        page.add_script_tag(path=JAVASCRIPT.with_name(name))
+    page.add_script_tag(content=LIBRARY)
+    yield page
+    page.context.close()
+
+
+@pytest.fixture(scope="session")
 def tab(browser, address):
     """Shows a page of the book with its formulas set, in a tab that is kept."""
-    context = browser.new_context()
+    context = new_context(browser)
     context.add_init_script("localStorage.setItem('extras', 'open')")  # see all of it
     tabs = []
 
@@ -101,18 +117,40 @@ def visit(tab):
     return open_page
 
 
-@pytest.fixture
-def new_reader(browser, address):
-    """A reader who was never here: opens pages in a window of their own."""
-    opened = []
+@pytest.fixture(scope="session")
+def windows(browser):
+    """Windows that are kept, one for each set of options: scripts are compiled once."""
+    found = {}
 
     def window(**options):
-        context = browser.new_context(**{"viewport": WIDE, **options})
-        opened.append(context)
-        page = watch(context.new_page())
-        page.open = lambda name: page.goto(f"{address}/{name}")
-        return page
+        key = repr(sorted(options.items()))
+        if key not in found:
+            found[key] = new_context(browser, **options)
+        return found[key]
 
     yield window
-    for context in opened:
+    for context in found.values():
         context.close()
+
+
+@pytest.fixture
+def new_reader(browser, windows, address):
+    """A reader who was never here: opens pages in a tab, and nothing is remembered.
+
+    ``own``: in a window of its own, for what changes a window (as its clock).
+    """
+    opened = []
+
+    def open_tab(own=False, **options):
+        context = new_context(browser, **options) if own else windows(**options)
+        page = watch(context.new_page())
+        page.context.new_cdp_session(page).send(
+            "Storage.clearDataForOrigin", {"origin": address, "storageTypes": "all"}
+        )
+        page.open = lambda name: page.goto(f"{address}/{name}")
+        opened.append(context if own else page)
+        return page
+
+    yield open_tab
+    for each in opened:
+        each.close()

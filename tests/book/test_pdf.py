@@ -29,6 +29,16 @@ def book(address, browser):
     return PdfReader(content)
 
 
+def letters(text):
+    """Without blanks; a font may have a letter of its own for "fi"."""
+    return "".join(normalize("NFKC", text).split())
+
+
+@pytest.fixture(scope="module")
+def printed(book):
+    return letters("".join(page.extract_text() for page in book.pages))
+
+
 def test_the_outline_has_pages_and_sections(book):
     titles = [item.title for item in book.outline if not isinstance(item, list)]
     assert titles == ["Transformers, side by side", "Warm-up in PyTorch", "Glossary"]
@@ -37,19 +47,16 @@ def test_the_outline_has_pages_and_sections(book):
     assert sections[-1] == "Key points"
 
 
-def test_answers_are_printed(book):
+def test_answers_are_printed(printed):
     """They are folded on the screen, but on paper nothing can be unfolded."""
-    text = "".join(page.extract_text() for page in book.pages)
     answer = (pages.NOTEBOOKS / "warmup_torch.py").read_text("utf-8")
     answer = answer.partition('"answer"]')[2].split("\n", 1)[1].partition("\n")[0]
-    assert "".join(answer.split()) in "".join(text.split())
-    assert "Show the answer" not in text
+    assert letters(answer) in printed
+    assert "Showtheanswer" not in printed
 
 
-def test_a_check_is_printed_as_its_claim(book):
+def test_a_check_is_printed_as_its_claim(printed):
     """Neither its code, nor what unfolds the code of figures and sentences."""
-    text = "".join("".join(page.extract_text() for page in book.pages).split())
-    text = normalize("NFKC", text)  # the font has a letter of its own for "fi"
     checks = [
         cell.source
         for cell in pages.read_py(pages.NOTEBOOKS / "warmup_torch.py")
@@ -57,9 +64,9 @@ def test_a_check_is_printed_as_its_claim(book):
     ]
     for source in checks:
         claim = source.partition("\n")[0].removeprefix("# ")
-        assert "".join(claim.split()) in text
-        assert "".join(source.split()) not in text
-    assert checks and "Showthecode" not in text and "Showhow" not in text
+        assert letters(claim) in printed
+        assert letters(source) not in printed
+    assert checks and "Showthecode" not in printed and "Showhow" not in printed
 
 
 def test_links_stay_in_the_pdf_or_lead_to_the_public_book(book, address):

@@ -3,6 +3,7 @@
 import pytest
 
 import pages
+from browsing import new_context
 
 pytestmark = pytest.mark.book
 WORDS = {
@@ -32,7 +33,7 @@ WORDS = {
 @pytest.fixture(scope="module")
 def results(browser, address):
     """Addresses and titles that a search shows to a reader of one framework."""
-    context = browser.new_context()
+    context = new_context(browser)
     page = context.new_page()
     page.goto(f"{address}/search.html")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 from playwright.sync_api import expect
 
-from browsing import NARROW, WIDE, serious, watch
+from browsing import DRAWN, NARROW, new_context, serious, watch
 from helpers.show import viewer
 from sides import jax_side, torch_side
 
@@ -314,20 +314,21 @@ def document(names, style=""):
 
 
 @pytest.fixture
-def page_of(browser):
+def page_of(windows):
     """A new page that holds the named viewers."""
     opened = []
 
     def make(*names, style="", **options):
-        context = browser.new_context(**{"viewport": WIDE, **options})
-        opened.append(context)
-        page = watch(context.new_page())
+        page = watch(windows(**options).new_page())
+        opened.append(page)
         page.set_content(document(names, style))
+        if options.get("java_script_enabled", True):
+            page.evaluate(DRAWN)
         return page
 
     yield make
-    for context in opened:
-        context.close()
+    for page in opened:
+        page.close()
 
 
 def chosen_row(page, viewer_number=0, panel=0):
@@ -813,7 +814,7 @@ def test_plain_jupyter_shows_the_same(executed, browser, visit, page_name, tmp_p
     path.write_text(
         exporter.from_notebook_node(executed(page_name))[0], encoding="utf-8"
     )
-    context = browser.new_context(viewport=WIDE)
+    context = new_context(browser)
     context.route(re.compile("^https?:"), lambda route: route.abort())
     plain = context.new_page()
     plain.goto(path.as_uri(), wait_until="domcontentloaded")
