@@ -62,6 +62,7 @@ from helpers.engine.shapes import as_numpy  # any array as a NumPy array
 from helpers.engine.weights import download_link, from_arrays, save_weights, to_arrays
 from helpers.show import plots, viewer
 from helpers.show.diagrams import frameworks as diagrams
+from helpers.show.diagrams.canvas import EDGE, ORANGE, Canvas
 from helpers.show.prose import (  # say() prints a sentence with computed numbers
     say,
     table,
@@ -112,15 +113,15 @@ assert not any(row.tobytes() in trained_on for row in y_test)
 # symbol to its output in one step:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The model on one sequence, from top to bottom: sixteen digits; a box with embed and positions; attention, drawn as sixteen lines that cross, one from each input to the output that needs it; a box with ffn and output; the digits in reverse order. The line from the last input to the first output is highlighted."}}
-canvas, place = diagrams.Canvas(206), 11.5 + 15 * np.arange(16)
+canvas, place = Canvas(206), 11.5 + 15 * np.arange(16)
 for x, digit, label in zip(place, x_test[0].argmax(-1), y_test[0], strict=True):
     canvas.text(x, 9, str(digit), "name")
     canvas.text(x, 198, str(label), "name")
 canvas.box(124, 20, 240, 24, "embed, positions", kind="dense")
 for q in reversed(range(16)):  # output 0 last, on top
-    colour = diagrams.EDGE if q else diagrams.ORANGE
+    colour = EDGE if q else ORANGE
     canvas.line((place[15 - q], 47), (place[q], 157), colour=colour)
-canvas.text(42, 102, "attention", "name", colour=diagrams.ORANGE)
+canvas.text(42, 102, "attention", "name", colour=ORANGE)
 canvas.box(124, 160, 240, 24, "ffn, output", kind="output")
 canvas.fig
 
@@ -170,27 +171,35 @@ say(
 
 # %% [markdown] tags=["torch"]
 # Because `backward` *adds* to the gradients of the parameters, `zero_grad` clears them
-# first. Adam reads the rate of its next step from `param_groups`. `detach` keeps the
-# loss without its graph; `loss.item()` would make Python wait for a GPU in every
-# update.
+# first. `detach` keeps the loss without its graph; `loss.item()` would make Python wait
+# for a GPU in every update. Adam reads the rate of its next step from `param_groups`.
+
+
+# %% tags=["torch"]
+def update(model, optimizer, loss_fn, batch, max_grad_norm):
+    """One update, in place: the loss."""
+    loss, _ = loss_fn(model, *batch)
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+    optimizer.step()
+    return loss.detach()
 
 
 # %% tags=["torch"]
 def train_by_hand(model, loss_fn, data, validation, epochs, rates, max_grad_norm=1.0):
     """Train with one learning rate per update, keep the best weights: the losses."""
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)  # faster
     losses, best, rates = [], -1.0, rates.tolist()  # one wait for a GPU, not many
     for batches in epochs:  # row numbers, n b
+        model.train()  # dropout on
         for rows in batches:
-            loss, _ = loss_fn(model.train(), *(x[rows] for x in data))  # dropout on
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
             optimizer.param_groups[0]["lr"] = rates[len(losses)]
-            optimizer.step()
-            losses.append(loss.detach())
-        with torch.no_grad():  # and dropout off
-            accuracy = loss_fn(model.eval(), *validation)[1]["accuracy"]
+            batch = [x[rows] for x in data]
+            losses.append(update(model, optimizer, loss_fn, batch, max_grad_norm))
+        model.eval()  # dropout off
+        with torch.no_grad():
+            accuracy = loss_fn(model, *validation)[1]["accuracy"]
         if accuracy > best:
             best, state = accuracy, model.state_dict()
             weights = {name: array.clone() for name, array in state.items()}
@@ -277,7 +286,7 @@ history = fit(model, cross_entropy, data["train"], settings, **kept)
 on_validation = evaluate(model, cross_entropy, data["validation"])["accuracy"]
 on_test = evaluate(model, cross_entropy, data["test"])["accuracy"]
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three panels over ten epochs: training and validation loss fall from above two to almost nothing; both accuracies reach one within two epochs; the learning rate rises steeply at the start and falls along a cosine."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three panels over four epochs: training and validation loss fall from above two to almost nothing; both accuracies reach one within two epochs; the learning rate rises steeply at the start and falls along a cosine."}}
 at_update = (np.arange(settings.updates) + 1) / settings.updates_per_epoch
 at_epoch = np.arange(settings.epochs) + 1
 panels = {
@@ -309,12 +318,12 @@ say(
 # Checked: all validation and test sequences are right; after two epochs above 97 %
 assert on_validation == on_test == history["validation_accuracy"].max() == 1
 np.testing.assert_array_equal(history["learning_rate"], settings.learning_rates)
-assert settings.updates == 10 * (50_000 // 128) == 3900
+assert settings.updates == 4 * (50_000 // 128) == 1560
 for line in ("training", "validation"):
     epoch, accuracy = plots.drawn(fig, "accuracy", line)
     assert accuracy[epoch >= 2].min() > 0.97
     epoch, loss = plots.drawn(fig, "loss", line)
-    assert loss[-1] < 0.004 and (line == "validation" or loss[0] > 2)
+    assert loss[-1] < 0.02 and (line == "validation" or loss[0] > 2)
 epoch, rate = plots.drawn(fig, "learning rate", "training")
 assert rate.argmax() == settings.warmup - 1 and round(1 / epoch[rate.argmax()]) == 8
 assert np.argmax(rate >= settings.learning_rate / 2) == 24  # half of 50 updates
@@ -496,51 +505,46 @@ print(f"right without the top key: {accuracy_without(model, top_key, y_few):.1%}
 # %% [markdown] tags=["shared"]
 # Without these keys the model guesses. To see a model fail this test, we train it to
 # **copy** the sequence, where the residual connection already carries each symbol to
-# its output. In both tasks we silence the top key, its neighbours, or another key, and
-# compare the top keys of two seeds.
+# its output. In both tasks we silence the top key, its neighbours, or another key. And
+# we look whether another seed gives the reversing model the same top keys.
 
 # %% tags=["shared", "experiment"]
-# Experiment: two copying models, three ways to silence keys, and two seeds compared
+# Experiment: a copying model, three ways to silence keys, and two seeds compared
 keys = np.arange(settings.length)
-right = {"reverse": y_few, "copy": x_few.argmax(-1)}  # b q
-pairs = {"reverse": [model, by_fit], "copy": []}  # a long and a quick run, other seeds
-for seed in (0, 1):
-    copier = build(Predictor, seed=seed, **quick.model)
-    fit(copier, cross_entropy, (x_train, x_train.argmax(-1)), quick)
-    pairs["copy"].append(copier)
+copier = build(Predictor, seed=0, **quick.model)
+fit(copier, cross_entropy, (x_train, x_train.argmax(-1)), quick)
+tasks = {"reverse": (model, y_few), "copy": (copier, x_few.argmax(-1))}
 shift = np.random.default_rng(0).integers(1, settings.length, size=y_few.shape)
 evidence = {}
-for task, (one, other_seed) in pairs.items():
+for task, (one, labels) in tasks.items():
     top = looked_at(one)
     other = (top + shift) % settings.length
     distance = abs(keys - top[..., None])  # b q k
     # nothing, the top key, its neighbours, a random other key
     choices = [distance < 0, distance == 0, distance == 1, keys == other[..., None]]
-    evidence[task] = [accuracy_without(one, hide, right[task]) for hide in choices]
-    evidence[task].append((top == looked_at(other_seed)).mean())
+    evidence[task] = [accuracy_without(one, hide, labels) for hide in choices]
+agree = (looked_at(model) == looked_at(by_fit)).mean()  # a long and a quick run
 
 # %% tags=["shared", "say"]
 head = ["accuracy of", "nothing silenced", "top key", "its neighbours", "another key"]
 lines = [[task, *(f"{x:.1%}" for x in found)] for task, found in evidence.items()]
-say(table([*head, "same top keys"], *lines))
+say(table(head, *lines))
 
 # %% tags=["shared", "say"]
-plain, without_top, without_beside, without_other, agree = evidence["reverse"]
+plain, without_top, without_beside, without_other = evidence["reverse"]
 say(
     "The reversing model passes: it needs its top keys, and another seed finds the "
-    f"same ones (by chance, {1 / 16:.0%} would agree). It does not need their "
-    f"neighbours, although these have {beside:.0%} of the weight. The copying model "
-    "fails: hiding its top keys changes nothing, and another seed looks elsewhere."
+    f"same ones in {agree:.0%} of the rows (by chance, {1 / 16:.0%} would agree). It "
+    f"does not need their neighbours, although these have {beside:.0%} of the weight. "
+    "The copying model fails: hiding its top keys changes nothing."
 )
 
 # %% tags=["shared", "check"]
 # Checked: the map explains the reversing model and not the copying one
-assert plain == without_beside == 1
+assert plain == 1 and without_beside > 0.99
 assert without_top < 0.15 and without_other > 0.9 and agree > 0.9
 assert without_top == accuracy_without(model, top_key, y_few)
-*copied, agree = evidence["copy"]
-assert min(copied) > 0.99
-assert agree < 0.5  # loose: chance, other for each pair of seeds
+assert min(evidence["copy"]) > 0.99
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, a change of code.** What is the highest accuracy that a model with one
@@ -752,23 +756,23 @@ assert evaluate(of_any_length[True], padded_loss, other) == expected
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, open.** Could a model with two blocks find the end without being told?
-# How could the first block help the second? Train one with `"n_blocks": 2` and
-# `told=False`. (The experiment that trains on lengths from 1 to 16 shows how, and
-# `by_length`, in the one after it, measures.)
+# How could the first block help the second? Compute the mean of the position codes of
+# the first $n$ positions, for each $n$. Then, if you like, train a model with
+# `"n_blocks": 2` and `told=False`. (The experiment that trains on lengths from 1 to 16
+# shows how, and `by_length`, in the one after it, measures.)
 
 # %% tags=["shared", "answer"]
-sizes = quick.model | {"n_inputs": 10 + 16, "n_blocks": 2}
-deeper = build(Predictor, seed=settings.seed, **sizes)
-fit(deeper, padded_loss, padded(digits, lengths, told=False), many)
-by_itself = by_length(deeper, 26, False)
-assert min(by_itself) > 0.95
+codes = as_numpy(model.positions.table)[:16]  # s m
+means = codes.cumsum(axis=0) / np.arange(1, 17)[:, None]  # of the first n positions
+apart = np.linalg.norm(means[:, None] - means, axis=-1)[~np.eye(16, dtype=bool)]
+assert apart.min() > 0.05
 say(
-    "Yes. The mask shows each query only the real keys. So with equal weights the "
-    "first block can compute the mean of their position codes, and this mean tells the "
-    f"length. The queries of the second block are made from it. After {many.updates} "
-    f"updates such a model is right in {min(by_itself):.1%} even at its worst length; "
-    f"one block, at its own worst length, in {min(untold):.0%}. Whether the deeper "
-    "model finds the length in this way, only a test of its maps could tell."
+    "Yes, it could. The mask shows each query only the real keys. So with equal "
+    "weights the first block can compute the mean of their position codes, and this "
+    f"mean tells the length: those of two lengths are at least {apart.min():.2f} "
+    f"apart, when one code has the size {np.linalg.norm(codes[0]):.0f}. The queries of "
+    "the second block are made from it. Whether a trained model finds the length in "
+    "this way, only a test of its maps could tell."
 )
 
 # %% [markdown] tags=["shared"]
@@ -779,100 +783,68 @@ say(
 # symbol and keeps what it has read in a **state** of fixed size. From left to right it
 # is **causal**: in the first half of the output, symbol $s - 1 - q$ still lies ahead,
 # and no training can change that. In the second half the symbol has been read, and must
-# be found in the state. A **bidirectional** GRU has two cells, one for each direction,
-# so that at every position one of its states has read the symbol.
+# be found in the state. (A *bidirectional* GRU has a second cell, which reads from
+# right to left, so that at every position one of its states has read the symbol.)
 
 # %% [markdown] tags=["torch"]
-# PyTorch's `nn.GRU` contains the loop over the positions, and with `bidirectional=True`
-# both directions. `batch_first` makes it take `b s i`.
+# PyTorch's `nn.GRU` contains the loop over the positions. `batch_first` makes it take
+# `b s i`.
 
 
 # %% tags=["torch"]
 class Recurrent(nn.Module):
-    """A GRU from left to right, or one each way: ``b s i -> b s c``."""
+    """A GRU from left to right: ``b s i -> b s c``."""
 
-    def __init__(self, n_inputs, m, n_outputs, *, both=False):
+    def __init__(self, n_inputs, m, n_outputs):
         super().__init__()
-        self.cells = nn.GRU(n_inputs, m, batch_first=True, bidirectional=both)
-        self.output = dense(m * (1 + both), n_outputs)
+        self.cell = nn.GRU(n_inputs, m, batch_first=True)
+        self.output = dense(m, n_outputs)
 
     def forward(self, x):
-        states, _ = self.cells(x)  # b s m, or b s 2m
+        states, _ = self.cell(x)  # b s m
         return self.output(states)
 
 
 # %% [markdown] tags=["shared"]
-# We train both, and our Transformer, on 6 and on 16 symbols, with 400 updates each. The
-# GRUs have states of 64 features, and a learning rate of their own, the best of five on
-# the validation data of 16 symbols, found beforehand with PyTorch.
+# We train it on sequences of 6 symbols, with 400 updates. Its state has 64 features,
+# and its learning rate is higher.
 
 # %% tags=["shared", "experiment"]
-# Experiment: two GRUs and the Transformer, their accuracy at each position
-kinds = {"GRU": False, "bidirectional GRU": True}
-contestants, tests, right_at = {}, {}, {}
-for length in (6, 16):
-    short = replace(quick, length=length)
-    own = replace(short, learning_rate=0.06)  # of .003 .01 .03 .06 .1
-    parts = reverse_data(own)
-    tests[length] = parts["test"]
-    for name, both in kinds.items():
-        contestants[length, name] = build(Recurrent, 10, 64, 10, both=both, seed=1)
-        fit(contestants[length, name], cross_entropy, parts["train"], own)
-    contestants[length, "Transformer"] = by_fit
-    if length != quick.length:
-        contestants[length, "Transformer"] = build(Predictor, seed=1, **short.model)
-        fit(contestants[length, "Transformer"], cross_entropy, parts["train"], short)
-for (length, name), one in contestants.items():
-    inputs, labels = tests[length]
-    hits = as_numpy(one(floats(inputs))).argmax(-1) == labels  # b s
-    right_at[length, name] = hits.mean(axis=0)
+# Experiment: a GRU, and its accuracy at each position
+short = replace(quick, length=6, learning_rate=0.06)
+parts = reverse_data(short)
+inputs, labels = parts["test"]
+recurrent = build(Recurrent, 10, 64, 10, seed=1)
+fit(recurrent, cross_entropy, parts["train"], short)
+outputs = as_numpy(recurrent(floats(inputs)))  # b s c
+right_at = (outputs.argmax(-1) == labels).mean(axis=0)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy by position for sequences of 6 and of 16 symbols. The GRU from left to right is at one in ten in the first half of both; in the second half it is nearly right for 6 symbols, and for 16 its line rises from the middle to the last position. The bidirectional GRU is nearly right everywhere for 6 symbols; for 16 its line has the form of a V, with its ends far from one. The Transformer is right everywhere in both."}}
-panels = {"6 symbols": {}, "16 symbols": {}}
-for (length, name), share in right_at.items():
-    panels[f"{length} symbols"][name] = np.arange(length), share
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy of the GRU by position for sequences of 6 symbols: at one in ten at the first three positions and nearly one at the last three."}}
+title = "Reading one way, a GRU can only guess the first half"
+panels = {title: {"GRU": (range(6), right_at)}}
 fig = plots.curves(
-    panels, x="position q of the output", y="accuracy", marks="o", share_y=True,
-    size=(7, 2.9),
-)  # fmt: skip
+    panels, x="position q of the output", y="accuracy", marks="o", size=(6.2, 2.9)
+)
 fig
 
 # %% tags=["shared", "say"]
-gru, longer = right_at[6, "GRU"], right_at[16, "GRU"]
-sizes = {
-    name: sum(array.size for array in to_arrays(contestants[16, name]).values())
-    for name in (*kinds, "Transformer")
-}
 say(
-    f"With 6 symbols, the one-way GRU has {gru[3:].mean():.0%} right in the second "
-    f"half and {gru[:3].mean():.0%} in the first, where it cannot know; the "
-    "bidirectional one is nearly right everywhere.\n\nWith 16, the symbol just read "
-    f"comes out right in {longer[8]:.0%}, and the one read first in "
-    f"{longer[-1]:.0%}. So the one-way GRU has not forgotten what is old: 400 updates "
-    "have not taught it to tell so many symbols apart in one state. The bidirectional "
-    "GRU has the same difficulty from both ends. The Transformer need not keep the "
-    "symbols: it looks.\n\n"
-    f"(Parameters: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}.)"
+    f"The GRU has {right_at[3:].mean():.0%} right in the second half and "
+    f"{right_at[:3].mean():.0%} in the first, where it cannot know. And even what it "
+    "has read it must keep, in a state of fixed size that a long sequence does not fit "
+    "into. The Transformer need not keep the symbols: it looks."
 )
 
 # %% tags=["shared", "check"]
 # Checked: the one-way GRU guesses the first half; no later symbol changes its outputs
-gru, both = (plots.drawn(fig, "6 symbols", n)[1] for n in ("GRU", "bidirectional GRU"))
-assert abs(gru[:3] - 0.1).max() < 0.012  # loose: four standard deviations of chance
-assert gru[3:].min() > 0.9 and both.min() > 0.9
-gru, both = (plots.drawn(fig, "16 symbols", n)[1] for n in kinds)
-assert abs(gru[:8] - 0.1).max() < 0.02  # loose: chance
-assert gru[8:].mean() < 0.8  # loose: differs between machines
-assert gru[-1] > gru[8] and both[[0, -1]].min() > both[7:9].max()
-assert both.mean() < 0.8  # loose: differs between machines
-for title in ("6 symbols", "16 symbols"):
-    assert plots.drawn(fig, title, "Transformer")[1].min() > 0.98
-for (length, name), one in contestants.items():
-    inputs = tests[length][0]
-    changed = inputs.copy()
+_, found = plots.drawn(fig, title, "GRU")
+assert abs(found[:3] - 0.1).max() < 0.02  # loose: six standard deviations of chance
+assert found[3:].min() > 0.9
+for one, x, causal in ((recurrent, inputs, True), (by_fit, x_few, False)):
+    changed = x.copy()
     changed[:, -1] = np.roll(changed[:, -1], 1, axis=-1)
-    old, new = (as_numpy(one(floats(x)))[:, :-1] for x in (inputs, changed))
-    assert np.allclose(old, new, atol=1e-5) == (name == "GRU")
+    old, new = (as_numpy(one(floats(some)))[:, :-1] for some in (x, changed))
+    assert np.allclose(old, new, atol=1e-5) == causal
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Runs can be kept, resumed and repeated
@@ -883,30 +855,33 @@ for (length, name), one in contestants.items():
 # **repeats** a run, up to rounding.
 
 # %% tags=["shared", "experiment"]
-# Experiment: the quick run in the other framework, in a process of its own
+# Experiment: a brief run on four digits, here and in a process of the other framework
+brief = replace(quick, length=4, n_train=100 * 128, warmup=10)
+four = reverse_data(brief)["train"]
 initial = Path(tempfile.mkdtemp()) / "initial.safetensors"
-save_weights(build(Predictor, seed=1, **quick.model), initial)
-here, there = fitted["loss"], twin.losses(other_side, quick, initial)
+whole = build(Predictor, seed=1, **brief.model)
+save_weights(whole, initial)
+here = fit(whole, cross_entropy, four, brief)["loss"]
+there = twin.losses(other_side, brief, initial)
 halved = int(np.argmax(here < here[0] / 2))  # the first update with half of the loss
 gap = abs(here / there - 1)[:halved].max()
 
 # %% tags=["shared", "say"]
 say(
-    f"Until the loss of the quick run has halved, the losses of the two frameworks "
-    f"differ by at most {gap:.1%}. Later the gap grows, because each update builds on "
-    "the rounding errors of those before."
+    f"In a brief run on four digits, the loss has halved after {halved} updates. Until "
+    f"then the losses of the two frameworks differ by at most {gap:.2%}. Over "
+    "many updates the two drift apart, because each update builds on the rounding "
+    "errors of those before."
 )
 
 # %% tags=["shared", "check"]
 # Checked: the frameworks agree to 5 % while the loss halves; finished runs are reloaded
 import contextlib
 
-assert halved > 60  # the loss falls while they are compared
-np.testing.assert_allclose(  # loose: rounding that grew, other in each run
+assert halved > 30  # the loss falls while they are compared
+np.testing.assert_allclose(  # loose: rounding, other on each machine
     here[:halved], there[:halved], rtol=5e-2
 )
-apart = abs(here / there - 1)
-assert apart[:50].max() < apart[halved:].max()
 
 reloaded = build(Predictor, seed=settings.seed, **settings.model)
 with contextlib.redirect_stdout(None):  # `fit` says that the run is finished
@@ -922,20 +897,20 @@ assert list(folder.glob("*/events.out.tfevents.*")), "nothing for TensorBoard"
 def stopped(epoch):  # Ctrl-C before the second epoch
     if epoch == 1:
         raise KeyboardInterrupt
-    return shuffled(quick)(epoch)
+    return shuffled(brief)(epoch)
 
 
 with tempfile.TemporaryDirectory() as elsewhere:
     run = {"folder": elsewhere}
     try:
-        again = build(Predictor, seed=1, **quick.model)
-        fit(again, cross_entropy, data["train"], quick, batches=stopped, **run)
+        again = build(Predictor, seed=1, **brief.model)
+        fit(again, cross_entropy, four, brief, batches=stopped, **run)
     except KeyboardInterrupt:
-        again = build(Predictor, seed=1, **quick.model)
+        again = build(Predictor, seed=1, **brief.model)
     with contextlib.redirect_stdout(None):  # `fit` says where it goes on
-        resumed = fit(again, cross_entropy, data["train"], quick, **run)
-np.testing.assert_allclose(resumed["loss"], fitted["loss"], rtol=1e-3)
-for name, array in to_arrays(by_fit).items():
+        resumed = fit(again, cross_entropy, four, brief, **run)
+np.testing.assert_allclose(resumed["loss"], here, rtol=1e-3)
+for name, array in to_arrays(whole).items():
     np.testing.assert_allclose(array, to_arrays(again)[name], atol=1e-6)
 
 # %% [markdown] tags=["shared"]

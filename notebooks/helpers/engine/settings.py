@@ -168,8 +168,8 @@ class Reverse(Sequences):
 
     n_train: int = 50_000
     batch_size: int = 128
-    epochs: int = 10
-    learning_rate: float = 5e-4
+    epochs: int = 4
+    learning_rate: float = 1e-3
     warmup: int = 50
 
 
