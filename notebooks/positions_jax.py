@@ -81,7 +81,7 @@ from helpers.show import plots
 from helpers.show.diagrams import (
     positions as diagrams,  # drawings; the formulas in NumPy
 )
-from helpers.show.prose import say  # say() prints a sentence with computed numbers
+from helpers.show.prose import say, table  # sentences with computed numbers
 
 # %% tags=["jax", "experiment"]
 # Experiment: the device, the figures' style, and the names floats, integers, booleans
@@ -525,6 +525,7 @@ f"accuracy in the last update: {history['accuracy'][-1]:.0%}"
 # %% tags=["shared", "experiment"]
 # Experiment: learned and rotary positions; the accuracy of all three at each position
 models, tables = {"sinusoidal": sinusoidal}, []
+near = {"sinusoidal": history["accuracy"][-10:].mean()}  # in the last ten updates
 for name in ("learned", "rotary"):
     chosen = replace(settings, positions="none" if name == "rotary" else name)
     sizes = {**chosen.model, "max_length": 2 * settings.length}  # of the Predictor
@@ -532,37 +533,30 @@ for name in ("learned", "rotary"):
     if name == "rotary":
         model.encoder.blocks[0].attention = build(RotaryAttention, settings.m, 1)
     tables.append(to_arrays(model).get("positions.table"))  # before training
-    fit(model, cross_entropy, train, chosen, bar=False)
+    history = fit(model, cross_entropy, train, chosen, bar=False)
+    near[name] = history["accuracy"][-10:].mean()
     tables.append(to_arrays(model).get("positions.table"))  # and after
 inputs, labels = shifted(1_000, 2 * settings.length, seed=1)
-near, far = {}, {}  # accuracy at each position, in sequences of 16 and 32
-for (name, model), (found, n) in product(models.items(), ((near, 16), (far, 32))):
-    logits, _ = attention_maps(model, floats(inputs[:, :n]))  # b s c
-    found[name] = (as_numpy(logits).argmax(-1) == labels[:, :n]).mean(axis=0)
+far = {}  # accuracy at each position, in new sequences of 32
+for name, model in models.items():
+    logits, _ = attention_maps(model, floats(inputs))  # b s c
+    far[name] = (as_numpy(logits).argmax(-1) == labels).mean(axis=0)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each position. Left, in sequences of 16: all three lines are at one. Right, in sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off at the end of the shaded part and stays near this level; the rotary line is at one from position 3 to the end; how far it drops at position 0 depends on the initial weights."}}
-panels = {
-    f"sequences of {n}": {name: (np.arange(n), y) for name, y in found.items()}
-    for n, found in ((16, near), (32, far))
-}
-fig = plots.curves(panels, x="position", y="accuracy", share_y=True)
-for ax in fig.axes:
-    ax.set_ylim(0, 1.05)
-    ax.axvspan(-0.5, settings.length - 0.5, color=plots.HIDDEN, alpha=0.4, lw=0)
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each position of sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off at the end of the shaded part and stays near this level; the rotary line is at one from position 3 to the end; how far it drops at position 0 depends on the initial weights."}}
+title = "Trained on 16 positions, tested on 32"
+lines = {name: (np.arange(32), y) for name, y in far.items()}
+fig = plots.curves({title: lines}, x="position", y="accuracy", size=(6.2, 3.2))
+fig.axes[0].set_ylim(0, 1.05)
+fig.axes[0].axvspan(-0.5, settings.length - 0.5, color=plots.HIDDEN, alpha=0.4, lw=0)
 fig
 
-
 # %% tags=["shared", "say"]
-def row(found, part):
-    """Cells of a table: mean accuracy in a part of the positions."""
-    return "".join(f"| {found[name][part].mean():.1%} " for name in models) + "|"
-
-
+new = {name: found[16:].mean() for name, found in far.items()}
+rows = {"sequences of 16, in training": near, "sequences of 32, new positions": new}
+lines = [[what, *(f"{x:.1%}" for x in found.values())] for what, found in rows.items()]
 say(
-    "| accuracy | sinusoidal | learned | rotary |\n|---|---|---|---|\n"
-    f"| in sequences of 16 {row(near, slice(16))}\n"
-    f"| in sequences of 32, new positions {row(far, slice(16, 32))}\n\n"
-    f"Guessing gives {1 / settings.n_symbols:.0%}."
+    table(["accuracy", *models], *lines)
+    + f"\n\nGuessing gives {1 / settings.n_symbols:.0%}."
 )
 
 # %% [markdown] tags=["shared"]
@@ -571,20 +565,28 @@ say(
 # have never seen, which is probably why they fail. With rotary positions, "three places
 # to the left" is the same rotation everywhere.
 #
-# But this is one block, one task and one seed of each kind. Even here, the first
-# position may fail (see the extra *At position 0, rotary positions may fail*).
+# But this is one block, one task and one seed of each kind. And even here, rotary
+# positions have a weak point. Position 0 has no symbol three places before it, and must
+# look at itself. In training it had 15 keys on its right, and now it has 31, at
+# distances that it has never seen. Whether it still works depends on the weights.
+
+# %% tags=["shared", "say"]
+say(
+    f"Here, the rotary model is right at position 0 in {far['rotary'][0]:.0%} of the "
+    "sequences of 32. Large models with rotary positions do fail beyond their length; "
+    "[Chen et al. 2023](https://arxiv.org/abs/2306.15595) squeeze the new positions "
+    "into the trained range, and train a little further."
+)
 
 # %% tags=["shared", "check"]
 # Checked: all kinds learn, only rotary works at new positions; rows not reached stay
 for name in near:
-    assert near[name].mean() > 0.995
-    _, line = plots.drawn(fig, "sequences of 16", name)
-    assert line.min() > 0.95
-    _, line = plots.drawn(fig, "sequences of 32", name)
+    assert near[name] > 0.99
+    _, line = plots.drawn(fig, title, name)
     if name == "rotary":
         assert line[3:].min() > 0.9
     else:
-        assert line[:16].mean() > 0.93
+        assert line[:8].mean() > 0.93  # at the end, sinusoids fall off
         assert 0.05 < line[16:].mean() < 0.4
 before, after = tables[:2]
 np.testing.assert_array_equal(after[16:], before[16:])
@@ -607,8 +609,8 @@ diagrams.mask()
 # garbage, and compare our encoder with one that forgets the mask after its first layer.
 
 # %% tags=["shared"]
-encoder = build(Encoder, 2, 64, 4, 128)
-x = np.random.default_rng(5).normal(size=(2, 9, 64))  # b s m
+encoder = build(Encoder, 2, 12, 3, 29)
+x = np.random.default_rng(5).normal(size=(2, 9, 12))  # b s m
 real = np.arange(9) < np.array([[9], [6]])  # b s
 mask = real[:, None, None, :]  # b 1 1 k
 garbage = np.where(real[..., None], x, 1e15)
@@ -633,18 +635,18 @@ change = np.abs(out_garbage - out)[real].max()
 leaked = np.abs(leak[1] - leak[0])[real].max()
 say(
     f"Garbage in the padding changes the real outputs by {change:.0f}. If the second "
-    f"layer forgets the mask, it changes them by up to **{leaked:.1f}**, although the "
+    f"layer forgets the mask, it changes them by up to **{leaked:.2f}**, although the "
     "norms of the first block have already scaled the garbage down."
 )
 
 # %% tags=["shared", "check"]
 # Checked: padding has no effect on outputs and maps, unless a layer forgets the mask
-check_shape(maps, "l b h q k", l=2, b=2, h=4, q=9, k=9)
+check_shape(maps, "l b h q k", l=2, b=2, h=3, q=9, k=9)
 np.testing.assert_array_equal(out_garbage[real], out[real])
 np.testing.assert_array_equal(maps_garbage[:, 0], maps[:, 0])
 np.testing.assert_array_equal(maps_garbage[:, 1, :, :6], maps[:, 1, :, :6])
 assert (maps[:, 1, ..., 6:] == 0).all()
-assert leaked > 0.11
+assert leaked > 0.03  # loose: depends on the weights
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, change the code.** Now only the *last* layer gets the mask. Does the
@@ -731,45 +733,6 @@ np.testing.assert_allclose(means[0], means[1], atol=1e-5)
 np.testing.assert_allclose(means[0][1], outs[0][1, :6].mean(axis=0), atol=1e-5)
 unmasked = as_numpy(own(floats(garbage), booleans(np.ones((2, 9), bool))))
 assert np.abs(unmasked - outs[0])[real].max() > 0.18
-
-# %% [markdown] tags=["shared"]
-# ## Extra: At position 0, rotary positions may fail
-#
-# How far can we trust rotary positions beyond the trained length? They do not know
-# where a sequence starts. Position 0 has no symbol three places before it, and must
-# look at itself. In training it had 15 keys on its right, and now it has 31, at
-# distances that it has never seen. Whether it still works depends on the weights, so we
-# train two more models, with other seeds:
-
-# %% tags=["shared", "experiment"]
-# Experiment: rotary positions with two more seeds, at each position of 32
-rotary_runs = [far["rotary"]]
-for seed in (1, 2):
-    chosen = replace(settings, positions="none", seed=seed)
-    model = build(Predictor, seed=seed, **chosen.model)
-    model.encoder.blocks[0].attention = build(RotaryAttention, settings.m, 1, seed=seed)
-    fit(model, cross_entropy, train, chosen, bar=False)
-    logits, _ = attention_maps(model, floats(inputs))  # b s c
-    rotary_runs.append((as_numpy(logits).argmax(-1) == labels).mean(axis=0))
-
-# %% tags=["shared", "say"]
-first, new = (", ".join(f"{run[part].mean():.0%}" for run in rotary_runs) for part in (
-    slice(1), slice(16, 32)
-))  # fmt: skip
-say(
-    f"In sequences of 32, the three seeds are right at position 0 in **{first}** of "
-    f"the sequences, and at the new positions in {new}."
-)
-
-# %% [markdown] tags=["shared"]
-# Large models with rotary positions do fail on longer texts; [Chen et al.
-# 2023](https://arxiv.org/abs/2306.15595) squeeze the new positions into the trained
-# range, and train a little further.
-
-# %% tags=["shared", "check"]
-# Checked: from position 3 on, three seeds of rotary positions work; at 0, not all do
-assert min(run[3:].min() for run in rotary_runs) > 0.9
-assert min(run[0] for run in rotary_runs) < 0.9  # loose: depends on the weights
 
 # %% [markdown] tags=["shared"]
 # ## Extra: The slow hands say little about short texts
