@@ -751,7 +751,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: as drawn, no measured rate is above the roofline; a row has intensity 1/2
+# Checked: as drawn, all measured rates are below the roofline; one row starts at 1/2
 found = plots.drawn(fig, "billion operations per second", "measured")[1]
 assert (found < 1.001 * np.minimum(fastest, bandwidth * intensity) / 1e9).all()
 np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)

@@ -573,7 +573,7 @@ say(
 # %% tags=["shared", "say"]
 say(
     f"Here, the rotary model is right at position 0 in {far['rotary'][0]:.0%} of the "
-    "sequences of 32. Large models with rotary positions do fail on longer texts; "
+    "sequences of 32. Large models with rotary positions do fail beyond their length; "
     "[Chen et al. 2023](https://arxiv.org/abs/2306.15595) squeeze the new positions "
     "into the trained range, and train a little further."
 )

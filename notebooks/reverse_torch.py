@@ -767,12 +767,12 @@ means = codes.cumsum(axis=0) / np.arange(1, 17)[:, None]  # of the first n posit
 apart = np.linalg.norm(means[:, None] - means, axis=-1)[~np.eye(16, dtype=bool)]
 assert apart.min() > 0.05
 say(
-    "Yes, it could. The mask shows each query only the real keys. So with equal weights "
-    "the first block can compute the mean of their position codes, and this mean tells "
-    f"the length: those of two lengths are at least {apart.min():.2f} apart, when one "
-    f"code has the size {np.linalg.norm(codes[0]):.0f}. The queries of the second block "
-    "are made from it. Whether a trained model finds the length in this way, only a "
-    "test of its maps could tell."
+    "Yes, it could. The mask shows each query only the real keys. So with equal "
+    "weights the first block can compute the mean of their position codes, and this "
+    f"mean tells the length: those of two lengths are at least {apart.min():.2f} "
+    f"apart, when one code has the size {np.linalg.norm(codes[0]):.0f}. The queries of "
+    "the second block are made from it. Whether a trained model finds the length in "
+    "this way, only a test of its maps could tell."
 )
 
 # %% [markdown] tags=["shared"]
@@ -783,8 +783,8 @@ say(
 # symbol and keeps what it has read in a **state** of fixed size. From left to right it
 # is **causal**: in the first half of the output, symbol $s - 1 - q$ still lies ahead,
 # and no training can change that. In the second half the symbol has been read, and must
-# be found in the state. (A *bidirectional* GRU has a second cell, which reads from right
-# to left, so that at every position one of its states has read the symbol.)
+# be found in the state. (A *bidirectional* GRU has a second cell, which reads from
+# right to left, so that at every position one of its states has read the symbol.)
 
 # %% [markdown] tags=["torch"]
 # PyTorch's `nn.GRU` contains the loop over the positions. `batch_first` makes it take
@@ -806,8 +806,8 @@ class Recurrent(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# We train it on sequences of 6 symbols, with 400 updates. Its state has 64 features, and
-# its learning rate is higher.
+# We train it on sequences of 6 symbols, with 400 updates. Its state has 64 features,
+# and its learning rate is higher.
 
 # %% tags=["shared", "experiment"]
 # Experiment: a GRU, and its accuracy at each position
