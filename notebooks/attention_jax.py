@@ -249,7 +249,7 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # both come below.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
-diagrams.attention(mask=False)
+diagrams.attention()
 
 # %% [markdown] tags=["shared"]
 # Three words with two features each: the query $(1, 0)$ has the dot products $1, 0, 1$

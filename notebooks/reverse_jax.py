@@ -813,10 +813,10 @@ class Recurrent(nnx.Module):
 
 # %% tags=["shared", "experiment"]
 # Experiment: a GRU, and its accuracy at each position
-short = replace(quick, length=6, learning_rate=0.06)
+short = replace(quick, length=6, m=64, learning_rate=0.06)
 parts = reverse_data(short)
 inputs, labels = parts["test"]
-recurrent = build(Recurrent, 10, 64, 10, seed=1)
+recurrent = build(Recurrent, 10, short.m, 10, seed=1)
 fit(recurrent, cross_entropy, parts["train"], short)
 outputs = as_numpy(recurrent(floats(inputs)))  # b s c
 right_at = (outputs.argmax(-1) == labels).mean(axis=0)
