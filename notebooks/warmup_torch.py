@@ -85,7 +85,8 @@ f"PyTorch {torch.__version__} on {device}"
 #
 # The model of the last chapter learned to reverse sequences without a mistake. Its
 # learning rate began small and rose for 50 updates. Take this rise away, at a higher
-# rate and with six blocks, and the model learns nothing at all.
+# rate and with six blocks, and the model learns nothing at all, not even to reverse
+# eight digits.
 #
 # On this page, `train_all` takes a list of settings, trains one model for each, and
 # returns their losses and the models; `seeds` makes a list of three settings, equal but
@@ -147,7 +148,7 @@ def train_all(variants, rates=None):
 
 
 # %% tags=["shared"]
-settings = Warmup()  # six post-norm blocks; the rate rises for 100 updates to 0.006
+settings = Warmup()  # six post-norm blocks; the rate rises for 100 updates to 0.008
 no_warmup = replace(settings, warmup=1)  # the first update has the full rate
 data = reverse_data(settings)["train"]
 data = floats(data[0]), integers(data[1])  # b s i, b s
@@ -182,7 +183,7 @@ say(
 # Checked: without warm-up the loss ends above 2.2, with it below 0.05
 assert stuck.min() > 2.2
 assert learned.max() < 0.05  # loose: seeds differ in when they begin to learn
-assert abs(losses["no warm-up"][:, 50:].mean() - guessing) < 1e-2  # loose: it guesses
+assert abs(losses["no warm-up"][:, 50:].mean() - guessing) < 0.05  # loose: it guesses
 x, falls = plots.drawn(fig, title, "warm-up")
 _, stays = plots.drawn(fig, title, "no warm-up")
 assert stays.min() > 2.2
@@ -193,6 +194,7 @@ one = settings
 say(
     table(
         ["setting", "value", "why here"],
+        ["digits in a sequence", one.length, "fast"],
         ["blocks", f"{one.n_blocks}, post-norm", "as in 2017"],
         ["$m$, heads, $f$", f"{one.m}, {one.n_heads}, {one.f}", "fast"],
         ["peak rate", f"{one.learning_rate:g}", "high on purpose"],
@@ -366,33 +368,25 @@ say(
 #
 # The first two suspects are the rate and the time. To find a peak rate, one trains
 # briefly at several rates and compares the final losses: a **sweep**. In ours, each
-# rate is four times the one before. A small rate may only need more time, so we also
-# train for twice as long.
+# rate is four times the one before. A small rate may only need more time, so without
+# warm-up we train for twice as long.
 
 # %% tags=["shared", "experiment"]
-# Experiment: two more rates, with and without warm-up, and runs twice as long
-peaks = np.array([1.5e-3, 6e-3, 24e-3])
-others = [
-    replace(one, learning_rate=peak, seed=0)
-    for one in (settings, no_warmup)
-    for peak in (1.5e-3, 24e-3)
-]
-ends = final(train_all(others)[0]).reshape(2, 2)
-sweep = {
-    name: np.array([low, final(losses[name])[0], high])  # seed 0 again
-    for name, (low, high) in zip(losses, ends, strict=True)
+# Experiment: a sweep of three rates without warm-up, for twice as many updates
+peaks = np.array([2e-3, 8e-3, 32e-3])
+longer = replace(no_warmup, epochs=4, seed=0)
+sweep = final(train_all([replace(longer, learning_rate=peak) for peak in peaks])[0])
+slow, still_stuck, _ = sweep
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss at the end over the peak rate, logarithmic, three rates from 0.002 to 0.032. Without warm-up, after 400 updates, the line is near zero at the first rate and at the level of guessing at the other two. A point, with warm-up and after 200 updates, is near zero at the second rate."}}
+title = "Without warm-up, only the smallest rate learns (one seed)"
+helped = final(losses["warm-up"])[:1]  # seed 0 again
+lines = {
+    f"no warm-up, {longer.updates} updates": (peaks, sweep),
+    f"warm-up, {settings.updates} updates": (peaks[1:2], helped),
 }
-
-# 400 updates without warm-up: three seeds at 0.0015, one at 0.006
-longer = replace(no_warmup, epochs=4)
-variants = seeds(replace(longer, learning_rate=1.5e-3))
-*slow, still_stuck = final(train_all([*variants, replace(longer, seed=0)])[0])
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss after 200 updates over the peak rate, logarithmic, three rates from 0.0015 to 0.024. With warm-up the line falls almost to zero at the second rate, and is at the level of guessing at the third. Without warm-up the line stays above 1 at all three, and is at the level of guessing at the last two."}}
-title = "In 200 updates, 0.006 succeeds only with warm-up (one seed)"
-lines = {name: (peaks, y) for name, y in sweep.items()}
 fig = plots.curves(
-    {title: lines}, x="peak rate", y="loss after 200 updates", log_x=4, marks="o",
+    {title: lines}, x="peak rate", y="loss at the end", log_x=4, marks="o",
     size=(6.5, 3.2),
 )  # fmt: skip
 fig.axes[0].set_xticks(peaks, [f"{peak:g}" for peak in peaks])
@@ -400,22 +394,18 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    f"In {longer.updates} updates without warm-up, three seeds end at "
-    f"{three(*np.sort(slow))} at the rate 0.0015; at 0.006 the network still guesses. "
-    "So it can **learn without warm-up, at a small rate and in twice the time**. "
-    "Warm-up makes the next rate of our grid usable. At the last one, 0.024, even "
-    "warm-up does not help in this run; only a finer grid would show where the limit "
-    "lies."
+    f"In {longer.updates} updates without warm-up, the loss falls to {slow:.2f} at the "
+    "rate 0.002; at 0.008 the network still guesses. So it can **learn without "
+    "warm-up, at a small rate and in twice the time**. Warm-up makes the next rate of "
+    "our grid usable."
 )
 
 # %% tags=["shared", "check"]
-# Checked: at 0.006 the loss ends below 0.05 only with warm-up; 0.0015 only needs time
-_, u = plots.drawn(fig, title, "warm-up")
-_, v = plots.drawn(fig, title, "no warm-up")
-assert u[1] < 0.05  # loose: seeds differ in when they begin to learn
-assert v.min() > 1 and (v[1:] > 2.2).all() and u[2] > 2.2 and u[0] > 0.8
-assert max(slow) < 0.25  # loose: likewise
-assert still_stuck > 2.2
+# Checked: at 0.008 the loss ends below 0.05 only with warm-up; 0.002 only needs time
+without, with_it = (plots.drawn(fig, title, name)[1] for name in lines)
+assert with_it[0] < 0.05  # loose: seeds differ in when they begin to learn
+assert without[0] < 0.25  # loose: likewise
+assert (without[1:] > 2.2).all() and still_stuck == without[1]
 
 # %% [markdown] tags=["shared"]
 # For a sweep of your own, choose rates two or three times apart, give each the whole
@@ -423,23 +413,21 @@ assert still_stuck > 2.2
 # the first or the last of the grid, extend the grid.
 #
 # **Exercise 2, a change of code.** How short may the warm-up be? Ours takes half of the
-# run, the recipe a twentieth. Predict which of 50, 25 and 10 updates is too short, then
-# replace the dots:
+# run, the recipe a twentieth, here 10 updates. Predict how three seeds end with so
+# short a warm-up, then replace the dots:
 #
 # ```python
-# final(train_all([replace(settings, warmup=n) for n in ...])[0])
+# final(train_all(seeds(replace(settings, warmup=...)))[0])
 # ```
 
 # %% tags=["shared", "answer"]
-lengths = 50, 25, 10
-shorter = final(train_all([replace(settings, warmup=n) for n in lengths])[0])
-rows = [[f"{n} updates", f"{end:.2f}"] for n, end in zip(lengths, shorter, strict=True)]
-say(table(["warm-up", "loss at the end"], *rows))
-assert shorter[0] < shorter[2] and shorter[2] > 2  # other seeds begin at other lengths
+shorter = np.sort(final(train_all(seeds(replace(settings, warmup=10)))[0]))
 say(
-    "With a twentieth of the run, the network is stuck again. The recipe is meant for "
-    "pre-norm and for the rate 0.001; post-norm at 0.006 needs more. If a loss stays "
-    "at the level of guessing, lengthen the warm-up, or lower the rate."
+    f"With 10 updates of warm-up, three seeds end at {three(*shorter)}; with 100, all "
+    f"end at {learned[-1]:.3f} at most. With so short a warm-up, it is left to the "
+    "initial weights whether the network learns. The recipe is meant for pre-norm and "
+    "for the rate 0.001; post-norm at 0.008 needs more. If a loss stays at the level "
+    "of guessing, lengthen the warm-up, or lower the rate."
 )
 
 # %% [markdown] tags=["shared"]
@@ -508,7 +496,7 @@ say(
 # Checked: in the stuck network the last difference is below a hundredth of the first
 y = {name: plots.drawn(fig, title, name)[1] for name in inside}
 assert y["before training"].min() > 0.2 and y["trained with warm-up"].min() > 0.7
-least = 0.006 * y["before training"][-1]
+least = 0.01 * y["before training"][-1]
 assert y["trained without warm-up"][-1] < least  # loose: frameworks differ twofold
 assert (np.diff(y["trained without warm-up"]) < 0).all()
 
@@ -542,8 +530,8 @@ diagrams.shared_vector()
 
 # %% tags=["shared"]
 full = no_warmup.learning_rates
-zeros = np.append(np.zeros(50), full)[:200]  # averages filled first
-tenths = np.append(np.full(50, full[0] / 10), full)[:200]  # small steps first
+zeros = np.append(np.zeros(50), full)[: len(full)]  # averages filled first
+tenths = np.append(np.full(50, full[0] / 10), full)[: len(full)]  # small first
 pre_norm = replace(no_warmup, norm_first=True)
 losses["averages filled first"], _ = train_all(seeds(no_warmup), zeros)
 losses["small steps first"], _ = train_all(seeds(no_warmup), tenths)
@@ -565,26 +553,25 @@ say(
         ["too little time", f"{longer.updates} updates", f"{still_stuck:.2f}",
          "no: it still guesses"],
         ["too high a rate", f"{peaks[0]:g}, {longer.updates} updates",
-         three(*np.sort(slow)), "yes: at 0.0015 it learns"],
+         f"{slow:.2f}", "yes: at 0.002 it learns"],
         ["Adam's first averages", filled, three(*ends[filled]),
          "not alone: it still guesses"],
         ["size of the first steps", small, three(*ends[small]),
-         "yes: now it tolerates the jump"],
+         "yes: most seeds tolerate the jump"],
         ["post-norm", "pre-norm", three(*ends[pre]),
          "in part: pre-norm begins to learn"],
     )
 )  # fmt: skip
 
 # %% tags=["shared", "check"]
-# Checked: filled averages end above 2.2; small steps and pre-norm fall below it
+# Checked: filled averages end above 2.2; most seeds of the others end below 1
 _, stays = plots.drawn(fig, title, filled)
 assert stays.min() > 2.2 and ends[filled].min() > 2.2
 _, falls = plots.drawn(fig, title, small)
-assert falls[-1] < 0.6  # loose: seeds differ in when they begin
-assert ends[small].max() < 1  # loose: likewise
+assert falls[-1] < stays[-1] - 0.5  # loose: the mean; seeds differ in when they begin
+assert np.median(ends[small]) < 1  # loose: likewise
 assert plots.drawn(fig, title, "warm-up")[1][-1] < 0.05  # loose: likewise
-assert plots.drawn(fig, title, pre)[1][-1] < 1.8  # loose: likewise
-assert ends[pre].max() < 2.2  # loose: likewise
+assert np.median(ends[pre]) < 1  # loose: likewise
 
 # %% [markdown] tags=["shared"]
 # So at this rate the network is ruined **by large steps at the start**, and post-norm
@@ -711,45 +698,20 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 # far a weight moves.
 #
 # **RAdam**, the optimiser of Liu et al., therefore shortens each step of Adam by a
-# factor $r_t=\sigma_\infty/\sigma_t$, where $\sigma_t$ measures how much the scaling
-# varies between weights at update $t$ if the gradients are pure noise. The factor rises
-# slowly towards 1: RAdam is Adam with a warm-up of its own.
+# factor that is small at first and rises towards 1, as the estimates get better: it is
+# Adam with a warm-up of its own. But this changes both the spread and the size of the
+# first steps, so it cannot decide between them. Our table of suspects can: with filled
+# averages the spread is small from the first step on, and the network still guesses. So
+# **the spread alone does not explain this failure**. (A translation model of Liu et al.
+# did learn after a similar treatment.)
 
-
-# %% tags=["shared", "experiment"]
-# Experiment: RAdam's factor by the formula of Liu et al., and a training with it
-def rectification(updates, beta2):
-    """RAdam's ``r_t`` from ``t = 1`` on, and 0 where it is not used: ``updates``."""
-    t, end = np.arange(1, updates + 1), 2 / (1 - beta2) - 1
-    rho = end - 2 * t * beta2**t / (1 - beta2**t)  # about the number of gradients
-    many = np.maximum(rho, 5)
-    r = np.sqrt((many - 4) * (many - 2) * end / ((end - 4) * (end - 2) * many))
-    return np.where(rho > 5, r, 0)
-
-
-rectified = rectification(len(full), beta2=0.99) * full
-losses["RAdam"], _ = train_all(seeds(no_warmup), rectified)
-
-# %% tags=["shared", "say"]
-radam_ends = np.sort(final(losses["RAdam"]))
-say(
-    f"With RAdam, the network begins to learn (its seeds end at {three(*radam_ends)}). "
-    "But RAdam changes both the spread and the size of the first steps, so it cannot "
-    "decide between them. The table can: with filled averages the spread is small from "
-    "the first step on, and the network still guesses, so **the spread alone does not "
-    "explain this failure**. A translation model of Liu et al. did learn after a "
-    "similar treatment."
-)
 
 # %% tags=["torch", "check"]
 # Checked: the framework's Adam takes our steps; the first is as long as the rate
-OPTIMIZERS = {"adam": torch.optim.Adam, "radam": torch.optim.RAdam}
-
-
-def framework_steps(kind, grads, beta2=0.99):
-    """Steps of an optimiser of PyTorch at rate 1: ``t n -> t n``."""
+def framework_steps(grads, beta2=0.99):
+    """Steps of PyTorch's Adam at rate 1: ``t n -> t n``."""
     weight = nn.Parameter(torch.zeros_like(grads[0]))
-    optimizer, steps = OPTIMIZERS[kind]([weight], lr=1.0, betas=(0.9, beta2)), []
+    optimizer, steps = torch.optim.Adam([weight], lr=1.0, betas=(0.9, beta2)), []
     for grad in grads:
         before = weight.detach().clone()
         weight.grad = grad.clone()
@@ -759,29 +721,8 @@ def framework_steps(kind, grads, beta2=0.99):
 
 
 ours, short = adam_steps(noise[:100]), floats(noise[:100])
-np.testing.assert_allclose(as_numpy(framework_steps("adam", short)), ours, atol=1e-3)
+np.testing.assert_allclose(as_numpy(framework_steps(short)), ours, atol=1e-3)
 np.testing.assert_allclose(np.abs(ours[0]), 1, atol=1e-3)  # the first step is the rate
-
-# %% tags=["shared", "check"]
-# Checked: RAdam shortens our steps by r_t, the ratio of two deviations
-t, beta2 = np.arange(1, 1001), 0.999  # the libraries' default
-end = 2 / (1 - beta2) - 1
-rho = end - 2 * t * beta2**t / (1 - beta2**t)
-assert rho[3] < 4 < rho[4] < 5 < rho[5]  # r_t needs ρ > 4; the libraries want ρ > 5
-r = rectification(1000, beta2)[5:]
-long_run = np.sqrt(end / (2 * (end - 2) * (end - 4)))  # deviation, by Liu et al.
-spreads = (1 / np.sqrt(adam_averages(noise, beta2=beta2)[1])).std(axis=1)
-measured = long_run / spreads[5:]
-assert r[0] < 0.05 and 0.6 < r[-1] < 0.7 and (np.diff(r) > 0).all()
-np.testing.assert_allclose(measured[14:], r[14:], rtol=0.1)  # from update 20 on
-np.testing.assert_allclose(measured[:14], r[:14], rtol=0.6)
-radam = as_numpy(framework_steps("radam", short, beta2))[5:]
-ours = adam_steps(noise[:100], beta2)
-np.testing.assert_allclose(
-    radam, r[:95, None] * ours[5:], rtol=0.02, atol=1e-3
-)  # loose: Optax computes ρ in single precision
-assert np.mean(smooth(losses["RAdam"])[1], axis=0)[-1] < 1.8  # loose: seeds differ
-assert radam_ends.min() < 1.3  # loose: likewise
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Second explanation: post-norm shrinks the differences after large steps
@@ -834,12 +775,12 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: without warm-up pre-norm ends below 2.2; with it, four times lower
+# Checked: without warm-up most seeds of pre-norm begin to learn; with it, all do
 lost, found, best = (plots.drawn(fig, titles[0], name)[1] for name in runs)
-assert lost.min() > 2.2 and found[-1] < 1.8  # loose: seeds differ in when they begin
-assert free.max() < 2.2  # loose: likewise
+assert lost.min() > 2.2  # and most seeds of pre-norm begin to learn:
+assert np.median(free) < 1  # loose: seeds differ in when they begin
 assert helped.max() < 0.025 and best[-1] < 0.025  # loose: likewise
-assert 4 * helped.max() < free.min()  # loose: likewise
+assert helped.max() < free.mean() / 2  # loose: likewise
 post, pre = (plots.drawn(fig, titles[1], name)[1] for name in early)
 assert pre[-1] > 4 * post[-1] and (np.diff(post) < 0).all()
 assert max(pre[-1], post[-1]) < 0.15  # all outputs have one vector in common

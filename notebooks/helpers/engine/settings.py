@@ -133,10 +133,11 @@ class Sequences(ModelSettings):
 class Warmup(Sequences):
     """Chapter *warm-up*: a post-norm stack that does not learn at its peak rate at once."""
 
+    length: int = 8
     n_train: int = 32 * 100
     batch_size: int = 32
     epochs: int = 2
-    learning_rate: float = 6e-3
+    learning_rate: float = 8e-3
     warmup: int = 100
     max_grad_norm: float = inf  # what warm-up does is to show without other help
     n_blocks: int = 6
