@@ -49,7 +49,6 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
 import json
 import math
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 
@@ -68,9 +67,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from helpers.engine.settings import Settings
 from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
-from helpers.jax import Encoder, attention, build, fit
+from helpers.jax import Encoder, attention, build
 from helpers.jax.memory import activations
 from helpers.show import plots
 from helpers.show.diagrams import practice as diagrams  # drawings and figures
@@ -194,10 +192,10 @@ np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
 # Checked: the defaults are those of the table; in fused attention, True may look
 assert nnx.LayerNorm(3, rngs=nnx.Rngs(0)).epsilon == 1e-6
 assert jax.nn.gelu(1.0) != jax.nn.gelu(1.0, approximate=False)
-kernel = nnx.Linear(400, 300, rngs=nnx.Rngs(0)).kernel[...]
-uniform = build(Encoder, 1, 400, 1, 300).blocks[0].ffn.linear1.kernel[...]
+kernel = as_numpy(nnx.Linear(24, 41, rngs=nnx.Rngs(0)).kernel[...])
+uniform = as_numpy(ours.blocks[0].ffn.linear1.kernel[...])
 ratio = kernel.std() / uniform.std()
-np.testing.assert_allclose(ratio, 3**0.5, rtol=0.02)  # loose: by the draw
+np.testing.assert_allclose(ratio, 3**0.5, rtol=0.1)  # loose: by the draw
 q = floats(draw(size=(1, 3, 1, 4)))  # b s h d
 keys = booleans([[[[True, True, False]]]])
 theirs = jax.nn.dot_product_attention(q, q, q, mask=keys)
@@ -365,7 +363,6 @@ ADAMW = optax.inject_hyperparams(optax.adamw)(3e-3, weight_decay=0.01)
 
 
 # %% tags=["jax"]
-@partial(nnx.jit, static_argnums=0)
 def one_update(loss_fn, model, optimizer, *batch):
     """One update of the model; returns the loss before it."""
     loss, grads = nnx.value_and_grad(loss_fn)(model, *batch)
@@ -373,15 +370,32 @@ def one_update(loss_fn, model, optimizer, *batch):
     return loss
 
 
-def train(model, loss_fn, data, batches, rate=3e-3):
-    """One update with AdamW for each batch of rows ``n b``: the losses ``n``."""
+@partial(nnx.jit, static_argnums=0)
+def updates(loss_fn, model, optimizer, batches):
+    """One update for each batch: the losses ``n``."""
+    graph, state = nnx.split((model, optimizer))
+
+    def step(state, batch):
+        model, optimizer = nnx.merge(graph, state)
+        loss = one_update(loss_fn, model, optimizer, *batch)
+        return nnx.state((model, optimizer)), loss
+
+    state, losses = jax.lax.scan(step, state, batches)
+    nnx.update((model, optimizer), state)
+    return losses
+
+
+# %% tags=["jax"]
+def train(model, loss_fn, data, batches, rate=3e-3, see=lambda model: None):
+    """Train by AdamW on batches of rows ``n b``: losses ``n``; ``see`` every 20."""
     optimizer = nnx.Optimizer(model, ADAMW, wrt=nnx.Param)
     optimizer.opt_state.hyperparams["learning_rate"][...] = rate
     losses = []
-    for rows in jnp.asarray(batches):
-        batch = [x[rows] for x in data]
-        losses.append(one_update(loss_fn, model, optimizer, *batch))
-    return as_numpy(jnp.stack(losses))
+    for rows in np.split(batches, len(batches) // 20):
+        some = [x[rows] for x in data]  # 20 b …
+        losses.append(as_numpy(updates(loss_fn, model, optimizer, some)))
+        see(model)
+    return np.concatenate(losses)
 
 
 # %% tags=["shared", "experiment"]
@@ -429,8 +443,8 @@ test_x, test_real = from_texts(test_texts, 41)
 data = floats(x), booleans(real), whole(languages)
 reader = build(Classifier, 128, 32, 4, **small, max_length=41)
 train(reader, class_loss, data, draw_batches(len(data[0]), 300))
-shown = floats(test_x), booleans(test_real)
-by_text = predictions(reader, *shown).argmax(1) == test_languages
+written = floats(test_x), booleans(test_real)
+by_text = predictions(reader, *written).argmax(1) == test_languages
 
 # %% [markdown] tags=["shared"]
 # And before you are proud of a Transformer: what does a **baseline** reach? These
@@ -453,6 +467,7 @@ rmse = {
     "linear": np.sqrt(((linear.predict(flat) - test_future) ** 2).mean()),
     "last year": np.sqrt(((flat[:, 52:78] - flat[:, 51:52] - test_future) ** 2).mean()),
     "Transformer": np.sqrt((by_signal**2).mean()),
+    "no change": np.sqrt((test_future**2).mean()),
 }
 
 # %% tags=["shared", "say"]
@@ -464,22 +479,24 @@ rows_said = [
 ours = f"{by_wine.mean():.0%}", f"{rmse['Transformer']:.2f}", f"{by_text.mean():.0%}"
 rows_said = [[*row, score] for row, score in zip(rows_said, ours, strict=True)]
 head = ["test data", "token", "baseline", "reaches", "Transformer"]
+behind = by_wine.mean() <= wine_score, rmse["Transformer"] >= rmse["linear"]
+n_behind = sum(behind) + (by_text.mean() <= text_score)
 apart = round(abs(by_wine.mean() - wine_score) * len(by_wine))
 n_files = len(test_files["JavaScript"])
 say(
     f"{table(head, *rows_said)}\n\n(The error is the root mean square; repeating last "
     f"year's course gives {rmse['last year']:.2f}.) One architecture handles all. But "
-    f"with so few examples the baselines keep up or win. (The wines differ by {apart} "
-    f"of {len(by_wine)}, test files for JavaScript: {n_files}.) "
-    "Transformers pay off with many examples, or with a trunk that others have "
+    f"with so few examples, it does not beat the baseline in {n_behind} of 3. (The "
+    f"wines differ by {apart} of {len(by_wine)}, test files for JavaScript: {n_files}.)"
+    " Transformers pay off with many examples, or with a trunk that others have "
     "trained on many (see *Pictures as sequences*). **Always run a baseline first.**"
 )
 
 # %% tags=["shared", "check"]
-# Checked: all three are learned; the baselines are as good or better
-assert 0.85 < by_wine.mean() < wine_score + 0.05
-assert rmse["linear"] < rmse["Transformer"] < rmse["last year"]
-assert 2 / 4 < by_text.mean() < text_score + 0.05
+# Checked: all three are learned, far better than by chance or without a change
+assert by_wine.mean() > 0.7 and by_text.mean() > 0.4
+assert rmse["Transformer"] < 0.7 * rmse["no change"]
+assert rmse["linear"] < rmse["last year"] < rmse["no change"]
 assert not real[:, -1].any() and not test_real[:, -1].any()
 
 # %% [markdown] tags=["shared"]
@@ -573,7 +590,7 @@ loud = new(Classifier)
 loud.output.kernel[...] *= 100
 
 # %% tags=["shared"]
-learn, watch = ([x[part] for x in data] for part in (slice(900), slice(900, None)))
+learn, watch = ([x[part] for x in data] for part in (slice(900), slice(900, 1200)))
 x, real, labels = learn
 empty = as_numpy(real) & (np.arange(len(real)) != 3)[:, None]  # the fourth text
 shifted = whole(np.roll(as_numpy(labels), 1))
@@ -590,59 +607,59 @@ mistakes = {
 
 # %% tags=["shared"]
 def five_tests(model, loss_fn, data, validation):
-    """The number of each test; trains the model on the way."""
+    """The number of each test, one after the other; the last two train the model."""
     first = loss_fn(model, *(x[:32] for x in data))
+    yield float(as_numpy(first)) / math.log(len(files))
+    yield leak(model, *(x[:300] for x in data))
     norms = np.array([*gradient_norms(loss_fn, model, data).values()])
-    found = [
-        as_numpy(first) / math.log(len(files)),
-        leak(model, *(x[:300] for x in data)),
-        norms.min() if np.isfinite(norms).all() else math.nan,
-        one_batch(loss_fn, model, data),
-    ]
+    yield norms.min() if np.isfinite(norms).all() else math.nan
+    yield one_batch(loss_fn, model, data)
     train(model, loss_fn, data, draw_batches(len(data[0]), 100))
-    return [*map(float, found), float(accuracy(model, *validation))]
+    yield accuracy(model, *validation)
 
 
-def failed(measured):
-    """Which tests fail?"""
-    start, change, norm, one, share = measured  # a comparison with NaN is False
-    passed = 0.7 < start < 1.5, change < 1e-3, norm > 0, one < 0.2, share > 0.5
-    return [not passes for passes in passed]
+# %% tags=["shared"]
+def run_tests(*parts):
+    """Numbers of the tests up to the first that fails, and whether all pass."""
+    found = []
+    for test, number in enumerate(five_tests(*parts)):
+        found.append(float(number))  # below, a comparison with NaN is False
+        passed = 0.7 < number < 1.5, number < 1e-3, number > 0, number < 0.2
+        if not (*passed, number > 0.5)[test]:
+            return found, False
+    return found, True
 
 
 # %% tags=["shared", "experiment"]
-# Experiment: the five tests on each mistake
-found = {name: five_tests(*parts, watch) for name, parts in mistakes.items()}
-failures = {name: failed(measured) for name, measured in found.items()}
+# Experiment: the tests on each mistake
+results = {name: run_tests(*parts, watch) for name, parts in mistakes.items()}
+found = {name: numbers for name, (numbers, _) in results.items()}
 
 # %% tags=["shared", "experiment"]
-# Experiment: the numbers as text; the first that fails is bold
+# Experiment: the numbers as text; the one that fails is bold
 rows_said = []
-for name, measured in found.items():
-    shown = [f"{x:.2g}".replace("nan", "NaN") for x in measured]
-    first = failures[name].index(True) if True in failures[name] else None
-    cells = [f"**{x}**" if i == first else x for i, x in enumerate(shown)]
-    rows_said.append([name, *cells])
+for name, (numbers, passes) in results.items():
+    cells = [f"{x:.2g}".replace("nan", "NaN") for x in numbers]
+    cells = cells if passes else [*cells[:-1], f"**{cells[-1]}**"]
+    rows_said.append([name, *cells, *[""] * (5 - len(cells))])
 
 # %% tags=["shared", "say"]
 head = ["mistake", "loss at the start ÷ ln 4", "change by padding"]
 head += ["smallest gradient norm", "one batch", "validation accuracy"]
-by_heart, not_seen = (
-    sum(not failures[name][test] for name in mistakes if name != "none")
-    for test in (3, 4)
-)
+learned = [found[name][3] for name in ("labels shifted by a row", "none")]
 say(
-    f"{table(head, *rows_said)}\n\nBold: the first test that fails. Without a mistake "
-    "all pass. Each test is the first to find something, and **a falling loss proves "
-    f"little**: of the {len(found) - 1} broken models, {by_heart} learn one batch by "
-    f"heart, and {not_seen} pass validation. (A text without a position has no mean, "
-    "so its batch, here the first, is NaN: leave it out, or begin each with a token.)"
+    f"{table(head, *rows_said)}\n\nBold: the test that fails; the later ones did not "
+    "run. Without a mistake all pass. Each test is the first to find something, and "
+    "**a falling loss proves little**: with shifted labels, one batch is learned by "
+    f"heart ({learned[0]:.2g}) as it is without a mistake ({learned[1]:.2g}). (A text "
+    "without a position has no mean, so its batch, here the first, is NaN: leave it "
+    "out, or begin each with a token.)"
 )
 
 # %% tags=["shared", "check"]
 # Checked: the healthy model passes all tests; each mistake fails the test in its row
-first = {name: tests.index(True) for name, tests in failures.items() if True in tests}
-assert [*first.values()] == [0, 0, 1, 2, 3, 4] and "none" not in first
+assert [len(found[name]) for name in mistakes if name != "none"] == [1, 1, 2, 3, 4, 5]
+assert [name for name, (_, passes) in results.items() if passes] == ["none"]
 assert math.isnan(found["an empty text"][0])
 assert found["a softmax before the loss"][3] > math.log(1 + 3 / math.e) - 1e-5
 assert found["a frozen embedding"][2] == 0
@@ -662,8 +679,8 @@ for x, real, labels in (learn, watch):
     told = as_numpy(x).copy()
     told[:, 0] = np.eye(128)[as_numpy(labels)]
     given.append((floats(told), real, labels))
-measured = five_tests(new(Classifier), class_loss, *given)
-assert not any(failed(measured)) and measured[4] > 0.99 > found["none"][4]
+measured, passes = run_tests(new(Classifier), class_loss, *given)
+assert passes and measured[4] > 0.95 > found["none"][4]
 say(
     f"None: everything passes, and {measured[4]:.0%} of the validation lines are right "
     f"(without it, {found['none'][4]:.0%}). A leak shows itself only by a result that "
@@ -677,14 +694,14 @@ say(
 # try it in steps of a factor of about three, for a few updates each:
 
 # %% tags=["shared", "experiment"]
-# Experiment: the mean loss of updates 81 to 100, at seven learning rates
+# Experiment: the mean loss of updates 41 to 60, at seven learning rates
 rates = 10.0 ** np.linspace(-4, -1, 7)
-batches = draw_batches(900, 100)
+batches = draw_batches(900, 60)
 runs = [train(new(Classifier), class_loss, learn, batches, rate) for rate in rates]
-ends = [losses[80:].mean() for losses in runs]
+ends = [losses[40:].mean() for losses in runs]
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loss near update 100 over the learning rate, which has a logarithmic axis. It falls from the lowest rate to a minimum, and rises again at the highest rates."}}
-panels = {"training loss, updates 81 to 100": {"AdamW": (rates, np.array(ends))}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loss near update 60 over the learning rate, which has a logarithmic axis. It falls from the lowest rate to a minimum, and rises again at the highest rates."}}
+panels = {"training loss, updates 41 to 60": {"AdamW": (rates, np.array(ends))}}
 fig = plots.curves(panels, x="learning rate", log_x=10, marks="o", size=(5.6, 2.6))
 fig
 
@@ -698,7 +715,7 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: as drawn, the best rate lies inside, and both ends have a higher loss
-drawn = plots.drawn(fig, "training loss, updates 81 to 100", "AdamW")[1]
+drawn = plots.drawn(fig, "training loss, updates 41 to 60", "AdamW")[1]
 assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
 
 # %% [markdown] tags=["shared"]
@@ -706,59 +723,46 @@ assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
 # **Early stopping** needs no second run: stop when the validation loss rises, and keep
 # the best weights. Then come more data, then dropout, which sets random activations to
 # zero, and weight decay, which AdamW applies beside the gradient ([Loshchilov & Hutter
-# 2019](https://arxiv.org/abs/1711.05101)). Here `fit` trains on 300 lines, by Adam
-# without weight decay:
+# 2019](https://arxiv.org/abs/1711.05101)). Here is the same training on 300 lines and
+# on 900:
 
 
 # %% tags=["shared", "experiment"]
-# Experiment: a training by `fit`, and its validation loss after each epoch
-def metrics(model, x, real, labels):
-    """Loss and accuracy, as ``fit`` wants them."""
-    logits = model(x, real)
-    right = logits.argmax(-1) == labels
-    return class_loss(model, x, real, labels), {"accuracy": (right * 1.0).mean()}
+# Experiment: 300 lines and 900 lines, and the validation loss after every 20 updates
+def validation_loss(model):
+    """Mean cross-entropy of the validation lines."""
+    x, real, labels = watch
+    logits = predictions(model, x, real).astype(float)
+    logits -= logits.max(1, keepdims=True)
+    right = logits[np.arange(len(logits)), as_numpy(labels)]
+    return (np.log(np.exp(logits).sum(1)) - right).mean()
 
 
-def validation_losses(model, n):
-    """Validation loss of each epoch: 240 updates on the first ``n`` lines."""
-    settings = Settings(
-        n_train=n, batch_size=30, epochs=7200 // n, learning_rate=3e-3, warmup=20
-    )
-    first, last = ([as_numpy(x) for x in part] for part in (learn, watch))
-    given = tuple(x[:n] for x in first)
-    history = fit(model, metrics, given, settings, validation=tuple(last), bar=False)
-    updates = (1 + np.arange(settings.epochs)) * settings.updates_per_epoch
-    return updates, history["validation_loss"]
+curves = {}
+for n in (300, 900):
+    few, losses = [x[:n] for x in learn], []
+    seen = partial(lambda losses, model: losses.append(validation_loss(model)), losses)
+    train(new(Classifier), class_loss, few, draw_batches(n, 400), see=seen)
+    curves[f"{n} lines"] = 20 * (1 + np.arange(20)), np.array(losses)
 
-
-# %% tags=["shared", "experiment"]
-# Experiment: 300 lines, 300 lines with dropout, and 900 lines, for as many updates
-curves = {
-    "300 lines": validation_losses(new(Classifier), 300),
-    "300 lines, dropout 0.3": validation_losses(new(Classifier, dropout=0.3), 300),
-    "900 lines": validation_losses(new(Classifier), 900),
-}
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Validation loss over the updates. With 300 lines it falls, turns and rises, with dropout and without it. With 900 lines it ends below that without dropout."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Validation loss over the updates. With 300 lines it falls, turns and rises. With 900 lines it ends below that."}}
 fig = plots.curves({"validation loss": curves}, x="update", size=(5.6, 2.8))
 fig
 
 # %% tags=["shared", "say"]
-few, dropped, more = (losses for _, losses in curves.values())
+few, more = (losses for _, losses in curves.values())
 say(
     f"With 300 lines, the validation loss is lowest at update "
     f"{curves['300 lines'][0][few.argmin()]} ({few.min():.2f}) and ends at "
-    f"{few[-1]:.2f}. With dropout it ends at {dropped[-1]:.2f} (lowest: "
-    f"{dropped.min():.2f}), with three times the data at {more[-1]:.2f} (lowest: "
-    f"{more.min():.2f}). Dropout at this rate does not help here, data do."
+    f"{few[-1]:.2f}. With three times the data it ends at {more[-1]:.2f} (lowest: "
+    f"{more.min():.2f})."
 )
 
 # %% tags=["shared", "check"]
-# Checked: as drawn, 300 lines overfit, also with dropout; 900 lines end below them
+# Checked: as drawn, 300 lines overfit; 900 lines end below them
 ends = [plots.drawn(fig, "validation loss", name)[1] for name in curves]
-assert ends[0][-1] > 1.2 * ends[0].min() and ends[1][-1] > ends[1].min()
-assert ends[2][-1] < 0.8 * ends[0][-1] and ends[2].min() < min(map(min, ends[:2]))
-assert ends[1].min() > 0.9 * ends[0].min()
+assert ends[0][-1] > 1.2 * ends[0].min()
+assert ends[1][-1] < 0.8 * ends[0][-1] and ends[1].min() < ends[0].min()
 
 # %% [markdown] tags=["shared"]
 # ## An exported model needs none of your classes
@@ -821,10 +825,9 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: restored weights and the exported program give the model's own outputs
-shown = floats(test_x[:10]), booleans(test_real[:10])
-expected = predictions(reader, *shown)
-np.testing.assert_array_equal(predictions(again, *shown), expected)
-np.testing.assert_allclose(logits, expected, atol=1e-5)
+expected = predictions(reader, *written)
+np.testing.assert_array_equal(predictions(again, *written), expected)
+np.testing.assert_allclose(logits, expected[:10], atol=1e-5)
 assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 
 # %% [markdown] tags=["jax"]
@@ -881,7 +884,7 @@ def loader(dataset, batches):
 # %% tags=["shared"]
 short = np.char.str_len(texts) <= 30
 dataset = list(zip(texts[short], languages[short], strict=True))
-some = draw_batches(len(dataset), 6, size=2)
+some = draw_batches(len(dataset), 3, size=2)
 shapes = [tuple(x.shape) for x, _, _ in loader(dataset, some)]
 print(shapes)
 
@@ -940,17 +943,6 @@ class Recomputed(Classifier):
         return self.norm(x)
 
 
-# %% tags=["jax"]
-def milliseconds(function, *args):
-    """Shortest of three calls, after one that compiles."""
-    took = []
-    for _ in range(4):
-        start = time.perf_counter()
-        jax.block_until_ready(function(*args))  # the call returns before the work
-        took.append(1e3 * (time.perf_counter() - start))
-    return min(took[1:])
-
-
 # %% tags=["shared", "experiment"]
 # Experiment: a larger model, 16 texts of 128 characters, four ways to the gradient
 large = {"m": 128, "n_inputs": 128, "n_outputs": 4, "n_blocks": 2, "n_heads": 4}
@@ -968,7 +960,7 @@ ways = {  # what computes the gradient, its loss and model, and the data at one 
 }
 
 # %% tags=["shared", "experiment"]
-# Experiment: MiB kept for the backward pass, milliseconds, distance of the gradients
+# Experiment: MiB kept for the backward pass, and the distance of the gradients
 cost, expected = {}, gradients(class_loss, plain, batch)
 length = math.sqrt(sum((as_numpy(g) ** 2).sum() for g in expected.values()))
 for name, (way, loss_fn, model, data_at_once) in ways.items():
@@ -977,26 +969,21 @@ for name, (way, loss_fn, model, data_at_once) in ways.items():
         for a in activations(model, loss_fn, *data_at_once)
     )
     found = way(loss_fn, model, batch)
-    away = sum((as_numpy(found[n] - g) ** 2).sum() for n, g in expected.items())
-    took = milliseconds(way, loss_fn, model, batch)
-    cost[name] = kept / 2**20, took, math.sqrt(away) / length
+    gaps = (as_numpy(found[n]) - as_numpy(g) for n, g in expected.items())
+    away = sum((gap**2).sum() for gap in gaps)
+    cost[name] = kept / 2**20, math.sqrt(away) / length
 
 # %% tags=["shared", "say"]
 rows_said = [
-    [name, f"{kept:.0f}", f"{took:.0f}", power(away) if away else "0"]
-    for name, (kept, took, away) in cost.items()
+    [name, f"{kept:.0f}", power(away) if away else "0"]
+    for name, (kept, away) in cost.items()
 ]
-head = [
-    "gradient of 16 texts",
-    "MiB kept for backward",
-    "milliseconds",
-    "distance from the first",
-]
+head = ["gradient of 16 texts", "MiB kept for backward", "distance from the first"]
 say(
     f"{table(head, *rows_said)}\n\nThe distance is relative to the length of the whole "
     "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
-    "differs. Whether bfloat16 is also fast depends on the machine (this one is named "
-    "in *How this book was built*); on GPUs it usually is."
+    "differs. Recomputation pays with a second forward pass. Whether bfloat16 is also "
+    "fast depends on the machine; on GPUs it usually is."
 )
 
 # %% tags=["shared", "check"]
@@ -1004,8 +991,8 @@ say(
 base = cost["plain"][0]
 assert 0.2 < cost["four quarters"][0] / base < 0.3
 assert cost["recomputation"][0] < 0.2 * base and cost["half precision"][0] < 0.9 * base
-assert cost["four quarters"][2] < 1e-5 and cost["recomputation"][2] < 1e-5
-assert 1e-4 < cost["half precision"][2] < 0.1  # loose: processors round differently
+assert cost["four quarters"][1] < 1e-5 and cost["recomputation"][1] < 1e-5
+assert 1e-4 < cost["half precision"][1] < 0.1  # loose: processors round differently
 
 # %% [markdown] tags=["jax"]
 # `jax.jit` has fused operations all along: it compiles the whole gradient, once for
