@@ -179,7 +179,7 @@ say(
 
 # %% tags=["jax"]
 @partial(nnx.jit, static_argnames="loss_fn")
-def one_update(model, optimizer, loss_fn, batch):
+def train_step(model, optimizer, loss_fn, batch):
     """One update, in place: the loss."""
     gradient = nnx.value_and_grad(loss_fn, has_aux=True)
     (loss, _), grads = gradient(model, *batch)
@@ -198,7 +198,7 @@ def train_by_hand(model, loss_fn, data, validation, epochs, rates, max_grad_norm
         model.train()  # dropout on
         for rows in batches:
             batch = [x[rows] for x in data]
-            losses.append(one_update(model, optimizer, loss_fn, batch))
+            losses.append(train_step(model, optimizer, loss_fn, batch))
         model.eval()  # dropout off
         accuracy = loss_fn(model, *validation)[1]["accuracy"]
         if accuracy > best:

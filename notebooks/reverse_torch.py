@@ -176,7 +176,7 @@ say(
 
 
 # %% tags=["torch"]
-def one_update(model, optimizer, loss_fn, batch, max_grad_norm):
+def train_step(model, optimizer, loss_fn, batch, max_grad_norm):
     """One update, in place: the loss."""
     loss, _ = loss_fn(model, *batch)
     optimizer.zero_grad()
@@ -196,7 +196,7 @@ def train_by_hand(model, loss_fn, data, validation, epochs, rates, max_grad_norm
         for rows in batches:
             optimizer.param_groups[0]["lr"] = rates[len(losses)]
             batch = [x[rows] for x in data]
-            losses.append(one_update(model, optimizer, loss_fn, batch, max_grad_norm))
+            losses.append(train_step(model, optimizer, loss_fn, batch, max_grad_norm))
         model.eval()  # dropout off
         with torch.no_grad():
             accuracy = loss_fn(model, *validation)[1]["accuracy"]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from flax import nnx
 
-from helpers.data.sequences import draw_chances, reverse_data, shuffled
+from helpers.data.sequences import draw_uniforms, reverse_data, shuffled
 from helpers.engine import runs
 from helpers.engine.settings import Reverse, Sequences, Settings
 from helpers.engine.weights import from_arrays, to_arrays
@@ -220,7 +220,7 @@ def test_each_update_is_augmented_by_the_numbers_of_its_epoch(side):
     settings = replace(ROWS, n_train=20, batch_size=4, epochs=3)
     data, options = (np.ones((20, 1), np.float32),), {"augment": partial(one_number, 0)}
     history = fit(side, weight(side), slope, data, settings, **options)
-    drawn = [draw_chances(settings, n, shuffled(settings)(n)) for n in range(3)]
+    drawn = [draw_uniforms(settings, n, shuffled(settings)(n)) for n in range(3)]
     expected = np.concatenate(drawn)[..., 0].mean(axis=1)  # an update
     assert len(np.unique(expected)) == 15
     others = "an epoch is augmented by other random numbers than its own"
