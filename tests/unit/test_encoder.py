@@ -4,6 +4,7 @@ All sizes differ, and all are prime but ``m = h·d``: no transposition can hide.
 """
 
 import math
+from importlib import import_module
 from unittest.mock import Mock
 
 import numpy as np
@@ -393,7 +394,8 @@ def test_maps_are_stacked_only_on_request(side, monkeypatch):
     model, _ = build_predictor(side)
     framework = {"jax": "jnp", "torch": "torch"}[side.name]
     stack = Mock(side_effect=AssertionError("maps were stacked"))
-    monkeypatch.setattr(getattr(side.models, framework), "stack", stack)
+    file = import_module(f"{side.models.__name__}.encoder")
+    monkeypatch.setattr(getattr(file, framework), "stack", stack)
     x = side.tensor(draw_input(I))
     check_shape(model(x), "b s c", b=B, s=S, c=C)
     with pytest.raises(AssertionError, match="maps were stacked"):
