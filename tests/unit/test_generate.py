@@ -296,7 +296,10 @@ def test_probabilities_are_those_of_the_papers(side, temperature, top_k, top_p):
 
 @settings(deadline=None, max_examples=50)
 @given(
-    hnp.arrays(np.float32, (2, 7), elements=st.floats(-50, 50, width=32)),
+    # equal or clearly apart: what rounding makes of nearly equal ones may differ
+    hnp.arrays(
+        np.float32, (2, 7), elements=st.integers(-400, 400).map(lambda n: n / 8)
+    ),
     st.floats(0.125, 8, width=32),
     st.sampled_from([None, 1, 3, 7]),
     st.sampled_from([None, 0.25, 0.75, 1.0]),
