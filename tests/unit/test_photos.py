@@ -9,7 +9,6 @@ import pickle
 import re
 import tarfile
 import threading
-import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,8 +28,8 @@ class Server(ThreadingHTTPServer):
     """Serves ``files``, by name; each of ``faults`` spoils one answer.
 
     A fault is ``("cut", n)``: the connection ends after n bytes; ``("stall", n)``:
-    nothing comes after n bytes; ``("flip", n)``: byte n is another one;
-    ``("status", n)``: this answer.
+    nothing comes after n bytes, until the client hangs up; ``("flip", n)``: byte n is
+    another one; ``("status", n)``: this answer.
     """
 
     daemon_threads = True
@@ -65,7 +64,8 @@ class Handler(BaseHTTPRequestHandler):
         broken = kind in ("cut", "stall")
         self.wfile.write(content[:n] if broken else content)
         self.wfile.flush()
-        time.sleep(3 if kind == "stall" else 0)
+        if kind == "stall":
+            self.connection.recv(1)
         self.close_connection = broken
         return None
 
@@ -84,11 +84,16 @@ def serving(files):
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    monkeypatch.setattr(photos, "TIMEOUT", 1)
+def quiet(monkeypatch):
     monkeypatch.setattr(photos, "RETRIES", 1)
     monkeypatch.delenv("DATA_MIRRORS", raising=False)
     monkeypatch.setenv("TQDM_DISABLE", "1")
+
+
+def give_up_soon(monkeypatch, faults):
+    """Where nothing comes; everywhere else an answer has a minute."""
+    if "stall" in dict(faults):
+        monkeypatch.setattr(photos, "TIMEOUT", 5)
 
 
 @pytest.fixture
@@ -119,9 +124,10 @@ def contents(folder):
 
 @pytest.mark.parametrize("fault", [("cut", 9_000), ("stall", 9_000), ("flip", 9)])
 def test_a_file_is_downloaded_once_and_a_spoilt_answer_asked_for_again(
-    home, folder, fault
+    home, folder, fault, monkeypatch
 ):
     home.faults = [fault]
+    give_up_soon(monkeypatch, home.faults)
     for _ in range(2):
         assert fetch(home).read_bytes() == CONTENT
     assert contents(folder) == {"file.bin"}
@@ -141,6 +147,7 @@ def test_a_bad_mirror_is_skipped(home, folder, monkeypatch, case):
     """Mirrors come first, in order; one may hold the file in any folder."""
     with serving(home.files) as bad, serving(home.files) as good:
         bad.faults = list(BAD_MIRRORS[case])
+        give_up_soon(monkeypatch, bad.faults)
         monkeypatch.setenv("DATA_MIRRORS", f"{bad.url} {good.url}/some/folder/")
         assert fetch(home).read_bytes() == CONTENT
         assert bad.asked and good.asked and not home.asked
