@@ -519,7 +519,7 @@ assert ends[0] < ends[1] < ends[2]
 # Transformer, in contrast, keeps falling with updates, parameters and text ([Kaplan et
 # al. 2020](https://arxiv.org/abs/2001.08361)).
 #
-# ## Greedy text runs in circles, so texts are sampled
+# ## Greedy text runs in circles, so texts are sampled, by top-k or top-p
 #
 # To write, the model must choose. **Greedy** takes the most probable token,
 # **sampling** draws one, and three settings keep rare nonsense away:
