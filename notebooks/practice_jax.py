@@ -303,7 +303,8 @@ test_past, test_future = from_signal(co2[cut:], length=104, ahead=26, patch=4)
 # The texts are files that lie on this machine: which of four languages is a line
 # written in? We split by *file*, or the model would only recognise its file.
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: lines of files in four languages, split by file
 python, packages = Path(json.__file__).parents[1], Path(sklearn.__file__).parents[1]
 files = {
     "Python": sorted(python.glob("email/*.py")),
@@ -319,8 +320,6 @@ def lines_of(paths):
     return sorted({x[:40] for x in found if len(x) >= 8 and x.isascii()})
 
 
-# %% tags=["shared", "experiment"]
-# Experiment: lines of files, and the numbers of their languages
 def labelled_lines(files, n):
     """At most ``n`` lines of each language, shuffled, and their languages: 0 to 3."""
     draw = np.random.default_rng(0)
@@ -330,7 +329,6 @@ def labelled_lines(files, n):
     return np.concatenate(drawn)[order], labels[order]
 
 
-# %% tags=["shared"]
 train_files = {name: paths[: len(paths) * 4 // 5] for name, paths in files.items()}
 test_files = {name: paths[len(paths) * 4 // 5 :] for name, paths in files.items()}
 texts, languages = labelled_lines(train_files, 400)
@@ -410,7 +408,8 @@ def everywhere(x):
     return booleans(np.ones(x.shape[:2]))
 
 
-# %% tags=["jax"]
+# %% tags=["jax", "experiment"]
+# Experiment: outputs without dropout
 forward = nnx.jit(lambda model, x, real: model(x, real))
 
 
@@ -544,12 +543,6 @@ def one_batch(loss_fn, model, data):
     return train(model, loss_fn, data, np.tile(np.arange(32), (100, 1)))[-1]
 
 
-# %% tags=["shared"]
-def accuracy(model, x, real, labels):
-    """Share of the right classes."""
-    return (predictions(model, x, real).argmax(1) == as_numpy(labels)).mean()
-
-
 # %% [markdown] tags=["shared"]
 # Now the mistakes. Each is one line in somebody's code. Three are in the model or the
 # loss:
@@ -615,7 +608,8 @@ def five_tests(model, loss_fn, data, validation):
     yield norms.min() if np.isfinite(norms).all() else math.nan
     yield one_batch(loss_fn, model, data)
     train(model, loss_fn, data, draw_batches(len(data[0]), 100))
-    yield accuracy(model, *validation)
+    *lines, labels = validation
+    yield (predictions(model, *lines).argmax(1) == as_numpy(labels)).mean()
 
 
 # %% tags=["shared"]
