@@ -454,8 +454,10 @@ ours = build(Predictor, seed=settings.seed, **brief.model)
 save_weights(ours, initial)
 first_ones = train.take(np.arange(brief.n_train))
 drawn_sets = sets.drawn(first_ones.labels, brief)
-here = fit(ours, odd_one_out, (first_ones.features,), brief, batches=drawn_sets)
-gap = np.abs(here["loss"] / twin.losses(other_side, brief, initial) - 1)
+given = (first_ones.features,), brief
+here = fit(ours, odd_one_out, *given, batches=drawn_sets)["loss"]
+there = twin.losses(other_side, Predictor, odd_one_out, *given, initial, drawn_sets)
+gap = np.abs(here / there - 1)
 
 # %% tags=["shared", "say"]
 alike_for = int(np.argmax([*(gap > 1e-3), True]))  # updates

@@ -864,7 +864,7 @@ initial = Path(tempfile.mkdtemp()) / "initial.safetensors"
 whole = build(Predictor, seed=1, **brief.model)
 save_weights(whole, initial)
 here = fit(whole, cross_entropy, four, brief)["loss"]
-there = twin.losses(other_side, brief, initial)
+there = twin.losses(other_side, Predictor, cross_entropy, four, brief, initial)
 halved = int(np.argmax(here < here[0] / 2))  # the first update with half of the loss
 gap = abs(here / there - 1)[:halved].max()
 

@@ -26,7 +26,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
 
-from helpers.engine import processes, tasks
+import tasks
+from helpers.engine import processes
 from helpers.engine.fingerprint import digest
 from helpers.engine.runs import runs_folder
 from helpers.engine.weights import count_parameters, save_weights, to_arrays

@@ -26,8 +26,7 @@ engine
     What a reader may ignore: ``settings`` of each task, ``checks``, ``arguments``,
     ``shapes``, ``weights`` in one file for both frameworks, ``runs`` that are kept
     under a ``fingerprint`` of their code, ``processes`` that train together, ``jobs``
-    that start them, ``tasks`` by name, and the ``twin``: a training in the other
-    framework.
+    that start them, and the ``twin``: a training in the other framework.
 
 This file imports nothing, so a JAX page never loads torch and a PyTorch page never
 loads JAX.

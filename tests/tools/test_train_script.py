@@ -22,7 +22,7 @@ import torch
 from safetensors.numpy import load_file
 
 import paused
-from helpers.engine import tasks
+import tasks
 from helpers.engine.weights import load_weights, to_arrays
 from helpers.torch import training as train_torch
 from sides import on_both_sides

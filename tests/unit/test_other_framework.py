@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helpers.engine import tasks, twin
+import tasks
+from helpers.engine import twin
 from helpers.engine.settings import Dates, Digits, Pictures, Reverse, Settings, Text
 from helpers.engine.weights import save_weights
 from helpers.jax import training as train_jax
@@ -44,12 +45,10 @@ def test_the_other_framework_trains_from_the_same_weights_and_batches(
     task = tasks.of(settings)
     model = side.build(task.model, **settings.model)
     save_weights(model, tmp_path / "initial.safetensors")
-    theirs = twin.losses(there, settings, tmp_path / "initial.safetensors")
-    options = task.options(training.__name__.split(".")[1]) | {"validation": None}
-    ours = training.fit(
-        model, getattr(training, task.loss), task.data["train"], settings, bar=False,
-        **options,
-    )["loss"]  # fmt: skip
+    loss_fn, given = getattr(training, task.loss), (task.data["train"], settings)
+    initial = tmp_path / "initial.safetensors"
+    theirs = twin.losses(there, type(model), loss_fn, *given, initial, task.batches)
+    ours = training.fit(model, loss_fn, *given, batches=task.batches, bar=False)["loss"]
     assert theirs.shape == ours.shape == (settings.updates,)
     np.testing.assert_allclose(theirs, ours, rtol=1e-4)
 
@@ -60,4 +59,6 @@ def test_a_failure_of_the_other_process_raises_an_error(tmp_path):
     with pytest.raises(
         RuntimeError, match=r"(?s)process 0 ended with status 1.*no weights"
     ):
-        twin.losses("torch", SHORT, tmp_path / "missing.safetensors")
+        data = tasks.of(SHORT).data["train"]
+        kinds = jax_side.models.Predictor, train_jax.cross_entropy
+        twin.losses("torch", *kinds, data, SHORT, tmp_path / "missing.safetensors")

@@ -10,14 +10,16 @@ from pathlib import Path
 from helpers.engine.jobs import together
 
 
-def losses(side, settings, weights):
+def losses(framework, kind, loss_fn, data, settings, weights, batches=None):
     """Loss of every update of a training, from given weights: float64 array ``updates``.
 
     Parameters
     ----------
-    side : {"jax", "torch"}
-    settings : helpers.engine.settings.Settings
-        Of a task that ``helpers.engine.tasks`` knows.
+    framework : {"jax", "torch"}
+    kind, loss_fn : class of the model, function
+        The other framework takes its own of the same names.
+    data, settings, batches
+        As ``fit`` takes them.
     weights : str or path
         Initial weights, as ``helpers.engine.weights.save_weights`` writes them.
 
@@ -26,23 +28,23 @@ def losses(side, settings, weights):
     RuntimeError
         If the other process fails, with the end of what it said.
     """
-    return together(train, 1, side, settings, Path(weights).resolve(), limit=1800)[0]
+    names = framework, kind.__name__, loss_fn.__name__
+    given = data, settings, Path(weights).resolve(), batches
+    return together(train, 1, *names, *given, limit=1800)[0]
 
 
-def train(_, side, settings, weights):
+def train(_, framework, kind, loss_fn, data, settings, weights, batches):
     """What the other process does."""
     os.environ["TQDM_DISABLE"] = "1"
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"  # as on the pages
-    training = import_module(f"helpers.{side}.training")
-    if side == "torch":  # as on the pages; JAX finds the GPU by itself
+    room = import_module(f"helpers.{framework}")
+    if framework == "torch":  # as on the pages; JAX finds the GPU by itself
         torch = import_module("torch")
         torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    from helpers.engine import tasks
     from helpers.engine.weights import load_weights
 
-    task = tasks.of(settings)
-    model, loss = task.build(side), getattr(training, task.loss)
+    model = room.build(getattr(room, kind), **settings.model)
     load_weights(model, weights)
-    options = task.options(side) | {"validation": None}
-    return training.fit(model, loss, task.data["train"], settings, **options)["loss"]
+    loss_fn = getattr(room, loss_fn)
+    return room.fit(model, loss_fn, data, settings, batches=batches)["loss"]

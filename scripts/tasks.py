@@ -1,6 +1,5 @@
 """The trainings of the chapters by name: settings, model, data and loss of each.
 
-For those who train without a page: ``scripts/train.py``, and ``helpers.engine.twin``.
 Data are imported where they are made.
 """
 

@@ -1,14 +1,14 @@
 """The data of the tasks: nothing of validation or test is in the training.
 
-``helpers.engine.tasks`` hands the same task to both frameworks, so that a comparison of
+``scripts/tasks.py`` hands the same task to both frameworks, so that a comparison of
 them would not notice a leak.
 """
 
 import numpy as np
 import pytest
 
+import tasks
 from helpers.data import pictures, sets, text
-from helpers.engine import tasks
 from helpers.engine.weights import to_arrays
 
 FEW = {"epochs": 2, "n_train": 200, "batch_size": 20, "warmup": 2}
