@@ -23,6 +23,7 @@ class Settings:
     An invalid field, or one that contradicts another, is a ValueError with both values.
     """
 
+    EXAMPLE = ()  # fields that are the sizes of an example's last axes
     n_train: int  # examples in an epoch; those that do not fill a batch are left out
     batch_size: int  # examples in an update
     epochs: int  # passes through the examples
@@ -42,14 +43,10 @@ class Settings:
         choose(self.schedule, SCHEDULES, "schedule")
         check_warmup(self.warmup, self.updates)
 
-    @property
-    def example(self):
-        """Sizes of the last axes of the data, as far as the task fixes them."""
-        return ()
-
     def check_data(self, data):
         """Raise ValueError unless training data have the sizes of the task."""
-        expected, found = self.example, data[0].shape[1:]
+        expected = tuple(getattr(self, name) for name in self.EXAMPLE)
+        found = data[0].shape[1:]
         if expected and found[-len(expected) :] != expected:
             raise ValueError(
                 f"expected examples of shape {expected}, as the settings say, got {found}"
@@ -105,6 +102,7 @@ class Sequences(ModelSettings):
     ``length`` in symbols; ``n_validation`` and ``n_test`` in sequences.
     """
 
+    EXAMPLE = "length", "n_symbols"  # one-hot, s i
     n_symbols: int = 10
     length: int = 16
     n_validation: int = 1_000
@@ -117,11 +115,6 @@ class Sequences(ModelSettings):
                 f"expected length to be at most {MAX_LENGTH}, the length of the table "
                 f"of positions, got {self.length}"
             )
-
-    @property
-    def example(self):
-        """One-hot sequences ``s i``."""
-        return self.length, self.n_symbols
 
     @property
     def model(self):
@@ -178,10 +171,12 @@ class Text(ModelSettings):
     tied: bool = True
     positions: str = "learned"
 
+    EXAMPLE = ("window",)
+
     @property
-    def example(self):
-        """A window and one token more."""
-        return (self.length + 1,)
+    def window(self):
+        """Tokens of an example: of the input, and one more."""
+        return self.length + 1
 
     @property
     def model(self):
@@ -230,6 +225,7 @@ class Pictures(ModelSettings):
     ``VisionTransformer``.
     """
 
+    EXAMPLE = "image_size", "image_size", "n_channels"  # y x i
     n_train: int = 1_293
     batch_size: int = 64
     epochs: int = 20
@@ -277,11 +273,6 @@ class Pictures(ModelSettings):
         return cls(**{"warmup": warmup} | sizes)
 
     @property
-    def example(self):
-        """Pictures ``y x i``."""
-        return self.image_size, self.image_size, self.n_channels
-
-    @property
     def model(self):
         """Arguments of ``VisionTransformer`` by name."""
         names = "image_size n_channels patch pool"
@@ -296,6 +287,7 @@ class Sets(ModelSettings):
     elements, the odd one included; ``n_validation`` and ``n_test`` in sets.
     """
 
+    EXAMPLE = ("n_features",)
     n_classes: int
     n_features: int
     learning_rate: float = 1e-3
@@ -336,11 +328,6 @@ class Sets(ModelSettings):
         } | changes  # fmt: skip
         updates = max(1, sizes["n_train"] // sizes["batch_size"])  # in an epoch
         return cls(**{"epochs": -(-640 // updates)} | sizes)
-
-    @property
-    def example(self):
-        """Features of an element."""
-        return (self.n_features,)
 
     @property
     def model(self):
