@@ -80,7 +80,7 @@ plots.use_style()
 floats = partial(jnp.asarray, dtype=jnp.float32)
 booleans = partial(jnp.asarray, dtype=jnp.bool_)
 device = jax.devices()[0].platform
-side, other_side = "jax", "torch"
+side, other_framework = "jax", "torch"
 f"JAX {jax.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -456,7 +456,9 @@ first_ones = train.take(np.arange(brief.n_train))
 drawn_sets = sets.drawn(first_ones.labels, brief)
 given = (first_ones.features,), brief
 here = fit(ours, odd_one_out, *given, batches=drawn_sets)["loss"]
-there = twin.losses(other_side, Predictor, odd_one_out, *given, initial, drawn_sets)
+there = twin.losses(
+    other_framework, Predictor, odd_one_out, *given, initial, drawn_sets
+)
 gap = np.abs(here / there - 1)
 
 # %% tags=["shared", "say"]

@@ -78,7 +78,7 @@ torch.set_default_device(device)  # new tensors are made there
 plots.use_style()
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
 booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
-side, other_side = "torch", "jax"
+side, other_framework = "torch", "jax"
 f"PyTorch {torch.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -455,7 +455,9 @@ first_ones = train.take(np.arange(brief.n_train))
 drawn_sets = sets.drawn(first_ones.labels, brief)
 given = (first_ones.features,), brief
 here = fit(ours, odd_one_out, *given, batches=drawn_sets)["loss"]
-there = twin.losses(other_side, Predictor, odd_one_out, *given, initial, drawn_sets)
+there = twin.losses(
+    other_framework, Predictor, odd_one_out, *given, initial, drawn_sets
+)
 gap = np.abs(here / there - 1)
 
 # %% tags=["shared", "say"]

@@ -79,7 +79,7 @@ plots.use_style()
 floats = partial(jnp.asarray, dtype=jnp.float32)  # NumPy arrays as arrays of JAX
 integers = partial(jnp.asarray, dtype=jnp.int32)
 booleans = partial(jnp.asarray, dtype=jnp.bool_)
-side, other_side = "jax", "torch"
+side, other_framework = "jax", "torch"
 f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 
 # %% [markdown] tags=["shared"]
@@ -864,7 +864,7 @@ initial = Path(tempfile.mkdtemp()) / "initial.safetensors"
 whole = build(Predictor, seed=1, **brief.model)
 save_weights(whole, initial)
 here = fit(whole, cross_entropy, four, brief)["loss"]
-there = twin.losses(other_side, Predictor, cross_entropy, four, brief, initial)
+there = twin.losses(other_framework, Predictor, cross_entropy, four, brief, initial)
 halved = int(np.argmax(here < here[0] / 2))  # the first update with half of the loss
 gap = abs(here / there - 1)[:halved].max()
 

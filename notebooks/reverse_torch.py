@@ -77,7 +77,7 @@ plots.use_style()
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)  # from NumPy
 integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
 booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
-side, other_side = "torch", "jax"
+side, other_framework = "torch", "jax"
 f"PyTorch {torch.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -862,7 +862,7 @@ initial = Path(tempfile.mkdtemp()) / "initial.safetensors"
 whole = build(Predictor, seed=1, **brief.model)
 save_weights(whole, initial)
 here = fit(whole, cross_entropy, four, brief)["loss"]
-there = twin.losses(other_side, Predictor, cross_entropy, four, brief, initial)
+there = twin.losses(other_framework, Predictor, cross_entropy, four, brief, initial)
 halved = int(np.argmax(here < here[0] / 2))  # the first update with half of the loss
 gap = abs(here / there - 1)[:halved].max()
 

@@ -128,7 +128,7 @@ def head(up):
     )
 
 
-def reversing(weights, _up):
+def reverse_demo(weights, _up):
     """The model of the reverse task, with its weights."""
     sizes, digits, answer, view = example(next(iter(weights.values())))
     if answer != digits[::-1]:
@@ -168,7 +168,7 @@ def example(data):
     return sizes, names, answer, shown
 
 
-def writing(weights, up):
+def language_demo(weights, up):
     """A language model, and what it finds probable after a beginning of a text."""
     reference, settings, text = helpers("reference", "engine.settings", "data.text")
     s, data = settings.Text(), b64decode(next(iter(weights.values())))
@@ -183,7 +183,7 @@ def writing(weights, up):
         f"<code>{escape(pairs.tokens[i])}</code> with {p[i]:.0%}"
         for i in np.argsort(-p)[:3]
     ]
-    return opened(
+    return opened_model(
         "decoder", weights, up,
         sizes(s, s.length) | {"prompt": PROMPT},
         f"After <code>{escape(PROMPT.split()[-1])}</code> the model that was trained "
@@ -191,7 +191,7 @@ def writing(weights, up):
     )  # fmt: skip
 
 
-def translating(weights, up):
+def translation_demo(weights, up):
     """A translator of dates, and what it writes for one of them."""
     dates, reference, settings = helpers("data.dates", "reference", "engine.settings")
     s, data = settings.Dates(), b64decode(next(iter(weights.values())))
@@ -210,14 +210,14 @@ def translating(weights, up):
         logger.warning("the model of translation makes a mistake in its example")
     more = {"alphabet": "".join(dates.CHARACTERS), "begin": dates.BEGIN}
     more |= {"end": dates.END, "longest": longest, "examples": examples}
-    return opened(
+    return opened_model(
         "translation", weights, up, sizes(s, s.max_length) | more,
         f"For “{examples[0]}” the model that was trained in "
         f"{next(iter(NAMES.values()))} writes {answer}.",
     )  # fmt: skip
 
 
-def seeing(weights, up):
+def vision_demo(weights, up):
     """A vision Transformer, and what it sees in a test digit."""
     reference, settings = helpers("reference", "engine.settings")
     s, data = settings.Pictures(), b64decode(next(iter(weights.values())))
@@ -230,7 +230,7 @@ def seeing(weights, up):
     p = reference.softmax(logits[0])
     looks = maps[-1, 0].mean(axis=0)[0, 1:]  # of the token, the mean of the last heads
     more = {"imageSize": s.image_size, "patch": s.patch} | data
-    return opened(
+    return opened_model(
         "vision", weights, up, sizes(s, looks.size + 1) | more,
         f"This is a test digit. The model that was trained in "
         f"{next(iter(NAMES.values()))} sees a {data['classes'][p.argmax()]}, with a "
@@ -279,7 +279,7 @@ def drawn(image, looks, patch):
     )
 
 
-def opened(chapter, weights, up, sizes, words, verb="typed"):
+def opened_model(chapter, weights, up, sizes, words, verb="typed"):
     """A place for a model whose weights come when a reader opens it."""
     function = KINDS[chapter].__name__
     sizes["weights"] = {
@@ -320,8 +320,8 @@ def helpers(*names):
 
 
 KINDS = {
-    "reverse": reversing, "decoder": writing, "translation": translating,
-    "vision": seeing,
+    "reverse": reverse_demo, "decoder": language_demo, "translation": translation_demo,
+    "vision": vision_demo,
 }  # fmt: skip
 
 
