@@ -164,7 +164,7 @@ def train_all(variants, rates=None):
 
 
 # %% tags=["shared"]
-settings = Warmup()  # six post-norm blocks; the rate rises for 100 updates to 0.008
+settings = Warmup()  # six post-norm blocks; the rate rises for 150 updates to 0.008
 no_warmup = replace(settings, warmup=1)  # the first update has the full rate
 data = reverse_data(settings)["train"]
 data = floats(data[0]), integers(data[1])  # b s i, b s
@@ -203,7 +203,8 @@ assert abs(losses["no warm-up"][:, 50:].mean() - guessing) < 0.05  # loose: it g
 x, falls = plots.drawn(fig, title, "warm-up")
 _, stays = plots.drawn(fig, title, "no warm-up")
 assert stays.min() > 2.2
-assert falls[x == 150] < 0.6 and falls[-1] < 0.05  # loose: likewise
+assert np.median(smooth(losses["warm-up"])[1], axis=0)[x == 150] < 0.6
+assert falls[-1] < 0.05  # loose: likewise
 
 # %% tags=["shared", "say"]
 one = settings
@@ -423,9 +424,9 @@ assert (without[1:] > 2.2).all() and still_stuck == without[1]
 # schedule over a short run, and take the rate with the lowest validation loss. If it is
 # the first or the last of the grid, extend the grid.
 #
-# **Exercise 2, a change of code.** How short may the warm-up be? Ours takes half of the
-# run, the recipe a twentieth, here 10 updates. Predict how three seeds end with so
-# short a warm-up, then replace the dots:
+# **Exercise 2, a change of code.** How short may the warm-up be? Ours takes three
+# quarters of the run, the recipe a twentieth, here 10 updates. Predict how three seeds
+# end with so short a warm-up, then replace the dots:
 #
 # ```python
 # final(train_all(seeds(replace(settings, warmup=...)))[0])
@@ -434,7 +435,7 @@ assert (without[1:] > 2.2).all() and still_stuck == without[1]
 # %% tags=["shared", "answer"]
 shorter = np.sort(final(train_all(seeds(replace(settings, warmup=10)))[0]))
 say(
-    f"With 10 updates of warm-up, three seeds end at {three(*shorter)}; with 100, all "
+    f"With 10 updates of warm-up, three seeds end at {three(*shorter)}; with 150, all "
     f"end at {learned[-1]:.3f} at most. With so short a warm-up, it is left to the "
     "initial weights whether the network learns. The recipe is meant for pre-norm and "
     "for the rate 0.001; post-norm at 0.008 needs more. If a loss stays at the level "

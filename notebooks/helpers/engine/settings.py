@@ -131,7 +131,7 @@ class Warmup(Sequences):
     batch_size: int = 32
     epochs: int = 2
     learning_rate: float = 8e-3
-    warmup: int = 100
+    warmup: int = 150
     max_grad_norm: float = inf  # what warm-up does is to show without other help
     n_blocks: int = 6
     n_heads: int = 4
