@@ -303,9 +303,9 @@ def write_photos(name, per_class, features=False):
         arrays |= {f"{part}_images": images, f"{part}_labels": labels.astype(np.int32)}
         rows[part] = np.eye(512, dtype=np.float32)[labels] + 3
     photos.data_folder().mkdir(exist_ok=True)
-    photos.write_npz(photos.images_file(name), **arrays)
+    np.savez(photos.images_file(name), **arrays)
     if features:
-        photos.write_npz(photos.features_file(name), **rows)
+        np.savez(photos.features_file(name), **rows)
     return arrays
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from helpers.data.pictures import divide
+from helpers.data import photos, pictures
 from helpers.data.sequences import shuffled
 from helpers.engine.checks import check_data, check_sizes
 from helpers.engine.settings import Anomaly, Cifar100, Digits
@@ -40,7 +40,17 @@ class Part:
     images: np.ndarray | None = None
 
     def __post_init__(self):
-        check_arrays(self.features, self.labels, self.images)
+        n, labels = check_shape(self.features, "r i")["r"], self.labels
+        check_shape(labels, "r", r=n)
+        if labels.dtype.kind not in "iu":
+            raise ValueError(
+                f"expected whole numbers as labels, got {labels.dtype}, such as "
+                f"{labels[:1].tolist()}: numpy.unique(labels, return_inverse=True)[1] "
+                "numbers the classes"
+            )
+        if self.images is not None:
+            check_data((labels, self.images), "labels and images")
+        check_data((self.features,), "features")
 
     def __len__(self):
         return len(self.labels)
@@ -53,21 +63,6 @@ class Part:
     def only(self, classes):
         """The part that has only elements of these classes."""
         return self.take(np.flatnonzero(np.isin(self.labels, classes)))
-
-
-def check_arrays(features, labels, images=None):
-    """Raise ValueError for a wrong shape, dtype or length, or a feature not finite."""
-    n = check_shape(features, "r i")["r"]
-    check_shape(labels, "r", r=n)
-    if labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"expected whole numbers as labels, got {labels.dtype}, such as "
-            f"{labels[:1].tolist()}: numpy.unique(labels, return_inverse=True)[1] "
-            "numbers the classes"
-        )
-    if images is not None:
-        check_data((labels, images), "labels and images")
-    check_data((features,), "features")
 
 
 def check_classes(labels, set_size, n_odd=1):
@@ -205,7 +200,7 @@ def split(features, labels, images=None, *, seed=42):
 
 def divided(part, share, seed):
     """A part in two; the second one gets this share of each class."""
-    return [part.take(rows) for rows in divide(part.labels, share, seed)]
+    return [part.take(rows) for rows in pictures.divide(part.labels, share, seed)]
 
 
 def digits(seed):
@@ -220,11 +215,11 @@ def digits(seed):
 
     Source: Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits (UCI).
     """
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
-    grey = np.round(found.images * (255 / 16)).astype(np.uint8)
-    return split(found.data / 16, found.target, grey, seed=seed), list("0123456789")
+    found, names = pictures.load("digits", seed)
+    return {
+        name: Part(x.reshape(len(x), -1), y, np.round(255 * x[..., 0]).astype(np.uint8))
+        for name, (x, y) in found.items()
+    }, names
 
 
 def of_photos(name, seed):
@@ -233,16 +228,14 @@ def of_photos(name, seed):
     The features are those of ResNet34, or if there are none, which ``make data`` needs
     a download for, ``mean_colours``; in both cases they are centred. Validation takes a
     tenth of each class of the training part; of classes with fewer than a hundred
-    photos, a fifth. Returns and raises as ``digits`` and ``helpers.data.features.load``.
+    photos, a fifth. Returns as ``digits``, raises as ``helpers.data.photos``.
     """
-    from helpers.data import features, photos
-
-    if features.prepared(name) or name in KNOWN:
-        found, names = features.load(name)
+    found, names = photos.load_images(name)
+    if photos.prepared(name) or name in KNOWN:
+        features = photos.load_features(name, found)
     else:
-        found, names = photos.load_images(name)
-        found = {part: (mean_colours(x), y, x) for part, (x, y) in found.items()}
-    whole = {part: Part(*arrays) for part, arrays in found.items()}
+        features = {part: mean_colours(images) for part, (images, _) in found.items()}
+    whole = {part: Part(features[part], y, x) for part, (x, y) in found.items()}
     few = np.bincount(whole["train"].labels).min() < 100
     rest, validation = divided(whole["train"], 0.2 if few else 0.1, seed)
     parts = {"train": rest, "validation": validation, "test": whole["test"]}
@@ -301,22 +294,16 @@ def settings_for(source, device):
 
     On a CPU, training on the photos takes two epochs instead of a hundred, minutes
     instead of hours, and the promised accuracy is lower. Of photos that are not
-    ``KNOWN`` all sizes follow from them, and nothing is promised; if they have too few
-    classes, or a class too few photos, that is a ValueError.
+    ``KNOWN`` all sizes follow from them, and nothing is promised: sets of ten, or
+    smaller, so that half of a class's test photos, and all its validation photos, fill
+    one. If they have too few classes, or a class too few photos, that is a ValueError.
     """
-    if source not in KNOWN:
-        return for_photos(source)
-    settings = {"digits": Digits, "cifar100": Cifar100}[source]()
-    if source == "cifar100" and device == "cpu":
-        return replace(settings, epochs=2, least_accuracy=0.5)
-    return settings
-
-
-def for_photos(source):
-    """``Sets.for_data`` of photos; sets of ten, or smaller if a class is.
-
-    Half of a class's test photos, and all its validation photos, fill a set.
-    """
+    if source == "digits":
+        return Digits()
+    if source == "cifar100":
+        return Cifar100(
+            **{"epochs": 2, "least_accuracy": 0.5} if device == "cpu" else {}
+        )
     parts, names = of_photos(source, Anomaly.seed)
     n = {name: np.bincount(part.labels).min().item() for name, part in parts.items()}
     set_size = min(10, n["validation"], n["test"] // 2)
@@ -333,18 +320,9 @@ def for_photos(source):
 
 
 def source():
-    """Where images come from: ``$PHOTOS``, else CIFAR-100 if it is prepared.
-
-    ``digits``, or what ``helpers.data.photos`` knows; ValueError if the variable
-    names something else.
-    """
-    from helpers.data import features, photos
-
-    default = "cifar100" if features.prepared("cifar100") else "digits"
-    name = os.environ.get("PHOTOS") or default
-    if name != "digits":
-        photos.stem(name)
-    return name
+    """Where images come from: ``$PHOTOS``, else CIFAR-100 if it is prepared."""
+    default = "cifar100" if photos.prepared("cifar100") else "digits"
+    return os.environ.get("PHOTOS") or default
 
 
 def farthest(x):
