@@ -65,23 +65,23 @@ class Part:
         return self.take(np.flatnonzero(np.isin(self.labels, classes)))
 
 
-def check_classes(labels, set_size, n_odd=1):
+def check_classes(labels, set_size):
     """Raise ValueError unless sets can be drawn from these labels."""
-    check_sizes(set_size=set_size, n_odd=n_odd)
-    if set_size < n_odd + 2:
+    check_sizes(set_size=set_size)
+    if set_size < 3:
         raise ValueError(
-            f"expected a set to have at least {n_odd + 2} elements, two of them alike, "
-            f"got set_size = {set_size}"
+            "expected a set to have at least 3 elements, two of them alike, got "
+            f"set_size = {set_size}"
         )
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2:
         raise ValueError(
             f"expected elements of at least two classes, got {classes.tolist()}"
         )
-    if counts.min() < set_size - n_odd:
+    if counts.min() < set_size - 1:
         raise ValueError(
             f"class {classes[counts.argmin()]} has {counts.min()} elements, a set of "
-            f"{set_size} needs {set_size - n_odd}"
+            f"{set_size} needs {set_size - 1}"
         )
 
 
@@ -93,33 +93,26 @@ def draw_sets(labels, set_size, odd, rng):
     labels : integer array ``r``
         Class of each element; classes may be of different size.
     set_size : int
-        Elements of a set, the odd ones included.
-    odd : integer array ``b`` or ``b n``
-        Rows of the odd ones: one per set, or ``n``.
+        Elements of a set, the odd one included.
+    odd : integer array ``b``
+        Rows of the odd ones, one per set.
     rng : numpy.random.Generator
 
     Returns
     -------
     int32 array ``b s``
         Row numbers, none repeated within a set: elements of one class, drawn uniformly
-        from the classes of none of the odd ones; at the end the odd ones.
+        from all but that of the odd one; at the end the odd one.
     """
-    odd = np.asarray(odd)
-    odd = odd[:, None] if odd.ndim == 1 else odd  # b n
-    check_classes(labels, set_size, odd.shape[1])
+    check_classes(labels, set_size)
     classes, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
     lots = rng.random((len(odd), len(classes)))
-    np.put_along_axis(lots, which.reshape(-1)[odd], -1, axis=1)
-    if len(odd) and lots.max(axis=1).min() < 0:
-        raise ValueError(
-            f"the odd ones of a set are of all {len(classes)} classes: none is left for "
-            "the others"
-        )
+    lots[np.arange(len(odd)), which[odd]] = -1
     same = lots.argmax(axis=1)  # b
-    places = distinct(counts[same], set_size - odd.shape[1], rng)
+    places = distinct(counts[same], set_size - 1, rng)
     first = np.cumsum(counts) - counts  # where each class begins, once sorted
     rows = np.argsort(labels, kind="stable")[first[same][:, None] + places]
-    return np.concatenate([rows, odd], axis=1, dtype=np.int32, casting="same_kind")
+    return np.column_stack([rows, odd]).astype(np.int32)
 
 
 def distinct(sizes, n, rng):
@@ -169,7 +162,6 @@ def fixed(labels, set_size, n, seed):
     Every element is the odd one once before any is it twice. Errors as ``draw_sets``.
     """
     check_sizes(n=n)
-    check_classes(labels, set_size)
     rng = np.random.default_rng(seed)
     turns = -(-n // max(len(labels), 1))
     odd = np.concatenate([rng.permutation(len(labels)) for _ in range(turns)])[:n]
@@ -323,12 +315,6 @@ def source():
     """Where images come from: ``$PHOTOS``, else CIFAR-100 if it is prepared."""
     default = "cifar100" if photos.prepared("cifar100") else "digits"
     return os.environ.get("PHOTOS") or default
-
-
-def farthest(x):
-    """The element farthest from the mean of the others: ``b s i -> b``."""
-    others = (x.sum(axis=1, keepdims=True) - x) / (x.shape[1] - 1)
-    return np.linalg.norm(x - others, axis=-1).argmax(axis=-1)
 
 
 def mean_distances(x, labels, n=1000):
