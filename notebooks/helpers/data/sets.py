@@ -290,12 +290,10 @@ def settings_for(source, device):
     smaller, so that half of a class's test photos, and all its validation photos, fill
     one. If they have too few classes, or a class too few photos, that is a ValueError.
     """
-    if source == "digits":
-        return Digits()
-    if source == "cifar100":
-        return Cifar100(
-            **{"epochs": 2, "least_accuracy": 0.5} if device == "cpu" else {}
-        )
+    if source == "cifar100" and device == "cpu":
+        return Cifar100(epochs=2, least_accuracy=0.5)
+    if source in KNOWN:
+        return Digits() if source == "digits" else Cifar100()
     parts, names = of_photos(source, Anomaly.seed)
     n = {name: np.bincount(part.labels).min().item() for name, part in parts.items()}
     set_size = min(10, n["validation"], n["test"] // 2)
