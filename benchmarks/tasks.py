@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from helpers.data import sets, text
-from helpers.data.photos import read_chunk
+from helpers.data.photos import read_picture
 from helpers.data.sequences import one_hot, symbols
 from helpers.engine.settings import Cifar100, Pictures, Reverse, Text
 
@@ -128,16 +128,15 @@ def photos(settings, folder):
     colours = draw.uniform(64, 192, size=(settings.n_classes, 4, 4, 3))
     size = (settings.image_size,) * 2
     for part, n in zip(PARTS, (settings.n_train, VALIDATION_PHOTOS), strict=True):
-        listed = []
-        for row, label in enumerate(classes(n, settings)):
+        images, labels = [], classes(n, settings).astype(np.int32)
+        for row, label in enumerate(labels):
             path = folder / part / f"{label:02d}" / f"{row:06d}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             small = colours[label] + draw.normal(0, 40, size=(4, 4, 3))
             small = Image.fromarray(small.clip(0, 255).astype(np.uint8))
             small.resize(size, Image.Resampling.BICUBIC).save(path, quality=90)
-            listed.append((path, label))
-        found = read_chunk(listed, settings.image_size)
-        pairs.append((found["images"], found["labels"]))
+            images.append(read_picture(path, settings.image_size))
+        pairs.append((np.array(images), labels))
     return pairs
 
 

@@ -45,6 +45,7 @@ KERNEL = ["--log-level=ERROR", "--IPKernelApp.extra_extensions=bounds"]
 EXECUTED = ROOT / "_build" / "executed"
 BOUNDS = ROOT / "_build" / "bounds"
 RESULTS = ROOT / "benchmarks" / "results"
+TOOLS = ROOT / "tools"
 STAMP = ROOT / "_build" / "sources.sha256"
 UNREAD = {"__pycache__", ".ruff_cache", ".ipynb_checkpoints", "runs"}
 GIB_PER_PAGE = 3  # at most; see the budgets of the design
@@ -61,7 +62,7 @@ def sources():
     """Every file that the built book depends on."""
     found = [ROOT / name for name in ("_config.yml", "_toc.yml")]
     found += [ROOT / "CHANGELOG.md", ROOT / "CITATION.cff", *own_data()]
-    for folder in (ROOT / "book", ROOT / "notebooks", ROOT / "tools", RESULTS):
+    for folder in (ROOT / "book", ROOT / "notebooks", TOOLS, RESULTS):
         found += files(folder)
     return found
 
@@ -117,6 +118,7 @@ def dependencies(page):
 
     Of data that is shipped with the helpers: what is in the folder of a module that it
     imports, or what is named. Of ``benchmarks/results``: all, if any of it is quoted.
+    Of ``tools``: those that the page calls.
     """
     source, helpers = page.with_suffix(".py"), pages.NOTEBOOKS / "helpers"
     if not source.exists():
@@ -132,6 +134,7 @@ def dependencies(page):
             found.add(path)
     if "benchmarks" in texts[source] or any(map(QUOTES.search, texts.values())):
         found |= {*files(RESULTS)}
+    found |= {p for p in TOOLS.glob("*.py") if f"tools/{p.name}" in texts[source]}
     return sorted(found)
 
 

@@ -81,10 +81,11 @@ def needs_jupyter(path):
 
 
 def run_tests():
-    """The unit tests that read no notebooks, and those of ``scripts/train.py``."""
+    """Unit tests that read no notebooks, and tests of training and ``make data``."""
     files = sorted((ROOT / "tests" / "unit").glob("test_*.py"))
     files = [file for file in files if not needs_jupyter(file)]
-    files.append(ROOT / "tests" / "tools" / "test_train_script.py")
+    tools = ROOT / "tests" / "tools"
+    files += [tools / "test_train_script.py", tools / "test_data.py"]
     return {"name": "unit tests", **run("-m", "pytest", "-q", *files)}
 
 

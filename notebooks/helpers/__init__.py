@@ -15,7 +15,7 @@ schedules
     Warm-up and decay as functions of the step.
 data
     Seeded NumPy arrays: ``sequences`` to reverse, ``sets`` with an odd one, ``text``
-    and byte pairs, ``dates``, ``pictures``, ``photos`` and their ``features``.
+    and byte pairs, ``dates``, ``pictures``, ``photos`` and their features.
 show
     ``prose`` with computed numbers, ``plots``, ``patches`` of pictures, ``viewer`` for
     attention maps to touch, and ``diagrams`` of architectures: a ``canvas``, one file a

@@ -16,6 +16,7 @@ from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.transforms import v2
 
+import data as photos
 import pages
 
 sys.path.insert(0, str(pages.ROOT))
@@ -33,7 +34,7 @@ from benchmarks import photos as hour
 from benchmarks import run as command
 
 from helpers import torch as model_torch
-from helpers.data import photos, text
+from helpers.data import text
 
 
 def run(folder, **options):

@@ -183,6 +183,7 @@ VIEWER = {"show/__init__.py"} | {
     f"show/viewer/{name}" for name in ("__init__.py", "viewer.js", "viewer.css")
 }
 RESULTS = {"results/cifar10.json", "results/tied.md"}
+TOOLS = {"tools/data.py", "tools/sync.py"}
 DEPENDENCIES = {
     "import json": set(),
     "from helpers import alone": {"alone.py"},
@@ -197,6 +198,7 @@ DEPENDENCIES = {
     "from helpers.show import prose": SHOW,
     "from helpers.show.prose import recorded\nrecorded('cifar10')": SHOW | RESULTS,
     "open('../benchmarks/results/tied.md')": RESULTS,
+    "run('../tools/data.py')": {"tools/data.py"},
 }  # fmt: skip
 
 
@@ -205,9 +207,10 @@ def page(tmp_path, monkeypatch):
     """A page without code, beside helpers that read files."""
     monkeypatch.setattr(pages, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(build_book, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(build_book, "TOOLS", tmp_path / "tools")
     files = {f"helpers/{name}.py": text for name, text in SHARED.items()}
     files |= dict.fromkeys(f"helpers/{name}" for name in SHIPPED.split())
-    for name, text in (files | dict.fromkeys(RESULTS)).items():
+    for name, text in (files | dict.fromkeys(RESULTS | TOOLS)).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text or "")
     (tmp_path / "page_jax.py").write_text("")

@@ -8,6 +8,8 @@ import os
 
 import numpy as np
 
+from helpers.data import photos
+
 
 def load(source, seed):
     """Training, validation and test part, and the names of the classes.
@@ -25,16 +27,12 @@ def load(source, seed):
     """
     if source == "digits":
         return digits(seed), [*"0123456789"]
-    from helpers.data import photos
-
     parts, names = photos.load_images(source)
     images, labels = parts["train"]
-    held_out = photos.held_out(labels, 0.1, 1, seed)
-    return {
-        "train": (images[~held_out], labels[~held_out]),
-        "validation": (images[held_out], labels[held_out]),
-        "test": parts["test"],
-    }, names
+    chosen = held_out(labels, 0.1, 1, seed)
+    rows = {"train": ~chosen, "validation": chosen}
+    found = {name: (images[r], labels[r]) for name, r in rows.items()}
+    return found | {"test": parts["test"]}, names
 
 
 def digits(seed):
@@ -45,10 +43,9 @@ def digits(seed):
     images = (found.images[..., None] / 16).astype(np.float32)
     labels = found.target.astype(np.int32)
     rest, test = divide(labels, 0.2, seed)
-    rows = dict(
-        zip(("train", "validation"), divide(labels, 0.1, seed, rest), strict=True)
-    )
-    return {name: (images[r], labels[r]) for name, r in (rows | {"test": test}).items()}
+    train, validation = divide(labels, 0.1, seed, rest)
+    rows = {"train": train, "validation": validation, "test": test}
+    return {name: (images[r], labels[r]) for name, r in rows.items()}
 
 
 def divide(labels, share, seed, rows=None):
@@ -58,6 +55,15 @@ def divide(labels, share, seed, rows=None):
     rows = np.arange(len(labels)) if rows is None else rows
     options = {"test_size": share, "stratify": labels[rows], "random_state": seed}
     return train_test_split(rows, **options)
+
+
+def held_out(labels, share, least, seed):
+    """A share of each class, but at least so many, at random: boolean array ``n``."""
+    rng, chosen = np.random.default_rng(seed), np.zeros(len(labels), bool)
+    for number in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == number))
+        chosen[rows[: max(least, round(share * len(rows)))]] = True
+    return chosen
 
 
 def source():

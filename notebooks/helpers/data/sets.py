@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from helpers.data.pictures import divide
+from helpers.data import photos, pictures
 from helpers.data.sequences import shuffled
 from helpers.engine.checks import check_data, check_sizes
 from helpers.engine.settings import Anomaly, Cifar100, Digits
@@ -40,7 +40,17 @@ class Part:
     images: np.ndarray | None = None
 
     def __post_init__(self):
-        check_arrays(self.features, self.labels, self.images)
+        n, labels = check_shape(self.features, "r i")["r"], self.labels
+        check_shape(labels, "r", r=n)
+        if labels.dtype.kind not in "iu":
+            raise ValueError(
+                f"expected whole numbers as labels, got {labels.dtype}, such as "
+                f"{labels[:1].tolist()}: numpy.unique(labels, return_inverse=True)[1] "
+                "numbers the classes"
+            )
+        if self.images is not None:
+            check_data((labels, self.images), "labels and images")
+        check_data((self.features,), "features")
 
     def __len__(self):
         return len(self.labels)
@@ -55,38 +65,23 @@ class Part:
         return self.take(np.flatnonzero(np.isin(self.labels, classes)))
 
 
-def check_arrays(features, labels, images=None):
-    """Raise ValueError for a wrong shape, dtype or length, or a feature not finite."""
-    n = check_shape(features, "r i")["r"]
-    check_shape(labels, "r", r=n)
-    if labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"expected whole numbers as labels, got {labels.dtype}, such as "
-            f"{labels[:1].tolist()}: numpy.unique(labels, return_inverse=True)[1] "
-            "numbers the classes"
-        )
-    if images is not None:
-        check_data((labels, images), "labels and images")
-    check_data((features,), "features")
-
-
-def check_classes(labels, set_size, n_odd=1):
+def check_classes(labels, set_size):
     """Raise ValueError unless sets can be drawn from these labels."""
-    check_sizes(set_size=set_size, n_odd=n_odd)
-    if set_size < n_odd + 2:
+    check_sizes(set_size=set_size)
+    if set_size < 3:
         raise ValueError(
-            f"expected a set to have at least {n_odd + 2} elements, two of them alike, "
-            f"got set_size = {set_size}"
+            "expected a set to have at least 3 elements, two of them alike, got "
+            f"set_size = {set_size}"
         )
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2:
         raise ValueError(
             f"expected elements of at least two classes, got {classes.tolist()}"
         )
-    if counts.min() < set_size - n_odd:
+    if counts.min() < set_size - 1:
         raise ValueError(
             f"class {classes[counts.argmin()]} has {counts.min()} elements, a set of "
-            f"{set_size} needs {set_size - n_odd}"
+            f"{set_size} needs {set_size - 1}"
         )
 
 
@@ -98,33 +93,26 @@ def draw_sets(labels, set_size, odd, rng):
     labels : integer array ``r``
         Class of each element; classes may be of different size.
     set_size : int
-        Elements of a set, the odd ones included.
-    odd : integer array ``b`` or ``b n``
-        Rows of the odd ones: one per set, or ``n``.
+        Elements of a set, the odd one included.
+    odd : integer array ``b``
+        Rows of the odd ones, one per set.
     rng : numpy.random.Generator
 
     Returns
     -------
     int32 array ``b s``
         Row numbers, none repeated within a set: elements of one class, drawn uniformly
-        from the classes of none of the odd ones; at the end the odd ones.
+        from all but that of the odd one; at the end the odd one.
     """
-    odd = np.asarray(odd)
-    odd = odd[:, None] if odd.ndim == 1 else odd  # b n
-    check_classes(labels, set_size, odd.shape[1])
+    check_classes(labels, set_size)
     classes, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
     lots = rng.random((len(odd), len(classes)))
-    np.put_along_axis(lots, which.reshape(-1)[odd], -1, axis=1)
-    if len(odd) and lots.max(axis=1).min() < 0:
-        raise ValueError(
-            f"the odd ones of a set are of all {len(classes)} classes: none is left for "
-            "the others"
-        )
+    lots[np.arange(len(odd)), which[odd]] = -1
     same = lots.argmax(axis=1)  # b
-    places = distinct(counts[same], set_size - odd.shape[1], rng)
+    places = distinct(counts[same], set_size - 1, rng)
     first = np.cumsum(counts) - counts  # where each class begins, once sorted
     rows = np.argsort(labels, kind="stable")[first[same][:, None] + places]
-    return np.concatenate([rows, odd], axis=1, dtype=np.int32, casting="same_kind")
+    return np.column_stack([rows, odd]).astype(np.int32)
 
 
 def distinct(sizes, n, rng):
@@ -174,7 +162,6 @@ def fixed(labels, set_size, n, seed):
     Every element is the odd one once before any is it twice. Errors as ``draw_sets``.
     """
     check_sizes(n=n)
-    check_classes(labels, set_size)
     rng = np.random.default_rng(seed)
     turns = -(-n // max(len(labels), 1))
     odd = np.concatenate([rng.permutation(len(labels)) for _ in range(turns)])[:n]
@@ -205,7 +192,7 @@ def split(features, labels, images=None, *, seed=42):
 
 def divided(part, share, seed):
     """A part in two; the second one gets this share of each class."""
-    return [part.take(rows) for rows in divide(part.labels, share, seed)]
+    return [part.take(rows) for rows in pictures.divide(part.labels, share, seed)]
 
 
 def digits(seed):
@@ -220,11 +207,11 @@ def digits(seed):
 
     Source: Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits (UCI).
     """
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
-    grey = np.round(found.images * (255 / 16)).astype(np.uint8)
-    return split(found.data / 16, found.target, grey, seed=seed), list("0123456789")
+    found, names = pictures.load("digits", seed)
+    return {
+        name: Part(x.reshape(len(x), -1), y, np.round(255 * x[..., 0]).astype(np.uint8))
+        for name, (x, y) in found.items()
+    }, names
 
 
 def of_photos(name, seed):
@@ -233,16 +220,14 @@ def of_photos(name, seed):
     The features are those of ResNet34, or if there are none, which ``make data`` needs
     a download for, ``mean_colours``; in both cases they are centred. Validation takes a
     tenth of each class of the training part; of classes with fewer than a hundred
-    photos, a fifth. Returns and raises as ``digits`` and ``helpers.data.features.load``.
+    photos, a fifth. Returns as ``digits``, raises as ``helpers.data.photos``.
     """
-    from helpers.data import features, photos
-
-    if features.prepared(name) or name in KNOWN:
-        found, names = features.load(name)
+    found, names = photos.load_images(name)
+    if photos.prepared(name) or name in KNOWN:
+        features = photos.load_features(name, found)
     else:
-        found, names = photos.load_images(name)
-        found = {part: (mean_colours(x), y, x) for part, (x, y) in found.items()}
-    whole = {part: Part(*arrays) for part, arrays in found.items()}
+        features = {part: mean_colours(images) for part, (images, _) in found.items()}
+    whole = {part: Part(features[part], y, x) for part, (x, y) in found.items()}
     few = np.bincount(whole["train"].labels).min() < 100
     rest, validation = divided(whole["train"], 0.2 if few else 0.1, seed)
     parts = {"train": rest, "validation": validation, "test": whole["test"]}
@@ -301,22 +286,14 @@ def settings_for(source, device):
 
     On a CPU, training on the photos takes two epochs instead of a hundred, minutes
     instead of hours, and the promised accuracy is lower. Of photos that are not
-    ``KNOWN`` all sizes follow from them, and nothing is promised; if they have too few
-    classes, or a class too few photos, that is a ValueError.
+    ``KNOWN`` all sizes follow from them, and nothing is promised: sets of ten, or
+    smaller, so that half of a class's test photos, and all its validation photos, fill
+    one. If they have too few classes, or a class too few photos, that is a ValueError.
     """
-    if source not in KNOWN:
-        return for_photos(source)
-    settings = {"digits": Digits, "cifar100": Cifar100}[source]()
     if source == "cifar100" and device == "cpu":
-        return replace(settings, epochs=2, least_accuracy=0.5)
-    return settings
-
-
-def for_photos(source):
-    """``Sets.for_data`` of photos; sets of ten, or smaller if a class is.
-
-    Half of a class's test photos, and all its validation photos, fill a set.
-    """
+        return Cifar100(epochs=2, least_accuracy=0.5)
+    if source in KNOWN:
+        return Digits() if source == "digits" else Cifar100()
     parts, names = of_photos(source, Anomaly.seed)
     n = {name: np.bincount(part.labels).min().item() for name, part in parts.items()}
     set_size = min(10, n["validation"], n["test"] // 2)
@@ -333,24 +310,9 @@ def for_photos(source):
 
 
 def source():
-    """Where images come from: ``$PHOTOS``, else CIFAR-100 if it is prepared.
-
-    ``digits``, or what ``helpers.data.photos`` knows; ValueError if the variable
-    names something else.
-    """
-    from helpers.data import features, photos
-
-    default = "cifar100" if features.prepared("cifar100") else "digits"
-    name = os.environ.get("PHOTOS") or default
-    if name != "digits":
-        photos.stem(name)
-    return name
-
-
-def farthest(x):
-    """The element farthest from the mean of the others: ``b s i -> b``."""
-    others = (x.sum(axis=1, keepdims=True) - x) / (x.shape[1] - 1)
-    return np.linalg.norm(x - others, axis=-1).argmax(axis=-1)
+    """Where images come from: ``$PHOTOS``, else CIFAR-100 if it is prepared."""
+    default = "cifar100" if photos.prepared("cifar100") else "digits"
+    return os.environ.get("PHOTOS") or default
 
 
 def mean_distances(x, labels, n=1000):

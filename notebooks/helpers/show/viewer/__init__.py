@@ -60,15 +60,15 @@ def attention(
     (shape,) = shapes
     if (size := len(arrays) * np.prod(shape)) > LARGEST:
         raise ValueError(f"expected at most {LARGEST:,} weights, got {size:,}")
+    layers, b, heads, q, k = shape
+    grid = None
     if images is not None:
         images, grid = cut(images, patch, shape, token)
-        if queries is None:
-            queries = names_of_patches(*grid, token)
-    if high is None:
-        high = 1 if images is None else strongest(arrays.values())
+        queries = names_of_patches(*grid, token) if queries is None else queries
+        high = strongest(arrays.values()) if high is None else high
+    high = 1 if high is None else high
     if not 0 < high <= 1:
         raise ValueError(f"expected high to lie in (0, 1], got {high!r}")
-    layers, b, heads, q, k = shape
     if head == "mean" and images is not None and heads > 1:
         head, heads = heads, heads + 1  # one more to choose from
     chosen = {"layer": (layer, layers), "head": (head, heads), "query": (query, q)}
@@ -94,8 +94,8 @@ def attention(
         "queries": labels(queries, b, q, "queries"),
         "keys": labels(keys, b, k, "keys"),
         "pictures": None if pictures is None else small(pictures, b, q),
-        "images": None if images is None else [png(one, "Greys") for one in images],
-        "grid": None if images is None else grid,
+        "images": images,
+        "grid": grid,
         "token": bool(token),
         "sequences": [plain(name) for name in names],
         "high": float(high),
@@ -154,8 +154,7 @@ def labels(given, b, n, what):
     if all(np.ndim(row) == 0 for row in rows):
         rows = [rows] * b
     rows = [[plain(label) for label in row] for row in rows]
-    if len(rows) != b or {len(row) for row in rows} != {n}:
-        sizes = [len(row) for row in rows]
+    if (sizes := [len(row) for row in rows]) != [n] * b:
         raise ValueError(
             f"expected {n} labels of {what} for {b} sequences, got {sizes}"
         )
@@ -170,10 +169,10 @@ def plain(text):
 def small(pictures, b, n):
     """Pictures as PNG in data addresses, ``b`` lists of ``n``."""
     pictures = as_numpy(pictures)
-    grey = pictures.ndim == 3 or (pictures.ndim == 4 and pictures.shape[-1] != 3)
-    if pictures.ndim == (3 if grey else 4):
+    colours = pictures.ndim > 3 and pictures.shape[-1] == 3
+    if pictures.ndim == 3 + colours:
         pictures = np.broadcast_to(pictures, (b, *pictures.shape))
-    fits = pictures.ndim == (4 if grey else 5) and pictures.shape[:2] == (b, n)
+    fits = pictures.ndim == 4 + colours and pictures.shape[:2] == (b, n)
     if pictures.dtype != np.uint8 or not fits:
         raise ValueError(
             f"expected uint8 pictures s y x or s y x 3 of {n} elements in {b} sequences,"
@@ -183,7 +182,7 @@ def small(pictures, b, n):
 
 
 def cut(images, patch, shape, token):
-    """Pictures of a vision Transformer, and how many rows and columns of patches."""
+    """Images as PNG in data addresses, and how many rows and columns of patches."""
     images, (_, b, _, q, k) = as_numpy(images), shape
     fits = images.ndim == 3 or (images.ndim == 4 and images.shape[-1] == 3)
     if images.dtype != np.uint8 or not fits or len(images) != b:
@@ -202,7 +201,7 @@ def cut(images, patch, shape, token):
             f"expected weights of {rows} × {columns} patches"
             f"{' and a class token' if token else ''}, got {q} queries and {k} keys"
         )
-    return images, [rows, columns]
+    return [png(image, "Greys") for image in images], [rows, columns]
 
 
 def strongest(arrays):
@@ -277,11 +276,8 @@ def drawn_maps(view):
     size = f'width="{side}" height="{round(side * height / width)}"'
     drawn = []
     for layer, name, head in np.ndindex(layers, len(maps), heads):
-        words = [
-            view["maps"][name]["name"],
-            f"layer {layer}" if layers > 1 else "",
-            f"head {head}" if heads > 1 else "",
-        ]
+        words = [view["maps"][name]["name"]]
+        words += [f"layer {layer}"] * (layers > 1) + [f"head {head}"] * (heads > 1)
         title = escape(", ".join(filter(None, words)) or "weights")
         shares = np.minimum(1, maps[name, layer, head] / view["high"])  # q k
         if not view["images"]:
