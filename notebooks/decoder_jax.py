@@ -60,6 +60,7 @@ import numpy as np
 from flax import nnx
 
 from helpers.data import text
+from helpers.data.ngrams import ngram_bits
 from helpers.data.sequences import in_order, one_hot
 from helpers.engine.runs import runs_folder
 from helpers.engine.settings import Text
@@ -472,7 +473,7 @@ bits = text.bits_per_character(held_out_loss, tokens["test"], texts["test"])
 # %% tags=["shared", "experiment"]
 # Experiment: bits per character of n-grams, and of the model while it learns
 names = {1: "unigram", 3: "trigram", 5: "5-gram", 6: "6-gram"}
-ngrams = {n: text.ngram_bits(texts["train"], texts["test"], n) for n in names}
+ngrams = {n: ngram_bits(texts["train"], texts["test"], n) for n in names}
 to_bits = len(tokens["train"]) / len(texts["train"]) / math.log(2)  # from nats a token
 learning = to_bits * history["loss"].reshape(-1, 10).mean(axis=1)  # of ten updates
 at = 10 * np.arange(1, len(learning) + 1)

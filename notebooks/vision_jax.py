@@ -718,7 +718,8 @@ viewer.attention(
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Ten handwritten digits, one of each class, with colours over the patches: in some digits one patch on a stroke stands out, in others the weights are spread over the picture."}}
 first = [int(np.flatnonzero(y_test == c)[0]) for c in range(10)]
-over_pictures(x_test[first], looks[first], [*"0123456789"], columns=5)
+shown = x_test[first], looks[first], settings.patch
+over_pictures(*shown, titles=[*"0123456789"], columns=5)
 
 # %% [markdown] tags=["shared"]
 # Are the colours reasons? Whether attention explains is disputed

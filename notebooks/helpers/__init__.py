@@ -9,13 +9,13 @@ jax, torch
 Beside them stands what both share:
 
 reference
-    Attention, norms, positions, block and whole models in NumPy float64: the reference
-    that both frameworks are compared with.
+    Attention, norms, positions and blocks in NumPy float64: the reference that both
+    frameworks are compared with.
 schedules
     Warm-up and decay as functions of the step.
 data
     Seeded NumPy arrays: ``sequences`` to reverse, ``sets`` with an odd one, ``text``
-    and byte pairs, ``dates``, ``pictures``, ``photos`` and their features.
+    and byte pairs, ``ngrams``, ``dates``, ``pictures``, ``photos`` and their features.
 show
     ``prose`` with computed numbers, ``plots``, ``patches`` of pictures, ``viewer`` for
     attention maps to touch, and ``diagrams`` of architectures: a ``canvas``, one file a

@@ -1,4 +1,4 @@
-"""Attention, norms, positions, encoder blocks and models of them in NumPy float64.
+"""Attention, norms, positions, blocks and stacks of them in NumPy float64.
 
 Written to be checked against the formulas by eye, not to be fast: one query at a time,
 and a hidden key is left out of the sum instead of being given a low score. The
@@ -156,21 +156,6 @@ def encoder(x, params, n_blocks, n_heads, mask=None, **options):
     return x, np.stack(maps)
 
 
-def predictor(
-    x, params, n_blocks, n_heads, mask=None, positions="sinusoidal", **options
-):
-    """The model of the tasks, without dropout: ``b s i -> b s c, l b h s s``.
-
-    ``positions`` is "sinusoidal" or "none"; ``options`` are those of ``encoder_block``.
-    """
-    x = dense(np.asarray(x, dtype=np.float64), params, "embed")
-    if positions == "sinusoidal":
-        x = x + sinusoidal_positions(*x.shape[1:])
-    x, maps = encoder(x, inside(params, "encoder."), n_blocks, n_heads, mask, **options)
-    x = relu(normalise(dense(x, params, "hidden"), params, "hidden_norm"))
-    return dense(x, params, "output"), maps
-
-
 def vision_transformer(
     images, params, patch, n_blocks, n_heads, *, return_maps=False, **options
 ):
@@ -199,37 +184,3 @@ def vision_transformer(
     x, maps = encoder(x, inside(params, "encoder."), n_blocks, n_heads, **options)
     x = dense(x[:, 0] if "token" in params else x.mean(axis=1), params, "output")
     return (x, maps) if return_maps else x
-
-
-def embedded(tokens, params):
-    """Vectors of tokens and positions, learned or sinusoidal: ``b s -> b s m``."""
-    x = params["embed.weight"][tokens].astype(np.float64)
-    table = params.get("positions.table", sinusoidal_positions(*x.shape[1:]))
-    return x + table[: x.shape[1]]
-
-
-def language_model(tokens, params, n_blocks, n_heads, context=None, norm_first=False):
-    """Logits of the next token, tied: ``b s -> b s t, l b h s s, l b h s k``."""
-    x, maps, causal = embedded(tokens, params), [], np.tri(tokens.shape[1], dtype=bool)
-    options = {"norm_first": norm_first, "context": context}
-    for block in range(n_blocks):
-        own = inside(params, f"decoder.blocks.{block}.")
-        x, *weights = encoder_block(x, own, n_heads, causal, **options)
-        maps.append(weights)
-    if norm_first:
-        x = normalise(x, params, "decoder.norm")
-    weights, *cross = (np.stack(each) for each in zip(*maps, strict=True))
-    return x @ params["embed.weight"].T, weights, cross[0] if cross else None
-
-
-def translator(source, target, params, n_blocks, n_heads, norm_first=False):
-    """Logits of the target for a source without padding: ``b k, b s -> b s t, …``.
-
-    The two share one embedding; the maps are those of ``language_model``.
-    """
-    own = inside(params, "target.")
-    shared = params | {"embed.weight": own["embed.weight"]}
-    encoder_params, options = inside(params, "encoder."), {"norm_first": norm_first}
-    x = embedded(source, shared)
-    context, _ = encoder(x, encoder_params, n_blocks, n_heads, **options)
-    return language_model(target, own, n_blocks, n_heads, context, **options)

@@ -68,10 +68,3 @@ def factors(name, *, warmup, total):
     """A schedule at every step, by its name: float array ``total``."""
     schedule = choose(name, SCHEDULES, "schedule")
     return np.array([schedule(t, warmup=warmup, total=total) for t in range(total)])
-
-
-def learning_rates(settings):
-    """Learning rate of every update of a training: float32 array ``updates``."""
-    sizes = {"warmup": settings.warmup, "total": settings.updates}
-    rates = settings.learning_rate * factors(settings.schedule, **sizes)
-    return rates.astype(np.float32)

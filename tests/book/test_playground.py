@@ -10,9 +10,9 @@ import safetensors.numpy
 from playwright.sync_api import expect
 
 import pages
+import reference_models
 from browsing import NARROW, WIDE
 from comparison import JAVASCRIPT, javascript
-from helpers import reference
 from helpers.data.sequences import one_hot, symbols
 from helpers.engine.settings import Reverse
 from helpers.engine.shapes import as_numpy
@@ -93,7 +93,7 @@ def test_javascript_agrees_with_the_reference(run_javascript, length, positions)
         params, digits, 2, 4, mask=mask.tolist(), positions=positions != "none"
     )
     x = one_hot(digits, SETTINGS.n_symbols)
-    expected, expected_maps = reference.predictor(
+    expected, expected_maps = reference_models.predictor(
         x, params, 2, 4, positions=positions, mask=mask
     )
     np.testing.assert_allclose(logits, expected, atol=1e-9)

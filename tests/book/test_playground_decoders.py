@@ -16,6 +16,7 @@ from playwright.sync_api import expect
 
 import pages
 import playground
+import reference_models
 from browsing import NARROW, WIDE, new_context, serious_in_both_colours, watch
 from helpers import reference
 from helpers.data import dates, text
@@ -137,14 +138,14 @@ def test_the_decoder_agrees_with_the_reference(javascript, norm_first):
     sources, targets = draw_tokens(9, K, seed=1), draw_tokens(9, S)
     shared = {"positions": "sinusoidal", "shared": True}
     _, params = small("Translator", norm_first=norm_first, **shared)
-    expected, _, cross = reference.translator(
+    expected, _, cross = reference_models.translator(
         sources, targets, params, L, H, norm_first
     )
     found = translate(javascript, params, sizes, sources, targets, 1)
     np.testing.assert_allclose(found[0], expected, atol=1e-9)
     np.testing.assert_allclose(found[1], cross.swapaxes(0, 1), atol=1e-12)
     _, params = small("LanguageModel", norm_first=norm_first)
-    expected, *_ = reference.language_model(
+    expected, *_ = reference_models.language_model(
         targets, params, L, H, norm_first=norm_first
     )
     found = write(javascript, params, sizes, targets, 1)

@@ -194,14 +194,14 @@ def loaded(source):
 
 @pytest.mark.parametrize("page", pages.sources(), ids=lambda page: page.stem)
 def test_a_page_reads_a_small_part_of_the_helpers(page):
-    """At most 4,300 lines: a reader who follows the imports comes to an end."""
+    """At most 4,000 lines: a reader who follows the imports comes to an end."""
     cells = [cell.source for cell in pages.read_py(page) if cell.kind == "code"]
     lines = {name: read(name).count("\n") for name in loaded("\n".join(cells))}
-    assert sum(lines.values()) <= 4_300, sorted(lines.items(), key=lambda x: -x[1])
+    assert sum(lines.values()) <= 4_000, sorted(lines.items(), key=lambda x: -x[1])
 
 
 def test_the_helpers_are_small():
-    """8,100 lines for thirteen chapters, 400 for each that follows."""
+    """7,500 lines for thirteen chapters, 400 for each that follows."""
     later = max(0, len(pages.sources()) // 2 - 13)
     lines = {name: read(name).count("\n") for name in MODULES}
-    assert sum(lines.values()) <= 8_100 + 400 * later, lines
+    assert sum(lines.values()) <= 7_500 + 400 * later, lines

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from helpers import reference
+import reference_models
 from helpers.engine.settings import Dates, Settings, Text
 from helpers.engine.shapes import as_numpy, check_shape
 from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
@@ -165,7 +165,7 @@ def test_a_translator_equals_the_reference(side, norm_first):
     params, given = fill(model), (draw_tokens(B, K), draw_tokens(B, S, seed=5))
     inputs = [side.tensor(x, "int32") for x in given]
     logits, (_, maps, cross) = model(*inputs, return_maps=True)
-    expected = reference.translator(*given, params, L, H, norm_first)
+    expected = reference_models.translator(*given, params, L, H, norm_first)
     for got, want in zip((logits, maps, cross), expected, strict=True):
         assert_close(got, want)
 

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+import reference_models
 from helpers import reference
 from helpers.engine.shapes import as_numpy, check_shape
 from helpers.engine.weights import from_arrays, to_arrays
@@ -111,7 +112,7 @@ def test_the_predictor_equals_the_reference(side, norm_first):
     model, params = build_predictor(side, norm_first=norm_first)
     x, mask = draw_input(I), PADDING[:, None, None]
     out, maps = model(side.tensor(x), side.mask(mask), return_maps=True)
-    expected = reference.predictor(x, params, L, H, mask, norm_first=norm_first)
+    expected = reference_models.predictor(x, params, L, H, mask, norm_first=norm_first)
     check_shape(out, "b s c", b=B, s=S, c=C)
     assert_close(out, expected[0])
     assert_close(maps, expected[1])

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib_inline import backend_inline
 
 from helpers.show import patches, plots
+from helpers.show.patches import over_pictures
 
 CONVERT = {
     "jax": jnp.array,
@@ -48,7 +49,7 @@ DRAW = {
     "pictures": lambda convert: plots.pictures(convert(GREY)),
     "grids": lambda convert: patches.patch_grid(convert(PHOTO), [1, 2]),
     "sequence": lambda convert: patches.patch_sequence(convert(PHOTO), 2),
-    "over": lambda convert: patches.over_pictures(convert(PHOTOS), SIX),
+    "over": lambda convert: patches.over_pictures(convert(PHOTOS), SIX, 2),
     "positions": lambda convert: patches.position_similarity({"a": convert(TABLE)}),
 }  # fmt: skip
 of_each = pytest.mark.parametrize("draw", DRAW.values(), ids=DRAW.keys())
@@ -408,7 +409,7 @@ def test_patches_are_numbered_as_the_model_cuts_them():
 
 def test_weights_lie_over_the_patches_they_belong_to():
     """Bluest where there is most weight, grey where there is none."""
-    fig = patches.over_pictures(PHOTOS, SIX, ["first", "second"])
+    fig = patches.over_pictures(PHOTOS, SIX, 2, ["first", "second"])
     for ax, weights in zip(panels(fig), SIX, strict=True):
         shown = ax.images[0].get_array()
         blue = (shown[..., 2] - shown[..., 0]).reshape(3, 2, 2, 2).swapaxes(1, 2)
@@ -421,7 +422,7 @@ def test_weights_lie_over_the_patches_they_belong_to():
 
 
 def test_pictures_without_any_weight_are_grey():
-    (ax,) = panels(patches.over_pictures(PHOTOS[:1], 0 * SIX[:1]))
+    (ax,) = panels(patches.over_pictures(PHOTOS[:1], 0 * SIX[:1], 2))
     assert np.ptp(ax.images[0].get_array(), axis=-1).max() < 1e-12
 
 
@@ -486,14 +487,14 @@ def drawn(*names):
         (lambda: patches.patch_grid(PHOTO * np.nan, [2]), "float64 from nan to nan"),
         (lambda: patches.patch_grid(PHOTO > 9, [2]), "or floats from 0 to 1, got bool"),
         (lambda: patches.patch_sequence(np.tile(PHOTO, (4, 6, 1)), 1), "64 .* got 576"),
-        (lambda: patches.over_pictures(PHOTO, SIX), r"b y x i .* shape \(6, 4, 3\)"),
-        (lambda: patches.over_pictures(PHOTOS, SIX[:1]), r"2 pictures .* \(1, 6\)"),
-        (lambda: patches.over_pictures(PHOTOS, SIX[:, :5]), r"6 × 4 .* shape \(2, 5\)"),
-        (lambda: patches.over_pictures(PHOTOS, SIX[0]), r"b n of the .* shape \(6,\)"),
-        (lambda: patches.over_pictures(PHOTOS, SIX[:, :0]), r"b n .* shape \(2, 0\)"),
-        (lambda: patches.over_pictures(PHOTOS, -SIX), "at least 0, got -10"),
-        (lambda: patches.over_pictures(PHOTOS, SIX * np.nan), "at least 0, got nan"),
-        (lambda: patches.over_pictures(PHOTOS, SIX, "abc"), "2 titles, .* got 3"),
+        (lambda: over_pictures(PHOTO, SIX, 2), r"b y x i .* shape \(6, 4, 3\)"),
+        (lambda: over_pictures(PHOTOS, SIX[:1], 2), r"2 pictures, .* \(1, 6\)"),
+        (lambda: over_pictures(PHOTOS, SIX[:, :5], 2), r"3 × 2 .* shape \(2, 5\)"),
+        (lambda: over_pictures(PHOTOS, SIX[0], 2), r"b n of .* shape \(6,\)"),
+        (lambda: over_pictures(PHOTOS, SIX[:, :0], 2), r"b n .* shape \(2, 0\)"),
+        (lambda: over_pictures(PHOTOS, -SIX, 2), "at least 0 .* from -10"),
+        (lambda: over_pictures(PHOTOS, SIX * np.nan, 2), "at least 0 .* from nan"),
+        (lambda: over_pictures(PHOTOS, SIX, 2, "abc"), "2 titles, .* got 3"),
         (lambda: patches.position_similarity({}), "at least one panel .* got none"),
         (lambda: patches.position_similarity({"a": TABLE[:8]}), "'a' .* got 8 rows"),
         (lambda: patches.position_similarity({"a": POINTS}), r"'a' .* shape \(4,\)"),

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.data import text
+from helpers.data.ngrams import ngram_bits
 from helpers.data.sequences import in_order
 from helpers.engine.settings import Text
 from sides import run_python
@@ -231,16 +232,16 @@ def by_hand(train, test, order):
 )
 def test_ngrams_are_those_of_counting_by_hand(train, test, order):
     expected = by_hand(train, test, order)
-    assert text.ngram_bits(train, test, order) == pytest.approx(expected, abs=1e-9)
+    assert ngram_bits(train, test, order) == pytest.approx(expected, abs=1e-9)
 
 
 def test_longer_contexts_help_until_they_are_too_rare():
     """And a text that repeats itself is predicted almost surely."""
-    bits = [text.ngram_bits(SAMPLE[:9_000], SAMPLE[9_000:], n) for n in (1, 2, 3)]
+    bits = [ngram_bits(SAMPLE[:9_000], SAMPLE[9_000:], n) for n in (1, 2, 3)]
     assert bits[0] > bits[1] > bits[2] > 1
-    assert text.ngram_bits("abcd" * 500, "abcd" * 50, 3) < 0.2
+    assert ngram_bits("abcd" * 500, "abcd" * 50, 3) < 0.2
     with pytest.raises(ValueError, match="order to be a whole number >= 1, got 0"):
-        text.ngram_bits("ab", "ab", 0)
+        ngram_bits("ab", "ab", 0)
 
 
 def test_the_text_follows_from_the_version_of_python():

@@ -3,13 +3,11 @@
 import math
 from functools import partial
 
-import jax
 import numpy as np
 import pytest
 import scipy.ndimage
 import torch
 import torchvision
-from flax import nnx
 
 from helpers import reference
 from helpers.data import photos
@@ -325,42 +323,6 @@ def test_labels_that_fit_no_picture_raise_before_training(side):
     ):
         with pytest.raises(ValueError, match=said):
             train.fit(model, train.cross_entropy, (images, labels), settings, bar=False)
-
-
-# Convolutions in the compiled loop
-
-
-@pytest.mark.parametrize("kernel", [(3, 3), (2, 5), (1, 1)])
-def test_a_convolution_of_the_loop_is_that_of_flax(kernel):
-    """The same outputs and the same gradients."""
-    conv = nnx.Conv(N, M, kernel, rngs=nnx.Rngs(0))
-    conv.bias[...] = draw(M)
-    fast = train_jax.with_flat_products(conv)
-    assert fast.conv_general_dilated is train_jax.flat_convolution
-
-    def loss(conv, x):
-        return (conv(x) ** 2).sum()
-
-    for found, expected in (
-        (fast(IMAGES), conv(IMAGES)),
-        (nnx.grad(loss)(fast, IMAGES), nnx.grad(loss)(conv, IMAGES)),
-    ):
-        pairs = zip(*map(jax.tree.leaves, (found, expected)), strict=True)
-        for a, b in pairs:
-            np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"strides": 2}, {"padding": "VALID"}, {"kernel_dilation": 2},
-        {"feature_group_count": N}, {"input_dilation": (1, 2)},
-    ],
-)  # fmt: skip
-def test_other_convolutions_stay_as_they_are(options):
-    conv = nnx.Conv(N, 2 * N, (3, 3), rngs=nnx.Rngs(0), **options)
-    kept = train_jax.with_flat_products(conv).conv_general_dilated
-    assert kept is jax.lax.conv_general_dilated
 
 
 # Pictures and their settings

@@ -23,31 +23,13 @@ PRELOADED = ["helpers.torch", "torch._dynamo", "torch.distributed.fsdp"]
 
 
 def torchrun(function, n, *args, restarts=0, limit=300):
-    """Call ``function(*args)`` in ``n`` processes, as ``torchrun`` does.
+    """What ``function(*args)`` returns in each of ``n`` processes, as with ``torchrun``.
 
-    Parameters
-    ----------
-    function : callable
-        It may call ``torch.distributed.init_process_group()`` without arguments.
-    n : int
-        Processes.
-    *args
-        Of the function, the same for all.
-    restarts : int
-        How often all processes may be started again after one has failed.
-    limit : float
-        Seconds, after which all are killed.
+    It may call ``torch.distributed.init_process_group()`` without arguments. After one
+    process has failed, all are started again, at most ``restarts`` times.
 
-    Returns
-    -------
-    list
-        What the function returned in each process.
-
-    Raises
-    ------
-    RuntimeError
-        If a process fails or is killed, with what it said last, or after the limit. The
-        other processes are killed then.
+    Raises RuntimeError if a process fails or is killed, with what it said last, or after
+    ``limit`` seconds. The other processes are killed then.
     """
 
     def commands(folder):
@@ -57,9 +39,9 @@ def torchrun(function, n, *args, restarts=0, limit=300):
 
 
 def together(function, n, *args, limit=300):
-    """Call ``function(rank, *args)`` in ``n`` processes, which find each other.
+    """What ``function(rank, *args)`` returns in each of ``n`` processes.
 
-    Returns and raises as ``torchrun``.
+    They find each other themselves. Raises as ``torchrun``.
     """
 
     def commands(folder):

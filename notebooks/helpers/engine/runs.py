@@ -220,25 +220,20 @@ class Run:
             for old in self.folder.glob("events.out.tfevents.*"):
                 old.unlink()
             self.events, first = Writer(str(self.folder)), 0
-        for step, name, value in events(history, n, first):
-            self.events.add_scalar(name, value, step)
+        for name in UPDATES:
+            for step in range(first * n, len(history[name])):
+                self.events.add_scalar(f"train/{name}", history[name][step], step)
+        for name in EPOCHS:
+            for epoch, x in list(enumerate(history[name]))[first:]:
+                if not np.isnan(x):
+                    step = (epoch + 1) * n - 1
+                    self.events.add_scalar(name.replace("_", "/"), x, step)
         self.events.flush()
 
     def close(self):
         """Close the event file."""
         if self.events is not None:
             self.events.close()
-
-
-def events(history, n, first):
-    """``(update, tag, number)`` of the epochs from ``first`` on."""
-    for name in UPDATES:
-        for step in range(first * n, len(history[name])):
-            yield step, f"train/{name}", history[name][step]
-    for name in EPOCHS:
-        for epoch, x in list(enumerate(history[name]))[first:]:
-            if not np.isnan(x):
-                yield (epoch + 1) * n - 1, name.replace("_", "/"), x
 
 
 def part(arrays, prefix):

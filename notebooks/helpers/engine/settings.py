@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 
 from helpers.engine.checks import check_fields, choose
-from helpers.schedules import SCHEDULES, check_warmup, learning_rates
+from helpers.schedules import SCHEDULES, check_warmup, factors
 
 POSITIONS = dict.fromkeys(("sinusoidal", "learned", "none"))
 MAX_LENGTH = 512  # positions of a predictor's table
@@ -64,8 +64,9 @@ class Settings:
 
     @property
     def learning_rates(self):
-        """Learning rate of every update: float array ``updates``."""
-        return learning_rates(self)
+        """Learning rate of every update: float32 array ``updates``."""
+        shape = factors(self.schedule, warmup=self.warmup, total=self.updates)
+        return (self.learning_rate * shape).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ NAMES = {  # in the order of the chapters
     """,
     "training": """
         cross_entropy odd_one_out next_token fit evaluate on_all_devices on_mesh
-        place_of on_device Distributed Trainer flat_product flat_convolution is_plain
+        place_of on_device Distributed Trainer flat_product
         with_flat_products is_key raw put make_optimizer update run_epoch score
         run_batch
     """,

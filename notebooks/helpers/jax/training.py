@@ -249,44 +249,12 @@ def flat_product(x, w, _, **options):
     return out.reshape(*x.shape[:-1], w.shape[-1])
 
 
-def flat_convolution(x, kernel, strides, padding, **options):
-    """Convolution ``b y x i, h w i o -> b y x o``, stride 1, as one ``flat_product``.
-
-    Inside a compiled loop, XLA's own convolution is slow on CPUs.
-    """
-    sides = [((n - 1) // 2, n // 2) for n in kernel.shape[:2]]  # "SAME"
-    wide, (height, width) = jnp.pad(x, [(0, 0), *sides, (0, 0)]), x.shape[1:3]
-    parts = [
-        wide[:, y : y + height, x : x + width] for y, x in np.ndindex(kernel.shape[:2])
-    ]
-    columns = jnp.concatenate(parts, axis=-1)  # b y x (h w i)
-    weight = kernel.reshape(-1, kernel.shape[-1])
-    return flat_product(columns, weight, None, precision=options["precision"])
-
-
-def is_plain(conv):
-    """Is this a convolution that ``flat_convolution`` can do?"""
-    steps = conv.strides, conv.input_dilation, conv.kernel_dilation
-    return (
-        conv.conv_general_dilated is jax.lax.conv_general_dilated
-        and conv.padding == "SAME"
-        and len(conv.kernel_size) == 2
-        and all(np.all(np.array(n) == 1) for n in steps)
-        and conv.feature_group_count == 1
-    )
-
-
 def with_flat_products(model):
-    """A copy of the model whose dense layers use ``flat_product``.
-
-    On a CPU, its convolutions use ``flat_convolution``, too.
-    """
-    model, on_cpu = nnx.clone(model), jax.default_backend() == "cpu"
+    """A copy of the model whose dense layers use ``flat_product``."""
+    model = nnx.clone(model)
     for _, part in nnx.iter_graph(model):
         if isinstance(part, nnx.Linear) and part.dot_general is jax.lax.dot_general:
             part.dot_general = flat_product
-        if on_cpu and isinstance(part, nnx.Conv) and is_plain(part):
-            part.conv_general_dilated = flat_convolution
     return model
 
 

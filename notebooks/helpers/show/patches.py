@@ -67,7 +67,7 @@ def patch_sequence(image, patch):
     return fig
 
 
-def over_pictures(images, weights, titles=None, *, columns=None):
+def over_pictures(images, weights, patch, titles=None, *, columns=None):
     """Weights of the patches as a heat map over each picture, which is drawn pale.
 
     Pictures ``b y x i`` are as in ``patch_grid``. Weights ``b n`` are at least 0, one
@@ -75,12 +75,17 @@ def over_pictures(images, weights, titles=None, *, columns=None):
     pictures in a row, by default all.
     """
     colours, weights = as_colours(images, "b y x i"), as_numpy(weights)
-    patch = size_of_patches(colours.shape, weights)
+    grid = check_grid(colours.shape[1:], patch)
+    if weights.shape != (len(colours), grid[0] * grid[1]) or not weights.min() >= 0:
+        raise ValueError(
+            f"expected weights b n of at least 0 for {grid[0]} × {grid[1]} patches of "
+            f"{len(colours)} pictures, got shape {weights.shape}, from {weights.min(initial=1)}"
+        )
     check_count(titles, len(colours), "titles, one per picture")
     high = weights.max() or 1
     fig, axes = panels_in_rows(len(colours), columns, None, (0.8, 0), (1.2, 1.5))
     for i, (ax, picture) in enumerate(zip(axes, colours, strict=True)):
-        share = (weights[i] / high).reshape(check_grid(picture.shape, patch))
+        share = (weights[i] / high).reshape(grid)
         show_picture(ax, tinted(picture, np.kron(share, np.ones((patch, patch)))))
         ax.set_title(titles[i] if titles else "")
     scale = LinearSegmentedColormap.from_list("over paper", [PAPER, BLUE])
@@ -160,22 +165,6 @@ def check_grid(shape, patch):
             f"{width}, got {patch}"
         )
     return height // patch, width // patch
-
-
-def size_of_patches(shape, weights):
-    """Sides of the patches that weights ``b n`` belong to, in pixels."""
-    b, height, width, _ = shape
-    n = weights.shape[-1]
-    patch = isqrt(height * width // n) if n else 0
-    fits = weights.shape == (b, n) and n * patch**2 == height * width
-    if not fits or height % patch or width % patch:
-        raise ValueError(
-            f"expected weights b n of the patches of {b} pictures of {height} × {width} "
-            f"pixels, got shape {weights.shape}"
-        )
-    if not weights.min() >= 0:  # NaN, too
-        raise ValueError(f"expected weights of at least 0, got {weights.min()}")
-    return patch
 
 
 def show_picture(ax, colours):

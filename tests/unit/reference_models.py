@@ -1,0 +1,65 @@
+"""Whole models in NumPy float64, made of the parts of ``helpers.reference``.
+
+Parameters and options are as there.
+"""
+
+import numpy as np
+
+from helpers.reference import (
+    dense,
+    encoder,
+    encoder_block,
+    inside,
+    normalise,
+    relu,
+    sinusoidal_positions,
+)
+
+
+def predictor(
+    x, params, n_blocks, n_heads, mask=None, positions="sinusoidal", **options
+):
+    """The model of the tasks, without dropout: ``b s i -> b s c, l b h s s``.
+
+    ``positions`` is "sinusoidal" or "none"; ``options`` are those of ``encoder_block``.
+    """
+    x = dense(np.asarray(x, dtype=np.float64), params, "embed")
+    if positions == "sinusoidal":
+        x = x + sinusoidal_positions(*x.shape[1:])
+    x, maps = encoder(x, inside(params, "encoder."), n_blocks, n_heads, mask, **options)
+    x = relu(normalise(dense(x, params, "hidden"), params, "hidden_norm"))
+    return dense(x, params, "output"), maps
+
+
+def embedded(tokens, params):
+    """Vectors of tokens and positions, learned or sinusoidal: ``b s -> b s m``."""
+    x = params["embed.weight"][tokens].astype(np.float64)
+    table = params.get("positions.table", sinusoidal_positions(*x.shape[1:]))
+    return x + table[: x.shape[1]]
+
+
+def language_model(tokens, params, n_blocks, n_heads, context=None, norm_first=False):
+    """Logits of the next token, tied: ``b s -> b s t, l b h s s, l b h s k``."""
+    x, maps, causal = embedded(tokens, params), [], np.tri(tokens.shape[1], dtype=bool)
+    options = {"norm_first": norm_first, "context": context}
+    for block in range(n_blocks):
+        own = inside(params, f"decoder.blocks.{block}.")
+        x, *weights = encoder_block(x, own, n_heads, causal, **options)
+        maps.append(weights)
+    if norm_first:
+        x = normalise(x, params, "decoder.norm")
+    weights, *cross = (np.stack(each) for each in zip(*maps, strict=True))
+    return x @ params["embed.weight"].T, weights, cross[0] if cross else None
+
+
+def translator(source, target, params, n_blocks, n_heads, norm_first=False):
+    """Logits of the target for a source without padding: ``b k, b s -> b s t, …``.
+
+    The two share one embedding; the maps are those of ``language_model``.
+    """
+    own = inside(params, "target.")
+    shared = params | {"embed.weight": own["embed.weight"]}
+    encoder_params, options = inside(params, "encoder."), {"norm_first": norm_first}
+    x = embedded(source, shared)
+    context, _ = encoder(x, encoder_params, n_blocks, n_heads, **options)
+    return language_model(target, own, n_blocks, n_heads, context, **options)
