@@ -6,6 +6,7 @@ import numpy as np
 from PIL import Image
 
 from helpers.data import sets, text
+from helpers.data.byte_pairs import BytePairs
 from helpers.data.photos import read_picture
 from helpers.data.sequences import one_hot, symbols
 from helpers.engine.settings import Cifar100, Pictures, Reverse, Text
@@ -109,7 +110,7 @@ def validation_sets(settings):
 def tokens(settings):
     """Tokens for training, and as many for validation as fill some windows."""
     texts = text.load()
-    pairs = text.BytePairs.learn(texts["train"], settings.n_tokens)
+    pairs = BytePairs.learn(texts["train"], settings.n_tokens)
     train, test = (pairs.encode(texts[part]) for part in ("train", "test"))
     return [train, test[: VALIDATION_WINDOWS * settings.length + 1]]
 

@@ -60,6 +60,7 @@ import numpy as np
 from flax import nnx
 
 from helpers.data import text
+from helpers.data.byte_pairs import PIECE, BytePairs, merged
 from helpers.data.ngrams import ngram_bits
 from helpers.data.sequences import in_order, one_hot
 from helpers.engine.runs import runs_folder
@@ -140,7 +141,7 @@ print(texts["test"][:230])
 # Experiment: count the pairs of neighbours and merge the most frequent, 16 times
 def learn_merges(string, n_merges):
     """The most frequent pair of neighbours, made a new token, ``n_merges`` times."""
-    counts = Counter(text.PIECE.findall(string))  # words, signs, line breaks
+    counts = Counter(PIECE.findall(string))  # words, signs, line breaks
     split = {piece: [*piece] for piece in counts}  # its tokens: characters at first
     merges = []
     for _ in range(n_merges):
@@ -151,7 +152,7 @@ def learn_merges(string, n_merges):
         best = max(found, key=found.get)
         merges.append("".join(best))
         for piece, parts in split.items():  # one token in the place of each such pair
-            split[piece] = text.merged(parts, best, merges[-1])
+            split[piece] = merged(parts, best, merges[-1])
     return merges
 
 
@@ -162,7 +163,7 @@ print(merges)
 # We learn 512 merges, and encode a text by applying them in the same order.
 
 # %% tags=["shared"]
-pairs = text.BytePairs.learn(texts["train"], settings.n_tokens)
+pairs = BytePairs.learn(texts["train"], settings.n_tokens)
 tokens = {name: pairs.encode(part) for name, part in texts.items()}  # integer arrays
 ids = pairs.encode("def __init__(self, name):")
 print(*ids)
@@ -170,7 +171,7 @@ print(*ids)
 # %% tags=["shared", "say"]
 n_characters, lines = len(pairs.numbers), []
 for n in (0, 16, 128, len(pairs) - n_characters):
-    some = text.BytePairs("".join(pairs.numbers), [*pairs.merges][:n])
+    some = BytePairs("".join(pairs.numbers), [*pairs.merges][:n])
     parts = [some.decode([i]) for i in some.encode(pairs.decode(ids))]
     shown = " ".join(f"`{part.replace(' ', '␣')}`" for part in parts)
     lines.append([n, shown, len(parts)])
@@ -375,7 +376,7 @@ for n in (1, 2, 40, 64):  # beginnings padded at the end: one shape for all
 
 # %% tags=["shared", "experiment"]
 # Experiment: train two small models on characters, with the mask and without
-alphabet = text.BytePairs("".join(pairs.numbers))  # no merges: characters are tokens
+alphabet = BytePairs("".join(pairs.numbers))  # no merges: characters are tokens
 small = replace(
     settings, n_tokens=len(alphabet), length=16, batch_size=32, n_train=32 * 200, m=64,
     epochs=1, n_heads=1, f=128, n_blocks=1, positions="sinusoidal", learning_rate=3e-3,

@@ -931,7 +931,7 @@ np.testing.assert_allclose(log_p, given, atol=1e-4)
 # own, read a file into `lines`.
 
 # %% tags=["shared"]
-from helpers.data.text import BytePairs
+from helpers.data.byte_pairs import BytePairs
 
 lines = """der Hund schläft\tthe dog sleeps
 die Katze schläft\tthe cat sleeps

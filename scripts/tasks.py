@@ -96,9 +96,10 @@ def translation(settings, _):
 def language(settings, source):
     """A language model of a text, in byte pairs that are learned from it."""
     from helpers.data import sequences, text
+    from helpers.data.byte_pairs import BytePairs
 
     texts = text.load(source)
-    pairs = text.BytePairs.learn(texts["train"], settings.n_tokens)
+    pairs = BytePairs.learn(texts["train"], settings.n_tokens)
     tokens = {name: pairs.encode(part) for name, part in texts.items()}
     data = {
         "train": (text.random_windows(tokens["train"], settings),),

@@ -151,14 +151,16 @@ def reverse_demo(weights, _up):
 
 def example(data):
     """The sizes of the model, digits, what it puts out for them, and its map."""
-    reference, sequences, settings, viewer = helpers(
-        "reference", "data.sequences", "engine.settings", "show.viewer"
+    sequences, settings, viewer = helpers(
+        "data.sequences", "engine.settings", "show.viewer"
     )
+    import reference_models as models
+
     s = settings.Reverse()
     digits = sequences.symbols(1, s.length, s.n_symbols, seed=0)
     params = safetensors.numpy.load(b64decode(data))
     x = sequences.one_hot(digits, s.n_symbols)
-    logits, maps = reference.predictor(x, params, s.n_blocks, s.n_heads)
+    logits, maps = models.predictor(x, params, s.n_blocks, s.n_heads)
     names = [str(digit) for digit in digits[0]]
     answer = [str(digit) for digit in logits[0].argmax(-1)]
     view = viewer.attention(maps[:, 0], names, about=ABOUT).view
@@ -170,15 +172,16 @@ def example(data):
 
 def language_demo(weights, up):
     """A language model, and what it finds probable after a beginning of a text."""
-    reference, settings, text = helpers("reference", "engine.settings", "data.text")
+    settings, byte_pairs = helpers("engine.settings", "data.byte_pairs")
+    import reference_models as models
+
     s, data = settings.Text(), b64decode(next(iter(weights.values())))
-    pairs = text.BytePairs.from_metadata(metadata(data))
+    pairs = byte_pairs.BytePairs.from_metadata(metadata(data))
     params, options = safetensors.numpy.load(data), {"norm_first": s.norm_first}
     tokens = pairs.encode(PROMPT)[None]
-    logits, *_ = reference.language_model(
-        tokens, params, s.n_blocks, s.n_heads, **options
-    )
-    p = reference.softmax(logits[0, -1])
+    logits, *_ = models.language_model(tokens, params, s.n_blocks, s.n_heads, **options)
+    p = np.exp(logits[0, -1] - logits[0, -1].max())
+    p /= p.sum()
     best = [
         f"<code>{escape(pairs.tokens[i])}</code> with {p[i]:.0%}"
         for i in np.argsort(-p)[:3]
@@ -193,7 +196,9 @@ def language_demo(weights, up):
 
 def translation_demo(weights, up):
     """A translator of dates, and what it writes for one of them."""
-    dates, reference, settings = helpers("data.dates", "reference", "engine.settings")
+    dates, settings = helpers("data.dates", "engine.settings")
+    import reference_models as models
+
     s, data = settings.Dates(), b64decode(next(iter(weights.values())))
     params, options = safetensors.numpy.load(data), {"norm_first": s.norm_first}
     day = dates.split(s)["test"][0]
@@ -201,7 +206,7 @@ def translation_demo(weights, up):
     source, longest = dates.encode(examples[:1]), len(day.isoformat()) + 1
     target = [dates.BEGIN]
     for _ in range(longest):
-        logits, *_ = reference.translator(
+        logits, *_ = models.translator(
             source, np.array([target]), params, s.n_blocks, s.n_heads, **options
         )
         target.append(int(logits[0, -1].argmax()))

@@ -14,8 +14,8 @@ reference
 schedules
     Warm-up and decay as functions of the step.
 data
-    Seeded NumPy arrays: ``sequences`` to reverse, ``sets`` with an odd one, ``text``
-    and byte pairs, ``ngrams``, ``dates``, ``pictures``, ``photos`` and their features.
+    Seeded NumPy arrays: ``sequences`` to reverse, ``sets`` with an odd one, ``text``,
+    ``byte_pairs``, ``ngrams``, ``dates``, ``pictures``, ``photos`` and their features.
 show
     ``prose`` with computed numbers, ``plots``, ``patches`` of pictures, ``viewer`` for
     attention maps to touch, and ``diagrams`` of architectures: a ``canvas``, one file a

@@ -20,6 +20,7 @@ import reference_models
 from browsing import NARROW, WIDE, new_context, serious_in_both_colours, watch
 from helpers import reference
 from helpers.data import dates, text
+from helpers.data.byte_pairs import BytePairs
 from helpers.engine.settings import Dates, Text
 from helpers.engine.shapes import as_numpy
 from helpers.engine.weights import from_arrays
@@ -166,7 +167,7 @@ def test_every_half_is_read_as_numpy_reads_it(javascript):
 @pytest.fixture(scope="module")
 def pairs():
     """The vocabulary of the chapter, learned from a part of its text."""
-    return text.BytePairs.learn(text.load()["train"][:300_000], 400)
+    return BytePairs.learn(text.load()["train"][:300_000], 400)
 
 
 def test_the_tokens_of_a_text_are_those_of_python(javascript, pairs):
@@ -188,7 +189,7 @@ def test_the_tokens_of_a_text_are_those_of_python(javascript, pairs):
     found = javascript.evaluate(code, [pairs.metadata, texts])
     for each, (tokens, again) in zip(texts, found, strict=True):
         assert tokens == pairs.encode(each).tolist() and again == each, repr(each)
-    assert text.BytePairs.from_metadata(pairs.metadata).merges == pairs.merges
+    assert BytePairs.from_metadata(pairs.metadata).merges == pairs.merges
 
 
 KNOBS = [
@@ -274,7 +275,7 @@ def test_files_have_the_weights_that_the_pages_offer(executed, html, chapter, si
 @pytest.fixture(scope="module")
 def learned():
     """The vocabulary that the chapter learns."""
-    return text.BytePairs.learn(text.load()["train"], TEXT.n_tokens)
+    return BytePairs.learn(text.load()["train"], TEXT.n_tokens)
 
 
 def is_greedy(logits, tokens):
@@ -437,7 +438,7 @@ def continued(javascript, trained):
 
     def run(side, beginning):
         data = trained("decoder", side)
-        pairs = text.BytePairs.from_metadata(playground.metadata(data))
+        pairs = BytePairs.from_metadata(playground.metadata(data))
         tokens = pairs.encode(beginning)
         params = safetensors.numpy.load(data)
         sizes = sizes_of(TEXT, TEXT.length)
@@ -575,7 +576,7 @@ def test_greedy_text_is_that_of_python(reader, trained, side):
     write_to_the_end(page)
     whole, new = prompt_and_more(page)
     data = trained("decoder", side)
-    pairs = text.BytePairs.from_metadata(playground.metadata(data))
+    pairs = BytePairs.from_metadata(playground.metadata(data))
     prompt = pairs.encode(playground.PROMPT)
     assert len(prompt) + len(new) == TEXT.length
     signs = str.maketrans(" \n\t", "␣⏎⇥")
@@ -607,7 +608,7 @@ def test_a_token_is_appended_by_pressing_it(reader, trained):
     expect(rows).to_have_count(10)
     numbers = [float(x) for x in texts_of(page, "ol.next .number")]
     assert numbers == sorted(numbers, reverse=True) and 0.5 < sum(numbers) <= 1.01
-    pairs = text.BytePairs.from_metadata(playground.metadata(trained("decoder", "jax")))
+    pairs = BytePairs.from_metadata(playground.metadata(trained("decoder", "jax")))
     expected = [pairs.tokens[n].replace(" ", "␣") for n in pairs.encode("if x is")]
     assert tokens_of(page) == expected
     n, second = len(expected) + 1, rows.nth(1)

@@ -9,6 +9,7 @@ import pytest
 
 import tasks
 from helpers.data import pictures, sets, text
+from helpers.data.byte_pairs import BytePairs
 from helpers.engine.weights import to_arrays
 
 FEW = {"epochs": 2, "n_train": 200, "batch_size": 20, "warmup": 2}
@@ -31,7 +32,7 @@ def language(path):
 def test_byte_pairs_are_learned_from_the_training_text_alone(own):
     """They encode the test text; a character that only it has is an error."""
     parts, data = text.load(own), language(own).data
-    pairs = text.BytePairs.learn(parts["train"], N_TOKENS)
+    pairs = BytePairs.learn(parts["train"], N_TOKENS)
     assert set(pairs.decode(data["train"][0].ravel())) == set("abcdefg ")
     expected = text.windows(pairs.encode(parts["test"]), LENGTH)
     np.testing.assert_array_equal(data["test"][0], expected)

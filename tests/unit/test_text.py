@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.data import text
+from helpers.data.byte_pairs import PIECE, BytePairs, merged
 from helpers.data.ngrams import ngram_bits
 from helpers.data.sequences import in_order
 from helpers.engine.settings import Text
@@ -21,7 +22,7 @@ SAMPLE = "".join(map(text.module, ("queue", "timeit")))
 
 @pytest.fixture(scope="module")
 def vocabulary():
-    return text.BytePairs.learn(SAMPLE, 97 + 61)
+    return BytePairs.learn(SAMPLE, 97 + 61)
 
 
 # The corpus
@@ -59,7 +60,7 @@ def test_the_last_tenth_of_a_text_of_your_own_is_held_out(tmp_path, monkeypatch)
         parts = text.load(given_path)
         assert parts["train"] + parts["test"] == own
         assert len(parts["test"]) == len(own) // 10
-    pairs = text.BytePairs.learn(parts["train"], 113)
+    pairs = BytePairs.learn(parts["train"], 113)
     assert pairs.decode(pairs.encode(parts["test"])) == parts["test"]
 
 
@@ -96,7 +97,7 @@ def test_any_text_can_be_learned_and_read_back(sample, merges):
     """Of any characters: as far as pairs come twice."""
     n_tokens = len(set(sample) | set(text.ASCII)) + merges
     try:
-        pairs = text.BytePairs.learn(sample + sample, n_tokens)
+        pairs = BytePairs.learn(sample + sample, n_tokens)
     except ValueError as error:
         assert "frequent pairs" in str(error)
         return
@@ -106,7 +107,7 @@ def test_any_text_can_be_learned_and_read_back(sample, merges):
 
 def test_the_most_frequent_pair_is_merged_first():
     """Worked out by hand: "ab" comes four times, then "abc" three times."""
-    pairs = text.BytePairs.learn("abc abc abc ab\n", 8, alphabet="")
+    pairs = BytePairs.learn("abc abc abc ab\n", 8, alphabet="")
     assert pairs.tokens[:5] == ["\n", " ", "a", "b", "c"]
     assert pairs.tokens[5:] == ["ab", "abc", " abc"]
     assert [pairs.tokens[t] for t in pairs.encode("ab abc")] == ["ab", " abc"]
@@ -114,7 +115,7 @@ def test_the_most_frequent_pair_is_merged_first():
 
 def test_merges_are_those_of_counting_anew(vocabulary):
     """Each by counting all neighbours of the text, as it then stands."""
-    pieces = Counter(text.PIECE.findall(SAMPLE))
+    pieces = Counter(PIECE.findall(SAMPLE))
     words = {piece: [vocabulary.numbers[c] for c in piece] for piece in pieces}
     for new, merge in enumerate(vocabulary.merges, start=97):
         totals = Counter()
@@ -122,15 +123,15 @@ def test_merges_are_those_of_counting_anew(vocabulary):
             for n in range(len(word) - 1):
                 totals[word[n], word[n + 1]] += pieces[piece]
         assert totals[merge] == max(totals.values())
-        words = {p: text.merged(word, merge, new) for p, word in words.items()}
+        words = {p: merged(word, merge, new) for p, word in words.items()}
     encoded = vocabulary.encode(SAMPLE)
-    assert encoded.tolist() == [t for p in text.PIECE.findall(SAMPLE) for t in words[p]]
+    assert encoded.tolist() == [t for p in PIECE.findall(SAMPLE) for t in words[p]]
     assert len(SAMPLE) / len(encoded) > 1.7
 
 
 def test_merging_goes_from_left_to_right():
-    assert text.merged([1, 1, 1], (1, 1), 9) == [9, 1]
-    assert text.merged([1, 2, 1, 2, 1], (1, 2), 9) == [9, 9, 1]
+    assert merged([1, 1, 1], (1, 1), 9) == [9, 1]
+    assert merged([1, 2, 1, 2, 1], (1, 2), 9) == [9, 9, 1]
 
 
 def test_an_unknown_character_is_named(vocabulary):
@@ -143,9 +144,9 @@ def test_an_unknown_character_is_named(vocabulary):
 
 def test_a_vocabulary_that_cannot_be_learned_raises_an_error():
     with pytest.raises(ValueError, match=r"at least 97, as many as .* got 96"):
-        text.BytePairs.learn("abc", 96)
+        BytePairs.learn("abc", 96)
     with pytest.raises(ValueError, match="frequent pairs for 98 tokens, not for n_tok"):
-        text.BytePairs.learn("ab ab", 99)
+        BytePairs.learn("ab ab", 99)
 
 
 # Windows
@@ -247,8 +248,8 @@ def test_longer_contexts_help_until_they_are_too_rare():
 def test_the_text_follows_from_the_version_of_python():
     """Another process learns the same vocabulary, whatever its seed for hashes."""
     code = (
-        "from helpers.data import text\n"
+        "from helpers.data import byte_pairs, text\n"
         "sample = ''.join(map(text.module, ('queue', 'timeit')))\n"
-        "print(text.BytePairs.learn(sample, 130).tokens)"
+        "print(byte_pairs.BytePairs.learn(sample, 130).tokens)"
     )
-    assert run_python(code) == str(text.BytePairs.learn(SAMPLE, 130).tokens)
+    assert run_python(code) == str(BytePairs.learn(SAMPLE, 130).tokens)

@@ -1,6 +1,7 @@
 """Whole models in NumPy float64, made of the parts of ``helpers.reference``.
 
-Parameters and options are as there.
+The playground shows their examples, and the tests compare both frameworks and its
+JavaScript with them. Parameters and options are as there.
 """
 
 import numpy as np
