@@ -946,8 +946,9 @@ assert mean["fine-tuning"] > 0.6
 # %% tags=["shared"]
 def learn_photos(source, updates=640, **changes):
     """A ViT that is trained on photos, their parts, and the names of the classes."""
+    # as `make data`: squares of 32 × 32 pixels, in one file
     command = [sys.executable, "../tools/data.py", "--images-only", source]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # as `make data`
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     data, names = pictures.load(source, settings.seed)  # in three parts
     own = Pictures.for_data(data, updates, **changes)  # epochs for so many updates
     model = build(VisionTransformer, seed=own.seed, **own.model)
