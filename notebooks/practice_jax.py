@@ -320,6 +320,8 @@ def lines_of(paths):
     return sorted({x[:40] for x in found if len(x) >= 8 and x.isascii()})
 
 
+# %% tags=["shared", "experiment"]
+# Experiment: at most 400 lines of each language to learn from, 150 for the test
 def labelled_lines(files, n):
     """At most ``n`` lines of each language, shuffled, and their languages: 0 to 3."""
     draw = np.random.default_rng(0)
