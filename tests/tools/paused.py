@@ -25,4 +25,5 @@ if __name__ == "__main__":
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         os.replace = replace_and_wait
     sys.argv[0] = str(SCRIPT)
+    sys.path[0] = str(SCRIPT.parent)  # as for a script that Python runs
     runpy.run_path(str(SCRIPT), run_name="__main__")
