@@ -157,7 +157,7 @@ losses["warm-up"], models["warm-up"] = train_all(seeds(settings))
 losses["no warm-up"], models["no warm-up"] = train_all(seeds(no_warmup))
 
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss over 200 updates, as bands over three seeds. With warm-up the loss leaves the level of guessing within the first 150 updates and falls to almost zero. Without it the loss stays at the level of guessing."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss over 200 updates, as bands over three seeds. With warm-up the loss leaves the level of guessing within the first 150 updates and falls to almost zero; on the way the loss of a seed may jump up and come back. Without it the loss stays at the level of guessing."}}
 def smooth(rows):
     """Means over ten updates, and the updates at which they end."""
     means = [np.convolve(row, np.ones(10) / 10, mode="valid") for row in rows]
@@ -176,7 +176,8 @@ three = "{:.2f}, {:.2f} and {:.2f}".format
 say(
     "Lines: mean of three seeds, smoothed over ten updates; bands: lowest to highest "
     f"seed. With warm-up, all seeds end at {learned[-1]:.3f} at most; without it, at "
-    f"the level of guessing, $\\ln 10$ = {guessing:.2f}."
+    f"the level of guessing, $\\ln 10$ = {guessing:.2f}. On the way a loss may jump up "
+    "and come back: near its peak, this rate is close to what the network can bear."
 )
 
 # %% tags=["shared", "check"]

@@ -286,7 +286,7 @@ def drawn(image, looks, patch):
 
 def opened_model(chapter, weights, up, sizes, words, verb="typed"):
     """A place for a model whose weights come when a reader opens it."""
-    function = KINDS[chapter].__name__
+    function = FUNCTIONS[chapter]
     sizes["weights"] = {
         side: {
             "name": f"{chapter}_{side}.safetensors",
@@ -328,6 +328,8 @@ KINDS = {
     "reverse": reverse_demo, "decoder": language_demo, "translation": translation_demo,
     "vision": vision_demo,
 }  # fmt: skip
+# What brings an opened model to life, in the scripts
+FUNCTIONS = {"decoder": "writing", "translation": "translating", "vision": "seeing"}
 
 
 def setup(app):
