@@ -172,7 +172,9 @@ def example(data):
 
 def language_demo(weights, up):
     """A language model, and what it finds probable after a beginning of a text."""
-    settings, byte_pairs = helpers("engine.settings", "data.byte_pairs")
+    reference, settings, byte_pairs = helpers(
+        "reference", "engine.settings", "data.byte_pairs"
+    )
     import reference_models as models
 
     s, data = settings.Text(), b64decode(next(iter(weights.values())))
@@ -180,8 +182,7 @@ def language_demo(weights, up):
     params, options = safetensors.numpy.load(data), {"norm_first": s.norm_first}
     tokens = pairs.encode(PROMPT)[None]
     logits, *_ = models.language_model(tokens, params, s.n_blocks, s.n_heads, **options)
-    p = np.exp(logits[0, -1] - logits[0, -1].max())
-    p /= p.sum()
+    p = reference.softmax(logits[0, -1])
     best = [
         f"<code>{escape(pairs.tokens[i])}</code> with {p[i]:.0%}"
         for i in np.argsort(-p)[:3]
