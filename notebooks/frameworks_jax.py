@@ -631,7 +631,7 @@ def step(model, optimizer, x, y):
 
 usual = build(Classifier, 64, 64, 10)
 usual.train()
-optimizer = nnx.Optimizer(usual, optax.adamw(0.003), wrt=nnx.Param)
+optimizer = nnx.Optimizer(usual, optax.adamw(0.003, weight_decay=0.01), wrt=nnx.Param)
 for rows in integers(batches[:n_batches]):  # one epoch
     loss = step(usual, optimizer, x_train[rows], y_train[rows])
 

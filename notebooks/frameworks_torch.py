@@ -623,7 +623,7 @@ def step(model, optimizer, x, y):
 
 
 usual = build(Classifier, 64, 64, 10).train()
-optimizer = torch.optim.AdamW(usual.parameters(), lr=0.003)
+optimizer = torch.optim.AdamW(usual.parameters(), lr=0.003, weight_decay=0.01)
 generator = torch.Generator(device).manual_seed(0)
 dataset = TensorDataset(x_train, y_train)
 data = DataLoader(dataset, batch_size, shuffle=True, generator=generator)

@@ -923,7 +923,9 @@ def half_loss(model, *batch):
     for _, layer in nnx.iter_graph(half):
         if isinstance(layer, kinds) and layer is not half.output:
             layer.dtype = jnp.bfloat16  # the weights stay float32
-    return class_loss(half, *batch)
+    loss = class_loss(half, *batch)
+    nnx.update(model, nnx.state(half, nnx.RngState))  # new masks in the next update
+    return loss
 
 
 # %% tags=["jax"]
@@ -932,10 +934,9 @@ class Recomputed(Classifier):
 
     def encode(self, x, real):
         x = self.embed(x) + self.positions[: x.shape[1]]
+        run = nnx.remat(lambda block, *inputs: block(*inputs))
         for block in self.blocks:
-            graph, state = nnx.split(block)
-            run = jax.checkpoint(lambda s, x, graph=graph: nnx.merge(graph, s)(x, real))
-            x = run(state, x)
+            x = run(block, x, real)
         return self.norm(x)
 
 

@@ -26,10 +26,10 @@
 # this kind hardly learned to translate: it reached a BLEU score of 8 instead of 34
 # ([Xiong et al. 2020](https://arxiv.org/abs/2002.04745)).
 #
-# > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, not on
-# > norms and biases; warm-up over a twentieth of all updates, then a cosine; gradients
-# > clipped at norm 1; a peak rate of one thousandth first, then a sweep. The code is
-# > `usual_optimizer`, at the end of the main thread.
+# > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, only on
+# > the matrices of dense layers and embeddings; warm-up over a twentieth of all updates,
+# > then a cosine; gradients clipped at norm 1; a peak rate of one thousandth first, then
+# > a sweep. The code is `usual_optimizer`, at the end of the main thread.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch: [warmup_torch](warmup_torch.ipynb).
@@ -121,22 +121,22 @@ def final(losses):
 # Experiment: the loop of the last chapter, compiled, for several settings at once
 def train(model, data, batches, rates, updates=None, loss_fn=cross_entropy):
     """Train in place, one update per row of ``batches``: the losses ``t``."""
-    optimizer = optax.adam(lambda step: rates[step], b2=0.99)
-    graph, params, rest = nnx.split(model, nnx.Param, ...)
-
-    def cost(params, batch):
-        return loss_fn(nnx.merge(graph, params, rest, copy=True), *batch)[0]
+    adam = optax.adam(lambda step: rates[step], b2=0.99)
+    optimizer = nnx.Optimizer(model, adam, wrt=nnx.Param)
+    graph, state = nnx.split((model, optimizer))
 
     def update(t, carry):
-        params, opt_state, losses = carry
-        loss, grads = jax.value_and_grad(cost)(params, [x[batches[t]] for x in data])
-        steps, opt_state = optimizer.update(grads, opt_state)
-        return optax.apply_updates(params, steps), opt_state, losses.at[t].set(loss)
+        state, losses = carry
+        model, optimizer = nnx.merge(graph, state, copy=True)
+        gradient = nnx.value_and_grad(loss_fn, has_aux=True)
+        (loss, _), grads = gradient(model, *(x[batches[t]] for x in data))
+        optimizer.update(model, grads)
+        return nnx.state((model, optimizer)), losses.at[t].set(loss)  # with the keys
 
-    start = params, optimizer.init(params), jnp.zeros(len(batches))
     end = len(batches) if updates is None else updates
-    params, _, losses = jax.lax.fori_loop(0, end, update, start)
-    nnx.update(model, params)
+    start = state, jnp.zeros(len(batches))
+    state, losses = jax.lax.fori_loop(0, end, update, start)
+    nnx.update((model, optimizer), state)
     return losses
 
 
@@ -599,11 +599,11 @@ assert np.median(ends[pre]) < 1  # loose: likewise
 #
 # In your own code, begin with the recipe from the top of the page. **AdamW** is Adam
 # that also shrinks every weight a little at each update (*weight decay*; [Loshchilov &
-# Hutter 2019](https://arxiv.org/abs/1711.05101)). Norms and biases usually do not
-# decay. `mask` says which parameters do, by their names: the usual rule, all arrays
-# with two or more axes, would also decay the biases of `nnx.MultiHeadAttention`, which
-# have two. Its $\beta_2$ stays at the default; large models often take 0.95 ([Brown et
-# al. 2020](https://arxiv.org/abs/2005.14165)).
+# Hutter 2019](https://arxiv.org/abs/1711.05101)). The matrices of dense layers and of
+# embeddings decay; norms, biases, tables of positions and class tokens do not. `mask`
+# goes by the names: all arrays with two or more axes would include such tables, and the
+# biases of `nnx.MultiHeadAttention`. Its $\beta_2$ stays at the default; large models
+# often take 0.95 ([Brown et al. 2020](https://arxiv.org/abs/2005.14165)).
 
 
 # %% tags=["jax"]
@@ -613,7 +613,7 @@ def usual_optimizer(total, peak=1e-3):
     rates = optax.warmup_cosine_decay_schedule(peak / w, peak, w - 1, total)
 
     def decays(params):
-        """True for kernels and embeddings, False for norms and biases."""
+        """True for kernels and embeddings, False for all others."""
         names = jax.tree.map_with_path(lambda path, _: str(path), params)
         return jax.tree.map(lambda name: "kernel" in name or "embedding" in name, names)
 
@@ -621,18 +621,19 @@ def usual_optimizer(total, peak=1e-3):
     return optax.chain(optax.clip_by_global_norm(1.0), adamw)
 
 
-model = build(Predictor, **settings.model)
+model = build(Predictor, **settings.model | {"positions": "learned"})
 optimizer = nnx.Optimizer(model, usual_optimizer(total=2000), wrt=nnx.Param)
 
 # %% tags=["jax", "check"]
-# Checked: with gradients of 0, one update decays the matrices and nothing else
+# Checked: with gradients of 0, one update decays the layers' matrices and nothing else
 before = to_arrays(model)
 zeros = jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param))
 nnx.jit(nnx.Optimizer.update)(optimizer, model, zeros)
 for name, after in to_arrays(model).items():
-    share = 1 - 0.1 * 1e-3 / 100 * (after.ndim > 1)  # the first rate is a hundredth
+    matrix = name.endswith("weight") and after.ndim > 1
+    share = 1 - 0.1 * 1e-3 / 100 * matrix  # the first rate is a hundredth
     np.testing.assert_allclose(after, share * before[name], rtol=3e-7)
-assert {after.ndim for after in before.values()} == {1, 2}
+assert before["positions.table"].ndim == 2 and before["embed.weight"].ndim == 2
 
 # %% [markdown] tags=["shared"]
 # ## Extra: First explanation: Adam divides by an estimate from few gradients

@@ -26,10 +26,10 @@
 # this kind hardly learned to translate: it reached a BLEU score of 8 instead of 34
 # ([Xiong et al. 2020](https://arxiv.org/abs/2002.04745)).
 #
-# > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, not on
-# > norms and biases; warm-up over a twentieth of all updates, then a cosine; gradients
-# > clipped at norm 1; a peak rate of one thousandth first, then a sweep. The code is
-# > `usual_optimizer`, at the end of the main thread.
+# > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, only on
+# > the matrices of dense layers and embeddings; warm-up over a twentieth of all updates,
+# > then a cosine; gradients clipped at norm 1; a peak rate of one thousandth first, then
+# > a sweep. The code is `usual_optimizer`, at the end of the main thread.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [warmup_jax](warmup_jax.ipynb).
@@ -588,9 +588,10 @@ assert np.median(ends[pre]) < 1  # loose: likewise
 #
 # In your own code, begin with the recipe from the top of the page. **AdamW** is Adam
 # that also shrinks every weight a little at each update (*weight decay*; [Loshchilov &
-# Hutter 2019](https://arxiv.org/abs/1711.05101)). Norms and biases, which have one
-# axis, usually do not decay; all others do, embeddings too. Its $\beta_2$ stays
-# at the default; large models often take 0.95 ([Brown et al.
+# Hutter 2019](https://arxiv.org/abs/1711.05101)). The matrices of dense layers and of
+# embeddings decay; norms, biases, tables of positions and class tokens do not. Both
+# kinds of matrices are called `weight`; the weights of norms have one axis. Its
+# $\beta_2$ stays at the default; large models often take 0.95 ([Brown et al.
 # 2020](https://arxiv.org/abs/2005.14165)). In the loop, after `backward`, come
 # `nn.utils.clip_grad_norm_(params, 1.0)`, `optimizer.step()` and `scheduler.step()`.
 
@@ -598,27 +599,30 @@ assert np.median(ends[pre]) < 1  # loose: likewise
 # %% tags=["torch"]
 def usual_optimizer(model, total, peak=1e-3):
     """AdamW with 5 % warm-up and a cosine over ``total`` updates: and its scheduler."""
-    matrices = [param for param in model.parameters() if param.ndim > 1]
-    others = [param for param in model.parameters() if param.ndim < 2]  # norms, biases
-    groups = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
+    decay, keep = [], []
+    for name, param in model.named_parameters():
+        is_matrix = name.endswith("weight") and param.ndim > 1
+        (decay if is_matrix else keep).append(param)
+    groups = [{"params": decay}, {"params": keep, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=peak, weight_decay=0.1)
     factor = partial(warmup_cosine, warmup=max(1, total // 20), total=total)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
-model = build(Predictor, **settings.model)
+model = build(Predictor, **settings.model | {"positions": "learned"})
 optimizer, scheduler = usual_optimizer(model, total=2000)
 
 # %% tags=["torch", "check"]
-# Checked: with gradients of 0, one update decays the matrices and nothing else
+# Checked: with gradients of 0, one update decays the layers' matrices and nothing else
 before = to_arrays(model)
 for param in model.parameters():
     param.grad = torch.zeros_like(param)
 optimizer.step()
 for name, after in to_arrays(model).items():
-    share = 1 - 0.1 * 1e-3 / 100 * (after.ndim > 1)  # the first rate is a hundredth
+    matrix = name.endswith("weight") and after.ndim > 1
+    share = 1 - 0.1 * 1e-3 / 100 * matrix  # the first rate is a hundredth
     np.testing.assert_allclose(after, share * before[name], rtol=3e-7)
-assert {after.ndim for after in before.values()} == {1, 2}
+assert before["positions.table"].ndim == 2 and before["embed.weight"].ndim == 2
 
 # %% [markdown] tags=["shared"]
 # ## Extra: First explanation: Adam divides by an estimate from few gradients
