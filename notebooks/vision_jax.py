@@ -104,12 +104,12 @@ from helpers.show.prose import (
 )  # say() prints a sentence with numbers
 
 # %% tags=["jax", "experiment"]
-# Experiment: device, style, and the names floats and side
+# Experiment: device, style, and the names floats and framework
 device = jax.devices()[0].platform
 jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
 floats = partial(jnp.asarray, dtype=jnp.float32)
-side = "jax"
+framework = "jax"
 f"JAX {jax.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -375,7 +375,7 @@ logistic = LogisticRegression(max_iter=1000).fit(flat, parts["train"][1])
 svm = SVC().fit(flat, parts["train"][1])
 rivals = {"logistic regression": logistic, "SVM": svm, "ViT, class token": vit}
 on_test = {name: accuracy(rival, x_test, y_test) for name, rival in rivals.items()}
-seeds = recorded(f"vision-seeds-{side}")[-1]["figures"]  # of a model: five numbers
+seeds = recorded(f"vision-seeds-{framework}")[-1]["figures"]  # of a model: five numbers
 conv_net = build(ConvNet, 1, 10, seed=settings.seed)  # not trained
 
 # %% tags=["shared", "say"]
@@ -567,7 +567,7 @@ say(
 # [In your browser](../book/playground.md) this ViT reads digits that you draw.
 
 # %% tags=["shared"]
-download_link(augmented, f"vision_{side}.safetensors")
+download_link(augmented, f"vision_{framework}.safetensors")
 
 # %% [markdown] tags=["shared"]
 # ## Without positions, a picture is a bag of patches

@@ -102,12 +102,12 @@ from helpers.torch import (
 )
 
 # %% tags=["torch", "experiment"]
-# Experiment: device, style, and the names floats and side
+# Experiment: device, style, and the names floats and framework
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
 plots.use_style()
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
-side = "torch"
+framework = "torch"
 f"PyTorch {torch.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -375,7 +375,7 @@ logistic = LogisticRegression(max_iter=1000).fit(flat, parts["train"][1])
 svm = SVC().fit(flat, parts["train"][1])
 rivals = {"logistic regression": logistic, "SVM": svm, "ViT, class token": vit}
 on_test = {name: accuracy(rival, x_test, y_test) for name, rival in rivals.items()}
-seeds = recorded(f"vision-seeds-{side}")[-1]["figures"]  # of a model: five numbers
+seeds = recorded(f"vision-seeds-{framework}")[-1]["figures"]  # of a model: five numbers
 conv_net = build(ConvNet, 1, 10, seed=settings.seed)  # not trained
 
 # %% tags=["shared", "say"]
@@ -566,7 +566,7 @@ say(
 # [In your browser](../book/playground.md) this ViT reads digits that you draw.
 
 # %% tags=["shared"]
-download_link(augmented, f"vision_{side}.safetensors")
+download_link(augmented, f"vision_{framework}.safetensors")
 
 # %% [markdown] tags=["shared"]
 # ## Without positions, a picture is a bag of patches
