@@ -27,9 +27,9 @@
 # ([Xiong et al. 2020](https://arxiv.org/abs/2002.04745)).
 #
 # > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, only on
-# > the matrices of dense layers and embeddings; warm-up over a twentieth of all updates,
-# > then a cosine; gradients clipped at norm 1; a peak rate of one thousandth first, then
-# > a sweep. The code is `usual_optimizer`, at the end of the main thread.
+# > the matrices of dense layers and embeddings; warm-up over a twentieth of all
+# > updates, then a cosine; gradients clipped at norm 1; a peak rate of one thousandth
+# > first, then a sweep. The code is `usual_optimizer`, at the end of the main thread.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch: [warmup_torch](warmup_torch.ipynb).
@@ -141,35 +141,26 @@ def train(model, data, batches, rates, updates=None, loss_fn=cross_entropy):
 
 
 # %% tags=["jax", "experiment"]
-# Experiment: one training for each of several settings, all at once
-# On a CPU, XLA's fusion computes a norm anew for each block above: without it, training
-# takes less than half the time. `vmap` adds an axis in front, one entry for a setting.
-on_cpu = jax.default_backend() == "cpu"
-no_fusion = {"xla_disable_hlo_passes": "fusion"} if on_cpu else {}
-
-
-@partial(jax.jit, static_argnums=0, compiler_options=no_fusion)
-@partial(jax.vmap, in_axes=(None, 0, None, 0, 0, None))
-def train_stack(graph, state, *rest):
-    """Train the models whose states are stacked: losses ``n t``, the new states."""
-    model = nnx.merge(graph, state)
-    return train(model, *rest), nnx.state(model)
+# Experiment: one training for each of several settings; on a CPU without XLA's fusion,
+# which computes a norm anew for each block above and takes more than twice the time
+options = {"xla_disable_hlo_passes": "fusion"} if jax.default_backend() == "cpu" else {}
+run_compiled = partial(jax.jit, compiler_options=options)(
+    lambda parts, *rest: (train(model := nnx.merge(*parts), *rest), nnx.state(model))
+)
 
 
 def train_all(variants, rates=None):
     """One run per variant, at its own rates or at others: losses ``n t``, models."""
-    batches = np.stack([all_batches(one) for one in variants])  # n t b
-    rates = [one.learning_rates if rates is None else rates for one in variants]
-    end, rest = len(rates[0]), batches.shape[1] - len(rates[0])
-    rates = np.pad(rates, ((0, 0), (0, rest)))  # n t: one length, compiled once
-    models = [new_model(one.seed, one.norm_first) for one in variants]
-    parts = [nnx.split(with_flat_products(model)) for model in models]
-    graph, states = parts[0][0], [state for _, state in parts]
-    stack = jax.tree.map(lambda *x: jnp.stack(x), *states)
-    arrays = data, integers(batches), floats(rates)
-    losses, stack = train_stack(graph, stack, *arrays, end)
-    each = [jax.tree.map(lambda x, n=n: x[n], stack) for n in range(len(models))]
-    return as_numpy(losses)[:, :end], [nnx.merge(graph, one) for one in each]
+    losses, models = [], []
+    for one in variants:
+        own = one.learning_rates if rates is None else rates
+        batches, end = integers(all_batches(one)), len(own)
+        own = floats(np.pad(own, (0, len(batches) - end)))  # one length, compiled once
+        model = with_flat_products(new_model(one.seed, one.norm_first))
+        run, state = run_compiled(nnx.split(model), data, batches, own, end)
+        nnx.update(model, state)
+        losses, models = [*losses, as_numpy(run)[:end]], [*models, model]
+    return np.array(losses), models
 
 
 # %% tags=["shared"]
