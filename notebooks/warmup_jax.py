@@ -27,9 +27,9 @@
 # ([Xiong et al. 2020](https://arxiv.org/abs/2002.04745)).
 #
 # > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, only on
-# > the matrices of dense layers and embeddings; warm-up over a twentieth of all updates,
-# > then a cosine; gradients clipped at norm 1; a peak rate of one thousandth first, then
-# > a sweep. The code is `usual_optimizer`, at the end of the main thread.
+# > the matrices of dense layers and embeddings; warm-up over a twentieth of all
+# > updates, then a cosine; gradients clipped at norm 1; a peak rate of one thousandth
+# > first, then a sweep. The code is `usual_optimizer`, at the end of the main thread.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch: [warmup_torch](warmup_torch.ipynb).
@@ -625,7 +625,7 @@ model = build(Predictor, **settings.model | {"positions": "learned"})
 optimizer = nnx.Optimizer(model, usual_optimizer(total=2000), wrt=nnx.Param)
 
 # %% tags=["jax", "check"]
-# Checked: with gradients of 0, one update decays the layers' matrices and nothing else
+# Checked: with gradients of 0, one update decays the layers' matrices, nothing else
 before = to_arrays(model)
 zeros = jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param))
 nnx.jit(nnx.Optimizer.update)(optimizer, model, zeros)

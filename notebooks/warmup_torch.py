@@ -27,9 +27,9 @@
 # ([Xiong et al. 2020](https://arxiv.org/abs/2002.04745)).
 #
 # > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, only on
-# > the matrices of dense layers and embeddings; warm-up over a twentieth of all updates,
-# > then a cosine; gradients clipped at norm 1; a peak rate of one thousandth first, then
-# > a sweep. The code is `usual_optimizer`, at the end of the main thread.
+# > the matrices of dense layers and embeddings; warm-up over a twentieth of all
+# > updates, then a cosine; gradients clipped at norm 1; a peak rate of one thousandth
+# > first, then a sweep. The code is `usual_optimizer`, at the end of the main thread.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [warmup_jax](warmup_jax.ipynb).
@@ -613,7 +613,7 @@ model = build(Predictor, **settings.model | {"positions": "learned"})
 optimizer, scheduler = usual_optimizer(model, total=2000)
 
 # %% tags=["torch", "check"]
-# Checked: with gradients of 0, one update decays the layers' matrices and nothing else
+# Checked: with gradients of 0, one update decays the layers' matrices, nothing else
 before = to_arrays(model)
 for param in model.parameters():
     param.grad = torch.zeros_like(param)
