@@ -625,7 +625,7 @@ model = build(Predictor, **settings.model | {"positions": "learned"})
 optimizer = nnx.Optimizer(model, usual_optimizer(total=2000), wrt=nnx.Param)
 
 # %% tags=["jax", "check"]
-# Checked: with gradients of 0, one update decays the layers' matrices and nothing else
+# Checked: with gradients of 0, one update decays the layers' matrices, nothing else
 before = to_arrays(model)
 zeros = jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param))
 nnx.jit(nnx.Optimizer.update)(optimizer, model, zeros)

@@ -613,7 +613,7 @@ model = build(Predictor, **settings.model | {"positions": "learned"})
 optimizer, scheduler = usual_optimizer(model, total=2000)
 
 # %% tags=["torch", "check"]
-# Checked: with gradients of 0, one update decays the layers' matrices and nothing else
+# Checked: with gradients of 0, one update decays the layers' matrices, nothing else
 before = to_arrays(model)
 for param in model.parameters():
     param.grad = torch.zeros_like(param)

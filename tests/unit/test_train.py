@@ -385,6 +385,7 @@ def test_a_loss_that_is_nan_or_infinite_stops_the_training(
 def test_evaluate_is_the_mean_over_all_examples(side):
     """Worked out by hand from all at once, whatever the size of the batches."""
     model, _ = train(side, replace(SMALL, dropout=0.3))
+    model.train()
     x, y = DATA["validation"]
     logits = side.models.attention_maps(model, side.tensor(x))[0]
     logits = np.asarray(logits.tolist(), np.float64)
@@ -400,6 +401,60 @@ def test_evaluate_is_the_mean_over_all_examples(side):
         assert [type(number) for number in found.values()] == [float, float]
         np.testing.assert_allclose([*found.values()], [loss, accuracy], rtol=1e-5)
     assert side.modes(model) == modes
+
+
+def padded_texts(n=70, length=9):
+    """Texts ``b s`` of 7 tokens, between 2 and all of them real, the rest -1."""
+    rng = np.random.default_rng(3)
+    texts = rng.integers(7, size=(n, length), dtype=np.int32)
+    real = np.arange(length) < rng.integers(2, length + 1, size=n)[:, None]
+    return np.where(real, texts, -1)
+
+
+def language_model(side):
+    sizes = {"n_blocks": 1, "n_heads": 2, "f": 11, "max_length": 9}
+    return side.build("LanguageModel", 7, 6, **sizes)
+
+
+@on_both_sides
+def test_padding_makes_no_batch_count_for_more_than_its_tokens(side):
+    """The mean over all tokens at once, whatever the size of the batches."""
+    train_of, model, texts = TRAIN[side.name], language_model(side), padded_texts()
+    expected = [*train_of.evaluate(model, train_of.next_token, (texts,)).values()]
+    each = [
+        [*train_of.evaluate(model, train_of.next_token, (text[None],)).values()]
+        for text in texts[:5]
+    ]
+    by_hand = np.average(each, axis=0, weights=(texts[:5, 1:] >= 0).sum(axis=1))
+    found = train_of.evaluate(model, train_of.next_token, (texts[:5],))
+    np.testing.assert_allclose([*found.values()], by_hand, rtol=1e-6)
+    for size in (1, 8, 16, 64):
+        found = train_of.evaluate(model, train_of.next_token, (texts,), batch_size=size)
+        np.testing.assert_allclose(
+            [*found.values()], expected, rtol=1e-6, err_msg=f"batch size {size}"
+        )
+
+
+WHOLE = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+
+
+@on_both_sides
+@pytest.mark.parametrize("dtype", WHOLE)
+def test_labels_and_tokens_may_be_of_any_integer_dtype(side, dtype):
+    """The same numbers as with int32, also where ``fit`` reads them."""
+    train_of, (x, y) = TRAIN[side.name], DATA["validation"]
+    texts = np.abs(padded_texts())
+    cases = [
+        (predictor(side), train_of.cross_entropy, (x, y)),
+        (language_model(side), train_of.next_token, (texts,)),
+    ]
+    for model, loss_fn, data in cases:
+        *given, last = data
+        found = train_of.evaluate(model, loss_fn, (*given, last.astype(dtype)))
+        assert found == train_of.evaluate(model, loss_fn, data)
+    settings, (x, y) = replace(SMALL, epochs=1), DATA["train"]
+    args = predictor(side), train_of.cross_entropy, (x, y.astype(dtype)), settings
+    assert fit(side, *args)["loss"][-1] == train(side, settings)[1]["loss"][-1]
 
 
 def test_evaluate_builds_no_gradients():
@@ -575,6 +630,17 @@ def test_evaluate_raises_an_error_for_bad_input(side, options, message):
 
 
 # What fit leaves behind
+
+
+@on_both_sides
+def test_a_model_ends_in_evaluation_mode_trained_or_reloaded(side, tmp_path):
+    settings = replace(SMALL, epochs=1, dropout=0.3)
+    for how in ("trained", "reloaded"):
+        model = predictor(side, settings)
+        model.train()
+        loss = TRAIN[side.name].cross_entropy
+        fit(side, model, loss, DATA["train"], settings, folder=tmp_path)
+        assert not any(side.modes(model)), f"{how}, and dropout is on"
 
 
 @on_both_sides

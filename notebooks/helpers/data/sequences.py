@@ -74,3 +74,8 @@ def in_order(settings):
         return rows.reshape(n, settings.batch_size)
 
     return batches
+
+
+def count_tokens(*batch):
+    """How many tokens of each text are labels: what ``next_token`` is a mean over."""
+    return (batch[-1][:, 1:] >= 0).sum(1)

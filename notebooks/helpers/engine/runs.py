@@ -102,6 +102,7 @@ def train(trainer, settings, batches, about, *, folder, retrain, bar):
         if run:
             run.close()
     from_arrays(trainer.model, best)
+    trainer.model.eval()
     return history
 
 
@@ -123,7 +124,8 @@ def train_epochs(trainer, settings, batches, run, best, history, bar):
             news = trainer.epoch(epoch, batches(epoch))
             news["learning_rate"] = rates[epoch * n : (epoch + 1) * n]
             check_finite(news, epoch * n)
-            news |= {f"validation_{k}": x for k, x in trainer.score().items()}
+            scores = trainer.score() or {"loss": np.nan, "accuracy": np.nan}
+            news |= {f"validation_{k}": x for k, x in scores.items()}
             news["seconds"] = time.perf_counter() - started
             if best is None or is_better(news, history):
                 best = to_arrays(trainer.model)
@@ -143,6 +145,19 @@ def is_better(news, history):
         history["validation_accuracy"], -history["validation_loss"], strict=True
     )
     return (news["validation_accuracy"], -news["validation_loss"]) > max(before)
+
+
+def count_terms(loss_fn, batch):
+    """How many terms the mean of a batch is over: examples, unless the loss says."""
+    weigh = getattr(loss_fn, "weigh", None)
+    return weigh(*batch).sum() if weigh else len(batch[0])
+
+
+def weighted_mean(rows):
+    """Mean loss and accuracy of batches: each has both, and the number of terms."""
+    loss, accuracy, n = np.array(rows, np.float64).T
+    loss, accuracy = (np.average(x, weights=n).item() for x in (loss, accuracy))
+    return {"loss": loss, "accuracy": accuracy}
 
 
 def check_finite(news, first):

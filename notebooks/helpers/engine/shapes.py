@@ -50,3 +50,8 @@ def check_shape(x, axes, **sizes):
                 f"expected {found[name]}, got {size}; shape {shape}"
             )
     return found
+
+
+def with_integers(x, dtype):
+    """An array whose integers, of whatever dtype, get this one; not of pictures."""
+    return x.astype(dtype) if x.dtype.kind in "iu" and x.ndim < 4 else x

@@ -36,6 +36,6 @@ def activations(model, function, *args):
     structure, params, rest = nnx.split(model, nnx.Param, ...)
 
     def of_params(params):
-        return function(nnx.merge(structure, params, rest), *args)
+        return function(nnx.merge(structure, params, rest, copy=True), *args)
 
     return [*kept_arrays(of_params, params).values()]

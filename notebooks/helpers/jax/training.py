@@ -11,16 +11,10 @@ from flax import nnx
 from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from helpers.data.sequences import draw_uniforms, shuffled
-from helpers.engine import runs
-from helpers.engine.checks import (
-    check_classes,
-    check_examples,
-    check_shares,
-    check_sizes,
-    check_texts,
-)
+from helpers.data.sequences import count_tokens, draw_uniforms, shuffled
+from helpers.engine import checks, runs
 from helpers.engine.processes import ProcessGroup
+from helpers.engine.shapes import with_integers
 
 
 def cross_entropy(model, inputs, labels):
@@ -61,8 +55,9 @@ def next_token(model, *batch):
     return loss, {"accuracy": hits.sum() / real.sum()}
 
 
-cross_entropy.check_labels = check_classes
-next_token.check_labels = check_texts
+cross_entropy.check_labels = checks.check_classes
+next_token.check_labels = checks.check_texts
+next_token.weigh = count_tokens
 
 
 def fit(
@@ -75,10 +70,11 @@ def fit(
     ----------
     model : flax.nnx.Module
         Changed in place: with ``validation`` it ends with the weights of the epoch that
-        had the highest accuracy there, without it with the last ones. The data are
-        moved to the device of its parameters.
+        had the highest accuracy there, without it with the last ones; and in evaluation
+        mode, dropout off. The data are moved to the device of its parameters.
     loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
-        ``loss_fn.check_labels``, if there is one, checks the data before any work.
+        ``loss_fn.check_labels``, if there is one, checks the data before any work;
+        ``loss_fn.weigh(*batch)`` counts the terms that each example adds to the mean.
     data, validation : tuples of NumPy arrays
         A batch is the same rows of each; validation is after every epoch.
     settings : helpers.engine.settings.Settings
@@ -126,10 +122,10 @@ def evaluate(model, loss_fn, data, *, batch_size=1000):
     """Mean loss and accuracy with dropout off: a dictionary of two numbers.
 
     The model stays in the mode it is in, and where it is; ``batch_size`` is a matter of
-    memory, not of the result.
+    memory, not of the result: a batch counts as many times as ``loss_fn.weigh`` says.
     """
-    check_sizes(batch_size=batch_size)
-    check_examples(model, loss_fn, data)
+    checks.check_sizes(batch_size=batch_size)
+    checks.check_examples(model, loss_fn, data)
     return score(model, loss_fn, on_device(data, model), batch_size)
 
 
@@ -160,8 +156,9 @@ def place_of(model):
 
 
 def on_device(data, model):
-    """NumPy arrays as JAX arrays, on the device where the model is."""
-    return jax.device_put(tuple(data), place_of(model))
+    """Data as JAX arrays where the model is: int32 and float32; uint8 pictures stay."""
+    arrays = tuple(with_integers(x, np.int32) for x in data)
+    return jax.device_put(arrays, place_of(model))
 
 
 class Distributed(ProcessGroup):
@@ -193,7 +190,7 @@ class Trainer:
             self.group = Distributed()
         if isinstance(place := place_of(model), NamedSharding):
             self.mesh = place.mesh
-        check_shares(settings, place.num_devices)
+        checks.check_shares(settings, place.num_devices)
         model.train()
         self.graph, params, rest = nnx.split(with_flat_products(model), nnx.Param, ...)
         rates = settings.learning_rates
@@ -219,10 +216,9 @@ class Trainer:
         nnx.update(self.model, params, rest)
 
     def score(self):
-        """Loss and accuracy on the validation data, or NaN if there is none."""
-        if self.validation is None:
-            return {"loss": np.nan, "accuracy": np.nan}
-        return score(self.model, self.loss_fn, self.validation, 1000)
+        """Loss and accuracy on the validation data, if there are any."""
+        data = self.validation
+        return data and score(self.model, self.loss_fn, data, 1000)
 
     def state(self):
         """All that the next epoch depends on: weights, Adam, dropout, as arrays."""
@@ -325,16 +321,15 @@ def score(model, loss_fn, data, batch_size):
     quiet = nnx.clone(model)
     quiet.eval()
     graph, state = nnx.split(quiet)
-    total = 0
+    rows = []
     for start in range(0, len(data[0]), batch_size):
         batch = tuple(x[start : start + batch_size] for x in data)
-        loss, metrics = run_batch(state, batch, graph=graph, loss_fn=loss_fn)
-        total += len(batch[0]) * np.array([loss, metrics["accuracy"]], np.float64)
-    loss, accuracy = (total / len(data[0])).tolist()
-    return {"loss": loss, "accuracy": accuracy}
+        rows.append(run_batch(state, batch, graph=graph, loss_fn=loss_fn))
+    return runs.weighted_mean(jax.device_get(rows))  # waits for the device once
 
 
 @partial(jax.jit, static_argnames=("graph", "loss_fn"))
 def run_batch(state, batch, *, graph, loss_fn):
-    """Loss and metrics of one batch."""
-    return loss_fn(nnx.merge(graph, state), *batch)
+    """Loss and accuracy of one batch, and how many terms they are means over."""
+    loss, metrics = loss_fn(nnx.merge(graph, state), *batch)
+    return loss, metrics["accuracy"], runs.count_terms(loss_fn, batch)

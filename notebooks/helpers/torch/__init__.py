@@ -26,7 +26,7 @@ NAMES = {  # in the order of the chapters
     """,
     "training": """
         cross_entropy odd_one_out next_token fit evaluate on_device Distributed
-        over_processes Trainer count_tokens loss_weights weighted make_optimizer update run_epoch
+        over_processes Trainer loss_weights make_optimizer update run_epoch evaluating
         score
     """,
     "vision": """

@@ -4,6 +4,7 @@ import torch
 
 from helpers.engine.arguments import check_prompts, check_sampling
 from helpers.torch.attention import attention
+from helpers.torch.training import evaluating
 
 
 def attend(layer, q, k, v, mask=None):
@@ -140,19 +141,8 @@ def generate(
     options = None if top_k == 1 else options  # greedy: nothing to sort or to draw
     end = -1 if end is None else end
     args = model, tokens, first, length, chance, end, options
-    return without_dropout(model, continue_texts, *args)
-
-
-def without_dropout(model, function, *args, **options):
-    """Call a function with the dropout of a model off, and without gradients."""
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            return function(*args, **options)
-    finally:
-        for part, was_training in modes:
-            part.training = was_training
+    with evaluating(model), torch.no_grad():
+        return continue_texts(*args)
 
 
 def continue_texts(model, tokens, first, length, chance, end, options):

@@ -1,22 +1,16 @@
 """``fit`` and ``evaluate`` in PyTorch: data on the device, no waiting in the loop."""
 
-from functools import partial
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from helpers.data.sequences import draw_uniforms, shuffled
-from helpers.engine import runs
-from helpers.engine.checks import (
-    check_classes,
-    check_examples,
-    check_shares,
-    check_sizes,
-    check_texts,
-)
+from helpers.data.sequences import count_tokens, draw_uniforms, shuffled
+from helpers.engine import checks, runs
 from helpers.engine.processes import ProcessGroup
+from helpers.engine.shapes import with_integers
 
 
 def cross_entropy(model, inputs, labels):
@@ -57,13 +51,8 @@ def next_token(model, *batch):
     return loss, {"accuracy": hits.sum() / real.sum()}
 
 
-def count_tokens(*batch):
-    """How many tokens of each text are labels: what ``next_token`` is a mean over."""
-    return (batch[-1][:, 1:] >= 0).sum(1)
-
-
-cross_entropy.check_labels = check_classes
-next_token.check_labels = check_texts
+cross_entropy.check_labels = checks.check_classes
+next_token.check_labels = checks.check_texts
 next_token.weigh = count_tokens
 
 
@@ -77,10 +66,11 @@ def fit(
     ----------
     model : torch.nn.Module
         Changed in place: with ``validation`` it ends with the weights of the epoch that
-        had the highest accuracy there, without it with the last ones. The data are
-        moved to the device of its parameters.
+        had the highest accuracy there, without it with the last ones; and in evaluation
+        mode, dropout off. The data are moved to the device of its parameters.
     loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
-        ``loss_fn.check_labels``, if there is one, checks the data before any work.
+        ``loss_fn.check_labels``, if there is one, checks the data before any work;
+        ``loss_fn.weigh(*batch)`` counts the terms that each example adds to the mean.
     data, validation : tuples of NumPy arrays
         A batch is the same rows of each; validation is after every epoch.
     settings : helpers.engine.settings.Settings
@@ -128,23 +118,19 @@ def evaluate(model, loss_fn, data, *, batch_size=1000):
     """Mean loss and accuracy with dropout off: a dictionary of two numbers.
 
     The model stays in the mode it is in, and where it is; ``batch_size`` is a matter of
-    memory, not of the result.
+    memory, not of the result: a batch counts as many times as ``loss_fn.weigh`` says.
     """
-    check_sizes(batch_size=batch_size)
-    check_examples(model, loss_fn, data)
+    checks.check_sizes(batch_size=batch_size)
+    checks.check_examples(model, loss_fn, data)
     return score(model, loss_fn, on_device(data, model), batch_size)
 
 
 def on_device(data, model):
-    """NumPy arrays as tensors where the model is: integers as int64, others float32.
-
-    Pictures of ``uint8`` (four axes) stay as they are: the model makes floats of them.
-    """
+    """Data as tensors where the model is: int64 and float32; uint8 pictures stay."""
     device = next(model.parameters()).device
-    tensors = [torch.tensor(np.ascontiguousarray(x), device=device) for x in data]
-    tensors = [x.float() if x.is_floating_point() else x for x in tensors]
-    whole = torch.uint8, torch.int8, torch.int16, torch.int32
-    return [x.long() if x.dtype in whole and x.ndim < 4 else x for x in tensors]
+    arrays = [np.ascontiguousarray(with_integers(x, np.int64)) for x in data]
+    tensors = [torch.tensor(x, device=device) for x in arrays]
+    return [x.float() if x.is_floating_point() else x for x in tensors]
 
 
 class Distributed(ProcessGroup):
@@ -179,8 +165,8 @@ class Trainer:
         self.group = ProcessGroup()
         if distributed.is_initialized():
             self.group = Distributed()
-            self.parallel = DistributedDataParallel(model)
-        check_shares(settings, self.group.size)
+            self.parallel = DistributedDataParallel(model, broadcast_buffers=False)
+        checks.check_shares(settings, self.group.size)
 
     def epoch(self, number, batches):
         """Loss, accuracy and gradient norm of every update of an epoch: arrays."""
@@ -194,7 +180,7 @@ class Trainer:
             uniforms = draw_uniforms(self.settings, number, batches)
             uniforms = np.split(uniforms, size, axis=1)[rank]
             uniforms = torch.tensor(uniforms, device=device)
-        weights = loss_weights(self.loss_fn, self.data, batches, size)[rank]
+        weights = loss_weights(self.loss_fn, self.data, batches, size)[rank].tolist()
         batches = np.split(batches, size, axis=1)[rank]
         batches = torch.tensor(batches, device=device).long()
         first = number * len(batches)
@@ -207,10 +193,9 @@ class Trainer:
         return {name: x.cpu().numpy().astype(np.float64) for name, x in history.items()}
 
     def score(self):
-        """Loss and accuracy on the validation data, or NaN if there is none."""
-        if self.validation is None:
-            return {"loss": np.nan, "accuracy": np.nan}
-        return score(self.model, self.loss_fn, self.validation, 1000)
+        """Loss and accuracy on the validation data, if there are any."""
+        data = self.validation
+        return data and score(self.model, self.loss_fn, data, 1000)
 
     def state(self):
         """All that the next epoch depends on: weights and Adam's averages, as arrays."""
@@ -231,22 +216,16 @@ class Trainer:
 
 
 def loss_weights(loss_fn, data, batches, size):
-    """Weight of each process's part of every batch: lists ``n``, or None for 1.
+    """Weight of each process's part of every batch: an array ``processes n``.
 
     The mean of weighted parts is the loss of the batch, if ``loss_fn.weigh`` says how
     many terms each example adds to it; without it, all examples count alike.
     """
     if size == 1 or not hasattr(loss_fn, "weigh"):
-        return [None] * size
+        return np.ones((size, len(batches)))
     terms = loss_fn.weigh(*data).cpu().numpy()[batches]  # n b
     parts = np.stack(np.split(terms, size, axis=1)).sum(axis=-1)  # processes n
-    return (parts / parts.mean(axis=0)).tolist()
-
-
-def weighted(loss_fn, weight, model, *batch):
-    """Loss and accuracy of a part of a batch, times its weight."""
-    loss, metrics = loss_fn(model, *batch)
-    return weight * loss, {name: weight * x for name, x in metrics.items()}
+    return parts / parts.mean(axis=0)
 
 
 def make_optimizer(model):
@@ -254,45 +233,53 @@ def make_optimizer(model):
     return torch.optim.Adam(model.parameters(), fused=True)
 
 
-def update(model, optimizer, batch, learning_rate, *, loss_fn, max_grad_norm):
+def update(model, optimizer, batch, learning_rate, weight, *, loss_fn, max_grad_norm):
     """One update: changes the weights and Adam's averages in place."""
     loss, metrics = loss_fn(model, *batch)
+    loss, accuracy = weight * loss, weight * metrics["accuracy"]
     optimizer.zero_grad()
     loss.backward()
     grad_norm = nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
-    optimizer.param_groups[0]["lr"] = learning_rate
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
     optimizer.step()
-    return torch.stack([loss.detach(), metrics["accuracy"].detach(), grad_norm])
+    return torch.stack([loss.detach(), accuracy.detach(), grad_norm])
 
 
 def run_epoch(
     model, optimizer, data, batches, learning_rates, *, loss_fn, max_grad_norm,
-    augment=None, uniforms=None, weights=None,
+    weights, augment=None, uniforms=None,
 ):  # fmt: skip
     """All updates of an epoch, without waiting for the device."""
-    history = []
-    for place, learning_rate in enumerate(learning_rates):
+    history, fixed = [], {"loss_fn": loss_fn, "max_grad_norm": max_grad_norm}
+    for place, given in enumerate(zip(learning_rates, weights, strict=True)):
         batch = [x[batches[place]] for x in data]
         batch = augment(uniforms[place], *batch) if augment else batch
-        mine = partial(weighted, loss_fn, weights[place]) if weights else loss_fn
-        fixed = {"loss_fn": mine, "max_grad_norm": max_grad_norm}
-        history.append(update(model, optimizer, batch, learning_rate, **fixed))
+        history.append(update(model, optimizer, batch, *given, **fixed))
     columns = over_processes(torch.stack(history)).T
     return dict(zip(("loss", "accuracy", "grad_norm"), columns, strict=True))
 
 
-@torch.no_grad()
-def score(model, loss_fn, data, batch_size):
-    """Mean loss and accuracy with dropout off; the last batch may be smaller."""
+@contextmanager
+def evaluating(model):
+    """A model with dropout off; afterwards each module is in its old mode again."""
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
-    total = 0
     try:
-        for batch in zip(*(x.split(batch_size) for x in data), strict=True):
-            loss, metrics = loss_fn(model, *batch)
-            total += len(batch[0]) * torch.stack([loss, metrics["accuracy"]]).double()
+        yield
     finally:
         for part, was_training in modes:
             part.training = was_training
-    loss, accuracy = (total / len(data[0])).tolist()
-    return {"loss": loss, "accuracy": accuracy}
+
+
+def score(model, loss_fn, data, batch_size):
+    """Mean loss and accuracy with dropout off; the last batch may be smaller."""
+    rows = []
+    with evaluating(model), torch.inference_mode():
+        for batch in zip(*(x.split(batch_size) for x in data), strict=True):
+            loss, metrics = loss_fn(model, *batch)
+            n = torch.as_tensor(runs.count_terms(loss_fn, batch), device=loss.device)
+            rows.append(
+                torch.stack([x.float() for x in (loss, metrics["accuracy"], n)])
+            )
+    return runs.weighted_mean(torch.stack(rows).tolist())  # waits for the device once

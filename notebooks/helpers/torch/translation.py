@@ -9,8 +9,9 @@ from helpers.engine.arguments import check_search
 from helpers.torch.attention import MultiHeadAttention
 from helpers.torch.decoder import LanguageModel, check_tokens, embedding
 from helpers.torch.encoder import NORMS, Encoder, EncoderBlock
-from helpers.torch.generation import advance, new_cache, without_dropout
+from helpers.torch.generation import advance, new_cache
 from helpers.torch.positions import POSITIONS
+from helpers.torch.training import evaluating
 
 
 class DecoderBlock(EncoderBlock):
@@ -138,9 +139,8 @@ def translate(model, source, length, *, begin, end, width=1):
     """
     check_tokens(source)
     check_search(model, source, length, begin, end, width)
-    sizes = {"length": length, "width": width}
-    args = model, source, begin, end
-    return without_dropout(model, search_beams, *args, **sizes)
+    with evaluating(model), torch.no_grad():
+        return search_beams(model, source, begin, end, length=length, width=width)
 
 
 def take_rows(cache, rows):
