@@ -2,6 +2,7 @@
 
 import ast
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import jupytext
@@ -80,10 +81,16 @@ def sources():
 
 def read_py(path):
     """Cells of a page in the percent format, each with its line in the file."""
-    notebook = jupytext.read(path, fmt="py:percent")
+    return [*parse(path.name, path.read_text("utf-8"))]
+
+
+@cache
+def parse(name, text):
+    """The cells in the text of a page."""
+    notebook = jupytext.reads(text, fmt="py:percent")
     markers = [
         number
-        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
+        for number, line in enumerate(text.splitlines(), start=1)
         if line.startswith("# %%")
     ]
     if len(markers) != len(notebook.cells):
@@ -92,7 +99,7 @@ def read_py(path):
     for number, (cell, line) in enumerate(zip(notebook.cells, markers, strict=True), 1):
         cell.metadata.pop("lines_to_next_cell", None)
         cells.append(
-            Cell(path.name, number, cell.cell_type, cell.source, cell.metadata, line)
+            Cell(name, number, cell.cell_type, cell.source, cell.metadata, line)
         )
     return cells
 

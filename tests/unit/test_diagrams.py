@@ -3,6 +3,7 @@
 import ast
 import io
 import re
+from functools import cache
 from importlib import import_module
 from itertools import combinations
 from pathlib import Path
@@ -62,6 +63,7 @@ DRAWINGS = {
     "ways to share": diagrams.ways_to_share,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
+drawn_once = cache(lambda draw: draw())  # for tests that only look at a drawing
 # All different, so that a shape says which letters it has; keys come from the queries.
 SIZES = {"b": 2, "s": 5, "h": 3, "d": 4, "m": 12, "i": 7, "f": 13, "c": 17, "l": 1}
 
@@ -102,6 +104,7 @@ def shapes_by_name(fig):
     return found
 
 
+@cache
 def identifiers(room):
     """Every name that the code of a framework's helpers uses."""
     found = set()
@@ -112,6 +115,7 @@ def identifiers(room):
     return found
 
 
+@cache
 def boxes_on_screen(fig):
     """The rectangles of the texts of a drawing, in pixels."""
     renderer = FigureCanvasAgg(fig).get_renderer()
@@ -123,7 +127,11 @@ def boxes_on_screen(fig):
 
 @each_drawing
 def test_names_are_those_of_the_code_in_both_frameworks(draw):
-    names = {n for text in words(draw(), "name") for n in re.findall(r"[a-z]\w*", text)}
+    names = {
+        n
+        for text in words(drawn_once(draw), "name")
+        for n in re.findall(r"[a-z]\w*", text)
+    }
     for room in (model_jax, model_torch):
         missing = names - identifiers(room) - {*"wxy", "dy"}
         assert names and not missing, f"{missing} is not in {room.__name__}"
@@ -320,7 +328,7 @@ def test_drawn_paths_have_their_lengths():
 @each_drawing
 def test_drawing_is_legible_on_a_phone(draw):
     """At its own size it fits a column of 350 pixels, with letters of 10 and more."""
-    fig = draw()
+    fig = drawn_once(draw)
     assert fig.get_figwidth() * 96 <= 350
     assert fig.get_figheight() * 96 <= 640
     assert min(text.get_size() for text in fig.axes[0].texts) * 96 / 72 >= 10
@@ -328,7 +336,7 @@ def test_drawing_is_legible_on_a_phone(draw):
 
 @each_drawing
 def test_texts_stay_apart_and_on_the_paper(draw):
-    fig = draw()
+    fig = drawn_once(draw)
     boxes = boxes_on_screen(fig)
     for (one, here), (other, there) in combinations(boxes.items(), 2):
         assert not here.overlaps(there), f"{one.get_text()} and {other.get_text()}"
@@ -340,7 +348,7 @@ def test_texts_stay_apart_and_on_the_paper(draw):
 
 @each_drawing
 def test_texts_stay_in_their_boxes_and_off_the_lines(draw):
-    fig = draw()
+    fig = drawn_once(draw)
     ax = fig.axes[0]
     frames = [p.get_window_extent() for p in ax.patches if type(p) is FancyBboxPatch]
     paths = [line.get_transform().transform_path(line.get_path()) for line in ax.lines]

@@ -10,15 +10,6 @@ import pytest
 from helpers.engine import jobs
 
 
-def test_torchrun_gives_each_process_its_rank_and_brings_results_back():
-    factor = 7  # goes with the function
-
-    def ranks(x):
-        return int(os.environ["RANK"]), os.environ["WORLD_SIZE"], factor * x
-
-    assert jobs.torchrun(ranks, 2, 3) == [(0, "2", 21), (1, "2", 21)]
-
-
 def test_processes_know_their_rank():
     assert jobs.together(lambda rank, x: (rank, x), 2, "a") == [(0, "a"), (1, "a")]
 
@@ -53,15 +44,20 @@ def test_a_killed_process_ends_the_others():
     assert children() == []
 
 
-def test_torchrun_starts_again(tmp_path):
-    def once(folder):
+def test_torchrun_starts_again_and_brings_each_result_back(tmp_path):
+    """Each process knows its rank, and the function has what it uses."""
+    factor = 7  # goes with the function
+
+    def once(folder, x):
+        rank, size = int(os.environ["RANK"]), os.environ["WORLD_SIZE"]
         mark = folder / "tried"
-        if os.environ["RANK"] == "1" and not mark.exists():
+        if rank == 1 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return os.environ["TORCHELASTIC_RESTART_COUNT"]
+        return rank, size, factor * x, os.environ["TORCHELASTIC_RESTART_COUNT"]
 
-    assert jobs.torchrun(once, 2, tmp_path, restarts=1) == ["1", "1"]
+    found = jobs.torchrun(once, 2, tmp_path, 3, restarts=1)
+    assert found == [(0, "2", 21, "1"), (1, "2", 21, "1")]
 
 
 @pytest.mark.parametrize(("start", "limit"), [(jobs.torchrun, 8), (jobs.together, 3)])

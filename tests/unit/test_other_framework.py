@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tasks
-from helpers.engine import twin
-from helpers.engine.settings import Dates, Digits, Pictures, Reverse, Settings, Text
+from helpers.engine import jobs, twin
+from helpers.engine.settings import Dates, Digits, Pictures, Reverse, Text
 from helpers.engine.weights import save_weights
 from helpers.jax import training as train_jax
 from helpers.torch import training as train_torch
@@ -25,32 +25,60 @@ DATES = replace(Dates(), **FEW)
 DRAWN = Pictures(**FEW)
 
 
+CASES = {  # who asks, and who trains in the other process
+    "Reverse": (jax_side, train_jax, "torch", SHORT),
+    "Digits": (torch_side, train_torch, "jax", SETS),
+    "Text": (torch_side, train_torch, "jax", TEXT),
+    "Dates": (torch_side, train_torch, "jax", DATES),
+    "Pictures": (torch_side, train_torch, "jax", DRAWN),
+}
+
+
+def ask(name, folder):
+    """What ``losses`` is given in a case, and the model that it is about."""
+    side, training, there, settings = CASES[name]
+    task = tasks.of(settings)
+    model, initial = side.build(task.model, **settings.model), folder / name
+    save_weights(model, initial)
+    loss_fn, data = getattr(training, task.loss), task.data["train"]
+    given = there, type(model), loss_fn, data, settings, initial, task.batches
+    return model, given
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    """Losses of each case; one process trains all for which JAX is the other one."""
+    folder, calls = tmp_path_factory.mktemp("initial"), {}
+
+    def call_later(function, n, *arguments, limit):
+        assert (function, n) == (twin.train, 1)
+        calls[name] = arguments
+        return [None]
+
+    def train_all(rank, calls):  # goes to the process by value, as it stands here
+        return [twin.train(rank, *arguments) for arguments in calls]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compile quickly
+        found = {"Reverse": twin.losses(*ask("Reverse", folder)[1])}
+        patch.setattr(twin, "together", call_later)
+        for name in [name for name in CASES if name not in found]:
+            twin.losses(*ask(name, folder)[1])
+        (each,) = jobs.together(train_all, 1, [*calls.values()])
+    return found | dict(zip(calls, each, strict=True))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("side", "training", "there", "settings"),
-    [
-        (jax_side, train_jax, "torch", SHORT),
-        (torch_side, train_torch, "jax", SETS),
-        (jax_side, train_jax, "torch", TEXT),
-        (torch_side, train_torch, "jax", DATES),
-        (torch_side, train_torch, "jax", DRAWN),
-    ],
-    ids=lambda x: type(x).__name__ if isinstance(x, Settings) else "",
-)
+@pytest.mark.parametrize("name", CASES)
 def test_the_other_framework_trains_from_the_same_weights_and_batches(
-    side, training, there, settings, tmp_path, monkeypatch
+    name, theirs, tmp_path
 ):
     """Its losses are those of the framework that asks."""
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compile quickly
-    task = tasks.of(settings)
-    model = side.build(task.model, **settings.model)
-    save_weights(model, tmp_path / "initial.safetensors")
-    loss_fn, given = getattr(training, task.loss), (task.data["train"], settings)
-    initial = tmp_path / "initial.safetensors"
-    theirs = twin.losses(there, type(model), loss_fn, *given, initial, task.batches)
-    ours = training.fit(model, loss_fn, *given, batches=task.batches, bar=False)["loss"]
-    assert theirs.shape == ours.shape == (settings.updates,)
-    np.testing.assert_allclose(theirs, ours, rtol=1e-4)
+    model, (_, _, loss_fn, data, settings, _, batches) = ask(name, tmp_path)
+    training = CASES[name][1]
+    ours = training.fit(model, loss_fn, data, settings, batches=batches, bar=False)
+    assert theirs[name].shape == ours["loss"].shape == (settings.updates,)
+    np.testing.assert_allclose(theirs[name], ours["loss"], rtol=1e-4)
 
 
 @pytest.mark.slow
