@@ -130,7 +130,7 @@ a = floats([[1, 2, 3], [4, 5, 6]])  # b i
 a.shape, a.dtype, a.device
 
 # %% [markdown] tags=["shared"]
-# If an operation combines whole numbers with float32, NumPy returns float64, both
+# If an operation combines int32 and float32 arrays, NumPy returns float64, both
 # frameworks float32 (*dtype promotion*), which takes half the memory and is much faster
 # on a GPU.
 
@@ -159,6 +159,7 @@ of_numpy = torch.as_tensor(np.ones(3), device=device)
 assert of_numpy.dtype == (of_numpy + a).dtype == torch.float64
 whole, real = np.arange(3, dtype=np.int32), np.ones(3, dtype=np.float32)
 assert [(whole + real).dtype, (whole / 2).dtype] == ["float64"] * 2
+assert (whole.astype(np.int16) + real).dtype == (2 + real).dtype == "float32"
 np.testing.assert_array_equal(as_numpy(a), [[1, 2, 3], [4, 5, 6]])
 np.testing.assert_array_equal(as_numpy(changed), [[0, 0, 0], [4, 5, 6]])
 np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
