@@ -283,6 +283,8 @@ class LanguageModel(nnx.Module):
         self, n_tokens, m, *, n_blocks, n_heads, f, max_length, positions="learned",
         tied=True, causal=True, stack=Encoder, rngs, **options,
     ):  # fmt: skip
+        if max_length < 1:
+            raise ValueError(f"expected max_length of at least 1, got {max_length}")
         kind = pick(POSITIONS, positions, "positions")
         self.max_length, self.causal = max_length, causal
         self.embed = embedding(n_tokens, m, rngs=rngs)

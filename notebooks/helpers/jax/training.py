@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from helpers.data.sequences import draw_uniforms, shuffled
 from helpers.engine import runs
+from helpers.engine.arguments import check_kind
 from helpers.engine.checks import (
     check_classes,
     check_examples,
@@ -114,6 +115,7 @@ def fit(
     FloatingPointError
         If a loss or a gradient is no longer finite.
     """
+    check_kind(model, nnx.Module)
     parts = [part for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module)]
     return runs.fit(
         Trainer, model, parts, loss_fn, data, settings,
@@ -129,7 +131,7 @@ def evaluate(model, loss_fn, data, *, batch_size=1000):
     memory, not of the result.
     """
     check_sizes(batch_size=batch_size)
-    check_examples(model, loss_fn, data)
+    check_examples(check_kind(model, nnx.Module), loss_fn, data)
     return score(model, loss_fn, on_device(data, model), batch_size)
 
 

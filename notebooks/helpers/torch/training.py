@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from helpers.data.sequences import draw_uniforms, shuffled
 from helpers.engine import runs
+from helpers.engine.arguments import check_kind
 from helpers.engine.checks import (
     check_classes,
     check_examples,
@@ -116,6 +117,7 @@ def fit(
     FloatingPointError
         If a loss or a gradient is no longer finite.
     """
+    check_kind(model, nn.Module)
     with torch.random.fork_rng(range(torch.cuda.device_count())):
         return runs.fit(
             Trainer, model, [*model.modules()], loss_fn, data, settings,
@@ -131,7 +133,7 @@ def evaluate(model, loss_fn, data, *, batch_size=1000):
     memory, not of the result.
     """
     check_sizes(batch_size=batch_size)
-    check_examples(model, loss_fn, data)
+    check_examples(check_kind(model, nn.Module), loss_fn, data)
     return score(model, loss_fn, on_device(data, model), batch_size)
 
 
