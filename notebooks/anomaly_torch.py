@@ -904,7 +904,8 @@ if known and len(wrong):
 # ```
 #
 # `split` standardises each feature by the training part alone, because test data must
-# not take part in anything that is learned. Sets need not have ten elements, because nothing in the model depends on their number. And if a set may hold
+# not take part in anything that is learned. Sets need not have ten elements, because
+# nothing in the model depends on their number. And if a set may hold
 # no odd one at all, a **threshold** on the largest probability can decide; choose it on
 # validation sets without an odd one, of many pictures.
 

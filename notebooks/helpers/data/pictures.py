@@ -60,7 +60,12 @@ def held_out(labels, share, least, seed):
 
 def source():
     """Where pictures come from: ``$PHOTOS``, else the digits."""
-    return os.environ.get("PHOTOS") or "digits"
+    name = os.environ.get("PHOTOS") or "digits"
+    known = ["digits", *photos.DATA]
+    if name not in known and not photos.located(name).is_dir():
+        expected = f"{', '.join(known)}, or a folder of pictures"
+        raise ValueError(f"PHOTOS = {name!r}: expected {expected}")
+    return name
 
 
 def shifted(images, down, right):
