@@ -40,7 +40,8 @@ test:  ## lint, every page (executed if it changed), tests, also of the built bo
 test-colab: .venv-colab/complete  ## every page with the versions that Colab has these days
 	$(COLAB) -m pytest -n 2 --nbmake --nbmake-timeout=1800 --durations=0 notebooks
 
-draft: environment  ## the book in _draft; executes only the pages that changed
+draft: environment  ## the book in _draft; syncs, executes only the pages that changed
+	@$(RUN) tools/sync.py
 	@$(RUN) tools/build_book.py --draft
 
 serve: environment  ## show the built book on http://localhost:8000 (PORT=… for another)

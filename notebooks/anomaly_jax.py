@@ -43,7 +43,8 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     folder = REPOSITORY.rsplit("/", 1)[-1]
     if not os.path.isdir(folder):
         clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
-        subprocess.run(clone, check=True)
+        if subprocess.run(clone, check=False).returncode:
+            sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
@@ -904,9 +905,9 @@ if known and len(wrong):
 # fit(net, odd_one_out, (x,), own, batches=sets.drawn(labels, own))
 # ```
 #
-# Features with different units are standardised by the training part alone, because
-# test data must not take part in anything that is learned. Sets need not have ten
-# elements, because nothing in the model depends on their number. And if a set may hold
+# `split` standardises each feature by the training part alone, because test data must
+# not take part in anything that is learned. Sets need not have ten elements, because
+# nothing in the model depends on their number. And if a set may hold
 # no odd one at all, a **threshold** on the largest probability can decide; choose it on
 # validation sets without an odd one, of many pictures.
 

@@ -44,7 +44,8 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     folder = REPOSITORY.rsplit("/", 1)[-1]
     if not os.path.isdir(folder):
         clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
-        subprocess.run(clone, check=True)
+        if subprocess.run(clone, check=False).returncode:
+            sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
@@ -453,13 +454,14 @@ def check_shapes(q, k, v):
 
 def check_input(x, size):
     """Raise an error unless an input is ``b s size``."""
+    if not isinstance(x.dtype, jnp.dtype):
+        raise TypeError(f"expected an array of JAX or NumPy, got {type(x)}")
     if x.ndim != 3 or x.shape[-1] != size:
         raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
 
 
-np.testing.assert_raises_regex(
-    ValueError, r"\(3, 2\), \(3, 1\)", attention, *map(floats, (q, k[:, :1], v))
-)
+wrong, message = map(floats, (q, k[:, :1], v)), r"\(3, 2\), \(3, 1\)"
+np.testing.assert_raises_regex(ValueError, message, attention, *wrong)
 np.testing.assert_raises_regex(ValueError, "b s 2", check_input, floats(q), 2)
 
 

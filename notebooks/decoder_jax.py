@@ -40,7 +40,8 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     folder = REPOSITORY.rsplit("/", 1)[-1]
     if not os.path.isdir(folder):
         clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
-        subprocess.run(clone, check=True)
+        if subprocess.run(clone, check=False).returncode:
+            sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
@@ -283,6 +284,8 @@ class LanguageModel(nnx.Module):
         self, n_tokens, m, *, n_blocks, n_heads, f, max_length, positions="learned",
         tied=True, causal=True, stack=Encoder, rngs, **options,
     ):  # fmt: skip
+        if max_length < 1:
+            raise ValueError(f"expected max_length of at least 1, got {max_length}")
         kind = pick(POSITIONS, positions, "positions")
         self.max_length, self.causal = max_length, causal
         self.embed = embedding(n_tokens, m, rngs=rngs)

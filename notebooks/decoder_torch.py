@@ -39,7 +39,8 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     folder = REPOSITORY.rsplit("/", 1)[-1]
     if not os.path.isdir(folder):
         clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
-        subprocess.run(clone, check=True)
+        if subprocess.run(clone, check=False).returncode:
+            sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
@@ -286,6 +287,8 @@ class LanguageModel(nn.Module):
         tied=True, causal=True, stack=Encoder, **options,
     ):  # fmt: skip
         super().__init__()
+        if max_length < 1:
+            raise ValueError(f"expected max_length of at least 1, got {max_length}")
         kind = pick(POSITIONS, positions, "positions")
         self.max_length, self.causal = max_length, causal
         self.embed = embedding(n_tokens, m)

@@ -49,7 +49,8 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     folder = REPOSITORY.rsplit("/", 1)[-1]
     if not os.path.isdir(folder):
         clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
-        subprocess.run(clone, check=True)
+        if subprocess.run(clone, check=False).returncode:
+            sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
@@ -531,6 +532,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, m, f, *, dropout=0.0, activation="relu"):
         super().__init__()
+        if f < 1:
+            raise ValueError(f"expected f of at least 1, got {f}")
         self.activation = pick(ACTIVATIONS, activation, "activation")
         self.linear1 = dense(m, f)
         self.linear2 = dense(f, m)

@@ -41,7 +41,8 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     folder = REPOSITORY.rsplit("/", 1)[-1]
     if not os.path.isdir(folder):
         clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
-        subprocess.run(clone, check=True)
+        if subprocess.run(clone, check=False).returncode:
+            sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
@@ -131,7 +132,7 @@ a = floats([[1, 2, 3], [4, 5, 6]])  # b i
 a.shape, a.dtype, a.device
 
 # %% [markdown] tags=["shared"]
-# If an operation combines whole numbers with float32, NumPy returns float64, both
+# If an operation combines int32 and float32 arrays, NumPy returns float64, both
 # frameworks float32 (*dtype promotion*), which takes half the memory and is much faster
 # on a GPU.
 
@@ -157,6 +158,7 @@ assert [array.dtype for array in mixed] == [jnp.float32] * 4
 assert jnp.asarray(np.ones(3)).dtype == jnp.float32
 whole, real = np.arange(3, dtype=np.int32), np.ones(3, dtype=np.float32)
 assert [(whole + real).dtype, (whole / 2).dtype] == ["float64"] * 2
+assert (whole.astype(np.int16) + real).dtype == (2 + real).dtype == "float32"
 np.testing.assert_array_equal(as_numpy(a), [[1, 2, 3], [4, 5, 6]])
 np.testing.assert_array_equal(as_numpy(changed), [[7, 2, 3], [4, 5, 6]])
 np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
@@ -645,7 +647,8 @@ assert accuracy(usual, validation_rows) > 0.5  # loose: one epoch only
 
 # %% tags=["jax", "say"]
 lost, stuck = (build(Classifier, 64, 64, 10) for _ in range(2))
-from_arrays(lost, initial)
+for classifier in (lost, stuck):
+    from_arrays(classifier, initial)
 data = x_train, y_train, integers(batches), learning_rate
 with mock.patch.object(nnx, "update"):
     train(lost, *data)
@@ -666,6 +669,7 @@ say(
 # %% tags=["jax", "answer"]
 assert accuracy(lost, train_rows) < 0.15
 assert np.abs(twice[0] - twice[1]).max() > 30
+np.testing.assert_allclose(flat[0], losses[0], rtol=1e-5)  # of the same weights
 np.testing.assert_allclose(flat[:n_batches].mean(), flat[-n_batches:].mean(), rtol=1e-3)
 say(
     "*A*: `nnx.update(model, params)`. JAX has trained the parameters that were split "

@@ -41,7 +41,8 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     folder = REPOSITORY.rsplit("/", 1)[-1]
     if not os.path.isdir(folder):
         clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
-        subprocess.run(clone, check=True)
+        if subprocess.run(clone, check=False).returncode:
+            sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
@@ -130,7 +131,7 @@ a = floats([[1, 2, 3], [4, 5, 6]])  # b i
 a.shape, a.dtype, a.device
 
 # %% [markdown] tags=["shared"]
-# If an operation combines whole numbers with float32, NumPy returns float64, both
+# If an operation combines int32 and float32 arrays, NumPy returns float64, both
 # frameworks float32 (*dtype promotion*), which takes half the memory and is much faster
 # on a GPU.
 
@@ -159,6 +160,7 @@ of_numpy = torch.as_tensor(np.ones(3), device=device)
 assert of_numpy.dtype == (of_numpy + a).dtype == torch.float64
 whole, real = np.arange(3, dtype=np.int32), np.ones(3, dtype=np.float32)
 assert [(whole + real).dtype, (whole / 2).dtype] == ["float64"] * 2
+assert (whole.astype(np.int16) + real).dtype == (2 + real).dtype == "float32"
 np.testing.assert_array_equal(as_numpy(a), [[1, 2, 3], [4, 5, 6]])
 np.testing.assert_array_equal(as_numpy(changed), [[0, 0, 0], [4, 5, 6]])
 np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])

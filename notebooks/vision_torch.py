@@ -40,7 +40,8 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     folder = REPOSITORY.rsplit("/", 1)[-1]
     if not os.path.isdir(folder):
         clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
-        subprocess.run(clone, check=True)
+        if subprocess.run(clone, check=False).returncode:
+            sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 # %% tags=["torch", "imports"]
@@ -121,6 +122,7 @@ f"PyTorch {torch.__version__} on {device}"
 china, flower = load_sample_images().images  # two photos, uint8 y x i
 photo = china[100:324, 200:424]  # a square of 224 × 224 pixels
 settings = Pictures()  # the main ones stand in a table below
+source = pictures.source()  # of photos of yours, for the last section: $PHOTOS
 parts, names = pictures.load("digits", settings.seed)
 x_test, y_test = parts["test"]  # n y x i, n
 
@@ -986,7 +988,6 @@ assert classify(folder / "red" / "0.png", colour_vit, both)[0] == "red"
 
 # %% tags=["shared", "experiment"]
 # Experiment: the same with $PHOTOS, if it names photos
-source = pictures.source()
 if source != "digits":
     updates = 640 if device == "cpu" else 30_000
     own_vit, own, own_names = learn_photos(source, updates)
@@ -1013,8 +1014,8 @@ for run in recorded("cifar10"):
 say("\n\n".join(lines))
 
 # %% [markdown] tags=["shared"]
-# Small convolutional nets pass [90 %](https://arxiv.org/abs/1512.03385) on the same
-# photos (He et al. 2016, table 6, ResNet-20). Dosovitskiy et al. report
+# On CIFAR-10, small convolutional nets pass [90 %](https://arxiv.org/abs/1512.03385)
+# (He et al. 2016, table 6, ResNet-20). Dosovitskiy et al. report
 # [99.50 %](https://arxiv.org/abs/2010.11929) (table 2, ViT-H/14) by fine-tuning: their
 # trunk has 632 million parameters and has seen 300 million other photos. So with few
 # photos, fine-tune a published trunk, or take a convolution.

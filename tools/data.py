@@ -169,7 +169,11 @@ def convert(folder, path, features):
         test = pictures.held_out(found["all"]["labels"], 0.2, LEAST, seed=0)
         rows = {"train": ~test, "test": test}
         found = {p: {k: x[rows[p]] for k, x in found["all"].items()} for p in PARTS}
-    check_counts(found, classes, bad)
+    try:
+        check_counts(found, classes, bad)
+    except ValueError:
+        shutil.rmtree(parts)
+        raise
     features.unlink(missing_ok=True)  # they were of other photos, as their chunks
     shutil.rmtree(features.with_suffix(".parts"), ignore_errors=True)
     arrays = {f"{part}_{k}": x for part in PARTS for k, x in found[part].items()}

@@ -51,10 +51,18 @@ def server(folder, port=0, handler=Book):
 
 
 def main(arguments):
-    port = int(arguments[0]) if arguments else 8000
-    with server(pages.ROOT / "_build" / "html", port) as serving:
-        print(f"http://localhost:{port}", flush=True)
-        serving.serve_forever()
+    port = arguments[0] if arguments else "8000"
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise SystemExit(f"expected a port from 1 to 65535, got {port!r}")
+    try:
+        with server(pages.ROOT / "_build" / "html", int(port)) as serving:
+            print(f"http://localhost:{port}", flush=True)
+            serving.serve_forever()
+    except OSError as error:
+        reason = f"cannot serve on port {port}: {error.strerror}"
+        raise SystemExit(f"{reason}; name another: make serve PORT=8001") from None
+    except KeyboardInterrupt:
+        print("stopped")
 
 
 if __name__ == "__main__":

@@ -116,6 +116,18 @@ def test_a_failed_fetch_is_an_error(tmp_path):
         run_cell(tmp_path, colab=True, environment=offline(tmp_path))
 
 
+def test_a_failed_fetch_stops_with_one_sentence(tmp_path):
+    """No exit status of git, no traceback, nothing after it."""
+    run = [sys.executable, "-c", STAND_IN + first_code_cell(PAGES[0]).source]
+    environment = offline(tmp_path)
+    done = subprocess.run(
+        run, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8"
+    )
+    sentence = f"{pages.repository()} cannot be fetched: a placeholder, or not reached"
+    assert done.returncode and done.stderr.splitlines()[-1] == sentence
+    assert "Traceback" not in done.stderr
+
+
 def offline(tmp_path):
     """An environment in which any attempt to fetch the repository fails."""
     return git_config(tmp_path / "nowhere")

@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 import pytest
 
+from helpers.engine.settings import Sequences
 from sides import jax_side, on_both_sides, torch_side
 
 B, H, Q, K, D, F = 2, 3, 5, 7, 11, 13
@@ -213,3 +215,139 @@ def test_a_mask_of_the_other_framework_raises_an_error(side):
 def test_boundary_values_are_accepted(side, call):
     """The checks stop at what they name: the neighbours of bad input pass."""
     call(side)
+
+
+# Models, prompts and data that are none
+
+
+OTHER = {"jax": torch_side, "torch": jax_side}
+SMALL = Sequences(
+    n_symbols=2, length=Q, n_train=B, batch_size=B, epochs=2, learning_rate=1e-3,
+    warmup=1, m=M, n_heads=H, f=F,
+)  # fmt: skip
+X, Y = np.ones((B, Q, 2), np.float32), np.ones((B, Q), np.int32)
+
+
+def language_model(side, **options):
+    sizes = {"n_blocks": 1, "n_heads": H, "f": F, "max_length": Q}
+    return side.build("LanguageModel", 50, M, **sizes | options)
+
+
+def train(side, call, model, loss, data, **options):
+    """``fit`` or ``evaluate`` of a side."""
+    training = import_module(f"helpers.{side.name}.training")
+    settings = [SMALL] * (call == "fit")
+    return getattr(training, call)(
+        model, getattr(training, loss), data, *settings, **options
+    )
+
+
+@on_both_sides
+@pytest.mark.parametrize(
+    "prompts", [[[1.5]], [1, 2], ["ab"], 3, np.ones(3), [[1, 2], 3]], ids=str
+)
+def test_prompts_are_lists_of_whole_numbers(side, prompts):
+    """Floats are not cut off, and a flat prompt is no batch of prompts."""
+    message = f"expected prompts b s of whole numbers, as [[1, 2]], got {prompts!r}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        side.models.generate(language_model(side), prompts, 2)
+
+
+@on_both_sides
+def test_prompts_may_be_arrays_of_any_framework(side):
+    arrays = [each.tensor([[1, 2]], "int32") for each in OTHER.values()]
+    found = [
+        side.models.generate(language_model(side), prompts, 2, top_k=1).tolist()
+        for prompts in ([[1, 2]], np.array([[1, 2]]), *arrays)
+    ]
+    assert found == [found[0]] * 4
+
+
+@on_both_sides
+@pytest.mark.parametrize("call", ["fit", "evaluate"])
+@pytest.mark.parametrize("token", [77, -7])
+def test_a_token_that_the_model_lacks_raises_an_error(side, call, token):
+    """In JAX the forward pass would go on, with NaN or as if it were padding."""
+    model, tokens = language_model(side), np.full((B, Q), token)
+    message = "expected tokens from 0 to 49, or -1 for padding, got "
+    with pytest.raises(ValueError, match=f"^{message}{token} to {token} in the data$"):
+        train(side, call, model, "next_token", (tokens,))
+    with pytest.raises(ValueError, match=f"^expected tokens from 0 to 49, got {token}"):
+        side.models.generate(model, tokens[:, :2], 1)
+
+
+@on_both_sides
+@pytest.mark.parametrize("size", [0, -1])
+def test_sizes_below_one_raise_an_error(side, size):
+    with pytest.raises(ValueError, match=f"^expected f of at least 1, got {size}$"):
+        side.build("FeedForward", M, size)
+    with pytest.raises(ValueError, match=f"^expected max_length .* 1, got {size}$"):
+        language_model(side, max_length=size, positions="none")
+
+
+def call_with_other_model(side, call):
+    """A function of a side with a model of the other framework."""
+    if call in ("fit", "evaluate"):
+        model = predictor()(OTHER[side.name])
+        return train(side, call, model, "cross_entropy", (X, Y))
+    if call == "generate":
+        return side.models.generate(language_model(OTHER[side.name]), [[1]], 2)
+    sizes = {"n_blocks": 1, "n_heads": H, "f": F, "max_length": Q}
+    model = OTHER[side.name].build("Translator", 50, 50, M, **sizes)
+    source = side.tensor([[1, 2]], "int32")
+    return side.models.translate(model, source, 2, begin=0, end=1)
+
+
+@on_both_sides
+@pytest.mark.parametrize("call", ["fit", "evaluate", "generate", "translate"])
+def test_a_model_of_the_other_framework_raises_an_error(side, call):
+    ours = {"jax": r"flax\.nnx\S*", "torch": r"torch\.nn\S*"}[side.name]
+    theirs = rf"helpers\.{OTHER[side.name].name}\.\S+"
+    message = f"^expected a model of <class '{ours}Module'>, got <class '{theirs}'>$"
+    with pytest.raises(ValueError, match=message):
+        call_with_other_model(side, call)
+
+
+@on_both_sides
+@pytest.mark.parametrize("other", [False, True], ids=["own", "other"])
+@pytest.mark.parametrize("call", ["fit", "evaluate"])
+def test_data_are_a_tuple_of_numpy_arrays(side, call, other):
+    """No tensors, no lists, no array without its tuple; validation data, too."""
+    model, framework = predictor()(side), OTHER[side.name] if other else side
+    tensors = framework.tensor(X), framework.tensor(Y, "int32")
+    start = "expected the data to be a tuple of NumPy arrays, got "
+    for data, got in [
+        (tensors, f"[{type(tensors[0])}, {type(tensors[1])}]"),
+        (X, "<class 'numpy.ndarray'>"),
+        ({"x": X, "y": Y}, "<class 'dict'>"),
+        ((X.tolist(), Y), "[<class 'list'>, <class 'numpy.ndarray'>]"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{re.escape(start + got)}$"):
+            train(side, call, model, "cross_entropy", data)
+    with pytest.raises(
+        ValueError, match=r"^expected inputs and labels, got 1 arrays in"
+    ):
+        train(side, call, model, "cross_entropy", (X,))
+    if call == "fit":
+        start = start.replace("the data", "the validation data")
+        with pytest.raises(ValueError, match=f"^{start}<class 'numpy.ndarray'>$"):
+            train(side, call, model, "cross_entropy", (X, Y), validation=X)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda side: (predictor()(side), X),
+        lambda side: (HEADED(side), np.ones((B, Q, M))),
+        lambda side: (language_model(side), Y),
+        lambda side: (side.build("VisionTransformer", 4, 1, M, 5, patch=2, n_blocks=1,
+                                 n_heads=H, f=F), np.ones((B, 4, 4, 1)))],
+    ids=["predictor", "attention", "language model", "vision"],
+)  # fmt: skip
+def test_a_tensor_of_pytorch_does_not_pass_through_a_model_in_jax(make):
+    """JAX would convert it without a word; PyTorch itself refuses JAX's arrays."""
+    model, x = make(jax_side)
+    with pytest.raises((TypeError, ValueError), match=r"^expected .*, got .*torch\."):
+        model(torch_side.tensor(x, x.dtype.name))
+    for good in (x, jax_side.tensor(x, x.dtype.name)):
+        model(good)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from helpers.data import photos, sets
+from helpers.data import photos, pictures, sets
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +87,18 @@ def test_pages_use_photos_when_they_are_prepared(folder, monkeypatch, request):
     for name in ("digits", "cifar10", str(folder)):
         monkeypatch.setenv("PHOTOS", name)
         assert sets.source() == name
+
+
+@pytest.mark.parametrize("name", ["cifar11", "./birds", "/nowhere/birds"])
+def test_a_mistyped_source_of_pictures_is_noticed_at_once(folder, monkeypatch, name):
+    """Where the vision page asks for the source, before it trains anything."""
+    monkeypatch.setenv("PHOTOS", name)
+    message = f"PHOTOS = {name!r}: expected digits, cifar10, cifar100, or a folder"
+    with pytest.raises(ValueError, match=f"^{message} of pictures$"):
+        pictures.source()
+    for good in ("digits", "cifar10", str(folder)):
+        monkeypatch.setenv("PHOTOS", good)
+        assert pictures.source() == good
 
 
 def test_photos_come_centred_in_three_parts(ready):

@@ -185,7 +185,8 @@ def test_each_class_gives_its_share_to_each_part(counts, seed):
     np.testing.assert_array_equal(np.sort(together), rows)
     for part, share in zip(parts.values(), (0.72, 0.08, 0.2), strict=True):
         np.testing.assert_array_equal(part.labels, labels[part.images])
-        np.testing.assert_array_equal(part.features[:, 0], part.images)
+        raw = (part.images - parts["train"].images.mean()) / parts["train"].images.std()
+        np.testing.assert_allclose(part.features[:, 0], raw, atol=1e-5)
         found = np.bincount(part.labels, minlength=len(counts))
         assert found.min() >= 2
         np.testing.assert_allclose(found, share * np.array(counts), atol=2)
@@ -195,16 +196,28 @@ def test_each_class_gives_its_share_to_each_part(counts, seed):
     assert set(other) != set(again)
 
 
+def test_a_split_standardises_each_feature_by_the_training_part():
+    """Whatever its unit; one that never changes becomes 0, and nothing becomes NaN."""
+    rng, labels = np.random.default_rng(0), np.arange(400) % 4
+    raw = rng.normal(size=(400, 3)) * [1e-3, 1, 1e4] + [5, 0, -7e4]
+    parts = sets.split(np.c_[raw, np.ones(400)], labels, np.arange(400))
+    train = raw[parts["train"].images]
+    for part in parts.values():
+        expected = (raw[part.images] - train.mean(axis=0)) / train.std(axis=0)
+        assert part.features.dtype == np.float32
+        np.testing.assert_allclose(part.features[:, :3], expected, atol=1e-3)
+        np.testing.assert_array_equal(part.features[:, 3], 0)
+
+
 @pytest.mark.slow
 def test_your_own_data_need_a_few_lines():
     """scikit-learn's wines: two arrays, no image, three classes."""
     from sklearn.datasets import load_wine
-    from sklearn.preprocessing import scale
 
     from helpers.torch import Predictor, build, evaluate, fit, odd_one_out
 
     features, labels = load_wine(return_X_y=True)
-    parts = sets.split(scale(features), labels)
+    parts = sets.split(features, labels)
     settings = Sets.for_data(parts, epochs=15)
     train, test = parts["train"], parts["test"]
     batches = sets.drawn(train.labels, settings)

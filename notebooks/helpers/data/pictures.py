@@ -12,18 +12,10 @@ from helpers.data import photos
 
 
 def load(source, seed):
-    """Training, validation and test part, and the names of the classes.
+    """Training, validation and test part by name, and the names of the classes.
 
-    Parameters
-    ----------
-    source : str
-        ``digits``, or what ``helpers.data.photos`` knows.
-    seed : int
-        Of the split: a tenth of each class of the training part is for validation.
-
-    Returns
-    -------
-    dict of str to (array ``n y x i``, int32 array ``n``), list of str
+    The source is ``digits``, or what ``helpers.data.photos`` knows; a part is a pair
+    ``n y x i``, ``n``. A tenth of each class of the training part is for validation.
     """
     if source == "digits":
         return digits(seed), [*"0123456789"]
@@ -68,7 +60,12 @@ def held_out(labels, share, least, seed):
 
 def source():
     """Where pictures come from: ``$PHOTOS``, else the digits."""
-    return os.environ.get("PHOTOS") or "digits"
+    name = os.environ.get("PHOTOS") or "digits"
+    known = ["digits", *photos.DATA]
+    if name not in known and not photos.located(name).is_dir():
+        expected = f"{', '.join(known)}, or a folder of pictures"
+        raise ValueError(f"PHOTOS = {name!r}: expected {expected}")
+    return name
 
 
 def shifted(images, down, right):

@@ -172,8 +172,8 @@ def split(features, labels, images=None, *, seed=42):
     """Your own data in three parts: ``train``, ``validation``, ``test``, as ``Part``.
 
     A fifth of each class is for the test, a tenth of the rest for validation; each part
-    is in random order. Standardise features in different units after the split, with the
-    mean and the deviation of the training part.
+    is in random order. All are standardised, feature by feature, with the mean and the
+    deviation of the training part.
     """
     labels = np.asarray(labels)
     with np.errstate(over="ignore"):  # an infinite feature is named by Part
@@ -187,7 +187,7 @@ def split(features, labels, images=None, *, seed=42):
         )
     rest, test = divided(whole, 0.2, seed)
     train, validation = divided(rest, 0.1, seed)
-    return {"train": train, "validation": validation, "test": test}
+    return centred({"train": train, "validation": validation, "test": test}, axis=0)
 
 
 def divided(part, share, seed):
@@ -241,16 +241,17 @@ def mean_colours(images, n=8):
     return squares.mean(axis=(2, 4), dtype=np.float32).reshape(r, -1) / 255
 
 
-def centred(parts):
+def centred(parts, axis=None):
     """The same parts with centred features of standard deviation 1.
 
     What all images share does not help to find the odd one, and it dominates features
     that are never negative. The mean of each feature and one standard deviation for all
-    of them are those of ``parts["train"]``.
+    of them, or with ``axis=0`` for each, are those of ``parts["train"]``.
     """
     train = parts["train"].features
     mean = train.mean(axis=0, dtype=np.float64).astype(np.float32)
-    size = (train - mean).std(dtype=np.float64).astype(np.float32)
+    size = (train - mean).std(axis, dtype=np.float64).astype(np.float32)
+    size = np.where(size > 0, size, 1)
     return {
         name: replace(part, features=(part.features - mean) / size)
         for name, part in parts.items()

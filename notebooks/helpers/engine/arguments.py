@@ -1,9 +1,22 @@
 """What callers ask of a model, checked before any work, in either framework."""
 
+from operator import index
+
+
+def check_kind(model, kind):
+    """The model, if it is one of this framework."""
+    if not isinstance(model, kind):
+        raise ValueError(f"expected a model of {kind}, got {type(model)}")
+    return model
+
 
 def check_prompts(model, prompts, length, end=None):
     """The prompts as lists of whole numbers, if the model can continue them."""
-    rows = [[int(token) for token in prompt] for prompt in prompts]
+    try:
+        rows = [[index(token) for token in prompt] for prompt in prompts]
+    except TypeError:
+        what = "prompts b s of whole numbers, as [[1, 2]]"
+        raise ValueError(f"expected {what}, got {prompts!r:.80}") from None
     sizes = [len(row) for row in rows]
     if length < 1 or not rows or not min(sizes):
         raise ValueError(
@@ -43,10 +56,11 @@ def check_search(model, source, length, begin, end, width):
             f"{longest} positions, got length = {length}, width = {width} and a source "
             f"of shape {tuple(source.shape)}"
         )
-    if not (source >= 0).any(1).all() or source.max() >= embed.num_embeddings:
+    known = -1 <= source.min() <= source.max() < embed.num_embeddings
+    if not (source >= 0).any(1).all() or not known:
         raise ValueError(
-            f"expected source tokens below {embed.num_embeddings}, and one or more in "
-            f"each row, got tokens up to {source.max()}"
+            f"expected source tokens below {embed.num_embeddings}, or -1 for padding, "
+            f"one or more in each row, got {source.min()} to {source.max()}"
         )
     if begin == end or not 0 <= min(begin, end) <= max(begin, end) < n_target:
         raise ValueError(

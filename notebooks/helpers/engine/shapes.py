@@ -18,21 +18,9 @@ def as_numpy(x):
 def check_shape(x, axes, **sizes):
     """Check the shape of ``x`` against named axes and return the size of each.
 
-    Parameters
-    ----------
-    x : array of any framework
-        Anything with a ``shape``.
-    axes : str
-        One name per axis, in order: ``"b h q k"``. A name used twice means that both
-        axes are equally long.
-    **sizes : int
-        The sizes that are known: ``h=4``.
-
-    Raises
-    ------
-    ValueError
-        If the number of axes or the size of one differs, naming the axis and both sizes;
-        if a size is given for an axis that ``axes`` lacks.
+    ``axes`` has one name per axis, in order: ``"b h q k"``. A name used twice means that
+    both axes are equally long; ``sizes`` are those that are known: ``h=4``. An error
+    names the axis and both sizes.
     """
     names, shape = axes.split(), tuple(x.shape)
     unknown = sorted(set(sizes) - set(names))

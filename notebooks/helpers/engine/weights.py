@@ -182,8 +182,10 @@ def write_atomically(path, data):
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
-    except BaseException:
+    except BaseException as error:
         draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # a full disk gives no path
+            error.filename = error.filename or str(path)
         raise
 
 

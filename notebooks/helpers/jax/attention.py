@@ -81,6 +81,8 @@ def dense(n_in, n_out, *, rngs):
 
 def check_input(x, size):
     """Raise ValueError unless an input is ``b s size``."""
+    if not isinstance(x.dtype, jnp.dtype):
+        raise TypeError(f"expected an array of JAX or NumPy, got {type(x)}")
     if x.ndim != 3 or x.shape[-1] != size:
         raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
 

@@ -31,7 +31,7 @@ def causal_mask(tokens):
 
 def check_tokens(tokens, longest=math.inf):
     """Raise an error unless tokens are an integer array ``b s``, short enough."""
-    if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+    if tokens.ndim != 2 or getattr(tokens.dtype, "kind", "?") not in "iu":
         raise ValueError(
             f"expected tokens b s of whole numbers, got {tokens.dtype} "
             f"{tuple(tokens.shape)}"
@@ -57,6 +57,8 @@ class LanguageModel(nnx.Module):
         self, n_tokens, m, *, n_blocks, n_heads, f, max_length, positions="learned",
         tied=True, causal=True, stack=Encoder, rngs, **options,
     ):  # fmt: skip
+        if max_length < 1:
+            raise ValueError(f"expected max_length of at least 1, got {max_length}")
         kind = pick(POSITIONS, positions, "positions")
         self.max_length, self.causal = max_length, causal
         self.embed = embedding(n_tokens, m, rngs=rngs)

@@ -37,6 +37,8 @@ class FeedForward(nnx.Module):
     """
 
     def __init__(self, m, f, *, dropout=0.0, activation="relu", rngs):
+        if f < 1:
+            raise ValueError(f"expected f of at least 1, got {f}")
         self.activation = pick(ACTIVATIONS, activation, "activation")
         self.linear1 = dense(m, f, rngs=rngs)
         self.linear2 = dense(f, m, rngs=rngs)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from helpers.engine.arguments import check_prompts, check_sampling
+from helpers.engine.arguments import check_kind, check_prompts, check_sampling
 from helpers.jax.attention import attention
 
 
@@ -131,7 +131,7 @@ def generate(
     are those of ``next_token_probabilities``; ``top_k=1`` is greedy. All after the
     token ``end`` are ``end``, too. The model stays in training mode if it is.
     """
-    rows = check_prompts(model, prompts, length, end)
+    rows = check_prompts(check_kind(model, nnx.Module), prompts, length, end)
     check_sampling(temperature, top_k, top_p)
     longest = max(map(len, rows))
     first = jnp.array([longest - len(row) for row in rows])  # b

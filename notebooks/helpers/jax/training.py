@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from helpers.data.sequences import count_tokens, draw_uniforms, shuffled
 from helpers.engine import checks, runs
+from helpers.engine.arguments import check_kind
 from helpers.engine.processes import ProcessGroup
 from helpers.engine.shapes import with_integers
 
@@ -110,6 +111,7 @@ def fit(
     FloatingPointError
         If a loss or a gradient is no longer finite.
     """
+    check_kind(model, nnx.Module)
     parts = [part for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module)]
     return runs.fit(
         Trainer, model, parts, loss_fn, data, settings,
@@ -125,7 +127,7 @@ def evaluate(model, loss_fn, data, *, batch_size=1000):
     memory, not of the result: a batch counts as many times as ``loss_fn.weigh`` says.
     """
     checks.check_sizes(batch_size=batch_size)
-    checks.check_examples(model, loss_fn, data)
+    checks.check_examples(check_kind(model, nnx.Module), loss_fn, data)
     return score(model, loss_fn, on_device(data, model), batch_size)
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from helpers.engine.arguments import check_search
+from helpers.engine.arguments import check_kind, check_search
 from helpers.jax.attention import MultiHeadAttention
 from helpers.jax.decoder import LanguageModel, check_tokens, embedding
 from helpers.jax.encoder import NORMS, Encoder, EncoderBlock
@@ -131,13 +131,13 @@ class Translator(nnx.Module):
 def translate(model, source, length, *, begin, end, width=1):
     """Translate ``b k`` by beam search: tokens ``b length``, log-probabilities ``b``.
 
-    A negative token of the source is padding. ``begin`` and ``end`` are the tokens
-    before a translation and after it; ``end`` fills it up. At each step ``width``
-    beams, unfinished translations, are kept; a width of 1 is greedy. The model stays in
+    Padding of the source is -1. ``begin`` and ``end`` are the tokens before a
+    translation and after it; ``end`` fills it up. At each step ``width`` beams,
+    unfinished translations, are kept; a width of 1 is greedy. The model stays in
     training mode if it is.
     """
     check_tokens(source)
-    check_search(model, source, length, begin, end, width)
+    check_search(check_kind(model, nnx.Module), source, length, begin, end, width)
     quiet = nnx.clone(model)
     quiet.eval()
     graph, state = nnx.split(quiet)

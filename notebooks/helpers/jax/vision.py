@@ -89,6 +89,8 @@ def count_patches(image_size, patch):
 
 def check_images(images, shape):
     """Pictures of a ``shape`` as floats; others, or whole numbers, raise an error."""
+    if not isinstance(images.dtype, jnp.dtype):
+        raise TypeError(f"expected an array of JAX or NumPy, got {type(images)}")
     if tuple(images.shape[1:]) != shape:
         raise ValueError(
             f"expected pictures of shape b {' '.join(map(str, shape))}, got "

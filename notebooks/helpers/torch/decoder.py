@@ -62,6 +62,8 @@ class LanguageModel(nn.Module):
         tied=True, causal=True, stack=Encoder, **options,
     ):  # fmt: skip
         super().__init__()
+        if max_length < 1:
+            raise ValueError(f"expected max_length of at least 1, got {max_length}")
         kind = pick(POSITIONS, positions, "positions")
         self.max_length, self.causal = max_length, causal
         self.embed = embedding(n_tokens, m)

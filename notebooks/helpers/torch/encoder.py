@@ -36,6 +36,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, m, f, *, dropout=0.0, activation="relu"):
         super().__init__()
+        if f < 1:
+            raise ValueError(f"expected f of at least 1, got {f}")
         self.activation = pick(ACTIVATIONS, activation, "activation")
         self.linear1 = dense(m, f)
         self.linear2 = dense(f, m)

@@ -2,7 +2,7 @@
 
 import torch
 
-from helpers.engine.arguments import check_prompts, check_sampling
+from helpers.engine.arguments import check_kind, check_prompts, check_sampling
 from helpers.torch.attention import attention
 from helpers.torch.training import evaluating
 
@@ -129,7 +129,7 @@ def generate(
     are those of ``next_token_probabilities``; ``top_k=1`` is greedy. All after the
     token ``end`` are ``end``, too. The model stays in training mode if it is.
     """
-    rows = check_prompts(model, prompts, length, end)
+    rows = check_prompts(check_kind(model, torch.nn.Module), prompts, length, end)
     check_sampling(temperature, top_k, top_p)
     longest = max(map(len, rows))
     device = model.embed.weight.device

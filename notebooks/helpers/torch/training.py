@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from helpers.data.sequences import count_tokens, draw_uniforms, shuffled
 from helpers.engine import checks, runs
+from helpers.engine.arguments import check_kind
 from helpers.engine.processes import ProcessGroup
 from helpers.engine.shapes import with_integers
 
@@ -106,6 +107,7 @@ def fit(
     FloatingPointError
         If a loss or a gradient is no longer finite.
     """
+    check_kind(model, nn.Module)
     with torch.random.fork_rng(range(torch.cuda.device_count())):
         return runs.fit(
             Trainer, model, [*model.modules()], loss_fn, data, settings,
@@ -121,7 +123,7 @@ def evaluate(model, loss_fn, data, *, batch_size=1000):
     memory, not of the result: a batch counts as many times as ``loss_fn.weigh`` says.
     """
     checks.check_sizes(batch_size=batch_size)
-    checks.check_examples(model, loss_fn, data)
+    checks.check_examples(check_kind(model, nn.Module), loss_fn, data)
     return score(model, loss_fn, on_device(data, model), batch_size)
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from helpers.engine.arguments import check_search
+from helpers.engine.arguments import check_kind, check_search
 from helpers.torch.attention import MultiHeadAttention
 from helpers.torch.decoder import LanguageModel, check_tokens, embedding
 from helpers.torch.encoder import NORMS, Encoder, EncoderBlock
@@ -132,13 +132,13 @@ class Translator(nn.Module):
 def translate(model, source, length, *, begin, end, width=1):
     """Translate ``b k`` by beam search: tokens ``b length``, log-probabilities ``b``.
 
-    A negative token of the source is padding. ``begin`` and ``end`` are the tokens
-    before a translation and after it; ``end`` fills it up. At each step ``width``
-    beams, unfinished translations, are kept; a width of 1 is greedy. The model stays in
+    Padding of the source is -1. ``begin`` and ``end`` are the tokens before a
+    translation and after it; ``end`` fills it up. At each step ``width`` beams,
+    unfinished translations, are kept; a width of 1 is greedy. The model stays in
     training mode if it is.
     """
     check_tokens(source)
-    check_search(model, source, length, begin, end, width)
+    check_search(check_kind(model, nn.Module), source, length, begin, end, width)
     with evaluating(model), torch.no_grad():
         return search_beams(model, source, begin, end, length=length, width=width)
 
