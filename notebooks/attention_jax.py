@@ -291,13 +291,14 @@ say(
 # Now as a function of JAX arrays: `floats` makes them from numbers, in float32. There
 # may be more axes in front, because `@` multiplies the matrices in the last two axes,
 # and the softmax runs along the keys, the last axis. A value may have its own size,
-# `e`.
+# `e`. The queries are scaled before the product, because large products overflow in
+# half precision (float16).
 
 
 # %% tags=["jax"]
 def plain_attention(q, k, v):
     """Attention without a mask: ``... q d, ... k d, ... k e -> ... q e, ... q k``."""
-    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])  # ... q k
+    scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
     weights = jax.nn.softmax(scores, axis=-1)
     return weights @ v, weights
 
@@ -432,7 +433,7 @@ def masked_softmax(scores, mask=None):
 def attention(q, k, v, mask=None):
     """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``."""
     check_shapes(q, k, v)
-    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])  # ... q k
+    scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
     weights = masked_softmax(scores, mask)
     return weights @ v, weights
 
@@ -548,6 +549,8 @@ for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
     out, weights = attention(*inputs, booleans(padding))
     assert out.dtype == weights.dtype == dtype
     assert (as_numpy(out)[~real] == 0).all()
+    large = [jnp.full((2, 128), 30, dtype)] * 3  # dot products 115,200
+    assert (as_numpy(attention(*large)[0]) == 30).all()
 
 # %% [markdown] tags=["shared"]
 # ## Heads attend independently of each other
@@ -672,7 +675,7 @@ class MultiHeadAttention(nnx.Module):
         self.qkv = dense(m, 3 * m, rngs=rngs)
         self.out = dense(m, m, rngs=rngs)
 
-    def project(self, x):
+    def project(self, x, offset=0):  # for layers that know positions
         """Queries, keys and values of every head: ``b s m -> 3 b h s d``."""
         check_input(x, self.qkv.in_features)
         b, s, m = x.shape

@@ -292,13 +292,14 @@ say(
 # Now as a function of tensors: `floats` makes them from numbers, in float32, on the GPU
 # if there is one. There may be more axes in front, because `@` multiplies the matrices
 # in the last two axes, and the softmax runs along the keys, the last `dim`. A value may
-# have its own size, `e`.
+# have its own size, `e`. The queries are scaled before the product, because large
+# products overflow in half precision (float16).
 
 
 # %% tags=["torch"]
 def plain_attention(q, k, v):
     """Attention without a mask: ``... q d, ... k d, ... k e -> ... q e, ... q k``."""
-    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # ... q k
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # ... q k
     weights = torch.softmax(scores, dim=-1)
     return weights @ v, weights
 
@@ -433,7 +434,7 @@ def masked_softmax(scores, mask=None):
 def attention(q, k, v, mask=None):
     """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``."""
     check_shapes(q, k, v)
-    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # ... q k
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # ... q k
     weights = masked_softmax(scores, mask)
     return weights @ v, weights
 
@@ -549,6 +550,8 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
     out, weights = attention(*(x.detach() for x in inputs), booleans(padding))
     assert out.dtype == weights.dtype == dtype
     assert (as_numpy(out)[~real] == 0).all()
+    large = [torch.full((2, 128), 30, dtype=dtype)] * 3  # dot products 115,200
+    assert (as_numpy(attention(*large)[0]) == 30).all()
 
 # %% [markdown] tags=["shared"]
 # ## Heads attend independently of each other
@@ -675,7 +678,7 @@ class MultiHeadAttention(nn.Module):
         self.qkv = dense(m, 3 * m)
         self.out = dense(m, m)
 
-    def project(self, x):
+    def project(self, x, offset=0):  # for layers that know positions
         """Queries, keys and values of every head: ``b s m -> 3 b h s d``."""
         check_input(x, self.qkv.in_features)
         b, s, m = x.shape

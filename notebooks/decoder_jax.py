@@ -286,7 +286,7 @@ class LanguageModel(nnx.Module):
     ):  # fmt: skip
         if max_length < 1:
             raise ValueError(f"expected max_length of at least 1, got {max_length}")
-        kind = pick(POSITIONS, positions, "positions")
+        kind, options["attention"] = pick(POSITIONS, positions, "positions")
         self.max_length, self.causal = max_length, causal
         self.embed = embedding(n_tokens, m, rngs=rngs)
         self.positions = kind(m, max_length, rngs=rngs) if kind else None
@@ -542,7 +542,7 @@ assert ends[0] < ends[1] < ends[2]
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     """Probabilities that the next token is drawn with: ``... c -> ... c``."""
     highest = logits.max(axis=-1, keepdims=True)
-    p = jax.nn.softmax((logits - highest) / temperature, axis=-1)
+    p = jax.nn.softmax((logits - highest).astype(jnp.float32) / temperature, axis=-1)
     if top_k is None and top_p is None:
         return p
     order = jnp.argsort(-p, axis=-1, stable=True)  # the most probable first
@@ -836,7 +836,7 @@ def attend(layer, q, k, v, mask=None):
 
 def attend_and_keep(layer, x, cache, start, mask):
     """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
-    q, *new = layer.project(x)  # b h n d
+    q, *new = layer.project(x, start)  # b h n d
     write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=2)
     cache = tuple(write(old, part) for old, part in zip(cache, new, strict=True))
     return attend(layer, q, *cache, mask), cache
@@ -935,7 +935,8 @@ for s, size in zip(lengths, sizes, strict=True):
 # If you have many prompts, a batch is faster than one after the other, but they differ
 # in length. `generate` of `helpers` pads them on the *left*, so that all grow at the
 # same place. A text stops at a token that you name as the **end**, here a line break
-# without blanks after it.
+# without blanks after it. A *greedy* text is the one that its prompt gives alone; a
+# sampled one also depends on the batch, whose texts share one source of randomness.
 
 # %% tags=["shared"]
 prompts = ["import", prompt, "class Queue:\n    def put(self"]
@@ -947,7 +948,7 @@ for each, new in zip(prompts, batch, strict=True):
     print("---", f"{each}│{pairs.decode(new)}".rstrip("\n"), sep="\n")
 
 # %% tags=["shared", "check"]
-# Checked: a batch gives each text that its prompt gives alone; after the end only ends
+# Checked: a batch gives the greedy text of a prompt alone; after the end only ends
 greedy_too = options | {"temperature": 1e-6, "end": None}  # compiled once for both
 together = as_numpy(generate(model, encoded, 40, **greedy_too))
 np.testing.assert_array_equal(together[1], written["greedy"][:40])

@@ -562,7 +562,8 @@ def check_rate(rate, what):
 
 
 # %% [markdown] tags=["jax"]
-# New in the block are the options, dropout, and the lines of pre-norm.
+# New in the block are the options, dropout, and the lines of pre-norm. Another class
+# of `attention` comes with the positions.
 
 
 # %% tags=["jax"]
@@ -571,11 +572,11 @@ class EncoderBlock(nnx.Module):
 
     def __init__(
         self, m, n_heads, f, *, dropout=0.0, activation="relu", norm="layer",  # new
-        norm_first=False, rngs,  # new
+        norm_first=False, attention=MultiHeadAttention, rngs,  # new
     ):  # fmt: skip
         make_norm = pick(NORMS, norm, "norm")  # new
         self.norm_first = norm_first  # new
-        self.attention = MultiHeadAttention(m, n_heads, rngs=rngs)
+        self.attention = attention(m, n_heads, rngs=rngs)
         self.ffn = FeedForward(m, f, dropout=dropout, activation=activation, rngs=rngs)
         self.norm1 = make_norm(m, rngs=rngs)
         self.norm2 = make_norm(m, rngs=rngs)
@@ -621,11 +622,13 @@ for option, value in (("norm", "batch"), ("activation", "tanh"), ("dropout", 1))
 class Encoder(nnx.Module):
     """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
 
+    block = EncoderBlock
+
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
         if n_blocks < 1:
             raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
         options = {"norm_first": norm_first, "rngs": rngs, **options}
-        blocks = [EncoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
+        blocks = [self.block(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nnx.data(blocks)
         make_norm = NORMS[options.get("norm", "layer")]
         self.norm = make_norm(m, rngs=rngs) if norm_first else None
@@ -647,11 +650,16 @@ class Encoder(nnx.Module):
 
 
 # %% tags=["jax"]
-def attention_maps(model, x, mask=None):
-    """Outputs and attention maps of one forward pass with dropout off."""
+def without_dropout(model):
+    """A copy of the model with dropout off."""
     quiet = nnx.clone(model)
     quiet.eval()
-    return quiet(x, mask, return_maps=True)
+    return quiet
+
+
+def attention_maps(model, x, mask=None):
+    """Outputs and attention maps of one forward pass with dropout off."""
+    return without_dropout(model)(x, mask, return_maps=True)
 
 
 # %% tags=["shared"]

@@ -55,6 +55,7 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     sys.path.insert(0, os.getcwd())
 
 # %% tags=["torch", "imports"]
+from contextlib import contextmanager
 from functools import partial
 from itertools import product
 
@@ -560,7 +561,8 @@ def check_rate(rate, what):
 
 
 # %% [markdown] tags=["torch"]
-# New in the block are the options, dropout, and the lines of pre-norm.
+# New in the block are the options, dropout, and the lines of pre-norm. Another class
+# of `attention` comes with the positions.
 
 
 # %% tags=["torch"]
@@ -569,12 +571,12 @@ class EncoderBlock(nn.Module):
 
     def __init__(
         self, m, n_heads, f, *, dropout=0.0, activation="relu", norm="layer",  # new
-        norm_first=False,  # new
+        norm_first=False, attention=MultiHeadAttention,  # new
     ):  # fmt: skip
         super().__init__()
         make_norm = pick(NORMS, norm, "norm")  # new
         self.norm_first = norm_first  # new
-        self.attention = MultiHeadAttention(m, n_heads)
+        self.attention = attention(m, n_heads)
         self.ffn = FeedForward(m, f, dropout=dropout, activation=activation)
         self.norm1 = make_norm(m)
         self.norm2 = make_norm(m)
@@ -620,12 +622,14 @@ for option, value in (("norm", "batch"), ("activation", "tanh"), ("dropout", 1))
 class Encoder(nn.Module):
     """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
 
+    block = EncoderBlock
+
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
         super().__init__()
         if n_blocks < 1:
             raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
         options = {"norm_first": norm_first, **options}
-        blocks = [EncoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
+        blocks = [self.block(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nn.ModuleList(blocks)
         make_norm = NORMS[options.get("norm", "layer")]
         self.norm = make_norm(m) if norm_first else None
@@ -643,21 +647,27 @@ class Encoder(nn.Module):
 # To see where a model looks, we run it once with dropout off, and keep the maps.
 
 # %% [markdown] tags=["torch"]
-# `eval()` switches dropout off; afterwards each module gets its old mode back.
-# `no_grad` turns autograd off.
+# `eval()` switches dropout off; after the `with` block, each module gets its old mode
+# back. `no_grad` turns autograd off.
 
 
 # %% tags=["torch"]
-def attention_maps(model, x, mask=None):
-    """Outputs and attention maps of one forward pass with dropout off."""
+@contextmanager
+def without_dropout(model):
+    """The model with dropout off; then each module gets its old mode back."""
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
-        with torch.no_grad():
-            return model(x, mask, return_maps=True)
+        yield
     finally:
         for part, was_training in modes:
             part.training = was_training
+
+
+def attention_maps(model, x, mask=None):
+    """Outputs and attention maps of one forward pass with dropout off."""
+    with without_dropout(model), torch.no_grad():
+        return model(x, mask, return_maps=True)
 
 
 # %% tags=["shared"]

@@ -235,7 +235,7 @@ class LearnedPositions(nnx.Module):
 
     def __call__(self, x):
         check_length(x, self.table)
-        return x + self.table[: x.shape[1]]
+        return x + self.table[: x.shape[1]].astype(x.dtype)
 
 
 # %% tags=["jax", "check"]
@@ -279,15 +279,17 @@ assert said == ["97 positions, but the table has max_length = 96"] * 2
 
 
 # %% tags=["jax"]
-def rotary(x):
-    """Rotate each pair of features by its position: ``... s d -> ... s d``."""
+def rotary(x, offset=0):
+    """Rotate pairs of features by position, counted from ``offset``: ``... s d``."""
     s, d = x.shape[-2:]
-    frequencies = 10000.0 ** (-jnp.arange(0, d, 2) / d)
-    angle = jnp.arange(s)[:, None] * frequencies  # s d/2; float32: short texts only
+    if d % 2:
+        raise ValueError(f"expected pairs of features, got d = {d}")
+    frequencies = 10000.0 ** (-jnp.arange(0, d, 2, dtype=jnp.float32) / d)
+    angle = (offset + jnp.arange(s))[:, None] * frequencies  # s d/2, in float32
     sin, cos = jnp.sin(angle), jnp.cos(angle)
     even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
     pairs = even * cos - odd * sin, even * sin + odd * cos
-    return jnp.stack(pairs, axis=-1).reshape(x.shape)  # ... s d
+    return jnp.stack(pairs, axis=-1).reshape(x.shape).astype(x.dtype)  # ... s d
 
 
 # %% [markdown] tags=["shared"]
@@ -327,6 +329,8 @@ say(
 assert change(rotated) < 1e-4
 assert change(added) > 6
 np.testing.assert_allclose(rotated[0, 0], q[0] @ k[0], atol=1e-5)
+later = as_numpy(rotary(floats(q[5:]), offset=5))
+np.testing.assert_allclose(later, as_numpy(rotary(floats(q)))[5:], atol=1e-6)
 lengths = np.linalg.norm(as_numpy(rotary(floats(q))), axis=-1)
 np.testing.assert_allclose(lengths, np.linalg.norm(q[0]), atol=1e-5)
 
@@ -334,16 +338,18 @@ np.testing.assert_allclose(lengths, np.linalg.norm(q[0]), atol=1e-5)
 # Many current models have rotary positions, for example
 # [LLaMA](https://arxiv.org/abs/2302.13971).
 # [ALiBi](https://arxiv.org/abs/2108.12409) subtracts a multiple of the distance from
-# each score instead. In our attention layer rotary positions are one method:
+# each score instead. In our attention layer rotary positions are one method. A model
+# that writes keeps old keys and projects only what is new: `offset` is the position of
+# the first. Without it, every new word would be rotated as position 0.
 
 
 # %% tags=["jax"]
 class RotaryAttention(MultiHeadAttention):
     """Attention whose queries and keys are rotated: ``b s m -> b s m, b h s s``."""
 
-    def project(self, x):
+    def project(self, x, offset=0):
         q, k, v = super().project(x)  # each b h s d
-        return rotary(q), rotary(k), v
+        return rotary(q, offset), rotary(k, offset), v
 
 
 # %% [markdown] tags=["shared"]
@@ -399,10 +405,11 @@ diagrams.predictor()
 
 
 # %% tags=["jax"]
-POSITIONS = {
-    "sinusoidal": SinusoidalPositions,
-    "learned": LearnedPositions,
-    "none": None,
+POSITIONS = {  # the codes that are added, and the attention of every block
+    "sinusoidal": (SinusoidalPositions, MultiHeadAttention),
+    "learned": (LearnedPositions, MultiHeadAttention),
+    "rotary": (None, RotaryAttention),
+    "none": (None, MultiHeadAttention),
 }
 
 
@@ -414,7 +421,7 @@ class Predictor(nnx.Module):
         self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, input_dropout=0.0,
         positions="sinusoidal", max_length=512, rngs, **options,  # of the blocks
     ):  # fmt: skip
-        kind = pick(POSITIONS, positions, "positions")
+        kind, options["attention"] = pick(POSITIONS, positions, "positions")
         input_dropout = check_rate(input_dropout, "input_dropout")
         self.input_dropout = nnx.Dropout(input_dropout, rngs=rngs)
         self.embed = dense(n_inputs, m, rngs=rngs)  # 1
@@ -515,7 +522,7 @@ def shifted(n, length, seed):
 
 # %% [markdown] tags=["shared"]
 # The model with sinusoids is trained in two lines; the others differ from it in one
-# argument or one layer.
+# argument.
 
 # %% tags=["shared"]
 train = shifted(settings.n_train, settings.length, seed=0)
@@ -528,11 +535,9 @@ f"accuracy in the last update: {history['accuracy'][-1]:.0%}"
 models, tables = {"sinusoidal": sinusoidal}, []
 near = {"sinusoidal": history["accuracy"][-10:].mean()}  # in the last ten updates
 for name in ("learned", "rotary"):
-    chosen = replace(settings, positions="none" if name == "rotary" else name)
+    chosen = replace(settings, positions=name)
     sizes = {**chosen.model, "max_length": 2 * settings.length}  # of the Predictor
     model = models[name] = build(Predictor, seed=settings.seed, **sizes)
-    if name == "rotary":
-        model.encoder.blocks[0].attention = build(RotaryAttention, settings.m, 1)
     tables.append(to_arrays(model).get("positions.table"))  # before training
     history = fit(model, cross_entropy, train, chosen, bar=False)
     near[name] = history["accuracy"][-10:].mean()
@@ -678,8 +683,8 @@ say(
 # one size, and no positions for sets. Start from ready-made parts, such as these of a
 # pre-norm encoder for sentences with padding. They know no positions: add codes to
 # their input, as `SinusoidalPositions` does. Rotary positions turn queries and keys, so
-# they need an attention layer of your own, such as `RotaryAttention`. `real`, of shape
-# `b s`, is True at real positions.
+# they need an attention layer of your own, such as `RotaryAttention`; our models take
+# it with `positions="rotary"`. `real`, of shape `b s`, is True at real positions.
 
 # %% [markdown] tags=["jax"]
 # Flax has attention, norms and linear layers; the block is yours to write. Its mask has

@@ -235,7 +235,7 @@ class LearnedPositions(nn.Module):
 
     def forward(self, x):
         check_length(x, self.table)
-        return x + self.table[: x.shape[1]]
+        return x + self.table[: x.shape[1]].to(x.dtype)
 
 
 # %% tags=["torch", "check"]
@@ -279,15 +279,18 @@ assert said == ["97 positions, but the table has max_length = 96"] * 2
 
 
 # %% tags=["torch"]
-def rotary(x):
-    """Rotate each pair of features by its position: ``... s d -> ... s d``."""
+def rotary(x, offset=0):
+    """Rotate pairs of features by position, counted from ``offset``: ``... s d``."""
     s, d = x.shape[-2:]
-    frequencies = 10000.0 ** (-torch.arange(0, d, 2) / d)
-    angle = torch.arange(s)[:, None] * frequencies  # s d/2; float32: short texts only
+    if d % 2:
+        raise ValueError(f"expected pairs of features, got d = {d}")
+    count = partial(torch.arange, dtype=torch.float32, device=x.device)
+    frequencies = 10000.0 ** (-count(0, d, 2) / d)
+    angle = (offset + count(s))[:, None] * frequencies  # s d/2, in float32
     sin, cos = angle.sin(), angle.cos()
     even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
     pairs = even * cos - odd * sin, even * sin + odd * cos
-    return torch.stack(pairs, dim=-1).flatten(-2)  # ... s d
+    return torch.stack(pairs, dim=-1).flatten(-2).to(x.dtype)  # ... s d
 
 
 # %% [markdown] tags=["shared"]
@@ -327,6 +330,8 @@ say(
 assert change(rotated) < 1e-4
 assert change(added) > 6
 np.testing.assert_allclose(rotated[0, 0], q[0] @ k[0], atol=1e-5)
+later = as_numpy(rotary(floats(q[5:]), offset=5))
+np.testing.assert_allclose(later, as_numpy(rotary(floats(q)))[5:], atol=1e-6)
 lengths = np.linalg.norm(as_numpy(rotary(floats(q))), axis=-1)
 np.testing.assert_allclose(lengths, np.linalg.norm(q[0]), atol=1e-5)
 
@@ -334,16 +339,18 @@ np.testing.assert_allclose(lengths, np.linalg.norm(q[0]), atol=1e-5)
 # Many current models have rotary positions, for example
 # [LLaMA](https://arxiv.org/abs/2302.13971).
 # [ALiBi](https://arxiv.org/abs/2108.12409) subtracts a multiple of the distance from
-# each score instead. In our attention layer rotary positions are one method:
+# each score instead. In our attention layer rotary positions are one method. A model
+# that writes keeps old keys and projects only what is new: `offset` is the position of
+# the first. Without it, every new word would be rotated as position 0.
 
 
 # %% tags=["torch"]
 class RotaryAttention(MultiHeadAttention):
     """Attention whose queries and keys are rotated: ``b s m -> b s m, b h s s``."""
 
-    def project(self, x):
+    def project(self, x, offset=0):
         q, k, v = super().project(x)  # each b h s d
-        return rotary(q), rotary(k), v
+        return rotary(q, offset), rotary(k, offset), v
 
 
 # %% [markdown] tags=["shared"]
@@ -399,10 +406,11 @@ diagrams.predictor()
 
 
 # %% tags=["torch"]
-POSITIONS = {
-    "sinusoidal": SinusoidalPositions,
-    "learned": LearnedPositions,
-    "none": None,
+POSITIONS = {  # the codes that are added, and the attention of every block
+    "sinusoidal": (SinusoidalPositions, MultiHeadAttention),
+    "learned": (LearnedPositions, MultiHeadAttention),
+    "rotary": (None, RotaryAttention),
+    "none": (None, MultiHeadAttention),
 }
 
 
@@ -415,7 +423,7 @@ class Predictor(nn.Module):
         positions="sinusoidal", max_length=512, **options,  # of the blocks
     ):  # fmt: skip
         super().__init__()
-        kind = pick(POSITIONS, positions, "positions")
+        kind, options["attention"] = pick(POSITIONS, positions, "positions")
         input_dropout = check_rate(input_dropout, "input_dropout")
         self.input_dropout = nn.Dropout(input_dropout)
         self.embed = dense(n_inputs, m)  # 1
@@ -516,7 +524,7 @@ def shifted(n, length, seed):
 
 # %% [markdown] tags=["shared"]
 # The model with sinusoids is trained in two lines; the others differ from it in one
-# argument or one layer.
+# argument.
 
 # %% tags=["shared"]
 train = shifted(settings.n_train, settings.length, seed=0)
@@ -529,11 +537,9 @@ f"accuracy in the last update: {history['accuracy'][-1]:.0%}"
 models, tables = {"sinusoidal": sinusoidal}, []
 near = {"sinusoidal": history["accuracy"][-10:].mean()}  # in the last ten updates
 for name in ("learned", "rotary"):
-    chosen = replace(settings, positions="none" if name == "rotary" else name)
+    chosen = replace(settings, positions=name)
     sizes = {**chosen.model, "max_length": 2 * settings.length}  # of the Predictor
     model = models[name] = build(Predictor, seed=settings.seed, **sizes)
-    if name == "rotary":
-        model.encoder.blocks[0].attention = build(RotaryAttention, settings.m, 1)
     tables.append(to_arrays(model).get("positions.table"))  # before training
     history = fit(model, cross_entropy, train, chosen, bar=False)
     near[name] = history["accuracy"][-10:].mean()
@@ -679,8 +685,8 @@ say(
 # one size, and no positions for sets. Start from ready-made parts, such as these of a
 # pre-norm encoder for sentences with padding. They know no positions: add codes to
 # their input, as `SinusoidalPositions` does. Rotary positions turn queries and keys, so
-# they need an attention layer of your own, such as `RotaryAttention`. `real`, of shape
-# `b s`, is True at real positions.
+# they need an attention layer of your own, such as `RotaryAttention`; our models take
+# it with `positions="rotary"`. `real`, of shape `b s`, is True at real positions.
 
 # %% [markdown] tags=["torch"]
 # PyTorch has the whole encoder. **Its mask has the opposite meaning: True hides**, so

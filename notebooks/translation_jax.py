@@ -300,17 +300,10 @@ diagrams.translator()
 
 # %% tags=["jax", "experiment"]
 # Experiment: the class Decoder, a stack of decoder blocks
-class Decoder(nnx.Module):
+class Decoder(Encoder):
     """A stack of decoder blocks: ``b s m, b k m -> b s m``."""
 
-    def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
-        if n_blocks < 1:
-            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
-        options = {"norm_first": norm_first, "rngs": rngs, **options}
-        blocks = [DecoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
-        self.blocks = nnx.data(blocks)
-        make_norm = NORMS[options.get("norm", "layer")]
-        self.norm = make_norm(m, rngs=rngs) if norm_first else None
+    block = DecoderBlock
 
     def __call__(self, x, mask, context, context_mask=None, *, return_maps=False):
         maps, cross_maps = [], []
@@ -332,9 +325,10 @@ class Translator(nnx.Module):
         tied=True, rngs, **sizes,
     ):  # fmt: skip
         check_shared(shared, n_source, n_target)
-        sizes, kind = sizes | {"rngs": rngs}, POSITIONS.get(positions)
+        sizes["rngs"] = rngs
         options = {"max_length": max_length, "positions": positions, "tied": tied}
         self.target = LanguageModel(n_target, m, stack=Decoder, **options, **sizes)
+        kind, sizes["attention"] = POSITIONS[positions]
         self.embed = None if shared else embedding(n_source, m, rngs=rngs)
         self.positions = kind(m, max_length, rngs=rngs) if kind else None
         self.encoder = Encoder(m=m, **sizes)

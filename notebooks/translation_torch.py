@@ -301,17 +301,10 @@ diagrams.translator()
 
 # %% tags=["torch", "experiment"]
 # Experiment: the class Decoder, a stack of decoder blocks
-class Decoder(nn.Module):
+class Decoder(Encoder):
     """A stack of decoder blocks: ``b s m, b k m -> b s m``."""
 
-    def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
-        super().__init__()
-        if n_blocks < 1:
-            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
-        options = {"norm_first": norm_first, **options}
-        blocks = [DecoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = NORMS[options.get("norm", "layer")](m) if norm_first else None
+    block = DecoderBlock
 
     def forward(self, x, mask, context, context_mask=None, *, return_maps=False):
         maps, cross_maps = [], []
@@ -337,7 +330,7 @@ class Translator(nn.Module):
         options = {"max_length": max_length, "positions": positions, "tied": tied}
         self.target = LanguageModel(n_target, m, stack=Decoder, **options, **sizes)
         self.embed = None if shared else embedding(n_source, m)
-        kind = POSITIONS[positions]
+        kind, sizes["attention"] = POSITIONS[positions]
         self.positions = kind(m, max_length) if kind else None
         self.encoder = Encoder(m=m, **sizes)
 

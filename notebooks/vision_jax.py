@@ -245,8 +245,8 @@ class VisionTransformer(nnx.Module):
         self, image_size, n_channels, m, n_outputs, *, patch, n_blocks, n_heads, f,
         pool="token", positions="learned", rngs, **options,
     ):  # fmt: skip
-        kind, front = pick(POSITIONS, positions, "positions"), pick(POOLS, pool, "pool")
-        length = front + count_patches(image_size, patch)
+        kind, options["attention"] = pick(POSITIONS, positions, "positions")
+        length = (front := pick(POOLS, pool, "pool")) + count_patches(image_size, patch)
         self.shape, self.patch = (image_size, image_size, n_channels), patch
         self.embed = dense(patch * patch * n_channels, m, rngs=rngs)
         token = 0.02 * jax.random.normal(rngs.params(), (1, front, m))

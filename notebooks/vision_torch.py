@@ -245,8 +245,8 @@ class VisionTransformer(nn.Module):
         pool="token", positions="learned", **options,
     ):  # fmt: skip
         super().__init__()
-        kind, front = pick(POSITIONS, positions, "positions"), pick(POOLS, pool, "pool")
-        length = front + count_patches(image_size, patch)
+        kind, options["attention"] = pick(POSITIONS, positions, "positions")
+        length = (front := pick(POOLS, pool, "pool")) + count_patches(image_size, patch)
         self.shape, self.patch = (image_size, image_size, n_channels), patch
         self.embed = dense(patch * patch * n_channels, m)
         token = 0.02 * torch.randn(1, front, m)

@@ -12,7 +12,7 @@ of ``helpers.reference``: NumPy in, NumPy out, and True in a mask means "may loo
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import jax
@@ -110,6 +110,13 @@ class Jax(Side):
         nnx.update(model, cast)
         return model
 
+    def computing_in(self, model, dtype):
+        """A context in which the layers of a float32 model compute in a dtype."""
+        for _, part in nnx.iter_graph(model):
+            if isinstance(part, nnx.Module) and hasattr(part, "param_dtype"):
+                part.dtype = jnp.dtype(dtype)
+        return nullcontext()
+
 
 class Torch(Side):
     """What a test needs from PyTorch."""
@@ -171,6 +178,10 @@ class Torch(Side):
         for param in model.parameters():
             param.data = param.data.to(getattr(torch, dtype))
         return model
+
+    def computing_in(self, model, dtype):
+        """A context in which the layers of a float32 model compute in a dtype."""
+        return torch.autocast("cpu", getattr(torch, dtype))
 
 
 def loss_of_attention(out, weights):

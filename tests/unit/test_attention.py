@@ -127,6 +127,22 @@ def test_very_low_scores_still_outweigh_masked_ones(side, dtype, size):
 
 
 @on_both_sides
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_dot_products_do_not_overflow(side, dtype):
+    """Entries of ±30 and d = 128: 115,200 fits no float16, the score 10,182 does."""
+    v = draw_qkv(d=128)[2]
+    seen = np.arange(K) % 3 == 0
+    q, k = np.full((Q, 128), 30.0), np.where(seen[:, None], 30.0, -30.0).repeat(128, 1)
+    out, weights, *grads = side.attend_and_back(
+        *(side.tensor(x, dtype) for x in (q, k, v))
+    )
+    expected = np.broadcast_to(seen / seen.sum(), (Q, K))
+    np.testing.assert_allclose(as_numpy(weights), expected, rtol=2 * EPSILON[dtype])
+    assert_close(out, expected @ v, 8 * EPSILON[dtype], "outputs")
+    assert all(np.isfinite(as_numpy(x)).all() for x in grads)
+
+
+@on_both_sides
 def test_no_intermediate_value_is_nan(side):
     """Not even one that a later step would hide: those stop a search for the others."""
     tensors = map(side.tensor, draw_qkv(B, H))

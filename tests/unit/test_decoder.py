@@ -411,8 +411,8 @@ BAD_MODELS = [
     ({"norm": "batch"}, "norm 'batch' is not in ['layer', 'rms']"),
     ({"dropout": 1.0}, "dropout 1.0 is not in [0, 1)"),
     (
-        {"positions": "rotary"},
-        "positions 'rotary' is not in ['sinusoidal', 'learned', 'none']",
+        {"positions": "relative"},
+        "positions 'relative' is not in ['sinusoidal', 'learned', 'rotary', 'none']",
     ),
 ]
 

@@ -71,7 +71,7 @@ LENGTH = "{} positions, but the table has max_length = {}"
 DROPOUT = "{} {} is not in [0, 1)"
 NORM = "norm {!r} is not in ['layer', 'rms']"
 ACTIVATION = "activation {!r} is not in ['relu', 'gelu']"
-POSITIONS = "positions {!r} is not in ['sinusoidal', 'learned', 'none']"
+POSITIONS = "positions {!r} is not in ['sinusoidal', 'learned', 'rotary', 'none']"
 HEADS = "m = {} is not divisible by n_heads = {}"
 BLOCKS = "expected at least one block, got n_blocks = {}"
 
@@ -165,7 +165,9 @@ CASES += [
         "all": predictor,
     }.items()
 ]
-CASES += [Bad("positions", predictor(positions="rotary"), POSITIONS.format("rotary"))]
+CASES += [
+    Bad("positions", predictor(positions="relative"), POSITIONS.format("relative"))
+]
 
 
 @on_both_sides

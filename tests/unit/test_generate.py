@@ -6,6 +6,7 @@ compiles nothing for each length; that both have its logits, ``test_decoder`` sh
 
 import math
 import re
+from contextlib import nullcontext
 from functools import cache
 
 import numpy as np
@@ -24,14 +25,16 @@ M = H * D
 BEGIN, END = 17, 18
 SIZES = {"n_blocks": L, "n_heads": H, "f": F, "max_length": N, "norm_first": True}
 PROMPTS = [[3], [1, 2, 3, 4, 5, 6, 7], [9, 0, 11]]
-POSITIONS = pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
+KINDS = ["learned", "sinusoidal", "rotary", "none"]
+POSITIONS = pytest.mark.parametrize("positions", KINDS)
 PLACES = pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
 
 
 def build_model(side, seed=0, scale=1.0, **options):
     """A language model, each of its parameters with a value of its own."""
     options = {"tied": False} | options  # tied and new, it would repeat itself
-    model = side.build("LanguageModel", T, M, **SIZES | options)
+    m = 2 * M if options.get("positions") == "rotary" else M  # pairs of features
+    model = side.build("LanguageModel", T, m, **SIZES | options)
     arrays = fill(model, seed)
     scaled = {n: x * (scale if n == "embed.weight" else 1) for n, x in arrays.items()}
     from_arrays(model, scaled)
@@ -40,7 +43,8 @@ def build_model(side, seed=0, scale=1.0, **options):
 
 def build_translator(side, seed=0, **options):
     """A translator, each of its parameters with a value of its own."""
-    model = side.build("Translator", U, T, M, **SIZES | options)
+    m = 2 * M if options.get("positions") == "rotary" else M  # pairs of features
+    model = side.build("Translator", U, T, m, **SIZES | options)
     fill(model, seed)
     return model
 
@@ -131,10 +135,9 @@ def test_the_cache_holds_two_numbers_per_block_position_and_feature(side):
 @pytest.mark.parametrize(
     "options",
     [
-        {"positions": "learned"}, {"positions": "sinusoidal"}, {"positions": "none"},
-        {"norm_first": False},
+        *({"positions": kind} for kind in KINDS), {"norm_first": False},
     ],
-    ids=["learned", "sinusoidal", "none", "post"],
+    ids=[*KINDS, "post"],
 )  # fmt: skip
 def test_rows_of_different_lengths_have_the_logits_of_rows_alone(side, options):
     """Shorter prompts are padded on the left, and no padding is looked at."""
@@ -173,6 +176,54 @@ def test_greedy_rows_are_those_of_a_loop_without_cache(side, positions):
     for row, prompt in enumerate(PROMPTS):
         expected = greedy(prompt, length, positions=positions)
         np.testing.assert_array_equal(found[row], expected)
+
+
+@on_both_sides
+@POSITIONS
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("way", ["weights", "computation"])
+def test_in_half_precision_greedy_texts_are_those_without_a_cache(
+    side, positions, dtype, way
+):
+    """With weights in half precision, or float32 weights and only products in it.
+
+    Up to rounding: a token that is chosen has nearly the highest logit without a cache.
+    """
+    model = build_model(side, positions=positions)
+    prompts, length, precise = [PROMPTS[1], PROMPTS[1][::-1]], 5, nullcontext()
+    if way == "weights":
+        model = side.in_dtype(model, dtype)
+    else:
+        precise = side.computing_in(model, dtype)
+    with precise:
+        found = as_numpy(side.models.generate(model, prompts, length, top_k=1))
+        texts = np.concatenate([np.array(prompts), found], axis=1)
+        logits = as_numpy(model(whole(side, texts))).astype(np.float32)
+    steps = logits[:, len(prompts[0]) - 1 : -1]  # b length c
+    chosen = np.take_along_axis(steps, found[..., None], -1)[..., 0]
+    lost = steps.max(-1) - chosen
+    assert (lost <= 0.02 * np.ptp(steps, axis=-1)).all()
+
+
+@on_both_sides
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_in_half_precision_texts_are_drawn_and_beams_are_searched(side, dtype):
+    """Log-probabilities are sums in float32 of those that the model gives."""
+    model = side.in_dtype(build_model(side, tied=True), dtype)
+    drawn = as_numpy(side.models.generate(model, PROMPTS, 5, top_k=3, top_p=0.9))
+    assert len(np.unique(drawn)) > 1
+    model = side.in_dtype(build_translator(side), dtype)
+    source, options = whole(side, draw_source()), {"begin": BEGIN, "end": END}
+    texts, log_p = map(
+        as_numpy, side.models.translate(model, source, 5, width=3, **options)
+    )
+    assert log_p.dtype == np.float32
+    inputs = np.concatenate([np.full((B, 1), BEGIN), texts[:, :-1]], axis=1)
+    logits = as_numpy(model(source, whole(side, inputs))).astype(np.float64)
+    each = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    each = np.take_along_axis(each, texts[..., None], -1).squeeze(-1)
+    going = np.cumsum(inputs == END, axis=1) == 0  # up to the first end
+    np.testing.assert_allclose(log_p, (each * going).sum(1), atol=0.3)
 
 
 def test_both_frameworks_write_the_same_greedy_text():
@@ -381,9 +432,11 @@ def test_beam_search_finds_what_a_search_by_hand_finds(side, width):
 
 
 @on_both_sides
-def test_log_probabilities_are_those_of_the_texts_that_are_found(side):
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_log_probabilities_are_those_of_the_texts_that_are_found(side, positions):
     """By one pass without a cache, over many sources whose beams change places."""
-    model, source = build_translator(side, seed=2), whole(side, draw_tokens(61, K, n=U))
+    model = build_translator(side, seed=2, positions=positions)
+    source = whole(side, draw_tokens(61, K, n=U))
     options = {"begin": BEGIN, "end": END, "width": 5}
     found = side.models.translate(model, source, 11, **options)
     texts, log_p = map(as_numpy, found)

@@ -88,18 +88,65 @@ def test_the_sinusoidal_table_is_no_parameter(side, tmp_path):
     sizes = {"n_blocks": 1, "n_heads": 1, "f": 7, "max_length": LONGEST}
     models = {
         kind: side.build("Predictor", 5, 24, 2, positions=kind, **sizes)
-        for kind in ("sinusoidal", "learned", "none")
+        for kind in ("sinusoidal", "learned", "rotary", "none")
     }
     names = {}
     for kind, model in models.items():
         save_weights(model, tmp_path / kind)
         names[kind] = set(load_file(tmp_path / kind))
-    assert names["sinusoidal"] == names["none"]
+    assert names["sinusoidal"] == names["rotary"] == names["none"]
     assert names["learned"] - names["none"] == {"positions.table"}
 
 
 @on_both_sides
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "none"])
+@pytest.mark.parametrize("offset", [0, 5, 301])
+@pytest.mark.parametrize("d", [2, 14])
+def test_rotary_multiplies_complex_numbers_by_the_phase_of_a_position(side, offset, d):
+    """Source: Su et al. 2021, sec. 3.4.2: pair ``i`` turns by ``p / 10000^(2i/d)``."""
+    x = draw(B, 3, S, d)
+    angles = (offset + np.arange(S))[:, None] / 10000 ** (np.arange(0, d, 2) / d)
+    turned = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * angles)  # b h s d/2
+    found = as_numpy(side.models.rotary(side.tensor(x), offset))
+    expected = np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
+    np.testing.assert_allclose(found, expected, atol=1e-5 * (1 + offset / 10), rtol=0)
+
+
+@on_both_sides
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_rotary_computes_in_float32_and_keeps_the_dtype(side, dtype):
+    """At position 300 an angle in half precision would be off by a radian."""
+    x = side.tensor(draw(S, 14), dtype)
+    found = side.models.rotary(x, 300)
+    assert str(found.dtype).removeprefix("torch.") == dtype
+    exact = as_numpy(side.models.rotary(side.tensor(as_numpy(x)), 300))
+    epsilon = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 0}[dtype]
+    found = as_numpy(found).astype(np.float32)
+    np.testing.assert_allclose(found, exact, atol=1e-7, rtol=1.01 * epsilon)
+
+
+@on_both_sides
+def test_an_odd_number_of_features_has_no_pairs(side):
+    with pytest.raises(ValueError, match="pairs of features, got d = 7"):
+        side.models.rotary(side.tensor(draw(S, 7)))
+
+
+@on_both_sides
+def test_a_rotary_model_sees_distances_only(side):
+    """Moved by some positions, a layer gives the same outputs; without, it does not."""
+    layer = side.build("RotaryAttention", 24, 2)
+    x = side.tensor(draw(1, S, 24))
+    q, k, v = layer.project(x)
+    moved = layer.project(x, offset=13)
+    ours = as_numpy(side.models.attention(q, k, v)[0])
+    np.testing.assert_allclose(
+        as_numpy(side.models.attention(*moved)[0]), ours, atol=1e-5
+    )
+    mixed = as_numpy(side.models.attention(moved[0], k, v)[0])
+    assert np.abs(mixed - ours).max() > 1e-3
+
+
+@on_both_sides
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "none"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_a_model_keeps_its_dtype(side, positions, dtype):
     """Outputs and maps of a model in half precision are not turned into float32."""

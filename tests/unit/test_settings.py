@@ -42,9 +42,9 @@ BAD += [
     ({"warmup": 18}, WARMUP.format(18, 18)),
     ({"batch_size": 50, "epochs": 1}, WARMUP.format(4, 1)),
     (
-        {"positions": "rotary"},
-        "unknown kind of positions 'rotary': expected one of 'sinusoidal', 'learned', "
-        "'none'",
+        {"positions": "relative"},
+        "unknown kind of positions 'relative': expected one of 'sinusoidal', "
+        "'learned', 'rotary', 'none'",
     ),
     (
         {"length": 513},

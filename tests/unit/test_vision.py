@@ -160,7 +160,7 @@ def test_what_cannot_be_a_model_raises(side):
         ({"patch": 0}, "patch = 0"),
         ({"patch": 24}, "patch = 24"),
         ({"pool": "max"}, "pool 'max' is not in"),
-        ({"positions": "rotary"}, "positions 'rotary' is not in"),
+        ({"positions": "relative"}, "positions 'relative' is not in"),
         ({"dropout": 1.0}, "dropout 1.0 is not in"),
         ({"n_blocks": 0}, "at least one block"),
     ):

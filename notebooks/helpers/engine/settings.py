@@ -12,8 +12,7 @@ import numpy as np
 from helpers.engine.checks import check_fields, choose
 from helpers.schedules import SCHEDULES, check_warmup, factors
 
-POSITIONS = dict.fromkeys(("sinusoidal", "learned", "none"))
-MAX_LENGTH = 512  # positions of a predictor's table
+POSITIONS = {"sinusoidal": 512, "learned": 512, "rotary": inf, "none": inf}  # longest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +110,9 @@ class Sequences(ModelSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.positions != "none" and self.length > MAX_LENGTH:
+        if self.length > (longest := POSITIONS[self.positions]):
             raise ValueError(
-                f"expected length to be at most {MAX_LENGTH}, the length of the table "
+                f"expected length to be at most {longest}, the length of the table "
                 f"of positions, got {self.length}"
             )
 

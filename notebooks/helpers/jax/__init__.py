@@ -22,8 +22,8 @@ from helpers.jax.attention import (
 NAMES = {  # in the order of the chapters
     "encoder": "NORMS pick check_rate FeedForward EncoderBlock Encoder",
     "positions": """
-        sinusoidal_positions SinusoidalPositions LearnedPositions POSITIONS Predictor
-        attention_maps
+        sinusoidal_positions SinusoidalPositions LearnedPositions rotary
+        RotaryAttention POSITIONS Predictor attention_maps
     """,
     "training": """
         cross_entropy odd_one_out next_token fit evaluate on_all_devices on_mesh

@@ -43,12 +43,11 @@ def check_tokens(tokens, longest=math.inf):
 class LanguageModel(nnx.Module):
     """Logits of the next token at every position: ``b s -> b s c``.
 
-    Positions are "learned", "sinusoidal" or "none", ``max_length`` at most. If
-    ``tied``, logits are products with the vectors of the embedding, ``x Eᵀ`` (Press &
-    Wolf 2017); otherwise of a layer of its own, also without a bias. Unless ``causal``,
-    the model sees what it is to predict. The stack is an ``Encoder``, or a ``Decoder``
-    for the second half of a ``Translator``, which also looks at a context;
-    ``n_blocks``, ``n_heads``, ``f`` and ``options`` are those of ``Encoder``.
+    Positions, of ``POSITIONS``, are ``max_length`` at most. If ``tied``, logits are
+    products with the embedding, ``x Eᵀ`` (Press & Wolf 2017); otherwise of a layer of
+    its own, without a bias. Unless ``causal``, the model sees what it is to predict.
+    The ``stack`` is an ``Encoder``, or the ``Decoder`` of a ``Translator``, which also
+    looks at a context; the rest is as in ``Encoder``.
 
     Source: Radford et al. 2018, sec. 3.1.
     """
@@ -59,7 +58,7 @@ class LanguageModel(nnx.Module):
     ):  # fmt: skip
         if max_length < 1:
             raise ValueError(f"expected max_length of at least 1, got {max_length}")
-        kind = pick(POSITIONS, positions, "positions")
+        kind, options["attention"] = pick(POSITIONS, positions, "positions")
         self.max_length, self.causal = max_length, causal
         self.embed = embedding(n_tokens, m, rngs=rngs)
         self.positions = kind(m, max_length, rngs=rngs) if kind else None

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from helpers.jax.attention import check_input, dense
+from helpers.jax.attention import MultiHeadAttention, check_input, dense
 from helpers.jax.encoder import NORMS, Encoder, check_rate, pick
 
 
@@ -52,13 +52,38 @@ class LearnedPositions(nnx.Module):
 
     def __call__(self, x):
         check_length(x, self.table)
-        return x + self.table[: x.shape[1]]
+        return x + self.table[: x.shape[1]].astype(x.dtype)
 
 
-POSITIONS = {
-    "sinusoidal": SinusoidalPositions,
-    "learned": LearnedPositions,
-    "none": None,
+def rotary(x, offset=0):
+    """Rotate pairs of features by position, counted from ``offset``: ``... s d``.
+
+    Source: Su et al. 2021, sec. 3.4.2.
+    """
+    s, d = x.shape[-2:]
+    if d % 2:
+        raise ValueError(f"expected pairs of features, got d = {d}")
+    frequencies = 10000.0 ** (-jnp.arange(0, d, 2, dtype=jnp.float32) / d)
+    angle = (offset + jnp.arange(s))[:, None] * frequencies  # s d/2
+    sin, cos = jnp.sin(angle), jnp.cos(angle)
+    even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
+    pairs = even * cos - odd * sin, even * sin + odd * cos
+    return jnp.stack(pairs, axis=-1).reshape(x.shape).astype(x.dtype)  # ... s d
+
+
+class RotaryAttention(MultiHeadAttention):
+    """Attention whose queries and keys are rotated: ``b s m -> b s m, b h s s``."""
+
+    def project(self, x, offset=0):
+        q, k, v = super().project(x)  # each b h s d
+        return rotary(q, offset), rotary(k, offset), v
+
+
+POSITIONS = {  # the codes that are added, and the attention of every block
+    "sinusoidal": (SinusoidalPositions, MultiHeadAttention),
+    "learned": (LearnedPositions, MultiHeadAttention),
+    "rotary": (None, RotaryAttention),
+    "none": (None, MultiHeadAttention),
 }
 
 
@@ -66,7 +91,7 @@ class Predictor(nnx.Module):
     """One output vector per element: ``b s i -> b s c``.
 
     ``n_inputs`` are the features of an element, with ``input_dropout`` on them.
-    Positions are "sinusoidal", "learned" or "none", ``max_length`` at most.
+    Positions are "sinusoidal", "learned" (``max_length`` at most), "rotary" or "none".
     ``n_blocks``, ``n_heads``, ``f`` and ``options`` are those of ``Encoder``.
     """
 
@@ -74,7 +99,7 @@ class Predictor(nnx.Module):
         self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, input_dropout=0.0,
         positions="sinusoidal", max_length=512, rngs, **options,
     ):  # fmt: skip
-        kind = pick(POSITIONS, positions, "positions")
+        kind, options["attention"] = pick(POSITIONS, positions, "positions")
         input_dropout = check_rate(input_dropout, "input_dropout")
         self.input_dropout = nnx.Dropout(input_dropout, rngs=rngs)
         self.embed = dense(n_inputs, m, rngs=rngs)
@@ -96,11 +121,16 @@ class Predictor(nnx.Module):
         return (self.output(x), maps) if return_maps else self.output(x)  # b s c
 
 
+def without_dropout(model):
+    """A copy of the model with dropout off."""
+    quiet = nnx.clone(model)
+    quiet.eval()
+    return quiet
+
+
 def attention_maps(model, x, mask=None):
     """Outputs and attention maps ``l b h q k`` of one forward pass with dropout off.
 
     The model, an ``Encoder`` or a ``Predictor``, stays in training mode if it is.
     """
-    quiet = nnx.clone(model)
-    quiet.eval()
-    return quiet(x, mask, return_maps=True)
+    return without_dropout(model)(x, mask, return_maps=True)

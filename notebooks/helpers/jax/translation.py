@@ -11,7 +11,7 @@ from helpers.jax.attention import MultiHeadAttention
 from helpers.jax.decoder import LanguageModel, check_tokens, embedding
 from helpers.jax.encoder import NORMS, Encoder, EncoderBlock
 from helpers.jax.generation import advance, new_cache
-from helpers.jax.positions import POSITIONS
+from helpers.jax.positions import POSITIONS, without_dropout
 
 
 class DecoderBlock(EncoderBlock):
@@ -47,20 +47,13 @@ class DecoderBlock(EncoderBlock):
         return self.norm2(x + self.dropout(self.ffn(x))), weights, cross
 
 
-class Decoder(nnx.Module):
+class Decoder(Encoder):
     """A stack of decoder blocks: ``b s m, b k m -> b s m``.
 
     Sizes, ``norm_first`` and ``options`` are those of ``Encoder``.
     """
 
-    def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
-        if n_blocks < 1:
-            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
-        options = {"norm_first": norm_first, "rngs": rngs, **options}
-        blocks = [DecoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
-        self.blocks = nnx.data(blocks)
-        make_norm = NORMS[options.get("norm", "layer")]
-        self.norm = make_norm(m, rngs=rngs) if norm_first else None
+    block = DecoderBlock
 
     def __call__(self, x, mask, context, context_mask=None, *, return_maps=False):
         """Outputs ``b s m``; with ``return_maps`` also ``l b h s s``, ``l b h s k``."""
@@ -99,9 +92,10 @@ class Translator(nnx.Module):
         tied=True, rngs, **sizes,
     ):  # fmt: skip
         check_shared(shared, n_source, n_target)
-        sizes, kind = sizes | {"rngs": rngs}, POSITIONS.get(positions)
+        sizes["rngs"] = rngs
         options = {"max_length": max_length, "positions": positions, "tied": tied}
         self.target = LanguageModel(n_target, m, stack=Decoder, **options, **sizes)
+        kind, sizes["attention"] = POSITIONS[positions]
         self.embed = None if shared else embedding(n_source, m, rngs=rngs)
         self.positions = kind(m, max_length, rngs=rngs) if kind else None
         self.encoder = Encoder(m=m, **sizes)
@@ -138,17 +132,9 @@ def translate(model, source, length, *, begin, end, width=1):
     """
     check_tokens(source)
     check_search(check_kind(model, nnx.Module), source, length, begin, end, width)
-    quiet = nnx.clone(model)
-    quiet.eval()
-    graph, state = nnx.split(quiet)
+    graph, state = nnx.split(without_dropout(model))
     fixed = {"graph": graph, "length": length, "width": width}
     return search_beams(state, jnp.asarray(source), begin, end, **fixed)
-
-
-def take_rows(cache, rows):
-    """The cache with some of its rows, in another order, or several times."""
-    start, rest = cache["start"], cache | {"start": None}
-    return jax.tree.map(lambda x: x[rows], rest) | {"start": start}
 
 
 def first_beams(model, source, begin, length, width):
@@ -156,14 +142,13 @@ def first_beams(model, source, begin, length, width):
 
     Row ``b·width + w`` of the cache belongs to beam ``w`` of source ``b``.
     """
-    b = len(source)
     context, mask, _ = model.read(source)  # once for all steps
-    last = jnp.full((b, width), begin)  # b w
+    last = jnp.full((len(source), width), begin)  # b w
     # all beams are equal still: only the first one counts
-    total = jnp.full((b, width), -jnp.inf).at[:, 0].set(0)  # b w
-    cache = new_cache(model.target, jnp.zeros(b, jnp.int32), length, context, mask)
-    cache = take_rows(cache, jnp.repeat(jnp.arange(b), width))
-    return last, total, jnp.zeros((b, width, length), jnp.int32), cache
+    total = jnp.full(last.shape, -jnp.inf).at[:, 0].set(0)  # b w
+    context, mask = (jnp.repeat(x, width, axis=0) for x in (context, mask))
+    cache = new_cache(model.target, 0 * last.ravel(), length, context, mask)
+    return last, total, jnp.zeros((*last.shape, length), jnp.int32), cache
 
 
 def best_continuations(log_p, last, total, end):
@@ -188,11 +173,12 @@ def search_beams(state, source, begin, end, *, graph, length, width):
     def step(beams, place):
         last, total, texts, cache = beams
         logits, cache = advance(model.target, last.reshape(-1, 1), cache)
-        log_p = jax.nn.log_softmax(logits).reshape(*last.shape, -1)  # b w c
+        log_p = jax.nn.log_softmax(logits.astype(jnp.float32)).reshape(*last.shape, -1)
         total, beam, last = best_continuations(log_p, last, total, end)  # each b w
         texts = jnp.take_along_axis(texts, beam[..., None], axis=1)  # b w s
         texts = texts.at[:, :, place].set(last)
-        cache = take_rows(cache, (rows * width + beam).ravel())
+        kept = (rows * width + beam).ravel()  # all else is the same for all beams
+        cache["blocks"] = jax.tree.map(lambda x: x[kept], cache["blocks"])
         return (last, total, texts, cache), None
 
     start = first_beams(model, source, begin, length, width)

@@ -21,12 +21,12 @@ from helpers.torch.attention import (
 NAMES = {  # in the order of the chapters
     "encoder": "NORMS pick check_rate FeedForward EncoderBlock Encoder",
     "positions": """
-        sinusoidal_positions SinusoidalPositions LearnedPositions POSITIONS Predictor
-        attention_maps
+        sinusoidal_positions SinusoidalPositions LearnedPositions rotary
+        RotaryAttention POSITIONS Predictor attention_maps
     """,
     "training": """
         cross_entropy odd_one_out next_token fit evaluate on_device Distributed
-        over_processes Trainer loss_weights make_optimizer update run_epoch evaluating
+        over_processes Trainer loss_weights make_optimizer update run_epoch
         score
     """,
     "vision": """

@@ -56,7 +56,7 @@ def attention(q, k, v, mask=None):
     Source: Vaswani et al. 2017, eq. 1.
     """
     check_shapes(q, k, v)
-    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # ... q k
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # ... q k
     weights = masked_softmax(scores, mask)
     return weights @ v, weights
 
@@ -102,7 +102,7 @@ class MultiHeadAttention(nn.Module):
         self.qkv = dense(m, 3 * m)
         self.out = dense(m, m)
 
-    def project(self, x):
+    def project(self, x, offset=0):  # for layers that know positions
         """Queries, keys and values of every head: ``b s m -> 3 b h s d``."""
         check_input(x, self.qkv.in_features)
         b, s, m = x.shape

@@ -51,21 +51,21 @@ class EncoderBlock(nn.Module):
     """Attention, then feed-forward, each with residual and norm.
 
     ``b s m -> b s m, b h s s``. Dropout, in [0, 1), is on both branches and inside the
-    feed-forward net; ``activation`` is "relu" or "gelu", ``norm`` "layer" or "rms".
-    With ``norm_first`` the norm comes before each branch (Xiong et al. 2020) instead of
-    after each sum.
+    feed-forward net; ``activation`` is "relu" or "gelu", ``norm`` "layer" or "rms",
+    ``attention`` a class. With ``norm_first`` the norm comes before each branch (Xiong
+    et al. 2020) instead of after each sum.
 
     Source: Vaswani et al. 2017, sec. 3.1.
     """
 
     def __init__(
         self, m, n_heads, f, *, dropout=0.0, activation="relu", norm="layer",
-        norm_first=False,
+        norm_first=False, attention=MultiHeadAttention,
     ):  # fmt: skip
         super().__init__()
         make_norm = pick(NORMS, norm, "norm")
         self.norm_first = norm_first
-        self.attention = MultiHeadAttention(m, n_heads)
+        self.attention = attention(m, n_heads)
         self.ffn = FeedForward(m, f, dropout=dropout, activation=activation)
         self.norm1 = make_norm(m)
         self.norm2 = make_norm(m)
@@ -85,15 +85,17 @@ class Encoder(nn.Module):
     """A stack of blocks: ``b s m -> b s m``, with ``return_maps`` also ``l b h s s``.
 
     ``norm_first`` also puts one more norm at the end of the stack; ``options`` are the
-    ``dropout``, ``activation`` and ``norm`` of every block.
+    ``dropout``, ``activation``, ``norm`` and ``attention`` of every block.
     """
+
+    block = EncoderBlock
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
         super().__init__()
         if n_blocks < 1:
             raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
         options = {"norm_first": norm_first, **options}
-        blocks = [EncoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
+        blocks = [self.block(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nn.ModuleList(blocks)
         make_norm = NORMS[options.get("norm", "layer")]
         self.norm = make_norm(m) if norm_first else None

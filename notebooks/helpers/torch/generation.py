@@ -4,7 +4,7 @@ import torch
 
 from helpers.engine.arguments import check_kind, check_prompts, check_sampling
 from helpers.torch.attention import attention
-from helpers.torch.training import evaluating
+from helpers.torch.positions import without_dropout
 
 
 def attend(layer, q, k, v, mask=None):
@@ -16,7 +16,7 @@ def attend(layer, q, k, v, mask=None):
 
 def attend_and_keep(layer, x, cache, start, mask):
     """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
-    q, *new = layer.project(x)  # b h n d
+    q, *new = layer.project(x, start)  # b h n d
     stop = start + x.shape[1]
     for kept, part in zip(cache, new, strict=True):
         kept[:, :, start:stop] = part  # in place: nothing is copied
@@ -29,45 +29,40 @@ def new_cache(model, first, length, context=None, context_mask=None):
 
     Row ``b`` begins in column ``first[b]``: shorter prompts are padded on the left.
     ``start`` is the number of columns in use; ``blocks`` has the keys and values
-    ``b h s d`` of each block, ``context`` those of a context ``b k m``, ``b h k d``,
-    computed here, once, or None.
+    ``b h s d`` of each block, in the dtype that the model computes them in, ``context``
+    those of a context ``b k m``, ``b h k d``, computed here, once, or None.
     """
     blocks = model.decoder.blocks
-    n_heads, table = blocks[0].attention.n_heads, model.embed.weight
-    shape = len(first), n_heads, length, table.shape[1] // n_heads  # b h s d
+    x = model.embed(0 * first[:1, None])  # any token: one key shows shape and dtype
+    x = blocks[0].norm1(x) if blocks[0].norm_first else x
+    _, key, _ = blocks[0].attention.project(x)  # 1 h 1 d
+    shape = len(first), key.shape[1], length, key.shape[3]  # b h s d
     crossing = context is not None
     context = [
         tuple(b.cross.project(context)[1:]) if crossing else None for b in blocks
     ]
     return {
         "start": 0, "first": first, "context": context, "context_mask": context_mask,
-        "blocks": [(table.new_zeros(shape), table.new_zeros(shape)) for _ in blocks],
+        "blocks": [(key.new_zeros(shape), key.new_zeros(shape)) for _ in blocks],
     }  # fmt: skip
-
-
-def attend_to_known(layer, x, known, mask=None):
-    """Attention to keys and values that are known: ``b n m``."""
-    q, *_ = layer.project(x)  # b h n d
-    return attend(layer, q, *known, mask)
 
 
 def advance_block(block, x, cache, start, mask, context, context_mask):
     """A block on new positions: ``b n m``, and its cache with them in it."""
-    args = cache, start, mask
-    if block.norm_first:
-        values, cache = attend_and_keep(block.attention, block.norm1(x), *args)
-        x = x + values
-        if context:
-            x = x + attend_to_known(
-                block.cross, block.cross_norm(x), context, context_mask
-            )
-        return x + block.ffn(block.norm2(x)), cache
-    values, cache = attend_and_keep(block.attention, x, *args)
-    x = block.norm1(x + values)
+
+    def pre(norm, x):
+        return norm(x) if block.norm_first else x
+
+    def post(norm, x):
+        return x if block.norm_first else norm(x)
+
+    args = pre(block.norm1, x), cache, start, mask
+    values, cache = attend_and_keep(block.attention, *args)
+    x = post(block.norm1, x + values)
     if context:
-        found = attend_to_known(block.cross, x, context, context_mask)
-        x = block.cross_norm(x + found)
-    return block.norm2(x + block.ffn(x)), cache
+        q, *_ = block.cross.project(pre(block.cross_norm, x))  # b h n d
+        x = post(block.cross_norm, x + attend(block.cross, q, *context, context_mask))
+    return post(block.norm2, x + block.ffn(pre(block.norm2, x))), cache
 
 
 def advance(model, tokens, cache):
@@ -83,7 +78,7 @@ def advance(model, tokens, cache):
     mask = (seen >= first[..., None]) & (seen <= columns[:, None])  # b n s
     x = model.embed(tokens.clamp(min=0))  # b n m
     if model.positions:  # counted from the first token of the row
-        x = x + model.positions.table[(columns - first).clamp(min=0)]
+        x = x + model.positions.table[(columns - first).clamp(min=0)].to(x.dtype)
     blocks, given = [], {"start": cache["start"], "mask": mask[:, None]}
     given["context_mask"] = cache["context_mask"]
     for n, block in enumerate(model.decoder.blocks):
@@ -104,7 +99,7 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     probable.
     """
     highest = logits.amax(dim=-1, keepdim=True)
-    p = torch.softmax((logits - highest) / temperature, dim=-1)
+    p = torch.softmax((logits - highest).float() / temperature, dim=-1)
     if top_k is None and top_p is None:
         return p
     p, order = p.sort(dim=-1, descending=True, stable=True)  # the most probable first
@@ -124,10 +119,10 @@ def generate(
 ):
     """Continue a batch of texts, token by token: integers ``b length``.
 
-    Prompts have at least one token each, and may differ in length; each row is what the
-    model would write for that prompt alone. ``temperature``, ``top_k`` and ``top_p``
-    are those of ``next_token_probabilities``; ``top_k=1`` is greedy. All after the
-    token ``end`` are ``end``, too. The model stays in training mode if it is.
+    Prompts have at least one token each, and may differ in length. ``temperature``,
+    ``top_k`` and ``top_p`` are those of ``next_token_probabilities``. With ``top_k=1``,
+    greedy, a row is what the model writes for its prompt alone; drawn rows depend on
+    the whole batch. After ``end`` come only ``end``; a model in training mode stays so.
     """
     rows = check_prompts(check_kind(model, torch.nn.Module), prompts, length, end)
     check_sampling(temperature, top_k, top_p)
@@ -141,7 +136,7 @@ def generate(
     options = None if top_k == 1 else options  # greedy: nothing to sort or to draw
     end = -1 if end is None else end
     args = model, tokens, first, length, chance, end, options
-    with evaluating(model), torch.no_grad():
+    with without_dropout(model), torch.no_grad():
         return continue_texts(*args)
 
 
@@ -155,7 +150,7 @@ def continue_texts(model, tokens, first, length, chance, end, options):
             chosen = logits[:, -1].argmax(-1)  # b
         else:
             p = next_token_probabilities(logits[:, -1], **options)
-            chosen = torch.multinomial(p, 1, generator=chance).squeeze(1)  # b
+            chosen = (p / torch.empty_like(p).exponential_(generator=chance)).argmax(-1)
         texts.append(torch.where(done, end, chosen))
         done = done | (texts[-1] == end)
         logits, cache = advance(model, texts[-1][:, None], cache)

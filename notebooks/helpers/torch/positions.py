@@ -1,9 +1,12 @@
 """The chapter *Positions and the whole encoder* builds these, with the `Predictor`."""
 
+from contextlib import contextmanager
+from functools import partial
+
 import torch
 from torch import nn
 
-from helpers.torch.attention import check_input, dense
+from helpers.torch.attention import MultiHeadAttention, check_input, dense
 from helpers.torch.encoder import NORMS, Encoder, check_rate, pick
 
 
@@ -52,13 +55,39 @@ class LearnedPositions(nn.Module):
 
     def forward(self, x):
         check_length(x, self.table)
-        return x + self.table[: x.shape[1]]
+        return x + self.table[: x.shape[1]].to(x.dtype)
 
 
-POSITIONS = {
-    "sinusoidal": SinusoidalPositions,
-    "learned": LearnedPositions,
-    "none": None,
+def rotary(x, offset=0):
+    """Rotate pairs of features by position, counted from ``offset``: ``... s d``.
+
+    Source: Su et al. 2021, sec. 3.4.2.
+    """
+    s, d = x.shape[-2:]
+    if d % 2:
+        raise ValueError(f"expected pairs of features, got d = {d}")
+    count = partial(torch.arange, dtype=torch.float32, device=x.device)
+    frequencies = 10000.0 ** (-count(0, d, 2) / d)
+    angle = (offset + count(s))[:, None] * frequencies  # s d/2
+    sin, cos = angle.sin(), angle.cos()
+    even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
+    pairs = even * cos - odd * sin, even * sin + odd * cos
+    return torch.stack(pairs, dim=-1).flatten(-2).to(x.dtype)  # ... s d
+
+
+class RotaryAttention(MultiHeadAttention):
+    """Attention whose queries and keys are rotated: ``b s m -> b s m, b h s s``."""
+
+    def project(self, x, offset=0):
+        q, k, v = super().project(x)  # each b h s d
+        return rotary(q, offset), rotary(k, offset), v
+
+
+POSITIONS = {  # the codes that are added, and the attention of every block
+    "sinusoidal": (SinusoidalPositions, MultiHeadAttention),
+    "learned": (LearnedPositions, MultiHeadAttention),
+    "rotary": (None, RotaryAttention),
+    "none": (None, MultiHeadAttention),
 }
 
 
@@ -66,7 +95,7 @@ class Predictor(nn.Module):
     """One output vector per element: ``b s i -> b s c``.
 
     ``n_inputs`` are the features of an element, with ``input_dropout`` on them.
-    Positions are "sinusoidal", "learned" or "none", ``max_length`` at most.
+    Positions are "sinusoidal", "learned" (``max_length`` at most), "rotary" or "none".
     ``n_blocks``, ``n_heads``, ``f`` and ``options`` are those of ``Encoder``.
     """
 
@@ -75,7 +104,7 @@ class Predictor(nn.Module):
         positions="sinusoidal", max_length=512, **options,
     ):  # fmt: skip
         super().__init__()
-        kind = pick(POSITIONS, positions, "positions")
+        kind, options["attention"] = pick(POSITIONS, positions, "positions")
         input_dropout = check_rate(input_dropout, "input_dropout")
         self.input_dropout = nn.Dropout(input_dropout)
         self.embed = dense(n_inputs, m)
@@ -97,16 +126,22 @@ class Predictor(nn.Module):
         return (self.output(x), maps) if return_maps else self.output(x)  # b s c
 
 
+@contextmanager
+def without_dropout(model):
+    """The model with dropout off; then each module gets its old mode back."""
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, was_training in modes:
+            part.training = was_training
+
+
 def attention_maps(model, x, mask=None):
     """Outputs and attention maps ``l b h q k`` of one forward pass with dropout off.
 
     The model, an ``Encoder`` or a ``Predictor``, stays in training mode if it is.
     """
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            return model(x, mask, return_maps=True)
-    finally:
-        for part, was_training in modes:
-            part.training = was_training
+    with without_dropout(model), torch.no_grad():
+        return model(x, mask, return_maps=True)

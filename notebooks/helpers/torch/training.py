@@ -1,7 +1,5 @@
 """``fit`` and ``evaluate`` in PyTorch: data on the device, no waiting in the loop."""
 
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 from torch import distributed, nn
@@ -12,6 +10,7 @@ from helpers.engine import checks, runs
 from helpers.engine.arguments import check_kind
 from helpers.engine.processes import ProcessGroup
 from helpers.engine.shapes import with_integers
+from helpers.torch.positions import without_dropout
 
 
 def cross_entropy(model, inputs, labels):
@@ -262,8 +261,76 @@ def run_epoch(
     return dict(zip(("loss", "accuracy", "grad_norm"), columns, strict=True))
 
 
+def score(self):
+        """Loss and accuracy on the validation data, if there are any."""
+        data = self.validation
+        return data and score(self.model, self.loss_fn, data, 1000)
+
+    def state(self):
+        """All that the next epoch depends on: weights and Adam's averages, as arrays."""
+        tensors = {f"model/{k}": x for k, x in self.model.state_dict().items()}
+        for place, averages in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"adam/{place}/{k}": x for k, x in averages.items()}
+        return {name: x.cpu().numpy().copy() for name, x in tensors.items()}
+
+    def restore(self, arrays):
+        """Go on from such a state."""
+        tensors = {name: torch.as_tensor(x) for name, x in arrays.items()}
+        self.model.load_state_dict(runs.part(tensors, "model"))
+        state = {}
+        for name, x in runs.part(tensors, "adam").items():
+            place, key = name.split("/")
+            state.setdefault(int(place), {})[key] = x
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state})
+
+
+def loss_weights(loss_fn, data, batches, size):
+    """Weight of each process's part of every batch: an array ``processes n``.
+
+    The mean of weighted parts is the loss of the batch, if ``loss_fn.weigh`` says how
+    many terms each example adds to it; without it, all examples count alike.
+    """
+    if size == 1 or not hasattr(loss_fn, "weigh"):
+        return np.ones((size, len(batches)))
+    terms = loss_fn.weigh(*data).cpu().numpy()[batches]  # n b
+    parts = np.stack(np.split(terms, size, axis=1)).sum(axis=-1)  # processes n
+    return parts / parts.mean(axis=0)
+
+
+def make_optimizer(model):
+    """Adam that updates all weights in one call; each update sets its learning rate."""
+    return torch.optim.Adam(model.parameters(), fused=True)
+
+
+def update(model, optimizer, batch, learning_rate, weight, *, loss_fn, max_grad_norm):
+    """One update: changes the weights and Adam's averages in place."""
+    loss, metrics = loss_fn(model, *batch)
+    loss, accuracy = weight * loss, weight * metrics["accuracy"]
+    optimizer.zero_grad()
+    loss.backward()
+    grad_norm = nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    optimizer.step()
+    return torch.stack([loss.detach(), accuracy.detach(), grad_norm])
+
+
+def run_epoch(
+    model, optimizer, data, batches, learning_rates, *, loss_fn, max_grad_norm,
+    weights, augment=None, uniforms=None,
+):  # fmt: skip
+    """All updates of an epoch, without waiting for the device."""
+    history, fixed = [], {"loss_fn": loss_fn, "max_grad_norm": max_grad_norm}
+    for place, given in enumerate(zip(learning_rates, weights, strict=True)):
+        batch = [x[batches[place]] for x in data]
+        batch = augment(uniforms[place], *batch) if augment else batch
+        history.append(update(model, optimizer, batch, *given, **fixed))
+    columns = over_processes(torch.stack(history)).T
+    return dict(zip(("loss", "accuracy", "grad_norm"), columns, strict=True))
+
+
 @contextmanager
-def evaluating(model):
+def without_dropout(model):
     """A model with dropout off; afterwards each module is in its old mode again."""
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
@@ -277,7 +344,7 @@ def evaluating(model):
 def score(model, loss_fn, data, batch_size):
     """Mean loss and accuracy with dropout off; the last batch may be smaller."""
     rows = []
-    with evaluating(model), torch.inference_mode():
+    with without_dropout(model), torch.inference_mode():
         for batch in zip(*(x.split(batch_size) for x in data), strict=True):
             loss, metrics = loss_fn(model, *batch)
             n = torch.as_tensor(runs.count_terms(loss_fn, batch), device=loss.device)

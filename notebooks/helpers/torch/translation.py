@@ -10,8 +10,7 @@ from helpers.torch.attention import MultiHeadAttention
 from helpers.torch.decoder import LanguageModel, check_tokens, embedding
 from helpers.torch.encoder import NORMS, Encoder, EncoderBlock
 from helpers.torch.generation import advance, new_cache
-from helpers.torch.positions import POSITIONS
-from helpers.torch.training import evaluating
+from helpers.torch.positions import POSITIONS, without_dropout
 
 
 class DecoderBlock(EncoderBlock):
@@ -47,20 +46,13 @@ class DecoderBlock(EncoderBlock):
         return self.norm2(x + self.dropout(self.ffn(x))), weights, cross
 
 
-class Decoder(nn.Module):
+class Decoder(Encoder):
     """A stack of decoder blocks: ``b s m, b k m -> b s m``.
 
     Sizes, ``norm_first`` and ``options`` are those of ``Encoder``.
     """
 
-    def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
-        super().__init__()
-        if n_blocks < 1:
-            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
-        options = {"norm_first": norm_first, **options}
-        blocks = [DecoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = NORMS[options.get("norm", "layer")](m) if norm_first else None
+    block = DecoderBlock
 
     def forward(self, x, mask, context, context_mask=None, *, return_maps=False):
         """Outputs ``b s m``; with ``return_maps`` also ``l b h s s``, ``l b h s k``."""
@@ -103,7 +95,7 @@ class Translator(nn.Module):
         options = {"max_length": max_length, "positions": positions, "tied": tied}
         self.target = LanguageModel(n_target, m, stack=Decoder, **options, **sizes)
         self.embed = None if shared else embedding(n_source, m)
-        kind = POSITIONS[positions]
+        kind, sizes["attention"] = POSITIONS[positions]
         self.positions = kind(m, max_length) if kind else None
         self.encoder = Encoder(m=m, **sizes)
 
@@ -139,16 +131,8 @@ def translate(model, source, length, *, begin, end, width=1):
     """
     check_tokens(source)
     check_search(check_kind(model, nn.Module), source, length, begin, end, width)
-    with evaluating(model), torch.no_grad():
+    with without_dropout(model), torch.no_grad():
         return search_beams(model, source, begin, end, length=length, width=width)
-
-
-def take_rows(cache, rows):
-    """The cache with some of its rows, in another order, or several times."""
-    pairs = {name: cache[name] for name in ("blocks", "context")}
-    taken = {name: [(k[rows], v[rows]) for k, v in x] for name, x in pairs.items()}
-    single = {name: cache[name][rows] for name in ("first", "context_mask")}
-    return cache | taken | single
 
 
 def first_beams(model, source, begin, length, width):
@@ -158,11 +142,10 @@ def first_beams(model, source, begin, length, width):
     """
     context, mask, _ = model.read(source)  # once for all steps
     last = torch.full((len(source), width), begin, device=source.device)  # b w
-    total = context.new_full(last.shape, -math.inf)  # b w
+    total = torch.full(last.shape, -math.inf, device=source.device)  # b w
     total[:, 0] = 0  # all beams are equal still: only the first one counts
-    cache = new_cache(model.target, 0 * last[:, 0], length, context, mask)
-    rows = torch.arange(len(source), device=source.device)
-    cache = take_rows(cache, rows.repeat_interleave(width))
+    context, mask = (x.repeat_interleave(width, dim=0) for x in (context, mask))
+    cache = new_cache(model.target, 0 * last.flatten(), length, context, mask)
     return last, total, last.new_zeros(*last.shape, length), cache
 
 
@@ -187,9 +170,10 @@ def search_beams(model, source, begin, end, *, length, width):
     rows = torch.arange(len(source), device=source.device)[:, None]  # b 1
     for place in range(length):
         logits, cache = advance(model.target, last.reshape(-1, 1), cache)
-        log_p = torch.log_softmax(logits, dim=-1).reshape(*last.shape, -1)  # b w c
+        log_p = torch.log_softmax(logits.float(), -1).reshape(*last.shape, -1)  # b w c
         total, beam, last = best_continuations(log_p, last, total, end)  # each b w
         texts = texts.gather(1, beam[..., None].expand_as(texts))  # b w s
         texts[:, :, place] = last
-        cache = take_rows(cache, (rows * last.shape[1] + beam).flatten())
+        kept = (rows * width + beam).flatten()  # all else is the same for all beams
+        cache["blocks"] = [(k[kept], v[kept]) for k, v in cache["blocks"]]
     return texts[:, 0], total[:, 0]

@@ -35,10 +35,9 @@ class VisionTransformer(nn.Module):
 
     Pictures are square, ``image_size`` pixels a side, and so are patches, ``patch``
     pixels a side. The output comes from a learned token that is put before the patches
-    (``pool="token"``), or from the mean over the patches ("mean"). Positions are
-    "learned", "sinusoidal" or "none". ``n_blocks``, ``n_heads``, ``f`` and ``options``
-    are those of ``Encoder``, but ``dropout`` is also after the positions, and by
-    default the activation is "gelu" and the norm comes first.
+    (``pool="token"``), or from the mean over the patches ("mean"). ``positions`` is of
+    ``POSITIONS``; ``n_blocks``, ``n_heads``, ``f`` and ``options`` are of ``Encoder``,
+    but dropout is also after the positions, "gelu" and ``norm_first`` are the default.
 
     Source: Dosovitskiy et al. 2021, sec. 3.1.
     """
@@ -48,8 +47,8 @@ class VisionTransformer(nn.Module):
         pool="token", positions="learned", **options,
     ):  # fmt: skip
         super().__init__()
-        kind, front = pick(POSITIONS, positions, "positions"), pick(POOLS, pool, "pool")
-        length = front + count_patches(image_size, patch)
+        kind, options["attention"] = pick(POSITIONS, positions, "positions")
+        length = (front := pick(POOLS, pool, "pool")) + count_patches(image_size, patch)
         self.shape, self.patch = (image_size, image_size, n_channels), patch
         self.embed = dense(patch * patch * n_channels, m)
         token = 0.02 * torch.randn(1, front, m)
