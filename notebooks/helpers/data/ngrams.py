@@ -15,21 +15,34 @@ def ngram_bits(train, test, order):
     Source: Chen & Goodman 1998, sec. 2.4; Witten & Bell 1991, method C.
     """
     check_sizes(order=order)
+    if min(len(train), len(test)) < order:
+        raise ValueError(
+            f"expected texts of at least order = {order} characters, got {len(train)} "
+            f"and {len(test)}"
+        )
     alphabet = sorted(set(train) | set(test))
     numbers = {c: n for n, c in enumerate(alphabet)}
     seen, asked = (np.array([numbers[c] for c in text]) for text in (train, test))
     p = np.full(len(asked), 1 / len(alphabet))
-    for n in range(1, order + 1):
-        p[n - 1 :] = witten_bell(seen, asked, n, len(alphabet), p[n - 1 :])
+    size = most = len(alphabet)  # numbers of n-grams are below ``most``
+    ours, theirs = seen, asked
+    for n in range(order):
+        if most * size > 2**63:  # number anew those that occur
+            both, n_ours = np.concatenate([ours, theirs]), len(ours)
+            ours, theirs = np.split(np.unique(both, return_inverse=True)[1], [n_ours])
+            most = len(both)
+        if n:
+            ours, theirs = ours[:-1] * size + seen[n:], theirs[:-1] * size + asked[n:]
+            most *= size
+        p[n:] = witten_bell(ours, theirs, size, p[n:])
     return -np.log2(p).mean()
 
 
-def witten_bell(seen, asked, n, size, shorter):
-    """Probability of each character of ``asked`` after the ``n - 1`` before it."""
-    powers = size ** np.arange(n)[::-1]  # an n-gram as one number
-    ours, theirs = (
-        np.lib.stride_tricks.sliding_window_view(x, n) @ powers for x in (seen, asked)
-    )
+def witten_bell(ours, theirs, size, shorter):
+    """Probability of the last character of each n-gram of ``theirs`` after the others.
+
+    An n-gram is a number: that of its context times ``size``, plus its character.
+    """
     grams, counts = np.unique(ours, return_counts=True)
     contexts, first, kinds = np.unique(
         grams // size, return_index=True, return_counts=True
