@@ -69,7 +69,7 @@ next_token.weigh = count_tokens
 
 def fit(
     model, loss_fn, data, settings, *, batches=None, augment=None, validation=None,
-    folder=None, retrain=False, bar=True,
+    folder=None, retrain=False, bar=True, report=None,
 ):  # fmt: skip
     """Train a model with Adam, and leave it with its best weights.
 
@@ -95,11 +95,12 @@ def fit(
         to the digest, so a model that has been trained starts another run.
     retrain : bool
         Train again, also when the run is finished.
+    report : function of the history, called after every epoch, optional
 
     Where ``torch.distributed`` has joined several processes, all of them call this
     function with the same arguments. Each trains on its part of every batch, and ends
     with the same weights and the same history; the first one writes. Without dropout
-    the losses are those of a single process.
+    the losses are those of a single process, to rounding, which grows.
 
     Returns
     -------
@@ -120,7 +121,7 @@ def fit(
         return runs.fit(
             Trainer, model, [*model.modules()], loss_fn, data, settings,
             batches=batches or shuffled(settings), augment=augment,
-            validation=validation, folder=folder, retrain=retrain, bar=bar,
+            validation=validation, folder=folder, retrain=retrain, bar=bar, report=report,
         )  # fmt: skip
 
 
