@@ -93,8 +93,7 @@ def fit(
         Keep the run below this folder, under its digest (``helpers.engine.runs``): a
         finished run is reloaded, an interrupted one is resumed. Initial weights belong
         to the digest, so a model that has been trained starts another run.
-    retrain : bool
-        Train again, also when the run is finished.
+    retrain : whether to train again, also when the run is finished
     report : function of the history, called after every epoch, optional
 
     Where ``torch.distributed`` has joined several processes, all of them call this
