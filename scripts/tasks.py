@@ -3,12 +3,15 @@
 Data are imported where they are made.
 """
 
+import json
+import os
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 
 from helpers.engine import settings as known
 from helpers.engine.checks import choose
+from helpers.schedules import SCHEDULES
 
 TASKS = {  # its settings, and what data of one's own are, if it takes them
     "reverse": (known.Reverse, None),
@@ -19,13 +22,54 @@ TASKS = {  # its settings, and what data of one's own are, if it takes them
 }
 
 
+MEANINGS = {  # of the settings, for --help
+    "n_train": "examples in an epoch",
+    "batch_size": "examples in an update, of all devices together",
+    "epochs": "passes through the examples",
+    "learning_rate": "peak learning rate of Adam",
+    "warmup": "updates over which the learning rate rises",
+    "schedule": f"of the learning rate: {', '.join(SCHEDULES)}",
+    "max_grad_norm": "gradients longer than this are shortened to it; inf: none",
+    "seed": "of the initial weights, the order of the batches, and dropout",
+    "n_blocks": "blocks of the model",
+    "m": "size of the model, a multiple of the heads",
+    "n_heads": "attention heads of a block",
+    "f": "hidden size of the feed-forward net",
+    "dropout": "share of the outputs of each layer that are dropped in training",
+    "input_dropout": "share of the inputs that are dropped in training",
+    "norm_first": "true: pre-norm; false: post-norm, as in Vaswani et al. 2017",
+    "positions": "sinusoidal, learned or none",
+    "tied": "whether the output layer has the weights of the embedding",
+    "shared": "whether source and target have one embedding",
+    "length": "of a sequence or of a window of text, in tokens",
+    "max_length": "longest text, in tokens",
+    "n_symbols": "different symbols of a sequence",
+    "n_tokens": "size of the vocabulary: all characters, and merged pairs if it is "
+    "larger",
+    "n_characters": "size of the vocabulary",
+    "n_classes": "classes of the data",
+    "n_features": "numbers that describe an element",
+    "n_unseen": "classes that training does not see",
+    "n_validation": "validation examples",
+    "n_test": "test examples",
+    "set_size": "elements of a set, with the odd one",
+    "least_accuracy": "what the chapter promises; the training does not use it",
+    "least_gain": "what the chapter promises over its baseline; not used here",
+    "image_size": "side of a picture in pixels",
+    "n_channels": "numbers of a pixel",
+    "patch": "side of a patch in pixels",
+    "pool": "token: a class token is read; mean: the mean of the patches",
+}
+
+
 @dataclass(frozen=True)
 class Task:
     """What ``fit`` and ``evaluate`` need besides a model.
 
     ``model`` and ``loss`` are names in ``helpers.jax`` and ``helpers.torch``;
     ``data`` has tuples of arrays for ``train``, ``test`` and perhaps ``validation``;
-    ``batches`` as ``fit`` takes them; ``moves`` are options of ``augment``.
+    ``batches`` as ``fit`` takes them; ``moves`` are options of ``augment``; ``notes``
+    are texts for the metadata of the weights.
     """
 
     settings: known.Settings
@@ -34,6 +78,7 @@ class Task:
     data: dict
     batches: object = None
     moves: dict = field(default_factory=dict)
+    notes: dict = field(default_factory=dict)
 
     def build(self, side):
         """The untrained model, on the device of the framework."""
@@ -67,7 +112,25 @@ def load(name, source=None, **changes):
         from helpers.data import sets
 
         return of(replace(sets.settings_for(source or "digits", "any"), **changes))
+    if name == "language" and (source or os.environ.get("TEXT_FILE")):
+        batch_size = changes.get("batch_size", kind.batch_size)
+        first = kind(
+            **{"n_train": batch_size, "warmup": 1} | changes
+        )  # checked at once
+        return language(first, source, partial(sizes_for, changes=changes))
     return of(kind(**changes), source)
+
+
+def sizes_for(n, settings, changes, updates=650):
+    """Settings for ``n`` tokens of your own: an epoch is one pass through them.
+
+    Epochs are chosen for about ``updates``, one at least and 100 at most.
+    """
+    sizes = {"n_train": max(settings.batch_size, n // settings.length)} | changes
+    per_epoch = sizes["n_train"] // settings.batch_size
+    sizes = {"epochs": min(100, -(-updates // per_epoch))} | sizes
+    warmup = max(1, min(60, sizes["epochs"] * per_epoch // 10))
+    return replace(settings, **{"warmup": warmup} | sizes)
 
 
 def of(settings, source=None):
@@ -93,20 +156,27 @@ def translation(settings, _):
     return Task(settings, "Translator", "next_token", dates.load(settings), order)
 
 
-def language(settings, source):
-    """A language model of a text, in byte pairs that are learned from it."""
+def language(settings, source, resize=None):
+    """A language model of a text, in byte pairs that are learned from it.
+
+    Pairs are those of the training part, characters those of the whole text.
+    """
     from helpers.data import sequences, text
-    from helpers.data.byte_pairs import BytePairs
+    from helpers.data.byte_pairs import ASCII, BytePairs
 
     texts = text.load(source)
-    pairs = BytePairs.learn(texts["train"], settings.n_tokens)
+    characters = ASCII + texts["test"]
+    pairs = BytePairs.learn(texts["train"], settings.n_tokens, characters)
     tokens = {name: pairs.encode(part) for name, part in texts.items()}
+    if resize:
+        settings = resize(len(tokens["train"]), settings)
     data = {
         "train": (text.random_windows(tokens["train"], settings),),
         "test": (text.windows(tokens["test"], settings.length),),
     }
     order = sequences.in_order(settings)
-    return Task(settings, "LanguageModel", "next_token", data, order)
+    notes = pairs.metadata | {"model": json.dumps(settings.model)}
+    return Task(settings, "LanguageModel", "next_token", data, order, notes=notes)
 
 
 def odd_one(settings, _):

@@ -12,19 +12,29 @@
 JAX uses all devices that a process sees; on several hosts, start one process on each,
 with --coordinator, or with --coordinator auto where SLURM, Kubernetes or Open MPI has
 started them. A run that was stopped goes on after its last epoch when the same command
-is given again. The weights can be loaded on the pages.
+is given again. The weights can be loaded on the pages; those of a language model come
+with its vocabulary, for helpers.jax.load_language_model and its twin in helpers.torch.
+On a CPU, PyTorch takes a thread for each core. Small models, and cores that others use,
+are faster with one: OMP_NUM_THREADS=1.
 """
 
 import argparse
 import importlib
+import json
 import os
+import signal
 import sys
 import threading
+import time
 from dataclasses import asdict, fields
 from datetime import timedelta
+from functools import cache, partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
+
+import numpy as np
+from tqdm import tqdm
 
 import tasks
 from helpers.engine import processes
@@ -33,51 +43,124 @@ from helpers.engine.runs import runs_folder
 from helpers.engine.weights import count_parameters, save_weights, to_arrays
 
 
+class Parser(argparse.ArgumentParser):
+    """Errors are one sentence; below torchrun, it is torchrun that says it."""
+
+    def error(self, message):
+        """End with the sentence instead of all options."""
+        self.exit(2, f"{self.prog}: {message} (--help explains all options)\n")
+
+    def exit(self, status=0, message=None):
+        """End this process."""
+        path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+        if path and status in (1, 2):
+            leave_to_torchrun(message, path)
+            message = None
+        super().exit(status, message)
+
+
+def leave_to_torchrun(message, path):
+    """Hand an error to torchrun, which writes it below its own traceback.
+
+    If all processes of a machine fail, only the first one does: torchrun ends those
+    that wait here.
+    """
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        time.sleep(5)
+    extra = {"timestamp": str(int(time.time()))}
+    error = {"message": {"message": message.strip(), "extraInfo": extra}}
+    Path(path).write_text(json.dumps(error), encoding="utf-8")
+
+
 def arguments():
     """Of the command line: what to do, and the settings that were given."""
-    form = argparse.RawDescriptionHelpFormatter
-    first = argparse.ArgumentParser(
-        description=__doc__, formatter_class=form, add_help=False, allow_abbrev=False
-    )
-    first.add_argument("--framework", choices=("jax", "torch"), required=True)
-    first.add_argument("--task", choices=tasks.TASKS, required=True)
-    first.add_argument("--data", help="of your own: a text file, or a source of photos")
-    first.add_argument("--runs", type=Path, help="folder to keep the run below")
-    first.add_argument("--weights", type=Path, help="file for the trained weights")
-    first.add_argument("--retrain", action="store_true", help="also if it is finished")
-    first.add_argument("--limit", type=positive, default=300, metavar="SECONDS",
-                       help="to wait for other processes (default: 300)")  # fmt: skip
-    jax = first.add_argument_group("JAX")
-    jax.add_argument("--cpu-devices", type=positive, help="CPU devices to pretend")
-    jax.add_argument("--coordinator", help="HOST:PORT of the first process, or auto")
-    jax.add_argument("--processes", type=positive, help="how many there are")
-    jax.add_argument("--process", type=int, help="which one this is, from 0")
-    name = first.parse_known_args(without_help())[0].task
-    parser = argparse.ArgumentParser(
-        parents=[first], description=__doc__, formatter_class=form, allow_abbrev=False
-    )
-    settings = parser.add_argument_group(f"settings of {name}")
-    for one in fields(tasks.TASKS[name][0]):
-        if one.name != "source":
-            kind = truth if one.type is bool else one.type
-            settings.add_argument(
-                f"--{one.name.replace('_', '-')}", type=kind, metavar=one.name.upper(),
-                default=argparse.SUPPRESS, help=f"default: {one.default}",
-            )  # fmt: skip
+    first = Parser(add_help=False, allow_abbrev=False)
+    first.add_argument("--task")
+    name = first.parse_known_args()[0].task
+    parser = make_parser(name)
+    if len(sys.argv) == 1:
+        parser.print_help()
+        parser.exit()
     given = parser.parse_args()
-    alone = given.coordinator in (None, "auto")
-    if alone != (given.processes is None and given.process is None):
-        parser.error(
-            "expected --processes and --process, too, with --coordinator HOST:PORT"
-        )
+    check_meeting(given, parser)
     names = {one.name for one in fields(tasks.TASKS[name][0])}
     changes = {key: value for key, value in vars(given).items() if key in names}
     return given, changes, parser
 
 
-def without_help():
-    """The arguments, without the wish for help, which comes when the task is known."""
-    return [x for x in sys.argv[1:] if x not in ("-h", "--help")]
+def make_parser(name):
+    """Options of all tasks, and the settings of one, or of all if there is no such."""
+    parser = Parser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )  # fmt: skip
+    own = "; ".join(
+        f"{task}: {what}" for task, (_, what) in tasks.TASKS.items() if what
+    )
+    add = parser.add_argument
+    add("--framework", choices=("jax", "torch"), required=True)
+    add("--task", choices=tasks.TASKS, required=True)
+    add("--data", help=f"of your own ({own})")
+    add("--runs", type=Path, help="folder to keep the run below (runs/TASK_FRAMEWORK)")
+    add("--weights", type=Path, help="file for the trained weights, which replaces one "
+        "of that name (by default each run has its own: weights_DIGEST.safetensors "
+        "below --runs, with a digest of its settings and its data)")  # fmt: skip
+    add("--retrain", action="store_true", help="also if it is finished")
+    add("--limit", type=positive, default=300, metavar="SECONDS",
+        help="to wait for other processes (default: 300)")  # fmt: skip
+    jax = parser.add_argument_group("JAX")
+    jax.add_argument("--cpu-devices", type=positive, help="CPU devices to pretend")
+    jax.add_argument("--coordinator", help="HOST:PORT of the first process, or auto")
+    jax.add_argument("--processes", type=positive, help="how many there are")
+    jax.add_argument("--process", type=int, help="which one this is, from 0")
+    kinds = [tasks.TASKS[name][0]] if name in tasks.TASKS else [
+        kind for kind, _ in tasks.TASKS.values()
+    ]  # fmt: skip
+    title = f"settings of {name}" if len(kinds) == 1 else "settings of the tasks"
+    settings = parser.add_argument_group(
+        title,
+        "With data of your own, sizes follow from them."
+        if len(kinds) == 1 else "Add --task NAME for its own, and their defaults.",
+    )  # fmt: skip
+    found = {one.name: one for kind in kinds for one in fields(kind)}
+    found.pop("source", None)
+    for one in found.values():
+        default = f" (default: {one.default})" if len(kinds) == 1 else ""
+        settings.add_argument(
+            f"--{one.name.replace('_', '-')}", default=argparse.SUPPRESS,
+            type=truth if one.type is bool else one.type, metavar=one.name.upper(),
+            help=f"{tasks.MEANINGS[one.name]}{default}",
+        )  # fmt: skip
+    return parser
+
+
+def check_meeting(given, parser):
+    """End with a sentence unless processes can meet as the options say."""
+    known = given.coordinator, given.processes, given.process
+    if given.framework == "torch" and {*known, given.cpu_devices} != {None}:
+        parser.error(
+            "--coordinator, --processes, --process and --cpu-devices are for JAX; "
+            "torchrun starts processes of PyTorch, as the first lines of --help show"
+        )
+    host, _, port = (given.coordinator or "").rpartition(":")
+    if given.coordinator in (None, "auto"):
+        if known[1:] != (None, None):
+            parser.error(
+                "expected --coordinator HOST:PORT with --processes and --process"
+            )
+    elif not host or not port.isdecimal():
+        parser.error(
+            f"expected --coordinator HOST:PORT, or auto, got {given.coordinator!r}"
+        )
+    elif None in known:
+        parser.error(
+            "expected --processes and --process, too, with --coordinator HOST:PORT"
+        )
+    elif not 0 <= given.process < given.processes:
+        parser.error(
+            f"expected --process from 0 to {given.processes - 1} with --processes "
+            f"{given.processes}, got {given.process}"
+        )
 
 
 def positive(text):
@@ -128,9 +211,23 @@ def join_jax(given):
             f"{given.coordinator} within {given.limit} seconds, but one is missing"
         )
         late = threading.Timer(given.limit, stop, [message])  # JAX would abort
+        late.daemon = True
         late.start()
-        jax.distributed.initialize(**known, initialization_timeout=given.limit + 60)
-        late.cancel()
+        usual = signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # Python cannot while it waits
+        try:
+            jax.distributed.initialize(**known, initialization_timeout=given.limit + 60)
+        except ValueError as error:
+            if known:
+                raise
+            raise ValueError(
+                "expected SLURM, Kubernetes or Open MPI to have started this process, "
+                "with --coordinator auto; else name the first one: HOST:PORT"
+            ) from error
+        finally:
+            late.cancel()
+            signal.signal(signal.SIGINT, usual)
     if jax.process_count() == 1:
         return processes.ProcessGroup()
     return importlib.import_module("helpers.jax.training").Distributed()
@@ -152,22 +249,54 @@ def train(given, changes, together):
     about |= {
         f"{name} data": digest(dict(enumerate(x))) for name, x in task.data.items()
     }
-    together.check_same(about | {"initial weights": digest(to_arrays(model))})
+    about |= {"initial weights": digest(to_arrays(model))}
+    together.check_same(about)
     if side == "jax":
         training.on_all_devices(model)
     folder = given.runs or runs_folder(f"{given.task}_{side}")
+    path = given.weights or Path(folder) / f"weights_{digest(about)[:8]}.safetensors"
+    together.broadcast(lambda: given.weights and check_writable(path))
+
+    @cache  # the weights of the last epoch may be measured already
+    def measure(_epochs):
+        size = task.settings.batch_size  # where training fits, so does this
+        return training.evaluate(model, loss, task.data["test"], batch_size=size)
+
     history = training.fit(
         model, loss, task.data["train"], task.settings, **task.options(side),
         folder=folder, retrain=given.retrain,
+        report=partial(tell, task.settings, measure, together.rank == 0),
     )  # fmt: skip
-    found = training.evaluate(model, loss, task.data["test"])
-    path = given.weights or Path(folder) / "weights.safetensors"
-    together.broadcast(lambda: save_weights(model, path))
+    notes = {"settings": json.dumps(asdict(task.settings)), **task.notes}
+    together.broadcast(lambda: save_weights(model, path, notes))
+    found = measure(len(history["seconds"]))
     return (
         f"{count_parameters(model):,} parameters, {task.settings.updates:,} updates in "
         f"{history['seconds'].sum():.0f} s: test loss {found['loss']:.4f}, "
         f"accuracy {found['accuracy']:.2%}\n{path}"
     )
+
+
+def check_writable(path):
+    """Raise ValueError unless a file can be written there."""
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ValueError(f"expected --weights in a folder to write in, got {path}")
+
+
+def tell(settings, measure, is_first, history):
+    """Print a line for an epoch, with the test loss if there is no validation."""
+    name, found = "validation", {
+        key: history[f"validation_{key}"][-1] for key in ("loss", "accuracy")
+    }  # fmt: skip
+    if np.isnan(found["loss"]):
+        name, found = "test", measure(len(history["seconds"]))
+    if is_first:
+        loss = history["loss"][-settings.updates_per_epoch :].mean()
+        tqdm.write(
+            f"epoch {len(history['seconds'])} of {settings.epochs}: loss {loss:.4f}, "
+            f"{name} loss {found['loss']:.4f}, accuracy {found['accuracy']:.2%}"
+        )
+        sys.stdout.flush()
 
 
 def main():

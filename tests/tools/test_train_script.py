@@ -6,13 +6,18 @@ Processes of JAX compile quickly instead of compiling quick code, as ``sides`` d
 import importlib.util
 import os
 import random
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from contextlib import suppress
+from dataclasses import fields
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +37,10 @@ SIZES = {  # small: 20 updates of 16 examples
     "n_train": 16 * 10, "batch_size": 16, "epochs": 2, "warmup": 5, "m": 16, "f": 32,
     "n_blocks": 1, "n_heads": 2, "learning_rate": 1e-3, "dropout": 0.0,
 }  # fmt: skip
-ONLY = {"anomaly": {"n_train": 16 * 13}, "language": {"n_tokens": 110}}  # least
+ONLY = {  # least; and one epoch, since the whole test text is measured after each
+    "anomaly": {"n_train": 16 * 13},
+    "language": {"n_tokens": 110, "n_train": 16 * 20, "epochs": 1},
+}
 QUIET = {**os.environ, "TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
 QUIET["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 QUIET["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # see the README
@@ -87,18 +95,47 @@ BAD = [
     ({"data": "x"}, "the task reverse makes its own data, got 'x'"),
     ({"processes": 0}, "expected a whole number above 0, got '0'"),
     ({"norm_first": "perhaps"}, "expected true or false, got 'perhaps'"),
-    ({"coordinator": "localhost:1"}, "expected --processes and --process, too"),
+    ({"weights": "/nope/w"}, "expected --weights in a folder to write in, got /nope/w"),
+]
+MEETING = {"coordinator": "localhost:1", "processes": 2}
+BAD_MEETINGS = [
+    ("jax", {"coordinator": "localhost:1"}, "expected --processes and --process, too"),
+    ("jax", {**MEETING, "process": 2}, "expected --process from 0 to 1 with"),
+    ("jax", {**MEETING, "coordinator": "node"}, "expected --coordinator HOST:PORT, or"),
+    ("jax", {"process": 0}, "expected --coordinator HOST:PORT with --processes"),
+    ("torch", {**MEETING, "process": 0}, "torchrun starts processes of PyTorch"),
 ]
 
 
-@pytest.mark.parametrize("side", ["jax", "torch"])
-@pytest.mark.parametrize(("changes", "told"), BAD, ids=lambda x: str(x)[:15])
+@pytest.mark.parametrize(
+    ("side", "changes", "told"),
+    [(side, *bad) for bad in BAD for side in ("jax", "torch")] + BAD_MEETINGS,
+    ids=lambda x: str(x)[:15],
+)
 def test_bad_flags_are_one_sentence(side, changes, told, tmp_path, capsys):
     """The last line on stderr, before any work."""
     assert call(options_of(side, "reverse", tmp_path, **changes)) in (1, 2)
     out, error = capsys.readouterr()
-    assert told in error.splitlines()[-1]
+    (line,) = error.splitlines()
+    assert told in line
     assert not out and not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("options", [[], ["--help"], ["--help", "--framework", "jax"]])
+def test_help_needs_no_task_and_explains_all_settings(options, capsys):
+    assert call(options) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for kind, _ in tasks.TASKS.values():
+        for one in fields(kind):
+            if one.name != "source":
+                assert f"{one.name.upper()} {tasks.MEANINGS[one.name][:20]}" in out
+
+
+def test_help_of_a_task_has_its_defaults(capsys):
+    assert call(["--task", "language", "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "--length LENGTH" in out and "in tokens (default: 64)" in out
+    assert "--patch" not in out
 
 
 @pytest.fixture(scope="module")
@@ -114,13 +151,19 @@ def alone(tmp_path_factory):
     return alone
 
 
+def weights_in(runs):
+    """The only file of weights of a folder."""
+    (path,) = Path(runs).glob("weights_*.safetensors")
+    return path
+
+
 @on_both_sides
 @pytest.mark.parametrize("name", [*tasks.TASKS])
 def test_every_task_trains_and_its_weights_load(side, name, alone):
     """On one device, with the data of the chapter."""
     model = tasks.load(name, **sizes_of(name)).build(side.name)
     before = to_arrays(model)
-    load_weights(model, alone(side.name, name) / "weights.safetensors")
+    load_weights(model, weights_in(alone(side.name, name)))
     assert all(np.any(before[k] != x) for k, x in to_arrays(model).items())
 
 
@@ -134,6 +177,63 @@ def test_only_retrain_trains_a_finished_run_again(tmp_path, capsys):
     assert reloaded == [False, True, False]
     assert (seconds[0] == seconds[1]).all()
     assert (seconds[1] != seconds[2]).any(), "--retrain has left the old checkpoint"
+
+
+@on_both_sides
+def test_weights_are_kept_before_the_test_data_are_measured(
+    side, alone, tmp_path, monkeypatch, capsys
+):
+    """In batches of the size of the training, as memory may end there."""
+    sizes, training = [], import_module(f"helpers.{side.name}.training")
+
+    def evaluate(*_, batch_size=1000):
+        sizes.append(batch_size)
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(training, "evaluate", evaluate)
+    path = tmp_path / "w"
+    given = options_of(side.name, "reverse", alone(side.name, "reverse"), weights=path)
+    assert call(given) == 1
+    assert capsys.readouterr().err == f"{SENTENCE}out of memory\n"
+    assert path.exists() and sizes == [16]
+
+
+def test_each_run_has_its_weights_and_says_the_test_loss_of_each_epoch(
+    tmp_path, capsys
+):
+    """Another seed is another file; the same command has the same one."""
+    text, runs, paths = tmp_path / "own.txt", tmp_path / "runs", []
+    text.write_text("to be, or not to be, that is the question\n" * 600)
+    for seed in (1, 2, 1):
+        given = {"data": text, "n_train": 32, "warmup": 1, "epochs": 2, "seed": seed}
+        assert call(options_of("torch", "language", runs, **given)) == 0
+        *lines, total, path = capsys.readouterr().out.splitlines()
+        paths.append(path)
+        if len(paths) < 3:
+            assert [line[:12] for line in lines] == ["epoch 1 of 2", "epoch 2 of 2"]
+            loss = re.search(r"test loss \d+\.\d+, accuracy .*%$", lines[1])[0]
+            assert loss in total, "not the test loss of the last epoch"
+    assert "is finished and reloaded" in lines[0]
+    assert paths[0] == paths[2] != paths[1]
+    assert {*paths} == {*map(str, runs.glob("weights_*.safetensors"))}
+
+
+@on_both_sides
+def test_the_lines_of_the_readme_write_with_a_trained_model(
+    side, alone, tmp_path, monkeypatch, capsys
+):
+    readme = (SCRIPT.parents[1] / "README.md").read_text("utf-8")
+    (lines,) = re.findall(r"```python\n(.*?) *```", readme, flags=re.DOTALL)
+    lines = textwrap.dedent(lines)
+    assert len(list(filter(None, lines.splitlines()))) == 3
+    shutil.copy(weights_in(alone(side.name, "language")), tmp_path / "my.safetensors")
+    monkeypatch.chdir(tmp_path)
+    exec(lines.replace("helpers.torch", f"helpers.{side.name}"), space := {})
+    assert len(capsys.readouterr().out) > 30
+    task = tasks.load("language", **sizes_of("language"))
+    assert space["tokens"].metadata.items() < task.notes.items()
+    model = load_file(weights_in(alone(side.name, "language")))
+    assert (to_arrays(space["model"])["embed.weight"] == model["embed.weight"]).all()
 
 
 def test_the_test_data_are_measured_with_the_weights_that_are_kept(tmp_path, capsys):
@@ -152,6 +252,7 @@ def test_the_test_data_are_measured_with_the_weights_that_are_kept(tmp_path, cap
     assert found["test"]["loss"] != pytest.approx(found["train"]["loss"], abs=1e-4)
     assert found["test"]["loss"] != pytest.approx(found["validation"]["loss"], abs=1e-4)
     assert said.splitlines()[-1] == str(path)
+    assert "epoch 2 of 2: loss " in said and ", validation loss " in said
 
 
 # In processes of its own
@@ -326,15 +427,16 @@ def assert_one_sentence(process, error, told):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("side", "changes", "told"),
+    ("changes", "told"),
     [
-        ("jax", {"cpu_devices": 3}, "expected batch_size to be a multiple of 3"),
-        ("torch", {"data": "x"}, "the task reverse makes its own data, got 'x'"),
+        ({"cpu_devices": 3}, "expected batch_size to be a multiple of 3"),
+        ({"coordinator": "auto"}, "expected SLURM, Kubernetes or Open MPI to have"),
     ],
 )
-def test_an_error_ends_the_command_with_one_sentence(side, changes, told, tmp_path):
-    command = [sys.executable, SCRIPT, *options_of(side, "reverse", tmp_path)]
-    (error,) = finish(process := start([*command, *flags(**changes)]))
+def test_an_error_ends_the_command_with_one_sentence(changes, told, tmp_path):
+    """At once, not when the time to wait for others is over."""
+    given = options_of("jax", "reverse", tmp_path, limit=3600, **changes)
+    (error,) = finish(process := start([sys.executable, SCRIPT, *given]))
     assert_one_sentence(process, error, told)
     assert not [*tmp_path.rglob("*.safetensors")]
 
@@ -352,7 +454,7 @@ def test_without_data_on_one_host_all_processes_of_jax_stop(tmp_path):
 
 @pytest.mark.slow
 def test_unequal_data_stop_all_processes_of_torch(tmp_path):
-    """A worker with another text than the others: each one says so."""
+    """A worker with another text than the others; torchrun says so once, at its end."""
     text = "to be, or not to be, that is the question\n" * 1000
     for rank in range(2):
         (tmp_path / f"{rank}.txt").write_text(text + "x" * rank * 100)
@@ -362,9 +464,10 @@ def test_unequal_data_stop_all_processes_of_torch(tmp_path):
     process = start([*command, str(SCRIPT), *given])
     (error,) = finish(process)
     assert process.returncode == 1
-    lines = [line for line in error.splitlines() if line.startswith(SENTENCE)]
-    assert len(lines) == 2
-    assert all("got another test data and another train data" in x for x in lines)
+    assert error.count(SENTENCE) == 1
+    *_, summary = error.split("Root Cause (first observed failure):")
+    assert f"traceback : {SENTENCE}expected the same training" in summary
+    assert "got another test data and another train data" in summary
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 All sizes differ, and all are prime but ``m = h·d``: no transposition can hide.
 """
 
+import json
 import math
 import re
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import reference_models
+from helpers.data.byte_pairs import BytePairs
 from helpers.engine.settings import Dates, Settings, Text
 from helpers.engine.shapes import as_numpy, check_shape
 from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
@@ -587,3 +589,28 @@ def test_a_model_of_other_sizes_than_the_settings_raises_an_error(
     message = f"with {name} = {expected!r}, as the settings say, got one with {name} = "
     with pytest.raises(ValueError, match=f"{re.escape(message)}'?{got}"):
         train.fit(other, train.next_token, (np.zeros((1, 1)),), settings)
+
+
+@on_both_sides
+@pytest.mark.parametrize("merges", [[], [(0, 1), (3, 2)]], ids=["characters", "pairs"])
+def test_a_language_model_is_loaded_with_its_vocabulary(side, merges, tmp_path):
+    """By the file alone; without a vocabulary or settings it is refused."""
+    pairs, path = BytePairs("ab’", merges), tmp_path / "model.safetensors"
+    sizes = {"n_tokens": len(pairs), "m": 6, "n_blocks": 1, "n_heads": 3, "f": 7}
+    sizes |= {"max_length": 5, "dropout": 0.5}
+    model = side.models.build(side.models.LanguageModel, seed=3, **sizes)
+    notes = pairs.metadata | {"model": json.dumps(sizes)}
+    save_weights(model, path, notes)
+    other, tokens = side.models.load_language_model(path)
+    assert tokens.tokens == pairs.tokens and tokens.merges == pairs.merges
+    ours, theirs = to_arrays(model), to_arrays(other)
+    assert ours.keys() == theirs.keys()
+    assert all((ours[name] == theirs[name]).all() for name in ours)
+    assert not any(side.modes(other)), "dropout is on"
+    for name in notes:
+        save_weights(model, path, {k: x for k, x in notes.items() if k != name})
+        with pytest.raises(ValueError, match=f"that scripts/train.py has .*{name}"):
+            side.models.load_language_model(path)
+    save_weights(model, path)
+    with pytest.raises(ValueError, match="to be a language model that scripts/train"):
+        side.models.load_language_model(path)

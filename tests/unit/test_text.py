@@ -236,6 +236,19 @@ def test_ngrams_are_those_of_counting_by_hand(train, test, order):
     assert ngram_bits(train, test, order) == pytest.approx(expected, abs=1e-9)
 
 
+def test_long_ngrams_of_a_large_alphabet_are_counted_right():
+    """Eight characters out of 300 are more than int64 can number: 300⁸ > 2⁶³."""
+    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+    train = letters + letters[:40] * 3 + letters[20:50] * 2
+    test = letters[10:45] + letters[:15] + letters[25:45]
+    expected = by_hand(train, test, 8)
+    assert ngram_bits(train, test, 8) == pytest.approx(expected, abs=1e-9)
+    with pytest.raises(
+        ValueError, match="texts, less 8, to be a whole number >= 1, got 0"
+    ):
+        ngram_bits("ab" * 4, "ab" * 15, 9)
+
+
 def test_longer_contexts_help_until_they_are_too_rare():
     """And a text that repeats itself is predicted almost surely."""
     bits = [ngram_bits(SAMPLE[:9_000], SAMPLE[9_000:], n) for n in (1, 2, 3)]

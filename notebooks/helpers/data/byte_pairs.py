@@ -68,20 +68,18 @@ class BytePairs:
 
     def encode(self, text):
         """Tokens of a text: int32 array; ValueError for an unknown character."""
+        if unknown := sorted(set(text) - self.numbers.keys()):
+            raise ValueError(
+                f"unknown character {unknown[0]!r} (U+{ord(unknown[0]):04X}): expected one "
+                f"of {len(self.numbers)}; learn with alphabet={''.join(unknown)!r}, too"
+            )
         known = {piece: self.encode_piece(piece) for piece in set(PIECE.findall(text))}
         tokens = [token for piece in PIECE.findall(text) for token in known[piece]]
         return np.array(tokens, dtype=np.int32)
 
     def encode_piece(self, piece):
         """Apply the merges to a piece, the earliest first."""
-        try:
-            word = [self.numbers[c] for c in piece]
-        except KeyError as error:
-            character = error.args[0]
-            raise ValueError(
-                f"unknown character {character!r} (U+{ord(character):04X}): expected "
-                f"one of the {len(self.numbers)} that the vocabulary was learned with"
-            ) from None
+        word = [self.numbers[c] for c in piece]
         while len(word) > 1:
             known = [p for p in pairwise(word) if p in self.merges]
             if not known:

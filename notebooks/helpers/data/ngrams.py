@@ -15,25 +15,27 @@ def ngram_bits(train, test, order):
     Source: Chen & Goodman 1998, sec. 2.4; Witten & Bell 1991, method C.
     """
     check_sizes(order=order)
+    check_sizes(**{f"texts, less {order - 1},": min(len(train), len(test)) - order + 1})
     alphabet = sorted(set(train) | set(test))
     numbers = {c: n for n, c in enumerate(alphabet)}
     seen, asked = (np.array([numbers[c] for c in text]) for text in (train, test))
     p = np.full(len(asked), 1 / len(alphabet))
-    for n in range(1, order + 1):
-        p[n - 1 :] = witten_bell(seen, asked, n, len(alphabet), p[n - 1 :])
+    ours, theirs, size = seen, asked, len(alphabet)
+    for n in range(order):
+        if n and max(ours.max(), theirs.max()) >= 2**63 // size - 1:  # too large soon
+            numbers = np.unique(np.append(ours, theirs), return_inverse=True)[1]
+            ours, theirs = numbers[: len(ours)], numbers[len(ours) :]
+        if n:
+            ours, theirs = ours[:-1] * size + seen[n:], theirs[:-1] * size + asked[n:]
+        p[n:] = witten_bell(ours, theirs, size, p[n:])
     return -np.log2(p).mean()
 
 
-def witten_bell(seen, asked, n, size, shorter):
-    """Probability of each character of ``asked`` after the ``n - 1`` before it."""
-    powers = size ** np.arange(n)[::-1]  # an n-gram as one number
-    ours, theirs = (
-        np.lib.stride_tricks.sliding_window_view(x, n) @ powers for x in (seen, asked)
-    )
+def witten_bell(ours, theirs, size, shorter):
+    """Probability of the last character of n-grams: context · size + character."""
     grams, counts = np.unique(ours, return_counts=True)
-    contexts, first, kinds = np.unique(
-        grams // size, return_index=True, return_counts=True
-    )
+    before = grams // size
+    contexts, first, kinds = np.unique(before, return_index=True, return_counts=True)
     totals = np.add.reduceat(counts, first)
     count = looked_up(theirs, grams, counts)
     total, kind = (looked_up(theirs // size, contexts, x) for x in (totals, kinds))

@@ -36,10 +36,8 @@ def load(path=None):
     if path := path or os.environ.get("TEXT_FILE"):
         text = read(path)
         if len(text) < 20_000:
-            raise ValueError(
-                f"expected a text of at least 20,000 characters, got {len(text):,} in "
-                f"{path}"
-            )
+            got = f"{len(text):,} in {path}"
+            raise ValueError(f"expected at least 20,000 characters, got {got}")
         stop = len(text) * 9 // 10
         return {"train": text[:stop], "test": text[stop:]}
     parts = {"train": TRAINING, "test": HELD_OUT}
@@ -74,12 +72,8 @@ def windows(tokens, length):
     check_sizes(length=length)
     n = (len(tokens) - 1) // length
     if n < 1:
-        raise ValueError(
-            f"expected at least {length + 1} tokens, got a text of {len(tokens)}"
-        )
-    return np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[
-        : n * length : length
-    ].copy()
+        raise ValueError(f"expected at least {length + 1} tokens, got {len(tokens)}")
+    return tokens[np.arange(n)[:, None] * length + np.arange(length + 1)]
 
 
 def random_windows(tokens, settings):

@@ -67,7 +67,7 @@ def fit(
     return train(trainer, settings, checked, about, **options)
 
 
-def train(trainer, settings, batches, about, *, folder, retrain, bar):
+def train(trainer, settings, batches, about, *, folder, retrain, bar, report):
     """Train all epochs, from the start or from the last checkpoint; the history.
 
     ``trainer`` has a ``model``, a ``group`` of processes, ``epoch(number, batches)`` and
@@ -82,7 +82,7 @@ def train(trainer, settings, batches, about, *, folder, retrain, bar):
     run = run if group.rank == 0 else None
     start = trainer.state()
     state, best, history = found or (start, None, NOTHING)
-    done = len(history["seconds"])
+    done, bar = len(history["seconds"]), bar and group.rank == 0
     if run and done:
         news = f"goes on after epoch {done} of {settings.epochs}"
         if done == settings.epochs:
@@ -92,7 +92,7 @@ def train(trainer, settings, batches, about, *, folder, retrain, bar):
         trainer.restore(state)
     try:
         best, history = train_epochs(
-            trainer, settings, batches, run, best, history, bar and group.rank == 0
+            trainer, settings, batches, run, best, history, bar, report
         )
     except BaseException:
         if group.size == 1:  # elsewhere the other processes may be gone
@@ -112,7 +112,7 @@ def open_run(folder, about, retrain):
     return run, (None if run is None or retrain else run.load())
 
 
-def train_epochs(trainer, settings, batches, run, best, history, bar):
+def train_epochs(trainer, settings, batches, run, best, history, bar, report):
     """Train the epochs that are left; the best weights and the history."""
     n, rates = settings.updates_per_epoch, settings.learning_rates
     first = len(history["seconds"])
@@ -134,6 +134,8 @@ def train_epochs(trainer, settings, batches, run, best, history, bar):
                 run.write(trainer.state(), best, history, n)
             shown.set_postfix_str(summary(history))
             shown.update(n)
+            if report:
+                report(history)
     return best, history
 
 

@@ -19,6 +19,7 @@ A checkpoint of Flax is a nested dictionary, and ``in out`` already:
     found = flax.traverse_util.flatten_dict(found, sep=".")
 """
 
+import json
 import os
 import sys
 from base64 import b64encode
@@ -132,9 +133,9 @@ def converted(name, array, param, transposed):
     return ready
 
 
-def save_weights(model, path):
-    """Write the parameters of a model of either framework to a safetensors file."""
-    write_atomically(path, safetensors.numpy.save(to_arrays(model)))
+def save_weights(model, path, metadata=None):
+    """Write the parameters of a model, and texts by name, to a safetensors file."""
+    write_atomically(path, safetensors.numpy.save(to_arrays(model), metadata))
 
 
 class Html(str):
@@ -165,10 +166,7 @@ def in_half(name, array):
     """An array in half precision; ValueError if a number is too large for it."""
     largest = np.abs(array).max(initial=0)
     if largest > np.finfo(np.float16).max:
-        raise ValueError(
-            f"expected numbers up to 65,504 in {name} for half precision, got "
-            f"{largest:.3g}"
-        )
+        raise ValueError(f"expected up to 65,504 in {name} for half, got {largest:.3g}")
     return array.astype(np.float16)
 
 
@@ -207,6 +205,22 @@ def load_weights(model, path):
         ) from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def read_language_model(build, kind, path):
+    """A model and its vocabulary, as the metadata of a file of weights describe them."""
+    from helpers.data.byte_pairs import BytePairs  # most pages do without
+
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            found = file.metadata() or {}
+        sizes, tokens = json.loads(found["model"]), BytePairs.from_metadata(found)
+    except (KeyError, safetensors.SafetensorError) as error:
+        what = f"{path} to be a language model that scripts/train.py has saved"
+        raise ValueError(f"expected {what}, got {error!r}") from error
+    load_weights(model := build(kind, **sizes), path)
+    model.eval()
+    return model, tokens
 
 
 def decoded(entry):

@@ -34,7 +34,7 @@ NAMES = {  # in the order of the chapters
     "vision": """
         cut_patches VisionTransformer count_patches check_images move_pictures augment
     """,
-    "decoder": "embedding unembedding check_tokens LanguageModel",
+    "decoder": "embedding unembedding check_tokens LanguageModel load_language_model",
     "generation": """
         new_cache advance next_token_probabilities generate continue_texts
     """,

@@ -5,6 +5,8 @@ import math
 import jax.numpy as jnp
 from flax import nnx
 
+from helpers.engine.weights import read_language_model
+from helpers.jax.attention import build
 from helpers.jax.encoder import Encoder, pick
 from helpers.jax.positions import POSITIONS
 
@@ -84,3 +86,8 @@ class LanguageModel(nnx.Module):
         x = self.positions(x) if self.positions else x
         out = self.decoder(x, mask, *context, return_maps=return_maps)
         return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
+
+
+def load_language_model(path):
+    """A ``LanguageModel`` and its vocabulary, from a file that ``scripts/train.py`` wrote."""
+    return read_language_model(build, LanguageModel, path)

@@ -63,7 +63,7 @@ next_token.weigh = count_tokens
 
 def fit(
     model, loss_fn, data, settings, *, batches=None, augment=None, validation=None,
-    folder=None, retrain=False, bar=True,
+    folder=None, retrain=False, bar=True, report=None,
 ):  # fmt: skip
     """Train a model with Adam, and leave it with its best weights.
 
@@ -88,13 +88,13 @@ def fit(
         Keep the run below this folder, under its digest (``helpers.engine.runs``): a
         finished run is reloaded, an interrupted one is resumed. Initial weights belong
         to the digest, so a model that has been trained starts another run.
-    retrain : bool
-        Train again, also when the run is finished.
+    retrain : whether to train again, also when the run is finished
+    report : function of the history, called after every epoch, optional
 
     Where the model is on several devices (``on_all_devices``), each trains on its part
     of every batch; where ``jax.distributed`` has joined several processes, all of them
     call this function with the same arguments, and the first one writes. The losses are
-    those of a single device.
+    those of a single device, to rounding, which grows.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def fit(
     return runs.fit(
         Trainer, model, parts, loss_fn, data, settings,
         batches=batches or shuffled(settings), augment=augment,
-        validation=validation, folder=folder, retrain=retrain, bar=bar,
+        validation=validation, folder=folder, retrain=retrain, bar=bar, report=report,
     )  # fmt: skip
 
 

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import nn
 
+from helpers.engine.weights import read_language_model
+from helpers.torch.attention import build
 from helpers.torch.encoder import Encoder, pick
 from helpers.torch.positions import POSITIONS
 
@@ -89,3 +91,8 @@ class LanguageModel(nn.Module):
         x = self.positions(x) if self.positions else x
         out = self.decoder(x, mask, *context, return_maps=return_maps)
         return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
+
+
+def load_language_model(path):
+    """A ``LanguageModel`` and its vocabulary, from a file that ``scripts/train.py`` wrote."""
+    return read_language_model(build, LanguageModel, path)

@@ -58,7 +58,7 @@ next_token.weigh = count_tokens
 
 def fit(
     model, loss_fn, data, settings, *, batches=None, augment=None, validation=None,
-    folder=None, retrain=False, bar=True,
+    folder=None, retrain=False, bar=True, report=None,
 ):  # fmt: skip
     """Train a model with Adam, and leave it with its best weights.
 
@@ -83,13 +83,13 @@ def fit(
         Keep the run below this folder, under its digest (``helpers.engine.runs``): a
         finished run is reloaded, an interrupted one is resumed. Initial weights belong
         to the digest, so a model that has been trained starts another run.
-    retrain : bool
-        Train again, also when the run is finished.
+    retrain : whether to train again, also when the run is finished
+    report : function of the history, called after every epoch, optional
 
     Where ``torch.distributed`` has joined several processes, all of them call this
     function with the same arguments. Each trains on its part of every batch, and ends
     with the same weights and the same history; the first one writes. Without dropout
-    the losses are those of a single process.
+    the losses are those of a single process, to rounding, which grows.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def fit(
         return runs.fit(
             Trainer, model, [*model.modules()], loss_fn, data, settings,
             batches=batches or shuffled(settings), augment=augment,
-            validation=validation, folder=folder, retrain=retrain, bar=bar,
+            validation=validation, folder=folder, retrain=retrain, bar=bar, report=report,
         )  # fmt: skip
 
 
