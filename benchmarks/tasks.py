@@ -9,7 +9,8 @@ from helpers.data import sets, text
 from helpers.data.byte_pairs import BytePairs
 from helpers.data.photos import read_picture
 from helpers.data.sequences import one_hot, symbols
-from helpers.engine.settings import Cifar100, Pictures, Reverse, Text
+from helpers.engine.set_settings import Cifar100
+from helpers.engine.settings import Pictures, Reverse, Text
 
 VALIDATION_ROWS = 5_000
 VALIDATION_WINDOWS = 100

@@ -899,7 +899,7 @@ if known and len(wrong):
 #
 # ```python
 # parts = sets.split(features, labels)  # train, validation, test
-# own = Sets.for_data(parts)  # of helpers.engine.settings; any size can be given
+# own = Sets.for_data(parts)  # of helpers.engine.set_settings; any size can be given
 # x, labels = parts["train"].features, parts["train"].labels
 # net = build(Predictor, seed=own.seed, **own.model)
 # fit(net, odd_one_out, (x,), own, batches=sets.drawn(labels, own))

@@ -23,10 +23,11 @@ show
     ``frameworks``, ``positions``, ``practice``, ``scaling``, ``translation``,
     ``vision``, ``warmup``).
 engine
-    What a reader may ignore: ``settings`` of each task, ``checks``, ``arguments``,
-    ``shapes``, ``weights`` in one file for both frameworks, ``runs`` that are kept
-    under a ``fingerprint`` of their code, ``processes`` that train together, ``jobs``
-    that start them, and the ``twin``: a training in the other framework.
+    What a reader may ignore: ``settings`` of each task and ``set_settings``,
+    ``checks``, ``arguments``, ``shapes``, ``weights`` in one file for both frameworks,
+    ``language_models`` with their vocabulary, ``runs`` that are kept under a
+    ``fingerprint`` of their code, ``processes`` that train together, ``jobs`` that
+    start them, and the ``twin``: a training in the other framework.
 
 This file imports nothing, so a JAX page never loads torch and a PyTorch page never
 loads JAX.

@@ -20,7 +20,7 @@ import pages
 
 OWN = {
     "jax": {"jax", "flax", "optax", "numpy", "math", "functools"},
-    "torch": {"torch", "math", "functools"},
+    "torch": {"torch", "math", "functools", "contextlib"},
 }
 FORWARD = """
 sizes = {"n_blocks": 2, "n_heads": 3, "f": 7}

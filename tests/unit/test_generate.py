@@ -441,7 +441,9 @@ def test_log_probabilities_are_those_of_the_texts_that_are_found(side, positions
     found = side.models.translate(model, source, 11, **options)
     texts, log_p = map(as_numpy, found)
     inputs = np.concatenate([np.full((61, 1), BEGIN), texts[:, :-1]], axis=1)
-    logits = by_torch(build_translator, source, inputs, seed=2).astype(np.float64)
+    logits = by_torch(
+        build_translator, source, inputs, seed=2, positions=positions
+    ).astype(np.float64)
     each = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     each = np.take_along_axis(each, texts[..., None], -1).squeeze(-1)
     going = np.cumsum(inputs == END, axis=1) == 0  # up to the first end

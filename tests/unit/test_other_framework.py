@@ -7,7 +7,8 @@ import pytest
 
 import tasks
 from helpers.engine import jobs, twin
-from helpers.engine.settings import Dates, Digits, Pictures, Reverse, Text
+from helpers.engine.set_settings import Digits
+from helpers.engine.settings import Dates, Pictures, Reverse, Text
 from helpers.engine.weights import save_weights
 from helpers.jax import training as train_jax
 from helpers.torch import training as train_torch

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.data import photos, sets
-from helpers.engine.settings import Cifar100, Digits, Sets
+from helpers.engine.set_settings import Cifar100, Digits, Sets
 from sides import run_python
 
 UNEQUAL = np.repeat([0, 1, 2, 5], [7, 2, 11, 5])  # class 1 has two images
@@ -152,7 +152,8 @@ def test_sets_follow_from_seed_and_epoch_alone():
     assert (there[0] != sets.drawn(UNEQUAL, replace(SMALL, seed=43))(0)).any()
     code = (
         "import numpy as np; from dataclasses import replace; "
-        "from helpers.data import sets; from helpers.engine.settings import Digits; "
+        "from helpers.data import sets; "
+        "from helpers.engine.set_settings import Digits; "
         "labels = np.repeat([0, 1, 2, 5], [7, 2, 11, 5]); "
         "sizes = dict(n_train=25, batch_size=4, epochs=50, warmup=3, set_size=3); "
         "print(sets.drawn(labels, replace(Digits(), **sizes))(3).tolist())"

@@ -7,7 +7,8 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from helpers.engine.settings import Digits, Reverse, Sequences, Settings
+from helpers.engine.set_settings import Digits
+from helpers.engine.settings import Reverse, Sequences, Settings
 from helpers.engine.weights import to_arrays
 from sides import on_both_sides
 

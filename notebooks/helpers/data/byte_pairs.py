@@ -14,12 +14,8 @@ PIECE = re.compile(r"\n *| ?\w+| ?[^\w\s]+|\s")  # no byte pair reaches across t
 class BytePairs:
     """A vocabulary of characters and frequent strings: byte-pair encoding.
 
-    Parameters
-    ----------
-    alphabet : str
-        Characters, which are the first tokens.
-    merges : sequence of pairs of int
-        Each joins two tokens to the next new one. The earlier comes first.
+    The characters of ``alphabet`` are the first tokens. Each of ``merges``, a pair of
+    int, joins two tokens to the next new one; the earlier comes first.
 
     Source: Sennrich et al. 2016, sec. 3.2; Gage 1994.
     """

@@ -98,16 +98,11 @@ def split(settings):
 
 
 def load(settings):
-    """Sources and targets for training, validation and test.
+    """By part, sources int32 ``b k`` and targets int32 ``b s``.
 
     Each example is a day in a form, drawn by the seed of the settings; days of
-    validation and test occur once each.
-    For training there are ``epochs·n_train``, to be used with
-    ``batches=sequences.in_order(settings)``.
-
-    Returns
-    -------
-    dict of str to (int32 array ``b k``, int32 array ``b s``)
+    validation and test occur once each. For training there are ``epochs·n_train``, to be
+    used with ``batches=sequences.in_order(settings)``.
     """
     days, data = split(settings), {}
     for place, (name, those) in enumerate(days.items()):

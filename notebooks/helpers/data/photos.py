@@ -76,14 +76,10 @@ def damaged(path, why):
 
 
 def load_images(name):
-    """Photos and labels of both parts, and names of the classes.
+    """By part, photos uint8 ``n 32 32 3`` and labels int32 ``n``; class names.
 
     Raises FileNotFoundError if ``make data`` has not prepared them, and ValueError if
     the name is unknown or the file is damaged.
-
-    Returns
-    -------
-    dict of str to (uint8 ``n 32 32 3``, int32 ``n``), list of str
     """
     arrays = read_npz(images_file(name))
     pairs = {p: (arrays[f"{p}_images"], arrays[f"{p}_labels"]) for p in PARTS}
@@ -91,13 +87,9 @@ def load_images(name):
 
 
 def load_features(name, photos):
-    """Features that fit ``photos``, the parts that ``load_images`` returns.
+    """By part, features float32 ``n 512`` of the photos that ``load_images`` returns.
 
     Raises the errors of ``load_images``, and ValueError if they do not fit.
-
-    Returns
-    -------
-    dict of str to float32 ``n 512``
     """
     path = features_file(name)
     found = read_npz(path)

@@ -18,14 +18,9 @@ def one_hot(x, n_symbols):
 
 
 def reverse_data(settings):
-    """Training, validation and test data of the reverse task.
+    """By part, one-hot sequences float32 ``b s i`` and their reverse int32 ``b s``.
 
     Seeds are those of the settings, and the next two.
-
-    Returns
-    -------
-    dict of str to (float32 array ``b s i``, int32 array ``b s``)
-        Sequences as one-hot rows; labels: the sequences from their end.
     """
     data = {}
     for place, name in enumerate(("train", "validation", "test")):

@@ -6,7 +6,7 @@ A whole epoch of sets is drawn at once; the features stay where they are.
 Your own data need two arrays:
 
     parts = sets.split(features, labels)
-    settings = Sets.for_data(parts)  # of helpers.engine.settings
+    settings = Sets.for_data(parts)  # of helpers.engine.set_settings
     batches = sets.drawn(parts["train"].labels, settings)
     model = build(Predictor, seed=settings.seed, **settings.model)
     fit(model, odd_one_out, (parts["train"].features,), settings, batches=batches)
@@ -20,7 +20,7 @@ import numpy as np
 from helpers.data import photos, pictures
 from helpers.data.sequences import shuffled
 from helpers.engine.checks import check_data, check_sizes
-from helpers.engine.settings import Anomaly, Cifar100, Digits
+from helpers.engine.set_settings import Anomaly, Cifar100, Digits, check_set_size
 from helpers.engine.shapes import check_shape
 
 KNOWN = "digits", "cifar100"  # sources of which the pages assert what comes out
@@ -68,11 +68,7 @@ class Part:
 def check_classes(labels, set_size):
     """Raise ValueError unless sets can be drawn from these labels."""
     check_sizes(set_size=set_size)
-    if set_size < 3:
-        raise ValueError(
-            "expected a set to have at least 3 elements, two of them alike, got "
-            f"set_size = {set_size}"
-        )
+    check_set_size(set_size)
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2:
         raise ValueError(
@@ -86,23 +82,10 @@ def check_classes(labels, set_size):
 
 
 def draw_sets(labels, set_size, odd, rng):
-    """Complete each odd one to a set with elements of another class.
+    """Complete odd ones, rows ``b`` of ``labels``, to sets: int32 row numbers ``b s``.
 
-    Parameters
-    ----------
-    labels : integer array ``r``
-        Class of each element; classes may be of different size.
-    set_size : int
-        Elements of a set, the odd one included.
-    odd : integer array ``b``
-        Rows of the odd ones, one per set.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    int32 array ``b s``
-        Row numbers, none repeated within a set: elements of one class, drawn uniformly
-        from all but that of the odd one; at the end the odd one.
+    A set has different elements of one class, drawn uniformly from all but that of the
+    odd one, which comes last; ``set_size`` counts it. Classes may differ in size.
     """
     check_classes(labels, set_size)
     classes, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
@@ -133,12 +116,8 @@ def drawn(labels, settings):
     """New sets for every epoch: from the epoch to an int32 array ``n b s``.
 
     Every element is the odd one of one set of the epoch, except those that would not
-    fill a batch. The sets depend on the seed and the epoch alone.
-
-    Parameters
-    ----------
-    labels : integer array ``n_train``
-    settings : helpers.engine.settings.Sets
+    fill a batch. The sets depend on the seed and the epoch alone. ``labels`` are as many
+    as ``settings.n_train``, or that is a ValueError.
     """
     if len(labels) != settings.n_train:
         raise ValueError(
@@ -171,9 +150,8 @@ def fixed(labels, set_size, n, seed):
 def split(features, labels, images=None, *, seed=42):
     """Your own data in three parts: ``train``, ``validation``, ``test``, as ``Part``.
 
-    A fifth of each class is for the test, a tenth of the rest for validation; each part
-    is in random order. All are standardised, feature by feature, with the mean and the
-    deviation of the training part.
+    A fifth of each class is for the test, a tenth of the rest for validation, in random
+    order; each feature is standardised by its mean and deviation in the training part.
     """
     labels = np.asarray(labels)
     with np.errstate(over="ignore"):  # an infinite feature is named by Part
@@ -196,16 +174,10 @@ def divided(part, share, seed):
 
 
 def digits(seed):
-    """The 1,797 handwritten digits of scikit-learn in three parts, and their names.
+    """The 1,797 digits of scikit-learn: ``Part`` by name of three parts, class names.
 
     Features are the 64 grey values, divided by 16. All parts come from the same thirteen
-    writers.
-
-    Returns
-    -------
-    dict of str to Part, list of str
-
-    Source: Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits (UCI).
+    writers. Source: Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits (UCI).
     """
     found, names = pictures.load("digits", seed)
     return {
@@ -259,14 +231,10 @@ def centred(parts, axis=None):
 
 
 def load(settings):
-    """Images in three parts ``train``, ``validation``, ``test``, and names of classes.
+    """Images as ``Part`` by name: ``train``, ``validation``, ``test``; class names.
 
     With a smaller ``n_train`` than there are images, the first ones are taken. Raises
     ValueError if the source is unknown, or its sizes differ from the settings.
-
-    Returns
-    -------
-    dict of str to Part, list of str
     """
     is_digits, seed = settings.source == "digits", settings.seed
     parts, names = digits(seed) if is_digits else of_photos(settings.source, seed)
@@ -285,11 +253,10 @@ def load(settings):
 def settings_for(source, device):
     """Settings of the chapter *anomaly* for a source of images and a device.
 
-    On a CPU, training on the photos takes two epochs instead of a hundred, minutes
-    instead of hours, and the promised accuracy is lower. Of photos that are not
-    ``KNOWN`` all sizes follow from them, and nothing is promised: sets of ten, or
-    smaller, so that half of a class's test photos, and all its validation photos, fill
-    one. If they have too few classes, or a class too few photos, that is a ValueError.
+    On a CPU, training on photos takes two epochs, not a hundred: it promises less. Of
+    photos that are not ``KNOWN`` all sizes follow, and nothing is promised: sets of ten,
+    or as many as half of a class's test photos, and all its validation photos, fill.
+    ValueError if there are too few classes, or too few photos of one.
     """
     if source == "cifar100" and device == "cpu":
         return Cifar100(epochs=2, least_accuracy=0.5)

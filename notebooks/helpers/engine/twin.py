@@ -23,10 +23,7 @@ def losses(framework, kind, loss_fn, data, settings, weights, batches=None):
     weights : str or path
         Initial weights, as ``helpers.engine.weights.save_weights`` writes them.
 
-    Raises
-    ------
-    RuntimeError
-        If the other process fails, with the end of what it said.
+    Raises RuntimeError if the other process fails, with the end of what it said.
     """
     names = framework, kind.__name__, loss_fn.__name__
     given = data, settings, Path(weights).resolve(), batches

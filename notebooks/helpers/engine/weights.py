@@ -19,7 +19,6 @@ A checkpoint of Flax is a nested dictionary, and ``in out`` already:
     found = flax.traverse_util.flatten_dict(found, sep=".")
 """
 
-import json
 import os
 import sys
 from base64 import b64encode
@@ -61,11 +60,8 @@ def from_arrays(model, arrays):
     The model keeps its dtypes and its devices; ``arrays`` are as ``to_arrays`` returns
     them, real numbers of any dtype.
 
-    Raises
-    ------
-    ValueError
-        If a name is missing or unknown, a shape differs, or a number is complex, NaN,
-        infinite, or too large for the model's dtype. The model is then as before.
+    Raises ValueError if a name is missing or unknown, a shape differs, or a number is
+    complex, NaN, infinite, or too large for the model's dtype; the model is as before.
     """
     places = {name: place for name, *place in parameters(model)}
     missing = sorted(set(places) - set(arrays))
@@ -205,22 +201,6 @@ def load_weights(model, path):
         ) from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def read_language_model(build, kind, path):
-    """A model and its vocabulary, as the metadata of a file of weights describe them."""
-    from helpers.data.byte_pairs import BytePairs  # most pages do without
-
-    try:
-        with safetensors.safe_open(path, "numpy") as file:
-            found = file.metadata() or {}
-        sizes, tokens = json.loads(found["model"]), BytePairs.from_metadata(found)
-    except (KeyError, safetensors.SafetensorError) as error:
-        what = f"{path} to be a language model that scripts/train.py has saved"
-        raise ValueError(f"expected {what}, got {error!r}") from error
-    load_weights(model := build(kind, **sizes), path)
-    model.eval()
-    return model, tokens
 
 
 def decoded(entry):

@@ -5,7 +5,6 @@ import math
 import jax.numpy as jnp
 from flax import nnx
 
-from helpers.engine.weights import read_language_model
 from helpers.jax.attention import build
 from helpers.jax.encoder import Encoder, pick
 from helpers.jax.positions import POSITIONS
@@ -90,4 +89,6 @@ class LanguageModel(nnx.Module):
 
 def load_language_model(path):
     """A ``LanguageModel`` and its vocabulary, from a file that ``scripts/train.py`` wrote."""
+    from helpers.engine.language_models import read_language_model  # pages need none
+
     return read_language_model(build, LanguageModel, path)

@@ -5,7 +5,6 @@ import math
 import torch
 from torch import nn
 
-from helpers.engine.weights import read_language_model
 from helpers.torch.attention import build
 from helpers.torch.encoder import Encoder, pick
 from helpers.torch.positions import POSITIONS
@@ -95,4 +94,6 @@ class LanguageModel(nn.Module):
 
 def load_language_model(path):
     """A ``LanguageModel`` and its vocabulary, from a file that ``scripts/train.py`` wrote."""
+    from helpers.engine.language_models import read_language_model  # pages need none
+
     return read_language_model(build, LanguageModel, path)

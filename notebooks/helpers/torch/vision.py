@@ -126,15 +126,9 @@ def move_pictures(images, angles, shifts):
 def augment(uniforms, images, labels, *, degrees=0, pixels=0, flip=False):
     """Pictures turned, shifted and mirrored by chance, and their labels as they are.
 
-    Parameters
-    ----------
-    uniforms : array ``b 8``
-        Numbers in [0, 1), four of which are used.
-    images : array ``b y x i`` of floats or ``uint8``
-    degrees, pixels : float
-        Largest angle, and largest shift down and to the right, both ways.
-    flip : bool
-        Mirror every second picture, left to right.
+    ``uniforms`` ``b 8`` are numbers in [0, 1), four of which are used; ``images`` are
+    ``b y x i``, floats or ``uint8``. ``degrees`` and ``pixels``, of shifts down and to the
+    right, are the largest, both ways; ``flip`` mirrors every second picture.
     """
     images = images / 255 if images.dtype == torch.uint8 else images
     if flip:
