@@ -11,11 +11,12 @@ from importlib import import_module
 
 from helpers.engine import settings as known
 from helpers.engine.checks import choose
+from helpers.engine.set_settings import Digits, Sets
 from helpers.schedules import SCHEDULES
 
 TASKS = {  # its settings, and what data of one's own are, if it takes them
     "reverse": (known.Reverse, None),
-    "anomaly": (known.Digits, "digits, cifar100, cifar10, or a folder of photos"),
+    "anomaly": (Digits, "digits, cifar100, cifar10, or a folder of photos"),
     "language": (known.Text, "a text file in UTF-8"),
     "translation": (known.Dates, None),
     "vision": (known.Pictures, "digits, cifar10, or a folder of photos"),
@@ -135,7 +136,7 @@ def sizes_for(n, settings, changes, updates=650):
 
 def of(settings, source=None):
     """The task of settings that are complete."""
-    kinds = {known.Pictures: vision, known.Sets: odd_one, known.Text: language}
+    kinds = {known.Pictures: vision, Sets: odd_one, known.Text: language}
     kinds |= {known.Dates: translation, known.Settings: reverse}
     make = next(make for kind, make in kinds.items() if isinstance(settings, kind))
     return make(settings, source)
