@@ -550,7 +550,7 @@ for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
     assert out.dtype == weights.dtype == dtype
     assert (as_numpy(out)[~real] == 0).all()
     large = [jnp.full((2, 128), 30, dtype)] * 3  # dot products 115,200
-    assert (as_numpy(attention(*large)[0]) == 30).all()
+    np.testing.assert_allclose(as_numpy(attention(*large)[0]), 30, rtol=0.01)
 
 # %% [markdown] tags=["shared"]
 # ## Heads attend independently of each other

@@ -551,7 +551,7 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
     assert out.dtype == weights.dtype == dtype
     assert (as_numpy(out)[~real] == 0).all()
     large = [torch.full((2, 128), 30, dtype=dtype)] * 3  # dot products 115,200
-    assert (as_numpy(attention(*large)[0]) == 30).all()
+    np.testing.assert_allclose(as_numpy(attention(*large)[0]), 30, rtol=0.01)
 
 # %% [markdown] tags=["shared"]
 # ## Heads attend independently of each other
