@@ -81,7 +81,7 @@ plots.use_style()
 floats = partial(jnp.asarray, dtype=jnp.float32)
 booleans = partial(jnp.asarray, dtype=jnp.bool_)
 device = jax.devices()[0].platform
-side, other_framework = "jax", "torch"
+framework, other_framework = "jax", "torch"
 f"JAX {jax.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -350,7 +350,7 @@ def fixed_sets(part, n, seed, set_size=s):
 
 
 held_out = (fixed_sets(validation, settings.n_validation, seed=1),)
-folder = runs_folder(f"anomaly_{Path(source).name}_{side}")
+folder = runs_folder(f"anomaly_{Path(source).name}_{framework}")
 history = fit(
     model, odd_one_out, (train.features,), settings,
     batches=batches, validation=held_out, folder=folder,

@@ -79,7 +79,7 @@ torch.set_default_device(device)  # new tensors are made there
 plots.use_style()
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
 booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
-side, other_framework = "torch", "jax"
+framework, other_framework = "torch", "jax"
 f"PyTorch {torch.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -349,7 +349,7 @@ def fixed_sets(part, n, seed, set_size=s):
 
 
 held_out = (fixed_sets(validation, settings.n_validation, seed=1),)
-folder = runs_folder(f"anomaly_{Path(source).name}_{side}")
+folder = runs_folder(f"anomaly_{Path(source).name}_{framework}")
 history = fit(
     model, odd_one_out, (train.features,), settings,
     batches=batches, validation=held_out, folder=folder,

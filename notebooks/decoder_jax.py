@@ -93,14 +93,14 @@ from helpers.show.diagrams import decoder as diagrams
 from helpers.show.prose import say, table, word
 
 # %% tags=["jax", "experiment"]
-# Experiment: device, style, and the names floats, integers, booleans, side
+# Experiment: device, style, and the names floats, integers, booleans, framework
 jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
 # These make JAX arrays out of lists and NumPy arrays.
 floats = partial(jnp.asarray, dtype=jnp.float32)
 integers = partial(jnp.asarray, dtype=jnp.int32)
 booleans = partial(jnp.asarray, dtype=jnp.bool_)
-side = "jax"
+framework = "jax"
 f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 
 # %% [markdown] tags=["shared"]
@@ -461,7 +461,7 @@ say(table(["setting", "value", "why here", "try first for another task"], *lines
 model = build(LanguageModel, seed=settings.seed, **settings.model)
 rows = text.random_windows(tokens["train"], settings)  # a row for each window: n s+1
 held_out = text.windows(tokens["test"], settings.length)
-kept = {"batches": in_order(settings), "folder": runs_folder(f"decoder_{side}")}
+kept = {"batches": in_order(settings), "folder": runs_folder(f"decoder_{framework}")}
 history = fit(model, next_token, (rows,), settings, **kept)
 held_out_loss = evaluate(model, next_token, (held_out,))["loss"]
 bits = text.bits_per_character(held_out_loss, tokens["test"], texts["test"])
@@ -657,7 +657,7 @@ say(
 # browser](../book/playground.md) it writes, too, and you can move the three settings.
 
 # %% tags=["shared"]
-name = f"decoder_{side}.safetensors"
+name = f"decoder_{framework}.safetensors"
 download_link(model, name, half=True, metadata=pairs.metadata)
 
 # %% tags=["shared", "check"]

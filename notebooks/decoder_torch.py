@@ -91,7 +91,7 @@ from helpers.torch import (
 )
 
 # %% tags=["torch", "experiment"]
-# Experiment: device, style, and the names floats, integers, booleans, side
+# Experiment: device, style, and the names floats, integers, booleans, framework
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_default_device(device)
 plots.use_style()
@@ -99,7 +99,7 @@ plots.use_style()
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
 integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
 booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
-side = "torch"
+framework = "torch"
 f"PyTorch {torch.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -463,7 +463,7 @@ say(table(["setting", "value", "why here", "try first for another task"], *lines
 model = build(LanguageModel, seed=settings.seed, **settings.model)
 rows = text.random_windows(tokens["train"], settings)  # a row for each window: n s+1
 held_out = text.windows(tokens["test"], settings.length)
-kept = {"batches": in_order(settings), "folder": runs_folder(f"decoder_{side}")}
+kept = {"batches": in_order(settings), "folder": runs_folder(f"decoder_{framework}")}
 history = fit(model, next_token, (rows,), settings, **kept)
 held_out_loss = evaluate(model, next_token, (held_out,))["loss"]
 bits = text.bits_per_character(held_out_loss, tokens["test"], texts["test"])
@@ -651,7 +651,7 @@ say(
 # browser](../book/playground.md) it writes, too, and you can move the three settings.
 
 # %% tags=["shared"]
-name = f"decoder_{side}.safetensors"
+name = f"decoder_{framework}.safetensors"
 download_link(model, name, half=True, metadata=pairs.metadata)
 
 # %% tags=["shared", "check"]

@@ -78,7 +78,7 @@ plots.use_style()
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)  # from NumPy
 integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
 booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
-side, other_framework = "torch", "jax"
+framework, other_framework = "torch", "jax"
 f"PyTorch {torch.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
@@ -281,7 +281,7 @@ np.testing.assert_allclose(by_loop, best_of_fit, atol=0.01)  # loose: rounding t
 # The final number comes from the **test data**, which played no part in any choice.
 
 # %% tags=["shared"]
-folder = runs_folder(f"reverse_{side}")  # fit keeps the run here
+folder = runs_folder(f"reverse_{framework}")  # fit keeps the run here
 kept = {"validation": data["validation"], "folder": folder}
 history = fit(model, cross_entropy, data["train"], settings, **kept)
 on_validation = evaluate(model, cross_entropy, data["validation"])["accuracy"]
@@ -415,7 +415,7 @@ assert in_code > 0.1 and in_sequence < 0.01  # loose: nearly nothing
 
 # %% tags=["shared"]
 # All that the model has learned fits into one small file
-download_link(model, f"reverse_{side}.safetensors")
+download_link(model, f"reverse_{framework}.safetensors")
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** Let the model rotate the sequence: output $q$ is the symbol

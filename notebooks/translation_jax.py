@@ -96,7 +96,7 @@ floats = partial(jnp.asarray, dtype=jnp.float32)  # NumPy arrays as arrays of JA
 integers = partial(jnp.asarray, dtype=jnp.int32)
 booleans = partial(jnp.asarray, dtype=jnp.bool_)
 log_softmax = jax.nn.log_softmax
-side = "jax"
+framework = "jax"
 
 # %% [markdown] tags=["shared"]
 # ## Source and target differ in length and in order
@@ -501,7 +501,7 @@ form_of = np.array(form_of)
 halves = {name: array.astype(np.float16) for name, array in to_arrays(model).items()}
 from_arrays(copy, halves)
 right_in_half = np.equal(written(copy, x_test)[0], solutions)
-download_link(model, f"translation_{side}.safetensors", half=True)
+download_link(model, f"translation_{framework}.safetensors", half=True)
 
 # %% tags=["shared", "check"]
 # Checked: first characters, then 99 % of the dates are right, in half precision too

@@ -96,7 +96,7 @@ floats = partial(torch.as_tensor, dtype=torch.float32, device=device)  # from Nu
 integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
 booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
 log_softmax = partial(torch.log_softmax, dim=-1)
-side = "torch"
+framework = "torch"
 
 # %% [markdown] tags=["shared"]
 # ## Source and target differ in length and in order
@@ -502,7 +502,7 @@ form_of = np.array(form_of)
 halves = {name: array.astype(np.float16) for name, array in to_arrays(model).items()}
 from_arrays(copy, halves)
 right_in_half = np.equal(written(copy, x_test)[0], solutions)
-download_link(model, f"translation_{side}.safetensors", half=True)
+download_link(model, f"translation_{framework}.safetensors", half=True)
 
 # %% tags=["shared", "check"]
 # Checked: first characters, then 99 % of the dates are right, in half precision too

@@ -143,7 +143,7 @@ def train(model, data, batches, rates, updates=None, loss_fn=cross_entropy):
 
 # %% tags=["jax", "experiment"]
 # Experiment: one training for each of several settings; on a CPU without XLA's fusion,
-# which computes a norm anew for each block above and takes more than twice the time
+# which computes a norm anew for each block above
 options = {"xla_disable_hlo_passes": "fusion"} if jax.default_backend() == "cpu" else {}
 run_compiled = partial(jax.jit, compiler_options=options)(
     lambda parts, *rest: (train(model := nnx.merge(*parts), *rest), nnx.state(model))

@@ -39,7 +39,7 @@ MEANINGS = {  # of the settings, for --help
     "dropout": "share of the outputs of each layer that are dropped in training",
     "input_dropout": "share of the inputs that are dropped in training",
     "norm_first": "true: pre-norm; false: post-norm, as in Vaswani et al. 2017",
-    "positions": "sinusoidal, learned or none",
+    "positions": ", ".join(known.POSITIONS),
     "tied": "whether the output layer has the weights of the embedding",
     "shared": "whether source and target have one embedding",
     "length": "of a sequence or of a window of text, in tokens",

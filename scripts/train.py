@@ -14,8 +14,8 @@ with --coordinator, or with --coordinator auto where SLURM, Kubernetes or Open M
 started them. A run that was stopped goes on after its last epoch when the same command
 is given again. The weights can be loaded on the pages; those of a language model come
 with its vocabulary, for helpers.jax.load_language_model and its twin in helpers.torch.
-On a CPU, PyTorch takes a thread for each core. Small models, and cores that others use,
-are faster with one: OMP_NUM_THREADS=1.
+On a CPU, PyTorch takes a thread for each core. For small models, and cores that others
+use, try one: OMP_NUM_THREADS=1.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import threading
 import time
 from dataclasses import asdict, fields
 from datetime import timedelta
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
@@ -257,8 +257,7 @@ def train(given, changes, together):
     path = given.weights or Path(folder) / f"weights_{digest(about)[:8]}.safetensors"
     together.broadcast(lambda: given.weights and check_writable(path))
 
-    @cache  # the weights of the last epoch may be measured already
-    def measure(_epochs):
+    def measure():
         size = task.settings.batch_size  # where training fits, so does this
         return training.evaluate(model, loss, task.data["test"], batch_size=size)
 
@@ -269,7 +268,7 @@ def train(given, changes, together):
     )  # fmt: skip
     notes = {"settings": json.dumps(asdict(task.settings)), **task.notes}
     together.broadcast(lambda: save_weights(model, path, notes))
-    found = measure(len(history["seconds"]))
+    found = measure()
     return (
         f"{count_parameters(model):,} parameters, {task.settings.updates:,} updates in "
         f"{history['seconds'].sum():.0f} s: test loss {found['loss']:.4f}, "
@@ -284,16 +283,20 @@ def check_writable(path):
 
 
 def tell(settings, measure, is_first, history):
-    """Print a line for an epoch, with the test loss if there is no validation."""
-    name, found = "validation", {
-        key: history[f"validation_{key}"][-1] for key in ("loss", "accuracy")
-    }  # fmt: skip
+    """Print a line for an epoch, with the test loss if there is no validation.
+
+    That of the last epoch comes when its weights are saved.
+    """
+    epoch, name = len(history["seconds"]), "validation"
+    found = {key: history[f"validation_{key}"][-1] for key in ("loss", "accuracy")}
     if np.isnan(found["loss"]):
-        name, found = "test", measure(len(history["seconds"]))
+        if epoch == settings.epochs:
+            return
+        name, found = "test", measure()
     if is_first:
         loss = history["loss"][-settings.updates_per_epoch :].mean()
         tqdm.write(
-            f"epoch {len(history['seconds'])} of {settings.epochs}: loss {loss:.4f}, "
+            f"epoch {epoch} of {settings.epochs}: loss {loss:.4f}, "
             f"{name} loss {found['loss']:.4f}, accuracy {found['accuracy']:.2%}"
         )
         sys.stdout.flush()

@@ -183,7 +183,10 @@ def test_only_retrain_trains_a_finished_run_again(tmp_path, capsys):
 def test_weights_are_kept_before_the_test_data_are_measured(
     side, alone, tmp_path, monkeypatch, capsys
 ):
-    """In batches of the size of the training, as memory may end there."""
+    """In batches of the size of the training, as memory may end there.
+
+    Also where the test data take the place of validation after each epoch.
+    """
     sizes, training = [], import_module(f"helpers.{side.name}.training")
 
     def evaluate(*_, batch_size=1000):
@@ -196,6 +199,9 @@ def test_weights_are_kept_before_the_test_data_are_measured(
     assert call(given) == 1
     assert capsys.readouterr().err == f"{SENTENCE}out of memory\n"
     assert path.exists() and sizes == [16]
+    given = options_of(side.name, "language", tmp_path / "runs")  # a single epoch
+    assert call(given) == 1
+    assert weights_in(tmp_path / "runs").exists() and sizes == [16, 16]
 
 
 def test_each_run_has_its_weights_and_says_the_test_loss_of_each_epoch(
@@ -210,9 +216,10 @@ def test_each_run_has_its_weights_and_says_the_test_loss_of_each_epoch(
         *lines, total, path = capsys.readouterr().out.splitlines()
         paths.append(path)
         if len(paths) < 3:
-            assert [line[:12] for line in lines] == ["epoch 1 of 2", "epoch 2 of 2"]
-            loss = re.search(r"test loss \d+\.\d+, accuracy .*%$", lines[1])[0]
-            assert loss in total, "not the test loss of the last epoch"
+            (line,) = lines
+            each = re.compile(r"test loss (\d+\.\d+), accuracy .*%$")
+            assert line.startswith("epoch 1 of 2: loss ") and each.search(line)
+            assert float(each.search(total)[1]) != float(each.search(line)[1])
     assert "is finished and reloaded" in lines[0]
     assert paths[0] == paths[2] != paths[1]
     assert {*paths} == {*map(str, runs.glob("weights_*.safetensors"))}

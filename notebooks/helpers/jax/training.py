@@ -16,6 +16,7 @@ from helpers.engine import checks, runs
 from helpers.engine.arguments import check_kind
 from helpers.engine.processes import ProcessGroup
 from helpers.engine.shapes import with_integers
+from helpers.jax.positions import without_dropout
 
 
 def cross_entropy(model, inputs, labels):
@@ -320,9 +321,7 @@ def run_epoch(
 
 def score(model, loss_fn, data, batch_size):
     """Mean loss and accuracy with dropout off; the last batch may be smaller."""
-    quiet = nnx.clone(model)
-    quiet.eval()
-    graph, state = nnx.split(quiet)
+    graph, state = nnx.split(without_dropout(model))
     rows = []
     for start in range(0, len(data[0]), batch_size):
         batch = tuple(x[start : start + batch_size] for x in data)
