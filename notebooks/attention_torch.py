@@ -915,8 +915,8 @@ np.testing.assert_allclose(as_numpy(crossed), expected, atol=1e-5)
 # To use a ready-made layer, or to load its weights, you must know them. The layer is
 # `nn.MultiheadAttention`. Its boolean masks mean the opposite: True *hides*. Its
 # padding mask is `b k`, and a query that sees nothing gets NaN. It returns the mean of
-# all heads' weights, unless you set `average_attn_weights=False`. With `dropout=0.1`,
-# it drops weights in training.
+# all heads' weights, unless you set `average_attn_weights=False`. Only with
+# `need_weights=False` it uses fused kernels. `dropout=0.1` drops weights in training.
 
 # %% tags=["torch"]
 layer = nn.MultiheadAttention(m, n_heads, batch_first=True)

@@ -241,7 +241,7 @@ product = seconds(matmul, jnp.ones((256, width)), matrix)
 limit = 2 * 256 * width**2 / product  # operations per second
 
 # %% tags=["shared", "say"]
-say(f"The limit of this machine: **{limit / 1e9:.0f} billion** operations a second.")
+say(f"The limit here, in float32: **{limit / 1e9:.0f} billion** operations a second.")
 
 # %% [markdown] tags=["shared"]
 # A real step reaches only a part of the limit, its **utilisation** (MFU), because it
@@ -281,9 +281,9 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# Now divide. For a given amount of computation, about 20 training tokens per parameter
-# are best ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)). We also take a
-# large GPU: [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) report
+# Now divide. For the computation of training alone, about 20 tokens per parameter are
+# best ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)). We also take a large
+# GPU: [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) report
 # $502\cdot10^{15}$ operations a second on 3,072 A100s in half precision. A quarter of
 # them repeat the forward pass to save memory, so we count three quarters.
 
@@ -503,8 +503,8 @@ def in_chunks(q, k, v, size=64):
 
 # %% [markdown] tags=["shared"]
 # **FlashAttention** ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)) does this in
-# one GPU program, a *fused kernel*, and takes the keys in pieces, too, so that it never
-# holds even one whole row of weights.
+# one GPU program, a *fused kernel*, and takes the keys in pieces, too: it never holds
+# a whole row of weights. It needs half precision, and takes no arbitrary mask.
 
 # %% [markdown] tags=["jax"]
 # JAX's own attention is fused with `implementation="cudnn"`, in half precision on

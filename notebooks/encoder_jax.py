@@ -681,7 +681,7 @@ np.testing.assert_allclose(out, expected, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # **In your own code** take heads of 64 features, $f = 4m$, 6 or 12 blocks and dropout
-# 0.1, the values of the encoder of 2017 and of
+# 0.1 (0 in pretraining now), the values of the encoder of 2017 and of
 # [BERT](https://arxiv.org/abs/1810.04805); ours are smaller, so that 24 blocks run in
 # seconds. For a new model, try pre-norm, RMS norm, and
 # [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer multiplies

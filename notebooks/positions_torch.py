@@ -682,11 +682,11 @@ say(
 # ## Your framework has these parts, too
 #
 # **In your own code**, take rotary positions for text, a learned table for pictures of
-# one size, and no positions for sets. Start from ready-made parts, such as these of a
-# pre-norm encoder for sentences with padding. They know no positions: add codes to
-# their input, as `SinusoidalPositions` does. Rotary positions turn queries and keys, so
-# they need an attention layer of your own, such as `RotaryAttention`; our models take
-# it with `positions="rotary"`. `real`, of shape `b s`, is True at real positions.
+# one size, and no positions for sets. The framework's own layers make a pre-norm
+# encoder for sentences with padding. They know no positions: add codes to their input,
+# as `SinusoidalPositions` does. Rotary positions turn queries and keys, so they need an
+# attention layer of your own, such as `RotaryAttention`; our models take it with
+# `positions="rotary"`. `real`, of shape `b s`, is True at real positions.
 
 # %% [markdown] tags=["torch"]
 # PyTorch has the whole encoder. **Its mask has the opposite meaning: True hides**, so

@@ -85,10 +85,10 @@ whole = partial(jnp.asarray, dtype=jnp.int32)
 # %% [markdown] tags=["shared"]
 # ## The framework's layers compute the same
 #
-# Take ready-made layers wherever the architecture is the usual one: they are tested by
-# thousands, and can use fused kernels. Write your own, as in this book, when you
-# want to change something inside, or look at it. But every default is a decision that
-# somebody has made for you.
+# Ready-made layers are tested by thousands. To change something inside, or to look at
+# it, write your own around the framework's fused attention: PyTorch's documentation
+# calls its `nn.Transformer*` reference implementations. And every default is a
+# decision that somebody has made for you.
 
 # %% [markdown] tags=["jax"]
 # Flax has attention, norms and linear layers; the block is yours. Two defaults would

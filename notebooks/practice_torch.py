@@ -86,10 +86,10 @@ whole = partial(torch.as_tensor, dtype=torch.int64, device=device)
 # %% [markdown] tags=["shared"]
 # ## The framework's layers compute the same
 #
-# Take ready-made layers wherever the architecture is the usual one: they are tested by
-# thousands, and can use fused kernels. Write your own, as in this book, when you
-# want to change something inside, or look at it. But every default is a decision that
-# somebody has made for you.
+# Ready-made layers are tested by thousands. To change something inside, or to look at
+# it, write your own around the framework's fused attention: PyTorch's documentation
+# calls its `nn.Transformer*` reference implementations. And every default is a
+# decision that somebody has made for you.
 
 # %% [markdown] tags=["torch"]
 # PyTorch has the whole block. Four of its defaults are not ours:

@@ -742,9 +742,9 @@ have one of them each.""")
 # ## In your own code
 
 # %% [markdown] tags=["torch"]
-# PyTorch has the whole decoder, and in `nn.Transformer` both halves, without embeddings
-# and output. `real`, of shape `b k`, is True where the source has a token. **Masks have
-# the opposite meaning there: True hides.**
+# PyTorch has the whole decoder, which its documentation calls a reference
+# implementation, for learning. `real`, of shape `b k`, is True where the source has a
+# token. **Masks have the opposite meaning there: True hides.**
 
 # %% tags=["torch"]
 layer = nn.TransformerDecoderLayer(

@@ -923,13 +923,15 @@ assert mean["fine-tuning"] > 0.6
 # from torchvision.models import ViT_B_16_Weights, vit_b_16
 #
 # weights = ViT_B_16_Weights.DEFAULT
-# net = vit_b_16(weights=weights)
+# net = vit_b_16(weights=weights).to(device)
 # own_photos = ImageFolder(folder, weights.transforms())  # as its training had them
-# net.heads.head = nn.Linear(768, len(own_photos.classes))  # a new output layer
+# net.heads.head = nn.Linear(768, len(own_photos.classes), device=device)  # new
 # optimizer = torch.optim.AdamW(net.parameters(), lr=3e-5)
-# for images, labels in DataLoader(own_photos, batch_size=32, shuffle=True):
+# order = torch.Generator(torch.get_default_device())  # which draws the order
+# for images, labels in DataLoader(own_photos, 32, shuffle=True, generator=order):
 #     optimizer.zero_grad()
-#     nn.functional.cross_entropy(net(images), labels).backward()
+#     logits = net(images.to(device))
+#     nn.functional.cross_entropy(logits, labels.to(device)).backward()
 #     optimizer.step()
 # ```
 #

@@ -603,8 +603,8 @@ assert np.median(ends[pre]) < 1  # loose: likewise
 # Hutter 2019](https://arxiv.org/abs/1711.05101)). The matrices of dense layers and of
 # embeddings decay; norms, biases, tables of positions and class tokens do not. `mask`
 # goes by the names: all arrays with two or more axes would include such tables, and the
-# biases of `nnx.MultiHeadAttention`. Its $\beta_2$ stays at the default; large models
-# often take 0.95 ([Brown et al. 2020](https://arxiv.org/abs/2005.14165)).
+# biases of `nnx.MultiHeadAttention`. Its $\beta_2$ stays at the default; 0.95
+# is usual for large models ([Brown et al. 2020](https://arxiv.org/abs/2005.14165)).
 
 
 # %% tags=["jax"]

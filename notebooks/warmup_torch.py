@@ -592,7 +592,7 @@ assert np.median(ends[pre]) < 1  # loose: likewise
 # Hutter 2019](https://arxiv.org/abs/1711.05101)). The matrices of dense layers and of
 # embeddings decay; norms, biases, tables of positions and class tokens do not. Both
 # kinds of matrices are called `weight`; the weights of norms have one axis. Its
-# $\beta_2$ stays at the default; large models often take 0.95 ([Brown et al.
+# $\beta_2$ stays at the default; 0.95 is usual for large models ([Brown et al.
 # 2020](https://arxiv.org/abs/2005.14165)). In the loop, after `backward`, come
 # `nn.utils.clip_grad_norm_(params, 1.0)`, `optimizer.step()` and `scheduler.step()`.
 

@@ -361,6 +361,7 @@ def test_a_wrong_folder_is_one_clear_sentence(folder, case):
     with pytest.raises(ValueError, match=said):
         tool.prepare_images(folder)
     assert not photos.images_file(folder).exists()
+    assert not photos.images_file(folder).with_suffix(".parts").exists()
 
 
 def test_an_unknown_name_is_no_folder():
