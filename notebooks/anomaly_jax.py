@@ -883,7 +883,7 @@ if known and len(wrong):
 # @torch.inference_mode()
 # def extract(photos):  # uint8 b y x 3 -> b 512
 #     x = torch.as_tensor(photos).permute(0, 3, 1, 2) / 255  # b 3 y x
-#     return net(prepare(x)).numpy()
+#     return net(prepare(x)).cpu().numpy()
 # ```
 #
 # Then the mean of the training photos is subtracted, and all features are divided by

@@ -875,13 +875,13 @@ if known and len(wrong):
 # from torchvision.models import ResNet34_Weights, resnet34
 #
 # weights = ResNet34_Weights.IMAGENET1K_V1
-# net = resnet34(weights=weights).eval().to(device)
+# net = resnet34(weights=weights).eval()
 # net.fc = torch.nn.Identity()  # no classifier: keep the 512 features
 # prepare = weights.transforms(crop_size=224, resize_size=224)
 #
 # @torch.inference_mode()
 # def extract(photos):  # uint8 b y x 3 -> b 512
-#     x = torch.as_tensor(photos, device=device).permute(0, 3, 1, 2) / 255  # b 3 y x
+#     x = torch.as_tensor(photos).permute(0, 3, 1, 2) / 255  # b 3 y x
 #     return net(prepare(x)).cpu().numpy()
 # ```
 #
