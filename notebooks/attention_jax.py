@@ -430,10 +430,23 @@ def masked_softmax(scores, mask=None):
     return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
 
 
-def attention(q, k, v, mask=None):
+# %% [markdown] tags=["shared"]
+# Under the *causal mask*, a position sees itself and what comes before, and nothing
+# that follows:
+
+
+# %% tags=["jax"]
+def with_causal(mask, q, k):
+    """A mask under which positions also see only themselves and what comes before."""
+    past = jnp.tri(q.shape[-2], k.shape[-2], dtype=bool)
+    return past if mask is None else mask & past  # ... q k
+
+
+def attention(q, k, v, mask=None, *, is_causal=False):
     """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``."""
     check_shapes(q, k, v)
     scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
+    mask = with_causal(mask, q, k) if is_causal else mask
     weights = masked_softmax(scores, mask)
     return weights @ v, weights
 
@@ -488,8 +501,7 @@ np.testing.assert_raises_regex(
 )
 
 # %% [markdown] tags=["shared"]
-# Under the *causal mask*, a position sees itself and what comes before. Under a
-# *padding mask*, no position sees the padding, here two positions of the second
+# Under a *padding mask*, no position sees the padding, here two positions of the second
 # sentence. Padded positions see nothing either; nobody uses their outputs. Most
 # libraries, and some later pages, hide only the padded keys: at real positions, the
 # result is the same.
@@ -551,6 +563,73 @@ for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
     assert (as_numpy(out)[~real] == 0).all()
     large = [jnp.full((2, 128), 30, dtype)] * 3  # dot products 115,200
     np.testing.assert_allclose(as_numpy(attention(*large)[0]), 30, rtol=0.01)
+
+# %% [markdown] tags=["shared"]
+# ## The framework's function computes the same outputs
+#
+# The weights are for us to look at; a model needs only the outputs. For these, both
+# frameworks have a function that returns no weights. Where there is one program for all
+# of formula (1), a **fused kernel**, they are never stored as a whole, and memory grows
+# with the length, not with its square. What a query gets that sees nothing depends on
+# the kernel, so we let it see everything, and set its output to zero.
+
+# %% [markdown] tags=["jax"]
+# `jax.nn.dot_product_attention` wants the heads *behind* the positions, `b s h d`, and
+# the kernel by name: cuDNN's for NVIDIA GPUs needs half precision; all others keep the
+# weights after all ([What attention costs](costs_jax.ipynb) measures it). The causal
+# mask alone is a flag:
+
+
+# %% tags=["jax"]
+def framework_attention(q, k, v, mask=None, *, is_causal=False):
+    """JAX's function, with the kernel that fits: ``b h q d, …, … -> b h q d``."""
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # b s h d
+    half = q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[3] in range(8, 129, 8)
+    even = q.shape[1] % 2 == k.shape[1] % 2 == 0
+    ampere = float(getattr(jax.local_devices()[0], "compute_capability", 0)) >= 8
+    kernel = "cudnn" if half and even and ampere else "xla"
+    options = {"is_causal": is_causal, "implementation": kernel}
+    return jax.nn.dot_product_attention(q, k, v, mask=mask, **options).swapaxes(1, 2)
+
+
+def fused_attention(q, k, v, mask=None, *, is_causal=False):
+    """The outputs of ``attention`` from arrays with four axes, here ``b h s d``."""
+    check_shapes(q, k, v)
+    if mask is None:  # the causal mask as a flag: kernels then skip what it hides
+        return framework_attention(q, k, v, is_causal=is_causal)
+    mask = with_causal(mask, q, k) if is_causal else mask
+    check_mask(mask, (*q.shape[:-1], k.shape[-2]))
+    seen = mask.any(axis=-1, keepdims=True)  # where a query sees nothing, it sees all
+    return jnp.where(seen, framework_attention(q, k, v, mask | ~seen), 0)
+
+
+# %% tags=["shared", "check"]
+# Checked: under every mask the framework's function gives the outputs of ours
+many = [floats(x) for x in np.random.default_rng(5).normal(size=(3, b, 3, s, d))]
+key_mask = real[:, None, None]  # b 1 1 k, for all heads and queries
+before = np.tril(causal, k=-1)  # the first query sees nothing
+for mask in (None, causal, key_mask, padding[:, None], before):
+    mask = None if mask is None else booleans(mask)
+    for flag in (False, True):
+        expected, _ = attention(*many, mask, is_causal=flag)
+        found = fused_attention(*many, mask, is_causal=flag)
+        np.testing.assert_allclose(as_numpy(found), as_numpy(expected), atol=1e-5)
+assert (as_numpy(found)[:, :, 0] == 0).all()
+
+# %% tags=["jax", "check"]
+# Checked: a query that sees nothing gets zeros and finite gradients, in any precision
+hides = booleans(padding)[:, None]  # b 1 q k
+summed = jax.grad(
+    lambda *x: fused_attention(*x, hides).astype(jnp.float32).sum(), (0, 1, 2)
+)
+for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+    inputs = [x.astype(dtype) for x in many]
+    out, grads = fused_attention(*inputs, hides), summed(*inputs)  # b h q d
+    assert all(jnp.isfinite(x).all() and x.any() for x in grads[1:])
+    np.testing.assert_array_equal(as_numpy(grads[0])[1, :, ~real[1]], 0)
+    assert out.dtype == dtype and (as_numpy(out)[1, :, ~real[1]] == 0).all()
+    large = [jnp.full((1, 1, 2, 128), 30, dtype)] * 3
+    np.testing.assert_allclose(as_numpy(fused_attention(*large)), 30, rtol=0.01)
 
 # %% [markdown] tags=["shared"]
 # ## Heads attend independently of each other
@@ -659,9 +738,31 @@ def dense(n_in, n_out, *, rngs):
 
 
 # %% [markdown] tags=["shared"]
-# `project` makes queries, keys and values of all heads in one product. After attention,
-# the heads are concatenated: `h` and `d` are flattened to `m`. A second input, the
-# `context`, makes it cross-attention, with keys and values from the context.
+# Queries, keys and values of all heads come from one product with `qkv`. In
+# cross-attention, where keys and values are of another sequence, the *context*,
+# `linear_parts` computes only the `parts` that each needs. After attention the heads
+# are concatenated: `h` and `d` become `m`.
+
+
+# %% tags=["jax"]
+def linear_parts(layer, x, parts="qkv"):
+    """Of the stacked outputs of a layer only some ``parts``: ``b s m -> b s nm``."""
+    check_input(x, layer.in_features)
+    if parts == "qkv":
+        return layer(x)
+    first, m = "qkv".index(parts), layer.in_features
+    columns = slice(first * m, (first + len(parts)) * m)
+    return x @ layer.kernel[:, columns] + layer.bias[columns]
+
+
+def merge_heads(values):
+    """The outputs of all heads side by side: ``b h q d -> b q m``."""
+    b, h, q, d = values.shape
+    return values.swapaxes(1, 2).reshape(b, q, h * d)
+
+
+# %% [markdown] tags=["shared"]
+# The layer puts all of it together. It computes weights only for those who ask.
 
 
 # %% tags=["jax"]
@@ -675,28 +776,32 @@ class MultiHeadAttention(nnx.Module):
         self.qkv = dense(m, 3 * m, rngs=rngs)
         self.out = dense(m, m, rngs=rngs)
 
-    def project(self, x, offset=0):  # for layers that know positions
-        """Queries, keys and values of every head: ``b s m -> 3 b h s d``."""
-        check_input(x, self.qkv.in_features)
+    def project(self, x, parts="qkv", offset=0):  # for layers that know positions
+        """Queries, keys and values of every head, or some of them: ``n b h s d``."""
+        stacked = linear_parts(self.qkv, x, parts)  # b s nm
         b, s, m = x.shape
-        # b s 3m -> b s 3 h d -> 3 b h s d
-        stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, m // self.n_heads)
+        stacked = stacked.reshape(b, s, len(parts), self.n_heads, m // self.n_heads)
         return stacked.transpose(2, 0, 3, 1, 4)
 
-    def __call__(self, x, mask=None, context=None):
-        q, k, v = self.project(x)  # each b h s d
-        if context is not None:
-            _, k, v = self.project(context)  # b h k d; its queries are not used
-        values, weights = attention(q, k, v, mask)
-        joined = values.swapaxes(1, 2).reshape(x.shape)  # b q m
-        return self.out(joined), weights
+    def __call__(
+        self, x, mask=None, context=None, *, is_causal=False, return_weights=False
+    ):
+        if context is None:
+            q, k, v = self.project(x)  # each b h s d
+        else:
+            (q,), (k, v) = self.project(x, "q"), self.project(context, "kv")
+        if return_weights:
+            values, weights = attention(q, k, v, mask, is_causal=is_causal)
+        else:
+            values = fused_attention(q, k, v, mask, is_causal=is_causal)
+        return self.out(merge_heads(values)), weights if return_weights else None
 
 
 # %% tags=["shared"]
 b, s, m, n_heads = 2, 7, 24, 4  # two sentences of seven words, random for now
 model = build(MultiHeadAttention, m, n_heads)
 x = np.random.default_rng(3).normal(size=(b, s, m))
-out, weights = model(floats(x))
+out, weights = model(floats(x), return_weights=True)
 params = to_arrays(model)  # copied to NumPy, under names of neither framework
 {name: array.shape for name, array in params.items()}
 
@@ -766,8 +871,9 @@ np.testing.assert_allclose(shuffled, given[order])
 np.testing.assert_allclose(shuffled_weights, given_weights[np.ix_(order, order)])
 assert np.abs(shuffled - given).max() > 0.75
 seven = np.random.default_rng(4).permutation(s)  # and the layer of several heads:
-out, weights = map(as_numpy, model(floats(x)))
-moved, moved_weights = map(as_numpy, model(floats(x[:, seven])))
+out, weights = map(as_numpy, model(floats(x), return_weights=True))
+found = model(floats(x[:, seven]), return_weights=True)
+moved, moved_weights = map(as_numpy, found)
 np.testing.assert_allclose(moved, out[:, seven], atol=1e-6)
 np.testing.assert_allclose(moved_weights, weights[:, :, seven][..., seven], atol=1e-6)
 assert np.abs(moved - out).max() > 0.12
@@ -785,7 +891,7 @@ ramp = np.arange(3)[:, None]  # s 1: the position itself, added to all features
 drawn = np.random.default_rng(9).normal(size=(3, m))  # s m: a vector per position
 gaps, peaks = [], []
 for added in (0, ramp, drawn, 1000 + ramp):
-    one, weights = model(floats(dog_bites_man + added))
+    one, weights = model(floats(dog_bites_man + added), return_weights=True)
     two = as_numpy(model(floats(man_bites_dog + added))[0])[:, ::-1]
     gaps.append(np.abs(as_numpy(one) - two).max())  # per word, between the sentences
     peaks.append(as_numpy(weights).max(axis=-1).mean())
@@ -799,43 +905,6 @@ say(
     f"0 on, {peaks[1]:.0%}), and the softmax is saturated. The encoder adds vectors "
     "that do not grow: learned ones, or sines and cosines."
 )
-
-# %% [markdown] tags=["shared"]
-# ## In your own code, call the framework's attention
-#
-# The framework's function computes the same numbers. It takes the causal mask as a
-# flag, and a padding mask as `b 1 1 k`, for all heads and queries:
-
-# %% tags=["shared"]
-b, s, h, d = 2, 7, 3, 5
-real = np.arange(s) < np.array([[7], [4]])  # b k: the second sentence has four words
-key_mask = booleans(real)[:, None, None, :]  # b 1 1 k, True means "may look"
-
-# %% tags=["jax"]
-q, k, v = (floats(a) for a in np.random.default_rng(5).normal(size=(3, b, s, h, d)))
-causal_out = jax.nn.dot_product_attention(q, k, v, is_causal=True)  # b s h d
-padded_out = jax.nn.dot_product_attention(q, k, v, mask=key_mask)  # b s h d
-
-# %% [markdown] tags=["jax"]
-# Mind two differences: `jax.nn.dot_product_attention` wants the heads *behind* the
-# positions, `b s h d`, and a query that sees nothing gets the mean of all values. By
-# default it stores all weights. With `implementation="cudnn"`, in half precision on an
-# NVIDIA GPU, it does not: it runs as one program, a [fused kernel](costs_jax.ipynb).
-
-# %% tags=["jax", "check"]
-# Checked: the framework's function gives our numbers; without a visible key, the mean
-q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # b h s d, as ours wants it
-causal = booleans(np.tril(np.ones((s, s), bool)))
-for theirs, mask in ((causal_out, causal), (padded_out, key_mask)):
-    ours = as_numpy(attention(q, k, v, mask)[0])
-    np.testing.assert_allclose(as_numpy(theirs.swapaxes(1, 2)), ours, atol=1e-5)
-before = booleans(np.tril(np.ones((s, s), bool), k=-1))[None, None]
-swapped = (x.swapaxes(1, 2) for x in (q, k, v))
-theirs = as_numpy(jax.nn.dot_product_attention(*swapped, mask=before).swapaxes(1, 2))
-ours = as_numpy(attention(q, k, v, before[0, 0])[0])
-np.testing.assert_allclose(theirs[:, :, 1:], ours[:, :, 1:], atol=1e-5)
-np.testing.assert_allclose(theirs[:, :, 0], as_numpy(v).mean(axis=2), atol=1e-5)
-np.testing.assert_array_equal(ours[:, :, 0], 0)
 
 # %% [markdown] tags=["shared"]
 # ## Extra: A saturated softmax passes hardly any gradient
@@ -889,18 +958,20 @@ fig
 
 # %% tags=["shared"]
 context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
-crossed, cross_weights = model(floats(x), context=floats(context))
+found = model(floats(x), context=floats(context), return_weights=True)
+crossed, cross_weights = found
 tuple(cross_weights.shape)
 
 # %% tags=["shared", "check"]
 # Checked: masking one head leaves the others; keys and values come from the context
-maps = as_numpy(model(floats(x))[1])  # b h q k
+whole = partial(model, floats(x), return_weights=True)
+maps = as_numpy(whole()[1])  # b h q k
 for i, j in combinations(range(n_heads), 2):
     assert np.abs(maps[:, i] - maps[:, j]).max() > 0.1
 lower = np.tril(np.ones((s, s), bool))
 per_head = np.ones((b, n_heads, s, s), bool)
 per_head[:, 0] = lower
-masked = as_numpy(model(floats(x), booleans(per_head))[1])
+masked = as_numpy(whole(booleans(per_head))[1])
 assert (masked[:, 0, ~lower] == 0).all()
 np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
 check_shape(cross_weights, "b h q k", b=b, h=n_heads, q=s, k=11)
@@ -913,6 +984,11 @@ np.testing.assert_allclose(as_numpy(crossed), expected, atol=1e-5)
 # To use a ready-made layer, or to load its weights, you must know them. The layer is
 # `nnx.MultiHeadAttention`. With `sow_weights=True` it stores its weights, and `nnx.pop`
 # takes them out. With `dropout_rate=0.1`, it drops weights in training.
+
+# %% tags=["shared"]
+real = np.arange(s) < np.array([[7], [4]])  # b k: the second sentence has four words
+key_mask = booleans(real)[:, None, None]  # b 1 1 k, for all heads and queries
+causal = booleans(np.tri(s))  # q k
 
 # %% tags=["jax"]
 layer = nnx.MultiHeadAttention(n_heads, m, decode=False, rngs=nnx.Rngs(1))
@@ -935,7 +1011,7 @@ for mask in (causal, key_mask):
         floats(x), mask=mask.reshape(-1, 1, mask.shape[-2], s), sow_weights=True
     )
     (their_weights,) = jax.tree.leaves(nnx.pop(layer, nnx.Intermediate))
-    ours, weights = model(floats(x), mask)
+    ours, weights = model(floats(x), mask, return_weights=True)
     np.testing.assert_allclose(as_numpy(weights), as_numpy(their_weights), atol=1e-5)
     np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
     expected, _ = reference.multi_head_attention(x, chosen, n_heads, as_numpy(mask))

@@ -70,6 +70,7 @@ from helpers.torch import (
     attention,
     build,
     cross_entropy,
+    fused_attention,
 )
 from helpers.torch.memory import activations, kept_bytes
 
@@ -380,12 +381,17 @@ assert 1 < (1 + share) * estimate / published < 2
 
 
 # %% tags=["shared"]
+def loss_with_maps(model, x, labels):
+    """The loss, with attention written out, so that its maps are kept."""
+    return loss_of(lambda x: model(x, return_maps=True)[0], x, labels)
+
+
 def total_bytes(arrays):
     """Bytes of arrays of four-byte numbers."""
     return sum(4 * math.prod(a.shape) for a in arrays)
 
 
-arrays = activations(model, loss_of, *batch(4, 64))
+arrays = activations(model, loss_with_maps, *batch(4, 64))
 of_the_rest = total_bytes(arrays) / (16 * n_parameters)
 print(f"activations: {of_the_rest:.0%} of weights, gradients and averages together")
 
@@ -396,7 +402,7 @@ print(f"activations: {of_the_rest:.0%} of weights, gradients and averages togeth
 # Experiment: the bytes of all activations, and of the attention maps, at four lengths
 kept, maps = {}, {}
 for n in short.tolist():
-    arrays = activations(model, loss_of, *batch(4, n))
+    arrays = activations(model, loss_with_maps, *batch(4, n))
     kept[n] = total_bytes(arrays)
     maps[n] = total_bytes(a for a in arrays if a.shape[-2:] == (n, n))
 
@@ -433,7 +439,7 @@ step(*data)
 state = [a for part in optimizer.state.values() for a in part.values() if a.ndim]
 assert sum(a.nbytes for a in state) == 2 * 4 * n_parameters
 assert [p.data_ptr() for p in model.parameters()] == before
-doubled = total_bytes(activations(model, loss_of, *batch(8, 64))) / kept[64]
+doubled = total_bytes(activations(model, loss_with_maps, *batch(8, 64))) / kept[64]
 np.testing.assert_allclose(doubled, 2, rtol=1e-3)
 grown = np.array([kept[4 * n] / kept[n] for n in (16, 64, 256)])
 assert 3.9 < grown[0] < grown[1] < grown[2] < 16 and grown[2] > 8
@@ -450,7 +456,7 @@ assert (heights[4, :-1] < heights[4, 1:]).all()
 
 # %% tags=["shared", "answer"]
 eight = build(Predictor, *sizes.values(), **options | {"n_heads": 8})
-found = total_bytes(activations(eight, loss_of, *batch(4, 256))) / kept[256]
+found = total_bytes(activations(eight, loss_with_maps, *batch(4, 256))) / kept[256]
 predicted = 1 + maps[256] / kept[256]
 assert sum(array.size for array in to_arrays(eight).values()) == n_parameters
 assert abs(found / predicted - 1) < 0.02  # loose: devices keep a little more
@@ -498,10 +504,9 @@ def in_chunks(q, k, v, size=64):
 
 
 # %% tags=["torch"]
-def framework_attention(q, k, v):
+def by_framework(q, k, v):
     """The framework's own attention, for one head: ``b n d -> b n d``."""
-    q, k, v = (x[:, None] for x in (q, k, v))  # b 1 n d
-    return nn.functional.scaled_dot_product_attention(q, k, v)[:, 0]
+    return fused_attention(q[:, None], k[:, None], v[:, None])[:, 0]
 
 
 # %% [markdown] tags=["shared"]
@@ -514,7 +519,7 @@ inputs = [floats(np.random.default_rng(6).normal(size=(1, n, 64))) for n in leng
 kinds = {
     "written out": written_out,
     "in chunks": in_chunks,
-    "framework's own": framework_attention,
+    "framework's own": by_framework,
 }
 memory = {k: np.array([kept_bytes(f, x) for x in inputs]) for k, f in kinds.items()}
 times = {k: np.array([seconds(f, x, x, x) for x in inputs]) for k, f in kinds.items()}
@@ -590,7 +595,7 @@ whole = kept[1024]
 def left(n=1024, b=4, **changed):
     """Activations of a changed model or batch, as a share of those above."""
     other = build(Predictor, *sizes.values(), **options | changed)
-    return total_bytes(activations(other, loss_of, *batch(b, n))) / whole
+    return total_bytes(activations(other, loss_with_maps, *batch(b, n))) / whole
 
 
 halved = {"length": left(512), "heads": left(n_heads=2), "batch": left(b=2)}
@@ -656,7 +661,7 @@ if device == "cuda":  # the peak memory of a step
 # ```python
 # block = build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)
 # x = floats(np.zeros((1, 1024, 768)))
-# arrays = activations(block, lambda block, x: block(x)[0], x)
+# arrays = activations(block, lambda block, x: block(x, return_weights=True)[0], x)
 # around = ...  # bytes
 # (24 * 2**30 - 16 * gpt2) // (12 * total_bytes(arrays) + around)
 # ```
@@ -664,7 +669,7 @@ if device == "cuda":  # the peak memory of a step
 # %% tags=["shared", "answer"]
 block = build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)
 x = floats(np.random.default_rng(2).normal(size=(1, 1024, 768)))
-arrays = activations(block, lambda block, x: block(x)[0], x)
+arrays = activations(block, lambda block, x: block(x, return_weights=True)[0], x)
 of_blocks = 12 * total_bytes(arrays)
 of_maps = 12 * total_bytes(a for a in arrays if a.shape[-2:] == (1024, 1024))
 logits = 3 * 4 * 1024 * 50_257  # they, their softmax, and their gradient

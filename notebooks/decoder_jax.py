@@ -82,8 +82,10 @@ from helpers.jax import (
     check_tokens,
     evaluate,
     fit,
+    fused_attention,
     generate,
     masked_softmax,
+    merge_heads,
     new_cache,
     pick,
     unembedding,
@@ -230,12 +232,6 @@ diagrams.language_model(settings.n_blocks)
 
 
 # %% tags=["jax"]
-def causal_mask(tokens):
-    """Each position may look at itself and before: ``b s -> q k``."""
-    return jnp.tri(tokens.shape[1], dtype=bool)
-
-
-# %% tags=["jax"]
 class LanguageModel(nnx.Module):
     """Logits of the next token at every position: ``b s -> b s c``."""
 
@@ -246,7 +242,7 @@ class LanguageModel(nnx.Module):
 
     def __call__(self, tokens):
         x = self.positions(self.embed(tokens))  # b s m
-        x = self.decoder(x, causal_mask(tokens))
+        x = self.decoder(x, is_causal=True)
         return x @ self.embed.embedding[...].T  # b s c
 
 
@@ -298,12 +294,10 @@ class LanguageModel(nnx.Module):
 
     def __call__(self, tokens, mask=None, *context, return_maps=False):
         check_tokens(tokens, self.max_length)
-        if self.causal:
-            past = causal_mask(tokens)  # q k
-            mask = past if mask is None else mask & past
         x = self.embed(jnp.maximum(tokens, 0))  # b s m; padding, -1, has no row
         x = self.positions(x) if self.positions else x
-        out = self.decoder(x, mask, *context, return_maps=return_maps)
+        options = {"is_causal": self.causal, "return_maps": return_maps}
+        out = self.decoder(x, mask, *context, **options)
         return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
 
 
@@ -708,20 +702,6 @@ say(
 # To learn from your own text, write `text.load("my.txt")` in the second section and run
 # the page again; some folded checks may fail then.
 
-# %% [markdown] tags=["jax"]
-# `jax.nn.dot_product_attention` has a flag for the causal mask; the heads come third:
-
-# %% tags=["jax"]
-rng = np.random.default_rng(0)
-q, k, v = floats(rng.normal(size=(3, 2, 3, 11, 5)))  # each b h s d
-turned = (x.swapaxes(1, 2) for x in (q, k, v))  # b s h d
-theirs = jax.nn.dot_product_attention(*turned, is_causal=True).swapaxes(1, 2)
-
-# %% tags=["shared", "check"]
-# Checked: the causal flag equals our mask
-ours, _ = attention(q, k, v, booleans(np.tri(11)))
-np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
-
 # %% [markdown] tags=["shared"]
 # **Exercise 2, predict and measure.** How much does it help the model to have read
 # more? At the first position of a window it knows one token, at the last one 64. Guess
@@ -827,19 +807,12 @@ diagrams.key_value_cache()
 
 
 # %% tags=["jax"]
-def attend(layer, q, k, v, mask=None):
-    """Outputs of a ``MultiHeadAttention`` for given ``q``, ``k``, ``v``: ``b q m``."""
-    values, _ = attention(q, k, v, mask)  # b h q d
-    joined = values.swapaxes(1, 2).reshape(q.shape[0], q.shape[2], -1)  # b q m
-    return layer.out(joined)
-
-
 def attend_and_keep(layer, x, cache, start, mask):
     """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
-    q, *new = layer.project(x, start)  # b h n d
+    q, *new = layer.project(x, offset=start)  # b h n d
     write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=2)
     cache = tuple(write(old, part) for old, part in zip(cache, new, strict=True))
-    return attend(layer, q, *cache, mask), cache
+    return layer.out(merge_heads(fused_attention(q, *cache, mask))), cache
 
 
 # %% [markdown] tags=["shared"]

@@ -154,8 +154,9 @@ replaced = x.copy()
 replaced[:, -1] = np.random.default_rng(1).normal(scale=4, size=(2, 24))
 ratios = []  # how much word 0 prefers word 1 to word 2
 for inputs in (x, replaced):
-    out, weights = layers[0](floats(inputs))
-    both = as_numpy(weights), as_numpy(layers[1](out)[1])  # each b h q k
+    out, weights = layers[0](floats(inputs), return_weights=True)
+    _, next_weights = layers[1](out, return_weights=True)
+    both = as_numpy(weights), as_numpy(next_weights)  # each b h q k
     ratios.append([w[:, :, 0, 1] / w[:, :, 0, 2] for w in both])
 shift = [np.abs(b / a - 1).max() for a, b in zip(*ratios, strict=True)]
 assert shift[0] < 1e-5
@@ -199,8 +200,9 @@ class FeedForward(nnx.Module):
 
 
 # %% [markdown] tags=["jax"]
-# The block also returns its attention weights. `EXACT` makes Flax's norm compute what
-# PyTorch's does: the same $\epsilon$ (see below), and no shortcut for the variance.
+# Like the layer, the block also returns the attention weights, if `options` ask for it
+# (`return_weights=True`). `EXACT` makes Flax's norm compute what PyTorch's does: the
+# same $\epsilon$ (see below), and no shortcut for the variance.
 
 
 # %% tags=["jax"]
@@ -216,8 +218,8 @@ class EncoderBlock(nnx.Module):
         self.norm1 = nnx.LayerNorm(m, rngs=rngs, **EXACT)
         self.norm2 = nnx.LayerNorm(m, rngs=rngs, **EXACT)
 
-    def __call__(self, x, mask=None):
-        values, weights = self.attention(x, mask)
+    def __call__(self, x, mask=None, **options):
+        values, weights = self.attention(x, mask, **options)
         x = self.norm1(x + values)
         return self.norm2(x + self.ffn(x)), weights
 
@@ -229,7 +231,7 @@ class EncoderBlock(nnx.Module):
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
 block = build(EncoderBlock, m, n_heads, f)
 x = np.random.default_rng(2).normal(size=(b, s, m))
-out, weights = block(floats(x))  # b s m, b h q k
+out, weights = block(floats(x), return_weights=True)  # b s m, b h q k
 {name: array.shape for name, array in to_arrays(block).items()}
 
 # %% tags=["shared", "check"]
@@ -450,9 +452,9 @@ def watch(step):
     """Spread and largest weights at the input of each block: two arrays ``l``."""
     y, spread, largest = floats(x), [], []
     for block in blocks:
-        weights = as_numpy(block.attention(y)[1])  # b h q k
+        _, weights = block.attention(y, return_weights=True)  # b h q k
         spread.append(as_numpy(y).std())
-        largest.append(weights.max(axis=-1).mean())
+        largest.append(as_numpy(weights).max(axis=-1).mean())
         y = step(block, y)
     return np.array(spread), np.array(largest)
 
@@ -582,12 +584,12 @@ class EncoderBlock(nnx.Module):
         self.norm2 = make_norm(m, rngs=rngs)
         self.dropout = nnx.Dropout(dropout, rngs=rngs)  # new
 
-    def __call__(self, x, mask=None):
+    def __call__(self, x, mask=None, **options):
         if self.norm_first:  # new: pre-norm
-            values, weights = self.attention(self.norm1(x), mask)
+            values, weights = self.attention(self.norm1(x), mask, **options)
             x = x + self.dropout(values)
             return x + self.dropout(self.ffn(self.norm2(x))), weights
-        values, weights = self.attention(x, mask)
+        values, weights = self.attention(x, mask, **options)
         x = self.norm1(x + self.dropout(values))
         return self.norm2(x + self.dropout(self.ffn(x))), weights
 
@@ -609,9 +611,9 @@ for option, value in (("norm", "batch"), ("activation", "tanh"), ("dropout", 1))
 # %% [markdown] tags=["shared"]
 # ## The encoder is a stack of blocks
 #
-# With this block, the encoder is only a loop, which also collects the attention weights
-# of its blocks, the *maps*. With pre-norm it ends with one more norm, because the sum
-# on the residual path grows with depth.
+# With this block, the encoder is only a loop, which on demand also collects the
+# attention weights of its blocks, the *maps*. With pre-norm it ends with one more norm,
+# because the sum on the residual path grows with depth.
 
 # %% [markdown] tags=["jax"]
 # `nnx.data` (or `nnx.List`) marks a list that holds layers. Under `jit` the loop is
@@ -633,10 +635,10 @@ class Encoder(nnx.Module):
         make_norm = NORMS[options.get("norm", "layer")]
         self.norm = make_norm(m, rngs=rngs) if norm_first else None
 
-    def __call__(self, x, mask=None, *, return_maps=False):
-        maps = []
+    def __call__(self, x, mask=None, *, is_causal=False, return_maps=False):
+        maps, options = [], {"is_causal": is_causal, "return_weights": return_maps}
         for block in self.blocks:
-            x, weights = block(x, mask)
+            x, weights = block(x, mask, **options)
             maps.append(weights)
         x = self.norm(x) if self.norm else x
         return (x, jnp.stack(maps)) if return_maps else x

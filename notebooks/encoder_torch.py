@@ -154,8 +154,9 @@ replaced = x.copy()
 replaced[:, -1] = np.random.default_rng(1).normal(scale=4, size=(2, 24))
 ratios = []  # how much word 0 prefers word 1 to word 2
 for inputs in (x, replaced):
-    out, weights = layers[0](floats(inputs))
-    both = as_numpy(weights), as_numpy(layers[1](out)[1])  # each b h q k
+    out, weights = layers[0](floats(inputs), return_weights=True)
+    _, next_weights = layers[1](out, return_weights=True)
+    both = as_numpy(weights), as_numpy(next_weights)  # each b h q k
     ratios.append([w[:, :, 0, 1] / w[:, :, 0, 2] for w in both])
 shift = [np.abs(b / a - 1).max() for a, b in zip(*ratios, strict=True)]
 assert shift[0] < 1e-5
@@ -200,7 +201,8 @@ class FeedForward(nn.Module):
 
 
 # %% [markdown] tags=["torch"]
-# The block also returns its attention weights.
+# Like the layer, the block also returns the attention weights, if `options` ask for it
+# (`return_weights=True`).
 
 
 # %% tags=["torch"]
@@ -214,8 +216,8 @@ class EncoderBlock(nn.Module):
         self.norm1 = nn.LayerNorm(m)
         self.norm2 = nn.LayerNorm(m)
 
-    def forward(self, x, mask=None):
-        values, weights = self.attention(x, mask)
+    def forward(self, x, mask=None, **options):
+        values, weights = self.attention(x, mask, **options)
         x = self.norm1(x + values)
         return self.norm2(x + self.ffn(x)), weights
 
@@ -227,7 +229,7 @@ class EncoderBlock(nn.Module):
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
 block = build(EncoderBlock, m, n_heads, f)
 x = np.random.default_rng(2).normal(size=(b, s, m))
-out, weights = block(floats(x))  # b s m, b h q k
+out, weights = block(floats(x), return_weights=True)  # b s m, b h q k
 {name: array.shape for name, array in to_arrays(block).items()}
 
 # %% tags=["shared", "check"]
@@ -448,9 +450,9 @@ def watch(step):
     """Spread and largest weights at the input of each block: two arrays ``l``."""
     y, spread, largest = floats(x), [], []
     for block in blocks:
-        weights = as_numpy(block.attention(y)[1])  # b h q k
+        _, weights = block.attention(y, return_weights=True)  # b h q k
         spread.append(as_numpy(y).std())
-        largest.append(weights.max(axis=-1).mean())
+        largest.append(as_numpy(weights).max(axis=-1).mean())
         y = step(block, y)
     return np.array(spread), np.array(largest)
 
@@ -582,12 +584,12 @@ class EncoderBlock(nn.Module):
         self.norm2 = make_norm(m)
         self.dropout = nn.Dropout(dropout)  # new
 
-    def forward(self, x, mask=None):
+    def forward(self, x, mask=None, **options):
         if self.norm_first:  # new: pre-norm
-            values, weights = self.attention(self.norm1(x), mask)
+            values, weights = self.attention(self.norm1(x), mask, **options)
             x = x + self.dropout(values)
             return x + self.dropout(self.ffn(self.norm2(x))), weights
-        values, weights = self.attention(x, mask)
+        values, weights = self.attention(x, mask, **options)
         x = self.norm1(x + self.dropout(values))
         return self.norm2(x + self.dropout(self.ffn(x))), weights
 
@@ -609,9 +611,9 @@ for option, value in (("norm", "batch"), ("activation", "tanh"), ("dropout", 1))
 # %% [markdown] tags=["shared"]
 # ## The encoder is a stack of blocks
 #
-# With this block, the encoder is only a loop, which also collects the attention weights
-# of its blocks, the *maps*. With pre-norm it ends with one more norm, because the sum
-# on the residual path grows with depth.
+# With this block, the encoder is only a loop, which on demand also collects the
+# attention weights of its blocks, the *maps*. With pre-norm it ends with one more norm,
+# because the sum on the residual path grows with depth.
 
 # %% [markdown] tags=["torch"]
 # PyTorch does not register layers in a plain Python list, and gives no warning: their
@@ -634,10 +636,10 @@ class Encoder(nn.Module):
         make_norm = NORMS[options.get("norm", "layer")]
         self.norm = make_norm(m) if norm_first else None
 
-    def forward(self, x, mask=None, *, return_maps=False):
-        maps = []
+    def forward(self, x, mask=None, *, is_causal=False, return_maps=False):
+        maps, options = [], {"is_causal": is_causal, "return_weights": return_maps}
         for block in self.blocks:
-            x, weights = block(x, mask)
+            x, weights = block(x, mask, **options)
             maps.append(weights)
         x = self.norm(x) if self.norm else x
         return (x, torch.stack(maps)) if return_maps else x

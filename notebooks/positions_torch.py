@@ -348,9 +348,9 @@ np.testing.assert_allclose(lengths, np.linalg.norm(q[0]), atol=1e-5)
 class RotaryAttention(MultiHeadAttention):
     """Attention whose queries and keys are rotated: ``b s m -> b s m, b h s s``."""
 
-    def project(self, x, offset=0):
-        q, k, v = super().project(x)  # each b h s d
-        return rotary(q, offset), rotary(k, offset), v
+    def project(self, x, parts="qkv", offset=0):
+        found = zip(parts, super().project(x, parts), strict=True)  # each b h s d
+        return [x if part == "v" else rotary(x, offset) for part, x in found]
 
 
 # %% [markdown] tags=["shared"]

@@ -206,16 +206,20 @@ class DecoderBlock(EncoderBlock):
         self.cross = MultiHeadAttention(m, n_heads, rngs=rngs)  # new
         self.cross_norm = NORMS[options.get("norm", "layer")](m, rngs=rngs)  # new
 
-    def __call__(self, x, mask, context, context_mask=None):
+    def __call__(
+        self, x, mask, context, context_mask=None, *, is_causal=False, **asked
+    ):
+        own = {"is_causal": is_causal, **asked}
         if self.norm_first:
-            values, weights = self.attention(self.norm1(x), mask)
+            values, weights = self.attention(self.norm1(x), mask, **own)
             x = x + self.dropout(values)
-            found, cross = self.cross(self.cross_norm(x), context_mask, context)  # new
+            query = self.cross_norm(x)  # new
+            found, cross = self.cross(query, context_mask, context, **asked)  # new
             x = x + self.dropout(found)  # new
             return x + self.dropout(self.ffn(self.norm2(x))), weights, cross
-        values, weights = self.attention(x, mask)
+        values, weights = self.attention(x, mask, **own)
         x = self.norm1(x + self.dropout(values))
-        found, cross = self.cross(x, context_mask, context)  # new
+        found, cross = self.cross(x, context_mask, context, **asked)  # new
         x = self.cross_norm(x + self.dropout(found))  # new
         return self.norm2(x + self.dropout(self.ffn(x))), weights, cross
 
@@ -236,8 +240,8 @@ later = np.where(np.arange(5)[:, None] < 3, x, 0)
 def look(x, context):
     """Outputs ``b q m``, self-attention ``b h q q``, cross-attention ``b h q k``."""
     masks = booleans(causal), booleans(real[:, None, None])
-    arrays = block(floats(x), masks[0], floats(context), masks[1])
-    return [as_numpy(array) for array in arrays]
+    given = floats(x), masks[0], floats(context), masks[1]
+    return [as_numpy(array) for array in block(*given, return_weights=True)]
 
 
 out, own, cross = look(x, context)
@@ -305,10 +309,13 @@ class Decoder(Encoder):
 
     block = DecoderBlock
 
-    def __call__(self, x, mask, context, context_mask=None, *, return_maps=False):
+    def __call__(
+        self, x, mask, context, context_mask=None, *, is_causal=False, return_maps=False
+    ):
+        options = {"is_causal": is_causal, "return_weights": return_maps}
         maps, cross_maps = [], []
         for block in self.blocks:
-            x, weights, cross = block(x, mask, context, context_mask)
+            x, weights, cross = block(x, mask, context, context_mask, **options)
             maps.append(weights)
             cross_maps.append(cross)
         x = self.norm(x) if self.norm else x

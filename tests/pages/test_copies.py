@@ -29,7 +29,10 @@ x, mask = ones((2, 7, 5)), ones((7, 7)) > 0
 assert model(x, mask).shape == (2, 7, 3)
 out, maps = attention_maps(model, x, mask)
 assert maps.shape == (2, 2, 3, 7, 7)
-assert build(MultiHeadAttention, 5, 1)(x, context=x[:, :4])[1].shape == (2, 1, 7, 4)
+heads = build(MultiHeadAttention, 5, 1)
+found, asked = heads(x, context=x[:, :4]), heads(x, context=x[:, :4], return_weights=True)
+assert found[1] is None and asked[1].shape == (2, 1, 7, 4)
+assert abs(found[0] - asked[0]).max() < 1e-6
 for options in ({"positions": "learned", "norm_first": True}, {"norm": "rms"}):
     assert build(Predictor, 5, 12, 3, **sizes, **options)(x).shape == (2, 7, 3)
 batches, labels = whole([[0, 1]] * 9), whole([[0] * 7] * 2)

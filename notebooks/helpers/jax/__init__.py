@@ -16,7 +16,9 @@ from helpers.jax.attention import (
     build,
     check_input,
     dense,
+    fused_attention,
     masked_softmax,
+    merge_heads,
 )
 
 NAMES = {  # in the order of the chapters

@@ -46,20 +46,54 @@ def masked_softmax(scores, mask=None):
     return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
 
 
-def attention(q, k, v, mask=None):
+def with_causal(mask, q, k):
+    """A mask under which positions also see only themselves and what comes before."""
+    past = jnp.tri(q.shape[-2], k.shape[-2], dtype=bool)
+    return past if mask is None else mask & past  # ... q k
+
+
+def attention(q, k, v, mask=None, *, is_causal=False):
     """Weighted mean of the values, with weights from the scaled dot products.
 
     ``q``, ``k``, ``v`` are ``... q d``, ``... k d``, ``... k e`` with the same leading
     axes; outputs are ``... q e``, weights ``... q k``, both zero for a query that may
     look nowhere. A boolean mask, ``q k`` or with as many axes as the weights, is True
-    where a query may look. Hidden keys and values must be finite: 0 · NaN is NaN.
+    where a query may look; ``is_causal`` also hides what comes after it. Hidden keys
+    and values must be finite: 0 · NaN is NaN.
 
     Source: Vaswani et al. 2017, eq. 1.
     """
     check_shapes(q, k, v)
     scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
+    mask = with_causal(mask, q, k) if is_causal else mask
     weights = masked_softmax(scores, mask)
     return weights @ v, weights
+
+
+def framework_attention(q, k, v, mask=None, *, is_causal=False):
+    """JAX's function, with the kernel that fits: ``b h q d, …, … -> b h q d``."""
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # b s h d
+    half = q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[3] in range(8, 129, 8)
+    even = q.shape[1] % 2 == k.shape[1] % 2 == 0
+    ampere = float(getattr(jax.local_devices()[0], "compute_capability", 0)) >= 8
+    kernel = "cudnn" if half and even and ampere else "xla"
+    options = {"is_causal": is_causal, "implementation": kernel}
+    return jax.nn.dot_product_attention(q, k, v, mask=mask, **options).swapaxes(1, 2)
+
+
+def fused_attention(q, k, v, mask=None, *, is_causal=False):
+    """The outputs of ``attention``, by the framework's function, which keeps no weights.
+
+    Where there is a fused kernel, memory grows with ``q + k`` instead of ``q · k``.
+    Arguments are those of ``attention``, with four axes, and ``d = e``.
+    """
+    check_shapes(q, k, v)
+    if mask is None:  # the causal mask as a flag: kernels then skip what it hides
+        return framework_attention(q, k, v, is_causal=is_causal)
+    mask = with_causal(mask, q, k) if is_causal else mask
+    check_mask(mask, (*q.shape[:-1], k.shape[-2]))
+    seen = mask.any(axis=-1, keepdims=True)  # where a query sees nothing, it sees all
+    return jnp.where(seen, framework_attention(q, k, v, mask | ~seen), 0)
 
 
 def build(kind, *sizes, seed=0, **options):
@@ -87,6 +121,22 @@ def check_input(x, size):
         raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
 
 
+def linear_parts(layer, x, parts="qkv"):
+    """Of the stacked outputs of a layer only some ``parts``: ``b s m -> b s nm``."""
+    check_input(x, layer.in_features)
+    if parts == "qkv":
+        return layer(x)
+    first, m = "qkv".index(parts), layer.in_features
+    columns = slice(first * m, (first + len(parts)) * m)
+    return x @ layer.kernel[:, columns] + layer.bias[columns]
+
+
+def merge_heads(values):
+    """The outputs of all heads side by side: ``b h q d -> b q m``."""
+    b, h, q, d = values.shape
+    return values.swapaxes(1, 2).reshape(b, q, h * d)
+
+
 class MultiHeadAttention(nnx.Module):
     """Attention in several heads: ``b q m -> b q m, b h q k``.
 
@@ -102,22 +152,28 @@ class MultiHeadAttention(nnx.Module):
         self.qkv = dense(m, 3 * m, rngs=rngs)
         self.out = dense(m, m, rngs=rngs)
 
-    def project(self, x, offset=0):  # for layers that know positions
-        """Queries, keys and values of every head: ``b s m -> 3 b h s d``."""
-        check_input(x, self.qkv.in_features)
+    def project(self, x, parts="qkv", offset=0):  # for layers that know positions
+        """Queries, keys and values of every head, or some of them: ``n b h s d``."""
+        stacked = linear_parts(self.qkv, x, parts)  # b s nm
         b, s, m = x.shape
-        stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, m // self.n_heads)
+        stacked = stacked.reshape(b, s, len(parts), self.n_heads, m // self.n_heads)
         return stacked.transpose(2, 0, 3, 1, 4)
 
-    def __call__(self, x, mask=None, context=None):
-        """Outputs ``b q m`` and weights ``b h q k``.
+    def __call__(
+        self, x, mask=None, context=None, *, is_causal=False, return_weights=False
+    ):
+        """Outputs ``b q m``, and weights ``b h q k`` or None without ``return_weights``.
 
-        The mask is boolean, ``q k`` or ``b h q k``. Keys and values come from ``x``
-        ``b q m``, or from a ``context`` ``b k m``, as in cross-attention.
+        The mask is boolean, ``q k`` or ``b h q k``; ``is_causal`` adds the causal one.
+        Keys and values come from ``x`` ``b q m``, or from a ``context`` ``b k m``, as in
+        cross-attention. Only weights that are asked for are kept.
         """
-        q, k, v = self.project(x)  # each b h s d
-        if context is not None:
-            _, k, v = self.project(context)  # b h k d
-        values, weights = attention(q, k, v, mask)
-        joined = values.swapaxes(1, 2).reshape(x.shape)  # b q m
-        return self.out(joined), weights
+        if context is None:
+            q, k, v = self.project(x)  # each b h s d
+        else:
+            (q,), (k, v) = self.project(x, "q"), self.project(context, "kv")
+        if return_weights:
+            values, weights = attention(q, k, v, mask, is_causal=is_causal)
+        else:
+            values = fused_attention(q, k, v, mask, is_causal=is_causal)
+        return self.out(merge_heads(values)), weights if return_weights else None

@@ -25,11 +25,6 @@ def unembedding(m, n_tokens, *, rngs):
     return nnx.Linear(m, n_tokens, use_bias=False, kernel_init=normal, rngs=rngs)
 
 
-def causal_mask(tokens):
-    """Each position may look at itself and before: ``b s -> q k``."""
-    return jnp.tri(tokens.shape[1], dtype=bool)
-
-
 def check_tokens(tokens, longest=math.inf):
     """Raise an error unless tokens are an integer array ``b s``, short enough."""
     if tokens.ndim != 2 or getattr(tokens.dtype, "kind", "?") not in "iu":
@@ -78,12 +73,10 @@ class LanguageModel(nnx.Module):
         causal one. ``context`` is a context and its mask, as in ``Decoder``.
         """
         check_tokens(tokens, self.max_length)
-        if self.causal:
-            past = causal_mask(tokens)  # q k
-            mask = past if mask is None else mask & past
         x = self.embed(jnp.maximum(tokens, 0))  # b s m
         x = self.positions(x) if self.positions else x
-        out = self.decoder(x, mask, *context, return_maps=return_maps)
+        options = {"is_causal": self.causal, "return_maps": return_maps}
+        out = self.decoder(x, mask, *context, **options)
         return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
 
 

@@ -28,21 +28,25 @@ class DecoderBlock(EncoderBlock):
         self.cross = MultiHeadAttention(m, n_heads, rngs=rngs)
         self.cross_norm = NORMS[options.get("norm", "layer")](m, rngs=rngs)
 
-    def __call__(self, x, mask, context, context_mask=None):
+    def __call__(
+        self, x, mask, context, context_mask=None, *, is_causal=False, **asked
+    ):
         """Outputs ``b s m``, weights ``b h s s``, cross weights ``b h s k``.
 
         The masks, ``q k`` or ``b h q k``, say which positions of ``x`` and which places
-        of the context are visible.
+        of the context are visible. Weights are None unless ``return_weights=True``.
         """
+        own = {"is_causal": is_causal, **asked}
         if self.norm_first:
-            values, weights = self.attention(self.norm1(x), mask)
+            values, weights = self.attention(self.norm1(x), mask, **own)
             x = x + self.dropout(values)
-            found, cross = self.cross(self.cross_norm(x), context_mask, context)
+            query = self.cross_norm(x)
+            found, cross = self.cross(query, context_mask, context, **asked)
             x = x + self.dropout(found)
             return x + self.dropout(self.ffn(self.norm2(x))), weights, cross
-        values, weights = self.attention(x, mask)
+        values, weights = self.attention(x, mask, **own)
         x = self.norm1(x + self.dropout(values))
-        found, cross = self.cross(x, context_mask, context)
+        found, cross = self.cross(x, context_mask, context, **asked)
         x = self.cross_norm(x + self.dropout(found))
         return self.norm2(x + self.dropout(self.ffn(x))), weights, cross
 
@@ -55,11 +59,14 @@ class Decoder(Encoder):
 
     block = DecoderBlock
 
-    def __call__(self, x, mask, context, context_mask=None, *, return_maps=False):
+    def __call__(
+        self, x, mask, context, context_mask=None, *, is_causal=False, return_maps=False
+    ):
         """Outputs ``b s m``; with ``return_maps`` also ``l b h s s``, ``l b h s k``."""
+        options = {"is_causal": is_causal, "return_weights": return_maps}
         maps, cross_maps = [], []
         for block in self.blocks:
-            x, weights, cross = block(x, mask, context, context_mask)
+            x, weights, cross = block(x, mask, context, context_mask, **options)
             maps.append(weights)
             cross_maps.append(cross)
         x = self.norm(x) if self.norm else x

@@ -15,7 +15,9 @@ from helpers.torch.attention import (
     build,
     check_input,
     dense,
+    fused_attention,
     masked_softmax,
+    merge_heads,
 )
 
 NAMES = {  # in the order of the chapters

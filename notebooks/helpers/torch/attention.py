@@ -45,20 +45,51 @@ def masked_softmax(scores, mask=None):
     return torch.where(mask, torch.softmax(scores, dim=-1), 0)
 
 
-def attention(q, k, v, mask=None):
+def with_causal(mask, q, k):
+    """A mask under which positions also see only themselves and what comes before."""
+    past = torch.ones(
+        q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device
+    ).tril()
+    return past if mask is None else mask & past  # ... q k
+
+
+def attention(q, k, v, mask=None, *, is_causal=False):
     """Weighted mean of the values, with weights from the scaled dot products.
 
     ``q``, ``k``, ``v`` are ``... q d``, ``... k d``, ``... k e`` with the same leading
     axes; outputs are ``... q e``, weights ``... q k``, both zero for a query that may
     look nowhere. A boolean mask, ``q k`` or with as many axes as the weights, is True
-    where a query may look. Hidden keys and values must be finite: 0 · NaN is NaN.
+    where a query may look; ``is_causal`` also hides what comes after it. Hidden keys
+    and values must be finite: 0 · NaN is NaN.
 
     Source: Vaswani et al. 2017, eq. 1.
     """
     check_shapes(q, k, v)
     scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # ... q k
+    mask = with_causal(mask, q, k) if is_causal else mask
     weights = masked_softmax(scores, mask)
     return weights @ v, weights
+
+
+def framework_attention(q, k, v, mask=None, *, is_causal=False):
+    """PyTorch's function, which chooses a kernel: ``b h q d, …, … -> b h q d``."""
+    attend = nn.functional.scaled_dot_product_attention
+    return attend(q, k, v, attn_mask=mask, is_causal=is_causal)
+
+
+def fused_attention(q, k, v, mask=None, *, is_causal=False):
+    """The outputs of ``attention``, by the framework's function, which keeps no weights.
+
+    Where there is a fused kernel, memory grows with ``q + k`` instead of ``q · k``.
+    Arguments are those of ``attention``, with four axes, and ``d = e``.
+    """
+    check_shapes(q, k, v)
+    if mask is None:  # the causal mask as a flag: kernels then skip what it hides
+        return framework_attention(q, k, v, is_causal=is_causal)
+    mask = with_causal(mask, q, k) if is_causal else mask
+    check_mask(mask, (*q.shape[:-1], k.shape[-2]))
+    seen = mask.any(dim=-1, keepdim=True)  # where a query sees nothing, it sees all
+    return torch.where(seen, framework_attention(q, k, v, mask | ~seen), 0)
 
 
 def build(kind, *sizes, seed=0, **options):
@@ -86,6 +117,21 @@ def check_input(x, size):
         raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
 
 
+def linear_parts(layer, x, parts="qkv"):
+    """Of the stacked outputs of a layer only some ``parts``: ``b s m -> b s nm``."""
+    check_input(x, layer.in_features)
+    if parts == "qkv":
+        return layer(x)
+    first, m = "qkv".index(parts), layer.in_features
+    rows = slice(first * m, (first + len(parts)) * m)
+    return nn.functional.linear(x, layer.weight[rows], layer.bias[rows])
+
+
+def merge_heads(values):
+    """The outputs of all heads side by side: ``b h q d -> b q m``."""
+    return values.transpose(1, 2).flatten(2)
+
+
 class MultiHeadAttention(nn.Module):
     """Attention in several heads: ``b q m -> b q m, b h q k``.
 
@@ -102,22 +148,28 @@ class MultiHeadAttention(nn.Module):
         self.qkv = dense(m, 3 * m)
         self.out = dense(m, m)
 
-    def project(self, x, offset=0):  # for layers that know positions
-        """Queries, keys and values of every head: ``b s m -> 3 b h s d``."""
-        check_input(x, self.qkv.in_features)
+    def project(self, x, parts="qkv", offset=0):  # for layers that know positions
+        """Queries, keys and values of every head, or some of them: ``n b h s d``."""
+        stacked = linear_parts(self.qkv, x, parts)  # b s nm
         b, s, m = x.shape
-        stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, m // self.n_heads)
+        stacked = stacked.reshape(b, s, len(parts), self.n_heads, m // self.n_heads)
         return stacked.permute(2, 0, 3, 1, 4)
 
-    def forward(self, x, mask=None, context=None):
-        """Outputs ``b q m`` and weights ``b h q k``.
+    def forward(
+        self, x, mask=None, context=None, *, is_causal=False, return_weights=False
+    ):
+        """Outputs ``b q m``, and weights ``b h q k`` or None without ``return_weights``.
 
-        The mask is boolean, ``q k`` or ``b h q k``. Keys and values come from ``x``
-        ``b q m``, or from a ``context`` ``b k m``, as in cross-attention.
+        The mask is boolean, ``q k`` or ``b h q k``; ``is_causal`` adds the causal one.
+        Keys and values come from ``x`` ``b q m``, or from a ``context`` ``b k m``, as in
+        cross-attention. Only weights that are asked for are kept.
         """
-        q, k, v = self.project(x)  # each b h s d
-        if context is not None:
-            _, k, v = self.project(context)  # b h k d
-        values, weights = attention(q, k, v, mask)
-        joined = values.transpose(1, 2).reshape(x.shape)  # b q m
-        return self.out(joined), weights
+        if context is None:
+            q, k, v = self.project(x)  # each b h s d
+        else:
+            (q,), (k, v) = self.project(x, "q"), self.project(context, "kv")
+        if return_weights:
+            values, weights = attention(q, k, v, mask, is_causal=is_causal)
+        else:
+            values = fused_attention(q, k, v, mask, is_causal=is_causal)
+        return self.out(merge_heads(values)), weights if return_weights else None

@@ -27,12 +27,6 @@ def unembedding(m, n_tokens):
     return layer
 
 
-def causal_mask(tokens):
-    """Each position may look at itself and before: ``b s -> q k``."""
-    s = tokens.shape[1]
-    return torch.ones(s, s, dtype=torch.bool, device=tokens.device).tril()
-
-
 def check_tokens(tokens, longest=math.inf):
     """Raise an error unless tokens are an integer array ``b s``, short enough."""
     kinds = torch.int32, torch.int64
@@ -83,12 +77,10 @@ class LanguageModel(nn.Module):
         causal one. ``context`` is a context and its mask, as in ``Decoder``.
         """
         check_tokens(tokens, self.max_length)
-        if self.causal:
-            past = causal_mask(tokens)  # q k
-            mask = past if mask is None else mask & past
         x = self.embed(tokens.clamp(min=0))  # b s m
         x = self.positions(x) if self.positions else x
-        out = self.decoder(x, mask, *context, return_maps=return_maps)
+        options = {"is_causal": self.causal, "return_maps": return_maps}
+        out = self.decoder(x, mask, *context, **options)
         return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
 
 

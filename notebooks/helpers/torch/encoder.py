@@ -50,7 +50,7 @@ class FeedForward(nn.Module):
 class EncoderBlock(nn.Module):
     """Attention, then feed-forward, each with residual and norm.
 
-    ``b s m -> b s m, b h s s``. Dropout, in [0, 1), is on both branches and inside the
+    ``b s m -> b s m, b h s s``; options of a call are those of its attention. Dropout, in [0, 1), is on both branches and inside the
     feed-forward net; ``activation`` is "relu" or "gelu", ``norm`` "layer" or "rms",
     ``attention`` a class. With ``norm_first`` the norm comes before each branch (Xiong
     et al. 2020) instead of after each sum.
@@ -71,12 +71,12 @@ class EncoderBlock(nn.Module):
         self.norm2 = make_norm(m)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x, mask=None):
+    def forward(self, x, mask=None, **options):
         if self.norm_first:
-            values, weights = self.attention(self.norm1(x), mask)
+            values, weights = self.attention(self.norm1(x), mask, **options)
             x = x + self.dropout(values)
             return x + self.dropout(self.ffn(self.norm2(x))), weights
-        values, weights = self.attention(x, mask)
+        values, weights = self.attention(x, mask, **options)
         x = self.norm1(x + self.dropout(values))
         return self.norm2(x + self.dropout(self.ffn(x))), weights
 
@@ -100,17 +100,17 @@ class Encoder(nn.Module):
         make_norm = NORMS[options.get("norm", "layer")]
         self.norm = make_norm(m) if norm_first else None
 
-    def forward(self, x, mask=None, *, return_maps=False):
+    def forward(self, x, mask=None, *, is_causal=False, return_maps=False):
         """Outputs ``b s m``; with ``return_maps`` the pair of them and ``l b h s s``.
 
-        The mask, ``q k`` or ``b h q k``, is in force in every block. What it hides
-        changes nothing that is visible, as long as no square of it overflows on the
+        The masks, ``q k`` or ``b h q k`` and the causal one, are in force in every
+        block. What they hide changes nothing that is visible, as long as no square of it overflows on the
         way, which holds for entries up to 1e15 in float32; beyond, it may arrive as
         0 · NaN.
         """
-        maps = []
+        maps, options = [], {"is_causal": is_causal, "return_weights": return_maps}
         for block in self.blocks:
-            x, weights = block(x, mask)
+            x, weights = block(x, mask, **options)
             maps.append(weights)
         x = self.norm(x) if self.norm else x
         return (x, torch.stack(maps)) if return_maps else x

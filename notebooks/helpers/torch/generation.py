@@ -3,25 +3,18 @@
 import torch
 
 from helpers.engine.arguments import check_kind, check_prompts, check_sampling
-from helpers.torch.attention import attention
+from helpers.torch.attention import fused_attention, merge_heads
 from helpers.torch.positions import without_dropout
-
-
-def attend(layer, q, k, v, mask=None):
-    """Outputs of a ``MultiHeadAttention`` for given ``q``, ``k``, ``v``: ``b q m``."""
-    values, _ = attention(q, k, v, mask)  # b h q d
-    joined = values.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)  # b q m
-    return layer.out(joined)
 
 
 def attend_and_keep(layer, x, cache, start, mask):
     """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
-    q, *new = layer.project(x, start)  # b h n d
+    q, *new = layer.project(x, offset=start)  # b h n d
     stop = start + x.shape[1]
     for kept, part in zip(cache, new, strict=True):
         kept[:, :, start:stop] = part  # in place: nothing is copied
     k, v = (kept[:, :, :stop] for kept in cache)
-    return attend(layer, q, k, v, mask), cache
+    return layer.out(merge_heads(fused_attention(q, k, v, mask))), cache
 
 
 def new_cache(model, first, length, context=None, context_mask=None):
@@ -35,11 +28,11 @@ def new_cache(model, first, length, context=None, context_mask=None):
     blocks = model.decoder.blocks
     x = model.embed(0 * first[:1, None])  # any token: one key shows shape and dtype
     x = blocks[0].norm1(x) if blocks[0].norm_first else x
-    _, key, _ = blocks[0].attention.project(x)  # 1 h 1 d
+    (key,) = blocks[0].attention.project(x, "k")  # 1 h 1 d
     shape = len(first), key.shape[1], length, key.shape[3]  # b h s d
     crossing = context is not None
     context = [
-        tuple(b.cross.project(context)[1:]) if crossing else None for b in blocks
+        tuple(b.cross.project(context, "kv")) if crossing else None for b in blocks
     ]
     return {
         "start": 0, "first": first, "context": context, "context_mask": context_mask,
@@ -60,8 +53,9 @@ def advance_block(block, x, cache, start, mask, context, context_mask):
     values, cache = attend_and_keep(block.attention, *args)
     x = post(block.norm1, x + values)
     if context:
-        q, *_ = block.cross.project(pre(block.cross_norm, x))  # b h n d
-        x = post(block.cross_norm, x + attend(block.cross, q, *context, context_mask))
+        (q,) = block.cross.project(pre(block.cross_norm, x), "q")  # b h n d
+        found = merge_heads(fused_attention(q, *context, context_mask))
+        x = post(block.cross_norm, x + block.cross.out(found))
     return post(block.norm2, x + block.ffn(pre(block.norm2, x))), cache
 
 
