@@ -390,7 +390,8 @@ for name, step in steps.items():
     outs = [through(step, depth, floats(x)) for depth in depths]
     alike[name] = [similarity(as_numpy(out)) for out in outs]
     arrived = [through(step, depth, floats(x)) for depth in range(6)]  # at each block
-    found = [blocks[i].attention(y)[1] for i, y in enumerate(arrived)]  # each b h q k
+    asked = {"return_weights": True}
+    found = [blocks[i].attention(y, **asked)[1] for i, y in enumerate(arrived)]
     maps[name] = np.stack([as_numpy(weights)[0, :2] for weights in found])  # l h q k
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Similarity of positions over depth from 1 to 12 blocks. Without residuals it is one from the second block on; with residuals it rises slowly."}}

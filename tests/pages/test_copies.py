@@ -30,7 +30,8 @@ assert model(x, mask).shape == (2, 7, 3)
 out, maps = attention_maps(model, x, mask)
 assert maps.shape == (2, 2, 3, 7, 7)
 heads = build(MultiHeadAttention, 5, 1)
-found, asked = heads(x, context=x[:, :4]), heads(x, context=x[:, :4], return_weights=True)
+found = heads(x, context=x[:, :4])
+asked = heads(x, context=x[:, :4], return_weights=True)
 assert found[1] is None and asked[1].shape == (2, 1, 7, 4)
 assert abs(found[0] - asked[0]).max() < 1e-6
 for options in ({"positions": "learned", "norm_first": True}, {"norm": "rms"}):

@@ -341,7 +341,8 @@ def test_multi_head_attention_equals_reference_and_frameworks(side, own, keys, l
     context = keys and draw(B, keys, H * M_D, seed=5).astype(np.float32)
     mask = None if lead is None else draw_mask(*lead, keys or S)
     there = None if context is None else side.tensor(context)
-    got = model(side.tensor(x), side.mask(mask), context=there)
+    asked = {"context": there, "return_weights": True}
+    got = model(side.tensor(x), side.mask(mask), **asked)
     check_shape(got[0], "b s m", b=B, s=S, m=H * M_D)
     check_shape(got[1], "b h q k", b=B, h=H, q=S, k=keys or S)
     assert_pair_equal(got, own(x, params, H, mask, context))
@@ -354,8 +355,11 @@ def test_cross_attention_is_the_same_in_both_frameworks():
     for side in (jax_side, torch_side):
         model, _, x = draw_heads(side, H)
         call = side.tensor(x), side.mask(mask), side.tensor(context)
-        grads, in_x = side.model_grads(model, lambda p: loss_of_attention(*p), *call)
-        out, weights = map(as_numpy, model(*call))
+        asked = {"return_weights": True}
+        grads, in_x = side.model_grads(
+            model, lambda pair: loss_of_attention(*pair), *call, **asked
+        )
+        out, weights = map(as_numpy, model(*call, **asked))
         results.append(grads | {"x": in_x, "out": out, "weights": weights})
     for name, value in results[0].items():
         assert np.abs(value).max() > 0.01, name
@@ -369,5 +373,5 @@ def test_heads_split_the_features_in_order(side, n_heads):
     """Head ``n`` works on features ``n·d`` to ``(n + 1)·d``, in empty rows, too."""
     model, params, x = draw_heads(side, n_heads, seed=n_heads)
     mask = draw_mask(S, S, empty_rows=True)
-    got = model(side.tensor(x), side.mask(mask))
+    got = model(side.tensor(x), side.mask(mask), return_weights=True)
     assert_pair_equal(got, reference.multi_head_attention(x, params, n_heads, mask))

@@ -136,9 +136,10 @@ def test_a_block_that_finds_nothing_is_an_encoder_block(side, norm_first):
     own = {n: x for n, x in params.items() if not n.startswith("cross")}
     from_arrays(theirs, own)
     x, context = side.tensor(draw(B, S, M)), side.tensor(draw(B, K, M))
-    out, weights, cross = ours(x, side.mask(CAUSAL), context)
+    asked = {"return_weights": True}
+    out, weights, cross = ours(x, side.mask(CAUSAL), context, **asked)
     check_shape(cross, "b h q k", b=B, h=H, q=S, k=K)
-    expected = theirs(x, side.mask(CAUSAL))
+    expected = theirs(x, side.mask(CAUSAL), **asked)
     np.testing.assert_array_equal(as_numpy(weights), as_numpy(expected[1]))
     if norm_first:
         np.testing.assert_array_equal(as_numpy(out), as_numpy(expected[0]))

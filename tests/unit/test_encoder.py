@@ -84,7 +84,7 @@ def test_a_block_equals_the_reference(side, options):
     """Norm after or before, ReLU or GELU, layer norm or RMS norm; some rows blind."""
     model, params = build_block(side, **options)
     x, mask = draw_input(), draw_mask(B, H, S, S, empty_rows=True)
-    out, weights = model(side.tensor(x), side.mask(mask))
+    out, weights = model(side.tensor(x), side.mask(mask), return_weights=True)
     expected = reference.encoder_block(x, params, H, mask, **options)
     check_shape(weights, "b h s s", b=B, h=H, s=S)
     assert_close(out, expected[0])
