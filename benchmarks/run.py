@@ -40,13 +40,14 @@ GENERATION_COLUMNS = (
 )  # fmt: skip
 
 
-def child(module, **options):
+def child(module, *more, **options):
     """Run a module of benchmarks in a fresh interpreter that finds the helpers."""
     paths = [str(ROOT / "notebooks"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-m", f"benchmarks.{module}"]
     for name, value in options.items():
         command += [] if value is None else [f"--{name}", str(value)]
+    command += more
     done = subprocess.run(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     )

@@ -171,7 +171,7 @@ diagrams.six_operations()
 
 # %% [markdown] tags=["jax"]
 # `cost_analysis` returns the number of operations of a function for XLA, here before it
-# is compiled.
+# is compiled, and with attention written out.
 
 
 # %% tags=["jax"]
@@ -187,6 +187,11 @@ def loss_of(model, x, labels):
     return cross_entropy(model, x, labels)[0]
 
 
+def loss_with_maps(model, x, labels):
+    """The loss, with attention written out, so that its maps are kept."""
+    return loss_of(lambda x: model(x, return_maps=True)[0], x, labels)
+
+
 # %% tags=["jax"]
 structure, params, rest = nnx.split(model, nnx.Param, ...)
 
@@ -195,7 +200,7 @@ def measured_flops(params, x, labels):
     """Operations of one forward and one backward pass."""
 
     def loss_at(params, x, labels):
-        return loss_of(nnx.merge(structure, params, rest), x, labels)
+        return loss_with_maps(nnx.merge(structure, params, rest), x, labels)
 
     arguments = jax.device_put((params, x, labels), jax.devices("cpu")[0])
     return jax.jit(jax.grad(loss_at)).lower(*arguments).cost_analysis()["flops"]
@@ -389,15 +394,10 @@ assert 1 < (1 + share) * estimate / published < 2
 # %% [markdown] tags=["jax"]
 # New weights and averages would need more, but the step donates the old ones. The
 # helper `activations` lists what a forward pass keeps, except the parameters; here for
-# four sequences. A compiled step may keep less.
+# four sequences, with attention written out. A compiled step may keep less.
 
 
 # %% tags=["shared"]
-def loss_with_maps(model, x, labels):
-    """The loss, with attention written out, so that its maps are kept."""
-    return loss_of(lambda x: model(x, return_maps=True)[0], x, labels)
-
-
 def total_bytes(arrays):
     """Bytes of arrays of four-byte numbers."""
     return sum(4 * math.prod(a.shape) for a in arrays)
@@ -514,7 +514,8 @@ def in_chunks(q, k, v, size=64):
 
 # %% [markdown] tags=["jax"]
 # JAX's own attention is fused with `implementation="cudnn"`, in half precision on
-# NVIDIA GPUs; `"xla"` runs everywhere.
+# NVIDIA GPUs; `"xla"` runs everywhere. `fused_attention` chooses, and our models call
+# it, unless they are asked for the maps.
 
 
 # %% tags=["jax"]

@@ -170,7 +170,9 @@ diagrams.six_operations()
 # not count. Its table of tokens does: the model multiplies with it to get the logits.
 
 # %% [markdown] tags=["torch"]
-# PyTorch's `FlopCounterMode` counts the operations of all matrix products.
+# PyTorch's `FlopCounterMode` counts the operations of all matrix products, here with
+# attention written out: a fused kernel computes the scores a second time on the way
+# back.
 
 
 # %% tags=["torch"]
@@ -186,11 +188,16 @@ def loss_of(model, x, labels):
     return cross_entropy(model, x, labels)[0]
 
 
+def loss_with_maps(model, x, labels):
+    """The loss, with attention written out, so that its maps are kept."""
+    return loss_of(lambda x: model(x, return_maps=True)[0], x, labels)
+
+
 # %% tags=["torch"]
 def measured_flops(model, x, labels):
     """Operations of one forward and one backward pass."""
     with FlopCounterMode(display=False) as counter:
-        loss_of(model, x, labels).backward()
+        loss_with_maps(model, x, labels).backward()
     model.zero_grad()
     return counter.get_total_flops()
 
@@ -377,15 +384,10 @@ assert 1 < (1 + share) * estimate / published < 2
 # %% [markdown] tags=["torch"]
 # `optimizer.step()` updates weights and averages in place, so they are held once. The
 # helper `activations` lists what a forward pass keeps, except the parameters; here for
-# four sequences.
+# four sequences, with attention written out.
 
 
 # %% tags=["shared"]
-def loss_with_maps(model, x, labels):
-    """The loss, with attention written out, so that its maps are kept."""
-    return loss_of(lambda x: model(x, return_maps=True)[0], x, labels)
-
-
 def total_bytes(arrays):
     """Bytes of arrays of four-byte numbers."""
     return sum(4 * math.prod(a.shape) for a in arrays)
@@ -501,6 +503,7 @@ def in_chunks(q, k, v, size=64):
 
 # %% [markdown] tags=["torch"]
 # PyTorch's own `scaled_dot_product_attention` picks a fused kernel where there is one.
+# Our models call it by `fused_attention`, unless they are asked for the maps.
 
 
 # %% tags=["torch"]
