@@ -31,11 +31,7 @@ def torchrun(function, n, *args, restarts=0, limit=300):
     Raises RuntimeError if a process fails or is killed, with what it said last, or after
     ``limit`` seconds. The other processes are killed then.
     """
-
-    def commands(folder):
-        return [["-m", __name__, folder, f"{n}", f"{restarts}"]]
-
-    return results(commands, function, n, args, limit)
+    return results([[n, restarts]], function, n, args, limit)
 
 
 def together(function, n, *args, limit=300):
@@ -43,18 +39,18 @@ def together(function, n, *args, limit=300):
 
     They find each other themselves. Raises as ``torchrun``.
     """
-
-    def commands(folder):
-        return [["-m", __name__, folder, str(rank)] for rank in range(n)]
-
-    return results(commands, function, n, args, limit)
+    return results([[rank] for rank in range(n)], function, n, args, limit)
 
 
-def results(commands, function, n, args, limit):
-    """What a function returned in each of ``n`` processes that some commands start."""
+def results(starts, function, n, args, limit):
+    """What a function returned in each of ``n`` processes.
+
+    ``starts`` are the numbers that this file is called with, below: for each call some.
+    """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "job").write_bytes(cloudpickle.dumps((function, args)))
-        found = finish(commands(folder), n, folder, limit)
+        commands = [["-m", __name__, folder, *map(str, start)] for start in starts]
+        found = finish(commands, n, folder, limit)
         for rank, (status, said) in enumerate(found):
             if status:
                 errors = map(Path.read_text, sorted(Path(folder).glob("error-*")))

@@ -9,23 +9,12 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from matplotlib.textpath import TextPath
 
-from helpers.show.plots import (
-    BLUE,
-    BROWN,
-    EDGE,
-    GREEN,
-    HIDDEN,
-    INK,
-    ORANGE,
-    PAPER,
-    PURPLE,
-)
+from helpers.show import plots
+from helpers.show.plots import BLUE, EDGE, HIDDEN, INK, ORANGE, PAPER, PURPLE
 
 # What a box does has a colour, the same in all drawings.
-KINDS = {
-    "attention": ORANGE, "dense": BLUE, "norm": BROWN, "positions": PURPLE,
-    "output": GREEN, "plain": EDGE,
-}  # fmt: skip
+KINDS = {"attention": ORANGE, "dense": BLUE, "norm": plots.BROWN, "positions": PURPLE}
+KINDS |= {"output": plots.GREEN, "plain": EDGE}
 SANS, MONO = "DejaVu Sans", "DejaVu Sans Mono"  # they come with matplotlib
 WIDTH = 248
 
