@@ -71,9 +71,7 @@ def check_classes(labels, set_size):
     check_set_size(set_size)
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2:
-        raise ValueError(
-            f"expected elements of at least two classes, got {classes.tolist()}"
-        )
+        raise ValueError(f"expected at least two classes, got {classes.tolist()}")
     if counts.min() < set_size - 1:
         raise ValueError(
             f"class {classes[counts.argmin()]} has {counts.min()} elements, a set of "

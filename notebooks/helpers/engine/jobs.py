@@ -98,9 +98,7 @@ def finish(commands, n, folder, limit):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return [
-        (status, file.read_text()) for status, file in zip(found, said, strict=True)
-    ]
+    return list(zip(found, map(Path.read_text, said), strict=True))
 
 
 def main(folder, rank=None):

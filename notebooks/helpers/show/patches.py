@@ -136,9 +136,7 @@ def as_colours(images, axes):
     images = as_numpy(images)
     n_axes = len(axes.split()) if images.size else 0
     if images.ndim != n_axes or images.shape[-1] not in (1, 3):
-        raise ValueError(
-            f"expected {axes} with 1 or 3 channels i, got shape {images.shape}"
-        )
+        raise ValueError(f"expected {axes} with 1 or 3 channels, got {images.shape}")
     whole, real = images.dtype == np.uint8, images.dtype.kind == "f"
     if not whole and not (real and images.min() >= 0 and images.max() <= 1):
         raise ValueError(
@@ -154,8 +152,7 @@ def check_grid(shape, patch):
     height, width = shape[:2]
     if patch < 1 or height % patch or width % patch:
         raise ValueError(
-            f"expected a patch that divides both sides of the picture, {height} and "
-            f"{width}, got {patch}"
+            f"expected a patch that divides {height} and {width} pixels, got {patch}"
         )
     return height // patch, width // patch
 

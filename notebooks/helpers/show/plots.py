@@ -6,9 +6,9 @@ in a light and in a dark book. Colours follow Okabe & Ito; lines differ in dashe
 """
 
 import sys
+from itertools import cycle
 from math import ceil
 
-import matplotlib
 import numpy as np
 import seaborn
 from matplotlib.figure import Figure
@@ -23,6 +23,7 @@ BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
 PURPLE, BROWN = "#7a3e74", "#8c6a00"
 COLOURS = [BLUE, ORANGE, GREEN, PURPLE, BROWN, INK]
 DASHES = [(None, None), (4, 1.5), (1, 1), (3, 1.2, 1, 1.2), (5, 1, 1, 1, 1, 1), (1, 2)]
+STYLES = [{"color": c, "dashes": d} for c, d in zip(COLOURS, DASHES, strict=True)]
 THEME = {
     "style": "whitegrid",
     "font": "DejaVu Sans",  # comes with matplotlib: the same letters on every machine
@@ -68,9 +69,7 @@ def check_matrix(values, name):
     """``values`` as an array ``row column``; anything else raises an error."""
     values = as_numpy(values)
     if values.ndim != 2 or 0 in values.shape:
-        raise ValueError(
-            f"expected {name} to have axes row column, got shape {values.shape}"
-        )
+        raise ValueError(f"expected {name} as row column, got shape {values.shape}")
     return values
 
 
@@ -94,26 +93,21 @@ def heatmaps(
     maps = [check_matrix(values, f"map {i}") for i, values in enumerate(maps)]
     check_count(titles, len(maps), "titles, one per map")
     fig, axes = panels_in_rows(len(maps), None, size, (1.0, 0.5), (1.7, 1.75))
+    scale = {"vmin": low, "vmax": high, "cmap": "RdBu" if low < 0 else "Blues"}
     for i, (ax, values) in enumerate(zip(axes, maps, strict=True)):
         check_count(x_ticks, values.shape[1], "x_ticks, one per column")
         check_count(y_ticks, values.shape[0], "y_ticks, one per row")
         y_step, x_step = (ceil(n / 6) for n in values.shape)  # at most six numbers
         ticks = {"xticklabels": x_ticks or x_step, "yticklabels": y_ticks or y_step}
-        draw_map(values, ax, low=low, high=high, **ticks)
+        seaborn.heatmap(values, ax=ax, cbar=False, rasterized=True, **scale, **ticks)
         ax.set(title=titles[i] if titles else "", xlabel=x, ylabel="" if i else y)
+        ax.set_facecolor(HIDDEN)  # shows where a value is NaN
         ax.tick_params("y", labelleft=not i, rotation=0)
+        ax.grid(False)
+        ax.spines[:].set_visible(True)
     ticks = [low, (low + high) / 2, high]
     fig.colorbar(axes[0].collections[0], ax=list(axes), label=bar, ticks=ticks)
     return fig
-
-
-def draw_map(values, ax, *, low=0, high=1, **options):
-    """One matrix as cells of a scale; those that are hidden (NaN) show the ground."""
-    options |= {"vmin": low, "vmax": high, "cmap": "RdBu" if low < 0 else "Blues"}
-    seaborn.heatmap(values, ax=ax, cbar=False, rasterized=True, **options)
-    ax.set_facecolor(HIDDEN)
-    ax.grid(False)
-    ax.spines[:].set_visible(True)
 
 
 def grid_of_numbers(matrices):
@@ -160,10 +154,9 @@ def curves(
     place = None, size, (0.6, 0.3), (2.4, 2.3)
     fig, axes = panels_in_rows(len(panels), *place, sharey=share_y)
     names = dict.fromkeys(n for lines in panels.values() for n in lines if n)
-    looks = {name: look(place, marks) for place, name in enumerate(names)}
-    looks[""] = look(0, marks)  # a line without a name looks like the first
+    looks = {"": STYLES[0], **dict(zip(names, cycle(STYLES), strict=False))}
     for ax, (title, lines), x_name in zip(axes, panels.items(), x_names, strict=True):
-        draw_lines(ax, title, lines, looks)
+        draw_lines(ax, title, lines, looks, marker=marks, mec="w", mew=0.75)
         ax.set(title=title, xlabel=x_name)
         ax.set_ylabel((y or "") if ax is axes[0] or not share_y else "")
         ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -177,13 +170,7 @@ def curves(
     return fig
 
 
-def look(place, marks):
-    """Colour, dashes and marker of a line, by its place in the legend."""
-    style = {"color": COLOURS[place % 6], "dashes": DASHES[place % 6]}
-    return style | {"marker": marks, "mec": "w", "mew": 0.75}
-
-
-def draw_lines(ax, title, lines, looks):
+def draw_lines(ax, title, lines, looks, **options):
     """Lines of one panel, those of several runs with their band; NaN is left out."""
     if not lines:
         raise ValueError(f"expected at least one line in panel {title!r}, got none")
@@ -195,19 +182,18 @@ def draw_lines(ax, title, lines, looks):
                 f"got shapes {xs.shape} and {ys.shape}"
             )
         if ys.ndim == 2:
-            band = {"color": looks[name]["color"], "alpha": 0.2}
-            ax.fill_between(xs, ys.min(axis=0), ys.max(axis=0), **band)
+            colour = looks[name]["color"]
+            ax.fill_between(xs, ys.min(axis=0), ys.max(axis=0), color=colour, alpha=0.2)
             ys = ys.mean(axis=0)
         known = ~np.isnan(ys)
-        ax.plot(xs[known], ys[known], label=name, **looks[name])
+        ax.plot(xs[known], ys[known], label=name, **looks[name], **options)
 
 
 def add_legend(fig, lines):
     """A legend below all panels, where it covers no line."""
     inches = 0.6 + 0.08 * max(map(len, lines))
     columns = min(len(lines), max(1, int(fig.get_figwidth() / inches)))
-    place = {"loc": "outside lower center", "ncols": columns}
-    fig.legend(lines.values(), lines, **place)
+    fig.legend(lines.values(), lines, loc="outside lower center", ncols=columns)
     fig.set_figheight(fig.get_figheight() + 0.1 + 0.2 * ceil(len(lines) / columns))
 
 
@@ -248,9 +234,7 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
     """
     sets = as_numpy(sets)
     if sets.ndim not in (4, 5) or 0 in sets.shape or sets.shape[4:] not in ((), (3,)):
-        raise ValueError(
-            f"expected pictures b s y x or b s y x 3, got shape {sets.shape}"
-        )
+        raise ValueError(f"expected b s y x or b s y x 3, got shape {sets.shape}")
     b, s = sets.shape[:2]
     given = {"captions": captions, "titles": titles, "odd": odd, "chosen": chosen}
     for what, values in given.items():
@@ -288,8 +272,7 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
 
 def add_heading(ax, title):
     """Write a title that spans the row and not only its first picture, ``ax``."""
-    ax.set_title(" ", loc="left")  # keeps the room above the row
+    room = ax.set_title(" ", loc="left")  # above the row
     place = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    size = matplotlib.rcParams["axes.titlesize"]
-    heading = ax.annotate(title, (0, 1), (0, 6), va="baseline", size=size, **place)
+    heading = ax.annotate(title, (0, 1), (0, 6), size=room.get_size(), **place)
     heading.set_in_layout(False)

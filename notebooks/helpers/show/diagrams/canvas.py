@@ -39,25 +39,15 @@ class Box(NamedTuple):
     w: float
     h: float
 
-    @property
-    def middle(self):
-        return self.x + self.w / 2, self.y + self.h / 2
+    def at(self, across, down):
+        """A point in the box: ``0, 0`` is its first corner, ``1, 1`` its last."""
+        return self.x + across * self.w, self.y + down * self.h
 
-    @property
-    def top(self):
-        return self.middle[0], self.y
-
-    @property
-    def bottom(self):
-        return self.middle[0], self.y + self.h
-
-    @property
-    def left(self):
-        return self.x, self.middle[1]
-
-    @property
-    def right(self):
-        return self.x + self.w, self.middle[1]
+    middle = property(lambda self: self.at(0.5, 0.5))
+    top = property(lambda self: self.at(0.5, 0))
+    bottom = property(lambda self: self.at(0.5, 1))
+    left = property(lambda self: self.at(0, 0.5))
+    right = property(lambda self: self.at(1, 0.5))
 
 
 class Canvas:
