@@ -87,8 +87,7 @@ def check_data(data, what="data"):
     lengths = [len(array) for array in data]
     if not lengths or not lengths[0] or len(set(lengths)) > 1:
         raise ValueError(
-            f"expected the arrays of the {what} to be equally long and not empty, "
-            f"got {lengths} examples"
+            f"expected equally long arrays of {what}, not empty, got {lengths} examples"
         )
     for place, array in enumerate(data):
         if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():

@@ -77,16 +77,14 @@ def finish(commands, n, folder, limit):
     changes |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     changes |= {"OMP_NUM_THREADS": "1"} if n > 1 else {}
     said = [Path(folder, f"said-{i}") for i in range(len(commands))]
+    options = {"stdout": subprocess.DEVNULL, "start_new_session": True}
+    options["env"] = os.environ | changes
     running, late = [], time.monotonic() + limit
     try:
         for command, file in zip(commands, said, strict=True):
             with file.open("w") as stderr:
-                running.append(
-                    subprocess.Popen(
-                        [sys.executable, *command], env=os.environ | changes,
-                        stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
-                    )
-                )  # fmt: skip
+                command = [sys.executable, *command]
+                running.append(subprocess.Popen(command, stderr=stderr, **options))
         while None in (found := [process.poll() for process in running]):
             if any(found):  # the others would wait for it
                 break
