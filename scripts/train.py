@@ -23,6 +23,7 @@ import importlib
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -213,9 +214,11 @@ def join_jax(given):
         late = threading.Timer(given.limit, stop, [message])  # JAX would abort
         late.daemon = True
         late.start()
-        usual = signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        )  # Python cannot while it waits
+        usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno())  # written to although JAX waits in C++
+        threading.Thread(target=stop_if_asked, args=[reader], daemon=True).start()
         try:
             jax.distributed.initialize(**known, initialization_timeout=given.limit + 60)
         except ValueError as error:
@@ -227,16 +230,24 @@ def join_jax(given):
             ) from error
         finally:
             late.cancel()
+            signal.set_wakeup_fd(-1)
+            writer.close()
             signal.signal(signal.SIGINT, usual)
     if jax.process_count() == 1:
         return processes.ProcessGroup()
     return importlib.import_module("helpers.jax.training").Distributed()
 
 
-def stop(message):
+def stop_if_asked(reader):
+    """Ctrl-C while JAX waits, where Python cannot raise KeyboardInterrupt."""
+    if signal.SIGINT in reader.recv(1):
+        stop("interrupted while it waited for other processes", 130)
+
+
+def stop(message, status=1):
     """End this process, from any thread, with a sentence."""
     print(f"train.py: {message}", file=sys.stderr, flush=True)
-    os._exit(1)
+    os._exit(status)
 
 
 def train(given, changes, together):

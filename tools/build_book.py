@@ -36,6 +36,8 @@ from nbclient.exceptions import (
     CellTimeoutError,
     DeadKernelError,
 )
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import pages
 
@@ -85,9 +87,22 @@ def own_data():
 
 @cache
 def versions():
-    """Of Python and of every installed package."""
-    found = {f"{package.name} {package.version}" for package in distributions()}
-    return [sys.version, *sorted(found)]
+    """Of Python, of the packages of ``requirements.txt`` and of all that they need.
+
+    Others, such as an author's own tools, change no page.
+    """
+    installed = {canonicalize_name(p.name): p for p in reversed([*distributions()])}
+    text = re.sub("#.*", "", (ROOT / "requirements.txt").read_text("utf-8"))
+    todo = [Requirement(line) for line in text.splitlines() if line.strip()]
+    found = {name for name in installed if name.startswith(("jax-cuda", "nvidia-"))}
+    while todo:
+        one = todo.pop()
+        name = canonicalize_name(one.name)
+        here = one.marker is None or one.marker.evaluate({"extra": ""})
+        if here and name in installed and name not in found:
+            found.add(name)
+            todo += map(Requirement, installed[name].requires or ())
+    return [sys.version, *(f"{n} {installed[n].version}" for n in sorted(found))]
 
 
 def digest(paths, *variables):

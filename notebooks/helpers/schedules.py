@@ -16,8 +16,7 @@ def check_warmup(warmup, total):
     check_sizes(warmup=warmup)
     if not warmup < total:
         raise ValueError(
-            f"expected a warm-up shorter than the training, got warmup = {warmup} "
-            f"and {total} updates in all"
+            f"expected warmup to be less than {total} updates, got {warmup}"
         )
 
 

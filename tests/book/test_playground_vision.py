@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 
 import pages
 import playground
+import reference_models
 from browsing import (
     DRAWN,
     NARROW,
@@ -100,7 +101,7 @@ def test_the_vision_transformer_agrees_with_the_reference(javascript, pool, posi
     _, params = small(pool=pool, positions=positions)
     images = IMAGES[:9]
     logits, maps = see(javascript, params, SMALL | {"normFirst": True}, images)
-    expected, its_maps = reference.vision_transformer(
+    expected, its_maps = reference_models.vision_transformer(
         images, params, P, L, H, return_maps=True
     )
     np.testing.assert_allclose(logits, expected, atol=1e-9)
@@ -608,7 +609,7 @@ def test_colours_are_the_weights_of_the_class_token(reader, trained, side):
     page = reader(pages.NAMES[side])
     draw(page, STROKES[2])
     images = counts_on(page)[None, :, :, None] / FULL
-    _, maps = reference.vision_transformer(
+    _, maps = reference_models.vision_transformer(
         images, trained(side), SETTINGS.patch, SETTINGS.n_blocks, SETTINGS.n_heads,
         return_maps=True,
     )  # fmt: skip

@@ -68,9 +68,9 @@ GOOD, SET = weights(2, 3, 4, 4), np.zeros((4, 8, 8), np.uint8)
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"maps": GOOD[0]}, ValueError, "l h q k or l b h q k, got shape (3, 4, 4)"),
-        ({"maps": weights(4)}, ValueError, "got shape (4,)"),
-        ({"maps": GOOD[:0]}, ValueError, "got shape (0, 3, 4, 4)"),
+        ({"maps": GOOD[0]}, ValueError, "l h q k or l b h q k, got (3, 4, 4)"),
+        ({"maps": weights(4)}, ValueError, "got (4,)"),
+        ({"maps": GOOD[:0]}, ValueError, "got (0, 3, 4, 4)"),
         ({"maps": {}}, ValueError, "expected at least one array of weights"),
         ({"maps": 5 * GOOD}, ValueError, "rows that sum to 1 or 0"),
         ({"maps": GOOD / 2}, ValueError, "a row that sums to 0.5"),
@@ -83,14 +83,14 @@ GOOD, SET = weights(2, 3, 4, 4), np.zeros((4, 8, 8), np.uint8)
             ValueError,
             "maps of one shape, got [(1",
         ),
-        ({"maps": {"a": GOOD, "b": -GOOD}}, ValueError, "the maps 'b' to hold"),
+        ({"maps": {"a": GOOD, "b": -GOOD}}, ValueError, "the maps 'b' at least 0"),
         (
             {"maps": weights(9, 9, 16, 16)},
             ValueError,
             "at most 20,000 weights, got 20,7",
         ),
-        ({"queries": list("abc")}, ValueError, "4 labels of queries for 1 sequences"),
-        ({"queries": [list("abcd")] * 2}, ValueError, "for 1 sequences, got [4, 4]"),
+        ({"queries": list("abc")}, ValueError, "4 labels of queries in 1 sequences"),
+        ({"queries": [list("abcd")] * 2}, ValueError, "in 1 sequences, got [4, 4]"),
         ({"queries": "abcd"}, ValueError, "expected a list of labels"),
         ({"keys": list("abcde")}, ValueError, "4 labels of keys"),
         ({"high": 0}, ValueError, "high to lie in (0, 1], got 0"),
@@ -113,7 +113,7 @@ def test_invalid_arguments_raise_a_short_error(arguments, error, says):
 
 
 def test_pictures_need_as_many_queries_as_keys():
-    with pytest.raises(ValueError, match="there are 3 queries, 4 keys"):
+    with pytest.raises(ValueError, match="got 3 queries, 4 keys"):
         viewer.attention(GOOD[..., :3, :], about="maps", pictures=SET)
 
 

@@ -62,7 +62,7 @@ def tiny(tmp_path):
     ignore = shutil.ignore_patterns("*.md", "__pycache__", "figures")
     for name in ("tools", "book"):
         shutil.copytree(pages.ROOT / name, root / name, ignore=ignore)
-    for name in ("_config.yml", "CHANGELOG.md", "CITATION.cff"):
+    for name in ("_config.yml", "CHANGELOG.md", "CITATION.cff", "requirements.txt"):
         shutil.copy(pages.ROOT / name, root)
     helpers = root / "notebooks" / "helpers"
     helpers.mkdir(parents=True)
@@ -250,6 +250,20 @@ def test_a_page_depends_on_data_variables_and_versions(page, monkeypatch):
     assert is_new()
     monkeypatch.setattr(build_book, "versions", lambda: ["jax 0.0"])
     assert is_new()
+
+
+def test_a_page_does_not_depend_on_packages_that_none_needs(
+    page, tmp_path, monkeypatch
+):
+    """A tool that an author installs executes no page; another NumPy executes all."""
+    monkeypatch.setattr(build_book, "versions", build_book.versions.__wrapped__)
+    before = build_book.dependency_digest(page)
+    for name, is_needed in {"authors-tool": False, "numpy": True}.items():
+        about = tmp_path / name / f"{name}-0.0.dist-info" / "METADATA"
+        about.parent.mkdir(parents=True)
+        about.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.0\n")
+        monkeypatch.syspath_prepend(tmp_path / name)
+        assert (build_book.dependency_digest(page) != before) == is_needed, name
 
 
 def test_the_cached_page_of_myst_markdown_is_the_one_that_the_build_looks_for():

@@ -485,3 +485,25 @@ def test_a_process_of_jax_does_not_wait_for_ever(rank, tmp_path):
     (error,) = finish(process := start([sys.executable, SCRIPT, *given, *meeting]))
     told = f"expected 2 processes to meet at {meeting[-1]} within 3 seconds"
     assert_one_sentence(process, error, told)
+
+
+@pytest.mark.slow
+def test_a_process_of_jax_that_waits_can_be_interrupted(tmp_path):
+    """Ctrl-C is one sentence at once, not when the time to wait is over."""
+    with socket.create_server(("localhost", free_port())) as first:  # never answers
+        meeting = {"coordinator": f"localhost:{first.getsockname()[1]}", "processes": 2}
+        given = options_of("jax", "reverse", tmp_path, limit=3600, process=1, **meeting)
+        process = start([sys.executable, SCRIPT, *given])
+        first.settimeout(120)
+        first.accept()[0].close()  # it begins to wait
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+        (error,) = finish(process)
+    assert process.returncode == 130, error
+    assert [x for x in error.splitlines() if x.startswith(SENTENCE)] == [
+        f"{SENTENCE}interrupted while it waited for other processes"
+    ]
+    assert "Traceback" not in error

@@ -526,9 +526,9 @@ BAD_SEARCHES = [
     ),
     ({"source": -np.ones((B, 2))}, "one or more in each row, got -1 to -1"),
     ({"source": [[2, 3], [4, -7]]}, "one or more in each row, got -7 to 4"),
-    ({"begin": END}, "expected two tokens below 19, got begin = 18, end = 18"),
-    ({"end": T}, "expected two tokens below 19, got begin = 17, end = 19"),
-    ({"begin": -1}, "expected two tokens below 19, got begin = -1, end = 18"),
+    ({"begin": END}, "expected begin ≠ end below 19, got 18, 18"),
+    ({"end": T}, "expected begin ≠ end below 19, got 17, 19"),
+    ({"begin": -1}, "expected begin ≠ end below 19, got -1, 18"),
 ]
 
 

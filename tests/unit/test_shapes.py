@@ -37,7 +37,7 @@ def test_every_axis_comes_back_with_its_size(zeros):
         ),
         (
             (B, Q, K), "b h q k", {},
-            "expected 4 axes (b h q k), got 3: shape (2, 5, 7)",
+            "expected axes b h q k, got shape (2, 5, 7)",
         ),
         ((B, Q), "b q", {"h": H}, "no axis 'h' in 'b q'"),
     ],

@@ -514,9 +514,7 @@ def test_evaluate_keeps_mode_and_random_state_even_when_it_fails(side):
 
 X, Y = DATA["train"]
 INDEX = shuffled(SMALL)(0)
-LENGTHS = (
-    "expected the arrays of the {} to be equally long and not empty, got {} examples"
-)
+LENGTHS = "expected equally long arrays of {}, not empty, got {} examples"
 BATCHES = "expected batches n b … of whole numbers with n, b = (6, 8), got {} {}"
 LABELS = "expected labels from 0 to 4 for 5 classes, got {} to {} in the {}"
 KIND = "expected the labels of the {} to be whole numbers of shape {}, got {} {}"

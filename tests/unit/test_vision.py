@@ -9,7 +9,7 @@ import scipy.ndimage
 import torch
 import torchvision
 
-from helpers import reference
+import reference_models
 from helpers.data import photos
 from helpers.data import pictures as picture_sets
 from helpers.engine.settings import Pictures, Settings
@@ -88,7 +88,7 @@ def test_the_model_equals_that_of_torchvision(side):
 )
 def test_the_model_is_that_of_the_formulas(side, options):
     model, params = build_model(side, **options)
-    expected = reference.vision_transformer(IMAGES, params, P, L, H)
+    expected = reference_models.vision_transformer(IMAGES, params, P, L, H)
     np.testing.assert_allclose(
         as_numpy(model(side.tensor(IMAGES))), expected, atol=1e-5, rtol=0
     )

@@ -396,7 +396,7 @@ def test_a_file_of_weights_is_as_readable_as_any_new_file(tmp_path):
 def test_a_link_contains_the_weights_and_what_is_said_about_them(side, half):
     model, params = build(side)
     said = {"alphabet": "\n ab<ö", "merges": "[[0, 1]]"}
-    link = download_link(model, "a & b.safetensors", half=half, metadata=said)
+    link = download_link(model, "a & b.safetensors", half=half, metadata=said).data
     data = b64decode(re.search(r'base64,([^"]*)"', link)[1])
     dtype = np.float16 if half else np.float32
     assert_arrays_equal(load(data), {n: x.astype(dtype) for n, x in params.items()})

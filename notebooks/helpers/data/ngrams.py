@@ -22,10 +22,9 @@ def ngram_bits(train, test, order):
     p = np.full(len(asked), 1 / len(alphabet))
     ours, theirs, size = seen, asked, len(alphabet)
     for n in range(order):
-        if n and max(ours.max(), theirs.max()) >= 2**63 // size - 1:  # too large soon
+        if n:  # numbered anew, so that none becomes too large for int64
             numbers = np.unique(np.append(ours, theirs), return_inverse=True)[1]
             ours, theirs = numbers[: len(ours)], numbers[len(ours) :]
-        if n:
             ours, theirs = ours[:-1] * size + seen[n:], theirs[:-1] * size + asked[n:]
         p[n:] = witten_bell(ours, theirs, size, p[n:])
     return -np.log2(p).mean()

@@ -73,11 +73,7 @@ def shifted(images, down, right):
 
     ``down`` and ``right`` are less than the picture is wide; negative is up, or left.
     """
-    moved = np.zeros_like(images)
     height, width = images.shape[1:3]
-    into, out = [
-        (slice(max(0, by), size + min(0, by)), slice(max(0, -by), size - max(0, by)))
-        for by, size in ((down, height), (right, width))
-    ]
-    moved[:, into[0], out[0]] = images[:, into[1], out[1]]
-    return moved
+    y, x = abs(down), abs(right)
+    padded = np.pad(images, [(0, 0), (y, y), (x, x), (0, 0)])
+    return padded[:, y - down :, x - right :][:, :height, :width]

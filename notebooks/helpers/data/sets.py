@@ -3,13 +3,7 @@
 A set is a row of row numbers: first elements of one class, then the odd one of another.
 A whole epoch of sets is drawn at once; the features stay where they are.
 
-Your own data need two arrays:
-
-    parts = sets.split(features, labels)
-    settings = Sets.for_data(parts)  # of helpers.engine.set_settings
-    batches = sets.drawn(parts["train"].labels, settings)
-    model = build(Predictor, seed=settings.seed, **settings.model)
-    fit(model, odd_one_out, (parts["train"].features,), settings, batches=batches)
+Your own data need two arrays, for ``split``: see the end of the chapter *anomaly*.
 """
 
 import os
@@ -71,9 +65,7 @@ def check_classes(labels, set_size):
     check_set_size(set_size)
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2:
-        raise ValueError(
-            f"expected elements of at least two classes, got {classes.tolist()}"
-        )
+        raise ValueError(f"expected at least two classes, got {classes.tolist()}")
     if counts.min() < set_size - 1:
         raise ValueError(
             f"class {classes[counts.argmin()]} has {counts.min()} elements, a set of "

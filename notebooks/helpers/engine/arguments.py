@@ -63,6 +63,4 @@ def check_search(model, source, length, begin, end, width):
             f"one or more in each row, got {source.min()} to {source.max()}"
         )
     if begin == end or not 0 <= min(begin, end) <= max(begin, end) < n_target:
-        raise ValueError(
-            f"expected two tokens below {n_target}, got begin = {begin}, end = {end}"
-        )
+        raise ValueError(f"expected begin ≠ end below {n_target}, got {begin}, {end}")

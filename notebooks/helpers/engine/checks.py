@@ -83,14 +83,11 @@ def check_data(data, what="data"):
     """Check that data are NumPy arrays in a tuple, equally long, not empty, finite."""
     kinds = [*map(type, data)] if isinstance(data, tuple | list) else type(data)
     if isinstance(kinds, type) or not all(issubclass(k, np.ndarray) for k in kinds):
-        raise ValueError(
-            f"expected the {what} to be a tuple of NumPy arrays, got {kinds}"
-        )
+        raise ValueError(f"expected the {what} as tuple of NumPy arrays, got {kinds}")
     lengths = [len(array) for array in data]
     if not lengths or not lengths[0] or len(set(lengths)) > 1:
         raise ValueError(
-            f"expected the arrays of the {what} to be equally long and not empty, "
-            f"got {lengths} examples"
+            f"expected equally long arrays of {what}, not empty, got {lengths} examples"
         )
     for place, array in enumerate(data):
         if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
@@ -111,9 +108,7 @@ def check_examples(model, loss_fn, data, what="data"):
 def check_classes(model, data, what):
     """Check that labels are classes that the model's last layer has outputs for."""
     if len(data) != 2:
-        raise ValueError(
-            f"expected inputs and labels, got {len(data)} arrays in {what}"
-        )
+        raise ValueError(f"expected inputs and labels as {what}, got {len(data)}")
     inputs, labels = data
     expected = inputs.shape[: 1 if inputs.ndim == 4 else -1]  # one a picture
     if labels.shape != expected or labels.dtype.kind not in "iu":

@@ -31,11 +31,7 @@ def torchrun(function, n, *args, restarts=0, limit=300):
     Raises RuntimeError if a process fails or is killed, with what it said last, or after
     ``limit`` seconds. The other processes are killed then.
     """
-
-    def commands(folder):
-        return [["-m", __name__, folder, f"{n}", f"{restarts}"]]
-
-    return results(commands, function, n, args, limit)
+    return results([[n, restarts]], function, n, args, limit)
 
 
 def together(function, n, *args, limit=300):
@@ -43,18 +39,18 @@ def together(function, n, *args, limit=300):
 
     They find each other themselves. Raises as ``torchrun``.
     """
-
-    def commands(folder):
-        return [["-m", __name__, folder, str(rank)] for rank in range(n)]
-
-    return results(commands, function, n, args, limit)
+    return results([[rank] for rank in range(n)], function, n, args, limit)
 
 
-def results(commands, function, n, args, limit):
-    """What a function returned in each of ``n`` processes that some commands start."""
+def results(starts, function, n, args, limit):
+    """What a function returned in each of ``n`` processes.
+
+    ``starts`` are the numbers that this file is called with, below: for each call some.
+    """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "job").write_bytes(cloudpickle.dumps((function, args)))
-        found = finish(commands(folder), n, folder, limit)
+        commands = [["-m", __name__, folder, *map(str, start)] for start in starts]
+        found = finish(commands, n, folder, limit)
         for rank, (status, said) in enumerate(found):
             if status:
                 errors = map(Path.read_text, sorted(Path(folder).glob("error-*")))
@@ -81,16 +77,14 @@ def finish(commands, n, folder, limit):
     changes |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     changes |= {"OMP_NUM_THREADS": "1"} if n > 1 else {}
     said = [Path(folder, f"said-{i}") for i in range(len(commands))]
+    options = {"stdout": subprocess.DEVNULL, "start_new_session": True}
+    options["env"] = os.environ | changes
     running, late = [], time.monotonic() + limit
     try:
         for command, file in zip(commands, said, strict=True):
             with file.open("w") as stderr:
-                running.append(
-                    subprocess.Popen(
-                        [sys.executable, *command], env=os.environ | changes,
-                        stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
-                    )
-                )  # fmt: skip
+                command = [sys.executable, *command]
+                running.append(subprocess.Popen(command, stderr=stderr, **options))
         while None in (found := [process.poll() for process in running]):
             if any(found):  # the others would wait for it
                 break
@@ -102,9 +96,7 @@ def finish(commands, n, folder, limit):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return [
-        (status, file.read_text()) for status, file in zip(found, said, strict=True)
-    ]
+    return list(zip(found, map(Path.read_text, said), strict=True))
 
 
 def main(folder, rank=None):

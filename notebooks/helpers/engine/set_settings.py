@@ -10,10 +10,7 @@ from helpers.engine.settings import ModelSettings
 def check_set_size(n):
     """Raise ValueError unless a set has two elements that are alike, and an odd one."""
     if n < 3:
-        raise ValueError(
-            "expected a set to have at least 3 elements, two of them alike, got "
-            f"set_size = {n}"
-        )
+        raise ValueError(f"expected set_size of at least 3, two of them alike, got {n}")
 
 
 @dataclass(frozen=True, kw_only=True)

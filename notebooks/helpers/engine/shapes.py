@@ -27,9 +27,7 @@ def check_shape(x, axes, **sizes):
     if unknown:
         raise ValueError(f"no axis {unknown[0]!r} in {axes!r}")
     if len(names) != len(shape):
-        raise ValueError(
-            f"expected {len(names)} axes ({axes}), got {len(shape)}: shape {shape}"
-        )
+        raise ValueError(f"expected axes {axes}, got shape {shape}")
     found = dict(sizes)
     for place, (name, size) in enumerate(zip(names, shape, strict=True)):
         if found.setdefault(name, size) != size:

@@ -134,13 +134,6 @@ def save_weights(model, path, metadata=None):
     write_atomically(path, safetensors.numpy.save(to_arrays(model), metadata))
 
 
-class Html(str):
-    """Text that Jupyter shows as HTML, and a plain script as text."""
-
-    def _repr_html_(self):
-        return str(self)
-
-
 def download_link(model, name, *, half=False, metadata=None):
     """A link to download the parameters of a model, which contains the whole file.
 
@@ -148,11 +141,13 @@ def download_link(model, name, *, half=False, metadata=None):
     has two. ``metadata`` are texts by name that the file is to say besides, for example
     a vocabulary.
     """
+    from IPython.display import HTML
+
     arrays = to_arrays(model)
     arrays = {n: in_half(n, x) for n, x in arrays.items()} if half else arrays
     data = safetensors.numpy.save(arrays, metadata)
     address = f"data:application/octet-stream;base64,{b64encode(data).decode()}"
-    return Html(
+    return HTML(
         f'<a download="{escape(name)}" href="{address}">{escape(name)}</a> '
         f"({len(data) / 1024:.0f} KiB)"
     )

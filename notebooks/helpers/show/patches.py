@@ -9,15 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.engine.shapes import as_numpy
-from helpers.show.plots import (
-    BLUE,
-    EDGE,
-    ORANGE,
-    PAPER,
-    check_count,
-    check_matrix,
-    panels_in_rows,
-)
+from helpers.show import plots
+from helpers.show.plots import BLUE, EDGE, ORANGE, PAPER, panels_in_rows
 
 
 def patch_grid(image, patches):
@@ -81,7 +74,7 @@ def over_pictures(images, weights, patch, titles=None, *, columns=None):
             f"expected weights b n of at least 0 for {grid[0]} × {grid[1]} patches of "
             f"{len(colours)} pictures, got shape {weights.shape}, from {weights.min(initial=1)}"
         )
-    check_count(titles, len(colours), "titles, one per picture")
+    plots.check_count(titles, len(colours), "titles, one per picture")
     high = weights.max() or 1
     fig, axes = panels_in_rows(len(colours), columns, None, (0.8, 0), (1.2, 1.5))
     for i, (ax, picture) in enumerate(zip(axes, colours, strict=True)):
@@ -108,7 +101,7 @@ def position_similarity(tables):
     the class token's; ``n`` is a square. In it stands, at the place of every patch, a
     small map of the picture that shows how similar the positions of all are to its.
     """
-    tables = {name: check_matrix(t, f"table {name!r}") for name, t in tables.items()}
+    tables = {n: plots.check_matrix(t, f"table {n!r}") for n, t in tables.items()}
     fig, axes = panels_in_rows(len(tables), None, None, (0.8, 0.5), (2.6, 2.6))
     for ax, (name, table) in zip(axes, tables.items(), strict=True):
         side = isqrt(len(table))
@@ -143,9 +136,7 @@ def as_colours(images, axes):
     images = as_numpy(images)
     n_axes = len(axes.split()) if images.size else 0
     if images.ndim != n_axes or images.shape[-1] not in (1, 3):
-        raise ValueError(
-            f"expected {axes} with 1 or 3 channels i, got shape {images.shape}"
-        )
+        raise ValueError(f"expected {axes} with 1 or 3 channels, got {images.shape}")
     whole, real = images.dtype == np.uint8, images.dtype.kind == "f"
     if not whole and not (real and images.min() >= 0 and images.max() <= 1):
         raise ValueError(
@@ -161,8 +152,7 @@ def check_grid(shape, patch):
     height, width = shape[:2]
     if patch < 1 or height % patch or width % patch:
         raise ValueError(
-            f"expected a patch that divides both sides of the picture, {height} and "
-            f"{width}, got {patch}"
+            f"expected a patch that divides {height} and {width} pixels, got {patch}"
         )
     return height // patch, width // patch
 

@@ -1,4 +1,4 @@
-"""NumPy in, figure out, drawn by seaborn; never shows a figure by itself.
+"""NumPy in, figure out; never shows a figure by itself.
 
 Every function returns a ``matplotlib.figure.Figure`` that a cell shows by naming it in
 its last line. Figures have a light background of their own, so that they look the same
@@ -6,12 +6,11 @@ in a light and in a dark book. Colours follow Okabe & Ito; lines differ in dashe
 """
 
 import sys
+from itertools import cycle
 from math import ceil
 
-import matplotlib
 import numpy as np
 import seaborn
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -23,7 +22,8 @@ PAPER, INK, HIDDEN, EDGE = "#ffffff", "#1b1f24", "#c9c9c4", "#5a6068"
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
 PURPLE, BROWN = "#7a3e74", "#8c6a00"
 COLOURS = [BLUE, ORANGE, GREEN, PURPLE, BROWN, INK]
-DASHES = ["", (4, 1.5), (1, 1), (3, 1.2, 1, 1.2), (5, 1, 1, 1, 1, 1), (1, 2)]
+DASHES = [(None, None), (4, 1.5), (1, 1), (3, 1.2, 1, 1.2), (5, 1, 1, 1, 1, 1), (1, 2)]
+STYLES = [{"color": c, "dashes": d} for c, d in zip(COLOURS, DASHES, strict=True)]
 THEME = {
     "style": "whitegrid",
     "font": "DejaVu Sans",  # comes with matplotlib: the same letters on every machine
@@ -69,9 +69,7 @@ def check_matrix(values, name):
     """``values`` as an array ``row column``; anything else raises an error."""
     values = as_numpy(values)
     if values.ndim != 2 or 0 in values.shape:
-        raise ValueError(
-            f"expected {name} to have axes row column, got shape {values.shape}"
-        )
+        raise ValueError(f"expected {name} as row column, got shape {values.shape}")
     return values
 
 
@@ -95,26 +93,21 @@ def heatmaps(
     maps = [check_matrix(values, f"map {i}") for i, values in enumerate(maps)]
     check_count(titles, len(maps), "titles, one per map")
     fig, axes = panels_in_rows(len(maps), None, size, (1.0, 0.5), (1.7, 1.75))
+    scale = {"vmin": low, "vmax": high, "cmap": "RdBu" if low < 0 else "Blues"}
     for i, (ax, values) in enumerate(zip(axes, maps, strict=True)):
         check_count(x_ticks, values.shape[1], "x_ticks, one per column")
         check_count(y_ticks, values.shape[0], "y_ticks, one per row")
         y_step, x_step = (ceil(n / 6) for n in values.shape)  # at most six numbers
         ticks = {"xticklabels": x_ticks or x_step, "yticklabels": y_ticks or y_step}
-        draw_map(values, ax, low=low, high=high, **ticks)
+        seaborn.heatmap(values, ax=ax, cbar=False, rasterized=True, **scale, **ticks)
         ax.set(title=titles[i] if titles else "", xlabel=x, ylabel="" if i else y)
+        ax.set_facecolor(HIDDEN)  # shows where a value is NaN
         ax.tick_params("y", labelleft=not i, rotation=0)
+        ax.grid(False)
+        ax.spines[:].set_visible(True)
     ticks = [low, (low + high) / 2, high]
     fig.colorbar(axes[0].collections[0], ax=list(axes), label=bar, ticks=ticks)
     return fig
-
-
-def draw_map(values, ax, *, low=0, high=1, **options):
-    """One matrix as cells of a scale; those that are hidden (NaN) show the ground."""
-    options |= {"vmin": low, "vmax": high, "cmap": "RdBu" if low < 0 else "Blues"}
-    seaborn.heatmap(values, ax=ax, cbar=False, rasterized=True, **options)
-    ax.set_facecolor(HIDDEN)
-    ax.grid(False)
-    ax.spines[:].set_visible(True)
 
 
 def grid_of_numbers(matrices):
@@ -160,12 +153,10 @@ def curves(
         raise ValueError(f"expected log_y from {list(panels)}, got {sorted(unknown)}")
     place = None, size, (0.6, 0.3), (2.4, 2.3)
     fig, axes = panels_in_rows(len(panels), *place, sharey=share_y)
-    names = dict.fromkeys(["", *(n for lines in panels.values() for n in lines)])
-    style = styles_of(list(names), marks)
+    names = dict.fromkeys(n for lines in panels.values() for n in lines if n)
+    looks = {"": STYLES[0], **dict(zip(names, cycle(STYLES), strict=False))}
     for ax, (title, lines), x_name in zip(axes, panels.items(), x_names, strict=True):
-        if not lines:
-            raise ValueError(f"expected at least one line in panel {title!r}, got none")
-        draw_lines(ax, lines, legend=ax is axes[0] and "full", **style)
+        draw_lines(ax, title, lines, looks, marker=marks, mec="w", mew=0.75)
         ax.set(title=title, xlabel=x_name)
         ax.set_ylabel((y or "") if ax is axes[0] or not share_y else "")
         ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -173,25 +164,16 @@ def curves(
             ax.set_xscale("log", base=log_x)
         if log_y is True or (log_y and title in log_y):
             ax.set_yscale("log")
-    if legend := axes[0].get_legend():
-        move_legend(fig, legend)
+    lines = {line.get_label(): line for ax in axes for line in ax.lines}
+    if names:
+        add_legend(fig, {name: lines[name] for name in names})
     return fig
 
 
-def styles_of(names, marks):
-    """Colour, dashes and marker of each name, for seaborn; "" looks like the first."""
-    numbers = [max(i - 1, 0) % len(COLOURS) for i in range(len(names))]
-    return {
-        **dict.fromkeys(["hue_order", "style_order"], names),
-        "palette": [COLOURS[i] for i in numbers],
-        "dashes": [DASHES[i] for i in numbers],
-        "markers": [marks] * len(names) if marks else False,
-    }
-
-
-def draw_lines(ax, lines, **options):
-    """Lines of one panel, those of several runs with their band."""
-    table = {"x": [], "y": [], "line": []}
+def draw_lines(ax, title, lines, looks, **options):
+    """Lines of one panel, those of several runs with their band; NaN is left out."""
+    if not lines:
+        raise ValueError(f"expected at least one line in panel {title!r}, got none")
     for name, points in lines.items():
         xs, ys = map(as_numpy, points)
         if ys.ndim not in (1, 2) or xs.shape != ys.shape[-1:] or 0 in ys.shape:
@@ -199,26 +181,20 @@ def draw_lines(ax, lines, **options):
                 f"expected line {name!r} as arrays x and y, or x and run x; "
                 f"got shapes {xs.shape} and {ys.shape}"
             )
-        table["x"].append(np.broadcast_to(xs, ys.shape).ravel())
-        table["y"].append(ys.ravel())
-        table["line"].append(np.repeat(name, ys.size))
-    runs = any(np.ndim(ys) == 2 for _, ys in lines.values())
-    seaborn.lineplot(
-        {key: np.concatenate(parts) for key, parts in table.items()}, x="x", y="y",
-        hue="line", style="line", estimator="mean" if runs else None,
-        errorbar=("pi", 100), sort=False, ax=ax, **options,
-    )  # fmt: skip
+        if ys.ndim == 2:
+            colour = looks[name]["color"]
+            ax.fill_between(xs, ys.min(axis=0), ys.max(axis=0), color=colour, alpha=0.2)
+            ys = ys.mean(axis=0)
+        known = ~np.isnan(ys)
+        ax.plot(xs[known], ys[known], label=name, **looks[name], **options)
 
 
-def move_legend(fig, legend):
-    """Put a legend below all panels, where it covers no line."""
-    names = [text.get_text() for text in legend.get_texts()]
-    inches = 0.6 + 0.08 * max(map(len, names))
-    columns = min(len(names), max(1, int(fig.get_figwidth() / inches)))
-    place = {"loc": "outside lower center", "ncols": columns}
-    fig.legend(legend.legend_handles, names, **place)
-    fig.set_figheight(fig.get_figheight() + 0.1 + 0.2 * ceil(len(names) / columns))
-    legend.remove()
+def add_legend(fig, lines):
+    """A legend below all panels, where it covers no line."""
+    inches = 0.6 + 0.08 * max(map(len, lines))
+    columns = min(len(lines), max(1, int(fig.get_figwidth() / inches)))
+    fig.legend(lines.values(), lines, loc="outside lower center", ncols=columns)
+    fig.set_figheight(fig.get_figheight() + 0.1 + 0.2 * ceil(len(lines) / columns))
 
 
 def drawn(fig, panel, line):
@@ -230,9 +206,9 @@ def drawn(fig, panel, line):
     axes = {ax.get_title(): ax for ax in fig.axes}
     if panel not in axes:
         raise ValueError(f"expected a panel from {list(axes)}, got {panel!r}")
-    shown = {look(one): one for one in axes[panel].lines if len(one.get_xdata())}
+    shown = {one.get_label(): one for one in axes[panel].lines}
     names = {
-        text.get_text(): look(handle)
+        text.get_text(): handle.get_label()
         for legend in fig.legends
         for text, handle in zip(legend.texts, legend.legend_handles, strict=True)
     } or {"": next(iter(shown))}
@@ -240,11 +216,6 @@ def drawn(fig, panel, line):
     if line not in found:
         raise ValueError(f"expected a line from {list(found)}, got {line!r}")
     return tuple(found[line].get_data())
-
-
-def look(line):
-    """What tells a line from others, in a panel and in the legend."""
-    return to_hex(line.get_color()), str(line._dash_pattern), str(line.get_marker())
 
 
 def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
@@ -263,9 +234,7 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
     """
     sets = as_numpy(sets)
     if sets.ndim not in (4, 5) or 0 in sets.shape or sets.shape[4:] not in ((), (3,)):
-        raise ValueError(
-            f"expected pictures b s y x or b s y x 3, got shape {sets.shape}"
-        )
+        raise ValueError(f"expected b s y x or b s y x 3, got shape {sets.shape}")
     b, s = sets.shape[:2]
     given = {"captions": captions, "titles": titles, "odd": odd, "chosen": chosen}
     for what, values in given.items():
@@ -273,42 +242,37 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
     for row in captions or []:
         check_count(row, s, "captions, one per picture")
     frames = {"odd one": (odd, ORANGE, "-"), "chosen": (chosen, BLUE, "--")}
-    frames = {name: frame for name, frame in frames.items() if frame[0] is not None}
+    frames = {
+        name: (places, {"color": colour, "linestyle": dash, "lw": 2.5})
+        for name, (places, colour, dash) in frames.items()
+        if places is not None
+    }
     height = 0.78 + 0.2 * (captions is not None) + 0.25 * (titles is not None)
-    fig, axes = panels_in_rows(
-        b * s, s, (0.74 * s, height * b + 0.35 * bool(frames)), None, None
-    )
+    size = 0.74 * s, height * b + 0.35 * bool(frames)
+    fig, axes = panels_in_rows(b * s, s, size, None, None)
     for (row, place), ax in zip(np.ndindex(b, s), axes, strict=True):
         ax.imshow(sets[row, place], cmap="Greys", vmin=0, vmax=255)
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
         if captions:
             ax.set_xlabel(captions[row][place], size=10)
-        for inset, (places, colour, dash) in enumerate(frames.values()):
+        for number, (places, style) in enumerate(frames.values()):
             if places[row] == place:
-                add_frame(ax, 0.03 + 0.09 * inset, colour, dash)
+                edge = 0.03 + 0.09 * number, 0.03 + 0.09 * number
+                side = 1 - 2 * edge[0]
+                style = style | {"fill": False, "transform": ax.transAxes}
+                ax.add_patch(Rectangle(edge, side, side, **style))
         if titles and place == 0:
             add_heading(ax, titles[row])
     if frames:
-        styles = [
-            {"color": c, "linestyle": d, "lw": 2.5} for _, c, d in frames.values()
-        ]
-        lines = [Line2D([], [], **style) for style in styles]
+        lines = [Line2D([], [], **style) for _, style in frames.values()]
         fig.legend(lines, list(frames), loc="outside lower center", ncols=2)
     return fig
 
 
-def add_frame(ax, inset, colour, dash):
-    """Frame a picture, ``inset`` (a share of its width) inside its edge."""
-    style = {"color": colour, "linestyle": dash, "fill": False, "lw": 2.5}
-    place = (inset, inset), 1 - 2 * inset, 1 - 2 * inset
-    ax.add_patch(Rectangle(*place, transform=ax.transAxes, **style))
-
-
 def add_heading(ax, title):
     """Write a title that spans the row and not only its first picture, ``ax``."""
-    ax.set_title(" ", loc="left")  # keeps the room above the row
+    room = ax.set_title(" ", loc="left")  # above the row
     place = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    size = matplotlib.rcParams["axes.titlesize"]
-    heading = ax.annotate(title, (0, 1), (0, 6), va="baseline", size=size, **place)
+    heading = ax.annotate(title, (0, 1), (0, 6), size=room.get_size(), **place)
     heading.set_in_layout(False)

@@ -34,8 +34,7 @@ def soft_dictionary(tokens, words, query, features):
         y = top + (i + 0.5) * row
         canvas.vector(left, y, words[i], BLUE, word, family=MONO)
         canvas.text(129, y, f"{scores[i]:.0f}", family=MONO)
-        bar = Rectangle((148, y - 4), 34 * weights[i], 8, fc=ORANGE, ec=ORANGE)
-        canvas.ax.add_patch(bar)
+        canvas.ax.add_patch(Rectangle((148, y - 4), 34 * weights[i], 8, color=ORANGE))
         canvas.vector(right, y, words[i], BLUE)
     canvas.line((right + half, bottom + 1), (right + half, bottom + 20))
     note = "sum of weight × value"

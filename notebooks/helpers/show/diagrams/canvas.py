@@ -9,23 +9,12 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from matplotlib.textpath import TextPath
 
-from helpers.show.plots import (
-    BLUE,
-    BROWN,
-    EDGE,
-    GREEN,
-    HIDDEN,
-    INK,
-    ORANGE,
-    PAPER,
-    PURPLE,
-)
+from helpers.show import plots
+from helpers.show.plots import BLUE, EDGE, HIDDEN, INK, ORANGE, PAPER, PURPLE
 
 # What a box does has a colour, the same in all drawings.
-KINDS = {
-    "attention": ORANGE, "dense": BLUE, "norm": BROWN, "positions": PURPLE,
-    "output": GREEN, "plain": EDGE,
-}  # fmt: skip
+KINDS = {"attention": ORANGE, "dense": BLUE, "norm": plots.BROWN, "positions": PURPLE}
+KINDS |= {"output": plots.GREEN, "plain": EDGE}
 SANS, MONO = "DejaVu Sans", "DejaVu Sans Mono"  # they come with matplotlib
 WIDTH = 248
 
@@ -50,25 +39,15 @@ class Box(NamedTuple):
     w: float
     h: float
 
-    @property
-    def middle(self):
-        return self.x + self.w / 2, self.y + self.h / 2
+    def at(self, across, down):
+        """A point in the box: ``0, 0`` is its first corner, ``1, 1`` its last."""
+        return self.x + across * self.w, self.y + down * self.h
 
-    @property
-    def top(self):
-        return self.middle[0], self.y
-
-    @property
-    def bottom(self):
-        return self.middle[0], self.y + self.h
-
-    @property
-    def left(self):
-        return self.x, self.middle[1]
-
-    @property
-    def right(self):
-        return self.x + self.w, self.middle[1]
+    middle = property(lambda self: self.at(0.5, 0.5))
+    top = property(lambda self: self.at(0.5, 0))
+    bottom = property(lambda self: self.at(0.5, 1))
+    left = property(lambda self: self.at(0, 0.5))
+    right = property(lambda self: self.at(1, 0.5))
 
 
 class Canvas:

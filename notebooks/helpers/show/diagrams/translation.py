@@ -37,6 +37,7 @@ def cross_attention():
 def translator():
     """The encoder reads the source; every decoder block looks at what it has read."""
     canvas, left, right, w = Canvas(398), 64, 184, 96
+    note = "hides padding", "attention"
     canvas.frame(Box(right - 58, 138, 116, 178), EDGE, 0.05)
     for x, name, shape in ((left, "source", "b k"), (right, "target", "b s")):
         canvas.text(x, 12, name, "name")
@@ -45,12 +46,10 @@ def translator():
         canvas.shape(x, 78, f"{shape} m")
         box = canvas.below(box.bottom, x, 90, w, 22, "positions", kind="positions")
         if name == "source":
-            note = "hides padding", "attention"
             encoder = canvas.below(box.bottom, x, 148, w, 42, "encoder", *note)
     box = canvas.below(
         box.bottom, right, 148, w, 42, "attention", "causal", "attention"
     )
-    note = "hides padding", "attention"
     cross = canvas.below(box.bottom, right, 206, w, 42, "cross", *note)
     ffn = canvas.below(cross.bottom, right, 264, w, 22, "ffn", kind="dense")
     canvas.text(right, 302, "n_blocks times", size=8.5)

@@ -76,9 +76,7 @@ def attention(
         if number not in range(n):
             raise ValueError(f"expected a {what} from 0 to {n - 1}, got {number!r}")
     if q != k and pictures is not None:
-        raise ValueError(
-            f"pictures stand for both, but there are {q} queries, {k} keys"
-        )
+        raise ValueError(f"pictures stand for both, but got {q} queries, {k} keys")
     if keys is None and q == k:
         keys = queries
     names = [f"{i}" for i in range(b)] if sequences is None else list(sequences)
@@ -128,9 +126,7 @@ def checked(array, name):
     if array.dtype.kind not in "fiu":
         raise TypeError(f"expected {what} to hold numbers, got {array.dtype}")
     if array.ndim not in (4, 5) or 0 in array.shape:
-        raise ValueError(
-            f"expected {what} with axes l h q k or l b h q k, got shape {array.shape}"
-        )
+        raise ValueError(f"expected {what} as l h q k or l b h q k, got {array.shape}")
     array = array.astype(np.float64)
     sums = array.sum(axis=-1)
     wrong = sums[np.minimum(np.abs(sums), np.abs(sums - 1)) > 0.01]
@@ -138,8 +134,7 @@ def checked(array, name):
         got = f"{array.min():.3g} to {array.max():.3g}"
         got += f", a row that sums to {wrong[0]:.3g}" if wrong.size else ""
         raise ValueError(
-            f"expected {what} to hold weights, at least 0, with rows that sum to 1 or 0;"
-            f" got {got}"
+            f"expected {what} at least 0, with rows that sum to 1 or 0; got {got}"
         )
     return array if array.ndim == 5 else array[:, None]
 
@@ -155,9 +150,7 @@ def labels(given, b, n, what):
         rows = [rows] * b
     rows = [[plain(label) for label in row] for row in rows]
     if (sizes := [len(row) for row in rows]) != [n] * b:
-        raise ValueError(
-            f"expected {n} labels of {what} for {b} sequences, got {sizes}"
-        )
+        raise ValueError(f"expected {n} labels of {what} in {b} sequences, got {sizes}")
     return rows
 
 
