@@ -61,12 +61,10 @@ def attention(q, k, v, mask=None):
     return weights @ v, weights
 
 
-def build(kind, *sizes, seed=0, **options):
-    """Make a layer whose random numbers come from ``seed``."""
+def build(kind, *sizes, seed=0, device="cpu", **options):
+    """Make a layer on a device; its random numbers come from ``seed``."""
     torch.manual_seed(seed)
-    with torch.device("cpu"):  # the same numbers on every device
-        layer = kind(*sizes, **options)
-    return layer.to(torch.get_default_device())
+    return kind(*sizes, **options).to(device)  # drawn on the CPU: equal everywhere
 
 
 def dense(n_in, n_out):
