@@ -73,7 +73,9 @@ def torch_process(n, batch):
         loss.backward()
         optimizer.step()
 
-    return timed(update), sum(p.nbytes for p in model.parameters())
+    seconds = timed(update)
+    torch.distributed.destroy_process_group()
+    return seconds, sum(p.nbytes for p in model.parameters())
 
 
 def jax_process(rank, port, n, batch):

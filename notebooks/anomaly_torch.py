@@ -75,8 +75,8 @@ from helpers.torch import Predictor, attention_maps, build, evaluate, fit
 # %% tags=["torch", "experiment"]
 # Experiment: device, style, and the short names floats and booleans
 device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)  # new tensors are made there
 plots.use_style()
+build = partial(build, device=device)  # models are made on this device
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
 booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
 framework, other_framework = "torch", "jax"

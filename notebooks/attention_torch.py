@@ -73,7 +73,6 @@ from helpers.show.prose import say  # say() prints a sentence with computed numb
 plots.use_style()
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
 booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
 f"PyTorch {torch.__version__} on {device}"
@@ -564,7 +563,7 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
     out, weights = attention(*(x.detach() for x in inputs), booleans(padding))
     assert out.dtype == weights.dtype == dtype
     assert (as_numpy(out)[~real] == 0).all()
-    large = [torch.full((2, 128), 30, dtype=dtype)] * 3  # dot products 115,200
+    large = [torch.full((2, 128), 30, dtype=dtype, device=device)] * 3  # q · k: 115,200
     np.testing.assert_allclose(as_numpy(attention(*large)[0]), 30, rtol=0.01)
 
 # %% [markdown] tags=["shared"]
@@ -716,12 +715,10 @@ diagrams.heads()
 
 
 # %% tags=["torch"]
-def build(kind, *sizes, seed=0, **options):
-    """Make a layer whose random numbers come from ``seed``."""
+def build(kind, *sizes, seed=0, device="cpu", **options):
+    """Make a layer on a device; its random numbers come from ``seed``."""
     torch.manual_seed(seed)
-    with torch.device("cpu"):  # the same numbers on every device
-        layer = kind(*sizes, **options)
-    return layer.to(torch.get_default_device())
+    return kind(*sizes, **options).to(device)  # drawn on the CPU: equal everywhere
 
 
 def dense(n_in, n_out):
@@ -730,6 +727,9 @@ def dense(n_in, n_out):
     nn.init.uniform_(layer.weight, -bound, bound)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+build = partial(build, device=device)  # from here on: on this device
 
 
 # %% [markdown] tags=["shared"]
@@ -988,7 +988,7 @@ key_mask = booleans(real)[:, None, None]  # b 1 1 k, for all heads and queries
 causal = booleans(np.tri(s))  # q k
 
 # %% tags=["torch"]
-layer = nn.MultiheadAttention(m, n_heads, batch_first=True)
+layer = build(nn.MultiheadAttention, m, n_heads, batch_first=True)
 hidden, options = ~booleans(real), {"average_attn_weights": False}
 theirs, their_weights = layer(
     floats(x), floats(x), floats(x), key_padding_mask=hidden, **options

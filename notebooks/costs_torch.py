@@ -78,7 +78,7 @@ from helpers.torch.memory import activations, kept_bytes
 # Experiment: style, device, and the short name floats, which makes a tensor
 plots.use_style()
 device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)
+build = partial(build, device=device)  # models are made on this device
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)  # float32 tensor
 
 # %% [markdown] tags=["shared"]
@@ -240,9 +240,9 @@ def seconds(function, *args, repeats=3):
 
 
 # %% tags=["torch"]
-width = 8192
-matrix = torch.ones(width, width)  # 256 MiB
-product = seconds(torch.matmul, torch.ones(256, width), matrix)
+width, ones = 8192, partial(torch.ones, device=device)
+matrix = ones(width, width)  # 256 MiB
+product = seconds(torch.matmul, ones(256, width), matrix)
 limit = 2 * 256 * width**2 / product  # operations per second
 
 # %% tags=["shared", "say"]
@@ -718,7 +718,7 @@ say(
 
 # %% tags=["torch"]
 rows = 4 ** np.arange(5)  # 1, 4, 16, 64 and 256 rows
-few = [seconds(torch.matmul, torch.ones(n, width), matrix) for n in rows[:4].tolist()]
+few = [seconds(torch.matmul, ones(n, width), matrix) for n in rows[:4].tolist()]
 products = np.array([*few, product])  # seconds
 
 # %% tags=["shared"]

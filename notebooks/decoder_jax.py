@@ -243,7 +243,7 @@ class LanguageModel(nnx.Module):
     def __call__(self, tokens):
         x = self.positions(self.embed(tokens))  # b s m
         x = self.decoder(x, is_causal=True)
-        return x @ self.embed.embedding[...].T  # b s c
+        return self.embed.attend(x)  # x Eᵀ: b s c
 
 
 # %% [markdown] tags=["shared"]
@@ -290,7 +290,7 @@ class LanguageModel(nnx.Module):
         self.output = None if tied else unembedding(m, n_tokens, rngs=rngs)
 
     def logits(self, x):
-        return self.output(x) if self.output else x @ self.embed.embedding[...].T
+        return self.output(x) if self.output else self.embed.attend(x)
 
     def __call__(self, tokens, mask=None, *context, return_maps=False):
         check_tokens(tokens, self.max_length)

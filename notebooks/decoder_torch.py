@@ -57,6 +57,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import linear
 
 from helpers.data import text
 from helpers.data.byte_pairs import PIECE, BytePairs, merged
@@ -95,9 +96,9 @@ from helpers.torch import (
 # %% tags=["torch", "experiment"]
 # Experiment: device, style, and the names floats, integers, booleans, framework
 device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)
 plots.use_style()
 # These make tensors out of lists and NumPy arrays.
+build = partial(build, device=device)  # models are made on this device
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
 integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
 booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
@@ -244,7 +245,7 @@ class LanguageModel(nn.Module):
     def forward(self, tokens):
         x = self.positions(self.embed(tokens))  # b s m
         x = self.decoder(x, is_causal=True)
-        return x @ self.embed.weight.T  # b s c
+        return linear(x, self.embed.weight)  # x Eᵀ: b s c
 
 
 # %% [markdown] tags=["shared"]
@@ -292,7 +293,7 @@ class LanguageModel(nn.Module):
         self.output = None if tied else unembedding(m, n_tokens)
 
     def logits(self, x):
-        return self.output(x) if self.output else x @ self.embed.weight.T
+        return self.output(x) if self.output else linear(x, self.embed.weight)
 
     def forward(self, tokens, mask=None, *context, return_maps=False):
         check_tokens(tokens, self.max_length)

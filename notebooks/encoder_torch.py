@@ -77,7 +77,7 @@ from helpers.torch import MultiHeadAttention, attention, build, dense
 # Experiment: the device, the style of the figures, and the names floats and booleans
 plots.use_style()
 device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)
+build = partial(build, device=device)  # models are made on this device
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
 booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
 f"PyTorch {torch.__version__} on {device}"

@@ -53,7 +53,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)
 f"PyTorch {torch.__version__} on {device}"
 
 # %% tags=["shared", "imports"]
@@ -121,7 +120,9 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 # whole numbers.
 
 # %% [markdown] tags=["torch"]
-# An axis is called a `dim` in PyTorch; `.to(device)` moves a tensor or a model.
+# An axis is called a `dim` in PyTorch. A tensor is made on the CPU unless you name a
+# `device`; `.to(device)` moves a tensor or a model, and an operation expects all its
+# tensors on the same device.
 
 # %% tags=["torch"]
 # partial: a function with some of its arguments filled in
@@ -152,7 +153,7 @@ changed
 
 # %% tags=["torch", "check"]
 # Checked: float32 wins here, float64 in NumPy; a view changes its tensor, a clone not
-counts = torch.arange(3, dtype=torch.int32)
+counts = torch.arange(3, dtype=torch.int32, device=device)
 halves = a[0].to(torch.bfloat16)
 mixed = [counts + a[0], counts / 2, a + 0.5, halves + a[0]]
 assert [array.dtype for array in mixed] == [torch.float32] * 4
@@ -261,14 +262,13 @@ class Classifier(nn.Module):
 
 
 # %% tags=["torch"]
-def build(kind, *sizes, seed=0, **options):
-    """Make a layer whose random numbers come from ``seed``."""
+def build(kind, *sizes, seed=0, device="cpu", **options):
+    """Make a layer on a device; its random numbers come from ``seed``."""
     torch.manual_seed(seed)
-    with torch.device("cpu"):  # the same numbers on every device
-        layer = kind(*sizes, **options)
-    return layer.to(torch.get_default_device())
+    return kind(*sizes, **options).to(device)  # drawn on the CPU: equal everywhere
 
 
+build = partial(build, device=device)  # from here on: on this device
 model = build(Classifier, 64, 64, 10)
 
 # %% [markdown] tags=["torch"]
@@ -285,7 +285,7 @@ state = model.state_dict()
 
 # %% tags=["torch", "check"]
 # Checked: a draw changes the generator, and the same seed repeats its draws
-generator = torch.Generator(device).manual_seed(0)
+generator = torch.Generator().manual_seed(0)
 first = torch.randn(3, generator=generator)
 other = torch.randn(3, generator=generator)  # the state has advanced
 generator.manual_seed(0)
@@ -626,9 +626,7 @@ def step(model, optimizer, x, y):
 
 usual = build(Classifier, 64, 64, 10).train()
 optimizer = torch.optim.AdamW(usual.parameters(), lr=0.003, weight_decay=0.01)
-generator = torch.Generator(device).manual_seed(0)
-dataset = TensorDataset(x_train, y_train)
-data = DataLoader(dataset, batch_size, shuffle=True, generator=generator)
+data = DataLoader(TensorDataset(x_train, y_train), batch_size, shuffle=True)
 for images, labels in data:  # one epoch
     loss = step(usual, optimizer, images, labels)
 
@@ -806,7 +804,8 @@ load_weights(copy, folder / "model.safetensors")
 
 # %% [markdown] tags=["torch"]
 # PyTorch's own way: `torch.save(model.state_dict(), path)`, `torch.load(path,
-# weights_only=True)`. To resume training, save `optimizer.state_dict()`, too.
+# weights_only=True)`. With `map_location="cpu"` a file from a GPU opens anywhere. To
+# resume training, save `optimizer.state_dict()`, too.
 
 # %% tags=["torch", "check"]
 # Checked: both files restore all logits to the last bit; a loaded dict is written
@@ -915,7 +914,7 @@ def clock(function, x):
     return 1e3 * returned, 1e3 * (time.perf_counter() - start)
 
 
-big = torch.ones(1500, 1500)  # try 200
+big = torch.ones(1500, 1500, device=device)  # try 200
 first_call, *later_calls = (clock(product, big) for _ in range(8))
 returned, done = np.median(later_calls, axis=0)
 assert returned <= done

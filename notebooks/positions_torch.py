@@ -87,7 +87,7 @@ from helpers.torch import (
 # Experiment: the device, the figures' style, and the names floats, integers, booleans
 plots.use_style()
 device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)
+build = partial(build, device=device)  # models are made on this device
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
 integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
 booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
@@ -247,7 +247,8 @@ def check_length(x, table):
         raise ValueError(f"{s} positions, but the table has max_length = {longest}")
 
 
-waves, learned = SinusoidalPositions(m, length), build(LearnedPositions, m, length)
+kinds = SinusoidalPositions, LearnedPositions
+waves, learned = (build(kind, m, length) for kind in kinds)
 zeros, longer = (np.zeros((1, n, m)) for n in (length, length + 1))
 np.testing.assert_allclose(as_numpy(waves(floats(zeros)))[0], codes, atol=1e-6)
 assert to_arrays(waves) == {} and to_arrays(learned)["table"].shape == (length, m)
@@ -815,7 +816,7 @@ for norm_first in (False, True):
         state = {name.replace(old, new): values for name, values in state.items()}
     own.load_state_dict(state)
     ours, _ = block(floats(x), causal)
-    theirs = own(floats(x), src_mask=~causal)
+    theirs = own.to(device)(floats(x), src_mask=~causal)
     np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
 
 # %% [markdown] tags=["shared"]

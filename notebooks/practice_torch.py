@@ -78,7 +78,7 @@ from helpers.torch.memory import activations
 # Experiment: style, device, and the short names floats, booleans and whole
 plots.use_style()
 device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)
+build = partial(build, device=device)  # models are made on this device
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
 booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
 whole = partial(torch.as_tensor, dtype=torch.int64, device=device)
@@ -188,7 +188,6 @@ np.testing.assert_allclose(
 
 # %% tags=["torch", "check"]
 # Checked: nested tensors make padded outputs 0; weights come as the mean of the heads
-torch.set_default_device(None)  # this path is left where a default device is set
 post_norm = nn.TransformerEncoderLayer(12, 2, 7, batch_first=True)
 hidden = torch.tensor([[False, False, False], [False, True, True]])
 with torch.no_grad(), warnings.catch_warnings():
@@ -196,8 +195,7 @@ with torch.no_grad(), warnings.catch_warnings():
     stacked = nn.TransformerEncoder(post_norm, 1).eval()
     padded = stacked(torch.randn(2, 3, 12), src_key_padding_mask=hidden)
 assert padded[1, 1:].abs().max() == 0 and padded[1, 0].abs().max() > 0
-torch.set_default_device(device)
-weights = nn.MultiheadAttention(12, 2)(*3 * [floats(draw(size=(3, 1, 12)))])[1]
+weights = build(nn.MultiheadAttention, 12, 2)(*3 * [floats(draw(size=(3, 1, 12)))])[1]
 assert weights.shape == (1, 3, 3)  # b q k: no axis of heads
 
 # %% [markdown] tags=["torch"]
@@ -377,7 +375,7 @@ def train(model, loss_fn, data, batches, rate=3e-3, see=lambda model: None):
     optimizer = ADAMW(model.parameters(), lr=rate)
     losses = []
     for rows in np.split(batches, len(batches) // 20):
-        some = [x[torch.as_tensor(rows)] for x in data]  # 20 b …
+        some = [x[torch.as_tensor(rows, device=x.device)] for x in data]  # 20 b …
         losses.append(as_numpy(updates(loss_fn, model, optimizer, some)))
         see(model)
     return np.concatenate(losses)

@@ -73,8 +73,8 @@ from helpers.torch import Predictor, attention_maps, build, dense, evaluate, fit
 # %% tags=["torch", "experiment"]
 # Experiment: device, style, and the short names floats, integers and booleans
 device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)
 plots.use_style()
+build = partial(build, device=device)  # models are made on this device
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)  # from NumPy
 integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
 booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)

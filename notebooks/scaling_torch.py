@@ -507,7 +507,7 @@ def with_checkpoints(file, batches, killed_at=None):
     model = DistributedDataParallel(new_model())
     optimizer = adam(model)
     if os.path.exists(file):
-        begin, weights, averages = torch.load(file, weights_only=True)
+        begin, weights, averages = torch.load(file, map_location="cpu")
         model.module.load_state_dict(weights)
         optimizer.load_state_dict(averages)
     for i, tokens in enumerate(torch.tensor(share(batches)).long()[begin:], begin):
@@ -553,9 +553,11 @@ assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
 # In a script of your own, change three things.
 
 # %% [markdown] tags=["torch"]
-# * `init_process_group("nccl")`, and before it
-#   `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`: one GPU for each process, to
-#   which model and batches are moved. A mesh is of `"cuda"`, too.
+# * One GPU for each process, to which model and batches are moved:
+#   `device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))`,
+#   `torch.cuda.set_device(device)`, `init_process_group("nccl", device_id=device)`. A
+#   mesh is of `"cuda"`, too. End with `destroy_process_group()`, which the page's
+#   `torchrun` calls for you.
 # * Each process reads only its texts: `DistributedSampler` does that for a
 #   `DataLoader`.
 # * On each of two hosts: `torchrun --nnodes 2 --nproc-per-node gpu --rdzv-backend c10d

@@ -90,8 +90,8 @@ from helpers.torch import (
 # %% tags=["torch", "experiment"]
 # Experiment: device, style, and the short names floats, integers and booleans
 device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)
 plots.use_style()
+build = partial(build, device=device)  # models are made on this device
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)  # from NumPy
 integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
 booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
@@ -274,7 +274,7 @@ for norm_first in (False, True):
     names = list(theirs.state_dict())
     theirs.load_state_dict({n: state[o] for n, o in zip(names, ours, strict=True)})
     hidden = {"tgt_mask": ~booleans(causal), "memory_key_padding_mask": ~booleans(real)}
-    expected = theirs(floats(x), floats(context), **hidden)
+    expected = theirs.to(device)(floats(x), floats(context), **hidden)
     np.testing.assert_allclose(look(x, context)[0], as_numpy(expected), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
@@ -755,7 +755,8 @@ have one of them each.""")
 layer = nn.TransformerDecoderLayer(
     d_model=12, nhead=3, dim_feedforward=48, norm_first=True, batch_first=True
 )
-stack = nn.TransformerDecoder(layer, num_layers=2, norm=nn.LayerNorm(12)).eval()
+stack = nn.TransformerDecoder(layer, num_layers=2, norm=nn.LayerNorm(12))
+stack.to(device).eval()
 
 
 def ready_made(x, context, real):

@@ -105,8 +105,8 @@ from helpers.torch import (
 # %% tags=["torch", "experiment"]
 # Experiment: device, style, and the names floats and framework
 device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)
 plots.use_style()
+build = partial(build, device=device)  # models are made on this device
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
 framework = "torch"
 f"PyTorch {torch.__version__} on {device}"
@@ -186,7 +186,7 @@ check_shape(cut, "b n i", b=1, n=196, i=768)
 for n, patch in ((0, photo[:16, :16]), (15, photo[16:32, 16:32])):
     np.testing.assert_allclose(cut[0, n], patch.ravel() / 255, atol=1e-6)
 embed = build(dense, 768, 48).double()
-conv = nn.Conv2d(3, 48, 16, stride=16).double()
+conv = build(nn.Conv2d, 3, 48, 16, stride=16).double()
 kernel = embed.weight.reshape(48, 16, 16, 3).permute(0, 3, 1, 2)  # m i y x
 conv.load_state_dict({"weight": kernel, "bias": embed.bias})
 by_conv = conv(floats(photo[None] / 255).double().permute(0, 3, 1, 2))  # b m y x
@@ -927,8 +927,7 @@ assert mean["fine-tuning"] > 0.6
 # own_photos = ImageFolder(folder, weights.transforms())  # as its training had them
 # net.heads.head = nn.Linear(768, len(own_photos.classes), device=device)  # new
 # optimizer = torch.optim.AdamW(net.parameters(), lr=3e-5)
-# order = torch.Generator(torch.get_default_device())  # which draws the order
-# for images, labels in DataLoader(own_photos, 32, shuffle=True, generator=order):
+# for images, labels in DataLoader(own_photos, 32, shuffle=True):
 #     optimizer.zero_grad()
 #     logits = net(images.to(device))
 #     nn.functional.cross_entropy(logits, labels.to(device)).backward()
@@ -1062,7 +1061,8 @@ import torchvision
 
 theirs = torchvision.models.VisionTransformer(
     8, 2, 2, 4, 48, 96, num_classes=10, norm_layer=partial(nn.LayerNorm, eps=1e-5)
-).eval()
+)
+theirs.to(device).eval()
 torch.manual_seed(0)
 for parameter in theirs.parameters():
     nn.init.normal_(parameter, std=0.2)

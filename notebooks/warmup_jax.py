@@ -324,7 +324,7 @@ def rates_of_the_framework(peak, warmup, total):
 class OneWeight(nnx.Module):
     """A model that ignores its input and returns its single weight."""
 
-    def __init__(self):
+    def __init__(self, *, rngs):
         self.weight = nnx.Param(jnp.zeros(()))
 
     def __call__(self, x):
@@ -347,7 +347,7 @@ np.testing.assert_allclose(rates_of_the_framework(0.01, w, T), rates, atol=1e-8)
 ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
 sizes = {"n_train": 8 * T, "batch_size": 8, "epochs": 1, "max_grad_norm": inf}
 plain = Settings(learning_rate=0.01, warmup=w, **sizes)
-model, fitted = OneWeight(), OneWeight()
+model, fitted = build(OneWeight), build(OneWeight)
 here = train(
     model, (floats(ones),), integers(batches), floats(rates), loss_fn=its_value
 )

@@ -75,8 +75,8 @@ from helpers.torch import Predictor, build, cross_entropy, fit
 # %% tags=["torch", "experiment"]
 # Experiment: device, style, and the short names floats and integers
 device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_default_device(device)
 plots.use_style()
+build = partial(build, device=device)  # models are made on this device
 floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
 integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
 f"PyTorch {torch.__version__} on {device}"
@@ -336,7 +336,7 @@ np.testing.assert_allclose(rates_of_the_framework(0.01, w, T), rates, atol=1e-8)
 ones, batches = np.ones(8 * T, np.float32), np.arange(8 * T).reshape(T, 8)
 sizes = {"n_train": 8 * T, "batch_size": 8, "epochs": 1, "max_grad_norm": inf}
 plain = Settings(learning_rate=0.01, warmup=w, **sizes)
-model, fitted = OneWeight(), OneWeight()
+model, fitted = build(OneWeight), build(OneWeight)
 here = train(
     model, (floats(ones),), integers(batches), floats(rates), loss_fn=its_value
 )

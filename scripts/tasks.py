@@ -82,7 +82,7 @@ class Task:
     notes: dict = field(default_factory=dict)
 
     def build(self, side):
-        """The untrained model, on the device of the framework."""
+        """The untrained model; one of PyTorch is on the CPU."""
         models = import_module(f"helpers.{side}")
         kind = getattr(models, self.model)
         return models.build(kind, seed=self.settings.seed, **self.settings.model)

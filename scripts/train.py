@@ -27,6 +27,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from datetime import timedelta
 from functools import partial
@@ -180,22 +181,27 @@ def truth(text):
     return text.lower() == "true"
 
 
+@contextmanager
 def join_torch(given):
-    """Join the processes of torchrun, if there are any, each with a device."""
+    """Join the processes of torchrun, if there are any, each with a device; leave."""
     torch = importlib.import_module("torch")
-    on_gpu = torch.cuda.is_available()
-    if on_gpu:
-        place = int(os.environ.get("LOCAL_RANK", 0))
-        torch.cuda.set_device(place)
-        torch.set_default_device(f"cuda:{place}")
+    backend, device = "gloo", None
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(device)
+        backend = "nccl"
     if "WORLD_SIZE" not in os.environ:
-        return processes.ProcessGroup()
+        yield processes.ProcessGroup()
+        return
     limit = timedelta(seconds=given.limit)
-    backend = "nccl" if on_gpu else "gloo"
-    torch.distributed.init_process_group(backend, timeout=limit)
-    return importlib.import_module("helpers.torch.training").Distributed()
+    torch.distributed.init_process_group(backend, timeout=limit, device_id=device)
+    try:
+        yield importlib.import_module("helpers.torch.training").Distributed()
+    finally:
+        torch.distributed.destroy_process_group()
 
 
+@contextmanager
 def join_jax(given):
     """Join the processes that a coordinator knows, if one was named."""
     jax = importlib.import_module("jax")
@@ -234,8 +240,9 @@ def join_jax(given):
             writer.close()
             signal.signal(signal.SIGINT, usual)
     if jax.process_count() == 1:
-        return processes.ProcessGroup()
-    return importlib.import_module("helpers.jax.training").Distributed()
+        yield processes.ProcessGroup()
+    else:
+        yield importlib.import_module("helpers.jax.training").Distributed()
 
 
 def stop_if_asked(reader):
@@ -264,6 +271,8 @@ def train(given, changes, together):
     together.check_same(about)
     if side == "jax":
         training.on_all_devices(model)
+    elif training.torch.cuda.is_available():
+        model.cuda()  # the device that join_torch has chosen
     folder = given.runs or runs_folder(f"{given.task}_{side}")
     path = given.weights or Path(folder) / f"weights_{digest(about)[:8]}.safetensors"
     together.broadcast(lambda: given.weights and check_writable(path))
@@ -317,8 +326,9 @@ def main():
     """Join the others, train, and let the first process report."""
     given, changes, parser = arguments()
     try:
-        together = {"jax": join_jax, "torch": join_torch}[given.framework](given)
-        said = train(given, changes, together)
+        join = {"jax": join_jax, "torch": join_torch}[given.framework]
+        with join(given) as together:
+            said = train(given, changes, together)
     except (ValueError, OSError, RuntimeError, FloatingPointError) as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
     except KeyboardInterrupt:

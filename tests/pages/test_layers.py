@@ -205,3 +205,11 @@ def test_the_helpers_are_small():
     later = max(0, len(pages.sources()) // 2 - 13)
     lines = {name: read(name).count("\n") for name in MODULES}
     assert sum(lines.values()) <= 7_500 + 400 * later, lines
+
+
+def test_nobody_sets_a_default_device():
+    """It taxes every call, and breaks loaders that shuffle: pass devices instead."""
+    files = [*pages.NOTEBOOKS.glob("*_torch.py"), *FILES]
+    files += [*(pages.ROOT / "scripts").glob("*.py")]
+    found = [f.name for f in files if "default_device" in f.read_text("utf-8")]
+    assert not found

@@ -23,7 +23,6 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-import torch
 from safetensors.numpy import load_file
 
 import paused
@@ -83,8 +82,6 @@ def call(options):
             script.main()
         except SystemExit as stopped:
             return stopped.code
-        finally:
-            torch.set_default_device(None)  # on a GPU, the script has set it
     return 0
 
 

@@ -25,8 +25,8 @@ PRELOADED = ["helpers.torch", "torch._dynamo", "torch.distributed.fsdp"]
 def torchrun(function, n, *args, restarts=0, limit=300):
     """What ``function(*args)`` returns in each of ``n`` processes, as with ``torchrun``.
 
-    It may call ``torch.distributed.init_process_group()`` without arguments. After one
-    process has failed, all are started again, at most ``restarts`` times.
+    It may call ``torch.distributed.init_process_group()``, and need not destroy it. If a
+    process fails, all are started again, at most ``restarts`` times.
 
     Raises RuntimeError if a process fails or is killed, with what it said last, or after
     ``limit`` seconds. The other processes are killed then.
@@ -77,14 +77,13 @@ def finish(commands, n, folder, limit):
     changes |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     changes |= {"OMP_NUM_THREADS": "1"} if n > 1 else {}
     said = [Path(folder, f"said-{i}") for i in range(len(commands))]
-    options = {"stdout": subprocess.DEVNULL, "start_new_session": True}
-    options["env"] = os.environ | changes
+    options = {"env": os.environ | changes, "stdout": subprocess.DEVNULL}
     running, late = [], time.monotonic() + limit
     try:
         for command, file in zip(commands, said, strict=True):
             with file.open("w") as stderr:
-                command = [sys.executable, *command]
-                running.append(subprocess.Popen(command, stderr=stderr, **options))
+                options |= {"stderr": stderr, "start_new_session": True}
+                running.append(subprocess.Popen([sys.executable, *command], **options))
         while None in (found := [process.poll() for process in running]):
             if any(found):  # the others would wait for it
                 break
@@ -96,7 +95,7 @@ def finish(commands, n, folder, limit):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return list(zip(found, map(Path.read_text, said), strict=True))
+    return [*zip(found, map(Path.read_text, said), strict=True)]
 
 
 def main(folder, rank=None):
@@ -108,6 +107,10 @@ def main(folder, rank=None):
     except Exception:
         Path(folder, f"error-{place}").write_text(traceback.format_exc())
         raise
+    finally:
+        distributed = sys.modules.get("torch.distributed")
+        if distributed and distributed.is_initialized():
+            distributed.destroy_process_group()
     draft = Path(folder, f"draft-{place}")
     draft.write_bytes(cloudpickle.dumps(result))
     draft.replace(Path(folder, f"result-{place}"))

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from helpers.engine.jobs import together
+from helpers.engine.weights import load_weights
 
 
 def losses(framework, kind, loss_fn, data, settings, weights, batches=None):
@@ -36,12 +37,9 @@ def train(_, framework, kind, loss_fn, data, settings, weights, batches):
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"  # as on the pages
     room = import_module(f"helpers.{framework}")
-    if framework == "torch":  # as on the pages; JAX finds the GPU by itself
-        torch = import_module("torch")
-        torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    from helpers.engine.weights import load_weights
-
     model = room.build(getattr(room, kind), **settings.model)
+    if framework == "torch" and import_module("torch").cuda.is_available():
+        model.cuda()  # as on the pages; JAX finds the GPU by itself
     load_weights(model, weights)
     loss_fn = getattr(room, loss_fn)
     return room.fit(model, loss_fn, data, settings, batches=batches)["loss"]

@@ -63,7 +63,7 @@ class LanguageModel(nnx.Module):
 
     def logits(self, x):
         """Logits of every token: ``b s m -> b s c``."""
-        return self.output(x) if self.output else x @ self.embed.embedding[...].T
+        return self.output(x) if self.output else self.embed.attend(x)
 
     def __call__(self, tokens, mask=None, *context, return_maps=False):
         """Logits ``b s c``; with ``return_maps`` also the maps of the stack.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.experimental.multihost_utils import process_allgather
+from jax.experimental.multihost_utils import broadcast_one_to_all
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from helpers.data.sequences import count_tokens, draw_uniforms, shuffled
@@ -170,14 +170,12 @@ class Distributed(ProcessGroup):
     def __init__(self):
         self.rank, self.size = jax.process_index(), jax.process_count()
 
-    def all_gather(self, x):
-        """The values of ``x`` in all processes: a list."""
-        data = np.frombuffer(pickle.dumps(x), np.uint8)
-        sizes = process_allgather(np.array(len(data)))
-        padded = np.zeros(sizes.max(), np.uint8)
-        padded[: len(data)] = data
-        rows = zip(process_allgather(padded), sizes, strict=True)
-        return [pickle.loads(row[:size].tobytes()) for row, size in rows]
+    def value_in(self, rank, x):
+        """The value of ``x`` in one process, in every process."""
+        send = partial(broadcast_one_to_all, is_source=rank == self.rank)
+        size = send(np.array(len(data := pickle.dumps(x))))
+        data = np.frombuffer(data.ljust(size)[:size], np.uint8)  # as long everywhere
+        return pickle.loads(send(data).tobytes())
 
 
 class Trainer:

@@ -92,12 +92,10 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
     return torch.where(seen, framework_attention(q, k, v, mask | ~seen), 0)
 
 
-def build(kind, *sizes, seed=0, **options):
-    """Make a layer whose random numbers come from ``seed``."""
+def build(kind, *sizes, seed=0, device="cpu", **options):
+    """Make a layer on a device; its random numbers come from ``seed``."""
     torch.manual_seed(seed)
-    with torch.device("cpu"):  # the same numbers on every device
-        layer = kind(*sizes, **options)
-    return layer.to(torch.get_default_device())
+    return kind(*sizes, **options).to(device)  # drawn on the CPU: equal everywhere
 
 
 def dense(n_in, n_out):

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import nn
+from torch.nn.functional import linear
 
 from helpers.torch.attention import build
 from helpers.torch.encoder import Encoder, pick
@@ -67,7 +68,7 @@ class LanguageModel(nn.Module):
 
     def logits(self, x):
         """Logits of every token: ``b s m -> b s c``."""
-        return self.output(x) if self.output else x @ self.embed.weight.T
+        return self.output(x) if self.output else linear(x, self.embed.weight)
 
     def forward(self, tokens, mask=None, *context, return_maps=False):
         """Logits ``b s c``; with ``return_maps`` also the maps of the stack.

@@ -140,10 +140,10 @@ class Distributed(ProcessGroup):
     def __init__(self):
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
 
-    def all_gather(self, x):
-        """The values of ``x`` in all processes: a list."""
-        distributed.all_gather_object(found := [None] * self.size, x)
-        return found
+    def value_in(self, rank, x):
+        """The value of ``x`` in one process, in every process."""
+        distributed.broadcast_object_list(found := [x], src=rank)
+        return found[0]
 
 
 def over_processes(x):
