@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import glossary
+import one_file
 import pages
 from build_book import HTML
 from reading import article, soup, whole
@@ -58,6 +59,15 @@ def test_index_shows_every_chapter():
     links = {a["href"] for a in article("book/index").select("table a[href]")}
     for page in NOTEBOOKS:
         assert f"../{page}.html" in links, f"the map of book/index does not show {page}"
+
+
+@pytest.mark.parametrize("side", pages.SIDES)
+def test_the_first_page_offers_the_model_in_one_file(side):
+    """As a download, made from the present sources."""
+    links = [a["href"] for a in article("book/index").select("a[download]")]
+    (link,) = [link for link in links if link.endswith(f"/model_{side}.py")]
+    file = (HTML / "book" / link).resolve()
+    assert file.read_text("utf-8") == one_file.one_file(side)
 
 
 @by_notebook

@@ -37,7 +37,7 @@ def check_prompts(model, prompts, length, end=None):
 
 
 def check_sampling(temperature, top_k, top_p):
-    """Raise ValueError unless ``next_token_probabilities`` can draw tokens like that."""
+    """Raise ValueError unless ``next_token_probabilities`` can draw like that."""
     if not temperature > 0:
         raise ValueError(f"expected temperature above 0, got {temperature}")
     if top_k is not None and not top_k >= 1:
