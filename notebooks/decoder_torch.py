@@ -694,7 +694,8 @@ say(
 # ## In your own code
 #
 # To learn from your own text, write `text.load("my.txt")` in the second section and run
-# the page again; some folded checks may fail then.
+# the page again; some folded checks may fail then. The model, with its
+# generation, is also [one file to take along](../book/index.md#one-file-to-take-along).
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, predict and measure.** How much does it help the model to have read
