@@ -15,9 +15,7 @@ def check_warmup(warmup, total):
     """Raise ValueError unless ``1 <= warmup < total``."""
     check_sizes(warmup=warmup)
     if not warmup < total:
-        raise ValueError(
-            f"expected warmup to be less than {total} updates, got {warmup}"
-        )
+        raise ValueError(f"expected a warmup below {total} updates, got {warmup}")
 
 
 def warmup_constant(step, *, warmup, total):

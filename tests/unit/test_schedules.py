@@ -80,7 +80,7 @@ def test_rates_are_the_factors_times_the_peak(name, sizes, rate):
     assert (training.learning_rates > 0).all()
 
 
-LONG = "warmup to be less than {1} updates, got {0}"
+LONG = "a warmup below {1} updates, got {0}"
 WHOLE = "warmup to be a whole number >= 1, got {}"
 
 

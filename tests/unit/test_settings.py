@@ -29,7 +29,7 @@ BAD = [
     for name, (what, values) in KINDS.items()
     for value in values
 ]
-WARMUP = "expected warmup to be less than {1} updates, got {0}"
+WARMUP = "expected a warmup below {1} updates, got {0}"
 BAD += [
     ({"batch_size": 51}, "expected batch_size to be at most n_train = 50, got 51"),
     (
