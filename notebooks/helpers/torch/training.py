@@ -196,7 +196,7 @@ class Trainer:
     def score(self):
         """Loss and accuracy on the validation data, if there are any."""
         data = self.validation
-        return data and score(self.model, self.loss_fn, data, 1000)
+        return data and score(self.model, self.loss_fn, data, self.settings.batch_size)
 
     def state(self):
         """All that the next epoch depends on: weights and Adam's averages, as arrays."""
