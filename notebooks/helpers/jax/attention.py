@@ -82,7 +82,7 @@ def framework_attention(q, k, v, mask=None, *, is_causal=False):
 
 
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
-    """The outputs of ``attention``, by the framework's function, which keeps no weights.
+    """Outputs of ``attention``, by the framework's function, which returns no weights.
 
     Where there is a fused kernel, memory grows with ``q + k`` instead of ``q · k``.
     Arguments are those of ``attention``, with four axes, and ``d = e``.
@@ -162,11 +162,11 @@ class MultiHeadAttention(nnx.Module):
     def __call__(
         self, x, mask=None, context=None, *, is_causal=False, return_weights=False
     ):
-        """Outputs ``b q m``, and weights ``b h q k`` or None without ``return_weights``.
+        """Outputs ``b q m``, and weights ``b h q k``, None without ``return_weights``.
 
         The mask is boolean, ``q k`` or ``b h q k``; ``is_causal`` adds the causal one.
-        Keys and values come from ``x`` ``b q m``, or from a ``context`` ``b k m``, as in
-        cross-attention. Only weights that are asked for are kept.
+        Keys and values come from ``x``, ``b q m``, or, in cross-attention, from a
+        ``context`` ``b k m``. Only weights that are asked for are kept.
         """
         if context is None:
             q, k, v = self.project(x)  # each b h s d
