@@ -910,7 +910,7 @@ for rows, (x, real, labels) in zip(some, loader(dataset, some), strict=True):
 #   is that of the batch, if its loss is a mean over examples.
 # * **Recomputation**: keep only the input of each block, and compute its inside again.
 # * **Half precision**: multiply in bfloat16, but keep the weights in float32, or small
-#   updates would be rounded away.
+#   updates would be rounded away. In the settings of `fit`: `precision="bfloat16"`.
 
 
 # %% tags=["jax"]

@@ -221,9 +221,10 @@ def test_an_epoch_in_jax_overwrites_its_carry_and_nothing_of_others():
     train_jax.fit(*args, bar=False, report=report)
     assert len(kept) > 10 and not any(x.is_deleted() for x in kept)
     one = trainer(jax_side)
-    carry = jax.tree.leaves(one.carry[0])
+    carry, kept = jax.tree.leaves(one.carry[0]), jax.tree.leaves(nnx.state(one.model))
     one.epoch(0, shuffled(SMALL)(0))
     assert all(x.is_deleted() for x in carry), "nothing was donated"
+    assert not any(x.is_deleted() for x in kept)
 
 
 def test_a_state_outlives_the_epochs_that_follow():
