@@ -75,8 +75,7 @@ def fit(
     data, validation : tuples of NumPy arrays
         A batch is the same rows of each; validation is after every epoch.
     settings : helpers.engine.settings.Settings
-        ``precision`` is that of products in updates; weights, averages, losses, and all
-        of validation are in float32.
+        ``precision`` is of products in updates; losses and validation are in float32.
     batches : function from the epoch to an integer array ``n b …``, optional
         Rows of the data for each update; by default ``sequences.shuffled(settings)``.
     augment : function ``(uniforms, *batch) -> batch``, optional
