@@ -84,7 +84,7 @@ def jax_process(rank, port, n, batch):
     import jax
     import optax
     from flax import nnx
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
     from helpers.jax import LanguageModel, build, next_token, on_all_devices
 
@@ -93,7 +93,8 @@ def jax_process(rank, port, n, batch):
     model = build(LanguageModel, N_TOKENS, M, **SIZES)
     on_all_devices(model)
     optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
-    rows = NamedSharding(Mesh(np.array(jax.devices()), "d"), PartitionSpec("d"))
+    mesh = jax.make_mesh((jax.device_count(),), ("d",), (AxisType.Auto,))
+    rows = NamedSharding(mesh, PartitionSpec("d"))
     tokens = jax.make_array_from_process_local_data(rows, texts(batch))
 
     @nnx.jit

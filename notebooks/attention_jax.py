@@ -72,7 +72,9 @@ from helpers.show.prose import say  # say() prints a sentence with computed numb
 # %% tags=["jax", "experiment"]
 # Experiment: device, style, and the short names floats and booleans
 plots.use_style()
-jax.config.update("jax_default_matmul_precision", "highest")  # all of float32
+# The checks below compare with float64: multiply with all digits of float32. JAX's
+# default on a GPU is TF32, with 11 significant bits (PyTorch's is float32).
+jax.config.update("jax_default_matmul_precision", "highest")
 floats = partial(jnp.asarray, dtype=jnp.float32)
 booleans = partial(jnp.asarray, dtype=jnp.bool_)
 f"JAX {jax.__version__} on {jax.devices()[0].platform}"

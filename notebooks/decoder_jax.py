@@ -58,6 +58,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 
 from helpers.data import text
@@ -82,6 +83,7 @@ from helpers.jax import (
     check_tokens,
     evaluate,
     fit,
+    full_float32,
     fused_attention,
     generate,
     masked_softmax,
@@ -96,7 +98,6 @@ from helpers.show.prose import say, table, word
 
 # %% tags=["jax", "experiment"]
 # Experiment: device, style, and the names floats, integers, booleans, framework
-jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
 # These make JAX arrays out of lists and NumPy arrays.
 floats = partial(jnp.asarray, dtype=jnp.float32)
@@ -324,9 +325,8 @@ np.testing.assert_allclose(as_numpy(full(integers(row))), before, atol=1e-5)
 def next_token(model, tokens):
     """Mean cross-entropy of predicting each token from those before it."""
     logits = model(tokens[:, :-1])  # b s c
-    labels = tokens[:, 1:, None]  # b s 1
-    log_p = jax.nn.log_softmax(logits)
-    return -jnp.take_along_axis(log_p, labels, axis=-1).mean()
+    labels = tokens[:, 1:]  # b s
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
 # %% tags=["shared"]
@@ -345,11 +345,12 @@ def next_token(model, *batch):
     *given, tokens = batch  # given: nothing here, the source in a translation
     labels = tokens[:, 1:]  # b s
     logits = model(*given, tokens[:, :-1])  # b s c
-    log_p = jax.nn.log_softmax(logits)
     real = labels >= 0
-    right = jnp.take_along_axis(log_p, jnp.maximum(labels, 0)[..., None], axis=-1)
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits, jnp.maximum(labels, 0)
+    )  # b s
     hits = logits.argmax(-1) == labels  # never where there is padding
-    loss = -jnp.where(real, right.squeeze(-1), 0).sum() / real.sum()
+    loss = jnp.where(real, losses, 0).sum() / real.sum()
     return loss, {"accuracy": hits.sum() / real.sum()}
 
 
@@ -768,7 +769,8 @@ np.testing.assert_allclose(as_numpy(weights[0]), [1, 0])
 np.testing.assert_allclose(as_numpy(out[0]), as_numpy(v[0]))
 rng = np.random.default_rng(0)
 random = [floats(rng.normal(size=(7, 5))) for _ in range(3)]
-found, its_map = attention(*random, booleans(np.tri(7)))
+with full_float32():
+    found, its_map = attention(*random, booleans(np.tri(7)))
 np.testing.assert_allclose(as_numpy(its_map)[0], np.eye(7)[0])
 np.testing.assert_allclose(as_numpy(found)[0], as_numpy(random[2])[0], rtol=1e-6)
 np.testing.assert_allclose(as_numpy(p).sum(-1), 1, rtol=1e-6)
@@ -892,12 +894,13 @@ say(table(head, *lines))
 
 # %% tags=["shared", "check"]
 # Checked: with the cache, the trained model gives the same logits; bytes as calculated
-before, after = (as_numpy(model(integers(each))) for each in (row, changed))  # b s c
+caches = new_cache(model, integers([0]), settings.length)["blocks"]  # empty
+with full_float32():
+    before, after = (as_numpy(model(integers(each))) for each in (row, changed))
+    first_half, caches = logits_with_cache(model, integers(row[:, :32]), caches, 0)
+    second_half, caches = logits_with_cache(model, integers(row[:, 32:]), caches, 32)
 np.testing.assert_array_equal(after[:, :40], before[:, :40])
 assert (np.abs(after - before).max(axis=(0, 2))[40:] > 0).all()
-caches = new_cache(model, integers([0]), settings.length)["blocks"]  # empty
-first_half, caches = logits_with_cache(model, integers(row[:, :32]), caches, 0)
-second_half, caches = logits_with_cache(model, integers(row[:, 32:]), caches, 32)
 in_parts = [as_numpy(half) for half in (first_half, second_half)]
 np.testing.assert_allclose(np.concatenate(in_parts, 1), before, rtol=1e-4, atol=1e-4)
 for s, size in zip(lengths, sizes, strict=True):

@@ -84,6 +84,7 @@ from helpers.torch import (
     check_tokens,
     evaluate,
     fit,
+    full_float32,
     fused_attention,
     generate,
     masked_softmax,
@@ -762,7 +763,8 @@ np.testing.assert_allclose(as_numpy(weights[0]), [1, 0])
 np.testing.assert_allclose(as_numpy(out[0]), as_numpy(v[0]))
 rng = np.random.default_rng(0)
 random = [floats(rng.normal(size=(7, 5))) for _ in range(3)]
-found, its_map = attention(*random, booleans(np.tri(7)))
+with full_float32():
+    found, its_map = attention(*random, booleans(np.tri(7)))
 np.testing.assert_allclose(as_numpy(its_map)[0], np.eye(7)[0])
 np.testing.assert_allclose(as_numpy(found)[0], as_numpy(random[2])[0], rtol=1e-6)
 np.testing.assert_allclose(as_numpy(p).sum(-1), 1, rtol=1e-6)
@@ -888,12 +890,13 @@ say(table(head, *lines))
 
 # %% tags=["shared", "check"]
 # Checked: with the cache, the trained model gives the same logits; bytes as calculated
-before, after = (as_numpy(model(integers(each))) for each in (row, changed))  # b s c
+caches = new_cache(model, integers([0]), settings.length)["blocks"]  # empty
+with full_float32():
+    before, after = (as_numpy(model(integers(each))) for each in (row, changed))
+    first_half, caches = logits_with_cache(model, integers(row[:, :32]), caches, 0)
+    second_half, caches = logits_with_cache(model, integers(row[:, 32:]), caches, 32)
 np.testing.assert_array_equal(after[:, :40], before[:, :40])
 assert (np.abs(after - before).max(axis=(0, 2))[40:] > 0).all()
-caches = new_cache(model, integers([0]), settings.length)["blocks"]  # empty
-first_half, caches = logits_with_cache(model, integers(row[:, :32]), caches, 0)
-second_half, caches = logits_with_cache(model, integers(row[:, 32:]), caches, 32)
 in_parts = [as_numpy(half) for half in (first_half, second_half)]
 np.testing.assert_allclose(np.concatenate(in_parts, 1), before, rtol=1e-4, atol=1e-4)
 for s, size in zip(lengths, sizes, strict=True):

@@ -77,6 +77,7 @@ from helpers.show.prose import say  # say() prints a sentence with computed numb
 # %% tags=["jax", "experiment"]
 # Experiment: the device, the style of the figures, and the names floats and booleans
 plots.use_style()
+# The checks compare with float64, so not in TF32, which is JAX's default on a GPU:
 jax.config.update("jax_default_matmul_precision", "highest")
 floats = partial(jnp.asarray, dtype=jnp.float32)
 booleans = partial(jnp.asarray, dtype=jnp.bool_)

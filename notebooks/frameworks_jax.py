@@ -53,7 +53,6 @@ import numpy as np
 import optax
 from flax import nnx, serialization
 
-jax.config.update("jax_default_matmul_precision", "highest")  # all of float32 on a GPU
 f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 
 # %% tags=["shared", "imports"]
@@ -192,7 +191,8 @@ start = np.array([0.5, -1.0, 0.25])  # i
 # `jax.grad(f)` is a function that computes the gradient of `f` with respect to its
 # first argument; `jax.value_and_grad(f)` returns the value of `f` as well. Likewise,
 # `jax.vmap(f)` applies `f` to every row, of all its arguments or of those that
-# `in_axes` names.
+# `in_axes` names. On a GPU, JAX's products are in TF32, with 11 significant
+# bits, unless told otherwise.
 
 # %% tags=["jax"]
 x, y, w = floats(inputs), floats(targets), floats(start)
@@ -203,7 +203,8 @@ def loss_fn(w, x, y):
     return ((jnp.tanh(x @ w) - y) ** 2).mean()
 
 
-loss, gradient = jax.value_and_grad(loss_fn)(w, x, y)
+with jax.default_matmul_precision("highest"):  # all 24 bits of float32
+    loss, gradient = jax.value_and_grad(loss_fn)(w, x, y)
 gradient
 
 # %% tags=["shared", "say"]
@@ -305,17 +306,16 @@ assert (as_numpy(first) != as_numpy(other)).all()
 # function of the framework that cannot overflow.
 
 # %% [markdown] tags=["jax"]
-# `log_softmax` returns the logarithms of all probabilities; `take_along_axis` picks
-# those of the right classes:
+# Optax's function expects the classes on the last axis, and returns a loss for each
+# label:
 
 
 # %% tags=["jax"]
 def cross_entropy(model, inputs, labels):
     """Mean cross-entropy and accuracy of a model that returns logits."""
     logits = model(inputs)
-    log_p = jax.nn.log_softmax(logits)
-    right = jnp.take_along_axis(log_p, labels[..., None], axis=-1)
-    return -right.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return losses.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
 
 
 # %% [markdown] tags=["shared"]
@@ -446,7 +446,7 @@ mean = {name: 0 * array for name, array in values.items()}
 square = {name: 0 * array for name, array in values.items()}
 for t, rows in enumerate(batches[:100], start=1):
     loss, grads = loss_and_gradient(values, pixels[rows], classes[rows])
-    np.testing.assert_allclose(losses[t - 1], loss, rtol=1e-3)
+    np.testing.assert_allclose(losses[t - 1], loss, rtol=1e-2)  # loose: TF32 on a GPU
     for name, g in grads.items():
         mean[name] += 0.1 * (g - mean[name])
         square[name] += 0.001 * (g**2 - square[name])
@@ -746,10 +746,11 @@ assert found.dtype == np.float64
 best = min(np.abs(quotients(step, np.float64) - exact).max() for step in steps)
 rounding = np.spacing(np.abs(exact).max()) / 2  # of the exact gradient itself
 assert best > 10 * max(np.abs(found - exact).max(), rounding)  # loose: rounding
-each = jax.vmap(jax.grad(loss_fn), in_axes=(None, 0, 0))(w, x, y)  # w is the same
+with jax.default_matmul_precision("highest"):
+    each = jax.vmap(jax.grad(loss_fn), in_axes=(None, 0, 0))(w, x, y)  # w is the same
+    twice = as_numpy(jax.grad(lambda w: 2 * loss_fn(w, x, y))(w))
 check_shape(each, "b i", b=7, i=3)
 np.testing.assert_allclose(as_numpy(each).mean(0), as_numpy(gradient), atol=1e-6)
-twice = as_numpy(jax.grad(lambda w: 2 * loss_fn(w, x, y))(w))
 np.testing.assert_allclose(twice, 2 * as_numpy(gradient), rtol=1e-6)
 
 # %% [markdown] tags=["shared"]

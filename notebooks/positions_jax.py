@@ -76,6 +76,7 @@ from helpers.jax import (
     cross_entropy,
     dense,
     fit,
+    full_float32,
     pick,
 )
 from helpers.show import plots
@@ -87,7 +88,6 @@ from helpers.show.prose import say, table  # sentences with computed numbers
 # %% tags=["jax", "experiment"]
 # Experiment: the device, the figures' style, and the names floats, integers, booleans
 plots.use_style()
-jax.config.update("jax_default_matmul_precision", "highest")
 floats = partial(jnp.asarray, dtype=jnp.float32)
 integers = partial(jnp.asarray, dtype=jnp.int32)
 booleans = partial(jnp.asarray, dtype=jnp.bool_)
@@ -112,6 +112,8 @@ one, two = as_numpy(encoder(floats(sentences)))  # s m, s m
 
 # %% tags=["shared", "check"]
 # Checked: each word gets the same output in both sentences
+with full_float32():
+    one, two = as_numpy(encoder(floats(sentences)))
 np.testing.assert_allclose(one, two[::-1], atol=1e-5)
 assert np.abs(one[0] - one[2]).max() > 1.5
 
@@ -479,8 +481,8 @@ sizes = {"n_blocks": 2, "n_heads": 3, "f": 29}
 moved = {}
 for positions in ("none", "sinusoidal", "learned"):
     model = build(Predictor, 5, 12, 3, positions=positions, **sizes)
-    out, _ = attention_maps(model, floats(x))
-    shuffled, _ = attention_maps(model, floats(x[:, order]))
+    with full_float32():
+        out, shuffled = (attention_maps(model, floats(y))[0] for y in (x, x[:, order]))
     check_shape(out, "b s c", b=2, s=7, c=3)
     moved[positions] = np.abs(as_numpy(shuffled) - as_numpy(out)[:, order]).max()
 assert moved["none"] < 1e-5
@@ -788,14 +790,15 @@ encoder = build(Encoder, 2, 12, 3, 29, norm_first=True)
 x = np.random.default_rng(8).normal(size=(2, 7, 12))  # b s m
 drawn = {n: draw(0, 0.3, a.shape) for n, a in sorted(to_arrays(encoder).items())}
 from_arrays(encoder, drawn)
-out = as_numpy(attention_maps(encoder, floats(x))[0])
 expected, _ = reference.encoder(x, drawn, 2, 3, norm_first=True)
-np.testing.assert_allclose(out, expected, atol=1e-5)
 folder = Path(tempfile.mkdtemp())
 save_weights(encoder, folder / "encoder.safetensors")
 copy = build(Encoder, 2, 12, 3, 29, norm_first=True, seed=1)
 load_weights(copy, folder / "encoder.safetensors")
-np.testing.assert_array_equal(as_numpy(attention_maps(copy, floats(x))[0]), out)
+with full_float32():  # also on a GPU, where JAX's default is TF32
+    both = [as_numpy(attention_maps(e, floats(x))[0]) for e in (encoder, copy)]
+np.testing.assert_allclose(both[0], expected, atol=1e-5)
+np.testing.assert_array_equal(*both)
 
 # %% tags=["jax", "check"]
 # Checked: both blocks agree with the NumPy reference under a causal mask
@@ -805,7 +808,8 @@ for norm_first in (False, True):
     block = build(EncoderBlock, 12, 3, 29, **options)
     params = {name: draw(0, 0.3, a.shape) for name, a in to_arrays(block).items()}
     from_arrays(block, params)
-    ours, _ = block(floats(x), booleans(causal))
+    with full_float32():
+        ours, _ = block(floats(x), booleans(causal))
     theirs, _ = reference.encoder_block(x, params, 3, causal, **options)
     np.testing.assert_allclose(as_numpy(ours), theirs, atol=1e-5)
 

@@ -80,6 +80,7 @@ from helpers.torch import (
     cross_entropy,
     dense,
     fit,
+    full_float32,
     pick,
 )
 
@@ -112,6 +113,8 @@ one, two = as_numpy(encoder(floats(sentences)))  # s m, s m
 
 # %% tags=["shared", "check"]
 # Checked: each word gets the same output in both sentences
+with full_float32():
+    one, two = as_numpy(encoder(floats(sentences)))
 np.testing.assert_allclose(one, two[::-1], atol=1e-5)
 assert np.abs(one[0] - one[2]).max() > 1.5
 
@@ -482,8 +485,8 @@ sizes = {"n_blocks": 2, "n_heads": 3, "f": 29}
 moved = {}
 for positions in ("none", "sinusoidal", "learned"):
     model = build(Predictor, 5, 12, 3, positions=positions, **sizes)
-    out, _ = attention_maps(model, floats(x))
-    shuffled, _ = attention_maps(model, floats(x[:, order]))
+    with full_float32():
+        out, shuffled = (attention_maps(model, floats(y))[0] for y in (x, x[:, order]))
     check_shape(out, "b s c", b=2, s=7, c=3)
     moved[positions] = np.abs(as_numpy(shuffled) - as_numpy(out)[:, order]).max()
 assert moved["none"] < 1e-5
@@ -790,14 +793,15 @@ encoder = build(Encoder, 2, 12, 3, 29, norm_first=True)
 x = np.random.default_rng(8).normal(size=(2, 7, 12))  # b s m
 drawn = {n: draw(0, 0.3, a.shape) for n, a in sorted(to_arrays(encoder).items())}
 from_arrays(encoder, drawn)
-out = as_numpy(attention_maps(encoder, floats(x))[0])
 expected, _ = reference.encoder(x, drawn, 2, 3, norm_first=True)
-np.testing.assert_allclose(out, expected, atol=1e-5)
 folder = Path(tempfile.mkdtemp())
 save_weights(encoder, folder / "encoder.safetensors")
 copy = build(Encoder, 2, 12, 3, 29, norm_first=True, seed=1)
 load_weights(copy, folder / "encoder.safetensors")
-np.testing.assert_array_equal(as_numpy(attention_maps(copy, floats(x))[0]), out)
+with full_float32():  # also on a GPU, where JAX's default is TF32
+    both = [as_numpy(attention_maps(e, floats(x))[0]) for e in (encoder, copy)]
+np.testing.assert_allclose(both[0], expected, atol=1e-5)
+np.testing.assert_array_equal(*both)
 
 # %% tags=["torch", "check"]
 # Checked: both blocks agree with nn.TransformerEncoderLayer under a causal mask

@@ -69,7 +69,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
-from helpers.jax import Encoder, attention, build
+from helpers.jax import Encoder, attention, build, full_float32
 from helpers.jax.memory import activations
 from helpers.show import plots
 from helpers.show.diagrams import practice as diagrams  # drawings and figures
@@ -184,9 +184,10 @@ for path, param in nnx.to_flat_state(nnx.state(own, nnx.Param)):
 draw = np.random.default_rng(0).normal
 x, real = floats(draw(size=(2, 11, 5))), np.arange(11) < np.array([[11], [7]])  # b s
 mask = booleans(real)
-placed = own.embed(x) + own.positions
-expected = as_numpy(ours(placed, mask[:, None, None]))
-found = as_numpy(own.encode(x, mask))
+with full_float32():  # on a GPU JAX's default is TF32, with 11 significant bits
+    placed = own.embed(x) + own.positions
+    expected = as_numpy(ours(placed, mask[:, None, None]))
+    found = as_numpy(own.encode(x, mask))
 np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
 
 # %% tags=["jax", "check"]
@@ -199,9 +200,10 @@ ratio = kernel.std() / uniform.std()
 np.testing.assert_allclose(ratio, 3**0.5, rtol=0.1)  # loose: by the draw
 q = floats(draw(size=(1, 3, 1, 4)))  # b s h d
 keys = booleans([[[[True, True, False]]]])
-theirs = jax.nn.dot_product_attention(q, q, q, mask=keys)
 swapped = q.swapaxes(1, 2)
-same = attention(swapped, swapped, swapped, keys)[0].swapaxes(1, 2)
+with full_float32():
+    theirs = jax.nn.dot_product_attention(q, q, q, mask=keys)
+    same = attention(swapped, swapped, swapped, keys)[0].swapaxes(1, 2)
 np.testing.assert_allclose(as_numpy(theirs), as_numpy(same), atol=1e-5)
 
 # %% tags=["jax", "check"]
@@ -791,14 +793,16 @@ quiet.eval()
 (any_size,) = export.symbolic_shape("b")
 shapes = [(any_size, 41, 128), np.float32], [(any_size, 41), np.bool_]
 function = jax.jit(lambda x, real: quiet(x, real))
-exported = export.export(function, platforms=["cpu", "cuda"])(
-    *(jax.ShapeDtypeStruct(*shape) for shape in shapes)
-)
+with full_float32():  # the precision of products is part of the program
+    exported = export.export(function, platforms=["cpu", "cuda"])(
+        *(jax.ShapeDtypeStruct(*shape) for shape in shapes)
+    )
 (folder / "reader.jax").write_bytes(exported.serialize())
 
 # %% tags=["jax"]
 STRANGER = """
-import sys, numpy as np
+import os, sys, numpy as np
+os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # a GPU is its parent's, too
 from jax import export
 model = export.deserialize(open("reader.jax", "rb").read())
 np.save("logits.npy", model.call(*np.load("lines.npz").values()))
@@ -822,8 +826,9 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: restored weights and the exported program give the model's own outputs
-expected = predictions(reader, *written)
-np.testing.assert_array_equal(predictions(again, *written), expected)
+with full_float32():
+    expected, found = (predictions(model, *written) for model in (reader, again))
+np.testing.assert_array_equal(found, expected)
 np.testing.assert_allclose(logits, expected[:10], atol=1e-5)
 assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 
@@ -890,8 +895,9 @@ print(shapes)
 for rows, (x, real, labels) in zip(some, loader(dataset, some), strict=True):
     np.testing.assert_array_equal(labels, [dataset[i][1] for i in rows])
     longer = from_texts([dataset[i][0] for i in rows], 41)
-    expected = predictions(reader, floats(longer[0]), booleans(longer[1]))
-    found = predictions(reader, floats(x), booleans(real))
+    with full_float32():
+        expected = predictions(reader, floats(longer[0]), booleans(longer[1]))
+        found = predictions(reader, floats(x), booleans(real))
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
@@ -904,7 +910,7 @@ for rows, (x, real, labels) in zip(some, loader(dataset, some), strict=True):
 #   is that of the batch, if its loss is a mean over examples.
 # * **Recomputation**: keep only the input of each block, and compute its inside again.
 # * **Half precision**: multiply in bfloat16, but keep the weights in float32, or small
-#   updates would be rounded away.
+#   updates would be rounded away. In the settings of `fit`: `precision="bfloat16"`.
 
 
 # %% tags=["jax"]
@@ -959,14 +965,16 @@ ways = {  # what computes the gradient, its loss and model, and the data at one 
 
 # %% tags=["shared", "experiment"]
 # Experiment: MiB kept for the backward pass, and the distance of the gradients
-cost, expected = {}, gradients(class_loss, plain, batch)
+with full_float32():
+    cost, expected = {}, gradients(class_loss, plain, batch)
 length = math.sqrt(sum((as_numpy(g) ** 2).sum() for g in expected.values()))
 for name, (way, loss_fn, model, data_at_once) in ways.items():
     kept = sum(
         math.prod(a.shape) * a.dtype.itemsize
         for a in activations(model, loss_fn, *data_at_once)
     )
-    found = way(loss_fn, model, batch)
+    with full_float32():
+        found = way(loss_fn, model, batch)
     gaps = (as_numpy(found[n]) - as_numpy(g) for n, g in expected.items())
     away = sum((gap**2).sum() for gap in gaps)
     cost[name] = kept / 2**20, math.sqrt(away) / length

@@ -71,7 +71,7 @@ from helpers.engine.shapes import as_numpy  # an array of the framework as a Num
 from helpers.show import plots
 from helpers.show.diagrams import practice as diagrams  # drawings and figures
 from helpers.show.prose import power, recorded, say, table
-from helpers.torch import Encoder, attention, build
+from helpers.torch import Encoder, attention, build, full_float32
 from helpers.torch.memory import activations
 
 # %% tags=["torch", "experiment"]
@@ -795,8 +795,9 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: restored weights and the exported program give the model's own outputs
-expected = predictions(reader, *written)
-np.testing.assert_array_equal(predictions(again, *written), expected)
+with full_float32():
+    expected, found = (predictions(model, *written) for model in (reader, again))
+np.testing.assert_array_equal(found, expected)
 np.testing.assert_allclose(logits, expected[:10], atol=1e-5)
 assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 
@@ -864,8 +865,9 @@ print(shapes)
 for rows, (x, real, labels) in zip(some, loader(dataset, some), strict=True):
     np.testing.assert_array_equal(labels, [dataset[i][1] for i in rows])
     longer = from_texts([dataset[i][0] for i in rows], 41)
-    expected = predictions(reader, floats(longer[0]), booleans(longer[1]))
-    found = predictions(reader, floats(x), booleans(real))
+    with full_float32():
+        expected = predictions(reader, floats(longer[0]), booleans(longer[1]))
+        found = predictions(reader, floats(x), booleans(real))
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
@@ -878,7 +880,7 @@ for rows, (x, real, labels) in zip(some, loader(dataset, some), strict=True):
 #   is that of the batch, if its loss is a mean over examples.
 # * **Recomputation**: keep only the input of each block, and compute its inside again.
 # * **Half precision**: multiply in bfloat16, but keep the weights in float32, or small
-#   updates would be rounded away.
+#   updates would be rounded away. In the settings of `fit`: `precision="bfloat16"`.
 
 
 # %% tags=["torch"]
@@ -926,14 +928,16 @@ ways = {  # what computes the gradient, its loss and model, and the data at one 
 
 # %% tags=["shared", "experiment"]
 # Experiment: MiB kept for the backward pass, and the distance of the gradients
-cost, expected = {}, gradients(class_loss, plain, batch)
+with full_float32():
+    cost, expected = {}, gradients(class_loss, plain, batch)
 length = math.sqrt(sum((as_numpy(g) ** 2).sum() for g in expected.values()))
 for name, (way, loss_fn, model, data_at_once) in ways.items():
     kept = sum(
         math.prod(a.shape) * a.dtype.itemsize
         for a in activations(model, loss_fn, *data_at_once)
     )
-    found = way(loss_fn, model, batch)
+    with full_float32():
+        found = way(loss_fn, model, batch)
     gaps = (as_numpy(found[n]) - as_numpy(g) for n, g in expected.items())
     away = sum((gap**2).sum() for gap in gaps)
     cost[name] = kept / 2**20, math.sqrt(away) / length

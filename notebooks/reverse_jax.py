@@ -75,7 +75,6 @@ from helpers.show.prose import (  # say() prints a sentence with computed number
 
 # %% tags=["jax", "experiment"]
 # Experiment: device, style, and the short names floats, integers and booleans
-jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
 floats = partial(jnp.asarray, dtype=jnp.float32)  # NumPy arrays as arrays of JAX
 integers = partial(jnp.asarray, dtype=jnp.int32)
@@ -152,16 +151,15 @@ diagrams.training_loop()
 # positions where the right symbol has the largest logit.
 
 # %% [markdown] tags=["jax"]
-# `take_along_axis` picks the logarithm of the right probability.
+# As in the first chapter, Optax returns a loss for each label, here `b s`.
 
 
 # %% tags=["jax"]
 def cross_entropy(model, inputs, labels):
     """Mean cross-entropy and accuracy of a model that returns logits."""
     logits = model(inputs)
-    log_p = jax.nn.log_softmax(logits)
-    right = jnp.take_along_axis(log_p, labels[..., None], axis=-1)
-    return -right.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return losses.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
 
 
 # %% tags=["shared", "say"]
@@ -676,11 +674,11 @@ def padded(digits, lengths, *, n_symbols=10, told=True):
 def padded_loss(model, inputs, real, labels):
     """Cross-entropy and accuracy at the real positions ``b s`` of padded sequences."""
     mask = real[:, None, None]  # b 1 1 k
-    log_p = jax.nn.log_softmax(model(inputs, mask))
-    right = jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]  # b s
-    hits = (log_p.argmax(-1) == labels) & real
+    logits = model(inputs, mask)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)  # b s
+    hits = (logits.argmax(-1) == labels) & real
     n_real = real.sum()
-    return -(right * real).sum() / n_real, {"accuracy": hits.sum() / n_real}
+    return (losses * real).sum() / n_real, {"accuracy": hits.sum() / n_real}
 
 
 # %% [markdown] tags=["shared"]

@@ -44,7 +44,7 @@ import jax
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from orbax.checkpoint import CheckpointManager, args
 
 from helpers.data import text
@@ -121,7 +121,7 @@ def train(model, optimizer, batches):
 
 
 # %% [markdown] tags=["jax"]
-# In JAX, one process can have many devices. A `Mesh` names them, a `PartitionSpec` says
+# In JAX, one process can have many devices. A mesh names them, a `PartitionSpec` says
 # along which axis an array is cut, and the compiler does the rest: **the program stays
 # as it is**, only the arrays lie elsewhere. JAX finds all GPUs itself. Devices of a
 # processor must be asked for, before the first computation (leave the first two lines
@@ -134,7 +134,7 @@ jax.config.update("jax_num_cpu_devices", 4)
 
 def share(tree, *axes):
     """Arrays on all devices: whole, or cut along the axis that is called "devices"."""
-    mesh = Mesh(np.array(jax.devices()), ("devices",))
+    mesh = jax.make_mesh((jax.device_count(),), ("devices",), (AxisType.Auto,))
 
     def place(x):  # a number has no axis
         return jax.device_put(x, NamedSharding(mesh, PartitionSpec(*axes[: x.ndim])))

@@ -87,6 +87,7 @@ from helpers.jax import (
     dense,
     evaluate,
     fit,
+    full_float32,
     pick,
 )
 from helpers.show import plots, viewer
@@ -107,7 +108,6 @@ from helpers.show.prose import (
 # %% tags=["jax", "experiment"]
 # Experiment: device, style, and the names floats and framework
 device = jax.devices()[0].platform
-jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
 floats = partial(jnp.asarray, dtype=jnp.float32)
 framework = "jax"
@@ -190,9 +190,10 @@ embed = build(dense, 768, 48)
 conv = build(nnx.Conv, 3, 48, (16, 16), strides=16, padding="VALID")
 conv.kernel[...] = embed.kernel[...].reshape(16, 16, 3, 48)  # y x i m
 conv.bias[...] = embed.bias[...]
-by_conv = conv(floats(photo[None] / 255))  # b y x m
-expected = as_numpy(by_conv).reshape(-1, 48)
-np.testing.assert_allclose(as_numpy(embed(floats(cut)))[0], expected, atol=1e-4)
+with full_float32():  # else a GPU takes TF32
+    by_conv = conv(floats(photo[None] / 255))  # b y x m
+    found = as_numpy(embed(floats(cut)))[0]
+np.testing.assert_allclose(found, as_numpy(by_conv).reshape(-1, 48), atol=1e-4)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** A photo of CIFAR-10 has 32 × 32 pixels and three channels. It
@@ -291,12 +292,13 @@ say(
 # %% tags=["shared", "check"]
 # Checked: it is the known encoder behind the token and the patches, step by step
 arrays, few = to_arrays(model), as_numpy(images)
-embedded = as_numpy(model.embed(cut_patches(images, settings.patch)))  # b n m
 token = np.repeat(arrays["token"], len(few), axis=0)  # b 1 m
-placed = np.concatenate([token, embedded], axis=1) + arrays["positions.table"]
-encoded = model.encoder(floats(placed))
-by_hand = as_numpy(model.output(encoded))[:, 0]
-np.testing.assert_allclose(as_numpy(logits), by_hand, atol=1e-5)
+with full_float32():
+    expected = as_numpy(attention_maps(model, images)[0])
+    embedded = as_numpy(model.embed(cut_patches(images, settings.patch)))  # b n m
+    placed = np.concatenate([token, embedded], axis=1) + arrays["positions.table"]
+    by_hand = as_numpy(model.output(model.encoder(floats(placed))))[:, 0]
+np.testing.assert_allclose(by_hand, expected, atol=1e-5)
 check_shape(
     maps, "l b h s s", l=settings.n_blocks, b=len(few), h=settings.n_heads, s=17
 )
@@ -407,7 +409,8 @@ assert abs(count_parameters(conv_net) / count_parameters(vit) - 1) < 0.05
 sheet = np.zeros((50, 32, 32, 1), np.float32)  # large and empty
 sheet[:, 12:20, 12:20] = x_test[:50]
 sheets = sheet, pictures.shifted(sheet, 2, -4)  # pooling in pairs: even steps
-outputs = [as_numpy(conv_net(floats(x))) for x in sheets]
+with full_float32():
+    outputs = [as_numpy(conv_net(floats(x))) for x in sheets]
 np.testing.assert_allclose(*outputs, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
@@ -621,7 +624,9 @@ say(
 # Checked: without positions, order has no effect; with them, most of a digit is lost
 without = replace(settings, positions="none")
 bag_vit = build(VisionTransformer, seed=settings.seed, **without.model)
-both = [as_numpy(attention_maps(bag_vit, floats(x))[0]) for x in (x_test, x_shuffled)]
+with full_float32():
+    outputs = [attention_maps(bag_vit, floats(x))[0] for x in (x_test, x_shuffled)]
+both = [as_numpy(x) for x in outputs]
 np.testing.assert_allclose(*both, atol=1e-5)
 assert vit_shuffled < 0.5
 sums = [x.sum(axis=(1, 2, 3)) for x in (x_test, x_shuffled)]
@@ -830,19 +835,13 @@ def with_trunk(trunk, settings):
 
 # %% [markdown] tags=["jax"]
 # In JAX, what is trained is what the loss is differentiated by. `fit` asks for it with
-# a **filter**, `nnx.split(model, nnx.Param, ...)`, so a parameter that becomes a plain
-# `nnx.Variable` is left as it is.
+# a **filter**, `nnx.split(model, wrt, ...)`, by default all of `nnx.Param`.
 
 
 # %% tags=["jax"]
 def freeze(model):
-    """Leave everything as it is in training, but the output layer."""
-    for path, part in [*nnx.iter_graph(model)]:
-        if isinstance(part, nnx.Module) and "output" not in path:
-            for name, value in [*vars(part).items()]:
-                if isinstance(value, nnx.Param):
-                    setattr(part, name, nnx.Variable(value[...]))
-    return model
+    """Options of ``fit`` that train nothing of the model but the output layer."""
+    return {"wrt": nnx.All(nnx.Param, nnx.PathContains("output"))}
 
 
 # %% tags=["shared", "experiment"]
@@ -871,9 +870,9 @@ def learned(way, picked, seed):
     task = replace(tuned, learning_rate=ways[way], seed=seed)
     model = build(VisionTransformer, seed=task.seed, **task.model)
     model = model if way == "from scratch" else with_trunk(trunk, task)
-    model = freeze(model) if way == "linear probe" else model
-    again = {"batches": lambda _: np.resize(picked, (40, 16))}  # 8 and 9 in turn
-    fit(model, cross_entropy, (images, labels), task, **again, bar=False)
+    options = freeze(model) if way == "linear probe" else {}
+    options["batches"] = lambda _: np.resize(picked, (40, 16))  # 8 and 9 in turn
+    fit(model, cross_entropy, (images, labels), task, **options, bar=False)
     return evaluate(model, cross_entropy, rest)["accuracy"]
 
 
@@ -907,12 +906,12 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: a frozen trunk stays as it is; fine-tuning finds far more than guessing
-probe = freeze(with_trunk(trunk, tuned))
+options = freeze(probe := with_trunk(trunk, tuned))
 x = floats(np.random.default_rng(0).normal(size=(len(y_test), 17, settings.m)))
 states = [as_numpy(part(x)) for part in (probe.encoder, probe.output)]
 in_turn = np.arange(40 * 16).reshape(40, 16) % len(labels)
-again = {"batches": lambda _: in_turn}
-fit(probe, cross_entropy, (images, labels), tuned, **again, bar=False)
+options["batches"] = lambda _: in_turn
+fit(probe, cross_entropy, (images, labels), tuned, **options, bar=False)
 np.testing.assert_array_equal(as_numpy(probe.encoder(x)), states[0])
 assert np.abs(as_numpy(probe.output(x)) - states[1]).max() > 0.1  # loose: any change
 np.testing.assert_allclose(states[0], as_numpy(trunk.encoder(x)), atol=1e-6)
@@ -1076,7 +1075,8 @@ expected = reference.vision_transformer(in_colour, ours, 2, 2, 4)
 sizes = {**settings.model, "n_channels": 3}
 loaded = build(VisionTransformer, **sizes)
 from_arrays(loaded, renamed(published, TORCHVISION))
-outputs = as_numpy(attention_maps(loaded, floats(in_colour))[0])
+with full_float32():
+    outputs = as_numpy(attention_maps(loaded, floats(in_colour))[0])
 
 # %% tags=["shared", "check"]
 # Checked: with renamed weights, the outputs are those of the published model

@@ -99,6 +99,7 @@ from helpers.torch import (
     dense,
     evaluate,
     fit,
+    full_float32,
     pick,
 )
 
@@ -290,12 +291,13 @@ say(
 # %% tags=["shared", "check"]
 # Checked: it is the known encoder behind the token and the patches, step by step
 arrays, few = to_arrays(model), as_numpy(images)
-embedded = as_numpy(model.embed(cut_patches(images, settings.patch)))  # b n m
 token = np.repeat(arrays["token"], len(few), axis=0)  # b 1 m
-placed = np.concatenate([token, embedded], axis=1) + arrays["positions.table"]
-encoded = model.encoder(floats(placed))
-by_hand = as_numpy(model.output(encoded))[:, 0]
-np.testing.assert_allclose(as_numpy(logits), by_hand, atol=1e-5)
+with full_float32():
+    expected = as_numpy(attention_maps(model, images)[0])
+    embedded = as_numpy(model.embed(cut_patches(images, settings.patch)))  # b n m
+    placed = np.concatenate([token, embedded], axis=1) + arrays["positions.table"]
+    by_hand = as_numpy(model.output(model.encoder(floats(placed))))[:, 0]
+np.testing.assert_allclose(by_hand, expected, atol=1e-5)
 check_shape(
     maps, "l b h s s", l=settings.n_blocks, b=len(few), h=settings.n_heads, s=17
 )
@@ -407,7 +409,8 @@ assert abs(count_parameters(conv_net) / count_parameters(vit) - 1) < 0.05
 sheet = np.zeros((50, 32, 32, 1), np.float32)  # large and empty
 sheet[:, 12:20, 12:20] = x_test[:50]
 sheets = sheet, pictures.shifted(sheet, 2, -4)  # pooling in pairs: even steps
-outputs = [as_numpy(conv_net(floats(x))) for x in sheets]
+with full_float32():
+    outputs = [as_numpy(conv_net(floats(x))) for x in sheets]
 np.testing.assert_allclose(*outputs, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
@@ -620,7 +623,9 @@ say(
 # Checked: without positions, order has no effect; with them, most of a digit is lost
 without = replace(settings, positions="none")
 bag_vit = build(VisionTransformer, seed=settings.seed, **without.model)
-both = [as_numpy(attention_maps(bag_vit, floats(x))[0]) for x in (x_test, x_shuffled)]
+with full_float32():
+    outputs = [attention_maps(bag_vit, floats(x))[0] for x in (x_test, x_shuffled)]
+both = [as_numpy(x) for x in outputs]
 np.testing.assert_allclose(*both, atol=1e-5)
 assert vit_shuffled < 0.5
 sums = [x.sum(axis=(1, 2, 3)) for x in (x_test, x_shuffled)]
@@ -834,10 +839,10 @@ def with_trunk(trunk, settings):
 
 # %% tags=["torch"]
 def freeze(model):
-    """Leave everything as it is in training, but the output layer."""
+    """Options of ``fit``: none. Of the model only the output layer is trained."""
     model.requires_grad_(False)
     model.output.requires_grad_(True)
-    return model
+    return {}
 
 
 # %% tags=["shared", "experiment"]
@@ -866,9 +871,9 @@ def learned(way, picked, seed):
     task = replace(tuned, learning_rate=ways[way], seed=seed)
     model = build(VisionTransformer, seed=task.seed, **task.model)
     model = model if way == "from scratch" else with_trunk(trunk, task)
-    model = freeze(model) if way == "linear probe" else model
-    again = {"batches": lambda _: np.resize(picked, (40, 16))}  # 8 and 9 in turn
-    fit(model, cross_entropy, (images, labels), task, **again, bar=False)
+    options = freeze(model) if way == "linear probe" else {}
+    options["batches"] = lambda _: np.resize(picked, (40, 16))  # 8 and 9 in turn
+    fit(model, cross_entropy, (images, labels), task, **options, bar=False)
     return evaluate(model, cross_entropy, rest)["accuracy"]
 
 
@@ -902,12 +907,12 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: a frozen trunk stays as it is; fine-tuning finds far more than guessing
-probe = freeze(with_trunk(trunk, tuned))
+options = freeze(probe := with_trunk(trunk, tuned))
 x = floats(np.random.default_rng(0).normal(size=(len(y_test), 17, settings.m)))
 states = [as_numpy(part(x)) for part in (probe.encoder, probe.output)]
 in_turn = np.arange(40 * 16).reshape(40, 16) % len(labels)
-again = {"batches": lambda _: in_turn}
-fit(probe, cross_entropy, (images, labels), tuned, **again, bar=False)
+options["batches"] = lambda _: in_turn
+fit(probe, cross_entropy, (images, labels), tuned, **options, bar=False)
 np.testing.assert_array_equal(as_numpy(probe.encoder(x)), states[0])
 assert np.abs(as_numpy(probe.output(x)) - states[1]).max() > 0.1  # loose: any change
 np.testing.assert_allclose(states[0], as_numpy(trunk.encoder(x)), atol=1e-6)
@@ -1076,7 +1081,8 @@ expected = as_numpy(theirs(floats(in_colour).permute(0, 3, 1, 2)))
 sizes = {**settings.model, "n_channels": 3}
 loaded = build(VisionTransformer, **sizes)
 from_arrays(loaded, renamed(published, TORCHVISION))
-outputs = as_numpy(attention_maps(loaded, floats(in_colour))[0])
+with full_float32():
+    outputs = as_numpy(attention_maps(loaded, floats(in_colour))[0])
 
 # %% tags=["shared", "check"]
 # Checked: with renamed weights, the outputs are those of the published model

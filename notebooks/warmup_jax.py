@@ -68,15 +68,14 @@ from helpers.engine.settings import Settings, Warmup
 from helpers.engine.shapes import as_numpy  # an array of NumPy, from any framework
 from helpers.engine.weights import to_arrays
 from helpers.jax import Predictor, build, cross_entropy, fit
-from helpers.jax.training import with_flat_products
+from helpers.jax.compute import for_training, full_float32
 from helpers.schedules import check_warmup, factors
 from helpers.show import plots
 from helpers.show.diagrams import warmup as diagrams  # drawings, and figures of curves
 from helpers.show.prose import say, table  # sentences with numbers
 
 # %% tags=["jax", "experiment"]
-# Experiment: precision, style, and the short names floats and integers
-jax.config.update("jax_default_matmul_precision", "highest")
+# Experiment: style, and the short names floats and integers
 plots.use_style()
 floats = partial(jnp.asarray, dtype=jnp.float32)
 integers = partial(jnp.asarray, dtype=jnp.int32)
@@ -142,8 +141,7 @@ def train(model, data, batches, rates, updates=None, loss_fn=cross_entropy):
 
 
 # %% tags=["jax", "experiment"]
-# Experiment: one training for each of several settings; on a CPU without XLA's fusion,
-# which computes a norm anew for each block above
+# Experiment: one training for each setting; on a CPU without fusion: it repeats norms
 options = {"xla_disable_hlo_passes": "fusion"} if jax.default_backend() == "cpu" else {}
 run_compiled = partial(jax.jit, compiler_options=options)(
     lambda parts, *rest: (train(model := nnx.merge(*parts), *rest), nnx.state(model))
@@ -157,8 +155,9 @@ def train_all(variants, rates=None):
         own = one.learning_rates if rates is None else rates
         batches, end = integers(all_batches(one)), len(own)
         own = floats(np.pad(own, (0, len(batches) - end)))  # one length, compiled once
-        model = with_flat_products(new_model(one.seed, one.norm_first))
-        run, state = run_compiled(nnx.split(model), data, batches, own, end)
+        model = for_training(new_model(one.seed, one.norm_first))
+        with full_float32():  # close calls: a GPU is to see the same as a CPU
+            run, state = run_compiled(nnx.split(model), data, batches, own, end)
         nnx.update(model, state)
         losses, models = [*losses, as_numpy(run)[:end]], [*models, model]
     return np.array(losses), models

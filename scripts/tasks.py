@@ -31,6 +31,8 @@ MEANINGS = {  # of the settings, for --help
     "warmup": "updates over which the learning rate rises",
     "schedule": f"of the learning rate: {', '.join(SCHEDULES)}",
     "max_grad_norm": "gradients longer than this are shortened to it; inf: none",
+    "precision": f"of matrix products in training: {', '.join(known.PRECISIONS)}; "
+    "weights and losses stay float32",
     "seed": "of the initial weights, the order of the batches, and dropout",
     "n_blocks": "blocks of the model",
     "m": "size of the model, a multiple of the heads",

@@ -3,7 +3,8 @@
 jax, torch
     What the pages built, one file a chapter: ``attention``, ``encoder``,
     ``positions``, ``vision``, ``decoder``, ``generation``, ``translation``; ``fit``,
-    ``evaluate`` and the losses in ``training``; ``memory`` that training keeps.
+    ``evaluate`` and the losses in ``training``, how it multiplies in ``compute``;
+    ``memory`` that training keeps.
     A page takes them in one line: ``from helpers.torch import LanguageModel, fit``.
 
 Beside them stands what both share:

@@ -375,6 +375,12 @@ def test_every_setting_changes_the_description(name):
     assert changed(settings=replace(SETTINGS, **{name: OTHERS[name]})) == [name]
 
 
+def test_a_run_in_float32_is_described_as_before_there_was_a_choice():
+    assert "precision" not in about()
+    half = about(settings=replace(SETTINGS, precision="bfloat16"))
+    assert half == about() | {"precision": "'bfloat16'"}
+
+
 def test_loss_data_and_batches_change_the_description():
     x, y = DATA["train"]
     assert changed(loss_fn=train_torch.odd_one_out) == ["loss function"]

@@ -37,6 +37,10 @@ BAD += [
         "unknown schedule 'constant': expected one of 'warmup_constant', "
         "'warmup_cosine', 'warmup_times_cosine', 'inverse_square_root'",
     ),
+    (
+        {"precision": "float16"},
+        "unknown precision 'float16': expected one of 'float32', 'bfloat16'",
+    ),
     ({"warmup": 18}, WARMUP.format(18, 18)),
     ({"batch_size": 50, "epochs": 1}, WARMUP.format(4, 1)),
     (

@@ -691,32 +691,3 @@ def test_data_may_hold_masks_and_a_loss_may_be_any_callable(side):
     args = weight(side), MaskedSlope(), (x, x > 0), replace(ROWS, warmup=1)
     history = fit(side, *args, batches=one_row_each)
     np.testing.assert_allclose(history["grad_norm"], 1, rtol=1e-6)
-
-
-# Dense layers as products of two matrices
-
-
-@pytest.mark.parametrize("lead", [(5,), (2, 5), (2, 3, 5, 7), (0, 3)])
-def test_a_flat_product_is_the_product(lead):
-    """For any number of leading axes; ``preferred_element_type`` is kept."""
-    x = np.random.default_rng(0).normal(size=(*lead, 11)).astype(np.float32)
-    w = np.random.default_rng(1).normal(size=(11, 13)).astype(np.float32)
-    how = ((len(lead),), (0,)), ((), ())
-    found = train_jax.flat_product(x, w, how, precision=None)
-    np.testing.assert_allclose(found, x @ w, atol=1e-5)
-    half = jnp.asarray(x, jnp.bfloat16), jnp.asarray(w, jnp.bfloat16)
-    wide = train_jax.flat_product(*half, how, preferred_element_type=jnp.float32)
-    assert (wide.shape, wide.dtype) == ((*lead, 13), jnp.float32)
-
-
-def test_flat_products_are_used_only_in_the_trained_copy():
-    """The copy that is trained has them in every dense layer, the model in none."""
-    model = predictor(jax_side)
-    copy = train_jax.with_flat_products(model)
-    for found, product in (
-        (model, jax.lax.dot_general),
-        (copy, train_jax.flat_product),
-    ):
-        parts = [part for _, part in nnx.iter_graph(found)]
-        dense = [part for part in parts if isinstance(part, nnx.Linear)]
-        assert dense and all(part.dot_general is product for part in dense)

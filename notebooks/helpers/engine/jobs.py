@@ -75,6 +75,7 @@ def finish(commands, n, folder, limit):
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     changes = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     changes |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    changes |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # of a GPU that many share
     changes |= {"OMP_NUM_THREADS": "1"} if n > 1 else {}
     said = [Path(folder, f"said-{i}") for i in range(len(commands))]
     options = {"env": os.environ | changes, "stdout": subprocess.DEVNULL}

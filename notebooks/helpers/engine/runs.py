@@ -38,11 +38,11 @@ def runs_folder(name):
 def describe(modules, loss_fn, settings, data, validation, batches, augment=None):
     """Everything that identifies a run but its initial weights: short texts by name.
 
-    The settings one by one, and digests of the code of the model and of the loss
-    function, of the data, of the batches of the first epoch, and of the augmentation.
+    The settings one by one (a precision of float32 goes without saying), and digests of
+    the code of model and loss, data, batches of the first epoch, and augmentation.
     """
     return {
-        **{name: repr(value) for name, value in asdict(settings).items()},
+        **{k: repr(x) for k, x in asdict(settings).items() if x != "float32"},
         "model": code(*modules),
         "loss function": code(loss_fn),
         "data": digest({str(place): x for place, x in enumerate(data)}),

@@ -13,6 +13,7 @@ from helpers.engine.checks import check_fields, choose
 from helpers.schedules import SCHEDULES, check_warmup, factors
 
 POSITIONS = {"sinusoidal": 512, "learned": 512, "rotary": inf, "none": inf}  # longest
+PRECISIONS = {"float32": 24, "bfloat16": 8}  # significant bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class Settings:
     warmup: int  # updates over which the rate rises, at least 1: no rise
     schedule: str = "warmup_cosine"  # a name of helpers.schedules.SCHEDULES
     max_grad_norm: float = 1.0  # largest norm of the gradient; inf clips nothing
+    precision: str = "float32"  # or "bfloat16": of the products in an update
     seed: int = 42  # of the initial weights, the order of the batches, and dropout
 
     def __post_init__(self):
@@ -40,6 +42,7 @@ class Settings:
                 f"{self.batch_size}"
             )
         choose(self.schedule, SCHEDULES, "schedule")
+        choose(self.precision, PRECISIONS, "precision")
         check_warmup(self.warmup, self.updates)
 
     def check_data(self, data):

@@ -34,8 +34,6 @@ def losses(framework, kind, loss_fn, data, settings, weights, batches=None):
 def train(_, framework, kind, loss_fn, data, settings, weights, batches):
     """What the other process does."""
     os.environ["TQDM_DISABLE"] = "1"
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"  # as on the pages
     room = import_module(f"helpers.{framework}")
     model = room.build(getattr(room, kind), **settings.model)
     if framework == "torch" and import_module("torch").cuda.is_available():

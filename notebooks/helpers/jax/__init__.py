@@ -29,10 +29,10 @@ NAMES = {  # in the order of the chapters
     """,
     "training": """
         cross_entropy odd_one_out next_token fit evaluate on_all_devices on_mesh
-        place_of on_device Distributed Trainer flat_product
-        with_flat_products is_key raw put make_optimizer update run_epoch score
-        run_batch
+        place_of on_device Distributed Trainer is_key raw put make_optimizer update
+        run_epoch score run_batch
     """,
+    "compute": "full_float32 for_training flat_product",
     "vision": """
         cut_patches VisionTransformer count_patches check_images move_pictures augment
     """,

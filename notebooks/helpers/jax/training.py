@@ -9,22 +9,22 @@ import numpy as np
 import optax
 from flax import nnx
 from jax.experimental.multihost_utils import broadcast_one_to_all
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from helpers.data.sequences import count_tokens, draw_uniforms, shuffled
 from helpers.engine import checks, runs
 from helpers.engine.arguments import check_kind
 from helpers.engine.processes import ProcessGroup
 from helpers.engine.shapes import with_integers
+from helpers.jax.compute import for_training
 from helpers.jax.positions import without_dropout
 
 
 def cross_entropy(model, inputs, labels):
     """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
     logits = model(inputs)
-    log_p = jax.nn.log_softmax(logits)
-    right = jnp.take_along_axis(log_p, labels[..., None], axis=-1)
-    return -right.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return losses.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
 
 
 def odd_one_out(model, x):
@@ -49,11 +49,12 @@ def next_token(model, *batch):
     *given, tokens = batch
     labels = tokens[:, 1:]  # b s
     logits = model(*given, tokens[:, :-1])  # b s c
-    log_p = jax.nn.log_softmax(logits)
     real = labels >= 0
-    right = jnp.take_along_axis(log_p, jnp.maximum(labels, 0)[..., None], axis=-1)
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits, jnp.maximum(labels, 0)
+    )  # b s
     hits = logits.argmax(-1) == labels  # never where there is padding
-    loss = -jnp.where(real, right.squeeze(-1), 0).sum() / real.sum()
+    loss = jnp.where(real, losses, 0).sum() / real.sum()
     return loss, {"accuracy": hits.sum() / real.sum()}
 
 
@@ -64,7 +65,7 @@ next_token.weigh = count_tokens
 
 def fit(
     model, loss_fn, data, settings, *, batches=None, augment=None, validation=None,
-    folder=None, retrain=False, bar=True, report=None,
+    folder=None, retrain=False, bar=True, report=None, wrt=nnx.Param,
 ):  # fmt: skip
     """Train a model with Adam, and leave it with its best weights.
 
@@ -80,6 +81,7 @@ def fit(
     data, validation : tuples of NumPy arrays
         A batch is the same rows of each; validation is after every epoch.
     settings : helpers.engine.settings.Settings
+        ``precision`` is of products in updates; losses and validation are in float32.
     batches : function from the epoch to an integer array ``n b …``, optional
         Rows of the data for each update; by default ``sequences.shuffled(settings)``.
     augment : function ``(uniforms, *batch) -> batch``, optional
@@ -91,6 +93,7 @@ def fit(
         to the digest, so a model that has been trained starts another run.
     retrain : whether to train again, also when the run is finished
     report : function of the history, called after every epoch, optional
+    wrt : filter of what is trained, as in ``nnx.Optimizer``; the rest is frozen
 
     Where the model is on several devices (``on_all_devices``), each trains on its part
     of every batch; where ``jax.distributed`` has joined several processes, all of them
@@ -114,8 +117,9 @@ def fit(
     """
     check_kind(model, nnx.Module)
     parts = [part for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module)]
+    parts += [wrt] if wrt is not nnx.Param else []
     return runs.fit(
-        Trainer, model, parts, loss_fn, data, settings,
+        partial(Trainer, wrt=wrt), model, parts, loss_fn, data, settings,
         batches=batches or shuffled(settings), augment=augment,
         validation=validation, folder=folder, retrain=retrain, bar=bar, report=report,
     )  # fmt: skip
@@ -137,7 +141,7 @@ def on_all_devices(model):
 
     It is changed in place, and has to be the same in all processes.
     """
-    mesh = Mesh(np.array(jax.devices()), ("data",))
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     place = NamedSharding(mesh, PartitionSpec())
     nnx.update(model, jax.tree.map(lambda x: on_mesh(x, place), nnx.state(model)))
 
@@ -181,9 +185,9 @@ class Distributed(ProcessGroup):
 class Trainer:
     """A model, its optimizer's state and its data; trains an epoch at a time."""
 
-    def __init__(self, model, loss_fn, data, settings, validation, augment):
+    def __init__(self, model, loss_fn, data, settings, validation, augment, wrt):
         self.model, self.loss_fn, self.settings = model, loss_fn, settings
-        self.augment = augment
+        self.augment, self.wrt = augment, wrt
         self.data = on_device(data, model)
         self.validation = validation and on_device(validation, model)
         self.group, self.mesh = ProcessGroup(), None
@@ -193,9 +197,11 @@ class Trainer:
             self.mesh = place.mesh
         checks.check_shares(settings, place.num_devices)
         model.train()
-        self.graph, params, rest = nnx.split(with_flat_products(model), nnx.Param, ...)
+        copy = for_training(model, settings.precision)
+        self.graph, *arrays = nnx.split(copy, wrt, ...)
         rates = settings.learning_rates
         optimizer = make_optimizer(rates, settings.max_grad_norm)
+        params, rest = jax.tree.map(jnp.copy, arrays)  # those of the model stay its own
         self.carry = params, optimizer.init(params), rest
         if self.mesh:
             self.carry = jax.tree.map(lambda x: on_mesh(x, place), self.carry)
@@ -206,15 +212,15 @@ class Trainer:
         self.carry, history = run_epoch(
             self.carry, self.data, batches, uniforms, self.settings.learning_rates,
             graph=self.graph, loss_fn=self.loss_fn, augment=self.augment,
-            max_grad_norm=self.settings.max_grad_norm, mesh=self.mesh,
+            max_grad_norm=self.settings.max_grad_norm, mesh=self.mesh, wrt=self.wrt,
         )  # fmt: skip
         self.write_model()
         return {name: np.asarray(x, np.float64) for name, x in history.items()}
 
     def write_model(self):
         """Copy the trained weights, and the state of dropout, to the model."""
-        params, _, rest = self.carry
-        nnx.update(self.model, params, rest)
+        params, _, rest = self.carry  # the next epoch overwrites these arrays
+        nnx.update(self.model, *jax.tree.map(jnp.copy, (params, rest)))
 
     def score(self):
         """Loss and accuracy on the validation data, if there are any."""
@@ -224,7 +230,7 @@ class Trainer:
     def state(self):
         """All that the next epoch depends on: weights, Adam, dropout, as arrays."""
         leaves = enumerate(jax.tree.leaves(self.carry))
-        return {f"{place:04d}": np.asarray(raw(leaf)) for place, leaf in leaves}
+        return {f"{place:04d}": np.array(raw(leaf)) for place, leaf in leaves}
 
     def restore(self, arrays):
         """Go on from such a state."""
@@ -234,25 +240,6 @@ class Trainer:
         leaves = [put(x, array, jnp.asarray(x).sharding) for x, array in pairs]
         self.carry = jax.tree.unflatten(tree, leaves)
         self.write_model()
-
-
-def flat_product(x, w, _, **options):
-    """Product ``... i, i o -> ... o`` as one of two matrices.
-
-    All axes of ``x`` but the last become one. On CPUs, XLA computes the gradients of
-    this form faster; ``options`` are those of ``jax.lax.dot``.
-    """
-    out = jax.lax.dot(x.reshape(-1, x.shape[-1]), w, **options)
-    return out.reshape(*x.shape[:-1], w.shape[-1])
-
-
-def with_flat_products(model):
-    """A copy of the model whose dense layers use ``flat_product``."""
-    model = nnx.clone(model)
-    for _, part in nnx.iter_graph(model):
-        if isinstance(part, nnx.Linear) and part.dot_general is jax.lax.dot_general:
-            part.dot_general = flat_product
-    return model
 
 
 def is_key(x):
@@ -271,14 +258,14 @@ def make_optimizer(learning_rates, max_grad_norm):
     return optax.chain(clip, optax.adam(lambda count: learning_rates[count]))
 
 
-def update(carry, batch, *, optimizer, graph, loss_fn):
+def update(carry, batch, *, optimizer, graph, loss_fn, wrt=nnx.Param):
     """One update: new weights, new state of Adam, new state of dropout."""
     params, opt_state, rest = carry
 
     def objective(params):
         model = nnx.merge(graph, params, rest, copy=True)
         loss, metrics = loss_fn(model, *batch)
-        return loss, (metrics, nnx.split(model, nnx.Param, ...)[2])
+        return loss, (metrics, nnx.split(model, wrt, ...)[2])
 
     loss_and_grads = jax.value_and_grad(objective, has_aux=True)
     (loss, (metrics, rest)), grads = loss_and_grads(params)
@@ -290,18 +277,20 @@ def update(carry, batch, *, optimizer, graph, loss_fn):
 
 
 @partial(
-    jax.jit, static_argnames=("graph", "loss_fn", "augment", "max_grad_norm", "mesh")
-)
+    jax.jit, donate_argnames="carry",
+    static_argnames=("graph", "loss_fn", "augment", "max_grad_norm", "mesh", "wrt"),
+)  # fmt: skip
 def run_epoch(
     carry, data, batches, uniforms, learning_rates, *, graph, loss_fn, augment,
-    max_grad_norm, mesh=None,
+    max_grad_norm, mesh=None, wrt=nnx.Param,
 ):  # fmt: skip
     """All updates of an epoch as one ``scan``, with no Python in between.
 
-    On a mesh, each device gets its part of every batch; XLA adds the gradients up.
+    It overwrites the arrays of ``carry``. On a mesh, each device gets its part of every
+    batch; XLA adds the gradients up.
     """
     optimizer = make_optimizer(learning_rates, max_grad_norm)
-    fixed = {"optimizer": optimizer, "graph": graph, "loss_fn": loss_fn}
+    fixed = {"optimizer": optimizer, "graph": graph, "loss_fn": loss_fn, "wrt": wrt}
 
     def step(carry, given):
         index, uniform = given

@@ -31,6 +31,7 @@ NAMES = {  # in the order of the chapters
         over_processes Trainer loss_weights make_optimizer update run_epoch
         score
     """,
+    "compute": "full_float32 for_training",
     "vision": """
         cut_patches VisionTransformer count_patches check_images move_pictures augment
     """,

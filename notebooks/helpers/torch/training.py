@@ -10,6 +10,7 @@ from helpers.engine import checks, runs
 from helpers.engine.arguments import check_kind
 from helpers.engine.processes import ProcessGroup
 from helpers.engine.shapes import with_integers
+from helpers.torch.compute import for_training
 from helpers.torch.positions import without_dropout
 
 
@@ -27,7 +28,7 @@ def odd_one_out(model, x):
     set.
     """
     logits = model(x).squeeze(-1)  # b s
-    log_p = torch.log_softmax(logits, dim=-1)
+    log_p = torch.log_softmax(logits.float(), dim=-1)
     last = x.shape[1] - 1
     accuracy = (logits.argmax(-1) == last).float().mean()
     return -log_p[:, last].mean(), {"accuracy": accuracy}
@@ -74,6 +75,7 @@ def fit(
     data, validation : tuples of NumPy arrays
         A batch is the same rows of each; validation is after every epoch.
     settings : helpers.engine.settings.Settings
+        ``precision`` is of products in updates; losses and validation are in float32.
     batches : function from the epoch to an integer array ``n b …``, optional
         Rows of the data for each update; by default ``sequences.shuffled(settings)``.
     augment : function ``(uniforms, *batch) -> batch``, optional
@@ -167,6 +169,7 @@ class Trainer:
         if distributed.is_initialized():
             self.group = Distributed()
             self.parallel = DistributedDataParallel(model, broadcast_buffers=False)
+        self.parallel = for_training(self.parallel, self.data[0].device, settings)
         checks.check_shares(settings, self.group.size)
 
     def epoch(self, number, batches):
@@ -184,11 +187,13 @@ class Trainer:
         weights = loss_weights(self.loss_fn, self.data, batches, size)[rank].tolist()
         batches = np.split(batches, size, axis=1)[rank]
         batches = torch.tensor(batches, device=device).long()
-        first = number * len(batches)
+        first, half = number * len(batches), self.settings.precision == "bfloat16"
+        in_precision = torch.autocast(device.type, torch.bfloat16, enabled=half)
         history = run_epoch(
             self.parallel, self.optimizer, self.data, batches,
             self.settings.learning_rates[first : first + len(batches)].tolist(),
-            loss_fn=self.loss_fn, max_grad_norm=self.settings.max_grad_norm,
+            loss_fn=in_precision(self.loss_fn),
+            max_grad_norm=self.settings.max_grad_norm,
             augment=self.augment, uniforms=uniforms, weights=weights,
         )  # fmt: skip
         return {name: x.cpu().numpy().astype(np.float64) for name, x in history.items()}
