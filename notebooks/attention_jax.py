@@ -572,8 +572,7 @@ for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
 # The weights are for us to look at; a model needs only the outputs. For these, both
 # frameworks have a function that returns no weights. Where there is one program for all
 # of formula (1), a **fused kernel**, they are never stored as a whole, and memory grows
-# with the length, not with its square. What a query gets that sees nothing depends on
-# the kernel, so we let it see everything, and set its output to zero.
+# with the length, not with its square.
 
 # %% [markdown] tags=["jax"]
 # `jax.nn.dot_product_attention` wants the heads *behind* the positions, `b s h d`, and
@@ -589,11 +588,20 @@ def framework_attention(q, k, v, mask=None, *, is_causal=False):
     half = q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[3] in range(8, 129, 8)
     even = q.shape[1] % 2 == k.shape[1] % 2 == 0
     ampere = float(getattr(jax.local_devices()[0], "compute_capability", 0)) >= 8
-    kernel = "cudnn" if half and even and ampere else "xla"
-    options = {"is_causal": is_causal, "implementation": kernel}
-    return jax.nn.dot_product_attention(q, k, v, mask=mask, **options).swapaxes(1, 2)
+    kernel, dtype = "cudnn" if half and even and ampere else "xla", q.dtype
+    if kernel == "xla" and dtype == jnp.float16:  # XLA lacks it on CPUs
+        q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
+    options = {"mask": mask, "is_causal": is_causal, "implementation": kernel}
+    out = jax.nn.dot_product_attention(q, k, v, **options)
+    return out.swapaxes(1, 2).astype(dtype)
 
 
+# %% [markdown] tags=["shared"]
+# What a query gets that sees nothing depends on the kernel. So we let it see everything,
+# and set its output to zero:
+
+
+# %% tags=["jax"]
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
     """The outputs of ``attention`` from arrays with four axes, here ``b h s d``."""
     check_shapes(q, k, v)
@@ -754,7 +762,9 @@ def linear_parts(layer, x, parts="qkv"):
         return layer(x)
     first, m = "qkv".index(parts), layer.in_features
     columns = slice(first * m, (first + len(parts)) * m)
-    return x @ layer.kernel[:, columns] + layer.bias[columns]
+    arrays = x, layer.kernel[:, columns], layer.bias[columns]
+    x, kernel, bias = layer.promote_dtype(arrays, dtype=layer.dtype)  # as it does
+    return x @ kernel + bias
 
 
 def merge_heads(values):

@@ -572,8 +572,7 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
 # The weights are for us to look at; a model needs only the outputs. For these, both
 # frameworks have a function that returns no weights. Where there is one program for all
 # of formula (1), a **fused kernel**, they are never stored as a whole, and memory grows
-# with the length, not with its square. What a query gets that sees nothing depends on
-# the kernel, so we let it see everything, and set its output to zero.
+# with the length, not with its square.
 
 # %% [markdown] tags=["torch"]
 # `scaled_dot_product_attention` finds the kernel by itself ([What attention
@@ -587,6 +586,12 @@ def framework_attention(q, k, v, mask=None, *, is_causal=False):
     return attend(q, k, v, attn_mask=mask, is_causal=is_causal)
 
 
+# %% [markdown] tags=["shared"]
+# What a query gets that sees nothing depends on the kernel. So we let it see everything,
+# and set its output to zero:
+
+
+# %% tags=["torch"]
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
     """The outputs of ``attention`` from arrays with four axes, here ``b h s d``."""
     check_shapes(q, k, v)

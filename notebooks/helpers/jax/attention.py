@@ -76,9 +76,12 @@ def framework_attention(q, k, v, mask=None, *, is_causal=False):
     half = q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[3] in range(8, 129, 8)
     even = q.shape[1] % 2 == k.shape[1] % 2 == 0
     ampere = float(getattr(jax.local_devices()[0], "compute_capability", 0)) >= 8
-    kernel = "cudnn" if half and even and ampere else "xla"
-    options = {"is_causal": is_causal, "implementation": kernel}
-    return jax.nn.dot_product_attention(q, k, v, mask=mask, **options).swapaxes(1, 2)
+    kernel, dtype = "cudnn" if half and even and ampere else "xla", q.dtype
+    if kernel == "xla" and dtype == jnp.float16:  # XLA lacks it on CPUs
+        q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
+    options = {"mask": mask, "is_causal": is_causal, "implementation": kernel}
+    out = jax.nn.dot_product_attention(q, k, v, **options)
+    return out.swapaxes(1, 2).astype(dtype)
 
 
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
@@ -128,7 +131,9 @@ def linear_parts(layer, x, parts="qkv"):
         return layer(x)
     first, m = "qkv".index(parts), layer.in_features
     columns = slice(first * m, (first + len(parts)) * m)
-    return x @ layer.kernel[:, columns] + layer.bias[columns]
+    arrays = x, layer.kernel[:, columns], layer.bias[columns]
+    x, kernel, bias = layer.promote_dtype(arrays, dtype=layer.dtype)  # as it does
+    return x @ kernel + bias
 
 
 def merge_heads(values):

@@ -94,18 +94,18 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     """
     highest = logits.amax(dim=-1, keepdim=True)
     p = torch.softmax((logits - highest).float() / temperature, dim=-1)
-    if top_k is None and top_p is None:
-        return p
-    p, order = p.sort(dim=-1, descending=True, stable=True)  # the most probable first
     if top_k is not None:
-        ranks = torch.arange(p.shape[-1], device=p.device)
-        p = torch.where(ranks < top_k, p, 0)
+        least = p.topk(min(top_k, p.shape[-1])).values[..., -1:]
+        more, equal = p > least, p == least
+        left = top_k - more.sum(dim=-1, keepdim=True)  # places for equal ones
+        p = torch.where(more | equal & (equal.cumsum(dim=-1) <= left), p, 0)
         p = p / p.sum(dim=-1, keepdim=True)
     if top_p is not None:
+        p, order = p.sort(dim=-1, descending=True, stable=True)  # probable ones first
         before = p.cumsum(dim=-1) - p  # what the more probable ones have
-        p = torch.where(before < top_p, p, 0)
+        p = torch.where(before < top_p, p, 0).gather(-1, order.argsort(dim=-1))
         p = p / p.sum(dim=-1, keepdim=True)
-    return p.gather(-1, order.argsort(dim=-1))
+    return p
 
 
 def generate(
