@@ -597,8 +597,8 @@ def framework_attention(q, k, v, mask=None, *, is_causal=False):
 
 
 # %% [markdown] tags=["shared"]
-# What a query gets that sees nothing depends on the kernel. So we let it see everything,
-# and set its output to zero:
+# What a query gets that sees nothing depends on the kernel. So we let it see
+# everything, and set its output to zero:
 
 
 # %% tags=["jax"]
