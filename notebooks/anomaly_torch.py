@@ -148,8 +148,8 @@ text = f"This run uses **{Path(source).name}**, {len(names)} classes."
 if not known:
     kind = "ResNet34" if train.features.shape[1] == 512 else "mean colours only"
     text += (
-        f" Features: {kind}. What the text of this page says was checked on digits and "
-        "on CIFAR-100; with other pictures read the numbers."
+        f" Features: {kind}. What the text of this page says is checked on digits; "
+        "with other pictures, read the numbers."
     )
 say(f"{text}\n\n{rows}")
 

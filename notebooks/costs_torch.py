@@ -700,9 +700,9 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# Here the book's path ends. You can now build every part of a Transformer, show by
-# removing it what it is for, train a model, look into it, and say beforehand what it
-# will cost.
+# You can now build every part of a Transformer, show by removing it what it is for,
+# train a model, look into it, and say beforehand what it will cost. The next chapters
+# bring it to your own work, and to more than one device.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Speed is limited by memory or by arithmetic

@@ -334,7 +334,15 @@ def next_token(model, tokens):
 
 # %% tags=["shared"]
 untrained = next_token(model, integers(window)).item()
-f"untrained: {untrained:.2f} nats; blind guessing: {math.log(settings.n_tokens):.2f}"
+spread = before[0].var(axis=-1).mean()  # variance of the logits of a position
+
+# %% tags=["shared", "say"]
+blind = math.log(settings.n_tokens)
+say(
+    f"Untrained, the loss is **{untrained:.2f}** nats, {word('above', untrained, blind)} "
+    f"the {blind:.2f} of blind guessing: the logits of a new model already differ, with "
+    f"a variance of {spread:.2f}, so it prefers some tokens without a reason."
+)
 
 # %% [markdown] tags=["shared"]
 # Texts of different lengths are padded at the end with $-1$. The folded version leaves
@@ -362,6 +370,7 @@ log_p = before[0].astype(np.float64)  # s c, of one pass
 log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
 of_label = log_p[np.arange(64), window[0, 1:]]  # s
 np.testing.assert_allclose(untrained, -of_label.mean(), rtol=1e-5)
+assert 0.5 < spread < 2
 for n in (1, 2, 40, 64):  # beginnings padded at the end: one shape for all
     beginning = np.where(np.arange(64) < n, row, -1)
     last = as_numpy(full(integers(beginning)))[0, n - 1]
