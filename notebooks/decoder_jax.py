@@ -336,9 +336,10 @@ spread = before[0].var(axis=-1).mean()  # variance of the logits of a position
 # %% tags=["shared", "say"]
 blind = math.log(settings.n_tokens)
 say(
-    f"Untrained, the loss is **{untrained:.2f}** nats, {word('above', untrained, blind)} "
-    f"the {blind:.2f} of blind guessing: the logits of a new model already differ, with "
-    f"a variance of {spread:.2f}, so it prefers some tokens without a reason."
+    f"Untrained, the loss is **{untrained:.2f}** nats, "
+    f"{word('above', untrained, blind)} the {blind:.2f} of blind guessing: the logits "
+    f"of a new model already differ, with a variance of {spread:.2f}, so it prefers "
+    "some tokens without a reason."
 )
 
 # %% [markdown] tags=["shared"]

@@ -1055,21 +1055,24 @@ def renamed(found, names):
 # %% tags=["jax", "experiment"]
 # Experiment: arrays with torchvision's names and shapes, and the outputs in NumPy
 shapes = {"class_token": (1, 1, 48), "encoder.pos_embedding": (1, 17, 48)}
-shapes |= {"conv_proj.weight": (48, 3, 2, 2), "conv_proj.bias": (48,)}
-shapes |= {"heads.head.weight": (10, 48), "heads.head.bias": (10,)}
 layers = {"self_attention.in_proj_": (144, 48), "self_attention.out_proj.": (48, 48)}
 layers |= {"mlp.0.": (96, 48), "mlp.3.": (48, 96), "ln_1.": (48,), "ln_2.": (48,)}
 layers = {
     f"encoder.layers.encoder_layer_{n}.{name}": shape
     for n in range(2) for name, shape in layers.items()
 } | {"encoder.ln.": (48,)}  # fmt: skip
+layers |= {"conv_proj.": (48, 3, 2, 2), "heads.head.": (10, 48)}
 for name, shape in layers.items():
     shapes |= {f"{name}weight": shape, f"{name}bias": shape[:1]}
 rng = np.random.default_rng(0)
 published = {name: 0.2 * rng.normal(size=shape) for name, shape in shapes.items()}
 in_colour = rng.random((len(y_test), 8, 8, 3), np.float32)  # b y x i
 ours = renamed(published, TORCHVISION)
-expected = reference.vision_transformer(in_colour, ours, 2, 2, 4)
+x = reference.dense(cut_patches(in_colour.astype(np.float64), 2), ours, "embed")
+x = np.concatenate([np.tile(ours["token"], (len(x), 1, 1)), x], axis=1)  # b s m
+x, blocks = x + ours["positions.table"], (reference.inside(ours, "encoder."), 2, 4)
+x, _ = reference.encoder(x, *blocks, activation="gelu", norm_first=True)
+expected = reference.dense(x[:, 0], ours, "output")
 
 # %% tags=["shared"]
 sizes = {**settings.model, "n_channels": 3}
