@@ -195,7 +195,7 @@ def test_each_head_has_a_map_over_all_rows_of_the_input():
 def test_shapes_of_the_block(side, norm_first):
     block = side.build("EncoderBlock", 12, 3, 13, norm_first=norm_first)
     x = side.tensor(np.ones((2, 5, 12)))
-    out, weights = block(x)
+    out, weights = block(x, return_weights=True)
     middle = x + block.attention(x)[0]
     inside = " → ".join(map(shape_of_last, (x, block.ffn.linear1(x), block.ffn(x))))
     traced = [shape_of(x), shape_of(weights), shape_of(middle), inside, shape_of(out)]

@@ -92,7 +92,7 @@ def heads():
         canvas.text(group.top[0] - 12 * (name == "k"), 110, name, "name")
 
     joined = canvas.cells(left, 327, [columns] * 3, cell)
-    canvas.label(joined.right[0] + 10, 338, "joined", "b q m", ha="left")
+    canvas.label(joined.right[0] + 10, 338, "merge_heads", "b q m", ha="left")
     for i, colour in enumerate(colours):
         at, inside = x + 118 * (i - 0.5), (2 * i + 1) * cell
         card = one_head(canvas, at, i + 1, colour, rng)
