@@ -225,11 +225,13 @@ def translation_demo(weights, up):
 
 def vision_demo(weights, up):
     """A vision Transformer, and what it sees in a test digit."""
+    import reference_models as models
+
     reference, settings = helpers("reference", "engine.settings")
     s, data = settings.Pictures(), b64decode(next(iter(weights.values())))
     params, data = safetensors.numpy.load(data), digits(s)
     image = np.array(data["examples"][0]["picture"]) / BLOCK**2
-    logits, maps = reference.vision_transformer(
+    logits, maps = models.vision_transformer(
         image[None, :, :, None], params, s.patch, s.n_blocks, s.n_heads,
         norm_first=s.norm_first, return_maps=True,
     )  # fmt: skip
