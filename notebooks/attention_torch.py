@@ -739,12 +739,13 @@ build = partial(build, device=device)  # from here on: on this device
 
 # %% [markdown] tags=["shared"]
 # Queries, keys and values of all heads come from one product with `qkv`. In
-# cross-attention, where keys and values are of another sequence, the *context*,
-# `linear_parts` computes only the `parts` that each needs. After attention the heads
-# are concatenated: `h` and `d` become `m`.
+# cross-attention, keys and values are of another sequence, the *context*, so
+# `linear_parts` computes only some of them. In the end, `merge_heads` concatenates the
+# heads: `h` and `d` become `m`. Both are in the fold.
 
 
-# %% tags=["torch"]
+# %% tags=["torch", "experiment"]
+# Experiment: some of the outputs of a layer; the heads side by side
 def linear_parts(layer, x, parts="qkv"):
     """Of the stacked outputs of a layer only some ``parts``: ``b s m -> b s nm``."""
     check_input(x, layer.in_features)
