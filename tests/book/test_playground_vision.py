@@ -376,7 +376,8 @@ def test_answers_about_the_vision_transformer_are_true(
     found, _, _ = answered(side, pictures_of(javascript, small))
     assert (found == truth).mean() > 0.75
     found, p, _ = answered(side, pictures_of(javascript, small, False))
-    assert (found == truth).mean() < 0.4 and np.mean(p > 0.5) > 0.3  # many
+    assert (found == truth).mean() < 0.4
+    assert p[found != truth].mean() > 3 / 10  # a guess has one tenth
 
     _, (p,), _ = answered(side, 0 * counts[:1])
     assert p > 0.5
