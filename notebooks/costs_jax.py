@@ -971,5 +971,5 @@ assert sharp > 0.99 and pale < 0.05
 #   batches. Cheaper attention gives up direct paths, parallel work or sharp weights.
 
 # %% [markdown] tags=["jax"]
-# Next comes [your own work, in JAX](practice_jax.ipynb): its data, its
-# mistakes, and your framework's own layers.
+# Next come [more devices than one, in JAX](scaling_jax.ipynb): for data or models
+# that one device cannot take.

@@ -954,5 +954,5 @@ assert sharp > 0.99 and pale < 0.05
 #   batches. Cheaper attention gives up direct paths, parallel work or sharp weights.
 
 # %% [markdown] tags=["torch"]
-# Next comes [your own work, in PyTorch](practice_torch.ipynb): its data, its
-# mistakes, and your framework's own layers.
+# Next come [more devices than one, in PyTorch](scaling_torch.ipynb): for data or models
+# that one device cannot take.

@@ -73,7 +73,7 @@ plots.use_style()
 # ## Data parallel: every device takes a part of the batch
 #
 # The loss is a mean over the texts of a batch, so its gradient is the mean of the
-# gradients of equal parts (*From the book to your work* adds them up one after the
+# gradients of equal parts (*When training fails* adds them up one after the
 # other). Four devices compute them at the same time:
 #
 # 1. each has the whole model, with the same weights;

@@ -997,5 +997,5 @@ say(
 # * Beam search looks for the most probable whole text. A sure model does not need it.
 
 # %% [markdown] tags=["jax"]
-# Next comes [what attention costs, in JAX](costs_jax.ipynb): the memory and the
-# time that models of this kind need.
+# Next comes [when training fails, in JAX](debugging_jax.ipynb): your own data, and the
+# tests that find a mistake.

@@ -995,5 +995,5 @@ say(
 # * Beam search looks for the most probable whole text. A sure model does not need it.
 
 # %% [markdown] tags=["torch"]
-# Next comes [what attention costs, in PyTorch](costs_torch.ipynb): the memory and the
-# time that models of this kind need.
+# Next comes [when training fails, in PyTorch](debugging_torch.ipynb): your own data,
+# and the tests that find a mistake.

@@ -20,8 +20,8 @@ data
 show
     ``prose`` with computed numbers, ``plots``, ``patches`` of pictures, ``viewer`` for
     attention maps to touch, and ``diagrams`` of architectures: a ``canvas``, one file a
-    chapter (``anomaly``, ``attention``, ``costs``, ``decoder``, ``encoder``,
-    ``frameworks``, ``positions``, ``practice``, ``scaling``, ``translation``,
+    chapter (``anomaly``, ``attention``, ``costs``, ``debugging``, ``decoder``,
+    ``encoder``, ``frameworks``, ``positions``, ``scaling``, ``translation``,
     ``vision``, ``warmup``).
 engine
     What a reader may ignore: ``settings`` of each task and ``set_settings``,

@@ -46,10 +46,10 @@ def copied(side, chapter, *names):
 @on_both_sides
 @pytest.mark.parametrize("loss", ["class_loss", "half_loss"])
 @pytest.mark.parametrize("kind", ["Classifier", "Recomputed"])
-def test_the_loop_of_practice_draws_new_masks(side, kind, loss):
+def test_the_loop_of_debugging_draws_new_masks(side, kind, loss):
     """Also with recomputation, and with products in half precision."""
     names = "Block Classifier Recomputed class_loss half_loss one_update updates train"
-    page = copied(side, "practice", *names.split())
+    page = copied(side, "debugging", *names.split())
     page["ADAMW"] = eval(OPTIMIZER[side.name], page)
     sizes = {"n_blocks": 1, "n_heads": 2, "f": 11, "max_length": 5, "dropout": 0.5}
     model = side.models.build(page[kind], 3, 8, 7, **sizes)

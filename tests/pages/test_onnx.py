@@ -1,4 +1,4 @@
-"""The line of *From the book to your work* that writes an ONNX file keeps its word.
+"""The line of *When training fails* that writes an ONNX file keeps its word.
 
 A test does what the page cannot: Colab has neither onnxscript nor ONNX Runtime.
 """
@@ -9,7 +9,7 @@ import sys
 
 import pages
 
-PAGE = pages.NOTEBOOKS / "practice_torch.py"
+PAGE = pages.NOTEBOOKS / "debugging_torch.py"
 FILE = """
 import numpy as np
 import onnxruntime

@@ -1,4 +1,4 @@
-"""Drawing of the chapter *From the book to your work*."""
+"""Drawing of the chapter *When training fails*."""
 
 import numpy as np
 

@@ -12,7 +12,7 @@
 # ---
 
 # %% [markdown] tags=["shared"]
-# # From the book to your work
+# # When training fails
 #
 # By the end you can build the book's models from your framework's own layers, train
 # them on your tables, signals and texts, find out why a training does not work, and
@@ -25,9 +25,9 @@
 # the data? The mask? The learning rate? This page goes the whole way once, makes six
 # mistakes on purpose, and finds each of them by a test.
 
-# %% [markdown] tags=["jax"]
-# This page uses **JAX**. The same page in PyTorch:
-# [practice_torch](practice_torch.ipynb).
+# %% [markdown] tags=["torch"]
+# This page uses **PyTorch**. The same page in JAX:
+# [debugging_jax](debugging_jax.ipynb).
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
@@ -46,41 +46,43 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["jax", "imports"]
+# %% tags=["torch", "imports"]
+import copy
 import json
 import math
 import tempfile
+import warnings
 from functools import partial
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import matplotlib
 import numpy as np
-import optax
-import orbax.checkpoint
 import sklearn
-from flax import nnx
-from jax import export
+import torch
 from sklearn.datasets import load_wine
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
 
 from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
-from helpers.jax import Encoder, attention, build, full_float32
-from helpers.jax.memory import activations
 from helpers.show import plots
-from helpers.show.diagrams import practice as diagrams  # drawings and figures
+from helpers.show.diagrams import debugging as diagrams  # drawings and figures
 from helpers.show.prose import power, recorded, say, table
+from helpers.torch import Encoder, attention, build, full_float32
+from helpers.torch.memory import activations
 
-# %% tags=["jax", "experiment"]
-# Experiment: style, and the short names floats, booleans and whole
+# %% tags=["torch", "experiment"]
+# Experiment: style, device, and the short names floats, booleans and whole
 plots.use_style()
-floats = partial(jnp.asarray, dtype=jnp.float32)
-booleans = partial(jnp.asarray, dtype=bool)
-whole = partial(jnp.asarray, dtype=jnp.int32)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+build = partial(build, device=device)  # models are made on this device
+floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
+booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
+whole = partial(torch.as_tensor, dtype=torch.int64, device=device)
 
 # %% [markdown] tags=["shared"]
 # ## The framework's layers compute the same
@@ -90,28 +92,17 @@ whole = partial(jnp.asarray, dtype=jnp.int32)
 # calls its `nn.Transformer*` reference implementations. And every default is a
 # decision that somebody has made for you.
 
-# %% [markdown] tags=["jax"]
-# Flax has attention, norms and linear layers; the block is yours. Two defaults would
-# change our outputs a little: the $\varepsilon$ of the norm, and a tanh in the GELU.
+# %% [markdown] tags=["torch"]
+# PyTorch has the whole block. Four of its defaults are not ours:
 
 
-# %% tags=["jax"]
-class Block(nnx.Module):
-    """A pre-norm block of Flax's own layers: ``b s m, b s -> b s m``."""
+# %% tags=["torch"]
+class Block(nn.TransformerEncoderLayer):
+    """PyTorch's block with the choices of ours: ``b s m, b s -> b s m``."""
 
-    def __init__(self, m, n_heads, f, dropout=0.0, *, rngs):
-        self.norm1 = nnx.LayerNorm(m, epsilon=1e-5, rngs=rngs)
-        self.norm2 = nnx.LayerNorm(m, epsilon=1e-5, rngs=rngs)
-        self.attention = nnx.MultiHeadAttention(n_heads, m, decode=False, rngs=rngs)
-        self.linear1 = nnx.Linear(m, f, rngs=rngs)
-        self.linear2 = nnx.Linear(f, m, rngs=rngs)
-        self.dropout = nnx.Dropout(dropout, rngs=rngs)
-
-    def __call__(self, x, real):
-        mask = real[:, None, None, :]  # b 1 1 k: True = may look
-        x = x + self.dropout(self.attention(self.norm1(x), mask=mask))
-        hidden = jax.nn.gelu(self.linear1(self.norm2(x)), approximate=False)
-        return x + self.dropout(self.linear2(self.dropout(hidden)))
+    def __init__(self, m, n_heads, f, dropout=0.0):
+        options = {"activation": "gelu", "norm_first": True, "batch_first": True}
+        super().__init__(m, n_heads, f, dropout, **options)
 
 
 # %% [markdown] tags=["shared"]
@@ -119,29 +110,27 @@ class Block(nnx.Module):
 # model for all data on this page: a sequence in, one vector of outputs out.
 
 
-# %% tags=["jax"]
-class Classifier(nnx.Module):
+# %% tags=["torch"]
+class Classifier(nn.Module):
     """One output vector per sequence: ``b s i, b s -> b c``; ``real`` is no padding."""
 
     def __init__(
-        self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, max_length, dropout=0.0,
-        rngs,
-    ):  # fmt: skip
-        self.embed = nnx.Linear(n_inputs, m, rngs=rngs)
-        table = jax.random.normal(rngs.params(), (max_length, m))
-        self.positions = nnx.Param(0.02 * table)
-        blocks = [Block(m, n_heads, f, dropout, rngs=rngs) for _ in range(n_blocks)]
-        self.blocks = nnx.data(blocks)
-        self.norm = nnx.LayerNorm(m, epsilon=1e-5, rngs=rngs)
-        self.output = nnx.Linear(m, n_outputs, rngs=rngs)
+        self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, max_length, dropout=0.0
+    ):
+        super().__init__()
+        self.embed = nn.Linear(n_inputs, m)
+        self.positions = nn.Parameter(0.02 * torch.randn(max_length, m))
+        block, norm = Block(m, n_heads, f, dropout), nn.LayerNorm(m)
+        self.encoder = nn.TransformerEncoder(
+            block, n_blocks, norm, enable_nested_tensor=False
+        )
+        self.output = nn.Linear(m, n_outputs)
 
     def encode(self, x, real):
         x = self.embed(x) + self.positions[: x.shape[1]]  # b s m
-        for block in self.blocks:
-            x = block(x, real)
-        return self.norm(x)
+        return self.encoder(x, src_key_padding_mask=~real)  # here, True hides
 
-    def __call__(self, x, real):
+    def forward(self, x, real):
         encoded = self.encode(x, real) * real[..., None]
         return self.output(encoded.sum(1) / real.sum(1)[:, None])
 
@@ -151,76 +140,77 @@ class Classifier(nnx.Module):
 # the framework uses:
 
 
-# %% tags=["jax", "experiment"]
+# %% tags=["torch", "experiment"]
 # Experiment: our weights under the other names
 def renamed(encoder):
-    """Weights of our ``Encoder`` under Flax's paths; queries, keys, values by head."""
-    n_heads, state = encoder.blocks[0].attention.n_heads, {}
-    for path, param in nnx.to_flat_state(nnx.state(encoder, nnx.Param)):
-        array, path = param[...], tuple(key for key in path if key != "ffn")
-        if "qkv" in path:  # m 3m, or 3m
-            parts = jnp.split(array, 3, axis=-1)
-            for name, part in zip(("query", "key", "value"), parts, strict=True):
-                by_head = part.reshape(*part.shape[:-1], n_heads, -1)  # m h d, or h d
-                state[*path[:-2], name, path[-1]] = by_head
-        elif path[-2:] == ("out", "kernel"):
-            state[path] = array.reshape(n_heads, -1, array.shape[1])  # h d m
-        else:
-            state[path] = array
+    """Weights of our ``Encoder`` under PyTorch's names."""
+    names = {"blocks.": "layers.", "attention.qkv.": "self_attn.in_proj_"}
+    names |= {"attention.out.": "self_attn.out_proj.", "ffn.": ""}
+    state = {}
+    for name, array in encoder.state_dict().items():
+        for ours, theirs in names.items():
+            name = name.replace(ours, theirs)
+        state[name] = array
     return state
 
 
-# %% tags=["jax"]
+# %% tags=["torch"]
 sizes = {"n_blocks": 2, "n_heads": 3, "f": 41}
 ours = build(Encoder, 2, 24, 3, 41, norm_first=True, activation="gelu")
 own = build(Classifier, 5, 24, 7, **sizes, max_length=11, seed=1)
-weights = renamed(ours)
-for path, param in nnx.to_flat_state(nnx.state(own, nnx.Param)):
-    if path in weights:
-        param[...] = weights[path]
+own.encoder.load_state_dict(renamed(ours))
 
-# %% tags=["jax", "check"]
+# %% tags=["torch", "check"]
 # Checked: at real positions, both encoders agree to 1e-5
 draw = np.random.default_rng(0).normal
 x, real = floats(draw(size=(2, 11, 5))), np.arange(11) < np.array([[11], [7]])  # b s
 mask = booleans(real)
-with full_float32():  # on a GPU JAX's default is TF32, with 11 significant bits
-    placed = own.embed(x) + own.positions
-    expected = as_numpy(ours(placed, mask[:, None, None]))
-    found = as_numpy(own.encode(x, mask))
+placed = own.embed(x) + own.positions
+expected = as_numpy(ours(placed, mask[:, None, None]))
+found = as_numpy(own.encode(x, mask))
 np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
 
-# %% tags=["jax", "check"]
+# %% tags=["torch", "check"]
 # Checked: the defaults are those of the table; in fused attention, True may look
-assert nnx.LayerNorm(3, rngs=nnx.Rngs(0)).epsilon == 1e-6
-assert jax.nn.gelu(1.0) != jax.nn.gelu(1.0, approximate=False)
-kernel = as_numpy(nnx.Linear(24, 41, rngs=nnx.Rngs(0)).kernel[...])
-uniform = as_numpy(ours.blocks[0].ffn.linear1.kernel[...])
-ratio = kernel.std() / uniform.std()
-np.testing.assert_allclose(ratio, 3**0.5, rtol=0.1)  # loose: by the draw
-q = floats(draw(size=(1, 3, 1, 4)))  # b s h d
-keys = booleans([[[[True, True, False]]]])
-swapped = q.swapaxes(1, 2)
-with full_float32():
-    theirs = jax.nn.dot_product_attention(q, q, q, mask=keys)
-    same = attention(swapped, swapped, swapped, keys)[0].swapaxes(1, 2)
-np.testing.assert_allclose(as_numpy(theirs), as_numpy(same), atol=1e-5)
+default = nn.TransformerEncoderLayer(12, 3, 7)
+stack = partial(nn.TransformerEncoder, enable_nested_tensor=False)
+assert not default.norm_first and not default.self_attn.batch_first
+assert default.dropout.p == default.self_attn.dropout == 0.1
+assert default.activation is nn.functional.relu
+first, second = build(stack, default, 2).layers
+assert torch.equal(first.linear1.weight, second.linear1.weight)
+own_way = nn.functional.scaled_dot_product_attention
+q = floats(draw(size=(1, 1, 3, 4)))
+keys = booleans([[True, True, False]])
+np.testing.assert_allclose(
+    as_numpy(own_way(q, q, q, attn_mask=keys)), as_numpy(attention(q, q, q, keys)[0]),
+    atol=1e-5,
+)  # fmt: skip
 
-# %% tags=["jax", "check"]
-# Checked: attention of Flax returns outputs alone
-layer = nnx.MultiHeadAttention(2, 12, decode=False, rngs=nnx.Rngs(0))
-x = floats(draw(size=(1, 3, 12)))
-assert layer(x).shape == x.shape
+# %% tags=["torch", "check"]
+# Checked: nested tensors make padded outputs 0; weights come as the mean of the heads
+post_norm = nn.TransformerEncoderLayer(12, 2, 7, batch_first=True)
+hidden = torch.tensor([[False, False, False], [False, True, True]])
+with torch.no_grad(), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    stacked = nn.TransformerEncoder(post_norm, 1).eval()
+    padded = stacked(torch.randn(2, 3, 12), src_key_padding_mask=hidden)
+assert padded[1, 1:].abs().max() == 0 and padded[1, 0].abs().max() > 0
+weights = build(nn.MultiheadAttention, 12, 2)(*3 * [floats(draw(size=(3, 1, 12)))])[1]
+assert weights.shape == (1, 3, 3)  # b q k: no axis of heads
 
-# %% [markdown] tags=["jax"]
-# | Flax's layers | ours |
+# %% [markdown] tags=["torch"]
+# | PyTorch's layers | ours |
 # |---|---|
-# | mask: True may look | the same |
-# | `LayerNorm(epsilon=1e-6)` | 1e-5, as in PyTorch |
-# | `jax.nn.gelu` with a tanh | exact: `approximate=False` |
-# | `MultiHeadAttention` needs `decode`, and returns no weights | outputs and weights |
-# | first weights: standard deviation $1/\sqrt n$ | $1/\sqrt{3n}$ |
-# | kernels `m h d`; `dot_product_attention` takes `b s h d` | `m 3m`; `b h s d` |
+# | `src_key_padding_mask`, `attn_mask`: True **hides** | True may look[^sdpa] |
+# | `batch_first=False`: inputs `s b m` | `b s m` |
+# | `norm_first=False`, `activation="relu"`, `dropout=0.1` | a choice |
+# | `dropout` is also for attention weights | is not |
+# | the blocks of a stack begin with equal weights | with different ones |
+# | `eval()` with post-norm and nested tensors: padded outputs are 0 | are computed |
+# | `MultiheadAttention` returns the *mean* of the heads' weights | one map a head |
+#
+# [^sdpa]: As in `scaled_dot_product_attention`: PyTorch itself has both meanings.
 
 # %% [markdown] tags=["shared"]
 # ## Your data become a sequence of vectors
@@ -348,11 +338,10 @@ for text, label in zip(texts[:4], languages, strict=False):
 # classes and the mean squared error for a forecast.
 
 
-# %% tags=["jax"]
+# %% tags=["torch"]
 def class_loss(model, x, real, labels):
     """Mean cross-entropy of the classes ``b``."""
-    logits = model(x, real)
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+    return nn.functional.cross_entropy(model(x, real), labels)
 
 
 def forecast_loss(model, x, real, values):
@@ -360,42 +349,34 @@ def forecast_loss(model, x, real, values):
     return ((model(x, real) - values) ** 2).mean()
 
 
-# %% tags=["jax"]
-# One object for all trainings, with the rate as an input: compiled once for each model.
-ADAMW = optax.inject_hyperparams(optax.adamw)(3e-3, weight_decay=0.01)
+# %% tags=["torch"]
+ADAMW = partial(torch.optim.AdamW, weight_decay=0.01)
 
 
-# %% tags=["jax"]
+# %% tags=["torch"]
 def one_update(loss_fn, model, optimizer, *batch):
     """One update of the model; returns the loss before it."""
-    loss, grads = nnx.value_and_grad(loss_fn)(model, *batch)
-    optimizer.update(model, grads)
-    return loss
+    loss = loss_fn(model, *batch)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
 
 
-@partial(nnx.jit, static_argnums=0)
 def updates(loss_fn, model, optimizer, batches):
     """One update for each batch: the losses ``n``."""
-    graph, state = nnx.split((model, optimizer))
-
-    def step(state, batch):
-        model, optimizer = nnx.merge(graph, state)
-        loss = one_update(loss_fn, model, optimizer, *batch)
-        return nnx.state((model, optimizer)), loss
-
-    state, losses = jax.lax.scan(step, state, batches)
-    nnx.update((model, optimizer), state)
-    return losses
+    batches = zip(*batches, strict=True)
+    losses = [one_update(loss_fn, model, optimizer, *batch) for batch in batches]
+    return torch.stack(losses)
 
 
-# %% tags=["jax"]
+# %% tags=["torch"]
 def train(model, loss_fn, data, batches, rate=3e-3, see=lambda model: None):
     """Train by AdamW on batches of rows ``n b``: losses ``n``; ``see`` every 20."""
-    optimizer = nnx.Optimizer(model, ADAMW, wrt=nnx.Param)
-    optimizer.opt_state.hyperparams["learning_rate"][...] = rate
+    optimizer = ADAMW(model.parameters(), lr=rate)
     losses = []
     for rows in np.split(batches, len(batches) // 20):
-        some = [x[rows] for x in data]  # 20 b …
+        some = [x[torch.as_tensor(rows, device=x.device)] for x in data]  # 20 b …
         losses.append(as_numpy(updates(loss_fn, model, optimizer, some)))
         see(model)
     return np.concatenate(losses)
@@ -413,16 +394,15 @@ def everywhere(x):
     return booleans(np.ones(x.shape[:2]))
 
 
-# %% tags=["jax", "experiment"]
+# %% tags=["torch", "experiment"]
 # Experiment: outputs without dropout
-forward = nnx.jit(lambda model, x, real: model(x, real))
-
-
 def predictions(model, x, real):
     """Outputs ``b c`` without dropout, as a NumPy array."""
-    quiet = nnx.clone(model)
-    quiet.eval()
-    return as_numpy(forward(quiet, x, real))
+    model.eval()
+    with torch.no_grad():
+        outputs = as_numpy(model(x, real))
+    model.train()
+    return outputs
 
 
 # %% tags=["shared", "experiment"]
@@ -525,12 +505,13 @@ def leak(model, x, real, *_):
     return np.abs(predictions(model, other, real) - predictions(model, x, real)).max()
 
 
-# %% tags=["jax"]
-@partial(nnx.jit, static_argnums=0)
+# %% tags=["torch"]
 def gradients(loss_fn, model, batch):
-    """Gradient of each parameter, by name."""
-    flat = nnx.to_flat_state(nnx.grad(loss_fn)(model, *batch))
-    return {".".join(map(str, path)): gradient[...] for path, gradient in flat}
+    """Gradient of each parameter, by name; zeros where none arrives."""
+    names, params = zip(*model.named_parameters(), strict=True)
+    loss = loss_fn(model, *batch)
+    found = torch.autograd.grad(loss, params, materialize_grads=True)
+    return dict(zip(names, found, strict=True))
 
 
 # %% tags=["shared"]
@@ -541,10 +522,10 @@ def gradient_norms(loss_fn, model, data):
     return {name: norm for name, norm in norms.items() if not name.endswith("bias")}
 
 
-# %% tags=["jax"]
+# %% tags=["torch"]
 def one_batch(loss_fn, model, data):
     """Loss after 100 updates on the same 32 examples."""
-    model = nnx.clone(model)
+    model = copy.deepcopy(model)
     return train(model, loss_fn, data, np.tile(np.arange(32), (100, 1)))[-1]
 
 
@@ -552,7 +533,7 @@ def one_batch(loss_fn, model, data):
 # Now the mistakes. Each is one line in somebody's code. Three are in the model or the
 # loss:
 
-# %% tags=["jax"]
+# %% tags=["torch"]
 new = partial(build, m=32, n_inputs=128, n_outputs=4, **small, max_length=41)
 
 
@@ -567,25 +548,23 @@ class Frozen(Classifier):
     """Lets no gradient through to the embedding."""
 
     def encode(self, x, real):
-        x = jax.lax.stop_gradient(self.embed(x) + self.positions[: x.shape[1]])
-        for block in self.blocks:
-            x = block(x, real)
-        return self.norm(x)
+        x = (self.embed(x) + self.positions[: x.shape[1]]).detach()
+        return self.encoder(x, src_key_padding_mask=~real)
 
 
-# %% tags=["jax"]
+# %% tags=["torch"]
 def softmax_twice(model, x, real, labels):
     """Cross-entropy of probabilities, as if they were logits."""
-    p = jax.nn.softmax(model(x, real))
-    return optax.softmax_cross_entropy_with_integer_labels(p, labels).mean()
+    return nn.functional.cross_entropy(model(x, real).softmax(-1), labels)
 
 
 # %% [markdown] tags=["shared"]
 # Three are in the weights or the data:
 
-# %% tags=["jax"]
+# %% tags=["torch"]
 loud = new(Classifier)
-loud.output.kernel[...] *= 100
+with torch.no_grad():
+    loud.output.weight *= 100
 
 # %% tags=["shared"]
 learn, watch = ([x[part] for x in data] for part in (slice(900), slice(900, 1200)))
@@ -663,9 +642,9 @@ assert math.isnan(found["an empty text"][0])
 assert found["a softmax before the loss"][3] > math.log(1 + 3 / math.e) - 1e-5
 assert found["a frozen embedding"][2] == 0
 
-# %% [markdown] tags=["jax"]
-# If a NaN appears later, `jax.config.update("jax_debug_nans", True)` names the
-# operation.
+# %% [markdown] tags=["torch"]
+# If a NaN appears later, `torch.autograd.set_detect_anomaly(True)` names the operation
+# whose gradient it was.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, predict, then run.** Somebody's table contains a column that was
@@ -770,43 +749,34 @@ assert ends[1][-1] < 0.8 * ends[0][-1] and ends[1].min() < ends[0].min()
 # contains nothing but arrays, so that a file from a stranger cannot run code
 # (`save_weights` in *Two frameworks*).
 
-# %% [markdown] tags=["jax"]
-# [Orbax](https://github.com/google/orbax) keeps any tree of arrays, also an
-# optimiser's, on any number of devices.
+# %% [markdown] tags=["torch"]
+# PyTorch's own files keep any tensors, also an optimiser's. Such a file can contain
+# code; `weights_only`, by now the default, does not run it.
 
-# %% tags=["jax"]
+# %% tags=["torch"]
 folder = Path(tempfile.mkdtemp())
-checkpointer = orbax.checkpoint.StandardCheckpointer()
-checkpointer.save(folder / "reader", nnx.state(reader, nnx.Param))
-checkpointer.wait_until_finished()
+torch.save(reader.state_dict(), folder / "reader.pt")
 again = new(Classifier, seed=1)
-expected = nnx.state(again, nnx.Param)
-nnx.update(again, checkpointer.restore(folder / "reader", expected))
+again.load_state_dict(torch.load(folder / "reader.pt", weights_only=True))
 
 # %% [markdown] tags=["shared"]
 # For somebody *without* your classes, export the computation itself, here for any size
 # of batch. A process that knows nothing of our classes runs it:
 
-# %% tags=["jax"]
-quiet = nnx.clone(reader)
-quiet.eval()
-(any_size,) = export.symbolic_shape("b")
-shapes = [(any_size, 41, 128), np.float32], [(any_size, 41), np.bool_]
-function = jax.jit(lambda x, real: quiet(x, real))
-with full_float32():  # the precision of products is part of the program
-    exported = export.export(function, platforms=["cpu", "cuda"])(
-        *(jax.ShapeDtypeStruct(*shape) for shape in shapes)
-    )
-(folder / "reader.jax").write_bytes(exported.serialize())
+# %% tags=["torch"]
+quiet = copy.deepcopy(reader).cpu().eval()
+inputs = torch.from_numpy(test_x[:6]), torch.from_numpy(test_real[:6])
+sizes = [{0: torch.export.Dim("b")}] * 2  # the first axis may have any size
+program = torch.export.export(quiet, inputs, dynamic_shapes=sizes)
+torch.export.save(program, folder / "reader.pt2")
 
-# %% tags=["jax"]
+# %% tags=["torch"]
 STRANGER = """
-import os, sys, numpy as np
-os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # a GPU is its parent's, too
-from jax import export
-model = export.deserialize(open("reader.jax", "rb").read())
-np.save("logits.npy", model.call(*np.load("lines.npz").values()))
-print(sum(name.startswith(("helpers", "flax")) for name in sys.modules))
+import sys, numpy as np, torch
+model = torch.export.load("reader.pt2").module()
+x, real = (torch.from_numpy(a) for a in np.load("lines.npz").values())
+np.save("logits.npy", model(x, real).detach().numpy())
+print(sum(name.startswith("helpers") for name in sys.modules))
 """
 
 # %% tags=["shared"]
@@ -832,11 +802,13 @@ np.testing.assert_array_equal(found, expected)
 np.testing.assert_allclose(logits, expected[:10], atol=1e-5)
 assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 
-# %% [markdown] tags=["jax"]
-# The file contains StableHLO, which other projects' compilers read as well. JAX
-# [promises to read
-# it](https://docs.jax.dev/en/latest/export/export.html#compatibility-guarantees) for
-# six months; for longer, keep weights and code.
+# %% [markdown] tags=["torch"]
+# Somebody without PyTorch can run it, too: as an ONNX file, in ONNX Runtime, from many
+# languages. With the packages `onnx` and `onnxscript` that takes a line:
+#
+# ```python
+# torch.onnx.export(program).save("reader.onnx")
+# ```
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, your own file.** Put two folders of texts of yours in place of `files`,
@@ -864,23 +836,22 @@ say(
 # processes prepare the next batches. A data set is anything with a length and an index
 # (here a list of pairs), and a `collate` function makes a batch of examples.
 
-# %% [markdown] tags=["jax"]
-# JAX compiles anew for every new shape, so ours pads to multiples of 8: few shapes,
-# little padding. For workers in other processes, take
-# [Grain](https://github.com/google/grain), or PyTorch's `DataLoader`.
+# %% [markdown] tags=["torch"]
+# Ours pads to the longest text *of the batch*, which saves work. With `num_workers=2`,
+# two other processes do this; your loop then puts the arrays on the device.
 
 
-# %% tags=["jax"]
+# %% tags=["torch"]
 def collate(examples):
-    """A batch, padded to a multiple of 8: ``b s i, b s, b``."""
+    """A batch, padded to its longest text: ``b s i, b s, b``."""
     lines, labels = zip(*examples, strict=True)
-    x, real = from_texts(lines, 8 * -(-(1 + max(map(len, lines))) // 8))
+    x, real = from_texts(lines, 1 + max(map(len, lines)))
     return x, real, np.array(labels)
 
 
 def loader(dataset, batches):
     """Batches in the order of ``batches``, rows ``n b``."""
-    return (collate([dataset[i] for i in rows]) for rows in batches)
+    return DataLoader(dataset, batch_sampler=batches.tolist(), collate_fn=collate)
 
 
 # %% tags=["shared"]
@@ -913,38 +884,31 @@ for rows, (x, real, labels) in zip(some, loader(dataset, some), strict=True):
 #   updates would be rounded away. In the settings of `fit`: `precision="bfloat16"`.
 
 
-# %% tags=["jax"]
+# %% tags=["torch"]
 def in_parts(loss_fn, model, batch, n=4):
-    """The same gradient, from ``n`` equal parts, as ``optax.MultiSteps`` adds it up."""
+    """The same gradient, from ``n`` equal parts, as ``backward`` adds it up."""
     total = {}
-    for part in zip(*(jnp.split(x, n) for x in batch), strict=True):
+    for part in zip(*(x.chunk(n) for x in batch), strict=True):
         for name, gradient in gradients(loss_fn, model, part).items():
             total[name] = total.get(name, 0) + gradient / n
     return total
 
 
 def half_loss(model, *batch):
-    """The loss with matrix products in bfloat16, but for the last one."""
-    half = nnx.clone(model)
-    kinds = nnx.Linear | nnx.LinearGeneral | nnx.MultiHeadAttention
-    for _, layer in nnx.iter_graph(half):
-        if isinstance(layer, kinds) and layer is not half.output:
-            layer.dtype = jnp.bfloat16  # the weights stay float32
-    loss = class_loss(half, *batch)
-    nnx.update(model, nnx.state(half, nnx.RngState))  # new masks in the next update
-    return loss
+    """The loss with matrix products in bfloat16."""
+    with torch.autocast(device, torch.bfloat16):
+        return class_loss(model, *batch)
 
 
-# %% tags=["jax"]
+# %% tags=["torch"]
 class Recomputed(Classifier):
     """Keeps only the input of each block."""
 
     def encode(self, x, real):
         x = self.embed(x) + self.positions[: x.shape[1]]
-        run = nnx.remat(lambda block, *inputs: block(*inputs))
-        for block in self.blocks:
-            x = run(block, x, real)
-        return self.norm(x)
+        for block in self.encoder.layers:
+            x = checkpoint(block, x, None, ~real, use_reentrant=False)
+        return self.encoder.norm(x)
 
 
 # %% tags=["shared", "experiment"]
@@ -1000,14 +964,14 @@ assert cost["recomputation"][0] < 0.2 * base and cost["half precision"][0] < 0.9
 assert cost["four quarters"][1] < 1e-5 and cost["recomputation"][1] < 1e-5
 assert 1e-4 < cost["half precision"][1] < 0.1  # loose: processors round differently
 
-# %% [markdown] tags=["jax"]
-# `jax.jit` has fused operations all along: it compiles the whole gradient, once for
-# each new shape. Without it, every operation is compiled and called by itself:
+# %% [markdown] tags=["torch"]
+# `torch.compile(model)` fuses operations. It costs a long first call, and pays off
+# where many small operations wait for memory, above all on GPUs:
 
-# %% tags=["jax", "say"]
+# %% tags=["torch", "say"]
 rows_said = [
     [run["about"]["device"], way, f"{one['first_s']:.1f}", f"{one['later_ms']:.0f}"]
-    for run in recorded("compilation-jax")
+    for run in recorded("compilation-torch")
     for way, one in run["ways"].items()
 ]
 head = ["device", "gradient", "seconds of the first call", "milliseconds later"]
@@ -1024,6 +988,6 @@ say(f"{table(head, *rows_said)}\n\n(Recorded once, for a model of this size.)")
 # * Accumulation and recomputation keep the gradient, half precision nearly.
 # * Weights need your classes, an exported program does not.
 
-# %% [markdown] tags=["jax"]
-# Next come [more devices than one, in JAX](scaling_jax.ipynb): for data or models
-# that one device cannot take.
+# %% [markdown] tags=["torch"]
+# Next comes [what attention costs, in PyTorch](costs_torch.ipynb): the memory and the
+# time that a model needs, before it is trained.
