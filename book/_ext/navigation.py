@@ -152,8 +152,8 @@ def is_cell(node):
 
 
 def in_words(whole, extras):
-    """``About 25 minutes, and 7 for the extras``: the first in steps of five."""
-    core = 5 * max(1, round((whole - sum(extras)) / 5))
+    """``About 24 minutes, and 7 for the extras``."""
+    core = round(whole - sum(extras))
     more = f", and {max(1, round(sum(extras)))} for the extras" if extras else ""
     return f"About {core} minutes{more}"
 
