@@ -35,7 +35,8 @@ def ways_to_share():
 def ring(n=4):
     """A sum around a ring: the parts of each device before and after every step."""
     canvas, summed = Canvas(252), np.ones((n, n), int)  # device, part
-    for row, words in enumerate(("reduce-scatter: add, pass on", "all-gather: pass on")):
+    titles = "reduce-scatter: add, pass on", "all-gather: pass on"
+    for row, words in enumerate(titles):
         canvas.text(8, 10 + 126 * row, words, ha="left", weight="bold")
     for step in range(2 * n - 1):
         row, column = divmod(step, n)
