@@ -319,8 +319,8 @@ say(
 # devices, the larger is the part of the exchange.
 #
 # Here are times of an update on a processor of two cores, recorded once, with up to
-# four processes of one thread each. The model is larger than ours (four blocks, $m =
-# 256$). Two terms are fitted to the times: one for the texts that each core computes,
+# four processes of one thread each. The model is larger than ours: four blocks of
+# $m=256$. Two terms are fitted to the times: one for the texts that each core computes,
 # one for the bytes that each process sends.
 
 # %% tags=["jax", "experiment"]
@@ -559,8 +559,8 @@ say(
     f"{table(head, *rows_said)}\n\nInside a host, the exchange is {share_of[0]:.0%} of "
     f"the step. On 64 hosts it is {share_of[1]:.0%}, because every GPU computes 1,024 "
     "tokens only, but exchanges the whole gradient. So 64 times the machines give "
-    f"{gain[0]:.0f} to {gain[1]:.0f} times the speed. With a batch 16 times as large, if "
-    f"the training bears it, the exchange is {share_of[2]:.0%} of the step. Over an "
+    f"{gain[0]:.0f} to {gain[1]:.0f} times the speed. With a batch 16 times as large, "
+    f"if the training bears it, the exchange is {share_of[2]:.0%} of the step. Over an "
     f"ordinary network, 64 hosts need {slow[3] / one[2]:.1f} times as long as one."
 )
 
@@ -694,8 +694,8 @@ assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 #   be a multiple of their number. Without dropout, the losses are those of a single
 #   process up to rounding, which grows with the updates.
 # * A run that was stopped goes on after its last epoch when you give the same command
-#   again. On several hosts, only the first process writes and reads files; the others
-#   get everything from it.
+#   again. On several hosts, only the first process writes checkpoints and reads them
+#   again; the others get everything from it.
 # * After each epoch it prints the loss on the validation part, or on the test part if
 #   there is none; at the end loss and accuracy on the test part, and the file of the
 #   weights, which a page loads with `load_weights(model, path)`. Each run has its own
