@@ -54,4 +54,7 @@ def ring(n=4):
                 canvas.text(x + 11 * j + 5.5, y + 20 * i + 5.5, count, size=8)
             if not column:
                 canvas.text(x - 6, y + 20 * i + 5.5, f"dev. {i}", size=8, ha="right")
+    canvas.text(220, 190, "a 3 is the", size=8)
+    canvas.text(220, 204, "sum", "name", size=9)
+    canvas.text(220, 218, "of 3 devices", size=8)
     return canvas.fig
