@@ -61,6 +61,7 @@ DRAWINGS = {
     "six operations": diagrams.six_operations,
     "three kinds of data": diagrams.three_kinds_of_data,
     "ways to share": diagrams.ways_to_share,
+    "ring": diagrams.ring,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 drawn_once = cache(lambda draw: draw())  # for tests that only look at a drawing
