@@ -93,8 +93,12 @@ def visit_take_along(writer, node):
         f'<a href="{address}"{" download" if label.startswith(".") else ""}>{text}</a>'
         for label, address, text in node["links"]
     )
-    time = f'<span class="minutes">{node["time"]}</span>'
-    writer.body.append(f'<p class="take-along d-print-none">{time}{links}</p>')
+    first = f'<span class="minutes">{node["time"]}</span>' + "".join(
+        f'<button type="button" class="{name} pst-js-only">{words}</button>'
+        for name, words in node["buttons"].items()
+    )
+    first = f'<span class="first">{first}</span>'
+    writer.body.append(f'<p class="take-along d-print-none">{first}{links}</p>')
 
 
 def visit_extra_line(writer, node):
@@ -124,13 +128,24 @@ def add_links(app, doctree, page):
     first, *titles = doctree.findall(nodes.title)
     extras = [t.parent for t in titles if t.astext().startswith(EXTRA)]
     time = in_words(minutes(doctree), [minutes(section) for section in extras])
-    take_along = TakeAlong(links=files(app, page), time=time)
+    checks = [n for n in doctree.findall(is_cell) if "tag_check" in n["classes"]]
+    buttons = {
+        "unfold-checks": checks and f"Unfold {all_of(checks, 'check')}",
+        "show-extras": extras and f"Show {all_of(extras, 'extra')}",
+    }
+    buttons = {name: words for name, words in buttons.items() if words}
+    take_along = TakeAlong(links=files(app, page), time=time, buttons=buttons)
     first.parent.insert(first.parent.index(first) + 1, take_along)
     for title in titles:
         refuri = f"{twin}#{title.parent['ids'][0]}"
         title += TwinLink(refuri=refuri, side=other_side(side))
     for section in extras:
         fold(section)
+
+
+def all_of(things, name):
+    """``all 3 checks``, or ``the check``."""
+    return f"all {len(things)} {name}s" if len(things) > 1 else f"the {name}"
 
 
 def minutes(part):

@@ -147,15 +147,11 @@ line) that is being read, and pages of no side show the links of the chosen fram
   // All checks of a page can be unfolded at once; the choice is remembered.
   function prepareChecks() {
     const checks = document.querySelectorAll(".cell.tag_check details");
-    const line = document.querySelector(".take-along .minutes");
-    if (!checks.length || !line) return;
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "unfold-checks";
+    const button = document.querySelector("button.unfold-checks");
+    if (!button) return;
     const show = (open) => {
       for (const check of checks) check.open = open;
-      const which = checks.length === 1 ? "the check" : `all ${checks.length} checks`;
-      button.textContent = open ? `Fold ${which}` : `Unfold ${which}`;
+      button.textContent = button.textContent.replace(/^\w+/, open ? "Fold" : "Unfold");
     };
     let open = take(forAlways, CHECKS) === "open";
     button.addEventListener("click", () => {
@@ -164,7 +160,6 @@ line) that is being read, and pages of no side show the links of the chosen fram
       show(open);
     });
     show(open);
-    line.append(button);
   }
 
   // An extra is one line until a reader wants it: by the line, by a link to it, or by
@@ -191,20 +186,16 @@ line) that is being read, and pages of no side show the links of the chosen fram
       line.replaceChildren(button);
       return { section, show };
     });
-    const line = document.querySelector(".take-along .minutes");
-    if (!extras.length || !line) return;
+    const all = document.querySelector("button.show-extras");
+    if (!all) return;
     const unfold = () => {
       const wanted = extraOf(location.hash);
       extras.find(({ section }) => section === wanted)?.show(true);
     };
-    const all = document.createElement("button");
-    all.type = "button";
-    all.className = "show-extras";
     let open = take(forAlways, EXTRAS) === "open";
     const showAll = () => {
       for (const { show } of extras) show(open);
-      const which = extras.length === 1 ? "the extra" : `all ${extras.length} extras`;
-      all.textContent = open ? `Fold ${which}` : `Show ${which}`;
+      all.textContent = all.textContent.replace(/^\w+/, open ? "Fold" : "Show");
     };
     all.addEventListener("click", () => {
       open = !open;
@@ -214,7 +205,6 @@ line) that is being read, and pages of no side show the links of the chosen fram
     showAll();
     unfold();
     addEventListener("hashchange", unfold);
-    line.append(all);
   }
 
   // The theme lets the keyboard reach what scrolls, but looks only at what is shown when
