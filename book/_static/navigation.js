@@ -220,14 +220,14 @@ line) that is being read, and pages of no side show the links of the chosen fram
   function fitFormulas() {
     const formulas = [...document.querySelectorAll('article mjx-container[display="true"]')];
     for (const box of formulas) box.style.fontSize = box.dataset.size ??= box.style.fontSize || "100%";
-    const shares = formulas.map((box) => box.clientWidth / box.scrollWidth);
+    const shares = formulas.map((box) => box.parentElement.clientWidth / box.scrollWidth);
     formulas.forEach((box, i) => {
       if (shares[i] >= SMALLEST && shares[i] < 1) box.style.fontSize = `calc(${0.99 * shares[i]} * ${box.dataset.size})`;
     });
   }
 
   // What scrolls sideways says so at its edges, and the keyboard reaches it.
-  const BOXES = "article :is(table, pre, div.math, mjx-container, .cell_output, .output, .sd-tab-content)";
+  const BOXES = "article :is(table, pre, div.math, mjx-container, .cell_output, .output, .wide)";
 
   function markEdges(boxes = document.querySelectorAll(BOXES)) {
     const found = [...boxes].map((box) => {

@@ -208,6 +208,18 @@ def test_code_of_figures_and_sentences_unfolds_from_a_corner(visit, page_name):
         assert not page.evaluate(LOUD), f"{page_name} at {size['width']} pixels"
 
 
+def test_a_formula_that_is_a_little_too_wide_is_set_smaller(visit):
+    """Equation (1), with its number, fits a phone."""
+    page = visit("notebooks/attention_torch", size=NARROW, fresh=True)
+    box = page.locator("article div.math", has_text="Attention").first
+    page.evaluate(DRAWN)
+    assert box.evaluate("n => n.scrollWidth <= n.clientWidth + 1")
+    small = box.locator("mjx-container").evaluate("n => n.style.fontSize")
+    page.set_viewport_size(WIDE)
+    page.evaluate(DRAWN)
+    assert box.locator("mjx-container").evaluate("n => n.style.fontSize") != small
+
+
 def test_what_scrolls_fades_where_there_is_more(visit):
     """At the right, at both edges, at the left; the keyboard can reach it."""
     page = visit("notebooks/attention_torch", size=NARROW, fresh=True)
