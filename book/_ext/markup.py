@@ -53,7 +53,9 @@ def complete_page(app, page, _template, context, _doctree):
             if not size:
                 logger.warning("%s: the size of %s is unknown", page, address[1])
                 return tag[0]
-            return f'<img width="{size[0]}" height="{size[1]}"{tag[0][4:]}'
+            w, h = size  # the shape, too: what is rounded is no longer exactly its own
+            shape = f'width="{w}" height="{h}" style="aspect-ratio: {w} / {h}"'
+            return f"<img {shape}{tag[0][4:]}"
 
         context["body"] = re.sub(r"<img\b[^>]*>", complete, body)
 

@@ -93,8 +93,12 @@ def visit_take_along(writer, node):
         f'<a href="{address}"{" download" if label.startswith(".") else ""}>{text}</a>'
         for label, address, text in node["links"]
     )
-    time = f'<span class="minutes">{node["time"]}</span>'
-    writer.body.append(f'<p class="take-along d-print-none">{time}{links}</p>')
+    first = f'<span class="minutes">{node["time"]}</span>' + "".join(
+        f'<button type="button" class="{name} pst-js-only">{words}</button>'
+        for name, words in node["buttons"].items()
+    )
+    first = f'<span class="first">{first}</span>'
+    writer.body.append(f'<p class="take-along d-print-none">{first}{links}</p>')
 
 
 def visit_extra_line(writer, node):
@@ -124,13 +128,24 @@ def add_links(app, doctree, page):
     first, *titles = doctree.findall(nodes.title)
     extras = [t.parent for t in titles if t.astext().startswith(EXTRA)]
     time = in_words(minutes(doctree), [minutes(section) for section in extras])
-    take_along = TakeAlong(links=files(app, page), time=time)
+    checks = [n for n in doctree.findall(is_cell) if "tag_check" in n["classes"]]
+    buttons = {
+        "unfold-checks": checks and f"Unfold {all_of(checks, 'check')}",
+        "show-extras": extras and f"Show {all_of(extras, 'extra')}",
+    }
+    buttons = {name: words for name, words in buttons.items() if words}
+    take_along = TakeAlong(links=files(app, page), time=time, buttons=buttons)
     first.parent.insert(first.parent.index(first) + 1, take_along)
     for title in titles:
         refuri = f"{twin}#{title.parent['ids'][0]}"
         title += TwinLink(refuri=refuri, side=other_side(side))
     for section in extras:
         fold(section)
+
+
+def all_of(things, name):
+    """``all 3 checks``, or ``the check``."""
+    return f"all {len(things)} {name}s" if len(things) > 1 else f"the {name}"
 
 
 def minutes(part):
@@ -204,6 +219,16 @@ def add_context(app, page, _template, context, _doctree):
         context[key] = context[f"{key}_pages"][0] if found else None
 
 
+def name_chapters(app, doctree, _page):
+    """A link that shows the name of a chapter's file shows its title instead."""
+    titles = app.env.titles
+    for link in doctree.findall(nodes.reference):
+        page = f"notebooks/{link.astext().removeprefix('notebooks/')}"
+        if side_of(page) and page in titles:
+            inner = link[0] if isinstance(link[0], nodes.Element) else link
+            inner[:] = [nodes.Text(titles[page].astext())]
+
+
 def no_launch_button(app, pagename, *_):
     """Colab opens notebooks only, so pages of another kind get no button for it."""
     if not pagename.startswith("notebooks/"):
@@ -234,6 +259,7 @@ def setup(app):
     app.connect("config-inited", tell_the_home)
     app.connect("env-check-consistency", name_pages)
     app.connect("doctree-resolved", add_links)
+    app.connect("doctree-resolved", name_chapters)
     app.connect("html-page-context", add_context, priority=900)
     app.connect("html-page-context", no_launch_button, priority=100)
     app.connect("build-finished", copy_scripts)

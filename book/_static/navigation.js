@@ -147,15 +147,11 @@ line) that is being read, and pages of no side show the links of the chosen fram
   // All checks of a page can be unfolded at once; the choice is remembered.
   function prepareChecks() {
     const checks = document.querySelectorAll(".cell.tag_check details");
-    const line = document.querySelector(".take-along .minutes");
-    if (!checks.length || !line) return;
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "unfold-checks";
+    const button = document.querySelector("button.unfold-checks");
+    if (!button) return;
     const show = (open) => {
       for (const check of checks) check.open = open;
-      const which = checks.length === 1 ? "the check" : `all ${checks.length} checks`;
-      button.textContent = open ? `Fold ${which}` : `Unfold ${which}`;
+      button.textContent = button.textContent.replace(/^\w+/, open ? "Fold" : "Unfold");
     };
     let open = take(forAlways, CHECKS) === "open";
     button.addEventListener("click", () => {
@@ -164,7 +160,6 @@ line) that is being read, and pages of no side show the links of the chosen fram
       show(open);
     });
     show(open);
-    line.append(button);
   }
 
   // An extra is one line until a reader wants it: by the line, by a link to it, or by
@@ -191,20 +186,16 @@ line) that is being read, and pages of no side show the links of the chosen fram
       line.replaceChildren(button);
       return { section, show };
     });
-    const line = document.querySelector(".take-along .minutes");
-    if (!extras.length || !line) return;
+    const all = document.querySelector("button.show-extras");
+    if (!all) return;
     const unfold = () => {
       const wanted = extraOf(location.hash);
       extras.find(({ section }) => section === wanted)?.show(true);
     };
-    const all = document.createElement("button");
-    all.type = "button";
-    all.className = "show-extras";
     let open = take(forAlways, EXTRAS) === "open";
     const showAll = () => {
       for (const { show } of extras) show(open);
-      const which = extras.length === 1 ? "the extra" : `all ${extras.length} extras`;
-      all.textContent = open ? `Fold ${which}` : `Show ${which}`;
+      all.textContent = all.textContent.replace(/^\w+/, open ? "Fold" : "Show");
     };
     all.addEventListener("click", () => {
       open = !open;
@@ -214,7 +205,6 @@ line) that is being read, and pages of no side show the links of the chosen fram
     showAll();
     unfold();
     addEventListener("hashchange", unfold);
-    line.append(all);
   }
 
   // The theme lets the keyboard reach what scrolls, but looks only at what is shown when
@@ -224,7 +214,48 @@ line) that is being read, and pages of no side show the links of the chosen fram
       document.addEventListener(event, () => dispatchEvent(new Event("resize")), true);
   }
 
+  // A formula that is a little too wide for a phone is set smaller.
+  const SMALLEST = 0.6;
+
+  function fitFormulas() {
+    const formulas = [...document.querySelectorAll('article mjx-container[display="true"]')];
+    for (const box of formulas) box.style.fontSize = box.dataset.size ??= box.style.fontSize || "100%";
+    const shares = formulas.map((box) => box.parentElement.clientWidth / box.scrollWidth);
+    formulas.forEach((box, i) => {
+      if (shares[i] >= SMALLEST && shares[i] < 1) box.style.fontSize = `calc(${0.99 * shares[i]} * ${box.dataset.size})`;
+    });
+  }
+
+  // What scrolls sideways says so at its edges, and the keyboard reaches it.
+  const BOXES = "article :is(table, pre, div.math, mjx-container, .cell_output, .output, .wide)";
+
+  function markEdges(boxes = document.querySelectorAll(BOXES)) {
+    const found = [...boxes].map((box) => {
+      const more = box.scrollWidth - box.clientWidth;
+      const scrolls = more > 1 && /auto|scroll/.test(getComputedStyle(box).overflowX);
+      return { box, scrolls, left: scrolls && box.scrollLeft > 1, right: scrolls && box.scrollLeft < more - 1 };
+    });
+    for (const { box, scrolls, left, right } of found) {
+      box.classList.toggle("more-left", left);
+      box.classList.toggle("more-right", right);
+      if (scrolls) box.tabIndex = 0;
+    }
+  }
+
+  function watchEdges() {
+    const look = () => {
+      fitFormulas();
+      markEdges();
+    };
+    look();
+    addEventListener("load", () => (window.MathJax?.startup?.promise ?? Promise.resolve()).then(look));
+    addEventListener("resize", look);
+    const scrolled = ({ target }) => target.matches?.(BOXES) && markEdges([target]);
+    document.addEventListener("scroll", scrolled, { capture: true, passive: true });
+  }
+
   function start() {
+    watchEdges();
     watchWhatOpens();
     prepareChecks();
     prepareExtras();

@@ -72,6 +72,14 @@ def watch(page):
     return page
 
 
+def release(page):
+    """Let go what ``visit(…, hold=…)`` has held back, and wait until all is there."""
+    while page.held:
+        page.held.pop().continue_()
+    page.unroute_all()
+    page.wait_for_load_state("load")
+
+
 def new_context(browser, **options):
     """A window that remembers nothing, and waits long before it gives up."""
     context = browser.new_context(**{"viewport": WIDE, **options})

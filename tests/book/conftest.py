@@ -81,14 +81,18 @@ def tab(browser, address):
     context.add_init_script("localStorage.setItem('extras', 'open')")  # see all of it
     tabs = []
 
-    def show(name, size, scheme, fresh):
+    def show(name, size, scheme, fresh, hold=None):
         if fresh or not tabs or tabs[-1].name != name:
             while tabs:
                 tabs.pop().close()
             page = watch(context.new_page())
             page.set_viewport_size(size)
             page.emulate_media(color_scheme=scheme)
-            page.goto(f"{address}/{name}.html", wait_until="load")
+            page.held = []
+            if hold:
+                page.route(hold, lambda asked: page.held.append(asked))
+            until = "domcontentloaded" if hold else "load"
+            page.goto(f"{address}/{name}.html", wait_until=until)
             page.wait_for_function(TYPESET)
             page.evaluate("window.MathJax?.startup?.promise")
             page.name = name
@@ -101,10 +105,13 @@ def tab(browser, address):
 
 @pytest.fixture
 def visit(tab):
-    """Open a page of the book; tests in a row share its tab, but no setting."""
+    """Open a page of the book; tests in a row share its tab, but no setting.
 
-    def open_page(name, *, size=WIDE, scheme="light", fresh=False):
-        page = tab(name, size, scheme, fresh)
+    ``hold``: what a fresh page asks for at these addresses waits for ``release``.
+    """
+
+    def open_page(name, *, size=WIDE, scheme="light", fresh=False, hold=None):
+        page = tab(name, size, scheme, fresh, hold)
         page.set_viewport_size(size)
         page.emulate_media(
             color_scheme=scheme, media="screen", reduced_motion="no-preference"

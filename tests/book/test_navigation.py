@@ -296,6 +296,16 @@ def test_the_path_of_one_hour_takes_one(html):
             assert article(page.removesuffix(".html")).find(id=anchor).name == "section"
 
 
+def test_buttons_stand_on_a_chapter_before_scripts_run(html):
+    """Else they would move what is below them."""
+    for page in filter(pages.side_of, pages.toc()):
+        found = [b.get_text() for b in article(page).select(".take-along button")]
+        checks = len(article(page).select(".tag_check details"))
+        extras = len(article(page).select("section.extra"))
+        assert found[0].split()[-2:] in ([f"{checks}", "checks"], ["the", "check"])
+        assert found[1].split()[-2:] in ([f"{extras}", "extras"], ["the", "extra"])
+
+
 def test_switch_works_by_keyboard(new_reader):
     """Reached by Tab, followed by Enter; buttons are pressed with the space bar."""
     page = new_reader()

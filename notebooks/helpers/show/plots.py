@@ -1,8 +1,8 @@
 """NumPy in, figure out; never shows a figure by itself.
 
 Every function returns a ``matplotlib.figure.Figure`` that a cell shows by naming it in
-its last line. Figures have a light background of their own, so that they look the same
-in a light and in a dark book. Colours follow Okabe & Ito; lines differ in dashes, too.
+its last line. Figures have a light background of their own; for dark pages the book maps
+their colours and tints. Colours follow Okabe & Ito; lines differ in dashes, too.
 """
 
 import sys
