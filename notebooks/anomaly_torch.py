@@ -399,17 +399,14 @@ one = worst[0]
 chosen, odd = distance[one, [guess[one], -1]]
 farther = distance[wrong, guess[wrong]] > distance[wrong, -1]
 kind, other = (names[test.labels[test_sets[one, place]]] for place in (0, -1))
+why = {True: f"by its features, this {kind} is odder than the {other}"}
+why[False] = "the odd one is farther, so distance does not explain this choice"
 say(
     f"The model is wrong in **{len(wrong)}** of {len(p):,} test sets; here are those "
     f"in which it was most certain. Why the first? There, the features of the odd one "
     f"({other}) lie {odd:.2f} from the mean of the other nine, and those of the {kind} "
-    f"that the model chose {chosen:.2f}: "
-    + (
-        f"by its features, this {kind} is odder than the {other}."
-        if chosen > odd
-        else "the odd one is farther, so distance does not explain this choice."
-    )
-    + f" The chosen one is the farther in {farther.sum()} of the {len(wrong)} mistakes."
+    f"that the model chose {chosen:.2f}: {why[bool(chosen > odd)]}. The chosen one is "
+    f"the farther in {farther.sum()} of the {len(wrong)} mistakes."
 )
 
 # %% [markdown] tags=["shared"]
@@ -448,7 +445,7 @@ say(
     f"Equal weights would be {1 / s:.0%}. On average, the odd one gets "
     f"{to_odd.min():.0%} to {to_odd.max():.0%} from the nine and "
     f"{odd_to_self.min():.0%} to {odd_to_self.max():.0%} from itself"
-    + (": nothing stands out. " if source == "digits" else ". ")
+    + (": all nearly equal. " if source == "digits" else ". ")
     + "And in single sets?"
 )
 
@@ -467,8 +464,8 @@ viewer.attention(
 
 # %% [markdown] tags=["shared"]
 # A map shows where information may flow, not whether it matters. So cut connections
-# with a mask. Predict: which does more harm, hiding the odd one from the nine, or the
-# nine from the odd one?
+# with a mask, and the attention of a whole layer by zeros in its $W^O$. Predict: which
+# does more harm, hiding the odd one from the nine, or the nine from the odd one?
 
 
 # %% tags=["shared"]
@@ -507,7 +504,7 @@ say(
     "little. Of single heads, the one that matters most costs "
     f"{100 * (full - single.min()):.1f} points"
     + (
-        ": in the last layer, heads stand in for each other."
+        ". The last layer does most of the work; its heads stand in for each other."
         if source == "digits"
         else "."
     )
