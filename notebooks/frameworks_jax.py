@@ -23,13 +23,14 @@
 # NumPy computes no gradients and uses no GPU; JAX and PyTorch do both. **JAX** turns
 # *pure* functions, whose result depends on the arguments alone, into other functions,
 # such as their gradients. **PyTorch** works with objects: its arrays, called *tensors*,
-# remember how they were computed, and training changes them in place.
+# remember how they were computed, and training changes them in place. For all details,
+# see the documentation of [JAX](https://docs.jax.dev),
+# [Flax](https://flax.readthedocs.io) and [Optax](https://optax.readthedocs.io), or of
+# [PyTorch](https://docs.pytorch.org/docs/stable/).
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers and Optax for optimisers. The same
-# page in PyTorch: [frameworks_torch](frameworks_torch.ipynb). Their own documentation:
-# [JAX](https://docs.jax.dev), [Flax](https://flax.readthedocs.io),
-# [Optax](https://optax.readthedocs.io).
+# page in PyTorch: [frameworks_torch](frameworks_torch.ipynb).
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
@@ -120,11 +121,14 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 # with it. A comment such as `# b i` names the axes: $b$ examples with $i$ inputs each.
 # On all pages, `floats(…)` makes an array of float32 numbers, `integers(…)` one of
 # whole numbers.
+#
+# On a Mac, PyTorch calls the GPU `"mps"`, where there is no float64, and JAX computes
+# on the CPU. A TPU, such as Colab's, is to JAX like a GPU, and PyTorch needs the
+# package `torch_xla` for it.
 
 # %% [markdown] tags=["jax"]
 # `jax.numpy` has NumPy's functions under NumPy's names. New arrays are on the GPU if
-# there is one, or on a TPU, such as Colab's. (On a Mac JAX computes on the CPU; Apple's
-# plugin for its GPU is experimental.)
+# there is one.
 
 # %% tags=["jax"]
 # partial: a function with some of its arguments filled in
@@ -411,12 +415,11 @@ say(
     f"the {epochs} epochs, it was {losses[-n_batches:].mean():.2f}."
 )
 
-# %% [markdown] tags=["jax"]
-# This is the simplest form of the loop. [The reverse task](reverse_jax.ipynb) builds
-# the one to copy into your own code, with AdamW, a schedule for the learning rate,
-# clipped gradients and validation. If a loss does not fall, look at your data, the
-# first loss and one batch first: [When training fails](debugging_jax.ipynb) has the
-# list.
+# %% [markdown] tags=["shared"]
+# This is the simplest form of the loop. *The reverse task* builds the one to copy into
+# your own code, with AdamW, a schedule for the learning rate, clipped gradients and
+# validation. If a loss does not fall, *When training fails* says where to look, in
+# which order.
 
 
 # %% tags=["shared", "check"]
@@ -468,22 +471,7 @@ for t, rows in enumerate(batches[:100], start=1):
 # A model may have learned the training digits by heart; what counts is how it does on
 # new ones. We need a function `predict`, because some layers work differently in
 # training: *dropout* then sets each number to zero with probability $p$, and multiplies
-# the others by $1/(1-p)$ to keep the mean. `train()` and `eval()` set the mode:
-
-# %% tags=["jax"]
-dropout = nnx.Dropout(0.5, rngs=nnx.Rngs(0))  # try 0.9
-dropout.train()
-noisy, noisy_again = dropout(jnp.ones(1000)), dropout(jnp.ones(1000))
-dropout.eval()
-unchanged = dropout(jnp.ones(1000))
-as_numpy(noisy)[:9], as_numpy(unchanged)[:9]
-
-# %% tags=["shared", "check"]
-# Checked: in training half the ones become 0 and the others 2; after eval() all stay
-noisy, noisy_again, unchanged = map(as_numpy, (noisy, noisy_again, unchanged))
-assert set(noisy.tolist()) == {0, 2} and 0.4 < (noisy == 0).mean() < 0.6
-assert (noisy != noisy_again).any()
-np.testing.assert_array_equal(unchanged, 1)
+# the others by $1/(1-p)$ to keep the mean. `train()` and `eval()` set the mode.
 
 # %% [markdown] tags=["jax"]
 # So `predict` begins with `eval()`, and no error tells you if you forget it. Nothing
@@ -856,4 +844,6 @@ assert returned < first_call[0]
 #   functions, and `lax.scan` is the loop.
 #
 # [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults
-# that differ. Next comes [attention, in JAX](attention_jax.ipynb).
+# that differ. A loop to copy is in [The reverse task](reverse_jax.ipynb), help in [When
+# training fails](debugging_jax.ipynb). Next comes [attention, in
+# JAX](attention_jax.ipynb).

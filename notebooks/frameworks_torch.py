@@ -23,12 +23,14 @@
 # NumPy computes no gradients and uses no GPU; JAX and PyTorch do both. **JAX** turns
 # *pure* functions, whose result depends on the arguments alone, into other functions,
 # such as their gradients. **PyTorch** works with objects: its arrays, called *tensors*,
-# remember how they were computed, and training changes them in place.
+# remember how they were computed, and training changes them in place. For all details,
+# see the documentation of [JAX](https://docs.jax.dev),
+# [Flax](https://flax.readthedocs.io) and [Optax](https://optax.readthedocs.io), or of
+# [PyTorch](https://docs.pytorch.org/docs/stable/).
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX:
-# [frameworks_jax](frameworks_jax.ipynb). PyTorch's own documentation:
-# [docs.pytorch.org](https://docs.pytorch.org/docs/stable/).
+# [frameworks_jax](frameworks_jax.ipynb).
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
@@ -118,13 +120,15 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 # with it. A comment such as `# b i` names the axes: $b$ examples with $i$ inputs each.
 # On all pages, `floats(…)` makes an array of float32 numbers, `integers(…)` one of
 # whole numbers.
+#
+# On a Mac, PyTorch calls the GPU `"mps"`, where there is no float64, and JAX computes
+# on the CPU. A TPU, such as Colab's, is to JAX like a GPU, and PyTorch needs the
+# package `torch_xla` for it.
 
 # %% [markdown] tags=["torch"]
 # An axis is called a `dim` in PyTorch. A tensor is made on the CPU unless you name a
 # `device`; `.to(device)` moves a tensor or a model, and an operation expects all its
-# tensors on the same device. The GPU of a Mac is `"mps"`, if
-# `torch.backends.mps.is_available()` says so; it has no float64. A TPU, such as
-# Colab's, needs the package `torch_xla`.
+# tensors on the same device.
 
 # %% tags=["torch"]
 # partial: a function with some of its arguments filled in
@@ -401,12 +405,11 @@ say(
     f"the {epochs} epochs, it was {losses[-n_batches:].mean():.2f}."
 )
 
-# %% [markdown] tags=["torch"]
-# This is the simplest form of the loop. [The reverse task](reverse_torch.ipynb) builds
-# the one to copy into your own code, with AdamW, a schedule for the learning rate,
-# clipped gradients and validation. If a loss does not fall, look at your data, the
-# first loss and one batch first: [When training fails](debugging_torch.ipynb) has the
-# list.
+# %% [markdown] tags=["shared"]
+# This is the simplest form of the loop. *The reverse task* builds the one to copy into
+# your own code, with AdamW, a schedule for the learning rate, clipped gradients and
+# validation. If a loss does not fall, *When training fails* says where to look, in
+# which order.
 
 
 # %% tags=["shared", "check"]
@@ -455,22 +458,7 @@ for t, rows in enumerate(batches[:100], start=1):
 # A model may have learned the training digits by heart; what counts is how it does on
 # new ones. We need a function `predict`, because some layers work differently in
 # training: *dropout* then sets each number to zero with probability $p$, and multiplies
-# the others by $1/(1-p)$ to keep the mean. `train()` and `eval()` set the mode:
-
-# %% tags=["torch"]
-dropout = nn.Dropout(0.5)  # try 0.9
-dropout.train()
-noisy, noisy_again = dropout(torch.ones(1000)), dropout(torch.ones(1000))
-dropout.eval()
-unchanged = dropout(torch.ones(1000))
-as_numpy(noisy)[:9], as_numpy(unchanged)[:9]
-
-# %% tags=["shared", "check"]
-# Checked: in training half the ones become 0 and the others 2; after eval() all stay
-noisy, noisy_again, unchanged = map(as_numpy, (noisy, noisy_again, unchanged))
-assert set(noisy.tolist()) == {0, 2} and 0.4 < (noisy == 0).mean() < 0.6
-assert (noisy != noisy_again).any()
-np.testing.assert_array_equal(unchanged, 1)
+# the others by $1/(1-p)$ to keep the mean. `train()` and `eval()` set the mode.
 
 # %% [markdown] tags=["torch"]
 # So `predict` needs `eval()`, which switches dropout off, and `torch.no_grad()`, which
@@ -846,4 +834,6 @@ assert device == "cuda" or returned > 0.9 * done
 #   it; detach what you keep.
 #
 # [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults
-# that differ. Next comes [attention, in PyTorch](attention_torch.ipynb).
+# that differ. A loop to copy is in [The reverse task](reverse_torch.ipynb), help in
+# [When training fails](debugging_torch.ipynb). Next comes [attention, in
+# PyTorch](attention_torch.ipynb).

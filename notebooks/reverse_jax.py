@@ -165,9 +165,9 @@ say(
 # The optimiser of most projects is **AdamW**. It is Adam that also shrinks weights a
 # little at each update (*weight decay*; [Loshchilov & Hutter
 # 2019](https://arxiv.org/abs/1711.05101)): the matrices of dense layers and embeddings,
-# but not norms, biases, and tables of positions. These can be matrices, too, so the mask
-# goes by the names. `chain` clips before Adam. The rate is a function of the updates so
-# far, and rises over the first twentieth of all.
+# but not norms, biases, and tables of positions. These can be matrices, too, so the
+# mask goes by the names. `chain` clips before Adam. The rate is a function of the
+# updates so far, and rises over the first twentieth of all.
 
 
 # %% tags=["jax"]
@@ -435,7 +435,7 @@ say(
 # ## Without positions the model can only count
 #
 # The map depends on the position codes. Without them the model sees a set: it knows
-# which symbols the sequence contains, but not where they are. The symbol at the position
+# which symbols the sequence contains, but not where. The symbol at the position
 # itself is never the one to write, because 16 is even; so the best guess is the most
 # frequent of the other fifteen. It is right with probability
 #

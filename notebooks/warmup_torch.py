@@ -360,13 +360,15 @@ shorter = np.sort(final(train_all(seeds(replace(settings, warmup=10)))[0]))
 
 # %% tags=["shared", "say"]
 say(
-    f"After {longer.updates} updates without warm-up, the loss is {still_stuck:.2f} at "
-    f"the rate {longer.learning_rate:g}, still the level of guessing, and {slow:.2f} at "
-    f"{slower.learning_rate:g}. So the network can **learn without warm-up, at a small "
-    "rate and in twice the time**. Warm-up makes a high rate usable.\n\n"
+    f"After {longer.updates} updates without warm-up, the loss is {still_stuck:.2f} "
+    f"at the rate {longer.learning_rate:g}, still the level of guessing, and "
+    f"{slow:.2f} at {slower.learning_rate:g}. So the network can **learn without "
+    "warm-up, at a small rate and in twice the time**. Warm-up makes a high rate "
+    "usable.\n\n"
     f"With 10 updates of warm-up, three seeds end at {three(*shorter)}, "
-    f"{(shorter > 1).sum()} of 3 without having learned. The recipe's twentieth is meant "
-    "for pre-norm and the rate 0.001. For post-norm at 0.008 it is too short to rely on."
+    f"{(shorter > 1).sum()} of 3 without having learned. The recipe's twentieth is "
+    "meant for pre-norm and the rate 0.001. For post-norm at 0.008 it is too short to "
+    "rely on."
 )
 
 # %% tags=["shared", "check"]
@@ -385,9 +387,10 @@ assert slow < 0.25  # loose: seeds differ in when they begin to learn
 # %% tags=["shared", "answer"]
 say(
     "*A longer warm-up*: fewer updates at the full rate. *A lower peak*: each update "
-    "learns less, so you need more of them. *Pre-norm*: another model, so you cannot go "
-    "on from published post-norm weights. But a loss at the level of guessing has other "
-    "causes, too: first check, as in the next section, that all outputs are alike."
+    "learns less, so you need more of them. *Pre-norm*: another model, so you cannot "
+    "go on from published post-norm weights. But a loss at the level of guessing has "
+    "other causes, too: first check, as in the next section, that all outputs are "
+    "alike."
 )
 
 # %% [markdown] tags=["shared"]
@@ -544,8 +547,7 @@ assert np.median(ends[pre]) < 1  # loose: likewise
 # %% [markdown] tags=["shared"]
 # ## Extra: First explanation: Adam divides by an estimate from few gradients
 #
-# Why was Adam a suspect at all? Read on if you want to see its formulas, and how
-# uncertain its first steps are. Adam scales the step of each weight by one over the
+# Why was Adam a suspect at all? It scales the step of each weight by one over the
 # typical size of its gradients so far. At the start these are few, so by chance some
 # weights are scaled far more than others. Liu et al. 2019 blame this spread: warm-up
 # helps because the rate is low until the estimates are good.
@@ -629,8 +631,8 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 #
 # As long as $\rho_t \le 4$, for four updates, it does not divide at all: the step is
 # $\eta_t\hat\mu_t$, as long as the gradients make it. (PyTorch and Optax wait until 5,
-# for five updates.) After that it takes Adam's step times $r_t$, which is small at first
-# and rises towards 1: a warm-up of its own.
+# for five updates.) After that it takes Adam's step times $r_t$, which is small at
+# first and rises towards 1: a warm-up of its own.
 
 
 # %% tags=["shared"]
@@ -682,8 +684,7 @@ np.testing.assert_allclose(theirs[5:], r * ours[5:], atol=1e-3)
 # %% [markdown] tags=["shared"]
 # ## Extra: Second explanation: post-norm shrinks the differences after large steps
 #
-# Read on if you must choose between post-norm and pre-norm, or want to know why the
-# place of the norm matters here. There are three accounts:
+# Why does the place of the norm matter here? There are three accounts:
 #
 # * [Xiong et al. 2020](https://arxiv.org/abs/2002.04745): in post-norm, the last blocks
 #   receive larger gradients at the start, too large for high rates.
@@ -698,8 +699,8 @@ np.testing.assert_allclose(theirs[5:], r * ours[5:], atol=1e-3)
 # can test; which of the three is right, we cannot.
 
 # %% [markdown] tags=["torch"]
-# For the first account, an extra of [the encoder block](encoder_torch.ipynb) measures the
-# gradient of each block before training.
+# For the first account, an extra of [the encoder block](encoder_torch.ipynb) measures
+# the gradient of each block before training.
 
 # %% tags=["shared", "experiment"]
 # Experiment: pre-norm with warm-up; both kinds of stack after ten updates without it
@@ -846,13 +847,11 @@ say(
 #
 # * A schedule is a factor per update.
 # * Warm-up made a high rate usable. A small rate needed only more time.
-# * A twentieth of the updates is enough for pre-norm at the usual rates; post-norm at a
-#   high rate needs a longer warm-up.
+# * The usual twentieth of all updates is meant for pre-norm and moderate rates.
 # * In the stuck network all outputs are nearly the same.
 # * Small first steps prevented the failure. Filled averages of Adam did not.
 # * Pre-norm was sturdier than post-norm, and still learned more with warm-up.
-# * Extras: Adam's scalings vary widely at first; RAdam begins without them and has a
-#   warm-up of its own; clipping protects Adam's averages from spikes.
+# * RAdam has a warm-up of its own; clipping protects Adam's averages from spikes.
 
 # %% [markdown] tags=["torch"]
 # Next comes [finding the odd one out, in PyTorch](anomaly_torch.ipynb): a task on sets,
