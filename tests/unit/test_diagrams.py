@@ -244,8 +244,9 @@ def test_shapes_and_parts_of_the_language_model(side):
         text.replace("t", "c") for text in words(diagrams.language_model(), "shape")
     ]
     assert drawn == [shape_of(array) for array in traced]
-    parts = words(diagrams.language_model(), "name")[1:]
+    *parts, first, last = words(diagrams.language_model(), "name")
     assert parts == ["embed", "positions", "decoder", "logits"]
+    assert (first, last) == ("tokens", "labels")
     assert all(hasattr(model, part) for part in parts)
 
 
