@@ -300,7 +300,7 @@ def next_token(model, *batch):
 
 
 # %% tags=["shared", "say"]
-some = integers(text.windows(tokens["test"], settings.length)[:100])  # b s+1
+some = integers(text.windows(tokens["test"], settings.length)[:30])  # b s+1
 untrained = next_token(model, some)[0].item()
 spread = as_numpy(model(some[:, :-1])).var(axis=-1).mean()  # of the logits, mean b s
 blind = math.log(settings.n_tokens)
@@ -334,7 +334,7 @@ for n in (1, 2, 40, 64):  # beginnings padded at the end: one shape for all
 # Experiment: train two small models on characters, with the mask and without; test them
 alphabet = BytePairs("".join(pairs.numbers))  # no merges: characters are tokens
 small = replace(
-    settings, n_tokens=len(alphabet), length=16, batch_size=32, n_train=32 * 200, m=64,
+    settings, n_tokens=len(alphabet), length=16, batch_size=32, n_train=32 * 150, m=64,
     epochs=1, n_heads=1, f=128, n_blocks=1, learning_rate=6e-3, warmup=30,
 )  # fmt: skip
 small_sizes = {name: small.model[name] for name in names}
@@ -471,8 +471,10 @@ many = maps_of(few[:, :-1])
 breaks = np.char.startswith(np.array(visible), "⏎")[few[:, :-1]]  # b s
 on_breaks = (many * breaks[:, None, None]).sum(axis=-1)[..., 8:].mean(axis=(1, 3))
 head = int(on_breaks[1].argmax())  # of the second block
+on_own = (maps[1, 0, head] * [visible[i].startswith("⏎") for i in ids]).sum(axis=-1)
+query = int(on_own.argmax())  # a token that looks at line breaks
 viewer.attention(
-    maps[:, 0], [visible[i] for i in ids], layer=1, head=head, query=len(ids) - 1,
+    maps[:, 0], [visible[i] for i in ids], layer=1, head=head, query=query,
     about="Attention maps of the trained language model: rows are the tokens that look",
 )  # fmt: skip
 
@@ -578,7 +580,7 @@ probabilities = {
 }
 order = np.argsort(-probabilities["temperature 1"])[:10]  # the most probable first
 fig, axes = plots.panels_in_rows(4, 2, (6.4, 4.8), 0, 0, sharex=True, sharey=True)
-shown = [repr(visible[i])[1:-1] for i in order]  # a tab is \t
+shown = [repr(visible[i]) for i in order]
 for ax, (name, p) in zip(axes, probabilities.items(), strict=True):
     ax.barh(shown, p[order])
     ax.set_title(name)
