@@ -17,11 +17,11 @@ schedules
 data
     Seeded NumPy arrays: ``sequences`` to reverse, ``sets`` with an odd one, ``text``,
     ``byte_pairs``, ``ngrams``, ``dates``, ``lines`` of four languages, ``pictures``,
-    ``photos`` and their features.
+    ``photos`` and their features, ``vowels`` with gaps.
 show
     ``prose`` with computed numbers, ``plots``, ``patches`` of pictures, ``viewer`` for
     attention maps to touch, and ``diagrams`` of architectures: a ``canvas``, one file a
-    chapter (``anomaly``, ``attention``, ``costs``, ``debugging``, ``decoder``,
+    chapter (``anomaly``, ``attention``, ``costs``, ``data``, ``debugging``, ``decoder``,
     ``encoder``, ``frameworks``, ``positions``, ``scaling``, ``translation``,
     ``vision``, ``warmup``).
 engine

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers import reference
-from helpers.data import lines
+from helpers.data import lines, vowels
 from helpers.engine.shapes import as_numpy
 from helpers.engine.weights import to_arrays
 from sides import draw, fill, jax_side, on_both_sides, torch_side
@@ -175,3 +175,34 @@ def test_texts_become_one_hot_vectors_and_padding():
     np.testing.assert_array_equal(real.sum(1), [2, 0, 5])
     assert x[real].argmax(1).tolist() == [*b"ab?zzzz"]
     np.testing.assert_array_equal(x.sum(-1), real)
+
+
+# Japanese Vowels
+
+
+def test_the_utterances_are_those_of_the_source():
+    """270 and 370 of nine speakers, 7 to 29 frames; sums of the published numbers."""
+    parts = vowels.load()
+    counts = {"train": 9 * [30], "test": [31, 35, 88, 44, 29, 24, 40, 50, 29]}
+    for name, (frames, real, speakers) in parts.items():
+        np.testing.assert_array_equal(np.bincount(speakers), counts[name])
+        assert (
+            frames.shape == (len(speakers), 29, 12) and real.shape == frames.shape[:2]
+        )
+        assert (frames.dtype, real.dtype, speakers.dtype) == ("f4", bool, "i4")
+        assert (real[:, 1:] <= real[:, :-1]).all(), "padding is at the end"
+        assert not frames[~real].any() and np.abs(frames[real]).min(1).max() > 0
+    lengths = [part[1].sum(1) for part in parts.values()]
+    assert [(n.min(), n.max(), n.sum()) for n in lengths] == [
+        (7, 26, 4274),
+        (7, 29, 5687),
+    ]
+    first = [1.860936, -0.207383, 0.261557]  # of the first frame, in the source
+    np.testing.assert_allclose(parts["train"][0][0, 0, :3], first, atol=5.1e-5)
+
+
+def test_the_file_of_the_utterances_names_source_and_licence():
+    with np.load(vowels.FILE) as file:
+        source = str(file["source"])
+    assert "Kudo" in source and "CC BY 4.0" in source and "10.24432/C5NS47" in source
+    assert vowels.FILE.stat().st_size < 300_000
