@@ -991,5 +991,5 @@ say(
 # * Beam search looks for the most probable whole text. A sure model does not need it.
 
 # %% [markdown] tags=["jax"]
-# Next comes [when training fails, in JAX](debugging_jax.ipynb): your own data, and the
-# tests that find a mistake.
+# Next comes [your own data, in JAX](data_jax.ipynb): tables, signals with gaps, and
+# texts.

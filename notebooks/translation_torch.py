@@ -989,5 +989,5 @@ say(
 # * Beam search looks for the most probable whole text. A sure model does not need it.
 
 # %% [markdown] tags=["torch"]
-# Next comes [when training fails, in PyTorch](debugging_torch.ipynb): your own data,
-# and the tests that find a mistake.
+# Next comes [your own data, in PyTorch](data_torch.ipynb): tables, signals with gaps,
+# and texts.
