@@ -14,16 +14,15 @@
 # %% [markdown] tags=["shared"]
 # # When training fails
 #
-# By the end you can build the book's models from your framework's own layers, train
-# them on your tables, signals and texts, find out why a training does not work, and
-# hand a model to somebody who has none of your code.
-# You need: the chapters up to *Positions*, and some idea of a training loop.
+# By the end you can find out why a model does not learn, choose its learning rate,
+# stop before it overfits, train it with less memory, hand it to somebody who has none
+# of your code, and replace the book's layers by your framework's.
+# You need: the chapters up to *The reverse task*.
 #
-# The classes of this book were made to be read. Your own project begins differently:
-# with a file of measurements, and with a library whose layers have defaults that
-# nobody has told you about. You put the two together, and the loss does not fall. Is it
-# the data? The mask? The learning rate? This page goes the whole way once, makes six
-# mistakes on purpose, and finds each of them by a test.
+# Nothing crashes. The loss is a number, it even falls, and the model is bad. Is it the
+# data? The mask? The learning rate? Whoever guesses starts one training after the
+# other, and loses days. This page makes six mistakes on purpose, each of them a line in
+# somebody's code, and finds every one in seconds, by a test that looks at one thing.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch:
@@ -47,48 +46,429 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     sys.path.insert(0, os.getcwd())
 
 # %% tags=["jax", "imports"]
-import json
 import math
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 import optax
 import orbax.checkpoint
-import sklearn
 from flax import nnx
 from jax import export
-from sklearn.datasets import load_wine
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
+from helpers import reference
+from helpers.data.lines import LANGUAGES, from_texts, languages
+from helpers.engine.settings import Settings
 from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
-from helpers.jax import Encoder, attention, build, full_float32
+from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
+from helpers.jax import (
+    Classifier,
+    Encoder,
+    MultiHeadAttention,
+    attention,
+    build,
+    evaluate,
+    fit,
+    full_float32,
+)
 from helpers.jax.memory import activations
+from helpers.jax.training import on_device
 from helpers.show import plots
-from helpers.show.diagrams import debugging as diagrams  # drawings and figures
 from helpers.show.prose import power, recorded, say, table
 
 # %% tags=["jax", "experiment"]
-# Experiment: style, and the short names floats, booleans and whole
+# Experiment: style, and the short names floats and booleans
 plots.use_style()
 floats = partial(jnp.asarray, dtype=jnp.float32)
 booleans = partial(jnp.asarray, dtype=bool)
-whole = partial(jnp.asarray, dtype=jnp.int32)
+
+# %% [markdown] tags=["shared"]
+# ## Six mistakes, and the test that finds each
+#
+# First of all, look at a few examples with their labels, as they enter the model. Do
+# they belong together? Are the numbers of the size of 1? Ours are lines of code or
+# text: which of four languages is a line written in? Each character is a one-hot
+# vector, and `real` is True where there is one.
+
+# %% tags=["shared"]
+texts, labels, test_texts, test_labels = languages()
+x, real = from_texts(texts, 41)  # b s i, b s; the lines have at most 40 characters
+for text, label in zip(texts[:4], labels, strict=False):
+    print(LANGUAGES[label], text, sep=": ")
+learn = x[:900], real[:900], labels[:900]
+watch = x[900:1220], real[900:1220], labels[900:1220]
+
+# %% [markdown] tags=["shared"]
+# The model is the book's encoder with the mean over the real positions, as in *Your own
+# data*. It is trained by `fit` of *The reverse task*:
+
+# %% tags=["jax"]
+sizes = {"n_inputs": 128, "m": 32, "n_outputs": 4, "max_length": 41}
+sizes |= {"n_blocks": 1, "n_heads": 4, "f": 64}
+new = partial(build, Classifier, **sizes)
+brief = Settings(
+    n_train=900, batch_size=32, epochs=3, learning_rate=3e-3, warmup=10,
+    schedule="warmup_constant",
+)  # fmt: skip
+
+
+def class_loss(model, x, real, labels):
+    """Mean cross-entropy and accuracy of the classes ``b``."""
+    logits = model(x, real)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return losses.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
+
+
+# %% [markdown] tags=["shared"]
+# Now five tests. They take seconds, and the cheapest come first:
+#
+# 1. **The loss at the start** is about $\ln c$ for $c$ classes, since nothing is known
+#    yet. (Logits that differ from the start add about half their variance; so the tied
+#    weights of *A model that writes* start higher. For a forecast, it is about the mean
+#    square of the values.)
+# 2. **Padding changes nothing**: put other numbers there, and compare.
+# 3. **Every weight has a gradient**, finite and not zero.
+# 4. **One batch**, trained again and again, is learned by heart.
+# 5. **Validation data** are predicted well above chance. (Ours are lines of the same
+#    files, enough to find mistakes. To report a result, take other files.)
+
+
+# %% tags=["jax"]
+forward = nnx.jit(lambda model, x, real: model(x, real))
+
+
+def outputs(model, x, real):
+    """Outputs of a model, as a NumPy array."""
+    return as_numpy(forward(model, floats(x), booleans(real)))
+
+
+@partial(nnx.jit, static_argnums=0)
+def gradients(loss_fn, model, batch):
+    """Gradient of each parameter, by name."""
+    found, _ = nnx.grad(loss_fn, has_aux=True)(model, *batch)
+    flat = nnx.to_flat_state(found)
+    return {".".join(map(str, path)): gradient[...] for path, gradient in flat}
+
+
+# %% tags=["shared"]
+def leak(model, x, real):
+    """How much the outputs change if the padding contains other numbers."""
+    model.eval()  # dropout off
+    other = np.where(real[..., None], x, 3)
+    return np.abs(outputs(model, other, real) - outputs(model, x, real)).max()
+
+
+def one_batch(loss_fn, model, data):
+    """The last loss of a training on the same 32 examples."""
+    start = to_arrays(model)
+    same = np.tile(np.arange(32), (brief.updates_per_epoch, 1))
+    history = fit(model, loss_fn, data, brief, batches=lambda epoch: same, bar=False)
+    from_arrays(model, start)
+    return history["loss"][-1]
+
+
+# %% tags=["shared"]
+def five_tests(model, loss_fn, data):
+    """The number of each test, and whether it passes; the last two train the model."""
+    batch = [array[:32] for array in data]
+    loss = evaluate(model, loss_fn, batch)["loss"] / math.log(len(LANGUAGES))
+    yield loss, 0.7 < loss < 1.5  # False for NaN
+    change = leak(model, *batch[:2])
+    yield change, change < 1e-3
+    found = gradients(loss_fn, model, batch).items()  # the keys' biases have none
+    norms = [np.linalg.norm(as_numpy(g)) for name, g in found if "bias" not in name]
+    yield min(norms), np.isfinite(norms).all() and min(norms) > 0
+    last = one_batch(loss_fn, model, data)
+    yield last, last < 0.2
+    fit(model, loss_fn, data, brief, bar=False)
+    accuracy = evaluate(model, class_loss, watch)["accuracy"]
+    yield accuracy, accuracy > 0.5
+
+
+# %% [markdown] tags=["shared"]
+# Now the mistakes. Three are in the model or the loss:
+
+
+# %% tags=["jax"]
+class UpsideDown(Classifier):
+    """Takes the mask the wrong way round."""
+
+    def encode(self, x, real):
+        return super().encode(x, ~real)
+
+
+class Frozen(Classifier):
+    """Lets no gradient through to the embedding."""
+
+    def encode(self, x, real):
+        x = jax.lax.stop_gradient(self.positions(self.embed(x)))
+        return self.encoder(x, real[:, None, None])
+
+
+def softmax_twice(model, x, real, labels):
+    """Cross-entropy of probabilities, as if they were logits."""
+    return class_loss(lambda *given: jax.nn.softmax(model(*given)), x, real, labels)
+
+
+# %% [markdown] tags=["shared"]
+# Three are in the weights or the data:
+
+# %% tags=["shared"]
+loud = new()
+weights = to_arrays(loud)
+from_arrays(loud, weights | {"output.weight": 100 * weights["output.weight"]})
+x, real, labels = learn
+empty = real & (np.arange(900) != 3)[:, None]  # the fourth text
+mistakes = {
+    "none": (new(), class_loss, learn),
+    "an output layer 100 times too large": (loud, class_loss, learn),
+    "an empty text": (new(), class_loss, (x, empty, labels)),
+    "the mask upside down": (build(UpsideDown, **sizes), class_loss, learn),
+    "a frozen embedding": (build(Frozen, **sizes), class_loss, learn),
+    "a softmax before the loss": (new(), softmax_twice, learn),
+    "labels shifted by a row": (new(), class_loss, (x, real, np.roll(labels, 1))),
+}
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: the tests on each mistake, up to the first that fails
+def run_tests(*parts):
+    """Numbers of the tests up to the first that fails, and whether all pass."""
+    found = []
+    for number, passes in five_tests(*parts):
+        found.append(number)
+        if not passes:
+            break
+    return found, passes
+
+
+results = {name: run_tests(*parts) for name, parts in mistakes.items()}
+
+# %% tags=["shared", "say"]
+found = {name: numbers for name, (numbers, _) in results.items()}
+rows = []
+for name, (numbers, passes) in results.items():
+    cells = [f"{number:.2g}".replace("nan", "NaN") for number in numbers]
+    cells = cells if passes else [*cells[:-1], f"**{cells[-1]}**"]
+    rows.append([name, *cells, *[""] * (5 - len(cells))])
+head = ["mistake", "loss at the start ÷ ln 4", "change by padding"]
+head += ["smallest gradient norm", "one batch", "validation accuracy"]
+learned = [found[name][3] for name in ("labels shifted by a row", "none")]
+say(
+    f"{table(head, *rows)}\n\nBold: the test that fails; the later ones did not run. "
+    "Without a mistake all pass. Each test is the first to find something, and **a "
+    "falling loss proves little**: with shifted labels, one batch is learned by heart "
+    f"({learned[0]:.2g}) as it is without a mistake ({learned[1]:.2g}). (A text "
+    "without a position has no mean, so its batch, here the first, is NaN: leave it "
+    "out, or begin each with a token.)"
+)
+
+# %% tags=["shared", "check"]
+# Checked: the healthy model passes all tests; each mistake fails the test in its row
+assert [len(found[name]) for name in mistakes if name != "none"] == [1, 1, 2, 3, 4, 5]
+assert [name for name, (_, passes) in results.items() if passes] == ["none"]
+assert math.isnan(found["an empty text"][0])
+assert found["a softmax before the loss"][3] > math.log(1 + 3 / math.e) - 1e-5
+assert found["a frozen embedding"][2] == 0
+assert not real[:, -1].any() and not watch[1][:, -1].any()
+
+# %% [markdown] tags=["jax"]
+# In a loop of your own, `jax.tree.map(jnp.linalg.norm, grads)` shows the norms. If a
+# NaN appears later, `jax.config.update("jax_debug_nans", True)` names the operation.
+
+# %% [markdown] tags=["shared"]
+# **Exercise 1, predict, then run.** Somebody's table contains a column that was
+# computed from the label. For our lines: the first character is replaced by the label.
+# Which of the five tests finds it?
+
+# %% tags=["shared", "answer"]
+given = []
+for x, real, labels in (learn, watch):
+    told = x.copy()
+    told[:, 0] = np.eye(128)[labels]
+    given.append((told, real, labels))
+model = new()
+measured, _ = run_tests(model, class_loss, given[0])
+accuracy = evaluate(model, class_loss, given[1])["accuracy"]
+assert measured[3] < 0.2 and accuracy > 0.95 > found["none"][4]
+say(
+    f"None: the first four pass, and {accuracy:.0%} of the validation lines with this "
+    f"column are right (without it, {found['none'][4]:.0%}). A leak shows itself only "
+    "by a result that is too good, and by asking what will be known when the model is "
+    "used."
+)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, predict, then run.** Somebody writes test 2 without `model.eval()`, and
+# the model has `dropout=0.1`. What does the test report for a correct model?
+
+# %% tags=["shared", "answer"]
+model = build(Classifier, **sizes, dropout=0.1)
+model.train()
+few = x[:32], real[:32]
+first, second = outputs(model, *few), outputs(model, *few)
+change = np.abs(first - second).max()
+assert change > 1e-3 and leak(model, *few) < 1e-3
+say(
+    f"A change, here of {change:.2g}, even if the padding stays the same: every pass "
+    "draws other activations to drop. Whatever is compared, is compared in evaluation "
+    "mode. The function `leak` sees to it."
+)
+
+# %% [markdown] tags=["shared"]
+# ## First the learning rate
+#
+# If all tests pass, you can tune. Few things matter as much as the learning rate. If
+# the loss jumps, try a tenth of it; if it hardly moves, ten times as much. Better, try
+# it in steps of a factor of about three, for a few updates each:
+
+# %% tags=["shared"]
+rates, ends = 10.0 ** np.linspace(-4, -1, 7), []
+for rate in rates:
+    chosen = replace(brief, learning_rate=rate)
+    losses = fit(new(), class_loss, learn, chosen, bar=False)["loss"]
+    ends.append(losses[-brief.updates_per_epoch :].mean())
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loss in the third epoch over the learning rate, which has a logarithmic axis. It falls from the lowest rate to a minimum, and rises again at the highest rates."}}
+panels = {"training loss, third epoch": {"Adam": (rates, np.array(ends))}}
+fig = plots.curves(panels, x="learning rate", log_x=10, marks="o", size=(5.6, 2.6))
+fig
+
+# %% tags=["shared", "say"]
+best = int(np.argmin(ends))
+say(
+    f"The lowest loss is at a rate of {power(rates[best])}. For a long training, begin "
+    "with the next one to the left, because it also has to survive its worst batch. "
+    "Warm-up and decay help then (see *Warm-up*)."
+)
+
+# %% tags=["shared", "check"]
+# Checked: as drawn, the best rate lies inside, and both ends have a higher loss
+drawn = plots.drawn(fig, "training loss, third epoch", "Adam")[1]
+assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
+
+# %% [markdown] tags=["shared"]
+# ## Early stopping keeps the best weights
+#
+# Next comes **overfitting**: the training loss falls, and the validation loss turns and
+# rises. So train longer, once on 300 lines and once on 900, and look at both losses.
+# (With `folder="runs"`, `fit` writes them for TensorBoard, where you can watch them
+# grow; Weights & Biases and MLflow draw such curves, too.)
+
+# %% tags=["shared"]
+longer = replace(brief, epochs=12)
+readers, training, validation = {}, {}, {}
+for n in (300, 900):
+    readers[n] = new()
+    some = [np.tile(array[:n], (900 // n, *[1] * (array.ndim - 1))) for array in learn]
+    history = fit(readers[n], class_loss, some, longer, validation=watch, bar=False)
+    updates = longer.updates_per_epoch * (1 + np.arange(longer.epochs))
+    by_epoch = history["loss"].reshape(longer.epochs, -1).mean(axis=1)
+    training[f"{n} lines"] = updates, by_epoch
+    validation[f"{n} lines"] = updates, history["validation_loss"]
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over the updates. Both training losses fall. The validation loss with 300 lines falls, turns and rises; with 900 lines it ends below that."}}
+panels = {"training loss": training, "validation loss": validation}
+fig = plots.curves(panels, x="update", size=(7.2, 2.8))
+fig
+
+# %% tags=["shared", "say"]
+few, more = (losses for _, losses in validation.values())
+say(
+    f"With 300 lines, the validation loss is lowest at update "
+    f"{validation['300 lines'][0][few.argmin()]} ({few.min():.2f}) and ends at "
+    f"{few[-1]:.2f}. With three times the data it ends at {more[-1]:.2f} (lowest: "
+    f"{more.min():.2f})."
+)
+
+# %% tags=["shared", "check"]
+# Checked: as drawn, 300 lines overfit; 900 lines end below them
+drawn = [plots.drawn(fig, "validation loss", name)[1] for name in validation]
+assert drawn[0][-1] > 1.2 * drawn[0].min()
+assert drawn[1][-1] < 0.8 * drawn[0][-1] and drawn[1].min() < drawn[0].min()
+drawn = [plots.drawn(fig, "training loss", name)[1] for name in training]
+assert all(losses[-1] < 0.3 * losses[0] for losses in drawn)  # loose: they fall
+
+# %% [markdown] tags=["shared"]
+# **Early stopping** needs no second run: keep the weights that were best on the
+# validation data, as `fit` does, and stop when they have not been beaten for some
+# epochs (the *patience*). Against overfitting, more data help most. Then come dropout,
+# which sets random activations to zero, and weight decay, which AdamW applies beside
+# the gradient ([Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101)). If the
+# model no longer fits into memory, see the Extra *Less memory*.
+
+# %% [markdown] tags=["shared"]
+# ## An exported model needs none of your classes
+#
+# Somebody who has your classes needs only your weights: *safetensors* contains nothing
+# but arrays, so that a file from a stranger cannot run code (`save_weights` in *Two
+# frameworks*).
+#
+# For somebody *without* your classes, export the computation itself, here for any size
+# of batch. A process that knows nothing of our classes runs it:
+
+# %% tags=["jax"]
+folder, reader = Path(tempfile.mkdtemp()), readers[900]
+test_x, test_real = from_texts(test_texts, 41)
+(any_size,) = export.symbolic_shape("b")
+shapes = [(any_size, 41, 128), np.float32], [(any_size, 41), np.bool_]
+function = jax.jit(lambda x, real: reader(x, real))
+with full_float32():  # the precision of products is part of the program
+    program = export.export(function, platforms=["cpu", "cuda"])(
+        *(jax.ShapeDtypeStruct(*shape) for shape in shapes)
+    )
+_ = (folder / "reader.jax").write_bytes(program.serialize())
+
+# %% tags=["jax"]
+STRANGER = """
+import os, sys, numpy as np
+os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # a GPU is its parent's, too
+from jax import export
+model = export.deserialize(open("reader.jax", "rb").read())
+np.save("logits.npy", model.call(*np.load("lines.npz").values()))
+print(sum(name.startswith(("helpers", "flax")) for name in sys.modules))
+"""
+
+# %% tags=["shared"]
+np.savez(folder / "lines.npz", test_x[:10], test_real[:10])  # ten lines
+command = [sys.executable, "-I", "-c", STRANGER]
+alone = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+logits = np.load(folder / "logits.npy")
+
+# %% tags=["shared", "say"]
+right = (logits.argmax(1) == test_labels[:10]).sum()
+say(
+    f"The other process, with {alone.stdout.strip()} of our modules, calls the first "
+    f"line {LANGUAGES[logits[0].argmax()]}; {right} of its ten answers are right. How "
+    "lines become arrays, and which number means which language, has to be delivered "
+    "with the program."
+)
+
+# %% tags=["shared", "check"]
+# Checked: the exported program gives the model's own outputs
+with full_float32():
+    expected = outputs(reader, test_x[:10], test_real[:10])
+np.testing.assert_allclose(logits, expected, atol=1e-5)
+assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
+
+# %% [markdown] tags=["jax"]
+# The file contains StableHLO, which other projects' compilers read as well. JAX
+# [promises to read
+# it](https://docs.jax.dev/en/latest/export/export.html#compatibility-guarantees) for
+# six months; for longer, keep weights and code.
 
 # %% [markdown] tags=["shared"]
 # ## The framework's layers compute the same
 #
-# Ready-made layers are tested by thousands. To change something inside, or to look at
-# it, write your own around the framework's fused attention: PyTorch's documentation
-# calls its `nn.Transformer*` reference implementations. And every default is a
-# decision that somebody has made for you.
+# The classes of this book were made to be read. Ready-made layers are tested by
+# thousands, and every default is a decision that somebody has made for you. To change
+# something inside, or to look at it, write your own around the framework's fused
+# attention: PyTorch's documentation calls its `nn.Transformer*` reference
+# implementations.
 
 # %% [markdown] tags=["jax"]
 # Flax has attention, norms and linear layers; the block is yours. Two defaults would
@@ -115,44 +495,191 @@ class Block(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# With an embedding in front and a mean over the real positions behind, it becomes the
-# model for all data on this page: a sequence in, one vector of outputs out.
+# With our weights under its names, it gives our outputs (see the Extra *Weights move*).
+# Positions are not in it: add them to the input of the first block. Rotary positions
+# turn queries and keys, so they need attention of your own, as in *Positions*.
+
+# %% [markdown] tags=["jax"]
+# | Flax's layers | ours |
+# |---|---|
+# | mask: True may look | the same |
+# | `LayerNorm(epsilon=1e-6)` | 1e-5, as in PyTorch |
+# | `jax.nn.gelu` with a tanh | exact: `approximate=False` |
+# | `MultiHeadAttention` needs `decode`, and returns no weights | outputs and weights |
+# | first weights: standard deviation $1/\sqrt n$ | $1/\sqrt{3n}$ |
+# | kernels `m h d`; `dot_product_attention` takes `b s h d` | `m 3m`; `b h s d` |
+
+# %% tags=["jax", "check"]
+# Checked: the defaults are those of the table; in fused attention, True may look
+draw = np.random.default_rng(0).normal
+assert nnx.LayerNorm(3, rngs=nnx.Rngs(0)).epsilon == 1e-6
+assert jax.nn.gelu(1.0) != jax.nn.gelu(1.0, approximate=False)
+kernel = as_numpy(nnx.Linear(32, 64, rngs=nnx.Rngs(0)).kernel[...])
+uniform = as_numpy(new().encoder.blocks[0].ffn.linear1.kernel[...])
+ratio = kernel.std() / uniform.std()
+np.testing.assert_allclose(ratio, 3**0.5, rtol=0.1)  # loose: by the draw
+q = floats(draw(size=(1, 3, 1, 4)))  # b s h d
+keys = booleans([[[[True, True, False]]]])
+swapped = q.swapaxes(1, 2)
+with full_float32():
+    theirs = jax.nn.dot_product_attention(q, q, q, mask=keys)
+    ours = attention(swapped, swapped, swapped, keys)[0].swapaxes(1, 2)
+np.testing.assert_allclose(as_numpy(theirs), as_numpy(ours), atol=1e-5)
+
+# %% tags=["jax", "check"]
+# Checked: padding changes nothing; attention of Flax returns outputs alone
+block, x = build(Block, 12, 3, 29), draw(size=(2, 7, 12))
+real = np.arange(7) < np.array([[7], [4]])  # b s
+other = np.where(real[..., None], x, 9)
+pair = [outputs(block, y, real)[real] for y in (x, other)]
+np.testing.assert_allclose(*pair, atol=1e-5)
+layer = nnx.MultiHeadAttention(2, 12, decode=False, rngs=nnx.Rngs(0))
+assert nnx.eval_shape(layer, floats(x)).shape == x.shape
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Less memory, and (almost) the same gradient
+#
+# A model grows, and no longer fits. Before you buy a machine: three ways give
+# the same gradient from less memory, or almost the same.
+#
+# * **Gradient accumulation**: the mean of the gradients of four equal parts of a batch
+#   is that of the batch, if its loss is a mean over examples.
+# * **Recomputation**: keep only the input of each block, and compute its inside again.
+# * **Half precision**: multiply in bfloat16, but keep the weights in float32, or small
+#   updates would be rounded away. In the settings of `fit`: `precision="bfloat16"`.
+
+
+# %% tags=["shared"]
+def in_parts(loss_fn, model, batch, n=4):
+    """The gradient as the mean over ``n`` equal parts of a batch."""
+    total = {}
+    for part in zip(*(np.split(array, n) for array in batch), strict=True):
+        for name, gradient in gradients(loss_fn, model, part).items():
+            total[name] = total.get(name, 0) + gradient / n
+    return total
 
 
 # %% tags=["jax"]
-class Classifier(nnx.Module):
-    """One output vector per sequence: ``b s i, b s -> b c``; ``real`` is no padding."""
+class Recomputed(Classifier):
+    """Keeps only the input of each block."""
 
-    def __init__(
-        self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, max_length, dropout=0.0,
-        rngs,
-    ):  # fmt: skip
-        self.embed = nnx.Linear(n_inputs, m, rngs=rngs)
-        table = jax.random.normal(rngs.params(), (max_length, m))
-        self.positions = nnx.Param(0.02 * table)
+    def encode(self, x, real):
+        x, mask = self.positions(self.embed(x)), real[:, None, None]
+        run = nnx.remat(lambda block, x, mask: block(x, mask)[0])
+        for block in self.encoder.blocks:
+            x = run(block, x, mask)
+        return self.encoder.norm(x)
+
+
+# %% tags=["jax"]
+def half_loss(model, *batch):
+    """The loss with matrix products in bfloat16, but for the last one."""
+    half = nnx.clone(model)
+    for _, layer in nnx.iter_graph(half):
+        if isinstance(layer, nnx.Linear) and layer is not half.output:
+            layer.dtype = jnp.bfloat16  # the weights stay float32
+    found = class_loss(half, *batch)
+    nnx.update(model, nnx.state(half, nnx.RngState))  # new masks in the next update
+    return found
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: MiB kept by a larger model, and the distance of its gradients
+large = sizes | {"m": 128, "n_blocks": 2, "f": 512, "max_length": 128}
+plain, thrifty = (build(kind, **large) for kind in (Classifier, Recomputed))
+rng = np.random.default_rng(0)
+long = np.eye(128, dtype=np.float32)[rng.integers(128, size=(16, 128))]
+batch = long, np.ones((16, 128), bool), rng.integers(4, size=16)
+ways = {  # what computes the gradient, its loss, model, and texts at one time
+    "plain": (gradients, class_loss, plain, 16),
+    "four quarters": (in_parts, class_loss, plain, 4),
+    "recomputation": (gradients, class_loss, thrifty, 16),
+    "half precision": (gradients, half_loss, plain, 16),
+}
+cost, flat = {}, {}
+for name, (way, loss_fn, model, n) in ways.items():
+    kept = activations(model, loss_fn, *on_device([a[:n] for a in batch], model))
+    with full_float32():
+        found = way(loss_fn, model, batch).values()
+    flat[name] = np.concatenate([as_numpy(gradient).ravel() for gradient in found])
+    away = np.linalg.norm(flat[name] - flat["plain"]) / np.linalg.norm(flat["plain"])
+    cost[name] = sum(math.prod(a.shape) * a.dtype.itemsize for a in kept) / 2**20, away
+
+# %% tags=["shared", "say"]
+rows = [
+    [name, f"{kept:.0f}", power(away) if away else "0"]
+    for name, (kept, away) in cost.items()
+]
+head = ["gradient of 16 texts", "MiB kept for backward", "distance from the first"]
+say(
+    f"{table(head, *rows)}\n\nThe distance is relative to the length of the whole "
+    "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
+    "differs. Recomputation pays with a second forward pass. Whether bfloat16 is also "
+    "fast depends on the machine; on GPUs it usually is."
+)
+
+# %% tags=["shared", "check"]
+# Checked: quarters keep a quarter, recomputation less, and the gradients agree
+base = cost["plain"][0]
+assert 0.2 < cost["four quarters"][0] / base < 0.3
+assert cost["recomputation"][0] < 0.2 * base and cost["half precision"][0] < 0.9 * base
+assert cost["four quarters"][1] < 1e-5 and cost["recomputation"][1] < 1e-5
+assert 1e-4 < cost["half precision"][1] < 0.1  # loose: processors round differently
+
+# %% [markdown] tags=["jax"]
+# In a loop of your own, `optax.MultiSteps` adds the parts up. `jax.jit` has fused
+# operations all along: it compiles the whole gradient, once for each new shape. Without
+# it, every operation is compiled and called by itself. (JAX chooses the device: a GPU
+# or TPU if its build for one is installed, else the CPU.)
+
+# %% tags=["jax", "say"]
+rows = [
+    [run["about"]["device"], way, f"{one['first_s']:.1f}", f"{one['later_ms']:.0f}"]
+    for run in recorded("compilation-jax")
+    for way, one in run["ways"].items()
+]
+head = ["device", "gradient", "seconds of the first call", "milliseconds later"]
+say(f"{table(head, *rows)}\n\n(Recorded once, for a model of this size.)")
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Weights move between files and libraries
+#
+# JAX and PyTorch read the same file of our weights, by `save_weights` and
+# `load_weights`. And each framework has files of its own:
+
+# %% [markdown] tags=["jax"]
+# [Orbax](https://github.com/google/orbax) keeps any tree of arrays, also an
+# optimiser's, on any number of devices.
+
+# %% tags=["jax"]
+checkpointer = orbax.checkpoint.StandardCheckpointer()
+checkpointer.save(folder / "reader", nnx.state(reader, nnx.Param))
+checkpointer.wait_until_finished()
+restored = new(seed=1)
+expected = nnx.state(restored, nnx.Param)
+nnx.update(restored, checkpointer.restore(folder / "reader", expected))
+
+# %% [markdown] tags=["shared"]
+# Other libraries have other names. Here is a whole encoder of ready-made blocks, and
+# our encoder's weights get the names that it uses:
+
+
+# %% tags=["jax"]
+class ReadyMade(nnx.Module):
+    """A pre-norm encoder of Flax's own layers: ``b s m, b s -> b s m``."""
+
+    def __init__(self, n_blocks, m, n_heads, f, dropout=0.0, *, rngs):
         blocks = [Block(m, n_heads, f, dropout, rngs=rngs) for _ in range(n_blocks)]
         self.blocks = nnx.data(blocks)
         self.norm = nnx.LayerNorm(m, epsilon=1e-5, rngs=rngs)
-        self.output = nnx.Linear(m, n_outputs, rngs=rngs)
 
-    def encode(self, x, real):
-        x = self.embed(x) + self.positions[: x.shape[1]]  # b s m
+    def __call__(self, x, real):
         for block in self.blocks:
             x = block(x, real)
         return self.norm(x)
 
-    def __call__(self, x, real):
-        encoded = self.encode(x, real) * real[..., None]
-        return self.output(encoded.sum(1) / real.sum(1)[:, None])
 
-
-# %% [markdown] tags=["shared"]
-# Do these layers compute what ours do? Give them the same weights, under the names that
-# the framework uses:
-
-
-# %% tags=["jax", "experiment"]
-# Experiment: our weights under the other names
+# %% tags=["jax"]
 def renamed(encoder):
     """Weights of our ``Encoder`` under Flax's paths; queries, keys, values by head."""
     n_heads, state = encoder.blocks[0].attention.n_heads, {}
@@ -171,858 +698,99 @@ def renamed(encoder):
 
 
 # %% tags=["jax"]
-sizes = {"n_blocks": 2, "n_heads": 3, "f": 41}
-ours = build(Encoder, 2, 24, 3, 41, norm_first=True, activation="gelu")
-own = build(Classifier, 5, 24, 7, **sizes, max_length=11, seed=1)
-weights = renamed(ours)
+ours = build(Encoder, 2, 12, 3, 29, norm_first=True, activation="gelu")
+own, weights = build(ReadyMade, 2, 12, 3, 29, seed=1), renamed(ours)
 for path, param in nnx.to_flat_state(nnx.state(own, nnx.Param)):
-    if path in weights:
-        param[...] = weights[path]
+    param[...] = weights[path]
 
-# %% tags=["jax", "check"]
+# %% tags=["shared", "check"]
 # Checked: at real positions, both encoders agree to 1e-5
-draw = np.random.default_rng(0).normal
-x, real = floats(draw(size=(2, 11, 5))), np.arange(11) < np.array([[11], [7]])  # b s
-mask = booleans(real)
 with full_float32():  # on a GPU JAX's default is TF32, with 11 significant bits
-    placed = own.embed(x) + own.positions
-    expected = as_numpy(ours(placed, mask[:, None, None]))
-    found = as_numpy(own.encode(x, mask))
+    expected, found = outputs(ours, x, real[:, None, None]), outputs(own, x, real)
 np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
 
+# %% [markdown] tags=["shared"]
+# Mind the order of features, too: in rotary positions, Meta's code for LLaMA pairs $2i$
+# with $2i + 1$, as ours does, and Hugging Face's pairs $i$ with $i + d/2$, with the
+# weights reordered to match.
+
+# %% tags=["shared", "check"]
+# Checked: weights from files give the same outputs, and those of the NumPy reference
+draw = np.random.default_rng(10).normal
+encoder = build(Encoder, 2, 12, 3, 29, norm_first=True)
+drawn = {n: draw(0, 0.3, a.shape) for n, a in sorted(to_arrays(encoder).items())}
+from_arrays(encoder, drawn)
+expected, _ = reference.encoder(x, drawn, 2, 3, norm_first=True)
+save_weights(encoder, folder / "encoder.safetensors")
+again = build(Encoder, 2, 12, 3, 29, norm_first=True, seed=1)
+load_weights(again, folder / "encoder.safetensors")
+with full_float32():
+    both = [outputs(one, x, np.ones((7, 7))) for one in (encoder, again)]
+    restored = outputs(restored, test_x[:10], test_real[:10])
+np.testing.assert_allclose(both[0], expected, atol=1e-5)
+np.testing.assert_array_equal(*both)
+np.testing.assert_allclose(restored, logits, atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: The framework's attention layer has its own conventions
+
+# %% [markdown] tags=["jax"]
+# The layer is `nnx.MultiHeadAttention`. With `sow_weights=True` it stores its weights,
+# and `nnx.pop` takes them out. With `dropout_rate=0.1`, it drops weights in training.
+
+# %% tags=["jax"]
+x, real = draw(size=(2, 7, 12)), np.arange(7) < np.array([[7], [4]])  # b s m, b s
+layer = nnx.MultiHeadAttention(3, 12, decode=False, rngs=nnx.Rngs(1))
+theirs = layer(floats(x), mask=booleans(real)[:, None, None], sow_weights=True)
+(their_weights,) = jax.tree.leaves(nnx.pop(layer, nnx.Intermediate))  # b h q k
+
 # %% tags=["jax", "check"]
-# Checked: the defaults are those of the table; in fused attention, True may look
-assert nnx.LayerNorm(3, rngs=nnx.Rngs(0)).epsilon == 1e-6
-assert jax.nn.gelu(1.0) != jax.nn.gelu(1.0, approximate=False)
-kernel = as_numpy(nnx.Linear(24, 41, rngs=nnx.Rngs(0)).kernel[...])
-uniform = as_numpy(ours.blocks[0].ffn.linear1.kernel[...])
-ratio = kernel.std() / uniform.std()
-np.testing.assert_allclose(ratio, 3**0.5, rtol=0.1)  # loose: by the draw
-q = floats(draw(size=(1, 3, 1, 4)))  # b s h d
-keys = booleans([[[[True, True, False]]]])
-swapped = q.swapaxes(1, 2)
-with full_float32():
-    theirs = jax.nn.dot_product_attention(q, q, q, mask=keys)
-    same = attention(swapped, swapped, swapped, keys)[0].swapaxes(1, 2)
-np.testing.assert_allclose(as_numpy(theirs), as_numpy(same), atol=1e-5)
-
-# %% tags=["jax", "check"]
-# Checked: attention of Flax returns outputs alone
-layer = nnx.MultiHeadAttention(2, 12, decode=False, rngs=nnx.Rngs(0))
-x = floats(draw(size=(1, 3, 12)))
-assert layer(x).shape == x.shape
-
-# %% [markdown] tags=["jax"]
-# | Flax's layers | ours |
-# |---|---|
-# | mask: True may look | the same |
-# | `LayerNorm(epsilon=1e-6)` | 1e-5, as in PyTorch |
-# | `jax.nn.gelu` with a tanh | exact: `approximate=False` |
-# | `MultiHeadAttention` needs `decode`, and returns no weights | outputs and weights |
-# | first weights: standard deviation $1/\sqrt n$ | $1/\sqrt{3n}$ |
-# | kernels `m h d`; `dot_product_attention` takes `b s h d` | `m 3m`; `b h s d` |
-
-# %% [markdown] tags=["shared"]
-# ## Your data become a sequence of vectors
-#
-# A Transformer does not know what a table or a text is. It takes vectors, `b s i`. So
-# the one question about new data is: *what is a token?*
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three kinds of data become sequences of boxes. Of a table row with the columns alcohol, acid and ash, each number becomes a token. Of a curve, each piece of four weeks becomes a token. Of a line of text, each character becomes a token, and dashed grey boxes at the end are padding."}}
-diagrams.three_kinds_of_data()
-
-# %% [markdown] tags=["shared"]
-# **A table.** Each number is a token. A number alone does not say which column it comes
-# from, so each column gets an embedding of its own, multiplied by the number
-# ([Gorishniy et al. 2021](https://arxiv.org/abs/2106.11959)). In code, a token is zero
-# everywhere but in its column's place, where the number stands.
-
-
-# %% tags=["shared"]
-def from_table(rows):
-    """Each number in the place of its column: ``b s -> b s s``."""
-    return rows[:, :, None] * np.eye(rows.shape[1])
-
-
-# %% [markdown] tags=["shared"]
-# **A signal.** A single measurement says little, so a token is a piece of it, as
-# patches are in pictures. What counts is the change since the last known value.
-
-
-# %% tags=["shared"]
-def from_signal(series, length, ahead, patch):
-    """Windows as patches ``b s i``, and what comes after each: ``b c``.
-
-    ``length`` known values, ``ahead`` unknown ones, all less the last known value.
-    """
-    windows = np.lib.stride_tricks.sliding_window_view(series, length + ahead)
-    windows = windows - windows[:, length - 1 : length]
-    past, future = windows[:, :length], windows[:, length:]
-    return past.reshape(len(past), -1, patch), future
-
-
-# %% [markdown] tags=["shared"]
-# **Texts.** Their lengths differ. Each character is a token, and `real` marks the
-# positions that hold text. At least one position stays empty in every row, so that a
-# test below has padding to change.
-
-
-# %% tags=["shared"]
-def from_texts(texts, length):
-    """ASCII characters as one-hot vectors ``b s 128``, and which are real: ``b s``."""
-    x = np.zeros((len(texts), length, 128), np.float32)
-    for row, text in enumerate(texts):
-        codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8)[: length - 1]
-        x[row, np.arange(len(codes)), codes] = 1
-    return x, x.any(axis=-1)
-
-
-# %% [markdown] tags=["shared"]
-# Now files. The table is scikit-learn's: 13 measurements of 178 wines, of three
-# sorts of grape. Scale each column by the mean and standard deviation *of the training
-# rows*.
-
-# %% tags=["shared"]
-wine, sorts = load_wine(return_X_y=True)  # n 13, n
-order = np.random.default_rng(0).permutation(len(wine))
-rows, test_rows = order[:118], order[118:]
-scaled = (wine - wine[rows].mean(0)) / wine[rows].std(0)
-
-# %% [markdown] tags=["shared"]
-# The signal is the concentration of carbon dioxide on Mauna Loa, week by week
-# ([Keeling and Whorf](https://www.statsmodels.org/stable/datasets/generated/co2.html));
-# some weeks are missing. How will it go on for half a year? The test years come
-# *after* the training years.
-
-# %% tags=["shared"]
-co2 = np.genfromtxt("helpers/data/co2.csv", delimiter=",", skip_header=2, usecols=1)
-known = np.flatnonzero(~np.isnan(co2))  # ppm, or NaN
-co2 = np.interp(np.arange(len(co2)), known, co2[known])  # gaps become straight lines
-cut = len(co2) * 4 // 5
-past, future = from_signal(co2[:cut], length=104, ahead=26, patch=4)
-test_past, test_future = from_signal(co2[cut:], length=104, ahead=26, patch=4)
-
-# %% [markdown] tags=["shared"]
-# The texts are files that lie on this machine: which of four languages is a line
-# written in? We split by *file*, or the model would only recognise its file.
-
-# %% tags=["shared", "experiment"]
-# Experiment: lines of files in four languages, split by file
-python, packages = Path(json.__file__).parents[1], Path(sklearn.__file__).parents[1]
-files = {
-    "Python": sorted(python.glob("email/*.py")),
-    "C": sorted(Path(np.get_include()).rglob("*.h")),
-    "JavaScript": sorted(Path(matplotlib.__file__).parent.rglob("*.js")),
-    "English": sorted(packages.glob("sklearn/datasets/descr/*.rst")),
-}
-
-
-def lines_of(paths):
-    """Different lines of these files: ASCII, from 8 to 40 characters."""
-    found = (line.strip() for p in paths for line in p.read_text("utf-8").splitlines())
-    return sorted({x[:40] for x in found if len(x) >= 8 and x.isascii()})
-
-
-# %% tags=["shared", "experiment"]
-# Experiment: at most 400 lines of each language to learn from, 150 for the test
-def labelled_lines(files, n):
-    """At most ``n`` lines of each language, shuffled, and their languages: 0 to 3."""
-    draw = np.random.default_rng(0)
-    drawn = [draw.permutation(lines_of(paths))[:n] for paths in files.values()]
-    labels = np.repeat(np.arange(len(drawn)), [len(lines) for lines in drawn])
-    order = draw.permutation(len(labels))
-    return np.concatenate(drawn)[order], labels[order]
-
-
-train_files = {name: paths[: len(paths) * 4 // 5] for name, paths in files.items()}
-test_files = {name: paths[len(paths) * 4 // 5 :] for name, paths in files.items()}
-texts, languages = labelled_lines(train_files, 400)
-test_texts, test_languages = labelled_lines(test_files, 150)
-fresh = ~np.isin(test_texts, texts)  # a line can stand in several files
-test_texts, test_languages = test_texts[fresh], test_languages[fresh]
-for text, label in zip(texts[:4], languages, strict=False):
-    print([*files][label], text, sep=": ")
-
-# %% [markdown] tags=["shared"]
-# The training loop is the usual one, with AdamW. Its losses are cross-entropy for
-# classes and the mean squared error for a forecast.
-
-
-# %% tags=["jax"]
-def class_loss(model, x, real, labels):
-    """Mean cross-entropy of the classes ``b``."""
-    logits = model(x, real)
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-
-def forecast_loss(model, x, real, values):
-    """Mean squared error of the values ``b c``."""
-    return ((model(x, real) - values) ** 2).mean()
-
-
-# %% tags=["jax"]
-# One object for all trainings, with the rate as an input: compiled once for each model.
-ADAMW = optax.inject_hyperparams(optax.adamw)(3e-3, weight_decay=0.01)
-
-
-# %% tags=["jax"]
-def one_update(loss_fn, model, optimizer, *batch):
-    """One update of the model; returns the loss before it."""
-    loss, grads = nnx.value_and_grad(loss_fn)(model, *batch)
-    optimizer.update(model, grads)
-    return loss
-
-
-@partial(nnx.jit, static_argnums=0)
-def updates(loss_fn, model, optimizer, batches):
-    """One update for each batch: the losses ``n``."""
-    graph, state = nnx.split((model, optimizer))
-
-    def step(state, batch):
-        model, optimizer = nnx.merge(graph, state)
-        loss = one_update(loss_fn, model, optimizer, *batch)
-        return nnx.state((model, optimizer)), loss
-
-    state, losses = jax.lax.scan(step, state, batches)
-    nnx.update((model, optimizer), state)
-    return losses
-
-
-# %% tags=["jax"]
-def train(model, loss_fn, data, batches, rate=3e-3, see=lambda model: None):
-    """Train by AdamW on batches of rows ``n b``: losses ``n``; ``see`` every 20."""
-    optimizer = nnx.Optimizer(model, ADAMW, wrt=nnx.Param)
-    optimizer.opt_state.hyperparams["learning_rate"][...] = rate
-    losses = []
-    for rows in np.split(batches, len(batches) // 20):
-        some = [x[rows] for x in data]  # 20 b …
-        losses.append(as_numpy(updates(loss_fn, model, optimizer, some)))
-        see(model)
-    return np.concatenate(losses)
-
-
-# %% tags=["shared", "experiment"]
-# Experiment: rows of each batch, and no padding at all
-def draw_batches(rows, updates, size=32, seed=0):
-    """Rows of each batch, drawn with repetition: ``n b``."""
-    return np.random.default_rng(seed).integers(rows, size=(updates, size))
-
-
-def everywhere(x):
-    """No padding: True for each position, ``b s i -> b s``."""
-    return booleans(np.ones(x.shape[:2]))
-
-
-# %% tags=["jax", "experiment"]
-# Experiment: outputs without dropout
-forward = nnx.jit(lambda model, x, real: model(x, real))
-
-
-def predictions(model, x, real):
-    """Outputs ``b c`` without dropout, as a NumPy array."""
-    quiet = nnx.clone(model)
-    quiet.eval()
-    return as_numpy(forward(quiet, x, real))
-
-
-# %% tags=["shared", "experiment"]
-# Experiment: the same small model on all three kinds of data
-small = {"n_blocks": 1, "n_heads": 4, "f": 64}
-x, test_x = floats(from_table(scaled[rows])), floats(from_table(scaled[test_rows]))
-grapes = build(Classifier, 13, 32, 3, **small, max_length=13)
-data = x, everywhere(x), whole(sorts[rows])
-train(grapes, class_loss, data, draw_batches(len(x), 200))
-by_wine = predictions(grapes, test_x, everywhere(test_x)).argmax(1) == sorts[test_rows]
-
-x, test_x = floats(past), floats(test_past)
-forecast = build(Classifier, 4, 32, 26, **small, max_length=26)
-data = x, everywhere(x), floats(future)
-train(forecast, forecast_loss, data, draw_batches(len(x), 600))
-by_signal = predictions(forecast, test_x, everywhere(test_x)) - test_future
-
-# %% tags=["shared", "experiment"]
-# Experiment: and on the lines of four languages
-x, real = from_texts(texts, 41)
-test_x, test_real = from_texts(test_texts, 41)
-data = floats(x), booleans(real), whole(languages)
-reader = build(Classifier, 128, 32, 4, **small, max_length=41)
-train(reader, class_loss, data, draw_batches(len(data[0]), 300))
-written = floats(test_x), booleans(test_real)
-by_text = predictions(reader, *written).argmax(1) == test_languages
-
-# %% [markdown] tags=["shared"]
-# And before you are proud of a Transformer: what does a **baseline** reach? These
-# linear ones take a few lines and a second.
-
-# %% tags=["shared"]
-scale = make_pipeline(StandardScaler(), LogisticRegression())
-wine_baseline = scale.fit(wine[rows], sorts[rows])
-linear = Ridge().fit(past.reshape(len(past), -1), future)
-pairs = TfidfVectorizer(analyzer="char", ngram_range=(1, 2))
-text_baseline = make_pipeline(pairs, LogisticRegression(C=10, max_iter=500))
-text_baseline = text_baseline.fit(texts, languages)
-
-# %% tags=["shared", "experiment"]
-# Experiment: the baselines on the test parts; for the signal also last year's course
-wine_score = wine_baseline.score(wine[test_rows], sorts[test_rows])
-text_score = text_baseline.score(test_texts, test_languages)
-flat = test_past.reshape(len(test_past), -1)
-rmse = {
-    "linear": np.sqrt(((linear.predict(flat) - test_future) ** 2).mean()),
-    "last year": np.sqrt(((flat[:, 52:78] - flat[:, 51:52] - test_future) ** 2).mean()),
-    "Transformer": np.sqrt((by_signal**2).mean()),
-    "no change": np.sqrt((test_future**2).mean()),
-}
-
-# %% tags=["shared", "say"]
-rows_said = [
-    ["wines: right", "a number", "logistic regression", f"{wine_score:.0%}"],
-    ["CO₂: error in ppm", "four weeks", "ridge regression", f"{rmse['linear']:.2f}"],
-    ["lines: right", "a character", "characters, pairs", f"{text_score:.0%}"],
-]
-ours = f"{by_wine.mean():.0%}", f"{rmse['Transformer']:.2f}", f"{by_text.mean():.0%}"
-rows_said = [[*row, score] for row, score in zip(rows_said, ours, strict=True)]
-head = ["test data", "token", "baseline", "reaches", "Transformer"]
-behind = by_wine.mean() <= wine_score, rmse["Transformer"] >= rmse["linear"]
-n_behind = sum(behind) + (by_text.mean() <= text_score)
-apart = round(abs(by_wine.mean() - wine_score) * len(by_wine))
-n_files = len(test_files["JavaScript"])
-say(
-    f"{table(head, *rows_said)}\n\n(The error is the root mean square; repeating last "
-    f"year's course gives {rmse['last year']:.2f}.) One architecture handles all. But "
-    f"with so few examples, it does not beat the baseline in {n_behind} of 3. (The "
-    f"wines differ by {apart} of {len(by_wine)}, test files for JavaScript: {n_files}.)"
-    " Transformers pay off with many examples, or with a trunk that others have "
-    "trained on many (see *Pictures as sequences*). **Always run a baseline first.**"
-)
-
-# %% tags=["shared", "check"]
-# Checked: all three are learned, far better than by chance or without a change
-assert by_wine.mean() > 0.7 and by_text.mean() > 0.4
-assert rmse["Transformer"] < 0.7 * rmse["no change"]
-assert rmse["linear"] < rmse["last year"] < rmse["no change"]
-assert not real[:, -1].any() and not test_real[:, -1].any()
-
-# %% [markdown] tags=["shared"]
-# ## Six mistakes, and the test that finds each
-#
-# Nothing crashes, the loss is a number, and the model is bad. Guessing costs days. The
-# following tests take seconds, each looks at one thing, and the cheapest come first:
-#
-# 1. **The loss at the start** is about $\ln c$ for $c$ classes, since nothing is known
-#    yet. (For a forecast it is about the mean square of the values.)
-# 2. **Padding changes nothing**: put other numbers there, and compare.
-# 3. **Every weight has a gradient**, finite and not zero.
-# 4. **One batch**, trained again and again, is learned by heart.
-# 5. **Validation data** are predicted well above chance. (Ours are lines of the same
-#    files, enough to find mistakes. To report a result, take other files.)
-
-
-# %% tags=["shared"]
-def leak(model, x, real, *_):
-    """How much the outputs change if the padding contains other numbers."""
-    other = floats(np.where(as_numpy(real)[..., None], as_numpy(x), 3))
-    return np.abs(predictions(model, other, real) - predictions(model, x, real)).max()
-
-
-# %% tags=["jax"]
-@partial(nnx.jit, static_argnums=0)
-def gradients(loss_fn, model, batch):
-    """Gradient of each parameter, by name."""
-    flat = nnx.to_flat_state(nnx.grad(loss_fn)(model, *batch))
-    return {".".join(map(str, path)): gradient[...] for path, gradient in flat}
-
-
-# %% tags=["shared"]
-def gradient_norms(loss_fn, model, data):
-    """Norm of the gradient of each weight; biases may have none, as the keys' has."""
-    found = gradients(loss_fn, model, [x[:32] for x in data])
-    norms = {name: np.linalg.norm(as_numpy(g)) for name, g in found.items()}
-    return {name: norm for name, norm in norms.items() if not name.endswith("bias")}
-
-
-# %% tags=["jax"]
-def one_batch(loss_fn, model, data):
-    """Loss after 100 updates on the same 32 examples."""
-    model = nnx.clone(model)
-    return train(model, loss_fn, data, np.tile(np.arange(32), (100, 1)))[-1]
-
-
-# %% [markdown] tags=["shared"]
-# Now the mistakes. Each is one line in somebody's code. Three are in the model or the
-# loss:
-
-# %% tags=["jax"]
-new = partial(build, m=32, n_inputs=128, n_outputs=4, **small, max_length=41)
-
-
-class UpsideDown(Classifier):
-    """Takes the mask the wrong way round."""
-
-    def encode(self, x, real):
-        return super().encode(x, ~real)
-
-
-class Frozen(Classifier):
-    """Lets no gradient through to the embedding."""
-
-    def encode(self, x, real):
-        x = jax.lax.stop_gradient(self.embed(x) + self.positions[: x.shape[1]])
-        for block in self.blocks:
-            x = block(x, real)
-        return self.norm(x)
-
-
-# %% tags=["jax"]
-def softmax_twice(model, x, real, labels):
-    """Cross-entropy of probabilities, as if they were logits."""
-    p = jax.nn.softmax(model(x, real))
-    return optax.softmax_cross_entropy_with_integer_labels(p, labels).mean()
-
-
-# %% [markdown] tags=["shared"]
-# Three are in the weights or the data:
-
-# %% tags=["jax"]
-loud = new(Classifier)
-loud.output.kernel[...] *= 100
-
-# %% tags=["shared"]
-learn, watch = ([x[part] for x in data] for part in (slice(900), slice(900, 1200)))
-x, real, labels = learn
-empty = as_numpy(real) & (np.arange(len(real)) != 3)[:, None]  # the fourth text
-shifted = whole(np.roll(as_numpy(labels), 1))
-mistakes = {
-    "none": (new(Classifier), class_loss, learn),
-    "an output layer 100 times too large": (loud, class_loss, learn),
-    "an empty text": (new(Classifier), class_loss, (x, booleans(empty), labels)),
-    "the mask upside down": (new(UpsideDown), class_loss, learn),
-    "a frozen embedding": (new(Frozen), class_loss, learn),
-    "a softmax before the loss": (new(Classifier), softmax_twice, learn),
-    "labels shifted by a row": (new(Classifier), class_loss, (x, real, shifted)),
-}
-
-
-# %% tags=["shared"]
-def five_tests(model, loss_fn, data, validation):
-    """The number of each test, one after the other; the last two train the model."""
-    first = loss_fn(model, *(x[:32] for x in data))
-    yield float(as_numpy(first)) / math.log(len(files))
-    yield leak(model, *(x[:300] for x in data))
-    norms = np.array([*gradient_norms(loss_fn, model, data).values()])
-    yield norms.min() if np.isfinite(norms).all() else math.nan
-    yield one_batch(loss_fn, model, data)
-    train(model, loss_fn, data, draw_batches(len(data[0]), 100))
-    *lines, labels = validation
-    yield (predictions(model, *lines).argmax(1) == as_numpy(labels)).mean()
-
-
-# %% tags=["shared"]
-def run_tests(*parts):
-    """Numbers of the tests up to the first that fails, and whether all pass."""
-    found = []
-    for test, number in enumerate(five_tests(*parts)):
-        found.append(float(number))  # below, a comparison with NaN is False
-        passed = 0.7 < number < 1.5, number < 1e-3, number > 0, number < 0.2
-        if not (*passed, number > 0.5)[test]:
-            return found, False
-    return found, True
-
-
-# %% tags=["shared", "experiment"]
-# Experiment: the tests on each mistake
-results = {name: run_tests(*parts, watch) for name, parts in mistakes.items()}
-found = {name: numbers for name, (numbers, _) in results.items()}
-
-# %% tags=["shared", "experiment"]
-# Experiment: the numbers as text; the one that fails is bold
-rows_said = []
-for name, (numbers, passes) in results.items():
-    cells = [f"{x:.2g}".replace("nan", "NaN") for x in numbers]
-    cells = cells if passes else [*cells[:-1], f"**{cells[-1]}**"]
-    rows_said.append([name, *cells, *[""] * (5 - len(cells))])
-
-# %% tags=["shared", "say"]
-head = ["mistake", "loss at the start ÷ ln 4", "change by padding"]
-head += ["smallest gradient norm", "one batch", "validation accuracy"]
-learned = [found[name][3] for name in ("labels shifted by a row", "none")]
-say(
-    f"{table(head, *rows_said)}\n\nBold: the test that fails; the later ones did not "
-    "run. Without a mistake all pass. Each test is the first to find something, and "
-    "**a falling loss proves little**: with shifted labels, one batch is learned by "
-    f"heart ({learned[0]:.2g}) as it is without a mistake ({learned[1]:.2g}). (A text "
-    "without a position has no mean, so its batch, here the first, is NaN: leave it "
-    "out, or begin each with a token.)"
-)
-
-# %% tags=["shared", "check"]
-# Checked: the healthy model passes all tests; each mistake fails the test in its row
-assert [len(found[name]) for name in mistakes if name != "none"] == [1, 1, 2, 3, 4, 5]
-assert [name for name, (_, passes) in results.items() if passes] == ["none"]
-assert math.isnan(found["an empty text"][0])
-assert found["a softmax before the loss"][3] > math.log(1 + 3 / math.e) - 1e-5
-assert found["a frozen embedding"][2] == 0
-
-# %% [markdown] tags=["jax"]
-# If a NaN appears later, `jax.config.update("jax_debug_nans", True)` names the
-# operation.
-
-# %% [markdown] tags=["shared"]
-# **Exercise 1, predict, then run.** Somebody's table contains a column that was
-# computed from the label. For our lines: the first character is replaced by the label.
-# Which of the five tests finds it?
-
-# %% tags=["shared", "answer"]
-given = []
-for x, real, labels in (learn, watch):
-    told = as_numpy(x).copy()
-    told[:, 0] = np.eye(128)[as_numpy(labels)]
-    given.append((floats(told), real, labels))
-measured, passes = run_tests(new(Classifier), class_loss, *given)
-assert passes and measured[4] > 0.95 > found["none"][4]
-say(
-    f"None: everything passes, and {measured[4]:.0%} of the validation lines are right "
-    f"(without it, {found['none'][4]:.0%}). A leak shows itself only by a result that "
-    "is too good, and by asking what will be known when the model is used."
-)
-
-# %% [markdown] tags=["shared"]
-# ## First the learning rate, then more data
-#
-# If all tests pass, you can tune. Few things matter as much as the learning rate, so
-# try it in steps of a factor of about three, for a few updates each:
-
-# %% tags=["shared", "experiment"]
-# Experiment: the mean loss of updates 41 to 60, at seven learning rates
-rates = 10.0 ** np.linspace(-4, -1, 7)
-batches = draw_batches(900, 60)
-runs = [train(new(Classifier), class_loss, learn, batches, rate) for rate in rates]
-ends = [losses[40:].mean() for losses in runs]
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loss near update 60 over the learning rate, which has a logarithmic axis. It falls from the lowest rate to a minimum, and rises again at the highest rates."}}
-panels = {"training loss, updates 41 to 60": {"AdamW": (rates, np.array(ends))}}
-fig = plots.curves(panels, x="learning rate", log_x=10, marks="o", size=(5.6, 2.6))
-fig
-
-# %% tags=["shared", "say"]
-best = int(np.argmin(ends))
-say(
-    f"The lowest loss is at a rate of {power(rates[best])}. For a long training, begin "
-    "with the next one to the left, because it also has to survive its worst batch. "
-    "Warm-up and decay help then (see *Warm-up*)."
-)
-
-# %% tags=["shared", "check"]
-# Checked: as drawn, the best rate lies inside, and both ends have a higher loss
-drawn = plots.drawn(fig, "training loss, updates 41 to 60", "AdamW")[1]
-assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
-
-# %% [markdown] tags=["shared"]
-# Next comes overfitting: the training loss falls, the validation loss turns and rises.
-# **Early stopping** needs no second run: stop when the validation loss rises, and keep
-# the best weights. Then come more data, then dropout, which sets random activations to
-# zero, and weight decay, which AdamW applies beside the gradient ([Loshchilov & Hutter
-# 2019](https://arxiv.org/abs/1711.05101)). Here is the same training on 300 lines and
-# on 900:
-
-
-# %% tags=["shared", "experiment"]
-# Experiment: 300 lines and 900 lines, and the validation loss after every 20 updates
-def validation_loss(model):
-    """Mean cross-entropy of the validation lines."""
-    x, real, labels = watch
-    logits = predictions(model, x, real).astype(float)
-    logits -= logits.max(1, keepdims=True)
-    right = logits[np.arange(len(logits)), as_numpy(labels)]
-    return (np.log(np.exp(logits).sum(1)) - right).mean()
-
-
-curves = {}
-for n in (300, 900):
-    few, losses = [x[:n] for x in learn], []
-    seen = partial(lambda losses, model: losses.append(validation_loss(model)), losses)
-    train(new(Classifier), class_loss, few, draw_batches(n, 400), see=seen)
-    curves[f"{n} lines"] = 20 * (1 + np.arange(20)), np.array(losses)
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Validation loss over the updates. With 300 lines it falls, turns and rises. With 900 lines it ends below that."}}
-fig = plots.curves({"validation loss": curves}, x="update", size=(5.6, 2.8))
-fig
-
-# %% tags=["shared", "say"]
-few, more = (losses for _, losses in curves.values())
-say(
-    f"With 300 lines, the validation loss is lowest at update "
-    f"{curves['300 lines'][0][few.argmin()]} ({few.min():.2f}) and ends at "
-    f"{few[-1]:.2f}. With three times the data it ends at {more[-1]:.2f} (lowest: "
-    f"{more.min():.2f})."
-)
-
-# %% tags=["shared", "check"]
-# Checked: as drawn, 300 lines overfit; 900 lines end below them
-ends = [plots.drawn(fig, "validation loss", name)[1] for name in curves]
-assert ends[0][-1] > 1.2 * ends[0].min()
-assert ends[1][-1] < 0.8 * ends[0][-1] and ends[1].min() < ends[0].min()
-
-# %% [markdown] tags=["shared"]
-# ## An exported model needs none of your classes
-#
-# To share a model with somebody who has your classes, share its weights: *safetensors*
-# contains nothing but arrays, so that a file from a stranger cannot run code
-# (`save_weights` in *Two frameworks*).
-
-# %% [markdown] tags=["jax"]
-# [Orbax](https://github.com/google/orbax) keeps any tree of arrays, also an
-# optimiser's, on any number of devices.
-
-# %% tags=["jax"]
-folder = Path(tempfile.mkdtemp())
-checkpointer = orbax.checkpoint.StandardCheckpointer()
-checkpointer.save(folder / "reader", nnx.state(reader, nnx.Param))
-checkpointer.wait_until_finished()
-again = new(Classifier, seed=1)
-expected = nnx.state(again, nnx.Param)
-nnx.update(again, checkpointer.restore(folder / "reader", expected))
-
-# %% [markdown] tags=["shared"]
-# For somebody *without* your classes, export the computation itself, here for any size
-# of batch. A process that knows nothing of our classes runs it:
-
-# %% tags=["jax"]
-quiet = nnx.clone(reader)
-quiet.eval()
-(any_size,) = export.symbolic_shape("b")
-shapes = [(any_size, 41, 128), np.float32], [(any_size, 41), np.bool_]
-function = jax.jit(lambda x, real: quiet(x, real))
-with full_float32():  # the precision of products is part of the program
-    exported = export.export(function, platforms=["cpu", "cuda"])(
-        *(jax.ShapeDtypeStruct(*shape) for shape in shapes)
-    )
-(folder / "reader.jax").write_bytes(exported.serialize())
-
-# %% tags=["jax"]
-STRANGER = """
-import os, sys, numpy as np
-os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # a GPU is its parent's, too
-from jax import export
-model = export.deserialize(open("reader.jax", "rb").read())
-np.save("logits.npy", model.call(*np.load("lines.npz").values()))
-print(sum(name.startswith(("helpers", "flax")) for name in sys.modules))
-"""
-
-# %% tags=["shared"]
-np.savez(folder / "lines.npz", test_x[:10], test_real[:10])  # ten lines
-command = [sys.executable, "-I", "-c", STRANGER]
-alone = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-logits = np.load(folder / "logits.npy")
-
-# %% tags=["shared", "say"]
-given = np.array([*files])[logits.argmax(1)]
-right = (logits.argmax(1) == test_languages[:10]).sum()
-say(
-    f"The other process, with {alone.stdout.strip()} of our modules, calls the first "
-    f"line {given[0]}; {right} of its ten answers are right. How lines become arrays, "
-    "and which number means which language, has to be delivered with the program."
-)
-
-# %% tags=["shared", "check"]
-# Checked: restored weights and the exported program give the model's own outputs
-with full_float32():
-    expected, found = (predictions(model, *written) for model in (reader, again))
-np.testing.assert_array_equal(found, expected)
-np.testing.assert_allclose(logits, expected[:10], atol=1e-5)
-assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
-
-# %% [markdown] tags=["jax"]
-# The file contains StableHLO, which other projects' compilers read as well. JAX
-# [promises to read
-# it](https://docs.jax.dev/en/latest/export/export.html#compatibility-guarantees) for
-# six months; for longer, keep weights and code.
-
-# %% [markdown] tags=["shared"]
-# **Exercise 2, your own file.** Put two folders of texts of yours in place of `files`,
-# such as your mails and somebody else's. Before you train: what does the baseline
-# reach, and which accuracy would make you suspect a leak?
-
-# %% tags=["shared", "answer"]
-baseline = make_pipeline(pairs, LogisticRegression(C=10, max_iter=500))
-two, test_two = np.isin(languages, [0, 2]), np.isin(test_languages, [0, 2])
-baseline.fit(texts[two], languages[two])
-score = baseline.score(test_texts[test_two], test_languages[test_two])
-assert score > 0.8
-say(
-    "That depends on your texts. With Python and JavaScript alone the baseline "
-    f"is right in {score:.0%} of the test lines. A Transformer that is far above it "
-    "on a few hundred texts deserves suspicion: is a file on both sides of the "
-    "split?"
-)
-
-# %% [markdown] tags=["shared"]
-# ## Extra: A loader is for data that do not fit
-#
-# We have indexed arrays in memory, and no loader was needed. You need one when the data
-# do not fit, or when every example takes work, such as decoding a photo: then other
-# processes prepare the next batches. A data set is anything with a length and an index
-# (here a list of pairs), and a `collate` function makes a batch of examples.
-
-# %% [markdown] tags=["jax"]
-# JAX compiles anew for every new shape, so ours pads to multiples of 8: few shapes,
-# little padding. For workers in other processes, take
-# [Grain](https://github.com/google/grain), or PyTorch's `DataLoader`.
-
-
-# %% tags=["jax"]
-def collate(examples):
-    """A batch, padded to a multiple of 8: ``b s i, b s, b``."""
-    lines, labels = zip(*examples, strict=True)
-    x, real = from_texts(lines, 8 * -(-(1 + max(map(len, lines))) // 8))
-    return x, real, np.array(labels)
-
-
-def loader(dataset, batches):
-    """Batches in the order of ``batches``, rows ``n b``."""
-    return (collate([dataset[i] for i in rows]) for rows in batches)
-
-
-# %% tags=["shared"]
-short = np.char.str_len(texts) <= 30
-dataset = list(zip(texts[short], languages[short], strict=True))
-some = draw_batches(len(dataset), 3, size=2)
-shapes = [tuple(x.shape) for x, _, _ in loader(dataset, some)]
-print(shapes)
-
-# %% tags=["shared", "check"]
-# Checked: the loader keeps the order of the batches, and less padding changes no output
-for rows, (x, real, labels) in zip(some, loader(dataset, some), strict=True):
-    np.testing.assert_array_equal(labels, [dataset[i][1] for i in rows])
-    longer = from_texts([dataset[i][0] for i in rows], 41)
+# Checked: with the same parameters, our layer and the framework's give the same numbers
+ours = build(MultiHeadAttention, 12, 3)
+kernels = ours.qkv.kernel[...].reshape(12, 3, 3, -1)  # m 3 h d
+biases = ours.qkv.bias[...].reshape(3, 3, -1)  # 3 h d
+for i, part in enumerate((layer.query, layer.key, layer.value)):
+    part.kernel[...], part.bias[...] = kernels[:, i], biases[i]
+layer.out.kernel[...] = ours.out.kernel[...].reshape(3, -1, 12)  # h d m
+layer.out.bias[...] = ours.out.bias[...]
+masks = booleans(np.tri(7)), booleans(real)[:, None, None]  # q k, b 1 1 k
+for mask in masks:
     with full_float32():
-        expected = predictions(reader, floats(longer[0]), booleans(longer[1]))
-        found = predictions(reader, floats(x), booleans(real))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+        theirs = layer(floats(x), mask=mask, sow_weights=True)
+        expected = ours(floats(x), mask, return_weights=True)
+    found = theirs, *jax.tree.leaves(nnx.pop(layer, nnx.Intermediate))
+    for theirs, own in zip(found, expected, strict=True):
+        np.testing.assert_allclose(as_numpy(theirs), as_numpy(own), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# ## Extra: Less memory, and (almost) the same gradient
-#
-# A model grows, and no longer fits. Before you buy a machine: three ways give
-# the same gradient from less memory, or almost the same.
-#
-# * **Gradient accumulation**: the mean of the gradients of four equal parts of a batch
-#   is that of the batch, if its loss is a mean over examples.
-# * **Recomputation**: keep only the input of each block, and compute its inside again.
-# * **Half precision**: multiply in bfloat16, but keep the weights in float32, or small
-#   updates would be rounded away. In the settings of `fit`: `precision="bfloat16"`.
-
-
-# %% tags=["jax"]
-def in_parts(loss_fn, model, batch, n=4):
-    """The same gradient, from ``n`` equal parts, as ``optax.MultiSteps`` adds it up."""
-    total = {}
-    for part in zip(*(jnp.split(x, n) for x in batch), strict=True):
-        for name, gradient in gradients(loss_fn, model, part).items():
-            total[name] = total.get(name, 0) + gradient / n
-    return total
-
-
-def half_loss(model, *batch):
-    """The loss with matrix products in bfloat16, but for the last one."""
-    half = nnx.clone(model)
-    kinds = nnx.Linear | nnx.LinearGeneral | nnx.MultiHeadAttention
-    for _, layer in nnx.iter_graph(half):
-        if isinstance(layer, kinds) and layer is not half.output:
-            layer.dtype = jnp.bfloat16  # the weights stay float32
-    loss = class_loss(half, *batch)
-    nnx.update(model, nnx.state(half, nnx.RngState))  # new masks in the next update
-    return loss
-
-
-# %% tags=["jax"]
-class Recomputed(Classifier):
-    """Keeps only the input of each block."""
-
-    def encode(self, x, real):
-        x = self.embed(x) + self.positions[: x.shape[1]]
-        run = nnx.remat(lambda block, *inputs: block(*inputs))
-        for block in self.blocks:
-            x = run(block, x, real)
-        return self.norm(x)
-
-
-# %% tags=["shared", "experiment"]
-# Experiment: a larger model, 16 texts of 128 characters, four ways to the gradient
-large = {"m": 128, "n_inputs": 128, "n_outputs": 4, "n_blocks": 2, "n_heads": 4}
-large |= {"f": 512, "max_length": 128}
-plain, thrifty = (build(kind, **large) for kind in (Classifier, Recomputed))
-draw = np.random.default_rng(0)
-x = floats(np.eye(128)[draw.integers(128, size=(16, 128))])
-batch = x, everywhere(x), whole(draw.integers(4, size=16))
-quarter = [x[:4] for x in batch]
-ways = {  # what computes the gradient, its loss and model, and the data at one time
-    "plain": (gradients, class_loss, plain, batch),
-    "four quarters": (in_parts, class_loss, plain, quarter),
-    "recomputation": (gradients, class_loss, thrifty, batch),
-    "half precision": (gradients, half_loss, plain, batch),
-}
-
-# %% tags=["shared", "experiment"]
-# Experiment: MiB kept for the backward pass, and the distance of the gradients
-with full_float32():
-    cost, expected = {}, gradients(class_loss, plain, batch)
-length = math.sqrt(sum((as_numpy(g) ** 2).sum() for g in expected.values()))
-for name, (way, loss_fn, model, data_at_once) in ways.items():
-    kept = sum(
-        math.prod(a.shape) * a.dtype.itemsize
-        for a in activations(model, loss_fn, *data_at_once)
-    )
-    with full_float32():
-        found = way(loss_fn, model, batch)
-    gaps = (as_numpy(found[n]) - as_numpy(g) for n, g in expected.items())
-    away = sum((gap**2).sum() for gap in gaps)
-    cost[name] = kept / 2**20, math.sqrt(away) / length
-
-# %% tags=["shared", "say"]
-rows_said = [
-    [name, f"{kept:.0f}", power(away) if away else "0"]
-    for name, (kept, away) in cost.items()
-]
-head = ["gradient of 16 texts", "MiB kept for backward", "distance from the first"]
-say(
-    f"{table(head, *rows_said)}\n\nThe distance is relative to the length of the whole "
-    "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
-    "differs. Recomputation pays with a second forward pass. Whether bfloat16 is also "
-    "fast depends on the machine; on GPUs it usually is."
-)
-
-# %% tags=["shared", "check"]
-# Checked: quarters keep a quarter, recomputation less, and the gradients agree
-base = cost["plain"][0]
-assert 0.2 < cost["four quarters"][0] / base < 0.3
-assert cost["recomputation"][0] < 0.2 * base and cost["half precision"][0] < 0.9 * base
-assert cost["four quarters"][1] < 1e-5 and cost["recomputation"][1] < 1e-5
-assert 1e-4 < cost["half precision"][1] < 0.1  # loose: processors round differently
+# ## Extra: Other loops do what `fit` does
 
 # %% [markdown] tags=["jax"]
-# `jax.jit` has fused operations all along: it compiles the whole gradient, once for
-# each new shape. Without it, every operation is compiled and called by itself:
-
-# %% tags=["jax", "say"]
-rows_said = [
-    [run["about"]["device"], way, f"{one['first_s']:.1f}", f"{one['later_ms']:.0f}"]
-    for run in recorded("compilation-jax")
-    for way, one in run["ways"].items()
-]
-head = ["device", "gradient", "seconds of the first call", "milliseconds later"]
-say(f"{table(head, *rows_said)}\n\n(Recorded once, for a model of this size.)")
+# **Equinox** is another library of layers. Its models are pytrees themselves, with no
+# state beside them, so a step needs no `split` and `merge`. `filter_jit` traces the
+# arrays in a model and keeps the rest, such as an activation function, fixed;
+# `filter_value_and_grad` differentiates by the floating-point arrays:
+#
+# ```python
+# @eqx.filter_jit
+# def step(model, opt_state, *batch):
+#     loss, grads = eqx.filter_value_and_grad(loss_fn)(model, *batch)
+#     updates, opt_state = optimizer.update(grads, opt_state)
+#     return eqx.apply_updates(model, updates), opt_state, loss
+# ```
+#
+# Begin with `opt_state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))`.
 
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * Ready-made layers compute what ours do, once the defaults are known: the mask's
-#   meaning, the order of axes, the activation, dropout, the first weights.
-# * A new kind of data needs one decision: what is a token? Then comes a baseline.
 # * If training fails, test in order: loss at the start, padding, gradients, one batch,
-#   validation. Then the learning rate, more data, dropout.
+#   validation. A falling loss proves little.
+# * Then choose the learning rate; then more data, early stopping, dropout.
 # * Accumulation and recomputation keep the gradient, half precision nearly.
 # * Weights need your classes, an exported program does not.
+# * Ready-made layers compute what ours do, once the defaults are known: the mask's
+#   meaning, the order of axes, the activation, dropout, the first weights.
 
 # %% [markdown] tags=["jax"]
 # Next comes [what attention costs, in JAX](costs_jax.ipynb): the memory and the time

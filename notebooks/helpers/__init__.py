@@ -21,7 +21,7 @@ data
 show
     ``prose`` with computed numbers, ``plots``, ``patches`` of pictures, ``viewer`` for
     attention maps to touch, and ``diagrams`` of architectures: a ``canvas``, one file a
-    chapter (``anomaly``, ``attention``, ``costs``, ``data``, ``debugging``, ``decoder``,
+    chapter (``anomaly``, ``attention``, ``costs``, ``data``, ``decoder``,
     ``encoder``, ``frameworks``, ``positions``, ``scaling``, ``translation``,
     ``vision``, ``warmup``).
 engine

@@ -11,15 +11,14 @@ import pages
 
 PAGE = pages.NOTEBOOKS / "debugging_torch.py"
 FILE = """
+import sys
+
 import numpy as np
 import onnxruntime
 import torch
-from torch import nn
 
-{Block}
-
-
-{Classifier}
+sys.path.insert(0, {notebooks!r})
+from helpers.torch import Classifier
 
 
 def batch(n):
@@ -45,9 +44,8 @@ def test_the_onnx_file_gives_the_same_numbers(tmp_path):
     """For a padded batch, of another size than the one it was exported with."""
     text = "\n".join(c.source for c in pages.read_py(PAGE) if c.kind == "markdown")
     (line,) = re.findall(r"```python\n(.*onnx.*)\n```", text)
-    names = "Block", "Classifier"
-    classes = {name: pages.definition(PAGE, name) for name in names}
-    (tmp_path / "file.py").write_text(FILE.format(**classes, line=line))
+    source = FILE.format(notebooks=str(pages.NOTEBOOKS), line=line)
+    (tmp_path / "file.py").write_text(source)
     command = [sys.executable, "-I", "file.py"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
