@@ -85,7 +85,7 @@ def learning_curve(p, seed):
 def of_lines(p, seed):
     """Accuracy on the lines of four languages, with the settings of the page."""
     sizes = {**p.small, "max_length": 40, "dropout": 0.2}
-    model = p.build(p.Classifier, 128, 64, 4, **sizes, seed=seed)
+    model = p.build(p.SequenceClassifier, 128, 64, 4, **sizes, seed=seed)
     steps = replace(p.steps, seed=seed)
     data = *p.from_texts(p.texts, 40), p.labels
     p.fit(model, p.class_loss, data, steps, bar=False)

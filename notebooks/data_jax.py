@@ -106,7 +106,7 @@ diagrams.three_kinds_of_data()
 
 
 # %% tags=["jax"]
-class Classifier(nnx.Module):
+class SequenceClassifier(nnx.Module):
     """One output vector per sequence, by its real positions: ``b s i, b s -> b c``."""
 
     def __init__(
@@ -136,7 +136,7 @@ draw = np.random.default_rng(0).normal
 real = np.arange(7) < np.array([[7], [5], [0]])  # b s
 real[0, 2] = False
 some = draw(size=(3, 7, 5))
-tried = build(Classifier, 5, 12, 4, n_blocks=2, n_heads=3, f=17, max_length=11)
+tried = build(SequenceClassifier, 5, 12, 4, n_blocks=2, n_heads=3, f=17, max_length=11)
 other = np.where(real[..., None], some, 100)
 pair = [as_numpy(tried(floats(given), booleans(real))) for given in (some, other)]
 np.testing.assert_array_equal(*pair)
@@ -193,16 +193,17 @@ everywhere = np.ones(scaled.shape, bool)  # b s: no gaps
 cells = from_table(scaled), everywhere, sorts
 small = {"n_blocks": 1, "n_heads": 4, "f": 128}  # the model of all data on this page
 steps = Settings(n_train=118, batch_size=59, epochs=50, learning_rate=3e-3, warmup=10)
-grapes = build(Classifier, 13, 64, 3, **small, max_length=13)
+grapes = build(SequenceClassifier, 13, 64, 3, **small, max_length=13)
 fit(grapes, class_loss, [a[rows] for a in cells], steps, bar=False)
-wine_accuracy = evaluate(grapes, class_loss, [a[test_rows] for a in cells])["accuracy"]
+test_cells = [a[test_rows] for a in cells]
+wine_accuracy = evaluate(grapes, class_loss, test_cells)["accuracy"]
 
 # %% tags=["shared", "say"]
 apart = round(abs(wine_accuracy - wine_score) * len(test_rows))
 say(
     f"The Transformer is right in {wine_accuracy:.0%} of {len(test_rows)} test wines, "
-    f"logistic regression in {wine_score:.0%}: a difference of {apart}. So small a test "
-    "cannot tell them apart, and the baseline took a moment."
+    f"logistic regression in {wine_score:.0%}: a difference of {apart}. So small a "
+    "test cannot tell them apart, and the baseline took a moment."
 )
 
 # %% tags=["shared", "check"]
@@ -304,7 +305,7 @@ def train(rows, gaps=whole, seed=0, updates=594):
     drawn = np.concatenate([rng.permutation(rows) for _ in range(steps.epochs)])
     data = *inputs(x[drawn], gaps(real[drawn])), speakers[drawn]
     sizes = {**small, "max_length": 29, "dropout": 0.2}
-    model = build(Classifier, 24, 64, 9, **sizes, seed=seed)
+    model = build(SequenceClassifier, 24, 64, 9, **sizes, seed=seed)
     fit(model, class_loss, data, steps, batches=in_order(steps), bar=False)
     return model
 
@@ -536,7 +537,7 @@ def from_texts(texts, length):
 steps = Settings(
     n_train=len(texts), batch_size=32, epochs=8, learning_rate=2e-3, warmup=50
 )
-reader = build(Classifier, 128, 64, 4, **small, max_length=40, dropout=0.2)
+reader = build(SequenceClassifier, 128, 64, 4, **small, max_length=40, dropout=0.2)
 fit(reader, class_loss, (*from_texts(texts, 40), labels), steps, bar=False)
 written = *from_texts(test_texts, 40), test_labels
 text_accuracy = evaluate(reader, class_loss, written)["accuracy"]

@@ -67,9 +67,9 @@ from helpers.engine.weights import from_arrays, load_weights, save_weights, to_a
 from helpers.show import plots
 from helpers.show.prose import power, recorded, say, table
 from helpers.torch import (
-    Classifier,
     Encoder,
     MultiHeadAttention,
+    SequenceClassifier,
     attention,
     build,
     evaluate,
@@ -110,7 +110,7 @@ watch = x[900:1220], real[900:1220], labels[900:1220]
 # %% tags=["torch"]
 sizes = {"n_inputs": 128, "m": 32, "n_outputs": 4, "max_length": 41}
 sizes |= {"n_blocks": 1, "n_heads": 4, "f": 64}
-new = partial(build, Classifier, **sizes)
+new = partial(build, SequenceClassifier, **sizes)
 brief = Settings(
     n_train=900, batch_size=32, epochs=3, learning_rate=3e-3, warmup=10,
     schedule="warmup_constant",
@@ -194,14 +194,14 @@ def five_tests(model, loss_fn, data):
 
 
 # %% tags=["torch"]
-class UpsideDown(Classifier):
+class UpsideDown(SequenceClassifier):
     """Takes the mask the wrong way round."""
 
     def encode(self, x, real):
         return super().encode(x, ~real)
 
 
-class Frozen(Classifier):
+class Frozen(SequenceClassifier):
     """Lets no gradient through to the embedding."""
 
     def encode(self, x, real):
@@ -308,7 +308,7 @@ say(
 # the model has `dropout=0.1`. What does the test report for a correct model?
 
 # %% tags=["shared", "answer"]
-model = build(Classifier, **sizes, dropout=0.1)
+model = build(SequenceClassifier, **sizes, dropout=0.1)
 model.train()
 few = x[:32], real[:32]
 first, second = outputs(model, *few), outputs(model, *few)
@@ -556,7 +556,7 @@ def in_parts(loss_fn, model, batch, n=4):
 
 
 # %% tags=["torch"]
-class Recomputed(Classifier):
+class Recomputed(SequenceClassifier):
     """Keeps only the input of each block."""
 
     def encode(self, x, real):
@@ -576,7 +576,7 @@ def half_loss(model, *batch):
 # %% tags=["shared", "experiment"]
 # Experiment: MiB kept by a larger model, and the distance of its gradients
 large = sizes | {"m": 128, "n_blocks": 2, "f": 512, "max_length": 128}
-plain, thrifty = (build(kind, **large) for kind in (Classifier, Recomputed))
+plain, thrifty = (build(kind, **large) for kind in (SequenceClassifier, Recomputed))
 rng = np.random.default_rng(0)
 long = np.eye(128, dtype=np.float32)[rng.integers(128, size=(16, 128))]
 batch = long, np.ones((16, 128), bool), rng.integers(4, size=16)

@@ -36,7 +36,7 @@ assert found[1] is None and asked[1].shape == (2, 1, 7, 4)
 assert abs(found[0] - asked[0]).max() < 1e-6
 for options in ({"positions": "learned", "norm_first": True}, {"norm": "rms"}):
     assert build(Predictor, 5, 12, 3, **sizes, **options)(x).shape == (2, 7, 3)
-right, wrong = whole([[0, 1]] * 9), whole([[2, 3]] * 9)  # rows of the data
+right, wrong = whole([[0, 1]] * 9), whole([[2, 3]] * 99)  # rows of the data
 held_back = x, whole([[0] * 7] * 2)
 data = x[whole([0, 1, 0, 1])], whole([[0] * 7] * 2 + [[1] * 7] * 2)
 

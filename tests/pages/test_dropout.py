@@ -41,10 +41,10 @@ def copied(side, chapter, *names, **given):
 
 @on_both_sides
 @pytest.mark.parametrize("loss", ["class_loss", "half_loss"])
-@pytest.mark.parametrize("kind", ["Classifier", "Recomputed"])
+@pytest.mark.parametrize("kind", ["SequenceClassifier", "Recomputed"])
 def test_fit_draws_new_masks_on_the_page_about_debugging(side, kind, loss):
     """Also with recomputation, and with products in half precision."""
-    given = {"Classifier": side.models.Classifier}
+    given = {"SequenceClassifier": side.models.SequenceClassifier}
     page = copied(side, "debugging", "Recomputed", "class_loss", "half_loss", **given)
     sizes = {"n_blocks": 1, "n_heads": 2, "f": 11, "max_length": 5, "dropout": 0.5}
     model = side.models.build(page[kind], 3, 8, 7, **sizes)

@@ -18,7 +18,7 @@ import onnxruntime
 import torch
 
 sys.path.insert(0, {notebooks!r})
-from helpers.torch import Classifier
+from helpers.torch import SequenceClassifier
 
 
 def batch(n):
@@ -28,7 +28,7 @@ def batch(n):
 
 
 sizes = {{"n_blocks": 2, "n_heads": 3, "f": 11, "max_length": 7}}
-model = Classifier(5, 12, 4, **sizes).eval()
+model = SequenceClassifier(5, 12, 4, **sizes).eval()
 rows = {{0: torch.export.Dim("b")}}
 shapes = {{"x": rows, "real": rows}}
 program = torch.export.export(model, batch(2), dynamic_shapes=shapes)

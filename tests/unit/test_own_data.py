@@ -20,7 +20,7 @@ X = draw(B, S, I).astype(np.float32)
 def classifier(side, **options):
     """A small classifier and its parameters, each with a value of its own."""
     sizes = {"n_blocks": L, "n_heads": H, "f": F, "max_length": LONGEST, **options}
-    model = side.build("Classifier", I, M, C, **sizes)
+    model = side.build("SequenceClassifier", I, M, C, **sizes)
     return model, fill(model)
 
 

@@ -7,7 +7,7 @@ from helpers.jax.encoder import Encoder
 from helpers.jax.positions import LearnedPositions
 
 
-class Classifier(nnx.Module):
+class SequenceClassifier(nnx.Module):
     """One output vector per sequence: ``b s i, b s -> b c``.
 
     ``real`` is boolean, True where a position holds data and False where it is padding

@@ -7,7 +7,7 @@ from helpers.torch.encoder import Encoder
 from helpers.torch.positions import LearnedPositions
 
 
-class Classifier(nn.Module):
+class SequenceClassifier(nn.Module):
     """One output vector per sequence: ``b s i, b s -> b c``.
 
     ``real`` is boolean, True where a position holds data and False where it is padding
