@@ -230,9 +230,8 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # Except for one square root, this is all of attention. For all queries and keys at
 # once, it is
 #
-# $$\begin{aligned} &\mathrm{Attention}(Q, K, V) \\
-# &\quad = \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V
-# \end{aligned} \tag{1}$$
+# $$\mathrm{Attention}(Q, K, V) =
+# \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V \tag{1}$$
 #
 # with one query, key or value in each row of $Q$, $K$ and $V$, and $d$ features in a
 # query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). In
