@@ -64,7 +64,7 @@ from helpers.engine.shapes import (  # as_numpy() takes either framework's
     as_numpy,
     check_shape,
 )
-from helpers.engine.weights import from_arrays, to_arrays  # all parameters of a model
+from helpers.engine.weights import to_arrays  # all parameters of a model
 from helpers.show import plots, viewer
 from helpers.show.diagrams import attention as diagrams  # reference: formulas in NumPy
 from helpers.show.prose import say  # say() prints a sentence with computed numbers
@@ -84,21 +84,13 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 #
 # In *the cat drank milk because it was thirsty*, what does *it* stand for? A reader
 # looks back and finds the cat. Attention does so with numbers. Each word has a row of
-# features, chosen by hand here, so that you can read them.
+# features, here chosen by hand so that you can read them:
 
 # %% tags=["shared"]
 tokens = ["the", "cat", "drank", "milk", "because", "it", "was", "thirsty"]
 features = ["animal", "drink", "action", "state", "pronoun"]
-words = np.array([
-    [0, 0, 0, 0, 0],  # the
-    [1, 0, 0, 0, 0],  # cat: an animal
-    [0, 0, 1, 0, 0],  # drank: an action
-    [0, 1, 0, 0, 0],  # milk: a drink
-    [0, 0, 0, 0, 0],  # because
-    [0, 0, 0, 0, 1],  # it: a pronoun
-    [0, 0, 0, 0, 0],  # was
-    [0, 0, 0, 1, 0],  # thirsty: a state
-])  # s m  # fmt: skip
+chosen = ["", "animal", "action", "drink", "", "pronoun", "", "state"]  # of each word
+words = np.array([[int(f == own) for f in features] for own in chosen])  # s m
 cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 
 # %% [markdown] tags=["jax"]
@@ -117,17 +109,20 @@ cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 diagrams.soft_dictionary(tokens, words, np.array([4, 0, 0, 0, 0]), features)
 
 # %% [markdown] tags=["shared"]
-# As a formula, that is
+# As a formula, with the key $k_i$ and the value $v_i$ of word $i$, that is
 #
 # $$\alpha_i = \frac{\exp f(q, k_i)}{\sum_j \exp f(q, k_j)}, \qquad
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
-# Such weights, positive and with the sum one, are called a *softmax* of the scores: a
-# score that is higher by 1 gets $e \approx 2.7$ times the weight. To physicists, the
-# softmax is the Boltzmann distribution; to statisticians, the weighted mean is kernel
-# regression.
+# The weights $\alpha_i$ are the *softmax* of the scores: they are positive, their sum
+# is one, and a score that is higher by 1 gets $e \approx 2.7$ times the weight. To
+# physicists, the softmax is the Boltzmann distribution; to statisticians, the weighted
+# mean is kernel regression.
 #
-# In the drawing, and here in code, the score is the dot product:
+# In the drawing, and here in code, the score is the dot product. Bahdanau et al. took
+# a small network (*additive attention*), others [the
+# cosine](https://arxiv.org/abs/1410.5401). The dot product is the fastest, because one
+# matrix product scores all pairs.
 
 # %% tags=["shared"]
 query = np.array([4, 0, 0, 0, 0])  # looks for an animal
@@ -161,9 +156,9 @@ np.testing.assert_allclose(large, words[cat], atol=1e-9)
 # ## In self-attention, each word makes its own query, key and value
 #
 # Where does the query of *it* come from? From the word itself: its features are
-# multiplied by a matrix. Two other matrices make its key and its value, because a word
-# looks for one thing, is found by another, and passes on a third: *drank* looks for an
-# animal and a drink, but is found as an *action*. With one word per row of $X$,
+# multiplied by a matrix. Two other matrices make its key and its value, because what a
+# word looks for, what it is found by and what it passes on can differ: *drank* looks
+# for an animal and a drink, and is found as an *action*. With one word per row of $X$,
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
@@ -193,25 +188,18 @@ def self_attention(x, w_query, w_key, w_value):
     return weights @ values, weights
 
 
-values = words @ w_value  # k e
 outputs, weights = self_attention(words, w_query, w_key, w_value)  # q e, q k
+dict(zip(tokens, outputs.round(1).tolist(), strict=True))
 
 # %% [markdown] tags=["shared"]
+# The four numbers of a word stand for *animal*, *drink*, *action* and *state*. The word
+# *it* goes out as an animal. *Cat* now holds what the cat did, and how it was.
+# *Thirsty* has lost its own feature, because the output *replaces* the input. (The
+# encoder will add the two.)
+#
 # This is **self-attention**: queries, keys and values come from the same sequence. In
 # **cross-attention**, keys and values come from a second one: in translation, from the
 # original sentence.
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two matrices, words by features. Left, the values: one dark cell each for cat, drank, milk and thirsty; all other rows, it among them, are empty. Right, the outputs: the rows of it and thirsty are dark at animal, the row of cat is shared by action and state, and the rows of the, because and was are evenly pale."}}
-plots.heatmaps(
-    [values, outputs], titles=["values: before", "outputs: after"], x="", y="",
-    x_ticks=features[:4], y_ticks=tokens, bar="value of the feature", size=(5.6, 3.2),
-)  # fmt: skip
-
-# %% [markdown] tags=["shared"]
-# The word *it* passes nothing on, so its row on the left is empty; on the right, it is
-# nearly the left row of *cat*. The row of *cat* now holds what the cat did, and how it
-# was. *Thirsty* has lost its own feature, because the output *replaces* the input. (The
-# encoder will add the input to the output.)
 #
 # All weights together form a **map**. Which weights do you expect for *the*, whose
 # query is zero? Which row has the sharper peak, *it* (4 in its query) or *thirsty* (6)?
@@ -227,7 +215,7 @@ viewer.attention(
 
 # %% tags=["shared", "check"]
 # Checked: "the" gets the mean, "it" the cat, and the longer query a sharper peak
-row = dict(zip(tokens, weights, strict=True))
+row, values = dict(zip(tokens, weights, strict=True)), words @ w_value  # k e
 np.testing.assert_allclose(weights.sum(axis=1), 1)
 np.testing.assert_allclose(row["the"] @ values, values.mean(axis=0))
 assert tokens[row["it"].argmax()] == tokens[row["thirsty"].argmax()] == "cat"
@@ -239,7 +227,7 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # %% [markdown] tags=["shared"]
 # ## Attention is two matrix products and a softmax
 #
-# This is all of attention, except for one square root. For all queries and keys at
+# Except for one square root, this is all of attention. For all queries and keys at
 # once, it is
 #
 # $$\mathrm{Attention}(Q, K, V) =
@@ -247,29 +235,59 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 #
 # with one query, key or value in each row of $Q$, $K$ and $V$, and $d$ features in a
 # query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). In
-# comments on shapes, letters name *axes*: `q` has one entry per query, `k` one per key.
-# In the drawing, `b` for the sentences of a batch and `h` for the heads stand in front;
-# both come below.
+# comments on shapes, letters name *axes*: `q` has one entry per query, `k` one per key,
+# `d` one per feature. In the drawing, `b` (sentences of a batch) and `h` (heads) stand
+# in front; both come below.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
 diagrams.attention()
 
+# %% [markdown] tags=["jax"]
+# As a function of JAX arrays (`floats` makes them from numbers, in float32): there may
+# be more axes in front, because `@` multiplies the matrices in the last two axes, and
+# the softmax runs along the keys, the last axis. A value may have its own size, `e`.
+# The queries are scaled before the product, because large products overflow in half
+# precision (float16).
+
+
+# %% tags=["jax"]
+def plain_attention(q, k, v):
+    """Attention without a mask: ``... q d, ... k d, ... k e -> ... q e, ... q k``."""
+    scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
+    weights = jax.nn.softmax(scores, axis=-1)
+    return weights @ v, weights
+
+
 # %% [markdown] tags=["shared"]
-# Three words with two features each: the query $(1, 0)$ has the dot products $1, 0, 1$
-# with the keys, so the first and the third key get the same weight.
+# An example that you can check by hand, three words with two features each: the query
+# $(1, 0)$ has the dot products $1, 0, 1$ with the keys, so the first and the third key
+# get the same weight.
 
 # %% tags=["shared"]
 q = np.array([[1, 0], [0, 1], [1, 1]])  # q d
 k = np.array([[1, 0], [0, 2], [1, 1]])  # k d
 v = np.array([[1, 0], [0, 1], [2, 2]])  # k d
-scores = q @ k.T / math.sqrt(2)  # q k
-weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)  # q k
-out = weights @ v  # q d
+out, weights = plain_attention(floats(q), floats(k), floats(v))
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Six small matrices with their numbers written in: Q, K and V as chosen, the scores, the weights and the output."}}
+results = {"weights": as_numpy(weights), "output": as_numpy(out)}
 plots.grid_of_numbers(
-    {"Q": q, "K": k, "V": v, "QKᵀ/√2": scores, "weights": weights, "output": out}
+    {"Q": q, "K": k, "V": v, "QKᵀ/√2": q @ k.T / math.sqrt(2), **results}
 )
+
+# %% tags=["shared", "check"]
+# Checked: equal scores get equal weights; with any leading axes a reference agrees
+np.testing.assert_allclose(as_numpy(weights).sum(axis=1), 1, rtol=1e-6)
+np.testing.assert_allclose(as_numpy(weights)[0, 0], as_numpy(weights)[0, 2])
+assert weights[0, 0] > weights[0, 1]
+draw = np.random.default_rng(0).normal
+arrays = draw(size=(2, 3, 5, 11)), draw(size=(2, 3, 7, 11)), draw(size=(2, 3, 7, 13))
+out, weights = plain_attention(*map(floats, arrays))  # all axes different primes
+check_shape(out, "b h q e", b=2, h=3, q=5, e=13)
+check_shape(weights, "b h q k", q=5, k=7)
+expected, expected_weights = reference.attention(*arrays)
+np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
+np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** A fourth word has the query $(-1, 1)$. What are its three
@@ -289,39 +307,6 @@ say(
     "value, (0, 1), and some of the third, (2, 2)."
 )
 
-# %% [markdown] tags=["jax"]
-# Now as a function of JAX arrays: `floats` makes them from numbers, in float32. There
-# may be more axes in front, because `@` multiplies the matrices in the last two axes,
-# and the softmax runs along the keys, the last axis. A value may have its own size,
-# `e`. The queries are scaled before the product, because large products overflow in
-# half precision (float16).
-
-
-# %% tags=["jax"]
-def plain_attention(q, k, v):
-    """Attention without a mask: ``... q d, ... k d, ... k e -> ... q e, ... q k``."""
-    scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
-    weights = jax.nn.softmax(scores, axis=-1)
-    return weights @ v, weights
-
-
-out, weights = plain_attention(floats(q), floats(k), floats(v))
-as_numpy(out).round(2)
-
-# %% tags=["shared", "check"]
-# Checked: equal scores get equal weights; with any leading axes a reference agrees
-np.testing.assert_allclose(as_numpy(weights).sum(axis=1), 1, rtol=1e-6)
-np.testing.assert_allclose(as_numpy(weights)[0, 0], as_numpy(weights)[0, 2])
-assert weights[0, 0] > weights[0, 1]
-draw = np.random.default_rng(0).normal
-arrays = draw(size=(2, 3, 5, 11)), draw(size=(2, 3, 7, 11)), draw(size=(2, 3, 7, 13))
-out, weights = plain_attention(*map(floats, arrays))  # all axes different primes
-check_shape(out, "b h q e", b=2, h=3, q=5, e=13)
-check_shape(weights, "b h q k", q=5, k=7)
-expected, expected_weights = reference.attention(*arrays)
-np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
-np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
-
 # %% [markdown] tags=["shared"]
 # ## The scale keeps the softmax from saturating
 #
@@ -332,21 +317,11 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # $$\mathrm{Var}(q^{\mathsf T} k) = \sigma^4 d, \qquad
 # \mathrm{Var}\!\left(\frac{q^{\mathsf T} k}{\sqrt{d}}\right) = \sigma^4 .$$
 #
-# Without the root, more features make larger scores. What does the softmax make of
-# them? The largest weight of one query among 16 keys, without the root and with it:
-
-# %% tags=["shared"]
-draw = np.random.default_rng(0).normal
-query, keys = draw(size=1024), draw(size=(16, 1024))  # d, k d
-peaks = [reference.softmax(c * keys @ query).max() for c in (1, 1 / math.sqrt(1024))]
-[round(float(peak), 3) for peak in peaks]
-
-# %% [markdown] tags=["shared"]
-# Without the root, one key gets nearly all the weight: the softmax is *saturated*. Then
-# small changes of the query change nothing, so training gets no gradient from it (see
-# the extra on saturation). The root works like a temperature, which keeps the weights
-# from freezing. How often would they freeze? Take 400 random queries with 16 keys each,
-# and call a query saturated if its largest weight exceeds 0.99.
+# Without the root, more features make larger scores, until one key gets nearly all the
+# weight: the softmax is *saturated*. Then small changes of the query change nothing,
+# and training gets no gradient from it (see the extra on saturation). How often does
+# that happen? Take 400 random queries with 16 keys each, and call a query saturated if
+# its largest weight exceeds 0.99:
 
 # %% tags=["shared", "experiment"]
 # Experiment: 400 queries with 16 keys each, without the scale and with it, for each d
@@ -384,7 +359,6 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: with the scale all curves are level and every query has a gradient
-assert peaks[0] > 0.99 and peaks[1] < 0.5  # of one query
 without, level = ([plots.drawn(fig, t, n)[1] for t in titles] for n in states)
 np.testing.assert_allclose(without[0], sizes, rtol=0.2)
 np.testing.assert_allclose(level[0], 1, rtol=0.2)
@@ -407,18 +381,11 @@ for sigma in (0.5, 2.0):  # the variance grows with the fourth power of sigma
 # *padding*, which no word should see, and a model that learns to predict the next word
 # must not see that word. A **mask** says which keys a query may look at: a boolean
 # array, where **True means "may look"**. A hidden score becomes $-\infty$, so that its
-# weight is zero:
-
-# %% tags=["jax"]
-visible = booleans([[0, 0, 0], [1, 1, 0], [1, 1, 1]])  # the first query sees nothing
-scores = floats(q) @ floats(k).T / math.sqrt(2)  # q k
-weights = jax.nn.softmax(jnp.where(visible, scores, -math.inf), axis=-1)
-as_numpy(weights).round(2)
-
-# %% [markdown] tags=["shared"]
-# The first query sees nothing: by formula (1) its weights are $0/0$, which is NaN, "not
-# a number". One NaN makes the loss NaN, then the gradient, then every parameter. So the
-# final version replaces hidden scores by the lowest finite number, and then sets their
+# weight is zero.
+#
+# But for a query that sees nothing, formula (1) then gives the weights $0/0$, which is
+# NaN, "not a number". One NaN makes the loss NaN, then the gradient, then every
+# parameter. So we replace hidden scores by the lowest finite number, and then set their
 # weights to zero:
 
 
@@ -433,17 +400,12 @@ def masked_softmax(scores, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# Under the *causal mask*, a position sees itself and what comes before, and nothing
-# that follows:
+# Attention is the same as before, with this softmax. `is_causal` adds a **causal
+# mask**, under which a position sees itself and what comes before, and nothing that
+# follows:
 
 
 # %% tags=["jax"]
-def with_causal(mask, q, k):
-    """A mask under which positions also see only themselves and what comes before."""
-    past = jnp.tri(q.shape[-2], k.shape[-2], dtype=bool)
-    return past if mask is None else mask & past  # ... q k
-
-
 def attention(q, k, v, mask=None, *, is_causal=False):
     """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``."""
     check_shapes(q, k, v)
@@ -454,12 +416,12 @@ def attention(q, k, v, mask=None, *, is_causal=False):
 
 
 # %% [markdown] tags=["shared"]
-# `check_shapes` and `check_mask`, in the fold below, raise an error if an input could
-# be misread. If you copy `attention`, take them along.
+# In the fold below, `with_causal` adds that mask, and `check_shapes` and `check_mask`
+# raise an error if an input could be misread.
 
 
 # %% tags=["jax", "check"]
-# Checked: shapes that contradict each other raise an error that names them
+# Checked: the causal mask hides what follows; shapes that do not fit raise an error
 def check_shapes(q, k, v):
     """Raise an error unless the inputs are ``... q d, ... k d, ... k e``."""
     d = q.shape[-1]
@@ -468,17 +430,15 @@ def check_shapes(q, k, v):
         raise ValueError(f"expected ... q d, ... k d, ... k e, got {shapes}")
 
 
-def check_input(x, size):
-    """Raise an error unless an input is ``b s size``."""
-    if not isinstance(x.dtype, jnp.dtype):
-        raise TypeError(f"expected an array of JAX or NumPy, got {type(x)}")
-    if x.ndim != 3 or x.shape[-1] != size:
-        raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
+def with_causal(mask, q, k):
+    """A mask under which positions also see only themselves and what comes before."""
+    past = jnp.tri(q.shape[-2], k.shape[-2], dtype=bool)
+    return past if mask is None else mask & past  # ... q k
 
 
-wrong, message = map(floats, (q, k[:, :1], v)), r"\(3, 2\), \(3, 1\)"
-np.testing.assert_raises_regex(ValueError, message, attention, *wrong)
-np.testing.assert_raises_regex(ValueError, "b s 2", check_input, floats(q), 2)
+wrong = map(floats, (q, k[:, :1], v))
+np.testing.assert_raises_regex(ValueError, r"\(3, 2\), \(3, 1\)", attention, *wrong)
+assert not np.triu(as_numpy(with_causal(None, floats(q), floats(k))), k=1).any()
 
 
 # %% tags=["jax", "check"]
@@ -497,26 +457,25 @@ def check_mask(mask, shape):
         )
 
 
-numbers = floats(visible)
+numbers = floats(np.tri(3))  # q k
 np.testing.assert_raises_regex(
     TypeError, "bool.*float32", attention, *map(floats, (q, k, v)), numbers
 )
 
 # %% [markdown] tags=["shared"]
-# Under a *padding mask*, no position sees the padding, here two positions of the second
-# sentence. Padded positions see nothing either; nobody uses their outputs. Most
-# libraries, and some later pages, hide only the padded keys: at real positions, the
-# result is the same.
+# Under a **padding mask**, no position sees the padding. Here padded positions see
+# nothing either, because nobody uses their outputs. Some later pages hide only the
+# padded keys: at real positions, the result is the same.
 
 # %% tags=["shared"]
-b, s, d = 2, 6, 5
+b, s, d = 2, 6, 5  # two sentences; the second has four words and two of padding
 q, k, v = np.random.default_rng(2).normal(size=(3, b, s, d))
 real = np.arange(s) < np.array([[6], [4]])  # b s
-causal = np.tril(np.ones((s, s), bool))  # q k
 padding = real[:, :, None] & real[:, None, :]  # b q k
 
 # %% tags=["shared", "experiment"]
 # Experiment: the weights without a mask, with the causal and with the padding mask
+causal = np.tril(np.ones((s, s), bool))  # q k
 masks = {"none": np.ones_like(causal), "causal": causal, "padding": padding}
 maps = {}
 for name, mask in masks.items():
@@ -528,14 +487,8 @@ second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
 plots.heatmaps(list(second.values()), titles=list(second))
 
 # %% [markdown] tags=["shared"]
-# Grey is hidden. Whatever numbers of reasonable size stand in the padded keys and
-# values, not one bit of the output changes:
-
-# %% tags=["shared"]
-others = [np.where(real[..., None], x, 1e4) for x in (k, v)]  # garbage in the padding
-first, _ = attention(floats(q), floats(k), floats(v), booleans(padding))
-other, _ = attention(floats(q), *map(floats, others), booleans(padding))
-np.array_equal(as_numpy(first), as_numpy(other))
+# Grey is hidden. We put garbage into the padded keys and values: not one bit of the
+# output changes.
 
 # %% tags=["shared", "check"]
 # Checked: hidden keys and values change no bit; a reference agrees under every mask
@@ -544,6 +497,9 @@ for name, mask in masks.items():
     np.testing.assert_allclose(maps[name].sum(axis=-1), sees, atol=1e-6)
     expected, expected_weights = reference.attention(q, k, v, mask)
     np.testing.assert_allclose(maps[name], expected_weights, atol=1e-5)
+others = [np.where(real[..., None], x, 1e4) for x in (k, v)]  # garbage in the padding
+first, _ = attention(floats(q), floats(k), floats(v), booleans(padding))
+other, _ = attention(floats(q), *map(floats, others), booleans(padding))
 np.testing.assert_array_equal(as_numpy(first), as_numpy(other))
 np.testing.assert_array_equal(as_numpy(first)[~real], 0)
 
@@ -569,19 +525,29 @@ for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
 # %% [markdown] tags=["shared"]
 # ## The framework's function computes the same outputs
 #
-# The weights are for us to look at; a model needs only the outputs. For these, both
-# frameworks have a function that returns no weights. Where there is one program for all
-# of formula (1), a **fused kernel**, they are never stored as a whole, and memory grows
-# with the length, not with its square.
+# A model needs only the outputs, no weights to look at. For these, both frameworks have
+# a function. Where it has one program for all of formula (1), a **fused kernel**, the
+# weights are never stored as a whole, and memory grows with the length, not with its
+# square.
 
 # %% [markdown] tags=["jax"]
-# `jax.nn.dot_product_attention` wants the heads *behind* the positions, `b s h d`, and
-# the kernel by name: cuDNN's for NVIDIA GPUs needs half precision; all others keep the
-# weights after all ([What attention costs](costs_jax.ipynb) measures it). The causal
-# mask alone is a flag:
-
+# `jax.nn.dot_product_attention` wants the heads *behind* the positions, `b s h d`.
+# [What attention costs](costs_jax.ipynb) explains its kernels.
 
 # %% tags=["jax"]
+ours, _ = attention(floats(q), floats(k), floats(v), is_causal=True)
+arrays = [floats(x)[:, :, None] for x in (q, k, v)]  # b s h d, with one head
+theirs = jax.nn.dot_product_attention(*arrays, is_causal=True)[:, :, 0]
+np.allclose(as_numpy(theirs), as_numpy(ours), atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# Our layers call it through `fused_attention`, in the fold. What a query gets that sees
+# nothing depends on the kernel, so `fused_attention` lets it see everything, and sets
+# its output to zero.
+
+
+# %% tags=["jax", "check"]
+# Checked: without a mask, the framework's function gives the outputs of ours
 def framework_attention(q, k, v, mask=None, *, is_causal=False):
     """JAX's function, with the kernel that fits: ``b h q d, …, … -> b h q d``."""
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # b s h d
@@ -589,19 +555,20 @@ def framework_attention(q, k, v, mask=None, *, is_causal=False):
     even = q.shape[1] % 2 == k.shape[1] % 2 == 0
     ampere = float(getattr(jax.local_devices()[0], "compute_capability", 0)) >= 8
     kernel, dtype = "cudnn" if half and even and ampere else "xla", q.dtype
-    if kernel == "xla" and dtype == jnp.float16:  # XLA lacks it on CPUs
+    if jax.default_backend() == "cpu":  # where XLA lacks some products of halves
         q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
     options = {"mask": mask, "is_causal": is_causal, "implementation": kernel}
     out = jax.nn.dot_product_attention(q, k, v, **options)
     return out.swapaxes(1, 2).astype(dtype)
 
 
-# %% [markdown] tags=["shared"]
-# What a query gets that sees nothing depends on the kernel. So we let it see
-# everything, and set its output to zero:
+many = [floats(x) for x in np.random.default_rng(5).normal(size=(3, b, 3, s, d))]
+ours, theirs = attention(*many)[0], framework_attention(*many)
+np.testing.assert_allclose(as_numpy(theirs), as_numpy(ours), atol=1e-5)
 
 
-# %% tags=["jax"]
+# %% tags=["jax", "check"]
+# Checked: under every mask `fused_attention` gives the outputs of `attention`
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
     """The outputs of ``attention`` from arrays with four axes, here ``b h s d``."""
     check_shapes(q, k, v)
@@ -613,12 +580,8 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
     return jnp.where(seen, framework_attention(q, k, v, mask | ~seen), 0)
 
 
-# %% tags=["shared", "check"]
-# Checked: under every mask the framework's function gives the outputs of ours
-many = [floats(x) for x in np.random.default_rng(5).normal(size=(3, b, 3, s, d))]
-key_mask = real[:, None, None]  # b 1 1 k, for all heads and queries
 before = np.tril(causal, k=-1)  # the first query sees nothing
-for mask in (None, causal, key_mask, padding[:, None], before):
+for mask in (None, causal, real[:, None, None], padding[:, None], before):
     mask = None if mask is None else booleans(mask)
     for flag in (False, True):
         expected, _ = attention(*many, mask, is_causal=flag)
@@ -626,29 +589,14 @@ for mask in (None, causal, key_mask, padding[:, None], before):
         np.testing.assert_allclose(as_numpy(found), as_numpy(expected), atol=1e-5)
 assert (as_numpy(found)[:, :, 0] == 0).all()
 
-# %% tags=["jax", "check"]
-# Checked: a query that sees nothing gets zeros and finite gradients, in any precision
-hides = booleans(padding)[:, None]  # b 1 q k
-summed = jax.grad(
-    lambda *x: fused_attention(*x, hides).astype(jnp.float32).sum(), (0, 1, 2)
-)
-for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
-    inputs = [x.astype(dtype) for x in many]
-    out, grads = fused_attention(*inputs, hides), summed(*inputs)  # b h q d
-    assert all(jnp.isfinite(x).all() and x.any() for x in grads[1:])
-    np.testing.assert_array_equal(as_numpy(grads[0])[1, :, ~real[1]], 0)
-    assert out.dtype == dtype and (as_numpy(out)[1, :, ~real[1]] == 0).all()
-    large = [jnp.full((1, 1, 2, 128), 30, dtype)] * 3
-    np.testing.assert_allclose(as_numpy(fused_attention(*large)), 30, rtol=0.01)
-
 # %% [markdown] tags=["shared"]
 # ## Heads attend independently of each other
 #
 # *Drank* looks for two things: who drank, and what. But the weights of one softmax sum
 # to 1, so *cat* and *milk* have to share them, and the output mixes both. In *the cat
 # chased the dog*, such a mean would not say who chased whom. In **multi-head
-# attention**, each head has its own queries, keys and values and attends by itself, and
-# the outputs are concatenated, so that they stay apart.
+# attention**, each head has its own queries, keys and values, attends by itself, and
+# its output stands beside those of the others.
 #
 # Here are two heads by hand, *who* and *what*, on one more axis in front, `h`. Each row
 # of `looks_for` keeps some columns of `w_query`:
@@ -675,8 +623,8 @@ _, one_head = self_attention(words, w_query, w_key, w_value)
 say(
     f"With one head, *drank* gives *cat* and *milk* {one_head[drank, cat]:.2f} each. "
     f"With two, *who* gives *cat* {head_weights[0, drank, cat]:.2f}, and *what* gives "
-    f"*milk* {head_weights[1, drank, milk]:.2f}. The output of *drank* is now the "
-    "output of *who*, mostly *animal*, followed by that of *what*, mostly *drink*."
+    f"*milk* {head_weights[1, drank, milk]:.2f}. In the output of *drank*, the columns "
+    "of *who* are mostly *animal*, those of *what* mostly *drink*."
 )
 
 # %% tags=["shared", "check"]
@@ -706,8 +654,7 @@ np.testing.assert_allclose(apart[1, cat, drank], apart[2, cat, thirsty])
 say(
     f"Before, two keys share the weight: 20 / (20 + 20 + 6) = 0.43, computed "
     f"{head_weights[1, cat, drank]:.2f}. After, one key is alone against seven: "
-    f"20 / (20 + 7) = 0.74, computed {apart[1, cat, drank]:.2f}; in the third head, "
-    "*thirsty* gets the same."
+    f"20 / (20 + 7) = 0.74, computed {apart[1, cat, drank]:.2f}."
 )
 
 # %% [markdown] tags=["shared"]
@@ -724,15 +671,20 @@ diagrams.heads()
 #
 # As each head is $h$ times narrower, all together take as many multiplications as one
 # of size $m$. For speed, all matrices $W^Q_i$, $W^K_i$, $W^V_i$ are stored side by side
-# in one, of shape `m 3m`. $W^O$ mixes what the heads have found.
+# in one, of shape `m 3m`. $W^O$ mixes what the heads have found. Each matrix comes with
+# a bias; some models leave it out (`bias=False`; for example
+# [PaLM](https://arxiv.org/abs/2204.02311)). That of the keys has no effect at all: it
+# adds the same number to all scores of a query.
+#
+# The folds hold four functions. `build` makes a layer from a seed. `dense` makes a
+# linear layer, with weights within $\pm 1/\sqrt{n}$ for $n$ inputs: a new layer then
+# has small scores and attends almost evenly. `linear_parts` computes only the queries,
+# or only keys and values, because in cross-attention these come from another sequence,
+# the *context*. `merge_heads` concatenates the heads: `h` and `d` become `m`.
 
-# %% [markdown] tags=["jax"]
-# `dense` is `nnx.Linear` with smaller weights, uniform within $\pm 1/\sqrt{n}$ for $n$
-# inputs. So a new layer has small scores and attends almost evenly. The random numbers
-# come from keys, which an `nnx.Rngs` hands out.
 
-
-# %% tags=["jax"]
+# %% tags=["jax", "check"]
+# Checked: a new layer has zero biases, and weights within its bound
 def build(kind, *sizes, seed=0, **options):
     """Make a layer whose random numbers come from ``seed``."""
     return kind(*sizes, rngs=nnx.Rngs(seed), **options)
@@ -747,15 +699,33 @@ def dense(n_in, n_out, *, rngs):
     return nnx.Linear(n_in, n_out, kernel_init=UNIFORM, rngs=rngs)
 
 
-# %% [markdown] tags=["shared"]
-# Queries, keys and values of all heads come from one product with `qkv`. In
-# cross-attention, keys and values are of another sequence, the *context*, so
-# `linear_parts` computes only some of them. In the end, `merge_heads` concatenates the
-# heads: `h` and `d` become `m`. Both are in the fold.
+first = to_arrays(build(dense, 100, 7))
+assert 0.09 < np.abs(first["weight"]).max() <= 0.1 and not first["bias"].any()
 
 
-# %% tags=["jax", "experiment"]
-# Experiment: some of the outputs of a layer; the heads side by side
+# %% tags=["jax", "check"]
+# Checked: an input of the wrong size raises an error; merged heads stand side by side
+def check_input(x, size):
+    """Raise an error unless an input is ``b s size``."""
+    if not isinstance(x.dtype, jnp.dtype):
+        raise TypeError(f"expected an array of JAX or NumPy, got {type(x)}")
+    if x.ndim != 3 or x.shape[-1] != size:
+        raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
+
+
+def merge_heads(values):
+    """The outputs of all heads side by side: ``b h q d -> b q m``."""
+    b, h, q, d = values.shape
+    return values.swapaxes(1, 2).reshape(b, q, h * d)
+
+
+np.testing.assert_raises_regex(ValueError, "b s 2", check_input, floats(np.eye(2)), 2)
+merged = as_numpy(merge_heads(floats(head_outputs[None])))[0]  # two heads by hand
+np.testing.assert_allclose(merged, joined, atol=1e-6)
+
+
+# %% tags=["jax", "check"]
+# Checked: a part of the outputs is that part of all outputs
 def linear_parts(layer, x, parts="qkv"):
     """Of the stacked outputs of a layer only some ``parts``: ``b s m -> b s nm``."""
     check_input(x, layer.in_features)
@@ -768,14 +738,13 @@ def linear_parts(layer, x, parts="qkv"):
     return x @ kernel + bias
 
 
-def merge_heads(values):
-    """The outputs of all heads side by side: ``b h q d -> b q m``."""
-    b, h, q, d = values.shape
-    return values.swapaxes(1, 2).reshape(b, q, h * d)
+x, layer = floats(np.random.default_rng(2).normal(size=(2, 3, 5))), build(dense, 5, 15)
+part = as_numpy(linear_parts(layer, x, "kv"))
+np.testing.assert_allclose(part, as_numpy(layer(x))[..., 5:], atol=1e-6)
 
 
 # %% [markdown] tags=["shared"]
-# The layer puts all of it together. It computes weights only for those who ask.
+# The layer puts all of it together. It returns weights only if they are asked for:
 
 
 # %% tags=["jax"]
@@ -819,7 +788,7 @@ params = to_arrays(model)  # copied to NumPy, under names of neither framework
 {name: array.shape for name, array in params.items()}
 
 # %% tags=["shared", "check"]
-# Checked: 4m² + 4m parameters, the numbers of a reference, and variances of a new layer
+# Checked: 4m² + 4m parameters; a reference agrees; 5 heads of 12 features are an error
 check_shape(out, "b s m", b=b, s=s, m=m)
 check_shape(weights, "b h q k", b=b, h=n_heads, q=s, k=s)
 assert sum(array.size for array in params.values()) == 4 * m**2 + 4 * m
@@ -833,13 +802,14 @@ np.testing.assert_allclose(projected.var(axis=(1, 2, 3, 4)), 1 / 3, rtol=0.05)
 np.testing.assert_allclose(scores.var(), 1 / 9, rtol=0.1)  # loose: by the draw
 larger = np.sqrt(6 / (256 + 3 * 256)) * np.sqrt(256)  # Xavier's bound over this one
 np.testing.assert_allclose(larger**2, 1.5)
-for name in ("qkv", "out"):
-    matrix, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-    bound = 1 / math.sqrt(m)
-    assert 0.9 * bound < np.abs(matrix).max() <= bound and not bias.any()
+np.testing.assert_raises_regex(
+    ValueError, "12 is not divisible by n_heads = 5", build, MultiHeadAttention, 12, 5
+)
 
 # %% [markdown] tags=["shared"]
-# How many heads? Common models choose $d = 64$ or $128$ and let $h$ grow with $m$: the
+# How many heads? Their number $h$ has to divide $m$: $m = 12$ features make 1, 2, 3, 4,
+# 6 or 12 heads of $d$ = 12, 6, 4, 3, 2 or 1; 5 raise an error. Common models choose
+# $d = 64$ or $128$ and let $h$ grow with $m$: the
 # [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$, the largest
 # [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. More heads look for more
 # things, but each compares fewer numbers. In translation, 8 and 16 heads did better
@@ -848,8 +818,8 @@ for name in ("qkv", "out"):
 # %% [markdown] tags=["shared"]
 # ## Attention ignores order
 #
-# Is anything missing? Nothing in formulas (1) and (2) says which word came first.
-# Shuffle the words, and every word gets the same output as before, at its new position:
+# Nothing in formulas (1) and (2) says which word came first. Shuffle the words, and
+# every word gets the same output as before, at its new position:
 
 # %% tags=["shared"]
 order = np.array([4, 5, 6, 7, 0, 1, 2, 3])
@@ -892,6 +862,8 @@ np.testing.assert_allclose(moved_weights, weights[:, :, seven][..., seven], atol
 assert np.abs(moved - out).max() > 0.12
 
 # %% [markdown] tags=["shared"]
+# ## Extra: To tell orders apart, something must be added
+#
 # **Exercise 3, an open question.** To attention, *dog bites man* and *man bites dog*
 # are the same set of words. What would you add to the input so that it can tell them
 # apart? Try it with `model` and three random words, `x[:, :3]`. If you add the position
@@ -912,11 +884,10 @@ assert gaps[0] < 1e-5 and gaps[1] > 0.25 and gaps[2] > 0.25
 assert peaks[1] < 0.6 and peaks[3] > 0.9
 say(
     "Without any addition, each word gets the same output in both sentences. With its "
-    f"position added to all features, the outputs differ by up to {gaps[1]:.2f}; with "
-    f"a random vector for each position, by {gaps[2]:.2f}. But the ramp grows: from "
-    f"position 1000 on, the largest weight is {peaks[3]:.0%} on average (from position "
-    f"0 on, {peaks[1]:.0%}), and the softmax is saturated. The encoder adds vectors "
-    "that do not grow: learned ones, or sines and cosines."
+    f"position added, the outputs differ by up to {gaps[1]:.2f}; with a random vector "
+    f"for each position, by {gaps[2]:.2f}. But positions grow: from 1000 on, the "
+    f"largest weight is {peaks[3]:.0%} on average (from 0 on, {peaks[1]:.0%}), so the "
+    "softmax is saturated. The encoder adds vectors that do not grow."
 )
 
 # %% [markdown] tags=["shared"]
@@ -991,58 +962,18 @@ check_shape(cross_weights, "b h q k", b=b, h=n_heads, q=s, k=11)
 expected, _ = reference.multi_head_attention(x, params, n_heads, context=context)
 np.testing.assert_allclose(as_numpy(crossed), expected, atol=1e-5)
 
-# %% [markdown] tags=["jax"]
-# ## Extra: The framework's whole layer has its own conventions
-#
-# To use a ready-made layer, or to load its weights, you must know them. The layer is
-# `nnx.MultiHeadAttention`. With `sow_weights=True` it stores its weights, and `nnx.pop`
-# takes them out. With `dropout_rate=0.1`, it drops weights in training.
-
-# %% tags=["shared"]
-real = np.arange(s) < np.array([[7], [4]])  # b k: the second sentence has four words
-key_mask = booleans(real)[:, None, None]  # b 1 1 k, for all heads and queries
-causal = booleans(np.tri(s))  # q k
-
-# %% tags=["jax"]
-layer = nnx.MultiHeadAttention(n_heads, m, decode=False, rngs=nnx.Rngs(1))
-theirs = layer(floats(x), mask=key_mask, sow_weights=True)  # b q m
-sown = nnx.pop(layer, nnx.Intermediate)
-
-# %% tags=["jax", "check"]
-# Checked: with the same parameters, our layer and the framework's give the same numbers
-draw = np.random.default_rng(6).normal  # the same parameters as on the twin page
-chosen = {name: draw(0, 0.2, array.shape) for name, array in sorted(params.items())}
-from_arrays(model, chosen)
-kernels = chosen["qkv.weight"].reshape(m, 3, n_heads, -1)  # m 3 h d
-biases = chosen["qkv.bias"].reshape(3, n_heads, -1)  # 3 h d
-for i, part in enumerate((layer.query, layer.key, layer.value)):
-    part.kernel[...], part.bias[...] = floats(kernels[:, i]), floats(biases[i])
-layer.out.kernel[...] = floats(chosen["out.weight"].reshape(n_heads, -1, m))  # h d m
-layer.out.bias[...] = floats(chosen["out.bias"])
-for mask in (causal, key_mask):
-    theirs = layer(
-        floats(x), mask=mask.reshape(-1, 1, mask.shape[-2], s), sow_weights=True
-    )
-    (their_weights,) = jax.tree.leaves(nnx.pop(layer, nnx.Intermediate))
-    ours, weights = model(floats(x), mask, return_weights=True)
-    np.testing.assert_allclose(as_numpy(weights), as_numpy(their_weights), atol=1e-5)
-    np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
-    expected, _ = reference.multi_head_attention(x, chosen, n_heads, as_numpy(mask))
-    np.testing.assert_allclose(as_numpy(ours), expected, atol=1e-5)
-
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
 # * Attention is a weighted mean of values; each weight comes from a query and a key.
 # * In self-attention, all three are projections of one sequence; in cross-attention,
 #   keys and values come from a second one.
-# * The scale $1/\sqrt{d}$ keeps the variance of the scores independent of $d$, so that
-#   no query starts out saturated (if queries and keys have entries of variance 1).
+# * The scale $1/\sqrt{d}$ keeps the softmax from starting out saturated.
 # * A mask is boolean, True means "may look"; a query that sees nothing gets zeros.
-# * Heads are one more leading axis: project, split, attend, concatenate, project.
-# * The layer is equivariant: it ignores order, so an encoder adds positions.
+# * Heads attend independently of each other.
+# * The layer ignores order: it is equivariant.
 
 # %% [markdown] tags=["jax"]
-# Next comes [the encoder block, in JAX](encoder_jax.ipynb).
-# [The reverse task](reverse_jax.ipynb) shows learned maps, and
-# [What attention costs](costs_jax.ipynb) explains the framework's fused function.
+# Next comes [the encoder block, in JAX](encoder_jax.ipynb). [The reverse
+# task](reverse_jax.ipynb) shows learned maps. Flax's ready-made layer stands in [When
+# training fails](debugging_jax.ipynb).

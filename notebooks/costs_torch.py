@@ -18,11 +18,12 @@
 # first, choose a remedy from a table, and say where such an estimate misleads.
 # You need: the chapters on attention and the encoder, and some idea of a training loop.
 #
-# Before you train a Transformer, you ask three questions. *How long will it take?
-# What runs out first, time or memory? And if the answer is bad, what helps?* Trying is
-# expensive, but the sizes of the model and a stopwatch give the answer before the first
-# update. Our example is GPT-2 small, the model of 2019, on the computer in front of
-# you: a night, or a year? (The length $s$ is called $n$ here, as usual for costs.)
+# Before you train a Transformer, you ask three questions. *How long will it take? What
+# runs out first, time or memory? And if the answer is bad, what helps?* Trying is
+# expensive. But the sizes of the model and a stopwatch give the answers before the
+# first update. Our example is GPT-2 small, the model of 2019. Does it take a night on
+# the computer in front of you, or a year? (The length $s$ is called $n$ here, as usual
+# for costs.)
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [costs_jax](costs_jax.ipynb).
@@ -85,9 +86,9 @@ floats = partial(torch.as_tensor, dtype=torch.float32, device=device)  # float32
 # %% [markdown] tags=["shared"]
 # ## The parameters follow from the sizes
 #
-# Time and memory both begin with the number of parameters. A block has four matrices
-# `m m` in attention, two matrices between $m$ and $f$ in the feed-forward net, their
-# biases, and two norms of $2m$:
+# Time and memory both begin with the number of parameters. Attention has four matrices
+# `m m`, the feed-forward net two matrices between $m$ and $f$, all with biases. Then
+# there are two norms with $2m$ parameters each. So a block has
 #
 # $$N_\mathrm{block}=(4m^2+4m)+(2mf+f+m)+4m .$$
 #
@@ -101,7 +102,7 @@ def block_parameters(m, f):
 
 
 # %% [markdown] tags=["shared"]
-# We check each count on a small model:
+# We check this and later counts on a small model:
 
 # %% tags=["shared"]
 sizes = {"n_inputs": 32, "m": 128, "n_outputs": 32}
@@ -119,9 +120,9 @@ for m, f, built in ((128, 512, model), (48, 7, None)):
     assert counted == 4 * block_parameters(m, f) + around
 
 # %% [markdown] tags=["shared"]
-# And one that we have not built?
-# [GPT-2 small](https://github.com/openai/gpt-2) has 12 blocks with $m = 768$, a last
-# norm, and two tables, for 50,257 tokens and 1,024 positions:
+# Now a model that we have not built. [GPT-2 small](https://github.com/openai/gpt-2) has
+# 12 blocks with $m = 768$, a last norm, and two tables, for 50,257 tokens and 1,024
+# positions:
 
 # %% tags=["shared"]
 m, f = 768, 4 * 768
@@ -153,22 +154,24 @@ say(
 # ## A training step takes six operations per parameter and token
 #
 # How much arithmetic does one parameter cause? Follow one weight $w$ of a matrix
-# through a step, for one token: it multiplies an input $x$, and later a gradient $dy$
-# comes back.
+# through a training step, for one token. Forward, it multiplies an input $x$, as a part
+# of the output $y$. Backward, the gradient $dy$ of the loss arrives, and the step
+# computes two products with it, for the gradients of $w$ and of $x$.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three rows of boxes for the input x = 3, the weight w = 2 and the output. Forward, arrows lead from x through w to the output y, which grows by 3 times 2. Backward for the weight, arrows lead from x and from dy = 5 to w, whose gradient grows by 3 times 5. Backward for the input, arrows lead from dy through w to x, whose gradient grows by 2 times 5. Each row is two operations, together six."}}
 diagrams.six_operations()
 
 # %% [markdown] tags=["shared"]
-# Each row is a multiplication and an addition, because the product is added to others,
-# of other weights or of other tokens: two floating-point operations (*FLOPs*). So every
-# token costs every weight two operations forward and four backward. With $N$ parameters
-# and $D$ tokens ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)),
+# Each row is one multiplication and one addition, because the product is added to those
+# of other weights or other tokens. These are two floating-point operations (*FLOPs*).
+# So for each token, a weight takes two operations forward and four backward. With $N$
+# parameters and $D$ tokens, training takes ([Kaplan et al.
+# 2020](https://arxiv.org/abs/2001.08361))
 #
 # $$C\approx 6\,N\,D .$$
 #
 # Looking up a row of a table costs no operations, so GPT-2's table of positions does
-# not count. Its table of tokens does: the model multiplies with it to get the logits.
+# not count. Its table of tokens does, because the model multiplies by it to get logits.
 
 # %% [markdown] tags=["torch"]
 # PyTorch's `FlopCounterMode` counts the operations of all matrix products, here with
@@ -208,7 +211,7 @@ per_parameter = measured_flops(model, *batch(1, 16)) / 16 / n_parameters
 # %% tags=["shared", "say"]
 say(
     f"Counted for 16 tokens: **{per_parameter:.2f}** operations per parameter and "
-    "token. What goes beyond six needs no parameter; these operations come later."
+    "token. What goes beyond six are products without a parameter; they come later."
 )
 
 # %% tags=["torch", "check"]
@@ -222,8 +225,7 @@ assert 0.9 * 6 < per_parameter < 1.1 * 6
 # ## Training time is operations divided by speed
 #
 # To turn operations into time, we need the speed of the machine. Its **limit** is the
-# rate of a large product of matrices. (With few rows, the processor would wait for its
-# memory: see the extra on speed.)
+# rate of a large product of matrices. (An extra tells why it has to be large.)
 
 
 # %% tags=["torch"]
@@ -250,8 +252,9 @@ limit = 2 * 256 * width**2 / product  # operations per second
 say(f"The limit here, in float32: **{limit / 1e9:.0f} billion** operations a second.")
 
 # %% [markdown] tags=["shared"]
-# A real step reaches only a part of the limit, its **utilisation** (MFU), because it
-# also has small products, norms and an update. We time our small model's.
+# A training step is slower than that, because it also has small products, norms and an
+# update. The share of the limit that it reaches is its **utilisation** (MFU). We time a
+# step of our small model.
 
 # %% [markdown] tags=["torch"]
 # A step in PyTorch is loss, gradients, update.
@@ -283,11 +286,12 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# Now divide. For the computation of training alone, about 20 tokens per parameter are
-# best ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)). We also take a large
-# GPU: [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) report
-# $502\cdot10^{15}$ operations a second on 3,072 A100s in half precision. A quarter of
-# them repeat the forward pass to save memory, so we count three quarters.
+# Now divide. How many tokens are enough? If only the computation of training counts,
+# about 20 per parameter are best ([Hoffmann et al.
+# 2022](https://arxiv.org/abs/2203.15556)). We also take a large GPU: [Narayanan et al.
+# 2021](https://arxiv.org/abs/2104.04473) report $502\cdot10^{15}$ operations a second
+# on 3,072 A100s in half precision. A quarter of these operations repeat the forward
+# pass to save memory, so we count three quarters.
 
 # %% tags=["shared"]
 per_token = 6 * (gpt2 - position_table)  # operations
@@ -311,8 +315,9 @@ rows = [
 ]
 say(
     f"{table(['GPT-2 small on', 'tokens', 'time'], *rows)}\n\n"
-    "Is such an estimate any good? Eight A100s trained this model in about 90 minutes; "
-    f"our estimate is {estimate / published:.1f} times as long, good enough for a plan."
+    "Is such an estimate any good? In the published run, eight A100s took about 90 "
+    f"minutes. Our estimate is {estimate / published:.1f} times as long, which is "
+    "enough for a plan."
 )
 
 # %% tags=["torch", "check"]
@@ -323,23 +328,22 @@ assert float(step(*data).detach()) < math.log(32)
 # %% [markdown] tags=["shared"]
 # ## Attention's pairs grow with the square of the length
 #
-# The estimate has left something out: when all positions are compared in pairs, two
-# *activations*, intermediate results, are multiplied, and no parameter takes part. This
-# adds $12nm$ operations per token and block, so for $l$ blocks
-# ([Chowdhery et al. 2022](https://arxiv.org/abs/2204.02311), appendix B)
+# The estimate leaves something out. Attention multiplies queries by keys, and weights
+# by values, for all pairs of positions. No parameter takes part in these products. They
+# add $12nm$ operations per token and block ([Chowdhery et al.
+# 2022](https://arxiv.org/abs/2204.02311), appendix B). So for $l$ blocks
 #
 # $$C\approx(6N+12\,l\,n\,m)\,D .$$
 #
-# Each token pays in proportion to $n$, and a sequence of $n$ tokens to $n^2$. (A causal
-# mask needs only half of the pairs.) From which length on does it matter?
+# For each token the pairs grow like $n$, for a sequence of $n$ tokens like $n^2$. (A
+# causal mask needs only half of them.) From which length on do they matter?
 
 # %% tags=["shared"]
 short = np.array([16, 64, 256, 1024])  # lengths n
 pairs = 12 * options["n_blocks"] * short * sizes["m"]  # operations per token
 formula = 6 * n_parameters + pairs
 
-# %% tags=["torch", "experiment"]
-# Experiment: count the operations per token at the four lengths
+# %% tags=["torch"]
 measured = [measured_flops(model, *batch(1, n)) / n for n in short.tolist()]
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Million operations per token of a training step over the length n. The line 6N is level. The measured count starts on it and rises in a straight line, along 6N plus 12 l n m."}}
@@ -375,17 +379,17 @@ assert 1 < (1 + share) * estimate / published < 2
 # %% [markdown] tags=["shared"]
 # ## Activations grow with the length and fill the memory
 #
-# *What runs out first?* Time can be planned, but a step that does not fit into memory
-# does not run at all. It holds **weights**, as many **gradients**, and two of **Adam's
-# averages** for each weight: four numbers of 4 bytes, 16 bytes per parameter. And it
-# holds the **activations** that the forward pass keeps for the backward pass. These
-# grow with batch and length, but the attention maps among them, `b h n n` in every
-# block, with the square of the length.
+# *What runs out first?* A step that does not fit into memory does not run at all. For
+# each parameter, it holds four numbers: the **weight**, its **gradient** and **Adam's
+# two averages**, 16 bytes in float32. It also holds **activations**, the intermediate
+# results that the backward pass needs. They grow with the batch and the length. Only
+# the attention maps among them, `b h n n` in every block, grow with the square of the
+# length.
 
 # %% [markdown] tags=["torch"]
-# `optimizer.step()` updates weights and averages in place, so they are held once. The
-# helper `activations` lists what a forward pass keeps, except the parameters; here for
-# four sequences, with attention written out.
+# Weights and averages are held once, because the step updates them in place. The helper
+# `activations` lists what a forward pass keeps, except the parameters; here for four
+# sequences, with attention written out.
 
 
 # %% tags=["shared"]
@@ -431,8 +435,8 @@ fig
 filled = {n: size / (size + 16 * n_parameters) for n, size in kept.items()}
 say(
     f"Activations are {filled[16]:.0%} of the memory at n = 16, and {filled[1024]:.0%} "
-    f"at n = 1,024, mostly maps.\n\nAt n = 256, the maps are {maps[256] / 2**20:.0f} "
-    f"of {kept[256] / 2**20:.0f} MiB of activations."
+    "at n = 1,024, where most of them are maps.\n\nAt n = 256, the activations take "
+    f"{kept[256] / 2**20:.0f} MiB, the maps {maps[256] / 2**20:.0f} MiB of them."
 )
 
 # %% tags=["torch", "check"]
@@ -473,9 +477,9 @@ say(
 # ## Computed in chunks, attention never holds all weights
 #
 # *What helps?* First of all, do we need these maps? Our function keeps all $n \times n$
-# weights for the backward pass, but a row of outputs needs only its own row of weights.
-# So we take the queries in chunks, forget the weights of each, and compute them *again*
-# in the backward pass. The result is exact, and memory grows like $n$ (after
+# weights for the backward pass. But a row of outputs needs only its own row of weights.
+# So we take the queries in chunks, forget the weights of each chunk, and compute them
+# *again* in the backward pass. The result is exact, and memory grows like $n$ (after
 # [Rabe & Staats 2021](https://arxiv.org/abs/2112.05682)).
 
 # %% [markdown] tags=["torch"]
@@ -499,7 +503,7 @@ def in_chunks(q, k, v, size=64):
 
 # %% [markdown] tags=["shared"]
 # **FlashAttention** ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)) does this in
-# one GPU program, a *fused kernel*, and takes the keys in pieces, too: it never holds
+# one GPU program, a *fused kernel*. It takes the keys in pieces, too, so it never holds
 # a whole row of weights. It needs half precision, and takes no arbitrary mask.
 
 # %% [markdown] tags=["torch"]
@@ -556,10 +560,10 @@ fig
 # %% tags=["shared", "say"]
 steep, flat = (memory[k][-1] / memory[k][-2] for k in ("written out", "in chunks"))
 say(
-    "Compare the slopes with the grey lines, which grow like $n$ and $n^2$. When $n$ "
-    f"goes from 1,024 to 4,096, the written-out function needs {steep:.1f} times the "
-    f"memory, the chunks {flat:.1f} times. At 4,096, the memory of the chunks is "
-    f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of the function's."
+    "Compare the slopes with the grey lines. When $n$ goes from 1,024 to 4,096, the "
+    f"memory of the written-out function grows {steep:.1f} times, that of the chunks "
+    f"{flat:.1f} times. At 4,096, the chunks need "
+    f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of its memory."
 )
 
 # %% tags=["torch", "say"]
@@ -588,9 +592,9 @@ assert memory["framework's own"][-1] < 5 * memory["framework's own"][-2]
 # %% [markdown] tags=["shared"]
 # ## Each remedy changes one term
 #
-# A fused kernel is one remedy of many, and each helps only against one shortage. What
-# remains of our model's activations (first table) or operations (second), at 1,024
-# tokens?
+# A fused kernel is one remedy of many. Each helps against one shortage, and has its
+# price. At 1,024 tokens, what remains of our model's activations (first table) or
+# operations (second)?
 
 # %% tags=["shared", "experiment"]
 # Experiment: what half the length, heads or batch leave of the activations
@@ -639,12 +643,12 @@ for name, found in halved.items():
 
 # %% [markdown] tags=["shared"]
 # The gradients of two half batches are added up. Recomputing ([Chen et al.
-# 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks did. *Half
-# precision* ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)) saves bytes
-# and time, but keeps only two to four digits, so weights and averages stay in float32.
-# A decoder that *writes* also holds keys and values, its *KV cache*: if four heads
-# share them ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245)), a quarter is
-# left.
+# 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks did for
+# queries. Two more remedies are not in the tables. *Half precision* ([Micikevicius et
+# al. 2018](https://arxiv.org/abs/1710.03740)) saves bytes and time; it keeps only two
+# to four digits, so weights and averages stay in float32. A decoder that *writes* also
+# holds keys and values, its *KV cache*. If four heads share theirs ([Ainslie et al.
+# 2023](https://arxiv.org/abs/2305.13245)), a quarter of it is left.
 
 # %% [markdown] tags=["torch"]
 # In your own code:
@@ -658,8 +662,8 @@ if device == "cuda":  # the peak memory of a step
     print(torch.cuda.max_memory_allocated() / 2**30, "GiB")
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, an open question.** You want to train GPT-2 small on sequences of 1,024
-# tokens in float32 on a GPU with $24$ GiB. How many sequences fit into a batch, and
+# **Exercise 3, an open question.** You want to train GPT-2 small in float32 on a GPU
+# with $24$ GiB, on sequences of 1,024 tokens. How many sequences fit into a batch, and
 # what would you change first? Fill in what a sequence needs besides its 12 blocks: the
 # logits over 50,257 tokens, their softmax, and their gradient.
 #
@@ -700,22 +704,17 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# You can now build every part of a Transformer, show by removing it what it is for,
-# train a model, look into it, and say beforehand what it will cost. The next chapters
-# bring it to your own work, and to more than one device.
-
-# %% [markdown] tags=["shared"]
 # ## Extra: Speed is limited by memory or by arithmetic
 #
 # Why does a large model write so slowly, even on a fast machine? A processor can only
-# multiply what it has read from memory. Multiplying $n$ rows, one for each token, with
-# a matrix `m m` takes $2nm^2$ operations and, if $n$ is small, reads little else than
-# the matrix, $4m^2$ bytes. That is about $n/2$ operations per byte, the *arithmetic
-# intensity*. With a single row, each number is read and used only once, and the
-# processor waits for the memory. With many rows, the memory waits. So the rate follows
-# a **roofline** ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)): a
-# slope, then a flat roof. Our large matrix shows both, because it does not fit into the
-# processor's cache.
+# multiply what it has read from memory. Take $n$ rows, one for each token, and multiply
+# them by a matrix `m m`. That takes $2nm^2$ operations. If $n$ is small, most of what
+# is read is the matrix, $4m^2$ bytes. So there are about $n/2$ operations per byte, the
+# *arithmetic intensity*. With a single row, each weight is read for one multiplication,
+# and the processor waits for the memory. With many rows, the memory waits for the
+# processor. The rate follows a **roofline** ([Williams et al.
+# 2009](https://doi.org/10.1145/1498765.1498785)): a slope, then a flat roof. Our large
+# matrix shows both, because it does not fit into the processor's cache.
 
 
 # %% tags=["torch"]
@@ -771,16 +770,16 @@ np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
 # ## Extra: Cheaper attention gives something up
 #
 # If your sequences are very long, you want to get rid of $n^2$ itself. Of our remedies,
-# only the 16 neighbours do this. What do we lose with them? Suppose that the last word
-# of a sentence depends on the first: how many steps does this information take?
+# only the 16 neighbours do this. What do they give up? Suppose that the last word of a
+# sentence depends on the first. How many steps does this information take?
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With one-sided convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}}
 diagrams.paths()
 
 # %% [markdown] tags=["shared"]
-# In attention, one. (The convolution is causal: it sees a position and the two before
-# it.) What is cheaper in long sequences gives something up
-# ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), table 1; [Tay et al.
+# In attention it takes one. (The convolution is causal: it sees a position and the two
+# before it.) Each cheaper layer gives something up ([Vaswani et al.
+# 2017](https://arxiv.org/abs/1706.03762), table 1; [Tay et al.
 # 2020](https://arxiv.org/abs/2009.06732); without constant factors):
 #
 # | layer | operations | sequential steps | longest path | gives up |
@@ -795,8 +794,7 @@ diagrams.paths()
 #
 # Examples are [Longformer](https://arxiv.org/abs/2004.05150),
 # [Linformer](https://arxiv.org/abs/2006.04768), [Katharopoulos et al.
-# 2020](https://arxiv.org/abs/2006.16236). Counted exactly, causal convolutions need
-# $(n-1)/(w-1)$ layers, and centred ones twice as many, because they reach half as far.
+# 2020](https://arxiv.org/abs/2006.16236).
 
 # %% tags=["shared", "check"]
 # Checked: counted layer by layer, the paths have the lengths of the table
@@ -805,8 +803,7 @@ back = np.arange(n)[:, None] - np.arange(n)  # q k: how far back a key is
 sees = {
     "self-attention": lambda i: back == back,
     "recurrent": lambda i: (back == 0) | (back == 1),
-    "causal": lambda i: (back >= 0) & (back < 4),
-    "centred": lambda i: abs(back) < 4,  # width 7
+    "convolution": lambda i: (back >= 0) & (back < w),
     "dilated": lambda i: np.isin(back, w**i * np.arange(w)),
 }
 paths = {}
@@ -815,14 +812,13 @@ for name, mask in sees.items():
     while not depends[0]:
         depends, layers = depends @ mask(layers), layers + 1
     paths[name] = layers
-assert [*paths.values()] == [1, 255, (n - 1) / (4 - 1), 2 * (n - 1) / (7 - 1), 4]
-assert w ** paths["dilated"] == n
+assert [*paths.values()] == [1, n - 1, (n - 1) / (w - 1), 4] and w**4 == n
 
 # %% [markdown] tags=["shared"]
-# **Direct paths** matter in training: the gradient travels back along the path, every
-# step multiplies it by a matrix, and so it can shrink exponentially
-# ([Bengio et al. 1994](https://doi.org/10.1109/72.279181)). Here is the gradient of the
-# last output, for untrained attention and an untrained GRU:
+# **Direct paths** matter in training. The gradient travels back along the path, and
+# every step multiplies it by a matrix, so it can shrink exponentially ([Bengio et al.
+# 1994](https://doi.org/10.1109/72.279181)). Here is the gradient of the last output,
+# for untrained attention and an untrained GRU:
 
 
 # %% tags=["torch"]
@@ -857,8 +853,8 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# **Parallel work** makes count and clock disagree. Attention with its projections
-# takes $8nm^2+4n^2m$ operations, a GRU $12nm^2$: equal at $n=m$. And the times?
+# **Parallel work** makes count and clock disagree. Attention with its projections takes
+# $8nm^2+4n^2m$ operations, a GRU $12nm^2$. At $n=m$ these are equal. Are the times?
 
 # %% tags=["shared", "experiment"]
 # Experiment: operations and seconds of both layers, for m = 64
@@ -902,9 +898,10 @@ np.testing.assert_allclose(quadratic[1:], 16 * quadratic[:-1])
 # %% [markdown] tags=["shared"]
 # ## Extra: Linear attention is seldom sharp
 #
-# Can attention be linear in $n$ with all paths direct? Yes, but sharp weights come from
-# the exponential. Linear attention puts $\varphi(q)\cdot\varphi(k)$ in its place, with
-# positive features $\varphi$, so the brackets can move,
+# Can attention be linear in $n$ with all paths direct? Yes, without the exponential of
+# the softmax, which makes weights sharp. Linear attention puts
+# $\varphi(q)\cdot\varphi(k)$ in its place, with positive features $\varphi$. Then the
+# brackets can move,
 #
 # $$(\varphi(Q)\,\varphi(K)^{\mathsf T})\,V=\varphi(Q)\,(\varphi(K)^{\mathsf T}V) ,$$
 #
@@ -954,5 +951,5 @@ assert sharp > 0.99 and pale < 0.05
 #   batches. Cheaper attention gives up direct paths, parallel work or sharp weights.
 
 # %% [markdown] tags=["torch"]
-# Next comes [your own work, in PyTorch](practice_torch.ipynb): its data, its
-# mistakes, and your framework's own layers.
+# Next come [more devices than one, in PyTorch](scaling_torch.ipynb): for data or models
+# that one device cannot take.

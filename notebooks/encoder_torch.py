@@ -183,26 +183,57 @@ diagrams.encoder_block()
 # \end{aligned}$$
 #
 # Here $x$ is the input, $W_1$ widens each row to $f$ hidden features, and $W_2$ brings
-# it back to $m$; $b_1$ and $b_2$ are biases. The activation $\max(0, \cdot)$ is the
-# ReLU.
+# it back to $m$; $b_1$ and $b_2$ are biases. Usual sizes are $f = 2m$ to $8m$, most
+# often $4m$. The activation $\max(0, \cdot)$ is the ReLU; GELU is a smooth form of it.
+#
+# In training, **dropout** ([Srivastava et al.
+# 2014](https://jmlr.org/papers/v15/srivastava14a.html)) sets a random share of the
+# hidden features to zero, so that the model cannot rely on any one of them. It scales
+# up the others, so that the mean stays the same. `pick` and `check_rate`, in the fold,
+# look up the options.
+
+
+# %% tags=["torch", "check"]
+# Checked: options are looked up by name; an unknown name raises an error
+def pick(options, name, what):
+    """The option of this name; an unknown name raises an error with all names."""
+    if name not in options:
+        raise ValueError(f"{what} {name!r} is not in {list(options)}")
+    return options[name]
+
+
+def check_rate(rate, what):
+    """The rate of a dropout, if it is one."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"{what} {rate} is not in [0, 1)")
+    return rate
+
+
+ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
+NORMS = {"layer": partial(nn.LayerNorm, eps=1e-5), "rms": partial(nn.RMSNorm, eps=1e-5)}
+np.testing.assert_raises_regex(ValueError, "tanh.*relu", pick, ACTIVATIONS, "tanh", "")
 
 
 # %% tags=["torch"]
 class FeedForward(nn.Module):
     """Two linear layers, the same for every position: ``b s m -> b s m``."""
 
-    def __init__(self, m, f):
+    def __init__(self, m, f, *, dropout=0.0, activation="relu"):
         super().__init__()
+        if f < 1:
+            raise ValueError(f"expected f of at least 1, got {f}")
+        self.activation = pick(ACTIVATIONS, activation, "activation")
         self.linear1 = dense(m, f)
         self.linear2 = dense(f, m)
+        self.dropout = nn.Dropout(check_rate(dropout, "dropout"))
 
     def forward(self, x):
-        return self.linear2(torch.relu(self.linear1(x)))
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
 
 # %% [markdown] tags=["torch"]
-# Like the layer, the block also returns the attention weights, if `options` ask for it
-# (`return_weights=True`).
+# Like the attention layer, the block also returns the attention weights, if `options`
+# ask for them (`return_weights=True`).
 
 
 # %% tags=["torch"]
@@ -326,9 +357,8 @@ say(
     "With the query 0 both scores are equal, and the head finds the mean. With the "
     "query 12 a one gets nearly all the weight, and the head finds the largest bit: "
     f"{', '.join(f'{y:.0f}' for y in tops)}. Twice the largest bit minus twice the "
-    f"mean is {', '.join(f'{abs(y):.0f}' for y in 2 * tops - 2 * means)}. So two heads "
-    "can compute it, but it takes sharp weights; a feed-forward net computes it from "
-    "the mean alone."
+    f"mean is {', '.join(f'{abs(y):.0f}' for y in 2 * tops - 2 * means)}. But it takes "
+    "sharp weights; a feed-forward net needs only the mean."
 )
 
 # %% [markdown] tags=["shared"]
@@ -336,10 +366,11 @@ say(
 #
 # A stack of attention layers takes averages of averages. In stacks of attention alone,
 # the outputs of all positions become equal, faster with each layer ([Dong et al.
-# 2021](https://arxiv.org/abs/2103.03404)); feed-forward nets slow this down. A residual
-# connection works against it, because each position keeps what it had, and the branch
-# only adds to it. We take the residual connections out, and leave the rest of the block
-# as it is:
+# 2021](https://arxiv.org/abs/2103.03404)); feed-forward nets slow this down. A head may
+# look at its own position, and so keep what is there, but it has to learn that: at the
+# start it looks at all positions almost evenly. With a residual connection, each
+# position keeps what it had, and the branch only adds to it. We take the residual
+# connections out, and leave the rest of the block as it is:
 
 
 # %% tags=["shared"]
@@ -432,8 +463,8 @@ viewer.attention(
 # ## Layer norm keeps every position on one scale
 #
 # But residual connections have a price: each block adds to the row of a position, so
-# the numbers grow with depth. The scores, products of a query and a key, grow with
-# their square, and the softmax gives more and more of the weight to one key. Once a key
+# the numbers grow with depth. The scores, products of a query and a key, grow even
+# faster, and the softmax gives more and more of the weight to one key. Once a key
 # has nearly all of it, almost no gradient flows through the softmax. The norms prevent
 # this; we take them out:
 
@@ -499,7 +530,8 @@ assert line.max() < 0.2
 # Here $\mu$ and $\sigma^2$ are the mean and the variance of the $m$ features of one
 # position; $\gamma$ and $\beta$ are learned, one per feature; and $\epsilon$ is small.
 # [RMS norm](https://arxiv.org/abs/1910.07467), common today, leaves out $\mu$ and
-# $\beta$: it divides by the root of the mean square.
+# $\beta$: it divides by the root of the mean square. (Why not batch norm? See the
+# extra.)
 
 
 # %% [markdown] tags=["shared"]
@@ -507,10 +539,12 @@ assert line.max() < 0.2
 #
 # Where should the norm go? In 2017 it came after each sum, on the residual path
 # (**post-norm**). In most models today it comes first inside each branch
-# (**pre-norm**):
+# (**pre-norm**), as in [T5](https://arxiv.org/abs/1910.10683):
 #
-# $$x \leftarrow x + \mathrm{MultiHead}\big(\mathrm{LayerNorm}(x)\big), \qquad
-# x \leftarrow x + \mathrm{FFN}\big(\mathrm{LayerNorm}(x)\big)$$
+# $$\begin{aligned}
+# x &\leftarrow x + \mathrm{MultiHead}\big(\mathrm{LayerNorm}(x)\big) \\
+# x &\leftarrow x + \mathrm{FFN}\big(\mathrm{LayerNorm}(x)\big)
+# \end{aligned}$$
 #
 # The residual path is then a plain sum: the input plus all branches.
 
@@ -518,54 +552,14 @@ assert line.max() < 0.2
 diagrams.encoder_block(norm_first=True)
 
 # %% [markdown] tags=["shared"]
-# Later chapters use our two classes with four options: pre-norm (`norm_first`), RMS
-# norm, GELU (a smooth ReLU), and **dropout**, which in training sets a random share of
-# the hidden features and of both branches' outputs to zero, so that the model cannot
-# rely on any one of them
-# ([Srivastava et al. 2014](https://jmlr.org/papers/v15/srivastava14a.html)). It scales
-# up what it keeps, so that the mean stays the same.
-
-# %% tags=["torch", "experiment"]
-# Experiment: FeedForward with its two options
-ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
-NORMS = {"layer": partial(nn.LayerNorm, eps=1e-5), "rms": partial(nn.RMSNorm, eps=1e-5)}
-
-
-class FeedForward(nn.Module):
-    """Two linear layers, the same for every position: ``b s m -> b s m``."""
-
-    def __init__(self, m, f, *, dropout=0.0, activation="relu"):
-        super().__init__()
-        if f < 1:
-            raise ValueError(f"expected f of at least 1, got {f}")
-        self.activation = pick(ACTIVATIONS, activation, "activation")
-        self.linear1 = dense(m, f)
-        self.linear2 = dense(f, m)
-        self.dropout = nn.Dropout(check_rate(dropout, "dropout"))
-
-    def forward(self, x):
-        return self.linear2(self.dropout(self.activation(self.linear1(x))))
-
-
-# %% tags=["torch", "experiment"]
-# Experiment: options are looked up by pick and check_rate; a wrong one raises an error
-def pick(options, name, what):
-    """The option of this name; an unknown name raises an error with all names."""
-    if name not in options:
-        raise ValueError(f"{what} {name!r} is not in {list(options)}")
-    return options[name]
-
-
-def check_rate(rate, what):
-    """The rate of a dropout, if it is one."""
-    if not 0 <= rate < 1:
-        raise ValueError(f"{what} {rate} is not in [0, 1)")
-    return rate
-
+# Later chapters use the block with options: pre-norm (`norm_first`), RMS norm, GELU,
+# and dropout, also on what each branch adds. (Some models, such as
+# [BERT](https://github.com/google-research/bert/blob/master/modeling.py), also drop
+# attention weights, and many drop features before their last layer.)
 
 # %% [markdown] tags=["torch"]
-# New in the block are the options, dropout, and the lines of pre-norm. Another class
-# of `attention` comes with the positions.
+# New in the block are the options, dropout, and the lines of pre-norm. The option
+# `attention` is a class; the next chapter has another one.
 
 
 # %% tags=["torch"]
@@ -650,11 +644,12 @@ class Encoder(nn.Module):
 # To see where a model looks, we run it once with dropout off, and keep the maps.
 
 # %% [markdown] tags=["torch"]
-# `eval()` switches dropout off; after the `with` block, each module gets its old mode
-# back. `no_grad` turns autograd off.
+# `without_dropout`, in the fold, switches dropout off by `eval()`; after the `with`
+# block, each module gets its old mode back. `no_grad` turns autograd off.
 
 
-# %% tags=["torch"]
+# %% tags=["torch", "check"]
+# Checked: dropout is off in the block, and then as before
 @contextmanager
 def without_dropout(model):
     """The model with dropout off; then each module gets its old mode back."""
@@ -667,6 +662,13 @@ def without_dropout(model):
             part.training = was_training
 
 
+drops, ones = build(FeedForward, 5, 97, dropout=0.5), floats(np.ones((1, 1, 5)))
+with without_dropout(drops):
+    np.testing.assert_array_equal(as_numpy(drops(ones)), as_numpy(drops(ones)))
+assert (as_numpy(drops(ones)) != as_numpy(drops(ones))).any()
+
+
+# %% tags=["torch"]
 def attention_maps(model, x, mask=None):
     """Outputs and attention maps of one forward pass with dropout off."""
     with without_dropout(model), torch.no_grad():
@@ -692,11 +694,11 @@ np.testing.assert_allclose(out, expected, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # **In your own code** take heads of 64 features, $f = 4m$, 6 or 12 blocks and dropout
-# 0.1 (0 in pretraining now), the values of the encoder of 2017 and of
+# 0.1, the values of the encoder of 2017 and of
 # [BERT](https://arxiv.org/abs/1810.04805); ours are smaller, so that 24 blocks run in
 # seconds. For a new model, try pre-norm, RMS norm, and
 # [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer multiplies
-# the hidden features. The next chapter shows which parts your framework has ready-made.
+# the hidden features.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** Could a smaller start replace the norms? GPT-2
@@ -784,8 +786,15 @@ assert line[2] > 0.8 and line[-1] < 0.97
 # ## Extra: Batch norm would mix the sentences
 #
 # If you know **batch norm** from vision, you may ask why Transformers do not have it.
-# It takes mean and variance over all positions of the batch, so an output would depend
-# on the other sentences and on their padding. In code, only the axes differ:
+# It takes mean and variance over all positions of the batch. So an output would depend
+# on the other sentences and on their padding. Small batches give noisy means, and large
+# models leave memory for no others. In text, the means also differ more from batch to
+# batch than in pictures ([Shen et al. 2020](https://arxiv.org/abs/2003.07845)),
+# probably because a rare word comes up in few batches. Their *power norm* divides by
+# averages over many batches; *adaptive norm* ([Xu et al.
+# 2019](https://arxiv.org/abs/1911.07013)) is a layer norm with a function of the input
+# in place of $\gamma$ and $\beta$. In the code of layer norm and batch norm, only the
+# axes differ:
 
 
 # %% tags=["shared"]
@@ -912,4 +921,5 @@ np.testing.assert_allclose(as_numpy(encoder(floats(inputs))).std(), 1, atol=1e-3
 
 # %% [markdown] tags=["torch"]
 # The block still ignores the order of the words. Next come [positions and the whole
-# encoder, in PyTorch](positions_torch.ipynb).
+# encoder, in PyTorch](positions_torch.ipynb). [When training
+# fails](debugging_torch.ipynb) shows which of these parts PyTorch has ready-made.

@@ -14,8 +14,8 @@
 # %% [markdown] tags=["shared"]
 # # Two frameworks
 #
-# By the end you can train a model on handwritten digits in twenty lines, choose its
-# learning rate, and find the usual mistakes. You need: Python with NumPy, matrix
+# By the end you can train a model on handwritten digits in twenty lines, judge it on
+# new data, and find mistakes that raise no error. You need: Python with NumPy, matrix
 # products, and a first idea of gradient descent. If you know
 # arrays and gradients in this framework, begin at *A module is a tree of parameters*.
 #
@@ -23,7 +23,10 @@
 # NumPy computes no gradients and uses no GPU; JAX and PyTorch do both. **JAX** turns
 # *pure* functions, whose result depends on the arguments alone, into other functions,
 # such as their gradients. **PyTorch** works with objects: its arrays, called *tensors*,
-# remember how they were computed, and training changes them in place.
+# remember how they were computed, and training changes them in place. For all details,
+# see the documentation of [JAX](https://docs.jax.dev),
+# [Flax](https://flax.readthedocs.io) and [Optax](https://optax.readthedocs.io), or of
+# [PyTorch](https://docs.pytorch.org/docs/stable/).
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX:
@@ -50,7 +53,6 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 f"PyTorch {torch.__version__} on {device}"
@@ -88,8 +90,8 @@ diagrams.training_loop(basic=True)
 # changes all parameters a little, to make it smaller.
 #
 # The data are the 1,797 digits of scikit-learn: *training* data, from which the model
-# learns, *validation* data, by which we choose the size of its steps, and *test* data,
-# used once, at the end.
+# learns, *validation* data, for choosing settings, and *test* data, used once, at the
+# end.
 
 # %% tags=["shared"]
 pixels, classes = load_digits(return_X_y=True)  # b i, b
@@ -118,6 +120,10 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 # with it. A comment such as `# b i` names the axes: $b$ examples with $i$ inputs each.
 # On all pages, `floats(…)` makes an array of float32 numbers, `integers(…)` one of
 # whole numbers.
+#
+# On a Mac, PyTorch calls the GPU `"mps"`, where there is no float64, and JAX computes
+# on the CPU. A TPU, such as Colab's, is to JAX like a GPU, and PyTorch needs the
+# package `torch_xla` for it.
 
 # %% [markdown] tags=["torch"]
 # An axis is called a `dim` in PyTorch. A tensor is made on the CPU unless you name a
@@ -356,7 +362,7 @@ say(
         ["hidden features", 64, "as many as pixels"],
         ["`batch_size`", batch_size, "a steady gradient"],
         ["`epochs`", epochs, "takes seconds"],
-        ["`learning_rate`", learning_rate, "a first guess; we compare below"],
+        ["`learning_rate`", learning_rate, "a usual first guess"],
     )
 )
 
@@ -399,9 +405,11 @@ say(
     f"the {epochs} epochs, it was {losses[-n_batches:].mean():.2f}."
 )
 
-# %% tags=["shared", "check"]
-# Checked: the loss falls from above 2 to below 0.15
-assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
+# %% [markdown] tags=["shared"]
+# This is the simplest form of the loop. *The reverse task* builds the one to copy into
+# your own code, with AdamW, a schedule for the learning rate, clipped gradients and
+# validation. If a loss does not fall, *When training fails* says where to look, in
+# which order.
 
 
 # %% tags=["shared", "check"]
@@ -450,22 +458,7 @@ for t, rows in enumerate(batches[:100], start=1):
 # A model may have learned the training digits by heart; what counts is how it does on
 # new ones. We need a function `predict`, because some layers work differently in
 # training: *dropout* then sets each number to zero with probability $p$, and multiplies
-# the others by $1/(1-p)$ to keep the mean. `train()` and `eval()` set the mode:
-
-# %% tags=["torch"]
-dropout = nn.Dropout(0.5)  # try 0.9
-dropout.train()
-noisy, noisy_again = dropout(torch.ones(1000)), dropout(torch.ones(1000))
-dropout.eval()
-unchanged = dropout(torch.ones(1000))
-as_numpy(noisy)[:9], as_numpy(unchanged)[:9]
-
-# %% tags=["shared", "check"]
-# Checked: in training half the ones become 0 and the others 2; after eval() all stay
-noisy, noisy_again, unchanged = map(as_numpy, (noisy, noisy_again, unchanged))
-assert set(noisy.tolist()) == {0, 2} and 0.4 < (noisy == 0).mean() < 0.6
-assert (noisy != noisy_again).any()
-np.testing.assert_array_equal(unchanged, 1)
+# the others by $1/(1-p)$ to keep the mean. `train()` and `eval()` set the mode.
 
 # %% [markdown] tags=["torch"]
 # So `predict` needs `eval()`, which switches dropout off, and `torch.no_grad()`, which
@@ -487,85 +480,42 @@ def accuracy(model, rows):
 
 
 # %% [markdown] tags=["shared"]
-# To choose the learning rate, we train with six, and compare their accuracies on the
-# validation digits:
+# The validation digits are for choices: train with several learning rates or sizes, and
+# keep the model that does best on them. The test digits are for the result, once, at
+# the end, because a model looks better on the data by which it was chosen than on new
+# ones. (This page makes no choice, so here both kinds are new to the model.)
 
+# %% tags=["shared", "say"]
+on_train, on_validation, on_test = (
+    accuracy(model, rows) for rows in (train_rows, validation_rows, test_rows)
+)
+error = 100 * np.sqrt(on_test * (1 - on_test) / len(classes[test_rows]))
+say(
+    f"Our model classifies {on_train:.1%} of the training digits correctly, "
+    f"{on_validation:.1%} of the validation digits, and **{on_test:.1%}** of the test "
+    f"digits, with a standard error of {error:.1f} points. Its mistakes (class → "
+    "choice), the most confident first:"
+)
 
-# %% tags=["shared", "experiment"]
-# Experiment: train with six rates, choose one by validation, and test this one
-def trained(learning_rate, batches=batches, initial=initial):
-    """A classifier that was trained from given weights, and its losses."""
-    model = build(Classifier, 64, 64, 10)
-    from_arrays(model, initial)
-    losses = train(model, x_train, y_train, integers(batches), learning_rate)
-    return model, as_numpy(losses)
-
-
-rates = [0.0003, 0.001, 0.003, 0.01, 0.03, 0.1]
-runs = {rate: trained(rate) for rate in rates}
-scores = [accuracy(model, validation_rows) for model, _ in runs.values()]
-chosen = rates[np.argmax(scores)]
-model = runs[chosen][0]
-on_test = accuracy(model, test_rows)
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}}
 truth, logits = classes[test_rows], predict(model, pixels[test_rows])  # b, b c
 behind = logits.max(axis=1) - logits[np.arange(len(truth)), truth]  # 0: correct
 wrong = behind.argsort()[::-1][: min(8, (behind > 0).sum())]
-
-# %% tags=["shared", "say"]
-rows = [
-    [rate, f"{run[-n_batches:].mean():.3f}", f"{accuracy(tried, train_rows):.1%}"]
-    for rate, (tried, run) in runs.items()
-]
-rows = [[*row, f"{score:.1%}"] for row, score in zip(rows, scores, strict=True)]
-head = ["learning rate", "loss in the last epoch", "training", "validation"]
-say(table(head, *rows))
-
-# %% tags=["shared", "say"]
-accuracies = np.array([*scores, on_test])
-sizes = np.array([len(classes[part]) for part in (validation_rows, test_rows)])
-errors = np.sqrt(accuracies * (1 - accuracies) / sizes[[0] * len(rates) + [1]])
-best = rates.index(chosen)
-in_errors = np.abs(accuracies - accuracies[best]) / np.hypot(errors, errors[best])
-alike = [str(r) for r, n in zip(rates, in_errors, strict=False) if n <= 2]
-pictures, labels = pixels[validation_rows], classes[validation_rows]
-right = [
-    predict(runs[r][0], pictures).argmax(-1) == labels for r in (chosen, learning_rate)
-]
-won, lost = (right[0] & ~right[1]).sum(), (right[1] & ~right[0]).sum()
-say(
-    f"With {sizes[0]} digits, the best accuracy has a standard error of "
-    f"{100 * errors[best]:.1f} points. By this error alone, the rates "
-    f"{', '.join(alike[:-1])} and {alike[-1]} could not be told apart. But all models "
-    "are judged on the same digits, so their results are not independent: where the "
-    f"rates {chosen} and {learning_rate} disagree, the first is right on {won} digits "
-    f"and the second on {lost}. We take {chosen}."
-)
-
-# %% tags=["shared", "say"]
-say(
-    f"Its model classifies **{on_test:.1%}** of the test digits correctly, with a "
-    f"standard error of {100 * errors[-1]:.1f} points. The validation accuracy would "
-    "not have been a fair result, because we chose by it."
-)
-
-# %% [markdown] tags=["shared"]
-# The mistakes of the chosen model (class → choice), the most confident first:
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}}
 images = (255 * pixels[test_rows][wrong]).astype(np.uint8).reshape(1, -1, 8, 8)
 captions = [[f"{truth[n]} → {logits[n].argmax()}" for n in wrong]]
 plots.pictures(images, captions=captions)
 
 # %% [markdown] tags=["shared"]
-# What if there are only 50 training digits? (From here on we use the first learning
-# rate, so that only one thing changes.)
+# What if there are only 50 training digits?
 
-# %% tags=["shared", "experiment"]
-# Experiment: the same training, with the first 50 digits only
-few, few_losses = trained(learning_rate, batches % 50)  # row numbers from 0 to 49
-few_known, few_new = accuracy(few, slice(50)), accuracy(few, validation_rows)
+# %% tags=["shared"]
+few = build(Classifier, 64, 64, 10)
+from_arrays(few, initial)
+first_50 = integers(batches % 50)  # row numbers from 0 to 49
+few_losses = as_numpy(train(few, x_train, y_train, first_50, learning_rate))
 
 # %% tags=["shared", "say"]
+few_known, few_new = accuracy(few, slice(50)), accuracy(few, validation_rows)
 say(
     f"The model classifies {few_known:.0%} of these 50 digits correctly, but only "
     f"{few_new:.1%} of the validation digits. A large gap between the two is called "
@@ -573,12 +523,11 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: test above 96 %, rates alike; 50 digits are learned, new ones suffer
-assert rates[0] < chosen < rates[-1]
-assert on_test > 0.96
-assert {str(chosen), str(learning_rate), "0.01"} <= {*alike}
+# Checked: loss below 0.15, test above 94 %; 50 digits are learned, new ones suffer
+assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
+assert on_test > 0.94
 assert few_known == 1 and few_losses[-1] < 0.015
-assert few_new < scores[2] and few_new < 0.93
+assert few_new < on_validation and few_new < 0.93
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, open.** Why are initial weights random? Set all numbers in both matrices
@@ -587,7 +536,9 @@ assert few_new < scores[2] and few_new < 0.93
 
 # %% tags=["shared", "answer"]
 same = {name: np.full_like(array, 0.05) for name, array in initial.items()}
-alike, _ = trained(learning_rate, initial=same)
+alike = build(Classifier, 64, 64, 10)
+from_arrays(alike, same)
+train(alike, x_train, y_train, integers(batches), learning_rate)
 columns, same_right = to_arrays(alike)["hidden.weight"], accuracy(alike, test_rows)
 between = 0.001 * np.ptp(columns)
 assert np.ptp(columns, axis=1).max() < between  # loose: equal but for rounding
@@ -604,43 +555,14 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## In your own code, write the usual loop
-#
-# Most projects write the loop as below, with AdamW, which also [shrinks the weights a
-# little in each step](https://arxiv.org/abs/1711.05101).
-
-# %% [markdown] tags=["torch"]
-# A `DataLoader` draws the batches. On a GPU, try `model = torch.compile(model)` and,
-# around the loss, `with torch.autocast("cuda", torch.bfloat16):`.
-
-
-# %% tags=["torch"]
-def step(model, optimizer, x, y):
-    """One update; returns the loss."""
-    loss, _ = cross_entropy(model, x, y)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
-
-
-usual = build(Classifier, 64, 64, 10).train()
-optimizer = torch.optim.AdamW(usual.parameters(), lr=0.003, weight_decay=0.01)
-data = DataLoader(TensorDataset(x_train, y_train), batch_size, shuffle=True)
-for images, labels in data:  # one epoch
-    loss = step(usual, optimizer, images, labels)
-
-# %% tags=["shared", "check"]
-# Checked: this loop learns in one epoch
-assert accuracy(usual, validation_rows) > 0.5  # loose: one epoch only
-
-# %% [markdown] tags=["shared"]
 # **Exercise 2, by thought alone.** Some mistakes raise no error. In each of three
 # copies of this page, one call was deleted from `train` or `predict`. Which one?
 
 # %% tags=["torch", "say"]
+from_arrays(jumpy := build(Classifier, 64, 64, 10), initial)
 with mock.patch.object(torch.optim.Adam, "zero_grad"):
-    jumping = trained(learning_rate)[1]
+    jumping = train(jumpy, x_train, y_train, integers(batches), learning_rate)
+jumping = as_numpy(jumping)
 dropping = nn.Sequential(model, nn.Dropout(0.5))
 with mock.patch.object(nn.Module, "eval"):
     twice = [predict(dropping, pixels[validation_rows]) for _ in range(2)]
@@ -660,7 +582,8 @@ say(
 
 # %% tags=["torch", "answer"]
 assert jumping[-n_batches:].mean() > 4 * losses[-n_batches:].mean()
-assert np.abs(twice[0] - twice[1]).max() > 30 and sum(stored) > 40_000
+assert np.abs(twice[0] - twice[1]).max() > 3  # loose: by the draw
+assert sum(stored) > 40_000
 say(
     "*A*: `optimizer.zero_grad()`. The gradients of all batches add up, so each step "
     "also follows all batches of the past. *B*: `model.eval()`. Dropout goes on, as in "
@@ -825,26 +748,6 @@ other.load_state_dict({name: array / 2 for name, array in state.items()})
 for name, array in to_arrays(other).items():
     np.testing.assert_array_equal(array, before[name] / 2)
 
-# %% [markdown] tags=["shared"]
-# ## Extra: If training goes wrong, look in this order
-#
-# You need this list on the day when a loss does not fall.
-#
-# 1. *Data*: show a few inputs with their labels, as they enter the model. Do they
-#    belong together? Are the numbers of the size of 1?
-# 2. *First loss*: for $c$ classes it is near $\ln c$, unless inputs or logits are
-#    large.
-# 3. *One batch*: train on it again and again. If the loss does not go to zero, suspect
-#    model, loss, update or learning rate.
-# 4. *Gradients*: print the norm of each. Zero: the loss does not depend on this
-#    parameter, or a derivative on the way is zero, as in a ReLU. NaN: often an
-#    overflow.
-# 5. *Learning rate*: a tenth if the loss jumps, ten times as much if it hardly moves.
-
-# %% [markdown] tags=["torch"]
-# `{name: w.grad.norm() for name, w in model.named_parameters()}` gives the norms;
-# `torch.autograd.set_detect_anomaly(True)` finds the operation that made a NaN.
-
 # %% [markdown] tags=["torch"]
 # ## Extra: Eager code runs at every call, traced code once
 #
@@ -931,4 +834,6 @@ assert device == "cuda" or returned > 0.9 * done
 #   it; detach what you keep.
 #
 # [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults
-# that differ. Next comes [attention, in PyTorch](attention_torch.ipynb).
+# that differ. A loop to copy is in [The reverse task](reverse_torch.ipynb), help in
+# [When training fails](debugging_torch.ipynb). Next comes [attention, in
+# PyTorch](attention_torch.ipynb).

@@ -46,21 +46,18 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     sys.path.insert(0, os.getcwd())
 
 # %% tags=["torch", "imports"]
-import tempfile
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-from helpers import reference
 from helpers.data.sequences import one_hot, symbols
 from helpers.engine.settings import Sequences
 from helpers.engine.shapes import as_numpy, check_shape
-from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
+from helpers.engine.weights import from_arrays, to_arrays  # all parameters of a model
 from helpers.show import plots
 from helpers.show.diagrams import (
     positions as diagrams,  # drawings; the formulas in NumPy
@@ -71,7 +68,6 @@ from helpers.show.prose import say, table  # sentences with computed numbers
 from helpers.torch import (
     NORMS,
     Encoder,
-    EncoderBlock,
     MultiHeadAttention,
     attention_maps,
     build,
@@ -125,8 +121,10 @@ assert np.abs(one[0] - one[2]).max() > 1.5
 # **positional encoding**. Its features come in pairs, and each pair is the hand of a
 # clock: fast hands tell neighbours apart, slow ones tell the beginning from the end.
 #
-# $$PE_{pos,\,2j} = \sin(\omega_j\, pos), \qquad PE_{pos,\,2j+1} = \cos(\omega_j\, pos),
-# \qquad \omega_j = 10000^{-2j/m}$$
+# $$\begin{aligned}
+# PE_{pos,\,2j} &= \sin(\omega_j\, pos), \qquad \omega_j = 10000^{-2j/m} \\
+# PE_{pos,\,2j+1} &= \cos(\omega_j\, pos)
+# \end{aligned}$$
 #
 # Here $pos$ is the position and $j$ the pair, whose hand turns by the angle $\omega_j$
 # at each step; there are $m$ features. The first hand needs $2\pi \approx 6.3$
@@ -343,9 +341,9 @@ np.testing.assert_allclose(lengths, np.linalg.norm(q[0]), atol=1e-5)
 # Many current models have rotary positions, for example
 # [LLaMA](https://arxiv.org/abs/2302.13971).
 # [ALiBi](https://arxiv.org/abs/2108.12409) subtracts a multiple of the distance from
-# each score instead. In our attention layer rotary positions are one method. A model
-# that writes keeps old keys and projects only what is new: `offset` is the position of
-# the first. Without it, every new word would be rotated as position 0.
+# each score instead. Our attention layer needs only another `project`. (`offset` is for
+# models that write: they keep old keys and project only new words, of which the first
+# stands at position `offset`.)
 
 
 # %% tags=["torch"]
@@ -368,12 +366,11 @@ hands = as_numpy(rotary(floats(np.tile([1.0, 0.0], (106, 1)))))  # s d
 near_score, far_score = hands[5] @ hands[3], hands[105] @ hands[103]
 np.testing.assert_allclose([near_score, far_score], np.cos(2), atol=1e-4)
 assert (hands[0] @ hands[:7].T).argmin() == 3
-assert np.cos(22) < np.cos(3)
 say(
     f"Both scores are $\\cos 2$: {near_score:.2f} and {far_score:.2f}. In general the "
     "score is the cosine of the distance. From 0 to 6 it is smallest at 3, the whole "
-    "number nearest to $\\pi$; at 22, close to $7\\pi$, it is smaller still. One pair "
-    "alone is periodic and cannot tell the distance 0 from about 6; slower pairs can."
+    "number nearest to $\\pi$. One pair alone is periodic and cannot tell the distance "
+    "0 from about 6; slower pairs can."
 )
 
 # %% [markdown] tags=["shared"]
@@ -392,9 +389,11 @@ embedding = build(nn.Embedding, len(vocabulary), 4)  # m = 4
 rows = embedding(integers([ids]))  # b s m
 
 # %% [markdown] tags=["shared"]
-# A *one-hot* vector, all zeros but a one at the id, gives the same row if it is
-# multiplied by the table. So a linear layer can be an embedding, and it also takes the
-# features of pictures. With it our model, the `Predictor`, has five stages:
+# Training brings the rows of words that are used alike close together ([Mikolov et al.
+# 2013](https://arxiv.org/abs/1301.3781)). A *one-hot* vector, all zeros but a one at
+# the id, gives the same row if it is multiplied by the table. So a linear layer can be
+# an embedding, and it also takes the features of pictures. With it our model, the
+# `Predictor`, has five stages:
 #
 # 1. `embed` brings each element of the input to size $m$.
 # 2. `positions` tells where it is; for a *set*, which has no order, we leave it out.
@@ -402,8 +401,8 @@ rows = embedding(integers([ids]))  # b s m
 # 4. `hidden`, with a norm and a ReLU, computes with each vector alone.
 # 5. `output` turns it into what is asked for, such as the scores of $c$ classes.
 #
-# The comments `# 1` to `# 5` in the code mark these stages; only dropout and the maps
-# are new.
+# The comments `# 1` to `# 5` in the code mark these stages. New are only the maps, and
+# dropout on the inputs and before the last layer (which many call the model's *head*).
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}}
 diagrams.predictor()
@@ -605,6 +604,10 @@ np.testing.assert_array_equal(after[16:], before[16:])
 assert np.abs(after[:16] - before[:16]).max(axis=1).min() > 0.15
 
 # %% [markdown] tags=["shared"]
+# **In your own code** take rotary positions for text, a learned table for pictures of
+# one size, and no positions for sets.
+
+# %% [markdown] tags=["shared"]
 # ## The mask acts in every layer
 #
 # So far, all sequences of a batch had the same length. Real sentences do not, so the
@@ -683,68 +686,6 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Your framework has these parts, too
-#
-# **In your own code**, take rotary positions for text, a learned table for pictures of
-# one size, and no positions for sets. The framework's own layers make a pre-norm
-# encoder for sentences with padding. They know no positions: add codes to their input,
-# as `SinusoidalPositions` does. Rotary positions turn queries and keys, so they need an
-# attention layer of your own, such as `RotaryAttention`; our models take it with
-# `positions="rotary"`. `real`, of shape `b s`, is True at real positions.
-
-# %% [markdown] tags=["torch"]
-# PyTorch has the whole encoder. **Its mask has the opposite meaning: True hides**, so
-# `real` is negated. Its defaults are post-norm, dropout 0.1, and the batch on the
-# second axis. `enable_nested_tensor=False` switches off a speed-up that does not work
-# with pre-norm.
-
-
-# %% tags=["torch"]
-class ReadyMade(nn.Module):
-    """A pre-norm encoder from PyTorch's own layers: ``b s m -> b s m``."""
-
-    def __init__(self, m, n_heads, f, n_blocks=2):
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(
-            m, n_heads, f, activation="gelu", norm_first=True, batch_first=True
-        )
-        self.stack = nn.TransformerEncoder(
-            layer, n_blocks, norm=nn.LayerNorm(m), enable_nested_tensor=False
-        )
-
-    def forward(self, x, real):
-        return self.stack(x, src_key_padding_mask=~real)
-
-
-# %% [markdown] tags=["shared"]
-# For *one* output per sequence, such as the topic of a text, average the vectors of its
-# real positions and put a linear layer on the mean.
-
-
-# %% tags=["shared"]
-def pooled(encoded, real):
-    """Mean over the real positions: ``b s m, b s -> b m``."""
-    return (encoded * real[..., None]).sum(1) / real.sum(1)[:, None]
-
-
-own = build(ReadyMade, 12, 3, 48)
-own.eval()  # no dropout
-x = np.random.default_rng(5).normal(size=(2, 9, 12))  # b s m
-pooled(own(floats(x), booleans(real)), booleans(real)).shape  # b m
-
-# %% tags=["shared", "check"]
-# Checked: in the framework's own encoder, too, padding does not change real positions
-garbage = np.where(real[..., None], x, 100)
-outs = [own(floats(y), booleans(real)) for y in (x, garbage)]
-means = [as_numpy(pooled(out, booleans(real))) for out in outs]
-outs = [as_numpy(out) for out in outs]
-np.testing.assert_allclose(outs[0][real], outs[1][real], atol=1e-5)
-np.testing.assert_allclose(means[0], means[1], atol=1e-5)
-np.testing.assert_allclose(means[0][1], outs[0][1, :6].mean(axis=0), atol=1e-5)
-unmasked = as_numpy(own(floats(garbage), booleans(np.ones((2, 9), bool))))
-assert np.abs(unmasked - outs[0])[real].max() > 0.18
-
-# %% [markdown] tags=["shared"]
 # ## Extra: The slow hands say little about short texts
 #
 # Would another base than 10000 suit short texts? You can measure it.
@@ -777,53 +718,6 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Extra: Weights move between the libraries
-
-# %% [markdown] tags=["torch"]
-# You need not train a model again for another library. With the same weights, PyTorch's
-# layer gives the same outputs as our block, and JAX and PyTorch read the same file of
-# weights, by `save_weights` and `load_weights`. But mind the order of features: in
-# rotary positions, Meta's code for LLaMA pairs $2i$ with $2i + 1$, as ours does, and
-# Hugging Face's pairs $i$ with $i + d/2$, with the weights reordered to match.
-
-# %% tags=["shared", "check"]
-# Checked: weights from a file give the outputs of the NumPy reference, as in the twin
-draw = np.random.default_rng(10).normal
-encoder = build(Encoder, 2, 12, 3, 29, norm_first=True)
-x = np.random.default_rng(8).normal(size=(2, 7, 12))  # b s m
-drawn = {n: draw(0, 0.3, a.shape) for n, a in sorted(to_arrays(encoder).items())}
-from_arrays(encoder, drawn)
-expected, _ = reference.encoder(x, drawn, 2, 3, norm_first=True)
-folder = Path(tempfile.mkdtemp())
-save_weights(encoder, folder / "encoder.safetensors")
-copy = build(Encoder, 2, 12, 3, 29, norm_first=True, seed=1)
-load_weights(copy, folder / "encoder.safetensors")
-with full_float32():  # also on a GPU, where JAX's default is TF32
-    both = [as_numpy(attention_maps(e, floats(x))[0]) for e in (encoder, copy)]
-np.testing.assert_allclose(both[0], expected, atol=1e-5)
-np.testing.assert_array_equal(*both)
-
-# %% tags=["torch", "check"]
-# Checked: both blocks agree with nn.TransformerEncoderLayer under a causal mask
-causal = booleans(np.tril(np.ones((7, 7), bool)))
-names = {
-    "attention.qkv.": "self_attn.in_proj_",
-    "attention.out.": "self_attn.out_proj.",
-}
-for norm_first in (False, True):
-    options = {"norm_first": norm_first, "activation": "gelu"}
-    block = build(EncoderBlock, 12, 3, 29, **options).eval()
-    from_arrays(block, {n: draw(0, 0.3, a.shape) for n, a in to_arrays(block).items()})
-    own = nn.TransformerEncoderLayer(12, 3, 29, batch_first=True, **options).eval()
-    state = block.state_dict()
-    for old, new in {**names, "ffn.": ""}.items():
-        state = {name.replace(old, new): values for name, values in state.items()}
-    own.load_state_dict(state)
-    ours, _ = block(floats(x), causal)
-    theirs = own.to(device)(floats(x), src_mask=~causal)
-    np.testing.assert_allclose(as_numpy(ours), as_numpy(theirs), atol=1e-5)
-
-# %% [markdown] tags=["shared"]
 # ## Key points
 #
 # * Without positions an encoder ignores order.
@@ -837,4 +731,5 @@ for norm_first in (False, True):
 
 # %% [markdown] tags=["torch"]
 # Next comes [the reverse task, in PyTorch](reverse_torch.ipynb): how to train such a
-# model, and what it learns to look at.
+# model, and what it learns to look at. [When training fails](debugging_torch.ipynb)
+# shows the layers that PyTorch has ready-made, and how weights move between libraries.

@@ -5,12 +5,14 @@
 # between them, estimate what more devices bring, and get a run back after a failure.
 # You need: *A model that writes*, and *What attention costs* for the estimate.
 #
-# One device computes for months, or the model does not fit into its memory. So take
-# more devices. But each device knows only what it holds. Gradients, weights or
-# activations must travel, and the links between devices are slow beside their
-# arithmetic. Who holds what, and what travels when? You need no cluster to find out.
-# This page simulates four devices on your processor, runs on them what runs on
-# thousands, and kills a process in the middle of a training.
+# Training on one device would take months, or the model does not fit into its memory.
+# So take more devices. Each of them sees only its own memory, so gradients, weights or
+# activations must travel, over links that are slow compared with the arithmetic. Who
+# holds what, and what travels when?
+#
+# You need no cluster to find out. This page simulates four devices on your processor,
+# runs on them what runs on thousands of GPUs, and kills a process in the middle of a
+# training.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch:
@@ -66,21 +68,21 @@ plots.use_style()
 # %% [markdown] tags=["shared"]
 # ## Data parallel: every device takes a part of the batch
 #
-# The loss is a mean over the texts of a batch, so its gradient is the mean of the
-# gradients of equal parts (*From the book to your work* adds them up one after the
-# other). Four devices compute them at the same time:
+# The loss is a mean over the texts of a batch. So its gradient is the mean of the
+# gradients of equal parts, and four devices can compute these at the same time:
 #
-# 1. each has the whole model, with the same weights;
-# 2. each computes the gradient of its quarter of the batch;
-# 3. the four gradients are averaged, and *all* devices get the mean: an **all-reduce**;
-# 4. each makes the same update, so the weights stay the same.
+# 1. Each device has the whole model, with the same weights.
+# 2. Each computes the gradient of its quarter of the batch.
+# 3. The four gradients are averaged, and *all* devices get the mean: an **all-reduce**.
+# 4. Each makes the same update, so the weights stay the same.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three ways to share a training among four devices. Data parallel: each device has the whole model and a quarter of the batch, gradients travel. Sharded weights: each has a quarter of the model and a quarter of the batch, gradients and weights travel. Tensor parallel: each has a quarter of the model and the whole batch, activations travel."}}
 diagrams.ways_to_share()
 
 # %% [markdown] tags=["shared"]
-# The first row is what most people need. Here is a small language model, on characters
-# of Python's own source text, and the training as it would be on one device:
+# The first row of the drawing is this **data-parallel** training, and it is what most
+# people need. The other two rows come later. Our example is a small language model, on
+# characters of Python's own source text. First, its training on one device:
 
 
 # %% tags=["shared"]
@@ -121,11 +123,11 @@ def train(model, optimizer, batches):
 
 
 # %% [markdown] tags=["jax"]
-# In JAX, one process can have many devices. A mesh names them, a `PartitionSpec` says
-# along which axis an array is cut, and the compiler does the rest: **the program stays
-# as it is**, only the arrays lie elsewhere. JAX finds all GPUs itself. Devices of a
-# processor must be asked for, before the first computation (leave the first two lines
-# out where you have GPUs):
+# In JAX, one process can have many devices, and **the program stays as it is**: only
+# the arrays lie elsewhere. A mesh names the devices, a `PartitionSpec` says along which
+# axis an array is cut, and the compiler adds what has to travel. JAX finds all GPUs
+# itself. Four devices on a processor must be asked for before the first computation, in
+# the first two lines here. (Leave them out where you have GPUs.)
 
 # %% tags=["jax"]
 jax.config.update("jax_platforms", "cpu")
@@ -205,70 +207,37 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## An all-reduce moves almost twice the gradient
+# ## An all-reduce runs around a ring
 #
-# Four devices, each with an array: how do all get the sum? If all send to the first
-# one, its wire carries everything. In a **ring**, each talks to its neighbour only.
-# Cut each array into four parts. Device $i$ begins with part $i$. In three steps, every
-# device sends a part to its neighbour, which adds its own and passes on the sum; in
-# three more, the finished sums go around ([Patarasuk & Yuan
-# 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)). The first half alone, after which
-# every device has the sum of one part, is a **reduce-scatter**, the second half an
-# **all-gather**.
+# Four devices, each with its own gradient: how do all four get the sum? If all send to
+# the first one, its link carries everything. In a **ring** ([Patarasuk & Yuan
+# 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)), each device sends to the next one
+# only. Each gradient is cut into four parts, so every link is busy in every step.
 
-
-# %% tags=["shared"]
-def ring_all_reduce(arrays):
-    """The sum of ``n`` arrays for each device, and how many numbers each one sends."""
-    n = len(arrays)
-    parts = [np.array_split(a, n) for a in arrays]  # device, part
-    sent = [0] * n
-    for step in range(2 * (n - 1)):
-        moving = [(i, (i - step) % n) for i in range(n)]  # device i sends this part
-        messages = [parts[i][j] for i, j in moving]
-        for (i, j), message in zip(moving, messages, strict=True):
-            there = parts[(i + 1) % n]
-            there[j] = there[j] + message if step < n - 1 else message
-            sent[i] += len(message)
-    return [np.concatenate(p) for p in parts], sent
-
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Seven tables of four devices by four parts: before, and after each of six steps. A number says how many devices a part has summed. In steps 1 to 3, the reduce-scatter, arrows lead from four parts to the same parts of the next device, where the number grows by one, up to 4. In steps 4 to 6, the all-gather, the parts with a 4 go around, until all sixteen numbers are 4."}}
+diagrams.ring()
 
 # %% [markdown] tags=["shared"]
-# Each of $n$ devices sends $2(n-1)$ parts, each an $n$-th of the $B$ bytes:
+# Rows are devices, columns the parts of their gradients. A number says how many devices
+# a part has summed; an arrow, that it has arrived from the device above (at the first
+# device, from the last).
 #
-# $$\text{bytes sent by each device} = 2\,\frac{n-1}{n}\,B \tag{1}$$
+# * Steps 1 to 3, the **reduce-scatter**: every device adds its own part to the one that
+#   arrives, and passes the sum on. In the end each device has one finished part.
+# * Steps 4 to 6, the **all-gather**: the finished parts go around.
 #
-# With more devices this grows to $2B$ and no further: nobody's wire carries more.
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Numbers sent by each device, divided by the size of the array, over the number of devices from 2 to 16. The counted points lie on the formula's line, which begins at one and flattens towards two."}}
-numbers = np.arange(2, 17)
-arrays = np.random.default_rng(0).normal(size=(16, 720_720))
-found = {n: ring_all_reduce(arrays[:n]) for n in (2, 3, 4, 6, 8, 16)}
-counts = np.array([max(sent) / 720_720 for _, sent in found.values()])
-lines = {
-    "counted": (np.array([*found]), counts),
-    "formula": (numbers, 2 * (numbers - 1) / numbers),
-}
-panels = {"sent by each device ÷ size of the array": lines}
-fig = plots.curves(panels, x="devices", marks="o", size=(5.6, 2.6))
-fig
-
-# %% tags=["shared", "check"]
-# Checked: all devices have the sum, and each sends what the formula says
-for n, (sums, sent) in found.items():
-    assert all(np.allclose(total, arrays[:n].sum(axis=0)) for total in sums)
-    assert sent == [2 * (n - 1) * 720_720 // n] * n
-points = plots.drawn(fig, "sent by each device ÷ size of the array", "counted")
-assert np.allclose(points[1], 2 * (points[0] - 1) / points[0]) and points[1].max() < 2
+# So each device sends six quarters of its gradient. With a hundred devices it sends 198
+# hundredths, and never twice the gradient (the first extra counts it).
 
 # %% [markdown] tags=["shared"]
 # ## Sharded: no device holds the whole model
 #
-# Data parallel divides the time, and the memory of activations, but nothing else: each
-# device keeps all weights, all gradients, and Adam's two averages. Why four copies? In
-# the second row of the drawing, each device *keeps* a quarter of everything. Before a
-# block computes, its weights are gathered, and afterwards dropped; of the gradients,
-# each device gets the sum for its own part. This is **FSDP** ([Zhao et al.
+# Data parallel divides the computation and the memory of activations. Everything else
+# is there four times: all weights, all gradients, both of Adam's averages. In the
+# second row of the first drawing, each device *keeps* only a quarter of them. Before a
+# block computes, all devices gather its weights; afterwards they drop them again. Of
+# the summed gradient, each device gets the part that belongs to its weights. This is
+# **FSDP**, fully sharded data parallel ([Zhao et al.
 # 2023](https://arxiv.org/abs/2304.11277)), or stage 3 of ZeRO ([Rajbhandari et al.
 # 2020](https://arxiv.org/abs/1910.02054)).
 
@@ -311,12 +280,12 @@ rows_said = [
 ]
 exchanged = ", ".join(f"{n} × {name}" for name, n in sorted(gathered.items()))
 say(
-    f"{table(head, *rows_said)}\n\nThe losses are those of one device. An update now "
+    f"{table(head, *rows_said)}\n\nThe losses are those of one device. Each device "
+    "also keeps a quarter of the gradients, which are not in the table. An update now "
     f"takes {exchanged}: {word('more', gathered.total(), counted.total())} operations, "
-    "because weights travel, too. Where they are gathered twice, for the forward and "
-    "for the backward pass, an update moves 1.5 times the bytes of data parallel "
-    "([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054), sec. 7). Gradients "
-    "are as large as the weights, and as large a part of them is on each device."
+    "because weights travel, too. If they are gathered twice, for the forward and for "
+    "the backward pass, an update moves 1.5 times the bytes of data parallel "
+    "([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054), sec. 7)."
 )
 
 # %% tags=["shared", "check"]
@@ -343,23 +312,16 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## What more devices bring
+# ## More devices share the computation, not the exchange
 #
-# How long does an update take on $n$ devices? They share the computation, but not the
-# all-reduce:
+# How long does an update take on $n$ devices? Each computes an $n$-th of it. But
+# however many they are, each still sends at least the whole gradient. So the more
+# devices, the larger is the part of the exchange.
 #
-# $$t(n) = \frac{6ND}{n\,F} + 2\,\frac{n-1}{n}\,\frac{B}{W} \tag{2}$$
-#
-# Here $6ND$ are the operations for $N$ parameters and $D$ tokens (*What attention
-# costs*), $F$ what one device does in a second, $B$ the bytes of the gradient, $W$ the
-# bytes that a link carries in a second. At best, the exchange overlaps with the whole
-# backward pass, two thirds of the first term. Two things are left out: *latency*, which
-# in a ring grows with $n$ (large clusters sum in trees), and the optimiser's update,
-# which data parallel does not divide.
-#
-# Does formula (2) hold? Here are the times of an update on a processor of two cores,
-# recorded once, with up to four processes of one thread each. The model is larger than
-# ours (four blocks, $m = 256$), and $n$ in the first term is at most two:
+# Here are times of an update on a processor of two cores, recorded once, with up to
+# four processes of one thread each. The model is larger than ours: four blocks of
+# $m=256$. Two terms are fitted to the times: one for the texts that each core computes,
+# one for the bytes that each process sends.
 
 # %% tags=["jax", "experiment"]
 # Experiment: the recorded times, and a fit of the time of a text and of a byte
@@ -387,14 +349,14 @@ fig
 # %% tags=["shared", "say"]
 strong, weak = (panels[TITLES[kind]]["measured"][1] for kind in TITLES)
 say(
-    f"With the whole batch fixed (*strong scaling*), two processes need "
-    f"{strong[1] / strong[0]:.0%} of the time of one, and four "
-    f"{strong[3] / strong[0]:.0%}: the machine has {record['cores']} cores, which four "
-    "processes share, and each still pays for the exchange. With the batch of each "
-    f"process fixed (*weak scaling*), {record['cores']} processes need "
-    f"{weak[1] / weak[0]:.0%}; without any exchange it would be 100%. The two "
-    f"terms fit the times to {error:.0%} on average, with {work:.1f} ms for a text "
-    f"and {rate:.2f} GB/s between processes (without overlap, Python included)."
+    "**Strong scaling**, on the left, keeps the whole batch fixed. Two processes need "
+    f"{strong[1] / strong[0]:.0%} of the time of one. Four need "
+    f"{strong[3] / strong[0]:.0%}, because they share {record['cores']} cores, and "
+    "each pays for the exchange.\n\n**Weak scaling**, on the right, keeps the batch of "
+    f"each process fixed. Two processes need {weak[1] / weak[0]:.0%} of the time of "
+    "one; without the exchange it would be 100%.\n\nThe two terms fit the times to "
+    f"{error:.0%} on average, with {work:.1f} ms for a text and {rate:.2f} GB/s "
+    "between processes."
 )
 
 # %% tags=["shared", "check"]
@@ -407,10 +369,155 @@ assert (
 assert error < 0.09 and work > 0 < rate
 
 # %% [markdown] tags=["shared"]
-# Now formula (2) for machines that you can rent: GPT-2's largest model, half a million
-# tokens in an update, gradients exchanged in bfloat16. Between hosts, $W$ is that of a
-# host: its GPUs add up first, and then the hosts. Sources are named, the last network
-# is an example:
+# ## A run survives its processes
+#
+# Many devices fail often. The training of [Llama 3](https://arxiv.org/abs/2407.21783)
+# on 16,384 GPUs had 419 unexpected interruptions in 54 days (section 3.3.4). One
+# failure stops the whole run, because the others wait for its part. So a long run needs
+# three things:
+#
+# * something that notices the failure and stops the other processes;
+# * a **checkpoint** with the weights, the averages and the number of updates (with
+#   dropout also the random state, with a loader its place in the data);
+# * a start that goes on from the checkpoint.
+#
+# The test of all three: kill a process.
+
+
+# %% tags=["jax"]
+def with_checkpoints(rank, port, folder, batches, killed_at=None):
+    """Losses of a training that goes on where the folder says; where it began."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 2)
+    jax.config.update("jax_disable_most_optimizations", True)  # compiles faster
+    jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=rank)
+    nnx.pop(model := new_model(), nnx.RngState)  # no dropout needs random keys
+    both, losses = (model, adam(model)), []
+    nnx.update(both, state := share(nnx.state(both)))
+    manager = CheckpointManager(folder)
+    if begin := manager.latest_step() or 0:
+        nnx.update(both, manager.restore(begin, args=args.StandardRestore(state)))
+    for i, tokens in enumerate(batches[begin:], start=begin):
+        if i == killed_at and rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        losses.append(one_update(*both, share(tokens, "devices")))
+        if (i + 1) % 10 == 0:
+            manager.save(i + 1, args=args.StandardSave(nnx.state(both)))
+            manager.wait_until_finished()
+    return as_numpy(losses), begin
+
+
+# %% [markdown] tags=["jax"]
+# Two processes with two devices each meet at an address. Process 1 kills itself before
+# update 16; the last checkpoint is from update 10. Process 0 would wait until it misses
+# the other's heartbeat. Here `together` stops it, as a cluster's scheduler would, and
+# the page starts both again.
+
+# %% tags=["jax"]
+folder = tempfile.TemporaryDirectory()
+try:
+    together(with_checkpoints, 2, free_port(), folder.name, batches, 15)
+except RuntimeError as error:
+    print(str(error).splitlines()[0])
+rescued, begin = together(with_checkpoints, 2, free_port(), folder.name, batches)[0]
+
+
+# %% tags=["shared", "say"]
+gap = np.abs(rescued - shared[begin:]).max()
+say(
+    f"The second attempt began after update {begin}. Its {len(rescued)} losses differ "
+    f"by at most {gap:.0e} from those of a run that nobody disturbed: weights and "
+    "averages are back."
+)
+
+# %% tags=["shared", "check"]
+# Checked: it went on from the checkpoint, and nothing is lost
+assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
+
+# %% [markdown] tags=["shared"]
+# ## On your GPUs
+#
+# The book's own `fit` shares batches and resumes in this way. To train one of its
+# models on your GPUs, with your text or your settings, you need only a command: see the
+# last extra. In a script of your own, change three things:
+
+# %% [markdown] tags=["jax"]
+# * Leave out the two `jax.config.update`: JAX takes all GPUs.
+# * Each process reads only its texts: `jax.make_array_from_process_local_data` makes
+#   one array of the parts of all.
+# * On several hosts, start the program once on each, with
+#   `jax.distributed.initialize()` in its first line, and checkpoints in a folder that
+#   all hosts can read. On a cluster with SLURM it needs no arguments.
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Each device sends almost twice the gradient
+#
+# A ring for $n$ devices has $n-1$ steps that add, and $n-1$ that pass on. Here are the
+# six steps of the drawing, for any $n$:
+
+
+# %% tags=["shared"]
+def ring_all_reduce(arrays):
+    """The sum of ``n`` arrays for each device, and how many numbers each one sends."""
+    n = len(arrays)
+    parts = [np.array_split(a, n) for a in arrays]  # device, part
+    sent = [0] * n
+    for step in range(2 * (n - 1)):
+        moving = [(i, (i - step) % n) for i in range(n)]  # device i sends this part
+        messages = [parts[i][j] for i, j in moving]
+        for (i, j), message in zip(moving, messages, strict=True):
+            there = parts[(i + 1) % n]
+            there[j] = there[j] + message if step < n - 1 else message
+            sent[i] += len(message)
+    return [np.concatenate(p) for p in parts], sent
+
+
+# %% [markdown] tags=["shared"]
+# Each device sends $2(n-1)$ parts, each an $n$-th of the $B$ bytes:
+#
+# $$\text{bytes sent by each device} = 2\,\frac{n-1}{n}\,B \tag{1}$$
+#
+# With more devices this grows to $2B$ and no further.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Numbers sent by each device, divided by the size of the array, over the number of devices from 2 to 16. The counted points lie on the formula's line, which begins at one and flattens towards two."}}
+numbers = np.arange(2, 17)
+arrays = np.random.default_rng(0).normal(size=(16, 720_720))
+found = {n: ring_all_reduce(arrays[:n]) for n in (2, 3, 4, 6, 8, 16)}
+counts = np.array([max(sent) / 720_720 for _, sent in found.values()])
+lines = {
+    "counted": (np.array([*found]), counts),
+    "formula": (numbers, 2 * (numbers - 1) / numbers),
+}
+panels = {"sent by each device ÷ size of the array": lines}
+fig = plots.curves(panels, x="devices", marks="o", size=(5.6, 2.6))
+fig
+
+# %% tags=["shared", "check"]
+# Checked: all devices have the sum, and each sends what the formula says
+for n, (sums, sent) in found.items():
+    assert all(np.allclose(total, arrays[:n].sum(axis=0)) for total in sums)
+    assert sent == [2 * (n - 1) * 720_720 // n] * n
+points = plots.drawn(fig, "sent by each device ÷ size of the array", "counted")
+assert np.allclose(points[1], 2 * (points[0] - 1) / points[0]) and points[1].max() < 2
+
+# %% [markdown] tags=["shared"]
+# ## Extra: A forecast for 512 GPUs
+#
+# In symbols, the two terms are
+#
+# $$t(n) = \frac{6ND}{n\,F} + 2\,\frac{n-1}{n}\,\frac{B}{W} . \tag{2}$$
+#
+# Here $6ND$ are the operations for $N$ parameters and $D$ tokens (*What attention
+# costs*), $F$ is what one device does in a second, $B$ the bytes of the gradient, and
+# $W$ the bytes that a link carries in a second. At best, the exchange overlaps with the
+# whole backward pass, two thirds of the first term. Two things are left out: *latency*,
+# which in a ring grows with $n$ (large clusters sum in trees), and the optimiser's
+# update, which data parallel does not divide.
+#
+# We compute formula (2) for GPT-2's largest model on machines that you can rent. An
+# update has half a million tokens, and gradients are exchanged in bfloat16. Between
+# hosts, $W$ is that of a host, because its GPUs add up among themselves first. The last
+# network is an example; the other numbers have their sources beside them:
 
 # %% tags=["shared"]
 FLOPS = 989e12  # H100, bfloat16, dense: https://www.nvidia.com/en-us/data-center/h100
@@ -450,10 +557,10 @@ share_of = [exchange / step for _, exchange, step, _ in (one, many, large)]
 gain = one[2] / many[2], one[3] / many[3]
 say(
     f"{table(head, *rows_said)}\n\nInside a host, the exchange is {share_of[0]:.0%} of "
-    f"the step. On 64 hosts it is {share_of[1]:.0%}, because every GPU has 1,024 "
-    "tokens to compute with, but the whole gradient to exchange: with 64 times the "
-    f"machines, {gain[0]:.0f} to {gain[1]:.0f} times the speed. A batch 16 times as "
-    f"large, if the training bears it, brings it down to {share_of[2]:.0%}. Over an "
+    f"the step. On 64 hosts it is {share_of[1]:.0%}, because every GPU computes 1,024 "
+    "tokens only, but exchanges the whole gradient. So 64 times the machines give "
+    f"{gain[0]:.0f} to {gain[1]:.0f} times the speed. With a batch 16 times as large, "
+    f"if the training bears it, the exchange is {share_of[2]:.0%} of the step. Over an "
     f"ordinary network, 64 hosts need {slow[3] / one[2]:.1f} times as long as one."
 )
 
@@ -478,92 +585,14 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## A run survives its processes
-#
-# Many devices fail often. The training of [Llama 3](https://arxiv.org/abs/2407.21783)
-# on 16,384 GPUs had 419 unexpected interruptions in 54 days (section 3.3.4).
-# One failure takes the run with it: the others wait for its part until they give up. So
-# three things belong to every long run. Somebody notices and stops the rest; a
-# **checkpoint** holds weights, averages and the number of updates; and the run goes on
-# from it. (With dropout, a checkpoint needs the random keys, too, and with a loader its
-# place in the data; here both are drawn beforehand.) The test of all that: kill a
-# process.
-
-
-# %% tags=["jax"]
-def with_checkpoints(rank, port, folder, batches, killed_at=None):
-    """Losses of a training that goes on where the folder says; where it began."""
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", 2)
-    jax.config.update("jax_disable_most_optimizations", True)  # compiles faster
-    jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=rank)
-    nnx.pop(model := new_model(), nnx.RngState)  # no dropout needs random keys
-    both, losses = (model, adam(model)), []
-    nnx.update(both, state := share(nnx.state(both)))
-    manager = CheckpointManager(folder)
-    if begin := manager.latest_step() or 0:
-        nnx.update(both, manager.restore(begin, args=args.StandardRestore(state)))
-    for i, tokens in enumerate(batches[begin:], start=begin):
-        if i == killed_at and rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        losses.append(one_update(*both, share(tokens, "devices")))
-        if (i + 1) % 10 == 0:
-            manager.save(i + 1, args=args.StandardSave(nnx.state(both)))
-            manager.wait_until_finished()
-    return as_numpy(losses), begin
-
-
-# %% [markdown] tags=["jax"]
-# Two processes with two devices each meet at an address. Process 1 kills itself before
-# update 16; the last checkpoint is from update 10. Process 0 would wait until JAX
-# misses the other's heartbeat; `together` kills it, as a cluster's scheduler would, and
-# the page starts both again.
-
-# %% tags=["jax"]
-folder = tempfile.TemporaryDirectory()
-try:
-    together(with_checkpoints, 2, free_port(), folder.name, batches, 15)
-except RuntimeError as error:
-    print(str(error).splitlines()[0])
-rescued, begin = together(with_checkpoints, 2, free_port(), folder.name, batches)[0]
-
-
-# %% tags=["shared", "say"]
-gap = np.abs(rescued - shared[begin:]).max()
-say(
-    f"The second attempt began after update {begin}. Its {len(rescued)} losses differ "
-    f"from those of the run that nobody disturbed by {gap:.0e} at most: the weights "
-    "and Adam's averages are those of before."
-)
-
-# %% tags=["shared", "check"]
-# Checked: it went on from the checkpoint, and nothing is lost
-assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
-
-# %% [markdown] tags=["shared"]
-# ## On your GPUs
-#
-# The book's own `fit` shares batches and resumes in this way, and one command starts it
-# on one device, on all devices of a machine, or on several hosts: see
-# [With a command](https://github.com/example/transformers-side-by-side#with-a-command).
-# In a script of your own, change three things.
-
-# %% [markdown] tags=["jax"]
-# * Leave out the two `jax.config.update`: JAX takes all GPUs.
-# * Each process reads only its texts: `jax.make_array_from_process_local_data` makes
-#   one array of the parts of all.
-# * On several hosts, start the program once on each, with
-#   `jax.distributed.initialize()` in its first line, and checkpoints in a folder that
-#   all hosts can read. On a cluster with SLURM it needs no arguments.
-
-# %% [markdown] tags=["shared"]
 # ## Extra: Tensor parallel cuts one matrix among four devices
 #
-# Sharded weights are gathered before they are used. Third row: leave them where they
-# are, and let the activations travel. A feed-forward net is $\phi(xW_1)W_2$. Cut $W_1$
-# into columns and $W_2$ into rows: each device computes its columns of the hidden
-# layer, applies $\phi$, and multiplies by its rows. The sum of the four results is the
-# output, by one all-reduce ([Shoeybi et al. 2019](https://arxiv.org/abs/1909.08053)):
+# Sharded weights are gathered before they are used. The third row of the first drawing
+# leaves them where they are, and lets the activations travel. A feed-forward net is
+# $\phi(xW_1)W_2$. Cut $W_1$ into columns and $W_2$ into rows. Each device computes its
+# columns of the hidden layer, applies $\phi$, and multiplies by its rows. One
+# all-reduce sums the four results ([Shoeybi et al.
+# 2019](https://arxiv.org/abs/1909.08053)):
 #
 # $$\phi(xW_1)W_2 = \sum_{i=1}^{4} \phi(xW_1^{(i)})\,W_2^{(i)} \tag{3}$$
 #
@@ -625,11 +654,10 @@ alone_y, whole = as_numpy(block(x)), bytes_on_one(nnx.state(block, nnx.Param))
 gap = np.abs(together_y - alone_y).max()
 say(
     f"The outputs differ by {gap:.0e}. A device keeps {part / whole:.0%} of the "
-    "block's bytes (norms and some biases are whole), and the block needs "
-    f"{summed['all-reduce']} all-reduce operations: one for attention, one for the "
-    "feed-forward net (the backward pass needs sums of its own). They come in "
-    "the middle of the computation, where little can hide them, so this way wants the "
-    "fastest links: those inside one machine."
+    "block's bytes (norms and some biases are whole). The forward pass of the block "
+    f"needs {summed['all-reduce']} all-reduce operations, one for attention and one "
+    "for the feed-forward net. The computation has to wait for them, so this way needs "
+    "the fastest links: those inside one machine."
 )
 
 # %% tags=["shared", "check"]
@@ -638,15 +666,69 @@ np.testing.assert_allclose(together_y, alone_y, atol=1e-5)
 assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 
 # %% [markdown] tags=["shared"]
+# ## Extra: One command trains the book's models
+#
+# `scripts/train.py`, in the
+# [repository](https://github.com/example/transformers-side-by-side), trains what the
+# chapters train, without a page: `--task reverse`, `anomaly`, `language`, `translation`
+# or `vision`. Every setting of the chapter is a flag. `python scripts/train.py --help`
+# explains them, with `--task language` it also shows the defaults of that task.
+# `--data` names your own text, or photos that `make data` has prepared.
+
+# %% [markdown] tags=["jax"]
+# The command takes all devices that JAX sees:
+#
+# ```sh
+# python scripts/train.py --framework jax --task language --data my.txt
+# ```
+#
+# On several hosts, start it once on each. The first of two adds `--coordinator
+# FIRST:29500 --processes 2 --process 0`, the second the same with `--process 1`;
+# `FIRST` is the name of the first host. (On one machine, give `localhost:29500` twice.)
+# Where SLURM, Kubernetes or Open MPI has started the processes, `--coordinator auto` is
+# enough. `python` is that of `.venv/bin`, or of any environment with
+# `requirements.txt`.
+
+# %% [markdown] tags=["shared"]
+# * The processes share each batch: `--batch-size` is that of all together, and has to
+#   be a multiple of their number. Without dropout, the losses are those of a single
+#   process up to rounding, which grows with the updates.
+# * A run that was stopped goes on after its last epoch when you give the same command
+#   again. On several hosts, only the first process writes checkpoints and reads them
+#   again; the others get everything from it.
+# * After each epoch it prints the loss on the validation part, or on the test part if
+#   there is none; at the end loss and accuracy on the test part, and the file of the
+#   weights, which a page loads with `load_weights(model, path)`. Each run has its own
+#   file, `weights_….safetensors` with a digest of its settings and data, below `runs/`
+#   in the folder where you gave the command, or where `--runs` says. `--weights
+#   my.safetensors` names another one, and replaces it. TensorBoard's events are beside
+#   it.
+# * A text of yours has at least 20,000 characters, of any alphabet (a large one needs a
+#   larger `--n-tokens`). An epoch is one pass through it. A short text is soon learned
+#   by heart: if the test loss rises, take fewer `--epochs`.
+# * Processes that mean another training (other data, settings or weights) all stop with
+#   one sentence, before any update; one that waits in vain for others does so after
+#   `--limit` seconds.
+# * The file of a language model has its settings and its vocabulary with it. In the
+#   folder `notebooks/`, these lines let it write:
+
+# %% [markdown] tags=["jax"]
+# ```python
+# from helpers.jax import generate, load_language_model
+#
+# model, tokens = load_language_model("my.safetensors")
+# print(tokens.decode(generate(model, [tokens.encode("The ")], 50)[0]))
+# ```
+
+# %% [markdown] tags=["shared"]
 # ## Key points
 #
 # * **Data parallel** first: the same losses, a share of the time, one all-reduce.
 # * **Sharded**, if weights, gradients and averages do not fit: a share of the memory,
 #   more traffic, still the same losses.
-# * **Tensor parallel**, if a single layer is too large or too slow, inside a host.
-# * An all-reduce moves up to twice the gradient through each link, however many
-#   devices there are. The computation of each shrinks, so more devices want larger
-#   batches.
+# * **Tensor parallel**, inside a host, if a single layer is too large or too slow.
+# * However many devices there are, each sends the whole gradient or more, and computes
+#   less. So more devices need larger batches.
 # * Kill a process of yours before the cluster does.
 
 # %% [markdown] tags=["jax"]

@@ -116,8 +116,9 @@ for form in dates.FORMS:
 # All days lie between 1950 and 2049, so 97 means 1997 and 12 means 2012.
 #
 # A token is one character. Two more tokens mark the ends of a target: `BEGIN`, often
-# called `<bos>`, and `END`, `<eos>`. Shorter rows of a batch are filled up with $-1$,
-# the **padding** or `<pad>`. Source and target share one vocabulary.
+# called `<bos>`, and `END`, `<eos>` (GPT-2 has one for both). Shorter rows of a batch
+# are filled up with $-1$, the **padding** or `<pad>`. Source and target share one
+# vocabulary.
 
 # %% tags=["shared"]
 x_test, y_test = data["test"]  # b k, b s
@@ -223,60 +224,26 @@ class DecoderBlock(EncoderBlock):
         return self.norm2(x + self.dropout(self.ffn(x))), weights, cross
 
 
-# %% tags=["shared", "experiment"]
-# Experiment: a new block on random vectors, two targets and two sources
-rng = np.random.default_rng(0)
-block = build(DecoderBlock, 12, 3, 29)
-x = rng.normal(size=(2, 5, 12))  # b q m
-context = rng.normal(size=(2, 7, 12))  # b k m
+# %% tags=["shared", "check"]
+# Checked: padding and later positions change no output; each query uses the source
+rng, block = np.random.default_rng(0), build(DecoderBlock, 12, 3, 29)
+x, context = rng.normal(size=(2, 5, 12)), rng.normal(size=(2, 7, 12))  # b q m, b k m
 real = np.arange(7) < np.array([[7], [4]])  # b k: False is padding
 causal = np.tri(5, dtype=bool)  # q k
-filled = np.where(real[..., None], context, 100)
-other = np.where(np.arange(7)[:, None] == 3, 0, context)
-later = np.where(np.arange(5)[:, None] < 3, x, 0)
+filled, other = np.where(real[..., None], context, 100), context.copy()
+other[:, 3], later = 0, np.where(np.arange(5)[:, None] < 3, x, 0)
 
 
 def look(x, context):
-    """Outputs ``b q m``, self-attention ``b h q q``, cross-attention ``b h q k``."""
     masks = booleans(causal), booleans(real[:, None, None])
-    given = floats(x), masks[0], floats(context), masks[1]
-    return [as_numpy(array) for array in block(*given, return_weights=True)]
+    out, *_ = block(floats(x), masks[0], floats(context), masks[1], return_weights=True)
+    return as_numpy(out)  # b q m
 
 
-out, own, cross = look(x, context)
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two heat maps of one head with five queries each. Self-attention: a square, with the keys after the query in grey. Cross-attention: seven keys, the last three of them in grey."}}
-maps = [np.where(causal, own[1, 0], np.nan), np.where(real[1], cross[1, 0], np.nan)]
-titles = ["self-attention", "cross-attention"]
-plots.heatmaps(maps, titles=titles, size=(6.4, 2.7))
-
-# %% [markdown] tags=["shared"]
-# The maps of a new block: hidden keys are grey.
-
-# %% [markdown] tags=["torch"]
-# PyTorch has this block, too: `nn.TransformerDecoderLayer`.
-
-# %% tags=["torch", "check"]
-# Checked: hidden keys change no output; the block agrees with TransformerDecoderLayer
-np.testing.assert_allclose(cross.sum(axis=-1), 1, atol=1e-5)
-assert (cross[1, ..., 4:] == 0).all()
-np.testing.assert_array_equal(look(x, filled)[0], out)
-np.testing.assert_array_equal(look(later, context)[0][:, :3], out[:, :3])
-assert (np.abs(look(x, other)[0] - out).max(axis=-1) > 1e-3).all()  # loose: any change
-parts = "attention.qkv attention.out cross.qkv cross.out ffn.linear1 ffn.linear2"
-parts = [*parts.split(), "norm1", "cross_norm", "norm2"]
-ours = [f"{part}.{kind}" for part in parts for kind in ("weight", "bias")]
-for norm_first in (False, True):
-    options = {"norm_first": norm_first, "activation": "gelu"}
-    block = build(DecoderBlock, 12, 3, 29, **options).eval()
-    theirs = nn.TransformerDecoderLayer(12, 3, 29, batch_first=True, **options).eval()
-    state = block.state_dict()
-    assert len(state) == len(ours)
-    names = list(theirs.state_dict())
-    theirs.load_state_dict({n: state[o] for n, o in zip(names, ours, strict=True)})
-    hidden = {"tgt_mask": ~booleans(causal), "memory_key_padding_mask": ~booleans(real)}
-    expected = theirs.to(device)(floats(x), floats(context), **hidden)
-    np.testing.assert_allclose(look(x, context)[0], as_numpy(expected), atol=1e-5)
+out = look(x, context)
+np.testing.assert_array_equal(look(x, filled), out)
+np.testing.assert_array_equal(look(later, context)[:, :3], out[:, :3])
+assert (np.abs(look(x, other) - out).max(axis=-1) > 1e-3).all()  # loose: any change
 
 # %% [markdown] tags=["shared"]
 # ## Encoder and decoder are one model
@@ -288,22 +255,10 @@ for norm_first in (False, True):
 diagrams.translator()
 
 # %% [markdown] tags=["shared"]
-# A stack of decoder blocks is a **decoder**: a loop like that of `Encoder`. With this
-# stack, the `LanguageModel` of the last chapter is the right half of the drawing.
-# `Translator` adds the left one and calls them in turn:
-#
-# ```python
-# context, mask, _ = translator.read(source)  # embed, positions, encoder: b k m
-# logits = translator.target(target, None, context, mask)  # b s c
-# ```
-#
-# `read` is a method of its own, so that the source is read only once while the target
-# is written. The padding of the target needs no mask: it stands at the end of a row,
-# where no real position looks.
+# A stack of decoder blocks is a **decoder**: a loop like that of `Encoder`.
 
 
-# %% tags=["torch", "experiment"]
-# Experiment: the class Decoder, a stack of decoder blocks
+# %% tags=["torch"]
 class Decoder(Encoder):
     """A stack of decoder blocks: ``b s m, b k m -> b s m``."""
 
@@ -322,8 +277,14 @@ class Decoder(Encoder):
         return (x, torch.stack(maps), torch.stack(cross_maps)) if return_maps else x
 
 
-# %% tags=["torch", "experiment"]
-# Experiment: the class Translator, which reads the source and calls the decoder
+# %% [markdown] tags=["shared"]
+# With this stack, the `LanguageModel` of the last chapter is the right half of the
+# drawing. `Translator` adds the left one. `read` is a method of its own, so that the
+# source is read only once while the target is written. The padding of the target needs
+# no mask: it stands at the end of a row, where no real position looks.
+
+
+# %% tags=["torch"]
 class Translator(nn.Module):
     """Reads a source, writes a target: ``b k, b s -> b s c``."""
 
@@ -414,10 +375,11 @@ for names, *why in lines:
 say(table(["setting", "value", "why here", "for languages"], *rows))
 
 # %% [markdown] tags=["shared"]
-# To see how the model learns, we keep the weights with which each epoch begins: at that
-# moment `fit` calls `batches` for the rows of the epoch.
+# To see how the model learns, the folded function `batches` keeps the weights with
+# which each epoch begins.
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: keep the weights at the beginning of each epoch
 snapshots = {}
 
 
@@ -427,23 +389,35 @@ def batches(epoch):
     return in_order(settings)(epoch)
 
 
+# %% tags=["shared"]
 options = {"batches": batches, "validation": data["validation"]}
 history = fit(model, next_token, data["train"], settings, **options)
-snapshots[settings.epochs] = to_arrays(model)
 
 # %% [markdown] tags=["shared"]
 # The trained model writes by **greedy search**: at each step it takes the most probable
-# character, because we want *the* translation and not one of many. `translate` does
-# this for many sources at once, with the key–value cache of the last chapter.
+# character, because we want *the* translation and not one of many.
+
 
 # %% tags=["shared"]
-ends = {"begin": dates.BEGIN, "end": dates.END}
-tokens, log_p = translate(model, integers(x_test[:500]), 11, **ends)  # b s, b
-texts = dates.decode(x_test[:500]), dates.decode(as_numpy(tokens))
+def greedy_search(model, source, length=11):
+    """The most probable next character, again and again: ``b k -> b length``."""
+    target = np.full((len(source), length + 1), -1)  # b s+1; -1: not yet written
+    target[:, 0] = dates.BEGIN
+    for s in range(length):
+        logits = forward(model, integers(source), integers(target[:, :-1]))  # b s c
+        target[:, s + 1] = as_numpy(logits)[:, s].argmax(axis=-1)
+    return target[:, 1:]
+
+
+few = x_test[:200]  # b k
+texts = dates.decode(few), dates.decode(greedy_search(model, few))
 for source, text in [*zip(*texts, strict=True)][:4]:
     print(f"{source:30}{text}")
 
 # %% [markdown] tags=["shared"]
+# `translate` of `helpers` does the same with the key–value cache of the last chapter:
+# it reads each source once, and computes each token once.
+#
 # How many are right? The accuracy that `fit` reports counts single characters, each
 # after a target that is right so far. But a date is of use only if *every* character is
 # right, written without help. So we count whole dates, too.
@@ -453,17 +427,17 @@ for source, text in [*zip(*texts, strict=True)][:4]:
 # Experiment: translate the validation dates with the weights after each epoch
 def written(model, source, width=1, size=500, n_keys=x_test.shape[1]):
     """Texts that a model writes, in batches of one shape, and their ln p ``b``."""
-    room = n_keys - source.shape[1]
+    room, parts = n_keys - source.shape[1], []
     source = np.pad(source, ((0, 0), (0, room)), constant_values=-1)
-    parts = []
     for start in range(0, len(source), size):  # the last batch repeats rows to be full
-        rows = np.resize(source[start : start + size], (size, n_keys))
-        pair = translate(model, integers(rows), 11, width=width, **ends)
-        parts.append([as_numpy(array) for array in pair])
+        rows = integers(np.resize(source[start : start + size], (size, n_keys)))
+        parts.append(map(as_numpy, translate(model, rows, 11, width=width, **ends)))
     tokens, log_p = map(np.concatenate, zip(*parts, strict=True))
     return dates.decode(tokens[: len(source)]), log_p[: len(source)]
 
 
+ends = {"begin": dates.BEGIN, "end": dates.END}
+snapshots[settings.epochs] = to_arrays(model)
 copy, (x_valid, y_valid) = build(Translator, **settings.model), data["validation"]
 whole = []  # share of dates without a mistake
 for epoch in range(1, settings.epochs + 1):
@@ -512,6 +486,7 @@ download_link(model, f"translation_{framework}.safetensors", half=True)
 
 # %% tags=["shared", "check"]
 # Checked: first characters, then 99 % of the dates are right, in half precision too
+assert np.equal(texts[1], written(model, few)[0]).mean() > 0.98  # loose: ties
 epoch, characters = plots.drawn(fig, "", "characters right")
 epoch, complete = plots.drawn(fig, "", "dates right")
 assert characters[0] > 0.3 and complete[0] < 0.05  # loose: none
@@ -549,8 +524,7 @@ viewer.attention(
 # weights by part of the date, without the form with dots, which has no century.
 
 
-# %% tags=["shared", "experiment"]
-# Experiment: weight on each part of the date, mean of heads and dates
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map with a row for each of the ten characters and the end that are written, and a column for each part of the source. The third and fourth digit of the year look at themselves, the month at the month, the second digit of the day at the day. The first two digits of the year, the second dash and the end spread their weight."}}
 def by_part(rows):
     """Mean weights ``q part`` of some rows of the test data."""
     weights = []
@@ -562,8 +536,6 @@ def by_part(rows):
 
 
 looked = by_part(np.flatnonzero(form_of[:n] != "dots"))
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map with a row for each of the ten characters and the end that are written, and a column for each part of the source. The third and fourth digit of the year look at themselves, the month at the month, the second digit of the day at the day. The first two digits of the year, the second dash and the end spread their weight."}}
 names = ["year 1", "year 2", "year 3", "year 4", "-", "month 1", "month 2", "-"]
 names += ["day 1", "day 2", "end"]
 labels = {"x": "part of the source", "y": "writes"}
@@ -666,9 +638,8 @@ say(
 # %% [markdown] tags=["shared"]
 # The source states the third digit, so why does the model get it wrong? The decoder is
 # also a language model of the dates that it has seen: after 19 came only 5 to 9, after
-# 20 only 0 to 4.
-# Perhaps what it has written overrules what it reads. To test this, we force it to
-# begin with 19 or with 20, whatever the source says, and let it write the third digit.
+# 20 only 0 to 4. Does what it has written overrule what it reads? We force it to begin
+# with 19 or with 20, whatever the source says, and let it write the third digit.
 
 
 # %% tags=["shared"]
@@ -680,15 +651,12 @@ def third_digits(days, century):
     return dates.decode(as_numpy(logits).argmax(axis=-1)[:, None])
 
 
-# %% tags=["shared", "experiment"]
-# Experiment: both beginnings for four half centuries, 200 dates each
+# %% tags=["shared", "say"]
 spans = [(1950, 1999), (2000, 2049), (1900, 1949), (2050, 2099)]
 days = [day for span in spans for day in days_of(*span)]
 truth = [f"{day.year}"[2] for day in days]
 forced = [np.equal(third_digits(days, two), truth) for two in ("19", "20")]
 forced = np.reshape(forced, (2, len(spans), -1)).mean(axis=-1).T  # span, century
-
-# %% tags=["shared", "say"]
 lines = [
     [f"{a} to {b}", *map("{:.0%}".format, x)]
     for (a, b), x in zip(spans, forced, strict=True)
@@ -744,8 +712,17 @@ model knows. How much a new place harms differs between training runs. In `03.03
 two things are new: zeros, and a year of four digits after a dot. The last two forms
 have one of them each.""")
 
-# %% [markdown] tags=["shared"]
+# %% [markdown] tags=["torch"]
 # ## In your own code
+#
+# The loop is that of [the reverse task](reverse_torch.ipynb), with two arrays in a
+# batch: sources, and targets from `BEGIN` to `END`, both padded. The decoder reads each
+# target without its last token; the labels are the target without its first. Count
+# whole outputs that the model has written alone. An extra does it for pairs of
+# sentences.
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Ready-made blocks
 
 # %% [markdown] tags=["torch"]
 # PyTorch has the whole decoder, which its documentation calls a reference
@@ -776,6 +753,23 @@ np.testing.assert_allclose(moved, out, atol=1e-5)
 moved = as_numpy(ready_made(floats(later), *given[1:]))
 np.testing.assert_allclose(moved[:, :3], out[:, :3], atol=1e-5)
 assert np.abs(moved - out)[:, 3:].max() > 0.1  # loose: any effect
+
+# %% tags=["torch", "check"]
+# Checked: our block and TransformerDecoderLayer give the same, for both norms
+parts = "attention.qkv attention.out cross.qkv cross.out ffn.linear1 ffn.linear2"
+parts = [*parts.split(), "norm1", "cross_norm", "norm2"]
+ours = [f"{part}.{kind}" for part in parts for kind in ("weight", "bias")]
+for norm_first in (False, True):
+    options = {"norm_first": norm_first, "activation": "gelu"}
+    block = build(DecoderBlock, 12, 3, 29, **options).eval()
+    theirs = nn.TransformerDecoderLayer(12, 3, 29, batch_first=True, **options).eval()
+    state = block.state_dict()
+    assert len(state) == len(ours)
+    names = list(theirs.state_dict())
+    theirs.load_state_dict({n: state[o] for n, o in zip(names, ours, strict=True)})
+    hidden = {"tgt_mask": ~booleans(causal), "memory_key_padding_mask": ~booleans(real)}
+    expected = theirs.to(device)(floats(x), floats(context), **hidden)
+    np.testing.assert_allclose(look(x, context), as_numpy(expected), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Beam search keeps several beginnings
@@ -995,5 +989,5 @@ say(
 # * Beam search looks for the most probable whole text. A sure model does not need it.
 
 # %% [markdown] tags=["torch"]
-# Next comes [what attention costs, in PyTorch](costs_torch.ipynb): the memory and the
-# time that models of this kind need.
+# Next comes [your own data, in PyTorch](data_torch.ipynb): tables, signals with gaps,
+# and texts.

@@ -2,7 +2,7 @@
 
     python tools/data.py [cifar100 | cifar10 | FOLDER]        `make data PHOTOS=…`
 
-Without a name $PHOTOS counts, else cifar100. README.md tells the rest (*With photos*).
+Without a name $PHOTOS counts, else cifar100. book/how-this-was-built.md tells the rest.
 May be stopped at any point: the next call goes on there.
 """
 

@@ -2,8 +2,8 @@
 
 The pages stay plain Markdown: the words are found when the book is built. What a word
 means is shown when the mouse rests on it. A term that ends with a bracket, ``key (of
-attention)``, is ambiguous and is never linked; neither are names of chapters after "You
-need:", nor words of the changelog.
+attention)``, is ambiguous and is never linked; neither are words of everyday English
+(``ORDINARY``), names of chapters after "You need:", nor words of the changelog.
 """
 
 import re
@@ -13,6 +13,12 @@ from docutils import nodes
 from sphinx import addnodes
 
 CHANGELOG = "book/changelog"
+# Words that have an entry, but would be underlined on every page.
+ORDINARY = {
+    "batch", "block", "buffer", "checkpoint", "clipping", "device", "eager", "element",
+    "feature", "greedy", "head", "loss", "mask", "module", "patch", "position", "query",
+    "schedule", "seed", "temperature", "tracing", "twin", "update",
+}  # fmt: skip
 NOT_IN = (
     nodes.title, nodes.reference, nodes.literal, nodes.literal_block, nodes.raw,
     nodes.math, nodes.math_block, nodes.caption, nodes.image, nodes.table,
@@ -25,7 +31,7 @@ def terms(env):
     return {
         name: (page, anchor)
         for (kind, name), (page, anchor) in env.domains["std"].objects.items()
-        if kind == "term" and not name.endswith(")")
+        if kind == "term" and not name.endswith(")") and name not in ORDINARY
     }
 
 

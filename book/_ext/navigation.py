@@ -167,8 +167,8 @@ def is_cell(node):
 
 
 def in_words(whole, extras):
-    """``About 25 minutes, and 7 for the extras``: the first in steps of five."""
-    core = 5 * max(1, round((whole - sum(extras)) / 5))
+    """``About 24 minutes, and 7 for the extras``."""
+    core = round(whole - sum(extras))
     more = f", and {max(1, round(sum(extras)))} for the extras" if extras else ""
     return f"About {core} minutes{more}"
 
@@ -219,6 +219,16 @@ def add_context(app, page, _template, context, _doctree):
         context[key] = context[f"{key}_pages"][0] if found else None
 
 
+def name_chapters(app, doctree, _page):
+    """A link that shows the name of a chapter's file shows its title instead."""
+    titles = app.env.titles
+    for link in doctree.findall(nodes.reference):
+        page = f"notebooks/{link.astext().removeprefix('notebooks/')}"
+        if side_of(page) and page in titles:
+            inner = link[0] if isinstance(link[0], nodes.Element) else link
+            inner[:] = [nodes.Text(titles[page].astext())]
+
+
 def no_launch_button(app, pagename, *_):
     """Colab opens notebooks only, so pages of another kind get no button for it."""
     if not pagename.startswith("notebooks/"):
@@ -249,6 +259,7 @@ def setup(app):
     app.connect("config-inited", tell_the_home)
     app.connect("env-check-consistency", name_pages)
     app.connect("doctree-resolved", add_links)
+    app.connect("doctree-resolved", name_chapters)
     app.connect("html-page-context", add_context, priority=900)
     app.connect("html-page-context", no_launch_button, priority=100)
     app.connect("build-finished", copy_scripts)

@@ -184,7 +184,7 @@ def language_demo(weights, up):
     logits, *_ = models.language_model(tokens, params, s.n_blocks, s.n_heads, **options)
     p = reference.softmax(logits[0, -1])
     best = [
-        f"<code>{escape(pairs.tokens[i])}</code> with {p[i]:.0%}"
+        f"<code>{escape(pairs.tokens[i].replace(' ', '␣'))}</code> with {p[i]:.0%}"
         for i in np.argsort(-p)[:3]
     ]
     return opened_model(

@@ -56,8 +56,11 @@ SECTIONS = {
     "cache": ("decoder", "cache"),
     "translation": ("translation", ""),
     "beam search": ("translation", "beam search"),
+    "your own data": ("data", ""),
+    "when it fails": ("debugging", ""),
     "two frameworks": ("frameworks", ""),
     "what it costs": ("costs", ""),
+    "devices": ("scaling", ""),
 }
 # Below the architecture: what surrounds it, in rows of (words, middle, width).
 AROUND = {
@@ -77,9 +80,14 @@ AROUND = {
         ("cache", 218, 44),
     ],
     "Translate": [("translation", 97.5, 91), ("beam search", 194.5, 91)],
-    "Besides": [("two frameworks", 97.5, 91), ("what it costs", 194.5, 91)],
+    "Your work": [("your own data", 97.5, 91), ("when it fails", 194.5, 91)],
+    "Besides": [
+        ("two frameworks", 90, 76),
+        ("what it costs", 164, 64),
+        ("devices", 220, 40),
+    ],
 }
-WIDTH, HEIGHT, BELOW, ROW = 248, 614, 468, 30
+WIDTH, HEIGHT, BELOW, ROW = 248, 644, 468, 30
 MIDDLE = WIDTH / 2
 
 

@@ -214,7 +214,48 @@ line) that is being read, and pages of no side show the links of the chosen fram
       document.addEventListener(event, () => dispatchEvent(new Event("resize")), true);
   }
 
+  // A formula that is a little too wide for a phone is set smaller.
+  const SMALLEST = 0.6;
+
+  function fitFormulas() {
+    const formulas = [...document.querySelectorAll('article mjx-container[display="true"]')];
+    for (const box of formulas) box.style.fontSize = box.dataset.size ??= box.style.fontSize || "100%";
+    const shares = formulas.map((box) => box.parentElement.clientWidth / box.scrollWidth);
+    formulas.forEach((box, i) => {
+      if (shares[i] >= SMALLEST && shares[i] < 1) box.style.fontSize = `calc(${0.99 * shares[i]} * ${box.dataset.size})`;
+    });
+  }
+
+  // What scrolls sideways says so at its edges, and the keyboard reaches it.
+  const BOXES = "article :is(table, pre, div.math, mjx-container, .cell_output, .output, .wide)";
+
+  function markEdges(boxes = document.querySelectorAll(BOXES)) {
+    const found = [...boxes].map((box) => {
+      const more = box.scrollWidth - box.clientWidth;
+      const scrolls = more > 1 && /auto|scroll/.test(getComputedStyle(box).overflowX);
+      return { box, scrolls, left: scrolls && box.scrollLeft > 1, right: scrolls && box.scrollLeft < more - 1 };
+    });
+    for (const { box, scrolls, left, right } of found) {
+      box.classList.toggle("more-left", left);
+      box.classList.toggle("more-right", right);
+      if (scrolls) box.tabIndex = 0;
+    }
+  }
+
+  function watchEdges() {
+    const look = () => {
+      fitFormulas();
+      markEdges();
+    };
+    look();
+    addEventListener("load", () => (window.MathJax?.startup?.promise ?? Promise.resolve()).then(look));
+    addEventListener("resize", look);
+    const scrolled = ({ target }) => target.matches?.(BOXES) && markEdges([target]);
+    document.addEventListener("scroll", scrolled, { capture: true, passive: true });
+  }
+
   function start() {
+    watchEdges();
     watchWhatOpens();
     prepareChecks();
     prepareExtras();

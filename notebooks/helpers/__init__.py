@@ -2,9 +2,9 @@
 
 jax, torch
     What the pages built, one file a chapter: ``attention``, ``encoder``,
-    ``positions``, ``vision``, ``decoder``, ``generation``, ``translation``; ``fit``,
-    ``evaluate`` and the losses in ``training``, how it multiplies in ``compute``;
-    ``memory`` that training keeps.
+    ``positions``, ``vision``, ``decoder``, ``generation``, ``translation``,
+    ``classifier``; ``fit``, ``evaluate`` and the losses in ``training``, how it
+    multiplies in ``compute``; ``memory`` that training keeps.
     A page takes them in one line: ``from helpers.torch import LanguageModel, fit``.
 
 Beside them stands what both share:
@@ -16,12 +16,13 @@ schedules
     Warm-up and decay as functions of the step.
 data
     Seeded NumPy arrays: ``sequences`` to reverse, ``sets`` with an odd one, ``text``,
-    ``byte_pairs``, ``ngrams``, ``dates``, ``pictures``, ``photos`` and their features.
+    ``byte_pairs``, ``ngrams``, ``dates``, ``lines`` of four languages, ``pictures``,
+    ``photos`` and their features, ``vowels`` with gaps.
 show
     ``prose`` with computed numbers, ``plots``, ``patches`` of pictures, ``viewer`` for
     attention maps to touch, and ``diagrams`` of architectures: a ``canvas``, one file a
-    chapter (``anomaly``, ``attention``, ``costs``, ``decoder``, ``encoder``,
-    ``frameworks``, ``positions``, ``practice``, ``scaling``, ``translation``,
+    chapter (``anomaly``, ``attention``, ``costs``, ``data``, ``decoder``,
+    ``encoder``, ``frameworks``, ``positions``, ``scaling``, ``translation``,
     ``vision``, ``warmup``).
 engine
     What a reader may ignore: ``settings`` of each task and ``set_settings``,

@@ -69,10 +69,33 @@ TOO_WIDE = """() => {
             n => n.getBoundingClientRect().right > innerWidth + 1 && !inBox(n))
         .map(n => n.outerHTML.slice(0, 120)).slice(0, 3)];
 }"""
+SILENT = """() => [...document.querySelectorAll('article *')].filter(
+        n => n.scrollWidth > n.clientWidth + 1 && n.clientWidth > 40
+        && /auto|scroll/.test(getComputedStyle(n).overflowX) && n.checkVisibility())
+    .filter(n => n.tabIndex !== 0 || getComputedStyle(n).maskImage === 'none')
+    .map(n => n.outerHTML.slice(0, 120)).slice(0, 3)"""
 SIZES = """() => [...document.querySelectorAll('article .cell_output img')]
     .filter(i => i.checkVisibility() && !i.getRootNode().host)
     .map(i => [i.src.split('/').pop(), i.clientWidth, i.clientHeight,
         ...['width', 'height'].map(name => Number(i.getAttribute(name)))])"""
+LOUD = """() => [...document.querySelectorAll('.cell:is(.tag_say, .tag_figure)')]
+    .filter(cell => {
+        const output = cell.querySelector('.cell_output'), range = new Range();
+        const walk = document.createTreeWalker(output, NodeFilter.SHOW_TEXT);
+        const boxes = [...output.querySelectorAll('img, attention-viewer')]
+            .filter(n => n.checkVisibility()).map(n => n.getBoundingClientRect());
+        while (walk.nextNode()) {
+            range.selectNodeContents(walk.currentNode);
+            if (walk.currentNode.textContent.trim())
+                boxes.push(...range.getClientRects());
+        }
+        const fold = cell.querySelector('details.hide');
+        const {left, right, top, bottom} = fold.querySelector('summary')
+            .getBoundingClientRect();
+        return fold.getBoundingClientRect().height > 0 || right - left > 80
+            || boxes.some(box => box.left < right - 1 && box.right > left + 1
+                && box.top < bottom - 2 && box.bottom > top + 2);
+    }).map(cell => cell.querySelector('.cell_output').textContent.trim().slice(-60))"""
 NOT_PRINTED = """
     .bd-sidebar-primary, .bd-sidebar-secondary, .bd-header-article, .prev-next-footer,
     .take-along, button.copybtn"""
@@ -166,9 +189,47 @@ def test_page_fits_a_phone(visit, page_name):
         assert found <= width, f"{page_name} is {found} pixels wide: {wide}"
         assert not wide, f"{page_name} at {width} pixels: {wide}"
         for name, shown, height, drawn_width, drawn_height in page.evaluate(SIZES):
-            wanted = shown * drawn_height / drawn_width
+            wanted, least = shown * drawn_height / drawn_width, 0.74 * drawn_width
             assert abs(height - wanted) <= 2, f"{page_name}, {name}: {shown} x {height}"
-            assert shown >= min(drawn_width, 440), f"{page_name}, {name}: {shown} wide"
+            assert shown >= min(least, 440), f"{page_name}, {name}: {shown} wide"
+        page.evaluate(DRAWN)
+        silent = page.evaluate(SILENT)
+        assert not silent, (
+            f"{page_name} at {width} pixels is cut without a hint: {silent}"
+        )
+
+
+@each_text
+def test_code_of_figures_and_sentences_unfolds_from_a_corner(visit, page_name):
+    """What unfolds it takes no line of its own, and covers neither text nor picture."""
+    for size in (WIDE, NARROW):
+        page = visit(page_name, size=size)
+        page.evaluate(DRAWN)
+        assert not page.evaluate(LOUD), f"{page_name} at {size['width']} pixels"
+
+
+def test_a_formula_that_is_a_little_too_wide_is_set_smaller(visit):
+    """Equation (1), with its number, fits a phone."""
+    page = visit("notebooks/attention_torch", size=NARROW, fresh=True)
+    box = page.locator("article div.math", has_text="Attention").first
+    page.evaluate(DRAWN)
+    assert box.evaluate("n => n.scrollWidth <= n.clientWidth + 1")
+    small = box.locator("mjx-container").evaluate("n => n.style.fontSize")
+    page.set_viewport_size(WIDE)
+    page.evaluate(DRAWN)
+    assert box.locator("mjx-container").evaluate("n => n.style.fontSize") != small
+
+
+def test_what_scrolls_fades_where_there_is_more(visit):
+    """At the right, at both edges, at the left; the keyboard can reach it."""
+    page = visit("notebooks/attention_torch", size=NARROW, fresh=True)
+    box = page.locator("article pre[tabindex='0']").first
+    expect(box).to_have_class(re.compile("more-right"))
+    box.evaluate("node => node.scrollTo({left: 30, behavior: 'instant'})")
+    expect(box).to_have_class(re.compile("(?=.*more-left).*more-right"))
+    box.evaluate("node => node.scrollTo({left: 1e4, behavior: 'instant'})")
+    expect(box).not_to_have_class(re.compile("more-right"))
+    expect(box).to_have_class(re.compile("more-left"))
 
 
 @each_page

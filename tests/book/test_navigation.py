@@ -258,14 +258,42 @@ def test_extras_are_open_without_scripts_and_on_paper(new_reader, extras):
 
 
 def test_a_chapter_says_how_long_it_takes(html):
-    """Between ten minutes and half an hour, and as long at most for its extras."""
+    """Between ten and 25 minutes, and as long at most for its extras."""
     for page in pages.toc():
         if not pages.side_of(page):
             continue
         said = whole(page).select_one(".take-along .minutes").text
         core, extras = map(int, re.findall(r"\d+", said))
-        assert 10 <= core <= 30 and extras <= core, f"{page}: {said}"
+        assert 10 <= core <= 25 and extras <= core, f"{page}: {said}"
         assert article(page).select("section.extra")
+
+
+def rows_of(heading):
+    """Of the table below a heading of the index: cells of each row."""
+    section = article("book/index").find(id=heading)
+    return [row.find_all("td") for row in section.table.tbody.find_all("tr")]
+
+
+def test_the_index_says_how_long_chapters_take(html):
+    """As their pages do: between the minutes of both frameworks."""
+    for _, *links, minutes, _ in rows_of("the-chapters"):
+        names = [c.a["href"].removeprefix("../").removesuffix(".html") for c in links]
+        lines = [whole(name).select_one(".minutes").text for name in names]
+        said = [int(re.search(r"\d+", line)[0]) for line in lines]
+        assert min(said) - 1 <= int(minutes.text) <= max(said) + 1, names
+
+
+def test_the_path_of_one_hour_takes_one(html):
+    """Its steps add up to an hour, and lead to the same section in both frameworks."""
+    *steps, (_, _, _, total) = rows_of("ways-through-the-book")
+    assert 50 <= int(total.text) <= 65
+    parts = [int(step[-1].text) for step in steps]
+    assert abs(sum(parts) - int(total.text)) <= len(parts) / 2
+    for _, *links, _ in steps:
+        places = [cell.a["href"].removeprefix("../").split("#") for cell in links]
+        assert places[0][1] == places[1][1]
+        for page, anchor in places:
+            assert article(page.removesuffix(".html")).find(id=anchor).name == "section"
 
 
 def test_buttons_stand_on_a_chapter_before_scripts_run(html):

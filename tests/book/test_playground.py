@@ -19,7 +19,7 @@ from helpers.engine.shapes import as_numpy
 from helpers.engine.weights import from_arrays
 from sides import fill, jax_side, torch_side
 
-PAGE = "book/playground"
+PAGE, CODE = "book/playground", "book/comparison"
 SETTINGS = Reverse()
 RUN = """([data, digits, options, nBlocks, nHeads]) => {
     const bytes = Uint8Array.from(atob(data), letter => letter.charCodeAt(0));
@@ -432,10 +432,11 @@ def test_page_without_scripts_shows_an_example(new_reader):
 def test_javascript_tab_changes_no_framework(new_reader):
     """All boxes show JavaScript, and the links stay with the framework chosen last."""
     page = new_reader()
-    page.open(f"{PAGE}.html")
+    page.open(f"{CODE}.html")
     page.get_by_role("button", name="PyTorch", exact=True).click()
     page.locator(".sd-tab-label", has_text="JavaScript").first.click()
-    boxes = page.locator(".sd-tab-content", has_text="function ").all()
+    tabs = ".sd-tab-set:not(.twin-code) .sd-tab-content"
+    boxes = page.locator(tabs, has_text="function ").all()
     assert len(boxes) >= 3 and all(box.is_visible() for box in boxes)
     assert page.evaluate("document.documentElement.dataset.framework") == "torch"
     page.reload()
@@ -445,7 +446,7 @@ def test_javascript_tab_changes_no_framework(new_reader):
 @pytest.mark.book
 def test_page_shows_the_code_that_runs(html):
     """All but the readers of files, byte pairs and the small helpers is in the tabs."""
-    text = (html / f"{PAGE}.html").read_text("utf-8")
+    text = (html / f"{CODE}.html").read_text("utf-8")
     source = JAVASCRIPT.read_text("utf-8")
     own = set(re.findall(r"^(?:function|class) (\w+)", source, re.MULTILINE))
     assert len(own) > 10

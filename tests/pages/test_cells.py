@@ -24,6 +24,7 @@ LIMIT = re.compile(rf"{WORD.pattern} (?:than )?(\d[\d,]*(?:\.\d+)?)( ?%)?")
 WAY = {word: "less" if word in LESS else "more" for word in COMPARES}
 OTHER = {"less": "more", "more": "less"}
 SIGNS = {ast.Lt: "less", ast.LtE: "less", ast.Gt: "more", ast.GtE: "more"}
+FOLDS, MOST_FOLDS = {"check", "experiment", "answer", "imports", "setup"}, 25
 DRAWS = re.compile(r"(plots|plt|diagrams)\.(?!use_style|drawn)\w+")
 
 
@@ -74,6 +75,13 @@ def sentences(cell):
 
 
 # The rules
+
+
+def too_many_folds(cells):
+    """Lines that unfold something; those of figures and sentences take no line."""
+    found = [cell for cell in cells if FOLDS & {*cell.tags}]
+    if len(found) > MOST_FOLDS:
+        yield f"{cells[0].page}: {len(found)} folds"
 
 
 def assertions_outside_checks(cells):
@@ -198,6 +206,10 @@ DRAWN = (
     "assert (plots.drawn(fig, '', 'A')[1] > plots.drawn(fig, '', 'B')[1]).all()"
 )
 RULES = {
+    too_many_folds: (
+        [[("check", CHECK)] * 25, [("check", CHECK)] * 25 + [("figure", CURVES)]],
+        [[("check", CHECK)] * 26, [("check", CHECK)] * 25 + [("answer", SUM)]],
+    ),
     assertions_outside_checks: (
         [[("check", CHECK)], [("answer", "assert 1 < 2")], [("open", SUM)]],
         [

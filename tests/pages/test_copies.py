@@ -36,21 +36,21 @@ assert found[1] is None and asked[1].shape == (2, 1, 7, 4)
 assert abs(found[0] - asked[0]).max() < 1e-6
 for options in ({"positions": "learned", "norm_first": True}, {"norm": "rms"}):
     assert build(Predictor, 5, 12, 3, **sizes, **options)(x).shape == (2, 7, 3)
-batches, labels = whole([[0, 1]] * 9), whole([[0] * 7] * 2)
+right, wrong = whole([[0, 1]] * 9), whole([[2, 3]] * 99)  # rows of the data
+held_back = x, whole([[0] * 7] * 2)
+data = x[whole([0, 1, 0, 1])], whole([[0] * 7] * 2 + [[1] * 7] * 2)
 
 
-def losses(model, rates, *more):
-    epochs = batches, *more
-    data = x, labels
-    return train_by_hand(model, cross_entropy, data, data, epochs, rates)
+def losses(model, epochs, peak):
+    return train_model(model, cross_entropy, data, held_back, epochs, peak)
 
 
-learned = losses(model, 0.01 * ones(9))
+learned = losses(model, [right], 0.01)
 assert learned[-1] < learned[0]
-best = cross_entropy(model, x, labels)[0]
-losses(model, 1.0 * whole([0] * 9 + [-1] * 9), batches)  # the second epoch unlearns
-assert cross_entropy(model, x, labels)[0] == best, "not the weights of the best epoch"
-dropping = losses(build(Predictor, 5, 12, 3, **sizes, dropout=0.5), 0 * ones(9))
+model = build(Predictor, 5, 12, 3, **sizes)
+assert losses(model, [right, wrong], 0.01)[-1] < 0.7  # the second epoch unlearns
+assert cross_entropy(model, *held_back)[1]["accuracy"] == 1, "not the best epoch"
+dropping = losses(build(Predictor, 5, 12, 3, **sizes, dropout=0.5), [right], 0.0)
 assert len({float(loss) for loss in dropping}) == 9, "the same dropout in each update"
 """
 START = {

@@ -1,11 +1,10 @@
-"""The usual optimiser on the warm-up pages decays the same weights in both frameworks.
+"""The usual optimiser of *reverse* decays the same weights in both frameworks.
 
 By the names of the weights file, with gradients of 0, after which only what decays has
 changed.
 """
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ from flax import nnx
 
 import pages
 from helpers.engine.weights import from_arrays, to_arrays
-from helpers.schedules import check_warmup
+from helpers.schedules import warmup_cosine
 from sides import jax_side, torch_side
 
 SIZES = {"n_blocks": 1, "n_heads": 2, "f": 11}
@@ -29,21 +28,16 @@ MODELS = {
     "VisionTransformer": ((6, 1, 8, 7), SIZES | {"patch": 3, "pool": "token"}),
 }
 OF_PAGE = {
-    "jax": {"jax": jax, "optax": optax},
-    "torch": {
-        "torch": torch, "partial": partial, "cos": math.cos, "pi": math.pi,
-        "check_warmup": check_warmup,
-    },
-}  # fmt: skip
+    "jax": {"jax": jax, "nnx": nnx, "optax": optax},
+    "torch": {"torch": torch, "math": math},
+}
 
 
 def optimizer_of(side):
     """``usual_optimizer`` of a page."""
-    names, found = ["usual_optimizer"], dict(OF_PAGE[side.name])
-    names += ["warmup_cosine"] if side is torch_side else []
-    for name in names:
-        path = pages.NOTEBOOKS / f"warmup_{side.name}.py"
-        exec(pages.definition(path, name), found)
+    found = dict(OF_PAGE[side.name])
+    path = pages.NOTEBOOKS / f"reverse_{side.name}.py"
+    exec(pages.definition(path, "usual_optimizer"), found)
     return found["usual_optimizer"]
 
 
@@ -55,7 +49,7 @@ def update_with_zeros(side, model):
             param.grad = torch.zeros_like(param)
         optimizer.step()
     else:
-        optimizer = nnx.Optimizer(model, optimizer_of(side)(total=20), wrt=nnx.Param)
+        optimizer = optimizer_of(side)(model, total=20)
         zeros = jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param))
         optimizer.update(model, zeros)
 
@@ -78,3 +72,14 @@ def test_the_matrices_of_layers_and_embeddings_decay_and_nothing_else(name):
     assert {k.rpartition(".")[2] for k in others} in ({"table"}, {"table", "token"})
     for side in (jax_side, torch_side):
         assert decaying(side, name) == expected, f"another set in {side.name}"
+
+
+@pytest.mark.parametrize("total", [2, 19, 20, 100])
+def test_the_rate_rises_over_a_twentieth_and_falls_along_a_cosine(total):
+    """In PyTorch; JAX has this schedule from Optax."""
+    optimizer, scheduler = optimizer_of(torch_side)(torch.nn.Linear(1, 1), total, 2.0)
+    for step in range(total):
+        expected = warmup_cosine(step, warmup=max(1, total // 20), total=total)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(2.0 * expected)
+        optimizer.step()
+        scheduler.step()

@@ -1,4 +1,4 @@
-"""The loops on the pages draw a new dropout mask in every update.
+"""Training draws a new dropout mask in every update, with what the pages build, too.
 
 The same batch again and again at a learning rate of 0: only the masks differ. Under
 ``jit``, a random key whose count is not handed on gives the same mask each time.
@@ -17,6 +17,7 @@ from flax import nnx
 from torch.utils.checkpoint import checkpoint
 
 import pages
+from helpers.engine.settings import Settings
 from helpers.engine.shapes import as_numpy
 from sides import on_both_sides
 
@@ -24,18 +25,13 @@ OF_FRAMEWORK = {
     "jax": {"jax": jax, "jnp": jnp, "nnx": nnx, "optax": optax, "partial": partial},
     "torch": {
         "torch": torch, "nn": torch.nn, "checkpoint": checkpoint, "partial": partial,
-        "device": "cpu",
     },
 }  # fmt: skip
-OPTIMIZER = {  # as the pages write it
-    "jax": "optax.inject_hyperparams(optax.adamw)(3e-3, weight_decay=0.01)",
-    "torch": "partial(torch.optim.AdamW, weight_decay=0.01)",
-}
 
 
-def copied(side, chapter, *names):
+def copied(side, chapter, *names, **given):
     """Definitions of a page, as a reader copies them: by name."""
-    found = {"np": np, "as_numpy": as_numpy, **OF_FRAMEWORK[side.name]}
+    found = {"np": np, "as_numpy": as_numpy, **OF_FRAMEWORK[side.name], **given}
     found["cross_entropy"] = side.models.cross_entropy
     for name in names:
         path = pages.NOTEBOOKS / f"{chapter}_{side.name}.py"
@@ -45,23 +41,20 @@ def copied(side, chapter, *names):
 
 @on_both_sides
 @pytest.mark.parametrize("loss", ["class_loss", "half_loss"])
-@pytest.mark.parametrize("kind", ["Classifier", "Recomputed"])
-def test_the_loop_of_practice_draws_new_masks(side, kind, loss):
+@pytest.mark.parametrize("kind", ["SequenceClassifier", "Recomputed"])
+def test_fit_draws_new_masks_on_the_page_about_debugging(side, kind, loss):
     """Also with recomputation, and with products in half precision."""
-    names = "Block Classifier Recomputed class_loss half_loss one_update updates train"
-    page = copied(side, "practice", *names.split())
-    page["ADAMW"] = eval(OPTIMIZER[side.name], page)
+    given = {"SequenceClassifier": side.models.SequenceClassifier}
+    page = copied(side, "debugging", "Recomputed", "class_loss", "half_loss", **given)
     sizes = {"n_blocks": 1, "n_heads": 2, "f": 11, "max_length": 5, "dropout": 0.5}
     model = side.models.build(page[kind], 3, 8, 7, **sizes)
-    model.train()
-    data = (
-        side.tensor(np.random.default_rng(0).normal(size=(4, 5, 3))),
-        side.mask(np.ones((4, 5), bool)),
-        side.tensor(np.arange(4), "int32" if side.name == "jax" else "int64"),
-    )
-    with torch.random.fork_rng(devices=[]):
-        same = np.tile(np.arange(4), (20, 1))
-        losses = page["train"](model, page[loss], data, same, rate=0.0)
+    x = np.random.default_rng(0).normal(size=(4, 5, 3)).astype(np.float32)
+    data = x, np.ones((4, 5), bool), np.arange(4)
+    hardly = {"learning_rate": 1e-30, "schedule": "warmup_constant", "warmup": 1}
+    settings = Settings(n_train=80, batch_size=4, epochs=1, **hardly)
+    same = np.tile(np.arange(4), (20, 1))
+    options = {"batches": lambda epoch: same, "bar": False}
+    losses = side.models.fit(model, page[loss], data, settings, **options)["loss"]
     assert len(set(losses.tolist())) == 20, "the same masks in several updates"
 
 

@@ -1,4 +1,4 @@
-"""The line of *From the book to your work* that writes an ONNX file keeps its word.
+"""The line of *When training fails* that writes an ONNX file keeps its word.
 
 A test does what the page cannot: Colab has neither onnxscript nor ONNX Runtime.
 """
@@ -9,17 +9,16 @@ import sys
 
 import pages
 
-PAGE = pages.NOTEBOOKS / "practice_torch.py"
+PAGE = pages.NOTEBOOKS / "debugging_torch.py"
 FILE = """
+import sys
+
 import numpy as np
 import onnxruntime
 import torch
-from torch import nn
 
-{Block}
-
-
-{Classifier}
+sys.path.insert(0, {notebooks!r})
+from helpers.torch import SequenceClassifier
 
 
 def batch(n):
@@ -29,7 +28,7 @@ def batch(n):
 
 
 sizes = {{"n_blocks": 2, "n_heads": 3, "f": 11, "max_length": 7}}
-model = Classifier(5, 12, 4, **sizes).eval()
+model = SequenceClassifier(5, 12, 4, **sizes).eval()
 rows = {{0: torch.export.Dim("b")}}
 shapes = {{"x": rows, "real": rows}}
 program = torch.export.export(model, batch(2), dynamic_shapes=shapes)
@@ -45,9 +44,8 @@ def test_the_onnx_file_gives_the_same_numbers(tmp_path):
     """For a padded batch, of another size than the one it was exported with."""
     text = "\n".join(c.source for c in pages.read_py(PAGE) if c.kind == "markdown")
     (line,) = re.findall(r"```python\n(.*onnx.*)\n```", text)
-    names = "Block", "Classifier"
-    classes = {name: pages.definition(PAGE, name) for name in names}
-    (tmp_path / "file.py").write_text(FILE.format(**classes, line=line))
+    source = FILE.format(notebooks=str(pages.NOTEBOOKS), line=line)
+    (tmp_path / "file.py").write_text(source)
     command = [sys.executable, "-I", "file.py"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

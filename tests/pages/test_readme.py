@@ -1,4 +1,4 @@
-"""The README and its picture say what the repository holds."""
+"""The README, its picture and the page on the build say what the repository holds."""
 
 import html
 import re
@@ -15,6 +15,8 @@ import picture
 
 README = (pages.ROOT / "README.md").read_text("utf-8")
 CONTRIBUTING = (pages.ROOT / "CONTRIBUTING.md").read_text("utf-8")
+BUILT = (pages.ROOT / "book" / "how-this-was-built.md").read_text("utf-8")
+FILES = pages.addresses(pages.config()["repository"]["url"])[0]
 
 
 @pytest.mark.parametrize("side", pages.SIDES)
@@ -40,8 +42,9 @@ FINISHED = [
 
 @pytest.mark.parametrize("page", FINISHED)
 def test_a_finished_page_is_where_readers_look_for_it(page):
-    """A link to Colab here, a row in the map, and a link from the page before it."""
-    assert f"/blob/main/{page}.ipynb" in README, "README.md has no link to Colab"
+    """In both tables, in the map of the index, and linked by the page before it."""
+    assert f"]({page}.ipynb)" in README, "README.md has no link to the page"
+    assert f"/blob/main/{page}.ipynb" in BUILT, "the table of Colab has no such link"
     index = (pages.ROOT / "book/index.md").read_text("utf-8")
     (row,) = [line for line in index.splitlines() if f"../{page}.ipynb" in line]
     promise = row.rsplit("|", 2)[1].strip()
@@ -55,21 +58,21 @@ def test_a_finished_page_is_where_readers_look_for_it(page):
 
 
 def test_every_command_of_the_readme_is_a_target_of_the_makefile():
-    """Each `make …` of the README stands in the list that `make help` prints."""
+    """Each `make …` stands in the list that `make help` prints."""
     listed = subprocess.run(
         ["make", "help"], cwd=pages.ROOT, capture_output=True, text=True, check=True
     ).stdout
     targets = set(re.findall(r"^\s+make (\S+)", listed, flags=re.MULTILINE))
-    named = set(re.findall(r"`make ([a-z-]+)", README + CONTRIBUTING))
+    named = set(re.findall(r"`make ([a-z-]+)", README + CONTRIBUTING + BUILT))
     assert {"book", "test"} <= named
     assert named <= targets, f"no such targets: {sorted(named - targets)}"
 
 
 def test_every_measured_figure_stands_in_the_file_that_is_linked_beside_it():
-    """Ratios and ranges of the README are copied from ``benchmarks/results``."""
+    """Ratios and ranges are copied from ``benchmarks/results``."""
     seen = 0
-    for row in re.findall(r"^\|.*\|$", README, flags=re.MULTILINE):
-        targets = re.findall(r"\]\((benchmarks/results/[^)]+)", row)
+    for row in re.findall(r"^\|.*\|$", BUILT, flags=re.MULTILINE):
+        targets = re.findall(rf"\]\({FILES}/blob/main/(benchmarks/results/[^)]+)", row)
         text = "\n".join((pages.ROOT / target).read_text("utf-8") for target in targets)
         for figure in re.findall(r"\b\d+\.\d+\b", row.partition("](")[0]):
             seen += bool(targets)
@@ -78,8 +81,12 @@ def test_every_measured_figure_stands_in_the_file_that_is_linked_beside_it():
 
 
 def test_every_file_that_is_said_to_hold_a_promise_is_there():
-    table = README.partition("| | tested in |")[2].partition("\n\n")[0]
+    table = BUILT.partition("| | tested in |")[2].partition("\n\n")[0]
     named = re.findall(r"`((?:tests|notebooks)/[^`]+)`", table)
     assert len(named) >= 5
     for name in named:
-        assert [*pages.ROOT.glob(name)], f"README.md names {name}"
+        assert [*pages.ROOT.glob(name)], f"how-this-was-built.md names {name}"
+
+
+def test_the_readme_is_read_in_a_few_minutes():
+    assert len(README.split()) <= 1_000

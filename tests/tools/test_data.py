@@ -265,7 +265,7 @@ def usual_features(weights, images):
 def test_the_extraction_shown_on_the_page_gives_the_same_features(
     untrained, tmp_path, monkeypatch, side
 ):
-    """The block of ten lines, run with other weights so that none are downloaded."""
+    """The function of ten lines, with other weights so that none are downloaded."""
     import torch
     import torchvision
 
@@ -278,17 +278,14 @@ def test_the_extraction_shown_on_the_page_gives_the_same_features(
 
     page = Path(__file__).parents[2] / "notebooks" / f"anomaly_{side}.ipynb"
     cells = json.loads(page.read_text("utf-8"))["cells"]
-    text = "\n".join(
-        "".join(c["source"]) for c in cells if c["cell_type"] == "markdown"
-    )
-    blocks = re.findall("```python\n(.*?)```", text, re.DOTALL)
-    (block,) = [block for block in blocks if "def extract(" in block]
+    sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+    (source,) = [source for source in sources if "def extract(" in source]
     (tmp_path / "net.pth").write_bytes(untrained)
     images = IMAGES.reshape(-1, 32, 32, 3)[:2]
     expected = tool.network(tmp_path / "net.pth")(images)
     monkeypatch.setattr(torchvision.models, "resnet34", net)
     names = {}
-    exec(block, names)
+    exec(source.partition("\n\n\n")[0], names)  # the function alone
     np.testing.assert_allclose(names["extract"](images), expected, rtol=1e-4, atol=1e-4)
 
 

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import time
 from contextlib import suppress
 from dataclasses import fields
@@ -25,6 +24,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
+import pages
 import paused
 import tasks
 from helpers.engine.weights import load_weights, to_arrays
@@ -42,7 +42,7 @@ ONLY = {  # least; and one epoch, since the whole test text is measured after ea
 }
 QUIET = {**os.environ, "TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
 QUIET["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-QUIET["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # see the README
+QUIET["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # see the page on devices
 SENTENCE = "train.py: "
 
 
@@ -223,16 +223,17 @@ def test_each_run_has_its_weights_and_says_the_test_loss_of_each_epoch(
 
 
 @on_both_sides
-def test_the_lines_of_the_readme_write_with_a_trained_model(
+def test_the_lines_of_the_page_write_with_a_trained_model(
     side, alone, tmp_path, monkeypatch, capsys
 ):
-    readme = (SCRIPT.parents[1] / "README.md").read_text("utf-8")
-    (lines,) = re.findall(r"```python\n(.*?) *```", readme, flags=re.DOTALL)
-    lines = textwrap.dedent(lines)
+    """Those of the chapter *More than one device*, with the file of a run."""
+    cells = pages.read_py(pages.NOTEBOOKS / f"scaling_{side.name}.py")
+    (text,) = [c.source for c in cells if "load_language_model" in c.source]
+    (lines,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert len(list(filter(None, lines.splitlines()))) == 3
     shutil.copy(weights_in(alone(side.name, "language")), tmp_path / "my.safetensors")
     monkeypatch.chdir(tmp_path)
-    exec(lines.replace("helpers.torch", f"helpers.{side.name}"), space := {})
+    exec(lines, space := {})
     assert len(capsys.readouterr().out) > 30
     task = tasks.load("language", **sizes_of("language"))
     assert space["tokens"].metadata.items() < task.notes.items()

@@ -61,6 +61,7 @@ DRAWINGS = {
     "six operations": diagrams.six_operations,
     "three kinds of data": diagrams.three_kinds_of_data,
     "ways to share": diagrams.ways_to_share,
+    "ring": diagrams.ring,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 drawn_once = cache(lambda draw: draw())  # for tests that only look at a drawing
@@ -243,8 +244,9 @@ def test_shapes_and_parts_of_the_language_model(side):
         text.replace("t", "c") for text in words(diagrams.language_model(), "shape")
     ]
     assert drawn == [shape_of(array) for array in traced]
-    parts = words(diagrams.language_model(), "name")[1:]
+    *parts, first, last = words(diagrams.language_model(), "name")
     assert parts == ["embed", "positions", "decoder", "logits"]
+    assert (first, last) == ("tokens", "labels")
     assert all(hasattr(model, part) for part in parts)
 
 

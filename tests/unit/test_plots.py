@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib_inline import backend_inline
 
 from helpers.show import patches, plots
-from helpers.show.patches import over_pictures
 
 CONVERT = {
     "jax": jnp.array,
@@ -31,7 +30,12 @@ GREY = np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5) * 2
 PHOTO = np.arange(6 * 4 * 3, dtype=np.uint8).reshape(6, 4, 3) * 3
 PHOTOS = np.stack([PHOTO, 255 - PHOTO])
 SIX = np.array([[1, 2, 3, 4, 5, 10], [0, 0, 0, 0, 5, 0]])  # of patches of 2 × 2
+LEFT = PHOTOS // 2  # as if something were erased
 TABLE = np.random.default_rng(0).integers(-4, 5, size=(9, 5)) / 4
+
+
+def erasing(images=PHOTOS, weights=SIX, after=LEFT, titles="ab", captions="cd"):
+    return patches.erasing(images, weights, after, 2, titles=titles, captions=captions)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +53,7 @@ DRAW = {
     "pictures": lambda convert: plots.pictures(convert(GREY)),
     "grids": lambda convert: patches.patch_grid(convert(PHOTO), [1, 2]),
     "sequence": lambda convert: patches.patch_sequence(convert(PHOTO), 2),
-    "over": lambda convert: patches.over_pictures(convert(PHOTOS), SIX, 2),
+    "erasing": lambda convert: erasing(convert(PHOTOS), after=convert(PHOTOS)),
     "positions": lambda convert: patches.position_similarity({"a": convert(TABLE)}),
 }  # fmt: skip
 of_each = pytest.mark.parametrize("draw", DRAW.values(), ids=DRAW.keys())
@@ -105,7 +109,7 @@ def test_arrays_of_any_framework_give_the_same_bytes(draw):
     """Also in bfloat16, with a gradient attached, and in every build: no date."""
     expected = save(draw(np.array))
     assert b"<dc:date>" not in expected
-    whole = [DRAW[name] for name in ("pictures", "grids", "sequence", "over")]
+    whole = [DRAW[name] for name in ("pictures", "grids", "sequence", "erasing")]
     for name, convert in CONVERT.items():
         if draw not in whole or name in ("jax", "torch"):
             assert save(draw(convert)) == expected, name
@@ -166,6 +170,15 @@ def test_maps_are_laid_out_in_a_row_with_queries_down_the_left():
     assert [ax.get_xlabel() for ax in drawn] == ["key k"] * 3
     (only,) = panels(plots.heatmaps([SHARES], x="feature i", y="position s"))
     assert (only.get_xlabel(), only.get_ylabel()) == ("feature i", "position s")
+
+
+def test_maps_can_stand_in_rows():
+    """Queries are named at the left of each row."""
+    drawn = panels(plots.heatmaps([SHARES] * 5, columns=2))
+    places = [ax.get_subplotspec() for ax in drawn]
+    found = [(place.rowspan.start, place.colspan.start) for place in places]
+    assert found == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
+    assert [bool(ax.get_ylabel()) for ax in drawn] == [True, False] * 2 + [True]
 
 
 def test_ticks_have_the_given_labels_or_whole_numbers():
@@ -407,23 +420,25 @@ def test_patches_are_numbered_as_the_model_cuts_them():
         assert (x0 > right.images[i - 1].get_extent()[0]) == (i not in (0, 4))
 
 
-def test_weights_lie_over_the_patches_they_belong_to():
-    """Bluest where there is most weight, grey where there is none."""
-    fig = patches.over_pictures(PHOTOS, SIX, 2, ["first", "second"])
-    for ax, weights in zip(panels(fig), SIX, strict=True):
-        shown = ax.images[0].get_array()
-        blue = (shown[..., 2] - shown[..., 0]).reshape(3, 2, 2, 2).swapaxes(1, 2)
-        blue = blue.reshape(6, -1).mean(axis=1)
-        np.testing.assert_array_equal(np.argsort(blue)[-1], weights.argmax())
-        np.testing.assert_allclose(blue[weights == 0], 0, atol=1e-12)
-    assert [ax.get_title() for ax in panels(fig)] == ["first", "second"]
+def test_weights_stand_below_their_picture_and_above_what_erasing_leaves():
+    """On one scale from 0, in the order in which the patches are read."""
+    fig = erasing()
+    shown = np.reshape(panels(fig), (3, 2))
+    for column, weights in enumerate(SIX):
+        above, middle, below = (ax.images[0] for ax in shown[:, column])
+        np.testing.assert_allclose(above.get_array(), PHOTOS[column] / 255)
+        np.testing.assert_array_equal(middle.get_array().ravel(), weights)
+        assert middle.get_array().shape == (3, 2) and middle.get_clim() == (0, 10)
+        np.testing.assert_allclose(below.get_array(), LEFT[column] / 255)
+    assert [ax.get_title() for ax in shown[0]] == ["a", "b"]
+    assert [ax.get_xlabel() for ax in shown[2]] == ["c", "d"]
     (bar,) = filter(is_bar, fig.axes)
-    assert bar.get_ylabel() == "weight" and bar.get_ylim() == (0, 10)
+    assert bar.get_ylabel() == "weight"
 
 
-def test_pictures_without_any_weight_are_grey():
-    (ax,) = panels(patches.over_pictures(PHOTOS[:1], 0 * SIX[:1], 2))
-    assert np.ptp(ax.images[0].get_array(), axis=-1).max() < 1e-12
+def test_weights_of_zero_are_drawn_too():
+    (_, middle, _) = panels(erasing(PHOTOS[:1], 0 * SIX[:1], LEFT[:1], "a", "c"))
+    assert middle.images[0].get_clim() == (0, 1)
 
 
 def test_map_of_each_position_stands_where_its_patch_stands():
@@ -487,14 +502,15 @@ def drawn(*names):
         (lambda: patches.patch_grid(PHOTO * np.nan, [2]), "float64 from nan to nan"),
         (lambda: patches.patch_grid(PHOTO > 9, [2]), "or floats from 0 to 1, got bool"),
         (lambda: patches.patch_sequence(np.tile(PHOTO, (4, 6, 1)), 1), "64 .* got 576"),
-        (lambda: over_pictures(PHOTO, SIX, 2), r"b y x i .*, got \(6, 4, 3\)"),
-        (lambda: over_pictures(PHOTOS, SIX[:1], 2), r"2 pictures, .* \(1, 6\)"),
-        (lambda: over_pictures(PHOTOS, SIX[:, :5], 2), r"3 × 2 .* shape \(2, 5\)"),
-        (lambda: over_pictures(PHOTOS, SIX[0], 2), r"b n of .* shape \(6,\)"),
-        (lambda: over_pictures(PHOTOS, SIX[:, :0], 2), r"b n .* shape \(2, 0\)"),
-        (lambda: over_pictures(PHOTOS, -SIX, 2), "at least 0 .* from -10"),
-        (lambda: over_pictures(PHOTOS, SIX * np.nan, 2), "at least 0 .* from nan"),
-        (lambda: over_pictures(PHOTOS, SIX, 2, "abc"), "2 titles, .* got 3"),
+        (lambda: erasing(PHOTO), r"b y x i .*, got \(6, 4, 3\)"),
+        (lambda: erasing(weights=SIX[:1]), r"2 pictures, .* \(1, 6\)"),
+        (lambda: erasing(weights=SIX[:, :5]), r"3 × 2 .* shape \(2, 5\)"),
+        (lambda: erasing(weights=SIX[0]), r"b n of .* shape \(6,\)"),
+        (lambda: erasing(weights=SIX[:, :0]), r"b n .* shape \(2, 0\)"),
+        (lambda: erasing(weights=-SIX), "at least 0 .* from -10"),
+        (lambda: erasing(weights=SIX * np.nan), "at least 0 .* from nan"),
+        (lambda: erasing(titles="abc"), "2 erased .* titles and captions, got 3"),
+        (lambda: erasing(after=LEFT[:1]), "2 erased .* got 1"),
         (lambda: patches.position_similarity({}), "at least one panel .* got none"),
         (lambda: patches.position_similarity({"a": TABLE[:8]}), "'a' .* got 8 rows"),
         (lambda: patches.position_similarity({"a": POINTS}), r"'a' .* shape \(4,\)"),

@@ -119,7 +119,8 @@ def test_measurements_are_read_as_they_were_kept():
             assert run["about"]["framework"] == framework
             assert {one["processes"] for one in run["rows"]} == {1, 2, 3, 4}
             assert min(one["milliseconds"] for one in run["rows"]) > 0
-        for run in recorded(f"vision-seeds-{framework}"):
+        seeds = (f"{kind}-seeds-{framework}" for kind in ("vision", "data"))
+        for run in (one for kind in seeds for one in recorded(kind)):
             assert run["about"]["framework"] == framework
             for figures in run["figures"].values():
                 assert all(len(x) == len(run["seeds"]) for x in figures.values())

@@ -413,16 +413,6 @@ def test_fewer_images_may_be_asked_for():
         sets.drawn(UNEQUAL[:-1], SMALL)
 
 
-def test_mean_distances_are_those_of_all_pairs():
-    rng = np.random.default_rng(3)
-    x, labels = rng.normal(size=(19, 7)), rng.integers(3, size=19)
-    found = {True: [], False: []}
-    for i, j in combinations(range(17), 2):
-        found[bool(labels[i] == labels[j])].append(np.linalg.norm(x[i] - x[j]))
-    expected = np.mean(found[True]), np.mean(found[False])
-    np.testing.assert_allclose(sets.mean_distances(x, labels, n=17), expected)
-
-
 def test_the_settings_are_the_published_ones():
     """Of the University of Amsterdam's tutorial, for CIFAR-100."""
     assert Cifar100().model == {

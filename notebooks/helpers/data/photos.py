@@ -1,6 +1,6 @@
 """Photos as one file, and their features as another: what ``make data`` prepares.
 
-``$PHOTOS`` says which, for all pages and for ``make data`` (README.md, *With photos*):
+``$PHOTOS`` says which, for all pages and for ``make data`` (book/how-this-was-built.md):
 ``cifar10``, ``cifar100``, or a folder, ``FOLDER/CLASS/any name`` as for torchvision's
 ``ImageFolder``. The files are in ``$DATA_FOLDER``, by default ``data`` beside the pages.
 """

@@ -273,13 +273,3 @@ def source():
     """Where images come from: ``$PHOTOS``, else CIFAR-100 if it is prepared."""
     default = "cifar100" if photos.prepared("cifar100") else "digits"
     return os.environ.get("PHOTOS") or default
-
-
-def mean_distances(x, labels, n=1000):
-    """Mean distance of two of the first ``n``: of one class, of different classes."""
-    n = min(n, len(x))
-    x, labels = x[:n].reshape(n, -1).astype(np.float64), labels[:n]
-    squares = (x**2).sum(axis=1)
-    distance = np.sqrt(np.maximum(squares[:, None] + squares - 2 * x @ x.T, 0))
-    same, pairs = labels[:, None] == labels, ~np.eye(n, dtype=bool)
-    return distance[same & pairs].mean(), distance[~same].mean()

@@ -11,10 +11,7 @@ from helpers.jax.positions import POSITIONS
 
 
 def embedding(n_tokens, m, *, rngs):
-    """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m.
-
-    A vector has length 1, and logits against the same table a size of about 1.
-    """
+    """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""
     normal = nnx.initializers.normal(m**-0.5)
     return nnx.Embed(n_tokens, m, embedding_init=normal, rngs=rngs)
 

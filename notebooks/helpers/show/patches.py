@@ -3,14 +3,12 @@
 from math import ceil, isqrt
 
 import numpy as np
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LinearSegmentedColormap, Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.engine.shapes import as_numpy
 from helpers.show import plots
-from helpers.show.plots import BLUE, EDGE, ORANGE, PAPER, panels_in_rows
+from helpers.show.plots import EDGE, ORANGE, PAPER, panels_in_rows
 
 
 def patch_grid(image, patches):
@@ -60,38 +58,41 @@ def patch_sequence(image, patch):
     return fig
 
 
-def over_pictures(images, weights, patch, titles=None, *, columns=None):
-    """Weights of the patches as a heat map over each picture, which is drawn pale.
+def erasing(images, weights, after, patch, *, titles, captions):
+    """Pictures, the weights of their patches below them, and what erasing leaves.
 
-    Pictures ``b y x i`` are as in ``patch_grid``. Weights ``b n`` are at least 0, one
-    for each patch in reading order, without the class token. There are ``columns``
-    pictures in a row, by default all.
+    Pictures, ``b y x i`` before and ``after`` erasing, are as in ``patch_grid``. Weights
+    ``b n`` are at least 0, one for each patch in reading order, without the class token.
+    ``titles`` stand above, ``captions`` below.
     """
-    colours, weights = as_colours(images, "b y x i"), as_numpy(weights)
-    grid = check_grid(colours.shape[1:], patch)
-    if weights.shape != (len(colours), grid[0] * grid[1]) or not weights.min() >= 0:
+    rows = [
+        as_colours(images, "b y x i"),
+        as_numpy(weights),
+        as_colours(after, "b y x i"),
+    ]
+    b, grid = len(rows[0]), check_grid(rows[0].shape[1:], patch)
+    if rows[1].shape != (b, grid[0] * grid[1]) or not rows[1].min() >= 0:
         raise ValueError(
             f"expected weights b n of at least 0 for {grid[0]} × {grid[1]} patches of "
-            f"{len(colours)} pictures, got shape {weights.shape}, from {weights.min(initial=1)}"
+            f"{b} pictures, got shape {rows[1].shape}, from {rows[1].min(initial=1)}"
         )
-    plots.check_count(titles, len(colours), "titles, one per picture")
-    high = weights.max() or 1
-    fig, axes = panels_in_rows(len(colours), columns, None, (0.8, 0), (1.2, 1.5))
-    for i, (ax, picture) in enumerate(zip(axes, colours, strict=True)):
-        share = (weights[i] / high).reshape(grid)
-        show_picture(ax, tinted(picture, np.kron(share, np.ones((patch, patch)))))
-        ax.set_title(titles[i] if titles else "")
-    scale = LinearSegmentedColormap.from_list("over paper", [PAPER, BLUE])
-    shown = ScalarMappable(Normalize(0, high), scale)
-    fig.colorbar(shown, ax=list(axes), label="weight")
+    for names in (rows[2], titles, captions):
+        plots.check_count(names, b, "erased pictures, titles and captions")
+    fig, axes = panels_in_rows(3 * b, b, None, (0.9, 0.5), (1.1, 1.1))
+    axes, scale = (
+        axes.reshape(3, b),
+        {"cmap": "Blues", "vmin": 0, "vmax": rows[1].max() or 1},
+    )
+    for i, (before, map_, left) in enumerate(zip(*rows, strict=True)):
+        show_picture(axes[0, i], before)
+        show_picture(axes[1, i], map_.reshape(grid), **scale)
+        show_picture(axes[2, i], left)
+        axes[0, i].set_title(titles[i])
+        axes[2, i].set_xlabel(captions[i])
+    for ax, name in zip(axes[:, 0], ("picture", "weights", "erased"), strict=True):
+        ax.set_ylabel(name)
+    fig.colorbar(axes[1, 0].images[0], ax=list(axes[1]), label="weight")
     return fig
-
-
-def tinted(picture, share):
-    """A pale grey copy of a picture ``y x 3`` with colour over it, from 0 to 1."""
-    grey = 1 - 0.4 * (1 - picture @ [0.2126, 0.7152, 0.0722])
-    share = 0.85 * share[..., None]
-    return (1 - share) * grey[..., None] + share * np.array(to_rgb(BLUE))
 
 
 def position_similarity(tables):
@@ -157,9 +158,9 @@ def check_grid(shape, patch):
     return height // patch, width // patch
 
 
-def show_picture(ax, colours):
+def show_picture(ax, colours, **scale):
     """A picture in its own pixels, without ticks."""
-    ax.imshow(colours, interpolation="none")
+    ax.imshow(colours, interpolation="none", **scale)
     ax.set(xticks=[], yticks=[])
     ax.grid(False)
     ax.spines[:].set(visible=True, color=EDGE, lw=0.8)

@@ -1,8 +1,8 @@
 """NumPy in, figure out; never shows a figure by itself.
 
 Every function returns a ``matplotlib.figure.Figure`` that a cell shows by naming it in
-its last line. Figures have a light background of their own, so that they look the same
-in a light and in a dark book. Colours follow Okabe & Ito; lines differ in dashes, too.
+its last line. Figures have a light background of their own; for dark pages the book maps
+their colours and tints. Colours follow Okabe & Ito; lines differ in dashes, too.
 """
 
 import sys
@@ -81,9 +81,9 @@ def check_count(names, n, what):
 
 def heatmaps(
     maps, *, titles=None, x="key k", y="query q", x_ticks=None, y_ticks=None, low=0,
-    high=1, bar="weight", size=None,
+    high=1, bar="weight", size=None, columns=None,
 ):  # fmt: skip
-    """Matrices side by side on one colour scale, with one colour bar.
+    """Matrices side by side, or in rows of ``columns``, on one colour scale.
 
     NaN is drawn grey: a hidden cell. ``x`` and ``y`` name the axes, ``x_ticks`` and
     ``y_ticks`` the columns and rows, ``bar`` the colour bar. With ``low < 0`` the
@@ -92,7 +92,8 @@ def heatmaps(
     """
     maps = [check_matrix(values, f"map {i}") for i, values in enumerate(maps)]
     check_count(titles, len(maps), "titles, one per map")
-    fig, axes = panels_in_rows(len(maps), None, size, (1.0, 0.5), (1.7, 1.75))
+    columns = columns or len(maps)
+    fig, axes = panels_in_rows(len(maps), columns, size, (1.0, 0.5), (1.7, 1.75))
     scale = {"vmin": low, "vmax": high, "cmap": "RdBu" if low < 0 else "Blues"}
     for i, (ax, values) in enumerate(zip(axes, maps, strict=True)):
         check_count(x_ticks, values.shape[1], "x_ticks, one per column")
@@ -100,9 +101,10 @@ def heatmaps(
         y_step, x_step = (ceil(n / 6) for n in values.shape)  # at most six numbers
         ticks = {"xticklabels": x_ticks or x_step, "yticklabels": y_ticks or y_step}
         seaborn.heatmap(values, ax=ax, cbar=False, rasterized=True, **scale, **ticks)
-        ax.set(title=titles[i] if titles else "", xlabel=x, ylabel="" if i else y)
+        first = i % columns == 0  # in its row
+        ax.set(title=titles[i] if titles else "", xlabel=x, ylabel=y if first else "")
         ax.set_facecolor(HIDDEN)  # shows where a value is NaN
-        ax.tick_params("y", labelleft=not i, rotation=0)
+        ax.tick_params("y", labelleft=first, rotation=0)
         ax.grid(False)
         ax.spines[:].set_visible(True)
     ticks = [low, (low + high) / 2, high]

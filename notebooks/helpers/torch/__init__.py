@@ -42,6 +42,7 @@ NAMES = {  # in the order of the chapters
     "translation": """
         DecoderBlock Decoder check_shared Translator translate search_beams
     """,
+    "classifier": "SequenceClassifier",
 }
 FILES = {name: file for file, names in NAMES.items() for name in names.split()}
 

@@ -12,10 +12,7 @@ from helpers.torch.positions import POSITIONS
 
 
 def embedding(n_tokens, m):
-    """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m.
-
-    A vector has length 1, and logits against the same table a size of about 1.
-    """
+    """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""
     table = nn.Embedding(n_tokens, m)
     nn.init.normal_(table.weight, std=m**-0.5)
     return table

@@ -7,37 +7,40 @@ from helpers.show.diagrams.canvas import MONO, Box, Canvas, tint
 from helpers.show.plots import BLUE, GREEN, HIDDEN, ORANGE, PAPER, PURPLE
 
 
+def tokens(canvas, xs, y, words, colour=BLUE):
+    """Tokens in a row, in frames; a question mark is still unknown."""
+    for x, word in zip(xs, words, strict=False):
+        drawn = Box(x - 15, y, 30, 22)
+        canvas.frame(drawn, HIDDEN if word == "?" else colour)
+        canvas.text(*drawn.middle, word, family=MONO)
+
+
 def next_token():
     """Writing: the model gives probabilities, one token is drawn and appended."""
     canvas, x = Canvas(262), 112
     canvas.text(22, 24, "tokens", "name", size=9)
-    for i, word in enumerate(("def", "add", "(", "a", "?")):
-        drawn = Box(50 + 35 * i, 13, 32, 22)
-        canvas.frame(drawn, HIDDEN if word == "?" else BLUE)
-        canvas.text(*drawn.middle, word, family=MONO)
+    tokens(canvas, range(66, 220, 35), 13, ("def", "add", "(", "a", "?"))
     model = canvas.below((x, 35), x, 55, 124, 40, "model", "b s → b s c")
     canvas.text(x + 7, 109, "logits at the end", size=8.5, ha="left")
     chosen = canvas.below(model.bottom, x, 122, 124, 24, "softmax", kind="attention")
     canvas.line(chosen.bottom, (x, 160))
-    candidates = ((",", 0.55), (")", 0.25), ("=", 0.15), (":", 0.05))
-    for i, (word, p) in enumerate(candidates):
+    for i, (word, p) in enumerate(zip(",)=:", (0.55, 0.25, 0.15, 0.05), strict=True)):
         y = 168 + 17 * i
         canvas.text(x - 42, y, word, family=MONO)
         bar = {"fc": GREEN if i == 0 else tint(GREEN, 0.4), "ec": PAPER}
         canvas.ax.add_patch(Rectangle((x - 30, y - 6), 90 * p, 12, **bar))
         canvas.text(x - 24 + 90 * p, y, f"{p:.2f}", size=8.5, ha="left")
-    right = drawn.middle[0] + 7
-    canvas.line((x + 52, 168), (right, 168), (right, 36))
-    canvas.text(right - 4, 180, "draw one,", size=8.5)
-    canvas.text(right - 4, 191, "append it", size=8.5)
+    canvas.line((x + 52, 168), (213, 168), (213, 36))
+    canvas.text(209, 180, "draw one,", size=8.5)
+    canvas.text(209, 191, "append it", size=8.5)
     canvas.text(x, 248, "and again, with one token more", size=8.5)
     return canvas.fig
 
 
 def language_model(n_blocks=4):
-    """From tokens to logits of the next token at every position."""
-    canvas, x, w = Canvas(330), 134, 124
-    canvas.text(x, 12, "tokens", "name")
+    """Training: tokens go in; the label at each position is the token after it."""
+    canvas, x, words = Canvas(398), 140, ("def", "add", "(", "a", ",", "b")
+    places = range(x - 66, x + 67, 33)
     steps = [
         ("b s", "embed", "a row of E each", "dense", 38),
         ("b s m", "positions", "adds a vector to each", "positions", 38),
@@ -45,42 +48,45 @@ def language_model(n_blocks=4):
         ("b s m", "logits", "products with E", "output", 38),
         ("b s c", "", "", "", 0),
     ]
-    box = canvas.column(x, w, (x, 22), 24, steps)["decoder"]
-    seen = canvas.allowed(14, box.y + 6, np.tri(5, dtype=bool), 7)
+    box = canvas.column(x, 164, (x, 24), 24, steps)["decoder"]
+    seen = canvas.allowed(10, box.y + 6, np.tri(5, dtype=bool), 7)
     canvas.line((seen.right[0], seen.middle[1]), (box.x, seen.middle[1]))
-    canvas.text(seen.middle[0] + 4, box.y + 50, "causal", size=8.5)
+    canvas.text(seen.middle[0] + 2, box.y + 50, "causal", size=8.5)
+    for name, y, row in (("tokens", 2, words), ("labels", 370, words[1:])):
+        canvas.text(28, y + 11, name, "name", size=9)
+        tokens(canvas, places, y, row, BLUE if y == 2 else GREEN)
+    canvas.text(28, 344, "softmax", size=8.5)
+    for i, p in enumerate(np.random.default_rng(3).dirichlet(np.ones(6), 5)):
+        for n, share in enumerate((p + np.eye(6)[i + 1]) / 2):
+            bar = {"fc": GREEN if n == i + 1 else tint(GREEN, 0.4), "ec": PAPER}
+            at = places[i] - 13.5 + 4.5 * n, 362
+            canvas.ax.add_patch(Rectangle(at, 4.5, -40 * share, **bar))
     return canvas.fig
 
 
 def key_value_cache():
     """One step with the cache: the new token's query meets all keys that are kept."""
-    canvas, cell, n, known = Canvas(268), 15, 3, 5
-    left, top, wide = 84, 26, (known + 1) * cell
+    canvas, cell, left, right = Canvas(268), 15, 84, 174
 
     def kept(y, name, colour):
-        old = [[tint(colour, 0.3)] * known + [tint(colour, 0.9)]] * n
-        box = canvas.cells(left, y, old, cell)
-        canvas.text(left - 8, y + n * cell / 2, name, "name", ha="right")
-        canvas.line((left + wide + 26, y + 22.5), (left + wide + 2, y + 22.5))
-        canvas.text(left + wide + 48, y + 22.5, "written", size=8.5)
-        return box
+        old = [[tint(colour, 0.3)] * 5 + [tint(colour, 0.9)]] * 3
+        canvas.text(left - 8, y + 22.5, name, "name", ha="right")
+        canvas.line((right + 26, y + 22.5), (right + 2, y + 22.5))
+        canvas.text(right + 48, y + 22.5, "written", size=8.5)
+        return canvas.cells(left, y, old, cell)
 
-    canvas.text(left + known * cell / 2, top - 12, "kept", size=8.5)
-    canvas.text(left + wide + 6, top - 12, "new token", size=8.5)
-    keys = kept(top, "k", ORANGE)
-    shown = [[tint(BLUE, 0.9)] * n]
-    query = canvas.cells(16, 98, shown, cell)
+    keys, values = kept(26, "k", ORANGE), kept(140, "v", GREEN)
+    query = canvas.cells(16, 98, [[tint(BLUE, 0.9)] * 3], cell)
     canvas.text(query.middle[0], 88, "q", "name")
-    canvas.text(query.middle[0], 124, "of the new", size=8.5)
-    canvas.text(query.middle[0], 135, "token only", size=8.5)
-    row = canvas.cells(left, 98, [[tint(PURPLE, 0.6)] * (known + 1)], cell)
-    canvas.line(keys.bottom, row.top)
-    canvas.line(query.right, row.left)
-    canvas.text(left + wide + 8, 105.5, "weights", "name", ha="left", size=9)
-    values = kept(140, "v", GREEN)
-    canvas.line(row.bottom, values.top)
-    out = canvas.cells(values.middle[0] - 22.5, 212, [[tint(GREEN, 0.9)] * n], cell)
-    canvas.line(values.bottom, out.top)
+    row = canvas.cells(left, 98, [[tint(PURPLE, 0.6)] * 6], cell)
+    canvas.text(right + 8, 105.5, "weights", "name", ha="left", size=9)
+    out = canvas.cells(values.middle[0] - 22.5, 212, [[tint(GREEN, 0.9)] * 3], cell)
     canvas.text(out.right[0] + 8, 219.5, "one output", size=9, ha="left")
-    canvas.text(124, 250, "no old token is computed again", size=8.5)
+    for ends in ((keys, row), (row, values), (values, out)):
+        canvas.line(ends[0].bottom, ends[1].top)
+    canvas.line(query.right, row.left)
+    notes = [(121.5, 14, "kept"), (180, 14, "new token"), (38.5, 124, "of the new")]
+    notes += [(38.5, 135, "token only"), (124, 250, "no old token is computed again")]
+    for x, y, words in notes:
+        canvas.text(x, y, words, size=8.5)
     return canvas.fig

@@ -1,6 +1,8 @@
-"""Drawing of the chapter *More than one device*."""
+"""Drawings of the chapter *More than one device*."""
 
-from helpers.show.diagrams.canvas import Box, Canvas
+import numpy as np
+
+from helpers.show.diagrams.canvas import Box, Canvas, shades
 from helpers.show.plots import BLUE, HIDDEN, ORANGE
 
 
@@ -27,4 +29,32 @@ def ways_to_share():
     canvas.text(8, 254, "model", "name", size=8.5, colour=BLUE, ha="left")
     canvas.text(40, 254, "with its gradients and averages,", ha="left", size=8)
     canvas.text(176, 254, "batch", "name", size=8.5, colour=ORANGE, ha="left")
+    return canvas.fig
+
+
+def ring(n=4):
+    """A sum around a ring: the parts of each device before and after every step."""
+    canvas, summed = Canvas(252), np.ones((n, n), int)  # device, part
+    titles = "reduce-scatter: add, pass on", "all-gather: pass on"
+    for row, words in enumerate(titles):
+        canvas.text(8, 10 + 126 * row, words, ha="left", weight="bold")
+    for step in range(2 * n - 1):
+        row, column = divmod(step, n)
+        x, y = 36 + 54 * column, 50 + 126 * row
+        canvas.text(x + 22, y - 20, f"step {step}" if step else "before", size=8)
+        for i in range(n):  # what comes from the device above
+            j, top = (i - step) % n, y + 20 * i
+            if step:
+                summed[i, j] = summed[i - 1, j] + (step < n)
+                middle = x + 11 * j + 5.5
+                canvas.line((middle, top - 8.5), (middle, top), colour=ORANGE)
+        for i in range(n):
+            canvas.cells(x, y + 20 * i, shades(summed[[i]], BLUE, 0, 2 * n), 11)
+            for j, count in enumerate(summed[i]):
+                canvas.text(x + 11 * j + 5.5, y + 20 * i + 5.5, count, size=8)
+            if not column:
+                canvas.text(x - 6, y + 20 * i + 5.5, f"dev. {i}", size=8, ha="right")
+    canvas.text(220, 190, "a 3 is the", size=8)
+    canvas.text(220, 204, "sum", "name", size=9)
+    canvas.text(220, 218, "of 3 devices", size=8)
     return canvas.fig

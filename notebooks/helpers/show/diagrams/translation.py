@@ -47,9 +47,8 @@ def translator():
         box = canvas.below(box.bottom, x, 90, w, 22, "positions", kind="positions")
         if name == "source":
             encoder = canvas.below(box.bottom, x, 148, w, 42, "encoder", *note)
-    box = canvas.below(
-        box.bottom, right, 148, w, 42, "attention", "causal", "attention"
-    )
+    own = "attention", "causal", "attention"
+    box = canvas.below(box.bottom, right, 148, w, 42, *own)
     cross = canvas.below(box.bottom, right, 206, w, 42, "cross", *note)
     ffn = canvas.below(cross.bottom, right, 264, w, 22, "ffn", kind="dense")
     canvas.text(right, 302, "n_blocks times", size=8.5)

@@ -1,0 +1,797 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown] tags=["shared"]
+# # When training fails
+#
+# By the end you can find out why a model does not learn, choose its learning rate,
+# stop before it overfits, train it with less memory, hand it to somebody who has none
+# of your code, and replace the book's layers by your framework's.
+# You need: the chapters up to *The reverse task*.
+#
+# Nothing crashes. The loss is a number, it even falls, and the model is bad. Is it the
+# data? The mask? The learning rate? Whoever guesses starts one training after the
+# other, and loses days. This page makes six mistakes on purpose, each of them a line in
+# somebody's code, and finds every one in seconds, by a test that looks at one thing.
+
+# %% [markdown] tags=["jax"]
+# This page uses **JAX**. The same page in PyTorch:
+# [debugging_torch](debugging_torch.ipynb).
+
+# %% tags=["shared", "setup"]
+# In Colab this fetches the helpers of the book; anywhere else it does nothing.
+import os
+import subprocess
+import sys
+
+REPOSITORY = "https://github.com/example/transformers-side-by-side"
+
+if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+    folder = REPOSITORY.rsplit("/", 1)[-1]
+    if not os.path.isdir(folder):
+        clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
+        if subprocess.run(clone, check=False).returncode:
+            sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
+    os.chdir(os.path.join(folder, "notebooks"))
+    sys.path.insert(0, os.getcwd())
+
+# %% tags=["jax", "imports"]
+import math
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint
+from flax import nnx
+from jax import export
+
+from helpers import reference
+from helpers.data.lines import LANGUAGES, from_texts, languages
+from helpers.engine.settings import Settings
+from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
+from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
+from helpers.jax import (
+    Encoder,
+    MultiHeadAttention,
+    SequenceClassifier,
+    attention,
+    build,
+    evaluate,
+    fit,
+    full_float32,
+)
+from helpers.jax.memory import activations
+from helpers.jax.training import on_device
+from helpers.show import plots
+from helpers.show.prose import power, recorded, say, table
+
+# %% tags=["jax", "experiment"]
+# Experiment: style, and the short names floats and booleans
+plots.use_style()
+floats = partial(jnp.asarray, dtype=jnp.float32)
+booleans = partial(jnp.asarray, dtype=bool)
+
+# %% [markdown] tags=["shared"]
+# ## Six mistakes, and the test that finds each
+#
+# First of all, look at a few examples with their labels, as they enter the model. Do
+# they belong together? Are the numbers of the size of 1? Ours are lines of code or
+# text: which of four languages is a line written in? Each character is a one-hot
+# vector, and `real` is True where there is one.
+
+# %% tags=["shared"]
+texts, labels, test_texts, test_labels = languages()
+x, real = from_texts(texts, 41)  # b s i, b s; the lines have at most 40 characters
+for text, label in zip(texts[:4], labels, strict=False):
+    print(LANGUAGES[label], text, sep=": ")
+learn = x[:900], real[:900], labels[:900]
+watch = x[900:1220], real[900:1220], labels[900:1220]
+
+# %% [markdown] tags=["shared"]
+# The model is the book's encoder with the mean over the real positions, as in *Your own
+# data*. It is trained by `fit` of *The reverse task*:
+
+# %% tags=["jax"]
+sizes = {"n_inputs": 128, "m": 32, "n_outputs": 4, "max_length": 41}
+sizes |= {"n_blocks": 1, "n_heads": 4, "f": 64}
+new = partial(build, SequenceClassifier, **sizes)
+brief = Settings(
+    n_train=900, batch_size=32, epochs=3, learning_rate=3e-3, warmup=10,
+    schedule="warmup_constant",
+)  # fmt: skip
+
+
+def class_loss(model, x, real, labels):
+    """Mean cross-entropy and accuracy of the classes ``b``."""
+    logits = model(x, real)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return losses.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
+
+
+# %% [markdown] tags=["shared"]
+# Now five tests. They take seconds, and the cheapest come first:
+#
+# 1. **The loss at the start** is about $\ln c$ for $c$ classes, since nothing is known
+#    yet. (Logits that differ from the start add about half their variance; so the tied
+#    weights of *A model that writes* start higher. For a forecast, it is about the mean
+#    square of the values.)
+# 2. **Padding changes nothing**: put other numbers there, and compare.
+# 3. **Every weight has a gradient**, finite and not zero.
+# 4. **One batch**, trained again and again, is learned by heart.
+# 5. **Validation data** are predicted well above chance. (Ours are lines of the same
+#    files, enough to find mistakes. To report a result, take other files.)
+
+
+# %% tags=["jax"]
+forward = nnx.jit(lambda model, x, real: model(x, real))
+
+
+def outputs(model, x, real):
+    """Outputs of a model, as a NumPy array."""
+    return as_numpy(forward(model, floats(x), booleans(real)))
+
+
+@partial(nnx.jit, static_argnums=0)
+def gradients(loss_fn, model, batch):
+    """Gradient of each parameter, by name."""
+    found, _ = nnx.grad(loss_fn, has_aux=True)(model, *batch)
+    flat = nnx.to_flat_state(found)
+    return {".".join(map(str, path)): gradient[...] for path, gradient in flat}
+
+
+# %% tags=["shared"]
+def leak(model, x, real):
+    """How much the outputs change if the padding contains other numbers."""
+    model.eval()  # dropout off
+    other = np.where(real[..., None], x, 3)
+    return np.abs(outputs(model, other, real) - outputs(model, x, real)).max()
+
+
+def one_batch(loss_fn, model, data):
+    """The last loss of a training on the same 32 examples."""
+    start = to_arrays(model)
+    same = np.tile(np.arange(32), (brief.updates_per_epoch, 1))
+    history = fit(model, loss_fn, data, brief, batches=lambda epoch: same, bar=False)
+    from_arrays(model, start)
+    return history["loss"][-1]
+
+
+# %% tags=["shared"]
+def five_tests(model, loss_fn, data):
+    """The number of each test, and whether it passes; the last two train the model."""
+    batch = [array[:32] for array in data]
+    loss = evaluate(model, loss_fn, batch)["loss"] / math.log(len(LANGUAGES))
+    yield loss, 0.7 < loss < 1.5  # False for NaN
+    change = leak(model, *batch[:2])
+    yield change, change < 1e-3
+    found = gradients(loss_fn, model, batch).items()  # the keys' biases have none
+    norms = [np.linalg.norm(as_numpy(g)) for name, g in found if "bias" not in name]
+    yield min(norms), np.isfinite(norms).all() and min(norms) > 0
+    last = one_batch(loss_fn, model, data)
+    yield last, last < 0.2
+    fit(model, loss_fn, data, brief, bar=False)
+    accuracy = evaluate(model, class_loss, watch)["accuracy"]
+    yield accuracy, accuracy > 0.5
+
+
+# %% [markdown] tags=["shared"]
+# Now the mistakes. Three are in the model or the loss:
+
+
+# %% tags=["jax"]
+class UpsideDown(SequenceClassifier):
+    """Takes the mask the wrong way round."""
+
+    def encode(self, x, real):
+        return super().encode(x, ~real)
+
+
+class Frozen(SequenceClassifier):
+    """Lets no gradient through to the embedding."""
+
+    def encode(self, x, real):
+        x = jax.lax.stop_gradient(self.positions(self.embed(x)))
+        return self.encoder(x, real[:, None, None])
+
+
+def softmax_twice(model, x, real, labels):
+    """Cross-entropy of probabilities, as if they were logits."""
+    return class_loss(lambda *given: jax.nn.softmax(model(*given)), x, real, labels)
+
+
+# %% [markdown] tags=["shared"]
+# Three are in the weights or the data:
+
+# %% tags=["shared"]
+loud = new()
+weights = to_arrays(loud)
+from_arrays(loud, weights | {"output.weight": 100 * weights["output.weight"]})
+x, real, labels = learn
+empty = real & (np.arange(900) != 3)[:, None]  # the fourth text
+mistakes = {
+    "none": (new(), class_loss, learn),
+    "an output layer 100 times too large": (loud, class_loss, learn),
+    "an empty text": (new(), class_loss, (x, empty, labels)),
+    "the mask upside down": (build(UpsideDown, **sizes), class_loss, learn),
+    "a frozen embedding": (build(Frozen, **sizes), class_loss, learn),
+    "a softmax before the loss": (new(), softmax_twice, learn),
+    "labels shifted by a row": (new(), class_loss, (x, real, np.roll(labels, 1))),
+}
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: the tests on each mistake, up to the first that fails
+def run_tests(*parts):
+    """Numbers of the tests up to the first that fails, and whether all pass."""
+    found = []
+    for number, passes in five_tests(*parts):
+        found.append(number)
+        if not passes:
+            break
+    return found, passes
+
+
+results = {name: run_tests(*parts) for name, parts in mistakes.items()}
+
+# %% tags=["shared", "say"]
+found = {name: numbers for name, (numbers, _) in results.items()}
+rows = []
+for name, (numbers, passes) in results.items():
+    cells = [f"{number:.2g}".replace("nan", "NaN") for number in numbers]
+    cells = cells if passes else [*cells[:-1], f"**{cells[-1]}**"]
+    rows.append([name, *cells, *[""] * (5 - len(cells))])
+head = ["mistake", "loss at the start ÷ ln 4", "change by padding"]
+head += ["smallest gradient norm", "one batch", "validation accuracy"]
+learned = [found[name][3] for name in ("labels shifted by a row", "none")]
+say(
+    f"{table(head, *rows)}\n\nBold: the test that fails; the later ones did not run. "
+    "Without a mistake all pass. Each test is the first to find something, and **a "
+    "falling loss proves little**: with shifted labels, one batch is learned by heart "
+    f"({learned[0]:.2g}) as it is without a mistake ({learned[1]:.2g}). (A text "
+    "without a position has no mean, so its batch, here the first, is NaN: leave it "
+    "out, or begin each with a token.)"
+)
+
+# %% tags=["shared", "check"]
+# Checked: the healthy model passes all tests; each mistake fails the test in its row
+assert [len(found[name]) for name in mistakes if name != "none"] == [1, 1, 2, 3, 4, 5]
+assert [name for name, (_, passes) in results.items() if passes] == ["none"]
+assert math.isnan(found["an empty text"][0])
+assert found["a softmax before the loss"][3] > math.log(1 + 3 / math.e) - 1e-5
+assert found["a frozen embedding"][2] == 0
+assert not real[:, -1].any() and not watch[1][:, -1].any()
+
+# %% [markdown] tags=["jax"]
+# In a loop of your own, `jax.tree.map(jnp.linalg.norm, grads)` shows the norms. If a
+# NaN appears later, `jax.config.update("jax_debug_nans", True)` names the operation.
+
+# %% [markdown] tags=["shared"]
+# **Exercise 1, predict, then run.** Somebody's table contains a column that was
+# computed from the label. For our lines: the first character is replaced by the label.
+# Which of the five tests finds it?
+
+# %% tags=["shared", "answer"]
+given = []
+for x, real, labels in (learn, watch):
+    told = x.copy()
+    told[:, 0] = np.eye(128)[labels]
+    given.append((told, real, labels))
+model = new()
+measured, _ = run_tests(model, class_loss, given[0])
+accuracy = evaluate(model, class_loss, given[1])["accuracy"]
+assert measured[3] < 0.2 and accuracy > 0.95 > found["none"][4]
+say(
+    f"None: the first four pass, and {accuracy:.0%} of the validation lines with this "
+    f"column are right (without it, {found['none'][4]:.0%}). A leak shows itself only "
+    "by a result that is too good, and by asking what will be known when the model is "
+    "used."
+)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, predict, then run.** Somebody writes test 2 without `model.eval()`, and
+# the model has `dropout=0.1`. What does the test report for a correct model?
+
+# %% tags=["shared", "answer"]
+model = build(SequenceClassifier, **sizes, dropout=0.1)
+model.train()
+few = x[:32], real[:32]
+first, second = outputs(model, *few), outputs(model, *few)
+change = np.abs(first - second).max()
+assert change > 1e-3 and leak(model, *few) < 1e-3
+say(
+    f"A change, here of {change:.2g}, even if the padding stays the same: every pass "
+    "draws other activations to drop. Whatever is compared, is compared in evaluation "
+    "mode. The function `leak` sees to it."
+)
+
+# %% [markdown] tags=["shared"]
+# ## First the learning rate
+#
+# If all tests pass, you can tune. Few things matter as much as the learning rate. If
+# the loss jumps, try a tenth of it; if it hardly moves, ten times as much. Better, try
+# it in steps of a factor of about three, for a few updates each:
+
+# %% tags=["shared"]
+rates, ends = 10.0 ** np.linspace(-4, -1, 7), []
+for rate in rates:
+    chosen = replace(brief, learning_rate=rate)
+    losses = fit(new(), class_loss, learn, chosen, bar=False)["loss"]
+    ends.append(losses[-brief.updates_per_epoch :].mean())
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loss in the third epoch over the learning rate, which has a logarithmic axis. It falls from the lowest rate to a minimum, and rises again at the highest rates."}}
+panels = {"training loss, third epoch": {"Adam": (rates, np.array(ends))}}
+fig = plots.curves(panels, x="learning rate", log_x=10, marks="o", size=(5.6, 2.6))
+fig
+
+# %% tags=["shared", "say"]
+best = int(np.argmin(ends))
+say(
+    f"The lowest loss is at a rate of {power(rates[best])}. For a long training, begin "
+    "with the next one to the left, because it also has to survive its worst batch. "
+    "Warm-up and decay help then (see *Warm-up*)."
+)
+
+# %% tags=["shared", "check"]
+# Checked: as drawn, the best rate lies inside, and both ends have a higher loss
+drawn = plots.drawn(fig, "training loss, third epoch", "Adam")[1]
+assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
+
+# %% [markdown] tags=["shared"]
+# ## Early stopping keeps the best weights
+#
+# Next comes **overfitting**: the training loss falls, and the validation loss turns and
+# rises. So train longer, once on 300 lines and once on 900, and look at both losses.
+# (With `folder="runs"`, `fit` writes them for TensorBoard, where you can watch them
+# grow; Weights & Biases and MLflow draw such curves, too.)
+
+# %% tags=["shared"]
+longer = replace(brief, epochs=12)
+readers, training, validation = {}, {}, {}
+for n in (300, 900):
+    readers[n] = new()
+    some = [np.tile(array[:n], (900 // n, *[1] * (array.ndim - 1))) for array in learn]
+    history = fit(readers[n], class_loss, some, longer, validation=watch, bar=False)
+    updates = longer.updates_per_epoch * (1 + np.arange(longer.epochs))
+    by_epoch = history["loss"].reshape(longer.epochs, -1).mean(axis=1)
+    training[f"{n} lines"] = updates, by_epoch
+    validation[f"{n} lines"] = updates, history["validation_loss"]
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over the updates. Both training losses fall. The validation loss with 300 lines falls, turns and rises; with 900 lines it ends below that."}}
+panels = {"training loss": training, "validation loss": validation}
+fig = plots.curves(panels, x="update", size=(7.2, 2.8))
+fig
+
+# %% tags=["shared", "say"]
+few, more = (losses for _, losses in validation.values())
+say(
+    f"With 300 lines, the validation loss is lowest at update "
+    f"{validation['300 lines'][0][few.argmin()]} ({few.min():.2f}) and ends at "
+    f"{few[-1]:.2f}. With three times the data it ends at {more[-1]:.2f} (lowest: "
+    f"{more.min():.2f})."
+)
+
+# %% tags=["shared", "check"]
+# Checked: as drawn, 300 lines overfit; 900 lines end below them
+drawn = [plots.drawn(fig, "validation loss", name)[1] for name in validation]
+assert drawn[0][-1] > 1.2 * drawn[0].min()
+assert drawn[1][-1] < 0.8 * drawn[0][-1] and drawn[1].min() < drawn[0].min()
+drawn = [plots.drawn(fig, "training loss", name)[1] for name in training]
+assert all(losses[-1] < 0.3 * losses[0] for losses in drawn)  # loose: they fall
+
+# %% [markdown] tags=["shared"]
+# **Early stopping** needs no second run: keep the weights that were best on the
+# validation data, as `fit` does, and stop when they have not been beaten for some
+# epochs (the *patience*). Against overfitting, more data help most. Then come dropout,
+# which sets random activations to zero, and weight decay, which AdamW applies beside
+# the gradient ([Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101)). If the
+# model no longer fits into memory, see the Extra *Less memory*.
+
+# %% [markdown] tags=["shared"]
+# ## An exported model needs none of your classes
+#
+# Somebody who has your classes needs only your weights: *safetensors* contains nothing
+# but arrays, so that a file from a stranger cannot run code (`save_weights` in *Two
+# frameworks*).
+#
+# For somebody *without* your classes, export the computation itself, here for any size
+# of batch. A process that knows nothing of our classes runs it:
+
+# %% tags=["jax"]
+folder, reader = Path(tempfile.mkdtemp()), readers[900]
+test_x, test_real = from_texts(test_texts, 41)
+(any_size,) = export.symbolic_shape("b")
+shapes = [(any_size, 41, 128), np.float32], [(any_size, 41), np.bool_]
+function = jax.jit(lambda x, real: reader(x, real))
+with full_float32():  # the precision of products is part of the program
+    program = export.export(function, platforms=["cpu", "cuda"])(
+        *(jax.ShapeDtypeStruct(*shape) for shape in shapes)
+    )
+_ = (folder / "reader.jax").write_bytes(program.serialize())
+
+# %% tags=["jax"]
+STRANGER = """
+import os, sys, numpy as np
+os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # a GPU is its parent's, too
+from jax import export
+model = export.deserialize(open("reader.jax", "rb").read())
+np.save("logits.npy", model.call(*np.load("lines.npz").values()))
+print(sum(name.startswith(("helpers", "flax")) for name in sys.modules))
+"""
+
+# %% tags=["shared"]
+np.savez(folder / "lines.npz", test_x[:10], test_real[:10])  # ten lines
+command = [sys.executable, "-I", "-c", STRANGER]
+alone = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+logits = np.load(folder / "logits.npy")
+
+# %% tags=["shared", "say"]
+right = (logits.argmax(1) == test_labels[:10]).sum()
+say(
+    f"The other process, with {alone.stdout.strip()} of our modules, calls the first "
+    f"line {LANGUAGES[logits[0].argmax()]}; {right} of its ten answers are right. How "
+    "lines become arrays, and which number means which language, has to be delivered "
+    "with the program."
+)
+
+# %% tags=["shared", "check"]
+# Checked: the exported program gives the model's own outputs
+with full_float32():
+    expected = outputs(reader, test_x[:10], test_real[:10])
+np.testing.assert_allclose(logits, expected, atol=1e-5)
+assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
+
+# %% [markdown] tags=["jax"]
+# The file contains StableHLO, which other projects' compilers read as well. JAX
+# [promises to read
+# it](https://docs.jax.dev/en/latest/export/export.html#compatibility-guarantees) for
+# six months; for longer, keep weights and code.
+
+# %% [markdown] tags=["shared"]
+# ## The framework's layers compute the same
+#
+# The classes of this book were made to be read. Ready-made layers are tested by
+# thousands, and every default is a decision that somebody has made for you. To change
+# something inside, or to look at it, write your own around the framework's fused
+# attention: PyTorch's documentation calls its `nn.Transformer*` reference
+# implementations.
+
+# %% [markdown] tags=["jax"]
+# Flax has attention, norms and linear layers; the block is yours. Two defaults would
+# change our outputs a little: the $\varepsilon$ of the norm, and a tanh in the GELU.
+
+
+# %% tags=["jax"]
+class Block(nnx.Module):
+    """A pre-norm block of Flax's own layers: ``b s m, b s -> b s m``."""
+
+    def __init__(self, m, n_heads, f, dropout=0.0, *, rngs):
+        self.norm1 = nnx.LayerNorm(m, epsilon=1e-5, rngs=rngs)
+        self.norm2 = nnx.LayerNorm(m, epsilon=1e-5, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(n_heads, m, decode=False, rngs=rngs)
+        self.linear1 = nnx.Linear(m, f, rngs=rngs)
+        self.linear2 = nnx.Linear(f, m, rngs=rngs)
+        self.dropout = nnx.Dropout(dropout, rngs=rngs)
+
+    def __call__(self, x, real):
+        mask = real[:, None, None, :]  # b 1 1 k: True = may look
+        x = x + self.dropout(self.attention(self.norm1(x), mask=mask))
+        hidden = jax.nn.gelu(self.linear1(self.norm2(x)), approximate=False)
+        return x + self.dropout(self.linear2(self.dropout(hidden)))
+
+
+# %% [markdown] tags=["shared"]
+# With our weights under its names, it gives our outputs (see the Extra *Weights move*).
+# Positions are not in it: add them to the input of the first block. Rotary positions
+# turn queries and keys, so they need attention of your own, as in *Positions*.
+
+# %% [markdown] tags=["jax"]
+# | Flax's layers | ours |
+# |---|---|
+# | mask: True may look | the same |
+# | `LayerNorm(epsilon=1e-6)` | 1e-5, as in PyTorch |
+# | `jax.nn.gelu` with a tanh | exact: `approximate=False` |
+# | `MultiHeadAttention` needs `decode`, and returns no weights | outputs and weights |
+# | first weights: standard deviation $1/\sqrt n$ | $1/\sqrt{3n}$ |
+# | kernels `m h d`; `dot_product_attention` takes `b s h d` | `m 3m`; `b h s d` |
+
+# %% tags=["jax", "check"]
+# Checked: the defaults are those of the table; in fused attention, True may look
+draw = np.random.default_rng(0).normal
+assert nnx.LayerNorm(3, rngs=nnx.Rngs(0)).epsilon == 1e-6
+assert jax.nn.gelu(1.0) != jax.nn.gelu(1.0, approximate=False)
+kernel = as_numpy(nnx.Linear(32, 64, rngs=nnx.Rngs(0)).kernel[...])
+uniform = as_numpy(new().encoder.blocks[0].ffn.linear1.kernel[...])
+ratio = kernel.std() / uniform.std()
+np.testing.assert_allclose(ratio, 3**0.5, rtol=0.1)  # loose: by the draw
+q = floats(draw(size=(1, 3, 1, 4)))  # b s h d
+keys = booleans([[[[True, True, False]]]])
+swapped = q.swapaxes(1, 2)
+with full_float32():
+    theirs = jax.nn.dot_product_attention(q, q, q, mask=keys)
+    ours = attention(swapped, swapped, swapped, keys)[0].swapaxes(1, 2)
+np.testing.assert_allclose(as_numpy(theirs), as_numpy(ours), atol=1e-5)
+
+# %% tags=["jax", "check"]
+# Checked: padding changes nothing; attention of Flax returns outputs alone
+block, x = build(Block, 12, 3, 29), draw(size=(2, 7, 12))
+real = np.arange(7) < np.array([[7], [4]])  # b s
+other = np.where(real[..., None], x, 9)
+pair = [outputs(block, y, real)[real] for y in (x, other)]
+np.testing.assert_allclose(*pair, atol=1e-5)
+layer = nnx.MultiHeadAttention(2, 12, decode=False, rngs=nnx.Rngs(0))
+assert nnx.eval_shape(layer, floats(x)).shape == x.shape
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Less memory, and (almost) the same gradient
+#
+# A model grows, and no longer fits. Before you buy a machine: three ways give
+# the same gradient from less memory, or almost the same.
+#
+# * **Gradient accumulation**: the mean of the gradients of four equal parts of a batch
+#   is that of the batch, if its loss is a mean over examples.
+# * **Recomputation**: keep only the input of each block, and compute its inside again.
+# * **Half precision**: multiply in bfloat16, but keep the weights in float32, or small
+#   updates would be rounded away. In the settings of `fit`: `precision="bfloat16"`.
+
+
+# %% tags=["shared"]
+def in_parts(loss_fn, model, batch, n=4):
+    """The gradient as the mean over ``n`` equal parts of a batch."""
+    total = {}
+    for part in zip(*(np.split(array, n) for array in batch), strict=True):
+        for name, gradient in gradients(loss_fn, model, part).items():
+            total[name] = total.get(name, 0) + gradient / n
+    return total
+
+
+# %% tags=["jax"]
+class Recomputed(SequenceClassifier):
+    """Keeps only the input of each block."""
+
+    def encode(self, x, real):
+        x, mask = self.positions(self.embed(x)), real[:, None, None]
+        run = nnx.remat(lambda block, x, mask: block(x, mask)[0])
+        for block in self.encoder.blocks:
+            x = run(block, x, mask)
+        return self.encoder.norm(x)
+
+
+# %% tags=["jax"]
+def half_loss(model, *batch):
+    """The loss with matrix products in bfloat16, but for the last one."""
+    half = nnx.clone(model)
+    for _, layer in nnx.iter_graph(half):
+        if isinstance(layer, nnx.Linear) and layer is not half.output:
+            layer.dtype = jnp.bfloat16  # the weights stay float32
+    found = class_loss(half, *batch)
+    nnx.update(model, nnx.state(half, nnx.RngState))  # new masks in the next update
+    return found
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: MiB kept by a larger model, and the distance of its gradients
+large = sizes | {"m": 128, "n_blocks": 2, "f": 512, "max_length": 128}
+plain, thrifty = (build(kind, **large) for kind in (SequenceClassifier, Recomputed))
+rng = np.random.default_rng(0)
+long = np.eye(128, dtype=np.float32)[rng.integers(128, size=(16, 128))]
+batch = long, np.ones((16, 128), bool), rng.integers(4, size=16)
+ways = {  # what computes the gradient, its loss, model, and texts at one time
+    "plain": (gradients, class_loss, plain, 16),
+    "four quarters": (in_parts, class_loss, plain, 4),
+    "recomputation": (gradients, class_loss, thrifty, 16),
+    "half precision": (gradients, half_loss, plain, 16),
+}
+cost, flat = {}, {}
+for name, (way, loss_fn, model, n) in ways.items():
+    kept = activations(model, loss_fn, *on_device([a[:n] for a in batch], model))
+    with full_float32():
+        found = way(loss_fn, model, batch).values()
+    flat[name] = np.concatenate([as_numpy(gradient).ravel() for gradient in found])
+    away = np.linalg.norm(flat[name] - flat["plain"]) / np.linalg.norm(flat["plain"])
+    cost[name] = sum(math.prod(a.shape) * a.dtype.itemsize for a in kept) / 2**20, away
+
+# %% tags=["shared", "say"]
+rows = [
+    [name, f"{kept:.0f}", power(away) if away else "0"]
+    for name, (kept, away) in cost.items()
+]
+head = ["gradient of 16 texts", "MiB kept for backward", "distance from the first"]
+say(
+    f"{table(head, *rows)}\n\nThe distance is relative to the length of the whole "
+    "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
+    "differs. Recomputation pays with a second forward pass. Whether bfloat16 is also "
+    "fast depends on the machine; on GPUs it usually is."
+)
+
+# %% tags=["shared", "check"]
+# Checked: quarters keep a quarter, recomputation less, and the gradients agree
+base = cost["plain"][0]
+assert 0.2 < cost["four quarters"][0] / base < 0.3
+assert cost["recomputation"][0] < 0.2 * base and cost["half precision"][0] < 0.9 * base
+assert cost["four quarters"][1] < 1e-5 and cost["recomputation"][1] < 1e-5
+assert 1e-4 < cost["half precision"][1] < 0.1  # loose: processors round differently
+
+# %% [markdown] tags=["jax"]
+# In a loop of your own, `optax.MultiSteps` adds the parts up. `jax.jit` has fused
+# operations all along: it compiles the whole gradient, once for each new shape. Without
+# it, every operation is compiled and called by itself. (JAX chooses the device: a GPU
+# or TPU if its build for one is installed, else the CPU.)
+
+# %% tags=["jax", "say"]
+rows = [
+    [run["about"]["device"], way, f"{one['first_s']:.1f}", f"{one['later_ms']:.0f}"]
+    for run in recorded("compilation-jax")
+    for way, one in run["ways"].items()
+]
+head = ["device", "gradient", "seconds of the first call", "milliseconds later"]
+say(f"{table(head, *rows)}\n\n(Recorded once, for a model of this size.)")
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Weights move between files and libraries
+#
+# JAX and PyTorch read the same file of our weights, by `save_weights` and
+# `load_weights`. And each framework has files of its own:
+
+# %% [markdown] tags=["jax"]
+# [Orbax](https://github.com/google/orbax) keeps any tree of arrays, also an
+# optimiser's, on any number of devices.
+
+# %% tags=["jax"]
+checkpointer = orbax.checkpoint.StandardCheckpointer()
+checkpointer.save(folder / "reader", nnx.state(reader, nnx.Param))
+checkpointer.wait_until_finished()
+restored = new(seed=1)
+expected = nnx.state(restored, nnx.Param)
+nnx.update(restored, checkpointer.restore(folder / "reader", expected))
+
+# %% [markdown] tags=["shared"]
+# Other libraries have other names. Here is a whole encoder of ready-made blocks, and
+# our encoder's weights get the names that it uses:
+
+
+# %% tags=["jax"]
+class ReadyMade(nnx.Module):
+    """A pre-norm encoder of Flax's own layers: ``b s m, b s -> b s m``."""
+
+    def __init__(self, n_blocks, m, n_heads, f, dropout=0.0, *, rngs):
+        blocks = [Block(m, n_heads, f, dropout, rngs=rngs) for _ in range(n_blocks)]
+        self.blocks = nnx.data(blocks)
+        self.norm = nnx.LayerNorm(m, epsilon=1e-5, rngs=rngs)
+
+    def __call__(self, x, real):
+        for block in self.blocks:
+            x = block(x, real)
+        return self.norm(x)
+
+
+# %% tags=["jax"]
+def renamed(encoder):
+    """Weights of our ``Encoder`` under Flax's paths; queries, keys, values by head."""
+    n_heads, state = encoder.blocks[0].attention.n_heads, {}
+    for path, param in nnx.to_flat_state(nnx.state(encoder, nnx.Param)):
+        array, path = param[...], tuple(key for key in path if key != "ffn")
+        if "qkv" in path:  # m 3m, or 3m
+            parts = jnp.split(array, 3, axis=-1)
+            for name, part in zip(("query", "key", "value"), parts, strict=True):
+                by_head = part.reshape(*part.shape[:-1], n_heads, -1)  # m h d, or h d
+                state[*path[:-2], name, path[-1]] = by_head
+        elif path[-2:] == ("out", "kernel"):
+            state[path] = array.reshape(n_heads, -1, array.shape[1])  # h d m
+        else:
+            state[path] = array
+    return state
+
+
+# %% tags=["jax"]
+ours = build(Encoder, 2, 12, 3, 29, norm_first=True, activation="gelu")
+own, weights = build(ReadyMade, 2, 12, 3, 29, seed=1), renamed(ours)
+for path, param in nnx.to_flat_state(nnx.state(own, nnx.Param)):
+    param[...] = weights[path]
+
+# %% tags=["shared", "check"]
+# Checked: at real positions, both encoders agree to 1e-5
+with full_float32():  # on a GPU JAX's default is TF32, with 11 significant bits
+    expected, found = outputs(ours, x, real[:, None, None]), outputs(own, x, real)
+np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# Mind the order of features, too: in rotary positions, Meta's code for LLaMA pairs $2i$
+# with $2i + 1$, as ours does, and Hugging Face's pairs $i$ with $i + d/2$, with the
+# weights reordered to match.
+
+# %% tags=["shared", "check"]
+# Checked: weights from files give the same outputs, and those of the NumPy reference
+draw = np.random.default_rng(10).normal
+encoder = build(Encoder, 2, 12, 3, 29, norm_first=True)
+drawn = {n: draw(0, 0.3, a.shape) for n, a in sorted(to_arrays(encoder).items())}
+from_arrays(encoder, drawn)
+expected, _ = reference.encoder(x, drawn, 2, 3, norm_first=True)
+save_weights(encoder, folder / "encoder.safetensors")
+again = build(Encoder, 2, 12, 3, 29, norm_first=True, seed=1)
+load_weights(again, folder / "encoder.safetensors")
+with full_float32():
+    both = [outputs(one, x, np.ones((7, 7))) for one in (encoder, again)]
+    restored = outputs(restored, test_x[:10], test_real[:10])
+np.testing.assert_allclose(both[0], expected, atol=1e-5)
+np.testing.assert_array_equal(*both)
+np.testing.assert_allclose(restored, logits, atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: The framework's attention layer has its own conventions
+
+# %% [markdown] tags=["jax"]
+# The layer is `nnx.MultiHeadAttention`. With `sow_weights=True` it stores its weights,
+# and `nnx.pop` takes them out. With `dropout_rate=0.1`, it drops weights in training.
+
+# %% tags=["jax"]
+x, real = draw(size=(2, 7, 12)), np.arange(7) < np.array([[7], [4]])  # b s m, b s
+layer = nnx.MultiHeadAttention(3, 12, decode=False, rngs=nnx.Rngs(1))
+theirs = layer(floats(x), mask=booleans(real)[:, None, None], sow_weights=True)
+(their_weights,) = jax.tree.leaves(nnx.pop(layer, nnx.Intermediate))  # b h q k
+
+# %% tags=["jax", "check"]
+# Checked: with the same parameters, our layer and the framework's give the same numbers
+ours = build(MultiHeadAttention, 12, 3)
+kernels = ours.qkv.kernel[...].reshape(12, 3, 3, -1)  # m 3 h d
+biases = ours.qkv.bias[...].reshape(3, 3, -1)  # 3 h d
+for i, part in enumerate((layer.query, layer.key, layer.value)):
+    part.kernel[...], part.bias[...] = kernels[:, i], biases[i]
+layer.out.kernel[...] = ours.out.kernel[...].reshape(3, -1, 12)  # h d m
+layer.out.bias[...] = ours.out.bias[...]
+masks = booleans(np.tri(7)), booleans(real)[:, None, None]  # q k, b 1 1 k
+for mask in masks:
+    with full_float32():
+        theirs = layer(floats(x), mask=mask, sow_weights=True)
+        expected = ours(floats(x), mask, return_weights=True)
+    found = theirs, *jax.tree.leaves(nnx.pop(layer, nnx.Intermediate))
+    for theirs, own in zip(found, expected, strict=True):
+        np.testing.assert_allclose(as_numpy(theirs), as_numpy(own), atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Other loops do what `fit` does
+
+# %% [markdown] tags=["jax"]
+# **Equinox** is another library of layers. Its models are pytrees themselves, with no
+# state beside them, so a step needs no `split` and `merge`. `filter_jit` traces the
+# arrays in a model and keeps the rest, such as an activation function, fixed;
+# `filter_value_and_grad` differentiates by the floating-point arrays:
+#
+# ```python
+# @eqx.filter_jit
+# def step(model, opt_state, *batch):
+#     loss, grads = eqx.filter_value_and_grad(loss_fn)(model, *batch)
+#     updates, opt_state = optimizer.update(grads, opt_state)
+#     return eqx.apply_updates(model, updates), opt_state, loss
+# ```
+#
+# Begin with `opt_state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))`.
+
+# %% [markdown] tags=["shared"]
+# ## Key points
+#
+# * If training fails, test in order: loss at the start, padding, gradients, one batch,
+#   validation. A falling loss proves little.
+# * Then choose the learning rate; then more data, early stopping, dropout.
+# * Accumulation and recomputation keep the gradient, half precision nearly.
+# * Weights need your classes, an exported program does not.
+# * Ready-made layers compute what ours do, once the defaults are known: the mask's
+#   meaning, the order of axes, the activation, dropout, the first weights.
+
+# %% [markdown] tags=["jax"]
+# Next comes [what attention costs, in JAX](costs_jax.ipynb): the memory and the time
+# that a model needs, before it is trained.

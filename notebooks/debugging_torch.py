@@ -1,0 +1,792 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown] tags=["shared"]
+# # When training fails
+#
+# By the end you can find out why a model does not learn, choose its learning rate,
+# stop before it overfits, train it with less memory, hand it to somebody who has none
+# of your code, and replace the book's layers by your framework's.
+# You need: the chapters up to *The reverse task*.
+#
+# Nothing crashes. The loss is a number, it even falls, and the model is bad. Is it the
+# data? The mask? The learning rate? Whoever guesses starts one training after the
+# other, and loses days. This page makes six mistakes on purpose, each of them a line in
+# somebody's code, and finds every one in seconds, by a test that looks at one thing.
+
+# %% [markdown] tags=["torch"]
+# This page uses **PyTorch**. The same page in JAX:
+# [debugging_jax](debugging_jax.ipynb).
+
+# %% tags=["shared", "setup"]
+# In Colab this fetches the helpers of the book; anywhere else it does nothing.
+import os
+import subprocess
+import sys
+
+REPOSITORY = "https://github.com/example/transformers-side-by-side"
+
+if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+    folder = REPOSITORY.rsplit("/", 1)[-1]
+    if not os.path.isdir(folder):
+        clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
+        if subprocess.run(clone, check=False).returncode:
+            sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
+    os.chdir(os.path.join(folder, "notebooks"))
+    sys.path.insert(0, os.getcwd())
+
+# %% tags=["torch", "imports"]
+import copy
+import math
+import tempfile
+import warnings
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from helpers import reference
+from helpers.data.lines import LANGUAGES, from_texts, languages
+from helpers.engine.settings import Settings
+from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
+from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
+from helpers.show import plots
+from helpers.show.prose import power, recorded, say, table
+from helpers.torch import (
+    Encoder,
+    MultiHeadAttention,
+    SequenceClassifier,
+    attention,
+    build,
+    evaluate,
+    fit,
+    full_float32,
+)
+from helpers.torch.memory import activations
+from helpers.torch.training import on_device
+
+# %% tags=["torch", "experiment"]
+# Experiment: style, device, and the short names floats and booleans
+plots.use_style()
+device = "cuda" if torch.cuda.is_available() else "cpu"
+build = partial(build, device=device)  # models are made on this device
+floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
+booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
+
+# %% [markdown] tags=["shared"]
+# ## Six mistakes, and the test that finds each
+#
+# First of all, look at a few examples with their labels, as they enter the model. Do
+# they belong together? Are the numbers of the size of 1? Ours are lines of code or
+# text: which of four languages is a line written in? Each character is a one-hot
+# vector, and `real` is True where there is one.
+
+# %% tags=["shared"]
+texts, labels, test_texts, test_labels = languages()
+x, real = from_texts(texts, 41)  # b s i, b s; the lines have at most 40 characters
+for text, label in zip(texts[:4], labels, strict=False):
+    print(LANGUAGES[label], text, sep=": ")
+learn = x[:900], real[:900], labels[:900]
+watch = x[900:1220], real[900:1220], labels[900:1220]
+
+# %% [markdown] tags=["shared"]
+# The model is the book's encoder with the mean over the real positions, as in *Your own
+# data*. It is trained by `fit` of *The reverse task*:
+
+# %% tags=["torch"]
+sizes = {"n_inputs": 128, "m": 32, "n_outputs": 4, "max_length": 41}
+sizes |= {"n_blocks": 1, "n_heads": 4, "f": 64}
+new = partial(build, SequenceClassifier, **sizes)
+brief = Settings(
+    n_train=900, batch_size=32, epochs=3, learning_rate=3e-3, warmup=10,
+    schedule="warmup_constant",
+)  # fmt: skip
+
+
+def class_loss(model, x, real, labels):
+    """Mean cross-entropy and accuracy of the classes ``b``."""
+    logits = model(x, real)
+    loss = nn.functional.cross_entropy(logits, labels)
+    return loss, {"accuracy": (logits.argmax(-1) == labels).float().mean()}
+
+
+# %% [markdown] tags=["shared"]
+# Now five tests. They take seconds, and the cheapest come first:
+#
+# 1. **The loss at the start** is about $\ln c$ for $c$ classes, since nothing is known
+#    yet. (Logits that differ from the start add about half their variance; so the tied
+#    weights of *A model that writes* start higher. For a forecast, it is about the mean
+#    square of the values.)
+# 2. **Padding changes nothing**: put other numbers there, and compare.
+# 3. **Every weight has a gradient**, finite and not zero.
+# 4. **One batch**, trained again and again, is learned by heart.
+# 5. **Validation data** are predicted well above chance. (Ours are lines of the same
+#    files, enough to find mistakes. To report a result, take other files.)
+
+
+# %% tags=["torch"]
+def outputs(model, x, real):
+    """Outputs of a model, as a NumPy array."""
+    with torch.no_grad():
+        return as_numpy(model(floats(x), booleans(real)))
+
+
+def gradients(loss_fn, model, batch):
+    """Gradient of each parameter, by name; zeros where none arrives."""
+    names, params = zip(*model.named_parameters(), strict=True)
+    tensors = [torch.as_tensor(array, device=params[0].device) for array in batch]
+    loss, _ = loss_fn(model, *tensors)
+    found = torch.autograd.grad(loss, params, materialize_grads=True)
+    return dict(zip(names, found, strict=True))
+
+
+# %% tags=["shared"]
+def leak(model, x, real):
+    """How much the outputs change if the padding contains other numbers."""
+    model.eval()  # dropout off
+    other = np.where(real[..., None], x, 3)
+    return np.abs(outputs(model, other, real) - outputs(model, x, real)).max()
+
+
+def one_batch(loss_fn, model, data):
+    """The last loss of a training on the same 32 examples."""
+    start = to_arrays(model)
+    same = np.tile(np.arange(32), (brief.updates_per_epoch, 1))
+    history = fit(model, loss_fn, data, brief, batches=lambda epoch: same, bar=False)
+    from_arrays(model, start)
+    return history["loss"][-1]
+
+
+# %% tags=["shared"]
+def five_tests(model, loss_fn, data):
+    """The number of each test, and whether it passes; the last two train the model."""
+    batch = [array[:32] for array in data]
+    loss = evaluate(model, loss_fn, batch)["loss"] / math.log(len(LANGUAGES))
+    yield loss, 0.7 < loss < 1.5  # False for NaN
+    change = leak(model, *batch[:2])
+    yield change, change < 1e-3
+    found = gradients(loss_fn, model, batch).items()  # the keys' biases have none
+    norms = [np.linalg.norm(as_numpy(g)) for name, g in found if "bias" not in name]
+    yield min(norms), np.isfinite(norms).all() and min(norms) > 0
+    last = one_batch(loss_fn, model, data)
+    yield last, last < 0.2
+    fit(model, loss_fn, data, brief, bar=False)
+    accuracy = evaluate(model, class_loss, watch)["accuracy"]
+    yield accuracy, accuracy > 0.5
+
+
+# %% [markdown] tags=["shared"]
+# Now the mistakes. Three are in the model or the loss:
+
+
+# %% tags=["torch"]
+class UpsideDown(SequenceClassifier):
+    """Takes the mask the wrong way round."""
+
+    def encode(self, x, real):
+        return super().encode(x, ~real)
+
+
+class Frozen(SequenceClassifier):
+    """Lets no gradient through to the embedding."""
+
+    def encode(self, x, real):
+        x = self.positions(self.embed(x)).detach()
+        return self.encoder(x, real[:, None, None])
+
+
+def softmax_twice(model, x, real, labels):
+    """Cross-entropy of probabilities, as if they were logits."""
+    return class_loss(lambda *given: model(*given).softmax(-1), x, real, labels)
+
+
+# %% [markdown] tags=["shared"]
+# Three are in the weights or the data:
+
+# %% tags=["shared"]
+loud = new()
+weights = to_arrays(loud)
+from_arrays(loud, weights | {"output.weight": 100 * weights["output.weight"]})
+x, real, labels = learn
+empty = real & (np.arange(900) != 3)[:, None]  # the fourth text
+mistakes = {
+    "none": (new(), class_loss, learn),
+    "an output layer 100 times too large": (loud, class_loss, learn),
+    "an empty text": (new(), class_loss, (x, empty, labels)),
+    "the mask upside down": (build(UpsideDown, **sizes), class_loss, learn),
+    "a frozen embedding": (build(Frozen, **sizes), class_loss, learn),
+    "a softmax before the loss": (new(), softmax_twice, learn),
+    "labels shifted by a row": (new(), class_loss, (x, real, np.roll(labels, 1))),
+}
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: the tests on each mistake, up to the first that fails
+def run_tests(*parts):
+    """Numbers of the tests up to the first that fails, and whether all pass."""
+    found = []
+    for number, passes in five_tests(*parts):
+        found.append(number)
+        if not passes:
+            break
+    return found, passes
+
+
+results = {name: run_tests(*parts) for name, parts in mistakes.items()}
+
+# %% tags=["shared", "say"]
+found = {name: numbers for name, (numbers, _) in results.items()}
+rows = []
+for name, (numbers, passes) in results.items():
+    cells = [f"{number:.2g}".replace("nan", "NaN") for number in numbers]
+    cells = cells if passes else [*cells[:-1], f"**{cells[-1]}**"]
+    rows.append([name, *cells, *[""] * (5 - len(cells))])
+head = ["mistake", "loss at the start ÷ ln 4", "change by padding"]
+head += ["smallest gradient norm", "one batch", "validation accuracy"]
+learned = [found[name][3] for name in ("labels shifted by a row", "none")]
+say(
+    f"{table(head, *rows)}\n\nBold: the test that fails; the later ones did not run. "
+    "Without a mistake all pass. Each test is the first to find something, and **a "
+    "falling loss proves little**: with shifted labels, one batch is learned by heart "
+    f"({learned[0]:.2g}) as it is without a mistake ({learned[1]:.2g}). (A text "
+    "without a position has no mean, so its batch, here the first, is NaN: leave it "
+    "out, or begin each with a token.)"
+)
+
+# %% tags=["shared", "check"]
+# Checked: the healthy model passes all tests; each mistake fails the test in its row
+assert [len(found[name]) for name in mistakes if name != "none"] == [1, 1, 2, 3, 4, 5]
+assert [name for name, (_, passes) in results.items() if passes] == ["none"]
+assert math.isnan(found["an empty text"][0])
+assert found["a softmax before the loss"][3] > math.log(1 + 3 / math.e) - 1e-5
+assert found["a frozen embedding"][2] == 0
+assert not real[:, -1].any() and not watch[1][:, -1].any()
+
+# %% [markdown] tags=["torch"]
+# In a loop of your own, `{name: w.grad.norm() for name, w in model.named_parameters()}`
+# shows the norms after `backward`. If a NaN appears later,
+# `torch.autograd.set_detect_anomaly(True)` names the operation whose gradient it was.
+
+# %% [markdown] tags=["shared"]
+# **Exercise 1, predict, then run.** Somebody's table contains a column that was
+# computed from the label. For our lines: the first character is replaced by the label.
+# Which of the five tests finds it?
+
+# %% tags=["shared", "answer"]
+given = []
+for x, real, labels in (learn, watch):
+    told = x.copy()
+    told[:, 0] = np.eye(128)[labels]
+    given.append((told, real, labels))
+model = new()
+measured, _ = run_tests(model, class_loss, given[0])
+accuracy = evaluate(model, class_loss, given[1])["accuracy"]
+assert measured[3] < 0.2 and accuracy > 0.95 > found["none"][4]
+say(
+    f"None: the first four pass, and {accuracy:.0%} of the validation lines with this "
+    f"column are right (without it, {found['none'][4]:.0%}). A leak shows itself only "
+    "by a result that is too good, and by asking what will be known when the model is "
+    "used."
+)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, predict, then run.** Somebody writes test 2 without `model.eval()`, and
+# the model has `dropout=0.1`. What does the test report for a correct model?
+
+# %% tags=["shared", "answer"]
+model = build(SequenceClassifier, **sizes, dropout=0.1)
+model.train()
+few = x[:32], real[:32]
+first, second = outputs(model, *few), outputs(model, *few)
+change = np.abs(first - second).max()
+assert change > 1e-3 and leak(model, *few) < 1e-3
+say(
+    f"A change, here of {change:.2g}, even if the padding stays the same: every pass "
+    "draws other activations to drop. Whatever is compared, is compared in evaluation "
+    "mode. The function `leak` sees to it."
+)
+
+# %% [markdown] tags=["shared"]
+# ## First the learning rate
+#
+# If all tests pass, you can tune. Few things matter as much as the learning rate. If
+# the loss jumps, try a tenth of it; if it hardly moves, ten times as much. Better, try
+# it in steps of a factor of about three, for a few updates each:
+
+# %% tags=["shared"]
+rates, ends = 10.0 ** np.linspace(-4, -1, 7), []
+for rate in rates:
+    chosen = replace(brief, learning_rate=rate)
+    losses = fit(new(), class_loss, learn, chosen, bar=False)["loss"]
+    ends.append(losses[-brief.updates_per_epoch :].mean())
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loss in the third epoch over the learning rate, which has a logarithmic axis. It falls from the lowest rate to a minimum, and rises again at the highest rates."}}
+panels = {"training loss, third epoch": {"Adam": (rates, np.array(ends))}}
+fig = plots.curves(panels, x="learning rate", log_x=10, marks="o", size=(5.6, 2.6))
+fig
+
+# %% tags=["shared", "say"]
+best = int(np.argmin(ends))
+say(
+    f"The lowest loss is at a rate of {power(rates[best])}. For a long training, begin "
+    "with the next one to the left, because it also has to survive its worst batch. "
+    "Warm-up and decay help then (see *Warm-up*)."
+)
+
+# %% tags=["shared", "check"]
+# Checked: as drawn, the best rate lies inside, and both ends have a higher loss
+drawn = plots.drawn(fig, "training loss, third epoch", "Adam")[1]
+assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
+
+# %% [markdown] tags=["shared"]
+# ## Early stopping keeps the best weights
+#
+# Next comes **overfitting**: the training loss falls, and the validation loss turns and
+# rises. So train longer, once on 300 lines and once on 900, and look at both losses.
+# (With `folder="runs"`, `fit` writes them for TensorBoard, where you can watch them
+# grow; Weights & Biases and MLflow draw such curves, too.)
+
+# %% tags=["shared"]
+longer = replace(brief, epochs=12)
+readers, training, validation = {}, {}, {}
+for n in (300, 900):
+    readers[n] = new()
+    some = [np.tile(array[:n], (900 // n, *[1] * (array.ndim - 1))) for array in learn]
+    history = fit(readers[n], class_loss, some, longer, validation=watch, bar=False)
+    updates = longer.updates_per_epoch * (1 + np.arange(longer.epochs))
+    by_epoch = history["loss"].reshape(longer.epochs, -1).mean(axis=1)
+    training[f"{n} lines"] = updates, by_epoch
+    validation[f"{n} lines"] = updates, history["validation_loss"]
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over the updates. Both training losses fall. The validation loss with 300 lines falls, turns and rises; with 900 lines it ends below that."}}
+panels = {"training loss": training, "validation loss": validation}
+fig = plots.curves(panels, x="update", size=(7.2, 2.8))
+fig
+
+# %% tags=["shared", "say"]
+few, more = (losses for _, losses in validation.values())
+say(
+    f"With 300 lines, the validation loss is lowest at update "
+    f"{validation['300 lines'][0][few.argmin()]} ({few.min():.2f}) and ends at "
+    f"{few[-1]:.2f}. With three times the data it ends at {more[-1]:.2f} (lowest: "
+    f"{more.min():.2f})."
+)
+
+# %% tags=["shared", "check"]
+# Checked: as drawn, 300 lines overfit; 900 lines end below them
+drawn = [plots.drawn(fig, "validation loss", name)[1] for name in validation]
+assert drawn[0][-1] > 1.2 * drawn[0].min()
+assert drawn[1][-1] < 0.8 * drawn[0][-1] and drawn[1].min() < drawn[0].min()
+drawn = [plots.drawn(fig, "training loss", name)[1] for name in training]
+assert all(losses[-1] < 0.3 * losses[0] for losses in drawn)  # loose: they fall
+
+# %% [markdown] tags=["shared"]
+# **Early stopping** needs no second run: keep the weights that were best on the
+# validation data, as `fit` does, and stop when they have not been beaten for some
+# epochs (the *patience*). Against overfitting, more data help most. Then come dropout,
+# which sets random activations to zero, and weight decay, which AdamW applies beside
+# the gradient ([Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101)). If the
+# model no longer fits into memory, see the Extra *Less memory*.
+
+# %% [markdown] tags=["shared"]
+# ## An exported model needs none of your classes
+#
+# Somebody who has your classes needs only your weights: *safetensors* contains nothing
+# but arrays, so that a file from a stranger cannot run code (`save_weights` in *Two
+# frameworks*).
+#
+# For somebody *without* your classes, export the computation itself, here for any size
+# of batch. A process that knows nothing of our classes runs it:
+
+# %% tags=["torch"]
+folder, reader = Path(tempfile.mkdtemp()), readers[900]
+test_x, test_real = from_texts(test_texts, 41)
+inputs = torch.from_numpy(test_x[:6]), torch.from_numpy(test_real[:6])
+rows = [{0: torch.export.Dim("b")}] * 2  # the first axis may have any size
+program = torch.export.export(copy.deepcopy(reader).cpu(), inputs, dynamic_shapes=rows)
+torch.export.save(program, folder / "reader.pt2")
+
+# %% tags=["torch"]
+STRANGER = """
+import sys, numpy as np, torch
+model = torch.export.load("reader.pt2").module()
+x, real = (torch.from_numpy(a) for a in np.load("lines.npz").values())
+np.save("logits.npy", model(x, real).detach().numpy())
+print(sum(name.startswith("helpers") for name in sys.modules))
+"""
+
+# %% tags=["shared"]
+np.savez(folder / "lines.npz", test_x[:10], test_real[:10])  # ten lines
+command = [sys.executable, "-I", "-c", STRANGER]
+alone = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+logits = np.load(folder / "logits.npy")
+
+# %% tags=["shared", "say"]
+right = (logits.argmax(1) == test_labels[:10]).sum()
+say(
+    f"The other process, with {alone.stdout.strip()} of our modules, calls the first "
+    f"line {LANGUAGES[logits[0].argmax()]}; {right} of its ten answers are right. How "
+    "lines become arrays, and which number means which language, has to be delivered "
+    "with the program."
+)
+
+# %% tags=["shared", "check"]
+# Checked: the exported program gives the model's own outputs
+with full_float32():
+    expected = outputs(reader, test_x[:10], test_real[:10])
+np.testing.assert_allclose(logits, expected, atol=1e-5)
+assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
+
+# %% [markdown] tags=["torch"]
+# Somebody without PyTorch can run it, too: as an ONNX file, in ONNX Runtime, from many
+# languages. With the packages `onnx` and `onnxscript` that takes a line:
+#
+# ```python
+# torch.onnx.export(program).save("reader.onnx")
+# ```
+
+# %% [markdown] tags=["shared"]
+# ## The framework's layers compute the same
+#
+# The classes of this book were made to be read. Ready-made layers are tested by
+# thousands, and every default is a decision that somebody has made for you. To change
+# something inside, or to look at it, write your own around the framework's fused
+# attention: PyTorch's documentation calls its `nn.Transformer*` reference
+# implementations.
+
+# %% [markdown] tags=["torch"]
+# PyTorch has the whole block, and `nn.TransformerEncoder` stacks it. Four of its
+# defaults are not ours:
+
+
+# %% tags=["torch"]
+class Block(nn.TransformerEncoderLayer):
+    """PyTorch's block with the choices of ours: ``b s m, b s -> b s m``."""
+
+    def __init__(self, m, n_heads, f, dropout=0.0):
+        options = {"activation": "gelu", "norm_first": True, "batch_first": True}
+        super().__init__(m, n_heads, f, dropout, **options)
+
+
+# %% [markdown] tags=["shared"]
+# With our weights under its names, it gives our outputs (see the Extra *Weights move*).
+# Positions are not in it: add them to the input of the first block. Rotary positions
+# turn queries and keys, so they need attention of your own, as in *Positions*.
+
+# %% [markdown] tags=["torch"]
+# | PyTorch's layers | ours |
+# |---|---|
+# | `src_key_padding_mask`, `attn_mask`: True **hides** | True may look[^sdpa] |
+# | `batch_first=False`: inputs `s b m` | `b s m` |
+# | `norm_first=False`, `activation="relu"`, `dropout=0.1` | a choice |
+# | `dropout` is also for attention weights | is not |
+# | the blocks of a stack begin with equal weights | with different ones |
+# | `eval()` with post-norm and nested tensors: padded outputs are 0 | are computed |
+# | `MultiheadAttention` returns the *mean* of the heads' weights | one map a head |
+#
+# [^sdpa]: As in `scaled_dot_product_attention`: PyTorch itself has both meanings.
+
+# %% tags=["torch", "check"]
+# Checked: the defaults are those of the table; in fused attention, True may look
+draw = np.random.default_rng(0).normal
+default = nn.TransformerEncoderLayer(12, 3, 7)
+assert not default.norm_first and not default.self_attn.batch_first
+assert default.dropout.p == default.self_attn.dropout == 0.1
+assert default.activation is nn.functional.relu
+first, second = nn.TransformerEncoder(default, 2, enable_nested_tensor=False).layers
+assert torch.equal(first.linear1.weight, second.linear1.weight)
+own_way = nn.functional.scaled_dot_product_attention
+q = floats(draw(size=(1, 1, 3, 4)))
+keys = booleans([[True, True, False]])
+theirs, ours = own_way(q, q, q, attn_mask=keys), attention(q, q, q, keys)[0]
+np.testing.assert_allclose(as_numpy(theirs), as_numpy(ours), atol=1e-5)
+
+# %% tags=["torch", "check"]
+# Checked: padding changes nothing; nested tensors make its outputs 0; weights: a mean
+block, x = build(Block, 12, 3, 29), draw(size=(2, 7, 12))
+real = np.arange(7) < np.array([[7], [4]])  # b s
+hides, other = ~booleans(real), np.where(real[..., None], x, 9)
+pair = [block(floats(y), src_key_padding_mask=hides) for y in (x, other)]
+np.testing.assert_allclose(*(as_numpy(y)[real] for y in pair), atol=1e-5)
+post_norm = nn.TransformerEncoderLayer(12, 2, 7, batch_first=True)
+with torch.no_grad(), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    stacked = nn.TransformerEncoder(post_norm, 1).eval()
+    hidden = torch.from_numpy(~real)
+    padded = stacked(torch.randn(2, 7, 12), src_key_padding_mask=hidden)
+assert padded[1, 4:].abs().max() == 0 and padded[1, 0].abs().max() > 0
+weights = build(nn.MultiheadAttention, 12, 2)(*3 * [floats(draw(size=(3, 1, 12)))])[1]
+assert weights.shape == (1, 3, 3)  # b q k: no axis of heads
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Less memory, and (almost) the same gradient
+#
+# A model grows, and no longer fits. Before you buy a machine: three ways give
+# the same gradient from less memory, or almost the same.
+#
+# * **Gradient accumulation**: the mean of the gradients of four equal parts of a batch
+#   is that of the batch, if its loss is a mean over examples.
+# * **Recomputation**: keep only the input of each block, and compute its inside again.
+# * **Half precision**: multiply in bfloat16, but keep the weights in float32, or small
+#   updates would be rounded away. In the settings of `fit`: `precision="bfloat16"`.
+
+
+# %% tags=["shared"]
+def in_parts(loss_fn, model, batch, n=4):
+    """The gradient as the mean over ``n`` equal parts of a batch."""
+    total = {}
+    for part in zip(*(np.split(array, n) for array in batch), strict=True):
+        for name, gradient in gradients(loss_fn, model, part).items():
+            total[name] = total.get(name, 0) + gradient / n
+    return total
+
+
+# %% tags=["torch"]
+class Recomputed(SequenceClassifier):
+    """Keeps only the input of each block."""
+
+    def encode(self, x, real):
+        x, mask = self.positions(self.embed(x)), real[:, None, None]
+        for block in self.encoder.blocks:
+            x, _ = checkpoint(block, x, mask, use_reentrant=False)
+        return self.encoder.norm(x)
+
+
+# %% tags=["torch"]
+def half_loss(model, *batch):
+    """The loss with matrix products in bfloat16."""
+    with torch.autocast(batch[0].device.type, torch.bfloat16):
+        return class_loss(model, *batch)
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: MiB kept by a larger model, and the distance of its gradients
+large = sizes | {"m": 128, "n_blocks": 2, "f": 512, "max_length": 128}
+plain, thrifty = (build(kind, **large) for kind in (SequenceClassifier, Recomputed))
+rng = np.random.default_rng(0)
+long = np.eye(128, dtype=np.float32)[rng.integers(128, size=(16, 128))]
+batch = long, np.ones((16, 128), bool), rng.integers(4, size=16)
+ways = {  # what computes the gradient, its loss, model, and texts at one time
+    "plain": (gradients, class_loss, plain, 16),
+    "four quarters": (in_parts, class_loss, plain, 4),
+    "recomputation": (gradients, class_loss, thrifty, 16),
+    "half precision": (gradients, half_loss, plain, 16),
+}
+cost, flat = {}, {}
+for name, (way, loss_fn, model, n) in ways.items():
+    kept = activations(model, loss_fn, *on_device([a[:n] for a in batch], model))
+    with full_float32():
+        found = way(loss_fn, model, batch).values()
+    flat[name] = np.concatenate([as_numpy(gradient).ravel() for gradient in found])
+    away = np.linalg.norm(flat[name] - flat["plain"]) / np.linalg.norm(flat["plain"])
+    cost[name] = sum(math.prod(a.shape) * a.dtype.itemsize for a in kept) / 2**20, away
+
+# %% tags=["shared", "say"]
+rows = [
+    [name, f"{kept:.0f}", power(away) if away else "0"]
+    for name, (kept, away) in cost.items()
+]
+head = ["gradient of 16 texts", "MiB kept for backward", "distance from the first"]
+say(
+    f"{table(head, *rows)}\n\nThe distance is relative to the length of the whole "
+    "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
+    "differs. Recomputation pays with a second forward pass. Whether bfloat16 is also "
+    "fast depends on the machine; on GPUs it usually is."
+)
+
+# %% tags=["shared", "check"]
+# Checked: quarters keep a quarter, recomputation less, and the gradients agree
+base = cost["plain"][0]
+assert 0.2 < cost["four quarters"][0] / base < 0.3
+assert cost["recomputation"][0] < 0.2 * base and cost["half precision"][0] < 0.9 * base
+assert cost["four quarters"][1] < 1e-5 and cost["recomputation"][1] < 1e-5
+assert 1e-4 < cost["half precision"][1] < 0.1  # loose: processors round differently
+
+# %% [markdown] tags=["torch"]
+# In a loop of your own, `backward` adds the parts up by itself. `torch.compile(model)`
+# fuses operations. It costs a long first call, and pays off where many small operations
+# wait for memory, above all on GPUs. (On a Mac, the GPU is the device `"mps"`, if
+# `torch.backends.mps.is_available()`; this book's pages look for `"cuda"` only.)
+
+# %% tags=["torch", "say"]
+rows = [
+    [run["about"]["device"], way, f"{one['first_s']:.1f}", f"{one['later_ms']:.0f}"]
+    for run in recorded("compilation-torch")
+    for way, one in run["ways"].items()
+]
+head = ["device", "gradient", "seconds of the first call", "milliseconds later"]
+say(f"{table(head, *rows)}\n\n(Recorded once, for a model of this size.)")
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Weights move between files and libraries
+#
+# JAX and PyTorch read the same file of our weights, by `save_weights` and
+# `load_weights`. And each framework has files of its own:
+
+# %% [markdown] tags=["torch"]
+# PyTorch's own files keep any tensors, also an optimiser's. Such a file can contain
+# code; `weights_only`, by now the default, does not run it.
+
+# %% tags=["torch"]
+torch.save(reader.state_dict(), folder / "reader.pt")
+restored = new(seed=1)
+_ = restored.load_state_dict(torch.load(folder / "reader.pt", weights_only=True))
+
+# %% [markdown] tags=["shared"]
+# Other libraries have other names. Here is a whole encoder of ready-made blocks, and
+# our encoder's weights get the names that it uses:
+
+
+# %% tags=["torch"]
+class ReadyMade(nn.Module):
+    """A pre-norm encoder of PyTorch's own layers: ``b s m, b s -> b s m``."""
+
+    def __init__(self, n_blocks, m, n_heads, f, dropout=0.0):
+        super().__init__()
+        block, norm = Block(m, n_heads, f, dropout), nn.LayerNorm(m)
+        self.stack = nn.TransformerEncoder(
+            block, n_blocks, norm, enable_nested_tensor=False
+        )
+
+    def forward(self, x, real):
+        return self.stack(x, src_key_padding_mask=~real)  # here, True hides
+
+
+# %% tags=["torch"]
+def renamed(encoder):
+    """Weights of our ``Encoder`` under PyTorch's names."""
+    names = {"blocks.": "layers.", "attention.qkv.": "self_attn.in_proj_"}
+    names |= {"attention.out.": "self_attn.out_proj.", "ffn.": ""}
+    state = {}
+    for name, array in encoder.state_dict().items():
+        for ours, theirs in names.items():
+            name = name.replace(ours, theirs)
+        state[name] = array
+    return state
+
+
+# %% tags=["torch"]
+ours = build(Encoder, 2, 12, 3, 29, norm_first=True, activation="gelu").eval()
+own = build(ReadyMade, 2, 12, 3, 29, seed=1).eval()
+_ = own.stack.load_state_dict(renamed(ours))
+
+# %% tags=["shared", "check"]
+# Checked: at real positions, both encoders agree to 1e-5
+with full_float32():  # on a GPU JAX's default is TF32, with 11 significant bits
+    expected, found = outputs(ours, x, real[:, None, None]), outputs(own, x, real)
+np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# Mind the order of features, too: in rotary positions, Meta's code for LLaMA pairs $2i$
+# with $2i + 1$, as ours does, and Hugging Face's pairs $i$ with $i + d/2$, with the
+# weights reordered to match.
+
+# %% tags=["shared", "check"]
+# Checked: weights from files give the same outputs, and those of the NumPy reference
+draw = np.random.default_rng(10).normal
+encoder = build(Encoder, 2, 12, 3, 29, norm_first=True)
+drawn = {n: draw(0, 0.3, a.shape) for n, a in sorted(to_arrays(encoder).items())}
+from_arrays(encoder, drawn)
+expected, _ = reference.encoder(x, drawn, 2, 3, norm_first=True)
+save_weights(encoder, folder / "encoder.safetensors")
+again = build(Encoder, 2, 12, 3, 29, norm_first=True, seed=1)
+load_weights(again, folder / "encoder.safetensors")
+with full_float32():
+    both = [outputs(one, x, np.ones((7, 7))) for one in (encoder, again)]
+    restored = outputs(restored, test_x[:10], test_real[:10])
+np.testing.assert_allclose(both[0], expected, atol=1e-5)
+np.testing.assert_array_equal(*both)
+np.testing.assert_allclose(restored, logits, atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: The framework's attention layer has its own conventions
+
+# %% [markdown] tags=["torch"]
+# The layer is `nn.MultiheadAttention`. Its padding mask is `b k`, and True *hides*; a
+# query that sees nothing gets NaN. It returns the mean of all heads' weights, unless
+# you set `average_attn_weights=False`, and uses fused kernels only with
+# `need_weights=False`. `dropout=0.1` drops weights in training.
+
+# %% tags=["torch"]
+x, real = draw(size=(2, 7, 12)), np.arange(7) < np.array([[7], [4]])  # b s m, b s
+layer = build(nn.MultiheadAttention, 12, 3, batch_first=True)
+theirs, their_weights = layer(
+    *[floats(x)] * 3, key_padding_mask=~booleans(real), average_attn_weights=False
+)  # b q m, b h q k
+
+# %% tags=["torch", "check"]
+# Checked: with the same parameters, our layer and the framework's give the same numbers
+ours = build(MultiHeadAttention, 12, 3)
+state = {f"in_proj_{n}": array for n, array in ours.qkv.state_dict().items()}
+state |= {f"out_proj.{n}": array for n, array in ours.out.state_dict().items()}
+layer.load_state_dict(state)
+masks = booleans(np.tri(7)), booleans(real)[:, None, None]  # q k, b 1 1 k
+given = {"attn_mask": ~masks[0]}, {"key_padding_mask": ~booleans(real)}
+for mask, hides in zip(masks, given, strict=True):
+    found = layer(*[floats(x)] * 3, **hides, average_attn_weights=False)
+    expected = ours(floats(x), mask, return_weights=True)
+    for theirs, own in zip(found, expected, strict=True):
+        np.testing.assert_allclose(as_numpy(theirs), as_numpy(own), atol=1e-5)
+before = booleans(np.tri(7, k=-1))  # the first query sees nothing
+nothing, _ = layer(*[floats(x)] * 3, attn_mask=~before)
+assert np.isnan(as_numpy(nothing)[:, 0]).all()
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Other loops do what `fit` does
+
+# %% [markdown] tags=["torch"]
+# **PyTorch Lightning** takes the loss and the optimiser of a model, and writes the
+# loop: devices, precision, accumulation, checkpoints and early stopping become options.
+# (`loader` yields batches as `class_loss` takes them.)
+#
+# ```python
+# class Lines(lightning.LightningModule):
+#     def __init__(self, model):
+#         super().__init__()
+#         self.model = model
+#
+#     def training_step(self, batch, _):
+#         return class_loss(self.model, *batch)[0]
+#
+#     def configure_optimizers(self):
+#         return torch.optim.Adam(self.parameters(), lr=3e-3)
+#
+# lightning.Trainer(max_epochs=3, gradient_clip_val=1.0).fit(Lines(new()), loader)
+# ```
+#
+# Hugging Face's **`Trainer`** does the same for a model whose `forward` returns its
+# loss, as those of *Transformers* do; it also loads and shares weights on their hub:
+#
+# ```python
+# options = TrainingArguments("runs", num_train_epochs=3, learning_rate=3e-3)
+# Trainer(model, options, train_dataset=examples).train()
+# ```
+
+# %% [markdown] tags=["shared"]
+# ## Key points
+#
+# * If training fails, test in order: loss at the start, padding, gradients, one batch,
+#   validation. A falling loss proves little.
+# * Then choose the learning rate; then more data, early stopping, dropout.
+# * Accumulation and recomputation keep the gradient, half precision nearly.
+# * Weights need your classes, an exported program does not.
+# * Ready-made layers compute what ours do, once the defaults are known: the mask's
+#   meaning, the order of axes, the activation, dropout, the first weights.
+
+# %% [markdown] tags=["torch"]
+# Next comes [what attention costs, in PyTorch](costs_torch.ipynb): the memory and the
+# time that a model needs, before it is trained.
