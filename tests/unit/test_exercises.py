@@ -1,4 +1,4 @@
-"""Every known mistake gets its own message, in both frameworks; what is right passes."""
+"""A known mistake gets its own message, in both frameworks; what is right passes."""
 
 import importlib
 import inspect
@@ -38,7 +38,7 @@ def in_framework(framework, one, source):
     """A function of a framework's arrays out of the source of a reference."""
     names = one.reference.__globals__ | {"np": NUMPY_OF[framework]}
     names[framework] = sys.modules[framework]
-    for name, value in one.reference.__globals__.items():
+    for value in [*one.reference.__globals__.values()]:
         if getattr(value, "__module__", "") == one.reference.__module__:
             exec(source_of(value), names)  # what the reference calls
     exec(source, names)
