@@ -65,6 +65,7 @@ from helpers.engine.shapes import (  # as_numpy() takes either framework's
     check_shape,
 )
 from helpers.engine.weights import to_arrays  # all parameters of a model
+from helpers.exercises import check  # of what you write
 from helpers.show import plots, viewer
 from helpers.show.diagrams import attention as diagrams  # reference: formulas in NumPy
 from helpers.show.prose import say  # say() prints a sentence with computed numbers
@@ -960,6 +961,57 @@ np.testing.assert_array_equal(masked[:, 1:], maps[:, 1:])
 check_shape(cross_weights, "b h q k", b=b, h=n_heads, q=s, k=11)
 expected, _ = reference.multi_head_attention(x, params, n_heads, context=context)
 np.testing.assert_allclose(as_numpy(crossed), expected, atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Write two functions yourself: replace the `...`, and run the cell. `check` tries your
+# function on random arrays, and says whether it is right, or what is wrong. Any way to
+# compute it will do, also a loop.
+
+
+# %% tags=["shared"]
+def my_attention(q, k, v, mask):
+    """Masked attention: ``b q d, b k d, b k e, b q k -> b q e``.
+
+    The mask is True where a query may look, or None; a query that may look nowhere gets
+    zeros.
+    """
+
+
+check("attention.masked", my_attention)
+
+
+# %% tags=["shared"]
+def my_heads(x, qkv, out, n_heads):
+    """Self-attention without biases: ``b s m, m 3m, m m -> b s m``.
+
+    The columns of ``qkv`` make all queries, then all keys, then all values.
+    """
+
+
+check("attention.heads", my_heads)
+
+
+# %% tags=["jax", "answer"]
+def my_attention(q, k, v, mask):
+    scores = q @ k.mT / math.sqrt(q.shape[-1])  # b q k
+    if mask is None:
+        return nnx.softmax(scores) @ v
+    weights = nnx.softmax(jnp.where(mask, scores, -1e30))
+    return weights * mask.any(axis=-1, keepdims=True) @ v
+
+
+def my_heads(x, qkv, out, n_heads):
+    b, s, m = x.shape
+    parts = (x @ qkv).reshape(b, s, 3, n_heads, m // n_heads)
+    q, k, v = parts.transpose(2, 0, 3, 1, 4)  # b h s d
+    weights = nnx.softmax(q @ k.mT / math.sqrt(m // n_heads))
+    return (weights @ v).swapaxes(1, 2).reshape(b, s, m) @ out
+
+
+assert check("attention.masked", my_attention)
+assert check("attention.heads", my_heads)
 
 # %% [markdown] tags=["shared"]
 # ## Key points
