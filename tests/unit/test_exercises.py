@@ -16,6 +16,7 @@ for chapter in exercises.CHAPTERS:
     importlib.import_module(f"helpers.exercises.{chapter}")
 
 TORCH = "any arange cos exp log mean ones sin sqrt stack sum swapaxes where zeros"
+TORCH += " argsort cumsum isnan nan_to_num nanmean nansum"
 NUMPY_OF = {  # the references are written in names that all three have, or nearly
     "jax": jnp,
     "torch": SimpleNamespace(
@@ -23,6 +24,8 @@ NUMPY_OF = {  # the references are written in names that all three have, or near
         min=torch.amin,
         split=lambda x, n, axis: torch.tensor_split(x, n, dim=axis),
         concatenate=torch.cat,
+        array_split=torch.tensor_split,
+        take_along_axis=torch.take_along_dim,
         **{name: getattr(torch, name) for name in TORCH.split()},
     ),
 }
