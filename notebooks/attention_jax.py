@@ -100,10 +100,10 @@ cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 # %% [markdown] tags=["shared"]
 # A dictionary in Python returns the value of the one key that equals what you ask for.
 # Attention is a soft dictionary. A **query** says what a word looks for. Each word has
-# a **key**, which a **score function** $f$ compares with the query, and a **value**,
-# which is passed on. High scores become large weights, and the output is the mean of
-# *all* values under these weights. Suppose that the word *it* looks for an animal, and
-# that the features of each word serve as its key and as its value:
+# a **key** and a **value**. A **score function** $f$ compares the query with each key;
+# high scores become large weights, and the output is the mean of *all* values under
+# these weights. Suppose that the word *it* looks for an animal, and that the features
+# of each word serve as its key and as its value:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A query of five features, dark at animal, above the keys of eight words. Of all keys only that of cat is dark at animal: its score is 4, those of the others are 0, and the bar of its weight is long, all others are short. Beside the weights stand the values, and below them the output, dark at animal and nearly empty elsewhere."}}
 diagrams.soft_dictionary(tokens, words, np.array([4, 0, 0, 0, 0]), features)
@@ -121,8 +121,8 @@ diagrams.soft_dictionary(tokens, words, np.array([4, 0, 0, 0, 0]), features)
 #
 # In the drawing, and here in code, the score is the dot product. Bahdanau et al. took
 # a small network (*additive attention*), others [the
-# cosine](https://arxiv.org/abs/1410.5401). The dot product is the fastest, because one
-# matrix product scores all pairs.
+# cosine](https://arxiv.org/abs/1410.5401). The dot product costs least: one matrix
+# product scores all pairs.
 
 # %% tags=["shared"]
 query = np.array([4, 0, 0, 0, 0])  # looks for an animal
@@ -227,8 +227,8 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # %% [markdown] tags=["shared"]
 # ## Attention is two matrix products and a softmax
 #
-# Except for one square root, this is all of attention. For all queries and keys at
-# once, it is
+# `self_attention` does all of it, except for one square root. As a formula, attention
+# is
 #
 # $$\mathrm{Attention}(Q, K, V) =
 # \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V \tag{1}$$
@@ -243,10 +243,10 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 diagrams.attention()
 
 # %% [markdown] tags=["jax"]
-# As a function of JAX arrays (`floats` makes them from numbers, in float32): there may
-# be more axes in front, because `@` multiplies the matrices in the last two axes, and
-# the softmax runs along the keys, the last axis. A value may have its own size, `e`.
-# The queries are scaled before the product, because large products overflow in half
+# As a function of JAX arrays (`floats` makes them from numbers, in float32) it takes
+# more axes in front: `@` multiplies the matrices in the last two axes, and the softmax
+# runs along the last one, the keys. Values may have a size of their own, `e`. The
+# queries are scaled before the product, because large products overflow in half
 # precision (float16).
 
 
@@ -318,10 +318,10 @@ say(
 # \mathrm{Var}\!\left(\frac{q^{\mathsf T} k}{\sqrt{d}}\right) = \sigma^4 .$$
 #
 # Without the root, more features make larger scores, until one key gets nearly all the
-# weight: the softmax is *saturated*. Then small changes of the query change nothing,
-# and training gets no gradient from it (see the extra on saturation). How often does
-# that happen? Take 400 random queries with 16 keys each, and call a query saturated if
-# its largest weight exceeds 0.99:
+# weight: the softmax is *saturated*. Then small changes of most queries change hardly
+# anything, and training gets almost no gradient from them (see the extra on
+# saturation). How often does that happen? Take 400 random queries with 16 keys each,
+# and call a query saturated if its largest weight exceeds 0.99:
 
 # %% tags=["shared", "experiment"]
 # Experiment: 400 queries with 16 keys each, without the scale and with it, for each d
@@ -525,10 +525,9 @@ for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
 # %% [markdown] tags=["shared"]
 # ## The framework's function computes the same outputs
 #
-# A model needs only the outputs, no weights to look at. For these, both frameworks have
-# a function. Where it has one program for all of formula (1), a **fused kernel**, the
-# weights are never stored as a whole, and memory grows with the length, not with its
-# square.
+# A model needs only the outputs, and for these both frameworks have a function. It can
+# run as one program, a **fused kernel**, that never holds all weights at once: memory
+# then grows with the length, not with its square.
 
 # %% [markdown] tags=["jax"]
 # `jax.nn.dot_product_attention` wants the heads *behind* the positions, `b s h d`.
@@ -541,9 +540,9 @@ theirs = jax.nn.dot_product_attention(*arrays, is_causal=True)[:, :, 0]
 np.allclose(as_numpy(theirs), as_numpy(ours), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# Our layers call it through `fused_attention`, in the fold. What a query gets that sees
-# nothing depends on the kernel, so `fused_attention` lets it see everything, and sets
-# its output to zero.
+# Our layers call it through `fused_attention`, in the fold. For a query that sees
+# nothing, kernels give different outputs, so `fused_attention` lets it see everything,
+# and then sets its output to zero.
 
 
 # %% tags=["jax", "check"]
@@ -568,7 +567,7 @@ np.testing.assert_allclose(as_numpy(theirs), as_numpy(ours), atol=1e-5)
 
 
 # %% tags=["jax", "check"]
-# Checked: under every mask `fused_attention` gives the outputs of `attention`
+# Checked: under every mask, fused attention gives the outputs of ours
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
     """The outputs of ``attention`` from arrays with four axes, here ``b h s d``."""
     check_shapes(q, k, v)
@@ -672,9 +671,9 @@ diagrams.heads()
 # As each head is $h$ times narrower, all together take as many multiplications as one
 # of size $m$. For speed, all matrices $W^Q_i$, $W^K_i$, $W^V_i$ are stored side by side
 # in one, of shape `m 3m`. $W^O$ mixes what the heads have found. Each matrix comes with
-# a bias; some models leave it out (`bias=False`; for example
-# [PaLM](https://arxiv.org/abs/2204.02311)). That of the keys has no effect at all: it
-# adds the same number to all scores of a query.
+# a bias, which some models leave out (`bias=False`; for example
+# [PaLM](https://arxiv.org/abs/2204.02311)). The bias of the keys has no effect at all:
+# it adds the same number to all scores of a query.
 #
 # The folds hold four functions. `build` makes a layer from a seed. `dense` makes a
 # linear layer, with weights within $\pm 1/\sqrt{n}$ for $n$ inputs: a new layer then

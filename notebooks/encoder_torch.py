@@ -27,11 +27,11 @@
 # * It only averages, so something else has to compute: the *feed-forward net*.
 # * Averaging again and again makes all words alike: *residual connections* work against
 #   it.
-# * With these, the numbers grow from layer to layer: *norms* keep them on one scale.
+# * Residual connections make the numbers grow from layer to layer: *norms* keep them
+#   on one scale.
 #
 # These are the parts of the **encoder** of [Vaswani et al.
-# 2017](https://arxiv.org/abs/1706.03762). We build them one by one, and show what
-# happens without each.
+# 2017](https://arxiv.org/abs/1706.03762). We build them one by one.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [encoder_jax](encoder_jax.ipynb).
@@ -138,7 +138,7 @@ say(
 # In a single attention layer, whatever its matrices, the question cannot know that it
 # should look at *Ben lives in Rome*: the score between the two depends on these two
 # sentences alone, and neither of them says who Anna's brother is. A third sentence can
-# change it only in the second layer.
+# change this score only in the second layer.
 
 # %% tags=["shared", "check"]
 # Checked: if Ben moves, or a third row changes, only the second layer looks elsewhere
@@ -190,7 +190,7 @@ diagrams.encoder_block()
 # 2014](https://jmlr.org/papers/v15/srivastava14a.html)) sets a random share of the
 # hidden features to zero, so that the model cannot rely on any one of them. It scales
 # up the others, so that the mean stays the same. `pick` and `check_rate`, in the fold,
-# look up the options.
+# check the options.
 
 
 # %% tags=["torch", "check"]
@@ -321,7 +321,7 @@ net_outputs = as_numpy(net(floats(mean[:, None])))[:, 0]
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Output over the mean of two bits. The feed-forward net rises from zero to one at the mean one half and falls back to zero. The best straight line is flat at one half."}}
 lines = {"feed-forward net": (grid, bent), "best line": (grid, slope * grid + start)}
 fig = plots.curves(
-    {"are the bits different?": lines}, x="mean of the bits", size=(5, 3)
+    {"are the bits different?": lines}, x="mean of the bits", size=(4.6, 3)
 )
 fig.axes[0].set_xticks([0, 0.5, 1])
 fig
@@ -428,17 +428,17 @@ for name, step in steps.items():
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Similarity of positions over depth from 1 to 12 blocks. Without residuals it is one from the second block on; with residuals it rises slowly."}}
 lines = {name: (depths, alike[name]) for name in reversed(steps)}
 fig = plots.curves(
-    {"similarity of positions": lines}, x="blocks", marks="o", size=(5, 3)
+    {"similarity of positions": lines}, x="blocks", marks="o", size=(4.6, 3)
 )
 fig
 
 # %% tags=["shared", "say"]
 kept = alike["with residuals"]
 say(
-    "After three blocks without residual connections, all positions have the same "
-    f"output: their similarity is {alike['without residuals'][2]:.3f}. With residual "
-    f"connections it is **{kept[2]:.2f}**. The positions still become alike, only "
-    f"slowly: after twelve blocks their similarity is {kept[-1]:.2f}."
+    "After three blocks without residual connections, all positions have nearly the "
+    f"same output: their similarity is {alike['without residuals'][2]:.3f}. With "
+    f"residual connections it is **{kept[2]:.2f}**. The positions still become alike, "
+    f"only slowly: after twelve blocks their similarity is {kept[-1]:.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -530,8 +530,8 @@ assert line.max() < 0.2
 # Here $\mu$ and $\sigma^2$ are the mean and the variance of the $m$ features of one
 # position; $\gamma$ and $\beta$ are learned, one per feature; and $\epsilon$ is small.
 # [RMS norm](https://arxiv.org/abs/1910.07467), common today, leaves out $\mu$ and
-# $\beta$: it divides by the root of the mean square. (Why not batch norm? See the
-# extra.)
+# $\beta$: it divides by the root of the mean square. (Why not batch norm? It would mix
+# the sentences of a batch: see the extra.)
 
 
 # %% [markdown] tags=["shared"]
@@ -641,7 +641,7 @@ class Encoder(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# To see where a model looks, we run it once with dropout off, and keep the maps.
+# To see where a model looks, we run it once with dropout off.
 
 # %% [markdown] tags=["torch"]
 # `without_dropout`, in the fold, switches dropout off by `eval()`; after the `with`
@@ -701,8 +701,8 @@ np.testing.assert_allclose(out, expected, atol=1e-5)
 # the hidden features.
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, an open question.** Could a smaller start replace the norms? GPT-2
-# scales the last weights of each branch by $1/\sqrt{N}$, for $N$ branches (see
+# **Exercise 3, an open question.** Could smaller initial weights replace the norms?
+# GPT-2 scales the last weights of each branch by $1/\sqrt{N}$, for $N$ branches (see
 # [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py)). Multiply each
 # branch of `without_norms` by $1/\sqrt{48}$, and predict both panels of its figure.
 # Then compute them: `spread, largest = watch(step)`, whose code is in the fold above
@@ -761,7 +761,7 @@ for name, step in steps.items():
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient over depth from 1 to 12 blocks, relative to no block. Without residuals it drops by a factor of more than a thousand within three blocks, where the line ends; with residuals it stays level for several blocks."}}
 panel = "gradient, relative to no block"
 lines = {name: (few[name], y) for name, y in reversed(gradient.items())}
-fig = plots.curves({panel: lines}, x="blocks", log_y=[panel], marks="o", size=(5, 3))
+fig = plots.curves({panel: lines}, x="blocks", log_y=[panel], marks="o", size=(4.6, 3))
 fig
 
 # %% tags=["shared", "say"]
@@ -785,16 +785,16 @@ assert line[2] > 0.8 and line[-1] < 0.97
 # %% [markdown] tags=["shared"]
 # ## Extra: Batch norm would mix the sentences
 #
-# If you know **batch norm** from vision, you may ask why Transformers do not have it.
-# It takes mean and variance over all positions of the batch. So an output would depend
-# on the other sentences and on their padding. Small batches give noisy means, and large
-# models leave memory for no others. In text, the means also differ more from batch to
-# batch than in pictures ([Shen et al. 2020](https://arxiv.org/abs/2003.07845)),
-# probably because a rare word comes up in few batches. Their *power norm* divides by
-# averages over many batches; *adaptive norm* ([Xu et al.
-# 2019](https://arxiv.org/abs/1911.07013)) is a layer norm with a function of the input
-# in place of $\gamma$ and $\beta$. In the code of layer norm and batch norm, only the
-# axes differ:
+# Why do Transformers not use the **batch norm** of vision? It takes mean and variance
+# over all positions of the batch. So an output would depend on the other sentences and
+# on their padding. Small batches give noisy means, and large models leave memory for no
+# others. In text, the means also differ more from batch to batch than in pictures
+# ([Shen et al. 2020](https://arxiv.org/abs/2003.07845)), probably because a rare word
+# comes up in few batches. Their *power norm* divides by a root mean square averaged
+# over many batches; *adaptive norm* ([Xu et al.
+# 2019](https://arxiv.org/abs/1911.07013)) is a layer norm with a fixed function of the
+# normalised features in place of $\gamma$ and $\beta$. In the code of layer norm and
+# batch norm, only the axes differ:
 
 
 # %% tags=["shared"]
@@ -889,10 +889,10 @@ say(
 say(
     "[Xiong et al. 2020](https://arxiv.org/abs/2002.04745) derive that this last "
     "gradient falls as one over the root of the depth, so to $\\sqrt{2/24} = "
-    f"{np.sqrt(2 / 24):.2f}$ of its size. They assume branches whose outputs are as "
-    "large as their inputs, which would make the sum "
-    f"$\\sqrt{{1 + 48}} = {np.sqrt(1 + 48):.0f}$ times as large. Ours grows to "
-    f"{growth:.1f} times its size only, which fits our ratio. They conclude that "
+    f"{np.sqrt(2 / 24):.2f}$ of its size. By their bounds, the sum of 24 blocks grows "
+    f"to between $\\sqrt{{1 + 12}} = {np.sqrt(13):.1f}$ and $\\sqrt{{1 + 36}} = "
+    f"{np.sqrt(37):.1f}$ times its size. Ours starts from small weights and grows to "
+    f"{growth:.1f} times only, which fits our ratio. They conclude that "
     "post-norm needs *warm-up*, a learning rate that starts small; the chapter on "
     "warm-up tests this."
 )
