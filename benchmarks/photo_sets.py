@@ -29,7 +29,7 @@ from helpers.engine.weights import count_parameters, write_atomically
 
 WINDOW, CENTRES, SAMPLE = 6, 400, 200_000  # pixels, of k-means, windows it learns from
 FEATURES = (
-    f"{CENTRES} centres of k-means on whitened windows of {WINDOW} by {WINDOW} pixels, "
+    "{} centres of k-means on whitened windows of {} by {} pixels, "
     "summed in quarters of a photo, and reduced by principal components"
 )
 
@@ -211,7 +211,11 @@ def main():
     about |= {"framework": given.framework, "shared": given.shared}
     about |= {"date": f"{datetime.now():%Y-%m-%d %H:%M}"}
     record = {"task": f"{name}-sets", "about": about, "settings": asdict(settings)}
-    record |= {"features": FEATURES, "linear": linear(parts), **found}
+    record |= {
+        "features": FEATURES.format(CENTRES, WINDOW, WINDOW),
+        "linear": linear(parts),
+        **found,
+    }
     given = SimpleNamespace(output=given.output, task=record["task"], framework=None)
     print(*run.write(given, report(record), record), sep="\n")
 
