@@ -364,9 +364,9 @@ say(
     f"{slow:.2f} at {slower.learning_rate:g}. So the network can **learn without "
     "warm-up, at a small rate and in twice the time**. Warm-up makes a high rate "
     "usable.\n\n"
-    f"With 10 updates of warm-up, three seeds end at {three(*shorter)}: "
-    f"{(shorter > 1).sum()} of 3 have not learned. The recipe's twentieth is meant "
-    "for pre-norm and the rate 0.001; for post-norm at 0.008 it can be too short."
+    f"With 10 updates of warm-up, three seeds end at {three(*shorter)} (not learned: "
+    f"{(shorter > 1).sum()} of 3). The recipe's twentieth is meant for pre-norm and "
+    "the rate 0.001; for post-norm at 0.008 it can be too short."
 )
 
 # %% tags=["shared", "check"]
