@@ -22,8 +22,8 @@
 # although model, data and loss function are right: the first few updates have ruined
 # the network. The authors of the Transformer prevented this by a learning rate that
 # rises from almost zero over 4,000 updates ([Vaswani et al.
-# 2017](https://arxiv.org/abs/1706.03762)). Without such a **warm-up**, a Transformer of
-# this kind hardly learned to translate: it reached a BLEU score of 8 instead of 34
+# 2017](https://arxiv.org/abs/1706.03762)). Without such a **warm-up**, a post-norm
+# Transformer hardly learned to translate: it reached a BLEU score of 8 instead of 34
 # ([Xiong et al. 2020](https://arxiv.org/abs/2002.04745)).
 #
 # > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, only on
@@ -83,16 +83,15 @@ f"PyTorch {torch.__version__} on {device}"
 # %% [markdown] tags=["shared"]
 # ## Without warm-up, this network learns nothing
 #
-# The model of the last chapter learned to reverse sequences without a mistake. Its
-# learning rate began small and rose for 50 updates. Take this rise away, at a higher
-# rate and with six blocks, and the model learns nothing at all, not even to reverse
-# eight digits.
+# In the last chapter, a model learned to reverse sequences while its learning rate rose
+# for 50 updates. Here the model has six blocks, and the rate is higher. If it rises for
+# 150 updates, the model still learns; if it is high at once, the model learns nothing
+# at all, not even to reverse eight digits.
 #
 # On this page, `train_all` takes a list of settings, trains one model for each, and
-# returns their losses and the models. Its loop, in `trained`, is `train_epoch` of the
-# last chapter, but with Adam and without clipping, and it is given the rate of each
-# update. `seeds` makes a list of three settings, equal but for the seed, and `final` is
-# the mean of the last ten losses of each run.
+# returns their losses and the models. Its loop, `train`, is `train_epoch` of the last
+# chapter with Adam, without clipping, and at given rates. `seeds` copies the settings
+# for three seeds; `final` is the mean of the last ten losses of each run.
 
 
 # %% tags=["shared", "experiment"]
@@ -210,7 +209,7 @@ say(
         ["peak rate", f"{one.learning_rate:g}", "high on purpose"],
         ["updates", f"{one.updates}, each of {one.batch_size} sequences",
          "enough to learn"],
-        ["warm-up", f"{one.warmup} updates", "long, so that one sees it"],
+        ["warm-up", f"{one.warmup} updates", "long, to be safe at this rate"],
         ["Adam's $\\beta_1, \\beta_2$", "0.9, 0.99",
          "with 0.999, averages outlast the run"],
         ["clipping", "none", "so that only warm-up can help"],
@@ -218,8 +217,8 @@ say(
 )  # fmt: skip
 
 # %% [markdown] tags=["shared"]
-# What keeps this network from learning? There are five suspects, and this page tests
-# them one after the other; the last section before the recipe collects the verdicts.
+# What keeps this network from learning? There are five suspects; this page tests them
+# one after the other, and *Small first steps prevent the harm* has the verdicts.
 #
 # | suspect | test |
 # |---|---|
@@ -349,8 +348,8 @@ say(
 # ## Warm-up makes a high rate usable
 #
 # The first two suspects are the time and the rate. So we train without warm-up for
-# twice as long, at our rate and at a quarter of it. And how short may the warm-up be?
-# Ours takes three quarters of the run, the recipe a twentieth, here 10 updates.
+# twice as long, at our rate and at a quarter of it. And is the recipe's twentieth
+# enough, here 10 updates instead of 150?
 
 # %% tags=["shared"]
 longer = replace(no_warmup, epochs=4, seed=0)
@@ -365,10 +364,9 @@ say(
     f"{slow:.2f} at {slower.learning_rate:g}. So the network can **learn without "
     "warm-up, at a small rate and in twice the time**. Warm-up makes a high rate "
     "usable.\n\n"
-    f"With 10 updates of warm-up, three seeds end at {three(*shorter)}, "
-    f"{(shorter > 1).sum()} of 3 without having learned. The recipe's twentieth is "
-    "meant for pre-norm and the rate 0.001. For post-norm at 0.008 it is too short to "
-    "rely on."
+    f"With 10 updates of warm-up, three seeds end at {three(*shorter)} (not learned: "
+    f"{(shorter > 1).sum()} of 3). The recipe's twentieth is meant for pre-norm and "
+    "the rate 0.001; for post-norm at 0.008 it can be too short."
 )
 
 # %% tags=["shared", "check"]
@@ -429,10 +427,10 @@ def differences(model):
 
 # %% tags=["shared", "experiment"]
 # Experiment: differences before training, and after it with and without warm-up
-inside = {
-    "before training": [new_model(seed) for seed in range(3)],
+inside = {  # the first two in the colours of the first figure
     "trained with warm-up": models["warm-up"],
     "trained without warm-up": models["no warm-up"],
+    "before training": [new_model(seed) for seed in range(3)],
 }
 inside = {name: [differences(one) for one in kind] for name, kind in inside.items()}
 
@@ -447,7 +445,7 @@ fig = plots.curves(
 fig
 
 # %% tags=["shared", "say"]
-start, kept, lost = (np.mean(rows, axis=0) for rows in inside.values())
+kept, lost, start = (np.mean(rows, axis=0) for rows in inside.values())
 say(
     f"After the last block, the outputs differ by {start[-1]:.2f} of their size before "
     f"training, and by {kept[-1]:.2f} after training with warm-up. In the stuck "
@@ -464,10 +462,11 @@ assert y["trained without warm-up"][-1] < least  # loose: frameworks differ twof
 assert (np.diff(y["trained without warm-up"]) < 0).all()
 
 # %% [markdown] tags=["shared"]
-# How can a network lose its input? Suppose that large steps add nearly the same long
-# vector to every output, as in the drawing. The norm then makes the outputs short
-# again, and their differences, too, in every post-norm block. In a run of your own, a
-# loss that stays at the level of guessing is the sign to compute `differences`.
+# How can a network lose its input? Suppose that after large steps a layer adds nearly
+# the same long vector to every output, as in the drawing. The norm scales the sums back
+# to their old length, and so shrinks their differences; in post-norm, this happens in
+# every block. If a loss of your own stays at the level of guessing, compute
+# `differences`.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three arrows in different directions are three outputs. After the same long vector has been added to each, they are long and nearly parallel. After the norm they have their old length and are still nearly parallel: the differences have shrunk."}}
 diagrams.shared_vector()
@@ -477,7 +476,7 @@ diagrams.shared_vector()
 #
 # Why are the first steps so harmful, when later ones at the same rate are not? Three
 # suspects are left. Adam divides the step of each weight by the typical size of its
-# gradients so far, and at the start these are few ([Liu et al.
+# gradients, which at the start it estimates from a few ([Liu et al.
 # 2019](https://arxiv.org/abs/1908.03265)). Or the steps are too long for a new
 # network. Or it is post-norm, whose norms shrink the differences in the drawing. Each
 # suspect gets runs of its own:
@@ -539,18 +538,20 @@ assert np.median(ends[pre]) < 1  # loose: likewise
 # %% [markdown] tags=["shared"]
 # So at this rate the network is ruined **by large steps at the start**, and post-norm
 # makes it more sensitive; the first small steps change the network, and then it
-# tolerates the high rate. This is one network and one task. What the steps do to it,
-# and whether Adam or post-norm is behind it, is still debated (see the extras). Large
-# models use pre-norm, $\beta_2 = 0.95$ and a short warm-up, as
-# [GPT-3](https://arxiv.org/abs/2005.14165) did: for 375 million of 300 billion tokens.
+# tolerates the high rate. This is one network and one task, but [Kalra & Barkeshli
+# 2024](https://arxiv.org/abs/2406.09405) find the same in many, also with SGD: warm-up
+# leads to where the loss is less curved and larger steps do no harm. How much Adam and
+# post-norm add is debated (see the extras). Large models use pre-norm, $\beta_2 = 0.95$
+# and a short warm-up, as [GPT-3](https://arxiv.org/abs/2005.14165) did: for 375 million
+# of 300 billion tokens.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: First explanation: Adam divides by an estimate from few gradients
 #
-# Why was Adam a suspect at all? It scales the step of each weight by one over the
-# typical size of its gradients so far. At the start these are few, so by chance some
-# weights are scaled far more than others. Liu et al. 2019 blame this spread: warm-up
-# helps because the rate is low until the estimates are good.
+# Why was Adam a suspect at all? At the start, it estimates the size of each weight's
+# gradients from a few, so by chance it scales some weights far more than others. Liu et
+# al. 2019 blame this spread: warm-up helps because the rate is low until the estimates
+# are good.
 #
 # For the gradients $g_t$ of a weight $\theta$ and the rates $\eta_t$, Adam averages the
 # gradients ($\mu$) and their squares ($\nu$), and corrects both averages for their
@@ -629,9 +630,9 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 # r_t = \sqrt{\frac{(\rho_t-4)(\rho_t-2)\,\rho_\infty}
 # {(\rho_\infty-4)(\rho_\infty-2)\,\rho_t}}$$
 #
-# As long as $\rho_t \le 4$, for four updates, it does not divide at all: the step is
-# $\eta_t\hat\mu_t$, as long as the gradients make it. (PyTorch and Optax wait until 5,
-# for five updates.) After that it takes Adam's step times $r_t$, which is small at
+# While $\rho_t \le 4$, in the first four updates, it does not divide at all: its step
+# $\eta_t\hat\mu_t$ is that of gradient descent with momentum. (PyTorch and Optax wait
+# until 5, for five updates.) Then it takes Adam's step times $r_t$, which is small at
 # first and rises towards 1: a warm-up of its own.
 
 
@@ -700,7 +701,8 @@ np.testing.assert_allclose(theirs[5:], r * ours[5:], atol=1e-3)
 
 # %% [markdown] tags=["torch"]
 # For the first account, an extra of [the encoder block](encoder_torch.ipynb) measures
-# the gradient of each block before training.
+# the gradient of each block before training: it falls towards the last block in
+# pre-norm only.
 
 # %% tags=["shared", "experiment"]
 # Experiment: pre-norm with warm-up; both kinds of stack after ten updates without it
