@@ -23,7 +23,8 @@ def training_loop(basic=False):
     canvas.line((40, 150), loss_fn.left)
     canvas.line(loss_fn.bottom, (left, 200))
     canvas.text(left, 209, "loss", "name")
-    step = canvas.box(right, 52, 88, 40, "optimizer", "Adam", "dense")
+    adam = "Adam" if basic else "AdamW"
+    step = canvas.box(right, 52, 88, 40, "optimizer", adam, "dense")
     canvas.line(step.left, model.right)
     above = step
     if not basic:
