@@ -156,7 +156,7 @@ diagrams.clocks(codes[:6], pairs)
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map of the positional encoding, 96 positions by 48 features. The first features alternate quickly along the positions; the waves get slower with each pair, and the last features keep one colour throughout. Beside it the products of all pairs of codes, 96 by 96: every diagonal has one colour, and the main diagonal is the darkest."}}
 products = codes @ codes.T / (m / 2)  # s s, so that a code has 1 with itself
 fig = plots.heatmaps(
-    [codes.T, products], titles=["the codes", "dot products of two codes"],
+    [codes.T, products], titles=["fast pairs on top", "dot products: one per distance"],
     x="position", y="feature i", low=-1, high=1, bar="value", size=(7.2, 3.2),
 )  # fmt: skip
 fig.axes[1].set_ylabel("position")
