@@ -302,8 +302,8 @@ np.testing.assert_allclose(as_numpy(same), fitted["loss"][:50], rtol=1e-3)
 # %% [markdown] tags=["shared"]
 # ## The model learns to reverse without a mistake
 #
-# Now we take a cautious rate and more epochs, as for any new task; a table under *In
-# your own code* has all settings.
+# Now we take a cautious rate and more epochs, as for any new task; the last table of
+# the chapter has all settings.
 #
 # Validation data choose the best epoch, so accuracy on them may be a little too good.
 # The final number comes from the **test data**, which chose nothing.
@@ -971,7 +971,6 @@ for name, array in to_arrays(whole).items():
 # * One block with one head reverses without a mistake; its map is an antidiagonal.
 # * A map explains only what a test confirms: silence its keys.
 # * Without positions the model can only count.
-# * Several lengths need a padding mask, and a loss without the padding.
 
 # %% [markdown] tags=["jax"]
 # Next comes [warm-up, in JAX](warmup_jax.ipynb): why the learning rate rises first, and

@@ -24,9 +24,8 @@ def training_loop(basic=False):
     canvas.line(loss_fn.bottom, (left, 200))
     canvas.text(left, 209, "loss", "name")
     adam = "Adam" if basic else "AdamW"
-    step = canvas.box(right, 52, 88, 40, "optimizer", adam, "dense")
+    above = step = canvas.box(right, 52, 88, 40, "optimizer", adam, "dense")
     canvas.line(step.left, model.right)
-    above = step
     if not basic:
         above = canvas.box(right, 130, 88, 40, "max_grad_norm", "clip", "plain")
         canvas.line(above.top, step.bottom)
