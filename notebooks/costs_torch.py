@@ -744,7 +744,7 @@ ax.set_yscale("log", base=2)
 for points, line in (ax.lines[:2], fig.legends[0].legend_handles):
     points.set_linestyle("none")
     line.set_marker("none")
-ax.text(0.02, 0.88, "waits for memory", transform=ax.transAxes)
+ax.text(0.02, 0.95, "waits for\nmemory", va="top", transform=ax.transAxes)
 ax.text(0.98, 0.7, "waits for arithmetic", ha="right", transform=ax.transAxes)
 ax.xaxis.set_major_formatter("{x:g}")
 ax.yaxis.set_major_formatter("{x:g}")
@@ -880,8 +880,8 @@ say(
     f"= 256, attention does **{rates['attention'][1] / rates['GRU'][1]:.1f} times** as "
     "many operations a second as the GRU. Each step of a GRU multiplies with a single "
     "row, the left end of the roofline, and has to wait for the step before.\n\n"
-    f"At n = 4,096 attention pays for its square: {more:.0f} times the operations of "
-    f"the GRU (without the softmax) in {longer:.1f} times its time."
+    f"At n = 4,096 attention has {more:.0f} times the operations of the GRU (without "
+    f"the softmax), and takes {longer:.1f} times its time."
 )
 
 # %% tags=["shared", "check"]

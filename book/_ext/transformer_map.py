@@ -93,9 +93,9 @@ AROUND = {
         ("devices", 220, 40),
     ],
     "Later": [
-        ("rotary positions", 91, 78),
-        ("RMS norm", 161, 50),
-        ("gated net", 215, 50),
+        ("rotary positions", 90, 76),
+        ("RMS norm", 160, 54),
+        ("gated net", 216, 48),
     ],
     "": [("grouped queries", 97.5, 91), ("FlashAttention", 194.5, 91)],
 }
