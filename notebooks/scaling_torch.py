@@ -10,9 +10,8 @@
 # activations must travel, over links that are slow compared with the arithmetic. Who
 # holds what, and what travels when?
 #
-# You need no cluster to find out. This page simulates four devices on your processor,
-# runs on them what runs on thousands of GPUs, and kills a process in the middle of a
-# training.
+# You need no cluster: this page simulates four devices on your processor, runs on them
+# what runs on thousands of GPUs, and kills a process in the middle of a training.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [scaling_jax](scaling_jax.ipynb).
@@ -87,8 +86,8 @@ diagrams.ways_to_share()
 
 # %% [markdown] tags=["shared"]
 # The first row of the drawing is this **data-parallel** training, and it is what most
-# people need. The other two rows come later. Our example is a small language model, on
-# characters of Python's own source text. First, its training on one device:
+# people need. Our example is a small language model, on characters of Python's own
+# source text. First, its training on one device:
 
 
 # %% tags=["shared"]
@@ -224,9 +223,9 @@ say(
 diagrams.ring()
 
 # %% [markdown] tags=["shared"]
-# Rows are devices, columns the parts of their gradients. A number says how many devices
-# a part has summed; an arrow, that it has arrived from the device above (at the first
-# device, from the last).
+# Rows are devices, columns the parts of their gradients. A number says over how many
+# devices a part is summed. An arrow says that it has come from the device above (to the
+# first device, from the last).
 #
 # * Steps 1 to 3, the **reduce-scatter**: every device adds its own part to the one that
 #   arrives, and passes the sum on. In the end each device has one finished part.
@@ -325,7 +324,7 @@ say(
 #
 # How long does an update take on $n$ devices? Each computes an $n$-th of it. But
 # however many they are, each still sends at least the whole gradient. So the more
-# devices, the larger is the part of the exchange.
+# devices, the larger the share of the exchange.
 #
 # Here are times of an update on a processor of two cores, recorded once, with up to
 # four processes of one thread each. The model is larger than ours: four blocks of
@@ -351,7 +350,7 @@ panels = {}
 for kind, title in TITLES.items():
     chosen = [i for i, one in enumerate(record["rows"]) if one["scaling"] == kind]
     n = np.array([record["rows"][i]["processes"] for i in chosen])
-    panels[title] = {"measured": (n, times[chosen]), "model": (n, fitted[chosen])}
+    panels[title] = {"measured": (n, times[chosen]), "fitted": (n, fitted[chosen])}
 fig = plots.curves(panels, x="processes", marks="o", size=(6.4, 2.6))
 fig
 
@@ -380,10 +379,10 @@ assert error < 0.09 and work > 0 < rate
 # %% [markdown] tags=["shared"]
 # ## A run survives its processes
 #
-# Many devices fail often. The training of [Llama 3](https://arxiv.org/abs/2407.21783)
-# on 16,384 GPUs had 419 unexpected interruptions in 54 days (section 3.3.4). One
-# failure stops the whole run, because the others wait for its part. So a long run needs
-# three things:
+# With many devices, failures are frequent. The training of
+# [Llama 3](https://arxiv.org/abs/2407.21783) on 16,384 GPUs had 419 unexpected
+# interruptions in 54 days (section 3.3.4). One failure stops the whole run, because the
+# others wait for its part. So a long run needs three things:
 #
 # * something that notices the failure and stops the other processes;
 # * a **checkpoint** with the weights, the averages and the number of updates (with
@@ -442,15 +441,14 @@ assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
 # %% [markdown] tags=["shared"]
 # ## On your GPUs
 #
-# The book's own `fit` shares batches and resumes in this way. To train one of its
-# models on your GPUs, with your text or your settings, you need only a command: see the
-# last extra. In a script of your own, change three things:
+# To train one of the book's models on your GPUs, with your text or your settings, one
+# command is enough: see the last extra. In a script of your own, change three things:
 
 # %% [markdown] tags=["torch"]
 # * One GPU for each process, to which model and batches are moved:
 #   `device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))`,
-#   `torch.cuda.set_device(device)`, `init_process_group("nccl", device_id=device)`. A
-#   mesh is of `"cuda"`, too. End with `destroy_process_group()`, which the page's
+#   `torch.cuda.set_device(device)`, `init_process_group("nccl", device_id=device)`.
+#   Meshes are of `"cuda"`, too. End with `destroy_process_group()`, which the page's
 #   `torchrun` calls for you.
 # * Each process reads only its texts: `DistributedSampler` does that for a
 #   `DataLoader`.
@@ -606,7 +604,8 @@ say(
 # $$\phi(xW_1)W_2 = \sum_{i=1}^{4} \phi(xW_1^{(i)})\,W_2^{(i)} \tag{3}$$
 #
 # Attention is cut by heads: the layers of queries, keys and values into columns, the
-# output layer into rows.
+# output layer into rows. (In a fourth way, *pipeline parallel*, each device has some of
+# the blocks: [Huang et al. 2019](https://arxiv.org/abs/1811.06965).)
 
 
 # %% tags=["torch"]
