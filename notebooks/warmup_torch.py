@@ -56,6 +56,7 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from math import cos, nan, pi, sqrt
 
 import numpy as np
@@ -69,7 +70,7 @@ from helpers.schedules import check_warmup, factors
 from helpers.show import plots
 from helpers.show.diagrams import warmup as diagrams  # drawings, and figures of curves
 from helpers.show.prose import say, table  # sentences with numbers
-from helpers.torch import Predictor, build, cross_entropy
+from helpers.torch import Encoder, Predictor, build, cross_entropy
 
 # %% tags=["torch", "experiment"]
 # Experiment: device, style, and the short names floats and integers
@@ -548,10 +549,9 @@ assert np.median(ends[pre]) < 1  # loose: likewise
 # %% [markdown] tags=["shared"]
 # ## Extra: First explanation: Adam divides by an estimate from few gradients
 #
-# Why was Adam a suspect at all? At the start, it estimates the size of each weight's
-# gradients from a few, so by chance it scales some weights far more than others. Liu et
-# al. 2019 blame this spread: warm-up helps because the rate is low until the estimates
-# are good.
+# At the start, Adam estimates the size of each weight's gradients from a few, so by
+# chance it scales some weights far more than others. Liu et al. 2019 blame this spread:
+# warm-up keeps the rate low until the estimates are good.
 #
 # For the gradients $g_t$ of a weight $\theta$ and the rates $\eta_t$, Adam averages the
 # gradients ($\mu$) and their squares ($\nu$), and corrects both averages for their
@@ -582,8 +582,8 @@ def adam_steps(grads, beta2=0.99, epsilon=1e-8):
 
 
 # %% [markdown] tags=["shared"]
-# To see the spread alone, take 2,000 weights whose gradients are random numbers with
-# standard deviation 1. Each scaling $1/\sqrt{\hat\nu}$ should be 1.
+# Take 2,000 weights whose gradients are random numbers with standard deviation 1. Each
+# scaling $1/\sqrt{\hat\nu}$ should be 1.
 
 # %% tags=["shared", "experiment"]
 # Experiment: Adam's scaling of 2,000 weights over 1,000 updates
@@ -619,9 +619,8 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 
 # %% [markdown] tags=["shared"]
 # The very first step is exempt: at $t = 1$, $\hat\mu_1 = g_1$ and $\sqrt{\hat\nu_1} =
-# |g_1|$ cancel, so every weight moves by $\pm\eta_1$, even where a tiny gradient has
-# its sign by chance. From $t = 2$ on they no longer cancel, and chance also decides how
-# far a weight moves.
+# |g_1|$ cancel, so every weight moves by $\pm\eta_1$. From $t = 2$ on they no longer
+# cancel, and chance also decides how far a weight moves.
 #
 # **RAdam**, the optimiser of Liu et al., estimates how many gradients the average $\nu$
 # is worth: $\rho_t$ starts at 1 and grows to $\rho_\infty = 2/(1-\beta_2) - 1$.
@@ -656,8 +655,7 @@ say(
 # But RAdam changes both the spread and the size of the first steps, so it cannot decide
 # between them. Our table of suspects can: with filled averages the spread is small from
 # the first step on, and the network still guesses. So **the spread alone does not
-# explain this failure**. (A translation model of Liu et al. did learn after a similar
-# treatment.)
+# explain this failure**.
 
 
 # %% tags=["torch", "check"]
@@ -695,14 +693,79 @@ np.testing.assert_allclose(theirs[5:], r * ours[5:], atol=1e-3)
 #   of the output.
 # * Our drawing: each norm after a sum shrinks the differences. In pre-norm the sum is
 #   normalised only once, after the last block.
-#
-# All three predict that pre-norm tolerates high rates from the first update on. This we
-# can test; which of the three is right, we cannot.
 
-# %% [markdown] tags=["torch"]
-# For the first account, an extra of [the encoder block](encoder_torch.ipynb) measures
-# the gradient of each block before training: it falls towards the last block in
-# pre-norm only.
+# %% [markdown] tags=["shared"]
+# We test the first account before any training. In pre-norm, the last norm divides by
+# the size of the sum, and so it divides the gradient that comes back: the deeper the
+# stack, the smaller the gradient of its last block. Bands span three seeds.
+
+
+# %% tags=["torch"]
+def layer_gradients(encoder, x, probe):
+    """Norm of the gradient of each block's last matrix: ``l``."""
+    (encoder(floats(x)) * floats(probe)).sum().backward()
+    last = [block.ffn.linear2.weight.grad for block in encoder.blocks]
+    return np.array([np.linalg.norm(as_numpy(matrix)) for matrix in last])
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: gradients in stacks of 2, 6 and 24 blocks, for both norms and three seeds
+inputs, probe = np.random.default_rng(4).normal(size=(2, 4, 16, 64))  # b s m
+depths = [2, 6, 24]
+last = {name: np.zeros((3, 3)) for name in ("post-norm", "pre-norm")}  # seed depth
+each = {name: np.zeros((3, 24)) for name in last}  # seed block, of 24 blocks
+for seed, (i, n_blocks), name in product(range(3), enumerate(depths), last):
+    encoder = build(
+        Encoder, n_blocks, 64, 4, 128, norm_first=name == "pre-norm", seed=seed
+    )
+    gradients = layer_gradients(encoder, inputs, probe)
+    last[name][seed, i] = gradients[-1]
+    if n_blocks == 24:
+        each[name][seed] = gradients
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient norms at initialisation, two panels, means of three seeds with bands. Left, each of the 24 blocks of one stack: with post-norm the line wavers and keeps most of its height, with pre-norm it falls from the first to the last block. Right, the last block of stacks of 2, 6 and 24 blocks: with post-norm it stays at about the same level, with pre-norm it falls with every step in depth."}}
+panels = {
+    "each block of a stack of 24": {n: (np.arange(24), y) for n, y in each.items()},
+    "last block of each stack": {name: (depths, y) for name, y in last.items()},
+}
+fig = plots.curves(
+    panels, x=["block", "blocks in the stack"], y="norm of the gradient", marks="o",
+    share_y=True,
+)  # fmt: skip
+fig.axes[0].set_ylim(bottom=0)
+fig
+
+# %% tags=["shared", "say"]
+total = floats(inputs)
+for layer in encoder.blocks:  # pre-norm, 24 blocks
+    total, _ = layer(total)
+growth = as_numpy(total).std() / inputs.std()
+falls = {name: y[:, -1] / y[:, 0] for name, y in each.items()}  # from block 0 to 23
+ratio = (last["pre-norm"][:, -1] / last["pre-norm"][:, 0]).mean()
+say(
+    "The gradient of the last of 24 blocks is "
+    f"**{falls['pre-norm'].mean():.2f}** times that of the first with pre-norm, and "
+    f"{falls['post-norm'].mean():.2f} times with post-norm. From 2 to 24 blocks, the "
+    f"last gradient falls to {ratio:.2f} of its size with pre-norm. (Xiong et al. "
+    f"derive $\\sqrt{{2/24}} = {np.sqrt(2 / 24):.2f}$.)"
+)
+
+# %% tags=["shared", "check"]
+# Checked: late gradients shrink with pre-norm only; its sum grows, its norm rescales it
+_, pre = plots.drawn(fig, "last block of each stack", "pre-norm")
+_, post = plots.drawn(fig, "last block of each stack", "post-norm")
+assert (np.diff(pre) < 0).all() and pre[-1] < 0.7 * pre[0]
+assert (post > 0.75 * post[0]).all() and post[-1] > 1.4 * pre[-1]
+_, pre = plots.drawn(fig, "each block of a stack of 24", "pre-norm")
+_, post = plots.drawn(fig, "each block of a stack of 24", "post-norm")
+assert pre[-1] < 0.6 * pre[0] and (np.diff(pre.reshape(4, 6).mean(axis=1)) < 0).all()
+assert post.min() > 0.6 * post.max()
+assert growth > 1.5
+np.testing.assert_allclose(as_numpy(encoder(floats(inputs))).std(), 1, atol=1e-3)
+
+# %% [markdown] tags=["shared"]
+# All three accounts predict that pre-norm tolerates high rates from the first update
+# on. This we can test; which of them is right, we cannot.
 
 # %% tags=["shared", "experiment"]
 # Experiment: pre-norm with warm-up; both kinds of stack after ten updates without it
@@ -750,12 +813,11 @@ assert max(pre[-1], post[-1]) < 0.15  # all outputs have one vector in common
 # %% [markdown] tags=["shared"]
 # ## Extra: Clipping limits the damage of one bad batch
 #
-# The recipe also clips, so why does it? A single batch can do harm later, too, if its
-# gradient is a hundred times as long as usual. Adam divides this spike by its own size,
-# but both averages remember it: $\mu$ for some ten updates, in which the steps are too
-# long, and $\nu$ for about a hundred (with $\beta_2 = 0.99$), in which they are too
-# short. **Clipping by the global norm** shortens a gradient longer than $c$, and keeps
-# its direction:
+# Why does the recipe clip? A batch whose gradient is a hundred times as long as usual
+# does harm later, too. Adam divides this spike by its own size, but both averages
+# remember it: $\mu$ for some ten updates, with steps that are too long, and $\nu$ for
+# about a hundred (with $\beta_2 = 0.99$), with steps that are too short. **Clipping by
+# the global norm** shortens a gradient longer than $c$, and keeps its direction:
 #
 # $$g \leftarrow g\cdot\min\!\big(1,\ c/\lVert g\rVert\big),$$
 #
@@ -825,8 +887,8 @@ for param, b in zip(params, short, strict=True):
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, open.** A run was interrupted after 49 updates. It goes on from its
-# weights at the old rate, but Adam's $\mu$ and $\nu$ are lost. For simplicity, let the
-# same 49 gradients come once more; `clipped` holds the gradients of the last figure.
+# weights at the old rate, but Adam's $\mu$ and $\nu$ are lost. Let the same 49
+# gradients come once more; `clipped` holds the gradients of the last figure.
 # Predict the mean size of the first step, in units of the rate, after the interruption
 # and without it. What would you do about it?
 
