@@ -223,9 +223,9 @@ np.testing.assert_allclose(one_hot(ids, settings.n_tokens) @ matrix, looked_up)
 # the row of that token, so all logits are $x E^\top$. One table reads and writes the
 # tokens; this is called **tied weights** ([Press & Wolf
 # 2017](https://arxiv.org/abs/1608.05859)). A softmax turns the logits of each position
-# into probabilities. In the drawing, the dark bar belongs to the token that comes next.
+# into probabilities. The bar in full colour belongs to the token that comes next.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis, a and a comma go through embed, positions and a decoder of two blocks with a triangular causal mask, then logits. Below, each position has a small bar for each of six tokens; the dark one belongs to its label. The labels stand in the last row: add, parenthesis, a, comma, b."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis, a and a comma go through embed, positions and a decoder of two blocks with a triangular causal mask, then logits. Below, each position has a small bar for each of six tokens; the one in full colour belongs to its label. The labels stand in the last row: add, parenthesis, a, comma, b."}}
 diagrams.language_model(settings.n_blocks)
 
 
