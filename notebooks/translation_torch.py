@@ -116,9 +116,9 @@ for form in dates.FORMS:
 # All days lie between 1950 and 2049, so 97 means 1997 and 12 means 2012.
 #
 # A token is one character. Two more tokens mark the ends of a target: `BEGIN`, often
-# called `<bos>`, and `END`, `<eos>` (GPT-2 has one for both). Shorter rows of a batch
-# are filled up with $-1$, the **padding** or `<pad>`. Source and target share one
-# vocabulary.
+# called `<bos>`, and `END`, `<eos>`. (GPT-2 and BART begin with `<eos>`, too.) Shorter
+# rows of a batch are filled up with $-1$, the **padding** or `<pad>`. Source and target
+# share one vocabulary.
 
 # %% tags=["shared"]
 x_test, y_test = data["test"]  # b k, b s
@@ -336,10 +336,9 @@ first = evaluate(model, next_token, data["validation"])
 # %% tags=["shared", "say"]
 uniform = np.log(settings.n_characters)
 say(
-    f"Before training, the loss, {first['loss']:.2f} nats per character, is "
-    f"{word('above', first['loss'], uniform)} $\\ln {settings.n_characters}$ = "
-    f"{uniform:.2f}, that of equal probabilities: the model is confident without a "
-    "reason."
+    f"Before training, the loss is {first['loss']:.2f} nats per character, "
+    f"{word('more', first['loss'], uniform)} than $\\ln {settings.n_characters}$ = "
+    f"{uniform:.2f}: as in the last chapter, random logits prefer some characters."
 )
 
 # %% tags=["shared", "check"]
@@ -520,8 +519,9 @@ viewer.attention(
 
 # %% [markdown] tags=["shared"]
 # Choose a date and compare with the map that we made by hand: this one was learned.
-# Dots on the right are padding. For an average over heads and dates, we add up the
-# weights by part of the date, without the form with dots, which has no century.
+# Dots on the right are padding. The next map is a mean over heads and dates, with the
+# weights added up for each part of the date. (We leave out the form with dots, which
+# has no century.)
 
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map with a row for each of the ten characters and the end that are written, and a column for each part of the source. The third and fourth digit of the year look at themselves, the month at the month, the second digit of the day at the day. The first two digits of the year, the second dash and the end spread their weight."}}
@@ -549,10 +549,9 @@ own_part |= {f"{x} 2": looked[at[f"{x} 2"], part[x]] for x in ("month", "day")}
 of_weekday = by_part(np.flatnonzero(form_of[:n] == "weekday"))
 on_weekday = of_weekday[at["month 1"], part["weekday"]]
 say(
-    "As a mean of the heads, the third digit of the year puts "
-    f"{own_part['year 3']:.0%} of its weight on its own place, while the first spreads "
-    "its weight. And in the form with a weekday, the first digit of the month puts "
-    f"{on_weekday:.0%} on the weekday's name."
+    f"The third digit of the year puts {own_part['year 3']:.0%} of its weight on its "
+    "own place; the first spreads its weight. In the form with a weekday, the first "
+    f"digit of the month puts {on_weekday:.0%} on the weekday's name."
 )
 
 # %% tags=["shared", "check"]
@@ -564,7 +563,7 @@ assert own_part["year 1"] < own_part["year 4"]
 np.testing.assert_allclose(looked.sum(axis=-1), 1, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, open.** The month looks at the weekday, too. Does the model use it?
+# **Exercise 1, open.** Does the model use the weekday when it writes the month?
 # Think of a test: as in the reverse task, a map explains only what a test confirms.
 # `dates.write(day, "weekday")` writes such a source, `dates.encode` makes its tokens.
 
@@ -718,8 +717,7 @@ have one of them each.""")
 # The loop is that of [the reverse task](reverse_torch.ipynb), with two arrays in a
 # batch: sources, and targets from `BEGIN` to `END`, both padded. The decoder reads each
 # target without its last token; the labels are the target without its first. Count
-# whole outputs that the model has written alone. An extra does it for pairs of
-# sentences.
+# whole outputs that the model has written alone. An extra trains on pairs of sentences.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Ready-made blocks
