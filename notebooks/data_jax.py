@@ -143,8 +143,6 @@ np.testing.assert_array_equal(*pair)
 assert np.isfinite(pair[0][:2]).all() and np.isnan(pair[0][2]).all()
 
 # %% [markdown] tags=["shared"]
-# (A sequence without a real position has no mean, 0/0: leave it out.)
-#
 # `fit` takes a loss that returns the accuracy, too:
 
 
@@ -257,7 +255,8 @@ np.testing.assert_array_equal(
 # [Kudo et al. 1999](https://doi.org/10.24432/C5NS47), licence CC BY 4.0). Every few
 # milliseconds, twelve numbers describe the sound: twelve channels. That is a **frame**,
 # our token. An utterance has 7 to 29; the rest is padding, grey in the picture. The
-# test was recorded on other occasions.
+# test was recorded on other occasions. (For files of your own, see the Extra *Files
+# become arrays*.)
 
 # %% tags=["shared"]
 parts = vowels.load()
