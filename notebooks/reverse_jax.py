@@ -625,9 +625,9 @@ assert cross_entropy(complement, *held_out)[1]["accuracy"] > 0.98
 # This is the loop of most projects, and later chapters refer to it. In Equinox it is
 # the same, with `eqx.filter_jit` and `eqx.filter_value_and_grad`: there a model is a
 # pytree itself, and only `scan` needs its arrays apart (`eqx.partition`). Long runs
-# save the state of the optimiser, too, often with Orbax. [When training
-# fails](debugging_jax.ipynb) adds a loader for data that do not fit into memory,
-# accumulated gradients and half precision.
+# save the state of the optimiser, too, often with Orbax. [Your own
+# data](data_jax.ipynb) adds a loader for data that do not fit into memory, [When
+# training fails](debugging_jax.ipynb) accumulated gradients and half precision.
 
 # %% [markdown] tags=["shared"]
 # Strands of several lengths need padding (see the extra on any length). These are our

@@ -622,9 +622,9 @@ assert cross_entropy(complement, *held_out)[1]["accuracy"] > 0.98
 # %% [markdown] tags=["torch"]
 # This is the loop of most projects, and later chapters refer to it. PyTorch Lightning
 # and the `Trainer` of Hugging Face contain it, with checkpoints, logs and several GPUs:
-# you write the model and its loss. [When training fails](debugging_torch.ipynb) adds a
-# loader for data that do not fit into memory, accumulated gradients, half precision
-# and compilation.
+# you write the model and its loss. [Your own data](data_torch.ipynb) adds a loader
+# for data that do not fit into memory, [When training fails](debugging_torch.ipynb)
+# accumulated gradients, half precision and compilation.
 
 # %% [markdown] tags=["shared"]
 # Strands of several lengths need padding (see the extra on any length). These are our
