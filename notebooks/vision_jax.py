@@ -449,8 +449,8 @@ names_of_columns = ["model", "test digits", "shifted", "shifted, five seeds"]
 say(
     f"{table(names_of_columns, *rows)}\n\n"
     "All models lose shifted digits, even convolutions. With augmentation the ViT "
-    f"finds **{on_moved['ViT, augmented']:.0%}** of them. The longer training is not "
-    "why: as long without augmentation, it finds "
+    f"finds **{on_moved['ViT, augmented']:.0%}** of them. Three times the epochs "
+    "are not why: as long without augmentation, it finds "
     f"{word('less', without, with_it)} with every seed, {np.mean(without):.0%} on "
     "average. With strong augmentation, 1.3 million photos are enough for a ViT "
     "([Touvron et al. 2021](https://arxiv.org/abs/2012.12877))."
@@ -1025,8 +1025,8 @@ download_link(augmented, f"vision_{framework}.safetensors")
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * A picture is a sequence of patches. In patches half as wide, its maps are sixteen
-#   times as large.
+# * A picture is a sequence of patches. Halving the patch makes a map sixteen times as
+#   large.
 # * A class token, or the mean, makes one output of the encoder's vectors.
 # * A convolution has neighbours and shifts built in; a ViT learns them, from many or
 #   from augmented pictures.
