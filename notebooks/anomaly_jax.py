@@ -821,8 +821,8 @@ say(
     f"{run['settings']['epochs']} epochs in {run['seconds'] / 60:.0f} minutes. "
     "Distances hardly show the odd one here; the model finds it in most sets. Yet it "
     "has learned much of its training photos by heart, and stays behind the published "
-    "figures, whose features come from a network trained on a million photos. (A linear "
-    f"classifier of ours names the class of {run['linear']:.1%} of single test photos.)"
+    "figures, whose features come from a network trained on a million photos. (A "
+    f"linear classifier names the class of {run['linear']:.1%} of single test photos.)"
 )
 
 # %% tags=["shared", "check"]
