@@ -253,9 +253,9 @@ say(f"The limit here, in float32: **{limit / 1e9:.0f} billion** operations a sec
 
 # %% [markdown] tags=["shared"]
 # A training step is slower than that, because it also has small products, norms and an
-# update. The share of the limit that it reaches is its **utilisation** (MFU; papers
-# divide by the data sheet's limit). We time a step of our small model; large ones reach
-# more.
+# update. The share of the limit that it reaches is its **utilisation** (MFU, *model
+# FLOPs utilisation*; papers divide by the data sheet's limit). We time a step of our
+# small model.
 
 # %% [markdown] tags=["jax"]
 # `donate_argnums=(0, 1)` lets XLA overwrite the old parameters and averages. After the
@@ -613,9 +613,9 @@ assert used["in chunks", 1024] < 6 * used["in chunks", 256]
 # %% [markdown] tags=["shared"]
 # ## Each remedy changes one term
 #
-# A fused kernel is one remedy of many. Each helps against one shortage, and has its
-# price. At 1,024 tokens, what remains of our model's activations (first table) or
-# operations (second)?
+# A fused kernel is one remedy of many, each against one shortage and at a price. At
+# 1,024 tokens, what remains of our batch's activations (first table) or operations per
+# token (second)?
 
 # %% tags=["shared", "experiment"]
 # Experiment: what half the length, heads or batch leave of the activations
@@ -635,7 +635,7 @@ h, fused = halved, 1 - maps[1024] / whole  # no maps
 again = 4 * 4 * 1024 * sizes["m"] / whole + 1 / 4  # inputs of 4 blocks; one block
 rows = [
     ["two half batches", "all × ½", h["batch"], "speed"],
-    ["half the length", "all × ½, maps × ¼", h["length"], "half the context"],
+    ["half the length", "maps × ¼, rest × ½", h["length"], "half the context"],
     ["half the heads", "maps × ½", h["heads"], "half as many maps"],
     ["fused kernel, or chunks", "no maps", fused, "no maps to look at"],
     ["recompute each block", "one block kept", again, "⅓ more operations"],
@@ -707,9 +707,9 @@ say(
     f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB. A sequence "
     f"takes {of_blocks / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} GiB for "
     f"the logits, their softmax and gradient, so at most {fits:.0f} sequences fit. "
-    "First do without the maps, with a fused kernel or in chunks, because the results "
-    f"stay the same: then at most {fits_fused:.0f} fit. Next take half precision, then "
-    "recomputation."
+    "First do without the maps, in chunks, because the results "
+    f"stay the same: then at most {fits_fused:.0f} fit. Next take half precision and "
+    "its fused kernel, then recomputation."
 )
 
 # %% tags=["shared", "say"]

@@ -275,13 +275,14 @@ assert (moved[40:] > 0).all()
 #
 # Causality also makes training cheap. Because position $t$ sees only the tokens up to
 # $t$, its logits are what the model would say if the text ended there. So one pass over
-# $n + 1$ tokens trains $n$ predictions: inputs are all tokens but the last, labels all
+# $s + 1$ tokens trains $s$ predictions: inputs are all tokens but the last, labels all
 # but the first. In this **teacher forcing**, the model always continues the *real*
 # text.
 #
-# $$\mathrm{loss} = -\frac{1}{n} \sum_{t=1}^{n} \ln p(x_t \mid x_{<t}).$$
+# $$\mathrm{loss} = -\frac{1}{s} \sum_{t=1}^{s} \ln p(x_t \mid x_{<t}).$$
 #
-# Shorter texts are padded at the end with $-1$, which the loss leaves out.
+# The unit of $-\ln p$ is the *nat*. Shorter texts are padded at the end with $-1$,
+# which the loss leaves out.
 
 
 # %% tags=["torch"]
@@ -309,7 +310,7 @@ say(
     f"{word('more', untrained, blind)} than the "
     f"$\\ln {settings.n_tokens}$ = {blind:.2f} of equal probabilities. A row of $E$ is "
     "about 1 long, and the last norm makes $x$ $\\sqrt m$ long. So the logits have a "
-    "variance $v$ of about 1, without a reason. For normal logits, this adds $v/2$: "
+    "variance $v$ of about 1 by chance. If normal, they add $v/2$ to the loss: "
     f"with $v$ = {spread:.2f}, we expect {blind + spread / 2:.2f}."
 )
 
@@ -445,8 +446,8 @@ assert ends[0] < ends[1] < ends[2]
 #
 # ## The first block looks near, the second further back
 #
-# These are attention maps of the trained model. Choose a block, a head and a token;
-# `⏎` is a line break, `␣` a space.
+# These are attention maps of the trained model. Choose a layer (a block), a head and a
+# token; `⏎` is a line break, `␣` a space.
 
 
 # %% tags=["shared"]
@@ -506,7 +507,7 @@ digits = unit[[pairs.tokens.index(digit) for digit in "0123456789"]]
 assert (digits @ digits.T).mean() > (unit @ unit.T).mean() + 0.2  # loose: as above
 
 # %% [markdown] tags=["shared"]
-# Some models build this in: in [Gemma 3](https://arxiv.org/abs/2503.19786), five of six
+# Some models fix the reach: in [Gemma 3](https://arxiv.org/abs/2503.19786), five of six
 # blocks look only at the last 1,024 tokens, and every sixth at all of them.
 #
 # **Exercise 1, predict and measure.** At the first position of a window the model knows
@@ -541,7 +542,7 @@ say(
 #   probable tokens; $k = 1$ is greedy. But a fixed $k$ is too large where only one
 #   token is possible, and too small where many are.
 # * **Top-p** ([Holtzman et al. 2020](https://arxiv.org/abs/1904.09751)) keeps the
-#   fewest tokens that together have the probability $p$: sometimes one, often many.
+#   fewest tokens that together reach the probability $p$: sometimes one, often many.
 
 
 # %% tags=["torch"]
@@ -635,7 +636,7 @@ for way, several in rows_of.items():
     fours = [{(*new[i : i + 4].tolist(),) for i in range(52)} for new in several]
     repeats[way] = 1 - np.mean([len(each) for each in fours]) / 52
 say(
-    f"After {len(real)} beginnings from held-out text: "
+    f"Their share after {len(real)} beginnings from held-out text: "
     f"**{repeats['greedy']:.0%}** in greedy texts, {repeats['temperature 0.5']:.0%} at "
     f"temperature 0.5, {repeats['temperature 1']:.0%} at temperature 1, "
     f"{repeats['real']:.0%} in the real text. Greedy text runs in circles, because "
@@ -691,7 +692,7 @@ for beginning in (method, "    def __init__("):
 say(
     "Two lines do it: `p = where(p >= share * p.max(), p, 0)` and `p = p / p.sum()`. "
     "Top-p adds tokens until their sum is reached, however improbable each of them is. "
-    "Min-p looks at each token alone, so a single sure token excludes the long tail."
+    "Min-p compares each with the largest, so one sure token excludes the long tail."
 )
 
 # %% [markdown] tags=["shared"]
@@ -963,15 +964,15 @@ for new in batch:
 #
 # If you want to read GPT-2's code or load its weights, you need to know what differs
 # ([Radford et al. 2019](https://openai.com/index/better-language-models/)). GPT-2 has
-# GELU in place of ReLU and has dropout after each branch (`activation="gelu"`,
-# `dropout=0.1`), and also on the embedded input and on the attention weights, so that
-# in training some looks are lost at random. The last layer of each branch starts
-# smaller, and its byte pairs begin with bytes, not characters. One more token,
-# `<|endoftext|>`, ends each text; the next text begins right after it, so writing from
-# nothing begins with it, too. Its smallest version has 12 blocks, 12 heads, $m = 768$,
-# 1,024 positions and 50,257 tokens: 124 million parameters. Our arrays have
-# counterparts in [its code](https://github.com/openai/gpt-2), which stores a weight as
-# inputs × outputs, as our saved files do:
+# GELU in place of ReLU (`activation="gelu"`). Its published code has no dropout;
+# reimplementations take 0.1 after each branch (`dropout=0.1`), on the embedded input
+# and on the attention weights. The last layer of each branch starts smaller, and its
+# byte pairs begin with bytes, not characters. One more token, `<|endoftext|>`, ends
+# each text; the next text begins right after it, so writing from nothing begins with
+# it, too. Its smallest version has 12 blocks, 12 heads, $m = 768$, 1,024 positions and
+# 50,257 tokens: 124 million parameters. Our arrays have counterparts in [its
+# code](https://github.com/openai/gpt-2), which stores a weight as inputs × outputs, as
+# our saved files do:
 
 # %% tags=["shared", "say"]
 counterparts = {

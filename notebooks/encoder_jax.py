@@ -22,7 +22,7 @@
 # twice: first for Anna's brother, then for Ben. One attention layer looks only once, so
 # a model that needs the result of one search for the next needs two layers.
 #
-# But attention alone is not enough, for three reasons:
+# But attention alone is not enough:
 #
 # * It only averages, so something else has to compute: the *feed-forward net*.
 # * Averaging again and again makes all words alike: *residual connections* work against
@@ -97,7 +97,8 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 # | 3 | Where does Anna's brother live? | | | Anna |
 #
 # The key of a sentence is what it is about, its value what it says, and its query what
-# it asks. In the second layer, each sentence asks for what it *found* in the first.
+# it asks. In the second layer only the queries are new: each sentence asks for what it
+# *found* in the first.
 
 # %% tags=["shared"]
 names = ["Anna", "Ben", "Carl", "Rome", "Oslo"]
@@ -255,7 +256,7 @@ class EncoderBlock(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# As all sizes differ, a swapped axis would raise an error:
+# As all sizes differ, most swapped axes raise an error:
 
 # %% tags=["shared"]
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
@@ -376,7 +377,7 @@ say(
 
 # %% tags=["shared"]
 def whole_block(block, x):
-    """The block as it is, without its weights."""
+    """Outputs of the block as it is."""
     return block(x)[0]
 
 
@@ -690,8 +691,8 @@ np.testing.assert_allclose(out, expected, atol=1e-5)
 # 0.1, the values of the encoder of 2017 and of
 # [BERT](https://arxiv.org/abs/1810.04805); ours are smaller, so that 24 blocks run in
 # seconds. For a new model, try pre-norm, RMS norm, and
-# [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer multiplies
-# the hidden features.
+# [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer gates the
+# hidden features.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** Could smaller initial weights replace the norms?
@@ -778,9 +779,9 @@ assert line[2] > 0.8 and line[-1] < 0.97
 # ## Extra: Batch norm would mix the sentences
 #
 # Why do Transformers not use the **batch norm** of vision? It takes mean and variance
-# over all positions of the batch. So an output would depend on the other sentences and
-# on their padding. Small batches give noisy means, and large models leave memory for no
-# others. In text, the means also differ more from batch to batch than in pictures
+# over all positions of the batch. In training, an output would depend on the other
+# sentences and their padding. Large models have memory for small batches only, with
+# noisy means. In text, the means also differ more from batch to batch than in pictures
 # ([Shen et al. 2020](https://arxiv.org/abs/2003.07845)), probably because a rare word
 # comes up in few batches. Their *power norm* divides by a root mean square averaged
 # over many batches; *adaptive norm* ([Xu et al.

@@ -22,7 +22,7 @@
 # twice: first for Anna's brother, then for Ben. One attention layer looks only once, so
 # a model that needs the result of one search for the next needs two layers.
 #
-# But attention alone is not enough, for three reasons:
+# But attention alone is not enough:
 #
 # * It only averages, so something else has to compute: the *feed-forward net*.
 # * Averaging again and again makes all words alike: *residual connections* work against
@@ -96,7 +96,8 @@ f"PyTorch {torch.__version__} on {device}"
 # | 3 | Where does Anna's brother live? | | | Anna |
 #
 # The key of a sentence is what it is about, its value what it says, and its query what
-# it asks. In the second layer, each sentence asks for what it *found* in the first.
+# it asks. In the second layer only the queries are new: each sentence asks for what it
+# *found* in the first.
 
 # %% tags=["shared"]
 names = ["Anna", "Ben", "Carl", "Rome", "Oslo"]
@@ -254,7 +255,7 @@ class EncoderBlock(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# As all sizes differ, a swapped axis would raise an error:
+# As all sizes differ, most swapped axes raise an error:
 
 # %% tags=["shared"]
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
@@ -375,7 +376,7 @@ say(
 
 # %% tags=["shared"]
 def whole_block(block, x):
-    """The block as it is, without its weights."""
+    """Outputs of the block as it is."""
     return block(x)[0]
 
 
@@ -697,8 +698,8 @@ np.testing.assert_allclose(out, expected, atol=1e-5)
 # 0.1, the values of the encoder of 2017 and of
 # [BERT](https://arxiv.org/abs/1810.04805); ours are smaller, so that 24 blocks run in
 # seconds. For a new model, try pre-norm, RMS norm, and
-# [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer multiplies
-# the hidden features.
+# [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer gates the
+# hidden features.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** Could smaller initial weights replace the norms?
@@ -786,9 +787,9 @@ assert line[2] > 0.8 and line[-1] < 0.97
 # ## Extra: Batch norm would mix the sentences
 #
 # Why do Transformers not use the **batch norm** of vision? It takes mean and variance
-# over all positions of the batch. So an output would depend on the other sentences and
-# on their padding. Small batches give noisy means, and large models leave memory for no
-# others. In text, the means also differ more from batch to batch than in pictures
+# over all positions of the batch. In training, an output would depend on the other
+# sentences and their padding. Large models have memory for small batches only, with
+# noisy means. In text, the means also differ more from batch to batch than in pictures
 # ([Shen et al. 2020](https://arxiv.org/abs/2003.07845)), probably because a rare word
 # comes up in few batches. Their *power norm* divides by a root mean square averaged
 # over many batches; *adaptive norm* ([Xu et al.

@@ -132,8 +132,8 @@ assert np.abs(one[0] - one[2]).max() > 1.5
 # $10000 \cdot 2\pi$.
 
 # %% [markdown] tags=["torch"]
-# At large positions the angle is large, and float32 has too few digits for its sine; so
-# the table is made in `float64`.
+# In float32, a large angle loses digits, and so does its sine; so the table is made
+# once, in `float64`.
 
 
 # %% tags=["torch"]
@@ -177,12 +177,12 @@ assert (moves[-14:] < 0.15).all()
 assert (moves[:-14].reshape(-1, 2).max(axis=1) > 0.15).all()
 
 # %% [markdown] tags=["shared"]
-# The stripes on the left are slow hands: their sines stay near 0, their cosines near 1.
+# The stripes at the bottom left are slow hands: sines near 0, cosines near 1.
 #
-# Why clocks, and not the plain number of the position? A step of $t$ positions turns
-# hand $j$ by the angle $\omega_j t$, wherever it stands. So a single matrix can mean
-# "three words to the left" at every position, and the dot product of two codes depends
-# on their distance only: along a diagonal it has one colour. It is largest for the same
+# Why clocks? A plain number grows, a hand does not. A step of $t$ positions turns hand
+# $j$ by the angle $\omega_j t$, wherever it stands. So a single matrix can mean "three
+# words to the left" at every position, and the dot product of two codes depends on
+# their distance only: along a diagonal it has one colour. It is largest for the same
 # position, and falls over the first few steps.
 
 # %% tags=["shared", "check"]
@@ -399,7 +399,7 @@ rows = embedding(integers([ids]))  # b s m
 # 2013](https://arxiv.org/abs/1301.3781)). A *one-hot* vector, all zeros but a one at
 # the id, gives the same row if it is multiplied by the table. So a linear layer can be
 # an embedding, and it takes other features, too, such as those of pictures. Our model,
-# the `Predictor`, begins with one:
+# the `Predictor`, has five stages:
 #
 # 1. `embed` brings each element of the input to size $m$.
 # 2. `positions` tells where it is; for a *set*, which has no order, we leave it out.
@@ -510,8 +510,9 @@ assert min(moved["sinusoidal"], moved["learned"]) > 0.03
 # >
 # > * `settings`, here `Sequences(…)`, hold the sizes of the model (`settings.model`)
 # >   and the numbers of its training.
-# > * `fit(model, loss, data, settings)` is the training loop of the first chapter, with
-# >   Adam; `cross_entropy` is its loss, here at each position.
+# > * `fit(model, loss, data, settings)` is a training loop with Adam, and with a rate
+# >   that rises over `warmup` updates (the next chapter builds it); `cross_entropy` is
+# >   the loss of the first chapter, here at each position.
 # > * `symbols` draws random sequences, and `one_hot` makes them the input of a model.
 
 # %% tags=["shared"]
@@ -532,7 +533,7 @@ def shifted(n, length, seed):
 
 
 # %% [markdown] tags=["shared"]
-# The other two models differ from this one in one argument.
+# The other two models differ only in their positions.
 
 # %% tags=["shared"]
 train = shifted(settings.n_train, settings.length, seed=0)

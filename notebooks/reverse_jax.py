@@ -140,8 +140,8 @@ model = build(Predictor, seed=settings.seed, **settings.model)
 # ## Training a Transformer is one update, repeated
 #
 # The new model guesses. To train it, we extend the simple loop of the first chapter.
-# Gradients that are too long are **clipped**. The learning rate rises first, and then
-# falls along a cosine; the next chapter shows why. And the weights that are best on
+# Gradients of large norm are **clipped**. The learning rate rises first, and then falls
+# along a cosine; the next chapter shows why. And the weights that are best on
 # **validation data** are kept.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop as a cycle: inputs go through the model and, with the labels, into the loss function; the gradients of the loss are clipped and go to the optimizer, which takes the learning rate and changes the model. After each epoch the model is validated."}}
@@ -163,9 +163,10 @@ say(
 # %% [markdown] tags=["jax"]
 # The optimiser of most projects is **AdamW**
 # ([Optax](https://optax.readthedocs.io/en/latest/api/optimizers.html)). It is Adam that
-# also shrinks the matrices of dense layers and embeddings a little at each update
-# (*weight decay*; [Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101)). The
-# rate is a function of the updates so far, and rises over the first twentieth of all.
+# also shrinks weights a little at each update (*weight decay*; [Loshchilov & Hutter
+# 2019](https://arxiv.org/abs/1711.05101)), here the matrices of dense layers and
+# embeddings. The rate is a function of the updates so far, and rises over the first
+# twentieth of all.
 
 
 # %% tags=["jax"]
@@ -231,7 +232,7 @@ def train_model(model, loss_fn, data, validation, epochs, peak=1e-3):
 # |---|---|
 # | `decays` | by name: dense layers and embeddings; not norms, biases, positions |
 # | `chain` | clips before AdamW; bounds from 0.5 to 10 are common |
-# | `static_argnames` | `loss_fn` is a function, no array |
+# | `static_argnames` | `loss_fn` is not an array |
 # | `nnx.split`, `nnx.merge` | model and optimiser as arrays, for `scan`, and back |
 # | `nnx.state` | what an update hands on: weights, averages, keys of dropout |
 # | `nnx.update` | writes the new values into `model` and `optimizer` |
@@ -279,8 +280,8 @@ fitted = fit(by_fit, cross_entropy, data["train"], quick, validation=validation)
 by_loop = evaluate(by_hand, cross_entropy, validation)["accuracy"]
 say(
     f"For {(fitted['loss'] > 2).argmin()} updates the loss hardly leaves the level of "
-    "guessing, and one might give up. Then it falls, as in our own loop, to "
-    f"{fitted['loss'][-1]:.2f}, and {by_loop:.1%} of the validation outputs are right."
+    f"guessing, and one might give up. Then it falls to {fitted['loss'][-1]:.2f}. With "
+    f"our own loop, {by_loop:.1%} of the validation outputs are right."
 )
 
 # %% tags=["jax", "check"]
@@ -446,10 +447,10 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Without positions the model can only count
 #
-# The map depends on the position codes. Without them the model sees a set: it knows
-# which symbols the sequence contains, but not where. No output needs the symbol at its
-# own position, because $15 - q$ is never $q$; so the best guess is the most frequent of
-# the other fifteen. It is right with probability
+# The map depends on the position codes. Without them the model sees a multiset: how
+# often each symbol occurs, but not where. No output needs the symbol at its own
+# position, because $15 - q$ is never $q$; so the best guess is the most frequent of the
+# other fifteen. It is right with probability
 #
 # $$\mathrm{best} = \mathbb{E}\Big[\tfrac{1}{15} \max_a n_a\Big],$$
 #
@@ -597,8 +598,8 @@ def encoded(strands):
 
 
 # %% [markdown] tags=["shared"]
-# The training needs no helper: copy `usual_optimizer`, `train_epoch` and `train_model`,
-# and from the chapters before `Predictor`, `build` and `cross_entropy`.
+# Without our helpers, copy `usual_optimizer`, `train_epoch`, `train_model`, and from
+# earlier chapters `Predictor` with its parts, `build`, `cross_entropy`.
 
 # %% tags=["shared"]
 complement = build(Predictor, 4, 32, 4, n_blocks=1, n_heads=1, f=64, seed=1)
@@ -623,11 +624,11 @@ assert cross_entropy(complement, *held_out)[1]["accuracy"] > 0.98
 
 # %% [markdown] tags=["jax"]
 # This is the loop of most projects, and later chapters refer to it. In Equinox it is
-# the same, with `eqx.filter_jit` and `eqx.filter_value_and_grad`: there a model is a
-# pytree itself, and only `scan` needs its arrays apart (`eqx.partition`). Long runs
-# save the state of the optimiser, too, often with Orbax. [Your own
-# data](data_jax.ipynb) adds a loader for data that do not fit into memory, [When
-# training fails](debugging_jax.ipynb) accumulated gradients and half precision.
+# the same, with `eqx.filter_jit` and `eqx.filter_value_and_grad`: there a model never
+# changes, and only `scan` needs its arrays apart (`eqx.partition`). Long runs save the
+# state of the optimiser, too, often with Orbax. [Your own data](data_jax.ipynb) adds a
+# loader for data that do not fit into memory, [When training
+# fails](debugging_jax.ipynb) accumulated gradients and half precision.
 
 # %% [markdown] tags=["shared"]
 # Strands of several lengths need padding (see the extra on any length). These are our
@@ -696,8 +697,8 @@ assert in_code > 0.1 and in_sequence < 0.01  # loose: nearly nothing
 # ends there, row 1 should look most at key 0:
 # $\mathrm{score}(1, 0) > \mathrm{score}(1, 1)$. If the second has one symbol more, row
 # 1 should look most at key 1: $\mathrm{score}(1, 1) > \mathrm{score}(1, 0)$. These are
-# the same two numbers, so one block cannot look at the right key in both. We tell it
-# how far the end is, by a second one-hot vector (zero with `told=False`).
+# the same two numbers, so one head cannot look at the right key in both. We tell it how
+# far the end is, by a second one-hot vector (zero with `told=False`).
 
 
 # %% tags=["shared"]

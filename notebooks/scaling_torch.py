@@ -2,8 +2,8 @@
 # # More than one device
 #
 # By the end you can share a training among devices in three ways, count what travels
-# between them, estimate what more devices bring, and get a run back after a failure.
-# You need: *A model that writes*, and *What attention costs* for the estimate.
+# between them, estimate what more devices bring, and resume a run after a failure. You
+# need: *A model that writes*, and *What attention costs* for the estimate.
 #
 # Training on one device would take months, or the model does not fit into its memory.
 # So take more devices. Each of them sees only its own memory, so gradients, weights or
@@ -224,8 +224,8 @@ diagrams.ring()
 
 # %% [markdown] tags=["shared"]
 # Rows are devices, columns the parts of their gradients. A number says over how many
-# devices a part is summed. An arrow says that it has come from the device above (to the
-# first device, from the last).
+# devices a part is summed. An arrow marks a part that came from the device above (to
+# the first, from the last).
 #
 # * Steps 1 to 3, the **reduce-scatter**: every device adds its own part to the one that
 #   arrives, and passes the sum on. In the end each device has one finished part.
@@ -343,7 +343,7 @@ terms = np.stack([texts / np.minimum(n, record["cores"]), sent], axis=1)
 (work, byte), *_ = np.linalg.lstsq(terms, times)
 fitted = terms @ (work, byte)
 error, rate = np.abs(fitted / times - 1).mean(), 1e-6 / byte
-TITLES = {"strong": "128 texts in all (ms)", "weak": "64 texts for each (ms)"}
+TITLES = {"strong": "about 128 texts (ms)", "weak": "64 texts for each (ms)"}
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Milliseconds of an update over the number of processes, from one to four, measured and by the fitted model. With a fixed batch, two processes need between half and two thirds of the time of one, and four no less than two; with a fixed batch for each process, the time of four is above twice that of one."}}
 panels = {}
@@ -362,7 +362,7 @@ say(
     f"{strong[3] / strong[0]:.0%}, because they share {record['cores']} cores, and "
     "each pays for the exchange.\n\n**Weak scaling**, on the right, keeps the batch of "
     f"each process fixed. Two processes need {weak[1] / weak[0]:.0%} of the time of "
-    "one; without the exchange it would be 100%.\n\nThe two terms fit the times to "
+    "one; the ideal would be 100%.\n\nThe two terms fit the times to "
     f"{error:.0%} on average, with {work:.1f} ms for a text and {rate:.2f} GB/s "
     "between processes."
 )
@@ -387,7 +387,7 @@ assert error < 0.09 and work > 0 < rate
 # * something that notices the failure and stops the other processes;
 # * a **checkpoint** with the weights, the averages and the number of updates (with
 #   dropout also the random state, with a loader its place in the data);
-# * a start that goes on from the checkpoint.
+# * a restart from the checkpoint.
 #
 # The test of all three: kill a process.
 
@@ -712,9 +712,8 @@ assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 # * A text of yours has at least 20,000 characters, of any alphabet (a large one needs a
 #   larger `--n-tokens`). An epoch is one pass through it. A short text is soon learned
 #   by heart: if the test loss rises, take fewer `--epochs`.
-# * Processes that mean another training (other data, settings or weights) all stop with
-#   one sentence, before any update; one that waits in vain for others does so after
-#   `--limit` seconds.
+# * If processes differ in data, settings or weights, all stop with one sentence, before
+#   any update; one that waits in vain for others does so after `--limit` seconds.
 # * The file of a language model has its settings and its vocabulary with it. In the
 #   folder `notebooks/`, these lines let it write:
 

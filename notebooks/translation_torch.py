@@ -116,7 +116,7 @@ for form in dates.FORMS:
 # All days lie between 1950 and 2049, so 97 means 1997 and 12 means 2012.
 #
 # A token is one character. Two more tokens mark the ends of a target: `BEGIN`, often
-# called `<bos>`, and `END`, `<eos>`. (GPT-2 and BART begin with `<eos>`, too.) Shorter
+# called `<bos>`, and `END`, `<eos>`. (GPT-2 and BART also begin with `<eos>`.) Shorter
 # rows of a batch are filled up with $-1$, the **padding** or `<pad>`. Source and target
 # share one vocabulary.
 
@@ -278,10 +278,11 @@ class Decoder(Encoder):
 
 
 # %% [markdown] tags=["shared"]
-# With this stack, the `LanguageModel` of the last chapter is the right half of the
-# drawing. `Translator` adds the left one. `read` is a method of its own, so that the
-# source is read only once while the target is written. The padding of the target needs
-# no mask: it stands at the end of a row, where no real position looks.
+# With this stack, the `LanguageModel` of the last chapter (with options, in an extra
+# there) is the right half of the drawing. `Translator` adds the left one. `read` is a
+# method of its own, so that the source is read only once while the target is written.
+# The padding of the target needs no mask: it stands at the end of a row, where no real
+# position looks.
 
 
 # %% tags=["torch"]
@@ -318,7 +319,7 @@ class Translator(nn.Module):
 
 # %% [markdown] tags=["shared"]
 # In training, the decoder gets the right target up to each position (**teacher
-# forcing**), so one pass gives the logits of all eleven characters. The loss
+# forcing**), so one pass gives the logits of all ten characters and of `END`. The loss
 # `next_token` compares them with the target, shifted by one.
 
 
@@ -497,7 +498,7 @@ assert min(right[form_of == form].mean() for form in dates.FORMS) >= 0.98
 assert (right_in_half == right).mean() >= 0.99
 
 # %% [markdown] tags=["shared"]
-# ## Most digits look at their own place in the source
+# ## Many digits look at their own place in the source
 #
 # Where does the model look while it writes? Its cross-attention maps show it: a row is
 # the moment at which the character named on the left is written.
@@ -687,8 +688,8 @@ assert np.mean(own - other) > 0.2  # loose: differs between training runs
 #
 # **Exercise 2, a change of code.** Write dates in forms that resemble the seven, such
 # as `3 March 1997`, `Mar 3rd, 1997` and `03.03.1997`. Predict which of them the model
-# can translate, then measure with `dates.encode` and `translate`. If one fails, change
-# one thing at a time.
+# can translate, then measure with `dates.encode` and `greedy_search`. If one fails,
+# change one thing at a time.
 
 # %% tags=["shared", "answer"]
 own_forms = {
@@ -972,8 +973,8 @@ say(
 )
 
 # %% [markdown] tags=["torch"]
-# For languages, **label smoothing** is usual: the target of the right token is 0.9, and
-# all tokens share the rest. It is an argument of the loss:
+# For languages, **label smoothing** is usual: the right token gets 0.9, and all, it
+# included, share the rest. It is an argument of the loss:
 # `nn.functional.cross_entropy(..., label_smoothing=0.1)`. To score translations, use
 # [sacreBLEU](https://arxiv.org/abs/1804.08771).
 
