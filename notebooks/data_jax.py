@@ -156,8 +156,8 @@ def class_loss(model, x, real, labels):
 
 
 # %% [markdown] tags=["shared"]
-# To predict measurements instead of classes, take one output for each, and the mean
-# squared error.
+# To predict measurements, take one output for each, the mean squared error, and its
+# negative as `accuracy`.
 #
 # ## A table: each number is a token
 #
@@ -184,11 +184,11 @@ wine_score = wine_baseline.score(wine[test_rows], grapes[test_rows])
 
 # %% [markdown] tags=["shared"]
 # A number alone does not say which column it comes from, so each column gets an
-# embedding of its own, multiplied by the number
-# ([Gorishniy et al. 2021](https://arxiv.org/abs/2106.11959)). In code, a token is zero
-# everywhere but in its column's place. There stands the number, scaled by mean and
-# deviation *of the training rows*: the others are data that you do not have yet. (A
-# column of words becomes a column of 0 and 1 for each word.)
+# embedding of its own, multiplied by the number ([Gorishniy et al.
+# 2021](https://arxiv.org/abs/2106.11959)). In code, a token is zero everywhere but in
+# its column's place. There stands the number, scaled by mean and deviation *of the
+# training rows*: the others are data that you do not have yet. (Drop constant columns,
+# and make a column of 0 and 1 of each word.)
 
 
 # %% tags=["shared"]
@@ -253,10 +253,10 @@ np.testing.assert_array_equal(
 #
 # Nine men say the same two vowels, and we want to know who speaks (*Japanese Vowels*,
 # [Kudo et al. 1999](https://doi.org/10.24432/C5NS47), licence CC BY 4.0). Every few
-# milliseconds, twelve numbers describe the sound: twelve channels. That is a **frame**,
-# our token. An utterance has 7 to 29; the rest is padding, grey in the picture. The
-# test was recorded on other occasions. (For files of your own, see the Extra *Files
-# become arrays*.)
+# milliseconds, twelve numbers describe the sound, one per channel: a **frame**, our
+# token. An utterance has 7 to 29; the rest is padding, grey in the picture. The test
+# was recorded on other occasions. (For files of your own, see the Extra *Files become
+# arrays*.)
 
 # %% tags=["shared"]
 parts = vowels.load()
@@ -268,13 +268,13 @@ x, test_x = (x - mean) / deviation, (test_x - mean) / deviation
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat maps of two utterances, with a row for each of the twelve channels and a column for each of the 29 frames. Where an utterance has ended, the cells are grey: padding."}}
 shown = [np.where(real[b], x[b].T, np.nan) for b in (0, 90)]
 titles = [f"speaker {speakers[b] + 1}" for b in (0, 90)]
-scale = {"low": -3, "high": 3, "bar": "deviations from the mean", "size": (6.6, 2.4)}
-plots.heatmaps(shown, titles=titles, x="frame s", y="channel i", **scale)
+look = {"low": -3, "high": 3, "bar": "deviations from the mean", "size": (6.6, 2.4)}
+plots.heatmaps(shown, titles=titles, x="frame s", y="channel i", **look)
 
 # %% [markdown] tags=["shared"]
 # Baselines need the same number of values for every utterance: mean and deviation of
-# each channel, or its values at ten even times, by interpolation. `known`, `b s i`,
-# marks the values that there are; for now, those of all real frames.
+# each channel, or its values at ten evenly spaced times, interpolated. `known`, `b s
+# i`, is True where a value exists: for now, in all real frames.
 
 
 # %% tags=["shared"]
@@ -393,7 +393,7 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Gaps: a mask helps if the training had gaps, too
+# ## Gaps: flags help if the training had gaps, too
 #
 # Now the microphone fails: a share of the *frames* is lost, or of the *channels*, for a
 # whole utterance. The baselines interpolate; a lost channel gets its mean, 0, and a
@@ -424,7 +424,7 @@ rng = np.random.default_rng(0)
 holes = [lose(real[:1], 0.6, rng, what)[0] for what in ("frames", "channels")]
 shown = [np.where(known, x[0], np.nan).T for known in holes]
 titles = ["frames lost: real is False", "channels lost: flags are 0"]
-plots.heatmaps(shown, titles=titles, x="frame s", y="channel i", **scale)
+plots.heatmaps(shown, titles=titles, x="frame s", y="channel i", **look)
 
 # %% [markdown] tags=["shared"]
 # A second Transformer meets gaps in training, others in each epoch. To be fair, so does
@@ -474,7 +474,7 @@ whole_t, gaps_t, whole_r, gaps_r = (
     np.mean(seeds["channels lost: 0.6"][name]) for name in this_run
 )
 say(
-    "**A mask does not help by itself.** A model that has never met a flag of 0 does "
+    "**A flag does not help by itself.** A model that has never met a flag of 0 does "
     "not know what it means: with 60 % of the channels lost, the Transformer trained "
     f"whole falls to {whole_t:.0%}, as the regression does ({whole_r:.0%}). Trained "
     f"with gaps, it reaches {gaps_t:.0%} (in this run, "
@@ -650,14 +650,14 @@ for b in (0, 1, 30, 90):
 # %% tags=["shared"]
 files = sorted((folder / "speakers").glob("*/*.csv"))
 names, classes = np.unique([file.parent.name for file in files], return_inverse=True)
-frames, is_real = padded([np.genfromtxt(file, delimiter=",") for file in files])
+frames, is_real = padded([np.genfromtxt(f, delimiter=",", ndmin=2) for f in files])
 there = is_real[..., None] & ~np.isnan(frames)  # known, b s i: empty cells are not
 print(frames.shape, names, classes)
 
 # %% [markdown] tags=["shared"]
-# From here on, all is as above: `inputs(frames, there)` for the model, and
-# `resampled(frames, there)` for a baseline. For texts, the same two lines make `files`
-# and `classes`, and `[file.read_text("utf-8") for file in files]` the texts.
+# Scale by `np.nanmean` and `np.nanstd`, put your sizes in place of 12, 24, 9 and 29,
+# and go on as above: `there` is `known`. For texts, the same two lines make `files` and
+# `classes`, and `[file.read_text("utf-8") for file in files]` the texts.
 
 # %% tags=["shared", "check"]
 # Checked: what was written comes back, and padding is not known
@@ -712,8 +712,8 @@ for rows, (short, known, whose) in zip(some, loader(dataset, some), strict=True)
 # ## Key points
 #
 # * One question about new data: what is a token? A number, a frame, a character.
-# * What is padding or missing is marked, and hidden from attention and from the mean.
-# * Gaps that will come in use belong into the training, for every model.
+# * Padding and lost frames are hidden by a mask; a single missing value gets a flag.
+# * Train every model with the gaps that will come in use.
 # * A baseline first; then several seeds, and a learning curve.
 # * Choose by validation data, and split by what will be new in use: file, person, day.
 # * Save the scale with the weights.

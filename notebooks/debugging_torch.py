@@ -14,10 +14,10 @@
 # %% [markdown] tags=["shared"]
 # # When training fails
 #
-# By the end you can find out why a model does not learn, choose its learning rate,
-# stop before it overfits, train it with less memory, hand it to somebody who has none
-# of your code, and replace the book's layers by your framework's.
-# You need: the chapters up to *The reverse task*.
+# By the end you can find out why a model does not learn, choose its learning rate, stop
+# before it overfits, train it with less memory, hand it to somebody who has none of
+# your code, and replace the book's layers by your framework's. You need: *The reverse
+# task* and *Your own data*.
 #
 # Nothing crashes. The loss is a number, it even falls, and the model is bad. Is it the
 # data? The mask? The learning rate? Whoever guesses starts one training after the
@@ -133,8 +133,8 @@ def class_loss(model, x, real, labels):
 # 2. **Padding changes nothing**: put other numbers there, and compare.
 # 3. **Every weight has a gradient**, finite and not zero.
 # 4. **One batch**, trained again and again, is learned by heart.
-# 5. **Validation data** are predicted well above chance. (Ours are lines of the same
-#    files, enough to find mistakes. To report a result, take other files.)
+# 5. **Validation accuracy** is far above the share of the largest class. (Ours are
+#    lines of the same files: that finds mistakes. To report a result, take others.)
 
 
 # %% tags=["torch"]
@@ -284,12 +284,13 @@ assert not real[:, -1].any() and not watch[1][:, -1].any()
 # | 2 | a mask upside down; a mean over padding | True may look; use `real` |
 # | 3 | `detach` or `stop_gradient`; a layer out of use | let it through; use it |
 # | 4 | a softmax before the loss; a rate far off | logits; the next section |
-# | 5 | labels of other rows; test data prepared otherwise | one order; one function |
+# | 5 | labels of other rows; other preparation; few data | one order; one way; more |
 
 # %% [markdown] tags=["torch"]
-# In a loop of your own, `{name: w.grad.norm() for name, w in model.named_parameters()}`
-# shows the norms after `backward`. If a NaN appears later,
-# `torch.autograd.set_detect_anomaly(True)` names the operation whose gradient it is.
+# In a loop of your own, `{n: w.grad is not None and w.grad.norm() for n, w in
+# model.named_parameters()}` shows the norms after `backward` (False: no gradient came).
+# If a NaN appears later, `torch.autograd.set_detect_anomaly(True)` names the operation
+# whose gradient it is.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, predict, then run.** Somebody's table contains a column that was
@@ -333,8 +334,8 @@ say(
 # %% [markdown] tags=["shared"]
 # ## First the learning rate
 #
-# If all tests pass, you can tune. Few things matter as much as the learning rate. If
-# the loss jumps, it is too high; if it hardly moves, too low. Try it in steps of a
+# If all tests pass, you can tune. Few things matter as much as the learning rate. Too
+# high, the loss jumps or stays at guessing; too low, it creeps. Try it in steps of a
 # factor of about three, for a few updates each:
 
 # %% tags=["shared"]
@@ -407,18 +408,19 @@ assert all(losses[-1] < 0.3 * losses[0] for losses in drawn)  # loose: they fall
 
 # %% [markdown] tags=["shared"]
 # **Early stopping** needs no second run: keep the weights that were best on the
-# validation data, as `fit` does by accuracy, and stop when they have not been beaten
-# for some epochs (the *patience*). Against overfitting, more data help most. Then come
-# dropout, which sets random activations to zero, and weight decay, which AdamW applies
-# beside the gradient ([Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101)).
+# validation data (`fit` does, by accuracy), and stop (`fit` does not) when they have
+# not been beaten for some epochs (the *patience*). Against overfitting, more data help
+# most. Then come dropout, which sets random activations to zero, and weight decay,
+# which AdamW applies beside the gradient ([Loshchilov & Hutter
+# 2019](https://arxiv.org/abs/1711.05101)).
 
 # %% [markdown] tags=["shared"]
 # ## An exported model needs none of your classes
 #
 # Somebody who has your classes needs only your weights, as *safetensors*: nothing but
 # arrays, so that a file from a stranger cannot run code. For somebody *without* your
-# classes, export the computation itself, here for any size of batch. A process that
-# knows nothing of our classes runs it:
+# classes, export the computation after `eval()`, here for any size of batch. A process
+# that knows nothing of our classes runs it:
 
 # %% tags=["torch"]
 folder, reader = Path(tempfile.mkdtemp()), readers[900]
@@ -460,8 +462,9 @@ np.testing.assert_allclose(logits, expected, atol=1e-5)
 assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 
 # %% [markdown] tags=["torch"]
-# Somebody without PyTorch can run it, too: as an ONNX file, in ONNX Runtime, from many
-# languages. With the packages `onnx` and `onnxscript` that takes a line:
+# `torch.export.load` uses pickle: open only files that you trust. Without PyTorch, ONNX
+# Runtime runs an ONNX file, from many languages. With the packages `onnx` and
+# `onnxscript` a line makes one:
 #
 # ```python
 # torch.onnx.export(program).save("reader.onnx")
@@ -613,8 +616,8 @@ head = ["gradient of 16 texts", "MiB kept for backward", "distance from the firs
 say(
     f"{table(head, *rows)}\n\nThe distance is relative to the length of the whole "
     "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
-    "differs. Recomputation pays with a second forward pass. Whether bfloat16 is also "
-    "fast depends on the machine; on GPUs it usually is."
+    "differs. Recomputation pays with a second forward pass. bfloat16 is also "
+    "fast on NVIDIA's GPUs since Ampere (2020), which a T4 is not."
 )
 
 # %% tags=["shared", "check"]
@@ -626,10 +629,11 @@ assert cost["four quarters"][1] < 1e-5 and cost["recomputation"][1] < 1e-5
 assert 1e-4 < cost["half precision"][1] < 0.1  # loose: processors round differently
 
 # %% [markdown] tags=["torch"]
-# In a loop of your own, `backward` adds the parts up by itself. `torch.compile(model)`
-# fuses operations. It costs a long first call, and pays off where many small operations
-# wait for memory, above all on GPUs. (On a Mac, the GPU is the device `"mps"`, if
-# `torch.backends.mps.is_available()`; this book's pages look for `"cuda"` only.)
+# In a loop of your own, `backward` adds up: divide each loss by $n$.
+# `torch.compile(model)` fuses operations. It costs a long first call, and pays off
+# where many small operations wait for memory, above all on GPUs. (On a Mac, the GPU is
+# the device `"mps"`, if `torch.backends.mps.is_available()`; this book's pages look for
+# `"cuda"` only.)
 
 # %% tags=["torch", "say"]
 rows = [

@@ -141,7 +141,8 @@ a.shape, a.dtype, a.device
 
 # %% [markdown] tags=["shared"]
 # An operation on int32 and float32 arrays returns float64 in NumPy, but float32 in both
-# frameworks (*dtype promotion*): it takes half the memory and is much faster on a GPU.
+# frameworks (*dtype promotion*): float32 takes half the memory and is much faster on a
+# GPU.
 
 # %% [markdown] tags=["jax"]
 # JAX goes further and converts NumPy's float64 to float32 as soon as it gets it,
@@ -361,7 +362,7 @@ say(
         ["hidden features", 64, "as many as pixels"],
         ["`batch_size`", batch_size, "a steady gradient"],
         ["`epochs`", epochs, "takes seconds"],
-        ["`learning_rate`", learning_rate, "a usual first guess"],
+        ["`learning_rate`", learning_rate, "high, as updates are few"],
     )
 )
 

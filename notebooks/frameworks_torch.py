@@ -129,8 +129,9 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 
 # %% [markdown] tags=["torch"]
 # An axis is called a `dim` in PyTorch. A tensor is made on the CPU unless you name a
-# `device`. `x.to(device)` returns a copy on the device; `model.to(device)` moves the
-# model itself. An operation expects all its tensors on the same device.
+# `device`. `x.to(device)` returns a copy on the device (or `x`, if it is there);
+# `model.to(device)` moves the model itself. An operation expects all its tensors on the
+# same device.
 
 # %% tags=["torch"]
 # partial: a function with some of its arguments filled in
@@ -141,11 +142,12 @@ a.shape, a.dtype, a.device
 
 # %% [markdown] tags=["shared"]
 # An operation on int32 and float32 arrays returns float64 in NumPy, but float32 in both
-# frameworks (*dtype promotion*): it takes half the memory and is much faster on a GPU.
+# frameworks (*dtype promotion*): float32 takes half the memory and is much faster on a
+# GPU.
 
 # %% [markdown] tags=["torch"]
-# An array that comes from NumPy keeps its float64 in PyTorch, so `floats` sets the
-# dtype.
+# An array of NumPy keeps its float64 in PyTorch, so `floats` sets the dtype. (A float32
+# array of NumPy shares its memory with the tensor on a CPU.)
 #
 # Tensors change *in place*, as NumPy's arrays do, and a slice is a *view* of the same
 # memory: if it changes, the whole tensor does. Methods that work in place end in an
@@ -363,7 +365,7 @@ say(
         ["hidden features", 64, "as many as pixels"],
         ["`batch_size`", batch_size, "a steady gradient"],
         ["`epochs`", epochs, "takes seconds"],
-        ["`learning_rate`", learning_rate, "a usual first guess"],
+        ["`learning_rate`", learning_rate, "high, as updates are few"],
     )
 )
 
@@ -461,8 +463,9 @@ for t, rows in enumerate(batches[:100], start=1):
 # `train()` and `eval()` set the mode.
 
 # %% [markdown] tags=["torch"]
-# So `predict` needs `eval()`, which switches dropout off, and `torch.no_grad()`, which
-# records no graph and saves memory and time. No error tells you if you forget one.
+# So `predict` needs `eval()`, which switches dropout off until `train()`, and
+# `torch.no_grad()`, which records no graph and saves memory and time. No error tells
+# you if you forget one.
 
 
 # %% tags=["torch"]
@@ -752,7 +755,7 @@ for name, array in to_arrays(other).items():
 #
 # Why does the memory fill up in a loop that keeps its losses? PyTorch is *eager*: an
 # operation runs as soon as Python reaches it, so `print` and `if` work as usual.
-# `torch.compile(f)` makes a faster function, without *tracing* it as JAX does: it reads
+# `torch.compile(f)` often makes `f` faster, without *tracing* it as JAX does: it reads
 # the bytecode of `f` and compiles the tensor operations that it finds. Where it meets
 # something else, the compiled part ends (a *graph break*), and Python goes on. At each
 # later call it first tests *guards*, such as the shapes, and compiles again if one

@@ -29,7 +29,8 @@
 # > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, only on
 # > the matrices of dense layers and embeddings; warm-up over a twentieth of all
 # > updates, then a cosine; gradients clipped at norm 1; a peak rate of one thousandth
-# > first, then a sweep. The code is `usual_optimizer` of *The reverse task*.
+# > first, then a sweep. The code is `usual_optimizer` and `train_epoch` of *The reverse
+# > task*.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch: [warmup_torch](warmup_torch.ipynb).
@@ -244,16 +245,16 @@ say(
 # | too high a rate | train at a quarter of it |
 # | Adam's averages, from few gradients at first | fill them before the first step |
 # | the size of the first steps | make the first fifty small |
-# | post-norm: a norm after every layer | pre-norm: the norm before the layer |
+# | post-norm: a norm after every sum | pre-norm: a norm before each layer |
 
 # %% [markdown] tags=["shared"]
 # ## The learning rate rises linearly, then falls
 #
 # What exactly did we take away? The **learning rate** scales each update of the
 # weights. A high rate learns fast, but at the start it can ruin the network, and at the
-# end it keeps the weights from converging. So it follows a **schedule**: a peak rate,
-# times a factor that first rises, the warm-up, and then falls. For updates $t = 1,
-# \dots, T$, of which the first $w$ are warm-up, two schedules are common:
+# end it keeps the weights from converging. So it follows a **schedule**: a peak rate
+# times a factor that first rises (the warm-up), then falls. For updates $t = 1, \dots,
+# T$, of which the first $w$ are warm-up, two schedules are common:
 #
 # $$\begin{aligned}
 # \text{rise, then cosine:}\quad & \tfrac{t}{w} \text{ for } t\le w, \text{ then }
@@ -401,8 +402,7 @@ say(
     "*A longer warm-up*: fewer updates at the full rate. *A lower peak*: each update "
     "learns less, so you need more of them. *Pre-norm*: another model, so you cannot "
     "go on from published post-norm weights. But a loss at the level of guessing has "
-    "other causes, too: first check, as in the next section, that all outputs are "
-    "alike."
+    "other causes, too: first see, as in the next section, if all outputs are alike."
 )
 
 # %% [markdown] tags=["shared"]
@@ -479,8 +479,7 @@ assert (np.diff(y["trained without warm-up"]) < 0).all()
 # How can a network lose its input? Suppose that after large steps a layer adds nearly
 # the same long vector to every output, as in the drawing. The norm scales the sums back
 # to their old length, and so shrinks their differences; in post-norm, this happens in
-# every block. If a loss of your own stays at the level of guessing, compute
-# `differences`.
+# every block. If your own loss stays at guessing, compute this for your blocks.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three arrows in different directions are three outputs. After the same long vector has been added to each, they are long and nearly parallel. After the norm they have their old length and are still nearly parallel: the differences have shrunk."}}
 diagrams.shared_vector()
@@ -747,7 +746,7 @@ for seed, (i, n_blocks), name in product(range(3), enumerate(depths), last):
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient norms at initialisation, two panels, means of three seeds with bands. Left, each of the 24 blocks of one stack: with post-norm the line wavers and keeps most of its height, with pre-norm it falls from the first to the last block. Right, the last block of stacks of 2, 6 and 24 blocks: with post-norm it stays at about the same level, with pre-norm it falls with every step in depth."}}
 panels = {
-    "each block of a stack of 24": {n: (np.arange(24), y) for n, y in each.items()},
+    "each block of a stack of 24": {n: (np.arange(24) + 1, y) for n, y in each.items()},
     "last block of each stack": {name: (depths, y) for name, y in last.items()},
 }
 fig = plots.curves(
@@ -762,7 +761,7 @@ total = floats(inputs)
 for layer in encoder.blocks:  # pre-norm, 24 blocks
     total, _ = layer(total)
 growth = as_numpy(total).std() / inputs.std()
-falls = {name: y[:, -1] / y[:, 0] for name, y in each.items()}  # from block 0 to 23
+falls = {name: y[:, -1] / y[:, 0] for name, y in each.items()}  # from block 1 to 24
 ratio = (last["pre-norm"][:, -1] / last["pre-norm"][:, 0]).mean()
 say(
     "The gradient of the last of 24 blocks is "
