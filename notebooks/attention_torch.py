@@ -16,7 +16,7 @@
 #
 # By the end you can write attention as a function of four lines, hide parts of its
 # input with a mask, split it into heads, and show that it ignores order. You need:
-# Python, NumPy and matrix products.
+# NumPy, and the chapter *Two frameworks*.
 #
 # In 2014, one recurrent network read a sentence into one vector of fixed size, and a
 # second one wrote the translation from it. The longer the sentence, [the worse its
@@ -83,7 +83,7 @@ f"PyTorch {torch.__version__} on {device}"
 #
 # In *the cat drank milk because it was thirsty*, what does *it* stand for? A reader
 # looks back and finds the cat. Attention does so with numbers. Each word has a row of
-# features, here chosen by hand so that you can read them:
+# features (`s m`: words by features), chosen by hand so that you can read them:
 
 # %% tags=["shared"]
 tokens = ["the", "cat", "drank", "milk", "because", "it", "was", "thirsty"]
@@ -226,8 +226,7 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # %% [markdown] tags=["shared"]
 # ## Attention is two matrix products and a softmax
 #
-# `self_attention` does all of it, except for one square root. As a formula, attention
-# is
+# `self_attention` lacks only one square root. As a formula, attention is
 #
 # $$\mathrm{Attention}(Q, K, V) =
 # \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V \tag{1}$$
@@ -588,8 +587,8 @@ assert (as_numpy(found)[:, :, 0] == 0).all()
 # *Drank* looks for two things: who drank, and what. But the weights of one softmax sum
 # to 1, so *cat* and *milk* have to share them, and the output mixes both. In *the cat
 # chased the dog*, such a mean would not say who chased whom. In **multi-head
-# attention**, each head has its own queries, keys and values, attends by itself, and
-# its output stands beside those of the others.
+# attention**, each head has its own queries, keys and values and attends by itself;
+# their outputs are concatenated.
 #
 # Here are two heads by hand, *who* and *what*, on one more axis in front, `h`. Each row
 # of `looks_for` keeps some columns of `w_query`:
@@ -665,15 +664,15 @@ diagrams.heads()
 # As each head is $h$ times narrower, all together take as many multiplications as one
 # of size $m$. For speed, all matrices $W^Q_i$, $W^K_i$, $W^V_i$ are stored side by side
 # in one, of shape `m 3m`. $W^O$ mixes what the heads have found. Each matrix comes with
-# a bias, which some models leave out (`bias=False`; for example
+# a bias, which some models leave out (`bias=False`, in Flax `use_bias=False`; such as
 # [PaLM](https://arxiv.org/abs/2204.02311)). The bias of the keys has no effect at all:
 # it adds the same number to all scores of a query.
 #
-# The folds hold four functions. `build` makes a layer from a seed. `dense` makes a
-# linear layer, with weights within $\pm 1/\sqrt{n}$ for $n$ inputs: a new layer then
-# has small scores and attends almost evenly. `linear_parts` computes only the queries,
-# or only keys and values, because in cross-attention these come from another sequence,
-# the *context*. `merge_heads` concatenates the heads: `h` and `d` become `m`.
+# The folds hold the rest. `build` makes a layer from a seed. `dense` makes a linear
+# layer, with weights within $\pm 1/\sqrt{n}$ for $n$ inputs: a new layer then has small
+# scores and attends almost evenly. `linear_parts` computes only the queries, or only
+# keys and values, because in cross-attention these come from another sequence, the
+# *context*. `merge_heads` concatenates the heads: `h` and `d` become `m`.
 
 
 # %% tags=["torch", "check"]
@@ -891,8 +890,8 @@ say(
 # $$\frac{\partial \alpha_i}{\partial s_j} = \alpha_i (\delta_{ij} - \alpha_j) ,$$
 #
 # with $\delta_{ij} = 1$ for $i = j$ and 0 otherwise. If every weight is 0 or 1, all of
-# them are zero. For the 400 queries above, we take the derivatives of the weights with
-# respect to the query, and the norm of each such matrix:
+# them are zero. For the 400 queries of $d = 1024$, we take the norm of the matrix of
+# derivatives of the weights with respect to the query:
 
 # %% tags=["shared", "say"]
 (_, without), (_, level) = slopes.values()
@@ -1014,7 +1013,7 @@ assert check("attention.heads", my_heads)
 # * The scale $1/\sqrt{d}$ keeps the softmax from starting out saturated.
 # * A mask is boolean, True means "may look"; a query that sees nothing gets zeros.
 # * Heads attend independently of each other.
-# * The layer ignores order: it is equivariant.
+# * Without a causal mask the layer ignores order: it is equivariant.
 
 # %% [markdown] tags=["torch"]
 # Next comes [the encoder block, in PyTorch](encoder_torch.ipynb). [The reverse

@@ -20,10 +20,10 @@
 #
 # Before you train a Transformer, you ask three questions. *How long will it take? What
 # runs out first, time or memory? And if the answer is bad, what helps?* Trying is
-# expensive. But the sizes of the model and a stopwatch give the answers before the
-# first update. Our example is GPT-2 small, the model of 2019. Does it take a night on
-# the computer in front of you, or a year? (The length $s$ is called $n$ here, as usual
-# for costs.)
+# expensive. But the model's sizes and a stopwatch give the answers before the first
+# update. Our example is GPT-2 small, the model of 2019. Does it take a night on the
+# computer in front of you, or a year? (The length $s$ is called $n$ here, as usual for
+# costs.)
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
@@ -101,7 +101,7 @@ def block_parameters(m, f):
 
 
 # %% [markdown] tags=["shared"]
-# We check this and later counts on a small model:
+# We check such counts on a small model:
 
 # %% tags=["shared"]
 sizes = {"n_inputs": 32, "m": 128, "n_outputs": 32}
@@ -173,8 +173,8 @@ diagrams.six_operations()
 # not count. Its table of tokens does, because the model multiplies by it to get logits.
 
 # %% [markdown] tags=["jax"]
-# XLA, JAX's compiler, counts the operations of a function: `cost_analysis` returns
-# them, here before the function is compiled, and with attention written out.
+# XLA, JAX's compiler, counts the operations of a function; `cost_analysis` returns
+# them, here before XLA optimises, and with attention written out.
 
 
 # %% tags=["jax"]
@@ -227,7 +227,7 @@ assert 0.9 * 6 < per_parameter < 1.1 * 6
 # ## Training time is operations divided by speed
 #
 # To turn operations into time, we need the speed of the machine. Its **limit** is the
-# rate of a large product of matrices. (An extra tells why it has to be large.)
+# rate of a large product of matrices. (Why large? See the first extra.)
 
 
 # %% tags=["jax"]
@@ -253,8 +253,9 @@ say(f"The limit here, in float32: **{limit / 1e9:.0f} billion** operations a sec
 
 # %% [markdown] tags=["shared"]
 # A training step is slower than that, because it also has small products, norms and an
-# update. The share of the limit that it reaches is its **utilisation** (MFU). We time a
-# step of our small model.
+# update. The share of the limit that it reaches is its **utilisation** (MFU, *model
+# FLOPs utilisation*; papers divide by the data sheet's limit). We time a step of our
+# small model.
 
 # %% [markdown] tags=["jax"]
 # `donate_argnums=(0, 1)` lets XLA overwrite the old parameters and averages. After the
@@ -290,8 +291,8 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# Now divide. How many tokens are enough? If only the computation of training counts,
-# about 20 per parameter are best ([Hoffmann et al.
+# Now divide. How many tokens are enough? For a given amount of computation, the loss is
+# lowest with about 20 per parameter ([Hoffmann et al.
 # 2022](https://arxiv.org/abs/2203.15556)). We also take a large GPU: [Narayanan et al.
 # 2021](https://arxiv.org/abs/2104.04473) report $502\cdot10^{15}$ operations a second
 # on 3,072 A100s in half precision. A quarter of these operations repeat the forward
@@ -312,16 +313,15 @@ tokens = f"{20 * gpt2 / 1e9:.1f} billion"
 best, ours = (f"{float(f'{x:.2g}'):,.0f}" for x in (days, days / utilisation))
 rows = [
     ["this machine, at its limit", tokens, f"**{best} days**"],
-    ["at a small model's utilisation (pessimistic)", tokens, f"{ours} days"],
+    ["at our small step's utilisation", tokens, f"{ours} days"],
     ["one A100", tokens, f"**{hours:.1f} hours**"],
     ["one A100", "10 billion", f"{estimate:.0f} hours"],
     [f"published: {run}", "10 billion", f"{published:.0f} hours of an A100"],
 ]
 say(
     f"{table(['GPT-2 small on', 'tokens', 'time'], *rows)}\n\n"
-    "Is such an estimate any good? In the published run, eight A100s took about 90 "
-    f"minutes. Our estimate is {estimate / published:.1f} times as long, which is "
-    "enough for a plan."
+    "In the published run, eight A100s took about 90 minutes. Our estimate is "
+    f"{estimate / published:.1f} times as long, good enough for a plan."
 )
 
 # %% tags=["jax", "check"]
@@ -442,10 +442,12 @@ fig
 
 # %% tags=["shared", "say"]
 filled = {n: size / (size + 16 * n_parameters) for n, size in kept.items()}
+copies = maps[256] / (4 * 4 * 4 * 256**2 * options["n_blocks"])  # bytes, b, h, n n
 say(
     f"Activations are {filled[16]:.0%} of the memory at n = 16, and {filled[1024]:.0%} "
     "at n = 1,024, where most of them are maps.\n\nAt n = 256, the activations take "
-    f"{kept[256] / 2**20:.0f} MiB, the maps {maps[256] / 2**20:.0f} MiB of them."
+    f"{kept[256] / 2**20:.0f} MiB, the maps {maps[256] / 2**20:.0f} MiB of them "
+    f"({copies:.0f} × `b h n n` in every block)."
 )
 
 # %% tags=["jax", "check"]
@@ -529,7 +531,7 @@ def by_framework(q, k, v):
 
 
 # %% [markdown] tags=["shared"]
-# How do the three compare when the sequence grows?
+# How do the three compare?
 
 # %% tags=["jax", "experiment"]
 # Experiment: memory and time of the three, for four lengths
@@ -611,9 +613,9 @@ assert used["in chunks", 1024] < 6 * used["in chunks", 256]
 # %% [markdown] tags=["shared"]
 # ## Each remedy changes one term
 #
-# A fused kernel is one remedy of many. Each helps against one shortage, and has its
-# price. At 1,024 tokens, what remains of our model's activations (first table) or
-# operations (second)?
+# A fused kernel is one remedy of many, each against one shortage and at a price. At
+# 1,024 tokens, what remains of our batch's activations (first table) or operations per
+# token (second)?
 
 # %% tags=["shared", "experiment"]
 # Experiment: what half the length, heads or batch leave of the activations
@@ -633,7 +635,7 @@ h, fused = halved, 1 - maps[1024] / whole  # no maps
 again = 4 * 4 * 1024 * sizes["m"] / whole + 1 / 4  # inputs of 4 blocks; one block
 rows = [
     ["two half batches", "all × ½", h["batch"], "speed"],
-    ["half the length", "all × ½, maps × ¼", h["length"], "half the context"],
+    ["half the length", "maps × ¼, rest × ½", h["length"], "half the context"],
     ["half the heads", "maps × ½", h["heads"], "half as many maps"],
     ["fused kernel, or chunks", "no maps", fused, "no maps to look at"],
     ["recompute each block", "one block kept", again, "⅓ more operations"],
@@ -647,7 +649,7 @@ fewer = np.array([6 * n_parameters + pairs[-1] / 2, windowed]) / formula[-1]
 smaller = (6 * n_parameters / 4 + pairs[-1] / 2) / formula[-1]
 rows = [
     ["half the length", "pairs × ½", fewer[0], "half the context"],
-    ["16 neighbours", "pairs × $16/n$", fewer[1], "no direct paths"],
+    ["16 neighbours", "pairs × $16/n$", fewer[1], "far ones need more blocks"],
     ["half of $m$", "blocks × ¼, pairs × ½", smaller, "often quality"],
 ]
 rows = [[*row[:2], f"{row[2]:.2f}", row[3]] for row in rows]
@@ -663,9 +665,9 @@ for name, found in halved.items():
 # %% [markdown] tags=["shared"]
 # The gradients of two half batches are added up. Recomputing ([Chen et al.
 # 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks did for
-# queries. Two more remedies are not in the tables. *Half precision* ([Micikevicius et
-# al. 2018](https://arxiv.org/abs/1710.03740)) saves bytes and time; it keeps only two
-# to four digits, so weights and averages stay in float32. A decoder that *writes* also
+# queries. *Half precision* ([Micikevicius et al.
+# 2018](https://arxiv.org/abs/1710.03740)) saves bytes and time; it keeps only two to
+# four digits, so weights and averages stay in float32. A decoder that *writes* also
 # holds keys and values, its *KV cache*. If four heads share theirs ([Ainslie et al.
 # 2023](https://arxiv.org/abs/2305.13245)), a quarter of it is left.
 
@@ -705,9 +707,9 @@ say(
     f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB. A sequence "
     f"takes {of_blocks / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} GiB for "
     f"the logits, their softmax and gradient, so at most {fits:.0f} sequences fit. "
-    "First do without the maps, with a fused kernel or in chunks, because the results "
-    f"stay the same: then at most {fits_fused:.0f} fit. Next take half precision, then "
-    "recomputation."
+    "First do without the maps, in chunks, because the results "
+    f"stay the same: then at most {fits_fused:.0f} fit. Next take half precision and "
+    "its fused kernel, then recomputation."
 )
 
 # %% tags=["shared", "say"]
@@ -728,7 +730,7 @@ say(
 # is read is the matrix, $4m^2$ bytes. So there are about $n/2$ operations per byte, the
 # *arithmetic intensity*. With a single row, each weight is read for one multiplication,
 # and the processor waits for the memory. With many rows, the memory waits for the
-# processor. The rate follows a **roofline** ([Williams et al.
+# processor. The rate is bounded by a **roofline** ([Williams et al.
 # 2009](https://doi.org/10.1145/1498765.1498785)): a slope, then a flat roof. Our large
 # matrix shows both, because it does not fit into the processor's cache.
 
@@ -758,7 +760,7 @@ ax.set_yscale("log", base=2)
 for points, line in (ax.lines[:2], fig.legends[0].legend_handles):
     points.set_linestyle("none")
     line.set_marker("none")
-ax.text(0.02, 0.88, "waits for memory", transform=ax.transAxes)
+ax.text(0.02, 0.95, "waits for\nmemory", va="top", transform=ax.transAxes)
 ax.text(0.98, 0.7, "waits for arithmetic", ha="right", transform=ax.transAxes)
 ax.xaxis.set_major_formatter("{x:g}")
 ax.yaxis.set_major_formatter("{x:g}")
@@ -805,7 +807,7 @@ diagrams.paths()
 # | convolution of width $w$ | $wnm^2$ | $1$ | $n/w$ | direct paths |
 # | dilated (growing gaps) | $wnm^2$ | $1$ | $\log_wn$ | direct paths |
 # | recurrent | $nm^2$ | $n$ | $n$ | parallel work, direct paths |
-# | $n$ keys mixed into $r$ | $nrm$ | $1$ | $1$ | single keys, a free length |
+# | $n$ keys mixed into $r$ | $nrm$ | $1$ | $1$ | single keys, other lengths |
 # | linear attention | $ndm$ | $1$ | $1$ | sharp weights (often) |
 #
 # Examples are [Longformer](https://arxiv.org/abs/2004.05150),
@@ -895,8 +897,8 @@ say(
     f"= 256, attention does **{rates['attention'][1] / rates['GRU'][1]:.1f} times** as "
     "many operations a second as the GRU. Each step of a GRU multiplies with a single "
     "row, the left end of the roofline, and has to wait for the step before.\n\n"
-    f"At n = 4,096 attention pays for its square: {more:.0f} times the operations of "
-    f"the GRU (without the softmax) in {longer:.1f} times its time."
+    f"At n = 4,096 attention has {more:.0f} times the operations of the GRU (without "
+    f"the softmax), and takes {longer:.1f} times its time."
 )
 
 # %% tags=["shared", "check"]

@@ -14,10 +14,10 @@
 # %% [markdown] tags=["shared"]
 # # When training fails
 #
-# By the end you can find out why a model does not learn, choose its learning rate,
-# stop before it overfits, train it with less memory, hand it to somebody who has none
-# of your code, and replace the book's layers by your framework's.
-# You need: the chapters up to *The reverse task*.
+# By the end you can find out why a model does not learn, choose its learning rate, stop
+# before it overfits, train it with less memory, hand it to somebody who has none of
+# your code, and replace the book's layers by your framework's. You need: *The reverse
+# task* and *Your own data*.
 #
 # Nothing crashes. The loss is a number, it even falls, and the model is bad. Is it the
 # data? The mask? The learning rate? Whoever guesses starts one training after the
@@ -91,9 +91,9 @@ booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
 # ## Six mistakes, and the test that finds each
 #
 # First of all, look at a few examples with their labels, as they enter the model. Do
-# they belong together? Are the numbers of the size of 1? Ours are lines of code or
+# they belong together? Are the numbers of the order of 1? Ours are lines of code or
 # text: which of four languages is a line written in? Each character is a one-hot
-# vector, and `real` is True where there is one.
+# vector, and `real` is True where there is one. All lines have padding, for test 2.
 
 # %% tags=["shared"]
 texts, labels, test_texts, test_labels = languages()
@@ -104,8 +104,7 @@ learn = x[:900], real[:900], labels[:900]
 watch = x[900:1220], real[900:1220], labels[900:1220]
 
 # %% [markdown] tags=["shared"]
-# The model is the book's encoder with the mean over the real positions, as in *Your own
-# data*. It is trained by `fit` of *The reverse task*:
+# The model is that of *Your own data*, trained by `fit` of *The reverse task*:
 
 # %% tags=["torch"]
 sizes = {"n_inputs": 128, "m": 32, "n_outputs": 4, "max_length": 41}
@@ -128,14 +127,14 @@ def class_loss(model, x, real, labels):
 # Now five tests. They take seconds, and the cheapest come first:
 #
 # 1. **The loss at the start** is about $\ln c$ for $c$ classes, since nothing is known
-#    yet. (Logits that differ from the start add about half their variance; so the tied
-#    weights of *A model that writes* start higher. For a forecast, it is about the mean
-#    square of the values.)
+#    yet. (Logits of variance $\sigma^2$ add about $\sigma^2/2$: so the tied weights of
+#    *A model that writes* start higher. For a forecast, it is about the mean square of
+#    the values.)
 # 2. **Padding changes nothing**: put other numbers there, and compare.
 # 3. **Every weight has a gradient**, finite and not zero.
 # 4. **One batch**, trained again and again, is learned by heart.
-# 5. **Validation data** are predicted well above chance. (Ours are lines of the same
-#    files, enough to find mistakes. To report a result, take other files.)
+# 5. **Validation accuracy** is far above the share of the largest class. (Ours are
+#    lines of the same files: that finds mistakes. To report a result, take others.)
 
 
 # %% tags=["torch"]
@@ -255,16 +254,15 @@ for name, (numbers, passes) in results.items():
     cells = [f"{number:.2g}".replace("nan", "NaN") for number in numbers]
     cells = cells if passes else [*cells[:-1], f"**{cells[-1]}**"]
     rows.append([name, *cells, *[""] * (5 - len(cells))])
-head = ["mistake", "loss at the start ÷ ln 4", "change by padding"]
-head += ["smallest gradient norm", "one batch", "validation accuracy"]
+head = ["mistake", "1: loss at the start ÷ ln 4", "2: change by padding"]
+head += ["3: smallest gradient norm", "4: one batch", "5: validation accuracy"]
 learned = [found[name][3] for name in ("labels shifted by a row", "none")]
 say(
     f"{table(head, *rows)}\n\nBold: the test that fails; the later ones did not run. "
     "Without a mistake all pass. Each test is the first to find something, and **a "
     "falling loss proves little**: with shifted labels, one batch is learned by heart "
-    f"({learned[0]:.2g}) as it is without a mistake ({learned[1]:.2g}). (A text "
-    "without a position has no mean, so its batch, here the first, is NaN: leave it "
-    "out, or begin each with a token.)"
+    f"({learned[0]:.2g}) as it is without a mistake ({learned[1]:.2g}). (An empty text "
+    "has no mean, so the loss of its batch is NaN.)"
 )
 
 # %% tags=["shared", "check"]
@@ -276,10 +274,23 @@ assert found["a softmax before the loss"][3] > math.log(1 + 3 / math.e) - 1e-5
 assert found["a frozen embedding"][2] == 0
 assert not real[:, -1].any() and not watch[1][:, -1].any()
 
+# %% [markdown] tags=["shared"]
+# So, for your own model, by the first test that fails:
+#
+# | test | what to look for | what to do |
+# |---|---|---|
+# | 1, too high | inputs or first weights far too large | scale them |
+# | 1, NaN | an empty sequence; a logarithm of 0 | leave it out; add $10^{-6}$ |
+# | 2 | a mask upside down; a mean over padding | True may look; use `real` |
+# | 3 | `detach` or `stop_gradient`; a layer out of use | let it through; use it |
+# | 4 | a softmax before the loss; a rate far off | logits; the next section |
+# | 5 | labels of other rows; other preparation; few data | one order; one way; more |
+
 # %% [markdown] tags=["torch"]
-# In a loop of your own, `{name: w.grad.norm() for name, w in model.named_parameters()}`
-# shows the norms after `backward`. If a NaN appears later,
-# `torch.autograd.set_detect_anomaly(True)` names the operation whose gradient it was.
+# In a loop of your own, `{n: w.grad is not None and w.grad.norm() for n, w in
+# model.named_parameters()}` shows the norms after `backward` (False: no gradient came).
+# If a NaN appears later, `torch.autograd.set_detect_anomaly(True)` names the operation
+# whose gradient it is.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, predict, then run.** Somebody's table contains a column that was
@@ -323,9 +334,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## First the learning rate
 #
-# If all tests pass, you can tune. Few things matter as much as the learning rate. If
-# the loss jumps, try a tenth of it; if it hardly moves, ten times as much. Better, try
-# it in steps of a factor of about three, for a few updates each:
+# If all tests pass, you can tune. Few things matter as much as the learning rate. Too
+# high, the loss jumps or stays at guessing; too low, it creeps. Try it in steps of a
+# factor of about three, for a few updates each:
 
 # %% tags=["shared"]
 rates, ends = 10.0 ** np.linspace(-4, -1, 7), []
@@ -343,7 +354,7 @@ fig
 best = int(np.argmin(ends))
 say(
     f"The lowest loss is at a rate of {power(rates[best])}. For a long training, begin "
-    "with the next one to the left, because it also has to survive its worst batch. "
+    "with its left neighbour, because a rate also has to survive its worst batch. "
     "Warm-up and decay help then (see *Warm-up*)."
 )
 
@@ -357,8 +368,9 @@ assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
 #
 # Next comes **overfitting**: the training loss falls, and the validation loss turns and
 # rises. So train longer, once on 300 lines and once on 900, and look at both losses.
-# (With `folder="runs"`, `fit` writes them for TensorBoard, where you can watch them
-# grow; Weights & Biases and MLflow draw such curves, too.)
+# (With `folder="runs"`, `fit` writes them during training, and `tensorboard --logdir
+# runs` shows them in a browser, as below: a panel for each quantity, in it a line for
+# each run. Weights & Biases and MLflow do so, too.)
 
 # %% tags=["shared"]
 longer = replace(brief, epochs=12)
@@ -396,21 +408,19 @@ assert all(losses[-1] < 0.3 * losses[0] for losses in drawn)  # loose: they fall
 
 # %% [markdown] tags=["shared"]
 # **Early stopping** needs no second run: keep the weights that were best on the
-# validation data, as `fit` does, and stop when they have not been beaten for some
-# epochs (the *patience*). Against overfitting, more data help most. Then come dropout,
-# which sets random activations to zero, and weight decay, which AdamW applies beside
-# the gradient ([Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101)). If the
-# model no longer fits into memory, see the Extra *Less memory*.
+# validation data (`fit` does, by accuracy), and stop (`fit` does not) when they have
+# not been beaten for some epochs (the *patience*). Against overfitting, more data help
+# most. Then come dropout, which sets random activations to zero, and weight decay,
+# which AdamW applies beside the gradient ([Loshchilov & Hutter
+# 2019](https://arxiv.org/abs/1711.05101)).
 
 # %% [markdown] tags=["shared"]
 # ## An exported model needs none of your classes
 #
-# Somebody who has your classes needs only your weights: *safetensors* contains nothing
-# but arrays, so that a file from a stranger cannot run code (`save_weights` in *Two
-# frameworks*).
-#
-# For somebody *without* your classes, export the computation itself, here for any size
-# of batch. A process that knows nothing of our classes runs it:
+# Somebody who has your classes needs only your weights, as *safetensors*: nothing but
+# arrays, so that a file from a stranger cannot run code. For somebody *without* your
+# classes, export the computation after `eval()`, here for any size of batch. A process
+# that knows nothing of our classes runs it:
 
 # %% tags=["torch"]
 folder, reader = Path(tempfile.mkdtemp()), readers[900]
@@ -452,8 +462,9 @@ np.testing.assert_allclose(logits, expected, atol=1e-5)
 assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 
 # %% [markdown] tags=["torch"]
-# Somebody without PyTorch can run it, too: as an ONNX file, in ONNX Runtime, from many
-# languages. With the packages `onnx` and `onnxscript` that takes a line:
+# `torch.export.load` uses pickle: open only files that you trust. Without PyTorch, ONNX
+# Runtime runs an ONNX file, from many languages. With the packages `onnx` and
+# `onnxscript` a line makes one:
 #
 # ```python
 # torch.onnx.export(program).save("reader.onnx")
@@ -469,8 +480,8 @@ assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 # implementations.
 
 # %% [markdown] tags=["torch"]
-# PyTorch has the whole block, and `nn.TransformerEncoder` stacks it. Four of its
-# defaults are not ours:
+# PyTorch has the whole block, `nn.TransformerEncoderLayer`, and `nn.TransformerEncoder`
+# stacks it. Four of its defaults are not ours:
 
 
 # %% tags=["torch"]
@@ -485,7 +496,8 @@ class Block(nn.TransformerEncoderLayer):
 # %% [markdown] tags=["shared"]
 # With our weights under its names, it gives our outputs (see the Extra *Weights move*).
 # Positions are not in it: add them to the input of the first block. Rotary positions
-# turn queries and keys, so they need attention of your own, as in *Positions*.
+# turn queries and keys, so they need attention of your own, as in *Positions*. The
+# decoder's ready-made block is in *A model that reads and writes*.
 
 # %% [markdown] tags=["torch"]
 # | PyTorch's layers | ours |
@@ -495,7 +507,7 @@ class Block(nn.TransformerEncoderLayer):
 # | `norm_first=False`, `activation="relu"`, `dropout=0.1` | a choice |
 # | `dropout` is also for attention weights | is not |
 # | the blocks of a stack begin with equal weights | with different ones |
-# | `eval()` with post-norm and nested tensors: padded outputs are 0 | are computed |
+# | post-norm, `eval()`, `no_grad()`: a stack's padded outputs are 0 | are computed |
 # | `MultiheadAttention` returns the *mean* of the heads' weights | one map a head |
 #
 # [^sdpa]: As in `scaled_dot_product_attention`: PyTorch itself has both meanings.
@@ -604,8 +616,8 @@ head = ["gradient of 16 texts", "MiB kept for backward", "distance from the firs
 say(
     f"{table(head, *rows)}\n\nThe distance is relative to the length of the whole "
     "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
-    "differs. Recomputation pays with a second forward pass. Whether bfloat16 is also "
-    "fast depends on the machine; on GPUs it usually is."
+    "differs. Recomputation pays with a second forward pass. bfloat16 is also "
+    "fast on NVIDIA's GPUs since Ampere (2020), which a T4 is not."
 )
 
 # %% tags=["shared", "check"]
@@ -617,10 +629,11 @@ assert cost["four quarters"][1] < 1e-5 and cost["recomputation"][1] < 1e-5
 assert 1e-4 < cost["half precision"][1] < 0.1  # loose: processors round differently
 
 # %% [markdown] tags=["torch"]
-# In a loop of your own, `backward` adds the parts up by itself. `torch.compile(model)`
-# fuses operations. It costs a long first call, and pays off where many small operations
-# wait for memory, above all on GPUs. (On a Mac, the GPU is the device `"mps"`, if
-# `torch.backends.mps.is_available()`; this book's pages look for `"cuda"` only.)
+# In a loop of your own, `backward` adds up: divide each loss by $n$.
+# `torch.compile(model)` fuses operations. It costs a long first call, and pays off
+# where many small operations wait for memory, above all on GPUs. (On a Mac, the GPU is
+# the device `"mps"`, if `torch.backends.mps.is_available()`; this book's pages look for
+# `"cuda"` only.)
 
 # %% tags=["torch", "say"]
 rows = [
@@ -747,6 +760,9 @@ assert np.isnan(as_numpy(nothing)[:, 0]).all()
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Other loops do what `fit` does
+#
+# More libraries, with what each does for you, are in [JAX and PyTorch
+# compared](../book/comparison.md).
 
 # %% [markdown] tags=["torch"]
 # **PyTorch Lightning** takes the loss and the optimiser of a model, and writes the

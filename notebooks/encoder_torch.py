@@ -22,7 +22,7 @@
 # twice: first for Anna's brother, then for Ben. One attention layer looks only once, so
 # a model that needs the result of one search for the next needs two layers.
 #
-# But attention alone is not enough, for three reasons:
+# But attention alone is not enough:
 #
 # * It only averages, so something else has to compute: the *feed-forward net*.
 # * Averaging again and again makes all words alike: *residual connections* work against
@@ -96,7 +96,8 @@ f"PyTorch {torch.__version__} on {device}"
 # | 3 | Where does Anna's brother live? | | | Anna |
 #
 # The key of a sentence is what it is about, its value what it says, and its query what
-# it asks. In the second layer, each sentence asks for what it *found* in the first.
+# it asks. In the second layer only the queries are new: each sentence asks for what it
+# *found* in the first.
 
 # %% tags=["shared"]
 names = ["Anna", "Ben", "Carl", "Rome", "Oslo"]
@@ -254,7 +255,7 @@ class EncoderBlock(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# As all sizes differ, a swapped axis would raise an error:
+# As all sizes differ, most swapped axes raise an error:
 
 # %% tags=["shared"]
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
@@ -375,7 +376,7 @@ say(
 
 # %% tags=["shared"]
 def whole_block(block, x):
-    """The block as it is, without its weights."""
+    """Outputs of the block as it is."""
     return block(x)[0]
 
 
@@ -697,8 +698,8 @@ np.testing.assert_allclose(out, expected, atol=1e-5)
 # 0.1, the values of the encoder of 2017 and of
 # [BERT](https://arxiv.org/abs/1810.04805); ours are smaller, so that 24 blocks run in
 # seconds. For a new model, try pre-norm, RMS norm, and
-# [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer multiplies
-# the hidden features.
+# [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer gates the
+# hidden features.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** Could smaller initial weights replace the norms?
@@ -786,9 +787,9 @@ assert line[2] > 0.8 and line[-1] < 0.97
 # ## Extra: Batch norm would mix the sentences
 #
 # Why do Transformers not use the **batch norm** of vision? It takes mean and variance
-# over all positions of the batch. So an output would depend on the other sentences and
-# on their padding. Small batches give noisy means, and large models leave memory for no
-# others. In text, the means also differ more from batch to batch than in pictures
+# over all positions of the batch. In training, an output would depend on the other
+# sentences and their padding. Large models have memory for small batches only, with
+# noisy means. In text, the means also differ more from batch to batch than in pictures
 # ([Shen et al. 2020](https://arxiv.org/abs/2003.07845)), probably because a rare word
 # comes up in few batches. Their *power norm* divides by a root mean square averaged
 # over many batches; *adaptive norm* ([Xu et al.
@@ -817,98 +818,6 @@ assert layer_change == 0
 assert batch_change > 1
 own = as_numpy(blocks[0].norm1(floats(sentences)))
 np.testing.assert_allclose(own, layer_norm(sentences), atol=1e-5)
-
-# %% [markdown] tags=["shared"]
-# ## Extra: With pre-norm, late blocks get smaller gradients
-#
-# Does the place of the norm matter for training? It changes the gradients, and one
-# explanation of warm-up starts here. The last norm of a pre-norm stack divides by the
-# size of the sum, so the gradient that comes back through it is divided by this size,
-# too: the deeper the stack, the smaller the gradient of its last block. Early blocks
-# get larger gradients, probably because their norms divide by a sum that is still
-# small.
-
-# %% [markdown] tags=["torch"]
-# `backward` adds to the gradient of every parameter of the model; each parameter holds
-# its own in `.grad`.
-
-
-# %% tags=["torch"]
-def layer_gradients(encoder, x, probe):
-    """Norm of the gradient of each block's last matrix: ``l``."""
-    (encoder(floats(x)) * floats(probe)).sum().backward()
-    last = [block.ffn.linear2.weight.grad for block in encoder.blocks]
-    return np.array([np.linalg.norm(as_numpy(matrix)) for matrix in last])
-
-
-# %% [markdown] tags=["shared"]
-# We measure untrained stacks of both kinds; the bands span three seeds.
-
-# %% tags=["shared", "experiment"]
-# Experiment: gradients in stacks of 2, 6 and 24 blocks, for both norms and three seeds
-inputs, probe = np.random.default_rng(4).normal(size=(2, b, s, m))
-depths, seeds = [2, 6, 24], range(3)
-last = {name: np.zeros((3, 3)) for name in ("post-norm", "pre-norm")}  # seed depth
-each = {name: np.zeros((3, 24)) for name in last}  # seed block, of 24 blocks
-for seed, (i, n_blocks), name in product(seeds, enumerate(depths), last):
-    sizes = (n_blocks, m, n_heads, f)
-    encoder = build(Encoder, *sizes, norm_first=name == "pre-norm", seed=seed)
-    gradients = layer_gradients(encoder, inputs, probe)
-    last[name][seed, i] = gradients[-1]
-    if n_blocks == 24:
-        each[name][seed] = gradients
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient norms at initialisation, two panels, means of three seeds with bands. Left, each of the 24 blocks of one stack: with post-norm the line wavers and keeps most of its height, with pre-norm it falls from the first to the last block. Right, the last block of stacks of 2, 6 and 24 blocks: with post-norm it stays at about the same level, with pre-norm it falls with every step in depth."}}
-panels = {
-    "each block of a stack of 24": {n: (numbers, y) for n, y in each.items()},
-    "last block of each stack": {name: (depths, y) for name, y in last.items()},
-}
-fig = plots.curves(
-    panels, x=["block", "blocks in the stack"], y="norm of the gradient", marks="o",
-    share_y=True,
-)  # fmt: skip
-fig.axes[0].set_ylim(bottom=0)
-fig
-
-# %% tags=["shared", "say"]
-total = floats(inputs)
-for block in encoder.blocks:  # pre-norm, 24 blocks
-    total, _ = block(total)
-growth = as_numpy(total).std() / inputs.std()
-falls = {name: y[:, -1] / y[:, 0] for name, y in each.items()}  # from block 0 to 23
-ratio = (last["pre-norm"][:, -1] / last["pre-norm"][:, 0]).mean()
-say(
-    "Left: with pre-norm the gradient of the last block is "
-    f"**{falls['pre-norm'].mean():.2f}** times that of the first, with post-norm "
-    f"{falls['post-norm'].mean():.2f} times. Right: with pre-norm, the gradient of the "
-    f"last block falls to {ratio:.2f} of its size, from 2 to 24 blocks; with post-norm "
-    "it hardly changes."
-)
-
-# %% tags=["shared", "say"]
-say(
-    "[Xiong et al. 2020](https://arxiv.org/abs/2002.04745) derive that this last "
-    "gradient falls as one over the root of the depth, so to $\\sqrt{2/24} = "
-    f"{np.sqrt(2 / 24):.2f}$ of its size. By their bounds, the sum of 24 blocks grows "
-    f"to between $\\sqrt{{1 + 12}} = {np.sqrt(13):.1f}$ and $\\sqrt{{1 + 36}} = "
-    f"{np.sqrt(37):.1f}$ times its size. Ours starts from small weights and grows to "
-    f"{growth:.1f} times only, which fits our ratio. They conclude that "
-    "post-norm needs *warm-up*, a learning rate that starts small; the chapter on "
-    "warm-up tests this."
-)
-
-# %% tags=["shared", "check"]
-# Checked: late gradients shrink with pre-norm only; its sum grows, its norm rescales it
-_, pre = plots.drawn(fig, "last block of each stack", "pre-norm")
-_, post = plots.drawn(fig, "last block of each stack", "post-norm")
-assert (np.diff(pre) < 0).all() and pre[-1] < 0.7 * pre[0]
-assert (post > 0.75 * post[0]).all() and post[-1] > 1.4 * pre[-1]
-_, pre = plots.drawn(fig, "each block of a stack of 24", "pre-norm")
-_, post = plots.drawn(fig, "each block of a stack of 24", "post-norm")
-assert pre[-1] < 0.6 * pre[0] and (np.diff(pre.reshape(4, 6).mean(axis=1)) < 0).all()
-assert post.min() > 0.6 * post.max()
-assert growth > 1.5
-np.testing.assert_allclose(as_numpy(encoder(floats(inputs))).std(), 1, atol=1e-3)
 
 # %% [markdown] tags=["shared"]
 # ## Key points

@@ -16,16 +16,17 @@
 #
 # By the end you can train a model on handwritten digits in twenty lines, judge it on
 # new data, and find mistakes that raise no error. You need: Python with NumPy, matrix
-# products, and a first idea of gradient descent. If you know
-# arrays and gradients in this framework, begin at *A module is a tree of parameters*.
+# products, and a first idea of gradient descent. If you know arrays and gradients in
+# this framework, begin at *A module is a tree of parameters*; if you know the other
+# one, keep [JAX and PyTorch compared](../book/comparison.md) beside this page.
 #
 # Training needs gradients with respect to millions of parameters, thousands of times.
 # NumPy computes no gradients and uses no GPU; JAX and PyTorch do both. **JAX** turns
 # *pure* functions, whose result depends on the arguments alone, into other functions,
 # such as their gradients. **PyTorch** works with objects: its arrays, called *tensors*,
-# remember how they were computed, and training changes them in place. For all details,
-# see the documentation of [JAX](https://docs.jax.dev),
-# [Flax](https://flax.readthedocs.io) and [Optax](https://optax.readthedocs.io), or of
+# remember how they were computed, and training changes them in place. Documentation:
+# [JAX](https://docs.jax.dev), [Flax](https://flax.readthedocs.io),
+# [Optax](https://optax.readthedocs.io) and
 # [PyTorch](https://docs.pytorch.org/docs/stable/).
 
 # %% [markdown] tags=["jax"]
@@ -85,14 +86,16 @@ plots.use_style()
 diagrams.training_loop(basic=True)
 
 # %% [markdown] tags=["shared"]
-# A batch of pictures goes through the **model**. The **loss function** compares the
-# outputs with the labels; the *loss* is one number that says how wrong the model is.
-# The **gradient** says how the loss changes with each parameter, and the **optimiser**
-# changes all parameters a little, to make it smaller.
+# A batch of pictures goes through the **model**, a function with many numbers to be
+# learned, its **parameters**. The **loss function** compares the outputs with the
+# labels; the *loss* is one number that says how wrong the model is. The **gradient**
+# says how the loss changes with each parameter, and the **optimiser** changes all
+# parameters a little, to make the loss smaller.
 #
 # The data are the 1,797 digits of scikit-learn: *training* data, from which the model
 # learns, *validation* data, for choosing settings, and *test* data, used once, at the
-# end.
+# end. A comment such as `# b i` names the axes of an array: $b$ examples with $i$
+# inputs each.
 
 # %% tags=["shared"]
 pixels, classes = load_digits(return_X_y=True)  # b i, b
@@ -118,13 +121,12 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 #
 # Everything in this loop is an array, from the pictures to the parameters. Besides a
 # *shape* and a *dtype*, as in NumPy, it has a *device*: the CPU or GPU that computes
-# with it. A comment such as `# b i` names the axes: $b$ examples with $i$ inputs each.
-# On all pages, `floats(…)` makes an array of float32 numbers, `integers(…)` one of
-# whole numbers.
+# with it. On all pages, `floats(…)` makes an array of float32 numbers, `integers(…)`
+# one of whole numbers.
 #
-# On a Mac, PyTorch calls the GPU `"mps"`, where there is no float64, and JAX computes
-# on the CPU. A TPU, such as Colab's, is to JAX like a GPU, and PyTorch needs the
-# package `torch_xla` for it.
+# On a Mac, our pages use the CPU: PyTorch's name for the GPU is `"mps"`, but it has no
+# float64. In Colab, JAX runs on a TPU as on a GPU; PyTorch needs the package
+# `torch_xla` for it.
 
 # %% [markdown] tags=["jax"]
 # `jax.numpy` has NumPy's functions under NumPy's names. New arrays are on the GPU if
@@ -138,9 +140,9 @@ a = floats([[1, 2, 3], [4, 5, 6]])  # b i
 a.shape, a.dtype, a.device
 
 # %% [markdown] tags=["shared"]
-# If an operation combines int32 and float32 arrays, NumPy returns float64, both
-# frameworks float32 (*dtype promotion*), which takes half the memory and is much faster
-# on a GPU.
+# An operation on int32 and float32 arrays returns float64 in NumPy, but float32 in both
+# frameworks (*dtype promotion*): float32 takes half the memory and is much faster on a
+# GPU.
 
 # %% [markdown] tags=["jax"]
 # JAX goes further and converts NumPy's float64 to float32 as soon as it gets it,
@@ -221,8 +223,7 @@ before, after = (
 )
 say(
     "After one step against the gradient, `w - 2 * gradient`, the loss is "
-    f"{word('lower', after, before)}: {after:.2f} instead of {before:.2f}. Training "
-    "repeats this step."
+    f"{word('lower', after, before)}: {after:.2f} instead of {before:.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -234,11 +235,12 @@ np.testing.assert_allclose(as_numpy(gradient), on_paper, atol=1e-6)
 # %% [markdown] tags=["shared"]
 # ## A module is a tree of parameters
 #
-# A model has many arrays of weights. A *module* holds the arrays that training changes,
-# its *parameters*, and other modules: a model is a tree with parameters as leaves. This
-# one has two dense layers, $y = xW + b$, and between them a ReLU, which sets negative
-# numbers to zero. It turns $i = 64$ pixels into $f = 64$ hidden features, and these
-# into $c = 10$ *logits*: the larger a logit, the more likely its digit.
+# A model has many arrays of parameters. A *module* holds such arrays and other modules:
+# a model is a tree with parameters as leaves. This one has two dense layers,
+# $y = xW + b$, and between them a ReLU, which sets negative numbers to zero. (Flax
+# stores $W$, inputs × outputs; PyTorch stores its transpose.) The model turns $i = 64$
+# pixels into $f = 64$ hidden features, and these into $c = 10$ *logits*: the larger a
+# logit, the more likely its digit.
 
 
 # %% tags=["jax"]
@@ -256,8 +258,7 @@ class Classifier(nnx.Module):
 # %% [markdown] tags=["shared"]
 # The first parameters are random (exercise 1 asks why), but computed from a *seed*, so
 # that an experiment can be repeated: `build`, here and on all pages, makes a model from
-# a seed. Numbers that both versions of a page share, such as the batches, are drawn by
-# NumPy.
+# a seed.
 
 # %% [markdown] tags=["jax"]
 # In JAX, every draw is given a *key*, and the same key gives the same numbers: two
@@ -277,9 +278,8 @@ model = build(Classifier, 64, 64, 10)
 # %% [markdown] tags=["jax"]
 # `nnx.split` takes a module apart: `graph`, its structure; `params`; and the `rest`,
 # such as the keys of dropout. `nnx.merge` makes a new module of the three. `nnx.update`
-# changes a module in place, as `train()` and `eval()` do. `params` is a *pytree*:
-# nested dicts, lists and tuples with arrays as leaves. `jax.grad` takes and returns
-# pytrees.
+# changes a module in place. `params` is a *pytree*: nested dicts, lists and tuples with
+# arrays as leaves. `jax.grad` takes and returns pytrees.
 
 # %% tags=["jax"]
 graph, params, rest = nnx.split(model, nnx.Param, ...)  # ... is all the rest
@@ -309,8 +309,8 @@ assert (as_numpy(first) != as_numpy(other)).all()
 #
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
-# Large logits would overflow in this formula, so compute the loss from the logits, by a
-# function of the framework that cannot overflow.
+# Large logits would overflow in this formula, so leave both steps to a function of the
+# framework, which takes the logits and cannot overflow.
 
 # %% [markdown] tags=["jax"]
 # Optax's function expects the classes on the last axis, and returns a loss for each
@@ -336,10 +336,10 @@ def cross_entropy(model, inputs, labels):
 # so a parameter with small gradients moves about as fast as one with large gradients.
 # (Both averages start at zero; a *bias correction* makes up for it.)
 #
-# An *epoch* is one pass through the training data. A row of `batches` holds the row
-# numbers of the digits in one batch. Both twins start from `initial`, uniform within
-# $\pm 1/\sqrt{n}$ in a layer with $n$ inputs. Its matrices are inputs by outputs, as in
-# $xW$; `from_arrays` turns them round for a framework that stores them otherwise.
+# An *epoch* is one pass through the training data. Each row of `batches` says which
+# digits make up one batch. Both versions of this page start from `initial`, with
+# matrices uniform within $\pm 1/\sqrt{n}$ in a layer with $n$ inputs; `from_arrays`
+# transposes them for PyTorch.
 
 # %% tags=["shared"]
 batch_size, epochs, learning_rate = 64, 20, 0.003
@@ -362,7 +362,7 @@ say(
         ["hidden features", 64, "as many as pixels"],
         ["`batch_size`", batch_size, "a steady gradient"],
         ["`epochs`", epochs, "takes seconds"],
-        ["`learning_rate`", learning_rate, "a usual first guess"],
+        ["`learning_rate`", learning_rate, "high, as updates are few"],
     )
 )
 
@@ -418,8 +418,7 @@ say(
 # %% [markdown] tags=["shared"]
 # This is the simplest form of the loop. *The reverse task* builds the one to copy into
 # your own code, with AdamW, a schedule for the learning rate, clipped gradients and
-# validation. If a loss does not fall, *When training fails* says where to look, in
-# which order.
+# validation.
 
 
 # %% tags=["shared", "check"]
@@ -469,9 +468,9 @@ for t, rows in enumerate(batches[:100], start=1):
 # ## Validation data choose, test data judge
 #
 # A model may have learned the training digits by heart; what counts is how it does on
-# new ones. We need a function `predict`, because some layers work differently in
-# training: *dropout* then sets each number to zero with probability $p$, and multiplies
-# the others by $1/(1-p)$ to keep the mean. `train()` and `eval()` set the mode.
+# new ones. Some layers work differently in training: *dropout* then sets each number to
+# zero with probability $p$, and multiplies the others by $1/(1-p)$ to keep the mean.
+# `train()` and `eval()` set the mode.
 
 # %% [markdown] tags=["jax"]
 # So `predict` begins with `eval()`, and no error tells you if you forget it. Nothing
@@ -491,10 +490,10 @@ def accuracy(model, rows):
 
 
 # %% [markdown] tags=["shared"]
-# The validation digits are for choices: train with several learning rates or sizes, and
-# keep the model that does best on them. The test digits are for the result, once, at
-# the end, because a model looks better on the data by which it was chosen than on new
-# ones. (This page makes no choice, so here both kinds are new to the model.)
+# Use the validation digits for choices: train with several learning rates or sizes, and
+# keep the model that does best on them. Use the test digits for the result, once, at
+# the end: on the data by which it was chosen, a model looks better than on new ones.
+# (This page makes no choice, so here both kinds are new to the model.)
 
 # %% tags=["shared", "say"]
 on_train, on_validation, on_test = (

@@ -16,16 +16,17 @@
 #
 # By the end you can train a model on handwritten digits in twenty lines, judge it on
 # new data, and find mistakes that raise no error. You need: Python with NumPy, matrix
-# products, and a first idea of gradient descent. If you know
-# arrays and gradients in this framework, begin at *A module is a tree of parameters*.
+# products, and a first idea of gradient descent. If you know arrays and gradients in
+# this framework, begin at *A module is a tree of parameters*; if you know the other
+# one, keep [JAX and PyTorch compared](../book/comparison.md) beside this page.
 #
 # Training needs gradients with respect to millions of parameters, thousands of times.
 # NumPy computes no gradients and uses no GPU; JAX and PyTorch do both. **JAX** turns
 # *pure* functions, whose result depends on the arguments alone, into other functions,
 # such as their gradients. **PyTorch** works with objects: its arrays, called *tensors*,
-# remember how they were computed, and training changes them in place. For all details,
-# see the documentation of [JAX](https://docs.jax.dev),
-# [Flax](https://flax.readthedocs.io) and [Optax](https://optax.readthedocs.io), or of
+# remember how they were computed, and training changes them in place. Documentation:
+# [JAX](https://docs.jax.dev), [Flax](https://flax.readthedocs.io),
+# [Optax](https://optax.readthedocs.io) and
 # [PyTorch](https://docs.pytorch.org/docs/stable/).
 
 # %% [markdown] tags=["torch"]
@@ -84,14 +85,16 @@ plots.use_style()
 diagrams.training_loop(basic=True)
 
 # %% [markdown] tags=["shared"]
-# A batch of pictures goes through the **model**. The **loss function** compares the
-# outputs with the labels; the *loss* is one number that says how wrong the model is.
-# The **gradient** says how the loss changes with each parameter, and the **optimiser**
-# changes all parameters a little, to make it smaller.
+# A batch of pictures goes through the **model**, a function with many numbers to be
+# learned, its **parameters**. The **loss function** compares the outputs with the
+# labels; the *loss* is one number that says how wrong the model is. The **gradient**
+# says how the loss changes with each parameter, and the **optimiser** changes all
+# parameters a little, to make the loss smaller.
 #
 # The data are the 1,797 digits of scikit-learn: *training* data, from which the model
 # learns, *validation* data, for choosing settings, and *test* data, used once, at the
-# end.
+# end. A comment such as `# b i` names the axes of an array: $b$ examples with $i$
+# inputs each.
 
 # %% tags=["shared"]
 pixels, classes = load_digits(return_X_y=True)  # b i, b
@@ -117,18 +120,18 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 #
 # Everything in this loop is an array, from the pictures to the parameters. Besides a
 # *shape* and a *dtype*, as in NumPy, it has a *device*: the CPU or GPU that computes
-# with it. A comment such as `# b i` names the axes: $b$ examples with $i$ inputs each.
-# On all pages, `floats(…)` makes an array of float32 numbers, `integers(…)` one of
-# whole numbers.
+# with it. On all pages, `floats(…)` makes an array of float32 numbers, `integers(…)`
+# one of whole numbers.
 #
-# On a Mac, PyTorch calls the GPU `"mps"`, where there is no float64, and JAX computes
-# on the CPU. A TPU, such as Colab's, is to JAX like a GPU, and PyTorch needs the
-# package `torch_xla` for it.
+# On a Mac, our pages use the CPU: PyTorch's name for the GPU is `"mps"`, but it has no
+# float64. In Colab, JAX runs on a TPU as on a GPU; PyTorch needs the package
+# `torch_xla` for it.
 
 # %% [markdown] tags=["torch"]
 # An axis is called a `dim` in PyTorch. A tensor is made on the CPU unless you name a
-# `device`; `.to(device)` moves a tensor or a model, and an operation expects all its
-# tensors on the same device.
+# `device`. `x.to(device)` returns a copy on the device (or `x`, if it is there);
+# `model.to(device)` moves the model itself. An operation expects all its tensors on the
+# same device.
 
 # %% tags=["torch"]
 # partial: a function with some of its arguments filled in
@@ -138,13 +141,13 @@ a = floats([[1, 2, 3], [4, 5, 6]])  # b i
 a.shape, a.dtype, a.device
 
 # %% [markdown] tags=["shared"]
-# If an operation combines int32 and float32 arrays, NumPy returns float64, both
-# frameworks float32 (*dtype promotion*), which takes half the memory and is much faster
-# on a GPU.
+# An operation on int32 and float32 arrays returns float64 in NumPy, but float32 in both
+# frameworks (*dtype promotion*): float32 takes half the memory and is much faster on a
+# GPU.
 
 # %% [markdown] tags=["torch"]
-# An array that comes from NumPy keeps its float64 in PyTorch, so `floats` sets the
-# dtype.
+# An array of NumPy keeps its float64 in PyTorch, so `floats` sets the dtype. (A float32
+# array of NumPy shares its memory with the tensor on a CPU.)
 #
 # Tensors change *in place*, as NumPy's arrays do, and a slice is a *view* of the same
 # memory: if it changes, the whole tensor does. Methods that work in place end in an
@@ -201,6 +204,7 @@ start = np.array([0.5, -1.0, 0.25])  # i
 # `requires_grad_` tells PyTorch to record every operation on `w` in a *graph*.
 # `backward` goes back through the graph and *adds* the derivatives to `w.grad`. So
 # training must clear `w.grad` before every update; if you forget it, nothing warns you.
+# For pure functions, `torch.func` has `grad` and `vmap`, as in JAX.
 
 # %% tags=["torch"]
 x, y, w = floats(inputs), floats(targets), floats(start).requires_grad_()
@@ -223,8 +227,7 @@ before, after = (
 )
 say(
     "After one step against the gradient, `w - 2 * gradient`, the loss is "
-    f"{word('lower', after, before)}: {after:.2f} instead of {before:.2f}. Training "
-    "repeats this step."
+    f"{word('lower', after, before)}: {after:.2f} instead of {before:.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -236,11 +239,12 @@ np.testing.assert_allclose(as_numpy(gradient), on_paper, atol=1e-6)
 # %% [markdown] tags=["shared"]
 # ## A module is a tree of parameters
 #
-# A model has many arrays of weights. A *module* holds the arrays that training changes,
-# its *parameters*, and other modules: a model is a tree with parameters as leaves. This
-# one has two dense layers, $y = xW + b$, and between them a ReLU, which sets negative
-# numbers to zero. It turns $i = 64$ pixels into $f = 64$ hidden features, and these
-# into $c = 10$ *logits*: the larger a logit, the more likely its digit.
+# A model has many arrays of parameters. A *module* holds such arrays and other modules:
+# a model is a tree with parameters as leaves. This one has two dense layers,
+# $y = xW + b$, and between them a ReLU, which sets negative numbers to zero. (Flax
+# stores $W$, inputs × outputs; PyTorch stores its transpose.) The model turns $i = 64$
+# pixels into $f = 64$ hidden features, and these into $c = 10$ *logits*: the larger a
+# logit, the more likely its digit.
 
 
 # %% tags=["torch"]
@@ -259,12 +263,11 @@ class Classifier(nn.Module):
 # %% [markdown] tags=["shared"]
 # The first parameters are random (exercise 1 asks why), but computed from a *seed*, so
 # that an experiment can be repeated: `build`, here and on all pages, makes a model from
-# a seed. Numbers that both versions of a page share, such as the batches, are drawn by
-# NumPy.
+# a seed.
 
 # %% [markdown] tags=["torch"]
-# PyTorch draws from a *generator*, whose state changes with every draw: insert one
-# draw, and all later ones are different.
+# PyTorch draws from a global *generator*, which `manual_seed` resets. Its state changes
+# with every draw: insert one draw, and all later ones are different.
 
 
 # %% tags=["torch"]
@@ -278,8 +281,8 @@ build = partial(build, device=device)  # from here on: on this device
 model = build(Classifier, 64, 64, 10)
 
 # %% [markdown] tags=["torch"]
-# The *state dict* of a module maps the name of each parameter to its tensor;
-# `load_state_dict` copies such a dict into a model.
+# The *state dict* of a module maps names to parameters (and to *buffers*, tensors that
+# are saved but not trained); `load_state_dict` copies such a dict into a model.
 
 # %% tags=["torch"]
 state = model.state_dict()
@@ -309,12 +312,12 @@ assert (as_numpy(first) != as_numpy(other)).all()
 #
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
-# Large logits would overflow in this formula, so compute the loss from the logits, by a
-# function of the framework that cannot overflow.
+# Large logits would overflow in this formula, so leave both steps to a function of the
+# framework, which takes the logits and cannot overflow.
 
 # %% [markdown] tags=["torch"]
-# `nn.functional.cross_entropy` expects the classes on axis 1. Later chapters have
-# logits `b s c`, which `flatten` turns into `(b s) c`; it leaves `b c` as it is.
+# PyTorch's function expects the classes on axis 1. So `flatten` turns logits `b s c`,
+# as in later chapters, into `(b s) c`; logits `b c` stay as they are.
 
 
 # %% tags=["torch"]
@@ -336,10 +339,10 @@ def cross_entropy(model, inputs, labels):
 # so a parameter with small gradients moves about as fast as one with large gradients.
 # (Both averages start at zero; a *bias correction* makes up for it.)
 #
-# An *epoch* is one pass through the training data. A row of `batches` holds the row
-# numbers of the digits in one batch. Both twins start from `initial`, uniform within
-# $\pm 1/\sqrt{n}$ in a layer with $n$ inputs. Its matrices are inputs by outputs, as in
-# $xW$; `from_arrays` turns them round for a framework that stores them otherwise.
+# An *epoch* is one pass through the training data. Each row of `batches` says which
+# digits make up one batch. Both versions of this page start from `initial`, with
+# matrices uniform within $\pm 1/\sqrt{n}$ in a layer with $n$ inputs; `from_arrays`
+# transposes them for PyTorch.
 
 # %% tags=["shared"]
 batch_size, epochs, learning_rate = 64, 20, 0.003
@@ -362,7 +365,7 @@ say(
         ["hidden features", 64, "as many as pixels"],
         ["`batch_size`", batch_size, "a steady gradient"],
         ["`epochs`", epochs, "takes seconds"],
-        ["`learning_rate`", learning_rate, "a usual first guess"],
+        ["`learning_rate`", learning_rate, "high, as updates are few"],
     )
 )
 
@@ -408,8 +411,7 @@ say(
 # %% [markdown] tags=["shared"]
 # This is the simplest form of the loop. *The reverse task* builds the one to copy into
 # your own code, with AdamW, a schedule for the learning rate, clipped gradients and
-# validation. If a loss does not fall, *When training fails* says where to look, in
-# which order.
+# validation.
 
 
 # %% tags=["shared", "check"]
@@ -456,14 +458,14 @@ for t, rows in enumerate(batches[:100], start=1):
 # ## Validation data choose, test data judge
 #
 # A model may have learned the training digits by heart; what counts is how it does on
-# new ones. We need a function `predict`, because some layers work differently in
-# training: *dropout* then sets each number to zero with probability $p$, and multiplies
-# the others by $1/(1-p)$ to keep the mean. `train()` and `eval()` set the mode.
+# new ones. Some layers work differently in training: *dropout* then sets each number to
+# zero with probability $p$, and multiplies the others by $1/(1-p)$ to keep the mean.
+# `train()` and `eval()` set the mode.
 
 # %% [markdown] tags=["torch"]
-# So `predict` needs `eval()`, which switches dropout off, and `torch.no_grad()`, which
-# stops the recording of the graph and saves memory and time. No error tells you if you
-# forget one of them.
+# So `predict` needs `eval()`, which switches dropout off until `train()`, and
+# `torch.no_grad()`, which records no graph and saves memory and time. No error tells
+# you if you forget one.
 
 
 # %% tags=["torch"]
@@ -480,10 +482,10 @@ def accuracy(model, rows):
 
 
 # %% [markdown] tags=["shared"]
-# The validation digits are for choices: train with several learning rates or sizes, and
-# keep the model that does best on them. The test digits are for the result, once, at
-# the end, because a model looks better on the data by which it was chosen than on new
-# ones. (This page makes no choice, so here both kinds are new to the model.)
+# Use the validation digits for choices: train with several learning rates or sizes, and
+# keep the model that does best on them. Use the test digits for the result, once, at
+# the end: on the data by which it was chosen, a model looks better than on new ones.
+# (This page makes no choice, so here both kinds are new to the model.)
 
 # %% tags=["shared", "say"]
 on_train, on_validation, on_test = (
@@ -753,7 +755,7 @@ for name, array in to_arrays(other).items():
 #
 # Why does the memory fill up in a loop that keeps its losses? PyTorch is *eager*: an
 # operation runs as soon as Python reaches it, so `print` and `if` work as usual.
-# `torch.compile(f)` makes a faster function, without *tracing* it as JAX does: it reads
+# `torch.compile(f)` often makes `f` faster, without *tracing* it as JAX does: it reads
 # the bytecode of `f` and compiles the tensor operations that it finds. Where it meets
 # something else, the compiled part ends (a *graph break*), and Python goes on. At each
 # later call it first tests *guards*, such as the shapes, and compiles again if one

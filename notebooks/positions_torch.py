@@ -100,7 +100,7 @@ f"PyTorch {torch.__version__} on {device}"
 # %% tags=["shared"]
 dog, bites, man = np.eye(3, 12)  # each word has a feature of its own
 sentences = np.array([[dog, bites, man], [man, bites, dog]])  # b s m
-encoder = build(Encoder, 2, 12, 3, 29)
+encoder = build(Encoder, 2, 12, 3, 29)  # n_blocks, m, n_heads, f
 one, two = as_numpy(encoder(floats(sentences)))  # s m, s m
 
 # %% [markdown] tags=["shared"]
@@ -127,12 +127,13 @@ assert np.abs(one[0] - one[2]).max() > 1.5
 # \end{aligned}$$
 #
 # Here $pos$ is the position and $j$ the pair, whose hand turns by the angle $\omega_j$
-# at each step; there are $m$ features. The first hand needs $2\pi \approx 6.3$
-# positions for one turn and the last, for large $m$, up to $10000 \cdot 2\pi$.
+# at each step; there are $m$ features. The first hand turns once in
+# $2\pi \approx 6.3$ positions; the last one, if $m$ is large, in nearly
+# $10000 \cdot 2\pi$.
 
 # %% [markdown] tags=["torch"]
-# At large positions the angle is large, and float32 has too few digits for its sine; so
-# the table is made in `float64`.
+# In float32, a large angle loses digits, and so does its sine; so the table is made
+# once, in `float64`.
 
 
 # %% tags=["torch"]
@@ -152,10 +153,15 @@ wavelengths = 2 * np.pi * 10000 ** (np.arange(0, m, 2) / m)  # one per pair
 pairs = {i: f"one turn in {wavelengths[i // 2]:.0f} positions" for i in (0, 6, 16)}
 diagrams.clocks(codes[:6], pairs)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map of the positional encoding, 96 positions by 48 features. The first features alternate quickly along the positions; the waves get slower with each pair, and the last features keep one colour throughout."}}
-plots.heatmaps(
-    [codes.T], x="position", y="feature i", low=-1, high=1, bar="code", size=(6, 3.4)
-)
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map of the positional encoding, 96 positions by 48 features. The first features alternate quickly along the positions; the waves get slower with each pair, and the last features keep one colour throughout. Beside it the products of all pairs of codes, 96 by 96: every diagonal has one colour, and the main diagonal is the darkest."}}
+products = codes @ codes.T / (m / 2)  # s s, so that a code has 1 with itself
+fig = plots.heatmaps(
+    [codes.T, products], titles=["fast pairs on top", "dot products: one per distance"],
+    x="position", y="feature i", low=-1, high=1, bar="value", size=(7.2, 3.2),
+)  # fmt: skip
+fig.axes[1].set_ylabel("position")
+fig.axes[1].tick_params("y", labelleft=True)
+fig
 
 # %% tags=["shared", "check"]
 # Checked: the table is that of the formula, and its last 14 features hardly move
@@ -171,14 +177,13 @@ assert (moves[-14:] < 0.15).all()
 assert (moves[:-14].reshape(-1, 2).max(axis=1) > 0.15).all()
 
 # %% [markdown] tags=["shared"]
-# The stripes at the bottom are slow hands: their sines stay near 0, their cosines near
-# 1.
+# The stripes at the bottom left are slow hands: sines near 0, cosines near 1.
 #
-# Why clocks, and not the plain number of the position? A step of $t$ positions turns
-# hand $j$ by the angle $\omega_j t$, wherever it stands. So a single matrix can mean
-# "three words to the left" at every position, and the dot product of two codes depends
-# on their distance only. It is largest for the same position, and falls over the first
-# few steps.
+# Why clocks? A plain number grows, a hand does not. A step of $t$ positions turns hand
+# $j$ by the angle $\omega_j t$, wherever it stands. So a single matrix can mean "three
+# words to the left" at every position, and the dot product of two codes depends on
+# their distance only: along a diagonal it has one colour. It is largest for the same
+# position, and falls over the first few steps.
 
 # %% tags=["shared", "check"]
 # Checked: a step is one rotation; products depend on the distance, falling at first
@@ -191,7 +196,6 @@ for t, (pair, wavelength) in product((-3, 1, 10), enumerate(wavelengths)):
     np.testing.assert_allclose(now @ turn, then, atol=1e-9)
     np.testing.assert_allclose(turn, expected, atol=1e-6)
     np.testing.assert_allclose(turn @ turn.T, np.eye(2), atol=1e-6)
-products = codes @ codes.T / (m / 2)  # s s
 for distance in range(length):
     along = np.diagonal(products, distance)
     np.testing.assert_allclose(along, along[0], atol=1e-9)
@@ -208,7 +212,9 @@ assert (np.diff(products[0, 5:]) > 0).any()  # not monotonic
 # `check_length` raises an error for a longer sequence.
 
 # %% [markdown] tags=["torch"]
-# A **buffer** moves with the model to its device but is no parameter.
+# A **buffer** ([`nn.Module`](https://docs.pytorch.org/docs/stable/notes/modules.html))
+# moves with the model to its device but is no parameter; `persistent=False` keeps it
+# out of the saved weights.
 
 
 # %% tags=["torch"]
@@ -265,13 +271,13 @@ assert said == ["97 positions, but the table has max_length = 96"] * 2
 # ## Rotary positions put the distance into the scores
 #
 # A word seldom needs *position 17*, and often *the word three places back*. But with
-# added codes, the score of two words depends on both positions, because it
-# contains products of a word with a code, and the learned matrices change the products
-# of two codes. To make it depend on their distance alone, the clocks *rotate* the words
-# instead. **Rotary positions** ([Su et al. 2021](https://arxiv.org/abs/2104.09864))
-# rotate each pair of features of every query and key by the angle of its position;
-# values stay as they are. With $R_p$ for the rotation at position $p$, the score of a
-# query at $p$ and a key at $r$ is
+# added codes a score is the sum of four products: word and word, word and code, code
+# and word, code and code. The middle two depend on where the words are, and the learned
+# matrices make even the last one depend on it. If only the distance should count, the
+# clocks *rotate* the words instead. **Rotary positions** ([Su et al.
+# 2021](https://arxiv.org/abs/2104.09864)) rotate each pair of features of every query
+# and key by the angle of its position; values stay as they are. With $R_p$ for the
+# rotation at position $p$, the score of a query at $p$ and a key at $r$ is
 #
 # $$(R_p\, q) \cdot (R_r\, k) = q \cdot (R_{r-p}\, k),$$
 #
@@ -339,11 +345,11 @@ np.testing.assert_allclose(lengths, np.linalg.norm(q[0]), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # Many current models have rotary positions, for example
-# [LLaMA](https://arxiv.org/abs/2302.13971).
-# [ALiBi](https://arxiv.org/abs/2108.12409) subtracts a multiple of the distance from
-# each score instead. Our attention layer needs only another `project`. (`offset` is for
-# models that write: they keep old keys and project only new words, of which the first
-# stands at position `offset`.)
+# [LLaMA](https://arxiv.org/abs/2302.13971); some code pairs feature $i$ with $i + d/2$
+# instead of its neighbour. [ALiBi](https://arxiv.org/abs/2108.12409) subtracts a
+# multiple of the distance from each score instead. In our attention layer, only the
+# method `project` changes. (A model that writes keeps its old keys and projects only
+# new words; the first of these stands at position `offset`.)
 
 
 # %% tags=["torch"]
@@ -392,8 +398,8 @@ rows = embedding(integers([ids]))  # b s m
 # Training brings the rows of words that are used alike close together ([Mikolov et al.
 # 2013](https://arxiv.org/abs/1301.3781)). A *one-hot* vector, all zeros but a one at
 # the id, gives the same row if it is multiplied by the table. So a linear layer can be
-# an embedding, and it also takes the features of pictures. With it our model, the
-# `Predictor`, has five stages:
+# an embedding, and it takes other features, too, such as those of pictures. Our model,
+# the `Predictor`, has five stages:
 #
 # 1. `embed` brings each element of the input to size $m$.
 # 2. `positions` tells where it is; for a *set*, which has no order, we leave it out.
@@ -401,8 +407,8 @@ rows = embedding(integers([ids]))  # b s m
 # 4. `hidden`, with a norm and a ReLU, computes with each vector alone.
 # 5. `output` turns it into what is asked for, such as the scores of $c$ classes.
 #
-# The comments `# 1` to `# 5` in the code mark these stages. New are only the maps, and
-# dropout on the inputs and before the last layer (which many call the model's *head*).
+# The comments `# 1` to `# 5` in the code mark these stages. Dropout also acts on the
+# inputs, and before the last layer (which many call the model's *head*).
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}}
 diagrams.predictor()
@@ -448,7 +454,7 @@ class Predictor(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# Follow our three words through a small model that is not yet trained:
+# Follow our three words through a small, untrained model:
 
 # %% tags=["shared", "experiment"]
 # Experiment: three words through a predictor with our table of embeddings
@@ -504,8 +510,9 @@ assert min(moved["sinusoidal"], moved["learned"]) > 0.03
 # >
 # > * `settings`, here `Sequences(…)`, hold the sizes of the model (`settings.model`)
 # >   and the numbers of its training.
-# > * `fit(model, loss, data, settings)` is the training loop of the first chapter, with
-# >   Adam; `cross_entropy` is its loss, here at each position.
+# > * `fit(model, loss, data, settings)` is a training loop with Adam, and with a rate
+# >   that rises over `warmup` updates (the next chapter builds it); `cross_entropy` is
+# >   the loss of the first chapter, here at each position.
 # > * `symbols` draws random sequences, and `one_hot` makes them the input of a model.
 
 # %% tags=["shared"]
@@ -526,8 +533,7 @@ def shifted(n, length, seed):
 
 
 # %% [markdown] tags=["shared"]
-# The model with sinusoids is trained in two lines; the others differ from it in one
-# argument.
+# The other two models differ only in their positions.
 
 # %% tags=["shared"]
 train = shifted(settings.n_train, settings.length, seed=0)
@@ -554,7 +560,7 @@ for name, model in models.items():
     far[name] = (as_numpy(logits).argmax(-1) == labels).mean(axis=0)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each position of sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off at the end of the shaded part and stays near this level; the rotary line is at one from position 3 to the end; how far it drops at position 0 depends on the initial weights."}}
-title = "Trained on 16 positions, tested on 32"
+title = "Past the 16 trained positions (shaded), only rotary works"
 lines = {name: (np.arange(32), y) for name, y in far.items()}
 fig = plots.curves({title: lines}, x="position", y="accuracy", size=(6.2, 3.2))
 fig.axes[0].set_ylim(0, 1.05)
@@ -577,9 +583,9 @@ say(
 # to the left" is the same rotation everywhere.
 #
 # But this is one block, one task and one seed of each kind. And even here, rotary
-# positions have a weak point. Position 0 has no symbol three places before it, and must
-# look at itself. In training it had 15 keys on its right, and now it has 31, at
-# distances that it has never seen. Whether it still works depends on the weights.
+# positions have a weak point: position 0, which must look at itself. In training it had
+# 15 keys on its right, and now it has 31, at distances that it has never seen. Whether
+# it still works depends on the weights.
 
 # %% tags=["shared", "say"]
 say(
@@ -610,11 +616,11 @@ assert np.abs(after[:16] - before[:16]).max(axis=1).min() > 0.15
 # %% [markdown] tags=["shared"]
 # ## The mask acts in every layer
 #
-# So far, all sequences of a batch had the same length. Real sentences do not, so the
-# shorter ones are padded, and hiding the padding in the first layer is not enough: the
-# second layer would read it after all. So every layer gets the mask. A padding mask
-# hides *keys*, and its shape is `b 1 1 k`: the same for all heads and queries. It
-# combines by `&` with a causal mask, which the decoder needs:
+# Real sentences differ in length, so the shorter ones of a batch are padded. Hiding the
+# padding in the first layer is not enough: the second layer would read it after all. So
+# every layer gets the mask. A padding mask hides *keys*, and its shape is `b 1 1 k`:
+# the same for all heads and queries. It combines by `&` with a causal mask, which the
+# decoder needs:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Where a mask acts: a padding mask, which hides a column, and a causal mask, which hides the triangle above the diagonal, are joined by and. masked_softmax turns the scores and this mask into weights, zero in every hidden cell."}}
 diagrams.mask()
@@ -725,8 +731,7 @@ say(
 #   and keys, so that the score depends only on the distance.
 # * The predictor is embedding, positions, encoder and a small net: one output for each
 #   element.
-# * In our run only rotary positions work at new positions. Depending on the weights,
-#   position 0 of a longer sequence may fail.
+# * In our run only rotary positions work at new positions.
 # * A padding mask hides keys, in every layer.
 
 # %% [markdown] tags=["torch"]

@@ -117,9 +117,8 @@ assert not any(row.tobytes() in trained_on for row in y_test)
 
 # %% [markdown] tags=["jax"]
 # The model is the `Predictor` of [the chapter on positions](positions_jax.ipynb), with
-# one block and one head. Its layer `embed` turns each digit, a **one-hot** vector, into
-# its **embedding**, the row of a learned table. Then attention can carry each symbol to
-# its output in one step:
+# one block and one head. Its layer `embed` makes the embeddings of the digits from
+# one-hot vectors. Then attention can carry each symbol to its output in one step:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The model on one sequence, from top to bottom: sixteen digits; a box with embed and positions; attention, drawn as sixteen lines that cross, one from each input to the output that needs it; a box with ffn and output; the digits in reverse order. The line from the last input to the first output is highlighted."}}
 canvas, place = Canvas(206), 11.5 + 15 * np.arange(16)
@@ -141,8 +140,8 @@ model = build(Predictor, seed=settings.seed, **settings.model)
 # ## Training a Transformer is one update, repeated
 #
 # The new model guesses. To train it, we extend the simple loop of the first chapter.
-# Gradients that are too long are **clipped**. The learning rate rises first, and then
-# falls along a cosine; the next chapter shows why. And the weights that are best on
+# Gradients of large norm are **clipped**. The learning rate rises first, and then falls
+# along a cosine; the next chapter shows why. And the weights that are best on
 # **validation data** are kept.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop as a cycle: inputs go through the model and, with the labels, into the loss function; the gradients of the loss are clipped and go to the optimizer, which takes the learning rate and changes the model. After each epoch the model is validated."}}
@@ -150,7 +149,7 @@ diagrams.training_loop()
 
 # %% [markdown] tags=["shared"]
 # The loss is `cross_entropy` of the first chapter. From the **logits** `b s c` and the
-# labels `b s` it computes the mean over all positions, and the **accuracy**: the share
+# labels `b s` it computes the mean over all positions, and the **accuracy**, the share
 # of positions where the right symbol has the largest logit.
 
 # %% tags=["shared", "say"]
@@ -162,12 +161,12 @@ say(
 )
 
 # %% [markdown] tags=["jax"]
-# The optimiser of most projects is **AdamW**. It is Adam that also shrinks weights a
-# little at each update (*weight decay*; [Loshchilov & Hutter
-# 2019](https://arxiv.org/abs/1711.05101)): the matrices of dense layers and embeddings,
-# but not norms, biases, and tables of positions. These can be matrices, too, so the
-# mask goes by the names. `chain` clips before Adam. The rate is a function of the
-# updates so far, and rises over the first twentieth of all.
+# The optimiser of most projects is **AdamW**
+# ([Optax](https://optax.readthedocs.io/en/latest/api/optimizers.html)). It is Adam that
+# also shrinks weights a little at each update (*weight decay*; [Loshchilov & Hutter
+# 2019](https://arxiv.org/abs/1711.05101)), here the matrices of dense layers and
+# embeddings. The rate is a function of the updates so far, and rises over the first
+# twentieth of all.
 
 
 # %% tags=["jax"]
@@ -187,10 +186,9 @@ def usual_optimizer(model, total, peak=1e-3):
 
 
 # %% [markdown] tags=["jax"]
-# `nnx.jit` compiles a whole epoch, and writes what it has changed back to model and
-# optimiser. Inside, `lax.scan` runs `update` for each batch, as in the first chapter;
-# what it hands on, `state`, also has the keys of dropout, so that each update draws
-# another mask.
+# `nnx.jit` compiles a whole epoch. Inside,
+# [`lax.scan`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html) runs
+# `update` for each batch, as in the first chapter.
 
 
 # %% tags=["jax"]
@@ -227,6 +225,19 @@ def train_model(model, loss_fn, data, validation, epochs, peak=1e-3):
     return jnp.concatenate(losses)
 
 
+# %% [markdown] tags=["jax"]
+# Line by line:
+#
+# | line | what it is for |
+# |---|---|
+# | `decays` | by name: dense layers and embeddings; not norms, biases, positions |
+# | `chain` | clips before AdamW; bounds from 0.5 to 10 are common |
+# | `static_argnames` | `loss_fn` is not an array |
+# | `nnx.split`, `nnx.merge` | model and optimiser as arrays, for `scan`, and back |
+# | `nnx.state` | what an update hands on: weights, averages, keys of dropout |
+# | `nnx.update` | writes the new values into `model` and `optimizer` |
+# | `nnx.clone` | copies the best model so far |
+
 # %% [markdown] tags=["shared"]
 # For a first try, 400 updates at a high rate are enough:
 
@@ -256,22 +267,21 @@ print("in:   ", *x_test[0].argmax(-1))
 print("model:", *written[0])
 
 # %% [markdown] tags=["jax"]
-# It works. From now on `fit` of `helpers` runs this loop for us. It also checks that
-# model, data and settings match, stops if a loss or a gradient is NaN or infinite, and
-# keeps checkpoints and a history. Its optimiser is Adam without weight decay, and its
-# warm-up is the one of the settings.
+# It works. From now on `fit` of `helpers` runs this loop for us, with Adam and the
+# warm-up of the settings. It also checks that model, data and settings match, stops if
+# a loss or a gradient is NaN or infinite, and keeps checkpoints and a history.
 
 # %% tags=["shared"]
 by_fit = build(Predictor, seed=1, **quick.model)
-checked = {"validation": data["validation"]}
-fitted = fit(by_fit, cross_entropy, data["train"], quick, **checked)
+validation = data["validation"]
+fitted = fit(by_fit, cross_entropy, data["train"], quick, validation=validation)
 
 # %% tags=["shared", "say"]
-by_loop = evaluate(by_hand, cross_entropy, data["validation"])["accuracy"]
+by_loop = evaluate(by_hand, cross_entropy, validation)["accuracy"]
 say(
     f"For {(fitted['loss'] > 2).argmin()} updates the loss hardly leaves the level of "
-    "guessing, and one might give up. Then it falls, as in our own loop, to "
-    f"{fitted['loss'][-1]:.2f}, and {by_loop:.1%} of the validation outputs are right."
+    f"guessing, and one might give up. Then it falls to {fitted['loss'][-1]:.2f}. With "
+    f"our own loop, {by_loop:.1%} of the validation outputs are right."
 )
 
 # %% tags=["jax", "check"]
@@ -293,17 +303,18 @@ np.testing.assert_allclose(as_numpy(same), fitted["loss"][:50], rtol=1e-3)
 # %% [markdown] tags=["shared"]
 # ## The model learns to reverse without a mistake
 #
-# The first try used a rate known to work. For a new task, one starts with a cautious
-# rate and more epochs; a table under *In your own code* has all settings.
+# Now we take a cautious rate and more epochs, as for any new task; the last table of
+# the chapter has all settings.
 #
 # Validation data choose the best epoch, so accuracy on them may be a little too good.
-# The final number comes from the **test data**, which played no part in any choice.
+# The final number comes from the **test data**, which chose nothing.
 
 # %% tags=["shared"]
 folder = runs_folder(f"reverse_{framework}")  # fit keeps the run here
-kept = {"validation": data["validation"], "folder": folder}
-history = fit(model, cross_entropy, data["train"], settings, **kept)
-on_validation = evaluate(model, cross_entropy, data["validation"])["accuracy"]
+history = fit(
+    model, cross_entropy, data["train"], settings, validation=validation, folder=folder
+)
+on_validation = evaluate(model, cross_entropy, validation)["accuracy"]
 on_test = evaluate(model, cross_entropy, data["test"])["accuracy"]
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three panels over four epochs: training and validation loss fall from above two to almost nothing; both accuracies reach one within two epochs; the learning rate rises steeply at the start and falls along a cosine."}}
@@ -395,8 +406,10 @@ viewer.attention(
 
 # %% [markdown] tags=["shared"]
 # The neighbours get weight because their position codes are similar (an extra tests
-# this). Play with it: [try the models](../book/playground.md), and sharpen the softmax.
-# Is the output still right?
+# this). In a stack, lower blocks tend to look nearby and higher ones further
+# ([Sukhbaatar et al. 2019](https://arxiv.org/abs/1905.07799), on text). Play with our
+# model: [try the models](../book/playground.md), and sharpen the softmax. Is the output
+# still right?
 
 # %% tags=["shared", "check"]
 # Checked: in every row of every sequence, the mirror position has the largest weight
@@ -434,10 +447,10 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Without positions the model can only count
 #
-# The map depends on the position codes. Without them the model sees a set: it knows
-# which symbols the sequence contains, but not where. The symbol at the position
-# itself is never the one to write, because 16 is even; so the best guess is the most
-# frequent of the other fifteen. It is right with probability
+# The map depends on the position codes. Without them the model sees a multiset: how
+# often each symbol occurs, but not where. No output needs the symbol at its own
+# position, because $15 - q$ is never $q$; so the best guess is the most frequent of the
+# other fifteen. It is right with probability
 #
 # $$\mathrm{best} = \mathbb{E}\Big[\tfrac{1}{15} \max_a n_a\Big],$$
 #
@@ -468,11 +481,12 @@ assert fitted["accuracy"][-10:].min() > 0.99
 # ## Attention is not explanation until it is tested
 #
 # The map looks like an explanation. But it shows how much of each value is mixed in,
-# not whether the output depends on it. In text classifiers, [Jain and Wallace
+# not whether the output depends on it. In recurrent text classifiers, [Jain and Wallace
 # (2019)](https://arxiv.org/abs/1902.10186) found that very different weights can give
 # the same output: "Attention is not explanation". [Wiegreffe and Pinter
-# (2019)](https://arxiv.org/abs/1908.04626) replied that it depends on the model, and
-# can be tested: does the model need these weights, and do other seeds find them?
+# (2019)](https://arxiv.org/abs/1908.04626) replied that this depends on what one calls
+# an explanation, and can be tested: does the model need these weights, and do other
+# seeds find them?
 #
 # To **silence** a key is to hide it from a query by the mask, so that the softmax
 # spreads its weight over the others. In every row we silence the *top key*, the one
@@ -497,8 +511,8 @@ print(f"right without the top key: {accuracy_without(model, top_key, y_few):.1%}
 # %% [markdown] tags=["shared"]
 # Without these keys the model guesses. To see a model fail this test, we train it to
 # **copy** the sequence, where the residual connection already carries each symbol to
-# its output. In both tasks we silence the top key, its neighbours, or another key. And
-# we look whether another seed gives the reversing model the same top keys.
+# its output. In both tasks we silence the top key, its neighbours, or another key. We
+# also check whether another seed finds the same top keys for reversing.
 
 # %% tags=["shared", "experiment"]
 # Experiment: a copying model, three ways to silence keys, and two seeds compared
@@ -546,9 +560,6 @@ assert min(evidence["copy"]) > 0.99
 # $m$ columns of `"encoder.blocks.0.attention.qkv.weight"`, and of the `bias` there.
 
 # %% tags=["shared", "answer"]
-# Values are linear in symbol + position code, so their plain mean is the same for every
-# order of the symbols: the model can only count, as without positions. To make all
-# weights equal, make all scores equal: set the queries to zero.
 equal = to_arrays(model)
 for kind in ("weight", "bias"):
     equal[f"encoder.blocks.0.attention.qkv.{kind}"][..., : settings.m] = 0
@@ -569,10 +580,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## In your own code, write the usual loop
 #
-# Other data need other arrays, and little else. The two strands of DNA, for example,
-# are read in opposite directions: the second is the first one reversed, with A and T
-# exchanged, and C and G (the *reverse complement*). Your own sequences need a
-# **vocabulary**, the list of their symbols:
+# Other data need other arrays. The two strands of DNA are read in opposite directions:
+# the second is the first one reversed, with A and T exchanged, and C and G (the
+# *reverse complement*). Sequences need a **vocabulary**, the list of their symbols:
 
 # %% tags=["shared"]
 number = {symbol: i for i, symbol in enumerate("ACGT")}  # the vocabulary
@@ -588,8 +598,8 @@ def encoded(strands):
 
 
 # %% [markdown] tags=["shared"]
-# The training needs no helper: copy `usual_optimizer`, `train_epoch` and `train_model`,
-# and from the chapters before `Predictor`, `build` and `cross_entropy`.
+# Without our helpers, copy `usual_optimizer`, `train_epoch`, `train_model`, and from
+# earlier chapters `Predictor` with its parts, `build`, `cross_entropy`.
 
 # %% tags=["shared"]
 complement = build(Predictor, 4, 32, 4, n_blocks=1, n_heads=1, f=64, seed=1)
@@ -614,10 +624,11 @@ assert cross_entropy(complement, *held_out)[1]["accuracy"] > 0.98
 
 # %% [markdown] tags=["jax"]
 # This is the loop of most projects, and later chapters refer to it. In Equinox it is
-# the same, with `eqx.filter_jit` and `eqx.filter_value_and_grad`: there a model is a
-# pytree itself, and nothing has to be split and merged. Long runs save the state of the
-# optimiser, too, often with Orbax. [When training fails](debugging_jax.ipynb) adds a
-# loader for data that do not fit into memory, accumulated gradients and half precision.
+# the same, with `eqx.filter_jit` and `eqx.filter_value_and_grad`: there a model never
+# changes, and only `scan` needs its arrays apart (`eqx.partition`). Long runs save the
+# state of the optimiser, too, often with Orbax. [Your own data](data_jax.ipynb) adds a
+# loader for data that do not fit into memory, [When training
+# fails](debugging_jax.ipynb) accumulated gradients and half precision.
 
 # %% [markdown] tags=["shared"]
 # Strands of several lengths need padding (see the extra on any length). These are our
@@ -686,8 +697,8 @@ assert in_code > 0.1 and in_sequence < 0.01  # loose: nearly nothing
 # ends there, row 1 should look most at key 0:
 # $\mathrm{score}(1, 0) > \mathrm{score}(1, 1)$. If the second has one symbol more, row
 # 1 should look most at key 1: $\mathrm{score}(1, 1) > \mathrm{score}(1, 0)$. These are
-# the same two numbers, so one block cannot look at the right key in both. We tell it
-# how far the end is, by a second one-hot vector (zero with `told=False`).
+# the same two numbers, so one head cannot look at the right key in both. We tell it how
+# far the end is, by a second one-hot vector (zero with `told=False`).
 
 
 # %% tags=["shared"]
@@ -924,7 +935,8 @@ np.testing.assert_allclose(  # loose: rounding, other on each machine
 
 reloaded = build(Predictor, seed=settings.seed, **settings.model)
 with contextlib.redirect_stdout(None):  # `fit` says that the run is finished
-    same_history = fit(reloaded, cross_entropy, data["train"], settings, **kept)
+    saved = {"validation": validation, "folder": folder}
+    same_history = fit(reloaded, cross_entropy, data["train"], settings, **saved)
 np.testing.assert_array_equal(same_history["seconds"], history["seconds"])
 for name, array in to_arrays(reloaded).items():
     np.testing.assert_array_equal(array, to_arrays(model)[name])
@@ -959,9 +971,7 @@ for name, array in to_arrays(whole).items():
 #   chapter is the one to copy.
 # * One block with one head reverses without a mistake; its map is an antidiagonal.
 # * A map explains only what a test confirms: silence its keys.
-# * Without positions the model can only count, and a one-way GRU cannot know what comes
-#   later.
-# * Several lengths need a padding mask, and a loss without the padding.
+# * Without positions the model can only count.
 
 # %% [markdown] tags=["jax"]
 # Next comes [warm-up, in JAX](warmup_jax.ipynb): why the learning rate rises first, and

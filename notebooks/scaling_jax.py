@@ -2,17 +2,16 @@
 # # More than one device
 #
 # By the end you can share a training among devices in three ways, count what travels
-# between them, estimate what more devices bring, and get a run back after a failure.
-# You need: *A model that writes*, and *What attention costs* for the estimate.
+# between them, estimate what more devices bring, and resume a run after a failure. You
+# need: *A model that writes*, and *What attention costs* for the estimate.
 #
 # Training on one device would take months, or the model does not fit into its memory.
 # So take more devices. Each of them sees only its own memory, so gradients, weights or
 # activations must travel, over links that are slow compared with the arithmetic. Who
 # holds what, and what travels when?
 #
-# You need no cluster to find out. This page simulates four devices on your processor,
-# runs on them what runs on thousands of GPUs, and kills a process in the middle of a
-# training.
+# You need no cluster: this page simulates four devices on your processor, runs on them
+# what runs on thousands of GPUs, and kills a process in the middle of a training.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch:
@@ -81,8 +80,8 @@ diagrams.ways_to_share()
 
 # %% [markdown] tags=["shared"]
 # The first row of the drawing is this **data-parallel** training, and it is what most
-# people need. The other two rows come later. Our example is a small language model, on
-# characters of Python's own source text. First, its training on one device:
+# people need. Our example is a small language model, on characters of Python's own
+# source text. First, its training on one device:
 
 
 # %% tags=["shared"]
@@ -135,7 +134,7 @@ jax.config.update("jax_num_cpu_devices", 4)
 
 
 def share(tree, *axes):
-    """Arrays on all devices: whole, or cut along the axis that is called "devices"."""
+    """Arrays on all devices: whole, or cut where ``axes`` names "devices"."""
     mesh = jax.make_mesh((jax.device_count(),), ("devices",), (AxisType.Auto,))
 
     def place(x):  # a number has no axis
@@ -218,9 +217,9 @@ say(
 diagrams.ring()
 
 # %% [markdown] tags=["shared"]
-# Rows are devices, columns the parts of their gradients. A number says how many devices
-# a part has summed; an arrow, that it has arrived from the device above (at the first
-# device, from the last).
+# Rows are devices, columns the parts of their gradients. A number says over how many
+# devices a part is summed. An arrow marks a part that came from the device above (to
+# the first, from the last).
 #
 # * Steps 1 to 3, the **reduce-scatter**: every device adds its own part to the one that
 #   arrives, and passes the sum on. In the end each device has one finished part.
@@ -264,8 +263,8 @@ def sharded(batches):
 
 # %% [markdown] tags=["jax"]
 # The weights are cut along their first axis, which four must divide, and that is all:
-# again the same program. (A model that does not fit before it is cut is built inside a
-# `jit` whose outputs are cut.)
+# again the same program. (A model too large for one device is built inside a `jit`
+# whose outputs are cut.)
 
 # %% tags=["jax"]
 in_quarters, kept, gathered = sharded(batches)
@@ -316,7 +315,7 @@ say(
 #
 # How long does an update take on $n$ devices? Each computes an $n$-th of it. But
 # however many they are, each still sends at least the whole gradient. So the more
-# devices, the larger is the part of the exchange.
+# devices, the larger the share of the exchange.
 #
 # Here are times of an update on a processor of two cores, recorded once, with up to
 # four processes of one thread each. The model is larger than ours: four blocks of
@@ -335,14 +334,14 @@ terms = np.stack([texts / np.minimum(n, record["cores"]), sent], axis=1)
 (work, byte), *_ = np.linalg.lstsq(terms, times)
 fitted = terms @ (work, byte)
 error, rate = np.abs(fitted / times - 1).mean(), 1e-6 / byte
-TITLES = {"strong": "128 texts in all (ms)", "weak": "64 texts for each (ms)"}
+TITLES = {"strong": "about 128 texts (ms)", "weak": "64 texts for each (ms)"}
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Milliseconds of an update over the number of processes, from one to four, measured and by the fitted model. With a fixed batch, two processes need between half and two thirds of the time of one, and four no less than two; with a fixed batch for each process, the time of four is above twice that of one."}}
 panels = {}
 for kind, title in TITLES.items():
     chosen = [i for i, one in enumerate(record["rows"]) if one["scaling"] == kind]
     n = np.array([record["rows"][i]["processes"] for i in chosen])
-    panels[title] = {"measured": (n, times[chosen]), "model": (n, fitted[chosen])}
+    panels[title] = {"measured": (n, times[chosen]), "fitted": (n, fitted[chosen])}
 fig = plots.curves(panels, x="processes", marks="o", size=(6.4, 2.6))
 fig
 
@@ -354,7 +353,7 @@ say(
     f"{strong[3] / strong[0]:.0%}, because they share {record['cores']} cores, and "
     "each pays for the exchange.\n\n**Weak scaling**, on the right, keeps the batch of "
     f"each process fixed. Two processes need {weak[1] / weak[0]:.0%} of the time of "
-    "one; without the exchange it would be 100%.\n\nThe two terms fit the times to "
+    "one; the ideal would be 100%.\n\nThe two terms fit the times to "
     f"{error:.0%} on average, with {work:.1f} ms for a text and {rate:.2f} GB/s "
     "between processes."
 )
@@ -371,15 +370,15 @@ assert error < 0.09 and work > 0 < rate
 # %% [markdown] tags=["shared"]
 # ## A run survives its processes
 #
-# Many devices fail often. The training of [Llama 3](https://arxiv.org/abs/2407.21783)
-# on 16,384 GPUs had 419 unexpected interruptions in 54 days (section 3.3.4). One
-# failure stops the whole run, because the others wait for its part. So a long run needs
-# three things:
+# With many devices, failures are frequent. The training of
+# [Llama 3](https://arxiv.org/abs/2407.21783) on 16,384 GPUs had 419 unexpected
+# interruptions in 54 days (section 3.3.4). One failure stops the whole run, because the
+# others wait for its part. So a long run needs three things:
 #
 # * something that notices the failure and stops the other processes;
 # * a **checkpoint** with the weights, the averages and the number of updates (with
 #   dropout also the random state, with a loader its place in the data);
-# * a start that goes on from the checkpoint.
+# * a restart from the checkpoint.
 #
 # The test of all three: kill a process.
 
@@ -437,9 +436,8 @@ assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
 # %% [markdown] tags=["shared"]
 # ## On your GPUs
 #
-# The book's own `fit` shares batches and resumes in this way. To train one of its
-# models on your GPUs, with your text or your settings, you need only a command: see the
-# last extra. In a script of your own, change three things:
+# To train one of the book's models on your GPUs, with your text or your settings, one
+# command is enough: see the last extra. In a script of your own, change three things:
 
 # %% [markdown] tags=["jax"]
 # * Leave out the two `jax.config.update`: JAX takes all GPUs.
@@ -447,7 +445,7 @@ assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
 #   one array of the parts of all.
 # * On several hosts, start the program once on each, with
 #   `jax.distributed.initialize()` in its first line, and checkpoints in a folder that
-#   all hosts can read. On a cluster with SLURM it needs no arguments.
+#   all hosts can read. Under SLURM, `initialize` needs no arguments.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Each device sends almost twice the gradient
@@ -597,7 +595,8 @@ say(
 # $$\phi(xW_1)W_2 = \sum_{i=1}^{4} \phi(xW_1^{(i)})\,W_2^{(i)} \tag{3}$$
 #
 # Attention is cut by heads: the layers of queries, keys and values into columns, the
-# output layer into rows.
+# output layer into rows. (In a fourth way, *pipeline parallel*, each device has some of
+# the blocks: [Huang et al. 2019](https://arxiv.org/abs/1811.06965).)
 
 
 # %% tags=["jax"]
@@ -706,9 +705,8 @@ assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 # * A text of yours has at least 20,000 characters, of any alphabet (a large one needs a
 #   larger `--n-tokens`). An epoch is one pass through it. A short text is soon learned
 #   by heart: if the test loss rises, take fewer `--epochs`.
-# * Processes that mean another training (other data, settings or weights) all stop with
-#   one sentence, before any update; one that waits in vain for others does so after
-#   `--limit` seconds.
+# * If processes differ in data, settings or weights, all stop with one sentence, before
+#   any update; one that waits in vain for others does so after `--limit` seconds.
 # * The file of a language model has its settings and its vocabulary with it. In the
 #   folder `notebooks/`, these lines let it write:
 

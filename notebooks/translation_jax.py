@@ -115,9 +115,9 @@ for form in dates.FORMS:
 # All days lie between 1950 and 2049, so 97 means 1997 and 12 means 2012.
 #
 # A token is one character. Two more tokens mark the ends of a target: `BEGIN`, often
-# called `<bos>`, and `END`, `<eos>` (GPT-2 has one for both). Shorter rows of a batch
-# are filled up with $-1$, the **padding** or `<pad>`. Source and target share one
-# vocabulary.
+# called `<bos>`, and `END`, `<eos>`. (GPT-2 and BART also begin with `<eos>`.) Shorter
+# rows of a batch are filled up with $-1$, the **padding** or `<pad>`. Source and target
+# share one vocabulary.
 
 # %% tags=["shared"]
 x_test, y_test = data["test"]  # b k, b s
@@ -279,10 +279,11 @@ class Decoder(Encoder):
 
 
 # %% [markdown] tags=["shared"]
-# With this stack, the `LanguageModel` of the last chapter is the right half of the
-# drawing. `Translator` adds the left one. `read` is a method of its own, so that the
-# source is read only once while the target is written. The padding of the target needs
-# no mask: it stands at the end of a row, where no real position looks.
+# With this stack, the `LanguageModel` of the last chapter (with options, in an extra
+# there) is the right half of the drawing. `Translator` adds the left one. `read` is a
+# method of its own, so that the source is read only once while the target is written.
+# The padding of the target needs no mask: it stands at the end of a row, where no real
+# position looks.
 
 
 # %% tags=["jax"]
@@ -319,7 +320,7 @@ class Translator(nnx.Module):
 
 # %% [markdown] tags=["shared"]
 # In training, the decoder gets the right target up to each position (**teacher
-# forcing**), so one pass gives the logits of all eleven characters. The loss
+# forcing**), so one pass gives the logits of all ten characters and of `END`. The loss
 # `next_token` compares them with the target, shifted by one.
 
 
@@ -337,10 +338,9 @@ first = evaluate(model, next_token, data["validation"])
 # %% tags=["shared", "say"]
 uniform = np.log(settings.n_characters)
 say(
-    f"Before training, the loss, {first['loss']:.2f} nats per character, is "
-    f"{word('above', first['loss'], uniform)} $\\ln {settings.n_characters}$ = "
-    f"{uniform:.2f}, that of equal probabilities: the model is confident without a "
-    "reason."
+    f"Before training, the loss is {first['loss']:.2f} nats per character, "
+    f"{word('more', first['loss'], uniform)} than $\\ln {settings.n_characters}$ = "
+    f"{uniform:.2f}: as in the last chapter, random logits prefer some characters."
 )
 
 # %% tags=["shared", "check"]
@@ -499,7 +499,7 @@ assert min(right[form_of == form].mean() for form in dates.FORMS) >= 0.98
 assert (right_in_half == right).mean() >= 0.99
 
 # %% [markdown] tags=["shared"]
-# ## Most digits look at their own place in the source
+# ## Many digits look at their own place in the source
 #
 # Where does the model look while it writes? Its cross-attention maps show it: a row is
 # the moment at which the character named on the left is written.
@@ -521,8 +521,9 @@ viewer.attention(
 
 # %% [markdown] tags=["shared"]
 # Choose a date and compare with the map that we made by hand: this one was learned.
-# Dots on the right are padding. For an average over heads and dates, we add up the
-# weights by part of the date, without the form with dots, which has no century.
+# Dots on the right are padding. The next map is a mean over heads and dates, with the
+# weights added up for each part of the date. (We leave out the form with dots, which
+# has no century.)
 
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map with a row for each of the ten characters and the end that are written, and a column for each part of the source. The third and fourth digit of the year look at themselves, the month at the month, the second digit of the day at the day. The first two digits of the year, the second dash and the end spread their weight."}}
@@ -550,10 +551,9 @@ own_part |= {f"{x} 2": looked[at[f"{x} 2"], part[x]] for x in ("month", "day")}
 of_weekday = by_part(np.flatnonzero(form_of[:n] == "weekday"))
 on_weekday = of_weekday[at["month 1"], part["weekday"]]
 say(
-    "As a mean of the heads, the third digit of the year puts "
-    f"{own_part['year 3']:.0%} of its weight on its own place, while the first spreads "
-    "its weight. And in the form with a weekday, the first digit of the month puts "
-    f"{on_weekday:.0%} on the weekday's name."
+    f"The third digit of the year puts {own_part['year 3']:.0%} of its weight on its "
+    "own place; the first spreads its weight. In the form with a weekday, the first "
+    f"digit of the month puts {on_weekday:.0%} on the weekday's name."
 )
 
 # %% tags=["shared", "check"]
@@ -565,7 +565,7 @@ assert own_part["year 1"] < own_part["year 4"]
 np.testing.assert_allclose(looked.sum(axis=-1), 1, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, open.** The month looks at the weekday, too. Does the model use it?
+# **Exercise 1, open.** Does the model use the weekday when it writes the month?
 # Think of a test: as in the reverse task, a map explains only what a test confirms.
 # `dates.write(day, "weekday")` writes such a source, `dates.encode` makes its tokens.
 
@@ -689,8 +689,8 @@ assert np.mean(own - other) > 0.2  # loose: differs between training runs
 #
 # **Exercise 2, a change of code.** Write dates in forms that resemble the seven, such
 # as `3 March 1997`, `Mar 3rd, 1997` and `03.03.1997`. Predict which of them the model
-# can translate, then measure with `dates.encode` and `translate`. If one fails, change
-# one thing at a time.
+# can translate, then measure with `dates.encode` and `greedy_search`. If one fails,
+# change one thing at a time.
 
 # %% tags=["shared", "answer"]
 own_forms = {
@@ -719,8 +719,7 @@ have one of them each.""")
 # The loop is that of [the reverse task](reverse_jax.ipynb), with two arrays in a
 # batch: sources, and targets from `BEGIN` to `END`, both padded. The decoder reads each
 # target without its last token; the labels are the target without its first. Count
-# whole outputs that the model has written alone. An extra does it for pairs of
-# sentences.
+# whole outputs that the model has written alone. An extra trains on pairs of sentences.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Ready-made blocks
@@ -976,8 +975,8 @@ say(
 )
 
 # %% [markdown] tags=["jax"]
-# For languages, **label smoothing** is usual: the target of the right token is 0.9, and
-# all tokens share the rest. `optax.smooth_labels(one_hot, 0.1)` makes such targets for
+# For languages, **label smoothing** is usual: the right token gets 0.9, and all, it
+# included, share the rest. `optax.smooth_labels(one_hot, 0.1)` makes such targets for
 # `optax.softmax_cross_entropy`. To score translations, use
 # [sacreBLEU](https://arxiv.org/abs/1804.08771).
 

@@ -22,14 +22,15 @@
 # although model, data and loss function are right: the first few updates have ruined
 # the network. The authors of the Transformer prevented this by a learning rate that
 # rises from almost zero over 4,000 updates ([Vaswani et al.
-# 2017](https://arxiv.org/abs/1706.03762)). Without such a **warm-up**, a Transformer of
-# this kind hardly learned to translate: it reached a BLEU score of 8 instead of 34
+# 2017](https://arxiv.org/abs/1706.03762)). Without such a **warm-up**, a post-norm
+# Transformer hardly learned to translate: it reached a BLEU score of 8 instead of 34
 # ([Xiong et al. 2020](https://arxiv.org/abs/2002.04745)).
 #
 # > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, only on
 # > the matrices of dense layers and embeddings; warm-up over a twentieth of all
 # > updates, then a cosine; gradients clipped at norm 1; a peak rate of one thousandth
-# > first, then a sweep. The code is `usual_optimizer` of *The reverse task*.
+# > first, then a sweep. The code is `usual_optimizer` and `train_epoch` of *The reverse
+# > task*.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [warmup_jax](warmup_jax.ipynb).
@@ -56,6 +57,7 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from math import cos, nan, pi, sqrt
 
 import numpy as np
@@ -69,7 +71,7 @@ from helpers.schedules import check_warmup, factors
 from helpers.show import plots
 from helpers.show.diagrams import warmup as diagrams  # drawings, and figures of curves
 from helpers.show.prose import say, table  # sentences with numbers
-from helpers.torch import Predictor, build, cross_entropy
+from helpers.torch import Encoder, Predictor, build, cross_entropy
 
 # %% tags=["torch", "experiment"]
 # Experiment: device, style, and the short names floats and integers
@@ -83,16 +85,15 @@ f"PyTorch {torch.__version__} on {device}"
 # %% [markdown] tags=["shared"]
 # ## Without warm-up, this network learns nothing
 #
-# The model of the last chapter learned to reverse sequences without a mistake. Its
-# learning rate began small and rose for 50 updates. Take this rise away, at a higher
-# rate and with six blocks, and the model learns nothing at all, not even to reverse
-# eight digits.
+# In the last chapter, a model learned to reverse sequences while its learning rate rose
+# for 50 updates. Here the model has six blocks, and the rate is higher. If it rises for
+# 150 updates, the model still learns; if it is high at once, the model learns nothing
+# at all, not even to reverse eight digits.
 #
 # On this page, `train_all` takes a list of settings, trains one model for each, and
-# returns their losses and the models. Its loop, in `trained`, is `train_epoch` of the
-# last chapter, but with Adam and without clipping, and it is given the rate of each
-# update. `seeds` makes a list of three settings, equal but for the seed, and `final` is
-# the mean of the last ten losses of each run.
+# returns their losses and the models. Its loop, `train`, is `train_epoch` of the last
+# chapter with Adam, without clipping, and at given rates. `seeds` copies the settings
+# for three seeds; `final` is the mean of the last ten losses of each run.
 
 
 # %% tags=["shared", "experiment"]
@@ -210,7 +211,7 @@ say(
         ["peak rate", f"{one.learning_rate:g}", "high on purpose"],
         ["updates", f"{one.updates}, each of {one.batch_size} sequences",
          "enough to learn"],
-        ["warm-up", f"{one.warmup} updates", "long, so that one sees it"],
+        ["warm-up", f"{one.warmup} updates", "long, to be safe at this rate"],
         ["Adam's $\\beta_1, \\beta_2$", "0.9, 0.99",
          "with 0.999, averages outlast the run"],
         ["clipping", "none", "so that only warm-up can help"],
@@ -218,8 +219,8 @@ say(
 )  # fmt: skip
 
 # %% [markdown] tags=["shared"]
-# What keeps this network from learning? There are five suspects, and this page tests
-# them one after the other; the last section before the recipe collects the verdicts.
+# What keeps this network from learning? There are five suspects; this page tests them
+# one after the other, and *Small first steps prevent the harm* has the verdicts.
 #
 # | suspect | test |
 # |---|---|
@@ -227,16 +228,16 @@ say(
 # | too high a rate | train at a quarter of it |
 # | Adam's averages, from few gradients at first | fill them before the first step |
 # | the size of the first steps | make the first fifty small |
-# | post-norm: a norm after every layer | pre-norm: the norm before the layer |
+# | post-norm: a norm after every sum | pre-norm: a norm before each layer |
 
 # %% [markdown] tags=["shared"]
 # ## The learning rate rises linearly, then falls
 #
 # What exactly did we take away? The **learning rate** scales each update of the
 # weights. A high rate learns fast, but at the start it can ruin the network, and at the
-# end it keeps the weights from converging. So it follows a **schedule**: a peak rate,
-# times a factor that first rises, the warm-up, and then falls. For updates $t = 1,
-# \dots, T$, of which the first $w$ are warm-up, two schedules are common:
+# end it keeps the weights from converging. So it follows a **schedule**: a peak rate
+# times a factor that first rises (the warm-up), then falls. For updates $t = 1, \dots,
+# T$, of which the first $w$ are warm-up, two schedules are common:
 #
 # $$\begin{aligned}
 # \text{rise, then cosine:}\quad & \tfrac{t}{w} \text{ for } t\le w, \text{ then }
@@ -349,8 +350,8 @@ say(
 # ## Warm-up makes a high rate usable
 #
 # The first two suspects are the time and the rate. So we train without warm-up for
-# twice as long, at our rate and at a quarter of it. And how short may the warm-up be?
-# Ours takes three quarters of the run, the recipe a twentieth, here 10 updates.
+# twice as long, at our rate and at a quarter of it. And is the recipe's twentieth
+# enough, here 10 updates instead of 150?
 
 # %% tags=["shared"]
 longer = replace(no_warmup, epochs=4, seed=0)
@@ -365,10 +366,9 @@ say(
     f"{slow:.2f} at {slower.learning_rate:g}. So the network can **learn without "
     "warm-up, at a small rate and in twice the time**. Warm-up makes a high rate "
     "usable.\n\n"
-    f"With 10 updates of warm-up, three seeds end at {three(*shorter)}, "
-    f"{(shorter > 1).sum()} of 3 without having learned. The recipe's twentieth is "
-    "meant for pre-norm and the rate 0.001. For post-norm at 0.008 it is too short to "
-    "rely on."
+    f"With 10 updates of warm-up, three seeds end at {three(*shorter)} (not learned: "
+    f"{(shorter > 1).sum()} of 3). The recipe's twentieth is meant for pre-norm and "
+    "the rate 0.001; for post-norm at 0.008 it can be too short."
 )
 
 # %% tags=["shared", "check"]
@@ -389,8 +389,7 @@ say(
     "*A longer warm-up*: fewer updates at the full rate. *A lower peak*: each update "
     "learns less, so you need more of them. *Pre-norm*: another model, so you cannot "
     "go on from published post-norm weights. But a loss at the level of guessing has "
-    "other causes, too: first check, as in the next section, that all outputs are "
-    "alike."
+    "other causes, too: first see, as in the next section, if all outputs are alike."
 )
 
 # %% [markdown] tags=["shared"]
@@ -429,10 +428,10 @@ def differences(model):
 
 # %% tags=["shared", "experiment"]
 # Experiment: differences before training, and after it with and without warm-up
-inside = {
-    "before training": [new_model(seed) for seed in range(3)],
+inside = {  # the first two in the colours of the first figure
     "trained with warm-up": models["warm-up"],
     "trained without warm-up": models["no warm-up"],
+    "before training": [new_model(seed) for seed in range(3)],
 }
 inside = {name: [differences(one) for one in kind] for name, kind in inside.items()}
 
@@ -447,7 +446,7 @@ fig = plots.curves(
 fig
 
 # %% tags=["shared", "say"]
-start, kept, lost = (np.mean(rows, axis=0) for rows in inside.values())
+kept, lost, start = (np.mean(rows, axis=0) for rows in inside.values())
 say(
     f"After the last block, the outputs differ by {start[-1]:.2f} of their size before "
     f"training, and by {kept[-1]:.2f} after training with warm-up. In the stuck "
@@ -464,10 +463,10 @@ assert y["trained without warm-up"][-1] < least  # loose: frameworks differ twof
 assert (np.diff(y["trained without warm-up"]) < 0).all()
 
 # %% [markdown] tags=["shared"]
-# How can a network lose its input? Suppose that large steps add nearly the same long
-# vector to every output, as in the drawing. The norm then makes the outputs short
-# again, and their differences, too, in every post-norm block. In a run of your own, a
-# loss that stays at the level of guessing is the sign to compute `differences`.
+# How can a network lose its input? Suppose that after large steps a layer adds nearly
+# the same long vector to every output, as in the drawing. The norm scales the sums back
+# to their old length, and so shrinks their differences; in post-norm, this happens in
+# every block. If your own loss stays at guessing, compute this for your blocks.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three arrows in different directions are three outputs. After the same long vector has been added to each, they are long and nearly parallel. After the norm they have their old length and are still nearly parallel: the differences have shrunk."}}
 diagrams.shared_vector()
@@ -477,7 +476,7 @@ diagrams.shared_vector()
 #
 # Why are the first steps so harmful, when later ones at the same rate are not? Three
 # suspects are left. Adam divides the step of each weight by the typical size of its
-# gradients so far, and at the start these are few ([Liu et al.
+# gradients, which at the start it estimates from a few ([Liu et al.
 # 2019](https://arxiv.org/abs/1908.03265)). Or the steps are too long for a new
 # network. Or it is post-norm, whose norms shrink the differences in the drawing. Each
 # suspect gets runs of its own:
@@ -539,18 +538,19 @@ assert np.median(ends[pre]) < 1  # loose: likewise
 # %% [markdown] tags=["shared"]
 # So at this rate the network is ruined **by large steps at the start**, and post-norm
 # makes it more sensitive; the first small steps change the network, and then it
-# tolerates the high rate. This is one network and one task. What the steps do to it,
-# and whether Adam or post-norm is behind it, is still debated (see the extras). Large
-# models use pre-norm, $\beta_2 = 0.95$ and a short warm-up, as
-# [GPT-3](https://arxiv.org/abs/2005.14165) did: for 375 million of 300 billion tokens.
+# tolerates the high rate. This is one network and one task, but [Kalra & Barkeshli
+# 2024](https://arxiv.org/abs/2406.09405) find the same in many, also with SGD: warm-up
+# leads to where the loss is less curved and larger steps do no harm. How much Adam and
+# post-norm add is debated (see the extras). Large models use pre-norm, $\beta_2 = 0.95$
+# and a short warm-up, as [GPT-3](https://arxiv.org/abs/2005.14165) did: for 375 million
+# of 300 billion tokens.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: First explanation: Adam divides by an estimate from few gradients
 #
-# Why was Adam a suspect at all? It scales the step of each weight by one over the
-# typical size of its gradients so far. At the start these are few, so by chance some
-# weights are scaled far more than others. Liu et al. 2019 blame this spread: warm-up
-# helps because the rate is low until the estimates are good.
+# At the start, Adam estimates the size of each weight's gradients from a few, so by
+# chance it scales some weights far more than others. Liu et al. 2019 blame this spread:
+# warm-up keeps the rate low until the estimates are good.
 #
 # For the gradients $g_t$ of a weight $\theta$ and the rates $\eta_t$, Adam averages the
 # gradients ($\mu$) and their squares ($\nu$), and corrects both averages for their
@@ -581,8 +581,8 @@ def adam_steps(grads, beta2=0.99, epsilon=1e-8):
 
 
 # %% [markdown] tags=["shared"]
-# To see the spread alone, take 2,000 weights whose gradients are random numbers with
-# standard deviation 1. Each scaling $1/\sqrt{\hat\nu}$ should be 1.
+# Take 2,000 weights whose gradients are random numbers with standard deviation 1. Each
+# scaling $1/\sqrt{\hat\nu}$ should be 1.
 
 # %% tags=["shared", "experiment"]
 # Experiment: Adam's scaling of 2,000 weights over 1,000 updates
@@ -618,9 +618,8 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 
 # %% [markdown] tags=["shared"]
 # The very first step is exempt: at $t = 1$, $\hat\mu_1 = g_1$ and $\sqrt{\hat\nu_1} =
-# |g_1|$ cancel, so every weight moves by $\pm\eta_1$, even where a tiny gradient has
-# its sign by chance. From $t = 2$ on they no longer cancel, and chance also decides how
-# far a weight moves.
+# |g_1|$ cancel, so every weight moves by $\pm\eta_1$. From $t = 2$ on they no longer
+# cancel, and chance also decides how far a weight moves.
 #
 # **RAdam**, the optimiser of Liu et al., estimates how many gradients the average $\nu$
 # is worth: $\rho_t$ starts at 1 and grows to $\rho_\infty = 2/(1-\beta_2) - 1$.
@@ -629,9 +628,9 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 # r_t = \sqrt{\frac{(\rho_t-4)(\rho_t-2)\,\rho_\infty}
 # {(\rho_\infty-4)(\rho_\infty-2)\,\rho_t}}$$
 #
-# As long as $\rho_t \le 4$, for four updates, it does not divide at all: the step is
-# $\eta_t\hat\mu_t$, as long as the gradients make it. (PyTorch and Optax wait until 5,
-# for five updates.) After that it takes Adam's step times $r_t$, which is small at
+# While $\rho_t \le 4$, in the first four updates, it does not divide at all: its step
+# $\eta_t\hat\mu_t$ is that of gradient descent with momentum. (PyTorch and Optax wait
+# until 5, for five updates.) Then it takes Adam's step times $r_t$, which is small at
 # first and rises towards 1: a warm-up of its own.
 
 
@@ -655,8 +654,7 @@ say(
 # But RAdam changes both the spread and the size of the first steps, so it cannot decide
 # between them. Our table of suspects can: with filled averages the spread is small from
 # the first step on, and the network still guesses. So **the spread alone does not
-# explain this failure**. (A translation model of Liu et al. did learn after a similar
-# treatment.)
+# explain this failure**.
 
 
 # %% tags=["torch", "check"]
@@ -694,13 +692,79 @@ np.testing.assert_allclose(theirs[5:], r * ours[5:], atol=1e-3)
 #   of the output.
 # * Our drawing: each norm after a sum shrinks the differences. In pre-norm the sum is
 #   normalised only once, after the last block.
-#
-# All three predict that pre-norm tolerates high rates from the first update on. This we
-# can test; which of the three is right, we cannot.
 
-# %% [markdown] tags=["torch"]
-# For the first account, an extra of [the encoder block](encoder_torch.ipynb) measures
-# the gradient of each block before training.
+# %% [markdown] tags=["shared"]
+# We test the first account before any training. In pre-norm, the last norm divides by
+# the size of the sum, and so it divides the gradient that comes back: the deeper the
+# stack, the smaller the gradient of its last block. Bands span three seeds.
+
+
+# %% tags=["torch"]
+def layer_gradients(encoder, x, probe):
+    """Norm of the gradient of each block's last matrix: ``l``."""
+    (encoder(floats(x)) * floats(probe)).sum().backward()
+    last = [block.ffn.linear2.weight.grad for block in encoder.blocks]
+    return np.array([np.linalg.norm(as_numpy(matrix)) for matrix in last])
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: gradients in stacks of 2, 6 and 24 blocks, for both norms and three seeds
+inputs, probe = np.random.default_rng(4).normal(size=(2, 4, 16, 64))  # b s m
+depths = [2, 6, 24]
+last = {name: np.zeros((3, 3)) for name in ("post-norm", "pre-norm")}  # seed depth
+each = {name: np.zeros((3, 24)) for name in last}  # seed block, of 24 blocks
+for seed, (i, n_blocks), name in product(range(3), enumerate(depths), last):
+    encoder = build(
+        Encoder, n_blocks, 64, 4, 128, norm_first=name == "pre-norm", seed=seed
+    )
+    gradients = layer_gradients(encoder, inputs, probe)
+    last[name][seed, i] = gradients[-1]
+    if n_blocks == 24:
+        each[name][seed] = gradients
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient norms at initialisation, two panels, means of three seeds with bands. Left, each of the 24 blocks of one stack: with post-norm the line wavers and keeps most of its height, with pre-norm it falls from the first to the last block. Right, the last block of stacks of 2, 6 and 24 blocks: with post-norm it stays at about the same level, with pre-norm it falls with every step in depth."}}
+panels = {
+    "each block of a stack of 24": {n: (np.arange(24) + 1, y) for n, y in each.items()},
+    "last block of each stack": {name: (depths, y) for name, y in last.items()},
+}
+fig = plots.curves(
+    panels, x=["block", "blocks in the stack"], y="norm of the gradient", marks="o",
+    share_y=True,
+)  # fmt: skip
+fig.axes[0].set_ylim(bottom=0)
+fig
+
+# %% tags=["shared", "say"]
+total = floats(inputs)
+for layer in encoder.blocks:  # pre-norm, 24 blocks
+    total, _ = layer(total)
+growth = as_numpy(total).std() / inputs.std()
+falls = {name: y[:, -1] / y[:, 0] for name, y in each.items()}  # from block 1 to 24
+ratio = (last["pre-norm"][:, -1] / last["pre-norm"][:, 0]).mean()
+say(
+    "The gradient of the last of 24 blocks is "
+    f"**{falls['pre-norm'].mean():.2f}** times that of the first with pre-norm, and "
+    f"{falls['post-norm'].mean():.2f} times with post-norm. From 2 to 24 blocks, the "
+    f"last gradient falls to {ratio:.2f} of its size with pre-norm. (Xiong et al. "
+    f"derive $\\sqrt{{2/24}} = {np.sqrt(2 / 24):.2f}$.)"
+)
+
+# %% tags=["shared", "check"]
+# Checked: late gradients shrink with pre-norm only; its sum grows, its norm rescales it
+_, pre = plots.drawn(fig, "last block of each stack", "pre-norm")
+_, post = plots.drawn(fig, "last block of each stack", "post-norm")
+assert (np.diff(pre) < 0).all() and pre[-1] < 0.7 * pre[0]
+assert (post > 0.75 * post[0]).all() and post[-1] > 1.4 * pre[-1]
+_, pre = plots.drawn(fig, "each block of a stack of 24", "pre-norm")
+_, post = plots.drawn(fig, "each block of a stack of 24", "post-norm")
+assert pre[-1] < 0.6 * pre[0] and (np.diff(pre.reshape(4, 6).mean(axis=1)) < 0).all()
+assert post.min() > 0.6 * post.max()
+assert growth > 1.5
+np.testing.assert_allclose(as_numpy(encoder(floats(inputs))).std(), 1, atol=1e-3)
+
+# %% [markdown] tags=["shared"]
+# All three accounts predict that pre-norm tolerates high rates from the first update
+# on. This we can test; which of them is right, we cannot.
 
 # %% tags=["shared", "experiment"]
 # Experiment: pre-norm with warm-up; both kinds of stack after ten updates without it
@@ -748,12 +812,11 @@ assert max(pre[-1], post[-1]) < 0.15  # all outputs have one vector in common
 # %% [markdown] tags=["shared"]
 # ## Extra: Clipping limits the damage of one bad batch
 #
-# The recipe also clips, so why does it? A single batch can do harm later, too, if its
-# gradient is a hundred times as long as usual. Adam divides this spike by its own size,
-# but both averages remember it: $\mu$ for some ten updates, in which the steps are too
-# long, and $\nu$ for about a hundred (with $\beta_2 = 0.99$), in which they are too
-# short. **Clipping by the global norm** shortens a gradient longer than $c$, and keeps
-# its direction:
+# Why does the recipe clip? A batch whose gradient is a hundred times as long as usual
+# does harm later, too. Adam divides this spike by its own size, but both averages
+# remember it: $\mu$ for some ten updates, with steps that are too long, and $\nu$ for
+# about a hundred (with $\beta_2 = 0.99$), with steps that are too short. **Clipping by
+# the global norm** shortens a gradient longer than $c$, and keeps its direction:
 #
 # $$g \leftarrow g\cdot\min\!\big(1,\ c/\lVert g\rVert\big),$$
 #
@@ -772,7 +835,7 @@ def clip_by_global_norm(grads, largest):
 # %% [markdown] tags=["torch"]
 # PyTorch clips the gradients stored in the parameters (`.grad`), in place, between
 # `backward` and `step`: `nn.utils.clip_grad_norm_(params, 1.0)`. To see what clipping
-# does to Adam, here are 400 random gradients, a hundred times as long at update 50.
+# does to Adam, here are 200 random gradients, number 50 a hundred times as long.
 
 # %% tags=["shared", "experiment"]
 # Experiment: Adam's steps around a spike, with and without clipping
@@ -823,8 +886,8 @@ for param, b in zip(params, short, strict=True):
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, open.** A run was interrupted after 49 updates. It goes on from its
-# weights at the old rate, but Adam's $\mu$ and $\nu$ are lost. For simplicity, let the
-# same 49 gradients come once more; `clipped` holds the gradients of the last figure.
+# weights at the old rate, but Adam's $\mu$ and $\nu$ are lost. Let the same 49
+# gradients come once more; `clipped` holds the gradients of the last figure.
 # Predict the mean size of the first step, in units of the rate, after the interruption
 # and without it. What would you do about it?
 

@@ -26,6 +26,7 @@ NOT_FOUND = """<h1>There is no such page</h1>
 <a href="{home}search.html">search the book</a>.</p>"""
 
 
+PLACEHOLDER = "/github/example/"  # in the address of a repository not yet public
 # A heading that begins so is of an extra.
 EXTRA = "Extra: "
 WORDS, LINES, PICTURES = 170, 10, 3  # that one reads, or looks at, in a minute
@@ -89,16 +90,20 @@ def visit_twin_link(writer, node):
 
 
 def visit_take_along(writer, node):
-    links = "".join(
-        f'<a href="{address}"{" download" if label.startswith(".") else ""}>{text}</a>'
-        for label, address, text in node["links"]
-    )
+    links = "".join(linked(*each) for each in node["links"])
     first = f'<span class="minutes">{node["time"]}</span>' + "".join(
         f'<button type="button" class="{name} pst-js-only">{words}</button>'
         for name, words in node["buttons"].items()
     )
     first = f'<span class="first">{first}</span>'
     writer.body.append(f'<p class="take-along d-print-none">{first}{links}</p>')
+
+
+def linked(label, address, text):
+    """A link to something to take along; it says if the repository is not public."""
+    download = " download" if label.startswith(".") else ""
+    link = f'<a href="{address}"{download}>{text}</a>'
+    return f"<span>{link} (once public)</span>" if PLACEHOLDER in address else link
 
 
 def visit_extra_line(writer, node):

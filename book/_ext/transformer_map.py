@@ -21,7 +21,6 @@ from pages import NAMES
 logger = logging.getLogger(__name__)
 
 # Where a part leads: chapter, and words of the heading ("" is the top of the page).
-# The second norm has a line of its own: it is about the order of norm and branch.
 SECTIONS = {
     "encoder": ("encoder", "a stack of blocks"),
     "embed": ("positions", "the predictor maps"),
@@ -31,8 +30,9 @@ SECTIONS = {
     "mask": ("attention", "mask"),
     "+": ("encoder", "without residual"),
     "norm1": ("encoder", "layer norm"),
+    "norm first": ("encoder", "can also come first"),
     "ffn": ("encoder", "works on each one alone"),
-    "norm2": ("encoder", "can also come first"),
+    "norm2": ("encoder", "layer norm"),
     "output": ("positions", "the predictor maps"),
     "decoder": ("decoder", "whole stack is causal"),
     "decoder embed": ("decoder", "become tokens"),
@@ -40,10 +40,11 @@ SECTIONS = {
     "decoder attention": ("decoder", "masked attention"),
     "decoder +": ("encoder", "without residual"),
     "decoder norm1": ("encoder", "layer norm"),
+    "decoder norm first": ("encoder", "can also come first"),
     "decoder cross": ("translation", "cross-attention looks"),
     "decoder cross_norm": ("translation", "are one model"),
     "decoder ffn": ("encoder", "works on each one alone"),
-    "decoder norm2": ("encoder", "can also come first"),
+    "decoder norm2": ("encoder", "layer norm"),
     "decoder output": ("decoder", "token by token"),
     "training loop": ("reverse", "training"),
     "warm-up": ("warmup", "rate rises"),
@@ -61,6 +62,11 @@ SECTIONS = {
     "two frameworks": ("frameworks", ""),
     "what it costs": ("costs", ""),
     "devices": ("scaling", ""),
+    "rotary positions": ("positions", "rotary positions put"),
+    "RMS norm": ("encoder", "layer norm"),
+    "gated net": ("encoder", "a stack of blocks"),
+    "grouped queries": ("costs", "each remedy"),
+    "FlashAttention": ("costs", "in chunks"),
 }
 # Below the architecture: what surrounds it, in rows of (words, middle, width).
 AROUND = {
@@ -86,8 +92,14 @@ AROUND = {
         ("what it costs", 164, 64),
         ("devices", 220, 40),
     ],
+    "Later": [
+        ("rotary positions", 90, 76),
+        ("RMS norm", 160, 54),
+        ("gated net", 216, 48),
+    ],
+    "": [("grouped queries", 97.5, 91), ("FlashAttention", 194.5, 91)],
 }
-WIDTH, HEIGHT, BELOW, ROW = 248, 644, 468, 30
+WIDTH, HEIGHT, BELOW, ROW = 248, 764, 528, 30
 MIDDLE = WIDTH / 2
 
 
@@ -119,48 +131,54 @@ class Part(NamedTuple):
         return self.x, self.y + self.h
 
 
-ENCODER, DECODER = (6, 102, 112, 220), (130, 102, 112, 278)  # left, top, width, height
+ENCODER, DECODER = (6, 102, 112, 260), (130, 102, 112, 338)  # left, top, width, height
+FIRST = "norm", "norm first", "option"  # where the norm stands in pre-norm
 PARTS = [  # from top to bottom, the encoder and then the decoder
     Part("embedding", "embed", "dense", 66, 42, 92, 20),
     Part("positions", "positions", "positions", 66, 74, 92, 20),
-    Part("attention", "attention", "attention", 66, 114, 92, 54),
-    Part("softmax", "scores", "plain", 44, 136, 41, 24),
-    Part("mask", "mask", "plain", 89, 136, 37, 24),
-    Part("residual", "+", "plain", 66, 177, 16, 16),
-    Part("norm", "norm1", "norm", 66, 202, 92, 18),
-    Part("feed-forward", "ffn", "dense", 66, 240, 92, 20),
-    Part("residual", "+", "plain", 66, 269, 16, 16),
-    Part("norm", "norm2", "norm", 66, 294, 92, 18),
-    Part("output", "output", "output", 66, 402, 92, 20),
+    Part(*FIRST, 66, 113, 62, 13),
+    Part("attention", "attention", "attention", 66, 134, 92, 54),
+    Part("softmax", "scores", "plain", 44, 156, 41, 24),
+    Part("mask", "mask", "plain", 89, 156, 37, 24),
+    Part("residual", "+", "plain", 66, 197, 16, 16),
+    Part("norm", "norm1", "norm", 66, 222, 92, 18),
+    Part(*FIRST, 66, 259, 62, 13),
+    Part("feed-forward", "ffn", "dense", 66, 280, 92, 20),
+    Part("residual", "+", "plain", 66, 309, 16, 16),
+    Part("norm", "norm2", "norm", 66, 334, 92, 18),
+    Part("output", "output", "output", 66, 462, 92, 20),
     Part("embedding", "embed", "dense", 184, 42, 92, 20),
     Part("positions", "positions", "positions", 184, 74, 92, 20),
-    Part("causal attention", "attention", "attention", 184, 114, 92, 20),
-    Part("residual", "+", "plain", 184, 143, 16, 16),
-    Part("norm", "norm1", "norm", 184, 168, 92, 18),
-    Part("cross-attention", "cross", "attention", 184, 206, 92, 20),
-    Part("residual", "+", "plain", 184, 235, 16, 16),
-    Part("norm", "cross_norm", "norm", 184, 260, 92, 18),
-    Part("feed-forward", "ffn", "dense", 184, 298, 92, 20),
-    Part("residual", "+", "plain", 184, 327, 16, 16),
-    Part("norm", "norm2", "norm", 184, 352, 92, 18),
-    Part("output", "output", "output", 184, 402, 92, 20),
+    Part(*FIRST, 184, 113, 62, 13),
+    Part("causal attention", "attention", "attention", 184, 134, 92, 20),
+    Part("residual", "+", "plain", 184, 163, 16, 16),
+    Part("norm", "norm1", "norm", 184, 188, 92, 18),
+    Part(*FIRST, 184, 225, 62, 13),
+    Part("cross-attention", "cross", "attention", 184, 246, 92, 20),
+    Part("residual", "+", "plain", 184, 275, 16, 16),
+    Part("norm", "cross_norm", "norm", 184, 300, 92, 18),
+    Part(*FIRST, 184, 337, 62, 13),
+    Part("feed-forward", "ffn", "dense", 184, 358, 92, 20),
+    Part("residual", "+", "plain", 184, 387, 16, 16),
+    Part("norm", "norm2", "norm", 184, 412, 92, 18),
+    Part("output", "output", "output", 184, 462, 92, 20),
 ]
 
 
 def map_lines():
     """The arrows of the map, each as its points."""
-    lines = [[(66, 332), (124, 332), (124, 216), (138, 216)]]  # encoder to decoder
+    lines = [[(66, 372), (124, 372), (124, 256), (138, 256)]]  # encoder to decoder
     for x in (66, 184):
         own = [part for part in PARTS if part.x == x]
         ends = [
             (x, 32),
             *(p for part in own for p in (part.top, part.bottom)),
-            (x, 438),
+            (x, 498),
         ]
         lines += [ends[i : i + 2] for i in range(0, len(ends), 2)]
-    for fork, y in ((107, 185), (230, 277)):
+    for fork, y in ((107, 205), (250, 317)):
         lines.append([(66, fork), (14, fork), (14, y), (58, y)])
-    for fork, y in ((107, 151), (196, 243), (288, 335)):
+    for fork, y in ((107, 171), (216, 283), (328, 395)):
         lines.append([(184, fork), (236, fork), (236, y), (192, y)])
     return lines
 
@@ -240,9 +258,9 @@ def svg(side, targets):
         f'<g aria-hidden="true">{frame(*ENCODER, "block")}'
         f"{frame(*DECODER, 'block')}{lines}</g>"
         f"{titles}{text(66, 29, 'inputs')}{text(184, 29, 'outputs so far')}"
-        f"{drawn}{text(33, 334, 'several times', 'small')}"
-        f"{text(153, 392, 'several times', 'small')}"
-        f"{text(66, 451, 'one per element')}{text(184, 451, 'next token')}"
+        f"{drawn}{text(33, 374, 'several times', 'small')}"
+        f"{text(153, 452, 'several times', 'small')}"
+        f"{text(66, 511, 'one per element')}{text(184, 511, 'next token')}"
         f"{around(targets)}</svg></div>"
     )
 
@@ -254,7 +272,7 @@ def architecture(part, targets):
         drawn = f'<circle cx="{x:g}" cy="{y:g}" r="8"/>{text(x, y + 3.4, "+")}'
         return link(part.key, "residual connection", targets, drawn)
     y -= 16 * (part.key == "attention")  # the rest is inside of it
-    size = "small" if part.w < 50 else ""
+    size = "small" if part.w < 70 else ""
     drawn = box(part.x, part.y, part.w, part.h, part.term, y + 3.2, size=size)
     return link(part.key, part.term, targets, drawn, part.kind)
 

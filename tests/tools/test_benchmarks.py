@@ -26,6 +26,7 @@ from benchmarks import (
     generation_torch,
     losses_torch,
     measure,
+    photo_sets,
     tasks,
     usual,
     usual_torch,
@@ -376,6 +377,46 @@ def test_a_training_on_photos_is_recorded_and_resumed(six, monkeypatch):
     for record_of in (record, again):
         del record_of["about"]["date"]
     assert again == record
+
+
+def test_features_of_photos_do_not_depend_on_brightness_and_contrast():
+    """Of a photo that is darker, and of one with less contrast."""
+    draw = np.random.default_rng(0)
+    images = draw.integers(60, 160, size=(40, 12, 12, 3), dtype=np.uint8)
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(photo_sets, "CENTRES", 8)
+        learned = photo_sets.Dictionary(images, n_features=5)
+    found = learned(images)
+    np.testing.assert_allclose(found, learned.training, rtol=1e-4, atol=1e-3)
+    assert found.shape == (40, 5) and found.std() > 0.1
+    np.testing.assert_allclose(learned(images - 60), found, rtol=1e-4, atol=1e-3)
+    gap = np.abs(learned(images[:20] // 2 + 30) - found[:20]).mean()
+    assert gap < 0.1 * np.abs(learned(images[20:]) - found[:20]).mean()
+
+
+def test_a_training_on_sets_of_photos_is_recorded(six, monkeypatch):
+    """All photos are noise: the record has every figure, whatever it is."""
+    monkeypatch.setattr(photo_sets, "CENTRES", 8)
+    small = replace(photo_sets.Cifar100(), n_features=20, m=16, f=16, n_blocks=1)
+    sizes = {"batch_size": 40, "warmup": 2, "n_test": 30, "n_validation": 20}
+    sizes |= {"set_size": 3}
+    monkeypatch.setattr(
+        photo_sets, "Cifar100", lambda **changes: replace(small, **sizes | changes)
+    )
+    photo_sets.main()
+    (path,) = six.glob("*-six-sets.json")
+    record = json.loads(path.read_text("utf-8"))
+    assert record["settings"]["n_classes"] == 6 and record["updates"] == 9
+    assert [one["epoch"] for one in record["history"]] == [1, 2, 3]
+    for kind in ("accuracy", "baseline"):
+        assert set(record[kind]) == {"train", "validation", "test"}
+        assert all(0 <= share <= 1 for share in record[kind].values())
+    assert 0 <= record["linear"] <= 1 and "8 centres" in record["features"]
+    text = path.with_suffix(".md").read_text("utf-8")
+    assert f"{record['accuracy']['test']:.2%}" in text
+    photo_sets.main()  # finished: only reported again
+    again = json.loads(path.read_text("utf-8"))
+    assert again["accuracy"] == record["accuracy"]
 
 
 def test_the_windows_of_both_ways_are_those_of_the_chapter():

@@ -139,6 +139,17 @@ def test_jax_multiplies_in_bfloat16(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_jax_attends_in_float32_on_a_cpu(name, monkeypatch):
+    """Beside the last layer's three products, those of attention; no scores in half."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    found, rest = dtypes_in_jax(name, "bfloat16")
+    full, half = ("float32",) * 2, ("bfloat16",) * 2
+    assert {*found} == {full, half}
+    assert found.count(full) >= 3 + 6  # forward, and two gradients of each
+    assert rest == {"float32"}
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_torch_multiplies_in_bfloat16(name):
     model, loss_fn, batch = model_and_batch(torch_side, name)
     seen = set()

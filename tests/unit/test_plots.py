@@ -51,7 +51,6 @@ DRAW = {
     "curves": lambda convert: plots.curves({"": {"a": 2 * [convert(POINTS)]}}, x="n"),
     "grid": lambda convert: plots.grid_of_numbers({"K": convert(SHARES)}),
     "pictures": lambda convert: plots.pictures(convert(GREY)),
-    "grids": lambda convert: patches.patch_grid(convert(PHOTO), [1, 2]),
     "sequence": lambda convert: patches.patch_sequence(convert(PHOTO), 2),
     "erasing": lambda convert: erasing(convert(PHOTOS), after=convert(PHOTOS)),
     "positions": lambda convert: patches.position_similarity({"a": convert(TABLE)}),
@@ -109,7 +108,7 @@ def test_arrays_of_any_framework_give_the_same_bytes(draw):
     """Also in bfloat16, with a gradient attached, and in every build: no date."""
     expected = save(draw(np.array))
     assert b"<dc:date>" not in expected
-    whole = [DRAW[name] for name in ("pictures", "grids", "sequence", "erasing")]
+    whole = [DRAW[name] for name in ("pictures", "sequence", "erasing")]
     for name, convert in CONVERT.items():
         if draw not in whole or name in ("jax", "torch"):
             assert save(draw(convert)) == expected, name
@@ -386,20 +385,10 @@ def grid_lines(ax):
     return columns[:, 0, 0].tolist(), rows[:, 0, 1].tolist()
 
 
-def test_a_grid_is_drawn_for_each_size_of_patches():
-    fig = patches.patch_grid(PHOTO, [2, 1])
-    two, one = panels(fig)
-    assert [ax.get_title() for ax in (two, one)] == ["p = 2: N = 6", "p = 1: N = 24"]
-    assert grid_lines(two) == ([1.5], [1.5, 3.5])
-    assert grid_lines(one) == ([0.5, 1.5, 2.5], [0.5, 1.5, 2.5, 3.5, 4.5])
-    for ax in (two, one):
-        np.testing.assert_allclose(ax.images[0].get_array(), PHOTO / 255)
-
-
 def test_one_channel_is_ink_on_paper():
     ink = PHOTO[..., :1]
     for image in (ink, ink / 255):
-        (ax,) = panels(patches.patch_grid(image, [2]))
+        ax, _ = patches.patch_sequence(image, 2).axes
         np.testing.assert_allclose(ax.images[0].get_array(), 1 - np.tile(ink / 255, 3))
 
 
@@ -492,15 +481,14 @@ def drawn(*names):
         (lambda: plots.pictures(GREY[:0]), r"got shape \(0, 3, 4, 5\)"),
         (lambda: plots.pictures(GREY, odd=[1]), "2 odd, one per set, got 1"),
         (lambda: plots.pictures(GREY, captions=["abc", "ab"]), "3 captions, .* got 2"),
-        (lambda: patches.patch_grid(PHOTO, []), "at least one panel to draw, got none"),
-        (lambda: patches.patch_grid(PHOTO, [4]), "divides 6 and 4 pixels, got 4"),
-        (lambda: patches.patch_grid(PHOTO, [0]), "divides 6 and 4 pixels, got 0"),
-        (lambda: patches.patch_grid(PHOTO[..., 0], [2]), r"y x i .*, got \(6, 4\)"),
-        (lambda: patches.patch_grid(PHOTO[..., :2], [2]), r"channels.* \(6, 4, 2\)"),
-        (lambda: patches.patch_grid(PHOTO[:0], [2]), r"got \(0, 4, 3\)"),
-        (lambda: patches.patch_grid(PHOTO / 1.0, [2]), "got float64 from 0.0 to 213.0"),
-        (lambda: patches.patch_grid(PHOTO * np.nan, [2]), "float64 from nan to nan"),
-        (lambda: patches.patch_grid(PHOTO > 9, [2]), "or floats from 0 to 1, got bool"),
+        (lambda: patches.patch_sequence(PHOTO, 4), "divides 6 and 4 pixels, got 4"),
+        (lambda: patches.patch_sequence(PHOTO, 0), "divides 6 and 4 pixels, got 0"),
+        (lambda: patches.patch_sequence(PHOTO[..., 0], 2), r"y x i .*, got \(6, 4\)"),
+        (lambda: patches.patch_sequence(PHOTO[..., :2], 2), r"channels.* \(6, 4, 2\)"),
+        (lambda: patches.patch_sequence(PHOTO[:0], 2), r"got \(0, 4, 3\)"),
+        (lambda: patches.patch_sequence(PHOTO / 1.0, 2), "float64 from 0.0 to 213.0"),
+        (lambda: patches.patch_sequence(PHOTO * np.nan, 2), "float64 from nan to nan"),
+        (lambda: patches.patch_sequence(PHOTO > 9, 2), "floats from 0 to 1, got bool"),
         (lambda: patches.patch_sequence(np.tile(PHOTO, (4, 6, 1)), 1), "64 .* got 576"),
         (lambda: erasing(PHOTO), r"b y x i .*, got \(6, 4, 3\)"),
         (lambda: erasing(weights=SIX[:1]), r"2 pictures, .* \(1, 6\)"),

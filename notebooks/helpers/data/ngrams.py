@@ -6,11 +6,11 @@ from helpers.engine.checks import check_sizes
 
 
 def ngram_bits(train, test, order):
-    """Bits per character of a character n-gram: interpolated Witten-Bell.
+    """Bits per character of the n-grams of 1 to ``order``: interpolated Witten-Bell.
 
-    The probability after ``order - 1`` characters is a mean of what was seen after them
-    and of the next shorter context's; the more different characters have followed, the
-    more counts the shorter one. ``order = 1`` looks at no context.
+    The probability after n - 1 characters is a mean of what was seen after them and of
+    the next shorter context's; the more different characters have followed, the more
+    counts the shorter one. The unigram, n = 1, looks at no context.
 
     Source: Chen & Goodman 1998, sec. 2.4; Witten & Bell 1991, method C.
     """
@@ -20,14 +20,15 @@ def ngram_bits(train, test, order):
     numbers = {c: n for n, c in enumerate(alphabet)}
     seen, asked = (np.array([numbers[c] for c in text]) for text in (train, test))
     p = np.full(len(asked), 1 / len(alphabet))
-    ours, theirs, size = seen, asked, len(alphabet)
+    ours, theirs, size, bits = seen, asked, len(alphabet), []
     for n in range(order):
         if n:  # numbered anew, so that none becomes too large for int64
             numbers = np.unique(np.append(ours, theirs), return_inverse=True)[1]
             ours, theirs = numbers[: len(ours)], numbers[len(ours) :]
             ours, theirs = ours[:-1] * size + seen[n:], theirs[:-1] * size + asked[n:]
         p[n:] = witten_bell(ours, theirs, size, p[n:])
-    return -np.log2(p).mean()
+        bits.append(-np.log2(p).mean())
+    return bits
 
 
 def witten_bell(ours, theirs, size, shorter):

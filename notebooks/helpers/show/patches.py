@@ -11,26 +11,12 @@ from helpers.show import plots
 from helpers.show.plots import EDGE, ORANGE, PAPER, panels_in_rows
 
 
-def patch_grid(image, patches):
-    """One picture ``y x i``, a panel for each size of patches it is cut into.
-
-    It has one channel (ink on paper) or three, in ``uint8`` or floats from 0 to 1; each
-    size ``p``, in pixels, divides both of its sides.
-    """
-    colours = as_colours(image, "y x i")
-    grids = [check_grid(colours.shape, patch) for patch in patches]
-    fig, axes = panels_in_rows(len(grids), None, None, (0, 0.35), (2.1, 2.1))
-    for ax, patch, (rows, columns) in zip(axes, patches, grids, strict=True):
-        show_picture(ax, colours)
-        add_grid(ax, colours.shape, patch)
-        ax.set_title(f"p = {patch}: N = {rows * columns}")
-    return fig
-
-
 def patch_sequence(image, patch):
-    """A picture as in ``patch_grid``, and beside it its patches as a sequence.
+    """A picture ``y x i`` with a grid, and beside it its patches as a sequence.
 
-    They are numbered in reading order; there are at most 64 of them.
+    It has one channel (ink on paper) or three, in ``uint8`` or floats from 0 to 1;
+    ``patch``, in pixels, divides both of its sides. Patches are numbered in reading
+    order; there are at most 64 of them.
     """
     colours = as_colours(image, "y x i")
     rows, columns = check_grid(colours.shape, patch)
@@ -61,7 +47,7 @@ def patch_sequence(image, patch):
 def erasing(images, weights, after, patch, *, titles, captions):
     """Pictures, the weights of their patches below them, and what erasing leaves.
 
-    Pictures, ``b y x i`` before and ``after`` erasing, are as in ``patch_grid``. Weights
+    Pictures, ``b y x i`` before and ``after`` erasing, are as in ``patch_sequence``. Weights
     ``b n`` are at least 0, one for each patch in reading order, without the class token.
     ``titles`` stand above, ``captions`` below.
     """

@@ -23,9 +23,9 @@ def training_loop(basic=False):
     canvas.line((40, 150), loss_fn.left)
     canvas.line(loss_fn.bottom, (left, 200))
     canvas.text(left, 209, "loss", "name")
-    step = canvas.box(right, 52, 88, 40, "optimizer", "Adam", "dense")
+    adam = "Adam" if basic else "AdamW"
+    above = step = canvas.box(right, 52, 88, 40, "optimizer", adam, "dense")
     canvas.line(step.left, model.right)
-    above = step
     if not basic:
         above = canvas.box(right, 130, 88, 40, "max_grad_norm", "clip", "plain")
         canvas.line(above.top, step.bottom)
