@@ -961,24 +961,26 @@ np.testing.assert_allclose(as_numpy(crossed), expected, atol=1e-5)
 # compute it will do, also a loop.
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "your-turn"]
 def my_attention(q, k, v, mask):
     """Masked attention: ``b q d, b k d, b k e, b q k -> b q e``.
 
     The mask is True where a query may look, or None; a query that may look nowhere gets
     zeros.
     """
+    ...
 
 
 check("attention.masked", my_attention)
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "your-turn"]
 def my_heads(x, qkv, out, n_heads):
     """Self-attention without biases: ``b s m, m 3m, m m -> b s m``.
 
     The columns of ``qkv`` make all queries, then all keys, then all values.
     """
+    ...
 
 
 check("attention.heads", my_heads)
@@ -1003,6 +1005,118 @@ def my_heads(x, qkv, out, n_heads):
 
 assert check("attention.masked", my_attention)
 assert check("attention.heads", my_heads)
+
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** The same vector is added to all keys. What happens to the weights of a query?
+#
+# <details><summary>They move to the words whose keys resemble that vector.</summary>
+#
+# **No.** Tempting, because each key does come closer to it. But the query is multiplied
+# with that vector for every key: all scores change by the same number.
+#
+# </details>
+# <details><summary>They all become equal.</summary>
+#
+# **No.** Tempting, because the keys look more alike. But what they differ by is still
+# there, and only differences of scores count.
+#
+# </details>
+# <details><summary>They stay as they are.</summary>
+#
+# **Right.** All scores change by the same number, and the softmax does not see it:
+# numerator and denominator get the same factor.
+#
+# </details>
+#
+# **2.** A word looks at one other word with weight 1. What does it get?
+#
+# <details><summary>The key of the other word.</summary>
+#
+# **No.** Tempting, because the key made the match. But keys only make weights; what is
+# added up are values.
+#
+# </details>
+# <details><summary>The value of the other word.</summary>
+#
+# **Right.** A mean under a single weight of 1 is that value, and nothing of the word
+# itself is in it.
+#
+# </details>
+# <details><summary>Its own features, plus the value of the other word.</summary>
+#
+# **No.** Tempting, because Transformers do add the two. That sum is made around
+# attention, by the encoder, not in it.
+#
+# </details>
+#
+# **3.** Somebody hides words by setting their weights to 0 *after* the softmax. What is
+# wrong?
+#
+# <details><summary>The weights that remain do not sum to 1.</summary>
+#
+# **Right.** The hidden keys have already taken their share in the denominator, so the
+# larger their scores, the smaller the output.
+#
+# </details>
+# <details><summary>Nothing: a word with weight 0 has no effect.</summary>
+#
+# **No.** Tempting, because its value has none. But its key still has one, through the
+# denominator.
+#
+# </details>
+# <details><summary>The hidden words get no gradient.</summary>
+#
+# **No.** Tempting, because a weight of 0 passes nothing on. That is as it should be for
+# their values; their keys do get a gradient here, and should not.
+#
+# </details>
+#
+# **4.** Entries of queries and keys are independent, with variance 1. Without the
+# scale, $d$ grows from 16 to 256. What do the scores do?
+#
+# <details><summary>They come closer to 0, as in any mean of many numbers.</summary>
+#
+# **No.** Tempting, because positive and negative products cancel. But a score is a sum,
+# not a mean: it spreads with every term.
+#
+# </details>
+# <details><summary>They spread 4 times as wide.</summary>
+#
+# **Right.** The variance grows with $d$, 16 times; the standard deviation by its root.
+#
+# </details>
+# <details><summary>They spread 16 times as wide.</summary>
+#
+# **No.** Tempting, because there are 16 times as many terms. That holds for the
+# variance; the scale is a root for this reason.
+#
+# </details>
+#
+# **5.** In cross-attention, the words of the *context* are shuffled, the queries are
+# not. What do the outputs do?
+#
+# <details><summary>They are shuffled in the same way.</summary>
+#
+# **No.** Tempting, because this page has shown it for self-attention. There the queries
+# moved, too, and the outputs follow the queries.
+#
+# </details>
+# <details><summary>They change: other positions now have the large weights.</summary>
+#
+# **No.** Tempting, because the columns of the map do move. But each weight moves
+# together with its value.
+#
+# </details>
+# <details><summary>They stay the same.</summary>
+#
+# **Right.** Each output is a sum over all keys, and a sum does not depend on the order
+# of its terms.
+#
+# </details>
 
 # %% [markdown] tags=["shared"]
 # ## Key points

@@ -7,6 +7,8 @@ and "previous" stay within a framework. All of these are plain links; what
 
 A chapter says how many minutes it takes. Sections whose heading begins with "Extra: "
 do not count among them: a script folds each to one line, which says how long it is.
+Neither do the five questions. No Python runs in the book: where it is the reader's turn
+to write a cell, links to Colab and to the notebook stand below.
 """
 
 import shutil
@@ -29,6 +31,7 @@ NOT_FOUND = """<h1>There is no such page</h1>
 PLACEHOLDER = "/github/example/"  # in the address of a repository not yet public
 # A heading that begins so is of an extra.
 EXTRA = "Extra: "
+QUESTIONS = "Five questions"
 WORDS, LINES, PICTURES = 170, 10, 3  # that one reads, or looks at, in a minute
 
 
@@ -132,7 +135,8 @@ def add_links(app, doctree, page):
     twin = app.builder.get_relative_uri(page, on_side(page, other_side(side)))
     first, *titles = doctree.findall(nodes.title)
     extras = [t.parent for t in titles if t.astext().startswith(EXTRA)]
-    time = in_words(minutes(doctree), [minutes(section) for section in extras])
+    core, *beside = times(doctree)
+    time = in_words(core, *beside)
     checks = [n for n in doctree.findall(is_cell) if "tag_check" in n["classes"]]
     buttons = {
         "unfold-checks": checks and f"Unfold {all_of(checks, 'check')}",
@@ -146,6 +150,10 @@ def add_links(app, doctree, page):
         title += TwinLink(refuri=refuri, side=other_side(side))
     for section in extras:
         fold(section)
+    for cell in list(doctree.findall(is_cell)):
+        if "tag_your-turn" in cell["classes"]:
+            links = TakeAlong(links=files(app, page)[:2], time="To run it:", buttons={})
+            cell.parent.insert(cell.parent.index(cell) + 1, links)
 
 
 def all_of(things, name):
@@ -166,16 +174,25 @@ def minutes(part):
     return n_words / WORDS + n_lines / LINES + n_pictures / PICTURES
 
 
+def times(doctree):
+    """Minutes of a page's core, of its extras, and of its questions."""
+    sections = [title.parent for title in doctree.findall(nodes.title)]
+    extras = [n for n in sections if n[0].astext().startswith(EXTRA)]
+    questions = [n for n in sections if n[0].astext() == QUESTIONS]
+    beside = [sum(map(minutes, found)) for found in (extras, questions)]
+    return minutes(doctree) - sum(beside), *beside
+
+
 def is_cell(node):
     """Is this a code cell with its output?"""
     return isinstance(node, nodes.container) and "cell" in node["classes"]
 
 
-def in_words(whole, extras):
-    """``About 24 minutes, and 7 for the extras``."""
-    core = round(whole - sum(extras))
-    more = f", and {max(1, round(sum(extras)))} for the extras" if extras else ""
-    return f"About {core} minutes{more}"
+def in_words(core, extras, questions):
+    """``About 24 minutes, 7 for the extras, 3 for the questions``."""
+    beside = {"extras": extras, "questions": questions}
+    more = [f", {max(1, round(n))} for the {what}" for what, n in beside.items() if n]
+    return f"About {round(core)} minutes{''.join(more)}"
 
 
 def fold(section):

@@ -18,7 +18,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 import pages
-from navigation import EXTRA, minutes
+from navigation import minutes, times
 
 logger = logging.getLogger(__name__)
 HEAD = "step", "in JAX", "in PyTorch", "minutes"
@@ -86,10 +86,8 @@ class Fill(SphinxPostTransform):
         return [n for n in title.parent.children if isinstance(n, nodes.section)]
 
     def core(self, chapter, side):
-        """Minutes of a page without its extras."""
-        tree = self.env.get_doctree(name(chapter, side))
-        extras = [s for s in self.top(chapter, side) if s[0].astext().startswith(EXTRA)]
-        return minutes(tree) - sum(map(minutes, extras))
+        """Minutes of a page without its extras and questions."""
+        return times(self.env.get_doctree(name(chapter, side)))[0]
 
     def sections(self, chapter, side, first, last, location):
         """From the section with some words in its heading to that with others."""

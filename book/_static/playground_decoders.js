@@ -82,6 +82,12 @@ function layersAndHeads(id, { nBlocks, nHeads }, act) {
   return { select, weights };
 }
 
+/* Whose weights are the three largest, in words. */
+function largest(weights, name) {
+  const order = weights.map((_, i) => i).sort((i, j) => weights[j] - weights[i]).slice(0, 3);
+  return order.map((i) => `${name(i)} (${weights[i].toFixed(2)})`).join("; ");
+}
+
 /* White space made visible. */
 function visible(text) {
   return text.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥");
@@ -102,7 +108,7 @@ function chance(seed, place) {
   return ((x ^ (x >>> 16)) >>> 0) / 2 ** 32;
 }
 
-/* A language model: its next tokens with their probabilities, and what it writes. */
+/* A language model: what it writes, the most probable next tokens, and its attention. */
 function writing(place) {
   const SHOWN = 10; // of the most probable tokens
   const PAUSE = 40; // milliseconds between two tokens of a run
@@ -119,6 +125,8 @@ function writing(place) {
     let written = 0; // how many tokens at the end the model has written
     let cache = null;
     let known = []; // the tokens whose keys and values are in the cache
+    let maps = []; // where each of them looks: l h k
+    let picked = null; // the token whose weights are shown; null: the last one
     let p = [];
     let running = false;
 
@@ -145,7 +153,9 @@ function writing(place) {
       list.append(make("li", {}, node));
       return { node, token, bar, number, value: 0 };
     });
-    const seen = make("p", { class: "seen" });
+    const seen = make("div", { role: "radiogroup", class: "seen", "aria-labelledby": "seen-about" });
+    const looks = layersAndHeads("attends", settings, look);
+    const readout = make("p", { class: "readout" });
 
     // A slider or a field for a number, with what it says behind it.
     const knob = (id, name, attributes) => {
@@ -186,6 +196,7 @@ function writing(place) {
       const before = pairs.decode(understood(field.value.slice(0, field.selectionStart)).tokens);
       tokens = found.tokens;
       written = 0;
+      picked = null;
       typed = pairs.decode(tokens);
       keep(field, typed, before.length);
       write(refused, found.notes);
@@ -200,8 +211,10 @@ function writing(place) {
       cache ??= model.newCache();
       for (const { k, v } of cache) k.length = v.length = n;
       const started = performance.now();
-      const [found] = model.call(tokens.slice(n), cache);
+      const [found, weights] = model.call(tokens.slice(n), cache); // n t, l h n s
       const time = performance.now() - started;
+      maps.length = n;
+      found.forEach((_, i) => maps.push(weights.map((heads) => heads.map((rows) => rows[i]))));
       known = [...tokens];
       const computed = tokens.length - n;
       return { last: found.at(-1), computed, time };
@@ -281,9 +294,40 @@ function writing(place) {
       const work = `${computed} ${computed === 1 ? "position" : "positions"} computed in ${time.toFixed(1)} ms`;
       write(state, `${tokens.length} of ${settings.maxLength} tokens; ${work}.${
         full() ? " The text is as long as those of the training, so here the model ends. Shorten it, or start again." : ""}`);
-      const first = tokens.length - written;
-      seen.replaceChildren(...tokens.map((token, i) =>
-        make("span", i < first ? {} : { class: "new" }, visible(pairs.tokens[token]))));
+      look();
+    }
+
+    // The tokens, each a radio button, and how much the chosen one looks at each of them.
+    function look() {
+      if (!tokens.length) return;
+      while (seen.childElementCount > tokens.length) seen.lastChild.remove();
+      while (seen.childElementCount < tokens.length) seen.append(place(seen.childElementCount));
+      const chosen = picked ?? tokens.length - 1;
+      const weights = looks.weights(maps[chosen]); // of the tokens up to the chosen one
+      const highest = Math.max(...weights);
+      const text = (i) => pairs.tokens[tokens[i]];
+      Array.from(seen.children).forEach(({ firstChild: radio, lastChild: shown }, i) => {
+        const later = i > chosen;
+        const says = later ? "not visible to the chosen token" : `weight ${weights[i].toFixed(2)}`;
+        radio.checked = i === chosen;
+        radio.setAttribute("aria-label", `token ${i}, ${aloud(text(i))}, ${says}`);
+        write(shown, visible(text(i)));
+        shown.classList.toggle("new", i >= tokens.length - written);
+        shown.classList.toggle("later", later);
+        shown.style.setProperty("--chance", later ? 0 : (weights[i] / highest).toFixed(3));
+      });
+      const named = (i) => `“${visible(text(i))}” at ${i}`;
+      const back = weights.reduce((sum, weight, i) => sum + weight * (chosen - i), 0);
+      write(readout, `${named(chosen)} looks most at ${largest(weights, named)}; on average ${back.toFixed(1)} tokens back.`);
+    }
+
+    function place(i) {
+      const radio = make("input", { type: "radio", name: "seen", class: "aloud", autocomplete: "off" });
+      radio.addEventListener("change", () => {
+        picked = i < tokens.length - 1 ? i : null;
+        look();
+      });
+      return make("label", {}, radio, make("span"));
     }
 
     // Text of several lines comes as several events, and the first has dealt with all.
@@ -302,8 +346,10 @@ function writing(place) {
       said,
       make("p", {}, "The most probable next tokens. Press one to append it."),
       list,
-      make("p", {}, "The text as the model sees it; what it has written is underlined:"),
+      make("p", { id: "seen-about" }, "The text as the model sees it; what it has written is underlined. Press a token, and the colours show where it looks."),
+      make("p", { class: "switches" }, make("label", { for: "attends" }, "Attention of"), looks.select),
       seen,
+      readout,
     );
     field.value = typed;
     return (found) => {
@@ -431,8 +477,7 @@ function translating(place) {
         node.style.setProperty("--chance", (found[k] ?? 0).toFixed(2));
       });
       if (!now) return write(readout, "");
-      const order = found.map((_, k) => k).sort((i, j) => found[j] - found[i]).slice(0, 3);
-      const where = order.map((k) => `“${visible(source[k])}” at ${k} (${found[k].toFixed(2)})`).join(", ");
+      const where = largest(found, (k) => `“${visible(source[k])}” at ${k}`);
       write(readout, `To write “${name(now.token)}”, it looks most at ${where}.`);
     }
 

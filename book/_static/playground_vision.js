@@ -283,9 +283,7 @@ function seeing(place) {
         node.style.setProperty("--chance", (weights[i] / highest).toFixed(3));
         write(node.firstChild, `${patchAt(i)}: ${weights[i].toFixed(2)}`);
       });
-      const order = weights.map((_, i) => i).sort((i, j) => weights[j] - weights[i]).slice(0, 3);
-      const where = order.map((i) => `${patchAt(i)} (${weights[i].toFixed(2)})`).join("; ");
-      write(readout, `Of the patches it looks most at ${where}. The weight of the class token itself is ${own.toFixed(2)}, the strongest colour ${highest.toFixed(2)}.`);
+      write(readout, `Of the patches it looks most at ${largest(weights, patchAt)}. The weight of the class token itself is ${own.toFixed(2)}, the strongest colour ${highest.toFixed(2)}.`);
     }
 
     const part = (name, words, ...nodes) => make("div", { class: name },
