@@ -473,16 +473,13 @@ q, k, v = np.random.default_rng(2).normal(size=(3, b, s, d))
 real = np.arange(s) < np.array([[6], [4]])  # b s
 padding = real[:, :, None] & real[:, None, :]  # b q k
 
-# %% tags=["shared", "experiment"]
-# Experiment: the weights without a mask, with the causal and with the padding mask
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three maps of weights for the second sentence: without a mask all cells are filled; with the causal mask only the lower triangle, the rest is grey; with the padding mask the last two columns and the last two rows are grey."}}
 causal = np.tril(np.ones((s, s), bool))  # q k
 masks = {"none": np.ones_like(causal), "causal": causal, "padding": padding}
 maps = {}
 for name, mask in masks.items():
     out, weights = attention(floats(q), floats(k), floats(v), booleans(mask))
     maps[name] = as_numpy(weights)  # b q k
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three maps of weights for the second sentence: without a mask all cells are filled; with the causal mask only the lower triangle, the rest is grey; with the padding mask the last two columns and the last two rows are grey."}}
 second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
 plots.heatmaps(list(second.values()), titles=list(second))
 
@@ -1084,14 +1081,15 @@ assert check("attention.heads", my_heads)
 # not a mean: it spreads with every term.
 #
 # </details>
-# <details><summary>They spread 4 times as wide.</summary>
+# <details><summary>They spread four times as wide.</summary>
 #
-# **Right.** The variance grows with $d$, 16 times; the standard deviation by its root.
+# **Right.** The variance grows with $d$, sixteenfold; the standard deviation by its
+# root.
 #
 # </details>
-# <details><summary>They spread 16 times as wide.</summary>
+# <details><summary>They spread sixteen times as wide.</summary>
 #
-# **No.** Tempting, because there are 16 times as many terms. That holds for the
+# **No.** Tempting, because there are so many more terms. That holds for the
 # variance; the scale is a root for this reason.
 #
 # </details>

@@ -143,11 +143,13 @@ def test_code_cells_are_short(page):
 def test_the_page_has_a_good_size(page):
     """Words in the open: the text, and the sentences that are computed.
 
-    A page that calls itself a draft may be shorter, and is named as skipped.
+    The five questions are counted apart, most of them are folded (test_questions). A
+    page that calls itself a draft may be shorter, and is named as skipped.
     """
     if pages.is_draft(f"notebooks/{page.stem}"):
         pytest.skip(f"{page.name} is a draft")
-    texts = [cell.source for cell in markdown(page) if "answer" not in cell.tags]
+    beside = {"answer", "questions"}
+    texts = [cell.source for cell in markdown(page) if not beside & {*cell.tags}]
     texts += [words_in(cell) for cell in code(page) if "say" in cell.tags]
     words = len(" ".join(texts).split())
     assert words in WORDS, f"{page.name}: {words} words, 1,200 to 2,500 are good"
