@@ -301,7 +301,7 @@ function writing(place) {
     function look() {
       if (!tokens.length) return;
       while (seen.childElementCount > tokens.length) seen.lastChild.remove();
-      while (seen.childElementCount < tokens.length) seen.append(place(seen.childElementCount));
+      while (seen.childElementCount < tokens.length) seen.append(choice(seen.childElementCount));
       const chosen = picked ?? tokens.length - 1;
       const weights = looks.weights(maps[chosen]); // of the tokens up to the chosen one
       const highest = Math.max(...weights);
@@ -318,10 +318,10 @@ function writing(place) {
       });
       const named = (i) => `“${visible(text(i))}” at ${i}`;
       const back = weights.reduce((sum, weight, i) => sum + weight * (chosen - i), 0);
-      write(readout, `${named(chosen)} looks most at ${largest(weights, named)}; on average ${back.toFixed(1)} tokens back.`);
+      write(readout, `${named(chosen)} looks most at ${largest(weights, named)}. On average it looks ${back.toFixed(1)} tokens back.`);
     }
 
-    function place(i) {
+    function choice(i) {
       const radio = make("input", { type: "radio", name: "seen", class: "aloud", autocomplete: "off" });
       radio.addEventListener("change", () => {
         picked = i < tokens.length - 1 ? i : null;
