@@ -73,6 +73,7 @@ from helpers.engine.weights import (
     from_arrays,
     to_arrays,
 )
+from helpers.exercises import check  # of what you write
 from helpers.jax import (
     POSITIONS,
     Encoder,
@@ -1026,6 +1027,60 @@ named = {re.sub(r"^decoder\.blocks\.\d+\.", "", name) for name in to_arrays(mode
 assert {re.sub(r"\.(weight|bias)$", "", name) for name in named} == {*counterparts}
 assert untied_size - tied_size == settings.n_tokens * settings.m
 assert (seeds < ngrams[5]).all() and (untied_seeds < ngrams[5]).all()
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Two functions of a model that writes: top-p, and one step with a cache. `check` tries
+# each on random arrays, and says whether it is right, or what is wrong. The cache of
+# the first step is empty.
+
+
+# %% tags=["shared", "your-turn"]
+def my_top_p(p, top_p):
+    """Top-p: probabilities before and after, each at its place, ``b c -> b c``.
+
+    Keeps the fewest tokens that together reach ``top_p``, a number, and at least one.
+    Others get 0; those that are kept sum to 1 again.
+    """
+    ...
+
+
+check("decoder.top_p", my_top_p)
+
+
+# %% tags=["shared", "your-turn"]
+def my_cached_step(q, k, v, keys, values):
+    """Attention of one new token: ``b h 1 d`` three times, ``b h n d`` twice.
+
+    ``q``, ``k`` and ``v`` belong to the new token, ``keys`` and ``values`` to the ``n``
+    tokens before it; ``n`` may be 0. Returns the output, ``b h 1 d``, and the keys and
+    the values for the next step, ``b h n+1 d``.
+    """
+    ...
+
+
+check("decoder.cached_step", my_cached_step)
+
+
+# %% tags=["jax", "answer"]
+def my_top_p(p, top_p):
+    order = jnp.argsort(p, axis=-1, descending=True)  # b c
+    ranked = jnp.take_along_axis(p, order, axis=-1)
+    before = jnp.cumsum(ranked, axis=-1) - ranked  # what the more probable ones have
+    kept = jnp.where(before < top_p, ranked, 0)
+    kept = kept / kept.sum(axis=-1, keepdims=True)
+    return jnp.put_along_axis(p, order, kept, axis=-1, inplace=False)  # to their places
+
+
+def my_cached_step(q, k, v, keys, values):
+    keys, values = jnp.concat([keys, k], axis=2), jnp.concat([values, v], axis=2)
+    weights = nnx.softmax(q @ keys.mT / math.sqrt(q.shape[-1]))  # b h 1 n+1, no mask
+    return weights @ values, keys, values
+
+
+assert check("decoder.top_p", my_top_p)
+assert check("decoder.cached_step", my_cached_step)
 
 # %% [markdown] tags=["shared"]
 # ## Key points

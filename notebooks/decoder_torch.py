@@ -71,6 +71,7 @@ from helpers.engine.weights import (
     from_arrays,
     to_arrays,
 )
+from helpers.exercises import check  # of what you write
 from helpers.show import plots, viewer
 from helpers.show.diagrams import decoder as diagrams
 from helpers.show.prose import say, table, word
@@ -1023,6 +1024,59 @@ named = {re.sub(r"^decoder\.blocks\.\d+\.", "", name) for name in to_arrays(mode
 assert {re.sub(r"\.(weight|bias)$", "", name) for name in named} == {*counterparts}
 assert untied_size - tied_size == settings.n_tokens * settings.m
 assert (seeds < ngrams[5]).all() and (untied_seeds < ngrams[5]).all()
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Two functions of a model that writes: top-p, and one step with a cache. `check` tries
+# each on random arrays, and says whether it is right, or what is wrong. The cache of
+# the first step is empty.
+
+
+# %% tags=["shared", "your-turn"]
+def my_top_p(p, top_p):
+    """Top-p: probabilities before and after, each at its place, ``b c -> b c``.
+
+    Keeps the fewest tokens that together reach ``top_p``, a number, and at least one.
+    Others get 0; those that are kept sum to 1 again.
+    """
+    ...
+
+
+check("decoder.top_p", my_top_p)
+
+
+# %% tags=["shared", "your-turn"]
+def my_cached_step(q, k, v, keys, values):
+    """Attention of one new token: ``b h 1 d`` three times, ``b h n d`` twice.
+
+    ``q``, ``k`` and ``v`` belong to the new token, ``keys`` and ``values`` to the ``n``
+    tokens before it; ``n`` may be 0. Returns the output, ``b h 1 d``, and the keys and
+    the values for the next step, ``b h n+1 d``.
+    """
+    ...
+
+
+check("decoder.cached_step", my_cached_step)
+
+
+# %% tags=["torch", "answer"]
+def my_top_p(p, top_p):
+    ranked, order = p.sort(dim=-1, descending=True)  # b c
+    before = ranked.cumsum(dim=-1) - ranked  # what the more probable ones have
+    kept = ranked.where(before < top_p, 0)
+    kept = kept / kept.sum(dim=-1, keepdim=True)
+    return torch.zeros_like(p).scatter(-1, order, kept)  # back to their places
+
+
+def my_cached_step(q, k, v, keys, values):
+    keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
+    out = nn.functional.scaled_dot_product_attention(q, keys, values)  # no mask needed
+    return out, keys, values
+
+
+assert check("decoder.top_p", my_top_p)
+assert check("decoder.cached_step", my_cached_step)
 
 # %% [markdown] tags=["shared"]
 # ## Key points
