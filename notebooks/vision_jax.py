@@ -76,6 +76,7 @@ from helpers.engine.weights import (
 )
 
 # Built in the chapters on the encoder block and on positions, and a training loop:
+from helpers.exercises import check  # of what you write
 from helpers.jax import (
     POSITIONS,
     Encoder,
@@ -801,8 +802,7 @@ say(
 # neighbours? Each small map below belongs to the patch at its place, and shows the
 # cosine between its position vector and those of all 16 patches, for the augmented ViT.
 
-# %% tags=["shared", "experiment"]
-# Experiment: two tables of positions; the mean cosine of neighbours and of all others
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two grids of four by four small maps. Before training, each map is dark at its own patch only. Learned: around its own patch, each map has further dark cells, mostly neighbours."}}
 start = build(VisionTransformer, seed=settings.seed, **settings.model)
 tables = {
     "before training": to_arrays(start)["positions.table"][1:],  # without the token
@@ -820,8 +820,6 @@ def neighbours(vectors):
 
 
 alike = {name: neighbours(vectors) for name, vectors in tables.items()}
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two grids of four by four small maps. Before training, each map is dark at its own patch only. Learned: around its own patch, each map has further dark cells, mostly neighbours."}}
 position_similarity(tables)
 
 # %% tags=["shared", "say"]
@@ -1021,6 +1019,55 @@ say(
 
 # %% tags=["shared"]
 download_link(augmented, f"vision_{framework}.safetensors")
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Two functions that make a sequence of a picture: patches, and the vectors that the
+# encoder gets. `check` tries each on random arrays, and says whether it is right, or
+# what is wrong. Pictures need not be square.
+
+
+# %% tags=["shared", "your-turn"]
+def my_patches(images, patch):
+    """Pictures cut into squares of ``patch`` pixels: ``b y x c -> b n (p p c)``.
+
+    Patches are read row by row, and so are the pixels of each; the channels of a pixel
+    stand together. Both sides are multiples of ``patch``.
+    """
+    ...
+
+
+check("vision.patches", my_patches)
+
+
+# %% tags=["shared", "your-turn"]
+def my_tokens(patches, w, class_token, table):
+    """What the encoder gets: ``b n i, i m, m, n+1 m -> b n+1 m``.
+
+    The patches times ``w``, without a bias, behind the class token; then each element
+    gets its row of ``table``, the learned positions.
+    """
+    ...
+
+
+check("vision.tokens", my_tokens)
+
+
+# %% tags=["jax", "answer"]
+def my_patches(images, patch):
+    b, y, x, c = images.shape
+    cut = images.reshape(b, y // patch, patch, x // patch, patch, c)
+    return cut.swapaxes(2, 3).reshape(b, -1, patch * patch * c)
+
+
+def my_tokens(patches, w, class_token, table):
+    first = jnp.broadcast_to(class_token, (len(patches), 1, len(class_token)))  # b 1 m
+    return jnp.concat([first, patches @ w], axis=1) + table
+
+
+assert check("vision.patches", my_patches)
+assert check("vision.tokens", my_tokens)
 
 # %% [markdown] tags=["shared"]
 # ## Key points

@@ -72,6 +72,7 @@ from helpers.engine.weights import (
     from_arrays,
     to_arrays,
 )
+from helpers.exercises import check  # of what you write
 from helpers.show import plots
 from helpers.show.diagrams import vision as diagrams
 from helpers.show.patches import (
@@ -798,8 +799,7 @@ say(
 # neighbours? Each small map below belongs to the patch at its place, and shows the
 # cosine between its position vector and those of all 16 patches, for the augmented ViT.
 
-# %% tags=["shared", "experiment"]
-# Experiment: two tables of positions; the mean cosine of neighbours and of all others
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two grids of four by four small maps. Before training, each map is dark at its own patch only. Learned: around its own patch, each map has further dark cells, mostly neighbours."}}
 start = build(VisionTransformer, seed=settings.seed, **settings.model)
 tables = {
     "before training": to_arrays(start)["positions.table"][1:],  # without the token
@@ -817,8 +817,6 @@ def neighbours(vectors):
 
 
 alike = {name: neighbours(vectors) for name, vectors in tables.items()}
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two grids of four by four small maps. Before training, each map is dark at its own patch only. Learned: around its own patch, each map has further dark cells, mostly neighbours."}}
 position_similarity(tables)
 
 # %% tags=["shared", "say"]
@@ -1023,6 +1021,54 @@ say(
 
 # %% tags=["shared"]
 download_link(augmented, f"vision_{framework}.safetensors")
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Two functions that make a sequence of a picture: patches, and the vectors that the
+# encoder gets. `check` tries each on random arrays, and says whether it is right, or
+# what is wrong. Pictures need not be square.
+
+
+# %% tags=["shared", "your-turn"]
+def my_patches(images, patch):
+    """Pictures cut into squares of ``patch`` pixels: ``b y x c -> b n (p p c)``.
+
+    Patches are read row by row, and so are the pixels of each; the channels of a pixel
+    stand together. Both sides are multiples of ``patch``.
+    """
+    ...
+
+
+check("vision.patches", my_patches)
+
+
+# %% tags=["shared", "your-turn"]
+def my_tokens(patches, w, class_token, table):
+    """What the encoder gets: ``b n i, i m, m, n+1 m -> b n+1 m``.
+
+    The patches times ``w``, without a bias, behind the class token; then each element
+    gets its row of ``table``, the learned positions.
+    """
+    ...
+
+
+check("vision.tokens", my_tokens)
+
+
+# %% tags=["torch", "answer"]
+def my_patches(images, patch):
+    cut = images.unfold(1, patch, patch).unfold(2, patch, patch)  # b rows columns c p p
+    return cut.permute(0, 1, 2, 4, 5, 3).flatten(3).flatten(1, 2)
+
+
+def my_tokens(patches, w, class_token, table):
+    first = class_token.expand(len(patches), 1, -1)  # b 1 m
+    return torch.cat([first, patches @ w], dim=1) + table
+
+
+assert check("vision.patches", my_patches)
+assert check("vision.tokens", my_tokens)
 
 # %% [markdown] tags=["shared"]
 # ## Key points
