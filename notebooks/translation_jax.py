@@ -67,6 +67,7 @@ from helpers.engine.weights import (
     from_arrays,
     to_arrays,
 )
+from helpers.exercises import check  # of what you write
 from helpers.jax import (
     NORMS,
     POSITIONS,
@@ -979,6 +980,57 @@ say(
 # included, share the rest. `optax.smooth_labels(one_hot, 0.1)` makes such targets for
 # `optax.softmax_cross_entropy`. To score translations, use
 # [sacreBLEU](https://arxiv.org/abs/1804.08771).
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Two functions around a translator: its masks, and one step of beam search for a whole
+# batch. `check` tries each on random arrays, and says whether it is right, or what is
+# wrong. Padding has a number of its own here, not always $-1$.
+
+
+# %% tags=["shared", "your-turn"]
+def my_masks(source, target, pad):
+    """Masks of a decoder block: ``b k, b s -> b 1 s s, b 1 1 k``, True = may look.
+
+    The first is for self-attention: a position sees itself and those before it, but no
+    padding. The second is for cross-attention. ``pad`` is the number that fills up
+    shorter rows of the integers ``source`` and ``target``.
+    """
+    ...
+
+
+check("translation.masks", my_masks)
+
+
+# %% tags=["shared", "your-turn"]
+def my_beam_step(scores, log_p, width):
+    """The ``width`` best continuations of the ``w`` beams: ``b w, b w c``.
+
+    ``scores`` has the log-probability of each beam, which may be -inf, and ``log_p``
+    that of each next token. Returns three arrays ``b width``, the best first: new
+    scores, the beam that each continues, and its token. ``w`` and ``width`` may differ.
+    """
+    ...
+
+
+check("translation.beam_step", my_beam_step)
+
+
+# %% tags=["jax", "answer"]
+def my_masks(source, target, pad):
+    causal = jnp.tri(target.shape[1], dtype=bool)  # s s
+    return causal & (target != pad)[:, None, None], (source != pad)[:, None, None]
+
+
+def my_beam_step(scores, log_p, width):
+    total = scores[..., None] + log_p  # b w c
+    best, index = jax.lax.top_k(total.reshape(len(total), -1), width)  # each b width
+    return best, *jnp.divmod(index, log_p.shape[-1])
+
+
+assert check("translation.masks", my_masks)
+assert check("translation.beam_step", my_beam_step)
 
 # %% [markdown] tags=["shared"]
 # ## Key points

@@ -66,6 +66,7 @@ from helpers.engine.weights import (
     from_arrays,
     to_arrays,
 )
+from helpers.exercises import check  # of what you write
 from helpers.show import plots, viewer
 from helpers.show.diagrams import translation as diagrams
 from helpers.show.prose import say, table, word  # say() prints a sentence with numbers
@@ -977,6 +978,59 @@ say(
 # included, share the rest. It is an argument of the loss:
 # `nn.functional.cross_entropy(..., label_smoothing=0.1)`. To score translations, use
 # [sacreBLEU](https://arxiv.org/abs/1804.08771).
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Two functions around a translator: its masks, and one step of beam search for a whole
+# batch. `check` tries each on random arrays, and says whether it is right, or what is
+# wrong. Padding has a number of its own here, not always $-1$.
+
+
+# %% tags=["shared", "your-turn"]
+def my_masks(source, target, pad):
+    """Masks of a decoder block: ``b k, b s -> b 1 s s, b 1 1 k``, True = may look.
+
+    The first is for self-attention: a position sees itself and those before it, but no
+    padding. The second is for cross-attention. ``pad`` is the number that fills up
+    shorter rows of the integers ``source`` and ``target``.
+    """
+    ...
+
+
+check("translation.masks", my_masks)
+
+
+# %% tags=["shared", "your-turn"]
+def my_beam_step(scores, log_p, width):
+    """The ``width`` best continuations of the ``w`` beams: ``b w, b w c``.
+
+    ``scores`` has the log-probability of each beam, which may be -inf, and ``log_p``
+    that of each next token. Returns three arrays ``b width``, the best first: new
+    scores, the beam that each continues, and its token. ``w`` and ``width`` may differ.
+    """
+    ...
+
+
+check("translation.beam_step", my_beam_step)
+
+
+# %% tags=["torch", "answer"]
+def my_masks(source, target, pad):
+    s = target.shape[1]
+    causal = torch.ones(s, s, dtype=torch.bool, device=target.device).tril()
+    return causal & (target != pad)[:, None, None], (source != pad)[:, None, None]
+
+
+def my_beam_step(scores, log_p, width):
+    total = scores[..., None] + log_p  # b w c
+    best, index = total.flatten(1).topk(width)  # each b width
+    n_tokens = log_p.shape[-1]
+    return best, index // n_tokens, index % n_tokens
+
+
+assert check("translation.masks", my_masks)
+assert check("translation.beam_step", my_beam_step)
 
 # %% [markdown] tags=["shared"]
 # ## Key points
