@@ -67,6 +67,7 @@ from flax import nnx
 from helpers import reference
 from helpers.engine.shapes import as_numpy, check_shape
 from helpers.engine.weights import from_arrays, to_arrays  # all parameters of a model
+from helpers.exercises import check  # of what you write
 
 # Built in the attention chapter:
 from helpers.jax import MultiHeadAttention, attention, build, dense
@@ -810,6 +811,55 @@ assert layer_change == 0
 assert batch_change > 1
 own = as_numpy(blocks[0].norm1(floats(sentences)))
 np.testing.assert_allclose(own, layer_norm(sentences), atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Write a norm, and the block with its norms first: replace each `...`, and run the
+# cell. `check` says whether your function is right, or what is wrong with it. The
+# second function gets all its parts ready-made, as functions; only what reads what is
+# yours to write.
+
+
+# %% tags=["shared", "your-turn"]
+def my_layer_norm(x, scale, bias):
+    """Layer norm: ``… m, m, m -> … m``, with one or two axes before the features.
+
+    The variance is divided by ``m``; epsilon is ``1e-5``, and is added to the variance.
+    """
+    ...
+
+
+check("encoder.layer_norm", my_layer_norm)
+
+
+# %% tags=["shared", "your-turn"]
+def my_pre_norm(x, attend, ffn, norm1, norm2):
+    """A block with pre-norm: ``b s m -> b s m``.
+
+    ``attend`` and ``ffn`` are its two branches, each without a residual connection;
+    ``norm1`` belongs to the first, ``norm2`` to the second. All four map ``b s m`` to
+    ``b s m``.
+    """
+    ...
+
+
+check("encoder.pre_norm", my_pre_norm)
+
+
+# %% tags=["jax", "answer"]
+def my_layer_norm(x, scale, bias):
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * scale + bias
+
+
+def my_pre_norm(x, attend, ffn, norm1, norm2):
+    x = x + attend(norm1(x))
+    return x + ffn(norm2(x))
+
+
+assert check("encoder.layer_norm", my_layer_norm)
+assert check("encoder.pre_norm", my_pre_norm)
 
 # %% [markdown] tags=["shared"]
 # ## Key points

@@ -66,6 +66,7 @@ from torch import nn
 from helpers import reference
 from helpers.engine.shapes import as_numpy, check_shape
 from helpers.engine.weights import from_arrays, to_arrays  # all parameters of a model
+from helpers.exercises import check  # of what you write
 from helpers.show import plots, viewer
 from helpers.show.diagrams import encoder as diagrams  # drawings; formulas in NumPy
 from helpers.show.prose import say  # say() prints a sentence with computed numbers
@@ -818,6 +819,55 @@ assert layer_change == 0
 assert batch_change > 1
 own = as_numpy(blocks[0].norm1(floats(sentences)))
 np.testing.assert_allclose(own, layer_norm(sentences), atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Write a norm, and the block with its norms first: replace each `...`, and run the
+# cell. `check` says whether your function is right, or what is wrong with it. The
+# second function gets all its parts ready-made, as functions; only what reads what is
+# yours to write.
+
+
+# %% tags=["shared", "your-turn"]
+def my_layer_norm(x, scale, bias):
+    """Layer norm: ``… m, m, m -> … m``, with one or two axes before the features.
+
+    The variance is divided by ``m``; epsilon is ``1e-5``, and is added to the variance.
+    """
+    ...
+
+
+check("encoder.layer_norm", my_layer_norm)
+
+
+# %% tags=["shared", "your-turn"]
+def my_pre_norm(x, attend, ffn, norm1, norm2):
+    """A block with pre-norm: ``b s m -> b s m``.
+
+    ``attend`` and ``ffn`` are its two branches, each without a residual connection;
+    ``norm1`` belongs to the first, ``norm2`` to the second. All four map ``b s m`` to
+    ``b s m``.
+    """
+    ...
+
+
+check("encoder.pre_norm", my_pre_norm)
+
+
+# %% tags=["torch", "answer"]
+def my_layer_norm(x, scale, bias):
+    variance, mean = torch.var_mean(x, dim=-1, correction=0, keepdim=True)
+    return (x - mean) * torch.rsqrt(variance + 1e-5) * scale + bias
+
+
+def my_pre_norm(x, attend, ffn, norm1, norm2):
+    x = x + attend(norm1(x))
+    return x + ffn(norm2(x))
+
+
+assert check("encoder.layer_norm", my_layer_norm)
+assert check("encoder.pre_norm", my_pre_norm)
 
 # %% [markdown] tags=["shared"]
 # ## Key points
