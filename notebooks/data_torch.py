@@ -65,6 +65,7 @@ from helpers.data.sequences import in_order
 from helpers.engine.settings import Settings
 from helpers.engine.shapes import as_numpy  # any array as a NumPy array
 from helpers.engine.weights import count_parameters, load_weights, save_weights
+from helpers.exercises import check  # of what you write
 from helpers.show import plots
 from helpers.show.diagrams import data as diagrams
 from helpers.show.prose import recorded, say, table
@@ -709,6 +710,55 @@ for rows, (short, known, whose) in zip(some, loader(dataset, some), strict=True)
     with full_float32():
         found = [as_numpy(reader(floats(a), booleans(b))) for a, b in pair]
     np.testing.assert_allclose(*found, atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Write two functions yourself: replace the `...`, and run the cell. `check` tries your
+# function on arrays with gaps, and says whether it is right, or what is wrong. What
+# stands in a gap must have no effect.
+
+
+# %% tags=["shared", "your-turn"]
+def my_masked_mean(x, real):
+    """Mean over the real positions of each sequence: ``b s i, b s -> b i``.
+
+    ``real`` is True where a position counts, at least once in each row; gaps may be
+    anywhere, and ``x`` has other numbers there.
+    """
+    ...
+
+
+check("data.masked_mean", my_masked_mean)
+
+
+# %% tags=["shared", "your-turn"]
+def my_standardise(train, other):
+    """Both tables scaled by the columns of ``train``: ``n s, k s -> (n s, k s)``.
+
+    Subtract the mean, divide by the standard deviation (the root of a mean, as NumPy
+    has it). NaN is a missing value: it does not count, and becomes 0 in the end.
+    """
+    ...
+
+
+check("data.standardise", my_standardise)
+
+
+# %% tags=["torch", "answer"]
+def my_masked_mean(x, real):
+    kept = x.masked_fill(~real[..., None], 0)  # b s i
+    return kept.sum(dim=1) / real.sum(dim=1, keepdim=True)
+
+
+def my_standardise(train, other):
+    mean = train.nanmean(dim=0)
+    deviation = ((train - mean) ** 2).nanmean(dim=0).sqrt()
+    return [((x - mean) / deviation).nan_to_num() for x in (train, other)]
+
+
+assert check("data.masked_mean", my_masked_mean)
+assert check("data.standardise", my_standardise)
 
 # %% [markdown] tags=["shared"]
 # ## Key points

@@ -65,6 +65,7 @@ from helpers.data.lines import LANGUAGES, from_texts, languages
 from helpers.engine.settings import Settings
 from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
 from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
+from helpers.exercises import check  # of what you write
 from helpers.jax import (
     Encoder,
     MultiHeadAttention,
@@ -793,6 +794,60 @@ for mask in masks:
 # ```
 #
 # Begin with `opt_state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))`.
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Write two parts of a training loop yourself: replace the `...`, and run the cell.
+# `check` tries your function, also with numbers that do not divide evenly, and says
+# whether it is right, or what is wrong. Both go wrong silently in real loops.
+
+
+# %% tags=["shared", "your-turn"]
+def my_accumulate(gradient, x, y, n):
+    """Gradient of the mean loss over all rows, ``b i, b -> i``, from ``n`` parts.
+
+    ``gradient(x, y)`` is that of the mean over the rows it gets. Here it returns inf
+    for more than six rows: they would not fit into memory. ``n`` need not divide ``b``.
+    """
+    ...
+
+
+check("debugging.accumulate", my_accumulate)
+
+
+# %% tags=["shared", "your-turn"]
+def my_best_epoch(losses, patience):
+    """The epoch whose weights are kept, and the last one that is run, both from 0.
+
+    ``losses``: the validation loss after each epoch, a list of numbers. Training stops
+    when ``patience`` epochs in a row have not beaten the best (an equal loss has not),
+    or at the end of the list.
+    """
+    ...
+
+
+check("debugging.best_epoch", my_best_epoch)
+
+
+# %% tags=["jax", "answer"]
+def my_accumulate(gradient, x, y, n):
+    parts = zip(jnp.array_split(x, n), jnp.array_split(y, n), strict=True)
+    return sum(gradient(*part) * len(part[0]) for part in parts) / len(x)
+
+
+def my_best_epoch(losses, patience):
+    best = 0
+    for epoch, loss in enumerate(losses):
+        if loss < losses[best]:
+            best = epoch
+        if epoch - best == patience:
+            break
+    return best, epoch
+
+
+assert check("debugging.accumulate", my_accumulate)
+assert check("debugging.best_epoch", my_best_epoch)
 
 # %% [markdown] tags=["shared"]
 # ## Key points
