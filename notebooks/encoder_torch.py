@@ -869,6 +869,118 @@ def my_pre_norm(x, attend, ffn, norm1, norm2):
 assert check("encoder.layer_norm", my_layer_norm)
 assert check("encoder.pre_norm", my_pre_norm)
 
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** Could one layer with two heads find out where Anna's brother lives: one head
+# for Anna, the other for Ben?
+#
+# <details><summary>Yes, as each head has a query of its own.</summary>
+#
+# **No.** Tempting, because heads do look for different things. But both queries are
+# made from the question, which does not name Ben.
+#
+# </details>
+# <details><summary>Yes, if the heads are large enough.</summary>
+#
+# **No.** It sounds like a matter of size. But a score depends on the two rows alone,
+# however many features they have, and neither says who the brother is.
+#
+# </details>
+# <details><summary>No, one search needs the result of the other.</summary>
+#
+# **Right.** Heads of one layer work side by side. What one of them finds can only be
+# asked for in a later layer.
+#
+# </details>
+#
+# **2.** The sequences become twice as long. How many parameters must the feed-forward
+# net have now?
+#
+# <details><summary>As many as before.</summary>
+#
+# **Right.** The same two linear layers work on every row: more rows are more work, not
+# more weights.
+#
+# </details>
+# <details><summary>Twice as many.</summary>
+#
+# **No.** Tempting, because the net works on each position alone. It does so with the
+# same weights: no matrix has an axis for the positions.
+#
+# </details>
+# <details><summary>Four times as many.</summary>
+#
+# **No.** The attention map does get four times as many entries, hence the idea. But
+# they are computed, not learned, and the net sees no pairs.
+#
+# </details>
+#
+# **3.** All features of one word become ten times as large. What changes after a layer
+# norm?
+#
+# <details><summary>That word: it is ten times as large.</summary>
+#
+# **No.** One expects it, as nothing else was touched. But the norm divides by the
+# standard deviation of this very word, which has grown as much.
+#
+# </details>
+# <details><summary>The other words: they become smaller.</summary>
+#
+# **No.** It would be so if the norm took its mean and variance over the sentence. It
+# takes them over the features of each position.
+#
+# </details>
+# <details><summary>Hardly anything, neither that word nor the others.</summary>
+#
+# **Right.** Its mean and its standard deviation grow with it, and cancel, up to
+# $\epsilon$. The other words have their own.
+#
+# </details>
+#
+# **4.** A deep stack with pre-norm loses the norm at its end. What happens?
+#
+# <details><summary>Little: each branch has had its norm.</summary>
+#
+# **No.** Tempting, because no block is without one. But these norms scale what the
+# branches *read*; what comes out is the sum, which no norm has scaled.
+#
+# </details>
+# <details><summary>The numbers in the output grow with the depth.</summary>
+#
+# **Right.** Each block adds to the residual path, and nothing on it rescales the sum.
+#
+# </details>
+# <details><summary>Hardly any gradient reaches the first blocks.</summary>
+#
+# **No.** Norms do help training, so one may fear for the gradient. But the residual
+# path is a plain sum, which hands the gradient on unchanged.
+#
+# </details>
+#
+# **5.** Two positions have exactly the same row. There is no mask and no dropout. Which
+# part of a block can make them different?
+#
+# <details><summary>Attention: each of them sees the other one.</summary>
+#
+# **No.** Tempting, because their surroundings differ. But both see the same set of
+# rows, themselves included, and ask with the same query: they get the same mean.
+#
+# </details>
+# <details><summary>None.</summary>
+#
+# **Right.** Each part does the same to both. Only something that depends on the
+# position itself can tell them apart: that is the next chapter.
+#
+# </details>
+# <details><summary>The residual connections: each keeps its own row.</summary>
+#
+# **No.** They do keep what is there. What is there is the same in both.
+#
+# </details>
+
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
