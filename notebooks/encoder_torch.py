@@ -20,7 +20,7 @@
 #
 # *Anna's brother is Ben. Ben lives in Rome.* Where does Anna's brother live? You look
 # twice: first for Anna's brother, then for Ben. One attention layer looks only once, so
-# a model that needs the result of one search for the next needs two layers.
+# a search that needs the result of another needs a second layer.
 #
 # But attention alone is not enough:
 #
@@ -86,8 +86,8 @@ f"PyTorch {torch.__version__} on {device}"
 # %% [markdown] tags=["shared"]
 # ## The second layer can look for what the first one found
 #
-# To see the two looks, let each position hold one sentence, and write down whom it is
-# *about*, what it *says*, and what it *asks*:
+# To see the two looks, let each position hold a whole sentence, with three features:
+# what it is *about*, *says* and *asks*.
 #
 # | position | sentence | about | says | asks |
 # |---|---|---|---|---|
@@ -97,8 +97,8 @@ f"PyTorch {torch.__version__} on {device}"
 # | 3 | Where does Anna's brother live? | | | Anna |
 #
 # The key of a sentence is what it is about, its value what it says, and its query what
-# it asks. In the second layer only the queries are new: each sentence asks for what it
-# *found* in the first.
+# it asks. In the second layer, each sentence asks for what it *found* in the first. (To
+# keep this simple, keys and values stay; in a model, all three are made anew.)
 
 # %% tags=["shared"]
 names = ["Anna", "Ben", "Carl", "Rome", "Oslo"]
@@ -137,10 +137,10 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# In a single attention layer, whatever its matrices, the question cannot know that it
-# should look at *Ben lives in Rome*: the score between the two depends on these two
-# sentences alone, and neither of them says who Anna's brother is. A third sentence can
-# change this score only in the second layer.
+# In a single attention layer, the question cannot know that it should look at *Ben
+# lives in Rome*: whatever the matrices, the score between the two depends on these two
+# sentences alone, and neither says who Anna's brother is. A third sentence can change
+# this score only in the second layer.
 
 # %% tags=["shared", "check"]
 # Checked: if Ben moves, or a third row changes, only the second layer looks elsewhere
@@ -172,7 +172,7 @@ assert shift[1] > 0.1  # loose: other weights in the twin shift it less
 # moves information between the rows; then the **feed-forward net**, two linear layers,
 # computes something new from each row, with the same weights at every position. The
 # output of each of these two **branches** is *added* to its input (a **residual
-# connection**), and the sum is rescaled (a **norm**).
+# connection**), and a **norm** brings the sum to mean 0 and variance 1.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The encoder block as a flow from top to bottom: attention, a plus where the input is added again, norm1; then ffn, which treats each position alone, a plus, norm2. A residual path leads around attention and another around ffn. A mask enters attention, its weights come out."}}
 diagrams.encoder_block()
@@ -185,14 +185,14 @@ diagrams.encoder_block()
 # \end{aligned}$$
 #
 # Here $x$ is the input, $W_1$ widens each row to $f$ hidden features, and $W_2$ brings
-# it back to $m$; $b_1$ and $b_2$ are biases. Usual sizes are $f = 2m$ to $8m$, most
-# often $4m$. The activation $\max(0, \cdot)$ is the ReLU; GELU is a smooth form of it.
+# it back to $m$; $b_1$ and $b_2$ are biases. The activation $\max(0, \cdot)$ is the
+# ReLU; GELU is a smooth form of it.
 #
 # In training, **dropout** ([Srivastava et al.
 # 2014](https://jmlr.org/papers/v15/srivastava14a.html)) sets a random share of the
 # hidden features to zero, so that the model cannot rely on any one of them. It scales
-# up the others, so that the mean stays the same. `pick` and `check_rate`, in the fold,
-# check the options.
+# up the others, so that the mean stays the same. The net takes its rate and the
+# activation as options, which `pick` and `check_rate`, in the fold, check.
 
 
 # %% tags=["torch", "check"]
@@ -234,8 +234,7 @@ class FeedForward(nn.Module):
 
 
 # %% [markdown] tags=["torch"]
-# Like the attention layer, the block also returns the attention weights, if `options`
-# ask for them (`return_weights=True`).
+# The block passes `options`, such as `return_weights=True`, on to its attention layer.
 
 
 # %% tags=["torch"]
@@ -256,14 +255,14 @@ class EncoderBlock(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# As all sizes differ, most swapped axes raise an error:
+# All sizes differ, so most swapped axes raise an error:
 
 # %% tags=["shared"]
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
 block = build(EncoderBlock, m, n_heads, f)
 x = np.random.default_rng(2).normal(size=(b, s, m))
 out, weights = block(floats(x), return_weights=True)  # b s m, b h q k
-{name: array.shape for name, array in to_arrays(block).items()}
+{name: array.shape for name, array in to_arrays(block).items()}  # inputs × outputs
 
 # %% tags=["shared", "check"]
 # Checked: the block agrees with NumPy in float64; its net treats each position alone
@@ -295,52 +294,29 @@ say(
 # ## A mean followed by a linear layer is not enough
 #
 # Why does attention need the net? Take a sequence of two bits, and ask whether they are
-# different. A head that weights both bits equally passes on their mean, and the output
-# should be 1 for the mean ½ and 0 for the means 0 and 1. What follows in the attention
-# layer is linear, and no straight line goes up and down again. A feed-forward net with
-# two hidden features can: $\max(0, 2x) - 2\max(0, 2x - 1)$.
+# different. A head that weights both bits equally passes on their mean: 0, ½ or 1. The
+# output should be 0, 1, 0. What follows in the attention layer is linear, and no
+# straight line goes up and down again: the best one is ½ everywhere. A feed-forward net
+# with two hidden features can do it, by $\max(0, 2x) - 2\max(0, 2x - 1)$:
 
 # %% tags=["shared"]
 bits = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
 mean = bits.mean(axis=1)  # what attention passes on
 np.maximum(0, 2 * mean) - 2 * np.maximum(0, 2 * mean - 1)
 
-# %% tags=["shared", "experiment"]
-# Experiment: FeedForward with these weights, and the best straight line
+# %% tags=["shared", "check"]
+# Checked: FeedForward with these weights is right for all four, the best line never
 different = np.array([0.0, 1, 1, 0])
-slope, start = np.polyfit(mean, different, 1)
-
 net = build(FeedForward, 1, 2)
 by_hand = {
     "linear1.weight": [[2.0, 2.0]], "linear1.bias": [0.0, -1.0],
     "linear2.weight": [[1.0], [-2.0]], "linear2.bias": [0.0],
 }  # fmt: skip
 from_arrays(net, {name: np.array(values) for name, values in by_hand.items()})
-grid = np.linspace(0, 1, 101)
-bent = as_numpy(net(floats(grid[:, None])))[:, 0]
 net_outputs = as_numpy(net(floats(mean[:, None])))[:, 0]
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Output over the mean of two bits. The feed-forward net rises from zero to one at the mean one half and falls back to zero. The best straight line is flat at one half."}}
-lines = {"feed-forward net": (grid, bent), "best line": (grid, slope * grid + start)}
-fig = plots.curves(
-    {"are the bits different?": lines}, x="mean of the bits", size=(4.6, 3)
-)
-fig.axes[0].set_xticks([0, 0.5, 1])
-fig
-
-# %% tags=["shared", "say"]
-outputs = ", ".join(f"{y:.0f}" for y in net_outputs)
-say(
-    f"The net has the outputs **{outputs}** for 00, 01, 10, 11, the best line "
-    f"{slope * 0.5 + start:.1f} for all four."
-)
-
-# %% tags=["shared", "check"]
-# Checked: the net is right for all four sequences, the best line is one half for each
 np.testing.assert_allclose(net_outputs, different, atol=1e-6)
+slope, start = np.polyfit(mean, different, 1)
 np.testing.assert_allclose(slope * mean + start, 0.5)
-_, line = plots.drawn(fig, "are the bits different?", "feed-forward net")
-assert line.max() == line[50] and line[0] == line[-1] == 0
 
 
 # %% [markdown] tags=["shared"]
@@ -367,10 +343,10 @@ say(
 # ## Without residual connections the positions become indistinguishable
 #
 # A stack of attention layers takes averages of averages. In stacks of attention alone,
-# the outputs of all positions become equal, faster with each layer ([Dong et al.
-# 2021](https://arxiv.org/abs/2103.03404)); feed-forward nets slow this down. A head may
-# look at its own position, and so keep what is there, but it has to learn that: at the
-# start it looks at all positions almost evenly. With a residual connection, each
+# the outputs of all positions approach each other, faster with each layer ([Dong et al.
+# 2021](https://arxiv.org/abs/2103.03404)); feed-forward nets slow this down. A head
+# could look only at its own position, but it has to learn that: with our initial
+# weights it looks at all positions almost evenly. With a residual connection, each
 # position keeps what it had, and the branch only adds to it. We take the residual
 # connections out, and leave the rest of the block as it is:
 
@@ -440,7 +416,8 @@ say(
     "After three blocks without residual connections, all positions have nearly the "
     f"same output: their similarity is {alike['without residuals'][2]:.3f}. With "
     f"residual connections it is **{kept[2]:.2f}**. The positions still become alike, "
-    f"only slowly: after twelve blocks their similarity is {kept[-1]:.2f}."
+    "only slowly, as each branch adds something similar to all of them: after twelve "
+    f"blocks it is {kept[-1]:.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -467,8 +444,22 @@ viewer.attention(
 # But residual connections have a price: each block adds to the row of a position, so
 # the numbers grow with depth. The scores, products of a query and a key, grow even
 # faster, and the softmax gives more and more of the weight to one key. Once a key
-# has nearly all of it, almost no gradient flows through the softmax. The norms prevent
-# this; we take them out:
+# has nearly all of it, almost no gradient flows through the softmax.
+#
+# **Layer norm** ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)) prevents
+# this. It brings the features of each position to mean 0 and variance 1, then scales
+# and shifts them:
+#
+# $$\mathrm{LayerNorm}(x) =
+# \gamma\,\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
+#
+# Here $\mu$ and $\sigma^2$ are the mean and the variance of the $m$ features of one
+# position; $\gamma$ and $\beta$ are learned, one per feature; and $\epsilon$ is small.
+# [RMS norm](https://arxiv.org/abs/1910.07467), common today, leaves out $\mu$ and
+# $\beta$: it divides by the root of the mean square. (Why not batch norm? It would mix
+# the sentences of a batch: see the extra.)
+#
+# We take the norms out:
 
 
 # %% tags=["shared"]
@@ -493,7 +484,7 @@ def watch(step):
 
 wild, calm = watch(without_norms), watch(whole_block)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over the blocks 0 to 23. Left, the standard deviation of the numbers: without norms it rises steadily, with norms it stays at one. Right, the largest weight of a query: without norms it rises, with norms it stays low."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over the blocks 0 to 23. Left, the standard deviation of the numbers: without norms it rises steadily, with norms it stays at one. Right, the largest weight of a query: without norms it rises, with norms it stays low, near the dotted line of equal weights."}}
 numbers = np.arange(len(blocks))
 titles = "standard deviation of x", "largest weight of a query"
 panels = {
@@ -501,6 +492,7 @@ panels = {
     for i, title in enumerate(titles)
 }
 fig = plots.curves(panels, x="block")
+fig.axes[1].axhline(1 / 16, color=plots.INK, ls=":", lw=0.8)
 fig
 
 # %% tags=["shared", "say"]
@@ -508,7 +500,8 @@ say(
     f"Without norms the standard deviation at the input of the last block is "
     f"{wild[0][-1]:.1f}, and a query gives **{wild[1][-1]:.0%}** of its weight to one "
     f"of 16 keys, even before training. With norms the standard deviation stays "
-    f"{calm[0][-1]:.1f}, and the largest weight is {calm[1][-1]:.0%}."
+    f"{calm[0][-1]:.1f}, and the largest weight is {calm[1][-1]:.0%} (dotted: equal "
+    "weights)."
 )
 
 # %% tags=["shared", "check"]
@@ -523,20 +516,6 @@ _, line = plots.drawn(fig, "largest weight of a query", "with norms")
 assert line.max() < 0.2
 
 # %% [markdown] tags=["shared"]
-# **Layer norm** ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)) brings the
-# features of each position to mean 0 and variance 1, then scales and shifts them:
-#
-# $$\mathrm{LayerNorm}(x) =
-# \gamma\,\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
-#
-# Here $\mu$ and $\sigma^2$ are the mean and the variance of the $m$ features of one
-# position; $\gamma$ and $\beta$ are learned, one per feature; and $\epsilon$ is small.
-# [RMS norm](https://arxiv.org/abs/1910.07467), common today, leaves out $\mu$ and
-# $\beta$: it divides by the root of the mean square. (Why not batch norm? It would mix
-# the sentences of a batch: see the extra.)
-
-
-# %% [markdown] tags=["shared"]
 # ## The norm can also come first, inside each branch
 #
 # Where should the norm go? In 2017 it came after each sum, on the residual path
@@ -548,20 +527,21 @@ assert line.max() < 0.2
 # x &\leftarrow x + \mathrm{FFN}\big(\mathrm{LayerNorm}(x)\big)
 # \end{aligned}$$
 #
-# The residual path is then a plain sum: the input plus all branches.
+# The residual path is then a plain sum: the input plus all branches. It hands the
+# gradient on to every block as it is, so a deep stack trains with less warm-up ([Xiong
+# et al. 2020](https://arxiv.org/abs/2002.04745); *Warm-up* compares both). The price:
+# the sum grows with depth, and the share of each new block in it shrinks.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The encoder block with pre-norm, from top to bottom: norm1 and attention, a plus; norm2 and ffn, a plus. Each residual path starts before the norm, so it meets nothing but the two sums."}}
 diagrams.encoder_block(norm_first=True)
 
 # %% [markdown] tags=["shared"]
 # Later chapters use the block with options: pre-norm (`norm_first`), RMS norm, GELU,
-# and dropout, also on what each branch adds. (Some models, such as
-# [BERT](https://github.com/google-research/bert/blob/master/modeling.py), also drop
-# attention weights, and many drop features before their last layer.)
+# and dropout, now also on the output of each branch.
 
 # %% [markdown] tags=["torch"]
-# New in the block are the options, dropout, and the lines of pre-norm. The option
-# `attention` is a class; the next chapter has another one.
+# Lines that are new are marked. The option `attention` is a class; the next chapter has
+# another one.
 
 
 # %% tags=["torch"]
@@ -600,7 +580,7 @@ for norm_first, activation, norm in product((False, True), ACTIVATIONS, NORMS):
     result, _ = variant(floats(inputs))
     expected, _ = reference.encoder_block(inputs, to_arrays(variant), 3, **options)
     np.testing.assert_allclose(as_numpy(result), expected, atol=1e-5)
-assert ("norm1.bias" in to_arrays(variant)) == (norm == "layer")  # RMS: no shift
+    assert ("norm1.bias" in to_arrays(variant)) == (norm == "layer")  # RMS: no shift
 for option, value in (("norm", "batch"), ("activation", "tanh"), ("dropout", 1)):
     make = partial(build, EncoderBlock, 12, 3, 29, **{option: value})
     np.testing.assert_raises_regex(ValueError, f"{option} .* is not in", make)
@@ -610,7 +590,7 @@ for option, value in (("norm", "batch"), ("activation", "tanh"), ("dropout", 1))
 #
 # With this block, the encoder is only a loop, which on demand also collects the
 # attention weights of its blocks, the *maps*. With pre-norm it ends with one more norm,
-# because the sum on the residual path grows with depth.
+# which scales the sum.
 
 # %% [markdown] tags=["torch"]
 # PyTorch does not register layers in a plain Python list, and gives no warning: their
@@ -621,7 +601,7 @@ for option, value in (("norm", "batch"), ("activation", "tanh"), ("dropout", 1))
 class Encoder(nn.Module):
     """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
 
-    block = EncoderBlock
+    block = EncoderBlock  # subclasses may take another one
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
         super().__init__()
@@ -642,12 +622,10 @@ class Encoder(nn.Module):
         return (x, torch.stack(maps)) if return_maps else x
 
 
-# %% [markdown] tags=["shared"]
-# To see where a model looks, we run it once with dropout off.
-
 # %% [markdown] tags=["torch"]
-# `without_dropout`, in the fold, switches dropout off by `eval()`; after the `with`
-# block, each module gets its old mode back. `no_grad` turns autograd off.
+# To see where a model looks, we run it with dropout off. `without_dropout`, in the
+# fold, does so by `eval()`; after the `with` block, each module gets its old mode back.
+# `no_grad` turns autograd off.
 
 
 # %% tags=["torch", "check"]
@@ -697,10 +675,9 @@ np.testing.assert_allclose(out, expected, atol=1e-5)
 # %% [markdown] tags=["shared"]
 # **In your own code** take heads of 64 features, $f = 4m$, 6 or 12 blocks and dropout
 # 0.1, the values of the encoder of 2017 and of
-# [BERT](https://arxiv.org/abs/1810.04805); ours are smaller, so that 24 blocks run in
-# seconds. For a new model, try pre-norm, RMS norm, and
-# [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer gates the
-# hidden features.
+# [BERT](https://arxiv.org/abs/1810.04805); ours are smaller. For a new model, try
+# pre-norm, RMS norm, and [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second
+# linear layer gates the hidden features.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** Could smaller initial weights replace the norms?
@@ -792,11 +769,8 @@ assert line[2] > 0.8 and line[-1] < 0.97
 # sentences and their padding. Large models have memory for small batches only, with
 # noisy means. In text, the means also differ more from batch to batch than in pictures
 # ([Shen et al. 2020](https://arxiv.org/abs/2003.07845)), probably because a rare word
-# comes up in few batches. Their *power norm* divides by a root mean square averaged
-# over many batches; *adaptive norm* ([Xu et al.
-# 2019](https://arxiv.org/abs/1911.07013)) is a layer norm with a fixed function of the
-# normalised features in place of $\gamma$ and $\beta$. In the code of layer norm and
-# batch norm, only the axes differ:
+# comes up in few batches. In the code of layer norm and batch norm, only the axes
+# differ:
 
 
 # %% tags=["shared"]
