@@ -59,6 +59,7 @@ from helpers.data.sequences import one_hot, symbols
 from helpers.engine.settings import Sequences
 from helpers.engine.shapes import as_numpy, check_shape
 from helpers.engine.weights import from_arrays, to_arrays  # all parameters of a model
+from helpers.exercises import check  # of what you write
 
 # Built in the chapters on attention and on the encoder block, and a training loop:
 from helpers.jax import (
@@ -717,6 +718,58 @@ say(
     "hand turns about once in $16 \\cdot 2\\pi \\approx 100$ positions, and the "
     f"distance is {other:.2f}."
 )
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Write both kinds of clocks: replace each `...`, and run the cell. Here, mistakes hide:
+# a turn the other way, a wrong pair or a start at 1 raise no error, and a model learns
+# with them, too. `check` finds and names them.
+
+
+# %% tags=["shared", "your-turn"]
+def my_sinusoidal(length, m):
+    """Sinusoidal codes of the positions 0 to ``length - 1``: ``s m``, for an even ``m``.
+
+    Features ``2j`` and ``2j + 1`` are the sine and the cosine of one angle, which grows
+    by ``10000 ** (-2j / m)`` per position.
+    """
+    ...
+
+
+check("positions.sinusoidal", my_sinusoidal)
+
+
+# %% tags=["shared", "your-turn"]
+def my_rotary(x, offset):
+    """Rotary positions: ``… s d -> … s d``, for an even ``d`` and any axes before ``s``.
+
+    Features ``2j`` and ``2j + 1`` of a row are a point in a plane. At position ``p`` it
+    turns by ``p * 10000 ** (-2j / d)``, from the first axis towards the second. The
+    first row stands at position ``offset``, an integer.
+    """
+    ...
+
+
+check("positions.rotary", my_rotary)
+
+
+# %% tags=["jax", "answer"]
+def my_sinusoidal(length, m):
+    angle = jnp.arange(length)[:, None] * 10000.0 ** (-jnp.arange(0, m, 2) / m)
+    return jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(length, m)
+
+
+def my_rotary(x, offset):
+    s, d = x.shape[-2:]
+    angle = (offset + jnp.arange(s))[:, None] * 10000.0 ** (-jnp.arange(0, d, 2) / d)
+    points = jax.lax.complex(x[..., ::2], x[..., 1::2])
+    turned = points * jnp.exp(1j * angle)  # ... s d/2
+    return jnp.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
+
+
+assert check("positions.sinusoidal", my_sinusoidal)
+assert check("positions.rotary", my_rotary)
 
 # %% [markdown] tags=["shared"]
 # ## Key points

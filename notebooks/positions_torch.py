@@ -58,6 +58,7 @@ from helpers.data.sequences import one_hot, symbols
 from helpers.engine.settings import Sequences
 from helpers.engine.shapes import as_numpy, check_shape
 from helpers.engine.weights import from_arrays, to_arrays  # all parameters of a model
+from helpers.exercises import check  # of what you write
 from helpers.show import plots
 from helpers.show.diagrams import (
     positions as diagrams,  # drawings; the formulas in NumPy
@@ -722,6 +723,59 @@ say(
     "hand turns about once in $16 \\cdot 2\\pi \\approx 100$ positions, and the "
     f"distance is {other:.2f}."
 )
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Write both kinds of clocks: replace each `...`, and run the cell. Here, mistakes hide:
+# a turn the other way, a wrong pair or a start at 1 raise no error, and a model learns
+# with them, too. `check` finds and names them.
+
+
+# %% tags=["shared", "your-turn"]
+def my_sinusoidal(length, m):
+    """Sinusoidal codes of the positions 0 to ``length - 1``: ``s m``, for an even ``m``.
+
+    Features ``2j`` and ``2j + 1`` are the sine and the cosine of one angle, which grows
+    by ``10000 ** (-2j / m)`` per position.
+    """
+    ...
+
+
+check("positions.sinusoidal", my_sinusoidal)
+
+
+# %% tags=["shared", "your-turn"]
+def my_rotary(x, offset):
+    """Rotary positions: ``… s d -> … s d``, for an even ``d`` and any axes before ``s``.
+
+    Features ``2j`` and ``2j + 1`` of a row are a point in a plane. At position ``p`` it
+    turns by ``p * 10000 ** (-2j / d)``, from the first axis towards the second. The
+    first row stands at position ``offset``, an integer.
+    """
+    ...
+
+
+check("positions.rotary", my_rotary)
+
+
+# %% tags=["torch", "answer"]
+def my_sinusoidal(length, m):
+    angle = torch.arange(length)[:, None] * 10000 ** (-torch.arange(0, m, 2) / m)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # s m
+
+
+def my_rotary(x, offset):
+    s, d = x.shape[-2:]
+    count = partial(torch.arange, device=x.device)
+    angle = (offset + count(s))[:, None] * 10000 ** (-count(0, d, 2) / d)  # s d/2
+    points = torch.view_as_complex(x.unflatten(-1, (d // 2, 2)))
+    turned = points * torch.polar(torch.ones_like(angle), angle)
+    return torch.view_as_real(turned).flatten(-2)
+
+
+assert check("positions.sinusoidal", my_sinusoidal)
+assert check("positions.rotary", my_rotary)
 
 # %% [markdown] tags=["shared"]
 # ## Key points
