@@ -777,6 +777,119 @@ def my_rotary(x, offset):
 assert check("positions.sinusoidal", my_sinusoidal)
 assert check("positions.rotary", my_rotary)
 
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** The dot product of two sinusoidal codes depends on nothing but their distance.
+# Why does the score not, when the codes are added to words?
+#
+# <details><summary>Words and learned matrices come into it.</summary>
+#
+# **Right.** Query and key are made of sums, word plus code. Their product has mixed
+# terms, and a matrix between two codes need not keep the distance.
+#
+# </details>
+# <details><summary>The softmax mixes the positions.</summary>
+#
+# **No.** It does mix all keys, which makes this tempting. But it comes after the
+# scores, which are not functions of the distance before it.
+#
+# </details>
+# <details><summary>The slow hands hardly turn.</summary>
+#
+# **No.** They do say little about short distances. But the product of the codes
+# contains them, too, and keeps to the distance.
+#
+# </details>
+#
+# **2.** The same key stands two places before a query, or six. With rotary positions,
+# which of the two has the higher score?
+#
+# <details><summary>The nearer one: the score falls with the distance.</summary>
+#
+# **No.** ALiBi subtracts more for every step, and one expects the same of *distance in
+# the scores*. A rotation has no such direction.
+#
+# </details>
+# <details><summary>Neither: a rotation leaves the dot product as it is.</summary>
+#
+# **No.** It does if both vectors turn by the same angle. Here they turn by different
+# ones, as they stand at different places.
+#
+# </details>
+# <details><summary>It depends on the query and the key.</summary>
+#
+# **Right.** Each pair of features adds a cosine of the distance, shifted and scaled by
+# the two vectors: either may win.
+#
+# </details>
+#
+# **3.** Somebody rotates the values, too, as the queries and keys. What is the price?
+#
+# <details><summary>None, as a rotation loses nothing.</summary>
+#
+# **No.** Tempting, because it keeps all lengths and could be undone. But the outputs
+# are not rotated back.
+#
+# </details>
+# <details><summary>The output depends on where the sentence stands.</summary>
+#
+# **Right.** The weights do not. But each value would come in turned by its own
+# position, so the same words, a hundred places later, have another sum.
+#
+# </details>
+# <details><summary>The weights no longer depend on the distance.</summary>
+#
+# **No.** They would be as before: values take no part in the scores.
+#
+# </details>
+#
+# **4.** A table of learned positions has 32 rows, and all sequences in training had 16
+# positions. What is in row 20, if nothing but gradients changes it?
+#
+# <details><summary>A code like those of its neighbours.</summary>
+#
+# **No.** After training, neighbouring codes may well resemble each other. But each row
+# learns for itself, and nobody has read this one.
+#
+# </details>
+# <details><summary>What it began with.</summary>
+#
+# **Right.** Only rows that are read get a gradient. A model that meets position 20 adds
+# a random vector to the word.
+#
+# </details>
+# <details><summary>Zeros, as it was never used.</summary>
+#
+# **No.** Weight decay could bring it there, which makes this tempting. A gradient of
+# zero leaves it as it is.
+#
+# </details>
+#
+# **5.** A mask `b 1 1 k` hides the padding in every layer. What are the encoder's
+# outputs *at* the padded positions?
+#
+# <details><summary>Zeros, as they are hidden.</summary>
+#
+# **No.** A query that sees nothing gets zeros from attention. But padded queries see
+# something here: the mask hides them only as keys.
+#
+# </details>
+# <details><summary>The padding itself, unchanged.</summary>
+#
+# **No.** Tempting, because nobody looks at them. But they look at the others, and pass
+# through every layer.
+#
+# </details>
+# <details><summary>Numbers that mean nothing.</summary>
+#
+# **Right.** They are computed like all others. So the loss, or a mean over positions,
+# has to leave them out.
+#
+# </details>
+
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
