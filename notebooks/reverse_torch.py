@@ -62,6 +62,7 @@ from helpers.engine.runs import runs_folder
 from helpers.engine.settings import Reverse, Settings
 from helpers.engine.shapes import as_numpy  # any array as a NumPy array
 from helpers.engine.weights import download_link, from_arrays, save_weights, to_arrays
+from helpers.exercises import check  # of what you write
 from helpers.show import plots, viewer
 from helpers.show.diagrams import frameworks as diagrams
 from helpers.show.diagrams.canvas import EDGE, ORANGE, Canvas
@@ -958,6 +959,56 @@ with tempfile.TemporaryDirectory() as elsewhere:
 np.testing.assert_allclose(resumed["loss"], here, rtol=1e-3)
 for name, array in to_arrays(whole).items():
     np.testing.assert_allclose(array, to_arrays(again)[name], atol=1e-6)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Two parts of every training: the loss, and one update with clipping. `check` tries
+# each on random arrays, and says whether it is right, or what is wrong. Some of the
+# logits are in the thousands, as half-trained models can have them.
+
+
+# %% tags=["shared", "your-turn"]
+def my_cross_entropy(logits, labels):
+    """Mean cross-entropy over all positions: ``b s c, b s ->`` one number.
+
+    ``labels`` has the number of the right class; logits may be 1,000 and more.
+    """
+    ...
+
+
+check("reverse.cross_entropy", my_cross_entropy)
+
+
+# %% tags=["shared", "your-turn"]
+def my_training_step(w, x, y, learning_rate, max_norm):
+    """One step of gradient descent, clipped: ``i o, n i, n o -> i o``, the new ``w``.
+
+    The model is ``x @ w``; its loss is the mean of the squared differences from ``y``,
+    over all rows and columns. A gradient with a norm above ``max_norm`` is shortened to
+    it; a shorter one stays. ``w`` itself is not changed.
+    """
+    ...
+
+
+check("reverse.training_step", my_training_step)
+
+
+# %% tags=["torch", "answer"]
+def my_cross_entropy(logits, labels):
+    log_p = logits.log_softmax(dim=-1)  # b s c
+    return -log_p.gather(-1, labels[..., None]).mean()
+
+
+def my_training_step(w, x, y, learning_rate, max_norm):
+    w = w.clone().requires_grad_()
+    nn.functional.mse_loss(x @ w, y).backward()
+    nn.utils.clip_grad_norm_(w, max_norm)
+    return w.detach() - learning_rate * w.grad
+
+
+assert check("reverse.cross_entropy", my_cross_entropy)
+assert check("reverse.training_step", my_training_step)
 
 # %% [markdown] tags=["shared"]
 # ## Key points
