@@ -67,6 +67,7 @@ from torch import nn
 from helpers.data.sequences import reverse_data, shuffled
 from helpers.engine.settings import Warmup
 from helpers.engine.shapes import as_numpy  # an array of NumPy, from any framework
+from helpers.exercises import check  # of what you write
 from helpers.schedules import check_warmup, factors
 from helpers.show import plots
 from helpers.show.diagrams import warmup as diagrams  # drawings, and figures of curves
@@ -266,8 +267,7 @@ def inverse_square_root(step, *, warmup, total):
     return min((step + 1) / warmup, sqrt(warmup / (step + 1)))
 
 
-# %% tags=["shared", "experiment"]
-# Experiment: both schedules over 2,000 updates, of which 100 are warm-up
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two schedules over 2000 updates. Both rise for 100 updates. The first then falls along a cosine from one to almost zero; the second falls fast at first, and then ever more slowly, and ends above zero."}}
 w, T = 100, 2000
 schedules = {
     "rise, then cosine": warmup_cosine,
@@ -278,8 +278,6 @@ values = {
     for name, schedule in schedules.items()
 }
 rates = 0.01 * values["rise, then cosine"]  # the schedule times a peak rate
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two schedules over 2000 updates. Both rise for 100 updates. The first then falls along a cosine from one to almost zero; the second falls fast at first, and then ever more slowly, and ends above zero."}}
 t = np.arange(1, T + 1)
 panels = {
     "the whole run": {name: (t, y) for name, y in values.items()},
@@ -904,6 +902,60 @@ say(
     "direction of a single batch, and with the spread of the first updates. Save the "
     "optimiser's state with the weights, as `fit` does; without it, warm up again."
 )
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Two numbers of every update: the rate, and Adam's step. `check` tries each function,
+# and says whether it is right, or what is wrong. As in most code, `t` counts from 0 in
+# a schedule, and from 1 in Adam.
+
+
+# %% tags=["shared", "your-turn"]
+def my_schedule(t, peak, warmup, total):
+    """The rate of update ``t`` = 0, …, ``total`` - 1: a number.
+
+    A line over the first ``warmup`` updates, of which the last has the rate ``peak``;
+    then a cosine, which would reach 0 one update after the last one of the run.
+    """
+    ...
+
+
+check("warmup.schedule", my_schedule)
+
+
+# %% tags=["shared", "your-turn"]
+def my_adam(gradient, mean, square, t, learning_rate):
+    """One step of Adam: three arrays ``n``, the change, and both averages, updated.
+
+    ``mean`` and ``square`` are the averages before this update, ``t`` = 1, 2, … is its
+    number. β₁ is 0.9, β₂ is 0.999, and ε = 1e-8 is added to the root. The change is
+    added to the weights; the averages are returned as they are kept, not corrected.
+    """
+    ...
+
+
+check("warmup.adam", my_adam)
+
+
+# %% tags=["shared", "answer"]
+def my_schedule(t, peak, warmup, total):
+    if t < warmup:
+        return peak * (t + 1) / warmup
+    fall = (t + 1 - warmup) / (total + 1 - warmup)  # 0 at the peak, 1 after the end
+    return peak * (1 + cos(pi * fall)) / 2
+
+
+def my_adam(gradient, mean, square, t, learning_rate):
+    mean = 0.9 * mean + 0.1 * gradient
+    square = 0.999 * square + 0.001 * gradient**2
+    corrected = mean / (1 - 0.9**t), square / (1 - 0.999**t)
+    change = -learning_rate * corrected[0] / (corrected[1] ** 0.5 + 1e-8)
+    return change, mean, square
+
+
+assert check("warmup.schedule", my_schedule)
+assert check("warmup.adam", my_adam)
 
 # %% [markdown] tags=["shared"]
 # ## Key points
