@@ -69,6 +69,7 @@ from helpers.engine.shapes import (  # as_numpy(): the way back to NumPy
     check_shape,
 )
 from helpers.engine.weights import from_arrays, save_weights, to_arrays
+from helpers.exercises import check  # of what you write
 from helpers.jax import (
     Predictor,
     attention_maps,
@@ -852,6 +853,48 @@ assert run["accuracy"]["train"] > run["accuracy"]["test"] + 0.1
 # `split` standardises each feature by the training part alone, because test data must
 # not take part in anything that is learned. Sets need not have ten elements, because
 # nothing in the model depends on their number.
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# The loss of this page, and its baseline, which stands above in NumPy: written with
+# arrays of the framework it has gradients, and could be a layer. `check` tries each on
+# random arrays, and says whether it is right, or what is wrong.
+
+
+# %% tags=["shared", "your-turn"]
+def my_loss(logits):
+    """Cross-entropy of finding the odd one, the last of each set: ``b s ->`` a number.
+
+    The mean over the sets. Logits may be 1,000 and more.
+    """
+    ...
+
+
+check("anomaly.loss", my_loss)
+
+
+# %% tags=["shared", "your-turn"]
+def my_from_the_others(x):
+    """Distance of each element from the mean of the others: ``b s i -> b s``."""
+    ...
+
+
+check("anomaly.from_the_others", my_from_the_others)
+
+
+# %% tags=["jax", "answer"]
+def my_loss(logits):
+    return -jax.nn.log_softmax(logits)[:, -1].mean()
+
+
+def my_from_the_others(x):
+    others = (x.sum(axis=1, keepdims=True) - x) / (x.shape[1] - 1)
+    return jnp.linalg.norm(x - others, axis=-1)
+
+
+assert check("anomaly.loss", my_loss)
+assert check("anomaly.from_the_others", my_from_the_others)
 
 # %% [markdown] tags=["shared"]
 # ## Key points
