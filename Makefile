@@ -17,7 +17,7 @@ find = $(shell for python in $(addprefix python,$(1)) python3 \
 	2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-colab draft serve pdf data benchmark check-gpu sync lock clean environment
+.PHONY: help book test test-colab draft serve pdf exercises data benchmark check-gpu sync lock clean environment
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{name = $$1; sub(/^[^:]*: /, ""); printf "  make %-13s %s\n", name, $$0}'
@@ -51,6 +51,9 @@ serve: environment  ## show the built book on http://localhost:8000 (PORT=… fo
 pdf: environment  ## print the built book to _build/pdf, one file for each framework
 	@$(RUN) tools/build_book.py --if-stale
 	@$(RUN) tools/pdf.py
+
+exercises: environment  ## the pages as notebooks with blanks, to write the code yourself (ARGS=FOLDER)
+	@$(RUN) tools/blank.py $(or $(ARGS),_build/exercises)
 
 data: environment  ## photos for the pages: PHOTOS=cifar100, cifar10 or a folder of yours
 	@$(RUN) tools/data.py $(ARGS)
