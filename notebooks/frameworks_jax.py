@@ -832,6 +832,118 @@ returned, done = np.median(later_calls, axis=0)
 assert returned < 0.5 * done  # loose: depends on the machine
 assert returned < first_call[0]
 
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** A new model for 100 classes has the loss $4.6$ before its first update. What do
+# you conclude?
+#
+# <details><summary>The learning rate is too high.</summary>
+#
+# **No.** Tempting, as a high rate does make losses large. But no update has been made
+# yet.
+#
+# </details>
+# <details><summary>It guesses, as it should.</summary>
+#
+# **Right.** Equal probabilities have the cross-entropy $\ln 100 \approx 4.6$. A loss
+# far above it would be the bad sign: a new model that is sure of wrong answers.
+#
+# </details>
+# <details><summary>The number is meaningless as long as nothing is trained.</summary>
+#
+# **No.** It is worth a look: it says whether logits, labels and loss fit together.
+#
+# </details>
+#
+# **2.** Somebody puts a softmax at the end of the model, and then takes the framework's
+# cross-entropy from logits. What happens?
+#
+# <details><summary>An error, as probabilities are no logits.</summary>
+#
+# **No.** One would wish for it. But both are arrays of the same shape, and nothing can
+# tell them apart.
+#
+# </details>
+# <details><summary>Nothing: the softmax of a softmax is the same.</summary>
+#
+# **No.** Tempting, because probabilities already sum to 1. But the exponentials of
+# numbers between 0 and 1 are nearly equal.
+#
+# </details>
+# <details><summary>It learns, but its loss stays far from 0.</summary>
+#
+# **Right.** Read as logits, probabilities differ by 1 at most. So even a model that is
+# certain seems to hesitate, and small gradients slow it down.
+#
+# </details>
+#
+# **3.** Equal initial weights keep hidden features equal for ever. Why may all biases
+# start at zero nevertheless?
+#
+# <details><summary>The random matrices already make the features differ.</summary>
+#
+# **Right.** Each feature sees the inputs through weights of its own, and gets its own
+# gradient. One difference is enough.
+#
+# </details>
+# <details><summary>Biases are not trained.</summary>
+#
+# **No.** They are, by the same optimiser. Only their start is the same.
+#
+# </details>
+# <details><summary>They are too few to matter.</summary>
+#
+# **No.** They are few, but the argument would not hold: a few equal numbers can do as
+# much harm as many.
+#
+# </details>
+#
+# **4.** The gradients of one parameter are always ten times as large as those of
+# another. How do the steps compare that Adam makes?
+#
+# <details><summary>They are ten times as large.</summary>
+#
+# **No.** True of gradient descent. Adam divides by the root of the average square,
+# which is ten times as large, too.
+#
+# </details>
+# <details><summary>They are about the same.</summary>
+#
+# **Right.** The factor stands in the numerator and in the denominator, and cancels.
+#
+# </details>
+# <details><summary>They are a tenth.</summary>
+#
+# **No.** It sounds right, as squares stand below the line. But there is a root around
+# them.
+#
+# </details>
+#
+# **5.** Neither the validation data nor the test data have been used. A model does
+# slightly better on the test data. What does it show?
+#
+# <details><summary>Test data have got into the training.</summary>
+#
+# **No.** Worth a check, always. But a small difference needs no leak: one of the two
+# has to come out better.
+#
+# </details>
+# <details><summary>The model is better on the test data, whatever the reason.</summary>
+#
+# **No.** It was, on these examples. With others of the same kind, the order may be
+# reversed.
+#
+# </details>
+# <details><summary>Nothing, if it is within the standard errors.</summary>
+#
+# **Right.** Both are samples, and each accuracy would come out otherwise with other
+# examples. Neither part is harder by its name.
+#
+# </details>
+
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
