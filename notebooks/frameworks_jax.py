@@ -24,7 +24,8 @@
 # NumPy computes no gradients and uses no GPU; JAX and PyTorch do both. **JAX** turns
 # *pure* functions, whose result depends on the arguments alone, into other functions,
 # such as their gradients. **PyTorch** works with objects: its arrays, called *tensors*,
-# remember how they were computed, and training changes them in place. Documentation:
+# can record how they were computed, and training changes parameters in place.
+# Documentation:
 # [JAX](https://docs.jax.dev), [Flax](https://flax.readthedocs.io),
 # [Optax](https://optax.readthedocs.io) and
 # [PyTorch](https://docs.pytorch.org/docs/stable/).
@@ -74,7 +75,7 @@ from helpers.show import plots
 from helpers.show.diagrams import (
     frameworks as diagrams,  # drawings; curves and pictures
 )
-from helpers.show.prose import say, table, word  # say() prints a sentence with numbers
+from helpers.show.prose import say, word  # say() prints a sentence with numbers
 
 # %% [markdown] tags=["shared"]
 # ## Training repeats one update
@@ -123,10 +124,6 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 # *shape* and a *dtype*, as in NumPy, it has a *device*: the CPU or GPU that computes
 # with it. On all pages, `floats(…)` makes an array of float32 numbers, `integers(…)`
 # one of whole numbers.
-#
-# On a Mac, our pages use the CPU: PyTorch's name for the GPU is `"mps"`, but it has no
-# float64. In Colab, JAX runs on a TPU as on a GPU; PyTorch needs the package
-# `torch_xla` for it.
 
 # %% [markdown] tags=["jax"]
 # `jax.numpy` has NumPy's functions under NumPy's names. New arrays are on the GPU if
@@ -256,9 +253,8 @@ class Classifier(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# The first parameters are random (exercise 1 asks why), but computed from a *seed*, so
-# that an experiment can be repeated: `build`, here and on all pages, makes a model from
-# a seed.
+# The first parameters are random (exercise 1 asks why). `build`, here and on all pages,
+# draws them from a *seed*, so that an experiment can be repeated.
 
 # %% [markdown] tags=["jax"]
 # In JAX, every draw is given a *key*, and the same key gives the same numbers: two
@@ -285,10 +281,6 @@ model = build(Classifier, 64, 64, 10)
 graph, params, rest = nnx.split(model, nnx.Param, ...)  # ... is all the rest
 {".".join(path): array.shape for path, array in nnx.to_flat_state(params)}
 
-# %% [markdown] tags=["jax"]
-# A list of modules needs a wrapper, `nnx.data([…])` (or `nnx.List` in newer Flax):
-# since version 0.12, a plain list of modules is an error.
-
 # %% tags=["jax", "check"]
 # Checked: the same key repeats its numbers, the next one draws others
 key, subkey = jax.random.split(jax.random.key(0))
@@ -314,7 +306,7 @@ assert (as_numpy(first) != as_numpy(other)).all()
 
 # %% [markdown] tags=["jax"]
 # Optax's function expects the classes on the last axis, and returns a loss for each
-# label:
+# label. (The accuracy is for later loops.)
 
 
 # %% tags=["jax"]
@@ -326,23 +318,24 @@ def cross_entropy(model, inputs, labels):
 
 
 # %% [markdown] tags=["shared"]
-# Gradient descent subtracts from each parameter its gradient $g$ times a *learning
-# rate* $\eta$; on random batches it is called SGD. *Adam* keeps a running average of
+# Gradient descent subtracts $\eta\, g$ from each parameter: its gradient $g$ times a
+# *learning rate*. On random batches it is called SGD. *Adam* keeps a running average of
 # $g$ and one of $g^2$ for each parameter $w$. With $\overline{g}$ and $\overline{g^2}$
 # for these averages, a step is
 #
 # $$w \leftarrow w - \eta\, \overline{g} \Big/ \sqrt{\overline{g^2}} ,$$
 #
 # so a parameter with small gradients moves about as fast as one with large gradients.
-# (Both averages start at zero; a *bias correction* makes up for it.)
+# (Both averages start at zero; a *bias correction* makes up for it, and a small number
+# keeps the root from being zero.)
 #
 # An *epoch* is one pass through the training data. Each row of `batches` says which
-# digits make up one batch. Both versions of this page start from `initial`, with
-# matrices uniform within $\pm 1/\sqrt{n}$ in a layer with $n$ inputs; `from_arrays`
-# transposes them for PyTorch.
+# digits make up one batch. Both versions of this page start from the same numbers,
+# `initial`: matrices uniform within $\pm 1/\sqrt{n}$ for $n$ inputs. `from_arrays`
+# copies them into the model, transposed for PyTorch.
 
 # %% tags=["shared"]
-batch_size, epochs, learning_rate = 64, 20, 0.003
+batch_size, epochs, learning_rate = 64, 20, 0.003  # a high rate: updates are few
 rng, n_train = np.random.default_rng(1), len(pixels[train_rows])
 n_batches = n_train // batch_size  # in an epoch; an incomplete last one is left out
 orders = [rng.permutation(n_train)[: n_batches * batch_size] for _ in range(epochs)]
@@ -354,17 +347,6 @@ initial = {
     "output.weight": rng.uniform(-1, 1, size=(64, 10)) / 64**0.5,  # f c
     "output.bias": np.zeros(10),
 }
-
-# %% tags=["shared", "say"]
-say(
-    table(
-        ["setting", "value", "why here"],
-        ["hidden features", 64, "as many as pixels"],
-        ["`batch_size`", batch_size, "a steady gradient"],
-        ["`epochs`", epochs, "takes seconds"],
-        ["`learning_rate`", learning_rate, "high, as updates are few"],
-    )
-)
 
 # %% [markdown] tags=["jax"]
 # An optimiser of Optax is a pair of pure functions: `init` makes its state, such as
@@ -400,19 +382,21 @@ def train(model, x, y, batches, learning_rate):
 # %% tags=["shared"]
 x_train, y_train = floats(pixels[train_rows]), integers(classes[train_rows])
 model = build(Classifier, 64, 64, 10)
-from_arrays(model, initial)  # copies the numbers into the model
+from_arrays(model, initial)
 losses = train(model, x_train, y_train, integers(batches), learning_rate)
 losses = as_numpy(losses)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: a steep fall at first, then a gentle one to the end."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: from the dotted line of guessing, a steep fall at first, then a gentle one to the end."}}
 panels = {"Loss of every update": {"": (np.arange(len(losses)), losses)}}
-plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
+fig = plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
+fig.axes[0].axhline(np.log(10), color=plots.INK, ls=":", lw=0.8)
+fig
 
 # %% tags=["shared", "say"]
 say(
-    f"The loss began at {losses[0]:.2f}, where a model that gives each digit the "
-    f"probability 1/10 has $\\ln 10 = {np.log(10):.2f}$. Averaged over the last of "
-    f"the {epochs} epochs, it was {losses[-n_batches:].mean():.2f}."
+    f"The loss began at {losses[0]:.2f}; a model that gives each digit the probability "
+    f"1/10 has $\\ln 10 = {np.log(10):.2f}$ (dotted). Averaged over the last of the "
+    f"{epochs} epochs, it was {losses[-n_batches:].mean():.2f}."
 )
 
 # %% [markdown] tags=["shared"]
@@ -468,9 +452,14 @@ for t, rows in enumerate(batches[:100], start=1):
 # ## Validation data choose, test data judge
 #
 # A model may have learned the training digits by heart; what counts is how it does on
-# new ones. Some layers work differently in training: *dropout* then sets each number to
-# zero with probability $p$, and multiplies the others by $1/(1-p)$ to keep the mean.
-# `train()` and `eval()` set the mode.
+# new ones. Use the validation digits for choices: train with several learning rates or
+# sizes, and keep the model that does best on them. Then use the test digits, once: on
+# the data by which it was chosen, a model looks better than on new ones. (This page
+# chooses nothing, so neither part has been used.)
+#
+# Some layers work differently in training: *dropout* then sets each number to zero with
+# probability $p$, and multiplies the others by $1/(1-p)$ to keep the mean. `train()`
+# and `eval()` set the mode.
 
 # %% [markdown] tags=["jax"]
 # So `predict` begins with `eval()`, and no error tells you if you forget it. Nothing
@@ -489,30 +478,26 @@ def accuracy(model, rows):
     return (predict(model, pixels[rows]).argmax(-1) == classes[rows]).mean()
 
 
-# %% [markdown] tags=["shared"]
-# Use the validation digits for choices: train with several learning rates or sizes, and
-# keep the model that does best on them. Use the test digits for the result, once, at
-# the end: on the data by which it was chosen, a model looks better than on new ones.
-# (This page makes no choice, so here both kinds are new to the model.)
-
 # %% tags=["shared", "say"]
-on_train, on_validation, on_test = (
-    accuracy(model, rows) for rows in (train_rows, validation_rows, test_rows)
-)
-error = 100 * np.sqrt(on_test * (1 - on_test) / len(classes[test_rows]))
+parts = train_rows, validation_rows, test_rows
+on_train, on_validation, on_test = found = [accuracy(model, rows) for rows in parts]
+errors = [
+    f"{100 * np.sqrt(share * (1 - share) / len(classes[rows])):.1f}"
+    for share, rows in zip(found, parts, strict=True)
+]
 say(
     f"Our model classifies {on_train:.1%} of the training digits correctly, "
     f"{on_validation:.1%} of the validation digits, and **{on_test:.1%}** of the test "
-    f"digits, with a standard error of {error:.1f} points. Its mistakes (class → "
-    "choice), the most confident first:"
+    f"digits; the last two have standard errors of {errors[1]} and {errors[2]} points. "
+    "Its mistakes (class → choice), the most confident first:"
 )
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}}
-truth, logits = classes[test_rows], predict(model, pixels[test_rows])  # b, b c
-behind = logits.max(axis=1) - logits[np.arange(len(truth)), truth]  # 0: correct
+labels, logits = classes[test_rows], predict(model, pixels[test_rows])  # b, b c
+behind = logits.max(axis=1) - logits[np.arange(len(labels)), labels]  # 0: correct
 wrong = behind.argsort()[::-1][: min(8, (behind > 0).sum())]
 images = (255 * pixels[test_rows][wrong]).astype(np.uint8).reshape(1, -1, 8, 8)
-captions = [[f"{truth[n]} → {logits[n].argmax()}" for n in wrong]]
+captions = [[f"{labels[n]} → {logits[n].argmax()}" for n in wrong]]
 plots.pictures(images, captions=captions)
 
 # %% [markdown] tags=["shared"]

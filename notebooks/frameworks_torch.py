@@ -24,7 +24,8 @@
 # NumPy computes no gradients and uses no GPU; JAX and PyTorch do both. **JAX** turns
 # *pure* functions, whose result depends on the arguments alone, into other functions,
 # such as their gradients. **PyTorch** works with objects: its arrays, called *tensors*,
-# remember how they were computed, and training changes them in place. Documentation:
+# can record how they were computed, and training changes parameters in place.
+# Documentation:
 # [JAX](https://docs.jax.dev), [Flax](https://flax.readthedocs.io),
 # [Optax](https://optax.readthedocs.io) and
 # [PyTorch](https://docs.pytorch.org/docs/stable/).
@@ -73,7 +74,7 @@ from helpers.show import plots
 from helpers.show.diagrams import (
     frameworks as diagrams,  # drawings; curves and pictures
 )
-from helpers.show.prose import say, table, word  # say() prints a sentence with numbers
+from helpers.show.prose import say, word  # say() prints a sentence with numbers
 
 # %% [markdown] tags=["shared"]
 # ## Training repeats one update
@@ -122,10 +123,6 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 # *shape* and a *dtype*, as in NumPy, it has a *device*: the CPU or GPU that computes
 # with it. On all pages, `floats(…)` makes an array of float32 numbers, `integers(…)`
 # one of whole numbers.
-#
-# On a Mac, our pages use the CPU: PyTorch's name for the GPU is `"mps"`, but it has no
-# float64. In Colab, JAX runs on a TPU as on a GPU; PyTorch needs the package
-# `torch_xla` for it.
 
 # %% [markdown] tags=["torch"]
 # An axis is called a `dim` in PyTorch. A tensor is made on the CPU unless you name a
@@ -146,12 +143,12 @@ a.shape, a.dtype, a.device
 # GPU.
 
 # %% [markdown] tags=["torch"]
-# An array of NumPy keeps its float64 in PyTorch, so `floats` sets the dtype. (A float32
-# array of NumPy shares its memory with the tensor on a CPU.)
+# An array of NumPy keeps its float64 in PyTorch, so `floats` sets the dtype. (On a CPU,
+# `as_tensor` does not copy a float32 array: both share the memory.)
 #
 # Tensors change *in place*, as NumPy's arrays do, and a slice is a *view* of the same
-# memory: if it changes, the whole tensor does. Methods that work in place end in an
-# underscore:
+# memory: what you write into it, you write into the tensor. Methods that work in place
+# end in an underscore:
 
 # %% tags=["torch"]
 changed = a.clone()  # a copy; without it, a would change
@@ -203,8 +200,8 @@ start = np.array([0.5, -1.0, 0.25])  # i
 # %% [markdown] tags=["torch"]
 # `requires_grad_` tells PyTorch to record every operation on `w` in a *graph*.
 # `backward` goes back through the graph and *adds* the derivatives to `w.grad`. So
-# training must clear `w.grad` before every update; if you forget it, nothing warns you.
-# For pure functions, `torch.func` has `grad` and `vmap`, as in JAX.
+# training must clear `w.grad` before every `backward`; if you forget it, nothing warns
+# you.
 
 # %% tags=["torch"]
 x, y, w = floats(inputs), floats(targets), floats(start).requires_grad_()
@@ -261,11 +258,11 @@ class Classifier(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# The first parameters are random (exercise 1 asks why), but computed from a *seed*, so
-# that an experiment can be repeated: `build`, here and on all pages, makes a model from
-# a seed.
+# The first parameters are random (exercise 1 asks why). `build`, here and on all pages,
+# draws them from a *seed*, so that an experiment can be repeated.
 
 # %% [markdown] tags=["torch"]
+# In the class, `super().__init__()` must come first, and `model(x)` calls `forward(x)`.
 # PyTorch draws from a global *generator*, which `manual_seed` resets. Its state changes
 # with every draw: insert one draw, and all later ones are different.
 
@@ -287,10 +284,6 @@ model = build(Classifier, 64, 64, 10)
 # %% tags=["torch"]
 state = model.state_dict()
 {name: tuple(array.shape) for name, array in state.items()}
-
-# %% [markdown] tags=["torch"]
-# A list of modules needs a wrapper, `nn.ModuleList([…])`: in a plain list PyTorch does
-# not find them, and the optimiser would never change their parameters.
 
 # %% tags=["torch", "check"]
 # Checked: a draw changes the generator, and the same seed repeats its draws
@@ -316,8 +309,8 @@ assert (as_numpy(first) != as_numpy(other)).all()
 # framework, which takes the logits and cannot overflow.
 
 # %% [markdown] tags=["torch"]
-# PyTorch's function expects the classes on axis 1. So `flatten` turns logits `b s c`,
-# as in later chapters, into `(b s) c`; logits `b c` stay as they are.
+# In later chapters logits have one more axis, `b s c`; `flatten` makes a row of each
+# position. The accuracy is for later loops, too.
 
 
 # %% tags=["torch"]
@@ -329,23 +322,24 @@ def cross_entropy(model, inputs, labels):
 
 
 # %% [markdown] tags=["shared"]
-# Gradient descent subtracts from each parameter its gradient $g$ times a *learning
-# rate* $\eta$; on random batches it is called SGD. *Adam* keeps a running average of
+# Gradient descent subtracts $\eta\, g$ from each parameter: its gradient $g$ times a
+# *learning rate*. On random batches it is called SGD. *Adam* keeps a running average of
 # $g$ and one of $g^2$ for each parameter $w$. With $\overline{g}$ and $\overline{g^2}$
 # for these averages, a step is
 #
 # $$w \leftarrow w - \eta\, \overline{g} \Big/ \sqrt{\overline{g^2}} ,$$
 #
 # so a parameter with small gradients moves about as fast as one with large gradients.
-# (Both averages start at zero; a *bias correction* makes up for it.)
+# (Both averages start at zero; a *bias correction* makes up for it, and a small number
+# keeps the root from being zero.)
 #
 # An *epoch* is one pass through the training data. Each row of `batches` says which
-# digits make up one batch. Both versions of this page start from `initial`, with
-# matrices uniform within $\pm 1/\sqrt{n}$ in a layer with $n$ inputs; `from_arrays`
-# transposes them for PyTorch.
+# digits make up one batch. Both versions of this page start from the same numbers,
+# `initial`: matrices uniform within $\pm 1/\sqrt{n}$ for $n$ inputs. `from_arrays`
+# copies them into the model, transposed for PyTorch.
 
 # %% tags=["shared"]
-batch_size, epochs, learning_rate = 64, 20, 0.003
+batch_size, epochs, learning_rate = 64, 20, 0.003  # a high rate: updates are few
 rng, n_train = np.random.default_rng(1), len(pixels[train_rows])
 n_batches = n_train // batch_size  # in an epoch; an incomplete last one is left out
 orders = [rng.permutation(n_train)[: n_batches * batch_size] for _ in range(epochs)]
@@ -358,21 +352,11 @@ initial = {
     "output.bias": np.zeros(10),
 }
 
-# %% tags=["shared", "say"]
-say(
-    table(
-        ["setting", "value", "why here"],
-        ["hidden features", 64, "as many as pixels"],
-        ["`batch_size`", batch_size, "a steady gradient"],
-        ["`epochs`", epochs, "takes seconds"],
-        ["`learning_rate`", learning_rate, "high, as updates are few"],
-    )
-)
-
 # %% [markdown] tags=["torch"]
 # An optimiser is an object that holds the parameters and its own state, such as Adam's
 # averages. In the drawing, `backward()` is the arrow from the loss to the optimiser,
-# `step()` the one to the model. `loss.detach()` is the number without its graph.
+# `step()` the one to the model. `loss.detach()` is the number without its graph. (For
+# larger data, a `DataLoader` makes the batches.)
 
 
 # %% tags=["torch"]
@@ -383,7 +367,7 @@ def train(model, x, y, batches, learning_rate):
     model.train()
     for rows in batches:
         loss, _ = cross_entropy(model, x[rows], y[rows])
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # backward adds
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
@@ -393,19 +377,21 @@ def train(model, x, y, batches, learning_rate):
 # %% tags=["shared"]
 x_train, y_train = floats(pixels[train_rows]), integers(classes[train_rows])
 model = build(Classifier, 64, 64, 10)
-from_arrays(model, initial)  # copies the numbers into the model
+from_arrays(model, initial)
 losses = train(model, x_train, y_train, integers(batches), learning_rate)
 losses = as_numpy(losses)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: a steep fall at first, then a gentle one to the end."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: from the dotted line of guessing, a steep fall at first, then a gentle one to the end."}}
 panels = {"Loss of every update": {"": (np.arange(len(losses)), losses)}}
-plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
+fig = plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
+fig.axes[0].axhline(np.log(10), color=plots.INK, ls=":", lw=0.8)
+fig
 
 # %% tags=["shared", "say"]
 say(
-    f"The loss began at {losses[0]:.2f}, where a model that gives each digit the "
-    f"probability 1/10 has $\\ln 10 = {np.log(10):.2f}$. Averaged over the last of "
-    f"the {epochs} epochs, it was {losses[-n_batches:].mean():.2f}."
+    f"The loss began at {losses[0]:.2f}; a model that gives each digit the probability "
+    f"1/10 has $\\ln 10 = {np.log(10):.2f}$ (dotted). Averaged over the last of the "
+    f"{epochs} epochs, it was {losses[-n_batches:].mean():.2f}."
 )
 
 # %% [markdown] tags=["shared"]
@@ -458,14 +444,19 @@ for t, rows in enumerate(batches[:100], start=1):
 # ## Validation data choose, test data judge
 #
 # A model may have learned the training digits by heart; what counts is how it does on
-# new ones. Some layers work differently in training: *dropout* then sets each number to
-# zero with probability $p$, and multiplies the others by $1/(1-p)$ to keep the mean.
-# `train()` and `eval()` set the mode.
+# new ones. Use the validation digits for choices: train with several learning rates or
+# sizes, and keep the model that does best on them. Then use the test digits, once: on
+# the data by which it was chosen, a model looks better than on new ones. (This page
+# chooses nothing, so neither part has been used.)
+#
+# Some layers work differently in training: *dropout* then sets each number to zero with
+# probability $p$, and multiplies the others by $1/(1-p)$ to keep the mean. `train()`
+# and `eval()` set the mode.
 
 # %% [markdown] tags=["torch"]
 # So `predict` needs `eval()`, which switches dropout off until `train()`, and
-# `torch.no_grad()`, which records no graph and saves memory and time. No error tells
-# you if you forget one.
+# `torch.no_grad()` (or `inference_mode()`), which records no graph and saves memory and
+# time. No error tells you if you forget one.
 
 
 # %% tags=["torch"]
@@ -481,30 +472,26 @@ def accuracy(model, rows):
     return (predict(model, pixels[rows]).argmax(-1) == classes[rows]).mean()
 
 
-# %% [markdown] tags=["shared"]
-# Use the validation digits for choices: train with several learning rates or sizes, and
-# keep the model that does best on them. Use the test digits for the result, once, at
-# the end: on the data by which it was chosen, a model looks better than on new ones.
-# (This page makes no choice, so here both kinds are new to the model.)
-
 # %% tags=["shared", "say"]
-on_train, on_validation, on_test = (
-    accuracy(model, rows) for rows in (train_rows, validation_rows, test_rows)
-)
-error = 100 * np.sqrt(on_test * (1 - on_test) / len(classes[test_rows]))
+parts = train_rows, validation_rows, test_rows
+on_train, on_validation, on_test = found = [accuracy(model, rows) for rows in parts]
+errors = [
+    f"{100 * np.sqrt(share * (1 - share) / len(classes[rows])):.1f}"
+    for share, rows in zip(found, parts, strict=True)
+]
 say(
     f"Our model classifies {on_train:.1%} of the training digits correctly, "
     f"{on_validation:.1%} of the validation digits, and **{on_test:.1%}** of the test "
-    f"digits, with a standard error of {error:.1f} points. Its mistakes (class → "
-    "choice), the most confident first:"
+    f"digits; the last two have standard errors of {errors[1]} and {errors[2]} points. "
+    "Its mistakes (class → choice), the most confident first:"
 )
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}}
-truth, logits = classes[test_rows], predict(model, pixels[test_rows])  # b, b c
-behind = logits.max(axis=1) - logits[np.arange(len(truth)), truth]  # 0: correct
+labels, logits = classes[test_rows], predict(model, pixels[test_rows])  # b, b c
+behind = logits.max(axis=1) - logits[np.arange(len(labels)), labels]  # 0: correct
 wrong = behind.argsort()[::-1][: min(8, (behind > 0).sum())]
 images = (255 * pixels[test_rows][wrong]).astype(np.uint8).reshape(1, -1, 8, 8)
-captions = [[f"{truth[n]} → {logits[n].argmax()}" for n in wrong]]
+captions = [[f"{labels[n]} → {logits[n].argmax()}" for n in wrong]]
 plots.pictures(images, captions=captions)
 
 # %% [markdown] tags=["shared"]
@@ -728,9 +715,10 @@ copy = build(Classifier, 64, 64, 10, seed=1)
 load_weights(copy, folder / "model.safetensors")
 
 # %% [markdown] tags=["torch"]
-# PyTorch's own way: `torch.save(model.state_dict(), path)`, `torch.load(path,
-# weights_only=True)`. With `map_location="cpu"` a file from a GPU opens anywhere. To
-# resume training, save `optimizer.state_dict()`, too.
+# PyTorch's own way: `torch.save(model.state_dict(), path)`, `torch.load(path)`, which
+# by default opens no other objects (`weights_only=True`). With `map_location="cpu"` a
+# file from a GPU opens anywhere. To resume training, save `optimizer.state_dict()`,
+# too.
 
 # %% tags=["torch", "check"]
 # Checked: both files restore all logits to the last bit; a loaded dict is written
@@ -755,10 +743,10 @@ for name, array in to_arrays(other).items():
 #
 # Why does the memory fill up in a loop that keeps its losses? PyTorch is *eager*: an
 # operation runs as soon as Python reaches it, so `print` and `if` work as usual.
-# `torch.compile(f)` often makes `f` faster, without *tracing* it as JAX does: it reads
-# the bytecode of `f` and compiles the tensor operations that it finds. Where it meets
-# something else, the compiled part ends (a *graph break*), and Python goes on. At each
-# later call it first tests *guards*, such as the shapes, and compiles again if one
+# `torch.compile(f)` often makes `f` faster. It does not run `f` with placeholders, as
+# JAX does, but traces its bytecode, and compiles the tensor operations in it. Where it
+# meets something else, the compiled part ends (a *graph break*), and Python goes on. At
+# each later call it first tests *guards*, such as the shapes, and compiles again if one
 # fails.
 
 # %% [markdown] tags=["shared"]
@@ -945,7 +933,7 @@ assert device == "cuda" or returned > 0.9 * done
 
 # %% [markdown] tags=["torch"]
 # * Tensors change in place, and views with them; `backward` adds to `grad`, so clear
-#   it; detach what you keep.
+#   it; keep `loss.detach()`, not the loss with its graph.
 #
 # [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults
 # that differ. A loop to copy is in [The reverse task](reverse_torch.ipynb), help in
