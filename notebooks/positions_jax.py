@@ -653,9 +653,9 @@ say(
 # %% [markdown] tags=["shared"]
 # Why? Training never reached the rows 16 to 31 of the learned table: they are still
 # random. Sinusoids have values there, and a matrix that means "three places to the
-# left" everywhere exists. But training on 16 positions need not find it, and the slow
-# hands now reach angles that the layers have never seen. With rotary positions, the
-# matrices need not find it: this step is the same rotation everywhere.
+# left" everywhere exists. But training on 16 positions need not find that one, and the
+# slow hands now reach angles that the layers have never seen. With rotary positions,
+# this step is built in: it is the same rotation everywhere.
 #
 # But this is one block, one task and one seed of each kind. And even here, rotary
 # positions have a weak point: position 0, which must look at itself. In training it had
