@@ -1014,6 +1014,121 @@ def my_training_step(w, x, y, learning_rate, max_norm):
 assert check("reverse.cross_entropy", my_cross_entropy)
 assert check("reverse.training_step", my_training_step)
 
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** The loss of a new model has stayed at the level of guessing for a hundred
+# updates. What follows?
+#
+# <details><summary>There is a bug in the code: stop the run.</summary>
+#
+# **No.** Tempting, because most losses fall at once. But correct code can stay on a
+# plateau, too: here, until queries match keys, values are of no use.
+#
+# </details>
+# <details><summary>The learning rate is too low.</summary>
+#
+# **No.** Slow steps look like this. So do steps that are too large, and tasks that take
+# their time.
+#
+# </details>
+# <details><summary>Nothing yet.</summary>
+#
+# **Right.** A bug and a plateau look alike. A quick test may tell: does the model learn
+# one small batch by heart?
+#
+# </details>
+#
+# **2.** One key has nearly all of a query's weight. You hide it, and the output stays
+# right. How can that be?
+#
+# <details><summary>What the output needs reaches it by another way, too.</summary>
+#
+# **Right.** By the residual connection, for instance, or from other keys, which have
+# the weight now. A weight says what is mixed in, not what is used.
+#
+# </details>
+# <details><summary>The mask hides the key, but its value is still added.</summary>
+#
+# **No.** It sounds plausible, since a mask acts on scores. But it makes the weight 0,
+# and with it the value's share.
+#
+# </details>
+# <details><summary>The map must have been computed wrongly.</summary>
+#
+# **No.** Whoever reads weights as importance will suspect an error. But later layers
+# need not use what attention brings.
+#
+# </details>
+#
+# **3.** You keep the weights of the epoch with the best validation accuracy, and report
+# this accuracy. What is it like, on average?
+#
+# <details><summary>Fair: the model was not trained on these data.</summary>
+#
+# **No.** A common mistake: its weights were not, but the epoch was chosen on them, and
+# the best of several noisy numbers is no fair one.
+#
+# </details>
+# <details><summary>A little too high.</summary>
+#
+# **Right.** The epoch that wins owes a part of it to chance. Test data that chose
+# nothing have no such bias.
+#
+# </details>
+# <details><summary>Too low: the model has never seen these data.</summary>
+#
+# **No.** Accuracy in training may be higher. But unseen data are what you ask about, so
+# this is no bias.
+#
+# </details>
+#
+# **4.** In our block, all attention weights are fixed to be equal; the position codes
+# stay. How well can it learn to reverse, at best?
+#
+# <details><summary>No better than without positions.</summary>
+#
+# **Right.** Its values are linear in symbol plus code, so their plain mean is one of
+# symbols plus one of codes: which symbol stood where is lost.
+#
+# </details>
+# <details><summary>As well as before: the values carry the codes.</summary>
+#
+# **No.** They do, and that is the trap: in a plain mean the codes add up to the same
+# vector, whatever the order of the symbols.
+#
+# </details>
+# <details><summary>Not at all: one in ten, by chance.</summary>
+#
+# **No.** Nothing is looked up, true. But a mean tells how often each symbol occurs, and
+# the most frequent one is a better guess.
+#
+# </details>
+#
+# **5.** Our model, trained on 16 symbols only, gets 15 and a masked padding. What do
+# you expect?
+#
+# <details><summary>It reverses them: a shorter task is easier.</summary>
+#
+# **No.** For a program it would be. But nothing in training rewarded a rule for other
+# lengths.
+#
+# </details>
+# <details><summary>Its rows spread over all keys, as in a new model.</summary>
+#
+# **No.** The length is new to it. But scores come from positions and symbols, and it
+# has met all of these.
+#
+# </details>
+# <details><summary>Its rows look where they always looked.</summary>
+#
+# **Right.** Row q has learned to match position 15 − q, and no query is told where the
+# end is. Now the symbol is one place before it.
+#
+# </details>
+
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
