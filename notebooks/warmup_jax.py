@@ -976,6 +976,120 @@ def my_adam(gradient, mean, square, t, learning_rate):
 assert check("warmup.schedule", my_schedule)
 assert check("warmup.adam", my_adam)
 
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** A network answers with confident random noise. Ten classes are equally
+# frequent. What is its cross-entropy?
+#
+# <details><summary>The logarithm of ten, the loss of guessing.</summary>
+#
+# **No.** "Guessing" suggests it. But that is the loss of equal probabilities, the best
+# for those who know nothing.
+#
+# </details>
+# <details><summary>More than that of equal probabilities.</summary>
+#
+# **Right.** A confident mistake costs more than a lucky hit saves. So a loss that stays
+# at guessing points to outputs that ignore the input, not to wild ones.
+#
+# </details>
+# <details><summary>Less: one answer in ten is right by chance.</summary>
+#
+# **No.** These few cost almost nothing, true. But the others are wrong, and confident.
+#
+# </details>
+#
+# **2.** A warm-up over a twentieth of all updates: when is it most likely to be too
+# short?
+#
+# <details><summary>Never: a share grows with the run.</summary>
+#
+# **No.** Tempting, because it makes a recipe for every length. But how much a network
+# must change before it bears a rate is not a matter of when the run ends.
+#
+# </details>
+# <details><summary>In a long run with a low rate.</summary>
+#
+# **No.** There a twentieth is many updates, and a low rate asks for few: some large
+# models have warmed up over far less.
+#
+# </details>
+# <details><summary>In a short run with a high rate.</summary>
+#
+# **Right.** The share is then a few updates. The network needs a number of them, and
+# the more the higher the peak.
+#
+# </details>
+#
+# **3.** The same long vector, of some random direction, is added to all outputs of a
+# layer; then comes layer norm. What happens to the differences between the outputs?
+#
+# <details><summary>They shrink.</summary>
+#
+# **Right.** The sums are longer by the common part. Scaled back to the usual length,
+# each has a smaller share of what is its own.
+#
+# </details>
+# <details><summary>They stay: all get the same.</summary>
+#
+# **No.** The addition alone does leave them as they are. But the norm divides by the
+# size of the sum.
+#
+# </details>
+# <details><summary>They grow: a norm brings out what differs.</summary>
+#
+# **No.** Batch norm may come to mind: it subtracts a mean over examples. Layer norm
+# sees one output at a time, and cannot know what all have in common.
+#
+# </details>
+#
+# **4.** One batch has a gradient a hundred times as long as usual, and is not clipped.
+# $\beta_1$ is 0.9, $\beta_2$ is 0.99. How long does it disturb Adam's steps?
+#
+# <details><summary>For one update: Adam divides by the size.</summary>
+#
+# **No.** It does divide, so that step is not a hundred times as long. But it divides by
+# an average, which remembers.
+#
+# </details>
+# <details><summary>For some ten updates.</summary>
+#
+# **No.** That is about the memory of the mean, which makes steps too long. The average
+# of squares forgets ten times more slowly.
+#
+# </details>
+# <details><summary>For hundreds of updates.</summary>
+#
+# **Right.** Its square is ten thousand times the usual, and an update forgets a
+# hundredth of it. So long are steps too short.
+#
+# </details>
+#
+# **5.** A run goes on from its saved weights, at its old rate, but with a new Adam.
+# What are the first steps like?
+#
+# <details><summary>As before: the weights are what was learned.</summary>
+#
+# **No.** They are all that the model needs to predict. But the steps come from the
+# averages, too, and these are gone.
+#
+# </details>
+# <details><summary>Far too short: new averages begin at 0.</summary>
+#
+# **No.** So it would be without the correction. Adam divides by $1-\beta^t$, and makes
+# up for the start.
+#
+# </details>
+# <details><summary>Too long, and in the direction of single batches.</summary>
+#
+# **Right.** The first moves every weight by the full rate, whatever the size of its
+# gradient. Usually noise cancels in the mean, and steps are shorter.
+#
+# </details>
+
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
