@@ -897,6 +897,121 @@ def my_from_the_others(x):
 assert check("anomaly.loss", my_loss)
 assert check("anomaly.from_the_others", my_from_the_others)
 
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** From a few hundred pictures one can draw far more sets than a training ever
+# shows. Can the model overfit?
+#
+# <details><summary>No: it never meets the same set twice.</summary>
+#
+# **No.** New sets in every epoch look like endless data. But they are made of the same
+# few pictures, again and again.
+#
+# </details>
+# <details><summary>Only if the sets repeat, after many epochs.</summary>
+#
+# **No.** Repeated examples are the usual danger, so this sounds careful. Here it is the
+# pictures that repeat, and they do so from the first epoch on.
+#
+# </details>
+# <details><summary>Yes, to the pictures and their classes.</summary>
+#
+# **Right.** It can learn by heart which picture belongs to which class. This works for
+# no new picture, and for no new class.
+#
+# </details>
+#
+# **2.** A model with dropout has a lower loss on validation data than in training. What
+# do you think of first?
+#
+# <details><summary>Validation data have leaked into the training.</summary>
+#
+# **No.** Worth a look, but it is not the first suspect: a leak would make the two
+# alike, and not validation the easier one.
+#
+# </details>
+# <details><summary>Dropout is off in validation.</summary>
+#
+# **Right.** In training, parts of the model are missing. And its loss is often a mean
+# over an epoch, in which the model has still been improving.
+#
+# </details>
+# <details><summary>The model is too small.</summary>
+#
+# **No.** A small model underfits, and then both losses are high, and about equal. That
+# is no reason for this order.
+#
+# </details>
+#
+# **3.** In every set, all weights of a head are equal. Can this head help to find the
+# odd one?
+#
+# <details><summary>Yes: it gives each element the mean of the set.</summary>
+#
+# **Right.** Something to compare with is what an element needs. Later layers see it
+# beside the element itself, which the residual connection carries.
+#
+# </details>
+# <details><summary>No: it prefers nothing, so it tells nothing.</summary>
+#
+# **No.** We look for bright cells in a map, so a flat one seems empty. But even a plain
+# mean brings information about the others.
+#
+# </details>
+# <details><summary>No: all outputs of the head are the same.</summary>
+#
+# **No.** They are, and so seem to tell nothing apart. But the elements differ, and so
+# do their distances to this mean.
+#
+# </details>
+#
+# **4.** You remove the heads of a layer one at a time, and each costs next to nothing.
+# What does this say about the layer?
+#
+# <details><summary>It can be removed, too.</summary>
+#
+# **No.** It seems to follow, since the layer is the sum of its heads. But you have
+# never removed two that do the same work.
+#
+# </details>
+# <details><summary>Little: its heads may stand in for each other.</summary>
+#
+# **Right.** Any one can be spared while others do its work. Only removing all of them
+# together tests the layer.
+#
+# </details>
+# <details><summary>Its heads have learned nothing.</summary>
+#
+# **No.** A head without use would look like this, too. But so does one whose work
+# another one does as well.
+#
+# </details>
+#
+# **5.** On sets of classes that it was not shown, a model often fails. How do you see
+# whether these sets are hard in themselves?
+#
+# <details><summary>By its accuracy on sets of the classes it was shown.</summary>
+#
+# **No.** A high one does show that the model has learned something. But those are other
+# sets, and perhaps easier ones.
+#
+# </details>
+# <details><summary>By training it again with another seed.</summary>
+#
+# **No.** That tells luck from rule, a good habit. A second model would fail on hard
+# sets and on new classes alike.
+#
+# </details>
+# <details><summary>By a baseline, on the same sets.</summary>
+#
+# **Right.** A rule that was shown no class, or a model that was shown all of them: if
+# they succeed, the sets can be solved.
+#
+# </details>
+
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
