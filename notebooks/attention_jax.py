@@ -66,6 +66,9 @@ from helpers.engine.shapes import (  # as_numpy() takes either framework's
 )
 from helpers.engine.weights import to_arrays  # all parameters of a model
 from helpers.exercises import check  # of what you write
+
+# Built in the first chapter:
+from helpers.jax import build
 from helpers.show import plots, viewer
 from helpers.show.diagrams import attention as diagrams  # reference: formulas in NumPy
 from helpers.show.prose import say  # say() prints a sentence with computed numbers
@@ -91,20 +94,16 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 tokens = ["the", "cat", "drank", "milk", "because", "it", "was", "thirsty"]
 features = ["animal", "drink", "action", "state", "pronoun"]
 chosen = ["", "animal", "action", "drink", "", "pronoun", "", "state"]  # of each word
-words = np.array([[int(f == own) for f in features] for own in chosen])  # s m
+words = np.array([[int(name == own) for name in features] for own in chosen])  # s m
 cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
-
-# %% [markdown] tags=["jax"]
-# (A model learns hundreds of features for each word, its *embedding*, in a layer before
-# attention: `embed` in [the whole encoder](positions_jax.ipynb).)
 
 # %% [markdown] tags=["shared"]
 # A dictionary in Python returns the value of the one key that equals what you ask for.
 # Attention is a soft dictionary. A **query** says what a word looks for. Each word has
 # a **key** and a **value**. A **score function** $f$ compares the query with each key;
-# high scores become large weights, and the output is the mean of *all* values under
-# these weights. Suppose that the word *it* looks for an animal, and that the features
-# of each word serve as its key and as its value:
+# high scores become large weights, and the output is the weighted mean of *all* values.
+# Suppose that the word *it* looks for an animal, and that the features of each word
+# serve as its key and as its value:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A query of five features, dark at animal, above the keys of eight words. Of all keys only that of cat is dark at animal: its score is 4, those of the others are 0, and the bar of its weight is long, all others are short. Beside the weights stand the values, and below them the output, dark at animal and nearly empty elsewhere."}}
 diagrams.soft_dictionary(tokens, words, np.array([4, 0, 0, 0, 0]), features)
@@ -116,14 +115,10 @@ diagrams.soft_dictionary(tokens, words, np.array([4, 0, 0, 0, 0]), features)
 # \mathrm{out} = \sum_i \alpha_i v_i .$$
 #
 # The weights $\alpha_i$ are the *softmax* of the scores: they are positive, their sum
-# is one, and a score that is higher by 1 gets $e \approx 2.7$ times the weight. To
-# physicists, the softmax is the Boltzmann distribution; to statisticians, the weighted
-# mean is kernel regression.
+# is one, and a score that is higher by 1 gets $e \approx 2.7$ times the weight.
 #
-# In the drawing, and here in code, the score is the dot product. Bahdanau et al. took
-# a small network (*additive attention*), others [the
-# cosine](https://arxiv.org/abs/1410.5401). The dot product costs least: one matrix
-# product scores all pairs.
+# Here the score $f$ is the dot product, the cheapest: one matrix product scores all
+# pairs. (Bahdanau et al. took a small network, *additive attention*.)
 
 # %% tags=["shared"]
 query = np.array([4, 0, 0, 0, 0])  # looks for an animal
@@ -182,7 +177,7 @@ w_value = np.eye(5)[:, :4]  # it passes on every feature but "pronoun"
 
 # %% tags=["shared"]
 def self_attention(x, w_query, w_key, w_value):
-    """Self-attention by given matrices: ``s m -> q e, q k``."""
+    """Self-attention: ``s m -> q e, q k``, with ``e`` features in a value."""
     queries, keys, values = x @ w_query, x @ w_key, x @ w_value
     scores = queries @ keys.T  # q k
     weights = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)  # q k
@@ -243,11 +238,10 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 diagrams.attention()
 
 # %% [markdown] tags=["jax"]
-# As a function of JAX arrays (`floats` makes them from numbers, in float32) it takes
-# more axes in front: `@` multiplies the matrices in the last two axes, and the softmax
-# runs along the last one, the keys. Values may have a size of their own, `e`. The
-# queries are scaled before the product, because large products overflow in half
-# precision (float16).
+# In JAX, the same lines take arrays with more axes in front, such as `b` and `h`: `@`
+# multiplies the matrices in the last two axes, and the softmax runs along the last one,
+# the keys. The queries are scaled before the product, because large products overflow
+# in half precision (float16).
 
 
 # %% tags=["jax"]
@@ -318,10 +312,10 @@ say(
 # \mathrm{Var}\!\left(\frac{q^{\mathsf T} k}{\sqrt{d}}\right) = \sigma^4 .$$
 #
 # Without the root, more features make larger scores, until one key gets nearly all the
-# weight: the softmax is *saturated*. Then small changes of most queries change hardly
-# anything, and training gets almost no gradient from them (see the extra on
-# saturation). How often does that happen? Take 400 random queries with 16 keys each,
-# and call a query saturated if its largest weight exceeds 0.99:
+# weight: the softmax is *saturated*. Then a small change of most queries changes almost
+# nothing, so almost no gradient flows (see the extra on saturation). How often does
+# that happen? Take 400 random queries with 16 keys each, and call a query saturated if
+# its largest weight exceeds 0.99:
 
 # %% tags=["shared", "experiment"]
 # Experiment: 400 queries with 16 keys each, without the scale and with it, for each d
@@ -380,8 +374,8 @@ for sigma in (0.5, 2.0):  # the variance grows with the fourth power of sigma
 # Not every word may look at every other. Short sentences of a batch are filled up with
 # *padding*, which no word should see, and a model that learns to predict the next word
 # must not see that word. A **mask** says which keys a query may look at: a boolean
-# array, where **True means "may look"**. A hidden score becomes $-\infty$, so that its
-# weight is zero.
+# array, where **True means "may look"** (in PyTorch's `nn.MultiheadAttention`, True
+# hides). A hidden score becomes $-\infty$, so that its weight is zero.
 #
 # But for a query that sees nothing, formula (1) then gives the weights $0/0$, which is
 # NaN, "not a number". One NaN makes the loss NaN, then the gradient, then every
@@ -402,7 +396,8 @@ def masked_softmax(scores, mask=None):
 # %% [markdown] tags=["shared"]
 # Attention is the same as before, with this softmax. `is_causal` adds a **causal
 # mask**, under which a position sees itself and what comes before, and nothing that
-# follows:
+# follows. `with_causal`, in the fold, makes it; `check_shapes` and `check_mask` raise
+# an error if an input could be misread:
 
 
 # %% tags=["jax"]
@@ -413,11 +408,6 @@ def attention(q, k, v, mask=None, *, is_causal=False):
     mask = with_causal(mask, q, k) if is_causal else mask
     weights = masked_softmax(scores, mask)
     return weights @ v, weights
-
-
-# %% [markdown] tags=["shared"]
-# In the fold below, `with_causal` adds that mask, and `check_shapes` and `check_mask`
-# raise an error if an input could be misread.
 
 
 # %% tags=["jax", "check"]
@@ -463,9 +453,9 @@ np.testing.assert_raises_regex(
 )
 
 # %% [markdown] tags=["shared"]
-# Under a **padding mask**, no position sees the padding. Here padded positions see
-# nothing either, because nobody uses their outputs. Some later pages hide only the
-# padded keys: at real positions, the result is the same.
+# A **padding mask** hides the padded keys. Here it also hides everything from the
+# padded queries, whose outputs nobody uses; most later pages do not, with the same
+# result at real positions.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5  # two sentences; the second has four words and two of padding
@@ -484,8 +474,8 @@ second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
 plots.heatmaps(list(second.values()), titles=list(second))
 
 # %% [markdown] tags=["shared"]
-# Grey is hidden. We put garbage into the padded keys and values: not one bit of the
-# output changes.
+# Grey is hidden. We put garbage, finite numbers, into the padded keys and values: not
+# one bit of the output changes. (NaN in a value would spread: 0 · NaN is NaN.)
 
 # %% tags=["shared", "check"]
 # Checked: hidden keys and values change no bit; a reference agrees under every mask
@@ -537,9 +527,8 @@ theirs = jax.nn.dot_product_attention(*arrays, is_causal=True)[:, :, 0]
 np.allclose(as_numpy(theirs), as_numpy(ours), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# Our layers call it through `fused_attention`, in the fold. For a query that sees
-# nothing, kernels give different outputs, so `fused_attention` lets it see everything,
-# and then sets its output to zero.
+# Our layers call it through `fused_attention`, in the fold, which also gives zeros to a
+# query that sees nothing.
 
 
 # %% tags=["jax", "check"]
@@ -594,15 +583,16 @@ assert (as_numpy(found)[:, :, 0] == 0).all()
 # attention**, each head has its own queries, keys and values and attends by itself;
 # their outputs are concatenated.
 #
-# Here are two heads by hand, *who* and *what*, on one more axis in front, `h`. Each row
-# of `looks_for` keeps some columns of `w_query`:
+# Here are two heads by hand, *who* and *what*, stacked on a new axis `h`. Each row of
+# `looks_for` says which columns of `w_query` a head keeps. To keep it short, both share
+# keys and values (as in *multi-query attention*):
 
 # %% tags=["shared"]
 looks_for = np.array([
     [1, 0, 0, 0, 0],  # head "who": an animal
     [0, 1, 1, 1, 1],  # head "what": a drink, an action, a state, a pronoun
 ])  # h m  # fmt: skip
-w_heads = w_query * looks_for[:, None]  # m m times h 1 m: h m m
+w_heads = w_query * looks_for[:, None]  # h m m
 head_outputs, head_weights = self_attention(words, w_heads, w_key, w_value)
 joined = np.concatenate(list(head_outputs), axis=1)  # q (h e): side by side
 
@@ -654,6 +644,8 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
+# ## One projection makes the queries, keys and values of all heads
+#
 # A model learns its heads: each head projects the $m$ features to $d = m/h$ new ones.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Multi-head attention as a flow for two heads: one stacked projection makes queries, keys and values, of which each head takes its half; each attends by itself; their outputs are concatenated and go through a last projection. Each array has its shape beside it."}}
@@ -665,27 +657,19 @@ diagrams.heads()
 # $$\mathrm{MultiHead}(X) =
 # \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O \tag{2}$$
 #
-# As each head is $h$ times narrower, all together take as many multiplications as one
-# of size $m$. For speed, all matrices $W^Q_i$, $W^K_i$, $W^V_i$ are stored side by side
-# in one, of shape `m 3m`. $W^O$ mixes what the heads have found. Each matrix comes with
-# a bias, which some models leave out (`bias=False`, in Flax `use_bias=False`; such as
-# [PaLM](https://arxiv.org/abs/2204.02311)). The bias of the keys has no effect at all:
-# it adds the same number to all scores of a query.
+# Each head is $h$ times narrower, so all heads together cost about as much as one of
+# size $m$. For speed, all matrices $W^Q_i$, $W^K_i$, $W^V_i$ are stored side by side in
+# one, of shape `m 3m`. $W^O$ mixes what the heads have found. Each matrix comes with a
+# bias, which some models leave out. That of the keys has no effect in this layer: it
+# adds the same number to all scores of a query.
 #
-# The folds hold the rest. `build` makes a layer from a seed. `dense` makes a linear
-# layer, with weights within $\pm 1/\sqrt{n}$ for $n$ inputs: a new layer then has small
-# scores and attends almost evenly. `linear_parts` computes only the queries, or only
-# keys and values, because in cross-attention these come from another sequence, the
-# *context*. `merge_heads` concatenates the heads: `h` and `d` become `m`.
+# With weights within $\pm 1/\sqrt{n}$ for $n$ inputs, as `dense` draws them, a new
+# layer has small scores and attends almost evenly. `merge_heads` puts the heads side by
+# side. `linear_parts`, in the fold, computes only the queries, or only keys and values,
+# because in cross-attention these come from another sequence, the *context*.
 
 
-# %% tags=["jax", "check"]
-# Checked: a new layer has zero biases, and weights within its bound
-def build(kind, *sizes, seed=0, **options):
-    """Make a layer whose random numbers come from ``seed``."""
-    return kind(*sizes, rngs=nnx.Rngs(seed), **options)
-
-
+# %% tags=["jax"]
 # One object for all layers: models of the same sizes are then compiled only once.
 UNIFORM = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
@@ -695,12 +679,14 @@ def dense(n_in, n_out, *, rngs):
     return nnx.Linear(n_in, n_out, kernel_init=UNIFORM, rngs=rngs)
 
 
-first = to_arrays(build(dense, 100, 7))
-assert 0.09 < np.abs(first["weight"]).max() <= 0.1 and not first["bias"].any()
+def merge_heads(values):
+    """The outputs of all heads side by side: ``b h q d -> b q m``."""
+    b, h, q, d = values.shape
+    return values.swapaxes(1, 2).reshape(b, q, h * d)
 
 
 # %% tags=["jax", "check"]
-# Checked: an input of the wrong size raises an error; merged heads stand side by side
+# Checked: new weights stay in their bound; heads merge in order; wrong sizes are errors
 def check_input(x, size):
     """Raise an error unless an input is ``b s size``."""
     if not isinstance(x.dtype, jnp.dtype):
@@ -709,13 +695,9 @@ def check_input(x, size):
         raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
 
 
-def merge_heads(values):
-    """The outputs of all heads side by side: ``b h q d -> b q m``."""
-    b, h, q, d = values.shape
-    return values.swapaxes(1, 2).reshape(b, q, h * d)
-
-
 np.testing.assert_raises_regex(ValueError, "b s 2", check_input, floats(np.eye(2)), 2)
+first = to_arrays(build(dense, 100, 7))
+assert 0.09 < np.abs(first["weight"]).max() <= 0.1 and not first["bias"].any()
 merged = as_numpy(merge_heads(floats(head_outputs[None])))[0]  # two heads by hand
 np.testing.assert_allclose(merged, joined, atol=1e-6)
 
@@ -759,7 +741,7 @@ class MultiHeadAttention(nnx.Module):
         stacked = linear_parts(self.qkv, x, parts)  # b s nm
         b, s, m = x.shape
         stacked = stacked.reshape(b, s, len(parts), self.n_heads, m // self.n_heads)
-        return stacked.transpose(2, 0, 3, 1, 4)
+        return stacked.transpose(2, 0, 3, 1, 4)  # b s n h d -> n b h s d
 
     def __call__(
         self, x, mask=None, context=None, *, is_causal=False, return_weights=False
@@ -803,10 +785,8 @@ np.testing.assert_raises_regex(
 )
 
 # %% [markdown] tags=["shared"]
-# How many heads? Their number $h$ has to divide $m$: $m = 12$ features make 1, 2, 3, 4,
-# 6 or 12 heads of $d$ = 12, 6, 4, 3, 2 or 1; 5 raise an error. Common models choose
-# $d = 64$ or $128$ and let $h$ grow with $m$: the
-# [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$, the largest
+# How many heads? Their number $h$ has to divide $m$. Common models choose $d = 64$ or
+# $128$ and let $h$ grow with $m$: the [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$, the largest
 # [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. More heads look for more
 # things, but each compares fewer numbers. In translation, 8 and 16 heads did better
 # than 32, and one head did worst (Vaswani et al., table 3).
@@ -837,7 +817,8 @@ fig
 
 # %% [markdown] tags=["shared"]
 # The rows have moved together with their words: *it* still gets the animal, although
-# *cat* now comes later. For every permutation matrix $P$ and the layer $F$,
+# *cat* now comes later. For every permutation matrix $P$ and the layer $F$, without a
+# mask,
 #
 # $$F(PX) = P\,F(X) .$$
 #
@@ -1037,24 +1018,25 @@ assert check("attention.heads", my_heads)
 #
 # </details>
 #
-# **2.** A word looks at one other word with weight 1. What does it get?
+# **2.** In self-attention, *it* gives nearly all its weight to *cat*. How much does
+# *cat* give to *it*?
 #
-# <details><summary>The key of the other word.</summary>
+# <details><summary>Nearly all: a dot product is symmetric.</summary>
 #
-# **No.** Tempting, because the key made the match. But keys only make weights; what is
-# added up are values.
-#
-# </details>
-# <details><summary>The value of the other word.</summary>
-#
-# **Right.** A mean under a single weight of 1 is that value, and nothing of the word
-# itself is in it.
+# **No.** It is, but the two scores are products of other vectors: the query of *it*
+# with the key of *cat*, and the query of *cat* with the key of *it*.
 #
 # </details>
-# <details><summary>Its own features, plus the value of the other word.</summary>
+# <details><summary>That cannot be said.</summary>
 #
-# **No.** Tempting, because Transformers do add the two. That sum is made around
-# attention, by the encoder, not in it.
+# **Right.** What *cat* looks for and what *it* is found by come from other matrices,
+# and training can make them anything.
+#
+# </details>
+# <details><summary>Hardly any: weights sum to 1.</summary>
+#
+# **No.** Tempting, but it is the weights of one query that sum to 1. Those that *cat*
+# gives are another row of the map.
 #
 # </details>
 #
