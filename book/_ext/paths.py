@@ -1,7 +1,8 @@
 """Sphinx extension: how long chapters take, and paths through parts of them.
 
-``{minutes}`decoder` `` is the time of a chapter without its extras, ``{minutes}`all` ``
-that of the book in one framework. ``{path}`` is a table of steps, one a line:
+``{minutes}`decoder` `` is the time of a chapter without its extras, ``{minutes}`data
+costs` `` that of two chapters, ``{minutes}`all` `` that of the book in one framework.
+``{path}`` is a table of steps, one a line:
 
     attention | weighted mean | heads attend | Attention, up to several heads
 
@@ -36,7 +37,7 @@ class MinutesRole(SphinxRole):
     def run(self):
         self.env.note_reread()  # any page may have changed
         location = self.get_location()
-        return [Minutes(chapter=self.text, location=location)], []
+        return [Minutes(chapters=self.text, location=location)], []
 
 
 class PathDirective(SphinxDirective):
@@ -55,16 +56,15 @@ class Fill(SphinxPostTransform):
 
     def run(self, **_):
         for node in list(self.document.findall(Minutes)):
-            node.replace_self(nodes.Text(self.time(node["chapter"])))
+            node.replace_self(nodes.Text(self.time(node["chapters"])))
         for node in list(self.document.findall(Path)):
             node.replace_self(self.path(node["steps"], node["location"]))
 
-    def time(self, chapter):
-        """Minutes of a chapter without its extras, the mean of the twins; or hours."""
-        if chapter != "all":
-            return f"{sum(self.core(chapter, side) for side in pages.SIDES) / 2:.0f}"
-        both = sum(self.core(c, side) for c in pages.chapters() for side in pages.SIDES)
-        return f"{both / 2 / 60:.0f} hours"
+    def time(self, chapters):
+        """Minutes of chapters without extras, or hours of all; mean of the twins."""
+        names = pages.chapters() if chapters == "all" else chapters.split()
+        both = sum(self.core(name, side) for name in names for side in pages.SIDES)
+        return f"{both / 120:.0f} hours" if chapters == "all" else f"{both / 2:.0f}"
 
     def path(self, steps, location):
         """A table of the steps, and how long they take."""
