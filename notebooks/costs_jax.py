@@ -22,8 +22,7 @@
 # runs out first, time or memory? And if the answer is bad, what helps?* Trying is
 # expensive. But the model's sizes and a stopwatch give the answers before the first
 # update. Our example is GPT-2 small, the model of 2019. Does it take a night on the
-# computer in front of you, or a year? (The length $s$ is called $n$ here, as usual for
-# costs.)
+# computer in front of you, or a year?
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
@@ -59,6 +58,7 @@ from flax import nnx
 
 from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
 from helpers.engine.weights import to_arrays  # all parameters of a model
+from helpers.exercises import check  # of what you write
 from helpers.jax import (
     EncoderBlock,
     MultiHeadAttention,
@@ -100,10 +100,8 @@ def block_parameters(m, f):
     return (4 * m**2 + 4 * m) + (2 * m * f + f + m) + 4 * m
 
 
-# %% [markdown] tags=["shared"]
-# We check such counts on a small model:
-
 # %% tags=["shared"]
+# A small model, to check such counts: an encoder between two linear layers
 sizes = {"n_inputs": 32, "m": 128, "n_outputs": 32}
 options = {"n_blocks": 4, "n_heads": 4, "f": 4 * 128, "max_length": 1024}
 model = build(Predictor, *sizes.values(), **options)
@@ -153,18 +151,18 @@ say(
 # ## A training step takes six operations per parameter and token
 #
 # How much arithmetic does one parameter cause? Follow one weight $w$ of a matrix
-# through a training step, for one token. Forward, it multiplies an input $x$, as a part
-# of the output $y$. Backward, the gradient $dy$ of the loss arrives, and the step
-# computes two products with it, for the gradients of $w$ and of $x$.
+# through a training step, for one token. Forward, $w$ multiplies an input $x$, and the
+# product is added to an output $y$. Backward, the gradient $dy$ of the loss arrives.
+# The step computes two products with it, for the gradients of $w$ and of $x$.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three rows of boxes for the input x = 3, the weight w = 2 and the output. Forward, arrows lead from x through w to the output y, which grows by 3 times 2. Backward for the weight, arrows lead from x and from dy = 5 to w, whose gradient grows by 3 times 5. Backward for the input, arrows lead from dy through w to x, whose gradient grows by 2 times 5. Each row is two operations, together six."}}
 diagrams.six_operations()
 
 # %% [markdown] tags=["shared"]
-# Each row is one multiplication and one addition, because the product is added to those
-# of other weights or other tokens. These are two floating-point operations (*FLOPs*).
-# So for each token, a weight takes two operations forward and four backward. With $N$
-# parameters and $D$ tokens, training takes ([Kaplan et al.
+# Each row is a multiplication and an addition, since products are summed, over weights
+# or over tokens. These are two floating-point operations (*FLOPs*; *FLOPS* or FLOP/s is
+# their rate). So for each token, a weight takes two operations forward and four
+# backward. With $N$ parameters and $D$ tokens, training takes ([Kaplan et al.
 # 2020](https://arxiv.org/abs/2001.08361))
 #
 # $$C\approx 6\,N\,D .$$
@@ -179,7 +177,7 @@ diagrams.six_operations()
 
 # %% tags=["jax"]
 def batch(b, n):
-    """Random inputs ``b n i`` and labels ``b n``."""
+    """Random inputs ``b n i`` and labels ``b n``; costs call the length ``n``."""
     draw = np.random.default_rng(1)
     x = floats(draw.normal(size=(b, n, sizes["n_inputs"])))
     return x, jnp.asarray(draw.integers(32, size=(b, n)))
@@ -214,7 +212,7 @@ per_parameter = measured_flops(params, *batch(1, 16)) / 16 / n_parameters
 # %% tags=["shared", "say"]
 say(
     f"Counted for 16 tokens: **{per_parameter:.2f}** operations per parameter and "
-    "token. What goes beyond six are products without a parameter; they come later."
+    "token. What exceeds six are products of two activations, in attention."
 )
 
 # %% tags=["jax", "check"]
@@ -296,13 +294,14 @@ say(
 # 2022](https://arxiv.org/abs/2203.15556)). We also take a large GPU: [Narayanan et al.
 # 2021](https://arxiv.org/abs/2104.04473) report $502\cdot10^{15}$ operations a second
 # on 3,072 A100s in half precision. A quarter of these operations repeat the forward
-# pass to save memory, so we count three quarters.
+# pass to save memory, so three quarters are useful.
 
 # %% tags=["shared"]
 per_token = 6 * (gpt2 - position_table)  # operations
 operations = 20 * gpt2 * per_token
-days = operations / limit / 86_400  # on this machine, at its limit
-a100 = 3 / 4 * 502e15 / 3072  # operations a second of one A100
+days = operations / (limit * utilisation) / 86_400  # on this machine
+sheet = 312e12  # an A100's limit: https://www.nvidia.com/en-us/data-center/a100/
+a100 = 3 / 4 * 502e15 / 3072  # useful operations a second of one A100
 hours = operations / a100 / 3600
 
 # %% tags=["shared", "say"]
@@ -310,23 +309,23 @@ published = 8 * 1.5  # hours of a GPU
 estimate = 10e9 * per_token / a100 / 3600
 run = "[Karpathy 2024](https://github.com/karpathy/llm.c/discussions/481)"
 tokens = f"{20 * gpt2 / 1e9:.1f} billion"
-best, ours = (f"{float(f'{x:.2g}'):,.0f}" for x in (days, days / utilisation))
+ours = f"{float(f'{days:.2g}'):,.0f}"
+there = f"{a100 / sheet:.0%}"
 rows = [
-    ["this machine, at its limit", tokens, f"**{best} days**"],
-    ["at our small step's utilisation", tokens, f"{ours} days"],
-    ["one A100", tokens, f"**{hours:.1f} hours**"],
-    ["one A100", "10 billion", f"{estimate:.0f} hours"],
-    [f"published: {run}", "10 billion", f"{published:.0f} hours of an A100"],
+    ["this machine, like our small step", f"{utilisation:.0%}", tokens, f"{ours} days"],
+    ["one A100", there, tokens, f"{hours:.1f} hours"],
+    ["one A100", there, "10 billion", f"{estimate:.0f} hours"],
+    [f"published: {run}", "", "10 billion", f"{published:.0f} hours of an A100"],
 ]
 say(
-    f"{table(['GPT-2 small on', 'tokens', 'time'], *rows)}\n\n"
+    f"{table(['GPT-2 small on', 'utilisation', 'tokens', 'time'], *rows)}\n\n"
     "In the published run, eight A100s took about 90 minutes. Our estimate is "
     f"{estimate / published:.1f} times as long, good enough for a plan."
 )
 
 # %% tags=["jax", "check"]
 # Checked: the published run took less than the estimate; the timed step lowers the loss
-assert 1 < estimate / published < 2
+assert 1 < estimate / published < 2 and 0.35 < a100 / sheet < 0.45
 fresh, after = jax.tree.map(jnp.copy, (params, optimizer.init(params)))
 losses = []
 for _ in range(8):
@@ -338,9 +337,10 @@ assert losses[-1] < losses[0]
 # ## Attention's pairs grow with the square of the length
 #
 # The estimate leaves something out. Attention multiplies queries by keys, and weights
-# by values, for all pairs of positions. No parameter takes part in these products. They
-# add $12nm$ operations per token and block ([Chowdhery et al.
-# 2022](https://arxiv.org/abs/2204.02311), appendix B). So for $l$ blocks
+# by values, for all pairs of positions. No parameter takes part in these products. Each
+# takes $2nm$ operations per token forward, and twice that backward. Together they add
+# $12nm$ in each of $l$ blocks ([Chowdhery et al.
+# 2022](https://arxiv.org/abs/2204.02311), appendix B):
 #
 # $$C\approx(6N+12\,l\,n\,m)\,D .$$
 #
@@ -364,17 +364,24 @@ lines = {
 panels = {"million operations per token": lines}
 fig = plots.curves(panels, x="length n", marks="o", size=(5.6, 2.8))
 fig.axes[0].set_ylim(bottom=0)
+for points in (fig.axes[0].lines[2], fig.legends[0].legend_handles[2]):
+    points.set_linestyle("none")  # the formula's line shows between them
 fig
 
 # %% tags=["shared", "say"]
 ratio = np.array(measured) / formula
 equal = n_parameters / (2 * options["n_blocks"] * sizes["m"])
 share = 12 * 12 * 1024 * 768 / per_token
+reached = estimate * (1 + share) / published * a100  # operations a second
+here = f"{float(f'{days * (1 + share):.2g}'):,.0f} days"
 say(
     f"The measured count is {ratio.min():.2f} to {ratio.max():.2f} of the formula. "
     f"At n = {equal:.0f}, about $6m$, the pairs cost as much as the parameters. "
     "GPT-2 small is far from this point: with 1,024 tokens the pairs add "
-    f"{share:.0%}, and our {estimate:.0f} hours become {estimate * (1 + share):.0f}."
+    f"{share:.0%}. (So the published run has reached {reached / sheet:.0%} of the "
+    f"limit, and not {there}.)\n\nA night, or a year? With the pairs, GPT-2 small "
+    f"takes about **{hours * (1 + share):.0f} hours** on one A100 and **{here}** on "
+    "this machine, and we know it before the first update."
 )
 
 # %% tags=["shared", "check"]
@@ -383,7 +390,7 @@ title = "million operations per token"
 line, level, found = (plots.drawn(fig, title, name)[1] for name in lines)
 np.testing.assert_allclose(found / line, 1, atol=0.03)
 assert 0.9 < found[0] / level[0] < 1.1 and found[-1] > 1.8 * level[-1]
-assert 1 < (1 + share) * estimate / published < 2
+assert 1 < (1 + share) * estimate / published < 2 and a100 < reached < sheet
 
 # %% [markdown] tags=["shared"]
 # ## Activations grow with the length and fill the memory
@@ -391,13 +398,12 @@ assert 1 < (1 + share) * estimate / published < 2
 # *What runs out first?* A step that does not fit into memory does not run at all. For
 # each parameter, it holds four numbers: the **weight**, its **gradient** and **Adam's
 # two averages**, 16 bytes in float32. It also holds **activations**, the intermediate
-# results that the backward pass needs. They grow with the batch and the length. Only
-# the attention maps among them, `b h n n` in every block, grow with the square of the
-# length.
+# results that the backward pass needs. They grow with the batch and the length; only
+# the attention maps, `b h n n` in every block, grow with its square.
 
 # %% [markdown] tags=["jax"]
-# Weights and averages are held once, because the step donates the old ones. The helper
-# `activations` lists what a forward pass keeps, except the parameters; here for four
+# Weights and averages are held once, because the step donates the old ones. `jax.vjp`
+# tells `activations` what a forward pass keeps, except the parameters; here for four
 # sequences, with attention written out. A compiled step may keep less.
 
 
@@ -407,16 +413,7 @@ def total_bytes(arrays):
     return sum(4 * math.prod(a.shape) for a in arrays)
 
 
-arrays = activations(model, loss_with_maps, *batch(4, 64))
-of_the_rest = total_bytes(arrays) / (16 * n_parameters)
-print(f"activations: {of_the_rest:.0%} of weights, gradients and averages together")
-
-# %% [markdown] tags=["shared"]
-# The same for four lengths:
-
-# %% tags=["shared", "experiment"]
-# Experiment: the bytes of all activations, and of the attention maps, at four lengths
-kept, maps = {}, {}
+kept, maps = {}, {}  # bytes of all activations, and of the attention maps
 for n in short.tolist():
     arrays = activations(model, loss_with_maps, *batch(4, n))
     kept[n] = total_bytes(arrays)
@@ -445,8 +442,8 @@ filled = {n: size / (size + 16 * n_parameters) for n, size in kept.items()}
 copies = maps[256] / (4 * 4 * 4 * 256**2 * options["n_blocks"])  # bytes, b, h, n n
 say(
     f"Activations are {filled[16]:.0%} of the memory at n = 16, and {filled[1024]:.0%} "
-    "at n = 1,024, where most of them are maps.\n\nAt n = 256, the activations take "
-    f"{kept[256] / 2**20:.0f} MiB, the maps {maps[256] / 2**20:.0f} MiB of them "
+    "at n = 1,024, where most of them are maps.\n\nAt n = 256, "
+    f"{maps[256] / 2**20:.0f} of their {kept[256] / 2**20:.0f} MiB are maps "
     f"({copies:.0f} × `b h n n` in every block)."
 )
 
@@ -485,13 +482,13 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Computed in chunks, attention never holds all weights
+# ## Computed in chunks, attention never holds a whole map
 #
-# *What helps?* First of all, do we need these maps? Our function keeps all $n \times n$
-# weights for the backward pass. But a row of outputs needs only its own row of weights.
-# So we take the queries in chunks, forget the weights of each chunk, and compute them
-# *again* in the backward pass. The result is exact, and memory grows like $n$ (after
-# [Rabe & Staats 2021](https://arxiv.org/abs/2112.05682)).
+# *What helps?* First of all, do we need these maps? Our function keeps them whole for
+# the backward pass. But an output needs only its own row of a map. So we take the
+# queries in chunks, forget the rows of each chunk, and compute them *again* in the
+# backward pass. The result is exact. Memory grows like $n$, operations still like $n^2$
+# (after [Rabe & Staats 2021](https://arxiv.org/abs/2112.05682)).
 
 # %% [markdown] tags=["jax"]
 # `jax.checkpoint` marks a function to be run again in the backward pass; `lax.map` runs
@@ -529,9 +526,6 @@ def by_framework(q, k, v):
     """The framework's own attention, for one head: ``b n d -> b n d``."""
     return fused_attention(q[:, None], k[:, None], v[:, None])[:, 0]
 
-
-# %% [markdown] tags=["shared"]
-# How do the three compare?
 
 # %% tags=["jax", "experiment"]
 # Experiment: memory and time of the three, for four lengths
@@ -573,8 +567,8 @@ fig
 # %% tags=["shared", "say"]
 steep, flat = (memory[k][-1] / memory[k][-2] for k in ("written out", "in chunks"))
 say(
-    "Compare the slopes with the grey lines. When $n$ goes from 1,024 to 4,096, the "
-    f"memory of the written-out function grows {steep:.1f} times, that of the chunks "
+    "When $n$ goes from 1,024 to 4,096, the memory of the written-out function grows "
+    f"{steep:.1f} times, that of the chunks "
     f"{flat:.1f} times. At 4,096, the chunks need "
     f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of its memory."
 )
@@ -611,11 +605,10 @@ assert used["written out", 1024] > 8 * used["written out", 256]
 assert used["in chunks", 1024] < 6 * used["in chunks", 256]
 
 # %% [markdown] tags=["shared"]
-# ## Each remedy changes one term
+# ## Each remedy has its price
 #
-# A fused kernel is one remedy of many, each against one shortage and at a price. At
-# 1,024 tokens, what remains of our batch's activations (first table) or operations per
-# token (second)?
+# A fused kernel is one remedy of many, each against a shortage and at a price. Here is
+# what they leave of our model's needs, at 1,024 tokens.
 
 # %% tags=["shared", "experiment"]
 # Experiment: what half the length, heads or batch leave of the activations
@@ -634,14 +627,14 @@ halved = {"length": left(512), "heads": left(n_heads=2), "batch": left(b=2)}
 h, fused = halved, 1 - maps[1024] / whole  # no maps
 again = 4 * 4 * 1024 * sizes["m"] / whole + 1 / 4  # inputs of 4 blocks; one block
 rows = [
-    ["two half batches", "all × ½", h["batch"], "speed"],
+    ["two half batches", "all × ½", h["batch"], "speed, if halves are small"],
     ["half the length", "maps × ¼, rest × ½", h["length"], "half the context"],
     ["half the heads", "maps × ½", h["heads"], "half as many maps"],
-    ["fused kernel, or chunks", "no maps", fused, "no maps to look at"],
+    ["fused kernel, or chunks", "no maps", fused, "scores computed twice"],
     ["recompute each block", "one block kept", again, "⅓ more operations"],
 ]
 rows = [[*row[:2], f"{row[2]:.2f}", row[3]] for row in rows]
-say(table(["**short of memory?**", "change", "remains", "price"], *rows))
+say(table(["**short of memory?**", "change", "activations left", "price"], *rows))
 
 # %% tags=["shared", "say"]
 windowed = 6 * n_parameters + pairs[0]  # 16 neighbours
@@ -653,7 +646,7 @@ rows = [
     ["half of $m$", "blocks × ¼, pairs × ½", smaller, "often quality"],
 ]
 rows = [[*row[:2], f"{row[2]:.2f}", row[3]] for row in rows]
-say(table(["**short of time?**", "change", "remains", "price"], *rows))
+say(table(["**short of time?**", "change", "operations left", "price"], *rows))
 
 # %% tags=["shared", "check"]
 # Checked: half of the batch, length or heads leaves what the sizes of the maps predict
@@ -663,7 +656,7 @@ for name, found in halved.items():
     np.testing.assert_allclose(found, expected[name], rtol=0.02)  # loose: likewise
 
 # %% [markdown] tags=["shared"]
-# The gradients of two half batches are added up. Recomputing ([Chen et al.
+# The gradients of two half batches are averaged. Recomputing ([Chen et al.
 # 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks did for
 # queries. *Half precision* ([Micikevicius et al.
 # 2018](https://arxiv.org/abs/1710.03740)) saves bytes and time; it keeps only two to
@@ -682,8 +675,8 @@ compiled.cost_analysis()["flops"], compiled.memory_analysis().temp_size_in_bytes
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** You want to train GPT-2 small in float32 on a GPU
 # with $24$ GiB, on sequences of 1,024 tokens. How many sequences fit into a batch, and
-# what would you change first? Fill in what a sequence needs besides its 12 blocks: the
-# logits over 50,257 tokens, their softmax, and their gradient.
+# what would you change first? Fill in what a sequence needs besides its 12 blocks, at
+# the end of the model. (Three arrays have the size of the logits.)
 #
 # ```python
 # block = build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)
@@ -707,18 +700,9 @@ say(
     f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB. A sequence "
     f"takes {of_blocks / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} GiB for "
     f"the logits, their softmax and gradient, so at most {fits:.0f} sequences fit. "
-    "First do without the maps, in chunks, because the results "
-    f"stay the same: then at most {fits_fused:.0f} fit. Next take half precision and "
-    "its fused kernel, then recomputation."
-)
-
-# %% tags=["shared", "say"]
-longer = 1 + 12 * 12 * 1024 * 768 / per_token  # with the pairs
-here = f"{float(f'{days * longer:.2g}'):,.0f} days"
-say(
-    "A night, or a year? With the pairs, GPT-2 small takes about "
-    f"**{hours * longer:.0f} hours** on one A100 and **{here}** on this machine at its "
-    "limit, and we know it before the first update."
+    "First do without the maps, in chunks or by PyTorch's kernel for float32, because "
+    f"the results stay the same: then at most {fits_fused:.0f} fit. Next take half "
+    "precision, then recomputation."
 )
 
 # %% [markdown] tags=["shared"]
@@ -771,8 +755,9 @@ reach = speed / np.minimum(fastest, bandwidth * intensity)
 low = reach.argmin()
 say(
     f"With one row this machine does {speed[0] / 1e9:.0f} billion operations a second, "
-    f"with many rows {fastest / 1e9:.0f} billion. The roofline is a bound, not a "
-    f"prediction: with {rows[low]} rows, only {reach[low]:.0%} of it is reached.\n\n"
+    f"with many rows {fastest / 1e9:.0f} billion. The roofline touches the best point "
+    "for memory and the best for arithmetic. It is a bound, not a prediction: with "
+    f"{rows[low]} rows, only {reach[low]:.0%} of it is reached.\n\n"
     "The slope is where a model *writes*: one token at a time multiplies all weights "
     f"with a single row. At {bandwidth / 1e9:.0f} billion bytes a second, GPT-2 small "
     f"in float32 writes at most **{bandwidth / (4 * gpt2):.0f} tokens a second** here."
@@ -795,8 +780,8 @@ np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
 diagrams.paths()
 
 # %% [markdown] tags=["shared"]
-# In attention it takes one. (The convolution is causal: it sees a position and the two
-# before it.) Each cheaper layer gives something up ([Vaswani et al.
+# In attention it takes one. (The convolution sees a position and the two before it.)
+# Each cheaper layer gives something up ([Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762), table 1; [Tay et al.
 # 2020](https://arxiv.org/abs/2009.06732); without constant factors):
 #
@@ -867,8 +852,8 @@ fades = norms["GRU"][-1] / norms["GRU"][0]
 evens = norms["attention"][1:].max() / norms["attention"][1:].min()
 say(
     f"After {n - 1} steps back, $10^{{{round(math.log10(fades))}}}$ of the GRU's "
-    "gradient is left (for these initial weights). In attention, all but the last "
-    f"position are within a factor of {evens:.1f} of each other."
+    "gradient is left (for these initial weights). In attention, all earlier positions "
+    f"are within a factor of {evens:.1f} of each other."
 )
 
 # %% [markdown] tags=["shared"]
@@ -893,10 +878,10 @@ head = ["n", "attention, million operations", "GRU", "attention, ms", "GRU, ms"]
 rates = {k: counts[k] / found[k] for k in layers}  # operations a second
 more, longer = (way["attention"][-1] / way["GRU"][-1] for way in (counts, found))
 say(
-    f"{table(head, *rows)}\n\nAt n = 64 the counts are equal, the times are not. At n "
-    f"= 256, attention does **{rates['attention'][1] / rates['GRU'][1]:.1f} times** as "
-    "many operations a second as the GRU. Each step of a GRU multiplies with a single "
-    "row, the left end of the roofline, and has to wait for the step before.\n\n"
+    f"{table(head, *rows)}\n\nAt n = 256, attention does "
+    f"**{rates['attention'][1] / rates['GRU'][1]:.1f} times** as many operations a "
+    "second as the GRU. Each step of a GRU multiplies with a single row, the left end "
+    "of the roofline, and has to wait for the step before.\n\n"
     f"At n = 4,096 attention has {more:.0f} times the operations of the GRU (without "
     f"the softmax), and takes {longer:.1f} times its time."
 )
@@ -958,6 +943,168 @@ products = phi_q @ phi_k.T  # q k
 np.testing.assert_allclose(flat, products / products.sum(1, keepdims=True), atol=1e-5)
 np.testing.assert_allclose(flat.sum(axis=1), 1, atol=1e-5)
 assert sharp > 0.99 and pale < 0.05
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Your turn, from a blank cell
+#
+# Write two counts yourself: replace the `...`, and run the cell. `check` tries several
+# sizes, also those of GPT-2 small, and says what is wrong.
+
+
+# %% tags=["shared", "your-turn"]
+def my_n_parameters(m, f, n_blocks, n_tokens, max_length):
+    """Parameters of a language model like GPT-2, an integer.
+
+    Pre-norm blocks as on this page, and a last norm. One table reads the ``n_tokens``
+    tokens and makes the logits, without a bias; a second one has the positions.
+    """
+    ...
+
+
+check("costs.n_parameters", my_n_parameters)
+
+
+# %% tags=["shared", "your-turn"]
+def my_cache_bytes(n_texts, length, n_blocks, m, n_heads, n_kv_heads, n_bytes):
+    """Bytes of a decoder's KV cache for ``n_texts`` texts of ``length`` tokens.
+
+    The ``n_heads`` heads of queries divide ``m``. They share the keys and values of
+    ``n_kv_heads`` heads of the same size. A number takes ``n_bytes`` bytes.
+    """
+    ...
+
+
+check("costs.cache_bytes", my_cache_bytes)
+
+
+# %% tags=["shared", "answer"]
+def my_n_parameters(m, f, n_blocks, n_tokens, max_length):
+    blocks = n_blocks * block_parameters(m, f) + 2 * m  # and the last norm
+    return blocks + (n_tokens + max_length) * m
+
+
+def my_cache_bytes(n_texts, length, n_blocks, m, n_heads, n_kv_heads, n_bytes):
+    width = n_kv_heads * (m // n_heads)  # features of a token's keys in one block
+    return 2 * n_texts * length * n_blocks * width * n_bytes  # 2: values, too
+
+
+assert check("costs.n_parameters", my_n_parameters)
+assert check("costs.cache_bytes", my_cache_bytes)
+
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** All weights are frozen but those of the *first* of many blocks. Which of a
+# step's operations are saved?
+#
+# <details><summary>Almost all: only the forward pass is left.</summary>
+#
+# **No.** Tempting, because frozen weights need no gradient. But the gradient reaches
+# the first block through all others.
+#
+# </details>
+# <details><summary>About a third of them.</summary>
+#
+# **Right.** Of the six operations of a frozen weight, two are for its own gradient. The
+# forward pass, and the gradient for the input, remain.
+#
+# </details>
+# <details><summary>None: every block still takes part.</summary>
+#
+# **No.** They do, but nobody asks for the gradients of frozen weights: one of three
+# products is left out.
+#
+# </details>
+#
+# **2.** The float32 weights of a model fill a quarter of a GPU's memory. Can you train
+# it there with Adam, in float32?
+#
+# <details><summary>Yes: three quarters are left for the activations.</summary>
+#
+# **No.** Tempting, because that is how it looks when the model runs. But training also
+# holds gradients and two averages, each as large as the weights.
+#
+# </details>
+# <details><summary>Yes, with a batch of one.</summary>
+#
+# **No.** A small batch helps, but only against activations. Weights, gradients and
+# averages do not depend on it.
+#
+# </details>
+# <details><summary>No.</summary>
+#
+# **Right.** Weights, gradients and two averages are four quarters. Nothing is left for
+# the activations, not even for one sequence.
+#
+# </details>
+#
+# **3.** FlashAttention is faster than attention written out. What does it save?
+#
+# <details><summary>Traffic to and from the GPU's memory.</summary>
+#
+# **Right.** The maps are made and used piece by piece on the chip. Writing them to
+# memory and reading them again took longer than computing them.
+#
+# </details>
+# <details><summary>Operations: it skips weights near 0.</summary>
+#
+# **No.** Sparse methods do that. FlashAttention computes every pair, in training even
+# twice, so it needs more operations.
+#
+# </details>
+# <details><summary>Digits: it approximates the softmax piece by piece.</summary>
+#
+# **No.** Tempting, because a softmax needs its whole row. But a running maximum and a
+# running sum give the exact result, up to rounding.
+#
+# </details>
+#
+# **4.** The number of tokens in a batch stays, but sequences are twice as long: 1,024
+# tokens in place of 512. What do the operations of GPT-2 small do?
+#
+# <details><summary>They grow fourfold, because attention is quadratic.</summary>
+#
+# **No.** That is true of the pairs of one sequence. There are half as many sequences
+# now, and the pairs are a small part as long as $n$ is far below $6m$.
+#
+# </details>
+# <details><summary>They stay: there are as many tokens as before.</summary>
+#
+# **No.** Tempting, because $6ND$ counts tokens only. But every token now has twice as
+# many others to look at.
+#
+# </details>
+# <details><summary>They grow by a small part.</summary>
+#
+# **Right.** Only the pairs double, and at this width they are a small part of what the
+# weights take.
+#
+# </details>
+#
+# **5.** A language model writes one text, token by token. A new GPU does twice the
+# operations a second, and reads its memory as fast as the old one. How fast does the
+# model write?
+#
+# <details><summary>Twice as fast.</summary>
+#
+# **No.** So the data sheet suggests, and so it is in training. But for a single token
+# each weight is read for one multiplication, and reading takes longer.
+#
+# </details>
+# <details><summary>Hardly faster.</summary>
+#
+# **Right.** It waits for the memory, from which all weights come anew for each token.
+# Many texts at a time would use the new speed.
+#
+# </details>
+# <details><summary>Twice as fast, if the text is long.</summary>
+#
+# **No.** Tempting, because a long text is more work. But it is more steps of the same
+# kind, each with a single row, and more keys and values to read.
+#
+# </details>
 
 # %% [markdown] tags=["shared"]
 # ## Key points
