@@ -756,6 +756,119 @@ def my_standardise(train, other):
 assert check("data.masked_mean", my_masked_mean)
 assert check("data.standardise", my_standardise)
 
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** Two models get 57 and 59 of 60 test rows right. What do you know?
+#
+# <details><summary>The second one is better.</summary>
+#
+# **No.** It is on these rows. But two rows of 60 are within the luck of the draw, and
+# the next 60 may say the opposite.
+#
+# </details>
+# <details><summary>Both are equally good.</summary>
+#
+# **No.** Tempting, because the difference tells nothing. But that a small test finds no
+# difference does not mean that there is none.
+#
+# </details>
+# <details><summary>Not which one is better.</summary>
+#
+# **Right.** Even models that differ by several errors in a hundred can change places on
+# so small a test. Take more rows, or the cheaper model.
+#
+# </details>
+#
+# **2.** Every value has a flag that says whether it is known. The training data are
+# complete; in use, values are missing, and the model fails. Why did the flags not help?
+#
+# <details><summary>In training, all of them were 1.</summary>
+#
+# **Right.** An input that never changes acts like a bias. Nothing has told the model
+# what to do when it is 0.
+#
+# </details>
+# <details><summary>They are too few to matter beside the values.</summary>
+#
+# **No.** There are as many flags as values. Trained with gaps, the same model uses them
+# well.
+#
+# </details>
+# <details><summary>Attention's mask should have hidden the missing values.</summary>
+#
+# **No.** That is the way for a whole position. If a frame has other values that are
+# known, hiding it would lose them, too.
+#
+# </details>
+#
+# **3.** Attention hides padding, but the mean at the end is over *all* positions. What
+# happens?
+#
+# <details><summary>Nothing: hidden positions are zeros.</summary>
+#
+# **No.** A natural thought, but the mask only keeps others from looking at them. They
+# still get vectors, from biases, positions and attention of their own.
+#
+# </details>
+# <details><summary>A sequence's answer depends on how much padding it gets.</summary>
+#
+# **Right.** The vectors of padding join the mean, and its divisor is the padded length.
+# Beside a longer neighbour, the same sequence gets another output.
+#
+# </details>
+# <details><summary>The mean gets smaller, and the output layer undoes that.</summary>
+#
+# **No.** It could undo a fixed factor. But this one is different for each sequence, and
+# padding adds vectors of its own.
+#
+# </details>
+#
+# **4.** What carries knowledge of the test rows into training?
+#
+# <details><summary>Filling gaps of test rows with means of the training rows.</summary>
+#
+# **No.** Tempting, because a number passes between the two parts. But it passes from
+# training to test, as it will when the model is used.
+#
+# </details>
+# <details><summary>Padding all sequences to the longest one of both parts.</summary>
+#
+# **No.** The length does come from the test. But padding that is hidden changes no
+# output, so the model learns nothing from it.
+#
+# </details>
+# <details><summary>Scaling by mean and deviation of all rows.</summary>
+#
+# **Right.** Then each training row has been shifted by what the test rows are like.
+# Often it matters little, but the test is no longer new.
+#
+# </details>
+#
+# **5.** You train twenty variants, and report the one with the highest test accuracy.
+# Each has been trained on the training rows alone. What is wrong with the number?
+#
+# <details><summary>Nothing: no weight has been fitted to the test.</summary>
+#
+# **No.** No weight has, but the choice has. With twenty tries, one will suit these rows
+# by chance.
+#
+# </details>
+# <details><summary>It is too high.</summary>
+#
+# **Right.** The highest of twenty is in part the luckiest. Let validation data choose,
+# and use the test once.
+#
+# </details>
+# <details><summary>It is too low: the best variant has overfitted.</summary>
+#
+# **No.** Overfitting does lower the accuracy on a test. But the test shows that truly;
+# it is the choice that makes the number too good.
+#
+# </details>
+
 # %% [markdown] tags=["shared"]
 # ## Key points
 #

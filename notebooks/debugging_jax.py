@@ -849,6 +849,121 @@ def my_best_epoch(losses, patience):
 assert check("debugging.accumulate", my_accumulate)
 assert check("debugging.best_epoch", my_best_epoch)
 
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** A model learns one batch by heart: its loss falls to almost 0. Which mistake
+# can still be there?
+#
+# <details><summary>A softmax before the loss.</summary>
+#
+# **No.** Tempting, because the predicted classes stay the same. But probabilities taken
+# for logits differ by 1 at most, and such a loss cannot come near 0.
+#
+# </details>
+# <details><summary>A learning rate that is far too small.</summary>
+#
+# **No.** Small steps do lead down, too. But in the few updates of the test they do not
+# lead to 0.
+#
+# </details>
+# <details><summary>Labels that belong to other rows.</summary>
+#
+# **Right.** A model with enough weights memorises any pairs. Whether there was
+# something to learn shows only on data that it has not seen.
+#
+# </details>
+#
+# **2.** The validation loss rises, and the validation accuracy rises, too. How can that
+# be?
+#
+# <details><summary>A few wrong answers are getting very sure.</summary>
+#
+# **Right.** The loss counts how sure an answer is, without a limit; the accuracy only
+# whether it is right. So they may choose different epochs.
+#
+# </details>
+# <details><summary>It cannot: one of the two is computed wrongly.</summary>
+#
+# **No.** Tempting, because both judge the same outputs. But they ask different things
+# of them.
+#
+# </details>
+# <details><summary>Validation data have leaked into training.</summary>
+#
+# **No.** That would explain the accuracy. But then the model would learn these answers,
+# and their loss would fall.
+#
+# </details>
+#
+# **3.** One text of a batch is empty, so its mean over positions is 0/0. The loss is
+# the mean over the batch. What happens if nothing stops the training?
+#
+# <details><summary>The model learns from the other texts.</summary>
+#
+# **No.** It seems so, since each text is computed by itself. But loss and gradients are
+# sums over all of them, and a sum with a NaN is NaN.
+#
+# </details>
+# <details><summary>One update is lost, and the next repairs it.</summary>
+#
+# **No.** Each update does have a gradient of its own. But it is added to weights that
+# are NaN by now.
+#
+# </details>
+# <details><summary>All weights become NaN, and stay so.</summary>
+#
+# **Right.** The text's NaN is in the gradient of each weight it passes through, and an
+# update adds it. So a good loop stops before the update.
+#
+# </details>
+#
+# **4.** A batch is cut into four equal parts. The gradients of their mean losses are
+# *added*, and then comes one update. What is wrong?
+#
+# <details><summary>Nothing: the parts add up to the batch.</summary>
+#
+# **No.** For sums they would. But each mean has divided by a quarter of the rows, so it
+# counts four times as much as its share.
+#
+# </details>
+# <details><summary>The gradient is four times too large.</summary>
+#
+# **Right.** Their mean is the gradient of the batch. Adam hides the factor, because it
+# divides by the gradient's size; plain gradient descent and clipping do not.
+#
+# </details>
+# <details><summary>The gradient is noisier than that of the batch.</summary>
+#
+# **No.** That is true of each part. But the mean of the four is the batch's gradient,
+# to rounding.
+#
+# </details>
+#
+# **5.** The loss of a new model for ten classes starts at 9, far above $\ln 10 = 2.3$.
+# What follows?
+#
+# <details><summary>Nothing: before training, any loss is possible.</summary>
+#
+# **No.** Tempting, because training brings it down. But an even guess costs $\ln 10$;
+# this model is sure of something, and wrong.
+#
+# </details>
+# <details><summary>The first outputs are too large.</summary>
+#
+# **Right.** Large logits mean sure answers, and they are mostly wrong. Look at the
+# scale of the inputs and of the last layer.
+#
+# </details>
+# <details><summary>The labels are in the wrong order.</summary>
+#
+# **No.** A common mistake, but it does not show here: a new model fits no order of
+# labels better than another.
+#
+# </details>
+
 # %% [markdown] tags=["shared"]
 # ## Key points
 #

@@ -725,6 +725,121 @@ assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 # print(tokens.decode(generate(model, [tokens.encode("The ")], 50)[0]))
 # ```
 
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** A ring grows from 8 to 64 devices; model and batch stay the same. How much does
+# each device send in an all-reduce?
+#
+# <details><summary>Eight times as much.</summary>
+#
+# **No.** Tempting, because there are so many more to inform. But each sends to its
+# neighbour only, and the parts become smaller as the steps become more.
+#
+# </details>
+# <details><summary>Hardly more.</summary>
+#
+# **Right.** It sends $2(n-1)/n$ of a gradient: close to two, for any large ring. What
+# grows is the number of steps.
+#
+# </details>
+# <details><summary>An eighth: it has an eighth of the texts.</summary>
+#
+# **No.** Its *computation* is an eighth. The gradient has a number for each weight,
+# however few texts it comes from.
+#
+# </details>
+#
+# **2.** Weights are sharded among four devices, as in FSDP. With what does a device
+# compute a block?
+#
+# <details><summary>With a quarter of the weights, for all texts.</summary>
+#
+# **No.** That is tensor parallel, where activations travel. In FSDP the quarter is only
+# what a device *keeps*.
+#
+# </details>
+# <details><summary>With a quarter of the weights, for a quarter of the texts.</summary>
+#
+# **No.** It seems so, as both are divided. But then no text would ever meet three
+# quarters of the weights.
+#
+# </details>
+# <details><summary>With all weights of the block, for a quarter of the texts.</summary>
+#
+# **Right.** They are gathered before the block and dropped after it. So computing is as
+# in data parallel, and only keeping is shared.
+#
+# </details>
+#
+# **3.** Four devices take four times the batch, and an update takes as long as on one.
+# Is the training four times as fast?
+#
+# <details><summary>Yes: it sees four times as many texts a second.</summary>
+#
+# **No.** It does. But what counts is the time to a loss, and in a larger batch each
+# text teaches less.
+#
+# </details>
+# <details><summary>Only as far as larger batches need fewer updates.</summary>
+#
+# **Right.** Up to a certain size, four times the batch (with a new learning rate) needs
+# nearly a quarter of the updates. Beyond it, the gradient is precise enough already.
+#
+# </details>
+# <details><summary>No: an update takes as long as before.</summary>
+#
+# **No.** Tempting, because no update is faster. But gradients are less noisy, and
+# usually fewer updates are needed.
+#
+# </details>
+#
+# **4.** A data-parallel run has 64 GPUs, and one of them computes half as fast as the
+# others. How long does an update take?
+#
+# <details><summary>About twice as long.</summary>
+#
+# **Right.** The sum is ready when the last part has arrived, so all wait for the
+# slowest. Large clusters search for slow machines.
+#
+# </details>
+# <details><summary>A little longer: the speeds average out.</summary>
+#
+# **No.** Work would average out if it moved to the fast ones. Here each has a fixed
+# share of the batch.
+#
+# </details>
+# <details><summary>As long as before: its part comes one update later.</summary>
+#
+# **No.** There are methods that allow this, called asynchronous. An all-reduce does
+# not: it has no sum before it has all parts.
+#
+# </details>
+#
+# **5.** A training with Adam and warm-up resumes from a file with the weights alone.
+# What differs from a run that was never stopped?
+#
+# <details><summary>Nothing: the weights are the model.</summary>
+#
+# **No.** They are all that you need to *use* it. An update also needs the averages, and
+# the schedule its count.
+#
+# </details>
+# <details><summary>The gradients are lost, so one update is missing.</summary>
+#
+# **No.** Tempting, because Adam averages gradients. But each update computes a new one
+# from the weights; what is lost are the averages.
+#
+# </details>
+# <details><summary>The averages start at zero, the schedule at warm-up.</summary>
+#
+# **Right.** The first steps follow single batches instead of many, at the learning
+# rates of the beginning. So the run takes another way.
+#
+# </details>
+
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
