@@ -1082,6 +1082,120 @@ def my_cached_step(q, k, v, keys, values):
 assert check("decoder.top_p", my_top_p)
 assert check("decoder.cached_step", my_cached_step)
 
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** Model A pays 2 nats for a token, and its tokens are four characters long on
+# average. Model B predicts the same text by characters, and pays 1 nat for each. Which
+# one predicts it better?
+#
+# <details><summary>B: its loss is half as large.</summary>
+#
+# **No.** Tempting, because with one vocabulary the lower loss does win. But one token
+# of A stands for four characters.
+#
+# </details>
+# <details><summary>A: its tokens are longer.</summary>
+#
+# **Right.** It pays half a nat for a character, B a whole one. So A gives the whole
+# text the higher probability.
+#
+# </details>
+# <details><summary>Nobody can tell, because their vocabularies differ.</summary>
+#
+# **No.** True of losses per token. But both models give the same text a probability,
+# and its logarithm, divided by the number of characters, compares them.
+#
+# </details>
+#
+# **2.** Somebody forgets the causal mask in training. What gives it away?
+#
+# <details><summary>The training loss, which hardly falls.</summary>
+#
+# **No.** One expects a bug to make training fail. This one makes it too good: each
+# label is also an input, one position later.
+#
+# </details>
+# <details><summary>The loss on held-out text.</summary>
+#
+# **No.** It uncovers overfitting, so one trusts it here, too. But the labels of
+# held-out text are among its inputs as well.
+#
+# </details>
+# <details><summary>The texts that the model writes.</summary>
+#
+# **Right.** At the end of a text there is no next token to copy, and the model has
+# learned little else.
+#
+# </details>
+#
+# **3.** At temperature 1, one token is four times as probable as another. And at
+# temperature 0.5?
+#
+# <details><summary>Sixteen times.</summary>
+#
+# **Right.** The difference of the logits doubles. The ratio of the probabilities is the
+# exponential of this difference, so it is squared.
+#
+# </details>
+# <details><summary>Eight times.</summary>
+#
+# **No.** Tempting, because dividing by 0.5 doubles the logits. But a ratio of
+# probabilities is not proportional to their difference.
+#
+# </details>
+# <details><summary>Twice.</summary>
+#
+# **No.** An exponent of 0.5 would take the root. But the exponent is $1/\tau$: a
+# temperature of 2 takes the root, a low one sharpens.
+#
+# </details>
+#
+# **4.** A training pass predicts at all positions of a window. Why can one pass not
+# write as many new tokens?
+#
+# <details><summary>In writing, there is no mask.</summary>
+#
+# **No.** It may look useless where no later token exists. But old tokens keep it: else
+# their vectors would not be as in training.
+#
+# </details>
+# <details><summary>A softmax gives only one token.</summary>
+#
+# **No.** So it is for one position. But a pass has a softmax at each of them.
+#
+# </details>
+# <details><summary>Each new token is an input of the next prediction.</summary>
+#
+# **Right.** In training, the real text gives all inputs beforehand. Here, the next one
+# has yet to be chosen.
+#
+# </details>
+#
+# **5.** Without a cache, all tokens are computed again at each step. Does a key–value
+# cache change the logits of the new token?
+#
+# <details><summary>A little: old keys and values are out of date.</summary>
+#
+# **No.** Tempting, because in an encoder each new token would change all others. Behind
+# a causal mask, no old token sees the new one.
+#
+# </details>
+# <details><summary>Not at all, but for rounding.</summary>
+#
+# **Right.** Keys and values of old tokens depend only on tokens before them, in every
+# block. So they would come out the same again.
+#
+# </details>
+# <details><summary>Only with several blocks, where the tokens are mixed.</summary>
+#
+# **No.** Deeper blocks do get mixtures. But those of old tokens do not contain the new
+# one.
+#
+# </details>
+
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
