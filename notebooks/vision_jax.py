@@ -1030,7 +1030,7 @@ download_link(augmented, f"vision_{framework}.safetensors")
 
 # %% tags=["shared", "your-turn"]
 def my_patches(images, patch):
-    """Pictures cut into squares of ``patch`` pixels: ``b y x c -> b n (p p c)``.
+    """Pictures cut into squares of ``patch`` pixels: ``b y x i -> b n (p p i)``.
 
     Patches are read row by row, and so are the pixels of each; the channels of a pixel
     stand together. Both sides are multiples of ``patch``.
@@ -1068,6 +1068,118 @@ def my_tokens(patches, w, class_token, table):
 
 assert check("vision.patches", my_patches)
 assert check("vision.tokens", my_tokens)
+
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** A ViT is to get patches of half the side. What happens to the number of weights
+# in the blocks of its encoder?
+#
+# <details><summary>Four times as many: there are four times as many patches.</summary>
+#
+# **No.** The work does grow with them, and the attention maps with their square. But no
+# weight belongs to one patch.
+#
+# </details>
+# <details><summary>A quarter: each patch has a quarter of the pixels.</summary>
+#
+# **No.** So it is in the layer that embeds them. The blocks get vectors of size $m$, as
+# before.
+#
+# </details>
+# <details><summary>It stays the same.</summary>
+#
+# **Right.** The blocks use the same matrices for each element of the sequence, however
+# long it is.
+#
+# </details>
+#
+# **2.** What does the class token know of a picture before the first block?
+#
+# <details><summary>Nothing: its vector is the same for all pictures.</summary>
+#
+# **Right.** It is a learned parameter. What it later knows of the picture, attention
+# has brought.
+#
+# </details>
+# <details><summary>The mean of all patches.</summary>
+#
+# **No.** At the end, it does the work of a mean. But it is not made of patches.
+#
+# </details>
+# <details><summary>What is in the first patch, because it stands there.</summary>
+#
+# **No.** It stands in front of that patch, and takes no patch's place.
+#
+# </details>
+#
+# **3.** A ViT without positions gets its patches row by row, as ever. What does it
+# still know about places?
+#
+# <details><summary>Nothing: attention sees an unordered set.</summary>
+#
+# **No.** True of the patches, not of their pixels: a bag of patches is no bag of
+# pixels.
+#
+# </details>
+# <details><summary>Which patches are neighbours: they come in this order.</summary>
+#
+# **No.** Tempting, because we read them row by row. But attention ignores the order of
+# a sequence.
+#
+# </details>
+# <details><summary>Where each pixel stands within its patch.</summary>
+#
+# **Right.** Each pixel has its own row of the embedding matrix, so strokes on the left
+# and on the right give different vectors.
+#
+# </details>
+#
+# **4.** A convolution moves its output along with a shifted picture, and at the end the
+# net takes the mean over all places. Can a shift still change the class?
+#
+# <details><summary>No: the mean of the same outputs is the same.</summary>
+#
+# **No.** So it is on a large empty sheet. Elsewhere, something is pushed over the
+# border, and pooling in pairs follows only even shifts.
+#
+# </details>
+# <details><summary>Yes, through borders and pooling.</summary>
+#
+# **Right.** At a border a kernel meets padding, and pooling cuts a shifted picture into
+# other pairs.
+#
+# </details>
+# <details><summary>Yes, because the kernels have learned where digits stand.</summary>
+#
+# **No.** A dense layer has weights for each place. A kernel has the same ones for all
+# places.
+#
+# </details>
+#
+# **5.** Without the patches that a ViT attends to most, the probability of its class
+# falls. What shows that the map has found what matters?
+#
+# <details><summary>The fall itself: a cause was taken away.</summary>
+#
+# **No.** Erasing tests more than looking does. But any patches cost something, if only
+# because such pictures never came up in training.
+#
+# </details>
+# <details><summary>A larger fall than without as many other patches.</summary>
+#
+# **Right.** Others at random, or those with the most ink, for which one needs no model.
+# Only the difference can belong to the map.
+#
+# </details>
+# <details><summary>Equal maps in several heads.</summary>
+#
+# **No.** Agreement looks like evidence. But heads may agree on patches that the output
+# hardly depends on.
+#
+# </details>
 
 # %% [markdown] tags=["shared"]
 # ## Key points
