@@ -1032,6 +1032,126 @@ def my_beam_step(scores, log_p, width):
 assert check("translation.masks", my_masks)
 assert check("translation.beam_step", my_beam_step)
 
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** Which mask does cross-attention need?
+#
+# <details><summary>A causal one, because it is part of a decoder.</summary>
+#
+# **No.** The decoder's self-attention needs it, where later tokens are the answers. The
+# source contains none of them.
+#
+# </details>
+# <details><summary>None, because the whole source may be read.</summary>
+#
+# **No.** All its tokens may. But in a batch, shorter sources end in padding, which
+# should get no weight.
+#
+# </details>
+# <details><summary>One that hides the padding of the target.</summary>
+#
+# **No.** Tempting, because it is the decoder that looks. But a mask hides keys, and the
+# keys are those of the source.
+#
+# </details>
+# <details><summary>One that hides the padding of the source.</summary>
+#
+# **Right.** Keys and values come from the source, so only its padding could get into an
+# output.
+#
+# </details>
+#
+# **2.** A source has 20 tokens, the target 5 so far. How many vectors does
+# cross-attention return?
+#
+# <details><summary>5</summary>
+#
+# **Right.** Each query gets one vector, and the queries come from the target. So these
+# can be added to its own vectors.
+#
+# </details>
+# <details><summary>20</summary>
+#
+# **No.** Tempting, because the information comes from there. But keys and values are
+# only averaged, however many there are.
+#
+# </details>
+# <details><summary>25</summary>
+#
+# **No.** So it would be if self-attention read both sequences as one. Here they stay
+# apart.
+#
+# </details>
+#
+# **3.** Given the right beginning, a model gets nine of ten characters right. Outputs
+# have 11 characters. What share of them does it write without a mistake?
+#
+# <details><summary>Nine of ten.</summary>
+#
+# **No.** Only if all mistakes fall into the same few outputs. Accuracy counts
+# characters, and one wrong character spoils an output.
+#
+# </details>
+# <details><summary>Nearly a third: 0.9 to the power of 11.</summary>
+#
+# **No.** That is the calculation for independent mistakes. But a model usually has hard
+# characters and hard sources.
+#
+# </details>
+# <details><summary>Anything up to nine of ten, also none.</summary>
+#
+# **Right.** It depends on where the mistakes are: one in each output leaves ten of
+# eleven characters right, and no output.
+#
+# </details>
+#
+# **4.** For sources of new years, a model often writes a wrong digit. Does it misread
+# the source, or do the digits before mislead it? What can tell?
+#
+# <details><summary>The cross-attention map at this digit.</summary>
+#
+# **No.** It shows where the model looks, and the place may be right. What the model
+# makes of it, the map does not say.
+#
+# </details>
+# <details><summary>The same source with another beginning of the target.</summary>
+#
+# **Right.** Only what is written before changes. If the digit changes with it, the
+# source alone does not decide it.
+#
+# </details>
+# <details><summary>A larger test set of the old years.</summary>
+#
+# **No.** More data is good advice elsewhere. But there, both causes predict the same
+# digits.
+#
+# </details>
+#
+# **5.** The width of a beam search goes from 4 to 1,000, and it finds more probable
+# texts. Are they better translations?
+#
+# <details><summary>Yes: training has made good translations probable.</summary>
+#
+# **No.** On average it has. But the search looks for an extreme, and there a model is
+# wrong most often.
+#
+# </details>
+# <details><summary>They are the same: the best beam was found before.</summary>
+#
+# **No.** So it is for a model that is sure of each token. One that is not has far more
+# candidates than four beams hold.
+#
+# </details>
+# <details><summary>Often not: many become too short.</summary>
+#
+# **Right.** Each further token can only lower the probability, so very short texts,
+# even empty ones, score high where a model is unsure.
+#
+# </details>
+
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
