@@ -14,13 +14,15 @@ const pack = list => {  // as bytes: a list of numbers takes seconds
 const fold = (numbers, [n, ...rest]) => n === undefined ? numbers[0] : Array.from(
     {length: n}, (_, i) => fold(numbers.slice(
         i * numbers.length / n, (i + 1) * numbers.length / n), rest));
-const inSteps = (model, cache, tokens, step) => {  // logits s t, cross maps l h s k
+const inSteps = (model, cache, tokens, step) => {  // logits s t, maps l h s s, l h s k
     const parts = [];
     for (let i = 0; i < tokens.length; i += step)
         parts.push(model.call(tokens.slice(i, i + step), cache));
-    const cross = parts[0][2][0] ? parts[0][2].map((heads, l) => heads.map(
-        (_, h) => parts.flatMap(part => part[2][l][h]))) : [];
-    return [parts.flatMap(([logits]) => logits), cross];
+    const joined = n => !parts[0][n][0] ? [] : parts[0][n].map((heads, l) => heads.map(
+        (_, h) => parts.flatMap(part => part[n][l][h])));
+    const whole = row => tokens.map((_, key) => row[key] ?? 0);  // later keys: 0
+    const maps = joined(1).map(heads => heads.map(rows => rows.map(whole)));
+    return [parts.flatMap(([logits]) => logits), maps, joined(2)];
 };
 """
 

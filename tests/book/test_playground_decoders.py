@@ -38,7 +38,8 @@ PLACES = pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"
 
 WRITE = """([data, sizes, rows, step]) => {
     const model = new LanguageModel(unpack(data), sizes);
-    return pack(rows.map(row => inSteps(model, model.newCache(), row, step)[0]));
+    const found = rows.map(row => inSteps(model, model.newCache(), row, step));
+    return [0, 1].map(which => pack(found.map(parts => parts[which])));
 }"""
 TRANSLATE = """([data, sizes, sources, targets, step]) => {
     const model = new Translator(unpack(data), sizes);
@@ -48,7 +49,8 @@ TRANSLATE = """([data, sizes, sources, targets, step]) => {
             return [logits, cross];
         }
         const cache = model.target.newCache(model.read(source));
-        return inSteps(model.target, cache, targets[i], step);
+        const [logits, , cross] = inSteps(model.target, cache, targets[i], step);
+        return [logits, cross];
     });
     return [0, 1].map(which => pack(found.map(pair => pair[which])));
 }"""
@@ -66,9 +68,10 @@ def draw_tokens(*shape, n=T, seed=0):
 
 
 def write(javascript, params, sizes, rows, step):
-    """Logits ``b s t`` in JavaScript, ``step`` tokens at a time."""
+    """Logits ``b s t``, maps ``b l h s s`` in JavaScript, ``step`` tokens at a time."""
     found = javascript.evaluate(WRITE, [packed(params), sizes, rows.tolist(), step])
-    return unpacked(found, *rows.shape, -1)
+    (b, s), heads = rows.shape, (sizes["nBlocks"], sizes["nHeads"])
+    return unpacked(found[0], b, s, -1), unpacked(found[1], b, *heads, s, s)
 
 
 def translate(javascript, params, sizes, sources, targets, step):
@@ -97,21 +100,28 @@ def in_both(kind, params, sizes):
         yield side, model
 
 
+def logits_and_maps(side, model, rows):
+    """Of a language model in a framework: ``b s t``, ``b l h s s``."""
+    logits, maps = model(side.tensor(rows, "int32"), return_maps=True)
+    return as_numpy(logits), as_numpy(maps).swapaxes(0, 1)
+
+
 @PLACES
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_the_language_model_agrees_with_both_frameworks(
     javascript, norm_first, positions, tied
 ):
-    """In one pass, token by token, and four tokens at a time; with halved weights."""
+    """Logits and attention maps, in one pass, token by token, and four at a time."""
     options = {"norm_first": norm_first, "positions": positions, "tied": tied}
     sizes, params = small("LanguageModel", **options)
     given, rows = SMALL | {"normFirst": norm_first}, draw_tokens(B, S)
     found = [write(javascript, params, given, rows, step) for step in (S, 1, 4)]
     for side, model in in_both("LanguageModel", params, sizes):
-        expected = as_numpy(model(side.tensor(rows, "int32")))
-        for each in found:
-            np.testing.assert_allclose(each, expected, atol=1e-4, rtol=0)
+        logits, maps = logits_and_maps(side, model, rows)
+        for ours, its in found:
+            np.testing.assert_allclose(ours, logits, atol=1e-4, rtol=0)
+            np.testing.assert_allclose(its, maps, atol=1e-5, rtol=0)
 
 
 @PLACES
@@ -146,11 +156,12 @@ def test_the_decoder_agrees_with_the_reference(javascript, norm_first):
     np.testing.assert_allclose(found[0], expected, atol=1e-9)
     np.testing.assert_allclose(found[1], cross.swapaxes(0, 1), atol=1e-12)
     _, params = small("LanguageModel", norm_first=norm_first)
-    expected, *_ = reference_models.language_model(
+    expected, maps, _ = reference_models.language_model(
         targets, params, L, H, norm_first=norm_first
     )
     found = write(javascript, params, sizes, targets, 1)
-    np.testing.assert_allclose(found, expected, atol=1e-9)
+    np.testing.assert_allclose(found[0], expected, atol=1e-9)
+    np.testing.assert_allclose(found[1], maps.swapaxes(0, 1), atol=1e-12)
 
 
 def test_every_half_is_read_as_numpy_reads_it(javascript):
@@ -289,7 +300,7 @@ def is_greedy(logits, tokens):
 def test_the_trained_language_model_gives_the_same_numbers(
     javascript, trained, learned, side
 ):
-    """On windows of the held-out text, with and without the cache."""
+    """Logits and maps, on windows of the held-out text, with and without the cache."""
     data = trained("decoder", side)
     assert playground.metadata(data) == learned.metadata
     params, sizes = safetensors.numpy.load(data), sizes_of(TEXT, TEXT.length)
@@ -300,9 +311,10 @@ def test_the_trained_language_model_gives_the_same_numbers(
         whole = write(javascript, params, sizes, rows, length)
         steps = write(javascript, params, sizes, rows, 1)
         for side_of, model in in_both("LanguageModel", params, TEXT.model):
-            expected = as_numpy(model(side_of.tensor(rows, "int32")))
-            np.testing.assert_allclose(whole, expected, atol=1e-4, rtol=0)
-            np.testing.assert_allclose(steps, expected, atol=1e-4, rtol=0)
+            logits, maps = logits_and_maps(side_of, model, rows)
+            for ours, its in (whole, steps):
+                np.testing.assert_allclose(ours, logits, atol=1e-4, rtol=0)
+                np.testing.assert_allclose(its, maps, atol=1e-5, rtol=0)
 
 
 def source_rows(texts):
@@ -442,7 +454,7 @@ def continued(javascript, trained):
         tokens = pairs.encode(beginning)
         params = safetensors.numpy.load(data)
         sizes = sizes_of(TEXT, TEXT.length)
-        logits = write(javascript, params, sizes, tokens[None], len(tokens))
+        logits, _ = write(javascript, params, sizes, tokens[None], len(tokens))
         return tokens, reference.softmax(logits[0, -1]), pairs
 
     return run
@@ -459,6 +471,25 @@ def test_a_space_at_the_end_changes_the_next_tokens(continued, side):
     assert longer[:-1].tolist() == tokens.tolist() and p[words].sum() < 0.1
     known = [n for n, t in enumerate(pairs.tokens) if t in ("not", "None")]
     assert p[known].sum() < 0.1
+
+
+@pytest.mark.book
+@by_side
+def test_answer_about_the_layers_of_the_language_model_is_true(trained, learned, side):
+    """Layer 1 looks further back than layer 0; one of its heads prefers line breaks."""
+    tokens = learned.encode(text.load()["test"][:60_000])
+    n, params = TEXT.length, safetensors.numpy.load(trained("decoder", side))
+    rows = np.array(tokens[: 100 * n]).reshape(100, n)
+    _, maps, _ = reference_models.language_model(
+        rows, params, TEXT.n_blocks, TEXT.n_heads, norm_first=TEXT.norm_first
+    )  # l b h s s
+    back = np.arange(n)[:, None] - np.arange(n)
+    distance = (maps * np.tril(back)).sum(axis=-1)[..., n // 2 :].mean(axis=(1, 2, 3))
+    assert distance[0] < 0.8 * distance[1]
+    breaks = np.char.startswith(np.array(learned.tokens), "\n")[rows]  # b s
+    share = breaks.cumsum(axis=-1) / np.arange(1, n + 1)  # of the tokens so far
+    on_breaks = (maps[1] * breaks[:, None, None]).sum(axis=-1).mean(axis=(0, 2))
+    assert on_breaks.max() > 1.5 * share.mean()
 
 
 # What a reader does
@@ -503,6 +534,13 @@ def texts_of(page, selector):
 def tokens_of(page):
     """The tokens of the text, white space made visible."""
     return texts_of(page, ".seen span")
+
+
+def numbers_of(shown, pairs):
+    """Tokens as numbers, from what the page shows of them."""
+    signs = str.maketrans(" \n\t", "␣⏎⇥")
+    numbers = {token.translate(signs): n for n, token in enumerate(pairs.tokens)}
+    return [numbers[token] for token in shown]
 
 
 def stop_the_clock(page):
@@ -579,9 +617,7 @@ def test_greedy_text_is_that_of_python(reader, trained, side):
     pairs = BytePairs.from_metadata(playground.metadata(data))
     prompt = pairs.encode(playground.PROMPT)
     assert len(prompt) + len(new) == TEXT.length
-    signs = str.maketrans(" \n\t", "␣⏎⇥")
-    numbers = {token.translate(signs): n for n, token in enumerate(pairs.tokens)}
-    its = [numbers[token] for token in new]
+    its = numbers_of(new, pairs)
     assert playground.PROMPT + pairs.decode(its) == whole
     tokens = np.array([[*prompt, *its]])
     params = safetensors.numpy.load(data)
@@ -632,6 +668,101 @@ def test_a_token_is_appended_by_pressing_it(reader, trained):
     expect(page.locator("#writing")).to_have_value("if x is")
     expect(said).to_have_text("")
     expect(page.locator(".seen .new")).to_have_count(0)
+    assert page.complaints == []
+
+
+def looked_at(page):
+    """The chosen token, and the shares of the strongest colour that its keys have."""
+    chosen, colours = page.locator(".seen label").evaluate_all("""all => [
+        all.findIndex(n => n.firstChild.checked),
+        all.map(n => +n.lastChild.style.getPropertyValue('--chance'))]""")
+    return chosen, np.array(colours)
+
+
+def radios_of(page):
+    """The tokens of the text, one of which is chosen."""
+    return page.get_by_role("radiogroup", name="The text as").get_by_role("radio")
+
+
+def says_where(page, shown, row, weights):
+    """The sentence has the largest weight, as its token has, and how far back it is."""
+    said = page.locator(".writing .readout").inner_text()
+    pattern = r"(.*?) \(([\d.]+)\); .* looks ([\d.]+) tokens back\."
+    who, largest, back = re.fullmatch(pattern, said).groups()
+    best = int(weights.argmax())
+    assert who == f"“{shown[row]}” at {row} looks most at “{shown[best]}” at {best}"
+    assert float(largest) == pytest.approx(weights[best], abs=0.0051)
+    mean = weights @ (row - np.arange(len(shown)))
+    assert float(back) == pytest.approx(mean, abs=0.051)
+    label = radios_of(page).nth(best).get_attribute("aria-label")
+    assert label.endswith(f", weight {largest}")
+
+
+def maps_by_option(side, data, shown):
+    """Maps ``s s`` of the framework's model for shown tokens, by what is chosen."""
+    pairs = BytePairs.from_metadata(playground.metadata(data))
+    model = SIDES[side].build("LanguageModel", **TEXT.model)
+    from_arrays(model, safetensors.numpy.load(data))
+    rows = np.array([numbers_of(shown, pairs)])
+    (maps,) = logits_and_maps(SIDES[side], model, rows)[1]  # l h s s
+    found = {
+        f"layer {n}, mean of heads": maps[n].mean(axis=0) for n in range(len(maps))
+    }
+    heads = {f"layer {n}, head {h}": maps[n, h] for n, h in np.ndindex(maps.shape[:2])}
+    return found | heads
+
+
+@pytest.mark.book
+@by_side
+def test_colours_are_the_weights_of_the_chosen_token(reader, trained, side):
+    """Of each layer and head: the last token, one chosen by keys, one by a press."""
+    page = reader("writes", side=pages.NAMES[side])
+    for _ in range(3):
+        page.get_by_role("button", name="One token").click()
+    shown = tokens_of(page)
+    last, maps = len(shown) - 1, maps_by_option(side, trained("decoder", side), shown)
+    radios = radios_of(page)
+    choose = {
+        last: lambda: radios.nth(last).focus(),
+        last - 1: lambda: page.keyboard.press("ArrowLeft"),  # as in all such groups
+        5: lambda: page.locator(".seen span").nth(5).click(),
+    }
+    for row, act in choose.items():
+        act()
+        for option, weights in maps.items():
+            page.get_by_label("Attention of").select_option(option)
+            chosen, colours = looked_at(page)
+            assert chosen == row
+            weights = weights[row]
+            np.testing.assert_allclose(colours, weights / weights.max(), atol=1e-3)
+            says_where(page, shown, row, weights)
+    expect(radios.nth(last)).to_have_accessible_name(re.compile("not visible"))
+    assert page.complaints == []
+
+
+@pytest.mark.book
+def test_the_newest_token_is_chosen_unless_another_one_is(reader):
+    page = reader("writes")
+    one = page.get_by_role("button", name="One token")
+    n = len(tokens_of(page))
+    one.click()
+    assert looked_at(page)[0] == n
+    page.locator(".seen span").nth(4).click()
+    one.click()
+    chosen, colours = looked_at(page)
+    assert chosen == 4 and len(colours) == n + 2 and (colours[5:] == 0).all()
+    page.locator(".seen span").last.click()
+    one.click()
+    assert looked_at(page)[0] == n + 2
+    page.locator(".seen span").nth(4).click()
+    page.get_by_label("Beginning of a text").fill("if x is")
+    chosen, colours = looked_at(page)
+    assert chosen == len(colours) - 1 == len(tokens_of(page)) - 1
+    page.get_by_label("Beginning of a text").fill("")
+    page.get_by_label("Attention of").select_option(
+        "0 1"
+    )  # of no token: nothing to see
+    expect(page.locator(".seen")).to_be_hidden()
     assert page.complaints == []
 
 
@@ -859,6 +990,7 @@ def test_opened_models_are_accessible_and_fit(reader, size):
     inside = """all => all.filter(n => n.getBoundingClientRect().right > innerWidth
         || n.scrollWidth > n.clientWidth + 1).map(n => n.outerHTML.slice(0, 99))"""
     boxes = ".opens p, .translation, .opens ol, .letters button, .opens textarea"
+    boxes += ", .seen"
     assert page.locator(boxes).evaluate_all(inside) == []
     assert page.complaints == []
     if size == NARROW:
