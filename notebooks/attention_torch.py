@@ -775,10 +775,11 @@ np.testing.assert_raises_regex(
 
 # %% [markdown] tags=["shared"]
 # How many heads? Their number $h$ has to divide $m$. Common models choose $d = 64$ or
-# $128$ and let $h$ grow with $m$: the [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$, the largest
-# [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. More heads look for more
-# things, but each compares fewer numbers. In translation, 8 and 16 heads did better
-# than 32, and one head did worst (Vaswani et al., table 3).
+# $128$ and let $h$ grow with $m$: the [Transformer](https://arxiv.org/abs/1706.03762)
+# has 8 heads for $m = 512$, the largest [GPT-3](https://arxiv.org/abs/2005.14165) 96
+# for 12,288. More heads look for more things, but each compares fewer numbers. In
+# translation, 8 and 16 heads did better than 32, and one head did worst (Vaswani et
+# al., table 3).
 
 # %% [markdown] tags=["shared"]
 # ## Attention ignores order
