@@ -105,8 +105,8 @@ print("in: ", *x_test[0].argmax(-1))
 print("out:", *y_test[0])
 
 # %% [markdown] tags=["shared"]
-# There are $10^{16}$ such sequences, so a model that memorised the 50,000 for training
-# would fail on the test data.
+# There are $10^{16}$ such sequences: a model that memorised the 50,000 for training
+# would fail the test.
 
 # %% tags=["shared", "check"]
 # Checked: labels are the inputs reversed; no test sequence is in the training data
@@ -118,8 +118,8 @@ assert not any(row.tobytes() in trained_on for row in y_test)
 
 # %% [markdown] tags=["jax"]
 # The model is the `Predictor` of [the chapter on positions](positions_jax.ipynb), with
-# one block and one head. Its layer `embed` makes the embeddings of the digits from
-# one-hot vectors. Then attention can carry each symbol to its output in one step:
+# one block and one head. Its layer `embed` turns one-hot digits into embeddings.
+# Attention can carry each symbol to its output in a single step:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The model on one sequence, from top to bottom: sixteen digits; a box with embed and positions; attention, drawn as sixteen lines that cross, one from each input to the output that needs it; a box with ffn and output; the digits in reverse order. The line from the last input to the first output is highlighted."}}
 canvas, place = Canvas(206), 11.5 + 15 * np.arange(16)
@@ -136,6 +136,7 @@ canvas.fig
 
 # %% tags=["shared"]
 model = build(Predictor, seed=settings.seed, **settings.model)
+print(*(f"{name}={value}" for name, value in settings.model.items()), sep=", ")
 
 # %% [markdown] tags=["shared"]
 # ## Training a Transformer is one update, repeated
@@ -149,9 +150,9 @@ model = build(Predictor, seed=settings.seed, **settings.model)
 diagrams.training_loop()
 
 # %% [markdown] tags=["shared"]
-# The loss is `cross_entropy` of the first chapter. From the **logits** `b s c` and the
-# labels `b s` it computes the mean over all positions, and the **accuracy**, the share
-# of positions where the right symbol has the largest logit.
+# The loss is `cross_entropy` of the first chapter: from **logits** `b s c` and labels
+# `b s`, the mean over all positions, and the **accuracy**, the share of positions where
+# the right symbol has the largest logit.
 
 # %% tags=["shared", "say"]
 x_few, y_few = x_test[:1000], y_test[:1000]
@@ -163,11 +164,11 @@ say(
 
 # %% [markdown] tags=["jax"]
 # The optimiser of most projects is **AdamW**
-# ([Optax](https://optax.readthedocs.io/en/latest/api/optimizers.html)). It is Adam that
-# also shrinks weights a little at each update (*weight decay*; [Loshchilov & Hutter
-# 2019](https://arxiv.org/abs/1711.05101)), here the matrices of dense layers and
-# embeddings. The rate is a function of the updates so far, and rises over the first
-# twentieth of all.
+# ([Optax](https://optax.readthedocs.io/en/latest/api/optimizers.html)): Adam that also
+# shrinks weights a little at each update (*weight decay*; [Loshchilov & Hutter
+# 2019](https://arxiv.org/abs/1711.05101)), here only the matrices of dense layers and
+# embeddings. Its rate is a function of the number of updates made, and rises during the
+# first twentieth of them.
 
 
 # %% tags=["jax"]
@@ -187,9 +188,9 @@ def usual_optimizer(model, total, peak=1e-3):
 
 
 # %% [markdown] tags=["jax"]
-# `nnx.jit` compiles a whole epoch. Inside,
+# `nnx.jit` compiles a whole epoch: inside,
 # [`lax.scan`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html) runs
-# `update` for each batch, as in the first chapter.
+# `update` for each batch. It carries all state, also that of dropout and the optimiser.
 
 
 # %% tags=["jax"]
@@ -232,11 +233,11 @@ def train_model(model, loss_fn, data, validation, epochs, peak=1e-3):
 # | line | what it is for |
 # |---|---|
 # | `decays` | by name: dense layers and embeddings; not norms, biases, positions |
-# | `chain` | clips before AdamW; bounds from 0.5 to 10 are common |
-# | `static_argnames` | `loss_fn` is not an array |
-# | `nnx.split`, `nnx.merge` | model and optimiser as arrays, for `scan`, and back |
-# | `nnx.state` | what an update hands on: weights, averages, keys of dropout |
-# | `nnx.update` | writes the new values into `model` and `optimizer` |
+# | `chain` | clips first, then AdamW; bounds from 0.5 to 10 are common |
+# | `static_argnames` | `loss_fn` is a function: compiled in, not traced |
+# | `split`, `merge`, `update` | as arrays, for `scan`, and back into the modules |
+# | `nnx.state` | handed to the next update: weights, Adam's averages, dropout keys |
+# | `score` | all validation data in one batch: for large ones, use several |
 # | `nnx.clone` | copies the best model so far |
 
 # %% [markdown] tags=["shared"]
@@ -268,25 +269,24 @@ print("in:   ", *x_test[0].argmax(-1))
 print("model:", *written[0])
 
 # %% [markdown] tags=["jax"]
-# It works. From now on `fit` of `helpers` runs this loop for us, with Adam and the
-# warm-up of the settings. It also checks that model, data and settings match, stops if
-# a loss or a gradient is NaN or infinite, and keeps checkpoints and a history.
-
-# %% tags=["shared"]
-by_fit = build(Predictor, seed=1, **quick.model)
-validation = data["validation"]
-fitted = fit(by_fit, cross_entropy, data["train"], quick, validation=validation)
-
 # %% tags=["shared", "say"]
+validation, lost = data["validation"], as_numpy(losses)
 by_loop = evaluate(by_hand, cross_entropy, validation)["accuracy"]
 say(
-    f"For {(fitted['loss'] > 2).argmin()} updates the loss hardly leaves the level of "
-    f"guessing, and one might give up. Then it falls to {fitted['loss'][-1]:.2f}. With "
-    f"our own loop, {by_loop:.1%} of the validation outputs are right."
+    f"For {(lost > 2).argmin()} updates the loss stays near guessing, and one might give "
+    f"up; then it falls to {lost[-1]:.2f}. Of the validation outputs, {by_loop:.1%} are "
+    "right."
 )
+
+# %% [markdown] tags=["jax"]
+# It works. From now on `fit` of `helpers` runs this loop, with the warm-up of the
+# settings and plain Adam, as nothing here overfits. It also checks that model, data and
+# settings match, stops at NaN or infinity, and keeps checkpoints and a history.
 
 # %% tags=["jax", "check"]
 # Checked: both loops learn; `train_epoch` with the optimiser of `fit` has its losses
+by_fit = build(Predictor, seed=1, **quick.model)
+fitted = fit(by_fit, cross_entropy, data["train"], quick, validation=validation)
 assert first["loss"] > np.log(10)
 np.testing.assert_allclose(first["accuracy"], 1 / 10, atol=0.05)  # loose: chance
 _, loss = plots.drawn(fig, title, "training")
@@ -304,8 +304,8 @@ np.testing.assert_allclose(as_numpy(same), fitted["loss"][:50], rtol=1e-3)
 # %% [markdown] tags=["shared"]
 # ## The model learns to reverse without a mistake
 #
-# Now we take a cautious rate and more epochs, as for any new task; the last table of
-# the chapter has all settings.
+# Now the real run: a lower rate, more epochs, all sequences (the last table has the
+# settings).
 #
 # Validation data choose the best epoch, so accuracy on them may be a little too good.
 # The final number comes from the **test data**, which chose nothing.
@@ -376,9 +376,9 @@ _, maps = attention_maps(model, floats(x_few))
 maps = as_numpy(maps)[0, :, 0]  # b q k
 mirror = np.arange(settings.length)[::-1]  # the key that each row should look at
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two heat maps of 16 queries by 16 keys, for one sequence and as the mean over 1,000. In both the weights lie on the antidiagonal, with some weight beside it."}}
-titles = ["one sequence", "mean of 1,000"]
-plots.heatmaps([maps[0], maps.mean(axis=0)], titles=titles, size=(6.6, 3.2))
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A heat map of 16 queries by 16 keys, the mean over 1,000 sequences. The weights lie on the antidiagonal, with some weight beside it."}}
+titles = ["Row q looks at key 15 − q"]
+plots.heatmaps([maps.mean(axis=0)], titles=titles, size=(4.2, 3.2))
 
 # %% tags=["shared", "say"]
 away = abs(np.arange(settings.length) - mirror[:, None])  # how far each key is from it
@@ -407,10 +407,8 @@ viewer.attention(
 
 # %% [markdown] tags=["shared"]
 # The neighbours get weight because their position codes are similar (an extra tests
-# this). In a stack, lower blocks tend to look nearby and higher ones further
-# ([Sukhbaatar et al. 2019](https://arxiv.org/abs/1905.07799), on text). Play with our
-# model: [try the models](../book/playground.md), and sharpen the softmax. Is the output
-# still right?
+# this). Play with our model: [try the models](../book/playground.md), and sharpen the
+# softmax. Is the output still right?
 
 # %% tags=["shared", "check"]
 # Checked: in every row of every sequence, the mirror position has the largest weight
@@ -418,10 +416,6 @@ assert (maps.argmax(axis=-1) == mirror).all()
 assert on > beside and beside > 0.2
 assert beyond < 0.05  # loose: little
 assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
-
-# %% tags=["shared"]
-# All that the model has learned fits into one small file
-download_link(model, f"reverse_{framework}.safetensors")
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** Let the model rotate the sequence: output $q$ is the symbol
@@ -455,8 +449,8 @@ say(
 #
 # $$\mathrm{best} = \mathbb{E}\Big[\tfrac{1}{15} \max_a n_a\Big],$$
 #
-# where $n_a$ counts symbol $a$ among them, and $\mathbb{E}$ is the mean over positions
-# and sequences.
+# where $n_a$ is how often symbol $a$ occurs among the other fifteen, and $\mathbb{E}$
+# is the mean over positions and sequences.
 
 # %% tags=["shared"]
 blind = build(Predictor, seed=settings.seed, **quick.model)
@@ -510,8 +504,8 @@ top_key = np.arange(settings.length) == looked_at(model)[..., None]  # b q k
 print(f"right without the top key: {accuracy_without(model, top_key, y_few):.1%}")
 
 # %% [markdown] tags=["shared"]
-# Without these keys the model guesses. To see a model fail this test, we train it to
-# **copy** the sequence, where the residual connection already carries each symbol to
+# Without these keys the model guesses. A model that fails this test is one trained to
+# **copy** the sequence: there the residual connection already carries each symbol to
 # its output. In both tasks we silence the top key, its neighbours, or another key. We
 # also check whether another seed finds the same top keys for reversing.
 
@@ -543,7 +537,8 @@ say(
     "The reversing model passes: it needs its top keys, and another seed finds the "
     f"same ones in {agree:.0%} of the rows (by chance, {1 / 16:.0%} would agree). It "
     f"does not need their neighbours, although these have {beside:.0%} of the weight. "
-    "The copying model fails: hiding its top keys changes nothing."
+    "The copying model fails: hiding its top keys changes nothing. (Silenced rows are "
+    "new to a model: this tests what it needs, not what it could learn to do without.)"
 )
 
 # %% tags=["shared", "check"]
@@ -557,8 +552,9 @@ assert min(evidence["copy"]) > 0.99
 # **Exercise 2, a change of code.** What is the highest accuracy that a model with one
 # block and equal attention weights can reach? Find a way to make all attention weights
 # of our trained model equal, and measure. `to_arrays(model)` is a dictionary of its
-# weights, and `from_arrays(model, arrays)` puts them back. The queries are the first
-# $m$ columns of `"encoder.blocks.0.attention.qkv.weight"`, and of the `bias` there.
+# weights, by names that both frameworks share here, and `from_arrays(model, arrays)`
+# puts them back. The queries are the first $m$ columns of
+# `"encoder.blocks.0.attention.qkv.weight"`, and of the `bias` there.
 
 # %% tags=["shared", "answer"]
 equal = to_arrays(model)
@@ -599,8 +595,8 @@ def encoded(strands):
 
 
 # %% [markdown] tags=["shared"]
-# Without our helpers, copy `usual_optimizer`, `train_epoch`, `train_model`, and from
-# earlier chapters `Predictor` with its parts, `build`, `cross_entropy`.
+# To work without our helpers, copy `usual_optimizer`, `train_epoch` and `train_model`,
+# and from earlier chapters `Predictor` with its parts, `build` and `cross_entropy`.
 
 # %% tags=["shared"]
 complement = build(Predictor, 4, 32, 4, n_blocks=1, n_heads=1, f=64, seed=1)
@@ -624,12 +620,12 @@ assert not {*strands[:6400]} & {*strands[6400:]}
 assert cross_entropy(complement, *held_out)[1]["accuracy"] > 0.98
 
 # %% [markdown] tags=["jax"]
-# This is the loop of most projects, and later chapters refer to it. In Equinox it is
-# the same, with `eqx.filter_jit` and `eqx.filter_value_and_grad`: there a model never
-# changes, and only `scan` needs its arrays apart (`eqx.partition`). Long runs save the
-# state of the optimiser, too, often with Orbax. [Your own data](data_jax.ipynb) adds a
-# loader for data that do not fit into memory, [When training
-# fails](debugging_jax.ipynb) accumulated gradients and half precision.
+# Most projects make this update, and later chapters refer to it; but most compile a
+# single one, and loop over batches in Python. Equinox has `eqx.filter_jit` and
+# `eqx.filter_value_and_grad`; there only `scan` needs a model's arrays apart
+# (`eqx.partition`). Long runs save the optimiser's state, too, often with Orbax. [Your
+# own data](data_jax.ipynb) adds a loader, [When training fails](debugging_jax.ipynb)
+# accumulated gradients and half precision.
 
 # %% [markdown] tags=["shared"]
 # Strands of several lengths need padding (see the extra on any length). These are our
@@ -694,12 +690,11 @@ assert in_code > 0.1 and in_sequence < 0.01  # loose: nearly nothing
 #
 # Is this enough? Output $q$ of a sequence of length $n$ needs key $n - 1 - q$, but the
 # score of a key depends on the two positions and their symbols alone, and not on $n$.
-# Take $q = 1$, and two sequences that begin with the same two symbols. If the first one
-# ends there, row 1 should look most at key 0:
-# $\mathrm{score}(1, 0) > \mathrm{score}(1, 1)$. If the second has one symbol more, row
-# 1 should look most at key 1: $\mathrm{score}(1, 1) > \mathrm{score}(1, 0)$. These are
-# the same two numbers, so one head cannot look at the right key in both. We tell it how
-# far the end is, by a second one-hot vector (zero with `told=False`).
+# Take row 1 of two sequences that begin with the same two symbols. In the one that ends
+# there, it needs key 0: $\mathrm{score}(1, 0) > \mathrm{score}(1, 1)$. In one with a
+# third symbol it needs key 1: $\mathrm{score}(1, 1) > \mathrm{score}(1, 0)$. But both
+# have the same two scores, so one head fails in one of them. We tell it how far the end
+# is, by a second one-hot vector (zero with `told=False`).
 
 
 # %% tags=["shared"]
@@ -904,6 +899,10 @@ for one, x, causal in ((recurrent, inputs, True), (by_fit, x_few, False)):
 # finished ones. It also writes events for TensorBoard: `tensorboard --logdir runs`,
 # called beside this notebook, draws all runs, also while they train. From the same
 # weights, on the same batches, the other framework **repeats** a run, up to rounding.
+
+# %% tags=["shared"]
+# All that the model has learned fits into one small file
+download_link(model, f"reverse_{framework}.safetensors")
 
 # %% tags=["shared", "experiment"]
 # Experiment: a brief run on four digits, here and in a process of the other framework
