@@ -273,9 +273,9 @@ print("model:", *written[0])
 validation, lost = data["validation"], as_numpy(losses)
 by_loop = evaluate(by_hand, cross_entropy, validation)["accuracy"]
 say(
-    f"For {(lost > 2).argmin()} updates the loss stays near guessing, and one might give "
-    f"up; then it falls to {lost[-1]:.2f}. Of the validation outputs, {by_loop:.1%} are "
-    "right."
+    f"For {(lost > 2).argmin()} updates the loss stays near guessing, and one might "
+    f"give up; then it falls to {lost[-1]:.2f}. Of the validation outputs, "
+    f"{by_loop:.1%} are right."
 )
 
 # %% [markdown] tags=["jax"]
