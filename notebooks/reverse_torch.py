@@ -268,7 +268,6 @@ written = as_numpy(by_hand(floats(x_test[:1]))).argmax(-1)  # b s
 print("in:   ", *x_test[0].argmax(-1))
 print("model:", *written[0])
 
-# %% [markdown] tags=["torch"]
 # %% tags=["shared", "say"]
 validation, lost = data["validation"], as_numpy(losses)
 by_loop = evaluate(by_hand, cross_entropy, validation)["accuracy"]
