@@ -30,7 +30,7 @@ SECTIONS = {
     "mask": ("attention", "mask"),
     "+": ("encoder", "without residual"),
     "norm1": ("encoder", "layer norm"),
-    "norm first": ("encoder", "can also come first"),
+    "norm_first": ("encoder", "can also come first"),
     "ffn": ("encoder", "works on each one alone"),
     "norm2": ("encoder", "layer norm"),
     "output": ("positions", "the predictor maps"),
@@ -40,7 +40,7 @@ SECTIONS = {
     "decoder attention": ("decoder", "masked attention"),
     "decoder +": ("encoder", "without residual"),
     "decoder norm1": ("encoder", "layer norm"),
-    "decoder norm first": ("encoder", "can also come first"),
+    "decoder norm_first": ("encoder", "can also come first"),
     "decoder cross": ("translation", "cross-attention looks"),
     "decoder cross_norm": ("translation", "are one model"),
     "decoder ffn": ("encoder", "works on each one alone"),
@@ -132,7 +132,7 @@ class Part(NamedTuple):
 
 
 ENCODER, DECODER = (6, 102, 112, 260), (130, 102, 112, 338)  # left, top, width, height
-FIRST = "norm", "norm first", "option"  # where the norm stands in pre-norm
+FIRST = "norm", "norm_first", "option"  # where the norm stands in pre-norm
 PARTS = [  # from top to bottom, the encoder and then the decoder
     Part("embedding", "embed", "dense", 66, 42, 92, 20),
     Part("positions", "positions", "positions", 66, 74, 92, 20),
