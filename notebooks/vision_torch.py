@@ -127,11 +127,12 @@ parts, names = pictures.load("digits", settings.seed)
 x_test, y_test = parts["test"]  # n y x i, n
 
 # %% [markdown] tags=["shared"]
-# A picture of $H$ pixels a side, cut into patches of $p$ pixels a side, gives
-# $N = (H/p)^2$ patches. Each is a vector $x_n$ of $p \cdot p \cdot i$ numbers, where
-# $i$ counts the channels: three in a colour photo, one in a grey one. Our data are the
-# grey digits of scikit-learn, with $H = 8$. With $p = 2$, a digit becomes 16 patches
-# of 4 numbers.
+# $H \times H$ pixels in patches of $p \times p$ give $N = (H/p)^2$ patches, each a
+# vector $x_n$ of $p \cdot p \cdot i$ numbers; $i$ is the number of channels, three in a
+# colour photo. For the photo above, $p = 16$ gives 196 patches, and a map of $196^2$
+# weights; halving $p$ gives four times as many patches, and sixteen times the map. Our
+# data are the grey digits of scikit-learn, with $H = 8$: with $p = 2$, 16 patches of 4
+# numbers.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, a handwritten digit of eight by eight pixels with a grid of four by four squares. Right, the sixteen squares one by one, numbered from 0 to 15 in the same order."}}
 patch_sequence(x_test[0], settings.patch)
@@ -140,9 +141,8 @@ patch_sequence(x_test[0], settings.patch)
 # `reshape` splits both sides into patches and pixels, `permute` brings the pixels of a
 # patch together. [einops](https://einops.rocks) has one line for both:
 # `rearrange(images, "b (h p) (w q) i -> b (h w) (p q i)", p=patch,
-# q=patch)`. And `torch.vmap` makes a function of a batch out of one for a single
-# picture. The channels come last, as in NumPy; PyTorch's own layers want them before
-# the pixels.
+# q=patch)`. The channels come last, as in NumPy; PyTorch's own layers want them first,
+# `b i y x`.
 
 
 # %% tags=["torch"]
@@ -159,8 +159,8 @@ def cut_patches(images, patch):
 
 
 # %% [markdown] tags=["shared"]
-# A dense layer then turns each patch into a vector of the model, $z_n = x_n W + b$. As
-# it is the same for all patches, cut and dense layer together are a **convolution**:
+# A dense layer then turns each patch into a vector of the model, $z_n = x_n W + b$.
+# Since all patches get the same layer, cut and layer together are a **convolution**:
 # one *kernel* of $p \times p$ pixels, moved in steps (*strides*) of $p$.
 
 # %% tags=["torch", "check"]
@@ -275,8 +275,8 @@ say(
     f"The ViT has {settings.n_blocks} blocks of {settings.n_heads} heads, $m$ = "
     f"{settings.m}, $f$ = {settings.f}: {count_parameters(vit):,} parameters. It sees "
     f"{settings.epochs} epochs in batches of {settings.batch_size}; after "
-    f"{settings.warmup} updates of warm-up the rate is {settings.learning_rate}, much "
-    "for a Transformer, but this one is small."
+    f"{settings.warmup} updates of warm-up the rate is {settings.learning_rate}: high "
+    "for a Transformer, fine for one so small."
 )
 
 # %% tags=["shared"]
@@ -298,10 +298,10 @@ fig = plots.curves(panels, x="epoch", size=(7, 2.6))
 fig
 
 # %% [markdown] tags=["shared"]
-# Its rivals are a convolutional net of the same size (see the extra), and two models of
-# scikit-learn that get the 64 pixels as they are: logistic regression and a support
-# vector machine (SVM). All were also trained with five other seeds ([the
-# record](../book/how-this-was-built.md)).
+# Its rivals are two models of scikit-learn that get the 64 pixels as they are, logistic
+# regression and a support vector machine (SVM), and a convolutional net of the same
+# size (see the extra), which is not trained here. The last column is [a
+# record](../book/how-this-was-built.md) of all, with five other seeds.
 
 
 # %% tags=["shared", "experiment"]
@@ -330,8 +330,8 @@ rivals["ViT, class token"] = vit
 seeds = recorded(f"vision-seeds-{framework}")[-1]["figures"]  # of a model: five numbers
 on_test = {name: accuracy(rival, x_test, y_test) for name, rival in rivals.items()}
 rows = []
-for name in (*rivals, "convolutions"):
-    here = f"{on_test[name]:.1%}" if name in rivals else ""
+for name in (*rivals, "ViT, mean", "convolutions"):
+    here = f"{on_test[name]:.1%}" if name in rivals else "–"
     rows.append([name, here, f"{np.mean(seeds['test digits'][name]):.1%}"])
 p = on_test["ViT, class token"]
 error = 100 * np.sqrt(p * (1 - p) / len(y_test))
@@ -339,9 +339,8 @@ svm_seeds, vit_seeds = (seeds["test digits"][n] for n in ("SVM", "ViT, class tok
 names_of_columns = ["model", "test digits", "mean of five seeds"]
 say(
     f"{table(names_of_columns, *rows)}\n\n"
-    f"The standard error of such an accuracy is about {error:.1f} points. But the SVM, "
-    "fitted in a moment, is "
-    f"{word('above', svm_seeds, vit_seeds)} the ViT with each of the five seeds."
+    f"The standard error of one such accuracy is about {error:.1f} points; still, the "
+    f"SVM is {word('above', svm_seeds, vit_seeds)} the ViT with each of the five seeds."
 )
 
 # %% tags=["shared", "check"]
@@ -352,18 +351,19 @@ for name in panels["loss"]:
 assert on_test["ViT, class token"] > 0.85 and on_test["SVM"] > 0.95
 
 # %% [markdown] tags=["shared"]
-# A convolution looks at neighbours, and if a picture moves, its outputs move along: it
-# is **equivariant** to shifts. What a model assumes before any example is its
-# **inductive bias**; a ViT assumes little, and has to learn this from examples. In
-# figure 3 of [Dosovitskiy et al.](https://arxiv.org/abs/2010.11929), convolutions are
-# ahead with 1.3 million photos, and ViTs with 300 million.
+# A convolution looks at neighbours. Shift the picture, and its outputs shift, too: it
+# is **equivariant**. What a model assumes before any example is its **inductive bias**;
+# a ViT assumes little, and has to learn this from examples. In figure 3 of [Dosovitskiy
+# et al.](https://arxiv.org/abs/2010.11929), convolutions are ahead with 1.3 million
+# photos, and ViTs with 300 million. With strong augmentation, 1.3 million are enough
+# for a ViT ([Touvron et al. 2021](https://arxiv.org/abs/2012.12877)).
 #
 # ## Augmentation teaches what a shift leaves unchanged
 #
 # **Augmentation** changes each training picture a little whenever it is used, but not
 # its class: here it is turned by up to twelve degrees and shifted by up to one pixel.
 # (A mirrored digit would be wrong; a mirrored photo mostly is not.) NumPy draws the
-# `uniforms`, the same for both frameworks.
+# `uniforms`, numbers from 0 to 1: one for the angle, two for the shift, one to mirror.
 
 # %% [markdown] tags=["torch"]
 # The data stay on the model's device, and `fit` calls `augment` there for each batch.
@@ -417,7 +417,7 @@ plots.pictures((255 * row[None]).round().astype(np.uint8), titles=title)
 
 # %% [markdown] tags=["shared"]
 # To measure what it teaches, we shift each test picture by one pixel, an eighth of its
-# width.
+# width. Up or down, this also cuts off a row of ink.
 
 
 # %% tags=["shared"]
@@ -440,18 +440,17 @@ on_moved = {name: accuracy(rival, *moved_test) for name, rival in rivals.items()
 rows, moved_seeds = [], seeds["shifted by one pixel"]
 for name in (*list(rivals)[1:], "convolutions", "convolutions, augmented"):
     both = (on_test, on_moved) if name in rivals else ()
-    here = [f"{found[name]:.1%}" for found in both] or ["", ""]
+    here = [f"{found[name]:.1%}" for found in both] or ["–", "–"]
     rows.append([name, *here, f"{np.mean(moved_seeds[name]):.1%}"])
 with_it, without = moved_seeds["ViT, augmented"], moved_seeds["ViT, as long"]
 names_of_columns = ["model", "test digits", "shifted", "shifted, five seeds"]
 say(
     f"{table(names_of_columns, *rows)}\n\n"
-    "All models lose shifted digits, even convolutions. With augmentation the ViT "
-    f"finds **{on_moved['ViT, augmented']:.0%}** of them. Three times the epochs "
-    "are not why: as long without augmentation, it finds "
-    f"{word('less', without, with_it)} with every seed, {np.mean(without):.0%} on "
-    "average. With strong augmentation, 1.3 million photos are enough for a ViT "
-    "([Touvron et al. 2021](https://arxiv.org/abs/2012.12877))."
+    "All models lose shifted digits, even convolutions. With augmentation (and weights "
+    "chosen on shifted validation pictures) the ViT finds "
+    f"**{on_moved['ViT, augmented']:.0%}** of them. Its many epochs are not the "
+    f"reason: without augmentation, as many reach {np.mean(without):.0%} on average, "
+    f"{word('less', without, with_it)} with every seed."
 )
 
 # %% tags=["shared", "check"]
@@ -485,7 +484,7 @@ say(
 # ## Attention shows where the class token looks, not why
 #
 # The weights that the class token gives to the patches make a map, here the mean over
-# the heads of the last block. Are dark patches the reason for the class? We test it: we
+# the heads of the last block. Are its largest weights the reason for the class? We
 # erase the four of the sixteen patches with the most attention, which makes them empty
 # paper, and see by what share the probability of the chosen class falls.
 
@@ -549,12 +548,12 @@ rows = [[name, f"{share:.0%}"] for name, share in lost.items()]
 at_seeds, looked_seeds, ink_seeds, most_seeds = seeds["probability lost"].values()
 say(
     f"{table(['four patches erased', 'probability falls by'], *rows)}\n\n"
-    "With five other seeds, erasing what the token attends to always cost "
-    f"{word('more', looked_seeds, at_seeds)} than erasing at random, so the map does "
-    f"say something; but always {word('less', looked_seeds, ink_seeds)} than erasing "
-    "the most ink, which needs no model. The patches found by erasing one at a time "
-    f"cost {word('more', most_seeds, ink_seeds)} still. (Without some ink, an 8 may "
-    "*be* a 3.)"
+    "With each of five other seeds, the patches that the token attends to cost "
+    f"{word('more', looked_seeds, at_seeds)} than random ones, so the map says "
+    f"something, but {word('less', looked_seeds, ink_seeds)} than those with the most "
+    "ink, which need no model. Those found by erasing one at a time cost "
+    f"{word('more', most_seeds, ink_seeds)} still. (Without some ink, an 8 may *be* a "
+    "3.)"
 )
 
 # %% tags=["shared", "check"]
@@ -571,7 +570,8 @@ np.testing.assert_allclose(maps.sum(axis=-1), 1, atol=1e-5)
 # with many pictures and reused for others with few. **Fine-tuning** trains everything,
 # beginning with the weights of the trunk. A **linear probe** fits only a new output
 # layer, here a logistic regression; the trunk is **frozen** (see the extra on
-# weights). Ours learns the digits 0 to 7; new are 8 and 9, with four pictures of each.
+# weights). We train ours on the digits 0 to 7, and then show it four pictures each of 8
+# and 9.
 
 
 # %% tags=["shared", "experiment"]
@@ -662,28 +662,19 @@ z = both[0] @ weights["output.weight"] + weights["output.bias"]
 np.testing.assert_allclose(z, both[1], atol=1e-4)
 assert mean["fine-tuning"] > 0.6
 
-# %% [markdown] tags=["shared"]
-# And photos? One of the sources of this book trains a ViT on CIFAR-10:
-
 # %% tags=["shared", "say"]
-rows = [
-    ["*Vision Transformers in JAX* (published)", "79%", "30,000", *["not given"] * 2]
-]
-for run in recorded("cifar10"):
-    s, framework_there = run["settings"], run["about"]["framework"]
-    name = f"ours, recorded ({framework_there}, {run['seconds'] / 60:.0f} min)"
-    row = [name, f"**{run['test_accuracy']:.1%}**", f"{run['updates']:,}"]
-    rows.append([*row, s["patch"], f"{s['n_blocks']} blocks, $m$ = {s['m']}"])
-head = ["CIFAR-10", "test accuracy", "updates", "patch", "sizes"]
-say(table(head, *rows))
+run = recorded("cifar10")[-1]
+say(
+    f"And photos? On CIFAR-10, a ViT like ours, from scratch, got "
+    f"**{run['test_accuracy']:.1%}** of the test after {run['updates']:,} updates (a "
+    f"recorded run in {run['about']['framework']}, {run['seconds'] / 60:.0f} minutes)."
+)
 
 # %% [markdown] tags=["shared"]
-# Between them lie updates, sizes and augmentation (ours: photos mirrored, and shifted
-# by up to four pixels); how much each matters we have not measured. Small convolutional
-# nets pass [90 %](https://arxiv.org/abs/1512.03385) (He et al. 2016, table 6), a
-# fine-tuned ViT-H/14 reaches [99.50 %](https://arxiv.org/abs/2010.11929) (Dosovitskiy
-# et al., table 2): its trunk has seen 300 million photos. So fine-tune a published
-# trunk, or take a convolution (see the extras).
+# Small convolutional nets pass [90 %](https://arxiv.org/abs/1512.03385) (He et al.
+# 2016, table 6). A ViT-H/14 whose trunk has seen 300 million photos reaches
+# [99.50 %](https://arxiv.org/abs/2010.11929) when fine-tuned (Dosovitskiy et al., table
+# 2). So take a convolution, or fine-tune a published trunk (see the extras).
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Your own photos take the same way
@@ -791,7 +782,7 @@ say(
     f"{table(['positions', 'test digits', 'patches shuffled'], *rows)}\n\n"
     f"Without positions a ViT still finds **{np.mean(bag):.0%}**: the strokes "
     "alone say much, even without their places. Shuffling changes nothing for it. "
-    "Those with positions rely on places, and fall close to guessing."
+    "Models with positions rely on them, and fall close to guessing."
 )
 
 # %% [markdown] tags=["shared"]
@@ -992,7 +983,16 @@ say(
     "`norm1` alone."
 )
 
+# %% [markdown] tags=["shared"]
+# Our augmented ViT, which reads digits that you draw [in your
+# browser](../book/playground.md), as a file:
+
+# %% tags=["shared"]
+download_link(augmented, f"vision_{framework}.safetensors")
+
 # %% [markdown] tags=["torch"]
+# ## Extra: A published trunk learns your photos
+#
 # To fine-tune on your own photos, take a trunk that has seen millions. This downloads a
 # large file, so it does not run here:
 #
@@ -1014,13 +1014,6 @@ say(
 # ```
 #
 # This trains all of it, once through the photos; rates of 1e-5 to 1e-4 are usual.
-
-# %% [markdown] tags=["shared"]
-# Our augmented ViT, which reads digits that you draw [in your
-# browser](../book/playground.md), as a file:
-
-# %% tags=["shared"]
-download_link(augmented, f"vision_{framework}.safetensors")
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Your turn, from a blank cell
