@@ -23,14 +23,14 @@
 # the network. The authors of the Transformer prevented this by a learning rate that
 # rises from almost zero over 4,000 updates ([Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762)). Without such a **warm-up**, a post-norm
-# Transformer hardly learned to translate: it reached a BLEU score of 8 instead of 34
-# ([Xiong et al. 2020](https://arxiv.org/abs/2002.04745)).
+# Transformer hardly learned to translate: it reached a translation score (BLEU) of 8
+# instead of 34 ([Xiong et al. 2020](https://arxiv.org/abs/2002.04745)).
 #
 # > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, only on
 # > the matrices of dense layers and embeddings; warm-up over a twentieth of all
-# > updates, then a cosine; gradients clipped at norm 1; a peak rate of one thousandth
-# > first, then a sweep. The code is `usual_optimizer` and `train_epoch` of *The reverse
-# > task*.
+# > updates, then a cosine; gradients clipped at norm 1; first a peak rate of one
+# > thousandth, then a sweep (*When training fails* makes one). The code is
+# > `usual_optimizer` and `train_epoch` of *The reverse task*.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch: [warmup_torch](warmup_torch.ipynb).
@@ -87,14 +87,13 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 # ## Without warm-up, this network learns nothing
 #
 # In the last chapter, a model learned to reverse sequences while its learning rate rose
-# for 50 updates. Here the model has six blocks, and the rate is higher. If it rises for
-# 150 updates, the model still learns; if it is high at once, the model learns nothing
-# at all, not even to reverse eight digits.
+# for 50 updates. Here the model has six blocks, a higher rate, and only eight digits to
+# reverse. If the rate rises for 150 updates, it learns; if the rate is high at once, it
+# learns nothing.
 #
-# On this page, `train_all` takes a list of settings, trains one model for each, and
-# returns their losses and the models. Its loop, `train`, is `train_epoch` of the last
-# chapter with Adam, without clipping, and at given rates. `seeds` copies the settings
-# for three seeds; `final` is the mean of the last ten losses of each run.
+# `train_all` trains one model for each of a list of settings, and returns losses and
+# models (the loop of the last chapter with Adam, not clipped). `seeds` makes three
+# copies with other seeds; `final` is the mean of the last ten losses.
 
 
 # %% tags=["shared", "experiment"]
@@ -184,7 +183,7 @@ losses["warm-up"], models["warm-up"] = train_all(seeds(settings))
 losses["no warm-up"], models["no warm-up"] = train_all(seeds(no_warmup))
 
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss over 200 updates, as bands over three seeds. With warm-up the loss leaves the level of guessing within the first 150 updates and falls to almost zero; on the way the loss of a seed may jump up and come back. Without it the loss stays at the level of guessing."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss over 200 updates, as bands over three seeds. With warm-up the loss leaves the level of guessing within the first 150 updates and falls to almost zero. Without it the loss stays at the level of guessing. A dotted line marks the update with the highest rate."}}
 def smooth(rows):
     """Means over ten updates, and the updates at which they end."""
     means = [np.convolve(row, np.ones(10) / 10, mode="valid") for row in rows]
@@ -194,6 +193,7 @@ def smooth(rows):
 lines = {name: smooth(rows) for name, rows in losses.items()}
 title = "Without warm-up, the loss stays at guessing"
 fig = plots.curves({title: lines}, x="update t", y="loss", size=(6.5, 3.2))
+fig.axes[0].axvline(settings.warmup, color=plots.INK, ls=":", lw=0.8)  # the peak
 fig
 
 # %% tags=["shared", "say"]
@@ -202,13 +202,16 @@ learned, stuck = (np.sort(final(rows)) for rows in losses.values())
 three = "{:.2f}, {:.2f} and {:.2f}".format
 say(
     "Lines: mean of three seeds, smoothed over ten updates; bands: lowest to highest "
-    f"seed. With warm-up, all seeds end at {learned[-1]:.3f} at most; without it, at "
-    f"the level of guessing, $\\ln 10$ = {guessing:.2f}. On the way a loss may jump up "
-    "and come back: near its peak, this rate is close to what the network can bear."
+    "seed; dotted: the peak of the warm-up. With it, all seeds end at "
+    f"{learned[-1]:.3f} at most; without it, at the level of guessing, $\\ln 10$ = "
+    f"{guessing:.2f}. Both have the same mean rate, half of the peak: what counts is "
+    "when it is high."
 )
 
 # %% tags=["shared", "check"]
 # Checked: without warm-up the loss ends above 2.2, with it below 0.05
+means = [one.learning_rates.mean() for one in (settings, no_warmup)]
+np.testing.assert_allclose(means, settings.learning_rate / 2, rtol=0.01)
 assert stuck.min() > 2.2
 assert learned.max() < 0.05  # loose: seeds differ in when they begin to learn
 assert abs(losses["no warm-up"][:, 50:].mean() - guessing) < 0.05  # loose: it guesses
@@ -231,22 +234,10 @@ say(
          "enough to learn"],
         ["warm-up", f"{one.warmup} updates", "long, to be safe at this rate"],
         ["Adam's $\\beta_1, \\beta_2$", "0.9, 0.99",
-         "with 0.999, averages outlast the run"],
+         "with 0.999, its averages outlast the run"],
         ["clipping", "none", "so that only warm-up can help"],
     )
 )  # fmt: skip
-
-# %% [markdown] tags=["shared"]
-# What keeps this network from learning? There are five suspects; this page tests them
-# one after the other, and *Small first steps prevent the harm* has the verdicts.
-#
-# | suspect | test |
-# |---|---|
-# | too little time | train for twice as long |
-# | too high a rate | train at a quarter of it |
-# | Adam's averages, from few gradients at first | fill them before the first step |
-# | the size of the first steps | make the first fifty small |
-# | post-norm: a norm after every sum | pre-norm: a norm before each layer |
 
 # %% [markdown] tags=["shared"]
 # ## The learning rate rises linearly, then falls
@@ -263,9 +254,9 @@ say(
 # \text{inverse square root:}\quad & \min\!\Big(\tfrac{t}{w},\sqrt{\tfrac{w}{t}}\Big)
 # \end{aligned}$$
 #
-# The second is that of 2017, divided by its peak. The cosine ([Loshchilov & Hutter
-# 2017](https://arxiv.org/abs/1608.03983)) reaches zero only after the last update,
-# because of the $+1$. In the code, `step` $=t-1$ counts the updates already made.
+# The second, times its peak, is that of 2017. Because of the $+1$, the cosine
+# ([Loshchilov & Hutter 2017](https://arxiv.org/abs/1608.03983)) would reach zero one
+# update after the last. In the code, `step` $=t-1$ counts the updates already made.
 
 
 # %% tags=["shared"]
@@ -312,28 +303,19 @@ say(
 
 # %% [markdown] tags=["jax"]
 # The schedule enters the training loop at the optimiser: `optax.adam(schedule)` takes a
-# function of the updates made so far, and Optax has ours built in. Its warm-up counts
-# the steps *between* rates: from $1/w$ at the first update to the peak there are
-# $w - 1$ of them.
+# function of the updates made so far. `optax.warmup_cosine_decay_schedule` is ours, but
+# its `warmup_steps` counts the steps *between* rates: from $1/w$ at update 1 to the
+# peak at update $w$ there are $w - 1$.
 
-
-# %% tags=["jax"]
-def rates_of_the_framework(peak, warmup, total):
-    """The schedule of Optax at every update: array ``t``."""
-    schedule = optax.warmup_cosine_decay_schedule(
-        peak / warmup, peak, warmup_steps=warmup - 1, decay_steps=total
-    )
-    return np.array(jax.vmap(schedule)(jnp.arange(total)))
-
-
-# %% tags=["shared", "check"]
+# %% tags=["jax", "check"]
 # Checked: both peak at update w with 1; the framework's rates are those drawn
 first, second = (plots.drawn(fig, "the whole run", name)[1] for name in values)
 for y, schedule in zip((first, second), schedules.values(), strict=True):
     assert np.argmax(y) == w - 1 and y[w - 1] == 1 and y.min() > 0
     np.testing.assert_array_equal(y, factors(schedule.__name__, warmup=w, total=T))
 assert first[-1] < 1e-5 and (np.diff(second[w:], 2) > 0).all() and second[-1] > 0.2
-np.testing.assert_allclose(rates_of_the_framework(0.01, w, T), rates, atol=1e-8)
+theirs = optax.warmup_cosine_decay_schedule(0.01 / w, 0.01, w - 1, decay_steps=T)
+np.testing.assert_allclose(jax.vmap(theirs)(jnp.arange(T)), rates, atol=1e-8)
 one, peak = settings, settings.learning_rate
 cosine = factors("warmup_cosine", warmup=one.warmup, total=one.updates)
 np.testing.assert_allclose(one.learning_rates, peak * cosine, rtol=1e-6)
@@ -360,9 +342,19 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Warm-up makes a high rate usable
 #
-# The first two suspects are the time and the rate. So we train without warm-up for
-# twice as long, at our rate and at a quarter of it. And is the recipe's twentieth
-# enough, here 10 updates instead of 150?
+# What keeps this network from learning? There are five suspects. We test them one by
+# one; a table has the verdicts.
+#
+# | suspect | test |
+# |---|---|
+# | too little time | train for twice as long |
+# | too high a rate | train at a quarter of it |
+# | Adam's averages, from few gradients at first | fill them before the first step |
+# | the size of the first steps | make the first fifty small |
+# | post-norm: a norm after every sum | pre-norm: a norm before each layer |
+#
+# The first two need one run each, both of twice the length. And would a warm-up over a
+# twentieth, as in the recipe, be enough (10 updates, not 150)?
 
 # %% tags=["shared"]
 longer = replace(no_warmup, epochs=4, seed=0)
@@ -386,9 +378,6 @@ say(
 # Checked: in twice the time, the loss ends above 2.2 at 0.008, and below 0.25 at 0.002
 assert still_stuck > 2.2
 assert slow < 0.25  # loose: seeds differ in when they begin to learn
-
-# %% [markdown] tags=["jax"]
-# [When training fails](debugging_jax.ipynb) finds a peak rate by a sweep.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, by thought alone.** Your own post-norm network has had a warm-up over a
@@ -414,7 +403,7 @@ say(
 # {\operatorname{rms}(x)}$$
 #
 # for feature $j$ of the output $x_p$, where $p$ runs over all positions of 64
-# sequences. If all outputs are equal, $d = 0$; if they have nothing in common, $d$ is
+# sequences. If all outputs are equal, $d = 0$; if they have no common part, $d$ is
 # about 1.
 
 
@@ -461,8 +450,8 @@ kept, lost, start = (np.mean(rows, axis=0) for rows in inside.values())
 say(
     f"After the last block, the outputs differ by {start[-1]:.2f} of their size before "
     f"training, and by {kept[-1]:.2f} after training with warm-up. In the stuck "
-    f"network only **{lost[-1]:.1g}** is left: whatever the input, the output is "
-    "nearly the same, so the network can only predict how frequent each symbol is."
+    f"network only **{lost[-1]:.1g}** is left. Whatever the input, the output is "
+    "nearly the same, and what is predicted is how frequent each symbol is."
 )
 
 # %% tags=["shared", "check"]
@@ -492,9 +481,9 @@ diagrams.shared_vector()
 # network. Or it is post-norm, whose norms shrink the differences in the drawing. Each
 # suspect gets runs of its own:
 #
-# * **averages filled first**: rate 0 for 50 updates, so Adam's averages fill while the
-#   weights stay where they are; then the peak rate at once. If only the averages do the
-#   harm, this network must learn.
+# * **averages filled first**: rate 0 for 50 updates: the averages fill, the weights
+#   stay. Then the peak rate at once. If bad averages alone do the harm, this network
+#   learns.
 # * **small steps first**: a tenth of the peak rate for 50 updates, a simple kind of
 #   warm-up, and then the same jump. [Ma & Yarats
 #   2021](https://arxiv.org/abs/1910.04209) hold the size of the first steps
@@ -510,29 +499,31 @@ losses["averages filled first"], _ = train_all(seeds(no_warmup), zeros)
 losses["small steps first"], _ = train_all(seeds(no_warmup), tenths)
 losses["pre-norm, no warm-up"], _ = train_all(seeds(pre_norm))
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss of four variants over 200 updates, as bands over three seeds. With averages filled first the loss stays at the level of guessing. With pre-norm it falls below it, and with small steps first, and with warm-up, it falls far below it."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss of four variants over 200 updates, as bands over three seeds. With averages filled first the loss stays at the level of guessing. With pre-norm it falls below it, and with small steps first, and with warm-up, it falls far below it. A dotted line marks the jump to the peak rate, after 50 updates."}}
 filled, small = "averages filled first", "small steps first"
 pre = "pre-norm, no warm-up"
 title = "Filled averages do not help, small first steps do"
 lines = {name: smooth(losses[name]) for name in ("warm-up", small, pre, filled)}
 fig = plots.curves({title: lines}, x="update t", y="loss", size=(6.5, 3.2))
+fig.axes[0].axvline(50, color=plots.INK, ls=":", lw=0.8)  # the jump to the peak rate
 fig
 
 # %% tags=["shared", "say"]
 ends = {name: np.sort(final(losses[name])) for name in (filled, small, pre)}
+below = {name: f"{(end < 1).sum()} of 3 seeds" for name, end in ends.items()}
 say(
     table(
         ["suspect", "test, without warm-up", "loss at the end", "verdict"],
-        ["too little time", f"{longer.updates} updates", f"{still_stuck:.2f}",
+        ["too little time", f"{longer.updates} updates, one seed", f"{still_stuck:.2f}",
          "no: it still guesses"],
-        ["too high a rate", f"{slower.learning_rate:g}, {longer.updates} updates",
-         f"{slow:.2f}", "yes: at 0.002 it learns"],
+        ["too high a rate", f"{slower.learning_rate:g}, likewise", f"{slow:.2f}",
+         "yes: at 0.002 it learns"],
         ["Adam's first averages", filled, three(*ends[filled]),
          "not alone: it still guesses"],
         ["size of the first steps", small, three(*ends[small]),
-         "yes: most seeds tolerate the jump"],
+         f"yes: {below[small]} tolerate the jump"],
         ["post-norm", "pre-norm", three(*ends[pre]),
-         "in part: pre-norm begins to learn"],
+         f"in part: {below[pre]} leave guessing"],
     )
 )  # fmt: skip
 
@@ -547,14 +538,15 @@ assert plots.drawn(fig, title, "warm-up")[1][-1] < 0.05  # loose: likewise
 assert np.median(ends[pre]) < 1  # loose: likewise
 
 # %% [markdown] tags=["shared"]
-# So at this rate the network is ruined **by large steps at the start**, and post-norm
-# makes it more sensitive; the first small steps change the network, and then it
-# tolerates the high rate. This is one network and one task, but [Kalra & Barkeshli
+# At this rate **large first steps** ruin the network, and post-norm makes it more
+# sensitive. After small first steps it tolerates the high rate. (The filled averages
+# are those of weights at rest, so they rule out too few gradients, and no more.) This
+# is one network and one task, but [Kalra & Barkeshli
 # 2024](https://arxiv.org/abs/2406.09405) find the same in many, also with SGD: warm-up
 # leads to where the loss is less curved and larger steps do no harm. How much Adam and
 # post-norm add is debated (see the extras). Large models use pre-norm, $\beta_2 = 0.95$
-# and a short warm-up, as [GPT-3](https://arxiv.org/abs/2005.14165) did: for 375 million
-# of 300 billion tokens.
+# and a warm-up that is short, but has many updates:
+# [GPT-3](https://arxiv.org/abs/2005.14165) used 375 million of 300 billion tokens.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: First explanation: Adam divides by an estimate from few gradients
@@ -640,9 +632,8 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 # {(\rho_\infty-4)(\rho_\infty-2)\,\rho_t}}$$
 #
 # While $\rho_t \le 4$, in the first four updates, it does not divide at all: its step
-# $\eta_t\hat\mu_t$ is that of gradient descent with momentum. (PyTorch and Optax wait
-# until 5, for five updates.) Then it takes Adam's step times $r_t$, which is small at
-# first and rises towards 1: a warm-up of its own.
+# $\eta_t\hat\mu_t$ is that of gradient descent with momentum. Then it takes Adam's step
+# times $r_t$, which is small at first and rises towards 1: a warm-up of its own.
 
 
 # %% tags=["shared"]
@@ -685,7 +676,7 @@ ours, short = adam_steps(noise[:100]), floats(noise[:100])
 np.testing.assert_allclose(as_numpy(framework_steps(short)), ours, atol=1e-3)
 np.testing.assert_allclose(np.abs(ours[0]), 1, atol=1e-3)  # the first step is the rate
 theirs = as_numpy(framework_steps(short, optax.radam))
-np.testing.assert_allclose(theirs[:5], adam_averages(noise[:5])[0], atol=1e-3)
+np.testing.assert_allclose(theirs[:5], adam_averages(noise[:5])[0], atol=1e-3)  # ρ < 5
 r = np.array([radam_factor(t) for t in range(6, 101)])[:, None]
 np.testing.assert_allclose(theirs[5:], r * ours[5:], atol=1e-3)
 
@@ -835,7 +826,7 @@ assert max(pre[-1], post[-1]) < 0.15  # all outputs have one vector in common
 # Why does the recipe clip? A batch whose gradient is a hundred times as long as usual
 # does harm later, too. Adam divides this spike by its own size, but both averages
 # remember it: $\mu$ for some ten updates, with steps that are too long, and $\nu$ for
-# about a hundred (with $\beta_2 = 0.99$), with steps that are too short. **Clipping by
+# hundreds (with $\beta_2 = 0.99$), with steps that are too short. **Clipping by
 # the global norm** shortens a gradient longer than $c$, and keeps its direction:
 #
 # $$g \leftarrow g\cdot\min\!\big(1,\ c/\lVert g\rVert\big),$$
@@ -902,9 +893,9 @@ for a, b in zip(theirs, short, strict=True):
     np.testing.assert_allclose(as_numpy(a), b, rtol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, open.** A run was interrupted after 49 updates. It goes on from its
-# weights at the old rate, but Adam's $\mu$ and $\nu$ are lost. Let the same 49
-# gradients come once more; `clipped` holds the gradients of the last figure.
+# **Exercise 3, open.** A run was interrupted after 49 updates. It resumes from its
+# weights at the old rate, without Adam's $\mu$ and $\nu$. As its next gradients take
+# the same 49 again; `clipped` holds the gradients of the last figure.
 # Predict the mean size of the first step, in units of the rate, after the interruption
 # and without it. What would you do about it?
 
@@ -1099,8 +1090,7 @@ assert check("warmup.adam", my_adam)
 # * In the stuck network all outputs are nearly the same.
 # * Small first steps prevented the failure. Filled averages of Adam did not.
 # * Pre-norm was sturdier than post-norm, and still learned more with warm-up.
-# * RAdam has a warm-up of its own; clipping protects Adam's averages from spikes.
 
 # %% [markdown] tags=["jax"]
 # Next comes [finding the odd one out, in JAX](anomaly_jax.ipynb): a task on sets, with
-# real images.
+# real images. [When training fails](debugging_jax.ipynb) finds a peak rate by a sweep.
