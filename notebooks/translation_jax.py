@@ -80,7 +80,6 @@ from helpers.jax import (
     check_shared,
     check_tokens,
     embedding,
-    evaluate,
     fit,
     full_float32,
     next_token,
@@ -91,13 +90,20 @@ from helpers.show.diagrams import translation as diagrams
 from helpers.show.prose import say, table, word  # say() prints a sentence with numbers
 
 # %% tags=["jax", "experiment"]
-# Experiment: style, and the short names floats, integers and booleans
+# Experiment: style, and the short names floats, integers, booleans, forward
 plots.use_style()
 floats = partial(jnp.asarray, dtype=jnp.float32)  # NumPy arrays as arrays of JAX
 integers = partial(jnp.asarray, dtype=jnp.int32)
 booleans = partial(jnp.asarray, dtype=jnp.bool_)
 log_softmax = jax.nn.log_softmax
 framework = "jax"
+
+
+@partial(nnx.jit, static_argnames="return_maps")
+def forward(model, source, target, return_maps=False):
+    """The model, compiled once for each shape: ``b k, b s -> b s c``, and maps."""
+    return model(source, target, return_maps=return_maps)
+
 
 # %% [markdown] tags=["shared"]
 # ## Source and target differ in length and in order
@@ -116,9 +122,8 @@ for form in dates.FORMS:
 # All days lie between 1950 and 2049, so 97 means 1997 and 12 means 2012.
 #
 # A token is one character. Two more tokens mark the ends of a target: `BEGIN`, often
-# called `<bos>`, and `END`, `<eos>`. (GPT-2 and BART also begin with `<eos>`.) Shorter
-# rows of a batch are filled up with $-1$, the **padding** or `<pad>`. Source and target
-# share one vocabulary.
+# called `<bos>`, and `END`, `<eos>`. Shorter rows of a batch are filled up with $-1$,
+# the **padding** or `<pad>`. Source and target share one vocabulary.
 
 # %% tags=["shared"]
 x_test, y_test = data["test"]  # b k, b s
@@ -144,10 +149,10 @@ assert y_test.shape[1] == 12 < x_test.shape[1]
 # ## Cross-attention looks from one sequence into another
 #
 # How would you write the target by hand? For each character, you would look at one
-# place of the source. Attention can do the same: the query of the character to be
-# written asks for a place, the key of each character of the source says where it
-# stands, and its value which one it is. If source and target differ only in order, we
-# can even choose these vectors by hand.
+# place of the source. Attention can do the same: the query asks for a place in the
+# source; the key of each source character says where it stands, and its value which
+# character it is. If source and target differ only in order, we can even choose these
+# vectors by hand.
 
 # %% tags=["shared"]
 source, target = "on 26-08-1952", "1952-08-26"
@@ -264,7 +269,7 @@ diagrams.translator()
 class Decoder(Encoder):
     """A stack of decoder blocks: ``b s m, b k m -> b s m``."""
 
-    block = DecoderBlock
+    block = DecoderBlock  # `Encoder` makes n_blocks of these
 
     def __call__(
         self, x, mask, context, context_mask=None, *, is_causal=False, return_maps=False
@@ -280,11 +285,11 @@ class Decoder(Encoder):
 
 
 # %% [markdown] tags=["shared"]
-# With this stack, the `LanguageModel` of the last chapter (with options, in an extra
-# there) is the right half of the drawing. `Translator` adds the left one. `read` is a
-# method of its own, so that the source is read only once while the target is written.
-# The padding of the target needs no mask: it stands at the end of a row, where no real
-# position looks.
+# With `stack=Decoder`, the `LanguageModel` of the last chapter (with options, in an
+# extra there) is the right half of the drawing. `Translator` adds the left one. `read`
+# is a method of its own, so that the source is read only once while the target is
+# written. The target's padding needs no mask of its own: it comes after all real
+# positions, and the causal mask hides what comes after.
 
 
 # %% tags=["jax"]
@@ -321,28 +326,11 @@ class Translator(nnx.Module):
 
 # %% [markdown] tags=["shared"]
 # In training, the decoder gets the right target up to each position (**teacher
-# forcing**), so one pass gives the logits of all ten characters and of `END`. The loss
+# forcing**), so one pass gives the logits of the ten characters and of `END`. The loss
 # `next_token` compares them with the target, shifted by one.
-
-
-# %% tags=["jax"]
-@partial(nnx.jit, static_argnames="return_maps")
-def forward(model, source, target, return_maps=False):
-    """The model, compiled once for each shape: ``b k, b s -> b s c``, and maps."""
-    return model(source, target, return_maps=return_maps)
-
 
 # %% tags=["shared"]
 model = build(Translator, seed=settings.seed, **settings.model)
-first = evaluate(model, next_token, data["validation"])
-
-# %% tags=["shared", "say"]
-uniform = np.log(settings.n_characters)
-say(
-    f"Before training, the loss is {first['loss']:.2f} nats per character, "
-    f"{word('more', first['loss'], uniform)} than $\\ln {settings.n_characters}$ = "
-    f"{uniform:.2f}: as in the last chapter, random logits prefer some characters."
-)
 
 # %% tags=["shared", "check"]
 # Checked: the logits of a character do not depend on the target after it
@@ -352,7 +340,6 @@ given = integers(x_test[:4])
 pair = [as_numpy(forward(model, given, integers(y))) for y in (target, hidden)]
 np.testing.assert_array_equal(pair[0][:, :5], pair[1][:, :5])
 assert (np.abs(pair[0] - pair[1])[:, 5:].max(axis=-1) > 1e-3).all()  # loose: any
-assert uniform < first["loss"] < uniform + 1  # loose: differs between seeds
 
 # %% [markdown] tags=["shared"]
 # ## Training counts characters, the task counts dates
@@ -377,8 +364,8 @@ for names, *why in lines:
 say(table(["setting", "value", "why here", "for languages"], *rows))
 
 # %% [markdown] tags=["shared"]
-# To see how the model learns, the folded function `batches` keeps the weights with
-# which each epoch begins.
+# `fit` asks the folded function `batches` for the rows of each epoch. Ours also keeps
+# the weights, to see later how the model has learned.
 
 # %% tags=["shared", "experiment"]
 # Experiment: keep the weights at the beginning of each epoch
@@ -406,23 +393,24 @@ def greedy_search(model, source, length=11):
     target = np.full((len(source), length + 1), -1)  # b s+1; -1: not yet written
     target[:, 0] = dates.BEGIN
     for s in range(length):
-        logits = forward(model, integers(source), integers(target[:, :-1]))  # b s c
+        # the folded `forward` calls the model: b s c
+        logits = forward(model, integers(source), integers(target[:, :-1]))
         target[:, s + 1] = as_numpy(logits)[:, s].argmax(axis=-1)
     return target[:, 1:]
 
 
+model.eval()  # no dropout, where there is any
 few = x_test[:200]  # b k
 texts = dates.decode(few), dates.decode(greedy_search(model, few))
 for source, text in [*zip(*texts, strict=True)][:4]:
     print(f"{source:30}{text}")
 
 # %% [markdown] tags=["shared"]
-# `translate` of `helpers` does the same with the key–value cache of the last chapter:
-# it reads each source once, and computes each token once.
+# `translate` of `helpers` does the same with the key–value cache of the last chapter.
 #
 # How many are right? The accuracy that `fit` reports counts single characters, each
-# after a target that is right so far. But a date is of use only if *every* character is
-# right, written without help. So we count whole dates, too.
+# predicted after the *right* beginning. But a date is of use only if *every* character
+# is right, written without help. So we count whole dates, too.
 
 
 # %% tags=["shared", "experiment"]
@@ -457,7 +445,8 @@ fig
 say(
     "Characters become right early, whole dates late: after three epochs "
     f"{history['validation_accuracy'][2]:.0%} of the characters are right and "
-    f"{whole[2]:.0%} of the dates, because a date needs eleven right characters."
+    f"{whole[2]:.0%} of the dates, because a date needs ten right characters and "
+    "`END`. (Its last point has the weights of the best epoch, which `fit` keeps.)"
 )
 
 # %% tags=["shared", "say"]
@@ -469,9 +458,8 @@ say(
 
 # %% [markdown] tags=["shared"]
 # [In your browser](../book/playground.md) the model translates the dates that you type,
-# with these weights in half precision. Greedy search is enough here, because the model
-# is sure of nearly every character; for a model that is not, see the extra on beam
-# search.
+# with these weights in half precision. Greedy search is enough for it, because it is
+# sure of nearly every character; for other models there is beam search (see the extra).
 
 # %% tags=["shared", "experiment"]
 # Experiment: the form of each test date; weights in half precision, translated again
@@ -503,7 +491,7 @@ assert (right_in_half == right).mean() >= 0.99
 # ## Many digits look at their own place in the source
 #
 # Where does the model look while it writes? Its cross-attention maps show it: a row is
-# the moment at which the character named on the left is written.
+# the step that writes the character on its left.
 
 # %% tags=["shared"]
 n = 500
@@ -522,9 +510,9 @@ viewer.attention(
 
 # %% [markdown] tags=["shared"]
 # Choose a date and compare with the map that we made by hand: this one was learned.
-# Dots on the right are padding. The next map is a mean over heads and dates, with the
-# weights added up for each part of the date. (We leave out the form with dots, which
-# has no century.)
+# Dots on the right are padding. The next map adds up the weights within each part of
+# the source, and averages over heads and dates. (The form with dots, which has no
+# century, is left out.)
 
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map with a row for each of the ten characters and the end that are written, and a column for each part of the source. The third and fourth digit of the year look at themselves, the month at the month, the second digit of the day at the day. The first two digits of the year, the second dash and the end spread their weight."}}
@@ -568,7 +556,8 @@ np.testing.assert_allclose(looked.sum(axis=-1), 1, atol=1e-5)
 # %% [markdown] tags=["shared"]
 # **Exercise 1, open.** Does the model use the weekday when it writes the month?
 # Think of a test: as in the reverse task, a map explains only what a test confirms.
-# `dates.write(day, "weekday")` writes such a source, `dates.encode` makes its tokens.
+# `dates.write(day, "weekday")` writes such a source, `dates.encode` makes its tokens,
+# and `greedy_search` translates them.
 
 # %% tags=["shared", "answer"]
 chosen = np.flatnonzero(form_of == "weekday")
@@ -618,9 +607,10 @@ places = {"all": slice(10), "year 1, 2": slice(2), "year 3": slice(2, 3)}
 places["month, day"] = slice(5, 10)
 shares = {name: same[..., at].all(-1).mean(-1) for name, at in places.items()}
 lines = []
-for i in range(0, len(sent), 200):
+for row, right in enumerate(same.all(axis=-1)):
+    i = 200 * row + (right == (right.mean() > 0.5)).argmax()  # like most of its line
     shown = answers[i].replace("-", "\N{NON-BREAKING HYPHEN}")  # no line break
-    lines.append([sent[i], shown, *(f"{x[i // 200]:.0%}" for x in shares.values())])
+    lines.append([sent[i], shown, *(f"{x[row]:.0%}" for x in shares.values())])
 say(
     "How many of 200 dates in each line are right, as a whole and in parts? The last "
     "two lines are new forms."
@@ -631,17 +621,18 @@ say(table(["a source", "what the model writes", *shares], *lines))
 first_two, third = shares["year 1, 2"][1:3], shares["year 3"][1:3]
 known = [date(1950, 1, 1).isoformat() <= text <= "2050" for text in answers[200:1000]]
 say(
-    "In other years, month and day stay right, but "
-    f"{np.mean(known):.0%} of the years that the model writes are from 1950 to 2049. "
-    "For 1900 to 1949 and 2050 to 2099, it has the first two digits mostly right, the "
-    f"third in only {third.mean():.0%} of the dates."
+    "In the four lines of other years, month and day stay right, but of the years "
+    f"that the model writes, {np.mean(known):.0%} are from 1950 to 2049. For 1900 to "
+    "1949 and 2050 to 2099, the first two digits are mostly right, the third in only "
+    f"{third.mean():.0%} of the dates."
 )
 
 # %% [markdown] tags=["shared"]
 # The source states the third digit, so why does the model get it wrong? The decoder is
 # also a language model of the dates that it has seen: after 19 came only 5 to 9, after
-# 20 only 0 to 4. Does what it has written overrule what it reads? We force it to begin
-# with 19 or with 20, whatever the source says, and let it write the third digit.
+# 20 only 0 to 4. (From `3.3.97`, it had to infer the one from the other.) Does what it
+# has written overrule what it reads? We force it to begin with 19 or with 20, whatever
+# the source says, and let it write the third digit.
 
 
 # %% tags=["shared"]
@@ -685,8 +676,8 @@ assert own.min() > 0.98
 assert np.mean(own - other) > 0.2  # loose: differs between training runs
 
 # %% [markdown] tags=["shared"]
-# In the trained years this does no harm, so no test drawn from them can reveal it. The
-# remedy is in the data: train on the years and forms that you expect.
+# In the trained years, the model itself begins rightly, so no test drawn from them can
+# reveal this. The remedy is in the data: train on the years and forms that you expect.
 #
 # **Exercise 2, a change of code.** Write dates in forms that resemble the seven, such
 # as `3 March 1997`, `Mar 3rd, 1997` and `03.03.1997`. Predict which of them the model
@@ -806,9 +797,9 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# In code, for one source, the beams are one batch. At first all are equal, so all but
-# one start with $\ln p = -\infty$. `translate` does the same for many sources, with
-# `width=w`.
+# In code, for one source, the beams are one batch. At first all are the same text, so
+# all but one start with $\ln p = -\infty$, and none is kept twice. `translate` does the
+# same for many sources, with `width=w`.
 
 
 # %% tags=["shared"]
@@ -877,27 +868,18 @@ for name, one in {"half": copy, "trained": model}.items():
 (_, greedy_p, greedy), (_, beam_p, beam) = found["half", 1], found["half", 4]
 
 # %% tags=["shared", "say"]
-lines = []
-for form in dates.FORMS:
-    rows = form_of[:n] == form
-    wrong = [f"{(~kind[rows]).sum()}" for kind in (greedy, beam)]
-    lines.append([sources[rows.argmax()], rows.sum(), *wrong])
-wrong = [f"**{(~kind).sum()}**" for kind in (greedy, beam)]
-head = ["form", "test dates", "wrong, greedy", "wrong, beam search"]
-say(f"After {middle} epochs:")
-say(table(head, *lines, ["**all forms**", f"{len(beam):,}", *wrong]))
-
-# %% tags=["shared", "say"]
 rescued, lost = (beam & ~greedy).sum(), (greedy & ~beam).sum()
 same = found["trained", 1][0] == found["trained", 4][0]
 i = (beam_p - greedy_p + 100 * (beam & ~greedy)).argmax()  # corrected, if one is
 two = [f"`{found['half', width][0][i]}`" for width in (1, 4)]
 say(
+    f"After {middle} epochs, greedy search gets {(~greedy).sum()} of {n} dates wrong, "
+    f"beam search {(~beam).sum()}. "
     f"For `{sources[i]}`, greedy search writes {two[0]}; beam search has kept another "
     f"beginning, and ends at {two[1]}, which is "
     f"{word('more', beam_p[i], greedy_p[i])} probable. Right is `{solutions[i]}`. The "
     "most probable text need not be the right one: beam search corrects "
-    f"{rescued} of {n} dates and spoils {lost}. When trained, the model writes the "
+    f"{rescued} dates and spoils {lost}. When trained, the model writes the "
     f"same text with both for {same.mean():.1%} of the sources."
 )
 
@@ -976,9 +958,9 @@ say(
 )
 
 # %% [markdown] tags=["jax"]
-# For languages, **label smoothing** is usual: the right token gets 0.9, and all, it
-# included, share the rest. `optax.smooth_labels(one_hot, 0.1)` makes such targets for
-# `optax.softmax_cross_entropy`. To score translations, use
+# For languages, **label smoothing** is usual: the target is 0.9 for the right token,
+# plus 0.1 spread evenly over all tokens. `optax.smooth_labels(one_hot, 0.1)` makes such
+# targets for `optax.softmax_cross_entropy`. To score translations, use
 # [sacreBLEU](https://arxiv.org/abs/1804.08771).
 
 # %% [markdown] tags=["shared"]
