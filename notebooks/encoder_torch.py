@@ -493,6 +493,7 @@ panels = {
 }
 fig = plots.curves(panels, x="block")
 fig.axes[1].axhline(1 / 16, color=plots.INK, ls=":", lw=0.8)
+fig.axes[1].set_ylim(0)
 fig
 
 # %% tags=["shared", "say"]
