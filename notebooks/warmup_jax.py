@@ -523,7 +523,7 @@ say(
         ["size of the first steps", small, three(*ends[small]),
          f"yes: {below[small]} tolerate the jump"],
         ["post-norm", "pre-norm", three(*ends[pre]),
-         f"in part: {below[pre]} leave guessing"],
+         f"in part: {below[pre]} learn"],
     )
 )  # fmt: skip
 
@@ -539,7 +539,7 @@ assert np.median(ends[pre]) < 1  # loose: likewise
 
 # %% [markdown] tags=["shared"]
 # At this rate **large first steps** ruin the network, and post-norm makes it more
-# sensitive. After small first steps it tolerates the high rate. (The filled averages
+# sensitive. After small first steps most seeds bear the high rate. (The filled averages
 # are those of weights at rest, so they rule out too few gradients, and no more.) This
 # is one network and one task, but [Kalra & Barkeshli
 # 2024](https://arxiv.org/abs/2406.09405) find the same in many, also with SGD: warm-up
