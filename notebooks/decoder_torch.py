@@ -1186,8 +1186,8 @@ assert check("decoder.cached_step", my_cached_step)
 # </details>
 # <details><summary>Not at all, but for rounding.</summary>
 #
-# **Right.** Keys and values of old tokens depend only on tokens before them, in every
-# block. So they would come out the same again.
+# **Right.** In no block do the keys and values of old tokens depend on later ones. So
+# they would come out the same again.
 #
 # </details>
 # <details><summary>Only with several blocks, where the tokens are mixed.</summary>
