@@ -29,8 +29,8 @@
 # > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, only on
 # > the matrices of dense layers and embeddings; warm-up over a twentieth of all
 # > updates, then a cosine; gradients clipped at norm 1; first a peak rate of one
-# > thousandth, then a sweep (*When training fails* makes one). The code is
-# > `usual_optimizer` and `train_epoch` of *The reverse task*.
+# > thousandth, then a sweep. The code is `usual_optimizer` and `train_epoch` of
+# > *The reverse task*.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch: [warmup_torch](warmup_torch.ipynb).
@@ -183,7 +183,7 @@ losses["warm-up"], models["warm-up"] = train_all(seeds(settings))
 losses["no warm-up"], models["no warm-up"] = train_all(seeds(no_warmup))
 
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss over 200 updates, as bands over three seeds. With warm-up the loss leaves the level of guessing within the first 150 updates and falls to almost zero. Without it the loss stays at the level of guessing. A dotted line marks the update with the highest rate."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss over 200 updates, as bands over three seeds. With warm-up the loss leaves the level of guessing within the first 150 updates and falls to almost zero; on the way the loss of a seed may jump up and come back. Without it the loss stays at the level of guessing. A dotted line marks the update with the highest rate."}}
 def smooth(rows):
     """Means over ten updates, and the updates at which they end."""
     means = [np.convolve(row, np.ones(10) / 10, mode="valid") for row in rows]
@@ -200,12 +200,15 @@ fig
 guessing = np.log(settings.n_symbols)
 learned, stuck = (np.sort(final(rows)) for rows in losses.values())
 three = "{:.2f}, {:.2f} and {:.2f}".format
+rows = np.array(lines["warm-up"][1])  # n t
+jump = " (The jump: near its peak, this rate is all that the network can bear.)"
+jumps = (rows - np.minimum.accumulate(rows, axis=1)).max() > 0.2
 say(
     "Lines: mean of three seeds, smoothed over ten updates; bands: lowest to highest "
     "seed; dotted: the peak of the warm-up. With it, all seeds end at "
     f"{learned[-1]:.3f} at most; without it, at the level of guessing, $\\ln 10$ = "
     f"{guessing:.2f}. Both have the same mean rate, half of the peak: what counts is "
-    "when it is high."
+    "when it is high." + (jump if jumps else "")
 )
 
 # %% tags=["shared", "check"]
@@ -1084,7 +1087,6 @@ assert check("warmup.adam", my_adam)
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * A schedule is a factor per update.
 # * Warm-up made a high rate usable. A small rate needed only more time.
 # * The usual twentieth of all updates is meant for pre-norm and moderate rates.
 # * In the stuck network all outputs are nearly the same.
