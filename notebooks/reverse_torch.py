@@ -1059,21 +1059,21 @@ assert check("reverse.training_step", my_training_step)
 # </details>
 #
 # **3.** You keep the weights of the epoch with the best validation accuracy, and report
-# this accuracy. What is it like, on average?
+# this accuracy. On average, it is …
 #
-# <details><summary>Fair: the model was not trained on these data.</summary>
+# <details><summary>… fair: the model was not trained on these data.</summary>
 #
 # **No.** A common mistake: its weights were not, but the epoch was chosen on them, and
-# the best of several noisy numbers is no fair one.
+# the best of several noisy numbers is biased.
 #
 # </details>
-# <details><summary>A little too high.</summary>
+# <details><summary>… a little too high.</summary>
 #
 # **Right.** The epoch that wins owes a part of it to chance. Test data that chose
 # nothing have no such bias.
 #
 # </details>
-# <details><summary>Too low: the model has never seen these data.</summary>
+# <details><summary>… too low: the model has never seen these data.</summary>
 #
 # **No.** Accuracy in training may be higher. But unseen data are what you ask about, so
 # this is no bias.

@@ -1040,7 +1040,7 @@ assert check("warmup.adam", my_adam)
 # <details><summary>For hundreds of updates.</summary>
 #
 # **Right.** Its square is ten thousand times the usual, and an update forgets a
-# hundredth of it. So long are steps too short.
+# hundredth of it. Until then, steps are too short.
 #
 # </details>
 #
