@@ -445,7 +445,7 @@ say(
     "Characters become right early, whole dates late: after three epochs "
     f"{history['validation_accuracy'][2]:.0%} of the characters are right and "
     f"{whole[2]:.0%} of the dates, because a date needs ten right characters and "
-    "`END`. (Its last point has the weights of the best epoch, which `fit` keeps.)"
+    "`END`. (The last point of the dates is the best epoch, whose weights `fit` keeps.)"
 )
 
 # %% tags=["shared", "say"]
