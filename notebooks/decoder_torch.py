@@ -416,7 +416,7 @@ say(
     f"After {history['seconds'].sum():.0f} seconds, the Transformer needs "
     f"{word('fewer', bits, ngrams[5])} bits than the best of these n-grams, in this "
     "run (other seeds: see the extra on GPT-2). On the text it learns from it reaches "
-    f"{learning[-10:].mean():.2f}, so only new text is a fair test. Its loss is "
+    f"{learning[-10:].mean():.2f}, so only new text is a fair test. There the loss is "
     f"{held_out_loss:.2f} nats; the **perplexity**, $e^{{\\mathrm{{loss}}}}$, is "
     f"{np.exp(held_out_loss):.0f}: on average, guessing the next token is as hard as "
     "choosing among so many equally probable ones."
