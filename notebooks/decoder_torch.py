@@ -578,7 +578,7 @@ probabilities = {
 }
 order = np.argsort(-probabilities["temperature 1"])[:10]  # the most probable first
 fig, axes = plots.panels_in_rows(4, 2, (6.4, 4.8), 0, 0, sharex=True, sharey=True)
-shown = [visible[i] for i in order]
+shown = [repr(visible[i]) for i in order]  # `_` alone would look low
 for ax, (name, p) in zip(axes, probabilities.items(), strict=True):
     ax.barh(shown, p[order])
     ax.set_title(name)
