@@ -24,12 +24,18 @@ show
     chapter (``anomaly``, ``attention``, ``costs``, ``data``, ``decoder``,
     ``encoder``, ``frameworks``, ``positions``, ``scaling``, ``translation``,
     ``vision``, ``warmup``).
+exercises
+    ``check`` tries a function from a blank cell, and names its mistake; one file a
+    chapter holds references and known mistakes: ``attention``, ``encoder``,
+    ``positions``, ``reverse``, ``warmup``, ``anomaly``, ``vision``, ``decoder``,
+    ``translation``, ``costs``, ``data``, ``debugging``.
 engine
     What a reader may ignore: ``settings`` of each task and ``set_settings``,
-    ``checks``, ``arguments``, ``shapes``, ``weights`` in one file for both frameworks,
-    ``language_models`` with their vocabulary, ``runs`` that are kept under a
-    ``fingerprint`` of their code, ``processes`` that train together, ``jobs`` that
-    start them, and the ``twin``: a training in the other framework.
+    ``checks``, ``arguments``, ``shapes``, ``nested`` arrays, ``weights`` in one file
+    for both frameworks, ``language_models`` with their vocabulary, ``runs`` that are
+    kept under a ``fingerprint`` of their code, ``processes`` that train together,
+    ``jobs`` that start them, the ``twin``: a training in the other framework, and
+    what is ``mine``: definitions from blank notebooks.
 
 This file imports nothing, so a JAX page never loads torch and a PyTorch page never
 loads JAX.

@@ -184,7 +184,10 @@ def test_a_torn_row_is_found():
 
 @by_page
 def test_every_section_checks_its_claim(page):
-    """A section with code to learn has at least one check."""
+    """A section with code to learn has a check, or an answer that is checked.
+
+    What the reader writes, a cell ``your-turn``, needs one as well.
+    """
     section, holds_code, holds_check = None, False, True
     for cell in [*pages.read_py(page), None]:
         begins = cell is None or (cell.kind == "markdown" and "## " in cell.source)
@@ -195,7 +198,8 @@ def test_every_section_checks_its_claim(page):
             section, holds_code, holds_check = cell, False, False
         elif cell.kind == "code":
             holds_code = holds_code or not {*cell.tags} & PROVEN_ELSEWHERE
-            holds_check = holds_check or "check" in cell.tags
+            checked = "answer" in cell.tags and "check(" in cell.source
+            holds_check = holds_check or checked or "check" in cell.tags
 
 
 @by_page

@@ -2,6 +2,8 @@
 
 import importlib
 import inspect
+import linecache
+import math
 import sys
 from types import SimpleNamespace
 
@@ -12,14 +14,17 @@ import torch
 
 from helpers import exercises
 
-for chapter in exercises.CHAPTERS:
+for chapter in exercises.CHAPTERS.split():
     importlib.import_module(f"helpers.exercises.{chapter}")
 
-TORCH = "any arange cos exp log mean ones sin sqrt stack sum swapaxes where zeros"
+TORCH = "any arange exp log mean ones sin sqrt stack sum swapaxes where zeros"
 TORCH += " argsort cumsum isnan nan_to_num nanmean nansum"
 NUMPY_OF = {  # the references are written in names that all three have, or nearly
     "jax": jnp,
     "torch": SimpleNamespace(
+        inf=math.inf,
+        pi=math.pi,
+        cos=lambda x: torch.cos(torch.as_tensor(x)),
         max=torch.amax,
         min=torch.amin,
         split=lambda x, n, axis: torch.tensor_split(x, n, dim=axis),
@@ -53,23 +58,152 @@ def source_of(function):
     return source[source.index("def ") :]
 
 
+def told(capsys, name, yours):
+    """What ``check`` prints, in one line, without the exercise's name."""
+    exercises.check(name, yours)
+    return " ".join(capsys.readouterr().out.split()).removeprefix(f"{name}: ")
+
+
 @on_both
 @pytest.mark.parametrize("name", exercises.KNOWN)
-def test_the_reference_passes_in_both_frameworks(name, framework):
+def test_the_reference_passes_in_both_frameworks(name, framework, capsys):
     one = exercises.KNOWN[name]
     yours = in_framework(framework, one, source_of(one.reference))
-    assert exercises.verdict(one, yours).startswith("right")
+    assert told(capsys, name, yours).startswith("right")
 
 
 @on_both
 @pytest.mark.parametrize(("name", "change", "message"), PLANTED)
-def test_a_mistake_gets_its_own_message(name, change, message, framework):
+def test_a_mistake_gets_its_own_message(name, change, message, framework, capsys):
     one = exercises.KNOWN[name]
     yours = in_framework(framework, one, one.source(change))
-    assert exercises.verdict(one, yours) == f"not right: {message}."
+    assert told(capsys, name, yours) == f"not right: {message}."
 
 
 @pytest.mark.parametrize("name", exercises.KNOWN)
 def test_an_exercise_knows_eight_mistakes(name):
     messages = [*exercises.KNOWN[name].mistakes.values()]
     assert len({*messages}) == len(messages) >= 8
+
+
+# What else a reader may hand in, for ``encoder.layer_norm``, and what ``check`` says.
+RIGHT = """
+def norm(x, scale, bias):
+    x = x - x.mean(-1)[..., None]
+    return x / xp.sqrt((x * x).mean(-1)[..., None] + 1e-5) * scale + bias
+"""
+PAGE = {
+    "jax": "import jax.numpy as xp\nimport numpy as np\nfrom jax import jit, lax\n",
+    "torch": "import torch as xp\nimport numpy as np\n",
+}
+PARAMETERS = "expected a function of (x, scale, bias), got"
+ANSWERS = [
+    ('"""Words."""\n    ...', "not yet written. Your turn."),
+    ("return ...", "not yet written. Your turn."),
+    ("return x, ...", "not yet written to the end. Your turn."),
+    ("y = x * scale + bias", "your function returns None: is its `return` missing?"),
+    ("return x, x", "not right: expected 1 outputs, got 2, b s m."),
+    ("return x[0]", "not right: expected shape (2, 3, 6), got (3, 6), b s m."),
+    ("return 7 + 0 * x", "not right: at [0, 0, 0] expected 1.546, got 7, b s m; 100%"),
+    ("return 0 * x / (0 * x)", "NaN comes from 0/0"),
+    ("return x * next(count)", "two equal calls give two answers: is dropout on"),
+    ("return x @ scale @ bias", "`return x @ scale @ bias`"),
+    ("return x @ scale @ bias", "Shapes: x (2, 3, 6), scale (6,), bias (6,)"),
+    ("return 'a word'", "throughout, got str."),
+    ("return 1.5", "throughout, got float."),
+    ("return np.ones((2, 3, 6))", "throughout, got ndarray."),
+]
+WRAPPED = [  # what stands around a right function
+    ("def f(x, scale):\n    return norm(x, scale, 0)", f"{PARAMETERS} f(x, scale)."),
+    ("class Norm:\n    pass", f"{PARAMETERS} <class"),
+    ("class Norm:\n    pass\nnorm = Norm()", f"{PARAMETERS} <"),
+    (
+        "def f(x, scale, bias):\n    print(7)\n    return norm(x, scale, bias)",
+        "last: 7",
+    ),
+]
+ONLY = {  # what one framework alone can do
+    "jax": [
+        ("f = jit(norm)", "right, in 9 cases: b s m; equal features"),
+        (
+            "f = lambda x, scale, bias: norm(x, scale, bias).astype('bfloat16')",
+            "float32",
+        ),
+        (
+            "f = lambda x, scale, bias: norm(x, lax.stop_gradient(scale), bias)",
+            "the values are right, but not the gradient: slope",
+        ),
+        (
+            "f = lambda x, scale, bias: norm(xp.array(np.array(x)), scale, bias)",
+            "the values are right, but the gradient raised Tracer",
+        ),
+    ],
+    "torch": [
+        ("f = lambda x, scale, bias: norm(x, scale, bias).double()", "float32, got"),
+        ("f = lambda x, scale, bias: norm(x, scale, bias).bfloat16()", "float32, got"),
+        (
+            "f = lambda x, scale, bias: norm(x, scale, bias).detach()",
+            "slope 0 instead of 101.7, b s m: is it detached?",
+        ),
+        (
+            "f = lambda x, scale, bias: norm(x.sub_(x.mean(-1, True)), scale, bias)",
+            "the values are right, but your code changed x, b s m.",
+        ),
+    ],
+}
+
+
+def of_a_page(framework, source):
+    """The last definition of a source, in a cell of a page that has its framework."""
+    source = f"{PAGE[framework]}import itertools\ncount = itertools.count()\n{source}"
+    path, names = f"<cell {len(linecache.cache)}>", {}
+    linecache.cache[path] = len(source), None, source.splitlines(True), path
+    exec(compile(source, path, "exec"), names)
+    return [*names.values()][-1]
+
+
+@on_both
+@pytest.mark.parametrize(("body", "said"), ANSWERS)
+def test_what_is_no_right_answer_gets_a_sentence(body, said, framework, capsys):
+    yours = of_a_page(framework, f"def f(x, scale, bias):\n    {body}")
+    assert said in told(capsys, "encoder.layer_norm", yours)
+
+
+@on_both
+@pytest.mark.parametrize(("more", "said"), WRAPPED)
+def test_what_surrounds_a_function_gets_a_sentence(more, said, framework, capsys):
+    yours = of_a_page(framework, f"{RIGHT}\n{more}")
+    assert said in told(capsys, "encoder.layer_norm", yours)
+
+
+@pytest.mark.parametrize(
+    ("framework", "more", "said"),
+    [(f, *row) for f, rows in ONLY.items() for row in rows],
+)
+def test_what_one_framework_can_do_gets_a_sentence(framework, more, said, capsys):
+    yours = of_a_page(framework, f"{RIGHT}\n{more}")
+    assert said in told(capsys, "encoder.layer_norm", yours)
+
+
+@on_both
+def test_an_error_is_shown_with_the_line_of_the_reader(framework, capsys):
+    source = "def inner(x):\n    return x.none\n\n"
+    source += "def f(losses, patience):\n    return inner(losses)"
+    assert told(capsys, "debugging.best_epoch", of_a_page(framework, source)) == (
+        "your code raised AttributeError, losses 956789, patience 1, in line "
+        f"{PAGE[framework].count(chr(10)) + 4}: `return x.none` 'list' object has no "
+        "attribute 'none' Shapes: losses [9.0, 5.0, 6.0, 7.0, 8.0, 9.0], patience 1"
+    )
+
+
+@on_both
+def test_a_slow_function_is_tried_with_one_seed(framework, capsys, monkeypatch):
+    monkeypatch.setattr(exercises, "perf_counter", iter((0, 99)).__next__)
+    said = told(capsys, "encoder.layer_norm", of_a_page(framework, RIGHT))
+    assert said.startswith("right, in 3 cases of one seed (it is slow): b s m; equal")
+
+
+def test_an_unknown_name_lists_all_exercises():
+    with pytest.raises(ValueError, match=r"no exercise 'attention\.mask'") as error:
+        exercises.check("attention.mask", len)
+    assert all(name in str(error.value) for name in exercises.KNOWN)

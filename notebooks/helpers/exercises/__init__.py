@@ -2,227 +2,201 @@
 
     check("attention.masked", my_attention)
 
-Each file has a chapter's exercises: a reference in NumPy, and its known mistakes as
-changes of its source, ``old -> new | what is wrong``. Code that computes the same as a
-changed reference made that mistake.
+Each file has a chapter's exercises: references in NumPy, and known mistakes as changes
+of their source, ``old -> new | what is wrong``. Equal outputs, equal mistakes.
 """
 
+import contextlib
 import importlib
 import inspect
-import sys
+import io
+import textwrap
 import traceback
+from functools import partial
+from time import perf_counter
 
 import numpy as np
 
-from helpers.engine.shapes import as_numpy
+from helpers.engine.nested import copied, flat, leaves, same
 
-CHAPTERS = [
-    "attention",
-    "encoder",
-    "positions",
-    "reverse",
-    "warmup",
-    "anomaly",
-    "vision",
-    "decoder",
-    "translation",
-    "costs",
-    "data",
-    "debugging",
-]
-KNOWN = {}  # exercises by name, as soon as their chapter's file is loaded
+CHAPTERS = "attention encoder positions reverse warmup anomaly vision decoder "
+CHAPTERS += "translation costs data debugging"
+KNOWN = {}  # exercises by name
+BLANK = len((lambda: None).__code__.co_code) + 4  # bytes of what is not yet written
+NAN = ": NaN comes from 0/0, inf - inf or a root of 0"
+SECONDS = 5  # a slower function is tried with one seed
+KINDS = {"b": "bool", "i": "int", "f": "float32"}  # what should come out
 
 
 class Exercise:
-    """A NumPy function that is right, ways to get it wrong, and cases to try.
+    """Decorator of a NumPy function that is right: cases to try, known mistakes."""
 
-    ``cases`` takes a generator of random numbers, and yields words for a case with
-    its arguments by name; floats reach the reader's function as float32.
-    """
-
-    def __init__(self, reference, cases, mistakes, smooth):
-        self.reference, self.cases, self.smooth = reference, cases, smooth
+    def __init__(self, name, cases, mistakes, smooth=True):  # cases of a generator
+        KNOWN[name], self.cases, self.smooth = self, cases, smooth
         lines = [line.split(" | ") for line in mistakes.strip().splitlines()]
         self.mistakes = {change.strip(): message for change, message in lines}
 
+    def __call__(self, reference):
+        self.reference = reference
+        return reference
+
     def source(self, change):
         """The source of the reference with a mistake."""
-        source = inspect.getsource(self.reference)
-        source = source[source.index("def ") :]
-        for one in change.split(" & "):
-            old, new = one.split(" ->")
-            if old not in source:
-                raise ValueError(f"no {old!r} in {self.reference.__name__}")
+        source = "def " + inspect.getsource(self.reference).partition("def ")[2]
+        for old, new in (one.split(" ->") for one in change.split(" & ")):
             source = source.replace(old, new.strip())
         return source
 
-    def wrong(self, change, **names):
-        """The reference with a mistake, run with other ``names``, such as ``np``."""
-        names = self.reference.__globals__ | names
+    def outputs(self, change, cases):
+        """What the reference with a mistake returns; () where it raises an error."""
+        names = {**self.reference.__globals__}
         exec(self.source(change), names)
-        return names[self.reference.__name__]
-
-
-def exercise(name, cases, mistakes, smooth=True):
-    """Make the decorated function an exercise; ``smooth`` ones have gradients."""
-
-    def keep(reference):
-        KNOWN[name] = Exercise(reference, cases, mistakes, smooth)
-        return reference
-
-    return keep
+        for _, given, *_ in cases:
+            out = ()
+            with np.errstate(all="ignore"), contextlib.suppress(Exception):
+                out = names[self.reference.__name__](**given)
+            yield out
 
 
 def check(name, yours):
     """Print whether ``yours`` is right, or what is wrong and where; return which."""
-    chapter = name.partition(".")[0]
-    if chapter in CHAPTERS:
+    for chapter in CHAPTERS.split():
         importlib.import_module(f"helpers.exercises.{chapter}")
     if name not in KNOWN:
-        raise KeyError(f"no exercise {name!r}; expected one of {', '.join(KNOWN)}")
-    said = verdict(KNOWN[name], yours)
-    print(f"{name}: {said}")
+        raise ValueError(f"no exercise {name!r}; expected one of {', '.join(KNOWN)}")
+    own = inspect.unwrap(getattr(yours, "func", yours))  # what jit or partial wraps
+    seen = filter(inspect.ismodule, getattr(own, "__globals__", {}).values())
+    tops = {module.__name__.partition(".")[0] for module in seen}
+    tops = [top for top in ("torch", "jax") if top in tops]
+    framework = importlib.import_module([*tops, "numpy"][0])
+    exactly = getattr(framework, "default_matmul_precision", contextlib.nullcontext)
+    with contextlib.redirect_stdout(io.StringIO()) as printed, exactly("highest"):
+        said = verdict(KNOWN[name], yours, own, framework)
+    for line in f"{name}: {said}".splitlines():
+        print(textwrap.fill(line, 88))
+    if lines := printed.getvalue().splitlines():
+        print("What your code printed last:", *lines[-5:], sep="\n")
     return said.startswith("right")
 
 
-def verdict(one, yours):
-    """What ``check`` prints."""
-    framework, tried = framework_of(yours), []
+def verdict(one, yours, own, framework):
+    """What ``check`` prints; ``own`` is the reader's function without wrappers."""
+    if misfit := not_a_function_of(one.reference, yours, own):
+        return misfit
+    tried, start, smooth = [], perf_counter(), one.smooth and framework != np
     for seed in range(3):
         for words, given in one.cases(np.random.default_rng(seed)):
-            theirs = {key: to(framework, x) for key, x in given.items()}
+            theirs, expected = copied(given, framework), one.reference(**given)
             try:
                 out = yours(**theirs)
             except Exception as error:  # whatever the reader's code raises
-                return said_by(error, yours, words)
-            if out is None or out is Ellipsis:
-                return "not yet written. Your turn."
-            changed = [k for k, x in given.items() if not same(theirs[k], x)]
-            tried.append((words, given, out, changed))
-    said = what_is_wrong(one, tried, framework)
-    for words, given, *_ in tried if one.smooth and framework and not said else ():
-        if not gradient_gap(one, yours, framework, given) < 1e-2:
-            return f"the values are right, but the gradient is not, {words}."
-    cases = ", ".join(dict.fromkeys(words for words, *_ in tried))
-    return said or f"right, in {len(tried)} cases: {cases}"
+                return f"your code raised {said_by(error, own, words, given)}"
+            if odd := not_an_answer(out, expected, own, framework):
+                return odd
+            changed = [key for key, x in given.items() if not same(theirs[key], x)]
+            tried.append((words, given, expected, out, changed))
+        if perf_counter() - start > SECONDS:
+            break
+    if off := [case for case in tried if not same(case[2], case[3])]:
+        if same(off[0][3], yours(**copied(off[0][1], framework))):
+            return f"not right: {what_is_wrong(one, off)}."
+        return "two equal calls give two answers: is dropout on, or a seed missing?"
+    for words, given, *_, changed in tried[: len(tried) // (seed + 1)]:
+        but = f"your code changed {changed[0]}, {words}." if changed else ""
+        but = but or (smooth and wrong_slope(one, yours, own, framework, words, given))
+        if but:
+            return f"the values are right, but {but}"
+    slow = "" if seed == 2 else " of one seed (it is slow)"
+    cases = "; ".join(dict.fromkeys(words for words, *_ in tried))
+    return f"right, in {len(tried)} cases{slow}: {cases}."
 
 
-def what_is_wrong(one, tried, framework):
-    """A known mistake that explains most of what is wrong, or the first difference."""
-    off = [case for case in tried if not same(case[2], one.reference(**case[1]))]
-    for change, message in one.mistakes.items() if off else ():
-        wrong = one.wrong(change)
-        explained = [same(out, outputs(wrong, given)) for _, given, out, _ in off]
-        if 2 * sum(explained) > len(off):
-            return f"not right: {message}."
-    for words, given, out, _ in off:
-        return first_difference(flat(one.reference(**given)), flat(out), words)
-    for words, given, out, changed in tried:
-        odd = [
-            x.dtype for x in flat(out) if x.dtype.kind == "f" and x.dtype != np.float32
-        ]
-        if changed:
-            return f"the values are right, but your code changed {changed[0]}, {words}."
-        if framework and odd and any(x.dtype.kind == "f" for x in flat(given)):
-            return f"float32 comes in, {odd[0]} comes out, {words}."
+def not_a_function_of(reference, yours, own):
+    """What ``yours`` is instead of a function of these parameters, in words, or ""."""
+    names = [*inspect.signature(reference).parameters]
+    got = textwrap.shorten(repr(own), 60, placeholder=" …")
+    with contextlib.suppress(TypeError, ValueError):
+        if inspect.isroutine(own):
+            got = f"{own.__name__}{inspect.signature(yours)}"
+            inspect.signature(yours).bind(**dict.fromkeys(names))
+            return ""
+    return f"expected a function of ({', '.join(names)}), got {got}."
+
+
+def not_an_answer(out, expected, own, framework):
+    """Why what comes out cannot be compared, in words, or ""."""
+    if out is None and len(own.__code__.co_code) > BLANK:
+        return "your function returns None: is its `return` missing?"
+    if any(x is None or x is ... for x in leaves(out)):
+        return f"not yet written{' to the end' * isinstance(out, tuple | list)}. Your turn."
+    array = {"torch": "Tensor", "jax": "Array"}.get(framework.__name__, "ndarray")
+    for x, wanted in zip(leaves(out), leaves(expected), strict=False):
+        exact = framework != np and isinstance(wanted, np.ndarray | np.generic)
+        others = () if exact else (int, float, np.ndarray, np.generic)
+        if not isinstance(x, (getattr(framework, array), *others)):
+            kind = f"{framework.__name__}.{array} throughout" if exact else "numbers"
+            return f"expected {kind}, got {type(x).__name__}."
+        if exact and KINDS[wanted.dtype.kind] not in str(x.dtype):
+            return f"expected {KINDS[wanted.dtype.kind]}, got {x.dtype}."
     return ""
 
 
-def first_difference(expected, found, words):
-    """In words, where two lists of arrays that are not the same differ first."""
+def what_is_wrong(one, off):
+    """A known mistake that explains most of what is wrong, or the first difference."""
+    for change, message in one.mistakes.items():
+        planted = zip(off, one.outputs(change, off), strict=True)
+        if 2 * sum(same(case[3], wrong) for case, wrong in planted) > len(off):
+            return message
+    words, _, expected, found, _ = off[0]
+    expected, found = flat(expected), flat(found)
     if len(expected) != len(found):
-        return f"expected {len(expected)} output, got {len(found)}, {words}."
-    pairs = zip(expected, found, strict=True)
-    x, y = next((x, y) for x, y in pairs if not same(x, y))
+        return f"expected {len(expected)} outputs, got {len(found)}, {words}"
+    pairs = enumerate(zip(expected, found, strict=True))
+    n, (x, y) = next((n, pair) for n, pair in pairs if not same(*pair))
+    words = f"output {n + 1}, {words}" if len(found) > 1 else words
     if x.shape != y.shape:
-        return f"expected shape {x.shape}, got {y.shape}, {words}."
-    away = ~np.isclose(x, y, rtol=1e-4, atol=1e-4)
-    place = tuple(int(i) for i in np.argwhere(away)[0])
-    return (
-        f"not right, {words}: at {list(place)} expected {x[place]:.4g}, got "
-        f"{y[place]:.4g}; {away.mean():.0%} of the entries differ."
-    )
+        return f"expected shape {x.shape}, got {y.shape}, {words}"
+    far = ~np.isclose(x, y, rtol=1e-4, atol=1e-4, equal_nan=True)
+    place = tuple(int(i) for i in np.argwhere(far)[0])
+    at, nan = f"at {[*place]} " * bool(place), NAN * bool(np.isnan(y[place]))
+    x, y = (f"{float(z[place]):.4g}" for z in (x, y))
+    return f"{at}expected {x}, got {y}, {words}; {far.mean():.0%} differ{nan}"
 
 
-def outputs(function, given):
-    """The outputs of a reference with a mistake, which may not fit a case."""
-    with np.errstate(all="ignore"):
-        try:
-            return function(**given)
-        except Exception:  # then it explains nothing
-            return []
+def wrong_slope(one, yours, own, framework, words, given):
+    """What is wrong with the derivative in a random direction, in words, or ""."""
+
+    def along(function, given, ways, t):  # one number for all outputs
+        out = function(**given | {k: given[k] + t * way for k, way in ways.items()})
+        return sum((x * x + x).sum() for x in leaves(out))
+
+    draw, step = np.random.default_rng(0).normal, 1e-6
+    arrays = {key: x for key, x in given.items() if isinstance(x, np.ndarray)}
+    ways = {k: draw(size=x.shape) for k, x in arrays.items() if x.dtype.kind == "f"}
+    low, high = (along(one.reference, given, ways, t) for t in (-step, step))
+    wanted, found = (high - low) / (2 * step), None
+    line = partial(along, yours, copied(given, framework), copied(ways, framework))
+    slope = getattr(framework, "func", framework).grad(line)
+    zero = getattr(framework, "numpy", framework).zeros(())
+    try:
+        with contextlib.suppress(Exception):  # compiled, if no branch hangs on a value
+            found = framework.jit(slope)(zero) if framework.__name__ == "jax" else None
+        found = float(slope(zero) if found is None else found)
+    except Exception as error:  # such as NumPy in JAX
+        return f"the gradient raised {said_by(error, own, words, given)}"
+    if abs(found - wanted) < 1e-2 * max(abs(wanted), 1):
+        return ""
+    why = ": is it detached?" if found == 0 else NAN if np.isnan(found) else ""
+    return f"not the gradient: slope {found:.4g} instead of {wanted:.4g}, {words}{why}"
 
 
-def flat(out):
-    """All arrays of nested lists and dictionaries, in order; functions are left out."""
-    if isinstance(out, dict):
-        out = [*out.values()]
-    if isinstance(out, list | tuple):
-        return [array for one in out for array in flat(one)]
-    return [] if callable(out) or out is None else [as_numpy(out)]
-
-
-def same(one, other):
-    """Whether all arrays are equal but for rounding; NaN is NaN."""
-    one, other = flat(one), flat(other)
-    return len(one) == len(other) and all(
-        x.shape == y.shape and np.allclose(x, y, rtol=1e-4, atol=1e-4, equal_nan=True)
-        for x, y in zip(one, other, strict=True)
-    )
-
-
-def framework_of(yours):
-    """``torch`` or ``jax``, by the names that the reader's code can see, or None."""
-    names = getattr(yours, "__globals__", {})
-    found = [name for name in ("torch", "jax") if name in names and name in sys.modules]
-    return found[0] if found else None
-
-
-def to(framework, x):
-    """NumPy's arrays, also in lists, as those of a framework."""
-    if isinstance(x, list | tuple):
-        return type(x)(to(framework, one) for one in x)
-    if not isinstance(x, np.ndarray):
-        return x
-    x = x.astype(np.float32) if x.dtype.kind == "f" else x.copy()
-    if framework == "torch":
-        return sys.modules["torch"].from_numpy(x)
-    return sys.modules["jax"].numpy.asarray(x) if framework == "jax" else x
-
-
-def gradient_gap(one, yours, framework, given, step=1e-6):
-    """Relative gap of a derivative to that of the reference, in a random direction."""
-    rng = np.random.default_rng(0)
-    floats = {k: x for k, x in given.items() if getattr(x, "dtype", None) == np.float64}
-    ways = {key: rng.normal(size=x.shape) for key, x in floats.items()}
-    heights = [rng.normal(size=x.shape) for x in flat(one.reference(**given))]
-
-    def total(step):
-        moved = {key: x + step * ways[key] for key, x in floats.items()}
-        out = flat(one.reference(**given | moved))
-        return sum((x * height).sum() for x, height in zip(out, heights, strict=True))
-
-    def arrays(moved):
-        out = yours(**{key: to(framework, x) for key, x in given.items()} | moved)
-        return tuple(out) if isinstance(out, list | tuple) else (out,)
-
-    module = sys.modules[framework]
-    vjp = module.func.vjp if framework == "torch" else module.vjp
-    _, pull = vjp(arrays, {key: to(framework, x) for key, x in floats.items()})
-    (found,) = pull(tuple(to(framework, height) for height in heights))
-    found = sum((as_numpy(found[key]) * way).sum() for key, way in ways.items())
-    wanted = (total(step) - total(-step)) / (2 * step)
-    return abs(found - wanted) / max(abs(wanted), 1)
-
-
-def said_by(error, yours, words):
-    """An error of the reader's code, with its line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    code = getattr(yours, "__code__", None)
-    own = [frame for frame in frames if code and frame.filename == code.co_filename]
-    line = (own or frames)[-1]
-    said = (str(error).splitlines() or [""])[0]
-    return (
-        f"your code raised {type(error).__name__}, {words}, in line {line.lineno}: "
-        f"`{line.line}`\n{said}"
-    )
+def said_by(error, own, words, given):
+    """An error of the reader's code: its line, its text, and what went in."""
+    names, walk = getattr(own, "__globals__", None), traceback.walk_tb
+    steps = [at for at in walk(error.__traceback__) if at[0].f_globals is names]
+    lines = traceback.StackSummary.extract(iter(steps))
+    line = f", in line {lines[-1].lineno}: `{lines[-1].line}`" if lines else ""
+    shapes = {key: getattr(x, "shape", x) for key, x in given.items()}
+    shown = [f"{k} {'(a function)' if callable(x) else x}" for k, x in shapes.items()]
+    said = textwrap.shorten(str(error), 200, placeholder=" …")
+    return f"{type(error).__name__}, {words}{line}\n{said}\nShapes: {', '.join(shown)}"

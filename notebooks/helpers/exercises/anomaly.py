@@ -1,21 +1,19 @@
 """Exercises of the chapter *anomaly*."""
 
-import numpy as np
-
-from helpers.exercises import exercise
+from helpers.exercises import Exercise, np
 
 
-@exercise("anomaly.loss", lambda rng: [
+@Exercise("anomaly.loss", lambda rng: [
     (words, {"logits": scale * rng.normal(size=size)}) for words, scale, size in (
     ("b s", 1, (3, 5)), ("one set", 2, (1, 6)), ("logits of 1,000", 1000, (6, 4)))], """
 -np.mean -> np.mean | the sign is wrong: the logarithm of a probability is negative
-[:, -1] -> | the mean is over the odd ones, not over all elements
-np.exp(z) -> np.exp(z)[:, :-1] | the sum of the softmax includes the odd one, too
+[:, -1] -> | only the probability of the odd one counts, not those of all elements
+np.exp(z) -> np.exp(z)[:, :-1] | your softmax leaves the odd one out of its sum
 np.mean -> np.sum | you sum over the sets: take the mean
-axis=-1 -> axis=0 | your softmax runs over the batch, not over each set
-log_p[ -> np.log(np.exp(log_p))[ | infinite: large logits round a probability to 0
-log_p[ -> (log_p + 0 * np.exp(abs(logits)))[ | NaN: subtract the largest, avoid log 0
-(log_p[:, -1]) -> (-np.log(1 + np.exp(-logits[:, -1]))) | a sigmoid judges each alone
+axis=-1 -> axis=0 | your softmax runs over the batch, not over the elements of a set
+log_p[ -> np.log(np.exp(log_p))[ | infinite: do not take the log of a rounded softmax
+log_p[ -> (log_p + 0 * np.exp(abs(logits)))[ | NaN: exp overflows; subtract the largest
+(log_p[:, -1]) -> (-np.log(1 + np.exp(-logits[:, -1]))) | use a softmax, not a sigmoid
 np.mean(log_p[:, -1]) -> np.log(np.mean(np.exp(log_p)[:, -1])) | first log, then mean
 -1]) -> 0]) | the odd one stands last, not first""")  # fmt: skip
 def loss(logits):
@@ -24,16 +22,16 @@ def loss(logits):
     return -np.mean(log_p[:, -1])
 
 
-@exercise("anomaly.from_the_others", lambda rng: [
-    (f"b s i = {size}", {"x": far + rng.normal(size=size)}) for far, size in (
+@Exercise("anomaly.from_the_others", lambda rng: [
+    (f"x is {size}", {"x": far + rng.normal(size=size)}) for far, size in (
     (0, (2, 5, 3)), (9, (3, 6, 4)), (0, (4, 2, 3)), (0, (2, 3, 1)))], """
 - x) / (x.shape[1] - 1) -> ) / x.shape[1] | this mean includes the element itself
 - x) / -> ) / | the sum still includes the element itself
-(x.shape[1] - 1) -> x.shape[1] | the others are s - 1, not s
-axis=1 -> axis=0 & x.shape[1] -> x.shape[0] | the others are in the same set
-np.sqrt -> | the root is missing: these are squares of distances
+(x.shape[1] - 1) -> x.shape[1] | you divide by s, but the others are only s - 1
+axis=1 -> axis=0 & x.shape[1] -> x.shape[0] | the others are those of the same set
+np.sqrt -> | these are squares of distances: the root is missing
 np.sqrt(np.sum((x - others) ** 2, -> (np.sum(abs(x - others), | add squares, not sizes
-np.sqrt(np.sum -> np.sqrt(np.mean | add the squares of all features: take no mean
+np.sqrt(np.sum -> np.sqrt(np.mean | you average over the features: add their squares
 axis=-1 -> axis=1 | a distance is a sum over the features, not over the set
 x - others -> x[:, :, None] - x[:, None] & axis=-1)) -> -1)).sum(-1) / len(x[0, 1:]) \
 | this is the mean of the distances: take the distance from the mean""")  # fmt: skip

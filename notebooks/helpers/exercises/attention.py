@@ -1,10 +1,6 @@
 """Exercises of the chapter *attention*."""
 
-import math
-
-import numpy as np
-
-from helpers.exercises import exercise
+from helpers.exercises import Exercise, np
 
 
 def softmax(scores, axis=-1):
@@ -12,69 +8,46 @@ def softmax(scores, axis=-1):
     return exp / np.sum(exp, axis=axis, keepdims=True)
 
 
-def for_attention(rng):
-    q, k, v = (rng.normal(size=size) for size in [(2, 4, 3), (2, 5, 3), (2, 5, 6)])
-    mask = rng.random((2, 4, 5)) < 0.6
-    mask[..., 0], blind = True, mask.copy()
-    blind[:, 1] = False
-    yield "no mask", {"q": q, "k": k, "v": v, "mask": None}
-    yield "a mask for each example", {"q": q, "k": k, "v": v, "mask": mask}
-    yield "large scores", {"q": q * 60, "k": k * 9, "v": v, "mask": mask}
-    yield "a query that may look nowhere", {"q": q, "k": k, "v": v, "mask": blind}
-
-
-@exercise(
-    "attention.masked",
-    for_attention,
-    """
-/ math.sqrt(q.shape[-1]) -> | the scores are not divided by the root of d
-math.sqrt(q.shape[-1]) -> q.shape[-1] | you divide by d, not by its root
-q.shape[-1] -> k.shape[-2] | you scale by the number of keys, not of features
-softmax(scores) -> softmax(scores, -2) | your softmax runs over the queries: look at its axis
-(mask, scores, -1e30) -> (mask, -1e30, scores) | True hides a key: it means *may look*
-scores = np.where(mask, scores, -1e30) -> pass | the mask hides nothing before the softmax
-* np.any(mask, axis=-1, keepdims=True) -> | a query that may look nowhere should get zeros
--1e30 -> 0 * scores | a hidden score is 0, which gets weight: take nearly minus infinity
-scores = np.where(mask, scores, -1e30) -> pass \
-& * np.any(mask, axis=-1, keepdims=True) -> * mask | hide before the softmax: weights must sum to 1
-""",
-)
+@Exercise("attention.masked", lambda rng: [
+    (words, {"q": far * rng.normal(size=(2, 4, 3)), "k": rng.normal(size=(2, 5, 3)),
+     "v": rng.normal(size=(2, 5, 3)), "mask": p and rng.random((2, 4, 5)) < p})
+    for words, far, p in (("no mask", 1, None), ("a mask", 1, 0.6), ("large scores", 99,
+    0.6), ("a query that may look nowhere", 1, [[0.9], [0], [0.5], [1]]))], """
+/ q.shape[-1] ** 0.5 -> | the scores are not divided by the root of d
+** 0.5 -> | you divide by d, not by its root
+/ q.shape[-1] -> / k.shape[-2] | you scale by the number of keys, not of features
+-1e30)) -> -1e30), -2) | your softmax runs over the queries, not over the keys
+mask, scores, -1e30 -> mask, -1e30, scores | True hides a key: it means *may look*
+np.where(mask, scores, -1e30) -> scores | hidden keys still get weight: use the mask
+* np.any(mask, -1)[..., None] -> | a query that may look nowhere should get zeros
+-1e30 -> 0 * scores | a hidden score of 0 still gets weight: go far below the others
+-1e30 -> -np.inf | NaN: a query that may look nowhere has only scores of -inf
+np.where(mask, scores, -1e30) -> scores & np.any(mask, -1)[..., None] -> mask \
+| you hide after the softmax: what is left no longer sums to 1""")  # fmt: skip
 def masked(q, k, v, mask):
     mask = np.ones((1, k.shape[-2]), dtype=bool) if mask is None else mask
-    scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1])
-    scores = np.where(mask, scores, -1e30)
-    weights = softmax(scores)
-    weights = weights * np.any(mask, axis=-1, keepdims=True)
-    return weights @ v
+    scores = q @ np.swapaxes(k, -1, -2) / q.shape[-1] ** 0.5
+    weights = softmax(np.where(mask, scores, -1e30))
+    return weights * np.any(mask, -1)[..., None] @ v
 
 
-def for_heads(rng):
-    x, qkv, out = (rng.normal(size=size) for size in [(2, 5, 8), (8, 24), (8, 8)])
-    for n_heads in (1, 2, 4):
-        yield f"{n_heads} heads", {"x": x, "qkv": qkv, "out": out, "n_heads": n_heads}
-
-
-@exercise(
-    "attention.heads",
-    for_heads,
-    """
-np.swapaxes(part, 1, 2) for -> part for | heads attend to heads: swap positions and heads
-(b, s, n_heads, d)) -> (b, n_heads, s, d)).swapaxes(1, 2) | a reshape to b h s d mixes rows
-(b, s, n_heads, d)) -> (b, s, d, n_heads)).swapaxes(2, 3) | heads are interleaved
-math.sqrt(d) -> math.sqrt(m) | you scale by the width m; a head has d = m / h features
-/ math.sqrt(d) -> | the scores are not divided by the root of d
-np.swapaxes(values, 1, 2) -> values | heads are merged without being swapped back
-@ out -> | the last product, with `out`, is missing
+@Exercise("attention.heads", lambda rng: [(f"n_heads = {n}", {
+    "x": rng.normal(size=(2, 5, 8)), "qkv": rng.normal(size=(8, 24)),
+    "out": rng.normal(size=(8, 8)), "n_heads": n}) for n in (2, 4)], """
+, 1, 2) for -> , 1, 1) for | heads attend to heads: swap the axes of positions and heads
+s, n_heads, d)), 1, 2 -> n_heads, s, d)), 1, 1 | a reshape to b h s d mixes positions
+n_heads, d)), 1 -> d, n_heads)).swapaxes(2, 3), 1 | heads are interleaved: cut blocks
+d**0.5 -> m**0.5 | you scale by the root of m: a head has only d = m / h features
+/ d**0.5 -> | the scores are not divided by the root of d
+values, 1, 2 -> values, 1, 1 | before you merge the heads, swap their axis back
+d**0.5) -> d**0.5, -2) | your softmax runs over the queries, not over the keys
 q, k, v = -> v, k, q = | queries and values are exchanged: the order is q k v
-softmax(scores) -> softmax(scores, 1) | your softmax runs over the heads: look at its axis
-softmax(scores) -> softmax(scores, -2) | your softmax runs over the queries
-""",
-)
+x @ qkv -> (x @ qkv).reshape((b, s, -1, 3 * d)) | first q of all heads, then k, then v
+d**0.5) -> d**0.5, 1) | your softmax runs over the heads, not over the keys
+@ out -> | the last product, with `out`, is missing""")  # fmt: skip
 def heads(x, qkv, out, n_heads):
-    b, s, m = x.shape
-    d = m // n_heads
-    parts = [part.reshape((b, s, n_heads, d)) for part in np.split(x @ qkv, 3, axis=-1)]
-    q, k, v = (np.swapaxes(part, 1, 2) for part in parts)
-    scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(d)
-    values = softmax(scores) @ v
+    (b, s, m), d = x.shape, x.shape[-1] // n_heads
+    parts = np.split(x @ qkv, 3, axis=-1)
+    q, k, v = [np.swapaxes(p.reshape((b, s, n_heads, d)), 1, 2) for p in parts]
+    values = softmax(q @ np.swapaxes(k, -1, -2) / d**0.5) @ v
     return np.swapaxes(values, 1, 2).reshape((b, s, m)) @ out

@@ -1,19 +1,18 @@
 """Exercises of the chapter *costs*."""
 
-from helpers.exercises import exercise
+from helpers.exercises import Exercise
 
 
-@exercise("costs.n_parameters", lambda _: [(f"m = {m}, f = {f}", {
-    "m": m, "f": f, "n_blocks": n_blocks, "n_tokens": c, "max_length": s})
-    for m, f, n_blocks, c, s in (
-        (3, 7, 2, 13, 11), (16, 5, 3, 97, 29), (768, 3072, 12, 50257, 1024))], """
-4 * m * m -> 3 * m * m | queries, keys, values, output: attention has four matrices
+@Exercise("costs.n_parameters", lambda _: [(f"m = {m}, f = {f}", {
+    "m": m, "f": f, "n_blocks": n, "n_tokens": c, "max_length": s})
+    for m, f, n, c, s in ((3, 7, 2, 13, 11), (16, 5, 3, 97, 29), (8, 32, 9, 5, 1))], """
+4 * m * m -> 3 * m * m | attention has four matrices: queries, keys, values, output
 + 4 * m -> | the biases of attention are missing
 2 * m * f -> m * f | the feed-forward net has two matrices
 + f + m -> | the biases of the feed-forward net are missing
 2 * 2 * m -> 2 * m | a block has two norms, each with a scale and a bias
-+ 2 * m + tables -> + tables | the last norm is missing
-max_length * m -> max_length | the vector of a position has m numbers
++ 2 * m + tables -> + tables | the norm after the last block is missing
+max_length * m -> max_length | each position has a vector of m numbers
 n_tokens * m -> 2 * n_tokens * m | tied: one table reads and writes the tokens
 + tables -> + tables + n_tokens | the logits have no bias
 n_blocks * -> | you count only one block""", smooth=False)  # fmt: skip
@@ -23,20 +22,19 @@ def n_parameters(m, f, n_blocks, n_tokens, max_length):
     return n_blocks * (attention + ffn + 2 * 2 * m) + 2 * m + tables
 
 
-@exercise("costs.cache_bytes", lambda _: [(f"{kv} of {h} heads have keys", {
+@Exercise("costs.cache_bytes", lambda _: [(f"{kv} of {h} heads have keys", {
     "n_texts": b, "length": n, "n_blocks": blocks, "m": m, "n_heads": h,
     "n_kv_heads": kv, "n_bytes": size}) for b, n, blocks, m, h, kv, size in (
-        (3, 7, 5, 30, 6, 2, 4), (1, 64, 3, 48, 12, 1, 2), (6, 99, 9, 72, 8, 8, 4))], """
+    (3, 7, 5, 30, 6, 2, 4), (1, 64, 3, 48, 12, 1, 2), (6, 99, 9, 72, 8, 8, 4))], """
 return 2 * -> return | a token has both a key and a value
 return 2 -> return 3 | queries are not kept
 n_texts * -> | each text has a cache of its own
 * length -> * length**2 | a cache has no maps: it grows with the length, not its square
 n_blocks * -> | each block has a cache of its own
 n_kv_heads * (m // n_heads) -> m | you keep keys of all heads, but some share theirs
-(m // n_heads) -> m | a head has m / n_heads features
-n_kv_heads * -> (n_heads // n_kv_heads) * | n_kv_heads have keys; no need to divide
-* n_bytes -> | these are numbers, not yet bytes
-* n_bytes -> * 4 | a number takes n_bytes bytes, not always four
-""", smooth=False)  # fmt: skip
+(m // n_heads) -> m | a head has only m / n_heads features
+n_kv_heads * -> (n_heads // n_kv_heads) * | n_kv_heads have keys: no need to divide
+* n_bytes -> | this counts numbers, not yet bytes
+* n_bytes -> * 4 | a number need not take four bytes""", smooth=False)  # fmt: skip
 def cache_bytes(n_texts, length, n_blocks, m, n_heads, n_kv_heads, n_bytes):
     return 2 * n_texts * length * n_blocks * n_kv_heads * (m // n_heads) * n_bytes

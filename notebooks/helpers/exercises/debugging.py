@@ -1,15 +1,13 @@
 """Exercises of the chapter *debugging*."""
 
-import numpy as np
-
-from helpers.exercises import exercise
+from helpers.exercises import Exercise, np
 
 
-@exercise("debugging.accumulate", lambda rng: [(f"{b} rows, n = {n}", {
+@Exercise("debugging.accumulate", lambda rng: [(f"{b} rows, n = {n}", {
     "gradient": lambda x, y: ((x.sum(1) - y)[:, None] * x).mean(0) / (len(x) < 7),
     "x": rng.normal(size=(b, 3)), "y": rng.normal(size=b), "n": n})
     for b, n in ((8, 2), (7, 2), (11, 3), (5, 1))], """
-split(x, n) -> split(x, 1) & split(y, n) -> split(y, 1) | only six rows fit: use parts
+(x, n) -> (x, 1) & (y, n) -> (y, 1) | only six rows fit into memory at once: use parts
 * len(part[0]) -> & / len(x) -> | the gradients of the parts are added, not averaged
 * len(part[0]) -> & len(x) -> n | parts of unequal size need unequal weights
 * len(part[0]) -> | a part's gradient is a mean: weigh it by its rows
@@ -22,15 +20,15 @@ def accumulate(gradient, x, y, n):
     return sum(gradient(*part) * len(part[0]) for part in parts) / len(x)
 
 
-@exercise("debugging.best_epoch", lambda _: [(f"losses {losses}, patience {n}", {
+@Exercise("debugging.best_epoch", lambda _: [(f"losses {losses}, patience {n}", {
     "losses": [float(x) for x in losses], "patience": n}) for losses, n in (
     ("956789", 1), ("98765", 2), ("9567894", 3), ("966785", 2), ("8574639781", 2))], """
 < losses[best[-1]] -> < losses[epoch - 1] | compare with the best so far, not the last
 < losses[ -> <= losses[ | an equal loss has not beaten the best
 epoch - best[-1] < patience and -> | you never stop before the end
-epoch - best[-1] -> epoch - len(best) + 1 | count failures since the best only
+epoch - best[-1] -> epoch - len(best) + 1 | a new best restarts the count
 < patience -> <= patience | you stop an epoch too late
-< patience -> < 1 | a single bad epoch is not yet the end
+< patience -> < 1 | you stop at the first epoch without a new best: wait for `patience`
 best[-1], epoch -> losses.index(min(losses)), epoch | losses after the stop are unknown
 return best[-1] -> return epoch | the best weights are kept, not the last
 < patience -> < patience - 1 | you stop too early""", smooth=False)  # fmt: skip

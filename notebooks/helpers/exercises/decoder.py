@@ -1,21 +1,19 @@
 """Exercises of the chapter *decoder*."""
 
-import numpy as np
-
-from helpers.exercises import exercise
+from helpers.exercises import Exercise, np
 
 
-@exercise("decoder.top_p", lambda rng: [
+@Exercise("decoder.top_p", lambda rng: [
     (f"top_p = {limit}", {"p": rng.dirichlet(np.ones(7), 3), "top_p": limit})
     for limit in (0.8, 0.6, 0.05, 1.0)], """
 before < top_p -> before + ranked <= top_p | the token that reaches top_p stays, too
-before < top_p -> ranked >= top_p | compare sums of probabilities with top_p, not each
+before < top_p -> ranked >= top_p | compare top_p with the sum so far, not with each
 np.argsort(order), -> order, | undo the sorting by its inverse, not by the same order
-np.argsort(order), -> np.argsort(-kept), | what you return is still sorted
+np.argsort(order), -> np.argsort(-kept), | what you return is still sorted: undo that
 p / -> (p := np.exp(p)) / | what is cut must stay 0: divide by the sum, no softmax
 np.sum(p, axis=-1, keepdims=True) -> top_p | divide by the sum of what is kept
 / np.sum(p, axis=-1, keepdims=True) -> | what is kept must sum to 1 again
-np.argsort(-p) -> np.argsort(p) | the likely come first""", smooth=False)  # fmt: skip
+np.argsort(-p) -> np.argsort(p) | you keep the unlikely""", smooth=False)  # fmt: skip
 def top_p(p, top_p):
     order = np.argsort(-p)
     ranked = np.take_along_axis(p, order, -1)
@@ -25,17 +23,17 @@ def top_p(p, top_p):
     return p / np.sum(p, axis=-1, keepdims=True)
 
 
-@exercise("decoder.cached_step", lambda rng: [
+@Exercise("decoder.cached_step", lambda rng: [
     (f"n = {n}", {x: rng.normal(size=(2, 3, n if x[1:] else 1, 5)) for x in names})
     for n in (4, 1, 0, 7) for names in [("q", "k", "v", "keys", "values")]], """
 [keys, k] -> [k, keys] & [values, v] -> [v, values] | the new token belongs at the end
 [keys, k] -> [k, keys] | keys and values stand in different orders
-@ new[1] -> @ (0 * new[1] + new[1][:, :, :1]) | a mask hides all keys but the first
+@ new[1] -> @ (0 * new[1] + new[1][:, :, :1]) | your mask hides all keys but the first
 @ new[1] -> @ (0 * new[1] + v) | the new token sees only itself, not the cache
-*new -> keys, values | return the cache with the new token
+*new -> keys, values | return the cache with the new token in it
 / q.shape[-1] ** 0.5 -> | the scores are not divided by the root of d
 exp = np -> exp = np.any(new[0] != k, -1)[:, :, None] * np | the new token is not seen
-axis=-1 -> axis=-2 | your softmax runs over the only query""")  # fmt: skip
+axis=-1 -> axis=-2 | softmax over the keys, not the query""")  # fmt: skip
 def cached_step(q, k, v, keys, values):
     new = np.concatenate([keys, k], 2), np.concatenate([values, v], 2)
     exp = np.exp(q @ np.swapaxes(new[0], -1, -2) / q.shape[-1] ** 0.5)

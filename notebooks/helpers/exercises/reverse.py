@@ -1,11 +1,9 @@
 """Exercises of the chapter *reverse*."""
 
-import numpy as np
-
-from helpers.exercises import exercise
+from helpers.exercises import Exercise, np
 
 
-@exercise("reverse.cross_entropy", lambda rng: [
+@Exercise("reverse.cross_entropy", lambda rng: [
     (words, {"logits": scale * rng.normal(size=(*shape, 3)),
      "labels": rng.integers(3, size=shape)}) for words, scale, shape in (
     ("b s c", 2, (2, 5)), ("s = 1", 2, (4, 1)), ("logits of 1,000", 1000, (5, 4)))], """
@@ -14,27 +12,29 @@ np.mean( -> np.sum( | you sum over the positions: take the mean
 -np.mean( -> -labels.shape[1] * np.mean( | you sum over each sequence: take one mean
 -np.mean( -> -1 / logits.shape[-1] * np.mean( | you average over the classes, too
 axis=-1 -> axis=-2 | your softmax runs over the positions, not over the classes
-log_p[ -> np.log(np.exp(log_p))[ | infinite: large logits round a probability to 0
-log_p[ -> (log_p + 0 * np.exp(abs(logits)))[ | NaN: subtract the largest, avoid log 0
-log_p = -> z = np.exp(z) / np.sum(np.exp(z), -1, keepdims=True); log_p = \
-| softmax twice: the cross-entropy takes logits, not probabilities""")  # fmt: skip
+log_p[ -> np.exp(log_p)[ | you average probabilities: average their logarithms
+log_p[ -> np.log(np.exp(log_p))[ | infinite: do not take the log of a rounded softmax
+log_p[ -> (log_p + 0 * np.exp(abs(logits)))[ | NaN: exp overflows; subtract the largest
+z - np.log(np.sum(np.exp(z) -> (p := np.exp(z) / np.sum(np.exp(z), -1, keepdims=True)) \
+- np.log(np.sum(np.exp(p) | softmax twice: the loss takes logits""")  # fmt: skip
 def cross_entropy(logits, labels):
     z = logits - np.max(logits, axis=-1, keepdims=True)
     log_p = z - np.log(np.sum(np.exp(z), axis=-1, keepdims=True))
     return -np.mean(log_p[labels[..., None] == np.arange(logits.shape[-1])])
 
 
-@exercise("reverse.training_step", lambda rng: [
-    (f"n = {n}, max_norm = {most}", {"w": rng.normal(size=(3, 2)), "learning_rate": 0.5,
+@Exercise("reverse.training_step", lambda rng: [
+    (f"n = {n}, max_norm = {most}", {"w": rng.normal(size=(3, 2)), "learning_rate": 0.3,
      "x": rng.normal(size=(n, 3)), "y": y * rng.normal(size=(n, 2)), "max_norm": most})
     for n, y, most in ((7, 20, 0.8), (7, 1, 100.0), (1, 1, 99.0), (5, 9, 2.5))], """
 w - -> w + | the loss rises: go against the gradient
 / len(y) / y.shape[1] -> | this gradient is that of the sum: the loss is a mean
-/ y.shape[1] -> | the mean is over rows and columns, not over rows alone
+/ y.shape[1] -> | the loss is a mean over rows and columns, not over rows alone
 .clip(max_norm) -> | short gradients become longer: clipping only shortens
 * max_norm / norm.clip(max_norm) -> | the gradient is not clipped
 np.sqrt(np.sum(g**2)) -> abs(g) | you clip each entry: shorten the gradient as a whole
 g = -> g = learning_rate * & - learning_rate * -> - | clip the gradient, not the change
+- learning_rate * -> - | the learning rate is not used
 2 * -> | a square has a derivative with a factor of 2""", smooth=False)  # fmt: skip
 def training_step(w, x, y, learning_rate, max_norm):
     g = 2 * x.T @ (x @ w - y) / len(y) / y.shape[1]

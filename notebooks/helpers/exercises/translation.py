@@ -1,16 +1,14 @@
 """Exercises of the chapter *translation*."""
 
-import numpy as np
-
-from helpers.exercises import exercise
+from helpers.exercises import Exercise, np
 
 
-@exercise("translation.masks", lambda rng: [
+@Exercise("translation.masks", lambda rng: [
     (f"k = {k}, s = {s}, pad = {pad}", {"pad": pad} | {
         x: np.where(np.arange(n) < [[n], [n // 2 + 1]], rng.integers(1, 9, (2, n)), pad)
         for x, n in (("source", k), ("target", s))})
     for k, s, pad in ((7, 5, -1), (5, 7, 0), (4, 1, -1), (5, 5, 9))], """
-<= place[:, None] -> >= place[:, None] | your triangle lets positions look ahead
+<= place[:, None] -> >= place[:, None] | your triangle is upside down: it looks ahead
 <= place[:, None] -> < place[:, None] | a position may also look at itself
 & real[:, None, None] -> | the padding of the target is not hidden
 real[:, None, None] -> real[:, None, :, None] | hide padding as keys, not as queries
@@ -24,14 +22,14 @@ def masks(source, target, pad):
     return own, (source != pad)[:, None, None]
 
 
-@exercise("translation.beam_step", lambda rng: [(f"w = {w}, width = {width}", {
+@Exercise("translation.beam_step", lambda rng: [(f"w = {w}, width = {width}", {
     "scores": np.where(np.arange(w) < live, -rng.random((2, w)), -np.inf),
     "log_p": np.log(rng.dirichlet(np.ones(5), (2, w))), "width": width})
     for w, width, live in ((3, 3, 3), (3, 3, 1), (1, 4, 1), (4, 2, 4), (2, 1, 2))], """
 scores[..., None] + -> | the scores of the beams so far are not added
 + log_p -> * log_p | logarithms are added, not multiplied
 + log_p -> + np.exp(log_p) | add log-probabilities, not probabilities
-np.argsort(-total) -> np.argsort(total) | you keep the worst
+np.argsort(-total) -> np.argsort(total) | you keep the worst: the largest score is best
 (-total)[:, :width] -> (total)[:, -width:] | the best belong first
 log_p.shape[-1] -> log_p.shape[1] | divide by the number of tokens, not of beams
 best // c, best % c -> best % c, best // c | beam and token are exchanged

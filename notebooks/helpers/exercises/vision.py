@@ -1,39 +1,36 @@
 """Exercises of the chapter *vision*."""
 
-import numpy as np
-
-from helpers.exercises import exercise
+from helpers.exercises import Exercise, np
 
 
-@exercise("vision.patches", lambda rng: [
+@Exercise("vision.patches", lambda rng: [
     (f"{size}, patch = {patch}", {"images": rng.normal(size=size), "patch": patch})
     for size, patch in (((2, 4, 6, 3), 2), ((1, 9, 6, 2), 3), ((2, 8, 8, 1), 4))], """
-b, y, x, c = -> b, x, y, c = | the axes are b y x c: the height comes before the width
+b, y, x, c) -> b, x, y, c) | the axes are b y x c: the height comes before the width
 np.swapaxes(cut, 2, 3) -> cut | a reshape alone mixes patches: swap axes in between
 (cut, 2, 3) -> (cut, 2, 3).swapaxes(1, 2) | patches come by columns: go row by row
 (cut, 2, 3) -> (cut, 2, 3).swapaxes(3, 4) | pixels come by columns: go row by row
-y // patch, patch, x // patch, patch -> patch, y // patch, patch, x // patch \
-| split each side into patches first, then into pixels
-patch * patch * c)) -> patch**2, c)).swapaxes(2, 3).reshape((b, -1, patch**2 * c)) \
+y // p, p, x // p, p -> p, y // p, p, x // p | split a side into patches, then pixels
+p * p * c)) -> p * p, c)).swapaxes(2, 3).reshape((b, -1, p * p * c)) \
 | within a patch the channels come last: those of a pixel stand together
 (b, -1, -> (-1, | the patches of all pictures are merged: keep b
-(b, -1, -> (b, y // patch, x // patch, | the patches have one axis, n""")  # fmt: skip
+(b, -1, -> (b, y // p, x // p, | patches have one axis, n""")  # fmt: skip
 def patches(images, patch):
-    b, y, x, c = images.shape
-    cut = images.reshape((b, y // patch, patch, x // patch, patch, c))
-    return np.swapaxes(cut, 2, 3).reshape((b, -1, patch * patch * c))
+    (b, y, x, c), p = images.shape, patch
+    cut = images.reshape((b, y // p, p, x // p, p, c))
+    return np.swapaxes(cut, 2, 3).reshape((b, -1, p * p * c))
 
 
-@exercise("vision.tokens", lambda rng: [
+@Exercise("vision.tokens", lambda rng: [
     (f"b n i = {b, n, i}", {"patches": rng.normal(size=(b, n, i)), "table": rng.normal(
      size=(n + 1, 5)), "w": rng.normal(size=(i, 5)), "class_token": rng.normal(size=5)})
     for b, n, i in ((2, 4, 3), (3, 1, 6), (1, 6, 5))], """
 class_token + -> 0 * class_token + | the class token is not used
 + table -> | the positions are not added
 + table -> * table | positions are added, not multiplied
-+ table -> + table[:1] | all elements get the position of the first
++ table -> + table[:1] | each element has its own position: use all rows of the table
 @ w -> @ w + table[1:] & ) + table -> ) | the class token has a position, too
-@ w -> @ w + table[:-1] & ) + table -> ) | the first row is the class token's
+@ w -> @ w + table[:-1] & ) + table -> ) | the table's first row is the class token's
 @ w -> @ w * w.shape[1] ** 0.5 | a ViT does not multiply by the root of m
 [first, x] -> [x, first] | the class token comes first""")  # fmt: skip
 def tokens(patches, w, class_token, table):
