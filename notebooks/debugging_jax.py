@@ -14,15 +14,14 @@
 # %% [markdown] tags=["shared"]
 # # When training fails
 #
-# By the end you can find out why a model does not learn, choose its learning rate, stop
-# before it overfits, train it with less memory, hand it to somebody who has none of
-# your code, and replace the book's layers by your framework's. You need: *The reverse
+# By the end you can find out why a model does not learn, choose its learning rate, see
+# it overfit, and hand it to somebody who has none of your code. You need: *The reverse
 # task* and *Your own data*.
 #
 # Nothing crashes. The loss is a number, it even falls, and the model is bad. Is it the
-# data? The mask? The learning rate? Whoever guesses starts one training after the
-# other, and loses days. This page makes six mistakes on purpose, each of them a line in
-# somebody's code, and finds every one in seconds, by a test that looks at one thing.
+# data? The mask? The learning rate? If you guess, you start one training after another,
+# and lose days. We make six mistakes on purpose, each a line that somebody has written,
+# and find each in seconds, with a test of one thing.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch:
@@ -90,10 +89,11 @@ booleans = partial(jnp.asarray, dtype=bool)
 # %% [markdown] tags=["shared"]
 # ## Six mistakes, and the test that finds each
 #
-# First of all, look at a few examples with their labels, as they enter the model. Do
-# they belong together? Are the numbers of the order of 1? Ours are lines of code or
+# First of all, look at a few examples with their labels, as they enter the model. Does
+# each label fit its example? Are the numbers about 1 in size? Ours are lines of code or
 # text: which of four languages is a line written in? Each character is a one-hot
-# vector, and `real` is True where there is one. All lines have padding, for test 2.
+# vector, and `real` is True where there is one. Every line has padding, so that test 2
+# has something to find.
 
 # %% tags=["shared"]
 texts, labels, test_texts, test_labels = languages()
@@ -127,14 +127,14 @@ def class_loss(model, x, real, labels):
 # Now five tests. They take seconds, and the cheapest come first:
 #
 # 1. **The loss at the start** is about $\ln c$ for $c$ classes, since nothing is known
-#    yet. (Logits of variance $\sigma^2$ add about $\sigma^2/2$: so the tied weights of
-#    *A model that writes* start higher. For a forecast, it is about the mean square of
-#    the values.)
+#    yet. (Large first logits add to it, about $\sigma^2/2$ if their variance is
+#    $\sigma^2$. For a forecast, expect the mean square of the targets.)
 # 2. **Padding changes nothing**: put other numbers there, and compare.
-# 3. **Every weight has a gradient**, finite and not zero.
+# 3. **Every parameter has a gradient**, finite and not zero. (A bias of keys alone has
+#    none: it adds the same number to all scores of a query.)
 # 4. **One batch**, trained again and again, is learned by heart.
-# 5. **Validation accuracy** is far above the share of the largest class. (Ours are
-#    lines of the same files: that finds mistakes. To report a result, take others.)
+# 5. **Validation accuracy** is far above the share of the largest class. (Our lines
+#    for it are from the same files: good enough to find mistakes, not for a report.)
 
 
 # %% tags=["jax"]
@@ -179,8 +179,8 @@ def five_tests(model, loss_fn, data):
     yield loss, 0.7 < loss < 1.5  # False for NaN
     change = leak(model, *batch[:2])
     yield change, change < 1e-3
-    found = gradients(loss_fn, model, batch).items()  # the keys' biases have none
-    norms = [np.linalg.norm(as_numpy(g)) for name, g in found if "bias" not in name]
+    found = gradients(loss_fn, model, batch).values()
+    norms = [np.linalg.norm(as_numpy(gradient)) for gradient in found]
     yield min(norms), np.isfinite(norms).all() and min(norms) > 0
     last = one_batch(loss_fn, model, data)
     yield last, last < 0.2
@@ -258,12 +258,14 @@ for name, (numbers, passes) in results.items():
 head = ["mistake", "1: loss at the start ÷ ln 4", "2: change by padding"]
 head += ["3: smallest gradient norm", "4: one batch", "5: validation accuracy"]
 learned = [found[name][3] for name in ("labels shifted by a row", "none")]
+bottom = math.log(1 + 3 / math.e)
 say(
-    f"{table(head, *rows)}\n\nBold: the test that fails; the later ones did not run. "
-    "Without a mistake all pass. Each test is the first to find something, and **a "
-    "falling loss proves little**: with shifted labels, one batch is learned by heart "
-    f"({learned[0]:.2g}) as it is without a mistake ({learned[1]:.2g}). (An empty text "
-    "has no mean, so the loss of its batch is NaN.)"
+    f"{table(head, *rows)}\n\nBold: the first test that fails; later ones did not "
+    "run. No test is superfluous, and **a falling loss proves little**: with shifted "
+    f"labels, one batch is learned by heart ({learned[0]:.2g}) as well as without a "
+    f"mistake ({learned[1]:.2g}). With a softmax before the loss it is not: for logits "
+    f"from 0 to 1, the loss stops at $\\ln(1+3/e)$ = {bottom:.2f}. (An empty text has "
+    "no mean, so the loss of its batch is NaN.)"
 )
 
 # %% tags=["shared", "check"]
@@ -271,7 +273,7 @@ say(
 assert [len(found[name]) for name in mistakes if name != "none"] == [1, 1, 2, 3, 4, 5]
 assert [name for name, (_, passes) in results.items() if passes] == ["none"]
 assert math.isnan(found["an empty text"][0])
-assert found["a softmax before the loss"][3] > math.log(1 + 3 / math.e) - 1e-5
+assert found["a softmax before the loss"][3] > bottom - 1e-5
 assert found["a frozen embedding"][2] == 0
 assert not real[:, -1].any() and not watch[1][:, -1].any()
 
@@ -284,12 +286,15 @@ assert not real[:, -1].any() and not watch[1][:, -1].any()
 # | 1, NaN | an empty sequence; a logarithm of 0 | leave it out; add $10^{-6}$ |
 # | 2 | a mask upside down; a mean over padding | True may look; use `real` |
 # | 3 | `detach` or `stop_gradient`; a layer out of use | let it through; use it |
-# | 4 | a softmax before the loss; a rate far off | logits; the next section |
-# | 5 | labels of other rows; other preparation; few data | one order; one way; more |
+# | 4 | a softmax before the loss; a rate far off | pass logits; tune the rate |
+# | 5 | labels of other rows | shuffle inputs and labels in one order |
+# | 5 | validation data prepared differently; few data | one function for both; more |
 
 # %% [markdown] tags=["jax"]
 # In a loop of your own, `jax.tree.map(jnp.linalg.norm, grads)` shows the norms. If a
-# NaN appears later, `jax.config.update("jax_debug_nans", True)` names the operation.
+# NaN appears later, `jax.config.update("jax_debug_nans", True)` names the operation,
+# and stops at NaNs that you want, too. An index out of range raises no error:
+# `table[i]` takes the last row, `nnx.Embed` and a label beyond the classes give NaN.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, predict, then run.** Somebody's table contains a column that was
@@ -333,9 +338,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## First the learning rate
 #
-# If all tests pass, you can tune. Few things matter as much as the learning rate. Too
-# high, the loss jumps or stays at guessing; too low, it creeps. Try it in steps of a
-# factor of about three, for a few updates each:
+# If all tests pass, you can tune. Few settings matter as much as the learning rate. If
+# it is too high, the loss jumps or stays at guessing; if too low, it creeps. Try it in
+# steps of a factor of about three, for a few updates each:
 
 # %% tags=["shared"]
 rates, ends = 10.0 ** np.linspace(-4, -1, 7), []
@@ -344,17 +349,18 @@ for rate in rates:
     losses = fit(new(), class_loss, learn, chosen, bar=False)["loss"]
     ends.append(losses[-brief.updates_per_epoch :].mean())
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loss in the third epoch over the learning rate, which has a logarithmic axis. It falls from the lowest rate to a minimum, and rises again at the highest rates."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loss in the third epoch over the learning rate, which has a logarithmic axis. It falls from the lowest rate to a minimum, and rises again at the highest rates. A dotted line marks the rate before the minimum."}}
 panels = {"training loss, third epoch": {"Adam": (rates, np.array(ends))}}
 fig = plots.curves(panels, x="learning rate", log_x=10, marks="o", size=(5.6, 2.6))
+best = int(np.argmin(ends))
+fig.axes[0].axvline(rates[best - 1], color=plots.EDGE, ls=":", zorder=0)  # begin here
 fig
 
 # %% tags=["shared", "say"]
-best = int(np.argmin(ends))
 say(
-    f"The lowest loss is at a rate of {power(rates[best])}. For a long training, begin "
-    "with its left neighbour, because a rate also has to survive its worst batch. "
-    "Warm-up and decay help then (see *Warm-up*)."
+    f"The lowest loss is at a rate of {power(rates[best])}. For a long run, start one "
+    "step to the left (dotted), because a rate has to survive its worst batch, too. "
+    "Warm-up and decay help (see *Warm-up*)."
 )
 
 # %% tags=["shared", "check"]
@@ -363,13 +369,12 @@ drawn = plots.drawn(fig, "training loss, third epoch", "Adam")[1]
 assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
 
 # %% [markdown] tags=["shared"]
-# ## Early stopping keeps the best weights
+# ## Overfitting shows in the validation loss
 #
-# Next comes **overfitting**: the training loss falls, and the validation loss turns and
-# rises. So train longer, once on 300 lines and once on 900, and look at both losses.
-# (With `folder="runs"`, `fit` writes them during training, and `tensorboard --logdir
-# runs` shows them in a browser, as below: a panel for each quantity, in it a line for
-# each run. Weights & Biases and MLflow do so, too.)
+# When a model **overfits**, the training loss falls, and the validation loss turns and
+# rises. So train longer, once on 900 lines, and once on 300, three times each, which
+# makes as many updates. Look at both losses. (With `folder="runs"`, `fit` logs them for
+# `tensorboard --logdir runs`: a panel for each quantity, in it a line for each run.)
 
 # %% tags=["shared"]
 longer = replace(brief, epochs=12)
@@ -383,18 +388,21 @@ for n in (300, 900):
     training[f"{n} lines"] = updates, by_epoch
     validation[f"{n} lines"] = updates, history["validation_loss"]
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over the updates. Both training losses fall. The validation loss with 300 lines falls, turns and rises; with 900 lines it ends below that."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over the updates. Both training losses fall. The validation loss with 300 lines falls, turns and rises; with 900 lines it ends below that. Dotted lines mark the lowest point of each."}}
 panels = {"training loss": training, "validation loss": validation}
 fig = plots.curves(panels, x="update", size=(7.2, 2.8))
+for updates, losses in validation.values():
+    fig.axes[1].axvline(updates[losses.argmin()], color=plots.EDGE, ls=":", zorder=0)
 fig
 
 # %% tags=["shared", "say"]
 few, more = (losses for _, losses in validation.values())
 say(
     f"With 300 lines, the validation loss is lowest at update "
-    f"{validation['300 lines'][0][few.argmin()]} ({few.min():.2f}) and ends at "
-    f"{few[-1]:.2f}. With three times the data it ends at {more[-1]:.2f} (lowest: "
-    f"{more.min():.2f})."
+    f"{validation['300 lines'][0][few.argmin()]} ({few.min():.2f}, dotted) and ends at "
+    f"{few[-1]:.2f}. With three times the data it is lowest at update "
+    f"{validation['900 lines'][0][more.argmin()]} ({more.min():.2f}) and ends at "
+    f"{more[-1]:.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -406,11 +414,11 @@ drawn = [plots.drawn(fig, "training loss", name)[1] for name in training]
 assert all(losses[-1] < 0.3 * losses[0] for losses in drawn)  # loose: they fall
 
 # %% [markdown] tags=["shared"]
-# **Early stopping** needs no second run: keep the weights that were best on the
-# validation data (`fit` does, by accuracy), and stop (`fit` does not) when they have
-# not been beaten for some epochs (the *patience*). Against overfitting, more data help
-# most. Then come dropout, which sets random activations to zero, and weight decay,
-# which AdamW applies beside the gradient ([Loshchilov & Hutter
+# **Early stopping** keeps the weights of the best epoch, and stops when none has been
+# better for some epochs (the *patience*). `fit` keeps the weights with the highest
+# accuracy, whose epoch may be another one than that of the lowest loss, and runs to the
+# end. Against overfitting, more data help most; then dropout, and weight decay, which
+# AdamW applies beside the gradient ([Loshchilov & Hutter
 # 2019](https://arxiv.org/abs/1711.05101)).
 
 # %% [markdown] tags=["shared"]
@@ -424,7 +432,7 @@ assert all(losses[-1] < 0.3 * losses[0] for losses in drawn)  # loose: they fall
 # %% tags=["jax"]
 folder, reader = Path(tempfile.mkdtemp()), readers[900]
 test_x, test_real = from_texts(test_texts, 41)
-(any_size,) = export.symbolic_shape("b")
+(any_size,) = export.symbolic_shape("b")  # the first axis may have any size
 shapes = [(any_size, 41, 128), np.float32], [(any_size, 41), np.bool_]
 function = jax.jit(lambda x, real: reader(x, real))
 with full_float32():  # the precision of products is part of the program
@@ -452,10 +460,10 @@ logits = np.load(folder / "logits.npy")
 # %% tags=["shared", "say"]
 right = (logits.argmax(1) == test_labels[:10]).sum()
 say(
-    f"The other process, with {alone.stdout.strip()} of our modules, calls the first "
-    f"line {LANGUAGES[logits[0].argmax()]}; {right} of its ten answers are right. How "
-    "lines become arrays, and which number means which language, has to be delivered "
-    "with the program."
+    f"The other process has loaded {alone.stdout.strip()} of our modules. It takes the "
+    f"first line for {LANGUAGES[logits[0].argmax()]}; {right} of its ten answers are "
+    "right. How lines become arrays, and which number means which language, has to be "
+    "delivered with the program."
 )
 
 # %% tags=["shared", "check"]
@@ -466,19 +474,17 @@ np.testing.assert_allclose(logits, expected, atol=1e-5)
 assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 
 # %% [markdown] tags=["jax"]
-# The file contains StableHLO, which other projects' compilers read as well. JAX
-# [promises to read
+# The file contains StableHLO, a program that other projects' compilers read as well,
+# with the weights as constants: new weights need a new file. JAX [promises to read
 # it](https://docs.jax.dev/en/latest/export/export.html#compatibility-guarantees) for
 # six months; for longer, keep weights and code.
 
 # %% [markdown] tags=["shared"]
-# ## The framework's layers compute the same
+# ## Extra: The framework's layers compute the same
 #
-# The classes of this book were made to be read. Ready-made layers are tested by
-# thousands, and every default is a decision that somebody has made for you. To change
-# something inside, or to look at it, write your own around the framework's fused
-# attention: PyTorch's documentation calls its `nn.Transformer*` reference
-# implementations.
+# The classes of this book were made to be read. Ready-made layers have been tested by
+# thousands, but each default is somebody's decision. To look inside, or to change
+# something, write your own block around the framework's fused attention.
 
 # %% [markdown] tags=["jax"]
 # Flax has attention, norms and linear layers; the block is yours. Two defaults would
@@ -626,7 +632,7 @@ say(
     f"{table(head, *rows)}\n\nThe distance is relative to the length of the whole "
     "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
     "differs. Recomputation pays with a second forward pass. bfloat16 is also "
-    "fast on NVIDIA's GPUs since Ampere (2020), which a T4 is not."
+    "fast on NVIDIA GPUs from Ampere (2020) on; a T4 is older."
 )
 
 # %% tags=["shared", "check"]
@@ -970,10 +976,7 @@ assert check("debugging.best_epoch", my_best_epoch)
 # * If training fails, test in order: loss at the start, padding, gradients, one batch,
 #   validation. A falling loss proves little.
 # * Then choose the learning rate; then more data, early stopping, dropout.
-# * Accumulation and recomputation keep the gradient, half precision nearly.
 # * Weights need your classes, an exported program does not.
-# * Ready-made layers compute what ours do, once the defaults are known: the mask's
-#   meaning, the order of axes, the activation, dropout, the first weights.
 
 # %% [markdown] tags=["jax"]
 # Next comes [what attention costs, in JAX](costs_jax.ipynb): the memory and the time
