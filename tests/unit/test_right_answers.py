@@ -19,7 +19,7 @@ def styles(framework):
     ("framework", "style"), [(f, style) for f in FRAMEWORKS for style in styles(f)]
 )
 def test_a_right_answer_in_another_style_passes(framework, style, capsys):
-    for chapter in exercises.CHAPTERS.split():
+    for chapter in exercises.CHAPTERS:
         importlib.import_module(f"helpers.exercises.{chapter}")
     short = style.partition("_by_")[0]
     (name,) = (n for n in exercises.KNOWN if n.partition(".")[2] == short)

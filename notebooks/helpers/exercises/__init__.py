@@ -19,8 +19,8 @@ import numpy as np
 
 from helpers.engine.nested import copied, flat, leaves, same
 
-CHAPTERS = "attention encoder positions reverse warmup anomaly vision decoder "
-CHAPTERS += "translation costs data debugging"
+CHAPTERS = str.split("attention encoder positions reverse warmup anomaly vision")
+CHAPTERS += str.split("decoder translation costs data debugging")
 KNOWN = {}  # exercises by name
 BLANK = len((lambda: None).__code__.co_code) + 4  # bytes of what is not yet written
 NAN = ": NaN comes from 0/0, inf - inf or a root of 0"
@@ -60,7 +60,7 @@ class Exercise:
 
 def check(name, yours):
     """Print whether ``yours`` is right, or what is wrong and where; return which."""
-    for chapter in CHAPTERS.split():
+    for chapter in CHAPTERS:
         importlib.import_module(f"helpers.exercises.{chapter}")
     if name not in KNOWN:
         raise ValueError(f"no exercise {name!r}; expected one of {', '.join(KNOWN)}")
