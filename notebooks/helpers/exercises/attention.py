@@ -16,7 +16,7 @@ def softmax(scores, axis=-1):
 / q.shape[-1] ** 0.5 -> | the scores are not divided by the root of d
 ** 0.5 -> | you divide by d, not by its root
 / q.shape[-1] -> / k.shape[-2] | you scale by the number of keys, not of features
--1e30)) -> -1e30), -2) | your softmax runs over the queries, not over the keys
+-1e30)) -> -1e30), -2) | your softmax runs over the queries: look at its axis
 mask, scores, -1e30 -> mask, -1e30, scores | True hides a key: it means *may look*
 np.where(mask, scores, -1e30) -> scores | hidden keys still get weight: use the mask
 * np.any(mask, -1)[..., None] -> | a query that may look nowhere should get zeros
