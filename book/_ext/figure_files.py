@@ -103,6 +103,7 @@ class Fill(SphinxPostTransform):
             else:
                 logger.warning("no figure %r in %s", name, [*found],
                     location=node["location"])  # fmt: skip
+                node.replace_self(nodes.Text(name))
 
     def item(self, chapter, name):
         """Section, alt text, and the file, or one file of each framework."""

@@ -52,7 +52,7 @@ SECTIONS = {
     "reverse task": ("reverse", "mistake"),
     "odd one out": ("anomaly", "it finds the odd one"),
     "pictures": ("vision", ""),
-    "language model": ("decoder", "best n-gram"),
+    "language model": ("decoder", "n-gram"),
     "sampling": ("decoder", "are sampled"),
     "cache": ("decoder", "cache"),
     "translation": ("translation", ""),
