@@ -80,11 +80,12 @@ diagrams.ways_to_share()
 
 # %% [markdown] tags=["shared"]
 # The first row of the drawing is this **data-parallel** training, and it is what most
-# people need. Our example is a small language model, on characters of Python's own
-# source text. First, its training on one device:
+# people need; the others come later. Our example is a small language model, on
+# characters of Python's own source text. First, its training on one device:
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: random pieces of a text, and the model, as in "A model that writes"
 def draw_batches(updates=20):
     """Tokens from random places of a text, ``updates b s+1``: ASCII codes."""
     codes = np.frombuffer(text.load()["train"].encode("ascii"), np.uint8)
@@ -92,13 +93,12 @@ def draw_batches(updates=20):
     return codes[starts[..., None] + np.arange(33)].astype(np.int32)
 
 
-# %% tags=["shared"]
 SIZES = {"n_blocks": 2, "n_heads": 4, "f": 256, "max_length": 32}
 SIZES |= {"norm_first": True, "activation": "gelu"}
 
 
 def new_model():
-    """The same weights in every process."""
+    """A model with the same initial weights each time."""
     return build(LanguageModel, 128, 64, **SIZES)
 
 
@@ -217,16 +217,15 @@ say(
 diagrams.ring()
 
 # %% [markdown] tags=["shared"]
-# Rows are devices, columns the parts of their gradients. A number says over how many
-# devices a part is summed. An arrow marks a part that came from the device above (to
-# the first, from the last).
+# Rows are devices, columns the parts of their gradients. An arrow marks what came from
+# the device above (above the first is the last).
 #
 # * Steps 1 to 3, the **reduce-scatter**: every device adds its own part to the one that
 #   arrives, and passes the sum on. In the end each device has one finished part.
 # * Steps 4 to 6, the **all-gather**: the finished parts go around.
 #
-# So each device sends six quarters of its gradient. With a hundred devices it sends 198
-# hundredths, and never twice the gradient (the first extra counts it).
+# So each device sends $6/4$ of a gradient; with a hundred devices $198/100$, and never
+# 2 (the first extra counts it).
 
 # %% [markdown] tags=["shared"]
 # ## Sharded: no device holds the whole model
@@ -234,8 +233,8 @@ diagrams.ring()
 # Data parallel divides the computation and the memory of activations. Everything else
 # is there four times: all weights, all gradients, both of Adam's averages. In the
 # second row of the first drawing, each device *keeps* only a quarter of them. Before a
-# block computes, all devices gather its weights; afterwards they drop them again. Of
-# the summed gradient, each device gets the part that belongs to its weights. This is
+# block computes, all devices gather its weights; afterwards they drop them again. A
+# reduce-scatter leaves each the summed gradient of its own quarter. This is
 # **FSDP**, fully sharded data parallel ([Zhao et al.
 # 2023](https://arxiv.org/abs/2304.11277)), or stage 3 of ZeRO ([Rajbhandari et al.
 # 2020](https://arxiv.org/abs/1910.02054)).
@@ -282,7 +281,7 @@ say(
     f"{table(head, *rows_said)}\n\nThe losses are those of one device. Each device "
     "also keeps a quarter of the gradients, which are not in the table. An update now "
     f"takes {exchanged}: {word('more', gathered.total(), counted.total())} operations, "
-    "because weights travel, too. If they are gathered twice, for the forward and for "
+    "because weights travel, too. If all are gathered twice, for the forward and for "
     "the backward pass, an update moves 1.5 times the bytes of data parallel "
     "([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054), sec. 7)."
 )
@@ -319,8 +318,8 @@ say(
 #
 # Here are times of an update on a processor of two cores, recorded once, with up to
 # four processes of one thread each. The model is larger than ours: four blocks of
-# $m=256$. Two terms are fitted to the times: one for the texts that each core computes,
-# one for the bytes that each process sends.
+# $m=256$. We fit a time for each text that a core computes, and one for each byte that
+# a process sends.
 
 # %% tags=["jax", "experiment"]
 # Experiment: the recorded times, and a fit of the time of a text and of a byte
@@ -328,13 +327,13 @@ say(
 rows = record["rows"]
 times = np.array([one["milliseconds"] for one in rows])
 n = np.array([one["processes"] for one in rows])
-texts = np.array([one["batch"] for one in rows])
+texts = np.array([one["batch"] for one in rows])  # for three processes 126
 sent = 2 * (n - 1) / n * record["gradient_bytes"]
 terms = np.stack([texts / np.minimum(n, record["cores"]), sent], axis=1)
 (work, byte), *_ = np.linalg.lstsq(terms, times)
 fitted = terms @ (work, byte)
 error, rate = np.abs(fitted / times - 1).mean(), 1e-6 / byte
-TITLES = {"strong": "about 128 texts (ms)", "weak": "64 texts for each (ms)"}
+TITLES = {"strong": "128 texts in all (ms)", "weak": "64 texts for each (ms)"}
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Milliseconds of an update over the number of processes, from one to four, measured and by the fitted model. With a fixed batch, two processes need between half and two thirds of the time of one, and four no less than two; with a fixed batch for each process, the time of four is above twice that of one."}}
 panels = {}
@@ -343,17 +342,19 @@ for kind, title in TITLES.items():
     n = np.array([record["rows"][i]["processes"] for i in chosen])
     panels[title] = {"measured": (n, times[chosen]), "fitted": (n, fitted[chosen])}
 fig = plots.curves(panels, x="processes", marks="o", size=(6.4, 2.6))
+for ax in fig.axes:
+    ax.set_ylim(bottom=0)
 fig
 
 # %% tags=["shared", "say"]
 strong, weak = (panels[TITLES[kind]]["measured"][1] for kind in TITLES)
 say(
     "**Strong scaling**, on the left, keeps the whole batch fixed. Two processes need "
-    f"{strong[1] / strong[0]:.0%} of the time of one. Four need "
-    f"{strong[3] / strong[0]:.0%}, because they share {record['cores']} cores, and "
-    "each pays for the exchange.\n\n**Weak scaling**, on the right, keeps the batch of "
-    f"each process fixed. Two processes need {weak[1] / weak[0]:.0%} of the time of "
-    "one; the ideal would be 100%.\n\nThe two terms fit the times to "
+    f"{strong[1] / strong[0]:.0%} of the time of one. Four gain nothing beyond that "
+    f"({strong[3] / strong[0]:.0%}): they share {record['cores']} cores.\n\n**Weak "
+    "scaling**, on the right, keeps the batch of each process fixed. Two need "
+    f"{weak[1] / weak[0]:.0%} of the time of one; with a core for each, the ideal is "
+    "100%.\n\nThe two terms fit the times to "
     f"{error:.0%} on average, with {work:.1f} ms for a text and {rate:.2f} GB/s "
     "between processes."
 )
@@ -376,8 +377,8 @@ assert error < 0.09 and work > 0 < rate
 # others wait for its part. So a long run needs three things:
 #
 # * something that notices the failure and stops the other processes;
-# * a **checkpoint** with the weights, the averages and the number of updates (with
-#   dropout also the random state, with a loader its place in the data);
+# * a **checkpoint** with the weights, the averages and the number of updates (and, if
+#   you use dropout or a loader, the random state and the place in the data);
 # * a restart from the checkpoint.
 #
 # The test of all three: kill a process.
@@ -385,7 +386,7 @@ assert error < 0.09 and work > 0 < rate
 
 # %% tags=["jax"]
 def with_checkpoints(rank, port, folder, batches, killed_at=None):
-    """Losses of a training that goes on where the folder says; where it began."""
+    """Losses from the checkpoint on, if there is one; the update it began at."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 2)
     jax.config.update("jax_disable_most_optimizations", True)  # compiles faster
@@ -477,26 +478,13 @@ def ring_all_reduce(arrays):
 #
 # With more devices this grows to $2B$ and no further.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Numbers sent by each device, divided by the size of the array, over the number of devices from 2 to 16. The counted points lie on the formula's line, which begins at one and flattens towards two."}}
-numbers = np.arange(2, 17)
-arrays = np.random.default_rng(0).normal(size=(16, 720_720))
-found = {n: ring_all_reduce(arrays[:n]) for n in (2, 3, 4, 6, 8, 16)}
-counts = np.array([max(sent) / 720_720 for _, sent in found.values()])
-lines = {
-    "counted": (np.array([*found]), counts),
-    "formula": (numbers, 2 * (numbers - 1) / numbers),
-}
-panels = {"sent by each device ÷ size of the array": lines}
-fig = plots.curves(panels, x="devices", marks="o", size=(5.6, 2.6))
-fig
-
 # %% tags=["shared", "check"]
-# Checked: all devices have the sum, and each sends what the formula says
-for n, (sums, sent) in found.items():
+# Checked: all devices have the sum, and each sends what formula (1) says
+arrays = np.random.default_rng(0).normal(size=(16, 720_720))
+for n in (2, 3, 4, 6, 8, 16):
+    sums, sent = ring_all_reduce(arrays[:n])
     assert all(np.allclose(total, arrays[:n].sum(axis=0)) for total in sums)
-    assert sent == [2 * (n - 1) * 720_720 // n] * n
-points = plots.drawn(fig, "sent by each device ÷ size of the array", "counted")
-assert np.allclose(points[1], 2 * (points[0] - 1) / points[0]) and points[1].max() < 2
+    assert sent == [2 * (n - 1) * 720_720 // n] * n and max(sent) < 2 * 720_720
 
 # %% [markdown] tags=["shared"]
 # ## Extra: A forecast for 512 GPUs
@@ -507,15 +495,15 @@ assert np.allclose(points[1], 2 * (points[0] - 1) / points[0]) and points[1].max
 #
 # Here $6ND$ are the operations for $N$ parameters and $D$ tokens (*What attention
 # costs*), $F$ is what one device does in a second, $B$ the bytes of the gradient, and
-# $W$ the bytes that a link carries in a second. At best, the exchange overlaps with the
-# whole backward pass, two thirds of the first term. Two things are left out: *latency*,
+# $W$ the bytes that a link carries in a second. At best, the exchange overlaps with
+# nearly all of the backward pass, two thirds of the first term. Left out are *latency*,
 # which in a ring grows with $n$ (large clusters sum in trees), and the optimiser's
 # update, which data parallel does not divide.
 #
 # We compute formula (2) for GPT-2's largest model on machines that you can rent. An
 # update has half a million tokens, and gradients are exchanged in bfloat16. Between
-# hosts, $W$ is that of a host, because its GPUs add up among themselves first. The last
-# network is an example; the other numbers have their sources beside them:
+# hosts, $W$ is that of a whole host, because its GPUs add up among themselves first.
+# The last network is an example; the other numbers have their sources beside them:
 
 # %% tags=["shared"]
 FLOPS = 989e12  # H100, bfloat16, dense: https://www.nvidia.com/en-us/data-center/h100
@@ -618,12 +606,10 @@ class Block(nnx.Module):
     def __call__(self, x):
         y = self.norm1(x)
         shape = *x.shape[:2], -1, self.d  # b s h d
-        heads = (layer(y).reshape(shape) for layer in self.layers())
+        qkv = self.query, self.key, self.value
+        heads = (layer(y).reshape(shape) for layer in qkv)
         x = x + self.out(jax.nn.dot_product_attention(*heads).reshape(x.shape))
         return x + self.linear2(jax.nn.gelu(self.linear1(self.norm2(x))))
-
-    def layers(self):
-        return self.query, self.key, self.value
 
 
 # %% tags=["jax"]
@@ -841,7 +827,7 @@ assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 #   more traffic, still the same losses.
 # * **Tensor parallel**, inside a host, if a single layer is too large or too slow.
 # * However many devices there are, each sends the whole gradient or more, and computes
-#   less. So more devices need larger batches.
+#   less. So more devices need larger batches, and these another learning rate.
 # * Kill a process of yours before the cluster does.
 
 # %% [markdown] tags=["jax"]
