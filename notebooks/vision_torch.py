@@ -668,7 +668,8 @@ run = recorded("cifar10")[-1]
 say(
     f"And photos? On CIFAR-10, a ViT like ours, from scratch, got "
     f"**{run['test_accuracy']:.1%}** of the test after {run['updates']:,} updates (a "
-    f"[recorded](../book/how-this-was-built.md) run of {run['seconds'] / 60:.0f} minutes)."
+    "[recorded](../book/how-this-was-built.md) run of "
+    f"{run['seconds'] / 60:.0f} minutes)."
 )
 
 # %% [markdown] tags=["shared"]
