@@ -669,9 +669,8 @@ both, plain = (evaluate(one, odd_one_out, (x,))["accuracy"] for one in pair)
 assert source != "digits" or both < found[by_rule][0, 1]
 say(
     f"No: it finds **{both:.1%}** with the copies, {plain:.1%} without, the baseline "
-    f"{found[by_rule][0, 1]:.1%} (one seed). New classes of the same pictures are not "
-    "enough to learn to compare. The trap: turned by half a turn, a 6 is a 9, and an "
-    "unseen class would be shown."
+    f"{found[by_rule][0, 1]:.1%} (one seed). So such classes are not enough. The trap: "
+    "turned by half a turn, a 6 is a 9, and an unseen class would be shown."
 )
 
 # %% [markdown] tags=["shared"]
