@@ -1062,7 +1062,7 @@ assert check("costs.cache_bytes", my_cache_bytes)
 # </details>
 #
 # **4.** The number of tokens in a batch stays, but sequences are twice as long: 1,024
-# tokens in place of 512. What do the operations of GPT-2 small do?
+# tokens in place of 512. What happens to the operations of GPT-2 small?
 #
 # <details><summary>They grow fourfold, because attention is quadratic.</summary>
 #
