@@ -100,7 +100,7 @@ PARAMETERS = "expected a function of (x, scale, bias), got"
 ANSWERS = [
     ('"""Words."""\n    ...', "not yet written. Your turn."),
     ("return ...", "not yet written. Your turn."),
-    ("return x, ...", "not yet written in full. Your turn."),
+    ("return x, ...", "not yet all written. Your turn."),
     ("y = x * scale + bias", "your function returns None: is its `return` missing?"),
     ("return x, x", "not right: expected 1 outputs, got 2, b s m."),
     ("return x[0]", "not right: expected shape (2, 3, 6), got (3, 6), b s m."),

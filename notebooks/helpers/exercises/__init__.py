@@ -128,7 +128,7 @@ def not_an_answer(out, expected, own, framework):
     if out is None and len(own.__code__.co_code) > BLANK:
         return "your function returns None: is its `return` missing?"
     if any(x is None or x is ... for x in leaves(out)):
-        return f"not yet written{' in full' * isinstance(out, tuple | list)}. Your turn."
+        return f"not yet{' all' * isinstance(out, tuple | list)} written. Your turn."
     array = {"torch": "Tensor", "jax": "Array"}.get(framework.__name__, "ndarray")
     for x, wanted in zip(leaves(out), leaves(expected), strict=False):
         exact = framework != np and isinstance(wanted, np.ndarray | np.generic)
