@@ -68,7 +68,8 @@ def names_in(node):
     for table in tables:
         tables += table.get_children()
     top = [s for s in tables[0].get_symbols() if s.is_assigned() or s.is_imported()]
-    uses = {s.get_name() for t in tables for s in t.get_symbols() if s.is_global()}
+    symbols = [symbol for table in tables for symbol in table.get_symbols()]
+    uses = {s.get_name() for s in symbols if s.is_global() and s.is_referenced()}
     return {s.get_name() for s in top}, uses
 
 
