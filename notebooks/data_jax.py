@@ -14,14 +14,15 @@
 # %% [markdown] tags=["shared"]
 # # Your own data
 #
-# By the end you can turn a table, a signal and a text into sequences, train one model
-# on all of them, save it, tell it what is missing, and find out whether it was worth
-# it. You need: the chapters up to *The reverse task*, whose `fit` trains here.
+# By the end you can turn a table, a signal and a text into sequences, train the same
+# kind of model on each, save it, mark what is missing, and find out whether it was
+# worth the effort. You need: the chapters up to *The reverse task*, whose `fit` trains
+# here.
 #
-# Yours are a spreadsheet, a sensor that sometimes fails, a folder of texts. The model
-# hardly changes. You decide how the data become vectors, and what you compare the
-# result with: each kind of data begins with a **baseline**, a method that takes a few
-# lines and a second.
+# Your data are a spreadsheet, a sensor that sometimes fails, a folder of texts. The
+# model hardly changes for them. You decide how the data become vectors, and what you
+# compare the result with: each kind of data begins with a **baseline**, a method that
+# takes a few lines and a second.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch: [data_torch](data_torch.ipynb).
@@ -91,7 +92,7 @@ framework = "jax"
 # ## What is a token?
 #
 # A Transformer does not know what a table or a text is. It takes vectors, `b s i`:
-# batch, position, entry. So there is one question about new data: what is a token?
+# batch, position, entry, one vector for each token.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three kinds of data become boxes: each number of a table row, each frame of a signal, each character of a text; dashed grey boxes are a gap or padding. Below, one sequence goes on as a matrix x, b s i, beside a column real, b s. The encoder turns it into b s m, the mean over the real positions into b m, and the output into b c. Rows that are not real are grey."}}
 diagrams.three_kinds_of_data()
@@ -157,14 +158,14 @@ def class_loss(model, x, real, labels):
 
 
 # %% [markdown] tags=["shared"]
-# To predict measurements, take one output for each, the mean squared error, and its
-# negative as `accuracy`.
+# To predict numbers, take one output for each and the mean squared error; return its
+# negative as `accuracy`, because `fit` keeps the highest.
 #
 # ## A table: each number is a token
 #
 # The table is a CSV file of scikit-learn; put yours in its place. It has 13 numbers for
-# each of 178 wines, and in the last column one of three varieties of grape. One part is
-# for training, the **validation** data choose the epoch, and the test is reported.
+# each of 178 wines, and in the last column one of three varieties of grape: 90 rows for
+# training, 28 that choose the epoch (**validation**), and 60 for the test.
 
 # %% tags=["shared"]
 file = Path(sklearn.__file__).parent / "datasets/data/wine_data.csv"
@@ -185,11 +186,11 @@ wine_score = wine_baseline.score(wine[test_rows], grapes[test_rows])
 
 # %% [markdown] tags=["shared"]
 # A number alone does not say which column it comes from, so each column gets an
-# embedding of its own, multiplied by the number ([Gorishniy et al.
-# 2021](https://arxiv.org/abs/2106.11959)). In code, a token is zero everywhere but in
-# its column's place. There stands the number, scaled by mean and deviation *of the
-# training rows*: the others are data that you do not have yet. (Drop constant columns,
-# and make a column of 0 and 1 of each word.)
+# embedding of its own, multiplied by the number, and a bias, here the learned position
+# ([Gorishniy et al. 2021](https://arxiv.org/abs/2106.11959)). In code, a token is a
+# vector with the number in its column's place, and 0 elsewhere. The number is scaled by
+# mean and deviation *of the training rows*; the others stand for data that you do not
+# have yet. (Drop constant columns; a word gets a column of 0 and 1.)
 
 
 # %% tags=["shared"]
@@ -211,8 +212,7 @@ test_cells = [a[test_rows] for a in cells]
 wine_accuracy = evaluate(taster, class_loss, test_cells)["accuracy"]
 
 # %% [markdown] tags=["shared"]
-# `fit` has kept the weights of the best epoch. Save them with the scale; another day, a
-# new row needs both:
+# Save the weights with the scale; another day, a new row needs both:
 
 # %% tags=["shared"]
 folder = Path(tempfile.mkdtemp())
@@ -229,9 +229,9 @@ found = as_numpy(later(floats(tokens), booleans(known))).argmax(-1)[0]
 apart = round(abs(wine_accuracy - wine_score) * len(test_rows))
 say(
     f"In the new row, the model finds grape {found}; it is {grapes[test_rows[0]]}. Of "
-    f"{len(test_rows)} test wines, the Transformer knows {wine_accuracy:.0%}, logistic "
-    f"regression {wine_score:.0%}, {apart} apart. So small a test cannot tell "
-    "which to take, and the baseline took a moment."
+    f"{len(test_rows)} test wines, the Transformer gets {wine_accuracy:.0%} right, and "
+    f"logistic regression {wine_score:.0%}; the difference is {apart}. So small a test "
+    "cannot tell which to take, and the baseline took a moment."
 )
 
 # %% tags=["shared", "check"]
@@ -255,8 +255,8 @@ np.testing.assert_array_equal(
 # Nine men say the same two vowels, and we want to know who speaks (*Japanese Vowels*,
 # [Kudo et al. 1999](https://doi.org/10.24432/C5NS47), licence CC BY 4.0). Every few
 # milliseconds, twelve numbers describe the sound, one per channel: a **frame**, our
-# token. An utterance has 7 to 29; the rest is padding, grey in the picture. The test
-# was recorded on other occasions. (For files of your own, see the Extra *Files become
+# token. An utterance has 7 to 29 frames; the rest is padding, grey in the picture. The
+# test was recorded on other occasions. (For your files, see the Extra *Files become
 # arrays*.)
 
 # %% tags=["shared"]
@@ -274,11 +274,12 @@ plots.heatmaps(shown, titles=titles, x="frame s", y="channel i", **look)
 
 # %% [markdown] tags=["shared"]
 # Baselines need the same number of values for every utterance: mean and deviation of
-# each channel, or its values at ten evenly spaced times, interpolated. `known`, `b s
-# i`, is True where a value exists: for now, in all real frames.
+# each channel, or its values at ten even times, interpolated. `known`, `b s i`, is True
+# where there is a value; so far, in all real frames.
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: the features of both baselines, from the values that are known
 def moments(x, known):
     """Mean and deviation of each channel over its known values: ``b s i -> b 2i``."""
     n = np.maximum(known.sum(1), 1)  # b i
@@ -314,9 +315,9 @@ for name, (features, method) in baselines.items():
     scores[name] = method.score(features(test_x, whole(test_real)), test_speakers)
 
 # %% [markdown] tags=["shared"]
-# For the Transformer, a frame is 24 numbers: the twelve values, 0 where one is missing,
-# and twelve flags that say which are known, or a missing value would look like an
-# average one. A frame without any known value is not real.
+# For the Transformer, a frame is 24 numbers: twelve values, 0 where one is missing, and
+# twelve **flags**, 1 where it is known. Without them, a missing value would look like
+# an average one. A frame without any known value is not real.
 
 
 # %% tags=["shared"]
@@ -326,14 +327,14 @@ def inputs(x, known):
     return both.astype(np.float32), known.any(-1)
 
 
-def train(rows, gaps=whole, seed=0, updates=594):
+def train(rows, gaps=whole, seed=0, updates=594):  # 66 epochs of all 270, by 30
     """A model, trained on these utterances, each time with other ``gaps``."""
     batch_size = min(30, len(rows))
     steps = Settings(
         n_train=len(rows), batch_size=batch_size, seed=seed, learning_rate=2e-3,
         epochs=updates // (len(rows) // batch_size), warmup=50,
     )  # fmt: skip
-    rng = np.random.default_rng(seed)  # epoch after epoch, for other gaps in each:
+    rng = np.random.default_rng(seed)  # all epochs in a row: each has its own gaps
     drawn = np.concatenate([rng.permutation(rows) for _ in range(steps.epochs)])
     data = *inputs(x[drawn], gaps(real[drawn])), speakers[drawn]
     sizes = {**small, "max_length": 29, "dropout": 0.2}
@@ -360,8 +361,8 @@ say(
     f"utterances, the best baseline gets {round((1 - best_baseline) * 370)} wrong, the "
     f"Transformer {round((1 - max(found)) * 370)} to {round((1 - min(found)) * 370)}, "
     "depending on the seed. One seed cannot tell a model from its luck: **report "
-    "several**. (Recorded once, with `benchmarks/data_seeds.py`. Here the test says "
-    "which baseline is best; for a report, let validation data choose.)"
+    "several**. (The five are recorded. On this page the test says which method is "
+    "best; for a report, let validation data choose.)"
 )
 
 # %% tags=["shared", "check"]
@@ -389,16 +390,62 @@ say(
     f"from {best_baseline:.0%} to {linear:.0%}, because each of its numbers has a "
     "place in time. The Transformer goes from "
     f"{plain_accuracy:.1%} to {by_frames:.1%}. "
-    "Attention and mean do not depend on the order, only the learned positions do: "
-    "the difference says how much the model has made of them."
+    "Attention and mean do not depend on the order, only the learned positions do. "
+    "The less it loses, the less it has made of the order; the SVM does well without."
 )
+
+# %% [markdown] tags=["shared"]
+# ## A learning curve says whether more data would help
+#
+# Transformers are said to need many examples. Measure it: train on parts of yours
+# (`train(rows)`), with several seeds, and draw the accuracy over their number. If a
+# curve still rises at its end, collect more data. If two cross, choose by how many
+# examples you have.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Learning curves: test accuracy over the number of training utterances, from 18 to 270 on a logarithmic axis, for the Transformer and for logistic regression on ten times. Each line is a mean of five seeds in a band from the lowest to the highest. Both rise steeply and then flatten."}}
+curve = seeds["learning curve"]
+numbers = sorted({int(name.split()[-1]) for name in curve})
+learned = {
+    name: (np.array(numbers), np.transpose([curve[f"{name} {n}"] for n in numbers]))
+    for name in ("Transformer", "regression")
+}
+title = "test accuracy, five seeds"
+size = {"size": (5.4, 2.9), "marks": "o", "log_x": 2}
+fig = plots.curves({title: learned}, x="utterances for training", **size)
+fig.axes[0].set_xticks(numbers, numbers)
+fig
+
+# %% tags=["shared", "say"]
+ours, theirs = (found.mean(0) for _, found in learned.values())
+leads = np.subtract(*(found for _, found in learned.values()))  # seed n
+sure = leads.mean(0) > 2.8 * leads.std(0, ddof=1) / np.sqrt(len(leads))  # t, 95 %
+ahead = ", ".join(f"{n}" for n, yes in zip(numbers, sure, strict=True) if yes)
+where = (
+    f"ahead with {ahead} utterances" if ahead else "ahead with none of these numbers"
+)
+say(
+    f"With {numbers[0]} utterances, the regression reaches {theirs[0]:.1%} and the "
+    f"Transformer {ours[0]:.1%} (means of five seeds); with {numbers[-1]}, it is "
+    f"{theirs[-1]:.1%} and {ours[-1]:.1%}. Beyond the luck of the seeds (a t-test), "
+    f"the Transformer is {where}. It has {count_parameters(plain):,} weights to learn, "
+    f"the regression {by_times[-1].coef_.size:,}. So here take the regression, "
+    "until there are thousands of utterances."
+)
+
+# %% tags=["shared", "check"]
+# Checked: as drawn, both curves end higher than they begin, near each other
+drawn = [plots.drawn(fig, title, name)[1] for name in learned]
+for accuracy in drawn:
+    assert accuracy[-1] > accuracy[0] + 0.03
+assert abs(drawn[0][-1] - drawn[1][-1]) < 0.03
 
 # %% [markdown] tags=["shared"]
 # ## Gaps: flags help if the training had gaps, too
 #
-# Now the microphone fails: a share of the *frames* is lost, or of the *channels*, for a
-# whole utterance. The baselines interpolate; a lost channel gets its mean, 0, and a
-# flag. The Transformer has a flag for each value, and `real`.
+# Now the microphone fails: an utterance loses a share of its *frames*, or of its
+# *channels* throughout. The baselines interpolate lost frames; a lost channel is 0, its
+# mean, with a flag. The Transformer gets a flag for each value; `real` hides lost
+# frames.
 
 
 # %% tags=["shared", "experiment"]
@@ -480,8 +527,8 @@ say(
     f"whole falls to {whole_t:.0%}, as the regression does ({whole_r:.0%}). Trained "
     f"with gaps, it reaches {gaps_t:.0%} (in this run, "
     f"{this_run['Transformer, with gaps']:.0%}), and the regression gains, too "
-    f"({gaps_r:.0%}): what counts is what you show in training. The Transformer spares "
-    "you the interpolation, because a gap is a flag."
+    f"({gaps_r:.0%}): what counts is what training shows. What the Transformer spares "
+    "you is the interpolation."
 )
 
 # %% tags=["shared", "check"]
@@ -494,55 +541,13 @@ for kind in ("Transformer", "regression"):
         assert with_gaps[0] > 0.9 and (with_gaps - without)[3:].min() > least
 
 # %% [markdown] tags=["shared"]
-# ## A learning curve says whether more data would help
+# ## A text: each character is a token
 #
-# Transformers are said to need many examples. Measure it: train on parts of yours
-# (`train(rows)`), with several seeds, and draw the accuracy over their number. If a
-# curve still rises at its end, collect data. If two cross, your number of examples says
-# which model to take.
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Learning curves: test accuracy over the number of training utterances, from 18 to 270 on a logarithmic axis, for the Transformer and for logistic regression on ten times. Each line is a mean of five seeds in a band from the lowest to the highest. Both rise steeply and then flatten."}}
-curve = seeds["learning curve"]
-numbers = sorted({int(name.split()[-1]) for name in curve})
-learned = {
-    name: (np.array(numbers), np.transpose([curve[f"{name} {n}"] for n in numbers]))
-    for name in ("Transformer", "regression")
-}
-title = "test accuracy, five seeds"
-size = {"size": (5.4, 2.9), "marks": "o", "log_x": 2}
-fig = plots.curves({title: learned}, x="utterances for training", **size)
-fig.axes[0].set_xticks(numbers, numbers)
-fig
-
-# %% tags=["shared", "say"]
-ours, theirs = (found.mean(0) for _, found in learned.values())
-leads = np.subtract(*(found for _, found in learned.values()))  # seed n
-sure = leads.mean(0) > 2 * leads.std(0, ddof=1) / np.sqrt(len(leads))
-ahead = ", ".join(f"{n}" for n, yes in zip(numbers, sure, strict=True) if yes)
-where = f"ahead at {ahead}" if ahead else "nowhere ahead: the curves do not cross"
-say(
-    f"With {numbers[0]} utterances, the regression reaches {theirs[0]:.1%} and the "
-    f"Transformer {ours[0]:.1%} (means of five seeds); with {numbers[-1]}, it is "
-    f"{theirs[-1]:.1%} and {ours[-1]:.1%}. By two standard errors, the Transformer "
-    f"is {where}. It has {count_parameters(plain):,} weights to learn, "
-    f"the regression {by_times[-1].coef_.size:,}. So here take the regression, and "
-    "look again when there are thousands of utterances."
-)
-
-# %% tags=["shared", "check"]
-# Checked: as drawn, both curves end higher than they begin, near each other
-drawn = [plots.drawn(fig, title, name)[1] for name in learned]
-for accuracy in drawn:
-    assert accuracy[-1] > accuracy[0] + 0.03
-assert abs(drawn[0][-1] - drawn[1][-1]) < 0.03
-
-# %% [markdown] tags=["shared"]
-# ## A text: each character is a token, and files are not split
-#
-# The texts are lines of files on this machine: which of four languages is a line
-# written in? We split by *file*: lines of one file share names and habits, so a test on
-# known files looks too good. With patients, machines or days it is the same: split by
-# what will be new in use (scikit-learn's `GroupShuffleSplit` does).
+# The texts are lines of files on this machine, of its versions of packages: which of
+# four languages is a line written in? **Split by file, not by line**: lines of one file
+# share names and habits, so a test on known files looks too good. With patients,
+# machines or days it is the same: split by what will be new in use (scikit-learn's
+# `GroupShuffleSplit` does).
 
 # %% tags=["shared"]
 texts, labels, test_texts, test_labels = lines.languages(n_train=400, n_test=150)
@@ -582,11 +587,11 @@ found = [text_accuracy, *seeds["lines"]["Transformer"]]
 say(
     f"The Transformer is right in {text_accuracy:.0%} of {len(test_texts)} test lines "
     f"(with five recorded runs, {min(found):.0%} to {max(found):.0%}), and counts of "
-    f"characters and pairs with logistic regression in {text_score:.0%}. A table, a "
-    "signal, a text: **one model and one loss for all three**. On a few hundred "
-    "examples, expect it near a good baseline. It pays off with many thousands, where "
-    "nobody knows good features, or with a trunk that others have trained: for "
-    "pictures, see *Pictures as sequences*; for texts, Hugging Face's *Transformers*."
+    f"characters and pairs with logistic regression in {text_score:.0%}.\n\nSo **one "
+    "model and one loss** serve all three. With a few hundred examples, expect them "
+    "near a good baseline. They pay off with many thousands, where no good features "
+    "are known, or with a pretrained encoder: for pictures, see *Pictures as "
+    "sequences*; for texts, Hugging Face's *Transformers*."
 )
 
 # %% tags=["shared", "check"]
@@ -708,6 +713,19 @@ for rows, (short, known, whose) in zip(some, loader(dataset, some), strict=True)
     with full_float32():
         found = [as_numpy(reader(floats(a), booleans(b))) for a, b in pair]
     np.testing.assert_allclose(*found, atol=1e-5)
+
+# %% [markdown] tags=["jax"]
+# A loop over it needs no `fit`. The step is compiled once for each shape:
+#
+# ```python
+# @nnx.jit
+# def step(model, optimizer, *batch):
+#     grads, _ = nnx.grad(class_loss, has_aux=True)(model, *batch)
+#     optimizer.update(model, grads)
+#
+# for batch in loader(dataset, batches):
+#     step(model, optimizer, *batch)
+# ```
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Your turn, from a blank cell
