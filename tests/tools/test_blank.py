@@ -300,7 +300,7 @@ class Run:
         complete = True
         for node in ast.parse(cell.source).body:
             binds, uses = names_in(node)
-            absent = {"figure", "say"} & {*tags(cell)} | uses & self.missing
+            absent = {"figure"} & {*tags(cell)} | uses & self.missing
             if not absent or isinstance(node, blank.DEFINITIONS) or uses & {*forced}:
                 exec(compile(ast.Module([node], []), "cell", "exec"), self.names)
             else:
