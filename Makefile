@@ -53,7 +53,7 @@ pdf: environment  ## print the built book to _build/pdf, one file for each frame
 	@$(RUN) tools/pdf.py
 
 exercises: environment  ## the pages as notebooks with blanks, to write the code yourself (ARGS=FOLDER)
-	@$(RUN) tools/blank.py $(or $(ARGS),_build/exercises)
+	@$(RUN) tools/blank.py $(or $(ARGS),exercises)
 
 data: environment  ## photos for the pages: PHOTOS=cifar100, cifar10 or a folder of yours
 	@$(RUN) tools/data.py $(ARGS)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from docutils import nodes
 
+import blank
 import pages
 from pages import NAMES, side_of
 from sync import FOLDS
@@ -32,6 +33,7 @@ PLACEHOLDER = "/github/example/"  # in the address of a repository not yet publi
 # A heading that begins so is of an extra.
 EXTRA = "Extra: "
 QUESTIONS = "Five questions"
+BLANKS = "_downloads/exercises"  # notebooks without what their chapter teaches
 WORDS, LINES, PICTURES = 170, 10, 3  # that one reads, or looks at, in a minute
 
 
@@ -208,11 +210,13 @@ def fold(section):
 
 def files(app, page):
     """``(label, address, text)`` of what a reader can take along."""
-    sources = app.builder.get_relative_uri(page, "_sources/x").removesuffix("x.html")
+    top = app.builder.get_relative_uri(page, "x").removesuffix("x.html")
+    to_fill = f"{top}{BLANKS}/{page.removeprefix('notebooks/')}.ipynb"
     return [
         ("colab", colab_address(page), "Open in Colab"),
-        (".ipynb", f"{sources}{page}.ipynb", "Download .ipynb"),
-        (".py", f"{sources}{page}.py", "Download .py"),
+        (".ipynb", f"{top}_sources/{page}.ipynb", "Download .ipynb"),
+        (".py", f"{top}_sources/{page}.py", "Download .py"),
+        (".blank", to_fill, "Blank .ipynb"),
     ]
 
 
@@ -267,11 +271,13 @@ def tell_the_home(app, config):
 
 
 def copy_scripts(app, error):
-    """The ``.py`` of every page, beside the ``.ipynb`` that Sphinx copies."""
+    """The ``.py`` of every page, beside the ``.ipynb`` that Sphinx copies; blanks."""
     if error is None and app.builder.format == "html":
         for page in filter(side_of, app.env.found_docs):
             target = Path(app.outdir) / "_sources" / f"{page}.py"
             shutil.copyfile(Path(app.srcdir) / f"{page}.py", target)
+        shutil.rmtree(Path(app.outdir) / BLANKS, ignore_errors=True)
+        blank.write(Path(app.outdir) / BLANKS)
 
 
 def setup(app):

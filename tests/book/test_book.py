@@ -5,9 +5,11 @@ import struct
 from functools import cache
 from urllib.parse import unquote, urljoin, urlsplit
 
+import nbformat
 import pytest
 import yaml
 
+import blank
 import glossary
 import one_file
 import pages
@@ -239,6 +241,8 @@ def test_page_can_be_downloaded_and_opened_in_colab(page):
         file = (HTML / f"{page}.html").parent / link["href"]
         assert link.has_attr("download")
         assert file.read_bytes() == (pages.ROOT / f"{page}{ending}").read_bytes()
+    to_fill = (HTML / f"{page}.html").parent / links["Blank .ipynb"]["href"]
+    assert nbformat.read(to_fill, as_version=4) == blank.blank(page)
 
 
 def test_twins_have_the_same_sections():

@@ -258,13 +258,14 @@ def test_extras_are_open_without_scripts_and_on_paper(new_reader, extras):
 
 
 def test_a_chapter_says_how_long_it_takes(html):
-    """Between ten and 25 minutes, and as long at most for its extras."""
+    """Between ten and 25 minutes, and as long at most for its extras; the questions."""
     for page in pages.toc():
         if not pages.side_of(page):
             continue
         said = whole(page).select_one(".take-along .minutes").text
-        core, extras = map(int, re.findall(r"\d+", said))
+        core, extras, questions = map(int, re.findall(r"\d+", said))
         assert 10 <= core <= 25 and extras <= core, f"{page}: {said}"
+        assert 2 <= questions <= 4, f"{page}: {said}"
         assert article(page).select("section.extra")
 
 
