@@ -29,7 +29,8 @@
 
     let chosen = {}; // the first choice, by the number of the question
     try {
-      chosen = JSON.parse(localStorage.getItem(key)) ?? {};
+      const kept = JSON.parse(localStorage.getItem(key));
+      if (kept instanceof Object) chosen = kept;
     } catch {} // storage is forbidden, or holds something else: nothing is remembered
 
     function keep() {
