@@ -850,7 +850,7 @@ assert run["accuracy"]["train"] > run["accuracy"]["test"] + 0.1
 def my_loss(logits):
     """Cross-entropy of finding the odd one, the last of each set: ``b s ->`` a number.
 
-    The mean over the sets. Logits may be 1,000 and more.
+    The mean over the sets, as a 0-d array. Logits may be 1,000 and more.
     """
     ...
 

@@ -933,8 +933,8 @@ np.testing.assert_allclose(as_numpy(crossed), expected, atol=1e-5)
 # ## Extra: Your turn, from a blank cell
 #
 # Write two functions yourself: replace the `...`, and run the cell. `check` tries your
-# function on random arrays, and says whether it is right, or what is wrong. Any way to
-# compute it will do, also a loop.
+# function on random arrays, and says whether it is right, or what is wrong; gradients
+# are checked, too. Any way to compute it will do, also a loop.
 
 
 # %% tags=["shared", "your-turn"]
@@ -942,7 +942,7 @@ def my_attention(q, k, v, mask):
     """Masked attention: ``b q d, b k d, b k e, b q k -> b q e``.
 
     The mask is True where a query may look, or None; a query that may look nowhere gets
-    zeros.
+    zeros. ``e`` may differ from ``d``.
     """
     ...
 

@@ -740,7 +740,7 @@ def my_masked_mean(x, real):
     """Mean over the real positions of each sequence: ``b s i, b s -> b i``.
 
     ``real`` is True where a position counts, at least once in each row; gaps may be
-    anywhere, and ``x`` has other numbers there.
+    anywhere, and ``x`` has other finite numbers there.
     """
     ...
 

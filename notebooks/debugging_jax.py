@@ -814,7 +814,8 @@ def my_accumulate(gradient, x, y, n):
     """Gradient of the mean loss over all rows, ``b i, b -> i``, from ``n`` parts.
 
     ``gradient(x, y)`` is that of the mean over the rows it gets. Here it returns inf
-    for more than six rows: they would not fit into memory. ``n`` need not divide ``b``.
+    for more than six rows, which would not fit into memory, and for fewer than
+    ``b // n``. ``n`` need not divide ``b``.
     """
     ...
 

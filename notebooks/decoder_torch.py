@@ -1043,7 +1043,7 @@ def my_top_p(p, top_p):
     """Top-p: probabilities before and after, each at its place, ``b c -> b c``.
 
     Keeps the fewest tokens that together reach ``top_p``, a number, and at least one.
-    Others get 0; those that are kept sum to 1 again.
+    Others get 0; those that are kept sum to 1 again. Of equal tokens any may stay.
     """
     ...
 

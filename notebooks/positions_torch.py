@@ -738,7 +738,7 @@ def my_sinusoidal(length, m):
     """Sinusoidal codes of the positions 0 to ``length - 1``: ``s m``; ``m`` is even.
 
     Features ``2j`` and ``2j + 1`` are the sine and the cosine of one angle, which grows
-    by ``10000 ** (-2j / m)`` per position.
+    by ``10000 ** (-2j / m)`` per position. In float32.
     """
     ...
 

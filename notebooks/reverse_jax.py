@@ -975,7 +975,8 @@ for name, array in to_arrays(whole).items():
 def my_cross_entropy(logits, labels):
     """Mean cross-entropy over all positions: ``b s c, b s ->`` one number.
 
-    ``labels`` has the number of the right class; logits may be 1,000 and more.
+    ``labels`` has the number of the right class; logits may be 1,000 and more. The
+    result is a 0-d array, not a float.
     """
     ...
 

@@ -911,7 +911,7 @@ def my_schedule(t, peak, warmup, total):
     """The rate of update ``t`` = 0, …, ``total`` - 1: a number.
 
     A line over the first ``warmup`` updates, of which the last has the rate ``peak``;
-    then a cosine, which would reach 0 one update after the last one of the run.
+    a cosine starts at this peak, and would reach 0 one update after the last one.
     """
     ...
 

@@ -9,9 +9,11 @@ from flax import nnx
 
 
 def masked_by_the_framework(q, k, v, mask):
+    e = v.shape[-1]  # the function takes values of the size of keys
+    v = jnp.pad(v, ((0, 0), (0, 0), (0, k.shape[-1] - e)))
     q, k, v = q[:, :, None], k[:, :, None], v[:, :, None]
     seen = None if mask is None else mask[:, None]
-    out = jax.nn.dot_product_attention(q, k, v, mask=seen)[:, :, 0]
+    out = jax.nn.dot_product_attention(q, k, v, mask=seen)[:, :, 0, :e]
     return out if mask is None else out * mask.any(-1)[..., None]
 
 

@@ -111,7 +111,7 @@ ANSWERS = [
     ("return x @ scale @ bias", "Shapes: x (2, 3, 6), scale (6,), bias (6,)"),
     ("return 'a word'", "throughout, got str."),
     ("return 1.5", "throughout, got float."),
-    ("return np.ones((2, 3, 6))", "throughout, got ndarray."),
+    ("return np.ones((2, 3, 6))", "throughout, got ndarray: NumPy ends the gradient."),
 ]
 WRAPPED = [  # what stands around a right function
     ("def f(x, scale):\n    return norm(x, scale, 0)", f"{PARAMETERS} f(x, scale)."),
@@ -185,14 +185,39 @@ def test_what_one_framework_can_do_gets_a_sentence(framework, more, said, capsys
     assert said in told(capsys, "encoder.layer_norm", yours)
 
 
+REFUSED = [  # slips in an exercise's reference, and what is said about them
+    ("costs.n_parameters", "+ tables -> + tables + (m == 768)", "got 124,439,809, m"),
+    ("debugging.best_epoch", "losses[epoch] < -> losses[epoch] + 0.1 <", "expected"),
+    ("decoder.top_p", "before < top_p -> before <= top_p", "top_p = 0.75; "),
+    ("encoder.layer_norm", "square + 1e-5 -> square.clip(1e-5)", "small features; "),
+    ("reverse.training_step", "/ norm.clip(max_norm) -> / norm", "not right"),
+    (
+        "warmup.schedule",
+        "fall = -> fall = t / total; _ = & min(1, (t + 1) / warmup) -> 1",
+        "not right: it falls from the first update on: wait for the peak; and the warm",
+    ),
+]
+
+
+@on_both
+@pytest.mark.parametrize(("name", "change", "said"), REFUSED)
+def test_another_slip_is_found_and_gets_no_false_name(
+    name, change, said, framework, capsys
+):
+    one = exercises.KNOWN[name]
+    yours = in_framework(framework, one, one.source(change))
+    assert said in told(capsys, name, yours)
+
+
 @on_both
 def test_an_error_is_shown_with_the_line_of_the_reader(framework, capsys):
     source = "def inner(x):\n    return x.none\n\n"
     source += "def f(losses, patience):\n    return inner(losses)"
+    losses = [100.45, 100.25, 100.3, 100.35, 100.4, 100.45]
     assert told(capsys, "debugging.best_epoch", of_a_page(framework, source)) == (
-        "your code raised AttributeError, losses 956789, patience 1, in line "
+        f"your code raised AttributeError, losses {losses}, patience 1, in line "
         f"{PAGE[framework].count(chr(10)) + 4}: `return x.none` 'list' object has no "
-        "attribute 'none' Shapes: losses [9.0, 5.0, 6.0, 7.0, 8.0, 9.0], patience 1"
+        f"attribute 'none' Shapes: losses {losses}, patience 1"
     )
 
 

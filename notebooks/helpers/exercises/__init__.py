@@ -13,17 +13,19 @@ import io
 import textwrap
 import traceback
 from functools import partial
+from itertools import combinations
 from time import perf_counter
 
 import numpy as np
 
-from helpers.engine.nested import copied, flat, leaves, same
+from helpers.engine.nested import copied, flat, has_nan, leaves, near, same
 
 CHAPTERS = str.split("attention encoder positions reverse warmup anomaly vision")
 CHAPTERS += str.split("decoder translation costs data debugging")
 KNOWN = {}  # exercises by name
 BLANK = len((lambda: None).__code__.co_code) + 4  # bytes of what is not yet written
-NAN = ": NaN comes from 0/0, inf - inf or a root of 0"
+NAN = ": NaN comes from 0/0, inf - inf or a root of 0 or less"
+STAY = "NumPy, `.data` and changes in place end it: stay in torch or jax.numpy."
 SECONDS = 5  # a slower function is tried with one seed
 KINDS = {"b": "bool", "i": "int", "f": "float32"}  # what should come out
 
@@ -50,16 +52,17 @@ class Exercise:
     def outputs(self, change, cases):
         """What the reference with a mistake returns; () where it raises an error."""
         names = {**self.reference.__globals__}
-        exec(self.source(change), names)
+        with contextlib.suppress(SyntaxError):  # of two that do not fit together
+            exec(self.source(change), names)
         for _, given, *_ in cases:
             out = ()
             with np.errstate(all="ignore"), contextlib.suppress(Exception):
-                out = names[self.reference.__name__](**given)
+                out = names[self.reference.__name__](**copied(given, np))
             yield out
 
 
 def check(name, yours):
-    """Print whether ``yours`` is right, or what is wrong and where; True if right."""
+    """Print whether ``yours`` (gradient, too) is right, or what is not; True if right."""
     for chapter in CHAPTERS:
         importlib.import_module(f"helpers.exercises.{chapter}")
     if name not in KNOWN:
@@ -135,32 +138,40 @@ def not_an_answer(out, expected, own, framework):
         others = () if exact else (int, float, np.ndarray, np.generic)
         if not isinstance(x, (getattr(framework, array), *others)):
             kind = f"{framework.__name__}.{array} throughout" if exact else "numbers"
-            return f"expected {kind}, got {type(x).__name__}."
+            why = ": NumPy ends the gradient" * isinstance(x, np.ndarray | np.generic)
+            return f"expected {kind}, got {type(x).__name__}{why}."
         if exact and KINDS[wanted.dtype.kind] not in str(x.dtype):
             return f"expected {KINDS[wanted.dtype.kind]}, got {x.dtype}."
     return ""
 
 
 def what_is_wrong(one, off):
-    """A known mistake that explains most of what is wrong, or the first difference."""
-    for change, message in one.mistakes.items():
-        planted = zip(off, one.outputs(change, off), strict=True)
-        if 2 * sum(same(case[3], wrong) for case, wrong in planted) > len(off):
-            return message
-    words, _, expected, found, _ = off[0]
+    """One or two known mistakes that explain what is wrong, or the first difference."""
+    answers = [case[3] for case in off]
+    known = [k for k, x in one.mistakes.items() if "NaN" not in x or has_nan(answers)]
+    fits = {change: [*map(same, answers, one.outputs(change, off))] for change in known}
+    best = max(known, key=lambda change: sum(fits[change]))
+    if fits[best][0] and 2 * sum(fits[best]) > len(off):  # not all: ties may differ
+        return one.mistakes[best]
+    for two in combinations(known, 2):
+        if all(map(same, answers, one.outputs(" & ".join(two), off))):
+            return "; and ".join(one.mistakes[change] for change in two)
+    words, given, expected, found, _ = off[0]
     expected, found = flat(expected), flat(found)
     if len(expected) != len(found):
         return f"expected {len(expected)} outputs, got {len(found)}, {words}"
     pairs = enumerate(zip(expected, found, strict=True))
     n, (x, y) = next((n, pair) for n, pair in pairs if not same(*pair))
-    words = f"output {n + 1}, {words}" if len(found) > 1 else words
+    words = f"output {n + 1} of {len(found)}, {words}" if len(found) > 1 else words
     if x.shape != y.shape:
         return f"expected shape {x.shape}, got {y.shape}, {words}"
-    far = ~np.isclose(x, y, rtol=1e-4, atol=1e-4, equal_nan=True)
+    far = ~near(x, y)
     place = tuple(int(i) for i in np.argwhere(far)[0])
-    at, nan = f"at {[*place]} " * bool(place), NAN * bool(np.isnan(y[place]))
-    x, y = (f"{float(z[place]):.4g}" for z in (x, y))
-    return f"{at}expected {x}, got {y}, {words}; {far.mean():.0%} differ{nan}"
+    at, share = (f"at {[*place]} ", f"; {far.mean():.0%} differ") if place else ("", "")
+    why = ": a NaN of the input has come through" if has_nan(given) else NAN
+    x, y = float(x[place]) + 0, float(y[place]) + 0  # not -0
+    x, y = (f"{z:,.0f}" if abs(z) < 1e15 and z % 1 == 0 else f"{z:.4g}" for z in (x, y))
+    return f"{at}expected {x}, got {y}, {words}{share}{why * (y == 'nan')}"
 
 
 def wrong_slope(one, yours, own, framework, words, given):
@@ -183,7 +194,7 @@ def wrong_slope(one, yours, own, framework, words, given):
             found = framework.jit(slope)(zero) if framework.__name__ == "jax" else None
         found = float(slope(zero) if found is None else found)
     except Exception as error:  # such as NumPy in JAX
-        return f"the gradient raised {said_by(error, own, words, given)}"
+        return f"the gradient raised {said_by(error, own, words, given)}\n{STAY}"
     if abs(found - wanted) < 1e-2 * max(abs(wanted), 1):
         return ""
     why = ": is it detached?" if found == 0 else NAN if np.isnan(found) else ""

@@ -8,13 +8,12 @@ from helpers.exercises import Exercise, np
     ("b s", 1, (3, 5)), ("one set", 2, (1, 6)), ("logits of 1,000", 1000, (6, 4)))], """
 -np.mean -> np.mean | the sign is wrong: the logarithm of a probability is negative
 [:, -1] -> | only the probability of the odd one counts, not those of all elements
-np.exp(z) -> np.exp(z)[:, :-1] | your softmax leaves the odd one out of its sum
 np.mean -> np.sum | you sum over the sets: take the mean
 axis=-1 -> axis=0 | your softmax runs over the batch, not over the elements of a set
 log_p[ -> np.log(np.exp(log_p))[ | infinite: do not take the log of a rounded softmax
 log_p[ -> (log_p + 0 * np.exp(abs(logits)))[ | NaN: exp overflows; subtract the largest
-(log_p[:, -1]) -> (-np.log(1 + np.exp(-logits[:, -1]))) | use a softmax, not a sigmoid
-np.mean(log_p[:, -1]) -> np.log(np.mean(np.exp(log_p)[:, -1])) | first log, then mean
+z - np.log(np.sum(np.exp(z) -> (p := np.exp(z) / np.sum(np.exp(z), -1, keepdims=True)) \
+- np.log(np.sum(np.exp(p) | softmax twice: the loss takes logits
 -1]) -> 0]) | the odd one stands last, not first""")  # fmt: skip
 def loss(logits):
     z = logits - np.max(logits, axis=-1, keepdims=True)
@@ -32,9 +31,7 @@ axis=1 -> axis=0 & x.shape[1] -> x.shape[0] | the others are those of the same s
 np.sqrt -> | these are squares of distances: the root is missing
 np.sqrt(np.sum((x - others) ** 2, -> (np.sum(abs(x - others), | add squares, not sizes
 np.sqrt(np.sum -> np.sqrt(np.mean | you average over the features: add their squares
-axis=-1 -> axis=1 | a distance is a sum over the features, not over the set
-x - others -> x[:, :, None] - x[:, None] & axis=-1)) -> -1)).sum(-1) / len(x[0, 1:]) \
-| this is the mean of the distances: take the distance from the mean""")  # fmt: skip
+axis=-1 -> axis=1 | a distance is a sum over the features, not over the set""")  # fmt: skip
 def from_the_others(x):
     others = (np.sum(x, axis=1, keepdims=True) - x) / (x.shape[1] - 1)
     return np.sqrt(np.sum((x - others) ** 2, axis=-1))

@@ -10,14 +10,16 @@ def softmax(scores, axis=-1):
 
 @Exercise("attention.masked", lambda rng: [
     (words, {"q": far * rng.normal(size=(2, 4, 3)), "k": rng.normal(size=(2, 5, 3)),
-     "v": rng.normal(size=(2, 5, 3)), "mask": p and rng.random((2, 4, 5)) < p})
+     "v": rng.normal(size=(2, 5, 2)), "mask": p and rng.random((2, 4, 5)) < p})
     for words, far, p in (("no mask", 1, None), ("a mask", 1, 0.6), ("large scores", 99,
     0.6), ("a query that may look nowhere", 1, [[0.9], [0], [0.5], [1]]))], """
 / q.shape[-1] ** 0.5 -> | the scores are not divided by the root of d
 ** 0.5 -> | you divide by d, not by its root
-/ q.shape[-1] -> / k.shape[-2] | you scale by the number of keys, not of features
+/ q.shape[-1] -> / v.shape[-1] | the scale has the size of queries, not of values
 -1e30)) -> -1e30), -2) | your softmax runs over the queries: look at its axis
 mask, scores, -1e30 -> mask, -1e30, scores | True hides a key: it means *may look*
+mask, scores, -1e30 -> mask, -np.inf, scores & * np.any(mask, -1)[..., None] -> \
+| True means *may look*: you hide these keys, as PyTorch's layer does
 np.where(mask, scores, -1e30) -> scores | hidden keys still get weight: use the mask
 * np.any(mask, -1)[..., None] -> | a query that may look nowhere should get zeros
 -1e30 -> 0 * scores | a hidden score of 0 still gets weight: go far below the others
@@ -41,10 +43,7 @@ d**0.5 -> m**0.5 | you scale by the root of m: a head has only d = m / h feature
 / d**0.5 -> | the scores are not divided by the root of d
 values, 1, 2 -> values, 1, 1 | before you merge the heads, swap their axis back
 d**0.5) -> d**0.5, -2) | your softmax runs over the queries, not over the keys
-q, k, v = -> v, k, q = | queries and values are exchanged: the order is q k v
-x @ qkv -> (x @ qkv).reshape((b, s, -1, 3 * d)) | first q of all heads, then k, then v
-d**0.5) -> d**0.5, 1) | your softmax runs over the heads, not over the keys
-@ out -> | the last product, with `out`, is missing""")  # fmt: skip
+x @ qkv -> (x @ qkv).reshape((b, s, -1, 3 * d)) | first q of all heads, then k, then v""")  # fmt: skip
 def heads(x, qkv, out, n_heads):
     (b, s, m), d = x.shape, x.shape[-1] // n_heads
     parts = np.split(x @ qkv, 3, axis=-1)

@@ -5,17 +5,16 @@ from helpers.exercises import Exercise
 
 @Exercise("costs.n_parameters", lambda _: [(f"m = {m}, f = {f}", {
     "m": m, "f": f, "n_blocks": n, "n_tokens": c, "max_length": s})
-    for m, f, n, c, s in ((3, 7, 2, 13, 11), (16, 5, 3, 97, 29), (8, 32, 9, 5, 1))], """
+    for m, f, n, c, s in ((3, 7, 2, 13, 11), (16, 5, 3, 97, 29),
+    (8, 32, 9, 5, 1), (768, 3072, 12, 50257, 1024))], """
 4 * m * m -> 3 * m * m | attention has four matrices: queries, keys, values, output
-+ 4 * m -> | the biases of attention are missing
++ 4 * m -> | in a block 4m are missing: the biases of attention, or both norms
 2 * m * f -> m * f | the feed-forward net has two matrices
 + f + m -> | the biases of the feed-forward net are missing
 2 * 2 * m -> 2 * m | a block has two norms, each with a scale and a bias
 + 2 * m + tables -> + tables | the norm after the last block is missing
-max_length * m -> max_length | each position has a vector of m numbers
 n_tokens * m -> 2 * n_tokens * m | tied: one table reads and writes the tokens
-+ tables -> + tables + n_tokens | the logits have no bias
-n_blocks * -> | you count only one block""", smooth=False)  # fmt: skip
++ max_length * m -> | the table of positions is missing""", smooth=False)  # fmt: skip
 def n_parameters(m, f, n_blocks, n_tokens, max_length):
     attention, ffn = 4 * m * m + 4 * m, 2 * m * f + f + m
     tables = n_tokens * m + max_length * m
@@ -27,13 +26,11 @@ def n_parameters(m, f, n_blocks, n_tokens, max_length):
     "n_kv_heads": kv, "n_bytes": size}) for b, n, blocks, m, h, kv, size in (
     (3, 7, 5, 30, 6, 2, 4), (1, 64, 3, 48, 12, 1, 2), (6, 99, 9, 72, 8, 8, 4))], """
 return 2 * -> return | a token has both a key and a value
-return 2 -> return 3 | queries are not kept
 n_texts * -> | each text has a cache of its own
-* length -> * length**2 | a cache has no maps: it grows with the length, not its square
 n_blocks * -> | each block has a cache of its own
 n_kv_heads * (m // n_heads) -> m | you keep keys of all heads, but some share theirs
 (m // n_heads) -> m | a head has only m / n_heads features
-n_kv_heads * -> (n_heads // n_kv_heads) * | n_kv_heads have keys: no need to divide
+n_kv_heads * -> (n_heads // n_kv_heads) * | multiply by n_kv_heads, divide by n_heads
 * n_bytes -> | this counts numbers, not yet bytes
 * n_bytes -> * 4 | a number need not take four bytes""", smooth=False)  # fmt: skip
 def cache_bytes(n_texts, length, n_blocks, m, n_heads, n_kv_heads, n_bytes):

@@ -4,8 +4,9 @@ from helpers.exercises import Exercise, np
 
 
 @Exercise("decoder.top_p", lambda rng: [
-    (f"top_p = {limit}", {"p": rng.dirichlet(np.ones(7), 3), "top_p": limit})
-    for limit in (0.8, 0.6, 0.05, 1.0)], """
+    (f"top_p = {limit}", {"p": p, "top_p": limit}) for limit, p in (
+    *((limit, rng.dirichlet(np.ones(7), 3)) for limit in (0.8, 0.6, 0.05, 1.0)),
+    (0.75, rng.permuted([[16, 8, 4, 3, 1]] * 3, axis=1) / 32))], """
 before < top_p -> before + ranked <= top_p | the token that reaches top_p stays, too
 before < top_p -> ranked >= top_p | compare top_p with the sum so far, not with each
 np.argsort(order), -> order, | undo the sorting by its inverse, not by the same order
@@ -13,6 +14,7 @@ np.argsort(order), -> np.argsort(-kept), | what you return is still sorted: undo
 p / -> (p := np.exp(p)) / | what is cut must stay 0: divide by the sum, no softmax
 np.sum(p, axis=-1, keepdims=True) -> top_p | divide by the sum of what is kept
 / np.sum(p, axis=-1, keepdims=True) -> | what is kept must sum to 1 again
+np.argsort(-p) -> np.argsort(0 * p) | sort first: the sum runs over the most probable
 np.argsort(-p) -> np.argsort(p) | you keep the unlikely""", smooth=False)  # fmt: skip
 def top_p(p, top_p):
     order = np.argsort(-p)
@@ -24,8 +26,9 @@ def top_p(p, top_p):
 
 
 @Exercise("decoder.cached_step", lambda rng: [
-    (f"n = {n}", {x: rng.normal(size=(2, 3, n if x[1:] else 1, 5)) for x in names})
-    for n in (4, 1, 0) for names in [("q", "k", "v", "keys", "values")]], """
+    (words, {x: far ** (x == "q") * rng.normal(size=(2, 3, n if x[1:] else 1, 5))
+     for x in ("q", "k", "v", "keys", "values")}) for words, n, far in (
+    ("n = 4", 4, 1), ("n = 1", 1, 1), ("n = 0", 0, 1), ("large scores", 6, 999))], """
 [keys, k] -> [k, keys] & [values, v] -> [v, values] | the new token belongs at the end
 [keys, k] -> [k, keys] | keys and values stand in different orders
 @ new[1] -> @ (0 * new[1] + new[1][:, :, :1]) | your mask hides all keys but the first
@@ -33,8 +36,9 @@ def top_p(p, top_p):
 *new -> keys, values | return the cache with the new token in it
 / q.shape[-1] ** 0.5 -> | the scores are not divided by the root of d
 exp = np -> exp = np.any(new[0] != k, -1)[:, :, None] * np | the new token is not seen
-axis=-1 -> axis=-2 | softmax over the keys, not the query""")  # fmt: skip
+scores - np.max(scores, axis=-1, keepdims=True) -> scores | NaN: subtract the largest""")  # fmt: skip
 def cached_step(q, k, v, keys, values):
     new = np.concatenate([keys, k], 2), np.concatenate([values, v], 2)
-    exp = np.exp(q @ np.swapaxes(new[0], -1, -2) / q.shape[-1] ** 0.5)
+    scores = q @ np.swapaxes(new[0], -1, -2) / q.shape[-1] ** 0.5
+    exp = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
     return exp / np.sum(exp, axis=-1, keepdims=True) @ new[1], *new

@@ -9,10 +9,10 @@ from helpers.exercises import Exercise, np
 i - i % 2 -> i | sine and cosine of a pair turn at one speed: both take the even i
 np.arange(length) -> np.arange(1, length + 1) | the first position is 0, not 1
 np.sin(angle), np.cos(angle) -> angle, angle | these are angles: take sine and cosine
-i % 2 == 0 -> i < m / 2 | sines and cosines take turns: here all sines come first
+(i - i % 2) -> (2 * (i % (m // 2))) & i % 2 == 0 -> i < m // 2 \
+| sines and cosines take turns: here all sines come first
 i % 2 == 0 -> i % 2 == 1 | sine and cosine are exchanged: feature 0 is a sine
 np.arange(m) -> np.arange(1, m + 1) | features are counted from 0, not from 1
-/ m) -> / (m - 1)) | the exponent is divided by m, not by m - 1
 / m) -> / 2 / m) | the exponent is i / m with i = 0, 2, 4, not 0, 1, 2
 10000 ** -> 1000 ** | the base is 10,000, not 1,000""", smooth=False)  # fmt: skip
 def sinusoidal(length, m):
@@ -24,14 +24,13 @@ def sinusoidal(length, m):
 @Exercise("positions.rotary", lambda rng: [
     (f"offset = {offset}", {"x": rng.normal(size=shape), "offset": offset})
     for shape, offset in (((2, 3, 5, 6), 0), ((2, 4, 8), 3), ((1, 1, 4), 7))], """
-np.arange(x.shape[-2]) -> np.zeros(x.shape[-2]) | all positions turn like the first
-offset + -> offset + 1 + | positions start at 1: the first is the offset itself
 offset + -> | the offset is ignored: a new token is rotated as position 0
 even * cos - odd * sin -> even * cos + odd * sin | a sign is wrong: the lengths change
 cos, sin = -> sin, cos = | sine and cosine are exchanged: position 0 does not turn
-(-i / d) -> (i / d) | later pairs turn faster: the exponent is negative
+10000.0 ** -> 1.0 ** | all pairs turn at one speed: each has its own
 (-i / d) -> (-i / 2 / d) | the exponent is -i / d with i = 0, 2, 4, not 0, 1, 2
-0::2], x[..., 1::2] -> : d // 2], x[..., d // 2 :] | a pair is two neighbours
+0::2], x[..., 1::2] -> : d // 2], x[..., d // 2 :] & pairs, axis=-1 -> pairs, axis=-2 \
+| a pair is two neighbours, not one feature of each half
 pairs, axis=-1 -> pairs, axis=-2 | put each pair back side by side, in the old order
 (offset -> -(offset | it turns backwards: a sign is wrong""")  # fmt: skip
 def rotary(x, offset):

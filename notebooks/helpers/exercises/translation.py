@@ -9,12 +9,12 @@ from helpers.exercises import Exercise, np
         for x, n in (("source", k), ("target", s))})
     for k, s, pad in ((7, 5, -1), (5, 7, 0), (4, 1, -1), (5, 5, 9))], """
 <= place[:, None] -> >= place[:, None] | your triangle is upside down: it looks ahead
+<= place[:, None] -> >= 0 * place[:, None] | hide what comes later: it looks ahead
 <= place[:, None] -> < place[:, None] | a position may also look at itself
-& real[:, None, None] -> | the padding of the target is not hidden
+real[:, None, None] -> (real == real)[:, None, None] | the padding of the target is not hidden
 real[:, None, None] -> real[:, None, :, None] | hide padding as keys, not as queries
 != -> == | True means *may look*: it must not stand at padding
 own, ( -> ~own, ~( | True means *may look*, not *hidden*
-own, (source -> own, (target | cross-attention looks at the source: hide its padding
 != pad -> >= 0 | padding is `pad`, not always negative""", smooth=False)  # fmt: skip
 def masks(source, target, pad):
     place, real = np.arange(target.shape[1]), target != pad
