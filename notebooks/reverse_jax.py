@@ -153,7 +153,7 @@ diagrams.training_loop()
 
 # %% [markdown] tags=["shared"]
 # The loss is `cross_entropy` of the first chapter. It takes a model, inputs and labels
-# `b s`, and returns the mean over all positions, and `{"accuracy": …}`, the share of
+# `b s`, and returns its mean over all positions, and `{"accuracy": …}`, the share of
 # positions where the right symbol has the largest **logit**.
 
 # %% tags=["shared", "say"]
@@ -167,9 +167,9 @@ say(
 # The optimiser of most projects is **AdamW**
 # ([Optax](https://optax.readthedocs.io/en/latest/api/optimizers.html)): Adam that also
 # shrinks weights a little at each update (*weight decay*; [Loshchilov & Hutter
-# 2019](https://arxiv.org/abs/1711.05101)); we shrink only those of dense layers and
-# embeddings. Its rate is a function of the number of updates made, and rises during the
-# first twentieth of them.
+# 2019](https://arxiv.org/abs/1711.05101)); we shrink only the matrices of dense layers
+# and embeddings. Its rate is a function of the number of updates made, and rises during
+# the first twentieth of them.
 
 
 # %% tags=["jax"]
@@ -302,8 +302,8 @@ np.testing.assert_allclose(as_numpy(same), fitted["loss"][:50], rtol=1e-3)
 # %% [markdown] tags=["shared"]
 # ## The model learns to reverse without a mistake
 #
-# A model that makes no mistakes at all has the clearest map. So here is a longer run: a
-# lower rate, more epochs, all sequences (the last table has the settings).
+# To ask how the model does it, we want one that makes no mistakes. So here is a longer
+# run: a lower rate, more epochs, all sequences (the last table has the settings).
 #
 # Validation data choose the best epoch, so accuracy on them may be a little too good.
 # The final number comes from the **test data**, which chose nothing.
@@ -1002,8 +1002,7 @@ assert check("reverse.training_step", my_training_step)
 # </details>
 # <details><summary>It will fall later, as ours did.</summary>
 #
-# **No.** It may. But with shuffled labels a loss stays at this level, too, and never
-# falls.
+# **No.** It may. But with shuffled labels it would stay there for ever.
 #
 # </details>
 # <details><summary>Nothing yet.</summary>
@@ -1096,8 +1095,8 @@ assert check("reverse.training_step", my_training_step)
 # </details>
 # <details><summary>All but the first where they always looked.</summary>
 #
-# **Right.** Row q has learned to match position 15 − q, and no query is told where the
-# end is. Now the symbol is one place before it; the first row's key is hidden.
+# **Right.** Row q has learned to match position 15 − q, and no query knows the end. Now
+# the symbol is one place before it. Only the first row's key is hidden.
 #
 # </details>
 
