@@ -18,9 +18,9 @@
 # input with a mask, split it into heads, and show that it ignores order. You need:
 # NumPy, and the chapter *Two frameworks*.
 #
-# In 2014, one recurrent network read a sentence into one vector of fixed size, and a
-# second one wrote the translation from it. The longer the sentence, [the worse its
-# translation](https://arxiv.org/abs/1409.1259). [Bahdanau et al.
+# In 2014, one recurrent network read a sentence, word by word, into one vector of fixed
+# size, and a second one wrote the translation from it. The longer the sentence, [the
+# worse its translation](https://arxiv.org/abs/1409.1259). [Bahdanau et al.
 # 2015](https://arxiv.org/abs/1409.0473) let the second network look back at all words
 # and learn where to look: this is **attention**. The **Transformer** ([Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762)) dropped the recurrence, kept the attention,
@@ -30,7 +30,8 @@
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
-# [attention_torch](attention_torch.ipynb).
+# [attention_torch](attention_torch.ipynb). `floats` and `booleans` make arrays of these
+# kinds.
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
@@ -77,7 +78,7 @@ from helpers.show.prose import say  # say() prints a sentence with computed numb
 # Experiment: device, style, and the short names floats and booleans
 plots.use_style()
 # The checks below compare with float64: multiply with all digits of float32. JAX's
-# default on a GPU is TF32, with 11 significant bits (PyTorch's is float32).
+# default on recent GPUs is TF32, with 11 significant bits (PyTorch's is float32).
 jax.config.update("jax_default_matmul_precision", "highest")
 floats = partial(jnp.asarray, dtype=jnp.float32)
 booleans = partial(jnp.asarray, dtype=jnp.bool_)
@@ -88,14 +89,14 @@ f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 #
 # In *the cat drank milk because it was thirsty*, what does *it* stand for? A reader
 # looks back and finds the cat. Attention does so with numbers. Each word has a row of
-# features (`s m`: words by features), chosen by hand so that you can read them:
+# features, chosen by hand so that you can read them. Comments name the axes of an
+# array, `s m` for words by features:
 
 # %% tags=["shared"]
 tokens = ["the", "cat", "drank", "milk", "because", "it", "was", "thirsty"]
 features = ["animal", "drink", "action", "state", "pronoun"]
 chosen = ["", "animal", "action", "drink", "", "pronoun", "", "state"]  # of each word
 words = np.array([[int(name == own) for name in features] for own in chosen])  # s m
-cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 
 # %% [markdown] tags=["shared"]
 # A dictionary in Python returns the value of the one key that equals what you ask for.
@@ -117,8 +118,8 @@ diagrams.soft_dictionary(tokens, words, np.array([4, 0, 0, 0, 0]), features)
 # The weights $\alpha_i$ are the *softmax* of the scores: they are positive, their sum
 # is one, and a score that is higher by 1 gets $e \approx 2.7$ times the weight.
 #
-# Here the score $f$ is the dot product, the cheapest: one matrix product scores all
-# pairs. (Bahdanau et al. took a small network, *additive attention*.)
+# Here the score $f$ is the dot product. (Bahdanau et al. took a small network,
+# *additive attention*.)
 
 # %% tags=["shared"]
 query = np.array([4, 0, 0, 0, 0])  # looks for an animal
@@ -128,6 +129,7 @@ out = weights @ words  # m
 dict(zip(features, out.round(2).tolist(), strict=True))
 
 # %% tags=["shared", "say"]
+cat, drank, milk, it = (tokens.index(w) for w in ("cat", "drank", "milk", "it"))
 say(
     f"The cat gets the weight **{weights[cat]:.2f}**, each of the seven other words "
     f"{weights[0]:.3f}. So *it*, which came in as a pronoun, goes out as mostly an "
@@ -229,10 +231,9 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V \tag{1}$$
 #
 # with one query, key or value in each row of $Q$, $K$ and $V$, and $d$ features in a
-# query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). In
-# comments on shapes, letters name *axes*: `q` has one entry per query, `k` one per key,
-# `d` one per feature. In the drawing, `b` (sentences of a batch) and `h` (heads) stand
-# in front; both come below.
+# query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). The axis
+# `q` has one entry per query, `k` one per key, `d` one per feature; in the drawing also
+# `b`, the sentences of a batch, and `h`, the heads, both explained below.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
 diagrams.attention()
@@ -312,10 +313,10 @@ say(
 # \mathrm{Var}\!\left(\frac{q^{\mathsf T} k}{\sqrt{d}}\right) = \sigma^4 .$$
 #
 # Without the root, more features make larger scores, until one key gets nearly all the
-# weight: the softmax is *saturated*. Then a small change of most queries changes almost
-# nothing, so almost no gradient flows (see the extra on saturation). How often does
-# that happen? Take 400 random queries with 16 keys each, and call a query saturated if
-# its largest weight exceeds 0.99:
+# weight: the softmax is *saturated*. Then a small change of most queries leaves the
+# weights as they are, so almost no gradient flows (see the extra on saturation). How
+# often does that happen? Take 400 random queries with 16 keys each, and call a query
+# saturated if its largest weight exceeds 0.99:
 
 # %% tags=["shared", "experiment"]
 # Experiment: 400 queries with 16 keys each, without the scale and with it, for each d
@@ -453,15 +454,15 @@ np.testing.assert_raises_regex(
 )
 
 # %% [markdown] tags=["shared"]
-# A **padding mask** hides the padded keys. Here it also hides everything from the
-# padded queries, whose outputs nobody uses; most later pages do not, with the same
-# result at real positions.
+# A **padding mask** hides the padded keys. Ours also hides everything from the padded
+# queries. Nobody uses their outputs, so most later pages leave this out.
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5  # two sentences; the second has four words and two of padding
 q, k, v = np.random.default_rng(2).normal(size=(3, b, s, d))
 real = np.arange(s) < np.array([[6], [4]])  # b s
 padding = real[:, :, None] & real[:, None, :]  # b q k
+out, weights = attention(floats(q), floats(k), floats(v), booleans(padding))
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three maps of weights for the second sentence: without a mask all cells are filled; with the causal mask only the lower triangle, the rest is grey; with the padding mask the last two columns and the last two rows are grey."}}
 causal = np.tril(np.ones((s, s), bool))  # q k
@@ -474,8 +475,9 @@ second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
 plots.heatmaps(list(second.values()), titles=list(second))
 
 # %% [markdown] tags=["shared"]
-# Grey is hidden. We put garbage, finite numbers, into the padded keys and values: not
-# one bit of the output changes. (NaN in a value would spread: 0 · NaN is NaN.)
+# The second sentence, shown here, has real words at 0 to 3; grey is hidden. Put garbage
+# (finite numbers) into the padded keys and values, and not one bit of the output
+# changes. (NaN in a value would spread: 0 · NaN is NaN.)
 
 # %% tags=["shared", "check"]
 # Checked: hidden keys and values change no bit; a reference agrees under every mask
@@ -512,13 +514,14 @@ for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
 # %% [markdown] tags=["shared"]
 # ## The framework's function computes the same outputs
 #
-# A model needs only the outputs, and for these both frameworks have a function. It can
-# run as one program, a **fused kernel**, that never holds all weights at once: memory
-# then grows with the length, not with its square.
+# A model needs only the outputs, and both frameworks have a function for them. It can
+# run as a single program, a **fused kernel**, which never holds all weights at once:
+# memory then grows with the length, not with its square.
 
 # %% [markdown] tags=["jax"]
 # `jax.nn.dot_product_attention` wants the heads *behind* the positions, `b s h d`.
-# [What attention costs](costs_jax.ipynb) explains its kernels.
+# Without `implementation="cudnn"`, it does hold all weights; [What attention
+# costs](costs_jax.ipynb) explains its kernels.
 
 # %% tags=["jax"]
 ours, _ = attention(floats(q), floats(k), floats(v), is_causal=True)
@@ -578,10 +581,10 @@ assert (as_numpy(found)[:, :, 0] == 0).all()
 # ## Heads attend independently of each other
 #
 # *Drank* looks for two things: who drank, and what. But the weights of one softmax sum
-# to 1, so *cat* and *milk* have to share them, and the output mixes both. In *the cat
-# chased the dog*, such a mean would not say who chased whom. In **multi-head
-# attention**, each head has its own queries, keys and values and attends by itself;
-# their outputs are concatenated.
+# to 1, so *cat* and *milk* have to share them, and the output mixes both. In
+# **multi-head attention**, each head has its own queries, keys and values and attends
+# by itself; their outputs are concatenated. Once words carry their positions, two heads
+# can also keep *who* and *whom* apart in *the cat chased the dog*.
 #
 # Here are two heads by hand, *who* and *what*, stacked on a new axis `h`. Each row of
 # `looks_for` says which columns of `w_query` a head keeps. To keep it short, both share
@@ -660,13 +663,12 @@ diagrams.heads()
 # Each head is $h$ times narrower, so all heads together cost about as much as one of
 # size $m$. For speed, all matrices $W^Q_i$, $W^K_i$, $W^V_i$ are stored side by side in
 # one, of shape `m 3m`. $W^O$ mixes what the heads have found. Each matrix comes with a
-# bias, which some models leave out. That of the keys has no effect in this layer: it
-# adds the same number to all scores of a query.
+# bias, which some models leave out.
 #
-# With weights within $\pm 1/\sqrt{n}$ for $n$ inputs, as `dense` draws them, a new
-# layer has small scores and attends almost evenly. `merge_heads` puts the heads side by
-# side. `linear_parts`, in the fold, computes only the queries, or only keys and values,
-# because in cross-attention these come from another sequence, the *context*.
+# `dense` draws weights within $\pm 1/\sqrt{n}$ for $n$ inputs: a new layer then has
+# small scores and attends almost evenly. `merge_heads` puts the heads side by side. In
+# cross-attention, keys and values come from another sequence, the *context*; so
+# `linear_parts`, in the fold, can compute the queries alone, or keys and values alone.
 
 
 # %% tags=["jax"]
@@ -785,18 +787,19 @@ np.testing.assert_raises_regex(
 )
 
 # %% [markdown] tags=["shared"]
-# How many heads? Their number $h$ has to divide $m$. Common models choose $d = 64$ or
-# $128$ and let $h$ grow with $m$: the [Transformer](https://arxiv.org/abs/1706.03762)
-# has 8 heads for $m = 512$, the largest [GPT-3](https://arxiv.org/abs/2005.14165) 96
-# for 12,288. More heads look for more things, but each compares fewer numbers. In
-# translation, 8 and 16 heads did better than 32, and one head did worst (Vaswani et
-# al., table 3).
+# How many heads? In this layer, $h$ has to divide $m$;
+# [T5](https://arxiv.org/abs/1910.10683) chooses $d$ freely. Common models take $d = 64$
+# or $128$ and let $h$ grow with $m$: the
+# [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$, the largest
+# [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. In translation, 8 and 16
+# heads did better than 32, and one head did worst (Vaswani et al., table 3).
 
 # %% [markdown] tags=["shared"]
 # ## Attention ignores order
 #
-# Nothing in formulas (1) and (2) says which word came first. Shuffle the words, and
-# every word gets the same output as before, at its new position:
+# Nothing in formulas (1) and (2) says which word came first. Shuffle the words $X$ by a
+# permutation matrix $P$, and the layer $F$ gives every word the same output as before,
+# at its new position:
 
 # %% tags=["shared"]
 order = np.array([4, 5, 6, 7, 0, 1, 2, 3])
@@ -818,13 +821,11 @@ fig
 
 # %% [markdown] tags=["shared"]
 # The rows have moved together with their words: *it* still gets the animal, although
-# *cat* now comes later. For every permutation matrix $P$ and the layer $F$, without a
-# mask,
+# *cat* now comes later. For every $P$, and without a mask,
 #
 # $$F(PX) = P\,F(X) .$$
 #
-# Such a layer is **equivariant**. (*Invariant* would be $F(PX) = F(X)$, but the rows do
-# move.)
+# Such a layer is **equivariant**.
 
 # %% tags=["shared", "check"]
 # Checked: shuffling the words shuffles outputs and weights in the same way
@@ -871,7 +872,7 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Extra: A saturated softmax passes hardly any gradient
 #
-# Why does saturation stop the training? The query learns only through the derivatives
+# Why does saturation hinder the training? The query learns only through the derivatives
 # of the weights with respect to the scores,
 #
 # $$\frac{\partial \alpha_i}{\partial s_j} = \alpha_i (\delta_{ij} - \alpha_j) ,$$
@@ -885,8 +886,9 @@ say(
 say(
     "Without the scale, the median of the norms is "
     f"{np.median(without):.4f}. A few, where two keys share "
-    f"the weight, reach {without.max():.0f}: there the gradient is far too large. With "
-    f"the scale, it is between {level.min():.2f} and {level.max():.2f} for every query."
+    f"the weight, reach {without.max():.0f}, about half the length of a key: "
+    "there the gradient is far too large. With the scale, it is between "
+    f"{level.min():.2f} and {level.max():.2f} for every query."
 )
 
 # %% [markdown] tags=["shared"]
@@ -1024,11 +1026,11 @@ assert check("attention.heads", my_heads)
 #
 # <details><summary>Nearly all: a dot product is symmetric.</summary>
 #
-# **No.** It is, but the two scores are products of other vectors: the query of *it*
-# with the key of *cat*, and the query of *cat* with the key of *it*.
+# **No.** A dot product is symmetric, but these are products of different vectors: the
+# query of *it* with the key of *cat*, and the query of *cat* with the key of *it*.
 #
 # </details>
-# <details><summary>That cannot be said.</summary>
+# <details><summary>It may be any share.</summary>
 #
 # **Right.** What *cat* looks for and what *it* is found by come from other matrices,
 # and training can make them anything.
@@ -1063,8 +1065,8 @@ assert check("attention.heads", my_heads)
 #
 # </details>
 #
-# **4.** Entries of queries and keys are independent, with variance 1. Without the
-# scale, $d$ grows from 16 to 256. What do the scores do?
+# **4.** Entries of queries and keys are independent, with mean 0 and variance 1.
+# Without the scale, $d$ grows from 16 to 256. What do the scores do?
 #
 # <details><summary>They come closer to 0, as in any mean of many numbers.</summary>
 #
