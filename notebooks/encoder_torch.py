@@ -15,8 +15,8 @@
 # # The encoder block
 #
 # By the end you can build the block of the Transformer, say for each of its parts what
-# happens without it, choose between post-norm and pre-norm, and stack blocks into an
-# encoder. You need: the attention chapter, and gradients.
+# happens without it, tell post-norm from pre-norm, and stack blocks into an encoder.
+# You need: the attention chapter, and gradients.
 #
 # *Anna's brother is Ben. Ben lives in Rome.* Where does Anna's brother live? You look
 # twice: first for Anna's brother, then for Ben. One attention layer looks only once, so
@@ -24,7 +24,7 @@
 #
 # But attention alone is not enough:
 #
-# * It only averages, so something else has to compute: the *feed-forward net*.
+# * It averages, so something else has to compute: the *feed-forward net*.
 # * Averaging again and again makes all words alike: *residual connections* work against
 #   it.
 # * Residual connections make the numbers grow from layer to layer: *norms* keep them
@@ -86,8 +86,8 @@ f"PyTorch {torch.__version__} on {device}"
 # %% [markdown] tags=["shared"]
 # ## The second layer can look for what the first one found
 #
-# To see the two looks, let each position hold a whole sentence, with three features:
-# what it is *about*, *says* and *asks*.
+# To see the two looks, let each position hold a whole sentence with three features:
+# what it is *about*, what it *says* and what it *asks*.
 #
 # | position | sentence | about | says | asks |
 # |---|---|---|---|---|
@@ -112,8 +112,8 @@ about, says, asks = (
 
 # %% tags=["shared"]
 def look(queries, keys, values):
-    """One head: outputs ``s d`` and weights ``s s``; 12 makes the weights sharp."""
-    q, k, v = (floats(rows[None]) for rows in (12 * queries, keys, values))
+    """One head, with sharp weights: outputs ``s d`` and weights ``s s``."""
+    q, k, v = (floats(rows[None]) for rows in (12 * queries, keys, values))  # 12: sharp
     out, weights = attention(q, k, v)
     return as_numpy(out)[0], as_numpy(weights)[0]
 
@@ -191,8 +191,8 @@ diagrams.encoder_block()
 # In training, **dropout** ([Srivastava et al.
 # 2014](https://jmlr.org/papers/v15/srivastava14a.html)) sets a random share of the
 # hidden features to zero, so that the model cannot rely on any one of them. It scales
-# up the others, so that the mean stays the same. The net takes its rate and the
-# activation as options, which `pick` and `check_rate`, in the fold, check.
+# up the others, so that the mean stays the same. Its rate and the activation are
+# options of the net; `pick` and `check_rate`, in the fold, check them.
 
 
 # %% tags=["torch", "check"]
@@ -443,8 +443,7 @@ viewer.attention(
 #
 # But residual connections have a price: each block adds to the row of a position, so
 # the numbers grow with depth. The scores, products of a query and a key, grow even
-# faster, and the softmax gives more and more of the weight to one key. Once a key
-# has nearly all of it, almost no gradient flows through the softmax.
+# faster, and the softmax gives more and more of the weight to one key.
 #
 # **Layer norm** ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)) prevents
 # this. It brings the features of each position to mean 0 and variance 1, then scales
@@ -498,9 +497,9 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    f"Without norms the standard deviation at the input of the last block is "
-    f"{wild[0][-1]:.1f}, and a query gives **{wild[1][-1]:.0%}** of its weight to one "
-    f"of 16 keys, even before training. With norms the standard deviation stays "
+    "Before any training, without norms, the standard deviation at the input of the "
+    f"last block is {wild[0][-1]:.1f}, and a query gives **{wild[1][-1]:.0%}** of its "
+    f"weight to one of 16 keys. With norms the standard deviation stays "
     f"{calm[0][-1]:.1f}, and the largest weight is {calm[1][-1]:.0%} (dotted: equal "
     "weights)."
 )
@@ -537,12 +536,9 @@ assert line.max() < 0.2
 diagrams.encoder_block(norm_first=True)
 
 # %% [markdown] tags=["shared"]
-# Later chapters use the block with options: pre-norm (`norm_first`), RMS norm, GELU,
-# and dropout, now also on the output of each branch.
-
-# %% [markdown] tags=["torch"]
-# Lines that are new are marked. The option `attention` is a class; the next chapter has
-# another one.
+# Later chapters use the block with options, marked as new: pre-norm (`norm_first`), RMS
+# norm, GELU, dropout, now also on the output of each branch, and another class of
+# `attention`.
 
 
 # %% tags=["torch"]
@@ -589,9 +585,9 @@ for option, value in (("norm", "batch"), ("activation", "tanh"), ("dropout", 1))
 # %% [markdown] tags=["shared"]
 # ## The encoder is a stack of blocks
 #
-# With this block, the encoder is only a loop, which on demand also collects the
-# attention weights of its blocks, the *maps*. With pre-norm it ends with one more norm,
-# which scales the sum.
+# The encoder is then only a loop. On demand it also collects the attention weights of
+# all blocks, the *maps*. With pre-norm it ends with one more norm, which scales the
+# sum. (`is_causal` is for later chapters.)
 
 # %% [markdown] tags=["torch"]
 # PyTorch does not register layers in a plain Python list, and gives no warning: their
@@ -602,7 +598,7 @@ for option, value in (("norm", "batch"), ("activation", "tanh"), ("dropout", 1))
 class Encoder(nn.Module):
     """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
 
-    block = EncoderBlock  # subclasses may take another one
+    block = EncoderBlock  # a translator's decoder takes another
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
         super().__init__()
@@ -624,8 +620,8 @@ class Encoder(nn.Module):
 
 
 # %% [markdown] tags=["torch"]
-# To see where a model looks, we run it with dropout off. `without_dropout`, in the
-# fold, does so by `eval()`; after the `with` block, each module gets its old mode back.
+# To see where a model looks, run it with dropout off: `without_dropout`, in the fold,
+# calls `eval()`, and after the `with` block each module gets its old mode back.
 # `no_grad` turns autograd off.
 
 
@@ -712,9 +708,9 @@ say(
 # ## Extra: The gradient of equal positions vanishes
 #
 # Could training make the positions of a stack without residual connections different
-# again? Only if a gradient reaches their *differences*. As a loss we take a random
-# weighted sum of the outputs, with the weights `probe`. For each feature they sum to
-# zero over the positions, so what all positions share drops out.
+# again? Only if a gradient reaches their *differences*. Our loss is a weighted sum of
+# the outputs, with random weights `probe` that sum to zero over the positions: what all
+# positions share drops out.
 
 
 # %% tags=["torch"]
@@ -767,11 +763,10 @@ assert line[2] > 0.8 and line[-1] < 0.97
 #
 # Why do Transformers not use the **batch norm** of vision? It takes mean and variance
 # over all positions of the batch. In training, an output would depend on the other
-# sentences and their padding. Large models have memory for small batches only, with
-# noisy means. In text, the means also differ more from batch to batch than in pictures
-# ([Shen et al. 2020](https://arxiv.org/abs/2003.07845)), probably because a rare word
-# comes up in few batches. In the code of layer norm and batch norm, only the axes
-# differ:
+# sentences and their padding. In text, the means also differ more from batch to batch
+# than in pictures ([Shen et al. 2020](https://arxiv.org/abs/2003.07845)), probably
+# because a rare word comes up in few batches. In the code of layer norm and batch norm,
+# only the axes differ:
 
 
 # %% tags=["shared"]
@@ -849,30 +844,30 @@ assert check("encoder.pre_norm", my_pre_norm)
 #
 # Choose an answer to see whether it is right, and why.
 #
-# **1.** Could one layer with two heads find out where Anna's brother lives: one head
-# for Anna, the other for Ben?
+# **1.** *Eve's cat is Tom. Tom sleeps. How is Eve's cat?* Could one layer with two
+# heads find out: one head for Eve, the other for Tom?
 #
 # <details><summary>Yes, as each head has a query of its own.</summary>
 #
 # **No.** Tempting, because heads do look for different things. But both queries are
-# made from the question, which does not name Ben.
+# made from the question, which does not name Tom.
 #
 # </details>
 # <details><summary>Yes, if the heads are large enough.</summary>
 #
 # **No.** It sounds like a matter of size. But a score depends on the two rows alone,
-# however many features they have, and neither says who the brother is.
+# however many features they have, and neither says who the cat is.
 #
 # </details>
-# <details><summary>No, one search needs the result of the other.</summary>
+# <details><summary>No, both heads look at the same time.</summary>
 #
 # **Right.** Heads of one layer work side by side. What one of them finds can only be
 # asked for in a later layer.
 #
 # </details>
 #
-# **2.** The sequences become twice as long. How many parameters must the feed-forward
-# net have now?
+# **2.** The sequences become twice as long. How many parameters does the feed-forward
+# net need now?
 #
 # <details><summary>As many as before.</summary>
 #
@@ -893,8 +888,8 @@ assert check("encoder.pre_norm", my_pre_norm)
 #
 # </details>
 #
-# **3.** All features of one word become ten times as large. What changes after a layer
-# norm?
+# **3.** All features of one word become ten times as large. What changes in the output
+# of a layer norm?
 #
 # <details><summary>That word: it is ten times as large.</summary>
 #
