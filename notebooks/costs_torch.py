@@ -135,17 +135,17 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, by hand.** The encoder of
-# [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) has six blocks with $m=512$
-# and $f=2048$. How many millions of parameters is that, without embeddings?
+# **Exercise 1, by hand.** The 24 blocks of BERT large ([Devlin et al.
+# 2018](https://arxiv.org/abs/1810.04805)) have 302 million parameters, with $f=4m$.
+# How large is $m$?
 
 # %% tags=["shared", "answer"]
-by_hand, exact = 6 * 12 * 512**2, 6 * block_parameters(512, 2048)
-assert abs(by_hand / exact - 1) < 0.005
+square = 302e6 / 24 / 12
+assert abs(math.sqrt(square) / 1024 - 1) < 0.005
 say(
-    f"$512^2$ is about 0.26 million, times 12 is 3.1, times six {by_hand / 1e6:.0f} "
-    f"million. The exact number is {exact:,}: biases and norms are "
-    f"{1 - by_hand / exact:.1%} of it."
+    f"A block has {302 / 24:.1f} million. A twelfth of that, {square / 1e6:.2f} "
+    "million, is about $m^2$, so $m$ is about a thousand: 1,024, to be exact. With it, "
+    f"24 blocks have {24 * block_parameters(1024, 4096):,} parameters."
 )
 
 # %% [markdown] tags=["shared"]
@@ -160,10 +160,10 @@ say(
 diagrams.six_operations()
 
 # %% [markdown] tags=["shared"]
-# Each row is a multiplication and an addition, since products are summed, over weights
-# or over tokens. These are two floating-point operations (*FLOPs*; *FLOPS* or FLOP/s is
-# their rate). So for each token, a weight takes two operations forward and four
-# backward. With $N$ parameters and $D$ tokens, training takes ([Kaplan et al.
+# Each row is a multiplication and an addition, because the products are summed, over
+# weights or over tokens. These are two floating-point operations (*FLOPs*; *FLOPS* or
+# FLOP/s is their rate). So for each token, a weight takes two operations forward and
+# four backward. With $N$ parameters and $D$ tokens, training takes ([Kaplan et al.
 # 2020](https://arxiv.org/abs/2001.08361))
 #
 # $$C\approx 6\,N\,D .$$
@@ -178,7 +178,7 @@ diagrams.six_operations()
 
 # %% tags=["torch"]
 def batch(b, n):
-    """Random inputs ``b n i`` and labels ``b n``; costs call the length ``n``."""
+    """Random inputs ``b n i`` and labels ``b n``, of length ``n``."""
     draw = np.random.default_rng(1)
     x = floats(draw.normal(size=(b, n, sizes["n_inputs"])))
     return x, torch.as_tensor(draw.integers(32, size=(b, n)), device=device)
@@ -191,6 +191,7 @@ def loss_of(model, x, labels):
 
 def loss_with_maps(model, x, labels):
     """The loss, with attention written out, so that its maps are kept."""
+    # cross_entropy only calls its model, so a function will do
     return loss_of(lambda x: model(x, return_maps=True)[0], x, labels)
 
 
@@ -208,7 +209,7 @@ per_parameter = measured_flops(model, *batch(1, 16)) / 16 / n_parameters
 # %% tags=["shared", "say"]
 say(
     f"Counted for 16 tokens: **{per_parameter:.2f}** operations per parameter and "
-    "token. What exceeds six are products of two activations, in attention."
+    "token. The rest is attention, which multiplies activations by activations."
 )
 
 # %% tags=["torch", "check"]
@@ -294,7 +295,7 @@ say(
 # %% tags=["shared"]
 per_token = 6 * (gpt2 - position_table)  # operations
 operations = 20 * gpt2 * per_token
-days = operations / (limit * utilisation) / 86_400  # on this machine
+days = operations / (limit * utilisation) / 86_400  # here; the limit cancels
 sheet = 312e12  # an A100's limit: https://www.nvidia.com/en-us/data-center/a100/
 a100 = 3 / 4 * 502e15 / 3072  # useful operations a second of one A100
 hours = operations / a100 / 3600
@@ -328,8 +329,8 @@ assert float(step(*data).detach()) < math.log(32)
 #
 # The estimate leaves something out. Attention multiplies queries by keys, and weights
 # by values, for all pairs of positions. No parameter takes part in these products. Each
-# takes $2nm$ operations per token forward, and twice that backward. Together they add
-# $12nm$ in each of $l$ blocks ([Chowdhery et al.
+# of the two takes $2nm$ operations per token forward and $4nm$ backward. Together that
+# is $12nm$ in each of $l$ blocks ([Chowdhery et al.
 # 2022](https://arxiv.org/abs/2204.02311), appendix B):
 #
 # $$C\approx(6N+12\,l\,n\,m)\,D .$$
@@ -368,10 +369,9 @@ say(
     f"The measured count is {ratio.min():.2f} to {ratio.max():.2f} of the formula. "
     f"At n = {equal:.0f}, about $6m$, the pairs cost as much as the parameters. "
     "GPT-2 small is far from this point: with 1,024 tokens the pairs add "
-    f"{share:.0%}. (So the published run has reached {reached / sheet:.0%} of the "
-    f"limit, and not {there}.)\n\nA night, or a year? With the pairs, GPT-2 small "
-    f"takes about **{hours * (1 + share):.0f} hours** on one A100 and **{here}** on "
-    "this machine, and we know it before the first update."
+    f"{share:.0%}.\n\nA night, or a year? With the pairs, GPT-2 small takes about "
+    f"**{hours * (1 + share):.0f} hours** on one A100 and **{here}** on this machine, "
+    "and we know it before the first update."
 )
 
 # %% tags=["shared", "check"]
@@ -389,12 +389,12 @@ assert 1 < (1 + share) * estimate / published < 2 and a100 < reached < sheet
 # each parameter, it holds four numbers: the **weight**, its **gradient** and **Adam's
 # two averages**, 16 bytes in float32. It also holds **activations**, the intermediate
 # results that the backward pass needs. They grow with the batch and the length; only
-# the attention maps, `b h n n` in every block, grow with its square.
+# the attention maps, `b h n n` in every block, grow with the square of the length.
 
 # %% [markdown] tags=["torch"]
-# Weights and averages are held once, because the step updates them in place. Hooks of
-# autograd tell `activations` what a forward pass keeps, except the parameters; here for
-# four sequences, with attention written out.
+# Weights and averages are held once, because the step updates them in place.
+# `activations` learns from hooks of autograd which arrays a forward pass keeps, except
+# the parameters: here for four sequences, with attention written out.
 
 
 # %% tags=["shared"]
@@ -474,11 +474,11 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Computed in chunks, attention never holds a whole map
 #
-# *What helps?* First of all, do we need these maps? Our function keeps them whole for
-# the backward pass. But an output needs only its own row of a map. So we take the
-# queries in chunks, forget the rows of each chunk, and compute them *again* in the
-# backward pass. The result is exact. Memory grows like $n$, operations still like $n^2$
-# (after [Rabe & Staats 2021](https://arxiv.org/abs/2112.05682)).
+# *What helps?* First of all, do we need whole maps? Our function keeps them for the
+# backward pass. But an output needs only its own row. So we take the queries in chunks,
+# forget the rows of each chunk, and compute them *again* in the backward pass. The
+# result is exact. Memory grows like $n$, operations still like $n^2$ (after [Rabe &
+# Staats 2021](https://arxiv.org/abs/2112.05682)).
 
 # %% [markdown] tags=["torch"]
 # `checkpoint` runs a function without recording it, and again in the backward pass.
@@ -502,7 +502,8 @@ def in_chunks(q, k, v, size=64):
 # %% [markdown] tags=["shared"]
 # **FlashAttention** ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)) does this in
 # one GPU program, a *fused kernel*. It takes the keys in pieces, too, so it never holds
-# a whole row of weights. It needs half precision, and takes no arbitrary mask.
+# a whole row of weights. The original kernel needs half precision, and takes only some
+# masks.
 
 # %% [markdown] tags=["torch"]
 # PyTorch's own `scaled_dot_product_attention` picks a fused kernel where there is one;
@@ -588,8 +589,8 @@ assert memory["framework's own"][-1] < 5 * memory["framework's own"][-2]
 # %% [markdown] tags=["shared"]
 # ## Each remedy has its price
 #
-# A fused kernel is one remedy of many, each against a shortage and at a price. Here is
-# what they leave of our model's needs, at 1,024 tokens.
+# There are more remedies, each with a price. The third column is what is left of our
+# model's activations, or of its operations per token, at 1,024 tokens.
 
 # %% tags=["shared", "experiment"]
 # Experiment: what half the length, heads or batch leave of the activations
@@ -606,11 +607,12 @@ halved = {"length": left(512), "heads": left(n_heads=2), "batch": left(b=2)}
 
 # %% tags=["shared", "say"]
 h, fused = halved, 1 - maps[1024] / whole  # no maps
-again = 4 * 4 * 1024 * sizes["m"] / whole + 1 / 4  # inputs of 4 blocks; one block
+starts = options["n_blocks"] * 4 * 4 * 1024 * sizes["m"]  # bytes of their inputs
+again = starts / whole + 1 / 4  # and of one block
 rows = [
     ["two half batches", "all × ½", h["batch"], "speed, if halves are small"],
     ["half the length", "maps × ¼, rest × ½", h["length"], "half the context"],
-    ["half the heads", "maps × ½", h["heads"], "half as many maps"],
+    ["half the heads", "maps × ½", h["heads"], "fewer patterns at a time"],
     ["fused kernel, or chunks", "no maps", fused, "scores computed twice"],
     ["recompute each block", "one block kept", again, "⅓ more operations"],
 ]
@@ -624,10 +626,11 @@ smaller = (6 * n_parameters / 4 + pairs[-1] / 2) / formula[-1]
 rows = [
     ["half the length", "pairs × ½", fewer[0], "half the context"],
     ["16 neighbours", "pairs × $16/n$", fewer[1], "far ones need more blocks"],
-    ["half of $m$", "blocks × ¼, pairs × ½", smaller, "often quality"],
+    ["half of $m$ and $f$", "blocks × ¼, pairs × ½", smaller, "often quality"],
 ]
 rows = [[*row[:2], f"{row[2]:.2f}", row[3]] for row in rows]
-say(table(["**short of time?**", "change", "operations left", "price"], *rows))
+head = ["**short of time?**", "change", "operations per token left", "price"]
+say(table(head, *rows))
 
 # %% tags=["shared", "check"]
 # Checked: half of the batch, length or heads leaves what the sizes of the maps predict
@@ -637,9 +640,9 @@ for name, found in halved.items():
     np.testing.assert_allclose(found, expected[name], rtol=0.02)  # loose: likewise
 
 # %% [markdown] tags=["shared"]
-# The gradients of two half batches are averaged. Recomputing ([Chen et al.
-# 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks did for
-# queries. *Half precision* ([Micikevicius et al.
+# The gradients of the half batches are averaged: *gradient accumulation*. Recomputing
+# ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks
+# did for queries. *Half precision* ([Micikevicius et al.
 # 2018](https://arxiv.org/abs/1710.03740)) saves bytes and time; it keeps only two to
 # four digits, so weights and averages stay in float32. A decoder that *writes* also
 # holds keys and values, its *KV cache*. If four heads share theirs ([Ainslie et al.
@@ -659,8 +662,8 @@ if device == "cuda":  # the peak memory of a step
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** You want to train GPT-2 small in float32 on a GPU
 # with $24$ GiB, on sequences of 1,024 tokens. How many sequences fit into a batch, and
-# what would you change first? Fill in what a sequence needs besides its 12 blocks, at
-# the end of the model. (Three arrays have the size of the logits.)
+# what would you change first? Fill in `around`, the bytes of a sequence's logits, their
+# softmax and their gradient.
 #
 # ```python
 # block = build(EncoderBlock, 768, 12, 3072, activation="gelu", norm_first=True)
@@ -684,7 +687,7 @@ say(
     f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB. A sequence "
     f"takes {of_blocks / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} GiB for "
     f"the logits, their softmax and gradient, so at most {fits:.0f} sequences fit. "
-    "First do without the maps, in chunks or by PyTorch's kernel for float32, because "
+    "First do without the maps, in chunks or by a fused kernel for float32, because "
     f"the results stay the same: then at most {fits_fused:.0f} fit. Next take half "
     "precision, then recomputation."
 )
@@ -756,9 +759,9 @@ np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
 # %% [markdown] tags=["shared"]
 # ## Extra: Cheaper attention gives something up
 #
-# If your sequences are very long, you want to get rid of $n^2$ itself. Of our remedies,
-# only the 16 neighbours do this. What do they give up? Suppose that the last word of a
-# sentence depends on the first. How many steps does this information take?
+# If your sequences are very long, you want to get rid of $n^2$ itself. Windows of 16
+# neighbours do this. What do they give up? Suppose that the last word of a sentence
+# depends on the first. How many steps does this information take?
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With one-sided convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}}
 diagrams.paths()
@@ -840,50 +843,20 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# **Parallel work** makes count and clock disagree. Attention with its projections takes
-# $8nm^2+4n^2m$ operations, a GRU $12nm^2$. At $n=m$ these are equal. Are the times?
-
-# %% tags=["shared", "experiment"]
-# Experiment: operations and seconds of both layers, for m = 64
-counts = {
-    "attention": 8 * lengths * m**2 + 4 * lengths**2 * m,
-    "GRU": 12 * lengths * m**2,
-}
-found = {k: np.array([seconds(f, x) for x in inputs]) for k, f in layers.items()}
-
-# %% tags=["shared", "say"]
-rows = [
-    [f"{n:,}", *(f"{counts[k][i] / 1e6:,.0f}" for k in layers)]
-    + [f"{float(f'{1e3 * found[k][i]:.2g}'):g}" for k in layers]
-    for i, n in enumerate(lengths.tolist())
-]
-head = ["n", "attention, million operations", "GRU", "attention, ms", "GRU, ms"]
-rates = {k: counts[k] / found[k] for k in layers}  # operations a second
-more, longer = (way["attention"][-1] / way["GRU"][-1] for way in (counts, found))
-say(
-    f"{table(head, *rows)}\n\nAt n = 256, attention does "
-    f"**{rates['attention'][1] / rates['GRU'][1]:.1f} times** as many operations a "
-    "second as the GRU. Each step of a GRU multiplies with a single row, the left end "
-    "of the roofline, and has to wait for the step before.\n\n"
-    f"At n = 4,096 attention has {more:.0f} times the operations of the GRU (without "
-    f"the softmax), and takes {longer:.1f} times its time."
-)
+# **Parallel work** takes less time than the count suggests. Each step of a GRU waits
+# for the step before, and multiplies with a single row, the left end of the roofline.
 
 # %% tags=["shared", "check"]
-# Checked: the GRU's gradient fades, attention's is even; more operations if n > m
+# Checked: the GRU's gradient fades, attention's is even
 title = "gradient of the last output"
 fading, level = (plots.drawn(fig, title, name)[1] for name in ("GRU", "attention"))
 assert (fading[-1] / fading[0]) ** (1 / (n - 1)) < 0.8
 assert level[1:].min() / level[1:].max() > 0.11
 near, far = level[1 : n // 2].mean(), level[n // 2 :].mean()
 assert 0.7 < near / far < 1.4
-np.testing.assert_array_equal(counts["attention"] > counts["GRU"], lengths > m)
-np.testing.assert_array_equal(counts["attention"] == counts["GRU"], lengths == m)
-quadratic = counts["attention"] - 8 * lengths * m**2
-np.testing.assert_allclose(quadratic[1:], 16 * quadratic[:-1])
 
 # %% [markdown] tags=["shared"]
-# ## Extra: Linear attention is seldom sharp
+# ## Extra: Linear attention with elu + 1 is not sharp
 #
 # Can attention be linear in $n$ with all paths direct? Yes, without the exponential of
 # the softmax, which makes weights sharp. Linear attention puts
@@ -916,7 +889,8 @@ with full_float32():
 sharp, pale = exact.diagonal().mean(), flat.diagonal().mean()
 say(
     "If each of 64 queries points along its own key, softmax gives this key "
-    f"**{sharp:.1%}** of the weight, linear attention **{pale:.1%}**."
+    f"**{sharp:.1%}** of the weight, linear attention **{pale:.1%}**: products of "
+    "positive features are large for every key."
 )
 
 # %% tags=["shared", "check"]
@@ -1016,10 +990,10 @@ assert check("costs.cache_bytes", my_cache_bytes)
 # averages do not depend on it.
 #
 # </details>
-# <details><summary>No.</summary>
+# <details><summary>No: nothing is left for the activations.</summary>
 #
-# **Right.** Weights, gradients and two averages are four quarters. Nothing is left for
-# the activations, not even for one sequence.
+# **Right.** Weights, gradients and two averages are four quarters, before the first
+# sequence comes.
 #
 # </details>
 #
@@ -1059,7 +1033,7 @@ assert check("costs.cache_bytes", my_cache_bytes)
 # many others to look at.
 #
 # </details>
-# <details><summary>They grow by a small part.</summary>
+# <details><summary>They grow by a few percent.</summary>
 #
 # **Right.** Only the pairs double, and at this width they are a small part of what the
 # weights take.
@@ -1096,8 +1070,8 @@ assert check("costs.cache_bytes", my_cache_bytes)
 #   the utilisation; a block has about $12m^2$ parameters.
 # * **What runs out first?** Weights, gradients and averages take 16 bytes per parameter
 #   in float32; in long sequences, activations take most.
-# * **What helps?** First what keeps the result: fused kernels, recomputing, smaller
-#   batches. Cheaper attention gives up direct paths, parallel work or sharp weights.
+# * **What helps?** First what keeps the result: fused kernels, recomputing, accumulated
+#   gradients. Cheaper attention gives up direct paths, parallel work or sharp weights.
 
 # %% [markdown] tags=["torch"]
 # Next come [more devices than one, in PyTorch](scaling_torch.ipynb): for data or models
