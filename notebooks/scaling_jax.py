@@ -6,12 +6,12 @@
 # need: *A model that writes*, and *What attention costs* for the estimate.
 #
 # Training on one device would take months, or the model does not fit into its memory.
-# So take more devices. Each of them sees only its own memory, so gradients, weights or
-# activations must travel, over links that are slow compared with the arithmetic. Who
-# holds what, and what travels when?
+# So take more devices. Each sees only its own memory: gradients, weights or activations
+# must travel, over links far slower than the arithmetic. Who holds what, and what
+# travels when?
 #
-# You need no cluster: this page simulates four devices on your processor, runs on them
-# what runs on thousands of GPUs, and kills a process in the middle of a training.
+# You need no cluster: this page simulates four devices on your processor, runs the same
+# code on them as on thousands of GPUs, and kills a process in the middle of a training.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch:
@@ -67,8 +67,8 @@ plots.use_style()
 # %% [markdown] tags=["shared"]
 # ## Data parallel: every device takes a part of the batch
 #
-# The loss is a mean over the texts of a batch. So its gradient is the mean of the
-# gradients of equal parts, and four devices can compute these at the same time:
+# The loss is a mean over the texts of a batch. So its gradient is the mean of those of
+# equal parts of the batch, and four devices can compute these at the same time:
 #
 # 1. Each device has the whole model, with the same weights.
 # 2. Each computes the gradient of its quarter of the batch.
@@ -80,12 +80,13 @@ diagrams.ways_to_share()
 
 # %% [markdown] tags=["shared"]
 # The first row of the drawing is this **data-parallel** training, and it is what most
-# people need; the others come later. Our example is a small language model, on
-# characters of Python's own source text. First, its training on one device:
+# people need; the second comes below, the third in an extra. Our example is a small
+# language model, on characters of Python's own source text. First, its training on one
+# device:
 
 
 # %% tags=["shared", "experiment"]
-# Experiment: random pieces of a text, and the model, as in "A model that writes"
+# Experiment: random pieces of a text, as in "A model that writes"
 def draw_batches(updates=20):
     """Tokens from random places of a text, ``updates b s+1``: ASCII codes."""
     codes = np.frombuffer(text.load()["train"].encode("ascii"), np.uint8)
@@ -93,6 +94,7 @@ def draw_batches(updates=20):
     return codes[starts[..., None] + np.arange(33)].astype(np.int32)
 
 
+# %% tags=["shared"]
 SIZES = {"n_blocks": 2, "n_heads": 4, "f": 256, "max_length": 32}
 SIZES |= {"norm_first": True, "activation": "gelu"}
 
@@ -124,9 +126,10 @@ def train(model, optimizer, batches):
 # %% [markdown] tags=["jax"]
 # In JAX, one process can have many devices, and **the program stays as it is**: only
 # the arrays lie elsewhere. A mesh names the devices, a `PartitionSpec` says along which
-# axis an array is cut, and the compiler adds what has to travel. JAX finds all GPUs
-# itself. Four devices on a processor must be asked for before the first computation, in
-# the first two lines here. (Leave them out where you have GPUs.)
+# axis an array is cut, and the compiler inserts the communication. JAX finds GPUs
+# itself; for four devices on a processor, the first two lines must come before any
+# computation. `nnx.state` takes the arrays out of model and optimiser, `nnx.update`
+# puts them back.
 
 # %% tags=["jax"]
 jax.config.update("jax_platforms", "cpu")
@@ -135,6 +138,7 @@ jax.config.update("jax_num_cpu_devices", 4)
 
 def share(tree, *axes):
     """Arrays on all devices: whole, or cut where ``axes`` names "devices"."""
+    # Auto: the compiler chooses what is not said
     mesh = jax.make_mesh((jax.device_count(),), ("devices",), (AxisType.Auto,))
 
     def place(x):  # a number has no axis
@@ -173,7 +177,7 @@ shared, counted = data_parallel(batches)
 # %% tags=["shared", "say"]
 gap = np.abs(shared - alone).max()
 say(
-    f"After {len(alone)} updates the loss is {alone[-1]:.4f} on one device and "
+    f"In update {len(alone)} the loss is {alone[-1]:.4f} on one device and "
     f"{shared[-1]:.4f} on four; the largest gap on the way is {gap:.0e}. One update "
     f"takes {counted['all-reduce']} × all-reduce."
 )
@@ -185,8 +189,8 @@ assert alone[-1] < 0.9 * alone[0] and shared.shape == (20,)
 assert counted["all-reduce"] in (1, 2) and len(counted) == 1
 
 # %% [markdown] tags=["jax"]
-# (Few operations for all gradients, because the compiler packs them together; the loss
-# is a mean over the devices, too.)
+# (Few, because the compiler packs the gradients together; the loss is a mean over the
+# devices, too.)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1.** Two devices get 24 and 8 of the 32 texts, each computes the mean over
@@ -217,15 +221,16 @@ say(
 diagrams.ring()
 
 # %% [markdown] tags=["shared"]
-# Rows are devices, columns the parts of their gradients. An arrow marks what came from
-# the device above (above the first is the last).
+# Rows are devices, columns the parts of their gradients. A number says how many devices
+# a part has summed; an arrow marks what came from the device above (above the first is
+# the last).
 #
 # * Steps 1 to 3, the **reduce-scatter**: every device adds its own part to the one that
 #   arrives, and passes the sum on. In the end each device has one finished part.
 # * Steps 4 to 6, the **all-gather**: the finished parts go around.
 #
-# So each device sends $6/4$ of a gradient; with a hundred devices $198/100$, and never
-# 2 (the first extra counts it).
+# So each device sends six quarters of a gradient; with a hundred devices $198/100$, and
+# never 2 (see the first extra).
 
 # %% [markdown] tags=["shared"]
 # ## Sharded: no device holds the whole model
@@ -234,7 +239,7 @@ diagrams.ring()
 # is there four times: all weights, all gradients, both of Adam's averages. In the
 # second row of the first drawing, each device *keeps* only a quarter of them. Before a
 # block computes, all devices gather its weights; afterwards they drop them again. A
-# reduce-scatter leaves each the summed gradient of its own quarter. This is
+# reduce-scatter leaves each device the summed gradient of its own quarter. This is
 # **FSDP**, fully sharded data parallel ([Zhao et al.
 # 2023](https://arxiv.org/abs/2304.11277)), or stage 3 of ZeRO ([Rajbhandari et al.
 # 2020](https://arxiv.org/abs/1910.02054)).
@@ -261,9 +266,9 @@ def sharded(batches):
 
 
 # %% [markdown] tags=["jax"]
-# The weights are cut along their first axis, which four must divide, and that is all:
-# again the same program. (A model too large for one device is built inside a `jit`
-# whose outputs are cut.)
+# The weights are cut along their first axis, whose size must be a multiple of four. The
+# program is the same again; when to gather and drop, the compiler decides. (A model too
+# large for one device is built inside a `jit` whose outputs are cut.)
 
 # %% tags=["jax"]
 in_quarters, kept, gathered = sharded(batches)
@@ -281,8 +286,9 @@ say(
     f"{table(head, *rows_said)}\n\nThe losses are those of one device. Each device "
     "also keeps a quarter of the gradients, which are not in the table. An update now "
     f"takes {exchanged}: {word('more', gathered.total(), counted.total())} operations, "
-    "because weights travel, too. If all are gathered twice, for the forward and for "
-    "the backward pass, an update moves 1.5 times the bytes of data parallel "
+    "because weights travel, too. If they are gathered for the forward and again for "
+    "the backward pass, an update moves 1.5 times the bytes of data parallel: two "
+    "all-gathers and a reduce-scatter, instead of one of each "
     "([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054), sec. 7)."
 )
 
@@ -313,13 +319,12 @@ say(
 # ## More devices share the computation, not the exchange
 #
 # How long does an update take on $n$ devices? Each computes an $n$-th of it. But
-# however many they are, each still sends at least the whole gradient. So the more
-# devices, the larger the share of the exchange.
+# however many they are, each still sends at least the whole gradient. So for a given
+# batch, the more devices, the larger the share of the exchange.
 #
 # Here are times of an update on a processor of two cores, recorded once, with up to
 # four processes of one thread each. The model is larger than ours: four blocks of
-# $m=256$. We fit a time for each text that a core computes, and one for each byte that
-# a process sends.
+# $m=256$. We fit two numbers: the time per text and core, and the time per byte sent.
 
 # %% tags=["jax", "experiment"]
 # Experiment: the recorded times, and a fit of the time of a text and of a byte
@@ -350,13 +355,13 @@ fig
 strong, weak = (panels[TITLES[kind]]["measured"][1] for kind in TITLES)
 say(
     "**Strong scaling**, on the left, keeps the whole batch fixed. Two processes need "
-    f"{strong[1] / strong[0]:.0%} of the time of one. Four gain nothing beyond that "
+    f"{strong[1] / strong[0]:.0%} of the time of one. Four are slower than two "
     f"({strong[3] / strong[0]:.0%}): they share {record['cores']} cores.\n\n**Weak "
     "scaling**, on the right, keeps the batch of each process fixed. Two need "
     f"{weak[1] / weak[0]:.0%} of the time of one; with a core for each, the ideal is "
-    "100%.\n\nThe two terms fit the times to "
+    "100%.\n\nThe two numbers fit the times to "
     f"{error:.0%} on average, with {work:.1f} ms for a text and {rate:.2f} GB/s "
-    "between processes."
+    "between processes, copying and waiting included."
 )
 
 # %% tags=["shared", "check"]
@@ -389,9 +394,9 @@ def with_checkpoints(rank, port, folder, batches, killed_at=None):
     """Losses from the checkpoint on, if there is one; the update it began at."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 2)
-    jax.config.update("jax_disable_most_optimizations", True)  # compiles faster
+    jax.config.update("jax_disable_most_optimizations", True)  # on this page
     jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=rank)
-    nnx.pop(model := new_model(), nnx.RngState)  # no dropout needs random keys
+    nnx.pop(model := new_model(), nnx.RngState)  # no dropout: no random keys
     both, losses = (model, adam(model)), []
     nnx.update(both, state := share(nnx.state(both)))
     manager = CheckpointManager(folder)
@@ -409,9 +414,9 @@ def with_checkpoints(rank, port, folder, batches, killed_at=None):
 
 # %% [markdown] tags=["jax"]
 # Two processes with two devices each meet at an address. Process 1 kills itself before
-# update 16; the last checkpoint is from update 10. Process 0 would wait until it misses
-# the other's heartbeat. Here `together` stops it, as a cluster's scheduler would, and
-# the page starts both again.
+# update 16 (its status: -9); the last checkpoint is from update 10. Process 0 would
+# wait for it until a timeout. `together` stops it, as a cluster's scheduler would, and
+# we start both again.
 
 # %% tags=["jax"]
 folder = tempfile.TemporaryDirectory()
@@ -438,12 +443,12 @@ assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
 # ## On your GPUs
 #
 # To train one of the book's models on your GPUs, with your text or your settings, one
-# command is enough: see the last extra. In a script of your own, change three things:
+# command is enough: see the last extra. In a script of your own:
 
 # %% [markdown] tags=["jax"]
 # * Leave out the two `jax.config.update`: JAX takes all GPUs.
-# * Each process reads only its texts: `jax.make_array_from_process_local_data` makes
-#   one array of the parts of all.
+# * With several processes, each reads only its texts:
+#   `jax.make_array_from_process_local_data` makes one array of the parts of all.
 # * On several hosts, start the program once on each, with
 #   `jax.distributed.initialize()` in its first line, and checkpoints in a folder that
 #   all hosts can read. Under SLURM, `initialize` needs no arguments.
@@ -497,17 +502,18 @@ for n in (2, 3, 4, 6, 8, 16):
 # costs*), $F$ is what one device does in a second, $B$ the bytes of the gradient, and
 # $W$ the bytes that a link carries in a second. At best, the exchange overlaps with
 # nearly all of the backward pass, two thirds of the first term. Left out are *latency*,
-# which in a ring grows with $n$ (large clusters sum in trees), and the optimiser's
-# update, which data parallel does not divide.
+# which in a ring grows with $n$, and the optimiser's update, which data parallel does
+# not divide.
 #
 # We compute formula (2) for GPT-2's largest model on machines that you can rent. An
 # update has half a million tokens, and gradients are exchanged in bfloat16. Between
-# hosts, $W$ is that of a whole host, because its GPUs add up among themselves first.
-# The last network is an example; the other numbers have their sources beside them:
+# hosts, $W$ is a whole host's, because its GPUs first sum among themselves. `USED`
+# includes PaLM's own exchange, so some is counted twice. The last network is an
+# example; the other numbers have their sources beside them:
 
 # %% tags=["shared"]
 FLOPS = 989e12  # H100, bfloat16, dense: https://www.nvidia.com/en-us/data-center/h100
-USED = 0.46  # by PaLM, all included: https://arxiv.org/abs/2204.02311, table 3
+USED = 0.46  # by PaLM, exchange included: https://arxiv.org/abs/2204.02311, table 3
 NVLINK = 450e9  # bytes per second, each way: half of the 900 GB/s of the data sheet
 NETWORK = 8 * 50e9  # of a host: https://docs.nvidia.com/dgx/dgxh100-user-guide
 ETHERNET = 1.25e9  # of a host, 10 Gbit/s
@@ -686,11 +692,9 @@ assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 #   weights, which a page loads with `load_weights(model, path)`. Each run has its own
 #   file, `weights_….safetensors` with a digest of its settings and data, below `runs/`
 #   in the folder where you gave the command, or where `--runs` says. `--weights
-#   my.safetensors` names another one, and replaces it. TensorBoard's events are beside
-#   it.
+#   my.safetensors` names another one, and replaces it.
 # * A text of yours has at least 20,000 characters, of any alphabet (a large one needs a
-#   larger `--n-tokens`). An epoch is one pass through it. A short text is soon learned
-#   by heart: if the test loss rises, take fewer `--epochs`.
+#   larger `--n-tokens`). If the test loss rises, take fewer `--epochs`.
 # * If processes differ in data, settings or weights, all stop with one sentence, before
 #   any update; one that waits in vain for others does so after `--limit` seconds.
 # * The file of a language model has its settings and its vocabulary with it. In the
@@ -731,22 +735,22 @@ assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 #
 # </details>
 #
-# **2.** Weights are sharded among four devices, as in FSDP. With what does a device
-# compute a block?
+# **2.** Weights are sharded among four devices, as in FSDP. Which weights does a device
+# use when it computes a block?
 #
-# <details><summary>With a quarter of the weights, for all texts.</summary>
+# <details><summary>A quarter of the weights, for all texts.</summary>
 #
 # **No.** That is tensor parallel, where activations travel. In FSDP the quarter is only
 # what a device *keeps*.
 #
 # </details>
-# <details><summary>With a quarter of the weights, for a quarter of the texts.</summary>
+# <details><summary>A quarter of the weights, for a quarter of the texts.</summary>
 #
 # **No.** It seems so, as both are divided. But then no text would ever meet three
 # quarters of the weights.
 #
 # </details>
-# <details><summary>With all weights of the block, for a quarter of the texts.</summary>
+# <details><summary>All weights of the block, for a quarter of the texts.</summary>
 #
 # **Right.** They are gathered before the block and dropped after it. So computing is as
 # in data parallel, and only keeping is shared.
@@ -758,11 +762,11 @@ assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 #
 # <details><summary>Yes: it sees four times as many texts a second.</summary>
 #
-# **No.** It does. But what counts is the time to a loss, and in a larger batch each
-# text teaches less.
+# **No.** That is true, but what counts is the time to a given loss, and in a larger
+# batch each text teaches less.
 #
 # </details>
-# <details><summary>Only as far as larger batches need fewer updates.</summary>
+# <details><summary>If a quarter of the updates is enough.</summary>
 #
 # **Right.** Up to a certain size, four times the batch (with a new learning rate) needs
 # nearly a quarter of the updates. Beyond it, the gradient is precise enough already.
@@ -806,10 +810,10 @@ assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 # the schedule its count.
 #
 # </details>
-# <details><summary>The gradients are lost, so one update is missing.</summary>
+# <details><summary>The learning rate: the schedule starts at warm-up.</summary>
 #
-# **No.** Tempting, because Adam averages gradients. But each update computes a new one
-# from the weights; what is lost are the averages.
+# **No.** So it does, but that is half of it. Adam's averages of the gradients are lost,
+# too.
 #
 # </details>
 # <details><summary>The averages start at zero, the schedule at warm-up.</summary>
@@ -827,7 +831,8 @@ assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 #   more traffic, still the same losses.
 # * **Tensor parallel**, inside a host, if a single layer is too large or too slow.
 # * However many devices there are, each sends the whole gradient or more, and computes
-#   less. So more devices need larger batches, and these another learning rate.
+#   less of a given batch. So more devices need larger batches, and these another
+#   learning rate.
 # * Kill a process of yours before the cluster does.
 
 # %% [markdown] tags=["jax"]
