@@ -29,8 +29,8 @@
 # > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, only on
 # > the matrices of dense layers and embeddings; warm-up over a twentieth of all
 # > updates, then a cosine; gradients clipped at norm 1; first a peak rate of one
-# > thousandth, then a sweep. The code is `usual_optimizer` and `train_epoch` of
-# > *The reverse task*.
+# > thousandth, then others (a *sweep*). The code is `usual_optimizer` and `train_epoch`
+# > of *The reverse task*.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [warmup_jax](warmup_jax.ipynb).
@@ -58,7 +58,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
-from math import cos, nan, pi, sqrt
+from math import cos, pi, sqrt
 
 import numpy as np
 import torch
@@ -90,10 +90,16 @@ f"PyTorch {torch.__version__} on {device}"
 # for 50 updates. Here the model has six blocks, a higher rate, and only eight digits to
 # reverse. If the rate rises for 150 updates, it learns; if the rate is high at once, it
 # learns nothing.
-#
-# `train_all` trains one model for each of a list of settings, and returns losses and
-# models (the loop of the last chapter with Adam, not clipped). `seeds` makes three
-# copies with other seeds; `final` is the mean of the last ten losses.
+
+# %% tags=["shared"]
+settings = Warmup()  # six post-norm blocks; the rate rises for 150 updates to 0.008
+no_warmup = replace(settings, warmup=1)  # the first update has the full rate
+data = reverse_data(settings)["train"]
+data = floats(data[0]), integers(data[1])  # b s i, b s
+
+# %% [markdown] tags=["shared"]
+# Each setting is trained with three seeds, by the loop of the last chapter with Adam,
+# not clipped. `final` is the mean loss of the last ten updates.
 
 
 # %% tags=["shared", "experiment"]
@@ -144,7 +150,8 @@ def trained(start, batches, rates):
     return as_numpy(losses), model
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: all runs of a list of settings
 def train_all(variants, rates=None):
     """One run per variant, at its own rates or at others: losses ``n t``, models."""
     runs = []
@@ -157,10 +164,6 @@ def train_all(variants, rates=None):
 
 
 # %% tags=["shared"]
-settings = Warmup()  # six post-norm blocks; the rate rises for 150 updates to 0.008
-no_warmup = replace(settings, warmup=1)  # the first update has the full rate
-data = reverse_data(settings)["train"]
-data = floats(data[0]), integers(data[1])  # b s i, b s
 losses, models = {}, {}
 losses["warm-up"], models["warm-up"] = train_all(seeds(settings))
 losses["no warm-up"], models["no warm-up"] = train_all(seeds(no_warmup))
@@ -184,7 +187,7 @@ guessing = np.log(settings.n_symbols)
 learned, stuck = (np.sort(final(rows)) for rows in losses.values())
 three = "{:.2f}, {:.2f} and {:.2f}".format
 rows = np.array(lines["warm-up"][1])  # n t
-jump = " (The jump: near its peak, this rate is all that the network can bear.)"
+jump = " (Where a curve jumps, the rate is nearly too high.)"
 jumps = (rows - np.minimum.accumulate(rows, axis=1)).max() > 0.2
 say(
     "Lines: mean of three seeds, smoothed over ten updates; bands: lowest to highest "
@@ -220,168 +223,10 @@ say(
          "enough to learn"],
         ["warm-up", f"{one.warmup} updates", "long, to be safe at this rate"],
         ["Adam's $\\beta_1, \\beta_2$", "0.9, 0.99",
-         "with 0.999, its averages outlast the run"],
+         "for a run as short as this"],
         ["clipping", "none", "so that only warm-up can help"],
     )
 )  # fmt: skip
-
-# %% [markdown] tags=["shared"]
-# ## The learning rate rises linearly, then falls
-#
-# What exactly did we take away? The **learning rate** scales each update of the
-# weights. A high rate learns fast, but at the start it can ruin the network, and at the
-# end it keeps the weights from converging. So it follows a **schedule**: a peak rate
-# times a factor that first rises (the warm-up), then falls. For updates $t = 1, \dots,
-# T$, of which the first $w$ are warm-up, two schedules are common:
-#
-# $$\begin{aligned}
-# \text{rise, then cosine:}\quad & \tfrac{t}{w} \text{ for } t\le w, \text{ then }
-# \tfrac12\Big(1+\cos\pi\tfrac{t-w}{T-w+1}\Big) \\
-# \text{inverse square root:}\quad & \min\!\Big(\tfrac{t}{w},\sqrt{\tfrac{w}{t}}\Big)
-# \end{aligned}$$
-#
-# The second, times its peak, is that of 2017. Because of the $+1$, the cosine
-# ([Loshchilov & Hutter 2017](https://arxiv.org/abs/1608.03983)) would reach zero one
-# update after the last. In the code, `step` $=t-1$ counts the updates already made.
-
-
-# %% tags=["shared"]
-def warmup_cosine(step, *, warmup, total):
-    """Linear rise, then a cosine fall over the rest: a factor in (0, 1]."""
-    check_warmup(warmup, total)
-    if step < warmup:
-        return (step + 1) / warmup
-    top = warmup - 1
-    return 0.5 * (1 + cos(pi * (step - top) / (total - top)))
-
-
-def inverse_square_root(step, *, warmup, total):
-    """Linear rise, then a slow fall without end: the schedule of 2017."""
-    check_warmup(warmup, total)
-    return min((step + 1) / warmup, sqrt(warmup / (step + 1)))
-
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two schedules over 2000 updates. Both rise for 100 updates. The first then falls along a cosine from one to almost zero; the second falls fast at first, and then ever more slowly, and ends above zero."}}
-w, T = 100, 2000
-schedules = {
-    "rise, then cosine": warmup_cosine,
-    "inverse square root": inverse_square_root,
-}
-values = {
-    name: np.array([schedule(step, warmup=w, total=T) for step in range(T)])
-    for name, schedule in schedules.items()
-}
-rates = 0.01 * values["rise, then cosine"]  # the schedule times a peak rate
-t = np.arange(1, T + 1)
-panels = {
-    "the whole run": {name: (t, y) for name, y in values.items()},
-    "the first 300 updates": {n: (t[:300], y[:300]) for n, y in values.items()},
-}
-fig = plots.curves(panels, x="update t", y="factor", share_y=True, size=(7, 3.2))
-fig
-
-# %% tags=["shared", "say"]
-root = values["inverse square root"]
-say(
-    f"Both peak at update {w}. The cosine ends near zero, so fix the length of "
-    f"the run beforehand; the inverse square root is still at {root[-1]:.2f}."
-)
-
-# %% [markdown] tags=["torch"]
-# The schedule enters the training loop at the optimiser. PyTorch's `LambdaLR`
-# multiplies the learning rate by a factor, a function of the number of calls of
-# `scheduler.step()`: call it once per update, not per epoch.
-
-# %% tags=["torch", "check"]
-# Checked: both peak at update w with 1; the framework's rates are those drawn
-first, second = (plots.drawn(fig, "the whole run", name)[1] for name in values)
-for y, schedule in zip((first, second), schedules.values(), strict=True):
-    assert np.argmax(y) == w - 1 and y[w - 1] == 1 and y.min() > 0
-    np.testing.assert_array_equal(y, factors(schedule.__name__, warmup=w, total=T))
-assert first[-1] < 1e-5 and (np.diff(second[w:], 2) > 0).all() and second[-1] > 0.2
-optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.01)
-factor = partial(warmup_cosine, warmup=w, total=T)
-scheduler, theirs = torch.optim.lr_scheduler.LambdaLR(optimizer, factor), []
-for _ in range(T):
-    theirs += scheduler.get_last_lr()
-    optimizer.step()
-    scheduler.step()
-np.testing.assert_allclose(theirs, rates, atol=1e-8)
-one, peak = settings, settings.learning_rate
-cosine = factors("warmup_cosine", warmup=one.warmup, total=one.updates)
-np.testing.assert_allclose(one.learning_rates, peak * cosine, rtol=1e-6)
-
-# %% [markdown] tags=["shared"]
-# **Exercise 1, by hand.** The Transformer of 2017 had $m = 512$ and $w = 4000$, and its
-# rate at update $t$ was $m^{-1/2}\min(t^{-1/2}, t\,w^{-3/2})$. What is its peak rate,
-# and at which update has it fallen to half of that?
-
-
-# %% tags=["shared", "answer"]
-def rate_2017(t, m=512, w=4000):
-    return m**-0.5 * min(t**-0.5, t * w**-1.5)
-
-
-# Both terms of the minimum are equal at t = w: there the rate peaks, at 1 / √(m w).
-# After it, the rate falls as 1 / √t: half of the peak needs four times as many updates.
-say(
-    f"The peak is {rate_2017(4_000):.5f}, which is 1 / √(512 · 4000) = "
-    f"{1 / sqrt(512 * 4_000):.5f}. At t = 4 w = 16,000 the rate is "
-    f"{rate_2017(16_000):.5f}, one half of it."
-)
-
-# %% [markdown] tags=["shared"]
-# ## Warm-up makes a high rate usable
-#
-# What keeps this network from learning? There are five suspects. We test them one by
-# one; a table has the verdicts.
-#
-# | suspect | test |
-# |---|---|
-# | too little time | train for twice as long |
-# | too high a rate | train at a quarter of it |
-# | Adam's averages, from few gradients at first | fill them before the first step |
-# | the size of the first steps | make the first fifty small |
-# | post-norm: a norm after every sum | pre-norm: a norm before each layer |
-#
-# The first two need one run each, both of twice the length. And would a warm-up over a
-# twentieth, as in the recipe, be enough (10 updates, not 150)?
-
-# %% tags=["shared"]
-longer = replace(no_warmup, epochs=4, seed=0)
-slower = replace(longer, learning_rate=settings.learning_rate / 4)
-still_stuck, slow = final(train_all([longer, slower])[0])
-shorter = np.sort(final(train_all(seeds(replace(settings, warmup=10)))[0]))
-
-# %% tags=["shared", "say"]
-say(
-    f"After {longer.updates} updates without warm-up, the loss is {still_stuck:.2f} "
-    f"at the rate {longer.learning_rate:g}, still the level of guessing, and "
-    f"{slow:.2f} at {slower.learning_rate:g}. So the network can **learn without "
-    "warm-up, at a small rate and in twice the time**. Warm-up makes a high rate "
-    "usable.\n\n"
-    f"With 10 updates of warm-up, three seeds end at {three(*shorter)} (not learned: "
-    f"{(shorter > 1).sum()} of 3). The recipe's twentieth is meant for pre-norm and "
-    "the rate 0.001; for post-norm at 0.008 it can be too short."
-)
-
-# %% tags=["shared", "check"]
-# Checked: in twice the time, the loss ends above 2.2 at 0.008, and below 0.25 at 0.002
-assert still_stuck > 2.2
-assert slow < 0.25  # loose: seeds differ in when they begin to learn
-
-# %% [markdown] tags=["shared"]
-# **Exercise 2, by thought alone.** Your own post-norm network has had a warm-up over a
-# twentieth of 40,000 updates, and its loss stays at the level of guessing. Name three
-# changes of which each may help, and what each costs.
-
-# %% tags=["shared", "answer"]
-say(
-    "*A longer warm-up*: fewer updates at the full rate. *A lower peak*: each update "
-    "learns less, so you need more of them. *Pre-norm*: another model, so you cannot "
-    "go on from published post-norm weights. But a loss at the level of guessing has "
-    "other causes, too: first see, as in the next section, if all outputs are alike."
-)
 
 # %% [markdown] tags=["shared"]
 # ## The stuck network no longer sees its input
@@ -442,7 +287,7 @@ say(
     f"After the last block, the outputs differ by {start[-1]:.2f} of their size before "
     f"training, and by {kept[-1]:.2f} after training with warm-up. In the stuck "
     f"network only **{lost[-1]:.1g}** is left. Whatever the input, the output is "
-    "nearly the same, and what is predicted is how frequent each symbol is."
+    "nearly the same: it predicts how frequent each symbol is."
 )
 
 # %% tags=["shared", "check"]
@@ -457,29 +302,37 @@ assert (np.diff(y["trained without warm-up"]) < 0).all()
 # How can a network lose its input? Suppose that after large steps a layer adds nearly
 # the same long vector to every output, as in the drawing. The norm scales the sums back
 # to their old length, and so shrinks their differences; in post-norm, this happens in
-# every block. If your own loss stays at guessing, compute this for your blocks.
+# every block. If your own loss stays at guessing, compute $d$ for your blocks.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three arrows in different directions are three outputs. After the same long vector has been added to each, they are long and nearly parallel. After the norm they have their old length and are still nearly parallel: the differences have shrunk."}}
 diagrams.shared_vector()
 
 # %% [markdown] tags=["shared"]
-# ## Small first steps prevent the harm
+# ## Small first steps help most seeds, filled averages none
 #
-# Why are the first steps so harmful, when later ones at the same rate are not? Three
-# suspects are left. Adam divides the step of each weight by the typical size of its
-# gradients, which at the start it estimates from a few ([Liu et al.
-# 2019](https://arxiv.org/abs/1908.03265)). Or the steps are too long for a new
-# network. Or it is post-norm, whose norms shrink the differences in the drawing. Each
-# suspect gets runs of its own:
+# What keeps this network from learning? There are five suspects, and each gets a test
+# without warm-up:
 #
-# * **averages filled first**: rate 0 for 50 updates: the averages fill, the weights
-#   stay. Then the peak rate at once. If bad averages alone do the harm, this network
-#   learns.
-# * **small steps first**: a tenth of the peak rate for 50 updates, a simple kind of
-#   warm-up, and then the same jump. [Ma & Yarats
-#   2021](https://arxiv.org/abs/1910.04209) hold the size of the first steps
-#   responsible.
-# * **pre-norm**: the peak rate from the first update on.
+# * **Too little time**: we train for twice as long.
+# * **Too high a rate**: we train at a quarter of it, also for twice as long.
+# * **Adam's first averages**. Adam divides the step of each weight by the typical size
+#   of its gradients, which at the start it estimates from a few ([Liu et al.
+#   2019](https://arxiv.org/abs/1908.03265)). *Averages filled first*: 50 updates at
+#   rate 0, so that the averages fill and the weights stay; then the peak rate. If only
+#   bad averages do harm, this network learns.
+# * **The size of the first steps** ([Ma & Yarats
+#   2021](https://arxiv.org/abs/1910.04209)). *Small steps first*: a tenth of the peak
+#   rate for 50 updates, a simple kind of warm-up; then the same jump.
+# * **Post-norm**, whose norms shrink the differences in the drawing. *Pre-norm*: the
+#   peak rate from the first update on.
+#
+# And is the recipe's twentieth, here a warm-up of 10 updates, enough?
+
+# %% tags=["shared"]
+longer = replace(no_warmup, epochs=4, seed=0)
+slower = replace(longer, learning_rate=settings.learning_rate / 4)
+still_stuck, slow = final(train_all([longer, slower])[0])
+shorter = np.sort(final(train_all(seeds(replace(settings, warmup=10)))[0]))
 
 # %% tags=["shared"]
 full = no_warmup.learning_rates
@@ -512,14 +365,25 @@ say(
         ["Adam's first averages", filled, three(*ends[filled]),
          "not alone: it still guesses"],
         ["size of the first steps", small, three(*ends[small]),
-         f"yes: {below[small]} tolerate the jump"],
+         f"in part: {below[small]} tolerate the jump"],
         ["post-norm", "pre-norm", three(*ends[pre]),
          f"in part: {below[pre]} learn"],
     )
 )  # fmt: skip
 
+# %% tags=["shared", "say"]
+say(
+    f"At the rate {slower.learning_rate:g}, the network **learned without warm-up** "
+    f"({slower.updates} updates, one seed). Warm-up makes a high rate usable.\n\n"
+    f"With 10 updates of warm-up, three seeds end at {three(*shorter)} (not learned: "
+    f"{(shorter > 1).sum()} of 3). The recipe's twentieth is meant for pre-norm and "
+    "the rate 0.001; for post-norm at 0.008 it can be too short."
+)
+
 # %% tags=["shared", "check"]
-# Checked: filled averages end above 2.2; most seeds of the others end below 1
+# Checked: stuck for longer, or with filled averages; most seeds of the others learn
+assert still_stuck > 2.2
+assert slow < 0.25  # loose: seeds differ in when they begin to learn
 _, stays = plots.drawn(fig, title, filled)
 assert stays.min() > 2.2 and ends[filled].min() > 2.2
 _, falls = plots.drawn(fig, title, small)
@@ -530,14 +394,129 @@ assert np.median(ends[pre]) < 1  # loose: likewise
 
 # %% [markdown] tags=["shared"]
 # At this rate **large first steps** ruin the network, and post-norm makes it more
-# sensitive. After small first steps most seeds bear the high rate. (The filled averages
-# are those of weights at rest, so they rule out too few gradients, and no more.) This
-# is one network and one task, but [Kalra & Barkeshli
-# 2024](https://arxiv.org/abs/2406.09405) find the same in many, also with SGD: warm-up
-# leads to where the loss is less curved and larger steps do no harm. How much Adam and
-# post-norm add is debated (see the extras). Large models use pre-norm, $\beta_2 = 0.95$
-# and a warm-up that is short, but has many updates:
+# sensitive. After small first steps most seeds bear the high rate. (The averages were
+# filled at rest, so this rules out only that they had too few gradients.) This is one
+# network and one task, but [Kalra & Barkeshli 2024](https://arxiv.org/abs/2406.09405)
+# find the same in many, also with SGD: warm-up leads to where the loss is less curved
+# and larger steps do no harm. How much Adam and post-norm add is debated (see the
+# extras). Large models use pre-norm, $\beta_2 = 0.95$ and a short warm-up:
 # [GPT-3](https://arxiv.org/abs/2005.14165) used 375 million of 300 billion tokens.
+
+# %% [markdown] tags=["shared"]
+# **Exercise 1, by thought alone.** Your own post-norm network has had a warm-up over a
+# twentieth of 40,000 updates, and its loss stays at the level of guessing. Name three
+# changes that may help, and what each costs.
+
+# %% tags=["shared", "answer"]
+say(
+    "*A longer warm-up*: fewer updates at the full rate. *A lower peak*: each update "
+    "learns less, so you need more of them. *Pre-norm*: another model, so you cannot "
+    "go on from published post-norm weights. But a loss at the level of guessing has "
+    "other causes, too: first see, as above, if all outputs are alike."
+)
+
+# %% [markdown] tags=["shared"]
+# ## The learning rate rises linearly, then falls
+#
+# How is a rate written that starts small? A high rate learns fast, but at the start it
+# can ruin the network, and at the end it keeps the weights from converging. So the rate
+# follows a **schedule**: a peak rate times a factor that first rises (the warm-up),
+# then falls. For updates $t = 1, \dots, T$, of which the first $w$ are warm-up, two
+# schedules are common:
+#
+# $$\begin{aligned}
+# \text{rise, then cosine:}\quad & \tfrac{t}{w} \text{ for } t\le w, \text{ then }
+# \tfrac12\Big(1+\cos\pi\tfrac{t-w}{T-w+1}\Big) \\
+# \text{inverse square root:}\quad & \min\!\Big(\tfrac{t}{w},\sqrt{\tfrac{w}{t}}\Big)
+# \end{aligned}$$
+#
+# The second, times its peak, is that of 2017. Because of the $+1$, the cosine
+# ([Loshchilov & Hutter 2017](https://arxiv.org/abs/1608.03983)) would reach zero one
+# update after the last. In the code, `step` $=t-1$ counts the updates already made.
+
+
+# %% tags=["shared"]
+def warmup_cosine(step, *, warmup, total):
+    """Linear rise, then a cosine fall over the rest: a factor in (0, 1]."""
+    check_warmup(warmup, total)  # an error unless 1 <= warmup < total
+    if step < warmup:
+        return (step + 1) / warmup
+    top = warmup - 1
+    return 0.5 * (1 + cos(pi * (step - top) / (total - top)))
+
+
+def inverse_square_root(step, *, warmup, total):
+    """Linear rise, then a slow fall without end: the schedule of 2017."""
+    check_warmup(warmup, total)
+    return min((step + 1) / warmup, sqrt(warmup / (step + 1)))
+
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two schedules over 2000 updates. Both rise for 100 updates. The first then falls along a cosine from one to almost zero; the second falls fast at first, and then ever more slowly, and ends above zero."}}
+w, T = 100, 2000
+schedules = {
+    "rise, then cosine": warmup_cosine,
+    "inverse square root": inverse_square_root,
+}
+values = {
+    name: np.array([schedule(step, warmup=w, total=T) for step in range(T)])
+    for name, schedule in schedules.items()
+}
+rates = 0.01 * values["rise, then cosine"]  # the schedule times a peak rate
+t = np.arange(1, T + 1)
+title = "Both rise to the peak, and fall in different ways"
+panels = {title: {name: (t, y) for name, y in values.items()}}
+fig = plots.curves(panels, x="update t", y="factor", size=(6.5, 3.2))
+fig
+
+# %% tags=["shared", "say"]
+root = values["inverse square root"]
+say(
+    f"Both peak at update {w}. The cosine ends near zero, so fix the length of "
+    f"the run beforehand; the inverse square root is still at {root[-1]:.2f}."
+)
+
+# %% [markdown] tags=["torch"]
+# The schedule enters the training loop at the optimiser. PyTorch's `LambdaLR`
+# multiplies the *initial* rate by a function of how often `scheduler.step()` was
+# called: call it once per update, not per epoch.
+
+# %% tags=["torch", "check"]
+# Checked: both peak at update w with 1; the framework's rates are those drawn
+first, second = (plots.drawn(fig, title, name)[1] for name in values)
+for y, schedule in zip((first, second), schedules.values(), strict=True):
+    assert np.argmax(y) == w - 1 and y[w - 1] == 1 and y.min() > 0
+    np.testing.assert_array_equal(y, factors(schedule.__name__, warmup=w, total=T))
+assert first[-1] < 1e-5 and (np.diff(second[w:], 2) > 0).all() and second[-1] > 0.2
+optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.01)
+factor = partial(warmup_cosine, warmup=w, total=T)
+scheduler, theirs = torch.optim.lr_scheduler.LambdaLR(optimizer, factor), []
+for _ in range(T):
+    theirs += scheduler.get_last_lr()
+    optimizer.step()
+    scheduler.step()
+np.testing.assert_allclose(theirs, rates, atol=1e-8)
+one, peak = settings, settings.learning_rate
+cosine = factors("warmup_cosine", warmup=one.warmup, total=one.updates)
+np.testing.assert_allclose(one.learning_rates, peak * cosine, rtol=1e-6)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, by hand.** The Transformer of 2017 had $m = 512$ and $w = 4000$, and its
+# rate at update $t$ was $m^{-1/2}\min(t^{-1/2}, t\,w^{-3/2})$. What is its peak rate,
+# and at which update has it fallen to half of that?
+
+
+# %% tags=["shared", "answer"]
+def rate_2017(t, m=512, w=4000):
+    return m**-0.5 * min(t**-0.5, t * w**-1.5)
+
+
+# Both terms of the minimum are equal at t = w: there the rate peaks, at 1 / √(m w).
+# After it, the rate falls as 1 / √t: half of the peak needs four times as many updates.
+say(
+    f"The peak is {rate_2017(4_000):.5f}, which is 1 / √(512 · 4000) = "
+    f"{1 / sqrt(512 * 4_000):.5f}. At t = 4 w = 16,000 the rate is "
+    f"{rate_2017(16_000):.5f}, one half of it."
+)
 
 # %% [markdown] tags=["shared"]
 # ## Extra: First explanation: Adam divides by an estimate from few gradients
@@ -615,47 +594,20 @@ assert upper[9] / lower[9] < 4 and upper[0] > 50 and lower[0] < 0.5
 # |g_1|$ cancel, so every weight moves by $\pm\eta_1$. From $t = 2$ on they no longer
 # cancel, and chance also decides how far a weight moves.
 #
-# **RAdam**, the optimiser of Liu et al., estimates how many gradients the average $\nu$
-# is worth: $\rho_t$ starts at 1 and grows to $\rho_\infty = 2/(1-\beta_2) - 1$.
-#
-# $$\rho_t = \rho_\infty - \frac{2\,t\,\beta_2^t}{1-\beta_2^t}, \qquad
-# r_t = \sqrt{\frac{(\rho_t-4)(\rho_t-2)\,\rho_\infty}
-# {(\rho_\infty-4)(\rho_\infty-2)\,\rho_t}}$$
-#
-# While $\rho_t \le 4$, in the first four updates, it does not divide at all: its step
-# $\eta_t\hat\mu_t$ is that of gradient descent with momentum. Then it takes Adam's step
-# times $r_t$, which is small at first and rises towards 1: a warm-up of its own.
-
-
-# %% tags=["shared"]
-def radam_factor(t, beta2=0.99):
-    """RAdam's factor of Adam's step at update ``t``; NaN: it does not divide."""
-    most = 2 / (1 - beta2) - 1
-    rho = most - 2 * t * beta2**t / (1 - beta2**t)
-    if rho <= 4:
-        return nan
-    return sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho))
-
-
-# %% tags=["shared", "say"]
-say(
-    f"With $\\beta_2 = 0.99$, the factor is {radam_factor(6):.2f} at update 6, "
-    f"{radam_factor(50):.2f} at update 50 and {radam_factor(400):.2f} at update 400."
-)
-
-# %% [markdown] tags=["shared"]
-# But RAdam changes both the spread and the size of the first steps, so it cannot decide
-# between them. Our table of suspects can: with filled averages the spread is small from
-# the first step on, and the network still guesses. So **the spread alone does not
-# explain this failure**.
+# **RAdam**, the optimiser of Liu et al., leaves out the division in the first updates,
+# and then takes Adam's step times a factor that rises to 1: a warm-up of its own. So it
+# changes both the spread and the size of the first steps, and cannot decide between
+# them. Our table of suspects can: with filled averages the spread is small from the
+# first step on, and the network still guesses. So **the spread alone does not explain
+# this failure**.
 
 
 # %% tags=["torch", "check"]
-# Checked: the framework's Adam and RAdam take our steps
-def framework_steps(grads, kind=torch.optim.Adam):
-    """Steps of PyTorch's Adam or RAdam at rate 1: ``t n -> t n``."""
+# Checked: the framework's Adam takes our steps
+def framework_steps(grads):
+    """Steps of PyTorch's Adam at rate 1: ``t n -> t n``."""
     weight = nn.Parameter(torch.zeros_like(grads[0]))
-    optimizer, steps = kind([weight], lr=1.0, betas=(0.9, 0.99)), []
+    optimizer, steps = torch.optim.Adam([weight], lr=1.0, betas=(0.9, 0.99)), []
     for grad in grads:
         before = weight.detach().clone()
         weight.grad = grad.clone()
@@ -667,10 +619,6 @@ def framework_steps(grads, kind=torch.optim.Adam):
 ours, short = adam_steps(noise[:100]), floats(noise[:100])
 np.testing.assert_allclose(as_numpy(framework_steps(short)), ours, atol=1e-3)
 np.testing.assert_allclose(np.abs(ours[0]), 1, atol=1e-3)  # the first step is the rate
-theirs = as_numpy(framework_steps(short, torch.optim.RAdam))
-np.testing.assert_allclose(theirs[:5], adam_averages(noise[:5])[0], atol=1e-3)  # ρ < 5
-r = np.array([radam_factor(t) for t in range(6, 101)])[:, None]
-np.testing.assert_allclose(theirs[5:], r * ours[5:], atol=1e-3)
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Second explanation: post-norm shrinks the differences after large steps
@@ -806,10 +754,10 @@ assert max(pre[-1], post[-1]) < 0.15  # all outputs have one vector in common
 # ## Extra: Clipping limits the damage of one bad batch
 #
 # Why does the recipe clip? A batch whose gradient is a hundred times as long as usual
-# does harm later, too. Adam divides this spike by its own size, but both averages
-# remember it: $\mu$ for some ten updates, with steps that are too long, and $\nu$ for
-# hundreds (with $\beta_2 = 0.99$), with steps that are too short. **Clipping by
-# the global norm** shortens a gradient longer than $c$, and keeps its direction:
+# does harm later, too. Adam divides by a size that contains the spike. But both
+# averages remember it: $\mu$ makes some ten steps too long, then $\nu$ (with $\beta_2 =
+# 0.99$) makes hundreds too short. **Clipping by the global norm** shortens a gradient
+# longer than $c$, and keeps its direction:
 #
 # $$g \leftarrow g\cdot\min\!\big(1,\ c/\lVert g\rVert\big),$$
 #
@@ -878,11 +826,10 @@ for param, b in zip(params, short, strict=True):
     np.testing.assert_allclose(as_numpy(param.grad), b, rtol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, open.** A run was interrupted after 49 updates. It resumes from its
-# weights at the old rate, without Adam's $\mu$ and $\nu$. As its next gradients take
-# the same 49 again; `clipped` holds the gradients of the last figure.
-# Predict the mean size of the first step, in units of the rate, after the interruption
-# and without it. What would you do about it?
+# **Exercise 3, predict and measure.** A run was interrupted after 49 updates. It
+# resumes at the old rate, without Adam's $\mu$ and $\nu$. Take `clipped[:49]`, the
+# first gradients of the last figure, both before and after. Predict the mean size of
+# the first step, in units of the rate, after the interruption and without it.
 
 # %% tags=["shared"]
 before = clipped[:49]  # the gradients of 49 updates: t n
@@ -957,8 +904,8 @@ assert check("warmup.adam", my_adam)
 #
 # Choose an answer to see whether it is right, and why.
 #
-# **1.** A network answers with confident random noise. Ten classes are equally
-# frequent. What is its cross-entropy?
+# **1.** A network puts nearly all probability on one class, at random. Ten classes are
+# equally frequent. What is its cross-entropy?
 #
 # <details><summary>The logarithm of ten, the loss of guessing.</summary>
 #
@@ -983,14 +930,14 @@ assert check("warmup.adam", my_adam)
 #
 # <details><summary>Never: a share grows with the run.</summary>
 #
-# **No.** Tempting, because it makes a recipe for every length. But how much a network
-# must change before it bears a rate is not a matter of when the run ends.
+# **No.** Tempting, because it makes a recipe for every length. But how long a network
+# needs before it bears a rate does not depend on when the run ends.
 #
 # </details>
-# <details><summary>In a long run with a low rate.</summary>
+# <details><summary>In a long run: there is more to learn.</summary>
 #
-# **No.** There a twentieth is many updates, and a low rate asks for few: some large
-# models have warmed up over far less.
+# **No.** There a twentieth is many updates, and the start is as hard as in a short run:
+# some large models have warmed up over far less.
 #
 # </details>
 # <details><summary>In a short run with a high rate.</summary>
@@ -1022,30 +969,30 @@ assert check("warmup.adam", my_adam)
 #
 # </details>
 #
-# **4.** One batch has a gradient a hundred times as long as usual, and is not clipped.
-# $\beta_1$ is 0.9, $\beta_2$ is 0.99. How long does it disturb Adam's steps?
+# **4.** A post-norm network stays at the level of guessing. Which run tells whether
+# Adam's first averages *alone* are to blame?
 #
-# <details><summary>For one update: Adam divides by the size.</summary>
+# <details><summary>One with warm-up: it gives the averages time.</summary>
 #
-# **No.** It does divide, so that step is not a hundred times as long. But it divides by
-# an average, which remembers.
-#
-# </details>
-# <details><summary>For some ten updates.</summary>
-#
-# **No.** That is about the memory of the mean, which makes steps too long. The average
-# of squares forgets ten times more slowly.
+# **No.** Tempting, because it will learn. But warm-up also makes the first steps small,
+# so two suspects change at once.
 #
 # </details>
-# <details><summary>For hundreds of updates.</summary>
+# <details><summary>One that fills them before the first step.</summary>
 #
-# **Right.** Its square is ten thousand times the usual, and an update forgets a
-# hundredth of it. Until then, steps are too short.
+# **Right.** Nothing else changes, neither the rate nor the norms. If it still guesses,
+# the averages alone are not to blame.
+#
+# </details>
+# <details><summary>One with pre-norm.</summary>
+#
+# **No.** It tests another suspect. If it learns, it does so with averages that are as
+# bad as before.
 #
 # </details>
 #
-# **5.** A run goes on from its saved weights, at its old rate, but with a new Adam.
-# What are the first steps like?
+# **5.** (From the extra on clipping.) A run goes on from its saved weights, at its old
+# rate, but with a new Adam. What are the first steps like?
 #
 # <details><summary>As before: the weights are what was learned.</summary>
 #
@@ -1069,10 +1016,10 @@ assert check("warmup.adam", my_adam)
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * Warm-up made a high rate usable. A small rate needed only more time.
+# * Warm-up made a high rate usable. A smaller rate learned without it.
 # * The usual twentieth of all updates is meant for pre-norm and moderate rates.
 # * In the stuck network all outputs are nearly the same.
-# * Small first steps prevented the failure. Filled averages of Adam did not.
+# * Small first steps helped most seeds. Filled averages of Adam helped none.
 # * Pre-norm was sturdier than post-norm, and still learned more with warm-up.
 
 # %% [markdown] tags=["torch"]
