@@ -129,10 +129,10 @@ x_test, y_test = parts["test"]  # n y x i, n
 # %% [markdown] tags=["shared"]
 # $H \times H$ pixels in patches of $p \times p$ give $N = (H/p)^2$ patches, each a
 # vector $x_n$ of $p \cdot p \cdot i$ numbers; $i$ is the number of channels, three in a
-# colour photo. For the photo above, $p = 16$ gives 196 patches, and a map of $196^2$
-# weights; halving $p$ gives four times as many patches, and sixteen times the map. Our
-# data are the grey digits of scikit-learn, with $H = 8$: with $p = 2$, 16 patches of 4
-# numbers.
+# colour photo. For a photo of 224 × 224, $p = 16$ gives 196 patches, and a map of
+# $196^2$ weights; halving $p$ makes four times as many patches, and a map sixteen times
+# as large. Our data are scikit-learn's grey digits: $H = 8$, and $p = 2$ gives 16
+# patches of 4 numbers.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, a handwritten digit of eight by eight pixels with a grid of four by four squares. Right, the sixteen squares one by one, numbered from 0 to 15 in the same order."}}
 patch_sequence(x_test[0], settings.patch)
@@ -200,16 +200,16 @@ say(
 # The encoder returns one vector for each patch, but we want a single output, the class.
 # ViT puts one more element in front, a learned vector that belongs to no patch: the
 # **class token**, known from [BERT](https://arxiv.org/abs/1810.04805). It attends to
-# all patches, and only its last vector goes to the output, so training makes it collect
-# what tells the classes apart. The alternative is the mean over the vectors of all
-# patches, **mean pooling**.
+# all patches, and only its vector after the last block goes to the output, so training
+# makes it collect what tells the classes apart. The alternative is the mean over the
+# vectors of all patches, **mean pooling**.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two flows side by side. Left, the predictor of the chapter on positions: embed, positions, encoder, hidden, output for each element. Right, the vision Transformer: a picture is cut into patches, embed, a class token in front, positions, the same encoder, and the output of its first element only. Frames mark what is new: the patches, the token, and the choice of the first element."}}
 diagrams.vision_transformer()
 
 # %% [markdown] tags=["shared"]
-# Everything else is known: `dense`, the `Encoder` with pre-norm (and its final norm)
-# and GELU, and positions, without which a picture is a bag of patches (see the extra).
+# The rest is known: `dense`, the pre-norm `Encoder` with GELU and a final norm, and
+# positions. Without them, a picture is a bag of patches (see the extra).
 
 
 # %% tags=["torch"]
@@ -247,7 +247,7 @@ class VisionTransformer(nn.Module):
 
 # %% tags=["shared"]
 vit = build(VisionTransformer, seed=settings.seed, **settings.model)
-logits, maps = attention_maps(vit, floats(x_test))  # b c, l b h s s
+logits, maps = attention_maps(vit, floats(x_test))  # no dropout: b c, l b h s s
 tuple(logits.shape), tuple(maps.shape)  # s = 17: the token and 16 patches
 
 # %% tags=["shared", "check"]
@@ -274,9 +274,9 @@ assert vit.encoder.norm is not None
 say(
     f"The ViT has {settings.n_blocks} blocks of {settings.n_heads} heads, $m$ = "
     f"{settings.m}, $f$ = {settings.f}: {count_parameters(vit):,} parameters. It sees "
-    f"{settings.epochs} epochs in batches of {settings.batch_size}; after "
-    f"{settings.warmup} updates of warm-up the rate is {settings.learning_rate}: high "
-    "for a Transformer, fine for one so small."
+    f"{settings.epochs} epochs in batches of {settings.batch_size}; the rate rises for "
+    f"{settings.warmup} updates to {settings.learning_rate}, high for a Transformer, "
+    "but this one is small."
 )
 
 # %% tags=["shared"]
@@ -298,10 +298,10 @@ fig = plots.curves(panels, x="epoch", size=(7, 2.6))
 fig
 
 # %% [markdown] tags=["shared"]
-# Its rivals are two models of scikit-learn that get the 64 pixels as they are, logistic
-# regression and a support vector machine (SVM), and, not trained here, a ViT with mean
-# pooling and a convolutional net of the same size (see the extra). The last column is
-# [a record](../book/how-this-was-built.md) of all, with five other seeds.
+# Its rivals are logistic regression and a support vector machine (SVM), on the 64
+# pixels as they are. Not trained here are a ViT with mean pooling and a convolutional
+# net of the same size (see the extra). The last column is [a
+# record](../book/how-this-was-built.md) of all, with five other seeds.
 
 
 # %% tags=["shared", "experiment"]
@@ -353,17 +353,20 @@ assert on_test["ViT, class token"] > 0.85 and on_test["SVM"] > 0.95
 # %% [markdown] tags=["shared"]
 # A convolution looks at neighbours. Shift the picture, and its outputs shift, too: it
 # is **equivariant**. What a model assumes before any example is its **inductive bias**;
-# a ViT assumes little, and has to learn this from examples. In figure 3 of [Dosovitskiy
+# a ViT assumes little, and has to learn what a shift does. In figure 3 of [Dosovitskiy
 # et al.](https://arxiv.org/abs/2010.11929), convolutions are ahead with 1.3 million
-# photos, and ViTs with 300 million. With strong augmentation, 1.3 million are enough
-# for a ViT ([Touvron et al. 2021](https://arxiv.org/abs/2012.12877)).
+# photos, and ViTs with 300 million. With strong augmentation and long training, 1.3
+# million are enough for a ViT ([Touvron et al.
+# 2021](https://arxiv.org/abs/2012.12877)).
 #
 # ## Augmentation teaches what a shift leaves unchanged
 #
 # **Augmentation** changes each training picture a little whenever it is used, but not
 # its class: here it is turned by up to twelve degrees and shifted by up to one pixel.
 # (A mirrored digit would be wrong; a mirrored photo mostly is not.) NumPy draws the
-# `uniforms`, numbers from 0 to 1: one for the angle, two for the shift, one to mirror.
+# `uniforms`, eight numbers from 0 to 1 for each picture. We use four: one for the
+# angle, two for the shift, one to mirror. (`move_pictures` interpolates between
+# pixels.)
 
 # %% [markdown] tags=["torch"]
 # The data stay on the model's device, and `fit` calls `augment` there for each batch.
@@ -417,7 +420,7 @@ plots.pictures((255 * row[None]).round().astype(np.uint8), titles=title)
 
 # %% [markdown] tags=["shared"]
 # To measure what it teaches, we shift each test picture by one pixel, an eighth of its
-# width. Up or down, this also cuts off a row of ink.
+# width. A shift up or down also pushes a row of ink off the picture.
 
 
 # %% tags=["shared"]
@@ -448,8 +451,8 @@ say(
     f"{table(names_of_columns, *rows)}\n\n"
     "All models lose shifted digits, even convolutions. With augmentation (and weights "
     "chosen on shifted validation pictures) the ViT finds "
-    f"**{on_moved['ViT, augmented']:.0%}** of them. Its many epochs are not the "
-    f"reason: without augmentation, as many reach {np.mean(without):.0%} on average, "
+    f"**{on_moved['ViT, augmented']:.0%}** of them. The longer training is not the "
+    f"reason: without augmentation, it reaches {np.mean(without):.0%} on average, "
     f"{word('less', without, with_it)} with every seed."
 )
 
@@ -477,22 +480,23 @@ assert svm_moved > on_moved["SVM"] + 0.2
 say(
     f"It finds **{svm_moved:.1%}** of the shifted digits instead of "
     f"{on_moved['SVM']:.1%}, and {accuracy(second, x_test, y_test):.1%} of the others: "
-    "augmentation changes the data, so it can help any model. But this SVM has seen "
-    "exactly the four shifts of the test; rotations would need more copies still."
+    "augmentation changes the data, so it can help any model. (And the lost ink was "
+    "not the reason.) But this SVM has seen exactly the four shifts of the test; "
+    "rotations would need more copies still."
 )
 
 # %% [markdown] tags=["shared"]
 # ## Attention shows where the class token looks, not why
 #
 # The weights that the class token gives to the patches make a map, here the mean over
-# the heads of the last block. Are its largest weights the reason for the class? We
-# erase the four of the sixteen patches with the most attention, which makes them empty
-# paper, and see by what share the probability of the chosen class falls.
+# the heads of the last block. (There, a patch's vector already has others mixed in:
+# [Abnar & Zuidema 2020](https://arxiv.org/abs/2005.00928).) Are its largest weights the
+# reason for the class? We erase the four patches with the most attention, of sixteen,
+# and see how far the probability of the chosen class falls.
 
 # %% [markdown] tags=["torch"]
 # Whether attention explains at all is disputed: see [the reverse task, in
-# PyTorch](reverse_torch.ipynb). In large ViTs, lower blocks have local and
-# global heads, higher ones nearly only global ones (Dosovitskiy et al., figure 7).
+# PyTorch](reverse_torch.ipynb).
 
 # %% tags=["shared", "experiment"]
 # Experiment: where the class token looks, pictures with patches erased, probabilities
@@ -549,10 +553,11 @@ rows = [[name, f"{share:.0%}"] for name, share in lost.items()]
 at_seeds, looked_seeds, ink_seeds, most_seeds = seeds["probability lost"].values()
 say(
     f"{table(['four patches erased', 'probability falls by'], *rows)}\n\n"
-    "With each of five other seeds, the patches that the token attends to cost "
-    f"{word('more', looked_seeds, at_seeds)} than random ones, so the map says "
-    f"something, but {word('less', looked_seeds, ink_seeds)} than those with the most "
-    "ink, which need no model. Those found by erasing one at a time cost "
+    "Even random patches cost something, because such pictures never came up in "
+    "training. With each of five other seeds, those that the token attends to cost "
+    f"{word('more', looked_seeds, at_seeds)}, so the map says something, but "
+    f"{word('less', looked_seeds, ink_seeds)} than those with the most ink, which need "
+    "no model. Those found by erasing one at a time cost "
     f"{word('more', most_seeds, ink_seeds)} still. (Without some ink, an 8 may *be* a "
     "3.)"
 )
@@ -565,14 +570,13 @@ assert lost["largest loss when erased alone"] > lost["at random"] + 0.1
 np.testing.assert_allclose(maps.sum(axis=-1), 1, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# ## A trained trunk learns new classes from few pictures
+# ## Fine-tuning a trained trunk learns new classes from few pictures
 #
 # A ViT without its output layer, its **trunk** or *backbone*, can be trained on classes
 # with many pictures and reused for others with few. **Fine-tuning** trains everything,
 # beginning with the weights of the trunk. A **linear probe** fits only a new output
-# layer, here a logistic regression; the trunk is **frozen** (see the extra on
-# weights). We train ours on the digits 0 to 7, and then show it four pictures each of 8
-# and 9.
+# layer, here a logistic regression; the trunk is **frozen** (see the extra on weights).
+# We train a trunk on the digits 0 to 7, and then show it four pictures each of 8 and 9.
 
 
 # %% tags=["shared", "experiment"]
@@ -638,7 +642,7 @@ k = 4  # pictures of each class, in five draws
 found = {way: [learned(way, few(k, n), n) for n in range(5)] for way in ways}
 mean = {way: np.mean(x) for way, x in found.items()}
 rows = [[way, f"{mean[way]:.1%} ± {np.std(x):.1%}"] for way, x in found.items()]
-names_of_columns = ["", f"accuracy with {k} pictures of each"]
+names_of_columns = ["", f"accuracy with {k} pictures of each (guessing: 50%)"]
 of_seeds = seeds["two new classes"]
 tuned_seeds, scratch_seeds = (
     [of_seeds[f"{way}, {n} of each"] for n in (4, 16)]
@@ -647,8 +651,8 @@ tuned_seeds, scratch_seeds = (
 say(
     f"{table(names_of_columns, *rows)}\n\n"
     f"(Mean and standard deviation of {len(found['fine-tuning'])} draws; the probe is "
-    "fitted until it converges, the others get 40 updates. Guessing finds half.) With "
-    "five other seeds, fine-tuning was always "
+    "fitted until it converges, the others get 40 updates.) With five other seeds, "
+    "fine-tuning was always "
     f"{word('higher', tuned_seeds, scratch_seeds)} than training from scratch, with 4 "
     "pictures of each and with 16. For the probe, features that tell 0 to 7 apart need "
     "not tell 8 from 9."
@@ -666,9 +670,9 @@ assert mean["fine-tuning"] > 0.6
 # %% tags=["shared", "say"]
 run = recorded("cifar10")[-1]
 say(
-    f"And photos? On CIFAR-10, a ViT like ours, from scratch, got "
-    f"**{run['test_accuracy']:.1%}** of the test after {run['updates']:,} updates (a "
-    "[recorded](../book/how-this-was-built.md) run of "
+    f"And photos? On CIFAR-10, a ViT of {run['n_parameters']:,} parameters got, from "
+    f"scratch, **{run['test_accuracy']:.1%}** of the test after {run['updates']:,} "
+    "updates (a [recorded](../book/how-this-was-built.md) run of "
     f"{run['seconds'] / 60:.0f} minutes)."
 )
 
@@ -683,11 +687,10 @@ say(
 #
 # Make one folder for each class, as for torchvision's `ImageFolder`, and set the
 # environment variable `PHOTOS` to the folder that contains them. (`PHOTOS=cifar10`
-# takes CIFAR-10, which `make data` downloads.) Any common format and any size will do:
-# the middle square of a photo is scaled to 32 × 32 pixels, so cut large pictures into
-# tiles first. A fifth of each class is kept for the test. But all photos of one scene,
-# one slide or one person must be on the same side: then make two folders, `train` and
-# `test`, with the same classes.
+# takes CIFAR-10, which `make data` downloads.) The middle square of a photo is scaled
+# to 32 × 32 pixels, so cut large pictures into tiles first. A fifth of each class is
+# kept for the test. But all photos of one scene, one slide or one person must be on the
+# same side: then make two folders, `train` and `test`, with the same classes.
 
 
 # %% tags=["shared"]
@@ -790,7 +793,8 @@ say(
 # %% [markdown] tags=["shared"]
 # Learned positions begin as random numbers. Does the ViT find out which patches are
 # neighbours? Each small map below belongs to the patch at its place, and shows the
-# cosine between its position vector and those of all 16 patches, for the augmented ViT.
+# cosine between its position vector and those of all 16 patches (dark: high), for the
+# augmented ViT.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two grids of four by four small maps. Before training, each map is dark at its own patch only. Learned: around its own patch, each map has further dark cells, mostly neighbours."}}
 start = build(VisionTransformer, seed=settings.seed, **settings.model)
@@ -817,7 +821,7 @@ near, far = alike["learned"]
 say(
     "Learned positions of patches that share a side have a mean cosine of "
     f"**{near:.2f}**, all other pairs {far:.2f}. Before training, both were close to "
-    "0. The training told the ViT which patches are neighbours."
+    "0. So the augmented ViT has learned which patches are neighbours."
 )
 
 # %% tags=["shared", "check"]
@@ -873,8 +877,8 @@ with full_float32():
 np.testing.assert_allclose(*outputs, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# The mean over all places forgets where the digit was: on a large empty sheet, even an
-# untrained net gives the same logits wherever it is (checked above).
+# The mean over all places forgets where the digit was, on a large empty sheet even
+# without training (checked above).
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Published weights fit after renaming
@@ -934,8 +938,8 @@ with full_float32():
     outputs = as_numpy(attention_maps(loaded, floats(in_colour))[0])
 
 # %% [markdown] tags=["torch"]
-# Is only a new output layer to be trained? Then freeze the rest: such parameters get no
-# gradient, and the optimizer skips them.
+# To train only a new output layer, freeze the rest: such parameters get no gradient,
+# and the optimizer skips them.
 
 
 # %% tags=["torch"]
@@ -960,10 +964,10 @@ assert changed == {"output.weight", "output.bias"}
 
 # %% [markdown] tags=["shared"]
 # Mind one number: torchvision's layer norm has $\epsilon = 10^{-6}$ where ours has
-# $10^{-5}$. Here, both have ours.
+# $10^{-5}$. Here, both have ours; with downloaded weights, outputs differ a little.
 #
-# **Exercise 3, open.** [timm](https://github.com/huggingface/pytorch-image-models) has
-# other names: `cls_token`, `pos_embed`, `patch_embed.proj`, `blocks.0.attn.qkv`,
+# **Exercise 3, on paper.** [timm](https://github.com/huggingface/pytorch-image-models)
+# has other names: `cls_token`, `pos_embed`, `patch_embed.proj`, `blocks.0.attn.qkv`,
 # `blocks.0.attn.proj`, `blocks.0.mlp.fc1`, `blocks.0.mlp.fc2`, `norm` at the end, and
 # `head`. Write the table for `renamed`.
 
@@ -1021,8 +1025,8 @@ download_link(augmented, f"vision_{framework}.safetensors")
 # ## Extra: Your turn, from a blank cell
 #
 # Two functions that make a sequence of a picture: patches, and the vectors that the
-# encoder gets. `check` tries each on random arrays, and says whether it is right, or
-# what is wrong. Pictures need not be square.
+# encoder gets. `check` tries each on random arrays, and says what is wrong. Pictures
+# need not be square.
 
 
 # %% tags=["shared", "your-turn"]
@@ -1085,7 +1089,7 @@ assert check("vision.tokens", my_tokens)
 # before.
 #
 # </details>
-# <details><summary>It stays the same.</summary>
+# <details><summary>It stays: the blocks have no weights for places.</summary>
 #
 # **Right.** The blocks use the same matrices for each element of the sequence, however
 # long it is.
@@ -1133,8 +1137,9 @@ assert check("vision.tokens", my_tokens)
 #
 # </details>
 #
-# **4.** A convolution moves its output along with a shifted picture, and at the end the
-# net takes the mean over all places. Can a shift still change the class?
+# **4.** A convolution moves its output along with a shifted picture. The net pools in
+# pairs, and at the end takes the mean over all places. Can a shift still change the
+# class?
 #
 # <details><summary>No: the mean of the same outputs is the same.</summary>
 #
@@ -1142,7 +1147,7 @@ assert check("vision.tokens", my_tokens)
 # border, and pooling in pairs follows only even shifts.
 #
 # </details>
-# <details><summary>Yes, through borders and pooling.</summary>
+# <details><summary>Yes: at the border, or if it is odd.</summary>
 #
 # **Right.** At a border a kernel meets padding, and pooling cuts a shifted picture into
 # other pairs.
@@ -1164,7 +1169,7 @@ assert check("vision.tokens", my_tokens)
 # because such pictures never came up in training.
 #
 # </details>
-# <details><summary>A larger fall than without as many other patches.</summary>
+# <details><summary>A larger fall than when as many others are erased.</summary>
 #
 # **Right.** Others at random, or those with the most ink, for which one needs no model.
 # Only the difference can belong to the map.
