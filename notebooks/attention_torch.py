@@ -26,7 +26,7 @@
 # 2017](https://arxiv.org/abs/1706.03762)) dropped the recurrence, kept the attention,
 # and became the model behind [BERT](https://arxiv.org/abs/1810.04805),
 # [GPT-3](https://arxiv.org/abs/2005.14165) and much of [computer
-# vision](https://arxiv.org/abs/2010.11929). This page builds its attention layer.
+# vision](https://arxiv.org/abs/2010.11929).
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX:
