@@ -102,6 +102,7 @@ dog, bites, man = np.eye(3, 12)  # each word has a feature of its own
 sentences = np.array([[dog, bites, man], [man, bites, dog]])  # b s m
 encoder = build(Encoder, 2, 12, 3, 29)  # n_blocks, m, n_heads, f
 one, two = as_numpy(encoder(floats(sentences)))  # s m, s m
+np.allclose(one, two[::-1], atol=1e-2)
 
 # %% [markdown] tags=["shared"]
 # The output for *dog* is the same whether it bites or is bitten, and no later layer can
@@ -205,16 +206,17 @@ assert (np.diff(products[0, 5:]) > 0).any()  # not monotonic
 # %% [markdown] tags=["shared"]
 # ## The codes are added to the input, computed or learned
 #
-# Inside a model, the table of codes is computed once and added to every input. The
+# Inside a model, the table of codes is computed once and added to every input (which
+# Vaswani et al. first multiply by $\sqrt{m}$: otherwise the codes may outweigh it). The
 # alternative is a table that is **learned** like any other parameter;
-# [BERT](https://arxiv.org/abs/1810.04805) has one. Both tables end at `max_length`; a
-# longer sequence raises an error.
+# [BERT](https://arxiv.org/abs/1810.04805) has one. In our code, both tables end at
+# `max_length`; a longer sequence raises an error.
 
 # %% [markdown] tags=["jax"]
 # An array is a parameter only inside an
 # [`nnx.Param`](https://flax.readthedocs.io/en/latest/nnx_basics.html). The table of
-# sinusoids is a plain array: `nnx.split(model, nnx.Param, ...)` puts it with the rest,
-# and training leaves it alone.
+# sinusoids is a plain array, so `nnx.split(model, nnx.Param, ...)` counts it among the
+# rest, and training leaves it alone.
 
 
 # %% tags=["jax"]
@@ -268,19 +270,20 @@ assert said == ["97 positions, but the table has max_length = 96"] * 2
 # ## Rotary positions put the distance into the scores
 #
 # A word seldom needs *position 17*, and often *the word three places back*. But with
-# added codes a score is the sum of four products: word and word, word and code, code
-# and word, code and code. The middle two depend on where the words are; with learned
-# matrices even the last one does. To make only the distance count, let the clocks
-# *rotate* the words instead. **Rotary positions** ([Su et al.
-# 2021](https://arxiv.org/abs/2104.09864)) rotate, in every query and key at position
-# $p$, pair $j$ by the angle $\omega_j p$, with $d$ in place of $m$; values stay as they
-# are. With $R_p$ for this rotation, the score of a query at $p$ and a key at $r$ is
+# added codes a score is the sum of four products: word · word, word · code, code · word
+# and code · code. The middle two depend on where the words are, and so does the last,
+# because learned matrices stand between the codes. To make only the distance count, let
+# the clocks *rotate* the words instead. **Rotary positions** ([Su et al.
+# 2021](https://arxiv.org/abs/2104.09864)) rotate pair $j$ of every query and key at
+# position $p$ by the angle $\omega_j p$ (with $d$ for $m$ in $\omega_j$); values stay
+# as they are. With $R_p$ for this rotation, the score of a query at $p$ and a key at
+# $r$ is
 #
 # $$(R_p\, q) \cdot (R_r\, k) = q \cdot (R_{r-p}\, k),$$
 #
 # because rotating two vectors by the same angle leaves their dot product as it is: turn
-# both back by the angle of $p$. So the score depends on the two words and on their
-# distance $r - p$, but not on where they are.
+# both back by $R_p$. So the score depends on the two words and on their distance $r -
+# p$, but not on where they are.
 
 
 # %% tags=["jax"]
@@ -290,7 +293,8 @@ def rotary(x, offset=0):
     if d % 2:
         raise ValueError(f"expected pairs of features, got d = {d}")
     frequencies = 10000.0 ** (-jnp.arange(0, d, 2, dtype=jnp.float32) / d)
-    angle = (offset + jnp.arange(s))[:, None] * frequencies  # s d/2; float32 suffices
+    # In float32, the angles of our short sequences are off by less than 1e-4.
+    angle = (offset + jnp.arange(s))[:, None] * frequencies  # s d/2
     sin, cos = jnp.sin(angle), jnp.cos(angle)
     even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
     pairs = even * cos - odd * sin, even * sin + odd * cos
@@ -375,6 +379,83 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
+# ## The mask acts in every layer
+#
+# Real sentences differ in length, so the shorter ones of a batch are padded. Hiding the
+# padding in the first layer is not enough: padded positions get outputs, too, and the
+# second layer would read them. So every layer gets the mask. This one hides *keys*
+# only, and its shape is `b 1 1 k`: the same for all heads and queries. It combines by
+# `&` with a causal mask, which the decoder needs:
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Where a mask acts: a padding mask, which hides a column, and a causal mask, which hides the triangle above the diagonal, are joined by and. masked_softmax turns the scores and this mask into weights, zero in every hidden cell."}}
+diagrams.mask()
+
+# %% [markdown] tags=["shared"]
+# As a test, we fill the padding of the second sentence, its last three positions, with
+# garbage, and compare our encoder with one that forgets the mask after its first layer.
+
+# %% tags=["shared"]
+encoder = build(Encoder, 2, 12, 3, 29)
+x = np.random.default_rng(5).normal(size=(2, 9, 12))  # b s m
+real = np.arange(9) < np.array([[9], [6]])  # b s
+mask = real[:, None, None, :]  # b 1 1 k
+garbage = np.where(real[..., None], x, 1e15)
+
+
+def forgetful(encoder, x, mask):
+    """A forward pass with a mistake: only the first layer gets the mask."""
+    for i, block in enumerate(encoder.blocks):
+        x, _ = block(x, mask if i == 0 else None)
+    return as_numpy(x)
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: both encoders, with and without garbage in the padding
+out, maps = map(as_numpy, attention_maps(encoder, floats(x), booleans(mask)))
+found = attention_maps(encoder, floats(garbage), booleans(mask))
+out_garbage, maps_garbage = map(as_numpy, found)
+leak = [forgetful(encoder, floats(inputs), booleans(mask)) for inputs in (x, garbage)]
+
+# %% tags=["shared", "say"]
+leaked = np.abs(leak[1] - leak[0])[real].max()
+say(
+    "Garbage in the padding does not change the real outputs at all. If the second "
+    f"layer forgets the mask, it changes them by up to **{leaked:.2f}**, although the "
+    "norms of the first block have already scaled the garbage down."
+)
+
+# %% tags=["shared", "check"]
+# Checked: padding has no effect on outputs and maps, unless a layer forgets the mask
+check_shape(maps, "l b h q k", l=2, b=2, h=3, q=9, k=9)
+np.testing.assert_array_equal(out_garbage[real], out[real])
+np.testing.assert_array_equal(maps_garbage[:, 0], maps[:, 0])
+np.testing.assert_array_equal(maps_garbage[:, 1, :, :6], maps[:, 1, :, :6])
+assert (maps[:, 1, ..., 6:] == 0).all()
+assert leaked > 0.03  # loose: depends on the weights
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, change the code.** Now only the *last* layer gets the mask. Does the
+# padding reach the real outputs? Predict, then change one line of `forgetful`.
+
+
+# %% tags=["shared", "answer"]
+def too_late(encoder, x, mask):
+    """Only the last layer gets the mask."""
+    for i, block in enumerate(encoder.blocks):
+        x, _ = block(x, mask if i == len(encoder.blocks) - 1 else None)
+    return as_numpy(x)
+
+
+late = [too_late(encoder, floats(inputs), booleans(mask)) for inputs in (x, garbage)]
+spoilt = np.abs(late[1] - late[0])[real].max()
+assert spoilt > 2
+say(
+    f"Yes: the real outputs change by up to {spoilt:.1f}. In the first layer, the real "
+    "positions have already read the padding. The last layer hides the padded keys, "
+    "but the real keys bring along what they have read. So every layer needs the mask."
+)
+
+# %% [markdown] tags=["shared"]
 # ## The predictor maps each element to an output
 #
 # To compare the three kinds of positions, we need a whole model, and only its two ends
@@ -402,8 +483,7 @@ rows = embedding(integers([ids]))  # b s m
 # 4. `hidden`, with a norm and a ReLU, computes with each vector alone.
 # 5. `output` turns it into what is asked for, such as the scores of $c$ classes.
 #
-# In the code, `# 1` to `# 5` mark these stages. Dropout also acts on the inputs, and
-# before the last layer.
+# In the code, `# 1` to `# 5` mark these stages.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}}
 diagrams.predictor()
@@ -492,90 +572,14 @@ assert moved["none"] < 1e-5
 assert min(moved["sinusoidal"], moved["learned"]) > 0.03
 
 # %% [markdown] tags=["shared"]
-# ## The mask acts in every layer
-#
-# Real sentences differ in length, so the shorter ones of a batch are padded. Hiding the
-# padding in the first layer is not enough: the second layer would read it after all. So
-# every layer gets the mask. This one hides *keys* only, and its shape is `b 1 1 k`: the
-# same for all heads and queries. It combines by `&` with a causal mask, which the
-# decoder needs:
-
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Where a mask acts: a padding mask, which hides a column, and a causal mask, which hides the triangle above the diagonal, are joined by and. masked_softmax turns the scores and this mask into weights, zero in every hidden cell."}}
-diagrams.mask()
-
-# %% [markdown] tags=["shared"]
-# As a test, we fill the padding of the second sentence, its last three positions, with
-# garbage, and compare our encoder with one that forgets the mask after its first layer.
-
-# %% tags=["shared"]
-encoder = build(Encoder, 2, 12, 3, 29)
-x = np.random.default_rng(5).normal(size=(2, 9, 12))  # b s m
-real = np.arange(9) < np.array([[9], [6]])  # b s
-mask = real[:, None, None, :]  # b 1 1 k
-garbage = np.where(real[..., None], x, 1e15)
-
-
-def forgetful(encoder, x, mask):
-    """A forward pass with a mistake: only the first layer gets the mask."""
-    for i, block in enumerate(encoder.blocks):
-        x, _ = block(x, mask if i == 0 else None)
-    return as_numpy(x)
-
-
-# %% tags=["shared", "experiment"]
-# Experiment: both encoders, with and without garbage in the padding
-out, maps = map(as_numpy, attention_maps(encoder, floats(x), booleans(mask)))
-found = attention_maps(encoder, floats(garbage), booleans(mask))
-out_garbage, maps_garbage = map(as_numpy, found)
-leak = [forgetful(encoder, floats(inputs), booleans(mask)) for inputs in (x, garbage)]
-
-# %% tags=["shared", "say"]
-leaked = np.abs(leak[1] - leak[0])[real].max()
-say(
-    "Garbage in the padding does not change the real outputs at all. If the second "
-    f"layer forgets the mask, it changes them by up to **{leaked:.2f}**, although the "
-    "norms of the first block have already scaled the garbage down."
-)
-
-# %% tags=["shared", "check"]
-# Checked: padding has no effect on outputs and maps, unless a layer forgets the mask
-check_shape(maps, "l b h q k", l=2, b=2, h=3, q=9, k=9)
-np.testing.assert_array_equal(out_garbage[real], out[real])
-np.testing.assert_array_equal(maps_garbage[:, 0], maps[:, 0])
-np.testing.assert_array_equal(maps_garbage[:, 1, :, :6], maps[:, 1, :, :6])
-assert (maps[:, 1, ..., 6:] == 0).all()
-assert leaked > 0.03  # loose: depends on the weights
-
-# %% [markdown] tags=["shared"]
-# **Exercise 2, change the code.** Now only the *last* layer gets the mask. Does the
-# padding reach the real outputs? Predict, then change one line of `forgetful`.
-
-
-# %% tags=["shared", "answer"]
-def too_late(encoder, x, mask):
-    """Only the last layer gets the mask."""
-    for i, block in enumerate(encoder.blocks):
-        x, _ = block(x, mask if i == len(encoder.blocks) - 1 else None)
-    return as_numpy(x)
-
-
-late = [too_late(encoder, floats(inputs), booleans(mask)) for inputs in (x, garbage)]
-spoilt = np.abs(late[1] - late[0])[real].max()
-assert spoilt > 2
-say(
-    f"Yes: the real outputs change by up to {spoilt:.1f}. In the first layer, the real "
-    "positions have already read the padding. The last layer hides the padded keys, "
-    "but the real keys bring along what they have read. So every layer needs the mask."
-)
-
-# %% [markdown] tags=["shared"]
 # ## At new positions, only rotary positions work here
 #
 # Which of the three kinds of positions should the model get? [Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762) hoped that sinusoids would work beyond the
 # trained lengths. We train a model of each kind on a task in which the position alone
-# decides where to look: the output is the symbol three places before, and the first
-# symbol where there is none. Then we test it at twice the trained length.
+# decides where to look: the output is the symbol three places before; the first three
+# positions, which have none, give the first symbol. Then we test it at twice the
+# trained length.
 #
 # > **Helpers of this book**, used from here on:
 # >
@@ -653,14 +657,13 @@ say(
 # %% [markdown] tags=["shared"]
 # Why? Training never reached the rows 16 to 31 of the learned table: they are still
 # random. Sinusoids have values there, and a matrix that means "three places to the
-# left" everywhere exists. But training on 16 positions need not find that one, and the
-# slow hands now reach angles that the layers have never seen. With rotary positions,
-# this step is built in: it is the same rotation everywhere.
+# left" everywhere exists. But training on 16 positions need not find that matrix, and
+# the slow hands now reach angles that the layers have never seen. With rotary
+# positions, this step is built in: it is the same rotation everywhere.
 #
 # But this is one block, one task and one seed of each kind. And even here, rotary
-# positions have a weak point: position 0, which must look at itself. In training it had
-# 15 keys on its right, and now it has 31, at distances that it has never seen. Whether
-# it still works depends on the weights.
+# positions have a weak point: position 0, which must look at itself, had 15 keys on its
+# right in training, and now has 31.
 
 # %% tags=["shared", "say"]
 say(
@@ -685,8 +688,8 @@ np.testing.assert_array_equal(after[16:], before[16:])
 assert np.abs(after[:16] - before[:16]).max(axis=1).min() > 0.15
 
 # %% [markdown] tags=["shared"]
-# **In your own code** take rotary positions for new models of text, a learned table for
-# pictures of one size, and no positions for sets.
+# **In your own code** take rotary positions for text, as most new models do, a learned
+# table for pictures of one size, and no positions for sets.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: The slow hands say little about short texts
@@ -777,8 +780,8 @@ assert check("positions.rotary", my_rotary)
 #
 # Choose an answer to see whether it is right, and why.
 #
-# **1.** The dot product of two sinusoidal codes depends on nothing but their distance.
-# Why does the score not, when the codes are added to words?
+# **1.** Two sinusoidal codes have a dot product that depends on their distance alone.
+# Added to words, they give scores that do not. Why?
 #
 # <details><summary>Words and learned matrices come into it.</summary>
 #
@@ -878,7 +881,7 @@ assert check("positions.rotary", my_rotary)
 # through every layer.
 #
 # </details>
-# <details><summary>Numbers that mean nothing.</summary>
+# <details><summary>Numbers that nobody should use.</summary>
 #
 # **Right.** They are computed like all others. So the loss, or a mean over positions,
 # has to leave them out.
