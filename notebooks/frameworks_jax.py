@@ -20,15 +20,12 @@
 # this framework, begin at *A module is a tree of parameters*; if you know the other
 # one, keep [JAX and PyTorch compared](../book/comparison.md) beside this page.
 #
-# Training needs gradients with respect to millions of parameters, thousands of times.
-# NumPy computes no gradients and uses no GPU; JAX and PyTorch do both. **JAX** turns
-# *pure* functions, whose result depends on the arguments alone, into other functions,
-# such as their gradients. **PyTorch** works with objects: its arrays, called *tensors*,
-# can record how they were computed, and training changes parameters in place.
-# Documentation:
-# [JAX](https://docs.jax.dev), [Flax](https://flax.readthedocs.io),
-# [Optax](https://optax.readthedocs.io) and
-# [PyTorch](https://docs.pytorch.org/docs/stable/).
+# No rules tell a 4 from a 9, but a model learns it from examples: training needs
+# gradients with respect to all its parameters, thousands of times. NumPy computes no
+# gradients and uses no GPU; JAX and PyTorch do both. **JAX** turns *pure* functions,
+# whose result depends on the arguments alone, into other functions, such as their
+# gradients. **PyTorch** works with objects: its arrays, called *tensors*, can record
+# how they were computed, and training changes parameters in place.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers and Optax for optimisers. The same
@@ -195,10 +192,9 @@ start = np.array([0.5, -1.0, 0.25])  # i
 
 # %% [markdown] tags=["jax"]
 # `jax.grad(f)` is a function that computes the gradient of `f` with respect to its
-# first argument; `jax.value_and_grad(f)` returns the value of `f` as well. Likewise,
-# `jax.vmap(f)` applies `f` to every row, of all its arguments or of those that
-# `in_axes` names. On a GPU, JAX's products are in TF32, with 11 significant
-# bits, unless told otherwise.
+# first argument; `jax.value_and_grad(f)` returns the value of `f` as well. On a recent
+# NVIDIA GPU, JAX's products are in TF32, with 11 significant bits, unless told
+# otherwise.
 
 # %% tags=["jax"]
 x, y, w = floats(inputs), floats(targets), floats(start)
@@ -253,14 +249,14 @@ class Classifier(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# The first parameters are random (exercise 1 asks why). `build`, here and on all pages,
-# draws them from a *seed*, so that an experiment can be repeated.
+# The initial parameters are random (exercise 1 asks why). `build`, here and on all
+# pages, draws them from a *seed*, so that an experiment can be repeated.
 
 # %% [markdown] tags=["jax"]
 # In JAX, every draw is given a *key*, and the same key gives the same numbers: two
 # layers with the same key start alike, and nothing warns you. So make a new key
 # *before* each draw: `key, subkey = jax.random.split(key)`. Flax takes its keys from an
-# `nnx.Rngs(0)`, which returns a new one at every call.
+# object such as `rngs = nnx.Rngs(0)`: each call `rngs()` returns a new one.
 
 
 # %% tags=["jax"]
@@ -273,9 +269,9 @@ model = build(Classifier, 64, 64, 10)
 
 # %% [markdown] tags=["jax"]
 # `nnx.split` takes a module apart: `graph`, its structure; `params`; and the `rest`,
-# such as the keys of dropout. `nnx.merge` makes a new module of the three. `nnx.update`
-# changes a module in place. `params` is a *pytree*: nested dicts, lists and tuples with
-# arrays as leaves. `jax.grad` takes and returns pytrees.
+# such as keys for random numbers. `nnx.merge` makes a new module of the three.
+# `nnx.update` changes a module in place. `params` is a *pytree*: nested dicts, lists
+# and tuples with arrays as leaves. `jax.grad` takes and returns pytrees.
 
 # %% tags=["jax"]
 graph, params, rest = nnx.split(model, nnx.Param, ...)  # ... is all the rest
@@ -301,12 +297,12 @@ assert (as_numpy(first) != as_numpy(other)).all()
 #
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
-# Large logits would overflow in this formula, so leave both steps to a function of the
-# framework, which takes the logits and cannot overflow.
+# Large logits would overflow in this formula, so leave softmax and logarithm to the
+# framework's function, which takes the logits and cannot overflow.
 
 # %% [markdown] tags=["jax"]
 # Optax's function expects the classes on the last axis, and returns a loss for each
-# label. (The accuracy is for later loops.)
+# label.
 
 
 # %% tags=["jax"]
@@ -351,9 +347,10 @@ initial = {
 # %% [markdown] tags=["jax"]
 # An optimiser of Optax is a pair of pure functions: `init` makes its state, such as
 # Adam's averages, and `update` returns the steps and the next state. `objective` is the
-# loss as a function of the parameters (`has_aux`: it returns the accuracy, too).
-# `jax.lax.scan` compiles `update`, runs it for each row of `batches`, hands the state
-# on, and stacks the losses. As `rest` stays constant here, this loop takes no dropout.
+# loss as a function of the parameters; `has_aux=True`: it also returns the accuracy.
+# `jax.lax.scan` compiles the loop: it runs `update` for each row of `batches`, hands
+# the state on, and stacks the losses. `rest` stays constant, so models with dropout
+# need another loop.
 
 
 # %% tags=["jax"]
@@ -401,8 +398,8 @@ say(
 
 # %% [markdown] tags=["shared"]
 # This is the simplest form of the loop. *The reverse task* builds the one to copy into
-# your own code, with AdamW, a schedule for the learning rate, clipped gradients and
-# validation.
+# your own code: the same update, with AdamW, a schedule for the learning rate, clipped
+# gradients and validation.
 
 
 # %% tags=["shared", "check"]
@@ -453,17 +450,17 @@ for t, rows in enumerate(batches[:100], start=1):
 #
 # A model may have learned the training digits by heart; what counts is how it does on
 # new ones. Use the validation digits for choices: train with several learning rates or
-# sizes, and keep the model that does best on them. Then use the test digits, once: on
-# the data by which it was chosen, a model looks better than on new ones. (This page
-# chooses nothing, so neither part has been used.)
+# sizes, and keep the model that does best on them. Then use the test digits, once: a
+# model looks better on the data that chose it than on new ones. (This page chooses
+# nothing.)
 #
 # Some layers work differently in training: *dropout* then sets each number to zero with
 # probability $p$, and multiplies the others by $1/(1-p)$ to keep the mean. `train()`
 # and `eval()` set the mode.
 
 # %% [markdown] tags=["jax"]
-# So `predict` begins with `eval()`, and no error tells you if you forget it. Nothing
-# else is needed: JAX computes gradients only where `grad` asks for them.
+# So `predict`, below, begins with `eval()`, and no error tells you if you forget it.
+# Nothing else is needed: JAX computes gradients only where `grad` asks for them.
 
 
 # %% tags=["jax"]
@@ -488,8 +485,10 @@ errors = [
 say(
     f"Our model classifies {on_train:.1%} of the training digits correctly, "
     f"{on_validation:.1%} of the validation digits, and **{on_test:.1%}** of the test "
-    f"digits; the last two have standard errors of {errors[1]} and {errors[2]} points. "
-    "Its mistakes (class → choice), the most confident first:"
+    f"digits; the last two have standard errors of {errors[1]} and {errors[2]} points "
+    "(their spread over such samples). Of its "
+    f"{(1 - on_test) * len(classes[test_rows]):.0f} mistakes in the test, the most "
+    "confident (class → choice):"
 )
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}}
@@ -506,7 +505,7 @@ plots.pictures(images, captions=captions)
 # %% tags=["shared"]
 few = build(Classifier, 64, 64, 10)
 from_arrays(few, initial)
-first_50 = integers(batches % 50)  # row numbers from 0 to 49
+first_50 = integers(batches % 50)  # the same batches, of the first 50 rows only
 few_losses = as_numpy(train(few, x_train, y_train, first_50, learning_rate))
 
 # %% tags=["shared", "say"]
@@ -525,8 +524,8 @@ assert few_known == 1 and few_losses[-1] < 0.015
 assert few_new < on_validation and few_new < 0.93
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, open.** Why are initial weights random? Set all numbers in both matrices
-# of `initial` to $0.05$, and train. Predict first: how will the 64 hidden features
+# **Exercise 1, predict, then run.** Why are initial weights random? Set all numbers in
+# both matrices of `initial` to $0.05$, and train. How will the 64 hidden features
 # differ, and how many test digits will be right?
 
 # %% tags=["shared", "answer"]
@@ -874,15 +873,16 @@ assert returned < first_call[0]
 # gradient. One difference is enough.
 #
 # </details>
-# <details><summary>Biases are not trained.</summary>
+# <details><summary>Each bias gets a gradient of its own, so they drift apart.</summary>
 #
-# **No.** They are, by the same optimiser. Only their start is the same.
+# **No.** They do here. But between features with equal weights, the gradients of the
+# biases would be equal, too.
 #
 # </details>
-# <details><summary>They are too few to matter.</summary>
+# <details><summary>Zero is neutral: only other equal numbers do harm.</summary>
 #
-# **No.** They are few, but the argument would not hold: a few equal numbers can do as
-# much harm as many.
+# **No.** Tempting, because a bias of zero changes no sum. But zeros are equal numbers:
+# in the matrices they would keep all features alike.
 #
 # </details>
 #
@@ -916,16 +916,16 @@ assert returned < first_call[0]
 # has to come out better.
 #
 # </details>
-# <details><summary>The model is better on the test data, whatever the reason.</summary>
+# <details><summary>The model will do better on data like the test data.</summary>
 #
-# **No.** It was, on these examples. With others of the same kind, the order may be
+# **No.** It did, on these examples. With others of the same kind, the order may be
 # reversed.
 #
 # </details>
-# <details><summary>Nothing, if it is within the standard errors.</summary>
+# <details><summary>Nothing, if the gap is below twice its standard error.</summary>
 #
-# **Right.** Both are samples, and each accuracy would come out otherwise with other
-# examples. Neither part is harder by its name.
+# **Right.** Both are samples. The standard error of their difference is the root of the
+# sum of both squares.
 #
 # </details>
 
@@ -936,10 +936,11 @@ assert returned < first_call[0]
 # * Call `eval()` before use, and compute the loss from logits.
 
 # %% [markdown] tags=["jax"]
-# * Arrays are immutable, keys are used once; `grad`, `vmap` and `jit` make new
-#   functions, and `lax.scan` is the loop.
+# * Arrays are immutable, keys are used once; `grad` and `jit` make new functions, and
+#   `lax.scan` is the loop.
 #
 # [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults
-# that differ. A loop to copy is in [The reverse task](reverse_jax.ipynb), help in [When
-# training fails](debugging_jax.ipynb). Next comes [attention, in
-# JAX](attention_jax.ipynb).
+# that differ; documentation: [JAX](https://docs.jax.dev),
+# [Flax](https://flax.readthedocs.io), [Optax](https://optax.readthedocs.io). A loop to
+# copy is in [The reverse task](reverse_jax.ipynb), help in [When training
+# fails](debugging_jax.ipynb). Next comes [attention, in JAX](attention_jax.ipynb).

@@ -20,15 +20,12 @@
 # this framework, begin at *A module is a tree of parameters*; if you know the other
 # one, keep [JAX and PyTorch compared](../book/comparison.md) beside this page.
 #
-# Training needs gradients with respect to millions of parameters, thousands of times.
-# NumPy computes no gradients and uses no GPU; JAX and PyTorch do both. **JAX** turns
-# *pure* functions, whose result depends on the arguments alone, into other functions,
-# such as their gradients. **PyTorch** works with objects: its arrays, called *tensors*,
-# can record how they were computed, and training changes parameters in place.
-# Documentation:
-# [JAX](https://docs.jax.dev), [Flax](https://flax.readthedocs.io),
-# [Optax](https://optax.readthedocs.io) and
-# [PyTorch](https://docs.pytorch.org/docs/stable/).
+# No rules tell a 4 from a 9, but a model learns it from examples: training needs
+# gradients with respect to all its parameters, thousands of times. NumPy computes no
+# gradients and uses no GPU; JAX and PyTorch do both. **JAX** turns *pure* functions,
+# whose result depends on the arguments alone, into other functions, such as their
+# gradients. **PyTorch** works with objects: its arrays, called *tensors*, can record
+# how they were computed, and training changes parameters in place.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX:
@@ -258,8 +255,8 @@ class Classifier(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# The first parameters are random (exercise 1 asks why). `build`, here and on all pages,
-# draws them from a *seed*, so that an experiment can be repeated.
+# The initial parameters are random (exercise 1 asks why). `build`, here and on all
+# pages, draws them from a *seed*, so that an experiment can be repeated.
 
 # %% [markdown] tags=["torch"]
 # In the class, `super().__init__()` must come first, and `model(x)` calls `forward(x)`.
@@ -305,12 +302,12 @@ assert (as_numpy(first) != as_numpy(other)).all()
 #
 # $$p_y = \frac{e^{z_y}}{e^{z_1} + … + e^{z_c}}, \qquad \mathrm{loss} = -\ln p_y .$$
 #
-# Large logits would overflow in this formula, so leave both steps to a function of the
-# framework, which takes the logits and cannot overflow.
+# Large logits would overflow in this formula, so leave softmax and logarithm to the
+# framework's function, which takes the logits and cannot overflow.
 
 # %% [markdown] tags=["torch"]
 # In later chapters logits have one more axis, `b s c`; `flatten` makes a row of each
-# position. The accuracy is for later loops, too.
+# position.
 
 
 # %% tags=["torch"]
@@ -396,8 +393,8 @@ say(
 
 # %% [markdown] tags=["shared"]
 # This is the simplest form of the loop. *The reverse task* builds the one to copy into
-# your own code, with AdamW, a schedule for the learning rate, clipped gradients and
-# validation.
+# your own code: the same update, with AdamW, a schedule for the learning rate, clipped
+# gradients and validation.
 
 
 # %% tags=["shared", "check"]
@@ -445,16 +442,16 @@ for t, rows in enumerate(batches[:100], start=1):
 #
 # A model may have learned the training digits by heart; what counts is how it does on
 # new ones. Use the validation digits for choices: train with several learning rates or
-# sizes, and keep the model that does best on them. Then use the test digits, once: on
-# the data by which it was chosen, a model looks better than on new ones. (This page
-# chooses nothing, so neither part has been used.)
+# sizes, and keep the model that does best on them. Then use the test digits, once: a
+# model looks better on the data that chose it than on new ones. (This page chooses
+# nothing.)
 #
 # Some layers work differently in training: *dropout* then sets each number to zero with
 # probability $p$, and multiplies the others by $1/(1-p)$ to keep the mean. `train()`
 # and `eval()` set the mode.
 
 # %% [markdown] tags=["torch"]
-# So `predict` needs `eval()`, which switches dropout off until `train()`, and
+# So `predict`, below, needs `eval()`, which switches dropout off until `train()`, and
 # `torch.no_grad()` (or `inference_mode()`), which records no graph and saves memory and
 # time. No error tells you if you forget one.
 
@@ -482,8 +479,10 @@ errors = [
 say(
     f"Our model classifies {on_train:.1%} of the training digits correctly, "
     f"{on_validation:.1%} of the validation digits, and **{on_test:.1%}** of the test "
-    f"digits; the last two have standard errors of {errors[1]} and {errors[2]} points. "
-    "Its mistakes (class → choice), the most confident first:"
+    f"digits; the last two have standard errors of {errors[1]} and {errors[2]} points "
+    "(their spread over such samples). Of its "
+    f"{(1 - on_test) * len(classes[test_rows]):.0f} mistakes in the test, the most "
+    "confident (class → choice):"
 )
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}}
@@ -500,7 +499,7 @@ plots.pictures(images, captions=captions)
 # %% tags=["shared"]
 few = build(Classifier, 64, 64, 10)
 from_arrays(few, initial)
-first_50 = integers(batches % 50)  # row numbers from 0 to 49
+first_50 = integers(batches % 50)  # the same batches, of the first 50 rows only
 few_losses = as_numpy(train(few, x_train, y_train, first_50, learning_rate))
 
 # %% tags=["shared", "say"]
@@ -519,8 +518,8 @@ assert few_known == 1 and few_losses[-1] < 0.015
 assert few_new < on_validation and few_new < 0.93
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, open.** Why are initial weights random? Set all numbers in both matrices
-# of `initial` to $0.05$, and train. Predict first: how will the 64 hidden features
+# **Exercise 1, predict, then run.** Why are initial weights random? Set all numbers in
+# both matrices of `initial` to $0.05$, and train. How will the 64 hidden features
 # differ, and how many test digits will be right?
 
 # %% tags=["shared", "answer"]
@@ -870,15 +869,16 @@ assert device == "cuda" or returned > 0.9 * done
 # gradient. One difference is enough.
 #
 # </details>
-# <details><summary>Biases are not trained.</summary>
+# <details><summary>Each bias gets a gradient of its own, so they drift apart.</summary>
 #
-# **No.** They are, by the same optimiser. Only their start is the same.
+# **No.** They do here. But between features with equal weights, the gradients of the
+# biases would be equal, too.
 #
 # </details>
-# <details><summary>They are too few to matter.</summary>
+# <details><summary>Zero is neutral: only other equal numbers do harm.</summary>
 #
-# **No.** They are few, but the argument would not hold: a few equal numbers can do as
-# much harm as many.
+# **No.** Tempting, because a bias of zero changes no sum. But zeros are equal numbers:
+# in the matrices they would keep all features alike.
 #
 # </details>
 #
@@ -912,16 +912,16 @@ assert device == "cuda" or returned > 0.9 * done
 # has to come out better.
 #
 # </details>
-# <details><summary>The model is better on the test data, whatever the reason.</summary>
+# <details><summary>The model will do better on data like the test data.</summary>
 #
-# **No.** It was, on these examples. With others of the same kind, the order may be
+# **No.** It did, on these examples. With others of the same kind, the order may be
 # reversed.
 #
 # </details>
-# <details><summary>Nothing, if it is within the standard errors.</summary>
+# <details><summary>Nothing, if the gap is below twice its standard error.</summary>
 #
-# **Right.** Both are samples, and each accuracy would come out otherwise with other
-# examples. Neither part is harder by its name.
+# **Right.** Both are samples. The standard error of their difference is the root of the
+# sum of both squares.
 #
 # </details>
 
@@ -936,6 +936,7 @@ assert device == "cuda" or returned > 0.9 * done
 #   it; keep `loss.detach()`, not the loss with its graph.
 #
 # [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults
-# that differ. A loop to copy is in [The reverse task](reverse_torch.ipynb), help in
-# [When training fails](debugging_torch.ipynb). Next comes [attention, in
+# that differ; documentation: [PyTorch](https://docs.pytorch.org/docs/stable/). A loop
+# to copy is in [The reverse task](reverse_torch.ipynb), help in [When training
+# fails](debugging_torch.ipynb). Next comes [attention, in
 # PyTorch](attention_torch.ipynb).
