@@ -15,7 +15,7 @@
 # # A model that writes
 #
 # By the end you can turn text into tokens, train a language model, compare it with
-# honest baselines, and let it write. An extra makes writing fast, with a key–value
+# models that count, and let it write. An extra makes writing fast, with a key–value
 # cache. You need: the chapters on the encoder and on the reverse task.
 #
 # Labels are expensive, but text is its own label: hide the next word, and let the model
@@ -109,7 +109,7 @@ f"PyTorch {torch.__version__} on {device}"
 # %% [markdown] tags=["shared"]
 # ## A text is predicted token by token
 #
-# A text is a sequence of **tokens** $x_0, x_1, \dots, x_{s-1}$: characters, words, or
+# A text is a sequence of **tokens** $x_0, x_1, \dots, x_s$: characters, words, or
 # something between. A **language model** gives the probability of each possible next
 # token, and so it can write:
 
@@ -117,10 +117,10 @@ f"PyTorch {torch.__version__} on {device}"
 diagrams.next_token()
 
 # %% [markdown] tags=["shared"]
-# By the chain rule, it also gives the probability of a whole text, a product over its
-# tokens $x_t$, each given all tokens $x_{<t}$ before it:
+# By the chain rule, it also gives the probability of a text after its first token, a
+# product over the tokens $x_t$, each given all tokens $x_{<t}$ before it:
 #
-# $$p(x_0, \dots, x_{s-1}) = \prod_{t=0}^{s-1} p(x_t \mid x_{<t}).$$
+# $$p(x_1, \dots, x_s \mid x_0) = \prod_{t=1}^{s} p(x_t \mid x_{<t}).$$
 #
 # ## Frequent strings become tokens
 #
@@ -137,13 +137,14 @@ print(texts["test"][:230])
 # and a new word has no token. **Byte-pair encoding** ([Sennrich et al.
 # 2016](https://arxiv.org/abs/1508.07909)) is a compromise: begin with the characters,
 # make the most frequent pair of neighbours a new token, and repeat. So frequent words
-# become one token, and rare words can be spelled.
+# become one token, and rare words can be spelled. Merges stay inside a *piece*: a word
+# or signs, with a blank before them, or a line break with its indent.
 
 
 # %% tags=["shared"]
 def learn_merges(string, n_merges):
     """The most frequent pair of neighbours, made a new token, ``n_merges`` times."""
-    counts = Counter(PIECE.findall(string))  # words, signs, line breaks
+    counts = Counter(PIECE.findall(string))  # the pieces
     split = {piece: [*piece] for piece in counts}  # its tokens: characters at first
     merges = []
     for _ in range(n_merges):
@@ -181,13 +182,13 @@ say(table(["merges", "tokens", "their number"], *lines))
 say(
     f"With {n_characters} characters, the vocabulary has {len(pairs)} tokens. The "
     f"training text becomes {len(tokens['train']):,} tokens, the held-out text "
-    f"{len(tokens['test']):,}."
+    f"{len(tokens['test']):,} (in Python {sys.version.split()[0]})."
 )
 
 # %% [markdown] tags=["shared"]
 # A token's number is only a name: token 20 is not twice token 10. So each of the $c$
-# tokens gets a learned vector of size $m$, its row of an **embedding** table $E$, equal
-# to a one-hot vector times $E$.
+# tokens gets a learned vector of size $m$: its row of an **embedding** table $E$, or
+# its one-hot vector times $E$.
 
 
 # %% tags=["torch"]
@@ -214,15 +215,16 @@ np.testing.assert_allclose(one_hot(ids, settings.n_tokens) @ matrix, looked_up)
 # %% [markdown] tags=["shared"]
 # ## The whole stack is causal
 #
-# To predict the next token, each position must collect what the earlier tokens say, but
-# nothing from the later ones, because the answer is among them. So a **causal mask**
-# hides them in every block (see the extra with two tokens). Apart from the mask, the
-# **decoder** of a language model is the encoder of the earlier chapters.
+# To predict the next token, each position may collect what earlier tokens say, but
+# nothing from later ones: the answer is among them. So the **causal mask** of the
+# chapter on attention hides them in every block. Apart from the mask (and pre-norm),
+# the **decoder** of a language model is the encoder of the earlier chapters.
 #
 # Before it come the embedding and, as in GPT-2, a learned vector for each of the 64
 # positions. After it, the logit of a token is the dot product of the output vector with
-# the row of that token, so all logits are $x E^\top$. One table reads and writes the
-# tokens; this is called **tied weights** ([Press & Wolf
+# the row of that token, so all logits are $x E^\top$; rows of standard deviation
+# $1/\sqrt m$ keep the first ones near size 1. One table reads and writes the tokens;
+# this is called **tied weights** ([Press & Wolf
 # 2017](https://arxiv.org/abs/1608.05859)). A softmax turns the logits of each position
 # into probabilities. In the drawing, the bar in full colour belongs to the token that
 # comes next; it need not be the tallest.
@@ -252,9 +254,11 @@ class LanguageModel(nn.Module):
 # To test the whole stack, we change token 40 of 64 and see which logits move.
 
 # %% tags=["shared"]
-asked = "n_tokens", "m", "n_blocks", "n_heads", "f", "max_length"
+asked = "n_tokens", "m", "n_blocks", "n_heads", "f", "max_length"  # by `LanguageModel`
 sizes = {name: settings.model[name] for name in asked}
 model = build(LanguageModel, seed=settings.seed, **sizes)
+held_out = text.windows(tokens["test"], settings.length)  # n s+1
+in_one = {"batch_size": len(held_out)}  # all windows in one batch
 
 # %% tags=["shared", "say"]
 window = tokens["test"][None, :65]  # b s+1
@@ -263,7 +267,7 @@ changed = np.where(np.arange(64) == 40, (row + 1) % settings.n_tokens, row)
 before, after = (as_numpy(model(integers(each))) for each in (row, changed))  # b s c
 moved = np.abs(after - before).max(axis=(0, 2))  # of each position: s
 say(
-    f"The logits of the {np.sum(moved == 0)} positions before it keep every bit; those "
+    f"The logits of the {np.sum(moved == 0)} positions before it stay bit-equal; those "
     f"of position 40 move by up to {moved[40]:.1f}."
 )
 
@@ -301,9 +305,7 @@ def next_token(model, *batch):
 
 
 # %% tags=["shared", "say"]
-held_out = text.windows(tokens["test"], settings.length)  # n s+1
-every = {"batch_size": len(held_out)}
-untrained = evaluate(model, next_token, (held_out,), **every)["loss"]
+untrained = evaluate(model, next_token, (held_out,), **in_one)["loss"]
 blind = math.log(settings.n_tokens)
 say(
     f"Untrained, the loss is **{untrained:.2f}** nats, "
@@ -354,7 +356,7 @@ say(
     f"Inside the texts, the loss is **{inside:.2f}** nats per character: the model "
     f"copies. At the end there is nothing to copy, and the loss is **{at_end:.2f}** "
     f"(blind guessing: {np.log(len(alphabet)):.2f}). So if a loss falls too fast, look "
-    "for a way by which the label reaches the input."
+    "for a leak from label to input."
 )
 
 # %% tags=["shared", "check"]
@@ -374,9 +376,9 @@ n_heads, f|m/24, 4m|m/64, 4m
 batch_size|many updates|32 to 512
 n_train|new windows each epoch|all of the text
 epochs|{settings.updates} updates|until the held-out loss rises
-learning_rate|small model|3e-4 to 1e-3
+learning_rate|small models bear it|3e-4 to 1e-3
 warmup|a tenth of all|a twentieth
-dropout|hardly a window twice|0.1 otherwise"""
+dropout|few windows come twice|0.1 if data repeat"""
 lines = []
 for these, *why in (line.split("|") for line in choices.splitlines()):
     values = [f"{getattr(settings, name)}" for name in these.split(", ")]
@@ -388,15 +390,16 @@ model = build(LanguageModel, seed=settings.seed, **sizes)
 rows = text.random_windows(tokens["train"], settings)  # a row for each window: n s+1
 kept = {"batches": in_order(settings), "folder": runs_folder(f"decoder_{framework}")}
 history = fit(model, next_token, (rows,), settings, **kept)
-held_out_loss = evaluate(model, next_token, (held_out,), **every)["loss"]
+held_out_loss = evaluate(model, next_token, (held_out,), **in_one)["loss"]
 bits = text.bits_per_character(held_out_loss, tokens["test"], texts["test"])
 
 # %% [markdown] tags=["shared"]
 # Because longer tokens are harder to guess, we count **bits per character**: the loss
 # in nats per token, divided by $\ln 2$ and by the mean number of characters in a token.
-# The baselines, **n-grams**, count in the training text what followed each context of
-# $n - 1$ characters; after a rare context they rely more on shorter ones (Witten–Bell
-# smoothing, [Chen & Goodman 1996](https://aclanthology.org/P96-1041/)).
+# The baselines, **n-grams**, count what followed each context of $n - 1$ characters in
+# the training text, and fall back on shorter contexts where one is rare. Their
+# smoothing, Witten–Bell, is a simple one; Kneser–Ney would be somewhat better ([Chen &
+# Goodman 1996](https://aclanthology.org/P96-1041/)).
 
 # %% tags=["shared", "experiment"]
 # Experiment: bits per character of n-grams, and of the model while it learns
@@ -415,15 +418,16 @@ say(table(["model", "how", "bits per character, held out"], *lines))
 say(
     f"After {history['seconds'].sum():.0f} seconds, the Transformer needs "
     f"{word('fewer', bits, ngrams[5])} bits than the best of these n-grams, in this "
-    "run (other seeds: see the extra on GPT-2). On the text it learns from it reaches "
-    f"{learning[-10:].mean():.2f}, so only new text is a fair test. There the loss is "
-    f"{held_out_loss:.2f} nats; the **perplexity**, $e^{{\\mathrm{{loss}}}}$, is "
-    f"{np.exp(held_out_loss):.0f}: on average, guessing the next token is as hard as "
-    "choosing among so many equally probable ones."
+    "run (other seeds: see the extra on GPT-2). On the text it learns from, it reaches "
+    f"{learning[-10:].mean():.2f}: only new text is a fair test. There the loss is "
+    f"{held_out_loss:.2f} nats, and the **perplexity** $e^{{\\mathrm{{loss}}}}$ is "
+    f"{np.exp(held_out_loss):.0f}: as hard as choosing among so many equally probable "
+    "tokens."
 )
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Bits per character over the updates. The training curve falls steeply, then slowly, and ends below a short line for the held-out text, which is below the line of the 5-gram."}}
-panels = {"": {
+title = "On new text, the model is ahead of the 5-gram"
+panels = {title: {
     "in training": (at, learning),
     "held out, at the end": (at[-10:], np.full(10, bits)),
     "5-gram, held out": (at, np.full(len(at), ngrams[5])),
@@ -436,15 +440,36 @@ fig
 assert bits < ngrams[5] < ngrams[6] < ngrams[3] < ngrams[1]
 assert bits < 2.25
 lines = "in training", "held out, at the end", "5-gram, held out"
-ends = [plots.drawn(fig, "", line)[1][-10:].mean() for line in lines]
+ends = [plots.drawn(fig, title, line)[1][-10:].mean() for line in lines]
 assert ends[0] < ends[1] < ends[2]
 
 # %% [markdown] tags=["shared"]
-# The lead is small, but counting gains little from longer contexts: nearly all of them
-# are new. The loss of a Transformer keeps falling with updates, parameters and text
-# ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)).
+# The lead is small. But counting cannot follow: nearly all longer contexts are new. The
+# loss of a Transformer falls as a power law, if updates, parameters and text grow
+# together ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)).
 #
-# ## The first block looks near, the second further back
+# **Exercise 1, predict and measure.** At the first position of a window the model knows
+# one token, at the last one 64. The mean loss stands above. Guess it at both ends, then
+# measure it on `held_out[::7]`: `text.nats(logits, rows)` gives all losses, `b s`.
+
+# %% tags=["shared", "answer"]
+some = held_out[::7]  # b s+1
+logits = as_numpy(model(integers(some[:, :-1])))  # b s c
+at_position = text.nats(logits, some).mean(axis=0)  # s
+spans = {"1": slice(1), "2 to 4": slice(1, 4), "5 to 16": slice(4, 16)}
+spans["17 to 64"] = slice(16, 64)
+means = [at_position[span].mean() for span in spans.values()]
+lines = zip(spans, map("{:.2f}".format, means), strict=True)
+say(table(["position", "loss, nats per token"], *lines))
+assert means[0] - means[2] > means[2] - means[3]
+say(
+    f"The loss is {word('higher', means[0], means[3])} at the first position, and most "
+    "is gained early: a few tokens tell which word and which phrase it is. Earlier "
+    "context helps little more, at least in a model as small as this one."
+)
+
+# %% [markdown] tags=["shared"]
+# ## In our model, the first block looks nearer than the second
 #
 # These are attention maps of the trained model. Choose a layer (a block), a head and a
 # token; `⏎` is a line break, `␣` a space.
@@ -488,47 +513,12 @@ say(
     f"which are {breaks.mean():.0%} of the tokens."
 )
 
-rows_of_e = to_arrays(model)["embed.weight"]  # c m
-unit = rows_of_e / np.linalg.norm(rows_of_e, axis=1, keepdims=True)
-nearest = {}
-for token in ("1", "self"):
-    order = np.argsort(-unit @ unit[pairs.tokens.index(token)])[1:4]
-    nearest[token] = ", ".join(f"`{visible[i]}`" for i in order)
-say(f"In the embedding, `1` has come close to {nearest['1']}, and `self` to "
-    f"{nearest['self']} (by cosine).")  # fmt: skip
-
 # %% tags=["shared", "check"]
-# Checked: the first block looks nearer; a head looks at line breaks; digits are close
+# Checked: the first block looks nearer; a head of the second looks at line breaks
 np.testing.assert_allclose(many.sum(axis=-1), 1, atol=1e-5)
 assert (np.triu(np.ones((64, 64)), 1) * many == 0).all()
 assert near < 0.8 * far  # loose: differs between seeds
 assert on_breaks[1, head] > 1.5 * breaks.mean()  # loose: differs between seeds
-digits = unit[[pairs.tokens.index(digit) for digit in "0123456789"]]
-assert (digits @ digits.T).mean() > (unit @ unit.T).mean() + 0.2  # loose: as above
-
-# %% [markdown] tags=["shared"]
-# Some models fix the reach: in [Gemma 3](https://arxiv.org/abs/2503.19786), five of six
-# blocks look only at the last 1,024 tokens, and every sixth at all of them.
-#
-# **Exercise 1, predict and measure.** At the first position of a window the model knows
-# one token, at the last one 64. The mean loss stands above. Guess it at both ends, then
-# measure it on `held_out[::7]`: `text.nats(logits, rows)` gives all losses, `b s`.
-
-# %% tags=["shared", "answer"]
-some = held_out[::7]  # b s+1
-logits = as_numpy(model(integers(some[:, :-1])))  # b s c
-at_position = text.nats(logits, some).mean(axis=0)  # s
-spans = {"1": slice(1), "2 to 4": slice(1, 4), "5 to 16": slice(4, 16)}
-spans["17 to 64"] = slice(16, 64)
-means = [at_position[span].mean() for span in spans.values()]
-lines = zip(spans, map("{:.2f}".format, means), strict=True)
-say(table(["position", "loss, nats per token"], *lines))
-assert means[0] - means[2] > means[2] - means[3]
-say(
-    f"The loss is {word('higher', means[0], means[3])} at the first position, and most "
-    "is gained early: a few tokens tell which word and which phrase it is. Earlier "
-    "context helps little more, at least in a model as small as this one."
-)
 
 # %% [markdown] tags=["shared"]
 # ## Greedy text runs in circles, so texts are sampled, by top-k or top-p
@@ -609,6 +599,7 @@ def write(model, prompts, length, seed=0, **knobs):
     """Draw the next token and append it, ``length`` times: ``b s -> b length``."""
     tokens, rng = prompts, torch.Generator(prompts.device).manual_seed(seed)  # b s
     for _ in range(length):
+        # all positions are computed again, see the extra on the cache
         p = next_token_probabilities(model(tokens)[:, -1], **knobs)  # b c
         tokens = torch.cat([tokens, torch.multinomial(p, 1, generator=rng)], dim=1)
     return tokens[:, prompts.shape[1] :]
@@ -628,7 +619,7 @@ for way, new in written.items():
 # %% [markdown] tags=["shared"]
 # What follows the bar is the model's own (together, 64 tokens at most). It looks like
 # Python, but after so short a training, it has no meaning. Does it repeat itself? We
-# count, in many texts, the sequences of four tokens that have come before in the same.
+# count the sequences of four tokens that occur earlier in the same text.
 
 # %% tags=["shared", "say"]
 rows_of = {way: new[1:] for way, new in written.items()} | {"real": real[:, n : n + 55]}
@@ -637,7 +628,7 @@ for way, several in rows_of.items():
     fours = [{(*new[i : i + 4].tolist(),) for i in range(52)} for new in several]
     repeats[way] = 1 - np.mean([len(each) for each in fours]) / 52
 say(
-    f"Their share after {len(real)} beginnings from held-out text: "
+    f"The share of repeated fours, after {len(real)} beginnings from held-out text: "
     f"**{repeats['greedy']:.0%}** in greedy texts, {repeats['temperature 0.5']:.0%} at "
     f"temperature 0.5, {repeats['temperature 1']:.0%} at temperature 1, "
     f"{repeats['real']:.0%} in the real text. Greedy text runs in circles, because "
@@ -699,8 +690,8 @@ say(
 # %% [markdown] tags=["shared"]
 # ## In your own code
 #
-# To learn from your own text, write `text.load("my.txt")` in the second section; some
-# folded checks may fail then. The model, with its generation, is also [one file to take
+# To learn from your own text, replace `text.load()` by `text.load("my.txt")`; some
+# folded checks may then fail. The model, with its generation, is also [one file to take
 # along](../book/index.md#one-file-to-take-along).
 
 # %% [markdown] tags=["torch"]
@@ -940,7 +931,7 @@ for s, size in zip(lengths, sizes, strict=True):
 # ## Extra: Many prompts are continued at once
 #
 # Prompts differ in length. `generate` of `helpers` pads them on the *left*, so that all
-# grow at the same place. A text stops at a token that you name as the **end**, here a
+# end at the same place. A text stops at a token that you name as the **end**, here a
 # line break without blanks after it. Greedy texts are the same alone or in a batch;
 # sampled ones are not, because the batch shares one random generator.
 
@@ -1098,10 +1089,10 @@ assert check("decoder.cached_step", my_cached_step)
 # of A stands for four characters.
 #
 # </details>
-# <details><summary>A: its tokens are longer.</summary>
+# <details><summary>A: it pays less for a character.</summary>
 #
-# **Right.** It pays half a nat for a character, B a whole one. So A gives the whole
-# text the higher probability.
+# **Right.** It pays half a nat, B a whole one. So A gives the whole text the higher
+# probability.
 #
 # </details>
 # <details><summary>Nobody can tell, because their vocabularies differ.</summary>
@@ -1119,10 +1110,10 @@ assert check("decoder.cached_step", my_cached_step)
 # label is also an input, one position later.
 #
 # </details>
-# <details><summary>The loss on held-out text.</summary>
+# <details><summary>The gap between training and held-out loss.</summary>
 #
 # **No.** It uncovers overfitting, so one trusts it here, too. But the labels of
-# held-out text are among its inputs as well.
+# held-out text are among its inputs as well: both losses are too low.
 #
 # </details>
 # <details><summary>The texts that the model writes.</summary>
@@ -1175,8 +1166,8 @@ assert check("decoder.cached_step", my_cached_step)
 #
 # </details>
 #
-# **5.** Without a cache, all tokens are computed again at each step. Does a key–value
-# cache change the logits of the new token?
+# **5.** (From the extra on the cache.) Without a cache, all tokens are computed again
+# at each step. Does a key–value cache change the logits of the new token?
 #
 # <details><summary>A little: old keys and values are out of date.</summary>
 #
@@ -1203,7 +1194,7 @@ assert check("decoder.cached_step", my_cached_step)
 # * A language model is an encoder with a causal mask, and text is its own label.
 # * One pass trains all predictions of a text. Without the mask, the model copies.
 # * Bits per character compare models of any vocabulary.
-# * Greedy text runs in circles. Temperature, top-k and top-p trade safety for variety.
+# * Greedy text runs in circles. Temperature, top-k and top-p trade variety for safety.
 
 # %% [markdown] tags=["torch"]
 # Next comes [a model that reads and writes, in PyTorch](translation_torch.ipynb): the
