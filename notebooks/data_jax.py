@@ -185,12 +185,13 @@ wine_baseline = regression().fit(wine[rows], grapes[rows])
 wine_score = wine_baseline.score(wine[test_rows], grapes[test_rows])
 
 # %% [markdown] tags=["shared"]
-# A number alone does not say which column it comes from, so each column gets an
-# embedding of its own, multiplied by the number, and a bias, here the learned position
+# A number alone does not say which column it comes from. So each column has an
+# embedding, which is multiplied by the number, and a bias, here the learned position
 # ([Gorishniy et al. 2021](https://arxiv.org/abs/2106.11959)). In code, a token is a
 # vector with the number in its column's place, and 0 elsewhere. The number is scaled by
-# mean and deviation *of the training rows*; the others stand for data that you do not
-# have yet. (Drop constant columns; a word gets a column of 0 and 1.)
+# mean and standard deviation *of the training rows*; all other rows stand for data that
+# you do not have yet. (Drop constant columns; a category becomes a column of 0 and 1
+# for each value.)
 
 
 # %% tags=["shared"]
@@ -201,6 +202,7 @@ def from_table(rows, mean, deviation):
     return scaled[:, :, None] * np.eye(rows.shape[1]), known
 
 
+# %% tags=["shared"]
 scale = {"mean": np.nanmean(wine[rows], 0), "deviation": np.nanstd(wine[rows], 0)}
 cells = *from_table(wine, **scale), grapes
 training, watch = ([a[part] for a in cells] for part in (rows, watch_rows))
@@ -230,8 +232,8 @@ apart = round(abs(wine_accuracy - wine_score) * len(test_rows))
 say(
     f"In the new row, the model finds grape {found}; it is {grapes[test_rows[0]]}. Of "
     f"{len(test_rows)} test wines, the Transformer gets {wine_accuracy:.0%} right, and "
-    f"logistic regression {wine_score:.0%}; the difference is {apart}. So small a test "
-    "cannot tell which to take, and the baseline took a moment."
+    f"logistic regression {wine_score:.0%}; the difference is {apart} of the "
+    f"{len(test_rows)}. So small a test cannot tell which to take."
 )
 
 # %% tags=["shared", "check"]
@@ -256,8 +258,7 @@ np.testing.assert_array_equal(
 # [Kudo et al. 1999](https://doi.org/10.24432/C5NS47), licence CC BY 4.0). Every few
 # milliseconds, twelve numbers describe the sound, one per channel: a **frame**, our
 # token. An utterance has 7 to 29 frames; the rest is padding, grey in the picture. The
-# test was recorded on other occasions. (For your files, see the Extra *Files become
-# arrays*.)
+# test was recorded on other occasions.
 
 # %% tags=["shared"]
 parts = vowels.load()
@@ -273,7 +274,7 @@ look = {"low": -3, "high": 3, "bar": "deviations from the mean", "size": (6.6, 2
 plots.heatmaps(shown, titles=titles, x="frame s", y="channel i", **look)
 
 # %% [markdown] tags=["shared"]
-# Baselines need the same number of values for every utterance: mean and deviation of
+# Baselines need equally many values for every utterance: mean and standard deviation of
 # each channel, or its values at ten even times, interpolated. `known`, `b s i`, is True
 # where there is a value; so far, in all real frames.
 
@@ -327,6 +328,8 @@ def inputs(x, known):
     return both.astype(np.float32), known.any(-1)
 
 
+# %% tags=["shared", "experiment"]
+# Experiment: trains one model; in_order: an epoch takes the next rows of the data
 def train(rows, gaps=whole, seed=0, updates=594):  # 66 epochs of all 270, by 30
     """A model, trained on these utterances, each time with other ``gaps``."""
     batch_size = min(30, len(rows))
@@ -334,7 +337,7 @@ def train(rows, gaps=whole, seed=0, updates=594):  # 66 epochs of all 270, by 30
         n_train=len(rows), batch_size=batch_size, seed=seed, learning_rate=2e-3,
         epochs=updates // (len(rows) // batch_size), warmup=50,
     )  # fmt: skip
-    rng = np.random.default_rng(seed)  # all epochs in a row: each has its own gaps
+    rng = np.random.default_rng(seed)  # the rows of all epochs, each with its own gaps
     drawn = np.concatenate([rng.permutation(rows) for _ in range(steps.epochs)])
     data = *inputs(x[drawn], gaps(real[drawn])), speakers[drawn]
     sizes = {**small, "max_length": 29, "dropout": 0.2}
@@ -361,8 +364,8 @@ say(
     f"utterances, the best baseline gets {round((1 - best_baseline) * 370)} wrong, the "
     f"Transformer {round((1 - max(found)) * 370)} to {round((1 - min(found)) * 370)}, "
     "depending on the seed. One seed cannot tell a model from its luck: **report "
-    "several**. (The five are recorded. On this page the test says which method is "
-    "best; for a report, let validation data choose.)"
+    "several**. (Here they are recorded, and the test says which method is best; for a "
+    "report, let validation data choose.)"
 )
 
 # %% tags=["shared", "check"]
@@ -386,21 +389,21 @@ given = *inputs(backwards, known), test_speakers
 by_frames = evaluate(plain, class_loss, given)["accuracy"]
 assert linear < by_frames - 0.2
 say(
-    "Nothing happens to the SVM: mean and deviation know no order. The regression goes "
-    f"from {best_baseline:.0%} to {linear:.0%}, because each of its numbers has a "
-    "place in time. The Transformer goes from "
-    f"{plain_accuracy:.1%} to {by_frames:.1%}. "
+    "Nothing happens to the SVM: mean and standard deviation know no order. The "
+    f"regression goes from {best_baseline:.0%} to {linear:.0%}, because each of its "
+    f"numbers has a place in time. The Transformer goes from {plain_accuracy:.1%} to "
+    f"{by_frames:.1%}. "
     "Attention and mean do not depend on the order, only the learned positions do. "
-    "The less it loses, the less it has made of the order; the SVM does well without."
+    "The less it loses, the less it has used the order; the SVM does well without it."
 )
 
 # %% [markdown] tags=["shared"]
 # ## A learning curve says whether more data would help
 #
-# Transformers are said to need many examples. Measure it: train on parts of yours
-# (`train(rows)`), with several seeds, and draw the accuracy over their number. If a
-# curve still rises at its end, collect more data. If two cross, choose by how many
-# examples you have.
+# Transformers are said to need many examples. Measure it: train on parts of your data
+# (`train(rows)`), with several seeds, and plot the accuracy over the number of
+# examples. If a curve still rises at its end, collect more data. If two curves cross,
+# choose by how many examples you have.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Learning curves: test accuracy over the number of training utterances, from 18 to 270 on a logarithmic axis, for the Transformer and for logistic regression on ten times. Each line is a mean of five seeds in a band from the lowest to the highest. Both rise steeply and then flatten."}}
 curve = seeds["learning curve"]
@@ -426,10 +429,10 @@ where = (
 say(
     f"With {numbers[0]} utterances, the regression reaches {theirs[0]:.1%} and the "
     f"Transformer {ours[0]:.1%} (means of five seeds); with {numbers[-1]}, it is "
-    f"{theirs[-1]:.1%} and {ours[-1]:.1%}. Beyond the luck of the seeds (a t-test), "
-    f"the Transformer is {where}. It has {count_parameters(plain):,} weights to learn, "
-    f"the regression {by_times[-1].coef_.size:,}. So here take the regression, "
-    "until there are thousands of utterances."
+    f"{theirs[-1]:.1%} and {ours[-1]:.1%}. By more than the luck of the seeds (a "
+    f"t-test), the Transformer is {where}. It has {count_parameters(plain):,} weights "
+    f"to learn, the regression {by_times[-1].coef_.size:,}. So here take the "
+    "regression."
 )
 
 # %% tags=["shared", "check"]
@@ -440,12 +443,12 @@ for accuracy in drawn:
 assert abs(drawn[0][-1] - drawn[1][-1]) < 0.03
 
 # %% [markdown] tags=["shared"]
-# ## Gaps: flags help if the training had gaps, too
+# ## Gaps: train with the gaps that will come
 #
 # Now the microphone fails: an utterance loses a share of its *frames*, or of its
-# *channels* throughout. The baselines interpolate lost frames; a lost channel is 0, its
-# mean, with a flag. The Transformer gets a flag for each value; `real` hides lost
-# frames.
+# *channels* throughout. The baselines interpolate lost frames; for a lost channel they
+# get 0, its mean, and a flag. The Transformer gets a flag for each value; `real` hides
+# lost frames.
 
 
 # %% tags=["shared", "experiment"]
@@ -475,7 +478,7 @@ titles = ["frames lost: real is False", "channels lost: flags are 0"]
 plots.heatmaps(shown, titles=titles, x="frame s", y="channel i", **look)
 
 # %% [markdown] tags=["shared"]
-# A second Transformer meets gaps in training, others in each epoch. To be fair, so does
+# A second Transformer is trained with gaps, new ones in each epoch. To be fair, so does
 # the best baseline, in 20 copies of each utterance.
 
 # %% tags=["shared"]
@@ -521,14 +524,16 @@ fig
 whole_t, gaps_t, whole_r, gaps_r = (
     np.mean(seeds["channels lost: 0.6"][name]) for name in this_run
 )
+in_frames = [np.mean(seeds["frames lost: 0.6"][name]) for name in this_run]
 say(
-    "**A flag does not help by itself.** A model that has never met a flag of 0 does "
-    "not know what it means: with 60 % of the channels lost, the Transformer trained "
+    "With 60 % of the frames lost, all four are right in "
+    f"{min(in_frames):.0%} to {max(in_frames):.0%} of the utterances. **A flag does not "
+    "help by itself**, as lost channels show: a model that has never met a flag of 0 "
+    "does not know what it means. With 60 % of them lost, the Transformer trained "
     f"whole falls to {whole_t:.0%}, as the regression does ({whole_r:.0%}). Trained "
     f"with gaps, it reaches {gaps_t:.0%} (in this run, "
     f"{this_run['Transformer, with gaps']:.0%}), and the regression gains, too "
-    f"({gaps_r:.0%}): what counts is what training shows. What the Transformer spares "
-    "you is the interpolation."
+    f"({gaps_r:.0%}): what counts is what training shows."
 )
 
 # %% tags=["shared", "check"]
@@ -543,16 +548,16 @@ for kind in ("Transformer", "regression"):
 # %% [markdown] tags=["shared"]
 # ## A text: each character is a token
 #
-# The texts are lines of files on this machine, of its versions of packages: which of
-# four languages is a line written in? **Split by file, not by line**: lines of one file
-# share names and habits, so a test on known files looks too good. With patients,
-# machines or days it is the same: split by what will be new in use (scikit-learn's
-# `GroupShuffleSplit` does).
+# The texts are lines, cut to 40 characters, of files that come with Python and its
+# packages: is a line Python, C, JavaScript or English? **Split by file, not by line**:
+# lines of one file share names and habits, so a test on known files looks too good.
+# With patients, machines or days it is the same: split by what will be new in use
+# (scikit-learn's `GroupShuffleSplit` does).
 
 # %% tags=["shared"]
 texts, labels, test_texts, test_labels = lines.languages(n_train=400, n_test=150)
-for text, label in zip(texts[:4], labels, strict=False):
-    print(lines.LANGUAGES[label], text, sep=": ")
+for label, language in enumerate(lines.LANGUAGES):
+    print(language, texts[labels == label][0], sep=": ")
 
 # %% tags=["shared"]
 pairs = TfidfVectorizer(analyzer="char", ngram_range=(1, 2))  # characters, and pairs
@@ -588,10 +593,10 @@ say(
     f"The Transformer is right in {text_accuracy:.0%} of {len(test_texts)} test lines "
     f"(with five recorded runs, {min(found):.0%} to {max(found):.0%}), and counts of "
     f"characters and pairs with logistic regression in {text_score:.0%}.\n\nSo **one "
-    "model and one loss** serve all three. With a few hundred examples, expect them "
-    "near a good baseline. They pay off with many thousands, where no good features "
-    "are known, or with a pretrained encoder: for pictures, see *Pictures as "
-    "sequences*; for texts, Hugging Face's *Transformers*."
+    "model and one loss** serve all three. With a few hundred examples, expect "
+    "Transformers near a good baseline. They pay off with many thousands, where no "
+    "good features are known, or with a pretrained encoder: for pictures, see "
+    "*Pictures as sequences*; for texts, Hugging Face's *Transformers*."
 )
 
 # %% tags=["shared", "check"]
@@ -718,6 +723,9 @@ for rows, (short, known, whose) in zip(some, loader(dataset, some), strict=True)
 # A loop over it needs no `fit`. The step is compiled once for each shape:
 #
 # ```python
+# optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
+# model.train()
+#
 # @nnx.jit
 # def step(model, optimizer, *batch):
 #     grads, _ = nnx.grad(class_loss, has_aux=True)(model, *batch)
@@ -779,24 +787,24 @@ assert check("data.standardise", my_standardise)
 #
 # Choose an answer to see whether it is right, and why.
 #
-# **1.** Two models get 57 and 59 of 60 test rows right. What do you know?
+# **1.** Two models get 57 and 59 of 60 test rows right. Which one do you take?
 #
-# <details><summary>The second one is better.</summary>
+# <details><summary>The second one, which makes a third of the errors.</summary>
 #
-# **No.** It is on these rows. But two rows of 60 are within the luck of the draw, and
+# **No.** It does on these rows. But two rows of 60 are within the luck of the draw, and
 # the next 60 may say the opposite.
 #
 # </details>
-# <details><summary>Both are equally good.</summary>
+# <details><summary>Either one: both are equally good.</summary>
 #
 # **No.** Tempting, because the difference tells nothing. But that a small test finds no
 # difference does not mean that there is none.
 #
 # </details>
-# <details><summary>Not which one is better.</summary>
+# <details><summary>The cheaper one, or you test on more rows.</summary>
 #
 # **Right.** Even models that differ by several errors in a hundred can change places on
-# so small a test. Take more rows, or the cheaper model.
+# so small a test.
 #
 # </details>
 #
@@ -811,8 +819,8 @@ assert check("data.standardise", my_standardise)
 # </details>
 # <details><summary>They are too few to matter beside the values.</summary>
 #
-# **No.** There are as many flags as values. Trained with gaps, the same model uses them
-# well.
+# **No.** There are as many flags as values, and the embedding reads both in the same
+# way.
 #
 # </details>
 # <details><summary>Attention's mask should have hidden the missing values.</summary>
@@ -858,7 +866,7 @@ assert check("data.standardise", my_standardise)
 # output, so the model learns nothing from it.
 #
 # </details>
-# <details><summary>Scaling by mean and deviation of all rows.</summary>
+# <details><summary>Scaling by mean and standard deviation of all rows.</summary>
 #
 # **Right.** Then each training row has been shifted by what the test rows are like.
 # Often it matters little, but the test is no longer new.
