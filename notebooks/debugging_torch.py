@@ -20,8 +20,8 @@
 #
 # Nothing crashes. The loss is a number, it even falls, and the model is bad. Is it the
 # data? The mask? The learning rate? If you guess, you start one training after another,
-# and lose days. We make six mistakes on purpose, each a line that somebody has written,
-# and find each in seconds, with a test of one thing.
+# and lose days. We make six mistakes on purpose, all of them common, and find each in
+# seconds, with a test of one thing.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX:
@@ -91,10 +91,10 @@ booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
 # ## Six mistakes, and the test that finds each
 #
 # First of all, look at a few examples with their labels, as they enter the model. Does
-# each label fit its example? Are the numbers about 1 in size? Ours are lines of code or
-# text: which of four languages is a line written in? Each character is a one-hot
-# vector, and `real` is True where there is one. Every line has padding, so that test 2
-# has something to find.
+# each label fit its example? Are the numbers about 1 in size? Ours are single lines in
+# C, JavaScript, Python or English; the label says in which. Each character is a one-hot
+# vector, and `real` is True where there is one. Even the longest line has one position
+# of padding, for test 2.
 
 # %% tags=["shared"]
 texts, labels, test_texts, test_labels = languages()
@@ -128,14 +128,13 @@ def class_loss(model, x, real, labels):
 # Now five tests. They take seconds, and the cheapest come first:
 #
 # 1. **The loss at the start** is about $\ln c$ for $c$ classes, since nothing is known
-#    yet. (Large first logits add to it, about $\sigma^2/2$ if their variance is
-#    $\sigma^2$. For a forecast, expect the mean square of the targets.)
+#    yet. (For a forecast: the mean square of the targets.)
 # 2. **Padding changes nothing**: put other numbers there, and compare.
-# 3. **Every parameter has a gradient**, finite and not zero. (A bias of keys alone has
-#    none: it adds the same number to all scores of a query.)
-# 4. **One batch**, trained again and again, is learned by heart.
-# 5. **Validation accuracy** is far above the share of the largest class. (Our lines
-#    for it are from the same files: good enough to find mistakes, not for a report.)
+# 3. **Every parameter has a gradient**, finite and not zero. (Leave out a bias of keys
+#    alone: it adds the same number to all scores of a query.)
+# 4. **One batch** is learned by heart within 84 updates.
+# 5. **Validation accuracy** is far above the share of the largest class. (Our lines for
+#    it are from the same files: enough to find mistakes, too little for a report.)
 
 
 # %% tags=["torch"]
@@ -156,7 +155,7 @@ def gradients(loss_fn, model, batch):
 
 # %% tags=["shared"]
 def leak(model, x, real):
-    """How much the outputs change if the padding contains other numbers."""
+    """How much the outputs change with other padding; leaves the model in eval()."""
     model.eval()  # dropout off
     other = np.where(real[..., None], x, 3)
     return np.abs(outputs(model, other, real) - outputs(model, x, real)).max()
@@ -173,7 +172,10 @@ def one_batch(loss_fn, model, data):
 
 # %% tags=["shared"]
 def five_tests(model, loss_fn, data):
-    """The number of each test, and whether it passes; the last two train the model."""
+    """The number of each test, and whether it passes; the last two train the model.
+
+    A generator: a test runs only when it is asked for.
+    """
     batch = [array[:32] for array in data]
     loss = evaluate(model, loss_fn, batch)["loss"] / math.log(len(LANGUAGES))
     yield loss, 0.7 < loss < 1.5  # False for NaN
@@ -261,11 +263,11 @@ learned = [found[name][3] for name in ("labels shifted by a row", "none")]
 bottom = math.log(1 + 3 / math.e)
 say(
     f"{table(head, *rows)}\n\nBold: the first test that fails; later ones did not "
-    "run. No test is superfluous, and **a falling loss proves little**: with shifted "
-    f"labels, one batch is learned by heart ({learned[0]:.2g}) as well as without a "
-    f"mistake ({learned[1]:.2g}). With a softmax before the loss it is not: for logits "
-    f"from 0 to 1, the loss stops at $\\ln(1+3/e)$ = {bottom:.2f}. (An empty text has "
-    "no mean, so the loss of its batch is NaN.)"
+    "run. Each mistake passes the tests before it, and **a falling loss proves "
+    f"little**: with shifted labels, one batch is learned by heart ({learned[0]:.2g}) "
+    f"as well as without a mistake ({learned[1]:.2g}). With a softmax before the loss "
+    "it cannot be: from logits between 0 and 1, the loss is at least $\\ln(1+3/e)$ = "
+    f"{bottom:.2f}. (An empty text has no mean, so the loss of its batch is NaN.)"
 )
 
 # %% tags=["shared", "check"]
@@ -278,17 +280,18 @@ assert found["a frozen embedding"][2] == 0
 assert not real[:, -1].any() and not watch[1][:, -1].any()
 
 # %% [markdown] tags=["shared"]
-# So, for your own model, by the first test that fails:
+# **Which test fails tells what to look for** in a model of your own:
 #
 # | test | what to look for | what to do |
 # |---|---|---|
 # | 1, too high | inputs or first weights far too large | scale them |
-# | 1, NaN | an empty sequence; a logarithm of 0 | leave it out; add $10^{-6}$ |
+# | 1, NaN | an empty sequence; a logarithm of 0 | leave it out; use `log_softmax` |
 # | 2 | a mask upside down; a mean over padding | True may look; use `real` |
-# | 3 | `detach` or `stop_gradient`; a layer out of use | let it through; use it |
+# | 3 | `detach` or `stop_gradient`; an unused layer | let it through; call the layer |
 # | 4 | a softmax before the loss; a rate far off | pass logits; tune the rate |
 # | 5 | labels of other rows | shuffle inputs and labels in one order |
-# | 5 | validation data prepared differently; few data | one function for both; more |
+# | 5 | validation data prepared differently | one function for both |
+# | 5 | too few data | get more |
 
 # %% [markdown] tags=["torch"]
 # In a loop of your own, `{n: w.grad is not None and w.grad.norm() for n, w in
@@ -339,8 +342,8 @@ say(
 # ## First the learning rate
 #
 # If all tests pass, you can tune. Few settings matter as much as the learning rate. If
-# it is too high, the loss jumps or stays at guessing; if too low, it creeps. Try it in
-# steps of a factor of about three, for a few updates each:
+# it is too high, the loss jumps or stays at guessing; if too low, it creeps. Try rates
+# a factor of about three apart, with 84 updates each:
 
 # %% tags=["shared"]
 rates, ends = 10.0 ** np.linspace(-4, -1, 7), []
@@ -358,9 +361,9 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    f"The lowest loss is at a rate of {power(rates[best])}. For a long run, start one "
-    "step to the left (dotted), because a rate has to survive its worst batch, too. "
-    "Warm-up and decay help (see *Warm-up*)."
+    f"The lowest loss, {ends[best]:.2f}, is at a rate of {power(rates[best])}. For a "
+    f"long run, start one step to the left (dotted, {ends[best - 1]:.2f}), because a "
+    "rate has to survive its worst batch, too. Warm-up and decay help (see *Warm-up*)."
 )
 
 # %% tags=["shared", "check"]
@@ -372,9 +375,9 @@ assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
 # ## Overfitting shows in the validation loss
 #
 # When a model **overfits**, the training loss falls, and the validation loss turns and
-# rises. So train longer, once on 900 lines, and once on 300, three times each, which
-# makes as many updates. Look at both losses. (With `folder="runs"`, `fit` logs them for
-# `tensorboard --logdir runs`: a panel for each quantity, in it a line for each run.)
+# rises. So train longer: on 900 lines, and on 300 lines repeated three times, so that
+# the updates are as many. Look at both losses. (With `folder="runs"`, `fit` also logs
+# for TensorBoard: `tensorboard --logdir runs`.)
 
 # %% tags=["shared"]
 longer = replace(brief, epochs=12)
@@ -391,8 +394,9 @@ for n in (300, 900):
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over the updates. Both training losses fall. The validation loss with 300 lines falls, turns and rises; with 900 lines it ends below that. Dotted lines mark the lowest point of each."}}
 panels = {"training loss": training, "validation loss": validation}
 fig = plots.curves(panels, x="update", size=(7.2, 2.8))
-for updates, losses in validation.values():
-    fig.axes[1].axvline(updates[losses.argmin()], color=plots.EDGE, ls=":", zorder=0)
+ax = fig.axes[1]
+for line, (updates, losses) in zip([*ax.lines], validation.values(), strict=True):
+    ax.axvline(updates[losses.argmin()], color=line.get_color(), ls=":", zorder=0)
 fig
 
 # %% tags=["shared", "say"]
@@ -415,10 +419,10 @@ assert all(losses[-1] < 0.3 * losses[0] for losses in drawn)  # loose: they fall
 
 # %% [markdown] tags=["shared"]
 # **Early stopping** keeps the weights of the best epoch, and stops when none has been
-# better for some epochs (the *patience*). `fit` keeps the weights with the highest
-# accuracy, whose epoch may be another one than that of the lowest loss, and runs to the
-# end. Against overfitting, more data help most; then dropout, and weight decay, which
-# AdamW applies beside the gradient ([Loshchilov & Hutter
+# better for some epochs (the *patience*). `fit` does half of this: it runs to the end,
+# and keeps the weights with the highest validation accuracy (not always the epoch of
+# the lowest loss). Against overfitting, more data help, as here; so do dropout and
+# weight decay, which AdamW applies beside the gradient ([Loshchilov & Hutter
 # 2019](https://arxiv.org/abs/1711.05101)).
 
 # %% [markdown] tags=["shared"]
@@ -426,11 +430,12 @@ assert all(losses[-1] < 0.3 * losses[0] for losses in drawn)  # loose: they fall
 #
 # Somebody who has your classes needs only your weights, as *safetensors*: nothing but
 # arrays, so that a file from a stranger cannot run code. For somebody *without* your
-# classes, export the computation after `eval()`, here for any size of batch. A process
-# that knows nothing of our classes runs it:
+# classes, export the computation, in evaluation mode and for any batch size. Another
+# process runs it, without our classes:
 
 # %% tags=["torch"]
 folder, reader = Path(tempfile.mkdtemp()), readers[900]
+reader.eval()  # else dropout becomes part of the program
 test_x, test_real = from_texts(test_texts, 41)
 inputs = torch.from_numpy(test_x[:6]), torch.from_numpy(test_real[:6])
 rows = [{0: torch.export.Dim("b")}] * 2  # the first axis may have any size
@@ -455,8 +460,8 @@ logits = np.load(folder / "logits.npy")
 # %% tags=["shared", "say"]
 right = (logits.argmax(1) == test_labels[:10]).sum()
 say(
-    f"The other process has loaded {alone.stdout.strip()} of our modules. It takes the "
-    f"first line for {LANGUAGES[logits[0].argmax()]}; {right} of its ten answers are "
+    "The other process has loaded none of our modules. It takes the first line for "
+    f"{LANGUAGES[logits[0].argmax()]}; {right} of its ten answers are "
     "right. How lines become arrays, and which number means which language, has to be "
     "delivered with the program."
 )
@@ -481,8 +486,7 @@ assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 # ## Extra: The framework's layers compute the same
 #
 # The classes of this book were made to be read. Ready-made layers have been tested by
-# thousands, but each default is somebody's decision. To look inside, or to change
-# something, write your own block around the framework's fused attention.
+# thousands, but each default is somebody's decision.
 
 # %% [markdown] tags=["torch"]
 # PyTorch has the whole block, `nn.TransformerEncoderLayer`, and `nn.TransformerEncoder`
@@ -622,7 +626,7 @@ head = ["gradient of 16 texts", "MiB kept for backward", "distance from the firs
 say(
     f"{table(head, *rows)}\n\nThe distance is relative to the length of the whole "
     "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
-    "differs. Recomputation pays with a second forward pass. bfloat16 is also "
+    "differs. Recomputation costs a second forward pass. bfloat16 is also "
     "fast on NVIDIA GPUs from Ampere (2020) on; a T4 is older."
 )
 
@@ -810,9 +814,9 @@ assert np.isnan(as_numpy(nothing)[:, 0]).all()
 def my_accumulate(gradient, x, y, n):
     """Gradient of the mean loss over all rows, ``b i, b -> i``, from ``n`` parts.
 
-    ``gradient(x, y)`` is that of the mean over the rows it gets. Here it returns inf
-    for more than six rows, which would not fit into memory, and for fewer than
-    ``b // n``. ``n`` need not divide ``b``.
+    ``gradient(x, y)`` is that of the mean over the rows it gets. It returns inf for
+    parts that are too large (more than six rows) or too small (fewer than ``b // n``).
+    ``n`` need not divide ``b``.
     """
     ...
 
@@ -867,10 +871,10 @@ assert check("debugging.best_epoch", my_best_epoch)
 # for logits differ by 1 at most, and such a loss cannot come near 0.
 #
 # </details>
-# <details><summary>A learning rate that is far too small.</summary>
+# <details><summary>An empty text in this batch.</summary>
 #
-# **No.** Small steps do lead down, too. But in the few updates of the test they do not
-# lead to 0.
+# **No.** It is only one of 32. But it has no mean, so the loss of the whole batch is
+# NaN, and does not fall.
 #
 # </details>
 # <details><summary>Labels that belong to other rows.</summary>
@@ -949,10 +953,10 @@ assert check("debugging.best_epoch", my_best_epoch)
 # **5.** The loss of a new model for ten classes starts at 9, far above $\ln 10 = 2.3$.
 # What follows?
 #
-# <details><summary>Nothing: before training, any loss is possible.</summary>
+# <details><summary>The learning rate is too high.</summary>
 #
-# **No.** Tempting, because training brings it down. But an even guess costs $\ln 10$;
-# this model is sure of something, and wrong.
+# **No.** Later that would raise the loss, too. But before the first update no rate has
+# been used.
 #
 # </details>
 # <details><summary>The first outputs are too large.</summary>
