@@ -138,7 +138,7 @@ print(texts["test"][:230])
 # 2016](https://arxiv.org/abs/1508.07909)) is a compromise: begin with the characters,
 # make the most frequent pair of neighbours a new token, and repeat. So frequent words
 # become one token, and rare words can be spelled. Merges stay inside a *piece*: a word
-# or signs, with a blank before them, or a line break with its indent.
+# or signs, with the blank before, or a line break with its indent.
 
 
 # %% tags=["shared"]
@@ -225,8 +225,7 @@ np.testing.assert_allclose(one_hot(ids, settings.n_tokens) @ matrix, looked_up)
 # $1/\sqrt m$ keep the first ones near size 1. One table reads and writes the tokens;
 # this is called **tied weights** ([Press & Wolf
 # 2017](https://arxiv.org/abs/1608.05859)). A softmax turns the logits of each position
-# into probabilities. In the drawing, the bar in full colour belongs to the token that
-# comes next; it need not be the tallest.
+# into probabilities. (In the drawing, the full colour marks the token that comes next.)
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis, a and a comma go through embed, positions and a decoder of two blocks with a triangular causal mask, then logits. Below, each position has a small bar for each of six tokens; the one in full colour belongs to its label. The labels stand in the last row: add, parenthesis, a, comma, b."}}
 diagrams.language_model(settings.n_blocks)
@@ -624,9 +623,9 @@ for way, new in written.items():
     print(f"--- {way}", f"{prompt}│{pairs.decode(new[0])}".replace(" ", "␣"), sep="\n")
 
 # %% [markdown] tags=["shared"]
-# What follows the bar is the model's own (together, 64 tokens at most). It looks like
-# Python, but after so short a training, it has no meaning. Does it repeat itself? We
-# count the sequences of four tokens that occur earlier in the same text.
+# What follows the bar is the model's own. It looks like Python, but after so short a
+# training, it has no meaning. Does it repeat itself? We count the sequences of four
+# tokens that occur earlier in the same text.
 
 # %% tags=["shared", "say"]
 rows_of = {way: new[1:] for way, new in written.items()} | {"real": real[:, n : n + 55]}
@@ -962,9 +961,9 @@ for new in batch:
 # %% [markdown] tags=["shared"]
 # ## Extra: From this model to GPT-2
 #
-# If you want to read GPT-2's code or load its weights, you need to know what differs
-# ([Radford et al. 2019](https://openai.com/index/better-language-models/)). GPT-2 has
-# GELU in place of ReLU (`activation="gelu"`). Its published code has no dropout;
+# What differs in GPT-2 ([Radford et al.
+# 2019](https://openai.com/index/better-language-models/))? It has GELU in place of ReLU
+# (`activation="gelu"`). Its published code has no dropout;
 # reimplementations take 0.1 after each branch (`dropout=0.1`), on the embedded input
 # and on the attention weights. The last layer of each branch starts smaller, and its
 # byte pairs begin with bytes, not characters. One more token, `<|endoftext|>`, ends
