@@ -529,9 +529,9 @@ whole_t, gaps_t, whole_r, gaps_r = (
 in_frames = [np.mean(seeds["frames lost: 0.6"][name]) for name in this_run]
 say(
     "With 60 % of the frames lost, all four are right in "
-    f"{min(in_frames):.0%} to {max(in_frames):.0%} of the utterances. **A flag does not "
-    "help by itself**, as lost channels show: a model that has never met a flag of 0 "
-    "does not know what it means. With 60 % of them lost, the Transformer trained "
+    f"{min(in_frames):.0%} to {max(in_frames):.0%} of the utterances. **A flag does "
+    "not help by itself**, as lost channels show: a model that has never met a flag of "
+    "0 does not know what it means. With 60 % of them lost, the Transformer trained "
     f"whole falls to {whole_t:.0%}, as the regression does ({whole_r:.0%}). Trained "
     f"with gaps, it reaches {gaps_t:.0%} (in this run, "
     f"{this_run['Transformer, with gaps']:.0%}), and the regression gains, too "
