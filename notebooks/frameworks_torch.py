@@ -918,10 +918,10 @@ assert device == "cuda" or returned > 0.9 * done
 # reversed.
 #
 # </details>
-# <details><summary>Nothing, if the gap is below twice its standard error.</summary>
+# <details><summary>Nothing, unless the gap is over two standard errors.</summary>
 #
-# **Right.** Both are samples. The standard error of their difference is the root of the
-# sum of both squares.
+# **Right.** Both are samples, and either may come out better. The standard error of the
+# gap is the root of the sum of both squares.
 #
 # </details>
 
