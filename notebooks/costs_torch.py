@@ -289,8 +289,8 @@ say(
 # lowest with about 20 per parameter ([Hoffmann et al.
 # 2022](https://arxiv.org/abs/2203.15556)). We also take a large GPU: [Narayanan et al.
 # 2021](https://arxiv.org/abs/2104.04473) report $502\cdot10^{15}$ operations a second
-# on 3,072 A100s in half precision. A quarter of these operations repeat the forward
-# pass to save memory, so three quarters are useful.
+# on 3,072 A100s in half precision (16 bits). A quarter of these operations repeat the
+# forward pass to save memory, so three quarters are useful.
 
 # %% tags=["shared"]
 per_token = 6 * (gpt2 - position_table)  # operations
@@ -640,12 +640,14 @@ for name, found in halved.items():
     np.testing.assert_allclose(found, expected[name], rtol=0.02)  # loose: likewise
 
 # %% [markdown] tags=["shared"]
-# The gradients of the half batches are averaged: *gradient accumulation*. Recomputing
+# Begin with what keeps the result: a fused kernel, half batches, recomputing. The
+# gradients of the half batches are averaged: *gradient accumulation*. Recomputing
 # ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks
 # did for queries. *Half precision* ([Micikevicius et al.
 # 2018](https://arxiv.org/abs/1710.03740)) saves bytes and time; it keeps only two to
-# four digits, so weights and averages stay in float32. A decoder that *writes* also
-# holds keys and values, its *KV cache*. If four heads share theirs ([Ainslie et al.
+# four digits, so weights and averages stay in float32. A decoder that *writes* waits
+# for the memory (see the first extra), and holds keys and values, its *KV cache*:
+# $2lnm$ numbers for each text. If four heads share theirs ([Ainslie et al.
 # 2023](https://arxiv.org/abs/2305.13245)), a quarter of it is left.
 
 # %% [markdown] tags=["torch"]

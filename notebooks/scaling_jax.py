@@ -105,7 +105,7 @@ def new_model():
 
 
 # %% tags=["jax"]
-@nnx.jit
+@nnx.jit  # donate_argnums, as in *What attention costs*, would free the old arrays
 def one_update(model, optimizer, tokens):
     """One update of the model; returns the loss before it."""
     loss, grads = nnx.value_and_grad(lambda model: next_token(model, tokens)[0])(model)
@@ -695,8 +695,6 @@ assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 #   my.safetensors` names another one, and replaces it.
 # * A text of yours has at least 20,000 characters, of any alphabet (a large one needs a
 #   larger `--n-tokens`). If the test loss rises, take fewer `--epochs`.
-# * If processes differ in data, settings or weights, all stop with one sentence, before
-#   any update; one that waits in vain for others does so after `--limit` seconds.
 # * The file of a language model has its settings and its vocabulary with it. In the
 #   folder `notebooks/`, these lines let it write:
 
