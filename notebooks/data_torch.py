@@ -432,8 +432,8 @@ say(
     f"With {numbers[0]} utterances, the regression reaches {theirs[0]:.1%} and the "
     f"Transformer {ours[0]:.1%} (means of five seeds); with {numbers[-1]}, it is "
     f"{theirs[-1]:.1%} and {ours[-1]:.1%}. Measured against the luck of the seeds "
-    f"(a t-test), the Transformer is {where}. It has {count_parameters(plain):,} weights "
-    f"to learn, the regression {by_times[-1].coef_.size:,}. So here take the "
+    f"(a t-test), the Transformer is {where}. It has {count_parameters(plain):,} "
+    f"weights to learn, the regression {by_times[-1].coef_.size:,}. So here take the "
     "regression."
 )
 
