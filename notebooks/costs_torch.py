@@ -845,8 +845,9 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# **Parallel work** takes less time than the count suggests. Each step of a GRU waits
-# for the step before, and multiplies with a single row, the left end of the roofline.
+# **Parallel work** is why counts of operations do not give times. Each step of a GRU
+# waits for the step before, and multiplies with a single row, the left end of the
+# roofline.
 
 # %% tags=["shared", "check"]
 # Checked: the GRU's gradient fades, attention's is even

@@ -355,7 +355,8 @@ fig
 strong, weak = (panels[TITLES[kind]]["measured"][1] for kind in TITLES)
 say(
     "**Strong scaling**, on the left, keeps the whole batch fixed. Two processes need "
-    f"{strong[1] / strong[0]:.0%} of the time of one. Four are slower than two "
+    f"{strong[1] / strong[0]:.0%} of the time of one. Four are "
+    f"{word('slower', strong[3], strong[1])} than two "
     f"({strong[3] / strong[0]:.0%}): they share {record['cores']} cores.\n\n**Weak "
     "scaling**, on the right, keeps the batch of each process fixed. Two need "
     f"{weak[1] / weak[0]:.0%} of the time of one; with a core for each, the ideal is "
