@@ -53,6 +53,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from platform import python_version
 
 import jax
 import jax.numpy as jnp
@@ -182,7 +183,7 @@ say(table(["merges", "tokens", "their number"], *lines))
 say(
     f"With {n_characters} characters, the vocabulary has {len(pairs)} tokens. The "
     f"training text becomes {len(tokens['train']):,} tokens, the held-out text "
-    f"{len(tokens['test']):,} (in Python {sys.version.split()[0]})."
+    f"{len(tokens['test']):,} (in Python {python_version()})."
 )
 
 # %% [markdown] tags=["shared"]
