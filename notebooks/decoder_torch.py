@@ -118,8 +118,8 @@ f"PyTorch {torch.__version__} on {device}"
 diagrams.next_token()
 
 # %% [markdown] tags=["shared"]
-# By the chain rule, it also gives the probability of a text after its first token, a
-# product over the tokens $x_t$, each given all tokens $x_{<t}$ before it:
+# By the chain rule, it also gives the probability of a text after its first token: a
+# product with one factor for each token $x_t$, given all tokens $x_{<t}$ before it:
 #
 # $$p(x_1, \dots, x_s \mid x_0) = \prod_{t=1}^{s} p(x_t \mid x_{<t}).$$
 #
@@ -138,8 +138,9 @@ print(texts["test"][:230])
 # and a new word has no token. **Byte-pair encoding** ([Sennrich et al.
 # 2016](https://arxiv.org/abs/1508.07909)) is a compromise: begin with the characters,
 # make the most frequent pair of neighbours a new token, and repeat. So frequent words
-# become one token, and rare words can be spelled. Merges stay inside a *piece*: a word
-# or signs, with the blank before, or a line break with its indent.
+# become one token, and rare words can be spelled. No merge crosses the border of a
+# *piece*: a word or a run of signs, each with the blank before it, or a line break with
+# its indent.
 
 
 # %% tags=["shared"]
@@ -223,11 +224,11 @@ np.testing.assert_allclose(one_hot(ids, settings.n_tokens) @ matrix, looked_up)
 #
 # Before it come the embedding and, as in GPT-2, a learned vector for each of the 64
 # positions. After it, the logit of a token is the dot product of the output vector with
-# the row of that token, so all logits are $x E^\top$; rows of standard deviation
-# $1/\sqrt m$ keep the first ones near size 1. One table reads and writes the tokens;
-# this is called **tied weights** ([Press & Wolf
-# 2017](https://arxiv.org/abs/1608.05859)). A softmax turns the logits of each position
-# into probabilities. (In the drawing, the full colour marks the token that comes next.)
+# the row of that token, so all logits are $x E^\top$. Rows of standard deviation
+# $1/\sqrt m$ keep the untrained logits near size 1. One table reads and writes the
+# tokens: **tied weights** ([Press & Wolf 2017](https://arxiv.org/abs/1608.05859)). A
+# softmax turns the logits of each position into probabilities. In the drawing, the bar
+# in full colour is that of the next token.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis, a and a comma go through embed, positions and a decoder of two blocks with a triangular causal mask, then logits. Below, each position has a small bar for each of six tokens; the one in full colour belongs to its label. The labels stand in the last row: add, parenthesis, a, comma, b."}}
 diagrams.language_model(settings.n_blocks)
@@ -331,8 +332,8 @@ for n in (1, 2, 40, 64):  # beginnings padded at the end: one shape for all
 
 # %% [markdown] tags=["shared"]
 # What if we forget the mask? Then position $t$ sees its own label, token $t + 1$. We
-# train a small model on characters in this way, and measure its loss inside new texts
-# and at their end, where a model writes.
+# train a small model on characters without it, and measure the loss inside new texts,
+# and at their end, where a model would write.
 
 # %% tags=["shared", "experiment"]
 # Experiment: train a small model on characters without the mask, and test it
@@ -367,7 +368,7 @@ assert at_end > 4  # loose: more than 5 in ten runs of ten
 # %% [markdown] tags=["shared"]
 # ## A short training run is ahead of our n-grams
 #
-# Now the real model, with these settings:
+# Now the real model, with the loop of the reverse task and these settings:
 
 # %% tags=["shared", "say"]
 choices = f"""n_tokens|97 characters, 512 merges|10,000 to 100,000
@@ -397,9 +398,9 @@ bits = text.bits_per_character(held_out_loss, tokens["test"], texts["test"])
 # Because longer tokens are harder to guess, we count **bits per character**: the loss
 # in nats per token, divided by $\ln 2$ and by the mean number of characters in a token.
 # The baselines, **n-grams**, count what followed each context of $n - 1$ characters in
-# the training text, and fall back on shorter contexts where one is rare. Their
-# smoothing, Witten–Bell, is a simple one; Kneser–Ney would be somewhat better ([Chen &
-# Goodman 1996](https://aclanthology.org/P96-1041/)).
+# the training text, and mix in shorter contexts, the more the rarer one is. Witten–Bell
+# smooths them; Kneser–Ney would be somewhat better ([Chen & Goodman
+# 1996](https://aclanthology.org/P96-1041/)).
 
 # %% tags=["shared", "experiment"]
 # Experiment: bits per character of n-grams, and of the model while it learns
@@ -471,8 +472,7 @@ say(
 # %% [markdown] tags=["shared"]
 # ## In our model, the first block looks nearer than the second
 #
-# These are attention maps of the trained model. Choose a layer (a block), a head and a
-# token; `⏎` is a line break, `␣` a space.
+# Choose a layer (a block), a head and a token; `⏎` is a line break, `␣` a space.
 
 
 # %% tags=["shared"]
@@ -523,9 +523,8 @@ assert on_breaks[1, head] > 1.5 * breaks.mean()  # loose: differs between seeds
 # %% [markdown] tags=["shared"]
 # ## Greedy text runs in circles, so texts are sampled, by top-k or top-p
 #
-# To write, the model must choose. **Greedy** takes the most probable token,
-# **sampling** draws one, and three settings make improbable tokens rarer, or exclude
-# them:
+# **Greedy** takes the most probable token, **sampling** draws one, and three settings
+# make improbable tokens rarer, or exclude them:
 #
 # * **Temperature** $\tau > 0$ divides the logits: 1 changes nothing, near 0 only the
 #   most probable token is left.
@@ -617,9 +616,9 @@ for way, new in written.items():
     print(f"--- {way}", f"{prompt}│{pairs.decode(new[0])}".replace(" ", "␣"), sep="\n")
 
 # %% [markdown] tags=["shared"]
-# What follows the bar is the model's own. It looks like Python, but after so short a
-# training, it has no meaning. Does it repeat itself? We count the sequences of four
-# tokens that occur earlier in the same text.
+# The model wrote what follows the bar. It looks like Python, but has no meaning yet.
+# Does it repeat itself? We count the fours of tokens that occurred before in the same
+# text.
 
 # %% tags=["shared", "say"]
 rows_of = {way: new[1:] for way, new in written.items()} | {"real": real[:, n : n + 55]}
@@ -695,9 +694,8 @@ say(
 # along](../book/index.md#one-file-to-take-along).
 
 # %% [markdown] tags=["torch"]
-# The loop is that of [the reverse task](reverse_torch.ipynb). For text, a batch is rows
-# of $s + 1$ tokens from random places, and each row has $s$ losses, so a small batch is
-# enough.
+# As in [the reverse task](reverse_torch.ipynb), copy the loop. A row of $s + 1$ tokens
+# has $s$ losses, so a small batch is enough.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Masked attention on two tokens, number by number
@@ -823,8 +821,8 @@ np.testing.assert_allclose(as_numpy(model(integers(row))), pair[0], atol=1e-4)
 diagrams.key_value_cache()
 
 # %% [markdown] tags=["torch"]
-# The cache has its full length from the start, and new keys and values are written into
-# it in place.
+# A block's cache is a pair of arrays `b h s d`. They have their full length from the
+# start, and new keys and values are written into them in place.
 
 
 # %% tags=["torch"]
@@ -861,9 +859,9 @@ def logits_with_cache(model, tokens, caches, start):
 
 
 # %% [markdown] tags=["shared"]
-# How much does it save? We time one new token of 16 texts. Because our model ends at 64
-# positions, an untrained one with 256 is timed; the time does not depend on what the
-# weights have learned.
+# We time one new token of 16 texts. Because our model ends at 64 positions, an
+# untrained one with 256 is timed; the time does not depend on what the weights have
+# learned.
 
 
 # %% tags=["torch", "experiment"]
@@ -932,8 +930,8 @@ for s, size in zip(lengths, sizes, strict=True):
 #
 # Prompts differ in length. `generate` of `helpers` pads them on the *left*, so that all
 # end at the same place. A text stops at a token that you name as the **end**, here a
-# line break without blanks after it. Greedy texts are the same alone or in a batch;
-# sampled ones are not, because the batch shares one random generator.
+# line break without blanks after it. Up to rounding, greedy texts are the same alone or
+# in a batch; sampled ones are not, because the batch shares one random generator.
 
 # %% tags=["shared"]
 prompts = ["import", prompt, "class Queue:\n    def put(self"]
@@ -1102,24 +1100,24 @@ assert check("decoder.cached_step", my_cached_step)
 #
 # </details>
 #
-# **2.** Somebody forgets the causal mask in training. What gives it away?
+# **2.** Somebody forgets the causal mask in training. What does *not* give it away?
 #
-# <details><summary>The training loss, which hardly falls.</summary>
+# <details><summary>A training loss that falls too fast.</summary>
 #
-# **No.** One expects a bug to make training fail. This one makes it too good: each
-# label is also an input, one position later.
+# **No.** It does. One expects a bug to make training fail, but here each label is also
+# an input, one position later.
 #
 # </details>
 # <details><summary>The gap between training and held-out loss.</summary>
 #
-# **No.** It uncovers overfitting, so one trusts it here, too. But the labels of
-# held-out text are among its inputs as well: both losses are too low.
+# **Right.** It uncovers overfitting, but not this: the labels of held-out text are
+# among its inputs as well, and both losses are too low.
 #
 # </details>
 # <details><summary>The texts that the model writes.</summary>
 #
-# **Right.** At the end of a text there is no next token to copy, and the model has
-# learned little else.
+# **No.** They do: at the end of a text there is no next token to copy, and the model
+# has learned little else.
 #
 # </details>
 #
@@ -1134,8 +1132,8 @@ assert check("decoder.cached_step", my_cached_step)
 # </details>
 # <details><summary>Eight times.</summary>
 #
-# **No.** Tempting, because dividing by 0.5 doubles the logits. But a ratio of
-# probabilities is not proportional to their difference.
+# **No.** Tempting, because dividing by 0.5 doubles the logits. But a difference of
+# logits is in an exponent: if it doubles, the ratio is squared.
 #
 # </details>
 # <details><summary>Twice.</summary>
@@ -1148,15 +1146,15 @@ assert check("decoder.cached_step", my_cached_step)
 # **4.** A training pass predicts at all positions of a window. Why can one pass not
 # write as many new tokens?
 #
-# <details><summary>In writing, there is no mask.</summary>
+# <details><summary>Each position sees only what is before it.</summary>
 #
-# **No.** It may look useless where no later token exists. But old tokens keep it: else
-# their vectors would not be as in training.
+# **No.** True in training, too: there the mask is what makes one pass enough for all
+# predictions.
 #
 # </details>
-# <details><summary>A softmax gives only one token.</summary>
+# <details><summary>A pass ends with one softmax, which gives one token.</summary>
 #
-# **No.** So it is for one position. But a pass has a softmax at each of them.
+# **No.** True for one position. But a pass has a softmax at each of them.
 #
 # </details>
 # <details><summary>Each new token is an input of the next prediction.</summary>
