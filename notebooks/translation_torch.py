@@ -144,9 +144,9 @@ assert y_test.shape[1] == 12 < x_test.shape[1]
 # ## Cross-attention looks from one sequence into another
 #
 # How would you write the target by hand? For each character, you would look at one
-# place of the source. Attention can do the same: the query asks for a place in the
-# source; each source character has a key, its place, and a value, the character. If
-# source and target differ only in order, we can even choose these vectors by hand.
+# place of the source. Attention can do the same: a query asks for a place in the
+# source; the key of a source character is its place, its value is the character itself.
+# If source and target differ only in order, we can even choose these vectors by hand.
 
 # %% tags=["shared"]
 source, target = "on 26-08-1952", "1952-08-26"
@@ -186,7 +186,8 @@ diagrams.cross_attention()
 # No causal mask is needed, because the whole source may be read, but the padding of the
 # source must be hidden.
 #
-# A **decoder block** is an encoder block with this branch in the middle. With pre-norm:
+# A **decoder block** is an encoder block with this branch in the middle. (The decoder
+# of the last chapter has no such branch: it is *decoder-only*.) With pre-norm:
 #
 # $$\begin{aligned}
 # X &\leftarrow X + \mathrm{self}(\mathrm{norm}(X)), \\
@@ -195,7 +196,8 @@ diagrams.cross_attention()
 # \end{aligned}$$
 #
 # `DecoderBlock` inherits self-attention and the feed-forward net from `EncoderBlock`,
-# and adds cross-attention. Its last five lines are the post-norm version.
+# and adds cross-attention: the third argument of `MultiHeadAttention` is where keys and
+# values come from.
 
 
 # %% tags=["torch"]
@@ -247,8 +249,8 @@ assert (np.abs(look(x, other) - out).max(axis=-1) > 1e-3).all()  # loose: any ch
 # %% [markdown] tags=["shared"]
 # ## Encoder and decoder are one model
 #
-# A decoder block needs a context, which an encoder makes from the source. The last
-# vectors of the decoder become logits of the next character.
+# A decoder block needs a context, which an encoder makes from the source. The decoder's
+# outputs become logits of the next character.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The translator as two columns. Left: source, embed, positions, encoder. Right: target, embed, positions, then a block with causal attention, cross-attention and a feed-forward net, repeated n_blocks times, then logits. An arrow leads from the encoder to the cross-attention."}}
 diagrams.translator()
@@ -279,9 +281,8 @@ class Decoder(Encoder):
 # %% [markdown] tags=["shared"]
 # With `stack=Decoder`, the `LanguageModel` of the last chapter is the right half of the
 # drawing. `Translator` adds the left one. `read` is a method of its own, so that
-# `translate` of `helpers` reads the source only once. The target's padding needs no
-# mask of its own: it comes after all real positions, and the causal mask hides what
-# comes after.
+# `translate` of `helpers` reads the source only once. Padding of the target needs no
+# mask: it comes last, and the causal mask hides what comes later.
 
 
 # %% tags=["torch"]
@@ -409,9 +410,8 @@ for source, text in [*zip(*texts, strict=True)][:4]:
     print(f"{source:30}{text}")
 
 # %% [markdown] tags=["shared"]
-# `translate` of `helpers` does the same with the key–value cache of the last chapter.
-#
-# How many are right? We count characters and whole dates.
+# `translate` of `helpers` does the same, but reads the source only once, and uses the
+# key–value cache of the last chapter.
 
 
 # %% tags=["shared", "experiment"]
@@ -460,8 +460,8 @@ say(
 
 # %% [markdown] tags=["shared"]
 # [In your browser](../book/playground.md) the model translates the dates that you type,
-# with these weights in half precision. It is sure of nearly every character, so greedy
-# search is enough; else there is beam search (see the extra).
+# with these weights in half precision. As it is sure of nearly every character, greedy
+# search is enough. Where a model is not, beam search helps (see the extra).
 
 # %% tags=["shared", "experiment"]
 # Experiment: the form of each test date; weights in half precision, translated again
@@ -511,10 +511,9 @@ viewer.attention(
 )  # fmt: skip
 
 # %% [markdown] tags=["shared"]
-# Choose a date and compare with the map that we made by hand: this one was learned.
-# Dots on the right are padding. The next map adds up the weights within each part of
-# the source, and averages over heads and dates. (The form with dots, which has no
-# century, is left out.)
+# Choose a date, and compare with the map made by hand. Dots on the right are padding.
+# The next map adds up the weights within each part of the source, and averages over
+# heads and dates. (The form with dots, which has no century, is left out.)
 
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map with a row for each of the ten characters and the end that are written, and a column for each part of the source. The third and fourth digit of the year look at themselves, the month at the month, the second digit of the day at the day. The first two digits of the year, the second dash and the end spread their weight."}}
@@ -559,8 +558,8 @@ assert own_part["year 1"] < own_part["year 4"]
 np.testing.assert_allclose(looked.sum(axis=-1), 1, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, open.** Some weight falls on the weekday. Does the model use it when it
-# writes the month? As in the reverse task, only a test can tell: think of one.
+# **Exercise 1, open.** Little weight falls on the weekday. Does the model do without it
+# when it writes the month? As in the reverse task, only a test can tell: think of one.
 # `dates.write(day, "weekday")` writes such a source, `dates.encode` makes its tokens,
 # and `greedy_search` translates them.
 
@@ -636,9 +635,9 @@ say(
 # %% [markdown] tags=["shared"]
 # The source states the third digit, so why does the model get it wrong? The decoder is
 # also a language model of the dates that it has seen: after 19 came only 5 to 9, after
-# 20 only 0 to 4. (For `3.3.97`, it even had to link them: the third digit decides the
-# first two.) Does what it has written overrule what it reads? We force it to begin with
-# 19 or with 20, whatever the source says, and let it write the third digit.
+# 20 only 0 to 4. (For `3.3.97` it must link them: the 9 decides the century.) Does what
+# it has written overrule what it reads? We force it to begin with 19 or with 20,
+# whatever the source says, and let it write the third digit.
 
 
 # %% tags=["shared"]
@@ -717,16 +716,16 @@ each.""")
 #
 # The loop is that of [the reverse task](reverse_torch.ipynb), with two arrays in a
 # batch: sources, and targets from `BEGIN` to `END`, both padded. The decoder reads each
-# target without its last token; the labels are the target without its first. Count
-# whole outputs that the model has written alone. An extra trains on pairs of sentences.
+# target without its last token; the labels are the target without its first. An extra
+# trains on pairs of sentences.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Ready-made blocks
 
 # %% [markdown] tags=["torch"]
-# PyTorch has the whole decoder, which its documentation calls a reference
-# implementation, for learning. `real`, of shape `b k`, is True where the source has a
-# token. **Masks have the opposite meaning there: True hides.**
+# PyTorch has the whole decoder; its documentation calls it a reference implementation.
+# `real`, of shape `b k`, is True where the source has a token. **Masks have the
+# opposite meaning there: True hides.**
 
 # %% tags=["torch"]
 layer = nn.TransformerDecoderLayer(
@@ -845,8 +844,7 @@ np.testing.assert_allclose(log_p[0], total, atol=1e-3)
 # %% [markdown] tags=["shared"]
 # ## Extra: A model that is sure needs no search
 #
-# Is beam search worth its time? Our trained model is sure of nearly every character, so
-# expect hardly any gain.
+# Our trained model is sure of nearly every character, so expect hardly any gain.
 
 # %% tags=["shared", "experiment"]
 # Experiment: greedy search and beam search of width 4
@@ -1000,30 +998,24 @@ assert check("translation.beam_step", my_beam_step)
 #
 # Choose an answer to see whether it is right, and why.
 #
-# **1.** Which mask does cross-attention need?
+# **1.** Somebody forgets to hide the padding of the source. When does a translation
+# change?
 #
-# <details><summary>A causal one, because it is part of a decoder.</summary>
+# <details><summary>Never, because padding has no text.</summary>
 #
-# **No.** The decoder's self-attention needs it, where later tokens are the answers. The
-# source contains none of them.
-#
-# </details>
-# <details><summary>None, because the whole source may be read.</summary>
-#
-# **No.** All its tokens may. But in a batch, shorter sources end in padding, which
-# should get no weight.
+# **No.** But it has vectors, and so keys and values: without a mask, they get weight.
 #
 # </details>
-# <details><summary>One that hides the padding of the target.</summary>
+# <details><summary>When a longer source is in the same batch.</summary>
 #
-# **No.** Tempting, because it is the decoder that looks. But a mask hides keys, and the
-# keys are those of the source.
+# **Right.** Then the source is filled up, and its padding gets weight. Alone, the same
+# source is translated as before.
 #
 # </details>
-# <details><summary>One that hides the padding of the source.</summary>
+# <details><summary>When a longer target is in the same batch.</summary>
 #
-# **Right.** Keys and values come from the source, so only its padding could get into an
-# output.
+# **No.** Tempting, because targets are padded, too. But a mask hides keys, and the keys
+# of cross-attention are those of the source.
 #
 # </details>
 #
@@ -1104,14 +1096,14 @@ assert check("translation.beam_step", my_beam_step)
 # </details>
 # <details><summary>About as good: the best was among the first four.</summary>
 #
-# **No.** So it is for a model that is sure of each token. One that is not has far more
+# **No.** True for a model that is sure of each token. An unsure one has far more
 # candidates than four beams hold.
 #
 # </details>
-# <details><summary>Often they are worse.</summary>
+# <details><summary>Often worse: very short texts win.</summary>
 #
-# **Right.** Each further token can only lower the probability, so very short texts,
-# even empty ones, score high where a model is unsure.
+# **Right.** Each further token can only lower the probability, so even empty texts
+# score high where a model is unsure.
 #
 # </details>
 
