@@ -161,7 +161,7 @@ def cut_patches(images, patch):
 # %% [markdown] tags=["shared"]
 # A dense layer then turns each patch into a vector of the model, $z_n = x_n W + b$.
 # Since all patches get the same layer, cut and layer together are a **convolution**:
-# one *kernel* of $p \times p$ pixels, moved in steps (*strides*) of $p$.
+# $m$ *kernels* of $p \times p$ pixels, moved in steps (*strides*) of $p$.
 
 # %% tags=["torch", "check"]
 # Checked: patches come row by row; cut and dense equal a convolution with stride p
@@ -209,7 +209,7 @@ diagrams.vision_transformer()
 
 # %% [markdown] tags=["shared"]
 # The rest is known: `dense`, the pre-norm `Encoder` with GELU and a final norm, and
-# positions. Without them, a picture is a bag of patches (see the extra).
+# positions. Without positions, a picture is a bag of patches (see the extra).
 
 
 # %% tags=["torch"]
@@ -268,7 +268,7 @@ assert vit.encoder.norm is not None
 # ## It learns digits, but a support vector machine beats it
 #
 # Of the digits, 1,293 are for training, 144 for validation and 360 for the test. `fit`,
-# of the reverse chapter, keeps the weights with the best validation accuracy.
+# from the reverse chapter, keeps the weights with the best validation accuracy.
 
 # %% tags=["shared", "say"]
 say(
@@ -299,9 +299,9 @@ fig
 
 # %% [markdown] tags=["shared"]
 # Its rivals are logistic regression and a support vector machine (SVM), on the 64
-# pixels as they are. Not trained here are a ViT with mean pooling and a convolutional
-# net of the same size (see the extra). The last column is [a
-# record](../book/how-this-was-built.md) of all, with five other seeds.
+# pixels as they are. A ViT with mean pooling and a convolutional net of the same size
+# (see the extra) were trained beforehand: the last column is [a
+# record](../book/how-this-was-built.md) of all, the mean over five other seeds.
 
 
 # %% tags=["shared", "experiment"]
@@ -363,10 +363,8 @@ assert on_test["ViT, class token"] > 0.85 and on_test["SVM"] > 0.95
 #
 # **Augmentation** changes each training picture a little whenever it is used, but not
 # its class: here it is turned by up to twelve degrees and shifted by up to one pixel.
-# (A mirrored digit would be wrong; a mirrored photo mostly is not.) NumPy draws the
-# `uniforms`, eight numbers from 0 to 1 for each picture. We use four: one for the
-# angle, two for the shift, one to mirror. (`move_pictures` interpolates between
-# pixels.)
+# (A mirrored digit would be wrong.) The `uniforms` are random numbers from 0 to 1,
+# drawn for each picture: one for the angle, two for the shift, one to mirror.
 
 # %% [markdown] tags=["torch"]
 # The data stay on the model's device, and `fit` calls `augment` there for each batch.
@@ -420,7 +418,8 @@ plots.pictures((255 * row[None]).round().astype(np.uint8), titles=title)
 
 # %% [markdown] tags=["shared"]
 # To measure what it teaches, we shift each test picture by one pixel, an eighth of its
-# width. A shift up or down also pushes a row of ink off the picture.
+# width. Validation pictures, shifted in the same way, choose the weights. A shift up or
+# down also pushes a row of ink off the picture.
 
 
 # %% tags=["shared"]
@@ -489,14 +488,11 @@ say(
 # ## Attention shows where the class token looks, not why
 #
 # The weights that the class token gives to the patches make a map, here the mean over
-# the heads of the last block. (There, a patch's vector already has others mixed in:
-# [Abnar & Zuidema 2020](https://arxiv.org/abs/2005.00928).) Are its largest weights the
-# reason for the class? We erase the four patches with the most attention, of sixteen,
-# and see how far the probability of the chosen class falls.
-
-# %% [markdown] tags=["torch"]
-# Whether attention explains at all is disputed: see [the reverse task, in
-# PyTorch](reverse_torch.ipynb).
+# the heads of the last block. (By then, each patch's vector contains others: [Abnar &
+# Zuidema 2020](https://arxiv.org/abs/2005.00928). Whether attention explains at all is
+# disputed: see the reverse task.) Are its largest weights the reason for the class? We
+# erase the four patches with the most attention, of sixteen, and see how far the
+# probability of the chosen class falls.
 
 # %% tags=["shared", "experiment"]
 # Experiment: where the class token looks, pictures with patches erased, probabilities
@@ -574,9 +570,10 @@ np.testing.assert_allclose(maps.sum(axis=-1), 1, atol=1e-5)
 #
 # A ViT without its output layer, its **trunk** or *backbone*, can be trained on classes
 # with many pictures and reused for others with few. **Fine-tuning** trains everything,
-# beginning with the weights of the trunk. A **linear probe** fits only a new output
-# layer, here a logistic regression; the trunk is **frozen** (see the extra on weights).
-# We train a trunk on the digits 0 to 7, and then show it four pictures each of 8 and 9.
+# beginning with the weights of the trunk. A **linear probe** keeps the trunk **frozen**
+# (see the extra on weights), and fits only a new output layer, here a logistic
+# regression. We train a trunk on the digits 0 to 7, and then show it four pictures each
+# of 8 and 9.
 
 
 # %% tags=["shared", "experiment"]
@@ -877,8 +874,8 @@ with full_float32():
 np.testing.assert_allclose(*outputs, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# The mean over all places forgets where the digit was, on a large empty sheet even
-# without training (checked above).
+# The mean over all places forgets where the digit was: on a large empty sheet, an even
+# shift changes nothing, even without training.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Published weights fit after renaming
@@ -1085,7 +1082,7 @@ assert check("vision.tokens", my_tokens)
 # </details>
 # <details><summary>A quarter: each patch has a quarter of the pixels.</summary>
 #
-# **No.** So it is in the layer that embeds them. The blocks get vectors of size $m$, as
+# **No.** True of the layer that embeds them. The blocks get vectors of size $m$, as
 # before.
 #
 # </details>
@@ -1096,22 +1093,24 @@ assert check("vision.tokens", my_tokens)
 #
 # </details>
 #
-# **2.** What does the class token know of a picture before the first block?
+# **2.** You put the class token behind the patches, with its own row of positions, and
+# train anew. What changes?
 #
-# <details><summary>Nothing: its vector is the same for all pictures.</summary>
+# <details><summary>Nothing but the place where it is read.</summary>
 #
-# **Right.** It is a learned parameter. What it later knows of the picture, attention
-# has brought.
-#
-# </details>
-# <details><summary>The mean of all patches.</summary>
-#
-# **No.** At the end, it does the work of a mean. But it is not made of patches.
+# **Right.** Attention ignores the order of its elements. What tells them apart is their
+# content and their row of positions.
 #
 # </details>
-# <details><summary>What is in the first patch, because it stands there.</summary>
+# <details><summary>It knows more: all patches are before it.</summary>
 #
-# **No.** It stands in front of that patch, and takes no patch's place.
+# **No.** Behind a causal mask it would. Here each element attends to all others,
+# wherever it stands.
+#
+# </details>
+# <details><summary>Each patch gets the wrong row of positions.</summary>
+#
+# **No.** All move by one place. But the rows are learned, and begin as random numbers.
 #
 # </details>
 #
@@ -1143,8 +1142,8 @@ assert check("vision.tokens", my_tokens)
 #
 # <details><summary>No: the mean of the same outputs is the same.</summary>
 #
-# **No.** So it is on a large empty sheet. Elsewhere, something is pushed over the
-# border, and pooling in pairs follows only even shifts.
+# **No.** True of even shifts on a large empty sheet. Otherwise something crosses the
+# border, or pooling makes other pairs.
 #
 # </details>
 # <details><summary>Yes: at the border, or if it is odd.</summary>
@@ -1165,8 +1164,8 @@ assert check("vision.tokens", my_tokens)
 #
 # <details><summary>The fall itself: a cause was taken away.</summary>
 #
-# **No.** Erasing tests more than looking does. But any patches cost something, if only
-# because such pictures never came up in training.
+# **No.** Erasing tests more than looking does. But any patches cost something: with
+# them, ink goes.
 #
 # </details>
 # <details><summary>A larger fall than when as many others are erased.</summary>
