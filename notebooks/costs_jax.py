@@ -117,9 +117,8 @@ for m, f, built in ((128, 512, model), (48, 7, None)):
     assert counted == 4 * block_parameters(m, f) + around
 
 # %% [markdown] tags=["shared"]
-# Now a model that we have not built. [GPT-2 small](https://github.com/openai/gpt-2) has
-# 12 blocks with $m = 768$, a last norm, and two tables, for 50,257 tokens and 1,024
-# positions:
+# [GPT-2 small](https://github.com/openai/gpt-2) has 12 blocks with $m = 768$, a last
+# norm, and two tables, for 50,257 tokens and 1,024 positions:
 
 # %% tags=["shared"]
 m, f = 768, 4 * 768
@@ -150,19 +149,19 @@ say(
 # %% [markdown] tags=["shared"]
 # ## A training step takes six operations per parameter and token
 #
-# How much arithmetic does one parameter cause? Follow one weight $w$ of a matrix
-# through a training step, for one token. Forward, $w$ multiplies an input $x$, and the
-# product is added to an output $y$. Backward, the gradient $dy$ of the loss arrives.
-# The step computes two products with it, for the gradients of $w$ and of $x$.
+# Follow one weight $w$ of a matrix through a training step, for one token. Forward, $w$
+# multiplies an input $x$, and the product is added to an output $y$. Backward, the
+# gradient $dy$ of the loss arrives. The step computes two products with it, for the
+# gradients of $w$ and of $x$.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three rows of boxes for the input x = 3, the weight w = 2 and the output. Forward, arrows lead from x through w to the output y, which grows by 3 times 2. Backward for the weight, arrows lead from x and from dy = 5 to w, whose gradient grows by 3 times 5. Backward for the input, arrows lead from dy through w to x, whose gradient grows by 2 times 5. Each row is two operations, together six."}}
 diagrams.six_operations()
 
 # %% [markdown] tags=["shared"]
-# Each row is a multiplication and an addition, because the products are summed, over
-# weights or over tokens. These are two floating-point operations (*FLOPs*; *FLOPS* or
-# FLOP/s is their rate). So for each token, a weight takes two operations forward and
-# four backward. With $N$ parameters and $D$ tokens, training takes ([Kaplan et al.
+# Each row is two floating-point operations (*FLOPs*; their rate is *FLOPS* or FLOP/s):
+# a multiplication, and an addition, because the products are summed, over weights or
+# over tokens. So for each token, a weight takes two operations forward and four
+# backward. With $N$ parameters and $D$ tokens, training takes ([Kaplan et al.
 # 2020](https://arxiv.org/abs/2001.08361))
 #
 # $$C\approx 6\,N\,D .$$
@@ -172,8 +171,7 @@ diagrams.six_operations()
 
 # %% [markdown] tags=["jax"]
 # XLA, JAX's compiler, counts the operations of a function: `cost_analysis`, here before
-# it optimises, with attention written out. (`split` and `merge` are those of *Two
-# frameworks*.)
+# it optimises, with attention written out.
 
 
 # %% tags=["jax"]
@@ -255,8 +253,7 @@ say(f"The limit here, in float32: **{limit / 1e9:.0f} billion** operations a sec
 # %% [markdown] tags=["shared"]
 # A training step is slower than that, because it also has small products, norms and an
 # update. The share of the limit that it reaches is its **utilisation** (MFU, *model
-# FLOPs utilisation*; papers divide by the data sheet's limit). We time a step of our
-# small model.
+# FLOPs utilisation*). We time a step of our small model.
 
 # %% [markdown] tags=["jax"]
 # `donate_argnums=(0, 1)` lets XLA overwrite the old parameters and Adam's averages.
@@ -292,12 +289,12 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# Now divide. How many tokens are enough? For a given amount of computation, the loss is
-# lowest with about 20 per parameter ([Hoffmann et al.
-# 2022](https://arxiv.org/abs/2203.15556)). We also take a large GPU: [Narayanan et al.
-# 2021](https://arxiv.org/abs/2104.04473) report $502\cdot10^{15}$ operations a second
-# on 3,072 A100s in half precision (16 bits). A quarter of these operations repeat the
-# forward pass to save memory, so three quarters are useful.
+# How many tokens are enough? For a given amount of computation, the loss is lowest with
+# about 20 per parameter ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)). We
+# also take a large GPU: [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)
+# report $502\cdot10^{15}$ operations a second on 3,072 A100s in half precision (16
+# bits). A quarter of these repeat the forward pass to save memory (*recomputing*,
+# below); three quarters are useful.
 
 # %% tags=["shared"]
 per_token = 6 * (gpt2 - position_table)  # operations
@@ -397,16 +394,17 @@ assert 1 < (1 + share) * estimate / published < 2 and a100 < reached < sheet
 # %% [markdown] tags=["shared"]
 # ## Activations grow with the length and fill the memory
 #
-# *What runs out first?* A step that does not fit into memory does not run at all. For
-# each parameter, it holds four numbers: the **weight**, its **gradient** and **Adam's
-# two averages**, 16 bytes in float32. It also holds **activations**, the intermediate
-# results that the backward pass needs. They grow with the batch and the length; only
-# the attention maps, `b h n n` in every block, grow with the square of the length.
+# *What runs out first?* For each parameter, a step holds four numbers: the **weight**,
+# its **gradient** and **Adam's two averages**, 16 bytes in float32. It also holds
+# **activations**, the intermediate results that the backward pass needs. They grow with
+# the batch and the length; only the attention maps, `b h n n` in every block, grow with
+# the square of the length.
 
 # %% [markdown] tags=["jax"]
 # Weights and averages are held once, because the step donates the old ones.
-# `activations` asks `jax.vjp` which arrays a forward pass keeps, except the parameters:
-# here for four sequences, with attention written out. (Compiled, it may keep fewer.)
+# `activations` lists the arrays, other than parameters, that `jax.vjp` keeps in a
+# forward pass: here for four sequences, with attention written out. (Compiled, it may
+# keep fewer.)
 
 
 # %% tags=["shared"]
@@ -545,7 +543,7 @@ with full_float32():
     outputs = {name: as_numpy(f(*[inputs[1]] * 3)) for name, f in kinds.items()}
 
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, MiB needed for the gradient over the length n: written out they follow the guide n squared, in chunks the guide n; the framework's own call is drawn beside them. Right, the milliseconds of all three."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, MiB kept for the backward pass over the length n: written out they follow the guide n squared, in chunks the guide n; the framework's own call is drawn beside them. Right, the milliseconds of all three."}}
 def add_guides(ax):
     """Dotted lines that grow like n and n squared, and plain numbers on the axes."""
     low, high = ax.get_ylim()
@@ -610,8 +608,9 @@ assert used["in chunks", 1024] < 6 * used["in chunks", 256]
 # %% [markdown] tags=["shared"]
 # ## Each remedy has its price
 #
-# There are more remedies, each with a price. The third column is what is left of our
-# model's activations, or of its operations per token, at 1,024 tokens.
+# The third column of these tables is what a remedy leaves of our model's activations
+# (measured for the halves, else calculated), or of its operations per token, at 1,024
+# tokens.
 
 # %% tags=["shared", "experiment"]
 # Experiment: what half the length, heads or batch leave of the activations
@@ -666,10 +665,7 @@ for name, found in halved.items():
 # ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks
 # did for queries. *Half precision* ([Micikevicius et al.
 # 2018](https://arxiv.org/abs/1710.03740)) saves bytes and time; it keeps only two to
-# four digits, so weights and averages stay in float32. A decoder that *writes* waits
-# for the memory (see the first extra), and holds keys and values, its *KV cache*:
-# $2lnm$ numbers for each text. If four heads share theirs ([Ainslie et al.
-# 2023](https://arxiv.org/abs/2305.13245)), a quarter of it is left.
+# four digits, so weights and averages stay in float32.
 
 # %% [markdown] tags=["jax"]
 # `nnx.Linear(..., dtype=jnp.bfloat16)` computes in half precision and keeps its
@@ -682,9 +678,9 @@ between = compiled.memory_analysis().temp_size_in_bytes  # intermediate results
 print(f"{flops:,.0f} operations, {between / 2**20:.0f} MiB")
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, an open question.** You want to train GPT-2 small in float32 on a GPU
-# with $24$ GiB, on sequences of 1,024 tokens. How many sequences fit into a batch, and
-# what would you change first? Fill in `around`, the bytes of a sequence's logits, their
+# **Exercise 3, an estimate.** You want to train GPT-2 small in float32 on a GPU with
+# $24$ GiB, on sequences of 1,024 tokens. How many sequences fit into a batch, and what
+# would you change first? Fill in `around`, the bytes of a sequence's logits, their
 # softmax and their gradient.
 #
 # ```python
@@ -722,10 +718,10 @@ say(
 # them by a matrix `m m`. That takes $2nm^2$ operations. If $n$ is small, most of what
 # is read is the matrix, $4m^2$ bytes. So there are about $n/2$ operations per byte, the
 # *arithmetic intensity*. With a single row, each weight is read for one multiplication,
-# and the processor waits for the memory. With many rows, the memory waits for the
-# processor. The rate is bounded by a **roofline** ([Williams et al.
-# 2009](https://doi.org/10.1145/1498765.1498785)): a slope, then a flat roof. Our large
-# matrix shows both, because it does not fit into the processor's cache.
+# and the processor waits for the memory. The rate is bounded by a **roofline**
+# ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)): a slope, then a
+# flat roof. Our large matrix shows both, because it does not fit into the processor's
+# cache.
 
 
 # %% tags=["jax"]
@@ -777,6 +773,11 @@ say(
 found = plots.drawn(fig, "billion operations per second", "measured")[1]
 assert (found < 1.001 * np.minimum(fastest, bandwidth * intensity) / 1e9).all()
 np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
+
+# %% [markdown] tags=["shared"]
+# A decoder that writes also reads its keys and values, the *KV cache*: $2lnm$ numbers
+# for each text. If four heads share theirs ([Ainslie et al.
+# 2023](https://arxiv.org/abs/2305.13245)), a quarter of it is left.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Cheaper attention gives something up
@@ -986,7 +987,7 @@ assert check("costs.cache_bytes", my_cache_bytes)
 # the first block through all others.
 #
 # </details>
-# <details><summary>About a third of them.</summary>
+# <details><summary>About a third: one of three products.</summary>
 #
 # **Right.** Of the six operations of a frozen weight, two are for its own gradient. The
 # forward pass, and the gradient for the input, remain.
@@ -1045,10 +1046,10 @@ assert check("costs.cache_bytes", my_cache_bytes)
 # **4.** The number of tokens in a batch stays, but sequences are twice as long: 1,024
 # tokens in place of 512. What happens to the operations of GPT-2 small?
 #
-# <details><summary>They grow fourfold, because attention is quadratic.</summary>
+# <details><summary>They grow by what the pairs add at 1,024 tokens.</summary>
 #
-# **No.** That is true of the pairs of one sequence. There are half as many sequences
-# now, and the pairs are a small part as long as $n$ is far below $6m$.
+# **No.** Tempting. But a half of that was there at 512 tokens: for each token, the
+# pairs grow like $n$.
 #
 # </details>
 # <details><summary>They stay: there are as many tokens as before.</summary>
@@ -1057,10 +1058,10 @@ assert check("costs.cache_bytes", my_cache_bytes)
 # many others to look at.
 #
 # </details>
-# <details><summary>They grow by a few percent.</summary>
+# <details><summary>They grow by half of what the pairs add then.</summary>
 #
-# **Right.** Only the pairs double, and at this width they are a small part of what the
-# weights take.
+# **Right.** Only the pairs double. As $n$ is far below $6m$, that is a few percent of
+# all operations.
 #
 # </details>
 #
@@ -1070,7 +1071,7 @@ assert check("costs.cache_bytes", my_cache_bytes)
 #
 # <details><summary>Twice as fast.</summary>
 #
-# **No.** So the data sheet suggests, and so it is in training. But for a single token
+# **No.** The data sheet suggests it, and in training it is so. But for a single token
 # each weight is read for one multiplication, and reading takes longer.
 #
 # </details>
