@@ -146,16 +146,16 @@ print(*(f"{name}={value}" for name, value in settings.model.items()), sep=", ")
 #
 # The new model guesses. To train it, we extend the simple loop of the first chapter.
 # Long gradients are **clipped**, shortened to norm 1. The learning rate rises first,
-# and then falls along a cosine; the next chapter shows why. And the weights that are
-# best on **validation data** are kept.
+# and then falls along a cosine; the next chapter shows why. At the end we keep the
+# weights that were best on **validation data**.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop as a cycle: inputs go through the model and, with the labels, into the loss function; the gradients of the loss are clipped and go to the optimizer, which takes the learning rate and changes the model. After each epoch the model is validated."}}
 diagrams.training_loop()
 
 # %% [markdown] tags=["shared"]
-# The loss is `cross_entropy` of the first chapter. It takes a model, inputs and labels
-# `b s`, and returns its mean over all positions, and `{"accuracy": …}`, the share of
-# positions where the right symbol has the largest **logit**.
+# The loss is `cross_entropy` of the first chapter. From a model, inputs and labels
+# `b s` it returns the mean loss over all positions, and `{"accuracy": …}`: how often
+# the right symbol has the largest **logit**.
 
 # %% tags=["shared", "say"]
 first = evaluate(model, cross_entropy, (x_few, y_few))  # the mean over batches
@@ -169,8 +169,8 @@ say(
 # ([`torch.optim`](https://docs.pytorch.org/docs/stable/optim.html)): Adam that also
 # shrinks weights a little at each update (*weight decay*; [Loshchilov & Hutter
 # 2019](https://arxiv.org/abs/1711.05101)); we shrink only the matrices of dense layers
-# and embeddings. A *scheduler* sets the rate, which rises during the first twentieth of
-# the updates.
+# and embeddings. A *scheduler* sets the learning rate, which rises during the first
+# twentieth of all updates.
 
 
 # %% tags=["torch"]
@@ -278,9 +278,9 @@ say(
 )
 
 # %% [markdown] tags=["torch"]
-# It works. From now on `fit` of `helpers` runs this loop, with the settings' warm-up
-# and plain Adam: nothing here overfits. It also checks that model, data and settings
-# match, stops at NaN or infinity, and keeps checkpoints and a history.
+# From now on `fit` of `helpers` runs this loop, with the settings' warm-up, and without
+# weight decay, because nothing here overfits. It also checks that model, data and
+# settings match, stops at NaN or infinity, and keeps checkpoints and a history.
 
 # %% tags=["torch", "check"]
 # Checked: both loops learn; `train_epoch` with the optimiser of `fit` has its losses
@@ -303,7 +303,7 @@ np.testing.assert_allclose(as_numpy(same), fitted["loss"][:50], rtol=1e-3)
 # ## The model learns to reverse without a mistake
 #
 # To ask how the model does it, we want one that makes no mistakes. So here is a longer
-# run: a lower rate, more epochs, all sequences (the last table has the settings).
+# run: four epochs, all sequences, a lower rate.
 #
 # Validation data choose the best epoch, so accuracy on them may be a little too good.
 # The final number comes from the **test data**, which chose nothing.
@@ -417,14 +417,14 @@ say(
 # ## Without positions the model can only count
 #
 # The map depends on the position codes. Without them the model sees a multiset: how
-# often each symbol occurs, but not where. Each output knows its own symbol, but needs
-# another ($15 - q$ is never $q$); so the best guess is the most frequent of the other
-# fifteen. It is right with probability
+# often each symbol occurs, but not where. Each output knows its own symbol, and needs
+# one of the other fifteen ($15 - q$ is never $q$). The best guess is the most frequent
+# of these. It is right with probability
 #
 # $$\mathrm{best} = \mathbb{E}\Big[\tfrac{1}{15} \max_a n_a\Big],$$
 #
-# where $n_a$ is how often symbol $a$ occurs among the other fifteen, and $\mathbb{E}$
-# is the mean over positions and sequences.
+# where $n_a$ is how often symbol $a$ occurs among the fifteen, and $\mathbb{E}$ is the
+# mean over positions and sequences.
 
 # %% tags=["shared"]
 blind = build(Predictor, seed=settings.seed, **quick.model)
@@ -453,8 +453,9 @@ assert fitted["accuracy"][-10:].min() > 0.99
 # not whether the output depends on it. In recurrent text classifiers, [Jain and Wallace
 # (2019)](https://arxiv.org/abs/1902.10186) found that very different weights can give
 # the same output: "Attention is not explanation". [Wiegreffe and Pinter
-# (2019)](https://arxiv.org/abs/1908.04626) replied that it can be tested: does the
-# model need these weights, and do other seeds find them?
+# (2019)](https://arxiv.org/abs/1908.04626) replied that it can be tested: do other
+# seeds find the same weights? And does the model need them? [Serrano and Smith
+# (2019)](https://arxiv.org/abs/1906.03731) erased the largest ones.
 #
 # To **silence** a key is to hide it from a query by the mask, so that the softmax
 # spreads its weight over the others. In every row we silence the *top key*, the one
@@ -477,10 +478,10 @@ top_key = np.arange(settings.length) == looked_at(model)[..., None]  # b q k
 print(f"right without the top key: {accuracy_without(model, top_key, y_few):.1%}")
 
 # %% [markdown] tags=["shared"]
-# Without these keys the model guesses. A map that fails this test is that of a model
-# trained to **copy**: the residual connection already carries each symbol to its
-# output. In both tasks we silence the top key, its neighbours, or another key. We
-# also check whether another seed finds the same top keys for reversing.
+# A model trained to **copy** should not need them: the residual connection already
+# carries each symbol to its output. In both tasks we silence the top key, its
+# neighbours, or another key. We also check whether the quick run of `fit` (in a check
+# above, another seed) found the same top keys.
 
 # %% tags=["shared", "experiment"]
 # Experiment: a copying model, three ways to silence keys, and two seeds compared
@@ -550,9 +551,9 @@ say(
 # %% [markdown] tags=["shared"]
 # ## In your own code, write the usual loop
 #
-# Other data need other arrays. The two strands of DNA are read in opposite directions:
-# the second is the first one reversed, with A and T exchanged, and C and G (the
-# *reverse complement*). Sequences need a **vocabulary**, the list of their symbols:
+# The two strands of DNA are read in opposite directions: the second is the first one
+# reversed, with A and T exchanged, and C and G (the *reverse complement*). Sequences
+# need a **vocabulary**, the list of their symbols:
 
 # %% tags=["shared"]
 number = {symbol: i for i, symbol in enumerate("ACGT")}  # the vocabulary
@@ -661,11 +662,12 @@ assert in_code > 0.1 and in_sequence < 0.01  # loose: nearly nothing
 # so its sequences are **padded**, filled up to the longest. A **padding mask** hides
 # the padded keys from every query, and the loss counts real positions only.
 #
-# Is this enough? Output $q$ of a sequence of length $n$ needs key $n - 1 - q$, but the
-# score of a key depends on the two positions and their symbols alone, and not on $n$.
-# Row 1 of `3 7` needs key 0, row 1 of `3 7 5` needs key 1. But its scores for these two
-# keys are the same in both, so in one of them it looks more at the wrong key. We tell
-# it how far the end is, by a second one-hot vector (zero with `told=False`).
+# Output $q$ of a sequence of length $n$ needs key $n - 1 - q$, but the score of a key
+# depends on the two positions and their symbols alone, and not on $n$. Row 1 of `3 7`
+# needs key 0, row 1 of `3 7 5` needs key 1. But its scores for these two keys are the
+# same in both, so in one of them it looks more at the wrong key, and must guess from a
+# mixture. We tell the model how far the end is, by a second one-hot vector (zero with
+# `told=False`).
 
 
 # %% tags=["shared"]
@@ -733,7 +735,7 @@ accuracies = {
     "1 to 16, told the end": by_length(of_any_length[True], 26, True),
 }
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy by length. The model trained on length 16 is right at 16 only. The model trained on lengths 1 to 16 without knowing the end is right at length 1 and falls to about one third. The model that is told the distance from the end stays at one everywhere."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy by length. The model trained on length 16 is right at 16, and mostly wrong from 2 to 15. The model trained on lengths 1 to 16 without knowing the end is right at length 1 and falls to about one third. The model that is told the distance from the end stays at one everywhere."}}
 title = "One block reverses every length only if it is told the end"
 panels = {title: {name: (tried, found) for name, found in accuracies.items()}}
 fig = plots.curves(panels, x="length", y="accuracy", marks="o", size=(6.2, 3.2))
@@ -821,7 +823,7 @@ class Recurrent(nn.Module):
 
 # %% [markdown] tags=["shared"]
 # We train it on sequences of 6 symbols, with 400 updates. Its state has 64 features,
-# and its learning rate is higher.
+# its learning rate is 0.06.
 
 # %% tags=["shared", "experiment"]
 # Experiment: a GRU, and its accuracy at each position
@@ -990,23 +992,23 @@ assert check("reverse.training_step", my_training_step)
 # Choose an answer to see whether it is right, and why.
 #
 # **1.** The loss of a new model has stayed at the level of guessing for a hundred
-# updates. What follows?
+# updates. What do you do?
 #
-# <details><summary>There is a bug in the code: stop the run.</summary>
+# <details><summary>Stop the run, and look for the bug.</summary>
 #
 # **No.** Tempting, because most losses fall at once. But correct code can stay on a
 # plateau, too: here, until queries match keys, values are of no use.
 #
 # </details>
-# <details><summary>It will fall later, as ours did.</summary>
+# <details><summary>Wait: it will fall later, as ours did.</summary>
 #
 # **No.** It may. But with shuffled labels it would stay there for ever.
 #
 # </details>
-# <details><summary>Nothing yet.</summary>
+# <details><summary>Let it learn one small batch by heart.</summary>
 #
-# **Right.** A bug and a plateau look alike. A quick test may tell: does the model learn
-# one small batch by heart?
+# **Right.** A bug and a plateau look alike. If it stays at guessing even there, look
+# for a bug; else wait.
 #
 # </details>
 #
@@ -1054,8 +1056,8 @@ assert check("reverse.training_step", my_training_step)
 #
 # </details>
 #
-# **4.** In our block, all attention weights are fixed to be equal; the position codes
-# stay. How well can it learn to reverse, at best?
+# **4.** In our block, all attention weights are fixed to be equal. How well can it
+# learn to reverse, at best?
 #
 # <details><summary>No better than without positions.</summary>
 #
@@ -1065,19 +1067,19 @@ assert check("reverse.training_step", my_training_step)
 # </details>
 # <details><summary>As well as before: the values carry the codes.</summary>
 #
-# **No.** They do, and that is the trap: in a plain mean the codes add up to the same
-# vector, whatever the order of the symbols.
+# **No.** They do, but in a plain mean the codes add up to the same vector, whatever the
+# order.
 #
 # </details>
 # <details><summary>Not at all: one in ten, by chance.</summary>
 #
-# **No.** Nothing is looked up, true. But a mean tells how often each symbol occurs, and
-# the most frequent one is a better guess.
+# **No.** A mean tells how often each symbol occurs, and the most frequent one is a
+# better guess.
 #
 # </details>
 #
-# **5.** Our model, trained on 16 symbols only, gets 15 and a masked padding. Where do
-# its rows look?
+# **5.** (From the extra on any length.) Our model, trained on 16 symbols, gets 15 and a
+# masked padding. Where do its rows look?
 #
 # <details><summary>At the mirrored symbols, as a program would.</summary>
 #
@@ -1093,8 +1095,8 @@ assert check("reverse.training_step", my_training_step)
 # </details>
 # <details><summary>All but the first where they always looked.</summary>
 #
-# **Right.** Row q has learned to match position 15 − q, and no query knows the end. Now
-# the symbol is one place before it. Only the first row's key is hidden.
+# **Right.** Row q has learned to match position 15 − q, and no query knows the end. Of
+# 15 symbols, the right one is at 14 − q. Only the first row's key is hidden.
 #
 # </details>
 
