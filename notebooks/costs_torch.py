@@ -190,7 +190,7 @@ def loss_of(model, x, labels):
 
 def loss_with_maps(model, x, labels):
     """The loss, with attention written out, so that its maps are kept."""
-    # cross_entropy only calls its model, so a function will do
+    # a function in place of the model: cross_entropy only calls it
     return loss_of(lambda x: model(x, return_maps=True)[0], x, labels)
 
 
@@ -293,7 +293,7 @@ say(
 # %% tags=["shared"]
 per_token = 6 * (gpt2 - position_table)  # operations
 operations = 20 * gpt2 * per_token
-days = operations / (limit * utilisation) / 86_400  # here; the limit cancels
+days = operations / (limit * utilisation) / 86_400  # limit cancels
 sheet = 312e12  # an A100's limit: https://www.nvidia.com/en-us/data-center/a100/
 a100 = 3 / 4 * 502e15 / 3072  # useful operations a second of one A100
 hours = operations / a100 / 3600
@@ -313,8 +313,8 @@ rows = [
 ]
 say(
     f"{table(['GPT-2 small on', 'utilisation', 'tokens', 'time'], *rows)}\n\n"
-    "In the published run, eight A100s took about 90 minutes. Our estimate is "
-    f"{estimate / published:.1f} times as long, good enough for a plan."
+    f"Our estimate is {estimate / published:.1f} times as long as the published run "
+    "(eight A100s for 90 minutes), good enough for a plan."
 )
 
 # %% tags=["torch", "check"]
@@ -367,7 +367,9 @@ say(
     f"The measured count is {ratio.min():.2f} to {ratio.max():.2f} of the formula. "
     f"At n = {equal:.0f}, about $6m$, the pairs cost as much as the parameters. "
     "GPT-2 small is far from this point: with 1,024 tokens the pairs add "
-    f"{share:.0%}.\n\nA night, or a year? With the pairs, GPT-2 small takes about "
+    f"{share:.0%}. That moves our estimate away from the published run, which reached "
+    f"{reached / sheet:.0%} of its GPUs' limit. Our {a100 / sheet:.0%} are those of a "
+    "huge model on 3,072 GPUs.\n\nA night, or a year? With the pairs, it takes about "
     f"**{hours * (1 + share):.0f} hours** on one A100 and **{here}** on this machine, "
     "and we know it before the first update."
 )
@@ -430,8 +432,8 @@ filled = {n: size / (size + 16 * n_parameters) for n, size in kept.items()}
 copies = maps[256] / (4 * 4 * 4 * 256**2 * options["n_blocks"])  # bytes, b, h, n n
 say(
     f"Activations are {filled[16]:.0%} of the memory at n = 16, and {filled[1024]:.0%} "
-    "at n = 1,024, where most of them are maps.\n\nAt n = 256, "
-    f"{maps[256] / 2**20:.0f} of their {kept[256] / 2**20:.0f} MiB are maps "
+    "at n = 1,024, where most of them are maps.\n\nAt n = 256, the activations are "
+    f"{kept[256] / 2**20:.0f} MiB, {maps[256] / 2**20:.0f} of them maps "
     f"({copies:.0f} × `b h n n` in every block)."
 )
 
@@ -543,7 +545,7 @@ def add_guides(ax):
 
 
 panels = {
-    "MiB for the gradient": {k: (lengths, size / 2**20) for k, size in memory.items()},
+    "MiB kept for backward": {k: (lengths, size / 2**20) for k, size in memory.items()},
     "milliseconds, forward": {k: (lengths, 1e3 * t) for k, t in times.items()},
 }
 fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(7.6, 3))
@@ -555,10 +557,10 @@ fig
 # %% tags=["shared", "say"]
 steep, flat = (memory[k][-1] / memory[k][-2] for k in ("written out", "in chunks"))
 say(
-    "When $n$ goes from 1,024 to 4,096, the memory of the written-out function grows "
-    f"{steep:.1f} times, that of the chunks "
-    f"{flat:.1f} times. At 4,096, the chunks need "
-    f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} of its memory."
+    "When $n$ goes from 1,024 to 4,096, what the written-out function keeps grows "
+    f"{steep:.1f} times, what the chunks keep {flat:.1f} times. At 4,096, they keep "
+    f"{memory['in chunks'][-1] / memory['written out'][-1]:.0%} as much. The rows of "
+    "one chunk come on top, and the time to compute them again in the backward pass."
 )
 
 # %% tags=["torch", "say"]
@@ -566,8 +568,8 @@ needs, takes = (
     found["framework's own"][-1] / found["written out"][-1] for found in (memory, times)
 )
 say(
-    f"PyTorch's own kernel is fused: at n = 4,096 it needs {needs:.1%} of the memory "
-    f"of our function, and {takes:.0%} of the time."
+    f"PyTorch's own kernel is fused: at n = 4,096 it keeps {needs:.1%} of what our "
+    f"function keeps, and takes {takes:.0%} of the time."
 )
 
 # %% tags=["torch", "check"]
@@ -577,7 +579,7 @@ np.testing.assert_allclose(
     outputs["framework's own"], outputs["written out"], atol=1e-5
 )
 square, linear = (
-    plots.drawn(fig, "MiB for the gradient", name)[1]
+    plots.drawn(fig, "MiB kept for backward", name)[1]
     for name in ("written out", "in chunks")
 )
 assert square[-1] > 10 * square[-2] and linear[-1] < 5 * linear[-2]
@@ -612,7 +614,7 @@ rows = [
     ["two half batches", "all × ½", h["batch"], "speed, if halves are small"],
     ["half the length", "maps × ¼, rest × ½", h["length"], "half the context"],
     ["half the heads", "maps × ½", h["heads"], "fewer patterns at a time"],
-    ["fused kernel, or chunks", "no maps", fused, "scores computed twice"],
+    ["fused kernel, or chunks", "no maps", fused, "of chunks: scores twice"],
     ["recompute each block", "one block kept", again, "⅓ more operations"],
 ]
 rows = [[*row[:2], f"{row[2]:.2f}", row[3]] for row in rows]
@@ -626,6 +628,8 @@ rows = [
     ["half the length", "pairs × ½", fewer[0], "half the context"],
     ["16 neighbours", "pairs × $16/n$", fewer[1], "far ones need more blocks"],
     ["half of $m$ and $f$", "blocks × ¼, pairs × ½", smaller, "often quality"],
+    ["half precision", f"an A100's limit × {sheet / 19.5e12:.0f}", 1, "digits"],
+    ["a larger batch", "utilisation", 1, "activations"],
 ]
 rows = [[*row[:2], f"{row[2]:.2f}", row[3]] for row in rows]
 head = ["**short of time?**", "change", "operations per token left", "price"]
@@ -685,9 +689,9 @@ say(
     f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB. A sequence "
     f"takes {of_blocks / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} GiB for "
     f"the logits, their softmax and gradient, so at most {fits:.0f} sequences fit. "
-    "First do without the maps, in chunks or by a fused kernel for float32, because "
-    f"the results stay the same: then at most {fits_fused:.0f} fit. Next take half "
-    "precision, then recomputation."
+    "First drop the maps, by chunks or by a fused kernel for float32: the results stay "
+    f"the same, and at most {fits_fused:.0f} fit. Next take half precision, then "
+    "recomputation."
 )
 
 # %% [markdown] tags=["shared"]

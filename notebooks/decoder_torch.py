@@ -165,7 +165,8 @@ merges = learn_merges(texts["train"], 16)
 print(merges)
 
 # %% [markdown] tags=["shared"]
-# We learn 512 merges, and encode a text by applying them in the same order.
+# Indents come first. We learn 512 merges, and encode a text by applying them in the
+# same order.
 
 # %% tags=["shared"]
 pairs = BytePairs.learn(texts["train"], settings.n_tokens)
@@ -203,7 +204,7 @@ def embedding(n_tokens, m):
 
 # %% tags=["shared", "check"]
 # Checked: decoding gives the texts; they share no module; a row is one-hot times E
-assert merges == pairs.tokens[n_characters:][: len(merges)]
+assert merges == pairs.tokens[n_characters:][: len(merges)] and merges[0].isspace()
 for name, part in texts.items():
     assert pairs.decode(tokens[name]) == part
 assert tokens["test"].max() < len(pairs) == settings.n_tokens
@@ -255,7 +256,7 @@ class LanguageModel(nn.Module):
 # To test the whole stack, we change token 40 of 64 and see which logits move.
 
 # %% tags=["shared"]
-asked = "n_tokens", "m", "n_blocks", "n_heads", "f", "max_length"  # by `LanguageModel`
+asked = "n_tokens", "m", "n_blocks", "n_heads", "f", "max_length"  # of `LanguageModel`
 sizes = {name: settings.model[name] for name in asked}
 model = build(LanguageModel, seed=settings.seed, **sizes)
 held_out = text.windows(tokens["test"], settings.length)  # n s+1
@@ -294,7 +295,7 @@ assert (moved[40:] > 0).all()
 # %% tags=["torch"]
 def next_token(model, *batch):
     """Mean cross-entropy and accuracy of predicting each token from those before it."""
-    *given, tokens = batch  # given: nothing here, later a source
+    *given, tokens = batch  # given: empty here; a source, in translation
     labels = tokens[:, 1:]  # b s
     logits = model(*given, tokens[:, :-1])  # b s c
     loss = nn.functional.cross_entropy(
@@ -419,8 +420,9 @@ say(table(["model", "how", "bits per character, held out"], *lines))
 say(
     f"After {history['seconds'].sum():.0f} seconds, the Transformer needs "
     f"{word('fewer', bits, ngrams[5])} bits than the best of these n-grams, in this "
-    "run (other seeds: see the extra on GPT-2). On the text it learns from, it reaches "
-    f"{learning[-10:].mean():.2f}: only new text is a fair test. There the loss is "
+    "run (other seeds: see the extra on GPT-2). On the modules it learns from, it "
+    f"reaches {learning[-10:].mean():.2f}, although this is not one pass over "
+    "them: other modules have other names. On these, the loss is "
     f"{held_out_loss:.2f} nats, and the **perplexity** $e^{{\\mathrm{{loss}}}}$ is "
     f"{np.exp(held_out_loss):.0f}: as hard as choosing among so many equally probable "
     "tokens."
@@ -440,6 +442,7 @@ fig
 # Checked: fewer bits than every n-gram; training ends below held out, below the 5-gram
 assert bits < ngrams[5] < ngrams[6] < ngrams[3] < ngrams[1]
 assert bits < 2.25
+assert rows.size < len(tokens["train"])  # not one pass
 lines = "in training", "held out, at the end", "5-gram, held out"
 ends = [plots.drawn(fig, title, line)[1][-10:].mean() for line in lines]
 assert ends[0] < ends[1] < ends[2]
@@ -538,7 +541,7 @@ assert on_breaks[1, head] > 1.5 * breaks.mean()  # loose: differs between seeds
 # %% tags=["torch"]
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     """Probabilities that the next token is drawn with: ``... c -> ... c``."""
-    highest = logits.amax(dim=-1, keepdim=True)
+    highest = logits.amax(dim=-1, keepdim=True)  # subtracted: a tiny τ is safe
     p = torch.softmax((logits - highest).float() / temperature, dim=-1)
     if top_k is not None:
         least = p.topk(min(top_k, p.shape[-1])).values[..., -1:]

@@ -127,8 +127,8 @@ print(dates.decode(y_test[:1]), y_test[0], sep="\n")
 n_train = len(dates.split(settings)["train"])
 say(
     f"From {n_train:,} of these days we draw {len(data['train'][0]):,} training "
-    f"examples, in random forms: {settings.epochs} epochs of {settings.n_train:,}, "
-    "each with its own. The test has other days."
+    f"examples, in random forms: {settings.n_train:,} new ones for each of "
+    f"{settings.epochs} epochs. The test has other days."
 )
 
 # %% tags=["shared", "check"]
@@ -219,7 +219,7 @@ class DecoderBlock(EncoderBlock):
             found, cross = self.cross(query, context_mask, context, **asked)  # new
             x = x + self.dropout(found)  # new
             return x + self.dropout(self.ffn(self.norm2(x))), weights, cross
-        values, weights = self.attention(x, mask, **own)
+        values, weights = self.attention(x, mask, **own)  # from here on: post-norm
         x = self.norm1(x + self.dropout(values))
         found, cross = self.cross(x, context_mask, context, **asked)  # new
         x = self.cross_norm(x + self.dropout(found))  # new
@@ -355,7 +355,10 @@ assert (np.abs(pair[0] - pair[1])[:, 5:].max(axis=-1) > 1e-3).all()  # loose: an
 # the *right* beginning.
 
 # %% tags=["shared", "say"]
-say(f"We train {count_parameters(model):,} parameters as before, with these settings:")
+say(
+    f"We train {count_parameters(model):,} parameters with the loop of the reverse "
+    "task and these settings:"
+)
 choices = """n_train|examples for each epoch|all pairs
 batch_size|many updates|tens of thousands of tokens
 epochs|enough for all dates|while the validation loss falls
@@ -363,7 +366,7 @@ learning_rate|small model, pre-norm|0.0003 to 0.001
 warmup|about two epochs|a twentieth of all updates
 n_blocks, n_heads|a simple task|6, 8
 m, f|a small vocabulary|512, 2048
-positions|no parameters|learned or rotary
+positions|no table to learn|learned or rotary
 shared|digits on both sides|for one alphabet
 norm_first, tied|pre-norm; the target's table reads and writes|True, True"""
 lines = [line.split("|") for line in choices.splitlines()]
@@ -449,8 +452,9 @@ fig
 say(
     "After three epochs "
     f"{history['validation_accuracy'][2]:.0%} of the characters are right and "
-    f"{whole[2]:.0%} of the dates, because a date needs ten right characters and "
-    "`END`. (At the last point, `dates right` shows the best epoch, which `fit` keeps.)"
+    f"{whole[2]:.0%} of the dates: a date needs all eleven tokens, and two dashes and "
+    "`END`, which never change, flatter the first count. (The last point of `dates "
+    "right` is that of the best epoch, whose weights `fit` keeps.)"
 )
 
 # %% tags=["shared", "say"]
@@ -546,7 +550,8 @@ letters = [dates.parts(test_days[i], "weekday") for i in with_name]
 equal = np.mean([each.count("weekday") / len(each) for each in letters])
 say(
     f"The third digit of the year puts {own_part['year 3']:.0%} of its weight on its "
-    "own place; the first spreads its weight. In the form with a weekday, the first "
+    "own place; the first spreads its weight. It need not look at the year: between "
+    "1950 and 2049, the third digit decides it. In the form with a weekday, the first "
     f"digit of the month puts {on_weekday:.0%} on the weekday's name; equal weights "
     f"would put {equal:.0%} there."
 )
@@ -557,6 +562,7 @@ least = 2 / len(dates.PARTS)  # twice an equal share
 for name in ("year 3", "year 4", "month 2", "day 2"):
     assert looked[at[name]].max() == own_part[name] > least  # loose: seeds differ
 assert own_part["year 1"] < own_part["year 4"]
+assert len({(text[2], text[:2]) for text in solutions}) == 10  # one for each digit
 np.testing.assert_allclose(looked.sum(axis=-1), 1, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
@@ -708,8 +714,8 @@ shares = right.reshape(-1, len(some)).mean(axis=1)
 lines = zip(own_forms, map("{:.0%}".format, shares), strict=True)
 say(table(["form", "right"], *lines))
 say("""In training, a month's full name stood first, or after ten characters or more.
-Eight spaces move that of `3 March 1997` to a place that the model knows. How much a
-new place harms differs between training runs. In `03.03.1997` two things are new:
+Eight spaces move `March` to a place that the model knows. How much a new place harms
+differs between training runs. In `03.03.1997` two things are new:
 zeros, and a year of four digits after a dot. The last two forms have one of them
 each.""")
 
@@ -928,14 +934,9 @@ for row in as_numpy(tokens).tolist():
 lists = as_numpy(tokens).tolist()
 assert [pieces.decode(row[: row.index(end)]) for row in lists] == [*english]
 
-# %% tags=["shared", "say"]
-rate = len(data["train"][0]) / history["seconds"].sum()  # examples a second
-say(
-    "This model knows six sentences by heart. "
-    "[Tatoeba](https://tatoeba.org/en/downloads) and [OPUS](https://opus.nlpl.eu) have "
-    "pairs in many languages. For ten epochs of 100,000 pairs as short as our dates, "
-    f"the date model would need {1e6 / rate / 60:.0f} minutes on this machine."
-)
+# %% [markdown] tags=["shared"]
+# This model knows six sentences by heart. [Tatoeba](https://tatoeba.org/en/downloads)
+# and [OPUS](https://opus.nlpl.eu) have pairs in many languages.
 
 # %% [markdown] tags=["jax"]
 # For languages, **label smoothing** is usual: the target is 0.9 for the right token,

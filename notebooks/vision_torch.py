@@ -190,8 +190,8 @@ assert (n, size, size * 96) == (64, 48, 4608)
 say(
     f"There are $(32/4)^2 = {n}$ patches of $4 \\cdot 4 \\cdot 3 = {size}$ numbers, "
     f"and `embed` has $48 \\cdot 96 = {size * 96:,}$ weights. For photos of 64 × 64 "
-    "only a learned table of positions no longer fits, for it has a row for each "
-    "patch; one interpolates between its rows."
+    "only a learned table of positions no longer fits, as it has a row for each patch; "
+    "the usual remedy is to interpolate its rows."
 )
 
 # %% [markdown] tags=["shared"]
@@ -285,18 +285,6 @@ history = fit(
     validation=parts["validation"], bar=False,
 )  # fmt: skip
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over twenty epochs. Left: the loss in training and in validation. Right: the accuracy in validation."}}
-ends = np.arange(settings.epochs) + 1
-panels = {
-    "loss": {
-        "training": (ends, history["loss"].reshape(len(ends), -1).mean(axis=1)),
-        "validation": (ends, history["validation_loss"]),
-    },
-    "accuracy": {"validation": (ends, history["validation_accuracy"])},
-}
-fig = plots.curves(panels, x="epoch", size=(7, 2.6))
-fig
-
 # %% [markdown] tags=["shared"]
 # Its rivals are logistic regression and a support vector machine (SVM), on the 64
 # pixels as they are. A ViT with mean pooling and a convolutional net of the same size
@@ -345,8 +333,8 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: the loss falls, and the ViT learns far more than guessing
-for name in panels["loss"]:
-    loss = plots.drawn(fig, "loss", name)[1]
+in_training = history["loss"].reshape(settings.epochs, -1).mean(axis=1)
+for loss in (in_training, history["validation_loss"]):
     assert loss[-1] < loss[0] / 2
 assert on_test["ViT, class token"] > 0.85 and on_test["SVM"] > 0.95
 
@@ -445,14 +433,16 @@ for name in (*list(rivals)[1:], "convolutions", "convolutions, augmented"):
     here = [f"{found[name]:.1%}" for found in both] or ["–", "–"]
     rows.append([name, *here, f"{np.mean(moved_seeds[name]):.1%}"])
 with_it, without = moved_seeds["ViT, augmented"], moved_seeds["ViT, as long"]
+by_conv, by_vit = moved_seeds["convolutions"], moved_seeds["ViT, class token"]
 names_of_columns = ["model", "test digits", "shifted", "shifted, five seeds"]
 say(
     f"{table(names_of_columns, *rows)}\n\n"
-    "All models lose shifted digits, even convolutions. With augmentation (and weights "
-    "chosen on shifted validation pictures) the ViT finds "
-    f"**{on_moved['ViT, augmented']:.0%}** of them. Three times the epochs "
-    f"alone do not do it: without augmentation, they give {np.mean(without):.0%}, "
-    f"{word('less', without, with_it)} with every seed."
+    "Shifts cost all models accuracy, but with every seed the convolutions find "
+    f"{word('more', by_conv, by_vit)} of the shifted digits than a ViT with the same "
+    "training pictures. With augmentation, the ViT finds "
+    f"**{on_moved['ViT, augmented']:.0%}** of them. Three times the epochs alone do "
+    f"not do it: they give {np.mean(without):.0%}, {word('less', without, with_it)} "
+    "with every seed."
 )
 
 # %% tags=["shared", "check"]
@@ -549,13 +539,12 @@ rows = [[name, f"{share:.0%}"] for name, share in lost.items()]
 at_seeds, looked_seeds, ink_seeds, most_seeds = seeds["probability lost"].values()
 say(
     f"{table(['four patches erased', 'probability falls by'], *rows)}\n\n"
-    "Even random patches cost something, because such pictures never came up in "
-    "training. With each of five other seeds, those that the token attends to cost "
-    f"{word('more', looked_seeds, at_seeds)}, so the map says something, but "
-    f"{word('less', looked_seeds, ink_seeds)} than those with the most ink, which need "
-    "no model. Those found by erasing one at a time cost "
-    f"{word('more', most_seeds, ink_seeds)} still. (Without some ink, an 8 may *be* a "
-    "3.)"
+    "Even random patches cost something: ink is gone, and such pictures never came up "
+    "in training. With five other seeds, those that the token attends to cost "
+    f"{word('more', looked_seeds, at_seeds)}, so the map says something. But those "
+    "with the most ink, which need no model, cost "
+    f"{word('more', ink_seeds, looked_seeds)} still, and most of all those found by "
+    "erasing one at a time. (Without some ink, an 8 may *be* a 3.)"
 )
 
 # %% tags=["shared", "check"]
@@ -563,6 +552,7 @@ say(
 gone = erased(1 + x_test, looks) == 0
 assert (gone.sum(axis=(1, 2, 3)) == 4 * settings.patch**2).all()
 assert lost["largest loss when erased alone"] > lost["at random"] + 0.1
+assert (np.array(most_seeds) > ink_seeds).all()
 np.testing.assert_allclose(maps.sum(axis=-1), 1, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
@@ -651,8 +641,8 @@ say(
     "fitted until it converges, the others get 40 updates.) With five other seeds, "
     "fine-tuning was always "
     f"{word('higher', tuned_seeds, scratch_seeds)} than training from scratch, with 4 "
-    "pictures of each and with 16. For the probe, features that tell 0 to 7 apart need "
-    "not tell 8 from 9."
+    "pictures of each and with 16. With 4, the probe was "
+    f"{word('higher', of_seeds['linear probe, 4 of each'], scratch_seeds[0])}, too."
 )
 
 # %% tags=["shared", "check"]
@@ -667,10 +657,10 @@ assert mean["fine-tuning"] > 0.6
 # %% tags=["shared", "say"]
 run = recorded("cifar10")[-1]
 say(
-    f"And photos? On CIFAR-10, a ViT of {run['n_parameters']:,} parameters got, from "
+    f"On CIFAR-10, a ViT of {run['n_parameters']:,} parameters got, from "
     f"scratch, **{run['test_accuracy']:.1%}** of the test after {run['updates']:,} "
     "updates (a [recorded](../book/how-this-was-built.md) run of "
-    f"{run['seconds'] / 60:.0f} minutes)."
+    f"{run['seconds'] / 60:.0f} minutes; {run['about']['device']})."
 )
 
 # %% [markdown] tags=["shared"]
