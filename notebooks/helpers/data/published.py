@@ -1,0 +1,80 @@
+"""What published language models call their sizes and their weights."""
+
+ACTIVATIONS = {"llama": "silu", "qwen3": "silu", "mixtral": "silu", "gpt2": "gelu_new"}
+NAMES = {  # theirs: ours, in this order
+    "transformer.": "", "model.": "", "embed_tokens.": "embed.", "layers.": "blocks.",
+    "self_attn.o_proj": "attention.out", "self_attn.": "attention.",
+    "input_layernorm": "norm1", "post_attention_layernorm": "norm2",
+    "block_sparse_moe.": "ffn.", "mlp.": "ffn.", "ffn.gate.": "ffn.router.",
+    "_proj.": ".", "w1.": "gate.", "w3.": "up.", "w2.": "down.", "lm_head.": "output.",
+}  # fmt: skip
+NAMES_OF_GPT2 = {
+    "transformer.": "", "wte.": "embed.", "wpe.": "positions.", "h.": "blocks.",
+    "attn.c_attn": "attention.qkv", "attn.c_proj": "attention.out", "ln_1": "norm1",
+    "ln_2": "norm2", "ln_f": "norm", "mlp.c_fc": "ffn.up", "mlp.c_proj": "ffn.down",
+}  # fmt: skip
+TABLES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # not learned
+
+
+def arguments_of(config):
+    """Arguments of ``Today`` for a published configuration.
+
+    Raises ValueError for what ``Today`` does not compute.
+    """
+    kind = config.get("model_type")
+    if kind not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise ValueError(f"expected a model_type of {known}, got {kind!r}")
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    base = rope.get("rope_theta") or config.get("rope_theta") or 10000.0
+    gpt2 = kind == "gpt2"
+    act = config.get("activation_function" if gpt2 else "hidden_act")
+    for what, found, wanted in (
+        ("activation", act, ACTIVATIONS[kind]),
+        ("rope_type", rope.get("rope_type", rope.get("type", "default")), "default"),
+        ("sliding_window", config.get("sliding_window"), None),
+    ):
+        if found != wanted:
+            raise ValueError(f"expected {what} {wanted!r} in a {kind}, got {found!r}")
+    if gpt2:
+        m = config["n_embd"]
+        return {
+            "n_tokens": config["vocab_size"], "m": m, "n_blocks": config["n_layer"],
+            "n_heads": config["n_head"], "f": config.get("n_inner") or 4 * m,
+            "max_length": config["n_positions"], "norm": "layer", "ffn": "mlp",
+            "positions": "learned", "bias": True, "eps": config["layer_norm_epsilon"],
+            "tied": config.get("tie_word_embeddings", True),
+        }  # fmt: skip
+    experts = {} if kind != "mixtral" else {
+        "n_experts": config["num_local_experts"],
+        "n_active": config["num_experts_per_tok"], "ffn": "experts",
+    }  # fmt: skip
+    return experts | {
+        "n_tokens": config["vocab_size"], "m": config["hidden_size"],
+        "n_blocks": config["num_hidden_layers"], "f": config["intermediate_size"],
+        "n_heads": config["num_attention_heads"], "d": config.get("head_dim"),
+        "n_kv_heads": config.get("num_key_value_heads"), "qk_norm": kind == "qwen3",
+        "max_length": config["max_position_embeddings"], "base": base,
+        "bias": config.get("attention_bias", False), "eps": config["rms_norm_eps"],
+        "tied": config.get("tie_word_embeddings", False),
+    }  # fmt: skip
+
+
+def our_names(tensors, config):
+    """Published weights under the names of ``Today``; GPT-2's q, k, v are cut apart."""
+    gpt2, found = config["model_type"] == "gpt2", {}
+    for name, x in tensors.items():
+        if name.endswith(TABLES):
+            continue
+        for old, new in (NAMES_OF_GPT2 if gpt2 else NAMES).items():
+            name = name.replace(old, new)
+        if "qkv" in name:
+            size = x.shape[-1] // 3
+            for n, part in enumerate("qkv"):
+                found[name.replace("qkv", part)] = x[..., n * size : (n + 1) * size]
+        else:
+            found[name] = x
+    if config.get("tie_word_embeddings", gpt2):
+        found.pop("output.weight", None)  # a copy of the embedding, if there is one
+        found.pop("lm_head.weight", None)
+    return found

@@ -1,0 +1,304 @@
+"""The chapter *The Transformer of today* builds these: block, model, cache, weights."""
+
+import torch
+from torch import nn
+from torch.nn.functional import gelu, linear, scaled_dot_product_attention, silu
+
+from helpers.data import checkpoints
+from helpers.data.published import arguments_of, our_names
+from helpers.engine.arguments import check_prompts
+
+
+def part_size(m, n_parts):
+    """Size of each of ``n_parts`` equal parts of ``m`` features or heads."""
+    if n_parts < 1 or m % n_parts:
+        raise ValueError(f"{m} does not split into {n_parts} equal parts")
+    return m // n_parts
+
+
+def projection(n_in, n_out, bias=False):
+    """Linear layer ``... n_in -> ... n_out``: weights within ±1/√n_in, zero biases."""
+    layer = nn.Linear(n_in, n_out, bias=bias)  # PyTorch draws its weights like that
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+def rotary_halves(x, positions, base=10000.0):
+    """Rotate feature i together with i + d/2, by position: ``b h s d, b s -> b h s d``.
+
+    Source: Su et al. 2021, sec. 3.4.2; pairs as in Llama.
+    """
+    half = part_size(x.shape[-1], 2)
+    steps = torch.arange(half, dtype=torch.float32, device=x.device) / half
+    angle = positions[:, None, :, None] * base**-steps  # b 1 s d/2, in float32
+    sin, cos = angle.sin(), angle.cos()
+    first, second = x.float().chunk(2, dim=-1)  # b h s d/2
+    turned = first * cos - second * sin, second * cos + first * sin
+    return torch.cat(turned, dim=-1).to(x.dtype)  # b h s d
+
+
+def fused(q, k, v, mask=None):
+    """Attention whose query heads share keys: ``b h q d, b g k d, b g k d -> b h q d``.
+
+    Without a mask it is causal; a mask ``b 1 q k`` is True where a query may look.
+    """
+    n = part_size(q.shape[1], k.shape[1])  # query heads in a group
+    if mask is None:
+        return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=n > 1)
+    k, v = (x.repeat_interleave(n, dim=1) for x in (k, v))  # for the fused kernels
+    return scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def keep(cache, k, v, start):
+    """All keys and values so far, ``b g s d``: the new ones are written to the cache."""
+    stop = start + k.shape[2]
+    for kept, new in zip(cache, (k, v), strict=True):
+        kept[:, :, start:stop] = new  # in place: nothing is copied
+    return tuple(kept[:, :, :stop] for kept in cache), cache
+
+
+class GroupedAttention(nn.Module):
+    """Causal attention whose query heads share keys and values: ``b s m -> b s m``.
+
+    ``n_kv_heads`` divides ``n_heads``; a head has ``d`` features. With ``qk_norm``,
+    queries and keys are normalised; with a ``base``, rotated by position.
+
+    Source: Ainslie et al. 2023.
+    """
+
+    def __init__(
+        self, m, n_heads, n_kv_heads, d, *, bias=False, qk_norm=False, base=None, eps
+    ):
+        super().__init__()
+        part_size(n_heads, n_kv_heads)
+        self.n_kv_heads, self.d, self.base = n_kv_heads, d, base
+        self.q = projection(m, n_heads * d, bias)
+        self.k = projection(m, n_kv_heads * d, bias)
+        self.v = projection(m, n_kv_heads * d, bias)
+        self.out = projection(n_heads * d, m, bias)
+        self.q_norm = nn.RMSNorm(d, eps=eps) if qk_norm else None
+        self.k_norm = nn.RMSNorm(d, eps=eps) if qk_norm else None
+
+    def project(self, x, positions):
+        """Queries ``b h s d``, keys and values ``b g s d``."""
+        heads = (
+            layer(x).unflatten(-1, (-1, self.d)) for layer in (self.q, self.k, self.v)
+        )
+        q, k, v = (part.transpose(1, 2) for part in heads)
+        if self.q_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if self.base:
+            q, k = (rotary_halves(part, positions, self.base) for part in (q, k))
+        return q, k, v
+
+    def forward(self, x, positions, mask=None, cache=None, start=0):
+        """Outputs and the cache, which gets the new keys and values from ``start`` on."""
+        q, k, v = self.project(x, positions)
+        if cache is not None:
+            (k, v), cache = keep(cache, k, v, start)
+        values = fused(q, k, v, mask)  # b h s d
+        return self.out(values.transpose(1, 2).flatten(2)), cache
+
+
+class SwiGLU(nn.Module):
+    """Gated feed-forward net: ``... m -> ... m``.
+
+    Source: Shazeer 2020, eq. 6.
+    """
+
+    def __init__(self, m, f):
+        super().__init__()
+        self.gate, self.up = projection(m, f), projection(m, f)
+        self.down = projection(f, m)
+
+    def forward(self, x):
+        return self.down(silu(self.gate(x)) * self.up(x))
+
+
+class MLP(nn.Module):
+    """Feed-forward net of GPT-2, with biases: ``... m -> ... m``."""
+
+    def __init__(self, m, f):
+        super().__init__()
+        self.up, self.down = projection(m, f, bias=True), projection(f, m, bias=True)
+
+    def forward(self, x):
+        return self.down(gelu(self.up(x), approximate="tanh"))
+
+
+class MixtureOfExperts(nn.Module):
+    """Each token uses the ``n_active`` best of ``n_experts``: ``... m -> ... m``.
+
+    Source: Jiang et al. 2024, sec. 2.1.
+    """
+
+    def __init__(self, m, f, n_experts, n_active):
+        super().__init__()
+        if not 1 <= n_active <= n_experts:
+            raise ValueError(
+                f"expected 1 to {n_experts} active experts, got {n_active}"
+            )
+        self.n_active = n_active
+        self.router = projection(m, n_experts)
+        self.experts = nn.ModuleList([SwiGLU(m, f) for _ in range(n_experts)])
+
+    def route(self, x):
+        """Weights and numbers of the chosen experts, and all probabilities ``... e``."""
+        p = self.router(x).float().softmax(dim=-1)  # ... e
+        weights, chosen = p.topk(self.n_active, dim=-1)
+        return weights / weights.sum(dim=-1, keepdim=True), chosen, p
+
+    def forward(self, x):
+        weights, chosen, _ = self.route(x)
+        out = torch.zeros_like(x)
+        for e, expert in enumerate(self.experts):
+            *rows, slot = torch.where(chosen == e)  # the tokens that chose it
+            share = weights[(*rows, slot)][:, None].to(x.dtype)
+            out[tuple(rows)] += share * expert(x[tuple(rows)])
+        return out
+
+
+class Block(nn.Module):
+    """Attention, then a feed-forward net, each after a norm: ``b s m -> b s m``."""
+
+    def __init__(self, m, attention, ffn, make_norm):
+        super().__init__()
+        self.norm1, self.norm2 = make_norm(m), make_norm(m)
+        self.attention, self.ffn = attention, ffn
+
+    def forward(self, x, *placing):
+        values, cache = self.attention(self.norm1(x), *placing)
+        x = x + values
+        return x + self.ffn(self.norm2(x)), cache
+
+
+def placed(start, n, first, length):
+    """Positions ``b n`` of new columns, and which columns each sees: ``b 1 n s``.
+
+    Row ``b`` begins in column ``first[b]``. Padding before it sees itself alone.
+    """
+    seen = torch.arange(length, device=first.device)  # s
+    new = start + torch.arange(n, device=first.device)  # n
+    first = first[:, None]  # b 1
+    mask = (seen >= first[..., None]) & (seen <= new[:, None])  # b n s
+    return (new - first).clamp(min=0), (mask | (seen == new[:, None]))[:, None]
+
+
+class Today(nn.Module):
+    """Logits of the next token at every position: ``b s -> b s c``.
+
+    A language model with the block of today, or of GPT-2: ``norm`` is "rms" or "layer",
+    ``ffn`` "swiglu", "experts" or "mlp", ``positions`` "rotary", with this ``base``, or
+    "learned". Without ``n_kv_heads`` every head has its own keys, without ``d`` it has
+    m / n_heads features. If ``tied``, the embedding also makes the logits.
+    """
+
+    def __init__(
+        self, n_tokens, m, *, n_blocks, n_heads, f, max_length, n_kv_heads=None, d=None,
+        norm="rms", ffn="swiglu", positions="rotary", bias=False, qk_norm=False,
+        tied=True, base=10000.0, eps=1e-6, n_experts=4, n_active=2,
+    ):  # fmt: skip
+        super().__init__()
+        kinds = {"rms": nn.RMSNorm, "layer": nn.LayerNorm}
+        nets = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}
+        extra = (n_experts, n_active) if ffn == "experts" else ()
+        heads = n_heads, n_kv_heads or n_heads, d or part_size(m, n_heads)
+        options = {"bias": bias, "qk_norm": qk_norm, "eps": eps}
+        options["base"] = base if positions == "rotary" else None
+        self.max_length = max_length
+        self.embed = nn.Embedding(n_tokens, m)
+        nn.init.normal_(self.embed.weight, std=m**-0.5)
+        self.positions = None
+        if positions == "learned":
+            self.positions = nn.Embedding(max_length, m)
+            nn.init.normal_(self.positions.weight, std=0.02)
+        self.blocks = nn.ModuleList(
+            Block(
+                m,
+                GroupedAttention(m, *heads, **options),
+                nets[ffn](m, f, *extra),
+                lambda m: kinds[norm](m, eps=eps),
+            )
+            for _ in range(n_blocks)
+        )
+        self.norm = kinds[norm](m, eps=eps)
+        self.output = None if tied else projection(m, n_tokens)
+
+    def forward(self, tokens, first=None, cache=None):
+        """Logits ``b s c``, or, with a cache, the pair of them and the new cache.
+
+        Row ``b`` begins in column ``first[b]``, after padding; at its end, padding needs
+        nothing. The cache has its own ``first``.
+        """
+        s, start = tokens.shape[1], 0 if cache is None else cache["start"]
+        if start + s > self.max_length:
+            raise ValueError(
+                f"{start + s} positions, but max_length = {self.max_length}"
+            )
+        positions, mask = torch.arange(s, device=tokens.device)[None], None  # 1 s
+        if cache is not None or first is not None:
+            first = first if cache is None else cache["first"]
+            positions, mask = placed(start, s, first, start + s)
+        x = self.embed(tokens.clamp(min=0))  # b s m
+        x = x + self.positions(positions) if self.positions else x
+        kept = [None] * len(self.blocks) if cache is None else cache["blocks"]
+        kept = [*kept]
+        for n, block in enumerate(self.blocks):
+            x, kept[n] = block(x, positions, mask, kept[n], start)
+        x = self.norm(x)
+        logits = self.output(x) if self.output else linear(x, self.embed.weight)
+        new = {"start": start + s, "blocks": kept}
+        return logits if cache is None else (logits, cache | new)
+
+
+def empty_cache(model, first, length):
+    """Key-value cache for ``length`` columns; row ``b`` begins in ``first[b]``."""
+    layer, weight = model.blocks[0].attention, model.embed.weight
+    shape = len(first), layer.n_kv_heads, length, layer.d  # b g s d
+    blocks = [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in model.blocks]
+    return {"start": 0, "first": first, "blocks": blocks}
+
+
+def generate_greedily(model, prompts, length):
+    """Continue texts, each with the most probable token: integers ``b length``.
+
+    Prompts are rows of tokens, and may differ in length: padded on the left.
+    """
+    rows = check_prompts(model, prompts, length)
+    device, longest = model.embed.weight.device, max(map(len, rows))
+    first = torch.tensor([longest - len(row) for row in rows], device=device)  # b
+    tokens = [[0] * (longest - len(row)) + row for row in rows]
+    tokens = torch.tensor(tokens, device=device)  # b s
+    cache, texts = empty_cache(model, first, longest + length), []
+    with torch.no_grad():
+        for _ in range(length):
+            logits, cache = model(tokens, cache=cache)
+            tokens = logits[:, -1:].argmax(dim=-1)  # b 1
+            texts.append(tokens)
+    return torch.cat(texts, dim=1)  # b length
+
+
+def load_pretrained(folder_or_name):
+    """A ``Today`` with published weights, and its tokenizer.
+
+    From a folder in Hugging Face's format, or the name of a model on the hub: GPT-2,
+    Llama, Qwen3 or Mixtral. What does not fit raises an error, and nothing is loaded.
+    """
+    folder = checkpoints.find_folder(folder_or_name)
+    config = checkpoints.read_config(folder)
+    model = Today(**arguments_of(config))
+    found = our_names(checkpoints.read_tensors(folder, "pt"), config)
+    if config["model_type"] == "gpt2":  # it keeps its matrices in × out
+        layers = model.named_modules()
+        names = {f"{name}.weight" for name, x in layers if isinstance(x, nn.Linear)}
+        found = {name: x.T if name in names else x for name, x in found.items()}
+    checkpoints.check_tensors(shapes(found), shapes(model.state_dict()))
+    tokenizer = checkpoints.read_tokenizer(folder, model.embed.num_embeddings)
+    model.load_state_dict(found)
+    return model.eval(), tokenizer
+
+
+def shapes(tensors):
+    """Shape of each tensor by name."""
+    return {name: tuple(x.shape) for name, x in tensors.items()}
