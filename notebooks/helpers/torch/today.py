@@ -1,5 +1,7 @@
 """The chapter *The Transformer of today* builds these: block, model, cache, weights."""
 
+from functools import partial
+
 import torch
 from torch import nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention, silu
@@ -7,6 +9,8 @@ from torch.nn.functional import gelu, linear, scaled_dot_product_attention, silu
 from helpers.data import checkpoints
 from helpers.data.published import arguments_of, our_names
 from helpers.engine.arguments import check_prompts
+from helpers.torch.attention import merge_heads
+from helpers.torch.decoder import check_tokens
 
 
 def part_size(m, n_parts):
@@ -36,6 +40,11 @@ def rotary_halves(x, positions, base=10000.0):
     first, second = x.float().chunk(2, dim=-1)  # b h s d/2
     turned = first * cos - second * sin, second * cos + first * sin
     return torch.cat(turned, dim=-1).to(x.dtype)  # b h s d
+
+
+def split_heads(x, d):
+    """Heads of ``d`` features each: ``b s hd -> b h s d``."""
+    return x.unflatten(-1, (-1, d)).transpose(1, 2)
 
 
 def fused(q, k, v, mask=None):
@@ -68,26 +77,23 @@ class GroupedAttention(nn.Module):
     """
 
     def __init__(
-        self, m, n_heads, n_kv_heads, d, *, bias=False, qk_norm=False, base=None, eps
-    ):
+        self, m, n_heads, n_kv_heads=None, d=None, *, bias=False, qk_norm=False,
+        base=10000.0, eps=1e-6,
+    ):  # fmt: skip
         super().__init__()
-        part_size(n_heads, n_kv_heads)
+        n_kv_heads, d = n_kv_heads or n_heads, d or part_size(m, n_heads)
+        part_size(n_heads, n_kv_heads)  # query heads that share keys and values
         self.n_kv_heads, self.d, self.base = n_kv_heads, d, base
-        self.q = projection(m, n_heads * d, bias)
-        self.k = projection(m, n_kv_heads * d, bias)
-        self.v = projection(m, n_kv_heads * d, bias)
+        sizes = n_heads * d, n_kv_heads * d, n_kv_heads * d
+        self.q, self.k, self.v = (projection(m, size, bias) for size in sizes)
         self.out = projection(n_heads * d, m, bias)
-        self.q_norm = nn.RMSNorm(d, eps=eps) if qk_norm else None
-        self.k_norm = nn.RMSNorm(d, eps=eps) if qk_norm else None
+        norms = (nn.RMSNorm(d, eps=eps) if qk_norm else None for _ in "qk")
+        self.q_norm, self.k_norm = norms
 
     def project(self, x, positions):
         """Queries ``b h s d``, keys and values ``b g s d``."""
-        heads = (
-            layer(x).unflatten(-1, (-1, self.d)) for layer in (self.q, self.k, self.v)
-        )
-        q, k, v = (part.transpose(1, 2) for part in heads)
-        if self.q_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (split_heads(layer(x), self.d) for layer in (self.q, self.k, self.v))
+        q, k = (self.q_norm(q), self.k_norm(k)) if self.q_norm else (q, k)
         if self.base:
             q, k = (rotary_halves(part, positions, self.base) for part in (q, k))
         return q, k, v
@@ -97,8 +103,7 @@ class GroupedAttention(nn.Module):
         q, k, v = self.project(x, positions)
         if cache is not None:
             (k, v), cache = keep(cache, k, v, start)
-        values = fused(q, k, v, mask)  # b h s d
-        return self.out(values.transpose(1, 2).flatten(2)), cache
+        return self.out(merge_heads(fused(q, k, v, mask))), cache
 
 
 class SwiGLU(nn.Module):
@@ -159,13 +164,29 @@ class MixtureOfExperts(nn.Module):
         return out
 
 
-class Block(nn.Module):
-    """Attention, then a feed-forward net, each after a norm: ``b s m -> b s m``."""
+NETS = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}
 
-    def __init__(self, m, attention, ffn, make_norm):
+
+def make_norm(m, norm="rms", eps=1e-6):
+    """Layer that normalises ``m`` features: RMSNorm, or LayerNorm as in GPT-2."""
+    return {"rms": nn.RMSNorm, "layer": nn.LayerNorm}[norm](m, eps=eps)
+
+
+class Block(nn.Module):
+    """Attention, then a feed-forward net, each after a norm: ``b s m -> b s m``.
+
+    ``norm`` is "rms" or "layer", ``ffn`` one of ``NETS``; the rest is for the attention.
+    """
+
+    def __init__(
+        self, m, f, *, norm="rms", eps=1e-6, ffn="swiglu", n_experts=4, n_active=2,
+        **options,
+    ):  # fmt: skip
         super().__init__()
-        self.norm1, self.norm2 = make_norm(m), make_norm(m)
-        self.attention, self.ffn = attention, ffn
+        experts = (n_experts, n_active) if ffn == "experts" else ()
+        self.norm1, self.norm2 = make_norm(m, norm, eps), make_norm(m, norm, eps)
+        self.attention = GroupedAttention(m, eps=eps, **options)
+        self.ffn = NETS[ffn](m, f, *experts)
 
     def forward(self, x, *placing):
         values, cache = self.attention(self.norm1(x), *placing)
@@ -173,56 +194,49 @@ class Block(nn.Module):
         return x + self.ffn(self.norm2(x)), cache
 
 
-def placed(start, n, first, length):
-    """Positions ``b n`` of new columns, and which columns each sees: ``b 1 n s``.
+def placed(tokens, first=None, cache=None):
+    """Positions ``b n`` of new tokens ``b n``, and which columns each sees: ``b 1 n s``.
 
-    Row ``b`` begins in column ``first[b]``. Padding before it sees itself alone.
+    Row ``b`` begins in column ``first[b]``. Padding before it sees itself alone. Without
+    padding and cache there is no mask: the causal one will do.
     """
-    seen = torch.arange(length, device=first.device)  # s
-    new = start + torch.arange(n, device=first.device)  # n
-    first = first[:, None]  # b 1
+    count = partial(torch.arange, device=tokens.device)
+    start, n = cache["start"] if cache else 0, tokens.shape[1]
+    if first is None and cache is None:
+        return count(n)[None], None
+    first = (cache["first"] if cache else first)[:, None]  # b 1
+    new, seen = start + count(n), count(start + n)  # n, s
     mask = (seen >= first[..., None]) & (seen <= new[:, None])  # b n s
     return (new - first).clamp(min=0), (mask | (seen == new[:, None]))[:, None]
+
+
+def table(n, m, std):
+    """Embedding ``n m`` with normal entries."""
+    found = nn.Embedding(n, m)
+    nn.init.normal_(found.weight, std=std)
+    return found
 
 
 class Today(nn.Module):
     """Logits of the next token at every position: ``b s -> b s c``.
 
     A language model with the block of today, or of GPT-2: ``norm`` is "rms" or "layer",
-    ``ffn`` "swiglu", "experts" or "mlp", ``positions`` "rotary", with this ``base``, or
+    ``ffn`` "swiglu", "experts" or "mlp", ``positions`` "rotary", with a ``base``, or
     "learned". Without ``n_kv_heads`` every head has its own keys, without ``d`` it has
     m / n_heads features. If ``tied``, the embedding also makes the logits.
     """
 
     def __init__(
-        self, n_tokens, m, *, n_blocks, n_heads, f, max_length, n_kv_heads=None, d=None,
-        norm="rms", ffn="swiglu", positions="rotary", bias=False, qk_norm=False,
-        tied=True, base=10000.0, eps=1e-6, n_experts=4, n_active=2,
+        self, n_tokens, m, *, n_blocks, max_length, positions="rotary", tied=True,
+        norm="rms", eps=1e-6, **options,
     ):  # fmt: skip
         super().__init__()
-        kinds = {"rms": nn.RMSNorm, "layer": nn.LayerNorm}
-        nets = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}
-        extra = (n_experts, n_active) if ffn == "experts" else ()
-        heads = n_heads, n_kv_heads or n_heads, d or part_size(m, n_heads)
-        options = {"bias": bias, "qk_norm": qk_norm, "eps": eps}
-        options["base"] = base if positions == "rotary" else None
-        self.max_length = max_length
-        self.embed = nn.Embedding(n_tokens, m)
-        nn.init.normal_(self.embed.weight, std=m**-0.5)
-        self.positions = None
-        if positions == "learned":
-            self.positions = nn.Embedding(max_length, m)
-            nn.init.normal_(self.positions.weight, std=0.02)
-        self.blocks = nn.ModuleList(
-            Block(
-                m,
-                GroupedAttention(m, *heads, **options),
-                nets[ffn](m, f, *extra),
-                lambda m: kinds[norm](m, eps=eps),
-            )
-            for _ in range(n_blocks)
-        )
-        self.norm = kinds[norm](m, eps=eps)
+        learned, self.max_length = positions == "learned", max_length
+        options |= {"norm": norm, "eps": eps} | ({"base": None} if learned else {})
+        self.embed = table(n_tokens, m, m**-0.5)
+        self.positions = table(max_length, m, 0.02) if learned else None
+        self.blocks = nn.ModuleList([Block(m, **options) for _ in range(n_blocks)])
+        self.norm = make_norm(m, norm, eps)
         self.output = None if tied else projection(m, n_tokens)
 
     def forward(self, tokens, first=None, cache=None):
@@ -231,25 +245,17 @@ class Today(nn.Module):
         Row ``b`` begins in column ``first[b]``, after padding; at its end, padding needs
         nothing. The cache has its own ``first``.
         """
-        s, start = tokens.shape[1], 0 if cache is None else cache["start"]
-        if start + s > self.max_length:
-            raise ValueError(
-                f"{start + s} positions, but max_length = {self.max_length}"
-            )
-        positions, mask = torch.arange(s, device=tokens.device)[None], None  # 1 s
-        if cache is not None or first is not None:
-            first = first if cache is None else cache["first"]
-            positions, mask = placed(start, s, first, start + s)
-        x = self.embed(tokens.clamp(min=0))  # b s m
+        check_tokens(tokens, self.max_length)
+        positions, mask = placed(tokens, first, cache)
+        start = cache["start"] if cache else 0
+        kept = cache["blocks"] if cache else [None] * len(self.blocks)
+        x = self.embed(tokens.clamp(min=0))  # b n m
         x = x + self.positions(positions) if self.positions else x
-        kept = [None] * len(self.blocks) if cache is None else cache["blocks"]
-        kept = [*kept]
-        for n, block in enumerate(self.blocks):
-            x, kept[n] = block(x, positions, mask, kept[n], start)
+        for i, block in enumerate(self.blocks):
+            x, kept[i] = block(x, positions, mask, kept[i], start)
         x = self.norm(x)
         logits = self.output(x) if self.output else linear(x, self.embed.weight)
-        new = {"start": start + s, "blocks": kept}
-        return logits if cache is None else (logits, cache | new)
+        return (logits, cache | {"start": start + len(tokens[0])}) if cache else logits
 
 
 def empty_cache(model, first, length):
