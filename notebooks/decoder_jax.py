@@ -449,9 +449,10 @@ ends = [plots.drawn(fig, title, line)[1][-10:].mean() for line in lines]
 assert ends[0] < ends[1] < ends[2]
 
 # %% [markdown] tags=["shared"]
-# The lead is small. But counting cannot follow: nearly all longer contexts are new. The
-# loss of a Transformer falls as a power law, if updates, parameters and text grow
-# together ([Kaplan et al. 2020](https://arxiv.org/abs/2001.08361)).
+# The lead is small; rotary positions widen it, in *The Transformer of today*. But
+# counting cannot follow: nearly all longer contexts are new. The loss of a Transformer
+# falls as a power law, if updates, parameters and text grow together ([Kaplan et al.
+# 2020](https://arxiv.org/abs/2001.08361)).
 #
 # **Exercise 1, predict and measure.** At the first position of a window the model knows
 # one token, at the last one 64. The mean loss stands above. Guess it at both ends, then
@@ -972,9 +973,9 @@ for new in batch:
 # byte pairs begin with bytes, not characters. One more token, `<|endoftext|>`, ends
 # each text; the next text begins right after it, so writing from nothing begins with
 # it, too. Its smallest version has 12 blocks, 12 heads, $m = 768$, 1,024 positions and
-# 50,257 tokens: 124 million parameters. Our arrays have counterparts in [its
-# code](https://github.com/openai/gpt-2), which stores a weight as inputs × outputs, as
-# our saved files do:
+# 50,257 tokens: 124 million parameters. *The Transformer of today* loads its published
+# weights. Our arrays have counterparts in [its code](https://github.com/openai/gpt-2),
+# which stores a weight as inputs × outputs, as our saved files do:
 
 # %% tags=["shared", "say"]
 counterparts = {

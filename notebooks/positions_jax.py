@@ -345,7 +345,8 @@ np.testing.assert_allclose(lengths, np.linalg.norm(q[0]), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # Many current models have rotary positions, for example
-# [LLaMA](https://arxiv.org/abs/2302.13971); some code pairs feature $i$ with $i + d/2$.
+# [LLaMA](https://arxiv.org/abs/2302.13971); some code pairs feature $i$ with $i + d/2$,
+# as *The Transformer of today* does, which measures what they bring a language model.
 # ([ALiBi](https://arxiv.org/abs/2108.12409) subtracts a multiple of the distance from
 # each score instead.) In our attention layer, only the method `project` changes;
 # `offset` is for the decoder.

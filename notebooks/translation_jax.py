@@ -1119,5 +1119,5 @@ assert check("translation.beam_step", my_beam_step)
 # * Beam search looks for the most probable whole text. A sure model does not need it.
 
 # %% [markdown] tags=["jax"]
-# Next comes [your own data, in JAX](data_jax.ipynb): tables, signals with gaps, and
-# texts.
+# Next comes [the Transformer of today, in JAX](today_jax.ipynb): the block of
+# current language models, and the weights of published ones.

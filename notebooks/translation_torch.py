@@ -1118,5 +1118,5 @@ assert check("translation.beam_step", my_beam_step)
 # * Beam search looks for the most probable whole text. A sure model does not need it.
 
 # %% [markdown] tags=["torch"]
-# Next comes [your own data, in PyTorch](data_torch.ipynb): tables, signals with gaps,
-# and texts.
+# Next comes [the Transformer of today, in PyTorch](today_torch.ipynb): the block of
+# current language models, and the weights of published ones.

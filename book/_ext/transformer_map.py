@@ -63,10 +63,13 @@ SECTIONS = {
     "what it costs": ("costs", ""),
     "devices": ("scaling", ""),
     "rotary positions": ("positions", "rotary positions put"),
-    "RMS norm": ("encoder", "layer norm"),
-    "gated net": ("encoder", "a stack of blocks"),
-    "grouped queries": ("costs", "each remedy"),
+    "RMSNorm": ("today", ""),
+    "SwiGLU": ("today", ""),
+    "grouped queries": ("today", ""),
     "FlashAttention": ("costs", "in chunks"),
+    "the block": ("today", ""),
+    "experts": ("today", ""),
+    "published weights": ("today", ""),
 }
 # Below the architecture: what surrounds it, in rows of (words, middle, width).
 AROUND = {
@@ -94,12 +97,17 @@ AROUND = {
     ],
     "Later": [
         ("rotary positions", 90, 76),
-        ("RMS norm", 160, 54),
-        ("gated net", 216, 48),
+        ("RMSNorm", 160, 54),
+        ("SwiGLU", 216, 48),
     ],
     "": [("grouped queries", 97.5, 91), ("FlashAttention", 194.5, 91)],
+    "Today": [
+        ("the block", 76, 48),
+        ("experts", 128, 46),
+        ("published weights", 198, 84),
+    ],
 }
-WIDTH, HEIGHT, BELOW, ROW = 248, 764, 528, 30
+WIDTH, HEIGHT, BELOW, ROW = 248, 794, 528, 30
 MIDDLE = WIDTH / 2
 
 

@@ -3,8 +3,8 @@
 jax, torch
     What the pages built, one file a chapter: ``attention``, ``encoder``,
     ``positions``, ``vision``, ``decoder``, ``generation``, ``translation``,
-    ``classifier``; ``fit``, ``evaluate`` and the losses in ``training``, how it
-    multiplies in ``compute``; ``memory`` that training keeps.
+    ``today``, ``classifier``; ``fit``, ``evaluate`` and the losses in ``training``,
+    how it multiplies in ``compute``; ``memory`` that training keeps.
     A page takes them in one line: ``from helpers.torch import LanguageModel, fit``.
 
 Beside them stands what both share:
@@ -17,18 +17,19 @@ schedules
 data
     Seeded NumPy arrays: ``sequences`` to reverse, ``sets`` with an odd one, ``text``,
     ``byte_pairs``, ``ngrams``, ``dates``, ``lines`` of four languages, ``pictures``,
-    ``photos`` and their features, ``vowels`` with gaps.
+    ``photos`` and their features, ``vowels`` with gaps. And ``checkpoints`` of others:
+    where they are, and, in ``published``, what they call their weights.
 show
     ``prose`` with computed numbers, ``plots``, ``patches`` of pictures, ``viewer`` for
     attention maps to touch, and ``diagrams`` of architectures: a ``canvas``, one file a
     chapter (``anomaly``, ``attention``, ``costs``, ``data``, ``decoder``,
-    ``encoder``, ``frameworks``, ``positions``, ``scaling``, ``translation``,
-    ``vision``, ``warmup``).
+    ``encoder``, ``frameworks``, ``positions``, ``scaling``, ``today``,
+    ``translation``, ``vision``, ``warmup``).
 exercises
     ``check`` tries a function from a blank cell, and names its mistake; one file a
     chapter holds references and known mistakes: ``attention``, ``encoder``,
     ``positions``, ``reverse``, ``warmup``, ``anomaly``, ``vision``, ``decoder``,
-    ``translation``, ``costs``, ``data``, ``debugging``.
+    ``translation``, ``today``, ``costs``, ``data``, ``debugging``.
 engine
     What a reader may ignore: ``settings`` of each task and ``set_settings``,
     ``checks``, ``arguments``, ``shapes``, ``nested`` arrays, ``weights`` in one file
