@@ -62,6 +62,10 @@ DRAWINGS = {
     "three kinds of data": diagrams.three_kinds_of_data,
     "ways to share": diagrams.ways_to_share,
     "ring": diagrams.ring,
+    "two blocks": diagrams.two_blocks,
+    "grouped heads": diagrams.grouped_heads,
+    "rotation": diagrams.rotation,
+    "experts": diagrams.experts,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 drawn_once = cache(lambda draw: draw())  # for tests that only look at a drawing
