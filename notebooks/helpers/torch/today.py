@@ -210,7 +210,7 @@ def placed(tokens, first=None, cache=None):
     return (new - first).clamp(min=0), (mask | (seen == new[:, None]))[:, None]
 
 
-def table(n, m, std):
+def embedding_table(n, m, std):
     """Embedding ``n m`` with normal entries."""
     found = nn.Embedding(n, m)
     nn.init.normal_(found.weight, std=std)
@@ -233,8 +233,8 @@ class Today(nn.Module):
         super().__init__()
         learned, self.max_length = positions == "learned", max_length
         options |= {"norm": norm, "eps": eps} | ({"base": None} if learned else {})
-        self.embed = table(n_tokens, m, m**-0.5)
-        self.positions = table(max_length, m, 0.02) if learned else None
+        self.embed = embedding_table(n_tokens, m, m**-0.5)
+        self.positions = embedding_table(max_length, m, 0.02) if learned else None
         self.blocks = nn.ModuleList([Block(m, **options) for _ in range(n_blocks)])
         self.norm = make_norm(m, norm, eps)
         self.output = None if tied else projection(m, n_tokens)
