@@ -103,8 +103,8 @@ AROUND = {
     "": [("grouped queries", 97.5, 91), ("FlashAttention", 194.5, 91)],
     "Today": [
         ("the block", 76, 48),
-        ("experts", 128, 46),
-        ("published weights", 198, 84),
+        ("experts", 126, 42),
+        ("published weights", 196, 88),
     ],
 }
 WIDTH, HEIGHT, BELOW, ROW = 248, 794, 528, 30
