@@ -67,13 +67,11 @@ def grouped_heads():
     return canvas.fig
 
 
-def dial(canvas, x, y, radius, hands):
+def dial(canvas, x, y, r, hands):
     """A circle with an arrow for each angle, counted from the right, by colour."""
-    canvas.ax.plot(x, y, "o", ms=2 * radius, mfc=tint(PURPLE), mec=HIDDEN, zorder=0)
+    canvas.ax.plot(x, y, "o", ms=2 * r, mfc=tint(PURPLE, 0.1), mec=HIDDEN, zorder=0)
     for colour, t in hands.items():
-        canvas.line(
-            (x, y), (x + radius * np.cos(t), y - radius * np.sin(t)), colour=colour
-        )
+        canvas.line((x, y), (x + r * np.cos(t), y - r * np.sin(t)), colour=colour)
 
 
 def rotation():
