@@ -248,14 +248,15 @@ class Today(nn.Module):
         check_tokens(tokens, self.max_length)
         positions, mask = placed(tokens, first, cache)
         start = cache["start"] if cache else 0
-        kept = cache["blocks"] if cache else [None] * len(self.blocks)
+        kept = [*cache["blocks"]] if cache else [None] * len(self.blocks)
         x = self.embed(tokens.clamp(min=0))  # b n m
         x = x + self.positions(positions) if self.positions else x
         for i, block in enumerate(self.blocks):
             x, kept[i] = block(x, positions, mask, kept[i], start)
         x = self.norm(x)
         logits = self.output(x) if self.output else linear(x, self.embed.weight)
-        return (logits, cache | {"start": start + len(tokens[0])}) if cache else logits
+        new = {"start": start + tokens.shape[1], "blocks": kept}
+        return (logits, cache | new) if cache else logits
 
 
 def empty_cache(model, first, length):
