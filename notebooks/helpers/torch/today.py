@@ -277,12 +277,17 @@ def generate_greedily(model, prompts, length):
     first = torch.tensor([longest - len(row) for row in rows], device=device)  # b
     tokens = [[0] * (longest - len(row)) + row for row in rows]
     tokens = torch.tensor(tokens, device=device)  # b s
-    cache, texts = empty_cache(model, first, longest + length), []
-    with torch.no_grad():
-        for _ in range(length):
-            logits, cache = model(tokens, cache=cache)
-            tokens = logits[:, -1:].argmax(dim=-1)  # b 1
-            texts.append(tokens)
+    return continue_greedily(model, tokens, first, length)
+
+
+@torch.no_grad()
+def continue_greedily(model, tokens, first, length):
+    """The loop of ``generate_greedily``: the prompts in one pass, then token by token."""
+    cache, texts = empty_cache(model, first, tokens.shape[1] + length), []
+    for _ in range(length):
+        logits, cache = model(tokens, cache=cache)
+        tokens = logits[:, -1:].argmax(dim=-1)  # b 1
+        texts.append(tokens)
     return torch.cat(texts, dim=1)  # b length
 
 
