@@ -16,6 +16,7 @@ from helpers.jax.attention import (
     build,
     check_input,
     dense,
+    framework_attention,
     fused_attention,
     masked_softmax,
     merge_heads,
@@ -42,6 +43,11 @@ NAMES = {  # in the order of the chapters
     """,
     "translation": """
         DecoderBlock Decoder check_shared Translator translate search_beams
+    """,
+    "today": """
+        part_size projection rotary_halves split_heads fused keep GroupedAttention SwiGLU
+        MLP MixtureOfExperts NETS make_norm Block placed embedding_table Today
+        empty_cache generate_greedily continue_greedily load_pretrained shapes
     """,
     "classifier": "SequenceClassifier",
 }

@@ -9,7 +9,7 @@ from flax import nnx
 from helpers.data import checkpoints
 from helpers.data.published import arguments_of, our_names
 from helpers.engine.arguments import check_prompts
-from helpers.jax.attention import UNIFORM, build, framework_attention, merge_heads
+from helpers.jax.attention import build, framework_attention, merge_heads
 from helpers.jax.decoder import check_tokens
 
 
@@ -22,7 +22,8 @@ def part_size(m, n_parts):
 
 def projection(n_in, n_out, bias=False, *, rngs):
     """Linear layer ``... n_in -> ... n_out``: weights within ±1/√n_in, zero biases."""
-    return nnx.Linear(n_in, n_out, use_bias=bias, kernel_init=UNIFORM, rngs=rngs)
+    uniform = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+    return nnx.Linear(n_in, n_out, use_bias=bias, kernel_init=uniform, rngs=rngs)
 
 
 def rotary_halves(x, positions, base=10000.0):
@@ -147,8 +148,7 @@ class MixtureOfExperts(nnx.Module):
     def __call__(self, x):
         weights, chosen, _ = self.route(x)
         out = jnp.zeros_like(x)
-        # Shapes are fixed: every expert computes every token, with weight 0 unless
-        # chosen. jax.lax.ragged_dot, on tokens sorted by expert, saves that work.
+        # All experts compute all tokens; jax.lax.ragged_dot does only what was chosen.
         for e, expert in enumerate(self.experts):
             share = jnp.where(chosen == e, weights, 0).sum(axis=-1, keepdims=True)
             out += share.astype(x.dtype) * expert(x)

@@ -42,6 +42,11 @@ NAMES = {  # in the order of the chapters
     "translation": """
         DecoderBlock Decoder check_shared Translator translate search_beams
     """,
+    "today": """
+        part_size projection rotary_halves split_heads fused keep GroupedAttention SwiGLU
+        MLP MixtureOfExperts NETS make_norm Block placed embedding_table Today
+        empty_cache generate_greedily continue_greedily load_pretrained shapes
+    """,
     "classifier": "SequenceClassifier",
 }
 FILES = {name: file for file, names in NAMES.items() for name in names.split()}
