@@ -63,13 +63,13 @@ SECTIONS = {
     "what it costs": ("costs", ""),
     "devices": ("scaling", ""),
     "rotary positions": ("positions", "rotary positions put"),
-    "RMSNorm": ("today", ""),
-    "SwiGLU": ("today", ""),
-    "grouped queries": ("today", ""),
+    "RMSNorm": ("today", "RMSNorm"),
+    "SwiGLU": ("today", "SwiGLU"),
+    "grouped queries": ("today", "share keys"),
     "FlashAttention": ("costs", "in chunks"),
-    "the block": ("today", ""),
-    "experts": ("today", ""),
-    "published weights": ("today", ""),
+    "the block": ("today", "part of the block"),
+    "experts": ("today", "mixture of experts"),
+    "published weights": ("today", "weights load"),
 }
 # Below the architecture: what surrounds it, in rows of (words, middle, width).
 AROUND = {

@@ -17,6 +17,7 @@ WORDS = {
     "rotary": "positions",
     "overfitted": "frameworks",
     "beam search": "translation",
+    "SwiGLU": "today",
     "top-p": "decoder",
     "learning rate": "warmup",
     "clipping": "warmup",
