@@ -55,7 +55,7 @@ pdf: environment  ## print the built book to _build/pdf, one file for each frame
 exercises: environment  ## the pages as notebooks with blanks, to write the code yourself (ARGS=FOLDER)
 	@$(RUN) tools/blank.py $(or $(ARGS),exercises)
 
-data: environment  ## photos for the pages: PHOTOS=cifar100, cifar10 or a folder of yours
+data: environment  ## photos (PHOTOS=cifar100, cifar10, a folder) or weights (MODEL=openai-community/gpt2)
 	@$(RUN) tools/data.py $(ARGS)
 
 benchmark: environment  ## time training and generation against the usual ways (ARGS="--help")

@@ -1,9 +1,12 @@
-"""Prepare photos for the pages: download or convert them, extract features.
+"""Prepare photos for the pages, or published weights.
 
     python tools/data.py [cifar100 | cifar10 | FOLDER]        `make data PHOTOS=…`
+    MODEL=openai-community/gpt2 python tools/data.py          `make data MODEL=…`
 
-Without a name $PHOTOS counts, else cifar100. book/how-this-was-built.md tells the rest.
-May be stopped at any point: the next call goes on there.
+Photos are downloaded or converted, and their features extracted; weights of a model are
+downloaded from the hub. Without a name $PHOTOS counts; without both $MODEL, and else it
+is cifar100. book/how-this-was-built.md tells the rest. May be stopped at any point: the
+next call goes on there.
 """
 
 import argparse
@@ -20,7 +23,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
 
-from helpers.data import photos, pictures, sets
+from helpers.data import checkpoints, photos, pictures, sets
 from helpers.data.photos import PARTS, SIDE
 from helpers.engine.weights import write_atomically
 
@@ -39,12 +42,15 @@ def main(arguments=None):
     """Prepare, and say where it is or in one sentence why not."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    default = os.environ.get("PHOTOS") or "cifar100"
-    parser.add_argument("name", nargs="?", default=default)
+    parser.add_argument("name", nargs="?", default=os.environ.get("PHOTOS"))
     only = "without the features, which only the odd-one-out pages need"
     parser.add_argument("--images-only", action="store_true", help=only)
     given, folder, images = parser.parse_args(arguments), photos.data_folder(), None
-    name = given.name
+    model, name = os.environ.get("MODEL"), given.name or "cifar100"
+    if model:
+        prepare_model(model)
+    if model and not given.name:
+        return
     print(f"preparing {name} in {folder}", flush=True)
     try:
         report(prepare_images(name))
@@ -70,6 +76,19 @@ def main(arguments=None):
         )
     except KeyboardInterrupt:
         raise SystemExit("stopped; call it again to go on") from None
+
+
+def prepare_model(name):
+    """Download published weights, unless they are there, and say where they are."""
+    try:
+        folder = checkpoints.find_folder(name, progress=True)
+        files = checkpoints.weight_files(folder)[0]
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{name} is not prepared: {error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit("stopped; call it again to go on") from None
+    size = sum((folder / file).stat().st_size for file in files)
+    print(f"{folder}: {size / 1e6:,.1f} MB of weights")
 
 
 def count(parts):

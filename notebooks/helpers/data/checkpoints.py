@@ -63,8 +63,8 @@ def ask(name, call, **options):
     except hub.errors.RepositoryNotFoundError:
         why = "the hub has no such model, or it is private"
     except Exception as error:  # of requests or httpx, by the client's version
-        first = f"{type(error).__name__}: {error}".splitlines()[0]
-        why = f"{first}; with internet, run `make data MODEL={name}`"
+        first = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+        why = f"{first}; where there is internet, `make data MODEL={name}` does it"
     raise OSError(f"{name} is not in the cache and could not be downloaded: {why}")
 
 
@@ -131,11 +131,10 @@ def check_tensors(found, expected):
 
 def read_tokenizer(folder, n_tokens=None):
     """The tokenizer; ValueError if it is damaged or has more than ``n_tokens`` tokens."""
-    path = folder / TOKENIZER
     try:
-        found = Tokenizer.from_file(str(path))
+        found = Tokenizer.from_file(str(folder / TOKENIZER))
     except Exception as error:  # it has no class of its own
-        raise ValueError(f"cannot read {path}: {error}") from None
+        raise ValueError(f"cannot read {folder / TOKENIZER}: {error}") from None
     if n_tokens and (n := found.get_vocab_size()) > n_tokens:
-        raise ValueError(f"expected at most {n_tokens} tokens in {path}, got {n}")
+        raise ValueError(f"expected at most {n_tokens} tokens in {folder}, got {n}")
     return found
