@@ -273,3 +273,36 @@ def accumulate_by_chunks(gradient, x, y, n):
 
 def accumulate_by_strides(gradient, x, y, n):
     return sum(gradient(x[i::n], y[i::n]) * len(x[i::n]) for i in range(n)) / len(x)
+
+
+def rotary_offset_by_complex_numbers(x, positions, base):
+    half = x.shape[-1] // 2
+    angle = positions[..., None] * base ** (-jnp.arange(half) / half)
+    turned = (x[..., :half] + 1j * x[..., half:]) * jnp.exp(1j * angle)[:, None]
+    return jnp.concatenate([turned.real, turned.imag], axis=-1)
+
+
+def rotary_offset_by_a_turned_copy(x, positions, base):
+    half = x.shape[-1] // 2
+    speeds = jnp.tile(jnp.exp(-math.log(base) / half * jnp.arange(half)), 2)
+    angle = jnp.einsum("bs,d->bsd", positions, speeds)[:, None]
+    turned = jnp.concatenate([-x[..., half:], x[..., :half]], axis=-1)
+    return x * jnp.cos(angle) + turned * jnp.sin(angle)
+
+
+def grouped_by_the_framework(q, k, v):
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    return jax.nn.dot_product_attention(q, k, v).swapaxes(1, 2)
+
+
+def grouped_by_repeating(q, k, v):
+    k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    return nnx.softmax(q @ k.mT * q.shape[-1] ** -0.5) @ v
+
+
+def grouped_by_loops(q, k, v):
+    n, heads = q.shape[1] // k.shape[1], []
+    for h in range(q.shape[1]):
+        scores = jnp.einsum("bqd,bkd->bqk", q[:, h], k[:, h // n])
+        heads.append(jax.nn.softmax(scores / math.sqrt(q.shape[-1])) @ v[:, h // n])
+    return jnp.stack(heads, axis=1)

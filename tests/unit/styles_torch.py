@@ -268,3 +268,35 @@ def accumulate_by_strides(gradient, x, y, n):
     for i in range(n):
         total += gradient(x[i::n], y[i::n]) * len(x[i::n]) / len(x)
     return total
+
+
+def rotary_offset_by_complex_numbers(x, positions, base):
+    half = x.shape[-1] // 2
+    angle = positions[..., None] * base ** (-torch.arange(half) / half)
+    turned = torch.complex(*x.chunk(2, dim=-1)) * torch.exp(1j * angle)[:, None]
+    return torch.cat([turned.real, turned.imag], dim=-1)
+
+
+def rotary_offset_by_a_turned_copy(x, positions, base):
+    half = x.shape[-1] // 2
+    speeds = torch.exp(-math.log(base) / half * torch.arange(half)).repeat(2)
+    angle = torch.einsum("bs,d->bsd", positions.float(), speeds).unsqueeze(1)
+    turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
+    return x * angle.cos() + turned * angle.sin()
+
+
+def grouped_by_the_framework(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def grouped_by_repeating(q, k, v):
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
+def grouped_by_loops(q, k, v):
+    n, heads = q.shape[1] // k.shape[1], []
+    for h in range(q.shape[1]):
+        scores = torch.einsum("bqd,bkd->bqk", q[:, h], k[:, h // n])
+        heads.append((scores / math.sqrt(q.shape[-1])).softmax(-1) @ v[:, h // n])
+    return torch.stack(heads, dim=1)

@@ -47,7 +47,7 @@ def in_framework(framework, one, source):
     names = one.reference.__globals__ | {"np": NUMPY_OF[framework]}
     names[framework] = sys.modules[framework]
     for value in [*one.reference.__globals__.values()]:
-        if getattr(value, "__module__", "") == one.reference.__module__:
+        if inspect.isfunction(value):
             exec(source_of(value), names)  # what the reference calls
     exec(source, names)
     return names[one.reference.__name__]

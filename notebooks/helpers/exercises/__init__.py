@@ -1,9 +1,7 @@
-"""Exercises from a blank cell: ``check`` runs your function, and names its mistake.
+"""Exercises from a blank cell: ``check("attention.heads", my_heads)`` names mistakes.
 
-    check("attention.masked", my_attention)
-
-Each file has a chapter's exercises: references in NumPy, and known mistakes as changes
-of their source, ``old -> new | what is wrong``. Equal outputs, equal mistakes.
+Each file has a chapter's exercises: cases, references in NumPy, and known mistakes as
+changes of the source, ``old -> new | what is wrong``. Equal outputs, equal mistakes.
 """
 
 import contextlib
@@ -21,13 +19,32 @@ import numpy as np
 from helpers.engine.nested import copied, flat, has_nan, leaves, near, same
 
 CHAPTERS = str.split("attention encoder positions reverse warmup anomaly vision")
-CHAPTERS += str.split("decoder translation costs data debugging")
+CHAPTERS += str.split("decoder translation today costs data debugging")
 KNOWN = {}  # exercises by name
 BLANK = len((lambda: None).__code__.co_code) + 4  # bytes of what is not yet written
 NAN = ": NaN comes from 0/0, inf - inf or a root of 0 or less"
 STAY = "NumPy, `.data` and changes in place end it: stay in torch or jax.numpy."
-SECONDS = 5  # a slower function is tried with one seed
 KINDS = {"b": "bool", "i": "int", "f": "float32"}  # what should come out
+# Mistakes in all scores, all losses of a softmax, all rotary positions
+SCORES = """/ q.shape[-1] ** 0.5 -> | the scores are not divided by the root of d
+** 0.5 -> | you divide by d, not by its root
+scores) -> scores, -2) | your softmax runs over the queries: look at its axis
+scores) -> scores + 0 * np.exp(scores)) | NaN: exp overflows; subtract the largest"""
+LOSS = """log_p[ -> np.exp(log_p)[ | you average probabilities: average their logarithms
+-np.mean -> np.mean | the sign is wrong: the logarithm of a probability is negative
+log_p[ -> np.log(np.exp(log_p))[ | infinite: do not take the log of a rounded softmax
+log_p[ -> (log_p + 0 * np.exp(abs(logits)))[ | NaN: exp overflows; subtract the largest
+max(logits -> max(np.exp(log_softmax(logits)) | softmax twice: the loss takes logits"""
+ROTATION = """angle = -> angle = - | it turns backwards: a sign is wrong
+cos, sin = -> sin, cos = | sine and cosine are exchanged: position 0 does not turn
+a * cos - b * sin -> a * cos + b * sin | a sign is wrong: the lengths change
+(-np -> (0 * np | all pairs turn at one speed: each has its own
+/ half) -> / half / 2) | the exponent is -i / (d/2): count d/2 pairs, not d features"""
+
+
+def log_softmax(x, axis=-1):
+    x = x - np.max(x, axis=axis, keepdims=True)
+    return x - np.log(np.sum(np.exp(x), axis=axis, keepdims=True))
 
 
 class Exercise:
@@ -69,9 +86,8 @@ def check(name, yours):
         raise ValueError(f"no exercise {name!r}; expected one of {', '.join(KNOWN)}")
     own = inspect.unwrap(getattr(yours, "func", yours))  # what jit or partial wraps
     seen = filter(inspect.ismodule, getattr(own, "__globals__", {}).values())
-    tops = {module.__name__.partition(".")[0] for module in seen}
-    tops = [top for top in ("torch", "jax") if top in tops]
-    framework = importlib.import_module([*tops, "numpy"][0])
+    tops = {module.__name__.partition(".")[0] for module in seen} & {"torch", "jax"}
+    framework = importlib.import_module(max(tops, default="numpy"))
     exactly = getattr(framework, "default_matmul_precision", contextlib.nullcontext)
     with contextlib.redirect_stdout(io.StringIO()) as printed, exactly("highest"):
         said = verdict(KNOWN[name], yours, own, framework)
@@ -87,8 +103,11 @@ def verdict(one, yours, own, framework):
     if misfit := not_a_function_of(one.reference, yours, own):
         return misfit
     tried, start, smooth = [], perf_counter(), one.smooth and framework != np
+    names = inspect.signature(one.reference).parameters
     for seed in range(3):
-        for words, given in one.cases(np.random.default_rng(seed)):
+        rng = np.random.default_rng(seed)
+        for words, *values in one.cases(rng, rng.standard_normal):
+            given = dict(zip(names, values, strict=True))
             theirs, expected = copied(given, framework), one.reference(**given)
             try:
                 out = yours(**theirs)
@@ -98,7 +117,7 @@ def verdict(one, yours, own, framework):
                 return odd
             changed = [key for key, x in given.items() if not same(theirs[key], x)]
             tried.append((words, given, expected, out, changed))
-        if perf_counter() - start > SECONDS:
+        if perf_counter() - start > 5:  # a slow function is tried with one seed
             break
     if off := [case for case in tried if not same(case[2], case[3])]:
         if same(off[0][3], yours(**copied(off[0][1], framework))):
@@ -181,9 +200,8 @@ def wrong_slope(one, yours, own, framework, words, given):
         out = function(**given | {k: given[k] + t * way for k, way in ways.items()})
         return sum((x * x + x).sum() for x in leaves(out))
 
-    draw, step = np.random.default_rng(0).normal, 1e-6
-    arrays = {key: x for key, x in given.items() if isinstance(x, np.ndarray)}
-    ways = {k: draw(size=x.shape) for k, x in arrays.items() if x.dtype.kind == "f"}
+    new, step = np.random.default_rng(0).standard_normal, 1e-6
+    ways = {k: new(x.shape) for k, x in given.items() if getattr(x, "dtype", 0) == "f8"}
     low, high = (along(one.reference, given, ways, t) for t in (-step, step))
     wanted, found = (high - low) / (2 * step), None
     line = partial(along, yours, copied(given, framework), copied(ways, framework))

@@ -3,10 +3,9 @@
 from helpers.exercises import Exercise
 
 
-@Exercise("costs.n_parameters", lambda _: [(f"m = {m}, f = {f}", {
-    "m": m, "f": f, "n_blocks": n, "n_tokens": c, "max_length": s})
-    for m, f, n, c, s in ((3, 7, 2, 13, 11), (16, 5, 3, 97, 29),
-    (8, 32, 9, 5, 1), (768, 3072, 12, 50257, 1024))], """
+@Exercise("costs.n_parameters", lambda *_: [(f"m = {m}, f = {f}", m, f, *more) for m, f,
+    *more in ((3, 7, 2, 13, 11), (16, 5, 3, 97, 29), (8, 32, 9, 5, 1),
+    (768, 3072, 12, 50257, 1024))], """
 4 * m * m -> 3 * m * m | attention has four matrices: queries, keys, values, output
 + 4 * m -> | in a block 4m are missing: the biases of attention, or both norms
 2 * m * f -> m * f | the feed-forward net has two matrices
@@ -21,10 +20,8 @@ def n_parameters(m, f, n_blocks, n_tokens, max_length):
     return n_blocks * (attention + ffn + 2 * 2 * m) + 2 * m + tables
 
 
-@Exercise("costs.cache_bytes", lambda _: [(f"{kv} of {h} heads have keys", {
-    "n_texts": b, "length": n, "n_blocks": blocks, "m": m, "n_heads": h,
-    "n_kv_heads": kv, "n_bytes": size}) for b, n, blocks, m, h, kv, size in (
-    (3, 7, 5, 30, 6, 2, 4), (1, 64, 3, 48, 12, 1, 2), (6, 99, 9, 72, 8, 8, 4))], """
+@Exercise("costs.cache_bytes", lambda *_: [(f"{x[5]} of {x[4]} heads have keys", *x) for
+    x in ((3, 7, 5, 30, 6, 2, 4), (1, 6, 3, 48, 12, 1, 2), (6, 9, 9, 72, 8, 8, 4))], """
 return 2 * -> return | a token has both a key and a value
 n_texts * -> | each text has a cache of its own
 n_blocks * -> | each block has a cache of its own

@@ -3,8 +3,8 @@
 from helpers.exercises import Exercise, np
 
 
-@Exercise("data.masked_mean", lambda rng: [(f"{s = }", {"x": rng.normal(size=(2, s, 3)),
-    "real": rng.random((2, s)).argsort() <= [[s], [s // 2]]}) for s in (7, 4, 1)], """
+@Exercise("data.masked_mean", lambda rng, normal: [(f"{s = }", normal((2, s, 3)),
+    rng.random((2, s)).argsort() <= [[s], [s // 2]]) for s in (7, 4, 1)], """
 np.where(real[..., None], x, 0) -> x & / n -> / x.shape[1] | padding counts in this mean
 np.where(real[..., None], x, 0) -> x | only real positions belong in the sum
 / n -> / x.shape[1] | divide by the number of real positions, not of all
@@ -18,9 +18,9 @@ def masked_mean(x, real):
     return np.sum(np.where(real[..., None], x, 0), axis=1) / n
 
 
-@Exercise("data.standardise", lambda rng: [(f"{n} other rows", {x: np.where(
+@Exercise("data.standardise", lambda rng, _: [(f"{n} other rows", *(np.where(
     rng.random((k, 3)) < (n - 1) / 20, np.nan, rng.normal(k, [1, 2, 3], (k, 3)))
-    for x, k in (("train", 9), ("other", n))}) for n in (6, 5, 3, 1)], """
+    for k in (9, n))) for n in (6, 5, 3, 1)], """
 (other, train) -> (other, other) | scale `other` by mean and deviation of `train`
 n, mean = -> of = np.concatenate([train, other]); n, mean = | `other` leaks: use `train`
 n, mean = -> x, of = np.nan_to_num(x), np.nan_to_num(of); n, mean = | fill the gaps last

@@ -3,10 +3,9 @@
 from helpers.exercises import Exercise, np
 
 
-@Exercise("debugging.accumulate", lambda rng: [(f"{b} rows, n = {n}", {
-    "gradient": lambda x, y, few=b // n: (x.sum(1) - y) @ x / len(x) / (few <= len(x) < 7),
-    "x": rng.normal(size=(b, 3)), "y": rng.normal(size=b), "n": n})
-    for b, n in ((8, 2), (7, 2), (11, 3), (5, 1))], """
+@Exercise("debugging.accumulate", lambda _, normal: [(f"{b} rows, n = {n}",
+    lambda x, y, few=b // n: (x.sum(1) - y) @ x / len(x) / (few <= len(x) < 7),
+    normal((b, 3)), normal(b), n) for b, n in ((8, 2), (7, 2), (11, 3), (5, 1))], """
 (x, n) -> (x, 1) & (y, n) -> (y, 1) | only six rows fit into memory at once: use parts
 (x, n) -> (x, len(x)) & (y, n) -> (y, len(x)) | make `n` parts, not one of each row
 * len(part[0]) -> & / len(x) -> | the gradients of the parts are added, not averaged
@@ -20,10 +19,9 @@ def accumulate(gradient, x, y, n):
     return sum(gradient(*part) * len(part[0]) for part in parts) / len(x)
 
 
-@Exercise("debugging.best_epoch", lambda _: [(f"losses {losses}, patience {n}", {
-    "losses": losses, "patience": n}) for digits, n in (("956789", 1), ("98765", 2),
-    ("9567894", 3), ("966785", 2), ("8574639781", 2), ("56", 1))
-    for losses in [[100 + int(x) / 20 for x in digits]]], """
+@Exercise("debugging.best_epoch", lambda *_: [(f"losses {x}, patience {n}", x, n) for
+    digits, n in (("956789", 1), ("98765", 2), ("9567894", 3), ("966785", 2),
+    ("8574639781", 2), ("56", 1)) for x in [[100 + int(x) / 20 for x in digits]]], """
 < losses[best[-1]] -> < losses[epoch - 1] | compare with the best so far, not the last
 < losses[ -> <= losses[ | an equal loss has not beaten the best
 epoch - best[-1] -> epoch - len(best) + 1 | a new best restarts the count

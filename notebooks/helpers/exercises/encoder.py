@@ -3,10 +3,9 @@
 from helpers.exercises import Exercise, np
 
 
-@Exercise("encoder.layer_norm", lambda rng: [
-    (words, {"x": x, "scale": rng.normal(size=6), "bias": rng.normal(size=6)})
-    for words, x in (("b s m", 2 + rng.normal(size=(2, 3, 6))), ("equal features",
-    np.ones((4, 6))), ("small features", 0.03 * rng.normal(size=(4, 6))))], """
+@Exercise("encoder.layer_norm", lambda _, normal: [(words, x, normal(6), normal(6))
+    for words, x in (("b s m", 2 + normal((2, 3, 6))), ("equal features",
+    np.ones((4, 6))), ("small features", 0.03 * normal((4, 6))))], """
 axis=-1 -> axis=0 | you normalise over the batch: that is batch norm
 axis=-1 -> axis=-2 | you normalise over the positions, not over the features
 + 1e-5 -> | NaN: without eps, equal features give 0/0
@@ -21,10 +20,9 @@ def layer_norm(x, scale, bias):
     return x / (np.sqrt(square + 1e-5)) * scale + bias
 
 
-@Exercise("encoder.pre_norm", lambda rng: [(f"x is {size}", {
-    "x": 3 * rng.normal(size=size), "attend": lambda x: x * x + x.mean(1)[:, None],
-    "ffn": lambda x: 0.3 * x**3 - 1, "norm1": lambda x: x / (1 + x * x),
-    "norm2": lambda x: 2 * x / (1 + x * x)}) for size in ((2, 3, 4), (1, 6, 4))], """
+@Exercise("encoder.pre_norm", lambda _, normal: [(f"x is {size}", 3 * normal(size),
+    lambda x: x * x + x.mean(1)[:, None], lambda x: 0.3 * x**3 - 1, *(lambda x, c=c:
+    c * x / (1 + x * x) for c in (1, 2))) for size in ((2, 3, 4), (1, 6, 4))], """
 x + attend(norm1(x)) -> norm1(x + attend(x)) & x + ffn(norm2(x)) -> norm2(x + ffn(x)) \
 | this is post-norm: normalise what a part reads, not the sum
 x + attend -> attend | attention has no residual connection

@@ -1,33 +1,23 @@
 """Exercises of the chapter *reverse*."""
 
-from helpers.exercises import Exercise, np
+from helpers.exercises import LOSS, Exercise, log_softmax, np
 
 
-@Exercise("reverse.cross_entropy", lambda rng: [
-    (words, {"logits": scale * rng.normal(size=(*shape, 3)),
-     "labels": rng.integers(3, size=shape)}) for words, scale, shape in (
-    ("b s c", 2, (2, 5)), ("s = 1", 2, (4, 1)), ("logits of 1,000", 1000, (5, 4)))], """
--np.mean -> np.mean | the sign is wrong: the logarithm of a probability is negative
+@Exercise("reverse.cross_entropy", lambda rng, normal: [(words, far * normal((*n, 3)),
+    rng.integers(3, size=n)) for words, far, n in (("b s c", 2, (2, 5)),
+    ("s = 1", 2, (4, 1)), ("logits of 1,000", 1000, (5, 4)))], LOSS + """
 np.mean( -> np.sum( | you sum over the positions: take the mean
 -np.mean( -> -labels.shape[1] * np.mean( | you sum over each sequence: take one mean
-axis=-1 -> axis=-2 | your softmax runs over the positions, not over the classes
-log_p[ -> np.exp(log_p)[ | you average probabilities: average their logarithms
-log_p[ -> np.log(np.exp(log_p))[ | infinite: do not take the log of a rounded softmax
-log_p[ -> (log_p + 0 * np.exp(abs(logits)))[ | NaN: exp overflows; subtract the largest
-z - np.log(np.sum(np.exp(z) -> (p := np.exp(z) / np.sum(np.exp(z), -1, keepdims=True)) \
-- np.log(np.sum(np.exp(p) | softmax twice: the loss takes logits""")  # fmt: skip
+max(logits -> max(logits, -2 | your softmax runs over the positions, not the classes""")  # fmt: skip
 def cross_entropy(logits, labels):
-    z = logits - np.max(logits, axis=-1, keepdims=True)
-    log_p = z - np.log(np.sum(np.exp(z), axis=-1, keepdims=True))
+    log_p = log_softmax(logits)
     return -np.mean(log_p[labels[..., None] == np.arange(logits.shape[-1])])
 
 
-@Exercise("reverse.training_step", lambda rng: [
-    (f"n, max_norm, size of x = {n, most, far}", {"w": rng.normal(size=(3, 2)),
-     "x": far * rng.normal(size=(n, 3)), "y": y * rng.normal(size=(n, 2)),
-     "learning_rate": 0.3, "max_norm": most})
-    for n, y, most, far in ((7, 20, 0.8, 1), (7, 1, 100.0, 1), (1, 1, 99.0, 1),
-    (5, 9, 2.5, 1), (4, 1, 2.5, 0))], """
+@Exercise("reverse.training_step", lambda _, normal: [
+    (f"n, max_norm, size of x = {n, most, far}", normal((3, 2)), far * normal((n, 3)),
+    y * normal((n, 2)), 0.3, most) for n, y, most, far in ((7, 20, 0.8, 1),
+    (7, 1, 100.0, 1), (1, 1, 99.0, 1), (5, 9, 2.5, 1), (4, 1, 2.5, 0))], """
 w - -> w + | the loss rises: go against the gradient
 / len(y) / y.shape[1] -> | this gradient is that of the sum: the loss is a mean
 / y.shape[1] -> | the loss is a mean over rows and columns, not over rows alone

@@ -3,11 +3,9 @@
 from helpers.exercises import Exercise, np
 
 
-@Exercise("translation.masks", lambda rng: [
-    (f"k = {k}, s = {s}, pad = {pad}", {"pad": pad} | {
-        x: np.where(np.arange(n) < [[n], [n // 2 + 1]], rng.integers(1, 9, (2, n)), pad)
-        for x, n in (("source", k), ("target", s))})
-    for k, s, pad in ((7, 5, -1), (5, 7, 0), (4, 1, -1), (5, 5, 9))], """
+@Exercise("translation.masks", lambda rng, _: [(f"k = {k}, s = {s}, pad = {p}", *(
+    np.where(np.arange(n) < [[n], [n // 2 + 1]], rng.integers(1, 9, (2, n)), p) for n in
+    (k, s)), p) for k, s, p in ((7, 5, -1), (5, 7, 0), (4, 1, -1), (5, 5, 9))], """
 <= place[:, None] -> >= place[:, None] | your triangle is upside down: it looks ahead
 <= place[:, None] -> >= 0 * place[:, None] | hide what comes later: it looks ahead
 <= place[:, None] -> < place[:, None] | a position may also look at itself
@@ -22,9 +20,9 @@ def masks(source, target, pad):
     return own, (source != pad)[:, None, None]
 
 
-@Exercise("translation.beam_step", lambda rng: [(f"w = {w}, width = {width}", {
-    "scores": np.where(np.arange(w) < live, -rng.random((2, w)), -np.inf),
-    "log_p": np.log(rng.dirichlet(np.ones(5), (2, w))), "width": width})
+@Exercise("translation.beam_step", lambda rng, _: [(f"w = {w}, width = {width}",
+    np.where(np.arange(w) < live, -rng.random((2, w)), -np.inf),
+    np.log(rng.dirichlet(np.ones(5), (2, w))), width)
     for w, width, live in ((3, 3, 3), (3, 3, 1), (1, 4, 1), (4, 2, 4), (2, 1, 2))], """
 scores[..., None] + -> | the scores of the beams so far are not added
 + log_p -> * log_p | logarithms are added, not multiplied

@@ -3,9 +3,8 @@
 from helpers.exercises import Exercise, np
 
 
-@Exercise("vision.patches", lambda rng: [
-    (f"{size}, patch = {patch}", {"images": rng.normal(size=size), "patch": patch})
-    for size, patch in (((2, 4, 6, 3), 2), ((1, 9, 6, 2), 3), ((2, 8, 8, 1), 4))], """
+@Exercise("vision.patches", lambda _, normal: [(f"{size}, patch = {p}", normal(size), p)
+    for size, p in (((2, 4, 6, 3), 2), ((1, 9, 6, 2), 3), ((2, 8, 8, 1), 4))], """
 b, y, x, c) -> b, x, y, c) | the axes are b y x c: the height comes before the width
 np.swapaxes(cut, 2, 3) -> cut | a reshape alone mixes patches: swap axes in between
 (cut, 2, 3) -> (cut, 2, 3).swapaxes(1, 2) | patches come by columns: go row by row
@@ -21,9 +20,8 @@ def patches(images, patch):
     return np.swapaxes(cut, 2, 3).reshape((b, -1, p * p * c))
 
 
-@Exercise("vision.tokens", lambda rng: [
-    (f"b n i = {b, n, i}", {"patches": rng.normal(size=(b, n, i)), "table": rng.normal(
-     size=(n + 1, 5)), "w": rng.normal(size=(i, 5)), "class_token": rng.normal(size=5)})
+@Exercise("vision.tokens", lambda _, normal: [(f"b n i = {b, n, i}", normal((b, n, i)),
+    normal((i, 5)), normal(5), normal((n + 1, 5)))
     for b, n, i in ((2, 4, 3), (3, 1, 6), (1, 6, 5))], """
 class_token + -> 0 * class_token + | the class token is not used
 + table -> | the positions are not added

@@ -3,8 +3,7 @@
 from helpers.exercises import Exercise, np
 
 
-@Exercise("warmup.schedule", lambda rng: [
-    (f"t = {t}, warmup = {w}", {"t": t, "peak": 3, "warmup": w, "total": 20})
+@Exercise("warmup.schedule", lambda *_: [(f"t = {t}, warmup = {w}", t, 3, w, 20)
     for t, w in ((0, 4), (4, 5), (4, 4), (9, 6), (19, 1))], """
 (t + 1) / warmup -> t / warmup | the first update has rate 0, and changes nothing
 t + 1 -> t | you count from t = 1, as the formula does: here the first t is 0
@@ -19,10 +18,9 @@ def schedule(t, peak, warmup, total):
     return float(peak * min(1, (t + 1) / warmup) * (1 + np.cos(np.pi * fall)) / 2)
 
 
-@Exercise("warmup.adam", lambda rng: [
-    (f"t = {t}, a gradient like {g}", {"gradient": g * rng.normal(size=3) * [0, 1, 1],
-     "mean": m * rng.normal(size=3), "square": m * rng.random(3), "learning_rate": 0.5,
-     "t": t}) for t, g, m in ((1, 5, 0), (9, 5, 2), (1, 0.0001, 0), (900, 5, 2))], """
+@Exercise("warmup.adam", lambda rng, normal: [(f"t = {t}, a gradient like {g}",
+    g * normal(3) * [0, 1, 1], m * normal(3), m * rng.random(3), t, 0.5)
+    for t, g, m in ((1, 5, 0), (9, 5, 2), (1, 0.0001, 0), (900, 5, 2))], """
 / (1 - 0.9**t) -> & / (1 - 0.999**t) -> | neither average is corrected for its start
 ), mean, square -> ), m, s | return the averages without their correction
 / (1 - 0.999**t) -> | only the mean is corrected for its start at 0
