@@ -21,6 +21,7 @@ TASKS = {  # its settings, and what data of one's own are, if it takes them
     "translation": (known.Dates, None),
     "vision": (known.Pictures, "digits, cifar10, or a folder of photos"),
 }
+BLOCKS = {"gpt2": known.Text, "today": known.Modern}  # of the language model
 
 
 MEANINGS = {  # of the settings, for --help
@@ -37,6 +38,8 @@ MEANINGS = {  # of the settings, for --help
     "n_blocks": "blocks of the model",
     "m": "size of the model, a multiple of the heads",
     "n_heads": "attention heads of a block",
+    "n_kv_heads": "heads of keys and values, which divide the attention heads",
+    "qk_norm": "whether queries and keys are normalised",
     "f": "hidden size of the feed-forward net",
     "dropout": "share of the outputs of each layer that are dropped in training",
     "input_dropout": "share of the inputs that are dropped in training",
@@ -97,13 +100,15 @@ class Task:
         return given | {"validation": self.data.get("validation")}
 
 
-def load(name, source=None, **changes):
+def load(name, source=None, block="gpt2", **changes):
     """A task with its data.
 
-    ``source`` are data of one's own, for the tasks that take them; ``changes`` are
-    settings that differ from those of the chapter, or from what follows from such data.
+    ``source`` are data of one's own, for the tasks that take them; ``block`` is that of
+    the language model; ``changes`` are settings that differ from those of the chapter,
+    or from what follows from such data.
     """
     kind, wanted = choose(name, TASKS, "task")
+    kind = choose(block, BLOCKS, "block") if name == "language" else kind
     if source and not wanted:
         raise ValueError(f"the task {name} makes its own data, got {source!r}")
     if name == "vision" and source not in (None, "digits"):
@@ -178,8 +183,10 @@ def language(settings, source, resize=None):
         "test": (text.windows(tokens["test"], settings.length),),
     }
     order = sequences.in_order(settings)
-    notes = pairs.metadata | {"model": json.dumps(settings.model)}
-    return Task(settings, "LanguageModel", "next_token", data, order, notes=notes)
+    today = isinstance(settings, known.Modern)
+    model, block = ("Today", "today") if today else ("LanguageModel", "gpt2")
+    notes = pairs.metadata | {"model": json.dumps(settings.model), "block": block}
+    return Task(settings, model, "next_token", data, order, notes=notes)
 
 
 def odd_one(settings, _):

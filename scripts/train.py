@@ -13,7 +13,8 @@ JAX uses all devices that a process sees; on several hosts, start one process on
 with --coordinator, or with --coordinator auto where SLURM, Kubernetes or Open MPI has
 started them. A run that was stopped goes on after its last epoch when the same command
 is given again. The weights can be loaded on the pages; those of a language model come
-with its vocabulary, for helpers.jax.load_language_model and its twin in helpers.torch.
+with its vocabulary, for helpers.jax.load_language_model and its twin in helpers.torch,
+whether it has the block of GPT-2 or, with --block today, that of today.
 On a CPU, PyTorch takes a thread for each core. For small models, and cores that others
 use, try one: OMP_NUM_THREADS=1.
 """
@@ -78,20 +79,30 @@ def arguments():
     """Of the command line: what to do, and the settings that were given."""
     first = Parser(add_help=False, allow_abbrev=False)
     first.add_argument("--task")
-    name = first.parse_known_args()[0].task
-    parser = make_parser(name)
+    first.add_argument("--block")
+    found = first.parse_known_args()[0]
+    kinds = kinds_of(found.task, found.block)
+    parser = make_parser(found.task, kinds)
     if len(sys.argv) == 1:
         parser.print_help()
         parser.exit()
     given = parser.parse_args()
     check_meeting(given, parser)
-    names = {one.name for one in fields(tasks.TASKS[name][0])}
+    names = {"block"} | {one.name for one in fields(kinds[0])}
     changes = {key: value for key, value in vars(given).items() if key in names}
     return given, changes, parser
 
 
-def make_parser(name):
-    """Options of all tasks, and the settings of one, or of all if there is no such."""
+def kinds_of(name, block):
+    """Settings of a task with a block, or of all of them if there is no such task."""
+    if name == "language":
+        return [tasks.BLOCKS.get(block, tasks.BLOCKS["gpt2"])]
+    found = [tasks.TASKS[name]] if name in tasks.TASKS else tasks.TASKS.values()
+    return [kind for kind, _ in found] + [tasks.BLOCKS["today"]] * (len(found) > 1)
+
+
+def make_parser(name, kinds):
+    """Options of all tasks, and the settings of some ``kinds``."""
     parser = Parser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -115,15 +126,17 @@ def make_parser(name):
     jax.add_argument("--coordinator", help="HOST:PORT of the first process, or auto")
     jax.add_argument("--processes", type=positive, help="how many there are")
     jax.add_argument("--process", type=int, help="which one this is, from 0")
-    kinds = [tasks.TASKS[name][0]] if name in tasks.TASKS else [
-        kind for kind, _ in tasks.TASKS.values()
-    ]  # fmt: skip
     title = f"settings of {name}" if len(kinds) == 1 else "settings of the tasks"
     settings = parser.add_argument_group(
         title,
         "With data of your own, sizes follow from them."
         if len(kinds) == 1 else "Add --task NAME for its own, and their defaults.",
     )  # fmt: skip
+    if name == "language" or len(kinds) > 1:
+        settings.add_argument("--block", choices=tasks.BLOCKS, default="gpt2",
+            help="of the language model: gpt2, as in the chapter A model that writes; "
+            "today: rotary positions, RMSNorm, SwiGLU, grouped queries, no biases, "
+            "no dropout (default: gpt2)")  # fmt: skip
     found = {one.name: one for kind in kinds for one in fields(kind)}
     found.pop("source", None)
     for one in found.values():

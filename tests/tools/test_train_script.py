@@ -91,6 +91,7 @@ BAD = [
     ({"m": 15}, "m = 15 does not split into 2 heads"),
     ({"data": "x"}, "the task reverse makes its own data, got 'x'"),
     ({"processes": 0}, "expected a whole number above 0, got '0'"),
+    ({"block": "today"}, "unrecognized arguments: --block today"),
     ({"norm_first": "perhaps"}, "expected true or false, got 'perhaps'"),
     ({"weights": "/nope/w"}, "expected --weights in a folder to write in, got /nope/w"),
 ]
@@ -122,7 +123,7 @@ def test_bad_flags_are_one_sentence(side, changes, told, tmp_path, capsys):
 def test_help_needs_no_task_and_explains_all_settings(options, capsys):
     assert call(options) == 0
     out = " ".join(capsys.readouterr().out.split())
-    for kind, _ in tasks.TASKS.values():
+    for kind in [kind for kind, _ in tasks.TASKS.values()] + [*tasks.BLOCKS.values()]:
         for one in fields(kind):
             if one.name != "source":
                 assert f"{one.name.upper()} {tasks.MEANINGS[one.name][:20]}" in out
@@ -132,7 +133,11 @@ def test_help_of_a_task_has_its_defaults(capsys):
     assert call(["--task", "language", "--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "--length LENGTH" in out and "in tokens (default: 64)" in out
-    assert "--patch" not in out
+    assert "--patch" not in out and "--n-kv-heads" not in out
+    assert call(["--task", "language", "--block", "today", "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "--f F hidden size of the feed-forward net (default: 288)" in out
+    assert "divide the attention heads (default: 2)" in out
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +244,46 @@ def test_the_lines_of_the_page_write_with_a_trained_model(
     assert space["tokens"].metadata.items() < task.notes.items()
     model = load_file(weights_in(alone(side.name, "language")))
     assert (to_arrays(space["model"])["embed.weight"] == model["embed.weight"]).all()
+
+
+@on_both_sides
+def test_the_block_of_today_trains_goes_on_and_writes(
+    side, tmp_path, monkeypatch, capsys
+):
+    """Interrupted after its first epoch, it ends as if it had not been."""
+    text, training = (
+        tmp_path / "own.txt",
+        import_module(f"helpers.{side.name}.training"),
+    )
+    text.write_text("to be, or not to be, that is the question\n" * 600)
+    sizes = {"block": "today", "data": text, "n_train": 32, "epochs": 2, "warmup": 1}
+    options = {"n_kv_heads": 1, "qk_norm": "true"}
+    whole, parts = (
+        options_of(side.name, "language", tmp_path / name, **sizes, **options)
+        for name in ("whole", "parts")
+    )
+    assert call(whole) == 0
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "evaluate", stop)
+        assert call(parts) == 130
+    capsys.readouterr()
+    assert call(parts) == 0
+    assert "goes on after epoch 1 of 2" in capsys.readouterr().out
+    assert_same_run(history(tmp_path / "parts"), history(tmp_path / "whole"))
+    path = weights_in(tmp_path / "parts")
+    model, tokens = side.models.load_language_model(path)
+    assert type(model) is side.models.Today
+    kept, ours = load_file(path), to_arrays(model)
+    assert "blocks.0.attention.q_norm.weight" in kept and kept.keys() == ours.keys()
+    assert all((kept[name] == ours[name]).all() for name in ours)
+    (found,) = side.models.generate_greedily(
+        model, [tokens.encode("to be")], 7
+    ).tolist()
+    assert len(tokens.decode(found)) >= 7
 
 
 def test_the_test_data_are_measured_with_the_weights_that_are_kept(tmp_path, capsys):

@@ -609,6 +609,9 @@ def test_a_language_model_is_loaded_with_its_vocabulary(side, merges, tmp_path):
         save_weights(model, path, {k: x for k, x in notes.items() if k != name})
         with pytest.raises(ValueError, match=f"that scripts/train.py has .*{name}"):
             side.models.load_language_model(path)
+    save_weights(model, path, notes | {"block": "other"})
+    with pytest.raises(ValueError, match=r"that scripts/train.py has .*other"):
+        side.models.load_language_model(path)
     save_weights(model, path)
     with pytest.raises(ValueError, match="to be a language model that scripts/train"):
         side.models.load_language_model(path)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from helpers.engine.set_settings import Digits
-from helpers.engine.settings import Reverse, Sequences, Settings
-from helpers.engine.weights import to_arrays
+from helpers.engine.settings import Modern, Reverse, Sequences, Settings, Text
+from helpers.engine.weights import count_parameters, to_arrays
 from sides import on_both_sides
 
 GOOD = {"n_train": 50, "batch_size": 8, "epochs": 3, "learning_rate": 0.01, "warmup": 4}
@@ -66,6 +66,31 @@ def test_invalid_settings_raise_an_error_with_the_numbers(change, message):
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             make()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "known"),
+    [("positions", "none", "['rotary', 'learned']"), ("n_kv_heads", 3, "[1, 2, 4]"),
+     ("dropout", 0.1, "[0]"), ("norm_first", False, "[True]")],
+)  # fmt: skip
+def test_the_block_of_today_refuses_what_it_does_not_have(name, value, known):
+    what = f"expected {name} to be one of {known} in the block of today, got {value!r}"
+    with pytest.raises(ValueError, match=f"^{re.escape(what)}$"):
+        replace(Modern(), **{name: value})
+
+
+@on_both_sides
+def test_both_blocks_have_about_as_many_parameters(side):
+    """With another f, but not with other positions alone."""
+    old, new = side.build("LanguageModel", **Text().model), Modern().model
+    ratio = count_parameters(side.build("Today", **new)) / count_parameters(old)
+    assert 0.95 < ratio < 1
+    new = replace(Modern(), positions="learned", qk_norm=True, tied=False, n_kv_heads=1)
+    found = to_arrays(side.build("Today", **new.model))
+    assert {"positions.weight", "output.weight"} < found.keys()
+    assert found["blocks.1.attention.k.weight"].shape == (96, 24)
+    assert found["blocks.1.attention.q_norm.weight"].shape == (24,)
+    assert found["blocks.1.ffn.gate.weight"].shape == (96, 288)
 
 
 @pytest.mark.parametrize("field", fields(Digits()), ids=lambda field: field.name)

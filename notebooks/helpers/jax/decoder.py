@@ -78,7 +78,13 @@ class LanguageModel(nnx.Module):
 
 
 def load_language_model(path):
-    """A ``LanguageModel`` and its vocabulary, from a file that ``scripts/train.py`` wrote."""
-    from helpers.engine.language_models import read_language_model  # pages need none
+    """A model and its vocabulary, from a file that ``scripts/train.py`` wrote.
 
-    return read_language_model(build, LanguageModel, path)
+    A ``LanguageModel``, or after ``--block today`` a ``Today``: it writes with
+    ``generate_greedily``, since ``generate`` does not take it.
+    """
+    from helpers.engine.language_models import read_language_model  # pages need none
+    from helpers.jax.today import Today  # which imports this file
+
+    kinds = {"gpt2": LanguageModel, "today": Today}
+    return read_language_model(build, kinds, path)
