@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ import pages
 sys.path.insert(0, str(pages.ROOT))
 
 from benchmarks import (
+    block_seeds,
     generation,
     generation_torch,
     losses_torch,
@@ -448,3 +450,38 @@ def test_the_sets_of_both_ways_are_of_the_size_of_cifar_100():
         kinds = tasks.classes(len(validation), short)[np.array(sets)]
         assert (kinds[:, :-1] == kinds[:, :1]).all()
         assert (kinds[:, -1] != kinds[:, 0]).all()
+
+
+@pytest.mark.parametrize(
+    "framework", ["torch", pytest.param("jax", marks=pytest.mark.slow)]
+)
+def test_blocks_are_compared_with_several_seeds(framework, tmp_path, monkeypatch):
+    """Of each step the figures of all seeds; what has ended is not trained again."""
+    small = replace(block_seeds.SETTINGS, m=16, n_blocks=1, n_tokens=110, length=16)
+    monkeypatch.setattr(block_seeds, "SETTINGS", small)
+    monkeypatch.setattr(block_seeds, "ProcessPoolExecutor", ThreadPoolExecutor)
+    parts = {name: part[:20_000] for name, part in text.load().items()}
+    monkeypatch.setattr(text, "load", lambda: parts)
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    folder = tmp_path / "runs"
+    options = ["--framework", framework, "--seeds", "3", "5", "--updates", "2"]
+    options += ["--folder", f"{folder}", "--output", f"{tmp_path / 'out'}"]
+    monkeypatch.setattr(sys, "argv", ["block_seeds", *options])
+    block_seeds.main()
+    (path,) = (tmp_path / "out").glob(f"*-block-seeds-{framework}.json")
+    record = json.loads(path.read_text("utf-8"))
+    assert record["task"] == "block-seeds" and record["seeds"] == [3, 5]
+    assert record["about"]["framework"] == framework
+    assert [*record["figures"]] == [*block_seeds.STEPS]
+    for one in record["figures"].values():
+        first, second = one["bits"]
+        assert 0 < first < 10 and first != second
+    cache = [one["numbers of the cache, a token"] for one in record["figures"].values()]
+    assert cache == [32] * 4 + [16] * 2
+    rows = rows_of(path.with_suffix(".md").read_text("utf-8"))
+    assert [row["with"] for row in rows] == [*block_seeds.STEPS]
+    assert all(float(row["least"]) <= float(row["bits: mean"]) for row in rows)
+    assert len([*folder.iterdir()]) == 2 * len(block_seeds.STEPS)
+    monkeypatch.setattr(block_seeds, "trained", None)
+    block_seeds.main()
+    assert json.loads(path.read_text("utf-8"))["figures"] == record["figures"]

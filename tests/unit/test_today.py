@@ -149,15 +149,15 @@ def test_padding_on_the_left_changes_nothing(side, variant):
 @on_both_sides
 @ON_VARIANTS
 def test_logits_with_a_cache_are_those_without(side, variant):
-    """In pieces and by a token, with padding on the left and room left."""
+    """In two pieces, with padding on the left and room left."""
     model, call = built(side, variant)
-    kept, found, done = side.models.empty_cache(model, starts(side), S + 2), [], 0
-    for n in (5, 1, 5):
-        logits, kept = call(tokens_of(side, SHIFTED[:, done : done + n]), None, kept)
+    tokens = np.pad(SHIFTED, ((0, 0), (1, 0)))  # a column more: 6 + 6
+    kept, found = side.models.empty_cache(model, starts(side) + 1, S + 4), []
+    for part in np.split(tokens, 2, axis=1):
+        logits, kept = call(tokens_of(side, part), None, kept)
         found.append(as_numpy(logits))
-        done += n
-    assert_rows_alone(np.concatenate(found, axis=1), variant)
-    assert int(kept["start"]) == S
+    assert_rows_alone(np.concatenate(found, axis=1)[:, 1:], variant)
+    assert int(kept["start"]) == S + 1
 
 
 @on_both_sides
@@ -172,7 +172,7 @@ def test_what_comes_later_changes_nothing_before(side, variant):
 
 
 @on_both_sides
-@ON_VARIANTS
+@pytest.mark.parametrize("variant", ["gpt2", "mixtral"])
 def test_gradients_are_finite_under_padding(side, variant):
     """Of all logits, those at the padding too; and none is zero everywhere."""
     model, _ = built(side, variant)
@@ -510,6 +510,9 @@ NAMED_WRONG = {  # in the names of published weights
 }  # fmt: skip
 
 
+ALL = [*MISTAKES, *NAMED_WRONG]
+
+
 def executed(path, name, old="", new=""):
     """A module from the source of another, in which ``old`` is replaced."""
     source = Path(path).read_text("utf-8")
@@ -545,19 +548,34 @@ def check_logits(side, models, kind):
     assert difference(found, expected) < 1e-5
 
 
+def moved(kind):
+    """The tokens, the first row three columns later, and where rows begin."""
+    tokens, _ = left_beside(kind)
+    return np.stack([np.roll(tokens[0], 3), tokens[1]]), np.array([3, 0], np.int32)
+
+
+def check_padded(kind, logits):
+    """Logits of moved tokens are those of rows alone."""
+    _, expected = left_beside(kind)
+    assert difference(logits[0, 3:], expected[0, :10]) < 1e-5
+    assert difference(logits[1], expected[1]) < 1e-5
+
+
+def check_padding(side, models, kind):
+    """Padding on the left changes no logits."""
+    given = (tokens_of(side, x) for x in moved(kind))
+    check_padded(kind, as_numpy(models[kind](*given)))
+
+
 def check_cache(side, models, kind):
-    """Logits with a cache, with padding on the left, are those of rows alone."""
-    tokens, expected = left_beside(kind)
-    model, first = models[kind], np.array([3, 0], np.int32)
-    moved = np.stack([np.roll(tokens[0], 3), tokens[1]])  # its last three: padding
-    kept, found = models.module.empty_cache(model, tokens_of(side, first), 13), []
-    for column in np.split(moved, 13, axis=1):
-        logits, kept = model(tokens_of(side, column), cache=kept)
+    """Nor does a cache, one token at a time."""
+    tokens, first = moved(kind)
+    kept = models.module.empty_cache(models[kind], tokens_of(side, first), 13)
+    found = []
+    for column in np.split(tokens, 13, axis=1):
+        logits, kept = models[kind](tokens_of(side, column), cache=kept)
         found.append(as_numpy(logits))
-    padded = as_numpy(model(tokens_of(side, moved), tokens_of(side, first)))
-    for logits in (np.concatenate(found, axis=1), padded):
-        assert difference(logits[0, 3:], expected[0, :10]) < 1e-5
-        assert difference(logits[1], expected[1]) < 1e-5
+    check_padded(kind, np.concatenate(found, axis=1))
 
 
 @cache
@@ -588,10 +606,13 @@ def check_late(side, models, _):
     np.testing.assert_allclose(half, whole, atol=0.03)
 
 
-CHECKS = {f"logits of {kind}": (check_logits, kind) for kind in CONFIGS} | {
-    "cache, llama": (check_cache, "llama"), "cache, gpt2": (check_cache, "gpt2"),
-    "texts, llama": (check_texts, "llama"), "late position": (check_late, None),
-}  # fmt: skip
+CHECKS = {f"logits, {kind}": (check_logits, kind) for kind in CONFIGS} | {
+    "padding, gpt2": (check_padding, "gpt2"),
+    "padding, llama": (check_padding, "llama"),
+    "cache, llama": (check_cache, "llama"),
+    "texts, llama": (check_texts, "llama"),
+    "late position": (check_late, None),
+}
 
 
 class Loaded(dict):
@@ -624,7 +645,7 @@ def test_without_a_mistake_all_checks_pass(side):
 
 
 @on_both_sides
-@pytest.mark.parametrize("what", [*MISTAKES, *NAMED_WRONG])
+@pytest.mark.parametrize("what", ALL)
 def test_a_planted_mistake_is_found(side, what):
     """Each in the source of the helper, or in the names of published weights."""
     assert found_by(side, what), f"nothing finds: {what}"
