@@ -8,14 +8,13 @@ from math import cos, pi, sqrt
 
 import numpy as np
 
-from helpers.engine.checks import check_sizes, choose
+from helpers.engine.checks import check_sizes, choose, expect
 
 
 def check_warmup(warmup, total):
     """Raise ValueError unless ``1 <= warmup < total``."""
     check_sizes(warmup=warmup)
-    if not warmup < total:
-        raise ValueError(f"expected a warmup below {total} updates, got {warmup}")
+    expect(warmup < total, f"a warmup below {total} updates", warmup)
 
 
 def warmup_constant(step, *, warmup, total):

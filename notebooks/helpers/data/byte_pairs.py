@@ -7,6 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from helpers.engine.checks import expect
+
 ASCII = "\t\n" + "".join(map(chr, range(32, 127)))
 PIECE = re.compile(r"\n *| ?\w+| ?[^\w\s]+|\s")  # no byte pair reaches across two
 
@@ -38,11 +40,10 @@ class BytePairs:
         characters to know besides those of the text.
         """
         alphabet = "".join(sorted(set(text) | set(alphabet)))
-        if len(alphabet) > n_tokens:
-            raise ValueError(
-                f"expected n_tokens of at least {len(alphabet)}, as many as there are "
-                f"characters, got {n_tokens}"
-            )
+        wanted = (
+            f"n_tokens of at least {len(alphabet)}, as many as there are characters"
+        )
+        expect(n_tokens >= len(alphabet), wanted, n_tokens)
         places = {c: n for n, c in enumerate(alphabet)}
         pieces = Counter(PIECE.findall(text))
         words = [[places[c] for c in piece] for piece in pieces]
@@ -87,8 +88,8 @@ class BytePairs:
     def decode(self, tokens):
         """The text that tokens stand for; negative ones are padding."""
         tokens = [int(token) for token in tokens]
-        if unknown := [token for token in tokens if token >= len(self)]:
-            raise ValueError(f"expected tokens below {len(self)}, got {unknown[0]}")
+        unknown = next((token for token in tokens if token >= len(self)), None)
+        expect(unknown is None, f"tokens below {len(self)}", unknown)
         return "".join(self.tokens[token] for token in tokens if token >= 0)
 
 

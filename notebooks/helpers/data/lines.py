@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers.data.text import read
-from helpers.engine.checks import check_sizes
+from helpers.engine.checks import check_sizes, expect
 
 SOURCES = {  # the package, None for the standard library, and its files
     "Python": (None, "email/*.py"),
@@ -43,11 +43,8 @@ def files_of(language):
     if package:
         folder = Path(find_spec(package).submodule_search_locations[0])
     paths = sorted(folder.glob(pattern))
-    if len(paths) < 2:
-        raise ValueError(
-            f"expected two files or more for {language}, one to learn from and one for "
-            f"the test, got {len(paths)} at {folder / pattern}"
-        )
+    wanted = f"two files or more for {language}, one to learn from and one for the test"
+    expect(len(paths) >= 2, wanted, f"{len(paths)} at {folder / pattern}")
     return paths
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from helpers.data import photos, pictures
 from helpers.data.sequences import shuffled
-from helpers.engine.checks import check_data, check_sizes
+from helpers.engine.checks import check_data, check_sizes, expect
 from helpers.engine.set_settings import Anomaly, Cifar100, Digits, check_set_size
 from helpers.engine.shapes import check_shape
 
@@ -36,12 +36,9 @@ class Part:
     def __post_init__(self):
         n, labels = check_shape(self.features, "r i")["r"], self.labels
         check_shape(labels, "r", r=n)
-        if labels.dtype.kind not in "iu":
-            raise ValueError(
-                f"expected whole numbers as labels, got {labels.dtype}, such as "
-                f"{labels[:1].tolist()}: numpy.unique(labels, return_inverse=True)[1] "
-                "numbers the classes"
-            )
+        cure = "numpy.unique(labels, return_inverse=True)[1] numbers the classes"
+        got = f"{labels.dtype}, such as {labels[:1].tolist()}: {cure}"
+        expect(labels.dtype.kind in "iu", "whole numbers as labels", got)
         if self.images is not None:
             check_data((labels, self.images), "labels and images")
         check_data((self.features,), "features")
@@ -63,14 +60,17 @@ def check_classes(labels, set_size):
     """Raise ValueError unless sets can be drawn from these labels."""
     check_sizes(set_size=set_size)
     check_set_size(set_size)
+    classes = np.unique(labels)
+    expect(len(classes) >= 2, "at least two classes", classes.tolist())
+    check_least(labels, set_size - 1, f"a set of {set_size} needs {set_size - 1}")
+
+
+def check_least(labels, n, why):
+    """Raise ValueError unless every class has ``n`` elements."""
     classes, counts = np.unique(labels, return_counts=True)
-    if len(classes) < 2:
-        raise ValueError(f"expected at least two classes, got {classes.tolist()}")
-    if counts.min() < set_size - 1:
-        raise ValueError(
-            f"class {classes[counts.argmin()]} has {counts.min()} elements, a set of "
-            f"{set_size} needs {set_size - 1}"
-        )
+    if counts.min() < n:
+        smallest = classes[counts.argmin()]
+        raise ValueError(f"class {smallest} has {counts.min()} elements, {why}")
 
 
 def draw_sets(labels, set_size, odd, rng):
@@ -111,10 +111,8 @@ def drawn(labels, settings):
     fill a batch. The sets depend on the seed and the epoch alone. ``labels`` are as many
     as ``settings.n_train``, or that is a ValueError.
     """
-    if len(labels) != settings.n_train:
-        raise ValueError(
-            f"expected n_train = {settings.n_train} labels, got {len(labels)}"
-        )
+    n = settings.n_train
+    expect(len(labels) == n, f"n_train = {n} labels", len(labels))
     check_classes(labels, settings.set_size)
     order = shuffled(settings)
 
@@ -149,12 +147,7 @@ def split(features, labels, images=None, *, seed=42):
     with np.errstate(over="ignore"):  # an infinite feature is named by Part
         features = np.asarray(features).astype(np.float32)
     whole = Part(features, labels, images)
-    classes, counts = np.unique(labels, return_counts=True)
-    if counts.min() < LEAST:
-        raise ValueError(
-            f"class {classes[counts.argmin()]} has {counts.min()} elements, three parts "
-            f"need at least {LEAST}"
-        )
+    check_least(labels, LEAST, f"three parts need at least {LEAST}")
     rest, test = divided(whole, 0.2, seed)
     train, validation = divided(rest, 0.1, seed)
     return centred({"train": train, "validation": validation, "test": test}, axis=0)
@@ -231,13 +224,12 @@ def load(settings):
     is_digits, seed = settings.source == "digits", settings.seed
     parts, names = digits(seed) if is_digits else of_photos(settings.source, seed)
     n_train, n_features = parts["train"].features.shape
-    expected = settings.n_features, settings.n_classes
-    if (n_features, len(names)) != expected or n_train < settings.n_train:
-        raise ValueError(
-            f"expected {settings.source} to have {settings.n_train} images for training, "
-            f"{expected[0]} features and {expected[1]} classes, got {n_train}, "
-            f"{n_features} and {len(names)}"
-        )
+    n, i, c = settings.n_train, settings.n_features, settings.n_classes
+    expect(
+        (n_features, len(names)) == (i, c) and n_train >= n,
+        f"{settings.source} to have {n} images for training, {i} features and {c} classes",
+        f"{n_train}, {n_features} and {len(names)}",
+    )
     parts["train"] = parts["train"].take(np.arange(settings.n_train))
     return parts, names
 

@@ -19,7 +19,7 @@ import safetensors
 import safetensors.numpy
 from tqdm import tqdm
 
-from helpers.engine.checks import check_batches, check_fit
+from helpers.engine.checks import check_batches, check_fit, expect
 from helpers.engine.fingerprint import code, digest
 from helpers.engine.weights import from_arrays, to_arrays, write_atomically
 
@@ -56,7 +56,48 @@ def fit(
     make_trainer, model, modules, loss_fn, data, settings, *, batches, augment,
     validation, **options,
 ):  # fmt: skip
-    """``fit`` of both frameworks, which differ in the trainer and in finding modules."""
+    """What ``fit`` of both frameworks does, with their trainer and modules.
+
+    Parameters
+    ----------
+    model : flax.nnx.Module or torch.nn.Module
+        Changed in place: with ``validation`` it ends with the weights of the epoch that
+        had the highest accuracy there, without it with the last ones; and in evaluation
+        mode, dropout off. The data are moved to the device of its parameters.
+    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
+        ``loss_fn.check_labels``, if there is one, checks the data before any work;
+        ``loss_fn.weigh(*batch)`` counts the terms that each example adds to the mean.
+    data, validation : tuples of NumPy arrays
+        A batch is the same rows of each; validation is after every epoch.
+    settings : helpers.engine.settings.Settings
+        ``precision`` is of products in updates; losses and validation are in float32.
+    batches : function from the epoch to an integer array ``n b …``, optional
+        Rows of the data for each update; by default ``sequences.shuffled(settings)``.
+    augment : function ``(uniforms, *batch) -> batch``, optional
+        Changes every training batch, on the device: ``uniforms`` are eight numbers in
+        [0, 1) for each example, ``b 8``, the same in both frameworks.
+    folder : str or path, optional
+        Keep the run below this folder, under its digest: a finished run is reloaded, an
+        interrupted one is resumed. Initial weights belong to the digest, so a model that
+        has been trained starts another run.
+    retrain, bar : whether to train again, also when the run is finished; to show a bar
+    report : function of the history, called after every epoch, optional
+
+    Returns
+    -------
+    dict of str to float64 array
+        ``loss``, ``accuracy``, ``learning_rate``, ``grad_norm`` (before clipping) of
+        every update; ``validation_loss``, ``validation_accuracy``, ``seconds`` of every
+        epoch.
+
+    Raises
+    ------
+    ValueError
+        Before any work, if the arguments contradict each other, the checkpoint of the
+        run is damaged, or processes do not divide a batch evenly or differ.
+    FloatingPointError
+        If a loss or a gradient is no longer finite.
+    """
     check_fit(model, modules, loss_fn, data, settings, batches, validation)
 
     def checked(epoch):
@@ -186,8 +227,7 @@ class Run:
     """The folder of a run: its checkpoint and its events."""
 
     def __init__(self, folder, about):
-        if not os.fspath(folder):
-            raise ValueError("expected folder to be the path of a folder, got ''")
+        expect(os.fspath(folder), "folder to be the path of a folder", "''")
         self.folder = Path(folder) / digest(about)[:16]
         self.path = self.folder / "checkpoint.safetensors"
         self.about, self.events = about, None

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from helpers.engine.checks import expect
 from helpers.engine.settings import ModelSettings
 
 
 def check_set_size(n):
     """Raise ValueError unless a set has two elements that are alike, and an odd one."""
-    if n < 3:
-        raise ValueError(f"expected set_size of at least 3, two of them alike, got {n}")
+    expect(n >= 3, "set_size of at least 3, two of them alike", n)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +80,9 @@ class Anomaly(Sets):
 
     def __post_init__(self):
         super().__post_init__()
-        if min(self.n_unseen, self.n_classes - self.n_unseen) < 2:
-            raise ValueError(
-                f"expected two classes or more on each side, got n_unseen = "
-                f"{self.n_unseen} of n_classes = {self.n_classes}"
-            )
+        valid = 2 <= self.n_unseen <= self.n_classes - 2
+        got = f"n_unseen = {self.n_unseen} of n_classes = {self.n_classes}"
+        expect(valid, "two classes or more on each side", got)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from math import inf
 
 import numpy as np
 
-from helpers.engine.checks import check_fields, choose
+from helpers.engine.checks import check_fields, choose, expect
 from helpers.schedules import SCHEDULES, check_warmup, factors
 
 POSITIONS = {"sinusoidal": 512, "learned": 512, "rotary": inf, "none": inf}  # longest
@@ -36,23 +36,18 @@ class Settings:
 
     def __post_init__(self):
         check_fields(self)
-        if self.batch_size > self.n_train:
-            raise ValueError(
-                f"expected batch_size to be at most n_train = {self.n_train}, got "
-                f"{self.batch_size}"
-            )
+        wanted = f"batch_size to be at most n_train = {self.n_train}"
+        expect(self.batch_size <= self.n_train, wanted, self.batch_size)
         choose(self.schedule, SCHEDULES, "schedule")
         choose(self.precision, PRECISIONS, "precision")
         check_warmup(self.warmup, self.updates)
 
     def check_data(self, data):
         """Raise ValueError unless training data have the sizes of the task."""
-        expected = tuple(getattr(self, name) for name in self.EXAMPLE)
+        shape = tuple(getattr(self, name) for name in self.EXAMPLE)
         found = data[0].shape[1:]
-        if expected and found[-len(expected) :] != expected:
-            raise ValueError(
-                f"expected examples of shape {expected}, as the settings say, got {found}"
-            )
+        valid = not shape or found[-len(shape) :] == shape
+        expect(valid, f"examples of shape {shape}, as the settings say", found)
 
     @property
     def updates_per_epoch(self):
@@ -113,11 +108,9 @@ class Sequences(ModelSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.length > (longest := POSITIONS[self.positions]):
-            raise ValueError(
-                f"expected length to be at most {longest}, the length of the table "
-                f"of positions, got {self.length}"
-            )
+        longest = POSITIONS[self.positions]
+        wanted = f"length to be at most {longest}, the length of the table of positions"
+        expect(self.length <= longest, wanted, self.length)
 
     @property
     def model(self):

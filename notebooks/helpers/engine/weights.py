@@ -29,6 +29,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from helpers.engine.checks import expect
 from helpers.engine.shapes import as_numpy
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
@@ -64,8 +65,7 @@ def from_arrays(model, arrays):
     complex, NaN, infinite, or too large for the model's dtype; the model is as before.
     """
     places = {name: place for name, *place in parameters(model)}
-    missing = sorted(set(places) - set(arrays))
-    unknown = sorted(set(arrays) - set(places))
+    missing, unknown = sorted({*places} - {*arrays}), sorted({*arrays} - {*places})
     if missing or unknown:
         raise ValueError(
             f"these weights are of another model: {len(missing)} names missing "
@@ -112,8 +112,7 @@ def converted(name, array, param, transposed):
             f"these weights are of another model: {name} has shape {array.shape}, "
             f"expected {shape}"
         )
-    if array.dtype.kind not in "fiu":
-        raise ValueError(f"expected real numbers in {name}, got {array.dtype}")
+    expect(array.dtype.kind in "fiu", f"real numbers in {name}", array.dtype)
     if hasattr(param, "detach"):
         turned = np.array(array.T if transposed else array, order="C")
         ready = sys.modules["torch"].from_numpy(turned).to(param.dtype)
@@ -122,10 +121,9 @@ def converted(name, array, param, transposed):
             ready = array.astype(param[...].dtype)
     bad = array[~np.isfinite(values(ready, transposed))]
     if bad.size:
-        raise ValueError(
-            f"expected finite numbers in {name}, got {bad.size} that are not, or not as "
-            f"{str(ready.dtype).removeprefix('torch.')}: the first is {bad[0]}"
-        )
+        dtype = str(ready.dtype).removeprefix("torch.")
+        got = f"{bad.size} that are not, or not as {dtype}: the first is {bad[0]}"
+        raise ValueError(f"expected finite numbers in {name}, got {got}")
     return ready
 
 
@@ -156,8 +154,7 @@ def download_link(model, name, *, half=False, metadata=None):
 def in_half(name, array):
     """An array in half precision; ValueError if a number is too large for it."""
     largest = np.abs(array).max(initial=0)
-    if largest > np.finfo(np.float16).max:
-        raise ValueError(f"expected up to 65,504 in {name} for half, got {largest:.3g}")
+    expect(not largest > 65_504, f"up to 65,504 in {name} for half", f"{largest:.3g}")
     return array.astype(np.float16)
 
 
@@ -204,8 +201,7 @@ def decoded(entry):
     kind, data = found["dtype"], found["data"]
     if kind == "BF16":  # the upper half of a float32
         array = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-    elif kind in DTYPES:
-        array = np.frombuffer(data, DTYPES[kind])
     else:
-        raise ValueError(f"expected {name} as {', '.join(DTYPES)} or BF16, got {kind}")
+        expect(kind in DTYPES, f"{name} as {', '.join(DTYPES)} or BF16", kind)
+        array = np.frombuffer(data, DTYPES[kind])
     return name, array.reshape(found["shape"])

@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from helpers.engine.checks import expect
 from helpers.engine.shapes import as_numpy
 
 PAPER, INK, HIDDEN, EDGE = "#ffffff", "#1b1f24", "#c9c9c4", "#5a6068"
@@ -52,8 +53,7 @@ def use_style():
 
 def panels_in_rows(n, columns, size, base, each, **options):
     """A figure and the axes of ``n`` panels; ``size`` in inches, or ``base + each``."""
-    if n == 0:
-        raise ValueError("expected at least one panel to draw, got none")
+    expect(n, "at least one panel to draw", "none")
     columns = columns or n
     grid = ceil(n / columns), columns
     size = size or [b + e * k for b, e, k in zip(base, each, grid[::-1], strict=True)]
@@ -68,15 +68,15 @@ def panels_in_rows(n, columns, size, base, each, **options):
 def check_matrix(values, name):
     """``values`` as an array ``row column``; anything else raises an error."""
     values = as_numpy(values)
-    if values.ndim != 2 or 0 in values.shape:
-        raise ValueError(f"expected {name} as row column, got shape {values.shape}")
+    valid = values.ndim == 2 and values.size
+    expect(valid, f"{name} as row column", f"shape {values.shape}")
     return values
 
 
 def check_count(names, n, what):
     """Raise an error unless ``names`` is None or has ``n`` elements."""
-    if names is not None and len(names) != n:
-        raise ValueError(f"expected {n} {what}, got {len(names)}")
+    if names is not None:
+        expect(len(names) == n, f"{n} {what}", len(names))
 
 
 def heatmaps(
@@ -151,8 +151,8 @@ def curves(
     """
     x_names = [x] * len(panels) if isinstance(x, str) else x
     check_count(x_names, len(panels), "names of x axes, one per panel")
-    if unknown := set(() if isinstance(log_y, bool) else log_y) - set(panels):
-        raise ValueError(f"expected log_y from {list(panels)}, got {sorted(unknown)}")
+    unknown = set(() if isinstance(log_y, bool) else log_y) - set(panels)
+    expect(not unknown, f"log_y from {list(panels)}", sorted(unknown))
     place = None, size, (0.6, 0.3), (2.4, 2.3)
     fig, axes = panels_in_rows(len(panels), *place, sharey=share_y)
     names = dict.fromkeys(n for lines in panels.values() for n in lines if n)
@@ -174,8 +174,7 @@ def curves(
 
 def draw_lines(ax, title, lines, looks, **options):
     """Lines of one panel, those of several runs with their band; NaN is left out."""
-    if not lines:
-        raise ValueError(f"expected at least one line in panel {title!r}, got none")
+    expect(lines, f"at least one line in panel {title!r}", "none")
     for name, points in lines.items():
         xs, ys = map(as_numpy, points)
         if ys.ndim not in (1, 2) or xs.shape != ys.shape[-1:] or 0 in ys.shape:
@@ -206,8 +205,7 @@ def drawn(fig, panel, line):
     figure without one. Of several runs it is the mean. An unknown name is a ValueError.
     """
     axes = {ax.get_title(): ax for ax in fig.axes}
-    if panel not in axes:
-        raise ValueError(f"expected a panel from {list(axes)}, got {panel!r}")
+    expect(panel in axes, f"a panel from {list(axes)}", repr(panel))
     shown = {one.get_label(): one for one in axes[panel].lines}
     names = {
         text.get_text(): handle.get_label()
@@ -215,8 +213,7 @@ def drawn(fig, panel, line):
         for text, handle in zip(legend.texts, legend.legend_handles, strict=True)
     } or {"": next(iter(shown))}
     found = {name: shown[key] for name, key in names.items() if key in shown}
-    if line not in found:
-        raise ValueError(f"expected a line from {list(found)}, got {line!r}")
+    expect(line in found, f"a line from {list(found)}", repr(line))
     return tuple(found[line].get_data())
 
 
@@ -235,8 +232,8 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
         Places that get a frame: solid for the odd one, dashed for the chosen one.
     """
     sets = as_numpy(sets)
-    if sets.ndim not in (4, 5) or 0 in sets.shape or sets.shape[4:] not in ((), (3,)):
-        raise ValueError(f"expected b s y x or b s y x 3, got shape {sets.shape}")
+    valid = sets.ndim in (4, 5) and sets.size and sets.shape[4:] in ((), (3,))
+    expect(valid, "b s y x or b s y x 3", f"shape {sets.shape}")
     b, s = sets.shape[:2]
     given = {"captions": captions, "titles": titles, "odd": odd, "chosen": chosen}
     for what, values in given.items():

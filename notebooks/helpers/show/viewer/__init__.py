@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.image import imread, imsave
 
+from helpers.engine.checks import expect
 from helpers.engine.shapes import as_numpy
 
 LARGEST = 20_000  # weights in a view; each takes about seven bytes
@@ -26,40 +27,30 @@ def attention(
 ):  # fmt: skip
     """Attention maps in which the reader chooses layer, head and query: a ``View``.
 
-    Parameters
-    ----------
-    maps : array ``l h q k`` or ``l b h q k``, or dict of str to such arrays
-        Weights of any framework, as ``attention_maps`` returns them. Several arrays of
-        one shape, such as before and after a training, stand side by side.
-    queries, keys : list of str, or one list per sequence, optional
-        A label for each element, whatever it contains; numbers by default. Keys have
-        those of the queries, unless they are other elements.
-    about : str
-        What there is to see, in a sentence: for those who do not see it.
-    pictures : uint8 array ``s y x`` or ``s y x 3``, with ``b`` in front if maps have it
-        Shown in place of the labels, which become what they are called.
-    sequences : list of str, optional
-        Names of the sequences of a batch, for the chooser.
-    high : float, optional
-        The weight that gets the strongest colour, in (0, 1]; 1 by default, over
-        ``images`` what 99 % of the weights stay below, at least 4 times an even one.
-    layer, head, query : int
-        What is chosen at first; over ``images`` the head can be ``"mean"``.
-    images : uint8 array ``b y x`` or ``b y x 3``, optional
-        One for each sequence of a vision Transformer, whose elements are their patches,
-        ``patch`` pixels a side, in reading order, after a class ``token``. The reader
-        chooses a patch, and the weights of its row lie over the picture.
+    ``maps``, ``l h q k`` or ``l b h q k``, are weights of any framework, as
+    ``attention_maps`` returns them; a dict by name has several of one shape, which stand
+    side by side. ``about`` says in a sentence what there is to see, for those who do not
+    see it; ``sequences`` names those of a batch. ``queries`` and ``keys`` are labels, a
+    list or one per sequence, by default numbers; keys have those of the queries, unless
+    they are other elements. ``pictures``, uint8 ``s y x`` or ``s y x 3``, maybe with
+    ``b`` in front, are shown in place of the labels, which become what they are called.
+
+    ``images``, uint8 ``b y x`` or ``b y x 3``, are for a vision Transformer, whose
+    elements are their patches, ``patch`` pixels a side, in reading order, after a class
+    ``token``. The reader chooses a patch, and the weights of its row lie over the image.
+
+    ``high`` in (0, 1] is the weight with the strongest colour, by default 1; over images
+    what 99 % of the weights stay below, at least 4 times an even one. ``layer``, ``head``
+    and ``query`` are chosen at first; over images the head can be ``"mean"``.
     """
     named = maps if isinstance(maps, dict) else {"": maps}
-    if not named:
-        raise ValueError("expected at least one array of weights, got none")
+    expect(named, "at least one array of weights", "none")
     arrays = {str(name): checked(array, name) for name, array in named.items()}
     shapes = {array.shape for array in arrays.values()}
-    if len(shapes) > 1:
-        raise ValueError(f"expected maps of one shape, got {sorted(shapes)}")
+    expect(len(shapes) == 1, "maps of one shape", sorted(shapes))
     (shape,) = shapes
-    if (size := len(arrays) * np.prod(shape)) > LARGEST:
-        raise ValueError(f"expected at most {LARGEST:,} weights, got {size:,}")
+    size = len(arrays) * np.prod(shape)
+    expect(size <= LARGEST, f"at most {LARGEST:,} weights", f"{size:,}")
     layers, b, heads, q, k = shape
     grid = None
     if images is not None:
@@ -67,22 +58,18 @@ def attention(
         queries = names_of_patches(*grid, token) if queries is None else queries
         high = strongest(arrays.values()) if high is None else high
     high = 1 if high is None else high
-    if not 0 < high <= 1:
-        raise ValueError(f"expected high to lie in (0, 1], got {high!r}")
+    expect(0 < high <= 1, "high to lie in (0, 1]", repr(high))
     if head == "mean" and images is not None and heads > 1:
         head, heads = heads, heads + 1  # one more to choose from
     chosen = {"layer": (layer, layers), "head": (head, heads), "query": (query, q)}
     for what, (number, n) in chosen.items():
-        if number not in range(n):
-            raise ValueError(f"expected a {what} from 0 to {n - 1}, got {number!r}")
+        expect(number in range(n), f"a {what} from 0 to {n - 1}", repr(number))
     if q != k and pictures is not None:
         raise ValueError(f"pictures stand for both, but got {q} queries, {k} keys")
-    if keys is None and q == k:
-        keys = queries
+    keys = queries if keys is None and q == k else keys
     names = [f"{i}" for i in range(b)] if sequences is None else list(sequences)
-    if len(names) != b:
-        raise ValueError(f"expected {b} names of sequences, got {len(names)}")
-    view = {
+    expect(len(names) == b, f"{b} names of sequences", len(names))
+    return View({
         "about": plain(about),
         "shape": shape,
         "maps": [
@@ -98,8 +85,7 @@ def attention(
         "sequences": [plain(name) for name in names],
         "high": float(high),
         "chosen": {what: int(number) for what, (number, _) in chosen.items()},
-    }
-    return View(view)
+    })  # fmt: skip
 
 
 class View:
@@ -143,14 +129,13 @@ def labels(given, b, n, what):
     """A list of ``n`` labels for each of ``b`` sequences."""
     if given is None:
         given = [str(i) for i in range(n)]
-    if isinstance(given, str):
-        raise ValueError(f"expected a list of labels of {what}, got {given!r}")
+    expect(not isinstance(given, str), f"a list of labels of {what}", repr(given))
     rows = list(given)
     if all(np.ndim(row) == 0 for row in rows):
         rows = [rows] * b
     rows = [[plain(label) for label in row] for row in rows]
-    if (sizes := [len(row) for row in rows]) != [n] * b:
-        raise ValueError(f"expected {n} labels of {what} in {b} sequences, got {sizes}")
+    sizes = [len(row) for row in rows]
+    expect(sizes == [n] * b, f"{n} labels of {what} in {b} sequences", sizes)
     return rows
 
 
@@ -166,11 +151,9 @@ def small(pictures, b, n):
     if pictures.ndim == 3 + colours:
         pictures = np.broadcast_to(pictures, (b, *pictures.shape))
     fits = pictures.ndim == 4 + colours and pictures.shape[:2] == (b, n)
-    if pictures.dtype != np.uint8 or not fits:
-        raise ValueError(
-            f"expected uint8 pictures s y x or s y x 3 of {n} elements in {b} sequences,"
-            f" got {pictures.dtype} of shape {pictures.shape}"
-        )
+    wanted = f"uint8 pictures s y x or s y x 3 of {n} elements in {b} sequences"
+    got = f"{pictures.dtype} of shape {pictures.shape}"
+    expect(pictures.dtype == np.uint8 and fits, wanted, got)
     return [[png(picture, "Greys") for picture in row] for row in pictures]
 
 
@@ -178,22 +161,17 @@ def cut(images, patch, shape, token):
     """Images as PNG in data addresses, and how many rows and columns of patches."""
     images, (_, b, _, q, k) = as_numpy(images), shape
     fits = images.ndim == 3 or (images.ndim == 4 and images.shape[-1] == 3)
-    if images.dtype != np.uint8 or not fits or len(images) != b:
-        raise ValueError(
-            f"expected {b} uint8 images b y x or b y x 3, got {images.dtype} of shape "
-            f"{images.shape}"
-        )
-    if not patch or any(size % patch for size in images.shape[1:3]):
-        raise ValueError(
-            f"expected a patch that divides {images.shape[1]} and {images.shape[2]} "
-            f"pixels, got {patch}"
-        )
-    rows, columns = (size // patch for size in images.shape[1:3])
-    if q != k or q != rows * columns + bool(token):
-        raise ValueError(
-            f"expected weights of {rows} × {columns} patches"
-            f"{' and a class token' if token else ''}, got {q} queries and {k} keys"
-        )
+    fits = fits and images.dtype == np.uint8 and len(images) == b
+    got = f"{images.dtype} of shape {images.shape}"
+    expect(fits, f"{b} uint8 images b y x or b y x 3", got)
+    height, width = images.shape[1:3]
+    fits = patch and height % patch == width % patch == 0
+    expect(fits, f"a patch that divides {height} and {width} pixels", patch)
+    rows, columns = height // patch, width // patch
+    also = " and a class token" if token else ""
+    fits = q == k == rows * columns + bool(token)
+    got = f"{q} queries and {k} keys"
+    expect(fits, f"weights of {rows} × {columns} patches{also}", got)
     return [png(image, "Greys") for image in images], [rows, columns]
 
 
