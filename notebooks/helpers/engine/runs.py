@@ -1,11 +1,10 @@
 """A training in a folder: resumed after a kill, reloaded when finished, in TensorBoard.
 
 The frameworks do the updates (``training`` in their rooms); what both share is here.
-A run is kept in ``folder/<digest>``; the digest covers everything that identifies
-it: settings, data, batches, initial weights, and the code of loss and model. So another
-learning rate is another run, and an edited model is never served from an old one. There
-lie one checkpoint, which is replaced as a whole after every epoch, an event file for
-TensorBoard with the same history, and ``about.json``, which says what the run is.
+A run is kept in ``folder/<digest>``: one checkpoint, replaced as a whole after every
+epoch, an event file for TensorBoard with the same history, and ``about.json``, which
+says what the run is. The digest covers all of that, so another learning rate is another
+run, and an edited model is never served from an old one.
 """
 
 import json
@@ -36,13 +35,11 @@ def runs_folder(name):
 
 
 def describe(modules, loss_fn, settings, data, validation, batches, augment=None):
-    """Everything that identifies a run but its initial weights: short texts by name.
-
-    The settings one by one (a precision of float32 goes without saying), and digests of
-    the code of model and loss, data, batches of the first epoch, and augmentation.
-    """
+    """Everything that identifies a run but its initial weights: short texts by name."""
     return {
-        **{k: repr(x) for k, x in asdict(settings).items() if x != "float32"},
+        **{
+            k: repr(x) for k, x in asdict(settings).items() if x != "float32"
+        },  # default
         "model": code(*modules),
         "loss function": code(loss_fn),
         "data": digest({str(place): x for place, x in enumerate(data)}),
@@ -131,10 +128,9 @@ def train(trainer, settings, batches, about, *, folder, retrain, bar, report):
         print(run, news)
     if done < settings.epochs:
         trainer.restore(state)
+    given = trainer, settings, batches, run, best, history, bar, report
     try:
-        best, history = train_epochs(
-            trainer, settings, batches, run, best, history, bar, report
-        )
+        best, history = train_epochs(*given)
     except BaseException:
         if group.size == 1:  # elsewhere the other processes may be gone
             trainer.restore(start)
@@ -184,10 +180,9 @@ def is_better(news, history):
     """Higher validation accuracy; if equal, lower loss. Without validation, always."""
     if np.isnan(news["validation_accuracy"]):
         return True
-    before = zip(
-        history["validation_accuracy"], -history["validation_loss"], strict=True
-    )
-    return (news["validation_accuracy"], -news["validation_loss"]) > max(before)
+    each = "validation_accuracy", "validation_loss"
+    before = zip(history[each[0]], -history[each[1]], strict=True)
+    return (news[each[0]], -news[each[1]]) > max(before)
 
 
 def count_terms(loss_fn, batch):
@@ -244,9 +239,8 @@ class Run:
             raise ValueError(f"{self.path} is a folder, expected a file: {CURE}")
 
     def __str__(self):
-        date = time.strftime(
-            "%Y-%m-%d %H:%M", time.localtime(self.path.stat().st_mtime)
-        )
+        written = time.localtime(self.path.stat().st_mtime)
+        date = time.strftime("%Y-%m-%d %H:%M", written)
         return f"run {self.folder.parent.name}/{self.folder.name} of {date}"
 
     def load(self):
@@ -257,11 +251,8 @@ class Run:
         return tuple(part(arrays, name) for name in ("state", "best", "history"))
 
     def write(self, state, best, history, n):
-        """Write the events of an epoch of ``n`` updates, then the checkpoint.
-
-        In this order, since a finished run is not touched again.
-        """
-        self.write_events(history, n)
+        """Write the events of an epoch of ``n`` updates, then the checkpoint."""
+        self.write_events(history, n)  # first: a finished run is not touched again
         write_checkpoint(self.path, self.about, state, best, history)
 
     def write_events(self, history, n):

@@ -81,10 +81,10 @@ class ModelSettings(Settings):
     def __post_init__(self):
         super().__post_init__()
         choose(self.positions, POSITIONS, "kind of positions")
-        if self.m % self.n_heads:
+        if rest := self.m % self.n_heads:
+            why = f"({self.m} % {self.n_heads} = {rest})"
             raise ValueError(
-                f"m = {self.m} does not split into {self.n_heads} heads "
-                f"({self.m} % {self.n_heads} = {self.m % self.n_heads})"
+                f"m = {self.m} does not split into {self.n_heads} heads {why}"
             )
 
     def arguments(self, names="", **sizes):
@@ -241,10 +241,9 @@ class Pictures(ModelSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.image_size % self.patch:
-            raise ValueError(
-                f"image_size = {self.image_size} is not divisible by patch = {self.patch}"
-            )
+        if (size := self.image_size) % self.patch:
+            what = f"is not divisible by patch = {self.patch}"
+            raise ValueError(f"image_size = {size} {what}")
 
     @classmethod
     def for_data(cls, parts, updates=640, **changes):

@@ -44,10 +44,8 @@ def is_torch(model):
 
 def to_arrays(model):
     """Copy the parameters of a model of either framework to NumPy, by neutral name."""
-    return {
-        name: np.array(values(param, transposed), order="C")
-        for name, param, transposed in parameters(model)
-    }
+    found = parameters(model)
+    return {name: np.array(values(*place), order="C") for name, *place in found}
 
 
 def count_parameters(model):
@@ -67,11 +65,9 @@ def from_arrays(model, arrays):
     places = {name: place for name, *place in parameters(model)}
     missing, unknown = sorted({*places} - {*arrays}), sorted({*arrays} - {*places})
     if missing or unknown:
-        raise ValueError(
-            f"these weights are of another model: {len(missing)} names missing "
-            f"({', '.join(missing[:3])}), {len(unknown)} unknown "
-            f"({', '.join(unknown[:3])})"
-        )
+        names = f"{len(missing)} names missing ({', '.join(missing[:3])})"
+        names += f", {len(unknown)} unknown ({', '.join(unknown[:3])})"
+        raise ValueError(f"these weights are of another model: {names}")
     ready = {name: converted(name, arrays[name], *places[name]) for name in places}
     for name, (param, _) in places.items():
         if is_torch(model):
@@ -108,10 +104,8 @@ def converted(name, array, param, transposed):
     """An array as its parameter needs it, checked."""
     array, shape = as_numpy(array), values(param, transposed).shape
     if array.shape != shape:
-        raise ValueError(
-            f"these weights are of another model: {name} has shape {array.shape}, "
-            f"expected {shape}"
-        )
+        differs = f"{name} has shape {array.shape}, expected {shape}"
+        raise ValueError(f"these weights are of another model: {differs}")
     expect(array.dtype.kind in "fiu", f"real numbers in {name}", array.dtype)
     if hasattr(param, "detach"):
         turned = np.array(array.T if transposed else array, order="C")
@@ -135,9 +129,8 @@ def save_weights(model, path, metadata=None):
 def download_link(model, name, *, half=False, metadata=None):
     """A link to download the parameters of a model, which contains the whole file.
 
-    The notebook grows by four bytes for every three of the file; with ``half``, a number
-    has two. ``metadata`` are texts by name that the file is to say besides, for example
-    a vocabulary.
+    With ``half``, a number has two bytes. ``metadata`` are texts by name that the file is
+    to say besides, for example a vocabulary.
     """
     from IPython.display import HTML
 
@@ -188,9 +181,8 @@ def load_weights(model, path):
         arrays = dict(map(decoded, safetensors.deserialize(path.read_bytes())))
         from_arrays(model, arrays)
     except safetensors.SafetensorError as error:
-        raise ValueError(
-            f"{path} is not a complete safetensors file of weights: {error}"
-        ) from error
+        what = "is not a complete safetensors file of weights"
+        raise ValueError(f"{path} {what}: {error}") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
