@@ -31,10 +31,8 @@ def stem(name):
         return name
     path = located(name)
     if os.sep not in str(name) and not path.is_dir():
-        known = ", ".join(map(repr, DATA))
-        raise ValueError(
-            f"unknown data set {str(name)!r}: expected {known}, or a folder of pictures"
-        )
+        known = f"{', '.join(map(repr, DATA))}, or a folder of pictures"
+        raise ValueError(f"unknown data set {str(name)!r}: expected {known}")
     return f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
 
 
@@ -104,9 +102,8 @@ def load_features(name, photos):
 def read_picture(path, side=SIDE):
     """The middle square of a picture: uint8 array ``side side 3``.
 
-    It is turned as the camera says; what is transparent becomes white; if a pixel has
-    more than eight bits, the range of the picture becomes 0 to 255. The whole picture
-    is decoded, so that one that was cut short raises an error.
+    It is turned as the camera says; what is transparent becomes white; more than eight
+    bits become 0 to 255, their range. A picture that was cut short raises an error.
     """
     from PIL import Image, ImageOps
 

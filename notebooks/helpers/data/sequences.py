@@ -61,14 +61,9 @@ def in_order(settings):
     For data with ``epochs·n_train`` rows that are in random order already: a function
     from the epoch to an int32 array ``n b``, as ``shuffled``.
     """
-
-    def batches(epoch):
-        n = settings.updates_per_epoch
-        rows = np.arange(n * settings.batch_size, dtype=np.int32)
-        rows += np.int32(epoch * settings.n_train)
-        return rows.reshape(n, settings.batch_size)
-
-    return batches
+    shape = settings.updates_per_epoch, settings.batch_size
+    first = np.arange(shape[0] * shape[1], dtype=np.int32).reshape(shape)
+    return lambda epoch: first + np.int32(epoch * settings.n_train)
 
 
 def count_tokens(*batch):

@@ -1,8 +1,6 @@
 """Anomaly task: seeded sets with an odd one, from any features and labels, as arrays.
 
 A set is a row of row numbers: first elements of one class, then the odd one of another.
-A whole epoch of sets is drawn at once; the features stay where they are.
-
 Your own data need two arrays, for ``split``: see the end of the chapter *anomaly*.
 """
 
@@ -107,12 +105,10 @@ def distinct(sizes, n, rng):
 def drawn(labels, settings):
     """New sets for every epoch: from the epoch to an int32 array ``n b s``.
 
-    Every element is the odd one of one set of the epoch, except those that would not
-    fill a batch. The sets depend on the seed and the epoch alone. ``labels`` are as many
-    as ``settings.n_train``, or that is a ValueError.
+    Every element of the ``n_train`` is the odd one of one set of the epoch, except those
+    that would not fill a batch. The sets depend on the seed and the epoch alone.
     """
-    n = settings.n_train
-    expect(len(labels) == n, f"n_train = {n} labels", len(labels))
+    expect(len(labels) == (n := settings.n_train), f"n_train = {n} labels", len(labels))
     check_classes(labels, settings.set_size)
     order = shuffled(settings)
 
@@ -174,10 +170,9 @@ def digits(seed):
 def of_photos(name, seed):
     """Photos with their features in three parts, and the names of the classes.
 
-    The features are those of ResNet34, or if there are none, which ``make data`` needs
-    a download for, ``mean_colours``; in both cases they are centred. Validation takes a
-    tenth of each class of the training part; of classes with fewer than a hundred
-    photos, a fifth. Returns as ``digits``, raises as ``helpers.data.photos``.
+    The features are those of ResNet34, or if ``make data`` made none ``mean_colours``, and
+    centred. Validation takes a tenth of each class of the training part; of classes with
+    fewer than a hundred photos, a fifth. Returns as ``digits``, raises as ``photos``.
     """
     found, names = photos.load_images(name)
     if photos.prepared(name) or name in KNOWN:
@@ -201,9 +196,8 @@ def mean_colours(images, n=8):
 def centred(parts, axis=None):
     """The same parts with centred features of standard deviation 1.
 
-    What all images share does not help to find the odd one, and it dominates features
-    that are never negative. The mean of each feature and one standard deviation for all
-    of them, or with ``axis=0`` for each, are those of ``parts["train"]``.
+    The mean of each feature and one standard deviation for all of them, or with
+    ``axis=0`` for each, are those of ``parts["train"]``.
     """
     train = parts["train"].features
     mean = train.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -237,10 +231,10 @@ def load(settings):
 def settings_for(source, device):
     """Settings of the chapter *anomaly* for a source of images and a device.
 
-    On a CPU, training on photos takes two epochs, not a hundred: it promises less. Of
-    photos that are not ``KNOWN`` all sizes follow, and nothing is promised: sets of ten,
-    or as many as half of a class's test photos, and all its validation photos, fill.
-    ValueError if there are too few classes, or too few photos of one.
+    On a CPU, training on photos takes two epochs and promises less. Of photos that are
+    not ``KNOWN`` all sizes follow, and nothing is promised: a set has ten, or as many as
+    half of a class's test photos, and all its validation photos, fill; too few of them
+    are a ValueError.
     """
     if source == "cifar100" and device == "cpu":
         return Cifar100(epochs=2, least_accuracy=0.5)
@@ -255,9 +249,10 @@ def settings_for(source, device):
             f"three photos for validation and six for the test, got {len(names)} "
             f"classes, the smallest with {n['validation']} and {n['test']}: {source}"
         )
-    changes = {"source": source, "n_unseen": max(2, 3 * len(names) // 10)}
-    changes |= {"set_size": set_size, "least_accuracy": 0.0, "least_gain": 0.0}
-    settings = Anomaly.for_data(parts, **changes)
+    settings = Anomaly.for_data(
+        parts, source=source, n_unseen=max(2, 3 * len(names) // 10), set_size=set_size,
+        least_accuracy=0.0, least_gain=0.0,
+    )  # fmt: skip
     return replace(settings, epochs=max(2, settings.epochs))
 
 

@@ -3,8 +3,8 @@
 The frameworks do the updates (``training`` in their rooms); what both share is here.
 A run is kept in ``folder/<digest>``: one checkpoint, replaced as a whole after every
 epoch, an event file for TensorBoard with the same history, and ``about.json``, which
-says what the run is. The digest covers all of that, so another learning rate is another
-run, and an edited model is never served from an old one.
+says what the run is. The digest covers settings, data, batches, initial weights, and the
+code of loss and model: an edited model is never served from an old run.
 """
 
 import json
@@ -37,9 +37,7 @@ def runs_folder(name):
 def describe(modules, loss_fn, settings, data, validation, batches, augment=None):
     """Everything that identifies a run but its initial weights: short texts by name."""
     return {
-        **{
-            k: repr(x) for k, x in asdict(settings).items() if x != "float32"
-        },  # default
+        **{k: repr(x) for k, x in asdict(settings).items() if x != "float32"},
         "model": code(*modules),
         "loss function": code(loss_fn),
         "data": digest({str(place): x for place, x in enumerate(data)}),
@@ -180,9 +178,9 @@ def is_better(news, history):
     """Higher validation accuracy; if equal, lower loss. Without validation, always."""
     if np.isnan(news["validation_accuracy"]):
         return True
-    each = "validation_accuracy", "validation_loss"
-    before = zip(history[each[0]], -history[each[1]], strict=True)
-    return (news[each[0]], -news[each[1]]) > max(before)
+    losses, accuracies = history["validation_loss"], history["validation_accuracy"]
+    before = zip(accuracies, -losses, strict=True)
+    return (news["validation_accuracy"], -news["validation_loss"]) > max(before)
 
 
 def count_terms(loss_fn, batch):

@@ -82,10 +82,9 @@ class ModelSettings(Settings):
         super().__post_init__()
         choose(self.positions, POSITIONS, "kind of positions")
         if rest := self.m % self.n_heads:
-            why = f"({self.m} % {self.n_heads} = {rest})"
-            raise ValueError(
-                f"m = {self.m} does not split into {self.n_heads} heads {why}"
-            )
+            m, h = self.m, self.n_heads
+            why = f"({m} % {h} = {rest})"
+            raise ValueError(f"m = {m} does not split into {h} heads {why}")
 
     def arguments(self, names="", **sizes):
         """Arguments of the model by name: the common ones, others of that name, sizes."""
