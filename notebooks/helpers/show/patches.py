@@ -16,8 +16,7 @@ def patch_sequence(image, patch):
     """A picture ``y x i`` with a grid, and beside it its patches as a sequence.
 
     It has one channel (ink on paper) or three, in ``uint8`` or floats from 0 to 1;
-    ``patch``, in pixels, divides both of its sides. Patches are numbered in reading
-    order; there are at most 64 of them.
+    ``patch``, in pixels, divides both of its sides, into at most 64 patches.
     """
     colours = as_colours(image, "y x i")
     rows, columns = check_grid(colours.shape, patch)
@@ -78,9 +77,8 @@ def erasing(images, weights, after, patch, *, titles, captions):
 def position_similarity(tables):
     """Cosine similarity of each patch's position vector with those of all patches.
 
-    A panel for each of the ``tables`` by name, ``n m``, a row for each patch, without
-    the class token's; ``n`` is a square. In it stands, at the place of every patch, a
-    small map of the picture that shows how similar the positions of all are to its.
+    A panel for each of the ``tables`` by name, ``n m``, without the class token's row;
+    ``n`` is a square. In it, each patch has a small map of its similarity with all.
     """
     tables = {n: plots.check_matrix(t, f"table {n!r}") for n, t in tables.items()}
     fig, axes = panels_in_rows(len(tables), None, None, (0.8, 0.5), (2.6, 2.6))
@@ -97,13 +95,12 @@ def position_similarity(tables):
         options = {"vmin": -1, "vmax": 1, "cmap": "RdBu", "interpolation": "none"}
         picture = ax.imshow(shown, **options)
         places = (side + 1) * np.arange(side) + (side - 1) / 2
-        for axis, letter in ((ax.xaxis, "column"), (ax.yaxis, "row")):
-            axis.set_ticks(places, range(side))
-            if axis is ax.xaxis or ax is axes[0]:
-                axis.set_label_text(f"{letter} of the patch")
+        ax.set_xticks(places, range(side))
+        ax.set_yticks(places, range(side))
+        first = "row of the patch" if ax is axes[0] else ""
+        ax.set(title=name, xlabel="column of the patch", ylabel=first)
         ax.grid(False)
         ax.spines[:].set_visible(False)
-        ax.set_title(name)
     bar = {"label": "cosine similarity", "ticks": [-1, 0, 1]}
     fig.colorbar(picture, ax=list(axes), **bar)
     return fig

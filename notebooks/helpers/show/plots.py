@@ -132,22 +132,15 @@ def curves(
 ):  # fmt: skip
     """Panels of lines, with one legend below them.
 
-    Parameters
-    ----------
-    panels : dict of str to (dict of str to (array ``x``, array ``y``))
-        Title of each panel, and in it the name and the points of each line. A line of
-        the same name looks the same in every panel. If ``y`` has two axes, ``run x``,
-        the line is the mean of the runs, in a band from the lowest to the highest.
-    x : str or list of str
-        Name of the x axis, or one per panel.
-    y : str, optional
-        Name of the y axis, where the title of the panel does not say it.
-    log_x : int, optional
-        Base of a logarithmic x axis.
-    log_y : bool or list of str
-        Logarithmic y axis in all panels, or in those with these titles.
-    share_y, size, marks
-        One y axis for all; inches without the legend; Matplotlib's marker of points.
+    ``panels`` has the title of each panel, and in it the name and the points, arrays
+    ``x`` and ``y``, of each line. A line of the same name looks the same in every panel.
+    If ``y`` has two axes, ``run x``, the line is the mean of the runs, in a band from the
+    lowest to the highest.
+
+    ``x`` names the x axis, or those of the panels, ``y`` the y axis where the title does
+    not; ``log_x`` is the base of a logarithmic x axis, ``log_y`` makes all y axes
+    logarithmic, or those with these titles; ``size`` is in inches without the legend,
+    ``marks`` Matplotlib's marker of points.
     """
     x_names = [x] * len(panels) if isinstance(x, str) else x
     check_count(x_names, len(panels), "names of x axes, one per panel")
@@ -199,10 +192,10 @@ def add_legend(fig, lines):
 
 
 def drawn(fig, panel, line):
-    """The points ``x, y`` of a line of ``curves`` as a reader finds them.
+    """The points ``x, y`` of a line of ``curves``, of several runs their mean.
 
-    By the title of its panel, "" if it has none, and by its name in the legend, "" in a
-    figure without one. Of several runs it is the mean. An unknown name is a ValueError.
+    By the title of its panel and its name in the legend, "" if there is none; an unknown
+    name is a ValueError.
     """
     axes = {ax.get_title(): ax for ax in fig.axes}
     expect(panel in axes, f"a panel from {list(axes)}", repr(panel))
@@ -218,18 +211,11 @@ def drawn(fig, panel, line):
 
 
 def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
-    """Sets of small pictures, one set per row.
+    """Sets of small pictures, one set per row: uint8 ``b s y x`` or ``b s y x 3``.
 
-    Parameters
-    ----------
-    sets : uint8 array ``b s y x`` or ``b s y x 3``
-        Grey (ink on paper) or coloured.
-    captions : list of list of str, optional
-        Written below each picture.
-    titles : list of str, optional
-        Written above each row.
-    odd, chosen : integer arrays ``b``, optional
-        Places that get a frame: solid for the odd one, dashed for the chosen one.
+    They are grey (ink on paper) or coloured. ``captions`` stand below each picture,
+    ``titles`` above each row. ``odd`` and ``chosen``, integers ``b``, are places that get
+    a frame: solid for the odd one, dashed for the chosen one.
     """
     sets = as_numpy(sets)
     valid = sets.ndim in (4, 5) and sets.size and sets.shape[4:] in ((), (3,))
@@ -240,12 +226,11 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
         check_count(values, b, f"{what}, one per set")
     for row in captions or []:
         check_count(row, s, "captions, one per picture")
-    frames = {"odd one": (odd, ORANGE, "-"), "chosen": (chosen, BLUE, "--")}
     frames = {
-        name: (places, {"color": colour, "linestyle": dash, "lw": 2.5})
-        for name, (places, colour, dash) in frames.items()
-        if places is not None
+        "odd one": (odd, {"color": ORANGE, "linestyle": "-", "lw": 2.5}),
+        "chosen": (chosen, {"color": BLUE, "linestyle": "--", "lw": 2.5}),
     }
+    frames = {name: found for name, found in frames.items() if found[0] is not None}
     height = 0.78 + 0.2 * (captions is not None) + 0.25 * (titles is not None)
     size = 0.74 * s, height * b + 0.35 * bool(frames)
     fig, axes = panels_in_rows(b * s, s, size, None, None)
@@ -257,10 +242,10 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
             ax.set_xlabel(captions[row][place], size=10)
         for number, (places, style) in enumerate(frames.values()):
             if places[row] == place:
-                edge = 0.03 + 0.09 * number, 0.03 + 0.09 * number
-                side = 1 - 2 * edge[0]
+                edge = 0.03 + 0.09 * number
+                place = (edge, edge), 1 - 2 * edge, 1 - 2 * edge
                 style = style | {"fill": False, "transform": ax.transAxes}
-                ax.add_patch(Rectangle(edge, side, side, **style))
+                ax.add_patch(Rectangle(*place, **style))
         if titles and place == 0:
             add_heading(ax, titles[row])
     if frames:

@@ -2,7 +2,7 @@
 
 NumPy in, HTML out: an element that needs no kernel, no widget and no other host, with
 ``viewer.js`` and ``viewer.css`` written into it. Where scripts do not run, a picture of
-the maps stands there instead. Maps of a vision Transformer lie over its pictures.
+the maps stands there instead.
 """
 
 import json
@@ -119,9 +119,8 @@ def checked(array, name):
     if not np.isfinite(array).all() or array.min() < 0 or wrong.size:
         got = f"{array.min():.3g} to {array.max():.3g}"
         got += f", a row that sums to {wrong[0]:.3g}" if wrong.size else ""
-        raise ValueError(
-            f"expected {what} at least 0, with rows that sum to 1 or 0; got {got}"
-        )
+        wanted = f"{what} at least 0, with rows that sum to 1 or 0"
+        raise ValueError(f"expected {wanted}; got {got}")
     return array if array.ndim == 5 else array[:, None]
 
 
@@ -199,24 +198,21 @@ def png(pixels, colours):
 @cache
 def script():
     """What makes the elements live, with its style written into it."""
-    style, code = (
-        Path(__file__).with_name(f"viewer.{kind}").read_text("utf-8")
-        for kind in ("css", "js")
-    )
+    folder = Path(__file__).parent
+    style = (folder / "viewer.css").read_text("utf-8")
+    code = (folder / "viewer.js").read_text("utf-8")
     return code.replace('"viewer.css"', json.dumps(style), 1)
 
 
 def element(view):
     """The element alone: the view in an attribute; in it, what is seen without scripts."""
     data = escape(json.dumps(view, separators=(",", ":"), ensure_ascii=False))
-    b = view["shape"][1]
-    what = "pictures" if view["images"] else "sequences"
-    many = f" (the first of {b} {what})" if b > 1 else ""
+    what, b = "sequences", view["shape"][1]
+    words = f"Queries from top to bottom, keys from left to right: {keys_of(view)}"
     if view["images"]:
-        asked = escape(view["queries"][0][view["chosen"]["query"]])
+        what, asked = "pictures", escape(view["queries"][0][view["chosen"]["query"]])
         words = f"Blue over the picture: the weights of the query {asked}"
-    else:
-        words = f"Queries from top to bottom, keys from left to right: {keys_of(view)}"
+    many = f" (the first of {b} {what})" if b > 1 else ""
     return (
         f'<attention-viewer data-view="{data}"><p>{escape(view["about"])}{many}. {words}'
         '</p><div style="display: flex; flex-wrap: wrap; gap: 14px">'
@@ -229,11 +225,9 @@ def keys_of(view):
     names = [escape(name) for name in view["keys"][0]]
     if not view["pictures"]:
         return " · ".join(f"<span>{name}</span>" for name in names)
-    return "".join(
-        f'<img src="{source}" alt="key {i}, a picture of {name}" '
-        'width="32" height="32"> '
-        for i, (source, name) in enumerate(zip(view["pictures"][0], names, strict=True))
-    )
+    what = 'alt="key {}, a picture of {}" width="32" height="32"'
+    pairs = enumerate(zip(view["pictures"][0], names, strict=True))
+    return "".join(f'<img src="{x}" {what.format(i, name)}> ' for i, (x, name) in pairs)
 
 
 def drawn_maps(view):
@@ -251,17 +245,16 @@ def drawn_maps(view):
         words += [f"layer {layer}"] * (layers > 1) + [f"head {head}"] * (heads > 1)
         title = escape(", ".join(filter(None, words)) or "weights")
         shares = np.minimum(1, maps[name, layer, head] / view["high"])  # q k
-        if not view["images"]:
-            source = png((255 * shares).astype(np.uint8), "Blues")
-        else:
+        if view["images"]:
             query = view["chosen"]["query"]
+            on_token = f"; class token {maps[name, layer, head, query, 0]:.2f}"
+            title += on_token if view["token"] else ""
             source = png(over(shares[query], view), None)
-            on_token = maps[name, layer, head, query, 0]
-            title += f"; class token {on_token:.2f}" if view["token"] else ""
+        else:
+            source = png((255 * shares).astype(np.uint8), "Blues")
         drawn.append(
-            f'<figure style="margin: 0; width: {side}px">'
-            f'<img src="{source}" alt="{about}: {title}" '
-            f'{size} style="image-rendering: pixelated">'
+            f'<figure style="margin: 0; width: {side}px"><img src="{source}" {size} '
+            f'alt="{about}: {title}" style="image-rendering: pixelated">'
             f"<figcaption>{title}</figcaption></figure>"
         )
     return "".join(drawn)
