@@ -243,9 +243,9 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
         for number, (places, style) in enumerate(frames.values()):
             if places[row] == place:
                 edge = 0.03 + 0.09 * number
-                place = (edge, edge), 1 - 2 * edge, 1 - 2 * edge
+                square = (edge, edge), 1 - 2 * edge, 1 - 2 * edge
                 style = style | {"fill": False, "transform": ax.transAxes}
-                ax.add_patch(Rectangle(*place, **style))
+                ax.add_patch(Rectangle(*square, **style))
         if titles and place == 0:
             add_heading(ax, titles[row])
     if frames:
