@@ -1,8 +1,4 @@
-"""Warm-up and decay as functions of the step, framework-free.
-
-Each returns a factor without unit; the peak rate of the settings is multiplied by it.
-A step is the number of optimiser updates made so far, ``0 <= step < total``.
-"""
+"""Warm-up and decay: a factor of the peak rate, by the updates made so far, ``step``."""
 
 from math import cos, pi, sqrt
 

@@ -36,8 +36,7 @@ class BytePairs:
     def learn(cls, text, n_tokens, alphabet=ASCII):
         """Join the most frequent pair of neighbours, again and again.
 
-        ``n_tokens`` is the size of the vocabulary that is to come out; ``alphabet`` has
-        characters to know besides those of the text.
+        ``n_tokens`` is the size; ``alphabet`` has characters besides those of the text.
         """
         alphabet = "".join(sorted(set(text) | set(alphabet)))
         wanted = (
@@ -53,10 +52,8 @@ class BytePairs:
     @property
     def metadata(self):
         """Alphabet and merges as texts, for the metadata of a file of weights."""
-        return {
-            "alphabet": "".join(self.numbers),
-            "merges": json.dumps([*map(list, self.merges)]),
-        }
+        merges = json.dumps([*map(list, self.merges)])
+        return {"alphabet": "".join(self.numbers), "merges": merges}
 
     @classmethod
     def from_metadata(cls, metadata):
@@ -104,10 +101,7 @@ def merged(word, pair, new):
 
 
 def frequent_pairs(words, counts, n_tokens, first):
-    """Pairs to merge, the most frequent first; changes the words.
-
-    Only words that contain a pair are looked at again when it is merged.
-    """
+    """Pairs to merge, the most frequent first; changes the words."""
     totals, places = Counter(), defaultdict(set)  # of each pair: how often, and where
     for n, word in enumerate(words):
         for pair in pairwise(word):
@@ -117,12 +111,10 @@ def frequent_pairs(words, counts, n_tokens, first):
     for new in range(first, n_tokens):
         best = max(totals, key=lambda pair: (totals[pair], pair), default=None)
         if best is None or totals[best] < 2:
-            raise ValueError(
-                f"expected a longer text: it has frequent pairs for {new} tokens, not "
-                f"for n_tokens = {n_tokens}"
-            )
+            what = f"frequent pairs for {new} tokens, not for n_tokens = {n_tokens}"
+            raise ValueError(f"expected a longer text: it has {what}")
         merges.append(best)
-        for n in places.pop(best):
+        for n in places.pop(best):  # only words that contain the pair
             for pair in pairwise(words[n]):
                 totals[pair] -= counts[n]
             words[n] = merged(words[n], best, new)

@@ -22,9 +22,8 @@ def languages(n_train=400, n_test=150):
     """Lines and their languages: texts, labels, test texts, test labels; arrays ``n``.
 
     At most ``n_train`` lines of each language from the first four fifths of its files,
-    in random order, and at most ``n_test`` from the others, without those that are in
-    the first part, too. Labels are places in ``LANGUAGES``. Lines are ASCII of 8 to 40
-    characters, longer ones cut off.
+    shuffled, and at most ``n_test`` new ones from the others. Labels are places in
+    ``LANGUAGES``. Lines are ASCII of 8 to 40 characters, longer ones cut off.
     """
     check_sizes(n_train=n_train, n_test=n_test)
     files = {name: files_of(name) for name in LANGUAGES}

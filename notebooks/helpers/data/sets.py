@@ -122,10 +122,7 @@ def drawn(labels, settings):
 
 
 def fixed(labels, set_size, n, seed):
-    """Fixed sets for validation and test: int32 array ``n s``.
-
-    Every element is the odd one once before any is it twice. Errors as ``draw_sets``.
-    """
+    """Fixed sets for validation and test, each element in turn odd: int32 ``n s``."""
     check_sizes(n=n)
     rng = np.random.default_rng(seed)
     turns = -(-n // max(len(labels), 1))
@@ -157,8 +154,8 @@ def divided(part, share, seed):
 def digits(seed):
     """The 1,797 digits of scikit-learn: ``Part`` by name of three parts, class names.
 
-    Features are the 64 grey values, divided by 16. All parts come from the same thirteen
-    writers. Source: Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits (UCI).
+    Features are the 64 grey values, divided by 16, in all parts of the same 13 writers.
+    Source: Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits (UCI).
     """
     found, names = pictures.load("digits", seed)
     return {
@@ -212,8 +209,8 @@ def centred(parts, axis=None):
 def load(settings):
     """Images as ``Part`` by name: ``train``, ``validation``, ``test``; class names.
 
-    With a smaller ``n_train`` than there are images, the first ones are taken. Raises
-    ValueError if the source is unknown, or its sizes differ from the settings.
+    The first ``n_train`` images are taken. ValueError if the source is unknown, or its
+    sizes differ from the settings.
     """
     is_digits, seed = settings.source == "digits", settings.seed
     parts, names = digits(seed) if is_digits else of_photos(settings.source, seed)
@@ -232,9 +229,8 @@ def settings_for(source, device):
     """Settings of the chapter *anomaly* for a source of images and a device.
 
     On a CPU, training on photos takes two epochs and promises less. Of photos that are
-    not ``KNOWN`` all sizes follow, and nothing is promised: a set has ten, or as many as
-    half of a class's test photos, and all its validation photos, fill; too few of them
-    are a ValueError.
+    not ``KNOWN`` all sizes follow, and nothing is promised: a set has ten, or what half of
+    a class's test photos, and all its validation photos, fill; else a ValueError.
     """
     if source == "cifar100" and device == "cpu":
         return Cifar100(epochs=2, least_accuracy=0.5)

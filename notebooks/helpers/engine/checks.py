@@ -1,6 +1,5 @@
-"""Check sizes, settings, data and labels.
+"""Check sizes, settings, data and labels: a ValueError says what was expected and came.
 
-Each check raises ValueError before any work, and names what was expected and what came.
 A loss function says how its data are checked: ``loss.check_labels`` is one of
 ``check_classes`` and ``check_texts``, or another function like them.
 """
@@ -69,11 +68,7 @@ def check_fit(model, modules, loss_fn, data, settings, batches, validation):
 
 
 def check_model(modules, settings):
-    """Check that no module contradicts the settings.
-
-    Compared is what a module keeps under the name of an argument of the model, such as
-    ``n_heads``; of dropout its rate.
-    """
+    """Check that modules keep arguments of the model, such as ``n_heads``, as settings."""
     for module in modules:
         for name, expected in getattr(settings, "model", {}).items():
             found = getattr(module, name, expected)

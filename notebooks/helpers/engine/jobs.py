@@ -17,7 +17,6 @@ from pathlib import Path
 
 import cloudpickle
 
-LAST_LINES = 12
 PRELOADED = ["helpers.torch", "torch._dynamo", "torch.distributed.fsdp"]
 
 
@@ -45,7 +44,7 @@ def results(starts, function, n, args, limit):
         for rank, (status, said) in enumerate(found):
             if status:
                 errors = map(Path.read_text, sorted(Path(folder).glob("error-*")))
-                last = "\n".join(next(errors, said).splitlines()[-LAST_LINES:])
+                last = "\n".join(next(errors, said).splitlines()[-12:])
                 raise RuntimeError(f"process {rank} ended with status {status}\n{last}")
         files = [Path(folder, f"result-{rank}") for rank in range(n)]
         return [cloudpickle.loads(file.read_bytes()) for file in files]

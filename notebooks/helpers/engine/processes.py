@@ -6,10 +6,7 @@ from helpers.engine.checks import expect
 
 
 class ProcessGroup:
-    """A single process; ``rank`` counts them from 0, ``size`` is their number.
-
-    A subclass for several says how Python objects go from one to all.
-    """
+    """A single process; subclasses say how objects go from one ``rank`` to all."""
 
     rank, size = 0, 1
 
@@ -30,10 +27,7 @@ class ProcessGroup:
         return result
 
     def check_same(self, about):
-        """Raise ValueError in every process if they do not mean the same run.
-
-        ``about`` are texts by name; the message has the host, the process and the names.
-        """
+        """Raise ValueError in every process if ``about``, texts by name, differs in one."""
         (first, theirs), *others = self.all_gather((socket.gethostname(), about))
         for rank, (name, found) in enumerate(others, start=1):
             keys = sorted(found.keys() | theirs.keys())

@@ -81,9 +81,8 @@ def fit(
     Returns
     -------
     dict of str to float64 array
-        ``loss``, ``accuracy``, ``learning_rate``, ``grad_norm`` (before clipping) of
-        every update; ``validation_loss``, ``validation_accuracy``, ``seconds`` of every
-        epoch.
+        Of updates ``loss``, ``accuracy``, ``learning_rate``, ``grad_norm`` before
+        clipping; of epochs ``validation_loss``, ``validation_accuracy``, ``seconds``.
 
     Raises
     ------
@@ -106,14 +105,13 @@ def fit(
 def train(trainer, settings, batches, about, *, folder, retrain, bar, report):
     """Train all epochs, from the start or from the last checkpoint; the history.
 
-    ``trainer`` has a ``model``, a ``group`` of processes, ``epoch(number, batches)`` and
-    ``score()``, which return numbers by name, ``state()``, which returns arrays by name,
-    and ``restore(arrays)``. After an error the model has its initial weights again, so
-    that the same call resumes the run.
+    ``trainer`` is the ``Trainer`` of a framework. After an error the model has its
+    initial weights again, so that the same call resumes the run.
     """
     group = trainer.group
     about = about | {"initial weights": digest(to_arrays(trainer.model))}
     group.check_same(about | {"folder": str(folder is None), "retrain": str(retrain)})
+
     run, found = group.broadcast(lambda: open_run(folder, about, retrain))
     run = run if group.rank == 0 else None
     start = trainer.state()
@@ -230,9 +228,8 @@ class Run:
                 text = json.dumps(about, indent=1)
                 write_atomically(self.folder / "about.json", text.encode())
         except OSError as error:
-            raise ValueError(
-                f"cannot keep a run in {folder}: {error.strerror} ({error.filename})"
-            ) from error
+            why = f"{error.strerror} ({error.filename})"
+            raise ValueError(f"cannot keep a run in {folder}: {why}") from error
         if self.path.is_dir():
             raise ValueError(f"{self.path} is a folder, expected a file: {CURE}")
 
@@ -256,8 +253,7 @@ class Run:
     def write_events(self, history, n):
         """Write the latest epoch for TensorBoard; at first, all epochs until now.
 
-        The files of earlier processes are removed: so the events are those of the
-        checkpoint, whenever a process was killed.
+        Without the files of earlier processes, the events are those of the checkpoint.
         """
         first = len(history["seconds"]) - 1
         if self.events is None:

@@ -45,9 +45,8 @@ class Sets(ModelSettings):
     def for_data(cls, parts, **changes):
         """Settings for your own data, with sizes taken from them.
 
-        A set has ten elements, or as many as the smallest class allows; epochs are as
-        many as give about 640 updates; any setting may be changed. ``parts`` are those of
-        ``helpers.data.sets.split``.
+        ``parts`` are those of ``helpers.data.sets.split``. A set has ten elements, or as
+        many as the smallest class allows; epochs give about 640 updates.
         """
         features, labels = parts["train"].features, parts["train"].labels
         counts = (np.unique(p.labels, return_counts=True)[1] for p in parts.values())
@@ -69,8 +68,7 @@ class Sets(ModelSettings):
 class Anomaly(Sets):
     """A source of ``helpers.data.sets``, and what the chapter promises on it.
 
-    ``n_unseen`` in classes; ``least_accuracy`` and ``least_gain`` over the baseline as
-    shares.
+    ``n_unseen`` in classes; ``least_accuracy``, ``least_gain`` over the baseline: shares.
     """
 
     source: str

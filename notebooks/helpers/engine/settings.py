@@ -1,7 +1,6 @@
-"""One frozen dataclass per task: sizes, steps, seed, bounds; the twins share it.
+"""One frozen dataclass per task: sizes, updates, seed, bounds; the twins share it.
 
-Steps are optimiser updates. Everything is checked when a dataclass is made: invalid
-settings raise an error before any work. ``dataclasses.replace`` makes variants.
+Everything is checked when one is made. ``dataclasses.replace`` makes variants.
 """
 
 from dataclasses import dataclass
@@ -94,10 +93,7 @@ class ModelSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Sequences(ModelSettings):
-    """A ``Predictor`` on sequences of symbols.
-
-    ``length`` in symbols; ``n_validation`` and ``n_test`` in sequences.
-    """
+    """A ``Predictor`` on sequences of ``length`` symbols; parts count sequences."""
 
     EXAMPLE = "length", "n_symbols"  # one-hot, s i
     n_symbols: int = 10
@@ -147,8 +143,8 @@ class Reverse(Sequences):
 class Text(ModelSettings):
     """Chapter *decoder*: a language model on the source of Python's standard library.
 
-    ``n_tokens`` in the vocabulary, ``length`` of a window in tokens. An epoch has
-    ``n_train`` windows of its own, at random places.
+    ``n_tokens`` in the vocabulary; an epoch has ``n_train`` windows of its own, at random
+    places, of ``length`` tokens.
     """
 
     n_train: int = 16 * 65
@@ -183,8 +179,7 @@ class Text(ModelSettings):
 class Dates(ModelSettings):
     """Chapter *translation*: dates in seven written forms, to be written as ISO does.
 
-    ``n_validation`` and ``n_test`` in days, which occur in no other part;
-    ``n_characters`` in the vocabulary, as in ``helpers.data.dates``. Each epoch has
+    ``n_validation`` and ``n_test`` in days, which occur in no other part; each epoch has
     ``n_train`` examples of its own.
     """
 
@@ -216,8 +211,7 @@ class Dates(ModelSettings):
 class Pictures(ModelSettings):
     """Chapter *vision*: a vision Transformer on pictures, by default scikit-learn's digits.
 
-    ``image_size`` and ``patch`` in pixels; ``n_channels`` of a pixel; the rest as in
-    ``VisionTransformer``.
+    ``image_size`` and ``patch`` in pixels; the rest as in ``VisionTransformer``.
     """
 
     EXAMPLE = "image_size", "image_size", "n_channels"  # y x i
@@ -246,11 +240,10 @@ class Pictures(ModelSettings):
 
     @classmethod
     def for_data(cls, parts, updates=640, **changes):
-        """Settings for your own pictures, with sizes taken from them.
+        """Settings for your own pictures, ``parts`` of ``helpers.data.pictures.load``.
 
-        The model is larger than that for digits, and patches are as small as an eighth
-        of the picture's side. Epochs are chosen for about ``updates``, 100 at most; any
-        setting may be changed. ``parts`` are those of ``helpers.data.pictures.load``.
+        The model is larger than that for digits, patches are an eighth of the side or
+        more. Epochs, 100 at most, are for about ``updates``; ``changes`` are settings.
         """
         images, labels = parts["train"]
         side = images.shape[1]

@@ -1,7 +1,4 @@
-"""The same training in the other framework, in a process of its own.
-
-A page never loads both frameworks; to compare them it asks another Python.
-"""
+"""The same training in the other framework: a page never loads both, but asks Python."""
 
 import os
 from importlib import import_module

@@ -57,10 +57,8 @@ def from_arrays(model, arrays):
     """Set every parameter of a model of either framework, or none.
 
     The model keeps its dtypes and its devices; ``arrays`` are as ``to_arrays`` returns
-    them, real numbers of any dtype.
-
-    Raises ValueError if a name is missing or unknown, a shape differs, or a number is
-    complex, NaN, infinite, or too large for the model's dtype; the model is as before.
+    them, real numbers of any dtype. If a name is missing or unknown, a shape differs, or
+    a number is complex, not finite, or too large for the model's dtype: ValueError.
     """
     places = {name: place for name, *place in parameters(model)}
     missing, unknown = sorted({*places} - {*arrays}), sorted({*arrays} - {*places})
@@ -169,10 +167,9 @@ def write_atomically(path, data):
 
 
 def load_weights(model, path):
-    """Read the parameters of a model from a safetensors file.
+    """Read the parameters of a model from a safetensors file; all of them, or none.
 
-    After an error, because the file is missing, truncated, not safetensors, or of another
-    model, the model is as before.
+    An error says whether it is missing, damaged, not safetensors, or of another model.
     """
     path = Path(path)
     if not path.is_file():

@@ -90,8 +90,8 @@ def fit(
 def evaluate(model, loss_fn, data, *, batch_size=1000):
     """Mean loss and accuracy with dropout off: a dictionary of two numbers.
 
-    The model stays in the mode it is in, and where it is; ``batch_size`` is a matter of
-    memory, not of the result: a batch counts as many times as ``loss_fn.weigh`` says.
+    The model stays in its mode and place; ``batch_size`` is a matter of memory, since a
+    batch counts as many times as ``loss_fn.weigh`` says.
     """
     checks.check_sizes(batch_size=batch_size)
     checks.check_examples(check_kind(model, nnx.Module), loss_fn, data)
@@ -99,10 +99,7 @@ def evaluate(model, loss_fn, data, *, batch_size=1000):
 
 
 def on_all_devices(model):
-    """Put a copy of a model on every device, for ``fit`` to share batches among them.
-
-    It is changed in place, and has to be the same in all processes.
-    """
+    """Put a model, the same in all processes, on every device: ``fit`` shares batches."""
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     place = NamedSharding(mesh, PartitionSpec())
     nnx.update(model, jax.tree.map(lambda x: on_mesh(x, place), nnx.state(model)))
@@ -246,10 +243,9 @@ def run_epoch(
     carry, data, batches, uniforms, learning_rates, *, graph, loss_fn, augment,
     max_grad_norm, mesh=None, wrt=nnx.Param,
 ):  # fmt: skip
-    """All updates of an epoch as one ``scan``, with no Python in between.
+    """All updates of an epoch as one ``scan``; it overwrites the arrays of ``carry``.
 
-    It overwrites the arrays of ``carry``. On a mesh, each device gets its part of every
-    batch; XLA adds the gradients up.
+    On a mesh, each device gets its part of every batch; XLA adds the gradients up.
     """
     optimizer = make_optimizer(learning_rates, max_grad_norm)
     fixed = {"optimizer": optimizer, "graph": graph, "loss_fn": loss_fn, "wrt": wrt}

@@ -1,8 +1,7 @@
 """NumPy in, figure out; never shows a figure by itself.
 
-Every function returns a ``matplotlib.figure.Figure`` that a cell shows by naming it in
-its last line. Figures have a light background of their own; for dark pages the book maps
-their colours and tints. Colours follow Okabe & Ito; lines differ in dashes, too.
+Functions return a ``matplotlib.figure.Figure``, which a cell shows by naming it in its
+last line. For dark pages the book maps colours and tints, which follow Okabe & Ito.
 """
 
 import sys
@@ -86,9 +85,8 @@ def heatmaps(
     """Matrices side by side, or in rows of ``columns``, on one colour scale.
 
     NaN is drawn grey: a hidden cell. ``x`` and ``y`` name the axes, ``x_ticks`` and
-    ``y_ticks`` the columns and rows, ``bar`` the colour bar. With ``low < 0`` the
-    middle of the scale is white, so that ``low = -high`` puts white at 0. ``size`` is
-    in inches.
+    ``y_ticks`` the columns and rows, ``bar`` the colour bar. With ``low < 0`` the middle
+    of the scale is white: 0 if ``low = -high``. ``size`` is in inches.
     """
     maps = [check_matrix(values, f"map {i}") for i, values in enumerate(maps)]
     check_count(titles, len(maps), "titles, one per map")

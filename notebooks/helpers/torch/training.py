@@ -82,8 +82,8 @@ def fit(
 def evaluate(model, loss_fn, data, *, batch_size=1000):
     """Mean loss and accuracy with dropout off: a dictionary of two numbers.
 
-    The model stays in the mode it is in, and where it is; ``batch_size`` is a matter of
-    memory, not of the result: a batch counts as many times as ``loss_fn.weigh`` says.
+    The model stays in its mode and place; ``batch_size`` is a matter of memory, since a
+    batch counts as many times as ``loss_fn.weigh`` says.
     """
     checks.check_sizes(batch_size=batch_size)
     checks.check_examples(check_kind(model, nn.Module), loss_fn, data)
@@ -144,8 +144,7 @@ class Trainer:
         device, uniforms = self.data[0].device, None
         if self.augment:
             uniforms = draw_uniforms(self.settings, number, batches)
-            uniforms = np.split(uniforms, size, axis=1)[rank]
-            uniforms = torch.tensor(uniforms, device=device)
+            uniforms = torch.tensor(np.split(uniforms, size, 1)[rank], device=device)
         weights = loss_weights(self.loss_fn, self.data, batches, size)[rank].tolist()
         batches = np.split(batches, size, axis=1)[rank]
         batches = torch.tensor(batches, device=device).long()
@@ -184,10 +183,9 @@ class Trainer:
 
 
 def loss_weights(loss_fn, data, batches, size):
-    """Weight of each process's part of every batch: an array ``processes n``.
+    """Weights ``processes n`` of the parts of every batch: their mean is its loss.
 
-    The mean of weighted parts is the loss of the batch, if ``loss_fn.weigh`` says how
-    many terms each example adds to it; without it, all examples count alike.
+    If ``loss_fn.weigh`` does not say how many terms it adds, each example counts alike.
     """
     if size == 1 or not hasattr(loss_fn, "weigh"):
         return np.ones((size, len(batches)))
@@ -235,7 +233,6 @@ def score(model, loss_fn, data, batch_size):
         for batch in zip(*(x.split(batch_size) for x in data), strict=True):
             loss, metrics = loss_fn(model, *batch)
             n = torch.as_tensor(runs.count_terms(loss_fn, batch), device=loss.device)
-            rows.append(
-                torch.stack([x.float() for x in (loss, metrics["accuracy"], n)])
-            )
+            found = loss, metrics["accuracy"], n
+            rows.append(torch.stack([x.float() for x in found]))
     return runs.weighted_mean(torch.stack(rows).tolist())  # waits for the device once

@@ -55,7 +55,10 @@ def attention(
     grid = None
     if images is not None:
         images, grid = cut(images, patch, shape, token)
-        queries = names_of_patches(*grid, token) if queries is None else queries
+        if queries is None:
+            places = enumerate(np.ndindex(*grid))
+            queries = ["class token"] * bool(token)
+            queries += [f"patch {i} in row {y}, column {x}" for i, (y, x) in places]
         high = strongest(arrays.values()) if high is None else high
     high = 1 if high is None else high
     expect(0 < high <= 1, "high to lie in (0, 1]", repr(high))
@@ -95,11 +98,8 @@ class View:
         self.view = view
 
     def __repr__(self):
-        layers, b, heads, q, k = self.view["shape"]
-        return (
-            f"attention maps: {layers} layers, {b} sequences, {heads} heads, "
-            f"{q} queries, {k} keys"
-        )
+        what = "attention maps: {} layers, {} sequences, {} heads, {} queries, {} keys"
+        return what.format(*self.view["shape"])
 
     def _repr_html_(self):
         return f"{element(self.view)}\n<script>{script()}</script>"
@@ -126,8 +126,7 @@ def checked(array, name):
 
 def labels(given, b, n, what):
     """A list of ``n`` labels for each of ``b`` sequences."""
-    if given is None:
-        given = [str(i) for i in range(n)]
+    given = range(n) if given is None else given
     expect(not isinstance(given, str), f"a list of labels of {what}", repr(given))
     rows = list(given)
     if all(np.ndim(row) == 0 for row in rows):
@@ -179,13 +178,6 @@ def strongest(arrays):
     arrays = np.stack(list(arrays))
     most = max(4 / arrays.shape[-1], np.quantile(arrays, 0.99))
     return min(1, np.ceil(np.round(100 * most, 3)) / 100)
-
-
-def names_of_patches(rows, columns, token):
-    """What each element of a vision Transformer's sequence is called."""
-    places = enumerate(np.ndindex(rows, columns))
-    names = [f"patch {i} in row {row}, column {column}" for i, (row, column) in places]
-    return ["class token"] * bool(token) + names
 
 
 def png(pixels, colours):
