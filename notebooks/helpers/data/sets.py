@@ -105,8 +105,8 @@ def distinct(sizes, n, rng):
 def drawn(labels, settings):
     """New sets for every epoch: from the epoch to an int32 array ``n b s``.
 
-    Every element of the ``n_train`` is the odd one of one set of the epoch, except those
-    that would not fill a batch. The sets depend on the seed and the epoch alone.
+    Each of the ``n_train`` labels, else a ValueError, is the odd one of one set of the
+    epoch, but for those that fill no batch. The sets depend on seed and epoch alone.
     """
     expect(len(labels) == (n := settings.n_train), f"n_train = {n} labels", len(labels))
     check_classes(labels, settings.set_size)
@@ -122,7 +122,7 @@ def drawn(labels, settings):
 
 
 def fixed(labels, set_size, n, seed):
-    """Fixed sets for validation and test, each element in turn odd: int32 ``n s``."""
+    """Fixed sets, each element in turn odd: int32 ``n s``; errors as ``draw_sets``."""
     check_sizes(n=n)
     rng = np.random.default_rng(seed)
     turns = -(-n // max(len(labels), 1))

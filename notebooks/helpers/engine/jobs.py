@@ -31,12 +31,12 @@ def torchrun(function, n, *args, restarts=0, limit=300):
 
 
 def together(function, n, *args, limit=300):
-    """What ``function(rank, *args)`` returns in each of ``n``; errors as above."""
+    """What ``function(rank, *args)`` returns in each of ``n``; errors as ``torchrun``."""
     return results([[rank] for rank in range(n)], function, n, args, limit)
 
 
 def results(starts, function, n, args, limit):
-    """What it returned in each process; ``starts``: the numbers of each call, below."""
+    """What it returned in each process; ``starts``: numbers to call this file with."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "job").write_bytes(cloudpickle.dumps((function, args)))
         commands = [["-m", __name__, folder, *map(str, start)] for start in starts]

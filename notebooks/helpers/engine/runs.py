@@ -37,6 +37,7 @@ def runs_folder(name):
 def describe(modules, loss_fn, settings, data, validation, batches, augment=None):
     """Everything that identifies a run but its initial weights: short texts by name."""
     return {
+        # a precision of float32 goes without saying
         **{k: repr(x) for k, x in asdict(settings).items() if x != "float32"},
         "model": code(*modules),
         "loss function": code(loss_fn),

@@ -53,8 +53,8 @@ class EncoderBlock(nnx.Module):
 
     ``b s m -> b s m, b h s s``; options of a call are those of its attention. Dropout,
     in [0, 1), is on both branches and inside the feed-forward net; ``activation`` is
-    "relu" or "gelu", ``norm`` "layer" or "rms", ``attention`` a class. ``norm_first``:
-    before each branch (Xiong et al. 2020) instead of after each sum.
+    "relu" or "gelu", ``norm`` "layer" or "rms", ``attention`` a class. With
+    ``norm_first`` norms are before each branch (Xiong et al. 2020), not after each sum.
 
     Source: Vaswani et al. 2017, sec. 3.1.
     """

@@ -103,7 +103,7 @@ def move_pictures(images, angles, shifts):
     """Turn pictures about their middle, then shift them; black comes in from outside.
 
     ``b y x i -> b y x i`` in floats, interpolated linearly. ``angles``, ``b``, are in
-    radians, from down to right; ``shifts``, ``b 2``, in pixels, down and to the right.
+    radians, positive from down to right; ``shifts``, ``b 2``, in pixels, down and right.
     """
     b, height, width, _ = images.shape
     middle = (height - 1) / 2, (width - 1) / 2
