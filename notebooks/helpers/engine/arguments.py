@@ -2,7 +2,11 @@
 
 from operator import index
 
-from helpers.engine.checks import expect
+
+def expect(valid, what, got):
+    """Raise ValueError, with what was expected and what came, unless it is valid."""
+    if not valid:
+        raise ValueError(f"expected {what}, got {got}")
 
 
 def check_kind(model, kind):

@@ -10,6 +10,8 @@ from numbers import Integral, Real
 
 import numpy as np
 
+from helpers.engine.arguments import expect
+
 TINY, LARGEST = np.finfo(np.float32).tiny.item(), np.finfo(np.float32).max.item()
 RULES = {  # by name or else by type: kind, description, least and largest value
     "seed": (Integral, "a whole number >= 0", 0, inf),
@@ -22,12 +24,6 @@ RULES = {  # by name or else by type: kind, description, least and largest value
     bool: (bool, "True or False", False, True),
     str: (str, "a text", None, None),
 }
-
-
-def expect(valid, what, got):
-    """Raise ValueError, with what was expected and what came, unless it is valid."""
-    if not valid:
-        raise ValueError(f"expected {what}, got {got}")
 
 
 def check_sizes(**sizes):
