@@ -270,11 +270,26 @@ def stop(message, status=1):
     os._exit(status)
 
 
+def in_each(together, make):
+    """What a function returns in this process, if it raises in none.
+
+    What it raises elsewhere is a ValueError with the host and the process.
+    """
+    result, error = processes.result_or_error(make)
+    found = together.all_gather((socket.gethostname(), error and f"{error}"))
+    if error is not None:
+        raise error
+    for rank, (name, problem) in enumerate(found):
+        if problem:
+            raise ValueError(f"process {rank} on {name} failed: {problem}")
+    return result
+
+
 def train(given, changes, together):
     """Train, test, and keep the weights; returns what to say."""
     side = given.framework
     training = importlib.import_module(f"helpers.{side}.training")
-    task = together.each(lambda: tasks.load(given.task, given.data, **changes))
+    task = in_each(together, lambda: tasks.load(given.task, given.data, **changes))
     model, loss = task.build(side), getattr(training, task.loss)
     about = {name: repr(value) for name, value in asdict(task.settings).items()}
     about |= {

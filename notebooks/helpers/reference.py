@@ -1,14 +1,15 @@
 """Attention, norms, positions, blocks and stacks of them in NumPy float64.
 
 Written to be checked against the formulas by eye, not to be fast: one query at a time,
-and a hidden key is left out of the sum instead of being given a low score. The
-parameters are a dictionary as ``weights.to_arrays`` makes it: dense matrices are
-``in out``, so that a dense layer is ``x @ weight + bias``.
+and a hidden key is left out of the sum instead of being given a low score. Parameters
+are as ``weights.to_arrays`` makes them; a dense layer is ``x @ weight + bias``.
 """
 
 import math
 
 import numpy as np
+
+from helpers.engine.checks import expect
 
 
 def softmax(scores):
@@ -30,10 +31,8 @@ def attention(q, k, v, mask=None):
     shape = (*q.shape[:-1], k.shape[-2])  # ... q k
     seen = np.ones(shape, bool)
     if mask is not None:
-        if mask.dtype != bool or mask.ndim not in (2, len(shape)):
-            raise ValueError(
-                f"expected a mask for {shape}, got {mask.dtype} {mask.shape}"
-            )
+        valid = mask.dtype == bool and mask.ndim in (2, len(shape))
+        expect(valid, f"a mask for {shape}", f"{mask.dtype} {mask.shape}")
         seen = np.broadcast_to(mask, shape)
     weights = np.zeros(shape)
     out = np.zeros((*q.shape[:-1], v.shape[-1]))  # ... q e
@@ -94,8 +93,7 @@ def encoder_block(
 ):  # fmt: skip
     """One block without dropout: ``b s m -> b s m, b h s s``.
 
-    With a ``context`` ``b k m`` it is a decoder's, and returns the weights ``b h s k`` of
-    its cross-attention, too.
+    With a ``context`` ``b k m`` it is a decoder's, and returns cross weights ``b h s k``.
 
     Source: post-norm from Vaswani et al. 2017, sec. 3.1; pre-norm from Xiong et al. 2020.
     """

@@ -1,21 +1,16 @@
-"""Warm-up and decay as functions of the step, framework-free.
-
-Each returns a factor without unit; the peak rate of the settings is multiplied by it.
-A step is the number of optimiser updates made so far, ``0 <= step < total``.
-"""
+"""Warm-up and decay: a factor of the peak rate, by the updates made so far, ``step``."""
 
 from math import cos, pi, sqrt
 
 import numpy as np
 
-from helpers.engine.checks import check_sizes, choose
+from helpers.engine.checks import check_sizes, choose, expect
 
 
 def check_warmup(warmup, total):
     """Raise ValueError unless ``1 <= warmup < total``."""
     check_sizes(warmup=warmup)
-    if not warmup < total:
-        raise ValueError(f"expected a warmup below {total} updates, got {warmup}")
+    expect(warmup < total, f"a warmup below {total} updates", warmup)
 
 
 def warmup_constant(step, *, warmup, total):

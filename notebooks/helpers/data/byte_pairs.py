@@ -7,6 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from helpers.engine.checks import expect
+
 ASCII = "\t\n" + "".join(map(chr, range(32, 127)))
 PIECE = re.compile(r"\n *| ?\w+| ?[^\w\s]+|\s")  # no byte pair reaches across two
 
@@ -34,15 +36,13 @@ class BytePairs:
     def learn(cls, text, n_tokens, alphabet=ASCII):
         """Join the most frequent pair of neighbours, again and again.
 
-        ``n_tokens`` is the size of the vocabulary that is to come out; ``alphabet`` has
-        characters to know besides those of the text.
+        ``n_tokens`` is the size; ``alphabet`` has characters besides those of the text.
         """
         alphabet = "".join(sorted(set(text) | set(alphabet)))
-        if len(alphabet) > n_tokens:
-            raise ValueError(
-                f"expected n_tokens of at least {len(alphabet)}, as many as there are "
-                f"characters, got {n_tokens}"
-            )
+        wanted = (
+            f"n_tokens of at least {len(alphabet)}, as many as there are characters"
+        )
+        expect(n_tokens >= len(alphabet), wanted, n_tokens)
         places = {c: n for n, c in enumerate(alphabet)}
         pieces = Counter(PIECE.findall(text))
         words = [[places[c] for c in piece] for piece in pieces]
@@ -52,10 +52,8 @@ class BytePairs:
     @property
     def metadata(self):
         """Alphabet and merges as texts, for the metadata of a file of weights."""
-        return {
-            "alphabet": "".join(self.numbers),
-            "merges": json.dumps([*map(list, self.merges)]),
-        }
+        merges = json.dumps([*map(list, self.merges)])
+        return {"alphabet": "".join(self.numbers), "merges": merges}
 
     @classmethod
     def from_metadata(cls, metadata):
@@ -87,8 +85,8 @@ class BytePairs:
     def decode(self, tokens):
         """The text that tokens stand for; negative ones are padding."""
         tokens = [int(token) for token in tokens]
-        if unknown := [token for token in tokens if token >= len(self)]:
-            raise ValueError(f"expected tokens below {len(self)}, got {unknown[0]}")
+        unknown = next((token for token in tokens if token >= len(self)), None)
+        expect(unknown is None, f"tokens below {len(self)}", unknown)
         return "".join(self.tokens[token] for token in tokens if token >= 0)
 
 
@@ -103,10 +101,7 @@ def merged(word, pair, new):
 
 
 def frequent_pairs(words, counts, n_tokens, first):
-    """Pairs to merge, the most frequent first; changes the words.
-
-    Only words that contain a pair are looked at again when it is merged.
-    """
+    """Pairs to merge, the most frequent first; changes the words."""
     totals, places = Counter(), defaultdict(set)  # of each pair: how often, and where
     for n, word in enumerate(words):
         for pair in pairwise(word):
@@ -116,12 +111,10 @@ def frequent_pairs(words, counts, n_tokens, first):
     for new in range(first, n_tokens):
         best = max(totals, key=lambda pair: (totals[pair], pair), default=None)
         if best is None or totals[best] < 2:
-            raise ValueError(
-                f"expected a longer text: it has frequent pairs for {new} tokens, not "
-                f"for n_tokens = {n_tokens}"
-            )
+            what = f"frequent pairs for {new} tokens, not for n_tokens = {n_tokens}"
+            raise ValueError(f"expected a longer text: it has {what}")
         merges.append(best)
-        for n in places.pop(best):
+        for n in places.pop(best):  # only words that contain the pair
             for pair in pairwise(words[n]):
                 totals[pair] -= counts[n]
             words[n] = merged(words[n], best, new)

@@ -100,9 +100,8 @@ def split(settings):
 def load(settings):
     """By part, sources int32 ``b k`` and targets int32 ``b s``.
 
-    Each example is a day in a form, drawn by the seed of the settings; days of
-    validation and test occur once each. For training there are ``epochs·n_train``, to be
-    used with ``batches=sequences.in_order(settings)``.
+    Each example is a day in a form, drawn by the seed of the settings. For training there
+    are ``epochs·n_train``, to be used with ``batches=sequences.in_order(settings)``.
     """
     days, data = split(settings), {}
     for place, (name, those) in enumerate(days.items()):
@@ -118,5 +117,4 @@ def load(settings):
 def pairs(days, forms):
     """Sources and targets of days in given forms: ``b k, b s``."""
     sources = [write(day, form) for day, form in zip(days, forms, strict=True)]
-    targets = [day.isoformat() for day in days]
-    return encode(sources), encode(targets, target=True)
+    return encode(sources), encode([day.isoformat() for day in days], target=True)

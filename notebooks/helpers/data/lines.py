@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers.data.text import read
-from helpers.engine.checks import check_sizes
+from helpers.engine.checks import check_sizes, expect
 
 SOURCES = {  # the package, None for the standard library, and its files
     "Python": (None, "email/*.py"),
@@ -22,9 +22,8 @@ def languages(n_train=400, n_test=150):
     """Lines and their languages: texts, labels, test texts, test labels; arrays ``n``.
 
     At most ``n_train`` lines of each language from the first four fifths of its files,
-    in random order, and at most ``n_test`` from the others, without those that are in
-    the first part, too. Labels are places in ``LANGUAGES``. Lines are ASCII of 8 to 40
-    characters, longer ones cut off.
+    shuffled, and at most ``n_test`` new ones from the others. Labels are places in
+    ``LANGUAGES``. Lines are ASCII of 8 to 40 characters, longer ones cut off.
     """
     check_sizes(n_train=n_train, n_test=n_test)
     files = {name: files_of(name) for name in LANGUAGES}
@@ -43,11 +42,8 @@ def files_of(language):
     if package:
         folder = Path(find_spec(package).submodule_search_locations[0])
     paths = sorted(folder.glob(pattern))
-    if len(paths) < 2:
-        raise ValueError(
-            f"expected two files or more for {language}, one to learn from and one for "
-            f"the test, got {len(paths)} at {folder / pattern}"
-        )
+    wanted = f"two files or more for {language}, one to learn from and one for the test"
+    expect(len(paths) >= 2, wanted, f"{len(paths)} at {folder / pattern}")
     return paths
 
 

@@ -9,8 +9,7 @@ def ngram_bits(train, test, order):
     """Bits per character of the n-grams of 1 to ``order``: interpolated Witten-Bell.
 
     The probability after n - 1 characters is a mean of what was seen after them and of
-    the next shorter context's; the more different characters have followed, the more
-    counts the shorter one. The unigram, n = 1, looks at no context.
+    the next shorter context's, which counts more, the more characters have followed.
 
     Source: Chen & Goodman 1998, sec. 2.4; Witten & Bell 1991, method C.
     """

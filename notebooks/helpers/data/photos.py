@@ -21,8 +21,7 @@ N_FEATURES = 512
 
 def data_folder():
     """Where photos and features are kept."""
-    default = Path(__file__).parents[2] / "data"
-    return Path(os.environ.get("DATA_FOLDER") or default)
+    return Path(os.environ.get("DATA_FOLDER") or Path(__file__).parents[2] / "data")
 
 
 def stem(name):
@@ -31,10 +30,8 @@ def stem(name):
         return name
     path = located(name)
     if os.sep not in str(name) and not path.is_dir():
-        known = ", ".join(map(repr, DATA))
-        raise ValueError(
-            f"unknown data set {str(name)!r}: expected {known}, or a folder of pictures"
-        )
+        known = f"{', '.join(map(repr, DATA))}, or a folder of pictures"
+        raise ValueError(f"unknown data set {str(name)!r}: expected {known}")
     return f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
 
 
@@ -78,8 +75,7 @@ def damaged(path, why):
 def load_images(name):
     """By part, photos uint8 ``n 32 32 3`` and labels int32 ``n``; class names.
 
-    Raises FileNotFoundError if ``make data`` has not prepared them, and ValueError if
-    the name is unknown or the file is damaged.
+    FileNotFoundError if ``make data`` must run, ValueError if name or file is wrong.
     """
     arrays = read_npz(images_file(name))
     pairs = {p: (arrays[f"{p}_images"], arrays[f"{p}_labels"]) for p in PARTS}
@@ -87,10 +83,7 @@ def load_images(name):
 
 
 def load_features(name, photos):
-    """By part, features float32 ``n 512`` of the photos that ``load_images`` returns.
-
-    Raises the errors of ``load_images``, and ValueError if they do not fit.
-    """
+    """By part, features float32 ``n 512`` of the photos of ``load_images``; its errors."""
     path = features_file(name)
     found = read_npz(path)
     for part, (images, _) in photos.items():
@@ -104,9 +97,8 @@ def load_features(name, photos):
 def read_picture(path, side=SIDE):
     """The middle square of a picture: uint8 array ``side side 3``.
 
-    It is turned as the camera says; what is transparent becomes white; if a pixel has
-    more than eight bits, the range of the picture becomes 0 to 255. The whole picture
-    is decoded, so that one that was cut short raises an error.
+    It is turned as the camera says; what is transparent becomes white; more than eight
+    bits become 0 to 255, their range. A picture that was cut short raises an error.
     """
     from PIL import Image, ImageOps
 

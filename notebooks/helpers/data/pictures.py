@@ -14,8 +14,8 @@ from helpers.data import photos
 def load(source, seed):
     """Training, validation and test part by name, and the names of the classes.
 
-    The source is ``digits``, or what ``helpers.data.photos`` knows; a part is a pair
-    ``n y x i``, ``n``. A tenth of each class of the training part is for validation.
+    A part is a pair ``n y x i``, ``n``; the source ``digits``, or of ``helpers.data.photos``,
+    of which a tenth of each class of the training part is for validation.
     """
     if source == "digits":
         return digits(seed), [*"0123456789"]
@@ -69,10 +69,7 @@ def source():
 
 
 def shifted(images, down, right):
-    """Pictures moved by whole pixels; black comes in: ``n y x i -> n y x i``.
-
-    ``down`` and ``right`` are less than the picture is wide; negative is up, or left.
-    """
+    """Pictures ``n y x i`` moved by whole pixels, negative up or left; black comes in."""
     height, width = images.shape[1:3]
     y, x = abs(down), abs(right)
     padded = np.pad(images, [(0, 0), (y, y), (x, x), (0, 0)])

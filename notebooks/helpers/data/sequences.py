@@ -18,10 +18,7 @@ def one_hot(x, n_symbols):
 
 
 def reverse_data(settings):
-    """By part, one-hot sequences float32 ``b s i`` and their reverse int32 ``b s``.
-
-    Seeds are those of the settings, and the next two.
-    """
+    """By part, one-hot sequences float32 ``b s i`` and their reverse int32 ``b s``."""
     data = {}
     for place, name in enumerate(("train", "validation", "test")):
         n, seed = getattr(settings, f"n_{name}"), settings.seed + place
@@ -33,8 +30,7 @@ def reverse_data(settings):
 def shuffled(settings):
     """Batches of an epoch: a function from the epoch to an int32 array ``n b``.
 
-    Each epoch has its own order, which depends only on the seed and the number of the
-    epoch, so that a resumed training sees the same batches.
+    The order depends only on seed and epoch: a resumed training sees the same batches.
     """
 
     def batches(epoch):
@@ -47,10 +43,7 @@ def shuffled(settings):
 
 
 def draw_uniforms(settings, epoch, batches):
-    """Eight numbers in [0, 1) for each example of an epoch: float32 array ``n b 8``.
-
-    They depend only on the seed and the number of the epoch, as the batches do.
-    """
+    """Eight numbers in [0, 1) for each example, by seed and epoch: float32 ``n b 8``."""
     rng = np.random.default_rng([settings.seed, epoch, 8])
     return rng.random((*np.shape(batches)[:2], 8), dtype=np.float32)
 
@@ -61,14 +54,9 @@ def in_order(settings):
     For data with ``epochs·n_train`` rows that are in random order already: a function
     from the epoch to an int32 array ``n b``, as ``shuffled``.
     """
-
-    def batches(epoch):
-        n = settings.updates_per_epoch
-        rows = np.arange(n * settings.batch_size, dtype=np.int32)
-        rows += np.int32(epoch * settings.n_train)
-        return rows.reshape(n, settings.batch_size)
-
-    return batches
+    shape = settings.updates_per_epoch, settings.batch_size
+    first = np.arange(shape[0] * shape[1], dtype=np.int32).reshape(shape)
+    return lambda epoch: first + np.int32(epoch * settings.n_train)
 
 
 def count_tokens(*batch):

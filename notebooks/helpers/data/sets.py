@@ -1,8 +1,6 @@
 """Anomaly task: seeded sets with an odd one, from any features and labels, as arrays.
 
 A set is a row of row numbers: first elements of one class, then the odd one of another.
-A whole epoch of sets is drawn at once; the features stay where they are.
-
 Your own data need two arrays, for ``split``: see the end of the chapter *anomaly*.
 """
 
@@ -13,7 +11,7 @@ import numpy as np
 
 from helpers.data import photos, pictures
 from helpers.data.sequences import shuffled
-from helpers.engine.checks import check_data, check_sizes
+from helpers.engine.checks import check_data, check_sizes, expect
 from helpers.engine.set_settings import Anomaly, Cifar100, Digits, check_set_size
 from helpers.engine.shapes import check_shape
 
@@ -36,12 +34,9 @@ class Part:
     def __post_init__(self):
         n, labels = check_shape(self.features, "r i")["r"], self.labels
         check_shape(labels, "r", r=n)
-        if labels.dtype.kind not in "iu":
-            raise ValueError(
-                f"expected whole numbers as labels, got {labels.dtype}, such as "
-                f"{labels[:1].tolist()}: numpy.unique(labels, return_inverse=True)[1] "
-                "numbers the classes"
-            )
+        cure = "numpy.unique(labels, return_inverse=True)[1] numbers the classes"
+        got = f"{labels.dtype}, such as {labels[:1].tolist()}: {cure}"
+        expect(labels.dtype.kind in "iu", "whole numbers as labels", got)
         if self.images is not None:
             check_data((labels, self.images), "labels and images")
         check_data((self.features,), "features")
@@ -63,14 +58,17 @@ def check_classes(labels, set_size):
     """Raise ValueError unless sets can be drawn from these labels."""
     check_sizes(set_size=set_size)
     check_set_size(set_size)
+    classes = np.unique(labels)
+    expect(len(classes) >= 2, "at least two classes", classes.tolist())
+    check_least(labels, set_size - 1, f"a set of {set_size} needs {set_size - 1}")
+
+
+def check_least(labels, n, why):
+    """Raise ValueError unless every class has ``n`` elements."""
     classes, counts = np.unique(labels, return_counts=True)
-    if len(classes) < 2:
-        raise ValueError(f"expected at least two classes, got {classes.tolist()}")
-    if counts.min() < set_size - 1:
-        raise ValueError(
-            f"class {classes[counts.argmin()]} has {counts.min()} elements, a set of "
-            f"{set_size} needs {set_size - 1}"
-        )
+    if counts.min() < n:
+        smallest = classes[counts.argmin()]
+        raise ValueError(f"class {smallest} has {counts.min()} elements, {why}")
 
 
 def draw_sets(labels, set_size, odd, rng):
@@ -107,14 +105,10 @@ def distinct(sizes, n, rng):
 def drawn(labels, settings):
     """New sets for every epoch: from the epoch to an int32 array ``n b s``.
 
-    Every element is the odd one of one set of the epoch, except those that would not
-    fill a batch. The sets depend on the seed and the epoch alone. ``labels`` are as many
-    as ``settings.n_train``, or that is a ValueError.
+    Each of the ``n_train`` labels, else a ValueError, is the odd one of one set of the
+    epoch, but for those that fill no batch. The sets depend on seed and epoch alone.
     """
-    if len(labels) != settings.n_train:
-        raise ValueError(
-            f"expected n_train = {settings.n_train} labels, got {len(labels)}"
-        )
+    expect(len(labels) == (n := settings.n_train), f"n_train = {n} labels", len(labels))
     check_classes(labels, settings.set_size)
     order = shuffled(settings)
 
@@ -128,10 +122,7 @@ def drawn(labels, settings):
 
 
 def fixed(labels, set_size, n, seed):
-    """Fixed sets for validation and test: int32 array ``n s``.
-
-    Every element is the odd one once before any is it twice. Errors as ``draw_sets``.
-    """
+    """Fixed sets, each element in turn odd: int32 ``n s``; errors as ``draw_sets``."""
     check_sizes(n=n)
     rng = np.random.default_rng(seed)
     turns = -(-n // max(len(labels), 1))
@@ -149,12 +140,7 @@ def split(features, labels, images=None, *, seed=42):
     with np.errstate(over="ignore"):  # an infinite feature is named by Part
         features = np.asarray(features).astype(np.float32)
     whole = Part(features, labels, images)
-    classes, counts = np.unique(labels, return_counts=True)
-    if counts.min() < LEAST:
-        raise ValueError(
-            f"class {classes[counts.argmin()]} has {counts.min()} elements, three parts "
-            f"need at least {LEAST}"
-        )
+    check_least(labels, LEAST, f"three parts need at least {LEAST}")
     rest, test = divided(whole, 0.2, seed)
     train, validation = divided(rest, 0.1, seed)
     return centred({"train": train, "validation": validation, "test": test}, axis=0)
@@ -168,8 +154,8 @@ def divided(part, share, seed):
 def digits(seed):
     """The 1,797 digits of scikit-learn: ``Part`` by name of three parts, class names.
 
-    Features are the 64 grey values, divided by 16. All parts come from the same thirteen
-    writers. Source: Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits (UCI).
+    Features are the 64 grey values, divided by 16, in all parts of the same 13 writers.
+    Source: Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits (UCI).
     """
     found, names = pictures.load("digits", seed)
     return {
@@ -181,10 +167,9 @@ def digits(seed):
 def of_photos(name, seed):
     """Photos with their features in three parts, and the names of the classes.
 
-    The features are those of ResNet34, or if there are none, which ``make data`` needs
-    a download for, ``mean_colours``; in both cases they are centred. Validation takes a
-    tenth of each class of the training part; of classes with fewer than a hundred
-    photos, a fifth. Returns as ``digits``, raises as ``helpers.data.photos``.
+    The features are those of ResNet34, or if ``make data`` made none ``mean_colours``, and
+    centred. Validation takes a tenth of each class of the training part; of classes with
+    fewer than a hundred photos, a fifth. Returns as ``digits``, raises as ``photos``.
     """
     found, names = photos.load_images(name)
     if photos.prepared(name) or name in KNOWN:
@@ -208,9 +193,8 @@ def mean_colours(images, n=8):
 def centred(parts, axis=None):
     """The same parts with centred features of standard deviation 1.
 
-    What all images share does not help to find the odd one, and it dominates features
-    that are never negative. The mean of each feature and one standard deviation for all
-    of them, or with ``axis=0`` for each, are those of ``parts["train"]``.
+    The mean of each feature and one standard deviation for all of them, or with
+    ``axis=0`` for each, are those of ``parts["train"]``.
     """
     train = parts["train"].features
     mean = train.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -225,19 +209,18 @@ def centred(parts, axis=None):
 def load(settings):
     """Images as ``Part`` by name: ``train``, ``validation``, ``test``; class names.
 
-    With a smaller ``n_train`` than there are images, the first ones are taken. Raises
-    ValueError if the source is unknown, or its sizes differ from the settings.
+    The first ``n_train`` images are taken. ValueError if the source is unknown, or its
+    sizes differ from the settings.
     """
     is_digits, seed = settings.source == "digits", settings.seed
     parts, names = digits(seed) if is_digits else of_photos(settings.source, seed)
     n_train, n_features = parts["train"].features.shape
-    expected = settings.n_features, settings.n_classes
-    if (n_features, len(names)) != expected or n_train < settings.n_train:
-        raise ValueError(
-            f"expected {settings.source} to have {settings.n_train} images for training, "
-            f"{expected[0]} features and {expected[1]} classes, got {n_train}, "
-            f"{n_features} and {len(names)}"
-        )
+    n, i, c = settings.n_train, settings.n_features, settings.n_classes
+    expect(
+        (n_features, len(names)) == (i, c) and n_train >= n,
+        f"{settings.source} to have {n} images for training, {i} features and {c} classes",
+        f"{n_train}, {n_features} and {len(names)}",
+    )
     parts["train"] = parts["train"].take(np.arange(settings.n_train))
     return parts, names
 
@@ -245,10 +228,9 @@ def load(settings):
 def settings_for(source, device):
     """Settings of the chapter *anomaly* for a source of images and a device.
 
-    On a CPU, training on photos takes two epochs, not a hundred: it promises less. Of
-    photos that are not ``KNOWN`` all sizes follow, and nothing is promised: sets of ten,
-    or as many as half of a class's test photos, and all its validation photos, fill.
-    ValueError if there are too few classes, or too few photos of one.
+    On a CPU, training on photos takes two epochs and promises less. Of photos that are
+    not ``KNOWN`` all sizes follow, and nothing is promised: a set has ten, or what half of
+    a class's test photos, and all its validation photos, fill; else a ValueError.
     """
     if source == "cifar100" and device == "cpu":
         return Cifar100(epochs=2, least_accuracy=0.5)
@@ -263,9 +245,10 @@ def settings_for(source, device):
             f"three photos for validation and six for the test, got {len(names)} "
             f"classes, the smallest with {n['validation']} and {n['test']}: {source}"
         )
-    changes = {"source": source, "n_unseen": max(2, 3 * len(names) // 10)}
-    changes |= {"set_size": set_size, "least_accuracy": 0.0, "least_gain": 0.0}
-    settings = Anomaly.for_data(parts, **changes)
+    settings = Anomaly.for_data(
+        parts, source=source, n_unseen=max(2, 3 * len(names) // 10), set_size=set_size,
+        least_accuracy=0.0, least_gain=0.0,
+    )  # fmt: skip
     return replace(settings, epochs=max(2, settings.epochs))
 
 

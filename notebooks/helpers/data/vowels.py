@@ -15,8 +15,7 @@ N_TRAIN, LONGEST = 270, 29  # utterances for training, of 640; frames
 def load():
     """Training and test part: frames ``n s 12``, which are real ``n s``, speakers ``n``.
 
-    Float32 frames, padded with zeros to 29; speakers from 0 to 8, int32. The test part
-    was recorded on other occasions.
+    Float32 frames, padded with zeros to 29; int32 speakers; the test was recorded later.
     """
     with np.load(FILE) as file:
         real = np.arange(LONGEST) < file["lengths"][:, None]  # n s

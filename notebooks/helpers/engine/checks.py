@@ -1,6 +1,5 @@
-"""Check sizes, settings, data and labels.
+"""Check sizes, settings, data and labels: a ValueError says what was expected and came.
 
-Each check raises ValueError before any work, and names what was expected and what came.
 A loss function says how its data are checked: ``loss.check_labels`` is one of
 ``check_classes`` and ``check_texts``, or another function like them.
 """
@@ -10,6 +9,8 @@ from math import inf
 from numbers import Integral, Real
 
 import numpy as np
+
+from helpers.engine.arguments import expect
 
 TINY, LARGEST = np.finfo(np.float32).tiny.item(), np.finfo(np.float32).max.item()
 RULES = {  # by name or else by type: kind, description, least and largest value
@@ -28,8 +29,8 @@ RULES = {  # by name or else by type: kind, description, least and largest value
 def check_sizes(**sizes):
     """Raise an error unless every size is a whole number of at least 1."""
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
-            raise ValueError(f"expected {name} to be a whole number >= 1, got {size!r}")
+        whole = isinstance(size, Integral) and not isinstance(size, bool)
+        expect(whole and size >= 1, f"{name} to be a whole number >= 1", repr(size))
 
 
 def choose(name, options, what):
@@ -48,8 +49,8 @@ def check_fields(settings):
         value = getattr(settings, field.name)
         truth = isinstance(value, bool) and kind is not bool
         valid = isinstance(value, kind) and not truth
-        if not valid or not (kind is str or low <= value <= high):
-            raise ValueError(f"expected {field.name} to be {what}, got {value!r}")
+        valid = valid and (kind is str or low <= value <= high)
+        expect(valid, f"{field.name} to be {what}", repr(value))
 
 
 def check_fit(model, modules, loss_fn, data, settings, batches, validation):
@@ -63,39 +64,29 @@ def check_fit(model, modules, loss_fn, data, settings, batches, validation):
 
 
 def check_model(modules, settings):
-    """Check that no module contradicts the settings.
-
-    Compared is what a module keeps under the name of an argument of the model, such as
-    ``n_heads``; of dropout its rate.
-    """
+    """Check that modules keep arguments of the model, such as ``n_heads``, as settings."""
     for module in modules:
         for name, expected in getattr(settings, "model", {}).items():
             found = getattr(module, name, expected)
             found = getattr(found, "rate", getattr(found, "p", found))
-            if isinstance(found, int | float) and found != expected:
-                raise ValueError(
-                    f"expected a model with {name} = {expected!r}, as the settings say, "
-                    f"got one with {name} = {found!r}"
-                )
+            agrees = not isinstance(found, int | float) or found == expected
+            wanted = f"a model with {name} = {expected!r}, as the settings say"
+            expect(agrees, wanted, f"one with {name} = {found!r}")
 
 
 def check_data(data, what="data"):
     """Check that data are NumPy arrays in a tuple, equally long, not empty, finite."""
     kinds = [*map(type, data)] if isinstance(data, tuple | list) else type(data)
-    if isinstance(kinds, type) or not all(issubclass(k, np.ndarray) for k in kinds):
-        raise ValueError(f"expected the {what} as tuple of NumPy arrays, got {kinds}")
+    valid = isinstance(kinds, list) and all(issubclass(k, np.ndarray) for k in kinds)
+    expect(valid, f"the {what} as tuple of NumPy arrays", kinds)
     lengths = [len(array) for array in data]
-    if not lengths or not lengths[0] or len(set(lengths)) > 1:
-        raise ValueError(
-            f"expected equally long arrays of {what}, not empty, got {lengths} examples"
-        )
+    valid = lengths and lengths[0] and len(set(lengths)) == 1
+    expect(valid, f"equally long arrays of {what}, not empty", f"{lengths} examples")
     for place, array in enumerate(data):
         if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
             row = int(np.argwhere(~finite)[0][0])
-            raise ValueError(
-                f"expected the {what} to be finite, got {array[~finite][0]} in "
-                f"example {row} of array {place}"
-            )
+            got = f"{array[~finite][0]} in example {row} of array {place}"
+            raise ValueError(f"expected the {what} to be finite, got {got}")
 
 
 def check_examples(model, loss_fn, data, what="data"):
@@ -107,21 +98,16 @@ def check_examples(model, loss_fn, data, what="data"):
 
 def check_classes(model, data, what):
     """Check that labels are classes that the model's last layer has outputs for."""
-    if len(data) != 2:
-        raise ValueError(f"expected inputs and labels as {what}, got {len(data)}")
+    expect(len(data) == 2, f"inputs and labels as {what}", len(data))
     inputs, labels = data
-    expected = inputs.shape[: 1 if inputs.ndim == 4 else -1]  # one a picture
-    if labels.shape != expected or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"expected the labels of the {what} to be whole numbers of shape "
-            f"{expected}, got {labels.dtype} {labels.shape}"
-        )
-    c = getattr(getattr(model, "output", None), "out_features", labels.max() + 1)
-    if labels.min() < 0 or labels.max() >= c:
-        raise ValueError(
-            f"expected labels from 0 to {c - 1} for {c} classes, got "
-            f"{labels.min()} to {labels.max()} in the {what}"
-        )
+    shape = inputs.shape[: 1 if inputs.ndim == 4 else -1]  # one a picture
+    valid = labels.shape == shape and labels.dtype.kind in "iu"
+    wanted = f"the labels of the {what} to be whole numbers of shape {shape}"
+    expect(valid, wanted, f"{labels.dtype} {labels.shape}")
+    low, high = labels.min(), labels.max()
+    c = getattr(getattr(model, "output", None), "out_features", high + 1)
+    wanted = f"labels from 0 to {c - 1} for {c} classes"
+    expect(low >= 0 and high < c, wanted, f"{low} to {high} in the {what}")
 
 
 def check_texts(model, data, what):
@@ -131,53 +117,37 @@ def check_texts(model, data, what):
     if target is not model:
         source = model.embed or target.embed
         known.insert(0, (source.num_embeddings, target.max_length))
-    if len(data) != len(known):
-        raise ValueError(f"expected {len(known)} arrays of texts, got {len(data)}")
+    expect(len(data) == len(known), f"{len(known)} arrays of texts", len(data))
     for texts, (n_tokens, longest) in zip(data, known, strict=True):
-        if texts.ndim != 2 or texts.dtype.kind not in "iu" or texts.shape[1] < 2:
-            raise ValueError(
-                f"expected texts b s of whole numbers in the {what}, two or more each, "
-                f"got {texts.dtype} {texts.shape}"
-            )
-        if texts.shape[1] > longest:
-            raise ValueError(
-                f"expected at most {longest} tokens for this model, got "
-                f"{texts.shape[1]} in the {what}"
-            )
-        if texts.min() < -1 or texts.max() >= n_tokens:
-            raise ValueError(
-                f"expected tokens from 0 to {n_tokens - 1}, or -1 for padding, got "
-                f"{texts.min()} to {texts.max()} in the {what}"
-            )
+        valid = texts.ndim == 2 and texts.dtype.kind in "iu" and texts.shape[1] >= 2
+        wanted = f"texts b s of whole numbers in the {what}, two or more each"
+        expect(valid, wanted, f"{texts.dtype} {texts.shape}")
+        n, low, high = texts.shape[1], texts.min(), texts.max()
+        wanted = f"at most {longest} tokens for this model"
+        expect(n <= longest, wanted, f"{n} in the {what}")
+        wanted = f"tokens from 0 to {n_tokens - 1}, or -1 for padding"
+        valid = low >= -1 and high < n_tokens
+        expect(valid, wanted, f"{low} to {high} in the {what}")
         real = texts >= 0
         valid = real[:, :2].all(axis=1) & (real[:, 1:] <= real[:, :-1]).all(axis=1)
-        if not valid.all():
-            row = int(np.argmin(valid))
-            raise ValueError(
-                f"expected two tokens or more and padding only at the end, got "
-                f"{texts[row].tolist()} in row {row} of the {what}"
-            )
+        row = int(np.argmin(valid))
+        wanted = "two tokens or more and padding only at the end"
+        expect(valid.all(), wanted, f"{texts[row].tolist()} in row {row} of the {what}")
 
 
 def check_shares(settings, n):
     """Check that a batch divides evenly among devices or processes."""
-    if settings.batch_size % n:
-        raise ValueError(
-            f"expected batch_size to be a multiple of {n}, the number of devices or "
-            f"processes that share it, got {settings.batch_size}"
-        )
+    wanted = f"a multiple of {n}, the number of devices or processes that share it"
+    size = settings.batch_size
+    expect(size % n == 0, f"batch_size to be {wanted}", size)
 
 
 def check_batches(index, settings, rows):
     """Check the batches of an epoch, rows ``n b …`` of the data, and return them."""
-    expected = settings.updates_per_epoch, settings.batch_size
-    if index.shape[:2] != expected or index.dtype.kind not in "iu":
-        raise ValueError(
-            f"expected batches n b … of whole numbers with n, b = {expected}, "
-            f"got {index.dtype} {index.shape}"
-        )
-    if index.min() < 0 or index.max() >= rows:
-        raise ValueError(
-            f"expected rows from 0 to {rows - 1}, got {index.min()} to {index.max()}"
-        )
+    sizes = settings.updates_per_epoch, settings.batch_size
+    valid = index.shape[:2] == sizes and index.dtype.kind in "iu"
+    wanted = f"batches n b … of whole numbers with n, b = {sizes}"
+    expect(valid, wanted, f"{index.dtype} {index.shape}")
+    low, high = index.min(), index.max()
+    expect(low >= 0 and high < rows, f"rows from 0 to {rows - 1}", f"{low} to {high}")
     return index

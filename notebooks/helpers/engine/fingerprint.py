@@ -26,10 +26,9 @@ def code(*things):
     """Digest of the code of functions, classes and objects, and of all that it uses.
 
     Names are followed into other functions and classes, but not into libraries. Byte
-    code counts, not the source, which is another as soon as a file is edited, although
-    Python still runs what it has imported; and comments do not change it. Of an object
-    (a layer, say) count its class, and those attributes that are plain values or
-    functions, but not whether it is in training mode.
+    code counts: what Python runs, whatever the file says since. Of an object (a layer,
+    say) count its class, and attributes that are plain values or functions, but not
+    whether it is in training mode.
     """
     seen = set()
     return joblib.hash([text(thing, seen) for thing in things])

@@ -1,7 +1,6 @@
 """A page's functions in processes of their own, which end with the cell that began them.
 
-A function goes to the processes by value (cloudpickle), with all that it uses of the
-page; what it returns comes back the same way.
+Functions, with all that they use of the page, and results go by value (cloudpickle).
 """
 
 import multiprocessing
@@ -18,35 +17,26 @@ from pathlib import Path
 
 import cloudpickle
 
-LAST_LINES = 12
 PRELOADED = ["helpers.torch", "torch._dynamo", "torch.distributed.fsdp"]
 
 
 def torchrun(function, n, *args, restarts=0, limit=300):
     """What ``function(*args)`` returns in each of ``n`` processes, as with ``torchrun``.
 
-    It may call ``torch.distributed.init_process_group()``, and need not destroy it. If a
-    process fails, all are started again, at most ``restarts`` times.
-
-    Raises RuntimeError if a process fails or is killed, with what it said last, or after
-    ``limit`` seconds. The other processes are killed then.
+    It may call ``torch.distributed.init_process_group()``, and need not destroy it. All
+    are started again, at most ``restarts`` times, if one fails or is killed; after that,
+    or after ``limit`` seconds, all are killed: RuntimeError, with what it said last.
     """
     return results([[n, restarts]], function, n, args, limit)
 
 
 def together(function, n, *args, limit=300):
-    """What ``function(rank, *args)`` returns in each of ``n`` processes.
-
-    They find each other themselves. Raises as ``torchrun``.
-    """
+    """What ``function(rank, *args)`` returns in each of ``n``; errors as ``torchrun``."""
     return results([[rank] for rank in range(n)], function, n, args, limit)
 
 
 def results(starts, function, n, args, limit):
-    """What a function returned in each of ``n`` processes.
-
-    ``starts`` are the numbers that this file is called with, below: for each call some.
-    """
+    """What it returned in each process; ``starts``: numbers to call this file with."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "job").write_bytes(cloudpickle.dumps((function, args)))
         commands = [["-m", __name__, folder, *map(str, start)] for start in starts]
@@ -54,7 +44,7 @@ def results(starts, function, n, args, limit):
         for rank, (status, said) in enumerate(found):
             if status:
                 errors = map(Path.read_text, sorted(Path(folder).glob("error-*")))
-                last = "\n".join(next(errors, said).splitlines()[-LAST_LINES:])
+                last = "\n".join(next(errors, said).splitlines()[-12:])
                 raise RuntimeError(f"process {rank} ended with status {status}\n{last}")
         files = [Path(folder, f"result-{rank}") for rank in range(n)]
         return [cloudpickle.loads(file.read_bytes()) for file in files]
@@ -68,10 +58,7 @@ def free_port():
 
 
 def finish(commands, n, folder, limit):
-    """Exit status and stderr of Python processes: all end soon after one has failed.
-
-    None is left, whatever happens.
-    """
+    """Exit status and stderr of Python processes; none is left, whatever happens."""
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     changes = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     changes |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -118,10 +105,7 @@ def main(folder, rank=None):
 
 
 def launch(folder, n, restarts):
-    """Call the function as ``torchrun --standalone`` does, in forks of one process.
-
-    That process imports torch once for all of them, and has a single thread.
-    """
+    """As ``torchrun --standalone``: forks of a process that imports torch once for all."""
     from torch.distributed.launcher import LaunchConfig, elastic_launch
 
     forks = "forkserver" in multiprocessing.get_all_start_methods()  # not on Windows

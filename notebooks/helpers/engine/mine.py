@@ -18,7 +18,6 @@ def use_mine(framework, yours, folder="."):
 
     ``yours`` are names by chapter, ``{"encoder": "FeedForward Encoder"}``, defined in
     ``encoder_FRAMEWORK.ipynb`` of a folder; what is blank or fails stays the book's.
-    Files of the helpers are copied with them, to a folder where Python looks first.
     """
     package = import_module(room := f"helpers.{framework}")
     home, copies = Path(package.__file__).parent, tempfile.mkdtemp(prefix="mine-")

@@ -1,17 +1,12 @@
-"""Processes that train together: one, or as many as ``torchrun`` or JAX has joined.
-
-Between them run the frameworks' own collectives; here is only what a training asks of
-all processes besides: who writes, and whether all of them mean the same run.
-"""
+"""Processes that train together: who writes, and whether all mean the same run."""
 
 import socket
 
+from helpers.engine.checks import expect
+
 
 class ProcessGroup:
-    """A single process; ``rank`` counts them from 0, ``size`` is their number.
-
-    A subclass for several says how Python objects go from one to all.
-    """
+    """A single process; subclasses say how objects go from one ``rank`` to all."""
 
     rank, size = 0, 1
 
@@ -31,34 +26,15 @@ class ProcessGroup:
             raise error
         return result
 
-    def each(self, make):
-        """What a function returns in this process, if it raises in none.
-
-        What it raises elsewhere is a ValueError with the host and the process.
-        """
-        result, error = result_or_error(make)
-        found = self.all_gather((socket.gethostname(), error and f"{error}"))
-        if error is not None:
-            raise error
-        for rank, (name, problem) in enumerate(found):
-            if problem:
-                raise ValueError(f"process {rank} on {name} failed: {problem}")
-        return result
-
     def check_same(self, about):
-        """Raise ValueError in every process if they do not mean the same run.
-
-        ``about`` are texts by name; the message has the host, the process and the names.
-        """
+        """Raise ValueError in every process if ``about``, texts by name, differs in one."""
         (first, theirs), *others = self.all_gather((socket.gethostname(), about))
         for rank, (name, found) in enumerate(others, start=1):
             keys = sorted(found.keys() | theirs.keys())
-            if differ := [key for key in keys if found.get(key) != theirs.get(key)]:
-                raise ValueError(
-                    f"expected the same training in all processes, got another "
-                    f"{' and another '.join(differ)} in process {rank} on {name} than "
-                    f"in process 0 on {first}"
-                )
+            differ = [key for key in keys if found.get(key) != theirs.get(key)]
+            got = f"another {' and another '.join(differ)} in process {rank} on {name}"
+            got += f" than in process 0 on {first}"
+            expect(not differ, "the same training in all processes", got)
 
 
 def result_or_error(make):

@@ -1,11 +1,10 @@
 """A training in a folder: resumed after a kill, reloaded when finished, in TensorBoard.
 
 The frameworks do the updates (``training`` in their rooms); what both share is here.
-A run is kept in ``folder/<digest>``; the digest covers everything that identifies
-it: settings, data, batches, initial weights, and the code of loss and model. So another
-learning rate is another run, and an edited model is never served from an old one. There
-lie one checkpoint, which is replaced as a whole after every epoch, an event file for
-TensorBoard with the same history, and ``about.json``, which says what the run is.
+A run is kept in ``folder/<digest>``: one checkpoint, replaced as a whole after every
+epoch, an event file for TensorBoard with the same history, and ``about.json``, which
+says what the run is. The digest covers settings, data, batches, initial weights, and the
+code of loss and model: an edited model is never served from an old run.
 """
 
 import json
@@ -19,7 +18,7 @@ import safetensors
 import safetensors.numpy
 from tqdm import tqdm
 
-from helpers.engine.checks import check_batches, check_fit
+from helpers.engine.checks import check_batches, check_fit, expect
 from helpers.engine.fingerprint import code, digest
 from helpers.engine.weights import from_arrays, to_arrays, write_atomically
 
@@ -36,12 +35,9 @@ def runs_folder(name):
 
 
 def describe(modules, loss_fn, settings, data, validation, batches, augment=None):
-    """Everything that identifies a run but its initial weights: short texts by name.
-
-    The settings one by one (a precision of float32 goes without saying), and digests of
-    the code of model and loss, data, batches of the first epoch, and augmentation.
-    """
+    """Everything that identifies a run but its initial weights: short texts by name."""
     return {
+        # a precision of float32 goes without saying
         **{k: repr(x) for k, x in asdict(settings).items() if x != "float32"},
         "model": code(*modules),
         "loss function": code(loss_fn),
@@ -56,7 +52,47 @@ def fit(
     make_trainer, model, modules, loss_fn, data, settings, *, batches, augment,
     validation, **options,
 ):  # fmt: skip
-    """``fit`` of both frameworks, which differ in the trainer and in finding modules."""
+    """What ``fit`` of both frameworks does, with their trainer and modules.
+
+    Parameters
+    ----------
+    model : flax.nnx.Module or torch.nn.Module
+        Changed in place: with ``validation`` it ends with the weights of the epoch that
+        had the highest accuracy there, without it with the last ones; and in evaluation
+        mode, dropout off. The data are moved to the device of its parameters.
+    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
+        ``loss_fn.check_labels``, if there is one, checks the data before any work;
+        ``loss_fn.weigh(*batch)`` counts the terms that each example adds to the mean.
+    data, validation : tuples of NumPy arrays
+        A batch is the same rows of each; validation is after every epoch.
+    settings : helpers.engine.settings.Settings
+        ``precision`` is of products in updates; losses and validation are in float32.
+    batches : function from the epoch to an integer array ``n b …``, optional
+        Rows of the data for each update; by default ``sequences.shuffled(settings)``.
+    augment : function ``(uniforms, *batch) -> batch``, optional
+        Changes every training batch, on the device: ``uniforms`` are eight numbers in
+        [0, 1) for each example, ``b 8``, the same in both frameworks.
+    folder : str or path, optional
+        Keep the run below this folder, under its digest: a finished run is reloaded, an
+        interrupted one is resumed. Initial weights belong to the digest, so a model that
+        has been trained starts another run.
+    retrain, bar : whether to train again, also when the run is finished; to show a bar
+    report : function of the history, called after every epoch, optional
+
+    Returns
+    -------
+    dict of str to float64 array
+        Of updates ``loss``, ``accuracy``, ``learning_rate``, ``grad_norm`` before
+        clipping; of epochs ``validation_loss``, ``validation_accuracy``, ``seconds``.
+
+    Raises
+    ------
+    ValueError
+        Before any work, if the arguments contradict each other, the checkpoint of the
+        run is damaged, or processes do not divide a batch evenly or differ.
+    FloatingPointError
+        If a loss or a gradient is no longer finite.
+    """
     check_fit(model, modules, loss_fn, data, settings, batches, validation)
 
     def checked(epoch):
@@ -70,14 +106,13 @@ def fit(
 def train(trainer, settings, batches, about, *, folder, retrain, bar, report):
     """Train all epochs, from the start or from the last checkpoint; the history.
 
-    ``trainer`` has a ``model``, a ``group`` of processes, ``epoch(number, batches)`` and
-    ``score()``, which return numbers by name, ``state()``, which returns arrays by name,
-    and ``restore(arrays)``. After an error the model has its initial weights again, so
-    that the same call resumes the run.
+    ``trainer`` is the ``Trainer`` of a framework. After an error the model has its
+    initial weights again, so that the same call resumes the run.
     """
     group = trainer.group
     about = about | {"initial weights": digest(to_arrays(trainer.model))}
     group.check_same(about | {"folder": str(folder is None), "retrain": str(retrain)})
+
     run, found = group.broadcast(lambda: open_run(folder, about, retrain))
     run = run if group.rank == 0 else None
     start = trainer.state()
@@ -90,10 +125,9 @@ def train(trainer, settings, batches, about, *, folder, retrain, bar, report):
         print(run, news)
     if done < settings.epochs:
         trainer.restore(state)
+    given = trainer, settings, batches, run, best, history, bar, report
     try:
-        best, history = train_epochs(
-            trainer, settings, batches, run, best, history, bar, report
-        )
+        best, history = train_epochs(*given)
     except BaseException:
         if group.size == 1:  # elsewhere the other processes may be gone
             trainer.restore(start)
@@ -143,9 +177,8 @@ def is_better(news, history):
     """Higher validation accuracy; if equal, lower loss. Without validation, always."""
     if np.isnan(news["validation_accuracy"]):
         return True
-    before = zip(
-        history["validation_accuracy"], -history["validation_loss"], strict=True
-    )
+    losses, accuracies = history["validation_loss"], history["validation_accuracy"]
+    before = zip(accuracies, -losses, strict=True)
     return (news["validation_accuracy"], -news["validation_loss"]) > max(before)
 
 
@@ -186,8 +219,7 @@ class Run:
     """The folder of a run: its checkpoint and its events."""
 
     def __init__(self, folder, about):
-        if not os.fspath(folder):
-            raise ValueError("expected folder to be the path of a folder, got ''")
+        expect(os.fspath(folder), "folder to be the path of a folder", "''")
         self.folder = Path(folder) / digest(about)[:16]
         self.path = self.folder / "checkpoint.safetensors"
         self.about, self.events = about, None
@@ -197,16 +229,14 @@ class Run:
                 text = json.dumps(about, indent=1)
                 write_atomically(self.folder / "about.json", text.encode())
         except OSError as error:
-            raise ValueError(
-                f"cannot keep a run in {folder}: {error.strerror} ({error.filename})"
-            ) from error
+            why = f"{error.strerror} ({error.filename})"
+            raise ValueError(f"cannot keep a run in {folder}: {why}") from error
         if self.path.is_dir():
             raise ValueError(f"{self.path} is a folder, expected a file: {CURE}")
 
     def __str__(self):
-        date = time.strftime(
-            "%Y-%m-%d %H:%M", time.localtime(self.path.stat().st_mtime)
-        )
+        written = time.localtime(self.path.stat().st_mtime)
+        date = time.strftime("%Y-%m-%d %H:%M", written)
         return f"run {self.folder.parent.name}/{self.folder.name} of {date}"
 
     def load(self):
@@ -217,18 +247,14 @@ class Run:
         return tuple(part(arrays, name) for name in ("state", "best", "history"))
 
     def write(self, state, best, history, n):
-        """Write the events of an epoch of ``n`` updates, then the checkpoint.
-
-        In this order, since a finished run is not touched again.
-        """
-        self.write_events(history, n)
+        """Write the events of an epoch of ``n`` updates, then the checkpoint."""
+        self.write_events(history, n)  # first: a finished run is not touched again
         write_checkpoint(self.path, self.about, state, best, history)
 
     def write_events(self, history, n):
         """Write the latest epoch for TensorBoard; at first, all epochs until now.
 
-        The files of earlier processes are removed: so the events are those of the
-        checkpoint, whenever a process was killed.
+        Without the files of earlier processes, the events are those of the checkpoint.
         """
         first = len(history["seconds"]) - 1
         if self.events is None:

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from helpers.engine.checks import expect
 from helpers.engine.settings import ModelSettings
 
 
 def check_set_size(n):
     """Raise ValueError unless a set has two elements that are alike, and an odd one."""
-    if n < 3:
-        raise ValueError(f"expected set_size of at least 3, two of them alike, got {n}")
+    expect(n >= 3, "set_size of at least 3, two of them alike", n)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,8 @@ class Sets(ModelSettings):
     def for_data(cls, parts, **changes):
         """Settings for your own data, with sizes taken from them.
 
-        A set has ten elements, or as many as the smallest class allows; epochs are as
-        many as give about 640 updates; any setting may be changed. ``parts`` are those of
-        ``helpers.data.sets.split``.
+        ``parts`` are those of ``helpers.data.sets.split``. A set has ten elements, or as
+        many as the smallest class allows; epochs give about 640 updates.
         """
         features, labels = parts["train"].features, parts["train"].labels
         counts = (np.unique(p.labels, return_counts=True)[1] for p in parts.values())
@@ -69,8 +68,7 @@ class Sets(ModelSettings):
 class Anomaly(Sets):
     """A source of ``helpers.data.sets``, and what the chapter promises on it.
 
-    ``n_unseen`` in classes; ``least_accuracy`` and ``least_gain`` over the baseline as
-    shares.
+    ``n_unseen`` in classes; ``least_accuracy``, ``least_gain`` over the baseline: shares.
     """
 
     source: str
@@ -80,11 +78,9 @@ class Anomaly(Sets):
 
     def __post_init__(self):
         super().__post_init__()
-        if min(self.n_unseen, self.n_classes - self.n_unseen) < 2:
-            raise ValueError(
-                f"expected two classes or more on each side, got n_unseen = "
-                f"{self.n_unseen} of n_classes = {self.n_classes}"
-            )
+        valid = 2 <= self.n_unseen <= self.n_classes - 2
+        got = f"n_unseen = {self.n_unseen} of n_classes = {self.n_classes}"
+        expect(valid, "two classes or more on each side", got)
 
 
 @dataclass(frozen=True, kw_only=True)

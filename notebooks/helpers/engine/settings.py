@@ -1,7 +1,6 @@
-"""One frozen dataclass per task: sizes, steps, seed, bounds; the twins share it.
+"""One frozen dataclass per task: sizes, updates, seed, bounds; the twins share it.
 
-Steps are optimiser updates. Everything is checked when a dataclass is made: invalid
-settings raise an error before any work. ``dataclasses.replace`` makes variants.
+Everything is checked when one is made. ``dataclasses.replace`` makes variants.
 """
 
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from math import inf
 
 import numpy as np
 
-from helpers.engine.checks import check_fields, choose
+from helpers.engine.checks import check_fields, choose, expect
 from helpers.schedules import SCHEDULES, check_warmup, factors
 
 POSITIONS = {"sinusoidal": 512, "learned": 512, "rotary": inf, "none": inf}  # longest
@@ -36,23 +35,18 @@ class Settings:
 
     def __post_init__(self):
         check_fields(self)
-        if self.batch_size > self.n_train:
-            raise ValueError(
-                f"expected batch_size to be at most n_train = {self.n_train}, got "
-                f"{self.batch_size}"
-            )
+        wanted = f"batch_size to be at most n_train = {self.n_train}"
+        expect(self.batch_size <= self.n_train, wanted, self.batch_size)
         choose(self.schedule, SCHEDULES, "schedule")
         choose(self.precision, PRECISIONS, "precision")
         check_warmup(self.warmup, self.updates)
 
     def check_data(self, data):
         """Raise ValueError unless training data have the sizes of the task."""
-        expected = tuple(getattr(self, name) for name in self.EXAMPLE)
+        shape = tuple(getattr(self, name) for name in self.EXAMPLE)
         found = data[0].shape[1:]
-        if expected and found[-len(expected) :] != expected:
-            raise ValueError(
-                f"expected examples of shape {expected}, as the settings say, got {found}"
-            )
+        valid = not shape or found[-len(shape) :] == shape
+        expect(valid, f"examples of shape {shape}, as the settings say", found)
 
     @property
     def updates_per_epoch(self):
@@ -86,11 +80,10 @@ class ModelSettings(Settings):
     def __post_init__(self):
         super().__post_init__()
         choose(self.positions, POSITIONS, "kind of positions")
-        if self.m % self.n_heads:
-            raise ValueError(
-                f"m = {self.m} does not split into {self.n_heads} heads "
-                f"({self.m} % {self.n_heads} = {self.m % self.n_heads})"
-            )
+        if rest := self.m % self.n_heads:
+            m, h = self.m, self.n_heads
+            why = f"({m} % {h} = {rest})"
+            raise ValueError(f"m = {m} does not split into {h} heads {why}")
 
     def arguments(self, names="", **sizes):
         """Arguments of the model by name: the common ones, others of that name, sizes."""
@@ -100,10 +93,7 @@ class ModelSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Sequences(ModelSettings):
-    """A ``Predictor`` on sequences of symbols.
-
-    ``length`` in symbols; ``n_validation`` and ``n_test`` in sequences.
-    """
+    """A ``Predictor`` on sequences of ``length`` symbols; parts count sequences."""
 
     EXAMPLE = "length", "n_symbols"  # one-hot, s i
     n_symbols: int = 10
@@ -113,11 +103,9 @@ class Sequences(ModelSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.length > (longest := POSITIONS[self.positions]):
-            raise ValueError(
-                f"expected length to be at most {longest}, the length of the table "
-                f"of positions, got {self.length}"
-            )
+        longest = POSITIONS[self.positions]
+        wanted = f"length to be at most {longest}, the length of the table of positions"
+        expect(self.length <= longest, wanted, self.length)
 
     @property
     def model(self):
@@ -155,8 +143,8 @@ class Reverse(Sequences):
 class Text(ModelSettings):
     """Chapter *decoder*: a language model on the source of Python's standard library.
 
-    ``n_tokens`` in the vocabulary, ``length`` of a window in tokens. An epoch has
-    ``n_train`` windows of its own, at random places.
+    ``n_tokens`` in the vocabulary; an epoch has ``n_train`` windows of its own, at random
+    places, of ``length`` tokens.
     """
 
     n_train: int = 16 * 65
@@ -191,8 +179,7 @@ class Text(ModelSettings):
 class Dates(ModelSettings):
     """Chapter *translation*: dates in seven written forms, to be written as ISO does.
 
-    ``n_validation`` and ``n_test`` in days, which occur in no other part;
-    ``n_characters`` in the vocabulary, as in ``helpers.data.dates``. Each epoch has
+    ``n_validation`` and ``n_test`` in days, which occur in no other part; each epoch has
     ``n_train`` examples of its own.
     """
 
@@ -224,8 +211,7 @@ class Dates(ModelSettings):
 class Pictures(ModelSettings):
     """Chapter *vision*: a vision Transformer on pictures, by default scikit-learn's digits.
 
-    ``image_size`` and ``patch`` in pixels; ``n_channels`` of a pixel; the rest as in
-    ``VisionTransformer``.
+    ``image_size`` and ``patch`` in pixels; the rest as in ``VisionTransformer``.
     """
 
     EXAMPLE = "image_size", "image_size", "n_channels"  # y x i
@@ -248,18 +234,16 @@ class Pictures(ModelSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.image_size % self.patch:
-            raise ValueError(
-                f"image_size = {self.image_size} is not divisible by patch = {self.patch}"
-            )
+        if (size := self.image_size) % self.patch:
+            what = f"is not divisible by patch = {self.patch}"
+            raise ValueError(f"image_size = {size} {what}")
 
     @classmethod
     def for_data(cls, parts, updates=640, **changes):
-        """Settings for your own pictures, with sizes taken from them.
+        """Settings for your own pictures, ``parts`` of ``helpers.data.pictures.load``.
 
-        The model is larger than that for digits, and patches are as small as an eighth
-        of the picture's side. Epochs are chosen for about ``updates``, 100 at most; any
-        setting may be changed. ``parts`` are those of ``helpers.data.pictures.load``.
+        The model is larger than that for digits, patches are an eighth of the side or
+        more. Epochs, 100 at most, are for about ``updates``; ``changes`` are settings.
         """
         images, labels = parts["train"]
         side = images.shape[1]

@@ -4,10 +4,7 @@ import numpy as np
 
 
 def as_numpy(x):
-    """Copy an array of any framework to NumPy, from any device and without gradient.
-
-    A nested list of numbers will do; bfloat16, which NumPy lacks, arrives as float32.
-    """
+    """Copy an array of any framework, or a nested list, to NumPy; bfloat16 as float32."""
     if hasattr(x, "detach"):
         x = x.detach().cpu()
         x = x.float() if str(x.dtype) == "torch.bfloat16" else x
@@ -19,12 +16,10 @@ def check_shape(x, axes, **sizes):
     """Check the shape of ``x`` against named axes and return the size of each.
 
     ``axes`` has one name per axis, in order: ``"b h q k"``. A name used twice means that
-    both axes are equally long; ``sizes`` are those that are known: ``h=4``. An error
-    names the axis and both sizes.
+    both axes are equally long; ``sizes`` are those that are known: ``h=4``.
     """
     names, shape = axes.split(), tuple(x.shape)
-    unknown = sorted(set(sizes) - set(names))
-    if unknown:
+    if unknown := sorted(set(sizes) - set(names)):
         raise ValueError(f"no axis {unknown[0]!r} in {axes!r}")
     if len(names) != len(shape):
         raise ValueError(f"expected axes {axes}, got shape {shape}")

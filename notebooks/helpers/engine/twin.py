@@ -1,7 +1,4 @@
-"""The same training in the other framework, in a process of its own.
-
-A page never loads both frameworks; to compare them it asks another Python.
-"""
+"""The same training in the other framework: a page never loads both, but asks Python."""
 
 import os
 from importlib import import_module
@@ -12,17 +9,11 @@ from helpers.engine.weights import load_weights
 
 
 def losses(framework, kind, loss_fn, data, settings, weights, batches=None):
-    """Loss of every update of a training, from given weights: float64 array ``updates``.
+    """Loss of every update of a training in "jax" or "torch": float64 array ``updates``.
 
-    Parameters
-    ----------
-    framework : {"jax", "torch"}
-    kind, loss_fn : class of the model, function
-        The other framework takes its own of the same names.
-    data, settings, batches
-        As ``fit`` takes them.
-    weights : str or path
-        Initial weights, as ``helpers.engine.weights.save_weights`` writes them.
+    The framework takes its own class of the model and loss function, by the names of
+    ``kind`` and ``loss_fn``; ``data``, ``settings`` and ``batches`` are as for ``fit``,
+    ``weights`` a file of ``helpers.engine.weights.save_weights`` to begin with.
 
     Raises RuntimeError if the other process fails, with the end of what it said.
     """

@@ -29,6 +29,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from helpers.engine.checks import expect
 from helpers.engine.shapes import as_numpy
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
@@ -43,10 +44,8 @@ def is_torch(model):
 
 def to_arrays(model):
     """Copy the parameters of a model of either framework to NumPy, by neutral name."""
-    return {
-        name: np.array(values(param, transposed), order="C")
-        for name, param, transposed in parameters(model)
-    }
+    found = parameters(model)
+    return {name: np.array(values(*place), order="C") for name, *place in found}
 
 
 def count_parameters(model):
@@ -58,20 +57,15 @@ def from_arrays(model, arrays):
     """Set every parameter of a model of either framework, or none.
 
     The model keeps its dtypes and its devices; ``arrays`` are as ``to_arrays`` returns
-    them, real numbers of any dtype.
-
-    Raises ValueError if a name is missing or unknown, a shape differs, or a number is
-    complex, NaN, infinite, or too large for the model's dtype; the model is as before.
+    them, real numbers of any dtype. If a name is missing or unknown, a shape differs, or
+    a number is complex, not finite, or too large for the model's dtype: ValueError.
     """
     places = {name: place for name, *place in parameters(model)}
-    missing = sorted(set(places) - set(arrays))
-    unknown = sorted(set(arrays) - set(places))
+    missing, unknown = sorted({*places} - {*arrays}), sorted({*arrays} - {*places})
     if missing or unknown:
-        raise ValueError(
-            f"these weights are of another model: {len(missing)} names missing "
-            f"({', '.join(missing[:3])}), {len(unknown)} unknown "
-            f"({', '.join(unknown[:3])})"
-        )
+        names = f"{len(missing)} names missing ({', '.join(missing[:3])})"
+        names += f", {len(unknown)} unknown ({', '.join(unknown[:3])})"
+        raise ValueError(f"these weights are of another model: {names}")
     ready = {name: converted(name, arrays[name], *places[name]) for name in places}
     for name, (param, _) in places.items():
         if is_torch(model):
@@ -108,12 +102,9 @@ def converted(name, array, param, transposed):
     """An array as its parameter needs it, checked."""
     array, shape = as_numpy(array), values(param, transposed).shape
     if array.shape != shape:
-        raise ValueError(
-            f"these weights are of another model: {name} has shape {array.shape}, "
-            f"expected {shape}"
-        )
-    if array.dtype.kind not in "fiu":
-        raise ValueError(f"expected real numbers in {name}, got {array.dtype}")
+        differs = f"{name} has shape {array.shape}, expected {shape}"
+        raise ValueError(f"these weights are of another model: {differs}")
+    expect(array.dtype.kind in "fiu", f"real numbers in {name}", array.dtype)
     if hasattr(param, "detach"):
         turned = np.array(array.T if transposed else array, order="C")
         ready = sys.modules["torch"].from_numpy(turned).to(param.dtype)
@@ -122,10 +113,9 @@ def converted(name, array, param, transposed):
             ready = array.astype(param[...].dtype)
     bad = array[~np.isfinite(values(ready, transposed))]
     if bad.size:
-        raise ValueError(
-            f"expected finite numbers in {name}, got {bad.size} that are not, or not as "
-            f"{str(ready.dtype).removeprefix('torch.')}: the first is {bad[0]}"
-        )
+        dtype = str(ready.dtype).removeprefix("torch.")
+        got = f"{bad.size} that are not, or not as {dtype}: the first is {bad[0]}"
+        raise ValueError(f"expected finite numbers in {name}, got {got}")
     return ready
 
 
@@ -137,9 +127,8 @@ def save_weights(model, path, metadata=None):
 def download_link(model, name, *, half=False, metadata=None):
     """A link to download the parameters of a model, which contains the whole file.
 
-    The notebook grows by four bytes for every three of the file; with ``half``, a number
-    has two. ``metadata`` are texts by name that the file is to say besides, for example
-    a vocabulary.
+    With ``half``, a number has two bytes. ``metadata`` are texts by name that the file is
+    to say besides, for example a vocabulary.
     """
     from IPython.display import HTML
 
@@ -156,8 +145,7 @@ def download_link(model, name, *, half=False, metadata=None):
 def in_half(name, array):
     """An array in half precision; ValueError if a number is too large for it."""
     largest = np.abs(array).max(initial=0)
-    if largest > np.finfo(np.float16).max:
-        raise ValueError(f"expected up to 65,504 in {name} for half, got {largest:.3g}")
+    expect(not largest > 65_504, f"up to 65,504 in {name} for half", f"{largest:.3g}")
     return array.astype(np.float16)
 
 
@@ -179,10 +167,9 @@ def write_atomically(path, data):
 
 
 def load_weights(model, path):
-    """Read the parameters of a model from a safetensors file.
+    """Read the parameters of a model from a safetensors file; all of them, or none.
 
-    After an error, because the file is missing, truncated, not safetensors, or of another
-    model, the model is as before.
+    An error says whether it is missing, damaged, not safetensors, or of another model.
     """
     path = Path(path)
     if not path.is_file():
@@ -191,9 +178,8 @@ def load_weights(model, path):
         arrays = dict(map(decoded, safetensors.deserialize(path.read_bytes())))
         from_arrays(model, arrays)
     except safetensors.SafetensorError as error:
-        raise ValueError(
-            f"{path} is not a complete safetensors file of weights: {error}"
-        ) from error
+        what = "is not a complete safetensors file of weights"
+        raise ValueError(f"{path} {what}: {error}") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -204,8 +190,7 @@ def decoded(entry):
     kind, data = found["dtype"], found["data"]
     if kind == "BF16":  # the upper half of a float32
         array = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-    elif kind in DTYPES:
-        array = np.frombuffer(data, DTYPES[kind])
     else:
-        raise ValueError(f"expected {name} as {', '.join(DTYPES)} or BF16, got {kind}")
+        expect(kind in DTYPES, f"{name} as {', '.join(DTYPES)} or BF16", kind)
+        array = np.frombuffer(data, DTYPES[kind])
     return name, array.reshape(found["shape"])

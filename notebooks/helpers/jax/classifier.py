@@ -10,10 +10,9 @@ from helpers.jax.positions import LearnedPositions
 class SequenceClassifier(nnx.Module):
     """One output vector per sequence: ``b s i, b s -> b c``.
 
-    ``real`` is boolean, True where a position holds data and False where it is padding
-    or missing; numbers there are finite and change nothing. The output is made of the
-    mean over the real positions, so a sequence without any is 0/0 = NaN. Options are
-    those of ``Encoder``, with pre-norm and "gelu".
+    ``real`` is boolean, False where a position is padding or missing; numbers there are
+    finite and change nothing. The output is made of the mean over the real positions, NaN
+    if there are none. Options are those of ``Encoder``, with pre-norm and "gelu".
     """
 
     def __init__(

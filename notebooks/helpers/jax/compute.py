@@ -30,10 +30,9 @@ def for_training(model, precision="float32"):
 
 
 def flat_product(x, w, _, **options):
-    """Product ``... i, i o -> ... o`` as one of two matrices.
+    """Product ``... i, i o -> ... o`` of two matrices, with options of ``jax.lax.dot``.
 
-    All axes of ``x`` but the last become one. On CPUs, XLA computes the gradients of
-    this form faster; ``options`` are those of ``jax.lax.dot``.
+    On CPUs, XLA computes the gradients of this form faster.
     """
     out = jax.lax.dot(x.reshape(-1, x.shape[-1]), w, **options)
     return out.reshape(*x.shape[:-1], w.shape[-1])

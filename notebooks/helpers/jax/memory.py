@@ -5,14 +5,11 @@ from flax import nnx
 
 
 def kept_arrays(function, *args):
-    """What the forward pass of ``function(*args)`` keeps, except its arguments.
-
-    The arrays are those of the backward function of ``jax.vjp``, which is a pytree.
-    """
+    """What the forward pass of ``function(*args)`` keeps, but its arguments: a dict."""
     kept = {}
 
     def forward(args):
-        _, backward = jax.vjp(function, *args)
+        _, backward = jax.vjp(function, *args)  # a pytree
         given = {id(a) for a in jax.tree.leaves(args)}
         arrays = {id(a): a for a in jax.tree.leaves(backward)}  # each one once
         kept.update({i: a for i, a in arrays.items() if i not in given})
@@ -23,10 +20,7 @@ def kept_arrays(function, *args):
 
 
 def kept_bytes(function, x):
-    """Bytes kept for the gradient of ``function(q, k, v)``, with q, k and v themselves.
-
-    ``x``, ``b s d``, is taken for each of q, k and v, as three separate arrays.
-    """
+    """Bytes kept for the gradient of ``function(q, k, v)``: three copies of ``x`` too."""
     kept = kept_arrays(function, x, x, x)
     return 3 * x.nbytes + sum(a.size * a.dtype.itemsize for a in kept.values())
 

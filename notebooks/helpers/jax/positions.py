@@ -27,9 +27,7 @@ def check_length(x, table):
 
 
 class SinusoidalPositions(nnx.Module):
-    """Adds the sine and cosine code of each position: ``b s m -> b s m``.
-
-    There are codes for ``max_length`` positions.
+    """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``.
 
     Source: Vaswani et al. 2017, sec. 3.5.
     """
@@ -129,8 +127,5 @@ def without_dropout(model):
 
 
 def attention_maps(model, x, mask=None):
-    """Outputs and attention maps ``l b h q k`` of one forward pass with dropout off.
-
-    The model, an ``Encoder`` or a ``Predictor``, stays in training mode if it is.
-    """
+    """Outputs and attention maps ``l b h q k`` of a forward pass with dropout off."""
     return without_dropout(model)(x, mask, return_maps=True)

@@ -67,53 +67,15 @@ def fit(
     model, loss_fn, data, settings, *, batches=None, augment=None, validation=None,
     folder=None, retrain=False, bar=True, report=None, wrt=nnx.Param,
 ):  # fmt: skip
-    """Train a model with Adam, and leave it with its best weights.
+    """Train a model with Adam, and leave it with its best weights: the history.
 
-    Parameters
-    ----------
-    model : flax.nnx.Module
-        Changed in place: with ``validation`` it ends with the weights of the epoch that
-        had the highest accuracy there, without it with the last ones; and in evaluation
-        mode, dropout off. The data are moved to the device of its parameters.
-    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
-        ``loss_fn.check_labels``, if there is one, checks the data before any work;
-        ``loss_fn.weigh(*batch)`` counts the terms that each example adds to the mean.
-    data, validation : tuples of NumPy arrays
-        A batch is the same rows of each; validation is after every epoch.
-    settings : helpers.engine.settings.Settings
-        ``precision`` is of products in updates; losses and validation are in float32.
-    batches : function from the epoch to an integer array ``n b …``, optional
-        Rows of the data for each update; by default ``sequences.shuffled(settings)``.
-    augment : function ``(uniforms, *batch) -> batch``, optional
-        Changes every training batch, on the device: ``uniforms`` are eight numbers in
-        [0, 1) for each example, ``b 8``, the same in both frameworks.
-    folder : str or path, optional
-        Keep the run below this folder, under its digest (``helpers.engine.runs``): a
-        finished run is reloaded, an interrupted one is resumed. Initial weights belong
-        to the digest, so a model that has been trained starts another run.
-    retrain : whether to train again, also when the run is finished
-    report : function of the history, called after every epoch, optional
-    wrt : filter of what is trained, as in ``nnx.Optimizer``; the rest is frozen
+    Arguments, history and errors are those of ``helpers.engine.runs.fit``. ``wrt`` is a
+    filter of what is trained, as in ``nnx.Optimizer``; the rest is frozen.
 
     Where the model is on several devices (``on_all_devices``), each trains on its part
     of every batch; where ``jax.distributed`` has joined several processes, all of them
     call this function with the same arguments, and the first one writes. The losses are
     those of a single device, to rounding, which grows.
-
-    Returns
-    -------
-    dict of str to float64 array
-        ``loss``, ``accuracy``, ``learning_rate``, ``grad_norm`` (before clipping) of
-        every update; ``validation_loss``, ``validation_accuracy``, ``seconds`` of every
-        epoch.
-
-    Raises
-    ------
-    ValueError
-        Before any work, if the arguments contradict each other, the checkpoint of the
-        run is damaged, or processes do not divide a batch evenly or differ.
-    FloatingPointError
-        If a loss or a gradient is no longer finite.
     """
     check_kind(model, nnx.Module)
     parts = [part for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module)]
@@ -128,8 +90,8 @@ def fit(
 def evaluate(model, loss_fn, data, *, batch_size=1000):
     """Mean loss and accuracy with dropout off: a dictionary of two numbers.
 
-    The model stays in the mode it is in, and where it is; ``batch_size`` is a matter of
-    memory, not of the result: a batch counts as many times as ``loss_fn.weigh`` says.
+    The model stays in its mode and place; ``batch_size`` is a matter of memory, since a
+    batch counts as many times as ``loss_fn.weigh`` says.
     """
     checks.check_sizes(batch_size=batch_size)
     checks.check_examples(check_kind(model, nnx.Module), loss_fn, data)
@@ -137,10 +99,7 @@ def evaluate(model, loss_fn, data, *, batch_size=1000):
 
 
 def on_all_devices(model):
-    """Put a copy of a model on every device, for ``fit`` to share batches among them.
-
-    It is changed in place, and has to be the same in all processes.
-    """
+    """Put a model, the same in all processes, on every device: ``fit`` shares batches."""
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     place = NamedSharding(mesh, PartitionSpec())
     nnx.update(model, jax.tree.map(lambda x: on_mesh(x, place), nnx.state(model)))
@@ -284,10 +243,9 @@ def run_epoch(
     carry, data, batches, uniforms, learning_rates, *, graph, loss_fn, augment,
     max_grad_norm, mesh=None, wrt=nnx.Param,
 ):  # fmt: skip
-    """All updates of an epoch as one ``scan``, with no Python in between.
+    """All updates of an epoch as one ``scan``; it overwrites the arrays of ``carry``.
 
-    It overwrites the arrays of ``carry``. On a mesh, each device gets its part of every
-    batch; XLA adds the gradients up.
+    On a mesh, each device gets its part of every batch; XLA adds the gradients up.
     """
     optimizer = make_optimizer(learning_rates, max_grad_norm)
     fixed = {"optimizer": optimizer, "graph": graph, "loss_fn": loss_fn, "wrt": wrt}

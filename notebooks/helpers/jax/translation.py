@@ -76,20 +76,17 @@ class Decoder(Encoder):
 def check_shared(shared, n_source, n_target):
     """Raise an error if vocabularies that are to be one differ in size."""
     if shared and n_source != n_target:
-        raise ValueError(
-            f"expected one vocabulary, got n_source = {n_source} and n_target = "
-            f"{n_target}"
-        )
+        got = f"n_source = {n_source} and n_target = {n_target}"
+        raise ValueError(f"expected one vocabulary, got {got}")
 
 
 class Translator(nnx.Module):
     """Reads a source, writes a target: ``b k, b s -> b s c``.
 
-    There are at most ``max_length`` positions of the source, and of the target. If
-    ``shared``, the two vocabularies are one, with one embedding. ``positions`` and
-    ``tied`` are those of ``LanguageModel``; ``sizes``, of the encoder as of the
-    decoder, are ``n_blocks``, ``n_heads``, ``f``, and maybe ``dropout``,
-    ``activation``, ``norm`` and ``norm_first``.
+    Source and target have at most ``max_length`` positions. If ``shared``, the two
+    vocabularies are one, with one embedding. ``positions`` and ``tied`` are those of
+    ``LanguageModel``; ``sizes``, of encoder and decoder, are ``n_blocks``, ``n_heads``,
+    ``f``, and maybe ``dropout``, ``activation``, ``norm`` and ``norm_first``.
 
     Source: Vaswani et al. 2017, sec. 3.
     """
@@ -134,8 +131,7 @@ def translate(model, source, length, *, begin, end, width=1):
 
     Padding of the source is -1. ``begin`` and ``end`` are the tokens before a
     translation and after it; ``end`` fills it up. At each step ``width`` beams,
-    unfinished translations, are kept; a width of 1 is greedy. The model stays in
-    training mode if it is.
+    unfinished translations, are kept; a width of 1 is greedy. The model keeps its mode.
     """
     check_tokens(source)
     check_search(check_kind(model, nnx.Module), source, length, begin, end, width)
@@ -145,10 +141,7 @@ def translate(model, source, length, *, begin, end, width=1):
 
 
 def first_beams(model, source, begin, length, width):
-    """Beams before the first step: tokens, log-probabilities, texts and the cache.
-
-    Row ``b·width + w`` of the cache belongs to beam ``w`` of source ``b``.
-    """
+    """First beams: tokens, log-probabilities, texts, cache with rows ``b·width + w``."""
     context, mask, _ = model.read(source)  # once for all steps
     last = jnp.full((len(source), width), begin)  # b w
     # all beams are equal still: only the first one counts
@@ -161,8 +154,8 @@ def first_beams(model, source, begin, length, width):
 def best_continuations(log_p, last, total, end):
     """The most probable of all continuations: totals, beams and tokens, each ``b w``.
 
-    ``log_p``, ``b w c``, is of every next token of every beam, ``total`` of the beams
-    so far. A beam that has ended is continued by ``end`` only, with probability 1.
+    ``log_p``, ``b w c``, is of every next token. A beam that has ended goes on with
+    ``end`` only, with probability 1.
     """
     b, width, n_tokens = log_p.shape
     only_end = jnp.where(jnp.arange(n_tokens) == end, 0, -jnp.inf)  # c

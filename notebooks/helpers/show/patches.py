@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from helpers.engine.checks import expect
 from helpers.engine.shapes import as_numpy
 from helpers.show import plots
 from helpers.show.plots import EDGE, ORANGE, PAPER, panels_in_rows
@@ -15,13 +16,11 @@ def patch_sequence(image, patch):
     """A picture ``y x i`` with a grid, and beside it its patches as a sequence.
 
     It has one channel (ink on paper) or three, in ``uint8`` or floats from 0 to 1;
-    ``patch``, in pixels, divides both of its sides. Patches are numbered in reading
-    order; there are at most 64 of them.
+    ``patch``, in pixels, divides both of its sides, into at most 64 patches.
     """
     colours = as_colours(image, "y x i")
     rows, columns = check_grid(colours.shape, patch)
-    if (n := rows * columns) > 64:
-        raise ValueError(f"expected at most 64 patches to draw as a row, got {n}")
+    expect((n := rows * columns) <= 64, "at most 64 patches to draw as a row", n)
     across = min(n, 2 * columns)  # two rows of the picture are a line
     lines = ceil(n / across)
     height = 0.35 + max(1.5 * rows / columns, 6.3 / across * lines)
@@ -51,30 +50,24 @@ def erasing(images, weights, after, patch, *, titles, captions):
     ``b n`` are at least 0, one for each patch in reading order, without the class token.
     ``titles`` stand above, ``captions`` below.
     """
-    rows = [
-        as_colours(images, "b y x i"),
-        as_numpy(weights),
-        as_colours(after, "b y x i"),
-    ]
-    b, grid = len(rows[0]), check_grid(rows[0].shape[1:], patch)
-    if rows[1].shape != (b, grid[0] * grid[1]) or not rows[1].min() >= 0:
-        raise ValueError(
-            f"expected weights b n of at least 0 for {grid[0]} × {grid[1]} patches of "
-            f"{b} pictures, got shape {rows[1].shape}, from {rows[1].min(initial=1)}"
-        )
-    for names in (rows[2], titles, captions):
+    images, after = (as_colours(x, "b y x i") for x in (images, after))
+    weights, b = as_numpy(weights), len(images)
+    rows, columns = grid = check_grid(images.shape[1:], patch)
+    low, shape = weights.min(initial=1), weights.shape
+    many = f"{rows} × {columns} patches of {b} pictures"
+    valid = shape == (b, rows * columns) and low >= 0
+    expect(valid, f"weights b n of at least 0 for {many}", f"shape {shape}, from {low}")
+    for names in (after, titles, captions):
         plots.check_count(names, b, "erased pictures, titles and captions")
     fig, axes = panels_in_rows(3 * b, b, None, (0.9, 0.5), (1.1, 1.1))
-    axes, scale = (
-        axes.reshape(3, b),
-        {"cmap": "Blues", "vmin": 0, "vmax": rows[1].max() or 1},
-    )
-    for i, (before, map_, left) in enumerate(zip(*rows, strict=True)):
-        show_picture(axes[0, i], before)
-        show_picture(axes[1, i], map_.reshape(grid), **scale)
-        show_picture(axes[2, i], left)
-        axes[0, i].set_title(titles[i])
-        axes[2, i].set_xlabel(captions[i])
+    axes = axes.reshape(3, b)
+    scale = {"cmap": "Blues", "vmin": 0, "vmax": weights.max() or 1}
+    for i, (first, second, third) in enumerate(axes.T):
+        show_picture(first, images[i])
+        show_picture(second, weights[i].reshape(grid), **scale)
+        show_picture(third, after[i])
+        first.set_title(titles[i])
+        third.set_xlabel(captions[i])
     for ax, name in zip(axes[:, 0], ("picture", "weights", "erased"), strict=True):
         ax.set_ylabel(name)
     fig.colorbar(axes[1, 0].images[0], ax=list(axes[1]), label="weight")
@@ -84,19 +77,15 @@ def erasing(images, weights, after, patch, *, titles, captions):
 def position_similarity(tables):
     """Cosine similarity of each patch's position vector with those of all patches.
 
-    A panel for each of the ``tables`` by name, ``n m``, a row for each patch, without
-    the class token's; ``n`` is a square. In it stands, at the place of every patch, a
-    small map of the picture that shows how similar the positions of all are to its.
+    A panel for each of the ``tables`` by name, ``n m``, without the class token's row;
+    ``n`` is a square. In it, each patch has a small map of its similarity with all.
     """
     tables = {n: plots.check_matrix(t, f"table {n!r}") for n, t in tables.items()}
     fig, axes = panels_in_rows(len(tables), None, None, (0.8, 0.5), (2.6, 2.6))
     for ax, (name, table) in zip(axes, tables.items(), strict=True):
-        side = isqrt(len(table))
-        if side**2 != len(table):
-            raise ValueError(
-                f"expected table {name!r} of a square number of patches, without the "
-                f"class token, got {len(table)} rows"
-            )
+        side = isqrt(n := len(table))
+        what = "of a square number of patches, without the class token"
+        expect(side**2 == n, f"table {name!r} {what}", f"{n} rows")
         table = table.astype(float)
         length = np.linalg.norm(table, axis=1, keepdims=True)
         unit = table / np.where(length, length, np.nan)  # zeros have no direction
@@ -106,13 +95,12 @@ def position_similarity(tables):
         options = {"vmin": -1, "vmax": 1, "cmap": "RdBu", "interpolation": "none"}
         picture = ax.imshow(shown, **options)
         places = (side + 1) * np.arange(side) + (side - 1) / 2
-        for axis, letter in ((ax.xaxis, "column"), (ax.yaxis, "row")):
-            axis.set_ticks(places, range(side))
-            if axis is ax.xaxis or ax is axes[0]:
-                axis.set_label_text(f"{letter} of the patch")
+        ax.set_xticks(places, range(side))
+        ax.set_yticks(places, range(side))
+        first = "row of the patch" if ax is axes[0] else ""
+        ax.set(title=name, xlabel="column of the patch", ylabel=first)
         ax.grid(False)
         ax.spines[:].set_visible(False)
-        ax.set_title(name)
     bar = {"label": "cosine similarity", "ticks": [-1, 0, 1]}
     fig.colorbar(picture, ax=list(axes), **bar)
     return fig
@@ -121,15 +109,13 @@ def position_similarity(tables):
 def as_colours(images, axes):
     """Pictures as floats with three channels; a single channel is ink on paper."""
     images = as_numpy(images)
-    n_axes = len(axes.split()) if images.size else 0
-    if images.ndim != n_axes or images.shape[-1] not in (1, 3):
-        raise ValueError(f"expected {axes} with 1 or 3 channels, got {images.shape}")
-    whole, real = images.dtype == np.uint8, images.dtype.kind == "f"
-    if not whole and not (real and images.min() >= 0 and images.max() <= 1):
-        raise ValueError(
-            "expected pictures in uint8 or floats from 0 to 1, got "
-            f"{images.dtype} from {images.min()} to {images.max()}"
-        )
+    valid = images.size and images.ndim == len(axes.split())
+    valid = valid and images.shape[-1] in (1, 3)
+    expect(valid, f"{axes} with 1 or 3 channels", images.shape)
+    whole, low, high = images.dtype == np.uint8, images.min(), images.max()
+    valid = whole or (images.dtype.kind == "f" and low >= 0 and high <= 1)
+    wanted = "pictures in uint8 or floats from 0 to 1"
+    expect(valid, wanted, f"{images.dtype} from {low} to {high}")
     images = images / 255 if whole else images.astype(float)
     return images if images.shape[-1] == 3 else 1 - np.repeat(images, 3, axis=-1)
 
@@ -137,10 +123,8 @@ def as_colours(images, axes):
 def check_grid(shape, patch):
     """Rows and columns of patches; a picture ``y x i`` must hold whole ones."""
     height, width = shape[:2]
-    if patch < 1 or height % patch or width % patch:
-        raise ValueError(
-            f"expected a patch that divides {height} and {width} pixels, got {patch}"
-        )
+    valid = patch >= 1 and height % patch == width % patch == 0
+    expect(valid, f"a patch that divides {height} and {width} pixels", patch)
     return height // patch, width // patch
 
 

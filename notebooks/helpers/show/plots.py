@@ -1,8 +1,7 @@
 """NumPy in, figure out; never shows a figure by itself.
 
-Every function returns a ``matplotlib.figure.Figure`` that a cell shows by naming it in
-its last line. Figures have a light background of their own; for dark pages the book maps
-their colours and tints. Colours follow Okabe & Ito; lines differ in dashes, too.
+Functions return a ``matplotlib.figure.Figure``, which a cell shows by naming it in its
+last line. For dark pages the book maps colours and tints, which follow Okabe & Ito.
 """
 
 import sys
@@ -16,6 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from helpers.engine.checks import expect
 from helpers.engine.shapes import as_numpy
 
 PAPER, INK, HIDDEN, EDGE = "#ffffff", "#1b1f24", "#c9c9c4", "#5a6068"
@@ -52,8 +52,7 @@ def use_style():
 
 def panels_in_rows(n, columns, size, base, each, **options):
     """A figure and the axes of ``n`` panels; ``size`` in inches, or ``base + each``."""
-    if n == 0:
-        raise ValueError("expected at least one panel to draw, got none")
+    expect(n, "at least one panel to draw", "none")
     columns = columns or n
     grid = ceil(n / columns), columns
     size = size or [b + e * k for b, e, k in zip(base, each, grid[::-1], strict=True)]
@@ -68,15 +67,15 @@ def panels_in_rows(n, columns, size, base, each, **options):
 def check_matrix(values, name):
     """``values`` as an array ``row column``; anything else raises an error."""
     values = as_numpy(values)
-    if values.ndim != 2 or 0 in values.shape:
-        raise ValueError(f"expected {name} as row column, got shape {values.shape}")
+    valid = values.ndim == 2 and values.size
+    expect(valid, f"{name} as row column", f"shape {values.shape}")
     return values
 
 
 def check_count(names, n, what):
     """Raise an error unless ``names`` is None or has ``n`` elements."""
-    if names is not None and len(names) != n:
-        raise ValueError(f"expected {n} {what}, got {len(names)}")
+    if names is not None:
+        expect(len(names) == n, f"{n} {what}", len(names))
 
 
 def heatmaps(
@@ -86,9 +85,8 @@ def heatmaps(
     """Matrices side by side, or in rows of ``columns``, on one colour scale.
 
     NaN is drawn grey: a hidden cell. ``x`` and ``y`` name the axes, ``x_ticks`` and
-    ``y_ticks`` the columns and rows, ``bar`` the colour bar. With ``low < 0`` the
-    middle of the scale is white, so that ``low = -high`` puts white at 0. ``size`` is
-    in inches.
+    ``y_ticks`` the columns and rows, ``bar`` the colour bar. With ``low < 0`` the middle
+    of the scale is white: 0 if ``low = -high``. ``size`` is in inches.
     """
     maps = [check_matrix(values, f"map {i}") for i, values in enumerate(maps)]
     check_count(titles, len(maps), "titles, one per map")
@@ -132,27 +130,20 @@ def curves(
 ):  # fmt: skip
     """Panels of lines, with one legend below them.
 
-    Parameters
-    ----------
-    panels : dict of str to (dict of str to (array ``x``, array ``y``))
-        Title of each panel, and in it the name and the points of each line. A line of
-        the same name looks the same in every panel. If ``y`` has two axes, ``run x``,
-        the line is the mean of the runs, in a band from the lowest to the highest.
-    x : str or list of str
-        Name of the x axis, or one per panel.
-    y : str, optional
-        Name of the y axis, where the title of the panel does not say it.
-    log_x : int, optional
-        Base of a logarithmic x axis.
-    log_y : bool or list of str
-        Logarithmic y axis in all panels, or in those with these titles.
-    share_y, size, marks
-        One y axis for all; inches without the legend; Matplotlib's marker of points.
+    ``panels`` has the title of each panel, and in it the name and the points, arrays
+    ``x`` and ``y``, of each line. A line of the same name looks the same in every panel.
+    If ``y`` has two axes, ``run x``, the line is the mean of the runs, in a band from the
+    lowest to the highest.
+
+    ``x`` names the x axis, or those of the panels, ``y`` the y axis where the title does
+    not; ``log_x`` is the base of a logarithmic x axis, ``log_y`` makes all y axes
+    logarithmic, or those with these titles; ``size`` is in inches without the legend,
+    ``marks`` Matplotlib's marker of points.
     """
     x_names = [x] * len(panels) if isinstance(x, str) else x
     check_count(x_names, len(panels), "names of x axes, one per panel")
-    if unknown := set(() if isinstance(log_y, bool) else log_y) - set(panels):
-        raise ValueError(f"expected log_y from {list(panels)}, got {sorted(unknown)}")
+    unknown = set(() if isinstance(log_y, bool) else log_y) - set(panels)
+    expect(not unknown, f"log_y from {list(panels)}", sorted(unknown))
     place = None, size, (0.6, 0.3), (2.4, 2.3)
     fig, axes = panels_in_rows(len(panels), *place, sharey=share_y)
     names = dict.fromkeys(n for lines in panels.values() for n in lines if n)
@@ -174,8 +165,7 @@ def curves(
 
 def draw_lines(ax, title, lines, looks, **options):
     """Lines of one panel, those of several runs with their band; NaN is left out."""
-    if not lines:
-        raise ValueError(f"expected at least one line in panel {title!r}, got none")
+    expect(lines, f"at least one line in panel {title!r}", "none")
     for name, points in lines.items():
         xs, ys = map(as_numpy, points)
         if ys.ndim not in (1, 2) or xs.shape != ys.shape[-1:] or 0 in ys.shape:
@@ -200,14 +190,13 @@ def add_legend(fig, lines):
 
 
 def drawn(fig, panel, line):
-    """The points ``x, y`` of a line of ``curves`` as a reader finds them.
+    """The points ``x, y`` of a line of ``curves``, of several runs their mean.
 
-    By the title of its panel, "" if it has none, and by its name in the legend, "" in a
-    figure without one. Of several runs it is the mean. An unknown name is a ValueError.
+    By the title of its panel and its name in the legend, "" if there is none; an unknown
+    name is a ValueError.
     """
     axes = {ax.get_title(): ax for ax in fig.axes}
-    if panel not in axes:
-        raise ValueError(f"expected a panel from {list(axes)}, got {panel!r}")
+    expect(panel in axes, f"a panel from {list(axes)}", repr(panel))
     shown = {one.get_label(): one for one in axes[panel].lines}
     names = {
         text.get_text(): handle.get_label()
@@ -215,40 +204,31 @@ def drawn(fig, panel, line):
         for text, handle in zip(legend.texts, legend.legend_handles, strict=True)
     } or {"": next(iter(shown))}
     found = {name: shown[key] for name, key in names.items() if key in shown}
-    if line not in found:
-        raise ValueError(f"expected a line from {list(found)}, got {line!r}")
+    expect(line in found, f"a line from {list(found)}", repr(line))
     return tuple(found[line].get_data())
 
 
 def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
-    """Sets of small pictures, one set per row.
+    """Sets of small pictures, one set per row: uint8 ``b s y x`` or ``b s y x 3``.
 
-    Parameters
-    ----------
-    sets : uint8 array ``b s y x`` or ``b s y x 3``
-        Grey (ink on paper) or coloured.
-    captions : list of list of str, optional
-        Written below each picture.
-    titles : list of str, optional
-        Written above each row.
-    odd, chosen : integer arrays ``b``, optional
-        Places that get a frame: solid for the odd one, dashed for the chosen one.
+    They are grey (ink on paper) or coloured. ``captions`` stand below each picture,
+    ``titles`` above each row. ``odd`` and ``chosen``, integers ``b``, are places that get
+    a frame: solid for the odd one, dashed for the chosen one.
     """
     sets = as_numpy(sets)
-    if sets.ndim not in (4, 5) or 0 in sets.shape or sets.shape[4:] not in ((), (3,)):
-        raise ValueError(f"expected b s y x or b s y x 3, got shape {sets.shape}")
+    valid = sets.ndim in (4, 5) and sets.size and sets.shape[4:] in ((), (3,))
+    expect(valid, "b s y x or b s y x 3", f"shape {sets.shape}")
     b, s = sets.shape[:2]
     given = {"captions": captions, "titles": titles, "odd": odd, "chosen": chosen}
     for what, values in given.items():
         check_count(values, b, f"{what}, one per set")
     for row in captions or []:
         check_count(row, s, "captions, one per picture")
-    frames = {"odd one": (odd, ORANGE, "-"), "chosen": (chosen, BLUE, "--")}
     frames = {
-        name: (places, {"color": colour, "linestyle": dash, "lw": 2.5})
-        for name, (places, colour, dash) in frames.items()
-        if places is not None
+        "odd one": (odd, {"color": ORANGE, "linestyle": "-", "lw": 2.5}),
+        "chosen": (chosen, {"color": BLUE, "linestyle": "--", "lw": 2.5}),
     }
+    frames = {name: found for name, found in frames.items() if found[0] is not None}
     height = 0.78 + 0.2 * (captions is not None) + 0.25 * (titles is not None)
     size = 0.74 * s, height * b + 0.35 * bool(frames)
     fig, axes = panels_in_rows(b * s, s, size, None, None)
@@ -260,10 +240,10 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
             ax.set_xlabel(captions[row][place], size=10)
         for number, (places, style) in enumerate(frames.values()):
             if places[row] == place:
-                edge = 0.03 + 0.09 * number, 0.03 + 0.09 * number
-                side = 1 - 2 * edge[0]
+                edge = 0.03 + 0.09 * number
+                square = (edge, edge), 1 - 2 * edge, 1 - 2 * edge
                 style = style | {"fill": False, "transform": ax.transAxes}
-                ax.add_patch(Rectangle(edge, side, side, **style))
+                ax.add_patch(Rectangle(*square, **style))
         if titles and place == 0:
             add_heading(ax, titles[row])
     if frames:

@@ -71,10 +71,9 @@ def power(x):
 
 
 def recorded(kind):
-    """Measurements that are kept in ``benchmarks/results``: list of dict.
+    """Measurements in ``benchmarks/results``, if the folder is there: list of dict.
 
-    ``kind`` is the end of the files' names: ``"cifar10"``, ``"compilation-jax"``. Where
-    no such files are beside the pages, the list is empty.
+    ``kind`` is the end of the files' names: ``"cifar10"``, ``"compilation-jax"``.
     """
     folder = Path(__file__).parents[3] / "benchmarks" / "results"
     files = sorted(folder.glob(f"*-{kind}.json"))

@@ -53,8 +53,7 @@ class EncoderBlock(nn.Module):
     ``b s m -> b s m, b h s s``; options of a call are those of its attention. Dropout,
     in [0, 1), is on both branches and inside the feed-forward net; ``activation`` is
     "relu" or "gelu", ``norm`` "layer" or "rms", ``attention`` a class. With
-    ``norm_first`` the norm comes before each branch (Xiong et al. 2020) instead of
-    after each sum.
+    ``norm_first`` norms are before each branch (Xiong et al. 2020), not after each sum.
 
     Source: Vaswani et al. 2017, sec. 3.1.
     """
@@ -105,9 +104,8 @@ class Encoder(nn.Module):
         """Outputs ``b s m``; with ``return_maps`` the pair of them and ``l b h s s``.
 
         The masks, ``q k`` or ``b h q k`` and the causal one, are in force in every
-        block. What they hide changes nothing that is visible, as long as no square of
-        it overflows on the way, which holds for entries up to 1e15 in float32; beyond,
-        it may arrive as 0 · NaN.
+        block. What they hide changes nothing that is visible, unless a square of it
+        overflows on the way: beyond 1e15 in float32 it may arrive as 0 · NaN.
         """
         maps, options = [], {"is_causal": is_causal, "return_weights": return_maps}
         for block in self.blocks:

@@ -17,10 +17,7 @@ def kept_arrays(function, *args):
 
 
 def kept_bytes(function, x):
-    """Bytes kept for the gradient of ``function(q, k, v)``, with q, k and v themselves.
-
-    ``x``, ``b s d``, is taken for each of q, k and v, as three separate arrays.
-    """
+    """Bytes kept for the gradient of ``function(q, k, v)``: three copies of ``x`` too."""
     inputs = [x.clone().requires_grad_() for _ in range(3)]
     kept = kept_arrays(function, *inputs) | {x.data_ptr(): x for x in inputs}
     return sum(x.nbytes for x in kept.values())

@@ -61,52 +61,14 @@ def fit(
     model, loss_fn, data, settings, *, batches=None, augment=None, validation=None,
     folder=None, retrain=False, bar=True, report=None,
 ):  # fmt: skip
-    """Train a model with Adam, and leave it with its best weights.
+    """Train a model with Adam, and leave it with its best weights: the history.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Changed in place: with ``validation`` it ends with the weights of the epoch that
-        had the highest accuracy there, without it with the last ones; and in evaluation
-        mode, dropout off. The data are moved to the device of its parameters.
-    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
-        ``loss_fn.check_labels``, if there is one, checks the data before any work;
-        ``loss_fn.weigh(*batch)`` counts the terms that each example adds to the mean.
-    data, validation : tuples of NumPy arrays
-        A batch is the same rows of each; validation is after every epoch.
-    settings : helpers.engine.settings.Settings
-        ``precision`` is of products in updates; losses and validation are in float32.
-    batches : function from the epoch to an integer array ``n b …``, optional
-        Rows of the data for each update; by default ``sequences.shuffled(settings)``.
-    augment : function ``(uniforms, *batch) -> batch``, optional
-        Changes every training batch, on the device: ``uniforms`` are eight numbers in
-        [0, 1) for each example, ``b 8``, the same in both frameworks.
-    folder : str or path, optional
-        Keep the run below this folder, under its digest (``helpers.engine.runs``): a
-        finished run is reloaded, an interrupted one is resumed. Initial weights belong
-        to the digest, so a model that has been trained starts another run.
-    retrain : whether to train again, also when the run is finished
-    report : function of the history, called after every epoch, optional
+    Arguments, history and errors are those of ``helpers.engine.runs.fit``.
 
     Where ``torch.distributed`` has joined several processes, all of them call this
     function with the same arguments. Each trains on its part of every batch, and ends
     with the same weights and the same history; the first one writes. Without dropout
     the losses are those of a single process, to rounding, which grows.
-
-    Returns
-    -------
-    dict of str to float64 array
-        ``loss``, ``accuracy``, ``learning_rate``, ``grad_norm`` (before clipping) of
-        every update; ``validation_loss``, ``validation_accuracy``, ``seconds`` of every
-        epoch.
-
-    Raises
-    ------
-    ValueError
-        Before any work, if the arguments contradict each other, the checkpoint of the
-        run is damaged, or processes do not divide a batch evenly or differ.
-    FloatingPointError
-        If a loss or a gradient is no longer finite.
     """
     check_kind(model, nn.Module)
     with torch.random.fork_rng(range(torch.cuda.device_count())):
@@ -120,8 +82,8 @@ def fit(
 def evaluate(model, loss_fn, data, *, batch_size=1000):
     """Mean loss and accuracy with dropout off: a dictionary of two numbers.
 
-    The model stays in the mode it is in, and where it is; ``batch_size`` is a matter of
-    memory, not of the result: a batch counts as many times as ``loss_fn.weigh`` says.
+    The model stays in its mode and place; ``batch_size`` is a matter of memory, since a
+    batch counts as many times as ``loss_fn.weigh`` says.
     """
     checks.check_sizes(batch_size=batch_size)
     checks.check_examples(check_kind(model, nn.Module), loss_fn, data)
@@ -182,8 +144,7 @@ class Trainer:
         device, uniforms = self.data[0].device, None
         if self.augment:
             uniforms = draw_uniforms(self.settings, number, batches)
-            uniforms = np.split(uniforms, size, axis=1)[rank]
-            uniforms = torch.tensor(uniforms, device=device)
+            uniforms = torch.tensor(np.split(uniforms, size, 1)[rank], device=device)
         weights = loss_weights(self.loss_fn, self.data, batches, size)[rank].tolist()
         batches = np.split(batches, size, axis=1)[rank]
         batches = torch.tensor(batches, device=device).long()
@@ -222,10 +183,9 @@ class Trainer:
 
 
 def loss_weights(loss_fn, data, batches, size):
-    """Weight of each process's part of every batch: an array ``processes n``.
+    """Weights ``processes n`` of the parts of every batch: their mean is its loss.
 
-    The mean of weighted parts is the loss of the batch, if ``loss_fn.weigh`` says how
-    many terms each example adds to it; without it, all examples count alike.
+    If ``loss_fn.weigh`` does not say how many terms it adds, each example counts alike.
     """
     if size == 1 or not hasattr(loss_fn, "weigh"):
         return np.ones((size, len(batches)))
@@ -273,7 +233,6 @@ def score(model, loss_fn, data, batch_size):
         for batch in zip(*(x.split(batch_size) for x in data), strict=True):
             loss, metrics = loss_fn(model, *batch)
             n = torch.as_tensor(runs.count_terms(loss_fn, batch), device=loss.device)
-            rows.append(
-                torch.stack([x.float() for x in (loss, metrics["accuracy"], n)])
-            )
+            found = loss, metrics["accuracy"], n
+            rows.append(torch.stack([x.float() for x in found]))
     return runs.weighted_mean(torch.stack(rows).tolist())  # waits for the device once

@@ -33,11 +33,10 @@ POOLS = {"token": 1, "mean": 0}  # elements in front of the patches
 class VisionTransformer(nn.Module):
     """One output vector for each picture: ``b y x i -> b c``.
 
-    Pictures are square, ``image_size`` pixels a side, and so are patches, ``patch``
-    pixels a side. The output comes from a learned token that is put before the patches
-    (``pool="token"``), or from the mean over the patches ("mean"). ``positions`` is of
-    ``POSITIONS``; ``n_blocks``, ``n_heads``, ``f`` and ``options`` are of ``Encoder``,
-    but dropout is also after the positions, "gelu" and ``norm_first`` are the default.
+    Pictures and patches are square, ``image_size`` and ``patch`` pixels a side. The
+    output comes from a learned token before the patches (``pool="token"``), or from their
+    mean ("mean"). ``positions`` is of ``POSITIONS``; ``n_blocks``, ``n_heads``, ``f`` and
+    ``options`` are of ``Encoder``, with dropout also after the positions, "gelu", pre-norm.
 
     Source: Dosovitskiy et al. 2021, sec. 3.1.
     """
@@ -87,11 +86,9 @@ def count_patches(image_size, patch):
 
 def check_images(images, shape):
     """Pictures of a ``shape`` as floats; others, or whole numbers, raise an error."""
-    if tuple(images.shape[1:]) != shape:
-        raise ValueError(
-            f"expected pictures of shape b {' '.join(map(str, shape))}, got "
-            f"{tuple(images.shape)}"
-        )
+    if (found := tuple(images.shape))[1:] != shape:
+        sizes = " ".join(map(str, shape))
+        raise ValueError(f"expected pictures of shape b {sizes}, got {found}")
     if images.dtype == torch.uint8:
         return images / 255
     if not images.is_floating_point():
@@ -102,9 +99,8 @@ def check_images(images, shape):
 def move_pictures(images, angles, shifts):
     """Turn pictures about their middle, then shift them; black comes in from outside.
 
-    ``b y x i -> b y x i`` in floats, with linear interpolation between the four nearest
-    pixels. ``angles``, ``b``, are in radians; positive turns from the down axis to the
-    right one. ``shifts``, ``b 2``, are in pixels, down and to the right.
+    ``b y x i -> b y x i`` in floats, interpolated linearly. ``angles``, ``b``, are in
+    radians, positive from down to right; ``shifts``, ``b 2``, in pixels, down and right.
     """
     (b, height, width, _), device = images.shape, images.device
     middle = (height - 1) / 2, (width - 1) / 2
@@ -126,9 +122,8 @@ def move_pictures(images, angles, shifts):
 def augment(uniforms, images, labels, *, degrees=0, pixels=0, flip=False):
     """Pictures turned, shifted and mirrored by chance, and their labels as they are.
 
-    ``uniforms`` ``b 8`` are numbers in [0, 1), four of which are used; ``images`` are
-    ``b y x i``, floats or ``uint8``. ``degrees`` and ``pixels``, of shifts down and to the
-    right, are the largest, both ways; ``flip`` mirrors every second picture.
+    ``uniforms`` ``b 8`` are in [0, 1); ``images``, ``b y x i``, floats or ``uint8``. Turns
+    and shifts are up to ``degrees`` and ``pixels``; ``flip`` mirrors every second picture.
     """
     images = images / 255 if images.dtype == torch.uint8 else images
     if flip:

@@ -19,16 +19,15 @@ def soft_dictionary(tokens, words, query, features):
     left, right, top, row = 60, 186, 104, 17
     bottom, half = top + len(tokens) * row, 11 * len(features) / 2
     canvas = Canvas(bottom + 52)
-    for x, y in ((left, 48), (right, 80)):
-        for i, feature in enumerate(features):
+    for i, feature in enumerate(features):
+        for x, y in ((left, 48), (right, 80)):
             place = x + 11 * i + 5.5, y
             canvas.text(*place, feature, size=8, rotation=90, va="bottom")
     heads = {left + half: "keys", 129: "score", 164: "weight", right + half: "values"}
     for x, name in heads.items():
         canvas.text(x, top - 13, name, weight="bold")
-    canvas.vector(
-        left, 60, query / max(query), ORANGE, "query", family=MONO, weight="bold"
-    )
+    bold = {"family": MONO, "weight": "bold"}
+    canvas.vector(left, 60, query / max(query), ORANGE, "query", **bold)
     canvas.line((left + half, 68), (left + half, 80))
     for i, word in enumerate(tokens):
         y = top + (i + 0.5) * row

@@ -12,25 +12,18 @@ def paths():
     recurrent = [(i, 1, i + 1, 1) for i in range(6)]  # column and row, from and to
     inputs = [(i, 0, i, 1) for i in range(7)]
     draw_paths(canvas, 48, 30, 2, recurrent, inputs)
-    windows = [
-        (key, row, i, row + 1)
-        for row in range(3)
-        for i in range(7)
-        for key in range(max(0, i - 2), i + 1)
-    ]
+    near = [(key, i) for i in range(7) for key in range(max(0, i - 2), i + 1)]
+    windows = [(key, row, i, row + 1) for row in range(3) for key, i in near]
     shortest = [(2 * row, row, 2 * row + 2, row + 1) for row in range(3)]
     draw_paths(canvas, 124, 27, 4, shortest, windows)
     everyone = [(key, 0, i, 1) for i in range(7) for key in range(7)]
     draw_paths(canvas, 252, 44, 2, [(0, 0, 6, 1)], everyone)
-    for y, words in (
-        (12, f"recurrent layer: {len(recurrent)} steps"),
-        (105, f"convolutions of width 3: {len(shortest)} layers"),
-    ):
-        canvas.text(124, y, words)
+    canvas.text(124, 12, f"recurrent layer: {len(recurrent)} steps")
+    canvas.text(124, 105, f"convolutions of width 3: {len(shortest)} layers")
     canvas.text(140, 233, "attention", "name", ha="right")
     canvas.text(142, 233, ": 1 layer", ha="left")
-    for x, words in ((34, "first"), (214, "last")):
-        canvas.text(x, 33, words, size=8)
+    canvas.text(34, 33, "first", size=8)
+    canvas.text(214, 33, "last", size=8)
     return canvas.fig
 
 
@@ -70,8 +63,8 @@ def six_operations():
             for i, name in enumerate(("x = 3", "w = 2", last))
         ]
         for a, b in arrows:
-            ends = (boxes[a].right, boxes[b].left)
-            canvas.line(*(ends if a < b else (boxes[a].left, boxes[b].right)))
+            start, end = ("right", "left") if a < b else ("left", "right")
+            canvas.line(getattr(boxes[a], start), getattr(boxes[b], end))
         canvas.text(215, y + 13, "+ 2" if row else "2", weight="bold", size=11)
     canvas.text(215, 203, "= 6", weight="bold", size=11)
     canvas.text(8, 203, "floating-point operations", ha="left")

@@ -25,9 +25,7 @@ def three_kinds_of_data():
     for shift in (0, 4):
         y = 85 + shift - 3.5 * np.sin(x / (11 + shift)) + rng.normal(0, 0.3, len(x))
         canvas.line(*zip(8 + x, y, strict=True), colour=ORANGE, head=False)
-    tokens(
-        134, "a text: each character is a token", ("i", "f", "_", "x", "", ""), (4, 5)
-    )
+    tokens(134, "a text: each character is a token", (*"if_x", "", ""), (4, 5))
     canvas.text(8, 150, "dashed: a gap, or padding", ha="left", size=8)
 
     # One sequence goes on, with a gap and padding.

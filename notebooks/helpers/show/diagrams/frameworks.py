@@ -7,11 +7,7 @@ from helpers.show.plots import BLUE, EDGE, ORANGE
 
 
 def training_loop(basic=False):
-    """Forward on the left, backward on the right, once for every batch.
-
-    The ``basic`` loop has no schedule of the learning rate, no clipping, no validation,
-    and one prediction per example.
-    """
+    """Forward and backward for every batch; ``basic``: no schedule, clip, validation."""
     canvas, left, right = Canvas(218 if basic else 298), 94, 200
     canvas.text(left, 12, "inputs", "name")
     canvas.shape(left, 34, "b i" if basic else "b s i")

@@ -63,8 +63,7 @@ def mask():
 def walk_through(tokens, ids, embedded, placed, encoded, scores, n_blocks=2):
     """Up to four words on their way through a predictor, with the numbers of every stage.
 
-    ``embedded``, ``placed``, ``encoded`` are ``s m``, up to five features; ``scores``
-    are ``s c``.
+    ``embedded``, ``placed``, ``encoded`` are ``s m``, ``m`` up to 5; ``scores`` ``s c``.
     """
     row, gap, s = 15, 50, len(tokens)
     stages = [
@@ -99,10 +98,9 @@ def walk_through(tokens, ids, embedded, placed, encoded, scores, n_blocks=2):
 
 
 def clocks(table, pairs):
-    """Pairs of features of a position code as clocks, a row per pair.
+    """Pairs of features of up to six position codes, ``s m``, as clocks, a row per pair.
 
-    ``table``, ``s m``, has the codes of up to six positions; ``pairs`` the first feature
-    of each pair, and a note that says how fast it turns.
+    ``pairs``: the first feature of each, and a note that says how fast it turns.
     """
     row, radius = 62, 13
     canvas = Canvas(40 + row * len(pairs))

@@ -10,8 +10,7 @@ def vision_transformer():
     boxes = predictor_column(canvas)
     for y, h in ((22, 103), (170, 28), (326, 46)):
         canvas.frame(Box(88, y, 156, h), EDGE, 0.14)
-        style = {"weight": "bold", "rotation": -90, "va": "center"}
-        canvas.text(235, y + h / 2, "new", **style)
+        canvas.text(235, y + h / 2, "new", weight="bold", rotation=-90, va="center")
     canvas.text(x - 4, 10, "vision Transformer", weight="bold")
     seven = [tint(EDGE, 0.9 if ink else 0.03) for ink in (1, 1, 1, 0, 0, 1, 0, 1, 0)]
     picture = canvas.cells(x - 18, 28, [seven[i : i + 3] for i in (0, 3, 6)], 12)

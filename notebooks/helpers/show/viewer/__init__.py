@@ -2,7 +2,7 @@
 
 NumPy in, HTML out: an element that needs no kernel, no widget and no other host, with
 ``viewer.js`` and ``viewer.css`` written into it. Where scripts do not run, a picture of
-the maps stands there instead. Maps of a vision Transformer lie over its pictures.
+the maps stands there instead.
 """
 
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.image import imread, imsave
 
+from helpers.engine.checks import expect
 from helpers.engine.shapes import as_numpy
 
 LARGEST = 20_000  # weights in a view; each takes about seven bytes
@@ -26,63 +27,52 @@ def attention(
 ):  # fmt: skip
     """Attention maps in which the reader chooses layer, head and query: a ``View``.
 
-    Parameters
-    ----------
-    maps : array ``l h q k`` or ``l b h q k``, or dict of str to such arrays
-        Weights of any framework, as ``attention_maps`` returns them. Several arrays of
-        one shape, such as before and after a training, stand side by side.
-    queries, keys : list of str, or one list per sequence, optional
-        A label for each element, whatever it contains; numbers by default. Keys have
-        those of the queries, unless they are other elements.
-    about : str
-        What there is to see, in a sentence: for those who do not see it.
-    pictures : uint8 array ``s y x`` or ``s y x 3``, with ``b`` in front if maps have it
-        Shown in place of the labels, which become what they are called.
-    sequences : list of str, optional
-        Names of the sequences of a batch, for the chooser.
-    high : float, optional
-        The weight that gets the strongest colour, in (0, 1]; 1 by default, over
-        ``images`` what 99 % of the weights stay below, at least 4 times an even one.
-    layer, head, query : int
-        What is chosen at first; over ``images`` the head can be ``"mean"``.
-    images : uint8 array ``b y x`` or ``b y x 3``, optional
-        One for each sequence of a vision Transformer, whose elements are their patches,
-        ``patch`` pixels a side, in reading order, after a class ``token``. The reader
-        chooses a patch, and the weights of its row lie over the picture.
+    ``maps``, ``l h q k`` or ``l b h q k``, are weights of any framework, as
+    ``attention_maps`` returns them; a dict by name has several of one shape, which stand
+    side by side. ``about`` says in a sentence what there is to see, for those who do not
+    see it; ``sequences`` names those of a batch. ``queries`` and ``keys`` are labels, a
+    list or one per sequence, by default numbers; keys have those of the queries, unless
+    they are other elements. ``pictures``, uint8 ``s y x`` or ``s y x 3``, maybe with
+    ``b`` in front, are shown in place of the labels, which become what they are called.
+
+    ``images``, uint8 ``b y x`` or ``b y x 3``, are for a vision Transformer, whose
+    elements are their patches, ``patch`` pixels a side, in reading order, after a class
+    ``token``. The reader chooses a patch, and the weights of its row lie over the image.
+
+    ``high`` in (0, 1] is the weight with the strongest colour, by default 1; over images
+    what 99 % of the weights stay below, at least 4 times an even one. ``layer``, ``head``
+    and ``query`` are chosen at first; over images the head can be ``"mean"``.
     """
     named = maps if isinstance(maps, dict) else {"": maps}
-    if not named:
-        raise ValueError("expected at least one array of weights, got none")
+    expect(named, "at least one array of weights", "none")
     arrays = {str(name): checked(array, name) for name, array in named.items()}
     shapes = {array.shape for array in arrays.values()}
-    if len(shapes) > 1:
-        raise ValueError(f"expected maps of one shape, got {sorted(shapes)}")
+    expect(len(shapes) == 1, "maps of one shape", sorted(shapes))
     (shape,) = shapes
-    if (size := len(arrays) * np.prod(shape)) > LARGEST:
-        raise ValueError(f"expected at most {LARGEST:,} weights, got {size:,}")
+    size = len(arrays) * np.prod(shape)
+    expect(size <= LARGEST, f"at most {LARGEST:,} weights", f"{size:,}")
     layers, b, heads, q, k = shape
     grid = None
     if images is not None:
         images, grid = cut(images, patch, shape, token)
-        queries = names_of_patches(*grid, token) if queries is None else queries
+        if queries is None:
+            places = enumerate(np.ndindex(*grid))
+            queries = ["class token"] * bool(token)
+            queries += [f"patch {i} in row {y}, column {x}" for i, (y, x) in places]
         high = strongest(arrays.values()) if high is None else high
     high = 1 if high is None else high
-    if not 0 < high <= 1:
-        raise ValueError(f"expected high to lie in (0, 1], got {high!r}")
+    expect(0 < high <= 1, "high to lie in (0, 1]", repr(high))
     if head == "mean" and images is not None and heads > 1:
         head, heads = heads, heads + 1  # one more to choose from
     chosen = {"layer": (layer, layers), "head": (head, heads), "query": (query, q)}
     for what, (number, n) in chosen.items():
-        if number not in range(n):
-            raise ValueError(f"expected a {what} from 0 to {n - 1}, got {number!r}")
+        expect(number in range(n), f"a {what} from 0 to {n - 1}", repr(number))
     if q != k and pictures is not None:
         raise ValueError(f"pictures stand for both, but got {q} queries, {k} keys")
-    if keys is None and q == k:
-        keys = queries
+    keys = queries if keys is None and q == k else keys
     names = [f"{i}" for i in range(b)] if sequences is None else list(sequences)
-    if len(names) != b:
-        raise ValueError(f"expected {b} names of sequences, got {len(names)}")
-    view = {
+    expect(len(names) == b, f"{b} names of sequences", len(names))
+    return View({
         "about": plain(about),
         "shape": shape,
         "maps": [
@@ -98,8 +88,7 @@ def attention(
         "sequences": [plain(name) for name in names],
         "high": float(high),
         "chosen": {what: int(number) for what, (number, _) in chosen.items()},
-    }
-    return View(view)
+    })  # fmt: skip
 
 
 class View:
@@ -109,11 +98,8 @@ class View:
         self.view = view
 
     def __repr__(self):
-        layers, b, heads, q, k = self.view["shape"]
-        return (
-            f"attention maps: {layers} layers, {b} sequences, {heads} heads, "
-            f"{q} queries, {k} keys"
-        )
+        what = "attention maps: {} layers, {} sequences, {} heads, {} queries, {} keys"
+        return what.format(*self.view["shape"])
 
     def _repr_html_(self):
         return f"{element(self.view)}\n<script>{script()}</script>"
@@ -133,24 +119,21 @@ def checked(array, name):
     if not np.isfinite(array).all() or array.min() < 0 or wrong.size:
         got = f"{array.min():.3g} to {array.max():.3g}"
         got += f", a row that sums to {wrong[0]:.3g}" if wrong.size else ""
-        raise ValueError(
-            f"expected {what} at least 0, with rows that sum to 1 or 0; got {got}"
-        )
+        wanted = f"{what} at least 0, with rows that sum to 1 or 0"
+        raise ValueError(f"expected {wanted}; got {got}")
     return array if array.ndim == 5 else array[:, None]
 
 
 def labels(given, b, n, what):
     """A list of ``n`` labels for each of ``b`` sequences."""
-    if given is None:
-        given = [str(i) for i in range(n)]
-    if isinstance(given, str):
-        raise ValueError(f"expected a list of labels of {what}, got {given!r}")
+    given = range(n) if given is None else given
+    expect(not isinstance(given, str), f"a list of labels of {what}", repr(given))
     rows = list(given)
     if all(np.ndim(row) == 0 for row in rows):
         rows = [rows] * b
     rows = [[plain(label) for label in row] for row in rows]
-    if (sizes := [len(row) for row in rows]) != [n] * b:
-        raise ValueError(f"expected {n} labels of {what} in {b} sequences, got {sizes}")
+    sizes = [len(row) for row in rows]
+    expect(sizes == [n] * b, f"{n} labels of {what} in {b} sequences", sizes)
     return rows
 
 
@@ -166,11 +149,9 @@ def small(pictures, b, n):
     if pictures.ndim == 3 + colours:
         pictures = np.broadcast_to(pictures, (b, *pictures.shape))
     fits = pictures.ndim == 4 + colours and pictures.shape[:2] == (b, n)
-    if pictures.dtype != np.uint8 or not fits:
-        raise ValueError(
-            f"expected uint8 pictures s y x or s y x 3 of {n} elements in {b} sequences,"
-            f" got {pictures.dtype} of shape {pictures.shape}"
-        )
+    wanted = f"uint8 pictures s y x or s y x 3 of {n} elements in {b} sequences"
+    got = f"{pictures.dtype} of shape {pictures.shape}"
+    expect(pictures.dtype == np.uint8 and fits, wanted, got)
     return [[png(picture, "Greys") for picture in row] for row in pictures]
 
 
@@ -178,22 +159,17 @@ def cut(images, patch, shape, token):
     """Images as PNG in data addresses, and how many rows and columns of patches."""
     images, (_, b, _, q, k) = as_numpy(images), shape
     fits = images.ndim == 3 or (images.ndim == 4 and images.shape[-1] == 3)
-    if images.dtype != np.uint8 or not fits or len(images) != b:
-        raise ValueError(
-            f"expected {b} uint8 images b y x or b y x 3, got {images.dtype} of shape "
-            f"{images.shape}"
-        )
-    if not patch or any(size % patch for size in images.shape[1:3]):
-        raise ValueError(
-            f"expected a patch that divides {images.shape[1]} and {images.shape[2]} "
-            f"pixels, got {patch}"
-        )
-    rows, columns = (size // patch for size in images.shape[1:3])
-    if q != k or q != rows * columns + bool(token):
-        raise ValueError(
-            f"expected weights of {rows} × {columns} patches"
-            f"{' and a class token' if token else ''}, got {q} queries and {k} keys"
-        )
+    fits = fits and images.dtype == np.uint8 and len(images) == b
+    got = f"{images.dtype} of shape {images.shape}"
+    expect(fits, f"{b} uint8 images b y x or b y x 3", got)
+    height, width = images.shape[1:3]
+    fits = patch and height % patch == width % patch == 0
+    expect(fits, f"a patch that divides {height} and {width} pixels", patch)
+    rows, columns = height // patch, width // patch
+    also = " and a class token" if token else ""
+    fits = q == k == rows * columns + bool(token)
+    got = f"{q} queries and {k} keys"
+    expect(fits, f"weights of {rows} × {columns} patches{also}", got)
     return [png(image, "Greys") for image in images], [rows, columns]
 
 
@@ -202,13 +178,6 @@ def strongest(arrays):
     arrays = np.stack(list(arrays))
     most = max(4 / arrays.shape[-1], np.quantile(arrays, 0.99))
     return min(1, np.ceil(np.round(100 * most, 3)) / 100)
-
-
-def names_of_patches(rows, columns, token):
-    """What each element of a vision Transformer's sequence is called."""
-    places = enumerate(np.ndindex(rows, columns))
-    names = [f"patch {i} in row {row}, column {column}" for i, (row, column) in places]
-    return ["class token"] * bool(token) + names
 
 
 def png(pixels, colours):
@@ -221,24 +190,21 @@ def png(pixels, colours):
 @cache
 def script():
     """What makes the elements live, with its style written into it."""
-    style, code = (
-        Path(__file__).with_name(f"viewer.{kind}").read_text("utf-8")
-        for kind in ("css", "js")
-    )
+    folder = Path(__file__).parent
+    style = (folder / "viewer.css").read_text("utf-8")
+    code = (folder / "viewer.js").read_text("utf-8")
     return code.replace('"viewer.css"', json.dumps(style), 1)
 
 
 def element(view):
     """The element alone: the view in an attribute; in it, what is seen without scripts."""
     data = escape(json.dumps(view, separators=(",", ":"), ensure_ascii=False))
-    b = view["shape"][1]
-    what = "pictures" if view["images"] else "sequences"
-    many = f" (the first of {b} {what})" if b > 1 else ""
+    what, b = "sequences", view["shape"][1]
+    words = f"Queries from top to bottom, keys from left to right: {keys_of(view)}"
     if view["images"]:
-        asked = escape(view["queries"][0][view["chosen"]["query"]])
+        what, asked = "pictures", escape(view["queries"][0][view["chosen"]["query"]])
         words = f"Blue over the picture: the weights of the query {asked}"
-    else:
-        words = f"Queries from top to bottom, keys from left to right: {keys_of(view)}"
+    many = f" (the first of {b} {what})" if b > 1 else ""
     return (
         f'<attention-viewer data-view="{data}"><p>{escape(view["about"])}{many}. {words}'
         '</p><div style="display: flex; flex-wrap: wrap; gap: 14px">'
@@ -251,11 +217,9 @@ def keys_of(view):
     names = [escape(name) for name in view["keys"][0]]
     if not view["pictures"]:
         return " · ".join(f"<span>{name}</span>" for name in names)
-    return "".join(
-        f'<img src="{source}" alt="key {i}, a picture of {name}" '
-        'width="32" height="32"> '
-        for i, (source, name) in enumerate(zip(view["pictures"][0], names, strict=True))
-    )
+    what = 'alt="key {}, a picture of {}" width="32" height="32"'
+    pairs = enumerate(zip(view["pictures"][0], names, strict=True))
+    return "".join(f'<img src="{x}" {what.format(i, name)}> ' for i, (x, name) in pairs)
 
 
 def drawn_maps(view):
@@ -273,17 +237,16 @@ def drawn_maps(view):
         words += [f"layer {layer}"] * (layers > 1) + [f"head {head}"] * (heads > 1)
         title = escape(", ".join(filter(None, words)) or "weights")
         shares = np.minimum(1, maps[name, layer, head] / view["high"])  # q k
-        if not view["images"]:
-            source = png((255 * shares).astype(np.uint8), "Blues")
-        else:
+        if view["images"]:
             query = view["chosen"]["query"]
+            on_token = f"; class token {maps[name, layer, head, query, 0]:.2f}"
+            title += on_token if view["token"] else ""
             source = png(over(shares[query], view), None)
-            on_token = maps[name, layer, head, query, 0]
-            title += f"; class token {on_token:.2f}" if view["token"] else ""
+        else:
+            source = png((255 * shares).astype(np.uint8), "Blues")
         drawn.append(
-            f'<figure style="margin: 0; width: {side}px">'
-            f'<img src="{source}" alt="{about}: {title}" '
-            f'{size} style="image-rendering: pixelated">'
+            f'<figure style="margin: 0; width: {side}px"><img src="{source}" {size} '
+            f'alt="{about}: {title}" style="image-rendering: pixelated">'
             f"<figcaption>{title}</figcaption></figure>"
         )
     return "".join(drawn)
