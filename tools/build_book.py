@@ -107,7 +107,9 @@ def versions():
 
 def digest(paths, *variables):
     """One hash of names and contents of files, of versions, and of variables."""
-    given = (f"{name}={os.environ.get(name)}" for name in ("PHOTOS", "MODEL", *variables))
+    given = (
+        f"{name}={os.environ.get(name)}" for name in ("PHOTOS", "MODEL", *variables)
+    )
     total = hashlib.sha256("\n".join([*versions(), *given]).encode())
     for path in paths:
         total.update(path.as_posix().removeprefix(ROOT.as_posix()).encode() + b"\0")
