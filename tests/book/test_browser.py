@@ -240,18 +240,10 @@ def test_viewers_respond(visit, page_name):
         expect(page.locator("attention-viewer")).to_have_count(count_viewers(page_name))
         for viewer in page.locator("attention-viewer").all():
             expect(viewer.locator(".frame.dark")).to_have_count(int(scheme == "dark"))
-            patches = viewer.locator("[role=gridcell][data-query]")
-            if patches.count():  # a viewer over pictures
-                patches.nth(2).click()
-                page.keyboard.press("ArrowRight")
-                expect(patches.nth(3)).to_have_attribute("aria-selected", "true")
-            else:
-                viewer.locator(
-                    "[role=row][data-query='2'] [data-key='1']"
-                ).first.click()
-                page.keyboard.press("ArrowDown")
-                row = viewer.locator("[role=row][aria-selected=true]").first
-                expect(row).to_have_attribute("data-query", "3")
+            viewer.locator("[role=row][data-query='2'] [data-key='1']").first.click()
+            page.keyboard.press("ArrowDown")
+            row = viewer.locator("[role=row][aria-selected=true]").first
+            expect(row).to_have_attribute("data-query", "3")
             edge, *panels = viewer.evaluate(
                 """n => [n, ...n.shadowRoot.querySelectorAll('.panel')].map(
                     part => part.getBoundingClientRect().right)"""

@@ -117,59 +117,6 @@ def test_pictures_need_as_many_queries_as_keys():
         viewer.attention(GOOD[..., :3, :], about="maps", pictures=SET)
 
 
-PATCHES = weights(2, 3, 2, 7, 7)  # of 2 × 3 patches and a token
-DIGITS = random_pictures(3, 4, 6)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ({"images": DIGITS / 255}, "expected 3 uint8 images b y x or b y x 3, got fl"),
-        ({"images": DIGITS[:2]}, "expected 3 uint8 images"),
-        ({"images": DIGITS[..., None]}, "got uint8 of shape (3, 4, 6, 1)"),
-        ({"patch": None}, "expected a patch that divides 4 and 6 pixels, got None"),
-        ({"patch": 4}, "expected a patch that divides 4 and 6 pixels, got 4"),
-        ({"patch": 1}, "of 4 × 6 patches and a class token, got 7 queries and 7 keys"),
-        ({"token": False}, "expected weights of 2 × 3 patches, got 7 queries"),
-        ({"maps": PATCHES[..., :5, :]}, "and a class token, got 5 queries and 7 keys"),
-        ({"head": "all"}, "expected a head from 0 to 1, got 'all'"),
-        ({"queries": WORDS[:6]}, "expected 7 labels of queries"),
-        ({"pictures": SET}, "expected uint8 pictures"),
-    ],
-)
-def test_images_that_do_not_fit_raise_a_short_error(arguments, says):
-    good = {"maps": PATCHES, "images": DIGITS, "patch": 2, "about": "digits"}
-    with pytest.raises(ValueError, match=re.escape(says)) as caught:
-        viewer.attention(**good | arguments)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
-
-
-def test_images_arrive_with_names_of_their_patches():
-    """In reading order, as the model cuts them."""
-    data, node = shown(
-        viewer.attention(PATCHES, about="digits", images=DIGITS, patch=2)
-    )
-    names = ["class token"]
-    names += [f"patch {i} in row {i // 3}, column {i % 3}" for i in range(6)]
-    assert data["queries"] == data["keys"] == [names] * 3
-    assert (data["grid"], data["token"]) == ([2, 3], True)
-    for address, image in zip(data["images"], DIGITS, strict=True):
-        assert pixels(address).shape[:2] == image.shape
-        assert pixels(address)[..., 0].argmin() == image.argmax()  # 255 is full ink
-    assert len(node.select("figure img")) == 2 * 2
-    said = "digits (the first of 3 pictures). Blue over the picture: the weights of"
-    assert node.p.get_text() == f"{said} the query class token"
-    caption = f"layer 0, head 0; class token {PATCHES[0, 0, 0, 0, 0]:.2f}"
-    assert node.figcaption.get_text() == caption
-    bare, _ = shown(
-        viewer.attention(
-            weights(1, 1, 6, 6), about="a photo", images=random_pictures(1, 4, 6, 3),
-            patch=2, token=False,
-        )
-    )  # fmt: skip
-    assert bare["queries"] == [names[1:]]
-
-
 NASTY = ["</script>", "<b>", '"', "'", "&amp;", "<!--", "]]>", "\u2028", "$x^", "é🙂"]
 
 
@@ -219,33 +166,6 @@ def test_without_scripts_every_map_is_a_picture():
         assert image[..., :3].sum(-1).argmin() == expected.argmax()
 
 
-@pytest.mark.parametrize(
-    ("maps", "high"),
-    [
-        (np.full((1, 1, 20, 20), 0.05), 0.2),  # even ones stay pale
-        (np.eye(20)[None, None], 1),
-        (0.02 * np.eye(20)[None, None] + 0.049, 0.2),
-        (0.4 * np.eye(20)[None, None] + 0.03, 0.43),
-    ],
-)
-def test_colours_over_a_picture_end_where_few_weights_are_above(maps, high):
-    images = random_pictures(1, 4, 5)
-    view = viewer.attention(maps, about="", images=images, patch=1, token=False)
-    assert view.view["high"] == pytest.approx(high)
-
-
-def test_without_scripts_the_weights_lie_over_the_picture():
-    """Those of the chosen query: bluest where it looks most."""
-    images = np.full((3, 4, 6), 40, np.uint8)
-    view = viewer.attention(PATCHES, about="", images=images, patch=2, query=3)
-    drawn = [pixels(image["src"]) for image in shown(view)[1].select("figure img")]
-    for image, (layer, head) in zip(drawn, np.ndindex(2, 2), strict=True):
-        blue = (image[..., 2] - image[..., 0]).reshape(2, 2, 3, 2)[:, 0, :, 0]
-        row = PATCHES[layer, 0, head, 3, 1:]
-        shares = 0.85 * np.minimum(1, row / view.view["high"])
-        np.testing.assert_allclose(blue.ravel(), shares * 156 / 255, atol=0.01)
-
-
 def test_pictures_arrive_as_they_are():
     colours = random_pictures(2, 4, 8, 8, 3)
     maps = weights(1, 2, 1, 4, 4)
@@ -288,13 +208,6 @@ VIEWS = {
     "pictures": lambda: viewer.attention(
         weights(1, 2, 1, 3, 3), ["cat", "dog", "<i>"], about="pictures",
         pictures=random_pictures(2, 3, 8, 8),
-    ),
-    "digits": lambda: viewer.attention(
-        PATCHES, about="digits", images=DIGITS, patch=2, sequences=["a 3", "a 5", "<b>"]
-    ),
-    "photo": lambda: viewer.attention(
-        weights(1, 1, 64, 64), about="a photo", images=random_pictures(1, 32, 32, 3),
-        patch=4, token=False, query=9, high=0.5,
     ),
     "many": lambda: viewer.attention(weights(1, 1, 16, 16), about="sixteen keys"),
     "blind": lambda: viewer.attention(
@@ -458,154 +371,6 @@ def test_colours_follow_the_weights(page_of):
     shares = shares[:, 0, :, 0].ravel()
     expected = np.minimum(1, LARGE[0, 0, 0] / 0.5).ravel()
     np.testing.assert_allclose(shares, expected, atol=0.003)
-
-
-def chosen_patch(page, viewer_number=0, panel=0):
-    """The cell that is chosen, the weights of all, and what is said about them."""
-    node = page.locator("attention-viewer").nth(viewer_number)
-    box = node.locator(".panel").nth(panel)
-    cells = box.locator(".cell")
-    names = cells.evaluate_all("all => all.map(n => n.getAttribute('aria-label'))")
-    chosen = box.locator("[aria-selected=true]")
-    assert chosen.count() == box.locator(".cell.chosen").count() == 1
-    assert chosen.get_attribute("tabindex") == "0"
-    return {
-        "query": int(chosen.get_attribute("data-query")),
-        "values": [float(name.rpartition(": ")[2]) for name in names],
-        "names": [name.rpartition(": ")[0] for name in names],
-        "said": box.locator(".readout").inner_text(),
-    }
-
-
-def test_patch_shows_where_it_looks(page_of):
-    """By mouse, click and finger: the weights of its row, and the largest named."""
-    for options in ({}, {"viewport": NARROW, "has_touch": True, "is_mobile": True}):
-        page = page_of("digits", **options)
-        cells = page.locator(".cell")
-        assert chosen_patch(page)["query"] == 0, "the class token at first"
-        for query in (5, 0, 2):
-            cells.nth(query).tap() if options else cells.nth(query).hover()
-            found = chosen_patch(page)
-            row = PATCHES[0, 0, 0, query]
-            assert found["query"] == query
-            np.testing.assert_allclose(found["values"], row, atol=0.0051)
-            most = f"{found['names'][row.argmax()]} ({row.max():.2f})"
-            asked = found["names"][query]
-            assert found["said"].startswith(
-                f"layer 0, head 0. Query {asked}: most weight on {most}"
-            )
-        page.mouse.move(1, 1)
-        assert chosen_patch(page)["query"] == (2 if options else 0)
-        cells.nth(4).click()
-        page.mouse.move(1, 1)
-        assert chosen_patch(page)["query"] == 4
-        assert page.complaints == []
-
-
-def test_patches_are_reached_by_keyboard(page_of):
-    """One stop for the picture; from its first column the token is to the left."""
-    page = page_of("digits")
-    stops = []
-    for _ in range(4):  # picture, layer, head, then the patches
-        page.keyboard.press("Tab")
-        stops.append(page.evaluate(FOCUS, "role"))
-    assert stops == [None, None, None, "gridcell"]
-    for key, query in [
-        ("ArrowUp", 0), ("Home", 0), ("ArrowRight", 1), ("ArrowRight", 2), ("End", 3),
-        ("ArrowRight", 3), ("ArrowDown", 6), ("ArrowDown", 6), ("Home", 4),
-        ("ArrowUp", 1), ("ArrowLeft", 0), ("ArrowDown", 1), ("ArrowDown", 4),
-        ("ArrowLeft", 0), ("End", 0), ("ArrowRight", 1), ("ArrowUp", 0),
-    ]:  # fmt: skip
-        page.keyboard.press(key)
-        assert chosen_patch(page)["query"] == query, key
-    assert page.evaluate(FOCUS, "outline") != "none"
-    page = page_of("photo")  # without a token
-    page.locator(".cell").nth(9).focus()
-    for key, query in [("ArrowUp", 1), ("ArrowUp", 1), ("Home", 0), ("ArrowLeft", 0)]:
-        page.keyboard.press(key)
-        assert chosen_patch(page)["query"] == query, key
-
-
-def test_picture_layer_and_mean_of_heads_are_chosen(page_of):
-    page = page_of("digits")
-    before = page.locator(".paper img").get_attribute("src")
-    page.locator("label", has_text="a 5").click()
-    assert page.locator(".paper img").get_attribute("src") != before
-    page.locator("fieldset", has_text="layer").locator("label", has_text="1").click()
-    page.locator("label", has_text="mean").click()
-    page.locator(".cell").nth(3).click()
-    found = chosen_patch(page)
-    np.testing.assert_allclose(
-        found["values"], PATCHES[1, 1, :, 3].mean(axis=0), atol=0.0051
-    )
-    assert found["said"].startswith("layer 1, mean of the heads. Query patch 2 in row")
-    page.get_by_label("two maps").check()
-    other = chosen_patch(page, panel=1)
-    assert other["query"] == 3 and other["said"].startswith("layer 0, head 1. Query p")
-    np.testing.assert_allclose(other["values"], PATCHES[0, 1, 1, 3], atol=0.0051)
-
-
-def test_heat_lies_over_the_patches(page_of):
-    """As strong as the weight, the token's before the picture; the same in the dark."""
-    for style in ("", "background: #14181e; color: #ddd"):
-        page = page_of("digits", style=style)
-        page.locator(".cell").nth(6).hover()
-        painted = np.array(page.locator("canvas").evaluate(PIXELS))
-        painted = painted.reshape(2 * 8, 36, 4)  # 1.5 + 3 cells wide
-        patches = painted[:, 12:].reshape(2, 8, 3, 8, 4)
-        assert (patches == patches[:, :1, :, :1]).all()
-        found = [painted[0, 0], *patches[:, 0, :, 0].reshape(6, 4)]
-        row, high = PATCHES[0, 0, 0, 6], VIEWS["digits"]().view["high"]
-        shares, expected = np.array(found)[:, 3] / 255, np.minimum(1, row / high)
-        np.testing.assert_allclose(shares, 0.85 * expected, atol=0.003)
-        np.testing.assert_allclose(found[row.argmax()][:3], [0, 90, 156], atol=2)
-        assert not painted[8:, :12].any()
-
-
-def test_picture_lies_under_its_patches(page_of):
-    page = page_of("digits", "photo")
-    for stack in page.locator(".paper").all():
-        image = stack.locator("img").bounding_box()
-        cells = stack.locator(".row:not(.token) .cell")
-        first, last = cells.first.bounding_box(), cells.last.bounding_box()
-        for side, size in (("x", "width"), ("y", "height")):
-            assert abs(image[side] - first[side]) < 0.5
-            end = last[side] + last[size]
-            assert abs(image[side] + image[size] - end) < 0.5
-    token = page.locator(".token .cell").bounding_box()
-    picture = page.locator(".paper img").first.bounding_box()
-    assert token["x"] + token["width"] < picture["x"] and token["y"] == picture["y"]
-
-
-def test_screen_readers_get_the_weights_of_the_chosen_patch(page_of):
-    tree = page_of("digits").locator("attention-viewer").aria_snapshot()
-    assert '- group "digits":' in tree and '- grid "layer 0, head 0":' in tree
-    row = PATCHES[0, 0, 0, 0]
-    assert f'gridcell "class token: {row[0]:.2f}" [selected]' in tree
-    for i, weight in enumerate(row[1:]):
-        name = f"patch {i} in row {i // 3}, column {i % 3}: {weight:.2f}"
-        assert f'gridcell "{name}"' in tree
-    assert 'radio "a 5"' in tree and "- status: " in tree
-
-
-def test_new_picture_keeps_the_chosen_patch(page_of):
-    """Neither the focus is lost, as when a reader draws beside the viewer."""
-    page = page_of("photo")
-    page.locator(".cell").nth(5).focus()
-    node = page.locator("attention-viewer")
-    node.evaluate("n => n.view = {...n.view, images: ['data:,']}")
-    assert page.evaluate(FOCUS, "role") == "gridcell"
-    assert chosen_patch(page)["query"] == 5
-    weights = np.eye(5).ravel().tolist()
-    node.evaluate(
-        """(n, weights) => n.view = {...n.view, shape: [1, 1, 1, 5, 5], token: true,
-            grid: [2, 2], maps: [{name: '', weights}], queries: [[...'tabcd']],
-            keys: [[...'tabcd']]}""",
-        weights,
-    )
-    found = chosen_patch(page)
-    assert (found["query"], found["names"]) == (4, list("tabcd"))
-    assert found["said"].startswith("Query d: most weight on d (1.00)")
 
 
 def test_viewers_of_one_page_are_independent(page_of):

@@ -6,14 +6,14 @@ the maps stands there instead.
 """
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from functools import cache
 from html import escape
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from matplotlib.image import imread, imsave
+from matplotlib.image import imsave
 
 from helpers.engine.checks import expect
 from helpers.engine.shapes import as_numpy
@@ -22,8 +22,8 @@ LARGEST = 20_000  # weights in a view; each takes about seven bytes
 
 
 def attention(
-    maps, queries=None, keys=None, *, about, pictures=None, sequences=None, high=None,
-    layer=0, head=0, query=0, images=None, patch=None, token=True,
+    maps, queries=None, keys=None, *, about, pictures=None, sequences=None, high=1,
+    layer=0, head=0, query=0,
 ):  # fmt: skip
     """Attention maps in which the reader chooses layer, head and query: a ``View``.
 
@@ -35,13 +35,8 @@ def attention(
     they are other elements. ``pictures``, uint8 ``s y x`` or ``s y x 3``, maybe with
     ``b`` in front, are shown in place of the labels, which become what they are called.
 
-    ``images``, uint8 ``b y x`` or ``b y x 3``, are for a vision Transformer, whose
-    elements are their patches, ``patch`` pixels a side, in reading order, after a class
-    ``token``. The reader chooses a patch, and the weights of its row lie over the image.
-
-    ``high`` in (0, 1] is the weight with the strongest colour, by default 1; over images
-    what 99 % of the weights stay below, at least 4 times an even one. ``layer``, ``head``
-    and ``query`` are chosen at first; over images the head can be ``"mean"``.
+    ``high`` in (0, 1] is the weight with the strongest colour. ``layer``, ``head`` and
+    ``query`` are chosen at first.
     """
     named = maps if isinstance(maps, dict) else {"": maps}
     expect(named, "at least one array of weights", "none")
@@ -52,18 +47,7 @@ def attention(
     size = len(arrays) * np.prod(shape)
     expect(size <= LARGEST, f"at most {LARGEST:,} weights", f"{size:,}")
     layers, b, heads, q, k = shape
-    grid = None
-    if images is not None:
-        images, grid = cut(images, patch, shape, token)
-        if queries is None:
-            places = enumerate(np.ndindex(*grid))
-            queries = ["class token"] * bool(token)
-            queries += [f"patch {i} in row {y}, column {x}" for i, (y, x) in places]
-        high = strongest(arrays.values()) if high is None else high
-    high = 1 if high is None else high
     expect(0 < high <= 1, "high to lie in (0, 1]", repr(high))
-    if head == "mean" and images is not None and heads > 1:
-        head, heads = heads, heads + 1  # one more to choose from
     chosen = {"layer": (layer, layers), "head": (head, heads), "query": (query, q)}
     for what, (number, n) in chosen.items():
         expect(number in range(n), f"a {what} from 0 to {n - 1}", repr(number))
@@ -82,9 +66,6 @@ def attention(
         "queries": labels(queries, b, q, "queries"),
         "keys": labels(keys, b, k, "keys"),
         "pictures": None if pictures is None else small(pictures, b, q),
-        "images": images,
-        "grid": grid,
-        "token": bool(token),
         "sequences": [plain(name) for name in names],
         "high": float(high),
         "chosen": {what: int(number) for what, (number, _) in chosen.items()},
@@ -155,31 +136,6 @@ def small(pictures, b, n):
     return [[png(picture, "Greys") for picture in row] for row in pictures]
 
 
-def cut(images, patch, shape, token):
-    """Images as PNG in data addresses, and how many rows and columns of patches."""
-    images, (_, b, _, q, k) = as_numpy(images), shape
-    fits = images.ndim == 3 or (images.ndim == 4 and images.shape[-1] == 3)
-    fits = fits and images.dtype == np.uint8 and len(images) == b
-    got = f"{images.dtype} of shape {images.shape}"
-    expect(fits, f"{b} uint8 images b y x or b y x 3", got)
-    height, width = images.shape[1:3]
-    fits = patch and height % patch == width % patch == 0
-    expect(fits, f"a patch that divides {height} and {width} pixels", patch)
-    rows, columns = height // patch, width // patch
-    also = " and a class token" if token else ""
-    fits = q == k == rows * columns + bool(token)
-    got = f"{q} queries and {k} keys"
-    expect(fits, f"weights of {rows} × {columns} patches{also}", got)
-    return [png(image, "Greys") for image in images], [rows, columns]
-
-
-def strongest(arrays):
-    """A weight that few are above, and that leaves an even distribution pale."""
-    arrays = np.stack(list(arrays))
-    most = max(4 / arrays.shape[-1], np.quantile(arrays, 0.99))
-    return min(1, np.ceil(np.round(100 * most, 3)) / 100)
-
-
 def png(pixels, colours):
     """A data address of uint8 pixels; ``colours`` is for those that are grey."""
     file = BytesIO()
@@ -199,12 +155,9 @@ def script():
 def element(view):
     """The element alone: the view in an attribute; in it, what is seen without scripts."""
     data = escape(json.dumps(view, separators=(",", ":"), ensure_ascii=False))
-    what, b = "sequences", view["shape"][1]
+    b = view["shape"][1]
     words = f"Queries from top to bottom, keys from left to right: {keys_of(view)}"
-    if view["images"]:
-        what, asked = "pictures", escape(view["queries"][0][view["chosen"]["query"]])
-        words = f"Blue over the picture: the weights of the query {asked}"
-    many = f" (the first of {b} {what})" if b > 1 else ""
+    many = f" (the first of {b} sequences)" if b > 1 else ""
     return (
         f'<attention-viewer data-view="{data}"><p>{escape(view["about"])}{many}. {words}'
         '</p><div style="display: flex; flex-wrap: wrap; gap: 14px">'
@@ -228,37 +181,18 @@ def drawn_maps(view):
     maps = np.array([m["weights"] for m in view["maps"]])
     maps = maps.reshape(-1, layers, b, heads, q, k)[:, :, 0]  # n l h q k
     side = 230 if maps[..., 0, 0].size <= 2 else 140
-    height, width = view["grid"] or (q, k)
     about = escape(view["about"])
-    size = f'width="{side}" height="{round(side * height / width)}"'
+    size = f'width="{side}" height="{round(side * q / k)}"'
     drawn = []
     for layer, name, head in np.ndindex(layers, len(maps), heads):
         words = [view["maps"][name]["name"]]
         words += [f"layer {layer}"] * (layers > 1) + [f"head {head}"] * (heads > 1)
         title = escape(", ".join(filter(None, words)) or "weights")
         shares = np.minimum(1, maps[name, layer, head] / view["high"])  # q k
-        if view["images"]:
-            query = view["chosen"]["query"]
-            on_token = f"; class token {maps[name, layer, head, query, 0]:.2f}"
-            title += on_token if view["token"] else ""
-            source = png(over(shares[query], view), None)
-        else:
-            source = png((255 * shares).astype(np.uint8), "Blues")
+        source = png((255 * shares).astype(np.uint8), "Blues")
         drawn.append(
             f'<figure style="margin: 0; width: {side}px"><img src="{source}" {size} '
             f'alt="{about}: {title}" style="image-rendering: pixelated">'
             f"<figcaption>{title}</figcaption></figure>"
         )
     return "".join(drawn)
-
-
-def over(shares, view):
-    """The first picture, pale, with the shares of its patches over it: ``y x 3``."""
-    image = imread(BytesIO(b64decode(view["images"][0].partition(",")[2])))
-    rows, columns = view["grid"]
-    patch = len(image) // rows
-    share = shares[-rows * columns :].reshape(rows, columns)  # without the token
-    share = 0.85 * np.kron(share, np.ones((patch, patch)))[..., None]
-    pale = 0.6 + 0.4 * image[..., :3] @ [[0.2126], [0.7152], [0.0722]]
-    mixed = (1 - share) * 255 * pale + share * [0, 90, 156]
-    return mixed.astype(np.uint8)

@@ -11,13 +11,10 @@ and again whenever it changes:
       queries: [["the", "cat"]],       // a label for each element of each sequence
       keys: [["the", "cat"]],
       pictures: [["data:…"]] or null,  // in place of the labels, for both
-      images: ["data:…"] or null,      // one per sequence: the elements are its patches
-      grid: [rows, columns],           // of patches
-      token: true,                     // whether a class token comes before them
       sequences: ["1st sentence"],     // names of the sequences
       high: 1,                         // the weight that gets the strongest colour
       silent: [],                      // keys to strike out, if there are any
-      chosen: { layer: 0, head: 0, query: 0 }, // at first; head h is the mean of all
+      chosen: { layer: 0, head: 0, query: 0 }, // at first
     };
 
 Everything stands in a shadow root, so that neither the style of the page nor another
@@ -31,9 +28,7 @@ pictures. Labels are only ever set as text. */
   const DRAWING = document.createElement("template");
   DRAWING.innerHTML = "<svg aria-hidden='true' preserveAspectRatio='none'><line y1='0' y2='1'></line></svg>";
   const CELL = { least: 14, most: 34 }; // pixels
-  const PATCH = { least: 14, most: 64, all: 400 }; // pixels, those of the longer side
   const DOT = 8; // side of a weight in the picture that is stretched behind the cells
-  const BEFORE = 1.5; // room for the class token before a picture, in cells
   let viewers = 0;
 
   function make(tag, attributes = {}, ...children) {
@@ -109,7 +104,6 @@ pictures. Labels are only ever set as text. */
       const same = this.#view?.maps.length === view.maps.length
         && this.#view.shape.slice(0, 3).every((size, axis) => size === view.shape[axis])
         && ["about", "sequences", "pictures", "high"].every(alike)
-        && !this.#view.images === !view.images && (view.sequences.length < 2 || alike("images"))
         && this.#view.maps.every(({ name }, i) => name === view.maps[i].name);
       const first = !this.#view;
       this.#view = view;
@@ -136,20 +130,18 @@ pictures. Labels are only ever set as text. */
 
     // What stands there: choosers, panels, a switch for the second panel.
     #build() {
-      const { shape, maps, sequences, about, images } = this.#view;
+      const { shape, maps, sequences, about } = this.#view;
       const [layers, , heads] = shape;
       this.#keepInside();
       this.#panels = [];
       this.panels = make("div", { class: "panels" });
       const frame = make("div", { class: "frame", role: "group", "aria-label": about });
-      frame.classList.toggle("over", Boolean(images));
       if (sequences.length > 1) {
         const choose = (chosen) => {
           this.#place.sequence = chosen;
           this.#write();
         };
-        const what = images ? "picture" : "sequence";
-        frame.append(this.#chooser(what, sequences, this.#place.sequence, choose, images));
+        frame.append(this.#chooser("sequence", sequences, this.#place.sequence, choose));
       }
       frame.append(this.panels);
       this.#addPanel(0);
@@ -171,15 +163,14 @@ pictures. Labels are only ever set as text. */
       }
     }
 
-    #chooser(what, names, chosen, choose, images) {
+    #chooser(what, names, chosen, choose) {
       const group = `${what}-${this.#number}-${this.#panels.length}`;
       const field = make("fieldset", {}, make("legend", {}, what));
       names.forEach((name, i) => {
         const input = make("input", { type: "radio", name: group, value: i });
         input.checked = i === chosen;
         input.addEventListener("change", () => choose(i));
-        const shown = images ? [make("img", { src: images[i], alt: "" })] : [];
-        field.append(make("label", {}, input, make("span", {}, ...shown, name)));
+        field.append(make("label", {}, input, make("span", {}, name)));
       });
       return field;
     }
@@ -201,13 +192,12 @@ pictures. Labels are only ever set as text. */
       const end = high < 1 ? `${high} or more` : "1";
       const bar = make("span", { class: "bar" });
       const framed = make("span", { class: "framed" });
-      const what = this.#view.images ? "the chosen query" : "the chosen query and key";
-      const pair = make("span", { class: "legend" }, framed, what);
+      const pair = make("span", { class: "legend" }, framed, "the chosen query and key");
       return make("p", { class: "scale", "aria-hidden": "true" }, "weight 0", bar, end, pair);
     }
 
     #addPanel(map) {
-      const { shape, maps, chosen, images } = this.#view;
+      const { shape, maps, chosen } = this.#view;
       const [layers, , heads] = shape;
       const panel = { map, layer: chosen.layer, head: chosen.head };
       if (this.#panels.length > 0 && maps.length === 1) {
@@ -226,10 +216,10 @@ pictures. Labels are only ever set as text. */
       };
       ask("map", maps.map((m) => m.name));
       ask("layer", count(layers));
-      ask("head", images && heads > 1 ? [...count(heads), "mean"] : count(heads));
+      ask("head", count(heads));
       panel.readout = make("p", { class: "readout", role: "status" });
       panel.canvas = make("canvas", { "aria-hidden": "true" });
-      const box = make("div", { class: "box" }, ...(images ? this.#picture(panel) : this.#matrix(panel)));
+      const box = make("div", { class: "box" }, ...this.#matrix(panel));
       this.#resize(panel);
       box.addEventListener("pointerover", (event) => this.#point(event));
       box.addEventListener("pointerleave", () => this.#goTo(this.#kept));
@@ -252,14 +242,6 @@ pictures. Labels are only ever set as text. */
       return [panel.top, panel.lines, make("div", { class: "stack" }, panel.canvas, grid)];
     }
 
-    // A picture under a grid of its patches, and the class token before it.
-    #picture(panel) {
-      panel.image = make("img", { alt: "" });
-      panel.note = make("span", { class: "note", "aria-hidden": "true" }, "class token");
-      const parts = [panel.image, panel.canvas, this.#grid(panel), panel.note];
-      return [make("div", { class: "stack paper" }, ...parts)];
-    }
-
     #grid(panel, ...rows) {
       panel.grid = make("div", { class: "grid", role: "grid" }, ...rows);
       panel.grid.addEventListener("keydown", (event) => this.#press(event, panel));
@@ -269,7 +251,6 @@ pictures. Labels are only ever set as text. */
 
     // As many labels, lines and cells as there are queries and keys.
     #resize(panel) {
-      if (this.#view.images) return this.#resizePicture(panel);
       const [, , , queries, keys] = this.#view.shape;
       const label = (attributes) => make("span", { class: "label", ...attributes });
       const cell = (k) => make("span", { class: "cell", role: "gridcell", tabindex: -1, "data-key": k });
@@ -285,21 +266,6 @@ pictures. Labels are only ever set as text. */
         const [name, ...cells] = node.children;
         return { node, label: name, cells };
       });
-    }
-
-    // As many rows and cells as there are patches; the token is a row of its own.
-    #resizePicture(panel) {
-      const { grid: [rows, columns], token } = this.#view;
-      const lengths = [...(token ? [1] : []), ...Array(rows).fill(columns)];
-      adjust(panel.grid, lengths.length, () => make("div", { class: "row", role: "row" }));
-      lengths.forEach((n, i) => {
-        const node = panel.grid.children[i];
-        adjust(node, n, () => make("span", { class: "cell", role: "gridcell", tabindex: -1 }));
-        node.classList.toggle("token", token && i === 0);
-      });
-      panel.cells = [...panel.grid.querySelectorAll(".cell")];
-      panel.cells.forEach((cell, i) => say(cell, "data-query", i));
-      panel.note.hidden = !token;
     }
 
     // The pointer or the focus is on a query, on a key, or on a cell of both; a click or
@@ -322,7 +288,7 @@ pictures. Labels are only ever set as text. */
     #press(event, panel) {
       const [, , , queries, keys] = this.#view.shape;
       const { query, key } = this.#place;
-      const goal = this.#view.images ? this.#nextPatch(event.key) : {
+      const goal = {
         ArrowUp: [query - 1, key],
         ArrowDown: [query + 1, key],
         ArrowLeft: [query, key - 1],
@@ -334,59 +300,18 @@ pictures. Labels are only ever set as text. */
       event.preventDefault();
       const [newQuery, newKey] = [queries, keys].map((n, i) => Math.max(0, Math.min(n - 1, goal[i])));
       this.#goTo({ query: newQuery, key: newKey });
-      (panel.cells?.[newQuery] ?? panel.rows[newQuery].cells[newKey]).focus();
-    }
-
-    // Where a key leads from the chosen patch; the token is before the first column.
-    #nextPatch(pressed) {
-      const { grid: [rows, columns], token } = this.#view;
-      const { query, key } = this.#place;
-      const here = token ? query - 1 : query;
-      const column = here % columns;
-      const goal = {
-        ArrowUp: here - columns,
-        ArrowDown: here + columns < rows * columns ? here + columns : here,
-        ArrowLeft: column > 0 ? here - 1 : -1,
-        ArrowRight: column < columns - 1 ? here + 1 : here,
-        Home: here - column,
-        End: here - column + columns - 1,
-      }[pressed];
-      if (goal === undefined) return null;
-      if (here < 0) return [["ArrowDown", "ArrowRight"].includes(pressed) ? 1 : 0, key];
-      if (goal < 0) return [token ? 0 : query, key];
-      return [token ? goal + 1 : goal, key];
+      panel.rows[newQuery].cells[newKey].focus();
     }
 
     // Fill in what the present choice shows; `all` also writes labels and colours.
     #write(all = true) {
       for (const panel of this.#panels) {
-        if (this.#view.images) {
-          this.#writePicture(panel);
-          continue;
-        }
         if (all) {
           this.#writeLabels(panel);
           this.#writeWeights(panel);
         }
         this.#lightUp(panel);
       }
-    }
-
-    // The weights of the chosen row, over the picture.
-    #writePicture(panel) {
-      const { images, queries } = this.#view;
-      const { sequence, query } = this.#place;
-      const row = this.#row(panel, query);
-      say(panel.image, "src", images[sequence]);
-      say(panel.grid, "aria-label", this.#nameOf(panel) || "weights");
-      panel.cells.forEach((cell, i) => {
-        say(cell, "aria-label", `${queries[sequence][i]}: ${digits(row[i])}`);
-        say(cell, "aria-selected", i === query);
-        cell.classList.toggle("chosen", i === query);
-        cell.tabIndex = i === query ? 0 : -1;
-      });
-      this.#paint(panel);
-      this.#tell(panel, row);
     }
 
     #labelled(node, texts, pictures, i) {
@@ -415,18 +340,13 @@ pictures. Labels are only ever set as text. */
 
     #nameOf({ map, layer, head }) {
       const { maps, shape } = this.#view;
-      const heads = head === shape[2] ? "mean of the heads" : `head ${head}`;
-      const parts = [maps[map].name, shape[0] > 1 && `layer ${layer}`, shape[2] > 1 && heads];
+      const parts = [maps[map].name, shape[0] > 1 && `layer ${layer}`, shape[2] > 1 && `head ${head}`];
       return parts.filter(Boolean).join(", ");
     }
 
     #row(panel, query) {
       const { shape, maps } = this.#view;
       const [, sequences, heads, queries, keys] = shape;
-      if (panel.head === heads) {
-        const rows = count(heads).map((head) => this.#row({ ...panel, head }, query));
-        return rows[0].map((_, k) => rows.reduce((sum, row) => sum + row[k], 0) / heads);
-      }
       const before = (panel.layer * sequences + this.#place.sequence) * heads + panel.head;
       const start = (before * queries + query) * keys;
       return maps[panel.map].weights.slice(start, start + keys);
@@ -442,7 +362,6 @@ pictures. Labels are only ever set as text. */
     }
 
     #paint({ canvas, ...panel }) {
-      if (this.#view.images) return this.#paintOver(canvas, this.#row(panel, this.#place.query));
       const [, , , queries, keys] = this.#view.shape;
       canvas.width = keys * DOT; // empties it
       canvas.height = queries * DOT;
@@ -454,21 +373,6 @@ pictures. Labels are only ever set as text. */
           pen.fillRect(k * DOT, q * DOT, DOT, DOT);
         });
       }
-    }
-
-    #paintOver(canvas, row) {
-      const { grid: [rows, columns], token, high } = this.#view;
-      const left = token ? BEFORE : 0;
-      canvas.width = (left + columns) * DOT; // empties it
-      canvas.height = rows * DOT;
-      const pen = canvas.getContext("2d");
-      pen.fillStyle = this.#heat;
-      row.forEach((weight, i) => {
-        const patch = token ? i - 1 : i; // the token is −1
-        const [x, y] = patch < 0 ? [0, 0] : [left + (patch % columns), Math.floor(patch / columns)];
-        pen.globalAlpha = 0.85 * Math.min(1, weight / high); // the picture shows through
-        pen.fillRect(x * DOT, y * DOT, DOT, DOT);
-      });
     }
 
     #lightUp(panel) {
@@ -506,16 +410,13 @@ pictures. Labels are only ever set as text. */
       const { sequence, query, key } = this.#place;
       const [queries, keys] = ["queries", "keys"].map((kind) => this.#view[kind][sequence]);
       const best = count(row.length).sort((a, b) => row[b] - row[a] || a - b).slice(0, 3);
-      const { images } = this.#view;
-      const called = (k) => (images ? keys[k] : inWords("key", keys, k));
-      const parts = best.map((k) => `${called(k)} (${digits(row[k])})`);
+      const parts = best.map((k) => `${inWords("key", keys, k)} (${digits(row[k])})`);
       const even = Math.max(...row) - Math.min(...row) < 0.005;
-      let most = `most weight on ${parts.join(images ? "; " : ", ")}`;
-      if (even) most = row[0] > 0 ? `the same weight on every ${images ? "patch" : "key"} (${digits(row[0])})` : "looks at nothing";
-      const here = images || even || best.includes(key) ? "" : ` On ${inWords("key", keys, key)}: ${digits(row[key])}.`;
+      let most = `most weight on ${parts.join(", ")}`;
+      if (even) most = row[0] > 0 ? `the same weight on every key (${digits(row[0])})` : "looks at nothing";
+      const here = even || best.includes(key) ? "" : ` On ${inWords("key", keys, key)}: ${digits(row[key])}.`;
       const name = this.#nameOf(panel);
-      const asked = images ? `Query ${queries[query]}` : inWords("Query", queries, query);
-      const text = `${name && `${name}. `}${asked}: ${most}.${here}`;
+      const text = `${name && `${name}. `}${inWords("Query", queries, query)}: ${most}.${here}`;
       if (panel.readout.textContent !== text) panel.readout.textContent = text;
     }
 
@@ -537,7 +438,6 @@ pictures. Labels are only ever set as text. */
       const beside = this.#panels.length > 1 && width >= 560 ? 2 : 1;
       this.panels.style.setProperty("--columns", beside);
       const all = (width - 20 * (beside - 1)) / beside;
-      if (this.#view.images) return this.#fitPicture(all - 22);
       const longest = Math.max(...this.#view.queries.flat().map((text) => [...text].length));
       const label = this.#view.pictures ? 56 : Math.max(56, Math.min(110, 12 + 7.5 * longest));
       const room = all - label - 6;
@@ -545,16 +445,6 @@ pictures. Labels are only ever set as text. */
       const side = Math.max(CELL.least, Math.min(CELL.most, cell));
       for (const { lines } of this.#panels) lines.style.width = `${side * Math.max(queries, keys)}px`;
       this.#set({ "--label": `${label}px`, "--cell": `${side}px` });
-    }
-
-    #fitPicture(room) {
-      const { grid: [rows, columns], token } = this.#view;
-      const before = token ? BEFORE : 0;
-      const side = Math.floor(room / (before + columns));
-      const most = Math.min(PATCH.most, Math.floor(PATCH.all / Math.max(rows, columns)));
-      const cell = Math.max(PATCH.least, Math.min(most, side));
-      const sizes = { cell, before: Math.round(before * cell), width: columns * cell, height: rows * cell };
-      this.#set(Object.fromEntries(Object.entries(sizes).map(([name, n]) => [`--${name}`, `${n}px`])));
     }
 
     #set(sizes) {
