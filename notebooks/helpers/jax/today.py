@@ -303,13 +303,9 @@ def load_pretrained(folder_or_name):
         if leaf == "kernel" and name in found and config["model_type"] != "gpt2":
             found[name] = found[name].T  # theirs are out × in, but in GPT-2
         params[name] = param
-    checkpoints.check_tensors(shapes(found), shapes(params))
+    pair = ({n: x.shape for n, x in each.items()} for each in (found, params))
+    checkpoints.check_tensors(*pair)
     tokenizer = checkpoints.read_tokenizer(folder, model.embed.num_embeddings)
     for name, param in params.items():
         param[...] = found[name].astype(param[...].dtype)
     return model, tokenizer
-
-
-def shapes(tensors):
-    """Shape of each tensor by name."""
-    return {name: tuple(x.shape) for name, x in tensors.items()}

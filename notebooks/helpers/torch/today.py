@@ -305,12 +305,10 @@ def load_pretrained(folder_or_name):
         layers = model.named_modules()
         names = {f"{name}.weight" for name, x in layers if isinstance(x, nn.Linear)}
         found = {name: x.T if name in names else x for name, x in found.items()}
-    checkpoints.check_tensors(shapes(found), shapes(model.state_dict()))
+    pair = (
+        {n: x.shape for n, x in each.items()} for each in (found, model.state_dict())
+    )
+    checkpoints.check_tensors(*pair)
     tokenizer = checkpoints.read_tokenizer(folder, model.embed.num_embeddings)
     model.load_state_dict(found)
     return model.eval(), tokenizer
-
-
-def shapes(tensors):
-    """Shape of each tensor by name."""
-    return {name: tuple(x.shape) for name, x in tensors.items()}
