@@ -25,6 +25,7 @@ from shutil import which
 ROOT = Path(__file__).resolve().parent.parent
 NEEDED = "flax hypothesis jax matplotlib numpy optax pooch pytest requests safetensors"
 NEEDED = [*NEEDED.split(), "cloudpickle", "flatbuffers", "joblib", "orbax", "seaborn"]
+NEEDED += ["huggingface_hub", "tokenizers"]
 NEEDED += ["PIL", "sklearn", "tensorboard", "torch", "torchvision", "tqdm", "urllib3"]
 GPU = {  # what each framework is asked
     "JAX": """import jax; d = jax.devices()[0]; gpu = d.platform == "gpu"

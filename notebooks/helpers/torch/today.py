@@ -71,9 +71,7 @@ class GroupedAttention(nn.Module):
     """Causal attention whose query heads share keys and values: ``b s m -> b s m``.
 
     ``n_kv_heads`` divides ``n_heads``; a head has ``d`` features. With ``qk_norm``,
-    queries and keys are normalised; with a ``base``, rotated by position.
-
-    Source: Ainslie et al. 2023.
+    queries and keys are normalised; with a ``base``, rotated (Ainslie et al. 2023).
     """
 
     def __init__(
@@ -107,10 +105,7 @@ class GroupedAttention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """Gated feed-forward net: ``... m -> ... m``.
-
-    Source: Shazeer 2020, eq. 6.
-    """
+    """Gated feed-forward net (Shazeer 2020, eq. 6): ``... m -> ... m``."""
 
     def __init__(self, m, f):
         super().__init__()
@@ -133,10 +128,7 @@ class MLP(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Each token uses the ``n_active`` best of ``n_experts``: ``... m -> ... m``.
-
-    Source: Jiang et al. 2024, sec. 2.1.
-    """
+    """The ``n_active`` best of ``n_experts`` (Jiang et al. 2024): ``... m -> ... m``."""
 
     def __init__(self, m, f, n_experts, n_active):
         super().__init__()
@@ -175,7 +167,7 @@ def make_norm(m, norm="rms", eps=1e-6):
 class Block(nn.Module):
     """Attention, then a feed-forward net, each after a norm: ``b s m -> b s m``.
 
-    ``norm`` is "rms" or "layer", ``ffn`` one of ``NETS``; the rest is for the attention.
+    ``norm`` is "rms" or "layer", ``ffn`` of ``NETS``; options are for the attention.
     """
 
     def __init__(
@@ -197,8 +189,8 @@ class Block(nn.Module):
 def placed(tokens, first=None, cache=None):
     """Positions ``b n`` of new tokens ``b n``, and which columns each sees: ``b 1 n s``.
 
-    Row ``b`` begins in column ``first[b]``. Padding before it sees itself alone. Without
-    padding and cache there is no mask: the causal one will do.
+    Row ``b`` begins in column ``first[b]``; padding before it sees itself alone. The
+    mask is None, for the causal one, without padding and cache.
     """
     count = partial(torch.arange, device=tokens.device)
     start, n = cache["start"] if cache else 0, tokens.shape[1]
@@ -220,10 +212,8 @@ def embedding_table(n, m, std):
 class Today(nn.Module):
     """Logits of the next token at every position: ``b s -> b s c``.
 
-    A language model with the block of today, or of GPT-2: ``norm`` is "rms" or "layer",
-    ``ffn`` "swiglu", "experts" or "mlp", ``positions`` "rotary", with a ``base``, or
-    "learned". Without ``n_kv_heads`` every head has its own keys, without ``d`` it has
-    m / n_heads features. If ``tied``, the embedding also makes the logits.
+    With the block of today, or GPT-2's: ``positions`` are "rotary" or "learned"; if
+    ``tied``, the embedding also makes the logits. The ``options`` are those of ``Block``.
     """
 
     def __init__(
@@ -240,10 +230,9 @@ class Today(nn.Module):
         self.output = None if tied else projection(m, n_tokens)
 
     def forward(self, tokens, first=None, cache=None):
-        """Logits ``b s c``, or, with a cache, the pair of them and the new cache.
+        """Logits ``b s c``; with a cache, which has its own ``first``, also the cache.
 
-        Row ``b`` begins in column ``first[b]``, after padding; at its end, padding needs
-        nothing. The cache has its own ``first``.
+        Row ``b`` begins in column ``first[b]``. Padding at its end needs nothing.
         """
         check_tokens(tokens, self.max_length)
         positions, mask = placed(tokens, first, cache)
@@ -268,10 +257,7 @@ def empty_cache(model, first, length):
 
 
 def generate_greedily(model, prompts, length):
-    """Continue texts, each with the most probable token: integers ``b length``.
-
-    Prompts are rows of tokens, and may differ in length: padded on the left.
-    """
+    """Continue rows of tokens by the most probable ones: integers ``b length``."""
     rows = check_prompts(model, prompts, length)
     device, longest = model.embed.weight.device, max(map(len, rows))
     first = torch.tensor([longest - len(row) for row in rows], device=device)  # b
