@@ -21,7 +21,35 @@ TASKS = {  # its settings, and what data of one's own are, if it takes them
     "translation": (known.Dates, None),
     "vision": (known.Pictures, "digits, cifar10, or a folder of photos"),
 }
-BLOCKS = {"gpt2": known.Text, "today": known.Modern}  # of the language model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Modern(known.Text):
+    """Chapter *today*: the same with the block of today, pre-norm, without dropout."""
+
+    f: int = 288  # 3 m: about as many parameters as GPT-2's block
+    positions: str = "rotary"  # or "learned"
+    n_kv_heads: int = 2
+    qk_norm: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        shared = [n for n in range(1, 1 + self.n_heads) if self.n_heads % n == 0]
+        options = {"positions": ["rotary", "learned"], "n_kv_heads": shared}
+        for name, values in (options | {"dropout": [0], "norm_first": [True]}).items():
+            if (found := getattr(self, name)) not in values:
+                what = f"{name} to be one of {values} in the block of today"
+                raise ValueError(f"expected {what}, got {found!r}")
+
+    @property
+    def model(self):
+        """Arguments of ``Today`` by name."""
+        names = "n_tokens m n_blocks n_heads n_kv_heads f qk_norm positions tied"
+        found = {name: getattr(self, name) for name in names.split()}
+        return found | {"max_length": self.length}
+
+
+BLOCKS = {"gpt2": known.Text, "today": Modern}  # of the language model
 
 
 MEANINGS = {  # of the settings, for --help
@@ -183,7 +211,7 @@ def language(settings, source, resize=None):
         "test": (text.windows(tokens["test"], settings.length),),
     }
     order = sequences.in_order(settings)
-    today = isinstance(settings, known.Modern)
+    today = isinstance(settings, Modern)
     model, block = ("Today", "today") if today else ("LanguageModel", "gpt2")
     notes = pairs.metadata | {"model": json.dumps(settings.model), "block": block}
     return Task(settings, model, "next_token", data, order, notes=notes)

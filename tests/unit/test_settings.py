@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from helpers.engine.set_settings import Digits
-from helpers.engine.settings import Modern, Reverse, Sequences, Settings, Text
+from helpers.engine.settings import Reverse, Sequences, Settings, Text
 from helpers.engine.weights import count_parameters, to_arrays
 from sides import on_both_sides
+from tasks import Modern
 
 GOOD = {"n_train": 50, "batch_size": 8, "epochs": 3, "learning_rate": 0.01, "warmup": 4}
 KINDS = {  # a field of each kind, what is expected of it, and invalid values

@@ -39,10 +39,9 @@ class BytePairs:
         ``n_tokens`` is the size; ``alphabet`` has characters besides those of the text.
         """
         alphabet = "".join(sorted(set(text) | set(alphabet)))
-        wanted = (
-            f"n_tokens of at least {len(alphabet)}, as many as there are characters"
-        )
-        expect(n_tokens >= len(alphabet), wanted, n_tokens)
+        n = len(alphabet)
+        wanted = f"n_tokens of at least {n}, as many as there are characters"
+        expect(n_tokens >= n, wanted, n_tokens)
         places = {c: n for n, c in enumerate(alphabet)}
         pieces = Counter(PIECE.findall(text))
         words = [[places[c] for c in piece] for piece in pieces]

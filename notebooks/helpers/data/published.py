@@ -1,5 +1,7 @@
 """What published language models call their sizes and their weights."""
 
+from helpers.engine.checks import choose, expect
+
 ACTIVATIONS = {"llama": "silu", "qwen3": "silu", "mixtral": "silu", "gpt2": "gelu_new"}
 NAMES = {  # theirs: ours, in this order
     "transformer.": "", "model.": "", "embed_tokens.": "embed.", "layers.": "blocks.",
@@ -21,21 +23,17 @@ def arguments_of(config):
 
     Raises ValueError for what ``Today`` does not compute.
     """
-    kind = config.get("model_type")
-    if kind not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise ValueError(f"expected a model_type of {known}, got {kind!r}")
+    activation = choose(kind := config.get("model_type"), ACTIVATIONS, "model_type")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     base = rope.get("rope_theta") or config.get("rope_theta") or 10000.0
     gpt2 = kind == "gpt2"
     act = config.get("activation_function" if gpt2 else "hidden_act")
     for what, found, wanted in (
-        ("activation", act, ACTIVATIONS[kind]),
+        ("activation", act, activation),
         ("rope_type", rope.get("rope_type", rope.get("type", "default")), "default"),
         ("sliding_window", config.get("sliding_window"), None),
     ):
-        if found != wanted:
-            raise ValueError(f"expected {what} {wanted!r} in a {kind}, got {found!r}")
+        expect(found == wanted, f"{what} {wanted!r} in a {kind}", repr(found))
     if gpt2:
         m = config["n_embd"]
         return {

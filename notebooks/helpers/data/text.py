@@ -51,10 +51,8 @@ def read(path):
     except OSError as error:
         raise ValueError(f"cannot read the text {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"expected {path} to be text in UTF-8, got byte {error.object[error.start]:#x} "
-            f"at place {error.start:,}"
-        ) from error
+        got = f"byte {error.object[error.start]:#x} at place {error.start:,}"
+        raise ValueError(f"expected {path} to be text in UTF-8, got {got}") from error
 
 
 def module(name):

@@ -58,9 +58,7 @@ def check_search(model, source, length, begin, end, width):
     )
     low, high = source.min(), source.max()
     valid = low >= -1 and high < n_source and (source >= 0).any(1).all()
-    wanted = (
-        f"source tokens below {n_source}, or -1 for padding, one or more in each row"
-    )
-    expect(valid, wanted, f"{low} to {high}")
+    what = f"source tokens below {n_source}, or -1 for padding, one or more in each row"
+    expect(valid, what, f"{low} to {high}")
     valid = begin != end and min(begin, end) >= 0 and max(begin, end) < n_target
     expect(valid, f"begin ≠ end below {n_target}", f"{begin}, {end}")

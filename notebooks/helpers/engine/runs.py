@@ -113,7 +113,11 @@ def train(trainer, settings, batches, about, *, folder, retrain, bar, report):
     about = about | {"initial weights": digest(to_arrays(trainer.model))}
     group.check_same(about | {"folder": str(folder is None), "retrain": str(retrain)})
 
-    run, found = group.broadcast(lambda: open_run(folder, about, retrain))
+    def opened():  # both are None without a folder
+        run = None if folder is None else Run(folder, about)
+        return run, (None if run is None or retrain else run.load())
+
+    run, found = group.broadcast(opened)
     run = run if group.rank == 0 else None
     start = trainer.state()
     state, best, history = found or (start, None, NOTHING)
@@ -133,17 +137,11 @@ def train(trainer, settings, batches, about, *, folder, retrain, bar, report):
             trainer.restore(start)
         raise
     finally:
-        if run:
-            run.close()
+        if run and run.events:
+            run.events.close()
     from_arrays(trainer.model, best)
     trainer.model.eval()
     return history
-
-
-def open_run(folder, about, retrain):
-    """A run, and what is kept of it; both None without a folder."""
-    run = None if folder is None else Run(folder, about)
-    return run, (None if run is None or retrain else run.load())
 
 
 def train_epochs(trainer, settings, batches, run, best, history, bar, report):
@@ -166,7 +164,9 @@ def train_epochs(trainer, settings, batches, run, best, history, bar, report):
             history = {name: np.append(history[name], news[name]) for name in history}
             if run:
                 run.write(trainer.state(), best, history, n)
-            shown.set_postfix_str(summary(history))
+            text, share = f"loss {news['loss'][-1]:.4f}", news["validation_accuracy"]
+            text += "" if np.isnan(share) else f", validation {share:.2%}"
+            shown.set_postfix_str(text)
             shown.update(n)
             if report:
                 report(history)
@@ -206,13 +206,6 @@ def check_finite(news, first):
             f"gradient norm {norm:.4g}; a lower learning rate, a longer warm-up or "
             "clipping may help"
         )
-
-
-def summary(history):
-    """The latest numbers, for the bar."""
-    text = f"loss {history['loss'][-1]:.4f}"
-    accuracy = history["validation_accuracy"][-1]
-    return text if np.isnan(accuracy) else f"{text}, validation {accuracy:.2%}"
 
 
 class Run:
@@ -272,11 +265,6 @@ class Run:
                     step = (epoch + 1) * n - 1
                     self.events.add_scalar(name.replace("_", "/"), x, step)
         self.events.flush()
-
-    def close(self):
-        """Close the event file."""
-        if self.events is not None:
-            self.events.close()
 
 
 def part(arrays, prefix):

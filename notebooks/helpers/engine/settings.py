@@ -80,8 +80,8 @@ class ModelSettings(Settings):
     def __post_init__(self):
         super().__post_init__()
         choose(self.positions, POSITIONS, "kind of positions")
-        if rest := self.m % self.n_heads:
-            m, h = self.m, self.n_heads
+        m, h = self.m, self.n_heads
+        if rest := m % h:
             why = f"({m} % {h} = {rest})"
             raise ValueError(f"m = {m} does not split into {h} heads {why}")
 
@@ -264,29 +264,3 @@ class Pictures(ModelSettings):
         """Arguments of ``VisionTransformer`` by name."""
         names = "image_size n_channels patch pool"
         return self.arguments(names, n_outputs=self.n_classes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Modern(Text):
-    """Chapter *today*: the same with the block of today, pre-norm, without dropout."""
-
-    f: int = 288  # 3 m: about as many parameters as GPT-2's block
-    positions: str = "rotary"  # or "learned"
-    n_kv_heads: int = 2
-    qk_norm: bool = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        shared = [n for n in range(1, 1 + self.n_heads) if self.n_heads % n == 0]
-        known = {"positions": ["rotary", "learned"], "n_kv_heads": shared}
-        for name, values in (known | {"dropout": [0], "norm_first": [True]}).items():
-            if (found := getattr(self, name)) not in values:
-                what = f"{name} to be one of {values} in the block of today"
-                raise ValueError(f"expected {what}, got {found!r}")
-
-    @property
-    def model(self):
-        """Arguments of ``Today`` by name."""
-        names = "n_tokens m n_blocks n_heads n_kv_heads f qk_norm positions tied"
-        found = {name: getattr(self, name) for name in names.split()}
-        return found | {"max_length": self.length}

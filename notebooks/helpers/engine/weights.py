@@ -1,22 +1,17 @@
 """One safetensors file that both frameworks read and write.
 
-Parameters get names that neither framework owns: the path of attributes joined by dots,
+Names of parameters belong to neither framework: the path of attributes joined by dots,
 ending in ``weight`` or ``bias``. Dense matrices are stored ``in out``, as in ``x W``;
 PyTorch keeps them ``out in``, so they are transposed on its side.
 
-Weights of another project need three steps: read its checkpoint as a dictionary of
-arrays, rename them, and transpose what PyTorch stores ``out in``:
+Weights of another project are renamed, and transposed if PyTorch stores them ``out in``:
 
     found = torch.load("last.ckpt", weights_only=True)["state_dict"]  # Lightning
-    print({name: x.shape for name, x in to_arrays(model).items()})  # what is expected
     arrays = {new: as_numpy(found[old]) for new, old in names.items()}
     arrays["output.weight"] = arrays["output.weight"].T
     from_arrays(model, arrays)  # names what is missing, unknown or of another shape
 
-A checkpoint of Flax is a nested dictionary, and ``in out`` already:
-
-    found = flax.serialization.msgpack_restore(Path(file).read_bytes())["params"]
-    found = flax.traverse_util.flatten_dict(found, sep=".")
+Flax's are ``in out``, nested: ``msgpack_restore``, then ``flatten_dict(found, sep=".")``.
 """
 
 import os
@@ -127,26 +122,22 @@ def save_weights(model, path, metadata=None):
 def download_link(model, name, *, half=False, metadata=None):
     """A link to download the parameters of a model, which contains the whole file.
 
-    With ``half``, a number has two bytes. ``metadata`` are texts by name that the file is
-    to say besides, for example a vocabulary.
+    With ``half``, a number has two bytes; one too large for them is a ValueError.
+    ``metadata`` are texts by name that the file is to say besides, say a vocabulary.
     """
     from IPython.display import HTML
 
     arrays = to_arrays(model)
-    arrays = {n: in_half(n, x) for n, x in arrays.items()} if half else arrays
+    for key, x in arrays.items() if half else ():
+        high = np.abs(x).max(initial=0)
+        expect(not high > 65_504, f"up to 65,504 in {key} for half", f"{high:.3g}")
+        arrays[key] = x.astype(np.float16)
     data = safetensors.numpy.save(arrays, metadata)
     address = f"data:application/octet-stream;base64,{b64encode(data).decode()}"
     return HTML(
         f'<a download="{escape(name)}" href="{address}">{escape(name)}</a> '
         f"({len(data) / 1024:.0f} KiB)"
     )
-
-
-def in_half(name, array):
-    """An array in half precision; ValueError if a number is too large for it."""
-    largest = np.abs(array).max(initial=0)
-    expect(not largest > 65_504, f"up to 65,504 in {name} for half", f"{largest:.3g}")
-    return array.astype(np.float16)
 
 
 def write_atomically(path, data):

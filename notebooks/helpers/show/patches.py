@@ -27,7 +27,11 @@ def patch_sequence(image, patch):
     fig = Figure((6, height), layout="constrained", dpi=200)
     left, right = fig.subplots(1, 2, width_ratios=[1.5, 4.5])
     show_picture(left, colours)
-    add_grid(left, colours.shape, patch)
+    (h, w), thin = colours.shape[:2], min(1.0, 24 / columns)
+    for colour, lw in ((PAPER, 1.6), (ORANGE, 0.9)):  # shows on any picture
+        style = {"color": colour, "lw": lw * thin}
+        left.vlines(np.arange(patch, w, patch) - 0.5, -0.5, h - 0.5, **style)
+        left.hlines(np.arange(patch, h, patch) - 0.5, -0.5, w - 0.5, **style)
     left.set(anchor="N", title=f"picture, p = {patch}")
     for number, (row, column) in enumerate(np.ndindex(rows, columns)):
         down, along = divmod(number, across)
@@ -134,13 +138,3 @@ def show_picture(ax, colours, **scale):
     ax.set(xticks=[], yticks=[])
     ax.grid(False)
     ax.spines[:].set(visible=True, color=EDGE, lw=0.8)
-
-
-def add_grid(ax, shape, patch):
-    """The edges of the patches: dark on light, so that they show on any picture."""
-    height, width = shape[:2]
-    thin = min(1.0, 24 * patch / width)
-    for colour, lw in ((PAPER, 1.6 * thin), (ORANGE, 0.9 * thin)):
-        style = {"color": colour, "lw": lw}
-        ax.vlines(np.arange(patch, width, patch) - 0.5, -0.5, height - 0.5, **style)
-        ax.hlines(np.arange(patch, height, patch) - 0.5, -0.5, width - 0.5, **style)

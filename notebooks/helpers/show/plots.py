@@ -157,9 +157,13 @@ def curves(
             ax.set_xscale("log", base=log_x)
         if log_y is True or (log_y and title in log_y):
             ax.set_yscale("log")
-    lines = {line.get_label(): line for ax in axes for line in ax.lines}
-    if names:
-        add_legend(fig, {name: lines[name] for name in names})
+    if names:  # the legend stands below all panels, where it covers no line
+        lines = {line.get_label(): line for ax in axes for line in ax.lines}
+        n, inches = len(names), 0.6 + 0.08 * max(map(len, names))
+        columns = min(n, max(1, int(fig.get_figwidth() / inches)))
+        place = {"loc": "outside lower center", "ncols": columns}
+        fig.legend([lines[name] for name in names], names, **place)
+        fig.set_figheight(fig.get_figheight() + 0.1 + 0.2 * ceil(n / columns))
     return fig
 
 
@@ -168,25 +172,15 @@ def draw_lines(ax, title, lines, looks, **options):
     expect(lines, f"at least one line in panel {title!r}", "none")
     for name, points in lines.items():
         xs, ys = map(as_numpy, points)
-        if ys.ndim not in (1, 2) or xs.shape != ys.shape[-1:] or 0 in ys.shape:
-            raise ValueError(
-                f"expected line {name!r} as arrays x and y, or x and run x; "
-                f"got shapes {xs.shape} and {ys.shape}"
-            )
+        valid = ys.ndim in (1, 2) and xs.shape == ys.shape[-1:] and 0 not in ys.shape
+        wanted = f"line {name!r} as arrays x and y, or x and run x"
+        expect(valid, wanted, f"shapes {xs.shape} and {ys.shape}")
         if ys.ndim == 2:
             colour = looks[name]["color"]
             ax.fill_between(xs, ys.min(axis=0), ys.max(axis=0), color=colour, alpha=0.2)
             ys = ys.mean(axis=0)
         known = ~np.isnan(ys)
         ax.plot(xs[known], ys[known], label=name, **looks[name], **options)
-
-
-def add_legend(fig, lines):
-    """A legend below all panels, where it covers no line."""
-    inches = 0.6 + 0.08 * max(map(len, lines))
-    columns = min(len(lines), max(1, int(fig.get_figwidth() / inches)))
-    fig.legend(lines.values(), lines, loc="outside lower center", ncols=columns)
-    fig.set_figheight(fig.get_figheight() + 0.1 + 0.2 * ceil(len(lines) / columns))
 
 
 def drawn(fig, panel, line):
@@ -244,17 +238,12 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
                 square = (edge, edge), 1 - 2 * edge, 1 - 2 * edge
                 style = style | {"fill": False, "transform": ax.transAxes}
                 ax.add_patch(Rectangle(*square, **style))
-        if titles and place == 0:
-            add_heading(ax, titles[row])
+        if titles and place == 0:  # it spans the row, and not only its first picture
+            room = ax.set_title(" ", loc="left")  # above the row
+            style = {"xycoords": "axes fraction", "textcoords": "offset points"}
+            style |= {"size": room.get_size()}
+            ax.annotate(titles[row], (0, 1), (0, 6), **style).set_in_layout(False)
     if frames:
         lines = [Line2D([], [], **style) for _, style in frames.values()]
         fig.legend(lines, list(frames), loc="outside lower center", ncols=2)
     return fig
-
-
-def add_heading(ax, title):
-    """Write a title that spans the row and not only its first picture, ``ax``."""
-    room = ax.set_title(" ", loc="left")  # above the row
-    place = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    heading = ax.annotate(title, (0, 1), (0, 6), size=room.get_size(), **place)
-    heading.set_in_layout(False)
