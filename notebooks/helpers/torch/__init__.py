@@ -9,18 +9,13 @@ a backward pass needs, is imported by its own name.
 
 from importlib import import_module
 
-from helpers.torch.attention import (
-    MultiHeadAttention,
-    attention,
-    build,
-    check_input,
-    dense,
-    fused_attention,
-    masked_softmax,
-    merge_heads,
-)
+from helpers.torch.attention import attention  # not the file of that name
 
 NAMES = {  # in the order of the chapters
+    "attention": """
+        MultiHeadAttention build check_input dense fused_attention
+        masked_softmax merge_heads
+    """,
     "encoder": "NORMS pick check_rate FeedForward EncoderBlock Encoder",
     "positions": """
         sinusoidal_positions SinusoidalPositions LearnedPositions rotary

@@ -101,7 +101,7 @@ class Encoder(nn.Module):
         self.norm = make_norm(m) if norm_first else None
 
     def forward(self, x, mask=None, *, is_causal=False, return_maps=False):
-        """Outputs ``b s m``; with ``return_maps`` the pair of them and ``l b h s s``.
+        """The outputs, or with ``return_maps`` the pair of them and the maps.
 
         The masks, ``q k`` or ``b h q k`` and the causal one, are in force in every
         block. What they hide changes nothing that is visible, unless a square of it

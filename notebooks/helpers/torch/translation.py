@@ -16,8 +16,7 @@ from helpers.torch.positions import POSITIONS, without_dropout
 class DecoderBlock(EncoderBlock):
     """Encoder block with cross-attention to a context between its two branches.
 
-    ``b s m, b k m -> b s m, b h s s, b h s k``; sizes and ``options`` are those of
-    ``EncoderBlock``.
+    ``b s m, b k m -> b s m, b h s s, b h s k``; it is built as ``EncoderBlock``.
 
     Source: Vaswani et al. 2017, sec. 3.1.
     """
@@ -49,10 +48,7 @@ class DecoderBlock(EncoderBlock):
 
 
 class Decoder(Encoder):
-    """A stack of decoder blocks: ``b s m, b k m -> b s m``.
-
-    Sizes, ``norm_first`` and ``options`` are those of ``Encoder``.
-    """
+    """A stack of decoder blocks, built as ``Encoder``: ``b s m, b k m -> b s m``."""
 
     block = DecoderBlock
 
