@@ -23,6 +23,7 @@ import pages
 sys.path.insert(0, str(pages.ROOT))
 
 from benchmarks import (
+    block_of_today,
     block_seeds,
     generation,
     generation_torch,
@@ -485,3 +486,33 @@ def test_blocks_are_compared_with_several_seeds(framework, tmp_path, monkeypatch
     monkeypatch.setattr(block_seeds, "trained", None)
     block_seeds.main()
     assert json.loads(path.read_text("utf-8"))["figures"] == record["figures"]
+
+
+@pytest.mark.parametrize(
+    "framework", ["torch", pytest.param("jax", marks=pytest.mark.slow)]
+)
+def test_times_of_two_blocks_come_in_pairs(framework, tmp_path, monkeypatch):
+    """Each pair has both blocks, in the other order than the one before."""
+    sizes = {"m": 16, "n_blocks": 1, "n_tokens": 110, "max_length": 16, "f": 16}
+    small = replace(
+        block_of_today.SETTINGS, m=16, n_tokens=110, length=16, n_train=32, epochs=2
+    )
+    blocks = {name: one | sizes for name, one in block_of_today.BLOCKS.items()}
+    for name, value in {
+        "SETTINGS": small,
+        "BLOCKS": blocks,
+        "PROMPT": 8,
+        "NEW": 4,
+    }.items():
+        monkeypatch.setattr(block_of_today, name, value)
+    of = block_of_today.seconds
+    monkeypatch.setattr(block_of_today, "seconds", lambda *given: of(*given, least=0.1))
+    options = ["--framework", framework, "--pairs", "2", "--output", f"{tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["block_of_today", *options])
+    block_of_today.main()
+    (path,) = tmp_path.glob(f"*-block-of-today-{framework}.json")
+    first, second = json.loads(path.read_text("utf-8"))["pairs"]
+    assert [*first] == ["GPT-2", "today"] and [*second] == ["today", "GPT-2"]
+    assert all(x > 0 for pair in (first, second) for x in pair["today"].values())
+    rows = rows_of(path.with_suffix(".md").read_text("utf-8"))
+    assert [row["time of"] for row in rows] == ["token, 1", "token, 16", "update"]
