@@ -21,10 +21,7 @@ def load(source, seed):
         return digits(seed), [*"0123456789"]
     parts, names = photos.load_images(source)
     images, labels = parts["train"]
-    rng, chosen = np.random.default_rng(seed), np.zeros(len(labels), bool)
-    for number in np.unique(labels):
-        own = rng.permutation(np.flatnonzero(labels == number))
-        chosen[own[: max(1, round(0.1 * len(own)))]] = True
+    chosen = held_out(labels, 0.1, 1, seed)
     rows = {"train": ~chosen, "validation": chosen}
     found = {name: (images[r], labels[r]) for name, r in rows.items()}
     return found | {"test": parts["test"]}, names
@@ -50,6 +47,15 @@ def divide(labels, share, seed, rows=None):
     rows = np.arange(len(labels)) if rows is None else rows
     options = {"test_size": share, "stratify": labels[rows], "random_state": seed}
     return train_test_split(rows, **options)
+
+
+def held_out(labels, share, least, seed):
+    """A share of each class, but at least so many, at random: boolean array ``n``."""
+    rng, chosen = np.random.default_rng(seed), np.zeros(len(labels), bool)
+    for number in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == number))
+        chosen[rows[: max(least, round(share * len(rows)))]] = True
+    return chosen
 
 
 def source():

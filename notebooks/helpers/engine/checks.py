@@ -55,23 +55,18 @@ def check_fields(settings):
 
 def check_fit(model, modules, loss_fn, data, settings, batches, validation):
     """Check that model, data, settings and batches fit each other, before any work."""
-    check_model(modules, settings)
-    check_examples(model, loss_fn, data)
-    settings.check_data(data)
-    check_batches(batches(0), settings, len(data[0]))
-    if validation is not None:
-        check_examples(model, loss_fn, validation, "validation data")
-
-
-def check_model(modules, settings):
-    """Check that modules keep arguments of the model, such as ``n_heads``, as settings."""
-    for module in modules:
+    for module in modules:  # they keep arguments of the model, such as ``n_heads``
         for name, expected in getattr(settings, "model", {}).items():
             found = getattr(module, name, expected)
             found = getattr(found, "rate", getattr(found, "p", found))
             agrees = not isinstance(found, int | float) or found == expected
             wanted = f"a model with {name} = {expected!r}, as the settings say"
             expect(agrees, wanted, f"one with {name} = {found!r}")
+    check_examples(model, loss_fn, data)
+    settings.check_data(data)
+    check_batches(batches(0), settings, len(data[0]))
+    if validation is not None:
+        check_examples(model, loss_fn, validation, "validation data")
 
 
 def check_data(data, what="data"):
