@@ -70,6 +70,7 @@ from helpers.engine.weights import count_parameters, from_arrays, to_arrays
 from helpers.exercises import check  # of what you write
 from helpers.jax import (
     MLP,
+    UNIFORM,
     MixtureOfExperts,
     attention,
     build,
@@ -265,8 +266,7 @@ assert 4 * round(1001 / 4) == 1000  # of eight bits, 512 to 1,024: in steps of 4
 # %% tags=["jax"]
 def projection(n_in, n_out, bias=False, *, rngs):
     """Linear layer ``... n_in -> ... n_out``: weights within ±1/√n_in."""
-    uniform = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-    return nnx.Linear(n_in, n_out, use_bias=bias, kernel_init=uniform, rngs=rngs)
+    return nnx.Linear(n_in, n_out, use_bias=bias, kernel_init=UNIFORM, rngs=rngs)
 
 
 class SwiGLU(nnx.Module):
@@ -385,20 +385,18 @@ np.testing.assert_allclose(as_numpy(fused(q, k, v)), as_numpy(wanted), atol=1e-5
 
 
 # %% tags=["jax"]
-NETS = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}
-
-
-class Block(nnx.Module):
+class ModernBlock(nnx.Module):
     """Attention, then a feed-forward net, each after a norm: ``b s m -> b s m``."""
 
     def __init__(
         self, m, f, *, norm="rms", eps=1e-6, ffn="swiglu", n_experts=4, n_active=2,
         rngs, **options,
     ):  # fmt: skip
+        nets = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}
         experts = (n_experts, n_active) if ffn == "experts" else ()
         self.norm1, self.norm2 = (make_norm(m, norm, eps, rngs=rngs) for _ in range(2))
         self.attention = GroupedAttention(m, eps=eps, rngs=rngs, **options)
-        self.ffn = NETS[ffn](m, f, *experts, rngs=rngs)
+        self.ffn = nets[ffn](m, f, *experts, rngs=rngs)
 
     def __call__(self, x, *placing):
         values, cache = self.attention(self.norm1(x), *placing)
@@ -419,7 +417,7 @@ class Today(nnx.Module):
         table = partial(embedding_table, rngs=rngs)
         self.embed = table(n_tokens, m, m**-0.5)
         self.positions = table(max_length, m, 0.02) if learned else None
-        blocks = [Block(m, rngs=rngs, **options) for _ in range(n_blocks)]
+        blocks = [ModernBlock(m, rngs=rngs, **options) for _ in range(n_blocks)]
         self.blocks = nnx.data(blocks)
         self.norm = make_norm(m, norm, eps, rngs=rngs)
         self.output = None if tied else projection(m, n_tokens, rngs=rngs)
@@ -750,8 +748,9 @@ assert gap > 0.01
 # ## In your own code
 #
 # Copy the cells from `part_size` to `load_pretrained`, and those of the extras that you
-# need: about 200 lines. `python scripts/train.py --task language --block today --data
-# my.txt` trains the block on your text.
+# need: about 200 lines. What reads the files is `checkpoints.py` and `published.py` in
+# `helpers/data`. `python scripts/train.py --task language --block today --data my.txt`
+# trains the block on your text.
 #
 # ## Extra: The attention of the loaded model
 #

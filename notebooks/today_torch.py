@@ -391,10 +391,7 @@ np.testing.assert_allclose(as_numpy(fused(q, k, v)), as_numpy(wanted), atol=1e-5
 
 
 # %% tags=["torch"]
-NETS = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}
-
-
-class Block(nn.Module):
+class ModernBlock(nn.Module):
     """Attention, then a feed-forward net, each after a norm: ``b s m -> b s m``."""
 
     def __init__(
@@ -402,10 +399,11 @@ class Block(nn.Module):
         **options,
     ):  # fmt: skip
         super().__init__()
+        nets = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}
         experts = (n_experts, n_active) if ffn == "experts" else ()
         self.norm1, self.norm2 = make_norm(m, norm, eps), make_norm(m, norm, eps)
         self.attention = GroupedAttention(m, eps=eps, **options)
-        self.ffn = NETS[ffn](m, f, *experts)
+        self.ffn = nets[ffn](m, f, *experts)
 
     def forward(self, x, *placing):
         values, cache = self.attention(self.norm1(x), *placing)
@@ -426,7 +424,8 @@ class Today(nn.Module):
         options |= {"norm": norm, "eps": eps} | ({"base": None} if learned else {})
         self.embed = embedding_table(n_tokens, m, m**-0.5)
         self.positions = embedding_table(max_length, m, 0.02) if learned else None
-        self.blocks = nn.ModuleList([Block(m, **options) for _ in range(n_blocks)])
+        blocks = [ModernBlock(m, **options) for _ in range(n_blocks)]
+        self.blocks = nn.ModuleList(blocks)
         self.norm = make_norm(m, norm, eps)
         self.output = None if tied else projection(m, n_tokens)
 
@@ -755,8 +754,9 @@ assert gap > 0.01
 # ## In your own code
 #
 # Copy the cells from `part_size` to `load_pretrained`, and those of the extras that you
-# need: about 200 lines. `python scripts/train.py --task language --block today --data
-# my.txt` trains the block on your text.
+# need: about 200 lines. What reads the files is `checkpoints.py` and `published.py` in
+# `helpers/data`. `python scripts/train.py --task language --block today --data my.txt`
+# trains the block on your text.
 #
 # ## Extra: The attention of the loaded model
 #

@@ -22,6 +22,7 @@ OWN = {
     "jax": {"jax", "flax", "optax", "numpy", "math", "functools"},
     "torch": {"torch", "math", "functools", "contextlib"},
 }
+BESIDE = {"load_pretrained", "generate_greedily"}  # read files, check prompts: helpers
 FORWARD = """
 sizes = {"n_blocks": 2, "n_heads": 3, "f": 7}
 model = build(Predictor, 5, 12, 3, **sizes)
@@ -115,7 +116,8 @@ def is_carried(node, own):
         return top_module(node) != "helpers"
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
         return own and node.targets[0].id.isupper()
-    return own and isinstance(node, ast.ClassDef | ast.FunctionDef)
+    named = isinstance(node, ast.ClassDef | ast.FunctionDef)
+    return own and named and node.name not in BESIDE
 
 
 def top_module(node):

@@ -19,10 +19,7 @@ TABLES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # not lear
 
 
 def arguments_of(config):
-    """Arguments of ``Today`` for a published configuration.
-
-    Raises ValueError for what ``Today`` does not compute.
-    """
+    """Arguments of ``Today`` for a configuration; ValueError for what it has not."""
     activation = choose(kind := config.get("model_type"), ACTIVATIONS, "model_type")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     base = rope.get("rope_theta") or config.get("rope_theta") or 10000.0
@@ -32,6 +29,14 @@ def arguments_of(config):
         ("activation", act, activation),
         ("rope_type", rope.get("rope_type", rope.get("type", "default")), "default"),
         ("sliding_window", config.get("sliding_window"), None),
+        (
+            "layer_types",
+            {*(config.get("layer_types") or ())} - {"full_attention"},
+            set(),
+        ),
+        ("partial_rotary_factor", rope.get("partial_rotary_factor", 1), 1),
+        ("scale_attn_weights", config.get("scale_attn_weights", True), True),
+        ("inverse scale", config.get("scale_attn_by_inverse_layer_idx", False), False),
     ):
         expect(found == wanted, f"{what} {wanted!r} in a {kind}", repr(found))
     if gpt2:

@@ -14,7 +14,7 @@ from helpers.jax.attention import attention  # not the file of that name
 
 NAMES = {  # in the order of the chapters
     "attention": """
-        MultiHeadAttention build check_input dense framework_attention fused_attention
+        UNIFORM MultiHeadAttention build check_input dense framework_attention fused_attention
         masked_softmax merge_heads
     """,
     "encoder": "NORMS pick check_rate FeedForward EncoderBlock Encoder",
@@ -40,7 +40,7 @@ NAMES = {  # in the order of the chapters
     """,
     "today": """
         part_size projection rotary_halves split_heads fused keep GroupedAttention SwiGLU
-        MLP MixtureOfExperts NETS make_norm Block placed embedding_table Today
+        MLP MixtureOfExperts make_norm ModernBlock placed embedding_table Today
         empty_cache generate_greedily continue_greedily load_pretrained
     """,
     "classifier": "SequenceClassifier",

@@ -9,7 +9,7 @@ from flax import nnx
 from helpers.data import checkpoints
 from helpers.data.published import arguments_of, our_names
 from helpers.engine.arguments import check_prompts
-from helpers.jax.attention import build, framework_attention, merge_heads
+from helpers.jax.attention import UNIFORM, build, framework_attention, merge_heads
 from helpers.jax.decoder import check_tokens
 
 
@@ -22,8 +22,7 @@ def part_size(m, n_parts):
 
 def projection(n_in, n_out, bias=False, *, rngs):
     """Linear layer ``... n_in -> ... n_out``: weights within ±1/√n_in, zero biases."""
-    uniform = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-    return nnx.Linear(n_in, n_out, use_bias=bias, kernel_init=uniform, rngs=rngs)
+    return nnx.Linear(n_in, n_out, use_bias=bias, kernel_init=UNIFORM, rngs=rngs)
 
 
 def rotary_halves(x, positions, base=10000.0):
@@ -147,29 +146,27 @@ class MixtureOfExperts(nnx.Module):
         return out
 
 
-NETS = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}
-
-
 def make_norm(m, norm="rms", eps=1e-6, *, rngs):
     """Layer that normalises ``m`` features: RMSNorm, or LayerNorm as in GPT-2."""
     kind = {"rms": nnx.RMSNorm, "layer": nnx.LayerNorm}[norm]
     return kind(m, epsilon=eps, use_fast_variance=False, rngs=rngs)
 
 
-class Block(nnx.Module):
+class ModernBlock(nnx.Module):
     """Attention, then a feed-forward net, each after a norm: ``b s m -> b s m``.
 
-    ``norm`` is "rms" or "layer", ``ffn`` of ``NETS``; options are for the attention.
+    ``norm`` is "rms" or "layer", ``ffn`` "swiglu", "mlp" or "experts".
     """
 
     def __init__(
         self, m, f, *, norm="rms", eps=1e-6, ffn="swiglu", n_experts=4, n_active=2,
         rngs, **options,
     ):  # fmt: skip
+        nets = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}
         experts = (n_experts, n_active) if ffn == "experts" else ()
         self.norm1, self.norm2 = (make_norm(m, norm, eps, rngs=rngs) for _ in range(2))
         self.attention = GroupedAttention(m, eps=eps, rngs=rngs, **options)
-        self.ffn = NETS[ffn](m, f, *experts, rngs=rngs)
+        self.ffn = nets[ffn](m, f, *experts, rngs=rngs)
 
     def __call__(self, x, *placing):
         values, cache = self.attention(self.norm1(x), *placing)
@@ -202,7 +199,7 @@ class Today(nnx.Module):
     """Logits of the next token at every position: ``b s -> b s c``.
 
     With the block of today, or GPT-2's: ``positions`` are "rotary" or "learned"; if
-    ``tied``, the embedding also makes the logits. The ``options`` are those of ``Block``.
+    ``tied``, the embedding also makes the logits. The ``options`` are those of ``ModernBlock``.
     """
 
     def __init__(
@@ -214,7 +211,7 @@ class Today(nnx.Module):
         table = partial(embedding_table, rngs=rngs)
         self.embed = table(n_tokens, m, m**-0.5)
         self.positions = table(max_length, m, 0.02) if learned else None
-        blocks = [Block(m, rngs=rngs, **options) for _ in range(n_blocks)]
+        blocks = [ModernBlock(m, rngs=rngs, **options) for _ in range(n_blocks)]
         self.blocks = nnx.data(blocks)
         self.norm = make_norm(m, norm, eps, rngs=rngs)
         self.output = None if tied else projection(m, n_tokens, rngs=rngs)

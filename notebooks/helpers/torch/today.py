@@ -156,18 +156,15 @@ class MixtureOfExperts(nn.Module):
         return out
 
 
-NETS = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}
-
-
 def make_norm(m, norm="rms", eps=1e-6):
     """Layer that normalises ``m`` features: RMSNorm, or LayerNorm as in GPT-2."""
     return {"rms": nn.RMSNorm, "layer": nn.LayerNorm}[norm](m, eps=eps)
 
 
-class Block(nn.Module):
+class ModernBlock(nn.Module):
     """Attention, then a feed-forward net, each after a norm: ``b s m -> b s m``.
 
-    ``norm`` is "rms" or "layer", ``ffn`` of ``NETS``; options are for the attention.
+    ``norm`` is "rms" or "layer", ``ffn`` "swiglu", "mlp" or "experts".
     """
 
     def __init__(
@@ -175,10 +172,11 @@ class Block(nn.Module):
         **options,
     ):  # fmt: skip
         super().__init__()
+        nets = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}
         experts = (n_experts, n_active) if ffn == "experts" else ()
         self.norm1, self.norm2 = make_norm(m, norm, eps), make_norm(m, norm, eps)
         self.attention = GroupedAttention(m, eps=eps, **options)
-        self.ffn = NETS[ffn](m, f, *experts)
+        self.ffn = nets[ffn](m, f, *experts)
 
     def forward(self, x, *placing):
         values, cache = self.attention(self.norm1(x), *placing)
@@ -213,7 +211,7 @@ class Today(nn.Module):
     """Logits of the next token at every position: ``b s -> b s c``.
 
     With the block of today, or GPT-2's: ``positions`` are "rotary" or "learned"; if
-    ``tied``, the embedding also makes the logits. The ``options`` are those of ``Block``.
+    ``tied``, the embedding also makes the logits. The ``options`` are those of ``ModernBlock``.
     """
 
     def __init__(
@@ -225,7 +223,8 @@ class Today(nn.Module):
         options |= {"norm": norm, "eps": eps} | ({"base": None} if learned else {})
         self.embed = embedding_table(n_tokens, m, m**-0.5)
         self.positions = embedding_table(max_length, m, 0.02) if learned else None
-        self.blocks = nn.ModuleList([Block(m, **options) for _ in range(n_blocks)])
+        blocks = [ModernBlock(m, **options) for _ in range(n_blocks)]
+        self.blocks = nn.ModuleList(blocks)
         self.norm = make_norm(m, norm, eps)
         self.output = None if tied else projection(m, n_tokens)
 
