@@ -987,13 +987,16 @@ def continue_greedily(state, tokens, first, *, graph, length):
 
 
 # %% tags=["shared", "check"]
-# Checked: padded or alone, the greedy text is the same
+# Checked: padded or alone, the greedy text is the same; positions and masks by hand
 prompts = [[5, 17, 2], [7, 3, 11, 13, 1, 2, 19]]
 for kind in kinds:
     with full_float32():
         one = build(Today, seed=3, **small, **kind)
         both, alone = (generate_greedily(one, prompts[:n], 9) for n in (2, 1))
     np.testing.assert_array_equal(as_numpy(both)[:1], as_numpy(alone))
+positions, seen = placed(integers(np.zeros((2, 3))), integers([0, 2]))
+np.testing.assert_array_equal(as_numpy(positions), [[0, 1, 2], [0, 0, 0]])
+np.testing.assert_array_equal(as_numpy(seen)[:, 0], [np.tri(3), np.eye(3)])
 
 # %% [markdown] tags=["shared"]
 # ## Extra: What GPT-2 has instead, and all names
