@@ -997,6 +997,8 @@ for kind in kinds:
 positions, seen = placed(integers(np.zeros((2, 3))), integers([0, 2]))
 np.testing.assert_array_equal(as_numpy(positions), [[0, 1, 2], [0, 0, 0]])
 np.testing.assert_array_equal(as_numpy(seen)[:, 0], [np.tri(3), np.eye(3)])
+held = empty_cache(one, integers([0, 2]), 5)["blocks"]
+assert len(held) == 2 and held[1][0].shape == (2, 4, 5, 6)  # b g s d
 
 # %% [markdown] tags=["shared"]
 # ## Extra: What GPT-2 has instead, and all names
