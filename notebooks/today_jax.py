@@ -959,17 +959,6 @@ def empty_cache(model, first, length):
 
 
 # %% tags=["jax"]
-def generate_greedily(model, prompts, length):
-    """Continue texts, each with the most probable token: ``b length``."""
-    rows = check_prompts(model, prompts, length)
-    longest = max(map(len, rows))
-    first = jnp.array([longest - len(row) for row in rows])  # b
-    tokens = jnp.array([[0] * (longest - len(row)) + row for row in rows])  # b s
-    graph, state = nnx.split(model)
-    return continue_greedily(state, tokens, first, graph=graph, length=length)
-
-
-# %% tags=["jax"]
 @partial(jax.jit, static_argnames=("graph", "length"))
 def continue_greedily(state, tokens, first, *, graph, length):
     """The prompts in one pass, then token by token: ``b length``."""
@@ -984,6 +973,17 @@ def continue_greedily(state, tokens, first, *, graph, length):
 
     start = logits[:, -1].argmax(axis=-1), cache
     return jax.lax.scan(step, start, length=length)[1].T  # b length
+
+
+# %% tags=["jax"]
+def generate_greedily(model, prompts, length):
+    """Continue texts, each with the most probable token: ``b length``."""
+    rows = check_prompts(model, prompts, length)
+    longest = max(map(len, rows))
+    first = jnp.array([longest - len(row) for row in rows])  # b
+    tokens = jnp.array([[0] * (longest - len(row)) + row for row in rows])  # b s
+    graph, state = nnx.split(model)
+    return continue_greedily(state, tokens, first, graph=graph, length=length)
 
 
 # %% tags=["shared", "check"]
@@ -1059,7 +1059,9 @@ def our_names(tensors, config):
 
 
 # %% tags=["shared", "check"]
-# Checked: the net of GPT-2 by its formula; every array of GPT-2 gets a name of ours
+# Checked: the net and tables of GPT-2 by their formulas; every array of GPT-2 gets a name of ours
+words = to_arrays(build(embedding_table, 500, 8, 0.02, seed=0))["weight"]
+assert words.shape == (500, 8) and abs(words.std() - 0.02) < 0.002  # loose: random
 net = build(MLP, 6, 24, seed=0)
 arrays = to_arrays(net)
 z = rng.normal(size=(5, 6)).astype(np.float32)

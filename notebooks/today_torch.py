@@ -956,17 +956,6 @@ def empty_cache(model, first, length):
 
 
 # %% tags=["torch"]
-def generate_greedily(model, prompts, length):
-    """Continue texts, each with the most probable token: ``b length``."""
-    rows = check_prompts(model, prompts, length)
-    device, longest = model.embed.weight.device, max(map(len, rows))
-    first = torch.tensor([longest - len(row) for row in rows], device=device)  # b
-    tokens = [[0] * (longest - len(row)) + row for row in rows]
-    tokens = torch.tensor(tokens, device=device)  # b s
-    return continue_greedily(model, tokens, first, length)
-
-
-# %% tags=["torch"]
 @torch.no_grad()
 def continue_greedily(model, tokens, first, length):
     """The prompts in one pass, then token by token: ``b length``."""
@@ -976,6 +965,17 @@ def continue_greedily(model, tokens, first, length):
         tokens = logits[:, -1:].argmax(dim=-1)  # b 1
         texts.append(tokens)
     return torch.cat(texts, dim=1)  # b length
+
+
+# %% tags=["torch"]
+def generate_greedily(model, prompts, length):
+    """Continue texts, each with the most probable token: ``b length``."""
+    rows = check_prompts(model, prompts, length)
+    device, longest = model.embed.weight.device, max(map(len, rows))
+    first = torch.tensor([longest - len(row) for row in rows], device=device)  # b
+    tokens = [[0] * (longest - len(row)) + row for row in rows]
+    tokens = torch.tensor(tokens, device=device)  # b s
+    return continue_greedily(model, tokens, first, length)
 
 
 # %% tags=["shared", "check"]
@@ -1053,7 +1053,9 @@ def our_names(tensors, config):
 
 
 # %% tags=["shared", "check"]
-# Checked: the net of GPT-2 by its formula; every array of GPT-2 gets a name of ours
+# Checked: the net and tables of GPT-2 by their formulas; every array of GPT-2 gets a name of ours
+words = to_arrays(build(embedding_table, 500, 8, 0.02, seed=0))["weight"]
+assert words.shape == (500, 8) and abs(words.std() - 0.02) < 0.002  # loose: random
 net = build(MLP, 6, 24, seed=0)
 arrays = to_arrays(net)
 z = rng.normal(size=(5, 6)).astype(np.float32)
