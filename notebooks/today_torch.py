@@ -1053,7 +1053,7 @@ def our_names(tensors, config):
 
 
 # %% tags=["shared", "check"]
-# Checked: the net and tables of GPT-2 by their formulas; every array of GPT-2 gets a name of ours
+# Checked: net and tables of GPT-2 by their formulas; each of its arrays has a name
 words = to_arrays(build(embedding_table, 500, 8, 0.02, seed=0))["weight"]
 assert words.shape == (500, 8) and abs(words.std() - 0.02) < 0.002  # loose: random
 net = build(MLP, 6, 24, seed=0)
