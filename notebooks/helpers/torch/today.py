@@ -9,7 +9,7 @@ from torch.nn.functional import gelu, linear, scaled_dot_product_attention, silu
 from helpers.data import checkpoints
 from helpers.data.published import arguments_of, our_names
 from helpers.engine.arguments import check_prompts
-from helpers.torch.attention import merge_heads
+from helpers.torch.attention import build, merge_heads
 from helpers.torch.decoder import check_tokens
 
 
@@ -284,7 +284,7 @@ def load_pretrained(folder_or_name):
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model = Today(**arguments_of(config))
+    model = build(Today, **arguments_of(config))
     found = our_names(checkpoints.read_tensors(folder, "pt"), config)
     if config["model_type"] == "gpt2":  # it keeps its matrices in × out
         layers = model.named_modules()
