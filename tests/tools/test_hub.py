@@ -171,7 +171,7 @@ def run(tmp_path):
             kept["PYTHONPATH"] += os.pathsep + path
         found = subprocess.run(
             [sys.executable, *command], cwd=tmp_path, env=kept | variables, text=True,
-            capture_output=True, timeout=50, encoding="utf-8",
+            capture_output=True, timeout=600, encoding="utf-8",
         )  # fmt: skip
         out, err = found.stdout.strip(), found.stderr.strip()
         return SimpleNamespace(code=found.returncode, out=out, err=err)
