@@ -44,7 +44,7 @@ STEPS = {  # each adds to those before it
 
 
 def sizes(step):
-    """Arguments of ``Today`` after a step."""
+    """Arguments of ``ModernLM`` after a step."""
     found = {"n_tokens": SETTINGS.n_tokens, "max_length": SETTINGS.length}
     found |= {name: getattr(SETTINGS, name) for name in ("m", "n_blocks", "n_heads")}
     for name, change in STEPS.items():
@@ -66,7 +66,7 @@ def trained(framework, seed, step, updates=None):
     rows = text.random_windows(tokens["train"], settings)
     held_out = text.windows(tokens["test"], settings.length)
     given = sizes(step)
-    model = side.build(side.Today, seed=seed, **given)
+    model = side.build(side.ModernLM, seed=seed, **given)
     quiet = {"batches": in_order(settings), "report": lambda history: None}
     side.fit(model, side.next_token, (rows,), settings, **quiet)
     loss = side.evaluate(model, side.next_token, (held_out,), batch_size=256)["loss"]

@@ -102,7 +102,7 @@ f"PyTorch {torch.__version__} on {device}"
 # The order of the parts is the same: norm, attention, sum, norm, feed-forward net, sum.
 # (Gemma 3 also norms after attention and net.) What stands in each box is not.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two blocks side by side, read from the tokens at the bottom to the top. GPT-2 of 2019: embed, learned positions that are added, then n_blocks times LayerNorm, attention with a key and a value for each query head and biases, a residual, LayerNorm, GELU with biases, a residual. Today, with the differences in colour: nothing is added after embed; RMSNorm, attention with rotated, in some models normed queries and keys, shared keys and values and no biases, RMSNorm, SwiGLU or experts without biases."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two blocks side by side, read from the tokens at the bottom to the top. GPT-2 of 2019: embed, learned positions that are added, then n_blocks times LayerNorm, attention with a key and a value for each query head and biases, a residual, LayerNorm, GELU with biases, a residual. ModernLM, with the differences in colour: nothing is added after embed; RMSNorm, attention with rotated, in some models normed queries and keys, shared keys and values and no biases, RMSNorm, SwiGLU or experts without biases."}}
 diagrams.two_blocks()
 
 # %% [markdown] tags=["shared"]
@@ -413,7 +413,7 @@ class ModernBlock(nn.Module):
 
 
 # %% tags=["torch"]
-class Today(nn.Module):
+class ModernLM(nn.Module):
     """Logits of the next token at every position: ``b s -> b s c``."""
 
     def __init__(
@@ -460,7 +460,7 @@ changed[1, :8] = changed[0, :8]  # two rows that differ from token 8 on
 kinds = {"n_kv_heads": 2, "qk_norm": True}, {"positions": "learned", "ffn": "mlp"}
 for kind in kinds:
     with full_float32():
-        one = build(Today, seed=3, **small, **kind)
+        one = build(ModernLM, seed=3, **small, **kind)
         first, second = as_numpy(one(integers(changed)))  # each s c
     np.testing.assert_allclose(first[:8], second[:8], atol=1e-5)
     assert np.abs(first - second)[8:].max() > 0.1
@@ -488,7 +488,7 @@ common = {
     "max_length": 64,
 }
 today = common | {"f": 288, "n_kv_heads": 2}  # f = 3m
-model = build(Today, seed=settings.seed, **today)
+model = build(ModernLM, seed=settings.seed, **today)
 
 
 # %% tags=["torch"]
@@ -545,7 +545,7 @@ old = common | {"f": 384, "norm": "layer", "ffn": "mlp", "positions": "learned"}
 old |= {"bias": True}
 both = {"GPT-2's block": old, "the block of today": today}
 models = {
-    name: build(Today, seed=settings.seed, **sizes) for name, sizes in both.items()
+    name: build(ModernLM, seed=settings.seed, **sizes) for name, sizes in both.items()
 }
 lines, per_token = [], []
 for name, each in models.items():
@@ -662,10 +662,10 @@ NAMES = {  # theirs: ours, in this order
 
 # %% tags=["torch"]
 def load_pretrained(folder_or_name):
-    """A ``Today`` with published weights and its tokenizer; a folder or a name."""
+    """A ``ModernLM`` with published weights and its tokenizer; a folder or a name."""
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model = build(Today, **arguments_of(config))
+    model = build(ModernLM, **arguments_of(config))
     found = our_names(checkpoints.read_tensors(folder, "pt"), config)
     if config["model_type"] == "gpt2":  # it keeps its matrices in × out
         layers = model.named_modules()
@@ -991,7 +991,7 @@ def generate_greedily(model, prompts, length):
 prompts = [[5, 17, 2], [7, 3, 11, 13, 1, 2, 19]]
 for kind in kinds:
     with full_float32():
-        one = build(Today, seed=3, **small, **kind)
+        one = build(ModernLM, seed=3, **small, **kind)
         both, alone = (generate_greedily(one, prompts[:n], 9) for n in (2, 1))
     np.testing.assert_array_equal(as_numpy(both)[:1], as_numpy(alone))
 positions, seen = placed(integers(np.zeros((2, 3))), integers([0, 2]))
@@ -1044,7 +1044,7 @@ TABLES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # not lear
 
 # %% tags=["shared"]
 def our_names(tensors, config):
-    """Published weights under the names of ``Today``; GPT-2's q, k, v are cut apart."""
+    """Published weights under the names of ``ModernLM``; GPT-2's q, k, v are cut apart."""
     gpt2, found = config["model_type"] == "gpt2", {}
     for name, x in tensors.items():
         if name.endswith(TABLES):

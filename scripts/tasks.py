@@ -43,7 +43,7 @@ class Modern(known.Text):
 
     @property
     def model(self):
-        """Arguments of ``Today`` by name."""
+        """Arguments of ``ModernLM`` by name."""
         names = "n_tokens m n_blocks n_heads n_kv_heads f qk_norm positions tied"
         found = {name: getattr(self, name) for name in names.split()}
         return found | {"max_length": self.length}
@@ -212,7 +212,7 @@ def language(settings, source, resize=None):
     }
     order = sequences.in_order(settings)
     today = isinstance(settings, Modern)
-    model, block = ("Today", "today") if today else ("LanguageModel", "gpt2")
+    model, block = ("ModernLM", "today") if today else ("LanguageModel", "gpt2")
     notes = pairs.metadata | {"model": json.dumps(settings.model), "block": block}
     return Task(settings, model, "next_token", data, order, notes=notes)
 

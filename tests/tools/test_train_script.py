@@ -276,7 +276,7 @@ def test_the_block_of_today_trains_goes_on_and_writes(
     assert_same_run(history(tmp_path / "parts"), history(tmp_path / "whole"))
     path = weights_in(tmp_path / "parts")
     model, tokens = side.models.load_language_model(path)
-    assert type(model) is side.models.Today
+    assert type(model) is side.models.ModernLM
     kept, ours = load_file(path), to_arrays(model)
     assert "blocks.0.attention.q_norm.weight" in kept and kept.keys() == ours.keys()
     assert all((kept[name] == ours[name]).all() for name in ours)

@@ -135,7 +135,7 @@ def tokens_of(side, x):
 
 
 def by_ours(side, model):
-    """The cases, by a ``Today``. Padding on the right needs nothing."""
+    """The cases, by a ``ModernLM``. Padding on the right needs nothing."""
     call, zeros = callable_of(side, model), tokens_of(side, np.zeros(B, np.int32))
 
     def run(tokens, mask):

@@ -84,10 +84,10 @@ def test_the_block_of_today_refuses_what_it_does_not_have(name, value, known):
 def test_both_blocks_have_about_as_many_parameters(side):
     """With another f, but not with other positions alone."""
     old, new = side.build("LanguageModel", **Text().model), Modern().model
-    ratio = count_parameters(side.build("Today", **new)) / count_parameters(old)
+    ratio = count_parameters(side.build("ModernLM", **new)) / count_parameters(old)
     assert 0.95 < ratio < 1
     new = replace(Modern(), positions="learned", qk_norm=True, tied=False, n_kv_heads=1)
-    found = to_arrays(side.build("Today", **new.model))
+    found = to_arrays(side.build("ModernLM", **new.model))
     assert {"positions.weight", "output.weight"} < found.keys()
     assert found["blocks.1.attention.k.weight"].shape == (96, 24)
     assert found["blocks.1.attention.q_norm.weight"].shape == (24,)

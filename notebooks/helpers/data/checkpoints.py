@@ -99,10 +99,17 @@ def weight_files(folder):
     return shards, places
 
 
+class Config(dict):
+    """Settings by name; ValueError, not KeyError, for one that is missing."""
+
+    def __missing__(self, name):
+        raise ValueError(f"expected {name} in {CONFIG}, got no such setting")
+
+
 def read_config(folder, file=CONFIG):
-    """A dictionary from a file of a checkpoint; ValueError if it has none."""
+    """The ``Config`` in a file of a checkpoint; ValueError if there is none."""
     try:
-        return dict(json.loads((folder / file).read_text("utf-8")))
+        return Config(json.loads((folder / file).read_text("utf-8")))
     except (TypeError, ValueError) as error:
         raise ValueError(f"expected a dictionary in {folder / file}: {error}") from None
 
@@ -122,9 +129,11 @@ def read_tensors(folder, framework):
 
 
 def check_tensors(found, expected):
-    """Raise ValueError unless two dictionaries of shapes by name are equal."""
+    """Raise ValueError unless tensors by name are those expected, with their shapes."""
+    shapes = [{name: tuple(x.shape) for name, x in each.items()}
+              for each in (expected, found)]  # fmt: skip
     for name in sorted(expected.keys() | found.keys()):
-        wanted, got = (x.get(name, "no such tensor") for x in (expected, found))
+        wanted, got = (each.get(name, "no such tensor") for each in shapes)
         if wanted != got:
             raise ValueError(f"{name}: expected {wanted}, got {got}")
 

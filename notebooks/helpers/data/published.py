@@ -14,12 +14,13 @@ NAMES_OF_GPT2 = {
     "transformer.": "", "wte.": "embed.", "wpe.": "positions.", "h.": "blocks.",
     "attn.c_attn": "attention.qkv", "attn.c_proj": "attention.out", "ln_1": "norm1",
     "ln_2": "norm2", "ln_f": "norm", "mlp.c_fc": "ffn.up", "mlp.c_proj": "ffn.down",
+    "lm_head.": "output.",
 }  # fmt: skip
 TABLES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # not learned
 
 
 def arguments_of(config):
-    """Arguments of ``Today`` for a configuration; ValueError for what it has not."""
+    """Arguments of ``ModernLM`` for a configuration; ValueError for what it has not."""
     activation = choose(kind := config.get("model_type"), ACTIVATIONS, "model_type")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     base = rope.get("rope_theta") or config.get("rope_theta") or 10000.0
@@ -63,8 +64,11 @@ def arguments_of(config):
     }  # fmt: skip
 
 
-def our_names(tensors, config):
-    """Published weights under the names of ``Today``; GPT-2's q, k, v are cut apart."""
+def our_names(tensors, config, in_out):
+    """Published weights under the names of ``ModernLM``; GPT-2's q, k, v are cut apart.
+
+    Matrices are inputs × outputs if ``in_out``, as those of GPT-2, else transposed.
+    """
     gpt2, found = config["model_type"] == "gpt2", {}
     for name, x in tensors.items():
         if name.endswith(TABLES):
@@ -79,5 +83,8 @@ def our_names(tensors, config):
             found[name] = x
     if config.get("tie_word_embeddings", gpt2):
         found.pop("output.weight", None)  # a copy of the embedding, if there is one
-        found.pop("lm_head.weight", None)
+    for name, x in found.items():
+        stored = gpt2 and name != "output.weight"  # as inputs × outputs
+        linear = x.ndim == 2 and not name.startswith(("embed.", "positions."))
+        found[name] = x.T if linear and stored != in_out else x
     return found

@@ -40,7 +40,7 @@ NAMES = {  # in the order of the chapters
     """,
     "today": """
         part_size projection rotary_halves split_heads fused keep GroupedAttention SwiGLU
-        MLP MixtureOfExperts make_norm ModernBlock placed embedding_table Today
+        MLP MixtureOfExperts make_norm ModernBlock placed embedding_table ModernLM
         empty_cache generate_greedily continue_greedily load_pretrained
     """,
     "classifier": "SequenceClassifier",

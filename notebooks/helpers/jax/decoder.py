@@ -80,11 +80,11 @@ class LanguageModel(nnx.Module):
 def load_language_model(path):
     """A model and its vocabulary, from a file that ``scripts/train.py`` wrote.
 
-    A ``LanguageModel``, or after ``--block today`` a ``Today``: it writes with
+    A ``LanguageModel``, or after ``--block today`` a ``ModernLM``: it writes with
     ``generate_greedily``, since ``generate`` does not take it.
     """
     from helpers.engine.language_models import read_language_model  # pages need none
-    from helpers.jax.today import Today  # which imports this file
+    from helpers.jax.today import ModernLM  # which imports this file
 
-    kinds = {"gpt2": LanguageModel, "today": Today}
+    kinds = {"gpt2": LanguageModel, "today": ModernLM}
     return read_language_model(build, kinds, path)

@@ -73,6 +73,7 @@ class GroupedAttention(nnx.Module):
     ):  # fmt: skip
         n_kv_heads, d = n_kv_heads or n_heads, d or part_size(m, n_heads)
         part_size(n_heads, n_kv_heads)  # query heads that share keys and values
+        part_size(d, 2 if base else 1)  # pairs for the rotation
         self.n_kv_heads, self.d, self.base = n_kv_heads, d, base
         sizes = n_heads * d, n_kv_heads * d, n_kv_heads * d
         self.q, self.k, self.v = (projection(m, n, bias, rngs=rngs) for n in sizes)
@@ -192,10 +193,12 @@ def placed(tokens, first=None, cache=None):
 
 def embedding_table(n, m, std, *, rngs):
     """Embedding ``n m`` with normal entries."""
-    return nnx.Embed(n, m, embedding_init=nnx.initializers.normal(std), rngs=rngs)
+    table = nnx.Embed(n, m, embedding_init=nnx.initializers.normal(std), rngs=rngs)
+    table.dtype = None  # that of its weights, whatever is loaded into it
+    return table
 
 
-class Today(nnx.Module):
+class ModernLM(nnx.Module):
     """Logits of the next token at every position: ``b s -> b s c``.
 
     With the block of today, or GPT-2's: ``positions`` are "rotary" or "learned"; if
@@ -270,25 +273,24 @@ def continue_greedily(state, tokens, first, *, graph, length):
     return jax.lax.scan(step, start, length=length)[1].T  # b length
 
 
-def load_pretrained(folder_or_name):
-    """A ``Today`` with published weights, and its tokenizer.
+def load_pretrained(folder_or_name, dtype=jnp.float32):
+    """A ``ModernLM`` with published weights of a ``dtype``, and its tokenizer.
 
     From a folder in Hugging Face's format, or the name of a model on the hub: GPT-2,
     Llama, Qwen3 or Mixtral. What does not fit raises an error, and nothing is loaded.
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model, params = build(Today, **arguments_of(config)), {}
-    found = our_names(checkpoints.read_tensors(folder, "flax"), config)
+    model, params = build(ModernLM, **arguments_of(config)), {}
+    state = jax.tree.map(lambda x: x.astype(dtype), nnx.state(model, nnx.Param))
+    nnx.update(model, state)
+    tensors = checkpoints.read_tensors(folder, "flax")
+    found = our_names(tensors, config, in_out=True)
     for path, param in nnx.to_flat_state(nnx.state(model, nnx.Param)):
         *parents, leaf = map(str, path)  # a kernel, scale, embedding or bias
-        name = ".".join([*parents, "bias" if leaf == "bias" else "weight"])
-        if leaf == "kernel" and name in found and config["model_type"] != "gpt2":
-            found[name] = found[name].T  # theirs are out × in, but in GPT-2
-        params[name] = param
-    pair = ({n: x.shape for n, x in each.items()} for each in (found, params))
-    checkpoints.check_tensors(*pair)
+        params[".".join([*parents, "bias" if leaf == "bias" else "weight"])] = param
+    checkpoints.check_tensors(found, params)
     tokenizer = checkpoints.read_tokenizer(folder, model.embed.num_embeddings)
     for name, param in params.items():
-        param[...] = found[name].astype(param[...].dtype)
+        param[...] = found[name].astype(dtype)
     return model, tokenizer

@@ -81,6 +81,7 @@ class GroupedAttention(nn.Module):
         super().__init__()
         n_kv_heads, d = n_kv_heads or n_heads, d or part_size(m, n_heads)
         part_size(n_heads, n_kv_heads)  # query heads that share keys and values
+        part_size(d, 2 if base else 1)  # pairs for the rotation
         self.n_kv_heads, self.d, self.base = n_kv_heads, d, base
         sizes = n_heads * d, n_kv_heads * d, n_kv_heads * d
         self.q, self.k, self.v = (projection(m, size, bias) for size in sizes)
@@ -207,7 +208,7 @@ def embedding_table(n, m, std):
     return found
 
 
-class Today(nn.Module):
+class ModernLM(nn.Module):
     """Logits of the next token at every position: ``b s -> b s c``.
 
     With the block of today, or GPT-2's: ``positions`` are "rotary" or "learned"; if
@@ -276,24 +277,18 @@ def continue_greedily(model, tokens, first, length):
     return torch.cat(texts, dim=1)  # b length
 
 
-def load_pretrained(folder_or_name):
-    """A ``Today`` with published weights, and its tokenizer.
+def load_pretrained(folder_or_name, dtype=torch.float32):
+    """A ``ModernLM`` with published weights of a ``dtype``, and its tokenizer.
 
     From a folder in Hugging Face's format, or the name of a model on the hub: GPT-2,
     Llama, Qwen3 or Mixtral. What does not fit raises an error, and nothing is loaded.
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model = build(Today, **arguments_of(config))
-    found = our_names(checkpoints.read_tensors(folder, "pt"), config)
-    if config["model_type"] == "gpt2":  # it keeps its matrices in × out
-        layers = model.named_modules()
-        names = {f"{name}.weight" for name, x in layers if isinstance(x, nn.Linear)}
-        found = {name: x.T if name in names else x for name, x in found.items()}
-    pair = (
-        {n: x.shape for n, x in each.items()} for each in (found, model.state_dict())
-    )
-    checkpoints.check_tensors(*pair)
+    model = build(ModernLM, **arguments_of(config)).to(dtype)
+    tensors = checkpoints.read_tensors(folder, "pt")
+    found = our_names(tensors, config, in_out=False)
+    checkpoints.check_tensors(found, model.state_dict())
     tokenizer = checkpoints.read_tokenizer(folder, model.embed.num_embeddings)
     model.load_state_dict(found)
     return model.eval(), tokenizer
