@@ -14,18 +14,20 @@ PARTS = {  # from bottom to top: what it is, height, gap below; words of 2019, o
         "q and k rotated,/normed in some/k and v shared/no biases"),
     "norm2": ("norm", 34, 20, "LayerNorm", "RMSNorm"),
     "ffn": ("dense", 48, 13, "GELU/biases", "SwiGLU or experts/no biases"),
+    "norm": ("norm", 34, 30, "LayerNorm", "RMSNorm"),
+    "output": ("output", 20, 13, "", ""),
 }  # fmt: skip
 
 
 def two_blocks():
-    """GPT-2's block beside today's, from bottom to top; what has changed is coloured."""
-    canvas = Canvas(470)
+    """GPT-2 beside a model of today, from bottom to top; what has changed is coloured."""
+    canvas = Canvas(562)
     for x, title, new in ((60, "GPT-2, 2019", False), (188, "today", True)):
         canvas.text(x, 9, title, weight="bold")
-        canvas.frame(Box(x - 58, 32, 116, 330), EDGE, 0.05)
-        canvas.text(x - 31, 44, "n_blocks ×", "name", size=8)
-        canvas.text(x, 462, "tokens", "name")
-        below = x, 454
+        canvas.frame(Box(x - 58, 124, 116, 330), EDGE, 0.05)
+        canvas.text(x - 31, 136, "n_blocks ×", "name", size=8)
+        canvas.text(x, 554, "tokens", "name")
+        below = x, 546
         for name, (kind, h, gap, *words) in PARTS.items():
             box = Box(x - 50, below[1] - gap - h, 100, h)
             canvas.line(below, box.bottom)
@@ -36,14 +38,15 @@ def two_blocks():
                 y = box.middle[1] + 13 * (i - len(lines) / 2 + 0.5)
                 canvas.text(x, y, line, "name" if line == name else "note", size=8.5)
             below = box.top
-            if kind == "norm":
+            if name in ("norm1", "norm2"):
                 fork = x, box.bottom[1] + 11
             elif name in ("attention", "ffn"):
                 plus = canvas.plus(x, below[1] - 20)
                 canvas.line(below, plus.bottom)
                 canvas.line(fork, (x + 54, fork[1]), (x + 54, plus.y + 7.5), plus.right)
                 below = plus.top
-        canvas.line(below, (x, 18))
+        canvas.line(below, (x, 39))
+        canvas.text(x, 31, "logits", "name")
     return canvas.fig
 
 
