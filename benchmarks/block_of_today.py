@@ -2,8 +2,8 @@
 
     python -m benchmarks.block_of_today --framework torch
 
-Both are an untrained ``ModernLM`` of four blocks, sizes as in *A model that writes*. The
-next pair has them in the other order.
+Both are an untrained ``ModernLM`` of four blocks, sized as in *A model that writes*.
+The next pair has them in the other order.
 """
 
 import argparse
@@ -39,7 +39,9 @@ def seconds(framework, order, least=2):
     both blocks alternate for ``least`` seconds, so that other work slows both.
     """
     side, s = import_module(f"helpers.{framework}"), SETTINGS
-    models = {one: side.build(side.ModernLM, seed=s.seed, **BLOCKS[one]) for one in order}
+    models = {
+        one: side.build(side.ModernLM, seed=s.seed, **BLOCKS[one]) for one in order
+    }
     if framework == "torch" and measure.device(framework):
         models = {block: model.to("cuda") for block, model in models.items()}
     draw, found = np.random.default_rng(s.seed), {block: {} for block in order}

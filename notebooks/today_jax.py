@@ -156,10 +156,8 @@ print(as_numpy(rms_norm(x, 1.0)).round(3))
 
 # %% [markdown] tags=["shared"]
 # What is gained? No mean to compute, and half of the parameters of a norm, with similar
-# results in the paper. What is kept is what matters: the size of a vector no longer
-# counts, only its direction.
-
-# The model takes the framework's own layer, by `make_norm` (in an extra).
+# results in the paper. What is kept: the size of a vector no longer counts, only its
+# direction. The model takes the framework's own layer (`make_norm`, in an extra).
 
 # %% tags=["shared", "check"]
 # Checked: three numbers by hand; the framework's norm; the size of a vector is lost
@@ -253,8 +251,7 @@ assert 4 * round(1001 / 4) == 1000  # of eight bits, 512 to 1,024: in steps of 4
 # With gates of −2, 0 and 3, silu gives −0.24, 0 and 2.86: shut, shut, and open. Since
 # $3mf$ parameters should be as many as the $8m^2$ of before, Shazeer takes $f = \frac83
 # m$ in place of $4m$; the models in the table spend more. Why it helps? Shazeer: "We
-# offer no explanation". A product of two projections is a thing that a sum cannot make.
-# Biases go as well: they are few, and nobody misses them.
+# offer no explanation". Biases go as well: they are few, and nobody misses them.
 
 
 # %% tags=["jax"]
@@ -282,8 +279,8 @@ z = np.array([-2, 0, 3])
 np.testing.assert_allclose(z / (1 + np.exp(-z)), [-0.24, 0, 2.86], atol=5e-3)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, equal parameters.** GPT-2 has $m = 768$ and $f = 3072$. Which $f$ gives a
-# `SwiGLU` as many parameters, biases aside? Count them with `count_parameters`.
+# **Exercise 1, equal parameters.** GPT-2 has $m = 768$ and $f = 3072$. Which $f$ gives
+# a `SwiGLU` as many parameters, biases aside? Count them with `count_parameters`.
 
 # %% tags=["shared", "answer"]
 f = 2 * 3072 // 3
@@ -309,8 +306,8 @@ diagrams.grouped_heads()
 # %% [markdown] tags=["jax"]
 # JAX's function takes fewer heads of keys and values as they are. The shape of the
 # cache must not change between steps, so it has all its columns from the beginning, and
-# a mask hides those that are still empty. Beyond its end, `dynamic_update_slice` writes
-# over the last columns, without an error: check the length first.
+# a mask hides those that are still empty. Beyond its end, the last columns are written
+# over, without an error: check the length.
 
 
 # %% tags=["jax"]
@@ -349,6 +346,7 @@ class GroupedAttention(nnx.Module):
     ):  # fmt: skip
         n_kv_heads, d = n_kv_heads or n_heads, d or part_size(m, n_heads)
         part_size(n_heads, n_kv_heads)  # query heads that share keys and values
+        part_size(d, 2 if base else 1)  # pairs for the rotation
         self.n_kv_heads, self.d, self.base = n_kv_heads, d, base
         sizes = n_heads * d, n_kv_heads * d, n_kv_heads * d
         self.q, self.k, self.v = (projection(m, n, bias, rngs=rngs) for n in sizes)
@@ -384,8 +382,8 @@ np.testing.assert_allclose(as_numpy(fused(q, k, v)), as_numpy(wanted), atol=1e-5
 #
 # A block, and a stack of blocks, with options for GPT-2. What is not shown yet has an
 # extra below: `placed` gives the positions of new tokens, counted from `cache["start"]`
-# on, and a mask if there is padding or a cache; `MLP` is GPT-2's net, `MixtureOfExperts`
-# a third one. `ModernLM` is a name of this book.
+# on, and a mask if there is padding or a cache; `MLP` is GPT-2's net,
+# `MixtureOfExperts` a third one. `ModernLM` is a name of this book.
 
 
 # %% tags=["jax"]
@@ -456,95 +454,63 @@ for kind in kinds:
     assert np.abs(first - second)[8:].max() > 0.1
 
 # %% [markdown] tags=["shared"]
-# How large is it? Per token, a cache keeps a key and a value of $d$ numbers for each
-# block and key–value head: $2 \cdot n_\text{blocks} \cdot g \cdot d$ numbers. And
-# each number in a matrix costs two FLOPs, a product and a sum. We build GPT-2's block
-# and that of today for the text of the chapter on the model that writes. What shared
-# keys and values save goes into a larger $f$, $3m$ as in Qwen3.
+# ## At this size, rotary positions bring nearly everything
+#
+# Two models, with GPT-2's block and with that of today, train on the text, tokens,
+# batches and updates of the chapter on the model that writes. What the shared keys and
+# values save goes into a larger $f$, $3m$ as in Qwen3. Each number in a matrix costs a
+# token two FLOPs, a product and a sum. The cache keeps a key and a value of $d$ numbers
+# for each block and key–value head: $2 \cdot n_\text{blocks} \cdot g \cdot d$.
 
 # %% tags=["shared", "experiment"]
-# Experiment: settings, texts, tokens of the chapter on the model that writes; two models
+# Experiment: both models learn the text of the chapter on the model that writes
 settings = Text()
 texts = text.load()  # Python's standard library: train and test
 pairs = BytePairs.learn(texts["train"], settings.n_tokens)
 tokens = {name: pairs.encode(part) for name, part in texts.items()}
+windows = text.random_windows(tokens["train"], settings)  # n s+1
+held_out = text.windows(tokens["test"], settings.length)  # n s+1
 common = {"n_tokens": len(pairs), "m": 96, "n_blocks": 2, "n_heads": 4}
 common |= {"max_length": settings.length}
 today = common | {"f": 288, "n_kv_heads": 2}
-old = common | {"f": 384, "norm": "layer", "ffn": "mlp", "positions": "learned"}
-old |= {"bias": True}
-both = {"GPT-2's block": old, "the block of today": today}
-models = {
-    name: build(ModernLM, seed=settings.seed, **sizes) for name, sizes in both.items()
-}
-
-# %% tags=["shared", "say"]
-lines, per_token = [], []
-for name, each in models.items():
-    arrays = to_arrays(each)  # the embedding also makes the logits: counted once
-    matrices = [x for n, x in arrays.items() if x.ndim == 2 and n != "positions.weight"]
-    flops = 2 * sum(x.size for x in matrices)
-    held = empty_cache(each, integers([0]), 64)["blocks"]
-    per_token.append(sum(part.nbytes for kv in held for part in kv) // 64)
-    lines.append(
-        [name, f"{count_parameters(each):,}", f"{flops:,}", f"{per_token[-1]:,}"]
-    )
-head = ["model", "parameters", "FLOPs a token", "bytes of the cache, a token"]
-say(table(head, *lines))
-
-# %% tags=["shared", "check"]
-# Checked: bytes as by the formula; nearly as many parameters and FLOPs
-assert per_token == [2 * 2 * 4 * 24 * 4, 2 * 2 * 2 * 24 * 4]  # float32: four bytes
-n_old, n_new = (count_parameters(each) for each in models.values())
-assert abs(n_new / n_old - 1) < 0.03
-
-# %% [markdown] tags=["shared"]
-# ## At this size, rotary positions bring nearly everything
-#
-# Both models train on the text, tokens, batches and updates of the chapter on the model
-# that writes. Their numbers of parameters are nearly equal: what the shared keys and
-# values save goes into a larger $f$, $3m$ as in Qwen3.
-
-# %% tags=["shared", "experiment"]
-# Experiment: train both on the same batches
-windows = text.random_windows(tokens["train"], settings)  # n s+1
-held_out = text.windows(tokens["test"], settings.length)  # n s+1
-bits = {}
-for name, each in models.items():
-    folder = runs_folder(f"today_{framework}_{each.embed.num_embeddings}")
-    fit(
-        each,
-        next_token,
-        (windows,),
-        settings,
-        batches=in_order(settings),
-        folder=folder,
-    )
-    loss = evaluate(each, next_token, (held_out,), batch_size=len(held_out))["loss"]
+old = common | {"f": 384, "norm": "layer", "ffn": "mlp", "bias": True}
+old |= {"positions": "learned"}
+models, bits = {}, {}
+for name, sizes in (("GPT-2's block", old), ("the block of today", today)):
+    one = models[name] = build(ModernLM, seed=settings.seed, **sizes)
+    given = {"batches": in_order(settings)}
+    given |= {"folder": runs_folder(f"today_{framework}_{sizes['f']}")}
+    fit(one, next_token, (windows,), settings, **given)
+    loss = evaluate(one, next_token, (held_out,), batch_size=len(held_out))["loss"]
     bits[name] = text.bits_per_character(loss, tokens["test"], texts["test"])
 
 # %% tags=["shared", "say"]
 best = min(ngram_bits(texts["train"], texts["test"], 6))
+lines, per_token = [["best n-gram", "", "", "", f"{best:.2f}"]], []
+for name, one in models.items():
+    found = to_arrays(one).items()  # the embedding also makes the logits: one matrix
+    matrices = [x.size for n, x in found if x.ndim == 2 and n != "positions.weight"]
+    held = empty_cache(one, integers([0]), 64)["blocks"]
+    per_token.append(sum(part.nbytes for kv in held for part in kv) // 64)
+    counts = count_parameters(one), 2 * sum(matrices), per_token[-1]
+    lines.append([name, *(f"{n:,}" for n in counts), f"{bits[name]:.2f}"])
+head = ["model", "parameters", "FLOPs a token", "cache, bytes a token"]
+say(table([*head, "bits per character, held out"], *lines))
 old_bits, new_bits = bits.values()
-lines = [[name, f"{found:.2f}"] for name, found in bits.items()]
-say(
-    table(
-        ["model", "bits per character, held out"],
-        *lines,
-        ["best n-gram", f"{best:.2f}"],
-    )
-)
 say(
     f"After {settings.updates} updates at a peak rate of {settings.learning_rate:g}, "
     f"not tuned for either, both need {word('fewer', [new_bits, old_bits], best)} bits "
-    "than the best n-gram. "
-    f"The block of today does it with {per_token[1] / per_token[0]:.0%} of the cache."
+    "than the best n-gram; the block of today with "
+    f"{per_token[1] / per_token[0]:.0%} of the cache."
 )
 
 # %% tags=["shared", "check"]
-# Checked: both are ahead of all n-grams, and today's block is no worse
+# Checked: ahead of all n-grams, today's block no worse; sizes and bytes by formula
 assert max(new_bits, old_bits) < best
 assert new_bits < old_bits + 0.03  # loose: seeds differ by 0.01
+assert per_token == [2 * 2 * 4 * 24 * 4, 2 * 2 * 2 * 24 * 4]  # float32: four bytes
+n_old, n_new = (count_parameters(each) for each in models.values())
+assert abs(n_new / n_old - 1) < 0.03
 
 # %% [markdown] tags=["shared"]
 # One run of each is an anecdote. Recorded runs of four blocks, with five seeds, add the
@@ -566,12 +532,12 @@ say(
     f"Rotary positions bring {gain.min():.2f} to {gain.max():.2f} bits, with every "
     f"seed. What follows moves the mean by {min(moves):+.3f} to {max(moves):+.3f}; the "
     "shared keys cost most, and save parameters. (Measured on a CPU, in "
-    "`benchmarks/results`, with $f = 256$. Why our two blocks above gain "
+    "`benchmarks/results`, with $f = 256$. Why our two blocks gain "
     f"{word('less', [old_bits - new_bits], gain)}, we have not found out.)"
 )
 
 # %% tags=["shared", "check"]
-# Checked: with every seed, rotary positions bring more than all the rest; in both frameworks
+# Checked: in both frameworks, with every seed, rotary positions bring most
 for side in ("jax", "torch"):
     (record,) = recorded(f"block-seeds-{side}")
     start, rotated, *others = (
@@ -584,22 +550,21 @@ for side in ("jax", "torch"):
 
 # %% [markdown] tags=["shared"]
 # So the other changes do not pay in bits here. Grouped queries pay in memory, RMSNorm
-# and missing biases in simplicity, the norm of queries and keys in stability, at sizes
-# that we cannot train; SwiGLU was ahead in a model of 220 million parameters (Shazeer).
-# A small experiment cannot refute what was seen in a large one.
+# and missing biases in simplicity, the norm of queries and keys in stability at sizes
+# that we cannot train; SwiGLU was ahead at 220 million parameters (Shazeer).
 
 # %% [markdown] tags=["shared"]
 # ## A cache that forgets the offset is silently wrong
 #
-# With a cache, token 40 arrives alone, and must be rotated as token 40. Suppose the code
-# counts positions from the first token that it is given, so that it is rotated as token
-# 0. All shapes fit. We give the trained model 40 tokens of 128 held-out texts, and then
-# the next, as if it stood at position 0, or at 40:
+# With a cache, token 40 arrives alone, and must be rotated as token 40. Suppose the
+# code counts positions from the first token that it is given, so that it is rotated as
+# token 0. All shapes fit. We give the trained model 40 tokens of 128 held-out texts,
+# and then the next, as if it stood at position 0, or at 40:
 
 
 # %% tags=["jax", "experiment"]
 # Experiment: bits for token 41 of held-out texts, as if it stood at some position
-def bits_at(position, model=models["the block of today"]):
+def bits_at(model, position):
     rows = integers(held_out[:128, :42])  # b s
     first = integers(np.zeros(128))
     _, cache = model(rows[:, :40], cache=empty_cache(model, first, 41))
@@ -614,21 +579,23 @@ def bits_at(position, model=models["the block of today"]):
 
 # %% tags=["shared", "say"]
 with full_float32():
-    whole = as_numpy(models["the block of today"](integers(held_out[:128, :41])))[:, 40]
-    (wrong, off), (right, fine) = bits_at(0), bits_at(40)
+    model = models["the block of today"]
+    whole = as_numpy(model(integers(held_out[:128, :41])))[:, 40]
+    (wrong, off), (right, fine) = bits_at(model, 0), bits_at(model, 40)
+gaps = [np.abs(logits - whole).max() for logits in (off, fine)]
 lines = [[0, f"{wrong:.2f}"], [40, f"{right:.2f}"]]
 say(table(["rotated as at position", "bits for the next token"], *lines))
 say(
-    f"At position 0 the model needs {word('more', wrong, right)} bits, and nothing says "
-    "so: no error, no warning. The test that finds it is one line: *the logits with a "
-    f"cache equal those without*. Here they differ by up to {np.abs(off - whole).max():.1f}"
-    f" at position 0, and by {np.abs(fine - whole).max():.0e} at 40."
+    f"At position 0 the model needs {word('more', wrong, right)} bits, and nothing "
+    "says so: no error, no warning. The test that finds it is one line: *the logits "
+    f"with a cache equal those without*. Here they differ by up to {gaps[0]:.1f} at "
+    f"position 0, and by {gaps[1]:.0e} at 40."
 )
 
 # %% tags=["shared", "check"]
 # Checked: the loss, the logits; a cache in three parts, and padding on the left
 assert wrong > right + 0.3  # seen: 1 and more
-assert np.abs(fine - whole).max() < 1e-3 < 0.5 < np.abs(off - whole).max()
+assert gaps[1] < 1e-3 < 0.5 < gaps[0]
 model = build(ModernLM, seed=settings.seed, **today)
 two = np.array([tokens["test"][:40], tokens["test"][60:100]])
 first = integers([0, 17])
@@ -648,9 +615,8 @@ np.testing.assert_allclose(np.concatenate(parts, 1)[0], padded[0], atol=1e-4)
 #
 # A published checkpoint is a folder: `config.json` with the sizes, `tokenizer.json`,
 # and `model.safetensors` with arrays by name, for large models in several files, the
-# **shards**. If our code computes the same, loading is three steps: rename the arrays,
-# compare all shapes, copy. The book ships four tiny models with random weights in this
-# format.
+# **shards**. If our code computes the same, loading is three steps: rename, compare all
+# shapes, copy. The book ships four tiny models with random weights.
 
 # %% tags=["shared"]
 NAMES = {  # theirs: ours, in this order
@@ -673,8 +639,7 @@ def load_pretrained(folder_or_name, dtype=jnp.float32):
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
     model, params = build(ModernLM, **arguments_of(config)), {}
-    state = jax.tree.map(lambda x: x.astype(dtype), nnx.state(model, nnx.Param))
-    nnx.update(model, state)
+    nnx.update(model, jax.tree.map(lambda x: x.astype(dtype), nnx.state(model)))
     tensors = checkpoints.read_tensors(folder, "flax")
     found = our_names(tensors, config, in_out=True)
     for path, param in nnx.to_flat_state(nnx.state(model, nnx.Param)):
@@ -709,10 +674,9 @@ say(
 assert max(gaps.values()) < 1e-5
 
 # %% [markdown] tags=["shared"]
-# The last column compares with the logits of Hugging Face's own classes, relative to
-# the largest logit. Equality to rounding is the only test that counts: a swapped gate,
-# a wrong pairing or another $\epsilon$ gives logits that look like logits. For a real
-# model, compare with `AutoModelForCausalLM` of `transformers`.
+# The last column is relative to the largest logit. Equality to rounding is the only
+# test that counts: a swapped gate, a wrong pairing or another $\epsilon$ gives logits
+# that look like logits. (How to compare a real model, an extra says.)
 #
 # `load_pretrained` reads `gpt2`, `llama` (without scaled rotation), `qwen3` and
 # `mixtral`, and refuses all others, such as Gemma 3 and Llama 3.1. It computes in
@@ -720,10 +684,10 @@ assert max(gaps.values()) < 1e-5
 # write until an end token, and are sampled, as in the chapter on the model that writes.
 #
 # The same cells load a real model. With internet, `make data
-# MODEL=HuggingFaceTB/SmolLM2-135M` fetches it, and with the variable `MODEL` set so,
-# the page uses it from here on; in Colab, set `os.environ["MODEL"]` in the first cell.
-# `openai-community/gpt2` and `Qwen/Qwen3-0.6B` work, too. Without it, a tiny Llama
-# writes, at random.
+# MODEL=HuggingFaceTB/SmolLM2-135M` fetches it, and with the variable `MODEL` set so (in
+# Colab, `os.environ["MODEL"]` in the first cell) the page uses it from here on; or
+# `openai-community/gpt2`, `Qwen/Qwen3-0.6B`. Without it, a tiny Llama writes, at
+# random.
 
 # %% tags=["shared"]
 model, tokenizer = load_pretrained(checkpoints.chosen("llama"))
@@ -808,8 +772,7 @@ def empty_cache(model, first, length):
 
 
 # %% [markdown] tags=["jax"]
-# Writing is a `lax.scan` in one compiled function, as in the chapter on the model that
-# writes; the first pass fills the cache with the prompts.
+# Writing is a compiled `lax.scan`; the first pass fills the cache with the prompts.
 
 
 # %% tags=["jax"]
@@ -873,6 +836,7 @@ def projection(n_in, n_out, bias=False, *, rngs):
     return nnx.Linear(n_in, n_out, use_bias=bias, kernel_init=UNIFORM, rngs=rngs)
 
 
+# %% tags=["jax"]
 class MLP(nnx.Module):
     """Feed-forward net of GPT-2, with biases: ``... m -> ... m``."""
 
@@ -886,7 +850,9 @@ class MLP(nnx.Module):
 
 def embedding_table(n, m, std, *, rngs):
     """Embedding ``n m`` with normal entries."""
-    return nnx.Embed(n, m, embedding_init=nnx.initializers.normal(std), rngs=rngs)
+    table = nnx.Embed(n, m, embedding_init=nnx.initializers.normal(std), rngs=rngs)
+    table.dtype = None  # that of its weights, whatever is loaded into it
+    return table
 
 
 # %% [markdown] tags=["shared"]
@@ -905,11 +871,10 @@ TABLES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # not lear
 
 # %% tags=["shared"]
 def our_names(tensors, config, in_out):
-    """Published weights under the names of ``ModernLM``; matrices inputs × outputs?"""
+    """Published weights under our names; matrices inputs × outputs if ``in_out``."""
     gpt2, found = config["model_type"] == "gpt2", {}
-    for name, x in tensors.items():
-        if name.endswith(TABLES):
-            continue
+    kept = {name: x for name, x in tensors.items() if not name.endswith(TABLES)}
+    for name, x in kept.items():
         for old, new in (NAMES_OF_GPT2 if gpt2 else NAMES).items():
             name = name.replace(old, new)
         if "qkv" in name:
@@ -928,12 +893,14 @@ def our_names(tensors, config, in_out):
 
 
 # %% tags=["shared", "check"]
-# Checked: net and tables of GPT-2 by their formulas; each of its arrays has a name
+# Checked: norm, net and tables of GPT-2 by formula; each of its arrays has a name
+z = rng.normal(size=(5, 6)).astype(np.float32)
+normed = as_numpy(build(make_norm, 6, "layer")(floats(z)))
+np.testing.assert_allclose(normed.mean(axis=-1), 0, atol=1e-5)
 words = to_arrays(build(embedding_table, 500, 8, 0.02, seed=0))["weight"]
 assert words.shape == (500, 8) and abs(words.std() - 0.02) < 0.002  # loose: random
 net = build(MLP, 6, 24, seed=0)
 arrays = to_arrays(net)
-z = rng.normal(size=(5, 6)).astype(np.float32)
 inner = z @ arrays["up.weight"] + arrays["up.bias"]
 inner = inner / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (inner + 0.044715 * inner**3)))
 wanted = inner @ arrays["down.weight"] + arrays["down.bias"]
@@ -944,7 +911,7 @@ named = our_names(found, {"model_type": "gpt2"}, in_out=True)
 assert {*named} == {*to_arrays(gpt2)}
 
 # %% [markdown] tags=["shared"]
-# Whoever reads the code of `transformers` finds our parts under other names:
+# The same in the code of `transformers`, and a comparison with it, in PyTorch:
 #
 # | here | `transformers` |
 # |---|---|
@@ -953,15 +920,9 @@ assert {*named} == {*to_arrays(gpt2)}
 # | `positions` | `position_ids` |
 # | `cache` | `past_key_values`, a `DynamicCache` |
 # | `first` | `attention_mask`, 0 at the padding |
-# | `gate`, `up`, `down` | `gate_proj`, `up_proj`, `down_proj` |
-# | `n_kv_heads` | `num_key_value_heads` |
-#
-# And this compares a real model with theirs, in PyTorch:
 #
 # ```python
-# from transformers import AutoModelForCausalLM
-#
-# theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+# theirs = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
 # logits = theirs(torch.tensor([ids])).logits  # b s c, as those of our model
 # ```
 
@@ -1014,9 +975,8 @@ assert (np.triu(np.ones(maps.shape[-2:]), 1) * maps == 0).all()
 diagrams.experts()
 
 # %% [markdown] tags=["jax"]
-# Compiled code has fixed shapes. So here every expert computes all tokens, which shows
-# the result but saves nothing; `jax.lax.ragged_dot`, on tokens sorted by expert, is
-# what saves.
+# Compiled code has fixed shapes: here every expert computes all tokens. What saves is
+# `jax.lax.ragged_dot`, on tokens sorted by expert.
 
 
 # %% tags=["jax"]
@@ -1025,9 +985,7 @@ class MixtureOfExperts(nnx.Module):
 
     def __init__(self, m, f, n_experts, n_active, *, rngs):
         if not 1 <= n_active <= n_experts:
-            raise ValueError(
-                f"expected 1 to {n_experts} active experts, got {n_active}"
-            )
+            raise ValueError(f"expected 1 to {n_experts} active, got {n_active}")
         self.n_active = n_active
         self.router = projection(m, n_experts, rngs=rngs)
         self.experts = nnx.data([SwiGLU(m, f, rngs=rngs) for _ in range(n_experts)])
@@ -1048,8 +1006,8 @@ class MixtureOfExperts(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# The router has a problem. An expert that is chosen learns, so it gets better, so it is
-# chosen again: the others idle. The **balancing loss** ([Fedus et al.
+# An expert that is chosen learns, so it gets better, so it is chosen again: the others
+# idle. The **balancing loss** ([Fedus et al.
 # 2021](https://arxiv.org/abs/2101.03961)) multiplies, for each of $n$ experts, the
 # share of choices that it got and its mean probability, and adds the products up: $n
 # \sum_e \text{share}_e\, \overline{p}_e$. It is 1 when all get the same. The shares
@@ -1065,9 +1023,8 @@ def balancing_loss(moe, x):
 
 
 # %% [markdown] tags=["shared"]
-# We train one mixture alone, to compute the sine of its inputs, with five seeds:
-# without the balancing loss, and with 0.1 of it added. As in a real model, all inputs
-# share a direction.
+# We train one mixture alone, to compute the sine of its inputs, without this loss and
+# with 0.1 of it added. As in a real model, all inputs share a direction.
 
 
 # %% tags=["jax", "experiment"]
@@ -1142,13 +1099,11 @@ np.testing.assert_allclose(equal, 1, rtol=1e-5)
 # * **Windows.** In five blocks of six, Gemma 3 lets a token see only the last 1,024, so
 #   most of its cache stops growing. Mistral 7B did so in all blocks ([Jiang et al.
 #   2023](https://arxiv.org/abs/2310.06825)).
-# * **Training.** AdamW with $\beta_2 = 0.95$, which forgets large gradients sooner; a
-#   warm-up, a long constant rate, and a short decay, which leaves the length of the
-#   training open ([Hu et al. 2024](https://arxiv.org/abs/2404.06395)); for matrices
-#   also Muon ([Jordan et al. 2024](https://kellerjordan.github.io/posts/muon/)), whose
-#   steps have equal size in all directions.
+# * **Training.** AdamW with $\beta_2 = 0.95$; a warm-up, a long constant rate, and a
+#   short decay ([Hu et al. 2024](https://arxiv.org/abs/2404.06395)); for matrices also
+#   Muon ([Jordan et al. 2024](https://kellerjordan.github.io/posts/muon/)), whose steps
+#   have equal size in all directions.
 # * **Longer contexts.** Llama 3.1 and later stretch the slow pairs of the rotation.
-#   `arguments_of` refuses such a configuration, rather than compute something else.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Your turn, from a blank cell

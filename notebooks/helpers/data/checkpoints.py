@@ -130,8 +130,7 @@ def read_tensors(folder, framework):
 
 def check_tensors(found, expected):
     """Raise ValueError unless tensors by name are those expected, with their shapes."""
-    shapes = [{name: tuple(x.shape) for name, x in each.items()}
-              for each in (expected, found)]  # fmt: skip
+    shapes = [{n: tuple(x.shape) for n, x in d.items()} for d in (expected, found)]
     for name in sorted(expected.keys() | found.keys()):
         wanted, got = (each.get(name, "no such tensor") for each in shapes)
         if wanted != got:

@@ -24,17 +24,14 @@ def arguments_of(config):
     activation = choose(kind := config.get("model_type"), ACTIVATIONS, "model_type")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     base = rope.get("rope_theta") or config.get("rope_theta") or 10000.0
+    others = {*(config.get("layer_types") or ())} - {"full_attention"}
     gpt2 = kind == "gpt2"
     act = config.get("activation_function" if gpt2 else "hidden_act")
     for what, found, wanted in (
         ("activation", act, activation),
         ("rope_type", rope.get("rope_type", rope.get("type", "default")), "default"),
         ("sliding_window", config.get("sliding_window"), None),
-        (
-            "layer_types",
-            {*(config.get("layer_types") or ())} - {"full_attention"},
-            set(),
-        ),
+        ("layer_types", others, set()),
         ("partial_rotary_factor", rope.get("partial_rotary_factor", 1), 1),
         ("scale_attn_weights", config.get("scale_attn_weights", True), True),
         ("inverse scale", config.get("scale_attn_by_inverse_layer_idx", False), False),
@@ -65,14 +62,10 @@ def arguments_of(config):
 
 
 def our_names(tensors, config, in_out):
-    """Published weights under the names of ``ModernLM``; GPT-2's q, k, v are cut apart.
-
-    Matrices are inputs × outputs if ``in_out``, as those of GPT-2, else transposed.
-    """
+    """Published weights under our names; matrices inputs × outputs if ``in_out``."""
     gpt2, found = config["model_type"] == "gpt2", {}
-    for name, x in tensors.items():
-        if name.endswith(TABLES):
-            continue
+    kept = {name: x for name, x in tensors.items() if not name.endswith(TABLES)}
+    for name, x in kept.items():
         for old, new in (NAMES_OF_GPT2 if gpt2 else NAMES).items():
             name = name.replace(old, new)
         if "qkv" in name:

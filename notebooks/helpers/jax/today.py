@@ -124,9 +124,7 @@ class MixtureOfExperts(nnx.Module):
 
     def __init__(self, m, f, n_experts, n_active, *, rngs):
         if not 1 <= n_active <= n_experts:
-            raise ValueError(
-                f"expected 1 to {n_experts} active experts, got {n_active}"
-            )
+            raise ValueError(f"expected 1 to {n_experts} active, got {n_active}")
         self.n_active = n_active
         self.router = projection(m, n_experts, rngs=rngs)
         self.experts = nnx.data([SwiGLU(m, f, rngs=rngs) for _ in range(n_experts)])
@@ -282,8 +280,7 @@ def load_pretrained(folder_or_name, dtype=jnp.float32):
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
     model, params = build(ModernLM, **arguments_of(config)), {}
-    state = jax.tree.map(lambda x: x.astype(dtype), nnx.state(model, nnx.Param))
-    nnx.update(model, state)
+    nnx.update(model, jax.tree.map(lambda x: x.astype(dtype), nnx.state(model)))
     tensors = checkpoints.read_tensors(folder, "flax")
     found = our_names(tensors, config, in_out=True)
     for path, param in nnx.to_flat_state(nnx.state(model, nnx.Param)):

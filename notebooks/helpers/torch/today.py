@@ -134,9 +134,7 @@ class MixtureOfExperts(nn.Module):
     def __init__(self, m, f, n_experts, n_active):
         super().__init__()
         if not 1 <= n_active <= n_experts:
-            raise ValueError(
-                f"expected 1 to {n_experts} active experts, got {n_active}"
-            )
+            raise ValueError(f"expected 1 to {n_experts} active, got {n_active}")
         self.n_active = n_active
         self.router = projection(m, n_experts)
         self.experts = nn.ModuleList([SwiGLU(m, f) for _ in range(n_experts)])
@@ -203,9 +201,9 @@ def placed(tokens, first=None, cache=None):
 
 def embedding_table(n, m, std):
     """Embedding ``n m`` with normal entries."""
-    found = nn.Embedding(n, m)
-    nn.init.normal_(found.weight, std=std)
-    return found
+    table = nn.Embedding(n, m)
+    nn.init.normal_(table.weight, std=std)
+    return table
 
 
 class ModernLM(nn.Module):
@@ -224,8 +222,7 @@ class ModernLM(nn.Module):
         options |= {"norm": norm, "eps": eps} | ({"base": None} if learned else {})
         self.embed = embedding_table(n_tokens, m, m**-0.5)
         self.positions = embedding_table(max_length, m, 0.02) if learned else None
-        blocks = [ModernBlock(m, **options) for _ in range(n_blocks)]
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks = nn.ModuleList(ModernBlock(m, **options) for _ in range(n_blocks))
         self.norm = make_norm(m, norm, eps)
         self.output = None if tied else projection(m, n_tokens)
 

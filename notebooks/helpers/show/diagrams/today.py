@@ -7,27 +7,26 @@ from helpers.show.diagrams.canvas import KINDS, Box, Canvas, tint
 from helpers.show.plots import BLUE, EDGE, GREEN, HIDDEN, INK, ORANGE, PURPLE
 
 PARTS = {  # from bottom to top: what it is, height, gap below; words of 2019, of today
-    "embed": ("dense", 20, 13, "", ""),
-    "positions": ("positions", 34, 13, "learned, added", "nothing is added"),
-    "norm1": ("norm", 34, 28, "LayerNorm", "RMSNorm"),
-    "attention": ("attention", 74, 13, "a key and a value/for each query head/biases",
+    "embed": ("dense", 19, 11, "", ""),
+    "positions": ("positions", 32, 11, "learned, added", "nothing is added"),
+    "norm1": ("norm", 32, 25, "LayerNorm", "RMSNorm"),
+    "attention": ("attention", 71, 11, "a key and a value/for each query head/biases",
         "q and k rotated,/normed in some/k and v shared/no biases"),
-    "norm2": ("norm", 34, 20, "LayerNorm", "RMSNorm"),
-    "ffn": ("dense", 48, 13, "GELU/biases", "SwiGLU or experts/no biases"),
-    "norm": ("norm", 34, 30, "LayerNorm", "RMSNorm"),
-    "output": ("output", 20, 13, "", ""),
+    "norm2": ("norm", 32, 19, "LayerNorm", "RMSNorm"),
+    "ffn": ("dense", 45, 11, "GELU/biases", "SwiGLU or experts/no biases"),
+    "norm, output": ("norm", 32, 14, "LayerNorm", "RMSNorm"),
 }  # fmt: skip
 
 
 def two_blocks():
     """GPT-2 beside a model of today, from bottom to top; what has changed is coloured."""
-    canvas = Canvas(562)
+    canvas = Canvas(478)
     for x, title, new in ((60, "GPT-2, 2019", False), (188, "today", True)):
         canvas.text(x, 9, title, weight="bold")
-        canvas.frame(Box(x - 58, 124, 116, 330), EDGE, 0.05)
-        canvas.text(x - 31, 136, "n_blocks ×", "name", size=8)
-        canvas.text(x, 554, "tokens", "name")
-        below = x, 546
+        canvas.frame(Box(x - 58, 79, 116, 299), EDGE, 0.05)
+        canvas.text(x - 31, 89, "n_blocks ×", "name", size=8)
+        canvas.text(x, 470, "tokens", "name")
+        below = x, 462
         for name, (kind, h, gap, *words) in PARTS.items():
             box = Box(x - 50, below[1] - gap - h, 100, h)
             canvas.line(below, box.bottom)
@@ -45,8 +44,8 @@ def two_blocks():
                 canvas.line(below, plus.bottom)
                 canvas.line(fork, (x + 54, fork[1]), (x + 54, plus.y + 7.5), plus.right)
                 below = plus.top
-        canvas.line(below, (x, 39))
-        canvas.text(x, 31, "logits", "name")
+        canvas.line(below, (x, 31))
+        canvas.text(x, 25, "logits", "name")
     return canvas.fig
 
 
