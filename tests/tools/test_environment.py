@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.markers import Marker
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import pages
 
@@ -169,7 +170,7 @@ def test_both_locks_satisfy_the_requirements_of_readers():
                 found = [
                     v
                     for (n, _), v in pins(REQUIREMENTS / lock).items()
-                    if n == need.name.lower()
+                    if n == canonicalize_name(need.name)
                 ]
                 assert found or lock == "lock-colab.txt", f"{lock} lacks {need.name}"
                 for version in found:
