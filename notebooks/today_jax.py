@@ -84,19 +84,22 @@ from helpers.jax import (
     make_norm,
     merge_heads,
     next_token,
+    part_size,
     placed,
     projection,
+    split_heads,
 )
 from helpers.show import plots, viewer
 from helpers.show.diagrams import today as diagrams
 from helpers.show.prose import recorded, say, table, word
 
 # %% tags=["jax", "experiment"]
-# Experiment: device, style, and the names floats, integers, framework
+# Experiment: device, style, and the names floats, integers, framework, forward
 plots.use_style()
 floats = partial(jnp.asarray, dtype=jnp.float32)
 integers = partial(jnp.asarray, dtype=jnp.int32)
 framework = "jax"
+forward = nnx.jit(lambda model, *args, **named: model(*args, **named))
 f"JAX {jax.__version__} on {jax.devices()[0].device_kind}"
 
 # %% [markdown] tags=["shared"]
@@ -193,13 +196,6 @@ diagrams.rotation()
 
 
 # %% tags=["jax"]
-def part_size(m, n_parts):
-    """Size of each of ``n_parts`` equal parts of ``m`` features or heads."""
-    if n_parts < 1 or m % n_parts:
-        raise ValueError(f"{m} does not split into {n_parts} equal parts")
-    return m // n_parts
-
-
 def rotary_halves(x, positions, base=10000.0):
     """Rotate feature i together with i + d/2, by position: ``b h s d``."""
     half = part_size(x.shape[-1], 2)
@@ -311,11 +307,6 @@ diagrams.grouped_heads()
 
 
 # %% tags=["jax"]
-def split_heads(x, d):
-    """Heads of ``d`` features each: ``b s hd -> b h s d``."""
-    return x.reshape(*x.shape[:2], -1, d).swapaxes(1, 2)
-
-
 def fused(q, k, v, mask=None):
     """Attention with shared keys: ``b h q d, b g k d, b g k d -> b h q d``."""
     part_size(q.shape[1], k.shape[1])  # JAX's function takes the fewer heads as such
@@ -449,7 +440,7 @@ kinds = {"n_kv_heads": 2, "qk_norm": True}, {"positions": "learned", "ffn": "mlp
 for kind in kinds:
     with full_float32():
         one = build(ModernLM, seed=3, **small, **kind)
-        first, second = as_numpy(one(integers(changed)))  # each s c
+        first, second = as_numpy(forward(one, integers(changed)))  # each s c
     np.testing.assert_allclose(first[:8], second[:8], atol=1e-5)
     assert np.abs(first - second)[8:].max() > 0.1
 
@@ -567,7 +558,7 @@ for side in ("jax", "torch"):
 def bits_at(model, position):
     rows = integers(held_out[:128, :42])  # b s
     first = integers(np.zeros(128))
-    _, cache = model(rows[:, :40], cache=empty_cache(model, first, 41))
+    _, cache = forward(model, rows[:, :40], cache=empty_cache(model, first, 41))
     _, mask = placed(rows[:, 40:41], cache=cache)
     x, positions = model.embed(rows[:, 40:41]), integers([[position]])
     for block, kept in zip(model.blocks, cache["blocks"], strict=True):
@@ -580,7 +571,7 @@ def bits_at(model, position):
 # %% tags=["shared", "say"]
 with full_float32():
     model = models["the block of today"]
-    whole = as_numpy(model(integers(held_out[:128, :41])))[:, 40]
+    whole = as_numpy(forward(model, integers(held_out[:128, :41])))[:, 40]
     (wrong, off), (right, fine) = bits_at(model, 0), bits_at(model, 40)
 gaps = [np.abs(logits - whole).max() for logits in (off, fine)]
 lines = [[0, f"{wrong:.2f}"], [40, f"{right:.2f}"]]
@@ -600,11 +591,11 @@ model = build(ModernLM, seed=settings.seed, **today)
 two = np.array([tokens["test"][:40], tokens["test"][60:100]])
 first = integers([0, 17])
 with full_float32():
-    alone = as_numpy(model(integers(two[1:, 17:])))
-    padded = as_numpy(model(integers(two), first=first))
+    alone = as_numpy(forward(model, integers(two[1:, 17:])))
+    padded = as_numpy(forward(model, integers(two), first=first))
     parts, cache = [], empty_cache(model, first, 40)
     for part in (slice(0, 30), slice(30, 31), slice(31, 40)):
-        logits, cache = model(integers(two[:, part]), cache=cache)
+        logits, cache = forward(model, integers(two[:, part]), cache=cache)
         parts.append(as_numpy(logits))
 np.testing.assert_allclose(padded[1:, 17:], alone, atol=1e-4)
 np.testing.assert_allclose(np.concatenate(parts, 1)[1, 17:], alone[0], atol=1e-4)
@@ -660,7 +651,7 @@ for name in ("gpt2", "llama", "qwen3", "mixtral"):
     )
     each, _ = load_pretrained(checkpoints.TINY / name)
     with full_float32():
-        ours = as_numpy(each(integers(theirs["tokens"])))
+        ours = as_numpy(forward(each, integers(theirs["tokens"])))
     gaps[name] = np.abs(ours - theirs["logits"]).max() / np.abs(theirs["logits"]).max()
     lines.append([name, f"{count_parameters(each):,}", f"{gaps[name]:.0e}"])
 say(
@@ -722,7 +713,7 @@ folder = checkpoints.TINY / "mixtral"
 each, _ = load_pretrained(folder)
 published.NAMES |= NAMES  # as it was
 theirs = safetensors.numpy.load_file(folder / "expected.safetensors")
-ours = as_numpy(each(integers(theirs["tokens"])))
+ours = as_numpy(forward(each, integers(theirs["tokens"])))
 gap = np.abs(ours - theirs["logits"]).max()
 say(
     f"The gate is swapped with what it opens: $x W_\\text{{gate}} \\odot "
@@ -820,8 +811,21 @@ assert len(held) == 2 and held[1][0].shape == (2, 4, 5, 6)  # b g s d
 # %% [markdown] tags=["shared"]
 # ## Extra: GPT-2's parts, and all names
 #
-# Small parts that the model needs for both blocks: the norm, a linear layer, GPT-2's
+# Small parts of both blocks: sizes, heads, the norm, a linear layer; and GPT-2's
 # feed-forward net with two matrices and biases, and the tables of embeddings.
+
+
+# %% tags=["jax"]
+def part_size(m, n_parts):
+    """Size of each of ``n_parts`` equal parts of ``m`` features or heads."""
+    if n_parts < 1 or m % n_parts:
+        raise ValueError(f"{m} does not split into {n_parts} equal parts")
+    return m // n_parts
+
+
+def split_heads(x, d):
+    """Heads of ``d`` features each: ``b s hd -> b h s d``."""
+    return x.reshape(*x.shape[:2], -1, d).swapaxes(1, 2)
 
 
 # %% tags=["jax"]
@@ -895,6 +899,8 @@ def our_names(tensors, config, in_out):
 # %% tags=["shared", "check"]
 # Checked: norm, net and tables of GPT-2 by formula; each of its arrays has a name
 z = rng.normal(size=(5, 6)).astype(np.float32)
+assert part_size(12, 3) == 4
+assert split_heads(floats(z[None]), 2).shape == (1, 3, 5, 2)  # b s hd -> b h s d
 normed = as_numpy(build(make_norm, 6, "layer")(floats(z)))
 np.testing.assert_allclose(normed.mean(axis=-1), 0, atol=1e-5)
 words = to_arrays(build(embedding_table, 500, 8, 0.02, seed=0))["weight"]
