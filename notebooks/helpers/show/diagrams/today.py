@@ -24,7 +24,7 @@ def two_blocks():
     for x, title, new in ((60, "GPT-2, 2019", False), (188, "today", True)):
         canvas.text(x, 9, title, weight="bold")
         canvas.frame(Box(x - 58, 79, 116, 299), EDGE, 0.05)
-        canvas.text(x - 31, 89, "n_blocks ×", "name", size=8)
+        canvas.text(x - 31, 370, "n_blocks ×", "name", size=8)
         canvas.text(x, 470, "tokens", "name")
         below = x, 462
         for name, (kind, h, gap, *words) in PARTS.items():
