@@ -556,7 +556,7 @@ def with_mistake(side, what=None):
     if what in NAMED_WRONG:
         theirs = executed(published.__file__, "published", *NAMED_WRONG[what])
         module = executed(path, name)
-        module.arguments_of, module.our_names = theirs.arguments_of, theirs.our_names
+        module.published = theirs
         return module
     change = MISTAKES[what] if what else ("", "")
     return executed(path, name, *(change[-2:] if side is jax_side else change[:2]))

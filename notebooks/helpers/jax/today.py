@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from helpers.data import checkpoints
-from helpers.data.published import arguments_of, our_names
+from helpers.data import checkpoints, published
 from helpers.engine.arguments import check_prompts
 from helpers.jax.attention import UNIFORM, build, framework_attention, merge_heads
 from helpers.jax.decoder import check_tokens
@@ -78,8 +77,8 @@ class GroupedAttention(nnx.Module):
         sizes = n_heads * d, n_kv_heads * d, n_kv_heads * d
         self.q, self.k, self.v = (projection(m, n, bias, rngs=rngs) for n in sizes)
         self.out = projection(n_heads * d, m, bias, rngs=rngs)
-        norms = (make_norm(d, eps=eps, rngs=rngs) if qk_norm else None for _ in "qk")
-        self.q_norm, self.k_norm = norms
+        self.q_norm = make_norm(d, eps=eps, rngs=rngs) if qk_norm else None
+        self.k_norm = make_norm(d, eps=eps, rngs=rngs) if qk_norm else None
 
     def project(self, x, positions):
         """Queries ``b h s d``, keys and values ``b g s d``."""
@@ -238,9 +237,8 @@ class ModernLM(nnx.Module):
 
 def empty_cache(model, first, length):
     """Key-value cache for ``length`` columns; row ``b`` begins in ``first[b]``."""
-    block, token = model.blocks[0], 0 * first[:1, None]  # any: its key shows the dtype
-    _, key, _ = block.attention.project(block.norm1(model.embed(token)), token)
-    empty = jnp.zeros((len(first), key.shape[1], length, key.shape[3]), key.dtype)
+    layer, dtype = model.blocks[0].attention, model.embed.embedding.dtype
+    empty = jnp.zeros((len(first), layer.n_kv_heads, length, layer.d), dtype)
     blocks = [(empty, empty)] * len(model.blocks)  # b g s d
     return {"start": jnp.int32(0), "first": first, "blocks": blocks}
 
@@ -279,10 +277,10 @@ def load_pretrained(folder_or_name, dtype=jnp.float32):
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model, params = build(ModernLM, **arguments_of(config)), {}
+    model, params = build(ModernLM, **published.arguments_of(config)), {}
     nnx.update(model, jax.tree.map(lambda x: x.astype(dtype), nnx.state(model)))
     tensors = checkpoints.read_tensors(folder, "flax")
-    found = our_names(tensors, config, in_out=True)
+    found = published.our_names(tensors, config, in_out=True)
     for path, param in nnx.to_flat_state(nnx.state(model, nnx.Param)):
         *parents, leaf = map(str, path)  # a kernel, scale, embedding or bias
         params[".".join([*parents, "bias" if leaf == "bias" else "weight"])] = param

@@ -6,8 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention, silu
 
-from helpers.data import checkpoints
-from helpers.data.published import arguments_of, our_names
+from helpers.data import checkpoints, published
 from helpers.engine.arguments import check_prompts
 from helpers.torch.attention import build, merge_heads
 from helpers.torch.decoder import check_tokens
@@ -86,8 +85,8 @@ class GroupedAttention(nn.Module):
         sizes = n_heads * d, n_kv_heads * d, n_kv_heads * d
         self.q, self.k, self.v = (projection(m, size, bias) for size in sizes)
         self.out = projection(n_heads * d, m, bias)
-        norms = (nn.RMSNorm(d, eps=eps) if qk_norm else None for _ in "qk")
-        self.q_norm, self.k_norm = norms
+        self.q_norm = nn.RMSNorm(d, eps=eps) if qk_norm else None
+        self.k_norm = nn.RMSNorm(d, eps=eps) if qk_norm else None
 
     def project(self, x, positions):
         """Queries ``b h s d``, keys and values ``b g s d``."""
@@ -282,9 +281,9 @@ def load_pretrained(folder_or_name, dtype=torch.float32):
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model = build(ModernLM, **arguments_of(config)).to(dtype)
+    model = build(ModernLM, **published.arguments_of(config)).to(dtype)
     tensors = checkpoints.read_tensors(folder, "pt")
-    found = our_names(tensors, config, in_out=False)
+    found = published.our_names(tensors, config, in_out=False)
     checkpoints.check_tensors(found, model.state_dict())
     tokenizer = checkpoints.read_tokenizer(folder, model.embed.num_embeddings)
     model.load_state_dict(found)
