@@ -43,6 +43,10 @@ NAMES = {  # in the order of the chapters
         MLP MixtureOfExperts make_norm ModernBlock placed embedding_table ModernLM
         empty_cache generate_greedily continue_greedily load_pretrained
     """,
+    "lora": """
+        LoRALinear find_layers add_lora merge_lora train_only save_adapter load_adapter
+        TextClassifier
+    """,
     "classifier": "SequenceClassifier",
 }
 FILES = {name: file for file, names in NAMES.items() for name in names.split()}

@@ -63,7 +63,8 @@ def fit(
 ):  # fmt: skip
     """Train a model with Adam, and leave it with its best weights: the history.
 
-    Arguments, history and errors are those of ``helpers.engine.runs.fit``.
+    Arguments, history and errors are those of ``helpers.engine.runs.fit``. Parameters
+    with ``requires_grad`` False are frozen.
 
     Where ``torch.distributed`` has joined several processes, all of them call this
     function with the same arguments. Each trains on its part of every batch, and ends
@@ -71,9 +72,11 @@ def fit(
     the losses are those of a single process, to rounding, which grows.
     """
     check_kind(model, nn.Module)
+    parts = [*model.modules()]
+    parts += [name for name, x in model.named_parameters() if not x.requires_grad]
     with torch.random.fork_rng(range(torch.cuda.device_count())):
         return runs.fit(
-            Trainer, model, [*model.modules()], loss_fn, data, settings,
+            Trainer, model, parts, loss_fn, data, settings,
             batches=batches or shuffled(settings), augment=augment,
             validation=validation, folder=folder, retrain=retrain, bar=bar, report=report,
         )  # fmt: skip

@@ -1,0 +1,102 @@
+"""The chapter *Start from a trained model* builds these: adapters and a classifier."""
+
+import jax.numpy as jnp
+from flax import nnx
+
+from helpers.engine import adapters
+from helpers.engine.checks import check_sizes, expect
+from helpers.engine.weights import from_arrays, to_arrays
+from helpers.jax.attention import UNIFORM
+from helpers.jax.today import projection
+
+
+class LoRALinear(nnx.Module):
+    """A linear layer and one of low rank beside it: ``... i -> ... o``.
+
+    ``x W + x A B · alpha / rank``, where B begins as zeros (Hu et al. 2021, sec. 4.1).
+    """
+
+    def __init__(self, base, rank, alpha, *, rngs):
+        check_sizes(rank=rank)
+        (n_in, n_out), dtype = base.kernel.shape, base.kernel.dtype
+        self.base, self.scale = base, alpha / rank
+        self.lora_a = nnx.LoRAParam(UNIFORM(rngs.params(), (n_in, rank), dtype))
+        self.lora_b = nnx.LoRAParam(jnp.zeros((rank, n_out), dtype))
+
+    def __call__(self, x):
+        return self.base(x) + self.scale * (x @ self.lora_a[...] @ self.lora_b[...])
+
+    def merge(self):
+        """The linear layer with the adapter added to its weights."""
+        self.base.kernel[...] += self.scale * self.lora_a[...] @ self.lora_b[...]
+        return self.base
+
+
+def find_layers(model, kind, names=None):
+    """Pairs of a module and the name of its layer of this kind, and of these names."""
+    return [
+        (module, name) for _, module in nnx.iter_modules(model)
+        if not isinstance(module, LoRALinear) for name, layer in vars(module).items()
+        if isinstance(layer, kind) and (names is None or name in names)
+    ]  # fmt: skip
+
+
+def add_lora(model, rank, alpha, names=("q", "v"), *, rngs):
+    """Give the linear layers of these names an adapter each, in place: the model."""
+    found = find_layers(model, nnx.Linear, names)
+    missing = sorted({*names} - {name for _, name in found})
+    expect(not missing, "names of linear layers of the model", missing)
+    for module, name in found:
+        setattr(module, name, LoRALinear(getattr(module, name), rank, alpha, rngs=rngs))
+    return model
+
+
+def merge_lora(model):
+    """Add all adapters to the weights beside them, in place: the model as it was."""
+    for module, name in find_layers(model, LoRALinear):
+        setattr(module, name, getattr(module, name).merge())
+    return model
+
+
+def train_only(model, *names):
+    """Options for ``fit``: parameters without one of these names in their path freeze."""
+    return {"wrt": nnx.All(nnx.Param, nnx.Any(*map(nnx.PathContains, names)))}
+
+
+def save_adapter(model, path, *others):
+    """Write the adapters of a model, and layers named ``others``, for both frameworks."""
+    found = find_layers(model, LoRALinear)
+    expect(found, "a model with adapters", "one without")
+    layer, names = getattr(*found[0]), sorted({name for _, name in found})
+    rank = layer.lora_a.shape[1]
+    about = {"rank": rank, "alpha": layer.scale * rank, "names": names}
+    adapters.write_adapter(path, model, about, others)
+
+
+def load_adapter(model, path):
+    """Put the adapters of a file in place of those that a model has: the model.
+
+    The weights beside them must be those the file was trained on, or nothing changes.
+    """
+    about, arrays = adapters.read_adapter(model, path)
+    for module, name in find_layers(model, LoRALinear):
+        setattr(module, name, getattr(module, name).base)
+    add_lora(model, **about, rngs=nnx.Rngs(0))
+    from_arrays(model, to_arrays(model) | arrays)
+    return model
+
+
+class TextClassifier(nnx.Module):
+    """A language model with another output layer: texts ``b s`` to classes ``b c``.
+
+    The logits are those at the last token. Padding is -1, and stands at the end.
+    """
+
+    def __init__(self, trunk, n_classes, *, rngs):
+        self.trunk = trunk
+        output = projection(trunk.embed.features, n_classes, bias=True, rngs=rngs)
+        trunk.output = nnx.data(output)  # if it was tied, None stood there
+
+    def __call__(self, tokens):
+        last = (tokens >= 0).sum(axis=1) - 1  # b
+        return self.trunk(tokens)[jnp.arange(len(tokens)), last]  # b c

@@ -1,0 +1,106 @@
+"""The chapter *Start from a trained model* builds these: adapters and a classifier."""
+
+import torch
+from torch import nn
+
+from helpers.engine import adapters
+from helpers.engine.checks import check_sizes, expect
+from helpers.engine.weights import from_arrays, to_arrays
+from helpers.torch.today import projection
+
+
+class LoRALinear(nn.Module):
+    """A linear layer and one of low rank beside it: ``... i -> ... o``.
+
+    ``x W + x A B · alpha / rank``, where B begins as zeros (Hu et al. 2021, sec. 4.1).
+    """
+
+    def __init__(self, base, rank, alpha):
+        super().__init__()
+        check_sizes(rank=rank)
+        n_out, n_in = base.weight.shape
+        self.base, self.scale = base, alpha / rank
+        a = base.weight.new_empty(n_in, rank).uniform_(-(n_in**-0.5), n_in**-0.5)
+        self.lora_a = nn.Parameter(a)
+        self.lora_b = nn.Parameter(base.weight.new_zeros(rank, n_out))
+
+    def forward(self, x):
+        return self.base(x) + self.scale * (x @ self.lora_a @ self.lora_b)
+
+    def merge(self):
+        """The linear layer with the adapter added to its weights."""
+        with torch.no_grad():
+            self.base.weight += self.scale * (self.lora_a @ self.lora_b).T
+        return self.base
+
+
+def find_layers(model, kind, names=None):
+    """Pairs of a module and the name of its layer of this kind, and of these names."""
+    return [
+        (module, name) for module in model.modules() if not isinstance(module, LoRALinear)
+        for name, layer in module.named_children()
+        if isinstance(layer, kind) and (names is None or name in names)
+    ]  # fmt: skip
+
+
+def add_lora(model, rank, alpha, names=("q", "v")):
+    """Give the linear layers of these names an adapter each, in place: the model."""
+    found = find_layers(model, nn.Linear, names)
+    missing = sorted({*names} - {name for _, name in found})
+    expect(not missing, "names of linear layers of the model", missing)
+    for module, name in found:
+        setattr(module, name, LoRALinear(getattr(module, name), rank, alpha))
+    return model
+
+
+def merge_lora(model):
+    """Add all adapters to the weights beside them, in place: the model as it was."""
+    for module, name in find_layers(model, LoRALinear):
+        setattr(module, name, getattr(module, name).merge())
+    return model
+
+
+def train_only(model, *names):
+    """Options for ``fit``: parameters without one of these names in their path freeze."""
+    for path, param in model.named_parameters():
+        param.requires_grad_(not {*names}.isdisjoint(path.split(".")))
+    return {}  # the model says it all
+
+
+def save_adapter(model, path, *others):
+    """Write the adapters of a model, and layers named ``others``, for both frameworks."""
+    found = find_layers(model, LoRALinear)
+    expect(found, "a model with adapters", "one without")
+    layer, names = getattr(*found[0]), sorted({name for _, name in found})
+    rank = layer.lora_a.shape[1]
+    about = {"rank": rank, "alpha": layer.scale * rank, "names": names}
+    adapters.write_adapter(path, model, about, others)
+
+
+def load_adapter(model, path):
+    """Put the adapters of a file in place of those that a model has: the model.
+
+    The weights beside them must be those the file was trained on, or nothing changes.
+    """
+    about, arrays = adapters.read_adapter(model, path)
+    for module, name in find_layers(model, LoRALinear):
+        setattr(module, name, getattr(module, name).base)
+    add_lora(model, **about)
+    from_arrays(model, to_arrays(model) | arrays)
+    return model
+
+
+class TextClassifier(nn.Module):
+    """A language model with another output layer: texts ``b s`` to classes ``b c``.
+
+    The logits are those at the last token. Padding is -1, and stands at the end.
+    """
+
+    def __init__(self, trunk, n_classes):
+        super().__init__()
+        self.trunk = trunk
+        trunk.output = projection(trunk.embed.embedding_dim, n_classes, bias=True)
+
+    def forward(self, tokens):
+        last = (tokens >= 0).sum(dim=1) - 1  # b
+        return self.trunk(tokens)[torch.arange(len(tokens)), last]  # b c
