@@ -25,6 +25,7 @@ HELD_OUT = (
     "plistlib", "queue", "random", "selectors", "tempfile", "textwrap", "timeit",
     "tokenize",
 )  # fmt: skip
+PRETRAINED = Path(__file__).with_name("pretrained.safetensors")  # book/model-card.md
 
 
 def load(path=None):

@@ -1,0 +1,585 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown] tags=["shared"]
+# # Start from a trained model
+#
+# By the end you can adapt a trained model to your task with a few labelled examples,
+# choose between a probe, full fine-tuning and LoRA, write LoRA yourself, and keep what
+# it learned in a small file. You need: the chapter on the Transformer of today.
+#
+# A colleague has twenty labelled examples of each class. In the chapter on your own
+# data, a Transformer needed hundreds to come near a count of characters, because it had
+# to learn at once what a text is and what the labels mean. The first has nothing to do
+# with the labels, and text without labels is cheap. So learn it once, and start there.
+
+# %% [markdown] tags=["jax"]
+# This page uses **JAX**. The same page in PyTorch:
+# [finetune_torch](finetune_torch.ipynb). Before it comes [the Transformer of today, in
+# JAX](today_jax.ipynb).
+
+# %% tags=["shared", "setup"]
+# In Colab this fetches the helpers of the book; anywhere else it does nothing.
+import os
+import subprocess
+import sys
+
+REPOSITORY = "https://github.com/example/transformers-side-by-side"
+
+if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+    folder = REPOSITORY.rsplit("/", 1)[-1]
+    if not os.path.isdir(folder):
+        clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
+        if subprocess.run(clone, check=False).returncode:
+            sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
+    os.chdir(os.path.join(folder, "notebooks"))
+    sys.path.insert(0, os.getcwd())
+
+# %% tags=["jax", "imports"]
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from helpers.data import checkpoints, lines, text
+from helpers.data.byte_pairs import BytePairs
+from helpers.data.sequences import in_order
+from helpers.engine.runs import runs_folder
+from helpers.engine.settings import Settings, Text
+from helpers.engine.shapes import as_numpy
+from helpers.engine.weights import count_parameters, from_arrays, to_arrays
+from helpers.jax import (
+    UNIFORM,
+    LanguageModel,
+    ModernLM,
+    build,
+    cross_entropy,
+    evaluate,
+    fit,
+    full_float32,
+    load_adapter,
+    load_language_model,
+    load_pretrained,
+    merge_lora,
+    next_token,
+    projection,
+    save_adapter,
+)
+from helpers.show import plots
+from helpers.show.diagrams import finetune as diagrams
+from helpers.show.prose import recorded, say, table, word
+
+# %% tags=["jax", "experiment"]
+# Experiment: style, and the names integers, framework, forward
+plots.use_style()
+integers = partial(jnp.asarray, dtype=jnp.int32)
+framework = "jax"
+forward = nnx.jit(lambda model, *args: model(*args))
+f"JAX {jax.__version__} on {jax.devices()[0].device_kind}"
+
+# %% [markdown] tags=["shared"]
+# ## Pretraining is paid once
+#
+# **Pretraining** predicts the next token of much text, as in the chapter on the model
+# that writes; it needs no labels. The book ships a model of that kind, with the block
+# of the last chapter: four of them, and a vocabulary of 2,048 byte pairs. It read
+# documentation and source code that every Python installation contains, for about an
+# hour on two cores ([model card](../book/model-card.md)).
+
+# %% tags=["shared"]
+trunk, pairs = load_language_model(text.PRETRAINED)
+LEARNED = to_arrays(trunk)  # the weights
+SIZES = {"n_tokens": 2048, "m": 128, "n_blocks": 4, "n_heads": 4, "n_kv_heads": 2}
+SIZES |= {"f": 344, "max_length": 128}
+
+# %% [markdown] tags=["shared"]
+# What is an hour worth? Beside it stands the model of the chapter that writes, trained
+# here for a minute. Both see the same text, from modules that neither learned from.
+
+# %% tags=["shared", "experiment"]
+# Experiment: the minute's model; bits per character; drawing of texts
+settings = Text()
+texts = text.load()  # Python's standard library: train and test
+minute_pairs = BytePairs.learn(texts["train"], settings.n_tokens)
+minute = build(LanguageModel, seed=settings.seed, **settings.model)
+rows = text.random_windows(minute_pairs.encode(texts["train"]), settings)
+kept = {"batches": in_order(settings), "folder": runs_folder(f"minute_{framework}")}
+fit(minute, next_token, (rows,), settings, **kept)
+
+
+def bits_of(model, pairs, held_out, length=64):
+    """Bits per character of a text."""
+    tokens = pairs.encode(held_out)
+    rows = text.windows(tokens, length)
+    loss = evaluate(model, next_token, (rows,), batch_size=len(rows))["loss"]
+    return text.bits_per_character(loss, tokens, held_out)
+
+
+def write(model, pairs, prompt, n=48, temperature=0.6, seed=1):
+    """A text and ``n`` more tokens, drawn with the same luck in both frameworks."""
+    rng, tokens = np.random.default_rng(seed), [*pairs.encode(prompt)]
+    for _ in range(n):
+        seen = tokens[-64:]
+        row = integers(np.array([seen + [-1] * (64 - len(seen))]))  # 1 s
+        logits = as_numpy(forward(model, row))[0, len(seen) - 1].astype(float)
+        p = np.exp((logits - logits.max()) / temperature)
+        tokens.append(rng.choice(len(p), p=p / p.sum()))
+    return pairs.decode(tokens)
+
+
+# %% tags=["shared"]
+readers = {"a minute": (minute, minute_pairs), "an hour": (trunk, pairs)}
+prompt = '    def close(self):\n        """'
+for name, (model, its_pairs) in readers.items():
+    print(f"--- {name}", write(model, its_pairs, prompt), sep="\n")
+
+# %% tags=["shared", "say"]
+bits = {name: bits_of(*reader, texts["test"]) for name, reader in readers.items()}
+shown = [
+    [name, f"{count_parameters(model):,}", f"{len(its_pairs):,}", f"{bits[name]:.2f}"]
+    for name, (model, its_pairs) in readers.items()
+]
+say(table(["trained for", "parameters", "tokens", "bits per character"], *shown))
+saved = bits["a minute"] - bits["an hour"]
+say(
+    f"The hour saves {saved:.2f} bits of {bits['a minute']:.2f}, with windows of 64 "
+    "tokens. It writes whole words and code that nearly runs, and still knows nothing "
+    "about the world: a million parameters are few."
+)
+
+# %% tags=["shared", "check"]
+# Checked: the hour is worth a third of a bit and more; the files are not its own
+assert saved > 0.3
+
+# %% [markdown] tags=["shared"]
+# ## A task is a new last layer
+#
+# The task is that of the chapter on your own data: is a line Python, C, JavaScript or
+# English? The lines are cut to 40 characters, and the test has lines of other files. We
+# pretend that only 20 lines of each language have labels. (None of these files was in
+# the text of pretraining.)
+
+# %% tags=["shared"]
+lines_, labels, test_lines, test_labels = lines.languages(n_train=400, n_test=150)
+
+
+def few(n, seed=0):
+    """Rows of ``n`` labelled lines of each language."""
+    rng = np.random.default_rng(seed)
+    each = [np.flatnonzero(labels == language) for language in range(4)]
+    return np.concatenate([rng.permutation(rows)[:n] for rows in each])
+
+
+def as_tokens(texts, length=32):
+    """Tokens of texts, padded with -1 at the end: ``b s``."""
+    rows = np.full((len(texts), length), -1)
+    for row, one in zip(rows, texts, strict=True):
+        tokens = pairs.encode(f"{one}\n")[:length]
+        row[: len(tokens)] = tokens
+    return rows
+
+
+test = as_tokens(test_lines), test_labels
+
+# %% [markdown] tags=["shared"]
+# The trunk of the model turns tokens into vectors. Its last layer turns vectors into
+# logits of the next token; put a layer with four outputs in its place. Which vector?
+# Each token sees only what came before it, so only the **last** has seen the whole
+# line, here the line break.
+
+# %% tags=["jax"]
+class TextClassifier(nnx.Module):
+    """A language model with another output layer: texts ``b s`` to classes ``b c``."""
+
+    def __init__(self, trunk, n_classes, *, rngs):
+        self.trunk = trunk
+        output = projection(trunk.embed.features, n_classes, bias=True, rngs=rngs)
+        trunk.output = nnx.data(output)  # if it was tied, None stood there
+
+    def __call__(self, tokens):
+        last = (tokens >= 0).sum(axis=1) - 1  # b
+        return self.trunk(tokens)[jnp.arange(len(tokens)), last]  # b c
+
+
+# %% [markdown] tags=["shared"]
+# What of it is trained? In a **probe**, only the new layer; in **full fine-tuning**,
+# everything.
+
+# %% [markdown] tags=["jax"]
+# In JAX, a gradient is taken *with respect to* what a filter chooses (`wrt`), and
+# optimizer states exist only for that.
+
+
+# %% tags=["jax"]
+def train_only(model, *names):
+    """Options for ``fit``: parameters without one of these names in their path freeze."""
+    return {"wrt": nnx.All(nnx.Param, nnx.Any(*map(nnx.PathContains, names)))}
+
+
+# %% [markdown] tags=["shared"]
+# ## LoRA trains two thin matrices beside a frozen one
+#
+# Full fine-tuning needs a gradient and two averages of Adam for each weight, and the
+# result is as large as the model. **LoRA** ([Hu et al.
+# 2021](https://arxiv.org/abs/2106.09685)) freezes each weight matrix $W$, and adds a
+# product of two thin ones that are trained, $A$ with $r$ columns and $B$ with $r$ rows:
+#
+# $$x W + \frac{\alpha}{r}\, x A B, \qquad W: i \times o, \quad A: i \times r, \quad
+# B: r \times o.$$
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "An input x, b s i, goes two ways. On the left through the wide frozen matrix W, i o. On the right through the thin matrix A, i r, then through B, r o, which begins as zeros, times alpha over r. Both results are added: b s o."}}
+diagrams.lora()
+
+# %% [markdown] tags=["shared"]
+# The *rank* $r$ says how much can change, $\alpha$ how strongly. $B$ begins as zeros,
+# so the first outputs are those of the trained model; $A$ must not be zero too, or
+# neither would get a gradient.
+
+
+# %% tags=["jax"]
+class LoRALinear(nnx.Module):
+    """A linear layer and one of low rank beside it: ``... i -> ... o``."""
+
+    def __init__(self, base, rank, alpha, *, rngs):
+        (n_in, n_out), dtype = base.kernel.shape, base.kernel.dtype
+        self.base, self.scale = base, alpha / rank
+        self.lora_a = nnx.LoRAParam(UNIFORM(rngs.params(), (n_in, rank), dtype))
+        self.lora_b = nnx.LoRAParam(jnp.zeros((rank, n_out), dtype))
+
+    def __call__(self, x):
+        return self.base(x) + self.scale * (x @ self.lora_a[...] @ self.lora_b[...])
+
+
+def add_lora(model, rank, alpha, names=("q", "v"), *, rngs):
+    """Give the linear layers of these names an adapter each, in place: the model."""
+    for _, module in [*nnx.iter_modules(model)]:
+        for name in {*names} & {*vars(module)}:
+            layer = LoRALinear(getattr(module, name), rank, alpha, rngs=rngs)
+            setattr(module, name, layer)
+    return model
+
+
+# %% [markdown] tags=["shared"]
+# Which layers? Hu et al. adapted the projections of queries and values. We give one to
+# every matrix of the blocks, as is usual now, with rank 8.
+
+# %% tags=["shared"]
+EVERY = "q", "k", "v", "out", "gate", "up", "down"
+
+
+def classifier(arrays, seed=0):
+    """A classifier whose trunk has these weights, or random ones."""
+    trunk = build(ModernLM, seed=seed, **SIZES)
+    if arrays:
+        from_arrays(trunk, arrays)
+    return build(TextClassifier, trunk, 4, seed=seed)
+
+
+adapted = classifier(LEARNED)
+before = as_numpy(forward(adapted, integers(test[0][:50])))
+build(add_lora, adapted.trunk, 8, 16, EVERY)
+after = as_numpy(forward(adapted, integers(test[0][:50])))
+
+# %% tags=["shared", "say"]
+ours = {"probe": {"output"}, "LoRA": {"lora_a", "lora_b", "output"}}
+sizes = {
+    way: sum(x.size for n, x in to_arrays(adapted).items() if names & {*n.split(".")})
+    for way, names in ours.items()
+}
+sizes["full fine-tuning"] = count_parameters(classifier(LEARNED))
+shown = [
+    [way, f"{n:,}", f"{12 * n / 1024:,.0f} KiB", f"{4 * n / 1024:,.0f} KiB"]
+    for way, n in sizes.items()
+]
+head = ["way", "numbers trained", "their gradients and averages", "file of the task"]
+say(
+    f"{table(head, *shown)}\n\nLoRA trains "
+    f"{sizes['LoRA'] / sizes['full fine-tuning']:.0%} of the numbers."
+)
+
+# %% tags=["shared", "check"]
+# Checked: the first outputs are equal; the parameters by formula
+np.testing.assert_array_equal(before, after)
+shapes = [(128, 128), (128, 64), (128, 64), (128, 128)]  # q, k, v, out
+shapes += [(128, 344), (128, 344), (344, 128)]  # gate, up, down
+assert sizes["probe"] == 4 * (128 + 1)
+assert sizes["LoRA"] == 4 * 8 * sum(map(sum, shapes)) + sizes["probe"]
+
+# %% [markdown] tags=["shared"]
+# ## Who wins depends on how many labels there are
+#
+# All ways get 100 updates with 20 lines each. The peak rates were chosen among four
+# each on training lines that were not used: a choice by the test would flatter every
+# way. *From scratch* is the same model with random weights, and TF-IDF with logistic
+# regression counts characters and their pairs.
+
+# %% tags=["shared"]
+RATES = {"from scratch": 1e-3, "probe": 1e-2, "full": 1e-3, "LoRA": 3e-3}
+TRAINED = {"probe": ["output"], "LoRA": ["lora_a", "lora_b", "output"]}
+
+
+def train(model, names, rows, rate, seed=0):
+    """Train what has one of these names in its path, by 100 batches of the lines."""
+    steps = Settings(
+        n_train=2000, batch_size=20, epochs=1, learning_rate=rate, warmup=10, seed=seed
+    )
+    rng = np.random.default_rng(seed)
+    drawn = np.concatenate([rng.permutation(rows) for _ in range(2000)])[:2000]
+    data = as_tokens(lines_[drawn]), labels[drawn]
+    options = {"batches": in_order(steps), "bar": False} | train_only(model, *names)
+    fit(model, cross_entropy, data, steps, **options)
+    return model
+
+
+def adapt(way, rows, rate, seed=0):
+    """A classifier, trained on these labelled lines in one of the ways."""
+    model = classifier(None if way == "from scratch" else LEARNED, seed)
+    if way == "LoRA":
+        build(add_lora, model.trunk, 8, 16, EVERY, seed=seed)
+    return train(model, TRAINED.get(way, ["trunk"]), rows, rate, seed)
+
+
+def baseline(rows):
+    """Counts of characters and pairs (TF-IDF), with logistic regression."""
+    counts = TfidfVectorizer(analyzer="char", ngram_range=(1, 2))
+    last = LogisticRegression(C=10, max_iter=500)
+    return make_pipeline(counts, last).fit(lines_[rows], labels[rows])
+
+
+rows = few(20)
+models = {way: adapt(way, rows, rate) for way, rate in RATES.items()}
+scores = {w: evaluate(m, cross_entropy, test)["accuracy"] for w, m in models.items()}
+scores["TF-IDF"] = baseline(rows).score(test_lines, test_labels)
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Test accuracy over the number of labelled lines of each language, from 5 to 300 on a logarithmic axis, for five ways; each line is the mean of five seeds in a band from the lowest to the highest. All lines rise."}}
+(record,) = recorded(f"finetune-seeds-{framework}")
+figures, numbers = record["figures"], record["numbers"]
+ways = [*RATES, "TF-IDF"]
+curves = {
+    way: (np.array(numbers), np.transpose([figures[f"{way} {n}"] for n in numbers]))
+    for way in ways
+}
+title = "test accuracy, five seeds"
+fig = plots.curves(
+    {title: curves}, x="labelled lines of each language", size=(5.6, 3.4), marks="o",
+    log_x=10,
+)  # fmt: skip
+fig.axes[0].set_xticks(numbers, numbers)
+fig
+
+# %% tags=["shared", "say"]
+shown = [
+    [way, f"{scores[way]:.0%}"] + [f"{np.mean(figures[f'{way} {n}']):.0%}" for n in numbers]
+    for way in ways
+]
+say(table(["way", "20, this run", *(f"{n}, five seeds" for n in numbers)], *shown))
+
+# %% [markdown] tags=["shared"]
+# ## Full fine-tuning forgets, an adapter can be taken off
+#
+# Has the trunk lost what it knew? Put the old last layer back, and measure the bits per
+# character again.
+
+
+# %% tags=["shared", "experiment"]
+# Experiment: the trunk of a classifier as a language model again
+def trunk_of(model, lora=True):
+    """A language model with the weights of a trunk, with its adapter merged or without."""
+    arrays = to_arrays(model.trunk)
+    own = {n: x for n, x in arrays.items() if "lora" not in n and "output" not in n}
+    own = {n.replace(".base.", "."): x for n, x in own.items()}
+    for name in own:
+        a, b = (arrays.get(name.replace("weight", f"lora_{x}")) for x in "ab")
+        if lora and a is not None:
+            own[name] = own[name] + 16 / 8 * a @ b
+    from_arrays(found := build(ModernLM, **SIZES), own)
+    return found
+
+
+# %% tags=["shared", "say"]
+after = {"pretrained": trunk, "full fine-tuning": trunk_of(models["full"])}
+after |= {"LoRA": trunk_of(models["LoRA"])}
+after |= {"LoRA, adapter taken off": trunk_of(models["LoRA"], lora=False)}
+knows = {name: bits_of(model, pairs, texts["test"]) for name, model in after.items()}
+shown = [[name, f"{each:.2f}"] for name, each in knows.items()]
+say(table(["trunk", "bits per character, held out"], *shown))
+
+# %% tags=["shared", "check"]
+# Checked: full fine-tuning forgets most; without the adapter nothing has changed
+assert knows["LoRA, adapter taken off"] == knows["pretrained"]
+
+# %% [markdown] tags=["shared"]
+# ## The adapter is one small file, or goes into the weights
+#
+# Only what was trained is saved, with a fingerprint of the weights it stands on: on
+# another trunk, an adapter would compute nonsense, and loading refuses.
+
+# %% tags=["shared"]
+file = Path(tempfile.mkdtemp()) / "languages.safetensors"
+save_adapter(models["LoRA"], file, "output")
+again = classifier(LEARNED, seed=1)
+load_adapter(again, file)
+print(f"{file.stat().st_size / 1024:.0f} KiB")
+
+# %% [markdown] tags=["shared"]
+# To use it without any cost, **merge** it: $W + \frac{\alpha}{r} A B$ is a matrix of
+# the shape of $W$. Unmerged, one trunk in memory serves many tasks, each with its file:
+# `load_adapter` again puts another in its place.
+
+# %% tags=["jax"]
+def merge(layer):
+    """The linear layer with the adapter in its weights."""
+    layer.base.kernel[...] += layer.scale * layer.lora_a[...] @ layer.lora_b[...]
+    return layer.base
+
+
+# %% tags=["shared", "check"]
+# Checked: the file gives equal logits; merged equals unmerged; parameters as before
+with full_float32():
+    given = integers(test[0][:50])
+    wanted = as_numpy(forward(models["LoRA"], given))
+    np.testing.assert_allclose(as_numpy(forward(again, given)), wanted, atol=1e-5)
+    for block in again.trunk.blocks:
+        for part, name in product((block.attention, block.ffn), EVERY):
+            if hasattr(part, name):
+                setattr(part, name, merge(getattr(part, name)))
+    np.testing.assert_allclose(as_numpy(forward(again, given)), wanted, atol=1e-4)
+assert {*to_arrays(again)} == {*to_arrays(models["full"])}
+
+# %% [markdown] tags=["shared"]
+# ## At seven billion parameters, memory decides
+#
+# By the formulas of the chapter on costs, training in float32 needs sixteen bytes a
+# parameter: the weight, its gradient, two averages of Adam. With LoRA the weights are
+# frozen and may be in bfloat16, two bytes each; only the adapters need sixteen. For a
+# Llama with 32 blocks, $m = 4{,}096$ and $f = 11{,}008$, and rank 8 for each matrix:
+
+# %% tags=["shared", "say"]
+m, f, r = 4096, 11008, 8
+weights = 32 * (4 * m * m + 3 * m * f) + 2 * 32_000 * m
+small = 32 * r * (4 * (m + m) + 3 * (m + f))
+full, lora = (n / 2**30 for n in (16 * weights, 2 * weights + 16 * small))
+shown = [
+    ["full fine-tuning", f"{weights / 1e9:.2f} billion", f"{full:.0f} GiB"],
+    ["LoRA", f"{small / 1e6:.1f} million", f"{lora:.1f} GiB"],
+]
+say(table(["way", "trained", "weights, gradients, averages"], *shown))
+say(
+    "Activations come on top, in both ways. So one GPU with 24 GB can adapt what needs "
+    f"several for full fine-tuning, and a task is a file of {2 * small / 2**20:.0f} MiB "
+    f"in bfloat16 instead of {2 * weights / 2**30:.0f} GiB. With the frozen weights in "
+    "four bits ([QLoRA, Dettmers et al. 2023](https://arxiv.org/abs/2305.14314)), "
+    f"weights and adapters need {(weights / 2 + 16 * small) / 2**30:.1f} GiB."
+)
+
+# %% tags=["shared", "check"]
+# Checked: the count is that of Llama 2 7B; LoRA fits where full fine-tuning does not
+assert abs(weights - 6_738_415_616) < 1e6  # without the norms
+assert lora < 20e9 / 2**30 < 80e9 / 2**30 < full
+
+# %% [markdown] tags=["shared"]
+# ## In your own code
+#
+# The same cells fine-tune a published model. Name one in `MODEL`, as in the chapter
+# before (on a GPU, say `HuggingFaceTB/SmolLM2-135M`, or `openai-community/gpt2`), and
+# put your text in place of ours; without it, a tiny Llama with random weights shows
+# that the cells run.
+
+# %% tags=["shared"]
+published, tokenizer = load_pretrained(checkpoints.chosen("llama"))
+build(add_lora, published, 8, 16, ("q", "v"))
+ids = np.array(tokenizer.encode(texts["train"][:40_000]).ids)  # your text
+real = Settings(n_train=32, batch_size=4, epochs=2, learning_rate=1e-3, warmup=2)
+windows = text.windows(ids, 64)[: real.n_train]  # n s+1
+frozen = train_only(published, "lora_a", "lora_b")
+history = fit(published, next_token, (windows,), real, bar=False, **frozen)
+save_adapter(published, file.with_name("text.safetensors"))
+print(f"loss {history['loss'][0]:.2f} → {history['loss'][-1]:.2f}")
+merge_lora(published)  # for writing: generate_greedily, as before
+
+# %% [markdown] tags=["jax"]
+# Flax has `nnx.LoRA(n_in, rank, n_out, base_module=layer, rngs=rngs)`, which is ours
+# with $\alpha = r$; `wrt=nnx.LoRAParam` trains its parameters alone:
+#
+# ```python
+# optimizer = nnx.Optimizer(model, optax.adamw(1e-4), wrt=nnx.LoRAParam)
+# grads = nnx.grad(loss_fn, argnums=nnx.DiffState(0, nnx.LoRAParam))(model, batch)
+# optimizer.update(model, grads)
+# ```
+
+# %% [markdown] tags=["shared"]
+# **Exercise 1, by formula.** From which rank on does an adapter of a square matrix, $m
+# \times m$, have more numbers than the matrix? And what does an adapter of rank $m$
+# reach that a smaller one cannot?
+
+# %% tags=["shared", "answer"]
+say(
+    "$2mr > m^2$ from $r > m/2$ on. $AB$ has at most rank $r$, so only with $r = m$ can "
+    "it be any change at all. LoRA bets that a task needs a change of low rank."
+)
+rng = np.random.default_rng(0)
+a, b = rng.normal(size=(40, 3)), rng.normal(size=(3, 40))
+assert np.linalg.matrix_rank(a @ b) == 3 and 2 * 40 * 21 > 40**2 >= 2 * 40 * 20
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, one change of code.** Somebody initialises both $A$ and $B$ as zeros, so
+# that everything begins small. Set both to zero in `classifier(LEARNED)` with adapters,
+# train as above, and look at the adapters. What happens, and what does the accuracy
+# say?
+
+# %% tags=["shared", "answer"]
+zeros = classifier(LEARNED)
+build(add_lora, zeros.trunk, 8, 16, EVERY)
+arrays = {n: x * ("lora" not in n) for n, x in to_arrays(zeros).items()}
+from_arrays(zeros, arrays)
+train(zeros, TRAINED["LoRA"], rows, RATES["LoRA"])
+moved = [np.abs(x).max() for n, x in to_arrays(zeros).items() if "lora" in n]
+found = evaluate(zeros, cross_entropy, test)["accuracy"]
+say(
+    f"The adapters stay zero ({max(moved):.0f}), and the accuracy is {found:.0%}: only "
+    "the last layer learns, so it is a probe. The gradient of $A$ has the factor $B$, "
+    "that of $B$ the factor $xA$; if both are zero, so are the gradients."
+)
+assert max(moved) == 0
+
+# %% [markdown] tags=["shared"]
+# **Exercise 3, find the leak.** Two trunks are offered to you. Of one you know what it
+# has read; the other is said to be better at just these lines. Before you compare
+# classifiers: which number tells whether it has read the test?
+
+# %% tags=["shared"]
+offered = build(ModernLM, **SIZES)
+from_arrays(offered, LEARNED)
+read = text.windows(pairs.encode("\n".join(test_lines)), 64)  # no labels
+steps = Settings(n_train=80, batch_size=16, epochs=16, learning_rate=1e-3, warmup=10)
+fit(offered, next_token, (read,), steps, bar=False)
+
+# %% tags=["shared", "answer"]
+unused = lines_[np.setdiff1d(np.arange(len(lines_)), rows)][: len(test_lines)]
+leak = {}
+for name, one in (("ours", trunk), ("offered", offered)):
+    both = ["\n".join(each) for each in (test_lines, unused)]
+    leak[name] = [bits_of(one, pairs, each) for each in both]
+shown = [[name, *(f"{each:.2f}" for each in two)] for name, two in leak.items()]
+say(
+    table(["trunk", "bits, test lines", "bits, other new lines"], *shown)
+    + "\n\nBits per character, on the test and on lines like it. Ours finds both about "
+    f"equally hard. The other finds the test {word('easier', leak['offered'])}"
+)
