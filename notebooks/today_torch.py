@@ -591,7 +591,7 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: the loss, the logits; a cache in three parts, and padding on the left
-assert wrong > right + 0.3  # seen: 0.9 and more
+assert wrong > right + 0.3  # seen: 0.8 and more
 assert gaps[1] < 1e-3 < 0.5 < gaps[0]
 model = build(ModernLM, seed=settings.seed, **today)
 two = np.array([tokens["test"][:40], tokens["test"][60:100]])
@@ -997,7 +997,7 @@ class MixtureOfExperts(nn.Module):
     def __init__(self, m, f, n_experts, n_active):
         super().__init__()
         if not 1 <= n_active <= n_experts:
-            raise ValueError(f"expected 1 to {n_experts} active, got {n_active}")
+            raise ValueError(f"{n_active} of {n_experts} experts cannot be active")
         self.n_active = n_active
         self.router = projection(m, n_experts)
         self.experts = nn.ModuleList([SwiGLU(m, f) for _ in range(n_experts)])
@@ -1103,8 +1103,8 @@ np.testing.assert_allclose(equal, 1, rtol=1e-5)
 # ## Extra: What else is different
 #
 # * **Windows.** In five blocks of six, Gemma 3 lets a token see only the last 1,024, so
-#   most of its cache stops growing. Mistral 7B did, with 4,096, in all blocks ([Jiang
-#   et al. 2023](https://arxiv.org/abs/2310.06825)).
+#   most of its cache stops growing. Mistral 7B has windows of 4,096 in all blocks
+#   ([Jiang et al. 2023](https://arxiv.org/abs/2310.06825)).
 # * **Training.** AdamW with $\beta_2 = 0.95$; a warm-up, a long constant rate, and a
 #   short decay ([Hu et al. 2024](https://arxiv.org/abs/2404.06395)); for matrices also
 #   Muon ([Jordan et al. 2024](https://kellerjordan.github.io/posts/muon/)), whose steps

@@ -398,7 +398,7 @@ def test_sizes_that_do_not_fit_are_refused(side):
         "31 does not split into 6": {"d": None},
         "6 does not split into 4": {"n_kv_heads": 4},
         "11 does not split into 2": {"d": 11},
-        "expected 1 to 4 active, got 5": {"ffn": "experts", "n_active": 5},
+        "5 of 4 experts cannot be active": {"ffn": "experts", "n_active": 5},
     }.items():
         with pytest.raises(ValueError, match=expected):
             side.build("ModernLM", N_TOKENS, M, **SIZES | sizes)

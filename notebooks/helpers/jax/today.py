@@ -123,7 +123,7 @@ class MixtureOfExperts(nnx.Module):
 
     def __init__(self, m, f, n_experts, n_active, *, rngs):
         if not 1 <= n_active <= n_experts:
-            raise ValueError(f"expected 1 to {n_experts} active, got {n_active}")
+            raise ValueError(f"{n_active} of {n_experts} experts cannot be active")
         self.n_active = n_active
         self.router = projection(m, n_experts, rngs=rngs)
         self.experts = nnx.data([SwiGLU(m, f, rngs=rngs) for _ in range(n_experts)])

@@ -133,7 +133,7 @@ class MixtureOfExperts(nn.Module):
     def __init__(self, m, f, n_experts, n_active):
         super().__init__()
         if not 1 <= n_active <= n_experts:
-            raise ValueError(f"expected 1 to {n_experts} active, got {n_active}")
+            raise ValueError(f"{n_active} of {n_experts} experts cannot be active")
         self.n_active = n_active
         self.router = projection(m, n_experts)
         self.experts = nn.ModuleList([SwiGLU(m, f) for _ in range(n_experts)])
