@@ -99,23 +99,29 @@ def check_classes(model, data, what):
     valid = labels.shape == shape and labels.dtype.kind in "iu"
     wanted = f"the labels of the {what} to be whole numbers of shape {shape}"
     expect(valid, wanted, f"{labels.dtype} {labels.shape}")
+    if trunk := getattr(model, "trunk", None):  # of a classifier of texts
+        check_texts(trunk, (inputs,), what, least=1)
     low, high = labels.min(), labels.max()
-    c = getattr(getattr(model, "output", None), "out_features", high + 1)
+    c = getattr(getattr(trunk or model, "output", None), "out_features", high + 1)
     wanted = f"labels from 0 to {c - 1} for {c} classes"
     expect(low >= 0 and high < c, wanted, f"{low} to {high} in the {what}")
 
 
-def check_texts(model, data, what):
-    """Check that texts are tokens ``b s`` that a model knows, padded with -1 at the end."""
+def check_texts(model, data, what, least=2):
+    """Check that texts are tokens ``b s`` that a model knows, padded with -1 at the end.
+
+    With two at least in each row, the last token is only a label.
+    """
     target = getattr(model, "target", model)
-    known = [(target.embed.num_embeddings, target.max_length + 1)]  # the last: a label
+    known = [(target.embed.num_embeddings, target.max_length + least - 1)]
     if target is not model:
         source = model.embed or target.embed
         known.insert(0, (source.num_embeddings, target.max_length))
     expect(len(data) == len(known), f"{len(known)} arrays of texts", len(data))
+    few = ("one", "two")[least - 1]
     for texts, (n_tokens, longest) in zip(data, known, strict=True):
-        valid = texts.ndim == 2 and texts.dtype.kind in "iu" and texts.shape[1] >= 2
-        wanted = f"texts b s of whole numbers in the {what}, two or more each"
+        valid = texts.ndim == 2 and texts.dtype.kind in "iu" and texts.shape[1] >= least
+        wanted = f"texts b s of whole numbers in the {what}, {few} or more each"
         expect(valid, wanted, f"{texts.dtype} {texts.shape}")
         n, low, high = texts.shape[1], texts.min(), texts.max()
         wanted = f"at most {longest} tokens for this model"
@@ -124,9 +130,9 @@ def check_texts(model, data, what):
         valid = low >= -1 and high < n_tokens
         expect(valid, wanted, f"{low} to {high} in the {what}")
         real = texts >= 0
-        valid = real[:, :2].all(axis=1) & (real[:, 1:] <= real[:, :-1]).all(axis=1)
+        valid = real[:, :least].all(axis=1) & (real[:, 1:] <= real[:, :-1]).all(axis=1)
         row = int(np.argmin(valid))
-        wanted = "two tokens or more and padding only at the end"
+        wanted = f"{few} token{'s'[: least - 1]} or more and padding only at the end"
         expect(valid.all(), wanted, f"{texts[row].tolist()} in row {row} of the {what}")
 
 

@@ -43,10 +43,10 @@ def find_layers(model, kind, names=None):
 
 def add_lora(model, rank, alpha, names=("q", "v"), *, rngs):
     """Give the linear layers of these names an adapter each, in place: the model."""
-    found = find_layers(model, nnx.Linear, names)
-    missing = sorted({*names} - {name for _, name in found})
-    expect(not missing, "names of linear layers of the model", missing)
-    for module, name in found:
+    known = {name for _, name in find_layers(model, nnx.Linear)}
+    missing = sorted({*names} - known)
+    expect(not missing, f"linear layers among {sorted(known)}", missing)
+    for module, name in find_layers(model, nnx.Linear, names):
         setattr(module, name, LoRALinear(getattr(module, name), rank, alpha, rngs=rngs))
     return model
 
@@ -60,16 +60,18 @@ def merge_lora(model):
 
 def train_only(model, *names):
     """Options for ``fit``: parameters without one of these names in their path freeze."""
+    adapters.check_names(model, names)
     return {"wrt": nnx.All(nnx.Param, nnx.Any(*map(nnx.PathContains, names)))}
 
 
 def save_adapter(model, path, *others):
     """Write the adapters of a model, and layers named ``others``, for both frameworks."""
     found = find_layers(model, LoRALinear)
-    expect(found, "a model with adapters", "one without")
-    layer, names = getattr(*found[0]), sorted({name for _, name in found})
-    rank = layer.lora_a.shape[1]
-    about = {"rank": rank, "alpha": layer.scale * rank, "names": names}
+    layers, names = [getattr(*place) for place in found], {name for _, name in found}
+    kinds = sorted({(layer.lora_a.shape[1], layer.scale) for layer in layers})
+    expect(len(kinds) == 1, "adapters of one rank and scale", kinds or "none")
+    ((rank, scale),) = kinds
+    about = {"rank": rank, "alpha": scale * rank, "names": sorted(names)}
     adapters.write_adapter(path, model, about, others)
 
 
