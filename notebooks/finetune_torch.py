@@ -229,8 +229,12 @@ class TextClassifier(nn.Module):
 # %% tags=["torch"]
 def train_only(model, *names):
     """Options for ``fit``: parameters without one of these names in their path freeze."""
+    paths = {path: {*path.split(".")} for path, _ in model.named_parameters()}
+    known = sorted(set().union(*paths.values()))
+    if missing := sorted({*names}.difference(known)):
+        raise ValueError(f"expected names among {known}, got {missing}")
     for path, param in model.named_parameters():
-        param.requires_grad_(not {*names}.isdisjoint(path.split(".")))
+        param.requires_grad_(not paths[path].isdisjoint(names))
     return {}  # the model says it all
 
 
@@ -260,6 +264,8 @@ class LoRALinear(nn.Module):
 
     def __init__(self, base, rank, alpha):
         super().__init__()
+        if rank < 1:
+            raise ValueError(f"expected a rank of at least 1, got {rank}")
         n_out, n_in = base.weight.shape
         self.base, self.scale = base, alpha / rank
         a = base.weight.new_empty(n_in, rank).uniform_(-(n_in**-0.5), n_in**-0.5)
@@ -269,13 +275,31 @@ class LoRALinear(nn.Module):
     def forward(self, x):
         return self.base(x) + self.scale * (x @ self.lora_a @ self.lora_b)
 
+    def merge(self):
+        """The linear layer with the adapter added to its weights."""
+        with torch.no_grad():
+            self.base.weight += self.scale * (self.lora_a @ self.lora_b).T
+        return self.base
+
+
+# %% tags=["torch"]
+def find_layers(model, kind):
+    """Pairs of a module and the name of a layer of this kind in it."""
+    return [
+        (module, name) for module in model.modules()
+        for name, layer in module.named_children() if isinstance(layer, kind)
+    ]  # fmt: skip
+
 
 def add_lora(model, rank, alpha, names=("q", "v")):
     """Give the linear layers of these names an adapter each, in place: the model."""
-    for module in [*model.modules()]:
-        for name, layer in [*module.named_children()]:
-            if name in names:
-                setattr(module, name, LoRALinear(layer, rank, alpha))
+    found = find_layers(model, nn.Linear)
+    known = sorted({name for _, name in found})
+    if missing := sorted({*names}.difference(known)):
+        raise ValueError(f"expected layers among {known}, got {missing}")
+    for module, name in found:
+        if name in names:
+            setattr(module, name, LoRALinear(getattr(module, name), rank, alpha))
     return model
 
 
@@ -443,16 +467,8 @@ print(f"{file.stat().st_size / 1024:.0f} KiB")
 
 # %% [markdown] tags=["shared"]
 # To use it without any cost, **merge** it: $W + \frac{\alpha}{r} A B$ is a matrix of
-# the shape of $W$. Unmerged, one trunk in memory serves many tasks, each with its file:
+# the shape of $W$ (`merge_lora` calls `merge` of each layer). Unmerged, one trunk in memory serves many tasks, each with its file:
 # `load_adapter` again puts another in its place.
-
-# %% tags=["torch"]
-def merge(layer):
-    """The linear layer with the adapter in its weights."""
-    with torch.no_grad():
-        layer.base.weight += layer.scale * (layer.lora_a @ layer.lora_b).T
-    return layer.base
-
 
 # %% tags=["shared", "check"]
 # Checked: the file gives equal logits; merged equals unmerged; parameters as before
@@ -460,10 +476,7 @@ with full_float32():
     given = integers(test[0][:50])
     wanted = as_numpy(forward(models["LoRA"], given))
     np.testing.assert_allclose(as_numpy(forward(again, given)), wanted, atol=1e-5)
-    for block in again.trunk.blocks:
-        for part, name in product((block.attention, block.ffn), EVERY):
-            if hasattr(part, name):
-                setattr(part, name, merge(getattr(part, name)))
+    merge_lora(again.trunk)
     np.testing.assert_allclose(as_numpy(forward(again, given)), wanted, atol=1e-4)
 assert {*to_arrays(again)} == {*to_arrays(models["full"])}
 
@@ -567,7 +580,7 @@ assert max(moved) == 0
 # %% [markdown] tags=["shared"]
 # **Exercise 3, find the leak.** Two trunks are offered to you. Of one you know what it
 # has read; the other is said to be better at just these lines. Before you compare
-# classifiers: which number tells whether it has read the test?
+# classifiers: which numbers tell whether it has read the test?
 
 # %% tags=["shared"]
 offered = build(ModernLM, **SIZES)
@@ -584,7 +597,133 @@ for name, one in (("ours", trunk), ("offered", offered)):
     leak[name] = [bits_of(one, pairs, each) for each in both]
 shown = [[name, *(f"{each:.2f}" for each in two)] for name, two in leak.items()]
 say(
-    table(["trunk", "bits, test lines", "bits, other new lines"], *shown)
-    + "\n\nBits per character, on the test and on lines like it. Ours finds both about "
-    f"equally hard. The other finds the test {word('easier', leak['offered'])}"
+    table(["trunk", "test lines", "lines that no test uses"], *shown)
+    + "\n\nBits per character, on the test and on lines like it. The offered one needs "
+    f"{word('fewer', leak['offered'][0], leak['ours'][0])} bits on the test lines and "
+    f"{word('more', leak['offered'][1], leak['ours'][1])} on the others: it has read "
+    "the test. Labels were not needed for that. (For a model whose text nobody knows, "
+    "take test data that are younger than the model.)"
 )
+assert leak["offered"][0] < leak["ours"][0] - 0.3
+
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** Why does $B$ begin as zeros?
+#
+# <details><summary>So that fewer numbers are trained.</summary>
+#
+# **No.** All of $B$ is trained, from the first update on. Its start saves nothing.
+#
+# </details>
+# <details><summary>So that training begins with the outputs of the trained
+# model.</summary>
+#
+# **Right.** $xAB = 0$, so the adapter changes nothing until $B$ has moved. With random
+# $B$, it would add noise to every layer at once.
+#
+# </details>
+# <details><summary>So that $A$ and $B$ stay small, as weight decay does.</summary>
+#
+# **No.** Nothing holds them there: Adam moves $B$ by about the learning rate in each of
+# the first updates.
+#
+# </details>
+#
+# **2.** You load an adapter of rank 8 onto a trunk of the same sizes that has been
+# fine-tuned since. What would its outputs be, if nothing checked?
+#
+# <details><summary>Those of the trained adapter: all shapes fit.</summary>
+#
+# **No.** Shapes fit, but $AB$ was trained as a correction of other weights.
+#
+# </details>
+# <details><summary>Those of the trunk: an unknown adapter is ignored.</summary>
+#
+# **No.** It is added all the same. Numbers do not know where they belong.
+#
+# </details>
+# <details><summary>Wrong ones, without an error.</summary>
+#
+# **Right.** So the file carries a fingerprint of the trunk, and loading compares it.
+#
+# </details>
+#
+# **3.** LoRA trains 0.3 % of a model. By how much does the memory for activations
+# shrink?
+#
+# <details><summary>Hardly at all.</summary>
+#
+# **Right.** Gradients pass through every layer on their way to the adapters, and $A$
+# needs the inputs of its layer, as $W$ would.
+#
+# </details>
+# <details><summary>To 0.3 % as well.</summary>
+#
+# **No.** Gradients and Adam's averages shrink with what is trained. Activations depend
+# on batch, length and layers.
+#
+# </details>
+# <details><summary>To half, since the backward pass goes only through adapters.</summary>
+#
+# **No.** To reach the adapter of the first block, it goes through all others, frozen
+# matrices included.
+#
+# </details>
+#
+# **4.** After merging, what does a token cost?
+#
+# <details><summary>As much as before LoRA.</summary>
+#
+# **Right.** $W + \frac{\alpha}{r}AB$ is one matrix of the old shape.
+#
+# </details>
+# <details><summary>A little more, for the products with $A$ and $B$.</summary>
+#
+# **No.** True before merging. Then they are gone.
+#
+# </details>
+# <details><summary>Less, because the rank is lower.</summary>
+#
+# **No.** The change has a low rank. The sum with $W$ has not.
+#
+# </details>
+#
+# **5.** The lines of the test, without their labels, were in the text of pretraining.
+# Is the comparison with TF-IDF fair?
+#
+# <details><summary>Yes: without labels, nothing can leak.</summary>
+#
+# **No.** Exercise 3 shows how well a model knows text it has read, and what it knows of
+# a line helps to classify it.
+#
+# </details>
+# <details><summary>Yes, if the classifier was trained on other lines.</summary>
+#
+# **No.** The labelled lines are others. But the trunk has seen the test, and TF-IDF has
+# not.
+#
+# </details>
+# <details><summary>No.</summary>
+#
+# **Right.** In use, lines will be new to both. Leave the test out of everything that is
+# trained, with labels or without.
+#
+# </details>
+
+# %% [markdown] tags=["shared"]
+# ## Key points
+#
+# * Pretraining needs no labels, is paid once, and serves every task that follows.
+# * A classifier is the model with another last layer. Try the cheapest way first: a
+#   probe; then LoRA; full fine-tuning where memory allows it. Keep a baseline beside
+#   them.
+# * LoRA adds $\frac{\alpha}{r} AB$ to frozen matrices. $B = 0$ at the start; merged, it
+#   costs nothing; a task is a small file.
+# * Frozen weights forget nothing. What was pretrained on must not contain the test.
+
+# %% [markdown] tags=["torch"]
+# Next comes [your own data, in PyTorch](data_torch.ipynb): tables, signals and texts as
+# sequences, and baselines to beat.

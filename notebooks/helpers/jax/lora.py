@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from helpers.engine import adapters
-from helpers.engine.checks import check_sizes, expect
+from helpers.engine.checks import expect
 from helpers.engine.weights import from_arrays, to_arrays
 from helpers.jax.attention import UNIFORM
 from helpers.jax.today import projection
@@ -17,7 +17,8 @@ class LoRALinear(nnx.Module):
     """
 
     def __init__(self, base, rank, alpha, *, rngs):
-        check_sizes(rank=rank)
+        if rank < 1:
+            raise ValueError(f"expected a rank of at least 1, got {rank}")
         (n_in, n_out), dtype = base.kernel.shape, base.kernel.dtype
         self.base, self.scale = base, alpha / rank
         self.lora_a = nnx.LoRAParam(UNIFORM(rngs.params(), (n_in, rank), dtype))
@@ -32,22 +33,24 @@ class LoRALinear(nnx.Module):
         return self.base
 
 
-def find_layers(model, kind, names=None):
-    """Pairs of a module and the name of its layer of this kind, and of these names."""
+def find_layers(model, kind):
+    """Pairs of a module and the name of a layer of this kind in it."""
     return [
         (module, name) for _, module in nnx.iter_modules(model)
-        if not isinstance(module, LoRALinear) for name, layer in vars(module).items()
-        if isinstance(layer, kind) and (names is None or name in names)
+        for name, layer in vars(module).items() if isinstance(layer, kind)
     ]  # fmt: skip
 
 
 def add_lora(model, rank, alpha, names=("q", "v"), *, rngs):
     """Give the linear layers of these names an adapter each, in place: the model."""
-    known = {name for _, name in find_layers(model, nnx.Linear)}
-    missing = sorted({*names} - known)
-    expect(not missing, f"linear layers among {sorted(known)}", missing)
-    for module, name in find_layers(model, nnx.Linear, names):
-        setattr(module, name, LoRALinear(getattr(module, name), rank, alpha, rngs=rngs))
+    found = find_layers(model, nnx.Linear)
+    known = sorted({name for _, name in found})
+    if missing := sorted({*names}.difference(known)):
+        raise ValueError(f"expected layers among {known}, got {missing}")
+    for module, name in found:
+        if name in names:
+            layer = LoRALinear(getattr(module, name), rank, alpha, rngs=rngs)
+            setattr(module, name, layer)
     return model
 
 
@@ -60,7 +63,10 @@ def merge_lora(model):
 
 def train_only(model, *names):
     """Options for ``fit``: parameters without one of these names in their path freeze."""
-    adapters.check_names(model, names)
+    paths = (path for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param)))
+    known = sorted(set().union(*(map(str, path) for path in paths)))
+    if missing := sorted({*names}.difference(known)):
+        raise ValueError(f"expected names among {known}, got {missing}")
     return {"wrt": nnx.All(nnx.Param, nnx.Any(*map(nnx.PathContains, names)))}
 
 

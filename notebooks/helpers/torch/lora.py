@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from helpers.engine import adapters
-from helpers.engine.checks import check_sizes, expect
+from helpers.engine.checks import expect
 from helpers.engine.weights import from_arrays, to_arrays
 from helpers.torch.today import projection
 
@@ -17,7 +17,8 @@ class LoRALinear(nn.Module):
 
     def __init__(self, base, rank, alpha):
         super().__init__()
-        check_sizes(rank=rank)
+        if rank < 1:
+            raise ValueError(f"expected a rank of at least 1, got {rank}")
         n_out, n_in = base.weight.shape
         self.base, self.scale = base, alpha / rank
         a = base.weight.new_empty(n_in, rank).uniform_(-(n_in**-0.5), n_in**-0.5)
@@ -34,22 +35,23 @@ class LoRALinear(nn.Module):
         return self.base
 
 
-def find_layers(model, kind, names=None):
-    """Pairs of a module and the name of its layer of this kind, and of these names."""
+def find_layers(model, kind):
+    """Pairs of a module and the name of a layer of this kind in it."""
     return [
-        (module, name) for module in model.modules() if not isinstance(module, LoRALinear)
-        for name, layer in module.named_children()
-        if isinstance(layer, kind) and (names is None or name in names)
+        (module, name) for module in model.modules()
+        for name, layer in module.named_children() if isinstance(layer, kind)
     ]  # fmt: skip
 
 
 def add_lora(model, rank, alpha, names=("q", "v")):
     """Give the linear layers of these names an adapter each, in place: the model."""
-    known = {name for _, name in find_layers(model, nn.Linear)}
-    missing = sorted({*names} - known)
-    expect(not missing, f"linear layers among {sorted(known)}", missing)
-    for module, name in find_layers(model, nn.Linear, names):
-        setattr(module, name, LoRALinear(getattr(module, name), rank, alpha))
+    found = find_layers(model, nn.Linear)
+    known = sorted({name for _, name in found})
+    if missing := sorted({*names}.difference(known)):
+        raise ValueError(f"expected layers among {known}, got {missing}")
+    for module, name in found:
+        if name in names:
+            setattr(module, name, LoRALinear(getattr(module, name), rank, alpha))
     return model
 
 
@@ -62,9 +64,12 @@ def merge_lora(model):
 
 def train_only(model, *names):
     """Options for ``fit``: parameters without one of these names in their path freeze."""
-    adapters.check_names(model, names)
+    paths = {path: {*path.split(".")} for path, _ in model.named_parameters()}
+    known = sorted(set().union(*paths.values()))
+    if missing := sorted({*names}.difference(known)):
+        raise ValueError(f"expected names among {known}, got {missing}")
     for path, param in model.named_parameters():
-        param.requires_grad_(not {*names}.isdisjoint(path.split(".")))
+        param.requires_grad_(not paths[path].isdisjoint(names))
     return {}  # the model says it all
 
 
