@@ -5,13 +5,15 @@ Data are imported where they are made.
 
 import json
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib import import_module
 
 from helpers.engine import settings as known
-from helpers.engine.checks import choose
+from helpers.engine.checks import choose, expect
+from helpers.engine.language_models import describe
 from helpers.engine.set_settings import Digits, Sets
+from helpers.engine.weights import load_weights
 from helpers.schedules import SCHEDULES
 
 TASKS = {  # its settings, and what data of one's own are, if it takes them
@@ -103,7 +105,9 @@ class Task:
     ``model`` and ``loss`` are names in ``helpers.jax`` and ``helpers.torch``;
     ``data`` has tuples of arrays for ``train``, ``test`` and perhaps ``validation``;
     ``batches`` as ``fit`` takes them; ``moves`` are options of ``augment``; ``notes``
-    are texts for the metadata of the weights.
+    are texts for the metadata of the weights. ``start`` is a file of weights to begin
+    with; ``adapter`` are ``rank``, ``alpha`` and ``names`` as ``add_lora`` takes them,
+    if adapters are trained in place of the weights.
     """
 
     settings: known.Settings
@@ -113,12 +117,19 @@ class Task:
     batches: object = None
     moves: dict = field(default_factory=dict)
     notes: dict = field(default_factory=dict)
+    start: str | None = None
+    adapter: dict = field(default_factory=dict)
 
     def build(self, side):
-        """The untrained model; one of PyTorch is on the CPU."""
-        models = import_module(f"helpers.{side}")
+        """The model as training begins; one of PyTorch is on the CPU."""
+        models, seed = import_module(f"helpers.{side}"), self.settings.seed
         kind = getattr(models, self.model)
-        return models.build(kind, seed=self.settings.seed, **self.settings.model)
+        model = models.build(kind, seed=seed, **self.settings.model)
+        if self.start:
+            load_weights(model, self.start)
+        if self.adapter:
+            models.build(models.add_lora, model, seed=seed, **self.adapter)
+        return model
 
     def options(self, side):
         """Batches, augmentation and validation data, as ``fit`` takes them."""
@@ -128,15 +139,18 @@ class Task:
         return given | {"validation": self.data.get("validation")}
 
 
-def load(name, source=None, block="gpt2", **changes):
+def load(name, source=None, block=None, start=None, adapter=None, **changes):
     """A task with its data.
 
     ``source`` are data of one's own, for the tasks that take them; ``block`` is that of
     the language model; ``changes`` are settings that differ from those of the chapter,
-    or from what follows from such data.
+    or from what follows from such data. A language model may begin with the weights of
+    a file, ``start``, which has its block, sizes and vocabulary; with an ``adapter``,
+    as in ``Task``, they are frozen.
     """
     kind, wanted = choose(name, TASKS, "task")
-    kind = choose(block, BLOCKS, "block") if name == "language" else kind
+    expect(name == "language" or not start, "the task language with weights", name)
+    expect(start or not adapter, "weights to train adapters for", "none")
     if source and not wanted:
         raise ValueError(f"the task {name} makes its own data, got {source!r}")
     if name == "vision" and source not in (None, "digits"):
@@ -148,13 +162,34 @@ def load(name, source=None, block="gpt2", **changes):
         from helpers.data import sets
 
         return of(replace(sets.settings_for(source or "digits", "any"), **changes))
-    if name == "language" and (source or os.environ.get("TEXT_FILE")):
-        batch_size = changes.get("batch_size", kind.batch_size)
-        first = kind(
-            **{"n_train": batch_size, "warmup": 1} | changes
-        )  # checked at once
-        return language(first, source, partial(sizes_for, changes=changes))
+    if name == "language":
+        pairs = None
+        if start:
+            block, pairs, changes = begin_with(start, block, changes)
+        kind, first, resize = choose(block or "gpt2", BLOCKS, "block"), {}, None
+        if source or os.environ.get("TEXT_FILE"):
+            first = {"n_train": changes.get("batch_size", kind.batch_size), "warmup": 1}
+            resize = partial(sizes_for, changes=changes)
+        settings = kind(**first | changes)  # checked at once
+        task = language(settings, source, resize, pairs)
+        return replace(task, start=start, adapter=adapter or {})
     return of(kind(**changes), source)
+
+
+def begin_with(path, block, changes):
+    """Block, vocabulary and settings of the model of a file, and other ``changes``.
+
+    A block or a setting that contradicts the file is a ValueError.
+    """
+    found, sizes, pairs = describe(path, BLOCKS)
+    sizes = {"length" if k == "max_length" else k: x for k, x in sizes.items()}
+    names = {one.name for one in fields(BLOCKS[found])}
+    got = ", ".join(sorted(sizes.keys() - names))
+    expect(not got, f"settings of the block {found} in {path}", got)
+    for name, value in {"block": found, **sizes}.items():
+        given = {"block": block or found, **changes}.get(name, value)
+        expect(given == value, f"{name} = {value}, as {path} says", given)
+    return found, pairs, changes | sizes
 
 
 def sizes_for(n, settings, changes, updates=650):
@@ -192,8 +227,8 @@ def translation(settings, _):
     return Task(settings, "Translator", "next_token", dates.load(settings), order)
 
 
-def language(settings, source, resize=None):
-    """A language model of a text, in byte pairs that are learned from it.
+def language(settings, source, resize=None, pairs=None):
+    """A language model of a text, in byte pairs; without any, they are learned from it.
 
     Pairs are those of the training part, characters those of the whole text.
     """
@@ -201,8 +236,9 @@ def language(settings, source, resize=None):
     from helpers.data.byte_pairs import ASCII, BytePairs
 
     texts = text.load(source)
-    characters = ASCII + texts["test"]
-    pairs = BytePairs.learn(texts["train"], settings.n_tokens, characters)
+    if pairs is None:
+        characters = ASCII + texts["test"]
+        pairs = BytePairs.learn(texts["train"], settings.n_tokens, characters)
     tokens = {name: pairs.encode(part) for name, part in texts.items()}
     if resize:
         settings = resize(len(tokens["train"]), settings)

@@ -15,6 +15,13 @@ started them. A run that was stopped goes on after its last epoch when the same 
 is given again. The weights can be loaded on the pages; those of a language model come
 with its vocabulary, for helpers.jax.load_language_model and its twin in helpers.torch,
 whether it has the block of GPT-2 or, with --block today, that of today.
+
+    python scripts/train.py --framework torch --task language --data my.txt \\
+        --from weights_0a1b2c3d.safetensors --learning-rate 1e-3 --adapter-rank 4
+
+goes on from a language model that was trained like this: with its vocabulary, block and
+sizes. With --adapter-rank its weights are frozen, and what is saved are adapters alone,
+for load_adapter of helpers.jax and helpers.torch; without, all weights are trained.
 On a CPU, PyTorch takes a thread for each core. For small models, and cores that others
 use, try one: OMP_NUM_THREADS=1.
 """
@@ -28,7 +35,7 @@ import socket
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from datetime import timedelta
 from functools import partial
@@ -40,10 +47,16 @@ import numpy as np
 from tqdm import tqdm
 
 import tasks
-from helpers.engine import processes
+from helpers.engine import adapters, processes
 from helpers.engine.fingerprint import digest
+from helpers.engine.language_models import describe
 from helpers.engine.runs import runs_folder
-from helpers.engine.weights import count_parameters, save_weights, to_arrays
+from helpers.engine.weights import (
+    count_parameters,
+    from_arrays,
+    save_weights,
+    to_arrays,
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -80,7 +93,13 @@ def arguments():
     first = Parser(add_help=False, allow_abbrev=False)
     first.add_argument("--task")
     first.add_argument("--block")
+    first.add_argument("--from", dest="start")
     found = first.parse_known_args()[0]
+    if found.start and found.task == "language":
+        try:
+            found.block = describe(found.start, tasks.BLOCKS)[0]
+        except (ValueError, OSError) as error:
+            first.error(error)
     kinds = kinds_of(found.task, found.block)
     parser = make_parser(found.task, kinds)
     if len(sys.argv) == 1:
@@ -88,8 +107,14 @@ def arguments():
         parser.exit()
     given = parser.parse_args()
     check_meeting(given, parser)
-    names = {"block"} | {one.name for one in fields(kinds[0])}
+    check_start(given, parser)
+    names = {"block", "start"} | {one.name for one in fields(kinds[0])}
     changes = {key: value for key, value in vars(given).items() if key in names}
+    if rank := given.adapter_rank:
+        changes["adapter"] = {
+            "rank": rank, "alpha": given.adapter_alpha or 2.0 * rank,
+            "names": (given.adapter_layers or "q,v").split(","),
+        }  # fmt: skip
     return given, changes, parser
 
 
@@ -118,6 +143,7 @@ def make_parser(name, kinds):
     add("--weights", type=Path, help="file for the trained weights, which replaces one "
         "of that name (by default each run has its own: weights_DIGEST.safetensors "
         "below --runs, with a digest of its settings and its data)")  # fmt: skip
+    add("--half", action="store_true", help="save weights with two bytes a number")
     add("--retrain", action="store_true", help="also if it is finished")
     add("--limit", type=positive, default=300, metavar="SECONDS",
         help="to wait for other processes (default: 300)")  # fmt: skip
@@ -126,6 +152,17 @@ def make_parser(name, kinds):
     jax.add_argument("--coordinator", help="HOST:PORT of the first process, or auto")
     jax.add_argument("--processes", type=positive, help="how many there are")
     jax.add_argument("--process", type=int, help="which one this is, from 0")
+    start = parser.add_argument_group("start from a trained language model")
+    start.add_argument("--from", dest="start", metavar="FILE",
+        help="weights that --task language has saved: block, sizes and vocabulary are "
+        "those of the file; a lower --learning-rate may help")  # fmt: skip
+    start.add_argument("--adapter-rank", type=positive, metavar="RANK",
+        help="train adapters of low rank (LoRA), and save them alone: --weights is "
+        "their file (by default adapter_DIGEST.safetensors)")  # fmt: skip
+    start.add_argument("--adapter-alpha", type=above_zero, metavar="ALPHA",
+        help="their outputs are times ALPHA/RANK (default: 2 RANK)")  # fmt: skip
+    start.add_argument("--adapter-layers", metavar="NAMES",
+        help="linear layers that get one, by name (default: q,v)")  # fmt: skip
     title = f"settings of {name}" if len(kinds) == 1 else "settings of the tasks"
     settings = parser.add_argument_group(
         title,
@@ -133,7 +170,7 @@ def make_parser(name, kinds):
         if len(kinds) == 1 else "Add --task NAME for its own, and their defaults.",
     )  # fmt: skip
     if name == "language" or len(kinds) > 1:
-        settings.add_argument("--block", choices=tasks.BLOCKS, default="gpt2",
+        settings.add_argument("--block", choices=tasks.BLOCKS,
             help="of the language model: gpt2, as in the chapter A model that writes; "
             "today: rotary positions, RMSNorm, SwiGLU, grouped queries, no biases, "
             "no dropout (default: gpt2)")  # fmt: skip
@@ -176,6 +213,31 @@ def check_meeting(given, parser):
             f"expected --process from 0 to {given.processes - 1} with --processes "
             f"{given.processes}, got {given.process}"
         )
+
+
+def check_start(given, parser):
+    """End with a sentence unless the options of a start agree with each other."""
+    if given.start and given.task != "language":
+        parser.error(f"expected --task language with --from, got {given.task}")
+    named = [f"--adapter-{k}" for k in ("rank", "alpha", "layers")
+             if getattr(given, f"adapter_{k}") is not None]  # fmt: skip
+    if named and not given.start:
+        parser.error(f"expected --from FILE with {named[0]}, whose weights are frozen")
+    if named and given.adapter_rank is None:
+        parser.error(f"expected --adapter-rank, too, with {named[0]}")
+    if named and given.half:
+        parser.error("expected --half or --adapter-rank, got both")
+    path = given.weights
+    if given.start and path and path.exists() and path.samefile(given.start):
+        parser.error(f"expected --weights other than --from, got {path} for both")
+
+
+def above_zero(text):
+    """A finite number above 0."""
+    with suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
 
 
 def positive(text):
@@ -290,35 +352,55 @@ def train(given, changes, together):
     side = given.framework
     training = importlib.import_module(f"helpers.{side}.training")
     task = in_each(together, lambda: tasks.load(given.task, given.data, **changes))
-    model, loss = task.build(side), getattr(training, task.loss)
+    model = in_each(together, lambda: task.build(side))
+    loss, options = getattr(training, task.loss), task.options(side)
     about = {name: repr(value) for name, value in asdict(task.settings).items()}
     about |= {
         f"{name} data": digest(dict(enumerate(x))) for name, x in task.data.items()
     }
     about |= {"initial weights": digest(to_arrays(model))}
+    about |= {"adapter": repr(task.adapter)} if task.adapter else {}
+    about |= {"half": "True"} if given.half else {}
     together.check_same(about)
     if side == "jax":
         training.on_all_devices(model)
     elif training.torch.cuda.is_available():
         model.cuda()  # the device that join_torch has chosen
     folder = given.runs or runs_folder(f"{given.task}_{side}")
-    path = given.weights or Path(folder) / f"weights_{digest(about)[:8]}.safetensors"
+    kind = "adapter" if task.adapter else "weights"
+    path = given.weights or Path(folder) / f"{kind}_{digest(about)[:8]}.safetensors"
     together.broadcast(lambda: given.weights and check_writable(path))
 
     def measure():
         size = task.settings.batch_size  # where training fits, so does this
         return training.evaluate(model, loss, task.data["test"], batch_size=size)
 
+    models, n = importlib.import_module(f"helpers.{side}"), count_parameters(model)
+    size = f"{n:,} parameters"
+    if task.adapter:
+        options |= models.train_only(model, *adapters.LORA)
+        few = sum(x.size for x in adapters.parts(model, adapters.LORA)[0].values())
+        size = f"{few:,} of {size}"
     history = training.fit(
-        model, loss, task.data["train"], task.settings, **task.options(side),
+        model, loss, task.data["train"], task.settings, **options,
         folder=folder, retrain=given.retrain,
         report=partial(tell, task.settings, measure, together.rank == 0),
     )  # fmt: skip
     notes = {"settings": json.dumps(asdict(task.settings)), **task.notes}
-    together.broadcast(lambda: save_weights(model, path, notes))
+
+    def save():
+        if task.adapter:
+            models.save_adapter(model, path)
+        else:
+            save_weights(model, path, notes, half=given.half)
+
+    together.broadcast(save)
+    if given.half:  # what is measured is what was saved
+        arrays = to_arrays(model)
+        from_arrays(model, {name: x.astype(np.float16) for name, x in arrays.items()})
     found = measure()
     return (
-        f"{count_parameters(model):,} parameters, {task.settings.updates:,} updates in "
+        f"{size}, {task.settings.updates:,} updates in "
         f"{history['seconds'].sum():.0f} s: test loss {found['loss']:.4f}, "
         f"accuracy {found['accuracy']:.2%}\n{path}"
     )

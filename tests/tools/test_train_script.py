@@ -27,9 +27,10 @@ from safetensors.numpy import load_file
 import pages
 import paused
 import tasks
+from helpers.engine.shapes import as_numpy
 from helpers.engine.weights import load_weights, to_arrays
 from helpers.torch import training as train_torch
-from sides import on_both_sides
+from sides import jax_side, on_both_sides, torch_side
 
 SCRIPT = paused.SCRIPT
 SIZES = {  # small: 20 updates of 16 examples
@@ -303,6 +304,208 @@ def test_the_test_data_are_measured_with_the_weights_that_are_kept(tmp_path, cap
     assert found["test"]["loss"] != pytest.approx(found["validation"]["loss"], abs=1e-4)
     assert said.splitlines()[-1] == str(path)
     assert "epoch 2 of 2: loss " in said and ", validation loss " in said
+
+
+# From a trained model
+
+
+def small(name, tmp_path, **more):
+    """Options of a language model of today on a text of its own."""
+    path = tmp_path / f"{name}.txt"
+    if not path.exists():
+        path.write_text("to be, or not to be, that is the question\n" * 600)
+    return {"data": path, "n_train": 32, "epochs": 2, "warmup": 1} | more
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Weights of a language model with the block of today, and of GPT-2; made once."""
+    folder, found = tmp_path_factory.mktemp("trained"), {}
+    for block, more in {"today": {"n_kv_heads": 1, "length": 13}, "gpt2": {}}.items():
+        found[block] = folder / f"{block}.safetensors"
+        given = small("own", folder, block=block, **more)
+        given |= {"weights": found[block], "epochs": 10, "learning_rate": 0.01}
+        assert call(options_of("torch", "language", folder / block, **given)) == 0
+    return found
+
+
+def options_from(side, path, runs, **changes):
+    """Options of a training that starts from weights; their sizes are left out."""
+    given = small("own", path.parent, **changes)
+    fixed = {"framework": side, "task": "language", "runs": runs, "from": path}
+    return flags(**fixed | {"batch_size": 16, "learning_rate": 1e-3} | given)
+
+
+@on_both_sides
+@pytest.mark.parametrize("block", ["today", "gpt2"])
+def test_training_starts_from_weights(side, block, trained, tmp_path, capsys):
+    """All of them are trained, with the vocabulary and the sizes of the file."""
+    before, pairs = side.models.load_language_model(trained[block])
+    assert call(options_from(side.name, trained[block], tmp_path)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found, theirs = side.models.load_language_model(weights_in(tmp_path))
+    assert type(found) is type(before) and theirs.metadata == pairs.metadata
+    old, new = to_arrays(before), to_arrays(found)
+    assert old.keys() == new.keys() and all((old[k] != new[k]).any() for k in old)
+    assert max(np.abs(old[k] - new[k]).max() for k in old) < 0.01  # 4 steps of 1e-3
+    first = float(re.search(r"epoch 1 of 2: loss (\S+),", lines[0])[1])
+    assert first < np.log(len(pairs)) - 0.1  # not as if untrained
+
+
+@on_both_sides
+def test_adapters_are_trained_and_saved_alone(side, trained, tmp_path, capsys):
+    """Interrupted after an epoch, as if not; both frameworks load the file."""
+    training = import_module(f"helpers.{side.name}.training")
+    more = {"adapter_rank": 3, "adapter_alpha": 5, "adapter_layers": "q,v,up"}
+    whole, parts = (
+        options_from(side.name, trained["today"], tmp_path / name, **more)
+        for name in ("whole", "parts")
+    )
+    assert call(whole) == 0
+    *_, said, path = capsys.readouterr().out.splitlines()
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "evaluate", stop)
+        assert call(parts) == 130
+    capsys.readouterr()
+    assert call(parts) == 0
+    assert "goes on after epoch 1 of 2" in capsys.readouterr().out
+    assert_same_run(history(tmp_path / "parts"), history(tmp_path / "whole"))
+    (file,) = tmp_path.glob("whole/adapter_*.safetensors")
+    assert str(file) == path and not [*tmp_path.glob("whole/weights_*")]
+    kept, m, d, f = load_file(file), 16, 8, 32
+    assert {name.rpartition(".")[2] for name in kept} == {"lora_a", "lora_b"}
+    assert all(np.any(x) for x in kept.values()), "B was not trained"
+    n = sum(x.size for x in kept.values())
+    assert n == 3 * ((m + 2 * d) + (m + d) + (m + f))  # of q, of v, of up
+    assert said.startswith(f"{n:,} of ")
+    tokens, found = np.arange(26).reshape(2, 13), []
+    for one in (jax_side, torch_side):
+        model, _ = one.models.load_language_model(trained["today"])
+        one.models.load_adapter(model, file)
+        found.append(as_numpy(model(one.tensor(tokens, "int32"))))
+    np.testing.assert_allclose(*found, atol=1e-5)
+    before, _ = side.models.load_language_model(trained["today"])
+    assert (
+        np.abs(found[0] - as_numpy(before(side.tensor(tokens, "int32")))).max() > 1e-4
+    )
+
+
+@on_both_sides
+def test_alpha_layers_and_weights_make_another_run(side, trained, tmp_path):
+    """Of adapters, each with its own file; the same command has the same one."""
+    for more in (
+        {},
+        {"adapter_alpha": 4},
+        {"adapter_alpha": 3},
+        {"adapter_layers": "k"},
+    ):
+        given = {"adapter_rank": 2, "epochs": 1} | more
+        assert call(options_from(side.name, trained["today"], tmp_path, **given)) == 0
+    assert len([*tmp_path.glob("adapter_*")]) == 3  # alpha is 4 by default
+
+
+@on_both_sides
+def test_weights_are_saved_in_half_precision(side, trained, tmp_path, capsys):
+    """Half as large, loaded with their vocabulary, and a start like others."""
+    given = {"epochs": 1, "data": trained["today"].parent / "own.txt"}
+    assert call([*options_from(side.name, trained["today"], tmp_path, **given)]) == 0
+    whole = load_file(weights_in(tmp_path))
+    file = tmp_path / "half.safetensors"
+    options = options_from(side.name, trained["today"], tmp_path, weights=file, **given)
+    assert call([*options, "--half"]) == 0
+    half = load_file(file)
+    for name, x in half.items():
+        assert x.dtype == np.float16
+        np.testing.assert_array_equal(x, whole[name].astype(np.float16))
+    model, pairs = side.models.load_language_model(file)
+    assert pairs.decode(pairs.encode("to be")) == "to be"
+    assert all((x == half[name]).all() for name, x in to_arrays(model).items())
+    capsys.readouterr()
+    assert call(options_from(side.name, file, tmp_path, **given)) == 0
+
+
+BAD_STARTS = [  # options, what is in place of the file, and the words of the sentence
+    ({"block": "gpt2"}, "expected block = today, as PATH says, got gpt2"),
+    ({"m": 24}, "expected m = 16, as PATH says, got 24"),
+    ({"length": 14}, "expected length = 13, as PATH says, got 14"),
+    ({"n_tokens": 111}, "expected n_tokens = 110, as PATH says, got 111"),
+    ({"n_kv_heads": 2}, "expected n_kv_heads = 1, as PATH says, got 2"),
+    ({"weights": "PATH"}, "expected --weights other than --from, got PATH for both"),
+    ({"from": "/nope/w"}, "No such file or directory: /nope/w"),
+    (
+        {"from": "TEXT"},
+        "expected TEXT to be a language model that scripts/train.py has",
+    ),
+    ({"adapter_rank": 0}, "expected a whole number above 0, got '0'"),
+    ({"adapter_alpha": 3}, "expected --adapter-rank, too, with --adapter-alpha"),
+    ({"adapter_rank": 2, "adapter_alpha": "nan"}, "a number above 0, got 'nan'"),
+    ({"adapter_rank": 2, "adapter_layers": "q,qkv"}, "'up', 'v'], got ['qkv']"),
+    ({"data": "GREEK"}, "unknown character 'α' (U+03B1): expected one of 97"),
+]
+
+
+@on_both_sides
+@pytest.mark.parametrize(("changes", "told"), BAD_STARTS, ids=lambda x: str(x)[:20])
+def test_bad_starts_are_one_sentence(side, changes, told, trained, tmp_path, capsys):
+    """Before any work, with both values."""
+    path, folder = trained["today"], trained["today"].parent
+    (folder / "greek.txt").write_text("αβγ" * 9000, encoding="utf-8")
+    places = {"PATH": path, "TEXT": folder / "own.txt", "GREEK": folder / "greek.txt"}
+    changes = {name: places.get(x, x) for name, x in changes.items()}
+    assert call(options_from(side.name, path, tmp_path) + flags(**changes)) in (1, 2)
+    out, error = capsys.readouterr()
+    (line,) = error.splitlines()
+    for name, place in places.items():
+        told = told.replace(name, str(place))
+    assert told in line
+    assert not out and not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "told"),
+    [
+        ("vision", {"from": "x"}, "expected --task language with --from, got vision"),
+        ("language", {"adapter_rank": 2}, "expected --from FILE with --adapter-rank"),
+        (
+            "vision",
+            {"adapter_layers": "q"},
+            "expected --from FILE with --adapter-layers",
+        ),
+    ],
+)
+def test_adapters_need_weights_of_a_language_model(
+    task, options, told, tmp_path, capsys
+):
+    assert call(options_of("torch", task, tmp_path, **options)) == 2
+    assert told in capsys.readouterr().err
+    path = tmp_path / "x"
+    given = options_of("torch", "language", tmp_path, adapter_rank=2, adapter_alpha=1)
+    assert call(given) == 2 and not path.exists()
+
+
+@pytest.mark.slow
+@on_both_sides
+def test_processes_train_adapters_together(side, trained, tmp_path):
+    """Two of them: the same numbers as one, and one file."""
+    given = {"adapter_rank": 2}
+    alone = options_from(side.name, trained["today"], tmp_path / "alone", **given)
+    assert call(alone) == 0
+    options = options_from(side.name, trained["today"], tmp_path / "two", **given)
+    if side is jax_side:
+        succeed(*jax_processes(options))
+    else:
+        succeed(start([*torchrun(2), *options]))
+    ours, theirs = (history(tmp_path / name) for name in ("two", "alone"))
+    for name in ("history/loss", "history/grad_norm"):
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, err_msg=name)
+    files = [load_file(*tmp_path.glob(f"{n}/adapter_*")) for n in ("two", "alone")]
+    assert files[0].keys() == files[1].keys()
+    for name in files[0]:
+        np.testing.assert_allclose(files[0][name], files[1][name], atol=2e-4)
 
 
 # In processes of its own

@@ -114,25 +114,33 @@ def converted(name, array, param, transposed):
     return ready
 
 
-def save_weights(model, path, metadata=None):
-    """Write the parameters of a model, and texts by name, to a safetensors file."""
-    write_atomically(path, safetensors.numpy.save(to_arrays(model), metadata))
+def save_weights(model, path, metadata=None, *, half=False):
+    """Write what ``packed`` makes of a model to a safetensors file."""
+    write_atomically(path, packed(model, metadata, half=half))
 
 
-def download_link(model, name, *, half=False, metadata=None):
-    """A link to download the parameters of a model, which contains the whole file.
+def packed(model, metadata=None, *, half=False):
+    """The parameters of a model, and texts by name, as bytes of a safetensors file.
 
     With ``half``, a number has two bytes; one too large for them is a ValueError.
-    ``metadata`` are texts by name that the file is to say besides, say a vocabulary.
     """
-    from IPython.display import HTML
-
     arrays = to_arrays(model)
     for key, x in arrays.items() if half else ():
         high = np.abs(x).max(initial=0)
         expect(not high > 65_504, f"up to 65,504 in {key} for half", f"{high:.3g}")
         arrays[key] = x.astype(np.float16)
-    data = safetensors.numpy.save(arrays, metadata)
+    return safetensors.numpy.save(arrays, metadata)
+
+
+def download_link(model, name, *, half=False, metadata=None):
+    """A link to download the parameters of a model, which contains the whole file.
+
+    ``half`` as in ``packed``; ``metadata`` are texts by name that the file is to say
+    besides, say a vocabulary.
+    """
+    from IPython.display import HTML
+
+    data = packed(model, metadata, half=half)
     address = f"data:application/octet-stream;base64,{b64encode(data).decode()}"
     return HTML(
         f'<a download="{escape(name)}" href="{address}">{escape(name)}</a> '
