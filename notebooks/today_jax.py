@@ -1297,5 +1297,5 @@ assert check("today.grouped", my_grouped)
 #   with theirs; shapes prove nothing.
 
 # %% [markdown] tags=["jax"]
-# Next comes [your own data, in JAX](data_jax.ipynb): tables, signals and texts as
-# sequences, and baselines to beat.
+# Next comes [start from a trained model, in JAX](finetune_jax.ipynb):
+# pretraining, and a task learned from a few labelled examples.

@@ -1287,5 +1287,5 @@ assert check("today.grouped", my_grouped)
 #   with theirs; shapes prove nothing.
 
 # %% [markdown] tags=["torch"]
-# Next comes [your own data, in PyTorch](data_torch.ipynb): tables, signals and texts as
-# sequences, and baselines to beat.
+# Next comes [start from a trained model, in PyTorch](finetune_torch.ipynb):
+# pretraining, and a task learned from a few labelled examples.

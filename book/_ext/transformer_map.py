@@ -70,6 +70,9 @@ SECTIONS = {
     "the block": ("today", "part of the block"),
     "experts": ("today", "mixture of experts"),
     "published weights": ("today", "weights load"),
+    "pretraining": ("finetune", "pretraining"),
+    "fine-tuning": ("finetune", "new last layer"),
+    "LoRA": ("finetune", "LoRA trains"),
 }
 # Below the architecture: what surrounds it, in rows of (words, middle, width).
 AROUND = {
@@ -106,8 +109,13 @@ AROUND = {
         ("experts", 126, 42),
         ("published weights", 196, 88),
     ],
+    "Adapt": [
+        ("pretraining", 84, 64),
+        ("fine-tuning", 152, 64),
+        ("LoRA", 214, 52),
+    ],
 }
-WIDTH, HEIGHT, BELOW, ROW = 248, 794, 528, 30
+WIDTH, HEIGHT, BELOW, ROW = 248, 824, 528, 30
 MIDDLE = WIDTH / 2
 
 

@@ -3,8 +3,8 @@
 jax, torch
     What the pages built, one file a chapter: ``attention``, ``encoder``,
     ``positions``, ``vision``, ``decoder``, ``generation``, ``translation``,
-    ``today``, ``classifier``; ``fit``, ``evaluate`` and the losses in ``training``,
-    how it multiplies in ``compute``; ``memory`` that training keeps.
+    ``today``, ``lora``, ``classifier``; ``fit``, ``evaluate`` and the losses in
+    ``training``, how it multiplies in ``compute``; ``memory`` that training keeps.
     A page takes them in one line: ``from helpers.torch import LanguageModel, fit``.
 
 Beside them stands what both share:
@@ -17,13 +17,13 @@ schedules
 data
     Seeded NumPy arrays: ``sequences`` to reverse, ``sets`` with an odd one, ``text``,
     ``byte_pairs``, ``ngrams``, ``dates``, ``lines`` of four languages, ``pictures``,
-    ``photos`` and their features, ``vowels`` with gaps. And ``checkpoints`` of others:
-    where they are, and, in ``published``, what they call their weights.
+    ``photos`` and their features, ``vowels`` with gaps. Our ``pretrained.safetensors``,
+    and ``checkpoints`` of others: where they are; in ``published``, names of weights.
 show
     ``prose`` with computed numbers, ``plots``, ``patches`` of pictures, ``viewer`` for
     attention maps to touch, and ``diagrams`` of architectures: a ``canvas``, one file a
     chapter (``anomaly``, ``attention``, ``costs``, ``data``, ``decoder``,
-    ``encoder``, ``frameworks``, ``positions``, ``scaling``, ``today``,
+    ``encoder``, ``finetune``, ``frameworks``, ``positions``, ``scaling``, ``today``,
     ``translation``, ``vision``, ``warmup``).
 exercises
     ``check`` tries a function from a blank cell, and names its mistake; one file a
@@ -33,10 +33,10 @@ exercises
 engine
     What a reader may ignore: ``settings`` of each task and ``set_settings``,
     ``checks``, ``arguments``, ``shapes``, ``nested`` arrays, ``weights`` in one file
-    for both frameworks, ``language_models`` with their vocabulary, ``runs`` that are
-    kept under a ``fingerprint`` of their code, ``processes`` that train together,
-    ``jobs`` that start them, the ``twin``: a training in the other framework, and
-    what is ``mine``: definitions from blank notebooks.
+    for both frameworks, or ``adapters``, ``language_models`` with their vocabulary,
+    ``runs`` that are kept under a ``fingerprint`` of their code, ``processes`` that
+    train together, ``jobs`` that start them, the ``twin``: a training in the other
+    framework, and what is ``mine``: definitions from blank notebooks.
 
 This file imports nothing, so a JAX page never loads torch and a PyTorch page never
 loads JAX.

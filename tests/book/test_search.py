@@ -18,6 +18,7 @@ WORDS = {
     "overfitted": "frameworks",
     "beam search": "translation",
     "SwiGLU": "today",
+    "LoRA": "finetune",
     "top-p": "decoder",
     "learning rate": "warmup",
     "clipping": "warmup",
