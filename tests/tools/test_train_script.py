@@ -336,8 +336,11 @@ def options_from(side, path, runs, **changes):
     return flags(**fixed | {"batch_size": 16, "learning_rate": 1e-3} | given)
 
 
-@on_both_sides
-@pytest.mark.parametrize("block", ["today", "gpt2"])
+@pytest.mark.parametrize(
+    ("side", "block"),
+    [(torch_side, "today"), (torch_side, "gpt2"), (jax_side, "today")],
+    ids=lambda x: getattr(x, "name", x),
+)
 def test_training_starts_from_weights(side, block, trained, tmp_path, capsys):
     """All of them are trained, with the vocabulary and the sizes of the file."""
     before, pairs = side.models.load_language_model(trained[block])
@@ -394,8 +397,7 @@ def test_adapters_are_trained_and_saved_alone(side, trained, tmp_path, capsys):
     )
 
 
-@on_both_sides
-def test_alpha_layers_and_weights_make_another_run(side, trained, tmp_path):
+def test_alpha_and_layers_make_another_run(trained, tmp_path):
     """Of adapters, each with its own file; the same command has the same one."""
     for more in (
         {},
@@ -404,7 +406,7 @@ def test_alpha_layers_and_weights_make_another_run(side, trained, tmp_path):
         {"adapter_layers": "k"},
     ):
         given = {"adapter_rank": 2, "epochs": 1} | more
-        assert call(options_from(side.name, trained["today"], tmp_path, **given)) == 0
+        assert call(options_from("torch", trained["today"], tmp_path, **given)) == 0
     assert len([*tmp_path.glob("adapter_*")]) == 3  # alpha is 4 by default
 
 
