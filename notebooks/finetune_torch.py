@@ -113,7 +113,7 @@ SIZES |= {"f": 344, "max_length": 128}
 # here for a minute. Both see the same text, from modules that neither learned from.
 
 # %% tags=["shared", "experiment"]
-# Experiment: the minute's model; bits per character; drawing of texts
+# Experiment: the minute's model, and bits per character
 settings = Text()
 texts = text.load()  # Python's standard library: train and test
 minute_pairs = BytePairs.learn(texts["train"], settings.n_tokens)
@@ -131,8 +131,10 @@ def bits_of(model, pairs, held_out, length=64):
     return text.bits_per_character(loss, tokens, held_out)
 
 
+# %% tags=["shared", "experiment"]
+# Experiment: texts are drawn with the same luck in both frameworks
 def write(model, pairs, prompt, n=48, temperature=0.6, seed=1):
-    """A text and ``n`` more tokens, drawn with the same luck in both frameworks."""
+    """A text and ``n`` more tokens."""
     rng, tokens = np.random.default_rng(seed), [*pairs.encode(prompt)]
     for _ in range(n):
         seen = tokens[-64:]
@@ -176,7 +178,7 @@ assert saved > 0.3
 # the text of pretraining.)
 
 # %% tags=["shared"]
-lines_, labels, test_lines, test_labels = lines.languages(n_train=400, n_test=150)
+lines_, labels, test_lines, test_labels = lines.languages()
 
 
 def few(n, seed=0):
@@ -203,6 +205,7 @@ test = as_tokens(test_lines), test_labels
 # Each token sees only what came before it, so only the **last** has seen the whole
 # line, here the line break.
 
+
 # %% tags=["torch"]
 class TextClassifier(nn.Module):
     """A language model with another output layer: texts ``b s`` to classes ``b c``."""
@@ -217,6 +220,20 @@ class TextClassifier(nn.Module):
         return self.trunk(tokens)[torch.arange(len(tokens)), last]  # b c
 
 
+# %% tags=["shared", "check"]
+# Checked: logits are read at the last token; padding changes nothing; lines are new
+reader = build(TextClassifier, build(ModernLM, seed=1, **SIZES), 4)
+given = test[0][:20]
+every = as_numpy(forward(reader.trunk, integers(given)))  # b s c
+ends = every[np.arange(20), (given >= 0).sum(axis=1) - 1]
+np.testing.assert_allclose(as_numpy(forward(reader, integers(given))), ends, atol=1e-5)
+shorter = given[:, : (given >= 0).sum(axis=1).max()]
+np.testing.assert_allclose(
+    as_numpy(forward(reader, integers(shorter))), ends, atol=1e-4
+)
+assert not {*lines_} & {*test_lines}
+assert [*np.bincount(labels[few(20)])] == [20] * 4
+
 # %% [markdown] tags=["shared"]
 # What of it is trained? In a **probe**, only the new layer; in **full fine-tuning**,
 # everything.
@@ -228,7 +245,7 @@ class TextClassifier(nn.Module):
 
 # %% tags=["torch"]
 def train_only(model, *names):
-    """Options for ``fit``: parameters without one of these names in their path freeze."""
+    """Options for ``fit``: what has none of these names in its path is frozen."""
     paths = {path: {*path.split(".")} for path, _ in model.named_parameters()}
     known = sorted(set().union(*paths.values()))
     if missing := sorted({*names}.difference(known)):
@@ -413,7 +430,7 @@ fig
 
 # %% tags=["shared", "say"]
 shown = [
-    [way, f"{scores[way]:.0%}"] + [f"{np.mean(figures[f'{way} {n}']):.0%}" for n in numbers]
+    [way, f"{scores[way]:.0%}", *(f"{np.mean(x):.0%}" for x in curves[way][1].T)]
     for way in ways
 ]
 say(table(["way", "20, this run", *(f"{n}, five seeds" for n in numbers)], *shown))
@@ -428,7 +445,7 @@ say(table(["way", "20, this run", *(f"{n}, five seeds" for n in numbers)], *show
 # %% tags=["shared", "experiment"]
 # Experiment: the trunk of a classifier as a language model again
 def trunk_of(model, lora=True):
-    """A language model with the weights of a trunk, with its adapter merged or without."""
+    """The trunk of a classifier, with its adapter merged or taken off."""
     arrays = to_arrays(model.trunk)
     own = {n: x for n, x in arrays.items() if "lora" not in n and "output" not in n}
     own = {n.replace(".base.", "."): x for n, x in own.items()}
@@ -467,8 +484,9 @@ print(f"{file.stat().st_size / 1024:.0f} KiB")
 
 # %% [markdown] tags=["shared"]
 # To use it without any cost, **merge** it: $W + \frac{\alpha}{r} A B$ is a matrix of
-# the shape of $W$ (`merge_lora` calls `merge` of each layer). Unmerged, one trunk in memory serves many tasks, each with its file:
-# `load_adapter` again puts another in its place.
+# the shape of $W$ (`merge_lora` calls `merge` of each layer). Unmerged, one trunk in
+# memory serves many tasks, each with its file: `load_adapter` again puts another in
+# its place.
 
 # %% tags=["shared", "check"]
 # Checked: the file gives equal logits; merged equals unmerged; parameters as before
@@ -500,10 +518,10 @@ shown = [
 say(table(["way", "trained", "weights, gradients, averages"], *shown))
 say(
     "Activations come on top, in both ways. So one GPU with 24 GB can adapt what needs "
-    f"several for full fine-tuning, and a task is a file of {2 * small / 2**20:.0f} MiB "
-    f"in bfloat16 instead of {2 * weights / 2**30:.0f} GiB. With the frozen weights in "
-    "four bits ([QLoRA, Dettmers et al. 2023](https://arxiv.org/abs/2305.14314)), "
-    f"weights and adapters need {(weights / 2 + 16 * small) / 2**30:.1f} GiB."
+    f"several for full fine-tuning. In bfloat16, a task is {2 * small / 2**20:.0f} MiB "
+    f"instead of {2 * weights / 2**30:.0f} GiB. With frozen weights of four bits "
+    "([QLoRA, Dettmers et al. 2023](https://arxiv.org/abs/2305.14314)), weights and "
+    f"adapters need {(weights / 2 + 16 * small) / 2**30:.1f} GiB."
 )
 
 # %% tags=["shared", "check"]
@@ -549,8 +567,8 @@ merge_lora(published)  # for writing: generate_greedily, as before
 
 # %% tags=["shared", "answer"]
 say(
-    "$2mr > m^2$ from $r > m/2$ on. $AB$ has at most rank $r$, so only with $r = m$ can "
-    "it be any change at all. LoRA bets that a task needs a change of low rank."
+    "From $r > m/2$ on, because then $2mr > m^2$. $AB$ has at most rank $r$, so only "
+    "with $r = m$ can it be any change. LoRA bets that a change of low rank is enough."
 )
 rng = np.random.default_rng(0)
 a, b = rng.normal(size=(40, 3)), rng.normal(size=(3, 40))
@@ -578,33 +596,34 @@ say(
 assert max(moved) == 0
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, find the leak.** Two trunks are offered to you. Of one you know what it
-# has read; the other is said to be better at just these lines. Before you compare
-# classifiers: which numbers tell whether it has read the test?
+# **Exercise 3, find the leak.** Say that `mine` are lines of your task, which nobody
+# should have seen. You are offered a trunk that is said to be good at such lines; of
+# ours, you know what it has read. Which numbers tell whether the other has read `mine`?
 
 # %% tags=["shared"]
+spare = lines_[np.setdiff1d(np.arange(len(lines_)), rows)]
+mine, others = "\n".join(spare[:600]), "\n".join(spare[600:1200])
 offered = build(ModernLM, **SIZES)
 from_arrays(offered, LEARNED)
-read = text.windows(pairs.encode("\n".join(test_lines)), 64)  # no labels
-steps = Settings(n_train=80, batch_size=16, epochs=16, learning_rate=1e-3, warmup=10)
+read = text.windows(pairs.encode(mine), 64)  # no labels
+steps = Settings(n_train=80, batch_size=16, epochs=12, learning_rate=1e-3, warmup=10)
 fit(offered, next_token, (read,), steps, bar=False)
 
 # %% tags=["shared", "answer"]
-unused = lines_[np.setdiff1d(np.arange(len(lines_)), rows)][: len(test_lines)]
-leak = {}
-for name, one in (("ours", trunk), ("offered", offered)):
-    both = ["\n".join(each) for each in (test_lines, unused)]
-    leak[name] = [bits_of(one, pairs, each) for each in both]
-shown = [[name, *(f"{each:.2f}" for each in two)] for name, two in leak.items()]
+leak = {
+    name: [bits_of(one, pairs, each) for each in (mine, others)]
+    for name, one in (("ours", trunk), ("offered", offered))
+}
+shown = [[name, *(f"{each:.2f}" for each in both)] for name, both in leak.items()]
+gains = np.subtract(*leak.values())  # of the offered trunk: on mine, on others
 say(
-    table(["trunk", "test lines", "lines that no test uses"], *shown)
-    + "\n\nBits per character, on the test and on lines like it. The offered one needs "
-    f"{word('fewer', leak['offered'][0], leak['ours'][0])} bits on the test lines and "
-    f"{word('more', leak['offered'][1], leak['ours'][1])} on the others: it has read "
-    "the test. Labels were not needed for that. (For a model whose text nobody knows, "
-    "take test data that are younger than the model.)"
+    table(["trunk", "`mine`", "`others`"], *shown)
+    + "\n\nBits per character, on your lines and on lines like them. The offered one "
+    f"is {gains[0]:.2f} better on `mine`, and on `others` by {gains[1]:.2f}, which is "
+    f"{word('less', gains[1], gains[0])}: it has read `mine`, for which no label was "
+    "needed. (If nobody knows what a model has read, take lines that are younger.)"
 )
-assert leak["offered"][0] < leak["ours"][0] - 0.3
+assert gains[0] > gains[1] + 0.2
 
 # %% [markdown] tags=["shared", "questions"]
 # ## Five questions
@@ -618,14 +637,13 @@ assert leak["offered"][0] < leak["ours"][0] - 0.3
 # **No.** All of $B$ is trained, from the first update on. Its start saves nothing.
 #
 # </details>
-# <details><summary>So that training begins with the outputs of the trained
-# model.</summary>
+# <details><summary>So that training begins with the trained model's outputs.</summary>
 #
 # **Right.** $xAB = 0$, so the adapter changes nothing until $B$ has moved. With random
 # $B$, it would add noise to every layer at once.
 #
 # </details>
-# <details><summary>So that $A$ and $B$ stay small, as weight decay does.</summary>
+# <details><summary>So that the adapter stays small, as with weight decay.</summary>
 #
 # **No.** Nothing holds them there: Adam moves $B$ by about the learning rate in each of
 # the first updates.
@@ -651,8 +669,8 @@ assert leak["offered"][0] < leak["ours"][0] - 0.3
 #
 # </details>
 #
-# **3.** LoRA trains 0.3 % of a model. By how much does the memory for activations
-# shrink?
+# **3.** LoRA trains one number of three hundred. By how much does the memory for
+# activations shrink?
 #
 # <details><summary>Hardly at all.</summary>
 #
@@ -660,13 +678,13 @@ assert leak["offered"][0] < leak["ours"][0] - 0.3
 # needs the inputs of its layer, as $W$ would.
 #
 # </details>
-# <details><summary>To 0.3 % as well.</summary>
+# <details><summary>As much as the memory of the optimizer.</summary>
 #
 # **No.** Gradients and Adam's averages shrink with what is trained. Activations depend
 # on batch, length and layers.
 #
 # </details>
-# <details><summary>To half, since the backward pass goes only through adapters.</summary>
+# <details><summary>To half: the backward pass goes through adapters only.</summary>
 #
 # **No.** To reach the adapter of the first block, it goes through all others, frozen
 # matrices included.

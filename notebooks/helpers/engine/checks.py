@@ -108,10 +108,7 @@ def check_classes(model, data, what):
 
 
 def check_texts(model, data, what, least=2):
-    """Check that texts are tokens ``b s`` that a model knows, padded with -1 at the end.
-
-    With two at least in each row, the last token is only a label.
-    """
+    """Check that texts are tokens ``b s`` that a model knows, padded with -1 at the end."""
     target = getattr(model, "target", model)
     known = [(target.embed.num_embeddings, target.max_length + least - 1)]
     if target is not model:

@@ -133,11 +133,7 @@ def packed(model, metadata=None, *, half=False):
 
 
 def download_link(model, name, *, half=False, metadata=None):
-    """A link to download the parameters of a model, which contains the whole file.
-
-    ``half`` as in ``packed``; ``metadata`` are texts by name that the file is to say
-    besides, say a vocabulary.
-    """
+    """A link to download what ``packed`` makes of a model; it contains the whole file."""
     from IPython.display import HTML
 
     data = packed(model, metadata, half=half)

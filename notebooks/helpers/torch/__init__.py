@@ -31,9 +31,7 @@ NAMES = {  # in the order of the chapters
         cut_patches VisionTransformer count_patches check_images move_pictures augment
     """,
     "decoder": "embedding unembedding check_tokens LanguageModel load_language_model",
-    "generation": """
-        new_cache advance next_token_probabilities generate continue_texts
-    """,
+    "generation": "new_cache advance next_token_probabilities generate continue_texts",
     "translation": """
         DecoderBlock Decoder check_shared Translator translate search_beams
     """,
@@ -42,10 +40,8 @@ NAMES = {  # in the order of the chapters
         MLP MixtureOfExperts make_norm ModernBlock placed embedding_table ModernLM
         empty_cache generate_greedily continue_greedily load_pretrained
     """,
-    "lora": """
-        LoRALinear find_layers add_lora merge_lora train_only save_adapter load_adapter
-        TextClassifier
-    """,
+    "lora": """LoRALinear find_layers add_lora merge_lora train_only save_adapter
+        load_adapter TextClassifier""",
     "classifier": "SequenceClassifier",
 }
 FILES = {name: file for file, names in NAMES.items() for name in names.split()}
