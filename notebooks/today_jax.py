@@ -1298,4 +1298,4 @@ assert check("today.grouped", my_grouped)
 
 # %% [markdown] tags=["jax"]
 # Next comes [start from a trained model, in JAX](finetune_jax.ipynb):
-# pretraining, and a task learned from a few labelled examples.
+# pretraining, and a task learned from few labels.

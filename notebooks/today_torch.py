@@ -1288,4 +1288,4 @@ assert check("today.grouped", my_grouped)
 
 # %% [markdown] tags=["torch"]
 # Next comes [start from a trained model, in PyTorch](finetune_torch.ipynb):
-# pretraining, and a task learned from a few labelled examples.
+# pretraining, and a task learned from few labels.

@@ -17,10 +17,8 @@ NAMES = {  # in the order of the chapters
         masked_softmax merge_heads
     """,
     "encoder": "NORMS pick check_rate FeedForward EncoderBlock Encoder",
-    "positions": """
-        sinusoidal_positions SinusoidalPositions LearnedPositions rotary
-        RotaryAttention POSITIONS Predictor attention_maps
-    """,
+    "positions": """sinusoidal_positions SinusoidalPositions LearnedPositions rotary
+        RotaryAttention POSITIONS Predictor attention_maps""",
     "training": """
         cross_entropy odd_one_out next_token fit evaluate on_device Distributed
         over_processes Trainer loss_weights make_optimizer update run_epoch
@@ -40,8 +38,8 @@ NAMES = {  # in the order of the chapters
         MLP MixtureOfExperts make_norm ModernBlock placed embedding_table ModernLM
         empty_cache generate_greedily continue_greedily load_pretrained
     """,
-    "lora": """LoRALinear find_layers add_lora merge_lora train_only save_adapter
-        load_adapter TextClassifier""",
+    "lora": """LoRALinear find_layers add_lora find_adapters merge_lora train_only
+        save_adapter load_adapter TextClassifier""",
     "classifier": "SequenceClassifier",
 }
 FILES = {name: file for file, names in NAMES.items() for name in names.split()}

@@ -55,9 +55,15 @@ def add_lora(model, rank, alpha, names=("q", "v")):
     return model
 
 
+def find_adapters(model):
+    """Pairs of a module and the name of a layer with an adapter, of this file or a page."""
+    found = find_layers(model, nn.Module)
+    return [place for place in found if hasattr(getattr(*place), "lora_a")]
+
+
 def merge_lora(model):
     """Add all adapters to the weights beside them, in place: the model as it was."""
-    for module, name in find_layers(model, LoRALinear):
+    for module, name in find_adapters(model):
         setattr(module, name, getattr(module, name).merge())
     return model
 
@@ -75,7 +81,7 @@ def train_only(model, *names):
 
 def save_adapter(model, path, *others):
     """Write the adapters of a model, and layers named ``others``, for both frameworks."""
-    found = find_layers(model, LoRALinear)
+    found = find_adapters(model)
     layers, names = [getattr(*place) for place in found], {name for _, name in found}
     kinds = sorted({(layer.lora_a.shape[1], layer.scale) for layer in layers})
     expect(len(kinds) == 1, "adapters of one rank and scale", kinds or "none")
@@ -90,7 +96,7 @@ def load_adapter(model, path):
     The weights beside them must be those the file was trained on, or nothing changes.
     """
     about, arrays = adapters.read_adapter(model, path)
-    for module, name in find_layers(model, LoRALinear):
+    for module, name in find_adapters(model):
         setattr(module, name, getattr(module, name).base)
     add_lora(model, **about)
     from_arrays(model, to_arrays(model) | arrays)
