@@ -68,7 +68,11 @@ def report(record):
     head = [*record["text"]["parts"][0]]
     facts = record["about"] | {"command": f"`{record['command']}`"}
     facts = "\n".join(f"* {name}: {value}" for name, value in facts.items())
-    return f"{run.table(['', ''], rows)}\n\n{run.table(head, parts)}\n\n{facts}\n"
+    tables = (
+        run.table(head, [[*map(str, line)] for line in lines])
+        for head, lines in ((["what", "figure"], rows), (head, parts))
+    )
+    return "\n\n".join([*tables, f"{facts}\n"])
 
 
 def main():

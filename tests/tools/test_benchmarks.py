@@ -25,11 +25,13 @@ sys.path.insert(0, str(pages.ROOT))
 from benchmarks import (
     block_of_today,
     block_seeds,
+    finetune_seeds,
     generation,
     generation_torch,
     losses_torch,
     measure,
     photo_sets,
+    pretraining,
     tasks,
     usual,
     usual_torch,
@@ -39,6 +41,9 @@ from benchmarks import run as command
 
 from helpers import torch as model_torch
 from helpers.data import text
+from helpers.data.byte_pairs import BytePairs
+from helpers.engine.settings import Settings
+from helpers.engine.weights import count_parameters, save_weights
 
 
 def run(folder, **options):
@@ -516,3 +521,77 @@ def test_times_of_two_blocks_come_in_pairs(framework, tmp_path, monkeypatch):
     assert all(x > 0 for pair in (first, second) for x in pair["today"].values())
     rows = rows_of(path.with_suffix(".md").read_text("utf-8"))
     assert [row["time of"] for row in rows] == ["token, 1", "token, 16", "update"]
+
+
+def test_few_labels_are_recorded_by_way_and_number(tmp_path, monkeypatch):
+    """Five figures of each; every rate and seed is that of the call."""
+    test = [(np.zeros((1, 2), int), np.zeros(1, int)), "test lines", "test labels"]
+
+    def adapt(way, rows, rate, seed):
+        return {"a": 0.1, "b": 0.2}[way] + rate + len(rows) / 1000 + seed / 100
+
+    page = SimpleNamespace(
+        RATES={"a": 0.01, "b": 0.03}, few=lambda n, seed: range(4 * n), adapt=adapt,
+        cross_entropy=None, evaluate=lambda model, *_: {"accuracy": model},
+        baseline=lambda rows: SimpleNamespace(score=lambda *_: len(rows) / 1000),
+        test=test[0], test_lines=test[1], test_labels=test[2],
+    )  # fmt: skip
+    monkeypatch.setattr(finetune_seeds, "names_of_page", lambda framework: page)
+    options = ["--framework", "torch", "--seeds", "1", "2", "--numbers", "5", "20"]
+    options += ["--output", f"{tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["finetune_seeds", *options])
+    finetune_seeds.main()
+    (path,) = tmp_path.glob("*-finetune-seeds-torch.json")
+    record = json.loads(path.read_text("utf-8"))
+    assert record["numbers"] == [5, 20] and record["seeds"] == [1, 2]
+    figures = record["figures"]
+    assert [*figures] == [f"{way} {n}" for n in (5, 20) for way in ("TF-IDF", "a", "b")]
+    np.testing.assert_allclose(figures["b 20"], [0.32, 0.33])
+    assert figures["TF-IDF 5"] == [0.02, 0.02]
+    (row,) = [
+        row for row in rows_of(path.with_suffix(".md").read_text("utf-8"))
+        if row["way, lines a language"] == "b 20"
+    ]  # fmt: skip
+    assert row["mean"] == "32.5%"
+
+
+def test_the_page_of_few_labels_has_what_is_recorded():
+    """The cells that the record is made with are there, above the comparison."""
+    cells = pages.read_py(pages.NOTEBOOKS / "finetune_torch.py")
+    code = "\n".join(cell.source for cell in cells).split("models = {")[0]
+    for name in ("def few", "def adapt", "def baseline", "RATES =", "test ="):
+        assert f"\n{name}" in code
+
+
+def test_pretraining_is_recorded_with_its_text(tmp_path, monkeypatch):
+    file = tmp_path / "some.txt"
+    file.write_text(text.load()["test"][:30_000], "utf-8")
+    about = {"parts": [{"source": "Python 3", "licence": "PSF-2.0", "characters": 9}]}
+    file.with_suffix(".json").write_text(json.dumps(about), "utf-8")
+    pairs = BytePairs.learn(text.load(file)["train"], 120)
+    sizes = {"n_tokens": len(pairs), "m": 16, "n_blocks": 1, "n_heads": 2, "f": 8}
+    sizes |= {"max_length": 16}
+    model = model_torch.build(model_torch.ModernLM, **sizes)
+    steps = Settings(n_train=400, batch_size=4, epochs=2, learning_rate=1e-3, warmup=1)
+    rows = text.windows(pairs.encode(text.load(file)["train"]), 16)[:400]
+    given = {"folder": tmp_path / "runs", "bar": False}
+    history = model_torch.fit(model, model_torch.next_token, (rows,), steps, **given)
+    notes = {"model": json.dumps(sizes), "block": "today", **pairs.metadata}
+    save_weights(model, tmp_path / "some.safetensors", notes, half=True)
+    options = [f"{file}", "--runs", f"{tmp_path / 'runs'}", "--weights"]
+    options += [f"{tmp_path / 'some.safetensors'}", "--output", f"{tmp_path / 'out'}"]
+    monkeypatch.setattr(sys, "argv", ["pretraining", *options])
+    pretraining.main()
+    (path,) = (tmp_path / "out").glob("*-pretraining-torch.json")
+    record = json.loads(path.read_text("utf-8"))
+    figures = record["figures"]
+    assert record["text"] == about and figures["updates"] == 200
+    assert figures["parameters"] == count_parameters(model)
+    np.testing.assert_allclose(
+        figures["curve"], history["loss"].reshape(2, 100).mean(axis=1), atol=1e-4
+    )
+    test = pairs.encode(text.load(file)["test"])
+    data = (text.windows(test, 16),)
+    found = model_torch.evaluate(model, model_torch.next_token, data)["loss"]
+    np.testing.assert_allclose(figures["held-out loss"], found, rtol=1e-2)
+    assert "PSF-2.0" in path.with_suffix(".md").read_text("utf-8")
