@@ -299,7 +299,8 @@ class LoRALinear(nnx.Module):
 def find_layers(model, kind):
     """Pairs of a module and the name of a layer of this kind in it."""
     return [
-        (module, name) for _, module in nnx.iter_modules(model)
+        (module, name) for _, module in nnx.iter_graph(model)
+        if isinstance(module, nnx.Module)
         for name, layer in vars(module).items() if isinstance(layer, kind)
     ]  # fmt: skip
 
