@@ -64,7 +64,8 @@ def report(record):
     losses = record["figures"]["curve"]
     rows += [[f"loss, updates until {EVERY * (i + 1):,}", losses[i]]
              for i in np.linspace(0, len(losses) - 1, 10).astype(int)]  # fmt: skip
-    parts = [[one[name] for name in one] for one in record["text"]["parts"]]
+    parts = [[*one.values()] for one in record["text"]["parts"]]
+    parts = [[source, f"`{kind}`", *rest] for source, kind, *rest in parts]
     head = [*record["text"]["parts"][0]]
     facts = record["about"] | {"command": f"`{record['command']}`"}
     facts = "\n".join(f"* {name}: {value}" for name, value in facts.items())

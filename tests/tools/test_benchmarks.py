@@ -566,7 +566,7 @@ def test_the_page_of_few_labels_has_what_is_recorded():
 def test_pretraining_is_recorded_with_its_text(tmp_path, monkeypatch):
     file = tmp_path / "some.txt"
     file.write_text(text.load()["test"][:30_000], "utf-8")
-    about = {"parts": [{"source": "Python 3", "licence": "PSF-2.0", "characters": 9}]}
+    about = {"parts": [{"source": "Python 3", "kind": "*.py", "licence": "PSF-2.0"}]}
     file.with_suffix(".json").write_text(json.dumps(about), "utf-8")
     pairs = BytePairs.learn(text.load(file)["train"], 120)
     sizes = {"n_tokens": len(pairs), "m": 16, "n_blocks": 1, "n_heads": 2, "f": 8}
@@ -594,4 +594,4 @@ def test_pretraining_is_recorded_with_its_text(tmp_path, monkeypatch):
     data = (text.windows(test, 16),)
     found = model_torch.evaluate(model, model_torch.next_token, data)["loss"]
     np.testing.assert_allclose(figures["held-out loss"], found, rtol=1e-2)
-    assert "PSF-2.0" in path.with_suffix(".md").read_text("utf-8")
+    assert "| `*.py` | PSF-2.0 |" in path.with_suffix(".md").read_text("utf-8")
