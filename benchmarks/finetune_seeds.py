@@ -59,7 +59,7 @@ def try_rates(page, numbers, seeds):
                     rows = page.few(n, seed)
                     model = page.adapt(way, rows, rate, seed)
                     rest = np.setdiff1d(np.arange(len(page.labels)), rows)
-                    given = page.as_tokens(page.lines_[rest]), page.labels[rest]
+                    given = page.as_tokens(page.lines[rest]), page.labels[rest]
                     score = page.evaluate(model, page.cross_entropy, given)
                     of_rate.append(score["accuracy"])
                 found.append(f"{rate:g}: {np.mean(of_rate):.3f}")

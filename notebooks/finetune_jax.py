@@ -58,8 +58,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from helpers.data import checkpoints, lines, text
+from helpers.data import checkpoints, text
 from helpers.data.byte_pairs import BytePairs
+from helpers.data.lines import languages
 from helpers.data.sequences import in_order
 from helpers.engine.runs import runs_folder
 from helpers.engine.settings import Settings, Text
@@ -158,7 +159,7 @@ shown = [
     [name, f"{count_parameters(model):,}", f"{len(its_pairs):,}", f"{bits[name]:.2f}"]
     for name, (model, its_pairs) in readers.items()
 ]
-say(table(["trained for", "parameters", "tokens", "bits per character"], *shown))
+say(table(["trained for", "parameters", "vocabulary", "bits per character"], *shown))
 saved = bits["a minute"] - bits["an hour"]
 say(
     f"The hour saves {saved:.2f} bits of {bits['a minute']:.2f}, with windows of 64 "
@@ -167,7 +168,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: the hour is worth a third of a bit and more; the files are not its own
+# Checked: the hour is worth 0.3 bits and more
 assert saved > 0.3
 
 # %% [markdown] tags=["shared"]
@@ -179,7 +180,7 @@ assert saved > 0.3
 # the text of pretraining.)
 
 # %% tags=["shared"]
-lines_, labels, test_lines, test_labels = lines.languages()
+lines, labels, test_lines, test_labels = languages()
 
 
 def few(n, seed=0):
@@ -201,10 +202,10 @@ def as_tokens(texts, length=32):
 test = as_tokens(test_lines), test_labels
 
 # %% [markdown] tags=["shared"]
-# The trunk of the model turns tokens into vectors. Its last layer turns vectors into
-# logits of the next token; put a layer with four outputs in its place. Which vector?
-# Each token sees only what came before it, so only the **last** has seen the whole
-# line, here the line break.
+# All of the model but its last layer, the **trunk**, turns tokens into vectors. The
+# last layer turns vectors into logits of the next token; put one with four outputs in
+# its place. Which vector does it read? A token sees only what came before it, so only
+# the **last** one, here the line break, has seen the whole line.
 
 
 # %% tags=["jax"]
@@ -232,7 +233,7 @@ shorter = given[:, : (given >= 0).sum(axis=1).max()]
 np.testing.assert_allclose(
     as_numpy(forward(reader, integers(shorter))), ends, atol=1e-4
 )
-assert not {*lines_} & {*test_lines}
+assert not {*lines} & {*test_lines}
 assert [*np.bincount(labels[few(20)])] == [20] * 4
 
 # %% [markdown] tags=["shared"]
@@ -381,7 +382,7 @@ def train(model, names, rows, rate, seed=0):
     )
     rng = np.random.default_rng(seed)
     drawn = np.concatenate([rng.permutation(rows) for _ in range(2000)])[:2000]
-    data = as_tokens(lines_[drawn]), labels[drawn]
+    data = as_tokens(lines[drawn]), labels[drawn]
     options = {"batches": in_order(steps), "bar": False} | train_only(model, *names)
     fit(model, cross_entropy, data, steps, **options)
     return model
@@ -404,7 +405,7 @@ def baseline(rows):
     """Counts of characters and pairs (TF-IDF), with logistic regression."""
     counts = TfidfVectorizer(analyzer="char", ngram_range=(1, 2))
     last = LogisticRegression(C=10, max_iter=500)
-    return make_pipeline(counts, last).fit(lines_[rows], labels[rows])
+    return make_pipeline(counts, last).fit(lines[rows], labels[rows])
 
 
 # %% tags=["shared"]
@@ -446,8 +447,8 @@ say(
     f"fine-tuning reaches {more['full']:.0%}; TF-IDF gets {many['TF-IDF']:.0%} with "
     f"300. The **probe** is ahead of TF-IDF with 20 ({few_['probe']:.0%}, "
     f"{word('higher', few_['probe'], few_['TF-IDF'])} than {few_['TF-IDF']:.0%}), but "
-    f"with 300 it falls behind ({many['probe']:.0%}): it can only weigh what the trunk "
-    "offers, and the trunk learned to predict tokens, not to tell languages apart."
+    f"with 300 it falls behind ({many['probe']:.0%}): it trains few numbers, and can "
+    "only weigh what the trunk offers."
 )
 
 # %% tags=["shared", "check"]
@@ -654,7 +655,7 @@ assert max(moved) == 0
 # ours, you know what it has read. Which numbers tell whether the other has read `mine`?
 
 # %% tags=["shared"]
-spare = lines_[np.setdiff1d(np.arange(len(lines_)), rows)]
+spare = lines[np.setdiff1d(np.arange(len(lines)), rows)]
 mine, others = "\n".join(spare[:600]), "\n".join(spare[600:1200])
 offered = build(ModernLM, **SIZES)
 from_arrays(offered, LEARNED)
