@@ -18,10 +18,10 @@
 # choose between a probe, full fine-tuning and LoRA, write LoRA yourself, and keep what
 # it learned in a small file. You need: the chapter on the Transformer of today.
 #
-# A colleague has twenty labelled examples of each class. In the chapter on your own
-# data, a Transformer needed hundreds to come near a count of characters, because it had
-# to learn at once what a text is and what the labels mean. The first has nothing to do
-# with the labels, and text without labels is cheap. So learn it once, and start there.
+# A colleague has twenty labelled examples of each class. A Transformer that starts from
+# random weights has to learn at once what a text is and what the labels mean. The first
+# has nothing to do with the labels, and text without labels is cheap. So learn it once,
+# and start there.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch:
@@ -101,8 +101,8 @@ f"JAX {jax.__version__} on {jax.devices()[0].device_kind}"
 # **Pretraining** predicts the next token of much text, as in the chapter on the model
 # that writes; it needs no labels. The book ships a model of that kind, with the block
 # of the last chapter: four of them, and a vocabulary of 2,048 byte pairs. It read
-# documentation and source code that every Python installation contains, for about an
-# hour on two cores ([model card](../book/model-card.md)).
+# documentation and source code that the environment of this book contains, for about
+# an hour on one core ([model card](../book/model-card.md)).
 
 # %% tags=["shared"]
 trunk, pairs = load_language_model(text.PRETRAINED)
@@ -111,8 +111,9 @@ SIZES = {"n_tokens": 2048, "m": 128, "n_blocks": 4, "n_heads": 4, "n_kv_heads": 
 SIZES |= {"f": 344, "max_length": 128}
 
 # %% [markdown] tags=["shared"]
-# What is an hour worth? Beside it stands the model of the chapter that writes, trained
-# here for a minute. Both see the same text, from modules that neither learned from.
+# What is an hour worth? Beside it stands the smaller model of the chapter that writes,
+# trained here for a minute. Both are tested on the same text, from modules that neither
+# has read.
 
 # %% tags=["shared", "experiment"]
 # Experiment: the minute's model, and bits per character
@@ -120,9 +121,9 @@ settings = Text()
 texts = text.load()  # Python's standard library: train and test
 minute_pairs = BytePairs.learn(texts["train"], settings.n_tokens)
 minute = build(LanguageModel, seed=settings.seed, **settings.model)
-rows = text.random_windows(minute_pairs.encode(texts["train"]), settings)
+windows = text.random_windows(minute_pairs.encode(texts["train"]), settings)
 kept = {"batches": in_order(settings), "folder": runs_folder(f"minute_{framework}")}
-fit(minute, next_token, (rows,), settings, **kept)
+fit(minute, next_token, (windows,), settings, **kept)
 
 
 def bits_of(model, pairs, held_out, length=64):
@@ -163,8 +164,8 @@ say(table(["trained for", "parameters", "vocabulary", "bits per character"], *sh
 saved = bits["a minute"] - bits["an hour"]
 say(
     f"The hour saves {saved:.2f} bits of {bits['a minute']:.2f}, with windows of 64 "
-    "tokens. It writes whole words and code that nearly runs, and still knows nothing "
-    "about the world: a million parameters are few."
+    "tokens; part of it is its size, and its vocabulary. Its sentences nearly make "
+    "sense, but it knows nothing about the world: a million parameters are few."
 )
 
 # %% tags=["shared", "check"]
@@ -174,8 +175,8 @@ assert saved > 0.3
 # %% [markdown] tags=["shared"]
 # ## A task is a new last layer
 #
-# The task is that of the chapter on your own data: is a line Python, C, JavaScript or
-# English? The lines are cut to 40 characters, and the test has lines of other files. We
+# The task, which the next chapter takes up: is a line Python, C, JavaScript or English?
+# The lines are cut to 40 characters, and the test has lines of other files. We
 # pretend that only 20 lines of each language have labels. (None of these files was in
 # the text of pretraining.)
 
@@ -205,7 +206,8 @@ test = as_tokens(test_lines), test_labels
 # All of the model but its last layer, the **trunk**, turns tokens into vectors. The
 # last layer turns vectors into logits of the next token; put one with four outputs in
 # its place. Which vector does it read? A token sees only what came before it, so only
-# the **last** one, here the line break, has seen the whole line.
+# the **last** one, mostly the line break, has seen the whole line. (In code, the new
+# layer is `trunk.output`.)
 
 
 # %% tags=["jax"]
@@ -215,7 +217,7 @@ class TextClassifier(nnx.Module):
     def __init__(self, trunk, n_classes, *, rngs):
         self.trunk = trunk
         output = projection(trunk.embed.features, n_classes, bias=True, rngs=rngs)
-        trunk.output = nnx.data(output)  # if it was tied, None stood there
+        trunk.output = nnx.data(output)  # in a tied model, it was None
 
     def __call__(self, tokens):
         last = (tokens >= 0).sum(axis=1) - 1  # b
@@ -241,8 +243,8 @@ assert [*np.bincount(labels[few(20)])] == [20] * 4
 # everything.
 
 # %% [markdown] tags=["jax"]
-# In JAX, a gradient is taken *with respect to* what a filter chooses (`wrt`), and
-# optimizer states exist only for that.
+# In Flax NNX, gradients are taken *with respect to* what a filter chooses (`wrt`), and
+# the optimizer keeps averages only for that.
 
 
 # %% tags=["jax"]
@@ -271,8 +273,8 @@ diagrams.lora()
 
 # %% [markdown] tags=["shared"]
 # The *rank* $r$ says how much can change, $\alpha$ how strongly. $B$ begins as zeros,
-# so the first outputs are those of the trained model; $A$ must not be zero too, or
-# neither would get a gradient.
+# so the first outputs are those of the trained model; $A$ is random. Both stay in
+# float32, also beside a $W$ in bfloat16.
 
 
 # %% tags=["jax"]
@@ -282,17 +284,19 @@ class LoRALinear(nnx.Module):
     def __init__(self, base, rank, alpha, *, rngs):
         if rank < 1:
             raise ValueError(f"expected a rank of at least 1, got {rank}")
-        (n_in, n_out), dtype = base.kernel.shape, base.kernel.dtype
+        n_in, n_out = base.kernel.shape
         self.base, self.scale = base, alpha / rank
-        self.lora_a = nnx.LoRAParam(UNIFORM(rngs.params(), (n_in, rank), dtype))
-        self.lora_b = nnx.LoRAParam(jnp.zeros((rank, n_out), dtype))
+        self.lora_a = nnx.LoRAParam(UNIFORM(rngs.params(), (n_in, rank)))
+        self.lora_b = nnx.LoRAParam(jnp.zeros((rank, n_out)))
 
     def __call__(self, x):
-        return self.base(x) + self.scale * (x @ self.lora_a[...] @ self.lora_b[...])
+        change = x.astype(jnp.float32) @ self.lora_a[...] @ self.lora_b[...]
+        return self.base(x) + (self.scale * change).astype(x.dtype)
 
     def merge(self):
         """The linear layer with the adapter added to its weights."""
-        self.base.kernel[...] += self.scale * self.lora_a[...] @ self.lora_b[...]
+        change = self.scale * self.lora_a[...] @ self.lora_b[...]
+        self.base.kernel[...] += change.astype(self.base.kernel.dtype)
         return self.base
 
 
@@ -320,8 +324,9 @@ def add_lora(model, rank, alpha, names=("q", "v"), *, rngs):
 
 
 # %% [markdown] tags=["shared"]
-# Which layers? Hu et al. adapted the projections of queries and values. We give one to
-# every matrix of the blocks, as is usual now, with rank 8.
+# `add_lora` freezes nothing; `train_only` does. Which layers? Hu et al. adapted the
+# projections of queries and values. We give one to every matrix of the blocks, as is
+# usual now, with rank 8. (`build` gives the seed and the device.)
 
 # %% tags=["shared"]
 EVERY = "q", "k", "v", "out", "gate", "up", "down"
@@ -336,9 +341,9 @@ def classifier(arrays, seed=0):
 
 
 adapted = classifier(LEARNED)
-before = as_numpy(forward(adapted, integers(test[0][:50])))
+first = as_numpy(forward(adapted, integers(test[0][:50])))
 build(add_lora, adapted.trunk, 8, 16, EVERY)
-after = as_numpy(forward(adapted, integers(test[0][:50])))
+second = as_numpy(forward(adapted, integers(test[0][:50])))
 
 # %% tags=["shared", "say"]
 ours = {"probe": {"output"}, "LoRA": {"lora_a", "lora_b", "output"}}
@@ -359,19 +364,22 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: the first outputs are equal; the parameters by formula
-np.testing.assert_array_equal(before, after)
+np.testing.assert_array_equal(first, second)
 shapes = [(128, 128), (128, 64), (128, 64), (128, 128)]  # q, k, v, out
 shapes += [(128, 344), (128, 344), (344, 128)]  # gate, up, down
 assert sizes["probe"] == 4 * (128 + 1)
 assert sizes["LoRA"] == 4 * 8 * sum(map(sum, shapes)) + sizes["probe"]
 
 # %% [markdown] tags=["shared"]
-# ## With 5 to 300 labels a class, fine-tuning wins
+# ## From 5 to 300 labels a class, fine-tuning beats counting characters
 #
-# All ways get 100 updates with 20 lines each. The peak rates were chosen among three
-# each, on training lines that were not used: a choice by the test would flatter every
-# way. *From scratch* is the same model with random weights, and TF-IDF with logistic
-# regression counts characters and their pairs.
+# Guess first: which way wins with 5 labels of each language, and which with 300?
+#
+# All ways get 100 updates with 20 lines each. Peak rates, and the settings of the
+# baseline, were chosen on training lines that are not used here. (With 20 labels you do
+# not have these: take usual values. A choice by the test would flatter every way.)
+# *From scratch* is the same model with random weights; the baseline counts strings of
+# one to three characters (TF-IDF), for a logistic regression.
 
 
 # %% tags=["shared"]
@@ -402,9 +410,9 @@ def adapt(way, rows, rate, seed=0):
 
 
 def baseline(rows):
-    """Counts of characters and pairs (TF-IDF), with logistic regression."""
-    counts = TfidfVectorizer(analyzer="char", ngram_range=(1, 2))
-    last = LogisticRegression(C=10, max_iter=500)
+    """Counts of one to three characters (TF-IDF), with logistic regression."""
+    counts = TfidfVectorizer(analyzer="char", ngram_range=(1, 3))
+    last = LogisticRegression(C=100, max_iter=500)
     return make_pipeline(counts, last).fit(lines[rows], labels[rows])
 
 
@@ -436,19 +444,23 @@ shown = [
     for way in ways
 ]
 say(table(["way", "20, this run", *(f"{n}, five seeds" for n in numbers)], *shown))
-few_, more, many = ({w: curves[w][1][:, i].mean() for w in ways} for i in (1, 2, 3))
-gap = np.abs(curves["full"][1].mean(axis=0) - curves["LoRA"][1].mean(axis=0)).max()
+
+# %% tags=["shared", "say"]
+means = {way: found.mean(axis=0) for way, (_, found) in curves.items()}
+gap = np.abs(means["full"] - means["LoRA"]).max()
+error = np.sqrt(scores["LoRA"] * (1 - scores["LoRA"]) / len(test_lines))
 say(
-    "Full fine-tuning and LoRA win with every number of labels and every seed; between "
-    f"the two there is no winner (their means differ by up to {gap:.1%}). The same "
-    "model from scratch is behind TF-IDF, so it is the hour of reading that wins. What "
-    "is it worth? With 20 lines a language, LoRA is right in "
-    f"{few_['LoRA']:.0%}; TF-IDF gets {more['TF-IDF']:.0%} with 100. With 100, full "
-    f"fine-tuning reaches {more['full']:.0%}; TF-IDF gets {many['TF-IDF']:.0%} with "
-    f"300. The **probe** is ahead of TF-IDF with 20 ({few_['probe']:.0%}, "
-    f"{word('higher', few_['probe'], few_['TF-IDF'])} than {few_['TF-IDF']:.0%}), but "
-    f"with 300 it falls behind ({many['probe']:.0%}): it trains few numbers, and can "
-    "only weigh what the trunk offers."
+    "Full fine-tuning and LoRA beat TF-IDF with every number of labels and every seed; "
+    f"between the two, no steady winner (their means differ by up to {gap:.1%}). From "
+    "scratch, the same model is on average "
+    f"{word('lower', means['from scratch'], means['TF-IDF'])} than TF-IDF. So after "
+    "so few updates, what wins was learned before. With 20 lines a language, "
+    f"LoRA is right in {means['LoRA'][1]:.0%}, about "
+    f"what TF-IDF gets with 100 ({means['TF-IDF'][2]:.0%}). The **probe** is "
+    f"{word('higher', means['probe'][:2], means['TF-IDF'][:2])} than TF-IDF with 5 and "
+    f"20 lines, {word('lower', means['probe'][3], means['TF-IDF'][3])} with 300 "
+    f"({means['probe'][3]:.0%}): it trains few numbers, and only weighs what the trunk "
+    f"offers. (A share of {len(test_lines)} lines has a standard error of {error:.0%}.)"
 )
 
 # %% tags=["shared", "check"]
@@ -467,14 +479,13 @@ for side in ("jax", "torch"):
         assert counts.mean() > found[f"from scratch {n}"].mean()
     led = {n: (found[f"probe {n}"] - found[f"TF-IDF {n}"]).mean() for n in numbers}
     assert min(led[5], led[20]) > 0.05 and led[300] < -0.02
-    assert found["LoRA 20"].mean() > found["TF-IDF 100"].mean()
-    assert found["full 100"].mean() > found["TF-IDF 300"].mean()
+    assert abs(found["LoRA 20"].mean() - found["TF-IDF 100"].mean()) < 0.02
 
 # %% [markdown] tags=["shared"]
 # ## Fine-tuning forgets, but an adapter can be taken off
 #
-# Has the trunk lost what it knew? Put the old last layer back, and measure the bits per
-# character again.
+# Has the trunk lost what it knew? Take it as a language model again, and measure the
+# bits per character.
 
 
 # %% tags=["shared", "experiment"]
@@ -553,24 +564,27 @@ assert {*to_arrays(again)} == {*to_arrays(models["full"])}
 m, f, r = 4096, 11008, 8
 weights = 32 * (4 * m * m + 3 * m * f) + 2 * 32_000 * m
 small = 32 * r * (4 * (m + m) + 3 * (m + f))
-full, lora = (n / 2**30 for n in (16 * weights, 2 * weights + 16 * small))
+full_gib, lora_gib = (n / 2**30 for n in (16 * weights, 2 * weights + 16 * small))
+tables = 2 * 32_000 * m  # embedding and output stay in bfloat16
+tiny = ((weights - tables) / 2 + 2 * tables + 16 * small) / 2**30
 shown = [
-    ["full fine-tuning", f"{weights / 1e9:.2f} billion", f"{full:.0f} GiB"],
-    ["LoRA", f"{small / 1e6:.1f} million", f"{lora:.1f} GiB"],
+    ["full fine-tuning", f"{weights / 1e9:.2f} billion", f"{full_gib:.0f} GiB"],
+    ["LoRA", f"{small / 1e6:.1f} million", f"{lora_gib:.1f} GiB"],
 ]
 say(table(["way", "trained", "weights, gradients, averages"], *shown))
 say(
     "Activations come on top, in both ways. So one GPU with 24 GB can adapt what needs "
-    f"several for full fine-tuning. In bfloat16, a task is {2 * small / 2**20:.0f} MiB "
-    f"instead of {2 * weights / 2**30:.0f} GiB. With frozen weights of four bits "
-    "([QLoRA, Dettmers et al. 2023](https://arxiv.org/abs/2305.14314)), weights and "
-    f"adapters need {(weights / 2 + 16 * small) / 2**30:.1f} GiB."
+    "several for full fine-tuning. (Part of it is bfloat16: with frozen weights in "
+    f"float32, LoRA needs {(4 * weights + 16 * small) / 2**30:.0f} GiB.) The file of a "
+    f"task has {4 * small / 2**20:.0f} MiB. With the frozen matrices of the blocks in "
+    "four bits ([QLoRA, Dettmers et al. 2023](https://arxiv.org/abs/2305.14314)), "
+    f"training needs {tiny:.1f} GiB."
 )
 
 # %% tags=["shared", "check"]
 # Checked: the count is that of Llama 2 7B; LoRA fits where full fine-tuning does not
 assert abs(weights - 6_738_415_616) < 1e6  # without the norms
-assert lora < 20e9 / 2**30 < 80e9 / 2**30 < full
+assert lora_gib < 20e9 / 2**30 < 80e9 / 2**30 < full_gib
 
 # %% [markdown] tags=["shared"]
 # ## In your own code
@@ -578,18 +592,22 @@ assert lora < 20e9 / 2**30 < 80e9 / 2**30 < full
 # The same cells fine-tune a published model. Name one in `MODEL`, as in the chapter
 # before (on a GPU, say `HuggingFaceTB/SmolLM2-135M`, or `openai-community/gpt2`), and
 # put your text in place of ours; without it, a tiny Llama with random weights shows
-# that the cells run.
+# that the cells run. Larger models need smaller steps: usual first values are 2e-4 for
+# LoRA and 2e-5 for full fine-tuning. Change the rate first, then rank and layers.
 
 # %% tags=["shared"]
 published, tokenizer = load_pretrained(checkpoints.chosen("llama"))
 build(add_lora, published, 8, 16, ("q", "v"))
 ids = np.array(tokenizer.encode(texts["train"][:40_000]).ids)  # your text
-real = Settings(n_train=32, batch_size=4, epochs=2, learning_rate=1e-3, warmup=2)
-windows = text.windows(ids, min(64, published.max_length))[: real.n_train]  # n s+1
+windows = text.windows(ids, min(64, published.max_length))  # n s+1
+learn, watch = (windows[:32],), (windows[32:64],)
+steps = Settings(n_train=32, batch_size=4, epochs=2, learning_rate=2e-4, warmup=2)
+losses = [evaluate(published, next_token, watch)["loss"]]
 frozen = train_only(published, "lora_a", "lora_b")
-history = fit(published, next_token, (windows,), real, bar=False, **frozen)
+fit(published, next_token, learn, steps, bar=False, **frozen)
+losses.append(evaluate(published, next_token, watch)["loss"])
 save_adapter(published, file.with_name("text.safetensors"))
-print(f"loss {history['loss'][0]:.2f} → {history['loss'][-1]:.2f}")
+print(f"held-out loss {losses[0]:.3f} before, {losses[1]:.3f} after")
 
 # %% tags=["shared", "check"]
 # Checked: what was published is as it was; all adapters have learned; merging fits
@@ -602,17 +620,18 @@ assert all(np.abs(x).max() > 0 for name, x in new.items() if "lora" in name)
 assert {*to_arrays(merge_lora(published))} == {*to_arrays(fresh)}
 
 # %% [markdown] tags=["shared"]
-# Call `merge_lora(published)` before it writes with `generate_greedily`. Without a page,
-# and on several devices, `scripts/train.py --from weights.safetensors --adapter-rank 8
-# --data my.txt` adapts a language model of this book to your text.
+# Call `merge_lora(published)` before it writes with `generate_greedily`. Without a
+# page, and on several devices, `scripts/train.py --from weights.safetensors
+# --adapter-rank 8 --data my.txt` adapts a language model of this book to your text.
 
 # %% [markdown] tags=["jax"]
-# Flax has `nnx.LoRA(n_in, rank, n_out, base_module=layer, rngs=rngs)`, which is ours
-# with $\alpha = r$; `wrt=nnx.LoRAParam` trains its parameters alone:
+# Flax has `nnx.LoRA(n_in, rank, n_out, base_module=layer, rngs=rngs)`, which computes
+# ours with $\alpha = r$. A filter trains its parameters, and a new last layer:
 #
 # ```python
-# optimizer = nnx.Optimizer(model, optax.adamw(1e-4), wrt=nnx.LoRAParam)
-# grads = nnx.grad(loss_fn, argnums=nnx.DiffState(0, nnx.LoRAParam))(model, batch)
+# wrt = nnx.Any(nnx.LoRAParam, nnx.PathContains("output"))
+# optimizer = nnx.Optimizer(model, optax.adamw(2e-4), wrt=wrt)
+# grads = nnx.grad(loss_fn, argnums=nnx.DiffState(0, wrt))(model, batch)
 # optimizer.update(model, grads)
 # ```
 
@@ -631,10 +650,9 @@ a, b = rng.normal(size=(40, 3)), rng.normal(size=(3, 40))
 assert np.linalg.matrix_rank(a @ b) == 3 and 2 * 40 * 21 > 40**2 >= 2 * 40 * 20
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, one change of code.** Somebody initialises both $A$ and $B$ as zeros, so
-# that everything begins small. Set both to zero in `classifier(LEARNED)` with adapters,
-# train as above, and look at the adapters. What happens, and what does the accuracy
-# say?
+# **Exercise 2, one change of code.** $B$ begins as zeros. Set $A$ to zero as well, in
+# `classifier(LEARNED)` with adapters, train as above, and look at the adapters. What
+# happens, and what does the accuracy say?
 
 # %% tags=["shared", "answer"]
 zeros = classifier(LEARNED)
@@ -646,17 +664,19 @@ moved = [np.abs(x).max() for n, x in to_arrays(zeros).items() if "lora" in n]
 found = evaluate(zeros, cross_entropy, test)["accuracy"]
 say(
     f"The adapters stay zero ({max(moved):.0f}), and the accuracy is {found:.0%}: only "
-    "the last layer learns, so it is a probe. The gradient of $A$ has the factor $B$, "
-    "that of $B$ the factor $xA$; if both are zero, so are the gradients."
+    "the last layer learns, so it is a probe, at the rate of LoRA. The gradient of $A$ "
+    "has the factor $B$, that of $B$ the factor $xA$: both are zero."
 )
 assert max(moved) == 0
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, find the leak.** Say that `mine` are lines of your task, which nobody
-# should have seen. You are offered a trunk that is said to be good at such lines; of
-# ours, you know what it has read. Which numbers tell whether the other has read `mine`?
+# **Exercise 3, find the leak.** Say that `mine` are lines of your task, and `others`
+# lines like them that are younger than all models. You are offered a trunk that is said
+# to be good at such lines; of ours, you know what it has read. Which numbers tell
+# whether the other has read `mine`?
 
-# %% tags=["shared"]
+# %% tags=["shared", "experiment"]
+# Experiment: where the offered trunk comes from
 spare = lines[np.setdiff1d(np.arange(len(lines)), rows)]
 mine, others = "\n".join(spare[:600]), "\n".join(spare[600:1200])
 offered = build(ModernLM, **SIZES)
@@ -677,7 +697,7 @@ say(
     + "\n\nBits per character, on your lines and on lines like them. The offered one "
     f"is {gains[0]:.2f} better on `mine`, and on `others` by {gains[1]:.2f}, which is "
     f"{word('less', gains[1], gains[0])}: it has read `mine`, for which no label was "
-    "needed. (If nobody knows what a model has read, take lines that are younger.)"
+    "needed. Had it gained the same on both, it might be a good model, and no more."
 )
 assert gains[0] > gains[1] + 0.2
 
@@ -725,13 +745,13 @@ assert gains[0] > gains[1] + 0.2
 #
 # </details>
 #
-# **3.** LoRA trains one number of three hundred. By how much does the memory for
-# activations shrink?
+# **3.** With an adapter beside every matrix, LoRA trains one number of three hundred.
+# By how much does the memory for activations shrink?
 #
 # <details><summary>Hardly at all.</summary>
 #
 # **Right.** Gradients pass through every layer on their way to the adapters, and $A$
-# needs the inputs of its layer, as $W$ would.
+# needs the inputs of its layer, as $W$ would. (A probe needs none of the trunk's.)
 #
 # </details>
 # <details><summary>As much as the memory of the optimizer.</summary>
@@ -747,43 +767,45 @@ assert gains[0] > gains[1] + 0.2
 #
 # </details>
 #
-# **4.** After merging, what does a token cost?
+# **4.** An adapter was merged into weights in bfloat16. Can you take it off again?
 #
-# <details><summary>As much as before LoRA.</summary>
+# <details><summary>Yes, exactly: subtract what was added.</summary>
 #
-# **Right.** $W + \frac{\alpha}{r}AB$ is one matrix of the old shape.
-#
-# </details>
-# <details><summary>A little more, for the products with both matrices.</summary>
-#
-# **No.** That is the cost before merging. Afterwards both matrices are gone.
+# **No.** The sum was rounded to eight significant bits, and so is the difference: what
+# was lost does not come back.
 #
 # </details>
-# <details><summary>Less, because the rank is lower.</summary>
+# <details><summary>No, because both matrices are gone.</summary>
 #
-# **No.** The change has a low rank, but its sum with $W$ has not.
+# **No.** They are gone from the model, but the file of the adapter still has them.
+#
+# </details>
+# <details><summary>Yes, but only nearly.</summary>
+#
+# **Right.** Subtracting undoes it up to rounding. So keep the trunk's own file, and
+# load it again.
 #
 # </details>
 #
 # **5.** The lines of the test, without their labels, were in the text of pretraining.
 # Is the comparison with TF-IDF fair?
 #
-# <details><summary>Yes: without labels, nothing can leak.</summary>
+# <details><summary>Yes, because nothing can leak without labels.</summary>
 #
 # **No.** Exercise 3 shows how well a model knows text it has read, and what it knows of
 # a line helps to classify it.
 #
 # </details>
-# <details><summary>Yes, if the classifier was trained on other lines.</summary>
-#
-# **No.** The labelled lines are others. But the trunk has seen the test, and TF-IDF has
-# not.
-#
-# </details>
-# <details><summary>No.</summary>
+# <details><summary>No, because the trunk has read them, and TF-IDF has not.</summary>
 #
 # **Right.** In use, lines will be new to both. Leave the test out of everything that is
 # trained, with labels or without.
+#
+# </details>
+# <details><summary>No, because the labelled lines were lines of the test.</summary>
+#
+# **No.** The labelled lines are others, of other files. It is the trunk that has seen
+# the test.
 #
 # </details>
 
@@ -796,7 +818,8 @@ assert gains[0] > gains[1] + 0.2
 #   them.
 # * LoRA adds $\frac{\alpha}{r} AB$ to frozen matrices. $B = 0$ at the start; merged, it
 #   costs nothing; a task is a small file.
-# * Frozen weights forget nothing. What was pretrained on must not contain the test.
+# * Once the adapter is off, nothing is forgotten.
+# * The text of pretraining must not contain the test.
 
 # %% [markdown] tags=["jax"]
 # Next comes [your own data, in JAX](data_jax.ipynb): tables, signals and texts as

@@ -19,17 +19,19 @@ class LoRALinear(nnx.Module):
     def __init__(self, base, rank, alpha, *, rngs):
         if rank < 1:
             raise ValueError(f"expected a rank of at least 1, got {rank}")
-        (n_in, n_out), dtype = base.kernel.shape, base.kernel.dtype
+        n_in, n_out = base.kernel.shape
         self.base, self.scale = base, alpha / rank
-        self.lora_a = nnx.LoRAParam(UNIFORM(rngs.params(), (n_in, rank), dtype))
-        self.lora_b = nnx.LoRAParam(jnp.zeros((rank, n_out), dtype))
+        self.lora_a = nnx.LoRAParam(UNIFORM(rngs.params(), (n_in, rank)))
+        self.lora_b = nnx.LoRAParam(jnp.zeros((rank, n_out)))
 
     def __call__(self, x):
-        return self.base(x) + self.scale * (x @ self.lora_a[...] @ self.lora_b[...])
+        change = x.astype(jnp.float32) @ self.lora_a[...] @ self.lora_b[...]
+        return self.base(x) + (self.scale * change).astype(x.dtype)
 
     def merge(self):
         """The linear layer with the adapter added to its weights."""
-        self.base.kernel[...] += self.scale * self.lora_a[...] @ self.lora_b[...]
+        change = self.scale * self.lora_a[...] @ self.lora_b[...]
+        self.base.kernel[...] += change.astype(self.base.kernel.dtype)
         return self.base
 
 
@@ -110,7 +112,7 @@ class TextClassifier(nnx.Module):
     def __init__(self, trunk, n_classes, *, rngs):
         self.trunk = trunk
         output = projection(trunk.embed.features, n_classes, bias=True, rngs=rngs)
-        trunk.output = nnx.data(output)  # if it was tied, None stood there
+        trunk.output = nnx.data(output)  # in a tied model, it was None
 
     def __call__(self, tokens):
         last = (tokens >= 0).sum(axis=1) - 1  # b

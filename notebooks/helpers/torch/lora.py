@@ -21,12 +21,14 @@ class LoRALinear(nn.Module):
             raise ValueError(f"expected a rank of at least 1, got {rank}")
         n_out, n_in = base.weight.shape
         self.base, self.scale = base, alpha / rank
-        a = base.weight.new_empty(n_in, rank).uniform_(-(n_in**-0.5), n_in**-0.5)
-        self.lora_a = nn.Parameter(a)
-        self.lora_b = nn.Parameter(base.weight.new_zeros(rank, n_out))
+        where = {"device": base.weight.device, "dtype": torch.float32}
+        self.lora_a = nn.Parameter(torch.empty(n_in, rank, **where))
+        self.lora_b = nn.Parameter(torch.zeros(rank, n_out, **where))
+        nn.init.uniform_(self.lora_a, -(n_in**-0.5), n_in**-0.5)
 
     def forward(self, x):
-        return self.base(x) + self.scale * (x @ self.lora_a @ self.lora_b)
+        change = x.float() @ self.lora_a @ self.lora_b
+        return self.base(x) + (self.scale * change).to(x.dtype)
 
     def merge(self):
         """The linear layer with the adapter added to its weights."""
