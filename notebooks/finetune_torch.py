@@ -135,7 +135,7 @@ def bits_of(model, pairs, held_out, length=64):
 
 # %% tags=["shared", "experiment"]
 # Experiment: texts are drawn with the same luck in both frameworks
-def write(model, pairs, prompt, n=48, temperature=0.6, seed=1):
+def write(model, pairs, prompt, n=48, temperature=0.6, seed=0):
     """A text and ``n`` more tokens."""
     rng, tokens = np.random.default_rng(seed), [*pairs.encode(prompt)]
     for _ in range(n):
@@ -149,7 +149,7 @@ def write(model, pairs, prompt, n=48, temperature=0.6, seed=1):
 
 # %% tags=["shared"]
 readers = {"a minute": (minute, minute_pairs), "an hour": (trunk, pairs)}
-prompt = '    def close(self):\n        """'
+prompt = 'def mean(x, axis=None):\n    """Return the'
 for name, (model, its_pairs) in readers.items():
     print(f"--- {name}", write(model, its_pairs, prompt), sep="\n")
 
