@@ -670,6 +670,8 @@ say(
 assert max(moved) == 0
 
 # %% [markdown] tags=["shared"]
+# ## Extra: Text that a model has read before
+#
 # **Exercise 3, find the leak.** Say that `mine` are lines of your task, and `others`
 # lines like them that are younger than all models. You are offered a trunk that is said
 # to be good at such lines; of ours, you know what it has read. Which numbers tell
@@ -684,6 +686,10 @@ from_arrays(offered, LEARNED)
 read = text.windows(pairs.encode(mine), 64)  # no labels
 steps = Settings(n_train=80, batch_size=16, epochs=12, learning_rate=1e-3, warmup=10)
 fit(offered, next_token, (read,), steps, bar=False)
+
+# %% tags=["shared", "check"]
+# Checked: the two trunks differ in what they know of `mine`
+assert abs(bits_of(offered, pairs, mine) - bits_of(trunk, pairs, mine)) > 0.3
 
 # %% tags=["shared", "answer"]
 leak = {
