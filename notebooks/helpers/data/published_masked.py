@@ -18,9 +18,9 @@ NAMES = {  # theirs: ours, in this order
     "output.LayerNorm": "norm2", "intermediate.dense": "ffn.linear1",
     "ffn_output": "ffn.linear2", "output.dense": "ffn.linear2",
     "ffn.weight": "ffn.linear1.weight", "ffn.bias": "ffn.linear1.bias",
-    "query": "q", "key": "k", "value": "v", "predictions.": "", "transform.": "",
+    "query": "q", "key": "k", "value": "v", "transform.": "", "predictions.b": "b",
+    "predictions.dense": "hidden", "predictions.LayerNorm": "hidden_norm",
 }  # fmt: skip
-HEAD = {"dense.": "hidden.", "LayerNorm.": "hidden_norm."}  # what begins like that
 UNUSED = "pooler.", "seq_relationship.", "decoder.", "position_ids"  # or copies
 
 
@@ -50,8 +50,6 @@ def our_names(tensors):
         if not any(part in name for part in UNUSED):
             for old, new in NAMES.items():
                 name = name.replace(old, new)
-            for old, new in HEAD.items():
-                name = new + name.removeprefix(old) if name.startswith(old) else name
             table = name.startswith(("embed.", "segments.", "positions."))
             found[name] = as_numpy(x) if table else as_numpy(x).T
     for name in [name for name in found if ".q." in name]:

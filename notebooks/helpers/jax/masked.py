@@ -15,24 +15,23 @@ from helpers.jax.today import embedding_table, make_norm
 class MaskedLM(nnx.Module):
     """Logits of the token at every position, which sees all of them: ``b s -> b s c``.
 
-    BERT; ``dropout`` is that of ``Encoder``, and of the embedding. ALBERT (Lan et al.
-    2020) embeds in ``n_embed`` features, and passes one ``shared`` block n_blocks times.
+    BERT; ``options`` are those of ``Encoder``. ALBERT (Lan et al. 2020) embeds in
+    ``n_embed`` features, and passes one ``shared`` block ``n_blocks`` times.
 
     Source: Devlin et al. 2019, sec. 3, and its code: post-norm, GELU, tied output.
     """
 
     def __init__(
         self, n_tokens, m, *, n_blocks, n_heads, f, max_length, n_segments=2,
-        n_embed=None, shared=False, eps=1e-12, dropout=0.0, rngs,
+        n_embed=None, shared=False, eps=1e-12, rngs, **options,
     ):  # fmt: skip
         e, self.max_length = n_embed or m, max_length
         self.embed = embedding(n_tokens, e, rngs=rngs)
         self.positions = LearnedPositions(e, max_length, rngs=rngs)
         self.segments = embedding_table(n_segments, e, 0.02, rngs=rngs)
         self.embed_norm = make_norm(e, "layer", eps, rngs=rngs)
-        self.dropout = nnx.Dropout(dropout, rngs=rngs)
         self.widen = dense(e, m, rngs=rngs) if n_embed else None
-        options = {"activation": "gelu", "dropout": dropout, "rngs": rngs}
+        options |= {"activation": "gelu", "rngs": rngs}
         self.encoder = Encoder(1 if shared else n_blocks, m, n_heads, f, **options)
         for block in self.encoder.blocks:
             block.norm1.epsilon = block.norm2.epsilon = eps
@@ -51,7 +50,7 @@ class MaskedLM(nnx.Module):
         if len({*shapes}) > 1:
             raise ValueError(f"expected tokens, real, segments b s, got {shapes}")
         x = self.positions(self.embed(jnp.maximum(tokens, 0)))  # b s e
-        x = self.dropout(self.embed_norm(x + self.segments(segments)))
+        x = self.embed_norm(x + self.segments(segments))
         x = self.widen(x) if self.widen else x  # b s m
         return self.encoder(x, real[:, None, None], return_maps=return_maps)
 
@@ -78,7 +77,7 @@ def load_bert(folder_or_name):
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
     model = build(MaskedLM, **published_masked.arguments_of(config))
-    tensors = checkpoints.read_tensors(folder, "flax")
     tokenizer = checkpoints.read_tokenizer(folder, config["vocab_size"])
+    tensors = checkpoints.read_tensors(folder, "flax")
     from_arrays(model, published_masked.our_names(tensors))
     return model, tokenizer

@@ -16,15 +16,15 @@ from helpers.torch.today import embedding_table, make_norm
 class MaskedLM(nn.Module):
     """Logits of the token at every position, which sees all of them: ``b s -> b s c``.
 
-    BERT; ``dropout`` is that of ``Encoder``, and of the embedding. ALBERT (Lan et al.
-    2020) embeds in ``n_embed`` features, and passes one ``shared`` block n_blocks times.
+    BERT; ``options`` are those of ``Encoder``. ALBERT (Lan et al. 2020) embeds in
+    ``n_embed`` features, and passes one ``shared`` block ``n_blocks`` times.
 
     Source: Devlin et al. 2019, sec. 3, and its code: post-norm, GELU, tied output.
     """
 
     def __init__(
         self, n_tokens, m, *, n_blocks, n_heads, f, max_length, n_segments=2,
-        n_embed=None, shared=False, eps=1e-12, dropout=0.0,
+        n_embed=None, shared=False, eps=1e-12, **options,
     ):  # fmt: skip
         super().__init__()
         e, self.max_length = n_embed or m, max_length
@@ -32,9 +32,8 @@ class MaskedLM(nn.Module):
         self.positions = LearnedPositions(e, max_length)
         self.segments = embedding_table(n_segments, e, 0.02)
         self.embed_norm = make_norm(e, "layer", eps)
-        self.dropout = nn.Dropout(dropout)
         self.widen = dense(e, m) if n_embed else None
-        options = {"activation": "gelu", "dropout": dropout}
+        options |= {"activation": "gelu"}
         self.encoder = Encoder(1 if shared else n_blocks, m, n_heads, f, **options)
         for block in self.encoder.blocks:
             block.norm1.eps = block.norm2.eps = eps
@@ -52,7 +51,7 @@ class MaskedLM(nn.Module):
         if len({*shapes}) > 1:
             raise ValueError(f"expected tokens, real, segments b s, got {shapes}")
         x = self.positions(self.embed(tokens.clamp(min=0)))  # b s e
-        x = self.dropout(self.embed_norm(x + self.segments(segments)))
+        x = self.embed_norm(x + self.segments(segments))
         x = self.widen(x) if self.widen else x  # b s m
         return self.encoder(x, real[:, None, None], return_maps=return_maps)
 
@@ -79,7 +78,7 @@ def load_bert(folder_or_name):
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
     model = build(MaskedLM, **published_masked.arguments_of(config))
-    tensors = checkpoints.read_tensors(folder, "pt")
     tokenizer = checkpoints.read_tokenizer(folder, config["vocab_size"])
+    tensors = checkpoints.read_tensors(folder, "pt")
     from_arrays(model, published_masked.our_names(tensors))
     return model.eval(), tokenizer

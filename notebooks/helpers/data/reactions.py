@@ -1,0 +1,106 @@
+"""Chemical reactions as SMILES, and RXNMapper, an ALBERT that has learned from them.
+
+Source: Schwaller et al. 2021, doi:10.1126/sciadv.abe4166; its package has an MIT licence.
+"""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from helpers.data.photos import data_folder
+from helpers.engine.checks import expect
+from helpers.engine.weights import write_atomically
+
+PACKAGE, WHEEL = "rxnmapper==0.4.3", "rxnmapper-0.4.3-py3-none-any.whl"
+SHA256 = "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5"
+MODEL = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
+DOWNLOAD = "download -q --no-deps --only-binary :all: --retries 1 --timeout 10 -d"
+TOKEN = re.compile(r"\[[^]]+]|Br|Cl|>>|%\d\d|.")  # an atom in brackets is one token
+ELEMENT = re.compile(r"\[?\d*([A-Z][a-z]?|se|as|[bcnops])")
+SIMPLE = re.compile(
+    r"\[(?!nH)(Br|Cl|[BCNOPSFI]|[bcnops])H?\d?:\d+]"
+)  # needs no bracket
+
+
+def fetch_wheel():
+    """The package as bytes, from ``data_folder()`` or with pip; else ValueError.
+
+    It has the model's weights. It is not installed, and none of its code is run.
+    """
+    path = data_folder() / WHEEL
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, download())
+    content = path.read_bytes()
+    if (got := hashlib.sha256(content).hexdigest()) != SHA256:
+        path.unlink()
+        raise ValueError(f"{WHEEL} is removed: expected checksum {SHA256}, got {got}")
+    return content
+
+
+def download():
+    """The package as bytes, from where pip finds it."""
+    with TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", *DOWNLOAD.split(), folder, PACKAGE]
+        run = subprocess.run(command, capture_output=True, text=True)
+        got = (run.stderr.strip().splitlines() or ["no message"])[-1]
+        expect(run.returncode == 0, f"pip to download {PACKAGE}", got)
+        return (Path(folder) / WHEEL).read_bytes()
+
+
+def read_wheel(content):
+    """Configuration, vocabulary, tensors by name, and mapped reactions of its tests."""
+    import torch  # the weights are stored by it
+
+    with zipfile.ZipFile(BytesIO(content)) as file:
+        config = json.loads(file.read(f"{MODEL}/config.json"))
+        vocabulary = file.read(f"{MODEL}/vocab.txt").decode().splitlines()
+        stored = BytesIO(file.read(f"{MODEL}/pytorch_model.bin"))
+        tests = file.read("tests/test_mapper.py").decode()
+    tensors = torch.load(stored, map_location="cpu", weights_only=True)
+    mapped = re.findall(r'"mapped_rxn": "([^" ]+)"', tests)
+    return config, vocabulary, tensors, mapped
+
+
+def read_reaction(smiles):
+    """Tokens of a reaction, and their numbers in its map: 0 if they have none."""
+    found = TOKEN.findall(smiles)
+    expect(found.count(">>") == 1, "a reaction with one >>", repr(smiles))
+    numbers = [re.search(r":(\d+)]", token) for token in found]
+    tokens = [re.sub(r":\d+]", "]", SIMPLE.sub(r"\1", token)) for token in found]
+    return tokens, np.array([int(number[1]) if number else 0 for number in numbers])
+
+
+def encode(tokens, vocabulary):
+    """Numbers of the tokens, as the model takes them: between [CLS] and [SEP]."""
+    unknown = [token for token in tokens if token not in vocabulary]
+    expect(not unknown, "tokens of the vocabulary", unknown)
+    return np.array([vocabulary.index(t) for t in ("[CLS]", *tokens, "[SEP]")])
+
+
+def elements(tokens):
+    """The chemical element of each token, or "" where it is no atom: texts ``s``."""
+    found = [ELEMENT.match(token) for token in tokens]
+    return np.array([match[1].capitalize() if match else "" for match in found])
+
+
+def atom_map(maps, tokens, *, both=False):
+    """The atom before the arrow that each atom after it looks at most: ``... p, p``.
+
+    Places in ``tokens``, of both. Maps ``... s s`` also have [CLS] and [SEP]; with
+    ``both``, the weights in the other direction are added, as RXNMapper does.
+    """
+    atoms, arrow = np.flatnonzero(elements(tokens) != ""), tokens.index(">>")
+    old, new = atoms[atoms < arrow], atoms[atoms > arrow]
+    weights = maps[..., new[:, None] + 1, old + 1]  # ... p r
+    if both:
+        weights = weights + maps[..., old + 1, new[:, None] + 1]
+    return old[weights.argmax(axis=-1)], new
