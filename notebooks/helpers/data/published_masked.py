@@ -21,7 +21,9 @@ NAMES = {  # theirs: ours, in this order
     "query": "q", "key": "k", "value": "v", "transform.": "", "predictions.b": "b",
     "predictions.dense": "hidden", "predictions.LayerNorm": "hidden_norm",
 }  # fmt: skip
-UNUSED = "pooler.", "seq_relationship.", "decoder.", "position_ids"  # or copies
+UNUSED = (  # the other heads, and copies
+    "pooler.", "seq_relationship.", "sop_classifier.", "decoder.", "position_ids"
+)  # fmt: skip
 
 
 def arguments_of(config):
