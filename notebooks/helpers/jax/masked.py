@@ -1,9 +1,10 @@
 """The chapter *Start from a trained model* builds this: BERT, and its published weights."""
 
 import jax.numpy as jnp
+import optax
 from flax import nnx
 
-from helpers.data import checkpoints, published_masked
+from helpers.data import checkpoints, masking, published_masked
 from helpers.engine.weights import from_arrays
 from helpers.jax.attention import build, dense
 from helpers.jax.decoder import check_tokens, embedding
@@ -81,3 +82,21 @@ def load_bert(folder_or_name):
     tensors = checkpoints.read_tensors(folder, "flax")
     from_arrays(model, published_masked.our_names(tensors))
     return model, tokenizer
+
+
+def masked_token(model, inputs, labels):
+    """Mean cross-entropy and accuracy of the tokens that are asked for.
+
+    The inputs and labels of ``mask_tokens``, ``b s``: where a label is -1, nothing counts.
+    """
+    logits, asked = model(inputs), labels >= 0  # b s c, b s
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits, jnp.maximum(labels, 0)
+    )  # b s
+    n = jnp.maximum(asked.sum(), 1)  # a batch may ask for nothing
+    hits = (logits.argmax(-1) == labels).sum()
+    return losses.sum(where=asked) / n, {"accuracy": hits / n}
+
+
+masked_token.check_labels = masking.check_masked
+masked_token.weigh = masking.count_asked

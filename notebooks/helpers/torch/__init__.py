@@ -41,7 +41,7 @@ NAMES = {  # in the order of the chapters
     "lora": """LoRALinear find_layers add_lora find_adapters merge_lora train_only
         save_adapter load_adapter TextClassifier""",
     "classifier": "SequenceClassifier",
-    "masked": "MaskedLM load_bert",
+    "masked": "MaskedLM load_bert masked_token",
 }
 FILES = {name: file for file, names in NAMES.items() for name in names.split()}
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, linear
 
-from helpers.data import checkpoints, published_masked
+from helpers.data import checkpoints, masking, published_masked
 from helpers.engine.weights import from_arrays
 from helpers.torch.attention import build, dense
 from helpers.torch.decoder import check_tokens, embedding
@@ -82,3 +82,20 @@ def load_bert(folder_or_name):
     tensors = checkpoints.read_tensors(folder, "pt")
     from_arrays(model, published_masked.our_names(tensors))
     return model.eval(), tokenizer
+
+
+def masked_token(model, inputs, labels):
+    """Mean cross-entropy and accuracy of the tokens that are asked for.
+
+    The inputs and labels of ``mask_tokens``, ``b s``: where a label is -1, nothing counts.
+    """
+    logits, asked = model(inputs), labels >= 0  # b s c, b s
+    n = asked.sum().clamp(min=1)  # a batch may ask for nothing
+    losses = nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=-1, reduction="sum"
+    )
+    return losses / n, {"accuracy": (logits.argmax(-1) == labels).sum() / n}
+
+
+masked_token.check_labels = masking.check_masked
+masked_token.weigh = masking.count_asked
