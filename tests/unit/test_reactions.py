@@ -148,7 +148,15 @@ def test_bad_reactions_are_refused():
         with pytest.raises(ValueError, match=f"one >>, got '{smiles}'"):
             reactions.read_reaction(smiles)
     with pytest.raises(ValueError, match=r"vocabulary, got \['X', '!'\]"):
-        reactions.encode(["C", "X", "!"], ["[CLS]", "[SEP]", "C"])
+        reactions.encode(["C", "X", "!"], ["[CLS]", "[SEP]", "C"], 9)
+    with pytest.raises(ValueError, match="at most 2 tokens, got 3"):
+        reactions.encode(["C"] * 3, ["[CLS]", "[SEP]", "C"], 4)
+
+
+def test_reactions_are_padded():
+    """After [SEP], with -1."""
+    found = reactions.encode(["C", "O"], ["O", "[CLS]", "C", "[SEP]"], 6)
+    assert found.tolist() == [1, 2, 0, 3, -1, -1]
 
 
 def test_the_atom_that_gets_most_weight_is_found():
@@ -177,18 +185,12 @@ def real():
         pytest.skip(str(error))
 
 
-def padded(rows):
-    """Rows of tokens ``b s``, padded with -1 at the end."""
-    found = np.full((len(rows), max(map(len, rows))), -1)
-    for row, tokens in zip(found, rows, strict=True):
-        row[: len(tokens)] = tokens
-    return found
-
-
 def examples(real):
     """The first three reactions of the package's tests; and as tokens ``b s``."""
     read = [reactions.read_reaction(smiles) for smiles in real[3][:3]]
-    return read, padded([reactions.encode(tokens, real[1]) for tokens, _ in read])
+    return read, np.stack(
+        [reactions.encode(tokens, real[1], 104) for tokens, _ in read]
+    )
 
 
 @cache
@@ -212,13 +214,11 @@ def test_one_head_maps_atoms_as_the_tool(side, real):
     maps = as_numpy(mapper(side, real)(tokens_of(side, ids), return_maps=True)[1])
     alone, both, elements = [], [], []
     for i, (tokens, numbers) in enumerate(read):
-        s = len(tokens) + 2
-        each = maps[:, i, :, :s, :s]
-        old, new = reactions.atom_map(each, tokens)
+        old, new = reactions.atom_map(maps[:, i], tokens)
         alone.append(numbers[old] == numbers[new])  # l h p
         kinds = reactions.elements(tokens)
         elements.append(kinds[old][10, 5] == kinds[new])
-        old, _ = reactions.atom_map(each, tokens, both=True)
+        old, _ = reactions.atom_map(maps[:, i], tokens, both=True)
         both.append((numbers[old] == numbers[new])[10, 5])
     alone = np.concatenate(alone, axis=-1)
     assert alone.shape == (12, 8, 59)
@@ -232,18 +232,15 @@ def test_one_head_maps_atoms_as_the_tool(side, real):
 @on_both_sides
 def test_masked_tokens_are_filled(side, real):
     """Each token of two reactions hidden alone: all 134."""
-    _, vocabulary, _, mapped = real
-    call, hidden, expected = callable_of(side, mapper(side, real)), [], []
-    for smiles in mapped[:2]:
-        ids = reactions.encode(reactions.read_reaction(smiles)[0], vocabulary)
-        rows = np.tile(ids, (len(ids), 1))
-        np.fill_diagonal(rows, vocabulary.index("[MASK]"))
-        hidden.extend(rows[1:-1])
-        expected.extend(ids[1:-1])
-    rows = padded(hidden)
-    found = as_numpy(call(tokens_of(side, rows))).argmax(axis=-1)
-    at = rows == vocabulary.index("[MASK]")
-    np.testing.assert_array_equal(found[at], expected)
+    ids, mask = examples(real)[1][:2, :84], real[1].index("[MASK]")
+    rows = np.repeat(ids, (ids > mask).sum(axis=1), axis=0)  # special tokens are before
+    hidden = np.concatenate([np.flatnonzero(row > mask) for row in ids])
+    expected = rows[(each := np.arange(len(rows))), hidden]
+    rows[each, hidden] = mask
+    found = callable_of(side, mapper(side, real))(tokens_of(side, rows))
+    found = as_numpy(found)[each, hidden].argmax(axis=-1)
+    assert len(found) == 134
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_logits_are_those_of_transformers(real):

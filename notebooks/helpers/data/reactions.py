@@ -79,11 +79,13 @@ def read_reaction(smiles):
     return tokens, np.array([int(number[1]) if number else 0 for number in numbers])
 
 
-def encode(tokens, vocabulary):
-    """Numbers of the tokens, as the model takes them: between [CLS] and [SEP]."""
+def encode(tokens, vocabulary, length):
+    """Numbers as the model takes them: [CLS], tokens, [SEP], and -1 up to ``length``."""
     unknown = [token for token in tokens if token not in vocabulary]
     expect(not unknown, "tokens of the vocabulary", unknown)
-    return np.array([vocabulary.index(t) for t in ("[CLS]", *tokens, "[SEP]")])
+    expect(len(tokens) <= length - 2, f"at most {length - 2} tokens", len(tokens))
+    ids = [vocabulary.index(token) for token in ("[CLS]", *tokens, "[SEP]")]
+    return np.array(ids + [-1] * (length - len(ids)))
 
 
 def elements(tokens):
@@ -95,8 +97,8 @@ def elements(tokens):
 def atom_map(maps, tokens, *, both=False):
     """The atom before the arrow that each atom after it looks at most: ``... p, p``.
 
-    Places in ``tokens``, of both. Maps ``... s s`` also have [CLS] and [SEP]; with
-    ``both``, the weights in the other direction are added, as RXNMapper does.
+    Places in ``tokens``, of both. Maps ``... s s`` are of encoded tokens, so begin with
+    [CLS]; with ``both``, weights in the other direction are added, as RXNMapper does.
     """
     atoms, arrow = np.flatnonzero(elements(tokens) != ""), tokens.index(">>")
     old, new = atoms[atoms < arrow], atoms[atoms > arrow]
