@@ -86,7 +86,7 @@ def test_equal_seeds_hide_equal_tokens():
         ({"share": 0}, r"expected a share in \(0, 1\], got 0"),
         ({"share": 15}, r"expected a share in \(0, 1\], got 15"),
         ({"tokens": [[9]]}, "expected tokens below n_tokens = 9, got 9"),
-        ({"mask_token": 8}, "expected a mask_token that is none of the 9 .*, got 8"),
+        ({"mask_token": 8}, "expected mask_token >= n_tokens = 9, got 8"),
     ],
 )
 def test_bad_input_is_one_sentence(given, message):
@@ -135,10 +135,14 @@ def test_a_row_counts_by_its_labels_in_evaluate():
     [
         (ROWS, ASKED[:, 1:], r"expected inputs and labels b s .*\(3, 5\).*\(3, 4\)"),
         (ROWS, ASKED / 2, "expected inputs and labels b s of whole numbers.*float64"),
-        (ROWS + 1, ASKED, "expected tokens from 0 to 9, or -1, .*got -1 to 10"),
-        (ROWS - 1, ASKED, "expected tokens from 0 to 9, or -1, .*got -2 to 8"),
-        (ROWS, ROWS * 0 - 1, "expected some labels, .*got 0"),
-        (ROWS, ROWS * 0 + 1, "expected some labels, none at padding"),
+        (ROWS + 1, ASKED, "expected data below 10, or -1, got -1 to 10"),
+        (ROWS - 1, ASKED, "expected data below 10, or -1, got -2 to 8"),
+        (ROWS, ROWS * 0 - 1, "expected labels in the .*, got 0, 0 of them"),
+        (
+            ROWS,
+            ROWS * 0 + 1,
+            "expected labels .*none at padding, got 15, 3 of them",
+        ),
     ],
 )
 def test_bad_labels_are_one_sentence(rows, labels, message):
