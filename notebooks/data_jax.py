@@ -26,7 +26,7 @@
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch: [data_torch](data_torch.ipynb).
-# Before it comes [start from a trained model, in JAX](finetune_jax.ipynb).
+# Before it comes [a model that reads both sides, in JAX](masked_jax.ipynb).
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.

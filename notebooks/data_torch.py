@@ -26,7 +26,7 @@
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [data_jax](data_jax.ipynb).
-# Before it comes [start from a trained model, in PyTorch](finetune_torch.ipynb).
+# Before it comes [a model that reads both sides, in PyTorch](masked_torch.ipynb).
 
 # %% tags=["shared", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.

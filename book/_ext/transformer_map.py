@@ -73,6 +73,9 @@ SECTIONS = {
     "pretraining": ("finetune", "pretraining"),
     "fine-tuning": ("finetune", "new last layer"),
     "LoRA": ("finetune", "LoRA trains"),
+    "masked tokens": ("masked", "guessed from both sides"),
+    "class token": ("masked", "stands for a text"),
+    "BERT": ("masked", "loaded by renaming"),
 }
 # Below the architecture: what surrounds it, in rows of (words, middle, width).
 AROUND = {
@@ -114,8 +117,13 @@ AROUND = {
         ("fine-tuning", 152, 64),
         ("LoRA", 214, 52),
     ],
+    "Read": [
+        ("masked tokens", 88, 72),
+        ("class token", 160, 60),
+        ("BERT", 218, 44),
+    ],
 }
-WIDTH, HEIGHT, BELOW, ROW = 248, 824, 528, 30
+WIDTH, HEIGHT, BELOW, ROW = 248, 854, 528, 30
 MIDDLE = WIDTH / 2
 
 

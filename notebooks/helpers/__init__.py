@@ -1,11 +1,10 @@
 """What several pages need. Two rooms hold the same files with the same names:
 
 jax, torch
-    What the pages built, one file a chapter: ``attention``, ``encoder``,
-    ``positions``, ``vision``, ``decoder``, ``generation``, ``translation``,
-    ``today``, ``lora``, ``classifier``; ``fit``, ``evaluate`` and the losses in
-    ``training``, how it multiplies in ``compute``; ``memory`` that training keeps.
-    A page takes them in one line: ``from helpers.torch import LanguageModel, fit``.
+    One file a chapter: ``attention``, ``encoder``, ``positions``, ``vision``,
+    ``decoder``, ``generation``, ``translation``, ``today``, ``lora``, ``classifier``,
+    ``masked``; ``fit``, ``evaluate``, losses in ``training``, how it multiplies in
+    ``compute``; ``memory`` of training. ``from helpers.torch import LanguageModel, fit``.
 
 Beside them stands what both share:
 
@@ -17,14 +16,15 @@ schedules
 data
     Seeded NumPy arrays: ``sequences`` to reverse, ``sets`` with an odd one, ``text``,
     ``byte_pairs``, ``ngrams``, ``dates``, ``lines`` of four languages, ``pictures``,
-    ``photos`` and their features, ``vowels`` with gaps. Our ``pretrained.safetensors``,
-    and ``checkpoints`` of others: where they are; in ``published``, names of weights.
+    ``photos`` and their features, ``vowels`` with gaps, ``reactions``; ``masking``. Our
+    ``pretrained.safetensors``, and ``checkpoints`` of others: where they are; in
+    ``published`` and ``published_masked``, names of weights.
 show
     ``prose`` with computed numbers, ``plots``, ``patches`` of pictures, ``viewer`` for
     attention maps to touch, and ``diagrams`` of architectures: a ``canvas``, one file a
     chapter (``anomaly``, ``attention``, ``costs``, ``data``, ``decoder``,
-    ``encoder``, ``finetune``, ``frameworks``, ``positions``, ``scaling``, ``today``,
-    ``translation``, ``vision``, ``warmup``).
+    ``encoder``, ``finetune``, ``frameworks``, ``masked``, ``positions``, ``scaling``,
+    ``today``, ``translation``, ``vision``, ``warmup``).
 exercises
     ``check`` tries a function from a blank cell, and names its mistake; one file a
     chapter holds references and known mistakes: ``attention``, ``encoder``,
@@ -38,6 +38,5 @@ engine
     train together, ``jobs`` that start them, the ``twin``: a training in the other
     framework, and what is ``mine``: definitions from blank notebooks.
 
-This file imports nothing, so a JAX page never loads torch and a PyTorch page never
-loads JAX.
+This file imports nothing: no page loads both frameworks (but ``reactions`` torch).
 """

@@ -19,6 +19,7 @@ WORDS = {
     "beam search": "translation",
     "SwiGLU": "today",
     "LoRA": "finetune",
+    "SMILES": "masked",
     "top-p": "decoder",
     "learning rate": "warmup",
     "clipping": "warmup",

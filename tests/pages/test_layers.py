@@ -17,7 +17,7 @@ FRAMEWORKS = {
 FOREIGN = set.union(*FRAMEWORKS.values())
 # What may import a framework inside a function, beside the framework's own room.
 LAZY = {"helpers.engine.weights": FOREIGN}
-LAZY |= {"helpers.engine.jobs": FRAMEWORKS["torch"]}
+LAZY |= {f"helpers.{x}": FRAMEWORKS["torch"] for x in ("engine.jobs", "data.reactions")}
 # From which rooms a room may import; "" is the folder itself.
 BELOW = {"jax": {"jax", "data", "engine", ""}, "torch": {"torch", "data", "engine", ""}}
 BELOW |= {room: {"data", "engine", ""} for room in ("data", "engine")}
@@ -92,7 +92,7 @@ def test_helpers_do_not_import_in_circles():
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_helper_knows_at_most_its_own_framework(name):
-    """``weights`` may know both, each lazily; ``jobs`` PyTorch."""
+    """``weights`` may know both, each lazily; ``jobs`` and ``reactions`` PyTorch."""
     allowed = FRAMEWORKS.get(room(name), set())
     for lazy, permitted in ((False, allowed), (True, LAZY.get(name, allowed))):
         for module, line in imports(read(name), lazy=lazy):

@@ -66,6 +66,8 @@ DRAWINGS = {
     "grouped heads": diagrams.grouped_heads,
     "rotation": diagrams.rotation,
     "experts": diagrams.experts,
+    "adapter": diagrams.lora,
+    "two questions": diagrams.two_questions,
 }
 each_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 drawn_once = cache(lambda draw: draw())  # for tests that only look at a drawing

@@ -25,9 +25,7 @@ MODEL = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
 DOWNLOAD = "download -q --no-deps --only-binary :all: --retries 1 --timeout 10 -d"
 TOKEN = re.compile(r"\[[^]]+]|Br|Cl|>>|%\d\d|.")  # an atom in brackets is one token
 ELEMENT = re.compile(r"\[?\d*([A-Z][a-z]?|se|as|[bcnops])")
-SIMPLE = re.compile(
-    r"\[(?!nH)(Br|Cl|[BCNOPSFI]|[bcnops])H?\d?:\d+]"
-)  # needs no bracket
+SIMPLE = re.compile(r"\[(?!nH)(Br|Cl|[BCNOPSFI]|[bcnops])H?\d?:\d+]")  # no bracket
 
 
 def fetch_wheel():

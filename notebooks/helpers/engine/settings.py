@@ -176,15 +176,6 @@ class Text(ModelSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Masked(Text):
-    """Chapter *finetune*: masked tokens of the same windows; the last token is the mask."""
-
-    n_tokens: int = Text.n_tokens + 1
-
-    EXAMPLE = ("length",)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Dates(ModelSettings):
     """Chapter *translation*: dates in seven written forms, to be written as ISO does.
 

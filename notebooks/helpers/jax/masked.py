@@ -1,4 +1,6 @@
-"""The chapter *Start from a trained model* builds this: BERT, and its published weights."""
+"""The chapter *A model that reads both sides* builds this: BERT, and its weights."""
+
+from functools import partial
 
 import jax.numpy as jnp
 import optax
@@ -10,7 +12,6 @@ from helpers.jax.attention import build, dense
 from helpers.jax.decoder import check_tokens, embedding
 from helpers.jax.encoder import ACTIVATIONS, Encoder
 from helpers.jax.positions import LearnedPositions
-from helpers.jax.today import embedding_table, make_norm
 
 
 class MaskedLM(nnx.Module):
@@ -27,10 +28,11 @@ class MaskedLM(nnx.Module):
         n_embed=None, shared=False, eps=1e-12, rngs, **options,
     ):  # fmt: skip
         e, self.max_length = n_embed or m, max_length
+        norm = partial(nnx.LayerNorm, epsilon=eps, use_fast_variance=False, rngs=rngs)
         self.embed = embedding(n_tokens, e, rngs=rngs)
         self.positions = LearnedPositions(e, max_length, rngs=rngs)
-        self.segments = embedding_table(n_segments, e, 0.02, rngs=rngs)
-        self.embed_norm = make_norm(e, "layer", eps, rngs=rngs)
+        self.segments = embedding(n_segments, e, rngs=rngs)
+        self.embed_norm = norm(e)
         self.widen = dense(e, m, rngs=rngs) if n_embed else None
         options |= {"activation": "gelu", "rngs": rngs}
         self.encoder = Encoder(1 if shared else n_blocks, m, n_heads, f, **options)
@@ -39,7 +41,7 @@ class MaskedLM(nnx.Module):
         if shared:  # the same object in every place of the stack
             self.encoder.blocks = nnx.data([*self.encoder.blocks] * n_blocks)
         self.hidden = dense(m, e, rngs=rngs)
-        self.hidden_norm = make_norm(e, "layer", eps, rngs=rngs)
+        self.hidden_norm = norm(e)
         self.bias = nnx.Param(jnp.zeros(n_tokens))
 
     def encode(self, tokens, real=None, segments=None, *, return_maps=False):
@@ -85,10 +87,7 @@ def load_bert(folder_or_name):
 
 
 def masked_token(model, inputs, labels):
-    """Mean cross-entropy and accuracy of the tokens that are asked for.
-
-    The inputs and labels of ``mask_tokens``, ``b s``: where a label is -1, nothing counts.
-    """
+    """Mean cross-entropy, accuracy where ``mask_tokens`` asks: labels ``b s``, else -1."""
     logits, asked = model(inputs), labels >= 0  # b s c, b s
     losses = optax.softmax_cross_entropy_with_integer_labels(
         logits, jnp.maximum(labels, 0)

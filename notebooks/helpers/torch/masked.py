@@ -1,4 +1,4 @@
-"""The chapter *Start from a trained model* builds this: BERT, and its published weights."""
+"""The chapter *A model that reads both sides* builds this: BERT, and its weights."""
 
 import torch
 from torch import nn
@@ -10,7 +10,6 @@ from helpers.torch.attention import build, dense
 from helpers.torch.decoder import check_tokens, embedding
 from helpers.torch.encoder import Encoder
 from helpers.torch.positions import LearnedPositions
-from helpers.torch.today import embedding_table, make_norm
 
 
 class MaskedLM(nn.Module):
@@ -30,8 +29,8 @@ class MaskedLM(nn.Module):
         e, self.max_length = n_embed or m, max_length
         self.embed = embedding(n_tokens, e)
         self.positions = LearnedPositions(e, max_length)
-        self.segments = embedding_table(n_segments, e, 0.02)
-        self.embed_norm = make_norm(e, "layer", eps)
+        self.segments = embedding(n_segments, e)
+        self.embed_norm = nn.LayerNorm(e, eps=eps)
         self.widen = dense(e, m) if n_embed else None
         options |= {"activation": "gelu"}
         self.encoder = Encoder(1 if shared else n_blocks, m, n_heads, f, **options)
@@ -39,7 +38,7 @@ class MaskedLM(nn.Module):
             block.norm1.eps = block.norm2.eps = eps
         if shared:  # the same object in every place of the stack
             self.encoder.blocks = nn.ModuleList([*self.encoder.blocks] * n_blocks)
-        self.hidden, self.hidden_norm = dense(m, e), make_norm(e, "layer", eps)
+        self.hidden, self.hidden_norm = dense(m, e), nn.LayerNorm(e, eps=eps)
         self.bias = nn.Parameter(torch.zeros(n_tokens))
 
     def encode(self, tokens, real=None, segments=None, *, return_maps=False):
@@ -85,10 +84,7 @@ def load_bert(folder_or_name):
 
 
 def masked_token(model, inputs, labels):
-    """Mean cross-entropy and accuracy of the tokens that are asked for.
-
-    The inputs and labels of ``mask_tokens``, ``b s``: where a label is -1, nothing counts.
-    """
+    """Mean cross-entropy, accuracy where ``mask_tokens`` asks: labels ``b s``, else -1."""
     logits, asked = model(inputs), labels >= 0  # b s c, b s
     n = asked.sum().clamp(min=1)  # a batch may ask for nothing
     losses = nn.functional.cross_entropy(

@@ -1,0 +1,684 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown] tags=["shared"]
+# # A model that reads both sides
+#
+# By the end you can train a Transformer to fill in what is hidden, load a published
+# BERT or ALBERT by renaming its weights, and hold an attention map against a truth.
+# You need: the chapters on the model that writes and on starting from a trained one.
+#
+# A model that writes sees only what stands before. To search, sort or tag a text,
+# nobody writes: all of it is there, and what stands after a word helps, too. In *the
+# bank of the river*, the last word says what the bank is. But a model that sees both
+# sides cannot be asked for the next word, since it sees that one as well. What else can
+# it be asked?
+
+# %% [markdown] tags=["torch"]
+# This page uses **PyTorch**. The same page in JAX: [masked_jax](masked_jax.ipynb).
+# Before it comes [start from a trained model, in PyTorch](finetune_torch.ipynb).
+
+# %% tags=["shared", "setup"]
+# In Colab this fetches the helpers of the book; anywhere else it does nothing.
+import os
+import subprocess
+import sys
+
+REPOSITORY = "https://github.com/example/transformers-side-by-side"
+
+if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+    folder = REPOSITORY.rsplit("/", 1)[-1]
+    if not os.path.isdir(folder):
+        clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
+        if subprocess.run(clone, check=False).returncode:
+            sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
+    os.chdir(os.path.join(folder, "notebooks"))
+    sys.path.insert(0, os.getcwd())
+
+# %% tags=["torch", "imports"]
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from helpers.data import published_masked, reactions, text
+from helpers.data.byte_pairs import BytePairs
+from helpers.data.masking import check_masked, count_asked, mask_tokens
+from helpers.data.sequences import in_order
+from helpers.engine.runs import runs_folder
+from helpers.engine.settings import Text
+from helpers.engine.shapes import as_numpy
+from helpers.engine.weights import from_arrays, to_arrays
+from helpers.show import plots, viewer
+from helpers.show.diagrams import masked as diagrams
+from helpers.show.prose import say, table, word
+from helpers.torch import (
+    LanguageModel,
+    MaskedLM,
+    build,
+    evaluate,
+    fit,
+    next_token,
+)
+
+# %% tags=["torch", "experiment"]
+# Experiment: device, style, and the names integers, framework, forward, with_maps
+device = "cuda" if torch.cuda.is_available() else "cpu"
+plots.use_style()
+build = partial(build, device=device)  # models are made on this device
+integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
+framework = "torch"
+forward = torch.no_grad()(lambda model, tokens: model(tokens))
+with_maps = torch.no_grad()(lambda model, tokens: model(tokens, return_maps=True))
+f"PyTorch {torch.__version__} on {device}"
+
+# %% [markdown] tags=["shared"]
+# ## A masked token is guessed from both sides
+#
+# BERT ([Devlin et al. 2019](https://arxiv.org/abs/1810.04805)) hides some tokens, and
+# asks for those: **masked language modelling**. Like predicting the next token, it
+# needs no labels but the text itself.
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Above, the next token: after the, bank, of, a question mark; arrows come to it from these three words. Below, a masked token: of the, MASK, of, rivers the second is hidden; arrows come to the question mark above it from all four places, the mask included."}}
+diagrams.two_questions()
+
+# %% [markdown] tags=["shared"]
+# It asks for 15 % of the tokens ([section 3.1](https://arxiv.org/abs/1810.04805)). Of
+# these, 80 % become a token of their own, `[MASK]`; 10 % become a random token; and
+# 10 % stay as they are.
+#
+# Why not always the mask? Later, the model will read texts without masks. If only masks
+# were asked for, it would not need a good vector anywhere else. Now any token may be
+# wrong, so every position has to say what belongs there.
+
+# %% tags=["shared"]
+texts = text.load()  # Python's standard library: train and test
+pairs = BytePairs.learn(texts["train"], Text.n_tokens)
+tokens = {name: pairs.encode(part) for name, part in texts.items()}
+hide = partial(mask_tokens, n_tokens=len(pairs), mask_token=len(pairs))
+names = [*pairs.tokens, "[MASK]"]  # the mask is the last token
+
+# %% tags=["shared", "experiment"]
+# Experiment: a text, and what is asked in it (a seed with all three cases)
+sample = "def mean(values):\n    return sum(values) / len(values)\n"
+row = np.array(pairs.encode(sample))
+inputs, labels = hide(row[None], rng=np.random.default_rng(22))
+print("text: ", *(repr(names[i]) for i in row))
+print("input:", *(repr(names[i]) for i in inputs[0]))
+print("label:", *(repr(names[i]) if i >= 0 else "–" for i in labels[0]))
+
+# %% [markdown] tags=["shared"]
+# The loss counts only what is asked for; elsewhere the label is $-1$. (In
+# `transformers`, it is $-100$.)
+
+
+# %% tags=["torch"]
+def masked_token(model, inputs, labels):
+    """Mean cross-entropy and accuracy of the tokens that are asked for."""
+    logits, asked = model(inputs), labels >= 0  # b s c, b s
+    n = asked.sum().clamp(min=1)  # a batch may ask for nothing
+    losses = nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=-1, reduction="sum"
+    )
+    return losses / n, {"accuracy": (logits.argmax(-1) == labels).sum() / n}
+
+
+masked_token.check_labels = check_masked
+masked_token.weigh = count_asked
+
+
+# %% tags=["shared", "check"]
+# Checked: the shares of masks; tokens that are not asked for are as they were
+many = np.random.default_rng(0).integers(len(pairs), size=(200, 100))
+hidden, asked = hide(many, rng=np.random.default_rng(1))
+kinds = hidden[asked >= 0] == len(pairs), hidden[asked >= 0] == many[asked >= 0]
+assert abs((asked >= 0).mean() - 0.15) < 0.015
+assert abs(kinds[0].mean() - 0.8) < 0.04 and abs(kinds[1].mean() - 0.1) < 0.03
+assert (hidden[asked < 0] == many[asked < 0]).all()
+assert (asked[asked >= 0] == many[asked >= 0]).all()
+
+# %% [markdown] tags=["shared"]
+# ## Masked tokens are learned more slowly
+#
+# The model is `LanguageModel(causal=False)`: without the causal mask, the decoder of
+# the chapter that writes is an encoder. Beside it we train the causal model for the
+# next token: equal initial weights, windows and number of updates. (Both are small, to
+# save time, and have rotary positions.)
+#
+# Guess first: a gap with words on both sides has more to go by than an end with words
+# on one. So which of the two has the lower loss after the same number of updates?
+
+# %% tags=["shared"]
+small = {"positions": "rotary", "n_blocks": 1, "m": 64, "f": 256, "length": 32}
+settings = [replace(Text(), n_tokens=n, **small) for n in (len(pairs), len(names))]
+rng = np.random.default_rng(0)
+rows = text.random_windows(tokens["train"], settings[0])  # n s+1
+learn = {next_token: (rows,), masked_token: hide(rows[:, :-1], rng=rng)}
+new = text.windows(tokens["test"], settings[0].length)  # n s+1, held out
+held_out = {next_token: (new,), masked_token: hide(new[:, :-1], rng=rng)}
+
+# %% tags=["shared"]
+models, histories = {}, {}
+for loss_fn, given in zip(learn, settings, strict=True):
+    causal = loss_fn is next_token
+    model = build(LanguageModel, causal=causal, seed=given.seed, **settings[1].model)
+    kept = {"batches": in_order(given), "folder": runs_folder(f"masked_{framework}")}
+    histories[loss_fn] = fit(model, loss_fn, learn[loss_fn], given, **kept)["loss"]
+    models[loss_fn] = model
+scores = {asks: evaluate(m, asks, held_out[asks]) for asks, m in models.items()}
+
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss in training over 650 updates, in nats per label. Predicting the next token falls steeply from the first updates on. Predicting masked tokens falls slowly, and stays above it to the end."}}
+panel = {}
+for loss_fn, losses in histories.items():
+    mean = losses.reshape(-1, 25).mean(axis=1)  # of 25 updates each
+    name = loss_fn.__name__.replace("_", " ")
+    panel[name] = 25 * np.arange(1, len(mean) + 1), mean
+title = "one network, two questions"
+fig = plots.curves(
+    {title: panel}, x="update", y="nats per label, in training", size=(6.2, 3)
+)
+fig
+
+# %% tags=["shared", "experiment"]
+# Experiment: the cost of a masked token, by what stands in its place
+model, (inputs, labels) = models[masked_token], held_out[masked_token]
+logits = as_numpy(forward(model, integers(inputs))).astype(np.float64)  # b s c
+nats = np.log(np.exp(logits).sum(axis=-1))
+nats -= np.take_along_axis(logits, labels.clip(0)[..., None], axis=-1)[..., 0]
+hidden, same = inputs == len(pairs), inputs == labels
+found, n_asked = {}, (labels >= 0).sum()
+kinds = {"the mask": hidden, "another token": ~hidden & ~same, "the token": same}
+for kind, chosen in kinds.items():
+    chosen = chosen & (labels >= 0)
+    hits = logits.argmax(axis=-1)[chosen] == labels[chosen]
+    found[kind] = chosen.sum() / n_asked, nats[chosen].mean(), hits.mean()
+
+# %% tags=["shared", "say"]
+lines = [[k, f"{n:.0%}", f"{x:.2f}", f"{y:.0%}"] for k, (n, x, y) in found.items()]
+ahead = scores[next_token]["loss"], f"{scores[next_token]['accuracy']:.0%}"
+lines.append(["*next token, causal*", "", f"{ahead[0]:.2f}", ahead[1]])
+say(table(["what stands there", "share", "nats, new text", "right"], *lines))
+counts = np.bincount(tokens["train"], minlength=len(pairs)) + 1
+by_frequency = -np.log(counts / counts.sum())[tokens["test"]].mean()
+per_window = count_asked(*learn[masked_token]).mean()
+cost, length = found["the mask"][1], given.length
+say(
+    f"A window of {length} tokens has {length} labels for the next token, "
+    f"{per_window:.1f} for masked ones. After {given.updates} updates a masked token "
+    f"costs {cost:.2f} nats, {word('more', cost, ahead[0])} than a next one; guessing "
+    f"by frequency costs {by_frequency:.2f}."
+)
+
+# %% tags=["shared", "check"]
+# Checked: masked tokens cost more than next ones, and less than blind guesses
+costs = {kind: x for kind, (_, x, _) in found.items()}
+assert ahead[0] + 0.5 < costs["the mask"] < by_frequency - 0.3
+assert costs["the token"] < 2 < costs["the mask"] < costs["another token"]
+ends = [plots.drawn(fig, title, name)[1][-1] for name in panel]
+assert ends[0] + 0.3 < ends[1]
+hit, n = found["the token"][2], per_window / length
+assert hit > 0.8 > 0.3 > found["the mask"][2] and abs(1 / n - 7) < 1
+
+# %% [markdown] tags=["shared"]
+# A gap has more to go by, but there are a seventh of the labels: it is learned more
+# slowly, and these few updates are not enough. (BERT's smaller model took [four days on
+# 16 TPU chips](https://arxiv.org/abs/1810.04805).) Note the last row but one: a token
+# that stays is nearly always copied, so one accuracy for all three kinds would flatter.
+#
+# Something is learned. We mask one token at a time:
+
+# %% tags=["shared", "say"]
+row, lines, best = np.array(pairs.encode("def close(self):")), [], {}
+for place in range(1, len(row)):
+    given = np.where(np.arange(len(row)) == place, len(pairs), row)
+    z = as_numpy(forward(model, integers(given[None])))[0, place].astype(np.float64)
+    p = np.exp(z - z.max()) / np.exp(z - z.max()).sum()
+    word_there, best[place] = names[row[place]], p.argsort()[:-6:-1]
+    shown = [f"`{names[i]!r}` {p[i]:.0%}" for i in best[place]]
+    text_there = "".join(names[i] for i in given)
+    lines.append([f"`{text_there}`", f"`{word_there!r}`", ", ".join(shown)])
+say(table(["text", "token", "five best fillings"], *lines))
+say("What is frequent is filled in: the bracket, and `self`. The name is not.")
+
+# %% tags=["shared", "check"]
+# Checked: the bracket and self come first, the name is not among five
+first = {
+    names[row[place]]: names[found_there[0]] for place, found_there in best.items()
+}
+assert first["("] == "(" and first["self"] == "self"
+assert "lose" not in {names[i] for i in best[[*first].index("lose") + 1]}
+
+# %% [markdown] tags=["shared"]
+# ## One vector stands for a text
+#
+# To classify a text, one vector must stand for all of it. In a causal model the first
+# token sees only itself; the *last* has seen all, and we took that one in the chapter
+# before. Where every token sees both sides, any will do. BERT puts a token `[CLS]`
+# before each text, the **class token**: a layer on its output can be fine-tuned, as on
+# the class token of the chapter on pictures.
+#
+# Change the last token of a text, and see which model notices it at the first:
+
+# %% tags=["shared"]
+rows = np.stack([tokens["test"][:32]] * 2)  # one text, twice
+rows[1, -1] = (rows[1, -1] + 1) % len(pairs)  # with another last token
+noticed = {}
+for asks, one_model in models.items():
+    one, other = as_numpy(forward(one_model, integers(rows)))[:, 0]  # at the first: c
+    noticed[asks] = np.abs(one - other).max()
+    print(f"{asks.__name__}: the first token's logits change by {noticed[asks]:.3f}")
+
+# %% tags=["shared", "check"]
+# Checked: without the causal mask, the first token sees the last
+assert noticed[next_token] < 1e-5 < 1e-3 < noticed[masked_token]
+
+# %% [markdown] tags=["shared"]
+# ## Somebody else's encoder is loaded by renaming
+#
+# `MaskedLM` of this book is BERT: learned positions, *segments* (first or second text),
+# a norm after the embeddings, post-norm blocks with GELU, and before the output another
+# layer with a norm. **ALBERT** ([Lan et al. 2020](https://arxiv.org/abs/1909.11942))
+# has smaller embeddings, which a layer widens, and a single block that every text
+# passes many times. Their published weights are ours by other names, and `load_bert`
+# knows both (if they have the exact GELU, as all of BERT's and ALBERT's first version):
+#
+# ```python
+# model, tokenizer = load_bert("google-bert/bert-base-uncased")  # of helpers
+# ```
+#
+# We take a smaller one, from another field. RXNMapper ([Schwaller et al.
+# 2021](https://doi.org/10.1126/sciadv.abe4166)) is an ALBERT that was trained by masked
+# tokens on chemical reactions. Its package, 3 MB on PyPI, contains the weights. It is
+# fetched once, compared with a checksum, and not installed.
+
+# %% tags=["shared"]
+try:
+    wheel = reactions.fetch_wheel()  # from the data folder, or with pip
+except ValueError as error:
+    wheel = None
+    say(f"**RXNMapper is not at hand**, so all that follows stays empty: {error}.")
+
+if wheel:
+    config, vocabulary, tensors, mapped = reactions.read_wheel(wheel)
+    mapper = build(MaskedLM, **published_masked.arguments_of(config))
+    renamed = published_masked.our_names(tensors)
+    from_arrays(mapper, renamed)  # ours, with their weights
+
+# %% tags=["shared", "say"]
+if wheel:
+    pieces = "word_embeddings.", "hidden_mapping_in.w", ".ffn.w", "transform.dense.w"
+    lines = []
+    for name, x in tensors.items():
+        if any(piece in name for piece in pieces):
+            ((ours, y),) = published_masked.our_names({name: x}).items()
+            lines.append([f"`{name}`", f"`{ours}`", " × ".join(map(str, y.shape))])
+    say(table(["their name", "ours", "shape"], *lines))
+    passes = len(mapper.encoder.blocks)
+    say(
+        f"{len(renamed)} arrays, {sum(x.size for x in renamed.values()):,} numbers, "
+        f"for {passes} passes through one block."
+    )
+
+# %% [markdown] tags=["shared"]
+# Reactions are text. In the notation **SMILES** a letter is an atom, lower case in an
+# aromatic ring; neighbours are bonded; `=` is a double bond, parentheses hold a branch,
+# a digit opens a ring and closes it, a dot separates molecules, and `>>` is the arrow.
+# Hydrogen is left out: `CCO` is ethanol. Three longer reactions are in the package's
+# tests. Does the model fill in what is hidden in them?
+
+# %% tags=["shared"]
+if wheel:
+    read = [reactions.read_reaction(smiles) for smiles in mapped[:3]]
+    encode = partial(reactions.encode, vocabulary=vocabulary, length=104)
+    ids = np.stack([encode(tokens) for tokens, _ in read])  # b s, padded with -1
+    print("".join(read[0][0]))
+
+# %% tags=["shared", "say"]
+if wheel:
+    mask = vocabulary.index("[MASK]")  # tokens of reactions come after it
+    turn = np.arange(ids.shape[1]) % 7 == np.arange(7)[:, None, None]  # 7 1 s
+    hidden = turn & (ids > mask)  # 7 b s: every seventh token, then the next ones
+    given = np.where(hidden, mask, ids).reshape(-1, ids.shape[1])
+    filled = as_numpy(forward(mapper, integers(given))).argmax(axis=-1)
+    truth = np.broadcast_to(ids, hidden.shape)[hidden]
+    n_filled = int((filled.reshape(hidden.shape)[hidden] == truth).sum())
+    most = np.bincount(truth).max()
+    say(
+        "With every seventh token hidden, it fills in "
+        f"**{n_filled} of {len(truth)}** as they were; always the most frequent token "
+        f"would be right {most} times."
+    )
+
+# %% tags=["shared", "check"]
+# Checked: it fills nearly all; every weight is in its place; the block is one object
+if wheel:
+    assert n_filled > 0.9 * len(truth) > 2 * most
+    assert {*map(id, mapper.encoder.blocks)} == {id(mapper.encoder.blocks[0])}
+    own = to_arrays(mapper)
+    for name, x in renamed.items():
+        np.testing.assert_array_equal(own[name], x)
+
+# %% [markdown] tags=["shared"]
+# ## One head shows which atom becomes which
+#
+# In the chapters on the reverse task and on the odd one out, attention maps were a
+# doubtful explanation: there was nothing to hold them against. Here there is.
+#
+# In a chemical reaction no atom appears, and none is lost: each atom of the product was
+# one of the reactants. Which one? Chemists call the answer the **atom map**, and
+# finding it by hand is tedious. Nobody told this model about maps; it only filled in
+# tokens. But to fill in an atom of the product, it helps to know where it came from.
+#
+# RXNMapper reads the map off one head, number 5 in pass 10 through the block, both
+# counted from 0. We do the same: each product atom goes to the reactant atom that it
+# looks at most.
+
+
+# %% tags=["shared"]
+def follow(smiles):
+    """Who is right, ``l h p``; places of the atoms, ``l h p, p``; maps ``l h s s``."""
+    tokens, numbers = reactions.read_reaction(smiles)
+    row = integers(encode(tokens)[None])
+    maps = as_numpy(with_maps(mapper, row)[1])[:, 0]
+    old, new = reactions.atom_map(maps, tokens)
+    return numbers[old] == numbers[new], old, new, maps
+
+
+if wheel:
+    followed = [follow(smiles) for smiles in mapped[:3]]
+    right = np.concatenate([found[0] for found in followed], axis=-1)  # l h p
+    share = right.mean(axis=-1)  # l h
+
+# %% tags=["shared", "say"]
+if wheel:
+    best, same = int(right[10, 5].sum()), []
+    for (atoms, _), (_, old, new, _) in zip(read, followed, strict=True):
+        kind = reactions.elements(atoms)
+        same.append(kind[old] == kind[new])
+    same = np.concatenate(same, axis=-1)  # l h p
+    n_same, usual = int(same[10, 5].sum()), np.median(same.mean(axis=-1))
+    say(
+        f"This head alone maps **{best} of {right.shape[-1]}** atoms as the tool does, "
+        f"**{share[10, 5]:.0%}**; the median of all {share.size} maps does so for "
+        f"{np.median(share):.0%}. It takes **{n_same} of {right.shape[-1]}** atoms "
+        "from one of their own element, though nothing makes it do so (the median map: "
+        f"{usual:.0%})."
+    )
+
+# %% tags=["shared", "check"]
+# Checked: one head is the tool's map; elements are conserved; both directions, too
+if wheel:
+    assert share[10, 5] > 0.9 > 0.2 > np.median(share)
+    assert same[10, 5].all() and usual < 0.9
+    both = []
+    for (tokens_of_one, numbers), (*_, maps) in zip(read, followed, strict=True):
+        old, new = reactions.atom_map(maps, tokens_of_one, both=True)
+        both.extend((numbers[old] == numbers[new])[10, 5])
+    assert np.mean(both) >= share[10, 5]  # also from reactants to products, as the tool
+
+# %% [markdown] tags=["shared"]
+# ## Where the map is wrong
+#
+# Agreement with a tool that uses this very head proves little about chemistry; equal
+# elements are better evidence, and a chemist's own map is better still. In the reaction
+# below, [reported by a user](https://github.com/rxn4chemistry/rxnmapper/issues/12), one
+# ring gives up its chlorine (`Cl`), the other its boron (`B`), and the two bond there.
+# So the carbon that held boron, `C15` before the arrow, becomes `C28`, which holds the
+# first ring. The tool says that its neighbour `C18` does, and its author confirmed the
+# mistake. See for yourself: `C28` is chosen below.
+
+# %% tags=["shared"]
+COUPLING = (  # with the map of a chemist
+    "Cl[c:3]1[cH:4][cH:5][cH:6][cH:7][cH:8]1."
+    "OB(O)[C:1]1=[CH:2][CH2:9][CH2:10][CH2:11][CH2:12]1"
+    ">>[CH:2]1=[C:1]([c:3]2[cH:4][cH:5][cH:6][cH:7][cH:8]2)"
+    "[CH2:12][CH2:11][CH2:10][CH2:9]1"
+)
+if wheel:
+    correct, old, new, maps = follow(COUPLING)
+    atoms = np.array(reactions.read_reaction(COUPLING)[0])
+    before = np.flatnonzero(reactions.elements(atoms[: new[0]]) != "")
+    weights = maps[..., new[:, None] + 1, before + 1]  # l h p r: atoms to atoms
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    print("".join(atoms))
+
+# %% tags=["shared", "figure"]
+viewer.attention(
+    weights, *([f"{atoms[i]}{i}" for i in at] for at in (new, before)),
+    about="Of product atoms, to reactant atoms: attention as shares that sum to one",
+    layer=10, head=5, query=1,
+) if wheel else None  # fmt: skip
+
+# %% tags=["shared", "say"]
+if wheel:
+    chosen, ring = correct[10, 5], np.r_[0:2, 8:12]  # atoms of the ring that held boron
+    to_18, to_15 = (weights[10, 5, 1, before == place].item() for place in (18, 15))
+    say(
+        f"`C28` gives `C18` **{to_18:.0%}** of its weight, `C15` {to_15:.0%}. "
+        f"In the first ring the head maps **{chosen[2:8].sum()} of 6** atoms "
+        f"correctly, in the one that held boron **{chosen[ring].sum()} of 6**."
+    )
+
+# %% tags=["shared", "check"]
+# Checked: where the author says that the tool fails, so does its head
+if wheel:
+    assert chosen[2:8].all() and chosen[ring].sum() < 3
+    assert [*atoms[[11, 15, 18, 28]]] == ["B", "C", "C", "C"] and new[1] == 28
+    assert old[10, 5, 1] == 18  # not 15
+
+# %% [markdown] tags=["shared"]
+# So a map can be an explanation, where something else can be held against it. The same
+# test found where it is none.
+#
+# **Exercise 1, a function.** Write `my_masks(tokens, first, way, others, mask_token)`,
+# which returns inputs and labels `b s`. A token is asked for where `first < 0.15`,
+# unless it is padding ($-1$). Where `way < 0.8` it becomes the mask, else where `way <
+# 0.9` the token in `others`, and else it stays. Then hold it against `hide`, which
+# draws `rng.random((2, b, s))` for `first` and `way`, then `others`.
+
+
+# %% tags=["torch", "answer"]
+def my_masks(tokens, first, way, others, mask_token):
+    asked = (first < 0.15) & (tokens >= 0)
+    inputs = tokens.masked_fill(asked & (way < 0.8), mask_token)
+    replaced = asked & (way >= 0.8) & (way < 0.9)
+    return others.where(replaced, inputs), tokens.where(asked, -1)
+
+
+padded = np.where(np.arange(100) < 90, many, -1)
+rng = np.random.default_rng(1)
+first, way = map(torch.as_tensor, rng.random((2, *padded.shape)))
+others = torch.as_tensor(rng.integers(len(pairs), size=padded.shape))
+mine = my_masks(torch.as_tensor(padded), first, way, others, len(pairs))
+for x, y in zip(mine, hide(padded, rng=np.random.default_rng(1)), strict=True):
+    np.testing.assert_array_equal(as_numpy(x), y)
+
+# %% [markdown] tags=["shared"]
+# **Exercise 2, by formula.** BERT has windows of 512 tokens. How many labels does a
+# window have on average, and how many of its tokens does the model see as they were?
+# What changes if two fifths are asked for?
+
+# %% tags=["shared", "answer"]
+lines = []
+for asked_for in (0.15, 0.4):
+    seen = 1 - asked_for * (0.8 + 0.1)  # masks and random tokens are lost
+    lines.append([f"{asked_for:.0%}", f"{512 * asked_for:.0f}", f"{512 * seen:.0f}"])
+say(table(["asked for", "labels of 512", "tokens as they were"], *lines))
+say(
+    "More labels a window, but less to guess from. [Wettig et al. "
+    "2023](https://arxiv.org/abs/2202.08005) found that 40 % can be better than 15 %."
+)
+shown = hide(np.tile(many, (5, 1)), rng=np.random.default_rng(2), share=0.4)[0]
+assert abs((shown == np.tile(many, (5, 1))).mean() - 0.64) < 0.01
+
+# %% [markdown] tags=["shared"]
+# **Exercise 3, a question of your own.** Is it one head, or would others do? List the
+# five maps that agree most with the tool, with their pass and head. Why can the same
+# head number be good in one pass, and useless in another, if all passes share their
+# weights?
+
+# %% tags=["shared", "answer"]
+if wheel:
+    order = [np.unravel_index(i, share.shape) for i in share.ravel().argsort()[::-1]]
+    lines = [[f"{p}", f"{h}", f"{share[p, h]:.0%}"] for p, h in order[:5]]
+    fifth = share[:, 5]
+    say(table(["pass", "head", "as the tool"], *lines))
+    say(
+        f"Head 5 agrees for {fifth.min():.0%} to {fifth.max():.0%}, depending on the "
+        "pass: the weights are the same, but the vectors that reach them are not."
+    )
+    assert fifth.max() - fifth.min() > 0.4
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Small reactions need a second rule
+#
+# The tests of the package have smaller reactions as well. Follow the same head there.
+
+# %% tags=["shared", "say"]
+if wheel:
+    few = []  # if the vocabulary has all their tokens
+    for smiles in mapped[3:]:
+        if {*reactions.read_reaction(smiles)[0]} <= {*vocabulary}:
+            few.append(follow(smiles)[0][10, 5])
+    n_few, few = len(few), np.concatenate(few)
+    say(
+        f"In {n_few} small reactions the head agrees with the tool on **{few.sum()} of "
+        f"{few.size}** atoms, {few.mean():.0%}: a share that is "
+        f"{word('lower', few.mean(), share[10, 5])} than before. The tool has a second "
+        "rule: where an atom has been mapped, its neighbours are looked for among the "
+        "neighbours of its partner. So the tool's maps are not attention alone."
+    )
+
+# %% tags=["shared", "check"]
+# Checked: in small reactions, one head is not enough
+if wheel:
+    assert few.mean() < share[10, 5] - 0.1
+
+# %% [markdown] tags=["shared", "questions"]
+# ## Five questions
+#
+# Choose an answer to see whether it is right, and why.
+#
+# **1.** Why is an encoder not trained to predict the next token?
+#
+# <details><summary>It has no output layer for tokens.</summary>
+#
+# **No.** It can have one, as on this page. The layer is the same in both cases.
+#
+# </details>
+# <details><summary>It sees that token among its inputs.</summary>
+#
+# **Right.** Without a causal mask, the answer stands one position further. Copying it
+# would bring the loss to zero, and nothing would be learned about the text.
+#
+# </details>
+# <details><summary>It would need more labels than a text has.</summary>
+#
+# **No.** Every token but the first is a label of that kind. Masked tokens are fewer.
+#
+# </details>
+#
+# **2.** Someone takes the loss over all tokens, not only over those asked for. What
+# will they see?
+#
+# <details><summary>A low loss, which says little.</summary>
+#
+# **Right.** Most tokens stand in the input as they are. Copying them takes no skill,
+# and hides how well the gaps are filled.
+#
+# </details>
+# <details><summary>A higher loss, because there are more labels.</summary>
+#
+# **No.** The loss is a mean. More labels do not raise it; labels to copy lower it.
+#
+# </details>
+# <details><summary>The same loss: the other labels cancel in the mean.</summary>
+#
+# **No.** Nothing cancels: they count with the loss that they have, which is low.
+#
+# </details>
+#
+# **3.** What are the 10 % of random tokens for?
+#
+# <details><summary>They make the vocabulary larger.</summary>
+#
+# **No.** They are tokens of the same vocabulary, in places where they do not belong.
+#
+# </details>
+# <details><summary>They make training as hard as it is with a causal mask.</summary>
+#
+# **No.** The causal mask hides one side. A random token hides nothing but itself.
+#
+# </details>
+# <details><summary>They keep the model from trusting what stands at a place.</summary>
+#
+# **Right.** A token that is no mask may be wrong, so its vector has to say what fits
+# the text around it, also in texts that have no masks.
+#
+# </details>
+#
+# **4.** Weights of a published encoder load without an error, but the logits are far
+# from those of its authors. What fits?
+#
+# <details><summary>The vocabulary has another size.</summary>
+#
+# **No.** Then a table would have another shape, and loading would have stopped.
+#
+# </details>
+# <details><summary>The norms stand in another place of the block.</summary>
+#
+# **Right.** Pre-norm and post-norm have the same arrays with the same shapes. Only the
+# outputs can tell them apart, so compare them with the authors' code.
+#
+# </details>
+# <details><summary>The file stores its numbers in half precision.</summary>
+#
+# **No.** That rounds each weight to three digits, and the logits change a little.
+#
+# </details>
+#
+# **5.** A head agrees with a program for 57 of 59 atoms. The program reads its answer
+# off this head. What does that show about chemistry?
+#
+# <details><summary>Nothing yet.</summary>
+#
+# **Right.** It shows that you read the same head. What says more: atoms keep their
+# element, and a chemist's map agrees or does not.
+#
+# </details>
+# <details><summary>That the head has learned what chemists know.</summary>
+#
+# **No.** The program would agree with its own head as well if both were wrong.
+#
+# </details>
+# <details><summary>That the program is right for 57 of 59 atoms.</summary>
+#
+# **No.** For that, you need maps from elsewhere, such as those that chemists drew.
+#
+# </details>
+
+# %% [markdown] tags=["shared"]
+# ## Key points
+#
+# * Masked language modelling asks for hidden tokens, so a model may see both sides.
+# * It has labels for 15 % of the tokens, so it learns more slowly than a model that
+#   predicts the next token at every position.
+# * Take an encoder to classify, tag or search texts; a decoder to write them.
+# * Published weights are arrays with other names. Rename them, and compare the outputs.
+# * An attention map explains something where it agrees with a truth from elsewhere.
+
+# %% [markdown] tags=["torch"]
+# Next comes [your own data, in PyTorch](data_torch.ipynb): tables, signals and texts as
+# sequences, and baselines to beat.
