@@ -610,7 +610,7 @@ if wheel:
 #
 # </details>
 #
-# **3.** What are the 10 % of random tokens for?
+# **3.** What are the random tokens for?
 #
 # <details><summary>They make the vocabulary larger.</summary>
 #
