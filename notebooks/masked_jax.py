@@ -160,9 +160,17 @@ assert (asked[asked >= 0] == many[asked >= 0]).all()
 # Guess first: a gap with words on both sides has more to go by than an end with words
 # on one. So which of the two has the lower loss after the same number of updates?
 
+
 # %% tags=["shared"]
+class Masked(Text):
+    """Settings of masked tokens: inputs and labels have ``length`` tokens each."""
+
+    EXAMPLE = ("length",)
+
+
 small = {"positions": "rotary", "n_blocks": 1, "m": 64, "f": 256, "length": 32}
-settings = [replace(Text(), n_tokens=n, **small) for n in (len(pairs), len(names))]
+small |= {"n_tokens": len(names)}  # with the mask
+settings = replace(Text(), **small), replace(Masked(), **small)
 rng = np.random.default_rng(0)
 rows = text.random_windows(tokens["train"], settings[0])  # n s+1
 learn = {next_token: (rows,), masked_token: hide(rows[:, :-1], rng=rng)}
