@@ -681,7 +681,7 @@ if wheel:
 # ## Key points
 #
 # * Masked language modelling asks for hidden tokens, so a model may see both sides.
-# * It has labels for 15 % of the tokens, so it learns more slowly than a model that
+# * Few tokens have a label, so in as many updates it learns less than a model that
 #   predicts the next token at every position.
 # * Take an encoder to classify, tag or search texts; a decoder to write them.
 # * Published weights are arrays with other names. Rename them, and compare the outputs.
