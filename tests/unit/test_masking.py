@@ -70,6 +70,16 @@ def test_padding_is_neither_hidden_nor_asked_for():
     np.testing.assert_array_equal(count_asked(inputs, labels), 61)
 
 
+def test_special_tokens_are_never_asked_for_and_the_mask_may_be_one_of_them():
+    tokens, *_ = drawn()
+    rng = np.random.default_rng(0)
+    inputs, labels = mask_tokens(tokens, N, 0, rng, 1.0, special=(0, 2))
+    stay = np.isin(tokens, (0, 2))
+    assert stay.any() and (labels[stay] == -1).all()
+    np.testing.assert_array_equal(inputs[stay], tokens[stay])
+    np.testing.assert_array_equal(labels[~stay], tokens[~stay])
+
+
 def test_equal_seeds_hide_equal_tokens():
     first, second, other = drawn(3), drawn(3), drawn(4)
     np.testing.assert_array_equal(first, second)
@@ -86,7 +96,6 @@ def test_equal_seeds_hide_equal_tokens():
         ({"share": 0}, r"expected a share in \(0, 1\], got 0"),
         ({"share": 15}, r"expected a share in \(0, 1\], got 15"),
         ({"tokens": [[9]]}, "expected tokens below n_tokens = 9, got 9"),
-        ({"mask_token": 8}, "expected mask_token >= n_tokens = 9, got 8"),
     ],
 )
 def test_bad_input_is_one_sentence(given, message):

@@ -5,12 +5,13 @@ import numpy as np
 from helpers.engine.checks import expect
 
 
-def mask_tokens(tokens, n_tokens, mask_token, rng, share=0.15):
+def mask_tokens(tokens, n_tokens, mask_token, rng, share=0.15, special=()):
     """Inputs and labels of masked language modelling: integers ``b s`` -> twice ``b s``.
 
     Each token is asked for with probability ``share``: there the label is the token,
     elsewhere -1. Of those asked for, 80 % become ``mask_token``, 10 % a random token
-    below ``n_tokens``, 10 % stay. Padding, which is negative, is never asked for.
+    below ``n_tokens``, 10 % stay. Never asked for: padding, which is negative, and
+    ``special`` tokens, such as those of a published vocabulary at its ends.
 
     Source: Devlin et al. 2019, sec. 3.1.
     """
@@ -18,9 +19,8 @@ def mask_tokens(tokens, n_tokens, mask_token, rng, share=0.15):
     expect(tokens.dtype.kind in "iu", "tokens as whole numbers", tokens.dtype)
     expect(0 < share <= 1, "a share in (0, 1]", share)
     expect(largest < n_tokens, f"tokens below n_tokens = {n_tokens}", largest)
-    expect(mask_token >= n_tokens, f"mask_token >= n_tokens = {n_tokens}", mask_token)
     first, way = rng.random((2, *tokens.shape))
-    asked = (first < share) & (tokens >= 0)
+    asked = (first < share) & (tokens >= 0) & ~np.isin(tokens, special)
     others = rng.integers(n_tokens, size=tokens.shape)
     changed = np.select([way < 0.8, way < 0.9], [mask_token, others], tokens)
     inputs, labels = np.where(asked, changed, tokens), np.where(asked, tokens, -1)

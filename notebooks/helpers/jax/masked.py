@@ -65,8 +65,8 @@ class MaskedLM(nnx.Module):
     def __call__(self, tokens, real=None, segments=None, *, return_maps=False):
         """Logits ``b s c``; with ``return_maps`` also the maps ``l b h s s``.
 
-        Nobody looks where ``real``, boolean ``b s``, is False: by default at padding,
-        the negative tokens. ``segments`` are BERT's token types ``b s``, by default 0.
+        Nobody looks where ``real``, boolean ``b s``, is False: by default at negative
+        tokens; of other tokenizers, pass the attention mask. ``segments``: ``b s``.
         """
         out = self.encode(tokens, real, segments, return_maps=return_maps)
         return (self.logits(out[0]), out[1]) if return_maps else self.logits(out)
@@ -75,7 +75,7 @@ class MaskedLM(nnx.Module):
 def load_bert(folder_or_name):
     """A ``MaskedLM`` with published weights of BERT or ALBERT, and its tokenizer.
 
-    From a folder in Hugging Face's format, or the name of a model on the hub.
+    From a folder in Hugging Face's format, or a name on the hub; without dropout.
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)

@@ -42,7 +42,7 @@ class LanguageModel(nn.Module):
 
     Positions, of ``POSITIONS``, are ``max_length`` at most. If ``tied``, logits are
     products with the embedding, ``x Eᵀ`` (Press & Wolf 2017); otherwise of a layer of
-    its own, without a bias. Unless ``causal``, the model sees what it is to predict.
+    its own, without a bias. Unless ``causal``, it sees what it predicts, and padding.
     The ``stack`` is an ``Encoder``, or the ``Decoder`` of a ``Translator``, which also
     looks at a context; the rest is as in ``Encoder``.
 
