@@ -451,8 +451,8 @@ if wheel:
         f"This head alone maps **{best} of {right.shape[-1]}** atoms as the tool does, "
         f"**{share[10, 5]:.0%}**; the median over all {share.size} passes and heads is "
         f"{np.median(share):.0%}. It sends **{kept.sum()} of {kept.size}** atoms to "
-        f"one of the same element (drawn by chance, {np.mean(chance):.0%} would be), and "
-        f"{kept[rare].sum()} of the {rare.sum()} that are not carbon, though nothing "
+        f"one of the same element (drawn by chance, {np.mean(chance):.0%} would be), "
+        f"and {kept[rare].sum()} of the {rare.sum()} that are not carbon, though nothing "
         "here makes it do so."
     )
 
@@ -605,8 +605,8 @@ if wheel:
         f"In {n_few} small reactions the head agrees with the tool on **{few.sum()} of "
         f"{few.size}** atoms, {few.mean():.0%}: a share that is "
         f"{word('lower', few.mean(), share[10, 5])} than before. The tool adds rules "
-        "to the head: attention in both directions, equal elements only, each atom once, "
-        "and a preference for neighbours of atoms that are mapped already. So its maps "
+        "to the head: attention in both directions, equal elements only, each atom "
+        "once, and a preference for neighbours of atoms that are mapped already. So its maps "
         "are not attention alone."
     )
 
