@@ -452,8 +452,8 @@ if wheel:
         f"**{share[10, 5]:.0%}**; the median over all {share.size} passes and heads is "
         f"{np.median(share):.0%}. It sends **{kept.sum()} of {kept.size}** atoms to "
         f"one of the same element (drawn by chance, {np.mean(chance):.0%} would be), "
-        f"and {kept[rare].sum()} of the {rare.sum()} that are not carbon, though nothing "
-        "here makes it do so."
+        f"and {kept[rare].sum()} of the {rare.sum()} that are not carbon, though "
+        "nothing here makes it do so."
     )
 
 # %% tags=["shared", "check"]
@@ -606,8 +606,8 @@ if wheel:
         f"{few.size}** atoms, {few.mean():.0%}: a share that is "
         f"{word('lower', few.mean(), share[10, 5])} than before. The tool adds rules "
         "to the head: attention in both directions, equal elements only, each atom "
-        "once, and a preference for neighbours of atoms that are mapped already. So its maps "
-        "are not attention alone."
+        "once, and a preference for neighbours of atoms that are mapped already. So its "
+        "maps are not attention alone."
     )
 
 # %% tags=["shared", "check"]
