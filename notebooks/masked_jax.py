@@ -606,8 +606,8 @@ if wheel:
         f"{few.size}** atoms, {few.mean():.0%}: a share that is "
         f"{word('lower', few.mean(), share[10, 5])} than before. The tool adds rules "
         "to the head: attention in both directions, equal elements only, each atom "
-        "once, and a preference for neighbours of atoms that are mapped already. So its "
-        "maps are not attention alone."
+        "once, and a preference for neighbours of atoms that are mapped already. So "
+        "its maps are not attention alone."
     )
 
 # %% tags=["shared", "check"]
