@@ -46,6 +46,7 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
 
 # %% tags=["torch", "imports"]
 import tempfile
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
@@ -495,13 +496,11 @@ for side in ("jax", "torch"):
 # Experiment: the trunk of a classifier as a language model again
 def trunk_of(model, lora=True):
     """The trunk of a classifier, with its adapter merged or taken off."""
-    arrays = to_arrays(model.trunk)
-    own = {n: x for n, x in arrays.items() if "lora" not in n and "output" not in n}
-    own = {n.replace(".base.", "."): x for n, x in own.items()}
-    for name in own:
-        a, b = (arrays.get(name.replace("weight", f"lora_{x}")) for x in "ab")
-        if lora and a is not None:
-            own[name] = own[name] + 16 / 8 * a @ b
+    trunk = deepcopy(model.trunk)
+    kept = {n: x * (lora or "lora" not in n) for n, x in to_arrays(trunk).items()}
+    from_arrays(trunk, kept)  # taken off: A and B are zero
+    merged = to_arrays(merge_lora(trunk))
+    own = {n: x for n, x in merged.items() if "output" not in n}
     from_arrays(found := build(ModernLM, **SIZES), own)
     return found
 
