@@ -595,8 +595,10 @@ assert lora_gib < 20e9 / 2**30 < 80e9 / 2**30 < full_gib
 # The same cells fine-tune a published model. Name one in `MODEL`, as in the chapter
 # before (on a GPU, say `HuggingFaceTB/SmolLM2-135M`, or `openai-community/gpt2`), and
 # put your text in place of ours; without it, a tiny Llama with random weights shows
-# that the cells run. Larger models need smaller steps: usual first values are 2e-4 for
-# LoRA and 2e-5 for full fine-tuning. Change the rate first, then rank and layers.
+# that the cells run. Larger models need smaller steps. First values: 2e-4 for LoRA, as
+# in QLoRA up to 13 billion parameters, and 2e-5 for full fine-tuning, the smallest rate
+# that [Devlin et al. 2019](https://arxiv.org/abs/1810.04805) try for BERT. Change the
+# rate first, then rank and layers.
 
 # %% tags=["shared"]
 published, tokenizer = load_pretrained(checkpoints.chosen("llama"))
