@@ -453,8 +453,8 @@ gap = np.abs(means["full"] - means["LoRA"]).max()
 error = np.sqrt(scores["LoRA"] * (1 - scores["LoRA"]) / len(test_lines))
 say(
     "In the five seeds, full fine-tuning and LoRA beat TF-IDF with every number of "
-    f"labels; between the two, no steady winner (their means differ by up to {gap:.1%}). "
-    "From scratch, the same model is on average "
+    "labels; between the two, no steady winner (their means differ by up to "
+    f"{gap:.1%}). From scratch, the same model is on average "
     f"{word('lower', means['from scratch'], means['TF-IDF'])} than TF-IDF. So after "
     "so few updates, what wins was learned before. With 20 lines a language, "
     f"LoRA is right in {means['LoRA'][1]:.0%}, about "
