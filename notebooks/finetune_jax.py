@@ -552,7 +552,7 @@ with full_float32():
     wanted = as_numpy(forward(models["LoRA"], given))
     np.testing.assert_allclose(as_numpy(forward(again, given)), wanted, atol=1e-5)
     merge_lora(again.trunk)
-    np.testing.assert_allclose(as_numpy(forward(again, given)), wanted, atol=1e-4)
+    np.testing.assert_allclose(as_numpy(forward(again, given)), wanted, atol=3e-4)
 assert {*to_arrays(again)} == {*to_arrays(models["full"])}
 
 # %% [markdown] tags=["shared"]
