@@ -8,36 +8,15 @@ which utterances are in a part of the training set. The models are made by the f
 of the page.
 """
 
-import argparse
-import sys
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-sys.path.insert(0, str(ROOT / "notebooks"))
-
-import pages  # noqa: E402
-from benchmarks import measure, run  # noqa: E402
-from benchmarks.vision_seeds import LEFT_OUT  # noqa: E402
+from benchmarks import seeds
 
 OF_EACH = 2, 4, 8, 15  # utterances of each of the nine speakers
-
-
-def names_of_page(framework):
-    """What the cells of the page define, up to its extra."""
-    names = {}
-    for cell in pages.read_py(ROOT / "notebooks" / f"data_{framework}.py"):
-        if "## Extra: " in cell.source:
-            break
-        if cell.kind == "code" and not LEFT_OUT & {*cell.tags}:
-            exec(cell.source, names)
-    return names
 
 
 def figures(page, seed):
@@ -92,41 +71,12 @@ def of_lines(p, seed):
     return p.evaluate(model, p.class_loss, p.written)["accuracy"]
 
 
-def report(record):
-    """The record as Markdown."""
-    rows = []
-    for section, lines in record["figures"].items():
-        rows.append([f"**{section}**"] + [""] * (len(record["seeds"]) + 1))
-        for name, values in lines.items():
-            rows.append([name, *(f"{x:.1%}" for x in (*values, np.mean(values)))])
-    head = ["", *map(str, record["seeds"]), "mean"]
-    facts = record["about"] | {"how": record["how"]}
-    facts = "\n".join(f"* {name}: {value}" for name, value in facts.items())
-    return f"{run.table(head, rows)}\n\n{facts}\n"
-
-
 def main():
-    """Run the page, train for each seed, and write both files."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--framework", choices=["jax", "torch"], required=True)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--output", type=Path, default=run.ROOT / "benchmarks/results")
-    given = parser.parse_args()
-    page = names_of_page(given.framework)
+    """Run the page up to its extra, train for each seed, and write both files."""
+    given = seeds.parser(__doc__).parse_args()
+    page = seeds.names_of_page(f"data_{given.framework}", until="## Extra: ")
     found = [figures(page, seed) for seed in given.seeds]
-    together = {
-        section: {name: [float(one[section][name]) for one in found] for name in lines}
-        for section, lines in found[0].items()
-    }
-    about = run.machine([{"page": {"device": measure.device(given.framework)}}])
-    about |= {"framework": given.framework, "date": f"{datetime.now():%Y-%m-%d %H:%M}"}
-    record = {"task": "data-seeds", "about": about, "seeds": given.seeds}
-    record |= {"how": "`python -m benchmarks.data_seeds`", "figures": together}
-    to = SimpleNamespace(
-        output=given.output.resolve(), task="data-seeds", framework=given.framework
-    )
-    print(*run.write(to, report(record), record), sep="\n")
+    seeds.write(given, "data-seeds", seeds.together(found))
 
 
 if __name__ == "__main__":

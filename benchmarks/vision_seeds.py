@@ -8,34 +8,23 @@ augmentation. The cells of the page run as they are, without figures and text; t
 the other models, made of the classes and functions of the page.
 """
 
-import argparse
 import os
-import sys
 from dataclasses import replace
-from datetime import datetime
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-sys.path.insert(0, str(ROOT / "notebooks"))
+from benchmarks import seeds
 
-import pages  # noqa: E402
-from benchmarks import measure, run  # noqa: E402
-
-LEFT_OUT = {"setup", "figure", "say", "check", "answer"}
 SHUFFLED = "patches shuffled"
 
 
 def names_of_page(framework, seed):
     """What the cells of the page define, with another seed."""
-    names = {}
-    for cell in pages.read_py(ROOT / "notebooks" / f"vision_{framework}.py"):
-        if cell.kind == "code" and not LEFT_OUT & {*cell.tags}:
-            exec(cell.source.replace("Pictures()", f"Pictures(seed={seed})"), names)
-    return names
+
+    def change(source):
+        return source.replace("Pictures()", f"Pictures(seed={seed})")
+
+    return seeds.names_of_page(f"vision_{framework}", change=change)
 
 
 def figures(page, seed):
@@ -92,42 +81,12 @@ def of_few(page, draws=3):
             yield f"{way}, {k} of each", float(np.mean(found))
 
 
-def report(record):
-    """The record as Markdown."""
-    rows = []
-    for section, lines in record["figures"].items():
-        rows.append([f"**{section}**"] + [""] * (len(record["seeds"]) + 1))
-        for name, values in lines.items():
-            form = ".2f" if name.startswith("cosine") else ".1%"
-            rows.append([name, *(f"{x:{form}}" for x in (*values, np.mean(values)))])
-    head = ["", *map(str, record["seeds"]), "mean"]
-    facts = record["about"] | {"how": record["how"]}
-    facts = "\n".join(f"* {name}: {value}" for name, value in facts.items())
-    return f"{run.table(head, rows)}\n\n{facts}\n"
-
-
 def main():
     """Run the page for each seed, and write both files."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--framework", choices=["jax", "torch"], required=True)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--output", type=Path, default=run.ROOT / "benchmarks/results")
-    given = parser.parse_args()
+    given = seeds.parser(__doc__).parse_args()
     os.environ.pop("PHOTOS", None)
     found = [figures(names_of_page(given.framework, n), n) for n in given.seeds]
-    together = {
-        section: {name: [one[section][name] for one in found] for name in lines}
-        for section, lines in found[0].items()
-    }
-    about = run.machine([{"page": {"device": measure.device(given.framework)}}])
-    about |= {"framework": given.framework, "date": f"{datetime.now():%Y-%m-%d %H:%M}"}
-    record = {"task": "vision-seeds", "about": about, "seeds": given.seeds}
-    record |= {"how": "`python -m benchmarks.vision_seeds`", "figures": together}
-    to = SimpleNamespace(
-        output=given.output.resolve(), task="vision-seeds", framework=given.framework
-    )
-    print(*run.write(to, report(record), record), sep="\n")
+    seeds.write(given, "vision-seeds", seeds.together(found))
 
 
 if __name__ == "__main__":

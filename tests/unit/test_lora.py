@@ -1,6 +1,6 @@
 """Adapters of low rank: equal at first, merged, frozen beside, one file for both.
 
-Witnesses: ``nnx.LoRA``, the formula of Hu et al. 2021 in NumPy, and the other
+Witnesses: ``nnx.LoRA``, PEFT, the formula of Hu et al. 2021 in NumPy, and the other
 framework.
 """
 
@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+import torch
 from flax import nnx
+from torch import nn
 
+from helpers.data import text
 from helpers.data.byte_pairs import BytePairs
 from helpers.data.checkpoints import TINY
 from helpers.data.sequences import shuffled
@@ -144,7 +147,45 @@ def test_equals_the_lora_of_flax():
     assert np.abs(layer(x) - base(x)).max() > 0.1
 
 
+def test_equals_the_adapters_of_peft():
+    """Beside a stack of layers, and merged; matrices of ``peft`` are transposed."""
+    peft = pytest.importorskip("peft")
+    ours = nn.Sequential(nn.Linear(13, 7), nn.GELU(), nn.Linear(7, 5))
+    theirs = nn.Sequential(nn.Linear(13, 7), nn.GELU(), nn.Linear(7, 5))
+    theirs.load_state_dict(ours.state_dict())
+    config = peft.LoraConfig(r=3, lora_alpha=5, target_modules=["0", "2"])
+    theirs = peft.get_peft_model(theirs, config)
+    torch_side.models.add_lora(ours, 3, 5, ("0", "2"))
+    x, layers = torch_side.tensor(draw(2, 11, 13)), theirs.base_model.model
+    base = ours(x)
+    randomise(ours)
+    for place in (0, 2):
+        for name, of in (("lora_a", "lora_A"), ("lora_b", "lora_B")):
+            weight = getattr(layers[place], of)["default"].weight
+            weight.data.copy_(getattr(ours[place], name).T)
+    expected = theirs(x)
+    assert (expected - base).abs().max() > 0.1
+    torch.testing.assert_close(ours(x), expected, atol=1e-5, rtol=0)
+    merged = theirs.merge_and_unload()
+    torch_side.models.merge_lora(ours)
+    torch.testing.assert_close(ours(x), expected, atol=1e-5, rtol=0)
+    for place in (0, 2):
+        weight = merged[place].weight
+        torch.testing.assert_close(ours[place].weight, weight, atol=1e-6, rtol=0)
+
+
 # Models
+
+
+def test_the_pretrained_model_has_equal_logits_in_both_frameworks():
+    """The file that the page starts from; and it has learned to predict."""
+    found = {}
+    for side in (jax_side, torch_side):
+        model, pairs = side.models.load_language_model(text.PRETRAINED)
+        tokens = text.windows(pairs.encode(text.load()["test"][:1000]), 53)[:3]
+        found[side.name] = logits(side, model, tokens[:, :-1])
+    np.testing.assert_allclose(found["jax"], found["torch"], atol=1e-4)
+    assert text.nats(found["jax"], tokens).mean() < 0.7 * np.log(len(pairs))
 
 
 @on_both_sides
