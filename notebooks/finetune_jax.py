@@ -177,7 +177,7 @@ assert saved > 0.3
 # %% [markdown] tags=["shared"]
 # ## A task is a new last layer
 #
-# The task, which the next chapter takes up: is a line Python, C, JavaScript or English?
+# The task, which the chapter on your own data takes up: is a line Python, C, JavaScript or English?
 # The lines are cut to 40 characters, and the test has lines of other files. We
 # pretend that only 20 lines of each language have labels. (None of these files was in
 # the text of pretraining.)
@@ -546,11 +546,18 @@ print(f"{file.stat().st_size / 1024:.0f} KiB")
 # its place.
 
 # %% tags=["shared", "check"]
-# Checked: the file gives equal logits; merged equals unmerged; parameters as before
+# Checked: files give equal logits, also switched; merged equals unmerged; parameters
+other = file.with_name("untrained.safetensors")
+save_adapter(adapted, other, "output")
 with full_float32():
     given = integers(test[0][:50])
-    wanted = as_numpy(forward(models["LoRA"], given))
-    np.testing.assert_allclose(as_numpy(forward(again, given)), wanted, atol=1e-5)
+    untrained, wanted = (
+        as_numpy(forward(model, given)) for model in (adapted, models["LoRA"])
+    )
+    assert np.abs(untrained - wanted).max() > 0.1
+    for path, logits in ((file, wanted), (other, untrained), (file, wanted)):
+        load_adapter(again, path)  # on the same trunk
+        np.testing.assert_allclose(as_numpy(forward(again, given)), logits, atol=1e-5)
     merge_lora(again.trunk)
     np.testing.assert_allclose(as_numpy(forward(again, given)), wanted, atol=3e-4)
 assert {*to_arrays(again)} == {*to_arrays(models["full"])}
@@ -833,5 +840,5 @@ assert gains[0] > gains[1] + 0.2
 # * The text of pretraining must not contain the test.
 
 # %% [markdown] tags=["jax"]
-# Next comes [your own data, in JAX](data_jax.ipynb): tables, signals and texts as
-# sequences, and baselines to beat.
+# Next comes [a model that reads both sides, in JAX](masked_jax.ipynb): masked tokens,
+# published encoders, and a map of atoms.
