@@ -177,10 +177,10 @@ assert saved > 0.3
 # %% [markdown] tags=["shared"]
 # ## A task is a new last layer
 #
-# The task, which the chapter on your own data takes up: is a line Python, C, JavaScript or English?
-# The lines are cut to 40 characters, and the test has lines of other files. We
-# pretend that only 20 lines of each language have labels. (None of these files was in
-# the text of pretraining.)
+# The task, which the chapter on your own data takes up: is a line Python, C, JavaScript
+# or English? The lines are cut to 40 characters, and the test has lines of other files.
+# We pretend that only 20 lines of each language have labels. (None of these files was
+# in the text of pretraining.)
 
 # %% tags=["shared"]
 lines, labels, test_lines, test_labels = languages()
