@@ -192,7 +192,7 @@ for name, (loss_fn, data, given, causal) in runs.items():
     kept = {"batches": in_order(given), "folder": runs_folder(f"masked_{framework}")}
     histories[name] = fit(models[name], loss_fn, data, given, **kept)["loss"]
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss in training over 650 updates, in nats per label: three curves that fall. Lowest is the next token with all labels, which falls steeply from the first updates on; above it the next token with few labels; highest, and falling slowly, masked tokens."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss in training over 650 updates, in nats per label: three curves that fall. The next token with all labels falls steeply, and is soon far below the others; at the end, the next token with few labels is above it, and masked tokens are highest."}}
 panel = {}
 for name, losses in histories.items():
     mean = losses.reshape(-1, 25).mean(axis=1)  # of 25 updates each
@@ -247,8 +247,8 @@ say(
 costs = {kind: x for kind, (_, x, _) in found.items()}
 assert low + 0.2 < middle < costs["the mask"] - 0.2 < by_frequency - 0.4
 assert costs["the token"] < 2 < costs["the mask"] < costs["another token"]
-ends = [plots.drawn(fig, title, name)[1][-1] for name in panel]
-assert ends[0] + 0.1 < ends[1] < ends[2] - 0.1
+ends = [plots.drawn(fig, title, name)[1][-8:].mean() for name in panel]
+assert ends[0] + 0.2 < ends[1] < ends[2] - 0.05
 assert found["the token"][2] > 0.8 > 0.3 > found["the mask"][2]
 assert abs(given.length / per_window - 7) < 1 and abs(drawn.mean() - 0.15) < 0.01
 
