@@ -1,19 +1,20 @@
 """Sphinx extension: trained models, live on a page.
 
 ``{playground} chapter`` stands for a model that both pages of a chapter trained while
-this book was built. The one of the reverse task is small: its weights are on the page,
-with the attention viewer. Those of the other chapters are loaded when a reader opens
-them. For readers without scripts there is an example of what each model
+this book was built, and ``{playground} pretrained`` for the published language model.
+The one of the reverse task is small: its weights are on the page, with the attention
+viewer. Those of the others are loaded when a reader opens them, from files of
+``_static/weights``. For readers without scripts there is an example of what each model
 puts out, by the NumPy reference.
 
 A page offers its weights as a link that contains them. Large ones are taken out of the
-built page into files of ``_static/weights``.
+built page into such files, too.
 """
 
 import json
 import re
 import sys
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from html import escape
 from importlib import import_module
 
@@ -65,7 +66,7 @@ class PlaygroundHtml(SphinxPostTransform):
         before = head(up)
         for node in list(self.document.findall(PlaygroundNode)):
             chapter = node["chapter"]
-            weights = {side: trained(self.env, chapter, side) for side in NAMES}
+            weights = weights_of(self.env, chapter)
             if missing := [NAMES[side] for side in NAMES if weights[side] is None]:
                 logger.warning(
                     "the chapter %s shows no weights in %s",
@@ -73,6 +74,10 @@ class PlaygroundHtml(SphinxPostTransform):
                 )  # fmt: skip
                 node.parent.remove(node)
                 continue
+            for side, data in weights.items() if chapter in FUNCTIONS else ():
+                name = file_name(chapter, side)
+                script_path = weights_folder(self.app) / f"{name}.js"
+                script_path.write_text(script(name, data), encoding="ascii")
             text = before + KINDS[chapter](weights, up)
             node.replace_self(nodes.raw("", text, format="html"))
             before = ""
@@ -84,16 +89,13 @@ class WeightsAsFiles(SphinxPostTransform):
     default_priority = 8
 
     def run(self, **_):
-        folder = self.app.outdir / "_static" / "weights"
         up = "../" * self.env.docname.count("/")
 
         def moved(link):
             attribute, name, data = link.groups()
             if len(data) <= LARGE:
                 return link[0]
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(b64decode(data))
-            (folder / f"{name}.js").write_text(script(name, data), encoding="ascii")
+            (weights_folder(self.app) / name).write_bytes(b64decode(data))
             return f'{attribute} href="{up}_static/weights/{name}"'
 
         for node in self.document.findall(nodes.raw):
@@ -101,9 +103,31 @@ class WeightsAsFiles(SphinxPostTransform):
                 node[:] = [nodes.Text(LINK.sub(moved, text))]
 
 
+def weights_folder(app):
+    """Where the built book has files of weights."""
+    folder = app.outdir / "_static" / "weights"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def script(name, data):
     """Weights as a script: a page may load one from a file, too, without a server."""
     return f'(window.trainedWeights ??= {{}})["{name}"] = "{data}";\n'
+
+
+def file_name(chapter, side):
+    """Of the weights: published ones are the same for both sides."""
+    own = "" if chapter == "pretrained" else f"_{side}"
+    return f"{chapter}{own}.safetensors"
+
+
+def weights_of(env, chapter):
+    """The weights of each side in base64, or None where a page offers none."""
+    if chapter == "pretrained":
+        (text,) = helpers("data.text")
+        data = b64encode(text.PRETRAINED.read_bytes()).decode("ascii")
+        return dict.fromkeys(NAMES, data)
+    return {side: trained(env, chapter, side) for side in NAMES}
 
 
 def trained(env, chapter, side):
@@ -171,27 +195,24 @@ def example(data):
 
 
 def language_demo(weights, up):
-    """A language model, and what it finds probable after a beginning of a text."""
-    reference, settings, byte_pairs = helpers(
-        "reference", "engine.settings", "data.byte_pairs"
-    )
+    """The published language model: what it finds probable after a beginning."""
+    reference, byte_pairs = helpers("reference", "data.byte_pairs")
     import reference_models as models
 
-    s, data = settings.Text(), b64decode(next(iter(weights.values())))
+    data = b64decode(next(iter(weights.values())))
     pairs = byte_pairs.BytePairs.from_metadata(metadata(data))
-    params, options = safetensors.numpy.load(data), {"norm_first": s.norm_first}
-    tokens = pairs.encode(PROMPT)[None]
-    logits, *_ = models.language_model(tokens, params, s.n_blocks, s.n_heads, **options)
+    sizes, params = published_sizes(data), safetensors.numpy.load(data)
+    counts = sizes["nBlocks"], sizes["nHeads"]
+    logits, _ = models.modern_lm(pairs.encode(PROMPT)[None], params, *counts)
     p = reference.softmax(logits[0, -1])
     best = [
         f"<code>{escape(pairs.tokens[i].replace(' ', '␣'))}</code> with {p[i]:.0%}"
         for i in np.argsort(-p)[:3]
     ]
     return opened_model(
-        "decoder", weights, up,
-        sizes(s, s.length) | {"prompt": PROMPT},
-        f"After <code>{escape(PROMPT.split()[-1])}</code> the model that was trained "
-        f"in {next(iter(NAMES.values()))} finds {', '.join(best)} most probable.",
+        "pretrained", weights, up, sizes | {"prompt": PROMPT},
+        f"After <code>{escape(PROMPT.split()[-1])}</code> the model finds "
+        f"{', '.join(best)} most probable.",
     )  # fmt: skip
 
 
@@ -290,14 +311,17 @@ def drawn(image, looks, patch):
 def opened_model(chapter, weights, up, sizes, words, verb="typed"):
     """A place for a model whose weights come when a reader opens it."""
     function = FUNCTIONS[chapter]
+    published = chapter == "pretrained"
     sizes["weights"] = {
         side: {
-            "name": f"{chapter}_{side}.safetensors",
-            "address": f"{up}_static/weights/{chapter}_{side}.safetensors.js",
+            "name": file_name(chapter, side),
+            "about": "published weights" if published
+            else f"weights trained in {NAMES[side]}",
+            "address": f"{up}_static/weights/{file_name(chapter, side)}.js",
             "bytes": len(b64decode(data)),
         }
         for side, data in weights.items()
-    }
+    }  # fmt: skip
     return (
         f'<div class="playground opens {function}" '
         f'data-settings="{escape(json.dumps(sizes))}">'
@@ -314,6 +338,13 @@ def sizes(s, max_length):
     }  # fmt: skip
 
 
+def published_sizes(data):
+    """The sizes that a file of a ``ModernLM`` says, by their names in JavaScript."""
+    said = json.loads(metadata(data)["model"])
+    names = {"nBlocks": "n_blocks", "nHeads": "n_heads", "maxLength": "max_length"}
+    return {name: said[ours] for name, ours in names.items()}
+
+
 def metadata(data):
     """What a safetensors file says besides its arrays."""
     size = int.from_bytes(data[:8], "little")
@@ -328,11 +359,11 @@ def helpers(*names):
 
 
 KINDS = {
-    "reverse": reverse_demo, "decoder": language_demo, "translation": translation_demo,
-    "vision": vision_demo,
+    "reverse": reverse_demo, "pretrained": language_demo,
+    "translation": translation_demo, "vision": vision_demo,
 }  # fmt: skip
 # What brings an opened model to life, in the scripts
-FUNCTIONS = {"decoder": "writing", "translation": "translating", "vision": "seeing"}
+FUNCTIONS = {"pretrained": "writing", "translation": "translating", "vision": "seeing"}
 
 
 def setup(app):

@@ -25,35 +25,35 @@ function load({ address, name }) {
 function, which is called with the model, and again when another framework is chosen. */
 function whenOpened(place, what, read, start) {
   const settings = JSON.parse(place.dataset.settings);
-  const models = {};
+  const weights = () => settings.weights[side()]; // published ones are the same for both
+  const models = {}; // by the name of their weights
   let use = null;
   const said = make("p", { role: "status", class: "loading" });
-  const size = () => `${(settings.weights[side()].bytes / 2 ** 20).toFixed(1)} MiB`;
+  const size = () => `${(weights().bytes / 2 ** 20).toFixed(1)} MiB`;
   const opener = button("", () => choose());
   const label = () => write(opener, `Open the model that ${what} (${size()})`);
 
   async function choose() {
-    const wanted = side();
-    const trained = `weights trained in ${FRAMEWORKS[wanted]}`;
+    const { name, about } = weights();
     opener.disabled = true;
     try {
-      if (!models[wanted]) {
-        write(said, `Loading the ${trained} …`);
-        models[wanted] = read(await load(settings.weights[wanted]), settings);
+      if (!models[name]) {
+        write(said, `Loading the ${about} …`);
+        models[name] = read(await load(weights()), settings);
       }
     } catch (error) {
-      write(said, `The ${trained} are not there: ${error.message}.`);
+      write(said, `The ${about} are not there: ${error.message}.`);
       write(opener, "Try again");
       opener.disabled = opener.hidden = false;
       return;
     }
-    if (wanted !== side()) return; // meanwhile the reader has chosen the other one
+    if (name !== weights().name) return; // meanwhile the reader has chosen the other one
     const first = !use;
     if (first) use = start(place, settings);
     opener.hidden = true;
     place.classList.add("open");
-    write(said, `The model runs with the ${trained}.`);
-    use(models[wanted]);
+    write(said, `The model runs with the ${about}.`);
+    use(models[name]);
     if (first) place.focus({ preventScroll: true }); // what had the focus is gone
   }
 
@@ -61,7 +61,8 @@ function whenOpened(place, what, read, start) {
   place.prepend(opener, said);
   place.classList.add("ready");
   label();
-  onSwitch(() => (use || opener.disabled ? choose() : label()));
+  const names = Object.values(settings.weights).map(({ name }) => name);
+  if (new Set(names).size > 1) onSwitch(() => (use || opener.disabled ? choose() : label()));
 }
 
 /* A choice of a layer, and in it of one head or the mean of all. */
@@ -114,12 +115,12 @@ function writing(place) {
   const PAUSE = 40; // milliseconds between two tokens of a run
 
   function read(buffer, settings) {
-    const model = new LanguageModel(readSafetensors(buffer), settings);
+    const model = new ModernLM(readSafetensors(buffer), settings);
     return { model, pairs: new BytePairs(readHeader(buffer).metadata) };
   }
 
   function start(place, settings) {
-    let model, pairs; // of the chosen framework
+    let model, pairs;
     let tokens = [];
     let typed = settings.prompt; // what "start again" goes back to
     let written = 0; // how many tokens at the end the model has written
@@ -337,7 +338,7 @@ function writing(place) {
     });
     field.addEventListener("compositionend", change);
     place.append(
-      make("p", {}, make("label", { for: "writing" }, "Beginning of a text (Python, as in the training)")),
+      make("p", {}, make("label", { for: "writing" }, "Beginning of a text (code or its documentation, as in the training)")),
       field,
       refused,
       make("p", {}, one, run, again, greedy.label, cached.label),
@@ -354,9 +355,7 @@ function writing(place) {
     field.value = typed;
     return (found) => {
       ({ model, pairs } = found);
-      [cache, known] = [null, []];
-      if (written) show();
-      else change();
+      change();
     };
   }
 
@@ -445,7 +444,7 @@ function translating(place) {
       const cache = model.target.newCache(model.read(source.map((letter) => letters.indexOf(letter) + first)));
       let token = begin;
       while (writtenSoFar.length < longest && token !== end) {
-        const [[logits], , maps] = model.target.call([token], cache);
+        const [[logits], maps] = model.target.call([token], cache);
         const p = nextTokenProbabilities(logits);
         token = p.indexOf(Math.max(...p));
         writtenSoFar.push({ token, p: p[token], maps: maps.map((heads) => heads.map(([row]) => row)) });

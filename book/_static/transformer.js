@@ -77,6 +77,11 @@ function dense(params, name) {
   return (x) => matmul(x, weight).map((row) => row.map((value, j) => value + bias[j]));
 }
 
+/* Linear layer without a bias: s n_in -> s n_out. */
+function projection(params, name) {
+  return (x) => matmul(x, params[`${name}.weight`]);
+}
+
 /* Layer norm: every row to mean 0 and variance 1, then a learned scale and shift. */
 function layerNorm(params, name) {
   const [scale, shift] = [params[`${name}.weight`], params[`${name}.bias`]];
@@ -230,7 +235,7 @@ class Predictor {
 /* Attention to all positions so far: n m -> n m, h n s. The cache gets the new ones. */
 function attendAndKeep(layer, x, cache) {
   const start = cache.k.length;
-  const [q, k, v] = layer.project(x); // n m
+  const [q, k, v] = layer.project(x, start); // n m
   cache.k.push(...k);
   cache.v.push(...v);
   const mask = q.map((_, i) => cache.k.map((_, j) => j <= start + i)); // n s
@@ -243,48 +248,41 @@ function attendToKnown(layer, x, known) {
   return layer.attend(q, known.k, known.v);
 }
 
-/* Encoder block that looks only back, and may look at a context: n m -> n m, …, h n k. */
+/* Encoder block that looks only back, and at a context: n m -> n m, h n k. */
 class DecoderBlock extends EncoderBlock {
   constructor(params, name, sizes) {
     super(params, name, sizes);
-    if (!sizes.cross) return;
     this.cross = new MultiHeadAttention(params, `${name}.cross`, sizes.nHeads);
     this.crossNorm = layerNorm(params, `${name}.cross_norm`);
   }
 
   newCache(context) {
-    if (!this.cross) return { k: [], v: [] };
     const [, k, v] = this.cross.project(context); // once for all steps
     return { k: [], v: [], context: { k, v } };
   }
 
   call(x, cache) {
-    let weights, crossWeights;
-    [x, weights] = this.add(x, (x) => attendAndKeep(this.attention, x, cache), this.norm1);
-    if (this.cross) {
-      const look = (x) => attendToKnown(this.cross, x, cache.context);
-      [x, crossWeights] = this.add(x, look, this.crossNorm);
-    }
-    [x] = this.add(x, (x) => [this.ffn.call(x)], this.norm2);
-    return [x, weights, crossWeights];
+    const [seen] = this.add(x, (x) => attendAndKeep(this.attention, x, cache), this.norm1);
+    const look = (x) => attendToKnown(this.cross, x, cache.context);
+    const [looked, weights] = this.add(seen, look, this.crossNorm);
+    const [out] = this.add(looked, (x) => [this.ffn.call(x)], this.norm2);
+    return [out, weights];
   }
 }
 
-/* A stack of decoder blocks: n m -> n m, l h n s, l h n k. */
+/* A stack of decoder blocks: n m -> n m, l h n k. */
 class Decoder {
   constructor(params, name, sizes) {
     [this.blocks, this.norm] = stack(DecoderBlock, params, name, sizes);
   }
 
   call(x, cache) {
-    const [maps, crossMaps] = [[], []];
-    this.blocks.forEach((block, i) => {
-      const [out, weights, crossWeights] = block.call(x, cache[i]);
+    const maps = this.blocks.map((block, i) => {
+      const [out, weights] = block.call(x, cache[i]);
       x = out;
-      maps.push(weights);
-      crossMaps.push(crossWeights);
+      return weights;
     });
-    return [this.norm(x), maps, crossMaps];
+    return [this.norm(x), maps];
   }
 }
 
@@ -293,13 +291,13 @@ function positionTable(params, name, { maxLength, m }) {
   return params[`${name}positions.table`] ?? sinusoidalPositions(maxLength, m);
 }
 
-/* Logits of the next token at every position: n -> n t, and the maps of the decoder. */
+/* The half of a translator that writes: logits of the next token n -> n t, maps l h n k. */
 class LanguageModel {
-  constructor(params, sizes, name = "") {
+  constructor(params, sizes, name) {
     this.embed = params[`${name}embed.weight`]; // t m
     this.positions = positionTable(params, name, sizes);
     this.decoder = new Decoder(params, `${name}decoder`, sizes);
-    this.output = params[`${name}output.weight`] ?? transpose(this.embed); // tied
+    this.output = transpose(this.embed); // tied
   }
 
   /* Keys and values of each block: of positions so far, and of the context. */
@@ -308,19 +306,19 @@ class LanguageModel {
   }
 
   /* With a new cache it is one pass over the text; else only new tokens are computed. */
-  call(tokens, cache = this.newCache()) {
+  call(tokens, cache) {
     const start = cache[0].k.length;
     const table = this.positions.slice(start, start + tokens.length);
     const x = tokens.map((token) => this.embed[token]); // n m
-    const [out, ...maps] = this.decoder.call(add(x, table), cache);
-    return [matmul(out, this.output), ...maps];
+    const [out, maps] = this.decoder.call(add(x, table), cache);
+    return [matmul(out, this.output), maps];
   }
 }
 
 /* Reads a source, writes a target. Both share one vocabulary. */
 class Translator {
   constructor(params, sizes) {
-    this.target = new LanguageModel(params, { ...sizes, cross: true }, "target.");
+    this.target = new LanguageModel(params, sizes, "target.");
     this.embed = this.target.embed;
     this.positions = positionTable(params, "", sizes);
     this.encoder = new Encoder(params, "encoder", sizes);
@@ -335,6 +333,116 @@ class Translator {
 
   call(source, target) {
     return this.target.call(target, this.target.newCache(this.read(source)));
+  }
+}
+
+/* RMSNorm: every row to mean square 1, then a learned scale. */
+function rmsNorm(params, name) {
+  const scale = params[`${name}.weight`];
+  return (x) =>
+    x.map((row) => {
+      const root = Math.sqrt(mean(row.map((value) => value * value)) + 1e-6);
+      return row.map((value, j) => (value / root) * scale[j]);
+    });
+}
+
+/* Rotate feature i of each head together with i + d/2, by position: n hd -> n hd. */
+function rotaryHalves(x, d, start, base = 10000) {
+  const half = d / 2;
+  return x.map((row, n) =>
+    row.map((value, j) => {
+      const i = j % d; // in its head
+      const angle = (start + n) / base ** ((i % half) / half);
+      const other = i < half ? -row[j + half] : row[j - half];
+      return value * Math.cos(angle) + other * Math.sin(angle);
+    }),
+  );
+}
+
+/* Heads of d features each: n hd -> h n d. */
+function splitHeads(x, d) {
+  const numbers = Array.from({ length: x[0].length / d }, (_, h) => h);
+  return numbers.map((h) => x.map((row) => row.slice(h * d, (h + 1) * d)));
+}
+
+/* Attention whose query heads share keys and values: n m -> n m, h n s. */
+class GroupedAttention {
+  constructor(params, name, { nHeads }) {
+    const parts = ["q", "k", "v", "out"].map((part) => projection(params, `${name}.${part}`));
+    [this.q, this.k, this.v, this.out] = parts;
+    this.d = params[`${name}.q.weight`][0].length / nHeads;
+  }
+
+  /* Queries n hd, keys and values n gd; the first position is `start`. */
+  project(x, start) {
+    const rotate = (x) => rotaryHalves(x, this.d, start);
+    return [rotate(this.q(x)), rotate(this.k(x)), this.v(x)];
+  }
+
+  attend(q, k, v, mask) {
+    const [qs, ks, vs] = [q, k, v].map((x) => splitHeads(x, this.d)); // h n d, g s d, g s d
+    const shared = qs.length / ks.length; // query heads in a group
+    const group = (h) => Math.floor(h / shared);
+    const heads = qs.map((q, h) => attention(q, ks[group(h)], vs[group(h)], mask));
+    const joined = q.map((_, i) => heads.flatMap(([values]) => values[i])); // n hd
+    return [this.out(joined), heads.map(([, weights]) => weights)];
+  }
+}
+
+const silu = (value) => value / (1 + Math.exp(-value));
+
+/* Gated feed-forward net: n m -> n m. */
+class SwiGLU {
+  constructor(params, name) {
+    const parts = ["gate", "up", "down"].map((part) => projection(params, `${name}.${part}`));
+    [this.gate, this.up, this.down] = parts;
+  }
+
+  call(x) {
+    const [gate, up] = [this.gate(x), this.up(x)]; // n f
+    return this.down(gate.map((row, i) => row.map((value, j) => silu(value) * up[i][j])));
+  }
+}
+
+/* Attention, then a feed-forward net, each after a norm: n m -> n m, h n s. */
+class ModernBlock {
+  constructor(params, name, sizes) {
+    this.norm1 = rmsNorm(params, `${name}.norm1`);
+    this.attention = new GroupedAttention(params, `${name}.attention`, sizes);
+    this.norm2 = rmsNorm(params, `${name}.norm2`);
+    this.ffn = new SwiGLU(params, `${name}.ffn`);
+  }
+
+  call(x, cache) {
+    const [values, weights] = attendAndKeep(this.attention, this.norm1(x), cache);
+    const seen = add(x, values);
+    return [add(seen, this.ffn.call(this.norm2(seen))), weights];
+  }
+}
+
+/* Logits of the next token at every position: n -> n t, l h n s. */
+class ModernLM {
+  constructor(params, sizes) {
+    const numbers = Array.from({ length: sizes.nBlocks }, (_, i) => i);
+    this.embed = params["embed.weight"]; // t m
+    this.blocks = numbers.map((i) => new ModernBlock(params, `blocks.${i}`, sizes));
+    this.norm = rmsNorm(params, "norm");
+    this.output = transpose(this.embed); // tied
+  }
+
+  /* Keys, already rotated, and values of each block. */
+  newCache() {
+    return this.blocks.map(() => ({ k: [], v: [] }));
+  }
+
+  call(tokens, cache = this.newCache()) {
+    let x = tokens.map((token) => this.embed[token]); // n m
+    const maps = this.blocks.map((block, i) => {
+      const [out, weights] = block.call(x, cache[i]);
+      x = out;
+      return weights;
+    });
+    return [matmul(this.norm(x), this.output), maps];
   }
 }
 

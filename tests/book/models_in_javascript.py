@@ -14,15 +14,18 @@ const pack = list => {  // as bytes: a list of numbers takes seconds
 const fold = (numbers, [n, ...rest]) => n === undefined ? numbers[0] : Array.from(
     {length: n}, (_, i) => fold(numbers.slice(
         i * numbers.length / n, (i + 1) * numbers.length / n), rest));
-const inSteps = (model, cache, tokens, step) => {  // logits s t, maps l h s s, l h s k
+const inSteps = (model, cache, tokens, step) => {  // logits s t, maps l h s k
     const parts = [];
     for (let i = 0; i < tokens.length; i += step)
         parts.push(model.call(tokens.slice(i, i + step), cache));
-    const joined = n => !parts[0][n][0] ? [] : parts[0][n].map((heads, l) => heads.map(
-        (_, h) => parts.flatMap(part => part[n][l][h])));
-    const whole = row => tokens.map((_, key) => row[key] ?? 0);  // later keys: 0
-    const maps = joined(1).map(heads => heads.map(rows => rows.map(whole)));
-    return [parts.flatMap(([logits]) => logits), maps, joined(2)];
+    const maps = parts[0][1].map((heads, l) => heads.map(
+        (_, h) => parts.flatMap(part => part[1][l][h])));
+    const n = Math.max(...maps[0][0].map(row => row.length));
+    const whole = row => [...row, ...Array(n - row.length).fill(0)];  // later keys: 0
+    return [
+        parts.flatMap(([logits]) => logits),
+        maps.map(heads => heads.map(rows => rows.map(whole))),
+    ];
 };
 """
 

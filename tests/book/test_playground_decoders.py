@@ -4,8 +4,9 @@ Their weights are halved, and are files of their own, which are loaded when a re
 opens a model.
 """
 
+import json
 import re
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from datetime import date
 from functools import cache
 
@@ -21,7 +22,7 @@ from browsing import NARROW, WIDE, new_context, serious_in_both_colours, watch
 from helpers import reference
 from helpers.data import dates, text
 from helpers.data.byte_pairs import BytePairs
-from helpers.engine.settings import Dates, Text
+from helpers.engine.settings import Dates
 from helpers.engine.shapes import as_numpy
 from helpers.engine.weights import from_arrays
 from models_in_javascript import halved, packed, unpacked
@@ -30,37 +31,37 @@ from sides import fill, jax_side, torch_side
 PAGE = "book/playground.html"
 PAUSE = 40  # milliseconds between two tokens of a run
 STILL = {"reduced_motion": "reduce"}
-TEXT, DATES = Text(), Dates()
+DATES = Dates()
+PUBLISHED = text.PRETRAINED.read_bytes()
+PAIRS = BytePairs.from_metadata(playground.metadata(PUBLISHED))
+MODEL = json.loads(playground.metadata(PUBLISHED)["model"])
+SIZES, LENGTH = playground.published_sizes(PUBLISHED), MODEL["max_length"]
 SIDES = {"jax": jax_side, "torch": torch_side}
 B, L, H, D, S, K, F, T, N = 200, 2, 3, 7, 11, 17, 13, 23, 29  # N: max_length
 by_side = pytest.mark.parametrize("side", pages.SIDES)
 PLACES = pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
 
 WRITE = """([data, sizes, rows, step]) => {
-    const model = new LanguageModel(unpack(data), sizes);
+    const model = new ModernLM(unpack(data), sizes);
     const found = rows.map(row => inSteps(model, model.newCache(), row, step));
     return [0, 1].map(which => pack(found.map(parts => parts[which])));
 }"""
 TRANSLATE = """([data, sizes, sources, targets, step]) => {
     const model = new Translator(unpack(data), sizes);
     const found = sources.map((source, i) => {
-        if (step >= targets[i].length) {
-            const [logits, , cross] = model.call(source, targets[i]);
-            return [logits, cross];
-        }
+        if (step >= targets[i].length) return model.call(source, targets[i]);
         const cache = model.target.newCache(model.read(source));
-        const [logits, , cross] = inSteps(model.target, cache, targets[i], step);
-        return [logits, cross];
+        return inSteps(model.target, cache, targets[i], step);
     });
     return [0, 1].map(which => pack(found.map(pair => pair[which])));
 }"""
 
 
-def sizes_of(settings, longest):
-    return playground.sizes(settings, longest)
-
-
 SMALL = {"nBlocks": L, "nHeads": H, "m": H * D, "maxLength": N}
+TRAINED_DATES = playground.sizes(DATES, DATES.max_length)
+# Six query heads, three for each head of keys; of ten features, not of m / 6.
+GROUPED = {"m": 19, "n_blocks": L, "n_heads": 6, "n_kv_heads": 2, "d": 10, "f": F}
+GROUPED |= {"n_tokens": T, "max_length": N}
 
 
 def draw_tokens(*shape, n=T, seed=0):
@@ -83,13 +84,16 @@ def translate(javascript, params, sizes, sources, targets, step):
     return [unpacked(x, *shape) for x, shape in zip(found, shapes, strict=True)]
 
 
-def small(kind, **options):
-    """Prime sizes of a model, and its halved weights, biases and norms too."""
-    counts = ("n_tokens",) if kind == "LanguageModel" else ("n_source", "n_target")
-    sizes = dict.fromkeys(counts, T) | {
-        "m": H * D, "n_blocks": L, "n_heads": H, "f": F, "max_length": N, **options
-    }  # fmt: skip
+def filled(kind, **sizes):
+    """Sizes of a model, and its halved weights, biases and norms too."""
     return sizes, halved(fill(torch_side.build(kind, **sizes), seed=3))
+
+
+def small_translator(**options):
+    """A translator of prime sizes, with one vocabulary."""
+    sizes = {"n_source": T, "n_target": T, "m": H * D, "n_blocks": L, "n_heads": H}
+    sizes |= {"f": F, "max_length": N, "shared": True}
+    return filled("Translator", **sizes, **options)
 
 
 def in_both(kind, params, sizes):
@@ -102,22 +106,24 @@ def in_both(kind, params, sizes):
 
 def logits_and_maps(side, model, rows):
     """Of a language model in a framework: ``b s t``, ``b l h s s``."""
-    logits, maps = model(side.tensor(rows, "int32"), return_maps=True)
-    return as_numpy(logits), as_numpy(maps).swapaxes(0, 1)
+    tokens, maps = side.tensor(rows, "int32"), []
+    places = side.tensor(np.arange(rows.shape[1])[None], "int32")
+    x, past = model.embed(tokens), np.tri(rows.shape[1], dtype=bool)
+    for block in model.blocks:
+        q, k, _ = map(as_numpy, block.attention.project(block.norm1(x), places))
+        k = np.repeat(k, q.shape[1] // k.shape[1], axis=1)  # b h s d
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        maps.append(reference.softmax(np.where(past, scores, -np.inf)))
+        x, _ = block(x, places)
+    return as_numpy(model(tokens)), np.stack(maps, axis=1)
 
 
-@PLACES
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-def test_the_language_model_agrees_with_both_frameworks(
-    javascript, norm_first, positions, tied
-):
+def test_the_language_model_agrees_with_both_frameworks(javascript):
     """Logits and attention maps, in one pass, token by token, and four at a time."""
-    options = {"norm_first": norm_first, "positions": positions, "tied": tied}
-    sizes, params = small("LanguageModel", **options)
-    given, rows = SMALL | {"normFirst": norm_first}, draw_tokens(B, S)
+    sizes, params = filled("ModernLM", **GROUPED)
+    given, rows = {"nBlocks": L, "nHeads": 6}, draw_tokens(B, S)
     found = [write(javascript, params, given, rows, step) for step in (S, 1, 4)]
-    for side, model in in_both("LanguageModel", params, sizes):
+    for side, model in in_both("ModernLM", params, sizes):
         logits, maps = logits_and_maps(side, model, rows)
         for ours, its in found:
             np.testing.assert_allclose(ours, logits, atol=1e-4, rtol=0)
@@ -128,8 +134,8 @@ def test_the_language_model_agrees_with_both_frameworks(
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 def test_the_translator_agrees_with_both_frameworks(javascript, norm_first, positions):
     """Logits and cross-attention, in one pass and with the cache."""
-    options = {"norm_first": norm_first, "positions": positions, "shared": True}
-    sizes, params = small("Translator", **options)
+    options = {"norm_first": norm_first, "positions": positions}
+    sizes, params = small_translator(**options)
     pair = draw_tokens(B, K, seed=1), draw_tokens(B, S)
     given = params, SMALL | {"normFirst": norm_first}
     found = [translate(javascript, *given, *pair, step) for step in (S, 1, 4)]
@@ -143,23 +149,24 @@ def test_the_translator_agrees_with_both_frameworks(javascript, norm_first, posi
 
 
 @PLACES
-def test_the_decoder_agrees_with_the_reference(javascript, norm_first):
+def test_the_translator_agrees_with_the_reference(javascript, norm_first):
     """In double precision, where nothing but rounding may differ."""
     sizes = SMALL | {"normFirst": norm_first}
     sources, targets = draw_tokens(9, K, seed=1), draw_tokens(9, S)
-    shared = {"positions": "sinusoidal", "shared": True}
-    _, params = small("Translator", norm_first=norm_first, **shared)
+    _, params = small_translator(norm_first=norm_first, positions="sinusoidal")
     expected, _, cross = reference_models.translator(
         sources, targets, params, L, H, norm_first
     )
     found = translate(javascript, params, sizes, sources, targets, 1)
     np.testing.assert_allclose(found[0], expected, atol=1e-9)
     np.testing.assert_allclose(found[1], cross.swapaxes(0, 1), atol=1e-12)
-    _, params = small("LanguageModel", norm_first=norm_first)
-    expected, maps, _ = reference_models.language_model(
-        targets, params, L, H, norm_first=norm_first
-    )
-    found = write(javascript, params, sizes, targets, 1)
+
+
+def test_the_language_model_agrees_with_the_reference(javascript):
+    """In double precision, too; keys in the cache are not rotated again."""
+    (_, params), rows = filled("ModernLM", **GROUPED), draw_tokens(9, S)
+    expected, maps = reference_models.modern_lm(rows, params, L, 6)
+    found = write(javascript, params, {"nBlocks": L, "nHeads": 6}, rows, 1)
     np.testing.assert_allclose(found[0], expected, atol=1e-9)
     np.testing.assert_allclose(found[1], maps.swapaxes(0, 1), atol=1e-12)
 
@@ -175,13 +182,7 @@ def test_every_half_is_read_as_numpy_reads_it(javascript):
 # Tokens and probabilities
 
 
-@pytest.fixture(scope="module")
-def pairs():
-    """The vocabulary of the chapter, learned from a part of its text."""
-    return BytePairs.learn(text.load()["train"][:300_000], 400)
-
-
-def test_the_tokens_of_a_text_are_those_of_python(javascript, pairs):
+def test_the_tokens_of_a_text_are_those_of_python(javascript):
     """Source code cut anywhere, any characters of ASCII, and white space in runs."""
     rng, source = np.random.default_rng(5), text.load()["test"]
     texts = ["", " ", "\n", "\n    \n\t x", "if x is ", "___a1 b"]
@@ -197,10 +198,10 @@ def test_the_tokens_of_a_text_are_those_of_python(javascript, pairs):
             return [tokens, pairs.decode(tokens)];
         });
     }"""
-    found = javascript.evaluate(code, [pairs.metadata, texts])
+    found = javascript.evaluate(code, [PAIRS.metadata, texts])
     for each, (tokens, again) in zip(texts, found, strict=True):
-        assert tokens == pairs.encode(each).tolist() and again == each, repr(each)
-    assert BytePairs.from_metadata(pairs.metadata).merges == pairs.merges
+        assert tokens == PAIRS.encode(each).tolist() and again == each, repr(each)
+    assert BytePairs.from_metadata(PAIRS.metadata).merges == PAIRS.merges
 
 
 KNOBS = [
@@ -246,8 +247,7 @@ def test_tokens_are_drawn_as_often_as_they_are_probable(javascript):
 
 # The weights of the built book
 
-CHAPTERS = {"decoder": "LanguageModel", "translation": "Translator"}
-by_chapter = pytest.mark.parametrize("chapter", CHAPTERS)
+by_chapter = pytest.mark.parametrize("chapter", ["decoder", "translation"])
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +261,7 @@ def trained(html):
 @by_side
 @by_chapter
 def test_files_have_the_weights_that_the_pages_offer(executed, html, chapter, side):
-    """The file to download and the script: what the page's link contained, ≤ 1 MiB."""
+    """The file to download, and the script of a model that the playground runs."""
     page, name = f"notebooks/{chapter}_{side}", f"{chapter}_{side}.safetensors"
     outputs = [
         output.data.get("text/html", "")
@@ -275,7 +275,10 @@ def test_files_have_the_weights_that_the_pages_offer(executed, html, chapter, si
     folder = html / "_static" / "weights"
     data = (folder / name).read_bytes()
     assert data == b64decode(offered) and len(data) <= 2**20
-    assert (folder / f"{name}.js").read_text() == playground.script(name, offered)
+    path = folder / f"{name}.js"
+    assert path.exists() == (chapter in playground.KINDS)
+    if path.exists():
+        assert path.read_text() == playground.script(name, offered)
     built = (html / f"{page}.html").read_text("utf-8")
     assert f'download="{name}" href="../_static/weights/{name}"' in built
     assert offered[:80] not in built
@@ -283,10 +286,15 @@ def test_files_have_the_weights_that_the_pages_offer(executed, html, chapter, si
     assert {array.dtype for array in arrays.values()} == {np.dtype("float16")}
 
 
-@pytest.fixture(scope="module")
-def learned():
-    """The vocabulary that the chapter learns."""
-    return BytePairs.learn(text.load()["train"], TEXT.n_tokens)
+@pytest.mark.book
+def test_the_published_weights_come_as_they_are(html):
+    """As a script of at most 2.7 MB, in half precision."""
+    name = "pretrained.safetensors"
+    script = (html / "_static" / "weights" / f"{name}.js").read_text()
+    assert script == playground.script(name, b64encode(PUBLISHED).decode())
+    assert len(script) <= 2.7e6
+    arrays = safetensors.numpy.load(PUBLISHED)
+    assert {array.dtype for array in arrays.values()} == {np.dtype("float16")}
 
 
 def is_greedy(logits, tokens):
@@ -295,23 +303,19 @@ def is_greedy(logits, tokens):
     return (chosen >= logits.max(axis=-1) - 2e-4).all()
 
 
-@pytest.mark.book
-@by_side
-def test_the_trained_language_model_gives_the_same_numbers(
-    javascript, trained, learned, side
-):
+def test_the_published_model_gives_the_same_numbers(javascript):
     """Logits and maps, on windows of the held-out text, with and without the cache."""
-    data = trained("decoder", side)
-    assert playground.metadata(data) == learned.metadata
-    params, sizes = safetensors.numpy.load(data), sizes_of(TEXT, TEXT.length)
-    tokens = learned.encode(text.load()["test"][:60_000])
-    starts = np.random.default_rng(7).integers(len(tokens) - 64, size=208)
-    for length, some in ((15, starts[:200]), (TEXT.length, starts[200:])):
+    params = safetensors.numpy.load(PUBLISHED)
+    tokens = PAIRS.encode(text.load()["test"][:60_000])
+    starts = np.random.default_rng(7).integers(len(tokens) - LENGTH, size=104)
+    for length, some in ((15, starts[:100]), (LENGTH, starts[100:])):
         rows = np.array([tokens[start : start + length] for start in some])
-        whole = write(javascript, params, sizes, rows, length)
-        steps = write(javascript, params, sizes, rows, 1)
-        for side_of, model in in_both("LanguageModel", params, TEXT.model):
-            logits, maps = logits_and_maps(side_of, model, rows)
+        whole = write(javascript, params, SIZES, rows, length)
+        steps = write(javascript, params, SIZES, rows, 1)
+        for side in SIDES.values():
+            model, pairs = side.models.load_language_model(text.PRETRAINED)
+            assert pairs.metadata == PAIRS.metadata
+            logits, maps = logits_and_maps(side, model, rows)
             for ours, its in (whole, steps):
                 np.testing.assert_allclose(ours, logits, atol=1e-4, rtol=0)
                 np.testing.assert_allclose(its, maps, atol=1e-5, rtol=0)
@@ -341,7 +345,7 @@ def write_dates(javascript, data, texts):
             const cache = model.target.newCache(model.read(source));
             const [tokens, chances, rows] = [[], [], []];
             for (let token = begin; token !== end && tokens.length < longest;) {
-                const [[logits], , maps] = model.target.call([token], cache);
+                const [[logits], maps] = model.target.call([token], cache);
                 const p = nextTokenProbabilities(logits);
                 token = p.indexOf(Math.max(...p));
                 tokens.push(token);
@@ -354,7 +358,7 @@ def write_dates(javascript, data, texts):
     params = packed(safetensors.numpy.load(data))
     sources = [row.tolist() for row in source_rows(texts)[0]]
     ends = dates.BEGIN, dates.END, 11
-    given = [params, sizes_of(DATES, DATES.max_length), sources, ends]
+    given = [params, TRAINED_DATES, sources, ends]
     tokens, chances, rows = zip(*javascript.evaluate(code, given), strict=True)
     texts = [dates.decode([row])[0] for row in tokens]
     return texts, chances, [np.array(row).mean(1) for row in rows], tokens
@@ -375,7 +379,7 @@ def test_the_trained_translator_gives_the_same_numbers(
 ):
     """Without padding in JavaScript, with padding in the frameworks."""
     data, (days, _, texts) = trained("translation", side), examples
-    params, sizes = safetensors.numpy.load(data), sizes_of(DATES, DATES.max_length)
+    params, sizes = safetensors.numpy.load(data), TRAINED_DATES
     sources, padded = source_rows(texts)
     targets = dates.encode([day.isoformat() for day in days], target=True)[:, :-1]
     rows = [row.tolist() for row in sources], targets.tolist()
@@ -445,51 +449,99 @@ def test_answers_about_the_translator_are_true(written, examples, side):
 
 
 @pytest.fixture(scope="module")
-def continued(javascript, trained):
-    """``(side, text) -> tokens, p of the next token, vocabulary``, in JavaScript."""
+def continued(javascript):
+    """``text -> tokens, p of the next token, maps l h s s``, in JavaScript."""
+    params = safetensors.numpy.load(PUBLISHED)
 
-    def run(side, beginning):
-        data = trained("decoder", side)
-        pairs = BytePairs.from_metadata(playground.metadata(data))
-        tokens = pairs.encode(beginning)
-        params = safetensors.numpy.load(data)
-        sizes = sizes_of(TEXT, TEXT.length)
-        logits, _ = write(javascript, params, sizes, tokens[None], len(tokens))
-        return tokens, reference.softmax(logits[0, -1]), pairs
+    def run(beginning):
+        tokens = PAIRS.encode(beginning)
+        logits, maps = write(javascript, params, SIZES, tokens[None], len(tokens))
+        return tokens, reference.softmax(logits[0, -1]), maps[0]
 
     return run
 
 
-@pytest.mark.book
-@by_side
-def test_a_space_at_the_end_changes_the_next_tokens(continued, side):
+def numbers_without_spaces(*words):
+    """Tokens that are one of these words."""
+    return [n for n, token in enumerate(PAIRS.tokens) if token in words]
+
+
+@pytest.mark.parametrize(
+    ("beginning", "word", "least"),
+    [("namespace at", " {", 0.8), ("import numpy as", " np", 0.6)],
+)
+def test_it_has_read_several_languages(continued, beginning, word, least):
     """The first answer about the model that writes."""
-    tokens, p, pairs = continued(side, "if x is")
-    words = [pairs.tokens.index(word) for word in (" not", " None")]
-    assert sorted(words) == sorted(np.argsort(-p)[:2]) and p[words].sum() > 0.5
-    longer, p, _ = continued(side, "if x is ")
+    _, p, _ = continued(beginning)
+    assert PAIRS.tokens[p.argmax()] == word and p.max() > least
+
+
+def test_underlines_are_as_long_as_headings(continued):
+    for heading in ("See Also", "Returns", "Parameters"):
+        _, p, _ = continued(f"{heading}\n")
+        assert PAIRS.tokens[p.argmax()] == "-" * len(heading), heading
+        assert p.max() > 0.5
+
+
+def test_a_space_at_the_end_changes_the_next_tokens(continued):
+    """The second answer."""
+    tokens, p, _ = continued("if x is")
+    words = [PAIRS.tokens.index(word) for word in (" not", " None")]
+    assert sorted(words) == sorted(np.argsort(-p)[:2]) and p[words].sum() > 0.35
+    longer, p, _ = continued("if x is ")
     assert longer[:-1].tolist() == tokens.tolist() and p[words].sum() < 0.1
-    known = [n for n, t in enumerate(pairs.tokens) if t in ("not", "None")]
-    assert p[known].sum() < 0.1
+    assert p[numbers_without_spaces("not", "None")].sum() < 0.1
 
 
-@pytest.mark.book
-@by_side
-def test_answer_about_the_layers_of_the_language_model_is_true(trained, learned, side):
-    """Layer 1 looks further back than layer 0; one of its heads prefers line breaks."""
-    tokens = learned.encode(text.load()["test"][:60_000])
-    n, params = TEXT.length, safetensors.numpy.load(trained("decoder", side))
-    rows = np.array(tokens[: 100 * n]).reshape(100, n)
-    _, maps, _ = reference_models.language_model(
-        rows, params, TEXT.n_blocks, TEXT.n_heads, norm_first=TEXT.norm_first
-    )  # l b h s s
-    back = np.arange(n)[:, None] - np.arange(n)
-    distance = (maps * np.tril(back)).sum(axis=-1)[..., n // 2 :].mean(axis=(1, 2, 3))
-    assert distance[0] < 0.8 * distance[1]
-    breaks = np.char.startswith(np.array(learned.tokens), "\n")[rows]  # b s
-    share = breaks.cumsum(axis=-1) / np.arange(1, n + 1)  # of the tokens so far
-    on_breaks = (maps[1] * breaks[:, None, None]).sum(axis=-1).mean(axis=(0, 2))
-    assert on_breaks.max() > 1.5 * share.mean()
+def test_a_head_finds_what_followed_earlier(continued):
+    """The example of the fifth answer."""
+    tokens, p, maps = continued("x = gamma(delta) + gamma(")
+    shown = [PAIRS.tokens[n] for n in tokens]
+    n, first = len(shown) - 1, shown.index("(")
+    assert shown[first] == shown[n] and shown[n - 1] == shown[first - 1]
+    assert maps[2, 0, n].argmax() == n - 1 and maps[2, 0, n].max() > 0.7
+    assert maps[3, 0, n].argmax() == first + 1 and maps[3, 0, n].max() > 0.7
+    assert shown[first + 1] == "de" == PAIRS.tokens[p.argmax()]
+
+
+@pytest.fixture(scope="module")
+def held_out():
+    """Tokens ``b s`` that no training has seen, and where each looks: ``l h b s s``."""
+    tokens = PAIRS.encode(text.load()["test"][:60_000])
+    rows = np.array(tokens[: 50 * LENGTH]).reshape(50, LENGTH)
+    counts = MODEL["n_blocks"], MODEL["n_heads"]
+    params = safetensors.numpy.load(PUBLISHED)
+    _, maps = reference_models.modern_lm(rows, params, *counts)
+    return rows, maps.swapaxes(1, 2)
+
+
+def test_answer_about_the_layers_of_the_language_model_is_true(held_out):
+    """Layer 0 looks far back, almost evenly; layer 2 least; a head sees line breaks."""
+    (rows, maps), half = held_out, LENGTH // 2
+    back = np.arange(LENGTH)[:, None] - np.arange(LENGTH)
+    distance = (maps * np.tril(back)).sum(axis=-1)[..., half:].mean(axis=(1, 2, 3))
+    assert distance.argmax() == 0 and distance.argmin() == 2
+    even = np.arange(half, LENGTH).mean() / 2
+    assert distance[0] > 0.8 * even and distance[2] < 5 < 10 < distance[3]
+    breaks = np.char.startswith(np.array(PAIRS.tokens), "\n")[rows]  # b s
+    share = breaks.cumsum(axis=-1) / np.arange(1, LENGTH + 1)  # of the tokens so far
+    on_breaks = (maps * breaks[:, None]).sum(axis=-1).mean(axis=(2, 3))  # l h
+    assert on_breaks[1, 3] > 2.5 * share.mean()
+    assert on_breaks[1].argmax() == 3
+
+
+def test_answer_about_induction_is_true(held_out):
+    """Heads of layer 2 look one token back, heads of layer 3 behind the same token."""
+    (rows, maps), half = held_out, LENGTH // 2
+    one_back = maps.diagonal(offset=-1, axis1=-2, axis2=-1)[..., half:].mean((2, 3))
+    assert (one_back[2, [0, 3]] > 0.7).all()
+    same = (rows[:, :, None] == rows[:, None]) & np.tri(LENGTH, k=-1, dtype=bool)
+    behind = np.zeros_like(same)
+    behind[:, :, 1:] = same[:, :, :-1]  # b s s
+    found = (maps * behind).sum(axis=-1)[..., half:].mean(axis=(2, 3))  # l h
+    even = (behind.sum(axis=-1) / np.arange(1, LENGTH + 1))[:, half:].mean()
+    assert (found[3, :2] > 0.2).all() and (found[3, :2] > 10 * even).all()
+    assert np.sort(found[:3].ravel())[-1] < 3 * even
 
 
 # What a reader does
@@ -497,10 +549,11 @@ def test_answer_about_the_layers_of_the_language_model_is_true(trained, learned,
 
 def open_models(page, models, side="JAX"):
     page.get_by_role("button", name=side, exact=True).click()
+    told = {"writes": "published weights", "translates": f"weights trained in {side}"}
     for what in models:
         page.get_by_role("button", name=f"Open the model that {what}").click()
-        said = f"The model runs with the weights trained in {side}."
         place = {"writes": ".writing", "translates": ".translating"}[what]
+        said = f"The model runs with the {told[what]}."
         expect(page.locator(f"{place} .loading")).to_have_text(said)
     return page
 
@@ -536,10 +589,10 @@ def tokens_of(page):
     return texts_of(page, ".seen span")
 
 
-def numbers_of(shown, pairs):
+def numbers_of(shown):
     """Tokens as numbers, from what the page shows of them."""
     signs = str.maketrans(" \n\t", "␣⏎⇥")
-    numbers = {token.translate(signs): n for n, token in enumerate(pairs.tokens)}
+    numbers = {token.translate(signs): n for n, token in enumerate(PAIRS.tokens)}
     return [numbers[token] for token in shown]
 
 
@@ -551,7 +604,7 @@ def stop_the_clock(page):
 
 def write_to_the_end(page):
     page.get_by_role("button", name="Run").click()
-    page.clock.run_for(PAUSE * TEXT.length)
+    page.clock.run_for(PAUSE * LENGTH)
     expect(page.locator(".state")).to_contain_text("here the model ends")
     expect(page.get_by_role("button", name="Run")).to_be_disabled()
 
@@ -564,19 +617,24 @@ def prompt_and_more(page):
 
 @pytest.mark.book
 def test_weights_are_loaded_only_when_a_model_is_opened(reader):
+    """The published ones once: they are the same for both frameworks."""
     page = reader()
-    assert not [url for url in page.asked if "/weights/" in url]
+
+    def asked():
+        return [url.rpartition("/")[2] for url in page.asked if "/weights/" in url]
+
+    assert asked() == []
     size = re.compile(r"^Open the model that writes \(\d\.\d MiB\)$")
     page.get_by_role("button", name=size).click()
     expect(page.locator(".writing .state")).to_contain_text("tokens")
-    asked = [url.rpartition("/")[2] for url in page.asked if "/weights/" in url]
-    assert asked == ["decoder_jax.safetensors.js"]
-    page.get_by_role("button", name="PyTorch", exact=True).click()
-    expect(page.locator(".writing .loading")).to_contain_text("trained in PyTorch")
-    page.get_by_role("button", name="JAX", exact=True).click()
-    expect(page.locator(".writing .loading")).to_contain_text("trained in JAX")
-    asked = [url.rpartition("/")[2] for url in page.asked if "/weights/" in url]
-    assert asked == [f"decoder_{side}.safetensors.js" for side in ("jax", "torch")]
+    page.get_by_role("button", name="Open the model that translates").click()
+    said = page.locator(".translating .loading")
+    for side in ("JAX", "PyTorch", "JAX"):
+        page.get_by_role("button", name=side, exact=True).click()
+        expect(said).to_contain_text(f"trained in {side}")
+        expect(page.locator(".writing .loading")).to_contain_text("published weights")
+    dates_too = [f"translation_{side}.safetensors.js" for side in ("jax", "torch")]
+    assert asked() == ["pretrained.safetensors.js", *dates_too]
     assert len({url.split("/")[2] for url in page.asked if "://" in url}) == 1
     assert page.complaints == []
 
@@ -604,27 +662,24 @@ def test_the_page_works_without_a_server(html, browser):
 
 
 @pytest.mark.book
-@by_side
-def test_greedy_text_is_that_of_python(reader, trained, side):
+def test_greedy_text_is_that_of_python(reader):
     """Token for token, until all positions are in use; then it goes in circles."""
-    page = reader("writes", side=pages.NAMES[side], own=True)
+    page = reader("writes", own=True)
     stop_the_clock(page)
     page.get_by_label("greedy").check()
     expect(page.get_by_label("temperature")).to_be_disabled()
     write_to_the_end(page)
     whole, new = prompt_and_more(page)
-    data = trained("decoder", side)
-    pairs = BytePairs.from_metadata(playground.metadata(data))
-    prompt = pairs.encode(playground.PROMPT)
-    assert len(prompt) + len(new) == TEXT.length
-    its = numbers_of(new, pairs)
-    assert playground.PROMPT + pairs.decode(its) == whole
+    prompt = PAIRS.encode(playground.PROMPT)
+    assert len(prompt) + len(new) == LENGTH
+    its = numbers_of(new)
+    assert playground.PROMPT + PAIRS.decode(its) == whole
     tokens = np.array([[*prompt, *its]])
-    params = safetensors.numpy.load(data)
-    for side_of, model in in_both("LanguageModel", params, TEXT.model):
-        logits = as_numpy(model(side_of.tensor(tokens[:, :-1], "int32")))
+    for side in SIDES.values():
+        model, _ = side.models.load_language_model(text.PRETRAINED)
+        logits = as_numpy(model(side.tensor(tokens[:, :-1], "int32")))
         assert is_greedy(logits[:, len(prompt) - 1 :], tokens[:, len(prompt) :])
-    half = TEXT.length // 2
+    half = LENGTH // 2
     in_circles, drawn = len(set(its[-half:])), []
     page.get_by_label("greedy").uncheck()
     for seed in range(3):
@@ -637,15 +692,14 @@ def test_greedy_text_is_that_of_python(reader, trained, side):
 
 
 @pytest.mark.book
-def test_a_token_is_appended_by_pressing_it(reader, trained):
+def test_a_token_is_appended_by_pressing_it(reader):
     page = reader("writes")
     page.get_by_label("Beginning of a text").fill("if x is")
     rows = page.locator("ol.next button")
     expect(rows).to_have_count(10)
     numbers = [float(x) for x in texts_of(page, "ol.next .number")]
     assert numbers == sorted(numbers, reverse=True) and 0.5 < sum(numbers) <= 1.01
-    pairs = BytePairs.from_metadata(playground.metadata(trained("decoder", "jax")))
-    expected = [pairs.tokens[n].replace(" ", "␣") for n in pairs.encode("if x is")]
+    expected = [PAIRS.tokens[n].replace(" ", "␣") for n in PAIRS.encode("if x is")]
     assert tokens_of(page) == expected
     n, second = len(expected) + 1, rows.nth(1)
     name = second.locator(".token").inner_text()
@@ -658,11 +712,11 @@ def test_a_token_is_appended_by_pressing_it(reader, trained):
     expect(said).to_contain_text(f"Appended: space {name[1:]}, probability 0.")
     assert tokens_of(page)[-1] == name and texts_of(page, ".seen .new") == [name]
     expect(page.locator(".state")).to_contain_text(
-        f"{n} of 64 tokens; 1 position computed"
+        f"{n} of {LENGTH} tokens; 1 position computed"
     )
     page.get_by_role("button", name="One token").click()
     expect(page.locator(".state")).to_contain_text(
-        f"{n + 1} of 64 tokens; 1 position computed"
+        f"{n + 1} of {LENGTH} tokens; 1 position computed"
     )
     page.get_by_role("button", name="Start again").click()
     expect(page.locator("#writing")).to_have_value("if x is")
@@ -698,13 +752,11 @@ def says_where(page, shown, row, weights):
     assert label.endswith(f", weight {largest}")
 
 
-def maps_by_option(side, data, shown):
-    """Maps ``s s`` of the framework's model for shown tokens, by what is chosen."""
-    pairs = BytePairs.from_metadata(playground.metadata(data))
-    model = SIDES[side].build("LanguageModel", **TEXT.model)
-    from_arrays(model, safetensors.numpy.load(data))
-    rows = np.array([numbers_of(shown, pairs)])
-    (maps,) = logits_and_maps(SIDES[side], model, rows)[1]  # l h s s
+def maps_by_option(shown):
+    """Maps ``s s`` of PyTorch's model for shown tokens, by what is chosen."""
+    model, _ = torch_side.models.load_language_model(text.PRETRAINED)
+    rows = np.array([numbers_of(shown)])
+    (maps,) = logits_and_maps(torch_side, model, rows)[1]  # l h s s
     found = {
         f"layer {n}, mean of heads": maps[n].mean(axis=0) for n in range(len(maps))
     }
@@ -713,14 +765,13 @@ def maps_by_option(side, data, shown):
 
 
 @pytest.mark.book
-@by_side
-def test_colours_are_the_weights_of_the_chosen_token(reader, trained, side):
+def test_colours_are_the_weights_of_the_chosen_token(reader):
     """Of each layer and head: the last token, one chosen by keys, one by a press."""
-    page = reader("writes", side=pages.NAMES[side])
+    page = reader("writes")
     for _ in range(3):
         page.get_by_role("button", name="One token").click()
     shown = tokens_of(page)
-    last, maps = len(shown) - 1, maps_by_option(side, trained("decoder", side), shown)
+    last, maps = len(shown) - 1, maps_by_option(shown)
     radios = radios_of(page)
     choose = {
         last: lambda: radios.nth(last).focus(),
@@ -788,7 +839,7 @@ def test_a_run_can_be_stopped_and_repeated(reader):
     expect(page.locator("#writing")).to_have_value(playground.PROMPT)
     write_to_the_end(page)
     expect(page.locator("#writing")).to_have_value(whole)
-    expect(page.locator(".state")).to_contain_text("64 positions computed")
+    expect(page.locator(".state")).to_contain_text(f"{LENGTH} positions computed")
     page.get_by_label("seed").fill("1")
     page.get_by_role("button", name="Start again").click()
     write_to_the_end(page)
@@ -851,8 +902,8 @@ def test_a_text_that_is_too_long_is_cut(opened):
     field = page.get_by_label("Beginning of a text")
     field.fill(69 * "?!\n")
     said = page.locator("#writing-refused")
-    expect(said).to_contain_text("only the first 64 tokens are kept")
-    assert len(tokens_of(page)) == 64
+    expect(said).to_contain_text(f"only the first {LENGTH} tokens are kept")
+    assert len(tokens_of(page)) == LENGTH
     expect(page.locator(".state")).to_contain_text("here the model ends")
     field.fill("def f(x):\n    return x")
     field.evaluate("n => n.setSelectionRange(4, 5)")
@@ -1003,9 +1054,7 @@ def test_page_without_scripts_says_what_the_models_write(new_reader):
     page.open(PAGE)
     writes, translates, _ = page.locator(".opens .without-scripts").all()
     expect(writes).to_be_visible()
-    assert re.search(
-        r"After self\. the model .* in JAX finds \S+ with \d+%", writes.inner_text()
-    )
+    assert re.search(r"After self\. the model finds \S+ with \d+%", writes.inner_text())
     day = dates.split(DATES)["test"][0]
     said = f"“{dates.write(day, 'of')}” the model that was trained in JAX writes {day}."
     expect(translates).to_contain_text(said)
