@@ -639,8 +639,8 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# Take the model and its vocabulary with you, in half precision, or move the three
-# settings [in your browser](../book/playground.md).
+# Take the model and its vocabulary with you, in half precision. Move the three settings
+# [in your browser](../book/playground.md), with a model that has learned for longer.
 
 # %% tags=["shared"]
 name = f"decoder_{framework}.safetensors"
