@@ -653,18 +653,33 @@ assert {*to_arrays(merge_lora(published))} == {*to_arrays(fresh)}
 # For a classifier, add `task_type="SEQ_CLS"`: else its new last layer is frozen, too.
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, by formula.** From which rank on does an adapter of a square matrix, $m
-# \times m$, have more numbers than the matrix? And what does an adapter of rank $m$
-# reach that a smaller one cannot?
+# **Exercise 1, two functions.** Write `merged(w, a, b, alpha)`, the matrix that
+# `merge_lora` makes, and `n_trained(shapes, rank)`: how many numbers the adapters
+# beside matrices of these shapes have. Compare both with the page's own. From which
+# rank on does an adapter of a square matrix, $m \times m$, have more numbers than the
+# matrix, and what does rank $m$ reach that a smaller one cannot?
+
 
 # %% tags=["shared", "answer"]
+def merged(w, a, b, alpha):
+    return w + alpha / a.shape[1] * a @ b
+
+
+def n_trained(shapes, rank):
+    return sum(rank * (n_in + n_out) for n_in, n_out in shapes)
+
+
+of_blocks = [x.shape for n, x in LEARNED.items() if {*EVERY} & {*n.split(".")}]
+assert n_trained(of_blocks, 8) == sizes["LoRA"] - sizes["probe"]
+beside, place = to_arrays(models["LoRA"].trunk), "blocks.0.attention.q"
+three = (beside[f"{place}.{part}"] for part in ("base.weight", "lora_a", "lora_b"))
+found = to_arrays(again.trunk)[f"{place}.weight"]  # again was merged
+np.testing.assert_allclose(merged(*three, alpha=16), found, atol=1e-5)
 say(
     "From $r > m/2$ on, because then $2mr > m^2$. $AB$ has at most rank $r$, so only "
     "with $r = m$ can it be any change. LoRA bets that a change of low rank is enough."
 )
-rng = np.random.default_rng(0)
-a, b = rng.normal(size=(40, 3)), rng.normal(size=(3, 40))
-assert np.linalg.matrix_rank(a @ b) == 3 and 2 * 40 * 21 > 40**2 >= 2 * 40 * 20
+assert n_trained([(40, 40)], 21) > 40**2 >= n_trained([(40, 40)], 20)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, one change of code.** $B$ begins as zeros. Set $A$ to zero as well, in
