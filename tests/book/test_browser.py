@@ -220,6 +220,14 @@ def test_a_formula_that_is_a_little_too_wide_is_set_smaller(visit):
     assert box.locator("mjx-container").evaluate("n => n.style.fontSize") != small
 
 
+def test_on_a_phone_only_the_dictionary_names_the_framework_of_an_entry(visit):
+    """Its entries stand below each other there; tables of cells have other columns."""
+    named = """() => [...document.querySelectorAll('article td')].filter(cell =>
+        /JAX|PyTorch/.test(getComputedStyle(cell, '::before').content)).length"""
+    assert visit("book/comparison", size=NARROW).evaluate(named)
+    assert not visit("notebooks/masked_jax", size=NARROW).evaluate(named)
+
+
 def test_what_scrolls_fades_where_there_is_more(visit):
     """At the right, at both edges, at the left; the keyboard can reach it."""
     page = visit("notebooks/attention_torch", size=NARROW, fresh=True)
