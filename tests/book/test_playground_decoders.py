@@ -840,6 +840,7 @@ def test_a_run_can_be_stopped_and_repeated(reader):
     write_to_the_end(page)
     expect(page.locator("#writing")).to_have_value(whole)
     expect(page.locator(".state")).to_contain_text(f"{LENGTH} positions computed")
+    page.get_by_label("key–value cache").check()
     page.get_by_label("seed").fill("1")
     page.get_by_role("button", name="Start again").click()
     write_to_the_end(page)
