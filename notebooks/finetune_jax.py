@@ -20,8 +20,7 @@
 #
 # A colleague has twenty labelled examples of each class. A Transformer that starts from
 # random weights has to learn at once what a text is and what the labels mean. The first
-# has nothing to do with the labels, and text without labels is cheap. So learn it once,
-# and start there.
+# needs no labels, and text without labels is cheap. So learn it once, and start there.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch:
@@ -455,14 +454,15 @@ say(
     "In the five seeds, full fine-tuning and LoRA beat TF-IDF with every number of "
     "labels; between the two, no steady winner (their means differ by up to "
     f"{gap:.1%}). From scratch, the same model is on average "
-    f"{word('lower', means['from scratch'], means['TF-IDF'])} than TF-IDF. So after "
-    "so few updates, what wins was learned before. With 20 lines a language, "
+    f"{word('lower', means['from scratch'], means['TF-IDF'])} than TF-IDF: with "
+    "so few updates, pretraining decides. With 20 lines a language, "
     f"LoRA is right in {means['LoRA'][1]:.0%}, about "
     f"what TF-IDF gets with 100 ({means['TF-IDF'][2]:.0%}). The **probe** is "
     f"{word('higher', means['probe'][:2], means['TF-IDF'][:2])} than TF-IDF with 5 and "
     f"20 lines, {word('lower', means['probe'][3], means['TF-IDF'][3])} with 300 "
-    f"({means['probe'][3]:.0%}): it trains few numbers, and only weighs what the trunk "
-    f"offers. (A share of {len(test_lines)} lines has a standard error of {error:.0%}.)"
+    f"({means['probe'][3]:.0%}): it only weighs what the trunk offers, by the same "
+    f"100 updates. (A share of {len(test_lines)} lines has a standard error of "
+    f"{error:.0%}.)"
 )
 
 # %% tags=["shared", "check"]
@@ -540,7 +540,7 @@ load_adapter(again, file)
 print(f"{file.stat().st_size / 1024:.0f} KiB")
 
 # %% [markdown] tags=["shared"]
-# To use it without any cost, **merge** it: $W + \frac{\alpha}{r} A B$ is a matrix of
+# To use it at no cost in time, **merge** it: $W + \frac{\alpha}{r} A B$ is a matrix of
 # the shape of $W$ (`merge_lora` calls `merge` of each layer). Unmerged, one trunk in
 # memory serves many tasks, each with its file: `load_adapter` again puts another in
 # its place.
@@ -583,12 +583,12 @@ shown = [
 ]
 say(table(["way", "trained", "weights, gradients, averages"], *shown))
 say(
-    "Activations come on top, in both ways. So one GPU with 24 GB can adapt what needs "
-    "several for full fine-tuning. (Part of it is bfloat16: with frozen weights in "
+    "Activations come on top, in both ways. So LoRA fits one GPU with 24 GB, and full "
+    "fine-tuning does not fit one with 80. (Part of it is bfloat16: with frozen weights in "
     f"float32, LoRA needs {(4 * weights + 16 * small) / 2**30:.0f} GiB.) The file of a "
     f"task has {4 * small / 2**20:.0f} MiB. With the frozen matrices of the blocks in "
     "four bits ([QLoRA, Dettmers et al. 2023](https://arxiv.org/abs/2305.14314)), "
-    f"training needs {tiny:.1f} GiB."
+    f"weights, gradients and averages take about {tiny:.1f} GiB."
 )
 
 # %% tags=["shared", "check"]
@@ -712,7 +712,7 @@ offered = build(ModernLM, **SIZES)
 from_arrays(offered, LEARNED)
 read = text.windows(pairs.encode(mine), 64)  # no labels
 steps = Settings(n_train=40, batch_size=8, epochs=8, learning_rate=1e-3, warmup=10)
-fit(offered, next_token, (read,), steps, bar=False)
+history = fit(offered, next_token, (read,), steps, bar=False)
 
 # %% tags=["shared", "check"]
 # Checked: the two trunks differ in what they know of `mine`
@@ -729,8 +729,8 @@ say(
     table(["trunk", "`mine`", "`others`"], *shown)
     + "\n\nBits per character, on your lines and on lines like them. The offered one "
     f"is {gains[0]:.2f} better on `mine`, and on `others` by {gains[1]:.2f}, which is "
-    f"{word('less', gains[1], gains[0])}: it has read `mine`, for which no label was "
-    "needed. Had it gained the same on both, it might be a good model, and no more."
+    f"{word('less', gains[1], gains[0])}: it has read `mine`, or near copies, for "
+    "which no label was needed. An equal gain on both would show no leak."
 )
 assert gains[0] > gains[1] + 0.2
 

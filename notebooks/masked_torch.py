@@ -102,9 +102,9 @@ diagrams.two_questions()
 # found that more are better.)
 #
 # Why not always the mask? Later, the model will read texts without masks. With masks
-# alone, it would learn to answer at a mask, and nowhere else. Now it may be asked at
-# any token, and that token may be wrong: so it must keep a useful vector everywhere.
-# And since some stay, what stands there counts.
+# alone, it would learn to answer at a mask, and nowhere else. Now any token may be
+# asked for, and may be wrong: so each vector must use the text around it. And since
+# some stay, it must use the token, too.
 
 # %% tags=["shared"]
 texts = text.load()  # Python's standard library: train and test
@@ -237,9 +237,9 @@ say(
     f"A window of {given.length} tokens has {given.length} labels for the next token, "
     f"{per_window:.1f} for masked ones. After {given.updates} updates a masked token "
     f"costs {cost:.2f} nats, {word('more', cost, low)} than a next one ({low:.2f}). "
-    f"With as few labels, a next token costs {middle:.2f}: so the number of labels "
-    f"explains {(middle - low) / (cost - low):.0%} of the difference. The rest is the "
-    f"question. Guessing by frequency costs {by_frequency:.2f}."
+    f"With as few labels, a next token costs {middle:.2f}, which is "
+    f"{(middle - low) / (cost - low):.0%} of the way to a masked one. Guessing by "
+    f"frequency costs {by_frequency:.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -253,8 +253,8 @@ assert found["the token"][2] > 0.8 > 0.3 > found["the mask"][2]
 assert abs(given.length / per_window - 7) < 1 and abs(drawn.mean() - 0.15) < 0.01
 
 # %% [markdown] tags=["shared"]
-# A seventh of the labels is one reason. The other: the causal model can begin with the
-# token before, while a mask says nothing, and there are holes around it. So these few
+# Few labels are one reason. The other, probably: the causal model has the token before
+# at each place, while a mask is empty, and the model must look around. So these few
 # updates are not enough, and the model is not far ahead of frequencies. (BERT's smaller
 # model took [four days on 16 TPU chips](https://arxiv.org/abs/1810.04805).) Look at the
 # row *the token*: nearly all right, by copying. So score the masks alone.
@@ -272,7 +272,7 @@ for place in range(1, len(row)):
     text_there = "".join(names[i] for i in given)
     lines.append([f"`{text_there}`", f"`{word_there!r}`", ", ".join(shown)])
 say(table(["text", "token", "five best fillings"], *lines))
-say("The opening bracket and `self` come first, and are right; the name is not found.")
+say("It ranks `(` and `self` first, where they stand; the name is not found.")
 
 # %% tags=["shared", "check"]
 # Checked: the bracket and self come first, the name is not among five
@@ -289,10 +289,11 @@ assert "lose" not in {names[i] for i in best[[*first].index("lose") + 1]}
 # token sees only itself; the *last* has seen all, and we took that one in the chapter
 # before. Where every token sees both sides, any can be used. BERT puts a token `[CLS]`
 # before each text, the **class token**: a layer on its output is fine-tuned, as on the
-# class token of the chapter on pictures. (BERT also trained it by a second question:
-# do two texts, its *segments*, follow each other? Later models dropped that.) Before it
-# is fine-tuned, the class token is a poor summary; the mean over all tokens is the
-# usual choice there ([Reimers and Gurevych 2019](https://arxiv.org/abs/1908.10084)).
+# class token of the chapter on pictures. (BERT also trained it by a second question: do
+# two texts, its *segments*, follow each other? Later models dropped or replaced that.)
+# Until it is fine-tuned, the class token is a poor summary, and the usual choice is the
+# mean over all tokens ([Reimers and Gurevych
+# 2019](https://arxiv.org/abs/1908.10084)).
 #
 # Change the last token of a text, and see in which model the logits of the first token
 # change:
@@ -317,10 +318,9 @@ assert noticed["next token"] < 1e-5 < 1e-3 < noticed["masked token"]
 # a norm after the embeddings, post-norm blocks with GELU, and before the output another
 # layer with a norm. **ALBERT** ([Lan et al. 2020](https://arxiv.org/abs/1909.11942))
 # has smaller embeddings, which a layer widens, and one block that is applied many
-# times. Their published weights have other names than ours, and matrices
-# are transposed; nothing else differs. `load_bert` knows both (if they use the exact
-# GELU, as BERT and the first version of ALBERT do), and this book's tests compare it
-# with `transformers`:
+# times. Their published weights have other names than ours, and the matrices of layers
+# are transposed. `load_bert` knows both (if they use the exact GELU, as BERT and the
+# first version of ALBERT do); this book's tests compare it with `transformers`:
 #
 # ```python
 # model, tokenizer = load_bert("google-bert/bert-base-uncased")  # of helpers
@@ -367,9 +367,9 @@ if wheel:
 # case in an aromatic ring; neighbours are bonded; `=` is a double bond, parentheses
 # hold a branch, a digit opens a ring and closes it, a dot separates molecules, and `>>`
 # is the arrow. Hydrogen is mostly left out: `CCO` is ethanol. Brackets hold an atom
-# with its charge or its hydrogens, and after a colon its number in a map (below).
+# with its charge or its hydrogens; a number after a colon is explained below.
 #
-# Three longer reactions are in the package's tests. Does the model fill in what is
+# We take three reactions from the package's tests. Does the model fill in what is
 # hidden in them? (It may have seen them in training; and many tokens, such as the digit
 # that closes a ring, follow from others.)
 
@@ -391,7 +391,7 @@ if wheel:
     n_filled = int((filled.reshape(hidden.shape)[hidden] == truth).sum())
     most = np.bincount(truth).max()
     say(
-        "With every seventh token hidden, it fills in "
+        "Each token was hidden once, a seventh of them at a time. It fills in "
         f"**{n_filled} of {len(truth)}** as they were; always the most frequent token "
         f"would be right {most} times."
     )
@@ -419,8 +419,8 @@ if wheel:
 # tokens. But to fill in an atom of the product, it helps to know where it came from.
 #
 # RXNMapper's program, *the tool* below, reads the map off one head, number 5 in pass 10
-# through the block, both counted from 0; its authors chose it afterwards. We do the
-# same: each product atom goes to the reactant atom that it looks at most.
+# through the block, both counted from 0; its authors chose it after training. It is
+# read so: each product atom goes to the reactant atom that it looks at most.
 
 
 # %% tags=["shared"]
@@ -471,10 +471,10 @@ if wheel:
 # %% [markdown] tags=["shared"]
 # ## Where the map is wrong
 #
-# Agreement with a tool that uses this very head proves little about chemistry, and it
-# says that the map can be read off the head, not that the model needs it. Equal
-# elements are necessary, but not sufficient; better is a map from elsewhere. The
-# reaction below, [reported by a
+# Agreement with a tool that uses this very head proves little about chemistry. (And a
+# map that can be read off a head need not be one that the model uses.) Equal elements
+# are necessary, but not sufficient; better is a map from elsewhere. The reaction below,
+# [reported by a
 # user](https://github.com/rxn4chemistry/rxnmapper/issues/12), is a Suzuki coupling: the
 # first ring loses chlorine (`Cl`), the second boron (`B`), and the two carbons that
 # held them are bonded. Its map follows from that, and is written in the code.
@@ -513,8 +513,7 @@ if wheel:
     say(
         f"`C28` gives `C18` **{to_18:.0%}** of its weight, `C15` {to_15:.0%}. "
         f"In the first ring the head maps **{chosen[2:8].sum()} of 6** atoms "
-        f"correctly, in the one that held boron **{chosen[ring].sum()} of 6**: after "
-        "the first mistake, it goes around the ring in the wrong order."
+        f"correctly, in the one that held boron **{chosen[ring].sum()} of 6**."
     )
 
 # %% tags=["shared", "check"]
@@ -525,8 +524,8 @@ if wheel:
     assert old[10, 5, 1] == 18  # not 15
 
 # %% [markdown] tags=["shared"]
-# A map can be trusted as an explanation only where it can be checked. Here the check
-# has also found where it fails.
+# An attention map can be trusted as an answer only where it can be checked. Here the
+# check has also found where it fails.
 #
 # **Exercise 1, a function.** Write `my_masks(tokens, first, way, others, mask_token)`,
 # which returns inputs and labels `b s`. A token is asked for where `first < 0.15`,
@@ -553,17 +552,19 @@ for x, y in zip(mine, hide(padded, rng=np.random.default_rng(1)), strict=True):
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, by formula.** In the table, a token that stays is right nearly always,
-# and still costs much more than nothing. What does a model have to pay there, and where
-# another token stands, if it knows the rule of masks, but cannot read?
+# and still costs much more than nothing. What would a model pay in the rows *the token*
+# and *another token*, if it held both cases for equally likely, knew the frequencies,
+# and nothing else?
 
 # %% tags=["shared", "answer"]
 say(
     "A token that is asked for and is no mask was left as it is in half of the cases. "
-    f"So the best it can say of what stands there is one half, at a cost of $\\ln 2$ = "
-    f"{np.log(2):.2f} nats (found: {costs['the token']:.2f}). The other half it shares "
-    f"out by frequency: where another token stands, the cost is {by_frequency:.2f} + "
-    f"{np.log(2):.2f} = {by_frequency + np.log(2):.2f} (found: "
-    f"{costs['another token']:.2f})."
+    f"Giving it one half costs $\\ln 2$ = {np.log(2):.2f} nats where it is right "
+    f"(found: {costs['the token']:.2f}). The other half goes to all tokens by their "
+    f"frequency: where another stands, that costs {by_frequency:.2f} + "
+    f"{np.log(2):.2f} = {by_frequency + np.log(2):.2f} (found: {costs['another token']:.2f}). A model "
+    "that also weighs how common the token is, or reads the text around it, can do "
+    "better."
 )
 assert abs(costs["the token"] - np.log(2)) < 0.5
 assert abs(costs["another token"] - by_frequency - np.log(2)) < 0.8
@@ -582,7 +583,7 @@ if wheel:
     say(table(["pass", "head", "as the tool"], *lines))
     say(
         "One head, but several passes would do, and on these three reactions some "
-        "agree better than the one that the tool uses. "
+        "agree as well as the one that the tool uses, or better. "
         f"Head 5 agrees for {fifth.min():.0%} to {fifth.max():.0%}, depending on the "
         "pass: the weights are the same, but the vectors that reach them are not."
     )
@@ -702,9 +703,9 @@ if wheel:
 # **5.** A head agrees with a program for 57 of 59 atoms. The program reads its answer
 # off this head. What does that show about chemistry?
 #
-# <details><summary>Only that both read the same head.</summary>
+# <details><summary>Nothing: both read the same head.</summary>
 #
-# **Right.** What says more is a map from elsewhere: it agrees, or does not.
+# **Right.** To learn more, compare it with a map that comes from elsewhere.
 #
 # </details>
 # <details><summary>That the head has learned what chemists know.</summary>
@@ -727,7 +728,7 @@ if wheel:
 # * An encoder reads a text that is there as a whole; a decoder can also write.
 # * Published weights are arrays with other names. Rename them, and compare the outputs
 #   with those of the authors' code.
-# * Trust an attention map as an explanation only where you can check it.
+# * Trust an attention map as an answer only where you can check it.
 
 # %% [markdown] tags=["torch"]
 # Next comes [your own data, in PyTorch](data_torch.ipynb): tables, signals and texts as
