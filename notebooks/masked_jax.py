@@ -562,9 +562,9 @@ say(
     f"Giving it one half costs $\\ln 2$ = {np.log(2):.2f} nats where it is right "
     f"(found: {costs['the token']:.2f}). The other half goes to all tokens by their "
     f"frequency: where another stands, that costs {by_frequency:.2f} + "
-    f"{np.log(2):.2f} = {by_frequency + np.log(2):.2f} (found: {costs['another token']:.2f}). A model "
-    "that also weighs how common the token is, or reads the text around it, can do "
-    "better."
+    f"{np.log(2):.2f} = {by_frequency + np.log(2):.2f} (found: "
+    f"{costs['another token']:.2f}). A model that also weighs how common the token is, "
+    "or reads the text around it, can do better."
 )
 assert abs(costs["the token"] - np.log(2)) < 0.5
 assert abs(costs["another token"] - by_frequency - np.log(2)) < 0.8
