@@ -586,8 +586,9 @@ say(
     "Activations come on top, in both ways. So LoRA fits one GPU with 24 GB, and full "
     "fine-tuning does not fit one with 80. (Part of it is bfloat16: with frozen "
     f"weights in float32, LoRA needs {(4 * weights + 16 * small) / 2**30:.0f} GiB.) "
-    f"The file of a task has {4 * small / 2**20:.0f} MiB. With the frozen matrices of the blocks in "
-    "four bits ([QLoRA, Dettmers et al. 2023](https://arxiv.org/abs/2305.14314)), "
+    f"The file of a task has {4 * small / 2**20:.0f} MiB. With the frozen matrices of "
+    "the blocks in four bits ([QLoRA, Dettmers et al. "
+    "2023](https://arxiv.org/abs/2305.14314)), "
     f"weights, gradients and averages take about {tiny:.1f} GiB."
 )
 
