@@ -96,6 +96,7 @@ def test_equal_seeds_hide_equal_tokens():
         ({"share": 0}, r"expected a share in \(0, 1\], got 0"),
         ({"share": 15}, r"expected a share in \(0, 1\], got 15"),
         ({"tokens": [[9]]}, "expected tokens below n_tokens = 9, got 9"),
+        ({"mask_token": -1}, "expected mask_token >= 0: -1 is padding, got -1"),
     ],
 )
 def test_bad_input_is_one_sentence(given, message):

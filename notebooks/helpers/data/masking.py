@@ -19,6 +19,7 @@ def mask_tokens(tokens, n_tokens, mask_token, rng, share=0.15, special=()):
     expect(tokens.dtype.kind in "iu", "tokens as whole numbers", tokens.dtype)
     expect(0 < share <= 1, "a share in (0, 1]", share)
     expect(largest < n_tokens, f"tokens below n_tokens = {n_tokens}", largest)
+    expect(mask_token >= 0, "mask_token >= 0: -1 is padding", mask_token)
     first, way = rng.random((2, *tokens.shape))
     asked = (first < share) & (tokens >= 0) & ~np.isin(tokens, special)
     others = rng.integers(n_tokens, size=tokens.shape)
