@@ -28,6 +28,8 @@ def scores(page, n, seed):
     """Accuracy on the test lines by way."""
     rows = page.few(n, seed)
     yield "TF-IDF", page.baseline(rows).score(page.test_lines, page.test_labels)
+    given = page.vectors(page.test[0]), page.test_labels
+    yield "probe", page.probe(rows).score(*given)
     for way, rate in page.RATES.items():
         model = page.adapt(way, rows, rate, seed)
         yield way, page.evaluate(model, page.cross_entropy, page.test)["accuracy"]

@@ -57,6 +57,7 @@ from flax import nnx
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from helpers.data import checkpoints, text
 from helpers.data.byte_pairs import BytePairs
@@ -165,8 +166,8 @@ say(table(["trained for", "parameters", "vocabulary", "bits per character"], *sh
 saved = bits["a minute"] - bits["an hour"]
 say(
     f"The hour saves {saved:.2f} bits of {bits['a minute']:.2f}, with windows of 64 "
-    "tokens; part of it is its size, and its vocabulary. Its sentences nearly make "
-    "sense, but it knows nothing about the world: a million parameters are few."
+    "tokens; part of it is its size, and its vocabulary. It has the form of "
+    "documentation, and little of the sense: a million parameters are few."
 )
 
 # %% tags=["shared", "check"]
@@ -205,10 +206,11 @@ test = as_tokens(test_lines), test_labels
 
 # %% [markdown] tags=["shared"]
 # All of the model but its last layer, the **trunk**, turns tokens into vectors. The
-# last layer turns vectors into logits of the next token; put one with four outputs in
-# its place. Which vector does it read? A token sees only what came before it, so only
-# the **last** one, mostly the line break, has seen the whole line. (In code, the new
-# layer is `trunk.output`.)
+# last layer turns vectors into logits of the next token (here by the matrix of the
+# embedding, which stays); put one with four outputs in its place. Which vector does it
+# read? A token sees itself and what came before it, so only the **last** one, mostly
+# the line break, has seen the whole line. (In code, the new layer is `trunk.output`, so
+# `trunk` returns logits of classes.)
 
 
 # %% tags=["jax"]
@@ -240,8 +242,8 @@ assert not {*lines} & {*test_lines}
 assert [*np.bincount(labels[few(20)])] == [20] * 4
 
 # %% [markdown] tags=["shared"]
-# What of it is trained? In a **probe**, only the new layer; in **full fine-tuning**,
-# everything.
+# Which weights are trained? In a **probe**, only the new layer; in **full
+# fine-tuning**, everything.
 
 # %% [markdown] tags=["jax"]
 # In Flax NNX, gradients are taken *with respect to* what a filter chooses (`wrt`), and
@@ -250,7 +252,7 @@ assert [*np.bincount(labels[few(20)])] == [20] * 4
 
 # %% tags=["jax"]
 def train_only(model, *names):
-    """Options for ``fit``: what has none of these names in its path is frozen."""
+    """Freeze what has none of these names in its path: options for ``fit``."""
     paths = (path for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param)))
     known = sorted(set().union(*(map(str, path) for path in paths)))
     if missing := sorted({*names}.difference(known)):
@@ -326,8 +328,8 @@ def add_lora(model, rank, alpha, names=("q", "v"), *, rngs):
 
 # %% [markdown] tags=["shared"]
 # `add_lora` freezes nothing; `train_only` does. Which layers? Hu et al. adapted the
-# projections of queries and values. We give one to every matrix of the blocks, as is
-# usual now, with rank 8. (`build` gives the seed and the device.)
+# projections of queries and values. We give one to every matrix of the blocks, as QLoRA
+# does, with $r$ = 8 and $\alpha$ = 16. (`build` gives the seed of $A$, and the device.)
 
 # %% tags=["shared"]
 EVERY = "q", "k", "v", "out", "gate", "up", "down"
@@ -374,13 +376,14 @@ assert sizes["LoRA"] == 4 * 8 * sum(map(sum, shapes)) + sizes["probe"]
 # %% [markdown] tags=["shared"]
 # ## From 5 to 300 labels a class, fine-tuning beats counting characters
 #
-# Guess first: which way wins with 5 labels of each language, and which with 300?
+# Guess first: does a probe keep up with fine-tuning, with 5 labels of each language,
+# and with 300?
 #
-# All ways get 100 updates with 20 lines each. Peak rates, and the settings of the
+# Fine-tuning gets 100 updates with 20 lines each. Peak rates, and the settings of the
 # baseline, were chosen on training lines that are not used here. (With 20 labels you do
 # not have these: take usual values. A choice by the test would flatter every way.)
-# *From scratch* is the same model with random weights; the baseline counts strings of
-# one to three characters (TF-IDF), for a logistic regression.
+# *From scratch* is the same training of a model with random weights; the baseline
+# counts strings of one to three characters (TF-IDF), for a logistic regression.
 
 
 # %% tags=["shared"]
@@ -390,7 +393,8 @@ def train(model, names, rows, rate, seed=0):
         n_train=2000, batch_size=20, epochs=1, learning_rate=rate, warmup=10, seed=seed
     )
     rng = np.random.default_rng(seed)
-    drawn = np.concatenate([rng.permutation(rows) for _ in range(2000)])[:2000]
+    often = range(1 + 2000 // len(rows))
+    drawn = np.concatenate([rng.permutation(rows) for _ in often])[:2000]
     data = as_tokens(lines[drawn]), labels[drawn]
     options = {"batches": in_order(steps), "bar": False} | train_only(model, *names)
     fit(model, cross_entropy, data, steps, **options)
@@ -398,8 +402,8 @@ def train(model, names, rows, rate, seed=0):
 
 
 # %% tags=["shared"]
-RATES = {"from scratch": 1e-3, "probe": 1e-2, "full": 1e-3, "LoRA": 3e-3}
-TRAINED = {"probe": ["output"], "LoRA": ["lora_a", "lora_b", "output"]}
+RATES = {"from scratch": 1e-3, "full": 1e-3, "LoRA": 3e-3}
+LORA, ALL = ("lora_a", "lora_b", "output"), ("trunk",)  # what is trained, by its path
 
 
 def adapt(way, rows, rate, seed=0):
@@ -407,7 +411,7 @@ def adapt(way, rows, rate, seed=0):
     model = classifier(None if way == "from scratch" else LEARNED, seed)
     if way == "LoRA":
         build(add_lora, model.trunk, 8, 16, EVERY, seed=seed)
-    return train(model, TRAINED.get(way, ["trunk"]), rows, rate, seed)
+    return train(model, LORA if way == "LoRA" else ALL, rows, rate, seed)
 
 
 def baseline(rows):
@@ -417,16 +421,40 @@ def baseline(rows):
     return make_pipeline(counts, last).fit(lines[rows], labels[rows])
 
 
+# %% [markdown] tags=["shared"]
+# In a probe the trunk is frozen, so each line's vector is computed once, and the last
+# layer is a logistic regression that is run to its end. An output layer that changes
+# nothing shows the vectors:
+
+# %% tags=["shared"]
+arrays = {f"trunk.{name}": x for name, x in LEARNED.items()}
+arrays |= {"trunk.output.weight": np.eye(128), "trunk.output.bias": np.zeros(128)}
+reader = build(TextClassifier, build(ModernLM, **SIZES), 128)
+from_arrays(reader, arrays)
+
+
+def vectors(tokens):
+    """What the last layer reads in the trained model: ``b s -> b m``."""
+    return as_numpy(forward(reader, integers(tokens)))
+
+
+def probe(rows):
+    """Vectors of the frozen trunk, scaled, with logistic regression."""
+    last = make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
+    return last.fit(vectors(as_tokens(lines[rows])), labels[rows])
+
+
 # %% tags=["shared"]
 rows = few(20)
 models = {way: adapt(way, rows, rate) for way, rate in RATES.items()}
 scores = {w: evaluate(m, cross_entropy, test)["accuracy"] for w, m in models.items()}
+scores["probe"] = probe(rows).score(vectors(test[0]), test_labels)
 scores["TF-IDF"] = baseline(rows).score(test_lines, test_labels)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Test accuracy over the number of labelled lines of each language, from 5 to 300 on a logarithmic axis, for five ways; each line is the mean of five seeds in a band from the lowest to the highest. All lines rise. Full fine-tuning and LoRA run together above all others; the probe begins close below them and ends at the bottom, with the model from scratch."}}
+# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Test accuracy over the number of labelled lines of each language, from 5 to 300 on a logarithmic axis, for five ways; each line is the mean of five seeds in a band from the lowest to the highest. All lines rise. Full fine-tuning and LoRA run together above all others; the probe begins close below them and stays above TF-IDF; the model from scratch is lowest."}}
 (record,) = recorded(f"finetune-seeds-{framework}")
 figures, numbers = record["figures"], record["numbers"]
-ways = [*RATES, "TF-IDF"]
+ways = [*scores]
 curves = {
     way: (np.array(numbers), np.transpose([figures[f"{way} {n}"] for n in numbers]))
     for way in ways
@@ -453,16 +481,16 @@ error = np.sqrt(scores["LoRA"] * (1 - scores["LoRA"]) / len(test_lines))
 say(
     "In the five seeds, full fine-tuning and LoRA beat TF-IDF with every number of "
     "labels; between the two, no steady winner (their means differ by up to "
-    f"{gap:.1%}). From scratch, the same model is on average "
+    f"{100 * gap:.1f} points). From scratch, the same model is on average "
     f"{word('lower', means['from scratch'], means['TF-IDF'])} than TF-IDF: with "
     "so few updates, pretraining decides. With 20 lines a language, "
     f"LoRA is right in {means['LoRA'][1]:.0%}, about "
     f"what TF-IDF gets with 100 ({means['TF-IDF'][2]:.0%}). The **probe** is "
-    f"{word('higher', means['probe'][:2], means['TF-IDF'][:2])} than TF-IDF with 5 and "
-    f"20 lines, {word('lower', means['probe'][3], means['TF-IDF'][3])} with 300 "
-    f"({means['probe'][3]:.0%}): it only weighs what the trunk offers, by the same "
-    f"100 updates. (A share of {len(test_lines)} lines has a standard error of "
-    f"{error:.0%}.)"
+    f"{word('higher', means['probe'], means['TF-IDF'])} than TF-IDF with every number, "
+    f"and from 20 on {word('lower', means['probe'][1:], means['LoRA'][1:])} than LoRA "
+    f"(with 300, {means['probe'][3]:.0%} against {means['LoRA'][3]:.0%}): it only "
+    f"weighs what the trunk offers. (A share of {len(test_lines)} lines has a standard "
+    f"error of {error:.0%}.)"
 )
 
 # %% tags=["shared", "check"]
@@ -479,8 +507,8 @@ for side in ("jax", "torch"):
         assert min((found[f"{way} {n}"] - counts).min() for way in ("full", "LoRA")) > 0
         assert abs(found[f"full {n}"].mean() - found[f"LoRA {n}"].mean()) < 0.04
         assert counts.mean() > found[f"from scratch {n}"].mean()
-    led = {n: (found[f"probe {n}"] - found[f"TF-IDF {n}"]).mean() for n in numbers}
-    assert min(led[5], led[20]) > 0.05 and led[300] < -0.02
+        assert (found[f"probe {n}"] - counts).mean() > 0.01
+        assert n == 5 or (found[f"LoRA {n}"] - found[f"probe {n}"]).mean() > 0.02
     assert abs(found["LoRA 20"].mean() - found["TF-IDF 100"].mean()) < 0.02
 
 # %% [markdown] tags=["shared"]
@@ -529,8 +557,8 @@ for name, x in to_arrays(after["LoRA, adapter taken off"]).items():
 # %% [markdown] tags=["shared"]
 # ## The adapter is one small file, or goes into the weights
 #
-# Only what was trained is saved, with a fingerprint of the weights it stands on: on
-# another trunk, an adapter would compute nonsense, and loading refuses.
+# Only what was trained is saved, with a fingerprint of the weights it stands on: beside
+# others, an adapter is a wrong correction, and no error says so. So loading refuses.
 
 # %% tags=["shared"]
 file = Path(tempfile.mkdtemp()) / "languages.safetensors"
@@ -540,7 +568,7 @@ load_adapter(again, file)
 print(f"{file.stat().st_size / 1024:.0f} KiB")
 
 # %% [markdown] tags=["shared"]
-# To use it at no cost in time, **merge** it: $W + \frac{\alpha}{r} A B$ is a matrix of
+# To use it at no extra cost, **merge** it: $W + \frac{\alpha}{r} A B$ is a matrix of
 # the shape of $W$ (`merge_lora` calls `merge` of each layer). Unmerged, one trunk in
 # memory serves many tasks, each with its file: `load_adapter` again puts another in
 # its place.
@@ -583,8 +611,8 @@ shown = [
 ]
 say(table(["way", "trained", "weights, gradients, averages"], *shown))
 say(
-    "Activations come on top, in both ways. So LoRA fits one GPU with 24 GB, and full "
-    "fine-tuning does not fit one with 80. (Part of it is bfloat16: with frozen "
+    "Activations come on top, in both ways. So with short batches LoRA fits one GPU "
+    "with 24 GB; full fine-tuning in float32 does not fit one with 80. (With frozen "
     f"weights in float32, LoRA needs {(4 * weights + 16 * small) / 2**30:.0f} GiB.) "
     f"The file of a task has {4 * small / 2**20:.0f} MiB. With the frozen matrices of "
     "the blocks in four bits ([QLoRA, Dettmers et al. "
@@ -603,15 +631,15 @@ assert lora_gib < 20e9 / 2**30 < 80e9 / 2**30 < full_gib
 # The same cells fine-tune a published model. Name one in `MODEL`, as in the chapter
 # before (on a GPU, say `HuggingFaceTB/SmolLM2-135M`, or `openai-community/gpt2`), and
 # put your text in place of ours; without it, a tiny Llama with random weights shows
-# that the cells run. Larger models need smaller steps. First values: 2e-4 for LoRA, as
-# in QLoRA up to 13 billion parameters, and 2e-5 for full fine-tuning, the smallest rate
-# that [Devlin et al. 2019](https://arxiv.org/abs/1810.04805) try for BERT. Change the
-# rate first, then rank and layers.
+# that the cells run. Larger models mostly need smaller steps. First values: 2e-4 for
+# LoRA, as in QLoRA up to 13 billion parameters, and 2e-5 for full fine-tuning, the
+# smallest rate that [Devlin et al. 2019](https://arxiv.org/abs/1810.04805) try for
+# BERT. Change the rate first, then rank and layers.
 
 # %% tags=["shared"]
 published, tokenizer = load_pretrained(checkpoints.chosen("llama"))
 build(add_lora, published, 8, 16, ("q", "v"))
-ids = np.array(tokenizer.encode(texts["train"][:40_000]).ids)  # your text
+ids = np.array(tokenizer.encode(texts["train"][:40_000]).ids)  # or your text
 windows = text.windows(ids, min(64, published.max_length))  # n s+1
 learn, watch = (windows[:32],), (windows[32:64],)
 steps = Settings(n_train=32, batch_size=4, epochs=2, learning_rate=2e-4, warmup=2)
@@ -633,9 +661,10 @@ assert all(np.abs(x).max() > 0 for name, x in new.items() if "lora" in name)
 assert {*to_arrays(merge_lora(published))} == {*to_arrays(fresh)}
 
 # %% [markdown] tags=["shared"]
-# Call `merge_lora(published)` before it writes with `generate_greedily`. Without a
-# page, and on several devices, `scripts/train.py --from weights.safetensors
-# --adapter-rank 8 --data my.txt` adapts a language model of this book to your text.
+# Merge first (`merge_lora(published)`), and `generate_greedily` writes at full speed.
+# Outside a notebook, or on several devices, `scripts/train.py --from
+# weights.safetensors --adapter-rank 8 --data my.txt` adapts a language model of this
+# book to your text.
 
 # %% [markdown] tags=["jax"]
 # Flax has `nnx.LoRA(n_in, rank, n_out, base_module=layer, rngs=rngs)`, which computes
@@ -650,8 +679,10 @@ assert {*to_arrays(merge_lora(published))} == {*to_arrays(fresh)}
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, two functions.** Write `merged(w, a, b, alpha)`, the matrix that
-# `merge_lora` makes, and `n_trained(shapes, rank)`: how many numbers the adapters
-# beside matrices of these shapes have. Compare both with the page's own. From which
+# `merge_lora` makes, with `w` of shape $i \times o$, as `to_arrays` gives it, and
+# `n_trained(shapes, rank)`: how many numbers the adapters beside matrices of these
+# shapes have. Compare both with the page's own (`again` is merged; the table counts the
+# last layer, too). From which
 # rank on does an adapter of a square matrix, $m \times m$, have more numbers than the
 # matrix, and what does rank $m$ reach that a smaller one cannot?
 
@@ -680,14 +711,14 @@ assert n_trained([(40, 40)], 21) > 40**2 >= n_trained([(40, 40)], 20)
 # %% [markdown] tags=["shared"]
 # **Exercise 2, one change of code.** $B$ begins as zeros. Set $A$ to zero as well, in
 # `classifier(LEARNED)` with adapters, train as above, and look at the adapters. What
-# happens, and what does the accuracy say?
+# happens, and which way does the accuracy resemble?
 
 # %% tags=["shared", "answer"]
 zeros = classifier(LEARNED)
 build(add_lora, zeros.trunk, 8, 16, EVERY)
 arrays = {n: x * ("lora" not in n) for n, x in to_arrays(zeros).items()}
 from_arrays(zeros, arrays)
-train(zeros, TRAINED["LoRA"], rows, RATES["LoRA"])
+train(zeros, LORA, rows, RATES["LoRA"])
 moved = [np.abs(x).max() for n, x in to_arrays(zeros).items() if "lora" in n]
 found = evaluate(zeros, cross_entropy, test)["accuracy"]
 say(
@@ -701,7 +732,7 @@ assert max(moved) == 0
 # ## Extra: Text that a model has read before
 #
 # **Exercise 3, find the leak.** Say that `mine` are lines of your task, and `others`
-# lines like them that are younger than all models. You are offered a trunk that is said
+# lines like them that are newer than both models. You are offered a trunk that is said
 # to be good at such lines; of ours, you know what it has read. Which numbers tell
 # whether the other has read `mine`?
 
@@ -779,8 +810,8 @@ assert gains[0] > gains[1] + 0.2
 #
 # </details>
 #
-# **3.** With an adapter beside every matrix, LoRA trains one number of three hundred.
-# By how much does the memory for activations shrink?
+# **3.** In the model of seven billion, LoRA trains one number of three hundred. By how
+# much does the memory for activations shrink?
 #
 # <details><summary>Hardly at all.</summary>
 #

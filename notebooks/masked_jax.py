@@ -20,8 +20,8 @@
 # one.
 #
 # A model that writes sees only what stands before. To search, sort or tag a text, we
-# have all of it, and can also use what stands after a word: in *the bank of the river*,
-# the last word says what the bank is. But a model that sees both sides cannot be asked
+# have all of it, also what stands after each word: in *the bank of the river*, the last
+# word says what the bank is. But a model that sees both sides cannot be asked
 # for the next word, since it sees that one as well. What else can it be asked?
 
 # %% [markdown] tags=["jax"]
@@ -95,16 +95,17 @@ f"JAX {jax.__version__} on {jax.devices()[0].device_kind}"
 diagrams.two_questions()
 
 # %% [markdown] tags=["shared"]
-# It is asked for 15 % of the tokens ([section
-# 3.1](https://arxiv.org/abs/1810.04805)). Of these, 80 % become a token of their own,
-# `[MASK]`; 10 % become a random token; and 10 % stay as they are. (The share is a
-# choice: for larger models, [Wettig et al. 2023](https://arxiv.org/abs/2202.08005)
-# found that more are better.)
+# BERT is asked for 15 % of the tokens ([section
+# 3.1](https://arxiv.org/abs/1810.04805)). Of these, 80 % become a special token,
+# `[MASK]` (which is not the causal mask); 10 % become a random token; and 10 % stay as
+# they are. (All are choices: for larger models, [Wettig et al.
+# 2023](https://arxiv.org/abs/2202.08005) found more than 15 % better, and look at the
+# three parts again.)
 #
 # Why not always the mask? Later, the model will read texts without masks. With masks
-# alone, it would learn to answer at a mask, and nowhere else. Now any token may be
-# asked for, and may be wrong: so each vector must use the text around it. And since
-# some stay, it must use the token, too.
+# alone, so its authors feared, it might learn to answer at a mask, and nowhere else.
+# Now any token may be asked for, and may be wrong: so each vector must use the text
+# around it. And since some stay, it must use the token, too.
 
 # %% tags=["shared"]
 texts = text.load()  # Python's standard library: train and test
@@ -155,42 +156,43 @@ assert (asked[asked >= 0] == many[asked >= 0]).all()
 # %% [markdown] tags=["shared"]
 # ## Masked tokens are learned more slowly
 #
-# The model is `LanguageModel(causal=False)`: without the causal mask, the decoder of
-# the chapter that writes is an encoder. Beside it we train the causal model for the
+# The model is `LanguageModel(causal=False)`: without the causal mask, our decoder is an
+# encoder. Beside it we train the causal model for the
 # next token, twice: with every label, and with as few labels as there are masked
 # tokens. Initial weights, windows and number of updates are equal. (All are small, to
 # save time, and have rotary positions.)
 #
-# Guess first: a gap with words on both sides has more to go by than an end with words
-# on one. So which has the lower loss after the same number of updates?
+# Guess first: a gap has words on both sides, an end on one. If the gap is learned more
+# slowly all the same, is it because it has few labels, or because it is a gap?
 
 
 # %% tags=["shared"]
 class Masked(Text):
     """Settings of masked tokens: inputs and labels have ``length`` tokens each."""
 
-    EXAMPLE = ("length",)
+    EXAMPLE = ("length",)  # the shape of one text's inputs, and of its labels
 
 
 small = {"positions": "rotary", "n_blocks": 1, "m": 64, "f": 256, "length": 32}
 small |= {"n_tokens": len(names)}  # with the mask
-every, asked = replace(Text(), **small), replace(Masked(), **small)
+every, gaps = replace(Text(), **small), replace(Masked(), **small)
 rng = np.random.default_rng(0)
 rows = text.random_windows(tokens["train"], every)  # n s+1
 drawn = rng.random(rows[:, 1:].shape) < 0.15
 few = rows[:, :-1], np.where(drawn, rows[:, 1:], -1)
 runs = {  # what is asked, the data, the settings, causal or not
     "next token": (next_token, (rows,), every, True),
-    "next token, few labels": (masked_token, few, asked, True),
-    "masked token": (masked_token, hide(rows[:, :-1], rng=rng), asked, False),
+    "next token, few labels": (masked_token, few, gaps, True),
+    "masked token": (masked_token, hide(rows[:, :-1], rng=rng), gaps, False),
 }
 
 # %% tags=["shared"]
 models, histories = {}, {}
-for name, (loss_fn, data, given, causal) in runs.items():
-    models[name] = build(LanguageModel, causal=causal, seed=given.seed, **given.model)
-    kept = {"batches": in_order(given), "folder": runs_folder(f"masked_{framework}")}
-    histories[name] = fit(models[name], loss_fn, data, given, **kept)["loss"]
+for name, (loss_fn, data, settings, causal) in runs.items():
+    sizes = {"causal": causal, "seed": settings.seed, **settings.model}
+    models[name] = build(LanguageModel, **sizes)
+    kept = {"batches": in_order(settings), "folder": runs_folder(f"masked_{framework}")}
+    histories[name] = fit(models[name], loss_fn, data, settings, **kept)["loss"]
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss in training over 650 updates, in nats per label: three curves that fall. The next token with all labels falls steeply, and is soon far below the others; at the end, the next token with few labels is above it, and masked tokens are highest."}}
 panel = {}
@@ -234,8 +236,8 @@ by_frequency = -np.log(counts / counts.sum())[tokens["test"]].mean()
 per_window = count_asked(*runs["masked token"][1]).mean()
 cost, (low, middle) = found["the mask"][1], [x["loss"] for x in ahead.values()]
 say(
-    f"A window of {given.length} tokens has {given.length} labels for the next token, "
-    f"{per_window:.1f} for masked ones. After {given.updates} updates a masked token "
+    f"A window of {gaps.length} tokens has {gaps.length} labels for the next token, "
+    f"{per_window:.1f} for masked ones. After {gaps.updates} updates a masked token "
     f"costs {cost:.2f} nats, {word('more', cost, low)} than a next one ({low:.2f}). "
     f"With as few labels, a next token costs {middle:.2f}, which is "
     f"{(middle - low) / (cost - low):.0%} of the way to a masked one. Guessing by "
@@ -250,14 +252,16 @@ assert costs["the token"] < 2 < costs["the mask"] < costs["another token"]
 ends = [plots.drawn(fig, title, name)[1][-8:].mean() for name in panel]
 assert ends[0] + 0.2 < ends[1] < ends[2] - 0.05
 assert found["the token"][2] > 0.8 > 0.3 > found["the mask"][2]
-assert abs(given.length / per_window - 7) < 1 and abs(drawn.mean() - 0.15) < 0.01
+assert found["another token"][2] < 0.3
+assert abs(gaps.length / per_window - 7) < 1 and abs(drawn.mean() - 0.15) < 0.01
 
 # %% [markdown] tags=["shared"]
 # Few labels are one reason. The other, probably: the causal model has the token before
 # at each place, while a mask is empty, and the model must look around. So these few
 # updates are not enough, and the model is not far ahead of frequencies. (BERT's smaller
-# model took [four days on 16 TPU chips](https://arxiv.org/abs/1810.04805).) Look at the
-# row *the token*: nearly all right, by copying. So score the masks alone.
+# model took [four days on 16 TPU chips](https://arxiv.org/abs/1810.04805).) *The token*
+# is nearly always right, *another token* hardly ever: it copies. So score the masks
+# alone.
 #
 # Something is learned. We mask one token at a time:
 
@@ -272,7 +276,7 @@ for place in range(1, len(row)):
     text_there = "".join(names[i] for i in given)
     lines.append([f"`{text_there}`", f"`{word_there!r}`", ", ".join(shown)])
 say(table(["text", "token", "five best fillings"], *lines))
-say("It ranks `(` and `self` first, where they stand; the name is not found.")
+say("It ranks `(` and `self` first where they belong, but misses the name.")
 
 # %% tags=["shared", "check"]
 # Checked: the bracket and self come first, the name is not among five
@@ -291,8 +295,8 @@ assert "lose" not in {names[i] for i in best[[*first].index("lose") + 1]}
 # before each text, the **class token**: a layer on its output is fine-tuned, as on the
 # class token of the chapter on pictures. (BERT also trained it by a second question: do
 # two texts, its *segments*, follow each other? Later models dropped or replaced that.)
-# Until it is fine-tuned, the class token is a poor summary, and the usual choice is the
-# mean over all tokens ([Reimers and Gurevych
+# Until a model is fine-tuned for it, the class token is a poor summary, and the mean
+# over all tokens, the usual choice, a weak one ([Reimers and Gurevych
 # 2019](https://arxiv.org/abs/1908.10084)).
 #
 # Change the last token of a text, and see in which model the logits of the first token
@@ -320,7 +324,8 @@ assert noticed["next token"] < 1e-5 < 1e-3 < noticed["masked token"]
 # has smaller embeddings, which a layer widens, and one block that is applied many
 # times. Their published weights have other names than ours, and the matrices of layers
 # are transposed. `load_bert` knows both (if they use the exact GELU, as BERT and the
-# first version of ALBERT do); this book's tests compare it with `transformers`:
+# first version of ALBERT do); this book's tests compare both, and the model below, with
+# `transformers`:
 #
 # ```python
 # model, tokenizer = load_bert("google-bert/bert-base-uncased")  # of helpers
@@ -353,7 +358,7 @@ if wheel:
         "predictions.dense.weight",
     ):
         ((ours, x),) = published_masked.our_names({name: tensors[name]}).items()
-        print(f"{name}\n    {ours}, {' × '.join(map(str, x.shape))}")
+        print(f"{name}, {tuple(tensors[name].shape)}\n    {ours}, {x.shape}")
 
 # %% tags=["shared", "say"]
 if wheel:
@@ -364,14 +369,15 @@ if wheel:
 
 # %% [markdown] tags=["shared"]
 # Reactions are text, in the notation **SMILES**. `C`, `N` or `Cl` is an atom, lower
-# case in an aromatic ring; neighbours are bonded; `=` is a double bond, parentheses
-# hold a branch, a digit opens a ring and closes it, a dot separates molecules, and `>>`
-# is the arrow. Hydrogen is mostly left out: `CCO` is ethanol. Brackets hold an atom
-# with its charge or its hydrogens; a number after a colon is explained below.
+# case in an aromatic ring; atoms side by side are bonded; `=` is a double bond,
+# parentheses hold a branch, a digit opens a ring and closes it, a dot separates
+# molecules, and `>>` is the arrow. Hydrogen is mostly left out: `CCO` is ethanol.
+# Brackets hold an atom with its charge or its hydrogens; equal numbers after a colon
+# mark one atom, before and after.
 #
-# We take three reactions from the package's tests. Does the model fill in what is
-# hidden in them? (It may have seen them in training; and many tokens, such as the digit
-# that closes a ring, follow from others.)
+# We take three reactions, with such numbers, from the package's tests. Does the model
+# fill in what is hidden in them? (It may have seen them in training; and many tokens,
+# such as the digit that closes a ring, follow from others.)
 
 # %% tags=["shared"]
 if wheel:
@@ -397,7 +403,7 @@ if wheel:
     )
 
 # %% tags=["shared", "check"]
-# Checked: it fills nearly all; every weight is in its place; the block is one object
+# Checked: it fills nearly all; all arrays were loaded; the block is one object
 if wheel:
     assert n_filled > 0.9 * len(truth) > 2 * most
     assert {*map(id, mapper.encoder.blocks)} == {id(mapper.encoder.blocks[0])}
@@ -419,8 +425,8 @@ if wheel:
 # tokens. But to fill in an atom of the product, it helps to know where it came from.
 #
 # RXNMapper's program, *the tool* below, reads the map off one head, number 5 in pass 10
-# through the block, both counted from 0; its authors chose it after training. It is
-# read so: each product atom goes to the reactant atom that it looks at most.
+# through the block, both counted from 0; its authors chose it after training. Each
+# product atom goes to the reactant atom that it looks at most.
 
 
 # %% tags=["shared"]
@@ -471,7 +477,7 @@ if wheel:
 # %% [markdown] tags=["shared"]
 # ## Where the map is wrong
 #
-# Agreement with a tool that uses this very head proves little about chemistry. (And a
+# Agreement with a tool that uses this very head shows nothing about chemistry. (And a
 # map that can be read off a head need not be one that the model uses.) Equal elements
 # are necessary, but not sufficient; better is a map from elsewhere. The reaction below,
 # [reported by a
@@ -531,7 +537,8 @@ if wheel:
 # which returns inputs and labels `b s`. A token is asked for where `first < 0.15`,
 # unless it is padding ($-1$). Where `way < 0.8` it becomes the mask, else where `way <
 # 0.9` the token in `others`, and else it stays. Then hold it against `hide`, which
-# draws `rng.random((2, b, s))` for `first` and `way`, then `others`.
+# draws `first, way = rng.random((2, b, s))`, then `others = rng.integers(len(pairs),
+# size=(b, s))`.
 
 
 # %% tags=["jax", "answer"]
@@ -553,7 +560,7 @@ for x, y in zip(mine, hide(padded, rng=np.random.default_rng(1)), strict=True):
 # %% [markdown] tags=["shared"]
 # **Exercise 2, by formula.** In the table, a token that stays is right nearly always,
 # and still costs much more than nothing. What would a model pay in the rows *the token*
-# and *another token*, if it held both cases for equally likely, knew the frequencies,
+# and *another token*, if it took both cases as equally likely, knew the frequencies,
 # and nothing else?
 
 # %% tags=["shared", "answer"]
@@ -563,14 +570,14 @@ say(
     f"(found: {costs['the token']:.2f}). The other half goes to all tokens by their "
     f"frequency: where another stands, that costs {by_frequency:.2f} + "
     f"{np.log(2):.2f} = {by_frequency + np.log(2):.2f} (found: "
-    f"{costs['another token']:.2f}). A model that also weighs how common the token is, "
-    "or reads the text around it, can do better."
+    f"{costs['another token']:.2f}). A model that also reads the text around it can do "
+    "better."
 )
 assert abs(costs["the token"] - np.log(2)) < 0.5
 assert abs(costs["another token"] - by_frequency - np.log(2)) < 0.8
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, a question of your own.** Is it one head, or would others do? List the
+# **Exercise 3, one head or more.** Is it one head, or would others do? List the
 # five maps that agree most with the tool, with their pass and head. Why can the same
 # head number be good in one pass, and useless in another, if all passes share their
 # weights?
@@ -665,7 +672,7 @@ if wheel:
 #
 # <details><summary>They teach it tokens that are rare in the text.</summary>
 #
-# **No.** They stand where they do not belong, so nothing is learned about them there.
+# **No.** They stand where they do not belong, which is a poor lesson about them.
 #
 # </details>
 # <details><summary>They make training as hard as it is with a causal mask.</summary>
@@ -723,8 +730,8 @@ if wheel:
 # ## Key points
 #
 # * Masked language modelling asks for hidden tokens, so a model may see both sides.
-# * Few tokens have a label, and a mask says nothing: in as many updates it learns less
-#   than a model that predicts the next token at every position.
+# * Few tokens have a label, and a mask says nothing: here, after as many updates, a
+#   masked token cost more than a next one.
 # * An encoder reads a text that is there as a whole; a decoder can also write.
 # * Published weights are arrays with other names. Rename them, and compare the outputs
 #   with those of the authors' code.

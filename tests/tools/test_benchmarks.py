@@ -534,7 +534,8 @@ def test_few_labels_are_recorded_by_way_and_number(tmp_path, monkeypatch):
         RATES={"a": 0.01, "b": 0.03}, few=lambda n, seed: range(4 * n), adapt=adapt,
         cross_entropy=None, evaluate=lambda model, *_: {"accuracy": model},
         baseline=lambda rows: SimpleNamespace(score=lambda *_: len(rows) / 1000),
-        test=test[0], test_lines=test[1], test_labels=test[2],
+        probe=lambda rows: SimpleNamespace(score=lambda *_: len(rows) / 500),
+        test=test[0], test_lines=test[1], test_labels=test[2], vectors=np.asarray,
     )  # fmt: skip
     monkeypatch.setattr(finetune_seeds, "names_of_page", lambda framework: page)
     options = ["--framework", "torch", "--seeds", "1", "2", "--numbers", "5", "20"]
@@ -545,9 +546,10 @@ def test_few_labels_are_recorded_by_way_and_number(tmp_path, monkeypatch):
     record = json.loads(path.read_text("utf-8"))
     assert record["numbers"] == [5, 20] and record["seeds"] == [1, 2]
     figures = record["figures"]
-    assert [*figures] == [f"{way} {n}" for n in (5, 20) for way in ("TF-IDF", "a", "b")]
+    ways = "TF-IDF", "probe", "a", "b"
+    assert [*figures] == [f"{way} {n}" for n in (5, 20) for way in ways]
     np.testing.assert_allclose(figures["b 20"], [0.32, 0.33])
-    assert figures["TF-IDF 5"] == [0.02, 0.02]
+    assert figures["TF-IDF 5"] == [0.02, 0.02] and figures["probe 5"] == [0.04, 0.04]
     (row,) = [
         row for row in rows_of(path.with_suffix(".md").read_text("utf-8"))
         if row["way, lines a language"] == "b 20"
@@ -559,8 +561,9 @@ def test_the_page_of_few_labels_has_what_is_recorded():
     """The cells that the record is made with are there, above the comparison."""
     cells = pages.read_py(pages.NOTEBOOKS / "finetune_torch.py")
     code = "\n".join(cell.source for cell in cells).split("models = {")[0]
-    for name in ("def few", "def adapt", "def baseline", "RATES =", "test ="):
-        assert f"\n{name}" in code
+    for name in ("few", "adapt", "baseline", "vectors", "probe"):
+        assert f"\ndef {name}(" in code
+    assert "\nRATES =" in code and "\ntest =" in code
 
 
 def test_pretraining_is_recorded_with_its_text(tmp_path, monkeypatch):
