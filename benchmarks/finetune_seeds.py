@@ -5,8 +5,9 @@
     python -m benchmarks.finetune_seeds --framework torch --rates
 
 A seed draws the labelled lines, the initial weights of what is new, and the batches.
-``--rates`` prints accuracies of rates of learning on training lines that were not used,
-with other seeds, and writes nothing: the page's rates were chosen by them.
+``--rates`` prints accuracies of rates of learning, and of the probe's C, on training
+lines that were not used, with other seeds, and writes nothing: what the page takes was
+chosen by them.
 """
 
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import numpy as np
 from benchmarks import seeds
 
 TRIED = 3e-4, 1e-3, 3e-3, 1e-2, 3e-2
+STRENGTHS = 0.01, 0.03, 0.1, 0.3, 1, 10
 
 
 def names_of_page(framework):
@@ -37,18 +39,22 @@ def scores(page, n, seed):
 
 def try_rates(page, numbers, others):
     """Accuracies on training lines that were not used, by way and rate."""
+    every = page.as_tokens(page.lines)
+
+    def score(way, rate, rows, seed):
+        rest = np.setdiff1d(np.arange(len(page.labels)), rows)
+        if way == "probe":
+            vectors = page.vectors(every[rest])
+            return page.probe(rows, C=rate).score(vectors, page.labels[rest])
+        model = page.adapt(way, rows, rate, seed)
+        given = every[rest], page.labels[rest]
+        return page.evaluate(model, page.cross_entropy, given)["accuracy"]
+
     for n in numbers:
-        for way in page.RATES:
+        for way in ("probe", *page.RATES):
             found = []
-            for rate in TRIED:
-                of_rate = []
-                for seed in others:
-                    rows = page.few(n, seed)
-                    model = page.adapt(way, rows, rate, seed)
-                    rest = np.setdiff1d(np.arange(len(page.labels)), rows)
-                    given = page.as_tokens(page.lines[rest]), page.labels[rest]
-                    score = page.evaluate(model, page.cross_entropy, given)
-                    of_rate.append(score["accuracy"])
+            for rate in STRENGTHS if way == "probe" else TRIED:
+                of_rate = [score(way, rate, page.few(n, seed), seed) for seed in others]
                 found.append(f"{rate:g}: {np.mean(of_rate):.3f}")
             print(n, way, *found, flush=True)
 

@@ -165,8 +165,8 @@ say(table(["trained for", "parameters", "vocabulary", "bits per character"], *sh
 saved = bits["a minute"] - bits["an hour"]
 say(
     f"The hour saves {saved:.2f} bits of {bits['a minute']:.2f}, with windows of 64 "
-    "tokens; part of it is its size, and its vocabulary. It has the form of "
-    "documentation, and little of the sense: a million parameters are few."
+    "tokens; size, vocabulary, block and text differ, too. What it writes has "
+    "the form of documentation, and little sense: a million parameters are few."
 )
 
 # %% tags=["shared", "check"]
@@ -179,7 +179,8 @@ assert saved > 0.3
 # The task, which the chapter on your own data takes up: is a line Python, C, JavaScript
 # or English? The lines are cut to 40 characters, and the test has lines of other files.
 # We pretend that only 20 lines of each language have labels. (None of these files was
-# in the text of pretraining.)
+# in the text of pretraining, but text of the same kinds was: with a trunk that knows
+# yours less, expect less.)
 
 # %% tags=["shared"]
 lines, labels, test_lines, test_labels = languages()
@@ -205,11 +206,11 @@ test = as_tokens(test_lines), test_labels
 
 # %% [markdown] tags=["shared"]
 # All of the model but its last layer, the **trunk**, turns tokens into vectors. The
-# last layer turns vectors into logits of the next token (here by the matrix of the
-# embedding, which stays); put one with four outputs in its place. Which vector does it
-# read? A token sees itself and what came before it, so only the **last** one, mostly
-# the line break, has seen the whole line. (In code, the new layer is `trunk.output`, so
-# `trunk` returns logits of classes.)
+# last layer turns vectors into logits of the next token: replace it by one with four
+# outputs. (Here it shared the matrix of the embedding, which keeps it.) Which vector
+# does it read? A token sees itself and what came before it, so only the **last** one,
+# mostly the line break, has seen the whole line. (In code, the new layer is
+# `trunk.output`, so `trunk` returns logits of classes.)
 
 
 # %% tags=["torch"]
@@ -382,9 +383,10 @@ assert sizes["LoRA"] == 4 * 8 * sum(map(sum, shapes)) + sizes["probe"]
 # Guess first: does a probe keep up with fine-tuning, with 5 labels of each language,
 # and with 300?
 #
-# Fine-tuning gets 100 updates with 20 lines each. Peak rates, and the settings of the
-# baseline, were chosen on training lines that are not used here. (With 20 labels you do
-# not have these: take usual values. A choice by the test would flatter every way.)
+# Fine-tuning gets 100 updates with 20 lines each. Peak rates, and the settings of
+# probe and baseline, were chosen on training lines that are not used here. (With 20
+# labels you do not have these: take usual values. A choice by the test would flatter
+# every way.)
 # *From scratch* is the same training of a model with random weights; the baseline
 # counts strings of one to three characters (TF-IDF), for a logistic regression.
 
@@ -432,24 +434,25 @@ def baseline(rows):
 # %% tags=["shared"]
 arrays = {f"trunk.{name}": x for name, x in LEARNED.items()}
 arrays |= {"trunk.output.weight": np.eye(128), "trunk.output.bias": np.zeros(128)}
-reader = build(TextClassifier, build(ModernLM, **SIZES), 128)
-from_arrays(reader, arrays)
+bare = build(TextClassifier, build(ModernLM, **SIZES), 128)
+from_arrays(bare, arrays)
 
 
 def vectors(tokens):
     """What the last layer reads in the trained model: ``b s -> b m``."""
-    return as_numpy(forward(reader, integers(tokens)))
+    return as_numpy(forward(bare, integers(tokens))).astype(np.float64)
 
 
-def probe(rows):
+def probe(rows, C=0.1):
     """Vectors of the frozen trunk, scaled, with logistic regression."""
-    last = make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
+    last = make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=5000))
     return last.fit(vectors(as_tokens(lines[rows])), labels[rows])
 
 
 # %% tags=["shared", "check"]
 # Checked: the vectors are what the last layer reads
-own, given = to_arrays(fresh := classifier(LEARNED)), test[0][:20]
+fresh, given = classifier(LEARNED), test[0][:20]
+own = to_arrays(fresh)
 with full_float32():
     logits = vectors(given) @ own["trunk.output.weight"] + own["trunk.output.bias"]
     found = as_numpy(forward(fresh, integers(given)))
@@ -488,6 +491,7 @@ say(table(["way", "20, this run", *(f"{n}, five seeds" for n in numbers)], *show
 # %% tags=["shared", "say"]
 means = {way: found.mean(axis=0) for way, (_, found) in curves.items()}
 gap = np.abs(means["full"] - means["LoRA"]).max()
+points = 100 * (means["LoRA"] - means["probe"])
 error = np.sqrt(scores["LoRA"] * (1 - scores["LoRA"]) / len(test_lines))
 say(
     "In the five seeds, full fine-tuning and LoRA beat TF-IDF with every number of "
@@ -498,11 +502,10 @@ say(
     f"LoRA is right in {means['LoRA'][1]:.0%}, about "
     f"what TF-IDF gets with 100 ({means['TF-IDF'][2]:.0%}). The **probe**, on average, "
     f"scores {word('higher', means['probe'], means['TF-IDF'])} than TF-IDF with every "
-    "number, and from 20 on "
-    f"{word('lower', means['probe'][1:], means['LoRA'][1:])} than LoRA "
-    f"(with 300, {means['probe'][3]:.0%} against {means['LoRA'][3]:.0%}): it only "
-    f"weighs what the trunk offers. (A share of {len(test_lines)} lines has a standard "
-    f"error of {error:.0%}.)"
+    f"number, and {word('lower', means['probe'], means['LoRA'])} than LoRA, by "
+    f"{points[0]:.0f}, {points[1]:.0f}, {points[2]:.0f} and {points[3]:.0f} points: it "
+    f"only weighs what the trunk offers. (A share of {len(test_lines)} lines has a "
+    f"standard error of {error:.0%}.)"
 )
 
 # %% tags=["shared", "check"]
@@ -520,7 +523,8 @@ for side in ("jax", "torch"):
         assert abs(found[f"full {n}"].mean() - found[f"LoRA {n}"].mean()) < 0.04
         assert counts.mean() > found[f"from scratch {n}"].mean()
         assert (found[f"probe {n}"] - counts).mean() > 0.01
-        assert n == 5 or (found[f"LoRA {n}"] - found[f"probe {n}"]).mean() > 0.02
+        behind = (found[f"LoRA {n}"] - found[f"probe {n}"]).mean()
+        assert behind > (0.01 if n == 5 else 0.02)
     assert abs(found["LoRA 20"].mean() - found["TF-IDF 100"].mean()) < 0.02
 
 # %% [markdown] tags=["shared"]
@@ -571,6 +575,7 @@ for name, x in to_arrays(after["LoRA, adapter taken off"]).items():
 #
 # Only what was trained is saved, with a fingerprint of the weights it stands on: beside
 # others, an adapter is a wrong correction, and no error says so. So loading refuses.
+# (The file has rank, $\alpha$ and names of layers, too: it needs a plain classifier.)
 
 # %% tags=["shared"]
 file = Path(tempfile.mkdtemp()) / "languages.safetensors"
@@ -578,6 +583,10 @@ save_adapter(models["LoRA"], file, "output")
 again = classifier(LEARNED, seed=1)
 load_adapter(again, file)
 print(f"{file.stat().st_size / 1024:.0f} KiB")
+try:
+    load_adapter(classifier(None), file)
+except ValueError as error:
+    print(error)
 
 # %% [markdown] tags=["shared"]
 # To use it at no extra cost, **merge** it: $W + \frac{\alpha}{r} A B$ is a matrix of
@@ -623,12 +632,11 @@ shown = [
 ]
 say(table(["way", "trained", "weights, gradients, averages"], *shown))
 say(
-    "Activations come on top, in both ways. So with short batches LoRA fits one GPU "
-    "with 24 GB; full fine-tuning in float32 does not fit one with 80. (With frozen "
-    f"weights in float32, LoRA needs {(4 * weights + 16 * small) / 2**30:.0f} GiB.) "
-    f"The file of a task has {4 * small / 2**20:.0f} MiB. With the frozen matrices of "
-    "the blocks in four bits ([QLoRA, Dettmers et al. "
-    "2023](https://arxiv.org/abs/2305.14314)), "
+    "Activations come on top, in both ways. So with small batches LoRA fits one GPU "
+    "with 24 GB; full fine-tuning in float32 does not fit one with 80, and all in "
+    f"bfloat16 ({8 * weights / 2**30:.0f} GiB) it rounds small updates away. The file "
+    f"of a task has {4 * small / 2**20:.0f} MiB. With the frozen matrices of blocks in "
+    "four bits ([QLoRA, Dettmers et al. 2023](https://arxiv.org/abs/2305.14314)), "
     f"weights, gradients and averages take about {tiny:.1f} GiB."
 )
 
@@ -644,9 +652,10 @@ assert lora_gib < 20e9 / 2**30 < 80e9 / 2**30 < full_gib
 # before (on a GPU, say `HuggingFaceTB/SmolLM2-135M`, or `openai-community/gpt2`), and
 # put your text in place of ours; without it, a tiny Llama with random weights shows
 # that the cells run. Larger models mostly need smaller steps. First values: 2e-4 for
-# LoRA, as in QLoRA up to 13 billion parameters, and 2e-5 for full fine-tuning, the
-# smallest rate that [Devlin et al. 2019](https://arxiv.org/abs/1810.04805) try for
-# BERT. Change the rate first, then rank and layers.
+# LoRA, as in QLoRA up to 13 billion parameters (there $\alpha / r$ is a quarter: with a
+# larger one, try less, too), and 2e-5 for full fine-tuning, the smallest rate that
+# [Devlin et al. 2019](https://arxiv.org/abs/1810.04805) try for BERT. Change the rate
+# first, then rank and layers.
 
 # %% tags=["shared"]
 published, tokenizer = load_pretrained(checkpoints.chosen("llama"))
@@ -698,10 +707,11 @@ assert {*to_arrays(merge_lora(published))} == {*to_arrays(fresh)}
 # **Exercise 1, two functions.** Write `merged(w, a, b, alpha)`, the matrix that
 # `merge_lora` makes, with `w` of shape $i \times o$, as `to_arrays` gives it, and
 # `n_trained(shapes, rank)`: how many numbers the adapters beside matrices of these
-# shapes have. Compare both with the page's own (`again` is merged; the table counts the
-# last layer, too). From which
-# rank on does an adapter of a square matrix, $m \times m$, have more numbers than the
-# matrix, and what does rank $m$ reach that a smaller one cannot?
+# shapes have. Compare both with the page's own: in `to_arrays(models["LoRA"].trunk)`,
+# names end in `q.base.weight`, `q.lora_a`, `q.lora_b`; `again.trunk` is merged by now;
+# the table counts the last layer, too. From which rank on does an adapter of a square
+# matrix, $m \times m$, have more numbers than the matrix, and what does rank $m$ reach
+# that a smaller one cannot?
 
 
 # %% tags=["shared", "answer"]
@@ -728,7 +738,7 @@ assert n_trained([(40, 40)], 21) > 40**2 >= n_trained([(40, 40)], 20)
 # %% [markdown] tags=["shared"]
 # **Exercise 2, one change of code.** $B$ begins as zeros. Set $A$ to zero as well, in
 # `classifier(LEARNED)` with adapters, train as above, and look at the adapters. What
-# happens, and which way does the accuracy resemble?
+# happens, and to which way's is the accuracy close?
 
 # %% tags=["shared", "answer"]
 zeros = classifier(LEARNED)
@@ -740,8 +750,9 @@ moved = [np.abs(x).max() for n, x in to_arrays(zeros).items() if "lora" in n]
 found = evaluate(zeros, cross_entropy, test)["accuracy"]
 say(
     f"The adapters stay zero ({max(moved):.0f}), and the accuracy is {found:.0%}: only "
-    "the last layer learns, so it is a probe, at the rate of LoRA. The gradient of $A$ "
-    "has the factor $B$, that of $B$ the factor $xA$: both are zero."
+    "the last layer learns, as in a probe, but in 100 updates. (The page's probe: "
+    f"{scores['probe']:.0%}.) The gradient of $A$ has the factor $B$, that of $B$ the "
+    "factor $xA$: both are zero."
 )
 assert max(moved) == 0
 
@@ -750,8 +761,9 @@ assert max(moved) == 0
 #
 # **Exercise 3, find the leak.** Say that `mine` are lines of your task, and `others`
 # lines like them that are newer than both models. You are offered a trunk that is said
-# to be good at such lines; of ours, you know what it has read. Which numbers tell
-# whether the other has read `mine`?
+# to be good at such lines, `offered` below; of ours, `trunk`, you know what it has
+# read. Which numbers of `bits_of(model, pairs, text)` tell whether the other has read
+# `mine`?
 
 # %% tags=["shared", "experiment"]
 # Experiment: where the offered trunk comes from
@@ -779,7 +791,7 @@ say(
     + "\n\nBits per character, on your lines and on lines like them. The offered one "
     f"is {gains[0]:.2f} better on `mine`, and on `others` by {gains[1]:.2f}, which is "
     f"{word('less', gains[1], gains[0])}: it has read `mine`, or near copies, for "
-    "which no label was needed. An equal gain on both would show no leak."
+    "which no label was needed. An equal gain on both would be no sign of it."
 )
 assert gains[0] > gains[1] + 0.2
 
@@ -896,7 +908,7 @@ assert gains[0] > gains[1] + 0.2
 #
 # * Pretraining needs no labels, is paid once, and serves every task that follows.
 # * A classifier is the model with another last layer. Try the cheapest way first: a
-#   probe; then LoRA; full fine-tuning where memory allows it. Keep a baseline beside
+#   probe; then LoRA, which did as well here as full fine-tuning. Keep a baseline beside
 #   them.
 # * LoRA adds $\frac{\alpha}{r} AB$ to frozen matrices. $B = 0$ at the start; merged, it
 #   costs nothing; a task is a small file.

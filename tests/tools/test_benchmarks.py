@@ -527,15 +527,25 @@ def test_few_labels_are_recorded_by_way_and_number(tmp_path, monkeypatch):
     """Five figures of each; every rate and seed is that of the call."""
     test = [(np.zeros((1, 2), int), np.zeros(1, int)), "test lines", "test labels"]
 
+    class Fitted:
+        """Its score is known, if it is taken on the test lines."""
+
+        def __init__(self, score, *given):
+            self.known, self.given = score, given
+
+        def score(self, *given):
+            assert [*map(str, given)] == [*map(str, self.given)]
+            return self.known
+
     def adapt(way, rows, rate, seed):
         return {"a": 0.1, "b": 0.2}[way] + rate + len(rows) / 1000 + seed / 100
 
     page = SimpleNamespace(
         RATES={"a": 0.01, "b": 0.03}, few=lambda n, seed: range(4 * n), adapt=adapt,
         cross_entropy=None, evaluate=lambda model, *_: {"accuracy": model},
-        baseline=lambda rows: SimpleNamespace(score=lambda *_: len(rows) / 1000),
-        probe=lambda rows: SimpleNamespace(score=lambda *_: len(rows) / 500),
-        test=test[0], test_lines=test[1], test_labels=test[2], vectors=np.asarray,
+        baseline=lambda rows: Fitted(len(rows) / 1000, *test[1:]),
+        probe=lambda rows: Fitted(len(rows) / 500, 2 * test[0][0], test[2]),
+        test=test[0], test_lines=test[1], test_labels=test[2], vectors=lambda x: 2 * x,
     )  # fmt: skip
     monkeypatch.setattr(finetune_seeds, "names_of_page", lambda framework: page)
     options = ["--framework", "torch", "--seeds", "1", "2", "--numbers", "5", "20"]
@@ -555,6 +565,38 @@ def test_few_labels_are_recorded_by_way_and_number(tmp_path, monkeypatch):
         if row["way, lines a language"] == "b 20"
     ]  # fmt: skip
     assert row["mean"] == "32.5%"
+
+
+def test_settings_are_tried_on_training_lines_that_were_not_used(monkeypatch, capsys):
+    """The probe's C and the rates: seeds of their own, the rest of the lines."""
+
+    def adapt(way, rows, rate, seed):
+        assert [*rows] == [0, 1, 2, 3] and seed in (101, 102)
+        return rate
+
+    def evaluate(rate, loss_fn, data):
+        assert [*data[0]] == [14, 15] and [*data[1]] == [24, 25]
+        return {"accuracy": rate}
+
+    def probe(rows, C):
+        def score(vectors, labels):
+            assert [*vectors] == [114, 115] and [*labels] == [24, 25]
+            return C / 100
+
+        return SimpleNamespace(score=score)
+
+    page = SimpleNamespace(
+        RATES={"a": 0}, few=lambda n, seed: range(4 * n), adapt=adapt, probe=probe,
+        cross_entropy=None, evaluate=evaluate, vectors=lambda tokens: tokens + 100,
+        lines=np.arange(6), labels=np.arange(20, 26), as_tokens=lambda x: x + 10,
+    )  # fmt: skip
+    monkeypatch.setattr(finetune_seeds, "names_of_page", lambda framework: page)
+    options = ["--framework", "torch", "--seeds", "1", "2", "--numbers", "1", "--rates"]
+    monkeypatch.setattr(sys, "argv", ["finetune_seeds", *options])
+    finetune_seeds.main()
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("1 probe 0.01: 0.000") and first.endswith("10: 0.100")
+    assert second.startswith("1 a 0.0003: 0.000") and second.endswith("0.03: 0.030")
 
 
 def test_the_page_of_few_labels_has_what_is_recorded():
