@@ -383,11 +383,10 @@ assert sizes["LoRA"] == 4 * 8 * sum(map(sum, shapes)) + sizes["probe"]
 # Guess first: does a probe keep up with fine-tuning, with 5 labels of each language,
 # and with 300?
 #
-# Fine-tuning gets 100 updates with 20 lines each. Peak rates, and the settings of
-# probe and baseline, were chosen on training lines that are not used here. (With 20
-# labels you do not have these: take usual values. A choice by the test would flatter
-# every way.)
-# *From scratch* is the same training of a model with random weights; the baseline
+# Fine-tuning gets 100 updates with 20 lines each. Peak rates, and the settings of probe
+# and baseline, were chosen on training lines that are not used here. (With 20 labels
+# you do not have these: take usual values. A choice by the test would flatter every
+# way.) *From scratch* is the same training of a model with random weights; the baseline
 # counts strings of one to three characters (TF-IDF), for a logistic regression.
 
 
@@ -586,7 +585,7 @@ print(f"{file.stat().st_size / 1024:.0f} KiB")
 try:
     load_adapter(classifier(None), file)
 except ValueError as error:
-    print(error)
+    print(str(error).replace(str(file), file.name))
 
 # %% [markdown] tags=["shared"]
 # To use it at no extra cost, **merge** it: $W + \frac{\alpha}{r} A B$ is a matrix of
