@@ -731,7 +731,7 @@ assert n_trained([(40, 40)], 21) > 40**2 >= n_trained([(40, 40)], 20)
 # %% [markdown] tags=["shared"]
 # **Exercise 2, one change of code.** $B$ begins as zeros. Set $A$ to zero as well, in
 # `classifier(LEARNED)` with adapters, train as above, and look at the adapters. What
-# happens, and to which way's is the accuracy close?
+# happens, and which way is left?
 
 # %% tags=["shared", "answer"]
 zeros = classifier(LEARNED)
@@ -901,8 +901,8 @@ assert gains[0] > gains[1] + 0.2
 #
 # * Pretraining needs no labels, is paid once, and serves every task that follows.
 # * A classifier is the model with another last layer. Try the cheapest way first: a
-#   probe; then LoRA, which did as well here as full fine-tuning. Keep a baseline beside
-#   them.
+#   probe; then LoRA, which did about as well here as full fine-tuning. Keep a baseline
+#   beside them.
 # * LoRA adds $\frac{\alpha}{r} AB$ to frozen matrices. $B = 0$ at the start; merged, it
 #   costs nothing; a task is a small file.
 # * Once the adapter is off, nothing is forgotten.

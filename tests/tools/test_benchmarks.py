@@ -525,7 +525,7 @@ def test_times_of_two_blocks_come_in_pairs(framework, tmp_path, monkeypatch):
 
 def test_few_labels_are_recorded_by_way_and_number(tmp_path, monkeypatch):
     """Five figures of each; every rate and seed is that of the call."""
-    test = [(np.zeros((1, 2), int), np.zeros(1, int)), "test lines", "test labels"]
+    test = [(np.ones((1, 2), int), np.zeros(1, int)), "test lines", "test labels"]
 
     class Fitted:
         """Its score is known, if it is taken on the test lines."""
