@@ -507,7 +507,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: fine-tuning beats the model from scratch here; who beats whom in recorded seeds
+# Checked: fine-tuning beats random weights here; who beats whom in recorded seeds
 assert min(scores["full"], scores["LoRA"]) > scores["from scratch"]
 drawn = {way: plots.drawn(fig, title, way)[1] for way in ways}
 assert (np.minimum(drawn["full"], drawn["LoRA"]) > drawn["TF-IDF"] + 0.05).all()
