@@ -270,7 +270,9 @@ x = rng.normal(size=(5, 6)).astype(np.float32)
 gate, up, down = (to_arrays(net)[f"{name}.weight"] for name in ("gate", "up", "down"))
 z = x @ gate
 by_hand = (z / (1 + np.exp(-z)) * (x @ up)) @ down
-np.testing.assert_allclose(as_numpy(net(floats(x))), by_hand, rtol=1e-4, atol=1e-6)
+with full_float32():
+    found = as_numpy(net(floats(x)))
+np.testing.assert_allclose(found, by_hand, rtol=1e-4, atol=1e-6)
 z = np.array([-2, 0, 3])
 np.testing.assert_allclose(z / (1 + np.exp(-z)), [-0.24, 0, 2.86], atol=5e-3)
 
@@ -365,8 +367,10 @@ q, k, v = (
     floats(rng.normal(size=(2, n, 7, 4))) for n in (6, 2, 2)
 )  # b h s d, b g s d, b g s d
 repeated = (floats(np.repeat(as_numpy(part), 3, axis=1)) for part in (k, v))
-wanted, _ = attention(q, *repeated, is_causal=True)
-np.testing.assert_allclose(as_numpy(fused(q, k, v)), as_numpy(wanted), atol=1e-5)
+with full_float32():
+    wanted, _ = attention(q, *repeated, is_causal=True)
+    found = fused(q, k, v)
+np.testing.assert_allclose(as_numpy(found), as_numpy(wanted), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # ## The whole model
@@ -917,7 +921,9 @@ arrays = to_arrays(net)
 inner = z @ arrays["up.weight"] + arrays["up.bias"]
 inner = inner / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (inner + 0.044715 * inner**3)))
 wanted = inner @ arrays["down.weight"] + arrays["down.bias"]
-np.testing.assert_allclose(as_numpy(net(floats(z))), wanted, atol=1e-5)
+with full_float32():
+    found = as_numpy(net(floats(z)))
+np.testing.assert_allclose(found, wanted, atol=1e-5)
 gpt2, _ = load_pretrained(checkpoints.TINY / "gpt2")
 found = checkpoints.read_tensors(checkpoints.TINY / "gpt2", "numpy")
 named = our_names(found, {"model_type": "gpt2"}, in_out=True)
@@ -1098,13 +1104,15 @@ moe = build(MixtureOfExperts, 6, 16, 4, 2, seed=0)
 one = count_parameters(build(SwiGLU, 6, 16))
 assert count_parameters(moe) == 4 * one + 6 * 4
 x = rng.normal(size=(50, 6)).astype(np.float32)
-weights, chosen, p = (as_numpy(part) for part in moe.route(floats(x)))
-outs = np.stack([as_numpy(expert(floats(x))) for expert in moe.experts])  # e b m
+with full_float32():
+    weights, chosen, p = (as_numpy(part) for part in moe.route(floats(x)))
+    outs = np.stack([as_numpy(expert(floats(x))) for expert in moe.experts])  # e b m
+    found = as_numpy(moe(floats(x)))
 kept = np.take_along_axis(p, chosen, axis=-1)
 np.testing.assert_allclose(weights, kept / kept.sum(-1, keepdims=True), rtol=1e-5)
 picked = outs[chosen, np.arange(50)[:, None]]  # b 2 m
 wanted = (weights[..., None] * picked).sum(axis=1)
-np.testing.assert_allclose(as_numpy(moe(floats(x))), wanted, atol=1e-5)
+np.testing.assert_allclose(found, wanted, atol=1e-5)
 from_arrays(moe, to_arrays(moe) | {"router.weight": np.zeros((6, 4))})
 equal = as_numpy(balancing_loss(moe, floats(x)))
 np.testing.assert_allclose(equal, 1, rtol=1e-5)

@@ -215,6 +215,39 @@ def test_cudnn_computes_what_it_can(monkeypatch, dtype, d, length, capability, k
     assert chosen == [kernel]
 
 
+def test_cudnn_is_given_a_mask_of_every_pair(monkeypatch):
+    """It repeats one for texts and heads, but not for queries or keys."""
+    given = []
+
+    def watched(q, k, v, mask, is_causal, implementation):
+        given.append(mask.shape)
+        return q
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", watched)
+    q, k = (jax_side.tensor(draw(B, H, n, D)) for n in (Q, K))
+    for shape in ((B, 1, 1, K), (B, H, Q, 1), (1, K), (Q, K)):
+        mask = jax_side.mask(np.ones(shape, bool))
+        jax_side.models.fused_attention(q, k, k, mask)
+        assert given.pop() == (*shape[:-2], Q, K)
+
+
+@pytest.mark.parametrize("shape", [(B, 1, 1, 8), (1, H, 8, 8), (8, 8)])
+def test_the_kernel_of_a_gpu_gives_the_same(shape):
+    """Outputs and gradients in bfloat16, by cuDNN where JAX computes on a GPU."""
+    arrays = [jax_side.tensor(draw(B, H, 8, 16, seed=n)) for n in range(4)]
+    mask = jax_side.mask(draw_mask(*shape))
+
+    def both(attend, dtype):
+        *given, out = (x.astype(dtype) for x in arrays)
+        found, back = jax.vjp(lambda q, k, v: attend(q, k, v, mask), *given)
+        return found, *back(out)
+
+    half = both(jax_side.models.fused_attention, "bfloat16")
+    whole = both(lambda *given: jax_side.models.attention(*given)[0], "float32")
+    for found, expected in zip(half, whole, strict=True):
+        np.testing.assert_allclose(as_numpy(found), as_numpy(expected), atol=0.1)
+
+
 @on_both_sides
 def test_rotary_layers_rotate_the_parts_they_are_asked_for(side):
     """Queries and keys, each alone as among all three; never the values."""

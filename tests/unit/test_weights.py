@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import sys
 from base64 import b64decode
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -393,10 +395,18 @@ def test_a_file_of_weights_is_as_readable_as_any_new_file(tmp_path):
 
 @on_both_sides
 @pytest.mark.parametrize("half", [False, True])
-def test_a_link_contains_the_weights_and_what_is_said_about_them(side, half):
+@pytest.mark.parametrize("notebook", [False, True])
+def test_a_link_contains_the_weights_and_what_is_said_about_them(
+    side, half, notebook, monkeypatch
+):
+    """Shown by a notebook; a plain script, perhaps without IPython, gets the text."""
+    display = SimpleNamespace(HTML=lambda text: SimpleNamespace(data=text))
+    shown = display if notebook else None
+    monkeypatch.setitem(sys.modules, "IPython.display", shown)
     model, params = build(side)
     said = {"alphabet": "\n ab<ö", "merges": "[[0, 1]]"}
-    link = download_link(model, "a & b.safetensors", half=half, metadata=said).data
+    link = download_link(model, "a & b.safetensors", half=half, metadata=said)
+    link = link.data if notebook else link
     data = b64decode(re.search(r'base64,([^"]*)"', link)[1])
     dtype = np.float16 if half else np.float32
     assert_arrays_equal(load(data), {n: x.astype(dtype) for n, x in params.items()})

@@ -134,8 +134,7 @@ def packed(model, metadata=None, *, half=False):
 
 def download_link(model, name, *, half=False, metadata=None):
     """A link to download what ``packed`` makes of a model; it contains the whole file."""
-    from IPython.display import HTML
-
+    HTML = getattr(sys.modules.get("IPython.display"), "HTML", str)  # text in a script
     data = packed(model, metadata, half=half)
     address = f"data:application/octet-stream;base64,{b64encode(data).decode()}"
     return HTML(

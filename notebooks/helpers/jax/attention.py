@@ -96,7 +96,8 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
     mask = with_causal(mask, q, k) if is_causal else mask
     check_mask(mask, (*q.shape[:-1], k.shape[-2]))
     seen = mask.any(axis=-1, keepdims=True)  # where a query sees nothing, it sees all
-    return jnp.where(seen, framework_attention(q, k, v, mask | ~seen), 0)
+    whole = mask | ~seen | jnp.zeros((q.shape[2], k.shape[2]), bool)  # for cuDNN
+    return jnp.where(seen, framework_attention(q, k, v, whole), 0)
 
 
 def build(kind, *sizes, seed=0, **options):

@@ -1,6 +1,7 @@
 """The chapter *A model that writes* builds this: a language model."""
 
 import math
+from functools import partial
 
 import torch
 from torch import nn
@@ -82,7 +83,7 @@ class LanguageModel(nn.Module):
         return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
 
 
-def load_language_model(path):
+def load_language_model(path, device="cpu"):
     """A model and its vocabulary, from a file that ``scripts/train.py`` wrote.
 
     A ``LanguageModel``, or after ``--block today`` a ``ModernLM``: it writes with
@@ -92,4 +93,4 @@ def load_language_model(path):
     from helpers.torch.today import ModernLM  # which imports this file
 
     kinds = {"gpt2": LanguageModel, "today": ModernLM}
-    return read_language_model(build, kinds, path)
+    return read_language_model(partial(build, device=device), kinds, path)
