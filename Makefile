@@ -37,8 +37,8 @@ test:  ## lint, every page (executed if it changed), tests, also of the built bo
 	@$(call timed,tests,$(RUN) -m pytest -n 2 --no-loadscope-reorder --durations=20 tests)
 	@echo "make test: $$(paste -sd , _build/times | sed 's/,/, /g')"
 
-test-colab: .venv-colab/complete  ## every page with the versions that Colab has these days
-	$(COLAB) -m pytest -n 2 --nbmake --nbmake-timeout=1800 --durations=0 notebooks
+test-colab: .venv-colab/complete  ## every page with the versions that Colab has these days (PAGES=… for some)
+	$(COLAB) -m pytest -n 2 --nbmake --nbmake-timeout=1800 --durations=0 $(or $(PAGES),notebooks)
 
 draft: environment  ## the book in _draft; syncs, executes only the pages that changed
 	@$(RUN) tools/sync.py

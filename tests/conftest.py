@@ -7,6 +7,11 @@ from collections import Counter
 import hypothesis
 import pytest
 
+# Tests compile thousands of small programs in JAX, and most run once: no optimisation
+# halves what each takes to compile. Pages are compiled as readers compile them.
+COMPILE_FAST = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", COMPILE_FAST)
+
 hypothesis.settings.register_profile("no time is asserted", deadline=None)
 hypothesis.settings.load_profile("no time is asserted")
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = ("chromium-headless-shell",)  # without windows to draw: the quickest
+NAMES += ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 OPTIONS = [
     "--no-sandbox",
     "--disable-gpu",

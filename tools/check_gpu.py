@@ -42,6 +42,7 @@ def run(*command, minutes=60):
     with tempfile.TemporaryDirectory() as runs:
         changes = {"RUNS_FOLDER": runs, "TQDM_DISABLE": "1"}
         changes["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # else JAX takes most of it
+        changes["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "")  # as readers compile it
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         options |= {"cwd": ROOT, "env": os.environ | changes, "timeout": 60 * minutes}
         try:

@@ -196,7 +196,8 @@ def test_segments_and_places_count(side, kind):
     zeros = as_numpy(call(tokens, real, tokens_of(side, 0 * SEGMENTS)))
     other = as_numpy(call(tokens, real, tokens_of(side, SEGMENTS)))
     turned = as_numpy(call(tokens_of(side, TOKENS[:, ::-1].copy()), real))[:, ::-1]
-    np.testing.assert_array_equal(plain, zeros)
+    # Two programs, each compiled as a whole: JAX may round their sums otherwise.
+    np.testing.assert_allclose(plain, zeros, rtol=0, atol=1e-6)
     assert np.abs(plain - other).max(axis=-1).min() > 1e-3
     assert np.abs(plain - turned).max(axis=-1)[:, :5].min() > 1e-3
 
