@@ -25,8 +25,8 @@ from shutil import which
 ROOT = Path(__file__).resolve().parent.parent
 NEEDED = "flax hypothesis jax matplotlib numpy optax pooch pytest requests safetensors"
 NEEDED = [*NEEDED.split(), "cloudpickle", "flatbuffers", "joblib", "orbax", "seaborn"]
-NEEDED += ["huggingface_hub", "tokenizers"]
-NEEDED += ["PIL", "sklearn", "tensorboard", "torch", "torchvision", "tqdm", "urllib3"]
+NEEDED += ["PIL", "huggingface_hub", "psutil", "scipy", "sklearn", "tensorboard"]
+NEEDED += ["tokenizers", "torch", "torchvision", "tqdm", "urllib3"]
 GPU = {  # what each framework is asked
     "JAX": """import jax; d = jax.devices()[0]; gpu = d.platform == "gpu"
 print("sees", d.device_kind if gpu else "none", "|", d.client.platform_version)""",
@@ -82,14 +82,18 @@ def needs_jupyter(path):
     return any(f.name == "pages.py" or (f.exists() and needs_jupyter(f)) for f in files)
 
 
-def run_tests():
-    """Unit tests that read no notebooks, and tests of training and ``make data``."""
+def tests():
+    """Files of unit tests that read no notebooks, of training and ``make data``."""
     files = sorted((ROOT / "tests" / "unit").glob("test_*.py"))
     files = [file for file in files if not needs_jupyter(file)]
     tools = ROOT / "tests" / "tools"
-    files += [tools / "test_train_script.py", tools / "test_data.py"]
+    return [*files, tools / "test_train_script.py", tools / "test_data.py"]
+
+
+def run_tests():
+    """All of them."""
     any_version = "-o", "filterwarnings="  # a warning of another version fails nothing
-    return {"name": "unit tests", **run("-m", "pytest", "-q", *any_version, *files)}
+    return {"name": "unit tests", **run("-m", "pytest", "-q", *any_version, *tests())}
 
 
 def run_benchmark(options):

@@ -10,6 +10,8 @@ import torch
 
 import check_gpu
 
+FOLDERS = "scripts", "tools", "tests/unit", "tests/tools", "book/_ext"
+OWN = {p.stem: p for f in FOLDERS for p in (check_gpu.ROOT / f).glob("*.py")}
 NO_JUPYTER = """import sys
 for name in ("IPython", "matplotlib_inline", "ipykernel", "jupytext"):
     sys.modules[name] = None  # importing it fails, as where it is not installed
@@ -46,15 +48,19 @@ def test_all_missing_packages_are_named_in_one_sentence(monkeypatch):
         check_gpu.main()
 
 
-def test_the_packages_asked_for_are_those_that_pages_import():
-    """Or their helpers at the top of a module; imports in a function are optional."""
-    found = set()
-    for path in (check_gpu.ROOT / "notebooks").rglob("*.py"):
-        for node in ast.parse(path.read_text("utf-8")).body:
-            if isinstance(node, ast.Import):
-                found |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                found.add(node.module.split(".")[0])
+def imported(path):
+    """Packages that a module and those beside it ask for; in functions none need be."""
+    for node in ast.parse(path.read_text("utf-8")).body:
+        names = [node.module] if isinstance(node, ast.ImportFrom) else []
+        names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        for name in (name.split(".")[0] for name in names):
+            yield from imported(OWN[name]) if name in OWN else [name]
+
+
+def test_the_packages_asked_for_are_those_that_pages_and_tests_import():
+    """With their helpers. Tests of Jupyter are left out, or skipped one by one."""
+    paths = [*(check_gpu.ROOT / "notebooks").rglob("*.py"), *check_gpu.tests()]
+    found = {name for path in paths for name in imported(path)}
     assert found - sys.stdlib_module_names - {"helpers"} <= set(check_gpu.NEEDED)
 
 

@@ -24,7 +24,6 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-import pages
 import paused
 import tasks
 from helpers.engine.shapes import as_numpy
@@ -233,7 +232,10 @@ def test_the_lines_of_the_page_write_with_a_trained_model(
     side, alone, tmp_path, monkeypatch, capsys
 ):
     """Those of the chapter *More than one device*, with the file of a run."""
-    cells = pages.read_py(pages.NOTEBOOKS / f"scaling_{side.name}.py")
+    pytest.importorskip("jupytext")
+    from pages import NOTEBOOKS, read_py
+
+    cells = read_py(NOTEBOOKS / f"scaling_{side.name}.py")
     (text,) = [c.source for c in cells if "load_language_model" in c.source]
     (lines,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert len(list(filter(None, lines.splitlines()))) == 3

@@ -9,6 +9,7 @@ import re
 from contextlib import nullcontext
 from functools import cache
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -178,12 +179,19 @@ def test_greedy_rows_are_those_of_a_loop_without_cache(side, positions):
         np.testing.assert_array_equal(found[row], expected)
 
 
+NO_FLOAT16 = pytest.mark.xfail(
+    jax.default_backend() == "gpu",
+    raises=jax.errors.JaxRuntimeError,
+    reason="XLA (jaxlib 0.11.2) compiles no attention of one float16 query for a GPU",
+)
+
+
 @on_both_sides
 @POSITIONS
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("way", ["weights", "computation"])
 def test_in_half_precision_greedy_texts_are_those_without_a_cache(
-    side, positions, dtype, way
+    side, positions, dtype, way, request
 ):
     """With weights in half precision, or float32 weights and only products in it.
 
@@ -195,6 +203,8 @@ def test_in_half_precision_greedy_texts_are_those_without_a_cache(
         model = side.in_dtype(model, dtype)
     else:
         precise = side.computing_in(model, dtype)
+        if side is jax_side and dtype == "float16":
+            request.applymarker(NO_FLOAT16)
     with precise:
         found = as_numpy(side.models.generate(model, prompts, length, top_k=1))
         texts = np.concatenate([np.array(prompts), found], axis=1)

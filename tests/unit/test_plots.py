@@ -12,7 +12,6 @@ import torch
 from matplotlib import pyplot
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib_inline import backend_inline
 
 from helpers.show import patches, plots
 
@@ -116,9 +115,10 @@ def test_arrays_of_any_framework_give_the_same_bytes(draw):
 
 def test_a_notebook_shows_svg_without_a_date(monkeypatch):
     """A plain script has no Jupyter; ``use_style`` then sets the theme alone."""
+    inline = pytest.importorskip("matplotlib_inline.backend_inline")
     asked = []
     monkeypatch.setattr(
-        backend_inline, "set_matplotlib_formats", lambda *a, **k: asked.append((a, k))
+        inline, "set_matplotlib_formats", lambda *a, **k: asked.append((a, k))
     )
     for running in (None, "a notebook"):
         ipython = types.SimpleNamespace(get_ipython=lambda running=running: running)

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nbclient import NotebookClient
-from nbformat.v4 import new_code_cell, new_notebook
 
 from helpers.show.prose import COMPARES, power, recorded, say, word
 
@@ -43,9 +41,13 @@ def test_a_row_with_too_few_cells_raises_an_error():
 
 def test_a_notebook_shows_the_sentence_as_markdown():
     """One output, of the kind that Jupyter, Colab and the book typeset."""
+    nbclient = pytest.importorskip("nbclient")
+    make = pytest.importorskip("nbformat.v4")
     code = f"from helpers.show.prose import say\nsay({SENTENCE!r})"
-    notebook = new_notebook(cells=[new_code_cell(code)])
-    client = NotebookClient(notebook, resources={"metadata": {"path": str(NOTEBOOKS)}})
+    notebook = make.new_notebook(cells=[make.new_code_cell(code)])
+    client = nbclient.NotebookClient(
+        notebook, resources={"metadata": {"path": str(NOTEBOOKS)}}
+    )
     (output,) = client.execute().cells[0].outputs
     assert output.output_type == "display_data"
     assert output.data["text/markdown"] == SENTENCE
