@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 import browser
 
-PATIENCE = 180_000  # milliseconds: a busy machine is slow, and nothing is wrong with it
+PATIENCE = 60_000  # milliseconds: a busy machine is slow, and nothing is wrong with it
 expect.set_options(timeout=PATIENCE)
 
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
