@@ -394,6 +394,8 @@ assert sizes["LoRA"] == 4 * 8 * sum(map(sum, shapes)) + sizes["probe"]
 # %% tags=["shared"]
 def train(model, names, rows, rate, seed=0):
     """Train what has one of these names in its path, by 100 batches of the lines."""
+    if len(found := np.unique(labels[rows]).tolist()) < 2:
+        raise ValueError(f"expected labels of at least two classes, got {found}")
     steps = Settings(
         n_train=2000, batch_size=20, epochs=1, learning_rate=rate, warmup=10, seed=seed
     )
@@ -450,13 +452,21 @@ def probe(rows, C=0.1):
 
 
 # %% tags=["shared", "check"]
-# Checked: the vectors are what the last layer reads
+# Checked: the vectors are what the last layer reads; labels of one class are refused
 fresh, given = classifier(LEARNED), test[0][:20]
 own = to_arrays(fresh)
 with full_float32():
     logits = vectors(given) @ own["trunk.output.weight"] + own["trunk.output.bias"]
     found = as_numpy(forward(fresh, integers(given)))
 np.testing.assert_allclose(found, logits, atol=1e-4)
+refused = ""
+try:
+    train(fresh, ALL, few(20)[:20], RATES["full"])  # lines of one language
+except ValueError as error:
+    refused = str(error)
+assert refused == "expected labels of at least two classes, got [0]"
+for name, x in to_arrays(fresh).items():
+    np.testing.assert_array_equal(x, own[name])
 
 # %% tags=["shared"]
 rows = few(20)
@@ -583,14 +593,23 @@ again = classifier(LEARNED, seed=1)
 load_adapter(again, file)
 print(f"{file.stat().st_size / 1024:.0f} KiB")
 
+# %% tags=["shared", "say"]
+refused = ""
+try:
+    load_adapter(classifier(None), file)  # random weights
+except ValueError as error:
+    refused = str(error).replace(str(file), file.name)
+say(f"Random weights of the same sizes are refused: *{refused}*.")
+
 # %% [markdown] tags=["shared"]
-# To use it at no extra cost, **merge** it: $W + \frac{\alpha}{r} A B$ is a matrix of
-# the shape of $W$ (`merge_lora` calls `merge` of each layer). Unmerged, one trunk in
-# memory serves many tasks, each with its file: `load_adapter` again puts another in
-# its place.
+# To use an adapter at no extra cost, **merge** it: $W + \frac{\alpha}{r} A B$ is a
+# matrix of the shape of $W$ (`merge_lora` calls `merge` of each layer). Unmerged, one
+# trunk in memory serves many tasks, each with its file: `load_adapter` again puts
+# another in its place.
 
 # %% tags=["shared", "check"]
 # Checked: files give equal logits, also switched; merged equals unmerged; parameters
+assert "expected a model with the weights" in refused
 other = file.with_name("untrained.safetensors")
 save_adapter(adapted, other, "output")
 with full_float32():
