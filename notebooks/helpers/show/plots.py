@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from helpers.engine.checks import expect
-from helpers.engine.shapes import as_numpy
+from helpers.weights import as_numpy
 
 PAPER, INK, HIDDEN, EDGE = "#ffffff", "#1b1f24", "#c9c9c4", "#5a6068"
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"

@@ -6,29 +6,16 @@ import torch
 from torch import nn
 
 
-def check_shapes(q, k, v):
-    """Raise ValueError unless the inputs are ``... q d, ... k d, ... k e``."""
-    d = q.shape[-1]
-    if d == 0 or d != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
-        raise ValueError(f"expected ... q d, ... k d, ... k e, got {shapes}")
+def check_mask(mask, scores):
+    """Raise an error unless a mask is boolean, with two axes or as many as the scores.
 
-
-def check_mask(mask, shape):
-    """Raise an error unless a mask is boolean and fits weights of a shape ``... q k``.
-
-    A mask has two axes, or as many as the weights; those of size 1 broadcast. Three for
-    weights ``b h q k`` would be ambiguous: one mask per sequence, or one per head?
+    Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
     """
-    dtype = getattr(mask, "dtype", type(mask).__name__)
-    if dtype != torch.bool:
-        raise TypeError(f"expected a mask of dtype torch.bool, got {dtype}")
-    sizes = zip(mask.shape[::-1], shape[::-1], strict=False)  # from the last axis on
-    fits = all(size in (1, full) for size, full in sizes)
-    if mask.ndim not in (2, len(shape)) or not fits:
+    if mask.dtype != torch.bool:
+        raise TypeError(f"expected a boolean mask, got {mask.dtype}")
+    if mask.ndim not in (2, scores.ndim):
         raise ValueError(
-            f"expected a mask of 2 or {len(shape)} axes that broadcasts to the weights "
-            f"{tuple(shape)}, got {tuple(mask.shape)}"
+            f"expected a mask of 2 or {scores.ndim} axes, got {tuple(mask.shape)}"
         )
 
 
@@ -40,7 +27,7 @@ def masked_softmax(scores, mask=None):
     """
     if mask is None:
         return torch.softmax(scores, dim=-1)
-    check_mask(mask, scores.shape)
+    check_mask(mask, scores)
     scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
     return torch.where(mask, torch.softmax(scores, dim=-1), 0)
 
@@ -64,7 +51,6 @@ def attention(q, k, v, mask=None, *, is_causal=False):
 
     Source: Vaswani et al. 2017, eq. 1.
     """
-    check_shapes(q, k, v)
     scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # ... q k
     mask = with_causal(mask, q, k) if is_causal else mask
     weights = masked_softmax(scores, mask)
@@ -83,19 +69,12 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
     Where there is a fused kernel, memory grows with ``q + k`` instead of ``q · k``.
     Arguments are those of ``attention``, with four axes, and ``d = e``.
     """
-    check_shapes(q, k, v)
     if mask is None:  # the causal mask as a flag: kernels then skip what it hides
         return framework_attention(q, k, v, is_causal=is_causal)
     mask = with_causal(mask, q, k) if is_causal else mask
-    check_mask(mask, (*q.shape[:-1], k.shape[-2]))
+    check_mask(mask, q)
     seen = mask.any(dim=-1, keepdim=True)  # where a query sees nothing, it sees all
     return torch.where(seen, framework_attention(q, k, v, mask | ~seen), 0)
-
-
-def build(kind, *sizes, seed=0, device="cpu", **options):
-    """Make a layer on a device; its random numbers come from ``seed``."""
-    torch.manual_seed(seed)
-    return kind(*sizes, **options).to(device)  # drawn on the CPU: equal everywhere
 
 
 def dense(n_in, n_out):
@@ -109,15 +88,8 @@ def dense(n_in, n_out):
     return layer
 
 
-def check_input(x, size):
-    """Raise ValueError unless an input is ``b s size``."""
-    if x.ndim != 3 or x.shape[-1] != size:
-        raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
-
-
 def linear_parts(layer, x, parts="qkv"):
     """Of the stacked outputs of a layer only some ``parts``: ``b s m -> b s nm``."""
-    check_input(x, layer.in_features)
     if parts == "qkv":
         return layer(x)
     first, m = "qkv".index(parts), layer.in_features
@@ -140,7 +112,7 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, m, n_heads):
         super().__init__()
-        if n_heads < 1 or m % n_heads:
+        if m % n_heads:
             raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
         self.n_heads = n_heads
         self.qkv = dense(m, 3 * m)

@@ -1,28 +1,11 @@
 """The chapter *The encoder block* builds these: feed-forward net, block and stack."""
 
-from functools import partial
-
 import torch
 from torch import nn
 
 from helpers.torch.attention import MultiHeadAttention, dense
 
 ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
-NORMS = {"layer": partial(nn.LayerNorm, eps=1e-5), "rms": partial(nn.RMSNorm, eps=1e-5)}
-
-
-def pick(options, name, what):
-    """The option of this name; an unknown name raises an error with all names."""
-    if name not in options:
-        raise ValueError(f"{what} {name!r} is not in {list(options)}")
-    return options[name]
-
-
-def check_rate(rate, what):
-    """The rate of a dropout, if it is one."""
-    if not 0 <= rate < 1:
-        raise ValueError(f"{what} {rate} is not in [0, 1)")
-    return rate
 
 
 class FeedForward(nn.Module):
@@ -36,12 +19,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, m, f, *, dropout=0.0, activation="relu"):
         super().__init__()
-        if f < 1:
-            raise ValueError(f"expected f of at least 1, got {f}")
-        self.activation = pick(ACTIVATIONS, activation, "activation")
+        self.activation = ACTIVATIONS[activation]
         self.linear1 = dense(m, f)
         self.linear2 = dense(f, m)
-        self.dropout = nn.Dropout(check_rate(dropout, "dropout"))
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x):
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
@@ -52,23 +33,22 @@ class EncoderBlock(nn.Module):
 
     ``b s m -> b s m, b h s s``; options of a call are those of its attention. Dropout,
     in [0, 1), is on both branches and inside the feed-forward net; ``activation`` is
-    "relu" or "gelu", ``norm`` "layer" or "rms", ``attention`` a class. With
+    "relu" or "gelu", ``attention`` a class. With
     ``norm_first`` norms are before each branch (Xiong et al. 2020), not after each sum.
 
     Source: Vaswani et al. 2017, sec. 3.1.
     """
 
     def __init__(
-        self, m, n_heads, f, *, dropout=0.0, activation="relu", norm="layer",
+        self, m, n_heads, f, *, dropout=0.0, activation="relu",
         norm_first=False, attention=MultiHeadAttention,
     ):  # fmt: skip
         super().__init__()
-        make_norm = pick(NORMS, norm, "norm")
         self.norm_first = norm_first
         self.attention = attention(m, n_heads)
         self.ffn = FeedForward(m, f, dropout=dropout, activation=activation)
-        self.norm1 = make_norm(m)
-        self.norm2 = make_norm(m)
+        self.norm1 = nn.LayerNorm(m)
+        self.norm2 = nn.LayerNorm(m)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x, mask=None, **options):
@@ -85,20 +65,17 @@ class Encoder(nn.Module):
     """A stack of blocks: ``b s m -> b s m``, with ``return_maps`` also ``l b h s s``.
 
     ``norm_first`` also puts one more norm at the end of the stack; ``options`` are the
-    ``dropout``, ``activation``, ``norm`` and ``attention`` of every block.
+    ``dropout``, ``activation`` and ``attention`` of every block.
     """
 
     block = EncoderBlock
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
         super().__init__()
-        if n_blocks < 1:
-            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
         options = {"norm_first": norm_first, **options}
         blocks = [self.block(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nn.ModuleList(blocks)
-        make_norm = NORMS[options.get("norm", "layer")]
-        self.norm = make_norm(m) if norm_first else None
+        self.norm = nn.LayerNorm(m) if norm_first else None
 
     def forward(self, x, mask=None, *, is_causal=False, return_maps=False):
         """The outputs, or with ``return_maps`` the pair of them and the maps.

@@ -6,8 +6,8 @@ from functools import partial
 import torch
 from torch import nn
 
-from helpers.torch.attention import MultiHeadAttention, check_input, dense
-from helpers.torch.encoder import NORMS, Encoder, check_rate, pick
+from helpers.torch.attention import MultiHeadAttention, dense
+from helpers.torch.encoder import Encoder
 
 
 def sinusoidal_positions(length, m):
@@ -102,20 +102,18 @@ class Predictor(nn.Module):
         positions="sinusoidal", max_length=512, **options,
     ):  # fmt: skip
         super().__init__()
-        kind, options["attention"] = pick(POSITIONS, positions, "positions")
-        input_dropout = check_rate(input_dropout, "input_dropout")
+        kind, options["attention"] = POSITIONS[positions]
         self.input_dropout = nn.Dropout(input_dropout)
         self.embed = dense(n_inputs, m)
         self.positions = kind(m, max_length) if kind else None
         self.encoder = Encoder(n_blocks, m, n_heads, f, **options)
         self.hidden = dense(m, m)
-        self.hidden_norm = NORMS["layer"](m)
+        self.hidden_norm = nn.LayerNorm(m)
         self.dropout = nn.Dropout(options.get("dropout", 0.0))
         self.output = dense(m, n_outputs)
 
     def forward(self, x, mask=None, *, return_maps=False):
         """Outputs ``b s c``; with ``return_maps`` also the maps ``l b h s s``."""
-        check_input(x, self.embed.in_features)
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
         encoded = self.encoder(x, mask, return_maps=return_maps)

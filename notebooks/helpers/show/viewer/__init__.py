@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.image import imsave
 
 from helpers.engine.checks import expect
-from helpers.engine.shapes import as_numpy
+from helpers.weights import as_numpy
 
 LARGEST = 20_000  # weights in a view; each takes about seven bytes
 

@@ -1,13 +1,13 @@
 """The chapter *Your own data* builds this: a classifier of padded sequences."""
 
-from torch import nn
+from flax import nnx
 
-from helpers.torch.attention import check_input, dense
-from helpers.torch.encoder import Encoder
-from helpers.torch.positions import LearnedPositions
+from helpers.jax.attention import dense
+from helpers.jax.encoder import Encoder
+from helpers.jax.positions import LearnedPositions
 
 
-class SequenceClassifier(nn.Module):
+class SequenceClassifier(nnx.Module):
     """One output vector per sequence: ``b s i, b s -> b c``.
 
     ``real`` is boolean, False where a position is padding or missing; numbers there are
@@ -16,21 +16,20 @@ class SequenceClassifier(nn.Module):
     """
 
     def __init__(
-        self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, max_length, dropout=0.0
-    ):
-        super().__init__()
-        self.embed = dense(n_inputs, m)
-        self.positions = LearnedPositions(m, max_length)
+        self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, max_length, dropout=0.0,
+        rngs,
+    ):  # fmt: skip
+        self.embed = dense(n_inputs, m, rngs=rngs)
+        self.positions = LearnedPositions(m, max_length, rngs=rngs)
         options = {"dropout": dropout, "activation": "gelu", "norm_first": True}
-        self.encoder = Encoder(n_blocks, m, n_heads, f, **options)
-        self.output = dense(m, n_outputs)
+        self.encoder = Encoder(n_blocks, m, n_heads, f, rngs=rngs, **options)
+        self.output = dense(m, n_outputs, rngs=rngs)
 
     def encode(self, x, real):
         """One vector per position: ``b s i, b s -> b s m``."""
-        check_input(x, self.embed.in_features)
         x = self.positions(self.embed(x))  # b s m
         return self.encoder(x, real[:, None, None])  # b 1 1 k: True = may look
 
-    def forward(self, x, real):
+    def __call__(self, x, real):
         encoded = self.encode(x, real) * real[..., None]  # b s m
         return self.output(encoded.sum(1) / real.sum(1)[:, None])
