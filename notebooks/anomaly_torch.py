@@ -68,8 +68,7 @@ from helpers.engine.shapes import (  # as_numpy(): the way back to NumPy
 )
 from helpers.engine.weights import from_arrays, save_weights, to_arrays
 from helpers.exercises import check  # of what you write
-from helpers.show import plots, viewer
-from helpers.show.diagrams import anomaly as diagrams
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import power, recorded, say, table  # say() prints sentences
 from helpers.torch import (
     Predictor,
@@ -228,7 +227,7 @@ assert baseline > (0.7 if source == "digits" else 2 / s) or not known
 # element:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "From top to bottom: a set of five pictures, four of them a 4 and one a 7; a dense layer for each element; the encoder, in which every element is connected with every other; one output per element; a softmax over the set, which gives the 7 a probability of 0.92 and the others 0.02 each."}}
-diagrams.set_model()
+drawing("set-model")
 
 # %% [markdown] tags=["shared"]
 # A softmax over the set turns the logits $z_1 \dots z_s$ into probabilities of being

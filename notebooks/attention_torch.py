@@ -66,8 +66,7 @@ from helpers.engine.shapes import (  # as_numpy() takes either framework's
 )
 from helpers.engine.weights import to_arrays  # all parameters of a model
 from helpers.exercises import check  # of what you write
-from helpers.show import plots, viewer
-from helpers.show.diagrams import attention as diagrams  # reference: formulas in NumPy
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import say  # say() prints a sentence with computed numbers
 
 # Built in the first chapter:
@@ -106,7 +105,7 @@ words = np.array([[int(name == own) for name in features] for own in chosen])  #
 # serve as its key and as its value:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A query of five features, dark at animal, above the keys of eight words. Of all keys only that of cat is dark at animal: its score is 4, those of the others are 0, and the bar of its weight is long, all others are short. Beside the weights stand the values, and below them the output, dark at animal and nearly empty elsewhere."}}
-diagrams.soft_dictionary(tokens, words, np.array([4, 0, 0, 0, 0]), features)
+drawing("soft-dictionary")
 
 # %% [markdown] tags=["shared"]
 # As a formula, with the key $k_i$ and the value $v_i$ of word $i$, that is
@@ -235,7 +234,7 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # `b`, the sentences of a batch, and `h`, the heads, both explained below.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
-diagrams.attention()
+drawing("attention")
 
 # %% [markdown] tags=["torch"]
 # In PyTorch, the same lines take tensors with more axes in front, such as `b` and `h`:
@@ -644,7 +643,7 @@ say(
 # A model learns its heads: each head projects the $m$ features to $d = m/h$ new ones.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Multi-head attention as a flow for two heads: one stacked projection makes queries, keys and values, of which each head takes its half; each attends by itself; their outputs are concatenated and go through a last projection. Each array has its shape beside it."}}
-diagrams.heads()
+drawing("heads")
 
 # %% [markdown] tags=["shared"]
 # $$\mathrm{head}_i = \mathrm{Attention}(X W^Q_i,\, X W^K_i,\, X W^V_i)$$

@@ -58,8 +58,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
 from helpers.engine.weights import to_arrays  # all parameters of a model
 from helpers.exercises import check  # of what you write
-from helpers.show import plots
-from helpers.show.diagrams import costs as diagrams  # drawings and figures
+from helpers.show import drawing, plots
 from helpers.show.prose import (  # say() prints a sentence with computed numbers
     say,
     table,
@@ -156,7 +155,7 @@ say(
 # gradients of $w$ and of $x$.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three rows of boxes for the input x = 3, the weight w = 2 and the output. Forward, arrows lead from x through w to the output y, which grows by 3 times 2. Backward for the weight, arrows lead from x and from dy = 5 to w, whose gradient grows by 3 times 5. Backward for the input, arrows lead from dy through w to x, whose gradient grows by 2 times 5. Each row is two operations, together six."}}
-diagrams.six_operations()
+drawing("six-operations")
 
 # %% [markdown] tags=["shared"]
 # Each row is two floating-point operations (*FLOPs*; their rate is *FLOPS* or FLOP/s):
@@ -771,7 +770,7 @@ np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
 # depends on the first. How many steps does this information take?
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With one-sided convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}}
-diagrams.paths()
+drawing("paths")
 
 # %% [markdown] tags=["shared"]
 # In attention it takes one. (The convolution sees a position and the two before it.)

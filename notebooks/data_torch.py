@@ -68,8 +68,7 @@ from helpers.engine.settings import Settings
 from helpers.engine.shapes import as_numpy  # any array as a NumPy array
 from helpers.engine.weights import count_parameters, load_weights, save_weights
 from helpers.exercises import check  # of what you write
-from helpers.show import plots
-from helpers.show.diagrams import data as diagrams
+from helpers.show import drawing, plots
 from helpers.show.prose import recorded, say, table
 from helpers.torch import (
     Encoder,
@@ -98,7 +97,7 @@ framework = "torch"
 # batch, position, entry, one vector for each token.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three kinds of data become boxes: each number of a table row, each frame of a signal, each character of a text; dashed grey boxes are a gap or padding. Below, one sequence goes on as a matrix x, b s i, beside a column real, b s. The encoder turns it into b s m, the mean over the real positions into b m, and the output into b c. Rows that are not real are grey."}}
-diagrams.three_kinds_of_data()
+drawing("three-kinds-of-data")
 
 # %% [markdown] tags=["shared"]
 # A token should say something by itself, as a number of a table does. A single value of

@@ -73,8 +73,7 @@ from helpers.engine.weights import (
     to_arrays,
 )
 from helpers.exercises import check  # of what you write
-from helpers.show import plots, viewer
-from helpers.show.diagrams import decoder as diagrams
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import say, table, word
 from helpers.torch import (
     POSITIONS,
@@ -115,7 +114,7 @@ f"PyTorch {torch.__version__} on {device}"
 # token, and so it can write:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis and a go into the model. A softmax of the last logits gives the probabilities of a comma, a closing parenthesis, an equals sign and a colon. One of them is drawn and appended to the tokens."}}
-diagrams.next_token()
+drawing("next-token")
 
 # %% [markdown] tags=["shared"]
 # By the chain rule, it also gives the probability of a text after its first token: a
@@ -232,7 +231,7 @@ np.testing.assert_allclose(one_hot(ids, settings.n_tokens) @ matrix, looked_up)
 # in full colour is that of the next token.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis, a and a comma go through embed, positions and a decoder of two blocks with a triangular causal mask, then logits. Below, each position has a small bar for each of six tokens; the one in full colour belongs to its label. The labels stand in the last row: add, parenthesis, a, comma, b."}}
-diagrams.language_model(settings.n_blocks)
+drawing("language-model")
 
 
 # %% tags=["torch"]
@@ -822,7 +821,7 @@ np.testing.assert_allclose(as_numpy(model(integers(row))), pair[0], atol=1e-4)
 # tokens need only their keys and values. We keep these in the **key–value cache**.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Keys and values of five old tokens are kept; those of the new token are written beside them. The query of the new token alone meets all keys, and its weights mix all values into one output."}}
-diagrams.key_value_cache()
+drawing("key-value-cache")
 
 # %% [markdown] tags=["torch"]
 # A block's cache is a pair of arrays `b h s d`. They have their full length from the

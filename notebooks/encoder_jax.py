@@ -71,8 +71,7 @@ from helpers.exercises import check  # of what you write
 
 # Built in the attention chapter:
 from helpers.jax import MultiHeadAttention, attention, build, dense
-from helpers.show import plots, viewer
-from helpers.show.diagrams import encoder as diagrams  # drawings; formulas in NumPy
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import say  # say() prints a sentence with computed numbers
 
 # %% tags=["jax", "experiment"]
@@ -176,7 +175,7 @@ assert shift[1] > 0.1  # loose: other weights in the twin shift it less
 # connection**), and a **norm** brings the sum to mean 0 and variance 1.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The encoder block as a flow from top to bottom: attention, a plus where the input is added again, norm1; then ffn, which treats each position alone, a plus, norm2. A residual path leads around attention and another around ffn. A mask enters attention, its weights come out."}}
-diagrams.encoder_block()
+drawing("encoder-block")
 
 # %% [markdown] tags=["shared"]
 # $$\begin{aligned}
@@ -535,7 +534,7 @@ assert line.max() < 0.2
 # the sum grows with depth, and the share of each new block in it shrinks.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The encoder block with pre-norm, from top to bottom: norm1 and attention, a plus; norm2 and ffn, a plus. Each residual path starts before the norm, so it meets nothing but the two sums."}}
-diagrams.encoder_block(norm_first=True)
+drawing("pre-norm-block")
 
 # %% [markdown] tags=["shared"]
 # Later chapters use the block with options, marked as new: pre-norm (`norm_first`), RMS

@@ -84,8 +84,7 @@ from helpers.jax import (
     projection,
     save_adapter,
 )
-from helpers.show import plots
-from helpers.show.diagrams import finetune as diagrams
+from helpers.show import drawing, plots
 from helpers.show.prose import recorded, say, table, word
 
 # %% tags=["jax", "experiment"]
@@ -272,7 +271,7 @@ def train_only(model, *names):
 # B: r \times o.$$
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "An input x, b s i, goes two ways. On the left through the wide frozen matrix W, i o. On the right through the thin matrix A, i r, then through B, r o, which begins as zeros, times alpha over r. Both results are added: b s o."}}
-diagrams.lora()
+drawing("lora")
 
 # %% [markdown] tags=["shared"]
 # The *rank* $r$ says how much can change, $\alpha$ how strongly. $B$ begins as zeros,

@@ -67,10 +67,7 @@ from sklearn.datasets import load_digits
 
 from helpers.engine.shapes import as_numpy, check_shape  # as_numpy() copies to NumPy
 from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
-from helpers.show import plots
-from helpers.show.diagrams import (
-    frameworks as diagrams,  # drawings; curves and pictures
-)
+from helpers.show import drawing, plots
 from helpers.show.prose import say, word  # say() prints a sentence with numbers
 
 # %% [markdown] tags=["shared"]
@@ -80,7 +77,7 @@ from helpers.show.prose import say, word  # say() prints a sentence with numbers
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop: a batch of inputs goes through the model; with the labels it gives the loss. The gradient of the loss goes to the optimiser, which changes the model. Then comes the next batch."}}
 plots.use_style()
-diagrams.training_loop(basic=True)
+drawing("basic-training-loop")
 
 # %% [markdown] tags=["shared"]
 # A batch of pictures goes through the **model**, a function with many numbers to be
@@ -180,7 +177,7 @@ np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
 # and the target $y = 1$:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}}
-diagrams.chain_rule()
+drawing("chain-rule")
 
 # %% [markdown] tags=["shared"]
 # On the way back, every operation multiplies the derivative that it receives by its

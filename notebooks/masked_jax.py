@@ -71,8 +71,7 @@ from helpers.jax import (
     fit,
     next_token,
 )
-from helpers.show import plots, viewer
-from helpers.show.diagrams import masked as diagrams
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import say, table, word
 
 # %% tags=["jax", "experiment"]
@@ -92,7 +91,7 @@ f"JAX {jax.__version__} on {jax.devices()[0].device_kind}"
 # token, it needs no labels but the text itself.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Above, the next token: after the, bank, of, a question mark; arrows come to it from these three words. Below, a masked token: of the, MASK, of, rivers the second is hidden; arrows come to the question mark above it from all four places, the mask included."}}
-diagrams.two_questions()
+drawing("two-questions")
 
 # %% [markdown] tags=["shared"]
 # BERT is asked for 15 % of the tokens ([section

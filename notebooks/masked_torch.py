@@ -61,8 +61,7 @@ from helpers.engine.runs import runs_folder
 from helpers.engine.settings import Text
 from helpers.engine.shapes import as_numpy
 from helpers.engine.weights import from_arrays, to_arrays
-from helpers.show import plots, viewer
-from helpers.show.diagrams import masked as diagrams
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import say, table, word
 from helpers.torch import (
     LanguageModel,
@@ -92,7 +91,7 @@ f"PyTorch {torch.__version__} on {device}"
 # token, it needs no labels but the text itself.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Above, the next token: after the, bank, of, a question mark; arrows come to it from these three words. Below, a masked token: of the, MASK, of, rivers the second is hidden; arrows come to the question mark above it from all four places, the mask included."}}
-diagrams.two_questions()
+drawing("two-questions")
 
 # %% [markdown] tags=["shared"]
 # BERT is asked for 15 % of the tokens ([section

@@ -76,10 +76,7 @@ from helpers.jax import (
     full_float32,
     pick,
 )
-from helpers.show import plots
-from helpers.show.diagrams import (
-    positions as diagrams,  # drawings; the formulas in NumPy
-)
+from helpers.show import drawing, plots
 from helpers.show.prose import say, table  # sentences with computed numbers
 
 # %% tags=["jax", "experiment"]
@@ -149,8 +146,7 @@ codes = as_numpy(sinusoidal_positions(length, m))  # s m
 wavelengths = 2 * np.pi * 10000 ** (np.arange(0, m, 2) / m)  # one per pair
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three rows of six clocks for the positions 0 to 5. All hands start at the top. In the first row the hand goes nearly once around, in the second it comes to a quarter turn, in the third it has hardly left the top."}}
-pairs = {i: f"one turn in {wavelengths[i // 2]:.0f} positions" for i in (0, 6, 16)}
-diagrams.clocks(codes[:6], pairs)
+drawing("clocks")
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map of the positional encoding, 96 positions by 48 features. The first features alternate quickly along the positions; the waves get slower with each pair, and the last features keep one colour throughout. Beside it the products of all pairs of codes, 96 by 96: every diagonal has one colour, and the main diagonal is the darkest."}}
 products = codes @ codes.T / (m / 2)  # s s, so that a code has 1 with itself
@@ -389,7 +385,7 @@ say(
 # `&` with a causal mask, which the decoder needs:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Where a mask acts: a padding mask, which hides a column, and a causal mask, which hides the triangle above the diagonal, are joined by and. masked_softmax turns the scores and this mask into weights, zero in every hidden cell."}}
-diagrams.mask()
+drawing("mask")
 
 # %% [markdown] tags=["shared"]
 # As a test, we fill the padding of the second sentence, its last three positions, with
@@ -487,7 +483,7 @@ rows = embedding(integers([ids]))  # b s m
 # In the code, `# 1` to `# 5` mark these stages.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}}
-diagrams.predictor()
+drawing("predictor")
 
 
 # %% tags=["jax"]
@@ -540,11 +536,9 @@ from_arrays(model, {**to_arrays(model), "embed.weight": vectors})  # our table
 embedded = model.embed(floats(x))  # b s m
 placed = model.positions(embedded)  # b s m
 encoded = model.encoder(placed)  # b s m
-scores = model(floats(x))  # b s c: two scores per token, untrained
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens step, by, step with the ids 3, 1, 3 on their way from top to bottom, each with a row of its own: embed gives four numbers per token, positions adds a code, the encoder of two blocks gives four new numbers, output two scores. The two rows of step are equal after embed and differ from then on."}}
-stages = [as_numpy(stage)[0] for stage in (embedded, placed, encoded, scores)]
-diagrams.walk_through(tokens, ids, *stages)
+# %% tags=["jax", "figure"] mystnb={"image": {"alt": "The tokens step, by, step with the ids 3, 1, 3 on their way from top to bottom, each with a row of its own: embed gives four numbers per token, positions adds a code, the encoder of two blocks gives four new numbers, output two scores. The two rows of step are equal after embed and differ from then on."}}
+drawing("walk-through-jax")
 
 # %% [markdown] tags=["shared"]
 # The two rows of *step* are equal after `embed`, and differ after `positions`. After

@@ -63,9 +63,7 @@ from helpers.engine.settings import Reverse, Settings
 from helpers.engine.shapes import as_numpy  # any array as a NumPy array
 from helpers.engine.weights import download_link, from_arrays, save_weights, to_arrays
 from helpers.exercises import check  # of what you write
-from helpers.show import plots, viewer
-from helpers.show.diagrams import frameworks as diagrams
-from helpers.show.diagrams.canvas import EDGE, ORANGE, Canvas
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import (  # say() prints a sentence with computed numbers
     say,
     table,
@@ -125,17 +123,7 @@ assert not any(row.tobytes() in trained_on for row in y_test)
 # Attention can carry each symbol to its output in a single step:
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The model on one sequence, from top to bottom: sixteen digits; a box with embed and positions; attention, drawn as sixteen lines that cross, one from each input to the output that needs it; a box with ffn and output; the digits in reverse order. The line from the last input to the first output is highlighted."}}
-canvas, place = Canvas(206), 11.5 + 15 * np.arange(16)
-for x, digit, label in zip(place, x_test[0].argmax(-1), y_test[0], strict=True):
-    canvas.text(x, 9, str(digit), "name")
-    canvas.text(x, 198, str(label), "name")
-canvas.box(124, 20, 240, 24, "embed, positions", kind="dense")
-for q in reversed(range(16)):  # output 0 last, on top
-    colour = EDGE if q else ORANGE
-    canvas.line((place[15 - q], 47), (place[q], 157), colour=colour)
-canvas.text(42, 102, "attention", "name", colour=ORANGE)
-canvas.box(124, 160, 240, 24, "ffn, output", kind="output")
-canvas.fig
+drawing("reversal")
 
 # %% tags=["shared"]
 model = build(Predictor, seed=settings.seed, **settings.model)
@@ -150,7 +138,7 @@ print(*(f"{name}={value}" for name, value in settings.model.items()), sep=", ")
 # weights that were best on **validation data**.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop as a cycle: inputs go through the model and, with the labels, into the loss function; the gradients of the loss are clipped and go to the optimizer, which takes the learning rate and changes the model. After each epoch the model is validated."}}
-diagrams.training_loop()
+drawing("training-loop")
 
 # %% [markdown] tags=["shared"]
 # The loss is `cross_entropy` of the first chapter. From a model, inputs and labels

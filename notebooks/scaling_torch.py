@@ -57,8 +57,7 @@ from torch.profiler import profile
 from helpers.data import text
 from helpers.engine.jobs import torchrun  # functions in several processes
 from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
-from helpers.show import plots
-from helpers.show.diagrams import scaling as diagrams  # drawings, figures, a text
+from helpers.show import drawing, plots
 from helpers.show.prose import recorded, say, table, word
 from helpers.torch import (
     LanguageModel,
@@ -82,7 +81,7 @@ plots.use_style()
 # 4. Each makes the same update, so the weights stay the same.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three ways to share a training among four devices. Data parallel: each device has the whole model and a quarter of the batch, gradients travel. Sharded weights: each has a quarter of the model and a quarter of the batch, gradients and weights travel. Tensor parallel: each has a quarter of the model and the whole batch, activations travel."}}
-diagrams.ways_to_share()
+drawing("ways-to-share")
 
 # %% [markdown] tags=["shared"]
 # The first row of the drawing is this **data-parallel** training, and it is what most
@@ -221,7 +220,7 @@ say(
 # only. Each gradient is cut into four parts, so every link is busy in every step.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Seven tables of four devices by four parts: before, and after each of six steps. A number says how many devices a part has summed. In steps 1 to 3, the reduce-scatter, arrows lead from four parts to the same parts of the next device, where the number grows by one, up to 4. In steps 4 to 6, the all-gather, the parts with a 4 go around, until all sixteen numbers are 4."}}
-diagrams.ring()
+drawing("ring")
 
 # %% [markdown] tags=["shared"]
 # Rows are devices, columns the parts of their gradients. A number says how many devices

@@ -88,8 +88,7 @@ from helpers.jax import (
     projection,
     split_heads,
 )
-from helpers.show import plots, viewer
-from helpers.show.diagrams import today as diagrams
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import recorded, say, table, word
 
 # %% tags=["jax", "experiment"]
@@ -108,7 +107,7 @@ f"JAX {jax.__version__} on {jax.devices()[0].device_kind}"
 # (Gemma 3 also norms after attention and net.) What stands in each box has changed.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two blocks side by side, read from the tokens at the bottom to the top. GPT-2 of 2019: embed, learned positions that are added, then n_blocks times LayerNorm, attention with a key and a value for each query head and biases, a residual, LayerNorm, GELU with biases, a residual. ModernLM, with the differences in colour: nothing is added after embed; RMSNorm, attention with rotated, in some models normed queries and keys, shared keys and values and no biases, RMSNorm, SwiGLU or experts without biases."}}
-diagrams.two_blocks()
+drawing("two-blocks")
 
 # %% [markdown] tags=["shared"]
 # Who uses what:
@@ -185,7 +184,7 @@ np.testing.assert_allclose(larger, found, rtol=1e-4)
 # positions count only as $i - j$.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Top: a fast and a slow pair of features as arrows in circles; from position 0 to 3 the fast one turns much further. Middle: a key at 0 and a query at 2, then a key at 1 and a query at 3: both arrows have turned, and the angle between them is the same. Bottom: a row of eight cells in which feature i is joined to feature i + 4, its partner."}}
-diagrams.rotation()
+drawing("rotation")
 
 # %% [markdown] tags=["shared"]
 # Pair $p$, from 0 on, turns by $\text{position} \cdot B^{-2p/d}$: the first pair by one
@@ -299,7 +298,7 @@ assert count_parameters(gated) == count_parameters(plain) - 768 - 3072
 # query heads.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Four query heads three times. Multi-head: each has its own head of keys and values, and the cache is full, 100 %. Grouped: two neighbours share one, and the cache has half the size. Multi-query: all four share one, and it has a quarter."}}
-diagrams.grouped_heads()
+drawing("grouped-heads")
 
 # %% [markdown] tags=["jax"]
 # `jax.nn.dot_product_attention` takes fewer heads of keys and values as they are. The
@@ -994,7 +993,7 @@ assert (np.triu(np.ones(maps.shape[-2:]), 1) * maps == 0).all()
 # while Mixtral has 8.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "One token goes into the router, which chooses two of four experts. Experts 1 and 3 compute, and their outputs, times 0.7 and times 0.3, are added; experts 0 and 2 are idle."}}
-diagrams.experts()
+drawing("experts")
 
 # %% [markdown] tags=["jax"]
 # Compiled code has fixed shapes: here every expert computes all tokens. What saves is

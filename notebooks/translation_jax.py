@@ -85,8 +85,7 @@ from helpers.jax import (
     next_token,
     translate,
 )
-from helpers.show import plots, viewer
-from helpers.show.diagrams import translation as diagrams
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import say, table  # say() prints a sentence with numbers
 
 # %% tags=["jax", "experiment"]
@@ -169,7 +168,7 @@ plots.heatmaps([as_numpy(weights)], x="source", y="writes", **ticks, size=(5.4, 
 # The source gives keys, such as "a name of a month", and values: "it is March".
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Cross-attention as a flow: the target x gives the queries; the context, which is the encoded source, gives keys and values. The weights are a rectangle with a row for each position of the target and a column for each position of the source; the padded column is grey."}}
-diagrams.cross_attention()
+drawing("cross-attention")
 
 # %% [markdown] tags=["shared"]
 # Let $X$ be the vectors of the target, one row per position, and $C$ those of the
@@ -254,7 +253,7 @@ assert (np.abs(look(x, other) - out).max(axis=-1) > 1e-3).all()  # loose: any ch
 # outputs become logits of the next character.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "The translator as two columns. Left: source, embed, positions, encoder. Right: target, embed, positions, then a block with causal attention, cross-attention and a feed-forward net, repeated n_blocks times, then logits. An arrow leads from the encoder to the cross-attention."}}
-diagrams.translator()
+drawing("translator")
 
 # %% [markdown] tags=["shared"]
 # A stack of decoder blocks is a **decoder**: a loop like that of `Encoder`.

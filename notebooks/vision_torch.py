@@ -73,8 +73,7 @@ from helpers.engine.weights import (
     to_arrays,
 )
 from helpers.exercises import check  # of what you write
-from helpers.show import plots
-from helpers.show.diagrams import vision as diagrams
+from helpers.show import drawing, plots
 from helpers.show.patches import (
     erasing,
     patch_sequence,
@@ -205,7 +204,7 @@ say(
 # vectors of all patches, **mean pooling**.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two flows side by side. Left, the predictor of the chapter on positions: embed, positions, encoder, hidden, output for each element. Right, the vision Transformer: a picture is cut into patches, embed, a class token in front, positions, the same encoder, and the output of its first element only. Frames mark what is new: the patches, the token, and the choice of the first element."}}
-diagrams.vision_transformer()
+drawing("vision-transformer")
 
 # %% [markdown] tags=["shared"]
 # The rest is known: `dense`, the pre-norm `Encoder` with GELU and a final norm, and

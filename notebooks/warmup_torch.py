@@ -69,8 +69,7 @@ from helpers.engine.settings import Warmup
 from helpers.engine.shapes import as_numpy  # an array of NumPy, from any framework
 from helpers.exercises import check  # of what you write
 from helpers.schedules import check_warmup, factors
-from helpers.show import plots
-from helpers.show.diagrams import warmup as diagrams  # drawings, and figures of curves
+from helpers.show import drawing, plots
 from helpers.show.prose import say, table  # sentences with numbers
 from helpers.torch import Encoder, Predictor, build, cross_entropy
 
@@ -302,7 +301,7 @@ assert (np.diff(y["trained without warm-up"]) < 0).all()
 # every block. If your own loss stays at guessing, compute $d$ for your blocks.
 
 # %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three arrows in different directions are three outputs. After the same long vector has been added to each, they are long and nearly parallel. After the norm they have their old length and are still nearly parallel: the differences have shrunk."}}
-diagrams.shared_vector()
+drawing("shared-vector")
 
 # %% [markdown] tags=["shared"]
 # ## Small first steps help, filled averages do not

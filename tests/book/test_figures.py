@@ -13,7 +13,6 @@ import figures
 import pages
 from figures import DARK, INK, PAGE, SVG, channels, dark_figure, in_the_dark
 from helpers.show import plots
-from helpers.show.diagrams import canvas
 from reading import article
 
 NOTEBOOKS = [page for page in pages.toc() if pages.side_of(page)]
@@ -31,7 +30,8 @@ def contrast(one, other):
 
 
 def tint(colour, share):
-    return "#" + "".join(f"{round(255 * c):02x}" for c in canvas.tint(colour, share))
+    mixed = [share * c + (1 - share) * 255 for c in channels(colour)]
+    return "#" + "".join(f"{round(c):02x}" for c in mixed)
 
 
 def drawn(fig):
@@ -48,7 +48,6 @@ def styles(text):
 def test_each_colour_of_the_book_has_a_counterpart():
     black = {"#000000"}
     assert {*DARK} - black == {plots.INK, plots.EDGE, plots.HIDDEN, *plots.COLOURS}
-    assert {*map(str.lower, canvas.KINDS.values())} <= {*DARK}
 
 
 @pytest.mark.parametrize("colour", TEXT)

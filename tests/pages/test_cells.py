@@ -25,7 +25,7 @@ WAY = {word: "less" if word in LESS else "more" for word in COMPARES}
 OTHER = {"less": "more", "more": "less"}
 SIGNS = {ast.Lt: "less", ast.LtE: "less", ast.Gt: "more", ast.GtE: "more"}
 FOLDS, MOST_FOLDS = {"check", "experiment", "answer", "imports", "setup"}, 25
-DRAWS = re.compile(r"(plots|plt|diagrams)\.(?!use_style|drawn)\w+")
+DRAWS = re.compile(r"drawing|(plots|plt)\.(?!use_style|drawn)\w+")
 
 
 def page_of(*cells):
@@ -246,7 +246,7 @@ RULES = {
         ],
         [
             [("open", CURVES)],
-            [("check", "diagrams.attention()")],
+            [("check", "drawing('attention')")],
             [("figure", CURVES)],
             [("figure", CURVES, "A curve.")],
         ],
@@ -255,7 +255,7 @@ RULES = {
         [
             [("figure", CURVES, A_ABOVE_B), ("say", ""), ("check", DRAWN)],
             [("figure", CURVES, "Two curves rise and fall."), ("open", SUM)],
-            [("figure", "diagrams.mask()", "One mask above the other.")],
+            [("figure", "drawing('mask')", "One mask above the other.")],
         ],
         [
             [("figure", CURVES, A_ABOVE_B), ("check", CHECK)],
