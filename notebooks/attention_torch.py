@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -104,7 +107,7 @@ words = np.array([[int(name == own) for name in features] for own in chosen])  #
 # Suppose that the word *it* looks for an animal, and that the features of each word
 # serve as its key and as its value:
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A query of five features, dark at animal, above the keys of eight words. Of all keys only that of cat is dark at animal: its score is 4, those of the others are 0, and the bar of its weight is long, all others are short. Beside the weights stand the values, and below them the output, dark at animal and nearly empty elsewhere."}}
+# %% mystnb={"image": {"alt": "A query of five features, dark at animal, above the keys of eight words. Of all keys only that of cat is dark at animal: its score is 4, those of the others are 0, and the bar of its weight is long, all others are short. Beside the weights stand the values, and below them the output, dark at animal and nearly empty elsewhere."}} tags=["shared", "figure"]
 drawing("soft-dictionary")
 
 # %% [markdown] tags=["shared"]
@@ -233,7 +236,7 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # `q` has one entry per query, `k` one per key, `d` one per feature; in the drawing also
 # `b`, the sentences of a batch, and `h`, the heads, both explained below.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}}
+# %% mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}} tags=["shared", "figure"]
 drawing("attention")
 
 # %% [markdown] tags=["torch"]
@@ -262,7 +265,7 @@ k = np.array([[1, 0], [0, 2], [1, 1]])  # k d
 v = np.array([[1, 0], [0, 1], [2, 2]])  # k d
 out, weights = plain_attention(floats(q), floats(k), floats(v))
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Six small matrices with their numbers written in: Q, K and V as chosen, the scores, the weights and the output."}}
+# %% mystnb={"image": {"alt": "Six small matrices with their numbers written in: Q, K and V as chosen, the scores, the weights and the output."}} tags=["shared", "figure"]
 results = {"weights": as_numpy(weights), "output": as_numpy(out)}
 plots.grid_of_numbers(
     {"Q": q, "K": k, "V": v, "QKᵀ/√2": q @ k.T / math.sqrt(2), **results}
@@ -334,7 +337,7 @@ for d in sizes.tolist():
         state = scores.var(), largest.mean(), (largest > 0.99).mean()
         states[name].append(state)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three panels over the number of features d from 1 to 1024. Without the scale the variance of the scores rises in proportion to d, the mean of the largest weight goes to one, and the share of saturated queries rises from zero to three quarters; with the scale all three stay level."}}
+# %% mystnb={"image": {"alt": "Three panels over the number of features d from 1 to 1024. Without the scale the variance of the scores rises in proportion to d, the mean of the largest weight goes to one, and the share of saturated queries rises from zero to three quarters; with the scale all three stay level."}} tags=["shared", "figure"]
 titles = ["variance of the scores", "largest weight", "share of saturated queries"]
 panels = {
     title: {name: (sizes, np.array(line)[:, i]) for name, line in states.items()}
@@ -464,7 +467,7 @@ real = np.arange(s) < np.array([[6], [4]])  # b s
 padding = real[:, :, None] & real[:, None, :]  # b q k
 out, weights = attention(floats(q), floats(k), floats(v), booleans(padding))
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three maps of weights for the second sentence: without a mask all cells are filled; with the causal mask only the lower triangle, the rest is grey; with the padding mask the last two columns and the last two rows are grey."}}
+# %% mystnb={"image": {"alt": "Three maps of weights for the second sentence: without a mask all cells are filled; with the causal mask only the lower triangle, the rest is grey; with the padding mask the last two columns and the last two rows are grey."}} tags=["shared", "figure"]
 causal = np.tril(np.ones((s, s), bool))  # q k
 masks = {"none": np.ones_like(causal), "causal": causal, "padding": padding}
 maps = {}
@@ -642,7 +645,7 @@ say(
 #
 # A model learns its heads: each head projects the $m$ features to $d = m/h$ new ones.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Multi-head attention as a flow for two heads: one stacked projection makes queries, keys and values, of which each head takes its half; each attends by itself; their outputs are concatenated and go through a last projection. Each array has its shape beside it."}}
+# %% mystnb={"image": {"alt": "Multi-head attention as a flow for two heads: one stacked projection makes queries, keys and values, of which each head takes its half; each attends by itself; their outputs are concatenated and go through a last projection. Each array has its shape beside it."}} tags=["shared", "figure"]
 drawing("heads")
 
 # %% [markdown] tags=["shared"]
@@ -793,7 +796,7 @@ given, given_weights = self_attention(words, w_query, w_key, w_value)
 shuffled, shuffled_weights = self_attention(words[order], w_query, w_key, w_value)
 " ".join(tokens[i] for i in order)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two matrices of outputs, words by features, for the sentence as given and with its words shuffled. Each word has the same row in both: it and thirsty are dark at animal, cat is shared by action and state, wherever they come in the sentence."}}
+# %% mystnb={"image": {"alt": "Two matrices of outputs, words by features, for the sentence as given and with its words shuffled. Each word has the same row in both: it and thirsty are dark at animal, cat is shared by action and state, wherever they come in the sentence."}} tags=["shared", "figure"]
 fig = plots.heatmaps(
     [given, shuffled], titles=["F(X): as given", "F(PX): shuffled"], x="", y="",
     x_ticks=features[:4], y_ticks=tokens, bar="output", size=(6.4, 3.2),
@@ -884,7 +887,7 @@ say(
 # rows of the map, and the keys, its columns: the weights $A$ become $P A P^{\mathsf
 # T}$.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two attention maps, words by words, for the sentence as given and shuffled. Rows and columns have moved together: in both, the dark cell of the row it is in the column cat."}}
+# %% mystnb={"image": {"alt": "Two attention maps, words by words, for the sentence as given and shuffled. Rows and columns have moved together: in both, the dark cell of the row it is in the column cat."}} tags=["shared", "figure"]
 fig = plots.heatmaps(
     [given_weights, shuffled_weights], titles=["A: as given", "PAPᵀ: shuffled"], x="",
     y="", x_ticks=tokens, y_ticks=tokens, size=(6.4, 3.6),

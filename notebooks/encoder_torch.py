@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -120,7 +123,7 @@ def look(queries, keys, values):
 found, first = look(asks, about, says)
 answer, second = look(found, about, says)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The weights of the question in two layers. In the first layer nearly all of it is on the sentence about Anna, in the second on the sentence about Ben."}}
+# %% mystnb={"image": {"alt": "The weights of the question in two layers. In the first layer nearly all of it is on the sentence about Anna, in the second on the sentence about Ben."}} tags=["shared", "figure"]
 plots.heatmaps(
     [np.stack([first[3], second[3]])], x="sentence", y="layer",
     x_ticks=["Anna: Ben", "Ben: Rome", "Carl: Oslo", "question"],
@@ -173,7 +176,7 @@ assert shift[1] > 0.1  # loose: other weights in the twin shift it less
 # output of each of these two **branches** is *added* to its input (a **residual
 # connection**), and a **norm** brings the sum to mean 0 and variance 1.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The encoder block as a flow from top to bottom: attention, a plus where the input is added again, norm1; then ffn, which treats each position alone, a plus, norm2. A residual path leads around attention and another around ffn. A mask enters attention, its weights come out."}}
+# %% mystnb={"image": {"alt": "The encoder block as a flow from top to bottom: attention, a plus where the input is added again, norm1; then ffn, which treats each position alone, a plus, norm2. A residual path leads around attention and another around ffn. A mask enters attention, its weights come out."}} tags=["shared", "figure"]
 drawing("encoder-block")
 
 # %% [markdown] tags=["shared"]
@@ -402,7 +405,7 @@ for name, step in steps.items():
     found = [blocks[i].attention(y, **asked)[1] for i, y in enumerate(arrived)]
     maps[name] = np.stack([as_numpy(weights)[0, :2] for weights in found])  # l h q k
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Similarity of positions over depth from 1 to 12 blocks. Without residuals it is one from the second block on; with residuals it rises slowly."}}
+# %% mystnb={"image": {"alt": "Similarity of positions over depth from 1 to 12 blocks. Without residuals it is one from the second block on; with residuals it rises slowly."}} tags=["shared", "figure"]
 lines = {name: (depths, alike[name]) for name in reversed(steps)}
 fig = plots.curves(
     {"similarity of positions": lines}, x="blocks", marks="o", size=(4.6, 3)
@@ -482,7 +485,7 @@ def watch(step):
 
 wild, calm = watch(without_norms), watch(whole_block)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over the blocks 0 to 23. Left, the standard deviation of the numbers: without norms it rises steadily, with norms it stays at one. Right, the largest weight of a query: without norms it rises, with norms it stays low, near the dotted line of equal weights."}}
+# %% mystnb={"image": {"alt": "Two panels over the blocks 0 to 23. Left, the standard deviation of the numbers: without norms it rises steadily, with norms it stays at one. Right, the largest weight of a query: without norms it rises, with norms it stays low, near the dotted line of equal weights."}} tags=["shared", "figure"]
 numbers = np.arange(len(blocks))
 titles = "standard deviation of x", "largest weight of a query"
 panels = {
@@ -531,7 +534,7 @@ assert line.max() < 0.2
 # et al. 2020](https://arxiv.org/abs/2002.04745); *Warm-up* compares both). The price:
 # the sum grows with depth, and the share of each new block in it shrinks.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The encoder block with pre-norm, from top to bottom: norm1 and attention, a plus; norm2 and ffn, a plus. Each residual path starts before the norm, so it meets nothing but the two sums."}}
+# %% mystnb={"image": {"alt": "The encoder block with pre-norm, from top to bottom: norm1 and attention, a plus; norm2 and ffn, a plus. Each residual path starts before the norm, so it meets nothing but the two sums."}} tags=["shared", "figure"]
 drawing("pre-norm-block")
 
 # %% [markdown] tags=["shared"]
@@ -733,7 +736,7 @@ for name, step in steps.items():
     stacks = [partial(through, step, depth) for depth in few[name]]
     gradient[name] = [input_gradient(stack, x, probe) / no_block for stack in stacks]
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient over depth from 1 to 12 blocks, relative to no block. Without residuals it drops by a factor of more than a thousand within three blocks, where the line ends; with residuals it stays level for several blocks."}}
+# %% mystnb={"image": {"alt": "Gradient over depth from 1 to 12 blocks, relative to no block. Without residuals it drops by a factor of more than a thousand within three blocks, where the line ends; with residuals it stays level for several blocks."}} tags=["shared", "figure"]
 panel = "gradient, relative to no block"
 lines = {name: (few[name], y) for name, y in reversed(gradient.items())}
 fig = plots.curves({panel: lines}, x="blocks", log_y=[panel], marks="o", size=(4.6, 3))

@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -75,7 +78,7 @@ from helpers.show.prose import say, word  # say() prints a sentence with numbers
 #
 # The model of this page recognises handwritten digits. It learns in a loop:
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop: a batch of inputs goes through the model; with the labels it gives the loss. The gradient of the loss goes to the optimiser, which changes the model. Then comes the next batch."}}
+# %% mystnb={"image": {"alt": "The training loop: a batch of inputs goes through the model; with the labels it gives the loss. The gradient of the loss goes to the optimiser, which changes the model. Then comes the next batch."}} tags=["shared", "figure"]
 plots.use_style()
 drawing("basic-training-loop")
 
@@ -98,7 +101,7 @@ pixels, classes = pixels[order] / 16, classes[order]  # ink from 0 to 1
 train_rows, validation_rows = slice(1197), slice(1197, 1437)
 test_rows = slice(1437, None)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of ten handwritten digits of 8 by 8 pixels, grey and blurred, one of each class; below each its class."}}
+# %% mystnb={"image": {"alt": "A row of ten handwritten digits of 8 by 8 pixels, grey and blurred, one of each class; below each its class."}} tags=["shared", "figure"]
 shown = [np.flatnonzero(classes == label)[0] for label in range(10)]
 images = (255 * pixels[shown]).astype(np.uint8).reshape(1, -1, 8, 8)
 captions = [[str(label) for label in classes[shown]]]
@@ -176,7 +179,7 @@ np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
 # few evaluations in all. Here is a neuron with the weight $w = 0.5$, the input $x = 2$
 # and the target $y = 1$:
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}}
+# %% mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}} tags=["shared", "figure"]
 drawing("chain-rule")
 
 # %% [markdown] tags=["shared"]
@@ -375,7 +378,7 @@ from_arrays(model, initial)
 losses = train(model, x_train, y_train, integers(batches), learning_rate)
 losses = as_numpy(losses)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: from the dotted line of guessing, a steep fall at first, then a gentle one to the end."}}
+# %% mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: from the dotted line of guessing, a steep fall at first, then a gentle one to the end."}} tags=["shared", "figure"]
 panels = {"Loss of every update": {"": (np.arange(len(losses)), losses)}}
 fig = plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
 fig.axes[0].axhline(np.log(10), color=plots.INK, ls=":", lw=0.8)
@@ -482,7 +485,7 @@ say(
     "confident (class → choice):"
 )
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}}
+# %% mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}} tags=["shared", "figure"]
 labels, logits = classes[test_rows], predict(model, pixels[test_rows])  # b, b c
 behind = logits.max(axis=1) - logits[np.arange(len(labels)), labels]  # 0: correct
 wrong = behind.argsort()[::-1][: min(8, (behind > 0).sum())]
@@ -604,7 +607,7 @@ steps = 10.0 ** np.arange(-7, 0.5, 0.5)
 by_steps = [np.abs(quotients(step) - exact).max() for step in steps]
 by_chain_rule = np.abs(as_numpy(gradient) - exact).max()
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Largest error of a gradient against the step, both logarithmic. The difference quotients fall and rise again, and stay above the flat line of automatic differentiation."}}
+# %% mystnb={"image": {"alt": "Largest error of a gradient against the step, both logarithmic. The difference quotients fall and rise again, and stay above the flat line of automatic differentiation."}} tags=["shared", "figure"]
 TITLE = "Error of the gradient"
 lines = {
     "difference quotients": (steps, by_steps),

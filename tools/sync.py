@@ -3,11 +3,11 @@
     python tools/sync.py          writes what has changed
     python tools/sync.py --check  only names it
 
-From a page to its twin go the shared cells: from the one that has changed since the last
-commit. From the pages to ``notebooks/helpers/jax`` and ``torch`` go the cells tagged
-``export``, a file a chapter; from these files the two models to take along. From every
-``.py`` goes its ``.ipynb``, as ``jupytext --sync`` would write it, with the metadata that
-folds cells in Jupyter and Colab.
+From a page to its twin go the shared cells: from the one that has changed since the
+last commit. From the pages to ``notebooks/helpers/jax`` and ``torch`` go the cells that
+are tagged ``export``, a file a chapter. From every ``.py`` goes its ``.ipynb``, as
+``jupytext --sync`` would write it, with the metadata that folds cells in Jupyter and
+Colab.
 """
 
 import ast
@@ -75,7 +75,10 @@ def carry(chapter, texts):
 
 def canonical(text):
     """The text of a page as jupytext writes it."""
-    return jupytext.writes(jupytext.reads(text, fmt="py:percent"), fmt="py:percent")
+    page = jupytext.reads(text, fmt="py:percent")
+    for cell in page.cells:  # as in the notebook, whose keys nbformat sorts
+        cell.metadata = nbformat.from_dict(dict(sorted(cell.metadata.items())))
+    return jupytext.writes(page, fmt="py:percent")
 
 
 def notebook(path, text):
@@ -103,7 +106,8 @@ def used(node):
 def defined(node):
     """Names that a definition or an assignment gives a meaning to."""
     if isinstance(node, ast.Assign):
-        return {n.id for target in node.targets for n in ast.walk(target)}
+        found = [n for target in node.targets for n in ast.walk(target)]
+        return {n.id for n in found if isinstance(n, ast.Name)}
     return {node.name}
 
 
@@ -175,6 +179,12 @@ def rooms(side, texts):
         text = texts[pages.NOTEBOOKS / f"{chapter}_{side}.py"]
         if found := room(chapter, side, text, homes):
             files[chapter] = found
+        elif (path := HELPERS / side / f"{chapter}.py").exists():  # not yet exported
+            files[chapter] = path.read_text("utf-8")
+            tree = ast.parse(files[chapter])
+            kinds = ast.FunctionDef | ast.ClassDef | ast.Assign
+            for node in (n for n in tree.body if isinstance(n, kinds)):
+                homes.update(dict.fromkeys(defined(node), chapter))
     lines = "".join(f"from .{chapter} import *\n" for chapter in sorted(files))
     files["__init__"] = f'"""What the pages build, one file a chapter."""\n\n{lines}'
     return {HELPERS / side / f"{name}.py": text for name, text in files.items()}

@@ -6,6 +6,20 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+__all__ = [
+    "UNIFORM",
+    "MultiHeadAttention",
+    "attention",
+    "check_mask",
+    "dense",
+    "framework_attention",
+    "fused_attention",
+    "linear_parts",
+    "masked_softmax",
+    "merge_heads",
+    "with_causal",
+]
+
 
 def check_mask(mask, scores):
     """Raise an error unless a mask is boolean, with two axes or as many as the scores.

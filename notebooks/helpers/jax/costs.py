@@ -3,6 +3,12 @@
 import jax
 from flax import nnx
 
+__all__ = [
+    "activations",
+    "kept_arrays",
+    "kept_bytes",
+]
+
 
 def kept_arrays(function, *args):
     """What the forward pass of ``function(*args)`` keeps, but its arguments: a dict."""

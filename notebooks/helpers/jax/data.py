@@ -6,6 +6,10 @@ from helpers.jax.attention import dense
 from helpers.jax.encoder import Encoder
 from helpers.jax.positions import LearnedPositions
 
+__all__ = [
+    "SequenceClassifier",
+]
+
 
 class SequenceClassifier(nnx.Module):
     """One output vector per sequence: ``b s i, b s -> b c``.

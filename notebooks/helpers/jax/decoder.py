@@ -12,6 +12,22 @@ from helpers.jax.attention import fused_attention, merge_heads
 from helpers.jax.encoder import Encoder
 from helpers.jax.positions import POSITIONS, without_dropout
 
+__all__ = [
+    "LanguageModel",
+    "advance",
+    "advance_block",
+    "attend_and_keep",
+    "check_tokens",
+    "checked_prompts",
+    "continue_texts",
+    "embedding",
+    "generate",
+    "new_cache",
+    "next_token",
+    "next_token_probabilities",
+    "unembedding",
+]
+
 
 def embedding(n_tokens, m, *, rngs):
     """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""

@@ -8,6 +8,14 @@ from flax import nnx
 
 from helpers.jax.attention import MultiHeadAttention, dense
 
+__all__ = [
+    "ACTIVATIONS",
+    "Encoder",
+    "EncoderBlock",
+    "FeedForward",
+    "layer_norm",
+]
+
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
 # in float32, with the variance from differences: as PyTorch computes it
 layer_norm = partial(nnx.LayerNorm, epsilon=1e-5, use_fast_variance=False)

@@ -3,6 +3,11 @@
 import jax.numpy as jnp
 import optax
 
+__all__ = [
+    "cross_entropy",
+    "tensor",
+]
+
 
 def tensor(x):
     """An array of NumPy on the device: float32, int32, uint8 or bool."""

@@ -13,6 +13,12 @@ from helpers.jax.encoder import ACTIVATIONS, Encoder
 from helpers.jax.positions import LearnedPositions
 from helpers.weights import from_arrays
 
+__all__ = [
+    "MaskedLM",
+    "load_bert",
+    "masked_token",
+]
+
 
 class MaskedLM(nnx.Module):
     """Logits of the token at every position, which sees all of them: ``b s -> b s c``.

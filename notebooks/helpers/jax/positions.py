@@ -8,6 +8,19 @@ from flax import nnx
 from helpers.jax.attention import MultiHeadAttention, dense
 from helpers.jax.encoder import Encoder, layer_norm
 
+__all__ = [
+    "POSITIONS",
+    "LearnedPositions",
+    "Predictor",
+    "RotaryAttention",
+    "SinusoidalPositions",
+    "attention_maps",
+    "check_length",
+    "rotary",
+    "sinusoidal_positions",
+    "without_dropout",
+]
+
 
 def sinusoidal_positions(length, m):
     """Sine on the even features, cosine on the odd ones: ``s m``, in float64.

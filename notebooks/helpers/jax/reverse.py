@@ -15,6 +15,17 @@ from helpers.data.sequences import draw_uniforms, shuffled
 from helpers.jax.frameworks import tensor
 from helpers.jax.positions import without_dropout
 
+__all__ = [
+    "append",
+    "check_finite",
+    "evaluate",
+    "fit",
+    "make_optimizer",
+    "score",
+    "train_epoch",
+    "weighted_means",
+]
+
 
 def make_optimizer(rates, max_grad_norm, weight_decay):
     """Clipping, then AdamW that decays matrices only; ``rates`` has one an update."""

@@ -10,6 +10,28 @@ from helpers.data import checkpoints, published
 from helpers.jax.attention import UNIFORM, framework_attention, merge_heads
 from helpers.jax.decoder import check_tokens, checked_prompts
 
+__all__ = [
+    "MLP",
+    "GroupedAttention",
+    "MixtureOfExperts",
+    "ModernBlock",
+    "ModernLM",
+    "SwiGLU",
+    "continue_greedily",
+    "embedding_table",
+    "empty_cache",
+    "fused",
+    "generate_greedily",
+    "keep",
+    "load_pretrained",
+    "make_norm",
+    "part_size",
+    "placed",
+    "projection",
+    "rotary_halves",
+    "split_heads",
+]
+
 
 def part_size(m, n_parts):
     """Size of each of ``n_parts`` equal parts of ``m`` features or heads."""

@@ -1,4 +1,4 @@
-"""What the pages build: one file a chapter, written by `make sync`."""
+"""What the pages build, one file a chapter."""
 
 from .attention import *
 from .costs import *

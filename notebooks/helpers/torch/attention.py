@@ -5,6 +5,19 @@ import math
 import torch
 from torch import nn
 
+__all__ = [
+    "MultiHeadAttention",
+    "attention",
+    "check_mask",
+    "dense",
+    "framework_attention",
+    "fused_attention",
+    "linear_parts",
+    "masked_softmax",
+    "merge_heads",
+    "with_causal",
+]
+
 
 def check_mask(mask, scores):
     """Raise an error unless a mask is boolean, with two axes or as many as the scores.

@@ -2,6 +2,12 @@
 
 import torch
 
+__all__ = [
+    "activations",
+    "kept_arrays",
+    "kept_bytes",
+]
+
 
 def kept_arrays(function, *args):
     """What the forward pass of ``function(*args)`` keeps, by address."""

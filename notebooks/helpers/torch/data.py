@@ -6,6 +6,10 @@ from helpers.torch.attention import dense
 from helpers.torch.encoder import Encoder
 from helpers.torch.positions import LearnedPositions
 
+__all__ = [
+    "SequenceClassifier",
+]
+
 
 class SequenceClassifier(nn.Module):
     """One output vector per sequence: ``b s i, b s -> b c``.

@@ -10,6 +10,22 @@ from helpers.torch.attention import fused_attention, merge_heads
 from helpers.torch.encoder import Encoder
 from helpers.torch.positions import POSITIONS, without_dropout
 
+__all__ = [
+    "LanguageModel",
+    "advance",
+    "advance_block",
+    "attend_and_keep",
+    "check_tokens",
+    "checked_prompts",
+    "continue_texts",
+    "embedding",
+    "generate",
+    "new_cache",
+    "next_token",
+    "next_token_probabilities",
+    "unembedding",
+]
+
 
 def embedding(n_tokens, m):
     """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""

@@ -5,6 +5,13 @@ from torch import nn
 
 from helpers.torch.attention import MultiHeadAttention, dense
 
+__all__ = [
+    "ACTIVATIONS",
+    "Encoder",
+    "EncoderBlock",
+    "FeedForward",
+]
+
 ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
 
 

@@ -3,6 +3,12 @@
 import torch
 from torch import nn
 
+__all__ = [
+    "cross_entropy",
+    "device",
+    "tensor",
+]
+
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -11,6 +11,12 @@ from helpers.torch.encoder import Encoder
 from helpers.torch.positions import LearnedPositions
 from helpers.weights import from_arrays
 
+__all__ = [
+    "MaskedLM",
+    "load_bert",
+    "masked_token",
+]
+
 
 class MaskedLM(nn.Module):
     """Logits of the token at every position, which sees all of them: ``b s -> b s c``.

@@ -9,6 +9,19 @@ from torch import nn
 from helpers.torch.attention import MultiHeadAttention, dense
 from helpers.torch.encoder import Encoder
 
+__all__ = [
+    "POSITIONS",
+    "LearnedPositions",
+    "Predictor",
+    "RotaryAttention",
+    "SinusoidalPositions",
+    "attention_maps",
+    "check_length",
+    "rotary",
+    "sinusoidal_positions",
+    "without_dropout",
+]
+
 
 def sinusoidal_positions(length, m):
     """Sine on the even features, cosine on the odd ones: ``s m``, in float64.

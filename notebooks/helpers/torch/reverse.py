@@ -14,6 +14,16 @@ from helpers.data.sequences import draw_uniforms, shuffled
 from helpers.torch.frameworks import tensor
 from helpers.torch.positions import without_dropout
 
+__all__ = [
+    "append",
+    "check_finite",
+    "evaluate",
+    "fit",
+    "make_optimizer",
+    "update",
+    "weighted_means",
+]
+
 
 def make_optimizer(model, settings):
     """AdamW that decays matrices only, and the scheduler of its learning rate."""
