@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 
+import jupytext
 import pytest
 import yaml
 from packaging.markers import Marker
@@ -19,15 +20,15 @@ from packaging.utils import canonicalize_name
 import pages
 
 REQUIREMENTS = pages.ROOT / "requirements"
-PAGE = """# %% [markdown] tags=["shared"]
+PAGE = """# %% [markdown]
 # # Tiny
 #
 # Some words.
 
-# %% tags=["shared"]
+# %%
 from helpers import double
 
-# %% tags=["shared"]
+# %%
 x = double.double(2)
 print("twice two is", x)
 """
@@ -65,29 +66,37 @@ def tiny(tmp_path):
     (root / "_toc.yml").write_text(toc)
     (helpers / "__init__.py").write_text("")
     (helpers / "double.py").write_text("def double(x):\n    return 2 * x\n")
-    (root / "notebooks" / "tiny_jax.py").write_text(PAGE)
-    (root / "notebooks" / "tiny_torch.py").write_text(OTHER)
+    write(root / "notebooks" / "tiny_jax.py", PAGE)
+    write(root / "notebooks" / "tiny_torch.py", OTHER)
     return root
 
 
-def run(root, *command):
-    """Write the notebooks and run a command; return its status and what it printed."""
-    for step in (["tools/sync.py"], command):
-        done = subprocess.run(
-            [sys.executable, *step],
-            cwd=root,
-            env={**os.environ, "NO_COLOR": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-        )
-    return done.returncode, done.stdout
+def write(page, text):
+    """Write a page, and its notebook."""
+    page.write_text(text)
+    jupytext.write(jupytext.read(page), page.with_suffix(".ipynb"))
 
 
 def change(path, old, new):
     text = path.read_text()
     assert old in text
-    path.write_text(text.replace(old, new))
+    if path.parent.name == "notebooks":
+        write(path, text.replace(old, new))
+    else:
+        path.write_text(text.replace(old, new))
+
+
+def run(root, *command):
+    """The status of a command, and what it printed."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=root,
+        env={**os.environ, "NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+    )
+    return done.returncode, done.stdout
 
 
 def test_a_book_is_built_once_and_later_only_what_changed(tiny):

@@ -55,11 +55,12 @@ def blank(page):
         tags = {*cell.metadata.get("tags", [])}
         if cell.cell_type == "code" and "answer" in tags:
             continue
-        if cell.cell_type == "code" and not tags & {"hide-input", "hide-cell"}:
+        if cell.cell_type == "code" and not tags & pages.FOLDS.keys():
             cell.source = blanked(cell.source)
         if "check" in tags:
             cell.metadata = {"tags": ["check"]}
         cells.append(cell)
+    notebook.metadata.pop("jupytext", None)  # it has no .py
     return nbformat.v4.new_notebook(cells=cells, metadata=notebook.metadata)
 
 
