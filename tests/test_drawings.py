@@ -32,7 +32,7 @@ def parts(text):
 
 
 def test_the_committed_drawings_are_those_of_draw_py(tmp_path):
-    """Their names; with the version of Matplotlib that drew them, also what they show."""
+    """Their names; with the Matplotlib that drew them, also what they show."""
     command = [sys.executable, pages.ROOT / "book/drawings/draw.py", tmp_path]
     subprocess.run(command, check=True)
     assert {file.name for file in tmp_path.iterdir()} == {*FILES}

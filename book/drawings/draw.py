@@ -8,23 +8,19 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-NOTEBOOKS = HERE.parents[1] / "notebooks"
-SHOWN = NOTEBOOKS / "helpers" / "show" / "drawings"
+HERE = Path(__file__).resolve().parent  # where Python looks first
+sys.path.insert(1, str(HERE.parents[1] / "notebooks"))
 
 
-def main(folder=SHOWN):
-    sys.path[:0] = [str(HERE), str(NOTEBOOKS)]
-    for file in HERE.glob("*.py"):
+def main(folder=HERE.parents[1] / "notebooks/helpers/show/drawings"):
+    for file in HERE.glob("[a-z]*.py"):
         import_module(file.stem)
-    from canvas import DRAWINGS, Canvas
-    from helpers.show import plots
-
+    canvas, plots = import_module("canvas"), import_module("helpers.show.plots")
     plots.use_style()
-    for name, (height, draw) in DRAWINGS.items():
-        draw(canvas := Canvas(height))
+    for name, (height, draw) in canvas.DRAWINGS.items():
+        draw(sheet := canvas.Canvas(height))
         file = Path(folder) / f"{name}.svg"
-        canvas.fig.savefig(file, bbox_inches="tight", metadata={"Date": None})
+        sheet.fig.savefig(file, bbox_inches="tight", metadata={"Date": None})
 
 
 if __name__ == "__main__":

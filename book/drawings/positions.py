@@ -2,28 +2,43 @@
 
 import numpy as np
 
-from canvas import KINDS, WIDTH, Box, drawing, tint
+from canvas import KINDS, Box, drawing, tint
 from helpers import reference
 from helpers.show.plots import BLUE, INK, ORANGE, PURPLE
 
+NUMBERS = {  # of the page's untrained model: embed (2 rows), encoder (3), output (3)
+    "torch": """1.389 1.586 0.946 -0.844  0.599 -1.555 -0.341 1.853
+        0.483 1.407 -0.976 -0.914  0.529 -0.601 -1.260 1.331  1.687 -0.216 -0.844 -0.627
+        0.795 0.723  0.681 0.739  0.818 0.735""",
+    "jax": """-0.577 0.120 0.872 0.253  -0.436 0.294 0.362 -0.513
+        -1.636 0.960 0.633 0.044  -1.020 1.505 0.294 -0.779  -0.373 -1.412 1.263 0.521
+        -0.485 -0.088  -0.385 -0.360  -0.324 0.463""",
+}
 
-@drawing(464)
-def predictor(canvas):
-    """From the features of each element to one output each."""
-    x, w = 134, 124
-    canvas.text(x, 12, "x", "name")
-    steps = [
-        ("b s i", "embed", "", "dense", 24),
-        ("b s m", "positions", "adds a code to each", "positions", 38),
-        ("b s m", "encoder", "n_blocks blocks", "attention", 62),
-        ("b s m", "hidden", "", "dense", 24),
-        ("", "hidden_norm", "", "norm", 24),
-        ("", "relu", "", "plain", 24),
-        ("", "output", "", "output", 24),
-        ("b s c", "", "", "", 0),
-    ]
-    box = canvas.column(x, w, (x, 22), 32, steps)["encoder"]
-    canvas.mask_and("maps", "l b h q k", box)
+
+def position_codes(s, m):
+    """The table of sines and cosines: ``s m``."""
+    angles = np.arange(s)[:, None] / 10000 ** (np.arange(0, m, 2) / m)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(s, m)
+
+
+@drawing(226)
+def clocks(canvas):
+    """Three pairs of features of six position codes as clocks, a row per pair."""
+    codes, m, radius = position_codes(6, 48), 48, 13
+    canvas.text(124, 11, "positions", "name")
+    for row, i in enumerate((0, 6, 16)):
+        y, turn = 66 + 62 * row, 2 * np.pi * 10000 ** (i / m)
+        words = f"features {i} and {i + 1}: one turn in {turn:.0f} positions"
+        canvas.text(14, y - 26, words, ha="left")
+        for position, code in enumerate(codes):
+            x = 26 + 39.2 * position
+            style = {"ms": 2 * radius, "mfc": tint(PURPLE, 0.12), "mec": PURPLE}
+            canvas.ax.plot(x, y, "o", mew=1.1, zorder=1, **style)
+            end = x + 0.8 * radius * code[i], y - 0.8 * radius * code[i + 1]
+            canvas.line((x, y), end, colour=INK)
+            if row == 0:
+                canvas.text(x, 26, str(position), "small")
 
 
 @drawing(318)
@@ -56,100 +71,62 @@ def mask(canvas):
     result = canvas.matrix(left - 27.5, 216, shown, PURPLE, 11, low=0)
     canvas.line(box.bottom, result.top)
     canvas.label(left, 284, "weights", "b h q k")
-    canvas.text(104, 250, "grey: hidden, weight 0", size=8.5, ha="left")
-    canvas.text(104, 264, "1: shared by all heads", size=8.5, ha="left")
+    canvas.text(104, 250, "grey: hidden, weight 0", "small", ha="left")
+    canvas.text(104, 264, "1: shared by all heads", "small", ha="left")
 
 
-# Of the page's untrained model in each framework, by stages: a row for each token.
-STEP = {
-    "torch": [[1.389, 1.586, 0.946, -0.844], [0.599, -1.555, -0.341, 1.853]],
-    "jax": [[-0.577, 0.120, 0.872, 0.253], [-0.436, 0.294, 0.362, -0.513]],
-}
-ENCODED = {
-    "torch": [[0.483, 1.407, -0.976, -0.914], [0.529, -0.601, -1.260, 1.331],
-        [1.687, -0.216, -0.844, -0.627]],
-    "jax": [[-1.636, 0.960, 0.633, 0.044], [-1.020, 1.505, 0.294, -0.779],
-        [-0.373, -1.412, 1.263, 0.521]],
-}  # fmt: skip
-SCORES = {
-    "torch": [[0.795, 0.723], [0.681, 0.739], [0.818, 0.735]],
-    "jax": [[-0.485, -0.088], [-0.385, -0.360], [-0.324, 0.463]],
-}
+@drawing(464)
+def predictor(canvas):
+    """From the features of each element to one output each."""
+    canvas.text(134, 12, "x", "name")
+    steps = [
+        ("b s i", "embed", "", "dense", 24),
+        ("b s m", "positions", "adds a code to each", "positions", 38),
+        ("b s m", "encoder", "n_blocks blocks", "attention", 62),
+        ("b s m", "hidden", "", "dense", 24),
+        ("", "hidden_norm", "", "norm", 24),
+        ("", "relu", "", "plain", 24),
+        ("", "output", "", "output", 24),
+        ("b s c", "", "", "", 0),
+    ]
+    box = canvas.column(134, 124, (134, 22), 32, steps)["encoder"]
+    canvas.mask_and("maps", "l b h q k", box)
 
 
 @drawing(455, "walk-through-jax", side="jax")
 @drawing(455, "walk-through-torch", side="torch")
 def walk_through(canvas, side):
     """Three words on their way through a predictor, with the numbers of every stage."""
-    tokens, ids = ["step", "by", "step"], [3, 1, 3]
-    embedded = np.array(STEP[side])[[0, 1, 0]]  # s m
-    placed = embedded + position_codes(3, 4)
-    encoded, scores = np.array(ENCODED[side]), np.array(SCORES[side])  # s m, s c
-    row, gap, s = 15, 50, len(tokens)
+    tokens, ids, x = ["step", "by", "step"], [3, 1, 3], 134
+    values = np.array(NUMBERS[side].split(), float)
+    embedded = values[:8].reshape(2, 4)[[0, 1, 0]]  # s m
     stages = [
-        ("embed", "a row of a table", "dense", embedded, "b s m"),
-        ("positions", "adds a code", "positions", placed, "b s m"),
-        ("encoder", "2 blocks", "attention", encoded, "b s m"),
-        ("output", "c scores each", "output", scores, "b s c"),
+        ("embed", "a row of a table", "dense", embedded),
+        ("positions", "adds a code", "positions", embedded + position_codes(3, 4)),
+        ("encoder", "2 blocks", "attention", values[8:20].reshape(3, 4)),
+        ("output", "c scores each", "output", values[20:].reshape(3, 2)),
     ]
-    x, y = WIDTH / 2 + 10, 24
-    canvas.text(x - 22, 11, "token", size=8.5)
-    canvas.text(x + 28, 11, "id", size=8.5)
-    for i, (token, number) in enumerate(zip(tokens, ids, strict=True)):
-        middle = y + (i + 0.5) * row
-        canvas.text(x - 22, middle, token)
-        canvas.text(x + 28, middle, str(number), "name", size=9)
-    canvas.text(WIDTH - 26, y + s * row / 2, "b s", "shape")
-    for name, note, kind, values, shape in stages:
-        y += s * row
+    canvas.texts("small", (x - 22, 11, "token"), (x + 28, 11, "id"))
+    for i, token in enumerate(tokens):
+        canvas.text(x - 22, 31.5 + 15 * i, token)
+        canvas.text(x + 28, 31.5 + 15 * i, str(ids[i]), "name", 9)
+    canvas.text(222, 46.5, "b s", "shape")
+    for stage, (name, note, kind, values) in enumerate(stages):
+        y = 69 + 95 * stage
         canvas.line((x, y + 2), (x, y + 12))
         canvas.frame(Box(x - 88, y + 12, 176, 24), KINDS[kind])
         canvas.text(x - 45, y + 24, name, "name")
-        canvas.text(x + 40, y + 24, note, size=8.5)
-        canvas.line((x, y + 36), (x, y + gap - 2))
-        y += gap
-        w = 33 * values.shape[1]
-        numbers(canvas, x - w / 2, y, values)
-        for i, token in enumerate(tokens):
-            canvas.text(x - 86, y + (i + 0.5) * row, token, size=8.5)
-        canvas.text(WIDTH - 26, y + s * row / 2, shape, "shape")
-
-
-def position_codes(s, m):
-    """The table of sines and cosines: ``s m``."""
-    angles = np.arange(s)[:, None] / 10000 ** (np.arange(0, m, 2) / m)
-    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(s, m)
-
-
-@drawing(226)
-def clocks(canvas):
-    """Three pairs of features of six position codes as clocks, a row per pair."""
-    table, m = position_codes(6, 48), 48
-    turns = {i: 2 * np.pi * 10000 ** (i / m) for i in (0, 6, 16)}
-    pairs = {i: f"one turn in {turn:.0f} positions" for i, turn in turns.items()}
-    row, radius = 62, 13
-    left = 20 + radius
-    step = (WIDTH - 2 * left + 14) / (len(table) - 1)
-    for j, (i, note) in enumerate(pairs.items()):
-        y = 66 + row * j
-        canvas.text(14, y - 26, f"features {i} and {i + 1}: {note}", ha="left")
-        for position, code in enumerate(table):
-            x = left - 7 + step * position
-            style = {"ms": 2 * radius, "mfc": tint(PURPLE, 0.12), "mec": PURPLE}
-            canvas.ax.plot(x, y, "o", mew=1.1, zorder=1, **style)
-            end = x + 0.8 * radius * code[i], y - 0.8 * radius * code[i + 1]
-            canvas.line((x, y), end, colour=INK)
-    for position in range(len(table)):
-        canvas.text(left - 7 + step * position, 26, str(position), size=8.5)
-    canvas.text(WIDTH / 2, 11, "positions", "name")
-
-
-def numbers(canvas, x, y, values, w=33, h=15):
-    """A matrix with its numbers, one decimal each; blue: positive, orange: negative."""
-    shares = 0.5 * np.abs(values) / (np.abs(values).max() or 1)
-    signs = np.where(values > 0, BLUE, ORANGE)
-    pairs = [zip(*row, strict=True) for row in zip(signs, shares, strict=True)]
-    canvas.cells(x, y, [[tint(*pair) for pair in row] for row in pairs], w, h=h)
-    for (i, j), value in np.ndenumerate(values):
-        text = f"{value + 0.0:.1f}".replace("-", "−")
-        canvas.text(x + (j + 0.5) * w, y + (i + 0.5) * h, text, size=8.5)
+        canvas.text(x + 40, y + 24, note, "small")
+        canvas.line((x, y + 36), (x, y + 48))
+        left = x - 33 * len(values[0]) / 2
+        for i, row in enumerate(values):  # blue is positive, orange negative
+            for j, value in enumerate(row):
+                share = 0.5 * np.abs(value) / np.abs(values).max()
+                colour = tint(BLUE if value > 0 else ORANGE, share)
+                cell = canvas.cells(
+                    left + 33 * j, y + 50 + 15 * i, [[colour]], 33, h=15
+                )
+                words = f"{value:.1f}".replace("-", "−")
+                canvas.text(*cell.middle, words, "small")
+            canvas.text(x - 86, y + 57.5 + 15 * i, tokens[i], "small")
+        canvas.text(222, y + 72.5, "b s c" if name == "output" else "b s m", "shape")

@@ -56,7 +56,7 @@ def grouped_heads(canvas):
         canvas.text(4, y, name, "name", size=9, ha="left")
     for x, (name, n) in zip((72, 143, 214), columns.items(), strict=True):
         canvas.text(x, 10, name, size=8.5, weight="bold")
-        canvas.text(x, 23, f"{n} for 4", size=8.5)
+        canvas.text(x, 23, f"{n} for 4", "small")
         for group in np.split(x + 16 * (np.arange(4) - 1.5), n):
             shared = Box(group.mean() - 6.5, 93, 13, 15)
             canvas.frame(shared, ORANGE, 0.4)
@@ -65,7 +65,7 @@ def grouped_heads(canvas):
                 canvas.line((q, 53), shared.top, head=False)
         bar = [ORANGE] * n + [tint(HIDDEN, 0.4)] * (4 - n)
         canvas.cells(x - 31, 131, [bar], 15.5, h=14)
-        canvas.text(x, 156, f"{25 * n} %", size=8.5)
+        canvas.text(x, 156, f"{25 * n} %", "small")
 
 
 def dial(canvas, x, y, r, hands):
@@ -78,25 +78,24 @@ def dial(canvas, x, y, r, hands):
 @drawing(306)
 def rotation(canvas):
     """Pairs turn by their position; the angle from k to q depends on their distance."""
-    hues = (BLUE, ORANGE, GREEN, PURPLE)
-    canvas.text(148, 10, "position", size=8.5)
-    canvas.text(6, 48, "fast pair", ha="left", size=8.5)
-    canvas.text(6, 92, "slow pair", ha="left", size=8.5)
+    canvas.text(148, 10, "position", "small")
+    canvas.texts("small", (6, 48, "fast pair"), (6, 92, "slow pair"), ha="left")
     for i, x in enumerate((82, 126, 170, 214)):
-        canvas.text(x, 24, str(i), size=8.5)
+        canvas.text(x, 24, str(i), "small")
         dial(canvas, x, 48, 16, {PURPLE: 0.3 + 0.8 * i})
         dial(canvas, x, 92, 16, {PURPLE: 0.3 + 0.15 * i})
-    canvas.text(124, 130, "fast pair: the same distance, the same angle", size=8.5)
+    canvas.text(124, 130, "fast pair: the same distance, the same angle", "small")
     for x, k in ((68, 0), (180, 1)):
         hands = {ORANGE: 0.3 + 0.8 * k, BLUE: 0.9 + 0.8 * (k + 2)}
         dial(canvas, x, 176, 30, hands)
         end, start = -np.rad2deg([*hands.values()])
         canvas.ax.add_patch(Arc((x, 176), 26, 26, theta1=start, theta2=end, ec=INK))
-        canvas.text(x - 6, 219, f"k at {k}", ha="right", size=8.5, colour=ORANGE)
-        canvas.text(x + 6, 219, f"q at {k + 2}", ha="left", size=8.5, colour=BLUE)
-    canvas.text(124, 248, "feature i turns with feature i + d/2 (here d = 8)", size=8.5)
+        canvas.text(x - 6, 219, f"k at {k}", "small", colour=ORANGE, ha="right")
+        canvas.text(x + 6, 219, f"q at {k + 2}", "small", colour=BLUE, ha="left")
+    canvas.text(124, 248, "feature i turns with feature i + d/2 (here d = 8)", "small")
     canvas.text(45, 289, "q, k", "name", ha="right")
-    canvas.cells(52, 280, [[tint(hue, 0.55) for hue in 2 * hues]], 18)
+    hues = [tint(hue, 0.55) for hue in (BLUE, ORANGE, GREEN, PURPLE)]
+    canvas.cells(52, 280, [2 * hues], 18)
     for x, y in ((61, 276), (79, 272), (97, 268), (115, 264)):
         canvas.line((x, 280), (x, y), (x + 72, y), (x + 72, 280), head=False)
 
@@ -104,10 +103,10 @@ def rotation(canvas):
 @drawing(246)
 def experts(canvas):
     """The router chooses two of four experts; their weighted outputs are added."""
-    x = 124
-    canvas.text(x, 9, "one token", size=8.5)
-    router = canvas.below((x, 16), x, 38, 210, 40, "router", "top 2 of 4", "attention")
-    plus = canvas.plus(x, 198)
+    canvas.text(124, 9, "one token", "small")
+    words = "router", "top 2 of 4", "attention"
+    router = canvas.below((124, 16), 124, 38, 210, 40, *words)
+    plus = canvas.plus(124, 198)
     ends = {1: ("times 0.7", plus.left, "left"), 3: ("times 0.3", plus.right, "right")}
     for i, place in enumerate((34, 94, 154, 214)):
         box, (words, end, ha) = Box(place - 27, 104, 54, 40), ends.get(i, ("",) * 3)
@@ -117,5 +116,5 @@ def experts(canvas):
         if words:
             canvas.line((place, router.bottom[1]), box.top)
             canvas.line(box.bottom, (place, 198), end)
-            canvas.text(place - 6 * i + 12, 168, words, size=8.5, ha=ha)
-    canvas.line(plus.bottom, (x, 234))
+            canvas.text(place - 6 * i + 12, 168, words, "small", ha=ha)
+    canvas.line(plus.bottom, (124, 234))

@@ -1,7 +1,5 @@
 """Photos as pages load them: files found, whole, and fitting; pictures of any kind."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
