@@ -13,9 +13,8 @@ import torch
 from flax import nnx
 
 import pages
-from helpers.engine.shapes import as_numpy
-from helpers.engine.weights import from_arrays, to_arrays
 from helpers.show import DRAWINGS, drawing
+from helpers.weights import as_numpy, from_arrays, to_arrays
 from sides import on_both_sides
 
 FILES = {file.name: file for file in DRAWINGS.glob("*.svg")}
@@ -68,10 +67,10 @@ def test_a_drawing_is_an_svg_and_an_unknown_name_raises():
 def test_the_walk_through_shows_the_numbers_of_the_model(side):
     """The untrained predictor and the embeddings of the page, both made with seed 0."""
     layer = torch.nn.Embedding if side.name == "torch" else nnx.Embed
-    embedding = to_arrays(side.models.build(layer, 5, 4))
+    embedding = to_arrays(side.build(layer, 5, 4))
     model = side.build("Predictor", 5, 4, 2, n_blocks=2, n_heads=2, f=16)
     from_arrays(model, to_arrays(model) | {"embed.weight": embedding["weight"]})
-    x = side.tensor(np.eye(5)[[[3, 1, 3]]])  # b s i
+    x = side.tensor(np.eye(5)[[[3, 1, 3]]], "float32")  # b s i
     embedded = model.embed(x)
     placed = model.positions(embedded)
     stages = embedded, placed, model.encoder(placed), model(x)

@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from symtable import symtable
 
 import jupytext
 import nbformat
@@ -98,9 +99,16 @@ def notebook(path, text):
     return nbformat.writes(new) + "\n"
 
 
-def used(node):
-    """Names that a piece of code looks up."""
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+def used(source):
+    """Names that a piece of code looks up, but those of its arguments and variables."""
+    found, tables = set(), [symtable(source, "room", "exec")]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        symbols = [s for s in table.get_symbols() if s.is_referenced()]
+        everywhere = table.get_type() == "module"
+        found |= {s.get_name() for s in symbols if everywhere or s.is_global()}
+    return found
 
 
 def defined(node):
@@ -160,7 +168,7 @@ def room(chapter, side, text, homes):
         own |= defined(node)
     known = imported(ast.parse("\n".join(c.source for c in cells)))
     needed = {}
-    for name in sorted(used(trees) - own - set(vars(builtins))):
+    for name in sorted(used(body) - own - set(vars(builtins))):
         if name in homes:
             needed[name] = (f"helpers.{side}.{homes[name]}", name)
         elif name in known:

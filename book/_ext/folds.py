@@ -4,8 +4,9 @@ The line that unfolds a check or an experiment is its own first line, a comment.
 """
 
 from docutils import nodes
-from pages import FOLDS
 from sphinx.transforms.post_transforms import SphinxPostTransform
+
+from pages import FOLDS
 
 
 class FoldCells(SphinxPostTransform):

@@ -20,7 +20,7 @@ def as_numpy(x):
     if hasattr(x, "detach"):
         x = x.detach().cpu()
         x = x.float() if str(x.dtype) == "torch.bfloat16" else x
-    x = np.array(x)
+    x = np.asarray(x).copy()  # np.array warns of tensors
     return x.astype(np.float32) if x.dtype.name == "bfloat16" else x
 
 

@@ -2,11 +2,10 @@
 
 import os
 
+import browser
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
-
-import browser
 
 PATIENCE = 60_000  # milliseconds: a busy machine is slow, and nothing is wrong with it
 expect.set_options(timeout=PATIENCE)

@@ -3,15 +3,15 @@
 import threading
 from functools import cache
 
+import browser
 import nbformat
 import pytest
+import serve
 from jupyter_cache import get_cache
 
-import browser
 import build_book
 import pages
 import playground
-import serve
 from browsing import TYPESET, WIDE, find_browser, new_context, watch
 from comparison import JAVASCRIPT
 from models_in_javascript import LIBRARY

@@ -3,11 +3,11 @@
 import re
 
 import pytest
+import serve
 from playwright.sync_api import expect
 
 import navigation
 import pages
-import serve
 from browsing import NARROW, WIDE
 from reading import article, whole
 

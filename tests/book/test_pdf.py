@@ -3,11 +3,11 @@
 import io
 from unicodedata import normalize
 
+import pdf
 import pytest
 from pypdf import PdfReader
 
 import pages
-import pdf
 from reading import article
 
 pytestmark = pytest.mark.book

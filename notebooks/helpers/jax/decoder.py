@@ -9,8 +9,8 @@ import optax
 from flax import nnx
 
 from helpers.jax.attention import fused_attention, merge_heads
-from helpers.jax.encoder import Encoder
-from helpers.jax.positions import POSITIONS, without_dropout
+from helpers.jax.encoder import Encoder, without_dropout
+from helpers.jax.positions import POSITIONS
 
 __all__ = [
     "LanguageModel",

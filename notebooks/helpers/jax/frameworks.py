@@ -1,4 +1,4 @@
-"""The chapter *Two frameworks* builds these."""
+"""Written by `make sync` from notebooks/frameworks_jax.py."""
 
 import jax.numpy as jnp
 import optax
@@ -18,6 +18,6 @@ def cross_entropy(model, inputs, labels):
     """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
     logits = model(inputs)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    real = (labels >= 0) & (labels < logits.shape[-1])  # another label has no loss
-    loss = jnp.where(real, losses, jnp.nan).mean()
+    known = (labels >= 0) & (labels < logits.shape[-1])
+    loss = jnp.where(known, losses, jnp.nan).mean()
     return loss, {"accuracy": (logits.argmax(-1) == labels).mean()}

@@ -14,11 +14,9 @@ __all__ = [
     "Predictor",
     "RotaryAttention",
     "SinusoidalPositions",
-    "attention_maps",
     "check_length",
     "rotary",
     "sinusoidal_positions",
-    "without_dropout",
 ]
 
 
@@ -128,15 +126,3 @@ class Predictor(nnx.Module):
         x, maps = encoded if return_maps else (encoded, None)
         x = self.dropout(jax.nn.relu(self.hidden_norm(self.hidden(x))))
         return (self.output(x), maps) if return_maps else self.output(x)  # b s c
-
-
-def without_dropout(model):
-    """A copy of the model with dropout off."""
-    quiet = nnx.clone(model)
-    quiet.eval()
-    return quiet
-
-
-def attention_maps(model, x, mask=None):
-    """Outputs and attention maps ``l b h q k`` of a forward pass with dropout off."""
-    return without_dropout(model)(x, mask, return_maps=True)

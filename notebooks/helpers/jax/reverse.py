@@ -12,8 +12,8 @@ from tensorboard.summary import Writer
 from tqdm import tqdm
 
 from helpers.data.sequences import draw_uniforms, shuffled
+from helpers.jax.encoder import without_dropout
 from helpers.jax.frameworks import tensor
-from helpers.jax.positions import without_dropout
 
 __all__ = [
     "append",

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn.functional import linear
 
 from helpers.torch.attention import fused_attention, merge_heads
-from helpers.torch.encoder import Encoder
-from helpers.torch.positions import POSITIONS, without_dropout
+from helpers.torch.encoder import Encoder, without_dropout
+from helpers.torch.positions import POSITIONS
 
 __all__ = [
     "LanguageModel",

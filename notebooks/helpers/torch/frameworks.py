@@ -1,4 +1,4 @@
-"""The chapter *Two frameworks* builds these."""
+"""Written by `make sync` from notebooks/frameworks_torch.py."""
 
 import torch
 from torch import nn
@@ -8,6 +8,7 @@ __all__ = [
     "device",
     "tensor",
 ]
+
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -1,6 +1,5 @@
 """The chapter *Positions and the whole encoder* builds these, with the `Predictor`."""
 
-from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -15,11 +14,9 @@ __all__ = [
     "Predictor",
     "RotaryAttention",
     "SinusoidalPositions",
-    "attention_maps",
     "check_length",
     "rotary",
     "sinusoidal_positions",
-    "without_dropout",
 ]
 
 
@@ -133,21 +130,3 @@ class Predictor(nn.Module):
         x, maps = encoded if return_maps else (encoded, None)
         x = self.dropout(torch.relu(self.hidden_norm(self.hidden(x))))
         return (self.output(x), maps) if return_maps else self.output(x)  # b s c
-
-
-@contextmanager
-def without_dropout(model):
-    """The model with dropout off; then each module gets its old mode back."""
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for part, was_training in modes:
-            part.training = was_training
-
-
-def attention_maps(model, x, mask=None):
-    """Outputs and attention maps ``l b h q k`` of a forward pass with dropout off."""
-    with without_dropout(model), torch.no_grad():
-        return model(x, mask, return_maps=True)

@@ -11,8 +11,8 @@ from torch import nn
 from tqdm import tqdm
 
 from helpers.data.sequences import draw_uniforms, shuffled
+from helpers.torch.encoder import without_dropout
 from helpers.torch.frameworks import tensor
-from helpers.torch.positions import without_dropout
 
 __all__ = [
     "append",
