@@ -4,10 +4,9 @@
 at the end of each build in which a page links to one, from what the chapters build.
 """
 
+import one_file
 from docutils import nodes
 from sphinx.util.docutils import SphinxRole
-
-import one_file
 
 KEY = "model-file"  # among the metadata of a page that links to one
 

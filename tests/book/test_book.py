@@ -6,12 +6,12 @@ from functools import cache
 from urllib.parse import unquote, urljoin, urlsplit
 
 import nbformat
+import one_file
 import pytest
 import yaml
 
 import blank
 import glossary
-import one_file
 import pages
 from build_book import HTML
 from reading import article, soup, whole
