@@ -11,8 +11,6 @@ import jax
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, seed, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from helpers import reference
@@ -36,7 +34,6 @@ PADDING = np.arange(S) < np.array([[S], [4]])  # b k
 MASKS = {
     "no mask": None,
     "padding": PADDING[:, None, None],
-    "per head": draw_mask(B, H, S, S),
     "blind rows": draw_mask(S, S, empty_rows=True),
 }
 
@@ -67,8 +64,8 @@ def attend_and_back(side, tensors, mask=None):
 @pytest.mark.parametrize(
     ("lead", "shape"),
     [
-        ((), None), ((), (Q, 1)), ((B,), (B, 1, K)), ((B, H), (Q, K)),
-        ((B, H), (1, H, Q, K)), ((17, B, H), (17, 1, H, Q, K)),
+        ((), None), ((B,), (B, 1, K)), ((B, H), (1, H, Q, K)),
+        ((17, B, H), (17, 1, H, Q, K)),
     ],
     ids=str,
 )  # fmt: skip
@@ -101,40 +98,12 @@ def test_attention_and_its_gradients_are_those_of_pytorch(side, shape):
 
 
 @on_both_sides
-@settings(max_examples=8, database=None)
-@seed(1)
-@given(
-    h=st.integers(1, 4), q=st.integers(1, 40), k=st.integers(1, 40),
-    density=st.sampled_from([0.05, 0.5, 0.95]), per_head=st.booleans(),
-    dtype=st.sampled_from(list(EPSILON)),
-)  # fmt: skip
-def test_weights_are_a_distribution_over_the_visible_keys(
-    side, h, q, k, density, per_head, dtype
-):
-    """Rows sum to 1, or to 0 where nothing is seen; a reference agrees in any dtype."""
-    tensors = [side.tensor(x, dtype) for x in draw_qkv(B, h, q=q, k=k)]
-    rng = np.random.default_rng(q)
-    mask = rng.random((B, h, q, k) if per_head else (q, k)) < density
-    out, weights = side.models.attention(*tensors, side.mask(mask))
-    assert str(out.dtype).endswith(dtype) and str(weights.dtype).endswith(dtype)
-    arrays = [as_numpy(x).astype(np.float64) for x in tensors]  # rounded to the dtype
-    expected, right = reference.attention(*arrays, mask)
-    weights, seen = as_numpy(weights), np.broadcast_to(mask, right.shape)
-    assert (weights >= 0).all() and (weights[~seen] == 0).all()
-    tolerance = 4 * EPSILON[dtype]
-    assert_close(weights.astype(np.float64).sum(-1), seen.any(-1), tolerance)
-    score = np.abs(np.einsum("bhqd,bhkd->bhqk", *arrays[:2])).max() / math.sqrt(D)
-    tolerance *= 1 + score  # a score off by δ moves a weight by a share of about δ
-    assert_close(weights, right, tolerance)
-    assert_close(out, expected, tolerance * np.abs(arrays[2]).max())
-
-
-@on_both_sides
 def test_hidden_keys_change_no_bit(side):
-    """1e4 in a key and its value leaves all rows that hide them alone, with gradients."""
+    """1e4 in a key and its value: neither in rows that hide it, nor in gradients."""
     (q, k, v), mask = draw_qkv(B, H), draw_mask(B, H, Q, K, empty_rows=True)
     mask[..., 2] = False  # of key 2 not even the gradient sees anything
     clean = attend_and_back(side, list(map(side.tensor, (q, k, v))), side.mask(mask))
+    assert (clean[1][~mask] == 0).all() and (clean[1] >= 0).all()
     for j in range(K):
         bad_k, bad_v = k.copy(), v.copy()
         bad_k[:, :, j], bad_v[:, :, j] = 1e4, -1e4
@@ -152,7 +121,7 @@ def test_hidden_keys_change_no_bit(side):
 @on_both_sides
 @pytest.mark.parametrize("dtype", EPSILON)
 def test_blind_queries_get_zeros_and_nothing_overflows(side, dtype):
-    """Gradients are finite, and 0 in such a query. 30² · 128 = 115,200 is no float16."""
+    """With finite gradients, 0 in such a query; 30² · 128 = 115,200 is no float16."""
     mask = draw_mask(B, 1, Q, K, empty_rows=True)
     tensors = [side.tensor(x, dtype) for x in draw_qkv(B, H)]
     out, weights, *grads = attend_and_back(side, tensors, side.mask(mask))
@@ -163,10 +132,9 @@ def test_blind_queries_get_zeros_and_nothing_overflows(side, dtype):
     q, k = np.full((Q, 128), 30.0), np.where(seen[:, None], 30.0, -30.0).repeat(128, 1)
     tensors = [side.tensor(x, dtype) for x in (q, k, draw(K, E))]
     out, weights, *grads = attend_and_back(side, tensors)
-    assert (weights[:, ~seen] == 0).all() and np.isfinite(out).all()
-    np.testing.assert_allclose(
-        weights[:, seen], 1 / seen.sum(), rtol=2 * EPSILON[dtype]
-    )
+    assert (weights[:, ~seen] == 0).all() and (weights >= 0).all()
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=4 * EPSILON[dtype])
+    assert_close(out, weights @ as_numpy(tensors[2]), 8 * EPSILON[dtype])
     assert all(np.isfinite(x).all() for x in grads)
 
 
@@ -215,9 +183,10 @@ def draw_heads(side):
 
 
 @on_both_sides
-@pytest.mark.parametrize("keys", [None, T], ids=["self", "cross"])
-@pytest.mark.parametrize("lead", [None, (S,), (B, H, S)], ids=str)
-def test_multi_head_attention_equals_the_reference(side, keys, lead):
+@pytest.mark.parametrize(
+    ("lead", "keys"), [(None, None), ((B, H, S), None), ((S,), T)], ids=str
+)
+def test_multi_head_attention_equals_the_reference(side, lead, keys):
     """Outputs and the weights of every head; some rows see nothing."""
     model, params, x = draw_heads(side)
     context = keys and draw(B, keys, M, seed=5)
@@ -233,7 +202,7 @@ def test_multi_head_attention_equals_the_reference(side, keys, lead):
 @on_both_sides
 @pytest.mark.parametrize("keys", [None, T], ids=["self", "cross"])
 def test_outputs_and_gradients_are_those_of_pytorchs_layer(side, keys):
-    """``nn.MultiheadAttention`` in float64, whose mask is True where a key is hidden."""
+    """``nn.MultiheadAttention`` in float64; in its masks, True hides a key."""
     model, params, x = draw_heads(side)
     context, mask = draw(B, keys or S, M, seed=5), draw_mask(S, keys or S)
     own = nn.MultiheadAttention(M, H, batch_first=True)
@@ -282,18 +251,8 @@ def test_shuffling_the_inputs_permutes_outputs_and_maps(side):
 
 
 @on_both_sides
-def test_a_part_of_a_projection_is_that_part_of_the_whole(side):
-    model, _, x = draw_heads(side)
-    whole = dict(zip("qkv", model.project(side.tensor(x)), strict=True))
-    for parts in ("q", "k", "kv"):
-        found = model.project(side.tensor(x), parts)
-        for name, part in zip(parts, found, strict=True):
-            assert_close(part, whole[name], 1e-6)
-
-
-@on_both_sides
 def test_a_new_layer_attends_almost_evenly(side):
-    """Weights are uniform within 1/√n_in, biases zero: scores have a variance of 1/9."""
+    """Uniform weights within 1/√n_in, biases of 0: scores have a variance of 1/9."""
     model = side.build("MultiHeadAttention", 256, 4)
     arrays = to_arrays(model)
     for name in ("qkv", "out"):
@@ -311,7 +270,7 @@ def test_a_new_layer_attends_almost_evenly(side):
 
 @on_both_sides
 @pytest.mark.parametrize("is_causal", [False, True], ids=["all", "causal"])
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", ["no mask", "padding", "blind rows"])
 def test_outputs_and_gradients_do_not_depend_on_who_computes_them(
     side, mask, is_causal
 ):
