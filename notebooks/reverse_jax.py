@@ -202,8 +202,7 @@ def train_epoch(state, data, batches, uniforms, rates, fixed):
 
 
 # %% [markdown] tags=["shared"]
-# After an epoch, `evaluate` measures loss and accuracy on validation data, with dropout
-# off. A batch that is smaller than the others counts less:
+# `evaluate` measures loss and accuracy with dropout off. A smaller batch counts less:
 
 
 # %% tags=["jax", "export"]
@@ -236,8 +235,7 @@ print(
 )
 
 # %% [markdown] tags=["shared"]
-# Two more functions watch the training: one stops it if a number is no longer finite,
-# one keeps its numbers, and writes them for TensorBoard if there is a writer:
+# Two more functions stop a training that is no longer finite, and keep its numbers:
 
 
 # %% tags=["shared", "export"]
@@ -264,9 +262,8 @@ def record(history, news, writer=None):
 
 
 # %% [markdown] tags=["shared"]
-# `fit` puts them together. The batches of an epoch are rows of the arrays, in an order
-# that follows from the seed. (Later chapters choose `batches` of their own, and change
-# each batch by `augment`.)
+# `fit` puts them together. (Later chapters choose their own `batches`, and change each
+# batch by `augment`.)
 
 
 # %% tags=["jax", "export"]
@@ -316,7 +313,7 @@ def fit(
     model.train()  # dropout on
     graph, params, rest = nnx.split(model, wrt, ...)
     limits = settings.max_grad_norm, settings.weight_decay
-    fixed = graph, loss_fn, augment, wrt, *limits
+    fixed = (graph, loss_fn, augment, wrt, *limits)
     rates = settings.learning_rates
     state = params, rest, make_optimizer(rates, *limits).init(params)
     writer = Writer(str(folder)) if folder else None
@@ -352,9 +349,7 @@ def fit(
 # | `decays` | by name: dense layers and embeddings; not norms, biases, positions |
 # | `chain` | clips first, then AdamW; bounds from 0.5 to 10 are common |
 # | `split`, `merge` | a module to arrays, which `lax.scan` hands on, and back |
-# | `copy=True` | a module of its own to trace, with its own dropout keys |
 # | `fixed` | what is no array: compiled in. Equal shapes, equal program |
-# | `IndexError` | JAX would silently take the last row instead |
 # | `state[:2]` | arrays never change in place: the best ones need no copy |
 # | `nnx.update` | writes the new arrays into the caller's model |
 
@@ -649,9 +644,9 @@ def encoded(strands):
 
 
 # %% [markdown] tags=["shared"]
-# To work without our helpers, copy the cells of this loop, `Predictor` with its parts,
-# `tensor` and `cross_entropy` from earlier chapters, and the files `settings.py` and
-# `data/sequences.py` of `helpers`. For data of your own, we add a little weight decay:
+# To work without our helpers, copy the cells of this loop, and what it imports: from
+# earlier chapters, and the files `settings.py` and `data/sequences.py`. Here the matrices
+# decay a little:
 
 # %% tags=["shared"]
 complement = new_model(seed=1, n_inputs=4, n_outputs=4)
@@ -686,24 +681,23 @@ assert evaluate(complement, cross_entropy, held_out)["accuracy"] > 0.98
 # accumulated gradients and half precision.
 
 # %% [markdown] tags=["shared"]
-# Strands of several lengths need padding (see the extra on any length). These are our
-# settings for the digits, and what to try first for a task of your own:
-
-# %% [markdown] tags=["shared"]
-# | setting | value | why here | try first for another task |
-# |---|---|---|---|
-# | `n_train` | 50,000 | too many to memorise | all that you have |
-# | `batch_size` | 128 | steady gradients, many updates | 32 to 256 |
-# | `epochs` | 4 | until no mistake is left | while the validation loss falls |
-# | `learning_rate` | 0.001 | cautious | 3e-4 to 1e-3 |
-# | `warmup` | 50 | one eighth of the first epoch | a twentieth of all updates |
-# | `weight_decay` | 0 | nothing to memorise | 0.1 |
-# | `max_grad_norm` | 1 | limits the harm of one bad batch | 1 |
-# | `n_blocks` | 1 | each output needs one look | 2 to 6 |
-# | `n_heads` | 1 | one map to read | heads of 64 features |
-# | `m` | 32 | enough for ten symbols | 128 to 768 |
-# | `f` | 64 | twice m | four times m |
-# | `dropout` | 0 | nothing to memorise | 0.1; 0.3 if data are few |
+# Strands of several lengths need padding (see the extra on any length). Why our settings
+# for the digits are as they are, and what to try first for a task of your own:
+#
+# | setting | why here | try first |
+# |---|---|---|
+# | `n_train` | too many to memorise | all that you have |
+# | `batch_size` | steady gradients, many updates | 32 to 256 |
+# | `epochs` | until no mistake is left | while the validation loss falls |
+# | `learning_rate` | cautious | 3e-4 to 1e-3 |
+# | `warmup` | one eighth of the first epoch | a twentieth of all updates |
+# | `weight_decay` | none: nothing to memorise | 0.1 |
+# | `max_grad_norm` | 1: limits the harm of one bad batch | 1 |
+# | `n_blocks` | each output needs one look | 2 to 6 |
+# | `n_heads` | one map to read | heads of 64 features |
+# | `m` | enough for ten symbols | 128 to 768 |
+# | `f` | twice m | four times m |
+# | `dropout` | none: nothing to memorise | 0.1; 0.3 if data are few |
 
 # %% [markdown] tags=["shared"]
 # ## Extra: The neighbours get weight because their codes are similar
@@ -724,14 +718,13 @@ mixed.positions.table = mixed.positions.table[order]
 fit(mixed, cross_entropy, data["train"], quick)
 mixed_map = as_numpy(attention_maps(mixed, tensor(x_few))[1]).mean(axis=1)[0, 0]  # q k
 
-# %% tags=["shared", "say"]
 codes_away = abs(code - code[mirror][:, None])  # between key and mirror, in codes
 in_sequence = mixed_map[(away == 1) & (codes_away > 1)].mean()
 in_code = mixed_map[(codes_away == 1) & (away > 1)].mean()
-say(
-    f"Now each neighbour in the sequence gets {in_sequence:.1%} of the weight, and "
-    f"each position with a neighbouring code {in_code:.0%}."
-)
+print(f"a neighbour gets in the sequence {in_sequence:.1%}, in the codes {in_code:.0%}")
+
+# %% [markdown] tags=["shared"]
+# Now the weight goes to the positions with neighbouring codes.
 
 # %% tags=["shared", "check"]
 # Checked: the weight beside the mirror position follows the shuffled codes
@@ -930,9 +923,8 @@ np.testing.assert_allclose(new[:, :-1], outputs[:1000, :-1], atol=1e-5)
 # %% [markdown] tags=["shared"]
 # ## Extra: A run can be watched, kept and repeated
 #
-# Long runs are watched. With a `folder`, `fit` writes its numbers as events for
-# TensorBoard: `tensorboard --logdir runs`, called beside this notebook, draws the
-# curves of all runs, also while they train:
+# With a `folder`, `fit` writes its numbers for TensorBoard: `tensorboard --logdir runs`,
+# called beside this notebook, draws the curves of all runs, also while they train:
 
 # %% tags=["shared"]
 brief = Settings(
@@ -942,25 +934,22 @@ four = reverse_data(brief.n_train, length=4)["train"]
 watched = fit(new_model(seed=1), cross_entropy, four, brief, folder="runs/brief")
 
 # %% [markdown] tags=["jax"]
-# What the model has learned is **kept** as one small file of weights, which both
-# frameworks read. (To *resume* an interrupted run, the optimiser's state has to be kept,
-# too: [When training fails](debugging_jax.ipynb) does it.)
+# All that the model has learned fits into one small file, which both frameworks read.
+# (To *resume* an interrupted run, keep the optimiser's state, too: [When training fails](debugging_jax.ipynb) does it.)
 
 # %% tags=["shared"]
 download_link(model, f"reverse_{framework}.safetensors")
 
 # %% [markdown] tags=["shared"]
-# And a run can be **repeated**: data, batches and initial weights follow from seeds. So
-# it gives the same losses again, up to rounding, and from the same weights the other
-# framework does, too (a test of this book compares the two). Over many updates two such
-# runs drift apart, because each update builds on the rounding errors of those before.
+# Data, batches and initial weights follow from seeds, so a second run gives the same
+# losses, up to rounding. From the same weights, the other framework does, too (a test of
+# this book compares the two). Over many updates two such runs drift apart, because each
+# update builds on the rounding errors of those before.
 
 # %% tags=["shared"]
 repeated = fit(new_model(seed=1), cross_entropy, four, brief)
 gap = abs(repeated["loss"] - watched["loss"]).max()
-print(
-    f"The loss falls to {watched['loss'][-1]:.2f}, twice; largest difference: {gap:g}"
-)
+print(f"loss at the end: {watched['loss'][-1]:.2f}; largest difference: {gap:g}")
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Your turn, from a blank cell

@@ -162,7 +162,7 @@ def fit(
     model.train()  # dropout on
     graph, params, rest = nnx.split(model, wrt, ...)
     limits = settings.max_grad_norm, settings.weight_decay
-    fixed = graph, loss_fn, augment, wrt, *limits
+    fixed = (graph, loss_fn, augment, wrt, *limits)
     rates = settings.learning_rates
     state = params, rest, make_optimizer(rates, *limits).init(params)
     writer = Writer(str(folder)) if folder else None
