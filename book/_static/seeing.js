@@ -98,14 +98,21 @@ function moved(picture, down, right) {
 
 /* A vision Transformer: what it sees in a digit that is drawn, painted or chosen. */
 function seeing(place) {
-  function read(buffer, settings) {
-    return new VisionTransformer(readSafetensors(buffer), settings);
-  }
+  const read = (buffer, settings) => new VisionTransformer(readSafetensors(buffer), settings);
 
   function start(place, settings) {
-    const { imageSize, patch, block, examples, classes } = settings;
+    const { imageSize, patch, block } = settings;
+    const classes = Array.from(settings.classes);
     const full = block ** 2; // the count of a block that is all ink
+    const examples = settings.examples.map(([label, counts]) => {
+      const numbers = Array.from(counts, (count) => parseInt(count, full + 1));
+      return { label, picture: pixelsOf(numbers) };
+    });
     const pixels = Array.from({ length: imageSize }, (_, i) => i);
+    function pixelsOf(numbers) {
+      return Array.from({ length: imageSize }, (_, y) => numbers.slice(y * imageSize, (y + 1) * imageSize));
+    }
+
     let model;
     let strokes = []; // of the drawing, if the picture is one
     let picture = moved(examples[0].picture, 0, 0); // counts y x, before the shift
@@ -115,18 +122,10 @@ function seeing(place) {
     let at = { y: 0, x: 0 }; // the pixel that Tab leads to
 
     // The paper.
-    const paper = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    for (const [name, value] of Object.entries({
-      viewBox: "0 0 1 1", class: "paper", role: "img", "aria-label": "Paper: draw a digit with mouse, pen or finger",
-    })) paper.setAttribute(name, value);
-    line.setAttribute("stroke-width", PEN);
-    paper.append(line);
-    const normalise = make("input", { id: "normalise", type: "checkbox", autocomplete: "off" });
-    normalise.checked = true;
-    normalise.addEventListener("change", () => {
-      if (strokes.length) drawn();
-    });
+    const line = drawn("path", { "stroke-width": PEN });
+    const words = "Paper: draw a digit with mouse, pen or finger";
+    const paper = drawn("svg", { viewBox: "0 0 1 1", class: "paper", role: "img", "aria-label": words }, line);
+    const normalise = check("normalise", "normalise the drawing", () => strokes.length && redraw(), true);
 
     function pointOf(event) {
       const { left, top, width, height } = paper.getBoundingClientRect();
@@ -134,9 +133,9 @@ function seeing(place) {
         Math.min(1, Math.max(0, value)));
     }
 
-    function drawn() {
+    function redraw() {
       [label, shift] = [null, { down: 0, right: 0 }];
-      picture = pictureOf(strokes, normalise.checked, settings);
+      picture = pictureOf(strokes, normalise.input.checked, settings);
       show();
     }
 
@@ -146,13 +145,13 @@ function seeing(place) {
       paper.setPointerCapture(event.pointerId);
       drawing = true;
       strokes.push([pointOf(event)]);
-      drawn();
+      redraw();
     });
     paper.addEventListener("pointermove", (event) => {
       if (!drawing || !event.isPrimary) return;
       const all = event.getCoalescedEvents?.() ?? [];
       strokes.at(-1).push(...(all.length ? all : [event]).map(pointOf));
-      drawn();
+      redraw();
     });
     for (const end of ["pointerup", "pointercancel"]) {
       paper.addEventListener(end, (event) => {
@@ -266,9 +265,9 @@ function seeing(place) {
       copy(below, seen);
       digits.forEach((node, i) => node.setAttribute("aria-pressed",
         label !== null && examples[i].picture.every((row, y) => row.every((count, x) => count === picture[y][x]))));
-      const best = p.indexOf(Math.max(...p));
+      const most = best(p);
       bars.forEach(({ node, bar, number }, i) => {
-        node.classList.toggle("best", i === best);
+        node.classList.toggle("best", i === most);
         bar.style.setProperty("--share", p[i]);
         write(number, p[i].toFixed(2));
       });
@@ -277,7 +276,7 @@ function seeing(place) {
       const sides = [[shift.down, "down", "up"], [shift.right, "right", "left"]].filter(([n]) => n);
       const words = sides.map(([n, more, less]) => `${Math.abs(n)} ${n > 0 ? more : less}`);
       const way = words.length ? ` Shifted by ${words.join(" and ")}.` : "";
-      write(verdict, `The model says ${classes[best]}, with a probability of ${p[best].toFixed(2)}.${truth}${way}`);
+      write(verdict, `The model says ${classes[most]}, with a probability of ${p[most].toFixed(2)}.${truth}${way}`);
       const highest = Math.max(...weights);
       patches.forEach((node, i) => {
         node.style.setProperty("--chance", (weights[i] / highest).toFixed(3));
@@ -293,7 +292,7 @@ function seeing(place) {
     place.append(
       make("p", { class: "switches" }, clear,
         make("span", { role: "group", "aria-label": "Shift the picture" }, ...shifters),
-        make("label", {}, normalise, "normalise the drawing")),
+        normalise.label),
       make("div", { class: "sights" },
         part("drawing", "Draw a digit here.", paper),
         part("given", "What the model gets. Press a pixel to paint it.", grid),
@@ -311,5 +310,5 @@ function seeing(place) {
     };
   }
 
-  whenOpened(place, "sees", read, start);
+  whenOpened(place, { what: "sees", read, start });
 }
