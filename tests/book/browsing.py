@@ -59,7 +59,8 @@ def article(page):
 
 def list_all(faults):
     """Fails with all faults of a rule, one a line."""
-    assert not faults, "\n".join(map(str, ["", *faults]))
+    faults = [str(fault) for fault in faults]
+    assert not faults, "\n".join(["", *faults])
 
 
 def watch(page):
