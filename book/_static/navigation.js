@@ -15,19 +15,13 @@ others). It folds extras, unfolds all checks at once, and prints dark pages ligh
   }
 
   // A browser may forbid storage; then nothing is remembered, and all else works.
-  function keep(key, value) {
+  const attempt = (act) => {
     try {
-      localStorage.setItem(key, value);
+      return act(localStorage);
     } catch {}
-  }
-
-  function kept(key) {
-    try {
-      return localStorage.getItem(key);
-    } catch {
-      return null;
-    }
-  }
+  };
+  const keep = (key, value) => attempt((store) => store.setItem(key, value));
+  const kept = (key) => attempt((store) => store.getItem(key));
 
   function choose(side) {
     keep(CHOICE, side);
@@ -148,8 +142,7 @@ others). It folds extras, unfolds all checks at once, and prints dark pages ligh
     addEventListener("resize", reachWhatScrolls);
     addEventListener("load", () => (window.MathJax?.startup?.promise ?? Promise.resolve()).then(reachWhatScrolls));
   }
-  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
-  else start();
+  document.addEventListener("DOMContentLoaded", start);
 
   // Paper is light, whatever the screen is. (This file stands in the head, so that what
   // draws in a page hears of printing later, and finds it light.)

@@ -11,7 +11,7 @@ function side() {
   return document.documentElement.dataset.framework === "torch" ? "torch" : "jax";
 }
 
-function fill(node, attributes, children) {
+function fill(node, attributes, children = []) {
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   node.append(...children);
   return node;
@@ -45,10 +45,11 @@ function readBase64(text) {
 /* A field for what a model can read: the rest is left out, and a sentence says so.
 
 `known` are the characters of the model, `reason` their name; `atMost` makes of them as
-many as the model has places for, and says how many; `changed` is called with these. */
+many as the model has places for, and says how many; `changed` is called
+with these. */
 function knownText(node, { known, reason, atMost, changed }) {
   const refused = make("p", { id: `${node.id}-refused`, role: "status", class: "refused" });
-  fill(node, { autocomplete: "off", spellcheck: "false", "aria-describedby": refused.id }, []);
+  fill(node, { autocomplete: "off", spellcheck: "false", "aria-describedby": refused.id });
 
   function understood(text) {
     const letters = Array.from(text);
@@ -60,9 +61,11 @@ function knownText(node, { known, reason, atMost, changed }) {
     return { kept, things, said: [...said, ...(tooLong ? [tooLong] : [])].join(" ") };
   }
 
+  let last = null; // text of several lines comes as several events
   // The caret stays behind the same characters.
   function change() {
     const { kept, things, said } = understood(node.value);
+    last = kept;
     const caret = understood(node.value.slice(0, node.selectionStart)).kept.length;
     if (node.value !== kept) {
       node.value = kept;
@@ -73,14 +76,11 @@ function knownText(node, { known, reason, atMost, changed }) {
   }
 
   node.addEventListener("input", (event) => {
-    if (!event.isComposing) change();
+    if (!event.isComposing && node.value !== last) change();
   });
   node.addEventListener("compositionend", change);
-  const set = (text) => {
-    node.value = text;
-    change();
-  };
-  return { refused, change, set };
+  const put = (text) => (node.value = last = text);
+  return { refused, change, put, set: (text) => change(put(text)) };
 }
 
 /* The bytes of a file of weights. It comes as a script, so that this works without a

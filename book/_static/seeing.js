@@ -12,15 +12,12 @@ const PEN = 0.1; // width of the pen on the paper, whose side is 1
 function bitmap(strokes, side, width) {
   const rows = Array.from({ length: side }, () => new Array(side).fill(0));
   const inside = (pixel) => Math.min(side, Math.max(0, pixel));
-  const range = (a, b) => [
-    inside(Math.floor(Math.min(a, b) - width / 2)),
-    inside(Math.ceil(Math.max(a, b) + width / 2)),
-  ];
+  const from = (a, b) => inside(Math.floor(Math.min(a, b) - width / 2));
+  const to = (a, b) => inside(Math.ceil(Math.max(a, b) + width / 2));
   function line([x0, y0], [x1, y1]) {
     const [dx, dy] = [x1 - x0, y1 - y0];
-    const [[left, right], [top, bottom]] = [range(x0, x1), range(y0, y1)];
-    for (let y = top; y < bottom; y++) {
-      for (let x = left; x < right; x++) {
+    for (let y = from(y0, y1); y < to(y0, y1); y++) {
+      for (let x = from(x0, x1); x < to(x0, x1); x++) {
         const along = ((x + 0.5 - x0) * dx + (y + 0.5 - y0) * dy) / (dx * dx + dy * dy || 1);
         const near = Math.min(1, Math.max(0, along));
         const distance = Math.hypot(x + 0.5 - x0 - near * dx, y + 0.5 - y0 - near * dy);
@@ -104,15 +101,11 @@ function seeing(place) {
     const { imageSize, patch, block } = settings;
     const classes = Array.from(settings.classes);
     const full = block ** 2; // the count of a block that is all ink
-    const examples = settings.examples.map(([label, counts]) => {
-      const numbers = Array.from(counts, (count) => parseInt(count, full + 1));
-      return { label, picture: pixelsOf(numbers) };
-    });
     const pixels = Array.from({ length: imageSize }, (_, i) => i);
-    function pixelsOf(numbers) {
-      return Array.from({ length: imageSize }, (_, y) => numbers.slice(y * imageSize, (y + 1) * imageSize));
-    }
-
+    const examples = settings.examples.map(([label, counts]) => {
+      const rows = pixels.map((y) => Array.from(counts.slice(y * imageSize, (y + 1) * imageSize)));
+      return { label, picture: rows.map((row) => row.map((count) => parseInt(count, full + 1))) };
+    });
     let model;
     let strokes = []; // of the drawing, if the picture is one
     let picture = moved(examples[0].picture, 0, 0); // counts y x, before the shift
@@ -153,13 +146,11 @@ function seeing(place) {
       strokes.at(-1).push(...(all.length ? all : [event]).map(pointOf));
       redraw();
     });
-    for (const end of ["pointerup", "pointercancel"]) {
-      paper.addEventListener(end, (event) => {
-        if (!drawing || !event.isPrimary) return;
-        drawing = false;
-        show();
-      });
-    }
+    for (const name of ["pointerup", "pointercancel"]) paper.addEventListener(name, (event) => {
+      if (!drawing || !event.isPrimary) return;
+      drawing = false;
+      show();
+    });
 
     // A picture that is no drawing.
     function use(other, itsLabel = null) {
@@ -170,15 +161,11 @@ function seeing(place) {
 
     const clear = button("Clear", () => use(moved(picture, imageSize, 0)));
     const arrows = [["←", "left", 0, -1], ["↑", "up", -1, 0], ["↓", "down", 1, 0], ["→", "right", 0, 1]];
-    const shifters = arrows.map(([sign, word, down, right]) => {
-      const node = button(sign, () => {
-        const within = (value) => Math.min(imageSize, Math.max(-imageSize, value));
-        shift = { down: within(shift.down + down), right: within(shift.right + right) };
-        show();
-      });
-      node.setAttribute("aria-label", `Shift ${word} by one pixel`);
-      return node;
-    });
+    const within = (value) => Math.min(imageSize, Math.max(-imageSize, value));
+    const shifters = arrows.map(([sign, word, down, right]) => fill(button(sign, () => {
+      shift = { down: within(shift.down + down), right: within(shift.right + right) };
+      show();
+    }), { "aria-label": `Shift ${word} by one pixel` }));
 
     // What the model gets: a pixel is painted by a press, or by keys.
     const cells = pixels.map((y) => pixels.map((x) => {
@@ -214,24 +201,21 @@ function seeing(place) {
 
     // Test digits.
     const digits = examples.map(({ picture, label }, i) => {
-      const node = button("", () => use(moved(picture, 0, 0), label));
       const before = examples.slice(0, i).filter((other) => other.label === label).length;
-      node.setAttribute("aria-label", `Test digit ${label}, number ${before + 1}`);
-      node.append(thumbnail(picture));
-      return node;
+      const name = `Test digit ${label}, number ${before + 1}`;
+      return fill(button("", () => use(moved(picture, 0, 0), label)), { "aria-label": name }, [thumbnail(picture)]);
     });
-
-    function thumbnail(picture) {
-      const node = make("canvas", { width: imageSize, height: imageSize, "aria-hidden": "true" });
-      copy(node, picture);
-      return node;
-    }
 
     // Counts as pixels that are more or less transparent.
     function copy(canvas, picture) {
       const image = new ImageData(imageSize, imageSize);
       picture.flat().forEach((count, i) => (image.data[4 * i + 3] = (255 * count) / full));
       canvas.getContext("2d").putImageData(image, 0, 0);
+      return canvas;
+    }
+
+    function thumbnail(picture) {
+      return copy(make("canvas", { width: imageSize, height: imageSize, "aria-hidden": "true" }), picture);
     }
 
     // Probabilities, and where the class token looks.

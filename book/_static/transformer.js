@@ -69,15 +69,11 @@ function gelu(x) {
   return x.map((row) => row.map((value) => (value * (1 + erf(value / Math.SQRT2))) / 2));
 }
 
-/* Linear layer: s n_in -> s n_out. */
+/* Linear layer, with or without a bias: s n_in -> s n_out. */
 function dense(params, name) {
   const [weight, bias] = [params[`${name}.weight`], params[`${name}.bias`]];
-  return (x) => matmul(x, weight).map((row) => row.map((value, j) => value + bias[j]));
-}
-
-/* Linear layer without a bias: s n_in -> s n_out. */
-function projection(params, name) {
-  return (x) => matmul(x, params[`${name}.weight`]);
+  const shifted = (row) => (bias ? row.map((value, j) => value + bias[j]) : row);
+  return (x) => matmul(x, weight).map(shifted);
 }
 
 /* Layer norm: every row to mean 0 and variance 1, then a learned scale and shift. */
@@ -368,8 +364,7 @@ function rotaryHalves(x, d, start, base = 10000) {
 /* Attention whose query heads share keys and values: n m -> n m, h n s. */
 class GroupedAttention {
   constructor(params, name, { nHeads }) {
-    const parts = ["q", "k", "v", "out"].map((part) => projection(params, `${name}.${part}`));
-    [this.q, this.k, this.v, this.out] = parts;
+    for (const part of ["q", "k", "v", "out"]) this[part] = dense(params, `${name}.${part}`);
     this.d = params[`${name}.q.weight`][0].length / nHeads;
   }
 
@@ -390,8 +385,7 @@ const silu = (value) => value / (1 + Math.exp(-value));
 /* Gated feed-forward net: n m -> n m. */
 class SwiGLU {
   constructor(params, name) {
-    const parts = ["gate", "up", "down"].map((part) => projection(params, `${name}.${part}`));
-    [this.gate, this.up, this.down] = parts;
+    for (const part of ["gate", "up", "down"]) this[part] = dense(params, `${name}.${part}`);
   }
 
   call(x) {

@@ -39,8 +39,7 @@ function translating(place) {
     const looks = layersAndHeads("looks", sizes, draw);
     const cells = Array.from({ length: longest }, (_, i) => {
       const [letter, number] = [make("span", { class: "letter" }), make("span", { class: "number" })];
-      const node = button("", () => pick(i));
-      node.append(letter, number);
+      const node = fill(button("", () => pick(i)), {}, [letter, number]);
       for (const event of ["pointerenter", "focus"]) node.addEventListener(event, () => pick(i));
       targetRow.append(node);
       return { node, letter, number };
@@ -91,18 +90,15 @@ function translating(place) {
       });
       const now = writtenSoFar[chosen];
       const found = now ? looks.weights(now.maps) : [];
-      lines.replaceChildren(...found.flatMap((weight, k) => (weight < 0.01 ? [] : [line(k, weight)])));
+      const ends = (k) => ({ x1: (k + 0.5) / source.length, y1: 0, x2: (chosen + 0.5) / longest, y2: 1 });
+      lines.replaceChildren(...found.flatMap((weight, k) =>
+        weight < 0.01 ? [] : [drawn("line", { ...ends(k), "stroke-width": (12 * weight).toFixed(2) })]));
       Array.from(sourceRow.children).forEach((node, k) => {
         node.style.setProperty("--chance", (found[k] ?? 0).toFixed(2));
       });
       if (!now) return write(readout, "");
       const where = largest(found, (k) => `“${visible(source[k])}” at ${k}`);
       write(readout, `To write “${name(now.token)}”, it looks most at ${where}.`);
-    }
-
-    function line(k, weight) {
-      const ends = { x1: (k + 0.5) / source.length, y1: 0, x2: (chosen + 0.5) / longest, y2: 1 };
-      return drawn("line", { ...ends, "stroke-width": (12 * weight).toFixed(2) });
     }
 
     place.append(

@@ -56,13 +56,12 @@ function writing(place) {
     const state = make("p", { class: "state" });
     const said = make("p", { role: "status", class: "said" });
     const one = button("One token", () => append(choose(), "Written"));
-    const run = button("Run", () => (running ? stop() : runOn()));
+    const run = button("Run", () => (running ? (running = false) : runOn()));
     const again = button("Start again", () => text.set(typed));
     const list = make("ol", { class: "next", "aria-label": "The most probable next tokens" });
     const rows = Array.from({ length: SHOWN }, (_, i) => {
       const [token, bar, number] = ["token", "bar", "number"].map((name) => make("span", { class: name }));
-      const node = button("", () => append(rows[i].value, "Appended"));
-      node.append(token, bar, number);
+      const node = fill(button("", () => append(rows[i].value, "Appended")), {}, [token, bar, number]);
       list.append(make("li", {}, node));
       return { node, token, bar, number, value: 0 };
     });
@@ -109,17 +108,14 @@ function writing(place) {
       return { temperature: temperature.number(), topK: k < 50 ? k : undefined, topP: topP.number() };
     }
 
-    function choose() {
-      return greedy.input.checked ? best(p) : drawToken(p, chance(seed.number(), tokens.length));
-    }
-
+    const choose = () => (greedy.input.checked ? best(p) : drawToken(p, chance(seed.number(), tokens.length)));
     const full = () => tokens.length >= maxLength;
 
     function append(token, how) {
       const probability = p[token].toFixed(2);
       tokens.push(token);
       written += 1;
-      field.value = pairs.decode(tokens);
+      text.put(pairs.decode(tokens));
       field.scrollTop = field.scrollHeight;
       write(text.refused, "");
       show();
@@ -134,13 +130,9 @@ function writing(place) {
         append(choose());
         await new Promise((resolve) => setTimeout(resolve, PAUSE));
       }
-      stop();
-      if (tokens.length > before) write(said, `${tokens.length - before} tokens written.`);
-    }
-
-    function stop() {
       running = false;
       show();
+      if (tokens.length > before) write(said, `${tokens.length - before} tokens written.`);
     }
 
     function show() {

@@ -51,16 +51,6 @@ def file_of(page, url):
     return HTML / unquote(urlsplit(urljoin(f"{page}.html", url)).path)
 
 
-def test_toc_lists_every_page_and_twins_as_neighbours():
-    """A page that is on the disk but not in ``_toc.yml`` would never be read."""
-    found = [f"notebooks/{path.stem}" for path in pages.sources()]
-    found += [f"book/{path.stem}" for path in (pages.ROOT / "book").glob("*.md")]
-    assert sorted(found) == sorted(PAGES)
-    for chapter in pages.chapters():
-        first = PAGES.index(f"notebooks/{chapter}_jax")
-        assert PAGES[first + 1] == f"notebooks/{chapter}_torch"
-
-
 def test_every_page_has_a_title_of_its_own():
     titles = {page: whole(page).head.title.get_text().strip() for page in PAGES}
     faults = [] if len({*titles.values()}) == len(titles) else [titles]
@@ -204,14 +194,6 @@ def test_page_can_be_downloaded_and_opened_in_colab():
     list_all(faults)
 
 
-def test_first_page_offers_the_model_in_one_file():
-    links = [a["href"] for a in article("book/index").select("a.download")]
-    for side in pages.SIDES:
-        (link,) = [link for link in links if link.endswith(f"/model_{side}.py")]
-        source = pages.ROOT / "scripts" / f"model_{side}.py"
-        assert file_of("book/index", link).read_bytes() == source.read_bytes()
-
-
 def test_every_figure_is_listed_with_its_files():
     """On the page of figures, with the alt texts of the chapters."""
     faults = []
@@ -224,41 +206,6 @@ def test_every_figure_is_listed_with_its_files():
         for image in images:
             if image["alt"].removesuffix(".") not in text or image["src"] not in files:
                 faults.append(f"{chapter}: {image['alt']}")
-    list_all(faults)
-
-
-def test_book_says_how_it_was_built():
-    """The versions are listed, and how long each page took."""
-    page = article("book/how-this-was-built")
-    rows = {a["href"] for a in page.select("table tbody tr:has(td:nth-child(5)) a")}
-    list_all(name for name in NOTEBOOKS if f"../{name}.html" not in rows)
-    for name in ("jax", "torch", "numpy", "python"):
-        version = re.search(rf"^{name}\s+\d+\.\d+", page.get_text(), re.MULTILINE)
-        assert version, f"{name}: no version"
-
-
-def test_link_to_a_page_has_a_preview():
-    """A description in words, and a picture that is there."""
-    faults = []
-    for page in PAGES:
-        metas = whole(page).head.find_all("meta")
-        said = {m.get("property") or m.get("name"): m.get("content") for m in metas}
-        picture = HTML / said["og:image"].removeprefix(HOME)
-        right = len(said["description"]) >= 50 and len(said["og:description"]) >= 50
-        if not (right and said["og:url"] == f"{HOME}{page}.html" and picture.exists()):
-            faults.append(f"{page}: {said}")
-    list_all(faults)
-
-
-def test_twins_have_the_same_sections():
-    """So that the anchor of one page exists on the other."""
-    faults = []
-    for chapter in CHAPTERS:
-        found = [
-            [s["id"] for s in article(f"notebooks/{chapter}_{side}").select("section")]
-            for side in pages.SIDES
-        ]
-        faults += [chapter] if found[0] != found[1] else []
     list_all(faults)
 
 

@@ -3,7 +3,6 @@
 import pytest
 from playwright.sync_api import expect
 
-import pages
 from browsing import NARROW, WIDE, list_all, serious_in_both_colours
 
 pytestmark = pytest.mark.book
@@ -96,33 +95,10 @@ def test_axe_finds_nothing_serious(visit, name):
     list_all(serious_in_both_colours(page))
 
 
-def test_axe_would_find_faults(visit):
-    """Pale text, also in code, and a picture without alt text."""
-    page = visit("book/notation.html")
-    page.locator("article h1").evaluate(
-        """n => n.insertAdjacentHTML('afterend', `<img src=../_static/logo.png>
-            <p style='color: #999; background: #aaa'>pale</p>
-            <pre><span style='color: #888; background: #999'>pale</span></pre>`)"""
-    )
-    found = serious_in_both_colours(page)
-    kinds = ["light: color-contrast", "light: image-alt", "dark: color-contrast"]
-    assert [": ".join(line.split(": ")[:2]) for line in found] == kinds
-
-
-def test_colours_are_chosen_before_anything_is_drawn(visit):
-    page = visit("book/notation.html", color_scheme="dark")
-    page.add_init_script(
-        """document.addEventListener('DOMContentLoaded',
-            () => { window.early = document.documentElement.dataset.theme; })"""
-    )
-    page.open("notebooks/warmup_torch.html")
-    assert page.evaluate("early") == "dark"
-
-
 def test_dark_figures_are_inverted_and_photos_are_not(visit):
     """The page shows its own ground where paper was."""
     page = visit("notebooks/attention_torch.html", color_scheme="dark")
-    figure = page.locator(".tag_figure img.drawn").first
+    figure = page.locator(".tag_figure img.dark-light").first
     expect(figure).to_have_css("filter", "invert(1) hue-rotate(180deg)")
     expect(figure).to_have_css("mix-blend-mode", "screen")
     page.emulate_media(color_scheme="light")
@@ -161,19 +137,3 @@ def test_tab_reaches_every_control_and_shows_the_focus(visit, name):
     )
     list_all(html for seen, html in visited if not seen)
     assert len(visited) >= reachable
-
-
-def test_maps_that_respond_are_there(visit):
-    """As many as the page has, and as pictures without scripts."""
-    name = "notebooks/anomaly_jax"
-    source = (pages.ROOT / f"{name}.py").read_text("utf-8")
-    page = visit(f"{name}.html")
-    frames = page.locator("attention-viewer .frame")
-    expect(frames).to_have_count(source.count("\nviewer.attention("))
-    page.locator("[role=row][data-query='2'] [data-key='1']").first.click()
-    page.keyboard.press("ArrowDown")
-    row = page.locator("[role=row][aria-selected=true]").first
-    expect(row).to_have_attribute("data-query", "3")
-    page = visit(f"{name}.html", java_script_enabled=False)
-    for picture in page.locator("attention-viewer figure img").all():
-        assert picture.evaluate("n => n.clientWidth") >= 120

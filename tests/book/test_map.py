@@ -58,14 +58,6 @@ def test_the_map_follows_the_switch_and_a_part_leads_on(visit):
     assert not page.complaints
 
 
-def test_without_scripts_both_maps_are_shown(visit):
-    page = visit(INDEX, java_script_enabled=False)
-    for side, name in pages.NAMES.items():
-        shown = page.locator(f".transformer-map[data-side={side}]")
-        expect(shown.locator("p")).to_have_text(f"In {name}")
-        expect(shown.locator("svg")).to_be_visible()
-
-
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "phone"])
 def test_the_map_fits_and_is_legible(visit, size):
     page = visit(INDEX, viewport=size)

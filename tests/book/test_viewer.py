@@ -1,10 +1,7 @@
 """The attention viewer: what it shows, and what a reader can do with it."""
 
-import json
-
 import numpy as np
 import pytest
-from bs4 import BeautifulSoup
 from playwright.sync_api import expect
 
 from browsing import list_all, serious, watch
@@ -87,19 +84,6 @@ def chosen_row(page, number=0, panel=0):
 
 def choose(panel, what, name):
     panel.locator("fieldset", has_text=what).locator("label", has_text=name).click()
-
-
-@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (2, 4, 3, 5, 7), (1, 1, 1, 1)])
-def test_maps_arrive_unchanged(shape):
-    maps = weights(*shape)
-    node = BeautifulSoup(
-        viewer.element(viewer.attention(maps, about="m").view), "html.parser"
-    )
-    data = json.loads(node.find("attention-viewer")["data-view"])
-    layers, *b, h, q, k = shape
-    assert data["shape"] == [layers, *(b or [1]), h, q, k]
-    np.testing.assert_allclose(data["maps"][0]["weights"], maps.ravel(), atol=5.1e-5)
-    assert data["queries"][0] == [str(i) for i in range(q)]
 
 
 def test_rows_follow_the_mouse(page_of):

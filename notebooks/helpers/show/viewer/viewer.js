@@ -123,13 +123,7 @@ pictures. Labels are only ever set as text. */
       this.#panels = [];
       this.panels = make("div", { class: "panels" });
       const frame = make("div", { class: "frame", role: "group", "aria-label": about });
-      if (sequences.length > 1) {
-        const choose = (chosen) => {
-          this.#place.sequence = chosen;
-          this.#write();
-        };
-        frame.append(this.#chooser("sequence", sequences, this.#place.sequence, choose));
-      }
+      if (sequences.length > 1) frame.append(this.#chooser("sequence", sequences, this.#place));
       frame.append(this.panels);
       this.#addPanel(0);
       if (maps.length > 1) this.#addPanel(1);
@@ -150,13 +144,17 @@ pictures. Labels are only ever set as text. */
       }
     }
 
-    #chooser(what, names, chosen, choose) {
+    // Radio buttons for one of the choices that are kept in `kept`.
+    #chooser(what, names, kept) {
       const group = `${what}-${this.#number}-${this.#panels.length}`;
       const field = make("fieldset", {}, make("legend", {}, what));
       names.forEach((name, i) => {
         const input = make("input", { type: "radio", name: group, value: i });
-        input.checked = i === chosen;
-        input.addEventListener("change", () => choose(i));
+        input.checked = i === kept[what];
+        input.addEventListener("change", () => {
+          kept[what] = i;
+          this.#write();
+        });
         field.append(make("label", {}, input, make("span", {}, name)));
       });
       return field;
@@ -177,10 +175,8 @@ pictures. Labels are only ever set as text. */
     #scale() {
       const { high } = this.#view;
       const end = high < 1 ? `${high} or more` : "1";
-      const bar = make("span", { class: "bar" });
-      const framed = make("span", { class: "framed" });
-      const pair = make("span", { class: "legend" }, framed, "the chosen query and key");
-      return make("p", { class: "scale", "aria-hidden": "true" }, "weight 0", bar, end, pair);
+      const pair = make("span", { class: "legend" }, make("span", { class: "framed" }), "the chosen query and key");
+      return make("p", { class: "scale", "aria-hidden": "true" }, "weight 0", make("span", { class: "bar" }), end, pair);
     }
 
     #addPanel(map) {
@@ -193,17 +189,9 @@ pictures. Labels are only ever set as text. */
         else panel.layer = (chosen.layer + 1) % layers;
       }
       const choosers = make("div", { class: "choosers" });
-      const ask = (what, names) => {
-        if (names.length < 2) return;
-        const choose = (chosen) => {
-          panel[what] = chosen;
-          this.#write();
-        };
-        choosers.append(this.#chooser(what, names, panel[what], choose));
-      };
-      ask("map", maps.map((m) => m.name));
-      ask("layer", count(layers));
-      ask("head", count(heads));
+      const choices = { map: maps.map(({ name }) => name), layer: count(layers), head: count(heads) };
+      for (const [what, names] of Object.entries(choices))
+        if (names.length > 1) choosers.append(this.#chooser(what, names, panel));
       panel.readout = make("p", { class: "readout", role: "status" });
       panel.canvas = make("canvas", { "aria-hidden": "true" });
       const box = make("div", { class: "box" }, ...this.#matrix(panel));
@@ -416,13 +404,10 @@ pictures. Labels are only ever set as text. */
       const cell = Math.floor(room / Math.max(queries, keys));
       const side = Math.max(CELL.least, Math.min(CELL.most, cell));
       for (const { lines } of this.#panels) lines.style.width = `${side * Math.max(queries, keys)}px`;
-      this.#set({ "--label": `${label}px`, "--cell": `${side}px` });
+      this.style.setProperty("--label", `${label}px`);
+      this.style.setProperty("--cell", `${side}px`);
     }
 
-    #set(sizes) {
-      for (const [name, size] of Object.entries(sizes))
-        if (this.style.getPropertyValue(name) !== size) this.style.setProperty(name, size);
-    }
   }
 
   customElements.define(NAME, AttentionViewer);
