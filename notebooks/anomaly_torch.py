@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -68,8 +71,7 @@ from helpers.engine.shapes import (  # as_numpy(): the way back to NumPy
 )
 from helpers.engine.weights import from_arrays, save_weights, to_arrays
 from helpers.exercises import check  # of what you write
-from helpers.show import plots, viewer
-from helpers.show.diagrams import anomaly as diagrams
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import power, recorded, say, table  # say() prints sentences
 from helpers.torch import (
     Predictor,
@@ -109,7 +111,7 @@ train, validation, test = parts["train"], parts["validation"], parts["test"]
 s = settings.set_size
 test_sets = sets.fixed(test.labels, s, settings.n_test, seed=settings.seed)  # n s
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three rows of ten small pictures. In each row nine show the same kind of thing; the tenth, in a frame, shows another."}}
+# %% mystnb={"image": {"alt": "Three rows of ten small pictures. In each row nine show the same kind of thing; the tenth, in a frame, shows another."}} tags=["shared", "figure"]
 kinds = test.labels[test_sets[:3]]
 titles = [f"{names[row[0]]}, odd: {names[row[-1]]}" for row in kinds]
 plots.pictures(test.images[test_sets[:3]], titles=titles, odd=np.full(3, s - 1))
@@ -227,8 +229,8 @@ assert baseline > (0.7 if source == "digits" else 2 / s) or not known
 # is the `Predictor` of the positions chapter, without positions and with one output per
 # element:
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "From top to bottom: a set of five pictures, four of them a 4 and one a 7; a dense layer for each element; the encoder, in which every element is connected with every other; one output per element; a softmax over the set, which gives the 7 a probability of 0.92 and the others 0.02 each."}}
-diagrams.set_model()
+# %% mystnb={"image": {"alt": "From top to bottom: a set of five pictures, four of them a 4 and one a 7; a dense layer for each element; the encoder, in which every element is connected with every other; one output per element; a softmax over the set, which gives the 7 a probability of 0.92 and the others 0.02 each."}} tags=["shared", "figure"]
+drawing("set-model")
 
 # %% [markdown] tags=["shared"]
 # A softmax over the set turns the logits $z_1 \dots z_s$ into probabilities of being
@@ -347,7 +349,7 @@ say(
     "training loss; it is off in validation."
 )
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over the epochs. Left: the loss falls in training and in validation. Right: both accuracies rise; the baseline is a level line."}}
+# %% mystnb={"image": {"alt": "Two panels over the epochs. Left: the loss falls in training and in validation. Right: both accuracies rise; the baseline is a level line."}} tags=["shared", "figure"]
 ends = np.arange(settings.epochs) + 1
 by_epoch = {
     name: history[name].reshape(settings.epochs, -1).mean(axis=1)
@@ -381,7 +383,7 @@ if source == "digits":
     assert min(rates["training"][-1], rates["validation"][-1]) > level[0]
     assert losses["validation"][-1] < losses["training"][-1]
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Rows of ten pictures with a percentage below each. A solid frame marks the odd one, a dashed frame the one that the model chose instead."}}
+# %% mystnb={"image": {"alt": "Rows of ten pictures with a percentage below each. A solid frame marks the odd one, a dashed frame the one that the model chose instead."}} tags=["shared", "figure"]
 captions = [[f"{value:.0%}" for value in row] for row in p[worst]]
 kinds = test.labels[test_sets[worst]]
 titles = [f"{names[row[0]]}, odd: {names[row[-1]]}" for row in kinds]
@@ -579,7 +581,7 @@ places_of_bars.append("seen (mean)")
 heights = {name: [*found[name][:, 1], found[name][:, 0].mean()] for name in shown}
 
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Bars of the accuracy, for sets of unseen classes in each split and for the mean over sets of seen classes; at each place one bar for the small model with features, one for the same model with distances only, one for the baseline."}}
+# %% mystnb={"image": {"alt": "Bars of the accuracy, for sets of unseen classes in each split and for the mean over sets of seen classes; at each place one bar for the small model with features, one for the same model with distances only, one for the baseline."}} tags=["shared", "figure"]
 def bars(groups, labels, **names):
     """Bars side by side at each label, one colour for each group."""
     fig, (ax,) = plots.panels_in_rows(1, None, (7, 3.2), (0, 0), (0, 0))
@@ -679,7 +681,7 @@ edges = np.array([0, 0.5, 0.9, 1])
 groups = {"right": sure[right], "wrong": sure[wrong]}
 share = {k: np.histogram(x, edges)[0] / max(len(x), 1) for k, x in groups.items()}
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Share of the sets over the largest probability, as bars in three bins: to 50, to 90 and to 100 percent. Of the sets in which the model is right, nearly all are in the last bin; those in which it is wrong are spread over the bins."}}
+# %% mystnb={"image": {"alt": "Share of the sets over the largest probability, as bars in three bins: to 50, to 90 and to 100 percent. Of the sets in which the model is right, nearly all are in the last bin; those in which it is wrong are spread over the bins."}} tags=["shared", "figure"]
 bins = [f"{100 * a:.0f} to {100 * b:.0f}" for a, b in itertools.pairwise(edges)]
 labelled = {f"{len(groups[k]):,} sets: the model is {k}": x for k, x in share.items()}
 names_of_axes = {"xlabel": "largest probability, in percent", "ylabel": "share of sets"}

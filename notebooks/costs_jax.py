@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -70,8 +73,7 @@ from helpers.jax import (
     fused_attention,
 )
 from helpers.jax.memory import activations, kept_bytes
-from helpers.show import plots
-from helpers.show.diagrams import costs as diagrams  # drawings and figures
+from helpers.show import drawing, plots
 from helpers.show.prose import (  # say() prints a sentence with computed numbers
     say,
     table,
@@ -154,8 +156,8 @@ say(
 # gradient $dy$ of the loss arrives. The step computes two products with it, for the
 # gradients of $w$ and of $x$.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three rows of boxes for the input x = 3, the weight w = 2 and the output. Forward, arrows lead from x through w to the output y, which grows by 3 times 2. Backward for the weight, arrows lead from x and from dy = 5 to w, whose gradient grows by 3 times 5. Backward for the input, arrows lead from dy through w to x, whose gradient grows by 2 times 5. Each row is two operations, together six."}}
-diagrams.six_operations()
+# %% mystnb={"image": {"alt": "Three rows of boxes for the input x = 3, the weight w = 2 and the output. Forward, arrows lead from x through w to the output y, which grows by 3 times 2. Backward for the weight, arrows lead from x and from dy = 5 to w, whose gradient grows by 3 times 5. Backward for the input, arrows lead from dy through w to x, whose gradient grows by 2 times 5. Each row is two operations, together six."}} tags=["shared", "figure"]
+drawing("six-operations")
 
 # %% [markdown] tags=["shared"]
 # Each row is two floating-point operations (*FLOPs*; their rate is *FLOPS* or FLOP/s):
@@ -355,7 +357,7 @@ formula = 6 * n_parameters + pairs
 # %% tags=["jax"]
 measured = [measured_flops(params, *batch(1, n)) / n for n in short.tolist()]
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Million operations per token of a training step over the length n. The line 6N is level. The measured count starts on it and rises in a straight line, along 6N plus 12 l n m."}}
+# %% mystnb={"image": {"alt": "Million operations per token of a training step over the length n. The line 6N is level. The measured count starts on it and rises in a straight line, along 6N plus 12 l n m."}} tags=["shared", "figure"]
 lines = {
     "6N + 12 l n m": (short, formula / 1e6),
     "6N": (short, np.full(4, 6 * n_parameters / 1e6)),
@@ -421,7 +423,7 @@ for n in short.tolist():
     kept[n] = total_bytes(arrays)
     maps[n] = total_bytes(a for a in arrays if a.shape[-2:] == (n, n))
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Stacked bars of the memory of a training step in percent, for four lengths n and a batch of 4, with the MiB above each bar. At n = 16, weights, gradients and Adam's averages fill most of the bar. With the length, the other activations and then the attention maps take over; at n = 1,024, the maps fill most of the bar."}}
+# %% mystnb={"image": {"alt": "Stacked bars of the memory of a training step in percent, for four lengths n and a batch of 4, with the MiB above each bar. At n = 16, weights, gradients and Adam's averages fill most of the bar. With the length, the other activations and then the attention maps take over; at n = 1,024, the maps fill most of the bar."}} tags=["shared", "figure"]
 every, own = (np.array([*found.values()]) for found in (kept, maps))
 parts = {"weights": 4 * n_parameters, "gradients": 4 * n_parameters}
 parts |= {"Adam's averages": 8 * n_parameters}
@@ -545,7 +547,7 @@ with full_float32():
     outputs = {name: as_numpy(f(*[inputs[1]] * 3)) for name, f in kinds.items()}
 
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, MiB kept for the backward pass over the length n: written out they follow the guide n squared, in chunks the guide n; the framework's own call is drawn beside them. Right, the milliseconds of all three."}}
+# %% mystnb={"image": {"alt": "Left, MiB kept for the backward pass over the length n: written out they follow the guide n squared, in chunks the guide n; the framework's own call is drawn beside them. Right, the milliseconds of all three."}} tags=["shared", "figure"]
 def add_guides(ax):
     """Dotted lines that grow like n and n squared, and plain numbers on the axes."""
     low, high = ax.get_ylim()
@@ -739,7 +741,7 @@ intensity = 2 * rows * width**2 / moved  # operations per byte
 speed = 2 * rows * width**2 / products  # operations per second
 fastest, bandwidth = speed.max(), (moved / products).max()  # the best of each
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Billions of operations per second of a product over its operations per byte. Measured points and a roofline of a slope, where the processor waits for memory, and a flat roof, where it waits for arithmetic. The measured rate is higher with many rows than with one. Two points touch the roofline, the others are below it."}}
+# %% mystnb={"image": {"alt": "Billions of operations per second of a product over its operations per byte. Measured points and a roofline of a slope, where the processor waits for memory, and a flat roof, where it waits for arithmetic. The measured rate is higher with many rows than with one. Two points touch the roofline, the others are below it."}} tags=["shared", "figure"]
 knee = fastest / bandwidth  # here memory and arithmetic take the same time
 corners = np.array([intensity[0], knee, max(knee, intensity[-1])])
 roof = np.minimum(fastest, bandwidth * corners) / 1e9
@@ -790,8 +792,8 @@ np.testing.assert_allclose(intensity[0], 0.5, rtol=0.002)
 # neighbours do this. What do they give up? Suppose that the last word of a sentence
 # depends on the first. How many steps does this information take?
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With one-sided convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}}
-diagrams.paths()
+# %% mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With one-sided convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}} tags=["shared", "figure"]
+drawing("paths")
 
 # %% [markdown] tags=["shared"]
 # In attention it takes one. (The convolution sees a position and the two before it.)
@@ -855,7 +857,7 @@ layers = {"attention": jax.jit(lambda x: one_head(x)[0]), "GRU": gru}
 x = np.random.default_rng(0).normal(size=(1, n, m))
 norms = {name: gradient_norms(layer, x)[::-1] for name, layer in layers.items()}
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Norm of the gradient of the last output, on a logarithmic scale, over the distance to the position of the input. That of the GRU falls in a straight line by many orders of magnitude; that of attention is level."}}
+# %% mystnb={"image": {"alt": "Norm of the gradient of the last output, on a logarithmic scale, over the distance to the position of the input. That of the GRU falls in a straight line by many orders of magnitude; that of attention is level."}} tags=["shared", "figure"]
 lines = {name: (np.arange(n), norm) for name, norm in norms.items()}
 panels = {"gradient of the last output": lines}
 fig = plots.curves(panels, x="positions back", y="norm", log_y=True, size=(5.6, 2.8))

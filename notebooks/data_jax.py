@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -78,8 +81,7 @@ from helpers.jax import (
     fit,
     full_float32,
 )
-from helpers.show import plots
-from helpers.show.diagrams import data as diagrams
+from helpers.show import drawing, plots
 from helpers.show.prose import recorded, say, table
 
 # %% tags=["jax", "experiment"]
@@ -95,8 +97,8 @@ framework = "jax"
 # A Transformer does not know what a table or a text is. It takes vectors, `b s i`:
 # batch, position, entry, one vector for each token.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three kinds of data become boxes: each number of a table row, each frame of a signal, each character of a text; dashed grey boxes are a gap or padding. Below, one sequence goes on as a matrix x, b s i, beside a column real, b s. The encoder turns it into b s m, the mean over the real positions into b m, and the output into b c. Rows that are not real are grey."}}
-diagrams.three_kinds_of_data()
+# %% mystnb={"image": {"alt": "Three kinds of data become boxes: each number of a table row, each frame of a signal, each character of a text; dashed grey boxes are a gap or padding. Below, one sequence goes on as a matrix x, b s i, beside a column real, b s. The encoder turns it into b s m, the mean over the real positions into b m, and the output into b c. Rows that are not real are grey."}} tags=["shared", "figure"]
+drawing("three-kinds-of-data")
 
 # %% [markdown] tags=["shared"]
 # A token should say something by itself, as a number of a table does. A single value of
@@ -268,7 +270,7 @@ test_x, test_real, test_speakers = parts["test"]
 mean, deviation = x[real].mean(0), x[real].std(0)  # of the frames for training
 x, test_x = (x - mean) / deviation, (test_x - mean) / deviation
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat maps of two utterances, with a row for each of the twelve channels and a column for each of the 29 frames. Where an utterance has ended, the cells are grey: padding."}}
+# %% mystnb={"image": {"alt": "Heat maps of two utterances, with a row for each of the twelve channels and a column for each of the 29 frames. Where an utterance has ended, the cells are grey: padding."}} tags=["shared", "figure"]
 shown = [np.where(real[b], x[b].T, np.nan) for b in (0, 90)]
 titles = [f"speaker {speakers[b] + 1}" for b in (0, 90)]
 look = {"low": -3, "high": 3, "bar": "deviations from the mean", "size": (6.6, 2.4)}
@@ -406,7 +408,7 @@ say(
 # examples. If a curve still rises at its end, collect more data. If two curves cross,
 # choose by how many examples you have.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Learning curves: test accuracy over the number of training utterances, from 18 to 270 on a logarithmic axis, for the Transformer and for logistic regression on ten times. Each line is a mean of five seeds in a band from the lowest to the highest. Both rise steeply and then flatten."}}
+# %% mystnb={"image": {"alt": "Learning curves: test accuracy over the number of training utterances, from 18 to 270 on a logarithmic axis, for the Transformer and for logistic regression on ten times. Each line is a mean of five seeds in a band from the lowest to the highest. Both rise steeply and then flatten."}} tags=["shared", "figure"]
 curve = seeds["learning curve"]
 numbers = sorted({int(name.split()[-1]) for name in curve})
 learned = {
@@ -471,7 +473,7 @@ def draw_gaps(real, seed=0):
     return np.where(rng.random(share.shape) < 0.5, *kinds)
 
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The first utterance twice, as heat maps of channels over frames. Left, most columns are grey: lost frames. Right, most rows are grey: lost channels. The padding at the end is grey in both."}}
+# %% mystnb={"image": {"alt": "The first utterance twice, as heat maps of channels over frames. Left, most columns are grey: lost frames. Right, most rows are grey: lost channels. The padding at the end is grey in both."}} tags=["shared", "figure"]
 rng = np.random.default_rng(0)
 holes = [lose(real[:1], 0.6, rng, what)[0] for what in ("frames", "channels")]
 shown = [np.where(known, x[0], np.nan).T for known in holes]
@@ -508,7 +510,7 @@ def on_gaps(what, share, models, methods, seed=0):
 
 this_run = dict(on_gaps("channels", 0.6, models, methods))
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy over the share that is lost, in two panels; each line is the mean of five seeds in a band from the lowest to the highest. All four lines fall. Lost frames: they are near each other and part at the end. Lost channels: the two that were trained on whole utterances fall steeply, and at 60 % both that were trained with gaps are far above them."}}
+# %% mystnb={"image": {"alt": "Accuracy over the share that is lost, in two panels; each line is the mean of five seeds in a band from the lowest to the highest. All four lines fall. Lost frames: they are near each other and part at the end. Lost channels: the two that were trained on whole utterances fall steeply, and at 60 % both that were trained with gaps are far above them."}} tags=["shared", "figure"]
 percent = 100 * np.array(SHARES)
 panels = {}
 for what in ("frames", "channels"):

@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -352,7 +355,7 @@ for rate in rates:
     losses = fit(new(), class_loss, learn, chosen, bar=False)["loss"]
     ends.append(losses[-brief.updates_per_epoch :].mean())
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loss in the third epoch over the learning rate, which has a logarithmic axis. It falls from the lowest rate to a minimum, and rises again at the highest rates. A dotted line marks the rate before the minimum."}}
+# %% mystnb={"image": {"alt": "The training loss in the third epoch over the learning rate, which has a logarithmic axis. It falls from the lowest rate to a minimum, and rises again at the highest rates. A dotted line marks the rate before the minimum."}} tags=["shared", "figure"]
 panels = {"training loss, third epoch": {"Adam": (rates, np.array(ends))}}
 fig = plots.curves(panels, x="learning rate", log_x=10, marks="o", size=(5.6, 2.6))
 best = int(np.argmin(ends))
@@ -391,7 +394,7 @@ for n in (300, 900):
     training[f"{n} lines"] = updates, by_epoch
     validation[f"{n} lines"] = updates, history["validation_loss"]
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over the updates. Both training losses fall. The validation loss with 300 lines falls, turns and rises; with 900 lines it ends below that. Dotted lines mark the lowest point of each."}}
+# %% mystnb={"image": {"alt": "Two panels over the updates. Both training losses fall. The validation loss with 300 lines falls, turns and rises; with 900 lines it ends below that. Dotted lines mark the lowest point of each."}} tags=["shared", "figure"]
 panels = {"training loss": training, "validation loss": validation}
 fig = plots.curves(panels, x="update", size=(7.2, 2.8))
 ax = fig.axes[1]

@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -73,8 +76,7 @@ from helpers.engine.weights import (
     to_arrays,
 )
 from helpers.exercises import check  # of what you write
-from helpers.show import plots, viewer
-from helpers.show.diagrams import decoder as diagrams
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import say, table, word
 from helpers.torch import (
     POSITIONS,
@@ -114,8 +116,8 @@ f"PyTorch {torch.__version__} on {device}"
 # something between. A **language model** gives the probability of each possible next
 # token, and so it can write:
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis and a go into the model. A softmax of the last logits gives the probabilities of a comma, a closing parenthesis, an equals sign and a colon. One of them is drawn and appended to the tokens."}}
-diagrams.next_token()
+# %% mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis and a go into the model. A softmax of the last logits gives the probabilities of a comma, a closing parenthesis, an equals sign and a colon. One of them is drawn and appended to the tokens."}} tags=["shared", "figure"]
+drawing("next-token")
 
 # %% [markdown] tags=["shared"]
 # By the chain rule, it also gives the probability of a text after its first token: a
@@ -231,8 +233,8 @@ np.testing.assert_allclose(one_hot(ids, settings.n_tokens) @ matrix, looked_up)
 # softmax turns the logits of each position into probabilities. In the drawing, the bar
 # in full colour is that of the next token.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis, a and a comma go through embed, positions and a decoder of two blocks with a triangular causal mask, then logits. Below, each position has a small bar for each of six tokens; the one in full colour belongs to its label. The labels stand in the last row: add, parenthesis, a, comma, b."}}
-diagrams.language_model(settings.n_blocks)
+# %% mystnb={"image": {"alt": "The tokens def, add, an opening parenthesis, a and a comma go through embed, positions and a decoder of two blocks with a triangular causal mask, then logits. Below, each position has a small bar for each of six tokens; the one in full colour belongs to its label. The labels stand in the last row: add, parenthesis, a, comma, b."}} tags=["shared", "figure"]
+drawing("language-model")
 
 
 # %% tags=["torch"]
@@ -428,7 +430,7 @@ say(
     "tokens."
 )
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Bits per character over the updates. The training curve falls steeply, then slowly, and ends below a short line for the held-out text, which is below the line of the 5-gram."}}
+# %% mystnb={"image": {"alt": "Bits per character over the updates. The training curve falls steeply, then slowly, and ends below a short line for the held-out text, which is below the line of the 5-gram."}} tags=["shared", "figure"]
 title = "On new text, the model is ahead of the 5-gram"
 panels = {title: {
     "in training": (at, learning),
@@ -562,7 +564,7 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
 method = "    def close(self):\n        if self."
 last = model(integers(pairs.encode(method)[None]))[0, -1]  # c
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Four panels of bars, the probabilities of the ten most probable tokens after 'if self.': with temperature 1, with temperature 0.5, with top-k of five, where the bars after the fifth are gone, and with top-p of 0.3, where only the first few are left."}}
+# %% mystnb={"image": {"alt": "Four panels of bars, the probabilities of the ten most probable tokens after 'if self.': with temperature 1, with temperature 0.5, with top-k of five, where the bars after the fifth are gone, and with top-p of 0.3, where only the first few are left."}} tags=["shared", "figure"]
 knobs = {"temperature 1": {}, "temperature 0.5": {"temperature": 0.5}}
 knobs |= {"top_k=5": {"top_k": 5}, "top_p=0.3": {"top_p": 0.3}}
 probabilities = {
@@ -821,8 +823,8 @@ np.testing.assert_allclose(as_numpy(model(integers(row))), pair[0], atol=1e-4)
 # has been done before: because of the mask, old positions never change, and later
 # tokens need only their keys and values. We keep these in the **key–value cache**.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Keys and values of five old tokens are kept; those of the new token are written beside them. The query of the new token alone meets all keys, and its weights mix all values into one output."}}
-diagrams.key_value_cache()
+# %% mystnb={"image": {"alt": "Keys and values of five old tokens are kept; those of the new token are written beside them. The query of the new token alone meets all keys, and its weights mix all values into one output."}} tags=["shared", "figure"]
+drawing("key-value-cache")
 
 # %% [markdown] tags=["torch"]
 # A block's cache is a pair of arrays `b h s d`. They have their full length from the

@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -35,10 +38,10 @@
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
-# [encoder_torch](encoder_torch.ipynb). `floats` and `booleans` make arrays of these
-# kinds.
+# [encoder_torch](encoder_torch.ipynb). `MultiHeadAttention`, `attention` and `dense`
+# are those of the attention chapter.
 
-# %% tags=["shared", "setup"]
+# %% tags=["jax", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os
 import subprocess
@@ -55,9 +58,7 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["jax", "imports"]
 from functools import partial
-from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -65,24 +66,14 @@ import numpy as np
 from flax import nnx
 
 from helpers import reference
-from helpers.engine.shapes import as_numpy, check_shape
-from helpers.engine.weights import from_arrays, to_arrays  # all parameters of a model
-from helpers.exercises import check  # of what you write
+from helpers.exercises import check
+from helpers.jax import MultiHeadAttention, attention, dense, tensor
+from helpers.show import drawing, plots, say, viewer
+from helpers.weights import as_numpy, count_parameters, to_arrays
 
-# Built in the attention chapter:
-from helpers.jax import MultiHeadAttention, attention, build, dense
-from helpers.show import plots, viewer
-from helpers.show.diagrams import encoder as diagrams  # drawings; formulas in NumPy
-from helpers.show.prose import say  # say() prints a sentence with computed numbers
-
-# %% tags=["jax", "experiment"]
-# Experiment: the device, the style of the figures, and the names floats and booleans
 plots.use_style()
-# The checks compare with float64, so not in TF32, JAX's default on recent GPUs:
+# All digits of float32: JAX's default on recent GPUs is TF32, with 11 significant bits.
 jax.config.update("jax_default_matmul_precision", "highest")
-floats = partial(jnp.asarray, dtype=jnp.float32)
-booleans = partial(jnp.asarray, dtype=jnp.bool_)
-f"JAX {jax.__version__} on {jax.devices()[0].platform}"
 
 # %% [markdown] tags=["shared"]
 # ## The second layer can look for what the first one found
@@ -114,7 +105,7 @@ about, says, asks = (
 # %% tags=["shared"]
 def look(queries, keys, values):
     """One head, with sharp weights: outputs ``s d`` and weights ``s s``."""
-    q, k, v = (floats(rows[None]) for rows in (12 * queries, keys, values))  # 12: sharp
+    q, k, v = (tensor(rows[None]) for rows in (12 * queries, keys, values))  # 12: sharp
     out, weights = attention(q, k, v)
     return as_numpy(out)[0], as_numpy(weights)[0]
 
@@ -122,12 +113,15 @@ def look(queries, keys, values):
 found, first = look(asks, about, says)
 answer, second = look(found, about, says)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The weights of the question in two layers. In the first layer nearly all of it is on the sentence about Anna, in the second on the sentence about Ben."}}
+# %% mystnb={"image": {"alt": "The weights of the question in two layers. In the first layer nearly all of it is on the sentence about Anna, in the second on the sentence about Ben."}} tags=["shared", "figure"]
 plots.heatmaps(
-    [np.stack([first[3], second[3]])], x="sentence", y="layer",
+    [np.stack([first[3], second[3]])],
+    x="sentence",
+    y="layer",
     x_ticks=["Anna: Ben", "Ben: Rome", "Carl: Oslo", "question"],
-    y_ticks=["first", "second"], size=(5, 1.9),
-)  # fmt: skip
+    y_ticks=["first", "second"],
+    size=(5, 1.9),
+)
 
 # %% tags=["shared", "say"]
 say(
@@ -144,26 +138,14 @@ say(
 # this score only in the second layer.
 
 # %% tags=["shared", "check"]
-# Checked: if Ben moves, or a third row changes, only the second layer looks elsewhere
-swapped = says[[0, 2, 1, 3]]
-again, weights = look(asks, about, swapped)
+# Checked: if Ben moves, the first look is the same, the second finds another city
+moved = says[[0, 2, 1, 3]]
+again, weights = look(asks, about, moved)
 np.testing.assert_allclose(weights, first)
-assert names[again[3].argmax()] == "Ben" and names[answer[3].argmax()] == "Rome"
-assert names[look(again, about, swapped)[0][3].argmax()] == "Oslo"
 assert first[3, 0] > 0.95 and second[3, 1] > 0.95
-layers = [build(MultiHeadAttention, 24, 4, seed=i) for i in range(2)]
-x = np.random.default_rng(0).normal(scale=4, size=(2, 7, 24))  # 4: sharper weights
-replaced = x.copy()
-replaced[:, -1] = np.random.default_rng(1).normal(scale=4, size=(2, 24))
-ratios = []  # how much word 0 prefers word 1 to word 2
-for inputs in (x, replaced):
-    out, weights = layers[0](floats(inputs), return_weights=True)
-    _, next_weights = layers[1](out, return_weights=True)
-    both = as_numpy(weights), as_numpy(next_weights)  # each b h q k
-    ratios.append([w[:, :, 0, 1] / w[:, :, 0, 2] for w in both])
-shift = [np.abs(b / a - 1).max() for a, b in zip(*ratios, strict=True)]
-assert shift[0] < 1e-5
-assert shift[1] > 0.1  # loose: other weights in the twin shift it less
+assert names[found[3].argmax()] == names[again[3].argmax()] == "Ben"
+assert names[answer[3].argmax()] == "Rome"
+assert names[look(again, about, moved)[0][3].argmax()] == "Oslo"
 
 # %% [markdown] tags=["shared"]
 # ## A block mixes positions, then works on each one alone
@@ -175,8 +157,8 @@ assert shift[1] > 0.1  # loose: other weights in the twin shift it less
 # output of each of these two **branches** is *added* to its input (a **residual
 # connection**), and a **norm** brings the sum to mean 0 and variance 1.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The encoder block as a flow from top to bottom: attention, a plus where the input is added again, norm1; then ffn, which treats each position alone, a plus, norm2. A residual path leads around attention and another around ffn. A mask enters attention, its weights come out."}}
-diagrams.encoder_block()
+# %% mystnb={"image": {"alt": "The encoder block as a flow from top to bottom: attention, a plus where the input is added again, norm1; then ffn, which treats each position alone, a plus, norm2. A residual path leads around attention and another around ffn. A mask enters attention, its weights come out."}} tags=["shared", "figure"]
+drawing("encoder-block")
 
 # %% [markdown] tags=["shared"]
 # $$\begin{aligned}
@@ -193,42 +175,22 @@ diagrams.encoder_block()
 # 2014](https://jmlr.org/papers/v15/srivastava14a.html)) sets a random share of the
 # hidden features to zero, so that the model cannot rely on any one of them. It scales
 # up the others, so that the mean stays the same. Its rate and the activation are
-# options of the net; `pick` and `check_rate`, in the fold, check them.
+# options of the net.
 
-
-# %% tags=["jax", "check"]
-# Checked: options are looked up by name; an unknown name raises an error
-def pick(options, name, what):
-    """The option of this name; an unknown name raises an error with all names."""
-    if name not in options:
-        raise ValueError(f"{what} {name!r} is not in {list(options)}")
-    return options[name]
-
-
-def check_rate(rate, what):
-    """The rate of a dropout, if it is one."""
-    if not 0 <= rate < 1:
-        raise ValueError(f"{what} {rate} is not in [0, 1)")
-    return rate
-
-
-EXACT = {"epsilon": 1e-5, "use_fast_variance": False}
+# %% tags=["jax", "export"]
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
-NORMS = {"layer": partial(nnx.LayerNorm, **EXACT), "rms": partial(nnx.RMSNorm, **EXACT)}
-np.testing.assert_raises_regex(ValueError, "tanh.*relu", pick, ACTIVATIONS, "tanh", "")
+# in float32, with the variance from differences: as PyTorch computes it
+layer_norm = partial(nnx.LayerNorm, epsilon=1e-5, use_fast_variance=False)
 
 
-# %% tags=["jax"]
 class FeedForward(nnx.Module):
     """Two linear layers, the same for every position: ``b s m -> b s m``."""
 
     def __init__(self, m, f, *, dropout=0.0, activation="relu", rngs):
-        if f < 1:
-            raise ValueError(f"expected f of at least 1, got {f}")
-        self.activation = pick(ACTIVATIONS, activation, "activation")
+        self.activation = ACTIVATIONS[activation]
         self.linear1 = dense(m, f, rngs=rngs)
         self.linear2 = dense(f, m, rngs=rngs)
-        self.dropout = nnx.Dropout(check_rate(dropout, "dropout"), rngs=rngs)
+        self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
     def __call__(self, x):
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
@@ -236,8 +198,6 @@ class FeedForward(nnx.Module):
 
 # %% [markdown] tags=["jax"]
 # The block passes `options`, such as `return_weights=True`, on to its attention layer.
-# `EXACT`, in the fold, sets $\epsilon$ to 1e-5 and computes the variance in two passes,
-# as PyTorch does.
 
 
 # %% tags=["jax"]
@@ -247,8 +207,8 @@ class EncoderBlock(nnx.Module):
     def __init__(self, m, n_heads, f, *, rngs):
         self.attention = MultiHeadAttention(m, n_heads, rngs=rngs)
         self.ffn = FeedForward(m, f, rngs=rngs)
-        self.norm1 = nnx.LayerNorm(m, rngs=rngs, **EXACT)
-        self.norm2 = nnx.LayerNorm(m, rngs=rngs, **EXACT)
+        self.norm1 = layer_norm(m, rngs=rngs)
+        self.norm2 = layer_norm(m, rngs=rngs)
 
     def __call__(self, x, mask=None, **options):
         values, weights = self.attention(x, mask, **options)
@@ -256,23 +216,26 @@ class EncoderBlock(nnx.Module):
         return self.norm2(x + self.ffn(x)), weights
 
 
+def new_block(*sizes, seed=0):
+    """A block of these sizes, whose weights follow from the seed."""
+    return EncoderBlock(*sizes, rngs=nnx.Rngs(seed))
+
+
 # %% [markdown] tags=["shared"]
 # All sizes differ, so most swapped axes raise an error:
 
 # %% tags=["shared"]
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
-block = build(EncoderBlock, m, n_heads, f)
+block = new_block(m, n_heads, f)
 x = np.random.default_rng(2).normal(size=(b, s, m))
-out, weights = block(floats(x), return_weights=True)  # b s m, b h q k
+out, weights = block(tensor(x), return_weights=True)  # b s m, b h q k
 {name: array.shape for name, array in to_arrays(block).items()}  # inputs × outputs
 
 # %% tags=["shared", "check"]
 # Checked: the block agrees with NumPy in float64; its net treats each position alone
-check_shape(out, "b s m", b=b, s=s, m=m)
-check_shape(weights, "b h q k", b=b, h=n_heads, q=s, k=s)
 expected, _ = reference.encoder_block(x, to_arrays(block), n_heads)
 np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
-alone, together = block.ffn(floats(x[:, 3:4])), block.ffn(floats(x))
+alone, together = block.ffn(tensor(x[:, 3:4])), block.ffn(tensor(x))
 np.testing.assert_allclose(as_numpy(alone), as_numpy(together)[:, 3:4], atol=1e-6)
 
 # %% [markdown] tags=["shared"]
@@ -282,10 +245,9 @@ np.testing.assert_allclose(as_numpy(alone), as_numpy(together)[:, 3:4], atol=1e-
 
 # %% tags=["shared", "answer"]
 attention_size, ffn_size, norms_size = 4 * m**2 + 4 * m, 2 * m * f + f + m, 2 * 2 * m
-counted = sum(array.size for array in to_arrays(block).values())
+counted = count_parameters(block)
 assert counted == attention_size + ffn_size + norms_size
-wide = sum(array.size for array in to_arrays(build(EncoderBlock, m, 3, 4 * m)).values())
-assert wide == 12 * m**2 + 13 * m
+assert count_parameters(new_block(m, 3, 4 * m)) == 12 * m**2 + 13 * m
 say(
     "The feed-forward net has $2mf + f + m$ and the two norms $4m$; with attention "
     f"that makes {counted:,} for the sizes above. For $f = 4m$ it is $12m^2 + 13m$, "
@@ -302,24 +264,12 @@ say(
 # with two hidden features can do it, by $\max(0, 2x) - 2\max(0, 2x - 1)$:
 
 # %% tags=["shared"]
-bits = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
+bits = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=float)
+different = np.array([0, 1, 1, 0])
 mean = bits.mean(axis=1)  # what attention passes on
-np.maximum(0, 2 * mean) - 2 * np.maximum(0, 2 * mean - 1)
-
-# %% tags=["shared", "check"]
-# Checked: FeedForward with these weights is right for all four, the best line never
-different = np.array([0.0, 1, 1, 0])
-net = build(FeedForward, 1, 2)
-by_hand = {
-    "linear1.weight": [[2.0, 2.0]], "linear1.bias": [0.0, -1.0],
-    "linear2.weight": [[1.0], [-2.0]], "linear2.bias": [0.0],
-}  # fmt: skip
-from_arrays(net, {name: np.array(values) for name, values in by_hand.items()})
-net_outputs = as_numpy(net(floats(mean[:, None])))[:, 0]
-np.testing.assert_allclose(net_outputs, different, atol=1e-6)
-slope, start = np.polyfit(mean, different, 1)
-np.testing.assert_allclose(slope * mean + start, 0.5)
-
+slope, start = np.polyfit(mean, different, deg=1)  # of the best line
+hidden = (np.maximum(0, 2 * mean), np.maximum(0, 2 * mean - 1))
+{"line": (slope * mean + start).round(2), "net": hidden[0] - 2 * hidden[1]}
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, change the code.** Two heads can do it without a feed-forward net: one
@@ -328,9 +278,10 @@ np.testing.assert_allclose(slope * mean + start, 0.5)
 # shape is `b k 1`). Which linear combination of the two outputs is right?
 
 # %% tags=["shared", "answer"]
-keys = floats(bits[:, :, None])  # b k 1
-queries = [floats(np.full((4, 1, 1), number)) for number in (0.0, 12.0)]  # b 1 1
-means, tops = (as_numpy(attention(q, keys, keys)[0])[:, 0, 0] for q in queries)
+keys = tensor(bits[:, :, None])  # b k 1
+queries = [tensor(np.full((4, 1, 1), number)) for number in (0.0, 12.0)]  # b 1 1
+means = as_numpy(attention(queries[0], keys, keys)[0])[:, 0, 0]
+tops = as_numpy(attention(queries[1], keys, keys)[0])[:, 0, 0]
 np.testing.assert_allclose(tops, bits.max(axis=1), atol=1e-4)
 np.testing.assert_allclose(2 * tops - 2 * means, different, atol=1e-4)
 say(
@@ -368,15 +319,14 @@ def without_residuals(block, x):
 # %% tags=["shared"]
 b, s, m, n_heads, f = 4, 16, 64, 4, 128
 x = np.random.default_rng(1).normal(size=(b, s, m))
-blocks = [build(EncoderBlock, m, n_heads, f, seed=i) for i in range(24)]
+blocks = [new_block(m, n_heads, f, seed=i) for i in range(24)]
 
 # %% [markdown] tags=["shared"]
 # How alike are the outputs of two positions, after more and more blocks? We measure
 # their mean cosine:
 
 
-# %% tags=["shared", "experiment"]
-# Experiment: the functions that measure a stack of blocks
+# %% tags=["shared"]
 def similarity(x):
     """Mean cosine between two positions: ``b s m -> number``."""
     x = x / np.linalg.norm(x, axis=-1, keepdims=True)
@@ -398,14 +348,14 @@ depths = [1, 2, 3, 4, 6, 8, 12]
 steps = {"with residuals": whole_block, "without residuals": without_residuals}
 alike, maps = {}, {}
 for name, step in steps.items():
-    outs = [through(step, depth, floats(x)) for depth in depths]
+    outs = [through(step, depth, tensor(x)) for depth in depths]
     alike[name] = [similarity(as_numpy(out)) for out in outs]
-    arrived = [through(step, depth, floats(x)) for depth in range(6)]  # at each block
+    arrived = [through(step, depth, tensor(x)) for depth in range(6)]  # at each block
     asked = {"return_weights": True}
     found = [blocks[i].attention(y, **asked)[1] for i, y in enumerate(arrived)]
     maps[name] = np.stack([as_numpy(weights)[0, :2] for weights in found])  # l h q k
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Similarity of positions over depth from 1 to 12 blocks. Without residuals it is one from the second block on; with residuals it rises slowly."}}
+# %% mystnb={"image": {"alt": "Similarity of positions over depth from 1 to 12 blocks. Without residuals it is one from the second block on; with residuals it rises slowly."}} tags=["shared", "figure"]
 lines = {name: (depths, alike[name]) for name in reversed(steps)}
 fig = plots.curves(
     {"similarity of positions": lines}, x="blocks", marks="o", size=(4.6, 3)
@@ -413,22 +363,25 @@ fig = plots.curves(
 fig
 
 # %% tags=["shared", "say"]
-kept = alike["with residuals"]
 say(
-    "After three blocks without residual connections, all positions have nearly the "
-    f"same output: their similarity is {alike['without residuals'][2]:.3f}. With "
-    f"residual connections it is **{kept[2]:.2f}**. The positions still become alike, "
-    "only slowly, as each branch adds something similar to all of them: after twelve "
-    f"blocks it is {kept[-1]:.2f}."
+    "After three blocks without residual connections, the similarity of the outputs is "
+    f"{alike['without residuals'][2]:.3f}. With residual connections it is "
+    f"**{alike['with residuals'][2]:.2f}**, and after twelve blocks "
+    f"{alike['with residuals'][-1]:.2f}."
 )
+
+# %% [markdown] tags=["shared"]
+# So without residual connections, all positions soon have nearly the same output. With
+# them the positions still become alike, only slowly, as each branch adds something
+# similar to all of them.
 
 # %% tags=["shared", "check"]
 # Checked: without residual connections positions and maps become uniform, with them not
-_, line = plots.drawn(fig, "similarity of positions", "without residuals")
-assert line[2] > 0.999 and (line[1:] > 0.99).all()
-_, line = plots.drawn(fig, "similarity of positions", "with residuals")
-assert line[2] < 0.1 and line[-1] > 0.2 and (np.diff(line) > 0).all()
+similar = np.array(alike["without residuals"])  # each depth
+assert similar[2] > 0.999 and (similar[1:] > 0.99).all()
 np.testing.assert_allclose(maps["without residuals"][3:], 1 / 16, atol=0.001)
+distinct = np.array(alike["with residuals"])
+assert distinct[2] < 0.1 and distinct[-1] > 0.2 and (np.diff(distinct) > 0).all()
 assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 0.03
 
 # %% [markdown] tags=["shared"]
@@ -470,11 +423,14 @@ def without_norms(block, x):
     return x + block.ffn(x)
 
 
-# %% tags=["shared", "experiment"]
-# Experiment: the numbers and the largest weights in 24 blocks, with and without norms
-def watch(step):
-    """Spread and largest weights at the input of each block: two arrays ``l``."""
-    y, spread, largest = floats(x), [], []
+# %% [markdown] tags=["shared"]
+# At the input of each of the 24 blocks we measure two numbers:
+
+
+# %% tags=["shared"]
+def measure(step):
+    """Spread of ``x`` and largest weights at the input of each block: two arrays."""
+    y, spread, largest = tensor(x), [], []
     for block in blocks:
         _, weights = block.attention(y, return_weights=True)  # b h q k
         spread.append(as_numpy(y).std())
@@ -483,9 +439,9 @@ def watch(step):
     return np.array(spread), np.array(largest)
 
 
-wild, calm = watch(without_norms), watch(whole_block)
+wild, calm = measure(without_norms), measure(whole_block)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels over the blocks 0 to 23. Left, the standard deviation of the numbers: without norms it rises steadily, with norms it stays at one. Right, the largest weight of a query: without norms it rises, with norms it stays low, near the dotted line of equal weights."}}
+# %% mystnb={"image": {"alt": "Two panels over the blocks 0 to 23. Left, the standard deviation of the numbers: without norms it rises steadily, with norms it stays at one. Right, the largest weight of a query: without norms it rises, with norms it stays low, near the dotted line of equal weights."}} tags=["shared", "figure"]
 numbers = np.arange(len(blocks))
 titles = "standard deviation of x", "largest weight of a query"
 panels = {
@@ -501,21 +457,18 @@ fig
 say(
     "Before any training, without norms, the standard deviation at the input of the "
     f"last block is {wild[0][-1]:.1f}, and a query gives **{wild[1][-1]:.0%}** of its "
-    f"weight to one of 16 keys. With norms the standard deviation stays "
-    f"{calm[0][-1]:.1f}, and the largest weight is {calm[1][-1]:.0%} (dotted: equal "
-    "weights)."
+    f"weight to one of 16 keys. With norms the standard deviation is {calm[0][-1]:.1f}, "
+    f"and the largest weight {calm[1][-1]:.0%} (dotted: equal weights)."
 )
 
 # %% tags=["shared", "check"]
 # Checked: without norms numbers and largest weights grow with depth, with norms not
-_, line = plots.drawn(fig, "standard deviation of x", "without norms")
-assert line[-1] > 2 and (np.diff(line) > 0).all()
-_, line = plots.drawn(fig, "standard deviation of x", "with norms")
-np.testing.assert_allclose(line, 1, atol=0.02)
-_, line = plots.drawn(fig, "largest weight of a query", "without norms")
-assert line[-1] > 0.3 and line[-1] > 2 * line[0]
-_, line = plots.drawn(fig, "largest weight of a query", "with norms")
-assert line.max() < 0.2
+spread, largest = wild
+assert spread[-1] > 2 and (np.diff(spread) > 0).all()
+assert largest[-1] > 0.3 and largest[-1] > 2 * largest[0]
+spread, largest = calm
+np.testing.assert_allclose(spread, 1, atol=0.02)
+assert largest.max() < 0.2
 
 # %% [markdown] tags=["shared"]
 # ## The norm can also come first, inside each branch
@@ -534,33 +487,40 @@ assert line.max() < 0.2
 # et al. 2020](https://arxiv.org/abs/2002.04745); *Warm-up* compares both). The price:
 # the sum grows with depth, and the share of each new block in it shrinks.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The encoder block with pre-norm, from top to bottom: norm1 and attention, a plus; norm2 and ffn, a plus. Each residual path starts before the norm, so it meets nothing but the two sums."}}
-diagrams.encoder_block(norm_first=True)
+# %% mystnb={"image": {"alt": "The encoder block with pre-norm, from top to bottom: norm1 and attention, a plus; norm2 and ffn, a plus. Each residual path starts before the norm, so it meets nothing but the two sums."}} tags=["shared", "figure"]
+drawing("pre-norm-block")
 
 # %% [markdown] tags=["shared"]
-# Later chapters use the block with options, marked as new: pre-norm (`norm_first`), RMS
-# norm, GELU, dropout, now also on the output of each branch, and another class of
+# Later chapters use the block with options, marked as new: pre-norm (`norm_first`),
+# GELU, dropout, now also on the output of each branch, and another class of
 # `attention`.
 
 
-# %% tags=["jax"]
+# %% tags=["jax", "export"]
 class EncoderBlock(nnx.Module):
     """Attention, then feed-forward, each with residual and norm: ``b s m -> b s m``."""
 
     def __init__(
-        self, m, n_heads, f, *, dropout=0.0, activation="relu", norm="layer",  # new
-        norm_first=False, attention=MultiHeadAttention, rngs,  # new
-    ):  # fmt: skip
-        make_norm = pick(NORMS, norm, "norm")  # new
+        self,
+        m,
+        n_heads,
+        f,
+        *,
+        dropout=0.0,  # new
+        activation="relu",  # new
+        norm_first=False,  # new
+        attention=MultiHeadAttention,  # new
+        rngs,
+    ):
         self.norm_first = norm_first  # new
         self.attention = attention(m, n_heads, rngs=rngs)
         self.ffn = FeedForward(m, f, dropout=dropout, activation=activation, rngs=rngs)
-        self.norm1 = make_norm(m, rngs=rngs)
-        self.norm2 = make_norm(m, rngs=rngs)
+        self.norm1 = layer_norm(m, rngs=rngs)
+        self.norm2 = layer_norm(m, rngs=rngs)
         self.dropout = nnx.Dropout(dropout, rngs=rngs)  # new
 
     def __call__(self, x, mask=None, **options):
-        if self.norm_first:  # new: pre-norm
+        if self.norm_first:  # new
             values, weights = self.attention(self.norm1(x), mask, **options)
             x = x + self.dropout(values)
             return x + self.dropout(self.ffn(self.norm2(x))), weights
@@ -568,20 +528,6 @@ class EncoderBlock(nnx.Module):
         x = self.norm1(x + self.dropout(values))
         return self.norm2(x + self.dropout(self.ffn(x))), weights
 
-
-# %% tags=["shared", "check"]
-# Checked: every variant agrees with NumPy in float64; a wrong option raises an error
-inputs = np.random.default_rng(2).normal(size=(2, 7, 12))
-for norm_first, activation, norm in product((False, True), ACTIVATIONS, NORMS):
-    options = {"norm_first": norm_first, "activation": activation, "norm": norm}
-    variant = build(EncoderBlock, 12, 3, 29, **options)
-    result, _ = variant(floats(inputs))
-    expected, _ = reference.encoder_block(inputs, to_arrays(variant), 3, **options)
-    np.testing.assert_allclose(as_numpy(result), expected, atol=1e-5)
-    assert ("norm1.bias" in to_arrays(variant)) == (norm == "layer")  # RMS: no shift
-for option, value in (("norm", "batch"), ("activation", "tanh"), ("dropout", 1)):
-    make = partial(build, EncoderBlock, 12, 3, 29, **{option: value})
-    np.testing.assert_raises_regex(ValueError, f"{option} .* is not in", make)
 
 # %% [markdown] tags=["shared"]
 # ## The encoder is a stack of blocks
@@ -595,20 +541,17 @@ for option, value in (("norm", "batch"), ("activation", "tanh"), ("dropout", 1))
 # unrolled, so that deep stacks take long to compile; `nnx.scan` avoids this.
 
 
-# %% tags=["jax"]
+# %% tags=["jax", "export"]
 class Encoder(nnx.Module):
     """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
 
     block = EncoderBlock  # a translator's decoder takes another
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
-        if n_blocks < 1:
-            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
         options = {"norm_first": norm_first, "rngs": rngs, **options}
         blocks = [self.block(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nnx.data(blocks)
-        make_norm = NORMS[options.get("norm", "layer")]
-        self.norm = make_norm(m, rngs=rngs) if norm_first else None
+        self.norm = layer_norm(m, rngs=rngs) if norm_first else None
 
     def __call__(self, x, mask=None, *, is_causal=False, return_maps=False):
         maps, options = [], {"is_causal": is_causal, "return_weights": return_maps}
@@ -620,12 +563,11 @@ class Encoder(nnx.Module):
 
 
 # %% [markdown] tags=["jax"]
-# To see where a model looks, run it with dropout off: `without_dropout`, in the fold,
-# calls `eval()` on a copy, so the model stays as it was.
+# To see where a model looks, run it with dropout off: `without_dropout` calls `eval()`
+# on a copy, so the model stays as it was.
 
 
-# %% tags=["jax", "check"]
-# Checked: dropout is off in the copy, and as before in the model
+# %% tags=["jax", "export"]
 def without_dropout(model):
     """A copy of the model with dropout off."""
     quiet = nnx.clone(model)
@@ -633,34 +575,26 @@ def without_dropout(model):
     return quiet
 
 
-drops, ones = build(FeedForward, 5, 97, dropout=0.5), floats(np.ones((1, 1, 5)))
-quiet = without_dropout(drops)
-np.testing.assert_array_equal(as_numpy(quiet(ones)), as_numpy(quiet(ones)))
-assert (as_numpy(drops(ones)) != as_numpy(drops(ones))).any()
-
-
-# %% tags=["jax"]
 def attention_maps(model, x, mask=None):
-    """Outputs and attention maps of one forward pass with dropout off."""
+    """Outputs, and maps ``l b h q k``, of one forward pass with dropout off."""
     return without_dropout(model)(x, mask, return_maps=True)
 
 
+# %% tags=["jax"]
+encoder = Encoder(2, m, n_heads, f, dropout=0.2, rngs=nnx.Rngs(0))
+
 # %% tags=["shared"]
-encoder = build(Encoder, 2, m, n_heads, f, dropout=0.2)
-out, maps = map(as_numpy, attention_maps(encoder, floats(x)))
+out, maps = map(as_numpy, attention_maps(encoder, tensor(x)))
 out.shape, maps.shape  # b s m, l b h s s
 
 # %% tags=["shared", "check"]
 # Checked: dropout is on in training, scales what it keeps, and is off in the maps
-check_shape(maps, "l b h s s", l=2, b=b, h=n_heads, s=s)
-same = [as_numpy(encoder(floats(x))) for _ in range(2)]
-assert np.abs(same[0] - same[1]).max() > 0.7
-dropped = as_numpy(encoder.blocks[0].dropout(floats(np.ones(1000))))
+first_out, second_out = as_numpy(encoder(tensor(x))), as_numpy(encoder(tensor(x)))
+assert np.abs(first_out - second_out).max() > 0.7
+dropped = as_numpy(encoder.blocks[0].dropout(tensor(np.ones(1000))))
 np.testing.assert_allclose(np.unique(dropped), [0, 1 / (1 - 0.2)])
-again, _ = attention_maps(encoder, floats(x))
+again, _ = attention_maps(encoder, tensor(x))
 np.testing.assert_array_equal(as_numpy(again), out)
-expected, _ = reference.encoder(x, to_arrays(encoder), 2, n_heads)
-np.testing.assert_allclose(out, expected, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # **In your own code** take heads of 64 features, $f = 4m$, 6 or 12 blocks and dropout
@@ -674,9 +608,9 @@ np.testing.assert_allclose(out, expected, atol=1e-5)
 # GPT-2 scales the last weights of each branch by $1/\sqrt{N}$, for $N$ branches (see
 # [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py)). Multiply each
 # branch of `without_norms` by $1/\sqrt{48}$, and predict both panels of its figure.
-# Then compute them: `spread, largest = watch(step)`, whose code is in the fold above
-# that figure. A hint: at the start the branches are nearly independent, so their
-# variances add up. What could go wrong in training?
+# Then compute them: `spread, largest = measure(step)`. A hint: at the start the
+# branches are nearly independent, so their variances add up. What could go wrong in
+# training?
 
 
 # %% tags=["shared", "answer"]
@@ -686,7 +620,7 @@ def scaled(block, x):
     return x + block.ffn(x) / np.sqrt(48)
 
 
-spread, largest = watch(scaled)
+spread, largest = measure(scaled)
 assert spread[-1] < 1.15 and largest[-1] < 0.2
 say(
     f"At the start, yes: the standard deviation rises to {spread[-1]:.2f} only, and "
@@ -709,8 +643,8 @@ say(
 # %% tags=["jax"]
 def input_gradient(function, x, probe):
     """Norm of the gradient of ``sum(function(x) * probe)`` with respect to ``x``."""
-    gradient = jax.grad(lambda x: (function(x) * floats(probe)).sum())
-    return np.linalg.norm(gradient(floats(x)))
+    gradient = jax.grad(lambda x: (function(x) * tensor(probe)).sum())
+    return np.linalg.norm(gradient(tensor(x)))
 
 
 # %% tags=["shared"]
@@ -726,29 +660,28 @@ for name, step in steps.items():
     stacks = [partial(through, step, depth) for depth in few[name]]
     gradient[name] = [input_gradient(stack, x, probe) / no_block for stack in stacks]
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient over depth from 1 to 12 blocks, relative to no block. Without residuals it drops by a factor of more than a thousand within three blocks, where the line ends; with residuals it stays level for several blocks."}}
+# %% mystnb={"image": {"alt": "Gradient over depth from 1 to 12 blocks, relative to no block. Without residuals it drops by a factor of more than a thousand within three blocks, where the line ends; with residuals it stays level for several blocks."}} tags=["shared", "figure"]
 panel = "gradient, relative to no block"
 lines = {name: (few[name], y) for name, y in reversed(gradient.items())}
 fig = plots.curves({panel: lines}, x="blocks", log_y=[panel], marks="o", size=(4.6, 3))
 fig
 
 # %% tags=["shared", "say"]
-faded, flows = gradient["without residuals"], gradient["with residuals"]
-power = int(np.floor(np.log10(1 / faded[2])))
+shrunk = np.floor(-np.log10(gradient["without residuals"][2]))
 say(
     "After three blocks without residual connections the gradient has shrunk by a "
-    f"factor of over {10**power:,}; then the line ends, because the rest is rounding. "
-    "With residual connections it is still about as large as without any block "
-    f"({flows[2]:.0%})."
+    f"factor of over {10**shrunk:,.0f}. With them it is still about as large as "
+    f"without any block ({gradient['with residuals'][2]:.0%})."
 )
+
+# %% [markdown] tags=["shared"]
+# The line without residual connections ends here, because the rest is rounding.
 
 # %% tags=["shared", "check"]
 # Checked: residual connections keep the gradient of the differences alive
-_, line = plots.drawn(fig, panel, "without residuals")
-assert len(line) == 3 and line[2] < 6e-4  # loose: initial weights differ
-assert line[2] < 1e-3 * line[0]  # loose: initial weights differ
-_, line = plots.drawn(fig, panel, "with residuals")
-assert line[2] > 0.8 and line[-1] < 0.97
+faded, kept = gradient["without residuals"], gradient["with residuals"]
+assert faded[2] < 6e-4 and faded[2] < 1e-3 * faded[0]
+assert kept[2] > 0.8 and kept[-1] < 0.97
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Batch norm would mix the sentences
@@ -768,19 +701,18 @@ def normalise(x, axes, epsilon=1e-5):
     return (x - mean) / np.sqrt(variance + epsilon)
 
 
-layer_norm, batch_norm = partial(normalise, axes=-1), partial(normalise, axes=(0, 1))
+sentences = np.random.default_rng(2).normal(1, 3, size=(3, 6, m))  # b s m
+by_layer = normalise(sentences, axes=-1)
+by_batch = normalise(sentences, axes=(0, 1))
 
 # %% tags=["shared", "check"]
 # Checked: padding in one sentence changes others through batch norm, not layer norm
-sentences = np.random.default_rng(2).normal(1, 3, size=(3, 6, m))  # b s m
 padded = sentences.copy()
 padded[2, 4:] = 50  # only the third sentence changes, and only its padding
-layer_change = np.abs(layer_norm(padded)[:2] - layer_norm(sentences)[:2]).max()
-batch_change = np.abs(batch_norm(padded)[:2] - batch_norm(sentences)[:2]).max()
-assert layer_change == 0
-assert batch_change > 1
-own = as_numpy(blocks[0].norm1(floats(sentences)))
-np.testing.assert_allclose(own, layer_norm(sentences), atol=1e-5)
+np.testing.assert_array_equal(normalise(padded, -1)[:2], by_layer[:2])
+assert np.abs(normalise(padded, (0, 1))[:2] - by_batch[:2]).max() > 1
+own = as_numpy(blocks[0].norm1(tensor(sentences)))
+np.testing.assert_allclose(own, by_layer, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Your turn, from a blank cell

@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -84,8 +87,7 @@ from helpers.jax import (
     projection,
     save_adapter,
 )
-from helpers.show import plots
-from helpers.show.diagrams import finetune as diagrams
+from helpers.show import drawing, plots
 from helpers.show.prose import recorded, say, table, word
 
 # %% tags=["jax", "experiment"]
@@ -271,8 +273,8 @@ def train_only(model, *names):
 # $$x W + \frac{\alpha}{r}\, x A B, \qquad W: i \times o, \quad A: i \times r, \quad
 # B: r \times o.$$
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "An input x, b s i, goes two ways. On the left through the wide frozen matrix W, i o. On the right through the thin matrix A, i r, then through B, r o, which begins as zeros, times alpha over r. Both results are added: b s o."}}
-diagrams.lora()
+# %% mystnb={"image": {"alt": "An input x, b s i, goes two ways. On the left through the wide frozen matrix W, i o. On the right through the thin matrix A, i r, then through B, r o, which begins as zeros, times alpha over r. Both results are added: b s o."}} tags=["shared", "figure"]
+drawing("lora")
 
 # %% [markdown] tags=["shared"]
 # The *rank* $r$ says how much can change, $\alpha$ how strongly. $B$ begins as zeros,
@@ -472,7 +474,7 @@ scores = {w: evaluate(m, cross_entropy, test)["accuracy"] for w, m in models.ite
 scores["probe"] = probe(rows).score(vectors(test[0]), test_labels)
 scores["TF-IDF"] = baseline(rows).score(test_lines, test_labels)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Test accuracy over the number of labelled lines of each language, from 5 to 300 on a logarithmic axis, for five ways; each line is the mean of five seeds in a band from the lowest to the highest. All lines rise. Full fine-tuning and LoRA run together above all others; the probe begins close below them and stays above TF-IDF; the model from scratch is lowest."}}
+# %% mystnb={"image": {"alt": "Test accuracy over the number of labelled lines of each language, from 5 to 300 on a logarithmic axis, for five ways; each line is the mean of five seeds in a band from the lowest to the highest. All lines rise. Full fine-tuning and LoRA run together above all others; the probe begins close below them and stays above TF-IDF; the model from scratch is lowest."}} tags=["shared", "figure"]
 (record,) = recorded(f"finetune-seeds-{framework}")
 figures, numbers = record["figures"], record["numbers"]
 ways = [*scores]

@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -31,7 +34,7 @@
 # This page uses **JAX**, with Flax NNX for layers and Optax for optimisers. The same
 # page in PyTorch: [frameworks_torch](frameworks_torch.ipynb).
 
-# %% tags=["shared", "setup"]
+# %% tags=["jax", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os
 import subprocess
@@ -48,40 +51,28 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["jax"]
+import tempfile
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import nnx, serialization
-
-f"JAX {jax.__version__} on {jax.devices()[0].platform}"
-
-# %% tags=["shared", "imports"]
-import tempfile
-import time
-from functools import partial
-from pathlib import Path
-from unittest import mock
-
+from flax import nnx
 from sklearn.datasets import load_digits
 
-from helpers.engine.shapes import as_numpy, check_shape  # as_numpy() copies to NumPy
-from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
-from helpers.show import plots
-from helpers.show.diagrams import (
-    frameworks as diagrams,  # drawings; curves and pictures
-)
-from helpers.show.prose import say, word  # say() prints a sentence with numbers
+from helpers.show import drawing, plots, say
+from helpers.weights import as_numpy, from_arrays, load_weights, save_weights, to_arrays
+
+jax.config.update("jax_default_matmul_precision", "highest")
+plots.use_style()
 
 # %% [markdown] tags=["shared"]
 # ## Training repeats one update
 #
 # The model of this page recognises handwritten digits. It learns in a loop:
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop: a batch of inputs goes through the model; with the labels it gives the loss. The gradient of the loss goes to the optimiser, which changes the model. Then comes the next batch."}}
-plots.use_style()
-diagrams.training_loop(basic=True)
+# %% mystnb={"image": {"alt": "The training loop: a batch of inputs goes through the model; with the labels it gives the loss. The gradient of the loss goes to the optimiser, which changes the model. Then comes the next batch."}} tags=["shared", "figure"]
+drawing("basic-training-loop")
 
 # %% [markdown] tags=["shared"]
 # A batch of pictures goes through the **model**, a function with many numbers to be
@@ -102,7 +93,7 @@ pixels, classes = pixels[order] / 16, classes[order]  # ink from 0 to 1
 train_rows, validation_rows = slice(1197), slice(1197, 1437)
 test_rows = slice(1437, None)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of ten handwritten digits of 8 by 8 pixels, grey and blurred, one of each class; below each its class."}}
+# %% mystnb={"image": {"alt": "A row of ten handwritten digits of 8 by 8 pixels, grey and blurred, one of each class; below each its class."}} tags=["shared", "figure"]
 shown = [np.flatnonzero(classes == label)[0] for label in range(10)]
 images = (255 * pixels[shown]).astype(np.uint8).reshape(1, -1, 8, 8)
 captions = [[str(label) for label in classes[shown]]]
@@ -119,18 +110,21 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 #
 # Everything in this loop is an array, from the pictures to the parameters. Besides a
 # *shape* and a *dtype*, as in NumPy, it has a *device*: the CPU or GPU that computes
-# with it. On all pages, `floats(…)` makes an array of float32 numbers, `integers(…)`
-# one of whole numbers.
+# with it. On all pages, `tensor(…)` makes such an array of one of NumPy.
 
 # %% [markdown] tags=["jax"]
 # `jax.numpy` has NumPy's functions under NumPy's names. New arrays are on the GPU if
 # there is one.
 
+
+# %% tags=["jax", "export"]
+def tensor(x):
+    """An array of NumPy on the device: float32, int32, uint8 or bool."""
+    return jnp.asarray(x)
+
+
 # %% tags=["jax"]
-# partial: a function with some of its arguments filled in
-floats = partial(jnp.asarray, dtype=jnp.float32)
-integers = partial(jnp.asarray, dtype=jnp.int32)
-a = floats([[1, 2, 3], [4, 5, 6]])  # b i
+a = tensor([[1.0, 2, 3], [4, 5, 6]])  # b i
 a.shape, a.dtype, a.device
 
 # %% [markdown] tags=["shared"]
@@ -153,17 +147,13 @@ changed
 
 # %% tags=["jax", "check"]
 # Checked: float32 wins here, float64 in NumPy; set() leaves the arrays as they were
-counts = jnp.arange(3, dtype=jnp.int32)
-halves = a[0].astype(jnp.bfloat16)
-mixed = [counts + a[0], counts / 2, a + 0.5, halves + a[0]]
-assert [array.dtype for array in mixed] == [jnp.float32] * 4
-assert jnp.asarray(np.ones(3)).dtype == jnp.float32
-whole, real = np.arange(3, dtype=np.int32), np.ones(3, dtype=np.float32)
-assert [(whole + real).dtype, (whole / 2).dtype] == ["float64"] * 2
-assert (whole.astype(np.int16) + real).dtype == (2 + real).dtype == "float32"
-np.testing.assert_array_equal(as_numpy(a), [[1, 2, 3], [4, 5, 6]])
-np.testing.assert_array_equal(as_numpy(changed), [[7, 2, 3], [4, 5, 6]])
-np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
+counts, halves = jnp.arange(3, dtype=jnp.int32), a[0].astype(jnp.bfloat16)
+mixed = [counts + a[0], counts / 2, a + 0.5, halves + a[0], jnp.asarray(np.ones(3))]
+assert [array.dtype for array in mixed] == [jnp.float32] * 5
+assert (np.arange(3, dtype=np.int32) + np.ones(3, dtype=np.float32)).dtype == "float64"
+np.testing.assert_array_equal(a, [[1, 2, 3], [4, 5, 6]])
+np.testing.assert_array_equal(changed, [[7, 2, 3], [4, 5, 6]])
+np.testing.assert_array_equal(row, [0, 0, 0])
 
 # %% [markdown] tags=["shared"]
 # ## Automatic differentiation is exact up to rounding
@@ -175,8 +165,8 @@ np.testing.assert_array_equal(as_numpy(row), [0, 0, 0])
 # few evaluations in all. Here is a neuron with the weight $w = 0.5$, the input $x = 2$
 # and the target $y = 1$:
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}}
-diagrams.chain_rule()
+# %% mystnb={"image": {"alt": "A neuron as a column of three operations: w times x, tanh, squared error. Downwards go the values, 0.5, 1.00, 0.76 and the loss 0.06. Upwards go the derivatives of the loss, from 1 over -0.48 and -0.20 to -0.40; each operation multiplies by its own derivative."}} tags=["shared", "figure"]
+drawing("chain-rule")
 
 # %% [markdown] tags=["shared"]
 # On the way back, every operation multiplies the derivative that it receives by its
@@ -197,7 +187,7 @@ start = np.array([0.5, -1.0, 0.25])  # i
 # otherwise.
 
 # %% tags=["jax"]
-x, y, w = floats(inputs), floats(targets), floats(start)
+x, y, w = tensor(inputs), tensor(targets), tensor(start)
 
 
 def loss_fn(w, x, y):
@@ -210,13 +200,12 @@ with jax.default_matmul_precision("highest"):  # all 24 bits of float32
 gradient
 
 # %% tags=["shared", "say"]
-before, after = (
-    np.mean((np.tanh(inputs @ weights) - targets) ** 2)
-    for weights in (start, start - 2 * as_numpy(gradient))
-)
+before = np.mean((np.tanh(inputs @ start) - targets) ** 2)
+stepped = start - 2 * as_numpy(gradient)
+after = np.mean((np.tanh(inputs @ stepped) - targets) ** 2)
 say(
-    "After one step against the gradient, `w - 2 * gradient`, the loss is "
-    f"{word('lower', after, before)}: {after:.2f} instead of {before:.2f}."
+    "After one step against the gradient, `w - 2 * gradient`, the loss is lower: "
+    f"{after:.2f} instead of {before:.2f}."
 )
 
 # %% tags=["shared", "check"]
@@ -224,6 +213,7 @@ say(
 p = np.tanh(inputs @ start)
 on_paper = 2 / 7 * ((p - targets) * (1 - p**2)) @ inputs
 np.testing.assert_allclose(as_numpy(gradient), on_paper, atol=1e-6)
+assert after < before
 
 # %% [markdown] tags=["shared"]
 # ## A module is a tree of parameters
@@ -249,8 +239,8 @@ class Classifier(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# The initial parameters are random (exercise 1 asks why). `build`, here and on all
-# pages, draws them from a *seed*, so that an experiment can be repeated.
+# The initial parameters are random (exercise 1 asks why), and are drawn from a *seed*,
+# so that an experiment can be repeated.
 
 # %% [markdown] tags=["jax"]
 # In JAX, every draw is given a *key*, and the same key gives the same numbers: two
@@ -260,12 +250,12 @@ class Classifier(nnx.Module):
 
 
 # %% tags=["jax"]
-def build(kind, *sizes, seed=0, **options):
-    """Make a layer whose random numbers come from ``seed``."""
-    return kind(*sizes, rngs=nnx.Rngs(seed), **options)
+def new_model(seed=0):
+    """A classifier whose random parameters come from a seed."""
+    return Classifier(64, 64, 10, rngs=nnx.Rngs(seed))
 
 
-model = build(Classifier, 64, 64, 10)
+model = new_model()
 
 # %% [markdown] tags=["jax"]
 # `nnx.split` takes a module apart: `graph`, its structure; `params`; and the `rest`,
@@ -276,16 +266,6 @@ model = build(Classifier, 64, 64, 10)
 # %% tags=["jax"]
 graph, params, rest = nnx.split(model, nnx.Param, ...)  # ... is all the rest
 {".".join(path): array.shape for path, array in nnx.to_flat_state(params)}
-
-# %% tags=["jax", "check"]
-# Checked: the same key repeats its numbers, the next one draws others
-key, subkey = jax.random.split(jax.random.key(0))
-first = jax.random.normal(subkey, (3,))
-again = jax.random.normal(subkey, (3,))  # the same key, to show what happens
-key, subkey = jax.random.split(key)
-other = jax.random.normal(subkey, (3,))
-np.testing.assert_array_equal(as_numpy(first), as_numpy(again))
-assert (as_numpy(first) != as_numpy(other)).all()
 
 # %% [markdown] tags=["shared"]
 # ## Twenty lines train a classifier
@@ -302,15 +282,18 @@ assert (as_numpy(first) != as_numpy(other)).all()
 
 # %% [markdown] tags=["jax"]
 # Optax's function expects the classes on the last axis, and returns a loss for each
-# label.
+# label. A label that is no class raises no error in JAX: here its loss is NaN, so that
+# nobody trains on it.
 
 
-# %% tags=["jax"]
+# %% tags=["jax", "export"]
 def cross_entropy(model, inputs, labels):
-    """Mean cross-entropy and accuracy of a model that returns logits."""
+    """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
     logits = model(inputs)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    return losses.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
+    known = (labels >= 0) & (labels < logits.shape[-1])
+    loss = jnp.where(known, losses, jnp.nan).mean()
+    return loss, {"accuracy": (logits.argmax(-1) == labels).mean()}
 
 
 # %% [markdown] tags=["shared"]
@@ -377,13 +360,13 @@ def train(model, x, y, batches, learning_rate):
 
 
 # %% tags=["shared"]
-x_train, y_train = floats(pixels[train_rows]), integers(classes[train_rows])
-model = build(Classifier, 64, 64, 10)
+x_train, y_train = tensor(pixels[train_rows]), tensor(classes[train_rows])
+model = new_model()
 from_arrays(model, initial)
-losses = train(model, x_train, y_train, integers(batches), learning_rate)
+losses = train(model, x_train, y_train, tensor(batches), learning_rate)
 losses = as_numpy(losses)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: from the dotted line of guessing, a steep fall at first, then a gentle one to the end."}}
+# %% mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: from the dotted line of guessing, a steep fall at first, then a gentle one to the end."}} tags=["shared", "figure"]
 panels = {"Loss of every update": {"": (np.arange(len(losses)), losses)}}
 fig = plots.curves(panels, x="update", y="cross-entropy", log_y=True, size=(5, 2.6))
 fig.axes[0].axhline(np.log(10), color=plots.INK, ls=":", lw=0.8)
@@ -402,48 +385,12 @@ say(
 # gradients and validation.
 
 
-# %% tags=["shared", "check"]
-# Checked: the gradient written by hand is what difference quotients say
-def loss_and_gradient(w, x, y):
-    """Cross-entropy of the classifier, and its gradient by the chain rule."""
-    hidden = np.maximum(x @ w["hidden.weight"] + w["hidden.bias"], 0)  # b f
-    logits = hidden @ w["output.weight"] + w["output.bias"]  # b c
-    p = np.exp(logits - logits.max(axis=1, keepdims=True))
-    p /= p.sum(axis=1, keepdims=True)
-    by_logits = (p - np.eye(10)[y]) / len(y)  # b c
-    by_hidden = by_logits @ w["output.weight"].T * (hidden > 0)  # b f
-    grads = x.T @ by_hidden, by_hidden.sum(0), hidden.T @ by_logits, by_logits.sum(0)
-    return -np.log(p[np.arange(len(y)), y]).mean(), dict(zip(w, grads, strict=True))
-
-
-values = {name: array.astype(np.float64) for name, array in initial.items()}
-batch = pixels[batches[0]], classes[batches[0]]
-grads = loss_and_gradient(values, *batch)[1]
-up, down = ({k: values[k] + step * grads[k] for k in grads} for step in (1e-6, -1e-6))
-slope = (loss_and_gradient(up, *batch)[0] - loss_and_gradient(down, *batch)[0]) / 2e-6
-np.testing.assert_allclose(slope, sum((g**2).sum() for g in grads.values()), rtol=1e-4)
-
 # %% tags=["jax", "check"]
-# Checked: SGD steps by −η times the gradient; Adam in NumPy has the same 100 losses
-sgd, weights = optax.sgd(0.1), floats(start)
-updates, _ = sgd.update(gradient, sgd.init(weights), weights)
+# Checked: gradient descent steps by −η times the gradient
+sgd, weights = optax.sgd(0.1), tensor(start)
+steps, _ = sgd.update(gradient, sgd.init(weights), weights)
 wanted = start - 0.1 * as_numpy(gradient)
-np.testing.assert_allclose(as_numpy(weights + updates), wanted, atol=1e-6)
-
-from_arrays(again := build(Classifier, 64, 64, 10), initial)
-given = x_train, y_train, integers(batches[:100]), learning_rate
-with jax.default_matmul_precision("highest"):
-    exact = as_numpy(train(again, *given))
-mean = {name: 0 * array for name, array in values.items()}
-square = {name: 0 * array for name, array in values.items()}
-for t, rows in enumerate(batches[:100], start=1):
-    loss, grads = loss_and_gradient(values, pixels[rows], classes[rows])
-    np.testing.assert_allclose(exact[t - 1], loss, rtol=1e-3)
-    for name, g in grads.items():
-        mean[name] += 0.1 * (g - mean[name])
-        square[name] += 0.001 * (g**2 - square[name])
-        root = np.sqrt(square[name] / (1 - 0.999**t)) + 1e-8
-        values[name] -= learning_rate * mean[name] / (1 - 0.9**t) / root
+np.testing.assert_allclose(weights + steps, wanted, atol=1e-6)
 
 # %% [markdown] tags=["shared"]
 # ## Validation data choose, test data judge
@@ -467,7 +414,7 @@ for t, rows in enumerate(batches[:100], start=1):
 def predict(model, x):
     """Logits of the model in use: ``b i -> b c``."""
     model.eval()
-    return as_numpy(model(floats(x)))
+    return as_numpy(model(tensor(x)))
 
 
 def accuracy(model, rows):
@@ -475,23 +422,22 @@ def accuracy(model, rows):
     return (predict(model, pixels[rows]).argmax(-1) == classes[rows]).mean()
 
 
+# %% tags=["shared"]
+on_train, on_validation = accuracy(model, train_rows), accuracy(model, validation_rows)
+on_test = accuracy(model, test_rows)
+of_validation = 100 * np.sqrt(on_validation * (1 - on_validation) / 240)
+of_test = 100 * np.sqrt(on_test * (1 - on_test) / 360)
+
 # %% tags=["shared", "say"]
-parts = train_rows, validation_rows, test_rows
-on_train, on_validation, on_test = found = [accuracy(model, rows) for rows in parts]
-errors = [
-    f"{100 * np.sqrt(share * (1 - share) / len(classes[rows])):.1f}"
-    for share, rows in zip(found, parts, strict=True)
-]
 say(
     f"Our model classifies {on_train:.1%} of the training digits correctly, "
     f"{on_validation:.1%} of the validation digits, and **{on_test:.1%}** of the test "
-    f"digits; the last two have standard errors of {errors[1]} and {errors[2]} points "
-    "(their spread over such samples). Of its "
-    f"{(1 - on_test) * len(classes[test_rows]):.0f} mistakes in the test, the most "
-    "confident (class → choice):"
+    f"digits; the last two have standard errors of {of_validation:.1f} and {of_test:.1f}"
+    " points (their spread over such samples). Of its "
+    f"{(1 - on_test) * 360:.0f} mistakes in the test, the most confident (class → choice):"
 )
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}}
+# %% mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}} tags=["shared", "figure"]
 labels, logits = classes[test_rows], predict(model, pixels[test_rows])  # b, b c
 behind = logits.max(axis=1) - logits[np.arange(len(labels)), labels]  # 0: correct
 wrong = behind.argsort()[::-1][: min(8, (behind > 0).sum())]
@@ -503,9 +449,9 @@ plots.pictures(images, captions=captions)
 # What if there are only 50 training digits?
 
 # %% tags=["shared"]
-few = build(Classifier, 64, 64, 10)
+few = new_model()
 from_arrays(few, initial)
-first_50 = integers(batches % 50)  # the same batches, of the first 50 rows only
+first_50 = tensor(batches % 50)  # the same batches, of the first 50 rows only
 few_losses = as_numpy(train(few, x_train, y_train, first_50, learning_rate))
 
 # %% tags=["shared", "say"]
@@ -530,12 +476,11 @@ assert few_new < on_validation and few_new < 0.93
 
 # %% tags=["shared", "answer"]
 same = {name: np.full_like(array, 0.05) for name, array in initial.items()}
-alike = build(Classifier, 64, 64, 10)
+alike = new_model()
 from_arrays(alike, same)
-train(alike, x_train, y_train, integers(batches), learning_rate)
+train(alike, x_train, y_train, tensor(batches), learning_rate)
 columns, same_right = to_arrays(alike)["hidden.weight"], accuracy(alike, test_rows)
-between = 0.001 * np.ptp(columns)
-assert np.ptp(columns, axis=1).max() < between  # loose: equal but for rounding
+assert np.ptp(columns, axis=1).max() < 0.001 * np.ptp(columns)  # equal, to rounding
 assert same_right < 0.4
 named = len(set(predict(alike, pixels[test_rows]).argmax(axis=1)))
 assert named < len(set(classes))
@@ -552,11 +497,14 @@ say(
 # **Exercise 2, by thought alone.** Some mistakes raise no error. In each of three
 # copies of this page, one call was deleted from `train` or `predict`. Which one?
 
-# %% tags=["jax", "say"]
-lost, stuck = (build(Classifier, 64, 64, 10) for _ in range(2))
-for classifier in (lost, stuck):
-    from_arrays(classifier, initial)
-data = x_train, y_train, integers(batches), learning_rate
+# %% tags=["jax", "experiment"]
+# Experiment: the three copies, each with one call replaced
+from unittest import mock
+
+lost, stuck = new_model(), new_model()
+from_arrays(lost, initial)
+from_arrays(stuck, initial)
+data = x_train, y_train, tensor(batches), learning_rate
 with mock.patch.object(nnx, "update"):
     train(lost, *data)
 with mock.patch.object(optax, "apply_updates", lambda params, updates: params):
@@ -564,18 +512,18 @@ with mock.patch.object(optax, "apply_updates", lambda params, updates: params):
 dropping = nnx.Sequential(model, nnx.Dropout(0.5, rngs=nnx.Rngs(0)))
 with mock.patch.object(nnx.Module, "eval"):
     twice = [predict(dropping, pixels[validation_rows]) for _ in range(2)]
-say(
-    "- *Copy A*: the losses are those of the figure, but then the model classifies "
-    f"{accuracy(lost, train_rows):.0%} of the training digits correctly.\n"
-    "- *Copy B*: the model has a dropout layer, and two calls of `predict` give "
-    f"logits that differ by up to {np.abs(twice[0] - twice[1]).max():.0f}.\n"
-    f"- *Copy C*: the loss of the first epoch is {flat[:n_batches].mean():.2f}, and so "
-    f"is that of the last, {flat[-n_batches:].mean():.2f}."
-)
+
+# %% tags=["jax", "say"]
+differ, ends = np.abs(twice[0] - twice[1]).max(), (flat[:n_batches], flat[-n_batches:])
+say(f"""- *Copy A*: the losses are those of the figure, but then the model classifies
+  {accuracy(lost, train_rows):.0%} of the training digits correctly.
+- *Copy B*: with a dropout layer, logits of two calls differ by up to {differ:.0f}.
+- *Copy C*: the mean loss of the first epoch is {ends[0].mean():.2f}, and of the last
+  {ends[1].mean():.2f}.""")
 
 # %% tags=["jax", "answer"]
 assert accuracy(lost, train_rows) < 0.15
-assert np.abs(twice[0] - twice[1]).max() > 3  # loose: by the draw
+assert np.abs(twice[0] - twice[1]).max() > 3
 np.testing.assert_allclose(flat[0], losses[0], rtol=1e-5)  # of the same weights
 np.testing.assert_allclose(flat[:n_batches].mean(), flat[-n_batches:].mean(), rtol=1e-3)
 say(
@@ -613,7 +561,7 @@ steps = 10.0 ** np.arange(-7, 0.5, 0.5)
 by_steps = [np.abs(quotients(step) - exact).max() for step in steps]
 by_chain_rule = np.abs(as_numpy(gradient) - exact).max()
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Largest error of a gradient against the step, both logarithmic. The difference quotients fall and rise again, and stay above the flat line of automatic differentiation."}}
+# %% mystnb={"image": {"alt": "Largest error of a gradient against the step, both logarithmic. The difference quotients fall and rise again, and stay above the flat line of automatic differentiation."}} tags=["shared", "figure"]
 TITLE = "Error of the gradient"
 lines = {
     "difference quotients": (steps, by_steps),
@@ -625,40 +573,18 @@ fig = plots.curves(
 fig
 
 # %% tags=["shared", "say"]
-times = min(by_steps) / by_chain_rule
-larger = word("larger", times, 1)
+times = float(f"{min(by_steps) / by_chain_rule:.0e}")
 say(
     "With a large step, the quotient is the slope of a chord; with a tiny step, it is "
     "mostly rounding. Even with the best step, its error is about "
-    f"**{float(f'{times:.0e}'):,.0f} times** {larger} than that of automatic "
-    "differentiation."
+    f"**{times:,.0f} times** larger than that of automatic differentiation."
 )
 
 # %% tags=["shared", "check"]
 # Checked: the quotients have more than 10 times the error, whatever the step
-steepest = plots.drawn(fig, TITLE, "difference quotients")[1]
-flat = plots.drawn(fig, TITLE, "automatic differentiation")[1]
-assert (steepest > 10 * flat).all()  # loose: rounding differs between machines
-ends = min(steepest[0], steepest[-1])  # falls and rises again
-assert ends > 100 * steepest.min()  # loose: rounding, as above
+assert min(by_steps) > 10 * by_chain_rule
+assert min(by_steps[0], by_steps[-1]) > 100 * min(by_steps)  # falls and rises again
 np.testing.assert_allclose(as_numpy(gradient), exact, atol=1e-6)
-
-# %% tags=["jax", "check"]
-# Checked: in float64, too; the examples' gradients have the mean that jax.grad computes
-jax.config.update("jax_enable_x64", True)
-arrays = (jnp.asarray(array) for array in (start, inputs, targets))
-found = as_numpy(jax.grad(loss_fn)(*arrays))
-jax.config.update("jax_enable_x64", False)
-assert found.dtype == np.float64
-best = min(np.abs(quotients(step, np.float64) - exact).max() for step in steps)
-rounding = np.spacing(np.abs(exact).max()) / 2  # of the exact gradient itself
-assert best > 10 * max(np.abs(found - exact).max(), rounding)  # loose: rounding
-with jax.default_matmul_precision("highest"):
-    each = jax.vmap(jax.grad(loss_fn), in_axes=(None, 0, 0))(w, x, y)  # w is the same
-    twice = as_numpy(jax.grad(lambda w: 2 * loss_fn(w, x, y))(w))
-check_shape(each, "b i", b=7, i=3)
-np.testing.assert_allclose(as_numpy(each).mean(0), as_numpy(gradient), atol=1e-6)
-np.testing.assert_allclose(twice, 2 * as_numpy(gradient), rtol=1e-6)
 
 # %% [markdown] tags=["shared"]
 # ## Extra: An overflow becomes NaN, and NaN spreads
@@ -675,12 +601,12 @@ def probabilities(logits):
     return exp / exp.sum(axis=-1, keepdims=True)
 
 
-[as_numpy(probabilities(floats([logit, 0.0]))) for logit in (2, 1000)]
+[as_numpy(probabilities(tensor([logit, 0.0]))) for logit in (2, 1000)]
 
 # %% tags=["shared", "check"]
 # Checked: a logit of 1000 makes the formula NaN, and leaves the cross-entropy finite
-assert np.isnan(as_numpy(probabilities(floats([1000.0, 0.0])))).any()
-large, right = floats([[1000.0, 0.0], [2.0, 0.0]]), integers([1, 0])
+assert np.isnan(as_numpy(probabilities(tensor([1000.0, 0.0])))).any()
+large, right = tensor([[1000.0, 0.0], [2.0, 0.0]]), tensor([1, 0])
 found = cross_entropy(lambda logits: logits, large, right)[0]
 np.testing.assert_allclose(float(found), (1000 + np.log(1 + np.exp(-2))) / 2, rtol=1e-6)
 
@@ -697,7 +623,7 @@ def probabilities(logits):
     return exp / exp.sum(axis=-1, keepdims=True)
 
 
-large, small = (as_numpy(probabilities(floats(z))) for z in ([1000, 0], [-1000, -1001]))
+large, small = (as_numpy(probabilities(tensor(z))) for z in ([1000, 0], [-1000, -1001]))
 np.testing.assert_array_equal(large, [1, 0])
 np.testing.assert_allclose(small, [1 / (1 + np.exp(-1)), 1 / (1 + np.e)], rtol=1e-5)
 say(
@@ -715,34 +641,21 @@ say(
 # writes named arrays (*safetensors*), which both twins read:
 
 # %% tags=["shared"]
-folder = Path(tempfile.mkdtemp())
-save_weights(model, folder / "model.safetensors")
-copy = build(Classifier, 64, 64, 10, seed=1)
-load_weights(copy, folder / "model.safetensors")
+path = tempfile.mkdtemp() + "/model.safetensors"
+save_weights(model, path)
+copy = new_model(seed=1)
+load_weights(copy, path)
 
 # %% [markdown] tags=["jax"]
 # Flax's own ways are `flax.serialization` and Orbax. To resume training, save the
 # optimiser's state, too.
 
 # %% tags=["jax", "check"]
-# Checked: both files restore all logits to the last bit; an update writes halved arrays
-params = nnx.state(model, nnx.Param)
-data = serialization.msgpack_serialize(nnx.to_pure_dict(params))
-other = build(Classifier, 64, 64, 10, seed=2)
-state = nnx.state(other, nnx.Param)
-nnx.replace_by_pure_dict(state, serialization.msgpack_restore(data))
-nnx.update(other, state)
-logits = as_numpy(model(floats(pixels)))
-for loaded in (copy, other):
-    np.testing.assert_array_equal(as_numpy(loaded(floats(pixels))), logits)
-before = to_arrays(model)
-check_shape(before["hidden.weight"], "i f", i=64, f=64)
-check_shape(before["output.weight"], "f c", f=64, c=10)
-n_params = sum(array.size for array in before.values())
-assert n_params == (64 * 64 + 64) + (64 * 10 + 10)
-nnx.update(other, jax.tree.map(lambda array: array / 2, params))
-for name, array in to_arrays(other).items():
-    np.testing.assert_array_equal(array, before[name] / 2)
+# Checked: the file restores all logits to the last bit
+logits = as_numpy(model(tensor(pixels)))
+np.testing.assert_array_equal(as_numpy(copy(tensor(pixels))), logits)
+sizes = [array.shape for array in to_arrays(copy).values()]
+assert sorted(sizes) == [(10,), (64,), (64, 10), (64, 64)]
 
 # %% [markdown] tags=["jax"]
 # ## Extra: Eager code runs at every call, traced code once
@@ -780,13 +693,8 @@ kept
 # `static_argnames`.
 
 # %% tags=["jax", "check"]
-# Checked: one run per shape; a kept tracer is an error, returned losses are not
-assert len(kept) == 2
-try:
-    kept[0] + 1
-except jax.errors.UnexpectedTracerError:
-    error_raised = True
-assert error_raised
+# Checked: one run per shape; the list holds tracers, and the losses are returned
+assert len(kept) == 2 and all(isinstance(loss, jax.core.Tracer) for loss in kept)
 wanted = [loss_fn(w, x[:n], y[:n]) for n in (7, 7, 7, 5)]
 np.testing.assert_allclose(returned, wanted, rtol=1e-6)
 
@@ -796,25 +704,20 @@ np.testing.assert_allclose(returned, wanted, rtol=1e-6)
 # it. So do not print every loss, and before you stop a clock, call
 # `torch.cuda.synchronize()` or `jax.block_until_ready(result)`.
 
-# %% tags=["jax", "check"]
-# Checked: a call returns before its result is there; the first one also compiles
-product = jax.jit(lambda x: x @ x)
+# %% tags=["jax"]
+import time
 
-
-def clock(function, x):
-    """Milliseconds until the call returns, and until its result is there."""
-    start = time.perf_counter()
-    result = function(x)
-    returned = time.perf_counter() - start
-    jax.block_until_ready(result)
-    return 1e3 * returned, 1e3 * (time.perf_counter() - start)
-
-
-big = jnp.ones((1500, 1500))  # try 200
-first_call, *later_calls = (clock(product, big) for _ in range(8))
-returned, done = np.median(later_calls, axis=0)
-assert returned < 0.5 * done  # loose: depends on the machine
-assert returned < first_call[0]
+product, big = jax.jit(lambda x: x @ x), jnp.ones((1500, 1500))
+jax.block_until_ready(product(big))  # compiles
+start = time.perf_counter()
+result = product(big)
+returned = time.perf_counter() - start
+jax.block_until_ready(result)
+done = time.perf_counter() - start
+print(
+    f"the call returned after {1e3 * returned:.1f} ms, with its result after "
+    f"{1e3 * done:.1f} ms"
+)
 
 # %% [markdown] tags=["shared", "questions"]
 # ## Five questions

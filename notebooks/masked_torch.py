@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -61,8 +64,7 @@ from helpers.engine.runs import runs_folder
 from helpers.engine.settings import Text
 from helpers.engine.shapes import as_numpy
 from helpers.engine.weights import from_arrays, to_arrays
-from helpers.show import plots, viewer
-from helpers.show.diagrams import masked as diagrams
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import say, table, word
 from helpers.torch import (
     LanguageModel,
@@ -91,8 +93,8 @@ f"PyTorch {torch.__version__} on {device}"
 # has to say what stood there: **masked language modelling**. Like predicting the next
 # token, it needs no labels but the text itself.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Above, the next token: after the, bank, of, a question mark; arrows come to it from these three words. Below, a masked token: of the, MASK, of, rivers the second is hidden; arrows come to the question mark above it from all four places, the mask included."}}
-diagrams.two_questions()
+# %% mystnb={"image": {"alt": "Above, the next token: after the, bank, of, a question mark; arrows come to it from these three words. Below, a masked token: of the, MASK, of, rivers the second is hidden; arrows come to the question mark above it from all four places, the mask included."}} tags=["shared", "figure"]
+drawing("two-questions")
 
 # %% [markdown] tags=["shared"]
 # BERT is asked for 15 % of the tokens ([section
@@ -194,7 +196,7 @@ for name, (loss_fn, data, settings, causal) in runs.items():
     kept = {"batches": in_order(settings), "folder": runs_folder(f"masked_{framework}")}
     histories[name] = fit(models[name], loss_fn, data, settings, **kept)["loss"]
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss in training over 650 updates, in nats per label: three curves that fall. The next token with all labels falls steeply, and is soon far below the others; at the end, the next token with few labels is above it, and masked tokens are highest."}}
+# %% mystnb={"image": {"alt": "The loss in training over 650 updates, in nats per label: three curves that fall. The next token with all labels falls steeply, and is soon far below the others; at the end, the next token with few labels is above it, and masked tokens are highest."}} tags=["shared", "figure"]
 panel = {}
 for name, losses in histories.items():
     mean = losses.reshape(-1, 25).mean(axis=1)  # of 25 updates each

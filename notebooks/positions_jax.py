@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -76,10 +79,7 @@ from helpers.jax import (
     full_float32,
     pick,
 )
-from helpers.show import plots
-from helpers.show.diagrams import (
-    positions as diagrams,  # drawings; the formulas in NumPy
-)
+from helpers.show import drawing, plots
 from helpers.show.prose import say, table  # sentences with computed numbers
 
 # %% tags=["jax", "experiment"]
@@ -148,11 +148,10 @@ m, length = 48, 96
 codes = as_numpy(sinusoidal_positions(length, m))  # s m
 wavelengths = 2 * np.pi * 10000 ** (np.arange(0, m, 2) / m)  # one per pair
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three rows of six clocks for the positions 0 to 5. All hands start at the top. In the first row the hand goes nearly once around, in the second it comes to a quarter turn, in the third it has hardly left the top."}}
-pairs = {i: f"one turn in {wavelengths[i // 2]:.0f} positions" for i in (0, 6, 16)}
-diagrams.clocks(codes[:6], pairs)
+# %% mystnb={"image": {"alt": "Three rows of six clocks for the positions 0 to 5. All hands start at the top. In the first row the hand goes nearly once around, in the second it comes to a quarter turn, in the third it has hardly left the top."}} tags=["shared", "figure"]
+drawing("clocks")
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map of the positional encoding, 96 positions by 48 features. The first features alternate quickly along the positions; the waves get slower with each pair, and the last features keep one colour throughout. Beside it the products of all pairs of codes, 96 by 96: every diagonal has one colour, and the main diagonal is the darkest."}}
+# %% mystnb={"image": {"alt": "Heat map of the positional encoding, 96 positions by 48 features. The first features alternate quickly along the positions; the waves get slower with each pair, and the last features keep one colour throughout. Beside it the products of all pairs of codes, 96 by 96: every diagonal has one colour, and the main diagonal is the darkest."}} tags=["shared", "figure"]
 products = codes @ codes.T / (m / 2)  # s s, so that a code has 1 with itself
 fig = plots.heatmaps(
     [codes.T, products], titles=["fast pairs on top", "dot products: one per distance"],
@@ -311,7 +310,7 @@ added_code = as_numpy(sinusoidal_positions(16, 8))  # s d
 added = (q + added_code) @ (k + added_code).T  # s s
 rotated = as_numpy(rotary(floats(q))) @ as_numpy(rotary(floats(k))).T  # s s
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two heat maps of scores, 16 queries by 16 keys. Left, with added codes, the colours change along every diagonal. Right, with rotary positions, every diagonal has one colour."}}
+# %% mystnb={"image": {"alt": "Two heat maps of scores, 16 queries by 16 keys. Left, with added codes, the colours change along every diagonal. Right, with rotary positions, every diagonal has one colour."}} tags=["shared", "figure"]
 high = max(np.abs(added).max(), np.abs(rotated).max())
 plots.heatmaps(
     [added, rotated],
@@ -388,8 +387,8 @@ say(
 # only, and its shape is `b 1 1 k`: the same for all heads and queries. It combines by
 # `&` with a causal mask, which the decoder needs:
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Where a mask acts: a padding mask, which hides a column, and a causal mask, which hides the triangle above the diagonal, are joined by and. masked_softmax turns the scores and this mask into weights, zero in every hidden cell."}}
-diagrams.mask()
+# %% mystnb={"image": {"alt": "Where a mask acts: a padding mask, which hides a column, and a causal mask, which hides the triangle above the diagonal, are joined by and. masked_softmax turns the scores and this mask into weights, zero in every hidden cell."}} tags=["shared", "figure"]
+drawing("mask")
 
 # %% [markdown] tags=["shared"]
 # As a test, we fill the padding of the second sentence, its last three positions, with
@@ -486,8 +485,8 @@ rows = embedding(integers([ids]))  # b s m
 #
 # In the code, `# 1` to `# 5` mark these stages.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}}
-diagrams.predictor()
+# %% mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}} tags=["shared", "figure"]
+drawing("predictor")
 
 
 # %% tags=["jax"]
@@ -540,11 +539,9 @@ from_arrays(model, {**to_arrays(model), "embed.weight": vectors})  # our table
 embedded = model.embed(floats(x))  # b s m
 placed = model.positions(embedded)  # b s m
 encoded = model.encoder(placed)  # b s m
-scores = model(floats(x))  # b s c: two scores per token, untrained
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The tokens step, by, step with the ids 3, 1, 3 on their way from top to bottom, each with a row of its own: embed gives four numbers per token, positions adds a code, the encoder of two blocks gives four new numbers, output two scores. The two rows of step are equal after embed and differ from then on."}}
-stages = [as_numpy(stage)[0] for stage in (embedded, placed, encoded, scores)]
-diagrams.walk_through(tokens, ids, *stages)
+# %% mystnb={"image": {"alt": "The tokens step, by, step with the ids 3, 1, 3 on their way from top to bottom, each with a row of its own: embed gives four numbers per token, positions adds a code, the encoder of two blocks gives four new numbers, output two scores. The two rows of step are equal after embed and differ from then on."}} tags=["jax", "figure"]
+drawing("walk-through-jax")
 
 # %% [markdown] tags=["shared"]
 # The two rows of *step* are equal after `embed`, and differ after `positions`. After
@@ -636,7 +633,7 @@ for name, model in models.items():
     logits, _ = attention_maps(model, floats(inputs))  # b s c
     far[name] = (as_numpy(logits).argmax(-1) == labels).mean(axis=0)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy at each position of sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off at the end of the shaded part and stays near this level; the rotary line is at one from position 3 to the end; a dot marks its position 0; how far it drops there depends on the initial weights."}}
+# %% mystnb={"image": {"alt": "Accuracy at each position of sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off at the end of the shaded part and stays near this level; the rotary line is at one from position 3 to the end; a dot marks its position 0; how far it drops there depends on the initial weights."}} tags=["shared", "figure"]
 title = "Past the 16 trained positions (shaded), only rotary works"
 lines = {name: (np.arange(32), y) for name, y in far.items()}
 fig = plots.curves({title: lines}, x="position", y="accuracy", size=(6.2, 3.2))

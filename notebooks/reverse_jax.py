@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -73,9 +76,7 @@ from helpers.jax import (
     evaluate,
     fit,
 )
-from helpers.show import plots, viewer
-from helpers.show.diagrams import frameworks as diagrams
-from helpers.show.diagrams.canvas import EDGE, ORANGE, Canvas
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import (  # say() prints a sentence with computed numbers
     say,
     table,
@@ -123,18 +124,8 @@ assert not any(row.tobytes() in trained_on for row in y_test)
 # one block and one head. Its layer `embed` turns one-hot digits into embeddings.
 # Attention can carry each symbol to its output in a single step:
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The model on one sequence, from top to bottom: sixteen digits; a box with embed and positions; attention, drawn as sixteen lines that cross, one from each input to the output that needs it; a box with ffn and output; the digits in reverse order. The line from the last input to the first output is highlighted."}}
-canvas, place = Canvas(206), 11.5 + 15 * np.arange(16)
-for x, digit, label in zip(place, x_test[0].argmax(-1), y_test[0], strict=True):
-    canvas.text(x, 9, str(digit), "name")
-    canvas.text(x, 198, str(label), "name")
-canvas.box(124, 20, 240, 24, "embed, positions", kind="dense")
-for q in reversed(range(16)):  # output 0 last, on top
-    colour = EDGE if q else ORANGE
-    canvas.line((place[15 - q], 47), (place[q], 157), colour=colour)
-canvas.text(42, 102, "attention", "name", colour=ORANGE)
-canvas.box(124, 160, 240, 24, "ffn, output", kind="output")
-canvas.fig
+# %% mystnb={"image": {"alt": "The model on one sequence, from top to bottom: sixteen digits; a box with embed and positions; attention, drawn as sixteen lines that cross, one from each input to the output that needs it; a box with ffn and output; the digits in reverse order. The line from the last input to the first output is highlighted."}} tags=["shared", "figure"]
+drawing("reversal")
 
 # %% tags=["shared"]
 model = build(Predictor, seed=settings.seed, **settings.model)
@@ -148,8 +139,8 @@ print(*(f"{name}={value}" for name, value in settings.model.items()), sep=", ")
 # and then falls along a cosine; the next chapter shows why. At the end we keep the
 # weights that were best on **validation data**.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The training loop as a cycle: inputs go through the model and, with the labels, into the loss function; the gradients of the loss are clipped and go to the optimizer, which takes the learning rate and changes the model. After each epoch the model is validated."}}
-diagrams.training_loop()
+# %% mystnb={"image": {"alt": "The training loop as a cycle: inputs go through the model and, with the labels, into the loss function; the gradients of the loss are clipped and go to the optimizer, which takes the learning rate and changes the model. After each epoch the model is validated."}} tags=["shared", "figure"]
+drawing("training-loop")
 
 # %% [markdown] tags=["shared"]
 # The loss is `cross_entropy` of the first chapter. From a model, inputs and labels
@@ -257,7 +248,7 @@ epochs = [integers(batches(epoch)) for epoch in range(quick.epochs)]
 peak = quick.learning_rate
 losses = train_model(by_hand, cross_entropy, train_data, validation_data, epochs, peak)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The loss over 400 updates: at first it stays at the level of guessing, marked by a horizontal line; then it falls to about one hundredth."}}
+# %% mystnb={"image": {"alt": "The loss over 400 updates: at first it stays at the level of guessing, marked by a horizontal line; then it falls to about one hundredth."}} tags=["shared", "figure"]
 title, updates = "The model learns to reverse", np.arange(quick.updates)
 level = np.full(quick.updates, np.log(10))
 lines = {"training": (updates, as_numpy(losses)), "guessing, ln 10": (updates, level)}
@@ -353,7 +344,7 @@ _, maps = attention_maps(model, floats(x_few))
 maps = as_numpy(maps)[0, :, 0]  # b q k
 mirror = np.arange(settings.length)[::-1]  # the key that each row should look at
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A heat map of 16 queries by 16 keys, the mean over 1,000 sequences. The weights lie on the antidiagonal, with some weight beside it."}}
+# %% mystnb={"image": {"alt": "A heat map of 16 queries by 16 keys, the mean over 1,000 sequences. The weights lie on the antidiagonal, with some weight beside it."}} tags=["shared", "figure"]
 titles = ["Row q looks at key 15 − q"]
 plots.heatmaps([maps.mean(axis=0)], titles=titles, size=(4.2, 3.2))
 
@@ -742,7 +733,7 @@ accuracies = {
     "1 to 16, told the end": by_length(of_any_length[True], 26, True),
 }
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Accuracy by length. The model trained on length 16 is right at 16, and mostly wrong from 2 to 15. The model trained on lengths 1 to 16 without knowing the end is right at length 1 and falls to about one third. The model that is told the distance from the end stays at one everywhere."}}
+# %% mystnb={"image": {"alt": "Accuracy by length. The model trained on length 16 is right at 16, and mostly wrong from 2 to 15. The model trained on lengths 1 to 16 without knowing the end is right at length 1 and falls to about one third. The model that is told the distance from the end stays at one everywhere."}} tags=["shared", "figure"]
 title = "One block reverses every length only if it is told the end"
 panels = {title: {name: (tried, found) for name, found in accuracies.items()}}
 fig = plots.curves(panels, x="length", y="accuracy", marks="o", size=(6.2, 3.2))

@@ -1,3 +1,19 @@
+# ---
+# jupyter:
+#   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
+#     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
 # %% [markdown] tags=["shared"]
 # # More than one device
 #
@@ -56,8 +72,7 @@ from helpers.jax import (
     build,
     next_token,  # the loss of a language model
 )
-from helpers.show import plots
-from helpers.show.diagrams import scaling as diagrams  # drawings, figures, a text
+from helpers.show import drawing, plots
 from helpers.show.prose import recorded, say, table, word
 
 # %% tags=["shared", "experiment"]
@@ -75,8 +90,8 @@ plots.use_style()
 # 3. The four gradients are averaged, and *all* devices get the mean: an **all-reduce**.
 # 4. Each makes the same update, so the weights stay the same.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three ways to share a training among four devices. Data parallel: each device has the whole model and a quarter of the batch, gradients travel. Sharded weights: each has a quarter of the model and a quarter of the batch, gradients and weights travel. Tensor parallel: each has a quarter of the model and the whole batch, activations travel."}}
-diagrams.ways_to_share()
+# %% mystnb={"image": {"alt": "Three ways to share a training among four devices. Data parallel: each device has the whole model and a quarter of the batch, gradients travel. Sharded weights: each has a quarter of the model and a quarter of the batch, gradients and weights travel. Tensor parallel: each has a quarter of the model and the whole batch, activations travel."}} tags=["shared", "figure"]
+drawing("ways-to-share")
 
 # %% [markdown] tags=["shared"]
 # The first row of the drawing is this **data-parallel** training, and it is what most
@@ -217,8 +232,8 @@ say(
 # 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)), each device sends to the next one
 # only. Each gradient is cut into four parts, so every link is busy in every step.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Seven tables of four devices by four parts: before, and after each of six steps. A number says how many devices a part has summed. In steps 1 to 3, the reduce-scatter, arrows lead from four parts to the same parts of the next device, where the number grows by one, up to 4. In steps 4 to 6, the all-gather, the parts with a 4 go around, until all sixteen numbers are 4."}}
-diagrams.ring()
+# %% mystnb={"image": {"alt": "Seven tables of four devices by four parts: before, and after each of six steps. A number says how many devices a part has summed. In steps 1 to 3, the reduce-scatter, arrows lead from four parts to the same parts of the next device, where the number grows by one, up to 4. In steps 4 to 6, the all-gather, the parts with a 4 go around, until all sixteen numbers are 4."}} tags=["shared", "figure"]
+drawing("ring")
 
 # %% [markdown] tags=["shared"]
 # Rows are devices, columns the parts of their gradients. A number says how many devices
@@ -340,7 +355,7 @@ fitted = terms @ (work, byte)
 error, rate = np.abs(fitted / times - 1).mean(), 1e-6 / byte
 TITLES = {"strong": "128 texts in all (ms)", "weak": "64 texts for each (ms)"}
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Milliseconds of an update over the number of processes, from one to four, measured and by the fitted model. With a fixed batch, two processes need between half and two thirds of the time of one, and four no less than two; with a fixed batch for each process, the time of four is above twice that of one."}}
+# %% mystnb={"image": {"alt": "Milliseconds of an update over the number of processes, from one to four, measured and by the fitted model. With a fixed batch, two processes need between half and two thirds of the time of one, and four no less than two; with a fixed batch for each process, the time of four is above twice that of one."}} tags=["shared", "figure"]
 panels = {}
 for kind, title in TITLES.items():
     chosen = [i for i, one in enumerate(record["rows"]) if one["scaling"] == kind]

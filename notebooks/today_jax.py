@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -88,8 +91,7 @@ from helpers.jax import (
     projection,
     split_heads,
 )
-from helpers.show import plots, viewer
-from helpers.show.diagrams import today as diagrams
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import recorded, say, table, word
 
 # %% tags=["jax", "experiment"]
@@ -107,8 +109,8 @@ f"JAX {jax.__version__} on {jax.devices()[0].device_kind}"
 # The order of the parts is the same: norm, attention, sum, norm, feed-forward net, sum.
 # (Gemma 3 also norms after attention and net.) What stands in each box has changed.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two blocks side by side, read from the tokens at the bottom to the top. GPT-2 of 2019: embed, learned positions that are added, then n_blocks times LayerNorm, attention with a key and a value for each query head and biases, a residual, LayerNorm, GELU with biases, a residual. ModernLM, with the differences in colour: nothing is added after embed; RMSNorm, attention with rotated, in some models normed queries and keys, shared keys and values and no biases, RMSNorm, SwiGLU or experts without biases."}}
-diagrams.two_blocks()
+# %% mystnb={"image": {"alt": "Two blocks side by side, read from the tokens at the bottom to the top. GPT-2 of 2019: embed, learned positions that are added, then n_blocks times LayerNorm, attention with a key and a value for each query head and biases, a residual, LayerNorm, GELU with biases, a residual. ModernLM, with the differences in colour: nothing is added after embed; RMSNorm, attention with rotated, in some models normed queries and keys, shared keys and values and no biases, RMSNorm, SwiGLU or experts without biases."}} tags=["shared", "figure"]
+drawing("two-blocks")
 
 # %% [markdown] tags=["shared"]
 # Who uses what:
@@ -184,8 +186,8 @@ np.testing.assert_allclose(larger, found, rtol=1e-4)
 # position. A query at position $i$ and a key at $j$ then have a dot product in which
 # positions count only as $i - j$.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Top: a fast and a slow pair of features as arrows in circles; from position 0 to 3 the fast one turns much further. Middle: a key at 0 and a query at 2, then a key at 1 and a query at 3: both arrows have turned, and the angle between them is the same. Bottom: a row of eight cells in which feature i is joined to feature i + 4, its partner."}}
-diagrams.rotation()
+# %% mystnb={"image": {"alt": "Top: a fast and a slow pair of features as arrows in circles; from position 0 to 3 the fast one turns much further. Middle: a key at 0 and a query at 2, then a key at 1 and a query at 3: both arrows have turned, and the angle between them is the same. Bottom: a row of eight cells in which feature i is joined to feature i + 4, its partner."}} tags=["shared", "figure"]
+drawing("rotation")
 
 # %% [markdown] tags=["shared"]
 # Pair $p$, from 0 on, turns by $\text{position} \cdot B^{-2p/d}$: the first pair by one
@@ -298,8 +300,8 @@ assert count_parameters(gated) == count_parameters(plain) - 768 - 3072
 # several query heads look through the same keys and values: $g$ key–value heads for $h$
 # query heads.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Four query heads three times. Multi-head: each has its own head of keys and values, and the cache is full, 100 %. Grouped: two neighbours share one, and the cache has half the size. Multi-query: all four share one, and it has a quarter."}}
-diagrams.grouped_heads()
+# %% mystnb={"image": {"alt": "Four query heads three times. Multi-head: each has its own head of keys and values, and the cache is full, 100 %. Grouped: two neighbours share one, and the cache has half the size. Multi-query: all four share one, and it has a quarter."}} tags=["shared", "figure"]
+drawing("grouped-heads")
 
 # %% [markdown] tags=["jax"]
 # `jax.nn.dot_product_attention` takes fewer heads of keys and values as they are. The
@@ -993,8 +995,8 @@ assert (np.triu(np.ones(maps.shape[-2:]), 1) * maps == 0).all()
 # by these probabilities, rescaled to sum to one. So a token passes through 2 experts,
 # while Mixtral has 8.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "One token goes into the router, which chooses two of four experts. Experts 1 and 3 compute, and their outputs, times 0.7 and times 0.3, are added; experts 0 and 2 are idle."}}
-diagrams.experts()
+# %% mystnb={"image": {"alt": "One token goes into the router, which chooses two of four experts. Experts 1 and 3 compute, and their outputs, times 0.7 and times 0.3, are added; experts 0 and 2 are idle."}} tags=["shared", "figure"]
+drawing("experts")
 
 # %% [markdown] tags=["jax"]
 # Compiled code has fixed shapes: here every expert computes all tokens. What saves is

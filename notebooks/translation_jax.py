@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -85,8 +88,7 @@ from helpers.jax import (
     next_token,
     translate,
 )
-from helpers.show import plots, viewer
-from helpers.show.diagrams import translation as diagrams
+from helpers.show import drawing, plots, viewer
 from helpers.show.prose import say, table  # say() prints a sentence with numbers
 
 # %% tags=["jax", "experiment"]
@@ -156,7 +158,7 @@ v = np.eye(128)[[ord(character) for character in source]]  # k e: one-hot values
 out, weights = attention(floats(q), floats(k), floats(v))  # q e, q k
 "".join(chr(n) for n in as_numpy(out).argmax(axis=-1))
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map with ten rows, the characters of 1952-08-26, and thirteen columns, the characters of: on 26-08-1952. Each row has one dark cell, in the column that holds its character: the year at the end of the source, the day near its beginning."}}
+# %% mystnb={"image": {"alt": "Heat map with ten rows, the characters of 1952-08-26, and thirteen columns, the characters of: on 26-08-1952. Each row has one dark cell, in the column that holds its character: the year at the end of the source, the day near its beginning."}} tags=["shared", "figure"]
 ticks = {"x_ticks": [*source.replace(" ", "␣")], "y_ticks": [*target]}
 plots.heatmaps([as_numpy(weights)], x="source", y="writes", **ticks, size=(5.4, 3.4))
 
@@ -168,8 +170,8 @@ plots.heatmaps([as_numpy(weights)], x="source", y="writes", **ticks, size=(5.4, 
 # Self-attention tells it that the month comes next, so its query asks for the month.
 # The source gives keys, such as "a name of a month", and values: "it is March".
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Cross-attention as a flow: the target x gives the queries; the context, which is the encoded source, gives keys and values. The weights are a rectangle with a row for each position of the target and a column for each position of the source; the padded column is grey."}}
-diagrams.cross_attention()
+# %% mystnb={"image": {"alt": "Cross-attention as a flow: the target x gives the queries; the context, which is the encoded source, gives keys and values. The weights are a rectangle with a row for each position of the target and a column for each position of the source; the padded column is grey."}} tags=["shared", "figure"]
+drawing("cross-attention")
 
 # %% [markdown] tags=["shared"]
 # Let $X$ be the vectors of the target, one row per position, and $C$ those of the
@@ -253,8 +255,8 @@ assert (np.abs(look(x, other) - out).max(axis=-1) > 1e-3).all()  # loose: any ch
 # A decoder block needs a context, which an encoder makes from the source. The decoder's
 # outputs become logits of the next character.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "The translator as two columns. Left: source, embed, positions, encoder. Right: target, embed, positions, then a block with causal attention, cross-attention and a feed-forward net, repeated n_blocks times, then logits. An arrow leads from the encoder to the cross-attention."}}
-diagrams.translator()
+# %% mystnb={"image": {"alt": "The translator as two columns. Left: source, embed, positions, encoder. Right: target, embed, positions, then a block with causal attention, cross-attention and a feed-forward net, repeated n_blocks times, then logits. An arrow leads from the encoder to the cross-attention."}} tags=["shared", "figure"]
+drawing("translator")
 
 # %% [markdown] tags=["shared"]
 # A stack of decoder blocks is a **decoder**: a loop like that of `Encoder`.
@@ -440,7 +442,7 @@ for epoch in range(1, settings.epochs + 1):
     from_arrays(copy, snapshots[epoch])
     whole.append(np.mean(np.equal(written(copy, x_valid)[0], dates.decode(y_valid))))
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two curves over sixteen epochs. The share of characters that are right starts near one half and climbs to one; the share of dates that are right is near zero at first, then climbs steeply to one."}}
+# %% mystnb={"image": {"alt": "Two curves over sixteen epochs. The share of characters that are right starts near one half and climbs to one; the share of dates that are right is near zero at first, then climbs steeply to one."}} tags=["shared", "figure"]
 epochs = np.arange(1, settings.epochs + 1)
 lines = {"characters right": (epochs, history["validation_accuracy"])}
 lines["dates right"] = epochs, np.array(whole)
@@ -522,7 +524,7 @@ viewer.attention(
 # heads and dates. (The form with dots, which has no century, is left out.)
 
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Heat map with a row for each of the ten characters and the end that are written, and a column for each part of the source. The third and fourth digit of the year look at themselves, the month at the month, the second digit of the day at the day. The first two digits of the year, the second dash and the end spread their weight."}}
+# %% mystnb={"image": {"alt": "Heat map with a row for each of the ten characters and the end that are written, and a column for each part of the source. The third and fourth digit of the year look at themselves, the month at the month, the second digit of the day at the day. The first two digits of the year, the second dash and the end spread their weight."}} tags=["shared", "figure"]
 def by_part(rows):
     """Mean weights ``q part`` of some rows of the test data."""
     weights = []

@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -91,8 +94,7 @@ from helpers.jax import (
     full_float32,
     pick,
 )
-from helpers.show import plots
-from helpers.show.diagrams import vision as diagrams
+from helpers.show import drawing, plots
 from helpers.show.patches import (
     erasing,
     patch_sequence,
@@ -135,7 +137,7 @@ x_test, y_test = parts["test"]  # n y x i, n
 # as large. Our data are scikit-learn's grey digits: $H = 8$, and $p = 2$ gives 16
 # patches of 4 numbers.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Left, a handwritten digit of eight by eight pixels with a grid of four by four squares. Right, the sixteen squares one by one, numbered from 0 to 15 in the same order."}}
+# %% mystnb={"image": {"alt": "Left, a handwritten digit of eight by eight pixels with a grid of four by four squares. Right, the sixteen squares one by one, numbered from 0 to 15 in the same order."}} tags=["shared", "figure"]
 patch_sequence(x_test[0], settings.patch)
 
 # %% [markdown] tags=["jax"]
@@ -206,8 +208,8 @@ say(
 # makes it collect what tells the classes apart. The alternative is the mean over the
 # vectors of all patches, **mean pooling**.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two flows side by side. Left, the predictor of the chapter on positions: embed, positions, encoder, hidden, output for each element. Right, the vision Transformer: a picture is cut into patches, embed, a class token in front, positions, the same encoder, and the output of its first element only. Frames mark what is new: the patches, the token, and the choice of the first element."}}
-diagrams.vision_transformer()
+# %% mystnb={"image": {"alt": "Two flows side by side. Left, the predictor of the chapter on positions: embed, positions, encoder, hidden, output for each element. Right, the vision Transformer: a picture is cut into patches, embed, a class token in front, positions, the same encoder, and the output of its first element only. Frames mark what is new: the patches, the token, and the choice of the first element."}} tags=["shared", "figure"]
+drawing("vision-transformer")
 
 # %% [markdown] tags=["shared"]
 # The rest is known: `dense`, the pre-norm `Encoder` with GELU and a final norm, and
@@ -400,7 +402,7 @@ def move_pictures(images, angles, shifts):
 # %% tags=["shared"]
 turn_and_shift = partial(augment, degrees=12, pixels=1)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "A row of eight small pictures: a handwritten digit, and the same digit turned and shifted a little in seven ways."}}
+# %% mystnb={"image": {"alt": "A row of eight small pictures: a handwritten digit, and the same digit turned and shifted a little in seven ways."}} tags=["shared", "figure"]
 uniforms = np.random.default_rng(0).random((7, 8))
 same_digit = floats(np.repeat(x_test[:1], 7, axis=0)), y_test[:7]
 turned, _ = turn_and_shift(floats(uniforms), *same_digit)  # seven versions of one digit
@@ -529,7 +531,7 @@ scores = {
 lost = {"at random": np.mean(at_random)}
 lost |= {name: share_lost(score) for name, score in scores.items()}
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Five handwritten digits in three rows. Above, each digit with the class that the model chooses and its probability. In the middle, a map of four by four weights of the class token. Below, the digit without the four patches of the largest weights, and the probability of the same class."}}
+# %% mystnb={"image": {"alt": "Five handwritten digits in three rows. Above, each digit with the class that the model chooses and its probability. In the middle, a map of four by four weights of the class token. Below, the digit without the four patches of the largest weights, and the probability of the same class."}} tags=["shared", "figure"]
 shown = x_test[:5], looks[:5], erased(x_test[:5], looks[:5])
 left = chosen_probability(erased(x_test, looks))[:5]
 found = zip(guess[:5], before[:5], strict=True)
@@ -759,7 +761,7 @@ def shuffled(images, p, seed=0):
 x_shuffled = shuffled(x_test, settings.patch)
 vit_shuffled = accuracy(vit, x_shuffled, y_test)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two rows of eight handwritten digits. Above, as they are. Below, the same digits with their sixteen patches shuffled; hardly one can be recognised."}}
+# %% mystnb={"image": {"alt": "Two rows of eight handwritten digits. Above, as they are. Below, the same digits with their sixteen patches shuffled; hardly one can be recognised."}} tags=["shared", "figure"]
 both = np.stack([x_test[:8], x_shuffled[:8]])[..., 0]
 plots.pictures(
     (255 * both).round().astype(np.uint8), titles=["as they are", "patches shuffled"]
@@ -787,7 +789,7 @@ say(
 # cosine between its position vector and those of all 16 patches (dark: high), for the
 # augmented ViT.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two grids of four by four small maps. Before training, each map is dark at its own patch only. Learned: around its own patch, each map has further dark cells, mostly neighbours."}}
+# %% mystnb={"image": {"alt": "Two grids of four by four small maps. Before training, each map is dark at its own patch only. Learned: around its own patch, each map has further dark cells, mostly neighbours."}} tags=["shared", "figure"]
 start = build(VisionTransformer, seed=settings.seed, **settings.model)
 tables = {
     "before training": to_arrays(start)["positions.table"][1:],  # without the token

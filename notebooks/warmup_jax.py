@@ -1,10 +1,13 @@
 # ---
 # jupyter:
 #   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
 #     formats: ipynb,py:percent
+#     notebook_metadata_filter: -jupytext.text_representation.jupytext_version
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -72,8 +75,7 @@ from helpers.exercises import check  # of what you write
 from helpers.jax import Encoder, Predictor, build, cross_entropy
 from helpers.jax.compute import for_training, full_float32
 from helpers.schedules import check_warmup, factors
-from helpers.show import plots
-from helpers.show.diagrams import warmup as diagrams  # drawings, and figures of curves
+from helpers.show import drawing, plots
 from helpers.show.prose import say, table  # sentences with numbers
 
 # %% tags=["jax", "experiment"]
@@ -186,7 +188,7 @@ losses["warm-up"], models["warm-up"] = train_all(seeds(settings))
 losses["no warm-up"], models["no warm-up"] = train_all(seeds(no_warmup))
 
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss over 200 updates, as bands over three seeds. With warm-up the loss leaves the level of guessing within the first 150 updates and falls to almost zero; on the way the loss of a seed may jump up and come back. Without it the loss stays at the level of guessing. A dotted line marks the update with the highest rate."}}
+# %% mystnb={"image": {"alt": "Loss over 200 updates, as bands over three seeds. With warm-up the loss leaves the level of guessing within the first 150 updates and falls to almost zero; on the way the loss of a seed may jump up and come back. Without it the loss stays at the level of guessing. A dotted line marks the update with the highest rate."}} tags=["shared", "figure"]
 def smooth(rows):
     """Means over ten updates, and the updates at which they end."""
     means = [np.convolve(row, np.ones(10) / 10, mode="valid") for row in rows]
@@ -285,7 +287,7 @@ inside = {  # the first two in the colours of the first figure
 }
 inside = {name: [differences(one) for one in kind] for name, kind in inside.items()}
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "How much the outputs of each of six blocks differ between positions and sequences, relative to their size, logarithmic, as bands over three seeds. Before training and after training with warm-up the lines stay above 0.2 in all blocks. After training without warm-up the line falls by orders of magnitude from block to block."}}
+# %% mystnb={"image": {"alt": "How much the outputs of each of six blocks differ between positions and sequences, relative to their size, logarithmic, as bands over three seeds. Before training and after training with warm-up the lines stay above 0.2 in all blocks. After training without warm-up the line falls by orders of magnitude from block to block."}} tags=["shared", "figure"]
 block = np.arange(1, settings.n_blocks + 1)
 title = "Without warm-up, all outputs become alike"
 lines = {name: (block, np.array(rows)) for name, rows in inside.items()}
@@ -318,8 +320,8 @@ assert (np.diff(y["trained without warm-up"]) < 0).all()
 # to their old length, and so shrinks their differences; in post-norm, this happens in
 # every block. If your own loss stays at guessing, compute $d$ for your blocks.
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Three arrows in different directions are three outputs. After the same long vector has been added to each, they are long and nearly parallel. After the norm they have their old length and are still nearly parallel: the differences have shrunk."}}
-diagrams.shared_vector()
+# %% mystnb={"image": {"alt": "Three arrows in different directions are three outputs. After the same long vector has been added to each, they are long and nearly parallel. After the norm they have their old length and are still nearly parallel: the differences have shrunk."}} tags=["shared", "figure"]
+drawing("shared-vector")
 
 # %% [markdown] tags=["shared"]
 # ## Small first steps help, filled averages do not
@@ -353,7 +355,7 @@ losses["averages filled first"], _ = train_all(seeds(no_warmup), zeros)
 losses["small steps first"], _ = train_all(seeds(no_warmup), tenths)
 losses["pre-norm, no warm-up"], _ = train_all(seeds(pre_norm))
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Loss of four variants over 200 updates, as bands over three seeds. With averages filled first the loss stays at the level of guessing. With pre-norm it falls below it, and with small steps first, and with warm-up, it falls far below it. A dotted line marks the jump to the peak rate, after 50 updates."}}
+# %% mystnb={"image": {"alt": "Loss of four variants over 200 updates, as bands over three seeds. With averages filled first the loss stays at the level of guessing. With pre-norm it falls below it, and with small steps first, and with warm-up, it falls far below it. A dotted line marks the jump to the peak rate, after 50 updates."}} tags=["shared", "figure"]
 filled, small = "averages filled first", "small steps first"
 pre = "pre-norm, no warm-up"
 title = "Filled averages do not help, small first steps do"
@@ -461,7 +463,7 @@ def inverse_square_root(step, *, warmup, total):
     return min((step + 1) / warmup, sqrt(warmup / (step + 1)))
 
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two schedules over 2000 updates. Both rise for 100 updates. The first then falls along a cosine from one to almost zero; the second falls fast at first, and then ever more slowly, and ends above zero."}}
+# %% mystnb={"image": {"alt": "Two schedules over 2000 updates. Both rise for 100 updates. The first then falls along a cosine from one to almost zero; the second falls fast at first, and then ever more slowly, and ends above zero."}} tags=["shared", "figure"]
 w, T = 100, 2000
 schedules = {
     "rise, then cosine": warmup_cosine,
@@ -570,7 +572,7 @@ spread = np.divide(*np.quantile(scaling, [0.99, 0.01], axis=1))  # t
 steps = np.abs(adam_steps(noise))  # t n
 lengths = np.quantile(steps, 0.99, axis=1), steps.mean(axis=1)
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Size of Adam's steps for 2000 weights over 200 updates, in units of the rate, the updates on a logarithmic axis. The 99 % quantile is about one rate in the first four updates, then falls to below two thirds. The mean step falls from one rate at the first update to about a fifth within fifty updates."}}
+# %% mystnb={"image": {"alt": "Size of Adam's steps for 2000 weights over 200 updates, in units of the rate, the updates on a logarithmic axis. The 99 % quantile is about one rate in the first four updates, then falls to below two thirds. The mean step falls from one rate at the first update to about a fifth within fifty updates."}} tags=["shared", "figure"]
 t = np.arange(1, 201)
 names = "99 % quantile", "mean"
 title = "The first steps are the longest"
@@ -675,7 +677,7 @@ for seed, (i, n_blocks), name in product(range(3), enumerate(depths), last):
     if n_blocks == 24:
         each[name][seed] = gradients
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Gradient norms at initialisation, two panels, means of three seeds with bands. Left, each of the 24 blocks of one stack: with post-norm the line wavers and keeps most of its height, with pre-norm it falls from the first to the last block. Right, the last block of stacks of 2, 6 and 24 blocks: with post-norm it stays at about the same level, with pre-norm it falls with every step in depth."}}
+# %% mystnb={"image": {"alt": "Gradient norms at initialisation, two panels, means of three seeds with bands. Left, each of the 24 blocks of one stack: with post-norm the line wavers and keeps most of its height, with pre-norm it falls from the first to the last block. Right, the last block of stacks of 2, 6 and 24 blocks: with post-norm it stays at about the same level, with pre-norm it falls with every step in depth."}} tags=["shared", "figure"]
 panels = {
     "each block of a stack of 24": {n: (np.arange(24) + 1, y) for n, y in each.items()},
     "last block of each stack": {name: (depths, y) for name, y in last.items()},
@@ -728,7 +730,7 @@ for name, options in {"post-norm": no_warmup, "pre-norm": pre_norm}.items():
     _, after_ten = train_all(seeds(options), full[:10])
     early[name] = [differences(model) for model in after_ten]
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Two panels, with bands over three seeds. Left: loss over 200 updates. Without warm-up, post-norm stays at the level of guessing and pre-norm falls below it; pre-norm with warm-up falls to almost zero. Right: how much the outputs of each of six blocks differ, relative to their size, after ten updates without warm-up; the line of post-norm falls from block to block, and at the last block it is below that of pre-norm."}}
+# %% mystnb={"image": {"alt": "Two panels, with bands over three seeds. Left: loss over 200 updates. Without warm-up, post-norm stays at the level of guessing and pre-norm falls below it; pre-norm with warm-up falls to almost zero. Right: how much the outputs of each of six blocks differ, relative to their size, after ten updates without warm-up; the line of post-norm falls from block to block, and at the last block it is below that of pre-norm."}} tags=["shared", "figure"]
 runs = {
     "post-norm": "no warm-up", "pre-norm": "pre-norm, no warm-up",
     "pre-norm, warm-up": "pre-norm, warm-up",
@@ -802,7 +804,7 @@ step_size = {
     for name, grads in {"not clipped": stream, "clipped": clipped}.items()
 }
 
-# %% tags=["shared", "figure"] mystnb={"image": {"alt": "Mean size of Adam's steps over 200 updates, with a spike in the gradient at update 50. Without clipping the steps jump up at the spike, and from about 15 updates later are much shorter; with clipping they go on as before."}}
+# %% mystnb={"image": {"alt": "Mean size of Adam's steps over 200 updates, with a spike in the gradient at update 50. Without clipping the steps jump up at the spike, and from about 15 updates later are much shorter; with clipping they go on as before."}} tags=["shared", "figure"]
 lines = {name: (np.arange(1, 201), y) for name, y in step_size.items()}
 title = "After a spike, unclipped steps are too long, then too short"
 fig = plots.curves(

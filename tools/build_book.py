@@ -1,260 +1,118 @@
 """Execute the pages, as many at a time as there are cores, and build the book.
 
-    python tools/build_book.py             every page executed, into _build/html
-    python tools/build_book.py --if-stale  only what changed: the pages, then the book
-    python tools/build_book.py --draft     only what changed, into _draft/_build/html
+    python tools/build_book.py            every page, then _build/html
+    python tools/build_book.py --changed  only what has changed: pages, then the book
 
-Executed pages go into a jupyter-cache; ``jupyter-book build`` takes them from there
-(``book/_ext/execution.py``). A page is executed again when its code cells have changed
-or its ``dependency_digest``.
+Executed pages lie in a jupyter-cache, from which ``jupyter-book build`` takes them.
 """
 
-import argparse
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from importlib.metadata import distributions
-from modulefinder import ModuleFinder
 from multiprocessing import Queue
 from pathlib import Path
 
 import nbformat
 import psutil
+import yaml
 from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn
-from myst_nb.core.read import read_myst_markdown_notebook
 from nbclient import NotebookClient
-from nbclient.exceptions import (
-    CellExecutionError,
-    CellTimeoutError,
-    DeadKernelError,
-)
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 import pages
 
 ROOT = pages.ROOT
-HTML = ROOT / "_build" / "html"
-KERNEL = ["--log-level=ERROR", "--IPKernelApp.extra_extensions=bounds"]
-EXECUTED = ROOT / "_build" / "executed"
-BOUNDS = ROOT / "_build" / "bounds"
-RESULTS = ROOT / "benchmarks" / "results"
-TOOLS = ROOT / "tools"
-STAMP = ROOT / "_build" / "sources.sha256"
-UNREAD = {"__pycache__", ".ruff_cache", ".ipynb_checkpoints", "runs"}
-GIB_PER_PAGE = 3  # at most; see the budgets of the design
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-LINE = re.compile(r"Cell In\[\d+\], line (\d+)")
-FRAMEWORKS = re.compile(
-    r"(ATEN|CUDA|JAX|MKL|NVIDIA|OMP|PYTORCH|TORCH|XLA)_"
-)  # variables
-BY_NAME = re.compile(r"import_module\(|__import__\(|lazy_loader|^def __getattr__", re.M)
-QUOTES = re.compile(r"(?<!def )\brecorded\(")  # reads from benchmarks/results
-
-
-def sources():
-    """Every file that the built book depends on."""
-    found = [ROOT / name for name in ("_config.yml", "_toc.yml")]
-    found += [ROOT / "CHANGELOG.md", ROOT / "CITATION.cff", *own_data()]
-    for folder in (ROOT / "book", ROOT / "notebooks", TOOLS, RESULTS):
-        found += files(folder)
-    return found
-
-
-def files(folder):
-    """All files of a folder that somebody wrote, in order."""
-    data = pages.NOTEBOOKS / "data"  # written by ``make data``
-    found = (p for p in folder.rglob("*") if p.is_file() and data not in p.parents)
-    return sorted(p for p in found if not UNREAD & {*p.relative_to(folder).parts})
-
-
-def own_data():
-    """The reader's own: photos where ``make data`` has put them, and ``$TEXT_FILE``."""
-    folder = Path(os.environ.get("DATA_FOLDER") or pages.NOTEBOOKS / "data")
-    found = sorted(folder.absolute().glob("*.npz"))
-    if text := os.environ.get("TEXT_FILE"):
-        found += [Path(text).absolute()] * Path(text).is_file()
-    return found
+BUILD = ROOT / "_build"
+HTML, EXECUTED, SECONDS = BUILD / "html", BUILD / "executed", BUILD / "seconds.txt"
+STAMP = BUILD / "sources.sha256"
+SOURCES = ["book", "notebooks", "scripts", "tools", "benchmarks/results"]
+SOURCES += ["_config.yml", "_toc.yml", "CHANGELOG.md", "CITATION.cff"]
+UNREAD = {"__pycache__", ".ipynb_checkpoints", ".ruff_cache", "runs"}
+VARIABLES = "PHOTOS", "MODEL", "TEXT_FILE", "DATA_FOLDER"  # what readers may set
+GIB_PER_PAGE = 3  # at most
 
 
 @cache
-def versions():
-    """Of Python, of the packages of ``requirements.txt`` and of all that they need.
-
-    Others, such as an author's own tools, change no page.
-    """
-    installed = {canonicalize_name(p.name): p for p in reversed([*distributions()])}
-    text = re.sub("#.*", "", (ROOT / "requirements.txt").read_text("utf-8"))
-    todo = [Requirement(line) for line in text.splitlines() if line.strip()]
-    found = {name for name in installed if name.startswith(("jax-cuda", "nvidia-"))}
-    while todo:
-        one = todo.pop()
-        name = canonicalize_name(one.name)
-        here = one.marker is None or one.marker.evaluate({"extra": ""})
-        if here and name in installed and name not in found:
-            found.add(name)
-            todo += map(Requirement, installed[name].requires or ())
-    return [sys.version, *(f"{n} {installed[n].version}" for n in sorted(found))]
+def environment():
+    """Python, every installed version, the reader's variables and data."""
+    given = [f"{name}={os.environ.get(name)}" for name in VARIABLES]
+    installed = sorted(f"{p.name} {p.version}" for p in distributions())
+    data = Path(os.environ.get("DATA_FOLDER") or pages.NOTEBOOKS / "data")
+    own = [*sorted(data.glob("*.npz")), Path(os.environ.get("TEXT_FILE") or "none")]
+    found = [f"{path} {path.stat().st_mtime_ns}" for path in own if path.is_file()]
+    return "\n".join([sys.version, *installed, *given, *found])
 
 
-def digest(paths, *variables):
-    """One hash of names and contents of files, of versions, and of variables."""
-    given = (
-        f"{name}={os.environ.get(name)}" for name in ("PHOTOS", "MODEL", *variables)
-    )
-    total = hashlib.sha256("\n".join([*versions(), *given]).encode())
+def files(*names):
+    """All files of some folders that somebody wrote, in order."""
+    found = [p for name in names for p in [ROOT / name, *(ROOT / name).rglob("*")]]
+    unread = {pages.NOTEBOOKS / "data", *(p for p in found if p.name in UNREAD)}
+    return sorted(p for p in found if p.is_file() and not unread & {*p.parents})
+
+
+def digest(paths, text=""):
+    """One hash of names and contents of files, of the environment and of a text."""
+    total = hashlib.sha256(f"{environment()}\n{text}".encode())
     for path in paths:
-        total.update(path.as_posix().removeprefix(ROOT.as_posix()).encode() + b"\0")
-        total.update(hashlib.sha256(path.read_bytes()).digest())
+        total.update(f"\0{path.relative_to(ROOT).as_posix()}\0".encode())
+        total.update(path.read_bytes())
     return total.hexdigest()
+
+
+def page_digest(page):
+    """Of its code, and of what it may import or read.
+
+    That is every helper but those of the other framework, ``benchmarks/results``, and
+    each file of ``tools`` and ``scripts`` that it names.
+    """
+    cells = nbformat.read(page, as_version=4).cells
+    code = "\n\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    other = {*pages.SIDES} - {pages.side_of(f"notebooks/{page.stem}")}
+    paths = [p for p in files("notebooks/helpers") if p.parent.name not in other]
+    paths += [p for p in files("tools", "scripts") if p.name in code]
+    return digest([*paths, *files("benchmarks/results")], f"{page.name}\n{code}")
+
+
+def outdated():
+    """The pages to execute, ``{page: digest}``."""
+    records = get_cache(EXECUTED).list_cache_records()
+    kept = {record.data.get("from") for record in records}
+    found = [ROOT / f"{name}.ipynb" for name in pages.toc()]
+    todo = {page: page_digest(page) for page in found if page.exists()}
+    return {page: key for page, key in todo.items() if key not in kept}
 
 
 def is_fresh():
     """Was the book built from exactly these sources?"""
     built = (HTML / "index.html").exists() and STAMP.exists()
-    return built and STAMP.read_text() == digest(sources())
-
-
-def dependency_digest(page):
-    """Hash of all that the outputs of a page depend on, besides its own cells."""
-    variables = sorted(filter(FRAMEWORKS.match, os.environ))
-    paths = [Path(__file__), *own_data(), *dependencies(page)]
-    return digest(paths, "TEXT_FILE", "DATA_FOLDER", *variables)
-
-
-def dependencies(page):
-    """The files of this repository that a page reads or imports when it is executed.
-
-    Of data that is shipped with the helpers: what is in the folder of a module that it
-    imports, or what is named. Of ``benchmarks/results``: all, if any of it is quoted.
-    Of ``tools``: those that the page calls.
-    """
-    source, helpers = page.with_suffix(".py"), pages.NOTEBOOKS / "helpers"
-    if not source.exists():
-        return []
-    texts = {path: path.read_text("utf-8") for path in [source, *imported(source)]}
-    folders = {path.parent for path in texts if path != source}
-    found = {*texts} - {source}
-    for path in files(helpers):
-        near = next(folder for folder in path.parents if any(folder.glob("*.py")))
-        if path.suffix != ".py" and (
-            near in folders or any(path.name in text for text in texts.values())
-        ):
-            found.add(path)
-    if "benchmarks" in texts[source] or any(map(QUOTES.search, texts.values())):
-        found |= {*files(RESULTS)}
-    found |= {p for p in TOOLS.glob("*.py") if f"tools/{p.name}" in texts[source]}
-    return sorted(found)
-
-
-def imported(source):
-    """The helpers that a page imports, also inside functions, and what they import.
-
-    If one imports by a name that is known only when it runs, this is every helper; if
-    it is the ``__init__`` of a package that loads lazily, every module of the package.
-    """
-    finder, found = ModuleFinder([str(pages.NOTEBOOKS)]), set()
-    finder.run_script(str(source))
-    while (
-        new := {Path(m.__file__) for m in finder.modules.values() if m.__file__} - found
-    ):
-        found |= new
-        for path in new:
-            if BY_NAME.search(path.read_text("utf-8")):
-                lazy = path.name == "__init__.py"
-                folder = path.parent if lazy else pages.NOTEBOOKS / "helpers"
-                for other in folder.rglob("*.py"):
-                    name = other.relative_to(pages.NOTEBOOKS).with_suffix("")
-                    finder.import_hook(".".join(name.parts))
-    return found - {source}
-
-
-def executable():
-    """The pages that have code cells; the last ones, which train longest, first."""
-    for name in reversed(pages.toc()):
-        notebook, text = ROOT / f"{name}.ipynb", ROOT / f"{name}.md"
-        if notebook.exists():
-            yield notebook
-        elif text.exists() and "\n```{code-cell}" in text.read_text("utf-8"):
-            yield text
-
-
-def read(page):
-    """The page as a notebook, as MyST-NB reads it."""
-    if page.suffix == ".md":
-        return read_myst_markdown_notebook(page.read_text("utf-8"))
-    return nbformat.read(page, as_version=4)
+    return built and STAMP.read_text() == digest(files(*SOURCES))
 
 
 def execute(page):
-    """Run a page; return it with its outputs, the seconds, and what is wrong or None.
-
-    Pages are held to what the settings of the book say: no error, nothing on stderr.
-    """
-    notebook, started, stopped = read(page), time.perf_counter(), None
-    variables = {"PYTHONPATH": str(ROOT / "tools"), "PAGE": page.stem}
+    """Run a page: the notebook with its outputs, its seconds, what is wrong or None."""
+    notebook, began, wrong = nbformat.read(page, as_version=4), time.monotonic(), None
+    client = NotebookClient(
+        notebook,
+        timeout=pages.config()["execute"]["timeout"],
+        resources={"metadata": {"path": str(page.parent)}},
+        extra_arguments=["--log-level=ERROR"],
+        record_timing=False,  # it would change the key in the cache
+    )
     try:
-        NotebookClient(
-            notebook,
-            timeout=pages.config()["execute"]["timeout"],
-            resources={"metadata": {"path": str(page.parent)}},
-            extra_arguments=KERNEL,
-            record_timing=False,  # it would change the key in the cache
-        ).execute(env=os.environ | variables)
+        client.execute(env=os.environ | {"TQDM_DISABLE": "1"})
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        stopped = error
-    return notebook, time.perf_counter() - started, complaint(page, notebook, stopped)
-
-
-def complaint(page, notebook, stopped):
-    """What went wrong, in which cell and line, and the last lines it printed."""
-    for number, cell in reversed([*enumerate(notebook.cells, start=1)]):
-        for output in cell.get("outputs", []):
-            if stopped and output.output_type == "error":
-                trace = COLOUR.sub("", "\n".join(output.traceback))
-                line = int(LINE.search(trace)[1]) if LINE.search(trace) else 0
-                what = f"{output.ename}: {output.evalue}"
-                return f"{place(page, number, line)}: {what}{last_lines(trace)}"
-            if not stopped and output.get("name") == "stderr":
-                what = "writes to stderr, which the book refuses"
-                return f"{place(page, number)}: {what}{last_lines(output.text)}"
-    return stopped and f"{page.relative_to(ROOT)}: {stopped}"
-
-
-def place(page, number, line=0):
-    """``notebooks/page.py, line 21 (cell 3)``; both are counted from 1."""
-    source = page.with_suffix(".py")
-    if not source.exists():
-        return f"{page.relative_to(ROOT)}, cell {number}"
-    line += pages.read_py(source)[number - 1].line
-    return f"{source.relative_to(ROOT)}, line {line} (cell {number})"
-
-
-def last_lines(text, number=12):
-    return "".join(f"\n    {line}" for line in text.splitlines()[-number:])
-
-
-def cores():
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count()))
-
-
-def workers():
-    """How many pages at a time: one for each core, one after the other on a GPU."""
-    if shutil.which("nvidia-smi"):
-        return 1
-    memory = psutil.virtual_memory().total // (GIB_PER_PAGE << 30)
-    return max(1, min(len(cores()), memory))
+        ran = [n for n, c in enumerate(notebook.cells, 1) if c.get("execution_count")]
+        text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # without its colours
+        wrong = f"{page.relative_to(ROOT)}, cell {max(ran, default=1)}: {text}"
+    return notebook, time.monotonic() - began, wrong
 
 
 def pin_to_cores(shares):
@@ -263,103 +121,87 @@ def pin_to_cores(shares):
     Else each page computes with a thread for every core, and they wait for each other.
     """
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, shares.get())
-
-
-def outdated():
-    """The pages that the cache lacks, ``{page: digest}``; it drops what is too old."""
-    executed, todo = get_cache(EXECUTED), {}
-    for page in executable():
-        now = dependency_digest(page)
-        try:
-            record = executed.match_cache_notebook(read(page))
-        except KeyError:
-            todo[page] = now
-            continue
-        if record.data.get("from") != now:
-            executed.remove_cache(record.pk)
-            todo[page] = now
-    return todo
+        share = shares.get()
+        os.sched_setaffinity(0, share)
+        os.environ.setdefault("OMP_NUM_THREADS", str(len(share)))
 
 
 def execute_all(todo):
-    """Execute pages, ``{page: digest}``, into the cache; return what is wrong."""
-    executed, wrong, total = get_cache(EXECUTED), [], 0
-    number, shares = workers(), Queue()
-    for first in range(number):
-        shares.put(cores()[first::number])
-    threads = str(len(cores()) // number)
-    BOUNDS.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="runs-") as runs:
-        os.environ.update(RUNS_FOLDER=runs, TQDM_DISABLE="1")
-        os.environ["BOUNDS_FOLDER"] = str(BOUNDS)
-        os.environ.setdefault("OMP_NUM_THREADS", threads)
-        start = {"initializer": pin_to_cores, "initargs": (shares,)}
-        with ProcessPoolExecutor(number, **start) as pool:
-            for page, result in zip(todo, pool.map(execute, todo), strict=True):
-                notebook, seconds, complaint = result
-                total += seconds
-                print(f"{page.relative_to(ROOT)}: {seconds:.1f} s", flush=True)
-                if complaint:
-                    wrong.append(complaint)
-                    continue
-                data = {"execution_seconds": seconds, "from": todo[page]}
-                bundle = CacheBundleIn(notebook, str(page), data=data)
-                executed.cache_notebook_bundle(bundle, check_validity=False)
-    print(f"{len(todo)} pages executed in {total:.0f} page-seconds", flush=True)
+    """Execute pages, ``{page: digest}``, into the cache; return what is wrong.
+
+    Those that took longest come first; on a GPU one runs after the other.
+    """
+    began, wrong, shares = time.monotonic(), [], Queue()
+    rows = SECONDS.read_text("utf-8").splitlines()[1:] if SECONDS.exists() else []
+    took = {ROOT / name: float(s) for s, name in map(str.split, rows)}
+    took = {page: s for page, s in took.items() if page.exists()}
+    cores = range(os.cpu_count())
+    if hasattr(os, "sched_getaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+    memory = psutil.virtual_memory().total // (GIB_PER_PAGE << 30)
+    workers = 1 if shutil.which("nvidia-smi") else max(1, min(len(cores), memory))
+    for first in range(workers):
+        shares.put(cores[first::workers])
+    order = sorted(todo, key=lambda page: -took.get(page, float("inf")))
+    with ProcessPoolExecutor(workers, None, pin_to_cores, (shares,)) as pool:
+        for page, result in zip(order, pool.map(execute, order), strict=True):
+            notebook, took[page], problem = result
+            print(f"{page.relative_to(ROOT)}: {took[page]:.1f} s", flush=True)
+            if problem:
+                wrong.append(problem)
+                continue
+            data = {"execution_seconds": took[page], "from": todo[page]}
+            get_cache(EXECUTED).cache_notebook_bundle(
+                CacheBundleIn(notebook, str(page), data=data),
+                check_validity=False,
+                overwrite=True,
+            )
+    slowest = sorted(took, key=took.get, reverse=True)
+    lines = [f"{took[page]:7.1f} {page.relative_to(ROOT)}" for page in slowest]
+    total = f"{sum(took.values()):7.1f} the sum of {len(took)} pages"
+    SECONDS.write_text("\n".join([total, *lines, ""]), "utf-8")
+    print(
+        f"pages: {time.monotonic() - began:.0f} s for {len(order)} of them", flush=True
+    )
     return wrong
 
 
-def build(output, todo, times):
-    """The book in ``output/_build/html``; return an exit status."""
-    started = time.perf_counter()
-    wrong = execute_all(todo)
-    times["pages"] = time.perf_counter() - started
-    if wrong:
-        print("\nThe book was not built:", *wrong, sep="\n\n")
-        return 1
-    for name in ("html", ".doctrees", "jupyter_execute"):
-        shutil.rmtree(output / "_build" / name, ignore_errors=True)
+def build():
+    """The book from the executed pages; exit if Sphinx warns.
+
+    It executes ``book/how-this-was-built.md`` itself, which shows the versions.
+    """
+    began, executed = time.monotonic(), get_cache(EXECUTED)
+    for record in executed.list_cache_records():
+        if "from" not in record.data:
+            executed.remove_cache(record.pk)
+    shutil.rmtree(HTML, ignore_errors=True)
+    settings = pages.config()
+    settings["execute"] |= {"execute_notebooks": "cache", "cache": str(EXECUTED)}
+    config = BUILD / "config.yml"
+    config.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
     program = Path(sys.executable).with_name("jupyter-book")
     command = [program, "build", ROOT, "--all", "-W", "-n", "--keep-going"]
-    command += ["--path-output", output]
-    variables = {"PAGES_CACHE": str(EXECUTED), "PYTHONIOENCODING": "utf-8"}
-    status = subprocess.run(command, cwd=ROOT, env=os.environ | variables).returncode
-    times["Sphinx"] = time.perf_counter() - started - times["pages"]
-    if status:
-        print("\nThe book was not built. In a notebook, line 30001 means cell 3.")
-        return status
-    where = (output / "_build/html/index.html").relative_to(ROOT)
-    print(f"The book is in {where}: {time.perf_counter() - started:.0f} s")
-    return 0
+    command += ["--config", config]
+    utf8 = os.environ | {"PYTHONIOENCODING": "utf-8"}
+    if subprocess.run(command, cwd=ROOT, env=utf8).returncode:
+        sys.exit("The book was not built. In a notebook, line 30001 means cell 3.")
+    print(f"Sphinx: {time.monotonic() - began:.0f} s; see {HTML / 'index.html'}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--if-stale", action="store_true")
-    parser.add_argument("--draft", action="store_true")
-    parser.add_argument("--times", type=Path, help="adds its seconds to this file")
-    options = parser.parse_args()
-    times = {"pages": 0, "Sphinx": 0}
-    if not (options.if_stale or options.draft):
+def main(arguments):
+    if "--changed" not in arguments:
         shutil.rmtree(EXECUTED, ignore_errors=True)
-        shutil.rmtree(BOUNDS, ignore_errors=True)
-    before, todo = digest(sources()), outdated()
-    if options.draft:
-        status = build(ROOT / "_draft", todo, times)
-    elif options.if_stale and not todo and is_fresh():
+    before, todo = digest(files(*SOURCES)), outdated()
+    if not todo and is_fresh():
         print("The book is up to date with its sources.")
-        status = 0
-    else:
-        STAMP.unlink(missing_ok=True)
-        status = build(ROOT, todo, times)
-        if status == 0:
-            STAMP.write_text(before)
-    if options.times:
-        with options.times.open("a") as file:
-            file.writelines(f"{what} {s:.0f} s\n" for what, s in times.items())
-    return status
+        return
+    STAMP.unlink(missing_ok=True)
+    if wrong := execute_all(todo):
+        sys.exit("\n\n".join(["The book was not built.", *wrong]))
+    build()
+    STAMP.write_text(before)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(sys.argv[1:])

@@ -13,6 +13,15 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 NAMES = {"jax": "JAX", "torch": "PyTorch"}
 SIDES = tuple(NAMES)
+FOLDS = {  # kind of cell: what is folded, the line that unfolds it
+    "setup": ("input", "Show the set-up"),
+    "imports": ("input", "Show the imports"),
+    "check": ("input", "✓ {}"),  # the cell's first line says what is checked
+    "experiment": ("input", "Show the code: {}"),
+    "figure": ("input", "Show the code of this figure"),
+    "say": ("input", "Show how these numbers are computed"),
+    "answer": ("all", "Show the answer"),
+}
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,12 @@ def definition(path, name):
     if found is None:
         raise LookupError(f"notebooks/{path.name} defines no {name}")
     return found
+
+
+def in_order():
+    """Names of the chapters that have pages, in the order of the book."""
+    files = [page for page in toc() if side_of(page) == "jax"]
+    return [page.removeprefix("notebooks/").removesuffix("_jax") for page in files]
 
 
 def toc():

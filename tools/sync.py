@@ -1,130 +1,229 @@
-"""Write the ``.ipynb`` of every page from its ``.py``: the same cells, no outputs.
+"""Carry what was edited to every place where it stands too.
 
-    python tools/sync.py            every page of notebooks/
-    python tools/sync.py FILE.py …  these pages
+    python tools/sync.py          writes what has changed
+    python tools/sync.py --check  only names it
 
-A cell keeps the id that it has in the present ``.ipynb``, also when it is moved or
-edited or when cells are inserted around it. A new cell gets an id made from its text,
-so the same ``.py`` gives the same ``.ipynb`` on every machine.
-
-In the ``.py`` one tag says what kind of code a cell holds; what the book, Jupyter and
-Colab need to fold it is added here.
+From a page to its twin go the shared cells: from the one that has changed since the
+last commit. From the pages to ``notebooks/helpers/jax`` and ``torch`` go the cells that
+are tagged ``export``, a file a chapter. From every ``.py`` goes its ``.ipynb``, as
+``jupytext --sync`` would write it, with the metadata that folds cells in Jupyter and
+Colab.
 """
 
-import hashlib
+import ast
+import builtins
+import difflib
+import re
+import subprocess
 import sys
-from pathlib import Path
+from collections import defaultdict
+from symtable import symtable
 
 import jupytext
 import nbformat
-from jupytext.combine import map_outputs_to_inputs
+from jupytext.combine import combine_inputs_with_outputs
 
-ROOT = Path(__file__).resolve().parent.parent
-METADATA = {
-    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
-}
+import pages
 
-NAMED = {"check": "# Checked: ", "experiment": "# Experiment: "}  # their first lines
-FOLDS = {  # kind of cell: the tag that folds it, the line that unfolds it
-    "setup": ("hide-input", "the set-up for Colab"),
-    "imports": ("hide-input", "the imports"),
-    "check": ("hide-input", None),  # its first line says what is checked
-    "experiment": ("hide-input", "the code: {}"),
-    "figure": ("hide-input", "the code of this figure"),
-    "say": ("hide-input", "how these numbers are computed"),
-    "answer": ("hide-cell", "the answer"),
-}
+HELPERS = pages.NOTEBOOKS / "helpers"
+FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}
 
 
-def folded(metadata, source):
-    """Metadata of a cell, with what folds it if one of its tags is in ``FOLDS``.
+def in_git(path):
+    """The text of a file at the last commit, or nothing."""
+    name = path.relative_to(pages.ROOT).as_posix()
+    command = ["git", "show", f"HEAD:{name}"]
+    return subprocess.run(command, capture_output=True, cwd=pages.ROOT).stdout.decode()
 
-    Raises
-    ------
-    ValueError
-        If a check does not begin with what it checks, an experiment with what it does.
-    """
-    found = [tag for tag in metadata.get("tags", []) if tag in FOLDS]
-    if not found:
-        return metadata
-    kind = found[0]
-    fold, what = FOLDS[kind]
-    begin = NAMED.get(kind, "")
-    if not source.startswith(begin):
-        first = source.partition("\n")[0]
-        raise ValueError(f"expected {kind} to begin with {begin!r}, got {first!r}")
-    claim = source.partition("\n")[0].removeprefix(begin)
-    if what is None:
-        prompts = (f"✓ Checked: {claim}",) * 2
-    else:
-        prompts = f"Show {what.format(claim)}", f"Hide {what.format(claim)}"
-    names = "code_prompt_show", "code_prompt_hide"
-    mystnb = dict(zip(names, prompts, strict=True))
+
+def cells_of(text):
+    """The text of a page in pieces: its head, and a piece for each cell."""
+    return re.split(r"(?m)^(?=# %%)", text)
+
+
+def shared(text):
+    """Places and sources of the shared cells among the pieces of a page."""
+    pieces = [(i, cell.rstrip()) for i, cell in enumerate(cells_of(text))]
+    return [(i, cell) for i, cell in pieces if '"shared"' in cell.partition("\n")[0]]
+
+
+def carry(chapter, texts):
+    """Bring the shared cells of one twin to the other, in ``texts`` by path."""
+    paths = [pages.NOTEBOOKS / f"{chapter}_{side}.py" for side in pages.SIDES]
+    now = [[cell for _, cell in shared(texts[path])] for path in paths]
+    if now[0] == now[1]:
+        return
+    before = [[cell for _, cell in shared(in_git(path))] for path in paths]
+    changed = [side for side in (0, 1) if now[side] != before[side]]
+    if len(changed) != 1:
+        lines = difflib.unified_diff(*map("\n".join, now), *pages.SIDES, n=0)
+        differ = "\n".join(text for cells in [lines] for text in cells)
+        raise SystemExit(f"{chapter}: both twins have changed, and differ:\n{differ}")
+    (source,) = changed
+    target = paths[1 - source]
+    pieces, places = cells_of(texts[target]), shared(texts[target])
+    matcher = difflib.SequenceMatcher(None, now[1 - source], now[source], False)
+    for kind, a, b, c, d in reversed(matcher.get_opcodes()):
+        if kind == "equal":
+            continue
+        new, old = now[source][c:d], [i for i, _ in places[a:b]]
+        for n, i in enumerate(old):  # cells of a framework between them stay
+            pieces[i] = new[n] + "\n\n" if n < len(new) else ""
+        at = old[-1] if old else (places[a - 1][0] if a else 0)
+        pieces[at] += "".join(cell + "\n\n" for cell in new[len(old) :])
+    texts[target] = "".join(pieces).rstrip() + "\n"
+
+
+def canonical(text):
+    """The text of a page as jupytext writes it."""
+    page = jupytext.reads(text, fmt="py:percent")
+    for cell in page.cells:  # as in the notebook, whose keys nbformat sorts
+        cell.metadata = nbformat.from_dict(dict(sorted(cell.metadata.items())))
+    return jupytext.writes(page, fmt="py:percent")
+
+
+def notebook(path, text):
+    """The text of the ``.ipynb``, with the ids of the present one."""
+    new, present = jupytext.reads(text, fmt="py:percent"), path.with_suffix(".ipynb")
+    if present.exists():
+        old = nbformat.read(present, as_version=4)
+        new = combine_inputs_with_outputs(new, old, fmt={"extension": ".py"})
+    for cell in new.cells:
+        cell.metadata.pop("lines_to_next_cell", None)
+        for name in FOLDED:
+            cell.metadata.pop(name, None)
+        if set(cell.metadata.get("tags", [])) & pages.FOLDS.keys():
+            cell.metadata.update(FOLDED)
+    new.metadata["language_info"] = {"name": "python"}
+    nbformat.validate(new)
+    return nbformat.writes(new) + "\n"
+
+
+def used(source):
+    """Names that a piece of code looks up, but those of its arguments and variables."""
+    found, tables = set(), [symtable(source, "room", "exec")]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        symbols = [s for s in table.get_symbols() if s.is_referenced()]
+        everywhere = table.get_type() == "module"
+        found |= {s.get_name() for s in symbols if everywhere or s.is_global()}
+    return found
+
+
+def defined(node):
+    """Names that a definition or an assignment gives a meaning to."""
+    if isinstance(node, ast.Assign):
+        found = [n for target in node.targets for n in ast.walk(target)]
+        return {n.id for n in found if isinstance(n, ast.Name)}
+    return {node.name}
+
+
+def imported(tree):
+    """``{name: (module or None, what)}`` of all imports of a page."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                name = alias.asname or alias.name.partition(".")[0]
+                found[name] = (None, ast.unparse(alias))
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                found[alias.asname or alias.name] = (node.module, ast.unparse(alias))
+    return found
+
+
+def import_lines(names):
+    """Import statements for ``{name: (module, what)}``, sorted as ruff sorts them."""
+    groups = defaultdict(lambda: defaultdict(set))
+    for module, what in names.values():
+        top = (module or what).partition(" ")[0].partition(".")[0]
+        own = top in sys.stdlib_module_names
+        groups[0 if own else 2 if top == "helpers" else 1][module].add(what)
+    blocks = []
+    for _, modules in sorted(groups.items()):
+        lines = [f"import {what}" for what in sorted(modules.pop(None, ()))]
+        for module, parts in sorted(modules.items()):
+            order = sorted(parts, key=lambda x: (not x.isupper(), x[0].islower(), x))
+            line = f"from {module} import {', '.join(order)}"
+            if len(line) > 88:
+                line = f"from {module} import (\n    " + ",\n    ".join(order) + ",\n)"
+            lines.append(line)
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def room(chapter, side, text, homes):
+    """The file of a chapter's exported cells, or None; adds its names to ``homes``."""
+    cells = [c for c in pages.parse(f"{chapter}_{side}.py", text) if c.kind == "code"]
+    exported = [c.source for c in cells if "export" in c.tags]
+    if not exported:
+        return None
+    body = "\n\n\n".join(exported)
+    trees, own = ast.parse(body), set()
+    for node in trees.body:
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign):
+            where = f"{chapter}_{side}.py: expected definitions in cells tagged export"
+            raise SystemExit(f"{where}, got {ast.unparse(node)[:60]}")
+        own |= defined(node)
+    known = imported(ast.parse("\n".join(c.source for c in cells)))
+    needed = {}
+    for name in sorted(used(body) - own - set(vars(builtins))):
+        if name in homes:
+            needed[name] = (f"helpers.{side}.{homes[name]}", name)
+        elif name in known:
+            needed[name] = known[name]
+    homes.update(dict.fromkeys(own, chapter))
+    names = sorted(own, key=lambda x: (not x.isupper(), x[0].islower(), x))
+    listed = "__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]"
+    first = f'"""Written by `make sync` from notebooks/{chapter}_{side}.py."""'
+    return "\n\n".join([first, import_lines(needed), listed, "\n" + body]) + "\n"
+
+
+def rooms(side, texts):
+    """``{path: text}`` of a framework's room."""
+    homes, files = {}, {}
+    for chapter in pages.in_order():
+        text = texts[pages.NOTEBOOKS / f"{chapter}_{side}.py"]
+        if found := room(chapter, side, text, homes):
+            files[chapter] = found
+        elif (path := HELPERS / side / f"{chapter}.py").exists():  # not yet exported
+            files[chapter] = path.read_text("utf-8")
+            tree = ast.parse(files[chapter])
+            kinds = ast.FunctionDef | ast.ClassDef | ast.Assign
+            for node in (n for n in tree.body if isinstance(n, kinds)):
+                homes.update(dict.fromkeys(defined(node), chapter))
+    lines = "".join(f"from .{chapter} import *\n" for chapter in sorted(files))
+    files["__init__"] = f'"""What the pages build, one file a chapter."""\n\n{lines}'
+    return {HELPERS / side / f"{name}.py": text for name, text in files.items()}
+
+
+def changes():
+    """``{path: text}`` of every file that does not yet say what it should."""
+    texts = {path: path.read_text("utf-8") for path in pages.sources()}
+    for chapter in pages.in_order():
+        carry(chapter, texts)
+    texts = {path: canonical(text) for path, text in texts.items()}
+    wanted = dict(texts)
+    for path, text in texts.items():
+        wanted[path.with_suffix(".ipynb")] = notebook(path, text)
+    for side in pages.SIDES:
+        wanted |= rooms(side, texts)
     return {
-        **metadata,
-        "tags": [*metadata["tags"], fold],
-        "mystnb": {**metadata.get("mystnb", {}), **mystnb},
-        "jupyter": {"source_hidden": True},
-        "cellView": "form",
+        path: text
+        for path, text in wanted.items()
+        if not path.exists() or path.read_text("utf-8") != text
     }
 
 
-def pages(folder=ROOT / "notebooks"):
-    """The ``.py`` of every page, by name."""
-    return sorted(Path(folder).glob("*.py"))
-
-
-def new_id(cell, taken):
-    """An id from the text of the cell; a counter tells equal texts apart."""
-    for count in range(len(taken) + 1):
-        text = f"{cell.cell_type}\n{cell.source}\n{count}"
-        candidate = hashlib.sha256(text.encode()).hexdigest()[:8]
-        if candidate not in taken:
-            return candidate
-    raise AssertionError("unreachable: fewer ids are taken than were tried")
-
-
-def notebook(page):
-    """The notebook that belongs to the ``.py``, with the ids of the present one."""
-    page = Path(page)
-    fresh = jupytext.read(page, fmt="py:percent")
-    present = page.with_suffix(".ipynb")
-    before = nbformat.read(present, as_version=4).cells if present.exists() else []
-    kept = map_outputs_to_inputs(fresh.cells, before)
-    ids = [None if old is None else before[old].get("id") for old in kept]
-    taken = {cell_id for cell_id in ids if cell_id}
-    cells = []
-    for cell, cell_id in zip(fresh.cells, ids, strict=True):
-        if cell_id is None:
-            cell_id = new_id(cell, taken)
-            taken.add(cell_id)
-        make = {
-            "code": nbformat.v4.new_code_cell,
-            "markdown": nbformat.v4.new_markdown_cell,
-            "raw": nbformat.v4.new_raw_cell,
-        }[cell.cell_type]
-        cell.metadata.pop("lines_to_next_cell", None)  # only for the way back
-        metadata = folded(cell.metadata, cell.source)
-        cells.append(make(cell.source, id=cell_id, metadata=metadata))
-    result = nbformat.v4.new_notebook(cells=cells, metadata=METADATA)
-    nbformat.validate(result)
-    return result
-
-
-def text(page):
-    """The content of the page's ``.ipynb``, to the byte."""
-    return nbformat.writes(notebook(page)) + "\n"
-
-
-def main(arguments):
-    for page in [Path(name) for name in arguments] or pages():
-        target, wanted = page.with_suffix(".ipynb"), text(page)
-        if target.exists() and target.read_text(encoding="utf-8") == wanted:
-            continue
-        target.write_text(wanted, encoding="utf-8", newline="\n")
-        print(f"{target.name}: written")
+def main(check):
+    found = changes()
+    for path, text in found.items():
+        print(f"{path.relative_to(pages.ROOT)}: {'differs' if check else 'written'}")
+        if not check:
+            path.write_text(text, encoding="utf-8", newline="\n")
+    return bool(found) and check
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main("--check" in sys.argv))

@@ -21,10 +21,7 @@ data
     ``published`` and ``published_masked``, names of weights.
 show
     ``prose`` with computed numbers, ``plots``, ``patches`` of pictures, ``viewer`` for
-    attention maps to touch, and ``diagrams`` of architectures: a ``canvas``, one file a
-    chapter (``anomaly``, ``attention``, ``costs``, ``data``, ``decoder``,
-    ``encoder``, ``finetune``, ``frameworks``, ``masked``, ``positions``, ``scaling``,
-    ``today``, ``translation``, ``vision``, ``warmup``).
+    attention maps to touch, and ``drawing``: an architecture as SVG, by name.
 exercises
     ``check`` tries a function from a blank cell, and names its mistake; one file a
     chapter holds references and known mistakes: ``attention``, ``encoder``,

@@ -1,7 +1,5 @@
 """Photos as pages load them: files found, whole, and fitting; pictures of any kind."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -112,24 +110,6 @@ def test_photos_come_centred_in_three_parts(ready):
     )
     scale = raw_steps.std() / steps.std()
     np.testing.assert_allclose(steps * scale, raw_steps, rtol=1e-3, atol=1e-5)
-
-
-def test_a_relative_folder_is_the_same_for_make_and_for_a_page(tmp_path, monkeypatch):
-    """Seen from the top of the repository, if there is none where the page is."""
-    top = Path(photos.__file__).parents[3]
-    seen = photos.images_file("tests")
-    assert seen == photos.images_file(top / "tests")
-    monkeypatch.chdir(top / "notebooks")
-    assert photos.images_file("tests") == seen
-    (tmp_path / "tests").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert photos.images_file("tests") == photos.images_file(tmp_path / "tests") != seen
-
-
-def test_folders_of_one_name_have_files_of_their_own(tmp_path):
-    names = {photos.images_file(tmp_path / where / "mine") for where in "ab"}
-    assert len(names) == 2 and all(n.name.startswith("mine-") for n in names)
-    assert photos.images_file("cifar10").name == "cifar10.npz"
 
 
 def save(path, image, **options):

@@ -7,8 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from helpers.engine.checks import expect
-
 ASCII = "\t\n" + "".join(map(chr, range(32, 127)))
 PIECE = re.compile(r"\n *| ?\w+| ?[^\w\s]+|\s")  # no byte pair reaches across two
 
@@ -34,19 +32,18 @@ class BytePairs:
 
     @classmethod
     def learn(cls, text, n_tokens, alphabet=ASCII):
-        """Join the most frequent pair of neighbours, again and again.
+        """Join the most frequent pair of neighbours until there are ``n_tokens``.
 
-        ``n_tokens`` is the size; ``alphabet`` has characters besides those of the text.
+        ``alphabet`` has characters besides those of the text.
         """
         alphabet = "".join(sorted(set(text) | set(alphabet)))
-        n = len(alphabet)
-        wanted = f"n_tokens of at least {n}, as many as there are characters"
-        expect(n_tokens >= n, wanted, n_tokens)
-        places = {c: n for n, c in enumerate(alphabet)}
+        if n_tokens < len(alphabet):
+            raise ValueError(f"{len(alphabet)} characters, but n_tokens = {n_tokens}")
+        numbers = {c: n for n, c in enumerate(alphabet)}
         pieces = Counter(PIECE.findall(text))
-        words = [[places[c] for c in piece] for piece in pieces]
-        merges = frequent_pairs(words, [*pieces.values()], n_tokens, len(alphabet))
-        return cls(alphabet, merges)
+        words = [[numbers[c] for c in piece] for piece in pieces]
+        counts = [*pieces.values()]
+        return cls(alphabet, frequent_pairs(words, counts, n_tokens, len(alphabet)))
 
     @property
     def metadata(self):
@@ -63,8 +60,8 @@ class BytePairs:
         """Tokens of a text: int32 array; ValueError for an unknown character."""
         if unknown := sorted(set(text) - self.numbers.keys()):
             raise ValueError(
-                f"unknown character {unknown[0]!r} (U+{ord(unknown[0]):04X}): expected one "
-                f"of {len(self.numbers)}; learn with alphabet={''.join(unknown)!r}, too"
+                f"unknown character {unknown[0]!r} (U+{ord(unknown[0]):04X}): expected "
+                f"one of {len(self.numbers)}; learn with alphabet={''.join(unknown)!r}"
             )
         known = {piece: self.encode_piece(piece) for piece in set(PIECE.findall(text))}
         tokens = [token for piece in PIECE.findall(text) for token in known[piece]]
@@ -73,20 +70,14 @@ class BytePairs:
     def encode_piece(self, piece):
         """Apply the merges to a piece, the earliest first."""
         word = [self.numbers[c] for c in piece]
-        while len(word) > 1:
-            known = [p for p in pairwise(word) if p in self.merges]
-            if not known:
-                break
+        while known := [pair for pair in pairwise(word) if pair in self.merges]:
             pair = min(known, key=self.merges.get)
             word = merged(word, pair, self.merges[pair])
         return word
 
     def decode(self, tokens):
         """The text that tokens stand for; negative ones are padding."""
-        tokens = [int(token) for token in tokens]
-        unknown = next((token for token in tokens if token >= len(self)), None)
-        expect(unknown is None, f"tokens below {len(self)}", unknown)
-        return "".join(self.tokens[token] for token in tokens if token >= 0)
+        return "".join(self.tokens[int(token)] for token in tokens if token >= 0)
 
 
 def merged(word, pair, new):
@@ -110,8 +101,7 @@ def frequent_pairs(words, counts, n_tokens, first):
     for new in range(first, n_tokens):
         best = max(totals, key=lambda pair: (totals[pair], pair), default=None)
         if best is None or totals[best] < 2:
-            what = f"frequent pairs for {new} tokens, not for n_tokens = {n_tokens}"
-            raise ValueError(f"expected a longer text: it has {what}")
+            raise ValueError(f"this text has pairs for {new} tokens, not {n_tokens}")
         merges.append(best)
         for n in places.pop(best):  # only words that contain the pair
             for pair in pairwise(words[n]):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.data.text import read
 from helpers.engine.checks import check_sizes, expect
 
 SOURCES = {  # the package, None for the standard library, and its files
@@ -58,7 +57,8 @@ def labelled(files, n):
 
 def lines_of(paths):
     """Different lines of these files: ASCII, from 8 to 40 characters."""
-    found = (line.strip() for path in paths for line in read(path).splitlines())
+    texts = (path.read_text("utf-8") for path in paths)
+    found = (line.strip() for text in texts for line in text.splitlines())
     return sorted({line[:40] for line in found if len(line) >= 8 and line.isascii()})
 
 

@@ -5,7 +5,6 @@
 ``ImageFolder``. The files are in ``$DATA_FOLDER``, by default ``data`` beside the pages.
 """
 
-import hashlib
 import os
 import warnings
 import zipfile
@@ -25,14 +24,14 @@ def data_folder():
 
 
 def stem(name):
-    """The first part of the names of the files: of a folder with where it is."""
+    """The first part of the names of the files: of a folder its own name."""
     if name in DATA:
         return name
     path = located(name)
     if os.sep not in str(name) and not path.is_dir():
         known = f"{', '.join(map(repr, DATA))}, or a folder of pictures"
         raise ValueError(f"unknown data set {str(name)!r}: expected {known}")
-    return f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    return path.name
 
 
 def located(name):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from helpers.engine.checks import choose, expect
-from helpers.engine.shapes import as_numpy
+from helpers.weights import as_numpy
 
 ALBERT = {"bert": False, "albert": True}  # by model_type
 NAMES = {  # theirs: ours, in this order

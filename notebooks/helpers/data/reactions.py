@@ -17,7 +17,7 @@ import numpy as np
 
 from helpers.data.photos import data_folder
 from helpers.engine.checks import expect
-from helpers.engine.weights import write_atomically
+from helpers.weights import write_atomically
 
 PACKAGE, WHEEL = "rxnmapper==0.4.3", "rxnmapper-0.4.3-py3-none-any.whl"
 SHA256 = "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5"

@@ -2,12 +2,9 @@
 
 import numpy as np
 
-from helpers.engine.checks import check_sizes
-
 
 def symbols(n, length, n_symbols, seed):
     """``n`` random sequences: int32 array ``b s`` with numbers below ``n_symbols``."""
-    check_sizes(n=n, length=length, n_symbols=n_symbols)
     draw = np.random.default_rng(seed)
     return draw.integers(n_symbols, size=(n, length), dtype=np.int32)
 
@@ -17,20 +14,21 @@ def one_hot(x, n_symbols):
     return np.eye(n_symbols, dtype=np.float32)[x]
 
 
-def reverse_data(settings):
+def reverse_data(
+    n_train, length, *, n_symbols=10, seed=42, n_validation=1000, n_test=10_000
+):
     """By part, one-hot sequences float32 ``b s i`` and their reverse int32 ``b s``."""
-    data = {}
-    for place, name in enumerate(("train", "validation", "test")):
-        n, seed = getattr(settings, f"n_{name}"), settings.seed + place
-        x = symbols(n, settings.length, settings.n_symbols, seed)
-        data[name] = one_hot(x, settings.n_symbols), np.ascontiguousarray(x[:, ::-1])
+    sizes, data = {"train": n_train, "validation": n_validation, "test": n_test}, {}
+    for place, (name, n) in enumerate(sizes.items()):
+        x = symbols(n, length, n_symbols, seed + place)
+        data[name] = one_hot(x, n_symbols), np.ascontiguousarray(x[:, ::-1])
     return data
 
 
 def shuffled(settings):
     """Batches of an epoch: a function from the epoch to an int32 array ``n b``.
 
-    The order depends only on seed and epoch: a resumed training sees the same batches.
+    The order depends only on the settings' seed and the epoch.
     """
 
     def batches(epoch):
@@ -57,8 +55,3 @@ def in_order(settings):
     shape = settings.updates_per_epoch, settings.batch_size
     first = np.arange(shape[0] * shape[1], dtype=np.int32).reshape(shape)
     return lambda epoch: first + np.int32(epoch * settings.n_train)
-
-
-def count_tokens(*batch):
-    """How many tokens of each text are labels: what ``next_token`` is a mean over."""
-    return (batch[-1][:, 1:] >= 0).sum(1)

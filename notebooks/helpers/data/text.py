@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from helpers.data.byte_pairs import ASCII
-from helpers.engine.checks import check_sizes
 
 TRAINING = (  # modules that Python 3.11 to 3.13 have, under the same names
     "argparse", "ast", "bdb", "calendar", "codecs", "collections/__init__",
@@ -35,31 +34,17 @@ def load(path=None):
     that ``$TEXT_FILE`` names, and else modules of Python's standard library.
     """
     if path := path or os.environ.get("TEXT_FILE"):
-        text = read(path)
-        if len(text) < 20_000:
-            got = f"{len(text):,} in {path}"
-            raise ValueError(f"expected at least 20,000 characters, got {got}")
+        text = Path(path).read_text(encoding="utf-8")
         stop = len(text) * 9 // 10
         return {"train": text[:stop], "test": text[stop:]}
     parts = {"train": TRAINING, "test": HELD_OUT}
     return {name: "".join(map(module, names)) for name, names in parts.items()}
 
 
-def read(path):
-    """A text file; errors say what is wrong with it."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"cannot read the text {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        got = f"byte {error.object[error.start]:#x} at place {error.start:,}"
-        raise ValueError(f"expected {path} to be text in UTF-8, got {got}") from error
-
-
 def module(name):
     """Source of a module of the standard library, without what is not ASCII."""
     path = Path(sysconfig.get_path("stdlib")) / f"{name}.py"
-    return "".join(c for c in read(path) if c in ASCII)
+    return "".join(c for c in path.read_text(encoding="utf-8") if c in ASCII)
 
 
 def windows(tokens, length):
@@ -68,22 +53,20 @@ def windows(tokens, length):
     Each row begins with the last token of the row before, so that every token but the
     first is predicted once. What does not fill a row is left out.
     """
-    check_sizes(length=length)
     n = (len(tokens) - 1) // length
     if n < 1:
         raise ValueError(f"expected at least {length + 1} tokens, got {len(tokens)}")
     return tokens[np.arange(n)[:, None] * length + np.arange(length + 1)]
 
 
-def random_windows(tokens, settings):
+def random_windows(tokens, length, settings):
     """Rows from random places of a text, for every update of a training.
 
     An int32 array ``epochs·n_train length + 1``, to be used with
     ``batches=sequences.in_order(settings)``.
     """
-    length, n = settings.length, settings.epochs * settings.n_train
-    check_sizes(**{"tokens beyond a window": len(tokens) - length})
     rng = np.random.default_rng(settings.seed)
+    n = settings.epochs * settings.n_train
     starts = rng.integers(len(tokens) - length, size=n)
     return tokens[starts[:, None] + np.arange(length + 1)]
 

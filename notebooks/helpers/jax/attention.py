@@ -1,4 +1,4 @@
-"""The chapter *Attention* builds these: attention, its masks, several heads."""
+"""Written by `make sync` from notebooks/attention_jax.py."""
 
 import math
 
@@ -6,42 +6,39 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+__all__ = [
+    "UNIFORM",
+    "MultiHeadAttention",
+    "attention",
+    "check_mask",
+    "dense",
+    "framework_attention",
+    "fused_attention",
+    "linear_parts",
+    "masked_softmax",
+    "merge_heads",
+    "with_causal",
+]
 
-def check_shapes(q, k, v):
-    """Raise ValueError unless the inputs are ``... q d, ... k d, ... k e``."""
-    d = q.shape[-1]
-    if d == 0 or d != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
-        raise ValueError(f"expected ... q d, ... k d, ... k e, got {shapes}")
 
+def check_mask(mask, scores):
+    """Raise an error unless a mask is boolean, with two axes or as many as the scores.
 
-def check_mask(mask, shape):
-    """Raise an error unless a mask is boolean and fits weights of a shape ``... q k``.
-
-    A mask has two axes, or as many as the weights; those of size 1 broadcast. Three for
-    weights ``b h q k`` would be ambiguous: one mask per sequence, or one per head?
+    Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
     """
-    dtype = getattr(mask, "dtype", type(mask).__name__)
-    if dtype != jnp.bool_:
-        raise TypeError(f"expected a mask of dtype bool, got {dtype}")
-    sizes = zip(mask.shape[::-1], shape[::-1], strict=False)  # from the last axis on
-    fits = all(size in (1, full) for size, full in sizes)
-    if mask.ndim not in (2, len(shape)) or not fits:
+    if mask.dtype != jnp.bool_:
+        raise TypeError(f"expected a boolean mask, got {mask.dtype}")
+    if mask.ndim not in (2, scores.ndim):
         raise ValueError(
-            f"expected a mask of 2 or {len(shape)} axes that broadcasts to the weights "
-            f"{tuple(shape)}, got {tuple(mask.shape)}"
+            f"expected a mask of 2 or {scores.ndim} axes, got {tuple(mask.shape)}"
         )
 
 
 def masked_softmax(scores, mask=None):
-    """Softmax over the visible keys: ``... q k -> ... q k``.
-
-    The mask is boolean, ``q k`` or with as many axes as the scores; True means "may
-    look". Rows sum to 1, or to 0 where a query may look nowhere.
-    """
+    """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
     if mask is None:
         return jax.nn.softmax(scores, axis=-1)
-    check_mask(mask, scores.shape)
+    check_mask(mask, scores)
     scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
     return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
 
@@ -53,21 +50,30 @@ def with_causal(mask, q, k):
 
 
 def attention(q, k, v, mask=None, *, is_causal=False):
-    """Weighted mean of the values, with weights from the scaled dot products.
+    """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``.
 
-    ``q``, ``k``, ``v`` are ``... q d``, ``... k d``, ``... k e`` with the same leading
-    axes; outputs are ``... q e``, weights ``... q k``, both zero for a query that may
-    look nowhere. A boolean mask, ``q k`` or with as many axes as the weights, is True
-    where a query may look; ``is_causal`` also hides what comes after it. Hidden keys
-    and values must be finite: 0 · NaN is NaN.
-
-    Source: Vaswani et al. 2017, eq. 1.
+    A boolean mask, ``q k`` or with all axes of the weights, is True where a query may
+    look. Hidden keys and values must be finite: 0 · NaN is NaN.
     """
-    check_shapes(q, k, v)
     scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
     mask = with_causal(mask, q, k) if is_causal else mask
     weights = masked_softmax(scores, mask)
     return weights @ v, weights
+
+
+# One object for all layers: models of the same sizes are then compiled only once.
+UNIFORM = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+
+def dense(n_in, n_out, *, rngs):
+    """Linear layer ``... n_in -> ... n_out``: entries within ±1/√n_in, zero biases."""
+    return nnx.Linear(n_in, n_out, kernel_init=UNIFORM, rngs=rngs)
+
+
+def merge_heads(values):
+    """The outputs of all heads side by side: ``b h q d -> b q m``."""
+    b, h, q, d = values.shape
+    return values.swapaxes(1, 2).reshape(b, q, h * d)
 
 
 def framework_attention(q, k, v, mask=None, *, is_causal=False):
@@ -85,80 +91,41 @@ def framework_attention(q, k, v, mask=None, *, is_causal=False):
 
 
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
-    """Outputs of ``attention``, by the framework's function, which returns no weights.
-
-    Where there is a fused kernel, memory grows with ``q + k`` instead of ``q · k``.
-    Arguments are those of ``attention``, with four axes, and ``d = e``.
-    """
-    check_shapes(q, k, v)
+    """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
     if mask is None:  # the causal mask as a flag: kernels then skip what it hides
         return framework_attention(q, k, v, is_causal=is_causal)
     mask = with_causal(mask, q, k) if is_causal else mask
-    check_mask(mask, (*q.shape[:-1], k.shape[-2]))
+    check_mask(mask, q)
     seen = mask.any(axis=-1, keepdims=True)  # where a query sees nothing, it sees all
     whole = mask | ~seen | jnp.zeros((q.shape[2], k.shape[2]), bool)  # for cuDNN
     return jnp.where(seen, framework_attention(q, k, v, whole), 0)
 
 
-def build(kind, *sizes, seed=0, **options):
-    """Make a layer whose random numbers come from ``seed``."""
-    return kind(*sizes, rngs=nnx.Rngs(seed), **options)
-
-
-# One object for all layers: models of the same sizes are then compiled only once.
-UNIFORM = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-
-
-def dense(n_in, n_out, *, rngs):
-    """Linear layer ``... n_in -> ... n_out``: weights within ±1/√n_in, zero biases.
-
-    Source: Glorot & Bengio 2010, eq. 1, and ``torch.nn.Linear``.
-    """
-    return nnx.Linear(n_in, n_out, kernel_init=UNIFORM, rngs=rngs)
-
-
-def check_input(x, size):
-    """Raise ValueError unless an input is ``b s size``."""
-    if not isinstance(x.dtype, jnp.dtype):
-        raise TypeError(f"expected an array of JAX or NumPy, got {type(x)}")
-    if x.ndim != 3 or x.shape[-1] != size:
-        raise ValueError(f"expected an input b s {size}, got shape {tuple(x.shape)}")
-
-
 def linear_parts(layer, x, parts="qkv"):
     """Of the stacked outputs of a layer only some ``parts``: ``b s m -> b s nm``."""
-    check_input(x, layer.in_features)
     if parts == "qkv":
         return layer(x)
     first, m = "qkv".index(parts), layer.in_features
     columns = slice(first * m, (first + len(parts)) * m)
-    arrays = x, layer.kernel[:, columns], layer.bias[columns]
+    arrays = (x, layer.kernel[:, columns], layer.bias[columns])
     x, kernel, bias = layer.promote_dtype(arrays, dtype=layer.dtype)  # as it does
     return x @ kernel + bias
-
-
-def merge_heads(values):
-    """The outputs of all heads side by side: ``b h q d -> b q m``."""
-    b, h, q, d = values.shape
-    return values.swapaxes(1, 2).reshape(b, q, h * d)
 
 
 class MultiHeadAttention(nnx.Module):
     """Attention in several heads: ``b q m -> b q m, b h q k``.
 
-    The size ``m`` of the model is a multiple of ``n_heads``.
-
-    Source: Vaswani et al. 2017, sec. 3.2.2.
+    Keys and values come from a ``context``, ``b k m``; without one, from ``x``.
     """
 
     def __init__(self, m, n_heads, *, rngs):
-        if n_heads < 1 or m % n_heads:
+        if m % n_heads:
             raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
         self.n_heads = n_heads
         self.qkv = dense(m, 3 * m, rngs=rngs)
         self.out = dense(m, m, rngs=rngs)
 
-    def project(self, x, parts="qkv", offset=0):  # for layers that know positions
+    def project(self, x, parts="qkv", offset=0):  # new
         """Queries, keys and values of every head, or some of them: ``n b h s d``."""
         stacked = linear_parts(self.qkv, x, parts)  # b s nm
         b, s, m = x.shape
@@ -167,19 +134,13 @@ class MultiHeadAttention(nnx.Module):
 
     def __call__(
         self, x, mask=None, context=None, *, is_causal=False, return_weights=False
-    ):
-        """Outputs ``b q m``, and weights ``b h q k``, None without ``return_weights``.
-
-        The mask is boolean, ``q k`` or ``b h q k``; ``is_causal`` adds the causal one.
-        Keys and values come from ``x``, ``b q m``, or, in cross-attention, from a
-        ``context`` ``b k m``. Only weights that are asked for are kept.
-        """
+    ):  # new
         if context is None:
             q, k, v = self.project(x)  # each b h s d
-        else:
+        else:  # new
             (q,), (k, v) = self.project(x, "q"), self.project(context, "kv")
         if return_weights:
             values, weights = attention(q, k, v, mask, is_causal=is_causal)
-        else:
+        else:  # new
             values = fused_attention(q, k, v, mask, is_causal=is_causal)
         return self.out(merge_heads(values)), weights if return_weights else None

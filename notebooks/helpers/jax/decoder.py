@@ -1,13 +1,32 @@
 """The chapter *A model that writes* builds this: a language model."""
 
 import math
+from functools import partial
 
+import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
 
-from helpers.jax.attention import build
-from helpers.jax.encoder import Encoder, pick
+from helpers.jax.attention import fused_attention, merge_heads
+from helpers.jax.encoder import Encoder, without_dropout
 from helpers.jax.positions import POSITIONS
+
+__all__ = [
+    "LanguageModel",
+    "advance",
+    "advance_block",
+    "attend_and_keep",
+    "check_tokens",
+    "checked_prompts",
+    "continue_texts",
+    "embedding",
+    "generate",
+    "new_cache",
+    "next_token",
+    "next_token_probabilities",
+    "unembedding",
+]
 
 
 def embedding(n_tokens, m, *, rngs):
@@ -49,9 +68,7 @@ class LanguageModel(nnx.Module):
         self, n_tokens, m, *, n_blocks, n_heads, f, max_length, positions="learned",
         tied=True, causal=True, stack=Encoder, rngs, **options,
     ):  # fmt: skip
-        if max_length < 1:
-            raise ValueError(f"expected max_length of at least 1, got {max_length}")
-        kind, options["attention"] = pick(POSITIONS, positions, "positions")
+        kind, options["attention"] = POSITIONS[positions]
         self.max_length, self.causal = max_length, causal
         self.embed = embedding(n_tokens, m, rngs=rngs)
         self.positions = kind(m, max_length, rngs=rngs) if kind else None
@@ -77,14 +94,178 @@ class LanguageModel(nnx.Module):
         return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
 
 
-def load_language_model(path):
-    """A model and its vocabulary, from a file that ``scripts/train.py`` wrote.
+def next_token(model, *batch):
+    """Mean cross-entropy and accuracy of predicting each token from those before it.
 
-    A ``LanguageModel``, or after ``--block today`` a ``ModernLM``: it writes with
-    ``generate_greedily``, since ``generate`` does not take it.
+    The last array of the batch has the texts, ``b s + 1``: all tokens but the last are
+    the input, all but the first the labels. Padding is -1, and counts in neither number.
+    What comes before, such as the source of a translation, goes to the model as it is.
     """
-    from helpers.engine.language_models import read_language_model  # pages need none
-    from helpers.jax.today import ModernLM  # which imports this file
+    *given, tokens = batch
+    labels = tokens[:, 1:]  # b s
+    logits = model(*given, tokens[:, :-1])  # b s c
+    real = labels >= 0
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits, jnp.maximum(labels, 0)
+    )  # b s
+    hits = logits.argmax(-1) == labels  # never where there is padding
+    losses = jnp.where(labels < logits.shape[-1], losses, jnp.nan)  # no such token
+    loss = jnp.where(real, losses, 0).sum() / real.sum()
+    return loss, {"accuracy": hits.sum() / real.sum(), "count": real.sum()}
 
-    kinds = {"gpt2": LanguageModel, "today": ModernLM}
-    return read_language_model(build, kinds, path)
+
+def attend_and_keep(layer, x, cache, start, mask):
+    """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
+    q, *new = layer.project(x, offset=start)  # b h n d
+    write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=2)
+    cache = tuple(write(old, part) for old, part in zip(cache, new, strict=True))
+    return layer.out(merge_heads(fused_attention(q, *cache, mask))), cache
+
+
+def new_cache(model, first, length, context=None, context_mask=None):
+    """Key-value cache of a ``LanguageModel``, allocated for ``length`` columns, empty.
+
+    Row ``b`` begins in column ``first[b]``: shorter prompts are padded on the left.
+    ``start`` is the number of columns in use; ``blocks`` has the keys and values
+    ``b h s d`` of each block, in the dtype that the model computes them in, ``context``
+    those of a context ``b k m``, ``b h k d``, computed here, once, or None.
+    """
+    blocks = model.decoder.blocks
+    x = model.embed(0 * first[:1, None])  # any token: one key shows shape and dtype
+    x = blocks[0].norm1(x) if blocks[0].norm_first else x
+    (key,) = blocks[0].attention.project(x, "k")  # 1 h 1 d
+    empty = jnp.zeros((len(first), key.shape[1], length, key.shape[3]), key.dtype)
+    crossing = context is not None
+    context = [
+        tuple(b.cross.project(context, "kv")) if crossing else None for b in blocks
+    ]
+    return {
+        "start": jnp.int32(0), "first": first, "blocks": [(empty, empty)] * len(blocks),
+        "context": context, "context_mask": context_mask,
+    }  # fmt: skip
+
+
+def advance_block(block, x, cache, start, mask, context, context_mask):
+    """A block on new positions: ``b n m``, and its cache with them in it."""
+
+    def pre(norm, x):
+        return norm(x) if block.norm_first else x
+
+    def post(norm, x):
+        return x if block.norm_first else norm(x)
+
+    args = pre(block.norm1, x), cache, start, mask
+    values, cache = attend_and_keep(block.attention, *args)
+    x = post(block.norm1, x + values)
+    if context:
+        (q,) = block.cross.project(pre(block.cross_norm, x), "q")  # b h n d
+        found = merge_heads(fused_attention(q, *context, context_mask))
+        x = post(block.cross_norm, x + block.cross.out(found))
+    return post(block.norm2, x + block.ffn(pre(block.norm2, x))), cache
+
+
+def advance(model, tokens, cache):
+    """Logits of the next tokens, ``b n -> b n c``, and the cache with their positions.
+
+    Equal to those of the model without a cache and without dropout, at the work of
+    ``n`` positions. The cache must have room for them.
+    """
+    columns = cache["start"] + jnp.arange(tokens.shape[1])  # n
+    seen = jnp.arange(cache["blocks"][0][0].shape[2])  # s
+    first = cache["first"][:, None]  # b 1
+    mask = (seen >= first[..., None]) & (seen <= columns[:, None])  # b n s
+    x = model.embed(jnp.maximum(tokens, 0))  # b n m
+    if model.positions:  # counted from the first token of the row
+        x = x + model.positions.table[jnp.maximum(columns - first, 0)].astype(x.dtype)
+    blocks, given = [], {"start": cache["start"], "mask": mask[:, None]}
+    given["context_mask"] = cache["context_mask"]
+    for n, block in enumerate(model.decoder.blocks):
+        kept, context = cache["blocks"][n], cache["context"][n]
+        x, kept = advance_block(block, x, kept, context=context, **given)
+        blocks.append(kept)
+    x = model.decoder.norm(x) if model.decoder.norm else x
+    new = {"start": cache["start"] + tokens.shape[1], "blocks": blocks}
+    return model.logits(x), cache | new
+
+
+def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
+    """Probabilities that the next token is drawn with: ``... c -> ... c``.
+
+    The temperature divides the logits: below 1 the most probable tokens gain, above 1
+    they lose. Then only the ``top_k`` most probable tokens (Fan et al. 2018) are left,
+    and of those the fewest most probable ones that have ``top_p`` of the probability
+    together (Holtzman et al. 2020). Among equals, the lower token counts as more
+    probable.
+    """
+    highest = logits.max(axis=-1, keepdims=True)
+    p = jax.nn.softmax((logits - highest).astype(jnp.float32) / temperature, axis=-1)
+    if top_k is None and top_p is None:
+        return p
+    order = jnp.argsort(-p, axis=-1, stable=True)  # the most probable first
+    p = jnp.take_along_axis(p, order, axis=-1)
+    if top_k is not None:
+        p = jnp.where(jnp.arange(p.shape[-1]) < top_k, p, 0)
+        p = p / p.sum(axis=-1, keepdims=True)
+    if top_p is not None:
+        before = jnp.cumsum(p, axis=-1) - p  # what the more probable ones have
+        p = jnp.where(before < top_p, p, 0)
+        p = p / p.sum(axis=-1, keepdims=True)
+    return jnp.take_along_axis(p, jnp.argsort(order, axis=-1), axis=-1)
+
+
+def checked_prompts(model, prompts, length):
+    """Prompts as lists of tokens, if the model knows them and has room to go on."""
+    rows = [[int(token) for token in prompt] for prompt in prompts]
+    sizes, n_tokens = [len(row) for row in rows], model.embed.num_embeddings
+    if min(sizes) < 1 or max(sizes) + length > model.max_length:
+        raise ValueError(
+            f"expected prompts of 1 to {model.max_length - length} tokens, since "
+            f"max_length = {model.max_length} and length = {length}, got {sizes}"
+        )
+    if not all(0 <= token < n_tokens for row in rows for token in row):
+        raise ValueError(f"expected tokens from 0 to {n_tokens - 1}, got {rows}")
+    return rows
+
+
+def generate(
+    model, prompts, length, *, temperature=1.0, top_k=None, top_p=None, end=None, seed=0
+):
+    """Continue a batch of texts in one compiled loop: integers ``b length``.
+
+    Prompts have at least one token each, and may differ in length. ``temperature``,
+    ``top_k`` and ``top_p`` are those of ``next_token_probabilities``. With ``top_k=1``,
+    greedy, a row is what the model writes for its prompt alone; drawn rows depend on
+    the whole batch. After ``end`` come only ``end``; a model in training mode stays so.
+    """
+    rows = checked_prompts(model, prompts, length)
+    longest = max(map(len, rows))
+    first = jnp.array([longest - len(row) for row in rows])  # b
+    tokens = jnp.array([[0] * (longest - len(row)) + row for row in rows])  # b s
+    keys = jax.random.split(jax.random.key(seed), length)
+    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    options = None if top_k == 1 else options  # greedy: nothing to sort or to draw
+    graph, state = nnx.split(without_dropout(model))
+    end = -1 if end is None else end
+    return continue_texts(state, tokens, first, keys, end, options, graph=graph)
+
+
+@partial(jax.jit, static_argnames="graph")
+def continue_texts(state, tokens, first, keys, end, options, *, graph):
+    """The loop of ``generate``: the prompts in one pass, then a token at a time."""
+    model = nnx.merge(graph, state)
+    cache = new_cache(model, first, tokens.shape[1] + len(keys))
+    logits, cache = advance(model, tokens, cache)
+
+    def step(carry, key):
+        logits, done, cache = carry  # b c, b
+        if options is None:
+            chosen = logits.argmax(-1)  # b
+        else:
+            p = next_token_probabilities(logits, **options)
+            chosen = jax.random.categorical(key, jnp.log(p))  # b
+        new = jnp.where(done, end, chosen)
+        logits, cache = advance(model, new[:, None], cache)
+        return (logits[:, -1], done | (new == end), cache), new
+
+    start = logits[:, -1], jnp.zeros(len(tokens), bool), cache
+    return jax.lax.scan(step, start, keys)[1].T  # b length

@@ -1,4 +1,4 @@
-"""The chapter *The encoder block* builds these: feed-forward net, block and stack."""
+"""Written by `make sync` from notebooks/encoder_jax.py."""
 
 from functools import partial
 
@@ -8,71 +8,59 @@ from flax import nnx
 
 from helpers.jax.attention import MultiHeadAttention, dense
 
+__all__ = [
+    "ACTIVATIONS",
+    "Encoder",
+    "EncoderBlock",
+    "FeedForward",
+    "attention_maps",
+    "layer_norm",
+    "without_dropout",
+]
+
+
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
-EXACT = {"epsilon": 1e-5, "use_fast_variance": False}
-NORMS = {"layer": partial(nnx.LayerNorm, **EXACT), "rms": partial(nnx.RMSNorm, **EXACT)}
-
-
-def pick(options, name, what):
-    """The option of this name; an unknown name raises an error with all names."""
-    if name not in options:
-        raise ValueError(f"{what} {name!r} is not in {list(options)}")
-    return options[name]
-
-
-def check_rate(rate, what):
-    """The rate of a dropout, if it is one."""
-    if not 0 <= rate < 1:
-        raise ValueError(f"{what} {rate} is not in [0, 1)")
-    return rate
+# in float32, with the variance from differences: as PyTorch computes it
+layer_norm = partial(nnx.LayerNorm, epsilon=1e-5, use_fast_variance=False)
 
 
 class FeedForward(nnx.Module):
-    """Two linear layers, the same for every position: ``b s m -> b s m``.
-
-    The hidden layer has size ``f``. Dropout, in [0, 1), follows the activation, "relu"
-    or "gelu".
-
-    Source: Vaswani et al. 2017, eq. 2.
-    """
+    """Two linear layers, the same for every position: ``b s m -> b s m``."""
 
     def __init__(self, m, f, *, dropout=0.0, activation="relu", rngs):
-        if f < 1:
-            raise ValueError(f"expected f of at least 1, got {f}")
-        self.activation = pick(ACTIVATIONS, activation, "activation")
+        self.activation = ACTIVATIONS[activation]
         self.linear1 = dense(m, f, rngs=rngs)
         self.linear2 = dense(f, m, rngs=rngs)
-        self.dropout = nnx.Dropout(check_rate(dropout, "dropout"), rngs=rngs)
+        self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
     def __call__(self, x):
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
 
 class EncoderBlock(nnx.Module):
-    """Attention, then feed-forward, each with residual and norm.
-
-    ``b s m -> b s m, b h s s``; options of a call are those of its attention. Dropout,
-    in [0, 1), is on both branches and inside the feed-forward net; ``activation`` is
-    "relu" or "gelu", ``norm`` "layer" or "rms", ``attention`` a class. With
-    ``norm_first`` norms are before each branch (Xiong et al. 2020), not after each sum.
-
-    Source: Vaswani et al. 2017, sec. 3.1.
-    """
+    """Attention, then feed-forward, each with residual and norm: ``b s m -> b s m``."""
 
     def __init__(
-        self, m, n_heads, f, *, dropout=0.0, activation="relu", norm="layer",
-        norm_first=False, attention=MultiHeadAttention, rngs,
-    ):  # fmt: skip
-        make_norm = pick(NORMS, norm, "norm")
-        self.norm_first = norm_first
+        self,
+        m,
+        n_heads,
+        f,
+        *,
+        dropout=0.0,  # new
+        activation="relu",  # new
+        norm_first=False,  # new
+        attention=MultiHeadAttention,  # new
+        rngs,
+    ):
+        self.norm_first = norm_first  # new
         self.attention = attention(m, n_heads, rngs=rngs)
         self.ffn = FeedForward(m, f, dropout=dropout, activation=activation, rngs=rngs)
-        self.norm1 = make_norm(m, rngs=rngs)
-        self.norm2 = make_norm(m, rngs=rngs)
-        self.dropout = nnx.Dropout(dropout, rngs=rngs)
+        self.norm1 = layer_norm(m, rngs=rngs)
+        self.norm2 = layer_norm(m, rngs=rngs)
+        self.dropout = nnx.Dropout(dropout, rngs=rngs)  # new
 
     def __call__(self, x, mask=None, **options):
-        if self.norm_first:
+        if self.norm_first:  # new
             values, weights = self.attention(self.norm1(x), mask, **options)
             x = x + self.dropout(values)
             return x + self.dropout(self.ffn(self.norm2(x))), weights
@@ -82,33 +70,32 @@ class EncoderBlock(nnx.Module):
 
 
 class Encoder(nnx.Module):
-    """A stack of blocks: ``b s m -> b s m``, with ``return_maps`` also ``l b h s s``.
+    """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
 
-    ``norm_first`` also puts one more norm at the end of the stack; ``options`` are the
-    ``dropout``, ``activation``, ``norm`` and ``attention`` of every block.
-    """
-
-    block = EncoderBlock
+    block = EncoderBlock  # a translator's decoder takes another
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
-        if n_blocks < 1:
-            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
         options = {"norm_first": norm_first, "rngs": rngs, **options}
         blocks = [self.block(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nnx.data(blocks)
-        make_norm = NORMS[options.get("norm", "layer")]
-        self.norm = make_norm(m, rngs=rngs) if norm_first else None
+        self.norm = layer_norm(m, rngs=rngs) if norm_first else None
 
     def __call__(self, x, mask=None, *, is_causal=False, return_maps=False):
-        """The outputs, or with ``return_maps`` the pair of them and the maps.
-
-        The masks, ``q k`` or ``b h q k`` and the causal one, are in force in every
-        block. What they hide changes nothing that is visible, unless a square of it
-        overflows on the way: beyond 1e15 in float32 it may arrive as 0 · NaN.
-        """
         maps, options = [], {"is_causal": is_causal, "return_weights": return_maps}
         for block in self.blocks:
             x, weights = block(x, mask, **options)
             maps.append(weights)
         x = self.norm(x) if self.norm else x
         return (x, jnp.stack(maps)) if return_maps else x
+
+
+def without_dropout(model):
+    """A copy of the model with dropout off."""
+    quiet = nnx.clone(model)
+    quiet.eval()
+    return quiet
+
+
+def attention_maps(model, x, mask=None):
+    """Outputs, and maps ``l b h q k``, of one forward pass with dropout off."""
+    return without_dropout(model)(x, mask, return_maps=True)

@@ -5,8 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from helpers.jax.attention import MultiHeadAttention, check_input, dense
-from helpers.jax.encoder import NORMS, Encoder, check_rate, pick
+from helpers.jax.attention import MultiHeadAttention, dense
+from helpers.jax.encoder import Encoder, layer_norm
+
+__all__ = [
+    "POSITIONS",
+    "LearnedPositions",
+    "Predictor",
+    "RotaryAttention",
+    "SinusoidalPositions",
+    "check_length",
+    "rotary",
+    "sinusoidal_positions",
+]
 
 
 def sinusoidal_positions(length, m):
@@ -97,35 +108,21 @@ class Predictor(nnx.Module):
         self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, input_dropout=0.0,
         positions="sinusoidal", max_length=512, rngs, **options,
     ):  # fmt: skip
-        kind, options["attention"] = pick(POSITIONS, positions, "positions")
-        input_dropout = check_rate(input_dropout, "input_dropout")
+        kind, options["attention"] = POSITIONS[positions]
         self.input_dropout = nnx.Dropout(input_dropout, rngs=rngs)
         self.embed = dense(n_inputs, m, rngs=rngs)
         self.positions = kind(m, max_length, rngs=rngs) if kind else None
         self.encoder = Encoder(n_blocks, m, n_heads, f, rngs=rngs, **options)
         self.hidden = dense(m, m, rngs=rngs)
-        self.hidden_norm = NORMS["layer"](m, rngs=rngs)
+        self.hidden_norm = layer_norm(m, rngs=rngs)
         self.dropout = nnx.Dropout(options.get("dropout", 0.0), rngs=rngs)
         self.output = dense(m, n_outputs, rngs=rngs)
 
     def __call__(self, x, mask=None, *, return_maps=False):
         """Outputs ``b s c``; with ``return_maps`` also the maps ``l b h s s``."""
-        check_input(x, self.embed.in_features)
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
         encoded = self.encoder(x, mask, return_maps=return_maps)
         x, maps = encoded if return_maps else (encoded, None)
         x = self.dropout(jax.nn.relu(self.hidden_norm(self.hidden(x))))
         return (self.output(x), maps) if return_maps else self.output(x)  # b s c
-
-
-def without_dropout(model):
-    """A copy of the model with dropout off."""
-    quiet = nnx.clone(model)
-    quiet.eval()
-    return quiet
-
-
-def attention_maps(model, x, mask=None):
-    """Outputs and attention maps ``l b h q k`` of a forward pass with dropout off."""
-    return without_dropout(model)(x, mask, return_maps=True)

@@ -7,9 +7,30 @@ import jax.numpy as jnp
 from flax import nnx
 
 from helpers.data import checkpoints, published
-from helpers.engine.arguments import check_prompts
-from helpers.jax.attention import UNIFORM, build, framework_attention, merge_heads
-from helpers.jax.decoder import check_tokens
+from helpers.jax.attention import UNIFORM, framework_attention, merge_heads
+from helpers.jax.decoder import check_tokens, checked_prompts
+
+__all__ = [
+    "MLP",
+    "GroupedAttention",
+    "MixtureOfExperts",
+    "ModernBlock",
+    "ModernLM",
+    "SwiGLU",
+    "continue_greedily",
+    "embedding_table",
+    "empty_cache",
+    "fused",
+    "generate_greedily",
+    "keep",
+    "load_pretrained",
+    "make_norm",
+    "part_size",
+    "placed",
+    "projection",
+    "rotary_halves",
+    "split_heads",
+]
 
 
 def part_size(m, n_parts):
@@ -245,7 +266,7 @@ def empty_cache(model, first, length):
 
 def generate_greedily(model, prompts, length):
     """Continue rows of tokens by the most probable ones: integers ``b length``."""
-    rows = check_prompts(model, prompts, length)
+    rows = checked_prompts(model, prompts, length)
     longest = max(map(len, rows))
     first = jnp.array([longest - len(row) for row in rows])  # b
     tokens = jnp.array([[0] * (longest - len(row)) + row for row in rows])  # b s
@@ -277,7 +298,7 @@ def load_pretrained(folder_or_name, dtype=jnp.float32):
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model, params = build(ModernLM, **published.arguments_of(config)), {}
+    model, params = ModernLM(**published.arguments_of(config), rngs=nnx.Rngs(0)), {}
     nnx.update(model, jax.tree.map(lambda x: x.astype(dtype), nnx.state(model)))
     tensors = checkpoints.read_tensors(folder, "flax")
     found = published.our_names(tensors, config, in_out=True)

@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.engine.checks import expect
-from helpers.engine.shapes import as_numpy
 from helpers.show import plots
 from helpers.show.plots import EDGE, ORANGE, PAPER, panels_in_rows
+from helpers.weights import as_numpy
 
 
 def patch_sequence(image, patch):

@@ -15,8 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from helpers.engine.checks import expect
-from helpers.engine.shapes import as_numpy
+from helpers.weights import as_numpy
 
 PAPER, INK, HIDDEN, EDGE = "#ffffff", "#1b1f24", "#c9c9c4", "#5a6068"
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
@@ -52,7 +51,6 @@ def use_style():
 
 def panels_in_rows(n, columns, size, base, each, **options):
     """A figure and the axes of ``n`` panels; ``size`` in inches, or ``base + each``."""
-    expect(n, "at least one panel to draw", "none")
     columns = columns or n
     grid = ceil(n / columns), columns
     size = size or [b + e * k for b, e, k in zip(base, each, grid[::-1], strict=True)]
@@ -64,43 +62,34 @@ def panels_in_rows(n, columns, size, base, each, **options):
     return fig, axes[:n]
 
 
-def check_matrix(values, name):
-    """``values`` as an array ``row column``; anything else raises an error."""
-    values = as_numpy(values)
-    valid = values.ndim == 2 and values.size
-    expect(valid, f"{name} as row column", f"shape {values.shape}")
-    return values
-
-
-def check_count(names, n, what):
-    """Raise an error unless ``names`` is None or has ``n`` elements."""
-    if names is not None:
-        expect(len(names) == n, f"{n} {what}", len(names))
-
-
 def heatmaps(
-    maps, *, titles=None, x="key k", y="query q", x_ticks=None, y_ticks=None, low=0,
-    high=1, bar="weight", size=None, columns=None,
-):  # fmt: skip
-    """Matrices side by side, or in rows of ``columns``, on one colour scale.
+    maps,
+    *,
+    titles=None,
+    x="key k",
+    y="query q",
+    x_ticks=None,
+    y_ticks=None,
+    low=0,
+    high=1,
+    bar="weight",
+    size=None,
+):
+    """Matrices side by side, on one colour scale; NaN is grey: a hidden cell.
 
-    NaN is drawn grey: a hidden cell. ``x`` and ``y`` name the axes, ``x_ticks`` and
-    ``y_ticks`` the columns and rows, ``bar`` the colour bar. With ``low < 0`` the middle
-    of the scale is white: 0 if ``low = -high``. ``size`` is in inches.
+    ``x`` and ``y`` name the axes, ``x_ticks`` and ``y_ticks`` the columns and rows,
+    ``bar`` the colour bar. With ``low < 0`` the middle of the scale is white: 0 if
+    ``low = -high``. ``size`` is in inches.
     """
-    maps = [check_matrix(values, f"map {i}") for i, values in enumerate(maps)]
-    check_count(titles, len(maps), "titles, one per map")
-    columns = columns or len(maps)
-    fig, axes = panels_in_rows(len(maps), columns, size, (1.0, 0.5), (1.7, 1.75))
+    maps, titles = [as_numpy(values) for values in maps], titles or [""] * len(maps)
+    fig, axes = panels_in_rows(len(maps), None, size, (1.0, 0.5), (1.7, 1.75))
     scale = {"vmin": low, "vmax": high, "cmap": "RdBu" if low < 0 else "Blues"}
-    for i, (ax, values) in enumerate(zip(axes, maps, strict=True)):
-        check_count(x_ticks, values.shape[1], "x_ticks, one per column")
-        check_count(y_ticks, values.shape[0], "y_ticks, one per row")
+    for ax, values, title in zip(axes, maps, titles, strict=True):
         y_step, x_step = (ceil(n / 6) for n in values.shape)  # at most six numbers
         ticks = {"xticklabels": x_ticks or x_step, "yticklabels": y_ticks or y_step}
         seaborn.heatmap(values, ax=ax, cbar=False, rasterized=True, **scale, **ticks)
-        first = i % columns == 0  # in its row
-        ax.set(title=titles[i] if titles else "", xlabel=x, ylabel=y if first else "")
+        first = ax is axes[0]
+        ax.set(title=title, xlabel=x, ylabel=y if first else "")
         ax.set_facecolor(HIDDEN)  # shows where a value is NaN
         ax.tick_params("y", labelleft=first, rotation=0)
         ax.grid(False)
@@ -117,7 +106,7 @@ def grid_of_numbers(matrices):
     options |= dict.fromkeys(["cbar", "xticklabels", "yticklabels"], False)
     options["annot_kws"] = {"color": INK}
     for ax, (name, values) in zip(axes, matrices.items(), strict=True):
-        values = check_matrix(values, repr(name))
+        values = as_numpy(values)
         texts = [[f"{v:.2f}".rstrip("0").rstrip(".") for v in row] for row in values]
         seaborn.heatmap(0 * values, annot=np.array(texts), ax=ax, **options)
         ax.set_title(name)
@@ -127,7 +116,7 @@ def grid_of_numbers(matrices):
 
 def curves(
     panels, *, x, y=None, log_x=None, log_y=False, share_y=False, size=None, marks=None
-):  # fmt: skip
+):
     """Panels of lines, with one legend below them.
 
     ``panels`` has the title of each panel, and in it the name and the points, arrays
@@ -141,15 +130,12 @@ def curves(
     ``marks`` Matplotlib's marker of points.
     """
     x_names = [x] * len(panels) if isinstance(x, str) else x
-    check_count(x_names, len(panels), "names of x axes, one per panel")
-    unknown = set(() if isinstance(log_y, bool) else log_y) - set(panels)
-    expect(not unknown, f"log_y from {list(panels)}", sorted(unknown))
     place = None, size, (0.6, 0.3), (2.4, 2.3)
     fig, axes = panels_in_rows(len(panels), *place, sharey=share_y)
     names = dict.fromkeys(n for lines in panels.values() for n in lines if n)
     looks = {"": STYLES[0], **dict(zip(names, cycle(STYLES), strict=False))}
     for ax, (title, lines), x_name in zip(axes, panels.items(), x_names, strict=True):
-        draw_lines(ax, title, lines, looks, marker=marks, mec="w", mew=0.75)
+        draw_lines(ax, lines, looks, marker=marks, mec="w", mew=0.75)
         ax.set(title=title, xlabel=x_name)
         ax.set_ylabel((y or "") if ax is axes[0] or not share_y else "")
         ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -167,14 +153,10 @@ def curves(
     return fig
 
 
-def draw_lines(ax, title, lines, looks, **options):
+def draw_lines(ax, lines, looks, **options):
     """Lines of one panel, those of several runs with their band; NaN is left out."""
-    expect(lines, f"at least one line in panel {title!r}", "none")
     for name, points in lines.items():
         xs, ys = map(as_numpy, points)
-        valid = ys.ndim in (1, 2) and xs.shape == ys.shape[-1:] and 0 not in ys.shape
-        wanted = f"line {name!r} as arrays x and y, or x and run x"
-        expect(valid, wanted, f"shapes {xs.shape} and {ys.shape}")
         if ys.ndim == 2:
             colour = looks[name]["color"]
             ax.fill_between(xs, ys.min(axis=0), ys.max(axis=0), color=colour, alpha=0.2)
@@ -190,7 +172,6 @@ def drawn(fig, panel, line):
     name is a ValueError.
     """
     axes = {ax.get_title(): ax for ax in fig.axes}
-    expect(panel in axes, f"a panel from {list(axes)}", repr(panel))
     shown = {one.get_label(): one for one in axes[panel].lines}
     names = {
         text.get_text(): handle.get_label()
@@ -198,7 +179,6 @@ def drawn(fig, panel, line):
         for text, handle in zip(legend.texts, legend.legend_handles, strict=True)
     } or {"": next(iter(shown))}
     found = {name: shown[key] for name, key in names.items() if key in shown}
-    expect(line in found, f"a line from {list(found)}", repr(line))
     return tuple(found[line].get_data())
 
 
@@ -210,14 +190,7 @@ def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
     a frame: solid for the odd one, dashed for the chosen one.
     """
     sets = as_numpy(sets)
-    valid = sets.ndim in (4, 5) and sets.size and sets.shape[4:] in ((), (3,))
-    expect(valid, "b s y x or b s y x 3", f"shape {sets.shape}")
     b, s = sets.shape[:2]
-    given = {"captions": captions, "titles": titles, "odd": odd, "chosen": chosen}
-    for what, values in given.items():
-        check_count(values, b, f"{what}, one per set")
-    for row in captions or []:
-        check_count(row, s, "captions, one per picture")
     frames = {
         "odd one": (odd, {"color": ORANGE, "linestyle": "-", "lw": 2.5}),
         "chosen": (chosen, {"color": BLUE, "linestyle": "--", "lw": 2.5}),

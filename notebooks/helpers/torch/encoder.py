@@ -1,78 +1,63 @@
-"""The chapter *The encoder block* builds these: feed-forward net, block and stack."""
+"""Written by `make sync` from notebooks/encoder_torch.py."""
 
-from functools import partial
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 
 from helpers.torch.attention import MultiHeadAttention, dense
 
+__all__ = [
+    "ACTIVATIONS",
+    "Encoder",
+    "EncoderBlock",
+    "FeedForward",
+    "attention_maps",
+    "without_dropout",
+]
+
+
 ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
-NORMS = {"layer": partial(nn.LayerNorm, eps=1e-5), "rms": partial(nn.RMSNorm, eps=1e-5)}
-
-
-def pick(options, name, what):
-    """The option of this name; an unknown name raises an error with all names."""
-    if name not in options:
-        raise ValueError(f"{what} {name!r} is not in {list(options)}")
-    return options[name]
-
-
-def check_rate(rate, what):
-    """The rate of a dropout, if it is one."""
-    if not 0 <= rate < 1:
-        raise ValueError(f"{what} {rate} is not in [0, 1)")
-    return rate
 
 
 class FeedForward(nn.Module):
-    """Two linear layers, the same for every position: ``b s m -> b s m``.
-
-    The hidden layer has size ``f``. Dropout, in [0, 1), follows the activation, "relu"
-    or "gelu".
-
-    Source: Vaswani et al. 2017, eq. 2.
-    """
+    """Two linear layers, the same for every position: ``b s m -> b s m``."""
 
     def __init__(self, m, f, *, dropout=0.0, activation="relu"):
         super().__init__()
-        if f < 1:
-            raise ValueError(f"expected f of at least 1, got {f}")
-        self.activation = pick(ACTIVATIONS, activation, "activation")
+        self.activation = ACTIVATIONS[activation]
         self.linear1 = dense(m, f)
         self.linear2 = dense(f, m)
-        self.dropout = nn.Dropout(check_rate(dropout, "dropout"))
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x):
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
 
 class EncoderBlock(nn.Module):
-    """Attention, then feed-forward, each with residual and norm.
-
-    ``b s m -> b s m, b h s s``; options of a call are those of its attention. Dropout,
-    in [0, 1), is on both branches and inside the feed-forward net; ``activation`` is
-    "relu" or "gelu", ``norm`` "layer" or "rms", ``attention`` a class. With
-    ``norm_first`` norms are before each branch (Xiong et al. 2020), not after each sum.
-
-    Source: Vaswani et al. 2017, sec. 3.1.
-    """
+    """Attention, then feed-forward, each with residual and norm: ``b s m -> b s m``."""
 
     def __init__(
-        self, m, n_heads, f, *, dropout=0.0, activation="relu", norm="layer",
-        norm_first=False, attention=MultiHeadAttention,
-    ):  # fmt: skip
+        self,
+        m,
+        n_heads,
+        f,
+        *,
+        dropout=0.0,  # new
+        activation="relu",  # new
+        norm_first=False,  # new
+        attention=MultiHeadAttention,  # new
+    ):
         super().__init__()
-        make_norm = pick(NORMS, norm, "norm")
-        self.norm_first = norm_first
+        self.norm_first = norm_first  # new
         self.attention = attention(m, n_heads)
         self.ffn = FeedForward(m, f, dropout=dropout, activation=activation)
-        self.norm1 = make_norm(m)
-        self.norm2 = make_norm(m)
-        self.dropout = nn.Dropout(dropout)
+        self.norm1 = nn.LayerNorm(m)
+        self.norm2 = nn.LayerNorm(m)
+        self.dropout = nn.Dropout(dropout)  # new
 
     def forward(self, x, mask=None, **options):
-        if self.norm_first:
+        if self.norm_first:  # new
             values, weights = self.attention(self.norm1(x), mask, **options)
             x = x + self.dropout(values)
             return x + self.dropout(self.ffn(self.norm2(x))), weights
@@ -82,34 +67,39 @@ class EncoderBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of blocks: ``b s m -> b s m``, with ``return_maps`` also ``l b h s s``.
+    """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
 
-    ``norm_first`` also puts one more norm at the end of the stack; ``options`` are the
-    ``dropout``, ``activation``, ``norm`` and ``attention`` of every block.
-    """
-
-    block = EncoderBlock
+    block = EncoderBlock  # a translator's decoder takes another
 
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
         super().__init__()
-        if n_blocks < 1:
-            raise ValueError(f"expected at least one block, got n_blocks = {n_blocks}")
         options = {"norm_first": norm_first, **options}
         blocks = [self.block(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nn.ModuleList(blocks)
-        make_norm = NORMS[options.get("norm", "layer")]
-        self.norm = make_norm(m) if norm_first else None
+        self.norm = nn.LayerNorm(m) if norm_first else None
 
     def forward(self, x, mask=None, *, is_causal=False, return_maps=False):
-        """The outputs, or with ``return_maps`` the pair of them and the maps.
-
-        The masks, ``q k`` or ``b h q k`` and the causal one, are in force in every
-        block. What they hide changes nothing that is visible, unless a square of it
-        overflows on the way: beyond 1e15 in float32 it may arrive as 0 · NaN.
-        """
         maps, options = [], {"is_causal": is_causal, "return_weights": return_maps}
         for block in self.blocks:
             x, weights = block(x, mask, **options)
             maps.append(weights)
         x = self.norm(x) if self.norm else x
         return (x, torch.stack(maps)) if return_maps else x
+
+
+@contextmanager
+def without_dropout(model):
+    """The model with dropout off; then each module gets its old mode back."""
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, was_training in modes:
+            part.training = was_training
+
+
+def attention_maps(model, x, mask=None):
+    """Outputs, and maps ``l b h q k``, of one forward pass with dropout off."""
+    with without_dropout(model), torch.no_grad():
+        return model(x, mask, return_maps=True)

@@ -4,12 +4,18 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, linear
 
-from helpers.data import checkpoints, masking, published_masked
-from helpers.engine.weights import from_arrays
-from helpers.torch.attention import build, dense
+from helpers.data import checkpoints, published_masked
+from helpers.torch.attention import dense
 from helpers.torch.decoder import check_tokens, embedding
 from helpers.torch.encoder import Encoder
 from helpers.torch.positions import LearnedPositions
+from helpers.weights import from_arrays
+
+__all__ = [
+    "MaskedLM",
+    "load_bert",
+    "masked_token",
+]
 
 
 class MaskedLM(nn.Module):
@@ -76,7 +82,7 @@ def load_bert(folder_or_name):
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model = build(MaskedLM, **published_masked.arguments_of(config))
+    model = MaskedLM(**published_masked.arguments_of(config))
     tokenizer = checkpoints.read_tokenizer(folder, config["vocab_size"])
     tensors = checkpoints.read_tensors(folder, "pt")
     from_arrays(model, published_masked.our_names(tensors))
@@ -90,8 +96,7 @@ def masked_token(model, inputs, labels):
     losses = nn.functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), ignore_index=-1, reduction="sum"
     )
-    return losses / n, {"accuracy": (logits.argmax(-1) == labels).sum() / n}
-
-
-masked_token.check_labels = masking.check_masked
-masked_token.weigh = masking.count_asked
+    return losses / n, {
+        "accuracy": (logits.argmax(-1) == labels).sum() / n,
+        "count": asked.sum(),
+    }

@@ -1,13 +1,23 @@
 """The chapter *Positions and the whole encoder* builds these, with the `Predictor`."""
 
-from contextlib import contextmanager
 from functools import partial
 
 import torch
 from torch import nn
 
-from helpers.torch.attention import MultiHeadAttention, check_input, dense
-from helpers.torch.encoder import NORMS, Encoder, check_rate, pick
+from helpers.torch.attention import MultiHeadAttention, dense
+from helpers.torch.encoder import Encoder
+
+__all__ = [
+    "POSITIONS",
+    "LearnedPositions",
+    "Predictor",
+    "RotaryAttention",
+    "SinusoidalPositions",
+    "check_length",
+    "rotary",
+    "sinusoidal_positions",
+]
 
 
 def sinusoidal_positions(length, m):
@@ -102,41 +112,21 @@ class Predictor(nn.Module):
         positions="sinusoidal", max_length=512, **options,
     ):  # fmt: skip
         super().__init__()
-        kind, options["attention"] = pick(POSITIONS, positions, "positions")
-        input_dropout = check_rate(input_dropout, "input_dropout")
+        kind, options["attention"] = POSITIONS[positions]
         self.input_dropout = nn.Dropout(input_dropout)
         self.embed = dense(n_inputs, m)
         self.positions = kind(m, max_length) if kind else None
         self.encoder = Encoder(n_blocks, m, n_heads, f, **options)
         self.hidden = dense(m, m)
-        self.hidden_norm = NORMS["layer"](m)
+        self.hidden_norm = nn.LayerNorm(m)
         self.dropout = nn.Dropout(options.get("dropout", 0.0))
         self.output = dense(m, n_outputs)
 
     def forward(self, x, mask=None, *, return_maps=False):
         """Outputs ``b s c``; with ``return_maps`` also the maps ``l b h s s``."""
-        check_input(x, self.embed.in_features)
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
         encoded = self.encoder(x, mask, return_maps=return_maps)
         x, maps = encoded if return_maps else (encoded, None)
         x = self.dropout(torch.relu(self.hidden_norm(self.hidden(x))))
         return (self.output(x), maps) if return_maps else self.output(x)  # b s c
-
-
-@contextmanager
-def without_dropout(model):
-    """The model with dropout off; then each module gets its old mode back."""
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for part, was_training in modes:
-            part.training = was_training
-
-
-def attention_maps(model, x, mask=None):
-    """Outputs and attention maps ``l b h q k`` of a forward pass with dropout off."""
-    with without_dropout(model), torch.no_grad():
-        return model(x, mask, return_maps=True)

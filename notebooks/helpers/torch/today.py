@@ -7,9 +7,30 @@ from torch import nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention, silu
 
 from helpers.data import checkpoints, published
-from helpers.engine.arguments import check_prompts
-from helpers.torch.attention import build, merge_heads
-from helpers.torch.decoder import check_tokens
+from helpers.torch.attention import merge_heads
+from helpers.torch.decoder import check_tokens, checked_prompts
+
+__all__ = [
+    "MLP",
+    "GroupedAttention",
+    "MixtureOfExperts",
+    "ModernBlock",
+    "ModernLM",
+    "SwiGLU",
+    "continue_greedily",
+    "embedding_table",
+    "empty_cache",
+    "fused",
+    "generate_greedily",
+    "keep",
+    "load_pretrained",
+    "make_norm",
+    "part_size",
+    "placed",
+    "projection",
+    "rotary_halves",
+    "split_heads",
+]
 
 
 def part_size(m, n_parts):
@@ -254,7 +275,7 @@ def empty_cache(model, first, length):
 
 def generate_greedily(model, prompts, length):
     """Continue rows of tokens by the most probable ones: integers ``b length``."""
-    rows = check_prompts(model, prompts, length)
+    rows = checked_prompts(model, prompts, length)
     device, longest = model.embed.weight.device, max(map(len, rows))
     first = torch.tensor([longest - len(row) for row in rows], device=device)  # b
     tokens = [[0] * (longest - len(row)) + row for row in rows]
@@ -281,7 +302,7 @@ def load_pretrained(folder_or_name, dtype=torch.float32):
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model = build(ModernLM, **published.arguments_of(config)).to(dtype)
+    model = ModernLM(**published.arguments_of(config)).to(dtype)
     tensors = checkpoints.read_tensors(folder, "pt")
     found = published.our_names(tensors, config, in_out=False)
     checkpoints.check_tensors(found, model.state_dict())

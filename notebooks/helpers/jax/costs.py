@@ -1,0 +1,41 @@
+"""The chapter *What attention costs* uses this: what the backward pass needs."""
+
+import jax
+from flax import nnx
+
+__all__ = [
+    "activations",
+    "kept_arrays",
+    "kept_bytes",
+]
+
+
+def kept_arrays(function, *args):
+    """What the forward pass of ``function(*args)`` keeps, but its arguments: a dict."""
+    kept = {}
+
+    def forward(args):
+        _, backward = jax.vjp(function, *args)  # a pytree
+        given = {id(a) for a in jax.tree.leaves(args)}
+        arrays = {id(a): a for a in jax.tree.leaves(backward)}  # each one once
+        kept.update({i: a for i, a in arrays.items() if i not in given})
+        return 0
+
+    jax.eval_shape(forward, args)  # runs Python with shapes in place of numbers
+    return kept
+
+
+def kept_bytes(function, x):
+    """Bytes kept for the gradient of ``function(q, k, v)``: three copies of ``x`` too."""
+    kept = kept_arrays(function, x, x, x)
+    return 3 * x.nbytes + sum(a.size * a.dtype.itemsize for a in kept.values())
+
+
+def activations(model, function, *args):
+    """Arrays that ``function(model, *args)`` keeps, except the parameters."""
+    structure, params, rest = nnx.split(model, nnx.Param, ...)
+
+    def of_params(params):
+        return function(nnx.merge(structure, params, rest, copy=True), *args)
+
+    return [*kept_arrays(of_params, params).values()]

@@ -1,0 +1,23 @@
+"""Written by `make sync` from notebooks/frameworks_jax.py."""
+
+import jax.numpy as jnp
+import optax
+
+__all__ = [
+    "cross_entropy",
+    "tensor",
+]
+
+
+def tensor(x):
+    """An array of NumPy on the device: float32, int32, uint8 or bool."""
+    return jnp.asarray(x)
+
+
+def cross_entropy(model, inputs, labels):
+    """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
+    logits = model(inputs)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    known = (labels >= 0) & (labels < logits.shape[-1])
+    loss = jnp.where(known, losses, jnp.nan).mean()
+    return loss, {"accuracy": (logits.argmax(-1) == labels).mean()}

@@ -1,1 +1,0 @@
-"""Architectures as drawings: ``canvas``, and one file for each chapter."""

@@ -1,0 +1,36 @@
+"""The chapter *What attention costs* uses this: what the backward pass needs."""
+
+import torch
+
+__all__ = [
+    "activations",
+    "kept_arrays",
+    "kept_bytes",
+]
+
+
+def kept_arrays(function, *args):
+    """What the forward pass of ``function(*args)`` keeps, by address."""
+    kept = {}
+
+    def keep(x):
+        kept.setdefault(x.data_ptr(), x)  # the same memory counts once
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        function(*args)
+    return kept
+
+
+def kept_bytes(function, x):
+    """Bytes kept for the gradient of ``function(q, k, v)``: three copies of ``x`` too."""
+    inputs = [x.clone().requires_grad_() for _ in range(3)]
+    kept = kept_arrays(function, *inputs) | {x.data_ptr(): x for x in inputs}
+    return sum(x.nbytes for x in kept.values())
+
+
+def activations(model, function, *args):
+    """Tensors that ``function(model, *args)`` keeps, except the parameters."""
+    parameters = {p.data_ptr() for p in model.parameters()}
+    kept = kept_arrays(function, model, *args)
+    return [a for address, a in kept.items() if address not in parameters]

@@ -1,0 +1,28 @@
+"""Written by `make sync` from notebooks/frameworks_torch.py."""
+
+import torch
+from torch import nn
+
+__all__ = [
+    "cross_entropy",
+    "device",
+    "tensor",
+]
+
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def tensor(x):
+    """An array of NumPy on the device: float32, int64, uint8 or bool."""
+    x = torch.as_tensor(x, device=device)
+    if x.is_floating_point():
+        return x.float()
+    return x if x.dtype in (torch.bool, torch.uint8) else x.long()
+
+
+def cross_entropy(model, inputs, labels):
+    """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
+    logits = model(inputs)
+    loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+    return loss, {"accuracy": (logits.argmax(-1) == labels).float().mean()}

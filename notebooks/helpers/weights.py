@@ -1,0 +1,119 @@
+"""One safetensors file that both frameworks read and write.
+
+Names of parameters belong to neither framework: the path of attributes joined by dots,
+ending in ``weight`` or ``bias``. Dense matrices are stored ``in out``, as in ``x W``;
+PyTorch keeps them ``out in``, so they are transposed on its side.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+
+NAMES = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
+
+
+def as_numpy(x):
+    """Copy an array of any framework, or a nested list, to NumPy; bfloat16 as float32."""
+    if hasattr(x, "detach"):
+        x = x.detach().cpu()
+        x = x.float() if str(x.dtype) == "torch.bfloat16" else x
+    x = np.asarray(x).copy()  # np.array warns of tensors
+    return x.astype(np.float32) if x.dtype.name == "bfloat16" else x
+
+
+def parameters(model):
+    """Neutral name, parameter, and whether it is transposed: of each parameter."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        for path, module in model.named_modules():
+            for name, param in module.named_parameters(path, recurse=False):
+                dense = isinstance(module, torch.nn.Linear)
+                yield name, param, dense and param.ndim == 2
+    else:
+        from flax import nnx
+
+        for path, param in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+            *parents, leaf = map(str, path)
+            yield ".".join([*parents, NAMES.get(leaf, leaf)]), param, False
+
+
+def to_arrays(model):
+    """Copy the parameters of a model of either framework to NumPy, by neutral name."""
+    arrays = {}
+    for name, param, transposed in parameters(model):
+        array = as_numpy(param if hasattr(param, "detach") else param[...])
+        arrays[name] = np.ascontiguousarray(array.T) if transposed else array
+    return arrays
+
+
+def count_parameters(model):
+    """How many numbers a model of either framework learns."""
+    return sum(array.size for array in to_arrays(model).values())
+
+
+def from_arrays(model, arrays):
+    """Set every parameter of a model of either framework, or none.
+
+    The model keeps its dtypes and its devices; ``arrays`` are as ``to_arrays`` returns
+    them. If a name is missing or unknown, a shape differs, or a number is not finite in
+    the dtype of the model: ValueError.
+    """
+    places = {name: place for name, *place in parameters(model)}
+    if differ := sorted({*places} ^ {*arrays}):
+        known = "unknown" if differ[0] in arrays else "missing"
+        raise ValueError(f"these weights are of another model: {differ[0]} is {known}")
+    ready = {name: converted(name, arrays[name], *places[name]) for name in places}
+    for name, (param, _) in places.items():
+        if hasattr(param, "detach"):
+            param.data.copy_(ready[name])
+        else:
+            import jax
+
+            param[...] = jax.device_put(ready[name], param[...].sharding)
+
+
+def converted(name, array, param, transposed):
+    """An array as its parameter needs it, checked."""
+    array = as_numpy(array)
+    array = array.T if transposed else array
+    if array.shape != tuple(param.shape):
+        shapes = f"{array.shape}, expected {tuple(param.shape)}"
+        raise ValueError(f"these weights are of another model: {name} has {shapes}")
+    if hasattr(param, "detach"):
+        found = sys.modules["torch"].tensor(np.ascontiguousarray(array))
+        found = found.to(param.dtype)
+    else:
+        with np.errstate(over="ignore"):  # what overflows is found below
+            found = array.astype(param[...].dtype)
+    if not np.isfinite(as_numpy(found)).all():
+        raise ValueError(f"expected finite numbers in {name}, as {found.dtype}")
+    return found
+
+
+def write_atomically(path, data):
+    """Write bytes to a file, whole or not at all: the old file stays until then."""
+    draft = Path(f"{path}.{os.getpid()}.draft")
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def save_weights(model, path, metadata=None):
+    """Write the parameters of a model, and texts by name, to a safetensors file."""
+    write_atomically(path, safetensors.numpy.save(to_arrays(model), metadata))
+
+
+def load_weights(model, path):
+    """Read all parameters of a model from a safetensors file, or none.
+
+    A file that is damaged, or of another model, raises an error that names it.
+    """
+    try:
+        from_arrays(model, safetensors.numpy.load(Path(path).read_bytes()))
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
