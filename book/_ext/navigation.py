@@ -21,8 +21,7 @@ from sphinx.util.docutils import SphinxRole
 
 import blank
 import pages
-from pages import NAMES, side_of
-from sync import FOLDS
+from pages import FOLDS, NAMES, side_of
 
 NOT_FOUND = """<h1>There is no such page</h1>
 <p>It may have been moved or renamed. Begin at the
