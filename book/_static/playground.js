@@ -96,8 +96,7 @@ function whenOpened(place, { what, read, start, atOnce = false }) {
   const settings = JSON.parse(place.dataset.settings);
   const weights = () => settings.weights[side()]; // published ones are the same for both
   const models = {}; // by the name of their weights
-  let use = null;
-  let current = null; // the name of those that are shown
+  let [use, current] = [null, null]; // what `start` returns; the name of the weights in use
   const said = make("p", { role: "status", class: "loading" });
   const opener = button("", () => choose());
   const label = () => write(opener, `Open the model that ${what} (${(weights().bytes / 2 ** 20).toFixed(1)} MiB)`);
@@ -124,7 +123,8 @@ function whenOpened(place, { what, read, start, atOnce = false }) {
     write(said, `The model runs with the ${about}.`);
     current = name;
     use(models[name]);
-    if (first && byHand) place.focus({ preventScroll: true }); // what had the focus is gone
+    const lost = [opener, document.body].includes(document.activeElement); // what had the focus is gone
+    if (first && byHand && lost) place.focus({ preventScroll: true });
   }
 
   place.querySelector(".without-scripts").remove();
