@@ -14,7 +14,7 @@ from flax import nnx
 
 from helpers.weights import as_numpy
 from sides import jax_side
-from tiny_models import CONFIGS, N_TOKENS, TINY, random_model
+from tiny_models import N_TOKENS, TINY, random_model
 
 B, S, LENGTH = 3, 11, 20
 TOKENS = np.random.default_rng(0).integers(N_TOKENS, size=(B, S), dtype=np.int32)

@@ -69,17 +69,11 @@ function gelu(x) {
   return x.map((row) => row.map((value) => (value * (1 + erf(value / Math.SQRT2))) / 2));
 }
 
-const ACTIVATIONS = { relu, gelu };
-
-/* Linear layer: s n_in -> s n_out. */
+/* Linear layer, with or without a bias: s n_in -> s n_out. */
 function dense(params, name) {
   const [weight, bias] = [params[`${name}.weight`], params[`${name}.bias`]];
-  return (x) => matmul(x, weight).map((row) => row.map((value, j) => value + bias[j]));
-}
-
-/* Linear layer without a bias: s n_in -> s n_out. */
-function projection(params, name) {
-  return (x) => matmul(x, params[`${name}.weight`]);
+  const shifted = (row) => (bias ? row.map((value, j) => value + bias[j]) : row);
+  return (x) => matmul(x, weight).map(shifted);
 }
 
 /* Layer norm: every row to mean 0 and variance 1, then a learned scale and shift. */
@@ -113,6 +107,22 @@ function attention(q, k, v, mask = null, sharpness = 1) {
   return [matmul(weights, v), weights];
 }
 
+/* Heads of d features each: n hd -> h n d. */
+function splitHeads(x, d) {
+  const numbers = Array.from({ length: x[0].length / d }, (_, h) => h);
+  return numbers.map((h) => x.map((row) => row.slice(h * d, (h + 1) * d)));
+}
+
+/* Attention in heads of d features: n hd, s gd, s gd -> n hd, h n s. Where there are fewer
+heads of keys and values, g, several query heads share one. */
+function attendInHeads(q, k, v, d, mask, sharpness) {
+  const [qs, ks, vs] = [q, k, v].map((x) => splitHeads(x, d)); // h n d, g s d, g s d
+  const group = (h) => Math.floor((h * ks.length) / qs.length);
+  const heads = qs.map((q, h) => attention(q, ks[group(h)], vs[group(h)], mask, sharpness));
+  const joined = q.map((_, i) => heads.flatMap(([values]) => values[i])); // n hd
+  return [joined, heads.map(([, weights]) => weights)];
+}
+
 /* Self-attention in several heads: s m -> s m, h s s. */
 class MultiHeadAttention {
   constructor(params, name, nHeads) {
@@ -128,15 +138,10 @@ class MultiHeadAttention {
     return [0, 1, 2].map((n) => stacked.map((row) => row.slice(n * m, (n + 1) * m)));
   }
 
-  /* Attention for given queries, keys and values: q m, k m, k m -> q m, h q k. */
+  /* Queries attend to keys: q m, k m, k m -> q m, h q k. */
   attend(q, k, v, mask, sharpness) {
-    const d = q[0].length / this.nHeads;
-    const part = (x, h) => x.map((row) => row.slice(h * d, (h + 1) * d));
-    const heads = Array.from({ length: this.nHeads }, (_, h) =>
-      attention(part(q, h), part(k, h), part(v, h), mask, sharpness),
-    );
-    const joined = q.map((_, i) => heads.flatMap(([values]) => values[i])); // q m
-    return [this.out(joined), heads.map(([, weights]) => weights)];
+    const [joined, weights] = attendInHeads(q, k, v, q[0].length / this.nHeads, mask, sharpness);
+    return [this.out(joined), weights];
   }
 
   call(x, mask, sharpness) {
@@ -146,8 +151,8 @@ class MultiHeadAttention {
 
 /* Two linear layers, the same for every position: s m -> s m. */
 class FeedForward {
-  constructor(params, name, { activation = "relu" } = {}) {
-    this.activation = ACTIVATIONS[activation];
+  constructor(params, name, { activation = relu } = {}) {
+    this.activation = activation;
     this.linear1 = dense(params, `${name}.linear1`);
     this.linear2 = dense(params, `${name}.linear2`);
   }
@@ -181,27 +186,32 @@ class EncoderBlock {
   }
 }
 
-/* A stack of blocks, of an encoder or a decoder, and with pre-norm one more norm. */
-function stack(Block, params, name, sizes) {
+/* Blocks of a kind, as many as there are. */
+function makeBlocks(Block, params, name, sizes) {
   const numbers = Array.from({ length: sizes.nBlocks }, (_, i) => i);
-  const blocks = numbers.map((i) => new Block(params, `${name}.blocks.${i}`, sizes));
-  return [blocks, sizes.normFirst ? layerNorm(params, `${name}.norm`) : (x) => x];
+  return numbers.map((i) => new Block(params, `${name}.${i}`, sizes));
 }
 
-/* A stack of blocks: s m -> s m, l h s s. */
+/* One block after the other, `act(block, x, i)` -> x, weights: x, weights of all. */
+function runBlocks(blocks, x, act) {
+  const maps = blocks.map((block, i) => {
+    const [out, weights] = act(block, x, i);
+    x = out;
+    return weights;
+  });
+  return [x, maps];
+}
+
+/* A stack of blocks, with pre-norm one more norm: s m -> s m, l h s s. */
 class Encoder {
   constructor(params, name, sizes) {
-    [this.blocks, this.norm] = stack(EncoderBlock, params, name, sizes);
+    this.blocks = makeBlocks(EncoderBlock, params, `${name}.blocks`, sizes);
+    this.norm = sizes.normFirst ? layerNorm(params, `${name}.norm`) : (x) => x;
   }
 
   call(x, mask, sharpness) {
-    const maps = [];
-    for (const block of this.blocks) {
-      const [out, weights] = block.call(x, mask, sharpness);
-      x = out;
-      maps.push(weights);
-    }
-    return [this.norm(x), maps];
+    const [out, maps] = runBlocks(this.blocks, x, (block, x) => block.call(x, mask, sharpness));
+    return [this.norm(out), maps];
   }
 }
 
@@ -273,29 +283,21 @@ class DecoderBlock extends EncoderBlock {
 /* A stack of decoder blocks: n m -> n m, l h n k. */
 class Decoder {
   constructor(params, name, sizes) {
-    [this.blocks, this.norm] = stack(DecoderBlock, params, name, sizes);
+    this.blocks = makeBlocks(DecoderBlock, params, `${name}.blocks`, sizes);
+    this.norm = sizes.normFirst ? layerNorm(params, `${name}.norm`) : (x) => x;
   }
 
   call(x, cache) {
-    const maps = this.blocks.map((block, i) => {
-      const [out, weights] = block.call(x, cache[i]);
-      x = out;
-      return weights;
-    });
-    return [this.norm(x), maps];
+    const [out, maps] = runBlocks(this.blocks, x, (block, x, i) => block.call(x, cache[i]));
+    return [this.norm(out), maps];
   }
-}
-
-/* The vectors that are added to positions: learned, or sine and cosine: s m. */
-function positionTable(params, name, { maxLength, m }) {
-  return params[`${name}positions.table`] ?? sinusoidalPositions(maxLength, m);
 }
 
 /* The half of a translator that writes: logits of the next token n -> n t, maps l h n k. */
 class LanguageModel {
   constructor(params, sizes, name) {
     this.embed = params[`${name}embed.weight`]; // t m
-    this.positions = positionTable(params, name, sizes);
+    this.positions = sinusoidalPositions(sizes.maxLength, this.embed[0].length); // s m
     this.decoder = new Decoder(params, `${name}decoder`, sizes);
     this.output = transpose(this.embed); // tied
   }
@@ -320,7 +322,7 @@ class Translator {
   constructor(params, sizes) {
     this.target = new LanguageModel(params, sizes, "target.");
     this.embed = this.target.embed;
-    this.positions = positionTable(params, "", sizes);
+    this.positions = this.target.positions;
     this.encoder = new Encoder(params, "encoder", sizes);
   }
 
@@ -359,17 +361,10 @@ function rotaryHalves(x, d, start, base = 10000) {
   );
 }
 
-/* Heads of d features each: n hd -> h n d. */
-function splitHeads(x, d) {
-  const numbers = Array.from({ length: x[0].length / d }, (_, h) => h);
-  return numbers.map((h) => x.map((row) => row.slice(h * d, (h + 1) * d)));
-}
-
 /* Attention whose query heads share keys and values: n m -> n m, h n s. */
 class GroupedAttention {
   constructor(params, name, { nHeads }) {
-    const parts = ["q", "k", "v", "out"].map((part) => projection(params, `${name}.${part}`));
-    [this.q, this.k, this.v, this.out] = parts;
+    for (const part of ["q", "k", "v", "out"]) this[part] = dense(params, `${name}.${part}`);
     this.d = params[`${name}.q.weight`][0].length / nHeads;
   }
 
@@ -380,12 +375,8 @@ class GroupedAttention {
   }
 
   attend(q, k, v, mask) {
-    const [qs, ks, vs] = [q, k, v].map((x) => splitHeads(x, this.d)); // h n d, g s d, g s d
-    const shared = qs.length / ks.length; // query heads in a group
-    const group = (h) => Math.floor(h / shared);
-    const heads = qs.map((q, h) => attention(q, ks[group(h)], vs[group(h)], mask));
-    const joined = q.map((_, i) => heads.flatMap(([values]) => values[i])); // n hd
-    return [this.out(joined), heads.map(([, weights]) => weights)];
+    const [joined, weights] = attendInHeads(q, k, v, this.d, mask);
+    return [this.out(joined), weights];
   }
 }
 
@@ -394,8 +385,7 @@ const silu = (value) => value / (1 + Math.exp(-value));
 /* Gated feed-forward net: n m -> n m. */
 class SwiGLU {
   constructor(params, name) {
-    const parts = ["gate", "up", "down"].map((part) => projection(params, `${name}.${part}`));
-    [this.gate, this.up, this.down] = parts;
+    for (const part of ["gate", "up", "down"]) this[part] = dense(params, `${name}.${part}`);
   }
 
   call(x) {
@@ -423,9 +413,8 @@ class ModernBlock {
 /* Logits of the next token at every position: n -> n t, l h n s. */
 class ModernLM {
   constructor(params, sizes) {
-    const numbers = Array.from({ length: sizes.nBlocks }, (_, i) => i);
     this.embed = params["embed.weight"]; // t m
-    this.blocks = numbers.map((i) => new ModernBlock(params, `blocks.${i}`, sizes));
+    this.blocks = makeBlocks(ModernBlock, params, "blocks", sizes);
     this.norm = rmsNorm(params, "norm");
     this.output = transpose(this.embed); // tied
   }
@@ -436,13 +425,9 @@ class ModernLM {
   }
 
   call(tokens, cache = this.newCache()) {
-    let x = tokens.map((token) => this.embed[token]); // n m
-    const maps = this.blocks.map((block, i) => {
-      const [out, weights] = block.call(x, cache[i]);
-      x = out;
-      return weights;
-    });
-    return [matmul(this.norm(x), this.output), maps];
+    const x = tokens.map((token) => this.embed[token]); // n m
+    const [out, maps] = runBlocks(this.blocks, x, (block, x, i) => block.call(x, cache[i]));
+    return [matmul(this.norm(out), this.output), maps];
   }
 }
 
@@ -453,24 +438,21 @@ function cutPatches(image, patch) {
   return starts(image).flatMap((y) => starts(image[0]).map((x) => cut(y, x)));
 }
 
-/* One output vector for a picture: y x i -> c, l h s s. */
+/* One output vector for a picture, that of its class token: y x i -> c, l h s s. */
 class VisionTransformer {
   constructor(params, sizes) {
     this.patch = sizes.patch;
     this.embed = dense(params, "embed");
-    this.token = params.token; // without one: the mean over the patches
-    this.table = params["positions.table"]; // without one: sine and cosine
-    this.encoder = new Encoder(params, "encoder", { activation: "gelu", ...sizes });
+    this.token = params.token; // m
+    this.positions = params["positions.table"]; // s m
+    this.encoder = new Encoder(params, "encoder", { activation: gelu, ...sizes });
     this.output = dense(params, "output");
   }
 
   call(image) {
-    let x = this.embed(cutPatches(image, this.patch));
-    if (this.token) x = [this.token, ...x]; // s m
-    x = add(x, this.table ?? sinusoidalPositions(x.length, x[0].length));
-    const [out, maps] = this.encoder.call(x);
-    const pooled = this.token ? out[0] : transpose(out).map(mean); // m
-    return [this.output([pooled])[0], maps];
+    const x = [this.token, ...this.embed(cutPatches(image, this.patch))]; // s m
+    const [out, maps] = this.encoder.call(add(x, this.positions));
+    return [this.output([out[0]])[0], maps];
   }
 }
 

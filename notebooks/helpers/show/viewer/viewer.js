@@ -43,12 +43,6 @@ pictures. Labels are only ever set as text. */
     if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
   }
 
-  // As many children as asked for; those that are there stay.
-  function adjust(node, n, makeOne) {
-    while (node.childElementCount > n) node.lastElementChild.remove();
-    while (node.childElementCount < n) node.append(makeOne(node.childElementCount));
-  }
-
   const digits = (weight) => weight.toFixed(2);
   const count = (n) => Array.from({ length: n }, (_, i) => i);
 
@@ -100,12 +94,9 @@ pictures. Labels are only ever set as text. */
     }
 
     set view(view) {
-      const alike = (name) => JSON.stringify(this.#view?.[name]) === JSON.stringify(view[name]);
-      const same = this.#view?.maps.length === view.maps.length
-        && this.#view.shape.slice(0, 3).every((size, axis) => size === view.shape[axis])
-        && ["about", "sequences", "pictures", "high"].every(alike)
-        && this.#view.maps.every(({ name }, i) => name === view.maps[i].name);
+      const fixed = ({ maps, queries, keys, silent, chosen, ...rest }) => JSON.stringify([rest, maps.map(({ name }) => name)]);
       const first = !this.#view;
+      const same = !first && fixed(view) === fixed(this.#view);
       this.#view = view;
       if (first) {
         // The key that the chosen query looks at most.
@@ -115,13 +106,9 @@ pictures. Labels are only ever set as text. */
         this.#kept = { ...this.#place };
       }
       if (!this.shadowRoot) return;
-      if (!same) this.#build();
-      else {
-        this.#keepInside();
-        for (const panel of this.#panels) this.#resize(panel);
-        this.#write();
-        this.#fit();
-      }
+      if (!same) return this.#build();
+      this.#write();
+      this.#fit();
     }
 
     get view() {
@@ -136,13 +123,7 @@ pictures. Labels are only ever set as text. */
       this.#panels = [];
       this.panels = make("div", { class: "panels" });
       const frame = make("div", { class: "frame", role: "group", "aria-label": about });
-      if (sequences.length > 1) {
-        const choose = (chosen) => {
-          this.#place.sequence = chosen;
-          this.#write();
-        };
-        frame.append(this.#chooser("sequence", sequences, this.#place.sequence, choose));
-      }
+      if (sequences.length > 1) frame.append(this.#chooser("sequence", sequences, this.#place));
       frame.append(this.panels);
       this.#addPanel(0);
       if (maps.length > 1) this.#addPanel(1);
@@ -163,13 +144,17 @@ pictures. Labels are only ever set as text. */
       }
     }
 
-    #chooser(what, names, chosen, choose) {
+    // Radio buttons for one of the choices that are kept in `kept`.
+    #chooser(what, names, kept) {
       const group = `${what}-${this.#number}-${this.#panels.length}`;
       const field = make("fieldset", {}, make("legend", {}, what));
       names.forEach((name, i) => {
         const input = make("input", { type: "radio", name: group, value: i });
-        input.checked = i === chosen;
-        input.addEventListener("change", () => choose(i));
+        input.checked = i === kept[what];
+        input.addEventListener("change", () => {
+          kept[what] = i;
+          this.#write();
+        });
         field.append(make("label", {}, input, make("span", {}, name)));
       });
       return field;
@@ -190,10 +175,8 @@ pictures. Labels are only ever set as text. */
     #scale() {
       const { high } = this.#view;
       const end = high < 1 ? `${high} or more` : "1";
-      const bar = make("span", { class: "bar" });
-      const framed = make("span", { class: "framed" });
-      const pair = make("span", { class: "legend" }, framed, "the chosen query and key");
-      return make("p", { class: "scale", "aria-hidden": "true" }, "weight 0", bar, end, pair);
+      const pair = make("span", { class: "legend" }, make("span", { class: "framed" }), "the chosen query and key");
+      return make("p", { class: "scale", "aria-hidden": "true" }, "weight 0", make("span", { class: "bar" }), end, pair);
     }
 
     #addPanel(map) {
@@ -206,21 +189,12 @@ pictures. Labels are only ever set as text. */
         else panel.layer = (chosen.layer + 1) % layers;
       }
       const choosers = make("div", { class: "choosers" });
-      const ask = (what, names) => {
-        if (names.length < 2) return;
-        const choose = (chosen) => {
-          panel[what] = chosen;
-          this.#write();
-        };
-        choosers.append(this.#chooser(what, names, panel[what], choose));
-      };
-      ask("map", maps.map((m) => m.name));
-      ask("layer", count(layers));
-      ask("head", count(heads));
+      const choices = { map: maps.map(({ name }) => name), layer: count(layers), head: count(heads) };
+      for (const [what, names] of Object.entries(choices))
+        if (names.length > 1) choosers.append(this.#chooser(what, names, panel));
       panel.readout = make("p", { class: "readout", role: "status" });
       panel.canvas = make("canvas", { "aria-hidden": "true" });
       const box = make("div", { class: "box" }, ...this.#matrix(panel));
-      this.#resize(panel);
       box.addEventListener("pointerover", (event) => this.#point(event));
       box.addEventListener("pointerleave", () => this.#goTo(this.#kept));
       box.addEventListener("click", (event) => this.#point(event, true)?.focus({ preventScroll: true }));
@@ -231,41 +205,27 @@ pictures. Labels are only ever set as text. */
 
     // A map with its labels, and lines from the query to the keys above it.
     #matrix(panel) {
-      panel.lines = DRAWING.content.firstChild.cloneNode();
-      panel.top = make("div", { class: "row top", "aria-hidden": "true" });
-      panel.top.append(make("span", { class: "corner" }, "query →"));
-      // One word per line: keys on the right, beside this corner, queries below it.
-      const words = ["key →", "query ↓"].map((word) => make("span", {}, word));
-      const corner = make("span", { class: "corner", role: "columnheader", "aria-label": "query" }, ...words);
-      panel.header = make("div", { class: "row head", role: "row" }, corner);
-      const grid = this.#grid(panel, panel.header);
-      return [panel.top, panel.lines, make("div", { class: "stack" }, panel.canvas, grid)];
-    }
-
-    #grid(panel, ...rows) {
-      panel.grid = make("div", { class: "grid", role: "grid" }, ...rows);
-      panel.grid.addEventListener("keydown", (event) => this.#press(event, panel));
-      panel.grid.addEventListener("focusin", (event) => this.#point(event, true));
-      return panel.grid;
-    }
-
-    // As many labels, lines and cells as there are queries and keys.
-    #resize(panel) {
       const [, , , queries, keys] = this.#view.shape;
       const label = (attributes) => make("span", { class: "label", ...attributes });
       const cell = (k) => make("span", { class: "cell", role: "gridcell", tabindex: -1, "data-key": k });
-      const row = (q) => make("div", { class: "row", role: "row", "data-query": q }, label({ role: "rowheader" }));
-      adjust(panel.top, queries + 1, (i) => label({ "data-query": i - 1 }));
-      adjust(panel.lines, keys, () => DRAWING.content.firstChild.firstChild.cloneNode());
-      adjust(panel.header, keys + 1, (i) => label({ role: "columnheader", "data-key": i - 1 }));
-      adjust(panel.grid, queries + 1, (i) => row(i - 1));
-      panel.asking = [...panel.top.children].slice(1);
-      panel.columns = [...panel.header.children].slice(1);
-      panel.rows = [...panel.grid.children].slice(1).map((node) => {
-        adjust(node, keys + 1, (i) => cell(i - 1));
-        const [name, ...cells] = node.children;
+      panel.lines = DRAWING.content.firstChild.cloneNode();
+      panel.lines.append(...count(keys).map(() => DRAWING.content.firstChild.firstChild.cloneNode()));
+      panel.asking = count(queries).map((q) => label({ "data-query": q }));
+      panel.top = make("div", { class: "row top", "aria-hidden": "true" }, make("span", { class: "corner" }, "query →"), ...panel.asking);
+      // One word per line: keys on the right, beside this corner, queries below it.
+      const words = ["key →", "query ↓"].map((word) => make("span", {}, word));
+      const corner = make("span", { class: "corner", role: "columnheader", "aria-label": "query" }, ...words);
+      panel.columns = count(keys).map((k) => label({ role: "columnheader", "data-key": k }));
+      const header = make("div", { class: "row head", role: "row" }, corner, ...panel.columns);
+      panel.rows = count(queries).map((q) => {
+        const [name, cells] = [label({ role: "rowheader" }), count(keys).map(cell)];
+        const node = make("div", { class: "row", role: "row", "data-query": q }, name, ...cells);
         return { node, label: name, cells };
       });
+      panel.grid = make("div", { class: "grid", role: "grid" }, header, ...panel.rows.map(({ node }) => node));
+      panel.grid.addEventListener("keydown", (event) => this.#press(event, panel));
+      panel.grid.addEventListener("focusin", (event) => this.#point(event, true));
+      return [panel.top, panel.lines, make("div", { class: "stack" }, panel.canvas, panel.grid)];
     }
 
     // The pointer or the focus is on a query, on a key, or on a cell of both; a click or
@@ -444,13 +404,10 @@ pictures. Labels are only ever set as text. */
       const cell = Math.floor(room / Math.max(queries, keys));
       const side = Math.max(CELL.least, Math.min(CELL.most, cell));
       for (const { lines } of this.#panels) lines.style.width = `${side * Math.max(queries, keys)}px`;
-      this.#set({ "--label": `${label}px`, "--cell": `${side}px` });
+      this.style.setProperty("--label", `${label}px`);
+      this.style.setProperty("--cell", `${side}px`);
     }
 
-    #set(sizes) {
-      for (const [name, size] of Object.entries(sizes))
-        if (this.style.getPropertyValue(name) !== size) this.style.setProperty(name, size);
-    }
   }
 
   customElements.define(NAME, AttentionViewer);

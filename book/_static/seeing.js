@@ -12,15 +12,12 @@ const PEN = 0.1; // width of the pen on the paper, whose side is 1
 function bitmap(strokes, side, width) {
   const rows = Array.from({ length: side }, () => new Array(side).fill(0));
   const inside = (pixel) => Math.min(side, Math.max(0, pixel));
-  const range = (a, b) => [
-    inside(Math.floor(Math.min(a, b) - width / 2)),
-    inside(Math.ceil(Math.max(a, b) + width / 2)),
-  ];
+  const from = (a, b) => inside(Math.floor(Math.min(a, b) - width / 2));
+  const to = (a, b) => inside(Math.ceil(Math.max(a, b) + width / 2));
   function line([x0, y0], [x1, y1]) {
     const [dx, dy] = [x1 - x0, y1 - y0];
-    const [[left, right], [top, bottom]] = [range(x0, x1), range(y0, y1)];
-    for (let y = top; y < bottom; y++) {
-      for (let x = left; x < right; x++) {
+    for (let y = from(y0, y1); y < to(y0, y1); y++) {
+      for (let x = from(x0, x1); x < to(x0, x1); x++) {
         const along = ((x + 0.5 - x0) * dx + (y + 0.5 - y0) * dy) / (dx * dx + dy * dy || 1);
         const near = Math.min(1, Math.max(0, along));
         const distance = Math.hypot(x + 0.5 - x0 - near * dx, y + 0.5 - y0 - near * dy);
@@ -98,14 +95,17 @@ function moved(picture, down, right) {
 
 /* A vision Transformer: what it sees in a digit that is drawn, painted or chosen. */
 function seeing(place) {
-  function read(buffer, settings) {
-    return new VisionTransformer(readSafetensors(buffer), settings);
-  }
+  const read = (buffer, settings) => new VisionTransformer(readSafetensors(buffer), settings);
 
   function start(place, settings) {
-    const { imageSize, patch, block, examples, classes } = settings;
+    const { imageSize, patch, block } = settings;
+    const classes = Array.from(settings.classes);
     const full = block ** 2; // the count of a block that is all ink
     const pixels = Array.from({ length: imageSize }, (_, i) => i);
+    const examples = settings.examples.map(([label, counts]) => {
+      const rows = pixels.map((y) => Array.from(counts.slice(y * imageSize, (y + 1) * imageSize)));
+      return { label, picture: rows.map((row) => row.map((count) => parseInt(count, full + 1))) };
+    });
     let model;
     let strokes = []; // of the drawing, if the picture is one
     let picture = moved(examples[0].picture, 0, 0); // counts y x, before the shift
@@ -115,18 +115,10 @@ function seeing(place) {
     let at = { y: 0, x: 0 }; // the pixel that Tab leads to
 
     // The paper.
-    const paper = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    for (const [name, value] of Object.entries({
-      viewBox: "0 0 1 1", class: "paper", role: "img", "aria-label": "Paper: draw a digit with mouse, pen or finger",
-    })) paper.setAttribute(name, value);
-    line.setAttribute("stroke-width", PEN);
-    paper.append(line);
-    const normalise = make("input", { id: "normalise", type: "checkbox", autocomplete: "off" });
-    normalise.checked = true;
-    normalise.addEventListener("change", () => {
-      if (strokes.length) drawn();
-    });
+    const line = drawn("path", { "stroke-width": PEN });
+    const words = "Paper: draw a digit with mouse, pen or finger";
+    const paper = drawn("svg", { viewBox: "0 0 1 1", class: "paper", role: "img", "aria-label": words }, line);
+    const normalise = check("normalise", "normalise the drawing", () => strokes.length && redraw(), true);
 
     function pointOf(event) {
       const { left, top, width, height } = paper.getBoundingClientRect();
@@ -134,9 +126,9 @@ function seeing(place) {
         Math.min(1, Math.max(0, value)));
     }
 
-    function drawn() {
+    function redraw() {
       [label, shift] = [null, { down: 0, right: 0 }];
-      picture = pictureOf(strokes, normalise.checked, settings);
+      picture = pictureOf(strokes, normalise.input.checked, settings);
       show();
     }
 
@@ -146,21 +138,19 @@ function seeing(place) {
       paper.setPointerCapture(event.pointerId);
       drawing = true;
       strokes.push([pointOf(event)]);
-      drawn();
+      redraw();
     });
     paper.addEventListener("pointermove", (event) => {
       if (!drawing || !event.isPrimary) return;
       const all = event.getCoalescedEvents?.() ?? [];
       strokes.at(-1).push(...(all.length ? all : [event]).map(pointOf));
-      drawn();
+      redraw();
     });
-    for (const end of ["pointerup", "pointercancel"]) {
-      paper.addEventListener(end, (event) => {
-        if (!drawing || !event.isPrimary) return;
-        drawing = false;
-        show();
-      });
-    }
+    for (const name of ["pointerup", "pointercancel"]) paper.addEventListener(name, (event) => {
+      if (!drawing || !event.isPrimary) return;
+      drawing = false;
+      show();
+    });
 
     // A picture that is no drawing.
     function use(other, itsLabel = null) {
@@ -171,15 +161,11 @@ function seeing(place) {
 
     const clear = button("Clear", () => use(moved(picture, imageSize, 0)));
     const arrows = [["←", "left", 0, -1], ["↑", "up", -1, 0], ["↓", "down", 1, 0], ["→", "right", 0, 1]];
-    const shifters = arrows.map(([sign, word, down, right]) => {
-      const node = button(sign, () => {
-        const within = (value) => Math.min(imageSize, Math.max(-imageSize, value));
-        shift = { down: within(shift.down + down), right: within(shift.right + right) };
-        show();
-      });
-      node.setAttribute("aria-label", `Shift ${word} by one pixel`);
-      return node;
-    });
+    const within = (value) => Math.min(imageSize, Math.max(-imageSize, value));
+    const shifters = arrows.map(([sign, word, down, right]) => fill(button(sign, () => {
+      shift = { down: within(shift.down + down), right: within(shift.right + right) };
+      show();
+    }), { "aria-label": `Shift ${word} by one pixel` }));
 
     // What the model gets: a pixel is painted by a press, or by keys.
     const cells = pixels.map((y) => pixels.map((x) => {
@@ -215,24 +201,21 @@ function seeing(place) {
 
     // Test digits.
     const digits = examples.map(({ picture, label }, i) => {
-      const node = button("", () => use(moved(picture, 0, 0), label));
       const before = examples.slice(0, i).filter((other) => other.label === label).length;
-      node.setAttribute("aria-label", `Test digit ${label}, number ${before + 1}`);
-      node.append(thumbnail(picture));
-      return node;
+      const name = `Test digit ${label}, number ${before + 1}`;
+      return fill(button("", () => use(moved(picture, 0, 0), label)), { "aria-label": name }, [thumbnail(picture)]);
     });
-
-    function thumbnail(picture) {
-      const node = make("canvas", { width: imageSize, height: imageSize, "aria-hidden": "true" });
-      copy(node, picture);
-      return node;
-    }
 
     // Counts as pixels that are more or less transparent.
     function copy(canvas, picture) {
       const image = new ImageData(imageSize, imageSize);
       picture.flat().forEach((count, i) => (image.data[4 * i + 3] = (255 * count) / full));
       canvas.getContext("2d").putImageData(image, 0, 0);
+      return canvas;
+    }
+
+    function thumbnail(picture) {
+      return copy(make("canvas", { width: imageSize, height: imageSize, "aria-hidden": "true" }), picture);
     }
 
     // Probabilities, and where the class token looks.
@@ -266,9 +249,9 @@ function seeing(place) {
       copy(below, seen);
       digits.forEach((node, i) => node.setAttribute("aria-pressed",
         label !== null && examples[i].picture.every((row, y) => row.every((count, x) => count === picture[y][x]))));
-      const best = p.indexOf(Math.max(...p));
+      const most = best(p);
       bars.forEach(({ node, bar, number }, i) => {
-        node.classList.toggle("best", i === best);
+        node.classList.toggle("best", i === most);
         bar.style.setProperty("--share", p[i]);
         write(number, p[i].toFixed(2));
       });
@@ -277,7 +260,7 @@ function seeing(place) {
       const sides = [[shift.down, "down", "up"], [shift.right, "right", "left"]].filter(([n]) => n);
       const words = sides.map(([n, more, less]) => `${Math.abs(n)} ${n > 0 ? more : less}`);
       const way = words.length ? ` Shifted by ${words.join(" and ")}.` : "";
-      write(verdict, `The model says ${classes[best]}, with a probability of ${p[best].toFixed(2)}.${truth}${way}`);
+      write(verdict, `The model says ${classes[most]}, with a probability of ${p[most].toFixed(2)}.${truth}${way}`);
       const highest = Math.max(...weights);
       patches.forEach((node, i) => {
         node.style.setProperty("--chance", (weights[i] / highest).toFixed(3));
@@ -293,7 +276,7 @@ function seeing(place) {
     place.append(
       make("p", { class: "switches" }, clear,
         make("span", { role: "group", "aria-label": "Shift the picture" }, ...shifters),
-        make("label", {}, normalise, "normalise the drawing")),
+        normalise.label),
       make("div", { class: "sights" },
         part("drawing", "Draw a digit here.", paper),
         part("given", "What the model gets. Press a pixel to paint it.", grid),
@@ -311,5 +294,5 @@ function seeing(place) {
     };
   }
 
-  whenOpened(place, "sees", read, start);
+  whenOpened(place, { what: "sees", read, start });
 }
