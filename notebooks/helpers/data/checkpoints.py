@@ -48,7 +48,7 @@ def read_tensors(folder, framework):
     for path in paths:
         try:
             with safe_open(path, framework=framework) as file:
-                tensors |= {name: file.get_tensor(name) for name in file.keys()}
+                tensors |= {name: file.get_tensor(name) for name in [*file.keys()]}
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged: {error}") from None
     return tensors
