@@ -455,8 +455,8 @@ fig
 say(
     "Before any training, without norms, the standard deviation at the input of the "
     f"last block is {wild[0][-1]:.1f}, and a query gives **{wild[1][-1]:.0%}** of its "
-    f"weight to one of 16 keys. With norms the standard deviation is {calm[0][-1]:.1f}, "
-    f"and the largest weight {calm[1][-1]:.0%} (dotted: equal weights)."
+    "weight to one of 16 keys. With norms, the standard deviation is "
+    f"{calm[0][-1]:.1f}, and the largest weight {calm[1][-1]:.0%} (dotted: equal)."
 )
 
 # %% tags=["shared", "check"]

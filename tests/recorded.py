@@ -24,8 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":  # pytest finds it by its settings
     sys.path.insert(0, str(ROOT / "notebooks"))
 
-from helpers.engine.shapes import as_numpy  # noqa: E402
-from helpers.engine.weights import from_arrays, to_arrays  # noqa: E402
+from helpers.weights import as_numpy, from_arrays, to_arrays  # noqa: E402
 
 RECORD = ROOT / "tests" / "recorded.json"
 FOLDED = {"answer", "check", "experiment", "figure", "say", "your-turn"}
@@ -66,8 +65,7 @@ MODELS = {  # name: kind, sizes, options, inputs
     ),
     "block, post-norm": ("EncoderBlock", (M, H, F), {}, (draw(B, S, M), MASK)),
     "block, pre-norm": (
-        "EncoderBlock", (M, H, F),
-        {"norm_first": True, "activation": "gelu", "norm": "rms"},
+        "EncoderBlock", (M, H, F), {"norm_first": True, "activation": "gelu"},
         (draw(B, S, M), MASK),
     ),
     "encoder": ("Encoder", (L, M, H, F), {"norm_first": True}, (draw(B, S, M), MASK)),

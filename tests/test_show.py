@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from safetensors.numpy import load
-from sides import on_both_sides
 
 from helpers.show import download_link, plots, power, recorded, say, table, viewer
 from helpers.weights import to_arrays
+from sides import on_both_sides
 
 LINES = {
     "loss": {"a": ([0, 1, 2], [3.0, 2.0, 1.0]), "b": ([0, 1, 2], [1.0, 5.0, 2.0])},

@@ -178,6 +178,8 @@ def build():
     shutil.rmtree(HTML, ignore_errors=True)
     settings = pages.config()
     settings["execute"] |= {"execute_notebooks": "cache", "cache": str(EXECUTED)}
+    local = settings["sphinx"].get("local_extensions", {})  # from the config's folder
+    local.update({name: str(ROOT / folder) for name, folder in local.items()})
     config = BUILD / "config.yml"
     config.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
     program = Path(sys.executable).with_name("jupyter-book")

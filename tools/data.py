@@ -26,7 +26,8 @@ from sklearn.model_selection import train_test_split
 from torchvision import datasets, models
 from tqdm import tqdm
 
-DATA = Path(__file__).resolve().parents[1] / "notebooks" / "data"
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "notebooks" / "data"
 CIFAR = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}
 PARTS = "train", "test"
 SIZE = 224  # of a photo as the network gets it
@@ -98,10 +99,9 @@ def features(images):
 
 def photos(name, with_features=True):
     """Write the files of a set of photos; CIFAR's only once."""
-    folder, source = (
-        Path(os.environ.get("DATA_FOLDER") or DATA),
-        Path(name).expanduser(),
-    )
+    folder = Path(os.environ.get("DATA_FOLDER") or DATA)
+    source = Path(name).expanduser()
+    source = source if source.is_dir() else ROOT / source  # where a page calls it
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{source.resolve().name}.npz"
     if name not in CIFAR or not path.exists():

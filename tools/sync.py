@@ -113,6 +113,8 @@ def used(source):
 
 def defined(node):
     """Names that a definition or an assignment gives a meaning to."""
+    if isinstance(node, ast.If):
+        return set()
     if isinstance(node, ast.Assign):
         found = [n for target in node.targets for n in ast.walk(target)]
         return {n.id for n in found if isinstance(n, ast.Name)}
@@ -198,6 +200,76 @@ def rooms(side, texts):
     return {HELPERS / side / f"{name}.py": text for name, text in files.items()}
 
 
+MODEL = """A language model in one file, from a book that builds it.
+
+{url}
+
+    python model_{side}.py my.txt   trains on a text of your own, and writes
+    {several}
+
+A second call with the same --folder goes on after the last checkpoint.
+Needs {needs}.
+
+Shapes: b batch, s position, q and k position of a query and of a key, h head, d size
+of one head, m size of the model, f hidden size of the feed-forward net, c tokens.
+In a mask, True means "may look".
+
+{rights}
+SPDX-License-Identifier: MIT
+"""
+SEVERAL = {
+    "jax": "python model_jax.py my.txt --coordinator HOST:PORT --processes 2 …",
+    "torch": "torchrun --nproc-per-node 2 model_torch.py my.txt",
+}
+
+
+def model_file(side, files):
+    """The model to take along: what its ending needs of the rooms, and the ending."""
+    ending = (pages.ROOT / f"tools/ending_{side}.py").read_text("utf-8")
+    parts = [(f"{chapter}_{side}", files[chapter]) for chapter in files]
+    nodes, known = [], {}
+    for chapter, text in [*parts, (None, ending)]:
+        tree, lines = ast.parse(text), text.splitlines()
+        known |= imported(tree)
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign | ast.If):
+                first = [node, *getattr(node, "decorator_list", [])]
+                source = lines[min(n.lineno for n in first) - 1 : node.end_lineno]
+                nodes.append((node, "\n".join(source), chapter))
+    wanted = [node for node, _, chapter in nodes if chapter is None]
+    while True:
+        names = used("\n".join(ast.unparse(node) for node in wanted))
+        new = [n for n, _, _ in nodes if n not in wanted and defined(n) & names]
+        if not new:
+            break
+        wanted += new
+    needed = {n: known[n] for n in sorted(names & known.keys())}
+    needed = {n: x for n, x in needed.items() if "helpers" not in str(x[0])}
+    packages = {(module or what).partition(".")[0] for module, what in needed.values()}
+    packages = sorted({name.partition(" ")[0] for name in packages})
+    packages = [name for name in packages if name not in sys.stdlib_module_names]
+    rights = (pages.ROOT / "LICENSE").read_text("utf-8").partition("\n")[0]
+    head = MODEL.format(
+        url=pages.repository(), side=side, several=SEVERAL[side], rights=rights,
+        needs=", ".join(packages),
+    )  # fmt: skip
+    text, before = f'"""{head}"""\n\n{import_lines(needed)}', ""
+    for node, source, chapter in nodes:
+        if node in wanted:
+            if chapter != before:
+                what = f"notebooks/{chapter}.ipynb" if chapter else "training"
+                text += f"\n\n# {'-' * 86}\n# {what}\n"
+            text, before = f"{text}\n\n{source}\n", chapter
+    return formatted(text)
+
+
+def formatted(text):
+    """Code as ruff formats it."""
+    command = [sys.executable, "-m", "ruff", "format", "-"]
+    options = {"input": text, "capture_output": True, "text": True, "check": True}
+    return subprocess.run(command, cwd=pages.ROOT, **options).stdout
+
+
 def changes():
     """``{path: text}`` of every file that does not yet say what it should."""
     texts = {path: path.read_text("utf-8") for path in pages.sources()}
@@ -208,7 +280,11 @@ def changes():
     for path, text in texts.items():
         wanted[path.with_suffix(".ipynb")] = notebook(path, text)
     for side in pages.SIDES:
-        wanted |= rooms(side, texts)
+        files = rooms(side, texts)
+        wanted |= files
+        chapters = [HELPERS / side / f"{chapter}.py" for chapter in pages.in_order()]
+        files = {path.stem: files[path] for path in chapters if path in files}
+        wanted[pages.ROOT / f"scripts/model_{side}.py"] = model_file(side, files)
     return {
         path: text
         for path, text in wanted.items()

@@ -3,13 +3,13 @@
     python tools/tiny_models.py [FOLDER]        by default notebooks/helpers/data/tiny
 
 Four random models, made with `transformers`, in the form in which real ones are
-published, each with tokens and the logits that `transformers` computes of them.
+published, each with tokens and the logits that `transformers` computes of them. Tests
+make theirs with ``random_model``.
 """
 
 import json
-import shutil
 import sys
-import tempfile
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -17,10 +17,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
-
-from helpers.data.checkpoints import TINY
-
+TINY = Path(__file__).resolve().parents[1] / "notebooks" / "helpers" / "data" / "tiny"
 END = "<|endoftext|>"  # also for unknown characters, as in GPT-2
 CHARACTERS = ["\n", *map(chr, range(32, 127))]
 N_TOKENS = len(CHARACTERS) + 1  # 97
@@ -31,55 +28,56 @@ USUAL = {
     "bos_token_id": N_TOKENS - 1, "eos_token_id": N_TOKENS - 1,
 }  # fmt: skip
 CONFIGS = {  # what differs from the defaults, so that no default is right by chance
-    "gpt2": transformers.GPT2Config(
-        vocab_size=N_TOKENS, n_embd=24, n_layer=2, n_head=4, n_inner=68, n_positions=32,
-        layer_norm_epsilon=2e-3, bos_token_id=N_TOKENS - 1, eos_token_id=N_TOKENS - 1,
-    ),
-    "llama": transformers.LlamaConfig(
-        **USUAL, intermediate_size=56, rms_norm_eps=3e-3, tie_word_embeddings=False,
-        rope_parameters={"rope_type": "default", "rope_theta": 5e5},
-    ),
-    "qwen3": transformers.Qwen3Config(
-        **USUAL, intermediate_size=40, rms_norm_eps=1e-3, tie_word_embeddings=True,
-        head_dim=8, rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-    ),
-    "mixtral": transformers.MixtralConfig(
-        **USUAL, intermediate_size=20, rms_norm_eps=5e-3, tie_word_embeddings=False,
-        num_local_experts=4, num_experts_per_tok=2, sliding_window=None,
-        rope_parameters={"rope_type": "default", "rope_theta": 2e4},
-    ),
+    "gpt2": {
+        "vocab_size": N_TOKENS, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_inner": 68,
+        "n_positions": 32, "layer_norm_epsilon": 2e-3,
+        "bos_token_id": N_TOKENS - 1, "eos_token_id": N_TOKENS - 1,
+    },
+    "llama": USUAL | {
+        "intermediate_size": 56, "rms_norm_eps": 3e-3, "tie_word_embeddings": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+    },
+    "qwen3": USUAL | {
+        "intermediate_size": 40, "rms_norm_eps": 1e-3, "tie_word_embeddings": True,
+        "head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    },
+    "mixtral": USUAL | {
+        "intermediate_size": 20, "rms_norm_eps": 5e-3, "tie_word_embeddings": False,
+        "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 2e4},
+    },
 }  # fmt: skip
 
 
-def main(folder=TINY):
-    """Write all four folders; nothing if one of them cannot be made."""
+def random_model(kind, seed=0, **options):
+    """A model of a kind; ``options`` change its configuration."""
     transformers.utils.logging.disable_progress_bar()
-    with tempfile.TemporaryDirectory() as new:
-        for seed, (name, config) in enumerate(CONFIGS.items()):
-            make(Path(new) / name, config, seed)
-        shutil.rmtree(folder, ignore_errors=True)
-        for path in sorted(Path(new).glob("*/*")):
-            copy = Path(folder) / path.relative_to(new)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(path.read_bytes())  # with the usual rights
-    sizes = [path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()]
-    print(f"{folder}: {sum(sizes) / 1e3:.0f} kB in {len(sizes)} files")
-
-
-def make(folder, config, seed):
-    """One checkpoint with its tokenizer, and what `transformers` computes with it."""
+    settings = deepcopy(CONFIGS[kind]) | options
+    config = transformers.AutoConfig.for_model(kind, **settings)
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for name, x in model.named_parameters():
             one = x.ndim == 1 and name.endswith("weight")  # of a norm
             x.normal_(std=STD).add_(float(one))
-    if config.model_type == "llama":
+    return model
+
+
+def main(folder=TINY):
+    """Write all four folders."""
+    for seed, kind in enumerate(CONFIGS):
+        write(Path(folder) / kind, kind, seed)
+
+
+def write(folder, kind, seed):
+    """One checkpoint with its tokenizer, and what `transformers` computes with it."""
+    model = random_model(kind, seed)
+    if kind == "llama":
         model = model.bfloat16()
-    shards = {"max_shard_size": "40KB"} if config.model_type == "mixtral" else {}
+    shards = {"max_shard_size": "40KB"} if kind == "mixtral" else {}
     model.save_pretrained(folder, **shards)
     (folder / "generation_config.json").unlink()
-    as_published(folder, config.model_type)
+    as_published(folder, kind)
     tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"

@@ -1,8 +1,6 @@
-/* The trained models, a third time: in JavaScript, without a library.
-
-They read the weights that the pages wrote, work on one sequence at a time and keep
-matrices as lists of rows. Layers have the names and the order of the other two; what is
-left out is what only training needs: gradients, dropout, initial weights. */
+/* The trained models, a third time: in JavaScript, without a library. They read the weights
+that the pages wrote, work on one sequence at a time, and keep matrices as lists of rows. What
+only training needs is left out: gradients, dropout, initial weights. */
 "use strict";
 
 /* The first 8 bytes of a safetensors file are the length of its header, in JSON. */
@@ -69,17 +67,11 @@ function gelu(x) {
   return x.map((row) => row.map((value) => (value * (1 + erf(value / Math.SQRT2))) / 2));
 }
 
-const ACTIVATIONS = { relu, gelu };
-
-/* Linear layer: s n_in -> s n_out. */
+/* Linear layer, with or without a bias: s n_in -> s n_out. */
 function dense(params, name) {
   const [weight, bias] = [params[`${name}.weight`], params[`${name}.bias`]];
-  return (x) => matmul(x, weight).map((row) => row.map((value, j) => value + bias[j]));
-}
-
-/* Linear layer without a bias: s n_in -> s n_out. */
-function projection(params, name) {
-  return (x) => matmul(x, params[`${name}.weight`]);
+  const shifted = (row) => (bias ? row.map((value, j) => value + bias[j]) : row);
+  return (x) => matmul(x, weight).map(shifted);
 }
 
 /* Layer norm: every row to mean 0 and variance 1, then a learned scale and shift. */
@@ -113,6 +105,22 @@ function attention(q, k, v, mask = null, sharpness = 1) {
   return [matmul(weights, v), weights];
 }
 
+/* Heads of d features each: n hd -> h n d. */
+function splitHeads(x, d) {
+  const head = (_, h) => x.map((row) => row.slice(h * d, (h + 1) * d));
+  return Array.from({ length: x[0].length / d }, head);
+}
+
+/* Attention in heads of d features: n hd, s gd, s gd -> n hd, h n s. Where there are fewer
+heads of keys and values, g, several query heads share one. */
+function attendInHeads(q, k, v, d, mask, sharpness) {
+  const [qs, ks, vs] = [q, k, v].map((x) => splitHeads(x, d)); // h n d, g s d, g s d
+  const group = (h) => Math.floor((h * ks.length) / qs.length);
+  const heads = qs.map((q, h) => attention(q, ks[group(h)], vs[group(h)], mask, sharpness));
+  const joined = q.map((_, i) => heads.flatMap(([values]) => values[i])); // n hd
+  return [joined, heads.map(([, weights]) => weights)];
+}
+
 /* Self-attention in several heads: s m -> s m, h s s. */
 class MultiHeadAttention {
   constructor(params, name, nHeads) {
@@ -120,25 +128,17 @@ class MultiHeadAttention {
     this.qkv = dense(params, `${name}.qkv`);
     this.out = dense(params, `${name}.out`);
   }
-
   /* Queries, keys and values of all heads, side by side: s m -> three times s m. */
   project(x) {
     const m = x[0].length;
     const stacked = this.qkv(x); // s 3m
     return [0, 1, 2].map((n) => stacked.map((row) => row.slice(n * m, (n + 1) * m)));
   }
-
-  /* Attention for given queries, keys and values: q m, k m, k m -> q m, h q k. */
+  /* Queries attend to keys: q m, k m, k m -> q m, h q k. */
   attend(q, k, v, mask, sharpness) {
-    const d = q[0].length / this.nHeads;
-    const part = (x, h) => x.map((row) => row.slice(h * d, (h + 1) * d));
-    const heads = Array.from({ length: this.nHeads }, (_, h) =>
-      attention(part(q, h), part(k, h), part(v, h), mask, sharpness),
-    );
-    const joined = q.map((_, i) => heads.flatMap(([values]) => values[i])); // q m
-    return [this.out(joined), heads.map(([, weights]) => weights)];
+    const [joined, weights] = attendInHeads(q, k, v, q[0].length / this.nHeads, mask, sharpness);
+    return [this.out(joined), weights];
   }
-
   call(x, mask, sharpness) {
     return this.attend(...this.project(x), mask, sharpness);
   }
@@ -146,12 +146,11 @@ class MultiHeadAttention {
 
 /* Two linear layers, the same for every position: s m -> s m. */
 class FeedForward {
-  constructor(params, name, { activation = "relu" } = {}) {
-    this.activation = ACTIVATIONS[activation];
+  constructor(params, name, { activation = relu } = {}) {
+    this.activation = activation;
     this.linear1 = dense(params, `${name}.linear1`);
     this.linear2 = dense(params, `${name}.linear2`);
   }
-
   call(x) {
     return this.linear2(this.activation(this.linear1(x)));
   }
@@ -166,14 +165,12 @@ class EncoderBlock {
     this.norm1 = layerNorm(params, `${name}.norm1`);
     this.norm2 = layerNorm(params, `${name}.norm2`);
   }
-
   /* Residual and norm around a branch; also what the branch returns besides. */
   add(x, branch, norm) {
     const [values, rest] = branch(this.normFirst ? norm(x) : x);
     x = add(x, values);
     return [this.normFirst ? x : norm(x), rest];
   }
-
   call(x, mask, sharpness) {
     const [seen, weights] = this.add(x, (x) => this.attention.call(x, mask, sharpness), this.norm1);
     const [out] = this.add(seen, (x) => [this.ffn.call(x)], this.norm2);
@@ -181,27 +178,30 @@ class EncoderBlock {
   }
 }
 
-/* A stack of blocks, of an encoder or a decoder, and with pre-norm one more norm. */
-function stack(Block, params, name, sizes) {
-  const numbers = Array.from({ length: sizes.nBlocks }, (_, i) => i);
-  const blocks = numbers.map((i) => new Block(params, `${name}.blocks.${i}`, sizes));
-  return [blocks, sizes.normFirst ? layerNorm(params, `${name}.norm`) : (x) => x];
+/* Blocks of a kind, as many as there are. */
+function makeBlocks(Block, params, name, sizes) {
+  return Array.from({ length: sizes.nBlocks }, (_, i) => new Block(params, `${name}.${i}`, sizes));
 }
 
-/* A stack of blocks: s m -> s m, l h s s. */
+/* One block after the other, `act(block, x, i)` -> x, weights: x, weights of all. */
+function runBlocks(blocks, x, act) {
+  const maps = blocks.map((block, i) => {
+    const [out, weights] = act(block, x, i);
+    x = out;
+    return weights;
+  });
+  return [x, maps];
+}
+
+/* A stack of blocks, with pre-norm one more norm: s m -> s m, l h s s. */
 class Encoder {
   constructor(params, name, sizes) {
-    [this.blocks, this.norm] = stack(EncoderBlock, params, name, sizes);
+    this.blocks = makeBlocks(EncoderBlock, params, `${name}.blocks`, sizes);
+    this.norm = sizes.normFirst ? layerNorm(params, `${name}.norm`) : (x) => x;
   }
-
   call(x, mask, sharpness) {
-    const maps = [];
-    for (const block of this.blocks) {
-      const [out, weights] = block.call(x, mask, sharpness);
-      x = out;
-      maps.push(weights);
-    }
-    return [this.norm(x), maps];
+    const [out, maps] = runBlocks(this.blocks, x, (block, x) => block.call(x, mask, sharpness));
+    return [this.norm(out), maps];
   }
 }
 
@@ -223,7 +223,6 @@ class Predictor {
     this.hiddenNorm = layerNorm(params, "hidden_norm");
     this.output = dense(params, "output");
   }
-
   call(x, { mask = null, sharpness = 1, positions = true } = {}) {
     x = this.embed(x); // s m
     x = positions ? add(x, sinusoidalPositions(x.length, x[0].length)) : x;
@@ -255,12 +254,10 @@ class DecoderBlock extends EncoderBlock {
     this.cross = new MultiHeadAttention(params, `${name}.cross`, sizes.nHeads);
     this.crossNorm = layerNorm(params, `${name}.cross_norm`);
   }
-
   newCache(context) {
     const [, k, v] = this.cross.project(context); // once for all steps
     return { k: [], v: [], context: { k, v } };
   }
-
   call(x, cache) {
     const [seen] = this.add(x, (x) => attendAndKeep(this.attention, x, cache), this.norm1);
     const look = (x) => attendToKnown(this.cross, x, cache.context);
@@ -273,38 +270,27 @@ class DecoderBlock extends EncoderBlock {
 /* A stack of decoder blocks: n m -> n m, l h n k. */
 class Decoder {
   constructor(params, name, sizes) {
-    [this.blocks, this.norm] = stack(DecoderBlock, params, name, sizes);
+    this.blocks = makeBlocks(DecoderBlock, params, `${name}.blocks`, sizes);
+    this.norm = sizes.normFirst ? layerNorm(params, `${name}.norm`) : (x) => x;
   }
-
   call(x, cache) {
-    const maps = this.blocks.map((block, i) => {
-      const [out, weights] = block.call(x, cache[i]);
-      x = out;
-      return weights;
-    });
-    return [this.norm(x), maps];
+    const [out, maps] = runBlocks(this.blocks, x, (block, x, i) => block.call(x, cache[i]));
+    return [this.norm(out), maps];
   }
-}
-
-/* The vectors that are added to positions: learned, or sine and cosine: s m. */
-function positionTable(params, name, { maxLength, m }) {
-  return params[`${name}positions.table`] ?? sinusoidalPositions(maxLength, m);
 }
 
 /* The half of a translator that writes: logits of the next token n -> n t, maps l h n k. */
 class LanguageModel {
   constructor(params, sizes, name) {
     this.embed = params[`${name}embed.weight`]; // t m
-    this.positions = positionTable(params, name, sizes);
+    this.positions = sinusoidalPositions(sizes.maxLength, this.embed[0].length); // s m
     this.decoder = new Decoder(params, `${name}decoder`, sizes);
     this.output = transpose(this.embed); // tied
   }
-
   /* Keys and values of each block: of positions so far, and of the context. */
   newCache(context) {
     return this.decoder.blocks.map((block) => block.newCache(context));
   }
-
   /* With a new cache it is one pass over the text; else only new tokens are computed. */
   call(tokens, cache) {
     const start = cache[0].k.length;
@@ -320,17 +306,15 @@ class Translator {
   constructor(params, sizes) {
     this.target = new LanguageModel(params, sizes, "target.");
     this.embed = this.target.embed;
-    this.positions = positionTable(params, "", sizes);
+    this.positions = this.target.positions;
     this.encoder = new Encoder(params, "encoder", sizes);
   }
-
   /* The encoded source: k -> k m. */
   read(source) {
     const x = source.map((token) => this.embed[token]);
     const [out] = this.encoder.call(add(x, this.positions));
     return out;
   }
-
   call(source, target) {
     return this.target.call(target, this.target.newCache(this.read(source)));
   }
@@ -359,33 +343,20 @@ function rotaryHalves(x, d, start, base = 10000) {
   );
 }
 
-/* Heads of d features each: n hd -> h n d. */
-function splitHeads(x, d) {
-  const numbers = Array.from({ length: x[0].length / d }, (_, h) => h);
-  return numbers.map((h) => x.map((row) => row.slice(h * d, (h + 1) * d)));
-}
-
 /* Attention whose query heads share keys and values: n m -> n m, h n s. */
 class GroupedAttention {
   constructor(params, name, { nHeads }) {
-    const parts = ["q", "k", "v", "out"].map((part) => projection(params, `${name}.${part}`));
-    [this.q, this.k, this.v, this.out] = parts;
+    for (const part of ["q", "k", "v", "out"]) this[part] = dense(params, `${name}.${part}`);
     this.d = params[`${name}.q.weight`][0].length / nHeads;
   }
-
   /* Queries n hd, keys and values n gd; the first position is `start`. */
   project(x, start) {
     const rotate = (x) => rotaryHalves(x, this.d, start);
     return [rotate(this.q(x)), rotate(this.k(x)), this.v(x)];
   }
-
   attend(q, k, v, mask) {
-    const [qs, ks, vs] = [q, k, v].map((x) => splitHeads(x, this.d)); // h n d, g s d, g s d
-    const shared = qs.length / ks.length; // query heads in a group
-    const group = (h) => Math.floor(h / shared);
-    const heads = qs.map((q, h) => attention(q, ks[group(h)], vs[group(h)], mask));
-    const joined = q.map((_, i) => heads.flatMap(([values]) => values[i])); // n hd
-    return [this.out(joined), heads.map(([, weights]) => weights)];
+    const [joined, weights] = attendInHeads(q, k, v, this.d, mask);
+    return [this.out(joined), weights];
   }
 }
 
@@ -394,10 +365,8 @@ const silu = (value) => value / (1 + Math.exp(-value));
 /* Gated feed-forward net: n m -> n m. */
 class SwiGLU {
   constructor(params, name) {
-    const parts = ["gate", "up", "down"].map((part) => projection(params, `${name}.${part}`));
-    [this.gate, this.up, this.down] = parts;
+    for (const part of ["gate", "up", "down"]) this[part] = dense(params, `${name}.${part}`);
   }
-
   call(x) {
     const [gate, up] = [this.gate(x), this.up(x)]; // n f
     return this.down(gate.map((row, i) => row.map((value, j) => silu(value) * up[i][j])));
@@ -412,7 +381,6 @@ class ModernBlock {
     this.norm2 = rmsNorm(params, `${name}.norm2`);
     this.ffn = new SwiGLU(params, `${name}.ffn`);
   }
-
   call(x, cache) {
     const [values, weights] = attendAndKeep(this.attention, this.norm1(x), cache);
     const seen = add(x, values);
@@ -423,26 +391,19 @@ class ModernBlock {
 /* Logits of the next token at every position: n -> n t, l h n s. */
 class ModernLM {
   constructor(params, sizes) {
-    const numbers = Array.from({ length: sizes.nBlocks }, (_, i) => i);
     this.embed = params["embed.weight"]; // t m
-    this.blocks = numbers.map((i) => new ModernBlock(params, `blocks.${i}`, sizes));
+    this.blocks = makeBlocks(ModernBlock, params, "blocks", sizes);
     this.norm = rmsNorm(params, "norm");
     this.output = transpose(this.embed); // tied
   }
-
   /* Keys, already rotated, and values of each block. */
   newCache() {
     return this.blocks.map(() => ({ k: [], v: [] }));
   }
-
   call(tokens, cache = this.newCache()) {
-    let x = tokens.map((token) => this.embed[token]); // n m
-    const maps = this.blocks.map((block, i) => {
-      const [out, weights] = block.call(x, cache[i]);
-      x = out;
-      return weights;
-    });
-    return [matmul(this.norm(x), this.output), maps];
+    const x = tokens.map((token) => this.embed[token]); // n m
+    const [out, maps] = runBlocks(this.blocks, x, (block, x, i) => block.call(x, cache[i]));
+    return [matmul(this.norm(out), this.output), maps];
   }
 }
 
@@ -453,24 +414,20 @@ function cutPatches(image, patch) {
   return starts(image).flatMap((y) => starts(image[0]).map((x) => cut(y, x)));
 }
 
-/* One output vector for a picture: y x i -> c, l h s s. */
+/* One output vector for a picture, that of its class token: y x i -> c, l h s s. */
 class VisionTransformer {
   constructor(params, sizes) {
     this.patch = sizes.patch;
     this.embed = dense(params, "embed");
-    this.token = params.token; // without one: the mean over the patches
-    this.table = params["positions.table"]; // without one: sine and cosine
-    this.encoder = new Encoder(params, "encoder", { activation: "gelu", ...sizes });
+    this.token = params.token; // m
+    this.positions = params["positions.table"]; // s m
+    this.encoder = new Encoder(params, "encoder", { activation: gelu, ...sizes });
     this.output = dense(params, "output");
   }
-
   call(image) {
-    let x = this.embed(cutPatches(image, this.patch));
-    if (this.token) x = [this.token, ...x]; // s m
-    x = add(x, this.table ?? sinusoidalPositions(x.length, x[0].length));
-    const [out, maps] = this.encoder.call(x);
-    const pooled = this.token ? out[0] : transpose(out).map(mean); // m
-    return [this.output([pooled])[0], maps];
+    const x = [this.token, ...this.embed(cutPatches(image, this.patch))]; // s m
+    const [out, maps] = this.encoder.call(add(x, this.positions));
+    return [this.output([out[0]])[0], maps];
   }
 }
 
@@ -510,12 +467,10 @@ class BytePairs {
       this.tokens.push(this.tokens[left] + this.tokens[right]);
     }
   }
-
   encode(text) {
     const piece = /\n *| ?[\p{L}\p{N}_]+| ?[^\p{L}\p{N}_\s]+|\s/gu;
     return (text.match(piece) ?? []).flatMap((piece) => this.encodePiece(piece));
   }
-
   /* Apply the merges to a piece, the earliest first. */
   encodePiece(piece) {
     let word = Array.from(piece, (character) => this.numbers.get(character));
@@ -532,7 +487,6 @@ class BytePairs {
       word = merged;
     }
   }
-
   decode(tokens) {
     return tokens.map((token) => this.tokens[token]).join("");
   }

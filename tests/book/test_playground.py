@@ -1,8 +1,7 @@
-"""The model in JavaScript computes what the other two do, and one can play with it."""
+"""The models in the browser: the same numbers as NumPy, and a reader's run."""
 
 import json
-import re
-from base64 import b64decode, b64encode
+from base64 import b64decode
 
 import numpy as np
 import pytest
@@ -10,449 +9,258 @@ import safetensors.numpy
 from playwright.sync_api import expect
 
 import pages
+import playground
 import reference_models
-from browsing import NARROW, WIDE
-from comparison import JAVASCRIPT, javascript
-from helpers.data.sequences import one_hot, symbols
-from helpers.engine.settings import Reverse
-from helpers.engine.shapes import as_numpy
-from helpers.engine.weights import from_arrays
-from sides import fill, jax_side, torch_side
+from browsing import HTML, NARROW, list_all, serious_in_both_colours
+from helpers.data.byte_pairs import BytePairs
 
-PAGE, CODE = "book/playground", "book/comparison"
-SETTINGS = Reverse()
-RUN = """([data, digits, options, nBlocks, nHeads]) => {
-    const bytes = Uint8Array.from(atob(data), letter => letter.charCodeAt(0));
-    const model = new Predictor(readSafetensors(bytes.buffer), {nBlocks, nHeads});
-    const oneHot = digit => Array.from({length: 10}, (_, i) => Number(i === digit));
-    const pairs = JSON.parse(digits).map(row => model.call(row.map(oneHot), options));
-    return [0, 1].map(which => {  // as bytes: a list of numbers takes seconds
-        const list = pairs.map(pair => pair[which]).flat(Infinity);
-        const letters = new Uint8Array(Float64Array.from(list).buffer);
-        return btoa(Array.from(letters, byte => String.fromCharCode(byte)).join(''));
-    });
-}"""
+pytestmark = pytest.mark.book
+PAGE = "book/playground.html"
+SETTINGS = playground.SETTINGS
+STATIC = pages.ROOT / "book" / "_static"
+LIBRARY = """
+const models = {};
+const oneHot = digit => Array.from({length: 10}, (_, i) => Number(i === digit));
+const inSteps = (model, tokens, cache) =>
+    tokens.map(token => model.call([token], cache)[0][0]);
+const KINDS = {  // a model, a call, and the same token by token, with its cache
+    reverse: [Predictor, (model, x) => model.call(x.map(oneHot))],
+    vision: [VisionTransformer,
+        (model, x) => model.call(x.map(row => transpose([row])))],
+    pretrained: [ModernLM, (model, x) => model.call(x),
+        (model, x) => inSteps(model, x, model.newCache())],
+    translation: [Translator, (model, [source, target]) => model.call(source, target),
+        (model, [source, target]) => inSteps(
+            model.target, target, model.target.newCache(model.read(source)))],
+};
+const run = ([key, chapter, data, settings, inputs]) => {
+    const [Model, call, steps] = KINDS[chapter];
+    models[key] ??= new Model(readSafetensors(readBase64(data)), settings);
+    const model = models[key];
+    return inputs.map(x => [...call(model, x), steps?.(model, x) ?? null]);
+};
+"""
 
 
 @pytest.fixture(scope="module")
-def run_javascript(browser):
-    """``(params, digits, …) -> logits b s c, maps b l h s s``, from JavaScript."""
-    page = browser.new_page()
-    page.add_script_tag(path=JAVASCRIPT)
-
-    def run(
-        params, digits, blocks=SETTINGS.n_blocks, heads=SETTINGS.n_heads, **options
-    ):
-        data = b64encode(safetensors.numpy.save(params)).decode()
-        text = json.dumps(digits.tolist())
-        found = page.evaluate(RUN, [data, text, options, blocks, heads])
-        logits, maps = (np.frombuffer(b64decode(part)) for part in found)
-        b, s = digits.shape
-        return logits.reshape(b, s, -1), maps.reshape(b, blocks, heads, s, s)
-
-    yield run
+def javascript(windows):
+    """A page with the models in JavaScript and nothing else."""
+    page = windows().new_page()
+    for name in ("transformer", "playground", "seeing"):
+        page.add_script_tag(path=STATIC / f"{name}.js")
+    page.add_script_tag(content=LIBRARY)
+    yield page
     page.close()
 
 
-def in_both(params, digits, mask=None):
-    """Logits ``b s c`` and maps ``b l h s s`` of both frameworks with these weights."""
-    x = one_hot(digits, SETTINGS.n_symbols)
-    for side in (jax_side, torch_side):
-        model = side.build("Predictor", **SETTINGS.model)
-        from_arrays(model, params)
-        mask = None if mask is None else side.mask(mask)
-        logits, maps = side.models.attention_maps(model, side.tensor(x), mask)
-        yield as_numpy(logits), as_numpy(maps).swapaxes(0, 1)
+def weights(chapter, side):
+    """The file of weights of the built book, in base64."""
+    name = chapter if chapter == "pretrained" else f"{chapter}_{side}"
+    text = (HTML / "_static" / "weights" / f"{name}.safetensors.js").read_text("ascii")
+    return text.split('"')[-2]
 
 
-def agrees(found, params, digits):
-    """Within the bounds that the page states, with both frameworks."""
-    logits, maps = found
-    for other_logits, other_maps in in_both(params, digits):
-        np.testing.assert_allclose(logits, other_logits, atol=1e-4, rtol=0)
-        np.testing.assert_allclose(maps, other_maps, atol=1e-5, rtol=0)
+def run(javascript, chapter, side, inputs):
+    """Logits and maps of each input in JavaScript; logits token by token, if any."""
+    inputs = [x.tolist() if isinstance(x, np.ndarray) else x for x in inputs]
+    given = [chapter + side, chapter, weights(chapter, side), SETTINGS[chapter], inputs]
+    return [*zip(*javascript.evaluate("run", given), strict=True)]
 
 
-def test_javascript_agrees_with_both_frameworks(run_javascript):
-    """With random weights, biases and norms too, so that no term can be missing."""
-    params = fill(jax_side.build("Predictor", **SETTINGS.model), seed=3)
-    digits = symbols(100, SETTINGS.length, SETTINGS.n_symbols, seed=11)
-    agrees(run_javascript(params, digits), params, digits)
+def in_numpy(chapter, side, inputs):
+    """Logits and maps by the reference in float64."""
+    params = safetensors.numpy.load(b64decode(weights(chapter, side)))
+    s = SETTINGS[chapter]
+    counts, x = (s["nBlocks"], s["nHeads"]), np.array(inputs, dtype=object)
+    if chapter == "reverse":
+        return reference_models.predictor(np.eye(10)[x.astype(int)], params, *counts)
+    if chapter == "pretrained":
+        return reference_models.modern_lm(x.astype(int), params, *counts)
+    if chapter == "vision":
+        images, options = x[..., None].astype(float), {"return_maps": True}
+        return reference_models.vision_transformer(
+            images, params, 2, *counts, **options
+        )
+    pair = [np.array(each) for each in zip(*inputs, strict=True)]
+    logits, _, maps = reference_models.translator(*pair, params, *counts, True)
+    return logits, maps
 
 
-@pytest.mark.parametrize("length", [1, 7, 16])
-@pytest.mark.parametrize("positions", ["sinusoidal", "none"])
-def test_javascript_agrees_with_the_reference(run_javascript, length, positions):
-    """In double precision: more blocks and heads, masks, blind rows, no positions."""
-    sizes = SETTINGS.model | {"n_blocks": 2, "n_heads": 4}
-    params = fill(jax_side.build("Predictor", **sizes), seed=4)
-    digits = symbols(5, length, SETTINGS.n_symbols, seed=12)
-    mask = np.random.default_rng(13).random((length, length)) < 0.7
-    mask[0] = False
-    logits, maps = run_javascript(
-        params, digits, 2, 4, mask=mask.tolist(), positions=positions != "none"
-    )
-    x = one_hot(digits, SETTINGS.n_symbols)
-    expected, expected_maps = reference_models.predictor(
-        x, params, 2, 4, positions=positions, mask=mask
-    )
-    np.testing.assert_allclose(logits, expected, atol=1e-9)
-    np.testing.assert_allclose(maps, expected_maps.swapaxes(0, 1), atol=1e-12)
+@pytest.mark.parametrize("chapter", SETTINGS)
+@pytest.mark.parametrize("side", pages.SIDES)
+def test_numbers_are_those_of_numpy(javascript, chapter, side):
+    """Logits and attention maps; with a cache, token by token, the logits again."""
+    rng = np.random.default_rng(5)
+    sizes = {"reverse": (10, 16), "pretrained": (900, 31), "translation": (40, 28)}
+    if chapter == "vision":
+        inputs = [*(rng.integers(17, size=(3, 8, 8)) / 16)]
+    else:
+        n, length = sizes[chapter]
+        inputs = [*rng.integers(n, size=(3, length))]
+    if chapter == "translation":
+        inputs = [[row[:17].tolist(), row[17:].tolist()] for row in inputs]
+    logits, maps, steps = run(javascript, chapter, side, inputs)
+    expected, expected_maps = in_numpy(chapter, side, inputs)
+    np.testing.assert_allclose(logits, expected, atol=1e-8)
+    np.testing.assert_allclose(maps, np.moveaxis(expected_maps, 1, 0), atol=1e-10)
+    if chapter in ("pretrained", "translation"):
+        np.testing.assert_allclose(steps, expected, atol=1e-8)
 
 
-def test_sharpness_multiplies_the_scores(run_javascript):
-    """As queries that are so many times as long would."""
-    params = fill(jax_side.build("Predictor", **SETTINGS.model), seed=6)
-    digits = symbols(3, 16, 10, seed=14)
-    _, maps = run_javascript(params, digits, sharpness=2.5)
-    longer = {name: array.copy() for name, array in params.items()}
-    for kind in ("weight", "bias"):
-        longer[f"encoder.blocks.0.attention.qkv.{kind}"][..., : SETTINGS.m] *= 2.5
-    _, expected = run_javascript(longer, digits)
-    np.testing.assert_allclose(maps, expected, atol=1e-6)
+def test_tokens_are_those_of_python(javascript):
+    """Of source code cut anywhere, and white space in runs."""
+    data, rng = b64decode(weights("pretrained", "jax")), np.random.default_rng(5)
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    pairs = BytePairs.from_metadata(header["__metadata__"])
+    source = pages.sources()[0].read_text("utf-8").encode("ascii", "ignore").decode()
+    texts = ["", "\n    \n\t x", "if x is ", "___a1 b"]
+    texts += ["".join(rng.choice([*" \n\tab_.("], size=50)) for _ in range(50)]
+    texts += [source[start : start + 100] for start in range(0, 9_000, 90)]
+    code = """([metadata, texts]) => {
+        const pairs = new BytePairs(metadata);
+        const both = tokens => [tokens, pairs.decode(tokens)];
+        return texts.map(text => both(pairs.encode(text)));
+    }"""
+    found = javascript.evaluate(code, [pairs.metadata, texts])
+    assert found == [[pairs.encode(text).tolist(), text] for text in texts]
 
 
-def test_weights_of_another_dtype_raise(run_javascript):
-    params = {"embed.weight": np.ones((10, 32), np.float64)}
-    with pytest.raises(Exception, match="expected F32 or F16, got F64"):
-        run_javascript(params, symbols(1, 3, 10, seed=0))
+STROKES = [[0.28, 0.15], [0.72, 0.15], [0.45, 0.85]]  # a 7, from 0 to 1
 
 
-def test_definitions_in_javascript_are_cut_whole():
-    code = javascript(JAVASCRIPT, "masked_softmax")
-    assert code.startswith("function maskedSoftmax(") and code.endswith("\n}")
-    assert javascript(JAVASCRIPT, "Predictor").startswith("class Predictor {")
-    with pytest.raises(LookupError, match=r"transformer\.js defines no nonsense"):
-        javascript(JAVASCRIPT, "nonsense")
+def open_model(page, what):
+    page.get_by_role("button", name=f"Open the model that {what}").press("Enter")
 
 
-@pytest.fixture(scope="module")
-def trained(html):
-    """The weights on the page, by side: those that the chapters offer for download."""
-    text = (html / f"{PAGE}.html").read_text("utf-8")
-    found = {}
-    for side in pages.SIDES:
-        data = re.search(rf'data-weights="{side}">([^<]*)<', text)[1]
-        chapter = (html / f"notebooks/reverse_{side}.html").read_text("utf-8")
-        assert f"base64,{data}" in chapter, "these are not the weights of the chapter"
-        found[side] = safetensors.numpy.load(b64decode(data))
-    return found
-
-
-by_side = pytest.mark.parametrize("side", pages.SIDES)
-
-
-@pytest.mark.book
-@by_side
-def test_the_trained_weights_give_the_same_numbers(trained, run_javascript, side):
-    digits = symbols(1000, SETTINGS.length, SETTINGS.n_symbols, seed=15)
-    found = run_javascript(trained[side], digits)
-    agrees(found, trained[side], digits)
-    assert (found[0].argmax(-1) == digits[:, ::-1]).mean() > 0.999
-
-
-@pytest.mark.book
-@by_side
-def test_answers_of_the_page_are_true(trained, run_javascript, side):
-    """One assertion, or more, for each answer of the page, in its order."""
-
-    def run(digits, **options):
-        logits, maps = run_javascript(trained[side], digits, **options)
-        return logits, maps[:, 0, 0]
-
-    def right(digits, **options):
-        return run(digits, **options)[0].argmax(-1) == digits[:, ::-1]
-
-    n, length = 80, SETTINGS.length
-    digits, sets = symbols(n, length, 10, seed=16), np.arange(n)
-    logits, maps = run(digits)
-    rng = np.random.default_rng(17)
-    place, other = rng.integers(length, size=n), digits.copy()
-    other[sets, place] = (other[sets, place] + rng.integers(1, 10, size=n)) % 10
-    new_logits, new_maps = run(other)
-    changed = new_logits.argmax(-1) != logits.argmax(-1)
-    assert (changed.sum(1) == 1).mean() > 0.99
-    assert changed[sets, length - 1 - place].mean() > 0.99
-    assert np.abs(new_maps - maps).max(axis=(1, 2)).mean() < 0.1
-
-    same = np.full((1, length), 3)
-    assert right(same, positions=False).all()
-    same[0, 5] = 7
-    answer = run(same, positions=False)[0].argmax(-1)[0]
-    assert len(set(np.delete(answer, 5))) == 1
-    assert np.abs(run(digits, positions=False)[1] - 1 / length).mean() < 0.02
-
-    assert right(digits, sharpness=32).mean() > 0.99
-    assert run(digits, sharpness=32)[1].max(-1).mean() > 0.95
-    assert right(digits, sharpness=0.5).mean() > 0.5
-    looks = run(digits, sharpness=0.5)[1].argmax(-1)
-    assert (looks == length - 1 - np.arange(length)).mean() > 0.95
-    assert right(digits, sharpness=0.125).mean() < 0.5
-    flat = run(digits, sharpness=0.125)[1]
-    mirrors = length - 1 - np.arange(length)
-    assert (flat.argmax(-1) == mirrors).mean() > 0.9
-    assert flat.max(-1).mean() < 1 / 3
-
-    for key in (0, 6, length - 1):
-        mask = np.ones((length, length), bool)
-        mask[:, key] = False
-        logits = run(digits, mask=mask.tolist())[0]
-        answers, mirror = logits.argmax(-1), length - 1 - key
-        good = answers == digits[:, ::-1]
-        assert np.delete(good, mirror, axis=1).mean() > 0.99
-        beside = [k for k in (key - 1, key + 1) if 0 <= k < length]
-        from_beside = (answers[:, mirror, None] == digits[:, beside]).any(axis=1)
-        assert from_beside.mean() > 0.9
-        assert (sure(logits[:, mirror])[~good[:, mirror]] > 0.5).mean() > 0.9
-
-    nothing = np.zeros((length, length), bool).tolist()
-    logits, maps = run(digits, mask=nothing)
-    assert (maps == 0).all() and right(digits, mask=nothing).mean() < 0.3
-    assert sure(logits).mean() > 0.5
-
-    short = digits[:, :-1]
-    answers = run(short)[0].argmax(-1)
-    assert (answers[:, 0] == short[:, -1]).mean() > 0.8
-    assert (answers[:, 1:] == short[:, :0:-1]).mean() > 0.8
-    assert right(short)[:, 1:].mean() < 0.3
-
-
-def sure(logits):
-    """The largest probability of each output."""
-    p = np.exp(logits - logits.max(-1, keepdims=True))
-    return (p / p.sum(-1, keepdims=True)).max(-1)
-
-
-def outputs(page):
-    """What the model puts out, as the page shows it."""
-    return "".join(page.locator("table.digits tr.out td").all_inner_texts())
-
-
-def at(page, shown=16):
-    expect(page.locator("table.digits tr.out td:visible")).to_have_count(shown)
-    return page
-
-
-@pytest.fixture(params=[(WIDE, "light"), (NARROW, "dark")], ids=["wide", "phone"])
-def playground(visit, request):
-    size, scheme = request.param
-    return visit(PAGE, size=size, scheme=scheme, fresh=True)
-
-
-@pytest.mark.book
-def test_typing_updates_outputs_probabilities_and_map(playground):
-    """At each keystroke: what comes out, the probabilities, the map."""
-    field = playground.get_by_label("Digits")
-    field.fill("")
-    expect(playground.locator(".verdict")).to_have_text("Type a digit.")
-    expect(playground.locator("attention-viewer")).to_be_hidden()
-    expect(playground.locator("table.digits").first).to_be_hidden()
-    field.press_sequentially("1234567890123456")
-    assert outputs(at(playground)) == "6543210987654321"
-    expect(playground.locator(".verdict")).to_contain_text("16 of 16 places are right")
-    expect(playground.get_by_role("gridcell")).to_have_count(256)
-    chosen = playground.locator("tr.chance td.chosen")
-    expect(chosen).to_have_count(16)
-    for label in chosen.evaluate_all("all => all.map(n => n.ariaLabel)"):
-        assert float(label) > 0.5
-    said = playground.locator("tr.sure td").all_inner_texts()
-    assert all(50 <= int(number) <= 99 for number in said) and len(said) == 16
-    for table in playground.locator(".playground .wide").all():
-        assert table.evaluate("n => n.scrollWidth - n.clientWidth") <= 1  # all is seen
-    field.press("End")
-    field.press("Backspace")
-    at(playground, 15)
-    expect(playground.get_by_role("gridcell")).to_have_count(225)
-    expect(playground.locator(".verdict")).to_contain_text("of 15 places are right")
-    assert playground.complaints == []
-
-
-@pytest.mark.book
-@pytest.mark.parametrize(
-    ("typed", "kept", "said"),
-    [
-        ("12a4", "124", "“a”: left out, for the model knows only the digits 0 to 9"),
-        ("1 2,3;4", "1234", ""),
-        ("<img src=x onerror=alert(1)>", "1", "“<”"),
-        ("٣3🙂", "3", "“٣”, “🙂”: left out"),
-        ("abcdefgh", "", "and others"),
-        ("12345678901234567", "1234567890123456", "only the first 16 digits are kept"),
-    ],
-)
-def test_other_characters_are_left_out_with_a_message(visit, typed, kept, said):
-    page = visit(PAGE)
+def test_a_run_by_mouse(visit):
+    """Each model answers at once; weights come when a model is opened, or switched."""
+    page = visit(PAGE, reduced_motion="reduce")
+    asked = lambda: [url for url in page.asked if "/weights/" in url]  # noqa: E731
     field = page.get_by_label("Digits")
-    field.fill(typed)
-    assert field.input_value() == kept
-    expect(page.locator("#refused")).to_contain_text(said)
-    if not said:
-        expect(page.locator("#refused")).to_have_text("")
-    at(page, len(kept))
-    assert page.complaints == []
-
-
-@pytest.mark.book
-@pytest.mark.parametrize(
-    ("there", "caret", "typed", "then", "said"),
-    [
-        ("123456", 2, "9", "1293456", ""),
-        (
-            "123456", 2, "9x", "1293456",
-            "“x”: left out, for the model knows only the digits 0 to 9.",
-        ),
-        ("1234567890123456", 2, "99", "1299567890123456", ""),  # full: typed over
-        (
-            "1234567890123456", 16, "1", "1234567890123456",
-            "The model has learned 16 places: only the first 16 digits are kept.",
-        ),
-    ],
-)  # fmt: skip
-def test_typing_inserts_at_the_caret(visit, there, caret, typed, then, said):
-    page = visit(PAGE)
-    field = page.get_by_label("Digits")
-    field.fill(there)
-    field.evaluate("(n, caret) => n.setSelectionRange(caret, caret)", caret)
-    page.keyboard.type(typed)
-    assert field.input_value() == then
-    shown = page.locator("tr.in button").all_inner_texts()
-    assert "".join(shown) == then
-    expect(page.locator("#refused")).to_have_text(said)
-    caret += len(typed.strip("x")) if there != then else 0
-    assert field.evaluate("n => n.selectionStart") == caret
-
-
-@pytest.mark.book
-def test_controls_match_the_model_after_going_back(new_reader):
-    """The controls say what the model was given, whatever the browser remembers."""
-    page = new_reader()
-    page.open(f"{PAGE}.html")
+    field.fill("1234567890123456")
+    verdict = page.locator(".reversing .verdict")
+    expect(verdict).to_have_text("16 of 16 places are right.")
+    page.get_by_role("button", name="silence key 2, digit 3").click()
+    expect(verdict).to_contain_text("15 of 16")
     page.get_by_label("positions").uncheck()
+    expect(verdict).not_to_contain_text("15 of 16")
+    page.get_by_role("button", name="As trained").click()
+    expect(page.get_by_role("gridcell")).to_have_count(256)
+    page.get_by_role("button", name="JAX", exact=True).click()
+    expect(page.locator(".reversing .loading")).to_contain_text("trained in JAX")
+    expect(verdict).to_contain_text("16 of 16")
+    assert [url.split("/")[-1] for url in asked()] == [
+        f"reverse_{side}.safetensors.js" for side in ("torch", "jax")
+    ]
+    for what in ("writes", "translates", "sees"):
+        page.get_by_role("button", name=f"Open the model that {what}").click()
+    expect(page.locator(".writing .state")).to_contain_text("tokens")
+    page.get_by_label("greedy").check()
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".writing .state")).to_contain_text("here the model ends")
+    text = page.locator("#writing").input_value()
+    assert text.startswith(SETTINGS["pretrained"]["prompt"])
+    page.locator(".seen span").nth(4).click()
+    expect(page.locator(".writing .readout")).to_contain_text("at 4 looks most at")
+    page.get_by_role("button", name="August 26th, 1952").click()
+    verdict = page.locator(".translating .verdict")
+    expect(verdict).to_contain_text("The model writes 1952-08-26")
+    page.locator(".target button").nth(6).hover()
+    expect(page.locator(".translating .readout")).to_contain_text("To write “8”")
+    paper = page.locator(".paper")
+    paper.scroll_into_view_if_needed()
+    box = paper.bounding_box()
+    at = [
+        (box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in STROKES
+    ]
+    page.mouse.move(*at[0])
+    page.mouse.down()
+    for point in at[1:]:
+        page.mouse.move(*point, steps=4)
+    page.mouse.up()
+    expect(page.locator(".seeing .verdict")).to_contain_text("The model says 7")
+    page.get_by_role("button", name="Test digit 3, number 1").click()
+    expect(page.locator(".seeing .verdict")).to_contain_text("The label says 3.")
+    assert page.complaints == []
+    assert len({url.split("/")[2] for url in page.asked if "://" in url}) == 1
+
+
+def test_a_run_by_keyboard(visit):
+    page = visit(PAGE, reduced_motion="reduce")
+    page.get_by_label("Digits").focus()
+    page.keyboard.press("Home")
+    page.keyboard.type("99")  # full: typed over
+    assert page.get_by_label("Digits").input_value()[:2] == "99"
     page.get_by_label("sharpness of the softmax").press("Home")
-    page.open("book/notation.html")
-    page.go_back()
-    expect(page.locator("table.digits").first).to_be_visible()
-    said = page.locator("output").inner_text()
-    value = page.get_by_label("sharpness of the softmax").input_value()
-    assert (said == "× 1") == (value == "0")
-    whole = "16 of 16" in page.locator(".verdict").inner_text()
-    assert whole == page.get_by_label("positions").is_checked()
-
-
-@pytest.mark.book
-def test_digits_can_be_pasted_and_shuffled(visit):
-    page = visit(PAGE)
-    field = page.get_by_label("Digits")
-    field.fill("")
-    page.evaluate("document.querySelector('#digits').focus()")
-    page.keyboard.insert_text("0011223344556677")  # as pasting does, all at once
-    assert outputs(at(page)) == "7766554433221100"
-    page.get_by_role("button", name="Shuffle").click()
-    assert sorted(field.input_value()) == sorted("0011223344556677")
-    assert outputs(page) == field.input_value()[::-1]
-    page.get_by_role("button", name="Draw new ones").click()
-    assert re.fullmatch(r"[0-9]{16}", field.input_value())
-    assert outputs(page) == field.input_value()[::-1]
-
-
-@pytest.mark.book
-def test_switches_change_the_output(visit):
-    page = visit(PAGE)
-    page.get_by_label("Digits").fill("1234567890123456")
-    page.get_by_label("positions").uncheck()
-    expect(page.locator(".verdict")).not_to_contain_text("16 of 16")
-    page.get_by_role("button", name="As trained").click()
-    expect(page.locator(".verdict")).to_contain_text("16 of 16")
-    slider = page.get_by_label("sharpness of the softmax")
-    slider.focus()
-    slider.press("Home")
-    expect(page.locator("output")).to_have_text("× 1/32")
-    expect(slider).to_have_attribute("aria-valuetext", "× 1/32")
-    expect(page.locator(".verdict")).not_to_contain_text("16 of 16")
-    slider.press("End")
-    expect(page.locator("output")).to_have_text("× 32")
-    expect(page.locator(".verdict")).to_contain_text("16 of 16")
-    page.get_by_role("button", name="As trained").click()
-    key = page.get_by_role("button", name="silence key 2, digit 3")
-    key.focus()
-    key.press("Space")
-    expect(key).to_have_attribute("aria-pressed", "true")
-    expect(page.locator(".verdict")).to_contain_text("15 of 16")
+    expect(page.locator("output[for=sharpness]")).to_have_text("× 1/32")
+    page.get_by_role("button", name="silence key 0,").press("Space")
     expect(page.locator("attention-viewer .label.silent")).to_have_count(1)
-    right = page.locator("tr.right td").evaluate_all("all => all.map(n => n.ariaLabel)")
-    assert [place for place, word in enumerate(right) if word == "wrong"] == [13]
-    column = page.locator("[role=gridcell][data-key='2']")
-    assert {cell.get_attribute("aria-label") for cell in column.all()} == {"0.00"}
-    key.press("Space")
-    expect(page.locator(".verdict")).to_contain_text("16 of 16")
-    page.get_by_role("button", name="Silence all keys").click()
-    silent = page.locator("tr.in button[aria-pressed=true]")
-    expect(silent).to_have_count(16)
-    expect(page.locator("attention-viewer .readout")).to_contain_text("at nothing")
-    page.get_by_role("button", name="As trained").click()
-    expect(silent).to_have_count(0)
-
-
-@pytest.mark.book
-def test_the_switch_of_the_book_changes_the_weights(visit):
-    page = visit(PAGE, fresh=True)
-    weights = {}
-    for name in ("JAX", "PyTorch"):
-        page.get_by_role("button", name=name, exact=True).click()
-        expect(page.locator(".verdict")).to_contain_text(f"weights trained in {name}")
-        view = page.locator("attention-viewer").evaluate("n => n.view.maps[0].weights")
-        weights[name] = np.array(view)
-    assert 0 < np.abs(weights["JAX"] - weights["PyTorch"]).max() < 1
-
-
-@pytest.mark.book
-def test_touch_works_on_a_phone(new_reader):
-    page = new_reader(viewport=NARROW, has_touch=True, is_mobile=True)
-    page.open(f"{PAGE}.html")
-    page.get_by_role("button", name="silence key 0,").tap()
-    expect(page.locator("tr.in button").first).to_have_attribute("aria-pressed", "true")
-    page.locator("[role=row][data-query='3'] [data-key='5']").tap()
-    expect(page.locator("attention-viewer .readout")).to_contain_text("Query 3,")
+    open_model(page, "writes")
+    expect(page.locator(".writing .state")).to_contain_text("tokens")
+    page.keyboard.press("Tab")
+    expect(page.locator("#writing")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator(".seen .new")).to_have_count(1)
+    number = page.locator("ol.next .number").first
+    before = float(number.inner_text())
+    page.get_by_label("temperature").press("Home")
+    assert float(number.inner_text()) > before
+    page.get_by_role("radiogroup").get_by_role("radio").last.press("ArrowLeft")
+    expect(page.locator(".seen .later")).to_have_count(1)
+    open_model(page, "translates")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("3.4.97")
+    verdict = page.locator(".translating .verdict")
+    expect(verdict).to_contain_text("The model writes 1997-04-03")
+    page.locator(".target button").first.focus()
+    page.keyboard.press("Tab")
+    expect(page.locator(".target button").nth(1)).to_have_attribute(
+        "aria-pressed", "true"
+    )
+    open_model(page, "sees")
+    page.get_by_role("button", name="Clear").press("Enter")
+    page.locator(".seeing [role=gridcell]").nth(3).focus()
+    for _ in range(8):
+        page.keyboard.press("Space")
+        page.keyboard.press("ArrowDown")
+    cells = page.locator(".seeing [role=gridcell]")
+    labels = cells.evaluate_all("all => all.map(n => n.ariaLabel)")
+    assert sum(label.endswith("16 of 16") for label in labels) in (7, 8)
     assert page.complaints == []
 
 
-@pytest.mark.book
-def test_page_without_scripts_shows_an_example(new_reader):
-    """What the model answers to one sequence, and its map as a picture."""
-    page = new_reader(java_script_enabled=False)
-    page.open(f"{PAGE}.html")
-    text = page.locator(".without-scripts").first.inner_text()
-    asked, answered = re.findall(r"(?:\d ){15}\d", text)
-    assert asked == answered[::-1]
-    picture = page.locator("attention-viewer figure img")
-    expect(picture).to_be_visible()
-    assert picture.evaluate("n => n.clientWidth") > 200
+def test_unknown_characters_are_left_out_with_a_message(visit):
+    page = visit(PAGE, reduced_motion="reduce")
+    for what in ("writes", "translates"):
+        open_model(page, what)
+    cases = [
+        ("digits", "12a4", "124", "“a”: left out, for the model knows only the digits"),
+        ("digits", "<img src=x onerror=alert(1)>", "1", "and others"),
+        ("digits", "12345678901234567", "1234567890123456", "only the first 16 digits"),
+        ("writing", "a🙂b", "ab", "“🙂”: left out, for the model knows only the 97"),
+        ("writing", 69 * "?!\n", None, "only the first 128 tokens are kept"),
+        ("date", "3.$3€.97", "3.3.97", "“$”, “€”: left out"),
+        ("date", 40 * "1", 32 * "1", "only the first 32 characters are kept"),
+    ]
+    for field, typed, kept, said in cases:
+        page.locator(f"#{field}").fill(typed)
+        expect(page.locator(f"#{field}-refused")).to_contain_text(said)
+        if kept is not None:
+            assert page.locator(f"#{field}").input_value() == kept
+    assert page.complaints == []
 
 
-@pytest.mark.book
-def test_javascript_tab_changes_no_framework(new_reader):
-    """All boxes show JavaScript, and the links stay with the framework chosen last."""
-    page = new_reader()
-    page.open(f"{CODE}.html")
-    page.get_by_role("button", name="PyTorch", exact=True).click()
-    page.locator(".sd-tab-label", has_text="JavaScript").first.click()
-    tabs = ".sd-tab-set:not(.twin-code) .sd-tab-content"
-    boxes = page.locator(tabs, has_text="function ").all()
-    assert len(boxes) >= 3 and all(box.is_visible() for box in boxes)
-    assert page.evaluate("document.documentElement.dataset.framework") == "torch"
-    page.reload()
-    assert page.evaluate("document.documentElement.dataset.framework") == "torch"
-
-
-@pytest.mark.book
-def test_page_shows_the_code_that_runs(html):
-    """All but the readers of files, byte pairs and the small helpers is in the tabs."""
-    text = (html / f"{CODE}.html").read_text("utf-8")
-    source = JAVASCRIPT.read_text("utf-8")
-    own = set(re.findall(r"^(?:function|class) (\w+)", source, re.MULTILINE))
-    assert len(own) > 10
-    small = {"matmul", "layerNorm", "stack", "positionTable", "attendToKnown"}
-    small |= {"erf", "gelu"}
-    files = {"readHeader", "readSafetensors", "fromHalf", "BytePairs", "drawToken"}
-    assert small | files < own
-    for name in own - small - files:
-        assert re.search(rf">{name}</span>", text), f"{name} is not shown"
+def test_opened_models_are_accessible_and_fit_a_phone(visit):
+    page = visit(PAGE, viewport=NARROW, reduced_motion="reduce")
+    for what in ("writes", "translates", "sees"):
+        open_model(page, what)
+    expect(page.locator(".translating .verdict")).to_contain_text("writes")
+    expect(page.locator(".seeing .verdict")).to_contain_text("says")
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+    inside = """all => all.filter(n => n.getBoundingClientRect().right > innerWidth
+        || n.scrollWidth > n.clientWidth + 1).map(n => n.outerHTML.slice(0, 99))"""
+    boxes = ".playground :is(p, ol, .translation, .letters button, textarea, .sights)"
+    list_all(page.locator(boxes).evaluate_all(inside))
+    list_all(serious_in_both_colours(page))

@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 from flax import nnx
 from safetensors.numpy import load, load_file, save, save_file
+from trainee import Draft
 
 from helpers.engine import weights
 from helpers.engine.shapes import as_numpy
@@ -26,7 +27,6 @@ from helpers.engine.weights import (
     write_atomically,
 )
 from sides import draw, fill, jax_side, on_both_sides, run_python, torch_side
-from trainee import Draft
 
 M, H, F, I, C = 15, 3, 11, 7, 5  # noqa: E741
 SIZES = {"n_blocks": 2, "n_heads": H, "f": F, "max_length": 13}

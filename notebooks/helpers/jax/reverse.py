@@ -1,10 +1,10 @@
-"""The chapter *The reverse task* builds these: the training loop, and evaluation."""
+"""Written by `make sync` from notebooks/reverse_jax.py."""
 
 import time
-from collections import defaultdict
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
@@ -16,14 +16,14 @@ from helpers.jax.encoder import without_dropout
 from helpers.jax.frameworks import tensor
 
 __all__ = [
-    "append",
     "check_finite",
     "evaluate",
     "fit",
     "make_optimizer",
+    "record",
     "score",
     "train_epoch",
-    "weighted_means",
+    "update",
 ]
 
 
@@ -35,101 +35,85 @@ def make_optimizer(rates, max_grad_norm, weight_decay):
         names = jax.tree.map_with_path(lambda path, _: str(path), params)
         return jax.tree.map(lambda name: "kernel" in name or "embedding" in name, names)
 
-    adamw = optax.adamw(
-        lambda count: rates[count], weight_decay=weight_decay, mask=decays
-    )
+    options = {"weight_decay": weight_decay, "mask": decays}
+    adamw = optax.adamw(lambda count: rates[count], **options)
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw)
 
 
-@partial(jax.jit, static_argnums=range(5, 11))
-def train_epoch(
-    state,
-    data,
-    batches,
-    uniforms,
-    rates,
-    graph,
-    loss_fn,
-    max_grad_norm,
-    weight_decay,
-    augment,
-    wrt,
-):
-    """All updates of an epoch, as one ``scan``: the new state, and three numbers each."""
-    optimizer = make_optimizer(rates, max_grad_norm, weight_decay)
+def update(state, batch, optimizer, graph, loss_fn, wrt):
+    """One update: the new state; its loss, accuracy and norm of the gradient, ``3``."""
+    params, rest, opt_state = state
 
-    def update(state, given):
-        """One update: its loss, accuracy and norm of the gradient."""
-        params, rest, opt_state = state
+    def objective(params):
+        model = nnx.merge(graph, params, rest, copy=True)
+        loss, metrics = loss_fn(model, *batch)
+        return loss, (metrics["accuracy"], nnx.split(model, wrt, ...)[2])
+
+    gradient = jax.value_and_grad(objective, has_aux=True)
+    (loss, (accuracy, rest)), grads = gradient(params)
+    steps, opt_state = optimizer.update(grads, opt_state, params)
+    params = optax.apply_updates(params, steps)
+    numbers = jnp.stack([loss, accuracy, optax.tree.norm(grads)])
+    return (params, rest, opt_state), numbers
+
+
+@partial(jax.jit, static_argnames="fixed")
+def train_epoch(state, data, batches, uniforms, rates, fixed):
+    """One update for each batch: the new state, and three numbers of each, ``n 3``."""
+    graph, loss_fn, augment, wrt, *limits = fixed
+    optimizer = make_optimizer(rates, *limits)
+
+    def step(state, given):
         rows, chance = given
         batch = [x[rows] for x in data]
         batch = augment(chance, *batch) if augment else batch
+        return update(state, batch, optimizer, graph, loss_fn, wrt)
 
-        def objective(params):
-            model = nnx.merge(graph, params, rest, copy=True)
-            loss, metrics = loss_fn(model, *batch)
-            return loss, (metrics["accuracy"], nnx.split(model, wrt, ...)[2])
-
-        gradient = jax.value_and_grad(objective, has_aux=True)
-        (loss, (accuracy, rest)), grads = gradient(params)
-        steps, opt_state = optimizer.update(grads, opt_state, params)
-        params = optax.apply_updates(params, steps)
-        found = {
-            "loss": loss,
-            "accuracy": accuracy,
-            "grad_norm": optax.tree.norm(grads),
-        }
-        return (params, rest, opt_state), found
-
-    return jax.lax.scan(update, state, (batches, uniforms))
-
-
-def check_finite(news, first):
-    """Stop at the first update whose loss or gradient is not a finite number."""
-    finite = np.isfinite(news["loss"]) & np.isfinite(news["grad_norm"])
-    if not finite.all():
-        at = int(np.argmin(finite))
-        raise FloatingPointError(
-            f"at update {first + at} the loss is {news['loss'][at]:.4g}, the norm of "
-            f"the gradient {news['grad_norm'][at]:.4g}: are the inputs finite and the "
-            "labels in range? A lower learning rate, a longer warm-up or clipping help"
-        )
-
-
-def append(history, news, writer=None):
-    """Append the numbers of an epoch to a history; a writer has them for TensorBoard."""
-    for name, values in news.items():
-        for value in np.atleast_1d(values).tolist():
-            if writer:
-                writer.add_scalar(name, value, len(history[name]))
-            history[name].append(value)
-
-
-def weighted_means(rows):
-    """Mean loss and accuracy of batches: each row has both, and how many they count."""
-    losses, accuracies, counts = np.array(rows, dtype=float).T
-    loss = np.average(losses, weights=counts).item()
-    return {"loss": loss, "accuracy": np.average(accuracies, weights=counts).item()}
+    return jax.lax.scan(step, state, (batches, uniforms))
 
 
 @partial(jax.jit, static_argnames=("graph", "loss_fn"))
-def score(state, batch, *, graph, loss_fn):
-    """Loss and accuracy of one batch, and how many terms they are means over."""
+def score(state, batch, graph, loss_fn):
+    """Loss and accuracy of a batch, and over how many terms they are means: ``3``."""
     loss, metrics = loss_fn(nnx.merge(graph, state), *batch)
-    return loss, metrics["accuracy"], metrics.get("count", len(batch[0]))
+    return jnp.stack([loss, metrics["accuracy"], metrics.get("count", len(batch[0]))])
 
 
 def evaluate(model, loss_fn, data, batch_size=1000):
     """Mean loss and accuracy on arrays of NumPy, with dropout off: two numbers.
 
-    A batch counts by its examples, or by a ``"count"`` among the loss function's metrics.
+    A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
     graph, state = nnx.split(without_dropout(model))
-    data, rows = [tensor(x) for x in data], []
+    rows = []
     for start in range(0, len(data[0]), batch_size):
-        batch = [x[start : start + batch_size] for x in data]
-        rows.append(score(state, batch, graph=graph, loss_fn=loss_fn))
-    return weighted_means(jax.device_get(rows))  # waits for the device once
+        batch = [tensor(x[start : start + batch_size]) for x in data]
+        rows.append(score(state, batch, graph, loss_fn))
+    loss, accuracy, count = np.array(jax.device_get(rows), dtype=float).T
+    means = {"loss": loss, "accuracy": accuracy}
+    return {name: np.average(x, weights=count).item() for name, x in means.items()}
+
+
+def check_finite(losses, norms, first):
+    """Stop at the first update whose loss or gradient is not a finite number."""
+    finite = np.isfinite(losses) & np.isfinite(norms)
+    if not finite.all():
+        at = int(np.argmin(finite))
+        raise FloatingPointError(
+            f"at update {first + at} the loss is {losses[at]:.4g}, the norm of the "
+            f"gradient {norms[at]:.4g}: are the inputs finite and the labels in range? "
+            "A lower learning rate, a longer warm-up or clipping help"
+        )
+
+
+def record(history, news, writer=None):
+    """Append the numbers of an epoch to a history, and to what TensorBoard reads."""
+    for name, values in news.items():
+        column = history.setdefault(name, [])
+        for value in np.atleast_1d(values).tolist():
+            if writer:
+                writer.add_scalar(name, value, len(column))
+            column.append(value)
 
 
 def fit(
@@ -144,14 +128,14 @@ def fit(
     folder=None,
     wrt=nnx.Param,
 ):
-    """Train a model in place: the history, and the model with its best weights.
+    """Train a model in place: its history, and the model with its best weights.
 
     Parameters
     ----------
     loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
     data, validation : tuples of NumPy arrays
-        A batch is the same rows of each. Validation data, tried after every epoch, choose
-        the weights that are kept; without them these are the last ones.
+        A batch is the same rows of each. Validation data, tried after each epoch,
+        choose the weights that are kept; without them these are the last ones.
     batches : function from the epoch to the rows of every update, ``n b``
         By default all rows, shuffled.
     augment : function ``(uniforms, *batch) -> batch``
@@ -164,41 +148,42 @@ def fit(
     Returns
     -------
     dict of str to float64 array
-        Of updates ``loss``, ``accuracy``, ``learning_rate``, and ``grad_norm`` before
-        clipping; of epochs ``validation_loss``, ``validation_accuracy``, ``seconds``.
+        Of updates ``loss``, ``accuracy``, ``grad_norm`` before clipping and
+        ``learning_rate``; of epochs ``validation_loss``, ``validation_accuracy`` and
+        ``seconds``.
 
     Raises
     ------
     FloatingPointError
-        If a loss or a gradient is not finite. The model keeps its last weights.
+        If a loss or a gradient is not finite.
     """
-    history, best, kept = defaultdict(list), (-1, 0), None
-    writer = Writer(str(folder)) if folder else None
+    history, best, kept = {}, (-1, 0), None
     arrays, batches = [tensor(x) for x in data], batches or shuffled(settings)
-    model.train()
+    model.train()  # dropout on
     graph, params, rest = nnx.split(model, wrt, ...)
-    rates = tensor(settings.learning_rates)
     limits = settings.max_grad_norm, settings.weight_decay
+    fixed = (graph, loss_fn, augment, wrt, *limits)
+    rates = settings.learning_rates
     state = params, rest, make_optimizer(rates, *limits).init(params)
-    fixed = graph, loss_fn, *limits, augment, wrt
+    writer = Writer(str(folder)) if folder else None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
         start, index = time.perf_counter(), batches(epoch)
         if not 0 <= index.min() <= index.max() < len(arrays[0]):  # JAX would not say
             raise IndexError(f"expected rows below {len(arrays[0])}, got {index.max()}")
         uniforms = tensor(draw_uniforms(settings, epoch, index))  # n b 8
-        given = state, arrays, tensor(index), uniforms, rates
-        state, found = train_epoch(*given, *fixed)
-        news = {name: np.asarray(x) for name, x in found.items()}
-        first = epoch * len(index)
-        check_finite(news, first)
-        news["learning_rate"] = settings.learning_rates[first : first + len(index)]
-        nnx.update(model, *state[:2])
+        given = arrays, tensor(index), uniforms, tensor(rates), fixed
+        state, numbers = train_epoch(state, *given)
+        losses, accuracies, norms = np.array(numbers).T  # waits for the device once
+        check_finite(losses, norms, first=epoch * len(index))
+        news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
+        news["learning_rate"] = rates.reshape(settings.epochs, -1)[epoch]
+        nnx.update(model, *state[:2])  # the weights, and all that is not trained
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
-            news |= {f"validation_{name}": score for name, score in scores.items()}
+            news |= {f"validation_{name}": x for name, x in scores.items()}
             if (scores["accuracy"], -scores["loss"]) > best:
                 best, kept = (scores["accuracy"], -scores["loss"]), state[:2]
-        append(history, news | {"seconds": time.perf_counter() - start}, writer)
+        record(history, news | {"seconds": time.perf_counter() - start}, writer)
     if kept:
         nnx.update(model, *kept)
     model.eval()

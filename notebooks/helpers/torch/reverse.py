@@ -1,8 +1,6 @@
-"""The chapter *The reverse task* builds these: the training loop, and evaluation."""
+"""Written by `make sync` from notebooks/reverse_torch.py."""
 
 import time
-from collections import defaultdict
-from copy import deepcopy
 
 import numpy as np
 import torch
@@ -15,13 +13,14 @@ from helpers.torch.encoder import without_dropout
 from helpers.torch.frameworks import tensor
 
 __all__ = [
-    "append",
     "check_finite",
     "evaluate",
     "fit",
     "make_optimizer",
+    "record",
+    "score",
+    "train_epoch",
     "update",
-    "weighted_means",
 ]
 
 
@@ -48,49 +47,61 @@ def update(model, optimizer, scheduler, loss_fn, batch, max_grad_norm):
     norm = nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
     optimizer.step()
     scheduler.step()
-    return torch.stack([loss.detach(), metrics["accuracy"], norm])
+    return torch.stack([loss, metrics["accuracy"], norm]).detach()
 
 
-def check_finite(news, first):
-    """Stop at the first update whose loss or gradient is not a finite number."""
-    finite = np.isfinite(news["loss"]) & np.isfinite(news["grad_norm"])
-    if not finite.all():
-        at = int(np.argmin(finite))
-        raise FloatingPointError(
-            f"at update {first + at} the loss is {news['loss'][at]:.4g}, the norm of "
-            f"the gradient {news['grad_norm'][at]:.4g}: are the inputs finite and the "
-            "labels in range? A lower learning rate, a longer warm-up or clipping help"
-        )
+def train_epoch(model, optimizer, scheduler, loss_fn, batches, max_grad_norm):
+    """One update for each batch: three numbers of each, ``n 3``."""
+    model.train()  # dropout on
+    found = []
+    for batch in batches:
+        numbers = update(model, optimizer, scheduler, loss_fn, batch, max_grad_norm)
+        found.append(numbers)
+    return torch.stack(found)
 
 
-def append(history, news, writer=None):
-    """Append the numbers of an epoch to a history; a writer has them for TensorBoard."""
-    for name, values in news.items():
-        for value in np.atleast_1d(values).tolist():
-            if writer:
-                writer.add_scalar(name, value, len(history[name]))
-            history[name].append(value)
-
-
-def weighted_means(rows):
-    """Mean loss and accuracy of batches: each row has both, and how many they count."""
-    losses, accuracies, counts = np.array(rows, dtype=float).T
-    loss = np.average(losses, weights=counts).item()
-    return {"loss": loss, "accuracy": np.average(accuracies, weights=counts).item()}
+def score(model, loss_fn, batch):
+    """Loss and accuracy of a batch, and over how many terms they are means: ``3``."""
+    loss, metrics = loss_fn(model, *batch)
+    count = metrics.get("count", tensor(len(batch[0])))
+    return torch.stack([loss, metrics["accuracy"], count])
 
 
 def evaluate(model, loss_fn, data, batch_size=1000):
     """Mean loss and accuracy on arrays of NumPy, with dropout off: two numbers.
 
-    A batch counts by its examples, or by a ``"count"`` among the loss function's metrics.
+    A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
     rows = []
     with without_dropout(model), torch.inference_mode():
-        for batch in zip(*(tensor(x).split(batch_size) for x in data), strict=True):
-            loss, metrics = loss_fn(model, *batch)
-            n = metrics.get("count", tensor(len(batch[0])))
-            rows.append(torch.stack([loss, metrics["accuracy"], n]))
-    return weighted_means(torch.stack(rows).tolist())  # waits for the device once
+        for start in range(0, len(data[0]), batch_size):
+            batch = [tensor(x[start : start + batch_size]) for x in data]
+            rows.append(score(model, loss_fn, batch))
+    loss, accuracy, count = torch.stack(rows).double().T.cpu().numpy()
+    means = {"loss": loss, "accuracy": accuracy}
+    return {name: np.average(x, weights=count).item() for name, x in means.items()}
+
+
+def check_finite(losses, norms, first):
+    """Stop at the first update whose loss or gradient is not a finite number."""
+    finite = np.isfinite(losses) & np.isfinite(norms)
+    if not finite.all():
+        at = int(np.argmin(finite))
+        raise FloatingPointError(
+            f"at update {first + at} the loss is {losses[at]:.4g}, the norm of the "
+            f"gradient {norms[at]:.4g}: are the inputs finite and the labels in range? "
+            "A lower learning rate, a longer warm-up or clipping help"
+        )
+
+
+def record(history, news, writer=None):
+    """Append the numbers of an epoch to a history, and to what TensorBoard reads."""
+    for name, values in news.items():
+        column = history.setdefault(name, [])
+        for value in np.atleast_1d(values).tolist():
+            if writer:
+                writer.add_scalar(name, value, len(column))
+            column.append(value)
 
 
 def fit(
@@ -104,14 +115,14 @@ def fit(
     augment=None,
     folder=None,
 ):
-    """Train a model in place: the history, and the model with its best weights.
+    """Train a model in place: its history, and the model with its best weights.
 
     Parameters
     ----------
     loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
     data, validation : tuples of NumPy arrays
-        A batch is the same rows of each. Validation data, tried after every epoch, choose
-        the weights that are kept; without them these are the last ones.
+        A batch is the same rows of each. Validation data, tried after each epoch,
+        choose the weights that are kept; without them these are the last ones.
     batches : function from the epoch to the rows of every update, ``n b``
         By default all rows, shuffled.
     augment : function ``(uniforms, *batch) -> batch``
@@ -122,41 +133,41 @@ def fit(
     Returns
     -------
     dict of str to float64 array
-        Of updates ``loss``, ``accuracy``, ``learning_rate``, and ``grad_norm`` before
-        clipping; of epochs ``validation_loss``, ``validation_accuracy``, ``seconds``.
+        Of updates ``loss``, ``accuracy``, ``grad_norm`` before clipping and
+        ``learning_rate``; of epochs ``validation_loss``, ``validation_accuracy`` and
+        ``seconds``.
 
     Raises
     ------
     FloatingPointError
-        If a loss or a gradient is not finite. The model keeps its last weights.
+        If a loss or a gradient is not finite.
     """
-    history, best, kept = defaultdict(list), (-1, 0), None
-    writer = Writer(str(folder)) if folder else None
+    history, best, kept = {}, (-1, 0), None
     arrays, batches = [tensor(x) for x in data], batches or shuffled(settings)
     optimizer, scheduler = make_optimizer(model, settings)
+    rates = settings.learning_rates.reshape(settings.epochs, -1)
+    writer = Writer(str(folder)) if folder else None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
-        found, start, index = [], time.perf_counter(), batches(epoch)
-        uniforms = tensor(draw_uniforms(settings, epoch, index))  # n b 8
+        start, index = time.perf_counter(), batches(epoch)
+        drawn = ([x[rows] for x in arrays] for rows in tensor(index))
+        if augment:
+            uniforms = tensor(draw_uniforms(settings, epoch, index))  # n b 8
+            drawn = (augment(u, *b) for u, b in zip(uniforms, drawn, strict=True))
         seed = np.random.SeedSequence([settings.seed, epoch]).generate_state(1)
         torch.manual_seed(int(seed[0]))  # other dropout in every epoch
-        model.train()
-        for rows, chance in zip(tensor(index), uniforms, strict=True):
-            batch = [x[rows] for x in arrays]
-            batch = augment(chance, *batch) if augment else batch
-            given = model, optimizer, scheduler, loss_fn, batch, settings.max_grad_norm
-            found.append(update(*given))
-        columns = torch.stack(found).T.cpu().numpy()  # waits for the device once
-        news = dict(zip(("loss", "accuracy", "grad_norm"), columns, strict=True))
-        first = epoch * len(found)
-        check_finite(news, first)
-        news["learning_rate"] = settings.learning_rates[first : first + len(found)]
+        given = optimizer, scheduler, loss_fn, drawn, settings.max_grad_norm
+        numbers = train_epoch(model, *given)
+        losses, accuracies, norms = numbers.T.cpu().numpy()  # waits for the device once
+        check_finite(losses, norms, first=epoch * len(index))
+        news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
+        news["learning_rate"] = rates[epoch]
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
-            news |= {f"validation_{name}": score for name, score in scores.items()}
+            news |= {f"validation_{name}": x for name, x in scores.items()}
             if (scores["accuracy"], -scores["loss"]) > best:
                 best = scores["accuracy"], -scores["loss"]
-                kept = deepcopy(model.state_dict())
-        append(history, news | {"seconds": time.perf_counter() - start}, writer)
+                kept = {name: x.clone() for name, x in model.state_dict().items()}
+        record(history, news | {"seconds": time.perf_counter() - start}, writer)
     if kept:
         model.load_state_dict(kept)
     model.eval()

@@ -1,8 +1,7 @@
 /* <attention-viewer>: attention maps in which layer, head and query are chosen.
 
-`helpers/show/viewer.py` writes the element, with what it shows in its attribute `data-view`,
-and this script behind it. A script of one's own may hand it over as a property instead,
-and again whenever it changes:
+`__init__.py` writes the element, with what it shows in its attribute `data-view`, and this
+script behind it. A script may hand it over as a property, too, and whenever it changes:
 
     element.view = {
       about: "one sentence",           // what a screen reader says first
@@ -17,9 +16,8 @@ and again whenever it changes:
       chosen: { layer: 0, head: 0, query: 0 }, // at first
     };
 
-Everything stands in a shadow root, so that neither the style of the page nor another
-viewer can get at it. Without JavaScript the reader sees what the element holds:
-pictures. Labels are only ever set as text. */
+Everything stands in a shadow root. Without JavaScript the reader sees what the element
+holds: pictures. Labels are only ever set as text. */
 (() => {
   "use strict";
   const NAME = "attention-viewer";
@@ -37,27 +35,18 @@ pictures. Labels are only ever set as text. */
     node.append(...children);
     return node;
   }
-
   // An attribute, unless it says so already: writing costs the browser a new style.
   function say(node, name, value) {
     if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
   }
 
-  // As many children as asked for; those that are there stay.
-  function adjust(node, n, makeOne) {
-    while (node.childElementCount > n) node.lastElementChild.remove();
-    while (node.childElementCount < n) node.append(makeOne(node.childElementCount));
-  }
-
   const digits = (weight) => weight.toFixed(2);
   const count = (n) => Array.from({ length: n }, (_, i) => i);
-
   // "key 3", with its label unless the labels are but numbers of places.
   function inWords(what, labels, i) {
     const plain = labels.every((label, place) => label === String(place));
     return plain ? `${what} ${i}` : `${what} ${i}, “${labels[i]}”`;
   }
-
   // Is the text around the viewer light? Then so is the text in it, on something dark.
   function onDark(element) {
     const [r, g, b] = getComputedStyle(element).color.match(/[\d.]+/g).map(Number);
@@ -76,7 +65,6 @@ pictures. Labels are only ever set as text. */
     #sizes = new ResizeObserver(([{ contentRect }]) => this.#fit(contentRect.width));
     #scheme = matchMedia("(prefers-color-scheme: dark)");
     #theme = () => this.#followTheme();
-
     connectedCallback() {
       if (!this.shadowRoot) {
         this.#number = ++viewers;
@@ -91,21 +79,16 @@ pictures. Labels are only ever set as text. */
       this.#sizes.observe(this);
       this.#followTheme();
     }
-
     disconnectedCallback() {
       this.#watch.disconnect();
       this.#sizes.disconnect();
       this.#scheme.removeEventListener("change", this.#theme);
       removeEventListener("beforeprint", this.#theme);
     }
-
     set view(view) {
-      const alike = (name) => JSON.stringify(this.#view?.[name]) === JSON.stringify(view[name]);
-      const same = this.#view?.maps.length === view.maps.length
-        && this.#view.shape.slice(0, 3).every((size, axis) => size === view.shape[axis])
-        && ["about", "sequences", "pictures", "high"].every(alike)
-        && this.#view.maps.every(({ name }, i) => name === view.maps[i].name);
+      const fixed = ({ maps, queries, keys, silent, chosen, ...rest }) => JSON.stringify([rest, maps.map(({ name }) => name)]);
       const first = !this.#view;
+      const same = !first && fixed(view) === fixed(this.#view);
       this.#view = view;
       if (first) {
         // The key that the chosen query looks at most.
@@ -115,19 +98,11 @@ pictures. Labels are only ever set as text. */
         this.#kept = { ...this.#place };
       }
       if (!this.shadowRoot) return;
-      if (!same) this.#build();
-      else {
-        this.#keepInside();
-        for (const panel of this.#panels) this.#resize(panel);
-        this.#write();
-        this.#fit();
-      }
+      if (!same) return this.#build();
+      this.#write();
+      this.#fit();
     }
-
-    get view() {
-      return this.#view;
-    }
-
+    get view() { return this.#view; }
     // What stands there: choosers, panels, a switch for the second panel.
     #build() {
       const { shape, maps, sequences, about } = this.#view;
@@ -136,13 +111,7 @@ pictures. Labels are only ever set as text. */
       this.#panels = [];
       this.panels = make("div", { class: "panels" });
       const frame = make("div", { class: "frame", role: "group", "aria-label": about });
-      if (sequences.length > 1) {
-        const choose = (chosen) => {
-          this.#place.sequence = chosen;
-          this.#write();
-        };
-        frame.append(this.#chooser("sequence", sequences, this.#place.sequence, choose));
-      }
+      if (sequences.length > 1) frame.append(this.#chooser("sequence", sequences, this.#place));
       frame.append(this.panels);
       this.#addPanel(0);
       if (maps.length > 1) this.#addPanel(1);
@@ -153,7 +122,6 @@ pictures. Labels are only ever set as text. */
       this.#write();
       this.#fit();
     }
-
     #keepInside() {
       const [, sequences, , queries, keys] = this.#view.shape;
       for (const place of [this.#place, this.#kept]) {
@@ -162,19 +130,21 @@ pictures. Labels are only ever set as text. */
         place.key = Math.min(place.key, keys - 1);
       }
     }
-
-    #chooser(what, names, chosen, choose) {
+    // Radio buttons for one of the choices that are kept in `kept`.
+    #chooser(what, names, kept) {
       const group = `${what}-${this.#number}-${this.#panels.length}`;
       const field = make("fieldset", {}, make("legend", {}, what));
       names.forEach((name, i) => {
         const input = make("input", { type: "radio", name: group, value: i });
-        input.checked = i === chosen;
-        input.addEventListener("change", () => choose(i));
+        input.checked = i === kept[what];
+        input.addEventListener("change", () => {
+          kept[what] = i;
+          this.#write();
+        });
         field.append(make("label", {}, input, make("span", {}, name)));
       });
       return field;
     }
-
     #compareSwitch() {
       const input = make("input", { type: "checkbox" });
       input.checked = this.#panels.length > 1;
@@ -186,16 +156,12 @@ pictures. Labels are only ever set as text. */
       });
       return make("label", { class: "compare" }, input, "two maps");
     }
-
     #scale() {
       const { high } = this.#view;
       const end = high < 1 ? `${high} or more` : "1";
-      const bar = make("span", { class: "bar" });
-      const framed = make("span", { class: "framed" });
-      const pair = make("span", { class: "legend" }, framed, "the chosen query and key");
-      return make("p", { class: "scale", "aria-hidden": "true" }, "weight 0", bar, end, pair);
+      const pair = make("span", { class: "legend" }, make("span", { class: "framed" }), "the chosen query and key");
+      return make("p", { class: "scale", "aria-hidden": "true" }, "weight 0", make("span", { class: "bar" }), end, pair);
     }
-
     #addPanel(map) {
       const { shape, maps, chosen } = this.#view;
       const [layers, , heads] = shape;
@@ -206,21 +172,12 @@ pictures. Labels are only ever set as text. */
         else panel.layer = (chosen.layer + 1) % layers;
       }
       const choosers = make("div", { class: "choosers" });
-      const ask = (what, names) => {
-        if (names.length < 2) return;
-        const choose = (chosen) => {
-          panel[what] = chosen;
-          this.#write();
-        };
-        choosers.append(this.#chooser(what, names, panel[what], choose));
-      };
-      ask("map", maps.map((m) => m.name));
-      ask("layer", count(layers));
-      ask("head", count(heads));
+      const choices = { map: maps.map(({ name }) => name), layer: count(layers), head: count(heads) };
+      for (const [what, names] of Object.entries(choices))
+        if (names.length > 1) choosers.append(this.#chooser(what, names, panel));
       panel.readout = make("p", { class: "readout", role: "status" });
       panel.canvas = make("canvas", { "aria-hidden": "true" });
       const box = make("div", { class: "box" }, ...this.#matrix(panel));
-      this.#resize(panel);
       box.addEventListener("pointerover", (event) => this.#point(event));
       box.addEventListener("pointerleave", () => this.#goTo(this.#kept));
       box.addEventListener("click", (event) => this.#point(event, true)?.focus({ preventScroll: true }));
@@ -228,46 +185,30 @@ pictures. Labels are only ever set as text. */
       this.#panels.push(panel);
       this.panels.append(panel.node);
     }
-
     // A map with its labels, and lines from the query to the keys above it.
     #matrix(panel) {
-      panel.lines = DRAWING.content.firstChild.cloneNode();
-      panel.top = make("div", { class: "row top", "aria-hidden": "true" });
-      panel.top.append(make("span", { class: "corner" }, "query →"));
-      // One word per line: keys on the right, beside this corner, queries below it.
-      const words = ["key →", "query ↓"].map((word) => make("span", {}, word));
-      const corner = make("span", { class: "corner", role: "columnheader", "aria-label": "query" }, ...words);
-      panel.header = make("div", { class: "row head", role: "row" }, corner);
-      const grid = this.#grid(panel, panel.header);
-      return [panel.top, panel.lines, make("div", { class: "stack" }, panel.canvas, grid)];
-    }
-
-    #grid(panel, ...rows) {
-      panel.grid = make("div", { class: "grid", role: "grid" }, ...rows);
-      panel.grid.addEventListener("keydown", (event) => this.#press(event, panel));
-      panel.grid.addEventListener("focusin", (event) => this.#point(event, true));
-      return panel.grid;
-    }
-
-    // As many labels, lines and cells as there are queries and keys.
-    #resize(panel) {
       const [, , , queries, keys] = this.#view.shape;
       const label = (attributes) => make("span", { class: "label", ...attributes });
       const cell = (k) => make("span", { class: "cell", role: "gridcell", tabindex: -1, "data-key": k });
-      const row = (q) => make("div", { class: "row", role: "row", "data-query": q }, label({ role: "rowheader" }));
-      adjust(panel.top, queries + 1, (i) => label({ "data-query": i - 1 }));
-      adjust(panel.lines, keys, () => DRAWING.content.firstChild.firstChild.cloneNode());
-      adjust(panel.header, keys + 1, (i) => label({ role: "columnheader", "data-key": i - 1 }));
-      adjust(panel.grid, queries + 1, (i) => row(i - 1));
-      panel.asking = [...panel.top.children].slice(1);
-      panel.columns = [...panel.header.children].slice(1);
-      panel.rows = [...panel.grid.children].slice(1).map((node) => {
-        adjust(node, keys + 1, (i) => cell(i - 1));
-        const [name, ...cells] = node.children;
+      panel.lines = DRAWING.content.firstChild.cloneNode();
+      panel.lines.append(...count(keys).map(() => DRAWING.content.firstChild.firstChild.cloneNode()));
+      panel.asking = count(queries).map((q) => label({ "data-query": q }));
+      panel.top = make("div", { class: "row top", "aria-hidden": "true" }, make("span", { class: "corner" }, "query →"), ...panel.asking);
+      // One word per line: keys on the right, beside this corner, queries below it.
+      const words = ["key →", "query ↓"].map((word) => make("span", {}, word));
+      const corner = make("span", { class: "corner", role: "columnheader", "aria-label": "query" }, ...words);
+      panel.columns = count(keys).map((k) => label({ role: "columnheader", "data-key": k }));
+      const header = make("div", { class: "row head", role: "row" }, corner, ...panel.columns);
+      panel.rows = count(queries).map((q) => {
+        const [name, cells] = [label({ role: "rowheader" }), count(keys).map(cell)];
+        const node = make("div", { class: "row", role: "row", "data-query": q }, name, ...cells);
         return { node, label: name, cells };
       });
+      panel.grid = make("div", { class: "grid", role: "grid" }, header, ...panel.rows.map(({ node }) => node));
+      panel.grid.addEventListener("keydown", (event) => this.#press(event, panel));
+      panel.grid.addEventListener("focusin", (event) => this.#point(event, true));
+      return [panel.top, panel.lines, make("div", { class: "stack" }, panel.canvas, panel.grid)];
     }
-
     // The pointer or the focus is on a query, on a key, or on a cell of both; a click or
     // the focus keeps the place.
     #point(event, keep = false) {
@@ -278,13 +219,11 @@ pictures. Labels are only ever set as text. */
       if (keep) this.#kept = { ...this.#place };
       return event.target.closest(".cell");
     }
-
     #goTo({ query, key }) {
       if (query === this.#place.query && key === this.#place.key) return;
       Object.assign(this.#place, { query, key });
       this.#write(false);
     }
-
     #press(event, panel) {
       const [, , , queries, keys] = this.#view.shape;
       const { query, key } = this.#place;
@@ -302,7 +241,6 @@ pictures. Labels are only ever set as text. */
       this.#goTo({ query: newQuery, key: newKey });
       panel.rows[newQuery].cells[newKey].focus();
     }
-
     // Fill in what the present choice shows; `all` also writes labels and colours.
     #write(all = true) {
       for (const panel of this.#panels) {
@@ -313,7 +251,6 @@ pictures. Labels are only ever set as text. */
         this.#lightUp(panel);
       }
     }
-
     #labelled(node, texts, pictures, i) {
       const picture = pictures?.[i];
       if (picture) {
@@ -322,7 +259,6 @@ pictures. Labels are only ever set as text. */
         node.replaceChildren(image);
       } else if (node.textContent !== texts[i]) node.textContent = texts[i];
     }
-
     #writeLabels(panel) {
       const { queries, keys, pictures } = this.#view;
       const { sequence } = this.#place;
@@ -337,13 +273,11 @@ pictures. Labels are only ever set as text. */
       panel.columns[0].parentNode.classList.toggle("turned", long(keys[sequence]));
       panel.grid.setAttribute("aria-label", this.#nameOf(panel) || "weights");
     }
-
     #nameOf({ map, layer, head }) {
       const { maps, shape } = this.#view;
       const parts = [maps[map].name, shape[0] > 1 && `layer ${layer}`, shape[2] > 1 && `head ${head}`];
       return parts.filter(Boolean).join(", ");
     }
-
     #row(panel, query) {
       const { shape, maps } = this.#view;
       const [, sequences, heads, queries, keys] = shape;
@@ -351,7 +285,6 @@ pictures. Labels are only ever set as text. */
       const start = (before * queries + query) * keys;
       return maps[panel.map].weights.slice(start, start + keys);
     }
-
     // What a cell says; its colour is painted behind it, much faster than styles are.
     #writeWeights(panel) {
       panel.rows.forEach(({ cells }, q) => {
@@ -360,7 +293,6 @@ pictures. Labels are only ever set as text. */
       });
       this.#paint(panel);
     }
-
     #paint({ canvas, ...panel }) {
       const [, , , queries, keys] = this.#view.shape;
       canvas.width = keys * DOT; // empties it
@@ -374,7 +306,6 @@ pictures. Labels are only ever set as text. */
         });
       }
     }
-
     #lightUp(panel) {
       const { query, key } = this.#place;
       const row = this.#row(panel, query);
@@ -392,7 +323,6 @@ pictures. Labels are only ever set as text. */
       this.#draw(panel, row);
       this.#tell(panel, row);
     }
-
     // Lines from the query, above, to each key, below; a cell is one wide.
     #draw(panel, row) {
       const [, , , queries, keys] = this.#view.shape;
@@ -405,7 +335,6 @@ pictures. Labels are only ever set as text. */
         say(line, "stroke-opacity", row[k] < 0.005 ? 0 : shade.toFixed(2));
       });
     }
-
     #tell(panel, row) {
       const { sequence, query, key } = this.#place;
       const [queries, keys] = ["queries", "keys"].map((kind) => this.#view[kind][sequence]);
@@ -419,7 +348,6 @@ pictures. Labels are only ever set as text. */
       const text = `${name && `${name}. `}${inWords("Query", queries, query)}: ${most}.${here}`;
       if (panel.readout.textContent !== text) panel.readout.textContent = text;
     }
-
     #followTheme() {
       const frame = this.shadowRoot.querySelector(".frame");
       if (!frame || !this.isConnected) return;
@@ -429,7 +357,6 @@ pictures. Labels are only ever set as text. */
       this.#heat = heat;
       for (const panel of this.#panels) this.#paint(panel);
     }
-
     // As large as the room allows, between two bounds; beyond, a panel scrolls.
     #fit(width = this.#width || this.clientWidth) {
       if (!this.#panels.length || !width) return;
@@ -444,13 +371,10 @@ pictures. Labels are only ever set as text. */
       const cell = Math.floor(room / Math.max(queries, keys));
       const side = Math.max(CELL.least, Math.min(CELL.most, cell));
       for (const { lines } of this.#panels) lines.style.width = `${side * Math.max(queries, keys)}px`;
-      this.#set({ "--label": `${label}px`, "--cell": `${side}px` });
+      this.style.setProperty("--label", `${label}px`);
+      this.style.setProperty("--cell", `${side}px`);
     }
 
-    #set(sizes) {
-      for (const [name, size] of Object.entries(sizes))
-        if (this.style.getPropertyValue(name) !== size) this.style.setProperty(name, size);
-    }
   }
 
   customElements.define(NAME, AttentionViewer);

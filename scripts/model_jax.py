@@ -1,0 +1,623 @@
+"""A language model in one file, from a book that builds it.
+
+https://github.com/example/transformers-side-by-side
+
+    python model_jax.py my.txt   trains on a text of your own, and writes
+    python model_jax.py my.txt --coordinator HOST:PORT --processes 2 …
+
+A second call with the same --folder goes on after the last checkpoint.
+Needs flax, jax, numpy, optax, orbax.
+
+Shapes: b batch, s position, q and k position of a query and of a key, h head, d size
+of one head, m size of the model, f hidden size of the feed-forward net, c tokens.
+In a mask, True means "may look".
+
+Copyright (c) 2026 The authors of "Transformers, side by side"
+SPDX-License-Identifier: MIT
+"""
+
+import argparse
+import math
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+# --------------------------------------------------------------------------------------
+# notebooks/frameworks_jax.ipynb
+
+
+def tensor(x):
+    """An array of NumPy on the device: float32, int32, uint8 or bool."""
+    return jnp.asarray(x)
+
+
+# --------------------------------------------------------------------------------------
+# notebooks/attention_jax.ipynb
+
+
+def check_mask(mask, scores):
+    """Raise an error unless a mask is boolean, with two axes or as many as the scores.
+
+    Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
+    """
+    if mask.dtype != jnp.bool_:
+        raise TypeError(f"expected a boolean mask, got {mask.dtype}")
+    if mask.ndim not in (2, scores.ndim):
+        raise ValueError(
+            f"expected a mask of 2 or {scores.ndim} axes, got {tuple(mask.shape)}"
+        )
+
+
+def masked_softmax(scores, mask=None):
+    """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
+    if mask is None:
+        return jax.nn.softmax(scores, axis=-1)
+    check_mask(mask, scores)
+    scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
+    return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
+
+
+def with_causal(mask, q, k):
+    """A mask under which positions also see only themselves and what comes before."""
+    past = jnp.tri(q.shape[-2], k.shape[-2], dtype=bool)
+    return past if mask is None else mask & past  # ... q k
+
+
+def attention(q, k, v, mask=None, *, is_causal=False):
+    """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``.
+
+    A boolean mask, ``q k`` or with all axes of the weights, is True where a query may
+    look. Hidden keys and values must be finite: 0 · NaN is NaN.
+    """
+    scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
+    mask = with_causal(mask, q, k) if is_causal else mask
+    weights = masked_softmax(scores, mask)
+    return weights @ v, weights
+
+
+UNIFORM = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+
+def dense(n_in, n_out, *, rngs):
+    """Linear layer ``... n_in -> ... n_out``: entries within ±1/√n_in, zero biases."""
+    return nnx.Linear(n_in, n_out, kernel_init=UNIFORM, rngs=rngs)
+
+
+def merge_heads(values):
+    """The outputs of all heads side by side: ``b h q d -> b q m``."""
+    b, h, q, d = values.shape
+    return values.swapaxes(1, 2).reshape(b, q, h * d)
+
+
+def framework_attention(q, k, v, mask=None, *, is_causal=False):
+    """JAX's function, with the kernel that fits: ``b h q d, …, … -> b h q d``."""
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # b s h d
+    half = q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[3] in range(8, 129, 8)
+    even = q.shape[1] % 2 == k.shape[1] % 2 == 0
+    ampere = float(getattr(jax.local_devices()[0], "compute_capability", 0)) >= 8
+    kernel, dtype = "cudnn" if half and even and ampere else "xla", q.dtype
+    if jax.default_backend() == "cpu":  # where XLA lacks some products of halves
+        q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
+    options = {"mask": mask, "is_causal": is_causal, "implementation": kernel}
+    out = jax.nn.dot_product_attention(q, k, v, **options)
+    return out.swapaxes(1, 2).astype(dtype)
+
+
+def fused_attention(q, k, v, mask=None, *, is_causal=False):
+    """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
+    if mask is None:  # the causal mask as a flag: kernels then skip what it hides
+        return framework_attention(q, k, v, is_causal=is_causal)
+    mask = with_causal(mask, q, k) if is_causal else mask
+    check_mask(mask, q)
+    seen = mask.any(axis=-1, keepdims=True)  # where a query sees nothing, it sees all
+    whole = mask | ~seen | jnp.zeros((q.shape[2], k.shape[2]), bool)  # for cuDNN
+    return jnp.where(seen, framework_attention(q, k, v, whole), 0)
+
+
+def linear_parts(layer, x, parts="qkv"):
+    """Of the stacked outputs of a layer only some ``parts``: ``b s m -> b s nm``."""
+    if parts == "qkv":
+        return layer(x)
+    first, m = "qkv".index(parts), layer.in_features
+    columns = slice(first * m, (first + len(parts)) * m)
+    arrays = (x, layer.kernel[:, columns], layer.bias[columns])
+    x, kernel, bias = layer.promote_dtype(arrays, dtype=layer.dtype)  # as it does
+    return x @ kernel + bias
+
+
+class MultiHeadAttention(nnx.Module):
+    """Attention in several heads: ``b q m -> b q m, b h q k``.
+
+    Keys and values come from a ``context``, ``b k m``; without one, from ``x``.
+    """
+
+    def __init__(self, m, n_heads, *, rngs):
+        if m % n_heads:
+            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
+        self.n_heads = n_heads
+        self.qkv = dense(m, 3 * m, rngs=rngs)
+        self.out = dense(m, m, rngs=rngs)
+
+    def project(self, x, parts="qkv", offset=0):  # new
+        """Queries, keys and values of every head, or some of them: ``n b h s d``."""
+        stacked = linear_parts(self.qkv, x, parts)  # b s nm
+        b, s, m = x.shape
+        stacked = stacked.reshape(b, s, len(parts), self.n_heads, m // self.n_heads)
+        return stacked.transpose(2, 0, 3, 1, 4)
+
+    def __call__(
+        self, x, mask=None, context=None, *, is_causal=False, return_weights=False
+    ):  # new
+        if context is None:
+            q, k, v = self.project(x)  # each b h s d
+        else:  # new
+            (q,), (k, v) = self.project(x, "q"), self.project(context, "kv")
+        if return_weights:
+            values, weights = attention(q, k, v, mask, is_causal=is_causal)
+        else:  # new
+            values = fused_attention(q, k, v, mask, is_causal=is_causal)
+        return self.out(merge_heads(values)), weights if return_weights else None
+
+
+# --------------------------------------------------------------------------------------
+# notebooks/encoder_jax.ipynb
+
+
+ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
+
+
+layer_norm = partial(nnx.LayerNorm, epsilon=1e-5, use_fast_variance=False)
+
+
+class FeedForward(nnx.Module):
+    """Two linear layers, the same for every position: ``b s m -> b s m``."""
+
+    def __init__(self, m, f, *, dropout=0.0, activation="relu", rngs):
+        self.activation = ACTIVATIONS[activation]
+        self.linear1 = dense(m, f, rngs=rngs)
+        self.linear2 = dense(f, m, rngs=rngs)
+        self.dropout = nnx.Dropout(dropout, rngs=rngs)
+
+    def __call__(self, x):
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+
+class EncoderBlock(nnx.Module):
+    """Attention, then feed-forward, each with residual and norm: ``b s m -> b s m``."""
+
+    def __init__(
+        self,
+        m,
+        n_heads,
+        f,
+        *,
+        dropout=0.0,  # new
+        activation="relu",  # new
+        norm_first=False,  # new
+        attention=MultiHeadAttention,  # new
+        rngs,
+    ):
+        self.norm_first = norm_first  # new
+        self.attention = attention(m, n_heads, rngs=rngs)
+        self.ffn = FeedForward(m, f, dropout=dropout, activation=activation, rngs=rngs)
+        self.norm1 = layer_norm(m, rngs=rngs)
+        self.norm2 = layer_norm(m, rngs=rngs)
+        self.dropout = nnx.Dropout(dropout, rngs=rngs)  # new
+
+    def __call__(self, x, mask=None, **options):
+        if self.norm_first:  # new
+            values, weights = self.attention(self.norm1(x), mask, **options)
+            x = x + self.dropout(values)
+            return x + self.dropout(self.ffn(self.norm2(x))), weights
+        values, weights = self.attention(x, mask, **options)
+        x = self.norm1(x + self.dropout(values))
+        return self.norm2(x + self.dropout(self.ffn(x))), weights
+
+
+class Encoder(nnx.Module):
+    """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
+
+    block = EncoderBlock  # a translator's decoder takes another
+
+    def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
+        options = {"norm_first": norm_first, "rngs": rngs, **options}
+        blocks = [self.block(m, n_heads, f, **options) for _ in range(n_blocks)]
+        self.blocks = nnx.data(blocks)
+        self.norm = layer_norm(m, rngs=rngs) if norm_first else None
+
+    def __call__(self, x, mask=None, *, is_causal=False, return_maps=False):
+        maps, options = [], {"is_causal": is_causal, "return_weights": return_maps}
+        for block in self.blocks:
+            x, weights = block(x, mask, **options)
+            maps.append(weights)
+        x = self.norm(x) if self.norm else x
+        return (x, jnp.stack(maps)) if return_maps else x
+
+
+def without_dropout(model):
+    """A copy of the model with dropout off."""
+    quiet = nnx.clone(model)
+    quiet.eval()
+    return quiet
+
+
+# --------------------------------------------------------------------------------------
+# notebooks/positions_jax.ipynb
+
+
+def sinusoidal_positions(length, m):
+    """Sine on the even features, cosine on the odd ones: ``s m``, in float64.
+
+    Source: Vaswani et al. 2017, sec. 3.5.
+    """
+    i = np.arange(m)
+    angle = np.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
+    return np.where(i % 2 == 0, np.sin(angle), np.cos(angle))
+
+
+def check_length(x, table):
+    """Raise an error if a sequence is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
+class SinusoidalPositions(nnx.Module):
+    """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``."""
+
+    def __init__(self, m, max_length, *, rngs=None):
+        table = sinusoidal_positions(max_length, m)  # s m
+        self.table = jnp.asarray(table, dtype=jnp.float32)
+
+    def __call__(self, x):
+        check_length(x, self.table)
+        return x + self.table[: x.shape[1]].astype(x.dtype)
+
+
+class LearnedPositions(nnx.Module):
+    """Adds a learned vector to each of ``max_length`` positions: ``b s m -> b s m``."""
+
+    def __init__(self, m, max_length, *, rngs):
+        table = jax.random.normal(rngs.params(), (max_length, m))  # s m
+        self.table = nnx.Param(0.02 * table)  # small, as in BERT
+
+    def __call__(self, x):
+        check_length(x, self.table)
+        return x + self.table[: x.shape[1]].astype(x.dtype)
+
+
+def rotary(x, offset=0):
+    """Rotate pairs of features by position, counted from ``offset``: ``... s d``.
+
+    Source: Su et al. 2021, sec. 3.4.2.
+    """
+    s, d = x.shape[-2:]
+    if d % 2:
+        raise ValueError(f"expected pairs of features, got d = {d}")
+    i, positions = jnp.arange(0, d, 2, dtype=jnp.float32), offset + jnp.arange(s)
+    # In float32, the angles of our short sequences are off by less than 1e-4.
+    angle = positions[:, None] * 10000.0 ** (-i / d)  # s d/2
+    sin, cos = jnp.sin(angle), jnp.cos(angle)
+    even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
+    pairs = even * cos - odd * sin, even * sin + odd * cos
+    return jnp.stack(pairs, axis=-1).reshape(x.shape).astype(x.dtype)  # ... s d
+
+
+class RotaryAttention(MultiHeadAttention):
+    """Attention whose queries and keys are rotated: ``b s m -> b s m, b h s s``."""
+
+    def project(self, x, parts="qkv", offset=0):
+        found = zip(parts, super().project(x, parts), strict=True)  # each b h s d
+        return [x if part == "v" else rotary(x, offset) for part, x in found]
+
+
+POSITIONS = {  # the codes that are added, and the attention of every block
+    "sinusoidal": (SinusoidalPositions, MultiHeadAttention),
+    "learned": (LearnedPositions, MultiHeadAttention),
+    "rotary": (None, RotaryAttention),
+    "none": (None, MultiHeadAttention),
+}
+
+
+# --------------------------------------------------------------------------------------
+# notebooks/decoder_jax.ipynb
+
+
+def embedding(n_tokens, m, *, rngs):
+    """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""
+    normal = nnx.initializers.normal(m**-0.5)
+    return nnx.Embed(n_tokens, m, embedding_init=normal, rngs=rngs)
+
+
+def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
+    """Probabilities that the next token is drawn with: ``... c -> ... c``."""
+    highest = logits.max(axis=-1, keepdims=True)  # subtracted: a tiny τ is safe
+    p = jax.nn.softmax((logits - highest).astype(jnp.float32) / temperature, axis=-1)
+    if top_k is None and top_p is None:
+        return p
+    order = jnp.argsort(-p, axis=-1, stable=True)  # the most probable first
+    p = jnp.take_along_axis(p, order, axis=-1)
+    if top_k is not None:
+        p = jnp.where(jnp.arange(p.shape[-1]) < top_k, p, 0)
+        p = p / p.sum(axis=-1, keepdims=True)
+    if top_p is not None:
+        before = jnp.cumsum(p, axis=-1) - p  # what the more probable ones have
+        p = jnp.where(before < top_p, p, 0)
+        p = p / p.sum(axis=-1, keepdims=True)
+    return jnp.take_along_axis(p, jnp.argsort(order, axis=-1), axis=-1)
+
+
+def unembedding(m, n_tokens, *, rngs):
+    """Linear layer without a bias, whose weights start as those of ``embedding``."""
+    normal = nnx.initializers.normal(m**-0.5)
+    return nnx.Linear(m, n_tokens, use_bias=False, kernel_init=normal, rngs=rngs)
+
+
+def check_tokens(tokens, longest=float("inf")):
+    """Raise an error unless tokens are an integer array ``b s``, short enough."""
+    if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+        got = f"{tokens.dtype} {tuple(tokens.shape)}"
+        raise ValueError(f"expected tokens b s of whole numbers, got {got}")
+    if tokens.shape[1] > longest:
+        raise ValueError(f"{tokens.shape[1]} positions, but max_length = {longest}")
+
+
+class LanguageModel(nnx.Module):
+    """Logits of the next token at every position: ``b s -> b s c``."""
+
+    def __init__(
+        self,
+        n_tokens,
+        m,
+        *,
+        max_length,
+        positions="learned",
+        tied=True,
+        causal=True,
+        stack=Encoder,
+        rngs,
+        **options,
+    ):
+        kind, attention = POSITIONS[positions]
+        self.max_length, self.causal = max_length, causal
+        self.embed = embedding(n_tokens, m, rngs=rngs)
+        self.positions = kind(m, max_length, rngs=rngs) if kind else None
+        self.decoder = stack(m=m, attention=attention, rngs=rngs, **options)
+        self.output = None if tied else unembedding(m, n_tokens, rngs=rngs)
+
+    def logits(self, x):
+        return self.output(x) if self.output else self.embed.attend(x)
+
+    def __call__(self, tokens, mask=None, *context, return_maps=False):
+        check_tokens(tokens, self.max_length)
+        x = self.embed(jnp.maximum(tokens, 0))  # b s m; padding, -1, has no row
+        x = self.positions(x) if self.positions else x
+        options = {"is_causal": self.causal, "return_maps": return_maps}
+        out = self.decoder(x, mask, *context, **options)
+        return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
+
+
+def attend_and_keep(layer, x, cache, start, mask):
+    """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
+    q, k, v = layer.project(x, offset=start)  # b h n d; rotary positions need start
+    keys, values = cache  # b h s d
+    write = jax.lax.dynamic_update_slice_in_dim
+    keys, values = write(keys, k, start, axis=2), write(values, v, start, axis=2)
+    out = fused_attention(q, keys, values, mask)
+    return layer.out(merge_heads(out)), (keys, values)
+
+
+def advance_block(block, x, cache, start, mask, context):
+    """A block on new positions: ``b n m``, and its cache with them in it."""
+
+    def before(norm, x):
+        return norm(x) if block.norm_first else x
+
+    def after(norm, x):
+        return x if block.norm_first else norm(x)
+
+    normed = before(block.norm1, x)
+    found, cache = attend_and_keep(block.attention, normed, cache, start, mask)
+    x = after(block.norm1, x + found)
+    if context:  # keys, values and their mask
+        (q,) = block.cross.project(before(block.cross_norm, x), "q")  # b h n d
+        found = block.cross.out(merge_heads(fused_attention(q, *context)))
+        x = after(block.cross_norm, x + found)
+    return after(block.norm2, x + block.ffn(before(block.norm2, x))), cache
+
+
+def new_cache(model, first, length, context=None, context_mask=None):
+    """Empty key-value cache of ``length`` columns; row ``b`` begins in ``first[b]``."""
+    blocks, table = model.decoder.blocks, model.embed.embedding
+    n_heads = blocks[0].attention.n_heads
+    shape = (len(first), n_heads, length, table.shape[1] // n_heads)  # b h s d
+    empty = jnp.zeros(shape, table.dtype)
+    contexts = [None] * len(blocks)
+    if context is not None:
+        contexts = [(*b.cross.project(context, "kv"), context_mask) for b in blocks]
+    kept = [(empty, empty)] * len(blocks)
+    return {"start": 0, "first": first, "blocks": kept, "contexts": contexts}
+
+
+def advance(model, tokens, cache):
+    """Logits after new tokens, ``b n -> b n c``, and the cache with them in it."""
+    start, stop = cache["start"], cache["start"] + tokens.shape[1]
+    columns = start + jnp.arange(tokens.shape[1])  # n
+    seen, first = jnp.arange(cache["blocks"][0][0].shape[2]), cache["first"][:, None]
+    mask = (seen >= first[..., None]) & (seen <= columns[:, None])  # b n s
+    x = model.embed(jnp.maximum(tokens, 0))  # b n m
+    if model.positions:  # counted from the first token of the row
+        x = x + model.positions.table[jnp.maximum(columns - first, 0)].astype(x.dtype)
+    kept = []
+    for n, block in enumerate(model.decoder.blocks):
+        x, new = advance_block(
+            block, x, cache["blocks"][n], start, mask[:, None], cache["contexts"][n]
+        )
+        kept.append(new)
+    x = model.decoder.norm(x) if model.decoder.norm else x
+    return model.logits(x), cache | {"start": stop, "blocks": kept}
+
+
+def checked_prompts(model, prompts, length):
+    """Prompts as lists of tokens, if the model knows them and has room to go on."""
+    rows = [[int(token) for token in prompt] for prompt in prompts]
+    lengths, n_tokens = [len(row) for row in rows], model.embed.num_embeddings
+    if min(lengths) < 1 or max(lengths) + length > model.max_length:
+        raise ValueError(
+            f"expected prompts of 1 to {model.max_length - length} tokens, since "
+            f"max_length = {model.max_length} and length = {length}, got {lengths}"
+        )
+    if not all(0 <= token < n_tokens for row in rows for token in row):
+        raise ValueError(f"expected tokens from 0 to {n_tokens - 1}, got {rows}")
+    return rows
+
+
+@nnx.jit(static_argnames="length")
+def continue_texts(model, tokens, first, length, end, seed, **knobs):
+    """The prompts in one pass, then a token at a time: ``b s -> b length``."""
+    cache = new_cache(model, first, tokens.shape[1] + length)
+    logits, cache = advance(model, tokens, cache)
+
+    def step(carry, key):
+        logits, done, cache = carry  # b c, b
+        p = next_token_probabilities(logits, **knobs)  # b c
+        drawn = jax.random.categorical(key, jnp.log(p))  # b
+        new = jnp.where(done, end, drawn)
+        logits, cache = advance(model, new[:, None], cache)
+        return (logits[:, -1], done | (new == end), cache), new
+
+    start = logits[:, -1], jnp.zeros(len(tokens), bool), cache
+    keys = jax.random.split(jax.random.key(seed), length)
+    return jax.lax.scan(step, start, keys)[1].T
+
+
+def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
+    """Continue each prompt, a list of tokens, by ``length`` tokens: ``b length``.
+
+    The ``knobs`` are those of ``next_token_probabilities``: ``top_k=1`` is greedy. Once
+    ``end`` is drawn, only ``end`` follows. A model in training mode stays so.
+    """
+    if knobs.get("temperature", 1) <= 0:
+        raise ValueError("expected a temperature above 0; top_k=1 is its limit, greedy")
+    rows = checked_prompts(model, prompts, length)
+    longest = max(map(len, rows))
+    first = tensor([longest - len(row) for row in rows])  # b
+    tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
+    quiet = without_dropout(model)
+    return continue_texts(quiet, tokens, first, length, end, seed, **knobs)
+
+
+# --------------------------------------------------------------------------------------
+# training
+
+
+def batch_of(tokens, length, batch_size, update, sharding):
+    """Windows of a text, ``b s+1``, by the update's number, shared by the devices."""
+    draw, rank = np.random.default_rng(update), jax.process_index()
+    start = draw.integers(len(tokens) - length, size=(batch_size, 1))
+    mine = np.split(start, jax.process_count())[rank]
+    windows = tokens[mine + np.arange(length + 1)]
+    return jax.make_array_from_process_local_data(sharding, windows)
+
+
+def optimizer_of(model, learning_rate):
+    """AdamW, with weight decay on the matrices of the layers and the embedding only."""
+
+    def decays(params):
+        names = jax.tree.map_with_path(lambda path, _: str(path), params)
+        return jax.tree.map(lambda name: "kernel" in name or "embedding" in name, names)
+
+    adamw = optax.adamw(learning_rate, b2=0.95, weight_decay=0.1, mask=decays)
+    clipped = optax.chain(optax.clip_by_global_norm(1.0), adamw)
+    return nnx.Optimizer(model, clipped, wrt=nnx.Param)
+
+
+@partial(jax.jit, static_argnames="graph", donate_argnames="state")
+def step(state, rest, batch, *, graph):
+    """One update on windows ``b s+1``: the new state, and the loss before it."""
+    model, optimizer = nnx.merge(graph, state, rest)
+
+    def loss_fn(model):
+        logits = model(batch[:, :-1])  # b s c
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:])
+        return losses.mean()
+
+    loss, grads = nnx.value_and_grad(loss_fn)(model)
+    optimizer.update(model, grads)
+    return nnx.split((model, optimizer), nnx.RngState, ...)[2], loss
+
+
+def train(model, tokens, options):
+    """Train from the last checkpoint on, on all devices of all processes."""
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    shared = NamedSharding(mesh, PartitionSpec("data"))
+    optimizer = optimizer_of(model, options.learning_rate)
+    graph, rest, state = nnx.split((model, optimizer), nnx.RngState, ...)
+    state = jax.device_put(state, everywhere)
+    folder, done = Path(options.folder).resolve(), 0
+    with ocp.CheckpointManager(folder, options=ocp.CheckpointManagerOptions(2)) as kept:
+        if kept.latest_step() is not None:
+            done = kept.latest_step()
+            state = kept.restore(done, args=ocp.args.StandardRestore(state))
+            print(f"goes on after update {done}")
+        for update in range(done + 1, options.updates + 1):
+            given = model.max_length, options.batch_size, update, shared
+            batch = batch_of(tokens, *given)
+            state, loss = step(state, rest, batch, graph=graph)
+            if jax.process_index() == 0 and (update == 1 or update % 10 == 0):
+                print(f"update {update:4}: loss {loss:.3f}")
+            if update % 100 == 0 or update == options.updates:
+                kept.save(update, args=ocp.args.StandardSave(state))
+                kept.wait_until_finished()
+    nnx.update((model, optimizer), state)
+
+
+def main():
+    """Train a model on the characters of a text file, and let it write."""
+    parser = argparse.ArgumentParser(description="Train a language model on a text.")
+    parser.add_argument("text", nargs="?", default=__file__, help="a file in UTF-8")
+    parser.add_argument("--folder", default="run", help="of checkpoints")
+    parser.add_argument("--updates", type=int, default=100)
+    parser.add_argument("--batch-size", type=int, default=8, help="of all processes")
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--prompt", help="by default how the text begins")
+    parser.add_argument("--coordinator", help="host:port of the first of several")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--process", type=int, default=0, help="the number of this one")
+    options = parser.parse_args()
+    if options.coordinator:
+        given = options.coordinator, options.processes, options.process
+        jax.distributed.initialize(*given)
+
+    text = Path(options.text).read_text(encoding="utf-8-sig")
+    characters = sorted(set(text))
+    numbers = {character: n for n, character in enumerate(characters)}
+    tokens = np.array([numbers[character] for character in text], np.int32)
+    sizes = {"n_blocks": 2, "n_heads": 4, "f": 256, "max_length": 128}
+    choices = {"positions": "rotary", "norm_first": True, "activation": "gelu"}
+    model = LanguageModel(len(characters), 64, **sizes, **choices, rngs=nnx.Rngs(0))
+    n, length = jax.device_count(), model.max_length
+    if len(text) <= length or options.batch_size % n:
+        parser.error(
+            f"expected a text of more than {length} characters and a batch that "
+            f"{n} devices share, got {len(text)}, {options.batch_size}"
+        )
+    train(model, tokens, options)
+    if jax.process_index() == 0:
+        prompt = options.prompt or text[:16]
+        if unknown := set(prompt) - set(numbers):
+            parser.error(f"the text has no {sorted(unknown)}, which the prompt has")
+        written = generate(model, [[numbers[c] for c in prompt]], 100, temperature=0.8)
+        print(prompt + "".join(characters[n] for n in written[0].tolist()))
+
+
+if __name__ == "__main__":
+    main()

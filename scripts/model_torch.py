@@ -1,0 +1,620 @@
+"""A language model in one file, from a book that builds it.
+
+https://github.com/example/transformers-side-by-side
+
+    python model_torch.py my.txt   trains on a text of your own, and writes
+    torchrun --nproc-per-node 2 model_torch.py my.txt
+
+A second call with the same --folder goes on after the last checkpoint.
+Needs torch.
+
+Shapes: b batch, s position, q and k position of a query and of a key, h head, d size
+of one head, m size of the model, f hidden size of the feed-forward net, c tokens.
+In a mask, True means "may look".
+
+Copyright (c) 2026 The authors of "Transformers, side by side"
+SPDX-License-Identifier: MIT
+"""
+
+import argparse
+import math
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+# --------------------------------------------------------------------------------------
+# notebooks/frameworks_torch.ipynb
+
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def tensor(x):
+    """An array of NumPy on the device: float32, int64, uint8 or bool."""
+    x = torch.as_tensor(x, device=device)
+    if x.is_floating_point():
+        return x.float()
+    return x if x.dtype in (torch.bool, torch.uint8) else x.long()
+
+
+# --------------------------------------------------------------------------------------
+# notebooks/attention_torch.ipynb
+
+
+def check_mask(mask, scores):
+    """Raise an error unless a mask is boolean, with two axes or as many as the scores.
+
+    Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
+    """
+    if mask.dtype != torch.bool:
+        raise TypeError(f"expected a boolean mask, got {mask.dtype}")
+    if mask.ndim not in (2, scores.ndim):
+        raise ValueError(
+            f"expected a mask of 2 or {scores.ndim} axes, got {tuple(mask.shape)}"
+        )
+
+
+def masked_softmax(scores, mask=None):
+    """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
+    if mask is None:
+        return torch.softmax(scores, dim=-1)
+    check_mask(mask, scores)
+    scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
+    return torch.where(mask, torch.softmax(scores, dim=-1), 0)
+
+
+def with_causal(mask, q, k):
+    """A mask under which positions also see only themselves and what comes before."""
+    past = torch.ones(
+        q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device
+    ).tril()
+    return past if mask is None else mask & past  # ... q k
+
+
+def attention(q, k, v, mask=None, *, is_causal=False):
+    """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``.
+
+    A boolean mask, ``q k`` or with all axes of the weights, is True where a query may
+    look. Hidden keys and values must be finite: 0 · NaN is NaN.
+    """
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # ... q k
+    mask = with_causal(mask, q, k) if is_causal else mask
+    weights = masked_softmax(scores, mask)
+    return weights @ v, weights
+
+
+def dense(n_in, n_out):
+    """Linear layer ``... n_in -> ... n_out``: entries within ±1/√n_in, zero biases."""
+    layer, bound = nn.Linear(n_in, n_out), 1 / math.sqrt(n_in)
+    nn.init.uniform_(layer.weight, -bound, bound)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def merge_heads(values):
+    """The outputs of all heads side by side: ``b h q d -> b q m``."""
+    return values.transpose(1, 2).flatten(2)
+
+
+def framework_attention(q, k, v, mask=None, *, is_causal=False):
+    """PyTorch's function, which chooses a kernel: ``b h q d, …, … -> b h q d``."""
+    attend = nn.functional.scaled_dot_product_attention
+    return attend(q, k, v, attn_mask=mask, is_causal=is_causal)
+
+
+def fused_attention(q, k, v, mask=None, *, is_causal=False):
+    """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
+    if mask is None:  # the causal mask as a flag: kernels then skip what it hides
+        return framework_attention(q, k, v, is_causal=is_causal)
+    mask = with_causal(mask, q, k) if is_causal else mask
+    check_mask(mask, q)
+    seen = mask.any(dim=-1, keepdim=True)  # where a query sees nothing, it sees all
+    return torch.where(seen, framework_attention(q, k, v, mask | ~seen), 0)
+
+
+def linear_parts(layer, x, parts="qkv"):
+    """Of the stacked outputs of a layer only some ``parts``: ``b s m -> b s nm``."""
+    if parts == "qkv":
+        return layer(x)
+    first, m = "qkv".index(parts), layer.in_features
+    rows = slice(first * m, (first + len(parts)) * m)
+    return nn.functional.linear(x, layer.weight[rows], layer.bias[rows])
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention in several heads: ``b q m -> b q m, b h q k``.
+
+    Keys and values come from a ``context``, ``b k m``; without one, from ``x``.
+    """
+
+    def __init__(self, m, n_heads):
+        super().__init__()
+        if m % n_heads:
+            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
+        self.n_heads = n_heads
+        self.qkv = dense(m, 3 * m)
+        self.out = dense(m, m)
+
+    def project(self, x, parts="qkv", offset=0):  # new
+        """Queries, keys and values of every head, or some of them: ``n b h s d``."""
+        stacked = linear_parts(self.qkv, x, parts)  # b s nm
+        b, s, m = x.shape
+        stacked = stacked.reshape(b, s, len(parts), self.n_heads, m // self.n_heads)
+        return stacked.permute(2, 0, 3, 1, 4)
+
+    def forward(
+        self, x, mask=None, context=None, *, is_causal=False, return_weights=False
+    ):  # new
+        if context is None:
+            q, k, v = self.project(x)  # each b h s d
+        else:  # new
+            (q,), (k, v) = self.project(x, "q"), self.project(context, "kv")
+        if return_weights:
+            values, weights = attention(q, k, v, mask, is_causal=is_causal)
+        else:  # new
+            values = fused_attention(q, k, v, mask, is_causal=is_causal)
+        return self.out(merge_heads(values)), weights if return_weights else None
+
+
+# --------------------------------------------------------------------------------------
+# notebooks/encoder_torch.ipynb
+
+
+ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
+
+
+class FeedForward(nn.Module):
+    """Two linear layers, the same for every position: ``b s m -> b s m``."""
+
+    def __init__(self, m, f, *, dropout=0.0, activation="relu"):
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.linear1 = dense(m, f)
+        self.linear2 = dense(f, m)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x):
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+
+class EncoderBlock(nn.Module):
+    """Attention, then feed-forward, each with residual and norm: ``b s m -> b s m``."""
+
+    def __init__(
+        self,
+        m,
+        n_heads,
+        f,
+        *,
+        dropout=0.0,  # new
+        activation="relu",  # new
+        norm_first=False,  # new
+        attention=MultiHeadAttention,  # new
+    ):
+        super().__init__()
+        self.norm_first = norm_first  # new
+        self.attention = attention(m, n_heads)
+        self.ffn = FeedForward(m, f, dropout=dropout, activation=activation)
+        self.norm1 = nn.LayerNorm(m)
+        self.norm2 = nn.LayerNorm(m)
+        self.dropout = nn.Dropout(dropout)  # new
+
+    def forward(self, x, mask=None, **options):
+        if self.norm_first:  # new
+            values, weights = self.attention(self.norm1(x), mask, **options)
+            x = x + self.dropout(values)
+            return x + self.dropout(self.ffn(self.norm2(x))), weights
+        values, weights = self.attention(x, mask, **options)
+        x = self.norm1(x + self.dropout(values))
+        return self.norm2(x + self.dropout(self.ffn(x))), weights
+
+
+class Encoder(nn.Module):
+    """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
+
+    block = EncoderBlock  # a translator's decoder takes another
+
+    def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
+        super().__init__()
+        options = {"norm_first": norm_first, **options}
+        blocks = [self.block(m, n_heads, f, **options) for _ in range(n_blocks)]
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(m) if norm_first else None
+
+    def forward(self, x, mask=None, *, is_causal=False, return_maps=False):
+        maps, options = [], {"is_causal": is_causal, "return_weights": return_maps}
+        for block in self.blocks:
+            x, weights = block(x, mask, **options)
+            maps.append(weights)
+        x = self.norm(x) if self.norm else x
+        return (x, torch.stack(maps)) if return_maps else x
+
+
+@contextmanager
+def without_dropout(model):
+    """The model with dropout off; then each module gets its old mode back."""
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, was_training in modes:
+            part.training = was_training
+
+
+# --------------------------------------------------------------------------------------
+# notebooks/positions_torch.ipynb
+
+
+def sinusoidal_positions(length, m):
+    """Sine on the even features, cosine on the odd ones: ``s m``, in float64.
+
+    Source: Vaswani et al. 2017, sec. 3.5.
+    """
+    i = torch.arange(m, dtype=torch.float64)
+    angle = torch.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
+    return torch.where(i % 2 == 0, angle.sin(), angle.cos())
+
+
+def check_length(x, table):
+    """Raise an error if a sequence is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
+class SinusoidalPositions(nn.Module):
+    """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``."""
+
+    def __init__(self, m, max_length):
+        super().__init__()
+        table = sinusoidal_positions(max_length, m).float()  # s m
+        self.register_buffer("table", table, persistent=False)
+
+    def forward(self, x):
+        check_length(x, self.table)
+        return x + self.table[: x.shape[1]].to(x.dtype)
+
+
+class LearnedPositions(nn.Module):
+    """Adds a learned vector to each of ``max_length`` positions: ``b s m -> b s m``."""
+
+    def __init__(self, m, max_length):
+        super().__init__()
+        table = torch.randn(max_length, m)  # s m
+        self.table = nn.Parameter(0.02 * table)  # small, as in BERT
+
+    def forward(self, x):
+        check_length(x, self.table)
+        return x + self.table[: x.shape[1]].to(x.dtype)
+
+
+def rotary(x, offset=0):
+    """Rotate pairs of features by position, counted from ``offset``: ``... s d``.
+
+    Source: Su et al. 2021, sec. 3.4.2.
+    """
+    s, d = x.shape[-2:]
+    if d % 2:
+        raise ValueError(f"expected pairs of features, got d = {d}")
+    i = torch.arange(0, d, 2, dtype=torch.float32, device=x.device)
+    positions = offset + torch.arange(s, dtype=torch.float32, device=x.device)
+    # In float32, the angles of our short sequences are off by less than 1e-4.
+    angle = positions[:, None] * 10000.0 ** (-i / d)  # s d/2
+    sin, cos = angle.sin(), angle.cos()
+    even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
+    pairs = even * cos - odd * sin, even * sin + odd * cos
+    return torch.stack(pairs, dim=-1).flatten(-2).to(x.dtype)  # ... s d
+
+
+class RotaryAttention(MultiHeadAttention):
+    """Attention whose queries and keys are rotated: ``b s m -> b s m, b h s s``."""
+
+    def project(self, x, parts="qkv", offset=0):
+        found = zip(parts, super().project(x, parts), strict=True)  # each b h s d
+        return [x if part == "v" else rotary(x, offset) for part, x in found]
+
+
+POSITIONS = {  # the codes that are added, and the attention of every block
+    "sinusoidal": (SinusoidalPositions, MultiHeadAttention),
+    "learned": (LearnedPositions, MultiHeadAttention),
+    "rotary": (None, RotaryAttention),
+    "none": (None, MultiHeadAttention),
+}
+
+
+# --------------------------------------------------------------------------------------
+# notebooks/decoder_torch.ipynb
+
+
+def embedding(n_tokens, m):
+    """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""
+    table = nn.Embedding(n_tokens, m)
+    nn.init.normal_(table.weight, std=m**-0.5)
+    return table
+
+
+def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
+    """Probabilities that the next token is drawn with: ``... c -> ... c``."""
+    highest = logits.amax(dim=-1, keepdim=True)  # subtracted: a tiny τ is safe
+    p = torch.softmax((logits - highest).float() / temperature, dim=-1)
+    if top_k is not None:
+        least = p.topk(min(top_k, p.shape[-1])).values[..., -1:]
+        more, equal = p > least, p == least
+        left = top_k - more.sum(dim=-1, keepdim=True)  # places for equal ones
+        p = torch.where(more | equal & (equal.cumsum(dim=-1) <= left), p, 0)
+        p = p / p.sum(dim=-1, keepdim=True)
+    if top_p is not None:
+        p, order = p.sort(dim=-1, descending=True, stable=True)  # probable ones first
+        before = p.cumsum(dim=-1) - p  # what the more probable ones have
+        p = torch.where(before < top_p, p, 0).gather(-1, order.argsort(dim=-1))
+        p = p / p.sum(dim=-1, keepdim=True)
+    return p
+
+
+def unembedding(m, n_tokens):
+    """Linear layer without a bias, whose weights start as those of ``embedding``."""
+    layer = nn.Linear(m, n_tokens, bias=False)
+    nn.init.normal_(layer.weight, std=m**-0.5)
+    return layer
+
+
+def check_tokens(tokens, longest=float("inf")):
+    """Raise an error unless tokens are an integer array ``b s``, short enough."""
+    if tokens.ndim != 2 or tokens.dtype not in (torch.int32, torch.int64):
+        got = f"{tokens.dtype} {tuple(tokens.shape)}"
+        raise ValueError(f"expected tokens b s of whole numbers, got {got}")
+    if tokens.shape[1] > longest:
+        raise ValueError(f"{tokens.shape[1]} positions, but max_length = {longest}")
+
+
+class LanguageModel(nn.Module):
+    """Logits of the next token at every position: ``b s -> b s c``."""
+
+    def __init__(
+        self,
+        n_tokens,
+        m,
+        *,
+        max_length,
+        positions="learned",
+        tied=True,
+        causal=True,
+        stack=Encoder,
+        **options,
+    ):
+        super().__init__()
+        kind, attention = POSITIONS[positions]
+        self.max_length, self.causal = max_length, causal
+        self.embed = embedding(n_tokens, m)
+        self.positions = kind(m, max_length) if kind else None
+        self.decoder = stack(m=m, attention=attention, **options)
+        self.output = None if tied else unembedding(m, n_tokens)
+
+    def logits(self, x):
+        return nn.functional.linear(x, (self.output or self.embed).weight)
+
+    def forward(self, tokens, mask=None, *context, return_maps=False):
+        check_tokens(tokens, self.max_length)
+        x = self.embed(tokens.clamp(min=0))  # b s m; padding, -1, has no row
+        x = self.positions(x) if self.positions else x
+        options = {"is_causal": self.causal, "return_maps": return_maps}
+        out = self.decoder(x, mask, *context, **options)
+        return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
+
+
+def attend_and_keep(layer, x, cache, start, mask):
+    """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
+    q, k, v = layer.project(x, offset=start)  # b h n d; rotary positions need start
+    keys, values = cache  # b h s d
+    stop = start + x.shape[1]
+    keys[:, :, start:stop] = k  # in place: nothing is copied
+    values[:, :, start:stop] = v
+    out = fused_attention(q, keys[:, :, :stop], values[:, :, :stop], mask)
+    return layer.out(merge_heads(out)), cache
+
+
+def advance_block(block, x, cache, start, mask, context):
+    """A block on new positions: ``b n m``, and its cache with them in it."""
+
+    def before(norm, x):
+        return norm(x) if block.norm_first else x
+
+    def after(norm, x):
+        return x if block.norm_first else norm(x)
+
+    normed = before(block.norm1, x)
+    found, cache = attend_and_keep(block.attention, normed, cache, start, mask)
+    x = after(block.norm1, x + found)
+    if context:  # keys, values and their mask
+        (q,) = block.cross.project(before(block.cross_norm, x), "q")  # b h n d
+        found = block.cross.out(merge_heads(fused_attention(q, *context)))
+        x = after(block.cross_norm, x + found)
+    return after(block.norm2, x + block.ffn(before(block.norm2, x))), cache
+
+
+def new_cache(model, first, length, context=None, context_mask=None):
+    """Empty key-value cache of ``length`` columns; row ``b`` begins in ``first[b]``."""
+    blocks, table = model.decoder.blocks, model.embed.weight
+    n_heads = blocks[0].attention.n_heads
+    shape = (len(first), n_heads, length, table.shape[1] // n_heads)  # b h s d
+    kept = [(table.new_zeros(shape), table.new_zeros(shape)) for _ in blocks]
+    contexts = [None] * len(blocks)
+    if context is not None:
+        contexts = [(*b.cross.project(context, "kv"), context_mask) for b in blocks]
+    return {"start": 0, "first": first, "blocks": kept, "contexts": contexts}
+
+
+def advance(model, tokens, cache):
+    """Logits after new tokens, ``b n -> b n c``, and the cache with them in it."""
+    start, stop = cache["start"], cache["start"] + tokens.shape[1]
+    seen = torch.arange(stop, device=tokens.device)  # s
+    columns, first = seen[start:], cache["first"][:, None]  # n, b 1
+    mask = (seen >= first[..., None]) & (seen <= columns[:, None])  # b n s
+    x = model.embed(tokens.clamp(min=0))  # b n m
+    if model.positions:  # counted from the first token of the row
+        x = x + model.positions.table[(columns - first).clamp(min=0)].to(x.dtype)
+    kept = []
+    for n, block in enumerate(model.decoder.blocks):
+        x, new = advance_block(
+            block, x, cache["blocks"][n], start, mask[:, None], cache["contexts"][n]
+        )
+        kept.append(new)
+    x = model.decoder.norm(x) if model.decoder.norm else x
+    return model.logits(x), cache | {"start": stop, "blocks": kept}
+
+
+def checked_prompts(model, prompts, length):
+    """Prompts as lists of tokens, if the model knows them and has room to go on."""
+    rows = [[int(token) for token in prompt] for prompt in prompts]
+    lengths, n_tokens = [len(row) for row in rows], model.embed.num_embeddings
+    if min(lengths) < 1 or max(lengths) + length > model.max_length:
+        raise ValueError(
+            f"expected prompts of 1 to {model.max_length - length} tokens, since "
+            f"max_length = {model.max_length} and length = {length}, got {lengths}"
+        )
+    if not all(0 <= token < n_tokens for row in rows for token in row):
+        raise ValueError(f"expected tokens from 0 to {n_tokens - 1}, got {rows}")
+    return rows
+
+
+@torch.no_grad()
+def continue_texts(model, tokens, first, length, end, seed, **knobs):
+    """The prompts in one pass, then a token at a time: ``b s -> b length``."""
+    cache = new_cache(model, first, tokens.shape[1] + length)
+    rng, texts = torch.Generator(tokens.device).manual_seed(seed), []
+    done = torch.zeros_like(first, dtype=torch.bool)  # b
+    for _ in range(length):
+        logits, cache = advance(model, tokens, cache)
+        p = next_token_probabilities(logits[:, -1], **knobs)  # b c
+        drawn = torch.multinomial(p, 1, generator=rng)[:, 0]  # b
+        texts.append(torch.where(done, end, drawn))
+        done = done | (texts[-1] == end)
+        tokens = texts[-1][:, None]  # b 1
+    return torch.stack(texts, dim=1)
+
+
+def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
+    """Continue each prompt, a list of tokens, by ``length`` tokens: ``b length``.
+
+    The ``knobs`` are those of ``next_token_probabilities``: ``top_k=1`` is greedy. Once
+    ``end`` is drawn, only ``end`` follows. A model in training mode stays so.
+    """
+    if knobs.get("temperature", 1) <= 0:
+        raise ValueError("expected a temperature above 0; top_k=1 is its limit, greedy")
+    rows = checked_prompts(model, prompts, length)
+    longest = max(map(len, rows))
+    first = tensor([longest - len(row) for row in rows])  # b
+    tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
+    with without_dropout(model):
+        return continue_texts(model, tokens, first, length, end, seed, **knobs)
+
+
+# --------------------------------------------------------------------------------------
+# training
+
+
+def batch_of(tokens, length, batch_size, update, rank, n_processes):
+    """The share of a process in the windows of an update: ``b s+1``."""
+    draw = torch.Generator().manual_seed(update)
+    start = torch.randint(len(tokens) - length, (batch_size, 1), generator=draw)
+    start = start[rank::n_processes].to(tokens.device)
+    return tokens[start + torch.arange(length + 1, device=tokens.device)]
+
+
+def optimizer_of(model, learning_rate):
+    """AdamW, with weight decay on the matrices of the layers and the embedding only."""
+    decay, keep = [], []
+    for name, param in model.named_parameters():
+        is_matrix = name.endswith("weight") and param.ndim > 1
+        (decay if is_matrix else keep).append(param)
+    groups = [{"params": decay}, {"params": keep, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
+
+
+def save(path, parts):
+    """Write a checkpoint, whole or not at all: the old one stays until then."""
+    draft = path.with_suffix(".draft")
+    torch.save(parts, draft)
+    draft.replace(path)
+
+
+def train(model, tokens, options, path, rank, n_processes):
+    """Train from the last checkpoint on, with a share of every batch."""
+    optimizer, done = optimizer_of(model, options.learning_rate), 0
+    if path.exists():
+        kept = torch.load(path, map_location=tokens.device, weights_only=True)
+        model.load_state_dict(kept["model"])
+        optimizer.load_state_dict(kept["optimizer"])
+        done = kept["update"]
+        print(f"goes on after update {done}")
+    parallel = DistributedDataParallel(model) if n_processes > 1 else model
+    given = options.batch_size, rank, n_processes
+    for update in range(done + 1, options.updates + 1):
+        batch = batch_of(tokens, model.max_length, given[0], update, *given[1:])
+        logits = parallel(batch[:, :-1])  # b s c
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if update == 1 or update % 10 == 0:  # seldom: a GPU waits while it is printed
+            loss = loss.detach() / n_processes
+            if n_processes > 1:
+                distributed.all_reduce(loss)
+            if rank == 0:
+                print(f"update {update:4}: loss {loss.item():.3f}")
+        if rank == 0 and (update % 100 == 0 or update == options.updates):
+            parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            save(path, {**parts, "update": update})
+
+
+def main():
+    """Train a model on the characters of a text file, and let it write."""
+    parser = argparse.ArgumentParser(description="Train a language model on a text.")
+    parser.add_argument("text", nargs="?", default=__file__, help="a file in UTF-8")
+    parser.add_argument("--folder", default="run", help="of checkpoints")
+    parser.add_argument("--updates", type=int, default=100)
+    parser.add_argument("--batch-size", type=int, default=8, help="of all processes")
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--prompt", help="by default how the text begins")
+    options = parser.parse_args()
+    rank = int(os.environ.get("RANK", 0))
+    n_processes = int(os.environ.get("WORLD_SIZE", 1))
+    device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+    device = device if torch.cuda.is_available() else "cpu"
+    if n_processes > 1:
+        distributed.init_process_group("nccl" if device != "cpu" else "gloo")
+
+    text = Path(options.text).read_text(encoding="utf-8-sig")
+    characters = sorted(set(text))
+    numbers = {character: n for n, character in enumerate(characters)}
+    tokens = torch.tensor([numbers[character] for character in text], device=device)
+    torch.manual_seed(0)
+    sizes = {"n_blocks": 2, "n_heads": 4, "f": 256, "max_length": 128}
+    choices = {"positions": "rotary", "norm_first": True, "activation": "gelu"}
+    model = LanguageModel(len(characters), 64, **sizes, **choices).to(device)
+    if len(text) <= model.max_length or options.batch_size % n_processes:
+        parser.error(
+            f"expected a text of more than {model.max_length} characters and a batch "
+            f"that {n_processes} processes share, got {len(text)}, {options.batch_size}"
+        )
+    folder = Path(options.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    train(model, tokens, options, folder / "checkpoint.pt", rank, n_processes)
+    if rank == 0:
+        prompt = options.prompt or text[:16]
+        if unknown := set(prompt) - set(numbers):
+            parser.error(f"the text has no {sorted(unknown)}, which the prompt has")
+        written = generate(model, [[numbers[c] for c in prompt]], 100, temperature=0.8)
+        print(prompt + "".join(characters[n] for n in written[0].tolist()))
+    if n_processes > 1:
+        distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""``scripts/model_jax.py`` and ``model_torch.py`` train, resume and write, alone."""
+
+import ast
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import pages
+from helpers.weights import as_numpy, from_arrays, to_arrays
+
+FRAMEWORK = {"jax": {"jax", "flax", "optax", "numpy", "orbax"}, "torch": {"torch"}}
+ENV = {name: x for name, x in os.environ.items() if name != "PYTHONPATH"}
+by_side = pytest.mark.parametrize("side", pages.SIDES)
+
+
+def copied(side, folder):
+    """The file of a framework, in a folder where nothing else is."""
+    return shutil.copy(pages.ROOT / f"scripts/model_{side}.py", folder)
+
+
+def started(command, folder):
+    """A process of Python in a folder, for which a warning is an error."""
+    command = [sys.executable, "-W", "error", *map(str, command)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=folder, env=ENV, **pipes)
+
+
+def losses(process):
+    """Losses by update that a process prints, once it has ended well."""
+    out, error = process.communicate(timeout=600)
+    assert process.returncode == 0, error
+    return dict(re.findall(r"^update +(\d+): loss ([\d.]+)$", out, re.MULTILINE)), out
+
+
+@pytest.fixture(scope="module", params=pages.SIDES)
+def whole(request, tmp_path_factory):
+    """Side, folder, and what an uninterrupted training of 20 updates prints."""
+    folder = tmp_path_factory.mktemp(request.param)
+    file = copied(request.param, folder)
+    command = ["-I", file, "--updates", 20, "--folder", "whole"]
+    return request.param, folder, *losses(started(command, folder))
+
+
+def test_it_learns_and_writes_without_the_helpers(whole):
+    side, folder, found, out = whole
+    text = (folder / f"model_{side}.py").read_text("utf-8")
+    guessing = np.log(len(set(text)))
+    assert abs(float(found["1"]) - guessing) < 0.5
+    assert float(found["20"]) < guessing - 1
+    written = out.partition(f"loss {found['20']}\n")[2].removesuffix("\n")
+    assert len(written) == 116 and written.startswith(text[:16])
+
+
+def test_an_interrupted_training_goes_on_as_if_it_were_not(whole):
+    side, folder, found, _ = whole
+    file = folder / f"model_{side}.py"
+    for updates in (10, 20):
+        command = ["-I", file, "--updates", updates, "--folder", "parts"]
+        parts, out = losses(started(command, folder))
+    assert "goes on after update 10" in out
+    assert parts == {"20": found["20"]}
+
+
+def test_two_processes_have_the_losses_of_one(whole):
+    side, folder, found, _ = whole
+    file, options = folder / f"model_{side}.py", ["--updates", 20, "--folder", "two"]
+    if side == "torch":
+        run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
+        processes = [started([*run, file, *options], folder)]
+    else:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            address = f"localhost:{free.getsockname()[1]}"
+        where = ["--coordinator", address, "--processes", 2, "--process"]
+        commands = [[file, *options, *where, rank] for rank in range(2)]
+        processes = [started(command, folder) for command in commands]
+    two, *_ = (losses(process)[0] for process in processes)
+    for update, loss in found.items():
+        np.testing.assert_allclose(float(two[update]), float(loss), atol=2e-3)
+
+
+@by_side
+def test_it_imports_its_framework_and_the_standard_library(side):
+    text = (pages.ROOT / f"scripts/model_{side}.py").read_text("utf-8")
+    nodes = [*ast.walk(ast.parse(text))]
+    found = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
+    found |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    packages = {name.partition(".")[0] for name in found} - sys.stdlib_module_names
+    assert packages == FRAMEWORK[side]
+    assert "helpers" not in text and pages.repository() in text
+
+
+def test_a_short_text_is_refused_with_a_sentence(tmp_path):
+    (tmp_path / "short.txt").write_text("to be")
+    process = started([copied("torch", tmp_path), "short.txt"], tmp_path)
+    assert "expected a text of more than 128 characters" in process.communicate()[1]
+
+
+def test_both_have_the_same_logits_and_write_the_same(tmp_path):
+    """From the same weights, with a cache and greedy."""
+    sizes = {"n_blocks": 1, "n_heads": 3, "f": 7, "max_length": 5, "norm_first": True}
+    tokens, found, arrays = np.arange(10).reshape(2, 5) % 7, [], None
+    for side in pages.SIDES:
+        path = copied(side, tmp_path)
+        spec = importlib.util.spec_from_file_location(side, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        keys = {"rngs": module.nnx.Rngs(0)} if side == "jax" else {}
+        model = module.LanguageModel(7, 12, positions="rotary", **sizes, **keys)
+        arrays = arrays or to_arrays(model)
+        from_arrays(model, arrays)
+        array = module.np.asarray if side == "jax" else module.torch.as_tensor
+        logits = as_numpy(model(array(tokens)))
+        written = as_numpy(module.generate(model, [[1], [2, 3]], 3, top_k=1))
+        found.append((logits, written))
+    np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-5)
+    np.testing.assert_array_equal(found[0][1], found[1][1])
