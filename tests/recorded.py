@@ -67,8 +67,7 @@ MODELS = {  # name: kind, sizes, options, inputs
     ),
     "block, post-norm": ("EncoderBlock", (M, H, F), {}, (draw(B, S, M), MASK)),
     "block, pre-norm": (
-        "EncoderBlock", (M, H, F),
-        {"norm_first": True, "activation": "gelu", "norm": "rms"},
+        "EncoderBlock", (M, H, F), {"norm_first": True, "activation": "gelu"},
         (draw(B, S, M), MASK),
     ),
     "encoder": ("Encoder", (L, M, H, F), {"norm_first": True}, (draw(B, S, M), MASK)),
