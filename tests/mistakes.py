@@ -237,11 +237,11 @@ MISTAKES = [
     # Pictures, and sequences of one's own
     ("patches are cut column by column", "torch", "cut_patches",
      "permute(0, 1, 3, 2, 4, 5)", "permute(0, 3, 1, 2, 4, 5)",
-     "unit/test_vision.py"
+     "test_vision.py"
      "::test_patches_are_read_row_by_row_and_equal_a_convolution[torch]"),
     ("the class token stands behind the patches", "jax", "VisionTransformer",
      "[token, x]", "[x, token]",
-     "unit/test_vision.py::test_the_model_is_that_of_the_formulas[token-jax]"),
+     "test_vision.py::test_the_model_equals_that_of_torchvision[jax]"),
     ("the mean is over padding too", "jax", "SequenceClassifier",
      "real.sum(1)[:, None]", "real.shape[1]",
      "unit/test_own_data.py::test_the_classifier_is_that_of_the_formulas[jax]"),
