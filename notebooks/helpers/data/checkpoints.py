@@ -48,7 +48,8 @@ def read_tensors(folder, framework):
     for path in paths:
         try:
             with safe_open(path, framework=framework) as file:
-                tensors |= {name: file.get_tensor(name) for name in file.keys()}
+                names = file.keys()
+                tensors |= {name: file.get_tensor(name) for name in names}
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged: {error}") from None
     return tensors
