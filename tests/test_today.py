@@ -215,7 +215,7 @@ def gradients(side, variant):
 @on_both_sides
 @ON_VARIANTS
 def test_gradients_under_padding_are_finite_and_those_of_the_twin(side, variant):
-    """None is zero everywhere but that of the biases of keys, which change no weight."""
+    """None is zero everywhere but those of keys' biases, which change no weight."""
     found, expected = gradients(side, variant), gradients(torch_side, variant)
     assert found.keys() == expected.keys()
     largest = max(np.abs(grad).max() for grad in expected.values())
