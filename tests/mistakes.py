@@ -93,7 +93,7 @@ MISTAKES = [
      "::test_rotary_multiplies_complex_numbers_by_the_phase_of_a_position[2-5-jax]"),
     ("rotary positions forget where the cache ends", "jax", "RotaryAttention",
      "rotary(x, offset)", "rotary(x)",
-     "unit/test_generate.py::test_logits_with_a_cache_are_those_without"
+     "test_decoder.py::test_logits_with_a_cache_are_those_without"
      "[[5, 1, 5]-rotary-jax]"),
     ("learned positions count from the end of the table", "jax", "LearnedPositions",
      "self.table[: x.shape[1]]", "self.table[-x.shape[1] :]",
@@ -102,8 +102,7 @@ MISTAKES = [
     # Losses and training
     ("each token is predicted from itself", "torch", "next_token",
      "tokens[:, 1:]", "tokens[:, :-1]",
-     "unit/test_decoder.py::test_the_loss_is_the_mean_over_real_tokens"
-     "[LanguageModel-torch]"),
+     "test_decoder.py::test_the_loss_is_the_mean_over_real_tokens[torch]"),
     ("gradients of earlier updates stay", "torch", "update",
      "optimizer.zero_grad()", "pass",
      "test_reverse.py::test_updates_are_those_of_the_optimizer_of_the_framework"
@@ -113,8 +112,7 @@ MISTAKES = [
      "test_reverse.py::test_dropout_draws_new_masks_in_every_update[0.4-torch]"),
     ("padding counts in the mean", "jax", "next_token",
      "jnp.where(real, losses, 0).sum() / real.sum()", "losses.mean()",
-     "unit/test_decoder.py::test_the_loss_is_the_mean_over_real_tokens"
-     "[LanguageModel-jax]"),
+     "test_decoder.py::test_the_loss_is_the_mean_over_real_tokens[jax]"),
     ("the softmax is over the batch, not over the set", "jax", "odd_one_out",
      "log_softmax(logits, axis=-1)", "log_softmax(logits, axis=0)",
      "unit/test_train.py::test_the_odd_one_is_the_class_of_a_set[jax]"),
@@ -149,34 +147,33 @@ MISTAKES = [
     # Language models and generation
     ("a language model sees what it predicts", "jax", "LanguageModel",
      '"is_causal": self.causal', '"is_causal": False',
-     "unit/test_decoder.py::test_logits_before_a_changed_token_keep_their_bits"
-     "[LanguageModel-pre-jax]"),
+     "test_decoder.py::test_logits_before_a_changed_token_keep_their_bits[jax]"),
     ("a high temperature sharpens", "torch", "next_token_probabilities",
      "/ temperature", "* temperature",
-     "unit/test_generate.py::test_probabilities_are_those_of_the_papers"
-     "[None-None-2.5-torch]"),
+     "test_decoder.py::test_probabilities_are_those_of_the_papers"
+     "[2.5-None-None-torch]"),
     ("top-k keeps one token more", "jax", "next_token_probabilities",
      "< top_k", "<= top_k",
-     "unit/test_generate.py::test_probabilities_are_those_of_the_papers"
-     "[None-4-1.0-jax]"),
+     "test_decoder.py::test_probabilities_are_those_of_the_papers"
+     "[1.0-4-None-jax]"),
     ("top-p drops the token that crosses the bound", "jax", "next_token_probabilities",
      "jnp.cumsum(p, axis=-1) - p", "jnp.cumsum(p, axis=-1)",
-     "unit/test_generate.py::test_probabilities_are_those_of_the_papers"
-     "[0.5-None-1.0-jax]"),
+     "test_decoder.py::test_probabilities_are_those_of_the_papers"
+     "[1.0-None-0.5-jax]"),
     ("new keys overwrite the first ones", "torch", "attend_and_keep",
-     "kept[:, :, start:stop] = part", "kept[:, :, : stop - start] = part",
-     "unit/test_generate.py::test_logits_with_a_cache_are_those_without"
+     "keys[:, :, start:stop] = k", "keys[:, :, : stop - start] = k",
+     "test_decoder.py::test_logits_with_a_cache_are_those_without"
      "[[5, 1, 5]-learned-torch]"),
     ("padding before a short prompt counts as positions", "torch", "advance",
      "(columns - first)", "(columns + 0 * first)",
-     "unit/test_generate.py::test_rows_of_different_lengths_have_the_logits_of_rows_alone"
+     "test_decoder.py::test_rows_of_different_lengths_have_the_logits_of_rows_alone"
      "[learned-torch]"),
-    ("a text goes on after its end", "torch", "generate continue_texts",
-     "torch.where(done, end, chosen)", "chosen",
-     "unit/test_generate.py::test_after_its_end_a_text_has_only_ends[torch]"),
-    ("every seed draws the same text", "jax", "generate",
+    ("a text goes on after its end", "torch", "continue_texts",
+     "torch.where(done, end, drawn)", "drawn",
+     "test_decoder.py::test_after_its_end_a_text_has_only_ends[torch]"),
+    ("every seed draws the same text", "jax", "continue_texts",
      "jax.random.key(seed)", "jax.random.key(0)",
-     "unit/test_generate.py::test_texts_follow_from_the_seed[jax]"),
+     "test_decoder.py::test_texts_follow_from_the_seed[jax]"),
     # Translation
     ("padding of the source is visible", "torch", "Translator",
      "(source >= 0)", "(source >= -1)",
