@@ -162,10 +162,6 @@ def test_every_page_has_its_pair_as_sync_writes_it():
     report(faults)
 
 
-# HERE: that `jupytext --sync` in either direction loses nothing, and ids are kept.
-
-
-@pytest.mark.skipif(not hasattr(sync, "changes"), reason="sync has no changes() yet")
 def test_sync_changes_nothing():
     """Notebooks, shared cells, rooms of the helpers, files to carry away."""
     report(f"{path}: out of date, run `make sync`" for path in sync.changes())
