@@ -177,19 +177,19 @@ MISTAKES = [
     # Translation
     ("padding of the source is visible", "torch", "Translator",
      "(source >= 0)", "(source >= -1)",
-     "unit/test_decoder.py::test_padding_changes_no_logits_of_real_positions"
-     "[Translator-torch]"),
+     "test_translation.py::"
+     "test_later_tokens_change_no_bit_and_padding_changes_no_logits[torch]"),
     ("beams change places, their caches do not", "torch", "search_beams",
      "rows * width + beam", "rows * width + 0 * beam",
-     "unit/test_generate.py::test_beam_search_finds_what_a_search_by_hand_finds"
+     "test_translation.py::test_beam_search_finds_what_a_search_by_hand_finds"
      "[4-torch]"),
     ("a finished translation pays for what follows", "jax", "best_continuations",
      "jnp.where((last == end)[..., None], only_end, log_p)", "log_p",
-     "unit/test_generate.py::test_a_finished_translation_keeps_its_probability[jax]"),
+     "test_translation.py::test_a_finished_translation_keeps_its_probability[jax]"),
     ("cross-attention has no norm", "jax", "DecoderBlock",
      "query = self.cross_norm(x)", "query = x",
-     "unit/test_decoder.py::test_a_block_equals_the_decoder_layer_of_pytorch"
-     "[causal-relu-pre-jax]"),
+     "test_translation.py::test_a_block_equals_the_decoder_layer_of_pytorch"
+     "[pre-jax]"),
     # The Transformer of today, and published weights
     ("query heads share keys in turn, not in groups", "torch", "fused",
      "x.repeat_interleave(n, dim=1)", "x.repeat(1, n, 1, 1)",
