@@ -1,90 +1,101 @@
-"""Greedy generation in every way, in one process; prints JSON.
+"""Greedy generation with and without a cache, in one process; prints JSON.
 
-python -m benchmarks.generation --framework jax --place 0
+python -m benchmarks.generation --framework jax
 """
 
 import argparse
-import importlib
 import json
 import time
-from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 
-from benchmarks.measure import FRAMEWORKS, device
-from helpers.engine.settings import Text
-from helpers.engine.shapes import as_numpy
+from helpers.weights import as_numpy
 
-# Untied: an untrained tied model repeats its last token, whatever came before.
-CHAPTER = replace(Text(), n_blocks=4, tied=False)
-LARGER = replace(CHAPTER, length=512, n_blocks=6, m=192, n_heads=6, f=768)
-CASES = {  # settings, texts, tokens of a prompt, new tokens
-    "chapter, 1": (CHAPTER, 1, 32, 32), "chapter, 16": (CHAPTER, 16, 32, 32),
-    "larger, 1": (LARGER, 1, 480, 32), "larger, 16": (LARGER, 16, 480, 32),
-}  # fmt: skip
-LEAST = 1  # second that the timed calls of a way take together
+SMALL = {"n_tokens": 609, "m": 96, "n_blocks": 4, "n_heads": 4, "f": 384}
+LARGE = {"n_tokens": 609, "m": 192, "n_blocks": 6, "n_heads": 6, "f": 768}
+CASES = {  # sizes, longest text, texts, tokens of a prompt, new tokens
+    "chapter, 1": (SMALL, 64, 1, 32, 32),
+    "chapter, 16": (SMALL, 64, 16, 32, 32),
+    "larger, 1": (LARGE, 512, 1, 480, 32),
+    "larger, 16": (LARGE, 512, 16, 480, 32),
+}
 
 
-def measure(framework, place=0, length=None):
-    """Of each way, by case: seconds per new token, and of the first call.
+def model_of(framework, sizes, longest):
+    """An untrained model. Untied: a tied one repeats its last token for ever."""
+    room = import_module(f"helpers.{framework}")
+    options = {**sizes, "max_length": longest, "norm_first": True, "tied": False}
+    if framework == "torch":
+        import_module("torch").manual_seed(0)
+        return room.LanguageModel(**options).to(room.device).eval()
+    model = room.LanguageModel(**options, rngs=import_module("flax.nnx").Rngs(0))
+    model.eval()
+    return model
 
-    A trial has prompts of ``length`` tokens, as many new ones, and is timed once.
 
-    Raises
-    ------
-    AssertionError
-        If a way does not generate the same tokens as ``generate``.
-    """
-    ways = importlib.import_module(f"benchmarks.generation_{framework}").WAYS
-    found = {way: {"first": {}, "seconds": {}} for way in ways}
-    for case, (settings, n, *sizes) in CASES.items():
-        prompt, new = [length or size for size in sizes]
-        model = untrained(framework, settings)
-        draw = np.random.default_rng(settings.seed)
-        prompts = draw.integers(settings.n_tokens, size=(n, prompt), dtype=np.int32)
-        texts = {}
+def without_cache_torch(model, prompts, length):
+    """The whole text through the model again for each token."""
+    import torch
+
+    tokens = torch.as_tensor(prompts, device=model.embed.weight.device)  # b s
+    with torch.no_grad():
+        for _ in range(length):
+            new = model(tokens)[:, -1:].argmax(-1)
+            tokens = torch.cat([tokens, new], dim=1)
+    return tokens[:, -length:]
+
+
+def without_cache_jax(model, prompts, length):
+    """The same, compiled for one length: later places are padding."""
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    graph, state = nnx.split(model)
+
+    @jax.jit
+    def logits(state, tokens, place):
+        return nnx.merge(graph, state)(tokens)[:, place]  # b c
+
+    tokens = jnp.pad(jnp.asarray(prompts), ((0, 0), (0, length)))
+    for place in range(prompts.shape[1] - 1, prompts.shape[1] + length - 1):
+        new = logits(state, tokens, place).argmax(-1)
+        tokens = tokens.at[:, place + 1].set(new)
+    return tokens[:, -length:]
+
+
+def measure(framework, length=None):
+    """Of both ways, by case: seconds per new token, and of the first call."""
+    room, found = import_module(f"helpers.{framework}"), {}
+    slow = without_cache_torch if framework == "torch" else without_cache_jax
+    ways = {
+        "book": lambda *given: room.generate(*given, top_k=1),
+        "without cache": slow,
+    }
+    for case, (sizes, longest, n, prompt, new) in CASES.items():
+        prompt, new = length or prompt, length or new
+        model, draw = model_of(framework, sizes, longest), np.random.default_rng(0)
+        prompts = draw.integers(609, size=(n, prompt))
+        first, texts = {}, {}
         for way, generate in ways.items():
-            seconds, texts[way] = timed(generate, model, prompts, new)
-            found[way]["first"][case] = seconds
-            np.testing.assert_array_equal(texts[way], texts["book"], f"{case}: {way}")
-        for way in list(ways)[:: 1 if place % 2 == 0 else -1]:
-            least = 0 if length else LEAST
-            seconds = shortest(least, ways[way], model, prompts, new)
-            found[way]["seconds"][case] = seconds / new
-    return {way: {**found[way], "device": device(framework)} for way in ways}
-
-
-def untrained(framework, settings):
-    """The language model of the settings, on the GPU if there is one."""
-    models = importlib.import_module(f"helpers.{framework}")
-    model = models.build(models.LanguageModel, seed=settings.seed, **settings.model)
-    gpu = framework == "torch" and device(framework)  # JAX needs no telling
-    return model.to("cuda") if gpu else model
-
-
-def timed(function, *args):
-    """Seconds until a result is there, and the result."""
-    began = time.perf_counter()
-    result = as_numpy(function(*args))
-    return time.perf_counter() - began, result
-
-
-def shortest(least, function, *args):
-    """Seconds of the fastest of so many calls that together they take at least some."""
-    seconds = [timed(function, *args)[0]]
-    while sum(seconds) < least:
-        seconds.append(timed(function, *args)[0])
-    return min(seconds)
-
-
-def arguments():
-    """Of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--framework", choices=FRAMEWORKS, required=True)
-    parser.add_argument("--place", type=int, default=0, help="of the pair")
-    parser.add_argument("--length", type=int)
-    return parser.parse_args()
+            began = time.perf_counter()
+            texts[way] = as_numpy(generate(model, prompts, new))
+            first[way] = time.perf_counter() - began
+        np.testing.assert_array_equal(texts["book"], texts["without cache"], case)
+        for way, generate in ways.items():
+            seconds = []
+            while sum(seconds) < (0 if length else 1) or not seconds:
+                began = time.perf_counter()
+                as_numpy(generate(model, prompts, new))
+                seconds.append(time.perf_counter() - began)
+            numbers = {"seconds": min(seconds) / new, "first": first[way]}
+            found.setdefault(way, {})[case] = numbers
+    return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(**vars(arguments()))))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--framework", choices=["jax", "torch"], required=True)
+    parser.add_argument("--length", type=int, help="of prompts and texts: a trial")
+    print(json.dumps(measure(**vars(parser.parse_args()))))

@@ -28,10 +28,11 @@
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX:
-# [positions_jax](positions_jax.ipynb). `floats`, `integers` and `booleans` make tensors
-# of these kinds. Before it comes [the encoder block](encoder_torch.ipynb).
+# [positions_jax](positions_jax.ipynb). `Encoder`, `MultiHeadAttention` and `dense` are
+# those of the last two chapters. Before it comes [the encoder
+# block](encoder_torch.ipynb).
 
-# %% tags=["shared", "setup"]
+# %% tags=["torch", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os
 import subprocess
@@ -48,48 +49,18 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["torch", "imports"]
-from dataclasses import replace
-from functools import partial
-from itertools import product
-
 import numpy as np
 import torch
 from torch import nn
 
-from helpers.data.sequences import one_hot, symbols
-from helpers.engine.settings import Sequences
-from helpers.engine.shapes import as_numpy, check_shape
-from helpers.engine.weights import from_arrays, to_arrays  # all parameters of a model
-from helpers.exercises import check  # of what you write
-from helpers.show import drawing, plots
-from helpers.show.prose import say, table  # sentences with computed numbers
+from helpers.exercises import check
+from helpers.settings import Settings
+from helpers.show import drawing, plots, say, table
+from helpers.torch import MultiHeadAttention, cross_entropy, dense, device, fit, tensor
+from helpers.torch.encoder import Encoder, attention_maps
+from helpers.weights import as_numpy, from_arrays, to_arrays
 
-# Built in the chapters on attention and on the encoder block, and a training loop:
-from helpers.torch import (
-    NORMS,
-    Encoder,
-    MultiHeadAttention,
-    attention_maps,
-    build,
-    check_input,
-    check_rate,
-    cross_entropy,
-    dense,
-    fit,
-    full_float32,
-    pick,
-)
-
-# %% tags=["torch", "experiment"]
-# Experiment: the device, the figures' style, and the names floats, integers, booleans
 plots.use_style()
-device = "cuda" if torch.cuda.is_available() else "cpu"
-build = partial(build, device=device)  # models are made on this device
-floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
-integers = partial(torch.as_tensor, dtype=torch.int64, device=device)
-booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
-f"PyTorch {torch.__version__} on {device}"
 
 # %% [markdown] tags=["shared"]
 # ## Without positions the order is lost
@@ -98,12 +69,15 @@ f"PyTorch {torch.__version__} on {device}"
 # position alone. So a whole stack of blocks ignores order, too. We send both sentences
 # through a new encoder:
 
+# %% tags=["torch"]
+torch.manual_seed(0)
+encoder = Encoder(n_blocks=2, m=12, n_heads=3, f=29).to(device)
+
 # %% tags=["shared"]
 dog, bites, man = np.eye(3, 12)  # each word has a feature of its own
 sentences = np.array([[dog, bites, man], [man, bites, dog]])  # b s m
-encoder = build(Encoder, 2, 12, 3, 29)  # n_blocks, m, n_heads, f
-one, two = as_numpy(encoder(floats(sentences)))  # s m, s m
-np.allclose(one, two[::-1], atol=1e-2)
+one, two = as_numpy(encoder(tensor(sentences)))  # s m, s m
+np.allclose(one, two[::-1], atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # The output for *dog* is the same whether it bites or is bitten, and no later layer can
@@ -111,8 +85,6 @@ np.allclose(one, two[::-1], atol=1e-2)
 
 # %% tags=["shared", "check"]
 # Checked: each word gets the same output in both sentences
-with full_float32():
-    one, two = as_numpy(encoder(floats(sentences)))
 np.testing.assert_allclose(one, two[::-1], atol=1e-5)
 assert np.abs(one[0] - one[2]).max() > 1.5
 
@@ -136,9 +108,12 @@ assert np.abs(one[0] - one[2]).max() > 1.5
 # once.
 
 
-# %% tags=["torch"]
+# %% tags=["torch", "export"]
 def sinusoidal_positions(length, m):
-    """Sine on the even features, cosine on the odd ones: ``s m``, in float64."""
+    """Sine on the even features, cosine on the odd ones: ``s m``, in float64.
+
+    Source: Vaswani et al. 2017, sec. 3.5.
+    """
     i = torch.arange(m, dtype=torch.float64)
     angle = torch.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
     return torch.where(i % 2 == 0, angle.sin(), angle.cos())
@@ -147,7 +122,7 @@ def sinusoidal_positions(length, m):
 # %% tags=["shared"]
 m, length = 48, 96
 codes = as_numpy(sinusoidal_positions(length, m))  # s m
-wavelengths = 2 * np.pi * 10000 ** (np.arange(0, m, 2) / m)  # one per pair
+omega = 10000 ** (-np.arange(0, m, 2) / m)  # m/2, one per pair
 
 # %% mystnb={"image": {"alt": "Three rows of six clocks for the positions 0 to 5. All hands start at the top. In the first row the hand goes nearly once around, in the second it comes to a quarter turn, in the third it has hardly left the top."}} tags=["shared", "figure"]
 drawing("clocks")
@@ -155,25 +130,17 @@ drawing("clocks")
 # %% mystnb={"image": {"alt": "Heat map of the positional encoding, 96 positions by 48 features. The first features alternate quickly along the positions; the waves get slower with each pair, and the last features keep one colour throughout. Beside it the products of all pairs of codes, 96 by 96: every diagonal has one colour, and the main diagonal is the darkest."}} tags=["shared", "figure"]
 products = codes @ codes.T / (m / 2)  # s s, so that a code has 1 with itself
 fig = plots.heatmaps(
-    [codes.T, products], titles=["fast pairs on top", "dot products: one per distance"],
-    x="position", y="feature i", low=-1, high=1, bar="value", size=(7.2, 3.2),
-)  # fmt: skip
+    [codes.T, products],
+    titles=["fast pairs on top", "dot products: one per distance"],
+    x="position",
+    y="feature i",
+    low=-1,
+    bar="value",
+    size=(7.2, 3.2),
+)
 fig.axes[1].set_ylabel("position")
 fig.axes[1].tick_params("y", labelleft=True)
 fig
-
-# %% tags=["shared", "check"]
-# Checked: the table is that of the formula, and its last 14 features hardly move
-check_shape(sinusoidal_positions(7, 5), "s m", s=7, m=5)  # an odd m ends on a sine
-angles = np.arctan2(codes[1, ::2], codes[1, 1::2])  # of one step, per pair
-np.testing.assert_allclose(angles, 2 * np.pi / wavelengths)
-assert wavelengths[0] == 2 * np.pi and (np.diff(wavelengths) > 0).all()
-assert wavelengths[-1] < 10000 * 2 * np.pi
-np.testing.assert_allclose(codes[5, 6], np.sin(5 / 10000 ** (6 / 48)))
-np.testing.assert_allclose(codes[5, 7], np.cos(5 / 10000 ** (6 / 48)))
-moves = np.ptp(codes, axis=0)
-assert (moves[-14:] < 0.15).all()
-assert (moves[:-14].reshape(-1, 2).max(axis=1) > 0.15).all()
 
 # %% [markdown] tags=["shared"]
 # In the left panel, the stripes at the bottom are slow hands: sines near 0, cosines
@@ -186,21 +153,19 @@ assert (moves[:-14].reshape(-1, 2).max(axis=1) > 0.15).all()
 # position, and falls over the first few steps.
 
 # %% tags=["shared", "check"]
-# Checked: a step is one rotation; products depend on the distance, falling at first
-pairs = codes.reshape(length, m // 2, 2)  # s i 2
-for t, (pair, wavelength) in product((-3, 1, 10), enumerate(wavelengths)):
-    now, then = pairs[10:-10, pair], pairs[10 + t : length - 10 + t, pair]
-    turn = np.linalg.lstsq(now, then, rcond=None)[0]  # 2 2
-    angle = 2 * np.pi * t / wavelength
-    expected = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
-    np.testing.assert_allclose(now @ turn, then, atol=1e-9)
-    np.testing.assert_allclose(turn, expected, atol=1e-6)
-    np.testing.assert_allclose(turn @ turn.T, np.eye(2), atol=1e-6)
+# Checked: a step of t positions turns hand j by omega_j t, wherever it stands
+hands = codes[:, 1::2] + 1j * codes[:, ::2]  # s m/2, as complex numbers
+for t in (-3, 1, 10):
+    now, then = hands[10:-10], hands[10 + t : length - 10 + t]
+    np.testing.assert_allclose(then, now * np.exp(1j * omega * t), atol=1e-9)
+
+# %% tags=["shared", "check"]
+# Checked: products depend on the distance alone, and fall over the first few steps
 for distance in range(length):
     along = np.diagonal(products, distance)
     np.testing.assert_allclose(along, along[0], atol=1e-9)
-np.testing.assert_allclose(products[0, 0], 1)
-assert (np.diff(products[0, :6]) < 0).all() and (products[0, 5:] < 0.75).all()
+assert (np.diff(products[0, :6]) < 0).all()
+assert (products[0, 5:] < 0.75).all()
 assert (np.diff(products[0, 5:]) > 0).any()  # not monotonic
 
 # %% [markdown] tags=["shared"]
@@ -218,9 +183,17 @@ assert (np.diff(products[0, 5:]) > 0).any()  # not monotonic
 # out of the saved weights.
 
 
-# %% tags=["torch"]
+# %% tags=["torch", "export"]
+def check_length(x, table):
+    """Raise an error if a sequence is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
+# %% tags=["torch", "export"]
 class SinusoidalPositions(nn.Module):
-    """Adds the sine and cosine code of each position: ``b s m -> b s m``."""
+    """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``."""
 
     def __init__(self, m, max_length):
         super().__init__()
@@ -232,9 +205,9 @@ class SinusoidalPositions(nn.Module):
         return x + self.table[: x.shape[1]].to(x.dtype)
 
 
-# %% tags=["torch"]
+# %% tags=["torch", "export"]
 class LearnedPositions(nn.Module):
-    """Adds a learned vector for each position: ``b s m -> b s m``."""
+    """Adds a learned vector to each of ``max_length`` positions: ``b s m -> b s m``."""
 
     def __init__(self, m, max_length):
         super().__init__()
@@ -245,28 +218,6 @@ class LearnedPositions(nn.Module):
         check_length(x, self.table)
         return x + self.table[: x.shape[1]].to(x.dtype)
 
-
-# %% tags=["torch", "check"]
-# Checked: only a learned table has parameters; too long a sequence raises an error
-def check_length(x, table):
-    """Raise an error if a sequence is longer than the table of positions."""
-    s, longest = x.shape[1], table.shape[0]
-    if s > longest:
-        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
-
-
-kinds = SinusoidalPositions, LearnedPositions
-waves, learned = (build(kind, m, length) for kind in kinds)
-zeros, longer = (np.zeros((1, n, m)) for n in (length, length + 1))
-np.testing.assert_allclose(as_numpy(waves(floats(zeros)))[0], codes, atol=1e-6)
-assert to_arrays(waves) == {} and to_arrays(learned)["table"].shape == (length, m)
-said = []
-for positions in (waves, learned):
-    try:
-        positions(floats(longer))
-    except ValueError as error:
-        said.append(str(error))
-assert said == ["97 positions, but the table has max_length = 96"] * 2
 
 # %% [markdown] tags=["shared"]
 # ## Rotary positions put the distance into the scores
@@ -288,16 +239,19 @@ assert said == ["97 positions, but the table has max_length = 96"] * 2
 # p$, but not on where they are.
 
 
-# %% tags=["torch"]
+# %% tags=["torch", "export"]
 def rotary(x, offset=0):
-    """Rotate pairs of features by position, counted from ``offset``: ``... s d``."""
+    """Rotate pairs of features by position, counted from ``offset``: ``... s d``.
+
+    Source: Su et al. 2021, sec. 3.4.2.
+    """
     s, d = x.shape[-2:]
     if d % 2:
         raise ValueError(f"expected pairs of features, got d = {d}")
-    count = partial(torch.arange, dtype=torch.float32, device=x.device)
-    frequencies = 10000.0 ** (-count(0, d, 2) / d)
+    i = torch.arange(0, d, 2, dtype=torch.float32, device=x.device)
+    positions = offset + torch.arange(s, dtype=torch.float32, device=x.device)
     # In float32, the angles of our short sequences are off by less than 1e-4.
-    angle = (offset + count(s))[:, None] * frequencies  # s d/2
+    angle = positions[:, None] * 10000.0 ** (-i / d)  # s d/2
     sin, cos = angle.sin(), angle.cos()
     even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
     pairs = even * cos - odd * sin, even * sin + odd * cos
@@ -309,42 +263,43 @@ def rotary(x, offset=0):
 # make a difference:
 
 # %% tags=["shared"]
-q, k = (np.tile(row, (16, 1)) for row in np.random.default_rng(3).normal(size=(2, 8)))
+query, key = np.random.default_rng(3).normal(size=(2, 8))
+q, k = np.tile(query, (16, 1)), np.tile(key, (16, 1))  # s d
 added_code = as_numpy(sinusoidal_positions(16, 8))  # s d
 added = (q + added_code) @ (k + added_code).T  # s s
-rotated = as_numpy(rotary(floats(q))) @ as_numpy(rotary(floats(k))).T  # s s
+rotated = as_numpy(rotary(tensor(q))) @ as_numpy(rotary(tensor(k))).T  # s s
+
+
+def spread(scores):
+    """Largest difference between two scores of the same distance."""
+    return max(np.ptp(np.diagonal(scores, distance)) for distance in range(-15, 16))
+
 
 # %% mystnb={"image": {"alt": "Two heat maps of scores, 16 queries by 16 keys. Left, with added codes, the colours change along every diagonal. Right, with rotary positions, every diagonal has one colour."}} tags=["shared", "figure"]
 high = max(np.abs(added).max(), np.abs(rotated).max())
 plots.heatmaps(
     [added, rotated],
     titles=["added codes: scores vary", "rotary: one score per distance"],
-    x="position of the key", y="position of the query", low=-high, high=high,
-    bar="score", size=(6.6, 3.2),
-)  # fmt: skip
-
+    x="position of the key",
+    y="position of the query",
+    low=-high,
+    high=high,
+    bar="score",
+    size=(6.6, 3.2),
+)
 
 # %% tags=["shared", "say"]
-def change(scores):
-    """Largest difference between two scores of the same distance."""
-    return max(np.ptp(np.diagonal(scores, distance)) for distance in range(-15, 16))
-
-
 say(
     "Along a diagonal the distance is the same. With added codes the scores of one "
-    f"distance differ by up to {change(added):.1f}. With rotary positions they are "
+    f"distance differ by up to {spread(added):.1f}. With rotary positions they are "
     "equal up to rounding."
 )
 
 # %% tags=["shared", "check"]
 # Checked: with rotary positions the score depends only on the distance
-assert change(rotated) < 1e-4
-assert change(added) > 6
-np.testing.assert_allclose(rotated[0, 0], q[0] @ k[0], atol=1e-5)
-later = as_numpy(rotary(floats(q[5:]), offset=5))
-np.testing.assert_allclose(later, as_numpy(rotary(floats(q)))[5:], atol=1e-6)
-lengths = np.linalg.norm(as_numpy(rotary(floats(q))), axis=-1)
-np.testing.assert_allclose(lengths, np.linalg.norm(q[0]), atol=1e-5)
+assert spread(rotated) < 1e-4
+assert spread(added) > 6
+np.testing.assert_allclose(rotated[0, 0], query @ key, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # Many current models have rotary positions, for example
@@ -355,7 +310,7 @@ np.testing.assert_allclose(lengths, np.linalg.norm(q[0]), atol=1e-5)
 # `offset` is for the decoder.
 
 
-# %% tags=["torch"]
+# %% tags=["torch", "export"]
 class RotaryAttention(MultiHeadAttention):
     """Attention whose queries and keys are rotated: ``b s m -> b s m, b h s s``."""
 
@@ -371,7 +326,7 @@ class RotaryAttention(MultiHeadAttention):
 # 103? At which of the distances 0 to 6 is the score smallest?
 
 # %% tags=["shared", "answer"]
-hands = as_numpy(rotary(floats(np.tile([1.0, 0.0], (106, 1)))))  # s d
+hands = as_numpy(rotary(tensor(np.tile([1.0, 0.0], (106, 1)))))  # s d
 near_score, far_score = hands[5] @ hands[3], hands[105] @ hands[103]
 np.testing.assert_allclose([near_score, far_score], np.cos(2), atol=1e-4)
 assert (hands[0] @ hands[:7].T).argmin() == 3
@@ -399,7 +354,6 @@ drawing("mask")
 # garbage, and compare our encoder with one that forgets the mask after its first layer.
 
 # %% tags=["shared"]
-encoder = build(Encoder, 2, 12, 3, 29)
 x = np.random.default_rng(5).normal(size=(2, 9, 12))  # b s m
 real = np.arange(9) < np.array([[9], [6]])  # b s
 mask = real[:, None, None, :]  # b 1 1 k
@@ -413,15 +367,14 @@ def forgetful(encoder, x, mask):
     return as_numpy(x)
 
 
-# %% tags=["shared", "experiment"]
-# Experiment: both encoders, with and without garbage in the padding
-out, maps = map(as_numpy, attention_maps(encoder, floats(x), booleans(mask)))
-found = attention_maps(encoder, floats(garbage), booleans(mask))
-out_garbage, maps_garbage = map(as_numpy, found)
-leak = [forgetful(encoder, floats(inputs), booleans(mask)) for inputs in (x, garbage)]
+# %% tags=["shared"]
+out, _ = attention_maps(encoder, tensor(x), tensor(mask))
+out_garbage, _ = attention_maps(encoder, tensor(garbage), tensor(mask))
+leak = forgetful(encoder, tensor(x), tensor(mask))
+leak_garbage = forgetful(encoder, tensor(garbage), tensor(mask))
 
 # %% tags=["shared", "say"]
-leaked = np.abs(leak[1] - leak[0])[real].max()
+leaked = np.abs(leak_garbage - leak)[real].max()
 say(
     "Garbage in the padding does not change the real outputs at all. If the second "
     f"layer forgets the mask, it changes them by up to **{leaked:.2f}**, although the "
@@ -429,13 +382,9 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: padding has no effect on outputs and maps, unless a layer forgets the mask
-check_shape(maps, "l b h q k", l=2, b=2, h=3, q=9, k=9)
-np.testing.assert_array_equal(out_garbage[real], out[real])
-np.testing.assert_array_equal(maps_garbage[:, 0], maps[:, 0])
-np.testing.assert_array_equal(maps_garbage[:, 1, :, :6], maps[:, 1, :, :6])
-assert (maps[:, 1, ..., 6:] == 0).all()
-assert leaked > 0.03  # loose: depends on the weights
+# Checked: padding changes no bit of the real outputs, unless a layer forgets the mask
+np.testing.assert_array_equal(as_numpy(out_garbage)[real], as_numpy(out)[real])
+assert leaked > 0.03
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, change the code.** Now only the *last* layer gets the mask. Does the
@@ -450,8 +399,9 @@ def too_late(encoder, x, mask):
     return as_numpy(x)
 
 
-late = [too_late(encoder, floats(inputs), booleans(mask)) for inputs in (x, garbage)]
-spoilt = np.abs(late[1] - late[0])[real].max()
+late = too_late(encoder, tensor(x), tensor(mask))
+late_garbage = too_late(encoder, tensor(garbage), tensor(mask))
+spoilt = np.abs(late_garbage - late)[real].max()
 assert spoilt > 2
 say(
     f"Yes: the real outputs change by up to {spoilt:.1f}. In the first layer, the real "
@@ -471,8 +421,9 @@ say(
 vocabulary = ["a", "by", "night", "step", "the"]  # a real one has tens of thousands
 tokens = ["step", "by", "step"]
 ids = [vocabulary.index(token) for token in tokens]
-embedding = build(nn.Embedding, len(vocabulary), 4)  # m = 4
-rows = embedding(integers([ids]))  # b s m
+torch.manual_seed(0)
+embedding = nn.Embedding(len(vocabulary), 4).to(device)  # m = 4
+rows = embedding(tensor(np.array([ids])))  # b s m
 
 # %% [markdown] tags=["shared"]
 # Training brings the rows of words that are used alike close together ([Mikolov et al.
@@ -493,7 +444,7 @@ rows = embedding(integers([ids]))  # b s m
 drawing("predictor")
 
 
-# %% tags=["torch"]
+# %% tags=["torch", "export"]
 POSITIONS = {  # the codes that are added, and the attention of every block
     "sinusoidal": (SinusoidalPositions, MultiHeadAttention),
     "learned": (LearnedPositions, MultiHeadAttention),
@@ -502,28 +453,33 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 }
 
 
-# %% tags=["torch"]
+# %% tags=["torch", "export"]
 class Predictor(nn.Module):
-    """One output vector per element: ``b s i -> b s c``."""
+    """One output vector per element: ``b s i -> b s c``; options as of ``Encoder``."""
 
     def __init__(
-        self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, input_dropout=0.0,
-        positions="sinusoidal", max_length=512, **options,  # of the blocks
-    ):  # fmt: skip
+        self,
+        n_inputs,
+        m,
+        n_outputs,
+        *,
+        input_dropout=0.0,
+        positions="sinusoidal",
+        max_length=512,
+        **options,  # n_blocks, n_heads, f, dropout, activation, norm_first
+    ):
         super().__init__()
-        kind, options["attention"] = pick(POSITIONS, positions, "positions")
-        input_dropout = check_rate(input_dropout, "input_dropout")
+        kind, attention = POSITIONS[positions]
         self.input_dropout = nn.Dropout(input_dropout)
         self.embed = dense(n_inputs, m)  # 1
         self.positions = kind(m, max_length) if kind else None  # 2
-        self.encoder = Encoder(n_blocks, m, n_heads, f, **options)  # 3
+        self.encoder = Encoder(m=m, attention=attention, **options)  # 3
         self.hidden = dense(m, m)  # 4
-        self.hidden_norm = NORMS["layer"](m)
+        self.hidden_norm = nn.LayerNorm(m)
         self.dropout = nn.Dropout(options.get("dropout", 0.0))
         self.output = dense(m, n_outputs)  # 5
 
     def forward(self, x, mask=None, *, return_maps=False):
-        check_input(x, self.embed.in_features)
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
         encoded = self.encoder(x, mask, return_maps=return_maps)
@@ -535,13 +491,15 @@ class Predictor(nn.Module):
 # %% [markdown] tags=["shared"]
 # Follow our three words through a small, untrained model:
 
-# %% tags=["shared", "experiment"]
-# Experiment: three words through a predictor with our table of embeddings
+# %% tags=["torch"]
+torch.manual_seed(0)
+model = Predictor(5, 4, 2, n_blocks=2, n_heads=2, f=16).to(device)
+
+# %% tags=["shared"]
 vectors = to_arrays(embedding)["weight"]  # i m
-x = one_hot(np.array([ids]), len(vocabulary))  # b s i
-model = build(Predictor, len(vocabulary), 4, 2, n_blocks=2, n_heads=2, f=16)
+x = np.eye(5)[[ids]]  # b s i, one-hot
 from_arrays(model, {**to_arrays(model), "embed.weight": vectors})  # our table
-embedded = model.embed(floats(x))  # b s m
+embedded = model.embed(tensor(x))  # b s m
 placed = model.positions(embedded)  # b s m
 encoded = model.encoder(placed)  # b s m
 
@@ -553,26 +511,14 @@ drawing("walk-through-torch")
 # the encoder, each row depends on all three tokens. (`hidden` is not drawn.)
 
 # %% tags=["shared", "check"]
-# Checked: a row depends on all tokens; only without positions their order has no effect
+# Checked: the rows of step are equal after embed only; then each depends on all tokens
 np.testing.assert_allclose(as_numpy(rows), x @ vectors, atol=1e-6)
 for stage, equal in ((embedded, True), (placed, False), (encoded, False)):
     assert np.allclose(as_numpy(stage)[0, 0], as_numpy(stage)[0, 2]) == equal
-other = one_hot(np.array([[3, 2, 3]]), len(vocabulary))  # step night step
-replaced = as_numpy(model.encoder(model.positions(model.embed(floats(other)))))
-moved = np.abs(replaced - as_numpy(encoded))[0].max(axis=-1)
-assert (moved > 1e-3).all()  # loose: more than rounding
-x = np.random.default_rng(6).normal(size=(2, 7, 5))  # b s i
-order = np.random.default_rng(7).permutation(7)
-sizes = {"n_blocks": 2, "n_heads": 3, "f": 29}
-moved = {}
-for positions in ("none", "sinusoidal", "learned"):
-    model = build(Predictor, 5, 12, 3, positions=positions, **sizes)
-    with full_float32():
-        out, shuffled = (attention_maps(model, floats(y))[0] for y in (x, x[:, order]))
-    check_shape(out, "b s c", b=2, s=7, c=3)
-    moved[positions] = np.abs(as_numpy(shuffled) - as_numpy(out)[:, order]).max()
-assert moved["none"] < 1e-5
-assert min(moved["sinusoidal"], moved["learned"]) > 0.03
+other = tensor(np.eye(5)[[[3, 2, 3]]])  # step night step
+replaced = model.encoder(model.positions(model.embed(other)))
+moved = np.abs(as_numpy(replaced) - as_numpy(encoded))[0].max(axis=-1)
+assert (moved > 1e-3).all()
 
 # %% [markdown] tags=["shared"]
 # ## At new positions, only rotary positions work here
@@ -586,76 +532,74 @@ assert min(moved["sinusoidal"], moved["learned"]) > 0.03
 #
 # > **Helpers of this book**, used from here on:
 # >
-# > * `settings`, here `Sequences(…)`, hold the sizes of the model (`settings.model`)
-# >   and the numbers of its training; the seed is 42.
+# > * `Settings(…)` holds the numbers of a training; its seed is 42. The sizes of a
+# >   model are a plain dictionary.
 # > * `fit(model, loss, data, settings)` is a training loop with Adam; the rate rises
 # >   over `warmup` updates, then falls as a cosine, and gradients are clipped to norm 1
 # >   (the next chapter builds it). `cross_entropy` is the loss of the first chapter,
 # >   here at each position.
-# > * `symbols` draws random sequences, and `one_hot` makes them the input of a model.
 
 # %% tags=["shared"]
-settings = Sequences(
-    length=16, n_symbols=10,
-    n_blocks=1, n_heads=1,  # each position has to look at one other
-    m=32, f=64,  # there is little to remember
-    n_train=6_400, batch_size=64, epochs=6,  # 600 updates in all
-    learning_rate=3e-3, warmup=50,  # high, because the run is short
-)  # fmt: skip
+settings = Settings(
+    n_train=6_400,
+    batch_size=64,
+    epochs=6,  # 600 updates in all
+    learning_rate=3e-3,  # high, because the run is short
+    warmup=50,
+)
+length, n_symbols = 16, 10
+sizes = {"n_inputs": n_symbols, "n_outputs": n_symbols, "max_length": 2 * length}
+sizes |= {"n_blocks": 1, "n_heads": 1}  # each position has to look at one other
+sizes |= {"m": 32, "f": 64}  # there is little to remember
 
 
+# %% tags=["shared"]
 def shifted(n, length, seed):
     """Random sequences ``b s i``; labels ``b s``: the symbols three places before."""
-    x = symbols(n, length, settings.n_symbols, seed)
+    rng = np.random.default_rng(seed)
+    x = rng.integers(n_symbols, size=(n, length), dtype=np.int32)  # b s
     before = np.maximum(np.arange(length) - 3, 0)
-    return one_hot(x, settings.n_symbols), np.ascontiguousarray(x[:, before])
+    return np.eye(n_symbols)[x], np.ascontiguousarray(x[:, before])
+
+
+# %% tags=["torch"]
+def new_model(positions):
+    """A predictor with these positions, and with the same weights otherwise."""
+    torch.manual_seed(settings.seed)
+    return Predictor(**sizes, positions=positions).to(device)
 
 
 # %% tags=["shared"]
-train = shifted(settings.n_train, settings.length, seed=0)
-sinusoidal = build(Predictor, seed=settings.seed, **settings.model)
-history = fit(sinusoidal, cross_entropy, train, settings, bar=False)
-f"accuracy in the last update: {history['accuracy'][-1]:.0%}"
+train = shifted(settings.n_train, length, seed=0)
+models, near = {}, {}
+for kind in ("sinusoidal", "learned", "rotary"):
+    models[kind] = new_model(kind)
+    history = fit(models[kind], cross_entropy, train, settings)
+    near[kind] = history["accuracy"][-10:].mean()  # in the last ten updates
 
-# %% [markdown] tags=["shared"]
-# The other two models differ only in their positions:
-
-# %% tags=["shared", "experiment"]
-# Experiment: learned and rotary positions; the accuracy of all three at each position
-models, tables = {"sinusoidal": sinusoidal}, []
-near = {"sinusoidal": history["accuracy"][-10:].mean()}  # in the last ten updates
-for name in ("learned", "rotary"):
-    chosen = replace(settings, positions=name)
-    sizes = {**chosen.model, "max_length": 2 * settings.length}  # of the Predictor
-    model = models[name] = build(Predictor, seed=settings.seed, **sizes)
-    tables.append(to_arrays(model).get("positions.table"))  # before training
-    history = fit(model, cross_entropy, train, chosen, bar=False)
-    near[name] = history["accuracy"][-10:].mean()
-    tables.append(to_arrays(model).get("positions.table"))  # and after
-inputs, labels = shifted(1_000, 2 * settings.length, seed=1)
+# %% tags=["shared"]
+inputs, labels = shifted(1_000, 2 * length, seed=1)
 far = {}  # accuracy at each position, in new sequences of 32
-for name, model in models.items():
-    logits, _ = attention_maps(model, floats(inputs))  # b s c
-    far[name] = (as_numpy(logits).argmax(-1) == labels).mean(axis=0)
+for kind, model in models.items():
+    logits, _ = attention_maps(model, tensor(inputs))  # b s c
+    far[kind] = (as_numpy(logits).argmax(-1) == labels).mean(axis=0)
+new = {kind: accuracy[length:].mean() for kind, accuracy in far.items()}
 
 # %% mystnb={"image": {"alt": "Accuracy at each position of sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off at the end of the shaded part and stays near this level; the rotary line is at one from position 3 to the end; a dot marks its position 0; how far it drops there depends on the initial weights."}} tags=["shared", "figure"]
 title = "Past the 16 trained positions (shaded), only rotary works"
 lines = {name: (np.arange(32), y) for name, y in far.items()}
 fig = plots.curves({title: lines}, x="position", y="accuracy", size=(6.2, 3.2))
 fig.axes[0].set_ylim(0, 1.05)
-fig.axes[0].axvspan(-0.5, settings.length - 0.5, color=plots.HIDDEN, alpha=0.4, lw=0)
+fig.axes[0].axvspan(-0.5, length - 0.5, color=plots.HIDDEN, alpha=0.4, lw=0)
 line = fig.axes[0].lines[-1]  # rotary, whose position 0 the text speaks of
 fig.axes[0].plot(0, far["rotary"][0], "o", color=line.get_color(), clip_on=False)
 fig
 
 # %% tags=["shared", "say"]
-new = {name: found[16:].mean() for name, found in far.items()}
 rows = {"sequences of 16, in training": near, "sequences of 32, new positions": new}
-lines = [[what, *(f"{x:.1%}" for x in found.values())] for what, found in rows.items()]
-say(
-    table(["accuracy", *models], *lines)
-    + f"\n\nGuessing gives {1 / settings.n_symbols:.0%}."
-)
+lines = [[what, *(f"{x:.1%}" for x in row.values())] for what, row in rows.items()]
+guess = f"Guessing gives {1 / n_symbols:.0%}."
+say(table(["accuracy", *models], *lines) + "\n\n" + guess)
 
 # %% [markdown] tags=["shared"]
 # Why? Training never reached the rows 16 to 31 of the learned table: they are still
@@ -677,16 +621,17 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: all kinds learn, only rotary works at new positions; rows not reached stay
-for name in near:
-    assert near[name] > 0.99
-    _, line = plots.drawn(fig, title, name)
-    if name == "rotary":
-        assert line[3:].min() > 0.9
-    else:
-        assert line[:8].mean() > 0.93  # at the end, sinusoids fall off
-        assert 0.05 < line[16:].mean() < 0.4
-before, after = tables[:2]
+# Checked: all kinds learn the trained positions, and only rotary works at new ones
+assert min(near.values()) > 0.99
+assert far["rotary"][3:].min() > 0.9
+for kind in ("sinusoidal", "learned"):
+    assert far[kind][:8].mean() > 0.93  # at the end, sinusoids fall off
+    assert 0.05 < new[kind] < 0.4
+
+# %% tags=["shared", "check"]
+# Checked: training changed the rows 0 to 15 of the learned table, and no other
+before = to_arrays(new_model("learned"))["positions.table"]
+after = to_arrays(models["learned"])["positions.table"]
 np.testing.assert_array_equal(after[16:], before[16:])
 assert np.abs(after[:16] - before[:16]).max(axis=1).min() > 0.15
 
@@ -713,17 +658,19 @@ def closest(codes):
 
 
 fast, slow = codes[:, :-14], codes[:, -14:]
-angles = np.arange(length)[:, None] / 16 ** (np.arange(0, m, 2) / m)  # s m/2
+angles = np.arange(96)[:, None] / 16 ** (np.arange(0, m, 2) / m)  # s m/2
 shorter = np.hstack([np.sin(angles), np.cos(angles)])
-full, without, alone, other = map(closest, (codes, fast, slow, shorter))
-assert without > 0.99 * full and alone < 0.005 and other > 1.3 * full
+full, without, alone = closest(codes), closest(fast), closest(slow)
+other = closest(shorter)
+assert without > 0.99 * full
+assert alone < 0.005 < 1.3 * full < other
 say(
     f"The closest two codes are {full:.2f} apart with all features, {without:.2f} "
-    f"without the last 14 and {alone:.4f} with those 14 alone. So these 14 say almost "
-    "nothing about the position here. They are probably not wasted: because they are "
-    "nearly constant, the word vector can use them freely. With base 16 the slowest "
-    "hand turns about once in $16 \\cdot 2\\pi \\approx 100$ positions, and the "
-    f"distance is {other:.2f}."
+    f"without the last 14 and {alone:.4f} with those 14 alone: they say almost nothing "
+    "about the position here. They are probably not wasted: because they are nearly "
+    "constant, the word vector can use them freely. With base 16 the slowest hand "
+    "turns about once in $16 \\cdot 2\\pi \\approx 100$ positions, and the distance "
+    f"is {other:.2f}."
 )
 
 # %% [markdown] tags=["shared"]
@@ -769,8 +716,9 @@ def my_sinusoidal(length, m):
 
 def my_rotary(x, offset):
     s, d = x.shape[-2:]
-    count = partial(torch.arange, device=x.device)
-    angle = (offset + count(s))[:, None] * 10000 ** (-count(0, d, 2) / d)  # s d/2
+    i = torch.arange(0, d, 2, device=x.device)
+    positions = offset + torch.arange(s, device=x.device)
+    angle = positions[:, None] * 10000 ** (-i / d)  # s d/2
     points = torch.view_as_complex(x.unflatten(-1, (d // 2, 2)))
     turned = points * torch.polar(torch.ones_like(angle), angle)
     return torch.view_as_real(turned).flatten(-2)

@@ -29,59 +29,57 @@ MISTAKES = [
     # Attention
     ("scores are not divided by √d", "torch", "attention",
      "(q / math.sqrt(q.shape[-1]))", "q",
-     "unit/test_attention.py::test_attention_equals_the_reference[()-None-torch]"),
+     "test_attention.py::test_attention_equals_the_reference[()-None-torch]"),
     ("a query that may look nowhere looks everywhere", "torch", "masked_softmax",
      "torch.where(mask, torch.softmax(scores, dim=-1), 0)",
      "torch.softmax(scores, dim=-1)",
-     "unit/test_fused.py::test_gradients_do_not_depend_on_who_computes_them"
+     "test_attention.py::test_outputs_and_gradients_do_not_depend_on_who_computes_them"
      "[blind rows-all-torch]"),
     ("a query that sees nothing keeps what the fused kernel gives it", "torch",
      "fused_attention",
      "torch.where(seen, framework_attention(q, k, v, mask | ~seen), 0)",
      "framework_attention(q, k, v, mask | ~seen)",
-     "unit/test_fused.py::test_gradients_do_not_depend_on_who_computes_them"
+     "test_attention.py::test_outputs_and_gradients_do_not_depend_on_who_computes_them"
      "[blind rows-all-torch]"),
     ("features are dealt to the heads in turn", "torch", "MultiHeadAttention",
      "self.n_heads, m // self.n_heads)", "m // self.n_heads, self.n_heads).mT",
-     "unit/test_attention.py::test_heads_split_the_features_in_order[2-torch]"),
+     "test_attention.py::test_multi_head_attention_equals_the_reference[None-None-torch]"),
     ("cross-attention takes keys and values from the queries' side", "torch",
      "MultiHeadAttention", 'self.project(context, "kv")', 'self.project(x, "kv")',
-     "unit/test_attention.py::test_multi_head_attention_equals_reference_and_frameworks"
-     "[None-cross-reference-torch]"),
+     "test_attention.py::test_multi_head_attention_equals_the_reference[(7,)-11-torch]"),
     ("the mask is the other way round", "jax", "masked_softmax",
      "jnp.where(mask, scores,", "jnp.where(~mask, scores,",
-     "unit/test_attention.py::test_multi_head_attention_equals_reference_and_frameworks"
-     "[(7,)-self-reference-jax]"),
+     "test_attention.py::test_attention_equals_the_reference[(2, 3)-(1, 3, 5, 7)-jax]"),
     ("the causal mask shows the next position", "jax", "with_causal",
      "k.shape[-2], dtype=bool)", "k.shape[-2], 1, dtype=bool)",
-     "unit/test_decoder.py::test_a_mask_works_besides_the_causal_one[jax]"),
+     "test_attention.py::test_outputs_and_gradients_do_not_depend_on_who_computes_them"
+     "[no mask-causal-jax]"),
     ("heads are merged without moving their axis", "jax", "merge_heads",
      "values.swapaxes(1, 2).reshape(", "values.reshape(",
-     "unit/test_attention.py::test_heads_split_the_features_in_order[2-jax]"),
+     "test_attention.py::test_multi_head_attention_equals_the_reference[None-None-jax]"),
     ("weights are drawn by the size of the output", "jax", "UNIFORM",
      '"fan_in"', '"fan_out"',
-     "unit/test_encoder.py::test_new_linear_layers_are_uniform_with_zero_biases[jax]"),
+     "test_attention.py::test_a_new_layer_attends_almost_evenly[jax]"),
     # The encoder block
     ("dropout comes before the activation", "torch", "FeedForward",
      "self.dropout(self.activation(self.linear1(x)))",
      "self.activation(self.dropout(self.linear1(x)))",
-     "unit/test_encoder.py"
-     "::test_dropout_in_the_net_is_between_activation_and_second_layer[gelu-torch]"),
+     "test_encoder.py"
+     "::test_dropout_in_the_net_is_between_activation_and_second_layer[torch]"),
     ("pre-norm uses its first norm twice", "torch", "EncoderBlock",
      "self.ffn(self.norm2(x))", "self.ffn(self.norm1(x))",
-     "unit/test_encoder.py::test_a_block_equals_the_reference[pre-relu-layer-torch]"),
+     "test_encoder.py::test_a_block_equals_the_reference[pre-relu-torch]"),
     ("only the first block gets the mask", "torch", "Encoder",
      "block(x, mask, **options)",
      "block(x, mask if block is self.blocks[0] else None, **options)",
-     "unit/test_encoder.py::test_padded_positions_have_no_effect_in_any_layer"
+     "test_encoder.py::test_padded_positions_have_no_effect_in_any_layer"
      "[10000.0-post-torch]"),
     ("maps are made with dropout", "torch", "attention_maps",
      "with without_dropout(model), torch.no_grad():", "with torch.no_grad():",
-     "unit/test_encoder.py::test_the_maps_are_those_of_a_model_without_dropout"
-     "[predictor-torch]"),
+     "test_encoder.py::test_the_maps_are_those_of_a_model_without_dropout[torch]"),
     ("the norm is on the branch, not on the sum", "jax", "EncoderBlock",
      "self.norm1(x + self.dropout(values))", "x + self.norm1(self.dropout(values))",
-     "unit/test_encoder.py::test_a_block_equals_the_reference[post-relu-layer-jax]"),
+     "test_encoder.py::test_a_block_equals_the_reference[post-relu-jax]"),
     # Positions
     ("sine and cosine of a pair have different frequencies", "torch",
      "sinusoidal_positions", "(i - i % 2) / m", "i / m",
@@ -239,11 +237,11 @@ MISTAKES = [
     # Pictures, and sequences of one's own
     ("patches are cut column by column", "torch", "cut_patches",
      "permute(0, 1, 3, 2, 4, 5)", "permute(0, 3, 1, 2, 4, 5)",
-     "unit/test_vision.py"
+     "test_vision.py"
      "::test_patches_are_read_row_by_row_and_equal_a_convolution[torch]"),
     ("the class token stands behind the patches", "jax", "VisionTransformer",
      "[token, x]", "[x, token]",
-     "unit/test_vision.py::test_the_model_is_that_of_the_formulas[token-jax]"),
+     "test_vision.py::test_the_model_equals_that_of_torchvision[jax]"),
     ("the mean is over padding too", "jax", "SequenceClassifier",
      "real.sum(1)[:, None]", "real.shape[1]",
      "unit/test_own_data.py::test_the_classifier_is_that_of_the_formulas[jax]"),

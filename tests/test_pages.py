@@ -162,10 +162,6 @@ def test_every_page_has_its_pair_as_sync_writes_it():
     report(faults)
 
 
-# HERE: that `jupytext --sync` in either direction loses nothing, and ids are kept.
-
-
-@pytest.mark.skipif(not hasattr(sync, "changes"), reason="sync has no changes() yet")
 def test_sync_changes_nothing():
     """Notebooks, shared cells, rooms of the helpers, files to carry away."""
     report(f"{path}: out of date, run `make sync`" for path in sync.changes())
@@ -175,7 +171,9 @@ def test_sync_changes_nothing():
 def test_export_cells_hold_definitions_and_constants_alone(cells):
     for cell in cells:
         for node in body(cell) if "export" in cell.tags else []:
-            if kind(cell) != "open" or not (is_definition(node) or is_constant(node)):
+            short = re.match(r"\w+ = partial\(", ast.unparse(node))
+            fits = is_definition(node) or is_constant(node) or short
+            if kind(cell) != "open" or not fits:
                 yield f"{cell}: exports {ast.unparse(node).splitlines()[0]!r}"
 
 

@@ -3,7 +3,7 @@
 ``{twin-code} attention``, with names of functions and classes as its content, shows
 them without docstrings: side by side where there is room, else in two synchronised
 tabs. With the option ``:javascript:`` a third tab has those of ``transformer.js``. A
-name that is not there stops the build.
+name that is not there is a warning.
 """
 
 import ast
@@ -13,10 +13,12 @@ from typing import ClassVar
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 import pages
 
+logger = logging.getLogger(__name__)
 JAVASCRIPT = pages.ROOT / "book" / "_static" / "transformer.js"
 
 
@@ -40,7 +42,10 @@ class TwinCode(SphinxDirective):
             text += ["", f":::{{tab-item}} {name}", f":sync: {side}", ""]
             for word in self.content:
                 kind = "javascript" if path == JAVASCRIPT else "python"
-                text += [f"```{kind}", *find(path, word).splitlines(), "```"]
+                try:
+                    text += [f"```{kind}", *find(path, word).splitlines(), "```"]
+                except LookupError as error:
+                    logger.warning("%s", error, location=self.get_location())
             text.append(":::")
         found = nodes.container()
         lines = StringList([*text, "::::"], source=self.get_source_info()[0])

@@ -1,8 +1,7 @@
 /* The reader's framework: remembered, and followed by all pages.
 
-Every link works without this file; with it, the switch leads to the section that is being
-read, and pages of no side show the links of the chosen framework (book.css hides the
-others). It folds extras, unfolds all checks at once, and prints dark pages light. */
+Every link works without this file; with it, the switch leads to the section that is being read,
+and pages of no side show links of one framework. It also folds extras, and prints pages light. */
 (() => {
   "use strict";
   const root = document.documentElement;
@@ -13,7 +12,6 @@ others). It folds extras, unfolds all checks at once, and prints dark pages ligh
   function sideOf(path) {
     return /\/notebooks\/\w+_(jax|torch)\.html$/.exec(path)?.[1];
   }
-
   // A browser may forbid storage; then nothing is remembered, and all else works.
   const attempt = (act) => {
     try {
@@ -32,14 +30,11 @@ others). It folds extras, unfolds all checks at once, and prints dark pages ligh
 
   function showChoice() {
     const side = root.dataset.framework;
-    for (const button of document.querySelectorAll("button[data-choose]")) {
+    for (const button of document.querySelectorAll("button[data-choose]"))
       button.setAttribute("aria-pressed", button.dataset.choose === side);
-    }
-    for (const tab of document.querySelectorAll(TABS)) {
+    for (const tab of document.querySelectorAll(TABS))
       if (tab.dataset.syncId === side) tab.control.checked = true;
-    }
   }
-
   // The last section whose heading is above a line below the header.
   function currentSection() {
     const header = document.querySelector(".bd-header-article");
@@ -50,16 +45,13 @@ others). It folds extras, unfolds all checks at once, and prints dark pages ligh
 
   function prepareSwitch() {
     for (const link of document.querySelectorAll("a[data-choose]:not([aria-current])")) {
-      for (const event of ["pointerdown", "focus", "keydown", "click"]) {
+      for (const event of ["pointerdown", "focus", "keydown", "click"])
         link.addEventListener(event, () => (link.hash = currentSection()?.id ?? ""));
-      }
     }
-    for (const button of document.querySelectorAll("button[data-choose]")) {
+    for (const button of document.querySelectorAll("button[data-choose]"))
       button.addEventListener("click", () => choose(button.dataset.choose));
-    }
     showChoice();
   }
-
   // Following any link of the book to a chapter, or opening a tab, is a choice.
   function watchChoices() {
     document.addEventListener("click", (event) => {
@@ -67,32 +59,26 @@ others). It folds extras, unfolds all checks at once, and prints dark pages ligh
       const side = link && link.origin === location.origin && sideOf(link.pathname);
       if (side && link.pathname !== location.pathname) choose(side);
     });
-    for (const tab of document.querySelectorAll(TABS)) {
-      const side = tab.dataset.syncId;
-      // A third tab is no framework: what was chosen before is kept, once the tab is.
-      const act = side === "javascript" ? () => setTimeout(keep, 0, CHOICE, root.dataset.framework) : () => choose(side);
-      tab.control.addEventListener("change", act);
-    }
+    // A third tab is no framework: what was chosen before is kept, once the tab is.
+    const act = ({ dataset: { syncId: side } }) =>
+      side === "javascript" ? setTimeout(keep, 0, CHOICE, root.dataset.framework) : choose(side);
+    for (const tab of document.querySelectorAll(TABS)) tab.control.addEventListener("change", () => act(tab));
     if (ownSide && !kept(CHOICE)) choose(ownSide);
   }
-
   // A button for all folds of a kind; the choice is remembered.
   function prepareAll(selector, key, verb, show) {
     const button = document.querySelector(selector);
     if (!button) return;
     let open = kept(key) === "open";
-    const act = () => {
+    const act = (toggled) => {
+      open = open !== toggled;
+      keep(key, open ? "open" : "folded");
       show(open);
       button.textContent = button.textContent.replace(/^\w+/, open ? "Fold" : verb);
     };
-    button.addEventListener("click", () => {
-      open = !open;
-      keep(key, open ? "open" : "folded");
-      act();
-    });
-    act();
+    button.addEventListener("click", () => act(true));
+    act(false);
   }
-
   // An extra is one line until a reader wants it: by the line, by a link to it, or by
   // the browser's search in the page.
   function prepareExtras() {
@@ -122,7 +108,6 @@ others). It folds extras, unfolds all checks at once, and prints dark pages ligh
     unfold();
     addEventListener("hashchange", unfold);
   }
-
   // The keyboard reaches what scrolls sideways, also what was folded at first.
   function reachWhatScrolls() {
     const boxes = document.querySelectorAll("article :is(table, pre, div.math, mjx-container, .cell_output, .output, .wide)");
@@ -143,9 +128,7 @@ others). It folds extras, unfolds all checks at once, and prints dark pages ligh
     addEventListener("load", () => (window.MathJax?.startup?.promise ?? Promise.resolve()).then(reachWhatScrolls));
   }
   document.addEventListener("DOMContentLoaded", start);
-
-  // Paper is light, whatever the screen is. (This file stands in the head, so that what
-  // draws in a page hears of printing later, and finds it light.)
+  // Paper is light. (This file stands in the head: what draws in a page hears of it later.)
   let theme;
   addEventListener("beforeprint", () => {
     theme ??= root.dataset.theme;

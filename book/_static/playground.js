@@ -7,9 +7,7 @@ calls the function of the model right behind it; `transformer.js` computes. */
 const SVG = "http://www.w3.org/2000/svg";
 
 /* The framework that the switch of the book has chosen. */
-function side() {
-  return document.documentElement.dataset.framework === "torch" ? "torch" : "jax";
-}
+const side = () => (document.documentElement.dataset.framework === "torch" ? "torch" : "jax");
 
 function fill(node, attributes, children = []) {
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
@@ -20,9 +18,7 @@ function fill(node, attributes, children = []) {
 const make = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
 const drawn = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-function write(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
+const write = (node, text) => node.textContent === text || (node.textContent = text);
 
 function button(text, act) {
   const node = make("button", { type: "button" }, text);
@@ -38,9 +34,7 @@ function check(id, words, act, checked = false) {
   return { input, label: make("label", {}, input, words) };
 }
 
-function readBase64(text) {
-  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer;
-}
+const readBase64 = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer;
 
 /* A field for what a model can read: the rest is left out, and a sentence says so.
 
@@ -88,15 +82,8 @@ server, too. */
 function load({ address, name }) {
   return new Promise((resolve, reject) => {
     const script = make("script", { src: address });
-    script.addEventListener("load", () => {
-      resolve(readBase64(window.trainedWeights[name]));
-      delete window.trainedWeights[name];
-      script.remove();
-    });
-    script.addEventListener("error", () => {
-      script.remove();
-      reject(new Error(`${name} could not be loaded`));
-    });
+    script.onload = () => resolve(readBase64(window.trainedWeights[name]));
+    script.onerror = () => reject(new Error(`${name} could not be loaded`));
     document.head.append(script);
   });
 }
@@ -109,7 +96,7 @@ function whenOpened(place, { what, read, start, atOnce = false }) {
   const settings = JSON.parse(place.dataset.settings);
   const weights = () => settings.weights[side()]; // published ones are the same for both
   const models = {}; // by the name of their weights
-  let use = null;
+  let [use, current] = [null, null]; // what `start` returns; the name of the weights in use
   const said = make("p", { role: "status", class: "loading" });
   const opener = button("", () => choose());
   const label = () => write(opener, `Open the model that ${what} (${(weights().bytes / 2 ** 20).toFixed(1)} MiB)`);
@@ -134,8 +121,10 @@ function whenOpened(place, { what, read, start, atOnce = false }) {
     opener.hidden = true;
     place.classList.add("open");
     write(said, `The model runs with the ${about}.`);
+    current = name;
     use(models[name]);
-    if (first && byHand) place.focus({ preventScroll: true }); // what had the focus is gone
+    const lost = [opener, document.body].includes(document.activeElement); // what had the focus is gone
+    if (first && byHand && lost) place.focus({ preventScroll: true });
   }
 
   place.querySelector(".without-scripts").remove();
@@ -144,7 +133,7 @@ function whenOpened(place, { what, read, start, atOnce = false }) {
   label();
   opener.hidden = atOnce;
   if (atOnce) choose(false);
-  const act = () => (use || opener.disabled ? choose(false) : label());
+  const act = () => (use || opener.disabled ? weights().name === current || choose(false) : label());
   new MutationObserver(act).observe(document.documentElement, { attributeFilter: ["data-framework"] });
 }
 
@@ -157,7 +146,6 @@ function layersAndHeads(id, { nBlocks, nHeads }, act) {
       select.append(make("option", { value: `${layer} ${head}` }, `layer ${layer}, head ${head}`));
   }
   select.addEventListener("change", act);
-
   // Of the maps of one query, the chosen one: l h k -> k.
   function weights(maps) {
     const [layer, head] = select.value.split(" ").map(Number);
@@ -171,11 +159,8 @@ const ordered = (values) => values.map((_, i) => i).sort((i, j) => values[j] - v
 const best = (values) => values.indexOf(Math.max(...values));
 
 /* Whose weights are the three largest, in words. */
-function largest(weights, name) {
-  return ordered(weights).slice(0, 3).map((i) => `${name(i)} (${weights[i].toFixed(2)})`).join("; ");
-}
+const largest = (weights, name) =>
+  ordered(weights).slice(0, 3).map((i) => `${name(i)} (${weights[i].toFixed(2)})`).join("; ");
 
 /* White space made visible. */
-function visible(text) {
-  return text.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥");
-}
+const visible = (text) => text.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥");

@@ -34,7 +34,6 @@ document.addEventListener("DOMContentLoaded", () => {
     if (first.length) section.append(line);
     else line.remove();
   }
-
   questions.forEach((question, number) => {
     question.forEach((answer, place) => answer.querySelector("summary").addEventListener("click", () => {
       chosen[number] ??= place;

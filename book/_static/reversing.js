@@ -45,7 +45,7 @@ function reversing(place) {
     const factor = make("output", { for: "sharpness" });
     sharpness.addEventListener("input", show);
     const silence = button("Silence all keys", () => {
-      digits.forEach((_, key) => silenced.add(key));
+      for (const key of digits.keys()) silenced.add(key);
       show();
     });
     const reset = button("As trained", () => {
@@ -54,7 +54,6 @@ function reversing(place) {
       silenced.clear();
       show();
     });
-
     // Two tables, a column for each place: what goes in, comes out, and how sure the model
     // is; and below the map the probability of every digit.
     const table = (words) => make("table", { class: "digits" }, make("caption", {}, words));
@@ -67,7 +66,6 @@ function reversing(place) {
     rows.sure = row(digitsTable, "sure", "sure, %");
     const placeAgain = row(chanceTable, "place");
     const chanceRows = symbols.map((symbol) => row(chanceTable, "chance", `p(${symbol})`));
-
     // Every column is there from the start, so that none moves while one types.
     const columns = Array.from({ length }, (_, i) => {
       const key = button("", () => {
@@ -76,9 +74,8 @@ function reversing(place) {
       });
       const cells = {};
       const heading = () => make("th", { scope: "col" }, String(i));
-      for (const name of Object.keys(rows)) {
+      for (const name of Object.keys(rows))
         cells[name] = rows[name].appendChild(name === "place" ? heading() : make("td"));
-      }
       cells.in.append(key);
       const again = placeAgain.appendChild(heading());
       const chance = chanceRows.map((line) => line.appendChild(make("td")));
@@ -102,18 +99,11 @@ function reversing(place) {
       write(verdict, `${right} of ${n} ${n === 1 ? "place is" : "places are"} right.`);
       viewer.view = {
         about: "The attention map of the trained model, one row for each output",
-        shape: [maps.length, 1, maps[0].length, n, n],
-        maps: [{ name: "", weights: maps.flat(3) }],
-        queries: [digits],
-        keys: [digits],
-        pictures: null,
-        sequences: ["0"],
-        high: 1,
-        silent: [...silenced],
-        chosen: { layer: 0, head: 0, query: 0 },
+        shape: [maps.length, 1, maps[0].length, n, n], maps: [{ name: "", weights: maps.flat(3) }],
+        queries: [digits], keys: [digits], pictures: null, sequences: ["0"], silent: [...silenced],
+        high: 1, chosen: { layer: 0, head: 0, query: 0 },
       };
     }
-
     // What comes out at a place, with these probabilities; is it right?
     function tell(cells, p, i) {
       const wanted = digits[digits.length - 1 - i];
@@ -141,8 +131,7 @@ function reversing(place) {
       make("p", { class: "switches" }, positions.label,
         make("span", {}, make("label", { for: "sharpness" }, "sharpness of the softmax"), sharpness, factor),
         make("span", {}, silence, reset)),
-      text.refused,
-      verdict,
+      text.refused, verdict,
       make("div", { class: "upper" }, make("div", { class: "wide" }, digitsTable),
         make("p", {}, "The attention map, a row for each output, a column for each digit that goes in:")),
       viewer,

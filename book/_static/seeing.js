@@ -1,9 +1,7 @@
-/* Draw a digit, and see what the vision Transformer makes of it.
-
-The pictures it was trained on come from bitmaps that programs of NIST had normalised
-(Garris et al. 1994, NIST Form-Based Handprint Recognition System). A drawing goes the
-same way: into their box, with as much ink as they have, and upright. A bitmap is a list
-of rows of 0 and 1; a stroke is a list of points [x, y], from 0 to 1 on the paper. */
+/* Draw a digit, and see what the vision Transformer makes of it. A drawing becomes a picture as
+those of its training did: NIST's programs put digits into a box, with some ink, and upright
+(Garris et al. 1994). A bitmap is a list of rows of 0 and 1; a stroke is a list of points [x, y],
+from 0 to 1 on the paper. */
 "use strict";
 
 const PEN = 0.1; // width of the pen on the paper, whose side is 1
@@ -113,7 +111,6 @@ function seeing(place) {
     let shift = { down: 0, right: 0 };
     let drawing = false;
     let at = { y: 0, x: 0 }; // the pixel that Tab leads to
-
     // The paper.
     const line = drawn("path", { "stroke-width": PEN });
     const words = "Paper: draw a digit with mouse, pen or finger";
@@ -151,7 +148,6 @@ function seeing(place) {
       drawing = false;
       show();
     });
-
     // A picture that is no drawing.
     function use(other, itsLabel = null) {
       [strokes, picture, label, shift] = [[], other, itsLabel, { down: 0, right: 0 }];
@@ -166,7 +162,6 @@ function seeing(place) {
       shift = { down: within(shift.down + down), right: within(shift.right + right) };
       show();
     }), { "aria-label": `Shift ${word} by one pixel` }));
-
     // What the model gets: a pixel is painted by a press, or by keys.
     const cells = pixels.map((y) => pixels.map((x) => {
       const node = make("span", { role: "gridcell" });
@@ -198,14 +193,12 @@ function seeing(place) {
       painted[y][x] = painted[y][x] ? 0 : full;
       use(painted);
     }
-
     // Test digits.
     const digits = examples.map(({ picture, label }, i) => {
       const before = examples.slice(0, i).filter((other) => other.label === label).length;
       const name = `Test digit ${label}, number ${before + 1}`;
       return fill(button("", () => use(moved(picture, 0, 0), label)), { "aria-label": name }, [thumbnail(picture)]);
     });
-
     // Counts as pixels that are more or less transparent.
     function copy(canvas, picture) {
       const image = new ImageData(imageSize, imageSize);
@@ -217,13 +210,12 @@ function seeing(place) {
     function thumbnail(picture) {
       return copy(make("canvas", { width: imageSize, height: imageSize, "aria-hidden": "true" }), picture);
     }
-
     // Probabilities, and where the class token looks.
     const verdict = make("p", { role: "status", class: "verdict" });
     const bars = classes.map((name) => {
-      const [bar, number] = [make("span", { class: "bar" }), make("span", { class: "number" })];
-      const node = make("li", {}, make("span", { class: "token" }, name), bar, number);
-      return { node, bar, number };
+      const [token, bar, number] = ["token", "bar", "number"].map((kind) => make("span", { class: kind }));
+      write(token, name);
+      return { node: make("li", {}, token, bar, number), bar, number };
     });
     const list = make("ul", { class: "classes", "aria-label": "Probability of each class" }, ...bars.map(({ node }) => node));
     const below = thumbnail(picture);
@@ -233,7 +225,6 @@ function seeing(place) {
     const patchAt = (i) => `row ${Math.floor(i / nPatches)}, column ${i % nPatches}`;
     const looks = layersAndHeads("sees", settings, show);
     const readout = make("p", { class: "readout" });
-
     // One picture: its class, and the weights of the class token, its own one first.
     function show() {
       const seen = moved(picture, shift.down, shift.right);

@@ -1,8 +1,6 @@
-/* The trained models, a third time: in JavaScript, without a library.
-
-They read the weights that the pages wrote, work on one sequence at a time and keep
-matrices as lists of rows. Layers have the names and the order of the other two; what is
-left out is what only training needs: gradients, dropout, initial weights. */
+/* The trained models, a third time: in JavaScript, without a library. They read the weights
+that the pages wrote, work on one sequence at a time, and keep matrices as lists of rows. What
+only training needs is left out: gradients, dropout, initial weights. */
 "use strict";
 
 /* The first 8 bytes of a safetensors file are the length of its header, in JSON. */
@@ -109,8 +107,8 @@ function attention(q, k, v, mask = null, sharpness = 1) {
 
 /* Heads of d features each: n hd -> h n d. */
 function splitHeads(x, d) {
-  const numbers = Array.from({ length: x[0].length / d }, (_, h) => h);
-  return numbers.map((h) => x.map((row) => row.slice(h * d, (h + 1) * d)));
+  const head = (_, h) => x.map((row) => row.slice(h * d, (h + 1) * d));
+  return Array.from({ length: x[0].length / d }, head);
 }
 
 /* Attention in heads of d features: n hd, s gd, s gd -> n hd, h n s. Where there are fewer
@@ -130,20 +128,17 @@ class MultiHeadAttention {
     this.qkv = dense(params, `${name}.qkv`);
     this.out = dense(params, `${name}.out`);
   }
-
   /* Queries, keys and values of all heads, side by side: s m -> three times s m. */
   project(x) {
     const m = x[0].length;
     const stacked = this.qkv(x); // s 3m
     return [0, 1, 2].map((n) => stacked.map((row) => row.slice(n * m, (n + 1) * m)));
   }
-
   /* Queries attend to keys: q m, k m, k m -> q m, h q k. */
   attend(q, k, v, mask, sharpness) {
     const [joined, weights] = attendInHeads(q, k, v, q[0].length / this.nHeads, mask, sharpness);
     return [this.out(joined), weights];
   }
-
   call(x, mask, sharpness) {
     return this.attend(...this.project(x), mask, sharpness);
   }
@@ -156,7 +151,6 @@ class FeedForward {
     this.linear1 = dense(params, `${name}.linear1`);
     this.linear2 = dense(params, `${name}.linear2`);
   }
-
   call(x) {
     return this.linear2(this.activation(this.linear1(x)));
   }
@@ -171,14 +165,12 @@ class EncoderBlock {
     this.norm1 = layerNorm(params, `${name}.norm1`);
     this.norm2 = layerNorm(params, `${name}.norm2`);
   }
-
   /* Residual and norm around a branch; also what the branch returns besides. */
   add(x, branch, norm) {
     const [values, rest] = branch(this.normFirst ? norm(x) : x);
     x = add(x, values);
     return [this.normFirst ? x : norm(x), rest];
   }
-
   call(x, mask, sharpness) {
     const [seen, weights] = this.add(x, (x) => this.attention.call(x, mask, sharpness), this.norm1);
     const [out] = this.add(seen, (x) => [this.ffn.call(x)], this.norm2);
@@ -188,8 +180,7 @@ class EncoderBlock {
 
 /* Blocks of a kind, as many as there are. */
 function makeBlocks(Block, params, name, sizes) {
-  const numbers = Array.from({ length: sizes.nBlocks }, (_, i) => i);
-  return numbers.map((i) => new Block(params, `${name}.${i}`, sizes));
+  return Array.from({ length: sizes.nBlocks }, (_, i) => new Block(params, `${name}.${i}`, sizes));
 }
 
 /* One block after the other, `act(block, x, i)` -> x, weights: x, weights of all. */
@@ -208,7 +199,6 @@ class Encoder {
     this.blocks = makeBlocks(EncoderBlock, params, `${name}.blocks`, sizes);
     this.norm = sizes.normFirst ? layerNorm(params, `${name}.norm`) : (x) => x;
   }
-
   call(x, mask, sharpness) {
     const [out, maps] = runBlocks(this.blocks, x, (block, x) => block.call(x, mask, sharpness));
     return [this.norm(out), maps];
@@ -233,7 +223,6 @@ class Predictor {
     this.hiddenNorm = layerNorm(params, "hidden_norm");
     this.output = dense(params, "output");
   }
-
   call(x, { mask = null, sharpness = 1, positions = true } = {}) {
     x = this.embed(x); // s m
     x = positions ? add(x, sinusoidalPositions(x.length, x[0].length)) : x;
@@ -265,12 +254,10 @@ class DecoderBlock extends EncoderBlock {
     this.cross = new MultiHeadAttention(params, `${name}.cross`, sizes.nHeads);
     this.crossNorm = layerNorm(params, `${name}.cross_norm`);
   }
-
   newCache(context) {
     const [, k, v] = this.cross.project(context); // once for all steps
     return { k: [], v: [], context: { k, v } };
   }
-
   call(x, cache) {
     const [seen] = this.add(x, (x) => attendAndKeep(this.attention, x, cache), this.norm1);
     const look = (x) => attendToKnown(this.cross, x, cache.context);
@@ -286,7 +273,6 @@ class Decoder {
     this.blocks = makeBlocks(DecoderBlock, params, `${name}.blocks`, sizes);
     this.norm = sizes.normFirst ? layerNorm(params, `${name}.norm`) : (x) => x;
   }
-
   call(x, cache) {
     const [out, maps] = runBlocks(this.blocks, x, (block, x, i) => block.call(x, cache[i]));
     return [this.norm(out), maps];
@@ -301,12 +287,10 @@ class LanguageModel {
     this.decoder = new Decoder(params, `${name}decoder`, sizes);
     this.output = transpose(this.embed); // tied
   }
-
   /* Keys and values of each block: of positions so far, and of the context. */
   newCache(context) {
     return this.decoder.blocks.map((block) => block.newCache(context));
   }
-
   /* With a new cache it is one pass over the text; else only new tokens are computed. */
   call(tokens, cache) {
     const start = cache[0].k.length;
@@ -325,14 +309,12 @@ class Translator {
     this.positions = this.target.positions;
     this.encoder = new Encoder(params, "encoder", sizes);
   }
-
   /* The encoded source: k -> k m. */
   read(source) {
     const x = source.map((token) => this.embed[token]);
     const [out] = this.encoder.call(add(x, this.positions));
     return out;
   }
-
   call(source, target) {
     return this.target.call(target, this.target.newCache(this.read(source)));
   }
@@ -367,13 +349,11 @@ class GroupedAttention {
     for (const part of ["q", "k", "v", "out"]) this[part] = dense(params, `${name}.${part}`);
     this.d = params[`${name}.q.weight`][0].length / nHeads;
   }
-
   /* Queries n hd, keys and values n gd; the first position is `start`. */
   project(x, start) {
     const rotate = (x) => rotaryHalves(x, this.d, start);
     return [rotate(this.q(x)), rotate(this.k(x)), this.v(x)];
   }
-
   attend(q, k, v, mask) {
     const [joined, weights] = attendInHeads(q, k, v, this.d, mask);
     return [this.out(joined), weights];
@@ -387,7 +367,6 @@ class SwiGLU {
   constructor(params, name) {
     for (const part of ["gate", "up", "down"]) this[part] = dense(params, `${name}.${part}`);
   }
-
   call(x) {
     const [gate, up] = [this.gate(x), this.up(x)]; // n f
     return this.down(gate.map((row, i) => row.map((value, j) => silu(value) * up[i][j])));
@@ -402,7 +381,6 @@ class ModernBlock {
     this.norm2 = rmsNorm(params, `${name}.norm2`);
     this.ffn = new SwiGLU(params, `${name}.ffn`);
   }
-
   call(x, cache) {
     const [values, weights] = attendAndKeep(this.attention, this.norm1(x), cache);
     const seen = add(x, values);
@@ -418,12 +396,10 @@ class ModernLM {
     this.norm = rmsNorm(params, "norm");
     this.output = transpose(this.embed); // tied
   }
-
   /* Keys, already rotated, and values of each block. */
   newCache() {
     return this.blocks.map(() => ({ k: [], v: [] }));
   }
-
   call(tokens, cache = this.newCache()) {
     const x = tokens.map((token) => this.embed[token]); // n m
     const [out, maps] = runBlocks(this.blocks, x, (block, x, i) => block.call(x, cache[i]));
@@ -448,7 +424,6 @@ class VisionTransformer {
     this.encoder = new Encoder(params, "encoder", { activation: gelu, ...sizes });
     this.output = dense(params, "output");
   }
-
   call(image) {
     const x = [this.token, ...this.embed(cutPatches(image, this.patch))]; // s m
     const [out, maps] = this.encoder.call(add(x, this.positions));
@@ -492,12 +467,10 @@ class BytePairs {
       this.tokens.push(this.tokens[left] + this.tokens[right]);
     }
   }
-
   encode(text) {
     const piece = /\n *| ?[\p{L}\p{N}_]+| ?[^\p{L}\p{N}_\s]+|\s/gu;
     return (text.match(piece) ?? []).flatMap((piece) => this.encodePiece(piece));
   }
-
   /* Apply the merges to a piece, the earliest first. */
   encodePiece(piece) {
     let word = Array.from(piece, (character) => this.numbers.get(character));
@@ -514,7 +487,6 @@ class BytePairs {
       word = merged;
     }
   }
-
   decode(tokens) {
     return tokens.map((token) => this.tokens[token]).join("");
   }

@@ -49,7 +49,6 @@ function translating(place) {
       [chosen, followed] = [i, false];
       draw();
     }
-
     // The encoder runs once, the decoder once for each character, with its cache.
     async function translate() {
       const mine = ++turn;
@@ -106,8 +105,7 @@ function translating(place) {
       make("p", { class: "examples" }, ...examples.map((date) => button(date, () => text.set(date)))),
       text.refused,
       make("div", { class: "translation" }, sourceRow, lines, targetRow),
-      readout,
-      verdict,
+      readout, verdict,
       make("p", { class: "switches" }, make("span", {}, make("label", { for: "looks" }, "lines show"), looks.select), button("Write it again", translate)),
     );
     return (found) => {

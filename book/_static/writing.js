@@ -20,10 +20,9 @@ function writing(place) {
   const SHOWN = 10; // of the most probable tokens
   const PAUSE = 40; // milliseconds between two tokens of a run
 
-  function read(buffer, settings) {
-    const model = new ModernLM(readSafetensors(buffer), settings);
-    return { model, pairs: new BytePairs(readHeader(buffer).metadata) };
-  }
+  const read = (buffer, settings) => ({
+    model: new ModernLM(readSafetensors(buffer), settings), pairs: new BytePairs(readHeader(buffer).metadata),
+  });
 
   function start(place, { prompt, maxLength, ...sizes }, { model, pairs }) {
     let tokens = [];
@@ -68,7 +67,6 @@ function writing(place) {
     const seen = make("div", { role: "radiogroup", class: "seen", "aria-labelledby": "seen-about" });
     const looks = layersAndHeads("attends", sizes, look);
     const readout = make("p", { class: "readout" });
-
     // A slider or a field for a number, with what it says behind it.
     const knob = (id, name, attributes, words) => {
       const input = make("input", { id, autocomplete: "off", ...attributes });
@@ -86,7 +84,6 @@ function writing(place) {
     const knobs = [temperature, topK, topP, seed];
     const greedy = check("greedy", "greedy", show);
     const cached = check("cache", "key–value cache", show, true);
-
     // What is common with the text before needs no work: its keys and values are known.
     function logits() {
       let n = 0;
@@ -162,7 +159,6 @@ function writing(place) {
         full() ? " The text is as long as those of the training, so here the model ends. Shorten it, or start again." : ""}`);
       look();
     }
-
     // The tokens, each a radio button, and how much the chosen one looks at each of them.
     function look() {
       if (!tokens.length) return;
@@ -198,18 +194,15 @@ function writing(place) {
 
     place.append(
       make("p", {}, make("label", { for: "writing" }, "Beginning of a text (code or its documentation, as in the training)")),
-      field,
-      text.refused,
+      field, text.refused,
       make("p", {}, one, run, again, greedy.label, cached.label),
       make("p", { class: "switches" }, ...knobs.map(({ label }) => label)),
-      state,
-      said,
+      state, said,
       make("p", {}, "The most probable next tokens. Press one to append it."),
       list,
       make("p", { id: "seen-about" }, "The text as the model sees it; what it has written is underlined. Press a token, and the colours show where it looks."),
       make("p", { class: "switches" }, make("label", { for: "attends" }, "Attention of"), looks.select),
-      seen,
-      readout,
+      seen, readout,
     );
     return () => text.set(typed);
   }

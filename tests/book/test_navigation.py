@@ -89,6 +89,7 @@ def test_links_to_twins_work_without_scripts(visit):
     page.wait_for_url("**/attention_torch.html#*")
     listed = shown(page, ".bd-links a[href$='_jax.html']")
     assert len(listed) == len(CHAPTERS)  # because nothing can be chosen
+    assert page.locator(".extra-body").first.bounding_box()["height"] > 100
 
 
 def test_an_extra_is_one_line_until_it_is_wanted(visit):
@@ -116,14 +117,6 @@ def test_an_extra_is_one_line_until_it_is_wanted(visit):
     for body in page.locator(".extra-body").all():
         assert body.bounding_box()["height"] > 0
     assert page.complaints == []
-
-
-def test_extras_are_open_without_scripts_and_on_paper(visit):
-    page = visit("notebooks/decoder_torch.html", java_script_enabled=False)
-    assert page.locator(".extra-body").first.bounding_box()["height"] > 100
-    page = visit("notebooks/decoder_torch.html")
-    page.emulate_media(media="print")
-    assert page.locator(".extra-body").first.bounding_box()["height"] > 100
 
 
 def test_five_questions_keep_the_first_choice(visit):

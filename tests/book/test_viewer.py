@@ -171,15 +171,6 @@ def test_axe_finds_nothing_serious_in_both_colours(page_of, style):
     expect(dark).to_have_count(0 if style else len(VIEWS))
 
 
-@pytest.mark.parametrize("width", [320, 390, 1280])
-def test_viewer_fits_its_container(page_of, width):
-    """What is too wide scrolls in its own box; nothing else does."""
-    page = page_of(*VIEWS, viewport={"width": width, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    sizes = page.locator(".cell").evaluate_all("all => all.map(n => n.clientWidth)")
-    assert min(sizes) >= 12
-
-
 def test_a_new_view_keeps_the_chosen_row(page_of):
     """Within what there is; also where Jupyter has moved the element."""
     page = page_of("toy")

@@ -1,7 +1,4 @@
-"""The chapter *A model that writes* builds this: a language model."""
-
-import math
-from functools import partial
+"""Written by `make sync` from notebooks/decoder_jax.py."""
 
 import jax
 import jax.numpy as jnp
@@ -10,23 +7,14 @@ from flax import nnx
 
 from helpers.jax.attention import fused_attention, merge_heads
 from helpers.jax.encoder import Encoder, without_dropout
+from helpers.jax.frameworks import tensor
 from helpers.jax.positions import POSITIONS
 
-__all__ = [
-    "LanguageModel",
-    "advance",
-    "advance_block",
-    "attend_and_keep",
-    "check_tokens",
-    "checked_prompts",
-    "continue_texts",
-    "embedding",
-    "generate",
-    "new_cache",
-    "next_token",
-    "next_token_probabilities",
-    "unembedding",
-]
+__all__ = (
+    "LanguageModel advance advance_block attend_and_keep check_tokens "
+    "checked_prompts continue_texts embedding generate new_cache "
+    "next_token next_token_probabilities unembedding"
+).split()
 
 
 def embedding(n_tokens, m, *, rngs):
@@ -35,169 +23,24 @@ def embedding(n_tokens, m, *, rngs):
     return nnx.Embed(n_tokens, m, embedding_init=normal, rngs=rngs)
 
 
-def unembedding(m, n_tokens, *, rngs):
-    """Linear layer without a bias, whose weights start as those of ``embedding``."""
-    normal = nnx.initializers.normal(m**-0.5)
-    return nnx.Linear(m, n_tokens, use_bias=False, kernel_init=normal, rngs=rngs)
-
-
-def check_tokens(tokens, longest=math.inf):
-    """Raise an error unless tokens are an integer array ``b s``, short enough."""
-    if tokens.ndim != 2 or getattr(tokens.dtype, "kind", "?") not in "iu":
-        raise ValueError(
-            f"expected tokens b s of whole numbers, got {tokens.dtype} "
-            f"{tuple(tokens.shape)}"
-        )
-    if tokens.shape[1] > longest:
-        raise ValueError(f"{tokens.shape[1]} positions, but max_length = {longest}")
-
-
-class LanguageModel(nnx.Module):
-    """Logits of the next token at every position: ``b s -> b s c``.
-
-    Positions, of ``POSITIONS``, are ``max_length`` at most. If ``tied``, logits are
-    products with the embedding, ``x Eᵀ`` (Press & Wolf 2017); otherwise of a layer of
-    its own, without a bias. Unless ``causal``, it sees what it predicts, and padding.
-    The ``stack`` is an ``Encoder``, or the ``Decoder`` of a ``Translator``, which also
-    looks at a context; the rest is as in ``Encoder``.
-
-    Source: Radford et al. 2018, sec. 3.1.
-    """
-
-    def __init__(
-        self, n_tokens, m, *, n_blocks, n_heads, f, max_length, positions="learned",
-        tied=True, causal=True, stack=Encoder, rngs, **options,
-    ):  # fmt: skip
-        kind, options["attention"] = POSITIONS[positions]
-        self.max_length, self.causal = max_length, causal
-        self.embed = embedding(n_tokens, m, rngs=rngs)
-        self.positions = kind(m, max_length, rngs=rngs) if kind else None
-        self.decoder = stack(n_blocks, m, n_heads, f, rngs=rngs, **options)
-        self.output = None if tied else unembedding(m, n_tokens, rngs=rngs)
-
-    def logits(self, x):
-        """Logits of every token: ``b s m -> b s c``."""
-        return self.output(x) if self.output else self.embed.attend(x)
-
-    def __call__(self, tokens, mask=None, *context, return_maps=False):
-        """Logits ``b s c``; with ``return_maps`` also the maps of the stack.
-
-        A negative token is padding. At the end of a row it needs no mask: no real
-        position looks there. A mask, ``q k`` or ``b h q k``, is in force besides the
-        causal one. ``context`` is a context and its mask, as in ``Decoder``.
-        """
-        check_tokens(tokens, self.max_length)
-        x = self.embed(jnp.maximum(tokens, 0))  # b s m
-        x = self.positions(x) if self.positions else x
-        options = {"is_causal": self.causal, "return_maps": return_maps}
-        out = self.decoder(x, mask, *context, **options)
-        return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
-
-
 def next_token(model, *batch):
-    """Mean cross-entropy and accuracy of predicting each token from those before it.
-
-    The last array of the batch has the texts, ``b s + 1``: all tokens but the last are
-    the input, all but the first the labels. Padding is -1, and counts in neither number.
-    What comes before, such as the source of a translation, goes to the model as it is.
-    """
-    *given, tokens = batch
+    """Mean cross-entropy and accuracy of predicting each token from those before it."""
+    *given, tokens = batch  # given: empty here; a source, in translation
     labels = tokens[:, 1:]  # b s
     logits = model(*given, tokens[:, :-1])  # b s c
-    real = labels >= 0
     losses = optax.softmax_cross_entropy_with_integer_labels(
         logits, jnp.maximum(labels, 0)
     )  # b s
-    hits = logits.argmax(-1) == labels  # never where there is padding
     losses = jnp.where(labels < logits.shape[-1], losses, jnp.nan)  # no such token
+    real = labels >= 0
+    hits = logits.argmax(-1) == labels  # never where there is padding
     loss = jnp.where(real, losses, 0).sum() / real.sum()
     return loss, {"accuracy": hits.sum() / real.sum(), "count": real.sum()}
 
 
-def attend_and_keep(layer, x, cache, start, mask):
-    """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
-    q, *new = layer.project(x, offset=start)  # b h n d
-    write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=2)
-    cache = tuple(write(old, part) for old, part in zip(cache, new, strict=True))
-    return layer.out(merge_heads(fused_attention(q, *cache, mask))), cache
-
-
-def new_cache(model, first, length, context=None, context_mask=None):
-    """Key-value cache of a ``LanguageModel``, allocated for ``length`` columns, empty.
-
-    Row ``b`` begins in column ``first[b]``: shorter prompts are padded on the left.
-    ``start`` is the number of columns in use; ``blocks`` has the keys and values
-    ``b h s d`` of each block, in the dtype that the model computes them in, ``context``
-    those of a context ``b k m``, ``b h k d``, computed here, once, or None.
-    """
-    blocks = model.decoder.blocks
-    x = model.embed(0 * first[:1, None])  # any token: one key shows shape and dtype
-    x = blocks[0].norm1(x) if blocks[0].norm_first else x
-    (key,) = blocks[0].attention.project(x, "k")  # 1 h 1 d
-    empty = jnp.zeros((len(first), key.shape[1], length, key.shape[3]), key.dtype)
-    crossing = context is not None
-    context = [
-        tuple(b.cross.project(context, "kv")) if crossing else None for b in blocks
-    ]
-    return {
-        "start": jnp.int32(0), "first": first, "blocks": [(empty, empty)] * len(blocks),
-        "context": context, "context_mask": context_mask,
-    }  # fmt: skip
-
-
-def advance_block(block, x, cache, start, mask, context, context_mask):
-    """A block on new positions: ``b n m``, and its cache with them in it."""
-
-    def pre(norm, x):
-        return norm(x) if block.norm_first else x
-
-    def post(norm, x):
-        return x if block.norm_first else norm(x)
-
-    args = pre(block.norm1, x), cache, start, mask
-    values, cache = attend_and_keep(block.attention, *args)
-    x = post(block.norm1, x + values)
-    if context:
-        (q,) = block.cross.project(pre(block.cross_norm, x), "q")  # b h n d
-        found = merge_heads(fused_attention(q, *context, context_mask))
-        x = post(block.cross_norm, x + block.cross.out(found))
-    return post(block.norm2, x + block.ffn(pre(block.norm2, x))), cache
-
-
-def advance(model, tokens, cache):
-    """Logits of the next tokens, ``b n -> b n c``, and the cache with their positions.
-
-    Equal to those of the model without a cache and without dropout, at the work of
-    ``n`` positions. The cache must have room for them.
-    """
-    columns = cache["start"] + jnp.arange(tokens.shape[1])  # n
-    seen = jnp.arange(cache["blocks"][0][0].shape[2])  # s
-    first = cache["first"][:, None]  # b 1
-    mask = (seen >= first[..., None]) & (seen <= columns[:, None])  # b n s
-    x = model.embed(jnp.maximum(tokens, 0))  # b n m
-    if model.positions:  # counted from the first token of the row
-        x = x + model.positions.table[jnp.maximum(columns - first, 0)].astype(x.dtype)
-    blocks, given = [], {"start": cache["start"], "mask": mask[:, None]}
-    given["context_mask"] = cache["context_mask"]
-    for n, block in enumerate(model.decoder.blocks):
-        kept, context = cache["blocks"][n], cache["context"][n]
-        x, kept = advance_block(block, x, kept, context=context, **given)
-        blocks.append(kept)
-    x = model.decoder.norm(x) if model.decoder.norm else x
-    new = {"start": cache["start"] + tokens.shape[1], "blocks": blocks}
-    return model.logits(x), cache | new
-
-
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
-    """Probabilities that the next token is drawn with: ``... c -> ... c``.
-
-    The temperature divides the logits: below 1 the most probable tokens gain, above 1
-    they lose. Then only the ``top_k`` most probable tokens (Fan et al. 2018) are left,
-    and of those the fewest most probable ones that have ``top_p`` of the probability
-    together (Holtzman et al. 2020). Among equals, the lower token counts as more
-    probable.
-    """
-    highest = logits.max(axis=-1, keepdims=True)
+    """Probabilities that the next token is drawn with: ``... c -> ... c``."""
+    highest = logits.max(axis=-1, keepdims=True)  # subtracted: a tiny τ is safe
     p = jax.nn.softmax((logits - highest).astype(jnp.float32) / temperature, axis=-1)
     if top_k is None and top_p is None:
         return p
@@ -213,59 +56,161 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     return jnp.take_along_axis(p, jnp.argsort(order, axis=-1), axis=-1)
 
 
+def unembedding(m, n_tokens, *, rngs):
+    """Linear layer without a bias, whose weights start as those of ``embedding``."""
+    normal = nnx.initializers.normal(m**-0.5)
+    return nnx.Linear(m, n_tokens, use_bias=False, kernel_init=normal, rngs=rngs)
+
+
+def check_tokens(tokens, longest=float("inf")):
+    """Raise an error unless tokens are an integer array ``b s``, short enough."""
+    if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+        got = f"{tokens.dtype} {tuple(tokens.shape)}"
+        raise ValueError(f"expected tokens b s of whole numbers, got {got}")
+    if tokens.shape[1] > longest:
+        raise ValueError(f"{tokens.shape[1]} positions, but max_length = {longest}")
+
+
+class LanguageModel(nnx.Module):
+    """Logits of the next token at every position: ``b s -> b s c``."""
+
+    def __init__(
+        self,
+        n_tokens,
+        m,
+        *,
+        max_length,
+        positions="learned",
+        tied=True,
+        causal=True,
+        stack=Encoder,
+        rngs,
+        **options,
+    ):
+        kind, attention = POSITIONS[positions]
+        self.max_length, self.causal = max_length, causal
+        self.embed = embedding(n_tokens, m, rngs=rngs)
+        self.positions = kind(m, max_length, rngs=rngs) if kind else None
+        self.decoder = stack(m=m, attention=attention, rngs=rngs, **options)
+        self.output = None if tied else unembedding(m, n_tokens, rngs=rngs)
+
+    def logits(self, x):
+        return self.output(x) if self.output else self.embed.attend(x)
+
+    def __call__(self, tokens, mask=None, *context, return_maps=False):
+        check_tokens(tokens, self.max_length)
+        x = self.embed(jnp.maximum(tokens, 0))  # b s m; padding, -1, has no row
+        x = self.positions(x) if self.positions else x
+        options = {"is_causal": self.causal, "return_maps": return_maps}
+        out = self.decoder(x, mask, *context, **options)
+        return (self.logits(out[0]), *out[1:]) if return_maps else self.logits(out)
+
+
+def attend_and_keep(layer, x, cache, start, mask):
+    """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
+    q, k, v = layer.project(x, offset=start)  # b h n d; rotary positions need start
+    keys, values = cache  # b h s d
+    write = jax.lax.dynamic_update_slice_in_dim
+    keys, values = write(keys, k, start, axis=2), write(values, v, start, axis=2)
+    out = fused_attention(q, keys, values, mask)
+    return layer.out(merge_heads(out)), (keys, values)
+
+
+def advance_block(block, x, cache, start, mask, context):
+    """A block on new positions: ``b n m``, and its cache with them in it."""
+
+    def before(norm, x):
+        return norm(x) if block.norm_first else x
+
+    def after(norm, x):
+        return x if block.norm_first else norm(x)
+
+    normed = before(block.norm1, x)
+    found, cache = attend_and_keep(block.attention, normed, cache, start, mask)
+    x = after(block.norm1, x + found)
+    if context:  # keys, values and their mask
+        (q,) = block.cross.project(before(block.cross_norm, x), "q")  # b h n d
+        found = block.cross.out(merge_heads(fused_attention(q, *context)))
+        x = after(block.cross_norm, x + found)
+    return after(block.norm2, x + block.ffn(before(block.norm2, x))), cache
+
+
+def new_cache(model, first, length, context=None, context_mask=None):
+    """Empty key-value cache of ``length`` columns; row ``b`` begins in ``first[b]``."""
+    blocks, table = model.decoder.blocks, model.embed.embedding
+    n_heads = blocks[0].attention.n_heads
+    shape = (len(first), n_heads, length, table.shape[1] // n_heads)  # b h s d
+    empty = jnp.zeros(shape, table.dtype)
+    contexts = [None] * len(blocks)
+    if context is not None:
+        contexts = [(*b.cross.project(context, "kv"), context_mask) for b in blocks]
+    kept = [(empty, empty)] * len(blocks)
+    return {"start": 0, "first": first, "blocks": kept, "contexts": contexts}
+
+
+def advance(model, tokens, cache):
+    """Logits after new tokens, ``b n -> b n c``, and the cache with them in it."""
+    start, stop = cache["start"], cache["start"] + tokens.shape[1]
+    columns = start + jnp.arange(tokens.shape[1])  # n
+    seen, first = jnp.arange(cache["blocks"][0][0].shape[2]), cache["first"][:, None]
+    mask = (seen >= first[..., None]) & (seen <= columns[:, None])  # b n s
+    x = model.embed(jnp.maximum(tokens, 0))  # b n m
+    if model.positions:  # counted from the first token of the row
+        x = x + model.positions.table[jnp.maximum(columns - first, 0)].astype(x.dtype)
+    kept = []
+    for n, block in enumerate(model.decoder.blocks):
+        x, new = advance_block(
+            block, x, cache["blocks"][n], start, mask[:, None], cache["contexts"][n]
+        )
+        kept.append(new)
+    x = model.decoder.norm(x) if model.decoder.norm else x
+    return model.logits(x), cache | {"start": stop, "blocks": kept}
+
+
 def checked_prompts(model, prompts, length):
     """Prompts as lists of tokens, if the model knows them and has room to go on."""
     rows = [[int(token) for token in prompt] for prompt in prompts]
-    sizes, n_tokens = [len(row) for row in rows], model.embed.num_embeddings
-    if min(sizes) < 1 or max(sizes) + length > model.max_length:
+    lengths, n_tokens = [len(row) for row in rows], model.embed.num_embeddings
+    if min(lengths) < 1 or max(lengths) + length > model.max_length:
         raise ValueError(
             f"expected prompts of 1 to {model.max_length - length} tokens, since "
-            f"max_length = {model.max_length} and length = {length}, got {sizes}"
+            f"max_length = {model.max_length} and length = {length}, got {lengths}"
         )
     if not all(0 <= token < n_tokens for row in rows for token in row):
         raise ValueError(f"expected tokens from 0 to {n_tokens - 1}, got {rows}")
     return rows
 
 
-def generate(
-    model, prompts, length, *, temperature=1.0, top_k=None, top_p=None, end=None, seed=0
-):
-    """Continue a batch of texts in one compiled loop: integers ``b length``.
-
-    Prompts have at least one token each, and may differ in length. ``temperature``,
-    ``top_k`` and ``top_p`` are those of ``next_token_probabilities``. With ``top_k=1``,
-    greedy, a row is what the model writes for its prompt alone; drawn rows depend on
-    the whole batch. After ``end`` come only ``end``; a model in training mode stays so.
-    """
-    rows = checked_prompts(model, prompts, length)
-    longest = max(map(len, rows))
-    first = jnp.array([longest - len(row) for row in rows])  # b
-    tokens = jnp.array([[0] * (longest - len(row)) + row for row in rows])  # b s
-    keys = jax.random.split(jax.random.key(seed), length)
-    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    options = None if top_k == 1 else options  # greedy: nothing to sort or to draw
-    graph, state = nnx.split(without_dropout(model))
-    end = -1 if end is None else end
-    return continue_texts(state, tokens, first, keys, end, options, graph=graph)
-
-
-@partial(jax.jit, static_argnames="graph")
-def continue_texts(state, tokens, first, keys, end, options, *, graph):
-    """The loop of ``generate``: the prompts in one pass, then a token at a time."""
-    model = nnx.merge(graph, state)
-    cache = new_cache(model, first, tokens.shape[1] + len(keys))
+@nnx.jit(static_argnames="length")
+def continue_texts(model, tokens, first, length, end, seed, **knobs):
+    """The prompts in one pass, then a token at a time: ``b s -> b length``."""
+    cache = new_cache(model, first, tokens.shape[1] + length)
     logits, cache = advance(model, tokens, cache)
 
     def step(carry, key):
         logits, done, cache = carry  # b c, b
-        if options is None:
-            chosen = logits.argmax(-1)  # b
-        else:
-            p = next_token_probabilities(logits, **options)
-            chosen = jax.random.categorical(key, jnp.log(p))  # b
-        new = jnp.where(done, end, chosen)
+        p = next_token_probabilities(logits, **knobs)  # b c
+        drawn = jax.random.categorical(key, jnp.log(p))  # b
+        new = jnp.where(done, end, drawn)
         logits, cache = advance(model, new[:, None], cache)
         return (logits[:, -1], done | (new == end), cache), new
 
     start = logits[:, -1], jnp.zeros(len(tokens), bool), cache
-    return jax.lax.scan(step, start, keys)[1].T  # b length
+    keys = jax.random.split(jax.random.key(seed), length)
+    return jax.lax.scan(step, start, keys)[1].T
+
+
+def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
+    """Continue each prompt, a list of tokens, by ``length`` tokens: ``b length``.
+
+    The ``knobs`` are those of ``next_token_probabilities``: ``top_k=1`` is greedy. Once
+    ``end`` is drawn, only ``end`` follows. A model in training mode stays so.
+    """
+    if knobs.get("temperature", 1) <= 0:
+        raise ValueError("expected a temperature above 0; top_k=1 is its limit, greedy")
+    rows = checked_prompts(model, prompts, length)
+    longest = max(map(len, rows))
+    first = tensor([longest - len(row) for row in rows])  # b
+    tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
+    quiet = without_dropout(model)
+    return continue_texts(quiet, tokens, first, length, end, seed, **knobs)

@@ -1,4 +1,4 @@
-"""The chapter *Positions and the whole encoder* builds these, with the `Predictor`."""
+"""Written by `make sync` from notebooks/positions_jax.py."""
 
 import jax
 import jax.numpy as jnp
@@ -8,16 +8,10 @@ from flax import nnx
 from helpers.jax.attention import MultiHeadAttention, dense
 from helpers.jax.encoder import Encoder, layer_norm
 
-__all__ = [
-    "POSITIONS",
-    "LearnedPositions",
-    "Predictor",
-    "RotaryAttention",
-    "SinusoidalPositions",
-    "check_length",
-    "rotary",
-    "sinusoidal_positions",
-]
+__all__ = (
+    "POSITIONS LearnedPositions Predictor RotaryAttention "
+    "SinusoidalPositions check_length rotary sinusoidal_positions"
+).split()
 
 
 def sinusoidal_positions(length, m):
@@ -38,10 +32,7 @@ def check_length(x, table):
 
 
 class SinusoidalPositions(nnx.Module):
-    """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``.
-
-    Source: Vaswani et al. 2017, sec. 3.5.
-    """
+    """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``."""
 
     def __init__(self, m, max_length, *, rngs=None):
         table = sinusoidal_positions(max_length, m)  # s m
@@ -57,7 +48,7 @@ class LearnedPositions(nnx.Module):
 
     def __init__(self, m, max_length, *, rngs):
         table = jax.random.normal(rngs.params(), (max_length, m))  # s m
-        self.table = nnx.Param(0.02 * table)
+        self.table = nnx.Param(0.02 * table)  # small, as in BERT
 
     def __call__(self, x):
         check_length(x, self.table)
@@ -72,8 +63,9 @@ def rotary(x, offset=0):
     s, d = x.shape[-2:]
     if d % 2:
         raise ValueError(f"expected pairs of features, got d = {d}")
-    frequencies = 10000.0 ** (-jnp.arange(0, d, 2, dtype=jnp.float32) / d)
-    angle = (offset + jnp.arange(s))[:, None] * frequencies  # s d/2
+    i, positions = jnp.arange(0, d, 2, dtype=jnp.float32), offset + jnp.arange(s)
+    # In float32, the angles of our short sequences are off by less than 1e-4.
+    angle = positions[:, None] * 10000.0 ** (-i / d)  # s d/2
     sin, cos = jnp.sin(angle), jnp.cos(angle)
     even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
     pairs = even * cos - odd * sin, even * sin + odd * cos
@@ -97,29 +89,31 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 
 
 class Predictor(nnx.Module):
-    """One output vector per element: ``b s i -> b s c``.
-
-    ``n_inputs`` are the features of an element, with ``input_dropout`` on them.
-    Positions are "sinusoidal", "learned" (``max_length`` at most), "rotary" or "none".
-    ``n_blocks``, ``n_heads``, ``f`` and ``options`` are those of ``Encoder``.
-    """
+    """One output vector per element: ``b s i -> b s c``; options as of ``Encoder``."""
 
     def __init__(
-        self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, input_dropout=0.0,
-        positions="sinusoidal", max_length=512, rngs, **options,
-    ):  # fmt: skip
-        kind, options["attention"] = POSITIONS[positions]
+        self,
+        n_inputs,
+        m,
+        n_outputs,
+        *,
+        input_dropout=0.0,
+        positions="sinusoidal",
+        max_length=512,
+        rngs,
+        **options,  # n_blocks, n_heads, f, dropout, activation, norm_first
+    ):
+        kind, attention = POSITIONS[positions]
         self.input_dropout = nnx.Dropout(input_dropout, rngs=rngs)
-        self.embed = dense(n_inputs, m, rngs=rngs)
-        self.positions = kind(m, max_length, rngs=rngs) if kind else None
-        self.encoder = Encoder(n_blocks, m, n_heads, f, rngs=rngs, **options)
-        self.hidden = dense(m, m, rngs=rngs)
+        self.embed = dense(n_inputs, m, rngs=rngs)  # 1
+        self.positions = kind(m, max_length, rngs=rngs) if kind else None  # 2
+        self.encoder = Encoder(m=m, attention=attention, rngs=rngs, **options)  # 3
+        self.hidden = dense(m, m, rngs=rngs)  # 4
         self.hidden_norm = layer_norm(m, rngs=rngs)
         self.dropout = nnx.Dropout(options.get("dropout", 0.0), rngs=rngs)
-        self.output = dense(m, n_outputs, rngs=rngs)
+        self.output = dense(m, n_outputs, rngs=rngs)  # 5
 
     def __call__(self, x, mask=None, *, return_maps=False):
-        """Outputs ``b s c``; with ``return_maps`` also the maps ``l b h s s``."""
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
         encoded = self.encoder(x, mask, return_maps=return_maps)

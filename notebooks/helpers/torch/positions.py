@@ -1,6 +1,4 @@
-"""The chapter *Positions and the whole encoder* builds these, with the `Predictor`."""
-
-from functools import partial
+"""Written by `make sync` from notebooks/positions_torch.py."""
 
 import torch
 from torch import nn
@@ -8,16 +6,10 @@ from torch import nn
 from helpers.torch.attention import MultiHeadAttention, dense
 from helpers.torch.encoder import Encoder
 
-__all__ = [
-    "POSITIONS",
-    "LearnedPositions",
-    "Predictor",
-    "RotaryAttention",
-    "SinusoidalPositions",
-    "check_length",
-    "rotary",
-    "sinusoidal_positions",
-]
+__all__ = (
+    "POSITIONS LearnedPositions Predictor RotaryAttention "
+    "SinusoidalPositions check_length rotary sinusoidal_positions"
+).split()
 
 
 def sinusoidal_positions(length, m):
@@ -38,10 +30,7 @@ def check_length(x, table):
 
 
 class SinusoidalPositions(nn.Module):
-    """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``.
-
-    Source: Vaswani et al. 2017, sec. 3.5.
-    """
+    """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``."""
 
     def __init__(self, m, max_length):
         super().__init__()
@@ -59,7 +48,7 @@ class LearnedPositions(nn.Module):
     def __init__(self, m, max_length):
         super().__init__()
         table = torch.randn(max_length, m)  # s m
-        self.table = nn.Parameter(0.02 * table)
+        self.table = nn.Parameter(0.02 * table)  # small, as in BERT
 
     def forward(self, x):
         check_length(x, self.table)
@@ -74,9 +63,10 @@ def rotary(x, offset=0):
     s, d = x.shape[-2:]
     if d % 2:
         raise ValueError(f"expected pairs of features, got d = {d}")
-    count = partial(torch.arange, dtype=torch.float32, device=x.device)
-    frequencies = 10000.0 ** (-count(0, d, 2) / d)
-    angle = (offset + count(s))[:, None] * frequencies  # s d/2
+    i = torch.arange(0, d, 2, dtype=torch.float32, device=x.device)
+    positions = offset + torch.arange(s, dtype=torch.float32, device=x.device)
+    # In float32, the angles of our short sequences are off by less than 1e-4.
+    angle = positions[:, None] * 10000.0 ** (-i / d)  # s d/2
     sin, cos = angle.sin(), angle.cos()
     even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
     pairs = even * cos - odd * sin, even * sin + odd * cos
@@ -100,30 +90,31 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 
 
 class Predictor(nn.Module):
-    """One output vector per element: ``b s i -> b s c``.
-
-    ``n_inputs`` are the features of an element, with ``input_dropout`` on them.
-    Positions are "sinusoidal", "learned" (``max_length`` at most), "rotary" or "none".
-    ``n_blocks``, ``n_heads``, ``f`` and ``options`` are those of ``Encoder``.
-    """
+    """One output vector per element: ``b s i -> b s c``; options as of ``Encoder``."""
 
     def __init__(
-        self, n_inputs, m, n_outputs, *, n_blocks, n_heads, f, input_dropout=0.0,
-        positions="sinusoidal", max_length=512, **options,
-    ):  # fmt: skip
+        self,
+        n_inputs,
+        m,
+        n_outputs,
+        *,
+        input_dropout=0.0,
+        positions="sinusoidal",
+        max_length=512,
+        **options,  # n_blocks, n_heads, f, dropout, activation, norm_first
+    ):
         super().__init__()
-        kind, options["attention"] = POSITIONS[positions]
+        kind, attention = POSITIONS[positions]
         self.input_dropout = nn.Dropout(input_dropout)
-        self.embed = dense(n_inputs, m)
-        self.positions = kind(m, max_length) if kind else None
-        self.encoder = Encoder(n_blocks, m, n_heads, f, **options)
-        self.hidden = dense(m, m)
+        self.embed = dense(n_inputs, m)  # 1
+        self.positions = kind(m, max_length) if kind else None  # 2
+        self.encoder = Encoder(m=m, attention=attention, **options)  # 3
+        self.hidden = dense(m, m)  # 4
         self.hidden_norm = nn.LayerNorm(m)
         self.dropout = nn.Dropout(options.get("dropout", 0.0))
-        self.output = dense(m, n_outputs)
+        self.output = dense(m, n_outputs)  # 5
 
     def forward(self, x, mask=None, *, return_maps=False):
-        """Outputs ``b s c``; with ``return_maps`` also the maps ``l b h s s``."""
         x = self.embed(self.input_dropout(x))  # b s m
         x = self.positions(x) if self.positions else x
         encoded = self.encoder(x, mask, return_maps=return_maps)

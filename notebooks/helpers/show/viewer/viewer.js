@@ -1,8 +1,7 @@
 /* <attention-viewer>: attention maps in which layer, head and query are chosen.
 
-`helpers/show/viewer.py` writes the element, with what it shows in its attribute `data-view`,
-and this script behind it. A script of one's own may hand it over as a property instead,
-and again whenever it changes:
+`__init__.py` writes the element, with what it shows in its attribute `data-view`, and this
+script behind it. A script may hand it over as a property, too, and whenever it changes:
 
     element.view = {
       about: "one sentence",           // what a screen reader says first
@@ -17,9 +16,8 @@ and again whenever it changes:
       chosen: { layer: 0, head: 0, query: 0 }, // at first
     };
 
-Everything stands in a shadow root, so that neither the style of the page nor another
-viewer can get at it. Without JavaScript the reader sees what the element holds:
-pictures. Labels are only ever set as text. */
+Everything stands in a shadow root. Without JavaScript the reader sees what the element
+holds: pictures. Labels are only ever set as text. */
 (() => {
   "use strict";
   const NAME = "attention-viewer";
@@ -37,7 +35,6 @@ pictures. Labels are only ever set as text. */
     node.append(...children);
     return node;
   }
-
   // An attribute, unless it says so already: writing costs the browser a new style.
   function say(node, name, value) {
     if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
@@ -45,13 +42,11 @@ pictures. Labels are only ever set as text. */
 
   const digits = (weight) => weight.toFixed(2);
   const count = (n) => Array.from({ length: n }, (_, i) => i);
-
   // "key 3", with its label unless the labels are but numbers of places.
   function inWords(what, labels, i) {
     const plain = labels.every((label, place) => label === String(place));
     return plain ? `${what} ${i}` : `${what} ${i}, “${labels[i]}”`;
   }
-
   // Is the text around the viewer light? Then so is the text in it, on something dark.
   function onDark(element) {
     const [r, g, b] = getComputedStyle(element).color.match(/[\d.]+/g).map(Number);
@@ -70,7 +65,6 @@ pictures. Labels are only ever set as text. */
     #sizes = new ResizeObserver(([{ contentRect }]) => this.#fit(contentRect.width));
     #scheme = matchMedia("(prefers-color-scheme: dark)");
     #theme = () => this.#followTheme();
-
     connectedCallback() {
       if (!this.shadowRoot) {
         this.#number = ++viewers;
@@ -85,14 +79,12 @@ pictures. Labels are only ever set as text. */
       this.#sizes.observe(this);
       this.#followTheme();
     }
-
     disconnectedCallback() {
       this.#watch.disconnect();
       this.#sizes.disconnect();
       this.#scheme.removeEventListener("change", this.#theme);
       removeEventListener("beforeprint", this.#theme);
     }
-
     set view(view) {
       const fixed = ({ maps, queries, keys, silent, chosen, ...rest }) => JSON.stringify([rest, maps.map(({ name }) => name)]);
       const first = !this.#view;
@@ -110,11 +102,7 @@ pictures. Labels are only ever set as text. */
       this.#write();
       this.#fit();
     }
-
-    get view() {
-      return this.#view;
-    }
-
+    get view() { return this.#view; }
     // What stands there: choosers, panels, a switch for the second panel.
     #build() {
       const { shape, maps, sequences, about } = this.#view;
@@ -134,7 +122,6 @@ pictures. Labels are only ever set as text. */
       this.#write();
       this.#fit();
     }
-
     #keepInside() {
       const [, sequences, , queries, keys] = this.#view.shape;
       for (const place of [this.#place, this.#kept]) {
@@ -143,7 +130,6 @@ pictures. Labels are only ever set as text. */
         place.key = Math.min(place.key, keys - 1);
       }
     }
-
     // Radio buttons for one of the choices that are kept in `kept`.
     #chooser(what, names, kept) {
       const group = `${what}-${this.#number}-${this.#panels.length}`;
@@ -159,7 +145,6 @@ pictures. Labels are only ever set as text. */
       });
       return field;
     }
-
     #compareSwitch() {
       const input = make("input", { type: "checkbox" });
       input.checked = this.#panels.length > 1;
@@ -171,14 +156,12 @@ pictures. Labels are only ever set as text. */
       });
       return make("label", { class: "compare" }, input, "two maps");
     }
-
     #scale() {
       const { high } = this.#view;
       const end = high < 1 ? `${high} or more` : "1";
       const pair = make("span", { class: "legend" }, make("span", { class: "framed" }), "the chosen query and key");
       return make("p", { class: "scale", "aria-hidden": "true" }, "weight 0", make("span", { class: "bar" }), end, pair);
     }
-
     #addPanel(map) {
       const { shape, maps, chosen } = this.#view;
       const [layers, , heads] = shape;
@@ -202,7 +185,6 @@ pictures. Labels are only ever set as text. */
       this.#panels.push(panel);
       this.panels.append(panel.node);
     }
-
     // A map with its labels, and lines from the query to the keys above it.
     #matrix(panel) {
       const [, , , queries, keys] = this.#view.shape;
@@ -227,7 +209,6 @@ pictures. Labels are only ever set as text. */
       panel.grid.addEventListener("focusin", (event) => this.#point(event, true));
       return [panel.top, panel.lines, make("div", { class: "stack" }, panel.canvas, panel.grid)];
     }
-
     // The pointer or the focus is on a query, on a key, or on a cell of both; a click or
     // the focus keeps the place.
     #point(event, keep = false) {
@@ -238,13 +219,11 @@ pictures. Labels are only ever set as text. */
       if (keep) this.#kept = { ...this.#place };
       return event.target.closest(".cell");
     }
-
     #goTo({ query, key }) {
       if (query === this.#place.query && key === this.#place.key) return;
       Object.assign(this.#place, { query, key });
       this.#write(false);
     }
-
     #press(event, panel) {
       const [, , , queries, keys] = this.#view.shape;
       const { query, key } = this.#place;
@@ -262,7 +241,6 @@ pictures. Labels are only ever set as text. */
       this.#goTo({ query: newQuery, key: newKey });
       panel.rows[newQuery].cells[newKey].focus();
     }
-
     // Fill in what the present choice shows; `all` also writes labels and colours.
     #write(all = true) {
       for (const panel of this.#panels) {
@@ -273,7 +251,6 @@ pictures. Labels are only ever set as text. */
         this.#lightUp(panel);
       }
     }
-
     #labelled(node, texts, pictures, i) {
       const picture = pictures?.[i];
       if (picture) {
@@ -282,7 +259,6 @@ pictures. Labels are only ever set as text. */
         node.replaceChildren(image);
       } else if (node.textContent !== texts[i]) node.textContent = texts[i];
     }
-
     #writeLabels(panel) {
       const { queries, keys, pictures } = this.#view;
       const { sequence } = this.#place;
@@ -297,13 +273,11 @@ pictures. Labels are only ever set as text. */
       panel.columns[0].parentNode.classList.toggle("turned", long(keys[sequence]));
       panel.grid.setAttribute("aria-label", this.#nameOf(panel) || "weights");
     }
-
     #nameOf({ map, layer, head }) {
       const { maps, shape } = this.#view;
       const parts = [maps[map].name, shape[0] > 1 && `layer ${layer}`, shape[2] > 1 && `head ${head}`];
       return parts.filter(Boolean).join(", ");
     }
-
     #row(panel, query) {
       const { shape, maps } = this.#view;
       const [, sequences, heads, queries, keys] = shape;
@@ -311,7 +285,6 @@ pictures. Labels are only ever set as text. */
       const start = (before * queries + query) * keys;
       return maps[panel.map].weights.slice(start, start + keys);
     }
-
     // What a cell says; its colour is painted behind it, much faster than styles are.
     #writeWeights(panel) {
       panel.rows.forEach(({ cells }, q) => {
@@ -320,7 +293,6 @@ pictures. Labels are only ever set as text. */
       });
       this.#paint(panel);
     }
-
     #paint({ canvas, ...panel }) {
       const [, , , queries, keys] = this.#view.shape;
       canvas.width = keys * DOT; // empties it
@@ -334,7 +306,6 @@ pictures. Labels are only ever set as text. */
         });
       }
     }
-
     #lightUp(panel) {
       const { query, key } = this.#place;
       const row = this.#row(panel, query);
@@ -352,7 +323,6 @@ pictures. Labels are only ever set as text. */
       this.#draw(panel, row);
       this.#tell(panel, row);
     }
-
     // Lines from the query, above, to each key, below; a cell is one wide.
     #draw(panel, row) {
       const [, , , queries, keys] = this.#view.shape;
@@ -365,7 +335,6 @@ pictures. Labels are only ever set as text. */
         say(line, "stroke-opacity", row[k] < 0.005 ? 0 : shade.toFixed(2));
       });
     }
-
     #tell(panel, row) {
       const { sequence, query, key } = this.#place;
       const [queries, keys] = ["queries", "keys"].map((kind) => this.#view[kind][sequence]);
@@ -379,7 +348,6 @@ pictures. Labels are only ever set as text. */
       const text = `${name && `${name}. `}${inWords("Query", queries, query)}: ${most}.${here}`;
       if (panel.readout.textContent !== text) panel.readout.textContent = text;
     }
-
     #followTheme() {
       const frame = this.shadowRoot.querySelector(".frame");
       if (!frame || !this.isConnected) return;
@@ -389,7 +357,6 @@ pictures. Labels are only ever set as text. */
       this.#heat = heat;
       for (const panel of this.#panels) this.#paint(panel);
     }
-
     // As large as the room allows, between two bounds; beyond, a panel scrolls.
     #fit(width = this.#width || this.clientWidth) {
       if (!this.#panels.length || !width) return;
