@@ -8,31 +8,12 @@ from helpers.torch.attention import merge_heads
 from helpers.torch.decoder import check_tokens, checked_prompts
 from helpers.torch.frameworks import device, tensor
 
-__all__ = [
-    "MLP",
-    "GroupedAttention",
-    "MixtureOfExperts",
-    "ModernBlock",
-    "ModernLM",
-    "SwiGLU",
-    "embedded",
-    "empty_cache",
-    "forward",
-    "fused",
-    "generate_greedily",
-    "keep",
-    "load_pretrained",
-    "logits_of",
-    "lookup",
-    "make_norm",
-    "part_size",
-    "placed",
-    "project",
-    "projection",
-    "rotary_halves",
-    "run_blocks",
-    "split_heads",
-]
+__all__ = (
+    "MLP GroupedAttention MixtureOfExperts ModernBlock ModernLM SwiGLU "
+    "embedded empty_cache forward fused generate_greedily keep "
+    "load_pretrained logits_of lookup make_norm part_size placed project "
+    "projection rotary_halves run_blocks split_heads"
+).split()
 
 
 def make_norm(m, norm="rms", eps=1e-6):
