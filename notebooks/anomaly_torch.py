@@ -364,8 +364,8 @@ plots.pictures(
 reasons = [f"this {kind}", f"this {other}", "neither of them alone: the others count"]
 why = reasons[np.argmax([with_kind, with_other, 0.5])]  # in most cases, or neither
 say(f"""The model is wrong in **{is_wrong.sum()}** of {n_test:,} test sets. The first one
-above: with another {kind} in place of the chosen one it is right in {with_kind:.0%} of
-cases; with another odd {other}, in {with_other:.0%}. What misled it is **{why}**.""")
+above: with another {kind} in place of the chosen one, it is right in {with_kind:.0%};
+with another odd {other}, in {with_other:.0%}. What misled it is **{why}**.""")
 
 # %% [markdown] tags=["shared"]
 # ## Cutting connections shows which ones matter
