@@ -557,8 +557,8 @@ class ModernLM(nn.Module):
 
 
 # %% [markdown] tags=["torch"]
-# Without gradients, `forward` computes; with weights drawn by a seed, `new_model` makes a
-# model on the device.
+# Without gradients, `forward` computes; with weights drawn by a seed, `new_model` makes
+# a model on the device.
 
 
 # %% tags=["torch", "export"]

@@ -193,20 +193,23 @@ MISTAKES = [
     # The Transformer of today, and published weights
     ("query heads share keys in turn, not in groups", "torch", "fused",
      "x.repeat_interleave(n, dim=1)", "x.repeat(1, n, 1, 1)",
-     "unit/test_today.py::test_grouped_heads_are_heads_with_repeated_keys[mask-torch]"),
-    ("keys use the norm of the queries", "jax", "GroupedAttention",
-     "self.k_norm(k)", "self.q_norm(k)",
-     "unit/test_today.py::test_without_a_mistake_all_checks_pass[jax]"),
+     "test_today.py::test_grouped_heads_are_heads_with_repeated_keys[mask-torch]"),
+    ("keys use the norm of the queries", "jax", "project",
+     "layer.k_norm(k)", "layer.q_norm(k)",
+     "test_today.py::test_the_tiny_checkpoints_have_the_logits_that_were_stored"
+     "[qwen3-jax]"),
     ("gate and up are swapped", "jax", "SwiGLU",
      "silu(self.gate(x)) * self.up(x)", "silu(self.up(x)) * self.gate(x)",
-     "unit/test_today.py::test_without_a_mistake_all_checks_pass[jax]"),
+     "test_today.py::test_the_tiny_checkpoints_have_the_logits_that_were_stored"
+     "[llama-jax]"),
     ("weights of the chosen experts do not sum to 1", "jax", "MixtureOfExperts",
      "weights / weights.sum(axis=-1, keepdims=True)", "weights",
-     "unit/test_today.py::test_a_mixture_is_the_weighted_sum_of_the_chosen_experts"
+     "test_today.py::test_a_mixture_is_the_weighted_sum_of_the_chosen_experts"
      "[2-jax]"),
     ("queries and keys of GPT-2 are swapped", "both", "our_names",
      'enumerate("qkv")', 'enumerate("kqv")',
-     "unit/test_today.py::test_without_a_mistake_all_checks_pass[torch]"),
+     "test_today.py::test_the_tiny_checkpoints_have_the_logits_that_were_stored"
+     "[gpt2-torch]"),
     ("PyTorch's matrices are not transposed", "both", "parameters",
      "isinstance(module, Linear) and param.ndim == 2", "False",
      "unit/test_weights.py::test_both_sides_have_the_same_names_and_shapes"),
