@@ -216,24 +216,24 @@ MISTAKES = [
     # LoRA and classes of texts
     ("a merged adapter is not scaled", "torch", "LoRALinear",
      "self.scale * (self.lora_a @ self.lora_b).T", "(self.lora_a @ self.lora_b).T",
-     "unit/test_lora.py"
+     "test_finetune.py"
      "::test_merged_models_compute_the_same_and_have_the_old_names[torch]"),
     ("a new adapter changes the model", "jax", "LoRALinear",
      "jnp.zeros((rank, n_out))", "jnp.ones((rank, n_out))",
-     "unit/test_lora.py::test_before_training_an_adapter_changes_no_output[jax]"),
+     "test_finetune.py::test_before_training_an_adapter_changes_no_output[jax]"),
     ("classes are read at the padding", "torch", "TextClassifier",
      "(tokens >= 0)", "(tokens >= -1)",
-     "unit/test_lora.py::test_classes_are_read_at_the_last_token[True-torch]"),
+     "test_finetune.py::test_classes_are_read_at_the_last_token[torch]"),
     # Masked language models
     ("the loss is a mean over all tokens", "torch", "masked_token",
      "losses / n", "losses / labels.numel()",
-     "unit/test_masking.py::test_the_loss_is_the_mean_of_minus_ln_p_where_asked"),
+     "test_masked.py::test_the_loss_is_the_mean_of_minus_ln_p_where_asked[torch]"),
     ("segments are ignored", "jax", "MaskedLM",
      "self.embed_norm(x + self.segments(segments))", "self.embed_norm(x)",
-     "unit/test_masked.py::test_segments_and_places_count[bert-jax]"),
+     "test_masked.py::test_segments_and_places_count[bert-jax]"),
     ("no token is replaced by a random one", "both", "mask_tokens",
      "[way < 0.8, way < 0.9]", "[way < 0.8, way < 0.8]",
-     "unit/test_masking.py::test_the_share_is_asked_for_and_of_it_80_10_10[0.15]"),
+     "test_masked.py::test_the_share_is_asked_for_and_of_it_80_10_10"),
     # Pictures, and sequences of one's own
     ("patches are cut column by column", "torch", "cut_patches",
      "permute(0, 1, 3, 2, 4, 5)", "permute(0, 3, 1, 2, 4, 5)",
