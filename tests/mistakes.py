@@ -244,7 +244,7 @@ MISTAKES = [
      "test_vision.py::test_the_model_equals_that_of_torchvision[jax]"),
     ("the mean is over padding too", "jax", "SequenceClassifier",
      "real.sum(1)[:, None]", "real.shape[1]",
-     "unit/test_own_data.py::test_the_classifier_is_that_of_the_formulas[jax]"),
+     "test_data.py::test_the_classifier_equals_the_reference[jax]"),
 ]  # fmt: skip
 
 ROOT = Path(__file__).parents[1]
