@@ -7,10 +7,7 @@ from helpers.jax.attention import dense
 from helpers.jax.encoder import Encoder
 from helpers.jax.positions import LearnedPositions
 
-__all__ = [
-    "SequenceClassifier",
-    "from_texts",
-]
+__all__ = "SequenceClassifier from_texts".split()
 
 
 class SequenceClassifier(nnx.Module):

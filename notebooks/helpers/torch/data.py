@@ -7,10 +7,7 @@ from helpers.torch.attention import dense
 from helpers.torch.encoder import Encoder
 from helpers.torch.positions import LearnedPositions
 
-__all__ = [
-    "SequenceClassifier",
-    "from_texts",
-]
+__all__ = "SequenceClassifier from_texts".split()
 
 
 class SequenceClassifier(nn.Module):
