@@ -18,7 +18,7 @@ data
     ``byte_pairs``, ``ngrams``, ``dates``, ``lines`` of four languages, ``pictures``,
     ``photos`` and their features, ``vowels`` with gaps, ``reactions``; ``masking``. Our
     ``pretrained.safetensors``, and ``checkpoints`` of others: where they are; in
-    ``published`` and ``published_masked``, names of weights.
+    ``published`` and ``bert``, names of weights.
 show
     ``prose`` with computed numbers, ``plots``, ``patches`` of pictures, ``viewer`` for
     attention maps to touch, and ``drawing``: an architecture as SVG, by name.
