@@ -88,10 +88,9 @@ MODELS = {  # name: kind, sizes, options, inputs
         "LanguageModel", (T, M), TEXTS | {"positions": "rotary", "tied": False},
         (TEXT,),
     ),
-    "translator": ("Translator", (T, T, M), TEXTS | {"shared": True}, (TEXT, TEXT)),
+    "translator": ("Translator", (T, M), TEXTS, (TEXT, TEXT)),
     "translator, pre-norm": (
-        "Translator", (T, T, M), TEXTS | {"norm_first": True, "tied": False},
-        (TEXT, TOKENS[:, :K]),
+        "Translator", (T, M), TEXTS | {"norm_first": True}, (TEXT, TOKENS[:, :K]),
     ),
     **{
         f"today, {name}": ("ModernLM", (T, M), TODAY | options, (TEXT,))

@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from symtable import symtable
+from textwrap import wrap
 
 import jupytext
 import nbformat
@@ -176,7 +177,10 @@ def room(chapter, side, text, homes):
             needed[name] = known[name]
     homes.update(dict.fromkeys(own, chapter))
     names = sorted(own, key=lambda x: (not x.isupper(), x[0].islower(), x))
-    listed = "__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]"
+    rows = wrap(" ".join(names), 68)
+    listed = "".join(f'    "{row} "\n' for row in rows[:-1]) + f'    "{rows[-1]}"\n'
+    listed = f"__all__ = (\n{listed}).split()" if len(rows) > 1 else ""
+    listed = listed or f'__all__ = "{rows[0]}".split()'
     first = f'"""Written by `make sync` from notebooks/{chapter}_{side}.py."""'
     return "\n\n".join([first, import_lines(needed), listed, "\n" + body]) + "\n"
 

