@@ -62,8 +62,9 @@ from tqdm import tqdm
 from helpers.data.sequences import draw_uniforms, one_hot, reverse_data, shuffled
 from helpers.exercises import check
 from helpers.jax.attention import dense
+from helpers.jax.encoder import attention_maps, without_dropout
 from helpers.jax.frameworks import cross_entropy, tensor
-from helpers.jax.positions import Predictor, attention_maps, without_dropout
+from helpers.jax.positions import Predictor
 from helpers.settings import Settings
 from helpers.show import download_link, drawing, plots, say, viewer
 from helpers.weights import as_numpy, from_arrays, to_arrays
@@ -645,8 +646,8 @@ def encoded(strands):
 
 # %% [markdown] tags=["shared"]
 # To work without our helpers, copy the cells of this loop, and what it imports: from
-# earlier chapters, and the files `settings.py` and `data/sequences.py`. Here the matrices
-# decay a little:
+# earlier chapters, and the files `settings.py` and `data/sequences.py`. Here the
+# matrices decay a little:
 
 # %% tags=["shared"]
 complement = new_model(seed=1, n_inputs=4, n_outputs=4)
@@ -681,8 +682,8 @@ assert evaluate(complement, cross_entropy, held_out)["accuracy"] > 0.98
 # accumulated gradients and half precision.
 
 # %% [markdown] tags=["shared"]
-# Strands of several lengths need padding (see the extra on any length). Why our settings
-# for the digits are as they are, and what to try first for a task of your own:
+# Strands of several lengths need padding (see the extra on any length). Why our
+# settings for the digits are as they are, and what to try first for a task of your own:
 #
 # | setting | why here | try first |
 # |---|---|---|
@@ -923,8 +924,9 @@ np.testing.assert_allclose(new[:, :-1], outputs[:1000, :-1], atol=1e-5)
 # %% [markdown] tags=["shared"]
 # ## Extra: A run can be watched, kept and repeated
 #
-# With a `folder`, `fit` writes its numbers for TensorBoard: `tensorboard --logdir runs`,
-# called beside this notebook, draws the curves of all runs, also while they train:
+# With a `folder`, `fit` writes its numbers for TensorBoard: `tensorboard --logdir
+# runs`, called beside this notebook, draws the curves of all runs, also while they
+# train:
 
 # %% tags=["shared"]
 brief = Settings(
@@ -935,16 +937,17 @@ watched = fit(new_model(seed=1), cross_entropy, four, brief, folder="runs/brief"
 
 # %% [markdown] tags=["jax"]
 # All that the model has learned fits into one small file, which both frameworks read.
-# (To *resume* an interrupted run, keep the optimiser's state, too: [When training fails](debugging_jax.ipynb) does it.)
+# (To *resume* an interrupted run, keep the optimiser's state, too: [When training
+# fails](debugging_jax.ipynb) does it.)
 
 # %% tags=["shared"]
 download_link(model, f"reverse_{framework}.safetensors")
 
 # %% [markdown] tags=["shared"]
 # Data, batches and initial weights follow from seeds, so a second run gives the same
-# losses, up to rounding. From the same weights, the other framework does, too (a test of
-# this book compares the two). Over many updates two such runs drift apart, because each
-# update builds on the rounding errors of those before.
+# losses, up to rounding. From the same weights, the other framework does, too (a test
+# of this book compares the two). Over many updates two such runs drift apart, because
+# each update builds on the rounding errors of those before.
 
 # %% tags=["shared"]
 repeated = fit(new_model(seed=1), cross_entropy, four, brief)

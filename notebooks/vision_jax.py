@@ -541,7 +541,7 @@ known = only(train, range(8))
 shorter = Settings(n_train=len(known[0]), epochs=20, **usual)
 options = {"validation": only(validation, range(8)), "augment": turn_and_shift}
 trunk = new_model(n_outputs=8)
-fit(trunk, cross_entropy, known, shorter, **options)
+history_of_trunk = fit(trunk, cross_entropy, known, shorter, **options)
 
 
 # %% tags=["shared"]
@@ -624,9 +624,9 @@ assert np.mean(found["fine-tuning"]) > 0.6
 # %% tags=["shared", "say"]
 run = recorded("cifar10")[-1]
 say(
-    f"On CIFAR-10, a ViT of {run['n_parameters']:,} parameters got, from scratch, "
-    f"**{run['test_accuracy']:.1%}** of the test after {run['updates']:,} updates ([in "
-    f"{run['seconds'] / 60:.0f} minutes](../book/how-this-was-built.md))."
+    f"On CIFAR-10, a ViT of {run['n_parameters']:,} parameters got **"
+    f"{run['test_accuracy']:.1%}** of the test, from scratch ([recorded](../book/"
+    f"how-this-was-built.md): {run['seconds'] / 60:.0f} min, {run['about']['device']})."
 )
 
 # %% [markdown] tags=["shared"]

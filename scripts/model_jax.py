@@ -438,7 +438,7 @@ def new_cache(model, first, length, context=None, context_mask=None):
     blocks, table = model.decoder.blocks, model.embed.embedding
     n_heads = blocks[0].attention.n_heads
     shape = (len(first), n_heads, length, table.shape[1] // n_heads)  # b h s d
-    empty = jnp.zeros(shape, table.dtype)
+    empty = jnp.zeros(shape, model.embed(first[:1]).dtype)  # of its computations
     contexts = [None] * len(blocks)
     if context is not None:
         contexts = [(*b.cross.project(context, "kv"), context_mask) for b in blocks]

@@ -28,7 +28,9 @@ from helpers.weights import as_numpy, from_arrays, to_arrays  # noqa: E402
 
 RECORD = ROOT / "tests" / "recorded.json"
 FOLDED = {"answer", "check", "experiment", "figure", "say", "your-turn"}
-ON_PAGES = {}  # what stands on a page alone: chapter by name
+ON_PAGES = {
+    "VisionTransformer": "vision"
+}  # what stands on a page alone: chapter by name
 
 B, S, K = 2, 7, 5
 M, H, F, L, T, C = 30, 3, 37, 2, 19, 11  # primes where they can be
@@ -81,20 +83,14 @@ MODELS = {  # name: kind, sizes, options, inputs
     "vision, token": (
         "VisionTransformer", (8, 3, M, C), SIZES | {"patch": 2}, (draw(B, 8, 8, 3),),
     ),
-    "vision, mean": (
-        "VisionTransformer", (8, 3, M, C),
-        SIZES | {"patch": 4, "pool": "mean", "positions": "sinusoidal"},
-        (draw(B, 8, 8, 3),),
-    ),
     "language model": ("LanguageModel", (T, M), TEXTS | {"norm_first": True}, (TEXT,)),
     "language model, rotary": (
         "LanguageModel", (T, M), TEXTS | {"positions": "rotary", "tied": False},
         (TEXT,),
     ),
-    "translator": ("Translator", (T, T, M), TEXTS | {"shared": True}, (TEXT, TEXT)),
+    "translator": ("Translator", (T, M), TEXTS, (TEXT, TEXT)),
     "translator, pre-norm": (
-        "Translator", (T, T, M), TEXTS | {"norm_first": True, "tied": False},
-        (TEXT, TOKENS[:, :K]),
+        "Translator", (T, M), TEXTS | {"norm_first": True}, (TEXT, TOKENS[:, :K]),
     ),
     **{
         f"today, {name}": ("ModernLM", (T, M), TODAY | options, (TEXT,))

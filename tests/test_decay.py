@@ -1,4 +1,4 @@
-"""What pages about training define: decay, rates, dropout; and the file for ONNX."""
+"""What *When training fails* defines: losses with dropout; and the file for ONNX."""
 
 import math
 import re
@@ -21,10 +21,6 @@ from helpers import torch as in_torch
 
 ROOM = {"jax": in_jax, "torch": in_torch}
 SIZES = {"n_blocks": 1, "n_heads": 2, "f": 11}
-MODELS = {  # sizes; both have learned positions
-    "Predictor": ((3, 8, 7), {"positions": "learned", "max_length": 5}),
-    "LanguageModel": ((17, 8), {"positions": "learned", "max_length": 5}),
-}
 by_side = pytest.mark.parametrize("side", pages.SIDES)
 
 
@@ -51,51 +47,6 @@ def tensors(side, *arrays):
     return [jnp.array(x) if side == "jax" else torch.tensor(x) for x in arrays]
 
 
-def after_an_update_with_zeros(side, model):
-    """All weights by name, from 1, after one step with gradients of 0."""
-    optimizer = of_page(side, "reverse", "usual_optimizer")(model, total=20)
-    if side == "torch":
-        for weight in model.parameters():
-            torch.nn.init.ones_(weight)
-            weight.grad = torch.zeros_like(weight)
-        optimizer[0].step()
-        return {name: x.detach() for name, x in model.named_parameters()}
-    weights = nnx.state(model, nnx.Param)
-    nnx.update(model, jax.tree.map(jnp.ones_like, weights))
-    optimizer.update(model, jax.tree.map(jnp.zeros_like, weights))
-    found, _ = jax.tree.flatten_with_path(nnx.state(model, nnx.Param))
-    return {jax.tree_util.keystr(path): x for path, x in found}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_the_matrices_of_layers_and_embeddings_decay_and_nothing_else(name):
-    """In both frameworks as many weights; of matrices only tables of positions stay."""
-    decayed, (sizes, options) = [], MODELS[name]
-    for side in pages.SIDES:
-        model = made(side, getattr(ROOM[side], name), *sizes, **options)
-        weights = after_an_update_with_zeros(side, model)
-        small = {k for k, x in weights.items() if (x < 1).all()}
-        stay = {k for k, x in weights.items() if x.ndim > 1} - small
-        assert all(weights[k].ndim > 1 for k in small), small
-        assert len(stay) == 1 and "table" in stay.pop(), stay
-        decayed.append(sum(math.prod(weights[k].shape) for k in small))
-    assert decayed[0] == decayed[1]
-
-
-@pytest.mark.parametrize("total", [2, 19, 100])
-def test_the_rates_in_pytorch_are_those_of_optax(total):
-    """Five per cent of warm-up, then a cosine."""
-    usual = of_page("torch", "reverse", "usual_optimizer")
-    optimizer, scheduler = usual(torch.nn.Linear(1, 1), total, 2.0)
-    w = max(1, total // 20)
-    rates = optax.warmup_cosine_decay_schedule(2.0 / w, 2.0, w - 1, total)
-    for step in range(total):
-        rate = optimizer.param_groups[0]["lr"]
-        assert rate == pytest.approx(float(rates(step)), abs=1e-6)  # in float32
-        optimizer.step()
-        scheduler.step()
-
-
 @by_side
 @pytest.mark.parametrize("loss", ["class_loss", "half_loss"])
 def test_each_call_of_a_loss_draws_a_new_dropout_mask(side, loss):
@@ -109,22 +60,6 @@ def test_each_call_of_a_loss_draws_a_new_dropout_mask(side, loss):
     batch = tensors(side, x, np.ones((4, 5), bool), np.arange(4))
     losses = [loss_fn(model, *batch)[0].item() for _ in range(6)]
     assert len({*losses}) == 6, "the same masks in several calls"
-
-
-@by_side
-def test_the_loop_of_warmup_draws_new_masks(side):
-    """In one call, and from call to call; the rate is 0, so that only masks differ."""
-    train = of_page(side, "warmup", "train")
-    model = made(side, ROOM[side].Predictor, 3, 8, 7, dropout=0.5)
-    model.train()
-    x = np.random.default_rng(0).normal(size=(4, 5, 3)).astype(np.float32)
-    x, labels, rows = tensors(
-        side, x, np.ones((4, 5), int), np.tile(np.arange(4), (6, 1))
-    )
-    rates = tensors(side, np.zeros(6, np.float32))[0]
-    losses = [*train(model, (x, labels), rows, rates).tolist()]
-    losses += train(model, (x, labels), rows, rates).tolist()
-    assert len({*losses}) == 12 and all(map(math.isfinite, losses))
 
 
 ONNX = """

@@ -32,8 +32,6 @@ CAUSAL = np.tri(S, dtype=bool)
 PADDING = np.arange(S) < np.array([[11], [7], [2]])  # b s: a place that holds something
 PROMPTS = [[3], [1, 2, 3, 4, 5, 6, 7], [9, 0, 11]]
 KINDS = ["learned", "sinusoidal", "rotary", "none"]
-POSITIONS = pytest.mark.parametrize("positions", KINDS)
-PLACES = pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
 
 
 def draw_tokens(*shape, n=T, seed=3, padding=None):
@@ -68,18 +66,17 @@ def by_torch(tokens, **options):
 
 
 @on_both_sides
-@PLACES
 @pytest.mark.parametrize("tied", [True, False])
-def test_logits_and_maps_are_those_of_the_reference(side, norm_first, tied):
+def test_logits_and_maps_are_those_of_the_reference(side, tied):
     """Embedding as one-hot vectors times a matrix, causal encoder, tied logits."""
-    options = {"norm_first": norm_first, "tied": tied, "activation": "gelu"}
+    options = {"norm_first": tied, "tied": tied, "activation": "gelu"}
     model, params = build_model(side, **options)
     tokens = draw_tokens(B, S)
     logits, maps = model(side.tensor(tokens), return_maps=True)
     x = np.eye(T)[tokens] @ params["embed.weight"] + params["positions.table"][:S]
     stack = reference.inside(params, "decoder.")
     x, expected_maps = reference.encoder(
-        x, stack, L, H, CAUSAL, activation="gelu", norm_first=norm_first
+        x, stack, L, H, CAUSAL, activation="gelu", norm_first=tied
     )
     table = params["embed.weight"].T if tied else params["output.weight"]
     assert_close(maps, expected_maps)
@@ -114,10 +111,9 @@ def test_both_frameworks_agree_for_the_same_weights(options):
 
 
 @on_both_sides
-@PLACES
-def test_logits_before_a_changed_token_keep_their_bits(side, norm_first):
+def test_logits_before_a_changed_token_keep_their_bits(side):
     """Through all blocks."""
-    model, _ = build_model(side, norm_first=norm_first)
+    model, _ = build_model(side, norm_first=True)
     tokens = draw_tokens(B, S)
     before = as_numpy(model(side.tensor(tokens)))
     for changed in range(S):
@@ -175,23 +171,15 @@ def test_padding_changes_no_logits_of_real_positions(side):
 
 
 @on_both_sides
-@PLACES
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_new_model_is_not_much_worse_than_guessing(side, tied, norm_first):
-    """Its loss is ``ln c`` and about 1/2: its logits have a standard deviation of 1.
-
-    Tied and post-norm, a vector is still much like its token's: it predicts itself.
-    """
-    options = {"n_blocks": 4, "n_heads": 4, "f": 64, "max_length": 61, "tied": tied}
-    model = side.build("LanguageModel", 211, 64, norm_first=norm_first, **options)
-    tokens = draw_tokens(7, 61, n=211)
-    logits = as_numpy(model(side.tensor(tokens)))
-    loss = as_numpy(side.models.next_token(model, side.tensor(tokens))[0])
-    itself = tied and not norm_first
-    assert math.log(211) < loss < math.log(211) + (2.5 if itself else 1)
-    assert logits.std() == pytest.approx(1, rel=0.2)
-    again = (logits.argmax(-1)[:, :-1] == tokens[:, :-1]).mean()
-    assert (again > 0.9) == itself
+def test_a_new_model_is_not_much_worse_than_guessing(side, tied):
+    """Its loss is ``ln c`` and about 1/2: its logits have a standard deviation of 1."""
+    options = {"n_blocks": 2, "n_heads": 4, "f": 64, "max_length": 61, "tied": tied}
+    model = side.build("LanguageModel", 211, 64, norm_first=True, **options)
+    tokens = side.tensor(draw_tokens(7, 61, n=211))
+    loss = as_numpy(side.models.next_token(model, tokens)[0])
+    assert math.log(211) < loss < math.log(211) + 1
+    assert as_numpy(model(tokens)).std() == pytest.approx(1, rel=0.2)
     for name in ["embed.weight"] + ["output.weight"] * (not tied):
         assert np.std(to_arrays(model)[name]) == pytest.approx(1 / 8, rel=0.05)
 
@@ -209,18 +197,15 @@ def test_dropout_reaches_every_block_in_training_alone(side):
 
 
 @on_both_sides
-@pytest.mark.parametrize(
-    ("shape", "dtype", "message"),
-    [
+def test_invalid_tokens_raise_an_error(side):
+    model, _ = build_model(side, positions="none")
+    for shape, dtype, message in (
         ((B, S, 1), "int32", r"tokens b s of whole numbers, got .*int32 \(3, 11, 1\)"),
         ((B, S), "float32", r"tokens b s of whole numbers, got .*float32 \(3, 11\)"),
         ((B, N + 1), "int32", "30 positions, but max_length = 29"),
-    ],
-)
-def test_invalid_tokens_raise_an_error(side, shape, dtype, message):
-    model, _ = build_model(side, positions="none")
-    with pytest.raises(ValueError, match=message):
-        model(side.tensor(np.ones(shape), dtype))
+    ):
+        with pytest.raises(ValueError, match=message):
+            model(side.tensor(np.ones(shape), dtype))
 
 
 @on_both_sides
@@ -300,7 +285,7 @@ GENERATING = {"norm_first": True, "tied": False}  # tied and new, it would repea
 @on_both_sides
 @pytest.mark.parametrize(
     ("steps", "positions"),
-    [*(([5, 1, 5], kind) for kind in KINDS), ([1] * S, "rotary"), ([S], "learned")],
+    [*(([5, 1, 5], kind) for kind in KINDS), ([1] * S, "rotary")],
     ids=str,
 )
 def test_logits_with_a_cache_are_those_without(side, steps, positions):
@@ -331,8 +316,8 @@ def test_the_cache_holds_two_numbers_per_block_position_and_feature(side):
 @on_both_sides
 @pytest.mark.parametrize(
     "options",
-    [*({"positions": kind} for kind in KINDS), {"norm_first": False}],
-    ids=[*KINDS, "post"],
+    [{"positions": "learned"}, {"positions": "rotary"}, {"norm_first": False}],
+    ids=["learned", "rotary", "post"],
 )
 def test_rows_of_different_lengths_have_the_logits_of_rows_alone(side, options):
     """Shorter prompts are padded on the left, and no padding is looked at."""
@@ -372,19 +357,15 @@ def test_greedy_rows_are_those_of_a_loop_without_cache(side, positions):
         assert row.tolist() == text[len(prompt) :]
 
 
-def in_half(side, model):
-    """The model with all its weights in bfloat16."""
-    if side is torch_side:
-        return model.to(torch.bfloat16)
-    graph, state = nnx.split(model)
-    return nnx.merge(graph, jax.tree.map(lambda x: x.astype("bfloat16"), state))
-
-
 @on_both_sides
-@pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_in_half_precision_greedy_texts_are_those_without_a_cache(side, positions):
+def test_in_half_precision_greedy_texts_are_those_without_a_cache(side):
     """Up to rounding: a chosen token has nearly the highest logit without a cache."""
-    model = in_half(side, build_model(side, **GENERATING, positions=positions)[0])
+    model, _ = build_model(side, **GENERATING)
+    if side is torch_side:
+        model.to(torch.bfloat16)
+    else:
+        params = nnx.state(model, nnx.Param)
+        nnx.update(model, jax.tree.map(lambda x: x.astype("bfloat16"), params))
     prompts = [PROMPTS[1], PROMPTS[1][::-1]]
     found = generate(side, model, prompts, 5, top_k=1)
     texts = np.concatenate([np.array(prompts), found], axis=1)
@@ -484,23 +465,19 @@ def test_a_generation_is_compiled_once_for_its_shapes():
 
 
 @on_both_sides
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_what_cannot_be_generated_raises_an_error(side):
+    model, _ = build_model(side)
+    for change, message in (
         (
             {"prompts": [[1], []]},
             "expected prompts of 1 to 24 tokens, since",
         ),
-        ({"length": 23}, "max_length = 29 and length = 23, got [1, 7, 3]"),
-        ({"prompts": [[1, T]]}, "expected tokens from 0 to 18, got [[1, 19]]"),
+        ({"length": 23}, r"max_length = 29 and length = 23, got \[1, 7, 3\]"),
+        ({"prompts": [[1, T]]}, r"expected tokens from 0 to 18, got \[\[1, 19\]\]"),
         ({"temperature": 0.0}, "expected a temperature above 0"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_generated_raises_an_error(side, change, message):
-    model, _ = build_model(side)
-    with pytest.raises(ValueError, match=re.escape(message)):
-        side.models.generate(model, **{"prompts": PROMPTS, "length": 5} | change)
+    ):
+        with pytest.raises(ValueError, match=message):
+            side.models.generate(model, **{"prompts": PROMPTS, "length": 5} | change)
 
 
 # The distribution
@@ -527,9 +504,8 @@ def probabilities(logits, temperature=1.0, top_k=None, top_p=None):
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p"),
     [
-        (1.0, None, None), (0.3, None, None), (2.5, None, None), (1.0, 1, None),
-        (1.0, 4, None), (2.5, T + 5, None), (1.0, None, 0.05), (1.0, None, 0.5),
-        (0.3, None, 0.93), (2.5, 4, 0.5), (1.0, T, 0.93), (2.5, 1, 0.05),
+        (2.5, None, None), (1.0, 4, None), (1.0, None, 0.5), (1.0, 1, None),
+        (2.5, T + 5, 0.93), (0.3, 4, 0.05),
     ],
 )  # fmt: skip
 def test_probabilities_are_those_of_the_papers(side, temperature, top_k, top_p):

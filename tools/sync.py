@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from symtable import symtable
+from textwrap import wrap
 
 import jupytext
 import nbformat
@@ -56,9 +57,9 @@ def carry(chapter, texts):
     before = [[cell for _, cell in shared(in_git(path))] for path in paths]
     changed = [side for side in (0, 1) if now[side] != before[side]]
     if len(changed) != 1:
-        lines = difflib.unified_diff(*map("\n".join, now), *pages.SIDES, n=0)
-        differ = "\n".join(text for cells in [lines] for text in cells)
-        raise SystemExit(f"{chapter}: both twins have changed, and differ:\n{differ}")
+        lines = ["\n".join(cells).splitlines() for cells in now]
+        differ = difflib.unified_diff(*lines, *pages.SIDES, n=0, lineterm="")
+        raise SystemExit(f"{chapter}: both twins differ:\n" + "\n".join(differ))
     (source,) = changed
     target = paths[1 - source]
     pieces, places = cells_of(texts[target]), shared(texts[target])
@@ -89,7 +90,6 @@ def notebook(path, text):
         old = nbformat.read(present, as_version=4)
         new = combine_inputs_with_outputs(new, old, fmt={"extension": ".py"})
     for cell in new.cells:
-        cell.metadata.pop("lines_to_next_cell", None)
         for name in FOLDED:
             cell.metadata.pop(name, None)
         if set(cell.metadata.get("tags", [])) & pages.FOLDS.keys():
@@ -177,7 +177,10 @@ def room(chapter, side, text, homes):
             needed[name] = known[name]
     homes.update(dict.fromkeys(own, chapter))
     names = sorted(own, key=lambda x: (not x.isupper(), x[0].islower(), x))
-    listed = "__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]"
+    rows = wrap(" ".join(names), 68)
+    listed = "".join(f'    "{row} "\n' for row in rows[:-1]) + f'    "{rows[-1]}"\n'
+    listed = f"__all__ = (\n{listed}).split()" if len(rows) > 1 else ""
+    listed = listed or f'__all__ = "{rows[0]}".split()'
     first = f'"""Written by `make sync` from notebooks/{chapter}_{side}.py."""'
     return "\n\n".join([first, import_lines(needed), listed, "\n" + body]) + "\n"
 

@@ -2,10 +2,10 @@
 
 import json
 import os
+import warnings
 from pathlib import Path
 
-from huggingface_hub import snapshot_download, utils
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from tokenizers import Tokenizer
 
 TINY = Path(__file__).with_name("tiny")  # written by tools/tiny_models.py
@@ -24,10 +24,14 @@ def find_folder(folder_or_name):
     for folder in (Path(name).expanduser(), ROOT / name):
         if folder.is_dir():
             return folder.resolve()
-    utils.logging.set_verbosity_error()  # what a page prints there stops the book
-    utils.disable_progress_bars()
-    wanted = ["config.json", "tokenizer.json", *WEIGHTS]  # never pickled weights
-    return Path(snapshot_download(name, allow_patterns=wanted))
+    with warnings.catch_warnings():  # what a page says on stderr stops the book
+        warnings.simplefilter("ignore")  # tqdm misses widgets
+        from huggingface_hub import snapshot_download, utils
+
+        utils.logging.set_verbosity_error()
+        utils.disable_progress_bars()
+        wanted = ["config.json", "tokenizer.json", *WEIGHTS]  # never pickled weights
+        return Path(snapshot_download(name, allow_patterns=wanted))
 
 
 def read_config(folder):
@@ -36,21 +40,19 @@ def read_config(folder):
 
 
 def read_tensors(folder, framework):
-    """All tensors by name, of ``framework`` "pt" or "flax"; ValueError for damage."""
-    paths = next((p for w in WEIGHTS if (p := sorted(folder.glob(w)))), None)
-    if paths is None:
-        found = sorted(path.name for path in folder.iterdir())
+    """All tensors by name, of ``framework`` "pt" or "flax"."""
+    found = sorted(path.name for path in folder.iterdir())
+    paths = sorted(folder.glob(WEIGHTS[0])) or sorted(folder.glob(WEIGHTS[1]))
+    if not paths:
         raise FileNotFoundError(
             f"expected model.safetensors in {folder}, got {', '.join(found)}; pickled "
             "weights are never read"
         )
     tensors = {}
     for path in paths:
-        try:
-            with safe_open(path, framework=framework) as file:
-                tensors |= {name: file.get_tensor(name) for name in file.keys()}
-        except SafetensorError as error:
-            raise ValueError(f"{path} is damaged: {error}") from None
+        with safe_open(path, framework=framework) as file:
+            names = file.keys()
+            tensors |= {name: file.get_tensor(name) for name in names}
     return tensors
 
 

@@ -1,11 +1,8 @@
 """Dates in many written forms and in ISO's: seeded NumPy data to translate."""
 
 from datetime import date, timedelta
-from string import Formatter
 
 import numpy as np
-
-from helpers.engine.checks import check_sizes, choose
 
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August",
@@ -19,7 +16,7 @@ FORMS = {
     "short": "{mon} {d}, {y}",
     "weekday": "{weekday}, {d} {month} {y}",
     "dashes": "{d}-{mon}-{y}",
-    "dots": "{d}.{m}.{yy:02}",
+    "dots": "{d}.{m}.{yy}",
     "slashes": "{m}/{d}/{y}",
 }
 UNSEEN = {
@@ -30,49 +27,28 @@ BEGIN, END = 0, 1  # tokens before the first character of a text, and after the 
 CHARACTERS = sorted(
     set("".join(MONTHS + DAYS)) | set("0123456789 ,./-") | set("the of st nd rd th")
 )
+N_TOKENS = 2 + len(CHARACTERS)
+
+
+def fields(day):
+    """What a form is filled with, texts by name: ``{"d": "3", "th": "rd", …}``."""
+    month, year = MONTHS[day.month - 1], f"{day.year}"
+    teen = day.day in (11, 12, 13)
+    th = "th" if teen else {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")
+    found = {"d": f"{day.day}", "th": th, "m": f"{day.month}", "y": year}
+    found |= {"yy": year[-2:], "month": month, "mon": month[:3]}
+    return found | {"weekday": DAYS[day.weekday()]}
 
 
 def write(day, form):
     """A date in one of ``FORMS`` or ``UNSEEN``: ``"the 3rd of March 1997"``."""
-    template = choose(form, FORMS | UNSEEN, "form")
-    month, weekday = MONTHS[day.month - 1], DAYS[day.weekday()]
-    teen = day.day in (11, 12, 13)
-    th = "th" if teen else {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")
-    return template.format(
-        d=day.day, m=day.month, y=day.year, yy=day.year % 100, th=th, month=month,
-        mon=month[:3], weekday=weekday,
-    )  # fmt: skip
-
-
-PARTS = "year 1", "year 2", "year 3", "year 4", "month", "day", "weekday", "rest"
-
-
-def parts(day, form):
-    """For each character of a written date, which of ``PARTS`` it belongs to: list."""
-    month, weekday = MONTHS[day.month - 1], DAYS[day.weekday()]
-    texts = {"month": month, "mon": month[:3], "m": str(day.month), "th": "th"}
-    texts |= {"d": str(day.day), "weekday": weekday}
-    names = {"month": "month", "mon": "month", "m": "month", "d": "day", "th": "rest"}
-    found = []
-    for between, field, *_ in Formatter().parse(choose(form, FORMS | UNSEEN, "form")):
-        found += ["rest"] * len(between)
-        if field in ("y", "yy"):
-            found += PARTS[:4] if field == "y" else PARTS[2:4]
-        elif field:
-            found += [names.get(field, field)] * len(texts[field])
-    return found
+    return (FORMS | UNSEEN)[form].format(**fields(day))
 
 
 def encode(texts, *, target=False):
     """Characters as tokens, ``b s``, padded with -1; targets between BEGIN and END."""
-    numbers = {c: n for n, c in enumerate(CHARACTERS, start=2)}
-    rows = []
-    for text in texts:
-        if unknown := [c for c in text if c not in numbers]:
-            raise ValueError(f"unknown character {unknown[0]!r} in {text!r}")
-        row = [numbers[c] for c in text]
-        rows.append([BEGIN, *row, END] if target else row)
-    check_sizes(**{"characters of a text": min(map(len, rows), default=0)})
+    rows = [[2 + CHARACTERS.index(c) for c in text] for text in texts]
+    rows = [[BEGIN, *row, END] for row in rows] if target else rows
     out = np.full((len(rows), max(map(len, rows))), -1, dtype=np.int32)
     for place, row in enumerate(rows):
         out[place, : len(row)] = row
@@ -88,33 +64,27 @@ def decode(tokens):
     return texts
 
 
-def split(settings):
+def split(seed=42, n_validation=500, n_test=2000):
     """The days from 1950 to 2049 in three parts, none in two of them: lists by name."""
-    n_days = (LAST - FIRST).days + 1
-    order = np.random.default_rng(settings.seed).permutation(n_days)
+    order = np.random.default_rng(seed).permutation((LAST - FIRST).days + 1)
     days = [FIRST + timedelta(days=int(n)) for n in order]
-    a, b = settings.n_test, settings.n_test + settings.n_validation
-    return {"train": days[b:], "validation": days[a:b], "test": days[:a]}
+    rest = days[n_test:]
+    parts = {"train": rest[n_validation:], "validation": rest[:n_validation]}
+    return parts | {"test": days[:n_test]}
 
 
-def load(settings):
-    """By part, sources int32 ``b k`` and targets int32 ``b s``.
+def load(n_train, seed=42, **sizes):
+    """By part, sources int32 ``b k`` and targets int32 ``b s``; sizes as of ``split``.
 
-    Each example is a day in a form, drawn by the seed of the settings. For training there
-    are ``epochs·n_train``, to be used with ``batches=sequences.in_order(settings)``.
+    Each example is a day in a random form; training days are drawn ``n_train`` times.
     """
-    days, data = split(settings), {}
-    for place, (name, those) in enumerate(days.items()):
-        rng = np.random.default_rng([settings.seed, place])
+    data = {}
+    for place, (name, days) in enumerate(split(seed, **sizes).items()):
+        rng = np.random.default_rng([seed, place])
         if name == "train":
-            n = settings.epochs * settings.n_train
-            those = [those[k] for k in rng.integers(len(those), size=n)]
-        forms = rng.choice([*FORMS], size=len(those))
-        data[name] = pairs(those, forms)
+            days = [days[n] for n in rng.integers(len(days), size=n_train)]
+        forms = rng.choice([*FORMS], size=len(days))
+        sources = [write(day, form) for day, form in zip(days, forms, strict=True)]
+        targets = encode([day.isoformat() for day in days], target=True)
+        data[name] = encode(sources), targets
     return data
-
-
-def pairs(days, forms):
-    """Sources and targets of days in given forms: ``b k, b s``."""
-    sources = [write(day, form) for day, form in zip(days, forms, strict=True)]
-    return encode(sources), encode([day.isoformat() for day in days], target=True)

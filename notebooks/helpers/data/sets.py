@@ -1,48 +1,30 @@
-"""Anomaly task: seeded sets with an odd one, from any features and labels, as arrays.
+"""Sets with an odd one: seeded, from any features and labels, as NumPy arrays.
 
 A set is a row of row numbers: first elements of one class, then the odd one of another.
-Your own data need two arrays, for ``split``: see the end of the chapter *anomaly*.
 """
 
 import os
-from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from helpers.data import photos, pictures
+from helpers.data import pictures
 from helpers.data.sequences import shuffled
-from helpers.engine.checks import check_data, check_sizes, expect
-from helpers.engine.set_settings import Anomaly, Cifar100, Digits, check_set_size
-from helpers.engine.shapes import check_shape
 
-KNOWN = "digits", "cifar100"  # sources of which the pages assert what comes out
-LEAST = 30  # elements of a class, so that each of three parts has two or more
+PARTS = "train", "validation", "test"
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One part of the data, all arrays in the same order.
 
-    ``features`` floats ``r i``; ``labels`` integers ``r``; ``images``, for figures only,
+    ``features`` float32 ``r i``; ``labels`` integers ``r``; ``images``, for figures only,
     uint8 ``r y x`` or ``r y x 3``.
     """
 
     features: np.ndarray
     labels: np.ndarray
     images: np.ndarray | None = None
-
-    def __post_init__(self):
-        n, labels = check_shape(self.features, "r i")["r"], self.labels
-        check_shape(labels, "r", r=n)
-        cure = "numpy.unique(labels, return_inverse=True)[1] numbers the classes"
-        got = f"{labels.dtype}, such as {labels[:1].tolist()}: {cure}"
-        expect(labels.dtype.kind in "iu", "whole numbers as labels", got)
-        if self.images is not None:
-            check_data((labels, self.images), "labels and images")
-        check_data((self.features,), "features")
-
-    def __len__(self):
-        return len(self.labels)
 
     def take(self, rows):
         """The part that has only these rows."""
@@ -54,31 +36,18 @@ class Part:
         return self.take(np.flatnonzero(np.isin(self.labels, classes)))
 
 
-def check_classes(labels, set_size):
-    """Raise ValueError unless sets can be drawn from these labels."""
-    check_sizes(set_size=set_size)
-    check_set_size(set_size)
-    classes = np.unique(labels)
-    expect(len(classes) >= 2, "at least two classes", classes.tolist())
-    check_least(labels, set_size - 1, f"a set of {set_size} needs {set_size - 1}")
-
-
-def check_least(labels, n, why):
-    """Raise ValueError unless every class has ``n`` elements."""
-    classes, counts = np.unique(labels, return_counts=True)
-    if counts.min() < n:
-        smallest = classes[counts.argmin()]
-        raise ValueError(f"class {smallest} has {counts.min()} elements, {why}")
-
-
 def draw_sets(labels, set_size, odd, rng):
     """Complete odd ones, rows ``b`` of ``labels``, to sets: int32 row numbers ``b s``.
 
     A set has different elements of one class, drawn uniformly from all but that of the
     odd one, which comes last; ``set_size`` counts it. Classes may differ in size.
     """
-    check_classes(labels, set_size)
     classes, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    if len(classes) < 2 or counts.min() < set_size - 1:
+        raise ValueError(
+            f"sets of {set_size} need two classes or more, each with {set_size - 1} "
+            f"elements; got {len(classes)}, the smallest with {counts.min()}"
+        )
     lots = rng.random((len(odd), len(classes)))
     lots[np.arange(len(odd)), which[odd]] = -1
     same = lots.argmax(axis=1)  # b
@@ -102,53 +71,29 @@ def distinct(sizes, n, rng):
     return chosen
 
 
-def drawn(labels, settings):
+def drawn(labels, set_size, settings):
     """New sets for every epoch: from the epoch to an int32 array ``n b s``.
 
-    Each of the ``n_train`` labels, else a ValueError, is the odd one of one set of the
-    epoch, but for those that fill no batch. The sets depend on seed and epoch alone.
+    Each of the ``n_train`` labels is the odd one of one set of the epoch, but for those
+    that fill no batch. The sets depend on seed and epoch alone.
     """
-    expect(len(labels) == (n := settings.n_train), f"n_train = {n} labels", len(labels))
-    check_classes(labels, settings.set_size)
     order = shuffled(settings)
 
     def batches(epoch):
         odd = order(epoch)  # n b
         rng = np.random.default_rng([settings.seed, epoch, 1])
-        rows = draw_sets(labels, settings.set_size, odd.reshape(-1), rng)
-        return rows.reshape(*odd.shape, settings.set_size)
+        rows = draw_sets(labels, set_size, odd.reshape(-1), rng)
+        return rows.reshape(*odd.shape, set_size)
 
     return batches
 
 
 def fixed(labels, set_size, n, seed):
-    """Fixed sets, each element in turn odd: int32 ``n s``; errors as ``draw_sets``."""
-    check_sizes(n=n)
+    """Fixed sets, each element in turn odd: int32 ``n s``."""
     rng = np.random.default_rng(seed)
-    turns = -(-n // max(len(labels), 1))
+    turns = -(-n // len(labels))
     odd = np.concatenate([rng.permutation(len(labels)) for _ in range(turns)])[:n]
     return draw_sets(labels, set_size, odd, rng)
-
-
-def split(features, labels, images=None, *, seed=42):
-    """Your own data in three parts: ``train``, ``validation``, ``test``, as ``Part``.
-
-    A fifth of each class is for the test, a tenth of the rest for validation, in random
-    order; each feature is standardised by its mean and deviation in the training part.
-    """
-    labels = np.asarray(labels)
-    with np.errstate(over="ignore"):  # an infinite feature is named by Part
-        features = np.asarray(features).astype(np.float32)
-    whole = Part(features, labels, images)
-    check_least(labels, LEAST, f"three parts need at least {LEAST}")
-    rest, test = divided(whole, 0.2, seed)
-    train, validation = divided(rest, 0.1, seed)
-    return centred({"train": train, "validation": validation, "test": test}, axis=0)
-
-
-def divided(part, share, seed):
-    """A part in two; the second one gets this share of each class."""
-    return [part.take(rows) for rows in pictures.divide(part.labels, share, seed)]
 
 
 def digits(seed):
@@ -157,102 +102,33 @@ def digits(seed):
     Features are the 64 grey values, divided by 16, in all parts of the same 13 writers.
     Source: Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits (UCI).
     """
-    found, names = pictures.load("digits", seed)
-    return {
-        name: Part(x.reshape(len(x), -1), y, np.round(255 * x[..., 0]).astype(np.uint8))
-        for name, (x, y) in found.items()
-    }, names
+    parts = {}
+    for name, (x, labels) in pictures.digits(seed).items():
+        images = np.round(255 * x[..., 0]).astype(np.uint8)
+        parts[name] = Part(x.reshape(len(x), -1), labels, images)
+    return parts, [*"0123456789"]
 
 
-def of_photos(name, seed):
-    """Photos with their features in three parts, and the names of the classes.
+def features_file(source):
+    """Where ``make data`` writes the features of photos; ``source`` as ``$PHOTOS``."""
+    folder = os.environ.get("DATA_FOLDER") or Path(__file__).parents[2] / "data"
+    return Path(folder) / f"{Path(source).expanduser().resolve().name}-resnet34.npz"
 
-    The features are those of ResNet34, or if ``make data`` made none ``mean_colours``, and
-    centred. Validation takes a tenth of each class of the training part; of classes with
-    fewer than a hundred photos, a fifth. Returns as ``digits``, raises as ``photos``.
+
+def photos(source, seed):
+    """Photos that ``make data`` has prepared, in three parts, as ``digits``.
+
+    Features are those of a ResNet34, less the mean of each and divided by one standard
+    deviation, both of the training part; a tenth of it becomes the validation part.
     """
-    found, names = photos.load_images(name)
-    if photos.prepared(name) or name in KNOWN:
-        features = photos.load_features(name, found)
-    else:
-        features = {part: mean_colours(images) for part, (images, _) in found.items()}
-    whole = {part: Part(features[part], y, x) for part, (x, y) in found.items()}
-    few = np.bincount(whole["train"].labels).min() < 100
-    rest, validation = divided(whole["train"], 0.2 if few else 0.1, seed)
-    parts = {"train": rest, "validation": validation, "test": whole["test"]}
-    return centred(parts), names
-
-
-def mean_colours(images, n=8):
-    """Mean red, green and blue in ``n × n`` squares: ``r y x 3 -> r i`` from 0 to 1."""
-    r, y, x, i = images.shape
-    squares = images.reshape(r, n, y // n, n, x // n, i)
-    return squares.mean(axis=(2, 4), dtype=np.float32).reshape(r, -1) / 255
-
-
-def centred(parts, axis=None):
-    """The same parts with centred features of standard deviation 1.
-
-    The mean of each feature and one standard deviation for all of them, or with
-    ``axis=0`` for each, are those of ``parts["train"]``.
-    """
-    train = parts["train"].features
-    mean = train.mean(axis=0, dtype=np.float64).astype(np.float32)
-    size = (train - mean).std(axis, dtype=np.float64).astype(np.float32)
-    size = np.where(size > 0, size, 1)
-    return {
-        name: replace(part, features=(part.features - mean) / size)
-        for name, part in parts.items()
-    }
-
-
-def load(settings):
-    """Images as ``Part`` by name: ``train``, ``validation``, ``test``; class names.
-
-    The first ``n_train`` images are taken. ValueError if the source is unknown, or its
-    sizes differ from the settings.
-    """
-    is_digits, seed = settings.source == "digits", settings.seed
-    parts, names = digits(seed) if is_digits else of_photos(settings.source, seed)
-    n_train, n_features = parts["train"].features.shape
-    n, i, c = settings.n_train, settings.n_features, settings.n_classes
-    expect(
-        (n_features, len(names)) == (i, c) and n_train >= n,
-        f"{settings.source} to have {n} images for training, {i} features and {c} classes",
-        f"{n_train}, {n_features} and {len(names)}",
-    )
-    parts["train"] = parts["train"].take(np.arange(settings.n_train))
-    return parts, names
-
-
-def settings_for(source, device):
-    """Settings of the chapter *anomaly* for a source of images and a device.
-
-    On a CPU, training on photos takes two epochs and promises less. Of photos that are
-    not ``KNOWN`` all sizes follow, and nothing is promised: a set has ten, or what half of
-    a class's test photos, and all its validation photos, fill; else a ValueError.
-    """
-    if source == "cifar100" and device == "cpu":
-        return Cifar100(epochs=2, least_accuracy=0.5)
-    if source in KNOWN:
-        return Digits() if source == "digits" else Cifar100()
-    parts, names = of_photos(source, Anomaly.seed)
-    n = {name: np.bincount(part.labels).min().item() for name, part in parts.items()}
-    set_size = min(10, n["validation"], n["test"] // 2)
-    if len(names) < 4 or set_size < 3:
-        raise ValueError(
-            "sets of seen and of unseen classes need four classes or more, each with "
-            f"three photos for validation and six for the test, got {len(names)} "
-            f"classes, the smallest with {n['validation']} and {n['test']}: {source}"
-        )
-    settings = Anomaly.for_data(
-        parts, source=source, n_unseen=max(2, 3 * len(names) // 10), set_size=set_size,
-        least_accuracy=0.0, least_gain=0.0,
-    )  # fmt: skip
-    return replace(settings, epochs=max(2, settings.epochs))
-
-
-def source():
-    """Where images come from: ``$PHOTOS``, else CIFAR-100 if it is prepared."""
-    default = "cifar100" if photos.prepared("cifar100") else "digits"
-    return os.environ.get("PHOTOS") or default
+    path = features_file(source)
+    found = np.load(path.with_name(path.name.replace("-resnet34", "")))
+    x, whole = np.load(path), {}
+    for part in ("train", "test"):
+        whole[part] = Part(x[part], found[f"{part}_labels"], found[f"{part}_images"])
+    train, validation = pictures.divide(whole["train"].labels, 0.1, seed)
+    parts = [whole["train"].take(train), whole["train"].take(validation), whole["test"]]
+    mean = parts[0].features.mean(axis=0)
+    size = (parts[0].features - mean).std()
+    scaled = [part._replace(features=(part.features - mean) / size) for part in parts]
+    return dict(zip(PARTS, scaled, strict=True)), found["classes"].tolist()

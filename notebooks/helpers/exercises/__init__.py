@@ -16,7 +16,7 @@ from time import perf_counter
 
 import numpy as np
 
-from helpers.engine.nested import copied, flat, has_nan, leaves, near, same
+from helpers.exercises.nested import copied, flat, has_nan, leaves, near, same
 
 CHAPTERS = str.split("attention encoder positions reverse warmup anomaly vision")
 CHAPTERS += str.split("decoder translation today costs data debugging")

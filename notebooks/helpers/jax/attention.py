@@ -6,19 +6,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-__all__ = [
-    "UNIFORM",
-    "MultiHeadAttention",
-    "attention",
-    "check_mask",
-    "dense",
-    "framework_attention",
-    "fused_attention",
-    "linear_parts",
-    "masked_softmax",
-    "merge_heads",
-    "with_causal",
-]
+__all__ = (
+    "UNIFORM MultiHeadAttention attention check_mask dense "
+    "framework_attention fused_attention linear_parts masked_softmax "
+    "merge_heads with_causal"
+).split()
 
 
 def check_mask(mask, scores):

@@ -3,11 +3,7 @@
 import jax
 from flax import nnx
 
-__all__ = [
-    "activations",
-    "kept_arrays",
-    "kept_bytes",
-]
+__all__ = "activations kept_arrays kept_bytes".split()
 
 
 def kept_arrays(function, *args):

@@ -10,21 +10,11 @@ from helpers.jax.encoder import Encoder, without_dropout
 from helpers.jax.frameworks import tensor
 from helpers.jax.positions import POSITIONS
 
-__all__ = [
-    "LanguageModel",
-    "advance",
-    "advance_block",
-    "attend_and_keep",
-    "check_tokens",
-    "checked_prompts",
-    "continue_texts",
-    "embedding",
-    "generate",
-    "new_cache",
-    "next_token",
-    "next_token_probabilities",
-    "unembedding",
-]
+__all__ = (
+    "LanguageModel advance advance_block attend_and_keep check_tokens "
+    "checked_prompts continue_texts embedding generate new_cache "
+    "next_token next_token_probabilities unembedding"
+).split()
 
 
 def embedding(n_tokens, m, *, rngs):
@@ -150,7 +140,7 @@ def new_cache(model, first, length, context=None, context_mask=None):
     blocks, table = model.decoder.blocks, model.embed.embedding
     n_heads = blocks[0].attention.n_heads
     shape = (len(first), n_heads, length, table.shape[1] // n_heads)  # b h s d
-    empty = jnp.zeros(shape, table.dtype)
+    empty = jnp.zeros(shape, model.embed(first[:1]).dtype)  # of its computations
     contexts = [None] * len(blocks)
     if context is not None:
         contexts = [(*b.cross.project(context, "kv"), context_mask) for b in blocks]

@@ -8,15 +8,10 @@ from flax import nnx
 
 from helpers.jax.attention import MultiHeadAttention, dense
 
-__all__ = [
-    "ACTIVATIONS",
-    "Encoder",
-    "EncoderBlock",
-    "FeedForward",
-    "attention_maps",
-    "layer_norm",
-    "without_dropout",
-]
+__all__ = (
+    "ACTIVATIONS Encoder EncoderBlock FeedForward attention_maps "
+    "layer_norm without_dropout"
+).split()
 
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}

@@ -3,10 +3,7 @@
 import jax.numpy as jnp
 import optax
 
-__all__ = [
-    "cross_entropy",
-    "tensor",
-]
+__all__ = "cross_entropy tensor".split()
 
 
 def tensor(x):

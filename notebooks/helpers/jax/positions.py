@@ -8,16 +8,10 @@ from flax import nnx
 from helpers.jax.attention import MultiHeadAttention, dense
 from helpers.jax.encoder import Encoder, layer_norm
 
-__all__ = [
-    "POSITIONS",
-    "LearnedPositions",
-    "Predictor",
-    "RotaryAttention",
-    "SinusoidalPositions",
-    "check_length",
-    "rotary",
-    "sinusoidal_positions",
-]
+__all__ = (
+    "POSITIONS LearnedPositions Predictor RotaryAttention "
+    "SinusoidalPositions check_length rotary sinusoidal_positions"
+).split()
 
 
 def sinusoidal_positions(length, m):

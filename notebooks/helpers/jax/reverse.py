@@ -15,16 +15,9 @@ from helpers.data.sequences import draw_uniforms, shuffled
 from helpers.jax.encoder import without_dropout
 from helpers.jax.frameworks import tensor
 
-__all__ = [
-    "check_finite",
-    "evaluate",
-    "fit",
-    "make_optimizer",
-    "record",
-    "score",
-    "train_epoch",
-    "update",
-]
+__all__ = (
+    "check_finite evaluate fit make_optimizer record score train_epoch update"
+).split()
 
 
 def make_optimizer(rates, max_grad_norm, weight_decay):

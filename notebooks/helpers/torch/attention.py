@@ -5,18 +5,10 @@ import math
 import torch
 from torch import nn
 
-__all__ = [
-    "MultiHeadAttention",
-    "attention",
-    "check_mask",
-    "dense",
-    "framework_attention",
-    "fused_attention",
-    "linear_parts",
-    "masked_softmax",
-    "merge_heads",
-    "with_causal",
-]
+__all__ = (
+    "MultiHeadAttention attention check_mask dense framework_attention "
+    "fused_attention linear_parts masked_softmax merge_heads with_causal"
+).split()
 
 
 def check_mask(mask, scores):

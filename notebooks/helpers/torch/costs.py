@@ -2,11 +2,7 @@
 
 import torch
 
-__all__ = [
-    "activations",
-    "kept_arrays",
-    "kept_bytes",
-]
+__all__ = "activations kept_arrays kept_bytes".split()
 
 
 def kept_arrays(function, *args):

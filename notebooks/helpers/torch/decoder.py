@@ -8,21 +8,11 @@ from helpers.torch.encoder import Encoder, without_dropout
 from helpers.torch.frameworks import tensor
 from helpers.torch.positions import POSITIONS
 
-__all__ = [
-    "LanguageModel",
-    "advance",
-    "advance_block",
-    "attend_and_keep",
-    "check_tokens",
-    "checked_prompts",
-    "continue_texts",
-    "embedding",
-    "generate",
-    "new_cache",
-    "next_token",
-    "next_token_probabilities",
-    "unembedding",
-]
+__all__ = (
+    "LanguageModel advance advance_block attend_and_keep check_tokens "
+    "checked_prompts continue_texts embedding generate new_cache "
+    "next_token next_token_probabilities unembedding"
+).split()
 
 
 def embedding(n_tokens, m):

@@ -7,14 +7,9 @@ from torch import nn
 
 from helpers.torch.attention import MultiHeadAttention, dense
 
-__all__ = [
-    "ACTIVATIONS",
-    "Encoder",
-    "EncoderBlock",
-    "FeedForward",
-    "attention_maps",
-    "without_dropout",
-]
+__all__ = (
+    "ACTIVATIONS Encoder EncoderBlock FeedForward attention_maps without_dropout"
+).split()
 
 
 ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}

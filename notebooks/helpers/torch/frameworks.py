@@ -3,11 +3,7 @@
 import torch
 from torch import nn
 
-__all__ = [
-    "cross_entropy",
-    "device",
-    "tensor",
-]
+__all__ = "cross_entropy device tensor".split()
 
 
 device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -6,16 +6,10 @@ from torch import nn
 from helpers.torch.attention import MultiHeadAttention, dense
 from helpers.torch.encoder import Encoder
 
-__all__ = [
-    "POSITIONS",
-    "LearnedPositions",
-    "Predictor",
-    "RotaryAttention",
-    "SinusoidalPositions",
-    "check_length",
-    "rotary",
-    "sinusoidal_positions",
-]
+__all__ = (
+    "POSITIONS LearnedPositions Predictor RotaryAttention "
+    "SinusoidalPositions check_length rotary sinusoidal_positions"
+).split()
 
 
 def sinusoidal_positions(length, m):

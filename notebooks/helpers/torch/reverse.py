@@ -12,16 +12,9 @@ from helpers.data.sequences import draw_uniforms, shuffled
 from helpers.torch.encoder import without_dropout
 from helpers.torch.frameworks import tensor
 
-__all__ = [
-    "check_finite",
-    "evaluate",
-    "fit",
-    "make_optimizer",
-    "record",
-    "score",
-    "train_epoch",
-    "update",
-]
+__all__ = (
+    "check_finite evaluate fit make_optimizer record score train_epoch update"
+).split()
 
 
 def make_optimizer(model, settings):

@@ -1,36 +1,25 @@
-"""The chapter *The Transformer of today* builds these: block, model, cache, weights."""
-
-from functools import partial
+"""Written by `make sync` from notebooks/today_torch.py."""
 
 import torch
 from torch import nn
-from torch.nn.functional import gelu, linear, scaled_dot_product_attention, silu
 
 from helpers.data import checkpoints, published
 from helpers.torch.attention import merge_heads
 from helpers.torch.decoder import check_tokens, checked_prompts
+from helpers.torch.frameworks import device, tensor
 
-__all__ = [
-    "MLP",
-    "GroupedAttention",
-    "MixtureOfExperts",
-    "ModernBlock",
-    "ModernLM",
-    "SwiGLU",
-    "continue_greedily",
-    "embedding_table",
-    "empty_cache",
-    "fused",
-    "generate_greedily",
-    "keep",
-    "load_pretrained",
-    "make_norm",
-    "part_size",
-    "placed",
-    "projection",
-    "rotary_halves",
-    "split_heads",
-]
+__all__ = (
+    "MLP GroupedAttention MixtureOfExperts ModernBlock ModernLM SwiGLU "
+    "embedded empty_cache forward fused generate_greedily keep "
+    "load_pretrained logits_of lookup make_norm part_size placed project "
+    "projection rotary_halves run_blocks split_heads"
+).split()
+
+
+def make_norm(m, norm="rms", eps=1e-6):
+    """Layer that normalises ``m`` features: RMSNorm, or LayerNorm as in GPT-2."""
+    kind = nn.RMSNorm if norm == "rms" else nn.LayerNorm
+    return kind(m, eps=eps)
 
 
 def part_size(m, n_parts):
@@ -38,14 +27,6 @@ def part_size(m, n_parts):
     if n_parts < 1 or m % n_parts:
         raise ValueError(f"{m} does not split into {n_parts} equal parts")
     return m // n_parts
-
-
-def projection(n_in, n_out, bias=False):
-    """Linear layer ``... n_in -> ... n_out``: weights within ±1/√n_in, zero biases."""
-    layer = nn.Linear(n_in, n_out, bias=bias)  # PyTorch draws its weights like that
-    if bias:
-        nn.init.zeros_(layer.bias)
-    return layer
 
 
 def rotary_halves(x, positions, base=10000.0):
@@ -58,8 +39,39 @@ def rotary_halves(x, positions, base=10000.0):
     angle = positions[:, None, :, None] * base**-steps  # b 1 s d/2, in float32
     sin, cos = angle.sin(), angle.cos()
     first, second = x.float().chunk(2, dim=-1)  # b h s d/2
-    turned = first * cos - second * sin, second * cos + first * sin
+    turned = (first * cos - second * sin, second * cos + first * sin)
     return torch.cat(turned, dim=-1).to(x.dtype)  # b h s d
+
+
+def projection(n_in, n_out, bias=False):
+    """Linear layer ``... n_in -> ... n_out``: weights within ±1/√n_in, zero biases."""
+    layer = nn.Linear(n_in, n_out, bias=bias)  # PyTorch draws its weights like that
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+class MLP(nn.Module):
+    """Feed-forward net of GPT-2, with biases: ``... m -> ... m``."""
+
+    def __init__(self, m, f):
+        super().__init__()
+        self.up, self.down = projection(m, f, bias=True), projection(f, m, bias=True)
+
+    def forward(self, x):
+        return self.down(nn.functional.gelu(self.up(x), approximate="tanh"))
+
+
+class SwiGLU(nn.Module):
+    """Gated feed-forward net (Shazeer 2020, eq. 6): ``... m -> ... m``."""
+
+    def __init__(self, m, f):
+        super().__init__()
+        self.gate, self.up = projection(m, f), projection(m, f)
+        self.down = projection(f, m)
+
+    def forward(self, x):
+        return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
 
 
 def split_heads(x, d):
@@ -73,83 +85,68 @@ def fused(q, k, v, mask=None):
     Without a mask it is causal; a mask ``b 1 q k`` is True where a query may look.
     """
     n = part_size(q.shape[1], k.shape[1])  # query heads in a group
+    attend = nn.functional.scaled_dot_product_attention
     if mask is None:
-        return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=n > 1)
-    k, v = (x.repeat_interleave(n, dim=1) for x in (k, v))  # for the fused kernels
-    return scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return attend(q, k, v, is_causal=True, enable_gqa=n > 1)
+    k, v = [x.repeat_interleave(n, dim=1) for x in (k, v)]  # for the fused kernels
+    return attend(q, k, v, attn_mask=mask)
 
 
 def keep(cache, k, v, start):
-    """All keys and values so far, ``b g s d``: the new ones are written to the cache."""
+    """All keys and values so far, ``b g s d``, and the cache with the new ones."""
     stop = start + k.shape[2]
     for kept, new in zip(cache, (k, v), strict=True):
         kept[:, :, start:stop] = new  # in place: nothing is copied
-    return tuple(kept[:, :, :stop] for kept in cache), cache
+    return [kept[:, :, :stop] for kept in cache], cache
+
+
+def project(layer, x, positions):
+    """Queries ``b h s d``, keys and values ``b g s d``, normed and rotated."""
+    q = split_heads(layer.q(x), layer.d)
+    k = split_heads(layer.k(x), layer.d)
+    v = split_heads(layer.v(x), layer.d)
+    if layer.q_norm:
+        q, k = layer.q_norm(q), layer.k_norm(k)
+    if layer.base:
+        q = rotary_halves(q, positions, layer.base)
+        k = rotary_halves(k, positions, layer.base)
+    return q, k, v
 
 
 class GroupedAttention(nn.Module):
-    """Causal attention whose query heads share keys and values: ``b s m -> b s m``.
-
-    ``n_kv_heads`` divides ``n_heads``; a head has ``d`` features. With ``qk_norm``,
-    queries and keys are normalised; with a ``base``, rotated (Ainslie et al. 2023).
-    """
+    """Causal attention whose query heads share keys and values: ``b s m -> b s m``."""
 
     def __init__(
-        self, m, n_heads, n_kv_heads=None, d=None, *, bias=False, qk_norm=False,
-        base=10000.0, eps=1e-6,
-    ):  # fmt: skip
+        self,
+        m,
+        n_heads,
+        n_kv_heads=None,
+        d=None,
+        bias=False,
+        qk_norm=False,
+        base=10000.0,
+        eps=1e-6,
+    ):
         super().__init__()
-        n_kv_heads, d = n_kv_heads or n_heads, d or part_size(m, n_heads)
-        part_size(n_heads, n_kv_heads)  # query heads that share keys and values
-        part_size(d, 2 if base else 1)  # pairs for the rotation
-        self.n_kv_heads, self.d, self.base = n_kv_heads, d, base
-        sizes = n_heads * d, n_kv_heads * d, n_kv_heads * d
-        self.q, self.k, self.v = (projection(m, size, bias) for size in sizes)
-        self.out = projection(n_heads * d, m, bias)
-        self.q_norm = nn.RMSNorm(d, eps=eps) if qk_norm else None
-        self.k_norm = nn.RMSNorm(d, eps=eps) if qk_norm else None
-
-    def project(self, x, positions):
-        """Queries ``b h s d``, keys and values ``b g s d``."""
-        q, k, v = (split_heads(layer(x), self.d) for layer in (self.q, self.k, self.v))
-        q, k = (self.q_norm(q), self.k_norm(k)) if self.q_norm else (q, k)
-        if self.base:
-            q, k = (rotary_halves(part, positions, self.base) for part in (q, k))
-        return q, k, v
+        self.n_kv_heads, self.base = n_kv_heads or n_heads, base
+        self.d = d or part_size(m, n_heads)
+        n_q, n_kv = n_heads * self.d, self.n_kv_heads * self.d
+        self.q = projection(m, n_q, bias)
+        self.k = projection(m, n_kv, bias)
+        self.v = projection(m, n_kv, bias)
+        self.out = projection(n_q, m, bias)
+        self.q_norm = make_norm(self.d, eps=eps) if qk_norm else None
+        self.k_norm = make_norm(self.d, eps=eps) if qk_norm else None
 
     def forward(self, x, positions, mask=None, cache=None, start=0):
-        """Outputs and the cache, which gets the new keys and values from ``start`` on."""
-        q, k, v = self.project(x, positions)
+        q, k, v = project(self, x, positions)
         if cache is not None:
             (k, v), cache = keep(cache, k, v, start)
         return self.out(merge_heads(fused(q, k, v, mask))), cache
 
 
-class SwiGLU(nn.Module):
-    """Gated feed-forward net (Shazeer 2020, eq. 6): ``... m -> ... m``."""
-
-    def __init__(self, m, f):
-        super().__init__()
-        self.gate, self.up = projection(m, f), projection(m, f)
-        self.down = projection(f, m)
-
-    def forward(self, x):
-        return self.down(silu(self.gate(x)) * self.up(x))
-
-
-class MLP(nn.Module):
-    """Feed-forward net of GPT-2, with biases: ``... m -> ... m``."""
-
-    def __init__(self, m, f):
-        super().__init__()
-        self.up, self.down = projection(m, f, bias=True), projection(f, m, bias=True)
-
-    def forward(self, x):
-        return self.down(gelu(self.up(x), approximate="tanh"))
-
-
 class MixtureOfExperts(nn.Module):
-    """The ``n_active`` best of ``n_experts`` (Jiang et al. 2024): ``... m -> ... m``."""
+    """The best ``n_active`` of ``n_experts`` (Jiang et al. 2024): ``… m -> … m``."""
 
     def __init__(self, m, f, n_experts, n_active):
         super().__init__()
@@ -160,7 +157,7 @@ class MixtureOfExperts(nn.Module):
         self.experts = nn.ModuleList([SwiGLU(m, f) for _ in range(n_experts)])
 
     def route(self, x):
-        """Weights and numbers of the chosen experts, and all probabilities ``... e``."""
+        """Weights and numbers of the chosen experts; all probabilities ``... e``."""
         p = self.router(x).float().softmax(dim=-1)  # ... e
         weights, chosen = p.topk(self.n_active, dim=-1)
         return weights / weights.sum(dim=-1, keepdim=True), chosen, p
@@ -175,123 +172,134 @@ class MixtureOfExperts(nn.Module):
         return out
 
 
-def make_norm(m, norm="rms", eps=1e-6):
-    """Layer that normalises ``m`` features: RMSNorm, or LayerNorm as in GPT-2."""
-    return {"rms": nn.RMSNorm, "layer": nn.LayerNorm}[norm](m, eps=eps)
-
-
 class ModernBlock(nn.Module):
-    """Attention, then a feed-forward net, each after a norm: ``b s m -> b s m``.
-
-    ``norm`` is "rms" or "layer", ``ffn`` "swiglu", "mlp" or "experts".
-    """
+    """Attention, then a feed-forward net, each after a norm: ``b s m -> b s m``."""
 
     def __init__(
-        self, m, f, *, norm="rms", eps=1e-6, ffn="swiglu", n_experts=4, n_active=2,
+        self,
+        m,
+        f,
+        norm="rms",
+        eps=1e-6,
+        ffn="swiglu",
+        n_experts=4,
+        n_active=2,
         **options,
-    ):  # fmt: skip
+    ):
         super().__init__()
-        nets = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}
-        experts = (n_experts, n_active) if ffn == "experts" else ()
-        self.norm1, self.norm2 = make_norm(m, norm, eps), make_norm(m, norm, eps)
+        self.norm1 = make_norm(m, norm, eps)
+        self.norm2 = make_norm(m, norm, eps)
         self.attention = GroupedAttention(m, eps=eps, **options)
-        self.ffn = nets[ffn](m, f, *experts)
+        if ffn == "experts":
+            self.ffn = MixtureOfExperts(m, f, n_experts, n_active)
+        elif ffn == "mlp":
+            self.ffn = MLP(m, f)
+        else:
+            self.ffn = SwiGLU(m, f)
 
-    def forward(self, x, *placing):
-        values, cache = self.attention(self.norm1(x), *placing)
+    def forward(self, x, positions, mask=None, cache=None, start=0):
+        values, cache = self.attention(self.norm1(x), positions, mask, cache, start)
         x = x + values
         return x + self.ffn(self.norm2(x)), cache
 
 
 def placed(tokens, first=None, cache=None):
-    """Positions ``b n`` of new tokens ``b n``, and which columns each sees: ``b 1 n s``.
+    """Positions ``b n`` of new tokens ``b n``, and the columns each sees: ``b 1 n s``.
 
     Row ``b`` begins in column ``first[b]``; padding before it sees itself alone. The
     mask is None, for the causal one, without padding and cache.
     """
-    count = partial(torch.arange, device=tokens.device)
     start, n = cache["start"] if cache else 0, tokens.shape[1]
+    seen = torch.arange(start + n, device=tokens.device)  # s
+    new = seen[start:]  # n
     if first is None and cache is None:
-        return count(n)[None], None
+        return new[None], None
     first = (cache["first"] if cache else first)[:, None]  # b 1
-    new, seen = start + count(n), count(start + n)  # n, s
     mask = (seen >= first[..., None]) & (seen <= new[:, None])  # b n s
-    return (new - first).clamp(min=0), (mask | (seen == new[:, None]))[:, None]
+    mask = mask | (seen == new[:, None])
+    return (new - first).clamp(min=0), mask[:, None]
 
 
-def embedding_table(n, m, std):
+def lookup(n, m, std):
     """Embedding ``n m`` with normal entries."""
     table = nn.Embedding(n, m)
     nn.init.normal_(table.weight, std=std)
     return table
 
 
-class ModernLM(nn.Module):
-    """Logits of the next token at every position: ``b s -> b s c``.
+def embedded(model, tokens, positions):
+    """Vectors of tokens, with learned positions if the model has them: ``b n m``."""
+    x = model.embed(tokens.clamp(min=0))  # padding, -1, has no row
+    return x + model.positions(positions) if model.positions else x
 
-    With the block of today, or GPT-2's: ``positions`` are "rotary" or "learned"; if
-    ``tied``, the embedding also makes the logits. The ``options`` are those of ``ModernBlock``.
-    """
+
+def logits_of(model, x):
+    """Logits of what comes out of the last block: ``b n m -> b n c``."""
+    x = model.norm(x)
+    if model.output:
+        return model.output(x)
+    return nn.functional.linear(x, model.embed.weight)  # tied
+
+
+def run_blocks(blocks, x, positions, mask=None, cache=None):
+    """The blocks, ``b n m -> b n m``, and the cache with the keys of new tokens."""
+    if cache is None:
+        for block in blocks:
+            x, _ = block(x, positions, mask)
+        return x, None
+    start, kept = cache["start"], []
+    for block, old in zip(blocks, cache["blocks"], strict=True):
+        x, new = block(x, positions, mask, old, start)
+        kept.append(new)
+    return x, {**cache, "start": start + x.shape[1], "blocks": kept}
+
+
+class ModernLM(nn.Module):
+    """Logits of the next token at every position: ``b s -> b s c``."""
 
     def __init__(
-        self, n_tokens, m, *, n_blocks, max_length, positions="rotary", tied=True,
-        norm="rms", eps=1e-6, **options,
-    ):  # fmt: skip
+        self,
+        n_tokens,
+        m,
+        n_blocks,
+        max_length,
+        positions="rotary",
+        tied=True,
+        **options,
+    ):
         super().__init__()
-        learned, self.max_length = positions == "learned", max_length
-        options |= {"norm": norm, "eps": eps} | ({"base": None} if learned else {})
-        self.embed = embedding_table(n_tokens, m, m**-0.5)
-        self.positions = embedding_table(max_length, m, 0.02) if learned else None
-        self.blocks = nn.ModuleList(ModernBlock(m, **options) for _ in range(n_blocks))
+        self.max_length, learned = max_length, positions == "learned"
+        if learned:
+            options["base"] = None  # nothing is rotated
+        self.embed = lookup(n_tokens, m, m**-0.5)
+        self.positions = lookup(max_length, m, 0.02) if learned else None
+        blocks = [ModernBlock(m, **options) for _ in range(n_blocks)]
+        self.blocks = nn.ModuleList(blocks)
+        norm, eps = options.get("norm", "rms"), options.get("eps", 1e-6)
         self.norm = make_norm(m, norm, eps)
         self.output = None if tied else projection(m, n_tokens)
 
     def forward(self, tokens, first=None, cache=None):
-        """Logits ``b s c``; with a cache, which has its own ``first``, also the cache.
-
-        Row ``b`` begins in column ``first[b]``. Padding at its end needs nothing.
-        """
         check_tokens(tokens, self.max_length)
         positions, mask = placed(tokens, first, cache)
-        start = cache["start"] if cache else 0
-        kept = [*cache["blocks"]] if cache else [None] * len(self.blocks)
-        x = self.embed(tokens.clamp(min=0))  # b n m
-        x = x + self.positions(positions) if self.positions else x
-        for i, block in enumerate(self.blocks):
-            x, kept[i] = block(x, positions, mask, kept[i], start)
-        x = self.norm(x)
-        logits = self.output(x) if self.output else linear(x, self.embed.weight)
-        new = {"start": start + tokens.shape[1], "blocks": kept}
-        return (logits, cache | new) if cache else logits
+        x = embedded(self, tokens, positions)  # b n m
+        x, cache = run_blocks(self.blocks, x, positions, mask, cache)
+        logits = logits_of(self, x)
+        return (logits, cache) if cache else logits
+
+
+@torch.no_grad()
+def forward(model, tokens, first=None, cache=None):
+    """What the model computes, without gradients."""
+    return model(tokens, first, cache)
 
 
 def empty_cache(model, first, length):
     """Key-value cache for ``length`` columns; row ``b`` begins in ``first[b]``."""
     layer, weight = model.blocks[0].attention, model.embed.weight
-    shape = len(first), layer.n_kv_heads, length, layer.d  # b g s d
+    shape = (len(first), layer.n_kv_heads, length, layer.d)  # b g s d
     blocks = [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in model.blocks]
     return {"start": 0, "first": first, "blocks": blocks}
-
-
-def generate_greedily(model, prompts, length):
-    """Continue rows of tokens by the most probable ones: integers ``b length``."""
-    rows = checked_prompts(model, prompts, length)
-    device, longest = model.embed.weight.device, max(map(len, rows))
-    first = torch.tensor([longest - len(row) for row in rows], device=device)  # b
-    tokens = [[0] * (longest - len(row)) + row for row in rows]
-    tokens = torch.tensor(tokens, device=device)  # b s
-    return continue_greedily(model, tokens, first, length)
-
-
-@torch.no_grad()
-def continue_greedily(model, tokens, first, length):
-    """The loop of ``generate_greedily``: the prompts in one pass, then token by token."""
-    cache, texts = empty_cache(model, first, tokens.shape[1] + length), []
-    for _ in range(length):
-        logits, cache = model(tokens, cache=cache)
-        tokens = logits[:, -1:].argmax(dim=-1)  # b 1
-        texts.append(tokens)
-    return torch.cat(texts, dim=1)  # b length
 
 
 def load_pretrained(folder_or_name, dtype=torch.float32):
@@ -302,10 +310,24 @@ def load_pretrained(folder_or_name, dtype=torch.float32):
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model = ModernLM(**published.arguments_of(config)).to(dtype)
+    model = ModernLM(**published.arguments_of(config)).to(device, dtype)
     tensors = checkpoints.read_tensors(folder, "pt")
     found = published.our_names(tensors, config, in_out=False)
     checkpoints.check_tensors(found, model.state_dict())
     tokenizer = checkpoints.read_tokenizer(folder, model.embed.num_embeddings)
     model.load_state_dict(found)
     return model.eval(), tokenizer
+
+
+def generate_greedily(model, prompts, length):
+    """Continue rows of tokens by the most probable ones: integers ``b length``."""
+    rows = checked_prompts(model, prompts, length)
+    longest = max(map(len, rows))
+    first = tensor([longest - len(row) for row in rows])  # b
+    tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
+    cache, texts = empty_cache(model, first, longest + length), []
+    for _ in range(length):
+        logits, cache = forward(model, tokens, cache=cache)
+        tokens = logits[:, -1:].argmax(dim=-1)  # b 1
+        texts.append(tokens)
+    return torch.cat(texts, dim=1)  # b length

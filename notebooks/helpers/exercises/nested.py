@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from helpers.engine.shapes import as_numpy
+from helpers.weights import as_numpy
 
 
 def leaves(x):

@@ -1,0 +1,97 @@
+"""Files of published checkpoints: found, read, and refused if they are damaged."""
+
+import shutil
+
+import numpy as np
+import pytest
+from huggingface_hub import constants
+from safetensors import SafetensorError
+
+from helpers.data import checkpoints
+from helpers.data.checkpoints import TINY
+from helpers.data.published import KINDS
+
+SHARD = "model-00002-of-00003.safetensors"
+
+
+def test_the_tiny_checkpoints_are_small_and_for_all_four_architectures():
+    sizes = [path.stat().st_size for path in TINY.rglob("*") if path.is_file()]
+    assert sum(sizes) <= 400_000
+    found = [checkpoints.read_config(TINY / kind)["model_type"] for kind in KINDS]
+    assert found == [*KINDS]
+
+
+@pytest.mark.parametrize("kind", ["llama", "mixtral"])
+def test_both_frameworks_read_the_same_tensors(kind):
+    """One file in bfloat16, or shards in float32, which stay what they are."""
+    torch, jax = (checkpoints.read_tensors(TINY / kind, f) for f in ("pt", "flax"))
+    assert torch.keys() == jax.keys()
+    for name, x in torch.items():
+        assert str(x.dtype) == f"torch.{jax[name].dtype}"
+        np.testing.assert_array_equal(x.float().numpy(), jax[name].astype("float32"))
+    dtype = "bfloat16" if kind == "llama" else "float32"
+    assert {str(x.dtype) for x in jax.values()} == {dtype}
+
+
+def test_a_text_is_encoded_and_decoded_by_a_tokenizer_that_fits():
+    text = "".join(map(chr, range(32, 127))) + "\n"
+    tokenizer = checkpoints.read_tokenizer(TINY / "gpt2", n_tokens=97)
+    tokens = tokenizer.encode(text).ids
+    assert len(tokens) == len(text)
+    assert tokenizer.decode(tokens) == text
+    with pytest.raises(ValueError, match=r"at most 96 tokens in .*gpt2, got 97"):
+        checkpoints.read_tokenizer(TINY / "gpt2", n_tokens=96)
+
+
+def test_the_model_is_chosen_by_a_variable(monkeypatch, tmp_path):
+    """A folder, from here or from the top of the repository."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MODEL", raising=False)
+    assert checkpoints.find_folder(checkpoints.chosen("qwen3")) == TINY / "qwen3"
+    monkeypatch.setenv("MODEL", "notebooks/helpers/data/tiny/gpt2")
+    assert checkpoints.find_folder(checkpoints.chosen("qwen3")) == TINY / "gpt2"
+
+
+def test_a_name_is_the_hubs_and_found_in_its_cache_without_internet(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    name, kept = "some-owner/tiny-model", tmp_path / "models--some-owner--tiny-model"
+    with pytest.raises(OSError, match=r"snapshot folder|offline"):
+        checkpoints.find_folder(name)
+    commit = "5ea" * 13 + "0"
+    shutil.copytree(TINY / "gpt2", kept / "snapshots" / commit)
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text(commit)
+    folder = checkpoints.find_folder(name)
+    assert folder == kept / "snapshots" / commit
+    assert checkpoints.read_config(folder)["model_type"] == "gpt2"
+
+
+def test_pickled_weights_are_never_read(tmp_path):
+    folder = shutil.copytree(TINY / "gpt2", tmp_path / "gpt2")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    message = r"expected model\.safetensors in .*pytorch_model\.bin.*never read"
+    with pytest.raises(FileNotFoundError, match=message):
+        checkpoints.read_tensors(folder, "pt")
+
+
+@pytest.mark.parametrize("framework", ["pt", "flax"])
+def test_a_truncated_shard_is_refused(framework, tmp_path):
+    folder = shutil.copytree(TINY / "mixtral", tmp_path / "mixtral")
+    (folder / SHARD).write_bytes((folder / SHARD).read_bytes()[:-1])
+    with pytest.raises(SafetensorError):
+        checkpoints.read_tensors(folder, framework)
+
+
+def test_tensors_that_do_not_fit_are_named_with_both_shapes():
+    expected = {"a": np.zeros((3, 5)), "b": np.zeros(())}
+    checkpoints.check_tensors({**expected}, expected)
+    for found, message in (
+        ({**expected, "a": np.zeros((5, 3))}, r"a: expected \(3, 5\), got \(5, 3\)"),
+        ({**expected, "d": np.zeros(7)}, r"d: expected no such tensor, got \(7,\)"),
+        ({"a": expected["a"]}, r"b: expected \(\), got no such tensor"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            checkpoints.check_tensors(found, expected)

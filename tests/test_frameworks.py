@@ -1,0 +1,95 @@
+"""Two frameworks: arrays, the loss and the first training loop, in both of them."""
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.weights import as_numpy, from_arrays
+from sides import definitions, draw, jax_side, on_both_sides, torch_side
+
+
+@on_both_sides
+def test_arrays_keep_their_kind(side):
+    kinds = {"float64": "float32", "int32": "int", "uint8": "uint8", "bool": "bool"}
+    for given, kind in kinds.items():
+        x = side.models.tensor(np.ones(3, given))
+        assert kind in str(x.dtype), given
+
+
+@on_both_sides
+def test_cross_entropy_is_minus_the_logarithm_of_the_right_class(side):
+    logits, labels = 3 * draw(5, 7, 3), np.arange(35).reshape(5, 7) % 3
+    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    expected = -np.log(np.take_along_axis(p, labels[..., None], -1)).mean()
+    tensors = side.models.tensor(logits), side.models.tensor(labels)
+    loss, metrics = side.models.cross_entropy(lambda x: x, *tensors)
+    np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
+    right = (logits.argmax(-1) == labels).mean()
+    np.testing.assert_allclose(float(metrics["accuracy"]), right, rtol=1e-6)
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+@on_both_sides
+def test_a_label_that_is_no_class_is_not_trained_on(side, label):
+    """PyTorch raises; JAX, which cannot, gives NaN, at which ``fit`` stops."""
+    tensors = side.models.tensor(draw(2, 3)), side.models.tensor(np.array([0, label]))
+    if side is torch_side:
+        with pytest.raises(IndexError, match="out of bounds"):
+            side.models.cross_entropy(lambda x: x, *tensors)
+    else:
+        assert np.isnan(side.models.cross_entropy(lambda x: x, *tensors)[0])
+
+
+def adam(w, x, y, batches, rate):
+    """Losses of Adam on a classifier of two dense layers, in float64, by hand."""
+    mean = {k: 0 * a for k, a in w.items()}
+    square, losses = {k: 0 * a for k, a in w.items()}, []
+    for t, rows in enumerate(batches, start=1):
+        hidden = np.maximum(x[rows] @ w["hidden.weight"] + w["hidden.bias"], 0)
+        logits = hidden @ w["output.weight"] + w["output.bias"]
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        losses.append(-np.log(p[np.arange(len(rows)), y[rows]]).mean())
+        by_logits = (p - np.eye(p.shape[1])[y[rows]]) / len(rows)
+        by_hidden = by_logits @ w["output.weight"].T * (hidden > 0)
+        by_weights = x[rows].T @ by_hidden, by_hidden.sum(0)
+        grads = *by_weights, hidden.T @ by_logits, by_logits.sum(0)
+        for k, g in zip(w, grads, strict=True):
+            mean[k] += 0.1 * (g - mean[k])
+            square[k] += 0.001 * (g**2 - square[k])
+            root = np.sqrt(square[k] / (1 - 0.999**t)) + 1e-8
+            w[k] = w[k] - rate * mean[k] / (1 - 0.9**t) / root
+    return losses
+
+
+@on_both_sides
+def test_the_loop_of_the_page_is_adam(side):
+    """Forty losses, beside those of gradients and averages written by hand."""
+    page = definitions(f"frameworks_{side.name}")
+    names = "hidden.weight", "hidden.bias", "output.weight", "output.bias"
+    shapes = (7, 11), (11,), (11, 3), (3,)
+    initial = {
+        name: draw(*shape, seed=i, scale=0.5)
+        for i, (name, shape) in enumerate(zip(names, shapes, strict=True))
+    }
+    x, y = draw(13, 7, seed=5), np.arange(13) % 3
+    batches = np.random.default_rng(0).integers(13, size=(40, 5))
+    model = side.build(page.Classifier, 7, 11, 3)
+    from_arrays(model, initial)
+    given = [side.models.tensor(a) for a in (x, y, batches)]
+    losses = as_numpy(page.train(model, *given, 0.01))
+    np.testing.assert_allclose(losses, adam(initial, x, y, batches, 0.01), rtol=1e-3)
+
+
+def test_dropout_is_off_in_predict():
+    """Both pages: the same outputs twice, and PyTorch records no graph."""
+    for side in (jax_side, torch_side):
+        page = definitions(f"frameworks_{side.name}")
+        model = page.new_model()
+        if side is torch_side:
+            layers = torch.nn.Sequential(model, torch.nn.Dropout(0.5))
+        else:
+            nnx = page.nnx
+            layers = nnx.Sequential(model, nnx.Dropout(0.5, rngs=nnx.Rngs(0)))
+        twice = [page.predict(layers, draw(5, 64)) for _ in range(2)]
+        np.testing.assert_array_equal(*twice)

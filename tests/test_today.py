@@ -1,0 +1,407 @@
+"""The Transformer of today: equal to published models, cached, padded, and strict.
+
+Three witnesses: `transformers`, live; logits that it left beside the tiny checkpoints;
+and what must hold of any such model.
+"""
+
+import json
+import shutil
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from helpers.data import published
+from helpers.weights import as_numpy, to_arrays
+from hugging_face import (
+    LEFT,
+    SHIFTED,
+    TOKENS,
+    B,
+    S,
+    by_ours,
+    by_theirs,
+    callable_of,
+    difference,
+    make,
+)
+from sides import (
+    assert_close,
+    definitions,
+    draw,
+    draw_mask,
+    fill,
+    jax_side,
+    on_both_sides,
+    torch_side,
+)
+from tiny_models import CONFIGS, N_TOKENS, TINY
+
+KINDS = pytest.mark.parametrize("kind", CONFIGS)
+SIZES = {"n_blocks": 1, "n_heads": 6, "d": 10, "f": 37, "max_length": 43}
+M = 31
+VARIANTS = {
+    "gpt2": {"norm": "layer", "ffn": "mlp", "positions": "learned", "bias": True},
+    "llama": {"n_kv_heads": 2, "tied": False},
+    "qwen3": {"n_kv_heads": 3, "d": 14, "qk_norm": True, "base": 5e4},
+    "mixtral": {"n_kv_heads": 1, "ffn": "experts", "n_experts": 5, "tied": False},
+}
+ON_VARIANTS = pytest.mark.parametrize("variant", VARIANTS)
+FIRST = LEFT.argmax(axis=1).astype(np.int32)  # the columns in which rows begin
+
+
+@cache
+def built(side, variant):
+    """A model, each of its parameters with a value of its own; and as a function."""
+    model = side.build("ModernLM", N_TOKENS, M, **SIZES | VARIANTS[variant])
+    fill(model)
+    return model, callable_of(side, model)
+
+
+@cache
+def alone(variant):
+    """Logits of each row by itself, by PyTorch without cache and padding."""
+    _, call = built(torch_side, variant)
+    rows = [row[real] for row, real in zip(SHIFTED, LEFT, strict=True)]
+    return [as_numpy(call(torch_side.tensor(row[None])))[0] for row in rows]
+
+
+def assert_rows_alone(logits, variant):
+    """Padded logits ``b s c`` are those of each row by itself, and all are finite."""
+    assert np.isfinite(logits).all()
+    for row, expected in enumerate(alone(variant)):
+        assert_close(logits[row, LEFT[row]], expected, atol=2e-5)
+
+
+@cache
+def left_beside(kind):
+    """Tokens and logits of `transformers` that are stored with a tiny checkpoint."""
+    found = safetensors.numpy.load_file(TINY / kind / "expected.safetensors")
+    return found["tokens"].astype(np.int32), found["logits"]
+
+
+# Published models
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    """A folder with a model of `transformers`, and what it computes."""
+    pytest.importorskip("transformers")
+
+    @cache
+    def found(kind):
+        folder = tmp_path_factory.mktemp(kind)
+        return folder, by_theirs(make(kind, folder))
+
+    return found
+
+
+@on_both_sides
+@KINDS
+def test_models_of_transformers_are_ours(side, kind, theirs):
+    """With cache, padding left and right: logits to 1e-5, the same twenty tokens."""
+    folder, expected = theirs(kind)
+    model, tokenizer = side.models.load_pretrained(folder)
+    assert tokenizer.decode(tokenizer.encode("Who?").ids) == "Who?"
+    found = by_ours(side, model)
+    np.testing.assert_array_equal(found.pop("tokens"), expected["tokens"])
+    assert len(np.unique(expected["tokens"])) > 2
+    for case, logits in found.items():
+        assert difference(logits, expected[case]) < 1e-5, case
+
+
+@on_both_sides
+@pytest.mark.parametrize("kind", ["gpt2", "mixtral"])
+def test_files_in_bfloat16_and_in_shards_are_read(side, kind, tmp_path):
+    """Computed in float32; tied where the models above are not, and the reverse."""
+    pytest.importorskip("transformers")
+    tied = not CONFIGS[kind].get("tie_word_embeddings", True)  # GPT-2's usually are
+    options = {"dtype": "bfloat16", "shard": "20KB", "tie_word_embeddings": tied}
+    model_of_theirs = make(kind, tmp_path, **options)
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    with torch.no_grad():
+        expected = model_of_theirs(torch.tensor(TOKENS).long()).logits.numpy()
+    model, _ = side.models.load_pretrained(tmp_path)
+    assert ("output.weight" in to_arrays(model)) != tied
+    found = as_numpy(callable_of(side, model)(side.tensor(TOKENS)))
+    assert found.dtype == np.float32
+    assert difference(found, expected) < 1e-5
+
+
+@on_both_sides
+@KINDS
+def test_the_tiny_checkpoints_have_the_logits_that_were_stored(side, kind):
+    model, _ = side.models.load_pretrained(TINY / kind)
+    tokens, expected = left_beside(kind)
+    found = as_numpy(callable_of(side, model)(side.tensor(tokens)))
+    assert difference(found, expected) < 1e-5
+
+
+@on_both_sides
+def test_weights_are_kept_in_the_dtype_that_is_asked_for(side):
+    """In bfloat16: logits, cache and texts; near to those in float32."""
+    dtype = {"torch": torch, "jax": jax.numpy}[side.name].bfloat16
+    model, _ = side.models.load_pretrained(TINY / "qwen3", dtype)
+    tokens, expected = left_beside("qwen3")
+    logits = callable_of(side, model)(side.tensor(tokens))
+    kept = side.models.empty_cache(model, side.tensor(np.zeros(2, np.int32)), 5)
+    assert logits.dtype == kept["blocks"][0][0].dtype == dtype
+    assert 1e-4 < difference(as_numpy(logits), expected) < 0.05
+    assert side.models.generate_greedily(model, [[5, 6, 7]], 4).shape == (1, 4)
+
+
+@on_both_sides
+def test_greedy_texts_are_those_without_a_cache(side):
+    """Of prompts that differ in length."""
+    model, _ = side.models.load_pretrained(TINY / "llama")
+    prompts, call = [[5, 6, 7, 8], [9, 10]], callable_of(side, model)
+    found = as_numpy(side.models.generate_greedily(model, prompts, 3))
+    for prompt, expected in zip(prompts, found.tolist(), strict=True):
+        row = [*prompt]
+        for _ in range(3):
+            logits = as_numpy(call(side.tensor(np.array([row]))))
+            row.append(int(logits[0, -1].argmax()))
+        assert row[len(prompt) :] == expected
+
+
+# What holds of every such model
+
+
+@on_both_sides
+@ON_VARIANTS
+def test_padding_on_the_left_changes_nothing(side, variant):
+    """Each row has the logits that it has alone, in both frameworks."""
+    _, call = built(side, variant)
+    logits = call(side.tensor(SHIFTED), side.tensor(FIRST))
+    assert_rows_alone(as_numpy(logits), variant)
+
+
+@on_both_sides
+@ON_VARIANTS
+def test_logits_with_a_cache_are_those_without(side, variant):
+    """In two pieces, with padding on the left and room left."""
+    model, call = built(side, variant)
+    tokens = np.pad(SHIFTED, ((0, 0), (1, 0)))  # a column more: 6 + 6
+    kept = side.models.empty_cache(model, side.tensor(FIRST + 1), S + 4)
+    found = []
+    for part in np.split(tokens, 2, axis=1):
+        logits, kept = call(side.tensor(part), None, kept)
+        found.append(as_numpy(logits))
+    assert_rows_alone(np.concatenate(found, axis=1)[:, 1:], variant)
+    assert int(kept["start"]) == S + 1
+
+
+@on_both_sides
+@pytest.mark.parametrize("variant", ["gpt2", "qwen3"])
+def test_what_comes_later_changes_nothing_before(side, variant):
+    """The model is causal."""
+    _, call = built(side, variant)
+    other = np.where(np.arange(S) < 7, TOKENS, (TOKENS + 1) % N_TOKENS)
+    before, after = (as_numpy(call(side.tensor(x))) for x in (TOKENS, other))
+    assert_close(before[:, :7], after[:, :7], atol=1e-6)
+    assert np.abs(before[:, 7:] - after[:, 7:]).min(axis=-1).max() > 1e-4
+
+
+@ON_VARIANTS
+def test_gradients_under_padding_are_those_of_the_twin(variant):
+    """None is zero everywhere but those of keys' biases, which change no weight."""
+    found = []
+    for side in (torch_side, jax_side):
+        model, _ = built(side, variant)
+        tokens, first = side.tensor(SHIFTED), side.tensor(FIRST)
+        found.append(side.grads(model, lambda x: (x**2).mean(), tokens, first))
+    assert found[0].keys() == found[1].keys()
+    largest = max(np.abs(grad).max() for grad in found[0].values())
+    for name, grad in found[0].items():
+        assert np.abs(grad).max() > 1e-6 * largest or name.endswith("k.bias"), name
+        assert_close(found[1][name] / largest, grad / largest, what=name)
+
+
+@on_both_sides
+def test_rotary_positions_count_from_each_other(side):
+    """Dot products depend on the distance, lengths stay, pairs are half of d apart."""
+    q, k = draw(1, 5, 7, 10), draw(1, 5, 7, 10, seed=1)
+
+    def turned(x, start):
+        places = side.tensor(np.arange(start, start + 7, dtype=np.int32)[None])
+        return as_numpy(side.models.rotary_halves(side.tensor(x), places, 500.0))
+
+    near, far = (turned(q, n) @ turned(k, n).swapaxes(2, 3) for n in (0, 1000))
+    assert_close(near, far, atol=2e-3)
+    moved = turned(q, 3) @ turned(k, 0).swapaxes(2, 3)
+    assert np.abs(moved - near).max() > 1
+    pairs = q[..., :5] + 1j * q[..., 5:]
+    angles = np.arange(3, 10)[:, None] * 500.0 ** (-np.arange(5) / 5)  # s d/2
+    expected = pairs * np.exp(1j * angles)
+    parts = np.concatenate([expected.real, expected.imag], axis=-1)
+    assert_close(turned(q, 3), parts)
+
+
+@on_both_sides
+def test_bfloat16_knows_late_positions(side):
+    """Position 3,001 is not 3,008."""
+    x, place = draw(1, 1, 1, 10), side.tensor(np.array([[3001]], np.int32))
+    half, whole = (
+        as_numpy(side.models.rotary_halves(side.tensor(x, dtype), place))
+        for dtype in ("bfloat16", "float32")
+    )
+    assert_close(half, whole, atol=0.03)
+
+
+@on_both_sides
+@pytest.mark.parametrize("mask", [None, draw_mask(1, 1, 7, 7)], ids=["causal", "mask"])
+def test_grouped_heads_are_heads_with_repeated_keys(side, mask):
+    """Neighbouring query heads share keys and values."""
+    q, k, v = draw(3, 6, 7, 10), draw(3, 2, 7, 10, seed=1), draw(3, 2, 7, 10, seed=2)
+    found = side.models.fused(*map(side.tensor, (q, k, v)), side.mask(mask))
+    seen = side.mask(np.tri(7, dtype=bool) if mask is None else mask)
+    repeated = [side.tensor(np.repeat(x, 3, axis=1)) for x in (k, v)]
+    expected, _ = side.models.attention(side.tensor(q), *repeated, seen)
+    assert_close(found, expected)
+
+
+def mixture(x, params, n_active):
+    """Mixture of experts in NumPy float64: ``n m -> n m``, token by token."""
+    logits, out = x @ params["router.weight"], np.zeros_like(x)
+    for row, token in enumerate(x):
+        chosen = np.argsort(-logits[row])[:n_active]
+        weights = np.exp(logits[row, chosen])
+        for e, weight in zip(chosen, weights / weights.sum(), strict=True):
+            gate, up, down = (
+                params[f"experts.{e}.{part}.weight"] for part in ("gate", "up", "down")
+            )
+            hidden = token @ gate
+            hidden = hidden / (1 + np.exp(-hidden)) * (token @ up)
+            out[row] += weight * (hidden @ down)
+    return out
+
+
+@on_both_sides
+@pytest.mark.parametrize("n_active", [2, 5])
+def test_a_mixture_is_the_weighted_sum_of_the_chosen_experts(side, n_active):
+    """Two or all of five; the balancing loss is 1 when the router prefers none."""
+    layer = side.build("MixtureOfExperts", 13, 11, 5, n_active)
+    params, x = fill(layer), draw(3, 7, 13)
+    expected = mixture(x.reshape(-1, 13), params, n_active).reshape(x.shape)
+    assert_close(layer(side.tensor(x)), expected)
+    weights, chosen, p = (as_numpy(part) for part in layer.route(side.tensor(x)))
+    assert weights.shape == chosen.shape == (3, 7, n_active)
+    np.testing.assert_allclose(p.sum(axis=-1), 1, rtol=1e-5)
+    balancing_loss = definitions(f"today_{side.name}").balancing_loss
+    equal = balancing_loss(layer, side.tensor(np.zeros((7, 13), np.float32)))
+    np.testing.assert_allclose(as_numpy(equal), 1, rtol=1e-5)
+
+
+@on_both_sides
+def test_the_norm_of_the_page_is_that_of_the_framework(side):
+    layer, x = side.build("make_norm", 13), side.tensor(draw(7, 13))
+    scale = side.tensor(fill(layer)["weight"])
+    assert_close(definitions(f"today_{side.name}").rms_norm(x, scale), layer(x))
+
+
+@on_both_sides
+def test_new_weights_are_drawn_as_documented(side):
+    """Within ±1/√n_in, biases zero; embeddings with the given deviation."""
+    layer = to_arrays(side.build("projection", 97, 89, True))
+    assert 0.95 * 97**-0.5 < np.abs(layer["weight"]).max() <= 97**-0.5
+    assert abs(layer["weight"].std() * 3**0.5 - 97**-0.5) < 0.03 * 97**-0.5
+    assert not layer["bias"].any()
+    (array,) = to_arrays(side.build("lookup", 97, 89, 0.2)).values()
+    assert abs(array.std() - 0.2) < 0.01
+
+
+@on_both_sides
+def test_the_cache_is_as_small_as_promised(side):
+    """``2 · n_blocks · g · d`` numbers for each row and column."""
+    options = SIZES | VARIANTS["llama"] | {"n_blocks": 3}
+    model = side.build("ModernLM", N_TOKENS, M, **options)
+    kept = side.models.empty_cache(model, side.tensor(FIRST), 17)
+    assert {tuple(x.shape) for pair in kept["blocks"] for x in pair} == {(B, 2, 17, 10)}
+    assert len(kept["blocks"]) == 3
+
+
+# Bad input
+
+
+def spoiled(folder, change, **settings):
+    """A copy of the tiny Qwen3 with other settings and tensors."""
+    shutil.copytree(TINY / "qwen3", folder)
+    place, file = folder / "config.json", folder / "model.safetensors"
+    place.write_text(json.dumps(json.loads(place.read_text("utf-8")) | settings))
+    arrays = safetensors.numpy.load_file(file)
+    change(arrays)
+    safetensors.numpy.save_file(arrays, file)
+    return folder
+
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+def widen(arrays):
+    arrays[UP] = np.concatenate([arrays[UP], arrays[UP][:1]])
+
+
+def shorten(arrays):
+    """Take tokens from the embedding, and the copy that is the output."""
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        arrays[name] = arrays[name][:89].copy()
+
+
+@on_both_sides
+@pytest.mark.parametrize(
+    ("change", "settings", "message"),
+    [
+        (lambda x: x.pop(UP), {}, "blocks.1.ffn.up.weight: expected .* no such tensor"),
+        (widen, {}, r"blocks.1.ffn.up.weight: expected \(.*40.*\), got \(.*41.*\)"),
+        (shorten, {"vocab_size": 89}, "expected at most 89 tokens in .*, got 97"),
+    ],
+    ids=["missing", "shape", "vocabulary"],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(
+    side, change, settings, message, tmp_path, monkeypatch
+):
+    """One sentence with what was expected and what came, and nothing is loaded."""
+    folder = spoiled(tmp_path / "spoiled", change, **settings)
+    monkeypatch.setattr(torch.nn.Module, "load_state_dict", None)
+    with pytest.raises(ValueError, match=message):
+        side.models.load_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        ("qwen3", {"model_type": "gemma3"}, "model_type of .*'qwen3'.* got 'gemma3'"),
+        ("gpt2", {"activation_function": "relu"}, "activation of .*gelu_new.* 'relu'"),
+        ("llama", {"rope_scaling": {"rope_type": "llama3"}}, "rope_type .* 'llama3'"),
+        ("llama", {"rope_scaling": {"type": "linear"}}, "rope_type .* got 'linear'"),
+        ("mixtral", {"sliding_window": 7}, "sliding_window .* got 7"),
+    ],
+)
+def test_what_the_model_cannot_compute_is_refused(kind, settings, message):
+    config = json.loads((TINY / kind / "config.json").read_text("utf-8"))
+    with pytest.raises(ValueError, match=message):
+        published.arguments_of(config | settings)
+
+
+@on_both_sides
+def test_sizes_and_prompts_that_do_not_fit_are_refused(side):
+    """With both values."""
+    tokens = side.tensor(np.zeros((1, 5), np.int32))
+    for message, sizes in {
+        "31 does not split into 6": {"d": None},
+        "6 does not split into 4": {"n_kv_heads": 4},
+        "11 does not split into 2": {"d": 11},
+        "5 of 4 experts cannot be active": {"ffn": "experts", "n_active": 5},
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            side.build("ModernLM", N_TOKENS, M, **SIZES | sizes)(tokens)
+    model, _ = built(side, "llama")
+    with pytest.raises(ValueError, match="44 positions, but max_length = 43"):
+        model(side.tensor(np.zeros((1, 44), np.int32)))
+    with pytest.raises(ValueError, match="max_length = 43"):
+        side.models.generate_greedily(model, [[1] * 40], 4)
+    with pytest.raises(ValueError, match="from 0 to 96, got"):
+        side.models.generate_greedily(model, [[97]], 4)
