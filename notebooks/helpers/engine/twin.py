@@ -4,7 +4,7 @@ import os
 from importlib import import_module
 from pathlib import Path
 
-from helpers.engine.jobs import together
+from helpers.jobs import together
 from helpers.engine.weights import load_weights
 
 
