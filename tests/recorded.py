@@ -29,7 +29,8 @@ from helpers.weights import as_numpy, from_arrays, to_arrays  # noqa: E402
 RECORD = ROOT / "tests" / "recorded.json"
 FOLDED = {"answer", "check", "experiment", "figure", "say", "your-turn"}
 ON_PAGES = {
-    "VisionTransformer": "vision"
+    "Translator": "translation",
+    "VisionTransformer": "vision",
 }  # what stands on a page alone: chapter by name
 
 B, S, K = 2, 7, 5
