@@ -111,7 +111,7 @@ print("label:", *(repr(names[i]) if i >= 0 else "–" for i in labels[0]))
 # `transformers`, it is $-100$.)
 
 
-# %% tags=["jax", "export"]
+# %% tags=["jax"]
 def masked_token(model, inputs, labels):
     """Mean cross-entropy and accuracy of the tokens that are asked for."""
     logits, asked = model(inputs), labels >= 0  # b s c, b s
@@ -338,7 +338,7 @@ assert noticed["next token"] < 1e-5 < 1e-3 < noticed["masked token"]
 # times.
 
 
-# %% tags=["jax", "export"]
+# %% tags=["jax"]
 class BertEncoder(nnx.Module):
     """Embeddings and encoder of BERT, or of ALBERT: ``n_embed``, and ``shared``."""
 
@@ -372,7 +372,7 @@ class BertEncoder(nnx.Module):
             self.encoder.blocks = nnx.data([*self.encoder.blocks] * n_blocks)
 
 
-# %% tags=["jax", "export"]
+# %% tags=["jax"]
 class MaskedLM(BertEncoder):
     """Logits of the token at every position, which sees all of them: ``b s -> b s c``.
 
@@ -405,7 +405,7 @@ class MaskedLM(BertEncoder):
         return (self.logits(out[0]), out[1]) if return_maps else self.logits(out)
 
 
-# %% tags=["jax", "export"]
+# %% tags=["jax"]
 def load_bert(folder_or_name):
     """A ``MaskedLM`` with published weights of BERT or ALBERT, and its tokenizer.
 

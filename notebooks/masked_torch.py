@@ -111,7 +111,7 @@ print("label:", *(repr(names[i]) if i >= 0 else "–" for i in labels[0]))
 # `transformers`, it is $-100$.)
 
 
-# %% tags=["torch", "export"]
+# %% tags=["torch"]
 def masked_token(model, inputs, labels):
     """Mean cross-entropy and accuracy of the tokens that are asked for."""
     logits, asked = model(inputs), labels >= 0  # b s c, b s
@@ -337,7 +337,7 @@ assert noticed["next token"] < 1e-5 < 1e-3 < noticed["masked token"]
 # times.
 
 
-# %% tags=["torch", "export"]
+# %% tags=["torch"]
 class BertEncoder(nn.Module):
     """Embeddings and encoder of BERT, or of ALBERT: ``n_embed``, and ``shared``."""
 
@@ -369,7 +369,7 @@ class BertEncoder(nn.Module):
             self.encoder.blocks = nn.ModuleList([*self.encoder.blocks] * n_blocks)
 
 
-# %% tags=["torch", "export"]
+# %% tags=["torch"]
 class MaskedLM(BertEncoder):
     """Logits of the token at every position, which sees all of them: ``b s -> b s c``.
 
@@ -399,7 +399,7 @@ class MaskedLM(BertEncoder):
         return (self.logits(out[0]), out[1]) if return_maps else self.logits(out)
 
 
-# %% tags=["torch", "export"]
+# %% tags=["torch"]
 def load_bert(folder_or_name):
     """A ``MaskedLM`` with published weights of BERT or ALBERT, and its tokenizer.
 
