@@ -18,7 +18,7 @@ from helpers.data import bert, masking, reactions
 from helpers.data.checkpoints import TINY
 from helpers.weights import as_numpy, from_arrays, to_arrays
 from hugging_face import N_TOKENS, RIGHT, TOKENS, difference, whole
-from sides import fill, jax_side, on_both_sides, torch_side
+from sides import definitions, fill, jax_side, on_both_sides, torch_side
 
 M, E, MASK = 42, 17, 607
 SIZES = {"n_blocks": 3, "n_heads": 3, "f": 37, "max_length": 43, "n_segments": 3}
@@ -33,10 +33,15 @@ THEIRS = {
 }  # fmt: skip
 
 
+def page_of(side):
+    """What stands on the page of the chapter."""
+    return definitions(f"masked_{side.name}")
+
+
 @cache
 def built(side, kind):
     """A model, each of its parameters with a value of its own."""
-    model = side.build("MaskedLM", N_TOKENS, M, **SIZES | KINDS[kind])
+    model = side.build(page_of(side).MaskedLM, N_TOKENS, M, **SIZES | KINDS[kind])
     fill(model)
     return model
 
@@ -75,7 +80,7 @@ ASKED = np.array([[-1, 7, -1, 4, -1], [2, -1, -1, -1, -1], [-1, -1, -1, -1, -1]]
 @on_both_sides
 def test_the_loss_is_the_mean_of_minus_ln_p_where_asked(side):
     """And in ``evaluate``, whatever the size of a batch: a row may ask for nothing."""
-    model, loss_fn = built(side, "bert"), side.models.masked_token
+    model, loss_fn = built(side, "bert"), page_of(side).masked_token
     logits = outputs(side, model, ROWS).astype(np.float64)  # b s c
     log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     places = [(0, 1), (0, 3), (1, 0)]
@@ -125,7 +130,7 @@ def live(tmp_path_factory):
 def test_models_of_transformers_are_ours(side, kind, live):
     """Logits to 1e-5 of the largest, and the attention maps."""
     folder, logits, maps = live(kind)
-    model, tokenizer = side.models.load_bert(folder)
+    model, tokenizer = page_of(side).load_bert(folder)
     assert tokenizer.decode(tokenizer.encode("Who?").ids) == "Who?"
     found = outputs(side, model, TOKENS, RIGHT, SEGMENTS, return_maps=True)
     assert difference(found[0][RIGHT], logits[RIGHT]) < 1e-5
@@ -161,7 +166,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
     config = json.loads(place.read_text("utf-8")) | changes
     place.write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(ValueError, match=told):
-        side.models.load_bert(folder)
+        page_of(side).load_bert(folder)
 
 
 # What holds of every such model
@@ -262,7 +267,7 @@ def test_one_head_of_rxnmapper_maps_atoms_as_the_tool(side):
     except ValueError as error:
         pytest.skip(str(error))
     config, vocabulary, tensors, mapped = reactions.read_wheel(wheel)
-    model = side.build("MaskedLM", **bert.arguments_of(config))
+    model = side.build(page_of(side).MaskedLM, **bert.arguments_of(config))
     from_arrays(model, bert.our_names(tensors))
     read = [reactions.read_reaction(smiles) for smiles in mapped[:3]]
     ids = np.stack([reactions.encode(tokens, vocabulary, 104) for tokens, _ in read])
