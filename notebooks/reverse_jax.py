@@ -48,26 +48,16 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-import time
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
-from tensorboard.summary import Writer
-from tqdm import tqdm
 
+from helpers import Settings, as_numpy, check, from_arrays, to_arrays
 from helpers.data.sequences import draw_uniforms, one_hot, reverse_data, shuffled
-from helpers.exercises import check
-from helpers.jax.attention import dense
+from helpers.jax import Predictor, cross_entropy, dense, tensor
 from helpers.jax.encoder import attention_maps, without_dropout
-from helpers.jax.frameworks import cross_entropy, tensor
-from helpers.jax.positions import Predictor
-from helpers.settings import Settings
 from helpers.show import download_link, drawing, plots, say, viewer
-from helpers.weights import as_numpy, from_arrays, to_arrays
 
 jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
@@ -141,6 +131,15 @@ drawing("training-loop")
 # 2019](https://arxiv.org/abs/1711.05101)); only the matrices of dense layers and
 # embeddings. The learning rate is a function of the update's number, and rises during
 # the first updates: `settings.learning_rates` has one for each.
+
+
+# %% tags=["jax"]
+import time
+from functools import partial
+
+import optax
+from tensorboard.summary import Writer
+from tqdm import tqdm
 
 
 # %% tags=["jax", "export"]

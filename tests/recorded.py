@@ -29,8 +29,9 @@ from helpers.weights import as_numpy, from_arrays, to_arrays  # noqa: E402
 RECORD = ROOT / "tests" / "recorded.json"
 FOLDED = {"answer", "check", "experiment", "figure", "say", "your-turn"}
 ON_PAGES = {  # what stands on a page alone: chapter by name
-    "VisionTransformer": "vision",
     "TextClassifier": "finetune",
+    "Translator": "translation",
+    "VisionTransformer": "vision",
     "add_lora": "finetune",
 }
 

@@ -11,12 +11,7 @@ from helpers.jax.encoder import Encoder
 from helpers.jax.positions import LearnedPositions
 from helpers.weights import from_arrays
 
-__all__ = [
-    "BertEncoder",
-    "MaskedLM",
-    "load_bert",
-    "masked_token",
-]
+__all__ = "BertEncoder MaskedLM load_bert masked_token".split()
 
 
 def masked_token(model, inputs, labels):

@@ -10,12 +10,7 @@ from helpers.torch.encoder import Encoder
 from helpers.torch.positions import LearnedPositions
 from helpers.weights import from_arrays
 
-__all__ = [
-    "BertEncoder",
-    "MaskedLM",
-    "load_bert",
-    "masked_token",
-]
+__all__ = "BertEncoder MaskedLM load_bert masked_token".split()
 
 
 def masked_token(model, inputs, labels):
