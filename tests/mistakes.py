@@ -250,7 +250,7 @@ MISTAKES = [
 ROOT = Path(__file__).parents[1]
 FOLDERS = "notebooks", "tests", "tools", "scripts", "book/_ext"
 FILES = "pyproject.toml", "conftest.py", "_toc.yml", "_config.yml"
-HELPERS = "helpers/data/*.py", "helpers/*.py", "helpers/engine/*.py"  # no framework
+HELPERS = "helpers/data/*.py", "helpers/*.py"  # no framework
 
 
 def spans(text, names, old):
