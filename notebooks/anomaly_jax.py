@@ -365,9 +365,9 @@ plots.pictures(
 # %% tags=["shared", "say"]
 reasons = [f"this {kind}", f"this {other}", "neither of them alone: the others count"]
 why = reasons[np.argmax([with_kind, with_other, 0.5])]  # in most cases, or neither
-say(f"""The model is wrong in **{is_wrong.sum()}** of {n_test:,} test sets. The first one
-above: with another {kind} in place of the chosen one, it is right in {with_kind:.0%};
-with another odd {other}, in {with_other:.0%}. What misled it is **{why}**.""")
+say(f"""The model is wrong in **{is_wrong.sum()}** of {n_test:,} test sets. In the first
+one above, with another {kind} for the chosen one it is right in {with_kind:.0%} of the
+cases; with another odd {other}, in {with_other:.0%}. What misled it is **{why}**.""")
 
 # %% [markdown] tags=["shared"]
 # ## Cutting connections shows which ones matter
@@ -664,8 +664,8 @@ assert second / is_wrong.sum() > 1 / (s - 1)
 #
 # Forty updates at a low rate, from weights that NumPy draws, the same for both
 # frameworks, and without dropout, whose random numbers differ. Compare the losses with
-# those of the other page: they agree to a thousandth. (A test of this book trains both,
-# and compares all forty.)
+# those of the other page: they agree to a thousandth. (The tests of this book train
+# both, and compare every loss.)
 
 # %% tags=["shared"]
 alike = new_model(dropout=0.0, input_dropout=0.0)

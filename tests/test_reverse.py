@@ -165,6 +165,30 @@ def test_updates_are_those_of_the_optimizer_of_the_framework(side, clip, decay):
 
 
 @on_both_sides
+@pytest.mark.parametrize("name", ["Predictor", "LanguageModel"])
+def test_matrices_of_layers_and_embeddings_decay_and_nothing_else(side, name):
+    """With gradients of 0, decay alone changes weights; positions are no matrix."""
+    learned = {"positions": "learned", "max_length": 3}
+    if name == "Predictor":
+        model, data = side.build(name, **SIZES, **learned), DATA["train"][:1]
+    else:
+        sizes = {"n_blocks": 1, "n_heads": 2, "f": 10, **learned}
+        model, data = side.build(name, 5, 6, **sizes), DATA["train"][1:]
+    before = to_arrays(model)
+
+    def nothing(model, x):
+        loss = 0 * model(x).mean()
+        return loss, {"accuracy": loss}
+
+    settings = replace(SMALL, weight_decay=0.5)
+    side.models.fit(model, nothing, data, settings)
+    part = np.prod(1 - 0.5 * settings.learning_rates)
+    for name, array in to_arrays(model).items():
+        decays = array.ndim == 2 and "positions" not in name
+        assert_close(array, before[name] * (part if decays else 1), what=name)
+
+
+@on_both_sides
 def test_learning_rates_follow_the_schedule(side):
     """With a gradient of 1 at every update, Adam moves a weight by the very rate."""
     settings = replace(ROWS, warmup=9, schedule=schedules.inverse_square_root)

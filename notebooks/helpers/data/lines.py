@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.engine.checks import check_sizes, expect
-
 SOURCES = {  # the package, None for the standard library, and its files
     "Python": (None, "email/*.py"),
     "C": ("numpy", "**/*.h"),
@@ -24,7 +22,6 @@ def languages(n_train=400, n_test=150):
     shuffled, and at most ``n_test`` new ones from the others. Labels are places in
     ``LANGUAGES``. Lines are ASCII of 8 to 40 characters, longer ones cut off.
     """
-    check_sizes(n_train=n_train, n_test=n_test)
     files = {name: files_of(name) for name in LANGUAGES}
     first = [paths[: len(paths) * 4 // 5] for paths in files.values()]
     others = [paths[len(paths) * 4 // 5 :] for paths in files.values()]
@@ -41,8 +38,9 @@ def files_of(language):
     if package:
         folder = Path(find_spec(package).submodule_search_locations[0])
     paths = sorted(folder.glob(pattern))
-    wanted = f"two files or more for {language}, one to learn from and one for the test"
-    expect(len(paths) >= 2, wanted, f"{len(paths)} at {folder / pattern}")
+    if len(paths) < 2:  # one to learn from, one for the test
+        found = f"{len(paths)} at {folder / pattern}"
+        raise ValueError(f"expected two files or more for {language}, got {found}")
     return paths
 
 
@@ -60,12 +58,3 @@ def lines_of(paths):
     texts = (path.read_text("utf-8") for path in paths)
     found = (line.strip() for text in texts for line in text.splitlines())
     return sorted({line[:40] for line in found if len(line) >= 8 and line.isascii()})
-
-
-def from_texts(texts, length):
-    """ASCII characters as one-hot vectors ``b s 128``, and which are real: ``b s``."""
-    x = np.zeros((len(texts), length, 128), np.float32)
-    for row, text in enumerate(texts):
-        codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8)[:length]
-        x[row, np.arange(len(codes)), codes] = 1
-    return x, x.any(axis=-1)

@@ -1,13 +1,9 @@
-"""The chapter *What attention costs* uses this: what the backward pass needs."""
+"""Written by `make sync` from notebooks/costs_jax.py."""
 
 import jax
 from flax import nnx
 
-__all__ = [
-    "activations",
-    "kept_arrays",
-    "kept_bytes",
-]
+__all__ = "activations kept_arrays kept_bytes".split()
 
 
 def kept_arrays(function, *args):
@@ -25,12 +21,6 @@ def kept_arrays(function, *args):
     return kept
 
 
-def kept_bytes(function, x):
-    """Bytes kept for the gradient of ``function(q, k, v)``: three copies of ``x`` too."""
-    kept = kept_arrays(function, x, x, x)
-    return 3 * x.nbytes + sum(a.size * a.dtype.itemsize for a in kept.values())
-
-
 def activations(model, function, *args):
     """Arrays that ``function(model, *args)`` keeps, except the parameters."""
     structure, params, rest = nnx.split(model, nnx.Param, ...)
@@ -39,3 +29,9 @@ def activations(model, function, *args):
         return function(nnx.merge(structure, params, rest, copy=True), *args)
 
     return [*kept_arrays(of_params, params).values()]
+
+
+def kept_bytes(function, x):
+    """Bytes kept for the gradient of ``function(q, k, v)``, with three copies of x."""
+    kept = kept_arrays(function, x, x, x)
+    return 3 * x.nbytes + sum(a.size * a.dtype.itemsize for a in kept.values())

@@ -1,12 +1,8 @@
-"""The chapter *What attention costs* uses this: what the backward pass needs."""
+"""Written by `make sync` from notebooks/costs_torch.py."""
 
 import torch
 
-__all__ = [
-    "activations",
-    "kept_arrays",
-    "kept_bytes",
-]
+__all__ = "activations kept_arrays kept_bytes".split()
 
 
 def kept_arrays(function, *args):
@@ -22,15 +18,15 @@ def kept_arrays(function, *args):
     return kept
 
 
-def kept_bytes(function, x):
-    """Bytes kept for the gradient of ``function(q, k, v)``: three copies of ``x`` too."""
-    inputs = [x.clone().requires_grad_() for _ in range(3)]
-    kept = kept_arrays(function, *inputs) | {x.data_ptr(): x for x in inputs}
-    return sum(x.nbytes for x in kept.values())
-
-
 def activations(model, function, *args):
     """Tensors that ``function(model, *args)`` keeps, except the parameters."""
     parameters = {p.data_ptr() for p in model.parameters()}
     kept = kept_arrays(function, model, *args)
     return [a for address, a in kept.items() if address not in parameters]
+
+
+def kept_bytes(function, x):
+    """Bytes kept for the gradient of ``function(q, k, v)``, with three copies of x."""
+    inputs = [x.clone().requires_grad_() for _ in range(3)]
+    kept = kept_arrays(function, *inputs) | {x.data_ptr(): x for x in inputs}
+    return sum(x.nbytes for x in kept.values())

@@ -30,6 +30,7 @@ def arguments_of(config):
     for what, known in {
         "model_type": ("bert", "albert"), "hidden_act": ("gelu",),
         "num_hidden_groups": (1, None), "inner_group_num": (1, None),
+        "tie_word_embeddings": (True, None),
     }.items():  # fmt: skip
         if (found := config.get(what)) not in known:
             raise ValueError(f"expected {what} of {known}, got {found!r}")

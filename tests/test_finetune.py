@@ -1,0 +1,276 @@
+"""Starting from a trained model: adapters of low rank, and a classifier of texts.
+
+Witnesses: ``nnx.LoRA``, PEFT, the formula of Hu et al. 2021 in NumPy, and the other
+framework.
+"""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import safetensors
+import torch
+from flax import nnx
+
+from helpers.data import lines, text
+from helpers.data.byte_pairs import BytePairs
+from helpers.data.checkpoints import TINY
+from helpers.settings import Settings
+from helpers.weights import as_numpy, from_arrays, load_weights, to_arrays
+from sides import definitions, draw, fill, jax_side, on_both_sides, torch_side
+
+N_TOKENS, M, LENGTH, C = 29, 14, 11, 3
+SIZES = {"n_blocks": 2, "n_heads": 2, "d": 6, "f": 17, "max_length": LENGTH}
+SMALL = Settings(n_train=8, batch_size=4, epochs=2, learning_rate=0.02, warmup=1)
+RNG = np.random.default_rng(0)
+TOKENS = RNG.integers(N_TOKENS, size=(8, LENGTH), dtype=np.int32)
+LENGTHS = np.array([11, 1, 7, 5, 2, 10, 3, 8])
+TEXTS = np.where(np.arange(LENGTH) < LENGTHS[:, None], TOKENS, -1)
+LABELS = np.arange(8) % C
+HEAD = ("lora_a", "lora_b", "output")  # what a classifier trains
+
+
+def page(side):
+    return definitions(f"finetune_{side.name}")
+
+
+def build(side, **sizes):
+    """A language model with the weights that it has in both frameworks."""
+    model = side.build("ModernLM", N_TOKENS, M, **SIZES | sizes)
+    fill(model)
+    return model
+
+
+def adapted(side, model, rank=2, alpha=5, names=("q", "v")):
+    return side.build(page(side).add_lora, model, rank, alpha, names, seed=1)
+
+
+def randomise(model, seed=1):
+    """Give A and B random values, so that both count."""
+    arrays = to_arrays(model)
+    for n, name in enumerate(sorted(name for name in arrays if "lora" in name)):
+        arrays[name] = draw(*arrays[name].shape, seed=seed + n, scale=0.2)
+    from_arrays(model, arrays)
+    return model
+
+
+def classifier(side):
+    """A classifier on a language model with adapters; all its values are its own."""
+    trunk = adapted(side, build(side))
+    model = side.build(page(side).TextClassifier, trunk, C, seed=2)
+    head = {"trunk.output.weight": draw(M, C), "trunk.output.bias": draw(C, seed=1)}
+    from_arrays(model, to_arrays(model) | head)
+    return model
+
+
+def logits(side, model, tokens=TOKENS):
+    return as_numpy(page(side).forward(model, side.tensor(tokens)))
+
+
+def train(side, model, names):
+    options = page(side).train_only(model, *names)
+    loss, data = side.models.cross_entropy, (TEXTS, LABELS)
+    return side.models.fit(model, loss, data, SMALL, **options)
+
+
+@on_both_sides
+def test_before_training_an_adapter_changes_no_output(side):
+    """To the last bit, since B = 0; and A is not."""
+    model = build(side)
+    before, arrays = logits(side, model), to_arrays(model)
+    adapted(side, model)
+    np.testing.assert_array_equal(logits(side, model), before)
+    after = to_arrays(model)
+    found = {name: x for name, x in after.items() if "lora" in name}
+    assert len(found) == 8  # A and B of q and v, in two blocks
+    for name, x in found.items():
+        assert x.shape == ((M, 2) if name.endswith("a") else (2, 12))
+        assert x.any() == name.endswith("a") and np.abs(x).max() <= M**-0.5
+    rest = {name.replace(".base", ""): x for name, x in after.items()}
+    assert all((rest[name] == x).all() for name, x in arrays.items())
+
+
+@on_both_sides
+def test_a_layer_is_the_formula_of_the_paper(side):
+    """``x W + b + α/r · x A B``, in float64; sizes are different primes."""
+    base = side.build("projection", 13, 7, True)
+    w = fill(base)
+    layer = randomise(side.build(page(side).LoRALinear, base, 3, 5))
+    a, b = (to_arrays(layer)[name].astype(np.float64) for name in HEAD[:2])
+    x = draw(2, 5, 13)
+    expected = x @ w["weight"] + 5 / 3 * x @ a @ b + w["bias"]
+    np.testing.assert_allclose(as_numpy(layer(side.tensor(x))), expected, atol=1e-5)
+    merged = as_numpy(layer.merge()(side.tensor(x)))
+    np.testing.assert_allclose(merged, expected, atol=1e-5)
+
+
+def test_equals_the_lora_of_flax():
+    """``nnx.LoRA`` has no alpha: equal where ours is the rank."""
+    base = jax_side.build("projection", 13, 7)
+    layer = randomise(jax_side.build(page(jax_side).LoRALinear, base, 3, 3))
+    theirs = nnx.LoRA(13, 3, 7, base_module=base, rngs=nnx.Rngs(0))
+    theirs.lora_a[...], theirs.lora_b[...] = layer.lora_a[...], layer.lora_b[...]
+    x = jax_side.tensor(draw(2, 5, 13))
+    np.testing.assert_allclose(layer(x), theirs(x), atol=1e-6)
+    assert np.abs(layer(x) - base(x)).max() > 0.1
+
+
+@on_both_sides
+def test_peft_reads_the_file_and_computes_the_same(side, tmp_path, monkeypatch):
+    """Adapters and a new last layer, from both frameworks, on PyTorch's model."""
+    peft = pytest.importorskip("peft")
+    for name, value in {"RANK": 2, "ALPHA": 5}.items():
+        monkeypatch.setattr(page(side), name, value)
+    ours = randomise(classifier(side))
+    head = {"trunk.output.weight": draw(M, C, seed=7)}
+    from_arrays(ours, to_arrays(ours) | head)
+    page(side).save_adapter(ours, tmp_path / "adapter", ["output"])
+    bare = torch_side.build(page(torch_side).TextClassifier, build(torch_side), C)
+    theirs = peft.PeftModel.from_pretrained(bare, tmp_path / "adapter")
+    with torch.no_grad():
+        found = as_numpy(theirs(torch_side.tensor(TEXTS)))
+    expected = logits(side, ours, TEXTS)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.abs(logits(side, classifier(side), TEXTS) - expected).max() > 0.1
+
+
+@on_both_sides
+def test_a_file_gives_equal_logits_in_the_other_framework(side, tmp_path):
+    """Also after another adapter; the frozen weights stay as they were."""
+    other = torch_side if side is jax_side else jax_side
+    ours, theirs = randomise(classifier(side)), randomise(classifier(other), seed=9)
+    before, arrays = logits(other, theirs, TEXTS), to_arrays(theirs)
+    for name, model in {"a": ours, "b": theirs}.items():
+        page(side).save_adapter(model, tmp_path / name, ["output"])
+    page(other).load_adapter(theirs, tmp_path / "a")
+    expected = logits(side, ours, TEXTS)
+    np.testing.assert_allclose(logits(other, theirs, TEXTS), expected, atol=1e-5)
+    assert np.abs(before - expected).max() > 0.1
+    page(other).load_adapter(theirs, tmp_path / "b")
+    assert all((x == arrays[name]).all() for name, x in to_arrays(theirs).items())
+
+
+@on_both_sides
+def test_an_adapter_of_other_sizes_is_refused(side, tmp_path):
+    """By name and both shapes; the model stays."""
+    page(side).save_adapter(adapted(side, build(side), rank=3), tmp_path / "adapter")
+    model = adapted(side, build(side))
+    before = to_arrays(model)
+    with pytest.raises(ValueError, match=r"lora_a has \(14, 3\), expected \(14, 2\)"):
+        page(side).load_adapter(model, tmp_path / "adapter")
+    assert all((x == before[name]).all() for name, x in to_arrays(model).items())
+
+
+@on_both_sides
+def test_merged_models_compute_the_same_and_have_the_old_names(side):
+    model = build(side, tied=False)
+    names, first = to_arrays(model).keys(), logits(side, model)
+    randomise(adapted(side, model, names=("q", "down", "output")))
+    expected = logits(side, model)
+    assert np.abs(expected - first).max() > 0.1
+    assert page(side).merge_lora(model) is model
+    np.testing.assert_allclose(logits(side, model), expected, atol=1e-5)
+    assert to_arrays(model).keys() == names
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "mixtral"])
+def test_published_models_take_adapters(kind, tmp_path):
+    """The same in both frameworks, from one file."""
+    found = {}
+    for side in (torch_side, jax_side):
+        model, _ = side.models.load_pretrained(TINY / kind)
+        first = logits(side, adapted(side, model, names=["q", "v", "down"]))
+        if side is torch_side:
+            page(side).save_adapter(randomise(model), tmp_path / "adapter")
+        page(side).load_adapter(model, tmp_path / "adapter")
+        found[side.name] = logits(side, page(side).merge_lora(model))
+        scale = np.abs(first).max()
+        assert np.abs(found[side.name] - first).max() > 0.01 * scale
+    np.testing.assert_allclose(found["jax"], found["torch"], atol=1e-4 * scale)
+
+
+@on_both_sides
+@pytest.mark.parametrize("names", [HEAD, ("output",), ("embed", "norm")], ids=len)
+def test_only_what_is_named_is_trained(side, names):
+    """The rest stays to the last bit; the loss falls; frozen parts can be trained."""
+    model = classifier(side)
+    train(side, model, ("lora_a",))
+    before = to_arrays(model)
+    history = train(side, model, names)
+    changed = {n for n, x in to_arrays(model).items() if (x != before[n]).any()}
+    assert changed == {n for n in before if {*names} & {*n.split(".")}}
+    assert history["loss"][-1] < history["loss"][0]
+
+
+@on_both_sides
+def test_the_optimizer_has_averages_of_what_is_trained_alone(side):
+    model = classifier(side)
+    options = page(side).train_only(model, *HEAD)
+    if side is jax_side:
+        params = nnx.state(model, options["wrt"])
+        kept = [x.size for x in jax.tree.leaves(params)]
+    else:
+        optimizer, _ = side.models.make_optimizer(model, SMALL)
+        batch = side.tensor(TEXTS), side.tensor(LABELS)
+        side.models.cross_entropy(model, *batch)[0].backward()
+        optimizer.step()
+        kept = [each["exp_avg"].numel() for each in optimizer.state.values()]
+    arrays = to_arrays(model).items()
+    chosen = [x.size for name, x in arrays if {*HEAD} & {*name.split(".")}]
+    assert sorted(kept) == sorted(chosen)
+
+
+@on_both_sides
+def test_classes_are_read_at_the_last_token(side):
+    """As by the language model, at that place; padding at the end changes nothing."""
+    model = classifier(side)
+    found = logits(side, model, TEXTS)
+    everywhere = logits(side, model.trunk, TOKENS)  # b s c
+    expected = everywhere[np.arange(8), LENGTHS - 1]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    cut = logits(side, model, TEXTS[LENGTHS <= 7, :7])
+    np.testing.assert_allclose(cut, found[LENGTHS <= 7], atol=1e-5)
+    alone = logits(side, model, TOKENS[1:2, :1])
+    np.testing.assert_allclose(alone, found[1:2], atol=1e-5)
+
+
+@on_both_sides
+def test_layers_and_ranks_that_make_no_sense_are_refused(side):
+    """With both values; the model stays as it was."""
+    model = build(side)
+    before, known = to_arrays(model), "['down', 'gate', 'k', 'out', 'q', 'up', 'v']"
+    for told, options in {
+        "a rank of at least 1, got 0": {"rank": 0},
+        f"layers among {known}, got ['qkv']": {"names": ("q", "qkv")},
+    }.items():
+        with pytest.raises(ValueError) as caught:
+            adapted(side, model, **options)
+        assert str(caught.value) == f"expected {told}"
+        assert to_arrays(model).keys() == before.keys()
+    with pytest.raises(ValueError, match=r"among \[.*'v'.*\], got \['lora_a'\]$"):
+        page(side).train_only(model, "q", "lora_a")
+
+
+def test_the_pretrained_model_has_equal_logits_in_both_frameworks():
+    """The file that the page starts from; and it has learned to predict."""
+    with safetensors.safe_open(text.PRETRAINED, "numpy") as file:
+        metadata = file.metadata()
+    sizes, pairs = json.loads(metadata["model"]), BytePairs.from_metadata(metadata)
+    tokens = text.windows(pairs.encode(text.load()["test"][:1000]), 53)[:3]
+    found = {}
+    for side in (jax_side, torch_side):
+        model = side.build("ModernLM", **sizes)
+        load_weights(model, text.PRETRAINED)
+        found[side.name] = logits(side, model, tokens[:, :-1])
+    np.testing.assert_allclose(found["jax"], found["torch"], atol=1e-4)
+    assert text.nats(found["jax"], tokens).mean() < 0.7 * np.log(len(pairs))
+
+
+def test_lines_of_the_test_are_new_ones_of_other_files():
+    texts, labels, test_texts, test_labels = lines.languages(n_train=53, n_test=17)
+    assert not {*texts} & {*test_texts} and len({*texts}) == len(texts)
+    assert (np.bincount(labels) == 53).all() and np.bincount(test_labels).max() == 17
+    assert all(8 <= len(x) <= 40 and x.isascii() for x in (*texts, *test_texts))
+    again, *_ = lines.languages(n_train=53, n_test=17)
+    assert (again == texts).all()
