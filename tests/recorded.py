@@ -29,13 +29,9 @@ from helpers.weights import as_numpy, from_arrays, to_arrays  # noqa: E402
 RECORD = ROOT / "tests" / "recorded.json"
 FOLDED = {"answer", "check", "experiment", "figure", "say", "your-turn"}
 ON_PAGES = {  # what stands on a page alone: chapter by name
-ON_PAGES = {  # what stands on a page alone: chapter by name
     "Translator": "translation",
     "VisionTransformer": "vision",
     "TextClassifier": "finetune",
-    "add_lora": "finetune",
-    "MaskedLM": "masked",
-}
     "add_lora": "finetune",
     "MaskedLM": "masked",
 }
