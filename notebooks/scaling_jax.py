@@ -669,7 +669,7 @@ alone_y, whole = as_numpy(block(x)), bytes_on_one(nnx.state(block, nnx.Param))
 gap = np.abs(together_y - alone_y).max()
 say(
     f"The outputs differ by {gap:.0e}. A device keeps {part / whole:.0%} of the "
-    f"block's bytes; the forward pass needs {summed['all-reduce']} all-reduce."
+    f"block's bytes; the forward pass needs {summed['all-reduce']} × all-reduce."
 )
 
 # %% [markdown] tags=["shared"]

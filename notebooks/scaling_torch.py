@@ -672,7 +672,7 @@ alone_y, whole = as_numpy(block(torch.tensor(x))), bytes_on_one(block.parameters
 gap = np.abs(together_y - alone_y).max()
 say(
     f"The outputs differ by {gap:.0e}. A device keeps {part / whole:.0%} of the "
-    f"block's bytes; the forward pass needs {summed['all-reduce']} all-reduce."
+    f"block's bytes; the forward pass needs {summed['all-reduce']} × all-reduce."
 )
 
 # %% [markdown] tags=["shared"]
