@@ -16,8 +16,7 @@ from helpers.jax.encoder import without_dropout
 from helpers.jax.frameworks import tensor
 
 __all__ = (
-    "check_finite evaluate fit make_optimizer record score train_epoch "
-    "update"
+    "check_finite evaluate fit make_optimizer record score train_epoch update"
 ).split()
 
 

@@ -8,8 +8,7 @@ from torch import nn
 from helpers.torch.attention import MultiHeadAttention, dense
 
 __all__ = (
-    "ACTIVATIONS Encoder EncoderBlock FeedForward attention_maps "
-    "without_dropout"
+    "ACTIVATIONS Encoder EncoderBlock FeedForward attention_maps without_dropout"
 ).split()
 
 

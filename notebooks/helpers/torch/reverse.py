@@ -13,8 +13,7 @@ from helpers.torch.encoder import without_dropout
 from helpers.torch.frameworks import tensor
 
 __all__ = (
-    "check_finite evaluate fit make_optimizer record score train_epoch "
-    "update"
+    "check_finite evaluate fit make_optimizer record score train_epoch update"
 ).split()
 
 
