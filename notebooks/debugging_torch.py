@@ -30,7 +30,7 @@
 # This page uses **PyTorch**. The same page in JAX:
 # [debugging_jax](debugging_jax.ipynb).
 
-# %% tags=["shared", "setup"]
+# %% tags=["torch", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os
 import subprocess
@@ -47,48 +47,19 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["torch", "imports"]
-import copy
-import math
-import tempfile
-import warnings
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
-
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from helpers import reference
-from helpers.data.lines import LANGUAGES, from_texts, languages
-from helpers.engine.settings import Settings
-from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
-from helpers.engine.weights import from_arrays, load_weights, save_weights, to_arrays
-from helpers.exercises import check  # of what you write
-from helpers.show import plots
-from helpers.show.prose import power, recorded, say, table
-from helpers.torch import (
-    Encoder,
-    MultiHeadAttention,
-    SequenceClassifier,
-    attention,
-    build,
-    evaluate,
-    fit,
-    full_float32,
-)
-from helpers.torch.memory import activations
-from helpers.torch.training import on_device
+from helpers.data import lines
+from helpers.exercises import check
+from helpers.settings import Settings, warmup_constant
+from helpers.show import plots, power, recorded, say, table
+from helpers.torch import SequenceClassifier, activations, device, from_texts, tensor
+from helpers.torch.reverse import evaluate, fit
+from helpers.weights import as_numpy, from_arrays, to_arrays
 
-# %% tags=["torch", "experiment"]
-# Experiment: style, device, and the short names floats and booleans
 plots.use_style()
-device = "cuda" if torch.cuda.is_available() else "cpu"
-build = partial(build, device=device)  # models are made on this device
-floats = partial(torch.as_tensor, dtype=torch.float32, device=device)
-booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
 
 # %% [markdown] tags=["shared"]
 # ## Six mistakes, and the test that finds each
@@ -100,12 +71,12 @@ booleans = partial(torch.as_tensor, dtype=torch.bool, device=device)
 # of padding, for test 2.
 
 # %% tags=["shared"]
-texts, labels, test_texts, test_labels = languages()
+texts, labels, test_texts, test_labels = lines.languages()
 x, real = from_texts(texts, 41)  # b s i, b s; the lines have at most 40 characters
 for text, label in zip(texts[:4], labels, strict=False):
-    print(LANGUAGES[label], text, sep=": ")
+    print(lines.LANGUAGES[label], text, sep=": ")
 learn = x[:900], real[:900], labels[:900]
-watch = x[900:1220], real[900:1220], labels[900:1220]
+held_out = x[900:1220], real[900:1220], labels[900:1220]
 
 # %% [markdown] tags=["shared"]
 # The model is that of *Your own data*, trained by `fit` of *The reverse task*:
@@ -113,11 +84,12 @@ watch = x[900:1220], real[900:1220], labels[900:1220]
 # %% tags=["torch"]
 sizes = {"n_inputs": 128, "m": 32, "n_outputs": 4, "max_length": 41}
 sizes |= {"n_blocks": 1, "n_heads": 4, "f": 64}
-new = partial(build, SequenceClassifier, **sizes)
-brief = Settings(
-    n_train=900, batch_size=32, epochs=3, learning_rate=3e-3, warmup=10,
-    schedule="warmup_constant",
-)  # fmt: skip
+
+
+def new_model(kind=SequenceClassifier, seed=0, **changes):
+    """A model with new weights, of these sizes but for the changes."""
+    torch.manual_seed(seed)
+    return kind(**(sizes | changes)).to(device)
 
 
 def class_loss(model, x, real, labels):
@@ -126,6 +98,16 @@ def class_loss(model, x, real, labels):
     loss = nn.functional.cross_entropy(logits, labels)
     return loss, {"accuracy": (logits.argmax(-1) == labels).float().mean()}
 
+
+# %% tags=["shared"]
+brief = Settings(
+    n_train=900,
+    batch_size=32,
+    epochs=3,
+    learning_rate=3e-3,
+    warmup=10,
+    schedule=warmup_constant,
+)
 
 # %% [markdown] tags=["shared"]
 # Now five tests. They take seconds, and the cheapest come first:
@@ -144,16 +126,15 @@ def class_loss(model, x, real, labels):
 def outputs(model, x, real):
     """Outputs of a model, as a NumPy array."""
     with torch.no_grad():
-        return as_numpy(model(floats(x), booleans(real)))
+        return as_numpy(model(tensor(x), tensor(real)))
 
 
 def gradients(loss_fn, model, batch):
     """Gradient of each parameter, by name; zeros where none arrives."""
-    names, params = zip(*model.named_parameters(), strict=True)
-    tensors = [torch.as_tensor(array, device=params[0].device) for array in batch]
-    loss, _ = loss_fn(model, *tensors)
-    found = torch.autograd.grad(loss, params, materialize_grads=True)
-    return dict(zip(names, found, strict=True))
+    params = dict(model.named_parameters())
+    loss, _ = loss_fn(model, *map(tensor, batch))
+    found = torch.autograd.grad(loss, [*params.values()], materialize_grads=True)
+    return dict(zip(params, found, strict=True))
 
 
 # %% tags=["shared"]
@@ -168,7 +149,7 @@ def one_batch(loss_fn, model, data):
     """The last loss of a training on the same 32 examples."""
     start = to_arrays(model)
     same = np.tile(np.arange(32), (brief.updates_per_epoch, 1))
-    history = fit(model, loss_fn, data, brief, batches=lambda epoch: same, bar=False)
+    history = fit(model, loss_fn, data, brief, batches=lambda epoch: same)
     from_arrays(model, start)
     return history["loss"][-1]
 
@@ -180,7 +161,7 @@ def five_tests(model, loss_fn, data):
     A generator: a test runs only when it is asked for.
     """
     batch = [array[:32] for array in data]
-    loss = evaluate(model, loss_fn, batch)["loss"] / math.log(len(LANGUAGES))
+    loss = evaluate(model, loss_fn, batch)["loss"] / np.log(len(lines.LANGUAGES))
     yield loss, 0.7 < loss < 1.5  # False for NaN
     change = leak(model, *batch[:2])
     yield change, change < 1e-3
@@ -189,8 +170,8 @@ def five_tests(model, loss_fn, data):
     yield min(norms), np.isfinite(norms).all() and min(norms) > 0
     last = one_batch(loss_fn, model, data)
     yield last, last < 0.2
-    fit(model, loss_fn, data, brief, bar=False)
-    accuracy = evaluate(model, class_loss, watch)["accuracy"]
+    fit(model, loss_fn, data, brief)
+    accuracy = evaluate(model, class_loss, held_out)["accuracy"]
     yield accuracy, accuracy > 0.5
 
 
@@ -223,24 +204,23 @@ def softmax_twice(model, x, real, labels):
 # Three are in the weights or the data:
 
 # %% tags=["shared"]
-loud = new()
-weights = to_arrays(loud)
-from_arrays(loud, weights | {"output.weight": 100 * weights["output.weight"]})
+too_large = new_model()
+weights = to_arrays(too_large)
+from_arrays(too_large, weights | {"output.weight": 100 * weights["output.weight"]})
 x, real, labels = learn
 empty = real & (np.arange(900) != 3)[:, None]  # the fourth text
 mistakes = {
-    "none": (new(), class_loss, learn),
-    "an output layer 100 times too large": (loud, class_loss, learn),
-    "an empty text": (new(), class_loss, (x, empty, labels)),
-    "the mask upside down": (build(UpsideDown, **sizes), class_loss, learn),
-    "a frozen embedding": (build(Frozen, **sizes), class_loss, learn),
-    "a softmax before the loss": (new(), softmax_twice, learn),
-    "labels shifted by a row": (new(), class_loss, (x, real, np.roll(labels, 1))),
+    "none": (new_model(), class_loss, learn),
+    "an output layer 100 times too large": (too_large, class_loss, learn),
+    "an empty text": (new_model(), class_loss, (x, empty, labels)),
+    "the mask upside down": (new_model(UpsideDown), class_loss, learn),
+    "a frozen embedding": (new_model(Frozen), class_loss, learn),
+    "a softmax before the loss": (new_model(), softmax_twice, learn),
+    "labels shifted by a row": (new_model(), class_loss, (x, real, np.roll(labels, 1))),
 }
 
 
-# %% tags=["shared", "experiment"]
-# Experiment: the tests on each mistake, up to the first that fails
+# %% tags=["shared"]
 def run_tests(*parts):
     """Numbers of the tests up to the first that fails, and whether all pass."""
     found = []
@@ -253,34 +233,34 @@ def run_tests(*parts):
 
 results = {name: run_tests(*parts) for name, parts in mistakes.items()}
 
-# %% tags=["shared", "say"]
-found = {name: numbers for name, (numbers, _) in results.items()}
+# %% tags=["shared", "experiment"]
+# Experiment: the numbers as rows of a table, the first that fails in bold
 rows = []
 for name, (numbers, passes) in results.items():
     cells = [f"{number:.2g}".replace("nan", "NaN") for number in numbers]
     cells = cells if passes else [*cells[:-1], f"**{cells[-1]}**"]
     rows.append([name, *cells, *[""] * (5 - len(cells))])
+
+# %% tags=["shared", "say"]
 head = ["mistake", "1: loss at the start ÷ ln 4", "2: change by padding"]
 head += ["3: smallest gradient norm", "4: one batch", "5: validation accuracy"]
-learned = [found[name][3] for name in ("labels shifted by a row", "none")]
-bottom = math.log(1 + 3 / math.e)
-say(
-    f"{table(head, *rows)}\n\nBold: the first test that fails; later ones did not "
-    "run. Each mistake passes the tests before it, and **a falling loss proves "
-    f"little**: with shifted labels, one batch is learned by heart ({learned[0]:.2g}) "
-    f"as well as without a mistake ({learned[1]:.2g}). With a softmax before the loss "
-    "it cannot be: from logits between 0 and 1, the loss is at least $\\ln(1+3/e)$ = "
-    f"{bottom:.2f}. (An empty text has no mean, so the loss of its batch is NaN.)"
-)
+say(table(head, *rows))
+
+# %% [markdown] tags=["shared"]
+# Bold: the first test that fails; later ones did not run. Each mistake passes the tests
+# before it, and **a falling loss proves little**: with shifted labels, one batch is
+# learned by heart as well as without a mistake. With a softmax before the loss it
+# cannot be: from logits between 0 and 1, the loss is never below $\ln(1+3/e)$. (An
+# empty text has no mean, so the loss of its batch is NaN.)
 
 # %% tags=["shared", "check"]
 # Checked: the healthy model passes all tests; each mistake fails the test in its row
-assert [len(found[name]) for name in mistakes if name != "none"] == [1, 1, 2, 3, 4, 5]
+found = {name: numbers for name, (numbers, _) in results.items()}
+assert [len(numbers) for numbers in found.values()] == [5, 1, 1, 2, 3, 4, 5]
 assert [name for name, (_, passes) in results.items() if passes] == ["none"]
-assert math.isnan(found["an empty text"][0])
-assert found["a softmax before the loss"][3] > bottom - 1e-5
-assert found["a frozen embedding"][2] == 0
-assert not real[:, -1].any() and not watch[1][:, -1].any()
+assert np.isnan(found["an empty text"][0]) and found["a frozen embedding"][2] == 0
+assert found["a softmax before the loss"][3] > np.log(1 + 3 / np.e) - 1e-5
+assert not real[:, -1].any() and not held_out[1][:, -1].any()
 
 # %% [markdown] tags=["shared"]
 # **Which test fails tells what to look for** in a model of your own:
@@ -309,17 +289,18 @@ assert not real[:, -1].any() and not watch[1][:, -1].any()
 
 # %% tags=["shared", "answer"]
 given = []
-for x, real, labels in (learn, watch):
+for x, real, labels in (learn, held_out):
     told = x.copy()
     told[:, 0] = np.eye(128)[labels]
     given.append((told, real, labels))
-model = new()
+model = new_model()
 measured, _ = run_tests(model, class_loss, given[0])
 accuracy = evaluate(model, class_loss, given[1])["accuracy"]
-assert measured[3] < 0.2 and accuracy > 0.95 > found["none"][4]
+without = results["none"][0][4]
+assert measured[3] < 0.2 and accuracy > 0.95 > without
 say(
     f"None: the first four pass, and {accuracy:.0%} of the validation lines with this "
-    f"column are right (without it, {found['none'][4]:.0%}). A leak shows itself only "
+    f"column are right (without it, {without:.0%}). A leak shows itself only "
     "by a result that is too good, and by asking what will be known when the model is "
     "used."
 )
@@ -329,7 +310,7 @@ say(
 # the model has `dropout=0.1`. What does the test report for a correct model?
 
 # %% tags=["shared", "answer"]
-model = build(SequenceClassifier, **sizes, dropout=0.1)
+model = new_model(dropout=0.1)
 model.train()
 few = x[:32], real[:32]
 first, second = outputs(model, *few), outputs(model, *few)
@@ -349,10 +330,13 @@ say(
 # a factor of about three apart, with 84 updates each:
 
 # %% tags=["shared"]
-rates, ends = 10.0 ** np.linspace(-4, -1, 7), []
+from dataclasses import replace
+
+rates = 10.0 ** np.linspace(-4, -1, 7)
+ends = []
 for rate in rates:
     chosen = replace(brief, learning_rate=rate)
-    losses = fit(new(), class_loss, learn, chosen, bar=False)["loss"]
+    losses = fit(new_model(), class_loss, learn, chosen)["loss"]
     ends.append(losses[-brief.updates_per_epoch :].mean())
 
 # %% mystnb={"image": {"alt": "The training loss in the third epoch over the learning rate, which has a logarithmic axis. It falls from the lowest rate to a minimum, and rises again at the highest rates. A dotted line marks the rate before the minimum."}} tags=["shared", "figure"]
@@ -370,9 +354,8 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: as drawn, the best rate lies inside, and both ends have a higher loss
-drawn = plots.drawn(fig, "training loss, third epoch", "Adam")[1]
-assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
+# Checked: the best rate lies inside, and both ends have a higher loss
+assert 0 < best < 6 and min(ends[0], ends[-1]) > 1.6 * min(ends)
 
 # %% [markdown] tags=["shared"]
 # ## Overfitting shows in the validation loss
@@ -386,9 +369,9 @@ assert 0 < best < 6 and min(drawn[0], drawn[-1]) > 1.6 * drawn.min()
 longer = replace(brief, epochs=12)
 readers, training, validation = {}, {}, {}
 for n in (300, 900):
-    readers[n] = new()
+    readers[n] = new_model()
     some = [np.tile(array[:n], (900 // n, *[1] * (array.ndim - 1))) for array in learn]
-    history = fit(readers[n], class_loss, some, longer, validation=watch, bar=False)
+    history = fit(readers[n], class_loss, some, longer, validation=held_out)
     updates = longer.updates_per_epoch * (1 + np.arange(longer.epochs))
     by_epoch = history["loss"].reshape(longer.epochs, -1).mean(axis=1)
     training[f"{n} lines"] = updates, by_epoch
@@ -403,22 +386,18 @@ for line, (updates, losses) in zip([*ax.lines], validation.values(), strict=True
 fig
 
 # %% tags=["shared", "say"]
-few, more = (losses for _, losses in validation.values())
+few, more = [losses for _, losses in validation.values()]
 say(
-    f"With 300 lines, the validation loss is lowest at update "
-    f"{validation['300 lines'][0][few.argmin()]} ({few.min():.2f}, dotted) and ends at "
-    f"{few[-1]:.2f}. With three times the data it is lowest at update "
-    f"{validation['900 lines'][0][more.argmin()]} ({more.min():.2f}) and ends at "
-    f"{more[-1]:.2f}."
+    f"With 300 lines, the lowest validation loss is {few.min():.2f} (dotted), and the "
+    f"last {few[-1]:.2f}. With three times the data, the lowest is {more.min():.2f}, "
+    f"and the last {more[-1]:.2f}."
 )
 
 # %% tags=["shared", "check"]
-# Checked: as drawn, 300 lines overfit; 900 lines end below them
-drawn = [plots.drawn(fig, "validation loss", name)[1] for name in validation]
-assert drawn[0][-1] > 1.2 * drawn[0].min()
-assert drawn[1][-1] < 0.8 * drawn[0][-1] and drawn[1].min() < drawn[0].min()
-drawn = [plots.drawn(fig, "training loss", name)[1] for name in training]
-assert all(losses[-1] < 0.3 * losses[0] for losses in drawn)  # loose: they fall
+# Checked: 300 lines overfit; 900 lines end below them
+assert few[-1] > 1.2 * few.min()
+assert more[-1] < 0.8 * few[-1] and more.min() < few.min()
+assert all(losses[-1] < 0.3 * losses[0] for _, losses in training.values())
 
 # %% [markdown] tags=["shared"]
 # **Early stopping** keeps the weights of the best epoch, and stops when none has been
@@ -437,26 +416,35 @@ assert all(losses[-1] < 0.3 * losses[0] for losses in drawn)  # loose: they fall
 # process runs it, without our classes:
 
 # %% tags=["torch"]
-folder, reader = Path(tempfile.mkdtemp()), readers[900]
+import copy
+import tempfile
+from pathlib import Path
+
+folder = Path(tempfile.mkdtemp())
+reader = readers[900]
 reader.eval()  # else dropout becomes part of the program
 test_x, test_real = from_texts(test_texts, 41)
+
+# %% tags=["torch"]
 inputs = torch.from_numpy(test_x[:6]), torch.from_numpy(test_real[:6])
 rows = [{0: torch.export.Dim("b")}] * 2  # the first axis may have any size
 program = torch.export.export(copy.deepcopy(reader).cpu(), inputs, dynamic_shapes=rows)
 torch.export.save(program, folder / "reader.pt2")
 
-# %% tags=["torch"]
-STRANGER = """
+script = """
 import sys, numpy as np, torch
 model = torch.export.load("reader.pt2").module()
-x, real = (torch.from_numpy(a) for a in np.load("lines.npz").values())
-np.save("logits.npy", model(x, real).detach().numpy())
+given = [torch.from_numpy(array) for array in np.load("lines.npz").values()]
+np.save("logits.npy", model(*given).detach().numpy())
 print(sum(name.startswith("helpers") for name in sys.modules))
 """
 
 # %% tags=["shared"]
+import subprocess
+import sys
+
 np.savez(folder / "lines.npz", test_x[:10], test_real[:10])  # ten lines
-command = [sys.executable, "-I", "-c", STRANGER]
+command = [sys.executable, "-I", "-c", script]
 alone = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
 logits = np.load(folder / "logits.npy")
 
@@ -464,15 +452,16 @@ logits = np.load(folder / "logits.npy")
 right = (logits.argmax(1) == test_labels[:10]).sum()
 say(
     "The other process has loaded none of our modules. It takes the first line for "
-    f"{LANGUAGES[logits[0].argmax()]}; {right} of its ten answers are "
-    "right. How lines become arrays, and which number means which language, has to be "
-    "delivered with the program."
+    f"{lines.LANGUAGES[logits[0].argmax()]}; {right} of its ten answers are right."
 )
+
+# %% [markdown] tags=["shared"]
+# How lines become arrays, and which number means which language, has to be delivered
+# with the program.
 
 # %% tags=["shared", "check"]
 # Checked: the exported program gives the model's own outputs
-with full_float32():
-    expected = outputs(reader, test_x[:10], test_real[:10])
+expected = outputs(reader, test_x[:10], test_real[:10])
 np.testing.assert_allclose(logits, expected, atol=1e-5)
 assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
 
@@ -525,38 +514,6 @@ class Block(nn.TransformerEncoderLayer):
 #
 # [^sdpa]: As in `scaled_dot_product_attention`: PyTorch itself has both meanings.
 
-# %% tags=["torch", "check"]
-# Checked: the defaults are those of the table; in fused attention, True may look
-draw = np.random.default_rng(0).normal
-default = nn.TransformerEncoderLayer(12, 3, 7)
-assert not default.norm_first and not default.self_attn.batch_first
-assert default.dropout.p == default.self_attn.dropout == 0.1
-assert default.activation is nn.functional.relu
-first, second = nn.TransformerEncoder(default, 2, enable_nested_tensor=False).layers
-assert torch.equal(first.linear1.weight, second.linear1.weight)
-own_way = nn.functional.scaled_dot_product_attention
-q = floats(draw(size=(1, 1, 3, 4)))
-keys = booleans([[True, True, False]])
-theirs, ours = own_way(q, q, q, attn_mask=keys), attention(q, q, q, keys)[0]
-np.testing.assert_allclose(as_numpy(theirs), as_numpy(ours), atol=1e-5)
-
-# %% tags=["torch", "check"]
-# Checked: padding changes nothing; nested tensors make its outputs 0; weights: a mean
-block, x = build(Block, 12, 3, 29), draw(size=(2, 7, 12))
-real = np.arange(7) < np.array([[7], [4]])  # b s
-hides, other = ~booleans(real), np.where(real[..., None], x, 9)
-pair = [block(floats(y), src_key_padding_mask=hides) for y in (x, other)]
-np.testing.assert_allclose(*(as_numpy(y)[real] for y in pair), atol=1e-5)
-post_norm = nn.TransformerEncoderLayer(12, 2, 7, batch_first=True)
-with torch.no_grad(), warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    stacked = nn.TransformerEncoder(post_norm, 1).eval()
-    hidden = torch.from_numpy(~real)
-    padded = stacked(torch.randn(2, 7, 12), src_key_padding_mask=hidden)
-assert padded[1, 4:].abs().max() == 0 and padded[1, 0].abs().max() > 0
-weights = build(nn.MultiheadAttention, 12, 2)(*3 * [floats(draw(size=(3, 1, 12)))])[1]
-assert weights.shape == (1, 3, 3)  # b q k: no axis of heads
-
 # %% [markdown] tags=["shared"]
 # ## Extra: Less memory, and (almost) the same gradient
 #
@@ -567,7 +524,7 @@ assert weights.shape == (1, 3, 3)  # b q k: no axis of heads
 #   is that of the batch, if its loss is a mean over examples.
 # * **Recomputation**: keep only the input of each block, and compute its inside again.
 # * **Half precision**: multiply in bfloat16, but keep the weights in float32, or small
-#   updates would be rounded away. In the settings of `fit`: `precision="bfloat16"`.
+#   updates would be rounded away. `fit` takes `half_loss` below as any other loss.
 
 
 # %% tags=["shared"]
@@ -581,6 +538,9 @@ def in_parts(loss_fn, model, batch, n=4):
 
 
 # %% tags=["torch"]
+from torch.utils.checkpoint import checkpoint
+
+
 class Recomputed(SequenceClassifier):
     """Keeps only the input of each block."""
 
@@ -600,8 +560,8 @@ def half_loss(model, *batch):
 
 # %% tags=["shared", "experiment"]
 # Experiment: MiB kept by a larger model, and the distance of its gradients
-large = sizes | {"m": 128, "n_blocks": 2, "f": 512, "max_length": 128}
-plain, thrifty = (build(kind, **large) for kind in (SequenceClassifier, Recomputed))
+large = {"m": 128, "n_blocks": 2, "f": 512, "max_length": 128}
+plain, thrifty = new_model(**large), new_model(Recomputed, **large)
 rng = np.random.default_rng(0)
 long = np.eye(128, dtype=np.float32)[rng.integers(128, size=(16, 128))]
 batch = long, np.ones((16, 128), bool), rng.integers(4, size=16)
@@ -613,25 +573,22 @@ ways = {  # what computes the gradient, its loss, model, and texts at one time
 }
 cost, flat = {}, {}
 for name, (way, loss_fn, model, n) in ways.items():
-    kept = activations(model, loss_fn, *on_device([a[:n] for a in batch], model))
-    with full_float32():
-        found = way(loss_fn, model, batch).values()
+    kept = activations(model, loss_fn, *(tensor(array[:n]) for array in batch))
+    found = way(loss_fn, model, batch).values()
     flat[name] = np.concatenate([as_numpy(gradient).ravel() for gradient in found])
     away = np.linalg.norm(flat[name] - flat["plain"]) / np.linalg.norm(flat["plain"])
-    cost[name] = sum(math.prod(a.shape) * a.dtype.itemsize for a in kept) / 2**20, away
+    cost[name] = sum(np.prod(a.shape) * a.dtype.itemsize for a in kept) / 2**20, away
 
 # %% tags=["shared", "say"]
-rows = [
-    [name, f"{kept:.0f}", power(away) if away else "0"]
-    for name, (kept, away) in cost.items()
-]
+rows = [[name, f"{kept:.0f}", power(away)] for name, (kept, away) in cost.items()]
 head = ["gradient of 16 texts", "MiB kept for backward", "distance from the first"]
-say(
-    f"{table(head, *rows)}\n\nThe distance is relative to the length of the whole "
-    "gradient. bfloat16 keeps eight significant bits (float32: 24), so its gradient "
-    "differs. Recomputation costs a second forward pass. bfloat16 is also "
-    "fast on NVIDIA GPUs from Ampere (2020) on; a T4 is older."
-)
+say(table(head, *rows))
+
+# %% [markdown] tags=["shared"]
+# The distance is relative to the length of the whole gradient. bfloat16 keeps eight
+# significant bits (float32: 24), so its gradient differs. Recomputation costs a second
+# forward pass. bfloat16 is also fast on NVIDIA GPUs from Ampere (2020) on; a T4 is
+# older.
 
 # %% tags=["shared", "check"]
 # Checked: quarters keep a quarter, recomputation less, and the gradients agree
@@ -639,14 +596,15 @@ base = cost["plain"][0]
 assert 0.2 < cost["four quarters"][0] / base < 0.3
 assert cost["recomputation"][0] < 0.2 * base and cost["half precision"][0] < 0.9 * base
 assert cost["four quarters"][1] < 1e-5 and cost["recomputation"][1] < 1e-5
-assert 1e-4 < cost["half precision"][1] < 0.1  # loose: processors round differently
+assert 1e-4 < cost["half precision"][1] < 0.1
 
 # %% [markdown] tags=["torch"]
 # In a loop of your own, `backward` adds up: divide each loss by $n$.
 # `torch.compile(model)` fuses operations. It costs a long first call, and pays off
 # where many small operations wait for memory, above all on GPUs. (On a Mac, the GPU is
 # the device `"mps"`, if `torch.backends.mps.is_available()`; this book's pages look for
-# `"cuda"` only.)
+# `"cuda"` only.) The times
+# were recorded once, for a model of this size:
 
 # %% tags=["torch", "say"]
 rows = [
@@ -654,27 +612,75 @@ rows = [
     for run in recorded("compilation-torch")
     for way, one in run["ways"].items()
 ]
-head = ["device", "gradient", "seconds of the first call", "milliseconds later"]
-say(f"{table(head, *rows)}\n\n(Recorded once, for a model of this size.)")
+say(table(["device", "gradient", "first call (s)", "later calls (ms)"], *rows))
 
 # %% [markdown] tags=["shared"]
-# ## Extra: Weights move between files and libraries
+# ## Extra: A training goes on from a checkpoint
 #
-# JAX and PyTorch read the same file of our weights, by `save_weights` and
-# `load_weights`. And each framework has files of its own:
+# Long trainings are interrupted, by a full disk, or when a machine is needed by others.
+# To go on as if nothing had happened takes more than the weights: Adam's means of each
+# gradient and of its square, the place in the schedule, and how many epochs are done. A
+# **checkpoint** keeps all of that. The order of the batches follows from the number of
+# the epoch.
 
 # %% [markdown] tags=["torch"]
-# PyTorch's own files keep any tensors, also an optimiser's. Such a file can contain
-# code; `weights_only`, by now the default, does not run it.
+# `torch.save` writes any tensors. Such a file can contain code; `weights_only`, by now
+# the default, does not run it. A new file gets its name when it is complete, so an
+# interruption leaves the old one whole.
+
 
 # %% tags=["torch"]
-torch.save(reader.state_dict(), folder / "reader.pt")
-restored = new(seed=1)
-_ = restored.load_state_dict(torch.load(folder / "reader.pt", weights_only=True))
+def one_epoch(model, optimizer, schedule, epoch):
+    """28 updates, on batches that follow from the number of the epoch."""
+    rows = np.random.default_rng(epoch).permutation(900)[:896].reshape(28, 32)
+    for batch in rows:
+        loss, _ = class_loss(model, *(tensor(array[batch]) for array in learn))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+
+
+# %% tags=["torch"]
+def train(path, epochs):
+    """Train for so many epochs; those in the checkpoint are not repeated."""
+    model, done = new_model(), 0
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=28)
+    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    if path.exists():
+        saved = torch.load(path, weights_only=True)
+        done = saved.pop("done")
+        for name, state in saved.items():
+            parts[name].load_state_dict(state)
+    for epoch in range(done, epochs):
+        one_epoch(model, optimizer, schedule, epoch)
+        saved = {name: part.state_dict() for name, part in parts.items()}
+        torch.save({**saved, "done": epoch + 1}, path.with_suffix(".draft"))
+        path.with_suffix(".draft").replace(path)
+    return model
+
+
+# %% tags=["shared"]
+train(folder / "interrupted", epochs=2)  # and then the machine is needed
+resumed = train(folder / "interrupted", epochs=3)
+at_once = train(folder / "at_once", epochs=3)
+
+# %% tags=["shared", "check"]
+# Checked: the weights are those of a training without interruption
+expected = to_arrays(at_once)
+for name, array in to_arrays(resumed).items():
+    np.testing.assert_allclose(array, expected[name], atol=1e-4, err_msg=name)
 
 # %% [markdown] tags=["shared"]
-# Other libraries have other names. Here is a whole encoder of ready-made blocks, and
-# our encoder's weights get the names that it uses:
+# With dropout, its random numbers belong to the checkpoint, too, or, as in `fit` for
+# PyTorch, each epoch begins with a seed of its own.
+#
+# ## Extra: Weights move between libraries
+#
+# JAX and PyTorch read the same file of our weights, by `save_weights` and
+# `load_weights`. Other libraries have other names. Here is a whole encoder of
+# ready-made blocks, and our encoder's weights get the names that it uses:
 
 
 # %% tags=["torch"]
@@ -706,37 +712,21 @@ def renamed(encoder):
 
 
 # %% tags=["torch"]
-ours = build(Encoder, 2, 12, 3, 29, norm_first=True, activation="gelu").eval()
-own = build(ReadyMade, 2, 12, 3, 29, seed=1).eval()
-_ = own.stack.load_state_dict(renamed(ours))
+torch.manual_seed(1)
+own = ReadyMade(1, 32, 4, 64).to(device).eval()
+own.stack.load_state_dict(renamed(reader.encoder))
 
 # %% tags=["shared", "check"]
 # Checked: at real positions, both encoders agree to 1e-5
-with full_float32():  # on a GPU JAX's default is TF32, with 11 significant bits
-    expected, found = outputs(ours, x, real[:, None, None]), outputs(own, x, real)
-np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
+x = np.random.default_rng(0).normal(size=(2, 7, 32))
+real = np.arange(7) < np.array([[7], [4]])  # b s
+expected = outputs(reader.encoder, x, real[:, None, None])
+np.testing.assert_allclose(outputs(own, x, real)[real], expected[real], atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # Mind the order of features, too: in rotary positions, Meta's code for LLaMA pairs $2i$
 # with $2i + 1$, as ours does, and Hugging Face's pairs $i$ with $i + d/2$, with the
 # weights reordered to match.
-
-# %% tags=["shared", "check"]
-# Checked: weights from files give the same outputs, and those of the NumPy reference
-draw = np.random.default_rng(10).normal
-encoder = build(Encoder, 2, 12, 3, 29, norm_first=True)
-drawn = {n: draw(0, 0.3, a.shape) for n, a in sorted(to_arrays(encoder).items())}
-from_arrays(encoder, drawn)
-expected, _ = reference.encoder(x, drawn, 2, 3, norm_first=True)
-save_weights(encoder, folder / "encoder.safetensors")
-again = build(Encoder, 2, 12, 3, 29, norm_first=True, seed=1)
-load_weights(again, folder / "encoder.safetensors")
-with full_float32():
-    both = [outputs(one, x, np.ones((7, 7))) for one in (encoder, again)]
-    restored = outputs(restored, test_x[:10], test_real[:10])
-np.testing.assert_allclose(both[0], expected, atol=1e-5)
-np.testing.assert_array_equal(*both)
-np.testing.assert_allclose(restored, logits, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # ## Extra: The framework's attention layer has its own conventions
@@ -748,28 +738,20 @@ np.testing.assert_allclose(restored, logits, atol=1e-5)
 # `need_weights=False`. `dropout=0.1` drops weights in training.
 
 # %% tags=["torch"]
-x, real = draw(size=(2, 7, 12)), np.arange(7) < np.array([[7], [4]])  # b s m, b s
-layer = build(nn.MultiheadAttention, 12, 3, batch_first=True)
-theirs, their_weights = layer(
-    *[floats(x)] * 3, key_padding_mask=~booleans(real), average_attn_weights=False
+x = np.random.default_rng(0).normal(size=(2, 7, 12))  # b s m
+real = np.arange(7) < np.array([[7], [4]])  # b s
+torch.manual_seed(0)
+layer = nn.MultiheadAttention(12, 3, batch_first=True).to(device)
+outcome, weights = layer(
+    *[tensor(x)] * 3, key_padding_mask=tensor(~real), average_attn_weights=False
 )  # b q m, b h q k
 
 # %% tags=["torch", "check"]
-# Checked: with the same parameters, our layer and the framework's give the same numbers
-ours = build(MultiHeadAttention, 12, 3)
-state = {f"in_proj_{n}": array for n, array in ours.qkv.state_dict().items()}
-state |= {f"out_proj.{n}": array for n, array in ours.out.state_dict().items()}
-layer.load_state_dict(state)
-masks = booleans(np.tri(7)), booleans(real)[:, None, None]  # q k, b 1 1 k
-given = {"attn_mask": ~masks[0]}, {"key_padding_mask": ~booleans(real)}
-for mask, hides in zip(masks, given, strict=True):
-    found = layer(*[floats(x)] * 3, **hides, average_attn_weights=False)
-    expected = ours(floats(x), mask, return_weights=True)
-    for theirs, own in zip(found, expected, strict=True):
-        np.testing.assert_allclose(as_numpy(theirs), as_numpy(own), atol=1e-5)
-before = booleans(np.tri(7, k=-1))  # the first query sees nothing
-nothing, _ = layer(*[floats(x)] * 3, attn_mask=~before)
-assert np.isnan(as_numpy(nothing)[:, 0]).all()
+# Checked: one map a head, hidden keys without weight; NaN for a query that sees nothing
+assert weights.shape == (2, 3, 7, 7) and weights[1, ..., 4:].max() == 0
+before = tensor(np.tri(7, k=-1, dtype=bool))  # the first query sees nothing
+nothing, _ = layer(*[tensor(x)] * 3, attn_mask=~before)
+assert nothing[:, 0].isnan().all()
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Other loops do what `fit` does
@@ -794,7 +776,7 @@ assert np.isnan(as_numpy(nothing)[:, 0]).all()
 #     def configure_optimizers(self):
 #         return torch.optim.Adam(self.parameters(), lr=3e-3)
 #
-# lightning.Trainer(max_epochs=3, gradient_clip_val=1.0).fit(Lines(new()), loader)
+# lightning.Trainer(max_epochs=3, gradient_clip_val=1.0).fit(Lines(new_model()), loader)
 # ```
 #
 # Hugging Face's **`Trainer`** does the same for a model whose `forward` returns its
@@ -981,7 +963,8 @@ assert check("debugging.best_epoch", my_best_epoch)
 # * If training fails, test in order: loss at the start, padding, gradients, one batch,
 #   validation. A falling loss proves little.
 # * Then choose the learning rate; then more data, early stopping, dropout.
-# * Weights need your classes, an exported program does not.
+# * Weights need your classes, an exported program does not. To go on with a training,
+#   keep the optimiser's state, too.
 
 # %% [markdown] tags=["torch"]
 # Next comes [what attention costs, in PyTorch](costs_torch.ipynb): the memory and the

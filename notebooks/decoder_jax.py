@@ -50,17 +50,14 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 
+from helpers import Settings, as_numpy, check, count_parameters, from_arrays, to_arrays
 from helpers.data import byte_pairs, ngrams, sequences, text
-from helpers.exercises import check
 from helpers.jax import Encoder, evaluate, fit, tensor, without_dropout
 from helpers.jax.attention import fused_attention, merge_heads
 from helpers.jax.positions import POSITIONS, LearnedPositions
-from helpers.settings import Settings
 from helpers.show import download_link, drawing, plots, say, table, viewer
-from helpers.weights import as_numpy, count_parameters, from_arrays, to_arrays
 
 jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
@@ -211,6 +208,9 @@ sizes["max_length"] = 64
 
 
 # %% tags=["jax"]
+import optax  # for the loss, below
+
+
 def new_model(seed=0, **changes):
     """A model of these sizes, or of changed ones; the seed draws its weights."""
     return LanguageModel(**(sizes | changes), rngs=nnx.Rngs(seed))

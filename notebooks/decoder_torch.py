@@ -50,14 +50,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from helpers import Settings, as_numpy, check, count_parameters, from_arrays, to_arrays
 from helpers.data import byte_pairs, ngrams, sequences, text
-from helpers.exercises import check
-from helpers.settings import Settings
 from helpers.show import download_link, drawing, plots, say, table, viewer
 from helpers.torch import Encoder, device, evaluate, fit, tensor, without_dropout
 from helpers.torch.attention import fused_attention, merge_heads
 from helpers.torch.positions import POSITIONS, LearnedPositions
-from helpers.weights import as_numpy, count_parameters, from_arrays, to_arrays
 
 plots.use_style()
 framework = "torch"

@@ -31,7 +31,7 @@
 # This page uses **JAX**. The same page in PyTorch: [masked_torch](masked_torch.ipynb).
 # Before it comes [start from a trained model, in JAX](finetune_jax.ipynb).
 
-# %% tags=["shared", "setup"]
+# %% tags=["jax", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os
 import subprocess
@@ -48,42 +48,20 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["jax", "imports"]
-from dataclasses import replace
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 
-from helpers.data import published_masked, reactions, text
-from helpers.data.byte_pairs import BytePairs
-from helpers.data.masking import check_masked, count_asked, mask_tokens
-from helpers.data.sequences import in_order
-from helpers.engine.runs import runs_folder
-from helpers.engine.settings import Text
-from helpers.engine.shapes import as_numpy
-from helpers.engine.weights import from_arrays, to_arrays
-from helpers.jax import (
-    LanguageModel,
-    MaskedLM,
-    build,
-    evaluate,
-    fit,
-    next_token,
-)
-from helpers.show import drawing, plots, viewer
-from helpers.show.prose import say, table, word
+from helpers.data import bert, byte_pairs, checkpoints, masking, reactions, text
+from helpers.jax import Encoder, LearnedPositions, dense, evaluate, fit, tensor
+from helpers.jax.decoder import LanguageModel, embedding, next_token
+from helpers.settings import Settings
+from helpers.show import drawing, plots, say, table, viewer
+from helpers.weights import as_numpy, from_arrays, to_arrays
 
-# %% tags=["jax", "experiment"]
-# Experiment: style, and the names integers, framework, forward, with_maps
 plots.use_style()
-integers = partial(jnp.asarray, dtype=jnp.int32)
 framework = "jax"
-forward = nnx.jit(lambda model, tokens: model(tokens))
-with_maps = nnx.jit(lambda model, tokens: model(tokens, return_maps=True))
 f"JAX {jax.__version__} on {jax.devices()[0].device_kind}"
 
 # %% [markdown] tags=["shared"]
@@ -110,16 +88,20 @@ drawing("two-questions")
 
 # %% tags=["shared"]
 texts = text.load()  # Python's standard library: train and test
-pairs = BytePairs.learn(texts["train"], Text.n_tokens)
+pairs = byte_pairs.BytePairs.learn(texts["train"], 97 + 512)
 tokens = {name: pairs.encode(part) for name, part in texts.items()}
-hide = partial(mask_tokens, n_tokens=len(pairs), mask_token=len(pairs))
 names = [*pairs.tokens, "[MASK]"]  # the mask is the last token
 
-# %% tags=["shared", "experiment"]
-# Experiment: a text, and what is asked in it (a seed with all three cases)
+
+def hide(tokens, rng):
+    """Inputs and labels of masked language modelling: ``b s -> b s, b s``."""
+    return masking.mask_tokens(tokens, len(pairs), len(pairs), rng)
+
+
+# %% tags=["shared"]
 sample = "def mean(values):\n    return sum(values) / len(values)\n"
 row = np.array(pairs.encode(sample))
-inputs, labels = hide(row[None], rng=np.random.default_rng(22))
+inputs, labels = hide(row[None], np.random.default_rng(22))  # all three cases
 print("text: ", *(repr(names[i]) for i in row))
 print("input:", *(repr(names[i]) for i in inputs[0]))
 print("label:", *(repr(names[i]) if i >= 0 else "–" for i in labels[0]))
@@ -133,26 +115,24 @@ print("label:", *(repr(names[i]) if i >= 0 else "–" for i in labels[0]))
 def masked_token(model, inputs, labels):
     """Mean cross-entropy and accuracy of the tokens that are asked for."""
     logits, asked = model(inputs), labels >= 0  # b s c, b s
-    losses = optax.softmax_cross_entropy_with_integer_labels(
-        logits, jnp.maximum(labels, 0)
-    )  # b s
     n = jnp.maximum(asked.sum(), 1)  # a batch may ask for nothing
+    there = jnp.maximum(labels, 0)[..., None]
+    log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), there, axis=-1)[..., 0]
     hits = (logits.argmax(-1) == labels).sum()
-    return losses.sum(where=asked) / n, {"accuracy": hits / n}
+    return -log_p.sum(where=asked) / n, {"accuracy": hits / n, "count": asked.sum()}
 
 
-masked_token.check_labels = check_masked
-masked_token.weigh = count_asked  # evaluate: a mean over tokens, not over batches
+# %% [markdown] tags=["shared"]
+# (`count` says over how many tokens the mean goes: `evaluate` weighs batches by it.)
 
 # %% tags=["shared", "check"]
 # Checked: the shares of masks; tokens that are not asked for are as they were
 many = np.random.default_rng(0).integers(len(pairs), size=(200, 100))
-hidden, asked = hide(many, rng=np.random.default_rng(1))
+hidden, asked = hide(many, np.random.default_rng(1))
 kinds = hidden[asked >= 0] == len(pairs), hidden[asked >= 0] == many[asked >= 0]
 assert abs((asked >= 0).mean() - 0.15) < 0.015
 assert abs(kinds[0].mean() - 0.8) < 0.04 and abs(kinds[1].mean() - 0.1) < 0.03
 assert (hidden[asked < 0] == many[asked < 0]).all()
-assert (asked[asked >= 0] == many[asked >= 0]).all()
 
 # %% [markdown] tags=["shared"]
 # ## Masked tokens are learned more slowly
@@ -168,33 +148,56 @@ assert (asked[asked >= 0] == many[asked >= 0]).all()
 # slowly all the same, is it because it has few labels, or because it is a gap?
 
 
+# %% tags=["jax"]
+from functools import partial
+
+
+def new_model(kind, **sizes):
+    """A model with random weights of one seed."""
+    return kind(**sizes, rngs=nnx.Rngs(42))
+
+
+@partial(nnx.jit, static_argnames="return_maps")
+def forward(model, tokens, return_maps=False):
+    return model(tokens, return_maps=return_maps)
+
+
 # %% tags=["shared"]
-class Masked(Text):
-    """Settings of masked tokens: inputs and labels have ``length`` tokens each."""
-
-    EXAMPLE = ("length",)  # the shape of one text's inputs, and of its labels
-
-
-small = {"positions": "rotary", "n_blocks": 1, "m": 64, "f": 256, "length": 32}
-small |= {"n_tokens": len(names)}  # with the mask
-every, gaps = replace(Text(), **small), replace(Masked(), **small)
+settings = Settings(
+    n_train=16 * 65, batch_size=16, epochs=10, learning_rate=6e-3, warmup=60
+)
+sizes = {"n_tokens": len(names), "m": 64, "n_blocks": 1, "n_heads": 4, "f": 256}
+sizes |= {"max_length": 32, "positions": "rotary", "norm_first": True}
 rng = np.random.default_rng(0)
-rows = text.random_windows(tokens["train"], every)  # n s+1
+rows = text.random_windows(tokens["train"], 32, settings)  # n s+1
 drawn = rng.random(rows[:, 1:].shape) < 0.15
 few = rows[:, :-1], np.where(drawn, rows[:, 1:], -1)
-runs = {  # what is asked, the data, the settings, causal or not
-    "next token": (next_token, (rows,), every, True),
-    "next token, few labels": (masked_token, few, gaps, True),
-    "masked token": (masked_token, hide(rows[:, :-1], rng=rng), gaps, False),
+gaps = hide(rows[:, :-1], rng)
+runs = {  # what is asked, the data, causal or not
+    "next token": (next_token, (rows,), True),
+    "next token, few labels": (masked_token, few, True),
+    "masked token": (masked_token, gaps, False),
 }
+
+
+def logits_of(model, tokens):
+    """The logits of a model as a NumPy array."""
+    return as_numpy(forward(model, tensor(tokens)))
+
 
 # %% tags=["shared"]
 models, histories = {}, {}
-for name, (loss_fn, data, settings, causal) in runs.items():
-    sizes = {"causal": causal, "seed": settings.seed, **settings.model}
-    models[name] = build(LanguageModel, **sizes)
-    kept = {"batches": in_order(settings), "folder": runs_folder(f"masked_{framework}")}
-    histories[name] = fit(models[name], loss_fn, data, settings, **kept)["loss"]
+
+
+def in_order(epoch):
+    """Rows of every update of an epoch, so that each window comes once: ``n b``."""
+    return np.arange(epoch * 1040, (epoch + 1) * 1040).reshape(65, 16)
+
+
+for name, (loss_fn, data, causal) in runs.items():
+    models[name] = new_model(LanguageModel, causal=causal, **sizes)
+    history = fit(models[name], loss_fn, data, settings, batches=in_order)
+    histories[name] = history["loss"]
 
 # %% mystnb={"image": {"alt": "The loss in training over 650 updates, in nats per label: three curves that fall. The next token with all labels falls steeply, and is soon far below the others; at the end, the next token with few labels is above it, and masked tokens are highest."}} tags=["shared", "figure"]
 panel = {}
@@ -207,15 +210,14 @@ fig = plots.curves(
 )
 fig
 
-# %% tags=["shared", "experiment"]
-# Experiment: on new text, the cost of a masked token by what stands in its place
-new = text.windows(tokens["test"], every.length)  # n s+1
-ahead = {
-    name: evaluate(models[name], next_token, (new,))
-    for name in ("next token", "next token, few labels")
-}
-inputs, labels = hide(new[:, :-1], rng=rng)
-logits = as_numpy(forward(models["masked token"], integers(inputs))).astype(np.float64)
+# %% tags=["shared"]
+# On new text, the cost of a masked token by what stands in its place
+new = text.windows(tokens["test"], 32)  # n s+1
+ahead = {}
+for name in ("next token", "next token, few labels"):
+    ahead[name] = evaluate(models[name], next_token, (new,))
+inputs, labels = hide(new[:, :-1], rng)
+logits = logits_of(models["masked token"], inputs).astype(np.float64)
 log_p = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)  # b s c
 nats = -np.take_along_axis(log_p, labels.clip(0)[..., None], axis=-1)[..., 0]
 hidden, same, found = inputs == len(pairs), inputs == labels, {}
@@ -225,37 +227,40 @@ for kind, chosen in kinds.items():
     hits = logits.argmax(axis=-1)[chosen] == labels[chosen]
     found[kind] = chosen.sum() / (labels >= 0).sum(), nats[chosen].mean(), hits.mean()
 
+# %% tags=["shared"]
+# What guessing by frequency costs, and how many labels a window has
+counts = np.bincount(tokens["train"], minlength=len(pairs)) + 1
+by_frequency = -np.log(counts / counts.sum())[tokens["test"]].mean()
+per_window = (gaps[1] >= 0).sum(axis=1).mean()
+costs = {kind: x for kind, (_, x, _) in found.items()}
+cost = costs["the mask"]
+low = ahead["next token"]["loss"]
+middle = ahead["next token, few labels"]["loss"]
+way = (middle - low) / (cost - low)
+
 # %% tags=["shared", "say"]
-lines = [
-    [f"masked: there stands *{kind}*", f"{n:.0%}", f"{x:.2f}", f"{y:.0%}"]
-    for kind, (n, x, y) in found.items()
-]
+lines = []
+for kind, (n, x, y) in found.items():
+    lines.append([f"masked: there stands *{kind}*", f"{n:.0%}", f"{x:.2f}", f"{y:.0%}"])
 for name, score in ahead.items():
     lines.append([name, "", f"{score['loss']:.2f}", f"{score['accuracy']:.0%}"])
 say(table(["question", "share", "nats, new text", "right"], *lines))
-counts = np.bincount(tokens["train"], minlength=len(pairs)) + 1
-by_frequency = -np.log(counts / counts.sum())[tokens["test"]].mean()
-per_window = count_asked(*runs["masked token"][1]).mean()
-cost, (low, middle) = found["the mask"][1], [x["loss"] for x in ahead.values()]
-say(
-    f"A window of {gaps.length} tokens has {gaps.length} labels for the next token, "
-    f"{per_window:.1f} for masked ones. After {gaps.updates} updates a masked token "
-    f"costs {cost:.2f} nats, {word('more', cost, low)} than a next one ({low:.2f}). "
-    f"With as few labels, a next token costs {middle:.2f}, which is "
-    f"{(middle - low) / (cost - low):.0%} of the way to a masked one. Guessing by "
-    f"frequency costs {by_frequency:.2f}."
-)
+
+# %% tags=["shared", "say"]
+say(f"""A window of 32 tokens has 32 labels for the next token, {per_window:.1f} for
+masked ones. After {settings.updates} updates a masked token costs {cost:.2f} nats, more
+than a next one ({low:.2f}). With as few labels, a next token costs {middle:.2f}, which
+is {way:.0%} of the way to a masked one. Guessing by frequency costs
+{by_frequency:.2f}.""")
 
 # %% tags=["shared", "check"]
 # Checked: few labels cost something, masks more; both less than blind guesses
-costs = {kind: x for kind, (_, x, _) in found.items()}
-assert low + 0.2 < middle < costs["the mask"] - 0.2 < by_frequency - 0.4
-assert costs["the token"] < 2 < costs["the mask"] < costs["another token"]
-ends = [plots.drawn(fig, title, name)[1][-8:].mean() for name in panel]
+assert low + 0.2 < middle < cost - 0.2 < by_frequency - 0.4
+assert costs["the token"] < 2 < cost < costs["another token"]
+ends = [losses[-200:].mean() for losses in histories.values()]
 assert ends[0] + 0.2 < ends[1] < ends[2] - 0.05
 assert found["the token"][2] > 0.8 > 0.3 > found["the mask"][2]
-assert found["another token"][2] < 0.2
-assert abs(gaps.length / per_window - 7) < 1 and abs(drawn.mean() - 0.15) < 0.01
+assert found["another token"][2] < 0.2 and abs(32 / per_window - 7) < 1
 
 # %% [markdown] tags=["shared"]
 # Few labels are one reason. The other, probably: the causal model has the token before
@@ -268,26 +273,30 @@ assert abs(gaps.length / per_window - 7) < 1 and abs(drawn.mean() - 0.15) < 0.01
 #
 # Something is learned. We mask one token at a time:
 
-# %% tags=["shared", "say"]
-row, lines, best = np.array(pairs.encode("def close(self):")), [], {}
+# %% tags=["shared"]
+row, best = np.array(pairs.encode("def close(self):")), {}
 for place in range(1, len(row)):
     given = np.where(np.arange(len(row)) == place, len(pairs), row)
-    logits = as_numpy(forward(models["masked token"], integers(given[None])))[0, place]
+    logits = logits_of(models["masked token"], given[None])[0, place]
     p = np.exp(logits - np.logaddexp.reduce(logits))
-    word_there, best[place] = names[row[place]], p.argsort()[:-6:-1]
-    shown = [f"`{names[i]!r}` {p[i]:.0%}" for i in best[place]]
-    text_there = "".join(names[i] for i in given)
-    lines.append([f"`{text_there}`", f"`{word_there!r}`", ", ".join(shown)])
+    best[place] = [(names[i], p[i]) for i in p.argsort()[:-6:-1]]  # the five best
+
+# %% tags=["shared", "say"]
+lines = []
+for place, fillings in best.items():
+    given = "".join("[MASK]" if n == place else names[i] for n, i in enumerate(row))
+    shown = ", ".join(f"`{token!r}` {p:.0%}" for token, p in fillings)
+    lines.append([f"`{given}`", f"`{names[row[place]]!r}`", shown])
 say(table(["text", "token", "five best fillings"], *lines))
-say("It ranks `(` and `self` first where they belong, but misses the name.")
+
+# %% [markdown] tags=["shared"]
+# It ranks `(` and `self` first where they belong, but misses the name.
 
 # %% tags=["shared", "check"]
 # Checked: the bracket and self come first, the name is not among five
-first = {
-    names[row[place]]: names[found_there[0]] for place, found_there in best.items()
-}
-assert first["("] == "(" and first["self"] == "self"
-assert "lose" not in {names[i] for i in best[[*first].index("lose") + 1]}
+there = {names[row[place]]: [t for t, _ in five] for place, five in best.items()}
+assert there["("][0] == "(" and there["self"][0] == "self"
+assert "lose" not in there["lose"]
 
 # %% [markdown] tags=["shared"]
 # ## One vector stands for a text
@@ -311,7 +320,7 @@ rows = np.stack([tokens["test"][:32]] * 2)  # one text, twice
 rows[1, -1] = (rows[1, -1] + 1) % len(pairs)  # with another last token
 noticed = {}
 for name in ("next token", "masked token"):
-    logits = as_numpy(forward(models[name], integers(rows)))  # b s c
+    logits = logits_of(models[name], rows)  # b s c
     noticed[name] = np.abs(logits[0, 0] - logits[1, 0]).max()  # of the first token
     print(f"{name}: the first token's logits change by {noticed[name]:.3f}")
 
@@ -326,13 +335,98 @@ assert noticed["next token"] < 1e-5 < 1e-3 < noticed["masked token"]
 # a norm after the embeddings, post-norm blocks with GELU, and before the output another
 # layer with a norm. **ALBERT** ([Lan et al. 2020](https://arxiv.org/abs/1909.11942))
 # has smaller embeddings, which a layer widens, and one block that is applied many
-# times. Their published weights have other names than ours, and a matrix is stored as
+# times.
+
+
+# %% tags=["jax"]
+class BertEncoder(nnx.Module):
+    """Embeddings and encoder of BERT, or of ALBERT: ``n_embed``, and ``shared``."""
+
+    def __init__(
+        self,
+        n_tokens,
+        m,
+        *,
+        n_blocks,
+        max_length,
+        n_segments=2,
+        n_embed=None,
+        shared=False,
+        eps=1e-12,
+        rngs,
+        **options,
+    ):
+        e, self.max_length = n_embed or m, max_length
+        self.embed = embedding(n_tokens, e, rngs=rngs)
+        self.positions = LearnedPositions(e, max_length, rngs=rngs)
+        self.segments = embedding(n_segments, e, rngs=rngs)
+        self.embed_norm = nnx.LayerNorm(
+            e, epsilon=eps, use_fast_variance=False, rngs=rngs
+        )
+        self.widen = dense(e, m, rngs=rngs) if n_embed else None
+        n = 1 if shared else n_blocks
+        self.encoder = Encoder(n, m, activation="gelu", rngs=rngs, **options)
+        for block in self.encoder.blocks:
+            block.norm1.epsilon = block.norm2.epsilon = eps
+        if shared:  # the same object in every place of the stack
+            self.encoder.blocks = nnx.data([*self.encoder.blocks] * n_blocks)
+
+
+# %% tags=["jax"]
+class MaskedLM(BertEncoder):
+    """Logits of the token at every position, which sees all of them: ``b s -> b s c``.
+
+    Nobody looks where ``real`` is False, by default at -1; ``segments``: ``b s``.
+    """
+
+    def __init__(self, n_tokens, m, *, n_embed=None, eps=1e-12, rngs, **options):
+        super().__init__(n_tokens, m, n_embed=n_embed, eps=eps, rngs=rngs, **options)
+        e = n_embed or m
+        self.hidden = dense(m, e, rngs=rngs)
+        self.hidden_norm = nnx.LayerNorm(
+            e, epsilon=eps, use_fast_variance=False, rngs=rngs
+        )
+        self.bias = nnx.Param(jnp.zeros(n_tokens))
+
+    def encode(self, tokens, real=None, segments=None, *, return_maps=False):
+        real = tokens >= 0 if real is None else real
+        segments = jnp.zeros_like(tokens) if segments is None else segments
+        x = self.positions(self.embed(jnp.maximum(tokens, 0)))  # b s e
+        x = self.embed_norm(x + self.segments(segments))
+        x = self.widen(x) if self.widen else x  # b s m
+        return self.encoder(x, real[:, None, None], return_maps=return_maps)
+
+    def logits(self, x):
+        x = self.hidden_norm(jax.nn.gelu(self.hidden(x), approximate=False))  # b s e
+        return self.embed.attend(x) + self.bias
+
+    def __call__(self, tokens, real=None, segments=None, *, return_maps=False):
+        out = self.encode(tokens, real, segments, return_maps=return_maps)
+        return (self.logits(out[0]), out[1]) if return_maps else self.logits(out)
+
+
+# %% tags=["jax"]
+def load_bert(folder_or_name):
+    """A ``MaskedLM`` with published weights of BERT or ALBERT, and its tokenizer.
+
+    From a folder in Hugging Face's format, or a name on the hub; without dropout.
+    """
+    folder = checkpoints.find_folder(folder_or_name)
+    config = checkpoints.read_config(folder)
+    model = MaskedLM(**bert.arguments_of(config), rngs=nnx.Rngs(0))
+    tokenizer = checkpoints.read_tokenizer(folder, config["vocab_size"])
+    from_arrays(model, bert.our_names(checkpoints.read_tensors(folder, "flax")))
+    return model, tokenizer
+
+
+# %% [markdown] tags=["shared"]
+# Their published weights have other names than ours, and a matrix is stored as
 # `out in`, in this book's files as `in out`. `load_bert` renames and transposes (if the
 # model uses the exact GELU, as BERT and the first version of ALBERT do); this book's
 # tests compare both, and the model below, with `transformers`:
 #
 # ```python
-# model, tokenizer = load_bert("google-bert/bert-base-uncased")  # of helpers
+# model, tokenizer = load_bert("google-bert/bert-base-uncased")
 # ```
 #
 # We load a smaller one, from chemistry. RXNMapper ([Schwaller et al.
@@ -349,8 +443,8 @@ except ValueError as error:
 
 if wheel:
     config, vocabulary, tensors, mapped = reactions.read_wheel(wheel)
-    mapper = build(MaskedLM, **published_masked.arguments_of(config))
-    renamed = published_masked.our_names(tensors)
+    mapper = new_model(MaskedLM, **bert.arguments_of(config))
+    renamed = bert.our_names(tensors)
     from_arrays(mapper, renamed)  # ours, with their weights
 
 # %% tags=["shared"]
@@ -361,7 +455,7 @@ if wheel:
         "albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.weight",
         "predictions.dense.weight",
     ):
-        ((ours, x),) = published_masked.our_names({name: tensors[name]}).items()
+        ((ours, x),) = bert.our_names({name: tensors[name]}).items()
         print(f"{name}, {tuple(tensors[name].shape)}\n    {ours}, {x.shape}")
 
 # %% tags=["shared", "say"]
@@ -383,37 +477,41 @@ if wheel:
 # answers. Does the model fill in what is hidden in them? (It may have seen them in
 # training; and many tokens, such as the digit that closes a ring, follow from others.)
 
+
 # %% tags=["shared"]
+def encode(tokens):
+    """Tokens of a reaction as the model takes them, padded with -1: ``s``."""
+    return reactions.encode(tokens, vocabulary, 104)
+
+
 if wheel:
     read = [reactions.read_reaction(smiles) for smiles in mapped[:3]]
-    encode = partial(reactions.encode, vocabulary=vocabulary, length=104)
-    ids = np.stack([encode(tokens) for tokens, _ in read])  # b s, padded with -1
+    ids = np.stack([encode(tokens) for tokens, _ in read])  # b s
     print("".join(read[0][0]))
 
-# %% tags=["shared", "say"]
+# %% tags=["shared"]
 if wheel:
     mask = vocabulary.index("[MASK]")  # tokens of reactions come after it
     turn = np.arange(ids.shape[1]) % 7 == np.arange(7)[:, None, None]  # 7 1 s
     hidden = turn & (ids > mask)  # 7 b s: every seventh token, then the next ones
     given = np.where(hidden, mask, ids).reshape(-1, ids.shape[1])
-    filled = as_numpy(forward(mapper, integers(given))).argmax(axis=-1)
+    filled = logits_of(mapper, given).argmax(axis=-1).reshape(hidden.shape)
     truth = np.broadcast_to(ids, hidden.shape)[hidden]
-    n_filled = int((filled.reshape(hidden.shape)[hidden] == truth).sum())
+    n_filled = int((filled[hidden] == truth).sum())
     most = np.bincount(truth).max()
-    say(
-        "Each token was hidden once, a seventh of them at a time. It fills in "
-        f"**{n_filled} of {len(truth)}** as they were; always the most frequent token "
-        f"would be right {most} times."
-    )
+
+# %% tags=["shared", "say"]
+if wheel:
+    say(f"""Each token was hidden once, a seventh of them at a time. It fills in
+**{n_filled} of {len(truth)}** as they were; always the most frequent token would be
+right {most} times.""")
 
 # %% tags=["shared", "check"]
 # Checked: it fills nearly all; all arrays were loaded; the block is one object
 if wheel:
     assert n_filled > 0.9 * len(truth) > 2 * most
     assert {*map(id, mapper.encoder.blocks)} == {id(mapper.encoder.blocks[0])}
-    own = to_arrays(mapper)
-    for name, x in renamed.items():
-        np.testing.assert_array_equal(own[name], x)
+    assert all((to_arrays(mapper)[name] == x).all() for name, x in renamed.items())
 
 # %% [markdown] tags=["shared"]
 # ## One head shows which atom becomes which
@@ -437,8 +535,8 @@ if wheel:
 def follow(smiles):
     """Who is right, ``l h p``; places of the atoms, ``l h p, p``; maps ``l h s s``."""
     tokens, numbers = reactions.read_reaction(smiles)
-    row = integers(encode(tokens)[None])
-    maps = as_numpy(with_maps(mapper, row)[1])[:, 0]
+    row = tensor(encode(tokens)[None])
+    maps = as_numpy(forward(mapper, row, return_maps=True)[1])[:, 0]
     old, new = reactions.atom_map(maps, tokens)
     return numbers[old] == numbers[new], old, new, maps
 
@@ -448,35 +546,31 @@ if wheel:
     right = np.concatenate([found[0] for found in followed], axis=-1)  # l h p
     share = right.mean(axis=-1)  # l h
 
-# %% tags=["shared", "say"]
+# %% tags=["shared", "experiment"]
+# Experiment: is the element kept, also of what is not carbon?
 if wheel:
-    best, kept, rare, chance = int(right[10, 5].sum()), [], [], []
+    kept, rare, chance = [], [], []
     for (atoms, _), (_, old, new, _) in zip(read, followed, strict=True):
         kind = reactions.elements(atoms)  # of each token
         kept.extend(kind[old[10, 5]] == kind[new])
         rare.extend(kind[new] != "C")
         before = kind[: new[0]][kind[: new[0]] != ""]
         chance.extend((before == each).mean() for each in kind[new])
-    kept, rare = np.array(kept), np.array(rare)  # p
-    say(
-        f"This head alone maps **{best} of {right.shape[-1]}** atoms as the tool does, "
-        f"**{share[10, 5]:.0%}**; the median over all {share.size} passes and heads is "
-        f"{np.median(share):.0%}. It sends **{kept.sum()} of {kept.size}** atoms to "
-        f"one of the same element (drawn by chance, {np.mean(chance):.0%} would be), "
-        f"and {kept[rare].sum()} of the {rare.sum()} that are not carbon, though "
-        "nothing here makes it do so."
-    )
+    kept, rare, n_best = np.array(kept), np.array(rare), int(right[10, 5].sum())
+
+# %% tags=["shared", "say"]
+if wheel:
+    say(f"""This head alone maps **{n_best} of {right.shape[-1]}** atoms as the tool
+does, **{share[10, 5]:.0%}**; the median over all {share.size} passes and heads is
+{np.median(share):.0%}. It sends **{kept.sum()} of {kept.size}** atoms to one of the
+same element (by chance, {np.mean(chance):.0%} would be), {kept[rare].sum()} of the
+{rare.sum()} that are not carbon, too, though nothing here makes it do so.""")
 
 # %% tags=["shared", "check"]
-# Checked: one head is the tool's map; elements are conserved; both directions, too
+# Checked: one head is the tool's map, and elements are conserved
 if wheel:
     assert share[10, 5] > 0.9 > 0.2 > np.median(share)
     assert kept.all() and rare.sum() > 10 and np.mean(chance) < 0.7
-    both = []
-    for (tokens_of_one, numbers), (*_, maps) in zip(read, followed, strict=True):
-        old, new = reactions.atom_map(maps, tokens_of_one, both=True)
-        both.extend((numbers[old] == numbers[new])[10, 5])
-    assert np.mean(both) >= share[10, 5]  # also from reactants to products, as the tool
 
 # %% [markdown] tags=["shared"]
 # ## Where the map is wrong
@@ -511,21 +605,30 @@ if wheel:
     print("".join(atoms))
 
 # %% tags=["shared", "figure"]
-viewer.attention(
-    weights, *([f"{atoms[i]}{i}" for i in at] for at in (new, before)),
-    about="Of product atoms, to reactant atoms: attention as shares that sum to one",
-    layer=10, head=5, query=1,
-) if wheel else None  # fmt: skip
+shown = None
+if wheel:
+    shown = viewer.attention(
+        weights,
+        [f"{atoms[i]}{i}" for i in new],
+        [f"{atoms[i]}{i}" for i in before],
+        about="Of product atoms, to reactant atoms: attention as shares of one",
+        layer=10,
+        head=5,
+        query=1,
+    )
+shown
+
+# %% tags=["shared"]
+if wheel:
+    chosen, ring = correct[10, 5], np.r_[0:2, 8:12]  # atoms of the ring that held boron
+    to_18 = weights[10, 5, 1, before == 18].item()
+    to_15 = weights[10, 5, 1, before == 15].item()
 
 # %% tags=["shared", "say"]
 if wheel:
-    chosen, ring = correct[10, 5], np.r_[0:2, 8:12]  # atoms of the ring that held boron
-    to_18, to_15 = (weights[10, 5, 1, before == place].item() for place in (18, 15))
-    say(
-        f"Of its weight on the reactants, `C28` gives `C18` **{to_18:.0%}**, `C15` "
-        f"{to_15:.0%}. In the first ring the head maps **{chosen[2:8].sum()} of 6** "
-        f"atoms correctly, in the one that held boron **{chosen[ring].sum()} of 6**."
-    )
+    say(f"""Of its weight on the reactants, `C28` gives `C18` **{to_18:.0%}**, `C15`
+{to_15:.0%}. In the first ring the head maps **{chosen[2:8].sum()} of 6** atoms
+correctly, in the one that held boron **{chosen[ring].sum()} of 6**.""")
 
 # %% tags=["shared", "check"]
 # Checked: where the author says that the tool fails, so does its head
@@ -559,7 +662,7 @@ rng = np.random.default_rng(1)
 first, way = rng.random((2, *padded.shape))
 others = rng.integers(len(pairs), size=padded.shape)
 mine = my_masks(padded, first, way, others, len(pairs))
-for x, y in zip(mine, hide(padded, rng=np.random.default_rng(1)), strict=True):
+for x, y in zip(mine, hide(padded, np.random.default_rng(1)), strict=True):
     np.testing.assert_array_equal(as_numpy(x), y)
 
 # %% [markdown] tags=["shared"]
@@ -608,26 +711,29 @@ if wheel:
 # The tests of the package have smaller reactions as well, made up to try the code.
 # Follow the same head there.
 
+# %% tags=["shared"]
+if wheel:
+    small_ones = []
+    for smiles in mapped[3:]:
+        if {*reactions.read_reaction(smiles)[0]} <= {*vocabulary}:  # knows all tokens
+            small_ones.append(follow(smiles)[0][10, 5])
+    agree = np.concatenate(small_ones)
+
 # %% tags=["shared", "say"]
 if wheel:
-    few = []  # if the vocabulary has all their tokens
-    for smiles in mapped[3:]:
-        if {*reactions.read_reaction(smiles)[0]} <= {*vocabulary}:
-            few.append(follow(smiles)[0][10, 5])
-    n_few, few = len(few), np.concatenate(few)
-    say(
-        f"In {n_few} small reactions the head agrees with the tool on **{few.sum()} of "
-        f"{few.size}** atoms, {few.mean():.0%}: a share that is "
-        f"{word('lower', few.mean(), share[10, 5])} than before. The tool adds rules "
-        "to the head: attention in both directions, equal elements only, each atom "
-        "once, and a preference for neighbours of atoms that are mapped already. So "
-        "its maps are not attention alone."
-    )
+    say(f"""In {len(small_ones)} small reactions the head agrees with the tool on
+**{agree.sum()} of {agree.size}** atoms, {agree.mean():.0%}: a lower share than
+before.""")
+
+# %% [markdown] tags=["shared"]
+# The tool adds rules to the head: attention in both directions, equal elements only,
+# each atom once, and a preference for neighbours of atoms that are mapped already. So
+# its maps are not attention alone.
 
 # %% tags=["shared", "check"]
 # Checked: in small reactions, one head is not enough
 if wheel:
-    assert few.mean() < share[10, 5] - 0.1
+    assert agree.mean() < share[10, 5] - 0.1
 
 # %% [markdown] tags=["shared", "questions"]
 # ## Five questions

@@ -47,23 +47,15 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-import time
-
 import numpy as np
 import torch
-from tensorboard.summary import Writer
 from torch import nn
-from tqdm import tqdm
 
+from helpers import Settings, as_numpy, check, from_arrays, to_arrays
 from helpers.data.sequences import draw_uniforms, one_hot, reverse_data, shuffled
-from helpers.exercises import check
-from helpers.settings import Settings
 from helpers.show import download_link, drawing, plots, say, viewer
-from helpers.torch.attention import dense
+from helpers.torch import Predictor, cross_entropy, dense, device, tensor
 from helpers.torch.encoder import attention_maps, without_dropout
-from helpers.torch.frameworks import cross_entropy, device, tensor
-from helpers.torch.positions import Predictor
-from helpers.weights import as_numpy, from_arrays, to_arrays
 
 plots.use_style()
 framework = "torch"
@@ -137,6 +129,13 @@ drawing("training-loop")
 # 2019](https://arxiv.org/abs/1711.05101)); only the matrices of dense layers and
 # embeddings. A *scheduler* sets the learning rate, which rises during the first
 # updates: `settings.learning_rates` has one for each.
+
+
+# %% tags=["torch"]
+import time
+
+from tensorboard.summary import Writer
+from tqdm import tqdm
 
 
 # %% tags=["torch", "export"]

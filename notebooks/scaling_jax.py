@@ -33,7 +33,7 @@
 # This page uses **JAX**. The same page in PyTorch:
 # [scaling_torch](scaling_torch.ipynb).
 
-# %% tags=["shared", "setup"]
+# %% tags=["jax", "setup"]
 # In Colab this fetches the helpers of the book; anywhere else it does nothing.
 import os
 import subprocess
@@ -50,33 +50,18 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
-# %% tags=["jax", "imports"]
-import os
-import re
-import signal
-import tempfile
-from collections import Counter
-
 import jax
 import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from orbax.checkpoint import CheckpointManager, args
 
 from helpers.data import text
-from helpers.engine.jobs import free_port, together  # functions in several processes
-from helpers.engine.shapes import as_numpy  # an array of the framework as a NumPy array
-from helpers.jax import (
-    LanguageModel,
-    build,
-    next_token,  # the loss of a language model
-)
-from helpers.show import drawing, plots
-from helpers.show.prose import recorded, say, table, word
+from helpers.jax import LanguageModel, next_token
+from helpers.jobs import free_port, together
+from helpers.show import drawing, plots, recorded, say, table
+from helpers.weights import as_numpy
 
-# %% tags=["shared", "experiment"]
-# Experiment: the style of the figures
 plots.use_style()
 
 # %% [markdown] tags=["shared"]
@@ -100,8 +85,7 @@ drawing("ways-to-share")
 # device:
 
 
-# %% tags=["shared", "experiment"]
-# Experiment: random pieces of a text, as in "A model that writes"
+# %% tags=["shared"]
 def draw_batches(updates=20):
     """Tokens from random places of a text, ``updates b s+1``: ASCII codes."""
     codes = np.frombuffer(text.load()["train"].encode("ascii"), np.uint8)
@@ -110,13 +94,14 @@ def draw_batches(updates=20):
 
 
 # %% tags=["shared"]
-SIZES = {"n_blocks": 2, "n_heads": 4, "f": 256, "max_length": 32}
-SIZES |= {"norm_first": True, "activation": "gelu"}
+sizes = {"n_blocks": 2, "n_heads": 4, "f": 256, "max_length": 32}
+sizes |= {"norm_first": True, "activation": "gelu"}
 
 
+# %% tags=["jax"]
 def new_model():
     """A model with the same initial weights each time."""
-    return build(LanguageModel, 128, 64, **SIZES)
+    return LanguageModel(128, 64, **sizes, rngs=nnx.Rngs(0))
 
 
 # %% tags=["jax"]
@@ -147,6 +132,9 @@ def train(model, optimizer, batches):
 # puts them back.
 
 # %% tags=["jax"]
+import re
+from collections import Counter
+
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
 
@@ -267,6 +255,7 @@ def bytes_on_one(arrays):
     return sum(x.addressable_shards[0].data.nbytes for x in kept)
 
 
+# %% tags=["jax"]
 def sharded(batches):
     """Losses, bytes of weights and averages, and collectives, on all devices."""
     model = new_model()
@@ -289,27 +278,29 @@ def sharded(batches):
 in_quarters, kept, gathered = sharded(batches)
 n_bytes = bytes_on_one(nnx.state(model, nnx.Param))
 
-# %% tags=["shared", "say"]
-head = ["kept by one device (bytes)", "weights", "Adam's averages", "largest gap"]
-gaps = [f"{np.abs(losses - alone).max():.0e}" for losses in (shared, in_quarters)]
-rows_said = [
-    ["data parallel", f"{n_bytes:,}", f"{2 * n_bytes:,}", gaps[0]],
-    ["sharded", *(f"{n:,}" for n in kept), gaps[1]],
-]
+# %% tags=["shared"]
 exchanged = ", ".join(f"{n} × {name}" for name, n in sorted(gathered.items()))
-say(
-    f"{table(head, *rows_said)}\n\nThe losses are those of one device. Each device "
-    "also keeps a quarter of the gradients, which are not in the table. An update now "
-    f"takes {exchanged}: {word('more', gathered.total(), counted.total())} operations, "
-    "because weights travel, too. If they are gathered for the forward and again for "
-    "the backward pass, an update moves 1.5 times the bytes of data parallel: two "
-    "all-gathers and a reduce-scatter, instead of one of each "
-    "([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054), sec. 7)."
-)
+print(f"largest gap of a loss: {np.abs(in_quarters - alone).max():.0e}")
+print(f"one update takes {exchanged}")
+
+# %% tags=["shared", "say"]
+head = ["kept by one device (bytes)", "weights", "Adam's averages"]
+rows = [["data parallel", f"{n_bytes:,}", f"{2 * n_bytes:,}"]]
+rows += [["sharded", *(f"{n:,}" for n in kept)]]
+say(table(head, *rows))
+
+# %% [markdown] tags=["shared"]
+# The losses are those of one device. Each device also keeps a quarter of the gradients,
+# which are not in the table. An update now takes more operations, because weights
+# travel, too. If they are gathered for the forward and again for the backward pass, an
+# update moves 1.5 times the bytes of data parallel: two all-gathers and a
+# reduce-scatter, instead of one of each ([Rajbhandari et al.
+# 2020](https://arxiv.org/abs/1910.02054), sec. 7).
 
 # %% tags=["shared", "check"]
 # Checked: equal losses, and a quarter of the bytes on each device
 np.testing.assert_allclose(in_quarters, alone, atol=1e-5)
+assert gathered.total() > counted.total()
 assert kept == (n_bytes // 4, n_bytes // 2) and gathered["all-gather"] >= 3
 
 # %% [markdown] tags=["jax"]
@@ -353,40 +344,38 @@ terms = np.stack([texts / np.minimum(n, record["cores"]), sent], axis=1)
 (work, byte), *_ = np.linalg.lstsq(terms, times)
 fitted = terms @ (work, byte)
 error, rate = np.abs(fitted / times - 1).mean(), 1e-6 / byte
-TITLES = {"strong": "128 texts in all (ms)", "weak": "64 texts for each (ms)"}
+kinds = np.array([one["scaling"] for one in rows])
+strong, weak = times[kinds == "strong"], times[kinds == "weak"]
 
 # %% mystnb={"image": {"alt": "Milliseconds of an update over the number of processes, from one to four, measured and by the fitted model. With a fixed batch, two processes need between half and two thirds of the time of one, and four no less than two; with a fixed batch for each process, the time of four is above twice that of one."}} tags=["shared", "figure"]
 panels = {}
-for kind, title in TITLES.items():
-    chosen = [i for i, one in enumerate(record["rows"]) if one["scaling"] == kind]
-    n = np.array([record["rows"][i]["processes"] for i in chosen])
-    panels[title] = {"measured": (n, times[chosen]), "fitted": (n, fitted[chosen])}
+for kind, title in (("strong", "128 texts in all"), ("weak", "64 texts for each")):
+    one = kinds == kind
+    points = {"measured": (n[one], times[one]), "fitted": (n[one], fitted[one])}
+    panels[f"{title} (ms)"] = points
 fig = plots.curves(panels, x="processes", marks="o", size=(6.4, 2.6))
 for ax in fig.axes:
     ax.set_ylim(bottom=0)
 fig
 
 # %% tags=["shared", "say"]
-strong, weak = (panels[TITLES[kind]]["measured"][1] for kind in TITLES)
 say(
-    "**Strong scaling**, on the left, keeps the whole batch fixed. Two processes need "
-    f"{strong[1] / strong[0]:.0%} of the time of one. Four are "
-    f"{word('slower', strong[3], strong[1])} than two "
-    f"({strong[3] / strong[0]:.0%}): they share {record['cores']} cores.\n\n**Weak "
-    "scaling**, on the right, keeps the batch of each process fixed. Two need "
-    f"{weak[1] / weak[0]:.0%} of the time of one; with a core for each, the ideal is "
-    "100%.\n\nThe two numbers fit the times to "
-    f"{error:.0%} on average, with {work:.1f} ms for a text and {rate:.2f} GB/s "
-    "between processes, copying and waiting included."
+    f"On the left, two processes need {strong[1] / strong[0]:.0%} of the time of one, "
+    f"four {strong[3] / strong[0]:.0%}; on the right, two {weak[1] / weak[0]:.0%}. "
+    f"The fit is off by {error:.0%} on average, with "
+    f"{work:.1f} ms for a text and {rate:.2f} GB/s between processes."
 )
 
+# %% [markdown] tags=["shared"]
+# **Strong scaling**, on the left, keeps the whole batch fixed. Four processes are
+# slower than two: they share two cores. **Weak scaling**, on the right, keeps the batch
+# of each process fixed; with a core for each, the ideal is the time of one process. The
+# rate between processes includes copying and waiting.
+
 # %% tags=["shared", "check"]
-# Checked: two processes beat one, as drawn, and the fitted model explains the times
-drawn = {kind: plots.drawn(fig, title, "measured")[1] for kind, title in TITLES.items()}
-assert drawn["strong"][1] < 0.7 * drawn["strong"][0]
-assert (
-    drawn["weak"][3] > 2 * drawn["weak"][0] and drawn["strong"][3] > drawn["strong"][1]
-)
+# Checked: two processes beat one, four share two cores, and the fit explains the times
+assert record["cores"] == 2 and strong[1] < 0.7 * strong[0]
+assert weak[3] > 2 * weak[0] and strong[3] > strong[1]
 assert error < 0.09 and work > 0 < rate
 
 # %% [markdown] tags=["shared"]
@@ -404,6 +393,21 @@ assert error < 0.09 and work > 0 < rate
 #
 # The test of all three: kill a process.
 
+# %% tags=["jax"]
+import os
+import signal
+import tempfile
+
+from orbax.checkpoint import CheckpointManager, args
+
+
+def resume(manager, state):
+    """The state from the last checkpoint, if there is one; how many updates."""
+    begin = manager.latest_step() or 0
+    if begin:
+        state = manager.restore(begin, args=args.StandardRestore(state))
+    return state, begin
+
 
 # %% tags=["jax"]
 def with_checkpoints(rank, port, folder, batches, killed_at=None):
@@ -412,12 +416,11 @@ def with_checkpoints(rank, port, folder, batches, killed_at=None):
     jax.config.update("jax_num_cpu_devices", 2)
     jax.config.update("jax_disable_most_optimizations", True)  # on this page
     jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=rank)
-    nnx.pop(model := new_model(), nnx.RngState)  # no dropout: no random keys
-    both, losses = (model, adam(model)), []
-    nnx.update(both, state := share(nnx.state(both)))
-    manager = CheckpointManager(folder)
-    if begin := manager.latest_step() or 0:
-        nnx.update(both, manager.restore(begin, args=args.StandardRestore(state)))
+    model, losses = new_model(), []
+    nnx.pop(model, nnx.RngState)  # no dropout: no random keys
+    both, manager = (model, adam(model)), CheckpointManager(folder)
+    state, begin = resume(manager, share(nnx.state(both)))
+    nnx.update(both, state)
     for i, tokens in enumerate(batches[begin:], start=begin):
         if i == killed_at and rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -442,13 +445,11 @@ except RuntimeError as error:
     print(str(error).splitlines()[0])
 rescued, begin = together(with_checkpoints, 2, free_port(), folder.name, batches)[0]
 
-
 # %% tags=["shared", "say"]
 gap = np.abs(rescued - shared[begin:]).max()
 say(
     f"The second attempt began after update {begin}. Its {len(rescued)} losses differ "
-    f"by at most {gap:.0e} from those of a run that nobody disturbed: weights and "
-    "averages are back."
+    f"by at most {gap:.0e} from those of an undisturbed run: all is back."
 )
 
 # %% tags=["shared", "check"]
@@ -458,8 +459,8 @@ assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
 # %% [markdown] tags=["shared"]
 # ## On your GPUs
 #
-# To train one of the book's models on your GPUs, with your text or your settings, one
-# command is enough: see the last extra. In a script of your own:
+# To train a language model on your GPUs, with your text, one file is enough: see the
+# last extra. In a script of your own:
 
 # %% [markdown] tags=["jax"]
 # * Leave out the two `jax.config.update`: JAX takes all GPUs.
@@ -544,32 +545,40 @@ def step_seconds(n, tokens, link):
     return compute, exchange, compute + max(0, exchange - compute * 2 / 3)
 
 
-# %% tags=["shared", "experiment"]
-# Experiment: the forecast for four clusters
+# %% tags=["shared"]
 cases = {
     "8 GPUs, one host": (8, 2**19, NVLINK),
     "64 hosts": (512, 2**19, NETWORK),
     "64 hosts, 16 times the batch": (512, 2**23, NETWORK),
     "64 hosts, 10 Gbit/s": (512, 2**19, ETHERNET),
 }
-times = {name: step_seconds(*case) for name, case in cases.items()}
-head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
-rows_said = [
-    [name, *(f"{x:.3f}" for x in (compute, exchange, compute + exchange, best))]
-    for name, (compute, exchange, best) in times.items()
-]
-one, many, large, slow = ((c, e, c + e, best) for c, e, best in times.values())
+forecast = {}
+for name, case in cases.items():
+    compute, exchange, overlap = step_seconds(*case)
+    forecast[name] = compute, exchange, compute + exchange, overlap
+one, many, large, slow = forecast.values()
 
 # %% tags=["shared", "say"]
-share_of = [exchange / step for _, exchange, step, _ in (one, many, large)]
+rows = [[name, *(f"{x:.3f}" for x in row)] for name, row in forecast.items()]
+head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
+say(table(head, *rows))
+
+# %% tags=["shared", "say"]
+say(
+    f"Inside a host, the exchange is {one[1] / one[2]:.0%} of the step, on 64 hosts "
+    f"{many[1] / many[2]:.0%}, with the larger batch {large[1] / large[2]:.0%}."
+)
+
+# %% [markdown] tags=["shared"]
+# On 64 hosts, every GPU computes 1,024 tokens only, but exchanges the whole gradient. A
+# larger batch helps, if the training bears it; an ordinary network does not.
+
+# %% tags=["shared", "say"]
 gain = one[2] / many[2], one[3] / many[3]
 say(
-    f"{table(head, *rows_said)}\n\nInside a host, the exchange is {share_of[0]:.0%} of "
-    f"the step. On 64 hosts it is {share_of[1]:.0%}, because every GPU computes 1,024 "
-    "tokens only, but exchanges the whole gradient. So 64 times the machines give "
-    f"{gain[0]:.0f} to {gain[1]:.0f} times the speed. With a batch 16 times as large, "
-    f"if the training bears it, the exchange is {share_of[2]:.0%} of the step. Over an "
-    f"ordinary network, 64 hosts need {slow[3] / one[2]:.1f} times as long as one."
+    f"So 64 times the machines give {gain[0]:.0f} times the speed, with overlap "
+    f"{gain[1]:.0f}. Over an ordinary network, they need {slow[3] / one[2]:.1f} times "
+    "as long as one."
 )
 
 # %% tags=["shared", "check"]
@@ -618,20 +627,28 @@ class Block(nnx.Module):
 
     def __init__(self, m, d, f, *, rngs):
         self.d = d
-        self.norm1, self.norm2 = (nnx.LayerNorm(m, rngs=rngs) for _ in range(2))
-        self.query, self.key, self.value, self.out = (
-            nnx.Linear(m, m, rngs=rngs) for _ in "qkvo"
-        )
+        self.norm1 = nnx.LayerNorm(m, rngs=rngs)
+        self.norm2 = nnx.LayerNorm(m, rngs=rngs)
+        self.query = nnx.Linear(m, m, rngs=rngs)
+        self.key = nnx.Linear(m, m, rngs=rngs)
+        self.value = nnx.Linear(m, m, rngs=rngs)
+        self.out = nnx.Linear(m, m, rngs=rngs)
         self.linear1 = nnx.Linear(m, f, rngs=rngs)
         self.linear2 = nnx.Linear(f, m, rngs=rngs)
 
     def __call__(self, x):
         y = self.norm1(x)
-        shape = *x.shape[:2], -1, self.d  # b s h d
+        shape = (*x.shape[:2], -1, self.d)  # b s h d
         qkv = self.query, self.key, self.value
         heads = (layer(y).reshape(shape) for layer in qkv)
         x = x + self.out(jax.nn.dot_product_attention(*heads).reshape(x.shape))
         return x + self.linear2(jax.nn.gelu(self.linear1(self.norm2(x))))
+
+
+# %% tags=["jax"]
+def new_block():
+    """A block with the same initial weights each time."""
+    return Block(64, 16, 256, rngs=nnx.Rngs(0))
 
 
 # %% tags=["jax"]
@@ -641,7 +658,7 @@ def tensor_parallel(x):
     rows = {"kernel": ("devices", None)}
     plan = {"query": columns, "key": columns, "value": columns, "out": rows}
     plan |= {"linear1": columns, "linear2": rows}
-    block = build(Block, 64, 16, 256)
+    block = new_block()
     for (layer, name), array in nnx.to_flat_state(nnx.state(block, nnx.Param)):
         axes = plan.get(layer, {}).get(name, ())  # norms and two biases stay whole
         nnx.update(block, {layer: {name: share(array, *axes)}})
@@ -654,18 +671,20 @@ def tensor_parallel(x):
 # %% tags=["jax"]
 x = np.random.default_rng(0).normal(size=(2, 10, 64)).astype(np.float32)  # b s m
 together_y, summed, part = tensor_parallel(x)
-block = build(Block, 64, 16, 256)
+block = new_block()
 alone_y, whole = as_numpy(block(x)), bytes_on_one(nnx.state(block, nnx.Param))
 
 # %% tags=["shared", "say"]
 gap = np.abs(together_y - alone_y).max()
 say(
     f"The outputs differ by {gap:.0e}. A device keeps {part / whole:.0%} of the "
-    "block's bytes (norms and some biases are whole). The forward pass of the block "
-    f"needs {summed['all-reduce']} all-reduce operations, one for attention and one "
-    "for the feed-forward net. The computation has to wait for them, so this way needs "
-    "the fastest links: those inside one machine."
+    f"block's bytes; the forward pass needs {summed['all-reduce']} × all-reduce."
 )
+
+# %% [markdown] tags=["shared"]
+# (Norms and some biases are whole.) One sum is for attention, one for the feed-forward
+# net. The computation has to wait for them, so this way needs the fastest links: those
+# inside one machine.
 
 # %% tags=["shared", "check"]
 # Checked: the same output, two sums, and about a quarter of the bytes
@@ -673,54 +692,36 @@ np.testing.assert_allclose(together_y, alone_y, atol=1e-5)
 assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 
 # %% [markdown] tags=["shared"]
-# ## Extra: One command trains the book's models
+# ## Extra: One file trains a language model on your text
 #
-# `scripts/train.py`, in the
-# [repository](https://github.com/example/transformers-side-by-side), trains what the
-# chapters train, without a page: `--task reverse`, `anomaly`, `language`, `translation`
-# or `vision`. Every setting of the chapter is a flag. `python scripts/train.py --help`
-# explains them, with `--task language` it also shows the defaults of that task.
-# `--data` names your own text, or photos that `make data` has prepared.
+# `model_torch.py` and `model_jax.py`, in the folder `scripts` of the
+# [repository](https://github.com/example/transformers-side-by-side), are one file each:
+# the language model of this book, its training and its generation, and nothing else of
+# the book. Copy the file of your framework beside your text. Its flags are explained by
+# `--help`; the sizes of the model stand in `main`, at its end.
 
 # %% [markdown] tags=["jax"]
-# The command takes all devices that JAX sees:
+# It takes all devices that JAX sees:
 #
 # ```sh
-# python scripts/train.py --framework jax --task language --data my.txt
+# python model_jax.py my.txt
 # ```
 #
 # On several hosts, start it once on each. The first of two adds `--coordinator
 # FIRST:29500 --processes 2 --process 0`, the second the same with `--process 1`;
 # `FIRST` is the name of the first host. (On one machine, give `localhost:29500` twice.)
-# Where SLURM, Kubernetes or Open MPI has started the processes, `--coordinator auto` is
-# enough. `python` is that of `.venv/bin`, or of any environment with
-# `requirements.txt`.
+# `python` is that of `.venv/bin`, or of any environment with `requirements.txt`.
 
 # %% [markdown] tags=["shared"]
 # * The processes share each batch: `--batch-size` is that of all together, and has to
-#   be a multiple of their number. Without dropout, the losses are those of a single
-#   process up to rounding, which grows with the updates.
-# * A run that was stopped goes on after its last epoch when you give the same command
-#   again. On several hosts, only the first process writes checkpoints and reads them
-#   again; the others get everything from it.
-# * After each epoch it prints the loss on the validation part, or on the test part if
-#   there is none; at the end loss and accuracy on the test part, and the file of the
-#   weights, which a page loads with `load_weights(model, path)`. Each run has its own
-#   file, `weights_….safetensors` with a digest of its settings and data, below `runs/`
-#   in the folder where you gave the command, or where `--runs` says. `--weights
-#   my.safetensors` names another one, and replaces it.
-# * A text of yours has at least 20,000 characters, of any alphabet (a large one needs a
-#   larger `--n-tokens`). If the test loss rises, take fewer `--epochs`.
-# * The file of a language model has its settings and its vocabulary with it. In the
-#   folder `notebooks/`, these lines let it write:
-
-# %% [markdown] tags=["jax"]
-# ```python
-# from helpers.jax import generate, load_language_model
-#
-# model, tokens = load_language_model("my.safetensors")
-# print(tokens.decode(generate(model, [tokens.encode("The ")], 50)[0]))
-# ```
+#   be a multiple of the number of devices. The losses are those of a single device up
+#   to rounding, which grows with the updates.
+# * A run that was stopped goes on after its last checkpoint when you give the same
+#   command again. Checkpoints lie in `--folder`; all hosts have to read the same one.
+# * It prints the loss of every tenth update. At the end the model writes a text that
+#   begins with `--prompt`, or as your text does.
+# * The tokens are the characters of your text, of any alphabet. A loss that goes on
+#   falling asks for more `--updates`.
 
 # %% [markdown] tags=["shared", "questions"]
 # ## Five questions

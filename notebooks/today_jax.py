@@ -53,13 +53,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from helpers import Settings, as_numpy, check, count_parameters, to_arrays
 from helpers.data import byte_pairs, checkpoints, ngrams, published, sequences, text
-from helpers.exercises import check
 from helpers.jax import check_tokens, checked_prompts, evaluate, fit, next_token, tensor
 from helpers.jax.attention import UNIFORM, attention, framework_attention, merge_heads
-from helpers.settings import Settings
 from helpers.show import drawing, plots, recorded, say, table, viewer
-from helpers.weights import as_numpy, count_parameters, parameters, to_arrays
+from helpers.weights import parameters
 
 plots.use_style()
 framework = "jax"

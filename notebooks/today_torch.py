@@ -51,13 +51,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from helpers import Settings, as_numpy, check, count_parameters, to_arrays
 from helpers.data import byte_pairs, checkpoints, ngrams, published, sequences, text
-from helpers.exercises import check
-from helpers.settings import Settings
 from helpers.show import drawing, plots, recorded, say, table, viewer
 from helpers.torch import attention, device, evaluate, fit, merge_heads, tensor
 from helpers.torch.decoder import check_tokens, checked_prompts, next_token
-from helpers.weights import as_numpy, count_parameters, to_arrays
 
 plots.use_style()
 framework = "torch"

@@ -57,21 +57,17 @@ if "google.colab" in sys.modules and not os.path.isdir("helpers"):
     sys.path.insert(0, os.getcwd())
 
 from dataclasses import replace
-from functools import partial
 from math import cos, inf, pi, sqrt
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 
+from helpers import Settings, as_numpy, check
 from helpers.data.sequences import reverse_data, shuffled
-from helpers.exercises import check
 from helpers.jax import Encoder, Predictor, cross_entropy, tensor, update
-from helpers.settings import Settings
 from helpers.show import drawing, plots, say
-from helpers.weights import as_numpy
 
 jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
@@ -117,6 +113,11 @@ data = [tensor(x) for x in reverse_data(settings.n_train, length=8)["train"]]
 
 
 # %% tags=["jax"]
+from functools import partial
+
+import optax
+
+
 def new_model(seed, norm_first=False):
     """An untrained model."""
     return Predictor(**sizes, norm_first=norm_first, rngs=nnx.Rngs(seed))

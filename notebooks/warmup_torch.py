@@ -62,12 +62,10 @@ from math import cos, inf, pi, sqrt
 import numpy as np
 import torch
 
+from helpers import Settings, as_numpy, check
 from helpers.data.sequences import reverse_data, shuffled
-from helpers.exercises import check
-from helpers.settings import Settings
 from helpers.show import drawing, plots, say
 from helpers.torch import Encoder, Predictor, cross_entropy, device, tensor
-from helpers.weights import as_numpy
 
 plots.use_style()
 f"PyTorch {torch.__version__} on {device}"

@@ -28,9 +28,13 @@ from helpers.weights import as_numpy, from_arrays, to_arrays  # noqa: E402
 
 RECORD = ROOT / "tests" / "recorded.json"
 FOLDED = {"answer", "check", "experiment", "figure", "say", "your-turn"}
-ON_PAGES = {
-    "VisionTransformer": "vision"
-}  # what stands on a page alone: chapter by name
+ON_PAGES = {  # what stands on a page alone: chapter by name
+    "Translator": "translation",
+    "VisionTransformer": "vision",
+    "TextClassifier": "finetune",
+    "add_lora": "finetune",
+    "MaskedLM": "masked",
+}
 
 B, S, K = 2, 7, 5
 M, H, F, L, T, C = 30, 3, 37, 2, 19, 11  # primes where they can be

@@ -8,10 +8,10 @@ import threading
 from urllib.parse import urlsplit
 
 import pytest
+from browsing import HTML, PATIENCE, WIDE, watch
 from playwright.sync_api import sync_playwright
 
 import pages
-from browsing import HTML, PATIENCE, WIDE, watch
 
 BROWSERS = "chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"
 HOME = urlsplit(pages.config()["html"]["baseurl"]).path

@@ -5,9 +5,6 @@ from functools import cache
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
-
-import glossary
-import pages
 from browsing import (
     CHAPTERS,
     HTML,
@@ -18,6 +15,9 @@ from browsing import (
     soup,
     whole,
 )
+
+import glossary
+import pages
 
 pytestmark = pytest.mark.book
 HOME = pages.config()["html"]["baseurl"]

@@ -1,9 +1,8 @@
 """Sample pages of the built book in Chromium: in both colours, on a phone, printed."""
 
 import pytest
-from playwright.sync_api import expect
-
 from browsing import NARROW, WIDE, list_all, serious_in_both_colours
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.book
 SAMPLE = [

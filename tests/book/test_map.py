@@ -1,10 +1,10 @@
 """The map of the Transformer on the index: every part leads to its section."""
 
 import pytest
+from browsing import NARROW, WIDE, article, list_all
 from playwright.sync_api import expect
 
 import pages
-from browsing import NARROW, WIDE, article, list_all
 
 pytestmark = pytest.mark.book
 INDEX = "book/index.html"

@@ -3,11 +3,11 @@
 import re
 
 import pytest
+from browsing import CHAPTERS, article
 from playwright.sync_api import expect
 
 import navigation
 import pages
-from browsing import CHAPTERS, article
 
 pytestmark = pytest.mark.book
 FIRST, LAST = CHAPTERS[0], CHAPTERS[-1]

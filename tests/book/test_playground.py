@@ -6,12 +6,12 @@ from base64 import b64decode
 import numpy as np
 import pytest
 import safetensors.numpy
+from browsing import HTML, NARROW, list_all, serious_in_both_colours
 from playwright.sync_api import expect
 
 import pages
 import playground
 import reference_models
-from browsing import HTML, NARROW, list_all, serious_in_both_colours
 from helpers.data.byte_pairs import BytePairs
 
 pytestmark = pytest.mark.book

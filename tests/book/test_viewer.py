@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from browsing import list_all, serious, watch
 from playwright.sync_api import expect
 
-from browsing import list_all, serious, watch
 from helpers.show import viewer
 
 pytestmark = pytest.mark.book

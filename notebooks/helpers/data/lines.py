@@ -58,12 +58,3 @@ def lines_of(paths):
     texts = (path.read_text("utf-8") for path in paths)
     found = (line.strip() for text in texts for line in text.splitlines())
     return sorted({line[:40] for line in found if len(line) >= 8 and line.isascii()})
-
-
-def from_texts(texts, length):
-    """ASCII characters as one-hot vectors ``b s 128``, and which are real: ``b s``."""
-    x = np.zeros((len(texts), length, 128), np.float32)
-    for row, text in enumerate(texts):
-        codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8)[:length]
-        x[row, np.arange(len(codes)), codes] = 1
-    return x, x.any(axis=-1)

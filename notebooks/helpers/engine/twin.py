@@ -4,8 +4,8 @@ import os
 from importlib import import_module
 from pathlib import Path
 
-from helpers.engine.jobs import together
 from helpers.engine.weights import load_weights
+from helpers.jobs import together
 
 
 def losses(framework, kind, loss_fn, data, settings, weights, batches=None):

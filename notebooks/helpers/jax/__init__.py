@@ -6,7 +6,6 @@ from .data import *
 from .decoder import *
 from .encoder import *
 from .frameworks import *
-from .masked import *
 from .positions import *
 from .reverse import *
 from .today import *

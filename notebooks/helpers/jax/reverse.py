@@ -37,8 +37,13 @@ def update(state, batch, optimizer, graph, loss_fn, wrt):
     """One update: the new state; its loss, accuracy and norm of the gradient, ``3``."""
     params, rest, opt_state = state
 
+    def flat_product(x, w, _, **options):
+        out = jax.lax.dot(x.reshape(-1, x.shape[-1]), w, **options)
+        return out.reshape(*x.shape[:-1], w.shape[-1])
+
     def objective(params):
         model = nnx.merge(graph, params, rest, copy=True)
+        model.set_attributes(nnx.Linear, dot_general=flat_product)
         loss, metrics = loss_fn(model, *batch)
         return loss, (metrics["accuracy"], nnx.split(model, wrt, ...)[2])
 

@@ -165,23 +165,6 @@ def draw_lines(ax, lines, looks, **options):
         ax.plot(xs[known], ys[known], label=name, **looks[name], **options)
 
 
-def drawn(fig, panel, line):
-    """The points ``x, y`` of a line of ``curves``, of several runs their mean.
-
-    By the title of its panel and its name in the legend, "" if there is none; an unknown
-    name is a ValueError.
-    """
-    axes = {ax.get_title(): ax for ax in fig.axes}
-    shown = {one.get_label(): one for one in axes[panel].lines}
-    names = {
-        text.get_text(): handle.get_label()
-        for legend in fig.legends
-        for text, handle in zip(legend.texts, legend.legend_handles, strict=True)
-    } or {"": next(iter(shown))}
-    found = {name: shown[key] for name, key in names.items() if key in shown}
-    return tuple(found[line].get_data())
-
-
 def pictures(sets, *, captions=None, titles=None, odd=None, chosen=None):
     """Sets of small pictures, one set per row: uint8 ``b s y x`` or ``b s y x 3``.
 

@@ -1,42 +1,8 @@
-"""Sentences with computed numbers, as the output of a cell.
-
-A sentence that compares takes its comparing word from ``word``, which raises an error
-if the comparison is false: ``say(f"It needs {word('fewer', a, b)} updates.")``.
-"""
+"""Sentences with computed numbers, as the output of a cell."""
 
 import json
 import sys
 from pathlib import Path
-
-import numpy as np
-
-LESS = (
-    "less fewer lower smaller shorter narrower weaker cheaper closer nearer below"
-    " earlier sooner faster falls drops shrinks"
-)
-MORE = (
-    "more higher larger greater bigger longer wider stronger dearer further above"
-    " later slower rises grows exceeds"
-)
-COMPARES = {
-    **dict.fromkeys(LESS.split(), np.less),
-    **dict.fromkeys(MORE.split(), np.greater),
-    **dict.fromkeys(["at most", "no more"], np.less_equal),
-    **dict.fromkeys(["at least", "no less"], np.greater_equal),
-}
-
-
-def word(comparing, a, b):
-    """The comparing word itself, one of ``COMPARES``, if ``a`` compares with ``b`` so.
-
-    Of arrays, all pairs must. Of two times or counts of steps, the smaller is faster.
-    An unknown word and a false comparison are a ValueError.
-    """
-    if comparing not in COMPARES:
-        raise ValueError(f"expected one of {', '.join(COMPARES)}; got {comparing!r}")
-    if not np.all(COMPARES[comparing](a, b)):
-        raise ValueError(f"the sentence says {comparing!r}, but compares {a} with {b}")
-    return comparing
 
 
 def say(text):
@@ -44,8 +10,6 @@ def say(text):
 
     Mostly an f-string: ``say(f"**{accuracy:.1%}** of the sets")``. A script prints it.
     """
-    if not isinstance(text, str):
-        raise TypeError(f"expected a sentence (str), got {type(text).__name__}")
     ipython = sys.modules.get("IPython")
     if ipython and ipython.get_ipython():
         from IPython.display import Markdown, display

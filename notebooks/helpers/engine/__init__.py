@@ -1,1 +1,0 @@
-"""What a reader may ignore: settings, checks, runs, weights, processes."""

@@ -1,0 +1,64 @@
+"""Compare the trainings of pages with the losses recorded in ``losses.json``.
+
+    python tests/losses.py reverse_torch vision_jax …
+
+Runs each page with a ``fit`` that keeps its losses. A training is the recorded one if
+its first twenty losses are; the record says how many there were, and the mean of the
+last twenty. What differs is named: a training that is new, or one that is no more.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+import numpy as np
+from nbclient import NotebookClient
+
+FILE = Path(__file__).with_name("losses.json")
+NOTEBOOKS = FILE.parents[1] / "notebooks"
+WRAP = """
+import json as _json, helpers.{side}, helpers.{side}.reverse as _room
+def _kept(*args, _fit=_room.fit, **options):
+    history = _fit(*args, **options)
+    with open({path!r}, "a") as file:
+        print(_json.dumps(history["loss"].tolist()), file=file)
+    return history
+_room.fit = helpers.{side}.fit = _kept
+"""
+
+
+def losses_of(page, path):
+    """The losses of every training of a page, run from its notebook."""
+    book = nbformat.read(NOTEBOOKS / f"{page}.ipynb", as_version=4)
+    source = WRAP.format(side=page.rpartition("_")[2], path=str(path))
+    book.cells.insert(1, nbformat.v4.new_code_cell(source))
+    place = {"metadata": {"path": str(NOTEBOOKS)}}
+    NotebookClient(book, timeout=1800, resources=place).execute()
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def compare(found, recorded):
+    """Sentences about what differs between trainings and their record."""
+    left = list(recorded)
+    for losses in found:
+        first = np.array(losses[:20])
+        same = [one for one in left if np.allclose(one["first"], first, rtol=1e-3)]
+        if not same:
+            yield f"a training of {len(losses)} updates begins at {losses[0]:.4f}: new"
+            continue
+        left.remove(same[0])
+        last = np.mean(losses[-20:])
+        if not np.isclose(last, same[0]["last"], rtol=0.5, atol=0.01):
+            yield f"it ends at {last:.4f}, recorded: {same[0]['last']}"
+    for one in left:
+        yield f"a training of {one['updates']} updates is no more"
+
+
+if __name__ == "__main__":
+    for page in sys.argv[1:]:
+        with tempfile.TemporaryDirectory() as folder:
+            found = losses_of(page, Path(folder, "losses"))
+        differ = list(compare(found, json.loads(FILE.read_text()).get(page, [])))
+        print(page, *(differ or ["as recorded"]), sep="\n  ")
