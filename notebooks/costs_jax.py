@@ -540,7 +540,7 @@ def by_framework(q, k, v):
     return jax.nn.dot_product_attention(q, k, v, implementation="xla")[:, :, 0]
 
 
-# %% tags=["jax", "export"]
+# %% tags=["jax"]
 def kept_bytes(function, x):
     """Bytes kept for the gradient of ``function(q, k, v)``, with three copies of x."""
     kept = kept_arrays(function, x, x, x)

@@ -523,7 +523,7 @@ def by_framework(q, k, v):
     return nn.functional.scaled_dot_product_attention(q, k, v)
 
 
-# %% tags=["torch", "export"]
+# %% tags=["torch"]
 def kept_bytes(function, x):
     """Bytes kept for the gradient of ``function(q, k, v)``, with three copies of x."""
     inputs = [x.clone().requires_grad_() for _ in range(3)]

@@ -85,7 +85,7 @@ print("out:", *y_test[0])
 # would fail the test.
 
 # %% [markdown] tags=["jax"]
-# The model is the `Predictor` of [the chapter on positions](positions_jax.ipynb), with
+# The model is `Predictor` of [the chapter on positions](positions_jax.ipynb), with
 # one block and one head. Its layer `embed` turns one-hot digits into embeddings.
 # Attention can carry each symbol to its output in a single step:
 
@@ -186,7 +186,7 @@ def update(state, batch, optimizer, graph, loss_fn, wrt):
 
 
 # %% [markdown] tags=["jax"]
-# An epoch makes one for each batch. `jax.jit` compiles it as a whole: inside,
+# An epoch makes one a batch. `jax.jit` compiles it as a whole: inside,
 # [`lax.scan`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html) hands the
 # state from update to update.
 

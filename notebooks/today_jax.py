@@ -556,7 +556,7 @@ class ModernLM(nnx.Module):
 # Compiled, `forward` computes; with weights drawn by a seed, `new_model` makes a model.
 
 
-# %% tags=["jax", "export"]
+# %% tags=["jax"]
 @nnx.jit
 def forward(model, tokens, first=None, cache=None):
     """What the model computes, compiled once for each shape."""
@@ -800,7 +800,7 @@ assert max(gap for _, gap in found.values()) < 1e-5
 # comes one token after the other, each the most probable one:
 
 
-# %% tags=["jax", "export"]
+# %% tags=["jax"]
 def generate_greedily(model, prompts, length):
     """Continue rows of tokens by the most probable ones: integers ``b length``."""
     rows = checked_prompts(model, prompts, length)

@@ -559,7 +559,7 @@ class ModernLM(nn.Module):
 # a model on the device.
 
 
-# %% tags=["torch", "export"]
+# %% tags=["torch"]
 @torch.no_grad()
 def forward(model, tokens, first=None, cache=None):
     """What the model computes, without gradients."""
@@ -801,7 +801,7 @@ assert max(gap for _, gap in found.values()) < 1e-5
 # comes one token after the other, each the most probable one:
 
 
-# %% tags=["torch", "export"]
+# %% tags=["torch"]
 def generate_greedily(model, prompts, length):
     """Continue rows of tokens by the most probable ones: integers ``b length``."""
     rows = checked_prompts(model, prompts, length)

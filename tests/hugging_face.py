@@ -13,7 +13,7 @@ import torch
 from flax import nnx
 
 from helpers.weights import as_numpy
-from sides import jax_side
+from sides import definitions, jax_side
 from tiny_models import N_TOKENS, TINY, random_model
 
 B, S, LENGTH = 3, 11, 20
@@ -109,12 +109,17 @@ def by_ours(side, model):
 
     def write():
         rows = [row[mask].tolist() for row, mask in zip(TOKENS, RIGHT, strict=True)]
-        return side.models.generate_greedily(model, rows, LENGTH)
+        return definitions(f"today_{side.name}").generate_greedily(model, rows, LENGTH)
 
     def advance(tokens, cache):
         return call(side.tensor(tokens), None, cache)
 
-    return cases(run, advance, write, side.models.empty_cache(model, zeros, S))
+    return cases(
+        run,
+        advance,
+        write,
+        definitions(f"today_{side.name}").empty_cache(model, zeros, S),
+    )
 
 
 def difference(found, expected):

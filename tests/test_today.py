@@ -147,10 +147,14 @@ def test_weights_are_kept_in_the_dtype_that_is_asked_for(side):
     model, _ = side.models.load_pretrained(TINY / "qwen3", dtype)
     tokens, expected = left_beside("qwen3")
     logits = callable_of(side, model)(side.tensor(tokens))
-    kept = side.models.empty_cache(model, side.tensor(np.zeros(2, np.int32)), 5)
+    kept = definitions(f"today_{side.name}").empty_cache(
+        model, side.tensor(np.zeros(2, np.int32)), 5
+    )
     assert logits.dtype == kept["blocks"][0][0].dtype == dtype
     assert 1e-4 < difference(as_numpy(logits), expected) < 0.05
-    assert side.models.generate_greedily(model, [[5, 6, 7]], 4).shape == (1, 4)
+    assert definitions(f"today_{side.name}").generate_greedily(
+        model, [[5, 6, 7]], 4
+    ).shape == (1, 4)
 
 
 @on_both_sides
@@ -158,7 +162,9 @@ def test_greedy_texts_are_those_without_a_cache(side):
     """Of prompts that differ in length."""
     model, _ = side.models.load_pretrained(TINY / "llama")
     prompts, call = [[5, 6, 7, 8], [9, 10]], callable_of(side, model)
-    found = as_numpy(side.models.generate_greedily(model, prompts, 3))
+    found = as_numpy(
+        definitions(f"today_{side.name}").generate_greedily(model, prompts, 3)
+    )
     for prompt, expected in zip(prompts, found.tolist(), strict=True):
         row = [*prompt]
         for _ in range(3):
@@ -185,7 +191,9 @@ def test_logits_with_a_cache_are_those_without(side, variant):
     """In two pieces, with padding on the left and room left."""
     model, call = built(side, variant)
     tokens = np.pad(SHIFTED, ((0, 0), (1, 0)))  # a column more: 6 + 6
-    kept = side.models.empty_cache(model, side.tensor(FIRST + 1), S + 4)
+    kept = definitions(f"today_{side.name}").empty_cache(
+        model, side.tensor(FIRST + 1), S + 4
+    )
     found = []
     for part in np.split(tokens, 2, axis=1):
         logits, kept = call(side.tensor(part), None, kept)
@@ -318,7 +326,7 @@ def test_the_cache_is_as_small_as_promised(side):
     """``2 · n_blocks · g · d`` numbers for each row and column."""
     options = SIZES | VARIANTS["llama"] | {"n_blocks": 3}
     model = side.build("ModernLM", N_TOKENS, M, **options)
-    kept = side.models.empty_cache(model, side.tensor(FIRST), 17)
+    kept = definitions(f"today_{side.name}").empty_cache(model, side.tensor(FIRST), 17)
     assert {tuple(x.shape) for pair in kept["blocks"] for x in pair} == {(B, 2, 17, 10)}
     assert len(kept["blocks"]) == 3
 
@@ -402,6 +410,6 @@ def test_sizes_and_prompts_that_do_not_fit_are_refused(side):
     with pytest.raises(ValueError, match="44 positions, but max_length = 43"):
         model(side.tensor(np.zeros((1, 44), np.int32)))
     with pytest.raises(ValueError, match="max_length = 43"):
-        side.models.generate_greedily(model, [[1] * 40], 4)
+        definitions(f"today_{side.name}").generate_greedily(model, [[1] * 40], 4)
     with pytest.raises(ValueError, match="from 0 to 96, got"):
-        side.models.generate_greedily(model, [[97]], 4)
+        definitions(f"today_{side.name}").generate_greedily(model, [[97]], 4)

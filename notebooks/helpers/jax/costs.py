@@ -3,7 +3,7 @@
 import jax
 from flax import nnx
 
-__all__ = "activations kept_arrays kept_bytes".split()
+__all__ = "activations kept_arrays".split()
 
 
 def kept_arrays(function, *args):
@@ -29,9 +29,3 @@ def activations(model, function, *args):
         return function(nnx.merge(structure, params, rest, copy=True), *args)
 
     return [*kept_arrays(of_params, params).values()]
-
-
-def kept_bytes(function, x):
-    """Bytes kept for the gradient of ``function(q, k, v)``, with three copies of x."""
-    kept = kept_arrays(function, x, x, x)
-    return 3 * x.nbytes + sum(a.size * a.dtype.itemsize for a in kept.values())

@@ -6,15 +6,14 @@ from flax import nnx
 
 from helpers.data import checkpoints, published
 from helpers.jax.attention import UNIFORM, framework_attention, merge_heads
-from helpers.jax.decoder import check_tokens, checked_prompts
-from helpers.jax.frameworks import tensor
+from helpers.jax.decoder import check_tokens
 from helpers.weights import parameters
 
 __all__ = (
     "MLP GroupedAttention MixtureOfExperts ModernBlock ModernLM SwiGLU "
-    "embedded empty_cache forward fused generate_greedily keep "
-    "load_pretrained logits_of lookup make_norm part_size placed project "
-    "projection rotary_halves run_blocks split_heads"
+    "embedded fused keep load_pretrained logits_of lookup make_norm "
+    "part_size placed project projection rotary_halves run_blocks "
+    "split_heads"
 ).split()
 
 
@@ -280,20 +279,6 @@ class ModernLM(nnx.Module):
         return (logits, cache) if cache else logits
 
 
-@nnx.jit
-def forward(model, tokens, first=None, cache=None):
-    """What the model computes, compiled once for each shape."""
-    return model(tokens, first, cache)
-
-
-def empty_cache(model, first, length):
-    """Key-value cache for ``length`` columns; row ``b`` begins in ``first[b]``."""
-    layer, dtype = model.blocks[0].attention, model.embed.embedding.dtype
-    empty = jnp.zeros((len(first), layer.n_kv_heads, length, layer.d), dtype)
-    blocks = [(empty, empty) for _ in model.blocks]  # b g s d
-    return {"start": jnp.int32(0), "first": first, "blocks": blocks}
-
-
 def load_pretrained(folder_or_name, dtype=jnp.float32):
     """A ``ModernLM`` with published weights of a ``dtype``, and its tokenizer.
 
@@ -312,17 +297,3 @@ def load_pretrained(folder_or_name, dtype=jnp.float32):
     for name, param in params.items():
         param[...] = found[name].astype(dtype)
     return model, tokenizer
-
-
-def generate_greedily(model, prompts, length):
-    """Continue rows of tokens by the most probable ones: integers ``b length``."""
-    rows = checked_prompts(model, prompts, length)
-    longest = max(map(len, rows))
-    first = tensor([longest - len(row) for row in rows])  # b
-    tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
-    cache, texts = empty_cache(model, first, longest + length), []
-    for _ in range(length):
-        logits, cache = forward(model, tokens, cache=cache)
-        tokens = logits[:, -1:].argmax(axis=-1)  # b 1
-        texts.append(tokens)
-    return jnp.concatenate(texts, axis=1)  # b length

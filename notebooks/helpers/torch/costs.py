@@ -2,7 +2,7 @@
 
 import torch
 
-__all__ = "activations kept_arrays kept_bytes".split()
+__all__ = "activations kept_arrays".split()
 
 
 def kept_arrays(function, *args):
@@ -23,10 +23,3 @@ def activations(model, function, *args):
     parameters = {p.data_ptr() for p in model.parameters()}
     kept = kept_arrays(function, model, *args)
     return [a for address, a in kept.items() if address not in parameters]
-
-
-def kept_bytes(function, x):
-    """Bytes kept for the gradient of ``function(q, k, v)``, with three copies of x."""
-    inputs = [x.clone().requires_grad_() for _ in range(3)]
-    kept = kept_arrays(function, *inputs) | {x.data_ptr(): x for x in inputs}
-    return sum(x.nbytes for x in kept.values())

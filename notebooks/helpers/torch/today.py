@@ -5,14 +5,14 @@ from torch import nn
 
 from helpers.data import checkpoints, published
 from helpers.torch.attention import merge_heads
-from helpers.torch.decoder import check_tokens, checked_prompts
-from helpers.torch.frameworks import device, tensor
+from helpers.torch.decoder import check_tokens
+from helpers.torch.frameworks import device
 
 __all__ = (
     "MLP GroupedAttention MixtureOfExperts ModernBlock ModernLM SwiGLU "
-    "embedded empty_cache forward fused generate_greedily keep "
-    "load_pretrained logits_of lookup make_norm part_size placed project "
-    "projection rotary_halves run_blocks split_heads"
+    "embedded fused keep load_pretrained logits_of lookup make_norm "
+    "part_size placed project projection rotary_halves run_blocks "
+    "split_heads"
 ).split()
 
 
@@ -288,20 +288,6 @@ class ModernLM(nn.Module):
         return (logits, cache) if cache else logits
 
 
-@torch.no_grad()
-def forward(model, tokens, first=None, cache=None):
-    """What the model computes, without gradients."""
-    return model(tokens, first, cache)
-
-
-def empty_cache(model, first, length):
-    """Key-value cache for ``length`` columns; row ``b`` begins in ``first[b]``."""
-    layer, weight = model.blocks[0].attention, model.embed.weight
-    shape = (len(first), layer.n_kv_heads, length, layer.d)  # b g s d
-    blocks = [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in model.blocks]
-    return {"start": 0, "first": first, "blocks": blocks}
-
-
 def load_pretrained(folder_or_name, dtype=torch.float32):
     """A ``ModernLM`` with published weights of a ``dtype``, and its tokenizer.
 
@@ -317,17 +303,3 @@ def load_pretrained(folder_or_name, dtype=torch.float32):
     tokenizer = checkpoints.read_tokenizer(folder, model.embed.num_embeddings)
     model.load_state_dict(found)
     return model.eval(), tokenizer
-
-
-def generate_greedily(model, prompts, length):
-    """Continue rows of tokens by the most probable ones: integers ``b length``."""
-    rows = checked_prompts(model, prompts, length)
-    longest = max(map(len, rows))
-    first = tensor([longest - len(row) for row in rows])  # b
-    tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
-    cache, texts = empty_cache(model, first, longest + length), []
-    for _ in range(length):
-        logits, cache = forward(model, tokens, cache=cache)
-        tokens = logits[:, -1:].argmax(dim=-1)  # b 1
-        texts.append(tokens)
-    return torch.cat(texts, dim=1)  # b length
