@@ -186,7 +186,7 @@ def update(state, batch, optimizer, graph, loss_fn, wrt):
 
 
 # %% [markdown] tags=["jax"]
-# An epoch makes one a batch. `jax.jit` compiles it as a whole: inside,
+# An epoch makes one a batch. `jax.jit` compiles it whole: inside,
 # [`lax.scan`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html) hands the
 # state from update to update.
 
