@@ -182,7 +182,8 @@ def room(chapter, side, text, homes):
     listed = f"__all__ = (\n{listed}).split()" if len(rows) > 1 else ""
     listed = listed or f'__all__ = "{rows[0]}".split()'
     first = f'"""Written by `make sync` from notebooks/{chapter}_{side}.py."""'
-    return "\n\n".join([first, import_lines(needed), listed, "\n" + body]) + "\n"
+    parts = first, import_lines(needed), listed, f"\n{body}\n"
+    return formatted("\n\n".join(parts))
 
 
 def rooms(side, texts):

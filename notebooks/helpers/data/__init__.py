@@ -1,1 +1,0 @@
-"""The data of the chapters, one file for each: seeded NumPy arrays."""
