@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 
 import jupytext
-import nbformat
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -15,7 +14,6 @@ NAMES = {"jax": "JAX", "torch": "PyTorch"}
 SIDES = tuple(NAMES)
 FOLDS = {  # kind of cell: what is folded, the line that unfolds it
     "setup": ("input", "Show the set-up"),
-    "imports": ("input", "Show the imports"),
     "check": ("input", "✓ {}"),  # the cell's first line says what is checked
     "experiment": ("input", "Show the code: {}"),
     "figure": ("input", "Show the code of this figure"),
@@ -111,20 +109,6 @@ def parse(name, text):
             Cell(name, number, cell.cell_type, cell.source, cell.metadata, line)
         )
     return cells
-
-
-def read_ipynb(path):
-    """Cells of a notebook, as they are in the file."""
-    notebook = nbformat.read(path, as_version=4)
-    return [
-        Cell(path.name, i, c.cell_type, c.source, c.metadata, 0, c.get("id", ""))
-        for i, c in enumerate(notebook.cells, start=1)
-    ]
-
-
-def is_draft(page):
-    """Does a page of ``_toc.yml`` call itself a draft, by a tag of its first cell?"""
-    return "draft" in read_py(ROOT / f"{page}.py")[0].tags
 
 
 def side_of(page):
