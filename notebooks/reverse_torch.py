@@ -317,6 +317,8 @@ def fit(
         record(history, news | {"seconds": time.perf_counter() - start}, writer)
     if kept:
         model.load_state_dict(kept)
+    if writer:
+        writer.close()
     model.eval()
     return {name: np.array(values) for name, values in history.items()}
 

@@ -128,11 +128,15 @@ WITHOUT_FUSION = {"xla_disable_hlo_passes": "fusion"} if ON_CPU else {}
 
 
 @partial(jax.jit, static_argnames="graph", compiler_options=WITHOUT_FUSION)
-def update_at(rate, state, data, rows, graph):
-    """One update of the last chapter, at a given rate: the state, three numbers."""
-    batch = [x[rows] for x in data]
-    adam = optax.adam(rate, b2=0.99)
-    return update(state, batch, adam, graph, cross_entropy, nnx.Param)
+def updates_at(rates, state, data, batches, graph):
+    """Updates of the last chapter, one per row of ``batches``: the state, numbers."""
+
+    def step(state, given):
+        rate, rows = given
+        adam, batch = optax.adam(rate, b2=0.99), [x[rows] for x in data]
+        return update(state, batch, adam, graph, cross_entropy, nnx.Param)
+
+    return jax.lax.scan(step, state, (rates, batches))
 
 
 # %% tags=["jax"]
@@ -140,11 +144,12 @@ def train(model, data, batches, rates):
     """Train in place, one update per row of ``batches``: the losses ``t``."""
     graph, params, rest = nnx.split(model, nnx.Param, ...)
     state, found = (params, rest, optax.adam(0.0, b2=0.99).init(params)), []
-    for rows, rate in zip(batches, rates, strict=True):
-        state, numbers = update_at(rate, state, data, rows, graph)
+    for start in range(0, len(rates), 10):  # compiled once, for ten updates
+        ten = slice(start, start + 10)
+        state, numbers = updates_at(rates[ten], state, data, batches[ten], graph)
         found.append(numbers)
     nnx.update(model, *state[:2])
-    return jnp.stack(found)[:, 0]
+    return np.concatenate(found)[:, 0]
 
 
 # %% tags=["shared"]
@@ -156,7 +161,7 @@ def train_seeds(settings, rates=None, norm_first=False, seeds=(0, 1, 2)):
         epochs = map(shuffled(replace(settings, seed=seed)), range(4))
         batches = np.concatenate([*epochs])[: len(rates)]  # t b
         model = new_model(seed, norm_first)
-        losses.append(as_numpy(train(model, data, tensor(batches), tensor(rates))))
+        losses.append(train(model, data, batches, rates))
         models.append(model)
     return np.array(losses), models
 

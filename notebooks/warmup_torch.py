@@ -115,24 +115,24 @@ def new_model(seed, norm_first=False):
     return Predictor(**sizes, norm_first=norm_first).to(device)
 
 
-def update_at(rate, model, optimizer, data, rows):
-    """One update of the last chapter, at a given rate: its loss."""
-    loss, _ = cross_entropy(model, *(x[rows] for x in data))
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.param_groups[0]["lr"] = rate
-    optimizer.step()
-    return loss.detach()
+def updates_at(rates, model, optimizer, data, batches):
+    """Updates of the last chapter, one per row of ``batches``: the losses ``t``."""
+    losses = []
+    for rate, rows in zip(rates.tolist(), tensor(batches), strict=True):
+        loss, _ = cross_entropy(model, *(x[rows] for x in data))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
 
 
 # %% tags=["torch"]
 def train(model, data, batches, rates):
     """Train in place, one update per row of ``batches``: the losses ``t``."""
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.99), fused=True)
-    losses = []
-    for rows, rate in zip(batches, rates.tolist(), strict=True):
-        losses.append(update_at(rate, model, optimizer, data, rows))
-    return torch.stack(losses)
+    return as_numpy(updates_at(rates, model, optimizer, data, batches))
 
 
 # %% tags=["shared"]
@@ -144,7 +144,7 @@ def train_seeds(settings, rates=None, norm_first=False, seeds=(0, 1, 2)):
         epochs = map(shuffled(replace(settings, seed=seed)), range(4))
         batches = np.concatenate([*epochs])[: len(rates)]  # t b
         model = new_model(seed, norm_first)
-        losses.append(as_numpy(train(model, data, tensor(batches), tensor(rates))))
+        losses.append(train(model, data, batches, rates))
         models.append(model)
     return np.array(losses), models
 

@@ -11,7 +11,7 @@ import torch
 
 from helpers import settings
 from helpers.data.sequences import reverse_data, shuffled
-from helpers.weights import as_numpy, from_arrays, to_arrays
+from helpers.weights import from_arrays, to_arrays
 from sides import assert_close, definitions, draw, jax_side, on_both_sides, torch_side
 
 SIZES = {"n_inputs": 10, "m": 8, "n_outputs": 10, "n_blocks": 2, "n_heads": 2, "f": 6}
@@ -28,8 +28,8 @@ def page(side):
     """
     found = definitions(f"warmup_{side.name}")
     if side is jax_side:
-        plain = found.update_at.__wrapped__
-        found.update_at = jax.jit(plain, static_argnames="graph")
+        plain = found.updates_at.__wrapped__
+        found.updates_at = jax.jit(plain, static_argnames="graph")
     return found
 
 
@@ -37,8 +37,7 @@ def train(side, model, rates=SMALL.learning_rates):
     """Losses of one run on sequences of three digits, on the batches of ``fit``."""
     data = [side.tensor(x) for x in reverse_data(64, 3)["train"]]
     batches = np.concatenate([shuffled(SMALL)(epoch) for epoch in range(3)])
-    batches = side.tensor(batches[: len(rates)])
-    return as_numpy(page(side).train(model, data, batches, side.tensor(rates)))
+    return page(side).train(model, data, batches[: len(rates)], rates)
 
 
 @on_both_sides
@@ -70,9 +69,9 @@ def test_the_loop_draws_new_masks_of_dropout(side):
     model = side.build("Predictor", **SIZES, dropout=0.5)
     model.train()
     data = [side.tensor(x) for x in reverse_data(8, 3)["train"]]
-    rows = side.tensor(np.tile(np.arange(8), (6, 1)))
-    losses = page(side).train(model, data, rows, side.tensor(np.zeros(6, "float32")))
-    assert len({*losses.tolist()}) == 6
+    rows, rates = np.tile(np.arange(8), (16, 1)), np.zeros(16, "float32")
+    losses = page(side).train(model, data, rows, rates)
+    assert len({*losses.tolist()}) == 16
 
 
 @on_both_sides

@@ -43,7 +43,9 @@ def update(state, batch, optimizer, graph, loss_fn, wrt):
 
     def objective(params):
         model = nnx.merge(graph, params, rest, copy=True)
-        model.set_attributes(nnx.Linear, dot_general=flat_product)
+        for _, layer in nnx.iter_graph(model):
+            if isinstance(layer, nnx.Linear):
+                layer.dot_general = flat_product
         loss, metrics = loss_fn(model, *batch)
         return loss, (metrics["accuracy"], nnx.split(model, wrt, ...)[2])
 
@@ -184,5 +186,7 @@ def fit(
         record(history, news | {"seconds": time.perf_counter() - start}, writer)
     if kept:
         nnx.update(model, *kept)
+    if writer:
+        writer.close()
     model.eval()
     return {name: np.array(values) for name, values in history.items()}
