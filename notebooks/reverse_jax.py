@@ -267,6 +267,8 @@ def record(history, news, writer=None):
             if writer:
                 writer.add_scalar(name, value, len(column))
             column.append(value)
+    if writer:
+        writer.flush()
 
 
 # %% [markdown] tags=["shared"]
@@ -345,8 +347,6 @@ def fit(
         record(history, news | {"seconds": time.perf_counter() - start}, writer)
     if kept:
         nnx.update(model, *kept)
-    if writer:
-        writer.close()
     model.eval()
     return {name: np.array(values) for name, values in history.items()}
 
