@@ -678,6 +678,7 @@ def train(path, epochs):
         for epoch in range(done, epochs):
             kept = one_epoch(kept, rest, graph, epoch)
             manager.save(epoch + 1, args=args.StandardSave(kept))
+            manager.wait_until_finished()
     nnx.update(model, kept["params"])
     return model
 
