@@ -53,7 +53,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from helpers.data import lines, sequences, vowels
+from helpers.data import lines, sequences
 from helpers.exercises import check
 from helpers.jax import Encoder, LearnedPositions, dense, evaluate, fit, tensor
 from helpers.settings import Settings
@@ -257,7 +257,26 @@ assert not known[0, 4] and known.sum() == 12
 # test was recorded on other occasions.
 
 # %% tags=["shared"]
-parts = vowels.load()
+N_TRAIN, LONGEST = 270, 29  # utterances for training, of 640; frames
+
+
+def load_vowels(file):
+    """Training and test part: frames ``n s 12``, which are real ``n s``, speakers ``n``.
+
+    The file has all frames one after the other, times 10,000, and how many each
+    utterance has; here each gets zeros up to 29.
+    """
+    with np.load(file) as found:
+        real = np.arange(LONGEST) < found["lengths"][:, None]  # n s
+        frames = np.zeros((*real.shape, found["frames"].shape[1]), np.float32)
+        frames[real] = found["frames"] / 1e4
+        arrays = frames, real, found["speakers"].astype(np.int32)
+    first, rest = slice(N_TRAIN), slice(N_TRAIN, None)
+    return {"train": [x[first] for x in arrays], "test": [x[rest] for x in arrays]}
+
+
+# %% tags=["shared"]
+parts = load_vowels("helpers/data/japanese_vowels.npz")
 x, real, speakers = parts["train"]  # b s i, b s, b
 test_x, test_real, test_speakers = parts["test"]
 mean, deviation = x[real].mean(0), x[real].std(0)  # of the frames for training

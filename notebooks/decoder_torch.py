@@ -51,7 +51,7 @@ import torch
 from torch import nn
 
 from helpers import Settings, as_numpy, check, count_parameters, from_arrays, to_arrays
-from helpers.data import byte_pairs, ngrams, sequences, text
+from helpers.data import byte_pairs, sequences, text
 from helpers.show import download_link, drawing, plots, say, table, viewer
 from helpers.torch import Encoder, device, evaluate, fit, tensor, without_dropout
 from helpers.torch.attention import fused_attention, merge_heads
@@ -350,7 +350,7 @@ print(f"{history['seconds'].sum():.0f} seconds; {loss:.2f} nats per token on new
 # 1996](https://aclanthology.org/P96-1041/)).
 
 # %% tags=["shared"]
-counted = ngrams.ngram_bits(texts["train"], texts["test"], 6)  # of the orders 1 to 6
+counted = text.ngram_bits(texts["train"], texts["test"], 6)  # of the orders 1 to 6
 unigram, trigram, five_gram, six_gram = (counted[n - 1] for n in (1, 3, 5, 6))
 to_bits = len(tokens["train"]) / len(texts["train"]) / np.log(2)  # from nats a token
 learning = to_bits * history["loss"].reshape(-1, 10).mean(axis=1)  # of ten updates

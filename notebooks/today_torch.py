@@ -52,7 +52,7 @@ import torch
 from torch import nn
 
 from helpers import Settings, as_numpy, check, count_parameters, to_arrays
-from helpers.data import byte_pairs, checkpoints, ngrams, published, sequences, text
+from helpers.data import byte_pairs, checkpoints, sequences, text
 from helpers.show import drawing, plots, recorded, say, table, viewer
 from helpers.torch import attention, device, evaluate, fit, merge_heads, tensor
 from helpers.torch.decoder import check_tokens, checked_prompts, next_token
@@ -618,7 +618,7 @@ for name, options in (("GPT-2's block", gpt2), ("the block of today", today)):
     bits[name] = text.bits_per_character(loss, tokens["test"], texts["test"])
 
 # %% tags=["shared"]
-best = min(ngrams.ngram_bits(texts["train"], texts["test"], 6))
+best = min(text.ngram_bits(texts["train"], texts["test"], 6))
 lines, per_token = [["best n-gram", "", "", "", f"{best:.2f}"]], []
 for name, model in models.items():
     arrays = to_arrays(model)  # the embedding also makes the logits: one matrix
@@ -741,11 +741,11 @@ assert gaps[1] < 1e-3 < 0.5 < gaps[0]
 # their names change, one after the other:
 
 # %% tags=["shared"]
-for theirs, ours in published.NAMES.items():
+for theirs, ours in checkpoints.NAMES.items():
     print(f"{theirs:26} {ours}")
 
 # %% [markdown] tags=["torch"]
-# In `published`, `arguments_of` translates the configuration, `our_names` renames (in
+# In `checkpoints`, `arguments_of` translates the configuration, `our_names` renames (in
 # an extra). PyTorch's `Linear` keeps outputs × inputs, as most published arrays are;
 # GPT-2's are inputs × outputs, and are transposed.
 
@@ -759,9 +759,9 @@ def load_pretrained(folder_or_name, dtype=torch.float32):
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model = ModernLM(**published.arguments_of(config)).to(device, dtype)
+    model = ModernLM(**checkpoints.arguments_of(config)).to(device, dtype)
     tensors = checkpoints.read_tensors(folder, "pt")
-    found = published.our_names(tensors, config, in_out=False)
+    found = checkpoints.our_names(tensors, config, in_out=False)
     checkpoints.check_tensors(found, model.state_dict())
     tokenizer = checkpoints.read_tokenizer(folder, model.embed.num_embeddings)
     model.load_state_dict(found)
@@ -851,15 +851,15 @@ say(
 assert sizes == [1, 4]
 
 # %% [markdown] tags=["shared"]
-# **Exercise 3, find the line.** `our_names` reads `published.NAMES`. Somebody writes
-# `published.NAMES |= {"w1.": "up.", "w3.": "gate."}` before a Mixtral is loaded. All
+# **Exercise 3, find the line.** `our_names` reads `checkpoints.NAMES`. Somebody writes
+# `checkpoints.NAMES |= {"w1.": "up.", "w3.": "gate."}` before a Mixtral is loaded. All
 # shapes fit, nothing is missing. What does the model compute, and which of the tests on
 # this page notices? Try it.
 
 # %% tags=["shared", "answer"]
-published.NAMES |= {"w1.": "up.", "w3.": "gate."}
+checkpoints.NAMES |= {"w1.": "up.", "w3.": "gate."}
 _, gap = compare("mixtral")
-published.NAMES |= {"w1.": "gate.", "w3.": "up."}  # as it was
+checkpoints.NAMES |= {"w1.": "gate.", "w3.": "up."}  # as it was
 say(
     "The gate is swapped with what it opens: $x W_\\text{gate} \\odot "
     "\\mathrm{silu}(x W_\\text{up})$. The logits are off by up to "
@@ -884,10 +884,10 @@ assert gap > 0.01
 # %% tags=["shared"]
 import inspect
 
-for theirs, ours in published.NAMES_OF_GPT2.items():
+for theirs, ours in checkpoints.NAMES_OF_GPT2.items():
     print(f"{theirs:26} {ours}")
-print("TABLES =", *published.TABLES)
-print(inspect.getsource(published.our_names))
+print("TABLES =", *checkpoints.TABLES)
+print(inspect.getsource(checkpoints.our_names))
 
 # %% [markdown] tags=["shared"]
 # The same in the code of `transformers`, and a comparison with it, in PyTorch:

@@ -8,13 +8,9 @@ same numbers, whatever becomes of the code. After a change that is meant to chan
 writes the record anew, by PyTorch.
 """
 
-import ast
 import json
-import re
 import sys
 import zlib
-from contextlib import suppress
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -25,9 +21,9 @@ if __name__ == "__main__":  # pytest finds it by its settings
     sys.path.insert(0, str(ROOT / "notebooks"))
 
 from helpers.weights import as_numpy, from_arrays, to_arrays  # noqa: E402
+from sides import definitions  # noqa: E402
 
 RECORD = ROOT / "tests" / "recorded.json"
-FOLDED = {"answer", "check", "experiment", "figure", "say", "your-turn"}
 ON_PAGES = {  # what stands on a page alone: chapter by name
     "Translator": "translation",
     "VisionTransformer": "vision",
@@ -106,34 +102,10 @@ MODELS = {  # name: kind, sizes, options, inputs
 }  # fmt: skip
 
 
-@cache
-def page_definitions(page):
-    """Functions, classes and constants in the open cells of a page: by name.
-
-    Of its set-up all imports and names, of the other cells that a reader sees what is
-    defined there; what needs a number that the page computes is left out.
-    """
-    found = {"__name__": page}
-    text = (ROOT / "notebooks" / f"{page}.py").read_text("utf-8")
-    for cell in re.split("^# %%", text, flags=re.M)[1:]:
-        head, _, source = cell.partition("\n")
-        tags = set(re.findall(r'"([\w-]+)"', head.partition("mystnb")[0]))
-        if "[markdown]" in head or tags & FOLDED:
-            continue
-        for node in ast.parse(source).body:
-            names = [getattr(x, "id", "") for x in getattr(node, "targets", ())]
-            kinds = ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef
-            constant = names and (tags & {"setup", "imports"} or names[0].isupper())
-            if isinstance(node, kinds) or constant:
-                with suppress(NameError):
-                    exec(compile(ast.Module([node], []), page, "exec"), found)
-    return found
-
-
 def definition(side, name):
     """A class or function of the helpers, or of the page that it stands on."""
     if name in ON_PAGES:
-        return page_definitions(f"{ON_PAGES[name]}_{side}")[name]
+        return getattr(definitions(f"{ON_PAGES[name]}_{side}"), name)
     return getattr(import_module(f"helpers.{side}"), name)
 
 

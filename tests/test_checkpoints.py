@@ -8,8 +8,7 @@ from huggingface_hub import constants
 from safetensors import SafetensorError
 
 from helpers.data import checkpoints
-from helpers.data.checkpoints import TINY
-from helpers.data.published import KINDS
+from helpers.data.checkpoints import KINDS, TINY
 
 SHARD = "model-00002-of-00003.safetensors"
 

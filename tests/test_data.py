@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from helpers import reference
-from helpers.data import lines, vowels
+from helpers.data import lines
+from helpers.data.text import PRETRAINED
 from helpers.weights import as_numpy, to_arrays
 from sides import (
     assert_close,
@@ -20,6 +21,7 @@ B, S, LONGEST, N_INPUTS, L, H, M, F, C = 3, 7, 11, 5, 2, 3, 39, 17, 13
 REAL = np.arange(S) < np.array([[7], [4], [1]])  # b s
 REAL[0, 2] = False  # a gap
 X = draw(B, S, N_INPUTS)
+VOWELS = PRETRAINED.with_name("japanese_vowels.npz")
 
 
 def classifier(side, **options):
@@ -131,7 +133,7 @@ def test_every_language_has_lines_of_other_files_for_the_test():
 
 def test_the_utterances_are_those_of_the_source():
     """270 and 370 of nine speakers, 7 to 29 frames; sums of the published numbers."""
-    parts = vowels.load()
+    parts = definitions("data_torch").load_vowels(VOWELS)
     counts = {"train": 9 * [30], "test": [31, 35, 88, 44, 29, 24, 40, 50, 29]}
     for name, (frames, real, speakers) in parts.items():
         np.testing.assert_array_equal(np.bincount(speakers), counts[name])
@@ -143,5 +145,5 @@ def test_the_utterances_are_those_of_the_source():
     assert found == [(7, 26, 4274), (7, 29, 5687)]
     first = [1.860936, -0.207383, 0.261557]  # of the first frame, in the source
     np.testing.assert_allclose(parts["train"][0][0, 0, :3], first, atol=5.1e-5)
-    with np.load(vowels.FILE) as file:
+    with np.load(VOWELS) as file:
         assert "CC BY 4.0" in str(file["source"])

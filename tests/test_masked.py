@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 import torch
 
-from helpers.data import bert, masking, reactions
+from helpers.data import checkpoints, reactions
 from helpers.data.checkpoints import TINY
 from helpers.weights import as_numpy, from_arrays, to_arrays
 from hugging_face import N_TOKENS, RIGHT, TOKENS, difference, whole
@@ -61,7 +61,8 @@ def test_the_share_is_asked_for_and_of_it_80_10_10():
     tokens = np.random.default_rng(5).integers(MASK, size=(997, 101), dtype=np.int32)
     tokens[:, 90:] = -1
     rng = np.random.default_rng(0)
-    inputs, labels = masking.mask_tokens(tokens, MASK, MASK, rng, special=(3, 5))
+    mask_tokens = page_of(torch_side).mask_tokens
+    inputs, labels = mask_tokens(tokens, MASK, MASK, rng, special=(3, 5))
     asked, hidden, same = labels >= 0, inputs == MASK, inputs == tokens
     free = (tokens >= 0) & ~np.isin(tokens, (3, 5))
     found = asked[free].mean(), hidden[asked].mean(), (asked & same).sum() / asked.sum()
@@ -146,7 +147,10 @@ def test_old_names_of_norms_are_read(live):
         for name, x in tensors.items()
     }
     assert any("gamma" in name for name in old)
-    ours, again = bert.our_names(tensors), bert.our_names(old)
+    ours, again = (
+        checkpoints.our_names_of_bert(tensors),
+        checkpoints.our_names_of_bert(old),
+    )
     assert all((again[name] == x).all() for name, x in ours.items())
 
 
@@ -267,8 +271,8 @@ def test_one_head_of_rxnmapper_maps_atoms_as_the_tool(side):
     except ValueError as error:
         pytest.skip(str(error))
     config, vocabulary, tensors, mapped = reactions.read_wheel(wheel)
-    model = side.build(page_of(side).MaskedLM, **bert.arguments_of(config))
-    from_arrays(model, bert.our_names(tensors))
+    model = side.build(page_of(side).MaskedLM, **checkpoints.arguments_of_bert(config))
+    from_arrays(model, checkpoints.our_names_of_bert(tensors))
     read = [reactions.read_reaction(smiles) for smiles in mapped[:3]]
     ids = np.stack([reactions.encode(tokens, vocabulary, 104) for tokens, _ in read])
     logits, maps = outputs(side, model, ids, return_maps=True)

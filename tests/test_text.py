@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from helpers.data import text
 from helpers.data.byte_pairs import ASCII, PIECE, BytePairs, merged
-from helpers.data.ngrams import ngram_bits
 from helpers.data.sequences import in_order
 from helpers.settings import Settings
 
@@ -148,7 +147,7 @@ def test_ngrams_are_those_of_counting_by_hand():
     letters = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
     train = letters + letters[:40] * 3 + letters[20:50] * 2
     test = letters[10:45] + letters[:15] + letters[25:45]
-    assert ngram_bits(train, test, 8)[-1] == pytest.approx(by_hand(train, test, 8))
+    assert text.ngram_bits(train, test, 8)[-1] == pytest.approx(by_hand(train, test, 8))
     for n in (1, 2, 5):
         pair = SAMPLE[:900], SAMPLE[900:1000] + "é"
-        assert ngram_bits(*pair, 5)[n - 1] == pytest.approx(by_hand(*pair, n))
+        assert text.ngram_bits(*pair, 5)[n - 1] == pytest.approx(by_hand(*pair, n))

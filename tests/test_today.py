@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 import torch
 
-from helpers.data import published
+from helpers.data import checkpoints
 from helpers.weights import as_numpy, to_arrays
 from hugging_face import (
     LEFT,
@@ -391,7 +391,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
 def test_what_the_model_cannot_compute_is_refused(kind, settings, message):
     config = json.loads((TINY / kind / "config.json").read_text("utf-8"))
     with pytest.raises(ValueError, match=message):
-        published.arguments_of(config | settings)
+        checkpoints.arguments_of(config | settings)
 
 
 @on_both_sides

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from helpers.data import pictures
 from helpers.data.sequences import shuffled
 
 PARTS = "train", "validation", "test"
@@ -97,16 +96,20 @@ def fixed(labels, set_size, n, seed):
 
 
 def digits(seed):
-    """The 1,797 digits of scikit-learn: ``Part`` by name of three parts, class names.
+    """The 1,797 digits of scikit-learn, divided as in *vision*: pixels are features.
 
-    Features are the 64 grey values, divided by 16, in all parts of the same 13 writers.
     Source: Alpaydin & Kaynak 1998, Optical Recognition of Handwritten Digits (UCI).
     """
-    parts = {}
-    for name, (x, labels) in pictures.digits(seed).items():
-        images = np.round(255 * x[..., 0]).astype(np.uint8)
-        parts[name] = Part(x.reshape(len(x), -1), labels, images)
-    return parts, [*"0123456789"]
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    labels = found.target.astype(np.int32)
+    images = np.round(255 / 16 * found.images).astype(np.uint8)
+    whole = Part((found.data / 16).astype(np.float32), labels, images)
+    rest, test = divide(labels, 0.2, seed)
+    train, validation = divide(labels, 0.1, seed, rest)
+    rows = zip(PARTS, (train, validation, test), strict=True)
+    return {name: whole.take(chosen) for name, chosen in rows}, [*"0123456789"]
 
 
 def features_file(source):
@@ -126,9 +129,18 @@ def photos(source, seed):
     x, whole = np.load(path), {}
     for part in ("train", "test"):
         whole[part] = Part(x[part], found[f"{part}_labels"], found[f"{part}_images"])
-    train, validation = pictures.divide(whole["train"].labels, 0.1, seed)
+    train, validation = divide(whole["train"].labels, 0.1, seed)
     parts = [whole["train"].take(train), whole["train"].take(validation), whole["test"]]
     mean = parts[0].features.mean(axis=0)
     size = (parts[0].features - mean).std()
     scaled = [part._replace(features=(part.features - mean) / size) for part in parts]
     return dict(zip(PARTS, scaled, strict=True)), found["classes"].tolist()
+
+
+def divide(labels, share, seed, rows=None):
+    """Rows in two parts, the second with this share of each class: integer arrays."""
+    from sklearn.model_selection import train_test_split
+
+    rows = np.arange(len(labels)) if rows is None else rows
+    options = {"test_size": share, "stratify": labels[rows], "random_state": seed}
+    return train_test_split(rows, **options)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from helpers.data import checkpoints, published
+from helpers.data import checkpoints
 from helpers.jax.attention import UNIFORM, framework_attention, merge_heads
 from helpers.jax.decoder import check_tokens
 from helpers.weights import parameters
@@ -287,10 +287,10 @@ def load_pretrained(folder_or_name, dtype=jnp.float32):
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model = ModernLM(**published.arguments_of(config), rngs=nnx.Rngs(0))
+    model = ModernLM(**checkpoints.arguments_of(config), rngs=nnx.Rngs(0))
     nnx.update(model, jax.tree.map(lambda x: x.astype(dtype), nnx.state(model)))
     tensors = checkpoints.read_tensors(folder, "flax")
-    found = published.our_names(tensors, config, in_out=True)
+    found = checkpoints.our_names(tensors, config, in_out=True)
     params = {name: param for name, param, _ in parameters(model)}
     checkpoints.check_tensors(found, params)
     tokenizer = checkpoints.read_tokenizer(folder, model.embed.num_embeddings)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from helpers.data import checkpoints, published
+from helpers.data import checkpoints
 from helpers.torch.attention import merge_heads
 from helpers.torch.decoder import check_tokens
 from helpers.torch.frameworks import device
@@ -296,9 +296,9 @@ def load_pretrained(folder_or_name, dtype=torch.float32):
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model = ModernLM(**published.arguments_of(config)).to(device, dtype)
+    model = ModernLM(**checkpoints.arguments_of(config)).to(device, dtype)
     tensors = checkpoints.read_tensors(folder, "pt")
-    found = published.our_names(tensors, config, in_out=False)
+    found = checkpoints.our_names(tensors, config, in_out=False)
     checkpoints.check_tensors(found, model.state_dict())
     tokenizer = checkpoints.read_tokenizer(folder, model.embed.num_embeddings)
     model.load_state_dict(found)
