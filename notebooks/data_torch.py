@@ -252,11 +252,12 @@ assert not known[0, 4] and known.sum() == 12
 # test was recorded on other occasions.
 
 # %% tags=["shared"]
-N_TRAIN, LONGEST = 270, 29  # utterances for training, of 640; frames
+N_TRAIN = 270  # utterances, of 640
+LONGEST = 29  # frames
 
 
 def load_vowels(file):
-    """Training and test part: frames ``n s 12``, which are real ``n s``, speakers ``n``.
+    """Training and test part: frames ``n s 12``, which are real ``n s``, speakers.
 
     The file has all frames one after the other, times 10,000, and how many each
     utterance has; here each gets zeros up to 29.

@@ -89,7 +89,7 @@ drawing("two-questions")
 
 # %% tags=["shared"]
 def mask_tokens(tokens, n_tokens, mask_token, rng, share=0.15, special=()):
-    """Inputs and labels of masked language modelling: integers ``b s`` -> twice ``b s``.
+    """Inputs and labels of masked language modelling, integers: ``b s -> b s, b s``.
 
     Labels are -1 where nothing is asked. Never asked for: padding, which is negative,
     and ``special`` tokens, such as those of a published vocabulary at its ends.

@@ -327,6 +327,23 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 
 
 # --------------------------------------------------------------------------------------
+# notebooks/reverse_jax.ipynb
+
+
+def make_optimizer(rates, max_grad_norm, weight_decay):
+    """Clipping, then AdamW that decays matrices only; ``rates`` has one an update."""
+
+    def decays(params):
+        """True for kernels and embeddings, False for all others."""
+        names = jax.tree.map_with_path(lambda path, _: str(path), params)
+        return jax.tree.map(lambda name: "kernel" in name or "embedding" in name, names)
+
+    options = {"weight_decay": weight_decay, "mask": decays}
+    adamw = optax.adamw(lambda count: rates[count], **options)
+    return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw)
+
+
+# --------------------------------------------------------------------------------------
 # notebooks/decoder_jax.ipynb
 
 
@@ -527,18 +544,6 @@ def batch_of(tokens, length, batch_size, update, sharding):
     return jax.make_array_from_process_local_data(sharding, windows)
 
 
-def optimizer_of(model, learning_rate):
-    """AdamW, with weight decay on the matrices of the layers and the embedding only."""
-
-    def decays(params):
-        names = jax.tree.map_with_path(lambda path, _: str(path), params)
-        return jax.tree.map(lambda name: "kernel" in name or "embedding" in name, names)
-
-    adamw = optax.adamw(learning_rate, b2=0.95, weight_decay=0.1, mask=decays)
-    clipped = optax.chain(optax.clip_by_global_norm(1.0), adamw)
-    return nnx.Optimizer(model, clipped, wrt=nnx.Param)
-
-
 @partial(jax.jit, static_argnames="graph", donate_argnames="state")
 def step(state, rest, batch, *, graph):
     """One update on windows ``b s+1``: the new state, and the loss before it."""
@@ -559,7 +564,9 @@ def train(model, tokens, options):
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     everywhere = NamedSharding(mesh, PartitionSpec())
     shared = NamedSharding(mesh, PartitionSpec("data"))
-    optimizer = optimizer_of(model, options.learning_rate)
+    rates = jax.numpy.full(options.updates, options.learning_rate)
+    clipped = make_optimizer(rates, max_grad_norm=1.0, weight_decay=0.1)
+    optimizer = nnx.Optimizer(model, clipped, wrt=nnx.Param)
     graph, rest, state = nnx.split((model, optimizer), nnx.RngState, ...)
     state = jax.device_put(state, everywhere)
     folder, done = Path(options.folder).resolve(), 0

@@ -19,17 +19,11 @@ from helpers.reference import (
 )
 
 
-def predictor(
-    x, params, n_blocks, n_heads, mask=None, positions="sinusoidal", **options
-):
-    """The model of the tasks, without dropout: ``b s i -> b s c, l b h s s``.
-
-    ``positions`` is "sinusoidal" or "none"; ``options`` are those of ``encoder_block``.
-    """
+def predictor(x, params, n_blocks, n_heads):
+    """The model of the reverse task, without dropout: ``b s i -> b s c, l b h s s``."""
     x = dense(np.asarray(x, dtype=np.float64), params, "embed")
-    if positions == "sinusoidal":
-        x = x + sinusoidal_positions(*x.shape[1:])
-    x, maps = encoder(x, inside(params, "encoder."), n_blocks, n_heads, mask, **options)
+    x = x + sinusoidal_positions(*x.shape[1:])
+    x, maps = encoder(x, inside(params, "encoder."), n_blocks, n_heads)
     x = relu(normalise(dense(x, params, "hidden"), params, "hidden_norm"))
     return dense(x, params, "output"), maps
 
@@ -83,31 +77,17 @@ def modern_lm(tokens, params, n_blocks, n_heads):
     return x @ params["embed.weight"].T, np.stack(maps)
 
 
-def vision_transformer(
-    images, params, patch, n_blocks, n_heads, *, return_maps=False, **options
-):
-    """The model of pictures, without dropout: ``b y x i -> b c``; maps ``l b h s s``.
-
-    A class token and learned positions are taken if the parameters have them, else the
-    mean over the patches and sinusoidal positions; ``options`` are those of
-    ``encoder_block``.
+def vision_transformer(images, params, patch, n_blocks, n_heads):
+    """The model of pictures, with a class token: ``b y x i -> b c, l b h s s``.
 
     Source: Dosovitskiy et al. 2021, sec. 3.1.
     """
-    rows = [
-        [
-            image[y : y + patch, x : x + patch].ravel()
-            for y in range(0, images.shape[1], patch)
-            for x in range(0, images.shape[2], patch)
-        ]
-        for image in np.asarray(images, dtype=np.float64)
-    ]
-    x = dense(np.array(rows), params, "embed")  # b n m
-    if "token" in params:
-        token = np.broadcast_to(params["token"], (len(x), 1, x.shape[2]))
-        x = np.concatenate([token, x], axis=1)  # b s m
-    x = x + params.get("positions.table", sinusoidal_positions(*x.shape[1:]))
-    options = {"activation": "gelu", "norm_first": True, **options}
+    b, height, width, i = images.shape
+    grid = b, height // patch, patch, width // patch, patch, i
+    rows = images.reshape(grid).swapaxes(2, 3).reshape(b, -1, patch * patch * i)
+    x = dense(rows, params, "embed")  # b n m
+    token = np.broadcast_to(params["token"], (b, 1, x.shape[2]))
+    x = np.concatenate([token, x], axis=1) + params["positions.table"]  # b s m
+    options = {"activation": "gelu", "norm_first": True}
     x, maps = encoder(x, inside(params, "encoder."), n_blocks, n_heads, **options)
-    x = dense(x[:, 0] if "token" in params else x.mean(axis=1), params, "output")
-    return (x, maps) if return_maps else x
+    return dense(x[:, 0], params, "output"), maps

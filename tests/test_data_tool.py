@@ -43,11 +43,10 @@ class Hub(SimpleHTTPRequestHandler):
     def do_GET(self):
         if not self.path.startswith("/api/models/"):
             return super().do_GET()
-        tree = [
-            {"type": "file", "path": p.name, "size": p.stat().st_size, "oid": "0"}
-            for p in Path(self.directory).iterdir()
-        ]
-        files = [{"rfilename": file["path"]} for file in tree]
+        sizes = {p.name: p.stat().st_size for p in Path(self.directory).iterdir()}
+        like = {"type": "file", "oid": "0"}
+        tree = [like | {"path": name, "size": n} for name, n in sizes.items()]
+        files = [{"rfilename": name} for name in sizes]
         listing = {"id": NAME, "sha": COMMIT, "siblings": files}
         content = json.dumps(tree if "/tree/" in self.path else listing).encode()
         self.send_response(200)
@@ -121,10 +120,8 @@ def test_cifar_and_its_features_are_made_once(server, folder, monkeypatch):
     rows = {"train": slice(0, 4), "test": slice(4, 7)}
     files = {"meta": {"fine_label_names": ["ant", "bee"]}}
     for part, some in rows.items():
-        files[part] = {
-            "data": pixels[some],
-            "fine_labels": [0, 1, 1, 0][: some.stop - some.start],
-        }
+        labels = [0, 1, 1, 0][: some.stop - some.start]
+        files[part] = {"data": pixels[some], "fine_labels": labels}
     with tarfile.open(server.folder / kind.filename, mode="w:gz") as tar:
         for name, value in files.items():
             info = tarfile.TarInfo(f"{kind.base_folder}/{name}")
@@ -148,9 +145,8 @@ def test_cifar_and_its_features_are_made_once(server, folder, monkeypatch):
     images = pixels.reshape(-1, 3, 32, 32)
     usual = models.ResNet34_Weights.IMAGENET1K_V1.transforms()
     mean, std = (torch.tensor(x)[:, None, None] for x in (usual.mean, usual.std))
-    larger = interpolate(
-        torch.tensor(images) / 255, 64, mode="bilinear", antialias=True
-    )
+    options = {"mode": "bilinear", "antialias": True}
+    larger = interpolate(torch.tensor(images) / 255, 64, **options)
     with torch.no_grad():
         expected = net((larger - mean) / std).numpy()
     for part, some in rows.items():

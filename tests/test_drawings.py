@@ -57,8 +57,7 @@ def test_each_drawing_is_shown_and_has_an_alt_text():
     assert shown == {*FILES}
 
 
-def test_a_drawing_is_an_svg_and_an_unknown_name_raises():
-    assert drawing("attention").data.startswith("<svg")
+def test_an_unknown_name_raises():
     with pytest.raises(ValueError, match=r"expected one of attention, .*; got 'head'"):
         drawing("head")
 

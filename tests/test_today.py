@@ -15,9 +15,12 @@ import safetensors.numpy
 import torch
 
 from helpers.data import checkpoints
+from helpers.data.checkpoints import TINY
 from helpers.weights import as_numpy, to_arrays
 from hugging_face import (
+    CONFIGS,
     LEFT,
+    N_TOKENS,
     SHIFTED,
     TOKENS,
     B,
@@ -38,7 +41,6 @@ from sides import (
     on_both_sides,
     torch_side,
 )
-from tiny_models import CONFIGS, N_TOKENS, TINY
 
 KINDS = pytest.mark.parametrize("kind", CONFIGS)
 SIZES = {"n_blocks": 1, "n_heads": 6, "d": 10, "f": 37, "max_length": 43}

@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 import pages
 
 REQUIREMENTS = pages.ROOT / "requirements"
+TOLD = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
 PAGE = """# %% [markdown]
 # # Tiny
 #
@@ -88,14 +89,8 @@ def change(path, old, new):
 
 def run(root, *command):
     """The status of a command, and what it printed."""
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=root,
-        env={**os.environ, "NO_COLOR": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-    )
+    options = TOLD | {"cwd": root, "env": {**os.environ, "NO_COLOR": "1"}}
+    done = subprocess.run([sys.executable, *command], **options)
     return done.returncode, done.stdout
 
 
@@ -106,11 +101,7 @@ def test_a_book_is_built_once_and_later_only_what_changed(tiny):
     page = (tiny / "_build/html/notebooks/tiny_jax.html").read_text()
     assert "twice two is 4" in page
     assert "no bar: 1" in (tiny / "_build/html/notebooks/tiny_torch.html").read_text()
-    first, *rest = (tiny / "_build/seconds.txt").read_text().splitlines()
-    assert first.endswith("the sum of 2 pages")
-    assert {row.split()[1] for row in rest} == {
-        f"notebooks/tiny_{s}.ipynb" for s in pages.SIDES
-    }
+    assert re.search(r"pages: \d+ s for 2 of them, the sum of all \d+ s", text), text
     status, text = run(tiny, "tools/build_book.py", "--changed")
     assert (status, text) == (0, "The book is up to date with its sources.\n")
     change(tiny / "notebooks/tiny_jax.py", "Some words", "Other words")
@@ -136,11 +127,8 @@ def test_pages_that_fail_are_named_with_their_cells(tiny):
 
 def test_a_warning_fails_and_names_page_and_cell(tiny):
     change(tiny / "notebooks/tiny_jax.py", "Some words", "See [it](nowhere.ipynb)")
-    change(
-        tiny / "notebooks/tiny_torch.py",
-        "import os",
-        "import os, sys; sys.stderr.write('!')",
-    )
+    noisy = "import os, sys; sys.stderr.write('!')"
+    change(tiny / "notebooks/tiny_torch.py", "import os", noisy)
     status, text = run(tiny, "tools/build_book.py")
     assert status != 0 and "The book was not built" in text
     assert re.search("tiny_jax.ipynb:10004: WARNING: .*nowhere", text), text
@@ -151,9 +139,8 @@ def test_jupyter_book_alone_executes_the_pages(tiny):
     program = str(pages.Path(sys.executable).with_name("jupyter-book"))
     status, text = run(tiny, program, "build", ".")
     assert status == 0, text
-    assert (
-        "twice two is 4" in (tiny / "_build/html/notebooks/tiny_jax.html").read_text()
-    )
+    page = (tiny / "_build/html/notebooks/tiny_jax.html").read_text()
+    assert "twice two is 4" in page
 
 
 PYTHON = """#!/bin/sh
@@ -187,14 +174,9 @@ def add(project, name, text):
 def make(project, *arguments):
     """``make environment``; returns its status, its output and what was installed."""
     (project / "calls").write_text("")
-    done = subprocess.run(
-        ["make", "environment", *arguments],
-        cwd=project,
-        env={"PATH": str(project / "bin"), "HOME": str(project)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-    )
+    env = {"PATH": str(project / "bin"), "HOME": str(project)}
+    command = ["make", "environment", *arguments]
+    done = subprocess.run(command, **TOLD, cwd=project, env=env)
     return done.returncode, done.stdout, (project / "calls").read_text()
 
 

@@ -31,8 +31,7 @@ import pages
 
 ROOT = pages.ROOT
 BUILD = ROOT / "_build"
-HTML, EXECUTED, SECONDS = BUILD / "html", BUILD / "executed", BUILD / "seconds.txt"
-STAMP = BUILD / "sources.sha256"
+HTML, EXECUTED, STAMP = BUILD / "html", BUILD / "executed", BUILD / "sources.sha256"
 SOURCES = ["book", "notebooks", "scripts", "tools", "benchmarks/results"]
 SOURCES += ["_config.yml", "_toc.yml", "CHANGELOG.md", "CITATION.cff"]
 UNREAD = {"__pycache__", ".ipynb_checkpoints", ".ruff_cache", "runs"}
@@ -47,8 +46,8 @@ def environment():
     installed = sorted(f"{p.name} {p.version}" for p in distributions())
     data = Path(os.environ.get("DATA_FOLDER") or pages.NOTEBOOKS / "data")
     own = [*sorted(data.glob("*.npz")), Path(os.environ.get("TEXT_FILE") or "none")]
-    found = [f"{path} {path.stat().st_mtime_ns}" for path in own if path.is_file()]
-    return "\n".join([sys.version, *installed, *given, *found])
+    own = [f"{path} {path.stat().st_mtime_ns}" for path in own if path.is_file()]
+    return "\n".join([sys.version, *installed, *given, *own])
 
 
 def files(*names):
@@ -116,53 +115,39 @@ def execute(page):
 
 
 def pin_to_cores(shares):
-    """Keep a worker, and so the pages it runs, to its share of the cores (Linux).
-
-    Else each page computes with a thread for every core, and they wait for each other.
-    """
-    if hasattr(os, "sched_setaffinity"):
-        share = shares.get()
-        os.sched_setaffinity(0, share)
+    """Keep a worker, and so its pages, to a share of the cores: else all use each."""
+    if hasattr(os, "sched_setaffinity"):  # on Linux
+        os.sched_setaffinity(0, share := shares.get())
         os.environ.setdefault("OMP_NUM_THREADS", str(len(share)))
 
 
 def execute_all(todo):
     """Execute pages, ``{page: digest}``, into the cache; return what is wrong.
 
-    Those that took longest come first; on a GPU one runs after the other.
+    JAX's take longest and come first; on a GPU one runs after the other.
     """
-    began, wrong, shares = time.monotonic(), [], Queue()
-    rows = SECONDS.read_text("utf-8").splitlines()[1:] if SECONDS.exists() else []
-    took = {ROOT / name: float(s) for s, name in map(str.split, rows)}
-    took = {page: s for page, s in took.items() if page.exists()}
-    cores = range(os.cpu_count())
-    if hasattr(os, "sched_getaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
+    began, seconds, wrong, shares = time.monotonic(), 0, [], Queue()
+    affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))
+    cores = sorted(affinity(0))
     memory = psutil.virtual_memory().total // (GIB_PER_PAGE << 30)
     workers = 1 if shutil.which("nvidia-smi") else max(1, min(len(cores), memory))
     for first in range(workers):
         shares.put(cores[first::workers])
-    order = sorted(todo, key=lambda page: -took.get(page, float("inf")))
+    order = sorted(todo, key=lambda page: not page.stem.endswith("_jax"))
     with ProcessPoolExecutor(workers, None, pin_to_cores, (shares,)) as pool:
         for page, result in zip(order, pool.map(execute, order), strict=True):
-            notebook, took[page], problem = result
-            print(f"{page.relative_to(ROOT)}: {took[page]:.1f} s", flush=True)
+            notebook, took, problem = result
+            seconds += took
+            print(f"{page.relative_to(ROOT)}: {took:.1f} s", flush=True)
             if problem:
                 wrong.append(problem)
                 continue
-            data = {"execution_seconds": took[page], "from": todo[page]}
-            get_cache(EXECUTED).cache_notebook_bundle(
-                CacheBundleIn(notebook, str(page), data=data),
-                check_validity=False,
-                overwrite=True,
-            )
-    slowest = sorted(took, key=took.get, reverse=True)
-    lines = [f"{took[page]:7.1f} {page.relative_to(ROOT)}" for page in slowest]
-    total = f"{sum(took.values()):7.1f} the sum of {len(took)} pages"
-    SECONDS.write_text("\n".join([total, *lines, ""]), "utf-8")
-    print(
-        f"pages: {time.monotonic() - began:.0f} s for {len(order)} of them", flush=True
-    )
+            data = {"execution_seconds": took, "from": todo[page]}
+            bundle = CacheBundleIn(notebook, str(page), data=data)
+            options = {"check_validity": False, "overwrite": True}
+            get_cache(EXECUTED).cache_notebook_bundle(bundle, **options)
+    took = f"{time.monotonic() - began:.0f} s for {len(order)} of them"
+    print(f"pages: {took}, the sum of all {seconds:.0f} s", flush=True)
     return wrong
 
 
@@ -185,8 +170,7 @@ def build():
     program = Path(sys.executable).with_name("jupyter-book")
     command = [program, "build", ROOT, "--all", "-W", "-n", "--keep-going"]
     command += ["--config", config]
-    utf8 = os.environ | {"PYTHONIOENCODING": "utf-8"}
-    if subprocess.run(command, cwd=ROOT, env=utf8).returncode:
+    if subprocess.run(command, cwd=ROOT).returncode:
         sys.exit("The book was not built. In a notebook, line 30001 means cell 3.")
     print(f"Sphinx: {time.monotonic() - began:.0f} s; see {HTML / 'index.html'}")
 

@@ -67,12 +67,10 @@ def own(folder):
         images, labels = np.array(images), np.array(labels, np.int32)
         arrays |= {f"{part}_images": images, f"{part}_labels": labels}
     if not is_split:
-        rows = train_test_split(
-            range(len(labels)), test_size=0.2, stratify=labels, random_state=0
-        )
-        for part, chosen in zip(PARTS, rows, strict=True):
-            arrays[f"{part}_images"] = images[chosen]
-            arrays[f"{part}_labels"] = labels[chosen]
+        options = {"test_size": 0.2, "stratify": labels, "random_state": 0}
+        rows = train_test_split(range(len(labels)), **options)
+        for part, n in zip(PARTS, rows, strict=True):
+            arrays |= {f"{part}_images": images[n], f"{part}_labels": labels[n]}
     return arrays
 
 

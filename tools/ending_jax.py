@@ -12,6 +12,7 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from helpers.jax.decoder import LanguageModel, generate
+from helpers.jax.reverse import make_optimizer
 
 
 def batch_of(tokens, length, batch_size, update, sharding):
@@ -21,18 +22,6 @@ def batch_of(tokens, length, batch_size, update, sharding):
     mine = np.split(start, jax.process_count())[rank]
     windows = tokens[mine + np.arange(length + 1)]
     return jax.make_array_from_process_local_data(sharding, windows)
-
-
-def optimizer_of(model, learning_rate):
-    """AdamW, with weight decay on the matrices of the layers and the embedding only."""
-
-    def decays(params):
-        names = jax.tree.map_with_path(lambda path, _: str(path), params)
-        return jax.tree.map(lambda name: "kernel" in name or "embedding" in name, names)
-
-    adamw = optax.adamw(learning_rate, b2=0.95, weight_decay=0.1, mask=decays)
-    clipped = optax.chain(optax.clip_by_global_norm(1.0), adamw)
-    return nnx.Optimizer(model, clipped, wrt=nnx.Param)
 
 
 @partial(jax.jit, static_argnames="graph", donate_argnames="state")
@@ -55,7 +44,9 @@ def train(model, tokens, options):
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     everywhere = NamedSharding(mesh, PartitionSpec())
     shared = NamedSharding(mesh, PartitionSpec("data"))
-    optimizer = optimizer_of(model, options.learning_rate)
+    rates = jax.numpy.full(options.updates, options.learning_rate)
+    clipped = make_optimizer(rates, max_grad_norm=1.0, weight_decay=0.1)
+    optimizer = nnx.Optimizer(model, clipped, wrt=nnx.Param)
     graph, rest, state = nnx.split((model, optimizer), nnx.RngState, ...)
     state = jax.device_put(state, everywhere)
     folder, done = Path(options.folder).resolve(), 0

@@ -26,7 +26,7 @@ def optimizer_of(model, learning_rate):
         is_matrix = name.endswith("weight") and param.ndim > 1
         (decay if is_matrix else keep).append(param)
     groups = [{"params": decay}, {"params": keep, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
+    return torch.optim.AdamW(groups, learning_rate, weight_decay=0.1)
 
 
 def save(path, parts):

@@ -68,17 +68,13 @@ def addresses(url):
         return url, url, url
     where = url.removeprefix("https://github.com/")
     owner, _, project = where.partition("/")
-    return (
-        url,
-        f"https://colab.research.google.com/github/{where}",
-        f"https://{owner.lower()}.github.io/{project}",
-    )
+    colab = f"https://colab.research.google.com/github/{where}"
+    return url, colab, f"https://{owner.lower()}.github.io/{project}"
 
 
 def chapters():
     """Names of the chapters that have pages, in alphabetical order."""
-    names = {path.stem.rpartition("_")[0] for path in sources()}
-    return sorted(names)
+    return sorted({path.stem.rpartition("_")[0] for path in sources()})
 
 
 def sources():
@@ -94,20 +90,15 @@ def read_py(path):
 @cache
 def parse(name, text):
     """The cells in the text of a page."""
-    notebook = jupytext.reads(text, fmt="py:percent")
-    markers = [
-        number
-        for number, line in enumerate(text.splitlines(), start=1)
-        if line.startswith("# %%")
-    ]
-    if len(markers) != len(notebook.cells):
-        markers = [0] * len(notebook.cells)
+    found = jupytext.reads(text, fmt="py:percent").cells
+    lines = enumerate(text.splitlines(), start=1)
+    markers = [number for number, line in lines if line.startswith("# %%")]
     cells = []
-    for number, (cell, line) in enumerate(zip(notebook.cells, markers, strict=True), 1):
+    for number, cell in enumerate(found, start=1):
         cell.metadata.pop("lines_to_next_cell", None)
-        cells.append(
-            Cell(name, number, cell.cell_type, cell.source, cell.metadata, line)
-        )
+        line = markers[number - 1] if len(markers) == len(found) else 0
+        place = name, number, cell.cell_type
+        cells.append(Cell(*place, cell.source, cell.metadata, line))
     return cells
 
 
@@ -118,13 +109,7 @@ def side_of(page):
 
 
 def definition(path, name):
-    """The source of a function or class as it stands on a page, the last one of it.
-
-    Raises
-    ------
-    LookupError
-        If the page defines no such thing.
-    """
+    """The source of a function or class of a page, the last one; or LookupError."""
     found = None
     for cell in read_py(path):
         for node in ast.parse(cell.source).body if cell.kind == "code" else []:

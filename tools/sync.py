@@ -16,7 +16,6 @@ import difflib
 import re
 import subprocess
 import sys
-from collections import defaultdict
 from symtable import symtable
 from textwrap import wrap
 
@@ -122,37 +121,15 @@ def defined(node):
 
 
 def imported(tree):
-    """``{name: (module or None, what)}`` of all imports of a page."""
+    """``{name: the statement that imports it}`` of a page or a room."""
     found = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            start = f"from {node.module} " if isinstance(node, ast.ImportFrom) else ""
             for alias in node.names:
                 name = alias.asname or alias.name.partition(".")[0]
-                found[name] = (None, ast.unparse(alias))
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                found[alias.asname or alias.name] = (node.module, ast.unparse(alias))
+                found[name] = f"{start}import {ast.unparse(alias)}"
     return found
-
-
-def import_lines(names):
-    """Import statements for ``{name: (module, what)}``, sorted as ruff sorts them."""
-    groups = defaultdict(lambda: defaultdict(set))
-    for module, what in names.values():
-        top = (module or what).partition(" ")[0].partition(".")[0]
-        own = top in sys.stdlib_module_names
-        groups[0 if own else 2 if top == "helpers" else 1][module].add(what)
-    blocks = []
-    for _, modules in sorted(groups.items()):
-        lines = [f"import {what}" for what in sorted(modules.pop(None, ()))]
-        for module, parts in sorted(modules.items()):
-            order = sorted(parts, key=lambda x: (not x.isupper(), x[0].islower(), x))
-            line = f"from {module} import {', '.join(order)}"
-            if len(line) > 88:
-                line = f"from {module} import (\n    " + ",\n    ".join(order) + ",\n)"
-            lines.append(line)
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
 
 
 def room(chapter, side, text, homes):
@@ -172,17 +149,16 @@ def room(chapter, side, text, homes):
     needed = {}
     for name in sorted(used(body) - own - set(vars(builtins))):
         if name in homes:
-            needed[name] = (f"helpers.{side}.{homes[name]}", name)
+            needed[name] = f"from helpers.{side}.{homes[name]} import {name}"
         elif name in known:
             needed[name] = known[name]
     homes.update(dict.fromkeys(own, chapter))
-    names = sorted(own, key=lambda x: (not x.isupper(), x[0].islower(), x))
-    rows = wrap(" ".join(names), 68)
-    listed = "".join(f'    "{row} "\n' for row in rows[:-1]) + f'    "{rows[-1]}"\n'
-    listed = f"__all__ = (\n{listed}).split()" if len(rows) > 1 else ""
-    listed = listed or f'__all__ = "{rows[0]}".split()'
+    rows = wrap(" ".join(sorted(own)), 68)
+    rows = [f'"{row} "' for row in rows[:-1]] + [f'"{rows[-1]}"']
+    listed = f"({chr(10).join(rows)})" if rows[1:] else rows[0]
+    listed = f"__all__ = {listed}.split()"
     first = f'"""Written by `make sync` from notebooks/{chapter}_{side}.py."""'
-    parts = first, import_lines(needed), listed, f"\n{body}\n"
+    parts = first, "\n".join(needed.values()), listed, f"\n{body}\n"
     return formatted("\n\n".join(parts))
 
 
@@ -193,12 +169,6 @@ def rooms(side, texts):
         text = texts[pages.NOTEBOOKS / f"{chapter}_{side}.py"]
         if found := room(chapter, side, text, homes):
             files[chapter] = found
-        elif (path := HELPERS / side / f"{chapter}.py").exists():  # not yet exported
-            files[chapter] = path.read_text("utf-8")
-            tree = ast.parse(files[chapter])
-            kinds = ast.FunctionDef | ast.ClassDef | ast.Assign
-            for node in (n for n in tree.body if isinstance(n, kinds)):
-                homes.update(dict.fromkeys(defined(node), chapter))
     lines = "".join(f"from .{chapter} import *\n" for chapter in sorted(files))
     files["__init__"] = f'"""What the pages build, one file a chapter."""\n\n{lines}'
     return {HELPERS / side / f"{name}.py": text for name, text in files.items()}
@@ -247,17 +217,16 @@ def model_file(side, files):
         if not new:
             break
         wanted += new
-    needed = {n: known[n] for n in sorted(names & known.keys())}
-    needed = {n: x for n, x in needed.items() if "helpers" not in str(x[0])}
-    packages = {(module or what).partition(".")[0] for module, what in needed.values()}
-    packages = sorted({name.partition(" ")[0] for name in packages})
-    packages = [name for name in packages if name not in sys.stdlib_module_names]
+    needed = [known[name] for name in names & known.keys()]
+    needed = [line for line in needed if "helpers" not in line]
+    packages = {re.split(r"[ .]", line)[1] for line in needed}
+    packages = sorted(packages - sys.stdlib_module_names)
     rights = (pages.ROOT / "LICENSE").read_text("utf-8").partition("\n")[0]
     head = MODEL.format(
         url=pages.repository(), side=side, several=SEVERAL[side], rights=rights,
         needs=", ".join(packages),
     )  # fmt: skip
-    text, before = f'"""{head}"""\n\n{import_lines(needed)}', ""
+    text, before = "\n".join([f'"""{head}"""\n', *needed]), ""
     for node, source, chapter in nodes:
         if node in wanted:
             if chapter != before:
@@ -268,10 +237,12 @@ def model_file(side, files):
 
 
 def formatted(text):
-    """Code as ruff formats it."""
-    command = [sys.executable, "-m", "ruff", "format", "-"]
-    options = {"input": text, "capture_output": True, "text": True, "check": True}
-    return subprocess.run(command, cwd=pages.ROOT, **options).stdout
+    """Code as ruff formats it, with its imports in order."""
+    for options in ["check --select I --fix-only --quiet", "format"]:
+        command = [sys.executable, "-m", "ruff", *options.split(), "-"]
+        given = {"input": text, "capture_output": True, "text": True, "check": True}
+        text = subprocess.run(command, cwd=pages.ROOT, **given).stdout
+    return text
 
 
 def changes():

@@ -51,9 +51,7 @@ def pattern(names):
     The group of a match counts the names, from 1. A line may end inside a term.
     """
     words = [r"\s+".join(map(re.escape, name.split())) for name in names]
-    forms = [
-        f"({w[:-1]}(?:y|ies))" if w.endswith("y") else f"({w}(?:s|es)?)" for w in words
-    ]
+    forms = [f"({re.sub('y$', '(?:y|ies)', word)}(?:s|es)?)" for word in words]
     return re.compile(rf"(?<![\w-])(?:{'|'.join(forms)})(?![\w-])", re.IGNORECASE)
 
 

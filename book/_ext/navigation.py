@@ -154,17 +154,13 @@ def to_take_along(app, page):
     colab = pages.addresses(settings["url"])[1]
     top = app.builder.get_relative_uri(page, "x").removesuffix("x.html")
     to_fill = f"{top}{BLANKS}/{page.removeprefix('notebooks/')}.ipynb"
-    public = (
-        f'<a href="{colab}/blob/{settings["branch"]}/{page}.ipynb">Open in Colab</a>'
-    )
+    address = f"{colab}/blob/{settings['branch']}/{page}.ipynb"
+    public = f'<a href="{address}">Open in Colab</a>'
     if PLACEHOLDER in colab:
         public = f"<span>{public} (once public)</span>"
-    return [
-        public,
-        f'<a href="{top}_sources/{page}.ipynb" download>Download .ipynb</a>',
-        f'<a href="{top}_sources/{page}.py" download>Download .py</a>',
-        f'<a href="{to_fill}" download>Blank .ipynb</a>',
-    ]
+    files = {f"{top}_sources/{page}.ipynb": "Download .ipynb"}
+    files |= {f"{top}_sources/{page}.py": "Download .py", to_fill: "Blank .ipynb"}
+    return [public, *(f'<a href="{a}" download>{w}</a>' for a, w in files.items())]
 
 
 def fold(section):

@@ -25,10 +25,8 @@ logger = logging.getLogger(__name__)
 SETTINGS = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 PRETRAINED = NOTEBOOKS / "helpers" / "data" / "pretrained.safetensors"
 VIEWER = NOTEBOOKS / "helpers" / "show" / "viewer"
-SCRIPTS = [
-    "viewer", "transformer", "playground", "reversing", "writing", "translating",
-    "seeing",
-]  # fmt: skip
+MODELS = ["reversing", "writing", "translating", "seeing"]
+SCRIPTS = ["viewer", "transformer", "playground", *MODELS]
 LINK = re.compile(r'(download="([\w.]+)") href="data:[^,"]*,([^"]*)"')
 LARGE = 2**16  # letters of base64; weights above are files of their own
 
@@ -58,15 +56,14 @@ class PlaygroundHtml(SphinxPostTransform):
             (static(self.app) / "viewer.js").write_text(code, encoding="utf-8")
         up = "../" * self.env.docname.count("/")
         before = f'<link rel="stylesheet" href="{up}_static/playground.css">\n'
-        before += "".join(
-            f'<script src="{up}_static/{name}.js"></script>\n' for name in SCRIPTS
-        )
+        for name in SCRIPTS:
+            before += f'<script src="{up}_static/{name}.js"></script>\n'
         for node in nodes_here:
             chapter = node["chapter"]
             weights = self.weights(chapter)
             if missing := [NAMES[side] for side in NAMES if not weights[side]]:
-                logger.warning("the chapter %s offers no weights in %s", chapter,
-                    ", ".join(missing), location=node["location"])  # fmt: skip
+                what = f"the chapter {chapter} offers no weights in {missing}"
+                logger.warning(what, location=node["location"])
                 node.parent.remove(node)
                 continue
             text = before + place(chapter, weights, up)
@@ -114,18 +111,14 @@ class WeightsAsFiles(SphinxPostTransform):
 
 def place(chapter, weights, up):
     """Where a script puts the model, with its settings."""
-    settings = SETTINGS[chapter] | {
-        "weights": {
-            side: {
-                "name": name,
-                "about": "published weights" if chapter == "pretrained"
-                else f"weights trained in {NAMES[side]}",
-                "address": f"{up}_static/weights/{name}.js",
-                "bytes": len(b64decode(data)),
-            }
-            for side, (name, data) in weights.items()
-        }
-    }  # fmt: skip
+    offered, published = {}, chapter == "pretrained"
+    for side, (name, data) in weights.items():
+        about = "published weights" if published else "weights trained in "
+        about += "" if published else NAMES[side]
+        address = f"{up}_static/weights/{name}.js"
+        offered[side] = {"name": name, "about": about, "address": address}
+        offered[side]["bytes"] = len(b64decode(data))
+    settings = SETTINGS[chapter] | {"weights": offered}
     function = settings["function"]
     return (
         f'<div class="playground {function}" '

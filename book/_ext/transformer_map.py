@@ -39,16 +39,14 @@ class MapHtml(SphinxPostTransform):
     def run(self, **_):
         for node in list(self.document.findall(MapNode)):
             self.location = node["location"]
-            maps = [
-                f'<div class="transformer-map" data-side="{side}"><p>In {name}</p>'
-                f"{LINK.sub(self.named, self.drawn(side, name))}</div>"
-                for side, name in NAMES.items()
-            ]
-            node.replace_self(nodes.raw("", "\n".join(maps), format="html"))
-
-    def drawn(self, side, name):
-        text = MAP.read_text("utf-8").replace("FRAMEWORK", side)
-        return text.replace("in a framework", f"in {name}")
+            html, drawn = "", MAP.read_text("utf-8")
+            for side, name in NAMES.items():
+                text = drawn.replace("FRAMEWORK", side)
+                text = text.replace("in a framework", f"in {name}")
+                text = LINK.sub(self.named, text)
+                html += f'<div class="transformer-map" data-side="{side}">'
+                html += f"<p>In {name}</p>{text}</div>\n"
+            node.replace_self(nodes.raw("", html, format="html"))
 
     def named(self, link):
         """A link with the heading of its section in what a screen reader says."""

@@ -182,16 +182,15 @@ class Canvas:
     def matrix(self, x, y, values, colour, cell=15, frame=None, low=None):
         """Numbers as cells, from pale (the lowest, or ``low``) to dark; NaN is grey."""
         low = np.nanmin(values) if low is None else low
-        return self.cells(
-            x, y, shades(values, colour, low, np.nanmax(values)), cell, frame
-        )
+        shown = shades(values, colour, low, np.nanmax(values))
+        return self.cells(x, y, shown, cell, frame)
 
     def allowed(self, x, y, mask, cell):
         """A mask as cells: grey is hidden."""
-        colours = [
-            [tint(PURPLE, 0.3) if see else HIDDEN for see in row] for row in mask
-        ]
-        return self.cells(x, y, colours, cell)
+        colours = HIDDEN, tint(PURPLE, 0.3)
+        return self.cells(
+            x, y, [[colours[int(see)] for see in row] for row in mask], cell
+        )
 
 
 def small_attention(masked=True):

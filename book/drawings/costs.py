@@ -11,10 +11,8 @@ def paths(canvas):
     """How far it is from the first to the last of seven positions, in three layers."""
     inputs = [(i, 0, i, 1) for i in range(7)]  # column and row, from and to
     recurrent = [(i, 1, i + 1, 1) for i in range(6)]
-    windows = [
-        (key, row, i, row + 1)
-        for row in range(3) for i in range(7) for key in range(max(0, i - 2), i + 1)
-    ]  # fmt: skip
+    near = [(key, i) for i in range(7) for key in range(max(0, i - 2), i + 1)]
+    windows = [(key, row, i, row + 1) for row in range(3) for key, i in near]
     shortest = [(2 * row, row, 2 * row + 2, row + 1) for row in range(3)]
     everyone = [(key, 0, i, 1) for i in range(7) for key in range(7)]
     draw_paths(canvas, 48, 30, 2, recurrent, inputs)
@@ -31,9 +29,7 @@ def draw_paths(canvas, y, gap, rows, shortest, others):
     """Rows of seven positions; the shortest path from first to last is orange."""
     for links, colour in ((others, HIDDEN), (shortest, ORANGE)):
         for a, row, b, below in links:
-            start, end = np.array(
-                [[34 + 30 * a, y + gap * row], [34 + 30 * b, y + gap * below]]
-            )
+            start, end = (34, y) + np.array([[a, row], [b, below]]) * (30, gap)
             way = 5.5 * (end - start) / np.hypot(*(end - start))
             canvas.line(start + way, end - way, colour=colour, head=colour == ORANGE)
     on_path = {end for link in shortest for end in (link[:2], link[2:])}

@@ -19,14 +19,8 @@ def set_model(canvas):
         p = 0.92 if i == odd else 0.02
         canvas.cells(place - 16, 316, [[tint(GREEN, 0.06 + 0.6 * p)]], 32)
         canvas.text(place, 332, f"{p:.2f}", size=9)
-    for y, shape in (
-        (46, "b s i"),
-        (94, "b s m"),
-        (204, "b s m"),
-        (252, "b s 1"),
-        (300, "b s"),
-    ):
-        canvas.text(x + 23, y, shape, "shape")
+    shapes = (46, "b s i"), (94, "b s m"), (204, "b s m"), (252, "b s 1"), (300, "b s")
+    canvas.texts("shape", *((x + 23, *shape) for shape in shapes))
     canvas.box(x, 60, 228, 24, "embed", kind="dense")
     canvas.frame(Box(10, 108, 228, 86), ORANGE)
     canvas.text(x, 121, "encoder", "name")
@@ -90,13 +84,8 @@ def vision_transformer(canvas):
     output = canvas.box(x, 422, 88, 22, "output", kind="output")
     canvas.line(first, (first[0], 384), (x, 384), output.top)
     canvas.line(output.bottom, (x, 462))
-    twins = {
-        "embed": embed,
-        "positions": positions,
-        "encoder": encoder,
-        "output": output,
-    }
-    for name, twin in twins.items():
+    names = "embed", "positions", "encoder", "output"
+    for name, twin in zip(names, (embed, positions, encoder, output), strict=True):
         canvas.line(boxes[name].right, twin.left, head=False, dashed=True)
 
 

@@ -123,10 +123,9 @@ def walk_through(canvas, side):
             for j, value in enumerate(row):
                 share = 0.5 * np.abs(value) / np.abs(values).max()
                 colour = tint(BLUE if value > 0 else ORANGE, share)
-                cell = canvas.cells(
-                    left + 33 * j, y + 50 + 15 * i, [[colour]], 33, h=15
-                )
+                at = left + 33 * j, y + 50 + 15 * i
                 words = f"{value:.1f}".replace("-", "−")
-                canvas.text(*cell.middle, words, "small")
+                canvas.cells(*at, [[colour]], 33, h=15)
+                canvas.text(at[0] + 16.5, at[1] + 7.5, words, "small")
             canvas.text(x - 86, y + 57.5 + 15 * i, tokens[i], "small")
         canvas.text(222, y + 72.5, "b s c" if name == "output" else "b s m", "shape")

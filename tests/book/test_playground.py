@@ -77,10 +77,8 @@ def in_numpy(chapter, side, inputs):
     if chapter == "pretrained":
         return reference_models.modern_lm(x.astype(int), params, *counts)
     if chapter == "vision":
-        images, options = x[..., None].astype(float), {"return_maps": True}
-        return reference_models.vision_transformer(
-            images, params, 2, *counts, **options
-        )
+        images = x[..., None].astype(float)
+        return reference_models.vision_transformer(images, params, 2, *counts)
     pair = [np.array(each) for each in zip(*inputs, strict=True)]
     logits, _, maps = reference_models.translator(*pair, params, *counts, True)
     return logits, maps

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from helpers.weights import as_numpy
 
-TINY = Path(__file__).with_name("tiny")  # written by tools/tiny_models.py
+TINY = Path(__file__).with_name("tiny")  # written by tests/hugging_face.py
 ROOT = Path(__file__).parents[3]
 WEIGHTS = "model.safetensors", "model-*-of-*.safetensors"  # one file, or shards
 KINDS = "gpt2", "llama", "qwen3", "mixtral"

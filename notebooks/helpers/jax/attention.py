@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 __all__ = (
-    "UNIFORM MultiHeadAttention attention check_mask dense "
+    "MultiHeadAttention UNIFORM attention check_mask dense "
     "framework_attention fused_attention linear_parts masked_softmax "
     "merge_heads with_causal"
 ).split()

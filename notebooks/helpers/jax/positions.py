@@ -9,7 +9,7 @@ from helpers.jax.attention import MultiHeadAttention, dense
 from helpers.jax.encoder import Encoder, layer_norm
 
 __all__ = (
-    "POSITIONS LearnedPositions Predictor RotaryAttention "
+    "LearnedPositions POSITIONS Predictor RotaryAttention "
     "SinusoidalPositions check_length rotary sinusoidal_positions"
 ).split()
 

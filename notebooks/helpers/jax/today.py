@@ -10,7 +10,7 @@ from helpers.jax.decoder import check_tokens
 from helpers.weights import parameters
 
 __all__ = (
-    "MLP GroupedAttention MixtureOfExperts ModernBlock ModernLM SwiGLU "
+    "GroupedAttention MLP MixtureOfExperts ModernBlock ModernLM SwiGLU "
     "embedded fused keep load_pretrained logits_of lookup make_norm "
     "part_size placed project projection rotary_halves run_blocks "
     "split_heads"

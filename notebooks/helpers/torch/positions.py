@@ -7,7 +7,7 @@ from helpers.torch.attention import MultiHeadAttention, dense
 from helpers.torch.encoder import Encoder
 
 __all__ = (
-    "POSITIONS LearnedPositions Predictor RotaryAttention "
+    "LearnedPositions POSITIONS Predictor RotaryAttention "
     "SinusoidalPositions check_length rotary sinusoidal_positions"
 ).split()
 

@@ -9,7 +9,7 @@ from helpers.torch.decoder import check_tokens
 from helpers.torch.frameworks import device
 
 __all__ = (
-    "MLP GroupedAttention MixtureOfExperts ModernBlock ModernLM SwiGLU "
+    "GroupedAttention MLP MixtureOfExperts ModernBlock ModernLM SwiGLU "
     "embedded fused keep load_pretrained logits_of lookup make_norm "
     "part_size placed project projection rotary_halves run_blocks "
     "split_heads"
