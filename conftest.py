@@ -2,13 +2,9 @@
 
 With ``-n 2`` each would else compute with a thread for every core, and they wait for
 each other (XLA does not know ``OMP_NUM_THREADS``). Of a GPU each takes what it needs.
-After ``UNTIL`` (seconds, as ``date +%s`` counts them) nothing begins: it is skipped.
 """
 
 import os
-import time
-
-import pytest
 
 os.environ["TQDM_DISABLE"] = "1"
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # gw0, gw1, …
@@ -18,8 +14,3 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # gw0, gw1, …
         cores, number = sorted(os.sched_getaffinity(0)), int(worker.removeprefix("gw"))
         workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         os.sched_setaffinity(0, cores[number % len(cores) :: workers])
-
-
-def pytest_runtest_setup():
-    if time.time() > float(os.environ.get("UNTIL", "inf")):
-        pytest.skip("its time is up (UNTIL)")
