@@ -207,10 +207,11 @@ def test_a_run_by_keyboard(visit):
     page.get_by_role("radiogroup").get_by_role("radio").last.press("ArrowLeft")
     expect(page.locator(".seen .later")).to_have_count(1)
     open_model(page, "translates")
+    verdict = page.locator(".translating .verdict")
+    expect(verdict).to_contain_text("The model writes")  # it has come
     page.keyboard.press("Tab")
     page.keyboard.press("Control+a")
     page.keyboard.type("3.4.97")
-    verdict = page.locator(".translating .verdict")
     expect(verdict).to_contain_text("The model writes 1997-04-03")
     page.locator(".target button").first.focus()
     page.keyboard.press("Tab")
