@@ -88,16 +88,16 @@ drawing("two-questions")
 
 
 # %% tags=["shared"]
-def mask_tokens(tokens, n_tokens, mask_token, rng, share=0.15, special=()):
+def mask_tokens(tokens, n_tokens, rng):
     """Inputs and labels of masked language modelling, integers: ``b s -> b s, b s``.
 
-    Labels are -1 where nothing is asked. Never asked for: padding, which is negative,
-    and ``special`` tokens, such as those of a published vocabulary at its ends.
+    The mask is the token ``n_tokens``. Labels are -1 where nothing is asked: so it is
+    where there is padding, which is negative.
     """
     first, way = rng.random((2, *tokens.shape))
-    asked = (first < share) & (tokens >= 0) & ~np.isin(tokens, special)
+    asked = (first < 0.15) & (tokens >= 0)
     others = rng.integers(n_tokens, size=tokens.shape)
-    changed = np.select([way < 0.8, way < 0.9], [mask_token, others], tokens)
+    changed = np.select([way < 0.8, way < 0.9], [n_tokens, others], tokens)
     inputs, labels = np.where(asked, changed, tokens), np.where(asked, tokens, -1)
     return inputs.astype(tokens.dtype), labels.astype(tokens.dtype)
 
@@ -111,7 +111,7 @@ names = [*pairs.tokens, "[MASK]"]  # the mask is the last token
 
 def hide(tokens, rng):
     """Inputs and labels of masked language modelling: ``b s -> b s, b s``."""
-    return mask_tokens(tokens, len(pairs), len(pairs), rng)
+    return mask_tokens(tokens, len(pairs), rng)
 
 
 # %% tags=["shared"]

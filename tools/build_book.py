@@ -170,7 +170,8 @@ def build():
     program = Path(sys.executable).with_name("jupyter-book")
     command = [program, "build", ROOT, "--all", "-W", "-n", "--keep-going"]
     command += ["--config", config]
-    if subprocess.run(command, cwd=ROOT).returncode:
+    utf8 = os.environ | {"PYTHONIOENCODING": "utf-8"}  # also in a Windows console
+    if subprocess.run(command, cwd=ROOT, env=utf8).returncode:
         sys.exit("The book was not built. In a notebook, line 30001 means cell 3.")
     print(f"Sphinx: {time.monotonic() - began:.0f} s; see {HTML / 'index.html'}")
 

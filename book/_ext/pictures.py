@@ -26,17 +26,18 @@ from pages import NAMES
 logger = logging.getLogger(__name__)
 PIXELS = {"": 1, "px": 1, "pt": 4 / 3, "in": 96, "cm": 96 / 2.54, "mm": 96 / 25.4}
 PNG = re.compile(r'href="data:image/png;base64,([^"]*)"')
-MAPS = "Blues", "RdBu", "gray"  # of heat maps and grey digits, which can be inverted
-MAPS = [(255 * colormaps[name](range(256))[:, :3]).round() for name in MAPS]
+COLOURS = "Blues", "RdBu", "gray"  # of heat maps and grey digits: can be inverted
+MAPS = [(255 * colormaps[name](range(256))[:, :3]).round() for name in COLOURS]
 NEAR = 3  # of 255
 
 
 def size_of_svg(text):
     """``(width, height)`` in CSS pixels as the root of an SVG says, or None."""
     root = re.search(r"<svg\b[^>]*>", text)[0]
-    found = re.findall(r'\s(?:width|height)="([\d.]+)([a-z]*)"', root)
-    sizes = [round(float(n) * PIXELS[unit]) for n, unit in found if unit in PIXELS]
-    return sizes if len(sizes) == 2 else None
+    found = re.findall(r'\s(width|height)="([\d.]+)([a-z]*)"', root)
+    sizes = {name: float(n) * PIXELS[u] for name, n, u in found if u in PIXELS}
+    known = len(sizes) == 2
+    return (round(sizes["width"]), round(sizes["height"])) if known else None
 
 
 def has_photo(text):

@@ -62,7 +62,8 @@ class PlaygroundHtml(SphinxPostTransform):
             chapter = node["chapter"]
             weights = self.weights(chapter)
             if missing := [NAMES[side] for side in NAMES if not weights[side]]:
-                what = f"the chapter {chapter} offers no weights in {missing}"
+                sides = ", ".join(missing)
+                what = f"the chapter {chapter} offers no weights in {sides}"
                 logger.warning(what, location=node["location"])
                 node.parent.remove(node)
                 continue
@@ -111,10 +112,10 @@ class WeightsAsFiles(SphinxPostTransform):
 
 def place(chapter, weights, up):
     """Where a script puts the model, with its settings."""
-    offered, published = {}, chapter == "pretrained"
+    offered = {}
     for side, (name, data) in weights.items():
-        about = "published weights" if published else "weights trained in "
-        about += "" if published else NAMES[side]
+        about = f"weights trained in {NAMES[side]}"
+        about = "published weights" if chapter == "pretrained" else about
         address = f"{up}_static/weights/{name}.js"
         offered[side] = {"name": name, "about": about, "address": address}
         offered[side]["bytes"] = len(b64decode(data))

@@ -188,9 +188,8 @@ class Canvas:
     def allowed(self, x, y, mask, cell):
         """A mask as cells: grey is hidden."""
         colours = HIDDEN, tint(PURPLE, 0.3)
-        return self.cells(
-            x, y, [[colours[int(see)] for see in row] for row in mask], cell
-        )
+        shown = [[colours[int(see)] for see in row] for row in mask]
+        return self.cells(x, y, shown, cell)
 
 
 def small_attention(masked=True):
